@@ -1,0 +1,91 @@
+package conductor
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/internal/must"
+)
+
+const foreignSize = 16
+
+// foreignSalt is a Conductor with one engine that has cached the first prompt under the salt "theirs",
+// and another prompt under "mine".
+func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
+	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
+	c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return idle{make(chan struct{})} }
+	must.Succeed(t, c.Register(Registration{Endpoint: "tcp://i:1", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: foreignSize}, RegisterOptions{}))
+	prompt := func(first uint32) (tokens []uint32) {
+		for i := range uint32(2048) {
+			tokens = append(tokens, first+i)
+		}
+		return tokens
+	}
+	prompts = [2][]uint32{prompt(1), prompt(1_000_000)}
+	for salt, tokens := range map[string][]uint32{"theirs": prompts[0], "mine": prompt(5_000_000)} {
+		store := events.Event{Kind: events.Stored, Tokens: tokens, BlockSize: foreignSize, BaseBlock: -1, Group: -1, Salt: &salt}
+		for i := range len(tokens) / foreignSize {
+			store.Hashes = append(store.Hashes, uint64(len(salt))<<32+uint64(i))
+		}
+		c.notify(c.sources[Key{Instance: "i", Tenant: DefaultTenant}].take(stream.Step{Kind: stream.Apply, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}}))
+	}
+	return c, prompts
+}
+
+// askSalted returns how many blocks of a prompt the engine has under a salt.
+func askSalted(t testing.TB, v View, salt string, prompt []uint32) (blocks int) {
+	must.Succeed(t, v.Answer(&Query{Model: "m", BlockSize: foreignSize, Salt: salt, Tokens: prompt}, func(a *Answer) { blocks = a.Rows[0].Longest }))
+	return blocks
+}
+
+// TestForeignSaltIsNotRead takes the blocks of another salt away. A query that read any of them, and
+// could be timed, would panic. BenchmarkForeignSalt has the times.
+func TestForeignSaltIsNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // no other goroutine runs meanwhile
+		c, prompts := foreignSalt(t)
+		defer c.Close()
+		view := c.For(Reader{Tenants: scope.Tenants{"default"}})
+		if theirs, mine := askSalted(t, view, "theirs", prompts[0]), askSalted(t, view, "mine", prompts[0]); theirs != 2048/foreignSize || mine != 0 {
+			t.Fatalf("%d blocks under their salt, %d under mine", theirs, mine)
+		}
+		for _, x := range c.allContexts() {
+			if x.key.Salt == "theirs" {
+				blocks := x.index
+				x.index = nil
+				defer func() { x.index = blocks }()
+			}
+		}
+		for i, prompt := range prompts {
+			if n := askSalted(t, view, "mine", prompt); n != 0 {
+				t.Errorf("prompt %d: %d blocks", i, n)
+			}
+		}
+		defer func() {
+			if recover() == nil {
+				t.Error("a query under their salt does not read their blocks")
+			}
+		}()
+		askSalted(t, view, "theirs", prompts[0])
+	})
+}
+
+// BenchmarkForeignSalt asks under one salt for a prompt that is cached under another, and for one that
+// is not cached at all. Both take the same time.
+func BenchmarkForeignSalt(b *testing.B) {
+	c, prompts := foreignSalt(b)
+	defer c.Close()
+	view := c.For(Reader{Tenants: scope.Tenants{"default"}})
+	for i, name := range []string{"cached", "not-cached"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				askSalted(b, view, "mine", prompts[i])
+			}
+		})
+	}
+}
