@@ -471,8 +471,8 @@ func (e *engine) replies(_ uint64, replies [][][]byte) [][][]byte {
 	case f.chance(150) && len(ring) > 2:
 		// Not the first: nothing waits yet on a connection that begins, so its
 		// socket has no reason to drop. A reply that begins late says that the
-		// publisher has no more what comes before. Nor the second twice: that
-		// says that there is none of its number.
+		// publisher has no more what comes before. Nor the second twice in a row:
+		// then its number counts as skipped.
 		if at := 1 + f.pick(len(ring)-2); at > 1 || !e.second {
 			f.count(&f.counts.ReplaysHoled)
 			e.second = e.second || at == 1

@@ -41,7 +41,7 @@ type shardFleet struct {
 }
 
 // newShardFleet starts a fleet and registers its engines, which have published, at the last replica. Once
-// every owner has all of it, they replay their newest batch alone: who comes later gets the rest from replicas.
+// every owner has all of it, they forget all but the newest batch: who comes later gets the rest from replicas.
 func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet {
 	f := &shardFleet{t: t, store: redistest.Start(t), grpc: make(map[*process]string)}
 	f.settings = fmt.Sprintf("store: {url: '%s'}\ncluster: {mode: shards, owners: %d}\n%s", f.store.URL(), owners, more)
@@ -49,7 +49,7 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 		f.start()
 	}
 	for range shardModels {
-		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: shardModels})
+		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 10_000})
 		must.Succeed(t, err)
 		t.Cleanup(func() { e.Close() })
 		f.engines = append(f.engines, e)
@@ -66,7 +66,7 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 	f.settled(owners, f.replicas...)
 	f.held(owners)
 	for _, e := range f.engines {
-		e.Shorten(1)
+		e.Forget()
 	}
 	return f
 }
@@ -83,11 +83,33 @@ func (f *shardFleet) dial(p *process, token string) *grpc.ClientConn {
 	return dialed(f.t, f.grpc[p], token, nil)
 }
 
-// drop lets each engine lose its last block.
-func (f *shardFleet) drop() {
+// drop lets each engine lose its last block. They go on with batches without events until stop is called:
+// a replica whose subscription takes effect late would not see otherwise that it has missed something.
+func (f *shardFleet) drop() (stop func()) {
 	for i, e := range f.engines {
 		_, err := e.Publish([]engine.Event{{Kind: engine.Removed, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(i + 1))}}})
 		must.Succeed(f.t, err)
+	}
+	ended := make(chan struct{})
+	var idle sync.WaitGroup
+	idle.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-ended:
+				return
+			}
+			for _, e := range f.engines {
+				_, err := e.Publish(nil)
+				must.Report(f.t, err)
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		idle.Wait()
 	}
 }
 

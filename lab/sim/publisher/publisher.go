@@ -60,6 +60,7 @@ type Publisher struct {
 	enc     *encoder
 	ring    [][]byte // payload of seq is at seq % len
 	next    uint64
+	first   uint64 // the batches before it are forgotten
 	replays int
 	lose    int  // batches from here on that are not sent
 	lost    bool // the newest was not
@@ -135,15 +136,11 @@ func (p *Publisher) Lose(n int) {
 	p.mu.Unlock()
 }
 
-// Shorten keeps only the newest n batches for replays. It takes 1 to Options.Ring.
-func (p *Publisher) Shorten(n int) {
+// Forget keeps only the newest batch for replays, and those that follow.
+func (p *Publisher) Forget() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	ring := make([][]byte, n)
-	for seq := p.next - min(p.next, uint64(n)); seq < p.next; seq++ {
-		ring[seq%uint64(n)] = p.ring[seq%uint64(len(p.ring))]
-	}
-	p.ring = ring
+	p.first = p.next - min(p.next, 1)
+	p.mu.Unlock()
 }
 
 // Lost reports whether the newest batch was kept from the live stream.
@@ -220,7 +217,7 @@ func (p *Publisher) since(start uint64) (first uint64, payloads [][]byte) {
 	defer p.mu.Unlock()
 	p.replays++
 	n := uint64(len(p.ring))
-	first = start
+	first = max(start, p.first)
 	if p.next > n {
 		first = max(first, p.next-n)
 	}
