@@ -37,6 +37,10 @@ func (x *Index) MatchAcross(c Chain, others []Lookup, m *Match) {
 			m.Truncated = m.Truncated || o.Index == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks))
 		}
 	}
+	m.Truncated = m.Truncated || x.endsAtLost(c, m.Blocks)
+	for i := range others {
+		m.Truncated = m.Truncated || others[i].Index.endsAtLost(others[i].Chain, m.Blocks)
+	}
 	release(ways)
 }
 

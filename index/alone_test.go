@@ -8,7 +8,7 @@ import (
 // TestAlone compares Alone with a count over the walk of a snapshot, while nothing changes.
 func TestAlone(t *testing.T) {
 	for i := range 60 {
-		w := newWorld(t, rand.New(rand.NewPCG(7, uint64(i))), true, false)
+		w := newWorld(t, rand.New(rand.NewPCG(7, uint64(i))), true, false, ghostly(i/2%3))
 		w.x = New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true})
 		for range w.sources {
 			w.x.NewSource()

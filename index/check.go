@@ -15,11 +15,12 @@ const maxFindings = 20
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
-	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string)}
+	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), ghosts: make(map[place]bool)}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
 	c.counts()
+	c.ghostQueue()
 	c.tables()
 	c.sets()
 	for i, s := range x.sources {
@@ -39,6 +40,7 @@ type check struct {
 	live     int
 	named    int // names with entries
 	names    int
+	ghosts   map[place]bool
 	loose    int
 	heads    int
 	sides    int // lines of names of loose pieces
@@ -124,7 +126,7 @@ func (c *check) pieces() bool {
 			}
 			for i, engine := range d.engine()[:d.cap()] {
 				at := d.from() + uint32(i)
-				if live := at < r.len() && dead>>at&1 == 0 && !r.loose() || r.loose() && at < r.len() && x.setOf(place{n, at}) != 0; live && engine != 0 {
+				if at < r.len() && dead>>at&1 == 0 && engine != 0 {
 					c.name(engine, place{n, at}, place{line, uint32(i)}.ref(), d.named>>i&1 != 0, d.by)
 				} else if d.named>>i&1 != 0 {
 					c.broken(7, "line %d has an entry for block %d, which has no name", line, i)
@@ -170,7 +172,7 @@ func (c *check) intervals(n uint32, r *piece) {
 		})
 		start, last = v.end, v.set
 	}
-	if start != r.len() || last == 0 {
+	if start != r.len() || last == 0 && !x.isGhost(place{n, start - 1}) {
 		c.broken(1, "piece %d has %d blocks, intervals up to %d, the last with set %d", n, r.len(), start, last)
 	}
 }
@@ -217,7 +219,7 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 	for i := range r.len() {
 		p := place{n, i}
 		key := r.local()[i]
-		if (key != 0) != (c.x.setOf(p) != 0) {
+		if (key != 0) != (c.x.setOf(p) != 0 || c.x.isGhost(p)) {
 			c.broken(1, "loose block %v has key %d and set %d", p, key, c.x.setOf(p))
 		}
 		if key == 0 {
@@ -233,9 +235,13 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 // name checks a name of a block, with or without an entry, and who uses it.
 func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) {
 	x := c.x
-	c.names++
-	if x.setOf(p) == 0 {
-		c.broken(7, "engine hash %d names %v, which has no owner", engine, p)
+	switch {
+	case x.setOf(p) != 0:
+		c.names++
+	case !x.isGhost(p) || !entry:
+		c.broken(7, "engine hash %d names %v, which has no owner; entry %t", engine, p, entry)
+	default:
+		c.ghosts[p] = true
 	}
 	if entry {
 		c.named++
@@ -295,6 +301,47 @@ func (c *check) counts() {
 		if o := x.owners[x.ids.Load().owner[id]]; !c.retired(id) && (o == nil || o.id != id) {
 			c.broken(4, "internal id %d is in sets and no owner's", id)
 		}
+	}
+}
+
+// ghostQueue checks that the queue has each ghost once, and what else it has is counted as stale.
+func (c *check) ghostQueue() {
+	g := &c.x.ghosts
+	if len(c.ghosts) != c.x.ghostsLeft() {
+		c.broken(10, "%d ghosts, counted %d", len(c.ghosts), c.x.ghostsLeft())
+	}
+	if g.on.Load() && c.x.naming == onDemand {
+		c.broken(10, "ghosts are kept, and names get entries on demand")
+	}
+	entries := map[place]uint32{}
+	for _, e := range g.queue[g.first:] {
+		for w := e.blocks; w != 0; w &= w - 1 {
+			entries[place{e.piece, trailing(w)}]++
+		}
+	}
+	for p := range c.ghosts {
+		if entries[p] == 0 {
+			c.broken(10, "ghost %v is not in the queue", p)
+		} else if entries[p]--; entries[p] == 0 {
+			delete(entries, p)
+		}
+	}
+	stale := 0
+	g.stale.all(func(p place, n uint32) {
+		if stale++; entries[p] != n {
+			c.broken(10, "block %v is in %d entries of before, counted %d", p, entries[p], n)
+		}
+	})
+	if stale != len(entries) {
+		c.broken(10, "%d blocks are in entries of before, counted %d", len(entries), stale)
+	}
+	for engine := range g.held {
+		if c.x.looseOf(engine).isNone() {
+			c.broken(11, "no block is held by the lost name %d", engine)
+		}
+	}
+	if int64(len(g.held)) != g.lost.Load() {
+		c.broken(11, "%d lost names, counted %d", len(g.held), g.lost.Load())
 	}
 }
 

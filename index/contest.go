@@ -125,7 +125,7 @@ func (x *Index) unplace(o *owner, engine uint64, from place) {
 	o.raw = min(o.raw+1, o.digest.Blocks)
 }
 
-// unnameOne takes an engine hash off a block.
+// unnameOne takes an engine hash off a block. A ghost without another one ends.
 func (x *Index) unnameOne(p place, engine uint64) {
 	line := x.lineOf(p, engine)
 	if line == 0 {
@@ -144,7 +144,12 @@ func (x *Index) unnameOne(p place, engine uint64) {
 	}
 	write64(&words[i], 0)
 	r.unlock()
-	x.lanes[0].names--
+	switch {
+	case x.setOf(p) != 0:
+		x.lanes[0].names--
+	case !x.isGhost(p):
+		x.dismissOne(p)
+	}
 }
 
 // decide ends the contest of an engine hash if the holders of one block alone are left. It

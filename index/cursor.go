@@ -112,7 +112,10 @@ func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, w
 		return x.createLoose(s, key, clientHash, want)
 	}
 	if x.overBudget() {
-		return place{}
+		if !x.makeRoom() {
+			return place{}
+		}
+		c = x.again(c) // it may have been a ghost
 	}
 	if !c.at.isNone() {
 		r := x.at(c.at.piece)
@@ -153,7 +156,7 @@ func (x *Index) write(r *piece, at uint32, local, clientHash uint64) {
 
 // createLoose makes a block of a key whose place is not known. It has no owner.
 func (x *Index) createLoose(s *source, key, clientHash uint64, want int) place {
-	if x.overBudget() {
+	if x.overBudget() && !x.makeRoom() {
 		return place{}
 	}
 	n, at := s.tail.piece, s.tail.at+1
@@ -185,14 +188,17 @@ func (x *Index) createLoose(s *source, key, clientHash uint64, want int) place {
 
 // addHolder gives a block to an owner and reports whether it did not hold it.
 func (x *Index) addHolder(o *owner, p place) bool {
-	r := x.at(p.piece)
+	r, dead := x.at(p.piece), uint64(0)
 	if x.setOf(p) == 0 {
-		x.forgetStale(p.piece, r, p.at)
+		if !x.isGhost(p) {
+			x.forgetStale(p.piece, r, p.at)
+			dead = 1 << p.at
+		}
 	} else if x.naming != allNamed && x.vagueIn(r, p.at, p.at+1) {
 		x.noteVague(o.s, p.piece)
 	}
 	x.lockPiece(p.piece, r)
-	changed := x.addHolders(o, p.piece, r, p.at, p.at+1)
+	changed := x.addHolders(o, p.piece, r, p.at, p.at+1, dead)
 	r.unlock()
 	return changed != 0
 }

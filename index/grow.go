@@ -166,6 +166,9 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 		if !known && !(p.fresh(i, key) && x.name(p.s, place{n, at}, engine, len(e.Engine)-i)) {
 			break
 		}
+		if !known && dead>>at&1 == 0 && x.ghosts.some() && x.setOf(place{n, at}) == 0 {
+			p.s.lane.names-- // counts with the others of the ghost
+		}
 		at++
 		i++
 	}
@@ -176,7 +179,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 		x.noteVague(p.s, n)
 	}
 	x.lockPiece(n, r)
-	changed := x.addHolders(p.o, n, r, lo, at)
+	changed := x.addHolders(p.o, n, r, lo, at, dead)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := spanOf(lo, at) &^ changed; held != 0 {
@@ -294,6 +297,11 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	r.unlock()
 	if x.naming == onDemand {
 		x.noteVague(p.s, n)
+	}
+	if x.ghosts.lost.Load() != 0 {
+		for _, hash := range engine[:k] {
+			x.ghosts.unlose(normal(hash))
+		}
 	}
 	p.o.held(k, 0, sum)
 	l.live += k

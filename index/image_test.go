@@ -75,7 +75,7 @@ func TestImageModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range 300 {
-		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), i%2 == 0, i%4 > 1)
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), i%2 == 0, i%4 > 1, ghostly(i/2%3))
 		w.say("seed %d, world %d", seed, i)
 		for range 60 {
 			w.step()
@@ -129,7 +129,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(uint64(1), uint16(3), byte(0), []byte{1, 2, 3})
 	f.Add(uint64(2), uint16(900), byte(2), []byte{255, 255, 255, 255, 127})
 	f.Fuzz(func(t *testing.T, seed uint64, at uint16, which byte, with []byte) {
-		w := newWorld(t, rand.New(rand.NewPCG(seed, 1)), seed%2 == 0, false)
+		w := newWorld(t, rand.New(rand.NewPCG(seed, 1)), seed%2 == 0, false, ghostly(seed%3))
 		for range 40 {
 			w.step()
 		}

@@ -21,10 +21,10 @@
 // All sources share the meaning of an engine hash: publishers that hash alike pay for
 // it once, and may name blocks that another has taught. A source that means something
 // else by a hash keeps that to itself, and for sources without tokens the hash means nothing
-// as long as holders disagree (contest.go). A name lives as long as its block. A parent that
-// has left has no name, and its children arrive as orphans. They are held raw, and a link
-// (engine hash, parent, local hash) waits in the room of the source until the parent's
-// key is learned.
+// as long as holders disagree (contest.go). A name lives as long as its block, and where
+// ghosts are kept longer than the block's last owner (ghosts.go). A parent that has left has no
+// name, and its children arrive as orphans. They are held raw, and a link (engine hash, parent,
+// local hash) waits in the room of the source until the parent's key is learned.
 //
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
 // where chains and removals stop (vague.go): sources nearly always mention blocks next to
@@ -36,8 +36,8 @@
 // Invariants, checked by Check:
 //
 //  1. A chained piece with blocks is found by the key of the first one, a loose block by
-//     its key; the blocks with an owner are counted. The last block of a piece has an owner,
-//     and each block of a chained piece after the first follows the one before it.
+//     its key; the blocks with an owner are counted. The last block of a piece has an owner or is
+//     a ghost, and each block of a chained piece after the first follows the one before it.
 //  2. No two sets are equal. A set is counted by the intervals that name it. Neighbouring
 //     intervals have different sets.
 //  3. An owner counts the blocks whose set it is in, and sums up their words (digest.go). A
@@ -47,7 +47,7 @@
 //  5. A line is used by one piece, one side or one list of intervals.
 //  6. o.copies[block] is the number of extra copies, only above zero, of held blocks.
 //     Engine hashes with one key are copies of one block.
-//  7. The block of a name has an owner. A name that is marked as entered is found by
+//  7. The block of a name has an owner or is a ghost. A name that is marked as entered is found by
 //     probing, and the table of names has no other entry.
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
@@ -55,6 +55,9 @@
 //     that holds the block and uses the name lists the piece as vague, unless a second name of
 //     a block came later, or two families met. The names of the first block of a piece have
 //     entries. Once all blocks are named, each name has one.
+//  10. Ghosts are counted. The queue has each block as often as it is stale there, and once more
+//     if it is a ghost.
+//  11. A lost name that is held is the key of a loose block.
 //
 // Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names.
 // Both wait for a writer only while the writer changes the piece, or the part of a table, at
@@ -117,6 +120,9 @@ type Options struct {
 	// KeepForgotten is how many names of blocks without an owner are kept for Forgotten:
 	// 16 bytes each, until they are fetched.
 	KeepForgotten int
+	// Ghosts bounds the blocks without an owner that are kept for their names, by this index and
+	// others that have it; nil keeps none. They are kept from KeepGhosts on.
+	Ghosts *Ghosts
 	// NameAll is Index.NameAll from the beginning on.
 	NameAll bool
 	// Remember reports whether a forgotten name may be asked for; nil is always. It is
@@ -151,6 +157,7 @@ type Index struct {
 	serial      uint64              // order in which queries lock several indexes
 
 	forgotten forgotten
+	ghosts    ghosts
 	laneBy    atomic.Pointer[[]uint8] // lanes by Owner
 	waiters   atomic.Int32            // calls that wait for all lanes until no event is half applied
 	halves    atomic.Int32            // events that were begun next to others and wait for all lanes
@@ -259,6 +266,9 @@ func New(opts Options) *Index {
 		x.share = &share{of: opts.Budget}
 		runtime.AddCleanup(x, func(s *share) { s.set(0) }, x.share)
 	}
+	if opts.Ghosts != nil {
+		x.ghosts.count = &ghostCount{of: opts.Ghosts}
+	}
 	x.heads.sifted, x.loose.sifted = true, true
 	if opts.NameAll {
 		x.naming, x.full.always = allNamed, true
@@ -304,8 +314,8 @@ func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 	return name
 }
 
-// Knows reports whether an engine hash means something to a source: its block is
-// known and held by any owner, or an owner of the source holds it under the hash itself.
+// Knows reports whether an engine hash means something to a source: its block is known and held
+// by any owner, or kept as a ghost, or an owner of the source holds it under the hash itself.
 func (x *Index) Knows(src Source, engine uint64) bool {
 	x.lock()
 	defer x.unlock()

@@ -42,6 +42,7 @@ type lane struct {
 	set     []uint64 // buffer of sets.make
 	body    *words   // buffer of copyNames
 	ended   []uint64 // blocks without owners by now that had private names
+	faded   int      // blocks that became ghosts since the last call of evict
 	due     []uint32 // pieces that left the source's vague list and have no entries yet
 }
 
@@ -113,6 +114,7 @@ func (x *Index) calm(s *source) bool {
 func (x *Index) leaves(s *source, i, n int) bool {
 	l := s.lane
 	x.nameDue(s)
+	evicted := x.evict(l)
 	x.release(l)
 	if i > 0 || n == 0 {
 		if l.events++; l.events%64 == 0 {
@@ -122,7 +124,7 @@ func (x *Index) leaves(s *source, i, n int) bool {
 	if i > 0 && i < n {
 		x.halves.Add(1)
 	}
-	return i < n || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful() ||
+	return i < n || !evicted || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful() ||
 		l.events%calmEvents == 0 && x.naming == allNamed && !x.full.always
 }
 

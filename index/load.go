@@ -268,7 +268,7 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 // make makes a piece with blocks, and returns its line, 0 if there is no room for it.
 func (l *Loader) make(head, up uint64, by uint32, intervals []interval, local, engine []byte, clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end
-	if x.overBudget() {
+	if x.overBudget() && !x.makeRoom() {
 		l.Refused += int(k)
 		key := head
 		for i := range k {
@@ -454,7 +454,7 @@ func (l *Loader) single(c *chunkReader) {
 // its key is there.
 func (l *Loader) makeSingle(key, clientHash uint64, set uint32) (p place) {
 	x := l.x
-	if x.overBudget() {
+	if x.overBudget() && !x.makeRoom() {
 		l.Refused++
 		x.refuse(key)
 		return p

@@ -23,8 +23,9 @@ type Match struct {
 	Later []Span
 	// Blocks is how many leading blocks have an owner each.
 	Blocks int
-	// Truncated says that the chain may be held further than Blocks: its next
-	// block was refused for want of memory.
+	// Truncated says that the chain may be held further than Blocks: its next block was refused
+	// for want of memory, or looks like a ghost that had to go while blocks are held that were
+	// stored by names of such ghosts.
 	Truncated bool
 
 	list   keyList     // of Match

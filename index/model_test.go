@@ -32,8 +32,19 @@ type world struct {
 	honest  bool            // no liars
 	slow    bool            // sweeps take many events, and publishers mostly mention held blocks
 	roots   uint64          // first blocks that prompts begin with
+	ghosts  ghostly
+	lost    map[uint64]uint64 // names of ghosts that had to go, with their keys
 	log     []string
 }
+
+// ghostly is whether a world keeps ghosts, and whether few of them.
+type ghostly int
+
+const (
+	noGhosts ghostly = iota
+	allGhosts
+	fewGhosts
+)
 
 const (
 	twins = iota
@@ -45,22 +56,51 @@ const (
 
 type block struct{ local, variant uint64 }
 
-func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool) *world {
+func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *world {
 	limits := []int{0, -1, 1, 4, 9}
 	max := limits[rng.IntN(len(limits))]
 	scheme := hash.Scheme{Seed: rng.Uint64N(2) * hash.DefaultSeed}
-	x := New(Options{Scheme: scheme, MaxOrphans: max, NameAll: !honest})
+	bytes := [...]int64{0, 1 << 20, 3 * ghostBytes}
+	x := New(Options{Scheme: scheme, MaxOrphans: max, NameAll: !honest, Ghosts: NewGhosts(bytes[ghosts])})
 	if max == 0 {
 		max = defaultMaxOrphans
 	}
-	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2)}
+	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2), ghosts: ghosts, lost: map[uint64]uint64{}}
 	if slow {
 		x.perEvent.sweep = rng.IntN(2)
 	}
 	for range 1 + rng.IntN(4) {
 		w.newSource()
 	}
+	if rng.IntN(2) == 0 {
+		w.keepGhosts()
+	}
 	return w
+}
+
+// keepGhosts makes both sides keep ghosts from now on, if the world has any.
+func (w *world) keepGhosts() {
+	if !w.o.ghosts {
+		w.x.Compact() // what the oracle has forgotten is no ghost
+	}
+	w.x.KeepGhosts()
+	w.o.ghosts = w.ghosts != noGhosts
+}
+
+// mourn takes the names off the oracle whose ghosts had to go.
+func (w *world) mourn() {
+	for e, key := range w.o.shared {
+		if w.o.alive(of(key)) {
+			continue
+		}
+		if _, known := w.x.Means(e); !known {
+			if w.ghosts != fewGhosts {
+				w.fail("the name %d of a ghost is gone", e)
+			}
+			w.lost[e] = key
+			delete(w.o.shared, e)
+		}
+	}
 }
 
 func (w *world) newSource() {
@@ -166,7 +206,11 @@ func (w *world) step() {
 		w.say("names on demand")
 		w.x.naming = onDemand // as nameLess does
 	}
+	defer w.mourn()
 	switch n := w.rng.IntN(100); {
+	case n < 1 && w.ghosts != noGhosts:
+		w.say("keep ghosts")
+		w.keepGhosts()
 	case n < 60:
 		w.store()
 	case n < 92:
@@ -232,7 +276,7 @@ func (w *world) store() {
 	w.say("store %+v", e)
 	before := slices.Clone(e.Engine)
 	got, want := w.x.Store(&e), w.o.store(&e)
-	if got != want {
+	if want.Lost = got.Lost; got != want || got.Lost > got.HashOnly {
 		w.fail("store: %+v, want %+v", got, want)
 	}
 	if !slices.Equal(before, e.Engine) {
@@ -286,10 +330,13 @@ func (w *world) compare() {
 	if err := w.x.Check(); err != nil {
 		w.fail("check: %v", err)
 	}
-	got, want := w.x.Stats(), w.o.stats()
+	got := w.x.Stats()
+	w.mourn() // Stats sweeps
+	want := w.o.stats()
 	want.Sets, want.Bytes, want.AliasBytes, want.SetBytes, want.Raw = got.Sets, got.Bytes, got.AliasBytes, got.SetBytes, got.Raw
+	want.GhostBytes = want.Ghosts * ghostBytes
 	if got != want {
-		w.fail("stats %+v, want %+v", got, want)
+		w.t.Log(w.dbg()); w.fail("stats %+v, want %+v", got, want)
 	}
 	for i, o := range w.owners {
 		if got, want := w.x.Blocks(o), w.o.held(o); got != want || w.tallies[i].Load() != int64(want) {
@@ -467,7 +514,7 @@ func TestModel(t *testing.T) {
 		worlds = 20
 	}
 	for i := range worlds {
-		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), i%2 == 0, i%4 < 2)
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), i%2 == 0, i%4 < 2, ghostly(i/4%3))
 		w.say("seed %d, world %d", seed, i)
 		for range steps {
 			w.step()
@@ -512,7 +559,7 @@ func FuzzModel(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		source := &bytesSource{data[:min(len(data), 4096)], rand.NewPCG(1, 2)}
 		steps, looks := rand.New(source), rand.New(rand.NewPCG(3, 4))
-		w := newWorld(t, steps, false, false)
+		w := newWorld(t, steps, false, false, ghostly(len(data)%3))
 		for len(source.data) > 0 {
 			w.rng = steps
 			w.step()

@@ -187,6 +187,7 @@ func (x *Index) name(s *source, p place, engine uint64, want int) bool {
 	if vague {
 		x.noteVague(s, p.piece)
 	}
+	x.ghosts.unlose(engine)
 	s.lane.names++
 	return true
 }
@@ -246,9 +247,18 @@ func (x *Index) allNamesOf(p place, f func(engine uint64, by uint32)) {
 	}
 }
 
-// unname drops all names of blocks that have no owner any more, and the entries of
-// loose ones.
+// unname makes ghosts of blocks that have no owner any more, or strips them. The piece is changing.
 func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
+	if x.ghosts.on.Load() {
+		if blocks = x.fade(l, n, r, blocks); blocks == 0 {
+			return
+		}
+	}
+	x.strip(l, n, r, blocks)
+}
+
+// strip drops all names of blocks without an owner, and the entries of loose ones.
+func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 	local := r.local()
 	remember := x.forgotten.wanted()
 	key, at := r.head, uint32(0)
@@ -287,23 +297,31 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 		}
 		line = d.next
 	}
-	if len(x.privates) > 0 {
-		for w := blocks; w != 0; w &= w - 1 {
-			if ref := (place{n, trailing(w)}).ref(); len(x.privates[ref]) > 0 {
-				l.ended = append(l.ended, ref)
-			}
-		}
-		if x.alone {
-			x.endPrivates(l)
-		}
-	}
+	x.losePrivates(l, n, blocks)
 	if r.loose() {
 		x.looseBlocks.Add(-int64(bits.OnesCount64(blocks)))
 		for w := blocks; w != 0; w &= w - 1 {
 			i := trailing(w)
 			x.loose.remove(mix(local[i]), place{n, i}.ref())
+			x.ghosts.unlose(local[i])
 			write64(&local[i], 0)
 		}
+	}
+}
+
+// losePrivates drops the private names of blocks that have no owner any more, or notes that they
+// are to go.
+func (x *Index) losePrivates(l *lane, n uint32, blocks uint64) {
+	if len(x.privates) == 0 {
+		return
+	}
+	for w := blocks; w != 0; w &= w - 1 {
+		if ref := (place{n, trailing(w)}).ref(); len(x.privates[ref]) > 0 {
+			l.ended = append(l.ended, ref)
+		}
+	}
+	if x.alone {
+		x.endPrivates(l)
 	}
 }
 
@@ -373,7 +391,7 @@ func (x *Index) dropPrivate(s *source, engine uint64) {
 
 // learn notes what an engine hash means to the source, a block with an owner. What it
 // meant before, no removal can name any more, so the source's owners lose it. It reports
-// whether any did.
+// whether any did. A ghost gives the name up.
 func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict bool) {
 	if ref := s.private.ref(engine); ref != nil && x.sweep.left > 0 {
 		own := placeOf(*ref)
@@ -399,6 +417,10 @@ func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict boo
 			conflict = x.removeHolder(o, before) || conflict
 		}
 		shared, _ = x.find(engine)
+	}
+	if !shared.isNone() && shared != p && x.isGhost(shared) {
+		x.unnameOne(shared, engine)
+		shared = place{}
 	}
 	x.dropPrivate(s, engine)
 	switch {
@@ -445,6 +467,9 @@ func (x *Index) absorb(from, to place) {
 	x.holders(x.setOf(from), func(o *owner) { owners = append(owners, o) })
 	for _, o := range owners {
 		x.move(o, from, to)
+	}
+	if x.isGhost(from) {
+		x.dismissOne(from) // before its names come to the other block
 	}
 	for _, n := range names {
 		x.name(&source{name: Source(n.by - 1), lane: x.laneOf(0)}, to, n.engine, 1)
@@ -503,8 +528,8 @@ func (x *Index) unraw(s *source, engine uint64, to place) (moved bool) {
 }
 
 // Means returns the key that an engine hash stands for among the sources of the index.
-// Of sources that mean different things by it one is believed. A name that has left is in
-// Forgotten before it is unknown here.
+// Of sources that mean different things by it one is believed. Names of ghosts are known. A name
+// that has left is in Forgotten before it is unknown here.
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
 	x.lock()
 	defer x.unlock()
@@ -604,6 +629,8 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 	moved = x.unraw(s, engine, to)
 	if x.setOf(to) != 0 {
 		x.learn(s, engine, to, 1)
+	} else if q, _ := x.find(engine); q.isNone() && x.isGhost(to) && x.name(s, to, engine, 1) {
+		s.lane.names-- // counts once the block has an owner
 	}
 	places := x.places
 	x.maintain(s)

@@ -16,6 +16,7 @@ type oracle struct {
 	shared  map[uint64]uint64        // engine hash -> key
 	sources map[Source]*oSource
 	owners  map[Owner]Source // living ones
+	ghosts  bool             // names outlive their blocks
 }
 
 // oBlock is a block: under its key, or under an engine hash of unknown meaning.
@@ -37,7 +38,7 @@ type oSource struct {
 type oLink struct{ engine, parent, local uint64 }
 
 func newOracle(scheme hash.Scheme, max int) *oracle {
-	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}}
+	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}, false}
 }
 
 func (o *oracle) holds(w Owner, key oBlock) bool { return o.members[key][w] > 0 }
@@ -61,7 +62,9 @@ func (o *oracle) unset(w Owner, key oBlock) {
 		return
 	}
 	dead := func(_, other uint64) bool { return other == key.key }
-	maps.DeleteFunc(o.shared, dead)
+	if !o.ghosts {
+		maps.DeleteFunc(o.shared, dead)
+	}
 	for _, s := range o.sources {
 		maps.DeleteFunc(s.private, dead)
 	}
@@ -81,7 +84,7 @@ func (o *oracle) meaning(s *oSource, engine uint64) (uint64, bool) {
 	if !ok {
 		key, ok = o.shared[engine]
 	}
-	return key, ok && o.alive(of(key))
+	return key, ok && (o.ghosts || o.alive(of(key)))
 }
 
 func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
@@ -98,7 +101,7 @@ func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
 		}
 	}
 	delete(s.private, engine)
-	if now, known := o.shared[engine]; !known {
+	if now, known := o.shared[engine]; !known || !o.alive(of(now)) {
 		o.shared[engine] = key
 	} else if now != key {
 		s.private[engine] = key
@@ -393,7 +396,15 @@ func (o *oracle) stats() (st Stats) {
 	for _, owners := range o.members {
 		st.Memberships += len(owners)
 	}
-	st.Aliases = len(o.shared)
+	ghosts := map[uint64]bool{}
+	for _, key := range o.shared {
+		if o.alive(of(key)) {
+			st.Aliases++
+		} else {
+			ghosts[key] = true
+		}
+	}
+	st.Ghosts = len(ghosts)
 	for _, s := range o.sources {
 		st.Orphans += len(s.links)
 		st.Aliases += len(s.private)

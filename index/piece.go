@@ -357,11 +357,11 @@ func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (chan
 // spanOf returns the bits lo to hi-1, lo < hi <= 64.
 func spanOf(lo, hi uint32) uint64 { return ^uint64(0) >> (64 - (hi - lo)) << lo }
 
-// deadOf returns the blocks of a piece that have no owner. Their engine hashes stay, for
-// Snapshot, and are no names.
+// deadOf returns the blocks of a piece that have no owner and are no ghosts. Their engine hashes
+// stay, for Snapshot, and are no names.
 func (x *Index) deadOf(r *piece) (dead uint64) {
-	if r.count() < 2 {
-		return 0 // the last block has an owner
+	if r.count() < 2 && (r.count() == 0 || intervalOf(r.intervals[0]).set != 0) {
+		return 0
 	}
 	var room [maxPiece + 2]interval
 	start := uint32(0)
@@ -370,6 +370,9 @@ func (x *Index) deadOf(r *piece) (dead uint64) {
 			dead |= spanOf(start, v.end)
 		}
 		start = v.end
+	}
+	if dead != 0 {
+		dead &^= x.enteredOf(r)
 	}
 	return dead
 }
@@ -474,8 +477,8 @@ func (x *Index) discard(n uint32, r *piece) {
 	x.lines.free(forPieces, n, lines)
 }
 
-// trim takes blocks without an owner off the end of a changing piece and frees it if none
-// is left. Readers go on then.
+// trim takes blocks without an owner off the end of a changing piece, up to a ghost, and frees it
+// if none is left. Readers go on then.
 func (x *Index) trim(l *lane, n uint32, r *piece) {
 	var was [maxPiece + 2]interval
 	old := x.intervalsOf(r, &was)
@@ -484,9 +487,19 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 		r.unlock()
 		return
 	}
-	from := uint32(0)
+	from, kept := uint32(0), old[:max(k-1, 0)]
 	if k > 1 {
 		from = old[k-2].end
+	}
+	if k > 0 {
+		if ghosts := x.enteredOf(r) >> from << from; ghosts != 0 {
+			if from = uint32(bits.Len64(ghosts)); from == r.len() {
+				r.unlock()
+				return
+			}
+			var room [maxPiece + 2]interval
+			kept = append(append(room[:0], kept...), interval{0, from})
+		}
 	}
 	if from > 0 {
 		if !r.loose() {
@@ -496,7 +509,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 			}
 			write64(&r.tail, tail)
 		}
-		x.put(r, old, old[:k-1])
+		x.put(r, old, kept)
 		for line := r.side; line != 0; {
 			d := x.sideAt(line)
 			for i := max(from, d.from()); i < r.len() && d.covers(i); i++ {
@@ -504,7 +517,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 			}
 			line = d.next
 		}
-		r.set(from, k-1)
+		r.set(from, len(kept))
 		r.unlock()
 		return
 	}

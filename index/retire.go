@@ -138,6 +138,11 @@ func (x *Index) maintain(s *source) {
 	if x.sweep.left > 0 {
 		x.sweepOn(x.perEvent.sweep)
 	}
+	if x.ghosts.on.Load() {
+		for i := range x.lanes {
+			x.evict(&x.lanes[i].lane)
+		}
+	}
 	switch x.naming {
 	case catchingUp:
 		x.nameOn(x.perEvent.naming)

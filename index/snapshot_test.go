@@ -66,7 +66,7 @@ func TestSnapshotModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	for i := range 150 {
-		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false)
+		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false, ghostly(i/2%3))
 		w.say("seed %d, world %d", seed, i)
 		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true})
 		for range w.sources {

@@ -16,6 +16,8 @@ type Stats struct {
 	Bytes       int // memory of all tables and lists, without the allocator's rounding
 	AliasBytes  int // of them for names; those in pieces count as pieces
 	SetBytes    int // of them for owner sets
+	Ghosts      int // blocks without an owner that are kept for their names
+	GhostBytes  int // of Bytes for them, as Options.Ghosts counts
 }
 
 // sweepable is the number of pages that Stats sweeps to count exactly: a million blocks.
@@ -41,9 +43,11 @@ func (x *Index) Stats() Stats {
 		Sets:       x.sets.live(),
 		AliasBytes: int(x.names.size.Load()),
 		SetBytes:   x.setBytes(),
+		Ghosts:     x.ghostsLeft(),
+		GhostBytes: x.ghostsLeft() * ghostBytes,
 	}
 	st.Bytes = int(unsafe.Sizeof(*x)) + x.lines.bytes() + int(x.heads.size.Load()+x.loose.size.Load()) + st.SetBytes + st.AliasBytes +
-		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 16*cap(x.forgotten.names) + 48*len(x.privates)
+		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 16*cap(x.forgotten.names) + 48*len(x.privates) + x.ghosts.bytes()
 	for _, s := range x.sources {
 		if s == nil {
 			continue
@@ -104,7 +108,7 @@ func (x *Index) Memory() Memory {
 		Heads:  int(x.heads.size.Load()), Loose: int(x.loose.size.Load()), Names: int(x.names.size.Load()), Sets: x.setBytes(),
 		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families),
 	}
-	m.Lists = x.lines.bytes() - m.Pieces + 16*cap(x.forgotten.names)
+	m.Lists = x.lines.bytes() - m.Pieces + 16*cap(x.forgotten.names) + x.ghosts.bytes()
 	if offHeap {
 		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.offHeap()
 	}

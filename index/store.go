@@ -62,6 +62,7 @@ type StoreResult struct {
 	Conflicts int // engine hashes that turned out to mean another prefix, or name themselves as parent
 	Shed      int // links that left the full waiting room
 	Refused   int // new blocks the budget had no room for
+	Lost      int // of HashOnly: the hash looks like the name of a ghost that had to go lately
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
@@ -264,6 +265,7 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	}
 	p.resolve(engine, next.key, next.at)
 	p.hold(next.at)
+	x.joinGhost(next.key, next.at)
 	if x.learn(p.s, engine, next.at, len(e.Engine)-i) {
 		p.res.Conflicts++
 		next = x.again(next)
@@ -319,13 +321,16 @@ func (p *storing) copied(n uint32, blocks uint64) {
 }
 
 // addHolders gives blocks of a locked piece to an owner, and returns those that it did not
-// hold.
-func (x *Index) addHolders(o *owner, n uint32, r *piece, lo, hi uint32) (changed uint64) {
+// hold. dead are blocks that were no ghosts and had no owner before the event.
+func (x *Index) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead uint64) (changed uint64) {
 	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
 		sum, loose := r.wordsOf(changed)
 		o.held(bits.OnesCount64(changed), loose, sum)
 		o.s.lane.live += bits.OnesCount64(edge)
+		if ghosts := edge &^ dead; ghosts != 0 {
+			x.revive(o.s.lane, n, r, ghosts)
+		}
 	}
 	return changed
 }
@@ -395,6 +400,9 @@ func (p *storing) hashes(i int) (int, bool) {
 	}
 	p.raw(engine)
 	p.res.HashOnly++
+	if x.isLost(engine) {
+		p.res.Lost++
+	}
 	return i + 1, true
 }
 
@@ -409,7 +417,8 @@ func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 	}
 	lo, at := q.at, q.at+1
 	i++
-	if dead := x.deadOf(r); line == q.piece {
+	dead := x.deadOf(r)
+	if line == q.piece {
 		for at < r.len() && i < len(e.Engine) && r.engine()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 && x.ordinary(p.s, normal(e.Engine[i])) {
 			at++
 			i++
@@ -419,7 +428,7 @@ func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 		x.noteVague(p.s, q.piece)
 	}
 	x.lockPiece(q.piece, r)
-	changed := x.addHolders(p.o, q.piece, r, lo, at)
+	changed := x.addHolders(p.o, q.piece, r, lo, at, dead)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := spanOf(lo, at) &^ changed; held != 0 {

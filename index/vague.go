@@ -298,14 +298,14 @@ func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
 		return place{}, 0
 	}
 	for i, have := range r.engine()[:r.len()] {
-		if p := (place{n, uint32(i)}); have == engine && x.setOf(p) != 0 {
+		if p := (place{n, uint32(i)}); have == engine && (x.setOf(p) != 0 || r.named>>i&1 != 0) {
 			return p, n
 		}
 	}
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
 		for i, have := range d.engine()[:d.cap()] {
-			if p := (place{n, d.from() + uint32(i)}); have == engine && p.at < r.len() && x.setOf(p) != 0 {
+			if p := (place{n, d.from() + uint32(i)}); have == engine && p.at < r.len() && (x.setOf(p) != 0 || d.named>>i&1 != 0) {
 				return p, line
 			}
 		}
@@ -330,13 +330,13 @@ func (x *Index) lineOf(p place, engine uint64) uint32 {
 			line = d.next
 		}
 	}
-	if line == 0 || x.setOf(p) == 0 {
+	if line == 0 || x.setOf(p) == 0 && !x.isGhost(p) {
 		return 0
 	}
 	return line
 }
 
-// nameBlock gives a block's engine hashes their entries, if it has an owner.
+// nameBlock gives a block's engine hashes their entries, if they are names.
 func (x *Index) nameBlock(l *lane, p place) {
 	if p.isNone() {
 		return
@@ -455,6 +455,12 @@ func (x *Index) yield(n uint32) {
 	}
 	for _, l := range lies {
 		shared, _ := x.find(l.engine)
+		if !shared.isNone() && x.isGhost(shared) {
+			x.unnameOne(shared, l.engine)
+			if x.name(&source{name: Source(l.by - 1), lane: x.laneOf(0)}, l.p, l.engine, 1) {
+				continue
+			}
+		}
 		var users []*source
 		x.holders(x.setOf(l.p), func(o *owner) {
 			if x.sameFamily(o.s.name, l.by) && !slices.Contains(users, o.s) {

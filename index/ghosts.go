@@ -1,0 +1,526 @@
+package index
+
+import (
+	"math/bits"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Names that outlive their blocks. In an index that keeps ghosts, a block that loses its last owner
+// and has a name stays where it is, as a ghost: its names keep their entries, so that an event
+// finds the block by them. No query sees it, as no owner holds it. The next store gives it an owner
+// again, in its place.
+//
+//	last owner leaves --fade--> ghost --revive--> owner
+//	                              +-----dismiss--> gone; its names and its key are remembered as lost
+//
+// All names have entries in such an index. So a block without an owner is a ghost if one of its
+// names has an entry, and else its words are no names.
+//
+// Ghosts leave in the order in which they came. The queue has for each block, by line and
+// position, one entry if it is a ghost, and one more for each time that it has stopped being one
+// before its entry was popped. Those come first, and are counted in stale: so an entry that is
+// popped concerns its blocks without a count, and takes one off the others. This is so whatever
+// the line was used for between.
+//
+// Names that had to go are in a filter. A store by such a name is lost: its block would have been
+// found. While it is held, queries that may end because of it say so.
+
+// ghostBytes is what a ghost counts: two words, its share of a piece of 16 blocks or more and of the
+// table of heads, 12 bytes of the table of names, and of the queue what blocks need that leave by
+// twos. See TestGhostsCost.
+const ghostBytes = 48
+
+const (
+	// someGhosts is how many more ghosts an event lets go than twice those that it made.
+	someGhosts = 8
+	// manyGhosts is how many ghosts go at once where there is no room for a block.
+	manyGhosts = 4096
+	// queueSlack is how many entries of the queue may be stale, apart from as many as there are ghosts.
+	queueSlack = 1024
+	// fewLost is the least number of names in a generation of the filter of lost names.
+	fewLost = 64
+	// lostProbes is how many of its 8 bits a name sets.
+	lostProbes = 4
+)
+
+// Ghosts bounds the memory of the blocks without an owner that several indexes keep for their
+// names. Each of those indexes may have an equal part of it. Safe for concurrent use.
+type Ghosts struct {
+	most    int64
+	used    atomic.Int64
+	indexes atomic.Int64 // that keep ghosts
+}
+
+// NewGhosts returns a bound of some bytes, nil for 0, which keeps none.
+func NewGhosts(bytes int64) *Ghosts {
+	if bytes <= 0 {
+		return nil
+	}
+	return &Ghosts{most: bytes}
+}
+
+// Used returns the bytes in use and the bound, 0 and 0 of a nil Ghosts.
+func (g *Ghosts) Used() (used, most int64) {
+	if g == nil {
+		return 0, 0
+	}
+	return g.used.Load(), g.most
+}
+
+// ghostCount is how many ghosts an index has, of those that share a bound.
+type ghostCount struct {
+	of *Ghosts
+	n  atomic.Int64
+}
+
+func (c *ghostCount) add(n int) {
+	c.n.Add(int64(n))
+	c.of.used.Add(int64(n) * ghostBytes)
+}
+
+// end takes an index out of those that share a bound.
+func (c *ghostCount) end() {
+	c.of.used.Add(-c.n.Load() * ghostBytes)
+	c.of.indexes.Add(-1)
+}
+
+// ghosts are the blocks without an owner that an index keeps.
+type ghosts struct {
+	on    atomic.Bool // never off again; read by lanes, set under all
+	count *ghostCount // nil if there is no bound to keep them in
+
+	lost   atomic.Int64 // blocks of held
+	blind  atomic.Bool  // a generation has gone since, so the key of any block may be lost
+	gens   atomic.Pointer[[2]*generation]
+	wanted atomic.Int64 // ghosts with which no name would have been lost
+
+	mu    spin // guards all below
+	queue []stretch
+	first int    // of queue
+	stale copies // by block: entries from before it was no ghost for a time
+	held  map[uint64]struct{}
+}
+
+// stretch is blocks of a piece that lost their last owner one after the other.
+type stretch struct {
+	blocks uint64
+	piece  uint32
+}
+
+// generation is the ghosts that had to go in some stretch of time, as two inexact sets.
+type generation struct {
+	names, keys []uint64 // atomic words
+	n, most     int      // names; guarded by ghosts.mu
+}
+
+// KeepGhosts makes the index keep blocks that lose their last owner, for their names, from now
+// on. All names get entries, as with NameAll. Without Options.Ghosts it does nothing.
+func (x *Index) KeepGhosts() {
+	g := &x.ghosts
+	if g.count == nil || g.on.Load() {
+		return
+	}
+	x.lock()
+	defer x.unlock()
+	if g.on.Load() {
+		return
+	}
+	g.count.of.indexes.Add(1)
+	runtime.AddCleanup(x, (*ghostCount).end, g.count)
+	g.on.Store(true)
+	x.full.always = true
+	x.nameAll()
+}
+
+// room returns how many ghosts the index may have.
+func (g *ghosts) room() int64 {
+	return g.count.of.most / ghostBytes / max(g.count.of.indexes.Load(), 1)
+}
+
+// some reports whether there are ghosts.
+func (g *ghosts) some() bool { return g.on.Load() && g.count.n.Load() > 0 }
+
+// enteredOf returns the blocks of a piece that have a name with an entry.
+func (x *Index) enteredOf(r *piece) (blocks uint64) {
+	blocks = r.named
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		blocks |= d.named << d.from()
+		line = d.next
+	}
+	return blocks
+}
+
+// isGhost reports whether a block has no owner, and names all the same.
+func (x *Index) isGhost(p place) bool {
+	return x.ghosts.on.Load() && x.setOf(p) == 0 && x.enteredOf(x.at(p.piece))>>p.at&1 != 0
+}
+
+// namesOf returns how many names some blocks of a piece have.
+func (x *Index) namesOf(r *piece, blocks uint64) (n int) {
+	if !r.loose() {
+		n = hashesOf(r.engine(), blocks)
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		n += hashesOf(d.engine(), d.part(blocks))
+		line = d.next
+	}
+	return n
+}
+
+// fade makes ghosts of those blocks of a changing piece that have names, and returns the others.
+// They have just lost their last owner.
+func (x *Index) fade(l *lane, n uint32, r *piece, blocks uint64) (rest uint64) {
+	if x.naming != allNamed {
+		x.nameFading(n, r, blocks)
+	}
+	stay := blocks & x.enteredOf(r)
+	if stay == 0 {
+		return blocks
+	}
+	x.losePrivates(l, n, stay)
+	l.names -= x.namesOf(r, stay)
+	l.faded += bits.OnesCount64(stay)
+	g := &x.ghosts
+	g.count.add(bits.OnesCount64(stay))
+	g.mu.lock()
+	g.push(n, stay)
+	g.mu.unlock()
+	return blocks &^ stay
+}
+
+// nameFading gives names of blocks that become ghosts their entries, where not all names have them
+// yet. A name that means another block is dropped.
+func (x *Index) nameFading(n uint32, r *piece, blocks uint64) {
+	enter := func(engine *words, line uint32, named *uint64, here uint64) {
+		made, _ := x.enterAll(engine, line, here&^*named)
+		*named |= made
+		for w := here &^ *named; w != 0; w &= w - 1 {
+			if i := trailing(w); engine[i] != 0 {
+				write64(&engine[i], 0)
+				x.lanes[0].names-- // all lanes are locked
+			}
+		}
+	}
+	if !r.loose() {
+		enter(r.engine(), n, &r.named, blocks)
+	}
+	for line := r.side; line != 0; {
+		d := x.sideAt(line)
+		enter(d.engine(), line, &d.named, d.part(blocks))
+		line = d.next
+	}
+}
+
+// revive notes that ghosts of a piece have an owner again.
+func (x *Index) revive(l *lane, n uint32, r *piece, blocks uint64) {
+	l.names += x.namesOf(r, blocks)
+	g := &x.ghosts
+	g.count.add(-bits.OnesCount64(blocks))
+	g.mu.lock()
+	g.stale.add(n, blocks)
+	g.mu.unlock()
+}
+
+// push adds blocks that have become ghosts to the queue.
+func (g *ghosts) push(n uint32, blocks uint64) {
+	if k := len(g.queue); k > g.first && g.queue[k-1].piece == n {
+		g.stale.take(n, g.queue[k-1].blocks&blocks) // that entry is the newest one again
+		g.queue[k-1].blocks |= blocks
+		return
+	}
+	if len(g.queue) == cap(g.queue) && g.first > len(g.queue)/4 {
+		g.queue = append(g.queue[:0], g.queue[g.first:]...)
+		g.first = 0
+	}
+	g.queue = append(g.queue, stretch{blocks, n})
+	if int64(len(g.queue)-g.first) > 2*g.count.n.Load()+queueSlack {
+		g.compact()
+	}
+}
+
+// compact takes all stale entries out of the queue.
+func (g *ghosts) compact() {
+	kept := g.queue[:0]
+	for _, e := range g.queue[g.first:] {
+		if e.blocks &^= g.stale.take(e.piece, e.blocks); e.blocks != 0 {
+			kept = append(kept, e)
+		}
+	}
+	g.queue, g.first = kept, 0
+	if cap(kept) > 4*len(kept)+queueSlack {
+		g.queue = append(make([]stretch, 0, 2*len(kept)), kept...)
+	}
+}
+
+// oldest returns the piece of the oldest entry, 0 for none.
+func (g *ghosts) oldest() uint32 {
+	if g.first == len(g.queue) {
+		return 0
+	}
+	return g.queue[g.first].piece
+}
+
+// pop takes the oldest entry out, and returns the ghosts in it.
+func (g *ghosts) pop() uint64 {
+	e := g.queue[g.first]
+	if g.first++; g.first == len(g.queue) {
+		g.queue, g.first = g.queue[:0], 0
+	}
+	return e.blocks &^ g.stale.take(e.piece, e.blocks)
+}
+
+// evict lets the oldest ghosts go that are too many, as part of an event. It reports false if that
+// takes all lanes. The lane holds another piece afterwards.
+func (x *Index) evict(l *lane) bool {
+	g := &x.ghosts
+	if !g.on.Load() {
+		return true
+	}
+	left := 2*l.faded + someGhosts
+	l.faded = 0
+	for left > 0 && g.count.n.Load() > g.room() {
+		n, ok := x.evictOldest(l)
+		if !ok {
+			return false
+		}
+		left -= max(n, 1)
+	}
+	return true
+}
+
+// evictOldest lets the ghosts of the oldest entry go, and returns how many they were.
+func (x *Index) evictOldest(l *lane) (int, bool) {
+	g := &x.ghosts
+	for {
+		g.mu.lock()
+		n := g.oldest()
+		g.mu.unlock()
+		if n == 0 {
+			return 0, true
+		}
+		// While the lane holds the piece, no block of it becomes a ghost, or stops being one.
+		if r := x.hold(l, n); r.loose() && !x.alone {
+			return 0, false
+		}
+		g.mu.lock()
+		if g.oldest() != n { // another lane was faster
+			g.mu.unlock()
+			continue
+		}
+		blocks := g.pop()
+		g.mu.unlock()
+		if blocks != 0 {
+			x.lose(n, blocks)
+			x.dismiss(l, n, blocks)
+		}
+		return bits.OnesCount64(blocks), true
+	}
+}
+
+// makeRoom lets ghosts go until the bounds of memory have room, and reports whether they have. All
+// lanes are locked. Only blocks with an owner are where they were.
+func (x *Index) makeRoom() bool {
+	for l := &x.lanes[0].lane; x.alone && x.ghosts.some(); {
+		for n := 0; n < manyGhosts && x.ghosts.some(); {
+			k, _ := x.evictOldest(l)
+			n += max(k, 1)
+		}
+		if x.free() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// dismiss ends ghosts of a piece, which are in no entry of the queue any more, or stale there. The
+// lane holds the piece, which may end.
+func (x *Index) dismiss(l *lane, n uint32, blocks uint64) {
+	r := x.at(n)
+	x.lockPiece(n, r)
+	l.names += x.namesOf(r, blocks) // as those of blocks with owners, which strip takes off
+	x.ghosts.count.add(-bits.OnesCount64(blocks))
+	x.strip(l, n, r, blocks)
+	x.trim(l, n, r)
+}
+
+// dismissOne ends a ghost before its turn. All lanes are locked.
+func (x *Index) dismissOne(p place) {
+	g := &x.ghosts
+	g.mu.lock()
+	g.stale.add(p.piece, 1<<p.at)
+	g.mu.unlock()
+	x.dismiss(&x.lanes[0].lane, p.piece, 1<<p.at)
+}
+
+// joinGhost gives the names of a loose ghost to the block of a chain with the same key, which has
+// an owner.
+func (x *Index) joinGhost(key uint64, to place) {
+	if x.looseBlocks.Load() == 0 || !x.ghosts.some() {
+		return
+	}
+	if from := x.looseOf(key); !from.isNone() && from != to && x.isGhost(from) {
+		x.absorb(from, to)
+	}
+}
+
+// lose remembers the names and keys of ghosts that have to go.
+func (x *Index) lose(n uint32, blocks uint64) {
+	r, g := x.at(n), &x.ghosts
+	key, at, local := r.head, uint32(0), r.local()
+	for w := blocks; w != 0; w &= w - 1 {
+		i := trailing(w)
+		if r.loose() {
+			key = local[i]
+		} else {
+			for ; at < i; at++ {
+				key = x.follow(key, local[at+1])
+			}
+		}
+		g.mu.lock()
+		x.allNamesOf(place{n, i}, func(engine uint64, _ uint32) { g.remember(engine, key) })
+		g.mu.unlock()
+	}
+}
+
+// remember puts a name that had to go into the filter.
+func (g *ghosts) remember(engine, key uint64) {
+	gens := g.gens.Load()
+	if gens == nil || gens[0].n >= gens[0].most {
+		most := max(int(g.room()/4), fewLost)
+		next := &[2]*generation{{names: make([]uint64, most/8+1), keys: make([]uint64, most/8+1), most: most}, nil}
+		if gens != nil {
+			if next[1] = gens[0]; gens[1] != nil && len(g.held) > 0 {
+				g.blind.Store(true)
+			}
+		}
+		g.gens.Store(next)
+		gens = next
+	}
+	gens[0].n++
+	setBits(gens[0].names, engine)
+	setBits(gens[0].keys, key)
+}
+
+// setBits sets the bits of a hash.
+func setBits(words []uint64, hash uint64) {
+	h, step := probesOf(hash)
+	for range lostProbes {
+		b, _ := bits.Mul64(h, uint64(len(words))*64)
+		atomic.OrUint64(&words[b>>6], 1<<(b&63))
+		h += step
+	}
+}
+
+// hasBits reports whether the bits of a hash are set.
+func hasBits(words []uint64, hash uint64) bool {
+	h, step := probesOf(hash)
+	for range lostProbes {
+		b, _ := bits.Mul64(h, uint64(len(words))*64)
+		if atomic.LoadUint64(&words[b>>6])>>(b&63)&1 == 0 {
+			return false
+		}
+		h += step
+	}
+	return true
+}
+
+func probesOf(hash uint64) (first, step uint64) {
+	h := mix(hash)
+	return h, h*0x9e3779b97f4a7c15 | 1
+}
+
+// isLost reports whether an engine hash, by which a block has just been stored, looks like the name
+// of a ghost that had to go. Then queries know of it as long as the block is held. All lanes are
+// locked.
+func (x *Index) isLost(engine uint64) bool {
+	g := &x.ghosts
+	gens := g.gens.Load()
+	if gens == nil || x.looseOf(engine).isNone() {
+		return false
+	}
+	g.mu.lock()
+	defer g.mu.unlock()
+	since := 0 // names that had to go after it, at most
+	for _, gen := range gens {
+		if gen == nil {
+			break
+		}
+		if since += gen.n; hasBits(gen.names, engine) {
+			if g.held == nil {
+				g.held = make(map[uint64]struct{})
+			}
+			g.held[engine] = struct{}{}
+			g.lost.Store(int64(len(g.held)))
+			g.wanted.Store(max(g.wanted.Load(), max(g.count.n.Load(), g.room())+int64(since)))
+			return true
+		}
+	}
+	return false
+}
+
+// unlose says that no block is held by an engine hash any more, or that the hash has a meaning.
+func (g *ghosts) unlose(engine uint64) {
+	if g.lost.Load() == 0 {
+		return
+	}
+	g.mu.lock()
+	delete(g.held, engine)
+	if g.lost.Store(int64(len(g.held))); len(g.held) == 0 {
+		g.blind.Store(false)
+	}
+	g.mu.unlock()
+}
+
+// endsAtLost reports whether a chain may go on behind some blocks, with blocks that were stored by
+// names of ghosts that had to go.
+func (x *Index) endsAtLost(c Chain, blocks int) bool {
+	return x.ghosts.lost.Load() != 0 && x.ghosts.mayEnd(c, blocks)
+}
+
+func (g *ghosts) mayEnd(c Chain, blocks int) bool {
+	gens := g.gens.Load()
+	if gens == nil || blocks >= c.Len() {
+		return false
+	}
+	if g.blind.Load() {
+		return true
+	}
+	key := normal(c.At(blocks))
+	return hasBits(gens[0].keys, key) || gens[1] != nil && hasBits(gens[1].keys, key)
+}
+
+// GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for so far
+// would have been lost, 0 if none was. It is an estimate.
+func (x *Index) GhostsWanted() int64 {
+	if x.ghosts.count == nil {
+		return 0
+	}
+	return x.ghosts.wanted.Load() * ghostBytes * max(x.ghosts.count.of.indexes.Load(), 1)
+}
+
+// ghostsLeft returns how many ghosts there are.
+func (x *Index) ghostsLeft() int {
+	if x.ghosts.count == nil {
+		return 0
+	}
+	return int(x.ghosts.count.n.Load())
+}
+
+// bytes returns the memory of the queue and of the filters.
+func (g *ghosts) bytes() (n int) {
+	g.mu.lock()
+	defer g.mu.unlock()
+	n = int(unsafe.Sizeof(stretch{}))*cap(g.queue) + g.stale.bytes() + 16*len(g.held)
+	if gens := g.gens.Load(); gens != nil {
+		for _, gen := range gens {
+			if gen != nil {
+				n += 8 * (len(gen.names) + len(gen.keys))
+			}
+		}
+	}
+	return n
+}
