@@ -9,7 +9,7 @@ import (
 func TestAlone(t *testing.T) {
 	for i := range 60 {
 		w := newWorld(t, rand.New(rand.NewPCG(7, uint64(i))), true, false, ghostly(i/2%3))
-		w.x = New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true})
+		w.exchange(New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()}))
 		for range w.sources {
 			w.x.NewSource()
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"kvconductor/index/hash"
 	"kvconductor/internal/must"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestCheckFinds(t *testing.T) {
 	f := func(invariant int, harm func(x *Index, r *piece)) {
 		t.Helper()
-		l := newLab(t, 0)
+		l := lab{t, New(Options{Scheme: hash.Default(), Ghosts: NewGhosts(100 * ghostBytes)})}
 		src := l.x.NewSource()
 		a, b := l.x.NewOwner(src), l.x.NewOwner(src)
 		c := l.x.NewOwner(l.x.NewSource())
@@ -22,6 +23,11 @@ func TestCheckFinds(t *testing.T) {
 		l.store(c, 500, 1, 4)
 		l.store(a, 600, 13, 15)
 		l.store(b, 700, 13, 13)
+		if invariant == 10 || invariant == 11 {
+			l.x.KeepGhosts()
+			l.storeRoot(a, 900, 900)
+			l.x.Remove(a, []uint64{900}, nil, CopySet)
+		}
 		must.Succeed(t, l.x.Check())
 		harm(l.x, l.x.at(l.x.headOf(seqs(1)[0]).piece))
 		err := l.x.Check()
@@ -62,6 +68,13 @@ func TestCheckFinds(t *testing.T) {
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.oldest].parent++ })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.newest].engine++ })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.newest = r.oldest })
+	f(10, func(x *Index, _ *piece) { x.ghosts.count.add(1) })
+	f(10, func(x *Index, _ *piece) { x.ghosts.queue[0].blocks = 0 })
+	f(10, func(x *Index, _ *piece) { x.ghosts.queue[0].blocks |= 1 << 63 })
+	f(10, func(x *Index, _ *piece) { x.ghosts.stale.add(5, 1) })
+	f(10, func(x *Index, _ *piece) { x.naming = onDemand })
+	f(11, func(x *Index, _ *piece) { x.ghosts.lost.Store(1) })
+	f(11, func(x *Index, _ *piece) { x.ghosts.held = map[uint64]struct{}{77: {}} })
 }
 
 func TestCheckIsBounded(t *testing.T) {

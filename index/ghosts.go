@@ -38,7 +38,7 @@ const (
 	// manyGhosts is how many ghosts go at once where there is no room for a block.
 	manyGhosts = 4096
 	// queueSlack is how many entries of the queue may be stale, apart from as many as there are ghosts.
-	queueSlack = 1024
+	queueSlack = 64
 	// fewLost is the least number of names in a generation of the filter of lost names.
 	fewLost = 64
 	// lostProbes is how many of its 8 bits a name sets.

@@ -41,7 +41,11 @@ type keyed struct{ key, local uint64 }
 func newHistory(rng *rand.Rand) *history {
 	h := &history{rng: rng, scheme: hash.Default(), of: map[Owner]Source{}, family: map[Source]uint64{}}
 	h.depth, h.tame, h.lies = pick(rng, []int{3, 12, 80, 150}), pick(rng, []int{0, 4, 7, 8}), pick(rng, []int{0, 0, 0, 3, 30, 300})
-	h.x = New(Options{Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}), KeepForgotten: 10})
+	h.x = New(Options{
+		Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}), KeepForgotten: 10,
+		Ghosts: NewGhosts(pick(rng, []int64{0, 0, 3, 40, 1 << 20}) * ghostBytes), MaxBytes: pick(rng, []int{0, 0, 0, 30 << 10}),
+		Contradicts: func() bool { return rng.IntN(2) == 0 },
+	})
 	h.x.perEvent = portion{sweep: pick(rng, []int{0, 0, 1}), naming: pick(rng, []int{1, 1000, 1000, 1000})}
 	for range 2 + rng.IntN(3) {
 		h.newSource()
@@ -111,6 +115,10 @@ func (h *history) step() {
 			owner = run.owner
 		}
 	}
+	if rng.IntN(20) == 0 {
+		h.say("keep ghosts")
+		h.x.KeepGhosts()
+	}
 	switch {
 	case n < 45:
 		h.store(owner, run, tame)
@@ -135,7 +143,7 @@ func (h *history) step() {
 		h.say("compact")
 		h.x.Compact()
 	}
-	if h.x.naming == allNamed && (h.tame > 6 || rng.IntN(4) == 0) {
+	if h.x.naming == allNamed && !h.x.full.always && (h.tame > 6 || rng.IntN(4) == 0) {
 		h.say("names on demand")
 		h.x.naming = onDemand // as nameLess does
 	}

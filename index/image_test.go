@@ -82,9 +82,9 @@ func TestImageModel(t *testing.T) {
 		}
 		w.compare()
 		all := imageOf(t, w.x)
-		x := w.again(Options{NameAll: i%2 != 0})
+		x := w.again(Options{NameAll: i%2 != 0, Ghosts: w.ghosts.bound()})
 		load(t, x, all)
-		w.x = x
+		w.exchange(x)
 		w.say("loaded")
 		if err := w.x.Check(); err != nil {
 			w.fail("check: %v", err)

@@ -15,8 +15,10 @@ type oracle struct {
 	members map[oBlock]map[Owner]int // block -> owner -> copies, at least 1 each
 	shared  map[uint64]uint64        // engine hash -> key
 	sources map[Source]*oSource
-	owners  map[Owner]Source // living ones
-	ghosts  bool             // names outlive their blocks
+	owners  map[Owner]Source  // living ones
+	ghosts  bool              // names outlive their blocks
+	lost    map[uint64]uint64 // names of ghosts that had to go, with their keys
+	waiting map[uint64]bool   // those of them by which blocks were stored since
 }
 
 // oBlock is a block: under its key, or under an engine hash of unknown meaning.
@@ -38,7 +40,7 @@ type oSource struct {
 type oLink struct{ engine, parent, local uint64 }
 
 func newOracle(scheme hash.Scheme, max int) *oracle {
-	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}, false}
+	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}, false, map[uint64]uint64{}, map[uint64]bool{}}
 }
 
 func (o *oracle) holds(w Owner, key oBlock) bool { return o.members[key][w] > 0 }
@@ -59,6 +61,7 @@ func (o *oracle) unset(w Owner, key oBlock) {
 	}
 	delete(o.members, key)
 	if key.raw {
+		delete(o.waiting, key.key)
 		return
 	}
 	dead := func(_, other uint64) bool { return other == key.key }
@@ -103,6 +106,8 @@ func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
 	delete(s.private, engine)
 	if now, known := o.shared[engine]; !known || !o.alive(of(now)) {
 		o.shared[engine] = key
+		delete(o.lost, engine)
+		delete(o.waiting, engine)
 	} else if now != key {
 		s.private[engine] = key
 	}
@@ -200,6 +205,10 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 			res.Resolved += o.settle(s, engine, key, &res)
 		case e.Local == nil:
 			res.HashOnly++
+			if _, lost := o.lost[engine]; lost {
+				res.Lost++
+				o.waiting[engine] = true
+			}
 		default:
 			res.Orphaned++
 			parent := e.Parent

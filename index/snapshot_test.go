@@ -68,14 +68,14 @@ func TestSnapshotModel(t *testing.T) {
 	for i := range 150 {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false, ghostly(i/2%3))
 		w.say("seed %d, world %d", seed, i)
-		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true})
+		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()})
 		for range w.sources {
 			x.NewSource()
 		}
 		for i, o := range w.owners {
 			x.NewCountedOwner(w.o.owners[o], w.tallies[i])
 		}
-		w.x = x
+		w.exchange(x)
 		for src := range w.family {
 			w.family[src] %= liar
 		}
