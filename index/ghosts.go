@@ -27,10 +27,10 @@ import (
 // Names that had to go are in a filter. A store by such a name is lost: its block would have been
 // found. While it is held, queries that may end because of it say so.
 
-// ghostBytes is what a ghost counts: two words, its share of a piece of 16 blocks or more and of the
-// table of heads, 12 bytes of the table of names, and of the queue what blocks need that leave by
-// twos. See TestGhostsCost.
-const ghostBytes = 48
+// ghostBytes is what a ghost counts: two words, 10 to 13 bytes of the table of names, its share of a
+// piece of 16 blocks and of the table of heads, and of the queue what blocks need that leave by
+// threes. TestGhostsCost measures 28 to 33 bytes. Chains of single blocks cost more.
+const ghostBytes = 40
 
 const (
 	// someGhosts is how many more ghosts an event lets go than twice those that it made.
@@ -96,7 +96,8 @@ type ghosts struct {
 	gens   atomic.Pointer[[2]*generation]
 	wanted atomic.Int64 // ghosts with which no name would have been lost
 
-	mu    spin // guards all below
+	_     [cacheLine]byte // queries read what is above
+	mu    spin            // guards all below
 	queue []stretch
 	first int    // of queue
 	stale copies // by block: entries from before it was no ghost for a time
@@ -169,6 +170,28 @@ func (x *Index) namesOf(r *piece, blocks uint64) (n int) {
 		line = d.next
 	}
 	return n
+}
+
+// heldUpTo returns how many leading blocks of a piece have an owner each: a query need not hash a
+// prompt as far as ghosts go. The answer is right if the piece has the version afterwards.
+func (x *Index) heldUpTo(r *piece, ver uint32, count int) int {
+	list := r.intervals[:]
+	if count > inlineIntervals {
+		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
+		if !r.same(ver) {
+			return maxPiece
+		}
+		list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
+	}
+	held := 0
+	for i := range min(count, len(list)) {
+		v := intervalOf(load32(&list[i]))
+		if v.set == 0 {
+			break
+		}
+		held = int(v.end)
+	}
+	return held
 }
 
 // fade makes ghosts of those blocks of a changing piece that have names, and returns the others.
@@ -290,6 +313,15 @@ func (x *Index) evict(l *lane) bool {
 		left -= max(n, 1)
 	}
 	return true
+}
+
+// evictAll is evict for all lanes, which are locked.
+func (x *Index) evictAll() {
+	if x.ghosts.on.Load() {
+		for i := range x.lanes {
+			x.evict(&x.lanes[i].lane)
+		}
+	}
 }
 
 // evictOldest lets the ghosts of the oldest entry go, and returns how many they were.

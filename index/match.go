@@ -341,6 +341,15 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	}
 	// How many blocks are those of the chain?
 	most := min(length, w.length-w.n)
+	if x.ghosts.on.Load() && !w.joined {
+		if most = min(most, x.heldUpTo(r, ver, count)); most == 0 {
+			if !r.same(ver) {
+				return busy
+			}
+			w.seen = append(w.seen, seen{n, lost})
+			return nothing
+		}
+	}
 	m := 0
 	if w.engine == nil {
 		m = w.equal(r, key, most)

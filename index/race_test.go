@@ -32,6 +32,7 @@ type scene struct {
 	slow     bool  // retired owners stay in pieces for some events
 	tight    bool  // memory is short: writers hold less than they stored
 	names    bool  // readers ask by engine hashes as well
+	ghosts   bool  // blocks outlive their owners
 	clash    bool  // the first writer has prompts of its own; the second names the blocks of the others as the first its own
 }
 
@@ -83,6 +84,13 @@ var scenes = []scene{
 	{name: "waiting blocks", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "clashes", clash: true, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
 	{name: "budget", names: true, families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
+	{name: "ghosts", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
+	{name: "ghosts of one family", names: true, ghosts: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
+	{name: "ghosts of a crowd", names: true, ghosts: true, crowd: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
+	{name: "ghosts of sources", names: true, ghosts: true, slow: true, families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
+	{name: "ghosts by hashes", ghosts: true, families: []int{1, 2}, rest: []int{1, 2}, full: true, weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "ghosts of orphans", ghosts: true, families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
+	{name: "ghosts within a budget", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
 }
 
 // TestAnswersUnderRace holds that each answer lies between the least and the most that was
@@ -185,7 +193,11 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	}
 	s.tiers = max(s.tiers, 1)
 	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}, kin: map[Owner]int{}}
-	r.x = New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	opts := Options{Scheme: hash.Default(), KeepClientHashes: true}
+	if s.ghosts {
+		opts.Ghosts = NewGhosts(pick(rng, []int64{20, 200, 1 << 20}) * ghostBytes)
+	}
+	r.x = New(opts)
 	if s.slow {
 		r.x.perEvent.sweep = 1
 	}
@@ -437,6 +449,9 @@ func (r *race) write(a *racer) {
 			src = r.begin(a, e.owner)
 		}
 		a.done.Store(int64(k))
+		if r.ghosts && k == len(a.events)/8 {
+			r.x.KeepGhosts()
+		}
 		if k%64 == 0 {
 			if err := r.x.Check(); err != nil {
 				r.Error(err)

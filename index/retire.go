@@ -138,11 +138,7 @@ func (x *Index) maintain(s *source) {
 	if x.sweep.left > 0 {
 		x.sweepOn(x.perEvent.sweep)
 	}
-	if x.ghosts.on.Load() {
-		for i := range x.lanes {
-			x.evict(&x.lanes[i].lane)
-		}
-	}
+	x.evictAll()
 	switch x.naming {
 	case catchingUp:
 		x.nameOn(x.perEvent.naming)
@@ -213,6 +209,7 @@ func (x *Index) Compact() {
 	x.lock()
 	defer x.unlock()
 	x.compact()
+	x.evictAll()
 }
 
 func (x *Index) compact() {
