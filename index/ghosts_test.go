@@ -85,28 +85,17 @@ func TestQueryHashesNoGhosts(t *testing.T) {
 	f := func(held, asked int) {
 		t.Helper()
 		l.x.Remove(o, engine[:60-held], nil, CopySet)
-		c := &counted{prompt: prompt{local, seqs(60)}}
+		c := &counted{local: local}
 		var m Match
 		l.x.MatchLazy(c, &m)
-		if m.Blocks != held || c.asked != asked {
-			t.Errorf("%d blocks, %d hashes were asked for, want %d and %d", m.Blocks, c.asked, held, asked)
+		if m.Blocks != held || c.most != asked {
+			t.Errorf("%d blocks, %d hashes were asked for, want %d and %d", m.Blocks, c.most, held, asked)
 		}
 	}
 	f(60, 60)
 	f(20, 33)
 	f(1, 17)
 	f(0, 1)
-}
-
-// counted is a prompt that notes how many local hashes it was asked for.
-type counted struct {
-	prompt
-	asked int
-}
-
-func (c *counted) Locals(n int) []uint64 {
-	c.asked = max(c.asked, n)
-	return c.local[:n]
 }
 
 // What a name of a ghost means can be replaced. A ghost without a name is none.

@@ -86,6 +86,8 @@ func (w *world) exchange(x *Index) {
 		x.KeepGhosts()
 	}
 	maps.DeleteFunc(w.o.shared, func(_, key uint64) bool { return !w.o.alive(of(key)) })
+	clear(w.o.lost)
+	clear(w.o.waiting)
 }
 
 // keepGhosts makes both sides keep ghosts from now on, if the world has any.
