@@ -77,7 +77,7 @@ func TestMatchAcross(t *testing.T) {
 		c := [3]*countedKeys{{list: chains[0]}, {list: chains[1]}, {list: chains[2]}}
 		others := []Lookup{{Index: places[0], Chain: c[1]}, {Index: places[1], Chain: c[2], First: first}}
 		for range 2 { // reuse
-			places[0].MatchAcross(c[0], others, &m)
+			places[0].MatchAcross(Lookup{Chain: c[0]}, others, &m)
 			var got [][]uint32
 			for owners, blocks := range holders(&m) {
 				for range blocks {
@@ -124,7 +124,7 @@ func TestTeachMoves(t *testing.T) {
 		t.Fatal("the block did not move once")
 	}
 	var m Match
-	x.Match([]uint64{70}, &m)
+	x.Match(0, []uint64{70}, &m)
 	if len(m.Prefixes) != 2 {
 		t.Fatalf("holders of the key: %v", m.Prefixes)
 	}
@@ -216,7 +216,7 @@ func TestNamesLeaveWithBlocks(t *testing.T) {
 		t.Fatal("a name is known after its block has left")
 	}
 	x.Names(func(n Name) bool { t.Errorf("name %v", n); return true })
-	if got := x.Forgotten(); len(got) != 2 || got[0] != (Name{1, key}) || x.Forgotten() != nil {
+	if got := x.Forgotten(); len(got) != 2 || got[0] != (Name{1, key, 0}) || x.Forgotten() != nil {
 		t.Fatalf("forgotten: %v", got)
 	}
 }

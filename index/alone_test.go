@@ -35,8 +35,8 @@ func TestAlone(t *testing.T) {
 					}
 				}
 			}
-			if h, a := w.x.Alone(mine); h != held || a != alone {
-				t.Errorf("world %d: %d held, %d of them alone, want %d, %d", i, h, a, held, alone)
+			if all := w.x.Alone(mine); all[0].Held != held || all[0].Alone != alone {
+				t.Errorf("world %d: %d held, %d of them alone, want %d, %d", i, all[0].Held, all[0].Alone, held, alone)
 			}
 		}
 	}

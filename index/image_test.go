@@ -34,7 +34,8 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 	t.Helper()
 	l := x.NewLoader(
 		func(n uint32) (Source, bool) { return Source(n), true },
-		func(n uint32) (Owner, bool) { return Owner(n), true })
+		func(n uint32) (Owner, bool) { return Owner(n), true },
+		func(n uint32) (Identity, bool) { return Identity(n), true })
 	for _, c := range all {
 		must.Succeed(t, l.Load(c.kind, c.bytes))
 	}
@@ -143,7 +144,8 @@ func FuzzLoad(f *testing.F) {
 		}
 		l := x.NewLoader(
 			func(n uint32) (Source, bool) { return Source(n), int(n) < len(w.x.sources) },
-			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) })
+			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) },
+			func(n uint32) (Identity, bool) { return Identity(n), true })
 		for _, c := range all {
 			if l.Load(c.kind, c.bytes) != nil {
 				break

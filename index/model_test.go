@@ -356,7 +356,7 @@ func (w *world) matchNames() {
 		engine[w.rng.IntN(len(engine))] = pick(w.rng, w.seen)
 	}
 	var m Match
-	w.x.MatchNames(engine, &m)
+	w.x.MatchNames(0, engine, &m)
 	named := w.o.matchNames(engine, w.roots)
 	w.judge("match of names", engine, &m, named)
 	if !real {
@@ -364,7 +364,7 @@ func (w *world) matchNames() {
 	}
 	// With what waits under the hashes.
 	raw := keyList(engine)
-	w.x.MatchNamesAcross(engine, []Lookup{{Index: w.x, Chain: &raw}}, &m)
+	w.x.MatchNamesAcross(0, engine, []Lookup{{Index: w.x, Chain: &raw}}, &m)
 	var want [][]uint32
 	for i, e := range engine {
 		held := w.o.holders(e)
@@ -434,10 +434,10 @@ func (k keys) At(i int) uint64 { return k[i] }
 func (w *world) match(chain []uint64, real bool) {
 	want := w.o.match(chain)
 	var m Match
-	w.x.MatchLazy(keys(chain), &m)
+	w.x.MatchLazy(0, keys(chain), &m)
 	if real {
 		w.judge("lazy match", chain, &m, want)
-		w.x.Match(chain, &m)
+		w.x.Match(0, chain, &m)
 		w.judge("match", chain, &m, want)
 	}
 }

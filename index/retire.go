@@ -131,6 +131,7 @@ func (x *Index) maintain(s *source) {
 	if x.places != nil {
 		x.places = nil
 	}
+	x.placeOthers()
 	if s != nil && s.held == 0 && (s.raw || s.room.used > 0) {
 		s.raw = false
 		s.room = waitingRoom{}
@@ -252,7 +253,7 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 		x.sets.drop(id)
 	}
 	if dead != 0 {
-		l.live -= bits.OnesCount64(dead)
+		x.countBlocks(l, r, -bits.OnesCount64(dead))
 		x.unname(l, n, r, dead)
 	}
 	x.trim(l, n, r)
