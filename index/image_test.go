@@ -47,6 +47,7 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 func (w *world) again(opts Options) *Index {
 	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes
 	x := New(opts)
+	w.addIdentities(x)
 	gone := Source(0)
 	for i, s := range w.x.sources {
 		if x.NewSource(); s == nil {

@@ -132,9 +132,8 @@ func (x *Index) maintain(s *source) {
 		x.places = nil
 	}
 	x.placeOthers()
-	if s != nil && s.held == 0 && (s.raw || s.room.used > 0) {
-		s.raw = false
-		s.room = waitingRoom{}
+	if s != nil {
+		x.emptyRoom(s)
 	}
 	if x.sweep.left > 0 {
 		x.sweepOn(x.perEvent.sweep)
@@ -149,6 +148,14 @@ func (x *Index) maintain(s *source) {
 		x.giveBack(trimStretches)
 	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
 		x.giveBack(math.MaxInt)
+	}
+}
+
+// emptyRoom ends what waits of a source that holds nothing.
+func (x *Index) emptyRoom(s *source) {
+	if s.held == 0 && (s.raw || s.room.used > 0) {
+		s.raw = false
+		s.room = waitingRoom{}
 	}
 }
 

@@ -94,6 +94,9 @@ func (p *storing) placeOthers() {
 			if s.room.used > 0 {
 				w.res.Resolved += w.placeWaiting(engine, x.behind(q))
 			}
+			if s != p.s {
+				x.emptyRoom(s)
+			}
 		}
 	}
 	x.met = x.met[:0]
