@@ -76,7 +76,7 @@ func (e *explaining) heldIn(x *indexContext) []ElsewhereInstance {
 	best, table := make(map[string]int), x.table()
 	var m index.Match
 	for _, c := range e.chainsOf(x, x.deployment.key.BlockSize) {
-		if x.index.MatchLazy(c, &m); len(m.Prefixes) == 0 {
+		if x.index.MatchLazy(0, c, &m); len(m.Prefixes) == 0 {
 			continue
 		}
 		who := make(map[uint32]owned)

@@ -93,7 +93,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
 	for name := range s.media {
 		for _, c := range e.chains {
-			if seq, found := s.past.losses.Find(c, block, lossLabel(e.at, rank, name)); found {
+			if seq, found := s.past.losses.Find(0, c, block, lossLabel(e.at, rank, name)); found {
 				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
 				break
 			}
@@ -132,7 +132,7 @@ func (e *explaining) refused(s *source, block int) (all []Cause) {
 	dropped := s.drops(s.stream.Status())
 	if x := e.context; x != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
-			if block < c.Len() && x.index.Refused(c.At(block)) {
+			if block < c.Len() && x.index.Refused(0, c.At(block)) {
 				return append(all, Cause{Reason: Refused, Certain: true, Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
 			}
 		}
@@ -234,7 +234,7 @@ func (s *source) missingChunks(f *pushed, e *explaining, block int) []lmcache.La
 func (e *explaining) engineHashes(block int) (all []uint64) {
 	if x := e.context; x != nil {
 		for _, c := range e.chains {
-			all = append(all, x.index.NamesAt(c, block)...)
+			all = append(all, x.index.NamesAt(0, c, block)...)
 		}
 	}
 	sc := new(scratch)

@@ -234,7 +234,7 @@ func (r *Recovery) Context(img *Image, c *ImageContext) (*ImageLoading, error) {
 		},
 		func(n uint32) (index.Owner, bool) {
 			return at(l.owners, n, noOwner)
-		})
+		}, nil)
 	l.loader.Learn = func(clientHash, local uint64, root bool) {
 		l.into.learn([]uint64{clientHash}, []uint64{local}, root)
 	}

@@ -92,7 +92,8 @@ func (x *indexContext) alone(c *Conductor, instance string) (held, alone int) {
 	if !holds {
 		return 0, 0
 	}
-	return x.index.Alone(func(o index.Owner) bool {
+	all := x.index.Alone(func(o index.Owner) bool {
 		return int(o) < len(owners) && owners[o].Instance == at.id && owners[o].Instance != tiers.Pool
 	})
+	return all[0].Held, all[0].Alone
 }

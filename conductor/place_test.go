@@ -151,7 +151,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		var chain hash.Chain
 		chain.Reset(c.scheme, stored.Tokens, 16, 0)
 		var m index.Match
-		x.MatchLazy(&chain, &m)
+		x.MatchLazy(0, &chain, &m)
 		if held := x.Blocks(s.byContext[at].owners[key].current); m.Blocks != placedBlocks || held != placedBlocks {
 			t.Errorf("%d blocks are found and %d held, want %d", m.Blocks, held, placedBlocks)
 		}
@@ -180,7 +180,7 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	var chain hash.Chain
 	chain.Reset(c.scheme, stored.Tokens, 16, 0)
 	var m index.Match
-	ns.context.index.MatchLazy(&chain, &m)
+	ns.context.index.MatchLazy(0, &chain, &m)
 	for _, k := range []normalize.Owner{key, below} {
 		if held := ns.context.index.Blocks(ns.owners[k].current); held < placedBlocks {
 			t.Errorf("%d blocks in %s, want %d", held, k.Medium, placedBlocks)

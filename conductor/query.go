@@ -233,18 +233,18 @@ func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
 	switch {
 	case q.ByClientHash:
 		sc.clientChain.reset(x, q.ClientHashes, q.SearchUnscoped)
-		x.index.MatchLazy(timed(&sc.clientChain, sc.clock), &sc.match)
+		x.index.MatchLazy(0, timed(&sc.clientChain, sc.clock), &sc.match)
 	case q.ByHash && q.HashKind != CanonicalHashes:
-		x.index.MatchNames(q.Hashes, &sc.match)
+		x.index.MatchNames(0, q.Hashes, &sc.match)
 	case q.ByHash:
 		sc.hashes = q.Hashes
-		x.index.MatchLazy(&sc.hashes, &sc.match)
+		x.index.MatchLazy(0, &sc.hashes, &sc.match)
 		sc.sample(&sc.hashes, len(q.Hashes))
 	default:
 		if sc.lookups = sc.resetPromptChains(x, q, sc.lookups[:0]); len(sc.lookups) == 0 {
-			x.index.MatchLazy(timed(&sc.chain, sc.clock), &sc.match)
+			x.index.MatchLazy(0, timed(&sc.chain, sc.clock), &sc.match)
 		} else {
-			x.index.MatchAcross(timed(&sc.chain, sc.clock), timedLookups(sc.lookups, sc.clock), &sc.match)
+			x.index.MatchAcross(index.Lookup{Chain: timed(&sc.chain, sc.clock)}, timedLookups(sc.lookups, sc.clock), &sc.match)
 		}
 		sc.sample(&sc.chain, sc.chain.Computed())
 		sc.forgetPrompt()

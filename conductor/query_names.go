@@ -63,9 +63,9 @@ func (sc *scratch) matchNamesAcross(x *indexContext, q *Query) []tiers.Owner {
 		}
 	}
 	if x != nil {
-		x.index.MatchNamesAcross(q.Hashes, sc.lookups, &sc.match)
+		x.index.MatchNamesAcross(0, q.Hashes, sc.lookups, &sc.match)
 	} else {
-		base.index.MatchAcross(&sc.hashes, sc.lookups, &sc.match)
+		base.index.MatchAcross(index.Lookup{Chain: &sc.hashes}, sc.lookups, &sc.match)
 	}
 	clear(sc.lookups)
 	return sc.renumberOwners(base)

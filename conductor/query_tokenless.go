@@ -75,10 +75,10 @@ func (sc *scratch) matchWaiters(x *indexContext, q *Query) []tiers.Owner {
 	}
 	timedLookups(sc.lookups, sc.clock)
 	if x != nil {
-		base.index.MatchAcross(timed(&sc.chain, sc.clock), sc.lookups, &sc.match)
+		base.index.MatchAcross(index.Lookup{Chain: timed(&sc.chain, sc.clock)}, sc.lookups, &sc.match)
 		sc.sample(&sc.chain, sc.chain.Computed())
 	} else {
-		base.index.MatchAcross(timed(&sc.digests[0], sc.clock), sc.lookups, &sc.match)
+		base.index.MatchAcross(index.Lookup{Chain: timed(&sc.digests[0], sc.clock)}, sc.lookups, &sc.match)
 	}
 	sc.forgetPrompt()
 	return sc.renumberOwners(base)

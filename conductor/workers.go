@@ -99,7 +99,7 @@ func (sc *scratch) workers(d *deployment, q *Query, c *Conductor, all []Worker) 
 		owners = sc.matchNamesAcross(x, q)
 		clear(sc.waiters)
 	case x != nil:
-		x.index.MatchNames(q.Hashes, &sc.match)
+		x.index.MatchNames(0, q.Hashes, &sc.match)
 		owners = x.table()
 	}
 	if sc.match.Blocks == 0 {

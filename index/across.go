@@ -6,11 +6,19 @@ import (
 	"unsafe"
 )
 
-// Lookup is a second place where a prompt's blocks are looked up: another index, or the same
-// one, where they are held under other names.
+// Lookup is a place where a prompt's blocks are looked up.
 type Lookup struct {
-	Index *Index
+	Identity Identity
+	// Chain has the canonical sequence hashes of the blocks or, with Loose, hashes of any kind.
 	Chain Chain
+	// Loose says that only blocks are looked for that wait under a hash itself, which has nothing to
+	// do with an identity. Chains of blocks are not looked at.
+	Loose bool
+
+	// TODO: goes with one index per deployment
+	// Index is another index, nil for the same one.
+	Index *Index
+	// TODO: goes with one index per deployment
 	// First is added to the owners found there, so that they can be told apart; 0 for
 	// the same index.
 	First uint32
@@ -18,28 +26,27 @@ type Lookup struct {
 
 // MatchAcross is MatchLazy over several places at once: a block is held by each owner
 // that holds it in one of them. Chains are asked for a block in turn, and for none
-// behind the first block without an owner anywhere; one that is shorter than c ends
+// behind the first block without an owner anywhere; one that is shorter than the first ends
 // before.
-func (x *Index) MatchAcross(c Chain, others []Lookup, m *Match) {
-	ways := m.grow(len(others) + 1)
-	ways[0].reset(x, c, 0)
+func (x *Index) MatchAcross(first Lookup, others []Lookup, m *Match) {
+	ways, c := m.grow(len(others)+1), first.Chain
+	ways[0].reset(x, &first)
 	resetOthers(ways, others)
-	if len(others) == 0 && x.looseBlocks.Load() == 0 {
+	if len(others) == 0 && !first.Loose && x.looseBlocks.Load() == 0 {
 		ways[0].joined = false
 		m.match(&ways[0])
 	} else {
 		m.matchJoined(ways)
 	}
 	if x.refused.Load() != nil {
-		m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks))
+		m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks)^ways[0].constant)
 		for i := range others {
 			o := &others[i]
-			m.Truncated = m.Truncated || o.Index == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks))
+			m.Truncated = m.Truncated || ways[i+1].x == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks)^ways[i+1].constant)
 		}
 	}
-	m.Truncated = m.Truncated || x.endsAtLost(c, m.Blocks)
-	for i := range others {
-		m.Truncated = m.Truncated || others[i].Index.endsAtLost(others[i].Chain, m.Blocks)
+	for i := range ways {
+		m.Truncated = m.Truncated || ways[i].endsAtLost(m.Blocks)
 	}
 	release(ways)
 }
@@ -56,11 +63,14 @@ func (m *Match) grow(n int) []way {
 // numbers.
 func resetOthers(ways []way, others []Lookup) {
 	for i := range others {
-		first := others[i].First
-		if others[i].Index == ways[0].x {
-			first = 0
+		w := &ways[i+1]
+		// TODO: goes with one index per deployment
+		if x := others[i].Index; x != nil && x != ways[0].x {
+			w.reset(x, &others[i])
+			w.first = others[i].First
+			continue
 		}
-		ways[i+1].reset(others[i].Index, others[i].Chain, first)
+		w.reset(ways[0].x, &others[i])
 	}
 }
 
@@ -128,8 +138,11 @@ func (m *Match) join(ways []way) {
 			w := &ways[k]
 			now := [2]run{}
 			if i < w.length {
-				now[0] = w.block(i)
-				left := now[0].blocks
+				left := w.length - i
+				if !w.apart {
+					now[0] = w.block(i)
+					left = now[0].blocks
+				}
 				if w.engine == nil && w.x.looseBlocks.Load() > 0 {
 					now[1] = w.looseBlock(i)
 					left = 1
@@ -224,12 +237,12 @@ func (w *way) block(i int) run {
 func (w *way) keyOf(i int) uint64 {
 	switch {
 	case w.locals == nil:
-		return normal(w.c.At(i))
+		return normal(w.c.At(i) ^ w.constant)
 	case i == 0:
-		w.each = normal(w.hash(0))
+		w.each = normal(w.hash(0) ^ w.constant)
 	default:
 		for ; w.keys < i; w.keys++ {
-			w.each = w.x.follow(w.each, w.hash(w.keys+1))
+			w.each = w.x.follow(w.each, w.constant, w.hash(w.keys+1))
 		}
 	}
 	return w.each

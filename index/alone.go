@@ -1,11 +1,12 @@
 package index
 
-// Alone returns how many blocks some owners hold, each once, and how many of them no other owner
-// does. It looks at the index as it is at one moment, while events go on.
-func (x *Index) Alone(mine func(Owner) bool) (held, alone int) {
+// Alone returns by Identity how many blocks some owners hold, each once, and how many of them no
+// other owner does. Blocks that wait under an engine hash count as the base identity's. It looks at the index as it is at one moment, while events go on.
+func (x *Index) Alone(mine func(Owner) bool) []struct{ Held, Alone int } {
 	c := x.Cut()
 	defer c.Drop()
 	s := c.snap
+	all := make([]struct{ Held, Alone int }, len(c.identities))
 	ours := make([]uint64, s.width)
 	others := make([]uint64, s.width)
 	for id, o := range s.owners {
@@ -30,12 +31,13 @@ func (x *Index) Alone(mine func(Owner) bool) (held, alone int) {
 				return false
 			}
 			if n > 0 && has(ours) {
-				if held += n; !has(others) {
-					alone += n
+				one := &all[p.root.id]
+				if one.Held += n; !has(others) {
+					one.Alone += n
 				}
 			}
 		}
 		return true
 	})
-	return held, alone
+	return all
 }

@@ -1,7 +1,9 @@
 package index
 
 import (
+	"cmp"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -10,6 +12,7 @@ func TestAlone(t *testing.T) {
 	for i := range 60 {
 		w := newWorld(t, rand.New(rand.NewPCG(7, uint64(i))), true, false, ghostly(i/2%3))
 		w.exchange(New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()}))
+		w.addIdentities(w.x)
 		for range w.sources {
 			w.x.NewSource()
 		}
@@ -23,20 +26,24 @@ func TestAlone(t *testing.T) {
 		s.plant()
 		for rest := range Owner(3) {
 			mine := func(o Owner) bool { return o%3 == rest }
-			held, alone := 0, 0
+			held, alone := make([]int, len(w.o.constants)), make([]int, len(w.o.constants))
 			for b := range s.local {
 				ours, others := false, false
 				for o := range s.holders(b) {
 					ours, others = ours || mine(o.name), others || !mine(o.name)
 				}
 				if ours {
-					if held++; !others {
-						alone++
+					at, _ := slices.BinarySearchFunc(s.pieces, b, func(p snapPiece, b int) int { return cmp.Compare(p.end, b+1) })
+					id := s.pieces[at].root.id
+					if held[id]++; !others {
+						alone[id]++
 					}
 				}
 			}
-			if h, a := w.x.Alone(mine); h != held || a != alone {
-				t.Errorf("world %d: %d held, %d of them alone, want %d, %d", i, h, a, held, alone)
+			for id, got := range w.x.Alone(mine) {
+				if got.Held != held[id] || got.Alone != alone[id] {
+					t.Errorf("world %d, identity %d: %+v, want %d, %d of them alone", i, id, got, held[id], alone[id])
+				}
 			}
 		}
 	}

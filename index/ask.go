@@ -5,8 +5,11 @@ const NoSource = ^Source(0)
 
 // Known is what an index knows of an engine hash.
 type Known struct {
-	// Key is what the hash stands for among the sources of the index, valid if Named.
-	Key   uint64
+	// Key is what the hash stands for among the sources of the index, a canonical sequence hash of
+	// an identity. Both are valid if Named.
+	Key      uint64
+	Identity Identity
+
 	Named bool // as Means reports
 	Own   bool // the hash means something to the source that asks, as Knows reports
 	Raw   bool // the source has a block under the hash itself, whose key it does not know
@@ -73,6 +76,7 @@ type asking struct {
 	s    *source
 	at   place  // of the hash before, none if no source has taught it
 	key  uint64 // of that block
+	of   root   // of that block
 	dead uint64 // blocks of that piece without an owner
 }
 
@@ -81,8 +85,8 @@ func (a *asking) named(engine uint64) Known {
 	x := a.x
 	if x.nextName(a.at, engine, a.dead) {
 		a.at.at++
-		a.key = x.follow(a.key, x.at(a.at.piece).local()[a.at.at])
-		return Known{Key: plain(a.key), Named: true}
+		a.key = x.follow(a.key, a.of.constant, x.at(a.at.piece).local()[a.at.at])
+		return a.known()
 	}
 	if x.alone {
 		a.at, _ = x.seek(a.s, engine)
@@ -92,8 +96,14 @@ func (a *asking) named(engine uint64) Known {
 	if a.at.isNone() {
 		return Known{}
 	}
-	a.key, a.dead = x.key(a.at), x.deadOf(x.at(a.at.piece))
-	return Known{Key: plain(a.key), Named: true}
+	r := x.at(a.at.piece)
+	a.key, a.of, a.dead = x.key(a.at), r.root(), x.deadOf(r)
+	return a.known()
+}
+
+// known returns what is known of the block at hand.
+func (a *asking) known() Known {
+	return Known{Key: a.of.seq(a.key), Identity: a.of.id, Named: true}
 }
 
 // nextName reports whether an engine hash is the name of the block behind another one of

@@ -64,7 +64,7 @@ func TestStoreKeys(t *testing.T) {
 				want.Resolved += res.Resolved
 				want.Conflicts += res.Conflicts
 			}
-			if got != want {
+			if got := got.counts(); got != want {
 				t.Fatalf("round %d: %+v, want %+v", round, got, want)
 			}
 			if k := rng.IntN(blocks); rng.IntN(2) == 0 {
@@ -80,8 +80,8 @@ func TestStoreKeys(t *testing.T) {
 		}
 		var got, want Match
 		for i := range keys {
-			a.Match(keys[i:i+1], &got)
-			b.Match(keys[i:i+1], &want)
+			a.Match(0, keys[i:i+1], &got)
+			b.Match(0, keys[i:i+1], &want)
 			if !slices.Equal(got.Prefixes, want.Prefixes) {
 				t.Fatalf("round %d: block %d is held by %v, want %v", round, i, got.Prefixes, want.Prefixes)
 			}
@@ -89,8 +89,8 @@ func TestStoreKeys(t *testing.T) {
 				t.Fatalf("round %d: the owner has block %d: %t, want %t", round, i, !has, has)
 			}
 		}
-		a.Match(keys, &got)
-		b.Match(keys, &want)
+		a.Match(0, keys, &got)
+		b.Match(0, keys, &want)
 		if !slices.Equal(got.Prefixes, want.Prefixes) || !slices.Equal(got.Later, want.Later) {
 			t.Fatalf("round %d: %+v, want %+v", round, got, want)
 		}

@@ -164,7 +164,7 @@ func (c *check) intervals(n uint32, r *piece) {
 		}
 		c.members(v.set, func(o uint32) {
 			d := c.held[o]
-			d.add(int(v.end-start), loose, sum)
+			d.add(int(v.end-start), loose, x.weigh(r, sum))
 			c.held[o] = d
 			if int(o) >= x.used {
 				c.broken(4, "piece %d has the internal id %d of %d", n, o, x.used)
@@ -179,9 +179,9 @@ func (c *check) intervals(n uint32, r *piece) {
 
 // words returns the sum of the words of some blocks, one by one, and how many are loose.
 func (c *check) words(r *piece, lo, hi uint32) (sum uint64, loose int) {
-	for _, word := range r.local()[lo:hi] {
+	for i, word := range r.local()[lo:hi] {
 		if r.loose() {
-			word, loose = looseWord(word), loose+1
+			word, loose = r.looseWord(lo+uint32(i)), loose+1
 		}
 		sum += word
 	}
@@ -198,7 +198,7 @@ func (c *check) chain(n uint32, r *piece) {
 	key, dead := r.head, x.deadOf(r)
 	for i := range r.len() {
 		if i > 0 {
-			key = x.follow(key, r.local()[i])
+			key = x.follow(key, r.constant(), r.local()[i])
 			if m := x.headOf(key); !m.isNone() {
 				c.broken(1, "key %d is in piece %d and begins a chain at %v", key, n, m)
 			}

@@ -102,7 +102,7 @@ func (x *Index) unplace(o *owner, engine uint64, from place) {
 		to = x.looseOf(engine)
 	}
 	if to.isNone() {
-		if to = x.createLoose(o.s, engine, 0, 1); to.isNone() {
+		if to = x.createLoose(o.s, root{}, engine, 0, 1); to.isNone() {
 			x.removeHolder(o, from)
 			return
 		}
@@ -189,6 +189,7 @@ func (x *Index) decide(engine uint64) bool {
 	for _, s := range by {
 		x.learn(s, engine, p, 1)
 	}
+	x.meets(engine)
 	c.decided = append(c.decided, plain(engine))
 	c.some.Store(true)
 	return true
@@ -224,6 +225,7 @@ func (x *Index) Decide(engine []uint64) {
 		for _, h := range part {
 			x.decide(normal(h))
 		}
+		x.placeOthers()
 		x.unlock()
 	}
 }

@@ -67,7 +67,6 @@ func (b *contestBench) offload(h uint64) {
 	b.index.Store(&Store{Owner: b.owners[b.pool()], Engine: []uint64{h}, Rootless: true, Copies: CopySet})
 	b.pooled[h] = true
 	b.follow()
-	b.teach(h)
 }
 
 func (b *contestBench) reload(h uint64) {
@@ -78,22 +77,9 @@ func (b *contestBench) reload(h uint64) {
 	delete(b.pooled, h)
 }
 
-// follow does what the application does after an event.
-func (b *contestBench) follow() {
-	_, decided := b.index.Contests()
-	for _, h := range decided {
-		b.teach(h)
-	}
-	for h := range b.hashes {
-		b.teach(h + 1)
-	}
-}
-
-func (b *contestBench) teach(h uint64) {
-	if key, known := b.index.Means(h); known && b.index.Holds(b.owners[b.pool()], h) {
-		b.index.Teach(b.src[b.pool()], h, key)
-	}
-}
+// follow does what the application does after an event. It teaches nothing: what waits gets its
+// place with the event, or when the contest is decided.
+func (b *contestBench) follow() { b.index.Contests() }
 
 // check compares the pool's blocks with the rule.
 func (b *contestBench) check(what string) {

@@ -6,6 +6,7 @@ type cursor struct {
 	at   place  // the block, none where it is in no piece
 	key  uint64 // of the block
 	made uint64 // Index.made when at was found to be none
+	root        // of the block, or of those that come behind
 }
 
 type cursorKind uint8
@@ -22,10 +23,11 @@ func (x *Index) behind(p place) cursor {
 	if p.isNone() {
 		return cursor{}
 	}
-	if x.at(p.piece).loose() {
-		return cursor{kind: atKey, at: p, key: x.key(p)}
+	r := x.at(p.piece)
+	if r.loose() {
+		return cursor{kind: atKey, at: p, key: x.key(p), root: r.root()}
 	}
-	return cursor{kind: atBlock, at: p, key: x.key(p)}
+	return cursor{kind: atBlock, at: p, key: x.key(p), root: r.root()}
 }
 
 // mark keeps a cursor for the next event.
@@ -40,7 +42,7 @@ func (x *Index) mark(c cursor) mark {
 // behindMark returns the cursor of a mark, whose block is still in its place.
 func (x *Index) behindMark(m *mark) cursor {
 	if r := x.at(m.at.piece); r.head == m.head && r.lost == m.lost {
-		return cursor{kind: atBlock, at: m.at, key: m.key}
+		return cursor{kind: atBlock, at: m.at, key: m.key, root: r.root()}
 	}
 	return x.behind(m.at)
 }
@@ -50,11 +52,11 @@ func (x *Index) child(c cursor, local uint64) cursor {
 	if c.kind == atUnknown {
 		return cursor{}
 	}
-	next := cursor{kind: atBlock, made: x.made}
+	next := cursor{kind: atBlock, made: x.made, root: c.root}
 	if c.kind == atRoot {
-		next.key = normal(local)
+		next.key = c.first(local)
 	} else {
-		next.key = x.follow(c.key, local)
+		next.key = x.follow(c.key, c.constant, local)
 	}
 	if c.kind == atBlock && !c.at.isNone() {
 		if r := x.at(c.at.piece); c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
@@ -99,7 +101,7 @@ func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
 		}
 	}
 	if c = x.cleaned(c); c.at.isNone() && behind.kind == atKey {
-		c = x.cleaned(cursor{kind: atKey, at: x.looseOf(c.key), key: c.key})
+		c = x.cleaned(cursor{kind: atKey, at: x.looseOf(c.key), key: c.key, root: c.root})
 	}
 	return c
 }
@@ -109,7 +111,7 @@ func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
 // the number of blocks that may follow.
 func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, want int) place {
 	if c.kind == atKey {
-		return x.createLoose(s, key, clientHash, want)
+		return x.createLoose(s, c.root, key, clientHash, want)
 	}
 	if x.overBudget() {
 		if !x.makeRoom() {
@@ -154,22 +156,23 @@ func (x *Index) write(r *piece, at uint32, local, clientHash uint64) {
 	}
 }
 
-// createLoose makes a block of a key whose place is not known. It has no owner.
-func (x *Index) createLoose(s *source, key, clientHash uint64, want int) place {
+// createLoose makes a block of a key whose place is not known. It has no owner. of is the identity
+// of the key, that of the base if the key is an engine hash.
+func (x *Index) createLoose(s *source, of root, key, clientHash uint64, want int) place {
 	if x.overBudget() && !x.makeRoom() {
 		return place{}
 	}
 	n, at := s.tail.piece, s.tail.at+1
 	r := x.at(n)
-	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || clientHash != 0 && r.meta&isWide == 0 {
+	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || clientHash != 0 && r.meta&isWide == 0 || r.identity() != of.id {
 		flags := uint32(isLoose)
 		if clientHash != 0 && x.keepsClientHashes {
 			flags |= isWide
 		}
-		if n != 0 && r.meta&(isLoose|isSide) == isLoose && r.len() == at {
+		if n != 0 && r.meta&(isLoose|isSide) == isLoose && r.len() == at && r.identity() == of.id {
 			want = max(want, 2*int(r.cap()))
 		}
-		n, r = x.begin(want, flags)
+		n, r = x.begin(want, flags, of)
 		at = 0
 	} else {
 		x.lockPiece(n, r)

@@ -24,6 +24,8 @@ type Cut struct {
 	claims []uint64 // pieces that are copied, or about to be; changed atomically
 	copies []uint64 // pieces that are copied; changed atomically
 
+	identities []uint64 // constants of those with pieces, by number; 0 for none
+
 	mu    sync.Mutex
 	saved map[uint32]*copiedPiece // by writers; guarded by mu
 }
@@ -42,9 +44,19 @@ func (x *Index) Cut() *Cut {
 	defer x.unlock()
 	c := &Cut{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*copiedPiece)}
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
+	for i := range *x.identities.list.Load() {
+		constant := uint64(0)
+		if one := x.identities.of(Identity(i)); atomic.LoadInt64(&one.pieces) > 0 {
+			constant = one.constant
+		}
+		c.identities = append(c.identities, constant)
+	}
 	x.cut.Store(c)
 	return c
 }
+
+// Identities returns the constants, by number, of the identities that have pieces; 0 for others.
+func (c *Cut) Identities() []uint64 { return c.identities }
 
 // Drop ends the cut.
 func (c *Cut) Drop() {
@@ -137,7 +149,7 @@ func (c *Cut) Snapshot() *Snapshot {
 func (x *Index) copyPiece(n uint32, to *copiedPiece) {
 	r := x.at(n)
 	k := r.len()
-	to.snapPiece = snapPiece{line: n, by: r.by, prev: load32(&r.prev), head: r.head, up: r.up, loose: r.loose(), sides: to.sides[:0]}
+	to.snapPiece = snapPiece{line: n, by: r.by, prev: load32(&r.prev), head: r.head, up: r.up, loose: r.loose(), root: r.root(), sides: to.sides[:0]}
 	to.local = append(to.local[:0], r.local()[:k]...)
 	to.engine, to.clientHash = to.engine[:0], to.clientHash[:0]
 	if !to.loose {

@@ -35,6 +35,7 @@ func TestCutStandsStill(t *testing.T) {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false, ghostly(i/2%3))
 		w.say("seed %d, world %d", seed, i)
 		w.exchange(New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()}))
+		w.addIdentities(w.x)
 		for range w.sources {
 			w.x.NewSource()
 		}

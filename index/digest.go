@@ -9,6 +9,8 @@ import (
 // blocks came, nor on names, nor on how pieces are cut. So two indexes with the same blocks
 // have the same digest.
 //
+// Blocks of different identities may have the same words, and weights tell them apart (SetWeight).
+//
 // The word of a block in a chain is its local hash, which the piece has at hand, and of a loose
 // block a mix of its key. A block that gets a place in a chain changes its word. The sum does
 // not tell blocks with the same tokens apart that stand behind different parents. A key would,
@@ -16,7 +18,7 @@ import (
 type Digest struct {
 	Blocks int    // memberships
 	Loose  int    // memberships of loose blocks, which may get a place when others teach it
-	Sum    uint64 // of the words, modulo 2^64; each times the weight of its owner
+	Sum    uint64 // of the words, modulo 2^64; each times the weights of its owner and its identity
 }
 
 // add counts blocks in, or out if negative.
@@ -83,12 +85,20 @@ func looseWord(key uint64) uint64 {
 	return hi ^ lo
 }
 
+// looseWord returns the word of a block of a loose piece. It does not depend on the constant.
+func (r *piece) looseWord(at uint32) uint64 {
+	if r.meta&isOther != 0 {
+		return looseWord(normal(r.root().seq(r.local()[at])))
+	}
+	return looseWord(r.local()[at])
+}
+
 // wordsOf returns the sum of the words of some blocks, and how many of them are loose.
 func (r *piece) wordsOf(blocks uint64) (sum uint64, loose int) {
 	l := r.local()
 	if r.loose() {
 		for w := blocks; w != 0; w &= w - 1 {
-			sum += looseWord(l[trailing(w)])
+			sum += r.looseWord(trailing(w))
 		}
 		return sum, bits.OnesCount64(blocks)
 	}

@@ -402,14 +402,14 @@ func (x *Index) joinGhost(key uint64, to place) {
 // lose remembers the names and keys of ghosts that have to go.
 func (x *Index) lose(n uint32, blocks uint64) {
 	r, g := x.at(n), &x.ghosts
-	key, at, local := r.head, uint32(0), r.local()
+	key, at, local, c := r.head, uint32(0), r.local(), r.constant()
 	for w := blocks; w != 0; w &= w - 1 {
 		i := trailing(w)
 		if r.loose() {
 			key = local[i]
 		} else {
 			for ; at < i; at++ {
-				key = x.follow(key, local[at+1])
+				key = x.follow(key, c, local[at+1])
 			}
 		}
 		g.mu.lock()
@@ -465,15 +465,16 @@ func probesOf(hash uint64) (first, step uint64) {
 	return h, h*0x9e3779b97f4a7c15 | 1
 }
 
-// isLost reports whether an engine hash, by which a block has just been stored, looks like the name
-// of a ghost that had to go. Then queries know of it as long as the block is held. All lanes are
-// locked.
+// isLost reports whether an unknown engine hash, by which a block has just been stored, looks like
+// the name of a ghost that had to go. If the block waits under the hash, queries know of it as long
+// as it does.
 func (x *Index) isLost(engine uint64) bool {
 	g := &x.ghosts
 	gens := g.gens.Load()
-	if gens == nil || x.looseOf(engine).isNone() {
+	if gens == nil {
 		return false
 	}
+	waits := !x.looseOf(engine).isNone()
 	g.mu.lock()
 	defer g.mu.unlock()
 	since := 0 // names that had to go after it, at most
@@ -481,15 +482,18 @@ func (x *Index) isLost(engine uint64) bool {
 		if gen == nil {
 			break
 		}
-		if since += gen.n; hasBits(gen.names, engine) {
+		if since += gen.n; !hasBits(gen.names, engine) {
+			continue
+		}
+		if waits {
 			if g.held == nil {
 				g.held = make(map[uint64]struct{})
 			}
 			g.held[engine] = struct{}{}
 			g.lost.Store(int64(len(g.held)))
-			g.wanted.Store(max(g.wanted.Load(), max(g.count.n.Load(), g.room())+int64(since)))
-			return true
 		}
+		g.wanted.Store(max(g.wanted.Load(), max(g.count.n.Load(), g.room())+int64(since)))
+		return true
 	}
 	return false
 }
@@ -509,19 +513,17 @@ func (g *ghosts) unlose(engine uint64) {
 
 // endsAtLost reports whether a chain may go on behind some blocks, with blocks that were stored by
 // names of ghosts that had to go.
-func (x *Index) endsAtLost(c Chain, blocks int) bool {
-	return x.ghosts.lost.Load() != 0 && x.ghosts.mayEnd(c, blocks)
+func (w *way) endsAtLost(blocks int) bool {
+	return w.x.ghosts.lost.Load() != 0 && !w.apart && blocks < w.length && w.x.ghosts.mayHave(w.c.At(blocks)^w.constant)
 }
 
-func (g *ghosts) mayEnd(c Chain, blocks int) bool {
+// mayHave reports whether a key looks like that of a ghost that had to go.
+func (g *ghosts) mayHave(key uint64) bool {
 	gens := g.gens.Load()
-	if gens == nil || blocks >= c.Len() {
-		return false
+	if gens == nil || g.blind.Load() {
+		return gens != nil
 	}
-	if g.blind.Load() {
-		return true
-	}
-	key := normal(c.At(blocks))
+	key = normal(key)
 	return hasBits(gens[0].keys, key) || gens[1] != nil && hasBits(gens[1].keys, key)
 }
 

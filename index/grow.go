@@ -11,9 +11,9 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 		key, to := uint64(0), place{}
 		switch {
 		case c.kind == atRoot:
-			key = normal(e.Local[i])
+			key = c.first(e.Local[i])
 		case c.at.isNone():
-			key = x.follow(c.key, e.Local[i])
+			key = x.follow(c.key, c.constant, e.Local[i])
 		default:
 			was := l.piece
 			r = x.hold(l, c.at.piece)
@@ -24,7 +24,7 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 			if !x.alone && i == 0 && was != c.at.piece && x.again(c).at.isNone() {
 				return i, c, false
 			}
-			key = x.follow(c.key, e.Local[i])
+			key = x.follow(c.key, c.constant, e.Local[i])
 			if at := c.at.at + 1; at < r.len() {
 				if r.local()[at] == e.Local[i] {
 					return p.walk(i, c, place{c.at.piece, at}, key)
@@ -99,6 +99,9 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 // concerns nothing else. key is that of the block.
 func (p *storing) fresh(i int, key uint64) bool {
 	engine := normal(p.e.Engine[i])
+	if p.awaited(engine) {
+		return false
+	}
 	if p.x.naming != onDemand {
 		if q, _ := p.x.find(engine); !q.isNone() {
 			return false
@@ -107,10 +110,19 @@ func (p *storing) fresh(i int, key uint64) bool {
 	return p.ordinary(engine, key)
 }
 
+// awaited reports whether blocks may wait under an engine hash for its meaning.
+func (p *storing) awaited(engine uint64) bool {
+	x := p.x
+	if x.looseBlocks.Load() == 0 {
+		return false
+	}
+	return !x.looseOf(engine).isNone() || p.e.AlsoWaiting != 0 && !x.looseOf(normal(engine^p.e.AlsoWaiting)).isNone()
+}
+
 // ordinary reports that the source holds nothing under an engine hash, or under the key as
 // if it were one, and means by it what others do. No loose block of the key has names.
 func (p *storing) ordinary(engine, key uint64) bool {
-	if !p.x.ordinary(p.s, engine) {
+	if !p.x.ordinary(p.s, engine) || p.e.AlsoWaiting != 0 && p.awaited(engine) {
 		return false
 	}
 	if !p.s.raw && p.x.looseSides == 0 {
@@ -121,7 +133,9 @@ func (p *storing) ordinary(engine, key uint64) bool {
 }
 
 // simple reports that all engine hashes and keys are ordinary.
-func (p *storing) simple() bool { return p.s.simple() && p.x.looseSides == 0 }
+func (p *storing) simple() bool {
+	return p.s.simple() && p.x.looseSides == 0 && (p.e.AlsoWaiting == 0 || p.x.looseBlocks.Load() == 0)
+}
 
 // walk stores blocks from i on which are in a held piece from a place on, the first one for
 // sure: its key is next. It reports false if the first one is not ordinary.
@@ -149,7 +163,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 		}
 		if !simple {
 			if key = next; i > from {
-				key = x.follow(last, e.Local[i])
+				key = x.follow(last, c.constant, e.Local[i])
 			}
 			last = key
 		}
@@ -178,6 +192,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	if x.naming != allNamed && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.noteVague(p.s, n)
 	}
+	p.isIn(r)
 	x.lockPiece(n, r)
 	changed := x.addHolders(p.o, n, r, lo, at, dead)
 	r.unlock()
@@ -192,12 +207,12 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	}
 	if end := at - 1; end < r.len()-1 || r.tail == 0 {
 		for key = next; lo < end; lo++ {
-			key = x.follow(key, l[lo+1])
+			key = x.follow(key, c.constant, l[lo+1])
 		}
 	} else {
 		key = r.tail
 	}
-	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key}, true
+	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key, root: c.root}, true
 }
 
 // namesFor returns the names of a piece among which a block has an engine hash, and the
@@ -245,7 +260,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	lo := r.len()
 	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
-	all, simple := x.naming != onDemand, p.simple()
+	all, simple, waiters := x.naming != onDemand, p.simple(), x.looseBlocks.Load() > 0
 	for j := range engine {
 		if all || lo+uint32(j) == 0 {
 			x.names.prefetch(mix(normal(engine[j])))
@@ -259,10 +274,10 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		hash := normal(engine[k])
 		if k > 0 {
 			// No other lane gives the block a piece: this one holds that of its parent.
-			if key = x.follow(last, local[k]); !x.heads.absent(mix(key)) && !x.headOf(key).isNone() {
+			if key = x.follow(last, c.constant, local[k]); !x.heads.absent(mix(key)) && !x.headOf(key).isNone() {
 				break
 			}
-			if !simple && !p.ordinary(hash, key) {
+			if !simple && !p.ordinary(hash, key) || waiters && p.awaited(hash) {
 				break
 			}
 		}
@@ -298,14 +313,10 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	if x.naming == onDemand {
 		x.noteVague(p.s, n)
 	}
-	if x.ghosts.lost.Load() != 0 {
-		for _, hash := range engine[:k] {
-			x.ghosts.unlose(normal(hash))
-		}
-	}
-	p.o.held(k, 0, sum)
-	l.live += k
+	p.isIn(r)
+	p.o.held(k, 0, x.weigh(r, sum))
+	x.countBlocks(l, r, k)
 	l.names += k
 	p.res.Added += k
-	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: last}, true
+	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: last, root: c.root}, true
 }

@@ -76,7 +76,7 @@ func (h *history) longer(p []keyed, blocks int) []keyed {
 			local = 1 + h.rng.Uint64N(4)
 			p = append(p, keyed{local, local})
 		} else {
-			p = append(p, keyed{h.x.follow(p[len(p)-1].key, local), local})
+			p = append(p, keyed{h.x.follow(p[len(p)-1].key, 0, local), local})
 		}
 	}
 	return p

@@ -46,6 +46,7 @@ const (
 	pieceHasSides                    // further names
 	pieceHasOwn                      // copies, and names of single sources
 	pieceHasClientHashes             // client hashes, in a chunk of their own
+	pieceHasIdentity                 // another identity than the base one
 )
 
 // imageWriter writes an image.
@@ -264,13 +265,13 @@ func (w *imageWriter) piece(p *copiedPiece) {
 		start = v.end
 	}
 	by := w.by(p.by)
-	flags := byte(0)
-	set := func(flag byte, on bool) {
+	flags := uint64(0)
+	set := func(flag uint64, on bool) {
 		if on {
 			flags |= flag
 		}
 	}
-	root := p.up == 0 && p.head == normal(p.local[0])
+	root := p.up == 0 && p.head == p.root.first(p.local[0])
 	own := w.own[p.line]
 	set(pieceHasUp, p.up != 0)
 	set(pieceHasPrev, p.up != 0 && w.c.has(p.prev))
@@ -280,15 +281,19 @@ func (w *imageWriter) piece(p *copiedPiece) {
 	set(pieceHasSides, len(p.sides) > 0)
 	set(pieceHasOwn, len(own) > 0)
 	set(pieceHasClientHashes, len(p.clientHash) > 0)
+	set(pieceHasIdentity, p.root.id != 0)
 
 	b := w.pieces.bytes
 	if len(b) == 0 {
 		b = binary.AppendUvarint(b, uint64(w.ordinal))
 		w.next = w.ordinal
 	}
-	b = append(b, flags, byte(n))
+	b = append(binary.AppendUvarint(b, flags), byte(n))
 	b = binary.AppendUvarint(b, uint64(w.ordinal-w.next))
 	w.next = w.ordinal + 1
+	if flags&pieceHasIdentity != 0 {
+		b = binary.AppendUvarint(b, uint64(p.root.id))
+	}
 	if flags&pieceHasUp != 0 {
 		b = binary.LittleEndian.AppendUint64(b, p.up)
 	}
@@ -296,7 +301,7 @@ func (w *imageWriter) piece(p *copiedPiece) {
 		word := w.c.heads[p.prev/pageLines] & (1<<(p.prev%pageLines) - 1)
 		b = binary.AppendUvarint(b, uint64(w.rank[p.prev/pageLines])+uint64(bits.OnesCount64(word)))
 	}
-	if flags&pieceHasHead != 0 {
+	if flags&(pieceHasHead|pieceHasIdentity) != 0 { // with an identity also the key of a first local hash
 		b = binary.LittleEndian.AppendUint64(b, p.head)
 	}
 	if flags&pieceHasBy != 0 {
@@ -381,6 +386,8 @@ func (w *imageWriter) ownWords(b []byte, own []ownWord) []byte {
 const (
 	singleHasSide = 2 // names
 	singleHasOwn  = 4 // copies, and names of single sources
+
+	singleHasIdentity = 8 // another identity than the base one
 )
 
 // singles writes the blocks of a loose piece.
@@ -395,7 +402,7 @@ func (w *imageWriter) singles(p *copiedPiece) {
 	}
 }
 
-// single writes a block that stands alone: its key, client hash, set, names, and what single
+// single writes a block that stands alone: its identity, key, client hash, set, names, and what single
 // owners and sources have of it.
 func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
 	sides := []snapSide{}
@@ -422,7 +429,13 @@ func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
 	if len(own) > 0 {
 		flags |= singleHasOwn
 	}
+	if p.root.id != 0 {
+		flags |= singleHasIdentity
+	}
 	b := append(w.alone.bytes, flags)
+	if p.root.id != 0 {
+		b = binary.AppendUvarint(b, uint64(p.root.id))
+	}
 	b = putWords(b, []uint64{p.local[at], clientHash})
 	b = binary.AppendUvarint(b, uint64(set))
 	if len(sides) > 0 {

@@ -34,7 +34,8 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 	t.Helper()
 	l := x.NewLoader(
 		func(n uint32) (Source, bool) { return Source(n), true },
-		func(n uint32) (Owner, bool) { return Owner(n), true })
+		func(n uint32) (Owner, bool) { return Owner(n), true },
+		func(n uint32) (Identity, bool) { return Identity(n), true })
 	for _, c := range all {
 		must.Succeed(t, l.Load(c.kind, c.bytes))
 	}
@@ -46,6 +47,7 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 func (w *world) again(opts Options) *Index {
 	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes
 	x := New(opts)
+	w.addIdentities(x)
 	gone := Source(0)
 	for i, s := range w.x.sources {
 		if x.NewSource(); s == nil {
@@ -143,7 +145,8 @@ func FuzzLoad(f *testing.F) {
 		}
 		l := x.NewLoader(
 			func(n uint32) (Source, bool) { return Source(n), int(n) < len(w.x.sources) },
-			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) })
+			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) },
+			func(n uint32) (Identity, bool) { return Identity(n), true })
 		for _, c := range all {
 			if l.Load(c.kind, c.bytes) != nil {
 				break

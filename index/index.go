@@ -118,7 +118,7 @@ type Options struct {
 	// hashes cost nothing.
 	KeepClientHashes bool
 	// KeepForgotten is how many names of blocks without an owner are kept for Forgotten:
-	// 16 bytes each, until they are fetched.
+	// 24 bytes each, until they are fetched.
 	KeepForgotten int
 	// Ghosts bounds the blocks without an owner that are kept for their names, by this index and
 	// others that have it; nil keeps none. They are kept from KeepGhosts on.
@@ -148,6 +148,8 @@ type Index struct {
 	names *nameTable
 	sets  sets
 	ids   atomic.Pointer[ids]
+
+	identities *identities
 
 	looseBlocks atomic.Int64  // loose blocks, with those that have no owner any more
 	turns       atomic.Uint32 // how often a held block moved, or an owner was retired
@@ -182,6 +184,7 @@ type Index struct {
 	privates   map[uint64][]private
 	contests   contests
 	places     map[uint64]uint64 // key -> block, of placeOf
+	met        []uint64          // engine hashes with a new meaning, under which blocks may wait
 
 	used     int      // internal ids in use, with retired ones
 	spareIDs []uint32 // internal ids to use again
@@ -259,6 +262,7 @@ func New(opts Options) *Index {
 	if x.maxOrphans == 0 {
 		x.maxOrphans = defaultMaxOrphans
 	}
+	x.identities = newIdentities()
 	x.lines.index, x.perEvent = x, portion{sweep: 16, naming: 16}
 	x.names = &nameTable{}
 	runtime.AddCleanup(x, (*nameTable).clear, x.names)
@@ -368,7 +372,7 @@ func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
 	more := true
 	x.allNames(func(engine uint64, p place) bool {
 		n++
-		key := plain(x.key(p))
+		key := x.seq(p)
 		x.holders(x.setOf(p), func(o *owner) {
 			src := o.s.name
 			if !more || seen[src] == n {
@@ -387,7 +391,7 @@ func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
 		}
 		s.private.all(func(engine uint64, ref *uint64) bool {
 			if p := placeOf(*ref); x.heldBySource(s, p) {
-				more = f(s.name, plain(engine), plain(x.key(p)))
+				more = f(s.name, plain(engine), x.seq(p))
 			}
 			return more
 		})
@@ -428,5 +432,7 @@ func plain(key uint64) uint64 {
 	return key
 }
 
-// follow returns the key of a block behind another one.
-func (x *Index) follow(key, local uint64) uint64 { return normal(x.step.Next(plain(key), local)) }
+// follow returns the key of a block behind another one of an identity with a constant.
+func (x *Index) follow(key, constant, local uint64) uint64 {
+	return normal(x.step.Next(plain(key)^constant, local) ^ constant)
+}

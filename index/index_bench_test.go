@@ -133,7 +133,7 @@ func BenchmarkMatch(b *testing.B) {
 		n := 0
 		for i := 0; b.Loop(); i++ {
 			c := f.chains[i%len(f.chains)]
-			f.x.Match(c, &m)
+			f.x.Match(0, c, &m)
 			n += len(c)
 		}
 		perBlock(b, n)
@@ -167,7 +167,7 @@ func BenchmarkClientHashes(b *testing.B) {
 						f.x.Remove(f.owners[w], buf, nil, CopySet)
 						n += 2 * len(buf)
 					case "match":
-						f.x.Match(f.chains[p], &m)
+						f.x.Match(0, f.chains[p], &m)
 						n += len(f.chains[p])
 					}
 				}
@@ -190,7 +190,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			chain = hash.Default().Tokens(chain[:0], tokens, 16)
-			f.x.Match(chain, &m)
+			f.x.Match(0, chain, &m)
 		}
 	})
 	b.Run("lazy", func(b *testing.B) {
@@ -199,7 +199,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			c.Reset(hash.Default(), tokens, 16, 0)
-			f.x.MatchLazy(&c, &m)
+			f.x.MatchLazy(0, &c, &m)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func BenchmarkMatchLazy(b *testing.B) {
 			perBlock(b, i*blocks)
 		})
 	}
-	run("groups", x.MatchLazy)
+	run("groups", func(c Chain, m *Match) { x.MatchLazy(0, c, m) })
 }
 
 // Memory by membership, with every source hashing on its own.

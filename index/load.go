@@ -13,6 +13,7 @@ type Loader struct {
 	x       *Index
 	numbers func(number uint32) (Source, bool)
 	owners  func(number uint32) (Owner, bool)
+	ids     func(number uint32) (Identity, bool)
 
 	families map[uint64]uint32 // family -> its first source here, plus one
 	relative map[uint64]uint32 // source of the image -> the same
@@ -43,11 +44,12 @@ var errChunk = errors.New("the chunk is not one of an image")
 // remembered. Behind it pieces do without hints.
 const maxGap = 1 << 20
 
-// NewLoader begins to fill an empty index. The functions say which source and owner of the
-// index has a number, false for one that is to be left out.
-func (x *Index) NewLoader(source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool)) *Loader {
+// NewLoader begins to fill an empty index. The functions say which source, owner and identity of the
+// index has a number, false for one that is to be left out; a nil identity leaves all but the base
+// one out. The constant of an identity is that of the index that wrote the image.
+func (x *Index) NewLoader(source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool), identity func(number uint32) (Identity, bool)) *Loader {
 	return &Loader{
-		x: x, numbers: source, owners: owner,
+		x: x, numbers: source, owners: owner, ids: identity,
 		families: make(map[uint64]uint32), relative: make(map[uint64]uint32), sets: make(map[uint64]uint32),
 	}
 }
@@ -183,10 +185,34 @@ func (l *Loader) set(c *chunkReader) {
 	l.sets[id] = set
 }
 
+// identity reads the number of an identity. It reports false if that is left out.
+func (l *Loader) identity(c *chunkReader) (of root, ok bool) {
+	number := c.number()
+	if number == 0 || number > 1<<32-1 {
+		c.fail()
+		return of, false
+	}
+	if l.ids == nil {
+		return of, false
+	}
+	id, ok := l.ids(uint32(number))
+	if !ok || int(id) >= len(*l.x.identities.list.Load()) {
+		return of, false
+	}
+	return l.x.rootOf(id), true
+}
+
 // piece reads a piece and makes it.
 func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
-	flags, n := c.byte(), uint32(c.byte())
+	flags, n := c.number(), uint32(c.byte())
 	gap := c.number()
+	of, wanted := root{}, true
+	if flags >= pieceHasIdentity<<1 {
+		c.fail()
+	}
+	if flags&pieceHasIdentity != 0 {
+		of, wanted = l.identity(c)
+	}
 	var up, head, by uint64
 	prev := ^uint64(0)
 	if flags&pieceHasUp != 0 {
@@ -195,7 +221,7 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 	if flags&pieceHasPrev != 0 {
 		prev = c.number()
 	}
-	if flags&pieceHasHead != 0 {
+	if flags&(pieceHasHead|pieceHasIdentity) != 0 {
 		head = c.word()
 	}
 	teacher := uint32(0)
@@ -231,19 +257,22 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 	if c.err != nil {
 		return
 	}
-	if flags&pieceHasHead == 0 {
-		head = normal(binary.LittleEndian.Uint64(local))
+	if first := of.first(binary.LittleEndian.Uint64(local)); flags&(pieceHasHead|pieceHasIdentity) == 0 {
+		head = first
+	} else if flags&pieceHasHead == 0 && wanted && head != first {
+		c.fail() // the constant of the identity is another one
+		return
 	}
 	at := place{}
 	if k := len(intervals); intervals[k-1].set == 0 {
 		intervals = intervals[:k-1]
 	}
-	if len(intervals) > 0 && head != 0 {
+	if len(intervals) > 0 && head != 0 && wanted {
 		if !l.x.headOf(head).isNone() {
 			c.fail()
 			return
 		}
-		at.piece = l.make(head, up, teacher, intervals, local, engine, flags&pieceHasClientHashes != 0)
+		at.piece = l.make(of, head, up, teacher, intervals, local, engine, flags&pieceHasClientHashes != 0)
 	}
 	if flags&pieceHasSides != 0 {
 		l.sides(c, at)
@@ -265,15 +294,15 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 	*ordinal++
 }
 
-// make makes a piece with blocks, and returns its line, 0 if there is no room for it.
-func (l *Loader) make(head, up uint64, by uint32, intervals []interval, local, engine []byte, clientHashes bool) uint32 {
+// make makes a piece with blocks of an identity, and returns its line, 0 if there is no room for it.
+func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval, local, engine []byte, clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end
 	if x.overBudget() && !x.makeRoom() {
 		l.Refused += int(k)
 		key := head
 		for i := range k {
 			if i > 0 {
-				key = x.follow(key, binary.LittleEndian.Uint64(local[8*i:]))
+				key = x.follow(key, of.constant, binary.LittleEndian.Uint64(local[8*i:]))
 			}
 			x.refuse(key)
 		}
@@ -283,7 +312,7 @@ func (l *Loader) make(head, up uint64, by uint32, intervals []interval, local, e
 	if x.wide = x.wide || clientHashes && x.keepsClientHashes; x.wide {
 		flags |= isWide
 	}
-	n, r := x.begin(int(k), flags)
+	n, r := x.begin(int(k), flags, of)
 	r.by, r.up = by, up
 	write64(&r.head, head)
 	for i := range k {
@@ -305,8 +334,9 @@ func (l *Loader) make(head, up uint64, by uint32, intervals []interval, local, e
 			blocks := spanOf(start, v.end)
 			held, named := int(v.end-start), hashesOf(r.engine(), blocks)
 			sum, loose := r.wordsOf(blocks)
+			sum = x.weigh(r, sum)
 			x.holders(v.set, func(o *owner) { o.held(held, loose, sum) })
-			lane.live += held
+			x.countBlocks(lane, r, held)
 			lane.names += named
 			l.Blocks += held
 		}
@@ -414,7 +444,7 @@ func (l *Loader) clientHashes(c *chunkReader) {
 		if r.meta&isWide != 0 {
 			write64(&r.clientHashes()[i], clientHash)
 		}
-		l.learn(clientHash, local, i == 0 && r.up == 0 && r.head == normal(local))
+		l.learn(clientHash, local, i == 0 && r.up == 0 && r.head == r.root().first(local))
 	}
 }
 
@@ -433,14 +463,18 @@ func (l *Loader) learn(clientHash, local uint64, root bool) {
 
 // single reads a block that stands alone.
 func (l *Loader) single(c *chunkReader) {
-	flags, key, clientHash := c.byte(), c.word(), c.word()
+	flags, of, wanted := c.byte(), root{}, true
+	if flags&singleHasIdentity != 0 {
+		of, wanted = l.identity(c)
+	}
+	key, clientHash := c.word(), c.word()
 	set := l.sets[c.number()]
-	if flags&^(singleHasSide|singleHasOwn) != 0 {
+	if flags&^(singleHasSide|singleHasOwn|singleHasIdentity) != 0 {
 		c.fail()
 	}
 	p := place{}
-	if c.err == nil && set != 0 && key != 0 {
-		p = l.makeSingle(key, clientHash, set)
+	if c.err == nil && set != 0 && key != 0 && wanted {
+		p = l.makeSingle(of, key, clientHash, set)
 	}
 	if flags&singleHasSide != 0 {
 		l.sides(c, p)
@@ -452,7 +486,7 @@ func (l *Loader) single(c *chunkReader) {
 
 // makeSingle makes a block with owners, and returns its place, none if there is no room for it or
 // its key is there.
-func (l *Loader) makeSingle(key, clientHash uint64, set uint32) (p place) {
+func (l *Loader) makeSingle(of root, key, clientHash uint64, set uint32) (p place) {
 	x := l.x
 	if x.overBudget() && !x.makeRoom() {
 		l.Refused++
@@ -467,7 +501,7 @@ func (l *Loader) makeSingle(key, clientHash uint64, set uint32) (p place) {
 	if !x.looseOf(key).isNone() {
 		return p
 	}
-	p = x.createLoose(owners[0].s, key, clientHash, 1)
+	p = x.createLoose(owners[0].s, of, key, clientHash, 1)
 	for _, o := range owners {
 		x.addHolder(o, p)
 		o.raw++

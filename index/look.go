@@ -3,8 +3,10 @@ package index
 // Questions of people about one prompt. Unlike queries they lock the index, and may walk.
 
 // Refused reports whether a key was refused since there was room last, or looks like one that
-// was.
-func (x *Index) Refused(key uint64) bool { return x.wasRefused(key) }
+// was. The key is a canonical sequence hash of an identity.
+func (x *Index) Refused(id Identity, key uint64) bool {
+	return x.wasRefused(x.rootOf(id).key(key))
+}
 
 // WaitingAmong returns the positions of the local hashes under which blocks of a source wait for
 // their parent. It walks the waiting room.
@@ -42,17 +44,17 @@ func (x *Index) Tokenless(src Source) (n int) {
 	return max(n-s.room.used, 0)
 }
 
-// NamesAt returns the engine hashes of a block of a chain, as far as an owner holds the block
+// NamesAt returns the engine hashes of a block of a chain of an identity, as far as an owner holds the block
 // and all blocks before it have a place.
-func (x *Index) NamesAt(c LocalChain, block int) (names []uint64) {
+func (x *Index) NamesAt(id Identity, c LocalChain, block int) (names []uint64) {
 	x.lock()
 	defer x.unlock()
 	if block >= c.Len() {
 		return nil
 	}
-	local := c.Locals(block + 1)
+	local, of := c.Locals(block+1), x.rootOf(id)
 	for i := block; i >= 0 && i > block-maxPiece; i-- {
-		p := x.headOf(normal(c.At(i)))
+		p := x.headOf(of.key(c.At(i)))
 		if p.isNone() {
 			continue
 		}

@@ -85,7 +85,7 @@ func TestLossesModel(t *testing.T) {
 		for _, p := range paths {
 			c := &locals{keyList: p.keys, local: p.local}
 			for i, k := range p.keys {
-				mark, ok := l.Find(c, i, 7)
+				mark, ok := l.Find(0, c, i, 7)
 				switch {
 				case ok && !slices.Contains(lost[k], mark):
 					t.Fatalf("world %d: block %d was lost at %d, want %d", world, i, mark, lost[k])
@@ -94,7 +94,7 @@ func TestLossesModel(t *testing.T) {
 				case ok:
 					found++
 				}
-				if _, other := l.Find(c, i, 8); other {
+				if _, other := l.Find(0, c, i, 8); other {
 					t.Fatal("a loss of another label")
 				}
 			}
@@ -130,7 +130,7 @@ func TestLossesAreBounded(t *testing.T) {
 	}
 	for i, want := range map[uint64]bool{1999: false, 2000: true, 2999: true} {
 		c := &locals{local: []uint64{mix(i + 1)}, keyList: []uint64{mix(i + 1)}}
-		if mark, ok := l.Find(c, 0, 1); ok != want || ok && mark != i {
+		if mark, ok := l.Find(0, c, 0, 1); ok != want || ok && mark != i {
 			t.Errorf("loss %d: %d %t", i, mark, ok)
 		}
 	}
@@ -191,12 +191,12 @@ func TestLooks(t *testing.T) {
 		t.Errorf("%d without tokens, want 1", n)
 	}
 	for i, want := range []uint64{11, 12, 0, 0, 0} {
-		names := x.NamesAt(c, i)
+		names := x.NamesAt(0, c, i)
 		if want == 0 && len(names) > 0 || want != 0 && (len(names) != 1 || names[0] != want) {
 			t.Errorf("block %d: names %v, want %d", i, names, want)
 		}
 	}
-	if x.Refused(c.At(0)) {
+	if x.Refused(0, c.At(0)) {
 		t.Error("a held block counts as refused")
 	}
 }

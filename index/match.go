@@ -69,31 +69,35 @@ const dense = 24
 // patience is how often a query looks again before it locks the index.
 const patience = 8
 
-// Match looks a chain of keys up. It does not allocate once the buffers of m are
-// long enough.
-func (x *Index) Match(chain []uint64, m *Match) {
+// Match looks a chain of canonical sequence hashes up, in an identity. It does not allocate once the
+// buffers of m are long enough.
+func (x *Index) Match(id Identity, chain []uint64, m *Match) {
 	m.list = chain
-	x.MatchLazy(&m.list, m)
+	x.MatchLazy(id, &m.list, m)
 	m.list = nil
 }
 
-// MatchLazy looks up the blocks of a chain, in order: the first alone, those behind it a
+// MatchLazy looks up the blocks of a chain of an identity, in order: the first alone, those behind it a
 // group at a time. It asks for no local hash behind the group of the first block without
 // an owner; where that is the first, for no other.
-func (x *Index) MatchLazy(c Chain, m *Match) { x.MatchAcross(c, nil, m) }
+func (x *Index) MatchLazy(id Identity, c Chain, m *Match) {
+	x.MatchAcross(Lookup{Identity: id, Chain: c}, nil, m)
+}
 
 // MatchNames looks a chain up by the engine hashes of its blocks, as sources have taught them.
 // Each hash stands for the block that it means to all sources; the first one is that of the
-// first block of a prompt. The answer has the form and the validity of that of Match. It ends
+// first block of a prompt. Names lead only to blocks of the identity. The answer has the form and the validity of that of Match. It ends
 // at the first block without such a name or without an owner. Blocks whose place in a chain is
 // not known are not in it, and Truncated is false. It does not allocate once the buffers of m
 // are long enough.
-func (x *Index) MatchNames(engine []uint64, m *Match) { x.MatchNamesAcross(engine, nil, m) }
+func (x *Index) MatchNames(id Identity, engine []uint64, m *Match) {
+	x.MatchNamesAcross(id, engine, nil, m)
+}
 
 // MatchNamesAcross is MatchNames over further places: a block is held by each owner that holds it
-// by its name in x, or in one of others. A block that no name leads to ends the way of the names:
+// by its name, or in one of others. A block that no name leads to ends the way of the names:
 // the blocks behind it are found in others alone.
-func (x *Index) MatchNamesAcross(engine []uint64, others []Lookup, m *Match) {
+func (x *Index) MatchNamesAcross(id Identity, engine []uint64, others []Lookup, m *Match) {
 	ways := m.grow(len(others) + 1)
 	if slices.Contains(engine, 0) {
 		m.names = m.names[:0]
@@ -103,11 +107,12 @@ func (x *Index) MatchNamesAcross(engine []uint64, others []Lookup, m *Match) {
 		engine = m.names
 	}
 	w := &ways[0]
-	w.x, w.engine, w.length, w.first, w.joined = x, engine, len(engine), 0, false
+	w.x, w.engine, w.length, w.first, w.joined, w.apart = x, engine, len(engine), 0, false, false
+	w.constant = x.identities.constant(id)
+	resetOthers(ways, others)
 	if len(others) == 0 {
 		m.match(w)
 	} else {
-		resetOthers(ways, others)
 		m.matchJoined(ways)
 	}
 	runtime.KeepAlive(x)
@@ -123,11 +128,13 @@ type way struct {
 	length int        // of the chain
 	local  []uint64   // local hashes known so far
 	first  uint32     // added to owners
+	apart  bool       // only loose blocks are looked at, by the hashes of c themselves
 	seen   []seen
 	runs   []run
 	words  []uint64 // bitmaps of the runs, of internal ids
 
-	turns uint32 // of the index when the way began
+	constant uint64 // of the identity
+	turns    uint32 // of the index when the way began
 
 	n     int    // blocks looked at
 	key   uint64 // of a block at or before the next one; of a chain of engine hashes, the one before
@@ -159,9 +166,13 @@ type run struct {
 }
 
 // reset makes a way of a chain.
-func (w *way) reset(x *Index, c Chain, first uint32) {
-	w.x, w.c, w.length, w.first = x, c, c.Len(), first
-	w.locals, _ = c.(LocalChain)
+func (w *way) reset(x *Index, look *Lookup) {
+	c := look.Chain
+	w.x, w.c, w.length, w.first, w.apart, w.constant = x, c, c.Len(), 0, look.Loose, 0
+	if w.locals = nil; !w.apart {
+		w.locals, _ = c.(LocalChain)
+		w.constant = x.identities.constant(look.Identity)
+	}
 	w.again()
 }
 
@@ -202,12 +213,12 @@ func (w *way) hash(i int) uint64 {
 func (w *way) nextKey() uint64 {
 	switch {
 	case w.locals == nil:
-		return normal(w.c.At(w.n))
+		return normal(w.c.At(w.n) ^ w.constant)
 	case w.n == 0:
-		w.key = normal(w.hash(0))
+		w.key = normal(w.hash(0) ^ w.constant)
 	}
 	for ; w.keyed < w.n; w.keyed++ {
-		w.key = w.x.follow(w.key, w.hash(w.keyed+1))
+		w.key = w.x.follow(w.key, w.constant, w.hash(w.keyed+1))
 	}
 	return w.key
 }
@@ -288,9 +299,9 @@ func (w *way) follows(n uint32) uint64 {
 	}
 	key := load64(&r.local()[0])
 	if w.n == 0 {
-		key = normal(key)
+		key = normal(key ^ w.constant)
 	} else {
-		key = w.x.follow(w.key, key)
+		key = w.x.follow(w.key, w.constant, key)
 	}
 	if load64(&r.head) != key {
 		return 0
@@ -341,7 +352,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	}
 	// How many blocks are those of the chain?
 	most := min(length, w.length-w.n)
-	if x.ghosts.on.Load() && !w.joined {
+	if x.ghosts.on.Load() && !w.joined && w.engine == nil {
 		if most = min(most, x.heldUpTo(r, ver, count)); most == 0 {
 			if !r.same(ver) {
 				return busy
@@ -392,7 +403,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	if w.engine != nil && (end == 0 || held < length) {
 		last = key
 		for i := 1; i < held; i++ {
-			last = x.follow(last, load64(&r.local()[i]))
+			last = x.follow(last, w.constant, load64(&r.local()[i]))
 		}
 	}
 	if !r.same(ver) {
@@ -425,7 +436,7 @@ func (w *way) equal(r *piece, key uint64, most int) (m int) {
 	l := r.local()
 	if w.locals == nil {
 		for m = 1; m < most; m++ {
-			if key = w.x.follow(key, load64(&l[m])); key != normal(w.c.At(w.n+m)) {
+			if key = w.x.follow(key, w.constant, load64(&l[m])); key != normal(w.c.At(w.n+m)^w.constant) {
 				break
 			}
 		}

@@ -60,9 +60,9 @@ func TestMatchNamesFindsEachPiece(t *testing.T) {
 			keys := x.scheme.Chain(nil, local)
 			for n := range len(keys) + 1 {
 				var want, got Match
-				x.Match(keys[:n], &want)
+				x.Match(0, keys[:n], &want)
 				for family := range owners {
-					x.MatchNames(name(family+1, keys[:n]), &got)
+					x.MatchNames(0, name(family+1, keys[:n]), &got)
 					if got.Blocks != want.Blocks || !reflect.DeepEqual(spread(&got), spread(&want)) {
 						t.Fatalf("prompt %d, %d blocks, family %d: %+v, want %+v", i, n, family+1, got, want)
 					}
@@ -78,17 +78,17 @@ func TestMatchNamesFindsEachPiece(t *testing.T) {
 	owners = owners[1:]
 	var m Match
 	keys := name(2, x.scheme.Chain(nil, trunk))
-	if x.MatchNames(keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
+	if x.MatchNames(0, keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
 		t.Errorf("%d blocks of %d owners", m.Blocks, len(m.Prefixes))
 	}
-	if allocs := testing.AllocsPerRun(100, func() { x.MatchNames(keys, &m) }); allocs > 0 {
+	if allocs := testing.AllocsPerRun(100, func() { x.MatchNames(0, keys, &m) }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
-	if x.MatchNames(keys[1:], &m); m.Blocks != 0 {
+	if x.MatchNames(0, keys[1:], &m); m.Blocks != 0 {
 		t.Errorf("%d blocks of a chain without its first one", m.Blocks)
 	}
 	mixed := slices.Concat(keys[:10], name(2, x.scheme.Chain(nil, prompts[5]))[10:70], keys[200:])
-	if x.MatchNames(mixed, &m); m.Blocks != 70 {
+	if x.MatchNames(0, mixed, &m); m.Blocks != 70 {
 		t.Errorf("%d blocks of a chain that goes on elsewhere, want 70", m.Blocks)
 	}
 }
@@ -105,7 +105,7 @@ func TestMatchNamesBeginsWithAPrompt(t *testing.T) {
 	f := func(blocks int, engine ...uint64) {
 		t.Helper()
 		var m Match
-		if x.MatchNames(engine, &m); m.Blocks != blocks {
+		if x.MatchNames(0, engine, &m); m.Blocks != blocks {
 			t.Errorf("%d blocks of %d, want %d", m.Blocks, engine, blocks)
 		}
 	}

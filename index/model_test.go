@@ -22,6 +22,7 @@ import (
 type world struct {
 	t       *testing.T
 	rng     *rand.Rand
+	ids     []Identity // living ones
 	x       *Index
 	o       *oracle
 	family  map[Source]int
@@ -68,6 +69,10 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *
 	if slow {
 		x.perEvent.sweep = rng.IntN(2)
 	}
+	w.ids = []Identity{0}
+	for range rng.IntN(4) {
+		w.newIdentity()
+	}
 	for range 1 + rng.IntN(4) {
 		w.newSource()
 	}
@@ -87,7 +92,7 @@ func (w *world) exchange(x *Index) {
 	}
 	maps.DeleteFunc(w.o.shared, func(_, key uint64) bool { return !w.o.alive(of(key)) })
 	clear(w.o.lost)
-	clear(w.o.waiting)
+	clear(w.o.unfound)
 }
 
 // keepGhosts makes both sides keep ghosts from now on, if the world has any.
@@ -128,6 +133,32 @@ func (w *world) newSource() {
 		w.newOwner(src)
 	}
 }
+
+func (w *world) newIdentity() {
+	constant := w.rng.Uint64() | 1
+	id := w.x.NewIdentity(constant)
+	if int(id) == len(w.o.constants) {
+		w.o.constants = append(w.o.constants, 0)
+	}
+	w.o.constants[id] = constant
+	w.ids = append(w.ids, id)
+	w.say("identity %d is %x", id, constant)
+}
+
+// addIdentities gives another index the identities of the world.
+func (w *world) addIdentities(x *Index) {
+	for _, constant := range w.o.constants[1:] {
+		x.NewIdentity(constant)
+	}
+	for id := range w.o.constants {
+		if id := Identity(id); !slices.Contains(w.ids, id) {
+			x.DropIdentity(id)
+		}
+	}
+}
+
+// someIdentity returns a living one.
+func (w *world) someIdentity() Identity { return pick(w.rng, w.ids) }
 
 func (w *world) newOwner(src Source) {
 	tally := new(atomic.Int64)
@@ -180,20 +211,29 @@ func (w *world) knows(owner Owner, engine uint64) bool {
 	return known && w.o.bySource(s, of(key))
 }
 
-// engine is the hash a family uses for the last block of a path.
-func (w *world) engine(family int, p []block) uint64 {
-	seq := w.seqs(p)
+// engine is the hash a family uses for the last block of a path in an identity.
+func (w *world) engine(family int, id Identity, p []block) uint64 {
+	seq := w.keys(id, p)
 	if family == canonical {
 		return seq[len(seq)-1]
 	}
-	h := uint64(family)
+	h := uint64(family) ^ w.o.constants[id]
 	for _, b := range p {
 		h = hash.Scheme{Seed: 99}.Next(h, b.local<<8|b.variant)
 	}
-	if len(p) == 1 && p[0] == (block{1, 0}) && family == ownSeed {
+	if len(p) == 1 && p[0] == (block{1, 0}) && family == ownSeed && id == 0 {
 		return 0 // 0 is a legal hash
 	}
 	return h
+}
+
+// keys returns the keys of a path in an identity.
+func (w *world) keys(id Identity, p []block) []uint64 {
+	all := w.seqs(p)
+	for i := range all {
+		all[i] = w.o.note(id, all[i]^w.o.constants[id])
+	}
+	return all
 }
 
 func (w *world) seqs(p []block) []uint64 {
@@ -228,6 +268,14 @@ func (w *world) step() {
 		w.store()
 	case n < 92:
 		w.remove()
+	case n < 93:
+		o, id := pick(w.rng, w.owners), w.someIdentity()
+		w.say("clear identity %d of %d", id, o)
+		if got, want := w.x.ClearIdentity(o, id), w.o.clearIdentity(o, id); got != want {
+			w.fail("clear of an identity: %d blocks, want %d", got, want)
+		}
+	case n < 94:
+		w.changeIdentities()
 	case n < 96:
 		o := pick(w.rng, w.owners)
 		w.say("clear %d", o)
@@ -252,6 +300,38 @@ func (w *world) step() {
 	}
 }
 
+// changeIdentities gives an identity a weight, makes a new one or drops one, if it has no blocks
+// and no ghosts.
+func (w *world) changeIdentities() {
+	id := w.someIdentity()
+	switch w.rng.IntN(3) {
+	case 0:
+		w.x.SetWeight(id, w.rng.Uint64()|1)
+	case 1:
+		w.newIdentity()
+	default:
+		w.say("drop identity %d", id)
+		some := id == 0
+		for b, owners := range w.o.members {
+			some = some || !b.raw && w.o.ids[b.key] == id && len(owners) > 0
+		}
+		w.x.Compact()
+		w.mourn()
+		for _, key := range w.o.shared {
+			some = some || w.o.ids[key] == id && !w.o.alive(of(key))
+		}
+		if got := w.x.DropIdentity(id); got == some {
+			w.fail("drop of identity %d: %t, want %t", id, got, !some)
+		}
+		if !some {
+			if w.x.DropIdentity(id) {
+				w.fail("dropped twice")
+			}
+			w.ids = slices.DeleteFunc(w.ids, func(i Identity) bool { return i == id })
+		}
+	}
+}
+
 func (w *world) store() {
 	owner := pick(w.rng, w.owners)
 	family := twins
@@ -265,20 +345,31 @@ func (w *world) store() {
 			e.Local = append(e.Local, 1+w.rng.Uint64N(2))
 		}
 		e.Parent, e.HasParent = w.rng.Uint64N(7), w.rng.IntN(4) > 0
+		e.Identity, e.ByName = w.someIdentity(), w.rng.IntN(3) == 0
 	} else {
-		p := w.path()
+		p, id := w.path(), w.someIdentity()
 		from := w.rng.IntN(len(p))
-		if from > 0 && w.tame() && !(w.x.sweep.left > 0 && w.rng.IntN(2) == 0) && !w.knows(owner, w.engine(family, p[:from])) {
+		if from > 0 && w.tame() && !(w.x.sweep.left > 0 && w.rng.IntN(2) == 0) && !w.knows(owner, w.engine(family, id, p[:from])) {
 			from = 0
 		}
 		for i := from; i < len(p); i++ {
-			e.Engine = append(e.Engine, w.engine(family, p[:i+1]))
+			e.Engine = append(e.Engine, w.engine(family, id, p[:i+1]))
 			e.Local = append(e.Local, p[i].local)
 		}
 		if from > 0 {
-			e.Parent, e.HasParent = w.engine(family, p[:from]), true
+			e.Parent, e.HasParent = w.engine(family, id, p[:from]), true
 			if w.rng.IntN(6) == 0 {
 				e.Parent, e.HasParent, e.Rootless = 0, false, true
+			}
+		}
+		e.Identity = id
+		if from > 0 {
+			e.Identity = w.someIdentity() // the parent's counts
+		}
+		if e.ByName = w.rng.IntN(4) == 0 && !w.tame(); e.ByName && !w.honest {
+			e.Identity = w.someIdentity()
+			for i := range e.Local {
+				e.Local[i] = 1 + w.rng.Uint64N(2)
 			}
 		}
 	}
@@ -289,7 +380,7 @@ func (w *world) store() {
 	w.say("store %+v", e)
 	before := slices.Clone(e.Engine)
 	got, want := w.x.Store(&e), w.o.store(&e)
-	if got.Lost >= want.Lost && got.Lost <= got.HashOnly || w.gone > fewLost {
+	if got.Lost >= want.Lost && got.Lost <= len(e.Engine) || w.gone > fewLost {
 		want.Lost = got.Lost // the filter is inexact
 	}
 	if got != want {
@@ -359,6 +450,13 @@ func (w *world) compare() {
 			w.fail("owner %d holds %d blocks, counted %d, want %d", o, got, w.tallies[i].Load(), want)
 		}
 	}
+	blocks := make([]int, len(w.o.constants))
+	for b := range w.o.members {
+		blocks[w.o.identity(b)]++
+	}
+	if got := w.x.IdentityBlocks(nil); !slices.Equal(got, blocks) {
+		w.fail("blocks by identity %v, want %v", got, blocks)
+	}
 	type name struct {
 		src         Source
 		engine, key uint64
@@ -367,12 +465,12 @@ func (w *world) compare() {
 	for src, s := range w.o.sources {
 		for e, key := range w.o.shared {
 			if _, own := s.private[e]; !own && w.o.bySource(s, of(key)) {
-				names[name{src, e, key}] = true
+				names[name{src, e, w.o.seq(key)}] = true
 			}
 		}
 		for e, key := range s.private {
 			if w.o.bySource(s, of(key)) {
-				names[name{src, e, key}] = true
+				names[name{src, e, w.o.seq(key)}] = true
 			}
 		}
 	}
@@ -409,28 +507,42 @@ func (w *world) compare() {
 
 // matchNames asks for a prompt by the engine hashes of a family.
 func (w *world) matchNames() {
-	p := w.path()
+	p, id := w.path(), w.someIdentity()
 	var engine []uint64
 	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
-		engine = append(engine, w.engine(family, p[:i+1]))
+		engine = append(engine, w.engine(family, id, p[:i+1]))
+	}
+	own := id
+	if w.rng.IntN(4) == 0 {
+		id = w.someIdentity() // names lead nowhere
 	}
 	real := len(w.seen) == 0 || w.rng.IntN(3) > 0
 	if !real {
 		engine[w.rng.IntN(len(engine))] = pick(w.rng, w.seen)
 	}
 	var m Match
-	w.x.MatchNames(engine, &m)
-	named := w.o.matchNames(engine, w.roots)
+	w.x.MatchNames(id, engine, &m)
+	named := w.o.matchNames(id, engine, w.roots)
 	w.judge("match of names", engine, &m, named)
 	if !real {
 		return // a hash may be the key of a block that is not next
 	}
 	// With what waits under the hashes.
-	raw := keyList(engine)
-	w.x.MatchNamesAcross(engine, []Lookup{{Index: w.x, Chain: &raw}}, &m)
+	raw, loose := keyList(engine), w.rng.IntN(2) == 0
+	other := Lookup{Identity: own, Chain: &raw, Loose: loose}
+	if !loose {
+		raw = slices.Clone(raw)
+		for i := range raw {
+			raw[i] ^= w.o.constants[own]
+		}
+	}
+	w.x.MatchNamesAcross(id, engine, []Lookup{other}, &m)
 	var want [][]uint32
 	for i, e := range engine {
 		held := w.o.holders(e)
+		if loose {
+			held = w.o.waiting(e)
+		}
 		if i < len(named) {
 			held = append(held, named[i]...)
 		}
@@ -450,9 +562,9 @@ func (w *world) ask() {
 		return
 	}
 	var hashes []uint64
-	p := w.path()
+	p, id := w.path(), w.someIdentity()
 	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
-		hashes = append(hashes, w.engine(family, p[:i+1]))
+		hashes = append(hashes, w.engine(family, id, p[:i+1]))
 	}
 	for i := 0; i < 4 && len(w.seen) > 0; i++ {
 		hashes = slices.Insert(hashes, w.rng.IntN(len(hashes)+1), pick(w.rng, w.seen))
@@ -461,6 +573,12 @@ func (w *world) ask() {
 		for i, got := range w.x.Ask(src, hashes, nil) {
 			var want Known
 			want.Key, want.Named = w.x.Means(hashes[i])
+			if key := w.o.shared[hashes[i]]; want.Named {
+				want.Identity = w.o.ids[key]
+				if want.Key != w.o.seq(key) {
+					w.fail("%d means %d, want %d", hashes[i], want.Key, w.o.seq(key))
+				}
+			}
 			if want.Own = want.Named; src != NoSource {
 				want.Own = w.x.Knows(src, hashes[i])
 				s := w.o.sources[src]
@@ -473,20 +591,20 @@ func (w *world) ask() {
 	}
 }
 
-// chain is what a query might ask: canonical keys, raw hashes, or a mixture, which
+// chain is what a query might ask in an identity: keys, raw hashes, or a mixture, which
 // is no chain: its blocks do not follow each other.
-func (w *world) chain() (chain []uint64, real bool) {
-	p := w.path()
-	chain, real = w.seqs(p), true
+func (w *world) chain() (id Identity, chain []uint64, real bool) {
+	p, id := w.path(), w.someIdentity()
+	chain, real = w.keys(id, p), true
 	if family := w.rng.IntN(families); w.rng.IntN(3) == 0 {
 		for i := range chain {
-			chain[i] = w.engine(family, p[:i+1])
+			chain[i] = w.engine(family, id, p[:i+1])
 		}
 	}
 	if len(w.seen) > 0 && w.rng.IntN(3) == 0 {
 		chain[w.rng.IntN(len(chain))], real = pick(w.rng, w.seen), false
 	}
-	return chain, real
+	return id, chain, real
 }
 
 type keys []uint64
@@ -494,15 +612,29 @@ type keys []uint64
 func (k keys) Len() int        { return len(k) }
 func (k keys) At(i int) uint64 { return k[i] }
 
-func (w *world) match(chain []uint64, real bool) {
+func (w *world) match(id Identity, chain []uint64, real bool) {
 	want := w.o.match(chain)
+	seqs := slices.Clone(chain)
+	for i := range seqs {
+		seqs[i] ^= w.o.constants[id]
+	}
 	var m Match
-	w.x.MatchLazy(keys(chain), &m)
+	w.x.MatchLazy(id, keys(seqs), &m)
 	if real {
 		w.judge("lazy match", chain, &m, want)
-		w.x.Match(chain, &m)
+		w.x.Match(id, seqs, &m)
 		w.judge("match", chain, &m, want)
 		w.judgeEnd(chain, &m)
+		want = nil // of what waits under the keys alone
+		for _, key := range chain {
+			held := w.o.waiting(key)
+			if len(held) == 0 {
+				break
+			}
+			want = append(want, held)
+		}
+		w.x.MatchAcross(Lookup{Identity: w.someIdentity(), Chain: keys(chain), Loose: true}, nil, &m)
+		w.judge("match of loose blocks", chain, &m, want)
 	}
 }
 
@@ -512,7 +644,7 @@ func (w *world) judgeEnd(chain []uint64, m *Match) {
 	if m.Truncated && w.x.ghosts.lost.Load() == 0 {
 		w.fail("the answer for %d is truncated: %+v", chain, m)
 	}
-	for e := range w.o.waiting {
+	for e := range w.o.unfound {
 		if m.Blocks < len(chain) && chain[m.Blocks] == w.o.lost[e] && !m.Truncated && w.gone <= fewLost {
 			w.fail("the answer for %d ends at %d, which is held by the lost name %d: %+v", chain, m.Blocks, e, m)
 		}

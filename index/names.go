@@ -10,8 +10,11 @@ import (
 // a block, as far as sources of one family have taught them; all others lie in sides. All
 // names of a block leave with its last owner.
 
-// Name is what an engine hash means.
-type Name struct{ Engine, Key uint64 }
+// Name is what an engine hash means: the canonical sequence hash of a block of an identity.
+type Name struct {
+	Engine, Key uint64
+	Identity    Identity
+}
 
 // private is a name that one source means alone.
 type private struct {
@@ -261,13 +264,13 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 	local := r.local()
 	remember := x.forgotten.wanted()
-	key, at := r.head, uint32(0)
+	key, of, at := r.head, r.root(), uint32(0)
 	keyAt := func(i uint32) uint64 {
 		if r.loose() {
 			return local[i]
 		}
 		for ; at < i; at++ {
-			key = x.follow(key, local[at+1])
+			key = x.follow(key, of.constant, local[at+1])
 		}
 		return key
 	}
@@ -277,7 +280,7 @@ func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 		if r.named &^= blocks; remember {
 			for w, e := blocks, r.engine(); w != 0; w &= w - 1 {
 				if i := trailing(w); e[i] != 0 {
-					x.forgotten.add(e[i], keyAt(i))
+					x.forgotten.add(e[i], keyAt(i), of)
 				}
 			}
 		}
@@ -291,7 +294,7 @@ func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 			at, key = 0, r.head
 			for w, e := here, d.engine(); w != 0; w &= w - 1 {
 				if i := trailing(w); e[i] != 0 {
-					x.forgotten.add(e[i], keyAt(d.from()+i))
+					x.forgotten.add(e[i], keyAt(d.from()+i), of)
 				}
 			}
 		}
@@ -434,7 +437,48 @@ func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict boo
 	if x.Contested() > 0 {
 		x.decide(engine) // the source meant something else before
 	}
+	x.meets(engine)
 	return conflict
+}
+
+// meets notes that an engine hash has got a meaning, for placeOthers.
+func (x *Index) meets(engine uint64) {
+	if x.looseBlocks.Load() > 0 && !x.looseOf(engine).isNone() {
+		x.met = append(x.met, engine)
+	}
+}
+
+// hasNames reports whether a block has names, of all or of single sources.
+func (x *Index) hasNames(p place) bool {
+	some := len(x.privates[p.ref()]) > 0
+	x.allNamesOf(p, func(uint64, uint32) { some = true })
+	return some
+}
+
+// waitersOf returns the sources that hold blocks under an engine hash itself.
+func (x *Index) waitersOf(engine uint64) (all []*source) {
+	p := x.looseOf(engine)
+	if p.isNone() || !x.alive(p) || x.hasNames(p) {
+		return nil
+	}
+	x.holders(x.setOf(p), func(o *owner) {
+		if o.s.raw && !slices.Contains(all, o.s) {
+			all = append(all, o.s)
+		}
+	})
+	slices.SortFunc(all, func(a, b *source) int { return int(a.name) - int(b.name) })
+	return all
+}
+
+// alsoMeans lets an engine hash mean a block, for a source that waits under it, and so for all
+// others unless they mean something else by it.
+func (x *Index) alsoMeans(engine uint64, p place) {
+	for _, s := range x.waitersOf(engine) {
+		if !x.isContested(s, engine) && x.meaning(s, engine).isNone() {
+			x.learn(s, engine, p, 1)
+			return
+		}
+	}
 }
 
 // placeLoose moves what the source holds under a key, as if it were an engine hash, to the
@@ -444,9 +488,7 @@ func (x *Index) placeLoose(s *source, key uint64, to place) {
 	if from.isNone() || from == to || !x.alive(from) {
 		return
 	}
-	named := len(x.privates[from.ref()]) > 0
-	x.allNamesOf(from, func(uint64, uint32) { named = true })
-	if named {
+	if x.hasNames(from) {
 		x.absorb(from, to)
 	} else {
 		x.unraw(s, key, to)
@@ -527,7 +569,28 @@ func (x *Index) unraw(s *source, engine uint64, to place) (moved bool) {
 	return moved
 }
 
-// Means returns the key that an engine hash stands for among the sources of the index.
+// reroot returns the loose block of a cursor, in a piece of the cursor's identity. What waits under
+// the key as if that were an engine hash moves there.
+func (x *Index) reroot(s *source, c cursor) place {
+	from := c.at
+	r := x.at(from.piece)
+	if !r.loose() || r.identity() == c.id || x.hasNames(from) {
+		return from
+	}
+	to := x.createLoose(s, c.root, c.key, r.clientHash(from.at), 1)
+	if to.isNone() {
+		return from
+	}
+	var owners []*owner
+	x.holders(x.setOf(from), func(o *owner) { owners = append(owners, o) })
+	for _, o := range owners {
+		x.move(o, from, to)
+	}
+	return to
+}
+
+// Means returns the key that an engine hash stands for among the sources of the index, as a
+// canonical sequence hash: see Ask for its identity.
 // Of sources that mean different things by it one is believed. Names of ghosts are known. A name
 // that has left is in Forgotten before it is unknown here.
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
@@ -540,7 +603,7 @@ func (x *Index) Means(engine uint64) (key uint64, known bool) {
 	if p.isNone() {
 		return 0, false
 	}
-	return plain(x.key(p)), true
+	return x.seq(p), true
 }
 
 // HeldOf appends to dst those of some hashes under which an owner holds a block whose
@@ -568,7 +631,7 @@ func (x *Index) alive(p place) bool {
 }
 
 // Holds reports whether an owner holds a block under a hash, its place being unknown, or
-// a block whose key begins a piece.
+// a block of the base identity whose key begins a piece.
 func (x *Index) Holds(name Owner, key uint64) bool {
 	x.lock()
 	defer x.unlock()
@@ -601,15 +664,21 @@ func (x *Index) Has(name Owner, engine uint64) bool {
 
 // Teach says what an engine hash means to a source: blocks that its owners hold under
 // the hash itself move to the key. It reports whether there were any. A name of a block
-// that is not found is among Forgotten at once.
+// that is not found is among Forgotten at once. The key is one of the base identity.
 func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
+	return x.TeachIn(src, 0, engine, key)
+}
+
+// TeachIn is Teach with a canonical sequence hash of an identity.
+func (x *Index) TeachIn(src Source, id Identity, engine, seq uint64) (moved bool) {
 	x.lock()
 	defer x.unlock()
 	s := x.sources[src]
 	if s == nil {
 		return false
 	}
-	engine, key = normal(engine), normal(key)
+	of := x.rootOf(id)
+	engine, key := normal(engine), of.key(seq)
 	if x.isContested(s, engine) {
 		return false
 	}
@@ -619,18 +688,27 @@ func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
 	}
 	if to.isNone() {
 		if x.heldRaw(s, engine).isNone() {
-			x.forgotten.add(engine, key)
+			x.forgotten.add(engine, key, of)
 			return false
 		}
-		if to = x.createLoose(s, key, 0, 1); to.isNone() {
+		if to = x.createLoose(s, of, key, 0, 1); to.isNone() {
 			return false
 		}
+	} else if id != 0 {
+		to = x.reroot(s, cursor{at: to, key: key, root: of})
 	}
 	moved = x.unraw(s, engine, to)
 	if x.setOf(to) != 0 {
 		x.learn(s, engine, to, 1)
+		w := storing{x: x, s: s, e: &Store{}}
+		if moved && s.room.used > 0 {
+			w.placeWaiting(engine, x.behind(to))
+		}
+		w.placeOthers()
 	} else if q, _ := x.find(engine); q.isNone() && x.isGhost(to) && x.name(s, to, engine, 1) {
 		s.lane.names-- // counts once the block has an owner
+		x.meets(engine)
+		x.placeOthers()
 	}
 	places := x.places
 	x.maintain(s)
@@ -649,10 +727,10 @@ func (x *Index) placeOf(key uint64) place {
 			if r.loose() {
 				return
 			}
-			k := r.head
+			k, c := r.head, r.constant()
 			for i := range r.len() {
 				if i > 0 {
-					k = x.follow(k, r.local()[i])
+					k = x.follow(k, c, r.local()[i])
 				}
 				x.places[k] = place{n, i}.ref()
 			}
@@ -707,13 +785,13 @@ func (f *forgotten) wanted() bool {
 }
 
 // add notes a name that is dropped.
-func (f *forgotten) add(engine, key uint64) {
+func (f *forgotten) add(engine, key uint64, of root) {
 	if f.keep <= 0 {
 		return
 	}
 	f.mu.lock()
 	if len(f.names) < f.keep {
-		f.names = append(f.names, Name{plain(engine), plain(key)})
+		f.names = append(f.names, Name{plain(engine), of.seq(key), of.id})
 		f.some.Store(true)
 	}
 	f.mu.unlock()
@@ -758,5 +836,5 @@ func (x *Index) allNames(f func(engine uint64, p place) bool) {
 func (x *Index) Names(f func(Name) bool) {
 	x.lock()
 	defer x.unlock()
-	x.allNames(func(engine uint64, p place) bool { return f(Name{plain(engine), plain(x.key(p))}) })
+	x.allNames(func(engine uint64, p place) bool { return f(Name{plain(engine), x.seq(p), x.at(p.piece).identity()}) })
 }

@@ -18,8 +18,31 @@ type oracle struct {
 	owners  map[Owner]Source  // living ones
 	ghosts  bool              // names outlive their blocks
 	lost    map[uint64]uint64 // names of ghosts that had to go, with their keys
-	waiting map[uint64]bool   // those of them by which blocks were stored since
+	unfound map[uint64]bool   // those of them by which blocks were stored since
+
+	constants []uint64            // by Identity; keys are those of the index: K
+	ids       map[uint64]Identity // key -> identity
+	met       []uint64            // engine hashes that have got a meaning
 }
+
+// root returns the key of a first block, next that of a block behind another one.
+func (o *oracle) root(id Identity, local uint64) uint64 {
+	return o.note(id, local^o.constants[id])
+}
+
+func (o *oracle) next(key, local uint64) uint64 {
+	id := o.ids[key]
+	c := o.constants[id]
+	return o.note(id, o.scheme.Next(key^c, local)^c)
+}
+
+func (o *oracle) note(id Identity, key uint64) uint64 {
+	o.ids[key] = id
+	return key
+}
+
+// seq returns the canonical sequence hash of a key.
+func (o *oracle) seq(key uint64) uint64 { return key ^ o.constants[o.ids[key]] }
 
 // oBlock is a block: under its key, or under an engine hash of unknown meaning.
 type oBlock struct {
@@ -40,7 +63,7 @@ type oSource struct {
 type oLink struct{ engine, parent, local uint64 }
 
 func newOracle(scheme hash.Scheme, max int) *oracle {
-	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}, false, map[uint64]uint64{}, map[uint64]bool{}}
+	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}, false, map[uint64]uint64{}, map[uint64]bool{}, []uint64{0}, map[uint64]Identity{}, nil}
 }
 
 func (o *oracle) holds(w Owner, key oBlock) bool { return o.members[key][w] > 0 }
@@ -61,7 +84,7 @@ func (o *oracle) unset(w Owner, key oBlock) {
 	}
 	delete(o.members, key)
 	if key.raw {
-		delete(o.waiting, key.key)
+		delete(o.unfound, key.key)
 		return
 	}
 	dead := func(_, other uint64) bool { return other == key.key }
@@ -107,11 +130,37 @@ func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
 	if now, known := o.shared[engine]; !known || !o.alive(of(now)) {
 		o.shared[engine] = key
 		delete(o.lost, engine)
-		delete(o.waiting, engine)
+		delete(o.unfound, engine)
 	} else if now != key {
 		s.private[engine] = key
 	}
+	o.met = append(o.met, engine)
 	return conflict
+}
+
+// placeOthers moves what waits under hashes that mean something by now.
+func (o *oracle) placeOthers(own *oSource, res *StoreResult) {
+	for k := 0; k < len(o.met); k++ {
+		engine := o.met[k]
+		for _, src := range slices.Sorted(maps.Keys(o.sources)) {
+			s := o.sources[src]
+			key, known := o.meaning(s, engine)
+			if !known || !o.heldRaw(s, engine) {
+				continue
+			}
+			r := &StoreResult{}
+			if s == own {
+				r = res
+			}
+			if o.unraw(s, engine, key) {
+				r.Resolved++
+			}
+			if r.Resolved += o.settle(s, engine, key, r); s != own {
+				o.end(s)
+			}
+		}
+	}
+	o.met = nil
 }
 
 func (o *oracle) unraw(s *oSource, engine, key uint64) (moved bool) {
@@ -164,13 +213,23 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		if e.Local != nil {
 			switch {
 			case i == 0 && !e.HasParent && !e.Rootless:
-				seq, known = e.Local[0], true
+				seq, known = o.root(e.Identity, e.Local[0]), true
 			case known:
-				seq = o.scheme.Next(seq, e.Local[i])
+				seq = o.next(seq, e.Local[i])
 			}
 		}
 		key, raw := seq, false
-		switch k, ok := o.meaning(s, engine); {
+		k, ok := o.meaning(s, engine)
+		if _, lost := o.lost[engine]; lost && !ok && (e.Local == nil || e.ByName) {
+			res.Lost++
+			if e.Local == nil || !known {
+				o.unfound[engine] = true
+			}
+		}
+		switch {
+		case e.ByName && ok:
+			key = k
+			seq, known = k, true
 		case e.Local != nil && known:
 			if o.learn(s, engine, seq) {
 				res.Conflicts++
@@ -190,6 +249,9 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 			o.unraw(s, key, key)
 		}
 		at := oBlock{raw, key}
+		if !raw && !res.Placed {
+			res.Identity, res.Placed = o.ids[key], true
+		}
 		switch {
 		case !o.holds(e.Owner, at):
 			o.set(e.Owner, at, 1)
@@ -205,10 +267,6 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 			res.Resolved += o.settle(s, engine, key, &res)
 		case e.Local == nil:
 			res.HashOnly++
-			if _, lost := o.lost[engine]; lost {
-				res.Lost++
-				o.waiting[engine] = true
-			}
 		default:
 			res.Orphaned++
 			parent := e.Parent
@@ -219,6 +277,7 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 				o.wait(s, oLink{engine, parent, e.Local[i]}, &res)
 			}
 		}
+		o.placeOthers(s, &res)
 	}
 	o.end(s)
 	return res
@@ -271,7 +330,7 @@ func (o *oracle) settle(s *oSource, engine, key uint64, res *StoreResult) (moved
 			}
 			l := s.links[i]
 			s.links = slices.Delete(s.links, i, i+1)
-			next := o.scheme.Next(at.key, l.local)
+			next := o.next(at.key, l.local)
 			if o.heldRaw(s, l.engine) {
 				if o.learn(s, l.engine, next) {
 					res.Conflicts++
@@ -340,6 +399,36 @@ func (o *oracle) clear(owner Owner) (n int) {
 	return n
 }
 
+// clearIdentity takes the blocks of an identity from an owner.
+func (o *oracle) clearIdentity(owner Owner, id Identity) (n int) {
+	src, living := o.owners[owner]
+	if !living {
+		return 0
+	}
+	for key := range maps.Clone(o.members) {
+		if o.identity(key) == id && o.holds(owner, key) {
+			o.unset(owner, key)
+			n++
+		}
+	}
+	if n > 0 {
+		s := o.sources[src]
+		for _, l := range slices.Clone(s.links) {
+			o.forget(s, l.engine)
+		}
+		o.end(s)
+	}
+	return n
+}
+
+// identity returns the identity of a block, that of the base if it is raw.
+func (o *oracle) identity(b oBlock) Identity {
+	if b.raw {
+		return 0
+	}
+	return o.ids[b.key]
+}
+
 func (o *oracle) drop(src Source) {
 	if s := o.sources[src]; s != nil {
 		for _, w := range s.owners {
@@ -350,6 +439,15 @@ func (o *oracle) drop(src Source) {
 	}
 	delete(o.sources, src)
 	maps.DeleteFunc(o.owners, func(_ Owner, s Source) bool { return s == src })
+}
+
+// waiting returns who holds a block under a hash itself, ascending.
+func (o *oracle) waiting(hash uint64) (out []uint32) {
+	for w := range o.members[rawOf(hash)] {
+		out = append(out, uint32(w))
+	}
+	slices.Sort(out)
+	return out
 }
 
 // holders returns who holds a key, ascending.
@@ -376,15 +474,15 @@ func (o *oracle) match(chain []uint64) (out [][]uint32) {
 	return out
 }
 
-// matchNames is match for a chain of engine hashes, among blocks of chains. most is the largest
-// local hash.
-func (o *oracle) matchNames(engine []uint64, most uint64) (out [][]uint32) {
+// matchNames is match for a chain of engine hashes, among blocks of chains of an identity. most is
+// the largest local hash.
+func (o *oracle) matchNames(id Identity, engine []uint64, most uint64) (out [][]uint32) {
 	before := uint64(0)
 	for i, e := range engine {
 		key, known := o.shared[e]
 		follows := false
 		for local := uint64(1); local <= most; local++ {
-			follows = follows || i == 0 && key == local || i > 0 && key == o.scheme.Next(before, local)
+			follows = follows || i == 0 && key == local^o.constants[id] || i > 0 && key == o.next(before, local)
 		}
 		if !known || !follows || !o.alive(of(key)) {
 			return out

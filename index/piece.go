@@ -8,8 +8,11 @@ import (
 
 // piece is the head of up to 64 consecutive blocks, one line; its body follows it.
 //
-//	chained  head | local hashes | engine hashes | client hashes, if wide
-//	loose    head | keys | client hashes, if wide
+//	chained  head | local hashes | engine hashes | client hashes, if wide | constant, number
+//	loose    head | keys | client hashes, if wide | constant, number
+//
+// Constant and number are those of the identity, and only there if it is not the base one (isOther).
+// Such a piece has room for a block less, so that its lines are as many.
 //
 // The blocks of a chained piece follow each other in a chain, and the first one is found
 // by its key in Index.heads. A loose block stands alone: its place in a chain is not
@@ -64,6 +67,7 @@ const (
 	isLoose = 1 << 24
 	isWide  = 1 << 25 // has client hashes
 	isSide  = 1 << 26
+	isOther = 1 << 27 // of another identity than the base one
 
 	// longTrim is how many blocks at once are worth computing the key of the last one left.
 	longTrim = 8
@@ -123,14 +127,63 @@ func (r *piece) clientHashes() *words {
 	return r.words(2)
 }
 
-// linesFor returns the lines of a piece.
-func linesFor(meta uint32) int {
-	n := int(meta >> 8 & 255)
-	if meta&isLoose == 0 {
-		n *= 2
+// wordsOfBlock returns how many words of the body a block of a piece takes.
+func wordsOfBlock(meta uint32) (n int) {
+	if n = 1; meta&isLoose == 0 {
+		n++
 	}
 	if meta&isWide != 0 {
-		n += int(meta >> 8 & 255)
+		n++
+	}
+	return n
+}
+
+// capFor returns the capacity of a piece for at least want blocks, as far as those fit.
+func capFor(want int, flags uint32) uint32 {
+	less := 0 // blocks that make room for the words of the identity
+	if flags&isOther != 0 {
+		if less = 1; wordsOfBlock(flags) == 1 {
+			less = 2
+		}
+	}
+	return uint32(min((max(want, 1)+less+3)&^3, maxPiece) - less)
+}
+
+// identityWords returns the constant and the number of the identity, of a piece that has them.
+func (r *piece) identityWords() *[2]uint64 {
+	return (*[2]uint64)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(int(r.cap())*wordsOfBlock(r.meta))))
+}
+
+// constant returns the constant of the identity, for lanes that hold the piece.
+func (r *piece) constant() uint64 {
+	if r.meta&isOther == 0 {
+		return 0
+	}
+	return r.identityWords()[0]
+}
+
+// identity returns the identity, for lanes that hold the piece.
+func (r *piece) identity() Identity {
+	if r.meta&isOther == 0 {
+		return 0
+	}
+	return Identity(r.identityWords()[1])
+}
+
+// root returns the identity with its constant, for lanes that hold the piece.
+func (r *piece) root() root {
+	if r.meta&isOther == 0 {
+		return root{}
+	}
+	w := r.identityWords()
+	return root{Identity(w[1]), w[0]}
+}
+
+// linesFor returns the lines of a piece.
+func linesFor(meta uint32) int {
+	n := int(meta>>8&255) * wordsOfBlock(meta)
+	if meta&isOther != 0 {
+		n += 2
 	}
 	return 1 + (n*8+lineBytes-1)/lineBytes
 }
@@ -202,9 +255,9 @@ func (x *Index) key(p place) uint64 {
 	case p.at == r.len()-1 && r.tail != 0:
 		return r.tail
 	}
-	k, l := r.head, r.local()
+	k, c, l := r.head, r.constant(), r.local()
 	for i := uint32(1); i <= p.at; i++ {
-		k = x.follow(k, l[i])
+		k = x.follow(k, c, l[i])
 	}
 	return k
 }
@@ -398,10 +451,12 @@ func (x *Index) extend(r *piece, n, set uint32) {
 	x.put(r, old, merged(append(more[:0], old...), set, end))
 }
 
-// begin makes an empty piece with room for want blocks and returns it locked.
-func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
-	c := uint32(min((max(want, 1)+3)&^3, maxPiece))
-	meta := c<<8 | flags
+// begin makes an empty piece of an identity with room for want blocks and returns it locked.
+func (x *Index) begin(want int, flags uint32, of root) (uint32, *piece) {
+	if of.id != 0 {
+		flags |= isOther
+	}
+	meta := capFor(want, flags)<<8 | flags
 	n := x.lines.alloc(forPieces, linesFor(meta))
 	r := x.at(n)
 	lost := r.take(&x.lines, x.alone)
@@ -413,6 +468,12 @@ func (x *Index) begin(want int, flags uint32) (uint32, *piece) {
 	r.by, r.up, r.named = 0, 0, 0
 	write64(&r.head, 0)
 	write64(&r.tail, 0)
+	if of.id != 0 {
+		w := r.identityWords()
+		write64(&w[0], of.constant)
+		write64(&w[1], uint64(of.id))
+		x.countPiece(r, 1)
+	}
 	return n, r
 }
 
@@ -436,14 +497,14 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 }
 
 // beginChained makes a piece that begins with a block of a key, behind another one or
-// none, and returns it changing. up is the engine hash of that other one, 0 for none. It
+// none, whose identity it has, and returns it changing. up is the engine hash of that other one, 0 for none. It
 // returns 0 if another lane has begun a piece with the key meanwhile.
 func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
 	if x.wide {
 		flags |= isWide
 	}
-	n, r := x.begin(want, flags)
+	n, r := x.begin(want, flags, behind.root)
 	write32(&r.prev, behind.at.piece)
 	r.up = up
 	write64(&r.head, key)
@@ -472,6 +533,7 @@ func (x *Index) abandon(l *lane, n uint32, r *piece) {
 // discard frees a new piece without blocks that is in no table.
 func (x *Index) discard(n uint32, r *piece) {
 	lines := linesFor(r.meta)
+	x.countPiece(r, -1)
 	write64(&r.head, 0)
 	write32(&r.ver, load32(&r.ver)&^(changing|held)+versionStep)
 	x.lines.free(forPieces, n, lines)
@@ -534,6 +596,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 // end unlocks a piece that has no block and frees its lines.
 func (x *Index) end(l *lane, n uint32, r *piece) {
 	lines := linesFor(r.meta)
+	x.countPiece(r, -1)
 	for d := r.side; d != 0; {
 		s := x.sideAt(d)
 		next := s.next

@@ -507,14 +507,14 @@ func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Lookup) (family int
 		for k := range places {
 			places[k] = Lookup{Index: r.x, Chain: keys(r.namesIn(r.writers[k].family, p.seq))}
 		}
-		r.x.MatchAcross(p, places, m)
+		r.x.MatchAcross(Lookup{Chain: p}, places, m)
 	case r.names && rng.IntN(2) == 0:
 		family = r.writers[rng.IntN(raceWriters)].family
-		r.x.MatchNames(r.namesIn(family, p.seq), m)
+		r.x.MatchNames(0, r.namesIn(family, p.seq), m)
 	case rng.IntN(8) == 0:
-		r.x.Match(p.seq, m)
+		r.x.Match(0, p.seq, m)
 	default:
-		r.x.MatchLazy(p, m)
+		r.x.MatchLazy(0, p, m)
 	}
 	blocks := 0
 	for owners, n := range holders(m) {
@@ -684,7 +684,7 @@ func TestQueriesWaitForTables(t *testing.T) {
 		go func() {
 			var m Match
 			asks <- true
-			x.MatchLazy(keys{key}, &m)
+			x.MatchLazy(0, keys{key}, &m)
 			done <- m.Blocks
 		}()
 		<-asks

@@ -335,7 +335,7 @@ func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	}
 	write32(&r.lost, r.lost+1)
 	sum, loose := r.wordsOf(changed)
-	o.held(-bits.OnesCount64(changed), -loose, -sum)
+	o.held(-bits.OnesCount64(changed), -loose, -x.weigh(r, sum))
 	if o.losses != nil {
 		o.losses.note(r, changed, sum, o.label)
 	}
@@ -347,7 +347,7 @@ func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 		r.unlock()
 		return changed
 	}
-	o.s.lane.live -= bits.OnesCount64(edge)
+	x.countBlocks(o.s.lane, r, -bits.OnesCount64(edge))
 	x.unname(o.s.lane, n, r, edge)
 	x.trim(o.s.lane, n, r)
 	return changed

@@ -7,7 +7,7 @@ package index
 // become known.
 func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 	st := Store{
-		Owner: o, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
+		Owner: o, Identity: e.Identity, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
 		Engine: e.Engine, Local: local, Copies: CopySet,
 		Key: e.Key, HasKey: e.HasKey && (local != nil || e.Key != e.Engine[0]), Complete: complete,
 	}
@@ -21,10 +21,10 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 			key = x.scheme.Next(key, local[i])
 		}
 		for _, name := range e.More[i] {
-			if x.alias(o, engine, name, key) {
+			if x.alias(o, e.Identity, engine, name, key) {
 				continue
 			}
-			more := Store{Owner: o, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
+			more := Store{Owner: o, Identity: e.Identity, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
 			if local != nil {
 				more.Local, more.ClientHashes = local[i:i+1], e.ClientHashes[i:i+1]
 			}
@@ -38,7 +38,7 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 
 // alias teaches an owner's source a further name of a block of a key that the owner holds under an
 // engine hash. It reports false if the hash means no such block.
-func (x *Index) alias(name Owner, engine, more, key uint64) bool {
+func (x *Index) alias(name Owner, id Identity, engine, more, key uint64) bool {
 	x.lock()
 	defer x.unlock()
 	o := x.owners[name]
@@ -46,15 +46,16 @@ func (x *Index) alias(name Owner, engine, more, key uint64) bool {
 		return true // it holds nothing
 	}
 	p := x.meaning(o.s, normal(engine))
-	if p.isNone() || x.key(p) != normal(key) || !x.sets.has(x.setOf(p), o.id) || x.isContested(o.s, normal(more)) {
+	if p.isNone() || x.key(p) != x.rootOf(id).key(key) || !x.sets.has(x.setOf(p), o.id) || x.isContested(o.s, normal(more)) {
 		return false
 	}
 	x.unraw(o.s, normal(more), p)
 	x.learn(o.s, normal(more), p, 1)
+	w := storing{x: x, s: o.s, o: o, e: &Store{}}
 	if o.s.room.used > 0 {
-		w := storing{x: x, s: o.s, o: o, e: &Store{}}
 		w.placeWaiting(normal(more), x.behind(x.meaning(o.s, normal(more))))
 	}
+	w.placeOthers()
 	x.maintain(o.s)
 	return true
 }

@@ -131,9 +131,9 @@ func (x *Index) maintain(s *source) {
 	if x.places != nil {
 		x.places = nil
 	}
-	if s != nil && s.held == 0 && (s.raw || s.room.used > 0) {
-		s.raw = false
-		s.room = waitingRoom{}
+	x.placeOthers()
+	if s != nil {
+		x.emptyRoom(s)
 	}
 	if x.sweep.left > 0 {
 		x.sweepOn(x.perEvent.sweep)
@@ -149,6 +149,14 @@ func (x *Index) maintain(s *source) {
 		x.giveBack(trimStretches)
 	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
 		x.giveBack(math.MaxInt)
+	}
+}
+
+// emptyRoom ends what waits of a source that holds nothing.
+func (x *Index) emptyRoom(s *source) {
+	if s.held == 0 && (s.raw || s.room.used > 0) {
+		s.raw = false
+		s.room = waitingRoom{}
 	}
 }
 
@@ -254,7 +262,7 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 		x.sets.drop(id)
 	}
 	if dead != 0 {
-		l.live -= bits.OnesCount64(dead)
+		x.countBlocks(l, r, -bits.OnesCount64(dead))
 		x.unname(l, n, r, dead)
 	}
 	x.trim(l, n, r)

@@ -19,7 +19,7 @@ func (p *storing) place(i int) cursor {
 		if w.at.at.isNone() && w.at.made == p.x.made {
 			return w.at
 		}
-		return cursor{kind: atKey, key: w.at.key}
+		return cursor{kind: atKey, key: w.at.key, root: w.at.root}
 	}
 	if !w.at.at.isNone() || w.at.made != p.x.made {
 		w.at = p.x.child(p.place(w.up), w.local)
@@ -50,6 +50,9 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.clientHash, 1)
 				}
 				if !next.at.isNone() {
+					if next.kind == atKey && next.id != 0 {
+						next.at = x.reroot(s, next)
+					}
 					x.unraw(s, l.engine, next.at)
 					if x.learn(s, l.engine, next.at, 1) {
 						p.res.Conflicts++
@@ -65,6 +68,46 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 		}
 	}
 	return moved
+}
+
+// placeOthers gives places to the blocks that wait under engine hashes which have got a meaning, of
+// all sources to which they mean a block now, and to what waits behind those.
+func (p *storing) placeOthers() {
+	x := p.x
+	for k := 0; k < len(x.met); k++ {
+		engine := x.met[k]
+		for _, s := range x.waitersOf(engine) {
+			q := x.meaning(s, engine)
+			if q.isNone() || !x.unraw(s, engine, q) {
+				continue
+			}
+			if line := x.lineOf(q, engine); line != 0 && s.private.ref(engine) == nil {
+				x.taught(s, line)
+			}
+			w := &storing{x: x, s: s, e: p.e}
+			if s == p.s {
+				w = p
+			}
+			if engine != x.key(q) {
+				w.res.Resolved++
+			}
+			if s.room.used > 0 {
+				w.res.Resolved += w.placeWaiting(engine, x.behind(q))
+			}
+			if s != p.s {
+				x.emptyRoom(s)
+			}
+		}
+	}
+	x.met = x.met[:0]
+}
+
+// placeOthers is that of storing, where no event is applied.
+func (x *Index) placeOthers() {
+	if len(x.met) > 0 {
+		w := storing{x: x, e: &Store{}}
+		w.placeOthers()
+	}
 }
 
 // dropLink takes a link out of the room, and with it the links only it was kept for.

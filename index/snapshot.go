@@ -33,6 +33,7 @@ type snapPiece struct {
 	prev       uint32
 	head, up   uint64
 	loose      bool
+	root       root // the identity
 	sides      []snapSide
 }
 
@@ -75,9 +76,11 @@ type Stretch struct {
 	// block's by now, or, if Waiting, one that no event has announced.
 	Root, HasParent, Gone, Waiting bool
 	Parent                         uint64
-	// Key of the first block, if HasKey; not where it is Waiting.
+	// Key of the first block, if HasKey; not where it is Waiting. It is a canonical sequence hash.
 	Key    uint64
 	HasKey bool
+	// Identity of the blocks.
+	Identity Identity
 	// Engine hashes and client hashes of the blocks. A block without tokens has the client
 	// hash 0, and is a stretch of its own.
 	Engine, ClientHashes []uint64
@@ -242,7 +245,7 @@ func (s *Snapshot) plant() {
 		key := p.head
 		for b := p.begin; b < p.end; b++ {
 			if b > p.begin {
-				key = s.x.follow(key, s.local[b])
+				key = s.x.follow(key, p.root.constant, s.local[b])
 			}
 			t.keys[b] = key
 		}
@@ -304,7 +307,7 @@ func (s *Snapshot) plant() {
 
 // precedes reports whether a block is the one before the first block of a piece.
 func (s *Snapshot) precedes(piece, block, child int) bool {
-	return !s.pieces[piece].loose && s.x.follow(s.tree.keys[block], s.local[s.pieces[child].begin]) == s.pieces[child].head
+	return !s.pieces[piece].loose && s.x.follow(s.tree.keys[block], s.pieces[piece].root.constant, s.local[s.pieces[child].begin]) == s.pieces[child].head
 }
 
 // unhook makes a root of a piece of each circle. Keys that two chains have by chance, or
@@ -481,7 +484,7 @@ func (w *snapWalk) visit(piece, b int, o *snapOwner) {
 // begin starts a stretch at a block.
 func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, clientHash uint64) {
 	r, key, p := &o.run, w.tree.keys[b], &w.pieces[piece]
-	r.Key, r.HasKey = plain(key), true
+	r.Key, r.HasKey, r.Identity = p.root.seq(key), true, p.root.id
 	if clientHash == 0 {
 		if l, ok := o.source.links[key]; ok && w.pieces[piece].loose {
 			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
@@ -505,7 +508,7 @@ func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, clientHash uint6
 	if b != p.begin || p.loose {
 		return
 	}
-	if r.Root = p.up == 0 && normal(w.local[b]) == key; p.up != 0 {
+	if r.Root = p.up == 0 && p.root.first(w.local[b]) == key; p.up != 0 {
 		r.HasParent, r.Parent, r.Gone = true, plain(p.up), true
 	}
 }

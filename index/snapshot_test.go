@@ -44,6 +44,9 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 	for range sources {
 		n.NewSource()
 	}
+	for _, id := range (*x.identities.list.Load())[1:] {
+		n.NewIdentity(id.constant)
+	}
 	for o := range Owner(len(x.owners)) {
 		n.NewOwner(owners[o])
 	}
@@ -75,6 +78,7 @@ func TestSnapshotModel(t *testing.T) {
 		for i, o := range w.owners {
 			x.NewCountedOwner(w.o.owners[o], w.tallies[i])
 		}
+		w.addIdentities(x)
 		w.exchange(x)
 		for src := range w.family {
 			w.family[src] %= liar
@@ -142,13 +146,16 @@ func (w *world) compareUnified() {
 		if s.HasParent && !s.Waiting && !seen[s.Owner][s.Parent] {
 			late[s.Owner] = append(late[s.Owner], s.Parent)
 		}
-		key := s.Key
+		key, constant := s.Key, uint64(0)
 		for i, name := range s.Engine {
 			switch {
 			case s.Waiting:
 				key = name
 			case i > 0:
-				key = w.x.scheme.Next(key, s.ClientHashes[i])
+				key = w.x.scheme.Next(key^constant, s.ClientHashes[i]) ^ constant
+			default:
+				constant = w.o.constants[s.Identity]
+				key ^= constant
 			}
 			at := sourced{w.o.owners[s.Owner], name}
 			held[s.Owner][normal(key)] = max(held[s.Owner][normal(key)], 1+s.Copies[i])

@@ -17,7 +17,10 @@ const (
 
 // Store is one stored event. The index keeps none of its slices.
 type Store struct {
-	Owner     Owner
+	Owner Owner
+	// Identity of a chain that begins with Engine[0], or of Key and Keys. Behind a known parent the
+	// identity of the parent counts, whatever this says.
+	Identity  Identity
 	Parent    uint64 // engine hash of the block before Engine[0], with HasParent
 	HasParent bool
 	// Rootless says that without a parent the position is unknown; else a missing
@@ -38,7 +41,15 @@ type Store struct {
 	// Complete says, with HasKey, that no block before Engine[0] will become known: where
 	// its parent is not known, it begins a piece.
 	Complete bool
-	Copies   CopyPolicy
+	// ByName says that the tokens do not say all of a block's identity, as those of events about lower
+	// tiers: an engine hash that is known means its block, whatever the tokens say. Only other
+	// blocks are placed by their tokens: behind the block before in the event, wherever that is,
+	// else behind Parent, else at the beginning of a prompt of Identity.
+	ByName bool
+	// AlsoWaiting, if not 0, says that sources without tokens name blocks Engine[i]^AlsoWaiting: what
+	// waits under those hashes gets its place as well.
+	AlsoWaiting uint64
+	Copies      CopyPolicy
 	// Joined, if not nil, gets the engine hashes of blocks that waited and whose key
 	// became known with this event.
 	Joined *[]uint64
@@ -62,7 +73,12 @@ type StoreResult struct {
 	Conflicts int // engine hashes that turned out to mean another prefix, or name themselves as parent
 	Shed      int // links that left the full waiting room
 	Refused   int // new blocks the budget had no room for
-	Lost      int // of HashOnly: the hash looks like the name of a ghost that had to go lately
+	Lost      int // stored by an unknown hash alone, or ByName, which looks like a name of a ghost that had to go lately
+
+	// Identity of the first block of the event that has a place in a chain; Placed is false if
+	// none has.
+	Identity Identity
+	Placed   bool
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
@@ -86,6 +102,7 @@ type storing struct {
 	s   *source
 	o   *owner
 	e   *Store
+	of  root // Store.Identity
 	res StoreResult
 }
 
@@ -102,6 +119,7 @@ func (p *storing) together() (i int, c cursor, more bool) {
 	}
 	p.s = p.o.s
 	p.s.teaches = p.s.teaches || e.Local != nil
+	p.of = x.rootOf(e.Identity)
 	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.ClientHashes != nil && x.keepsClientHashes && !x.wide {
 		return 0, c, true
 	}
@@ -120,7 +138,7 @@ func (p *storing) alone(i int, c cursor) {
 	if p.o = x.owners[e.Owner]; p.o == nil {
 		return
 	}
-	p.s = p.o.s
+	p.s, p.of = p.o.s, x.rootOf(e.Identity)
 	if e.ClientHashes != nil && x.keepsClientHashes {
 		x.wide = true
 	}
@@ -142,13 +160,55 @@ func (p *storing) alone(i int, c cursor) {
 // store stores blocks, each behind the one before, until one is not ordinary. It returns that
 // one and the cursor of the block before it.
 func (p *storing) store() (i int, c cursor) {
+	if p.e.ByName && p.e.Local != nil {
+		return p.byName()
+	}
 	c, ok := p.start()
 	for ok && i < len(p.e.Engine) {
 		if p.e.Local == nil {
-			i, ok = p.hashes(i)
+			i, _, ok = p.hashes(i)
 		} else {
 			i, c, ok = p.grow(i, c)
 		}
+	}
+	return i, c
+}
+
+// byName is store for an event that says nothing about blocks with known hashes.
+func (p *storing) byName() (i int, c cursor) {
+	x, e, l := p.x, p.e, p.s.lane
+	last, ok := place{}, false // the block before, where c is not its cursor yet
+	for i < len(e.Engine) {
+		if q := x.holdNamed(p.s, normal(e.Engine[i]), nil); !q.isNone() {
+			next, at, plain := p.run(i, q, normal(e.Engine[i]))
+			if !plain {
+				break
+			}
+			i, last = next, at
+			continue
+		}
+		if x.naming != allNamed {
+			break // the hash may have no entry
+		}
+		switch {
+		case !last.isNone():
+			x.hold(l, last.piece) // the owner holds the block, so it is still there
+			c, last = x.behind(last), place{}
+		case i == 0:
+			if c, ok = p.start(); !ok {
+				return i, c
+			}
+		}
+		next := i
+		if next, c, ok = p.grow(i, c); !ok {
+			return next, c
+		}
+		p.countLost(i, next)
+		i = next
+	}
+	if !last.isNone() {
+		x.hold(l, last.piece)
+		c = x.behind(last)
 	}
 	return i, c
 }
@@ -157,14 +217,17 @@ func (p *storing) store() (i int, c cursor) {
 func (p *storing) rest(i int, c cursor) {
 	x, e := p.x, p.e
 	for i < len(e.Engine) {
+		from, named := i, e.ByName && e.Local != nil && p.isNamed(i)
 		switch {
+		case named:
+			i, c = p.orphan(i)
 		case i == 0 && e.HasKey:
 			i, c = p.keyed(c)
 		case e.Keys != nil:
 			i = p.withKey(i)
 			c = cursor{}
 		case e.Local == nil:
-			i, _ = p.hashes(i)
+			i, _, _ = p.hashes(i)
 			c = cursor{}
 		case c.kind == atUnknown:
 			i, c = p.orphan(i)
@@ -173,12 +236,18 @@ func (p *storing) rest(i int, c cursor) {
 			i++
 		case c.kind == atBlock && c.at.isNone() && c.made != x.made:
 			c.kind = atKey // the block before may be in a piece by now
+		case e.ByName && x.naming != allNamed:
+			c = p.one(i, x.child(c, e.Local[i]), c) // the hashes behind may be known
+			i++
 		default:
 			var ok bool
 			if i, c, ok = p.grow(i, c); !ok {
 				c = p.one(i, x.child(c, e.Local[i]), c)
 				i++
 			}
+		}
+		if !named {
+			p.countLost(from, i)
 		}
 	}
 	if c.kind == atBlock {
@@ -211,7 +280,25 @@ func (p *storing) start() (c cursor, ok bool) {
 		return cursor{}, false
 	}
 	p.leave()
-	return cursor{kind: atRoot}, true
+	return cursor{kind: atRoot, root: p.of}, true
+}
+
+// countLost counts blocks of an event by names whose hashes were not known: those that look like
+// names of ghosts that had to go.
+func (p *storing) countLost(from, to int) {
+	if !p.e.ByName || p.e.Local == nil || p.x.ghosts.gens.Load() == nil {
+		return
+	}
+	for _, engine := range p.e.Engine[from:to] {
+		if p.x.isLost(normal(engine)) {
+			p.res.Lost++
+		}
+	}
+}
+
+// isNamed reports whether the hash of block i is known. All lanes are locked.
+func (p *storing) isNamed(i int) bool {
+	return !p.x.meaning(p.s, normal(p.e.Engine[i])).isNone()
 }
 
 // leave makes an entry for the block where the owner's last event ended: its chain will go
@@ -225,8 +312,12 @@ func (p *storing) leave() {
 // keyed stores the first block of an event that says its key.
 func (p *storing) keyed(c cursor) (int, cursor) {
 	x, e := p.x, p.e
-	engine, key := normal(e.Engine[0]), normal(e.Key)
-	next := cursor{kind: atKey, key: key}
+	of := p.of
+	if c.kind == atBlock || c.kind == atKey {
+		of = c.root
+	}
+	engine, key := normal(e.Engine[0]), of.key(e.Key)
+	next := cursor{kind: atKey, key: key, root: of}
 	if e.Local != nil && c.kind != atUnknown {
 		if n := x.child(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
 			return 1, p.one(0, n, c)
@@ -234,12 +325,13 @@ func (p *storing) keyed(c cursor) (int, cursor) {
 	}
 	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
 		next = x.behind(next.at)
+		next.root = of
 	}
 	if e.Complete && e.Local != nil && next.kind == atKey {
-		next = cursor{kind: atBlock, at: x.placeOf(key), key: key, made: x.made}
-		return 1, p.one(0, next, cursor{kind: atBlock, made: x.made})
+		next = cursor{kind: atBlock, at: x.placeOf(key), key: key, made: x.made, root: of}
+		return 1, p.one(0, next, cursor{kind: atBlock, made: x.made, root: of})
 	}
-	return 1, p.one(0, next, cursor{kind: atKey})
+	return 1, p.one(0, next, cursor{kind: atKey, root: of})
 }
 
 // one stores block i, which is at next or is made behind c, whatever its engine hash
@@ -263,6 +355,9 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	} else if r := x.at(next.at.piece); clientHash != 0 && r.meta&isWide != 0 {
 		write64(&r.clientHashes()[next.at.at], clientHash)
 	}
+	if next.kind == atKey && next.id != 0 {
+		next.at = x.reroot(p.s, next)
+	}
 	p.resolve(engine, next.key, next.at)
 	p.hold(next.at)
 	x.joinGhost(next.key, next.at)
@@ -274,6 +369,13 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	}
 	if p.s.room.used > 0 {
 		p.res.Resolved += p.placeWaiting(engine, next)
+		next = x.again(next)
+	}
+	if p.e.AlsoWaiting != 0 && x.looseBlocks.Load() > 0 {
+		x.alsoMeans(normal(engine^p.e.AlsoWaiting), next.at)
+	}
+	if len(x.met) > 0 {
+		p.placeOthers()
 		next = x.again(next)
 	}
 	return next
@@ -302,8 +404,16 @@ func (p *storing) parent(i int) uint64 {
 	return 0
 }
 
+// isIn notes that a block of the event has a place in a piece.
+func (p *storing) isIn(r *piece) {
+	if !p.res.Placed && !r.loose() {
+		p.res.Identity, p.res.Placed = r.identity(), true
+	}
+}
+
 // hold gives a block to the owner, or a copy.
 func (p *storing) hold(q place) {
+	p.isIn(p.x.at(q.piece))
 	if p.x.addHolder(p.o, q) {
 		p.res.Added++
 		return
@@ -326,8 +436,8 @@ func (x *Index) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead uin
 	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
 		sum, loose := r.wordsOf(changed)
-		o.held(bits.OnesCount64(changed), loose, sum)
-		o.s.lane.live += bits.OnesCount64(edge)
+		o.held(bits.OnesCount64(changed), loose, x.weigh(r, sum))
+		x.countBlocks(o.s.lane, r, bits.OnesCount64(edge))
 		if ghosts := edge &^ dead; ghosts != 0 {
 			x.revive(o.s.lane, n, r, ghosts)
 		}
@@ -354,33 +464,35 @@ func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
 // withKey stores blocks without tokens from i on whose keys the event says.
 func (p *storing) withKey(i int) int {
 	x, e := p.x, p.e
-	engine, key := normal(e.Engine[i]), normal(e.Keys[i])
+	engine, key := normal(e.Engine[i]), p.of.key(e.Keys[i])
 	if x.isContested(p.s, engine) {
 		p.raw(engine)
 		p.res.HashOnly++
 		return i + 1
 	}
 	if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == key {
-		i, _ = p.hashes(i)
+		i, _, _ = p.hashes(i)
 		return i
 	}
-	next := cursor{kind: atKey, key: key}
+	next := cursor{kind: atKey, key: key, root: p.of}
 	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
 		next = x.behind(next.at)
+		next.root = p.of
 	}
-	p.one(i, next, cursor{kind: atKey})
+	p.one(i, next, cursor{kind: atKey, root: p.of})
 	return i + 1
 }
 
 // hashes stores blocks without tokens from i on: as many as have names next to each
-// other, or a single one. It reports false if the first one is not ordinary.
-func (p *storing) hashes(i int) (int, bool) {
+// other, or a single one. It returns the next block and the place of the last one, and reports
+// false if the first one is not ordinary.
+func (p *storing) hashes(i int) (int, place, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.alone {
 		q := x.holdNamed(p.s, engine, nil)
 		if q.isNone() {
-			return i, false
+			return i, q, false
 		}
 		return p.run(i, q, engine)
 	}
@@ -395,26 +507,28 @@ func (p *storing) hashes(i int) (int, bool) {
 		p.hold(q)
 		if p.s.room.used > 0 {
 			p.res.Resolved += p.placeWaiting(engine, x.behind(q))
+			p.placeOthers()
 		}
-		return i + 1, true
+		return i + 1, q, true
 	}
 	p.raw(engine)
 	p.res.HashOnly++
-	if x.isLost(engine) {
+	if !x.looseOf(engine).isNone() && x.isLost(engine) {
 		p.res.Lost++
 	}
-	return i + 1, true
+	return i + 1, place{}, true
 }
 
-// run stores blocks from i on which have names next to each other from a block on. The lane
-// holds its piece.
-func (p *storing) run(i int, q place, engine uint64) (int, bool) {
+// run stores blocks from i on which have names next to each other from a block on, as hashes does.
+// The lane holds its piece.
+func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 	x, e := p.x, p.e
 	r := x.at(q.piece)
 	line := x.lineOf(q, engine)
 	if !x.taught(p.s, line) {
-		return i, false
+		return i, place{}, false
 	}
+	p.isIn(r)
 	lo, at := q.at, q.at+1
 	i++
 	dead := x.deadOf(r)
@@ -434,7 +548,7 @@ func (p *storing) run(i int, q place, engine uint64) (int, bool) {
 	if held := spanOf(lo, at) &^ changed; held != 0 {
 		p.copied(q.piece, held)
 	}
-	return i, true
+	return i, place{q.piece, at - 1}, true
 }
 
 // raw stores a block under its engine hash.
@@ -445,7 +559,7 @@ func (p *storing) raw(engine uint64) {
 		q = x.looseOf(engine)
 	}
 	if q.isNone() {
-		if q = x.createLoose(p.s, engine, 0, 1); q.isNone() {
+		if q = x.createLoose(p.s, root{}, engine, 0, 1); q.isNone() {
 			p.res.Refused++
 			x.refuse(engine)
 			return
@@ -470,6 +584,7 @@ func (p *storing) orphan(i int) (int, cursor) {
 		c := x.behind(q)
 		if p.s.room.used > 0 {
 			p.res.Resolved += p.placeWaiting(engine, c)
+			p.placeOthers()
 			c = x.again(c)
 		}
 		return i + 1, c

@@ -130,7 +130,7 @@ func (f *honestFleet) compare() {
 	for range 8 {
 		local := f.tree[f.rng.IntN(len(f.tree))]
 		keys := f.x.scheme.Chain(nil, local)
-		f.x.MatchLazy(&listed{keys: keys, local: local}, &m)
+		f.x.MatchLazy(0, &listed{keys: keys, local: local}, &m)
 		at := 0
 		for owners, blocks := range holders(&m) {
 			for range blocks {
@@ -280,7 +280,7 @@ func TestNamesCatchUp(t *testing.T) {
 	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 1, last<<8 | 2}})
 	var m Match
 	chain := x.scheme.Chain(nil, []uint64{last<<8 | 3, last<<8 | 4})
-	if x.Match(chain, &m); m.Blocks != 2 || !slices.Equal(m.Prefixes, []Prefix{{uint32(first), 2}, {uint32(second), 2}}) {
+	if x.Match(0, chain, &m); m.Blocks != 2 || !slices.Equal(m.Prefixes, []Prefix{{uint32(first), 2}, {uint32(second), 2}}) {
 		t.Errorf("%+v", m.Prefixes)
 	}
 }
@@ -518,7 +518,7 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
 	x.Store(&Store{Owner: b, Engine: []uint64{2}, Keys: []uint64{next}})
 	x.Clear(b)
-	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}); got != (StoreResult{Added: 1}) {
+	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}).counts(); got != (StoreResult{Added: 1}) {
 		t.Errorf("store behind a loose block: %+v", got)
 	}
 	if got := x.Blocks(a); got != 2 {
@@ -564,7 +564,7 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 		x.Store(&e)
 		x.Clear(a)
 		got := x.Store(&Store{Owner: b, Parent: engine[9], HasParent: true, Engine: []uint64{901, 902}, Local: []uint64{41, 42}})
-		if got != (StoreResult{Added: 2, Orphaned: 2}) {
+		if got.counts() != (StoreResult{Added: 2, Orphaned: 2}) {
 			t.Errorf("blocks %d stay: store behind a block of nobody: %+v", stays, got)
 		}
 		x.Compact()
@@ -588,12 +588,12 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 	x.Store(&Store{Owner: a, Engine: []uint64{12, 13}, Local: local[1:3], Key: keys[1], HasKey: true, Complete: true})
 	x.Clear(a)
 	got := x.Store(&Store{Owner: b, Engine: []uint64{21, 22, 23, 24}, Local: local, Key: first, HasKey: true})
-	if got != (StoreResult{Added: 4}) {
+	if got.counts() != (StoreResult{Added: 4}) {
 		t.Errorf("store behind a loose block: %+v", got)
 	}
 	must.Report(t, x.Check())
 	var m Match
-	if x.Match(keys, &m); m.Blocks != 4 {
+	if x.Match(0, keys, &m); m.Blocks != 4 {
 		t.Errorf("match: %+v", m)
 	}
 }

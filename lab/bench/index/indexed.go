@@ -49,9 +49,9 @@ func (x *indexed) change(o *op) {
 func (x *indexed) ask(o *op, r *reader) []index.Prefix {
 	if x.tokens {
 		r.chain.Reset(x.s.local[o.from:o.to])
-		x.x.MatchLazy(&r.chain, &r.match)
+		x.x.MatchLazy(0, &r.chain, &r.match)
 	} else {
-		x.x.Match(x.s.seq[o.from:o.to], &r.match)
+		x.x.Match(0, x.s.seq[o.from:o.to], &r.match)
 	}
 	return r.match.Prefixes
 }

@@ -1,0 +1,204 @@
+package index
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// An identity is an adapter and a salt of the deployment. All identities share tables, pieces,
+// owner sets, owners and names. What keeps their chains apart is a constant C of 64 bits:
+//
+//	S[0] = local[0]   S[i] = next(S[i-1], local[i])   canonical sequence hashes, the same in all
+//	K[i] = S[i] ^ C                                   keys in the index; C of the base identity is 0
+//
+// A piece of another identity than the base one has two more words in its body: the constant and
+// the number. Writers that go on behind a piece read them there, so a chain keeps its identity
+// whatever an event says. Queries have the constant of the identity that they ask for.
+
+// Identity numbers an adapter and salt of the deployment; 0 is the base model without a salt.
+type Identity uint32
+
+// root is the identity of a chain, for writers that go on with it.
+type root struct {
+	id       Identity
+	constant uint64
+}
+
+// first returns the key of a block that begins prompts.
+func (b root) first(local uint64) uint64 { return normal(local ^ b.constant) }
+
+// key returns the key of a block by its canonical sequence hash, and seq is the reverse.
+func (b root) key(seq uint64) uint64 { return normal(seq ^ b.constant) }
+func (b root) seq(key uint64) uint64 { return plain(key) ^ b.constant }
+
+// identity is what the index has of an identity.
+type identity struct {
+	constant uint64
+	weight   uint64 // of the words of its blocks in digests; 0 stands for 1
+	pieces   int64  // changed atomically
+	blocks   int64  // with an owner, changed atomically
+	dropped  bool   // its number is to be used again
+}
+
+// identities are those of an index by number; entry 0 is not used. All lanes are locked while one
+// comes or goes. Queries read the constants meanwhile.
+type identities struct {
+	list  atomic.Pointer[[]identity]
+	spare []Identity // dropped ones
+}
+
+func newIdentities() *identities {
+	t := &identities{}
+	t.list.Store(new(make([]identity, 1)))
+	return t
+}
+
+func (t *identities) of(id Identity) *identity { return &(*t.list.Load())[id] }
+
+// constant returns the constant of an identity.
+func (t *identities) constant(id Identity) uint64 {
+	if id == 0 {
+		return 0
+	}
+	return load64(&t.of(id).constant)
+}
+
+func (t *identities) bytes() int {
+	return cap(*t.list.Load())*int(unsafe.Sizeof(identity{})) + 4*cap(t.spare)
+}
+
+// NewIdentity returns the number of an identity with a constant, which no other one may have. It
+// panics if the constant is 0. Numbers of dropped identities are used again.
+func (x *Index) NewIdentity(constant uint64) Identity {
+	if constant == 0 {
+		panic("BUG: the constant 0 is that of the base identity")
+	}
+	x.lock()
+	defer x.unlock()
+	t := x.identities
+	if k := len(t.spare); k > 0 {
+		id := t.spare[k-1]
+		t.spare = t.spare[:k-1]
+		store64(&t.of(id).constant, constant)
+		t.of(id).dropped = false
+		return id
+	}
+	list := append(*t.list.Load(), identity{constant: constant})
+	t.list.Store(&list)
+	return Identity(len(list) - 1)
+}
+
+// DropIdentity gives the number of an identity back. It does nothing and returns false if a piece
+// of the identity is there, which may be one whose owners were cleared a while ago, or one of
+// ghosts, or if id is 0 or was dropped before. The caller sees to it that no event or query with the number runs.
+func (x *Index) DropIdentity(id Identity) bool {
+	x.lock()
+	defer x.unlock()
+	t := x.identities
+	if id == 0 || int(id) >= len(*t.list.Load()) || t.of(id).dropped || atomic.LoadInt64(&t.of(id).pieces) > 0 {
+		return false
+	}
+	t.of(id).dropped, t.of(id).weight = true, 0 // the constant stays: it is the key to nothing
+	t.spare = append(t.spare, id)
+	return true
+}
+
+// IdentityBlocks returns the blocks with an owner by Identity, in dst if it is large enough. The
+// base identity has those that no other one has, with the blocks that wait under their engine
+// hashes. It costs the number of identities.
+func (x *Index) IdentityBlocks(dst []int) []int {
+	x.lock()
+	defer x.unlock()
+	list := *x.identities.list.Load()
+	dst = append(dst[:0], x.live())
+	for i := range list[1:] {
+		n := int(atomic.LoadInt64(&list[i+1].blocks))
+		dst = append(dst, n)
+		dst[0] -= n
+	}
+	return dst
+}
+
+// SetWeight makes each block of an identity count in digests as its word times an odd weight. The
+// weight of the base identity is 1, as that of others is until it is set.
+func (x *Index) SetWeight(id Identity, odd uint64) {
+	if id == 0 {
+		return
+	}
+	x.lock()
+	defer x.unlock()
+	i := x.identities.of(id)
+	more := max(odd, 1) - max(i.weight, 1)
+	i.weight = odd
+	if more == 0 || atomic.LoadInt64(&i.pieces) == 0 {
+		return
+	}
+	x.allPieces(func(_ uint32, r *piece) {
+		if r.identity() != id {
+			return
+		}
+		var room [maxPiece + 2]interval
+		start := uint32(0)
+		for _, v := range x.intervalsOf(r, &room) {
+			if v.set != 0 {
+				sum, _ := r.wordsOf(spanOf(start, v.end))
+				x.holders(v.set, func(o *owner) { o.held(0, 0, more*sum) })
+			}
+			start = v.end
+		}
+	})
+}
+
+// weigh returns the sum of words of blocks of a piece as digests count it.
+func (x *Index) weigh(r *piece, sum uint64) uint64 {
+	if r.meta&isOther == 0 {
+		return sum
+	}
+	return sum * max(x.identities.of(r.identity()).weight, 1)
+}
+
+// countBlocks counts blocks of a piece that got an owner, or lost the last one if negative.
+func (x *Index) countBlocks(l *lane, r *piece, n int) {
+	l.live += n
+	if r.meta&isOther != 0 {
+		atomic.AddInt64(&x.identities.of(r.identity()).blocks, int64(n))
+	}
+}
+
+// countPiece counts a piece, out if n is negative.
+func (x *Index) countPiece(r *piece, n int64) {
+	if r.meta&isOther != 0 {
+		atomic.AddInt64(&x.identities.of(r.identity()).pieces, n)
+	}
+}
+
+// rootOf returns the identity that a number stands for.
+func (x *Index) rootOf(id Identity) root { return root{id, x.identities.constant(id)} }
+
+// seq returns the canonical sequence hash of a block, or the hash that a loose one waits under.
+func (x *Index) seq(p place) uint64 { return plain(x.key(p)) ^ x.at(p.piece).constant() }
+
+// ClearIdentity takes from an owner the blocks of one identity and returns how many it held. Those
+// of the base identity include what waits under engine hashes. It walks all pieces.
+func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
+	x.lock()
+	defer x.unlock()
+	o := x.owners[name]
+	if o == nil {
+		return 0
+	}
+	losses, before := o.losses, o.digest.Blocks
+	o.losses = nil // as with Clear
+	x.allPieces(func(line uint32, r *piece) {
+		if r.identity() == id {
+			x.removeHolders(o, line, 0, r.len())
+		}
+	})
+	o.losses = losses
+	if o.s.held > 0 && o.s.room.used > 0 {
+		x.sweepRoom(o.s)
+	}
+	n = before - o.digest.Blocks
+	x.maintain(o.s)
+	return n
+}
