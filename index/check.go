@@ -15,12 +15,14 @@ const maxFindings = 20
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
-	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string)}
+	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string),
+		meant: make(map[uint64]bool), identities: make([][2]int64, len(*x.identities.list.Load()))}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
 	c.counts()
 	c.tables()
+	c.waiting()
 	c.sets()
 	for i, s := range x.sources {
 		if s != nil {
@@ -42,6 +44,9 @@ type check struct {
 	loose    int
 	heads    int
 	sides    int // lines of names of loose pieces
+
+	meant      map[uint64]bool // engine hashes that are names
+	identities [][2]int64      // by number: pieces, and blocks with an owner
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {
@@ -98,6 +103,9 @@ func (c *check) pieces() bool {
 			return
 		}
 		c.use(n, linesFor(r.meta), fmt.Sprint("piece ", n))
+		if !c.identity(n, r) {
+			return
+		}
 		if k := intervalLines(r.count()); k > 0 {
 			if r.intervals[0] >= x.lines.next.Load() {
 				c.broken(5, "intervals of piece %d are in line %d", n, r.intervals[0])
@@ -142,6 +150,35 @@ func (c *check) pieces() bool {
 	return len(c.findings) == 0
 }
 
+// identity checks the identity of a piece.
+func (c *check) identity(n uint32, r *piece) bool {
+	of, list := r.root(), *c.x.identities.list.Load()
+	if r.meta&isOther != 0 && (of.id == 0 || int(of.id) >= len(list) || list[of.id].dropped || list[of.id].constant != of.constant) {
+		c.broken(10, "piece %d is of identity %d with constant %x", n, of.id, of.constant)
+		return false
+	}
+	c.identities[of.id][0]++
+	return true
+}
+
+// waiting checks that blocks wait under engine hashes that mean nothing to their sources.
+func (c *check) waiting() {
+	x := c.x
+	x.allPieces(func(n uint32, r *piece) {
+		for i := uint32(0); r.loose() && i < r.len(); i++ {
+			engine, p := r.local()[i], place{n, i}
+			if engine == 0 || !c.meant[engine] || x.hasNames(p) {
+				continue
+			}
+			x.holders(x.setOf(p), func(o *owner) {
+				if o.s.raw && o.s.private.ref(engine) == nil && !x.isContested(o.s, engine) {
+					c.broken(11, "owner %d holds a block under the engine hash %d, which means another one", o.name, engine)
+				}
+			})
+		}
+	})
+}
+
 // intervals checks the owners of a piece.
 func (c *check) intervals(n uint32, r *piece) {
 	x := c.x
@@ -155,6 +192,7 @@ func (c *check) intervals(n uint32, r *piece) {
 		if v.set != 0 {
 			c.refs[v.set]++
 			c.live += int(v.end - start)
+			c.identities[r.identity()][1] += int64(v.end - start)
 		}
 		sum, loose := uint64(0), 0
 		if v.set != 0 {
@@ -234,6 +272,9 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) {
 	x := c.x
 	c.names++
+	if entry || x.naming != catchingUp {
+		c.meant[engine] = true
+	}
 	if x.setOf(p) == 0 {
 		c.broken(7, "engine hash %d names %v, which has no owner", engine, p)
 	}
@@ -264,6 +305,11 @@ func (c *check) counts() {
 	x := c.x
 	if c.live != x.live() || int64(c.loose) != x.looseBlocks.Load() {
 		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.live(), x.looseBlocks.Load())
+	}
+	for id, n := range c.identities[1:] {
+		if one := x.identities.of(Identity(id + 1)); one.pieces != n[0] || one.blocks != n[1] {
+			c.broken(10, "identity %d has %d pieces with %d blocks, counted %d and %d", id+1, n[0], n[1], one.pieces, one.blocks)
+		}
 	}
 	sums := map[*source]int{}
 	for name, o := range x.owners {
