@@ -15,13 +15,15 @@ const maxFindings = 20
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
-	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), ghosts: make(map[place]bool)}
+	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), ghosts: make(map[place]bool),
+		meant: make(map[uint64]bool), identities: make([][2]int64, len(*x.identities.list.Load()))}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
 	c.counts()
 	c.ghostQueue()
 	c.tables()
+	c.waiting()
 	c.sets()
 	for i, s := range x.sources {
 		if s != nil {
@@ -44,6 +46,9 @@ type check struct {
 	loose    int
 	heads    int
 	sides    int // lines of names of loose pieces
+
+	meant      map[uint64]bool // engine hashes that are names
+	identities [][2]int64      // by number: pieces, and blocks with an owner
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {
@@ -100,6 +105,9 @@ func (c *check) pieces() bool {
 			return
 		}
 		c.use(n, linesFor(r.meta), fmt.Sprint("piece ", n))
+		if !c.identity(n, r) {
+			return
+		}
 		if k := intervalLines(r.count()); k > 0 {
 			if r.intervals[0] >= x.lines.next.Load() {
 				c.broken(5, "intervals of piece %d are in line %d", n, r.intervals[0])
@@ -144,6 +152,35 @@ func (c *check) pieces() bool {
 	return len(c.findings) == 0
 }
 
+// identity checks the identity of a piece.
+func (c *check) identity(n uint32, r *piece) bool {
+	of, list := r.root(), *c.x.identities.list.Load()
+	if r.meta&isOther != 0 && (of.id == 0 || int(of.id) >= len(list) || list[of.id].dropped || list[of.id].constant != of.constant) {
+		c.broken(10, "piece %d is of identity %d with constant %x", n, of.id, of.constant)
+		return false
+	}
+	c.identities[of.id][0]++
+	return true
+}
+
+// waiting checks that blocks wait under engine hashes that mean nothing to their sources.
+func (c *check) waiting() {
+	x := c.x
+	x.allPieces(func(n uint32, r *piece) {
+		for i := uint32(0); r.loose() && i < r.len(); i++ {
+			engine, p := r.local()[i], place{n, i}
+			if engine == 0 || !c.meant[engine] || x.hasNames(p) {
+				continue
+			}
+			x.holders(x.setOf(p), func(o *owner) {
+				if o.s.raw && o.s.private.ref(engine) == nil && !x.isContested(o.s, engine) {
+					c.broken(11, "owner %d holds a block under the engine hash %d, which means another one", o.name, engine)
+				}
+			})
+		}
+	})
+}
+
 // intervals checks the owners of a piece.
 func (c *check) intervals(n uint32, r *piece) {
 	x := c.x
@@ -157,6 +194,7 @@ func (c *check) intervals(n uint32, r *piece) {
 		if v.set != 0 {
 			c.refs[v.set]++
 			c.live += int(v.end - start)
+			c.identities[r.identity()][1] += int64(v.end - start)
 		}
 		sum, loose := uint64(0), 0
 		if v.set != 0 {
@@ -235,6 +273,9 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 // name checks a name of a block, with or without an entry, and who uses it.
 func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) {
 	x := c.x
+	if entry || x.naming != catchingUp {
+		c.meant[engine] = true
+	}
 	switch {
 	case x.setOf(p) != 0:
 		c.names++
@@ -270,6 +311,11 @@ func (c *check) counts() {
 	x := c.x
 	if c.live != x.live() || int64(c.loose) != x.looseBlocks.Load() {
 		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.live(), x.looseBlocks.Load())
+	}
+	for id, n := range c.identities[1:] {
+		if one := x.identities.of(Identity(id + 1)); one.pieces != n[0] || one.blocks != n[1] {
+			c.broken(10, "identity %d has %d pieces with %d blocks, counted %d and %d", id+1, n[0], n[1], one.pieces, one.blocks)
+		}
 	}
 	sums := map[*source]int{}
 	for name, o := range x.owners {
@@ -308,10 +354,10 @@ func (c *check) counts() {
 func (c *check) ghostQueue() {
 	g := &c.x.ghosts
 	if len(c.ghosts) != c.x.ghostsLeft() {
-		c.broken(10, "%d ghosts, counted %d", len(c.ghosts), c.x.ghostsLeft())
+		c.broken(12, "%d ghosts, counted %d", len(c.ghosts), c.x.ghostsLeft())
 	}
 	if g.on.Load() && c.x.naming == onDemand {
-		c.broken(10, "ghosts are kept, and names get entries on demand")
+		c.broken(12, "ghosts are kept, and names get entries on demand")
 	}
 	entries := map[place]uint32{}
 	for _, e := range g.queue[g.first:] {
@@ -321,7 +367,7 @@ func (c *check) ghostQueue() {
 	}
 	for p := range c.ghosts {
 		if entries[p] == 0 {
-			c.broken(10, "ghost %v is not in the queue", p)
+			c.broken(12, "ghost %v is not in the queue", p)
 		} else if entries[p]--; entries[p] == 0 {
 			delete(entries, p)
 		}
@@ -329,19 +375,19 @@ func (c *check) ghostQueue() {
 	stale := 0
 	g.stale.all(func(p place, n uint32) {
 		if stale++; entries[p] != n {
-			c.broken(10, "block %v is in %d entries of before, counted %d", p, entries[p], n)
+			c.broken(12, "block %v is in %d entries of before, counted %d", p, entries[p], n)
 		}
 	})
 	if stale != len(entries) {
-		c.broken(10, "%d blocks are in entries of before, counted %d", len(entries), stale)
+		c.broken(12, "%d blocks are in entries of before, counted %d", len(entries), stale)
 	}
 	for engine := range g.held {
 		if c.x.looseOf(engine).isNone() {
-			c.broken(11, "no block is held by the lost name %d", engine)
+			c.broken(13, "no block is held by the lost name %d", engine)
 		}
 	}
 	if int64(len(g.held)) != g.lost.Load() {
-		c.broken(11, "%d lost names, counted %d", len(g.held), g.lost.Load())
+		c.broken(13, "%d lost names, counted %d", len(g.held), g.lost.Load())
 	}
 }
 

@@ -44,7 +44,6 @@ func newHistory(rng *rand.Rand) *history {
 	h.x = New(Options{
 		Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}), KeepForgotten: 10,
 		Ghosts: NewGhosts(pick(rng, []int64{0, 0, 3, 40, 1 << 20}) * ghostBytes), MaxBytes: pick(rng, []int{0, 0, 0, 30 << 10}),
-		Contradicts: func() bool { return rng.IntN(2) == 0 },
 	})
 	h.x.perEvent = portion{sweep: pick(rng, []int{0, 0, 1}), naming: pick(rng, []int{1, 1000, 1000, 1000})}
 	for range 2 + rng.IntN(3) {

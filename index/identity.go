@@ -195,10 +195,9 @@ func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
 		}
 	})
 	o.losses = losses
-	if o.s.held > 0 && o.s.room.used > 0 {
+	if n = before - o.digest.Blocks; n > 0 && o.s.held > 0 && o.s.room.used > 0 {
 		x.sweepRoom(o.s)
 	}
-	n = before - o.digest.Blocks
 	x.maintain(o.s)
 	return n
 }

@@ -1,4 +1,4 @@
-// Package index keeps, for one context, which owner holds which blocks of a prefix,
+// Package index keeps, for one deployment, which owner holds which blocks of a prefix,
 // and answers how far a chain of hashes is held.
 //
 //	Index --heads--> key of a first block -> piece
@@ -12,8 +12,9 @@
 //	  |  --lanes--> locks of sources, which events of different sources take
 //	  +--sources-> private names, vague pieces, waiting room, owners' counts and copies
 //
-// A key is the canonical sequence hash of package hash where the tokens of the whole
-// prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
+// Chains are of identities: the base model, and its adapters and salts (identity.go). A key is the
+// canonical sequence hash of package hash, with the constant of the identity in it, where the
+// tokens of the whole prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
 // pieces of chains: a query finds the first piece by its key, compares local hashes
 // eight to a cache line, and computes one key at the end of a piece. All other blocks are
 // loose. A block of a chain and a loose one may have the same key: a query joins them.
@@ -24,7 +25,8 @@
 // as long as holders disagree (contest.go). A name lives as long as its block, and where
 // ghosts are kept longer than the block's last owner (ghosts.go). A parent that has left has no
 // name, and its children arrive as orphans. They are held raw, and a link (engine hash, parent,
-// local hash) waits in the room of the source until the parent's key is learned.
+// local hash) waits in the room of the source until the parent's key is learned. Once any source
+// says what a hash means, blocks that wait under it move to their place, whoever holds them.
 //
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
 // where chains and removals stop (vague.go): sources nearly always mention blocks next to
@@ -55,9 +57,14 @@
 //     that holds the block and uses the name lists the piece as vague, unless a second name of
 //     a block came later, or two families met. The names of the first block of a piece have
 //     entries. Once all blocks are named, each name has one.
-//  10. Ghosts are counted. The queue has each block as often as it is stale there, and once more
+//  10. A piece of another identity than the base one has its number, which is in use, and its
+//     constant. Its blocks follow each other with the constant. The pieces of such an identity
+//     and their blocks with an owner are counted.
+//  11. A source holds no block under an engine hash that means another one to it. Once a hash means
+//     a block, what waits under it moves there.
+//  12. Ghosts are counted. The queue has each block as often as it is stale there, and once more
 //     if it is a ghost.
-//  11. A lost name that is held is the key of a loose block.
+//  13. A lost name that is held is the key of a loose block.
 //
 // Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names.
 // Both wait for a writer only while the writer changes the piece, or the part of a table, at
@@ -133,7 +140,7 @@ type Options struct {
 	Contradicts func() bool
 }
 
-// Index is the blocks of one context. Create it with New.
+// Index is the blocks of one deployment. Create it with New.
 type Index struct {
 	scheme            hash.Scheme
 	step              hash.Stepper

@@ -711,8 +711,7 @@ func (x *Index) TeachIn(src Source, id Identity, engine, seq uint64) (moved bool
 		x.placeOthers()
 	}
 	places := x.places
-	x.maintain(s)
-	if !moved {
+	if placed := x.maintain(s); !moved && !placed {
 		x.places = places
 	}
 	return moved

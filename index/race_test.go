@@ -33,6 +33,8 @@ type scene struct {
 	tight    bool  // memory is short: writers hold less than they stored
 	names    bool  // readers ask by engine hashes as well
 	ghosts   bool  // blocks outlive their owners
+	ids      int   // identities, else the base one alone; the prompts of all have the same tokens
+	byName   bool  // some stores count by names
 	clash    bool  // the first writer has prompts of its own; the second names the blocks of the others as the first its own
 }
 
@@ -49,19 +51,20 @@ func (s *scene) groups() int {
 
 // What a writer does.
 const (
-	raceStore    = iota
-	raceHashes   // a store without tokens
-	raceOne      // a store of one block
-	raceRemove   // neighbours, in any direction
-	raceScatter  // a removal of blocks that are no neighbours
-	raceRestore  // a removal of a block within, and its return
-	raceTeach    // says what hashes mean
-	raceClear    // all of an owner
-	raceRotate   // clears the older of two owners, which is the younger from then on
-	raceDrop     // of the source; another one begins
-	raceKinds    // number of kinds
-	raceWriters  = 3
-	raceMaxLives = 4 // of a writer's source
+	raceStore         = iota
+	raceHashes        // a store without tokens
+	raceOne           // a store of one block
+	raceRemove        // neighbours, in any direction
+	raceScatter       // a removal of blocks that are no neighbours
+	raceRestore       // a removal of a block within, and its return
+	raceTeach         // says what hashes mean
+	raceClear         // all of an owner
+	raceRotate        // clears the older of two owners, which is the younger from then on
+	raceDrop          // of the source; another one begins
+	raceClearIdentity // of an owner
+	raceKinds         // number of kinds
+	raceWriters       = 3
+	raceMaxLives      = 4 // of a writer's source
 )
 
 var scenes = []scene{
@@ -83,6 +86,11 @@ var scenes = []scene{
 	{name: "pools", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "waiting blocks", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "clashes", clash: true, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
+	{name: "identities", names: true, ids: 4, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1, raceClearIdentity: 1}},
+	{name: "identities of a few blocks", names: true, short: true, ids: 3, families: []int{1}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 8, raceOne: 8, raceRemove: 8, raceScatter: 2, raceClearIdentity: 1}},
+	{name: "identities that clash", clash: true, ids: 2, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
+	{name: "stores by names", ids: 2, byName: true, families: []int{1, 2}, rest: []int{1, 2}, tiers: 2, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceHashes: 1, raceRemove: 9, raceScatter: 2, raceClear: 1}, full: true},
+	{name: "waiting for others", ids: 2, families: []int{1}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 8, raceStore: 6, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClear: 1}},
 	{name: "budget", names: true, families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
 	{name: "ghosts", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
 	{name: "ghosts of one family", names: true, ghosts: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
@@ -119,6 +127,13 @@ func (p *prompt) Len() int            { return len(p.local) }
 func (p *prompt) At(i int) uint64     { return p.seq[i] }
 func (p *prompt) Locals(int) []uint64 { return p.local }
 
+// racePrompt is a prompt of an identity, and the keys of its blocks.
+type racePrompt struct {
+	prompt
+	id   Identity
+	keys []uint64
+}
+
 // slow is a prompt whose hashes the reader sometimes waits for while writers go on.
 type slow struct {
 	prompt
@@ -133,7 +148,8 @@ type race struct {
 	*testing.T
 	scene
 	x       *Index
-	prompts []prompt
+	prompts []racePrompt
+	ids     []uint64 // constants by Identity
 	writers [raceWriters]racer
 	resting map[Owner][]int   // by prompt: how far
 	kin     map[Owner]int     // families of owners that rest
@@ -157,6 +173,7 @@ type raceEvent struct {
 	store    Store
 	remove   []uint64
 	keys     []uint64 // of the taught blocks
+	id       Identity // of them, or the cleared one
 	depth    [][]int  // by number and prompt
 	together []int    // by prompt
 }
@@ -192,7 +209,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 		events /= 2
 	}
 	s.tiers = max(s.tiers, 1)
-	r := &race{T: t, scene: s, prompts: make([]prompt, width), resting: map[Owner][]int{}, kin: map[Owner]int{}}
+	r := &race{T: t, scene: s, prompts: make([]racePrompt, width), ids: []uint64{0}, resting: map[Owner][]int{}, kin: map[Owner]int{}}
 	opts := Options{Scheme: hash.Default(), KeepClientHashes: true}
 	if s.ghosts {
 		opts.Ghosts = NewGhosts(pick(rng, []int64{20, 200, 1 << 20}) * ghostBytes)
@@ -201,8 +218,16 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	if s.slow {
 		r.x.perEvent.sweep = 1
 	}
+	for len(r.ids) < s.ids {
+		r.ids = append(r.ids, rng.Uint64()|1)
+		r.x.NewIdentity(r.ids[len(r.ids)-1])
+	}
 	for i := range r.prompts {
 		var local []uint64
+		if id := i % len(r.ids); id > 0 {
+			r.prompts[i] = r.newPrompt(Identity(id), r.prompts[i-id].local)
+			continue
+		}
 		from := i
 		if i > 0 {
 			from = rng.IntN(i)
@@ -217,7 +242,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 		for n := 1 + rng.IntN(depth); len(local) < n || len(local) == 0; {
 			local = append(local, rng.Uint64())
 		}
-		r.prompts[i] = prompt{local, hash.Default().Chain(nil, local)}
+		r.prompts[i] = r.newPrompt(0, local)
 	}
 	if s.clash {
 		r.clashes()
@@ -227,12 +252,12 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 		r.kin[o] = family
 		held := map[uint64]bool{}
 		for _, p := range r.prompts {
-			n := len(p.seq)
+			n := len(p.keys)
 			if !s.full {
 				n = rng.IntN(n + 1)
 			}
-			r.x.Store(&Store{Owner: o, Engine: r.namesIn(family, p.seq[:n]), Local: p.local[:n], Copies: CopySet})
-			for _, key := range p.seq[:n] {
+			r.x.Store(&Store{Owner: o, Identity: p.id, Engine: r.namesIn(family, p.keys[:n]), Local: p.local[:n], Copies: CopySet})
+			for _, key := range p.keys[:n] {
 				held[key] = true
 			}
 		}
@@ -249,12 +274,20 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	return r
 }
 
+func (r *race) newPrompt(id Identity, local []uint64) racePrompt {
+	p := racePrompt{prompt{local, hash.Default().Chain(nil, local)}, id, nil}
+	for _, seq := range p.seq {
+		p.keys = append(p.keys, seq^r.ids[id])
+	}
+	return p
+}
+
 // clashes gives the blocks of the second group of prompts the names of the first one.
 func (r *race) clashes() {
 	r.same = map[uint64]uint64{}
 	var own [2][]uint64
 	for i, p := range r.prompts {
-		for _, key := range p.seq {
+		for _, key := range p.keys {
 			if g := i % r.groups(); !slices.Contains(own[g], key) {
 				own[g] = append(own[g], key)
 			}
@@ -268,9 +301,9 @@ func (r *race) clashes() {
 // depths returns how far each prompt is held.
 func (r *race) depths(holds func(key uint64) bool) (all []int) {
 	for _, p := range r.prompts {
-		n := slices.IndexFunc(p.seq, func(key uint64) bool { return !holds(key) })
+		n := slices.IndexFunc(p.keys, func(key uint64) bool { return !holds(key) })
 		if n < 0 {
-			n = len(p.seq)
+			n = len(p.keys)
 		}
 		all = append(all, n)
 	}
@@ -303,15 +336,18 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 	if r.copies {
 		policy = CopyCount
 	}
-	store := func(n int, p *prompt, from, to int, tokens bool) {
-		e := raceEvent{kind: raceStore, owner: n, store: Store{Engine: r.namesIn(a.family, p.seq[from:to]), Copies: policy}}
+	store := func(n int, p *racePrompt, from, to int, tokens bool) {
+		e := raceEvent{kind: raceStore, owner: n, store: Store{Engine: r.namesIn(a.family, p.keys[from:to]), Copies: policy}}
 		if tokens {
 			e.store.Local = p.local[from:to]
-			if from > 0 {
-				e.store.Parent, e.store.HasParent = r.namesIn(a.family, p.seq[from-1:from])[0], true
+			if e.store.ByName = r.byName && rng.IntN(2) == 0; from == 0 {
+				e.store.Identity = p.id
+			} else {
+				e.store.Identity = Identity(rng.IntN(len(r.ids))) // the parent's counts
+				e.store.Parent, e.store.HasParent = r.namesIn(a.family, p.keys[from-1:from])[0], true
 			}
 		}
-		for _, key := range p.seq[from:to] {
+		for _, key := range p.keys[from:to] {
 			held[n][key]++
 			if policy == CopySet {
 				held[n][key] = 1
@@ -343,22 +379,22 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 		if r.weights[raceRotate] > 0 {
 			n = first + current
 		}
-		from := rng.IntN(len(p.seq))
-		to := from + 1 + rng.IntN(len(p.seq)-from)
+		from := rng.IntN(len(p.keys))
+		to := from + 1 + rng.IntN(len(p.keys)-from)
 		known := func() int { // a block whose parent the writer holds
 			most := 0
 			for k := first; k < first+r.tiers; k++ {
-				for most < len(p.seq) && held[k][p.seq[most]] > 0 {
+				for most < len(p.keys) && held[k][p.keys[most]] > 0 {
 					most++
 				}
 			}
-			return rng.IntN(min(most+1, len(p.seq)))
+			return rng.IntN(min(most+1, len(p.keys)))
 		}
 		switch kind := bag[rng.IntN(len(bag))]; kind {
 		case raceStore:
 			if !r.alone {
 				from = known()
-				to = from + 1 + rng.IntN(len(p.seq)-from)
+				to = from + 1 + rng.IntN(len(p.keys)-from)
 			}
 			store(n, p, from, to, true)
 		case raceOne:
@@ -369,7 +405,7 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 		case raceRemove, raceScatter:
 			var keys []uint64
 			for k := from; k < to; k += 1 + kind - raceRemove {
-				keys = append(keys, p.seq[k])
+				keys = append(keys, p.keys[k])
 			}
 			switch rng.IntN(3) {
 			case 0:
@@ -386,19 +422,28 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 			}
 		case raceRestore:
 			if from = known(); from > 0 {
-				remove(n, p.seq[from-1:from])
-				if from == 1 || slices.ContainsFunc(held[first:first+r.tiers], func(h map[uint64]int) bool { return h[p.seq[from-2]] > 0 }) {
+				remove(n, p.keys[from-1:from])
+				if from == 1 || slices.ContainsFunc(held[first:first+r.tiers], func(h map[uint64]int) bool { return h[p.keys[from-2]] > 0 }) {
 					store(n, p, from-1, from, true)
 				}
 			}
 		case raceTeach:
-			for _, key := range p.seq[from:to] {
+			for _, key := range p.keys[from:to] {
 				taught[key] = true
 			}
-			note(raceEvent{kind: kind, keys: p.seq[from:to]})
+			note(raceEvent{kind: kind, keys: p.keys[from:to], id: p.id})
 		case raceClear:
 			clear(held[n])
 			note(raceEvent{kind: kind, owner: n})
+		case raceClearIdentity:
+			for i := range r.prompts {
+				if r.prompts[i].id == p.id {
+					for _, key := range r.prompts[i].keys {
+						delete(held[n], key)
+					}
+				}
+			}
+			note(raceEvent{kind: kind, owner: n, id: p.id})
 		case raceRotate:
 			current = 1 - current
 			clear(held[first+current])
@@ -440,8 +485,10 @@ func (r *race) write(a *racer) {
 			r.x.Remove(owner, e.remove, nil, e.store.Copies)
 		case raceTeach:
 			for _, key := range e.keys {
-				r.x.Teach(src, nameOf(a.family, key), key)
+				r.x.TeachIn(src, e.id, nameOf(a.family, key), key^r.ids[e.id])
 			}
+		case raceClearIdentity:
+			r.x.ClearIdentity(owner, e.id)
 		case raceClear:
 			r.x.Clear(owner)
 		case raceDrop:
@@ -497,7 +544,8 @@ const anyFamily = -1
 // then the answer is complete for owners of that family only. It returns the family.
 func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Lookup) (family int) {
 	family = anyFamily
-	p := &slow{r.prompts[i], func() {
+	one := &r.prompts[i]
+	p := &slow{one.prompt, func() {
 		if rng.IntN(8) == 0 {
 			r.wait(rng.Int64N(4))
 		}
@@ -505,16 +553,16 @@ func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Lookup) (family int
 	switch {
 	case r.waiting:
 		for k := range places {
-			places[k] = Lookup{Index: r.x, Chain: keys(r.namesIn(r.writers[k].family, p.seq))}
+			places[k] = Lookup{Chain: keys(r.namesIn(r.writers[k].family, one.keys)), Loose: rng.IntN(2) == 0}
 		}
-		r.x.MatchAcross(Lookup{Chain: p}, places, m)
+		r.x.MatchAcross(Lookup{Identity: one.id, Chain: p}, places, m)
 	case r.names && rng.IntN(2) == 0:
 		family = r.writers[rng.IntN(raceWriters)].family
-		r.x.MatchNames(0, r.namesIn(family, p.seq), m)
+		r.x.MatchNames(one.id, r.namesIn(family, one.keys), m)
 	case rng.IntN(8) == 0:
-		r.x.Match(0, p.seq, m)
+		r.x.Match(one.id, p.seq, m)
 	default:
-		r.x.MatchLazy(0, p, m)
+		r.x.MatchLazy(one.id, p, m)
 	}
 	blocks := 0
 	for owners, n := range holders(m) {
@@ -551,7 +599,7 @@ func (r *race) look(rng *rand.Rand, m *Match, places []Lookup) {
 		b := &r.writers[w]
 		window := b.events[before[w] : b.begun.Load()+1]
 		judge := func(who string, got int, depth func(*raceEvent) int) {
-			least, most := len(r.prompts[i].seq), 0
+			least, most := len(r.prompts[i].keys), 0
 			for k := range window {
 				least, most = min(least, depth(&window[k])), max(most, depth(&window[k]))
 			}
@@ -588,15 +636,15 @@ func (r *race) snap() {
 		if held[s.Owner] == nil {
 			held[s.Owner] = map[uint64]bool{}
 		}
-		key := s.Key
+		key, constant := s.Key, r.ids[s.Identity]
 		for i, engine := range s.Engine {
-			switch {
-			case s.Waiting:
-				key = engine
-			case i > 0:
+			if i > 0 {
 				key = r.x.scheme.Next(key, s.ClientHashes[i])
 			}
-			held[s.Owner][key] = true
+			if s.Waiting {
+				key = engine ^ constant
+			}
+			held[s.Owner][key^constant] = true
 		}
 		return true
 	})

@@ -126,12 +126,11 @@ func (x *Index) DropSource(src Source) {
 }
 
 // maintain does what an event owes at its end: a part of the sweep, and memory that nothing
-// uses any more.
-func (x *Index) maintain(s *source) {
+// uses any more. It reports whether waiting blocks got their places.
+func (x *Index) maintain(s *source) (placed bool) {
 	if x.places != nil {
 		x.places = nil
 	}
-	x.placeOthers()
 	if s != nil {
 		x.emptyRoom(s)
 	}
@@ -145,11 +144,13 @@ func (x *Index) maintain(s *source) {
 	case allNamed:
 		x.nameLess()
 	}
+	placed = x.placeOthers()
 	if x.wasteful() {
 		x.giveBack(trimStretches)
 	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
 		x.giveBack(math.MaxInt)
 	}
+	return placed
 }
 
 // emptyRoom ends what waits of a source that holds nothing.

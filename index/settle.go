@@ -102,12 +102,15 @@ func (p *storing) placeOthers() {
 	x.met = x.met[:0]
 }
 
-// placeOthers is that of storing, where no event is applied.
-func (x *Index) placeOthers() {
-	if len(x.met) > 0 {
-		w := storing{x: x, e: &Store{}}
-		w.placeOthers()
+// placeOthers is that of storing, where no event is applied. It reports whether there may have been
+// such blocks.
+func (x *Index) placeOthers() bool {
+	if len(x.met) == 0 {
+		return false
 	}
+	w := storing{x: x, e: &Store{}}
+	w.placeOthers()
+	return true
 }
 
 // dropLink takes a link out of the room, and with it the links only it was kept for.

@@ -45,7 +45,7 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 		n.NewSource()
 	}
 	for _, id := range (*x.identities.list.Load())[1:] {
-		n.NewIdentity(id.constant)
+		n.SetWeight(n.NewIdentity(id.constant), id.weight)
 	}
 	for o := range Owner(len(x.owners)) {
 		n.NewOwner(owners[o])

@@ -151,8 +151,7 @@ func (p *storing) alone(i int, c cursor) {
 	}
 	p.rest(i, c)
 	places := x.places
-	x.maintain(p.s)
-	if e.Complete {
+	if placed := x.maintain(p.s); e.Complete && !placed {
 		x.places = places
 	}
 }

@@ -414,7 +414,9 @@ func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64,
 			continue
 		}
 		if x.enter(engine[i], place{line, i}) {
-			made |= 1 << i
+			if made |= 1 << i; x.alone {
+				x.meets(engine[i]) // it was not found before
+			}
 		} else {
 			clash = true
 		}

@@ -1,0 +1,363 @@
+package index
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"kvconductor/index/hash"
+	"kvconductor/internal/must"
+)
+
+// identityLab is an index with the base identity and two others, and owners of two sources that
+// teach and of one that does not.
+type identityLab struct {
+	*testing.T
+	x       *Index
+	a, b    Identity
+	gpu     Owner
+	other   Owner
+	pool    Owner
+	sources [3]Source
+}
+
+func newIdentityLab(t *testing.T) *identityLab {
+	l := &identityLab{T: t, x: New(Options{Scheme: hash.Default(), KeepClientHashes: true, KeepForgotten: 10})}
+	l.a, l.b = l.x.NewIdentity(0x1234_5678_9abc_def1), l.x.NewIdentity(0x0fed_cba9_8765_4321)
+	for i, o := range []*Owner{&l.gpu, &l.other, &l.pool} {
+		l.sources[i] = l.x.NewSource()
+		*o = l.x.NewOwner(l.sources[i])
+	}
+	return l
+}
+
+// want compares who holds the blocks of a chain in each identity, as "owners x blocks".
+func (l *identityLab) want(local []uint64, want ...string) {
+	l.Helper()
+	must.Succeed(l, l.x.Check())
+	c := hash.Default().Chain(nil, local)
+	for id, want := range want {
+		var m Match
+		got := ""
+		l.x.Match(Identity(id), c, &m)
+		for owners, blocks := range holders(&m) {
+			got += fmt.Sprintf("%vx%d ", owners, blocks)
+		}
+		if got != want {
+			l.Errorf("identity %d: %q, want %q", id, got, want)
+		}
+		var lazy Match
+		l.x.MatchLazy(Identity(id), &prompt{local, c}, &lazy)
+		if lazy.Blocks != m.Blocks || !slices.Equal(lazy.Prefixes, m.Prefixes) {
+			l.Errorf("identity %d: lazily %v, want %v", id, lazy, m)
+		}
+	}
+}
+
+// A chain that goes on behind a block keeps the identity of the block, whatever its events say.
+func TestIdentityIsInherited(t *testing.T) {
+	l := newIdentityLab(t)
+	local := make([]uint64, 200)
+	for i := range local {
+		local[i] = uint64(1000 + i)
+	}
+	for id, first := range []uint64{1, 10_000, 20_000} { // names
+		for from, step := 0, 1; from < len(local); from, step = from+step, step+5 {
+			e := Store{Owner: l.gpu}
+			for i := from; i < min(from+step, len(local)); i++ {
+				e.Engine, e.Local = append(e.Engine, first+uint64(i)), append(e.Local, local[i])
+			}
+			if from == 0 {
+				e.Identity = Identity(id)
+			} else {
+				e.Parent, e.HasParent = first+uint64(from)-1, true
+				e.Identity = Identity(from % 3)
+			}
+			if res := l.x.Store(&e); !res.Placed || res.Identity != Identity(id) || res.Added != len(e.Engine) {
+				t.Fatalf("identity %d: %+v", id, res)
+			}
+		}
+	}
+	l.want(local, "[0]x200 ", "[0]x200 ", "[0]x200 ")
+	for id, first := range []uint64{1, 10_000, 20_000} {
+		known := l.x.Ask(l.sources[0], []uint64{first, first + 1, first + 199}, nil)
+		chain := hash.Default().Chain(nil, local)
+		for i, at := range []int{0, 1, 199} {
+			if known[i].Key != chain[at] || known[i].Identity != Identity(id) || !known[i].Named {
+				t.Errorf("identity %d, block %d: %+v", id, at, known[i])
+			}
+		}
+		if names := l.x.NamesAt(Identity(id), &prompt{local, chain}, 70); !slices.Equal(names, []uint64{first + 70}) {
+			t.Errorf("names of block 70 of identity %d: %v", id, names)
+		}
+	}
+	if got := l.x.IdentityBlocks(nil); !slices.Equal(got, []int{200, 200, 200}) {
+		t.Errorf("blocks %v", got)
+	}
+	l.x.Remove(l.gpu, []uint64{10_000 + 150}, nil, CopySet)
+	l.want(local, "[0]x200 ", "[0]x150 ", "[0]x200 ")
+	if n := l.x.ClearIdentity(l.gpu, l.b); n != 200 {
+		t.Errorf("%d blocks cleared", n)
+	}
+	l.want(local, "[0]x200 ", "[0]x150 ", "")
+	if l.x.DropIdentity(l.a) || !l.x.DropIdentity(l.b) || l.x.DropIdentity(l.b) || l.x.DropIdentity(0) {
+		t.Error("the wrong identities were dropped")
+	}
+	if id := l.x.NewIdentity(77); id != l.b {
+		t.Errorf("a new identity has the number %d", id)
+	}
+	l.want(local, "[0]x200 ", "[0]x150 ", "")
+	l.x.Clear(l.gpu)
+	l.x.Compact()
+	if !l.x.DropIdentity(l.a) {
+		t.Error("a piece is left")
+	}
+}
+
+// Of an event that counts by names, blocks with known hashes are those of the hashes. Others come
+// behind the block before them, or begin a prompt.
+func TestStoreByName(t *testing.T) {
+	for _, named := range []bool{false, true} {
+		l := newIdentityLab(t)
+		if named {
+			l.x.NameAll() // events take the way next to others
+		}
+		local := make([]uint64, 150)
+		var engine, wrong []uint64
+		for i := range local {
+			local[i] = uint64(1000 + i)
+			engine, wrong = append(engine, uint64(5000+i)), append(wrong, 7)
+		}
+		l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: engine[:100], Local: local[:100]})
+		// The tokens say nothing of known blocks, and the others lie behind the last known one.
+		e := Store{Owner: l.pool, Engine: engine, Local: slices.Concat(wrong[:100], local[100:]), ByName: true}
+		res := l.x.Store(&e)
+		if want := (StoreResult{Added: 150, Identity: l.a, Placed: true}); res != want {
+			t.Fatalf("%+v, want %+v", res, want)
+		}
+		l.want(local, "", "[0 2]x100 [2]x50 ", "")
+		if res := l.x.Store(&e); res.Copies != 150 || res.Added != 0 {
+			t.Errorf("once more: %+v", res)
+		}
+		// Behind its parent; nothing is known of it.
+		res = l.x.Store(&Store{Owner: l.pool, Parent: 5149, HasParent: true, Engine: []uint64{1, 2}, Local: []uint64{3, 4}, ByName: true})
+		if res.Added != 2 || res.Identity != l.a {
+			t.Errorf("behind a parent: %+v", res)
+		}
+		l.want(slices.Concat(local, []uint64{3, 4}), "", "[0 2]x100 [2]x52 ", "")
+		// At the beginning of a prompt of the identity that it says.
+		res = l.x.Store(&Store{Owner: l.pool, Identity: l.b, Engine: []uint64{11, 12}, Local: []uint64{3, 4}, ByName: true})
+		if res.Added != 2 || res.Identity != l.b {
+			t.Errorf("at the beginning: %+v", res)
+		}
+		l.want([]uint64{3, 4}, "", "", "[2]x2 ")
+		// A known block between unknown ones: what is behind goes on there.
+		res = l.x.Store(&Store{Owner: l.pool, Engine: []uint64{21, 5000, 22}, Local: []uint64{3, 4, 5}, ByName: true})
+		if res.Added != 2 || res.Copies != 1 || res.Identity != 0 {
+			t.Errorf("from one chain to another: %+v", res)
+		}
+		l.want([]uint64{3}, "[2]x1 ", "", "[2]x1 ")
+		l.want([]uint64{1000, 5}, "", "[0 2]x1 [2]x1 ", "")
+	}
+}
+
+// What waits under a hash gets its place when any source says what the hash means, of all sources
+// and with what waits behind it.
+func TestWaitingMovesOfAllSources(t *testing.T) {
+	l := newIdentityLab(t)
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101, 102}, Copies: CopyCount})
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101}, Copies: CopyCount})
+	l.x.Store(&Store{Owner: l.other, Parent: 102, HasParent: true, Engine: []uint64{103, 104}, Local: []uint64{3, 4}})
+	if n := l.x.Waiting(l.sources[1]); n != 2 {
+		t.Fatalf("%d blocks wait", n)
+	}
+	var joined []uint64
+	res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}, Joined: &joined})
+	if want := (StoreResult{Added: 3, Identity: l.a, Placed: true}); res != want {
+		t.Errorf("%+v, want %+v", res, want)
+	}
+	l.want([]uint64{1, 2, 3, 4}, "", "[0 2]x2 [0 1]x1 [1]x1 ", "")
+	if !slices.Contains(joined, 104) || l.x.Waiting(l.sources[1]) != 0 {
+		t.Errorf("joined %v, %d wait", joined, l.x.Waiting(l.sources[1]))
+	}
+	for i, want := range []RemoveResult{{Copies: 1}, {Removed: 1}, {Unknown: 1}} {
+		if got := l.x.Remove(l.pool, []uint64{101}, nil, CopyCount); got != want {
+			t.Errorf("removal %d: %+v, want %+v", i, got, want)
+		}
+	}
+}
+
+// Blocks also wait under hashes that publishers make of the names of others.
+func TestAlsoWaiting(t *testing.T) {
+	const salt = 0xabc
+	l := newIdentityLab(t)
+	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{101, 102}, Local: []uint64{1, 2}})
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101 ^ salt, 102 ^ salt, 103 ^ salt}})
+	l.want([]uint64{1, 2, 3}, "", "", "[0]x2 ")
+	for range 2 { // the second one finds all names
+		l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}, AlsoWaiting: salt, Copies: CopySet})
+		l.want([]uint64{1, 2, 3}, "", "", "[0 2]x3 ")
+	}
+	if res := l.x.Remove(l.pool, []uint64{102 ^ salt}, nil, CopySet); res.Removed != 1 {
+		t.Errorf("%+v", res)
+	}
+	l.want([]uint64{1, 2, 3}, "", "", "[0 2]x1 [0]x1 [0 2]x1 ")
+}
+
+// A block that is known by its key alone has an identity, and so has what waits behind it.
+func TestKeysOfIdentities(t *testing.T) {
+	l := newIdentityLab(t)
+	local := []uint64{1, 2, 3, 4}
+	seq := hash.Default().Chain(nil, local)
+	l.x.Store(&Store{Owner: l.other, Parent: 102, HasParent: true, Engine: []uint64{103, 104}, Local: local[2:]})
+	l.x.Store(&Store{Owner: l.other, Engine: []uint64{101}, Rootless: true, Identity: l.b, Key: seq[0], HasKey: true})
+	l.x.Store(&Store{Owner: l.other, Engine: []uint64{102}, Rootless: true, Identity: l.b, Keys: seq[1:2]})
+	l.want(local, "", "", "[1]x4 ")
+	if got := l.x.Ask(l.sources[1], []uint64{102, 103}, nil); got[0].Identity != l.b || got[0].Key != seq[1] || got[1].Key != seq[2] {
+		t.Errorf("%+v", got)
+	}
+	// What waits under the key as a name is of the identity once that is known.
+	key := seq[0] ^ 0x1234_5678_9abc_def1
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{key}})
+	l.want(local, "", "[2]x1 ", "[1]x4 ")
+	l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{901}, Local: local[:1], Key: seq[0], HasKey: true, Rootless: true})
+	l.want(local, "", "[0 2]x1 ", "[1]x4 ")
+	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Parent: 901, HasParent: true, Engine: []uint64{902}, Local: local[1:2]})
+	l.want(local, "", "[0 2]x1 [0]x1 ", "[1]x4 ")
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{700}})
+	if !l.x.TeachIn(l.sources[2], l.b, 700, seq[3]) {
+		t.Error("taught nothing")
+	}
+	l.want(local, "", "[0 2]x1 [0]x1 ", "[1]x3 [1 2]x1 ")
+}
+
+// Losses, refusals and forgotten names tell identities apart.
+func TestIdentitiesAreToldApart(t *testing.T) {
+	l := newIdentityLab(t)
+	losses := NewLosses(1 << 12)
+	l.x.Note(l.gpu, losses, 1)
+	p := &prompt{[]uint64{1, 2, 3}, hash.Default().Chain(nil, []uint64{1, 2, 3})}
+	for id, name := range []uint64{100, 200, 300} {
+		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1, name + 2}, Local: p.local})
+	}
+	losses.Begin(9)
+	l.x.Remove(l.gpu, []uint64{202, 201}, nil, CopySet)
+	for id := range Identity(3) {
+		if mark, found := losses.Find(id, p, 2, 1); found != (id == l.a) || found && mark != 9 {
+			t.Errorf("identity %d: mark %d, %v", id, mark, found)
+		}
+	}
+	if got, want := l.x.Forgotten(), []Name{{201, p.seq[1], l.a}, {202, p.seq[2], l.a}}; !slices.Equal(got, want) {
+		t.Errorf("forgotten %v, want %v", got, want)
+	}
+	l.x.maxBytes = 1
+	if res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Parent: 200, HasParent: true, Engine: []uint64{205}, Local: []uint64{2}}); res.Refused != 1 {
+		t.Errorf("%+v", res)
+	}
+	for id := range Identity(3) {
+		var m Match
+		l.x.MatchLazy(id, p, &m)
+		if got := l.x.Refused(id, p.seq[1]); got != (id == l.a) || m.Truncated != (id == l.a) {
+			t.Errorf("identity %d: refused %v, truncated %v", id, got, m.Truncated)
+		}
+	}
+	must.Succeed(t, l.x.Check())
+}
+
+// Digests with weights differ if the same words are of different identities.
+func TestWeights(t *testing.T) {
+	l := newIdentityLab(t)
+	var shared SharedDigest
+	l.x.CountIn(&shared, l.gpu, 3)
+	l.x.SetWeight(l.a, 5)
+	for id, name := range []uint64{100, 200, 300} {
+		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1}, Local: []uint64{1, 10}})
+	}
+	l.x.SetWeight(l.b, 7)
+	if got, want := l.x.Digest(l.gpu), (Digest{6, 0, 11 + 5*11 + 7*11}); got != want || shared.Load().Sum != 3*want.Sum {
+		t.Errorf("%+v and %+v, want %+v", got, shared.Load(), want)
+	}
+	l.x.Remove(l.gpu, []uint64{201, 301}, nil, CopySet)
+	if got, want := l.x.Digest(l.gpu), (Digest{4, 0, 11 + 5 + 7}); got != want || shared.Load().Sum != 3*want.Sum {
+		t.Errorf("%+v and %+v, want %+v", got, shared.Load(), want)
+	}
+	must.Succeed(t, l.x.Check())
+}
+
+// An image has the numbers of identities. It is loaded with those that the reader knows, and not
+// with other constants.
+func TestImageOfIdentities(t *testing.T) {
+	l := newIdentityLab(t)
+	for id, name := range []uint64{100, 200, 300} {
+		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1}, Local: []uint64{1, 10}})
+	}
+	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{400}, Rootless: true, Key: 77, HasKey: true})
+	c := l.x.Cut()
+	constants := c.Identities()
+	c.Drop()
+	if !slices.Equal(constants, []uint64{0, 0x1234_5678_9abc_def1, 0x0fed_cba9_8765_4321}) {
+		t.Errorf("constants %x", constants)
+	}
+	all := imageOf(t, l.x)
+	read := func(constants ...uint64) (*Index, error) {
+		x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+		x.NewIdentity(99) // the numbers of the reader are others
+		for _, src := range l.sources {
+			x.NewSource()
+			x.NewOwner(src)
+		}
+		numbers := map[uint32]Identity{}
+		for i, constant := range constants {
+			numbers[uint32(i+1)] = x.NewIdentity(constant)
+		}
+		loader := x.NewLoader(func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
+			func(n uint32) (Identity, bool) { id, ok := numbers[n]; return id, ok })
+		for _, c := range all {
+			if err := loader.Load(c.kind, c.bytes); err != nil {
+				return nil, err
+			}
+		}
+		loader.Done()
+		must.Succeed(t, x.Check())
+		return x, nil
+	}
+	x, err := read(constants[1:]...)
+	must.Succeed(t, err)
+	if got := x.IdentityBlocks(nil); !slices.Equal(got, []int{2, 0, 2, 3}) {
+		t.Errorf("blocks %v", got)
+	}
+	if got := x.Ask(0, []uint64{201, 400}, nil); got[0].Identity != 2 || got[1].Identity != 3 || got[1].Key != 77 {
+		t.Errorf("%+v", got)
+	}
+	if x, err = read(constants[1]); err != nil || !slices.Equal(x.IdentityBlocks(nil), []int{2, 0, 2}) {
+		t.Errorf("without an identity: %v", err)
+	}
+	if _, err = read(constants[1], 5); err == nil {
+		t.Error("another constant is no error")
+	}
+}
+
+// An identity with one block takes little memory.
+func TestIdentityMemory(t *testing.T) {
+	const n = 10_000
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	before := x.Stats().Bytes
+	for i := range uint64(n) {
+		id := x.NewIdentity(mix(i) | 1)
+		if i == n-1 {
+			t.Logf("%d bytes an identity without blocks", (x.Stats().Bytes-before)/n)
+		}
+		_ = id
+	}
+	empty := x.Stats().Bytes
+	for i := range uint64(n) {
+		x.Store(&Store{Owner: o, Identity: Identity(i + 1), Engine: []uint64{i + 1}, Local: []uint64{5}})
+	}
+	each := (x.Stats().Bytes - empty) / n
+	t.Logf("%d bytes a block of an identity of its own", each)
+	if each > 1000 {
+		t.Errorf("%d bytes a block", each)
+	}
+	must.Succeed(t, x.Check())
+}
