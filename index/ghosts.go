@@ -96,7 +96,7 @@ type ghosts struct {
 	gens   atomic.Pointer[[2]*generation]
 	wanted atomic.Int64 // ghosts with which no name would have been lost
 
-	_     [cacheLine]byte // queries read what is above
+	_     [cacheLine]byte // queries read the words above
 	mu    spin            // guards all below
 	queue []stretch
 	first int    // of queue

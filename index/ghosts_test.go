@@ -21,8 +21,8 @@ func (l lab) byHash(o Owner, engine ...uint64) StoreResult {
 	return l.x.Store(&Store{Owner: o, Rootless: true, Engine: engine, Copies: CopySet})
 }
 
-// A block that has lost its owners is in no answer and in no count. Its names lead to it, and what
-// is stored by them is there.
+// A block that has lost its owners is in no answer and in no count. Its names lead to it, and
+// blocks that are stored by them are there.
 func TestGhostIsFoundByItsNames(t *testing.T) {
 	l := newGhostLab(t, 100)
 	a, b := l.x.NewOwner(l.x.NewSource()), l.x.NewOwner(l.x.NewSource())

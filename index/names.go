@@ -16,12 +16,6 @@ type Name struct {
 	Identity    Identity
 }
 
-// private is a name that one source means alone.
-type private struct {
-	s      *source
-	engine uint64
-}
-
 // find returns the block that an engine hash means to all, and the line of the name. Next to
 // other lanes it is to be looked at again.
 func (x *Index) find(engine uint64) (at place, line uint32) {
@@ -312,22 +306,6 @@ func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 	}
 }
 
-// losePrivates drops the private names of blocks that have no owner any more, or notes that they
-// are to go.
-func (x *Index) losePrivates(l *lane, n uint32, blocks uint64) {
-	if len(x.privates) == 0 {
-		return
-	}
-	for w := blocks; w != 0; w &= w - 1 {
-		if ref := (place{n, trailing(w)}).ref(); len(x.privates[ref]) > 0 {
-			l.ended = append(l.ended, ref)
-		}
-	}
-	if x.alone {
-		x.endPrivates(l)
-	}
-}
-
 // hashesOf returns how many of some blocks have an engine hash.
 func hashesOf(engine *words, which uint64) (n int) {
 	for ; which != 0; which &= which - 1 {
@@ -347,49 +325,6 @@ func (x *Index) leaveAll(engine *words, line uint32, which uint64) {
 		i := trailing(w)
 		x.names.remove(mix(engine[i]), place{line, i}.ref())
 	}
-}
-
-// endPrivates drops the private names of blocks that an event took from their last owner. All
-// lanes are locked.
-func (x *Index) endPrivates(l *lane) {
-	for _, ref := range l.ended {
-		for _, p := range x.privates[ref] {
-			p.s.private.remove(p.engine)
-		}
-		delete(x.privates, ref)
-	}
-	l.ended = l.ended[:0]
-}
-
-// keepPrivate lets a source alone mean a block by an engine hash.
-func (x *Index) keepPrivate(s *source, engine uint64, p place) {
-	x.dropPrivate(s, engine)
-	if x.privates == nil {
-		x.privates = make(map[uint64][]private)
-	}
-	*s.private.insert(engine) = p.ref()
-	x.privates[p.ref()] = append(x.privates[p.ref()], private{s, engine})
-}
-
-func (x *Index) dropPrivate(s *source, engine uint64) {
-	ref := s.private.ref(engine)
-	if ref == nil {
-		return
-	}
-	list := x.privates[*ref]
-	for i, p := range list {
-		if p.s == s && p.engine == engine {
-			list[i] = list[len(list)-1]
-			list = list[:len(list)-1]
-			break
-		}
-	}
-	if len(list) == 0 {
-		delete(x.privates, *ref)
-	} else {
-		x.privates[*ref] = list
-	}
-	s.private.remove(engine)
 }
 
 // learn notes what an engine hash means to the source, a block with an owner. What it
