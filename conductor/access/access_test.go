@@ -14,6 +14,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"kvconductor/conductor/server"
+	"kvconductor/fair"
 	"kvconductor/internal/must"
 )
 
@@ -107,6 +109,45 @@ func guarded(p Policy) http.Handler {
 	r.GET("/ui", answer)
 	r.GET("/new", answer)
 	return r
+}
+
+// TestFlows asks as several clients. Those of one tenant are one flow from wherever they ask, and no
+// two tenants are: the queue of queries (server.Admission) shares its places between flows.
+func TestFlows(t *testing.T) {
+	var text strings.Builder
+	for name, tenants := range map[string]string{"a": "x", "a2": "x", "b": "y", "router": "x, y"} {
+		fmt.Fprintf(&text, "  - {name: %s, sha256: %s, roles: [query], tenants: [%s]}\n", name, digest(name), tenants)
+	}
+	known, err := readCredentials(strings.NewReader("tokens:\n" + text.String()))
+	must.Succeed(t, err)
+	flow := func(p Policy, token, address string) (f fair.Flow) {
+		r := gin.New()
+		r.Use(New(p, zerolog.Nop()).Check)
+		r.POST("/query", func(g *gin.Context) { f = server.FlowOf(g) })
+		q := httptest.NewRequest("POST", "/query", nil)
+		q.RemoteAddr = address
+		q.Header.Set("Authorization", "Bearer "+token)
+		q.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		if r.ServeHTTP(w, q); w.Code != http.StatusOK {
+			t.Errorf("client %s: %d %s", token, w.Code, w.Body)
+		}
+		return f
+	}
+	p := Policy{Credentials: known}
+	if a, again := flow(p, "a", "192.0.2.1:1"), flow(p, "a2", "192.0.2.2:1"); a != again {
+		t.Errorf("two clients of tenant x are %v and %v", a, again)
+	}
+	if a, b := flow(p, "a", "192.0.2.1:1"), flow(p, "b", "192.0.2.1:1"); a.Name == b.Name {
+		t.Errorf("tenants x and y are both %v", a)
+	}
+	if a, router := flow(p, "a", "192.0.2.1:1"), flow(p, "router", "192.0.2.1:1"); a.Name == router.Name {
+		t.Errorf("tenant x and a client of both are %v", a)
+	}
+	open := Policy{Anonymous: Query}
+	if one, two := flow(open, "", "192.0.2.1:1"), flow(open, "", "198.51.100.1:1"); one.Name == two.Name {
+		t.Errorf("two networks without credentials are both %v", one)
+	}
 }
 
 // TestDefaultDeny holds that a route without a rule is refused to every client.
