@@ -14,8 +14,8 @@ import (
 
 // An engine with a look-ahead of L tokens hashes a block together with the L tokens
 // behind it. Its blocks have canonical keys of their own: the local hash covers the same
-// window. Blocks of several look-aheads share an index, and a query asks for each
-// look-ahead that a holder of the context uses:
+// window. A query asks for each look-ahead that a holder of the
+// deployment uses:
 //
 //	prompt --windows of size tokens---> chain 0 --+
 //	       --windows of size+1 tokens-> chain 1 --+--> one index, one answer
@@ -72,19 +72,14 @@ func lookAheadSet(list []int) (a lookAheads) {
 	return a
 }
 
-// usedLookAheads counts the users of each look-ahead. Names of blocks outlive the users, so
-// it keeps look-aheads whose last user has left:
-//
-//	used --last user leaves--> left --names collected--> fading --names collected--> gone
-//
-// An index hands names to recall when their blocks lose the last owner, those of a dropped
-// source with its sweep. A look-ahead without a user covers the names of two collections.
+// usedLookAheads counts the users of each look-ahead. Blocks may be named after their users have left,
+// so look-aheads without one are known until there are too many.
 type usedLookAheads struct {
-	users              [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
-	used, left, fading lookAheads                 // guarded by Conductor.mu
+	users       [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
+	used, known lookAheads                 // guarded by Conductor.mu
 
 	queried atomic.Uint64 // used
-	named   atomic.Uint64 // used, left and fading
+	named   atomic.Uint64 // known
 }
 
 // load returns the look-aheads that a query asks for.
@@ -99,78 +94,69 @@ func (x *usedLookAheads) addUser(a lookAheads) {
 		x.users[n]++
 	}
 	x.used |= a
-	x.left, x.fading = x.left&^a, x.fading&^a
+	if x.known |= a; x.known.count() > normalize.MaxLookAheads { // a broken publisher costs no query
+		x.known = x.used
+	}
 	x.publish()
 }
 
 // removeUser undoes addUser. Conductor.mu is held.
 func (x *usedLookAheads) removeUser(a lookAheads) {
-	var left lookAheads
 	for n := range a.all {
 		if x.users[n]--; x.users[n] == 0 {
-			left |= oneLookAhead(n)
+			x.used &^= oneLookAhead(n)
 		}
 	}
-	x.used &^= left
-	if x.left |= left; x.left.count() > normalize.MaxLookAheads { // a broken publisher costs no query
-		x.left = left
-	}
-	x.publish()
-}
-
-// fade notes that the names of the context were collected. Conductor.mu is held.
-func (x *usedLookAheads) fade() {
-	x.left, x.fading = 0, x.left
 	x.publish()
 }
 
 // publish shows the sets to queries. Conductor.mu is held.
 func (x *usedLookAheads) publish() {
 	x.queried.Store(uint64(x.used))
-	x.named.Store(uint64(x.used | x.left | x.fading))
+	x.named.Store(uint64(x.known))
 }
 
 // useLookAheads notes the look-aheads of blocks that the namespace is about to hold.
 // Queries ask for them until the source leaves the namespace.
-func (ns *namespace) useLookAheads(c *contexts, a lookAheads) {
+func (ns *namespace) useLookAheads(c *registry, a lookAheads) {
 	more := a &^ ns.lookAheads
 	if more == 0 {
 		return
 	}
 	ns.lookAheads |= more
+	d := ns.deployment
 	c.mu.Lock()
-	ns.context.deployment.lookAheads.addUser(more)
-	ns.context.lookAheads.addUser(more)
-	used := ns.context.lookAheads.used
+	d.lookAheads.addUser(more)
+	used := d.lookAheads.used
 	c.mu.Unlock()
 	if used&^noLookAhead != 0 {
-		ns.context.index.NameAll() // an engine hash may mean a block for each look-ahead
+		d.index.NameAll() // an engine hash may mean a block for each look-ahead
 	}
 }
 
 // useAnyLookAhead is useLookAheads for blocks known by their hashes alone: they may have
-// any look-ahead of the names that the context knows.
-func (ns *namespace) useAnyLookAhead(c *contexts) {
-	ns.useLookAheads(c, ns.context.lookAheads.ofNames()|noLookAhead)
+// any look-ahead of the names that the deployment knows.
+func (ns *namespace) useAnyLookAhead(c *registry) {
+	ns.useLookAheads(c, ns.deployment.lookAheads.ofNames()|noLookAhead)
 }
 
 // resetPromptChains sets the chain of the prompt's tokens for the first look-ahead of a
-// context, and appends a lookup for each further one.
-func (sc *scratch) resetPromptChains(x *indexContext, q *Query, lookups []index.Lookup) []index.Lookup {
-	set := x.lookAheads.load()
+// deployment, and appends a lookup for each further one.
+func (sc *scratch) resetPromptChains(d *deployment, constant uint64, q *Query, lookups []index.Lookup) []index.Lookup {
+	set := d.lookAheads.load()
 	if n := set.count() - 1; len(sc.chains) < n {
 		sc.chains = make([]hash.Chain, n)
 	}
-	local := x.scheme
+	local := d.scheme
 	if q.SearchUnscoped {
 		local = hash.Scheme{Seed: dynamoSeed(scope.Variant{Lora: q.Lora, Salt: q.Salt})}
 	}
 	c := &sc.chain
 	for n := range set.all {
-		c.Reset(x.scheme, q.Tokens, q.BlockSize, n)
+		c.Reset(d.scheme, q.Tokens, q.BlockSize, n)
 		c.Under(local)
 		if c != &sc.chain {
-			lookups = append(lookups, index.Lookup{Index: x.index, Chain: c})
+			lookups = append(lookups, index.Lookup{Constant: constant, Chain: c})
 		}
 		if len(lookups) < len(sc.chains) {
 			c = &sc.chains[len(lookups)]

@@ -59,22 +59,26 @@ func (c *registry) BlockSizes(p Partition) []int {
 	return c.sizes[p]
 }
 
-// ContextBlocks is one context and how many blocks its sources hold.
+// ContextBlocks is one adapter and salt of a deployment, and how many blocks sources hold under it.
 type ContextBlocks struct {
 	Tenant, Model, Lora, Salt string
 	BlockSize                 int // tokens
 	Blocks                    int
 }
 
-// Contexts returns every context there is, in no particular order. It walks no blocks.
-func (c *registry) Contexts() []ContextBlocks {
-	var all []ContextBlocks
-	for _, x := range c.allContexts() {
-		dk := x.deployment.key
-		all = append(all, ContextBlocks{
-			Tenant: dk.Tenant, Model: dk.Model, Lora: x.key.Lora, Salt: x.key.Salt,
-			BlockSize: dk.BlockSize, Blocks: x.index.Stats().Blocks,
-		})
+// Contexts returns every adapter and salt that has blocks, in no particular order. It walks no blocks.
+func (c *registry) Contexts() (all []ContextBlocks) {
+	for _, d := range c.indexed() {
+		counts := d.index.IdentityBlocks(nil)
+		for _, id := range d.names.All() {
+			blocks := 0
+			if int(id.Number) < len(counts) {
+				blocks = counts[id.Number]
+			}
+			if blocks > 0 {
+				all = append(all, ContextBlocks{Tenant: d.key.Tenant, Model: d.key.Model, Lora: id.Lora, Salt: id.Salt, BlockSize: d.key.BlockSize, Blocks: blocks})
+			}
+		}
 	}
 	return all
 }

@@ -1,47 +1,57 @@
 package conductor
 
 import (
-	"iter"
 	"sync"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
 	"kvconductor/index/hash"
 )
 
 // A client hash is the local hash of a block as Dynamo's clients compute it: they mix
-// adapter and salt in. Ours leave them out, because they name the context:
+// adapter and salt in. Ours leave them out, because they name the identity:
 //
 //	tokens, items --XXH3(1337 + lora + salt)--> client hash   what clients send and dumps show
 //	              --XXH3(hash.seed)-----------> local hash    what chains into seq hashes
 //
-// For the base model without a salt, and the usual seed, both are one. A context
-// where they differ remembers which is which. Both cover the look-ahead of a block.
+// For the base model without a salt, and the usual seed, both are one. Where
+// they differ, a deployment remembers which is which. Both cover the look-ahead of a block.
 
-// dynamoSeed is the seed of the local hashes Dynamo's clients compute for a context.
-func dynamoSeed(k scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, k.Lora, k.Salt) }
+// dynamoSeed is the seed of the local hashes Dynamo's clients compute for an adapter and salt.
+func dynamoSeed(v scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, v.Lora, v.Salt) }
 
-// translation maps client hashes to the local hashes of a context, where the two differ.
-// What no block has any more is forgotten now and then.
+// translates reports whether client hashes under an adapter and salt differ from local hashes, and are
+// kept.
+func (d *deployment) translates(v scope.Variant) bool {
+	return d.translation.on && dynamoSeed(v) != d.scheme.Seed
+}
+
+// translation maps client hashes to local hashes, where the two differ. What no block has any more is
+// forgotten now and then.
 type translation struct {
-	mu   sync.RWMutex
-	of   map[uint64]uint64 // client hash -> local; guarded by mu
-	full int               // entries at which to look for dead ones; guarded by mu
+	on bool // client hashes are kept
+
+	mu     sync.RWMutex
+	of     map[uint64]uint64          // client hash -> local; guarded by mu
+	firsts map[uint64]*names.Identity // client hash of a block that begins prompts -> whose; guarded by mu
+	full   int                        // entries at which to look for dead ones; guarded by mu
 }
 
 // minTranslations is how many entries are kept whether or not a block has them.
 const minTranslations = 4096
 
-// learn notes the client hashes of stored blocks. The first begins prompts if root.
-func (x *indexContext) learn(clientHashes, local []uint64, root bool) {
-	if len(local) == 0 || len(clientHashes) == 0 || !x.translates {
+// learn notes the client hashes of stored blocks, nil if they are local hashes. The first begins prompts
+// if root.
+func (d *deployment) learn(clientHashes, local []uint64, id *names.Identity, root bool) {
+	if len(local) == 0 || len(clientHashes) == 0 {
 		return
 	}
-	t := &x.translation
+	t := &d.translation
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
-		t.of, t.full = make(map[uint64]uint64), minTranslations
+		t.of, t.firsts, t.full = make(map[uint64]uint64), make(map[uint64]*names.Identity), minTranslations
 	}
 	for i, h := range clientHashes {
 		if h != local[i] {
@@ -49,36 +59,23 @@ func (x *indexContext) learn(clientHashes, local []uint64, root bool) {
 		}
 	}
 	if root && clientHashes[0] != local[0] {
-		// Nearly always it is there.
-		if v, ok := x.deployment.firsts.Load(clientHashes[0]); !ok || v != any(x) {
-			x.deployment.firsts.Store(clientHashes[0], x)
-		}
+		t.firsts[clientHashes[0]] = id
 	}
 	if len(t.of) > t.full {
-		for clientHash := range t.forget(x.index) {
-			x.unlist(clientHash)
-		}
+		t.forget(d.index)
 	}
 }
 
-// unlist takes a client hash out of those that begin prompts.
-func (x *indexContext) unlist(clientHash uint64) {
-	x.deployment.firsts.CompareAndDelete(clientHash, x)
-}
-
-// unlistAll takes out those of a context that its last source has left.
-func (x *indexContext) unlistAll() {
-	t := &x.translation
+// first returns the identity of the prompts that begin with a client hash, nil if it is not known.
+func (t *translation) first(clientHash uint64) *names.Identity {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for clientHash := range t.of {
-		x.unlist(clientHash)
-	}
+	return t.firsts[clientHash]
 }
 
-// forget drops the client hashes of local hashes that no block has, and returns them. Those
+// forget drops the client hashes of local hashes that no block has. Those
 // stored but not yet learned are not in the map: none of them is lost. mu is held.
-func (t *translation) forget(in *index.Index) iter.Seq[uint64] {
+func (t *translation) forget(in *index.Index) {
 	held := make(map[uint64]bool, len(t.of))
 	for _, local := range t.of {
 		held[local] = false
@@ -92,20 +89,14 @@ func (t *translation) forget(in *index.Index) iter.Seq[uint64] {
 		}
 	})
 	living := make(map[uint64]uint64)
-	all := t.of
-	for clientHash, local := range all {
+	for clientHash, local := range t.of {
 		if held[local] {
 			living[clientHash] = local
+		} else {
+			delete(t.firsts, clientHash)
 		}
 	}
 	t.of, t.full = living, max(minTranslations, 2*len(living))
-	return func(yield func(uint64) bool) {
-		for clientHash := range all {
-			if _, lives := living[clientHash]; !lives && !yield(clientHash) {
-				return
-			}
-		}
-	}
 }
 
 // all returns the map, which a later forget leaves as it is; guarded by mu.
@@ -123,27 +114,19 @@ func (t *translation) localOf(clientHash uint64) (uint64, bool) {
 	return h, ok
 }
 
-// localOf returns the local hash of a client hash in the context.
-func (x *indexContext) localOf(clientHash uint64) (uint64, bool) {
-	if !x.translates {
-		return clientHash, true
-	}
-	return x.translation.localOf(clientHash)
-}
-
 // clientChain is a prompt given as client hashes. The index asks for local hashes as far
 // as it matches.
 type clientChain struct {
-	context      *indexContext
+	deployment   *deployment
 	clientHashes []uint64
-	asLocal      bool // take clientHashes for local hashes, as those recovered from a peer of Dynamo's
+	asLocal      bool // clientHashes are local hashes, as are those recovered from a peer of Dynamo's
 	local        []uint64
 	seq          []uint64
 	ended        bool // the last of local was of a block that no engine has announced
 }
 
-func (c *clientChain) reset(x *indexContext, clientHashes []uint64, asLocal bool) {
-	*c = clientChain{context: x, clientHashes: clientHashes, asLocal: asLocal, local: c.local[:0], seq: c.seq[:0]}
+func (c *clientChain) reset(d *deployment, clientHashes []uint64, asLocal bool) {
+	*c = clientChain{deployment: d, clientHashes: clientHashes, asLocal: asLocal, local: c.local[:0], seq: c.seq[:0]}
 }
 
 // Len returns the number of blocks.
@@ -152,11 +135,11 @@ func (c *clientChain) Len() int { return len(c.clientHashes) }
 // Locals returns the local hashes of the first n blocks. Behind a block that no engine
 // has announced every hash is one of no block.
 func (c *clientChain) Locals(n int) []uint64 {
-	if c.asLocal || !c.context.translates {
+	if c.asLocal {
 		return c.clientHashes
 	}
 	for i := len(c.local); i < n; i++ {
-		local, known := c.context.localOf(c.clientHashes[i])
+		local, known := c.deployment.translation.localOf(c.clientHashes[i])
 		if c.ended = c.ended || !known; c.ended {
 			local = ^c.clientHashes[i]
 		}
@@ -171,7 +154,7 @@ func (c *clientChain) At(i int) uint64 {
 	for n := len(c.seq); n <= i; n++ {
 		l := local[n]
 		if n > 0 {
-			l = c.context.scheme.Next(c.seq[n-1], l)
+			l = c.deployment.scheme.Next(c.seq[n-1], l)
 		}
 		c.seq = append(c.seq, l)
 	}

@@ -4,13 +4,16 @@
 //	sources (one goroutine each)                         clients
 //	   |  events.Batch                                      |  Query
 //	   v                                                    v
-//	 ingest: group filter, context, owner  --Store-->  index.Index  --Match--> tiers.Hits --> Answer
+//	 normalize: changes --> names.Resolve  --Store-->  index.Index  --Match--> tiers.Hits --> Answer
+//	 group, owner, tokens   identity, names            of a deployment
 //
 // The words: a source is one subscription, keyed (instance_id, tenant_id,
 // dp_rank). A deployment is what a router asks about: everything of one
-// (tenant, model, block size). It holds the instances registered for it and one
-// context, that is one index, per (LoRA, salt). An owner is a dense integer for
-// (source, rank, medium, attention group) inside one index.
+// (tenant, model, block size). It has the instances registered for it and one
+// index. An identity is an adapter and a salt of a deployment, a context in documents:
+// a constant in the keys of its blocks keeps them apart in the index (package names). A
+// namespace is what one source has in one deployment: its engine hashes and its owners. An
+// owner is a dense integer for (source, rank, medium, attention group) inside one index.
 //
 // Invariants:
 //
@@ -19,14 +22,17 @@
 //     goroutine, by its ageing, or by a recovery before the gate opens.
 //  3. An owner's descriptor is published before its first block is stored, so a
 //     reader that finds an owner in a match finds its descriptor too.
-//  4. A deployment lives while a source refers to it, a context while a source
-//     has a namespace in it.
+//  4. A deployment lives while a source is registered for it or has a namespace in it.
+//  5. An identity leaves its table only while it is not pinned and the index has no piece of it.
+//     Events pin it while they store blocks under its number.
 //
-// Lock order: registry.cutting; the turns of sources, several of them by key; recall.move; Conductor.mu,
-// which guards the registry and all deployments; then one of indexContext.mu and
+// Lock order: registry.cutting; the turns of sources, several of them by key; Conductor.mu,
+// which guards the registry and all deployments; names.Table.mu; then one of deployment.ownersMu and
 // source.mu; then the locks of the index. An index is never asked for anything under Conductor.mu, no
 // turn is waited for and no stream is closed under it. Queries take it for reading, for
-// one map lookup. The journal's lock is a leaf: a record may be put under any other.
+// one map lookup. What the index calls back under its locks takes none of these: of a table it
+// needs names.Table.Of alone, which reads without a lock. The journal's lock is a leaf: a record may be
+// put under any other.
 package conductor
 
 import (
@@ -76,13 +82,14 @@ type Options struct {
 	SaltedOnly bool
 	// MaxTokenID bounds token ids in queries and events, 0 for no bound.
 	MaxTokenID uint32
-	// MaxContexts bounds the adapters and salts of one source, 0 for no bound.
+	// MaxContexts bounds the adapters and salts of one deployment, 0 for no bound. Their names may
+	// have 256 bytes each on average.
 	MaxContexts int
 	// MaxBytesTotal bounds all indexes together, 0 for no bound.
 	MaxBytesTotal int64
 	// KeepClientHashes keeps client hashes, for snapshots and for queries by them under
 	// adapters and salts. They cost 8 bytes a block and an entry of translation where they
-	// differ from local hashes (see clienthash.go). Contexts with blocks from a peer pay the
+	// differ from local hashes (see clienthash.go). Deployments with blocks from a peer pay the
 	// 8 bytes, all others nothing.
 	KeepClientHashes bool
 	// Completeness is which objects make a block of a pool count (pool.completeness).
@@ -90,9 +97,9 @@ type Options struct {
 	// PoolBytes bounds the memory for the objects of one pool (pool.max_bytes),
 	// pool.DefaultLimit when 0.
 	PoolBytes int64
-	// RecallBytes bounds the memory for engine hashes whose blocks no source holds
-	// any more (index.recall_bytes), 0 for nothing.
-	RecallBytes int64
+	// GhostBytes bounds the memory for blocks that no source holds any more, and whose names events
+	// may still mention (index.ghost_bytes); 0 keeps none.
+	GhostBytes int64
 	// RemovalsBytes bounds the memory of each source for the blocks that it removed last
 	// for Explain, 0 for none.
 	RemovalsBytes int
@@ -118,7 +125,7 @@ type Options struct {
 // Conductor is the registry of sources and the indexes they fill.
 // All methods are safe for concurrent use.
 type Conductor struct {
-	contexts
+	registry
 
 	opts   Options
 	scheme hash.Scheme
@@ -167,11 +174,10 @@ func New(opts Options) *Conductor {
 		prefixRoom: new(prefixes.Room), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 		groups: make(map[Partition]*fleetGroup), leaving: make(map[*source]bool),
 	}
-	c.maxContexts = opts.MaxContexts
-	c.log, c.recall = opts.Log, newRecall(opts.RecallBytes)
+	c.maxIdentities, c.log = opts.MaxContexts, opts.Log
 	c.options = index.Options{
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
-		KeepForgotten: c.recall.maxForgotten(),
+		Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
 	}
 	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State)) feed {
 		if r.pushed() {
@@ -218,7 +224,6 @@ func (c *Conductor) Close() {
 	}
 	wg.Wait()
 	<-c.watched
-	c.recall.close()
 }
 
 // watch looks for findings that only time shows, until the Conductor is closed.
@@ -236,7 +241,7 @@ func (c *Conductor) watch() {
 				s.observeLives(now)
 				s.observeRefusals()
 				s.observeSnapshots()
-				c.notify(s.takeNotice(s.decideAll))
+				s.guard(s.decideAll)
 				if !c.past {
 					s.guard(func() { s.doctor.Unremoved(now) })
 				}

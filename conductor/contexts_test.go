@@ -22,10 +22,10 @@ func TestContextBomb(t *testing.T) {
 		defer b.conductor.Close()
 		b.run("register A")
 		for i := range 2000 {
-			b.run(fmt.Sprintf("store A path=s lora=x%d", i))
+			b.run(fmt.Sprintf("store A path=s lora=x%d as=x%d", i, i))
 		}
 		if n := len(b.conductor.Contexts()); n != 1500 {
-			t.Errorf("%d contexts", n)
+			t.Errorf("%d adapters have blocks", n)
 		}
 		if n := b.conductor.Services()[0].Dropped[events.ContextLimit]; n != 500 {
 			t.Errorf("%d blocks are counted as dropped", n)
@@ -54,24 +54,26 @@ func TestContextBomb(t *testing.T) {
 	})
 }
 
-// TestContextsWhenFull lets a publisher name adapters while the indexes are full.
-func TestContextsWhenFull(t *testing.T) {
+// TestSaltForEachRequest: a publisher that invents a salt for each request uses the room of those
+// that have no block any more.
+func TestSaltForEachRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) { o.MaxBytesTotal = 1 << 20 })
+		b := newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) { o.MaxContexts = 20 })
 		defer b.conductor.Close()
 		b.run("register A")
-		for i := range 4000 {
-			b.run(fmt.Sprintf("store A path=s lora=x%d", i))
+		b.run("store A path=kept salt=kept")
+		for i := range 500 {
+			b.run(fmt.Sprintf("store A path=s salt=x%d as=x%d", i, i))
+			if answer := b.run(fmt.Sprintf("query path=s salt=x%d", i)); !strings.Contains(answer, `"longest_matched":16`) {
+				t.Fatalf("salt %d: %s", i, answer)
+			}
+			b.run(fmt.Sprintf("remove A path=s as=x%d", i))
 		}
-		if n := len(b.conductor.Contexts()); n > 400 {
-			t.Errorf("%d contexts in 1 MiB", n)
+		if n := b.conductor.Services()[0].Dropped[events.ContextLimit]; n != 0 {
+			t.Errorf("%d blocks are counted as dropped", n)
 		}
-		if r := b.conductor.Ready(); r.IndexLimit != 1<<20 || r.IndexBytes < r.IndexLimit || r.IndexBytes > 2<<20 {
-			t.Errorf("the indexes take %d of %d bytes", r.IndexBytes, r.IndexLimit)
-		}
-		b.run("unregister A")
-		if r := b.conductor.Ready(); r.IndexBytes > 64<<10 {
-			t.Errorf("the indexes take %d bytes in the end", r.IndexBytes)
+		if answer := b.run("query path=kept salt=kept"); !strings.Contains(answer, `"longest_matched":16`) {
+			t.Errorf("the salt that has a block: %s", answer)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
@@ -19,31 +20,28 @@ import (
 	"kvconductor/tiers"
 )
 
-// deployment is everything of one (tenant, model, block size).
+// deployment is everything of one (tenant, model, block size), with the index of all its blocks.
 type deployment struct {
-	key scope.Deployment
+	key    scope.Deployment
+	scheme hash.Scheme
+	index  *index.Index
+	names  *names.Table // adapters and salts
 
 	// Guarded by Conductor.mu.
-	refs      int                  // sources registered here plus namespaces in its contexts
-	instances map[string]*instance // every instance ever seen here
-	pooled    map[*source]bool     // pools registered here
-	kinds     map[int]string       // attention groups by index, as engines have told
-	loras     []string             // adapters that registrations have named; append-only
-	salts     []string             // likewise, salts
+	refs      int                      // sources registered here plus namespaces
+	instances map[string]*instance     // every instance ever seen here
+	pooled    map[*source]bool         // pools registered here
+	kinds     map[int]string           // attention groups by index, as engines have told
+	holders   map[index.Source]*source // by their namespaces in the index
 
-	// What queries read, changed under Conductor.mu only.
-	contexts sync.Map                        // scope.Variant -> *indexContext
-	firsts   sync.Map                        // client hash -> *indexContext that translates it, of blocks that begin prompts
-	askedAt  atomic.Int64                    // Unix seconds of the last query
-	asked    askedCounts                     // by queries
-	awaiting atomic.Pointer[[]*indexContext] // contexts with blocks under hashes that no engine has announced; nil for none
+	ownersMu sync.Mutex                    // serialises writers of owners
+	owners   atomic.Pointer[[]tiers.Owner] // what owners of the index are, by index.Owner; append-only
 
-	lookAheads usedLookAheads                          // of the namespaces in all contexts
-	adapted    atomic.Bool                             // events have named an adapter that their source's registration does not
-	salted     atomic.Bool                             // likewise, a salt
+	// What queries read, changed under Conductor.mu only unless atomic.
+	askedAt    atomic.Int64                            // Unix seconds of the last query
+	asked      askedCounts                             // by queries
+	lookAheads usedLookAheads                          // of the namespaces
 	tokenless  atomic.Bool                             // blocks come without tokens
-	tiered     atomic.Bool                             // blocks are on a lower tier than the device
-	early      atomic.Int64                            // names remembered, see earlyNames
 	parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see normalize/parts.go
 	summary    *prefixes.Summary                       // of what queries ask for
 	view       atomic.Pointer[view]                    // registered instances
@@ -51,6 +49,11 @@ type deployment struct {
 	bell       bell                                    // rings when answers may have changed
 	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
 	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
+
+	translation translation                  // of client hashes, see clienthash.go
+	seeds       atomic.Pointer[doctor.Seeds] // of the base model; others while no source is in the deployment
+	log         zerolog.Logger
+	tidying     atomic.Bool // a tidy is due
 }
 
 // instance is one routable target inside a deployment.
@@ -74,81 +77,51 @@ type row struct {
 // announced blocks under it.
 func (r *row) serves(lora string) bool { return slices.Contains(r.loras, lora) }
 
-// indexContext is one index and what its owners mean.
-type indexContext struct {
-	key        scope.Variant
-	deployment *deployment
-	index      *index.Index
-	scheme     hash.Scheme
-	refs       int // namespaces; guarded by Conductor.mu
-
-	mu     sync.Mutex                    // serialises writers of owners
-	owners atomic.Pointer[[]tiers.Owner] // by index.Owner; append-only
-
-	sources map[index.Source]*source // of the namespaces; guarded by Conductor.mu
-
-	waiting atomic.Pointer[[]*source] // whose blocks may wait here for their hash; written under Conductor.mu
-
-	log     zerolog.Logger
-	tidying atomic.Bool // a tidy is due
-	seeds   doctor.Seeds
-
-	// translates says that the local hashes of Dynamo's clients are kept and differ from
-	// the context's own; translation then has them.
-	translates  bool
-	translation translation
-
-	lookAheads usedLookAheads // of the namespaces in the context
-
-	// recalledFrom is shared by the names that recall has of this context, until its
-	// look-aheads change; guarded by recall.move.
-	recalledFrom *recalledFrom
-
-	serial  uint64       // unlike that of any other context
-	askedAt atomic.Int64 // Unix seconds of the last query
-}
-
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
 const tidyAfter = time.Second
 
 // tidy makes the index give memory back soon after many blocks have left at once. It
 // reads the statistics, which does so without a store or a query. A broken invariant
 // that this meets is logged.
-func (x *indexContext) tidy() {
-	if x.tidying.CompareAndSwap(false, true) {
+func (d *deployment) tidy() {
+	if d.tidying.CompareAndSwap(false, true) {
 		time.AfterFunc(tidyAfter, func() {
-			x.tidying.Store(false)
+			d.tidying.Store(false)
 			defer func() {
 				if p := recover(); p != nil {
-					x.log.Error().Interface("panic", p).Str("stack", string(debug.Stack())).Msg("index was not tidied")
+					d.log.Error().Interface("panic", p).Str("stack", string(debug.Stack())).Msg("index was not tidied")
 				}
 			}()
-			x.index.Stats()
+			d.index.Stats()
 		})
 	}
 }
 
 // newOwner hands out an owner of src and publishes its descriptor. tally counts its
 // blocks; it may be nil.
-func (x *indexContext) newOwner(src index.Source, o tiers.Owner, tally *atomic.Int64) index.Owner {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	id := x.index.NewCountedOwner(src, tally)
-	var table []tiers.Owner
-	if p := x.owners.Load(); p != nil {
-		table = *p
-	}
+func (d *deployment) newOwner(src index.Source, o tiers.Owner, tally *atomic.Int64) index.Owner {
+	d.ownersMu.Lock()
+	defer d.ownersMu.Unlock()
+	id := d.index.NewCountedOwner(src, tally)
+	table := d.table()
 	for len(table) <= int(id) {
 		table = append(table, tiers.Owner{Instance: tiers.Retired})
 	}
 	table[id] = o
-	x.owners.Store(&table)
+	d.owners.Store(&table)
 	return id
 }
 
+// agree reports whether two identities have in common what an event says of the first one. The index
+// calls it.
+func (d *deployment) agree(says index.Says, a, b index.Identity) bool {
+	one, other := d.names.Of(a), d.names.Of(b)
+	return one != nil && other != nil && (says&index.SaysAdapter == 0 || one.Lora == other.Lora) && (says&index.SaysSalt == 0 || one.Salt == other.Salt)
+}
+
 // table returns the owner descriptors; index.Owner is the position.
-func (x *indexContext) table() []tiers.Owner {
-	if p := x.owners.Load(); p != nil {
+func (d *deployment) table() []tiers.Owner {
+	if p := d.owners.Load(); p != nil {
 		return *p
 	}
 	return nil
@@ -172,14 +145,6 @@ func (d *deployment) ids(names []string) []int32 {
 		all = append(all, d.instance(name).id)
 	}
 	return all
-}
-
-// context returns the context of a key, nil when there is none.
-func (d *deployment) context(key scope.Variant) *indexContext {
-	if x, ok := d.contexts.Load(key); ok {
-		return x.(*indexContext)
-	}
-	return nil
 }
 
 // publish lets the next query rebuild the rows: many registrations cost one. changed is the source
@@ -231,39 +196,4 @@ func (d *deployment) rebuild() {
 	}
 	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
 	d.view.Store(&view{rows: rows})
-}
-
-// removeWaiter undoes addWaiter. c.mu is held.
-func (x *indexContext) removeWaiter(s *source) {
-	if !x.isWaiter(s) {
-		return
-	}
-	rest := slices.DeleteFunc(slices.Clone(*x.waiting.Load()), func(other *source) bool { return other == s })
-	if len(rest) > 0 {
-		x.waiting.Store(&rest)
-		return
-	}
-	x.waiting.Store(nil)
-	d := x.deployment
-	all := slices.DeleteFunc(slices.Clone(*d.awaiting.Load()), func(other *indexContext) bool { return other == x })
-	if len(all) == 0 {
-		d.awaiting.Store(nil)
-		return
-	}
-	d.awaiting.Store(&all)
-}
-
-// replaceWaiter lets a source wait in the place of another. c.mu is held.
-func (x *indexContext) replaceWaiter(old, s *source) {
-	if x.isWaiter(old) {
-		list := slices.Clone(*x.waiting.Load())
-		list[slices.Index(list, old)] = s
-		x.waiting.Store(&list)
-	}
-}
-
-// isWaiter reports whether blocks of the source may wait in the context.
-func (x *indexContext) isWaiter(s *source) bool {
-	list := x.waiting.Load()
-	return list != nil && slices.Contains(*list, s)
 }

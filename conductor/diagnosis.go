@@ -54,7 +54,7 @@ func (s *source) observeSilence(now time.Time) {
 	s.logFindings()
 }
 
-// observeUse compares the contexts that a source has blocks in with those that queries ask for.
+// observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.
 func (s *source) observeUse(now time.Time) {
 	limit := s.conductor.opts.SilentAfter
 	d := s.conductor.deployment(s.deploymentKey())
@@ -66,10 +66,16 @@ func (s *source) observeUse(now time.Time) {
 	for _, ns := range s.namespaces {
 		if n := ns.blocks(); n > 0 {
 			blocks += n
-			asked = asked || now.Sub(time.Unix(ns.context.askedAt.Load(), 0)) < limit
 		}
 	}
 	s.mu.Unlock()
+	s.turn.Lock()
+	for _, ns := range s.namespaces {
+		for _, id := range ns.names.Recent() {
+			asked = asked || now.Sub(id.AskedAt()) < limit
+		}
+	}
+	s.turn.Unlock()
 	s.doctor.Use(blocks, asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
 	s.logFindings()
 }

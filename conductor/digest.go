@@ -48,15 +48,14 @@ type SourceDigest struct {
 	// it is not whole, "" if it is.
 	Mark        *Checkpoint
 	Missing     string
-	Checkpoints []Checkpoint    // ascending
-	Contexts    []ContextDigest // ordered
+	Checkpoints []Checkpoint       // ascending
+	Deployments []DeploymentDigest // ordered
 }
 
-// ContextDigest is what a source holds in one context.
-type ContextDigest struct {
+// DeploymentDigest is what a source holds in one deployment.
+type DeploymentDigest struct {
 	Partition
-	BlockSize  int // tokens
-	Lora, Salt string
+	BlockSize int // tokens
 	Digest
 }
 
@@ -144,20 +143,16 @@ func (s *source) sourceDigest() SourceDigest {
 	st := s.stream.Status()
 	d := SourceDigest{
 		Registration: s.reg, Settings: s.settingsPrint(), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
-		Checkpoints: slices.Clone(s.checkpoints), Contexts: make([]ContextDigest, 0, len(s.namespaces)),
+		Checkpoints: slices.Clone(s.checkpoints), Deployments: make([]DeploymentDigest, 0, len(s.namespaces)),
 	}
 	if m := s.verifiedMark(); m != nil {
 		d.Mark, d.Missing = &Checkpoint{m.Seq, m.Print, s.digest.Load()}, m.Missing
 	}
 	namespaces := slices.Clone(s.namespaces)
-	slices.SortFunc(namespaces, func(a, b *namespace) int {
-		x, y := a.key(), b.key()
-		return x.Compare(&y)
-	})
+	slices.SortFunc(namespaces, func(a, b *namespace) int { return a.deployment.key.Compare(b.deployment.key) })
 	for _, ns := range namespaces {
-		at := ns.key()
-		dk := at.Deployment
-		d.Contexts = append(d.Contexts, ContextDigest{Partition{dk.Tenant, dk.Model}, dk.BlockSize, at.Variant.Lora, at.Variant.Salt, s.digestIn(ns)})
+		dk := ns.deployment.key
+		d.Deployments = append(d.Deployments, DeploymentDigest{Partition{dk.Tenant, dk.Model}, dk.BlockSize, s.digestIn(ns)})
 	}
 	return d
 }
@@ -166,16 +161,16 @@ func (s *source) sourceDigest() SourceDigest {
 func (s *holdings) digestIn(ns *namespace) (sum Digest) {
 	for key, h := range ns.owners {
 		if s.digests(key.Medium) {
-			d := ns.context.index.Digest(h.current)
+			d := ns.deployment.index.Digest(h.current)
 			sum.Blocks += d.Blocks
 			sum.Loose += d.Loose
-			sum.Sum += weightOf(ns.key(), key) * d.Sum
+			sum.Sum += weightOf(ns.deployment.key, key) * d.Sum
 		}
 	}
 	return sum
 }
 
-// checkDigest reports a digest of the source that is not the sum of its contexts' digests. The
+// checkDigest reports a digest of the source that is not the sum of its deployments' digests. The
 // turns of all sources are held.
 func (s *source) checkDigest() error {
 	var sum Digest
@@ -184,7 +179,7 @@ func (s *source) checkDigest() error {
 		sum = Digest{Blocks: sum.Blocks + d.Blocks, Loose: sum.Loose + d.Loose, Sum: sum.Sum + d.Sum}
 	}
 	if have := s.digest.Load(); sum != have {
-		return fmt.Errorf("source %s has the digest %+v, its contexts %+v", s.reg.Key(), have, sum)
+		return fmt.Errorf("source %s has the digest %+v, its deployments %+v", s.reg.Key(), have, sum)
 	}
 	return nil
 }
@@ -198,15 +193,18 @@ func (s *holdings) countIn(ns *namespace, key normalize.Owner, o index.Owner) {
 	if !s.digests(key.Medium) {
 		to = nil
 	}
-	ns.context.index.CountIn(to, o, weightOf(ns.key(), key))
+	ns.deployment.index.CountIn(to, o, weightOf(ns.deployment.key, key))
 }
 
 // weightOf tells the holders of a source apart in its digest. Every replica computes the same.
 // A peer does not tell which blocks of a pool are those of objects.
-func weightOf(at scope.Context, key normalize.Owner) uint64 {
-	return fingerprint(at.Deployment.Tenant, at.Deployment.Model, at.Deployment.BlockSize, at.Variant.Lora, at.Variant.Salt,
-		key.Rank, key.Medium, key.Group, key.Backend, key.Owned) | 1
+func weightOf(at scope.Deployment, key normalize.Owner) uint64 {
+	return fingerprint(at.Tenant, at.Model, at.BlockSize, key.Rank, key.Medium, key.Group, key.Backend, key.Owned) | 1
 }
+
+// weightOfIdentity tells blocks of one adapter and salt apart from the same tokens of another in a
+// digest. Every replica computes the same.
+func weightOfIdentity(v scope.Variant) uint64 { return fingerprint(v.Lora, v.Salt) | 1 }
 
 // fingerprint returns a hash of numbers and strings that every replica computes alike.
 func fingerprint(values ...any) uint64 {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -19,7 +20,7 @@ import (
 //
 //	prompt --match--> rows, runs of blocks      explain.go
 //	first missing block --source's past, room, state--> reasons      explain_reasons.go
-//	prompt --all contexts in view--> where else it is held      explain_elsewhere.go
+//	prompt --all adapters, salts and deployments in view--> where else it is held      explain_elsewhere.go
 //
 // It takes the turns of sources one at a time, and locks indexes. It is for people.
 
@@ -84,9 +85,9 @@ type explaining struct {
 	view       View
 	query      *Query
 	at         scope.Context
-	deployment *deployment   // nil if there is none
-	context    *indexContext // nil if there is none
-	chains     []*hash.Chain // one for each look-ahead of the context
+	deployment *deployment     // nil if there is none
+	identity   *names.Identity // nil without a deployment
+	chains     []*hash.Chain   // one for each look-ahead of the deployment
 	out        *Explanation
 	held       map[holderKey]map[tiers.Medium][][2]int
 }
@@ -106,11 +107,11 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 		held: make(map[holderKey]map[tiers.Medium][][2]int),
 	}
 	if e.deployment = c.deployment(e.at.Deployment); e.deployment != nil {
-		e.context = e.deployment.context(e.at.Variant)
+		e.identity = e.deployment.names.Look(e.at.Variant)
 	}
-	e.chains = e.chainsOf(e.context, q.BlockSize)
+	e.chains = e.chainsOf(e.deployment, q.BlockSize)
 	e.searchElsewhere()
-	hidden := c.hidesUnsalted(e.context, q)
+	hidden := c.hidesUnsalted(e.identity, q)
 	if hidden {
 		e.out.Causes = append(e.out.Causes, Cause{Reason: UnsaltedHidden, Certain: true, Text: "Queries without a salt find nothing: privacy.salted_only is set."})
 	}
@@ -133,11 +134,11 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 	return e.out
 }
 
-// chainsOf returns the prompt's blocks for each look-ahead of a context.
-func (e *explaining) chainsOf(x *indexContext, size int) (all []*hash.Chain) {
+// chainsOf returns the prompt's blocks for each look-ahead of a deployment, which may be nil.
+func (e *explaining) chainsOf(d *deployment, size int) (all []*hash.Chain) {
 	set := noLookAhead
-	if x != nil {
-		set = x.lookAheads.load()
+	if d != nil {
+		set = d.lookAheads.load()
 	}
 	for ahead := range set.all {
 		c := new(hash.Chain)
@@ -150,27 +151,15 @@ func (e *explaining) chainsOf(x *indexContext, size int) (all []*hash.Chain) {
 // match looks the prompt up as Answer does, and notes what each source holds.
 func (e *explaining) match(roster *Roster, hidden bool) []Row {
 	sc, q, d := new(scratch), &Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt, BlockSize: e.query.BlockSize, Tokens: e.query.Tokens}, e.deployment
-	var owners []tiers.Owner
 	sc.match.Reset()
-	places := []*indexContext{e.context}
-	if sc.waiters = d.waiters(q, nil); len(sc.waiters) > 0 && sc.digestsOf(d, q, e.Conductor) && !hidden {
-		if owners = sc.matchWaiters(e.context, q); e.context == nil {
-			places[0] = sc.waiters[0]
-		}
-		places = append(places, sc.waiters...)
-	} else if e.context != nil && !hidden {
-		owners = sc.lookup(e.context, q)
+	if !hidden {
+		sc.lookup(d, e.identity, q, e.Conductor)
 	}
-	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
+	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), roster.fold)
 	sc.hits = hits
 	sc.buildRows(q, roster, -1)
 
-	who := make(map[uint32]owned)
-	for i, x := range places {
-		if x != nil && (i == 0 || x != places[0]) {
-			e.owners(x, sc.bases[i], who)
-		}
-	}
+	who := e.owners(d)
 	note := func(owner, from, to uint32) {
 		o, known := who[owner]
 		if !known || from == to || !e.view.reader.Tenants.Has(o.source.reg.Tenant) {
@@ -196,32 +185,33 @@ type owned struct {
 	medium tiers.Medium
 }
 
-// owners notes the owners of a context, whose numbers begin at first.
-func (e *explaining) owners(x *indexContext, first uint32, who map[uint32]owned) {
-	table := x.table()
-	for _, s := range e.sourcesIn(x) {
+// owners returns whose the owners of a deployment are.
+func (e *explaining) owners(d *deployment) map[uint32]owned {
+	who, table := make(map[uint32]owned), d.table()
+	for _, s := range e.sourcesIn(d) {
 		s.mu.Lock()
 		for _, ns := range s.namespaces {
-			if ns.context != x {
+			if ns.deployment != d {
 				continue
 			}
 			for key, h := range ns.owners {
 				for _, o := range []index.Owner{h.current, h.previous} {
 					if int(o) < len(table) && (o == h.current || h.hasPrevious) {
-						who[first+uint32(o)] = owned{holderKey{s, key.Rank}, table[o].Medium}
+						who[uint32(o)] = owned{holderKey{s, key.Rank}, table[o].Medium}
 					}
 				}
 			}
 		}
 		s.mu.Unlock()
 	}
+	return who
 }
 
-// sourcesIn returns the sources with a namespace in a context.
-func (e *explaining) sourcesIn(x *indexContext) []*source {
+// sourcesIn returns the sources with a namespace in a deployment.
+func (e *explaining) sourcesIn(d *deployment) []*source {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return slices.Collect(maps.Values(x.sources))
+	return slices.Collect(maps.Values(d.holders))
 }
 
 // instance explains a row.

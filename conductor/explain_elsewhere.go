@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
+	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
-// Elsewhere is another context that holds a beginning of the prompt.
+// Elsewhere is another adapter, salt or deployment that holds a beginning of the prompt.
 type Elsewhere struct {
 	Tenant, Model, Lora string
 	Salt                string // as the client may see it
@@ -28,21 +30,35 @@ type ElsewhereInstance struct {
 	Blocks int
 }
 
-// maxElsewhere bounds the contexts that are searched. Salts may be as many as users; a context
+// maxElsewhere bounds the places that are searched. Salts may be as many as users; a place
 // without the first block costs well below a microsecond. maxListed bounds those in the answer.
 const (
 	maxElsewhere = 1 << 14
 	maxListed    = 16
 )
 
-// searchElsewhere finds the other contexts in view that hold the first block. Those of the
-// deployment come first, then those of the model.
+// place is where else a prompt may be held.
+type place struct {
+	deployment *deployment
+	identity   *names.Identity
+}
+
+// searchElsewhere finds what else in view holds the first block: other adapters and salts of the
+// deployment, then other deployments, those of the model first.
 func (e *explaining) searchElsewhere() {
-	all := slices.DeleteFunc(e.allContexts(), func(x *indexContext) bool {
-		return x == e.context || !e.view.reader.Tenants.Has(x.deployment.key.Tenant)
-	})
-	near := func(x *indexContext) int {
-		switch d := x.deployment.key; {
+	var all []place
+	for _, d := range e.indexed() {
+		if !e.view.reader.Tenants.Has(d.key.Tenant) {
+			continue
+		}
+		for _, id := range d.names.All() {
+			if d != e.deployment || id.Variant != e.at.Variant {
+				all = append(all, place{d, id})
+			}
+		}
+	}
+	near := func(d scope.Deployment) int {
+		switch {
 		case d == e.at.Deployment:
 			return 0
 		case d.Tenant == e.at.Deployment.Tenant && d.Model == e.at.Deployment.Model:
@@ -52,40 +68,55 @@ func (e *explaining) searchElsewhere() {
 		}
 		return 3
 	}
-	slices.SortFunc(all, func(a, b *indexContext) int {
-		one, other := a.scope(), b.scope()
-		return cmp.Or(near(a)-near(b), one.Compare(&other))
+	slices.SortFunc(all, func(a, b place) int {
+		return cmp.Or(near(a.deployment.key)-near(b.deployment.key), a.deployment.key.Compare(b.deployment.key), a.identity.Compare(b.identity.Variant))
 	})
 	e.out.Contexts = len(all)
 	var salts map[string]bool
-	for _, x := range all[:min(len(all), maxElsewhere)] {
+	var last *deployment
+	var chains []*hash.Chain
+	var who map[uint32]owned
+	for _, p := range all[:min(len(all), maxElsewhere)] {
 		e.out.Searched++
-		if found := e.heldIn(x); len(found) > 0 {
+		if p.deployment != last {
+			last, chains, who = p.deployment, e.chainsOf(p.deployment, p.deployment.key.BlockSize), nil
+		}
+		if who == nil && p.holdsFirst(chains) {
+			who = e.owners(p.deployment)
+		}
+		if found := e.heldIn(p, chains, who); len(found) > 0 {
 			if salts == nil {
 				salts = e.view.shownSalts()
 			}
-			e.noteElsewhere(x, found, salts)
+			e.noteElsewhere(p, found, salts)
 		}
 	}
 	slices.SortStableFunc(e.out.Elsewhere, func(a, b Elsewhere) int { return b.Tokens - a.Tokens })
 	e.out.Elsewhere = e.out.Elsewhere[:min(len(e.out.Elsewhere), maxListed)]
 }
 
-// heldIn returns who holds the first block of the prompt in a context, longest first.
-func (e *explaining) heldIn(x *indexContext) []ElsewhereInstance {
-	best, table := make(map[string]int), x.table()
+// holdsFirst reports whether the first block of a prompt is held there.
+func (p place) holdsFirst(chains []*hash.Chain) bool {
 	var m index.Match
-	for _, c := range e.chainsOf(x, x.deployment.key.BlockSize) {
-		if x.index.MatchLazy(0, c, &m); len(m.Prefixes) == 0 {
-			continue
+	for _, c := range chains {
+		if p.deployment.index.MatchLazy(p.identity.Constant, c, &m); len(m.Prefixes) > 0 {
+			return true
 		}
-		who := make(map[uint32]owned)
-		e.owners(x, 0, who)
-		for _, p := range m.Prefixes {
-			o, known := who[p.Owner]
-			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(p.Owner) < len(table) && table[p.Owner].Instance != tiers.Retired {
+	}
+	return false
+}
+
+// heldIn returns who holds the first block of the prompt in a place, longest first.
+func (e *explaining) heldIn(p place, chains []*hash.Chain, who map[uint32]owned) []ElsewhereInstance {
+	best, table := make(map[string]int), p.deployment.table()
+	var m index.Match
+	for _, c := range chains {
+		p.deployment.index.MatchLazy(p.identity.Constant, c, &m)
+		for _, prefix := range m.Prefixes {
+			o, known := who[prefix.Owner]
+			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(prefix.Owner) < len(table) && table[prefix.Owner].Instance != tiers.Retired {
 				name := o.source.reg.Instance
-				best[name] = max(best[name], int(p.Blocks))
+				best[name] = max(best[name], int(prefix.Blocks))
 			}
 		}
 	}
@@ -97,9 +128,9 @@ func (e *explaining) heldIn(x *indexContext) []ElsewhereInstance {
 	return all
 }
 
-// noteElsewhere adds a context to the answer.
-func (e *explaining) noteElsewhere(x *indexContext, found []ElsewhereInstance, salts map[string]bool) {
-	at := x.scope()
+// noteElsewhere adds a place to the answer.
+func (e *explaining) noteElsewhere(p place, found []ElsewhereInstance, salts map[string]bool) {
+	at := scope.Context{Deployment: p.deployment.key, Variant: p.identity.Variant}
 	w := Elsewhere{
 		Tenant: at.Deployment.Tenant, Model: at.Deployment.Model, Lora: at.Variant.Lora, Salt: at.Variant.Salt,
 		BlockSize: at.Deployment.BlockSize, Instances: found, Tokens: found[0].Blocks * at.Deployment.BlockSize,

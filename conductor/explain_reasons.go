@@ -63,7 +63,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 	s.turn.Lock()
 	lost := s.lostBlock(e, k.rank, block)
 	shards := s.missingShards(e, block)
-	emptied := s.emptiedCauses(e.at, k.rank)
+	emptied := s.emptiedCauses(e.at.Deployment, k.rank)
 	since, forgotten := s.past.losses.Since()
 	s.turn.Unlock()
 
@@ -93,7 +93,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
 	for name := range s.media {
 		for _, c := range e.chains {
-			if seq, found := s.past.losses.Find(0, c, block, lossLabel(e.at, rank, name)); found {
+			if seq, found := s.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
 				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
 				break
 			}
@@ -109,7 +109,7 @@ func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
 }
 
 // emptiedCauses returns how a rank lost all of its blocks at once. turn is held.
-func (s *source) emptiedCauses(at scope.Context, rank int32) (all []Cause) {
+func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []Cause) {
 	for name := range s.media {
 		label := lossLabel(at, rank, name)
 		for _, p := range s.past.emptied {
@@ -130,19 +130,25 @@ func (s *source) emptiedCauses(at scope.Context, rank int32) (all []Cause) {
 // refused returns the bounds that kept a block out.
 func (e *explaining) refused(s *source, block int) (all []Cause) {
 	dropped := s.drops(s.stream.Status())
-	if x := e.context; x != nil && dropped[events.OverBudget] > 0 {
+	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
-			if block < c.Len() && x.index.Refused(0, c.At(block)) {
+			if block < c.Len() && d.index.Refused(e.identity.Constant, c.At(block)) {
 				return append(all, Cause{Reason: Refused, Certain: true, Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
 			}
 		}
 	}
-	if e.context == nil || !slices.Contains(e.sourcesIn(e.context), s) {
-		if n := dropped[events.ContextLimit]; n > 0 {
-			all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The source is in as many adapters and salts as limits.max_contexts allows: %d blocks of others were refused.", n)})
-		}
+	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.names.Find(e.at.Variant) == nil) {
+		all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %d blocks of others were refused.", n)})
 	}
 	return all
+}
+
+// constant returns that of the identity asked for.
+func (e *explaining) constant() uint64 {
+	if e.identity == nil {
+		return 0
+	}
+	return e.identity.Constant
 }
 
 // waiting returns which blocks of the prompt wait for their parent, and whether blocks of the
@@ -153,15 +159,12 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 	s.mu.Unlock()
 	raw := 0
 	for _, ns := range namespaces {
-		if ns.context.deployment != e.deployment {
+		if ns.deployment != e.deployment {
 			continue
 		}
-		raw += ns.context.index.Tokenless(ns.source)
-		if ns.context != e.context {
-			continue
-		}
+		raw += ns.deployment.index.Tokenless(ns.source)
 		for _, c := range e.chains {
-			at := ns.context.index.WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
+			at := ns.deployment.index.WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
 			if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
 				parents = append(parents, waitingCause(at, block))
 				break
@@ -232,9 +235,14 @@ func (s *source) missingChunks(f *pushed, e *explaining, block int) []lmcache.La
 
 // engineHashes returns the hashes by which engines name a block of the prompt.
 func (e *explaining) engineHashes(block int) (all []uint64) {
-	if x := e.context; x != nil {
+	if d := e.deployment; d != nil {
 		for _, c := range e.chains {
-			all = append(all, x.index.NamesAt(0, c, block)...)
+			for _, name := range d.index.NamesAt(e.identity.Constant, c, block) {
+				d.names.Folds(e.at.Variant, func(fold uint64) bool {
+					all = append(all, name^fold)
+					return true
+				})
+			}
 		}
 	}
 	sc := new(scratch)

@@ -12,7 +12,7 @@ import (
 // A snapshot of an engine replaces what its source holds:
 //
 //	Reset --> the old blocks go --> Fill, Fill, ... --> Filled
-//	                                hidden owners        the owners show, all of a context at once
+//	                                hidden owners        the owners show, all of a deployment at once
 //
 // Parts of a snapshot store blocks that the engine has evicted, because others follow them,
 // and store blocks more often than the engine holds them. Only all parts together are true.
@@ -68,17 +68,16 @@ func (s *source) fillBlocks(c *normalize.Change) {
 
 // reveal shows the owners, and goes on behind the snapshot. turn is held.
 func (s *source) reveal(step *stream.Step) {
-	shown := make(map[*indexContext][]hiddenOwner)
+	shown := make(map[*deployment][]hiddenOwner)
 	for _, h := range s.hidden {
-		if s.byContext[h.ns.key()] == h.ns {
-			shown[h.ns.context] = append(shown[h.ns.context], h)
+		if s.byKey[h.ns.deployment.key] == h.ns {
+			shown[h.ns.deployment] = append(shown[h.ns.deployment], h)
 		}
 	}
 	s.leaveFilling()
-	for x, owners := range shown {
-		x.show(owners)
+	for d, owners := range shown {
+		d.show(owners)
 	}
-	s.leaveEmptyContexts()
 	s.snapshotted.Store(int64(s.blocks()))
 	s.mark, s.marked = stream.Mark{Seq: step.Seq, ID: step.ID}, true
 	from := FromEngine
@@ -90,12 +89,12 @@ func (s *source) reveal(step *stream.Step) {
 }
 
 // show replaces the descriptors of owners, all at once.
-func (x *indexContext) show(owners []hiddenOwner) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	table := append([]tiers.Owner(nil), x.table()...)
+func (d *deployment) show(owners []hiddenOwner) {
+	d.ownersMu.Lock()
+	defer d.ownersMu.Unlock()
+	table := append([]tiers.Owner(nil), d.table()...)
 	for _, h := range owners {
 		table[h.owner] = h.shown
 	}
-	x.owners.Store(&table)
+	d.owners.Store(&table)
 }

@@ -60,7 +60,7 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		p := net.At("tcp://e:1")
 		p.ID, p.Parts = events.PublisherID{1}, parts
 		synced := make(chan struct{}, 1)
-		c := New(Options{RecallBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
+		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
 		open := c.open
 		c.open = func(r Registration, static bool, j *journal.Source, on func(stream.State)) feed {
 			return open(r, static, j, func(s stream.State) {

@@ -245,7 +245,7 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 			must.Succeed(t, err)
 			st.Batch = batch
 		}
-		s.take(st)
+		s.guard(func() { s.applyStep(&st) })
 	}
 	scope := streamtest.Scope{Medium: "GPU"}
 	a, b := []uint32{1, 1, 1, 1}, []uint32{2, 2, 2, 2}
@@ -264,8 +264,8 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	want("after the old blocks", 0)
 	step(stream.Fill, "", scope.Stored(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
 	want("with blocks that are gone", 0)
-	if snap := c.Snapshot(); len(snap.contexts) != 0 {
-		t.Errorf("a snapshot of our own has %d contexts of the source", len(snap.contexts))
+	if snap := c.Snapshot(); len(snap.deployments) != 0 {
+		t.Errorf("a snapshot of our own has %d deployments of the source", len(snap.deployments))
 	}
 	step(stream.Fill, "", scope.Stored(0, []uint64{1}, nil, 0))
 	step(stream.Fill, "", scope.Removed(1, 2))

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
@@ -12,12 +13,12 @@ import (
 	"kvconductor/tiers"
 )
 
-// holdings are what one source holds, by context. They alone enter and leave contexts, hand
+// holdings are what one source holds, by deployment. They alone enter and leave deployments, hand
 // out owners, and take blocks away. The turn of the source guards them where nothing else
 // is said.
 type holdings struct {
-	contexts *contexts
-	owner    *source // as the waiting lists of contexts name it
+	registry *registry
+	owner    *source
 	reg      Registration
 	policy   index.CopyPolicy // of reg, for the engine's own copies
 
@@ -25,10 +26,11 @@ type holdings struct {
 	// registered for them. Guarded by Conductor.mu.
 	announced []string
 
-	digest    *index.SharedDigest          // of the blocks, see digest.go
-	media     map[string]tiers.Medium      // announced so far, by name
-	past      past                         // what the source lost lately, see past.go
-	byContext map[scope.Context]*namespace // namespaces by their context
+	digest *index.SharedDigest             // of the blocks, see digest.go
+	media  map[string]tiers.Medium         // announced so far, by name
+	past   past                            // what the source lost lately, see past.go
+	byKey  map[scope.Deployment]*namespace // namespaces by their deployment
+	folded []uint64                        // buffer of names
 
 	filling bool          // a snapshot of the engine is being applied, see fill.go
 	hidden  []hiddenOwner // owners that are shown at its end
@@ -49,25 +51,43 @@ func (s *holdings) heldLookAheads() lookAheads {
 	return all
 }
 
-// withdraw takes blocks from every context that has them, and returns how many of
-// them one had.
-func (s *holdings) withdraw(e *events.Event, key normalize.Owner) int {
-	found := 0
+// withdraw takes blocks from every deployment that has them, and returns how many of them one had.
+func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 	for _, ns := range s.namespaces {
 		h, ok := ns.owners[key]
-		if !ok || !ns.within(e) {
+		if !ok || !ns.deployment.key.Within(e) {
 			continue
 		}
-		hashes, remaining := e.Hashes, e.Remaining
-		if ns.parts() > 0 {
-			hashes, remaining = s.withParts(ns, hashes, remaining)
-		}
-		all := h.remove(ns.context.index, hashes, remaining, s.copies(key))
-		found += all * len(e.Hashes) / max(len(hashes), 1)
-		s.contexts.recallForgotten(ns.context)
+		ns.names.Removed(e, func(fold uint64) bool {
+			hashes, remaining := e.Hashes, e.Remaining
+			if ns.parts() > 0 {
+				hashes, remaining = s.withParts(ns, hashes, remaining, fold)
+			}
+			all := h.remove(ns.deployment.index, s.names(hashes, fold), remaining, s.copies(key))
+			found += all * len(e.Hashes) / max(len(hashes), 1)
+			return found < len(e.Hashes)
+		})
 	}
-	return found
+	return min(found, len(e.Hashes))
 }
+
+// names returns what hashes name if a constant is folded in. It is valid until the next call.
+func (s *holdings) names(hashes []uint64, fold uint64) []uint64 {
+	if fold == 0 {
+		return hashes
+	}
+	if cap(s.folded) > keptHashes {
+		s.folded = nil
+	}
+	s.folded = s.folded[:0]
+	for _, h := range hashes {
+		s.folded = append(s.folded, h^fold)
+	}
+	return s.folded
+}
+
+// keptHashes bounds the buffers of hashes that a source keeps: 32 KiB each.
+const keptHashes = 4096
 
 // remove takes blocks from both generations, and returns how many memberships that
 // were, copies included.
@@ -83,18 +103,32 @@ func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy
 
 // clear drops all blocks of a holder, and returns how many it held.
 func (ns *namespace) clear(h *holder) int {
-	n := ns.context.index.Clear(h.current)
+	d := ns.deployment
+	n := d.index.Clear(h.current)
 	if h.hasPrevious {
-		n += ns.context.index.Clear(h.previous)
+		n += d.index.Clear(h.previous)
 	}
-	ns.context.tidy()
+	d.tidy()
 	return n
 }
 
-// within reports whether an event that takes blocks away is about a namespace.
-func (ns *namespace) within(e *events.Event) bool {
-	at := ns.key()
-	return at.Within(e)
+// clearNamed drops the blocks of a holder that a cleared event is about, and returns how many it held.
+// Only standardized events name an adapter or a salt.
+func (ns *namespace) clearNamed(h *holder, e *events.Event) (n int) {
+	if e.LoraName == nil && e.Salt == nil {
+		return ns.clear(h)
+	}
+	for _, id := range ns.names.All() {
+		if !id.Within(e) {
+			continue
+		}
+		n += ns.deployment.index.ClearIdentity(h.current, id.Number)
+		if h.hasPrevious {
+			n += ns.deployment.index.ClearIdentity(h.previous, id.Number)
+		}
+	}
+	ns.deployment.tidy()
+	return n
 }
 
 // purgeGroup drops blocks of a group that was indexed before its kind was known.
@@ -108,35 +142,21 @@ func (s *holdings) purgeGroup(rank int32, group int) {
 	}
 }
 
-// alone reports whether the source holds blocks in no context but this one.
-func (s *holdings) alone(at scope.Context) bool {
-	return len(s.namespaces) == 0 || len(s.namespaces) == 1 && s.byContext[at] != nil
-}
-
-// sourceIn returns the source's namespace of engine hashes in a context, index.NoSource if
-// it has none.
-func (s *holdings) sourceIn(x *indexContext) index.Source {
-	if ns := s.byContext[x.scope()]; ns != nil {
-		return ns.source
-	}
-	return index.NoSource
-}
-
 // parts is the most parts a published block of the deployment had, 0 while none had
 // several.
-func (ns *namespace) parts() int { return int(ns.context.deployment.parts.Load()) }
+func (ns *namespace) parts() int { return int(ns.deployment.parts.Load()) }
 
-// withParts adds to hashes that come without a size the parts of theirs which are
-// known in a namespace, and the counts that go with them. Engines have announced blocks
+// withParts adds to hashes that come without a size the parts of theirs that are
+// known by their names, and the counts that go with them. Engines have announced blocks
 // of several parts.
-func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int) ([]uint64, []int) {
+func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int, fold uint64) ([]uint64, []int) {
 	var all []uint64
 	var left []int
 	for i, h := range hashes {
 		from := len(all)
 		for n := 1; n < ns.parts(); n++ {
 			part := normalize.PartName(h, n)
-			if !ns.context.index.Knows(ns.source, part) {
+			if !ns.deployment.index.Knows(ns.source, part^fold) {
 				break
 			}
 			all = append(all, part)
@@ -194,24 +214,20 @@ func (s *holdings) unverifiedGeneration(ns *namespace, h *holder, key normalize.
 
 // placed reports whether the block before a stretch has a place.
 func (ns *namespace) placed(e *index.Stretch) bool {
-	return e.HasParent && ns.context.index.Placed(ns.source, e.Parent)
+	return e.HasParent && ns.deployment.index.Placed(ns.source, e.Parent)
 }
 
 // dropUnverified drops what was recovered without a mark, now that the source has seen the
 // whole history of its publisher. turn is held.
 func (s *holdings) dropUnverified() {
-	found := false
 	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
 			if h.unverified {
-				ns.context.index.Clear(h.previous)
-				ns.context.tidy()
-				h.unverified, found = false, true
+				ns.deployment.index.Clear(h.previous)
+				ns.deployment.tidy()
+				h.unverified = false
 			}
 		}
-	}
-	if found {
-		s.leaveEmptyContexts()
 	}
 }
 
@@ -229,15 +245,15 @@ func (s *holdings) hasUnverified() bool {
 }
 
 // snapshotHolders adds who the owners of the source are. turn is held.
-func (s *holdings) snapshotHolders(contexts map[*indexContext]*snapContext) {
+func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment) {
 	if s.filling {
 		return // it holds nothing yet
 	}
 	for _, ns := range s.namespaces {
-		of := contexts[ns.context]
+		of := all[ns.deployment]
 		if of == nil {
-			of = &snapContext{context: ns.context, holders: make(map[index.Owner]snapHolder), sources: make(map[index.Source]Registration)}
-			contexts[ns.context] = of
+			of = &snapDeployment{deployment: ns.deployment, holders: make(map[index.Owner]snapHolder), sources: make(map[index.Source]Registration)}
+			all[ns.deployment] = of
 		}
 		of.sources[ns.source] = s.reg
 		for key, h := range ns.owners {
@@ -251,10 +267,11 @@ func (s *holdings) snapshotHolders(contexts map[*indexContext]*snapContext) {
 	}
 }
 
-// namespace is what one source holds in one context.
+// namespace is what one source holds in one deployment.
 type namespace struct {
-	context    *indexContext
+	deployment *deployment
 	source     index.Source
+	names      *names.Speaker
 	instance   int32   // id in the deployment, or tiers.Pool
 	serves     []int32 // ids of the instances a pool is bound to; nil for all
 	owners     map[normalize.Owner]*holder
@@ -272,12 +289,12 @@ type holder struct {
 
 func (s *holdings) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
 
-// namespaceIn returns the source's namespace in a context, entering it when new.
-func (s *holdings) namespaceIn(key scope.Context) *namespace {
-	ns, ok := s.byContext[key]
+// namespaceIn returns the source's namespace in a deployment, entering it when new.
+func (s *holdings) namespaceIn(key scope.Deployment) *namespace {
+	ns, ok := s.byKey[key]
 	if !ok {
-		ns = s.contexts.enterContext(s.owner, key)
-		s.byContext[key] = ns
+		ns = s.registry.enter(s.owner, key)
+		s.byKey[key] = ns
 		s.mu.Lock()
 		s.namespaces = append(s.namespaces, ns)
 		s.mu.Unlock()
@@ -285,51 +302,17 @@ func (s *holdings) namespaceIn(key scope.Context) *namespace {
 	return ns
 }
 
-// fewContexts is how many contexts a source may enter while the indexes are full: the answers of
-// a context that refuses blocks say so.
-const fewContexts = 16
-
-// refusesContext returns why the source may not enter one more context, "" if it may or if it is
-// in there. A context takes some 13 KB before it has a block, and publishers name adapters and
-// salts as they like.
-func (s *holdings) refusesContext(key scope.Context) events.Reason {
-	switch most := s.contexts.maxContexts; {
-	case s.byContext[key] != nil:
-		return ""
-	case most > 0 && len(s.namespaces) >= most:
-		return events.ContextLimit
-	case len(s.namespaces) >= fewContexts && s.contexts.options.Budget.Full():
-		return events.OverBudget
-	}
-	return ""
-}
-
-// leaveContext leaves a namespace and drops its blocks.
-func (s *holdings) leaveContext(ns *namespace) {
+// leaveAll drops all that the source holds.
+func (s *holdings) leaveAll() {
 	s.mu.Lock()
-	s.namespaces = slices.DeleteFunc(s.namespaces, func(other *namespace) bool { return other == ns })
+	all := s.namespaces
+	s.namespaces = nil
 	s.mu.Unlock()
-	delete(s.byContext, ns.key())
-	s.contexts.exitContext(s.owner, ns)
-	s.owner.decideContests(ns.context, nil)
-}
-
-// leaveEmptyContexts leaves namespaces that hold nothing any more: salts may be as many
-// as users. The registered one stays, it would only come back.
-func (s *holdings) leaveEmptyContexts() {
-	home := s.homeContext()
-	for i := len(s.namespaces) - 1; i >= 0; i-- {
-		if ns := s.namespaces[i]; ns.key() != home && ns.blocks() == 0 {
-			s.leaveContext(ns)
-		}
+	for _, ns := range all {
+		delete(s.byKey, ns.deployment.key)
+		s.registry.leave(s.owner, ns)
+		s.owner.decideContests(ns, nil)
 	}
-}
-
-// homeContext is the context the registration names.
-func (s *holdings) homeContext() scope.Context { return s.reg.context() }
-
-func (ns *namespace) key() scope.Context {
-	return scope.Context{Deployment: ns.context.deployment.key, Variant: ns.context.key}
 }
 
 // blocks returns the memberships in the namespace. Callers but run hold mu of
@@ -337,9 +320,9 @@ func (ns *namespace) key() scope.Context {
 func (ns *namespace) blocks() int {
 	n := 0
 	for _, h := range ns.owners {
-		n += ns.context.index.Blocks(h.current)
+		n += ns.deployment.index.Blocks(h.current)
 		if h.hasPrevious {
-			n += ns.context.index.Blocks(h.previous)
+			n += ns.deployment.index.Blocks(h.previous)
 		}
 	}
 	return n
@@ -362,16 +345,16 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Medium) index.Owner {
 	var tally *atomic.Int64
 	if medium.Tier == tiers.Device {
-		tally = s.tally(ns.context.deployment.key, key.Rank)
+		tally = s.tally(ns.deployment.key, key.Rank)
 	} else {
-		ns.context.deployment.tiered.Store(true)
+		ns.deployment.index.KeepGhosts() // lower tiers name blocks that have left the device
 	}
 	shown := tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}
 	at := shown
 	if s.filling {
 		at.Instance = tiers.Retired
 	}
-	o := ns.context.newOwner(ns.source, at, tally)
+	o := ns.deployment.newOwner(ns.source, at, tally)
 	if s.filling {
 		s.hidden = append(s.hidden, hiddenOwner{ns, o, shown})
 	}
@@ -379,7 +362,7 @@ func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Med
 	return o
 }
 
-// blocks returns how many block memberships the source has, over all contexts.
+// blocks returns how many block memberships the source has, over all deployments.
 func (s *holdings) blocks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

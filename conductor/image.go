@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
@@ -12,27 +13,29 @@ import (
 	"kvconductor/tiers"
 )
 
-// Image is what an image of all holdings says before the chunks of its contexts. Blocks of pools
+// Image is what an image of all holdings says before the chunks of its deployments. Blocks of pools
 // are in no image: their objects are not, which alone say when blocks go.
 type Image struct {
-	HashSeed uint64
-	Sources  []SourceMark // of pools without a mark; without an instance if left out
-	Contexts []ImageContext
+	HashSeed    uint64
+	Sources     []SourceMark // of pools without a mark; without an instance if left out
+	Deployments []ImageDeployment
 	// Paused is how long events waited for the moment of the image.
 	Paused time.Duration
 }
 
-// ImageContext is a context of an image.
-type ImageContext struct {
+// ImageDeployment is a deployment of an image.
+type ImageDeployment struct {
 	Partition
-	BlockSize int // tokens
-	Lora      string
-	Salt      string
+	BlockSize int            // tokens
 	Groups    map[int]string // kinds of attention groups, as far as engines have said them
-	Holders   []ImageHolder  // by the numbers of the chunks
+	// Secret is what constants are made from. Identities are the adapters and salts with blocks, by the
+	// numbers of the chunks, without the base model.
+	Secret     names.Secret
+	Identities map[uint32]scope.Variant
+	Holders    []ImageHolder // by the numbers of the chunks
 }
 
-// ImageHolder is an owner of blocks in a context of an image.
+// ImageHolder is an owner of blocks in a deployment of an image.
 type ImageHolder struct {
 	Source  int // place in Image.Sources
 	Rank    int32
@@ -45,18 +48,19 @@ type ImageHolder struct {
 	Older, Unverified bool
 }
 
-// WriteImage writes what sources hold at one moment: first the head, then each chunk of the
-// contexts, which are named by their place in the head. The sources are those registered for one
+// WriteImage writes what sources hold at one moment: first the head, which may leave out identities by
+// deleting them, then each chunk of the
+// deployments, which are named by their place in the head. The sources are those registered for one
 // deployment, or all if of is nil. Chunk must not keep the bytes. Events of these sources wait
 // as for Snapshot.
-func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, chunk func(context int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
+func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
 	snap := c.cut(of)
 	img, owners := snap.image(c.opts.HashSeed)
 	err := head(img)
-	for i := range snap.contexts {
-		s := &snap.contexts[i]
+	for i := range snap.deployments {
+		s := &snap.deployments[i]
 		if err != nil {
 			s.cut.Drop()
 			continue
@@ -69,6 +73,10 @@ func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, ch
 			Owner: func(name index.Owner) (uint32, bool) {
 				n, ok := owners[i][name]
 				return n, ok
+			},
+			Identity: func(n index.Identity) bool {
+				_, known := img.Deployments[i].Identities[uint32(n)]
+				return known || n == 0
 			},
 		}
 		err = s.cut.Image(numbers, func(kind index.ChunkKind, blocks int, bytes []byte) error { return chunk(i, kind, blocks, bytes) })
@@ -121,7 +129,7 @@ func (c *Conductor) ImageOfSources() *Image {
 	return img
 }
 
-// image returns the head of an image, and the numbers of the owners of each context.
+// image returns the head of an image, and the numbers of the owners of each deployment.
 func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint32) {
 	img = &Image{HashSeed: seed, Sources: slices.Clone(s.Sources), Paused: s.paused}
 	for i := range img.Sources {
@@ -129,23 +137,31 @@ func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint
 			m.Mark = nil
 		}
 	}
-	for i := range s.contexts {
-		sc := &s.contexts[i]
-		at, key := sc.context.deployment.key, sc.context.key
-		c := ImageContext{Partition: Partition{at.Tenant, at.Model}, BlockSize: at.BlockSize, Lora: key.Lora, Salt: key.Salt, Groups: sc.groups}
+	for i := range s.deployments {
+		sd := &s.deployments[i]
+		at := sd.deployment.key
+		d := ImageDeployment{
+			Partition: Partition{at.Tenant, at.Model}, BlockSize: at.BlockSize, Groups: sd.groups,
+			Secret: sd.deployment.names.Secret(), Identities: make(map[uint32]scope.Variant),
+		}
+		for _, n := range sd.cut.Identities() {
+			if id := sd.identities[n]; id != nil && n != 0 {
+				d.Identities[uint32(n)] = id.Variant
+			}
+		}
 		numbers := make(map[index.Owner]uint32)
-		for name, h := range sc.holders {
+		for name, h := range sd.holders {
 			if h.source.pool() {
 				continue
 			}
 			source, _ := s.place(h.source)
-			numbers[name] = uint32(len(c.Holders))
-			c.Holders = append(c.Holders, ImageHolder{
+			numbers[name] = uint32(len(d.Holders))
+			d.Holders = append(d.Holders, ImageHolder{
 				Source: source, Rank: h.key.Rank, Medium: h.key.Medium, Group: h.key.Group, Backend: h.key.Backend, Owned: h.key.Owned,
 				Older: h.older, Unverified: h.unverified,
 			})
 		}
-		img.Contexts, owners = append(img.Contexts, c), append(owners, numbers)
+		img.Deployments, owners = append(img.Deployments, d), append(owners, numbers)
 	}
 	return img, owners
 }
@@ -155,20 +171,26 @@ func (s *Snapshot) place(reg Registration) (at int, found bool) {
 	return slices.BinarySearchFunc(s.Sources, reg.Key(), func(m SourceMark, key Key) int { return m.Key().compare(key) })
 }
 
-// ImageLoading brings back the blocks of one context of an image.
+// ImageLoading brings back the blocks of one deployment of an image.
 type ImageLoading struct {
 	r       *Recovery
-	c       *ImageContext
+	d       *ImageDeployment
 	img     *Image
 	before  int // r.Blocks
 	loader  *index.Loader
 	owners  []index.Owner  // by number; noOwner is left out
 	sources []index.Source // by place in Image.Sources; index.NoSource is left out
-	into    *indexContext
-	// scratch takes the image where the context has blocks already. Its blocks go on from there
-	// in stretches.
-	scratch *index.Index
-	locals  map[uint64]uint64 // by client hash, where the two differ, of scratch
+	into    *deployment
+	// scratch takes the image where the deployment has blocks already, or constants of its own. Its
+	// blocks go on from there in stretches.
+	scratch *scratchIndex
+}
+
+// scratchIndex is an index for one image.
+type scratchIndex struct {
+	x      *index.Index
+	names  *names.Table
+	locals map[uint64]uint64 // by client hash, where the two differ
 }
 
 const noOwner = ^index.Owner(0)
@@ -193,12 +215,16 @@ func (r *Recovery) Image(img *Image) error {
 // leftOut reports whether only the place of a source is there.
 func (m *SourceMark) leftOut() bool { return m.Instance == "" }
 
-// Context begins to bring back a context of an image, whose sources were taken.
-func (r *Recovery) Context(img *Image, c *ImageContext) (*ImageLoading, error) {
-	l := &ImageLoading{r: r, c: c, img: img, before: r.Blocks}
+// Deployment begins to bring back a deployment of an image, whose sources were taken.
+func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, error) {
+	l := &ImageLoading{r: r, d: d, img: img, before: r.Blocks}
 	l.sources = slices.Repeat([]index.Source{index.NoSource}, len(img.Sources))
-	for i := range c.Holders {
-		owner, err := l.holder(&c.Holders[i])
+	r.c.mu.RLock()
+	known := r.c.deployments[l.key()]
+	r.c.mu.RUnlock()
+	adopted := d.sealed() || known != nil && known.index.Empty() && known.names.Adopt(d.Secret)
+	for i := range d.Holders {
+		owner, err := l.holder(&d.Holders[i])
 		if err != nil {
 			return nil, err
 		}
@@ -207,40 +233,53 @@ func (r *Recovery) Context(img *Image, c *ImageContext) (*ImageLoading, error) {
 	if l.into == nil {
 		return l, nil // its sources are not here
 	}
-	for group, kind := range c.Groups {
-		r.c.learnGroup(scope.Group{Deployment: l.scope().Deployment, Index: group}, kind)
+	for group, kind := range d.Groups {
+		r.c.learnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
 	}
-	x := l.into.index
-	if !x.Empty() {
-		l.scratch = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true})
-		x = l.scratch
+	x, table := l.into.index, l.into.names
+	if !x.Empty() || !adopted && !table.Adopt(d.Secret) {
+		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true, WideBase: r.c.options.WideBase})
+		table = names.New(x, 0, weightOfIdentity)
+		table.Adopt(d.Secret)
+		l.scratch = &scratchIndex{x, table, make(map[uint64]uint64)}
 		for i := range l.sources {
 			l.sources[i] = x.NewSource()
 		}
-		for i, h := range c.Holders {
+		for i, h := range d.Holders {
 			if l.owners[i] != noOwner {
 				l.owners[i] = x.NewOwner(l.sources[h.Source])
 			}
 		}
 	}
 	for _, src := range l.sources {
-		if s := r.c.sourceOf(l.into, src); s != nil && l.scratch == nil && !s.reg.pool() {
+		if s := r.c.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.pool() {
 			x.Teaches(src)
 		}
 	}
-	l.loader = x.NewLoader(
-		func(n uint32) (index.Source, bool) {
-			return at(l.sources, n, index.NoSource)
-		},
-		func(n uint32) (index.Owner, bool) {
-			return at(l.owners, n, noOwner)
-		}, nil)
-	l.loader.Learn = func(clientHash, local uint64, root bool) {
-		l.into.learn([]uint64{clientHash}, []uint64{local}, root)
+	identities := make(map[uint32]index.Identity)
+	for n, v := range d.Identities {
+		if d.sealed() {
+			break // their keys mean nothing here
+		}
+		id, err := table.Enter(v)
+		if err != nil {
+			continue // its blocks are left out
+		}
+		identities[n] = id.Number
 	}
-	if l.scratch != nil {
-		l.locals = make(map[uint64]uint64)
-		l.loader.Learn = func(clientHash, local uint64, _ bool) { l.locals[clientHash] = local }
+	l.loader = x.NewLoader(
+		func(n uint32) (index.Source, bool) { return at(l.sources, n, index.NoSource) },
+		func(n uint32) (index.Owner, bool) { return at(l.owners, n, noOwner) },
+		func(n uint32) (index.Identity, bool) {
+			id, known := identities[n]
+			return id, known || n == 0
+		})
+	l.loader.Learn = func(clientHash, local uint64, n index.Identity, root bool) {
+		if l.scratch != nil {
+			l.scratch.locals[clientHash] = local
+		} else if id := table.Of(n); id != nil {
+			l.into.learn([]uint64{clientHash}, []uint64{local}, id, root)
+		}
 	}
 	return l, nil
 }
@@ -253,10 +292,13 @@ func at[T comparable](list []T, n uint32, none T) (T, bool) {
 	return list[n], true
 }
 
-func (l *ImageLoading) scope() scope.Context {
-	return scope.Context{
-		Deployment: scope.Deployment{Tenant: l.c.Tenant, Model: l.c.Model, BlockSize: l.c.BlockSize}, Variant: scope.Variant{Lora: l.c.Lora, Salt: l.c.Salt},
-	}
+// sealed reports whether the secret of a deployment is not known. Then only what has no constant in
+// its keys and names can be brought back.
+func (d *ImageDeployment) sealed() bool { return d.Secret == names.Secret{} }
+
+// key returns the deployment.
+func (l *ImageLoading) key() scope.Deployment {
+	return scope.Deployment{Tenant: l.d.Tenant, Model: l.d.Model, BlockSize: l.d.BlockSize}
 }
 
 // holder returns the owner that a holder of the image becomes, noOwner if it is left out.
@@ -273,12 +315,12 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 		return noOwner, err
 	}
 	defer s.turn.Unlock()
-	if s.reg.pool() || !s.reg.mayAnnounce(l.c.Tenant) || h.Owned && s.reg.Owned == OwnedDrop {
+	if s.reg.pool() || l.d.sealed() && s.reg.variant() != (scope.Variant{}) || !s.reg.mayAnnounce(l.d.Tenant) || h.Owned && s.reg.Owned == OwnedDrop {
 		return noOwner, nil
 	}
-	ns := s.namespaceIn(l.scope())
-	l.into, l.sources[h.Source] = ns.context, ns.source
-	ns.useLookAheads(&l.r.c.contexts, max(s.peerLookAheads, noLookAhead))
+	ns := s.namespaceIn(l.key())
+	l.into, l.sources[h.Source] = ns.deployment, ns.source
+	ns.useLookAheads(&l.r.c.registry, max(s.peerLookAheads, noLookAhead))
 	medium := tiers.Parse(h.Medium)
 	key := normalize.Owner{Rank: h.Rank, Medium: medium.Name, Group: h.Group, Backend: h.Backend, Owned: h.Owned}
 	owner := s.holder(ns, key, medium)
@@ -292,7 +334,7 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 	return owner.current, nil
 }
 
-// Chunk takes a chunk of the context. After an error the recovery is to be undone.
+// Chunk takes a chunk of the deployment. After an error the recovery is to be undone.
 func (l *ImageLoading) Chunk(kind index.ChunkKind, bytes []byte) error {
 	if l.loader == nil {
 		return nil
@@ -302,7 +344,7 @@ func (l *ImageLoading) Chunk(kind index.ChunkKind, bytes []byte) error {
 	return err
 }
 
-// Done ends the context.
+// Done ends the deployment.
 func (l *ImageLoading) Done() error {
 	if l.loader == nil {
 		return nil
@@ -328,7 +370,7 @@ func (l *ImageLoading) waiters() {
 			continue
 		}
 		if s.reg.Type != TypeStandard && l.into.index.Raw(l.sources[i]) {
-			l.r.c.addWaiter(s, l.into)
+			l.into.await()
 		}
 		s.turn.Unlock()
 	}
@@ -340,16 +382,19 @@ func (l *ImageLoading) spread() (err error) {
 	for i, o := range l.owners {
 		holders[o] = i
 	}
-	st := Stored{Partition: l.c.Partition, BlockSize: l.c.BlockSize, Lora: l.c.Lora, Salt: l.c.Salt}
-	snap := l.scratch.Snapshot()
+	st := Stored{Partition: l.d.Partition, BlockSize: l.d.BlockSize}
+	snap := l.scratch.x.Snapshot()
 	snap.Walk(func(index.Owner) bool { return true }, func(e *Stretch) bool {
-		h := &l.c.Holders[holders[e.Owner]]
+		h := &l.d.Holders[holders[e.Owner]]
+		id := l.scratch.names.Of(e.Identity)
+		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group = l.img.Sources[h.Source].Registration, h.Rank, tiers.Parse(h.Medium), h.Group
 		st.Backend, st.Owned, st.Stretch, st.Local = h.Backend, h.Owned, e, nil
-		if e.ClientHashes[0] != 0 && l.into.translates {
+		fold(e, l.scratch.names.FoldOf(st.Source.variant(), st.Source.hashes(), id.Variant, st.Source.Type == TypeStandard)) // out again
+		if e.ClientHashes[0] != 0 && l.into.translates(id.Variant) {
 			st.Local = make([]uint64, len(e.ClientHashes))
 			for i, clientHash := range e.ClientHashes {
-				local, differs := l.locals[clientHash]
+				local, differs := l.scratch.locals[clientHash]
 				if st.Local[i] = local; !differs {
 					st.Local[i] = clientHash
 				}

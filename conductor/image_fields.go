@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -8,11 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 )
 
-// Fields of sources, contexts and holders in a snapshot, by name: see docs/formats.md. Unknown
+// Fields of sources, deployments and holders in a snapshot, by name: see docs/formats.md. Unknown
 // names are passed over.
 const (
 	fieldSeq        = "mark.seq"
@@ -21,6 +23,7 @@ const (
 	fieldID         = "mark.publisher_id"
 	fieldParts      = "parts"
 	fieldLookAhead  = "look_ahead"
+	fieldAdapter    = "adapter"
 	fieldGroup      = "group."
 	fieldOwner      = "source"
 	fieldMedium     = "medium"
@@ -29,6 +32,8 @@ const (
 	fieldOwned      = "owned"
 	fieldOlder      = "older"
 	fieldUnverified = "unverified"
+	fieldSecret     = "secret"
+	fieldNumber     = "number"
 )
 
 // fieldWriter makes a list of fields.
@@ -98,6 +103,9 @@ func (m *SourceMark) Fields() []journal.Field {
 	for _, ahead := range m.LookAheads {
 		w.text(fieldLookAhead, strconv.Itoa(ahead))
 	}
+	for _, lora := range m.Adapters {
+		w.text(fieldAdapter, lora)
+	}
 	return w
 }
 
@@ -120,47 +128,84 @@ func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
 			n, err := strconv.Atoi(f.Value)
 			r.note(f.Name, err)
 			m.LookAheads = append(m.LookAheads, n)
+		} else if f.Name == fieldAdapter {
+			m.Adapters = append(m.Adapters, f.Value)
 		}
 	}
 	return m, r.err
 }
 
-// Fields returns the context as a snapshot keeps it, without its holders.
-func (c *ImageContext) Fields() []journal.Field {
+// Fields returns the deployment as a snapshot keeps it, without its identities and holders.
+func (d *ImageDeployment) Fields() []journal.Field {
 	var w fieldWriter
-	w.text("tenant_id", c.Tenant)
-	w.text("modelname", c.Model)
-	w.number("block_size", int64(c.BlockSize))
-	w.text("lora_name", c.Lora)
-	w.text(FieldSalt, c.Salt)
-	for _, group := range slices.Sorted(maps.Keys(c.Groups)) {
-		w.text(fieldGroup+strconv.Itoa(group), c.Groups[group])
+	w.text("tenant_id", d.Tenant)
+	w.text("modelname", d.Model)
+	w.number("block_size", int64(d.BlockSize))
+	for _, group := range slices.Sorted(maps.Keys(d.Groups)) {
+		w.text(fieldGroup+strconv.Itoa(group), d.Groups[group])
 	}
+	secret := fieldSecret
+	for _, v := range d.Identities {
+		if v.Salt != "" {
+			secret = FieldSaltedSecret
+		}
+	}
+	w.text(secret, hex.EncodeToString(d.Secret[:]))
 	return w
 }
 
-// FieldSalt is the name of the field that has a salt, of sources and contexts.
-const FieldSalt = "additionalsalt"
+const (
+	// FieldSalt is the name of the field that has a salt, of sources and identities.
+	FieldSalt = "additionalsalt"
+	// FieldSaltedSecret is the name of the field that has the secret of a deployment with salts. Who
+	// knows it can try salts until one fits the keys of a snapshot.
+	FieldSaltedSecret = "salted_secret"
+)
 
-// ImageContextOf reads what ImageContext.Fields wrote.
-func ImageContextOf(fields []journal.Field) (c ImageContext, err error) {
+// ImageDeploymentOf reads what ImageDeployment.Fields wrote.
+func ImageDeploymentOf(fields []journal.Field) (d ImageDeployment, err error) {
 	r := fieldReader{fields: fields}
-	c.Partition = Partition{Tenant: r.text("tenant_id"), Model: r.text("modelname")}
-	c.BlockSize, c.Lora, c.Salt = int(r.number("block_size", 32)), r.text("lora_name"), r.text(FieldSalt)
+	d.Partition = Partition{Tenant: r.text("tenant_id"), Model: r.text("modelname")}
+	d.BlockSize = int(r.number("block_size", 32))
+	d.Identities = make(map[uint32]scope.Variant)
+	if secret := cmp.Or(r.text(fieldSecret), r.text(FieldSaltedSecret)); hex.DecodedLen(len(secret)) == len(d.Secret) {
+		_, err := hex.Decode(d.Secret[:], []byte(secret))
+		r.note(fieldSecret, err)
+	}
 	for _, f := range fields {
 		if group, ok := strings.CutPrefix(f.Name, fieldGroup); ok {
 			n, err := strconv.Atoi(group)
 			r.note(f.Name, err)
-			if c.Groups == nil {
-				c.Groups = make(map[int]string)
+			if d.Groups == nil {
+				d.Groups = make(map[int]string)
 			}
-			c.Groups[n] = f.Value
+			d.Groups[n] = f.Value
 		}
 	}
-	if r.err == nil && (c.Tenant == "" || c.Model == "" || c.BlockSize <= 0) {
-		r.err = fmt.Errorf("a context of tenant %q, model %q and block size %d", c.Tenant, c.Model, c.BlockSize)
+	if r.err == nil && (d.Tenant == "" || d.Model == "" || d.BlockSize <= 0) {
+		r.err = fmt.Errorf("a deployment of tenant %q, model %q and block size %d", d.Tenant, d.Model, d.BlockSize)
 	}
-	return c, r.err
+	return d, r.err
+}
+
+// IdentityFields returns an adapter and salt of a deployment as a snapshot keeps them.
+func IdentityFields(number uint32, v scope.Variant) []journal.Field {
+	var w fieldWriter
+	w.number(fieldNumber, int64(number))
+	w.text("lora_name", v.Lora)
+	w.text(FieldSalt, v.Salt)
+	return w
+}
+
+// IdentityOf reads what IdentityFields wrote.
+func IdentityOf(fields []journal.Field) (number uint32, v scope.Variant, err error) {
+	r := fieldReader{fields: fields}
+	n := r.number(fieldNumber, 33)
+	v = scope.Variant{Lora: r.text("lora_name"), Salt: r.text(FieldSalt)}
+	if r.err == nil && (n <= 0 || n > 1<<32-1 || v == (scope.Variant{})) {
+		r.err = fmt.Errorf("identity %d has no adapter and no salt, or no number", n)
+	}
+	return uint32(n), v, r.err
 }
 
 // Fields returns the holder as a snapshot keeps it.

@@ -12,11 +12,11 @@ import (
 	"kvconductor/internal/must"
 )
 
-// imageChunk is a chunk of a context of an image.
+// imageChunk is a chunk of a deployment of an image.
 type imageChunk struct {
-	context int
-	kind    index.ChunkKind
-	bytes   []byte
+	deployment int
+	kind       index.ChunkKind
+	bytes      []byte
 }
 
 // imageOf returns the image of a Conductor.
@@ -25,8 +25,8 @@ func imageOf(t testing.TB, c *conductor.Conductor) (img *conductor.Image, chunks
 	must.Succeed(t, c.WriteImage(nil, func(head *conductor.Image) error {
 		img = head
 		return nil
-	}, func(context int, kind index.ChunkKind, _ int, bytes []byte) error {
-		chunks = append(chunks, imageChunk{context, kind, slices.Clone(bytes)})
+	}, func(deployment int, kind index.ChunkKind, _ int, bytes []byte) error {
+		chunks = append(chunks, imageChunk{deployment, kind, slices.Clone(bytes)})
 		return nil
 	}))
 	return img, chunks
@@ -37,11 +37,11 @@ func bringImage(t testing.TB, from *conductor.Conductor, r *conductor.Recovery) 
 	t.Helper()
 	img, chunks := imageOf(t, from)
 	must.Succeed(t, r.Image(img))
-	for i := range img.Contexts {
-		l, err := r.Context(img, &img.Contexts[i])
+	for i := range img.Deployments {
+		l, err := r.Deployment(img, &img.Deployments[i])
 		must.Succeed(t, err)
 		for _, c := range chunks {
-			if c.context == i {
+			if c.deployment == i {
 				must.Succeed(t, l.Chunk(c.kind, c.bytes))
 			}
 		}
@@ -60,9 +60,9 @@ func recoverImage(t testing.TB, from, to *conductor.Conductor, times int) *condu
 	return r
 }
 
-// TestImagesOfOneContext recovers two sources of a model from two servers that know one each: the
-// second image finds blocks of the first in its context.
-func TestImagesOfOneContext(t *testing.T) {
+// TestImagesOfOneDeployment recovers two sources of a model from two servers that know one each: the
+// second image finds blocks of the first in its deployment.
+func TestImagesOfOneDeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := new(streamtest.Network)
 		both, first, second := openReplica(t, network), openReplica(t, network), openReplica(t, network)

@@ -39,7 +39,7 @@ func (s *source) applyChange(c *normalize.Change) {
 	case normalize.Learned:
 		at := scope.Group{Deployment: s.deploymentKey(), Index: c.Owner.Group}
 		if s.conductor.learnGroup(at, c.Event.GroupKind) {
-			s.notice.regrouped = append(s.notice.regrouped, at)
+			s.regrouped = append(s.regrouped, at)
 		}
 	}
 }
@@ -72,68 +72,9 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	}
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
 	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
-	if ns := s.byContext[c.Context]; ns != nil {
-		seen.Seeds, seen.Profiles = &ns.context.seeds, ns.context.deployment.profiles.Load()
+	if ns := s.byKey[c.Context.Deployment]; ns != nil {
+		seen.Seeds, seen.Profiles = ns.deployment.seeds.Load(), ns.deployment.profiles.Load()
 	}
-}
-
-// storeBlocks indexes stored blocks. It completes the context of the change, and reports whether the
-// change is refused.
-func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
-	device := c.Medium.Tier == tiers.Device
-	s.nameAdapter(c.Event, c.Context.Deployment)
-	if c.Refused != "" {
-		s.drop(c.Refused, 1)
-		if device {
-			s.conductor.counts.stored.invalid.Add(1)
-		}
-		return res, true
-	}
-	if s.conductor.beyondVocabulary(c.Event.Tokens) >= 0 {
-		s.drop(events.BadToken, 1)
-		return res, true
-	}
-	if c.Parts > 1 {
-		c.Cut.LoraName = c.Event.LoraName
-		s.conductor.learnParts(c.Context.Deployment, c.Parts)
-	}
-	// Tokens place all blocks of a device together, below it each hash says where.
-	s.asked.begin(c.Cut, len(c.Cut.Tokens) == 0 || !device)
-	var sure bool
-	c.Context.Variant, sure = s.variantOf(c.Cut, c.Context.Deployment, c.Medium)
-	if why := s.refusesContext(c.Context); why != "" {
-		s.drop(why, len(c.Event.Hashes))
-		return res, true
-	}
-	if !sure || c.Canonical && !s.behindKnown(c) {
-		c.Local = nil // the blocks wait by their hashes, or their hashes are the keys
-	}
-	res = s.place(c)
-	s.dropUnstored(&res)
-	if device && !s.filling {
-		s.conductor.counts.store(&res)
-	}
-	return res, false
-}
-
-// dropUnstored counts blocks that the index did not take.
-func (s *source) dropUnstored(res *index.StoreResult) {
-	s.drop(events.OrphanLimit, res.Shed)
-	s.drop(events.OverBudget, res.Refused)
-}
-
-// remove takes the blocks of a removed event from every context that has them, and
-// returns how many of them none had.
-func (s *source) remove(e *events.Event, key normalize.Owner) int {
-	unknown := len(e.Hashes) - s.withdraw(e, key)
-	s.drop(events.UnknownHash, unknown)
-	for _, ns := range s.namespaces {
-		s.decideContests(ns.context, e.Hashes)
-	}
-	if len(s.namespaces) > 1 {
-		s.leaveEmptyContexts()
-	}
-	return unknown
 }
 
 // clear drops what a cleared event names: everything of the publisher's rank, or
@@ -146,22 +87,19 @@ func (s *source) clear(c *normalize.Change) {
 		s.doctor.ForgetCopies()
 	}
 	for _, ns := range s.namespaces {
-		if !ns.within(e) {
+		if !ns.deployment.key.Within(e) {
 			continue
 		}
 		for key, h := range ns.owners {
 			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
-				s.past.noteEmptied(Cleared, ns.key(), key, ns.clear(h))
+				s.past.noteEmptied(Cleared, ns.deployment.key, key, ns.clearNamed(h, e))
 			}
 		}
-	}
-	for _, ns := range s.namespaces {
-		s.decideContests(ns.context, nil)
+		s.decideContests(ns, nil)
 	}
 	if s.pool != nil {
 		s.pool.Clear(e, medium)
 	}
-	s.leaveEmptyContexts()
 }
 
 // applyObject applies a stored or removed object of a pool.
@@ -187,9 +125,6 @@ func (s *source) applyObject(e *events.Event) {
 	default:
 		s.drop(events.UnknownHash, 1)
 	}
-	if e.Kind == events.Removed && len(s.namespaces) > 1 {
-		s.leaveEmptyContexts()
-	}
 }
 
 // applyChanges stores the blocks that appear in the pool and removes those that vanish.
@@ -204,8 +139,7 @@ func (s *source) applyChanges(changes []pool.Change) (removed int) {
 		if c.Vanishes {
 			removed += s.withdraw(&e, key)
 		} else {
-			res := s.place(&normalize.Change{Kind: normalize.Stored, Event: &e, Owner: key, Medium: medium, Context: at, Cut: &e, Parts: 1})
-			s.dropUnstored(&res)
+			s.storeBlocks(&normalize.Change{Kind: normalize.Stored, Event: &e, Owner: key, Medium: medium, Context: at, Cut: &e, Parts: 1})
 		}
 	}
 	return removed

@@ -114,7 +114,7 @@ func (o Options) JournalSettings() []journal.Field {
 		{Name: "stream.stale_after", Value: o.Stream.StaleAfter.String()},
 		{Name: "index.max_bytes", Value: strconv.Itoa(o.MaxBytes)},
 		{Name: "index.max_bytes_total", Value: strconv.FormatInt(o.MaxBytesTotal, 10)},
-		{Name: "index.recall_bytes", Value: strconv.FormatInt(o.RecallBytes, 10)},
+		{Name: "index.ghost_bytes", Value: strconv.FormatInt(o.GhostBytes, 10)},
 		{Name: "pool.completeness", Value: o.Completeness.String()},
 		{Name: "pool.max_bytes", Value: strconv.FormatInt(o.PoolBytes, 10)},
 		{Name: "limits.max_token_id", Value: strconv.FormatUint(uint64(o.MaxTokenID), 10)},
@@ -141,8 +141,8 @@ func (o *Options) adopt(settings []journal.Field) (err error) {
 			o.MaxBytes, e = strconv.Atoi(f.Value)
 		case "index.max_bytes_total":
 			o.MaxBytesTotal, e = strconv.ParseInt(f.Value, 10, 64)
-		case "index.recall_bytes":
-			o.RecallBytes, e = strconv.ParseInt(f.Value, 10, 64)
+		case "index.ghost_bytes":
+			o.GhostBytes, e = strconv.ParseInt(f.Value, 10, 64)
 		case "pool.completeness":
 			o.Completeness, e = objectkey.ParseCompleteness(f.Value)
 		case "pool.max_bytes":

@@ -21,7 +21,7 @@ type Loss struct {
 	Prefixes []LostPrefix
 }
 
-// ContextLoss is the part of a Loss in one context, in blocks. Salt is as View.GlobalView shows it.
+// ContextLoss is the part of a Loss under one adapter and salt, in blocks. Salt is as View.GlobalView shows it.
 type ContextLoss struct {
 	scope.Deployment
 	Lora, Salt  string
@@ -39,7 +39,7 @@ const lostPrefixes = 50
 
 // Loss returns what a fleet loses with an instance, of what the client may see. It returns ErrNotFound
 // if no source of the instance is registered there. It takes time and memory for the blocks of
-// one context after the other, while events go on.
+// one deployment after the other, while events go on.
 func (v View) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
 	for _, s := range v.conductor.registered() {
@@ -51,14 +51,14 @@ func (v View) Loss(instance string) (Loss, error) {
 		return loss, ErrNotFound
 	}
 	slices.SortFunc(loss.Ranks, Key.compare)
-	for _, x := range v.conductor.allContexts() {
-		key := x.deployment.key
-		if !v.reader.Tenants.Has(key.Tenant) {
+	for _, d := range v.conductor.indexed() {
+		if !v.reader.Tenants.Has(d.key.Tenant) {
 			continue
 		}
-		held, alone := x.alone(v.conductor, instance)
-		if held > 0 {
-			loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: key, Lora: x.key.Lora, Salt: v.conductor.redactedSalt(x.key.Salt), Held: held, Alone: alone})
+		for n, part := range d.alone(v.conductor, instance) {
+			if id := d.names.Of(index.Identity(n)); part.Held > 0 && id != nil {
+				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.key, Lora: id.Lora, Salt: v.conductor.redactedSalt(id.Salt), Held: part.Held, Alone: part.Alone})
+			}
 		}
 	}
 	slices.SortFunc(loss.Contexts, func(a, b ContextLoss) int {
@@ -76,24 +76,23 @@ func (v View) Loss(instance string) (Loss, error) {
 	return loss, nil
 }
 
-// alone returns how many blocks of a context an instance holds, and how many of them it alone.
-func (x *indexContext) alone(c *Conductor, instance string) (held, alone int) {
+// alone returns how many blocks of each identity an instance holds, and how many of them it alone.
+func (d *deployment) alone(c *Conductor, instance string) []index.Share {
 	c.mu.RLock()
-	at := x.deployment.instances[instance]
+	at := d.instances[instance]
 	c.mu.RUnlock()
 	if at == nil {
-		return 0, 0
+		return nil
 	}
-	owners := x.table()
+	owners := d.table()
 	holds := false
 	for o := range owners {
-		holds = holds || owners[o].Instance == at.id && x.index.Blocks(index.Owner(o)) > 0
+		holds = holds || owners[o].Instance == at.id && d.index.Blocks(index.Owner(o)) > 0
 	}
 	if !holds {
-		return 0, 0
+		return nil
 	}
-	all := x.index.Alone(func(o index.Owner) bool {
+	return d.index.Alone(func(o index.Owner) bool {
 		return int(o) < len(owners) && owners[o].Instance == at.id && owners[o].Instance != tiers.Pool
 	})
-	return all[0].Held, all[0].Alone
 }

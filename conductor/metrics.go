@@ -47,8 +47,8 @@ func newQueryMetrics() queryMetrics {
 	return m
 }
 
-// contextLabels identify an index in metrics. Salts may be secrets and are left
-// out: contexts that differ only there are added up.
+// contextLabels identify a part of an index in metrics. Salts may be secrets and are left
+// out.
 var contextLabels = []string{"tenant_id", "model_name", "lora_name", "block_size"}
 
 // descs are the descriptions that desc has returned.
@@ -65,7 +65,7 @@ var (
 	descMatched = desc("query_matched_tokens_total", "Prompt tokens that the best instance of an answer held.", "by")
 	descAsked   = desc("query_tokens_total", "Prompt tokens asked for, in complete blocks.", "by")
 
-	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed.", contextLabels...)
+	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed, by adapter.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
 	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent, at most 65,536 of each source.", contextLabels...)
@@ -78,7 +78,8 @@ var (
 	descIndexLimit = desc("index_bytes_limit", "Bytes that all indexes may take (index.max_bytes_total); absent without a bound.")
 	descIndexUsed  = desc("index_bytes_used", "Bytes that all indexes take of that.")
 
-	descRecalled = desc("recalled_names_total", "Lookups of engine hashes among remembered blocks that no source holds any more, by result.", "result")
+	descGhosts     = desc("ghost_bytes", "Bytes of blocks that no source holds any more, and whose names events may still mention.")
+	descGhostLimit = desc("ghost_bytes_limit", "Bytes that such blocks may take (index.ghost_bytes); absent without a bound.")
 
 	descPushed    = desc("lmcache_batches_total", "Batches that instances of LMCache reported to POST /lmcache/events, by outcome.", "outcome")
 	descUnclaimed = desc("lmcache_unclaimed_entries_total", "Entries of those batches that no source is registered for.")
@@ -131,9 +132,9 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descIndexLimit, prometheus.GaugeValue, float64(limit))
 		ch <- prometheus.MustNewConstMetric(descIndexUsed, prometheus.GaugeValue, float64(used))
 	}
-	if c.recall != nil {
-		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.found.Load()), "found")
-		ch <- prometheus.MustNewConstMetric(descRecalled, prometheus.CounterValue, float64(c.recall.missed.Load()), "missed")
+	if used, limit := c.options.Ghosts.Used(); limit > 0 {
+		ch <- prometheus.MustNewConstMetric(descGhosts, prometheus.GaugeValue, float64(used))
+		ch <- prometheus.MustNewConstMetric(descGhostLimit, prometheus.GaugeValue, float64(limit))
 	}
 	for i := range c.pushes.batches {
 		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.pushes.batches[i].Load()), lmcache.Outcome(i).String())

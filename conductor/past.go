@@ -47,15 +47,14 @@ func (p *past) reset() {
 // follow lets an owner of a holder remember its losses.
 func (p *past) follow(ns *namespace, key normalize.Owner, o index.Owner) {
 	if p.losses != nil {
-		ns.context.index.Note(o, p.losses, lossLabel(ns.key(), key.Rank, key.Medium))
+		ns.deployment.index.Note(o, p.losses, lossLabel(ns.deployment.key, key.Rank, key.Medium))
 	}
 }
 
-// lossLabel sums up whose blocks a loss is about. The context may be gone when a client asks.
-func lossLabel(at scope.Context, rank int32, medium string) uint32 {
-	d := &at.Deployment
+// lossLabel sums up whose blocks a loss is about. The deployment may be gone when a client asks.
+func lossLabel(d scope.Deployment, rank int32, medium string) uint32 {
 	text := make([]byte, 0, 128)
-	for _, s := range [...]string{d.Tenant, d.Model, at.Variant.Lora, at.Variant.Salt, medium} {
+	for _, s := range [...]string{d.Tenant, d.Model, medium} {
 		text = binary.AppendUvarint(text, uint64(len(s)))
 		text = append(text, s...)
 	}
@@ -64,7 +63,7 @@ func lossLabel(at scope.Context, rank int32, medium string) uint32 {
 }
 
 // noteEmptied notes that a holder lost all of its blocks at once.
-func (p *past) noteEmptied(cause Reason, at scope.Context, key normalize.Owner, blocks int) {
+func (p *past) noteEmptied(cause Reason, at scope.Deployment, key normalize.Owner, blocks int) {
 	if blocks == 0 || p.losses == nil {
 		return
 	}

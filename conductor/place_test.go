@@ -8,7 +8,6 @@ import (
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/index/hash"
-	"kvconductor/tiers"
 )
 
 // placedEvent is an event of 64 blocks that an engine has announced on its device.
@@ -91,31 +90,27 @@ func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.E
 // placedRank is that of a holder which the device is not.
 const placedRank = 1
 
-// TestPlaceAsksOnce stores events whose blocks have places of their own.
-func TestPlaceAsksOnce(t *testing.T) {
+// heldOf returns how many blocks the source holds as a rank.
+func (s *source) heldOf(rank int32) (held int) {
+	for _, ns := range s.namespaces {
+		for key, h := range ns.owners {
+			if key.Rank == rank {
+				held += ns.deployment.index.Blocks(h.current)
+			}
+		}
+	}
+	return held
+}
+
+// TestPlaceAllocates stores events whose blocks have places of their own.
+func TestPlaceAllocates(t *testing.T) {
 	for _, p := range placements {
 		t.Run(p.name, func(t *testing.T) {
-			c := New(Options{RecallBytes: 1 << 20})
+			c := New(Options{GhostBytes: 1 << 20})
 			defer c.Close()
 			s, stored, removed := p.prepare(c)
 			s.change(stored, placedRank)
-			asked := 0
-			for _, a := range s.asked.answers {
-				asked += a.n
-			}
-			// The context of the event for all blocks, others for the first one.
-			if most := placedBlocks + len(p.salts); asked > most {
-				t.Errorf("%d questions, want %d at most", asked, most)
-			}
-			held := 0
-			for _, ns := range s.namespaces {
-				for key, h := range ns.owners {
-					if key.Rank == placedRank {
-						held += ns.context.index.Blocks(h.current)
-					}
-				}
-			}
-			if held != placedBlocks {
+			if held := s.heldOf(placedRank); held != placedBlocks {
 				t.Errorf("%d blocks are held, want %d", held, placedBlocks)
 			}
 			// An owner set and what remembers its transitions may be new.
@@ -129,61 +124,44 @@ func TestPlaceAsksOnce(t *testing.T) {
 	}
 }
 
-// TestPlaceForgottenBlocks holds that tokens place blocks whose hashes another source
-// forgets while the event is at hand.
+// TestPlaceForgottenBlocks holds that tokens place blocks below the device after some have left it,
+// whether or not the names of those are kept.
 func TestPlaceForgottenBlocks(t *testing.T) {
-	for _, recalled := range []int64{0, 1 << 20} {
-		c := New(Options{RecallBytes: recalled})
+	for _, ghosts := range []int64{0, 1 << 20} {
+		c := New(Options{GhostBytes: ghosts})
 		defer c.Close()
 		other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
 		s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
-		medium, at := tiers.Parse(stored.Medium), s.homeContext()
-		s.namespaceIn(at)
-		s.asked.begin(stored, true)
-		s.meantIn(at, stored, 0) // asks for all blocks
 		for n := 0; n < placedBlocks; n += 4 {
 			other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
 		}
-		key := normalize.Owner{Medium: medium.Name}
-		placed := s.changeOf(stored, 0)
-		s.place(&placed)
-		x := s.byContext[at].context.index
+		s.change(stored, 0)
 		var chain hash.Chain
 		chain.Reset(c.scheme, stored.Tokens, 16, 0)
 		var m index.Match
-		x.MatchLazy(0, &chain, &m)
-		if held := x.Blocks(s.byContext[at].owners[key].current); m.Blocks != placedBlocks || held != placedBlocks {
-			t.Errorf("%d blocks are found and %d held, want %d", m.Blocks, held, placedBlocks)
+		s.namespaces[0].deployment.index.MatchLazy(0, &chain, &m)
+		if held := s.heldOf(0); m.Blocks != placedBlocks || held != placedBlocks {
+			t.Errorf("with %d bytes for ghosts %d blocks are found and %d held, want %d", ghosts, m.Blocks, held, placedBlocks)
 		}
 	}
 }
 
-// TestPlaceBlocksThatWaitElsewhere holds that tokens place blocks whose hashes are forgotten by the
-// index, while another medium of the source has them under these hashes.
+// TestPlaceBlocksThatWaitElsewhere holds that tokens place blocks that another medium of the source has
+// by their hashes alone.
 func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
-	c := New(Options{RecallBytes: 1 << 20})
+	c := New(Options{})
 	defer c.Close()
-	other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
+	_, stored, _ := placedEvent{medium: "CPU", tokens: true}.prepare(New(Options{}))
 	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
-	host, disk, at := tiers.Parse(stored.Medium), tiers.Parse("STORAGE"), s.homeContext()
-	ns := s.namespaceIn(at)
-	s.change(&events.Event{Kind: events.Stored, Hashes: []uint64{1}, Medium: "STORAGE", BlockSize: 16}, 0) // names are kept from now on
-	other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes, Medium: "GPU"}, 0)
-	below, key := normalize.Owner{Medium: disk.Name}, normalize.Owner{Medium: host.Name}
-	waiting := s.changeOf(&events.Event{Hashes: stored.Hashes, Medium: "STORAGE"}, 0)
-	if res := s.put(ns, &waiting, stored.Hashes, nil, nil); res.HashOnly != placedBlocks {
-		t.Fatalf("%+v", res)
-	}
-	s.asked.begin(stored, true)
-	placed := s.changeOf(stored, 0)
-	s.place(&placed)
+	s.change(&events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
+	s.change(stored, 2)
 	var chain hash.Chain
 	chain.Reset(c.scheme, stored.Tokens, 16, 0)
 	var m index.Match
-	ns.context.index.MatchLazy(0, &chain, &m)
-	for _, k := range []normalize.Owner{key, below} {
-		if held := ns.context.index.Blocks(ns.owners[k].current); held < placedBlocks {
-			t.Errorf("%d blocks in %s, want %d", held, k.Medium, placedBlocks)
+	s.namespaces[0].deployment.index.MatchLazy(0, &chain, &m)
+	for rank := range int32(3) {
+		if held := s.heldOf(rank); rank > 0 && held != placedBlocks {
+			t.Errorf("%d blocks as rank %d, want %d", held, rank, placedBlocks)
 		}
 	}
 	if m.Blocks != placedBlocks || len(m.Prefixes) != 2 || m.Prefixes[0].Blocks != placedBlocks || m.Prefixes[1].Blocks != placedBlocks {
@@ -195,7 +173,7 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 func BenchmarkPlace(b *testing.B) {
 	for _, p := range placements {
 		b.Run(p.name, func(b *testing.B) {
-			c := New(Options{RecallBytes: 1 << 20})
+			c := New(Options{GhostBytes: 1 << 20})
 			defer c.Close()
 			s, stored, removed := p.prepare(c)
 			b.ReportAllocs()
@@ -204,6 +182,106 @@ func BenchmarkPlace(b *testing.B) {
 				s.change(removed, placedRank)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/placedBlocks, "ns/block")
+		})
+	}
+}
+
+// saltedSource returns an engine that has 4 blocks of the same tokens under each of some salts.
+func saltedSource(c *Conductor, salts int) *source {
+	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	for i := range salts {
+		salt := fmt.Sprint("user-", i)
+		e := blocksOf(uint64(1e12)+uint64(i)*4, 7)
+		e.Salt = &salt
+		s.change(e, 0)
+	}
+	return s
+}
+
+// blocksOf returns the store of 4 blocks that begin a prompt, with hashes from one on.
+func blocksOf(first, seed uint64) *events.Event {
+	e := &events.Event{Kind: events.Stored, Medium: "GPU", BlockSize: 16}
+	for i := range uint64(4) {
+		e.Hashes = append(e.Hashes, first+i)
+	}
+	for i := range uint64(64) {
+		e.Tokens = append(e.Tokens, uint32((seed*1000003+i*7919)%100_000)+5)
+	}
+	return e
+}
+
+// BenchmarkSalts applies events of the base model, and below the device, next to blocks of many salts.
+func BenchmarkSalts(b *testing.B) {
+	for _, salts := range []int{0, 1000, 12_000} {
+		run := func(name string, event func(i uint64) *events.Event) {
+			b.Run(fmt.Sprintf("%s/%d salts", name, salts), func(b *testing.B) {
+				c := New(Options{GhostBytes: 128 << 20})
+				defer c.Close()
+				s := saltedSource(c, salts)
+				b.ReportAllocs()
+				for i := uint64(0); b.Loop(); i++ {
+					s.change(event(i), 0)
+				}
+			})
+		}
+		run("store and remove base", func(i uint64) *events.Event {
+			e := blocksOf(1+i/2*4, i/2)
+			if i%2 == 1 {
+				e = &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "GPU"}
+			}
+			return e
+		})
+		run("below, hash known", func(i uint64) *events.Event {
+			e := blocksOf(uint64(1e12)+i%uint64(max(salts, 1))*4, 7)
+			if e.Medium = "CPU"; salts == 0 && i == 0 {
+				e.Medium = "GPU"
+			}
+			if i/uint64(max(salts, 1))%2 == 1 && (salts > 0 || i > 0) {
+				e = &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
+			}
+			return e
+		})
+		run("below, hash unknown", func(i uint64) *events.Event {
+			e := blocksOf(1+i/2*4, i/2)
+			if e.Medium = "CPU"; i%2 == 1 {
+				e = &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
+			}
+			return e
+		})
+	}
+}
+
+// BenchmarkHostile applies events of a publisher that names adapters and salts as it likes.
+func BenchmarkHostile(b *testing.B) {
+	for name, event := range map[string]func(i uint64) *events.Event{
+		"an adapter for each event": func(i uint64) *events.Event {
+			e, lora := blocksOf(1+i*4, i), fmt.Sprint("adapter-", i)
+			e.LoraName = &lora
+			return e
+		},
+		"a salt for each event on a lower tier": func(i uint64) *events.Event {
+			e, salt := blocksOf(1+i*4, i), fmt.Sprint("salt-", i)
+			e.Salt, e.Medium = &salt, "CPU"
+			return e
+		},
+		"salts on the device, none below it": func(i uint64) *events.Event {
+			e, salt := blocksOf(1+i*4, i/2), fmt.Sprint("salt-", i)
+			if e.Salt = &salt; i%2 == 1 {
+				e.Salt, e.Medium = nil, "CPU"
+			}
+			return e
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			c := New(Options{GhostBytes: 128 << 20, MaxContexts: 16_384})
+			defer c.Close()
+			s := saltedSource(c, 0)
+			for i := uint64(0); b.Loop(); i++ {
+				s.change(event(i), 0)
+				if i >= 1000 {
+					s.change(&events.Event{Kind: events.Removed, Hashes: event(i - 1000).Hashes, Medium: event(i - 1000).Medium}, 0)
+				}
+			}
 		})
 	}
 }

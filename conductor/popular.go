@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
@@ -22,12 +23,9 @@ func (sc *scratch) sample(c index.Chain, n int) {
 }
 
 // observePrefixes lets the deployment count what a query asked for and what there was of it.
-func (sc *scratch) observePrefixes(d *deployment, x *indexContext, q *Query, roster *Roster, best int, now time.Time) {
+func (sc *scratch) observePrefixes(d *deployment, id *names.Identity, q *Query, roster *Roster, best int, now time.Time) {
 	o := &sc.asked
-	o.Adapter, o.Salted, o.Context = q.Lora, q.Salt != "", 0
-	if x != nil {
-		o.Context, o.Adapter, o.Salted = x.serial, x.key.Lora, x.key.Salt != ""
-	}
+	o.Adapter, o.Salted, o.Context = id.Lora, id.Salt != "", id.Constant
 	o.Blocks, o.Longest, o.Keys = q.blocks(), best, sc.keys
 	o.Holders, o.Media = o.Holders[:0], o.Media[:0]
 	for i := range sc.hits {

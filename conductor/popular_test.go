@@ -94,7 +94,7 @@ func TestLoss(t *testing.T) {
 		b.run("register C tenant=other")
 		b.run("store A path=s/t/u/v")
 		b.run("store B path=s/t")
-		b.run("store A path=s salt=pepper")
+		b.run("store A path=s salt=pepper as=pepper")
 		b.run("store C path=s/t tenant=other")
 		q := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
 		for range 20 * prefixes.Every {
@@ -234,7 +234,7 @@ func TestUnasked(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.run("register A")
 		b.run("register B")
-		b.run("store A path=s salt=pepper")
+		b.run("store A path=s salt=pepper as=pepper")
 		b.run("store B path=s")
 		ask := func(how string) {
 			for range 8 {

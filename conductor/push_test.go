@@ -29,7 +29,7 @@ type pushBench struct {
 }
 
 func newPushBench(t *testing.T) *pushBench {
-	c := New(Options{HashSeed: 1337, RecallBytes: 1 << 20, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
+	c := New(Options{HashSeed: 1337, GhostBytes: 1 << 20, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	t.Cleanup(c.Close)
 	b := &pushBench{t: t, c: c}
 	must.Succeed(t, c.Register(Registration{Endpoint: "tcp://h:1", Type: TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))

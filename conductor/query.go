@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/lifetime"
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/conductor/stage"
@@ -35,8 +36,8 @@ type Query struct {
 	// matter.
 	ClientHashes []uint64
 	ByClientHash bool
-	// SearchUnscoped asks for recovered blocks that stand under client hashes in the context
-	// without adapter and salt: see Conductor.HasUnscoped.
+	// SearchUnscoped asks for recovered blocks that stand under client hashes under
+	// no adapter and salt: see Conductor.HasUnscoped.
 	SearchUnscoped bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
@@ -81,17 +82,16 @@ type scratch struct {
 	hits []tiers.Hit
 	rows []Row
 
-	// See query_tokenless.go.
 	digests []hash.DigestChain // of one look-ahead each
-	waiters []*indexContext
 	lookups []index.Lookup
-	owners  []tiers.Owner
+	names   []uint64 // of the hashes of a query
+	waiting hashList
+	other   index.Match
 
 	// See popular.go.
 	sampled bool
 	keys    []uint64 // of prefixes of 1, 2, 4, … blocks
 	asked   prefixes.Query
-	bases   [maxPlaces + 1]uint32 // the first owner of each waiter, by its position plus one
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
@@ -159,25 +159,19 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 		return 0, d
 	}
 
-	var owners []tiers.Owner
 	sc.match.Reset()
 	sc.sampled, sc.keys = rand.Uint32()%prefixes.Every == 0, sc.keys[:0]
-	x := d.contextAsked(q)
-	if x != nil {
-		note(&x.askedAt, now)
-	}
-	if !c.hidesUnsalted(x, q) {
-		var across bool
-		if owners, across = sc.matchAcross(d, x, q, c); !across && x != nil {
-			owners = sc.lookup(x, q)
-		}
+	id := d.identityAsked(q)
+	id.Asked(now)
+	if !c.hidesUnsalted(id, q) {
+		sc.lookup(d, id, q, c)
 	}
 	ans.Truncated = sc.match.Truncated
-	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, roster.fold)
+	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), roster.fold)
 	best = sc.buildRows(q, roster, only)
 	ans.Rows, ans.Roster = sc.rows, roster
 	if sc.sampled {
-		sc.observePrefixes(d, x, q, roster, best, now)
+		sc.observePrefixes(d, id, q, roster, best, now)
 	}
 	if details != nil {
 		for i := range ans.Rows {
@@ -193,8 +187,8 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 
 // hidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
 // hashes have the salt in them.
-func (c *Conductor) hidesUnsalted(x *indexContext, q *Query) bool {
-	return c.tuned.Load().SaltedOnly && q.Salt == "" && (!q.ByClientHash || x == nil || x.key.Salt == "")
+func (c *Conductor) hidesUnsalted(id *names.Identity, q *Query) bool {
+	return c.tuned.Load().SaltedOnly && q.Salt == "" && (!q.ByClientHash || id.Salt == "")
 }
 
 // noRanks is the row of an instance that is not registered.
@@ -228,28 +222,89 @@ type hashList []uint64
 func (l hashList) Len() int        { return len(l) }
 func (l hashList) At(i int) uint64 { return l[i] }
 
-// lookup matches the prompt against a context and returns what its owners are.
-func (sc *scratch) lookup(x *indexContext, q *Query) []tiers.Owner {
+// lookup matches the prompt against the chains of an identity, and against the blocks that wait by
+// hashes which the prompt's blocks may have:
+//
+//	tokens --seq hashes, one chain a look-ahead--> chains of the identity
+//	       --digests, one chain a look-ahead-----> blocks that wait by their hash
+//
+// No digest is computed where nothing waits.
+func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conductor) {
+	x := d.index
+	first := index.Lookup{Constant: id.Constant}
+	sc.lookups = sc.lookups[:0]
 	switch {
 	case q.ByClientHash:
-		sc.clientChain.reset(x, q.ClientHashes, q.SearchUnscoped)
-		x.index.MatchLazy(0, timed(&sc.clientChain, sc.clock), &sc.match)
+		sc.clientChain.reset(d, q.ClientHashes, q.SearchUnscoped || !d.translates(id.Variant))
+		first.Chain = timed(&sc.clientChain, sc.clock)
 	case q.ByHash && q.HashKind != CanonicalHashes:
-		x.index.MatchNames(0, q.Hashes, &sc.match)
+		sc.lookupNames(d, id, q)
+		return
 	case q.ByHash:
 		sc.hashes = q.Hashes
-		x.index.MatchLazy(0, &sc.hashes, &sc.match)
+		first.Chain = &sc.hashes
+	default:
+		sc.lookups = sc.resetPromptChains(d, id.Constant, q, sc.lookups)
+		if !q.SearchUnscoped && d.waits() && sc.digestsOf(d, q, c) {
+			for i := range sc.digests {
+				sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.digests[i], Loose: true})
+				if id.Constant != 0 { // pools may have named adapter and salt
+					sc.lookups = append(sc.lookups, index.Lookup{Constant: id.Constant, Chain: &sc.digests[i], Loose: true})
+				}
+			}
+		}
+		first.Chain, sc.lookups = timed(&sc.chain, sc.clock), timedLookups(sc.lookups, sc.clock)
+	}
+	x.MatchAcross(first, sc.lookups, &sc.match)
+	switch {
+	case q.ByClientHash:
+	case q.ByHash:
 		sc.sample(&sc.hashes, len(q.Hashes))
 	default:
-		if sc.lookups = sc.resetPromptChains(x, q, sc.lookups[:0]); len(sc.lookups) == 0 {
-			x.index.MatchLazy(0, timed(&sc.chain, sc.clock), &sc.match)
-		} else {
-			x.index.MatchAcross(index.Lookup{Chain: timed(&sc.chain, sc.clock)}, timedLookups(sc.lookups, sc.clock), &sc.match)
-		}
 		sc.sample(&sc.chain, sc.chain.Computed())
 		sc.forgetPrompt()
 	}
-	return x.table()
+}
+
+// await notes that blocks wait by their hashes.
+func (d *deployment) await() {
+	if !d.tokenless.Load() {
+		d.tokenless.Store(true)
+		d.index.KeepGhosts()
+	}
+}
+
+// waits reports whether blocks may wait by their hashes.
+func (d *deployment) waits() bool { return d.tokenless.Load() && d.index.HasLoose() }
+
+// digestsOf prepares the digests of the prompt for each look-ahead of the deployment, used
+// now or until lately. It reports false if no profile says how to compute them.
+func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
+	profile, known := d.profile(q.Lora)
+	if !known {
+		return false
+	}
+	n := 0
+	var last hash.Profile
+	for ahead := range max(d.lookAheads.ofNames(), noLookAhead).all {
+		p := profile.WithAhead(ahead)
+		if n > 0 && p == last {
+			continue
+		}
+		if sc.digests = sc.digests[:n]; n == cap(sc.digests) {
+			sc.digests = append(sc.digests, hash.DigestChain{})
+		}
+		sc.digests = sc.digests[:n+1]
+		chain := &sc.digests[n]
+		if chain.Under(p, q.Lora, q.Salt) != nil {
+			return false
+		}
+		chain.Memo(c.memo)
+		chain.Reset(q.Tokens, q.BlockSize)
+		last = p
+		n++
+	}
+	return true
 }
 
 // details reads the freshness of the sources of every instance, or of the only one.
@@ -288,21 +343,20 @@ func (c *Conductor) HasUnscoped() bool { return c.unscoped.Load() }
 // CountUnknownFields counts n fields of a request that its dialect does not know.
 func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
 
-// contextAsked returns the context a query is about, nil when nothing is known of it.
-func (d *deployment) contextAsked(q *Query) *indexContext {
-	if q.SearchUnscoped {
-		return d.context(scope.Variant{})
+// identityAsked returns the adapter and salt a query is about. One that no block has had is not in the
+// table.
+func (d *deployment) identityAsked(q *Query) *names.Identity {
+	switch {
+	case q.SearchUnscoped:
+		return d.names.Base()
+	case !q.ByClientHash:
+		return d.names.Look(scope.Variant{Lora: q.Lora, Salt: q.Salt})
+	case len(q.ClientHashes) > 0:
+		if id := d.translation.first(q.ClientHashes[0]); id != nil {
+			return id
+		}
 	}
-	if !q.ByClientHash {
-		return d.context(scope.Variant{Lora: q.Lora, Salt: q.Salt})
-	}
-	if len(q.ClientHashes) == 0 {
-		return nil
-	}
-	if x, ok := d.firsts.Load(q.ClientHashes[0]); ok {
-		return x.(*indexContext)
-	}
-	return d.context(scope.Variant{})
+	return d.names.Base()
 }
 
 // noteAsked notes that queries are interested in a deployment. A second is fine enough.

@@ -61,7 +61,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 			}
 			apply := func(s *source, e events.Event) {
 				batch := events.Batch{Events: []events.Event{e}, Rank: -1}
-				s.conductor.notify(s.take(stream.Step{Kind: stream.Apply, Batch: batch}))
+				s.guard(func() { s.applyStep(&stream.Step{Kind: stream.Apply, Batch: batch}) })
 			}
 			if announced {
 				apply(engines[instances-1], store)

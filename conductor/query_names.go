@@ -3,9 +3,9 @@ package conductor
 import (
 	"strings"
 
+	"kvconductor/conductor/names"
 	"kvconductor/index"
 	"kvconductor/index/hash"
-	"kvconductor/tiers"
 )
 
 // HashKind says what the hashes of a query are. A router that hashes prompts as its engines do
@@ -42,31 +42,34 @@ func ParseHashKind(field, name string) (HashKind, error) {
 // mayWait reports whether blocks may wait under the hashes of a query: they are digests, and no
 // profile says that the engines of the model compute other ones.
 func (d *deployment) mayWait(q *Query) bool {
-	if q.HashKind != VLLMHashes && q.HashKind != SGLangHashes {
+	if q.HashKind != VLLMHashes && q.HashKind != SGLangHashes || !d.waits() {
 		return false
 	}
 	profile, known := d.profile(q.Lora)
 	return !known || (profile.Settings().Strategy == hash.StrategyVLLM) == (q.HashKind == VLLMHashes)
 }
 
-// matchNamesAcross looks the hashes of a query up as names in the context x, which may be nil, and
-// among the blocks that wait in the contexts sc.waiters.
-func (sc *scratch) matchNamesAcross(x *indexContext, q *Query) []tiers.Owner {
-	base := x
-	if base == nil {
-		base = sc.waiters[0]
+// lookupNames looks the hashes of a query up as names of an identity's blocks, and among the blocks that
+// wait by them. Where engines are registered with an adapter or salt, the names of some may have the
+// constant of that folded in, and of some not: the longest answer counts.
+func (sc *scratch) lookupNames(d *deployment, id *names.Identity, q *Query) {
+	if sc.waiting = q.Hashes; d.mayWait(q) {
+		sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.waiting, Loose: true})
 	}
-	sc.hashes, sc.lookups = q.Hashes, sc.lookups[:0]
-	for i, w := range sc.waiters {
-		if x != nil || i > 0 {
-			sc.lookups = append(sc.lookups, index.Lookup{Index: w.index, Chain: &sc.hashes, First: uint32(i+1) << placeShift})
+	d.names.Folds(id.Variant, func(fold uint64) bool {
+		if fold == 0 {
+			d.index.MatchNamesAcross(id.Constant, q.Hashes, sc.lookups, &sc.match)
+			return true
 		}
-	}
-	if x != nil {
-		x.index.MatchNamesAcross(0, q.Hashes, sc.lookups, &sc.match)
-	} else {
-		base.index.MatchAcross(index.Lookup{Chain: &sc.hashes}, sc.lookups, &sc.match)
-	}
+		sc.names = sc.names[:0]
+		for _, h := range q.Hashes {
+			sc.names = append(sc.names, h^fold)
+		}
+		if d.index.MatchNamesAcross(id.Constant, sc.names, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
+			sc.match, sc.other = sc.other, sc.match
+		}
+		return true
+	})
+	sc.waiting = nil
 	clear(sc.lookups)
-	return sc.renumberOwners(base)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
@@ -46,6 +47,7 @@ type pendingStretch struct {
 	ns     *namespace
 	to     index.Owner
 	blocks index.Stretch
+	id     *names.Identity
 	local  []uint64
 }
 
@@ -67,6 +69,9 @@ func (r *Recovery) Source(m SourceMark) error {
 	defer s.turn.Unlock()
 	s.normal.RaiseParts(m.Parts)
 	s.peerLookAheads |= lookAheadSet(m.LookAheads)
+	for _, lora := range m.Adapters {
+		s.announce(s.namespaceIn(s.deploymentKey()), lora)
+	}
 	if m.Mark != nil {
 		s.mark, s.marked = *m.Mark, true
 	}
@@ -85,24 +90,26 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.Refused += len(e.Engine)
 		return nil
 	}
-	at := scope.Context{
-		Deployment: scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize}, Variant: scope.Variant{Lora: e.Lora, Salt: e.Salt},
+	ns := s.namespaceIn(scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize})
+	id, err := ns.names.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
+	if err != nil {
+		r.Refused += len(e.Engine)
+		return nil
 	}
-	ns := s.namespaceIn(at)
 	local := e.Local
 	if local == nil && e.ClientHashes[0] != 0 {
-		if local = e.ClientHashes; ns.context.translates {
-			r.Refused += len(e.Engine) // its tokens' hashes in this context are not known
+		if local = e.ClientHashes; ns.deployment.translates(id.Variant) {
+			r.Refused += len(e.Engine) // its tokens' hashes here are not known
 			return nil
 		}
 	}
 	switch {
 	case s.marked:
-		ns.useLookAheads(&r.c.contexts, max(s.peerLookAheads, noLookAhead))
+		ns.useLookAheads(&r.c.registry, max(s.peerLookAheads, noLookAhead))
 	case local == nil:
-		ns.useAnyLookAhead(&r.c.contexts)
+		ns.useAnyLookAhead(&r.c.registry)
 	default:
-		ns.useLookAheads(&r.c.contexts, dynamoLookAheads) // Dynamo's dumps do not tell
+		ns.useLookAheads(&r.c.registry, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
 	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}
 	owner := s.holder(ns, key, e.Medium)
@@ -111,16 +118,37 @@ func (r *Recovery) Stored(e *Stored) error {
 		to = s.unverifiedGeneration(ns, owner, key, e.Medium)
 		r.c.unscoped.Store(true)
 	}
-	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(e.Stretch) {
-		r.deferUntilParent(s, ns, to, e.Stretch, local)
+	ns.names.Stored(id)
+	s.announce(ns, id.Lora)
+	blocks := *e.Stretch
+	waits := local == nil && e.Key == e.Engine[0]
+	if fold(&blocks, ns.names.FoldOf(id, s.reg.Type == TypeStandard)); waits {
+		blocks.Key = blocks.Engine[0]
 	}
-	if local == nil && e.Key == e.Engine[0] && s.reg.Type != TypeStandard {
-		r.c.addWaiter(s, ns.context)
+	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(&blocks) {
+		r.deferUntilParent(s, ns, to, &blocks, id, local)
 	}
-	ns.context.index.Restore(to, e.Stretch, local, false)
-	ns.context.learn(e.ClientHashes, e.Local, e.Root)
+	if waits && s.reg.Type != TypeStandard {
+		ns.deployment.await()
+	}
+	ns.restore(to, &blocks, id, local, false)
+	ns.deployment.learn(e.ClientHashes, e.Local, id, e.Root)
 	r.Blocks += len(e.Engine)
 	return nil
+}
+
+// restore lets the index restore a stretch of an identity, which may have left the table since.
+func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identity, local []uint64, complete bool) {
+	for !ns.names.Pin(id) {
+		again, err := ns.names.Enter(id.Variant)
+		if err != nil {
+			return
+		}
+		id = again
+	}
+	defer ns.names.Unpin()
+	e.Identity = id.Number
+	ns.deployment.index.Restore(to, e, local, complete)
 }
 
 // Done ends the recovery: the sources go on with the blocks that came back.
@@ -139,10 +167,10 @@ func (r *Recovery) Done() {
 }
 
 // deferUntilParent notes a stretch whose parent has no place yet.
-func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e *index.Stretch, local []uint64) {
+func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e *index.Stretch, id *names.Identity, local []uint64) {
 	r.pending = append(r.pending, pendingStretch{s, ns, to, index.Stretch{
 		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), ClientHashes: slices.Clone(e.ClientHashes),
-	}, slices.Clone(local)})
+	}, id, slices.Clone(local)})
 }
 
 // attachPending ties pending stretches to their parents, as far as those have come since.
@@ -163,12 +191,12 @@ func (r *Recovery) attachPending() {
 func (e *pendingStretch) attach(complete bool) bool {
 	e.source.turn.Lock()
 	defer e.source.turn.Unlock()
-	if e.source.byContext[e.ns.key()] != e.ns {
+	if e.source.byKey[e.ns.deployment.key] != e.ns {
 		return true // registered or unregistered meanwhile
 	}
 	known := e.ns.placed(&e.blocks)
 	if known || complete {
-		e.ns.context.index.Restore(e.to, &e.blocks, e.local, complete)
+		e.ns.restore(e.to, &e.blocks, e.id, e.local, complete)
 	}
 	return known || complete
 }

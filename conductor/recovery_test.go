@@ -200,7 +200,7 @@ func compareDigests(t *testing.T, a, b *conductor.Conductor) {
 			continue
 		}
 		if x.Mark.Blocks != y.Mark.Blocks || x.Mark.Loose == y.Mark.Loose && x.Mark.Sum != y.Mark.Sum {
-			t.Errorf("%s: %+v %q\n%+v %q\n%+v\n%+v", x.Key(), *x.Mark, x.Missing, *y.Mark, y.Missing, x.Contexts, y.Contexts)
+			t.Errorf("%s: %+v %q\n%+v %q\n%+v\n%+v", x.Key(), *x.Mark, x.Missing, *y.Mark, y.Missing, x.Deployments, y.Deployments)
 		}
 	}
 }

@@ -308,8 +308,8 @@ func (c *Conductor) unjoined(r Registration) *source {
 	}
 	s.doctor = doctor.New(r.observed(), c.now)
 	s.holdings = holdings{
-		contexts: &c.contexts, owner: s, reg: r, policy: r.policy(c.opts.Copies),
-		byContext: make(map[scope.Context]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
+		registry: &c.registry, owner: s, reg: r, policy: r.policy(c.opts.Copies),
+		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}
 	s.normal = normalize.New(normalize.Options{

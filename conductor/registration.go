@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/zmq"
 )
@@ -290,8 +291,22 @@ func (r Registration) deploymentKey() scope.Deployment {
 
 // context returns the context that the registration names.
 func (r *Registration) context() scope.Context {
-	return scope.Context{Deployment: r.deploymentKey(), Variant: scope.Variant{Lora: r.Lora, Salt: r.Salt}}
+	return scope.Context{Deployment: r.deploymentKey(), Variant: r.variant()}
 }
+
+// hashes is how the source hashes.
+func (r *Registration) hashes() names.Kind {
+	switch {
+	case r.pool():
+		return names.Pool
+	case r.Type == TypeSGLang:
+		return names.Salting
+	}
+	return names.Engine
+}
+
+// variant is the adapter and salt that the registration names.
+func (r *Registration) variant() scope.Variant { return scope.Variant{Lora: r.Lora, Salt: r.Salt} }
 
 // holdsFor reports whether blocks of two registrations count for the same rows.
 func (r Registration) holdsFor(other Registration) bool {

@@ -7,8 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
+	"kvconductor/index"
+	"kvconductor/tiers"
+
+	"github.com/rs/zerolog"
 )
 
 // registry has the sources and the deployments that they are registered for.
@@ -24,8 +30,12 @@ type registry struct {
 	past        bool                             // a Replay fills it: no source ages or registers
 	revision    atomic.Uint64                    // how often a source came or went
 	prefixRoom  *prefixes.Room
-	elsewhere   askedCounts // of queries without a deployment, and of deployments that are gone
-	cutting     sync.Mutex  // held while a snapshot copies blocks; taken before any turn
+
+	options       index.Options // of every index
+	log           zerolog.Logger
+	maxIdentities int         // of one deployment; 0 is no bound
+	elsewhere     askedCounts // of queries without a deployment, and of deployments that are gone
+	cutting       sync.Mutex  // held while a snapshot copies blocks; taken before any turn
 }
 
 // Partition is everything of one tenant and model.
@@ -63,7 +73,16 @@ func (c *registry) noteBlockSize(key scope.Deployment, there bool) {
 func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 	d, ok := c.deployments[key]
 	if !ok {
-		d = &deployment{key: key, summary: prefixes.New(c.prefixRoom), instances: make(map[string]*instance), pooled: make(map[*source]bool)}
+		d = &deployment{
+			key: key, scheme: c.options.Scheme, summary: prefixes.New(c.prefixRoom), log: c.log,
+			instances: make(map[string]*instance), pooled: make(map[*source]bool), holders: make(map[index.Source]*source),
+		}
+		options := c.options
+		options.Contradicts, options.Agree = d.contradicts, d.agree
+		d.index = index.New(options)
+		d.names = names.New(d.index, c.maxIdentities, weightOfIdentity)
+		d.translation.on = options.KeepClientHashes
+		d.seeds.Store(new(doctor.Seeds))
 		d.publish(nil)
 		c.deployments[key] = d
 		c.noteBlockSize(key, true)
@@ -79,12 +98,6 @@ func (c *registry) addSource(s *source) {
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
 	s.home.Store(d)
-	if !slices.Contains(d.loras, s.reg.Lora) {
-		d.loras = append(d.loras, s.reg.Lora)
-	}
-	if !slices.Contains(d.salts, s.reg.Salt) {
-		d.salts = append(d.salts, s.reg.Salt)
-	}
 	if s.reg.pool() {
 		d.tokenless.Store(true)
 		d.pooled[s] = true
@@ -120,21 +133,42 @@ func (c *registry) release(d *deployment) {
 	}
 }
 
-// removeNamespace takes a source out of a context, and reports whether it was the last.
-func (c *registry) removeNamespace(s *source, ns *namespace) (last bool) {
-	x := ns.context
+// enter gives a source a namespace in a deployment, making that when new.
+func (c *registry) enter(s *source, key scope.Deployment) *namespace {
+	ns := &namespace{owners: make(map[normalize.Owner]*holder), instance: tiers.Pool}
+	c.mu.Lock()
+	d := c.deploymentOf(key)
+	d.refs++
+	s.visit(d)
+	if s.reg.pool() {
+		ns.serves = d.ids(s.reg.Serves)
+	} else {
+		ns.instance = d.instance(s.reg.Instance).id
+	}
+	c.mu.Unlock()
+	ns.deployment, ns.source = d, d.index.NewSource()
+	ns.names = d.names.NewSpeaker(ns.source, s.reg.variant(), s.reg.hashes())
+	c.mu.Lock()
+	d.holders[ns.source] = s
+	c.mu.Unlock()
+	if s.reg.pool() {
+		d.index.KeepGhosts() // a pool names blocks that engines may have evicted
+	}
+	return ns
+}
+
+// leave drops everything a source holds in a deployment.
+func (c *registry) leave(s *source, ns *namespace) {
+	d := ns.deployment
+	d.index.DropSource(ns.source)
+	d.tidy()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x.removeWaiter(s)
-	delete(x.sources, ns.source)
-	x.lookAheads.removeUser(ns.lookAheads)
-	x.deployment.lookAheads.removeUser(ns.lookAheads)
-	if x.refs--; x.refs == 0 {
-		x.deployment.contexts.Delete(x.key)
-		last = true
+	if delete(d.holders, ns.source); len(d.holders) == 0 {
+		d.seeds.Store(new(doctor.Seeds))
 	}
-	c.release(x.deployment)
-	return last
+	d.lookAheads.removeUser(ns.lookAheads)
+	c.release(d)
 }
 
 // countsGroup reports whether blocks of a group are indexed, as far as engines have
@@ -178,29 +212,6 @@ func (c *registry) learnGroup(at scope.Group, kind string) bool {
 
 // maxGroups bounds the attention groups of a deployment whose kind is noted.
 const maxGroups = 256
-
-// addWaiter notes that blocks of the source wait in a context.
-func (c *registry) addWaiter(s *source, x *indexContext) {
-	if x.isWaiter(s) {
-		return
-	}
-	x.deployment.tokenless.Store(true)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if list := x.waiting.Load(); list != nil {
-		more := append(slices.Clip(*list), s)
-		x.waiting.Store(&more)
-		return
-	}
-	x.waiting.Store(&[]*source{s})
-	d := x.deployment
-	var all []*indexContext
-	if list := d.awaiting.Load(); list != nil {
-		all = slices.Clone(*list)
-	}
-	all = append(all, x)
-	d.awaiting.Store(&all)
-}
 
 // Revision changes when a source comes or goes.
 func (c *registry) Revision() uint64 { return c.revision.Load() }
@@ -248,17 +259,16 @@ func (c *registry) registered() []*source {
 	return sources
 }
 
-// allContexts returns every context there is.
-func (c *registry) allContexts() []*indexContext {
+// indexed returns the deployments that sources have entered, ordered by key.
+func (c *registry) indexed() (all []*deployment) {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	var all []*indexContext
 	for _, d := range c.deployments {
-		d.contexts.Range(func(_, x any) bool {
-			all = append(all, x.(*indexContext))
-			return true
-		})
+		if len(d.holders) > 0 {
+			all = append(all, d)
+		}
 	}
+	c.mu.RUnlock()
+	slices.SortFunc(all, func(a, b *deployment) int { return a.key.Compare(b.key) })
 	return all
 }
 

@@ -42,7 +42,7 @@ func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conduc
 func recordedBench(t *testing.T, dir string) (*bench, *journal.Writer) {
 	t.Helper()
 	// The settings of newRecordedBench.
-	settings := conductor.Options{HashSeed: 1337, RecallBytes: 1 << 20}.JournalSettings()
+	settings := conductor.Options{HashSeed: 1337, GhostBytes: 1 << 20}.JournalSettings()
 	w, err := journal.Create(journal.Options{Dir: dir, MaxBytes: journal.MinBytes, Settings: settings})
 	must.Succeed(t, err)
 	return newRecordedBench(w), w

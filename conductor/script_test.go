@@ -100,8 +100,8 @@ func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog
 func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.Options)) *bench {
 	n := new(streamtest.Network)
 	opts := conductor.Options{
-		HashSeed:    1337,
-		RecallBytes: 1 << 20, RemovalsBytes: 1 << 12,
+		HashSeed:   1337,
+		GhostBytes: 1 << 20, RemovalsBytes: 1 << 12,
 		Journal: j,
 		Log:     log,
 		Stream: stream.Config{
@@ -282,10 +282,10 @@ func blocksOf(a args) (hashes []any, parent any, names []string, from int) {
 	names = strings.Split(a.get("path", ""), "/")
 	from = a.number("from", 0)
 	prefix := func(i int) string { return strings.Join(names[:i], "/") }
-	// Engines hash each in their own way, or with hashes= in another's; a salt enters.
-	by := endpoint(a)
+	// Engines hash each in their own way, or with hashes= in another's; a salt enters that, and as= any hash.
+	by := endpoint(a) + a.get("as", "")
 	if other, ok := a.keys["hashes"]; ok {
-		by = "ipc://" + other + "/0" + a.get("salt", "")
+		by = "ipc://" + other + "/0" + a.get("salt", "") + a.get("as", "")
 	}
 	if text := a.get("hashed", ""); text != "" {
 		hashes, parent = hashedBlocks(a, profileOf(text), from)

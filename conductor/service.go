@@ -2,11 +2,13 @@ package conductor
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/payload"
@@ -95,15 +97,15 @@ func servicesOf(sources []*source) []Service {
 	return all
 }
 
-// heldBlocks are the holdings of all owners, by context.
-type heldBlocks map[*indexContext]index.Holdings
+// heldBlocks are the holdings of all owners, by deployment.
+type heldBlocks map[*deployment]index.Holdings
 
-// in returns the holdings in a context.
-func (h heldBlocks) in(x *indexContext) index.Holdings {
-	all, known := h[x]
+// in returns the holdings in a deployment.
+func (h heldBlocks) in(d *deployment) index.Holdings {
+	all, known := h[d]
 	if !known {
-		all = x.index.Holdings()
-		h[x] = all
+		all = d.index.Holdings()
+		h[d] = all
 	}
 	return all
 }
@@ -114,7 +116,7 @@ func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans in
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ns := range s.namespaces {
-		in := held.in(ns.context)
+		in := held.in(ns.deployment)
 		orphans += in.WaitingOf(ns.source)
 		for key, h := range ns.owners {
 			n := in.Of(h.current)
@@ -225,8 +227,8 @@ func (s *source) service(st *stream.Status, held heldBlocks) Service {
 	return v
 }
 
-// ContextView is one context as seen through one instance, or pool, that holds
-// blocks in it.
+// ContextView is one adapter and salt of a deployment as seen through one instance, or pool, that
+// holds blocks there.
 type ContextView struct {
 	Tenant    string
 	Model     string
@@ -241,63 +243,106 @@ type ContextView struct {
 	Blocks    int // memberships
 }
 
-// maxListedHashes bounds the hashes of a view, over all contexts.
+// maxListedHashes bounds the hashes of a view, over all deployments.
 const maxListedHashes = 200_000
 
-// GlobalView returns every (context, instance) pair with up to limit hash
+// GlobalView returns every adapter and salt of each instance with up to limit hash
 // aliases each. It is for people and tests; it walks.
 func (c *registry) GlobalView(limit int) []ContextView { return c.globalView(nil, limit) }
 
-// globalView is GlobalView for the contexts of some tenants.
-func (c *registry) globalView(of scope.Tenants, limit int) []ContextView {
-	type viewKey struct {
-		context  *indexContext
-		instance string
-	}
-	var order []viewKey
+// globalView is GlobalView for the deployments of some tenants.
+func (c *registry) globalView(of scope.Tenants, limit int) (all []ContextView) {
 	listed := 0
-	views := make(map[viewKey]*ContextView)
-	for _, s := range c.registered() {
-		s.mu.Lock()
-		namespaces := slices.Clone(s.namespaces)
-		s.mu.Unlock()
-		for _, ns := range namespaces {
-			if !of.Has(ns.context.deployment.key.Tenant) {
-				continue
-			}
-			key := viewKey{context: ns.context, instance: s.reg.Instance}
-			v := views[key]
-			if v == nil {
-				dk := ns.context.deployment.key
-				v = &ContextView{
-					Tenant: dk.Tenant, Model: dk.Model, BlockSize: dk.BlockSize,
-					Lora: ns.context.key.Lora, Salt: ns.context.key.Salt,
-					Instance: s.reg.Instance, Hashes: make(map[uint64]uint64),
-				}
-				views[key] = v
-				order = append(order, key)
-			}
-			ns.context.index.Aliases(func(src index.Source, engine, seq uint64) bool {
-				if src != ns.source {
-					return true
-				}
-				if len(v.Hashes) >= limit || listed >= maxListedHashes {
-					v.Truncated = true
-					return false
-				}
-				v.Hashes[engine] = seq
-				listed++
-				return true
-			})
-			s.mu.Lock()
-			v.Blocks += ns.blocks()
-			s.mu.Unlock()
+	for _, d := range c.indexed() {
+		if of.Has(d.key.Tenant) {
+			all = append(all, d.contextViews(c, limit, &listed)...)
 		}
 	}
-	all := make([]ContextView, len(order))
-	for i, key := range order {
-		all[i] = *views[key]
+	return all
+}
+
+// contextViews returns the views of a deployment, ordered by adapter, salt and instance.
+func (d *deployment) contextViews(c *registry, limit int, listed *int) []ContextView {
+	type viewKey struct {
+		identity index.Identity
+		instance string
 	}
+	by := make(map[index.Source]Registration)
+	c.mu.RLock()
+	for src, s := range d.holders {
+		by[src] = s.reg
+	}
+	c.mu.RUnlock()
+	views := make(map[viewKey]*ContextView)
+	identities := make(map[viewKey]*names.Identity)
+	view := func(n index.Identity, instance string) (*ContextView, *names.Identity) {
+		key := viewKey{n, instance}
+		v := views[key]
+		if v == nil {
+			id := d.names.Of(n)
+			if id == nil {
+				return nil, nil // its last block has just left
+			}
+			v = &ContextView{
+				Tenant: d.key.Tenant, Model: d.key.Model, BlockSize: d.key.BlockSize, Lora: id.Lora, Salt: id.Salt,
+				Instance: instance, Hashes: make(map[uint64]uint64),
+			}
+			views[key], identities[key] = v, id
+		}
+		return v, identities[key]
+	}
+	home := make(map[viewKey]bool)
+	for _, reg := range by {
+		if id := d.names.Find(reg.variant()); id != nil {
+			home[viewKey{id.Number, reg.Instance}] = true
+			view(id.Number, reg.Instance)
+		}
+	}
+	d.index.HeldBySource(func(src index.Source, n index.Identity, blocks int) {
+		if reg, known := by[src]; known {
+			if v, _ := view(n, reg.Instance); v != nil {
+				v.Blocks += blocks
+			}
+		}
+	})
+	type alias struct {
+		view      *ContextView
+		identity  *names.Identity
+		source    index.Source
+		name, seq uint64
+	}
+	var aliases []alias
+	count := make(map[*ContextView]int)
+	d.index.Aliases(func(src index.Source, n index.Identity, name, seq uint64) bool {
+		reg, known := by[src]
+		if !known {
+			return true
+		}
+		v, id := view(n, reg.Instance)
+		switch {
+		case v == nil:
+		case count[v] >= limit || *listed >= maxListedHashes:
+			v.Truncated = true
+		default:
+			aliases = append(aliases, alias{v, id, src, name, seq})
+			count[v]++
+			*listed++
+		}
+		return true
+	})
+	for _, a := range aliases { // now that the index is not locked
+		reg := by[a.source]
+		a.view.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), a.identity.Variant, reg.Type == TypeStandard)] = a.seq
+	}
+	all := make([]ContextView, 0, len(views))
+	for key, v := range views {
+		if v.Blocks > 0 || len(v.Hashes) > 0 || home[key] {
+			all = append(all, *v)
+		}
+	}
+	slices.SortFunc(all, func(a, b ContextView) int {
+		return cmp.Or(cmp.Compare(a.Lora, b.Lora), cmp.Compare(a.Salt, b.Salt), cmp.Compare(a.Instance, b.Instance))
+	})
 	return all
 }
 
@@ -377,8 +422,8 @@ func (r *Readiness) count(static bool, s SourceState) {
 // of each.
 func (c *registry) Check() []error {
 	var errs []error
-	for _, x := range c.allContexts() {
-		if err := x.index.Check(); err != nil {
+	for _, d := range c.indexed() {
+		if err := d.index.Check(); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -420,24 +465,19 @@ func (c *registry) Held(p Partition, blockSize int, instance string, rank int32)
 // name adapters, clients tenants and models, and each row is several series.
 const maxIndexSeries = 1000
 
-// indexStats adds up the indexes by their metric labels.
+// indexStats returns the sizes of the indexes by their metric labels. Rows of adapters have the blocks
+// alone: all else belongs to the deployment as a whole, and is in the row without an adapter.
 func (c *registry) indexStats() map[[4]string]index.Stats {
 	sums := make(map[[4]string]index.Stats)
-	all := c.allContexts()
-	slices.SortFunc(all, func(a, b *indexContext) int { // the same adapters have rows of their own each time
-		one, other := a.scope(), b.scope()
-		return one.Compare(&other)
-	})
-	for _, x := range all {
-		dk := x.deployment.key
-		labels := [4]string{dk.Tenant, dk.Model, x.key.Lora, strconv.Itoa(dk.BlockSize)}
-		if _, known := sums[labels]; !known && len(sums) >= maxIndexSeries && x.key.Lora != "" {
+	add := func(dk scope.Deployment, lora string, st index.Stats) {
+		labels := [4]string{dk.Tenant, dk.Model, lora, strconv.Itoa(dk.BlockSize)}
+		if _, known := sums[labels]; !known && len(sums) >= maxIndexSeries && lora != "" {
 			labels[2] = others
 		}
 		if _, known := sums[labels]; !known && len(sums) >= 2*maxIndexSeries {
 			labels = [4]string{others, others, "", ""}
 		}
-		st, sum := x.index.Stats(), sums[labels]
+		sum := sums[labels]
 		sum.Blocks += st.Blocks
 		sum.Memberships += st.Memberships
 		sum.Aliases += st.Aliases
@@ -445,7 +485,25 @@ func (c *registry) indexStats() map[[4]string]index.Stats {
 		sum.Raw += st.Raw
 		sum.Bytes += st.Bytes
 		sum.AliasBytes += st.AliasBytes
+		sum.Ghosts += st.Ghosts
 		sums[labels] = sum
+	}
+	for _, d := range c.indexed() {
+		st := d.index.Stats()
+		counts := d.index.IdentityBlocks(nil)
+		loras := make(map[string]int)
+		for _, id := range d.names.All() {
+			if id.Lora != "" && int(id.Number) < len(counts) {
+				loras[id.Lora] += counts[id.Number]
+				st.Blocks -= counts[id.Number]
+			}
+		}
+		add(d.key, "", st)
+		for _, lora := range slices.Sorted(maps.Keys(loras)) { // the same adapters have rows of their own each time
+			if loras[lora] > 0 {
+				add(d.key, lora, index.Stats{Blocks: loras[lora]})
+			}
+		}
 	}
 	return sums
 }
@@ -454,8 +512,8 @@ func (c *registry) indexStats() map[[4]string]index.Stats {
 // of sources and owners, not blocks.
 func (c *Conductor) Memory() []MemoryPart {
 	var x index.Memory
-	for _, context := range c.allContexts() {
-		m := context.index.Memory()
+	for _, d := range c.indexed() {
+		m := d.index.Memory()
 		x.Pieces += m.Pieces
 		x.Lists += m.Lists
 		x.Heads += m.Heads
@@ -498,7 +556,6 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "lmcache", Bytes: reported},
 		{Name: "lifetimes", Bytes: int64(lives)},
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
-		{Name: "recall", Bytes: c.recall.bytes()},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(c.opts.Journal.MemoryBytes())},
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
@@ -16,9 +17,9 @@ import (
 // no event.
 type Snapshot struct {
 	// Sources with their marks, sorted by key.
-	Sources  []SourceMark
-	contexts []snapContext
-	paused   time.Duration // how long events waited for the moment of the snapshot
+	Sources     []SourceMark
+	deployments []snapDeployment
+	paused      time.Duration // how long events waited for the moment of the snapshot
 }
 
 // Mark is the batch that a source applied last, with its epoch.
@@ -30,9 +31,9 @@ type Stretch = index.Stretch
 // Of returns the part of a snapshot for one partition and block size, with all sources.
 func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 	part := &Snapshot{Sources: s.Sources}
-	for _, c := range s.contexts {
-		if dk := c.context.deployment.key; dk == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
-			part.contexts = append(part.contexts, c)
+	for _, d := range s.deployments {
+		if d.deployment.key == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
+			part.deployments = append(part.deployments, d)
 		}
 	}
 	return part
@@ -46,9 +47,9 @@ func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bo
 	for i, m := range s.Sources {
 		ranks[m.Key()] = i
 	}
-	for _, c := range s.contexts {
-		c.snap.Unify(func(o index.Owner) (int, bool) {
-			h, ok := c.holders[o]
+	for _, d := range s.deployments {
+		d.snap.Unify(func(o index.Owner) (int, bool) {
+			h, ok := d.holders[o]
 			return ranks[h.source.Key()], ok && shown(h.source, h.medium)
 		})
 	}
@@ -67,8 +68,8 @@ func (s *Snapshot) Partitions() map[Partition][]int {
 	for _, m := range s.Sources {
 		add(m.deploymentKey())
 	}
-	for _, c := range s.contexts {
-		add(c.context.deployment.key)
+	for _, d := range s.deployments {
+		add(d.deployment.key)
 	}
 	return all
 }
@@ -84,17 +85,20 @@ type SourceMark struct {
 	Parts int
 	// LookAheads are the look-aheads of its blocks in tokens, nil for 0 alone: see ahead.go.
 	LookAheads []int
+	// Adapters are those that the source has stored blocks of, without the registered one.
+	Adapters []string
 }
 
-// snapContext is one context of a snapshot.
-type snapContext struct {
-	context *indexContext
-	cut     *index.Cut // until its blocks are copied
-	snap    *index.Snapshot
-	known   map[uint64]uint64 // translation.of of then, maybe still in use; guarded by its mu
-	holders map[index.Owner]snapHolder
-	sources map[index.Source]Registration
-	groups  map[int]string // kinds of attention groups
+// snapDeployment is one deployment of a snapshot.
+type snapDeployment struct {
+	deployment *deployment
+	cut        *index.Cut // until its blocks are copied
+	snap       *index.Snapshot
+	identities map[index.Identity]*names.Identity // of then
+	known      map[uint64]uint64                  // translation.of of then, maybe still in use; guarded by its mu
+	holders    map[index.Owner]snapHolder
+	sources    map[index.Source]Registration
+	groups     map[int]string // kinds of attention groups
 }
 
 // snapHolder is the holder that an owner of the index stood for.
@@ -129,8 +133,8 @@ func (c *registry) Snapshot() *Snapshot {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
 	snap := c.cut(nil)
-	for i := range snap.contexts {
-		snap.contexts[i].snap = snap.contexts[i].cut.Snapshot()
+	for i := range snap.deployments {
+		snap.deployments[i].snap = snap.deployments[i].cut.Snapshot()
 	}
 	return snap
 }
@@ -142,22 +146,23 @@ func (c *registry) cut(of *scope.Deployment) *Snapshot {
 	all, release := c.lockSources(of)
 	defer release()
 	snap := &Snapshot{}
-	contexts := make(map[*indexContext]*snapContext)
+	deployments := make(map[*deployment]*snapDeployment)
 	for _, s := range all {
 		if s.recovered && !s.settled {
 			continue // a recovery fills it: its mark promises blocks that have not come yet
 		}
 		snap.Sources = append(snap.Sources, s.snapshotMark())
-		s.snapshotHolders(contexts)
+		s.snapshotHolders(deployments)
 	}
-	for x, sc := range contexts {
-		sc.cut, sc.known, sc.groups = x.index.Cut(), x.translation.all(), c.groupsOf(x.deployment)
-		snap.contexts = append(snap.contexts, *sc)
+	for d, sd := range deployments {
+		sd.cut, sd.known, sd.groups = d.index.Cut(), d.translation.all(), c.groupsOf(d)
+		sd.identities = make(map[index.Identity]*names.Identity)
+		for _, id := range d.names.All() { // one that leaves now has no block
+			sd.identities[id.Number] = id
+		}
+		snap.deployments = append(snap.deployments, *sd)
 	}
-	slices.SortFunc(snap.contexts, func(a, b snapContext) int {
-		x, y := a.context.scope(), b.context.scope()
-		return x.Compare(&y)
-	})
+	slices.SortFunc(snap.deployments, func(a, b snapDeployment) int { return a.deployment.key.Compare(b.deployment.key) })
 	snap.paused = time.Since(began)
 	return snap
 }
@@ -165,8 +170,8 @@ func (c *registry) cut(of *scope.Deployment) *Snapshot {
 // Walk calls f for the blocks on a tier, one partition after the other, parents before
 // children, until f returns false. f must not keep its argument.
 func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
-	for _, c := range s.contexts {
-		if !c.walk(tier, f) {
+	for _, d := range s.deployments {
+		if !d.walk(tier, f) {
 			return
 		}
 	}
@@ -174,43 +179,45 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 
 // localOf returns the local hash of a client hash. Its block may be gone by now, or have
 // come since.
-func (c *snapContext) localOf(clientHash uint64) (uint64, bool) {
-	if c.known != nil {
-		t := &c.context.translation
+func (d *snapDeployment) localOf(clientHash uint64) (uint64, bool) {
+	t := &d.deployment.translation
+	if d.known != nil {
 		t.mu.RLock()
-		local, ok := c.known[clientHash]
+		local, ok := d.known[clientHash]
 		t.mu.RUnlock()
 		if ok {
 			return local, true
 		}
 	}
-	return c.context.localOf(clientHash)
+	return t.localOf(clientHash)
 }
 
-// walk is Walk for one context.
-func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
+// walk is Walk for one deployment.
+func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 	wanted := false
-	for _, h := range c.holders {
+	for _, h := range d.holders {
 		wanted = wanted || h.medium.Tier == tier
 	}
 	if !wanted {
 		return true
 	}
-	x, dk := c.context, c.context.deployment.key
-	st := Stored{
-		Partition: Partition{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize,
-		Lora: x.key.Lora, Salt: x.key.Salt,
-	}
+	dk := d.deployment.key
+	st := Stored{Partition: Partition{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize}
 	more = true
 	var local []uint64
-	c.snap.Walk(func(o index.Owner) bool { h, ok := c.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
-		h := c.holders[e.Owner]
+	d.snap.Walk(func(o index.Owner) bool { h, ok := d.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
+		h, id := d.holders[e.Owner], d.identities[e.Identity]
+		if id == nil {
+			return true // it came and left while the snapshot began
+		}
+		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned
+		fold(e, d.foldOf(&h, id)) // out again
 		st.Stretch, st.Local = e, nil
-		if e.ClientHashes[0] != 0 && x.translates {
+		if e.ClientHashes[0] != 0 && d.deployment.translates(id.Variant) {
 			local = local[:0]
 			for _, clientHash := range e.ClientHashes {
-				l, _ := c.localOf(clientHash)
+				l, _ := d.localOf(clientHash)
 				local = append(local, l)
 			}
 			if !slices.Equal(local, e.ClientHashes) {
@@ -221,4 +228,25 @@ func (c *snapContext) walk(tier tiers.Tier, f func(*Stored) bool) (more bool) {
 		return more
 	})
 	return more
+}
+
+// foldOf returns the constant that made names of the hashes of a holder.
+func (d *snapDeployment) foldOf(h *snapHolder, id *names.Identity) uint64 {
+	return d.deployment.names.FoldOf(h.source.variant(), h.source.hashes(), id.Variant, h.source.Type == TypeStandard)
+}
+
+// fold makes names of the hashes of a stretch, and hashes of its names.
+func fold(e *index.Stretch, constant uint64) {
+	if constant == 0 {
+		return
+	}
+	e.Parent ^= constant
+	for i := range e.Engine {
+		e.Engine[i] ^= constant
+	}
+	for _, more := range e.More {
+		for i := range more {
+			more[i] ^= constant
+		}
+	}
 }

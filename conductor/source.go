@@ -4,26 +4,31 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/lifetime"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
+	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 	"kvconductor/events/wire"
+	"kvconductor/index"
 	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
 
 // source is one subscription and what it holds.
 type source struct {
-	placement
+	holdings
 	visited
 	conductor *Conductor
+	doctor    *doctor.Doctor
 	profile   hash.Profile // of reg
 	group     *fleetGroup  // set by joinGroup
 	static    bool
@@ -39,8 +44,18 @@ type source struct {
 	expires   *time.Timer
 
 	// normal learns what the events of the publisher mean. Owned by run.
-	normal *normalize.Normalizer
-	window atomic.Int64 // the normalizer's Window, for queries
+	normal   *normalize.Normalizer
+	adapters map[uint64]*string // names of adapters by lora_id, see adapters.go; owned by run
+	assumed  int                // blocks whose adapter and salt are a guess; owned by run
+
+	// stored is what put stored last. clientHashes are those of its blocks, nil if they are their
+	// local hashes; clientBuffer has them. Owned by run.
+	stored                     index.Store
+	clientHashes, clientBuffer []uint64
+
+	// regrouped are attention groups whose kind the step at hand announced. Owned by run.
+	regrouped []scope.Group
+	window    atomic.Int64 // the normalizer's Window, for queries
 
 	// pool has the objects of a store, nil for engines. Owned by run.
 	pool       *pool.Pool
@@ -122,6 +137,9 @@ func (s *source) run() {
 		s.guard(s.end) // no step was asked for: a recovery may still be at it
 		return
 	}
+	if s.pool != nil { // from now on names have to outlive their blocks
+		s.guard(func() { s.namespaceIn(s.deploymentKey()) })
+	}
 	if !c.past {
 		for _, ttl := range s.reg.ttls() {
 			go s.age(ttl)
@@ -130,10 +148,11 @@ func (s *source) run() {
 	for {
 		step, ok := s.stream.Next()
 		if !ok {
-			s.conductor.notify(s.takeNotice(s.end)) // what it held goes with the registration, which rings
+			s.guard(s.end) // what it held goes with the registration, which rings
 			return
 		}
-		s.conductor.notify(s.take(step))
+		s.guard(func() { s.applyStep(&step) })
+		s.conductor.regroup(s.takeRegrouped())
 		s.ringBells()
 	}
 }
@@ -161,18 +180,27 @@ func (s *source) guard(f func()) {
 	s.logFindings()
 }
 
-// take applies one step and returns what others have to know of it.
-func (s *source) take(step stream.Step) notice {
-	return s.takeNotice(func() { s.applyStep(&step) })
+// takeRegrouped returns the attention groups whose kind the last step announced.
+func (s *source) takeRegrouped() (groups []scope.Group) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	groups, s.regrouped = s.regrouped, nil
+	return groups
 }
 
-// takeNotice runs f, and returns what others have to know of it.
-func (s *source) takeNotice(f func()) (n notice) {
-	s.guard(func() {
-		defer func() { n, s.notice = s.notice, notice{} }() // also of a step that fails
-		f()
-	})
-	return n
+// regroup lets pools ask again about groups. No turn is held.
+func (c *registry) regroup(groups []scope.Group) {
+	for _, at := range groups {
+		for _, s := range c.registered() {
+			if s.pool != nil {
+				s.guard(func() {
+					if !s.gone {
+						s.applyChanges(s.pool.Regroup(at))
+					}
+				})
+			}
+		}
+	}
 }
 
 // applyStep applies one step. turn is held.
@@ -222,14 +250,12 @@ func (s *source) applyStep(step *stream.Step) {
 
 // forget drops everything the source holds and what it learned.
 func (s *source) forget() {
-	for len(s.namespaces) > 0 {
-		s.leaveContext(s.namespaces[len(s.namespaces)-1])
-	}
+	s.leaveAll()
 	s.past.reset()
 	s.normal.Reset()
 	s.noteGaps()
 	s.noteWindow()
-	s.adapters = nil
+	s.adapters, s.assumed = nil, 0
 	if s.pool != nil {
 		s.pool.Reset()
 		s.noteObjects()
@@ -323,16 +349,16 @@ func (s *source) inheritFrom(old *source) {
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
 	for _, ns := range old.namespaces {
-		at := ns.key()
-		if !s.reg.mayAnnounce(at.Deployment.Tenant) {
+		at := ns.deployment.key
+		if !s.reg.mayAnnounce(at.Tenant) {
 			left = append(left, ns)
 			continue
 		}
 		taken = append(taken, ns)
-		s.byContext[at] = ns
-		delete(old.byContext, at)
-		ns.context.replaceWaiter(old, s)
-		ns.context.sources[ns.source] = s
+		s.byKey[at] = ns
+		delete(old.byKey, at)
+		ns.deployment.holders[ns.source] = s
+		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.variant(), s.reg.hashes())
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)
@@ -357,6 +383,9 @@ func (s *source) inheritFrom(old *source) {
 func (s *source) snapshotMark() SourceMark {
 	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
 	m.Mark = s.verifiedMark()
+	s.registry.mu.RLock()
+	m.Adapters = slices.Clone(s.announced)
+	s.registry.mu.RUnlock()
 	return m
 }
 
@@ -407,7 +436,7 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 			next := *h
 			if h.hasPrevious {
 				s.past.at = s.conductor.now()
-				s.past.noteEmptied(Expired, ns.key(), key, ns.context.index.Clear(h.previous))
+				s.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.Clear(h.previous))
 			} else {
 				next.previous = s.newOwner(ns, key, tiers.Parse(key.Medium))
 			}
@@ -421,5 +450,4 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 		s.applyChanges(s.pool.Age(ages))
 		s.noteObjects()
 	}
-	s.leaveEmptyContexts()
 }

@@ -40,11 +40,11 @@ func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *cond
 		}
 	}
 	must.Succeed(t, r.Image(img))
-	for i := range img.Contexts {
-		l, err := r.Context(img, &img.Contexts[i])
+	for i := range img.Deployments {
+		l, err := r.Deployment(img, &img.Deployments[i])
 		must.Succeed(t, err)
 		for _, c := range chunks {
-			if between(); c.context == i {
+			if between(); c.deployment == i {
 				must.Succeed(t, l.Chunk(c.kind, c.bytes))
 			}
 		}
@@ -130,7 +130,7 @@ func TestImageLeavesOutUnsettled(t *testing.T) {
 		b := openReplica(t, a.network)
 		chunks := 0
 		takeOver(t, a.conductor, b.conductor, func() {
-			if img, _ := imageOf(t, b.conductor); len(img.Sources) != 0 || len(img.Contexts) != 0 {
+			if img, _ := imageOf(t, b.conductor); len(img.Sources) != 0 || len(img.Deployments) != 0 {
 				t.Errorf("%+v", img)
 			}
 			chunks++

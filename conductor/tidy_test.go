@@ -15,9 +15,9 @@ import (
 func TestTidyLogsPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		x := &indexContext{log: zerolog.New(&log)} // no index: its statistics panic
+		d := &deployment{log: zerolog.New(&log)} // no index: its statistics panic
 		for n := 1; n <= 2; n++ {
-			x.tidy()
+			d.tidy()
 			time.Sleep(tidyAfter)
 			synctest.Wait()
 			if got := strings.Count(log.String(), "index was not tidied"); got != n {

@@ -234,7 +234,7 @@ func (v View) Contexts() []ContextBlocks {
 func (v View) Digests(only string) []SourceDigest {
 	all := slices.DeleteFunc(v.conductor.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
-		all[i].Contexts = slices.DeleteFunc(all[i].Contexts, func(x ContextDigest) bool { return !v.reader.Tenants.Has(x.Tenant) })
+		all[i].Deployments = slices.DeleteFunc(all[i].Deployments, func(x DeploymentDigest) bool { return !v.reader.Tenants.Has(x.Tenant) })
 	}
 	return all
 }
@@ -262,7 +262,7 @@ func (v View) AppliedBatches(source string, q journal.Range) (journal.Excerpt, j
 func (v View) Snapshot() *Snapshot {
 	snap := v.conductor.Snapshot()
 	snap.Sources = slices.DeleteFunc(snap.Sources, func(m SourceMark) bool { return !v.reader.Tenants.Has(m.Tenant) })
-	snap.contexts = slices.DeleteFunc(snap.contexts, func(x snapContext) bool { return !v.reader.Tenants.Has(x.context.deployment.key.Tenant) })
+	snap.deployments = slices.DeleteFunc(snap.deployments, func(d snapDeployment) bool { return !v.reader.Tenants.Has(d.deployment.key.Tenant) })
 	return snap
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/scope"
 	"kvconductor/conductor/stage"
 	"kvconductor/tiers"
 )
@@ -90,18 +89,10 @@ func (v View) deploymentsOf(model string) (all []*deployment) {
 
 // workers appends the workers of a deployment.
 func (sc *scratch) workers(d *deployment, q *Query, c *Conductor, all []Worker) []Worker {
-	x := d.context(scope.Variant{})
-	var owners []tiers.Owner
 	sc.match.Reset()
-	sc.waiters = d.waiters(q, sc.waiters[:0])
-	switch {
-	case len(sc.waiters) > 0:
-		owners = sc.matchNamesAcross(x, q)
-		clear(sc.waiters)
-	case x != nil:
-		x.index.MatchNames(0, q.Hashes, &sc.match)
-		owners = x.table()
-	}
+	sc.lookups = sc.lookups[:0]
+	sc.lookupNames(d, d.names.Base(), q)
+	owners := d.table()
 	if sc.match.Blocks == 0 {
 		return all
 	}

@@ -191,9 +191,9 @@ type Stream struct {
 // Index rules how long blocks are kept.
 type Index struct {
 	TTL           time.Duration `mapstructure:"ttl"`             // how long a block stays after its last announcement; 0 is until it is removed
-	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one context's index; beyond it new blocks are refused and answers say so; AutoSize is half of the cgroup's limit, 0 no bound
+	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one deployment's index; beyond it new blocks are refused and answers say so; AutoSize is half of the cgroup's limit, 0 no bound
 	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
-	RecallBytes   int64         `mapstructure:"recall_bytes"`    // bytes for names of blocks that no instance holds any more; 0 is none
+	GhostBytes    int64         `mapstructure:"ghost_bytes"`     // bytes for blocks that no instance holds any more and events may still name; 0 is none
 	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
 
@@ -268,7 +268,7 @@ type Limits struct {
 	IdleTimeout      time.Duration `mapstructure:"idle_timeout"`       // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
 
 	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the cgroup's limit, 0 no bound
-	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one source; 0 is no bound
+	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one deployment; 0 is no bound
 	MaxConnections        int   `mapstructure:"max_connections"`         // open HTTP connections; more are closed at once; 0 is no bound
 	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
@@ -396,7 +396,7 @@ func Default() Config {
 		},
 		Index: Index{
 			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
-			RecallBytes:   128 << 20, // 2 million names, more than a pool is behind its engines
+			GhostBytes:    128 << 20, // 4 million blocks, more than a pool is behind its engines
 			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
 		},
 		Pool: Pool{
@@ -445,7 +445,7 @@ func Default() Config {
 			IdleTimeout: 2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
 
 			Memory:         AutoSize, // what a container can spare
-			MaxContexts:    16_384,   // the users of an engine with a salt each; some 200 MB
+			MaxContexts:    16_384,   // the users of a fleet with a salt each; some 5 MB
 			MaxConnections: 16_384,   // each router keeps some; 10,000 half-open ones leave room
 			MaxWatches:     1024,     // each asks ten times a second at most: a quarter of a processor
 		},

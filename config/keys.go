@@ -57,7 +57,7 @@ var keys = []key{
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
 	{"index.max_bytes", "index-max-bytes", sizeOrAuto(), AutoSize, "bytes one index may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
 	{"index.max_bytes_total", "index-max-bytes-total", sizeOrAuto(), AutoSize, "bytes all indexes may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
-	{"index.recall_bytes", "index-recall-bytes", size(), 0, "bytes for the names of blocks that no instance holds any more; 0 keeps none"},
+	{"index.ghost_bytes", "index-ghost-bytes", size(), 0, "bytes for blocks that no instance holds any more, and that a pool or a lower tier may still name; 0 keeps none"},
 	{"index.local_hashes", "index-local-hashes", truth(), 0, "keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts"},
 
 	{"pool.completeness", "pool-completeness", choice(All, Any), 0, "whether a block of a pool counts with all objects such blocks consist of, or with any"},
@@ -106,7 +106,7 @@ var keys = []key{
 	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), "time an HTTP request may take to arrive"},
 	{"limits.idle_timeout", "idle-timeout", duration(), int64(time.Millisecond), "time a kept-alive HTTP connection may wait for its next request, and a client may take for 64 KB of its answer"},
 	{"limits.memory", "limit-memory", sizeOrAuto(), AutoSize, "bytes that request bodies and answers in flight may take, more is 503; auto is an eighth of the cgroup's memory limit, at most 512MiB; 0 is no bound"},
-	{"limits.max_contexts", "max-contexts", count(), 0, "adapters and salts that one source may announce; 0 is no bound"},
+	{"limits.max_contexts", "max-contexts", count(), 0, "adapters and salts of one tenant, model and block size, whose names may have 256 bytes each on average; 0 is no bound"},
 	{"limits.max_connections", "max-connections", count(), 0, "open connections of all listeners; more are closed at once; 0 is no bound"},
 	{"limits.connections_per_address", "connections-per-address", count(), 0, "open connections of one address; 0 is no bound"},
 	{"limits.client_requests", "client-requests", count(), 0, "requests of one client a second, more is 429; 0 is no bound"},

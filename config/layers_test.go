@@ -57,7 +57,7 @@ func TestDefaults(t *testing.T) {
 	f("index.ttl", "0s")
 	f("index.max_bytes", "0")
 	f("index.max_bytes_total", "auto")
-	f("index.recall_bytes", "128MiB")
+	f("index.ghost_bytes", "128MiB")
 	f("pool.completeness", "all")
 	f("pool.max_bytes", "512MiB")
 	f("journal.dir", "")

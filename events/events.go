@@ -178,7 +178,11 @@ const (
 	ContextLimit      Reason = "context_limit" // blocks of an adapter or a salt beyond limits.max_contexts
 	UnknownHash       Reason = "unknown_hash"
 	// Not dropped: a hash that another source announces with other tokens.
-	ContestedHash  Reason = "contested_hash"
+	ContestedHash Reason = "contested_hash"
+	// Not dropped: blocks below the device that nothing but the registration gives an adapter and salt.
+	AssumedIdentity Reason = "assumed_identity"
+	// Not dropped: blocks whose hash was the name of one that index.ghost_bytes had no room for.
+	LostName       Reason = "lost_name"
 	UnknownObject  Reason = "unknown_object"  // a key in no known form, and no hash
 	AsideObject    Reason = "aside_object"    // no part of a block of the main KV cache
 	ObjectConflict Reason = "object_conflict" // says something else than its key, or than before

@@ -8,20 +8,12 @@ import (
 
 // Lookup is a place where a prompt's blocks are looked up.
 type Lookup struct {
-	Identity Identity
+	Constant uint64 // of the identity, 0 of the base one
 	// Chain has the canonical sequence hashes of the blocks or, with Loose, hashes of any kind.
 	Chain Chain
-	// Loose says that only blocks are looked for that wait under a hash itself, which has nothing to
-	// do with an identity. Chains of blocks are not looked at.
+	// Loose says that only blocks are looked for that wait under a hash itself, XORed with Constant.
+	// Chains of blocks are not looked at.
 	Loose bool
-
-	// TODO: goes with one index per deployment
-	// Index is another index, nil for the same one.
-	Index *Index
-	// TODO: goes with one index per deployment
-	// First is added to the owners found there, so that they can be told apart; 0 for
-	// the same index.
-	First uint32
 }
 
 // MatchAcross is MatchLazy over several places at once: a block is held by each owner
@@ -42,7 +34,7 @@ func (x *Index) MatchAcross(first Lookup, others []Lookup, m *Match) {
 		m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks)^ways[0].constant)
 		for i := range others {
 			o := &others[i]
-			m.Truncated = m.Truncated || ways[i+1].x == x && m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks)^ways[i+1].constant)
+			m.Truncated = m.Truncated || m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks)^ways[i+1].constant)
 		}
 	}
 	for i := range ways {
@@ -59,18 +51,10 @@ func (m *Match) grow(n int) []way {
 	return m.ways[:n]
 }
 
-// resetOthers makes the ways behind the first. Owners in the index of the first keep their
-// numbers.
+// resetOthers makes the ways behind the first.
 func resetOthers(ways []way, others []Lookup) {
 	for i := range others {
-		w := &ways[i+1]
-		// TODO: goes with one index per deployment
-		if x := others[i].Index; x != nil && x != ways[0].x {
-			w.reset(x, &others[i])
-			w.first = others[i].First
-			continue
-		}
-		w.reset(ways[0].x, &others[i])
+		ways[i+1].reset(ways[0].x, &others[i])
 	}
 }
 
@@ -91,12 +75,13 @@ func (m *Match) matchJoined(ways []way) {
 			ways[i].joined = true
 			ways[i].again()
 		}
+		x := ways[0].x
 		if try == patience {
-			lock(ways)
+			x.lock()
 		}
 		m.join(ways)
 		if try == patience {
-			unlock(ways)
+			x.unlock()
 			return
 		}
 		valid := true
@@ -106,26 +91,6 @@ func (m *Match) matchJoined(ways []way) {
 		if valid {
 			return
 		}
-	}
-}
-
-// lock locks the indexes of some ways, each once and in the order of their making.
-func lock(ways []way)   { locked(ways, (*Index).lock) }
-func unlock(ways []way) { locked(ways, (*Index).unlock) }
-
-func locked(ways []way, do func(*Index)) {
-	for last := uint64(0); ; {
-		var next *Index
-		for i := range ways {
-			if x := ways[i].x; x.serial > last && (next == nil || x.serial < next.serial) {
-				next = x
-			}
-		}
-		if next == nil {
-			return
-		}
-		do(next)
-		last = next.serial
 	}
 }
 

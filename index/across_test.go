@@ -26,46 +26,41 @@ func (k *countedKeys) At(i int) uint64 {
 func TestMatchAcross(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		places := []*Index{New(Options{Scheme: hash.Default()}), New(Options{Scheme: hash.Default()})}
-		const blocks = 12
-		chains := [3][]uint64{}
+		x := New(Options{Scheme: hash.Default()})
+		const blocks, constant = 12, 0x5555_0000_0000_0001
+		x.NewIdentity(constant)
+		chains := [3][]uint64{} // of the hashes that blocks wait under
 		for j := range chains {
 			for i := range blocks {
 				chains[j] = append(chains[j], uint64(100*j+i))
 			}
 		}
-		of := []int{0, 0, 1} // which index each chain is looked up in
-		held := map[[2]uint64][]uint32{}
-		for p, x := range places {
-			src := x.NewSource()
-			for range 3 {
-				o := x.NewOwner(src)
-				gone := rng.IntN(4) == 0
-				for j, at := range of {
-					for i := range blocks {
-						if at != p || rng.IntN(4) == 0 {
-							continue
-						}
-						key := chains[j][i]
-						x.Store(&Store{Owner: o, Rootless: true, Engine: []uint64{key}})
-						if !gone {
-							held[[2]uint64{uint64(p), key}] = append(held[[2]uint64{uint64(p), key}], uint32(o))
-						}
+		held := map[uint64][]uint32{}
+		src := x.NewSource()
+		for range 6 {
+			o := x.NewOwner(src)
+			gone := rng.IntN(4) == 0
+			for j := range chains {
+				for i := range blocks {
+					if rng.IntN(4) == 0 {
+						continue
+					}
+					key := chains[j][i]
+					x.Store(&Store{Owner: o, Rootless: true, Engine: []uint64{key}})
+					if !gone {
+						held[key] = append(held[key], uint32(o))
 					}
 				}
-				if gone {
-					x.Clear(o)
-				}
+			}
+			if gone {
+				x.Clear(o)
 			}
 		}
-		first := uint32(10)
 		var want [][]uint32
 		for i := range blocks {
 			var all []uint32
-			for j, p := range of {
-				for _, o := range held[[2]uint64{uint64(p), chains[j][i]}] {
-					all = append(all, o+uint32(p)*first)
-				}
+			for j := range chains {
+				all = append(all, held[chains[j][i]]...)
 			}
 			if len(all) == 0 {
 				break
@@ -73,11 +68,14 @@ func TestMatchAcross(t *testing.T) {
 			slices.Sort(all)
 			want = append(want, slices.Compact(all))
 		}
+		for i := range chains[2] {
+			chains[2][i] ^= constant // canonical sequence hashes
+		}
 		var m Match
 		c := [3]*countedKeys{{list: chains[0]}, {list: chains[1]}, {list: chains[2]}}
-		others := []Lookup{{Index: places[0], Chain: c[1]}, {Index: places[1], Chain: c[2], First: first}}
+		others := []Lookup{{Chain: c[1], Loose: rng.IntN(2) == 0}, {Constant: constant, Chain: c[2]}}
 		for range 2 { // reuse
-			places[0].MatchAcross(Lookup{Chain: c[0]}, others, &m)
+			x.MatchAcross(Lookup{Chain: c[0]}, others, &m)
 			var got [][]uint32
 			for owners, blocks := range holders(&m) {
 				for range blocks {
@@ -92,15 +90,11 @@ func TestMatchAcross(t *testing.T) {
 			}
 		}
 		for j := range c {
-			if c[j].asked > len(want)+1 && !anyRetired(places) {
+			if c[j].asked > len(want)+1 && x.sweep.left == 0 {
 				t.Fatalf("seed %d: chain %d was asked for %d blocks, %d are held", seed, j, c[j].asked, len(want))
 			}
 		}
 	}
-}
-
-func anyRetired(places []*Index) bool {
-	return slices.ContainsFunc(places, func(x *Index) bool { return x.sweep.left > 0 })
 }
 
 // TestStoresMoveOthers: what others teach moves blocks held under the hash itself, with
@@ -112,24 +106,21 @@ func TestStoresMoveOthers(t *testing.T) {
 	for range 2 {
 		x.Store(&Store{Owner: p, Engine: []uint64{7}, Rootless: true})
 	}
-	if got := x.HeldOf([]uint64{5, 7, 9}, nil); !slices.Equal(got, []uint64{7}) {
-		t.Fatalf("held of 5, 7, 9: %v", got)
+	var m Match
+	if x.Match(0, []uint64{7}, &m); len(m.Prefixes) != 1 || !x.HasLoose() {
+		t.Fatalf("holders under the hash: %v", m.Prefixes)
 	}
 	x.Store(&Store{Owner: e, Engine: []uint64{7}, Local: []uint64{70}})
 	key, known := x.Means(7)
 	if !known || key != 70 {
 		t.Fatalf("7 means %d, %v", key, known)
 	}
-	if x.Teach(pool, 7, key) {
-		t.Fatal("the block had not moved with the store")
-	}
-	var m Match
 	x.Match(0, []uint64{70}, &m)
 	if len(m.Prefixes) != 2 {
 		t.Fatalf("holders of the key: %v", m.Prefixes)
 	}
-	if got := x.HeldOf([]uint64{7}, nil); len(got) != 0 {
-		t.Fatalf("still held under the hash: %v", got)
+	if x.Match(0, []uint64{7}, &m); m.Blocks != 0 || x.HasLoose() {
+		t.Fatalf("still held under the hash: %v", m.Prefixes)
 	}
 	for i, want := range []RemoveResult{{Copies: 1}, {Removed: 1}, {Unknown: 1}} {
 		if got := x.Remove(p, []uint64{7}, nil, CopyCount); got != want {
@@ -154,7 +145,7 @@ func TestPlacedKeepsNames(t *testing.T) {
 		e := &Stretch{Engine: []uint64{1}, Key: key, HasKey: true, ClientHashes: []uint64{71}}
 		x.Store(&Store{Owner: own[0], Engine: []uint64{5}}) // source 0 holds something under its hash
 		x.Restore(own[0], e, e.ClientHashes, false)
-		x.Teach(src[1], 2, key)
+		x.Restore(own[1], &Stretch{Engine: []uint64{2}, Key: key, HasKey: true, ClientHashes: []uint64{71}}, e.ClientHashes, false)
 		if more {
 			x.Store(&Store{Owner: own[2], Engine: []uint64{key}}) // source 2 knows the key alone
 		}
@@ -205,18 +196,19 @@ func TestChildOfLooseIsKnown(t *testing.T) {
 	must.Report(t, x.Check())
 }
 
-// TestNamesLeaveWithBlocks: a name leaves with its block and is handed out.
+// TestNamesLeaveWithBlocks: where no ghosts are kept, a name leaves with its block.
 func TestNamesLeaveWithBlocks(t *testing.T) {
-	x := New(Options{Scheme: hash.Default(), KeepForgotten: 2})
+	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})
-	key, _ := x.Means(1)
+	if key, known := x.Means(1); !known || key != 10 {
+		t.Fatalf("1 means %d, %v", key, known)
+	}
 	x.Remove(o, []uint64{1, 2, 3}, nil, CopySet)
 	if _, known := x.Means(1); known || x.Knows(0, 1) {
 		t.Fatal("a name is known after its block has left")
 	}
-	x.Names(func(n Name) bool { t.Errorf("name %v", n); return true })
-	if got := x.Forgotten(); len(got) != 2 || got[0] != (Name{1, key, 0}) || x.Forgotten() != nil {
-		t.Fatalf("forgotten: %v", got)
+	if n := x.Stats().Aliases; n != 0 {
+		t.Errorf("%d names are left", n)
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestAlone(t *testing.T) {
 	for i := range 60 {
 		w := newWorld(t, rand.New(rand.NewPCG(7, uint64(i))), true, false, ghostly(i/2%3))
-		w.exchange(New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()}))
+		w.exchange(w.keeping())
 		w.addIdentities(w.x)
 		for range w.sources {
 			w.x.NewSource()

@@ -101,7 +101,7 @@ func (a *asking) named(engine uint64) Known {
 	return a.known()
 }
 
-// known returns what is known of the block at hand.
+// known returns the answer about the block at hand.
 func (a *asking) known() Known {
 	return Known{Key: a.of.seq(a.key), Identity: a.of.id, Named: true}
 }
@@ -114,4 +114,53 @@ func (x *Index) nextName(p place, engine, dead uint64) bool {
 	}
 	r := x.at(p.piece)
 	return !r.loose() && p.at+1 < r.len() && r.engine()[p.at+1] == engine && dead>>(p.at+1)&1 == 0
+}
+
+// Begins looks for tokens at the beginning of prompts under some identities, given by their constants. It
+// returns the place in constants of the identity under which there are all of the blocks, with an owner
+// or as ghosts, and reports whether it is exactly one.
+func (x *Index) Begins(constants, local []uint64) (at int, once bool) {
+	x.lock()
+	defer x.unlock()
+	for i, constant := range constants {
+		if !x.begins(constant, local) {
+			continue
+		}
+		if once {
+			return 0, false
+		}
+		at, once = i, true
+	}
+	return at, once
+}
+
+// begins reports whether all blocks of a prompt are there under an identity.
+func (x *Index) begins(constant uint64, local []uint64) bool {
+	key := normal(local[0] ^ constant)
+	for i := 0; ; {
+		p := x.cleaned(cursor{kind: atBlock, at: x.headOf(key), key: key}).at
+		if p.isNone() {
+			return false
+		}
+		r := x.at(p.piece)
+		gone := x.deadOf(r)
+		n := uint32(0)
+		for ; n < r.len() && i < len(local); n++ {
+			if r.local()[n] != local[i] {
+				break
+			}
+			if gone>>n&1 != 0 {
+				return false
+			}
+			if i++; i < len(local) {
+				key = x.follow(key, constant, local[i])
+			}
+		}
+		switch {
+		case i == len(local):
+			return true
+		case n == 0:
+			return false
+		}
+	}
 }

@@ -1,98 +1,138 @@
 package index
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
-// TestStoreKeys stores blocks with their keys at once and one at a time, next to chains that
-// another source has taught in part.
-func TestStoreKeys(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
-	scheme := hash.Default()
-	rounds := 2000
-	if underRace {
-		rounds = 200
+// Begins finds the only identity under which there are all blocks of the beginning of a prompt, in
+// several pieces, with owners or as ghosts.
+func TestBegins(t *testing.T) {
+	l := newIdentityLabOf(t, Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
+	l.x.perEvent.sweep = 0
+	local := make([]uint64, 150)
+	var engine []uint64
+	for i := range local {
+		local[i], engine = uint64(1000+i), append(engine, uint64(5000+i))
 	}
-	for round := range rounds {
-		const blocks = 100 // of several pieces
-		var engine, locals, keys []uint64
-		for i := range uint64(blocks) {
-			engine, locals = append(engine, 1000+i), append(locals, 1+i)
-			if i == 0 {
-				keys = append(keys, locals[0])
-			} else {
-				keys = append(keys, scheme.Next(keys[i-1], locals[i]))
-			}
+	local[0] = 0 // the key of the first block of the base identity would be 0
+	names := func(id Identity, n int) (all []uint64) {
+		for _, e := range engine[:n] {
+			all = append(all, e+uint64(id)*10_000)
 		}
-		a, b := New(Options{Scheme: scheme}), New(Options{Scheme: scheme})
-		var owners [2]Owner // of two sources, in both
-		for i := range owners {
-			src := a.NewSource()
-			owners[i] = a.NewOwner(src)
-			b.NewOwner(b.NewSource())
+		return all
+	}
+	store := func(id Identity, n int) {
+		l.x.Store(&Store{Owner: l.gpu, Identity: id, Engine: names(id, n), Local: local[:n], Copies: CopySet})
+	}
+	want := func(n int, constants []uint64, at int, once bool) {
+		t.Helper()
+		if i, found := l.x.Begins(constants, local[:n]); i != at || found != once {
+			t.Errorf("%d blocks begin under number %d, %v, want %d, %v", n, i, found, at, once)
 		}
-		for range rng.IntN(4) {
-			from := rng.IntN(blocks)
-			to := from + rng.IntN(blocks-from) + 1
-			e := &Store{Owner: owners[0], Engine: engine[from:to], Local: locals[from:to]}
-			if from > 0 {
-				e.Parent, e.HasParent = engine[from-1], true
-			}
-			if rng.IntN(4) == 0 {
-				e.Owner = owners[1]
-			}
-			a.Store(e)
-			b.Store(e)
+		must.Report(t, l.x.Check())
+	}
+	store(0, 100)
+	store(l.a, 120)
+	want(1, l.c, 0, false) // two of them
+	want(101, l.c, 1, true)
+	want(120, l.c, 1, true)
+	want(121, l.c, 0, false)
+	want(50, l.c[:1], 0, true)
+	want(50, []uint64{l.c[2], l.c[1]}, 1, true)
+	want(50, []uint64{l.c[2], 99}, 0, false)
+	want(50, nil, 0, false)
+	store(l.b, 70)
+	fork := slices.Clone(local[:90])
+	fork[80] = 7
+	l.x.Store(&Store{Owner: l.other, Identity: l.b, Engine: slices.Concat(names(l.b, 70), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}), Local: fork, Copies: CopySet})
+	if at, once := l.x.Begins(l.c, fork); at != 2 || !once {
+		t.Errorf("a fork begins under number %d, %v", at, once)
+	}
+	// A hole in the middle ends the beginning.
+	l.x.Remove(l.gpu, names(l.a, 120)[110:111], nil, CopySet)
+	want(110, l.c[1:], 0, true)
+	want(112, l.c[1:], 0, false)
+	// What retired owners held alone is not there. As ghosts it is.
+	l.x.Clear(l.gpu)
+	want(100, l.c[:1], 0, false)
+	l.x.Compact()
+	l.x.KeepGhosts()
+	store(0, 100)
+	l.x.Clear(l.gpu)
+	want(100, l.c, 0, true)
+	l.x.Compact()
+	want(100, l.c, 0, true)
+}
+
+// HeldBySource counts the blocks of each source and identity, as often as its owners hold them.
+func TestHeldBySource(t *testing.T) {
+	l := newIdentityLab(t)
+	second := l.x.NewOwner(l.sources[0])
+	chain := func(o Owner, id Identity, n int) {
+		var engine, local []uint64
+		for i := range uint64(n) {
+			engine, local = append(engine, 1000*uint64(id)+i), append(local, 10+i)
 		}
-		for range 1 + rng.IntN(3) {
-			e := &Store{Owner: owners[1], Rootless: true, Copies: CopyPolicy(rng.IntN(2))}
-			from := rng.IntN(blocks)
-			for i := from; i < min(from+1+rng.IntN(blocks), blocks); i++ {
-				if rng.IntN(10) > 0 {
-					e.Engine, e.Keys = append(e.Engine, engine[i]), append(e.Keys, keys[i])
-				}
-			}
-			got, want := a.Store(e), StoreResult{}
-			for i := range e.Engine {
-				res := b.Store(&Store{Owner: e.Owner, Rootless: true, Copies: e.Copies, Engine: e.Engine[i : i+1], Key: e.Keys[i], HasKey: true})
-				want.Added += res.Added
-				want.Copies += res.Copies
-				want.Resolved += res.Resolved
-				want.Conflicts += res.Conflicts
-			}
-			if got := got.counts(); got != want {
-				t.Fatalf("round %d: %+v, want %+v", round, got, want)
-			}
-			if k := rng.IntN(blocks); rng.IntN(2) == 0 {
-				for _, x := range []*Index{a, b} {
-					x.Remove(owners[k%2], engine[:k], nil, CopySet)
-				}
-			}
+		l.x.Store(&Store{Owner: o, Identity: id, Engine: engine, Local: local})
+	}
+	chain(l.gpu, l.a, 100)
+	chain(second, l.a, 30)
+	chain(l.other, l.a, 10)
+	chain(l.gpu, 0, 5)
+	chain(l.other, l.b, 7)
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{77_001, 77_002}})
+	chain(second, l.b, 7)
+	l.x.Clear(second)
+	chain(second, l.a, 3)
+	type key struct {
+		src Source
+		id  Identity
+	}
+	got := map[key]int{}
+	l.x.HeldBySource(func(src Source, id Identity, blocks int) {
+		if got[key{src, id}] != 0 {
+			t.Errorf("source %d and identity %d come twice", src, id)
 		}
-		for i, x := range []*Index{a, b} {
-			if err := x.Check(); err != nil {
-				t.Fatalf("round %d, index %d: %v", round, i, err)
-			}
+		got[key{src, id}] = blocks
+		l.x.Empty() // f may call the index
+	})
+	want := map[key]int{{0, l.a}: 103, {1, l.a}: 10, {0, 0}: 5, {1, l.b}: 7, {2, 0}: 2}
+	if len(got) != len(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	for k, n := range want {
+		if got[k] != n {
+			t.Errorf("%+v holds %d blocks, want %d", k, got[k], n)
 		}
-		var got, want Match
-		for i := range keys {
-			a.Match(0, keys[i:i+1], &got)
-			b.Match(0, keys[i:i+1], &want)
-			if !slices.Equal(got.Prefixes, want.Prefixes) {
-				t.Fatalf("round %d: block %d is held by %v, want %v", round, i, got.Prefixes, want.Prefixes)
+	}
+}
+
+// A source that waits without tokens by the hash of the last part of a block gets all parts of it, and
+// of no other block, in whatever order the names came.
+func TestParts(t *testing.T) {
+	const fold = 0xabc
+	for _, named := range []bool{false, true} {
+		for _, folded := range []uint64{0, fold} {
+			l := newIdentityLabOf(t, Options{Scheme: hash.Default(), NameAll: named})
+			by := func(engine uint64) uint64 { return engine ^ folded }
+			l.x.Store(&Store{Owner: l.pool, Engine: []uint64{by(13), by(22)}, Copies: CopySet})
+			host := l.x.NewOwner(l.sources[2])
+			l.x.Store(&Store{Owner: host, Engine: []uint64{by(13)}, Copies: CopySet})
+			// Three blocks of three parts.
+			engine, local := []uint64{11, 12, 13, 21, 22, 23, 31, 32, 33}, []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9}
+			l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: engine, Local: local, Parts: 3, AlsoWaiting: folded})
+			l.want(local, "", "[0 2 3]x3 [0]x1 [0 2]x1 [0]x4 ", "") // 22 is no last part
+			if l.x.HasLoose() {
+				t.Error("something still waits")
 			}
-			if has := b.Has(owners[1], engine[i]); a.Has(owners[1], engine[i]) != has {
-				t.Fatalf("round %d: the owner has block %d: %t, want %t", round, i, !has, has)
+			if res := l.x.Remove(host, []uint64{11, 12, by(13)}, nil, CopySet); res.Removed != 3 {
+				t.Errorf("%+v", res)
 			}
-		}
-		a.Match(0, keys, &got)
-		b.Match(0, keys, &want)
-		if !slices.Equal(got.Prefixes, want.Prefixes) || !slices.Equal(got.Later, want.Later) {
-			t.Fatalf("round %d: %+v, want %+v", round, got, want)
+			l.want(local, "", "[0 2]x3 [0]x1 [0 2]x1 [0]x4 ", "")
 		}
 	}
 }

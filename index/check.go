@@ -163,7 +163,8 @@ func (c *check) identity(n uint32, r *piece) bool {
 	return true
 }
 
-// waiting checks that blocks wait under engine hashes that mean nothing to their sources.
+// waiting checks that blocks wait under engine hashes that mean nothing to their sources, or are
+// contested: a source may wait since before it announced tokens.
 func (c *check) waiting() {
 	x := c.x
 	x.allPieces(func(n uint32, r *piece) {
@@ -173,7 +174,7 @@ func (c *check) waiting() {
 				continue
 			}
 			x.holders(x.setOf(p), func(o *owner) {
-				if o.s.raw && o.s.private.ref(engine) == nil && !x.isContested(o.s, engine) {
+				if o.s.raw && o.s.private.ref(engine) == nil && !x.contests.of[engine] {
 					c.broken(11, "owner %d holds a block under the engine hash %d, which means another one", o.name, engine)
 				}
 			})

@@ -64,7 +64,7 @@ func TestCheckFinds(t *testing.T) {
 	f(7, func(x *Index, _ *piece) { *x.sources[0].private.insert(5) = 64 })
 	f(8, func(x *Index, _ *piece) { x.sources[0].room.used++ })
 	f(8, func(x *Index, _ *piece) { x.maxOrphans = 1 })
-	f(8, func(x *Index, _ *piece) { x.sources[0].room.push(890, 890, 1, 0) })
+	f(8, func(x *Index, _ *piece) { x.sources[0].room.push(link{engine: 890, parent: 890, local: 1}) })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.oldest].parent++ })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.links[r.newest].engine++ })
 	f(8, func(x *Index, _ *piece) { r := &x.sources[0].room; r.newest = r.oldest })

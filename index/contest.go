@@ -13,7 +13,8 @@ import (
 //	Decide: the holders of one block alone are left --> the hash means that block to all
 //
 // Sources that announce tokens go on with what they mean themselves. To others, and to
-// Means, a contested hash means nothing.
+// Means, a contested hash means nothing. What a source has under it goes on waiting if the source
+// begins to announce tokens meanwhile.
 
 // maxContested bounds the contested hashes of an index: 2 MiB. More keep the meaning that
 // came first.
@@ -24,10 +25,9 @@ const maxContests = 1024
 
 // Contest is an announcement that contradicts another source.
 type Contest struct {
-	Engine  uint64
-	Source  Source // the one that announced the hash last
-	Other   Source // holds another block by the hash; NoSource if none that announces tokens does
-	Waiting []Source
+	Engine uint64
+	Source Source // the one that announced the hash last
+	Other  Source // holds another block by the hash; NoSource if none that announces tokens does
 }
 
 // contests are the contested hashes. All lanes guard them.
@@ -37,7 +37,6 @@ type contests struct {
 	n           atomic.Int64 // of of
 	some        atomic.Bool  // there is news
 	news        []Contest
-	decided     []uint64
 }
 
 // isContested reports whether an engine hash means nothing to a source because it is contested.
@@ -69,15 +68,12 @@ func (x *Index) contest(s *source, engine uint64, shared place) {
 		}
 	})
 	if found.Other == NoSource {
-		x.unnameOne(shared, engine) // first: the name is to be forgotten with the block
+		x.unnameOne(shared, engine) // first: the block may end with its owners
 	}
 	for _, o := range wait {
 		x.unplace(o, engine, shared)
-		if !slices.Contains(found.Waiting, o.s.name) {
-			found.Waiting = append(found.Waiting, o.s.name)
-		}
 	}
-	if len(c.news) < maxContests || len(found.Waiting) > 0 {
+	if len(c.news) < maxContests {
 		c.news = append(c.news, found)
 		c.some.Store(true)
 	}
@@ -127,7 +123,7 @@ func (x *Index) unplace(o *owner, engine uint64, from place) {
 
 // unnameOne takes an engine hash off a block. A ghost without another one ends.
 func (x *Index) unnameOne(p place, engine uint64) {
-	line := x.lineOf(p, engine)
+	line := x.nameLine(p, engine)
 	if line == 0 {
 		return
 	}
@@ -190,8 +186,6 @@ func (x *Index) decide(engine uint64) bool {
 		x.learn(s, engine, p, 1)
 	}
 	x.meets(engine)
-	c.decided = append(c.decided, plain(engine))
-	c.some.Store(true)
 	return true
 }
 
@@ -230,17 +224,15 @@ func (x *Index) Decide(engine []uint64) {
 	}
 }
 
-// Contests returns the contests that began or got another announcement, at most 1,024 of
-// those without waiting blocks, and the hashes whose contests ended. It leaves none.
-func (x *Index) Contests() (news []Contest, decided []uint64) {
+// Contests returns the contests that began or got another announcement, at most 1,024. It leaves none.
+func (x *Index) Contests() (news []Contest) {
 	c := &x.contests
 	if !c.some.Load() {
-		return nil, nil
+		return nil
 	}
 	x.lock()
 	defer x.unlock()
-	news, decided = c.news, c.decided
-	c.news, c.decided = nil, nil
+	news, c.news = c.news, nil
 	c.some.Store(false)
-	return news, decided
+	return news
 }

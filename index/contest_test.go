@@ -23,7 +23,7 @@ type contestBench struct {
 
 func newContestBench(t *testing.T, sources int, named bool) *contestBench {
 	b := &contestBench{t: t, hashes: 6, pooled: make(map[uint64]bool)}
-	b.index = New(Options{Scheme: hash.Default(), KeepForgotten: 100, Contradicts: func() bool { return true }})
+	b.index = New(Options{Scheme: hash.Default(), Contradicts: func() bool { return true }})
 	if named {
 		b.index.NameAll()
 	}
@@ -33,6 +33,13 @@ func newContestBench(t *testing.T, sources int, named bool) *contestBench {
 		b.means = append(b.means, make(map[uint64]uint64))
 	}
 	return b
+}
+
+// holdsKey reports whether an owner holds the base block of a key, or a block under a hash itself.
+func (x *Index) holdsKey(o Owner, key uint64) bool {
+	var m Match
+	x.Match(0, []uint64{key}, &m)
+	return slices.Contains(m.Prefixes, Prefix{Owner: uint32(o), Blocks: 1})
 }
 
 func (b *contestBench) pool() int { return len(b.src) - 1 }
@@ -77,8 +84,8 @@ func (b *contestBench) reload(h uint64) {
 	delete(b.pooled, h)
 }
 
-// follow does what the application does after an event. It teaches nothing: what waits gets its
-// place with the event, or when the contest is decided.
+// follow does what the application does after an event. What waits gets its place with the event,
+// or when the contest is decided.
 func (b *contestBench) follow() { b.index.Contests() }
 
 // check compares the pool's blocks with the rule.
@@ -100,13 +107,13 @@ func (b *contestBench) check(what string) {
 		}
 		held := 0
 		for v := range uint64(4) {
-			if key := keyOf(h, v); b.index.Holds(b.owners[b.pool()], key) {
+			if key := keyOf(h, v); b.index.holdsKey(b.owners[b.pool()], key) {
 				if held++; len(meant) > 0 && (len(meant) > 1 || meant[0] != key) {
 					b.t.Fatalf("after %s: the pool holds block %d, engines mean %d by %d", what, key, meant, h)
 				}
 			}
 		}
-		waits := b.index.Holds(b.owners[b.pool()], h)
+		waits := b.index.holdsKey(b.owners[b.pool()], h)
 		if n := held + map[bool]int{true: 1}[waits]; n != map[bool]int{true: 1}[b.pooled[h]] {
 			b.t.Fatalf("after %s: the pool holds %d blocks of hash %d, announced %v", what, n, h, b.pooled[h])
 		}
@@ -114,7 +121,7 @@ func (b *contestBench) check(what string) {
 			b.t.Fatalf("after %s: the pool's block waits by %d, which means %d", what, h, meant)
 		}
 		for s, m := range b.means[:b.pool()] {
-			if key, ok := m[h]; ok != b.index.Has(b.owners[s], h) || ok && !b.index.Holds(b.owners[s], key) {
+			if key, ok := m[h]; ok != b.index.Has(b.owners[s], h) || ok && !b.index.holdsKey(b.owners[s], key) {
 				b.t.Fatalf("after %s: source %d does not hold block %d by %d", what, s, key, h)
 			}
 		}
@@ -155,23 +162,55 @@ func TestContestsOfRandomEvents(t *testing.T) {
 	}
 }
 
-// A contest names both sources, and the sources whose blocks wait.
+// A contest names both sources. The pool's block waits until it is decided.
 func TestContestTellsWho(t *testing.T) {
 	b := newContestBench(t, 2, true)
 	b.store(0, 1, 0)
 	b.offload(1)
 	b.index.Store(&Store{Owner: b.owners[1], Engine: []uint64{1}, Local: []uint64{keyOf(1, 1)}})
-	news, decided := b.index.Contests()
-	if len(news) != 1 || len(decided) != 0 || news[0].Engine != 1 || news[0].Source != b.src[1] || news[0].Other != b.src[0] ||
-		!slices.Equal(news[0].Waiting, []Source{b.src[2]}) {
-		t.Errorf("news %+v, decided %d", news, decided)
+	if news := b.index.Contests(); !slices.Equal(news, []Contest{{Engine: 1, Source: b.src[1], Other: b.src[0]}}) {
+		t.Errorf("news %+v", news)
+	}
+	if pool := b.owners[2]; !b.index.holdsKey(pool, 1) || b.index.holdsKey(pool, keyOf(1, 0)) || b.index.Contested() != 1 {
+		t.Errorf("the pool's block does not wait, %d hashes are contested", b.index.Contested())
 	}
 	b.index.DropSource(b.src[0])
 	b.index.Decide(nil)
-	if news, decided = b.index.Contests(); len(news) != 0 || !slices.Equal(decided, []uint64{1}) {
-		t.Errorf("news %+v, decided %d", news, decided)
+	if news := b.index.Contests(); len(news) != 0 || b.index.Contested() != 0 {
+		t.Errorf("news %+v, %d hashes are contested", news, b.index.Contested())
+	}
+	if pool := b.owners[2]; b.index.holdsKey(pool, 1) || !b.index.holdsKey(pool, keyOf(1, 1)) {
+		t.Error("the pool's block still waits")
 	}
 	if key, known := b.index.Means(1); !known || key != keyOf(1, 1) {
 		t.Errorf("1 means %d, %v", key, known)
+	}
+}
+
+// A contested hash leaves a block whose place is not known once the contest is decided. The source
+// that has won holds that block as well, by another name.
+func TestContestOfLooseBlock(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), NameAll: true, Contradicts: func() bool { return true }})
+	loser, winner := x.NewSource(), x.NewSource()
+	l, w := x.NewOwner(loser), x.NewOwner(winner)
+	x.Teaches(loser)
+	for _, engine := range []uint64{1, 2} {
+		x.Store(&Store{Owner: l, Engine: []uint64{engine}, Key: 77, HasKey: true, Rootless: true, Copies: CopySet})
+	}
+	x.Store(&Store{Owner: w, Engine: []uint64{1}, Local: []uint64{5}, Copies: CopySet})
+	x.Store(&Store{Owner: w, Engine: []uint64{2}, Copies: CopySet})
+	if n := x.Contested(); n != 1 {
+		t.Fatalf("%d hashes are contested", n)
+	}
+	x.Remove(l, []uint64{1}, nil, CopySet)
+	x.Decide(nil)
+	if key, known := x.Means(1); !known || key != 5 || x.Contested() != 0 {
+		t.Errorf("1 means %d, %v, %d hashes are contested", key, known, x.Contested())
+	}
+	if err := x.Check(); err != nil {
+		t.Error(err)
+	}
+	if res := x.Remove(w, []uint64{1, 2}, nil, CopySet); res.Removed != 2 {
+		t.Errorf("%+v", res)
 	}
 }

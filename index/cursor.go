@@ -157,7 +157,7 @@ func (x *Index) write(r *piece, at uint32, local, clientHash uint64) {
 }
 
 // createLoose makes a block of a key whose place is not known. It has no owner. of is the identity
-// of the key, that of the base if the key is an engine hash.
+// of the key, that of the base if the key is an engine hash without a constant.
 func (x *Index) createLoose(s *source, of root, key, clientHash uint64, want int) place {
 	if x.overBudget() && !x.makeRoom() {
 		return place{}

@@ -55,8 +55,15 @@ func (x *Index) Cut() *Cut {
 	return c
 }
 
-// Identities returns the constants, by number, of the identities that have pieces; 0 for others.
-func (c *Cut) Identities() []uint64 { return c.identities }
+// Identities returns the identities that have pieces, next to the base one.
+func (c *Cut) Identities() (all []Identity) {
+	for i, constant := range c.identities {
+		if constant != 0 {
+			all = append(all, Identity(i))
+		}
+	}
+	return all
+}
 
 // Drop ends the cut.
 func (c *Cut) Drop() {

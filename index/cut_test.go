@@ -34,7 +34,7 @@ func TestCutStandsStill(t *testing.T) {
 	for i := range 150 {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false, ghostly(i/2%3))
 		w.say("seed %d, world %d", seed, i)
-		w.exchange(New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()}))
+		w.exchange(w.keeping())
 		w.addIdentities(w.x)
 		for range w.sources {
 			w.x.NewSource()
@@ -64,5 +64,19 @@ func TestCutStandsStill(t *testing.T) {
 			w.fail("a cut is not what was at its moment")
 		}
 		w.compare()
+	}
+}
+
+// A cut has a block without its client hash, also if an event that comes before it is copied says that.
+func TestCutKeepsClientHashes(t *testing.T) {
+	l := newIdentityLab(t)
+	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Parent: 101, HasParent: true, Engine: []uint64{102}, Local: []uint64{2}})
+	l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101}, Local: []uint64{1}})
+	want := linesOf(l.x.Snapshot())
+	c := l.x.Cut()
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{202}}) // so that the event is not ordinary
+	l.x.Store(&Store{Owner: l.gpu, Parent: 101, HasParent: true, Engine: []uint64{202}, Local: []uint64{2}, Copies: CopySet})
+	if got := linesOf(c.Snapshot()); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -34,14 +34,17 @@ func TestGhostIsFoundByItsNames(t *testing.T) {
 	if st.Blocks+st.Aliases+st.Memberships != 0 || st.Ghosts != 3 || st.GhostBytes != 3*ghostBytes || !l.x.Empty() {
 		t.Errorf("%+v", st)
 	}
-	if key, known := l.x.Means(102); !known || key != keys[1] || l.x.Has(a, 102) || l.x.Holds(a, 1) || !l.x.Knows(Source(1), 102) {
+	if key, known := l.x.Means(102); !known || key != keys[1] || l.x.Has(a, 102) || l.x.holdsKey(a, 1) || !l.x.Knows(Source(1), 102) {
 		t.Errorf("the name means %d, %t", key, known)
 	}
 	for i, got := range l.x.Ask(Source(1), []uint64{101, 102, 103}, nil) {
 		l.equal(got, Known{Key: keys[i], Named: true, Own: true})
 	}
 	l.equal(l.x.Remove(b, []uint64{102}, nil, CopySet), RemoveResult{Unknown: 1})
-	l.x.Names(func(n Name) bool { t.Errorf("the name %+v is listed", n); return true })
+	l.x.Aliases(func(_ Source, _ Identity, engine, _ uint64) bool {
+		t.Errorf("the name %d is listed", engine)
+		return true
+	})
 	for _, s := range linesOf(l.x.Snapshot()) {
 		t.Errorf("a snapshot has %s", s)
 	}

@@ -6,6 +6,7 @@ import "math/bits"
 // one piece. It reports false if the first of them is not ordinary.
 func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
+	p.constant = c.constant
 	for {
 		var r *piece // that ends with the block before, nil if none does
 		key, to := uint64(0), place{}
@@ -110,19 +111,10 @@ func (p *storing) fresh(i int, key uint64) bool {
 	return p.ordinary(engine, key)
 }
 
-// awaited reports whether blocks may wait under an engine hash for its meaning.
-func (p *storing) awaited(engine uint64) bool {
-	x := p.x
-	if x.looseBlocks.Load() == 0 {
-		return false
-	}
-	return !x.looseOf(engine).isNone() || p.e.AlsoWaiting != 0 && !x.looseOf(normal(engine^p.e.AlsoWaiting)).isNone()
-}
-
 // ordinary reports that the source holds nothing under an engine hash, or under the key as
 // if it were one, and means by it what others do. No loose block of the key has names.
 func (p *storing) ordinary(engine, key uint64) bool {
-	if !p.x.ordinary(p.s, engine) || p.e.AlsoWaiting != 0 && p.awaited(engine) {
+	if !p.x.ordinary(p.s, engine) || p.mayAlsoWait() && p.awaited(engine) {
 		return false
 	}
 	if !p.s.raw && p.x.looseSides == 0 {
@@ -134,7 +126,7 @@ func (p *storing) ordinary(engine, key uint64) bool {
 
 // simple reports that all engine hashes and keys are ordinary.
 func (p *storing) simple() bool {
-	return p.s.simple() && p.x.looseSides == 0 && (p.e.AlsoWaiting == 0 || p.x.looseBlocks.Load() == 0)
+	return p.s.simple() && p.x.looseSides == 0 && (!p.mayAlsoWait() || p.x.looseBlocks.Load() == 0)
 }
 
 // walk stores blocks from i on which are in a held piece from a place on, the first one for
@@ -156,6 +148,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 			i++
 		}
 	}
+	byName := i - from
 	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
@@ -183,6 +176,9 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 		if !known && dead>>at&1 == 0 && x.ghosts.some() && x.setOf(place{n, at}) == 0 {
 			p.s.lane.names-- // counts with the others of the ghost
 		}
+		if known {
+			byName++
+		}
 		at++
 		i++
 	}
@@ -191,6 +187,9 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	}
 	if x.naming != allNamed && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
 		x.noteVague(p.s, n)
+	}
+	if e.ByName {
+		p.res.ByName += byName
 	}
 	p.isIn(r)
 	x.lockPiece(n, r)
@@ -202,7 +201,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	}
 	if r.meta&isWide != 0 && e.Local != nil {
 		for j := range i - from {
-			write64(&r.clientHashes()[lo+uint32(j)], e.clientHash(from+j))
+			write64(&r.clientHashes()[lo+uint32(j)], p.clientHash(from+j, c.id))
 		}
 	}
 	if end := at - 1; end < r.len()-1 || r.tail == 0 {
@@ -292,7 +291,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		sum += local[k]
 		x.placed(key, place{n, at})
 		if r.meta&isWide != 0 {
-			write64(&r.clientHashes()[at], e.clientHash(i+k))
+			write64(&r.clientHashes()[at], p.clientHash(i+k, c.id))
 		}
 		last = key
 		at++

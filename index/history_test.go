@@ -42,8 +42,9 @@ func newHistory(rng *rand.Rand) *history {
 	h := &history{rng: rng, scheme: hash.Default(), of: map[Owner]Source{}, family: map[Source]uint64{}}
 	h.depth, h.tame, h.lies = pick(rng, []int{3, 12, 80, 150}), pick(rng, []int{0, 4, 7, 8}), pick(rng, []int{0, 0, 0, 3, 30, 300})
 	h.x = New(Options{
-		Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}), KeepForgotten: 10,
+		Scheme: h.scheme, KeepClientHashes: rng.IntN(2) == 0, WideBase: rng.IntN(2) == 0, MaxOrphans: pick(rng, []int{0, 4, -1}),
 		Ghosts: NewGhosts(pick(rng, []int64{0, 0, 3, 40, 1 << 20}) * ghostBytes), MaxBytes: pick(rng, []int{0, 0, 0, 30 << 10}),
+		Contradicts: pick(rng, []func() bool{nil, func() bool { return true }}),
 	})
 	h.x.perEvent = portion{sweep: pick(rng, []int{0, 0, 1}), naming: pick(rng, []int{1, 1000, 1000, 1000})}
 	for range 2 + rng.IntN(3) {
@@ -134,8 +135,8 @@ func (h *history) step() {
 		h.newSource()
 	case n < 94:
 		b := pick(rng, run.prompt)
-		h.say("teach source of %d key %d", owner, b.key)
-		h.x.Teach(h.of[owner], h.engine(h.family[h.of[owner]], b), b.key)
+		h.say("hash of key %d for %d", b.key, owner)
+		h.x.Store(&Store{Owner: owner, Rootless: true, Engine: []uint64{h.engine(h.family[h.of[owner]], b)}, Key: b.key, HasKey: true})
 	case n < 98:
 		h.ask(owner, run)
 	case n < 99:
@@ -179,9 +180,11 @@ func (h *history) store(owner Owner, run storedRun, tame bool) {
 		e.Key, e.HasKey, e.Complete = p[from].key, true, rng.IntN(3) == 0
 	}
 	if rng.IntN(10) == 0 {
+		var clientHashes []uint64
 		for _, l := range e.Local {
-			e.ClientHashes = append(e.ClientHashes, l+rng.Uint64N(2))
+			clientHashes = append(clientHashes, l+rng.Uint64N(2))
 		}
+		e.ClientHashes = func(Identity) []uint64 { return clientHashes }
 	}
 	h.say("store %d: %d..%d of %v, parent %t, key %t, complete %t, client hashes %t", owner, from, len(p), p, e.HasParent, e.HasKey, e.Complete, e.ClientHashes != nil)
 	h.x.Store(&e)
@@ -192,12 +195,7 @@ func (h *history) hashes(owner Owner, run storedRun) {
 	from := h.rng.IntN(len(p))
 	p = p[from:min(len(p), from+1+h.rng.IntN(6))]
 	e := Store{Owner: owner, Copies: CopyPolicy(h.rng.IntN(2)), Engine: h.engines(h.family[h.of[owner]], p)}
-	if h.rng.IntN(2) == 0 {
-		for _, b := range p {
-			e.Keys = append(e.Keys, b.key)
-		}
-	}
-	h.say("hashes %d: %v, keys %t", owner, p, e.Keys != nil)
+	h.say("hashes %d: %v", owner, p)
 	h.x.Store(&e)
 }
 
@@ -234,7 +232,6 @@ func (h *history) ask(owner Owner, run storedRun) {
 	h.x.Knows(s, engine)
 	h.x.Placed(s, engine)
 	h.x.Means(engine)
-	h.x.Holds(owner, b.key)
 	h.x.Has(owner, engine)
 }
 

@@ -31,6 +31,21 @@ func (b root) first(local uint64) uint64 { return normal(local ^ b.constant) }
 func (b root) key(seq uint64) uint64 { return normal(seq ^ b.constant) }
 func (b root) seq(key uint64) uint64 { return plain(key) ^ b.constant }
 
+// Says is what an event says of the identity of its blocks. The rest of Store.Identity is a guess.
+type Says uint8
+
+const (
+	SaysAdapter Says = 1 << iota
+	SaysSalt
+)
+
+// mayFollow reports whether blocks of an event may lie behind a parent: what the event says of their
+// identity is true of the parent's. An identity that has left since agrees with no other.
+func (x *Index) mayFollow(says Says, of root, c cursor) bool {
+	return says == 0 || c.kind == atUnknown || c.root == of || x.agree == nil ||
+		x.identities.living(of) && x.agree(says, of.id, c.id)
+}
+
 // identity is what the index has of an identity.
 type identity struct {
 	constant uint64
@@ -62,6 +77,14 @@ func (t *identities) constant(id Identity) uint64 {
 	}
 	return load64(&t.of(id).constant)
 }
+
+// living reports whether a root is that of an identity, whose number is not another one's by now.
+func (t *identities) living(of root) bool {
+	return of.id == 0 || !t.of(of.id).dropped && t.of(of.id).constant == of.constant
+}
+
+// some reports whether there is an identity next to the base one.
+func (t *identities) some() bool { return len(*t.list.Load())-1 > len(t.spare) }
 
 func (t *identities) bytes() int {
 	return cap(*t.list.Load())*int(unsafe.Sizeof(identity{})) + 4*cap(t.spare)
@@ -104,8 +127,8 @@ func (x *Index) DropIdentity(id Identity) bool {
 }
 
 // IdentityBlocks returns the blocks with an owner by Identity, in dst if it is large enough. The
-// base identity has those that no other one has, with the blocks that wait under their engine
-// hashes. It costs the number of identities.
+// base identity has those that no other one has, with the blocks that wait under engine hashes
+// without a constant. It costs the number of identities.
 func (x *Index) IdentityBlocks(dst []int) []int {
 	x.lock()
 	defer x.unlock()
@@ -179,7 +202,7 @@ func (x *Index) rootOf(id Identity) root { return root{id, x.identities.constant
 func (x *Index) seq(p place) uint64 { return plain(x.key(p)) ^ x.at(p.piece).constant() }
 
 // ClearIdentity takes from an owner the blocks of one identity and returns how many it held. Those
-// of the base identity include what waits under engine hashes. It walks all pieces.
+// of the base identity include what waits under engine hashes without a constant. It walks all pieces.
 func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
 	x.lock()
 	defer x.unlock()

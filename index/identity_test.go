@@ -15,6 +15,7 @@ type identityLab struct {
 	*testing.T
 	x       *Index
 	a, b    Identity
+	c       []uint64 // constants by Identity
 	gpu     Owner
 	other   Owner
 	pool    Owner
@@ -22,8 +23,13 @@ type identityLab struct {
 }
 
 func newIdentityLab(t *testing.T) *identityLab {
-	l := &identityLab{T: t, x: New(Options{Scheme: hash.Default(), KeepClientHashes: true, KeepForgotten: 10})}
-	l.a, l.b = l.x.NewIdentity(0x1234_5678_9abc_def1), l.x.NewIdentity(0x0fed_cba9_8765_4321)
+	return newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true})
+}
+
+func newIdentityLabOf(t *testing.T, o Options) *identityLab {
+	l := &identityLab{T: t, x: New(o)}
+	l.c = []uint64{0, 0x1234_5678_9abc_def1, 0x0fed_cba9_8765_4321}
+	l.a, l.b = l.x.NewIdentity(l.c[1]), l.x.NewIdentity(l.c[2])
 	for i, o := range []*Owner{&l.gpu, &l.other, &l.pool} {
 		l.sources[i] = l.x.NewSource()
 		*o = l.x.NewOwner(l.sources[i])
@@ -34,23 +40,29 @@ func newIdentityLab(t *testing.T) *identityLab {
 // want compares who holds the blocks of a chain in each identity, as "owners x blocks".
 func (l *identityLab) want(local []uint64, want ...string) {
 	l.Helper()
+	for id, want := range want {
+		l.wantOf(l.c[id], local, want)
+	}
+}
+
+// wantOf is want for one identity, given by its constant.
+func (l *identityLab) wantOf(constant uint64, local []uint64, want string) {
+	l.Helper()
 	must.Succeed(l, l.x.Check())
 	c := hash.Default().Chain(nil, local)
-	for id, want := range want {
-		var m Match
-		got := ""
-		l.x.Match(Identity(id), c, &m)
-		for owners, blocks := range holders(&m) {
-			got += fmt.Sprintf("%vx%d ", owners, blocks)
-		}
-		if got != want {
-			l.Errorf("identity %d: %q, want %q", id, got, want)
-		}
-		var lazy Match
-		l.x.MatchLazy(Identity(id), &prompt{local, c}, &lazy)
-		if lazy.Blocks != m.Blocks || !slices.Equal(lazy.Prefixes, m.Prefixes) {
-			l.Errorf("identity %d: lazily %v, want %v", id, lazy, m)
-		}
+	var m Match
+	got := ""
+	l.x.Match(constant, c, &m)
+	for owners, blocks := range holders(&m) {
+		got += fmt.Sprintf("%vx%d ", owners, blocks)
+	}
+	if got != want {
+		l.Errorf("constant %x: %q, want %q", constant, got, want)
+	}
+	var lazy Match
+	l.x.MatchLazy(constant, &prompt{local, c}, &lazy)
+	if lazy.Blocks != m.Blocks || !slices.Equal(lazy.Prefixes, m.Prefixes) {
+		l.Errorf("constant %x: lazily %v, want %v", constant, lazy, m)
 	}
 }
 
@@ -87,7 +99,7 @@ func TestIdentityIsInherited(t *testing.T) {
 				t.Errorf("identity %d, block %d: %+v", id, at, known[i])
 			}
 		}
-		if names := l.x.NamesAt(Identity(id), &prompt{local, chain}, 70); !slices.Equal(names, []uint64{first + 70}) {
+		if names := l.x.NamesAt(l.c[id], &prompt{local, chain}, 70); !slices.Equal(names, []uint64{first + 70}) {
 			t.Errorf("names of block 70 of identity %d: %v", id, names)
 		}
 	}
@@ -132,7 +144,7 @@ func TestStoreByName(t *testing.T) {
 		// The tokens say nothing of known blocks, and the others lie behind the last known one.
 		e := Store{Owner: l.pool, Engine: engine, Local: slices.Concat(wrong[:100], local[100:]), ByName: true}
 		res := l.x.Store(&e)
-		if want := (StoreResult{Added: 150, Identity: l.a, Placed: true}); res != want {
+		if want := (StoreResult{Added: 150, ByName: 100, Identity: l.a, Placed: true}); res != want {
 			t.Fatalf("%+v, want %+v", res, want)
 		}
 		l.want(local, "", "[0 2]x100 [2]x50 ", "")
@@ -151,13 +163,18 @@ func TestStoreByName(t *testing.T) {
 			t.Errorf("at the beginning: %+v", res)
 		}
 		l.want([]uint64{3, 4}, "", "", "[2]x2 ")
-		// A known block between unknown ones: what is behind goes on there.
+		// A known block between unknown ones: blocks behind it go on there.
 		res = l.x.Store(&Store{Owner: l.pool, Engine: []uint64{21, 5000, 22}, Local: []uint64{3, 4, 5}, ByName: true})
 		if res.Added != 2 || res.Copies != 1 || res.Identity != 0 {
 			t.Errorf("from one chain to another: %+v", res)
 		}
 		l.want([]uint64{3}, "[2]x1 ", "", "[2]x1 ")
 		l.want([]uint64{1000, 5}, "", "[0 2]x1 [2]x1 ", "")
+		// Known blocks behind one with a new name.
+		res = l.x.Store(&Store{Owner: l.other, Identity: l.a, Engine: []uint64{31, 5001, 5002}, Local: []uint64{1000, 1001, 1002}, ByName: true})
+		if want := (StoreResult{Added: 3, ByName: 2, Identity: l.a, Placed: true}); res != want {
+			t.Errorf("behind a new name: %+v, want %+v", res, want)
+		}
 	}
 }
 
@@ -171,14 +188,13 @@ func TestWaitingMovesOfAllSources(t *testing.T) {
 	if n := l.x.Waiting(l.sources[1]); n != 2 {
 		t.Fatalf("%d blocks wait", n)
 	}
-	var joined []uint64
-	res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}, Joined: &joined})
+	res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}})
 	if want := (StoreResult{Added: 3, Identity: l.a, Placed: true}); res != want {
 		t.Errorf("%+v, want %+v", res, want)
 	}
 	l.want([]uint64{1, 2, 3, 4}, "", "[0 2]x2 [0 1]x1 [1]x1 ", "")
-	if !slices.Contains(joined, 104) || l.x.Waiting(l.sources[1]) != 0 {
-		t.Errorf("joined %v, %d wait", joined, l.x.Waiting(l.sources[1]))
+	if n := l.x.Waiting(l.sources[1]); n != 0 || l.x.HasLoose() {
+		t.Errorf("%d blocks wait", n)
 	}
 	for i, want := range []RemoveResult{{Copies: 1}, {Removed: 1}, {Unknown: 1}} {
 		if got := l.x.Remove(l.pool, []uint64{101}, nil, CopyCount); got != want {
@@ -211,7 +227,7 @@ func TestKeysOfIdentities(t *testing.T) {
 	seq := hash.Default().Chain(nil, local)
 	l.x.Store(&Store{Owner: l.other, Parent: 102, HasParent: true, Engine: []uint64{103, 104}, Local: local[2:]})
 	l.x.Store(&Store{Owner: l.other, Engine: []uint64{101}, Rootless: true, Identity: l.b, Key: seq[0], HasKey: true})
-	l.x.Store(&Store{Owner: l.other, Engine: []uint64{102}, Rootless: true, Identity: l.b, Keys: seq[1:2]})
+	l.x.Store(&Store{Owner: l.other, Engine: []uint64{102}, Rootless: true, Identity: l.b, Key: seq[1], HasKey: true})
 	l.want(local, "", "", "[1]x4 ")
 	if got := l.x.Ask(l.sources[1], []uint64{102, 103}, nil); got[0].Identity != l.b || got[0].Key != seq[1] || got[1].Key != seq[2] {
 		t.Errorf("%+v", got)
@@ -225,13 +241,11 @@ func TestKeysOfIdentities(t *testing.T) {
 	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Parent: 901, HasParent: true, Engine: []uint64{902}, Local: local[1:2]})
 	l.want(local, "", "[0 2]x1 [0]x1 ", "[1]x4 ")
 	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{700}})
-	if !l.x.TeachIn(l.sources[2], l.b, 700, seq[3]) {
-		t.Error("taught nothing")
-	}
+	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{700}, Rootless: true, Identity: l.b, Key: seq[3], HasKey: true, Copies: CopySet})
 	l.want(local, "", "[0 2]x1 [0]x1 ", "[1]x3 [1 2]x1 ")
 }
 
-// Losses, refusals and forgotten names tell identities apart.
+// Losses and refusals tell identities apart.
 func TestIdentitiesAreToldApart(t *testing.T) {
 	l := newIdentityLab(t)
 	losses := NewLosses(1 << 12)
@@ -243,12 +257,9 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 	losses.Begin(9)
 	l.x.Remove(l.gpu, []uint64{202, 201}, nil, CopySet)
 	for id := range Identity(3) {
-		if mark, found := losses.Find(id, p, 2, 1); found != (id == l.a) || found && mark != 9 {
+		if mark, found := losses.Find(l.c[id], p, 2, 1); found != (id == l.a) || found && mark != 9 {
 			t.Errorf("identity %d: mark %d, %v", id, mark, found)
 		}
-	}
-	if got, want := l.x.Forgotten(), []Name{{201, p.seq[1], l.a}, {202, p.seq[2], l.a}}; !slices.Equal(got, want) {
-		t.Errorf("forgotten %v, want %v", got, want)
 	}
 	l.x.maxBytes = 1
 	if res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Parent: 200, HasParent: true, Engine: []uint64{205}, Local: []uint64{2}}); res.Refused != 1 {
@@ -256,8 +267,8 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 	}
 	for id := range Identity(3) {
 		var m Match
-		l.x.MatchLazy(id, p, &m)
-		if got := l.x.Refused(id, p.seq[1]); got != (id == l.a) || m.Truncated != (id == l.a) {
+		l.x.MatchLazy(l.c[id], p, &m)
+		if got := l.x.Refused(l.c[id], p.seq[1]); got != (id == l.a) || m.Truncated != (id == l.a) {
 			t.Errorf("identity %d: refused %v, truncated %v", id, got, m.Truncated)
 		}
 	}
@@ -293,10 +304,10 @@ func TestImageOfIdentities(t *testing.T) {
 	}
 	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{400}, Rootless: true, Key: 77, HasKey: true})
 	c := l.x.Cut()
-	constants := c.Identities()
+	ids := c.Identities()
 	c.Drop()
-	if !slices.Equal(constants, []uint64{0, 0x1234_5678_9abc_def1, 0x0fed_cba9_8765_4321}) {
-		t.Errorf("constants %x", constants)
+	if !slices.Equal(ids, []Identity{l.a, l.b}) {
+		t.Errorf("identities %d", ids)
 	}
 	all := imageOf(t, l.x)
 	read := func(constants ...uint64) (*Index, error) {
@@ -321,7 +332,7 @@ func TestImageOfIdentities(t *testing.T) {
 		must.Succeed(t, x.Check())
 		return x, nil
 	}
-	x, err := read(constants[1:]...)
+	x, err := read(l.c[1:]...)
 	must.Succeed(t, err)
 	if got := x.IdentityBlocks(nil); !slices.Equal(got, []int{2, 0, 2, 3}) {
 		t.Errorf("blocks %v", got)
@@ -329,10 +340,10 @@ func TestImageOfIdentities(t *testing.T) {
 	if got := x.Ask(0, []uint64{201, 400}, nil); got[0].Identity != 2 || got[1].Identity != 3 || got[1].Key != 77 {
 		t.Errorf("%+v", got)
 	}
-	if x, err = read(constants[1]); err != nil || !slices.Equal(x.IdentityBlocks(nil), []int{2, 0, 2}) {
+	if x, err = read(l.c[1]); err != nil || !slices.Equal(x.IdentityBlocks(nil), []int{2, 0, 2}) {
 		t.Errorf("without an identity: %v", err)
 	}
-	if _, err = read(constants[1], 5); err == nil {
+	if _, err = read(l.c[1], 5); err == nil {
 		t.Error("another constant is no error")
 	}
 }

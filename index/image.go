@@ -27,6 +27,8 @@ const (
 type Numbers struct {
 	Source func(Source) (number uint32, ok bool)
 	Owner  func(Owner) (number uint32, ok bool)
+	// Identity reports whether blocks of an identity are written, under its own number.
+	Identity func(Identity) bool
 }
 
 // goneFamily marks the number of a family without a source. Its names live as long as their
@@ -91,9 +93,11 @@ func (c *Cut) Image(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk
 	w.sets()
 	w.listOwn()
 	c.pieces(func(p *copiedPiece) bool {
-		if p.loose {
+		switch {
+		case numbers.Identity != nil && !numbers.Identity(p.root.id):
+		case p.loose:
 			w.singles(p)
-		} else {
+		default:
 			w.piece(p)
 		}
 		w.ordinal++
@@ -460,6 +464,9 @@ func (w *imageWriter) links() {
 		}
 		for _, engine := range src.waiting {
 			l := src.links[engine]
+			if l.of.id != 0 {
+				l.clientHash = 0 // an image has no identities of links
+			}
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(w.source[i]-1))
 			b.bytes = putWords(b.bytes, []uint64{l.engine, l.parent, l.local, l.clientHash})
 			if len(b.bytes) >= chunkBytes {

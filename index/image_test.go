@@ -45,7 +45,7 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 
 // again returns an empty index with the sources and owners of a world.
 func (w *world) again(opts Options) *Index {
-	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes
+	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes, opts.Agree = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes, w.agree
 	x := New(opts)
 	w.addIdentities(x)
 	gone := Source(0)

@@ -10,10 +10,13 @@
 //	  |               +--side--------> engine hashes that do not fit into the piece
 //	  |  --sets---> owner sets, each once, counted by intervals
 //	  |  --lanes--> locks of sources, which events of different sources take
+//	  |  --identities-> constants of adapters and salts, counts of their pieces and blocks
+//	  |  --ghosts-> blocks without an owner that are kept for their names, the oldest first
 //	  +--sources-> private names, vague pieces, waiting room, owners' counts and copies
 //
-// Chains are of identities: the base model, and its adapters and salts (identity.go). A key is the
-// canonical sequence hash of package hash, with the constant of the identity in it, where the
+// Each chain is of one identity: of the base model, or of an adapter and a salt (identity.go). Identities
+// share everything above and differ in the keys of their blocks, so their chains never meet. A key is the
+// canonical sequence hash of package hash XOR the constant of the identity, where the
 // tokens of the whole prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
 // pieces of chains: a query finds the first piece by its key, compares local hashes
 // eight to a cache line, and computes one key at the end of a piece. All other blocks are
@@ -23,10 +26,10 @@
 // it once, and may name blocks that another has taught. A source that means something
 // else by a hash keeps that to itself, and for sources without tokens the hash means nothing
 // as long as holders disagree (contest.go). A name lives as long as its block, and where
-// ghosts are kept longer than the block's last owner (ghosts.go). A parent that has left has no
-// name, and its children arrive as orphans. They are held raw, and a link (engine hash, parent,
+// ghosts are kept longer than the block's last owner (ghosts.go). A parent that has left for good has
+// no name, and its children arrive as orphans. They are held raw, and a link (engine hash, parent,
 // local hash) waits in the room of the source until the parent's key is learned. Once any source
-// says what a hash means, blocks that wait under it move to their place, whoever holds them.
+// says what a hash means, the blocks of all sources that wait under it move to their place (waiting.go).
 //
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
 // where chains and removals stop (vague.go): sources nearly always mention blocks next to
@@ -60,8 +63,8 @@
 //  10. A piece of another identity than the base one has its number, which is in use, and its
 //     constant. Its blocks follow each other with the constant. The pieces of such an identity
 //     and their blocks with an owner are counted.
-//  11. A source holds no block under an engine hash that means another one to it. Once a hash means
-//     a block, what waits under it moves there.
+//  11. A source holds no block under an engine hash that means another one to it, unless the hash is
+//     contested. Once a hash means a block, what waits under it moves there.
 //  12. Ghosts are counted. The queue has each block as often as it is stale there, and once more
 //     if it is a ghost.
 //  13. A lost name that is held is the key of a loose block.
@@ -116,25 +119,25 @@ type Options struct {
 	// MaxOrphans is the most links that wait for their parent, per source. 0 is
 	// defaultMaxOrphans, below zero none wait.
 	MaxOrphans int
-	// MaxBytes is the most memory for blocks, sets and names, 0 for no limit. At
-	// the limit new blocks are refused: see budget.go.
+	// MaxBytes is the most memory for blocks, sets and names, those of ghosts included, 0 for no limit.
+	// At the limit all ghosts go, then new blocks are refused: see budget.go.
 	MaxBytes int
 	// Budget bounds the indexes that have it together; nil is no bound.
 	Budget *Budget
+	// WideBase says that client hashes of base prompts differ from local hashes.
+	WideBase bool
 	// KeepClientHashes keeps Store.ClientHashes, for Snapshot. Those that equal the local
 	// hashes cost nothing.
 	KeepClientHashes bool
-	// KeepForgotten is how many names of blocks without an owner are kept for Forgotten:
-	// 24 bytes each, until they are fetched.
-	KeepForgotten int
-	// Ghosts bounds the blocks without an owner that are kept for their names, by this index and
-	// others that have it; nil keeps none. They are kept from KeepGhosts on.
+	// Ghosts bounds the blocks without an owner that this index and others with the same Ghosts keep
+	// for their names, once KeepGhosts was called. Nil keeps none.
 	Ghosts *Ghosts
-	// NameAll is Index.NameAll from the beginning on.
+	// NameAll lets all names have entries from the beginning on, as Index.NameAll does.
 	NameAll bool
-	// Remember reports whether a forgotten name may be asked for; nil is always. It is
-	// called by events, several at a time.
-	Remember func() bool
+	// Agree reports whether two identities have in common what an event says of the first one; if not,
+	// its blocks do not go behind a parent of the second one. Several events may call it at a time, under
+	// locks of the index, so it must neither call the index nor wait. Nil reports true.
+	Agree func(says Says, a, b Identity) bool
 	// Contradicts reports whether two meanings of an engine hash contradict each other; nil
 	// is never. See contest.go.
 	Contradicts func() bool
@@ -148,6 +151,8 @@ type Index struct {
 	maxBytes          int
 	share             *share // of Options.Budget, nil for none
 	keepsClientHashes bool   // Options.KeepClientHashes
+	agree             func(Says, Identity, Identity) bool
+	wide              bool // Options.WideBase
 
 	lines arena
 	heads table
@@ -163,15 +168,13 @@ type Index struct {
 	refused     atomic.Pointer[filter]
 	cut         atomic.Pointer[Cut] // nil for none
 	cutting     sync.Mutex          // held while a cut lasts
-	serial      uint64              // order in which queries lock several indexes
 
-	forgotten forgotten
-	ghosts    ghosts
-	laneBy    atomic.Pointer[[]uint8] // lanes by Owner
-	waiters   atomic.Int32            // calls that wait for all lanes until no event is half applied
-	halves    atomic.Int32            // events that were begun next to others and wait for all lanes
-	_         [cacheLine]byte         // a lane changes with each event
-	lanes     [lanes]struct {         // see lane.go
+	ghosts  ghosts
+	laneBy  atomic.Pointer[[]uint8] // lanes by Owner
+	waiters atomic.Int32            // calls that wait for all lanes until no event is half applied
+	halves  atomic.Int32            // events that were begun next to others and wait for all lanes
+	_       [cacheLine]byte         // a lane changes with each event
+	lanes   [lanes]struct {         // see lane.go
 		lane
 		_ [cacheLine - unsafe.Sizeof(lane{})%cacheLine]byte
 	}
@@ -180,7 +183,6 @@ type Index struct {
 	alone      bool    // all lanes are locked
 	made       uint64  // blocks of chains made so far while all lanes were locked
 	looseSides int     // lines of names of loose pieces
-	wide       bool    // some client hashes differ from local hashes
 	naming     naming  // which blocks have entries in names
 	namedPages int     // of catchingUp: pages whose blocks have
 	perEvent   portion // what an event does of a sweep, and of naming
@@ -256,16 +258,13 @@ func (o *owner) held(n, loose int, sum uint64) {
 	}
 }
 
-// made counts indexes.
-var made atomic.Uint64
-
 // New returns an empty index.
 func New(opts Options) *Index {
 	x := &Index{
 		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
-		keepsClientHashes: opts.KeepClientHashes, serial: made.Add(1), forgotten: forgotten{keep: opts.KeepForgotten, remember: opts.Remember},
+		keepsClientHashes: opts.KeepClientHashes, wide: opts.WideBase,
 	}
-	x.contests.contradicts = opts.Contradicts
+	x.contests.contradicts, x.agree = opts.Contradicts, opts.Agree
 	if x.maxOrphans == 0 {
 		x.maxOrphans = defaultMaxOrphans
 	}
@@ -370,9 +369,9 @@ func (x *Index) Blocks(o Owner) int {
 }
 
 // Aliases calls f for each source and each engine hash of known key that an owner
-// of the source holds, in no particular order, until f returns false. f must not
-// call the index.
-func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
+// of the source holds, with the identity of the block and its canonical sequence hash, in no
+// particular order, until f returns false. f must not call the index.
+func (x *Index) Aliases(f func(src Source, id Identity, engine, seq uint64) bool) {
 	x.lock()
 	defer x.unlock()
 	seen, n := make([]int, len(x.sources)), 0
@@ -387,7 +386,7 @@ func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
 			}
 			seen[src] = n
 			if o.s.private.ref(engine) == nil {
-				more = f(src, plain(engine), key)
+				more = f(src, x.at(p.piece).identity(), plain(engine), key)
 			}
 		})
 		return more
@@ -398,7 +397,7 @@ func (x *Index) Aliases(f func(src Source, engine, seq uint64) bool) {
 		}
 		s.private.all(func(engine uint64, ref *uint64) bool {
 			if p := placeOf(*ref); x.heldBySource(s, p) {
-				more = f(s.name, plain(engine), x.seq(p))
+				more = f(s.name, x.at(p.piece).identity(), plain(engine), x.seq(p))
 			}
 			return more
 		})
@@ -419,6 +418,9 @@ func (x *Index) holders(set uint32, f func(*owner)) {
 		}
 	}
 }
+
+// widens reports whether pieces of an identity have client hashes.
+func (x *Index) widens(id Identity) bool { return x.keepsClientHashes && (x.wide || id != 0) }
 
 // zeroKey stands for the key and the engine hash 0, since 0 marks free entries.
 const zeroKey = 0x7c15_9e37_79b9_7f4b

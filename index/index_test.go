@@ -524,7 +524,8 @@ func TestAliasesStops(t *testing.T) {
 	}
 	l.x.DropSource(1)
 	n := 0
-	l.x.Aliases(func(src Source, engine, seq uint64) bool {
+	l.x.Aliases(func(_ Source, id Identity, engine, seq uint64) bool {
+		l.equal(id, Identity(0))
 		l.equal(seq, seqs(3)[engine-101])
 		n++
 		return n < 4
@@ -647,7 +648,7 @@ func TestMatchForm(t *testing.T) {
 	}
 	slices.SortFunc(later, func(a, b Span) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Owner, b.Owner)) })
 	prompt := keys(seqs(most))
-	for _, others := range [][]Lookup{nil, {{Index: l.x, Chain: prompt}}} {
+	for _, others := range [][]Lookup{nil, {{Chain: prompt}}} {
 		var m Match
 		for range 2 { // reuse
 			l.x.MatchAcross(Lookup{Chain: prompt}, others, &m)

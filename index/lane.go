@@ -15,7 +15,7 @@ import (
 //
 // Next to others, a lane holds one piece at a time, by a bit of its version. It believes
 // what it found before only after it has seen it again in the piece it holds. Below that
-// it takes one of the small locks: of a segment, the sets, the lines, the forgotten names.
+// it takes one of the small locks: of a segment, the sets, the lines, the ghosts.
 // So no two lanes wait for each other.
 //
 //   - What an owner holds leaves only by an event of its source, or under all lanes.
@@ -71,6 +71,9 @@ func (x *Index) lockRest() {
 }
 
 func (x *Index) unlock() {
+	if x.placeOthers() { // a question may begin to name all blocks
+		x.places = nil
+	}
 	x.account()
 	x.alone = false
 	for i := range x.lanes {

@@ -23,9 +23,9 @@ type Loader struct {
 	behind   []behind          // pieces that name one before them
 	learned  []learned         // of the chunk
 
-	// Learn gets each client hash that differs from the local hash of its block, and whether the
+	// Learn gets each client hash that differs from the local hash of its block, whose it is, and whether the
 	// block begins prompts. Nil learns none.
-	Learn func(clientHash, local uint64, root bool)
+	Learn func(clientHash, local uint64, id Identity, root bool)
 
 	Blocks  int // blocks loaded that have an owner here
 	Refused int // blocks that the budget had no room for
@@ -82,7 +82,7 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	}
 	l.x.unlock()
 	for _, p := range l.learned {
-		l.Learn(p.clientHash, p.local, p.root)
+		l.Learn(p.clientHash, p.local, p.of, p.root)
 	}
 	l.learned = l.learned[:0]
 	return c.err
@@ -309,7 +309,7 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 		return 0
 	}
 	flags := uint32(0)
-	if x.wide = x.wide || clientHashes && x.keepsClientHashes; x.wide {
+	if x.widens(of.id) {
 		flags |= isWide
 	}
 	n, r := x.begin(int(k), flags, of)
@@ -444,20 +444,21 @@ func (l *Loader) clientHashes(c *chunkReader) {
 		if r.meta&isWide != 0 {
 			write64(&r.clientHashes()[i], clientHash)
 		}
-		l.learn(clientHash, local, i == 0 && r.up == 0 && r.head == r.root().first(local))
+		l.learn(clientHash, local, r.identity(), i == 0 && r.up == 0 && r.head == r.root().first(local))
 	}
 }
 
 // learned is what Learn gets.
 type learned struct {
 	clientHash, local uint64
+	of                Identity
 	root              bool
 }
 
 // learn keeps a client hash for Learn.
-func (l *Loader) learn(clientHash, local uint64, root bool) {
+func (l *Loader) learn(clientHash, local uint64, of Identity, root bool) {
 	if l.Learn != nil && clientHash != 0 && clientHash != local {
-		l.learned = append(l.learned, learned{clientHash, local, root})
+		l.learned = append(l.learned, learned{clientHash, local, of, root})
 	}
 }
 
@@ -519,9 +520,9 @@ func (l *Loader) link(c *chunkReader) {
 		return
 	}
 	s := l.x.sources[n]
-	l.learn(clientHash, local, false)
+	l.learn(clientHash, local, 0, false)
 	if s.room.of(engine) == none && s.room.used < l.x.maxOrphans {
-		s.room.push(engine, parent, local, clientHash)
+		s.room.push(link{engine: engine, parent: parent, local: local, clientHash: clientHash})
 	}
 }
 

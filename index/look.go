@@ -3,10 +3,8 @@ package index
 // Questions of people about one prompt. Unlike queries they lock the index, and may walk.
 
 // Refused reports whether a key was refused since there was room last, or looks like one that
-// was. The key is a canonical sequence hash of an identity.
-func (x *Index) Refused(id Identity, key uint64) bool {
-	return x.wasRefused(x.rootOf(id).key(key))
-}
+// was. The key is a canonical sequence hash, of the identity with a constant.
+func (x *Index) Refused(constant, key uint64) bool { return x.wasRefused(normal(key ^ constant)) }
 
 // WaitingAmong returns the positions of the local hashes under which blocks of a source wait for
 // their parent. It walks the waiting room.
@@ -44,15 +42,15 @@ func (x *Index) Tokenless(src Source) (n int) {
 	return max(n-s.room.used, 0)
 }
 
-// NamesAt returns the engine hashes of a block of a chain of an identity, as far as an owner holds the block
-// and all blocks before it have a place.
-func (x *Index) NamesAt(id Identity, c LocalChain, block int) (names []uint64) {
+// NamesAt returns the engine hashes of a block of a chain, of the identity with a constant, as far as an
+// owner holds the block, or it is a ghost, and all blocks before it have a place.
+func (x *Index) NamesAt(constant uint64, c LocalChain, block int) (names []uint64) {
 	x.lock()
 	defer x.unlock()
 	if block >= c.Len() {
 		return nil
 	}
-	local, of := c.Locals(block+1), x.rootOf(id)
+	local, of := c.Locals(block+1), root{constant: constant}
 	for i := block; i >= 0 && i > block-maxPiece; i-- {
 		p := x.headOf(of.key(c.At(i)))
 		if p.isNone() {
@@ -64,7 +62,7 @@ func (x *Index) NamesAt(id Identity, c LocalChain, block int) (names []uint64) {
 				return nil
 			}
 		}
-		if x.setOf(p) != 0 {
+		if x.setOf(p) != 0 || x.isGhost(p) {
 			x.allNamesOf(p, func(engine uint64, _ uint32) { names = append(names, plain(engine)) })
 		}
 		return names

@@ -21,7 +21,6 @@ type Losses struct {
 	next  int          // where the next one goes
 	first uint64       // local hash of the first block of the newest one
 	over  bool         // older ones were forgotten
-	ids   *identities  // of the index of the owners
 	since uint64       // mark of the newest one forgotten, valid if over
 	size  atomic.Int64 // bytes of ring
 }
@@ -87,9 +86,6 @@ func (x *Index) Note(o Owner, l *Losses, label uint32) {
 	defer x.unlock()
 	if own := x.owners[o]; own != nil {
 		own.losses, own.label = l, label
-		if l != nil {
-			l.ids = x.identities
-		}
 	}
 }
 
@@ -164,14 +160,14 @@ func (l *Losses) put(one loss, first uint64) {
 	l.next++
 }
 
-// Find returns the mark of the last event that took a block of a chain of an identity from owners
-// with a label, and false if the Losses remember none.
-func (l *Losses) Find(id Identity, c LocalChain, block int, label uint32) (mark uint64, found bool) {
-	if l == nil || l.ids == nil || block >= c.Len() {
+// Find returns the mark of the last event that took a block of a chain, of the identity with a constant,
+// from owners with a label, and false if the Losses remember none.
+func (l *Losses) Find(constant uint64, c LocalChain, block int, label uint32) (mark uint64, found bool) {
+	if l == nil || block >= c.Len() {
 		return 0, false
 	}
 	local, at := c.Locals(c.Len()), make(map[uint64]int)
-	of := root{id, l.ids.constant(id)}
+	of := root{constant: constant}
 	sums := make([]uint64, c.Len()+1) // of the local hashes before each block
 	for i := range c.Len() {
 		sums[i+1] = sums[i] + local[i]

@@ -69,35 +69,35 @@ const dense = 24
 // patience is how often a query looks again before it locks the index.
 const patience = 8
 
-// Match looks a chain of canonical sequence hashes up, in an identity. It does not allocate once the
-// buffers of m are long enough.
-func (x *Index) Match(id Identity, chain []uint64, m *Match) {
+// Match looks a chain of canonical sequence hashes up, among those of the identity with a constant. It
+// does not allocate once the buffers of m are long enough.
+func (x *Index) Match(constant uint64, chain []uint64, m *Match) {
 	m.list = chain
-	x.MatchLazy(id, &m.list, m)
+	x.MatchLazy(constant, &m.list, m)
 	m.list = nil
 }
 
-// MatchLazy looks up the blocks of a chain of an identity, in order: the first alone, those behind it a
+// MatchLazy looks up the blocks of a chain of the identity with a constant, in order: the first alone, those behind it a
 // group at a time. It asks for no local hash behind the group of the first block without
 // an owner; where that is the first, for no other.
-func (x *Index) MatchLazy(id Identity, c Chain, m *Match) {
-	x.MatchAcross(Lookup{Identity: id, Chain: c}, nil, m)
+func (x *Index) MatchLazy(constant uint64, c Chain, m *Match) {
+	x.MatchAcross(Lookup{Constant: constant, Chain: c}, nil, m)
 }
 
 // MatchNames looks a chain up by the engine hashes of its blocks, as sources have taught them.
 // Each hash stands for the block that it means to all sources; the first one is that of the
-// first block of a prompt. Names lead only to blocks of the identity. The answer has the form and the validity of that of Match. It ends
-// at the first block without such a name or without an owner. Blocks whose place in a chain is
+// first block of a prompt. Names lead only to blocks of the identity with the constant. The answer
+// has the form and the validity of that of Match. It ends at the first block without such a name or without an owner. Blocks whose place in a chain is
 // not known are not in it, and Truncated is false. It does not allocate once the buffers of m
 // are long enough.
-func (x *Index) MatchNames(id Identity, engine []uint64, m *Match) {
-	x.MatchNamesAcross(id, engine, nil, m)
+func (x *Index) MatchNames(constant uint64, engine []uint64, m *Match) {
+	x.MatchNamesAcross(constant, engine, nil, m)
 }
 
 // MatchNamesAcross is MatchNames over further places: a block is held by each owner that holds it
 // by its name, or in one of others. A block that no name leads to ends the way of the names:
 // the blocks behind it are found in others alone.
-func (x *Index) MatchNamesAcross(id Identity, engine []uint64, others []Lookup, m *Match) {
+func (x *Index) MatchNamesAcross(constant uint64, engine []uint64, others []Lookup, m *Match) {
 	ways := m.grow(len(others) + 1)
 	if slices.Contains(engine, 0) {
 		m.names = m.names[:0]
@@ -107,8 +107,8 @@ func (x *Index) MatchNamesAcross(id Identity, engine []uint64, others []Lookup, 
 		engine = m.names
 	}
 	w := &ways[0]
-	w.x, w.engine, w.length, w.first, w.joined, w.apart = x, engine, len(engine), 0, false, false
-	w.constant = x.identities.constant(id)
+	w.x, w.engine, w.length, w.joined, w.apart = x, engine, len(engine), false, false
+	w.constant = constant
 	resetOthers(ways, others)
 	if len(others) == 0 {
 		m.match(w)
@@ -127,7 +127,6 @@ type way struct {
 	engine []uint64   // normal engine hashes of a chain without keys, instead of c
 	length int        // of the chain
 	local  []uint64   // local hashes known so far
-	first  uint32     // added to owners
 	apart  bool       // only loose blocks are looked at, by the hashes of c themselves
 	seen   []seen
 	runs   []run
@@ -168,10 +167,9 @@ type run struct {
 // reset makes a way of a chain.
 func (w *way) reset(x *Index, look *Lookup) {
 	c := look.Chain
-	w.x, w.c, w.length, w.first, w.apart, w.constant = x, c, c.Len(), 0, look.Loose, 0
+	w.x, w.c, w.length, w.apart, w.constant = x, c, c.Len(), look.Loose, look.Constant
 	if w.locals = nil; !w.apart {
 		w.locals, _ = c.(LocalChain)
-		w.constant = x.identities.constant(look.Identity)
 	}
 	w.again()
 }
@@ -435,12 +433,14 @@ func (w *way) piece(n uint32, key uint64) outcome {
 func (w *way) equal(r *piece, key uint64, most int) (m int) {
 	l := r.local()
 	if w.locals == nil {
-		for m = 1; m < most; m++ {
-			if key = w.x.follow(key, w.constant, load64(&l[m])); key != normal(w.c.At(w.n+m)^w.constant) {
-				break
+		for m, seq := 1, plain(key)^w.constant; ; m++ {
+			if m == most {
+				return m
+			}
+			if seq = w.x.step.Next(seq, load64(&l[m])); seq != w.c.At(w.n+m) {
+				return m
 			}
 		}
-		return m
 	}
 	for m = 1; m < most; {
 		if w.n+m >= len(w.local) {
@@ -525,7 +525,7 @@ func (w *way) holdersOf(dst []uint32, r run) []uint32 {
 			break
 		}
 		for word = d.living(word, i); word != 0; word &= word - 1 {
-			dst = append(dst, w.first+load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
+			dst = append(dst, load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
 		}
 	}
 	return dst
@@ -555,10 +555,10 @@ func (m *Match) finish(w *way) {
 				continue
 			}
 			if gone := before &^ now; gone != 0 {
-				m.end(d, i, gone, w.first)
+				m.end(d, i, gone)
 			}
 			if came := now &^ before; came != 0 && m.Blocks > 0 {
-				m.begin(d, i, came, w.first)
+				m.begin(d, i, came)
 			}
 			m.held[i] = now
 		}
@@ -568,12 +568,12 @@ func (m *Match) finish(w *way) {
 		m.Blocks += r.blocks
 	}
 	for i, held := range m.held {
-		m.end(d, i, held, w.first)
+		m.end(d, i, held)
 	}
 }
 
 // end ends what owners hold at m.Blocks. They are a word of internal ids.
-func (m *Match) end(d *ids, i int, word uint64, first uint32) {
+func (m *Match) end(d *ids, i int, word uint64) {
 	if late := m.late[i] & word; late != 0 {
 		word &^= late
 		for ; late != 0; late &= late - 1 {
@@ -586,14 +586,14 @@ func (m *Match) end(d *ids, i int, word uint64, first uint32) {
 	if to := (*[64]Prefix)(m.Prefixes[n : n+64]); bits.OnesCount64(word) < dense {
 		k := 0
 		for ; word != 0; word &= word - 1 {
-			to[k&63] = Prefix{first + load32(&owners[bits.TrailingZeros64(word)&63]), blocks}
+			to[k&63] = Prefix{load32(&owners[bits.TrailingZeros64(word)&63]), blocks}
 			k++
 		}
 		m.Prefixes = m.Prefixes[:n+k]
 	} else {
 		k := uint64(0)
 		for j := range owners {
-			to[k&63] = Prefix{first + load32(&owners[j]), blocks}
+			to[k&63] = Prefix{load32(&owners[j]), blocks}
 			k += word >> j & 1
 		}
 		m.Prefixes = m.Prefixes[:n+int(k)]
@@ -601,7 +601,7 @@ func (m *Match) end(d *ids, i int, word uint64, first uint32) {
 }
 
 // begin notes owners that hold blocks from m.Blocks on, and not the one before.
-func (m *Match) begin(d *ids, i int, word uint64, first uint32) {
+func (m *Match) begin(d *ids, i int, word uint64) {
 	m.late[i] |= word
 	for len(m.opened) < (i+1)<<6 {
 		m.opened = append(m.opened, 0)
@@ -609,7 +609,7 @@ func (m *Match) begin(d *ids, i int, word uint64, first uint32) {
 	for ; word != 0; word &= word - 1 {
 		id := i<<6 + bits.TrailingZeros64(word)
 		m.opened[id] = uint32(len(m.Later))
-		m.Later = append(m.Later, Span{Owner: first + load32(&d.owner[id]), From: uint32(m.Blocks)})
+		m.Later = append(m.Later, Span{Owner: load32(&d.owner[id]), From: uint32(m.Blocks)})
 	}
 }
 

@@ -23,6 +23,8 @@ type world struct {
 	t       *testing.T
 	rng     *rand.Rand
 	ids     []Identity // living ones
+	canon   Identity   // of all blocks of honest canonical publishers: the hashes of two differ by constants alone
+	kinds   []Says     // by Identity: two have the same adapter, or salt, if they have the same bit
 	x       *Index
 	o       *oracle
 	family  map[Source]int
@@ -55,17 +57,21 @@ const (
 	families
 )
 
+// alsoWaiting is what some publishers without tokens add to the hashes of others.
+const alsoWaiting = 0x5eed_0f0f_1234_0001
+
 type block struct{ local, variant uint64 }
 
 func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *world {
 	limits := []int{0, -1, 1, 4, 9}
 	max := limits[rng.IntN(len(limits))]
 	scheme := hash.Scheme{Seed: rng.Uint64N(2) * hash.DefaultSeed}
-	x := New(Options{Scheme: scheme, MaxOrphans: max, NameAll: !honest, Ghosts: ghosts.bound()})
+	w := &world{}
+	x := New(Options{Scheme: scheme, MaxOrphans: max, NameAll: !honest, Ghosts: ghosts.bound(), Agree: w.agree})
 	if max == 0 {
 		max = defaultMaxOrphans
 	}
-	w := &world{t: t, rng: rng, x: x, o: newOracle(scheme, max), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2), ghosts: ghosts}
+	*w = world{t: t, rng: rng, kinds: []Says{0}, x: x, o: newOracle(scheme, max, w.agree), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2), ghosts: ghosts}
 	if slow {
 		x.perEvent.sweep = rng.IntN(2)
 	}
@@ -73,6 +79,7 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *
 	for range rng.IntN(4) {
 		w.newIdentity()
 	}
+	w.canon = w.someIdentity()
 	for range 1 + rng.IntN(4) {
 		w.newSource()
 	}
@@ -85,10 +92,29 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *
 // bound returns what indexes of a world may have for ghosts.
 func (g ghostly) bound() *Ghosts { return NewGhosts([...]int64{0, 1 << 20, 3 * ghostBytes}[g]) }
 
-// exchange goes on with another index with the same blocks, and no ghosts.
+// agree is Options.Agree. An identity that was dropped agrees with no other.
+func (w *world) agree(says Says, a, b Identity) bool {
+	return slices.Contains(w.ids, a) && says&(w.kinds[a]^w.kinds[b]) == 0
+}
+
+// keeping returns an empty index for the world that keeps client hashes.
+func (w *world) keeping() *Index {
+	return New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound(), Agree: w.agree})
+}
+
+// exchange goes on with another index with the same blocks, and no ghosts. What the events of waiting
+// blocks said is forgotten.
 func (w *world) exchange(x *Index) {
 	if w.x = x; w.o.ghosts {
 		x.KeepGhosts()
+	}
+	for src, s := range w.o.sources {
+		if s.teaches {
+			x.Teaches(src)
+		}
+		for i := range s.links {
+			s.links[i].says = oSaying{}
+		}
 	}
 	maps.DeleteFunc(w.o.shared, func(_, key uint64) bool { return !w.o.alive(of(key)) })
 	clear(w.o.lost)
@@ -138,11 +164,11 @@ func (w *world) newIdentity() {
 	constant := w.rng.Uint64() | 1
 	id := w.x.NewIdentity(constant)
 	if int(id) == len(w.o.constants) {
-		w.o.constants = append(w.o.constants, 0)
+		w.o.constants, w.kinds = append(w.o.constants, 0), append(w.kinds, 0)
 	}
-	w.o.constants[id] = constant
+	w.o.constants[id], w.kinds[id] = constant, Says(w.rng.IntN(4))
 	w.ids = append(w.ids, id)
-	w.say("identity %d is %x", id, constant)
+	w.say("identity %d is %x of kind %d", id, constant, w.kinds[id])
 }
 
 // addIdentities gives another index the identities of the world.
@@ -310,10 +336,13 @@ func (w *world) changeIdentities() {
 	case 1:
 		w.newIdentity()
 	default:
+		if id == w.canon && id != 0 {
+			return
+		}
 		w.say("drop identity %d", id)
 		some := id == 0
 		for b, owners := range w.o.members {
-			some = some || !b.raw && w.o.ids[b.key] == id && len(owners) > 0
+			some = some || w.o.identity(b) == id && len(owners) > 0
 		}
 		w.x.Compact()
 		w.mourn()
@@ -338,16 +367,20 @@ func (w *world) store() {
 	if src, living := w.o.owners[owner]; living {
 		family = w.family[src]
 	}
-	e := Store{Owner: owner, Copies: CopyPolicy(w.rng.IntN(2))}
+	e, id := Store{Owner: owner, Copies: CopyPolicy(w.rng.IntN(2))}, w.someIdentity()
+	if w.honest && family == canonical {
+		id = w.canon
+	}
 	if family == liar {
 		for range w.rng.IntN(4) {
 			e.Engine = append(e.Engine, w.rng.Uint64N(7))
 			e.Local = append(e.Local, 1+w.rng.Uint64N(2))
 		}
 		e.Parent, e.HasParent = w.rng.Uint64N(7), w.rng.IntN(4) > 0
-		e.Identity, e.ByName = w.someIdentity(), w.rng.IntN(3) == 0
+		e.Identity, e.ByName = id, w.rng.IntN(3) == 0
+		e.Says = Says(w.rng.IntN(4))
 	} else {
-		p, id := w.path(), w.someIdentity()
+		p := w.path()
 		from := w.rng.IntN(len(p))
 		if from > 0 && w.tame() && !(w.x.sweep.left > 0 && w.rng.IntN(2) == 0) && !w.knows(owner, w.engine(family, id, p[:from])) {
 			from = 0
@@ -365,6 +398,12 @@ func (w *world) store() {
 		e.Identity = id
 		if from > 0 {
 			e.Identity = w.someIdentity() // the parent's counts
+			if w.rng.IntN(4) == 0 {
+				e.Says = Says(w.rng.IntN(4)) // unless this contradicts it
+			}
+			if e.Says != 0 && w.tame() {
+				e.Identity = id
+			}
 		}
 		if e.ByName = w.rng.IntN(4) == 0 && !w.tame(); e.ByName && !w.honest {
 			e.Identity = w.someIdentity()
@@ -374,7 +413,20 @@ func (w *world) store() {
 		}
 	}
 	if w.rng.IntN(5) == 0 {
-		e.Local = nil
+		e.Local, e.Identity = nil, id
+		other := w.o.constants[id] // where the hashes do not say the identity
+		if w.rng.IntN(2) == 0 {
+			other = alsoWaiting
+		}
+		if w.rng.IntN(2) == 0 {
+			for i := range e.Engine {
+				e.Engine[i] ^= other
+			}
+			e.Identity = 0
+		}
+	}
+	if w.rng.IntN(4) == 0 {
+		e.AlsoWaiting = alsoWaiting
 	}
 	w.seen = append(w.seen, e.Engine...)
 	w.say("store %+v", e)
@@ -423,248 +475,6 @@ func (w *world) remove() {
 	w.say("remove owner %d %d remaining %d policy %d", owner, engine, remaining, policy)
 	if got, want := w.x.Remove(owner, engine, remaining, policy), w.o.remove(owner, engine, remaining, policy); got != want {
 		w.fail("remove: %+v, want %+v", got, want)
-	}
-}
-
-// compare holds everything visible of the index against the oracle. In a slow world it mostly
-// looks at answers alone, which leave a sweep where it is.
-func (w *world) compare() {
-	if w.slow && w.rng.IntN(8) > 0 {
-		w.match(w.chain())
-		w.matchNames()
-		return
-	}
-	if err := w.x.Check(); err != nil {
-		w.fail("check: %v", err)
-	}
-	got := w.x.Stats()
-	w.mourn() // Stats sweeps
-	want := w.o.stats()
-	want.Sets, want.Bytes, want.AliasBytes, want.SetBytes, want.Raw = got.Sets, got.Bytes, got.AliasBytes, got.SetBytes, got.Raw
-	want.GhostBytes = want.Ghosts * ghostBytes
-	if got != want {
-		w.fail("stats %+v, want %+v", got, want)
-	}
-	for i, o := range w.owners {
-		if got, want := w.x.Blocks(o), w.o.held(o); got != want || w.tallies[i].Load() != int64(want) {
-			w.fail("owner %d holds %d blocks, counted %d, want %d", o, got, w.tallies[i].Load(), want)
-		}
-	}
-	blocks := make([]int, len(w.o.constants))
-	for b := range w.o.members {
-		blocks[w.o.identity(b)]++
-	}
-	if got := w.x.IdentityBlocks(nil); !slices.Equal(got, blocks) {
-		w.fail("blocks by identity %v, want %v", got, blocks)
-	}
-	type name struct {
-		src         Source
-		engine, key uint64
-	}
-	names := map[name]bool{}
-	for src, s := range w.o.sources {
-		for e, key := range w.o.shared {
-			if _, own := s.private[e]; !own && w.o.bySource(s, of(key)) {
-				names[name{src, e, w.o.seq(key)}] = true
-			}
-		}
-		for e, key := range s.private {
-			if w.o.bySource(s, of(key)) {
-				names[name{src, e, w.o.seq(key)}] = true
-			}
-		}
-	}
-	w.x.Aliases(func(src Source, engine, seq uint64) bool {
-		n := name{src, engine, seq}
-		if !names[n] {
-			w.fail("alias %+v is not known", n)
-		}
-		delete(names, n)
-		return true
-	})
-	if len(names) > 0 {
-		w.fail("aliases not walked: %+v", names)
-	}
-	for _, src := range w.sources {
-		if len(w.seen) > 0 {
-			e := pick(w.rng, w.seen)
-			want := false
-			if s := w.o.sources[src]; s != nil {
-				_, known := w.o.meaning(s, e)
-				want = known || w.o.heldRaw(s, e)
-			}
-			if got := w.x.Knows(src, e); got != want {
-				w.fail("source %d knows %d: %t, want %t", src, e, got, want)
-			}
-		}
-	}
-	w.ask()
-	for range 4 {
-		w.match(w.chain())
-		w.matchNames()
-	}
-}
-
-// matchNames asks for a prompt by the engine hashes of a family.
-func (w *world) matchNames() {
-	p, id := w.path(), w.someIdentity()
-	var engine []uint64
-	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
-		engine = append(engine, w.engine(family, id, p[:i+1]))
-	}
-	own := id
-	if w.rng.IntN(4) == 0 {
-		id = w.someIdentity() // names lead nowhere
-	}
-	real := len(w.seen) == 0 || w.rng.IntN(3) > 0
-	if !real {
-		engine[w.rng.IntN(len(engine))] = pick(w.rng, w.seen)
-	}
-	var m Match
-	w.x.MatchNames(id, engine, &m)
-	named := w.o.matchNames(id, engine, w.roots)
-	w.judge("match of names", engine, &m, named)
-	if !real {
-		return // a hash may be the key of a block that is not next
-	}
-	// With what waits under the hashes.
-	raw, loose := keyList(engine), w.rng.IntN(2) == 0
-	other := Lookup{Identity: own, Chain: &raw, Loose: loose}
-	if !loose {
-		raw = slices.Clone(raw)
-		for i := range raw {
-			raw[i] ^= w.o.constants[own]
-		}
-	}
-	w.x.MatchNamesAcross(id, engine, []Lookup{other}, &m)
-	var want [][]uint32
-	for i, e := range engine {
-		held := w.o.holders(e)
-		if loose {
-			held = w.o.waiting(e)
-		}
-		if i < len(named) {
-			held = append(held, named[i]...)
-		}
-		slices.Sort(held)
-		if held = slices.Compact(held); len(held) == 0 {
-			break
-		}
-		want = append(want, held)
-	}
-	w.judge("match of names and keys", engine, &m, want)
-}
-
-// ask compares questions about several engine hashes at once, in the order of a chain or
-// not, with those about one. Such questions end names on demand, so they wait for the end.
-func (w *world) ask() {
-	if w.x.naming == onDemand {
-		return
-	}
-	var hashes []uint64
-	p, id := w.path(), w.someIdentity()
-	for family, i := w.rng.IntN(families), 0; i < len(p); i++ {
-		hashes = append(hashes, w.engine(family, id, p[:i+1]))
-	}
-	for i := 0; i < 4 && len(w.seen) > 0; i++ {
-		hashes = slices.Insert(hashes, w.rng.IntN(len(hashes)+1), pick(w.rng, w.seen))
-	}
-	for _, src := range append([]Source{NoSource}, w.sources...) {
-		for i, got := range w.x.Ask(src, hashes, nil) {
-			var want Known
-			want.Key, want.Named = w.x.Means(hashes[i])
-			if key := w.o.shared[hashes[i]]; want.Named {
-				want.Identity = w.o.ids[key]
-				if want.Key != w.o.seq(key) {
-					w.fail("%d means %d, want %d", hashes[i], want.Key, w.o.seq(key))
-				}
-			}
-			if want.Own = want.Named; src != NoSource {
-				want.Own = w.x.Knows(src, hashes[i])
-				s := w.o.sources[src]
-				want.Raw = s != nil && w.o.heldRaw(s, hashes[i])
-			}
-			if got != want {
-				w.fail("source %d asks for %d, number %d of %d: %+v, want %+v", src, hashes[i], i, hashes, got, want)
-			}
-		}
-	}
-}
-
-// chain is what a query might ask in an identity: keys, raw hashes, or a mixture, which
-// is no chain: its blocks do not follow each other.
-func (w *world) chain() (id Identity, chain []uint64, real bool) {
-	p, id := w.path(), w.someIdentity()
-	chain, real = w.keys(id, p), true
-	if family := w.rng.IntN(families); w.rng.IntN(3) == 0 {
-		for i := range chain {
-			chain[i] = w.engine(family, id, p[:i+1])
-		}
-	}
-	if len(w.seen) > 0 && w.rng.IntN(3) == 0 {
-		chain[w.rng.IntN(len(chain))], real = pick(w.rng, w.seen), false
-	}
-	return id, chain, real
-}
-
-type keys []uint64
-
-func (k keys) Len() int        { return len(k) }
-func (k keys) At(i int) uint64 { return k[i] }
-
-func (w *world) match(id Identity, chain []uint64, real bool) {
-	want := w.o.match(chain)
-	seqs := slices.Clone(chain)
-	for i := range seqs {
-		seqs[i] ^= w.o.constants[id]
-	}
-	var m Match
-	w.x.MatchLazy(id, keys(seqs), &m)
-	if real {
-		w.judge("lazy match", chain, &m, want)
-		w.x.Match(id, seqs, &m)
-		w.judge("match", chain, &m, want)
-		w.judgeEnd(chain, &m)
-		want = nil // of what waits under the keys alone
-		for _, key := range chain {
-			held := w.o.waiting(key)
-			if len(held) == 0 {
-				break
-			}
-			want = append(want, held)
-		}
-		w.x.MatchAcross(Lookup{Identity: w.someIdentity(), Chain: keys(chain), Loose: true}, nil, &m)
-		w.judge("match of loose blocks", chain, &m, want)
-	}
-}
-
-// judgeEnd holds that an answer that may be too short, as names of ghosts had to go, says so.
-func (w *world) judgeEnd(chain []uint64, m *Match) {
-	w.t.Helper()
-	if m.Truncated && w.x.ghosts.lost.Load() == 0 {
-		w.fail("the answer for %d is truncated: %+v", chain, m)
-	}
-	for e := range w.o.unfound {
-		if m.Blocks < len(chain) && chain[m.Blocks] == w.o.lost[e] && !m.Truncated && w.gone <= fewLost {
-			w.fail("the answer for %d ends at %d, which is held by the lost name %d: %+v", chain, m.Blocks, e, m)
-		}
-	}
-}
-
-// judge compares an answer about a chain with one owner list per block.
-func (w *world) judge(name string, chain []uint64, m *Match, want [][]uint32) {
-	w.t.Helper()
-	var got [][]uint32
-	if wrong := m.sound(); wrong != "" {
-		w.fail("%s: %s: %v", name, wrong, m)
-	}
-	for owners, blocks := range holders(m) {
-		for range blocks {
-			got = append(got, owners)
-		}
-	}
-	if m.Blocks != len(got) || !slices.EqualFunc(got, want, slices.Equal) {
-		w.fail("%s of %d: %v, want %v", name, chain, m, want)
 	}
 }
 

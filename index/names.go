@@ -3,18 +3,11 @@ package index
 import (
 	"math/bits"
 	"slices"
-	"sync/atomic"
 )
 
 // A name is an engine hash of a block. The names of a chained piece lie in its body, one
 // a block, as far as sources of one family have taught them; all others lie in sides. All
 // names of a block leave with its last owner.
-
-// Name is what an engine hash means: the canonical sequence hash of a block of an identity.
-type Name struct {
-	Engine, Key uint64
-	Identity    Identity
-}
 
 // find returns the block that an engine hash means to all, and the line of the name. Next to
 // other lanes it is to be looked at again.
@@ -257,41 +250,17 @@ func (x *Index) unname(l *lane, n uint32, r *piece, blocks uint64) {
 // strip drops all names of blocks without an owner, and the entries of loose ones.
 func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 	local := r.local()
-	remember := x.forgotten.wanted()
-	key, of, at := r.head, r.root(), uint32(0)
-	keyAt := func(i uint32) uint64 {
-		if r.loose() {
-			return local[i]
-		}
-		for ; at < i; at++ {
-			key = x.follow(key, of.constant, local[at+1])
-		}
-		return key
-	}
 	if !r.loose() {
 		l.names -= hashesOf(r.engine(), blocks)
 		x.leaveAll(r.engine(), n, blocks&r.named)
-		if r.named &^= blocks; remember {
-			for w, e := blocks, r.engine(); w != 0; w &= w - 1 {
-				if i := trailing(w); e[i] != 0 {
-					x.forgotten.add(e[i], keyAt(i), of)
-				}
-			}
-		}
+		r.named &^= blocks
 	}
 	for line := r.side; line != 0; {
 		d := x.sideAt(line)
 		here := d.part(blocks)
 		l.names -= hashesOf(d.engine(), here)
 		x.leaveAll(d.engine(), line, here&d.named)
-		if d.named &^= here; remember {
-			at, key = 0, r.head
-			for w, e := here, d.engine(); w != 0; w &= w - 1 {
-				if i := trailing(w); e[i] != 0 {
-					x.forgotten.add(e[i], keyAt(d.from()+i), of)
-				}
-			}
-		}
+		d.named &^= here
 		line = d.next
 	}
 	x.losePrivates(l, n, blocks)
@@ -376,44 +345,11 @@ func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict boo
 	return conflict
 }
 
-// meets notes that an engine hash has got a meaning, for placeOthers.
-func (x *Index) meets(engine uint64) {
-	if x.looseBlocks.Load() > 0 && !x.looseOf(engine).isNone() {
-		x.met = append(x.met, engine)
-	}
-}
-
 // hasNames reports whether a block has names, of all or of single sources.
 func (x *Index) hasNames(p place) bool {
 	some := len(x.privates[p.ref()]) > 0
 	x.allNamesOf(p, func(uint64, uint32) { some = true })
 	return some
-}
-
-// waitersOf returns the sources that hold blocks under an engine hash itself.
-func (x *Index) waitersOf(engine uint64) (all []*source) {
-	p := x.looseOf(engine)
-	if p.isNone() || !x.alive(p) || x.hasNames(p) {
-		return nil
-	}
-	x.holders(x.setOf(p), func(o *owner) {
-		if o.s.raw && !slices.Contains(all, o.s) {
-			all = append(all, o.s)
-		}
-	})
-	slices.SortFunc(all, func(a, b *source) int { return int(a.name) - int(b.name) })
-	return all
-}
-
-// alsoMeans lets an engine hash mean a block, for a source that waits under it, and so for all
-// others unless they mean something else by it.
-func (x *Index) alsoMeans(engine uint64, p place) {
-	for _, s := range x.waitersOf(engine) {
-		if !x.isContested(s, engine) && x.meaning(s, engine).isNone() {
-			x.learn(s, engine, p, 1)
-			return
-		}
-	}
 }
 
 // placeLoose moves what the source holds under a key, as if it were an engine hash, to the
@@ -526,8 +462,7 @@ func (x *Index) reroot(s *source, c cursor) place {
 
 // Means returns the key that an engine hash stands for among the sources of the index, as a
 // canonical sequence hash: see Ask for its identity.
-// Of sources that mean different things by it one is believed. Names of ghosts are known. A name
-// that has left is in Forgotten before it is unknown here.
+// Of sources that mean different things by it one is believed. Names of ghosts are known.
 func (x *Index) Means(engine uint64) (key uint64, known bool) {
 	x.lock()
 	defer x.unlock()
@@ -541,44 +476,12 @@ func (x *Index) Means(engine uint64) (key uint64, known bool) {
 	return x.seq(p), true
 }
 
-// HeldOf appends to dst those of some hashes under which an owner holds a block whose
-// place is not known.
-func (x *Index) HeldOf(keys, dst []uint64) []uint64 {
-	if x.looseBlocks.Load() == 0 {
-		return dst
-	}
-	x.lock()
-	defer x.unlock()
-	for _, key := range keys {
-		if p := x.looseOf(normal(key)); !p.isNone() && x.alive(p) {
-			dst = append(dst, key)
-		}
-	}
-	return dst
-}
-
 // alive reports whether an owner holds a block.
 func (x *Index) alive(p place) bool {
 	if x.sweep.left > 0 && x.clean(p.piece, x.at(p.piece)) && p.at >= x.at(p.piece).len() {
 		return false
 	}
 	return x.setOf(p) != 0
-}
-
-// Holds reports whether an owner holds a block under a hash, its place being unknown, or
-// a block of the base identity whose key begins a piece.
-func (x *Index) Holds(name Owner, key uint64) bool {
-	x.lock()
-	defer x.unlock()
-	o := x.owners[name]
-	if o == nil {
-		return false
-	}
-	if p := x.looseOf(normal(key)); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
-		return true
-	}
-	p := x.headOf(normal(key))
-	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
 }
 
 // Has reports whether an owner holds the block an engine hash stands for.
@@ -595,61 +498,6 @@ func (x *Index) Has(name Owner, engine uint64) bool {
 	}
 	p := x.looseOf(engine)
 	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
-}
-
-// Teach says what an engine hash means to a source: blocks that its owners hold under
-// the hash itself move to the key. It reports whether there were any. A name of a block
-// that is not found is among Forgotten at once. The key is one of the base identity.
-func (x *Index) Teach(src Source, engine, key uint64) (moved bool) {
-	return x.TeachIn(src, 0, engine, key)
-}
-
-// TeachIn is Teach with a canonical sequence hash of an identity.
-func (x *Index) TeachIn(src Source, id Identity, engine, seq uint64) (moved bool) {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	if s == nil {
-		return false
-	}
-	of := x.rootOf(id)
-	engine, key := normal(engine), of.key(seq)
-	if x.isContested(s, engine) {
-		return false
-	}
-	to := x.byKey(s, engine, key)
-	if to.isNone() {
-		to = x.placeOf(key)
-	}
-	if to.isNone() {
-		if x.heldRaw(s, engine).isNone() {
-			x.forgotten.add(engine, key, of)
-			return false
-		}
-		if to = x.createLoose(s, of, key, 0, 1); to.isNone() {
-			return false
-		}
-	} else if id != 0 {
-		to = x.reroot(s, cursor{at: to, key: key, root: of})
-	}
-	moved = x.unraw(s, engine, to)
-	if x.setOf(to) != 0 {
-		x.learn(s, engine, to, 1)
-		w := storing{x: x, s: s, e: &Store{}}
-		if moved && s.room.used > 0 {
-			w.placeWaiting(engine, x.behind(to))
-		}
-		w.placeOthers()
-	} else if q, _ := x.find(engine); q.isNone() && x.isGhost(to) && x.name(s, to, engine, 1) {
-		s.lane.names-- // counts once the block has an owner
-		x.meets(engine)
-		x.placeOthers()
-	}
-	places := x.places
-	if placed := x.maintain(s); !moved && !placed {
-		x.places = places
-	}
-	return moved
 }
 
 // placeOf finds a block of a chain by its key. It makes a map of all blocks, which serves
@@ -698,57 +546,6 @@ func (x *Index) byKey(s *source, engine, key uint64) place {
 	return x.cleaned(cursor{kind: atKey, at: x.looseOf(key), key: key}).at
 }
 
-// forgotten keeps the names of blocks that have lost their last owner, for Forgotten.
-type forgotten struct {
-	keep     int         // Options.KeepForgotten
-	remember func() bool // Options.Remember
-	some     atomic.Bool
-	mu       spin
-	names    []Name
-}
-
-// wanted reports whether there is room for names.
-func (f *forgotten) wanted() bool {
-	if f.keep <= 0 {
-		return false
-	}
-	f.mu.lock()
-	room := f.keep > len(f.names)
-	f.mu.unlock()
-	return room && (f.remember == nil || f.remember())
-}
-
-// add notes a name that is dropped.
-func (f *forgotten) add(engine, key uint64, of root) {
-	if f.keep <= 0 {
-		return
-	}
-	f.mu.lock()
-	if len(f.names) < f.keep {
-		f.names = append(f.names, Name{plain(engine), of.seq(key), of.id})
-		f.some.Store(true)
-	}
-	f.mu.unlock()
-}
-
-// Forgets reports whether there is something for Forgotten to return.
-func (x *Index) Forgets() bool { return x.forgotten.some.Load() }
-
-// Forgotten returns names of blocks that have lost their last owner, at most
-// Options.KeepForgotten, and leaves none. Names that one source alone means something
-// else by are not among them.
-func (x *Index) Forgotten() []Name {
-	if !x.Forgets() {
-		return nil
-	}
-	x.lock() // a name of a block that is leaving is there before or afterwards
-	defer x.unlock()
-	names := x.forgotten.names
-	x.forgotten.names = nil
-	x.forgotten.some.Store(false)
-	return names
-}
-
 // allNames calls f for each name that all mean, until f returns false.
 func (x *Index) allNames(f func(engine uint64, p place) bool) {
 	more := true
@@ -763,12 +560,4 @@ func (x *Index) allNames(f func(engine uint64, p place) bool) {
 			})
 		}
 	})
-}
-
-// Names calls f for each engine hash whose meaning is known, in no particular order,
-// until f returns false. f must not call the index.
-func (x *Index) Names(f func(Name) bool) {
-	x.lock()
-	defer x.unlock()
-	x.allNames(func(engine uint64, p place) bool { return f(Name{plain(engine), x.seq(p), x.at(p.piece).identity()}) })
 }

@@ -52,7 +52,7 @@ func (b *pooled) engine(o Owner, n uint64) {
 
 // put stores the second block by a name that an engine has announced, maybe long ago.
 func (b *pooled) put(engine uint64, policy CopyPolicy) {
-	b.x.Store(&Store{Owner: b.pool, Engine: []uint64{engine}, Keys: b.keys[1:2], Rootless: true, Copies: policy})
+	b.x.Store(&Store{Owner: b.pool, Engine: []uint64{engine}, Key: b.keys[1], HasKey: true, Rootless: true, Copies: policy})
 }
 
 // holds reports whether the answer for the chain says that an owner holds the second block.
@@ -148,7 +148,7 @@ func TestContestMovesOneCopy(t *testing.T) {
 		b.x.Remove(o, []uint64{by + 3, by + 2, by + 1}, nil, CopyCount)
 	}
 	b.x.Store(&Store{Owner: b.first, Engine: []uint64{12}, Local: []uint64{7}})
-	if !b.x.Holds(b.pool, 7) { // no engine holds the other block, so the contest is decided at once
+	if !b.x.holdsKey(b.pool, 7) { // no engine holds the other block, so the contest is decided at once
 		t.Fatal("the copy of the contested name is not where the name leads")
 	}
 	if got := b.x.Remove(b.pool, []uint64{22}, nil, CopyCount); got.Removed != 1 {

@@ -49,21 +49,21 @@ func TestFirstBlockOfWaitingBlocks(t *testing.T) {
 	l.equal(l.x.looseBlocks.Load(), int64(0))
 }
 
-// First blocks from before client hashes came have none of their own. Later ones have them.
+// First blocks of events without client hashes have their local hashes instead.
 func TestFirstBlocksGetClientHashes(t *testing.T) {
-	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true, WideBase: true})}
 	o := l.x.NewOwner(l.x.NewSource())
 	f := func(local, clientHash uint64) {
 		e := Store{Owner: o, Engine: []uint64{local + 500}, Local: []uint64{local}}
 		if clientHash != 0 {
-			e.ClientHashes = []uint64{clientHash}
+			e.ClientHashes = func(Identity) []uint64 { return []uint64{clientHash} }
 		}
 		l.x.Store(&e)
 	}
 	f(1, 0)
 	f(2, 0)
 	f(3, 33)
-	l.x.Remove(o, []uint64{501}, nil, CopySet) // leaves room without a client hash
+	l.x.Remove(o, []uint64{501}, nil, CopySet) // leaves room
 	f(4, 44)
 	f(5, 55)
 	l.storeBehind(o, 504, 604, 6)

@@ -22,7 +22,9 @@ type oracle struct {
 
 	constants []uint64            // by Identity; keys are those of the index: K
 	ids       map[uint64]Identity // key -> identity
+	rawIDs    map[uint64]Identity // engine hash that blocks wait under -> identity
 	met       []uint64            // engine hashes that have got a meaning
+	agree     func(says Says, a, b Identity) bool
 }
 
 // root returns the key of a first block, next that of a block behind another one.
@@ -58,17 +60,51 @@ type oSource struct {
 	private map[uint64]uint64
 	links   []oLink // oldest first
 	raw     bool
+	teaches bool // it announces tokens
 }
 
-type oLink struct{ engine, parent, local uint64 }
+type oLink struct {
+	engine, parent, local uint64
+	says                  oSaying
+}
 
-func newOracle(scheme hash.Scheme, max int) *oracle {
-	return &oracle{scheme, max, map[oBlock]map[Owner]int{}, map[uint64]uint64{}, map[Source]*oSource{}, map[Owner]Source{}, false, map[uint64]uint64{}, map[uint64]bool{}, []uint64{0}, map[uint64]Identity{}, nil}
+// oSaying is what an event says of the identity of its blocks.
+type oSaying struct {
+	says     Says
+	id       Identity
+	constant uint64
+}
+
+func newOracle(scheme hash.Scheme, max int, agree func(Says, Identity, Identity) bool) *oracle {
+	return &oracle{
+		scheme: scheme, max: max, agree: agree, constants: []uint64{0},
+		members: map[oBlock]map[Owner]int{}, shared: map[uint64]uint64{}, sources: map[Source]*oSource{}, owners: map[Owner]Source{},
+		lost: map[uint64]uint64{}, unfound: map[uint64]bool{}, ids: map[uint64]Identity{}, rawIDs: map[uint64]Identity{},
+	}
+}
+
+// mayFollow reports whether what an event says of its blocks is true of a block that they are behind.
+func (o *oracle) mayFollow(s oSaying, key uint64) bool {
+	id := o.ids[key]
+	return s.says == 0 || id == s.id && o.constants[id] == s.constant || o.constants[s.id] == s.constant && o.agree(s.says, s.id, id)
 }
 
 func (o *oracle) holds(w Owner, key oBlock) bool { return o.members[key][w] > 0 }
 
 func (o *oracle) alive(key oBlock) bool { return len(o.members[key]) > 0 }
+
+// isThere reports whether a block has an owner or is a ghost.
+func (o *oracle) isThere(key uint64) bool {
+	if o.alive(of(key)) {
+		return true
+	}
+	for _, other := range o.shared {
+		if o.ghosts && other == key {
+			return true
+		}
+	}
+	return false
+}
 
 func (o *oracle) set(w Owner, key oBlock, copies int) {
 	if o.members[key] == nil {
@@ -85,6 +121,7 @@ func (o *oracle) unset(w Owner, key oBlock) {
 	delete(o.members, key)
 	if key.raw {
 		delete(o.unfound, key.key)
+		delete(o.rawIDs, key.key)
 		return
 	}
 	dead := func(_, other uint64) bool { return other == key.key }
@@ -136,6 +173,20 @@ func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
 	}
 	o.met = append(o.met, engine)
 	return conflict
+}
+
+// alsoMeans lets other hashes of a block mean it, if sources without tokens wait under them.
+func (o *oracle) alsoMeans(engine, key uint64, other ...uint64) {
+	for _, with := range other {
+		engine := engine ^ with
+		for _, src := range slices.Sorted(maps.Keys(o.sources)) {
+			s := o.sources[src]
+			if _, known := o.meaning(s, engine); !known && !s.teaches && o.heldRaw(s, engine) {
+				o.learn(s, engine, key)
+				break
+			}
+		}
+	}
 }
 
 // placeOthers moves what waits under hashes that mean something by now.
@@ -205,9 +256,12 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		return res
 	}
 	s := o.sources[src]
+	s.teaches = s.teaches || e.Local != nil
+	says := oSaying{e.Says, e.Identity, o.constants[e.Identity]}
 	seq, known := uint64(0), false
 	if e.HasParent && e.Local != nil {
 		seq, known = o.meaning(s, e.Parent)
+		known = known && o.mayFollow(says, seq)
 	}
 	for i, engine := range e.Engine {
 		if e.Local != nil {
@@ -218,7 +272,7 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 				seq = o.next(seq, e.Local[i])
 			}
 		}
-		key, raw := seq, false
+		key, raw, taught := seq, false, false
 		k, ok := o.meaning(s, engine)
 		if _, lost := o.lost[engine]; lost && !ok && (e.Local == nil || e.ByName) {
 			res.Lost++
@@ -228,10 +282,12 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		}
 		switch {
 		case e.ByName && ok:
-			key = k
+			if key = k; e.Local != nil {
+				res.ByName++
+			}
 			seq, known = k, true
 		case e.Local != nil && known:
-			if o.learn(s, engine, seq) {
+			if taught = true; o.learn(s, engine, seq) {
 				res.Conflicts++
 			}
 		case ok:
@@ -249,6 +305,9 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 			o.unraw(s, key, key)
 		}
 		at := oBlock{raw, key}
+		if raw && !o.alive(at) && e.Local == nil {
+			o.rawIDs[key] = e.Identity
+		}
 		if !raw && !res.Placed {
 			res.Identity, res.Placed = o.ids[key], true
 		}
@@ -274,8 +333,11 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 				parent = e.Engine[i-1]
 			}
 			if i > 0 || e.HasParent {
-				o.wait(s, oLink{engine, parent, e.Local[i]}, &res)
+				o.wait(s, oLink{engine, parent, e.Local[i], says}, &res)
 			}
+		}
+		if taught {
+			o.alsoMeans(engine, key, e.AlsoWaiting, o.constants[o.ids[key]])
 		}
 		o.placeOthers(s, &res)
 	}
@@ -329,7 +391,9 @@ func (o *oracle) settle(s *oSource, engine, key uint64, res *StoreResult) (moved
 				break
 			}
 			l := s.links[i]
-			s.links = slices.Delete(s.links, i, i+1)
+			if s.links = slices.Delete(s.links, i, i+1); !o.mayFollow(l.says, at.key) {
+				continue
+			}
 			next := o.next(at.key, l.local)
 			if o.heldRaw(s, l.engine) {
 				if o.learn(s, l.engine, next) {
@@ -421,10 +485,11 @@ func (o *oracle) clearIdentity(owner Owner, id Identity) (n int) {
 	return n
 }
 
-// identity returns the identity of a block, that of the base if it is raw.
+// identity returns the identity of a block. A raw one has that of the event that came first, of the
+// base if that had tokens.
 func (o *oracle) identity(b oBlock) Identity {
 	if b.raw {
-		return 0
+		return o.rawIDs[b.key]
 	}
 	return o.ids[b.key]
 }

@@ -501,7 +501,7 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 // returns 0 if another lane has begun a piece with the key meanwhile.
 func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
-	if x.wide {
+	if x.widens(behind.id) {
 		flags |= isWide
 	}
 	n, r := x.begin(want, flags, behind.root)

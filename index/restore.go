@@ -6,13 +6,14 @@ package index
 // the owner holds already gains no copy. complete says that no block before it will
 // become known.
 func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
+	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.rootOf(e.Identity).seq(normal(e.Engine[0])))
 	st := Store{
 		Owner: o, Identity: e.Identity, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
 		Engine: e.Engine, Local: local, Copies: CopySet,
-		Key: e.Key, HasKey: e.HasKey && (local != nil || e.Key != e.Engine[0]), Complete: complete,
+		Key: e.Key, HasKey: e.HasKey && !waits, Complete: complete,
 	}
 	if local != nil {
-		st.ClientHashes = e.ClientHashes
+		st.ClientHashes = func(Identity) []uint64 { return e.ClientHashes }
 	}
 	x.Store(&st)
 	key := e.Key
@@ -26,7 +27,7 @@ func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
 			}
 			more := Store{Owner: o, Identity: e.Identity, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
 			if local != nil {
-				more.Local, more.ClientHashes = local[i:i+1], e.ClientHashes[i:i+1]
+				more.Local, more.ClientHashes = local[i:i+1], func(Identity) []uint64 { return e.ClientHashes[i : i+1] }
 			}
 			x.Store(&more)
 		}

@@ -18,9 +18,11 @@ type waitingRoom struct {
 // link says: the block `engine` follows `parent` and has these tokens.
 type link struct {
 	engine, parent, local uint64
-	clientHash            uint64
-	prev, next            int32 // siblings: links with the same parent
-	older, newer          int32 // by arrival
+	clientHash            uint64 // as one of an identity that is a guess
+	of                    root   // that identity
+	says                  Says   // what the event said of it
+	prev, next            int32  // siblings: links with the same parent
+	older, newer          int32  // by arrival
 }
 
 const none int32 = -1
@@ -42,7 +44,7 @@ func (r *waitingRoom) child(parent uint64) int32 {
 }
 
 // push adds a link as the newest. The engine hash has none yet.
-func (r *waitingRoom) push(engine, parent, local, clientHash uint64) {
+func (r *waitingRoom) push(l link) {
 	if r.used == 0 {
 		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
 	}
@@ -53,12 +55,13 @@ func (r *waitingRoom) push(engine, parent, local, clientHash uint64) {
 	} else {
 		r.free = r.links[i].newer
 	}
-	r.links[i] = link{engine: engine, parent: parent, local: local, clientHash: clientHash, prev: none, next: r.child(parent)}
+	l.prev, l.next = none, r.child(l.parent)
+	r.links[i] = l
 	if n := r.links[i].next; n != none {
 		r.links[n].prev = i
 	}
-	*r.byParent.insert(parent) = i
-	*r.byEngine.insert(engine) = i
+	*r.byParent.insert(l.parent) = i
+	*r.byEngine.insert(l.engine) = i
 	r.append(i)
 	r.used++
 }
@@ -117,9 +120,6 @@ func (r *waitingRoom) bytes() int {
 	return cap(r.links)*int(unsafe.Sizeof(link{})) + r.byEngine.bytes() + r.byParent.bytes()
 }
 
-// Orphan is a block whose tokens are known and whose parent's key is not.
-type Orphan struct{ Engine, Local uint64 }
-
 // Waiting returns how many blocks of a source wait for their parent.
 func (x *Index) Waiting(src Source) int {
 	x.lock()
@@ -129,22 +129,4 @@ func (x *Index) Waiting(src Source) int {
 		return 0
 	}
 	return s.room.used
-}
-
-// Children returns the blocks of a source that wait for an engine hash.
-func (x *Index) Children(src Source, parent uint64) []Orphan {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	if s == nil {
-		return nil
-	}
-	if s.room.used == 0 {
-		return nil
-	}
-	var all []Orphan
-	for i := s.room.child(normal(parent)); i != none; i = s.room.links[i].next {
-		all = append(all, Orphan{plain(s.room.links[i].engine), s.room.links[i].local})
-	}
-	return all
 }

@@ -43,22 +43,25 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 		for i := s.room.child(w.engine); i != none; i = s.room.child(w.engine) {
 			l := s.room.links[i]
 			s.room.remove(i)
-			w.at = p.place(top)
+			if w.at = p.place(top); !x.mayFollow(l.says, l.of, w.at) {
+				continue // it is not this parent that the event meant
+			}
 			next := x.child(w.at, l.local)
 			if !x.heldRaw(s, l.engine).isNone() {
 				if next = x.sought(s, l.engine, next, w.at); next.at.isNone() {
-					next.at = x.create(s, w.at, next.key, w.engine, l.local, l.clientHash, 1)
+					clientHash := l.clientHash
+					if l.of != w.at.root {
+						clientHash = 0 // its tokens are gone
+					}
+					next.at = x.create(s, w.at, next.key, w.engine, l.local, clientHash, 1)
 				}
 				if !next.at.isNone() {
-					if next.kind == atKey && next.id != 0 {
+					if next.kind == atKey {
 						next.at = x.reroot(s, next)
 					}
 					x.unraw(s, l.engine, next.at)
 					if x.learn(s, l.engine, next.at, 1) {
 						p.res.Conflicts++
-					}
-					if p.e.Joined != nil {
-						*p.e.Joined = append(*p.e.Joined, plain(l.engine))
 					}
 					moved++
 				}
@@ -68,49 +71,6 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 		}
 	}
 	return moved
-}
-
-// placeOthers gives places to the blocks that wait under engine hashes which have got a meaning, of
-// all sources to which they mean a block now, and to what waits behind those.
-func (p *storing) placeOthers() {
-	x := p.x
-	for k := 0; k < len(x.met); k++ {
-		engine := x.met[k]
-		for _, s := range x.waitersOf(engine) {
-			q := x.meaning(s, engine)
-			if q.isNone() || !x.unraw(s, engine, q) {
-				continue
-			}
-			if line := x.lineOf(q, engine); line != 0 && s.private.ref(engine) == nil {
-				x.taught(s, line)
-			}
-			w := &storing{x: x, s: s, e: p.e}
-			if s == p.s {
-				w = p
-			}
-			if engine != x.key(q) {
-				w.res.Resolved++
-			}
-			if s.room.used > 0 {
-				w.res.Resolved += w.placeWaiting(engine, x.behind(q))
-			}
-			if s != p.s {
-				x.emptyRoom(s)
-			}
-		}
-	}
-	x.met = x.met[:0]
-}
-
-// placeOthers is that of storing, where no event is applied. It reports whether there may have been
-// such blocks.
-func (x *Index) placeOthers() bool {
-	if len(x.met) == 0 {
-		return false
-	}
-	w := storing{x: x, e: &Store{}}
-	w.placeOthers()
-	return true
 }
 
 // dropLink takes a link out of the room, and with it the links only it was kept for.

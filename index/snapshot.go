@@ -79,7 +79,7 @@ type Stretch struct {
 	// Key of the first block, if HasKey; not where it is Waiting. It is a canonical sequence hash.
 	Key    uint64
 	HasKey bool
-	// Identity of the blocks.
+	// Identity of the blocks; of one that is Waiting that of its client hash, which is a guess.
 	Identity Identity
 	// Engine hashes and client hashes of the blocks. A block without tokens has the client
 	// hash 0, and is a stretch of its own.
@@ -102,7 +102,7 @@ func (x *Index) moment() *Snapshot {
 	for i := range s.families {
 		s.families[i] = x.family(Source(i))
 	}
-	if x.wide || x.looseBlocks.Load() > 0 {
+	if x.wide || x.looseBlocks.Load() > 0 || x.identities.some() {
 		s.clientHash = []uint64{}
 	}
 	b := x.sets.body.Load()
@@ -110,7 +110,7 @@ func (x *Index) moment() *Snapshot {
 	s.sources = make([]*snapSource, len(x.sources))
 	for i, src := range x.sources {
 		if src != nil {
-			s.sources[i] = src.snapshot()
+			s.sources[i] = x.snapshotOf(src)
 		}
 	}
 	for _, o := range x.owners {
@@ -156,7 +156,7 @@ func (s *Snapshot) add(c *copiedPiece) {
 	s.pieces = append(s.pieces, p)
 }
 
-func (s *source) snapshot() *snapSource {
+func (x *Index) snapshotOf(s *source) *snapSource {
 	n := &snapSource{name: s.name}
 	if s.private.len() > 0 {
 		n.own, n.private = make(map[uint64]uint64, s.private.len()), make(map[uint64][]uint64, s.private.len())
@@ -170,6 +170,9 @@ func (s *source) snapshot() *snapSource {
 		n.links = make(map[uint64]link, s.room.used)
 		for i := s.room.oldest; i != none; i = s.room.links[i].newer {
 			l := s.room.links[i]
+			if !x.identities.living(l.of) {
+				l.clientHash, l.of = 0, root{}
+			}
 			n.links[l.engine], n.waiting = l, append(n.waiting, l.engine)
 		}
 	}
@@ -488,7 +491,7 @@ func (w *snapWalk) begin(piece, b, up, above int, o *snapOwner, clientHash uint6
 	if clientHash == 0 {
 		if l, ok := o.source.links[key]; ok && w.pieces[piece].loose {
 			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
-			r.Key, r.HasKey = 0, false
+			r.Key, r.HasKey, r.Identity = 0, false, l.of.id
 		}
 		return
 	}

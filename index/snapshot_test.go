@@ -71,7 +71,7 @@ func TestSnapshotModel(t *testing.T) {
 	for i := range 150 {
 		w := newWorld(t, rand.New(rand.NewPCG(seed, uint64(i))), true, false, ghostly(i/2%3))
 		w.say("seed %d, world %d", seed, i)
-		x := New(Options{Scheme: w.o.scheme, MaxOrphans: w.x.maxOrphans, KeepClientHashes: true, Ghosts: w.ghosts.bound()})
+		x := w.keeping()
 		for range w.sources {
 			x.NewSource()
 		}

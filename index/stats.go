@@ -47,7 +47,7 @@ func (x *Index) Stats() Stats {
 		GhostBytes: x.ghostsLeft() * ghostBytes,
 	}
 	st.Bytes = int(unsafe.Sizeof(*x)) + x.lines.bytes() + int(x.heads.size.Load()+x.loose.size.Load()) + st.SetBytes + st.AliasBytes +
-		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 24*cap(x.forgotten.names) + 48*len(x.privates) + x.identities.bytes() + x.ghosts.bytes()
+		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 48*len(x.privates) + x.identities.bytes() + x.ghosts.bytes()
 	for _, s := range x.sources {
 		if s == nil {
 			continue
@@ -108,7 +108,7 @@ func (x *Index) Memory() Memory {
 		Heads:  int(x.heads.size.Load()), Loose: int(x.loose.size.Load()), Names: int(x.names.size.Load()), Sets: x.setBytes(),
 		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + x.identities.bytes(),
 	}
-	m.Lists = x.lines.bytes() - m.Pieces + 24*cap(x.forgotten.names) + x.ghosts.bytes()
+	m.Lists = x.lines.bytes() - m.Pieces + x.ghosts.bytes()
 	if offHeap {
 		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.offHeap()
 	}

@@ -18,9 +18,11 @@ const (
 // Store is one stored event. The index keeps none of its slices.
 type Store struct {
 	Owner Owner
-	// Identity of a chain that begins with Engine[0], or of Key and Keys. Behind a known parent the
-	// identity of the parent counts, whatever this says.
+	// Identity of a chain that begins with Engine[0], or of Key. Behind a known parent the
+	// identity of the parent counts, unless it contradicts what the event says. Without tokens, it is 0 unless its constant
+	// is in the hashes.
 	Identity  Identity
+	Says      Says
 	Parent    uint64 // engine hash of the block before Engine[0], with HasParent
 	HasParent bool
 	// Rootless says that without a parent the position is unknown; else a missing
@@ -28,16 +30,14 @@ type Store struct {
 	Rootless bool
 	Engine   []uint64 // the publisher's hashes, in chain order
 	Local    []uint64 // local hashes of the tokens, as many; nil without tokens
-	// ClientHashes are the local hashes as clients compute them, as many; nil if they equal
-	// Local, 0 if a block has none. The index keeps them if Options.KeepClientHashes is set.
-	ClientHashes []uint64
+	// ClientHashes returns the local hashes as clients compute them for an identity, as many; nil if
+	// they equal Local, 0 if a block has none. The index asks once it knows whose the blocks are, if
+	// Options.KeepClientHashes is set. Nil is a function that returns nil.
+	ClientHashes func(Identity) []uint64
 	// Key is the key of Engine[0], with HasKey: a snapshot knows it where the parent
 	// is not known.
 	Key    uint64
 	HasKey bool
-	// Keys are the keys of all blocks, of an event without Local; nil says none. A key
-	// counts where the index does not know the engine hash.
-	Keys []uint64
 	// Complete says, with HasKey, that no block before Engine[0] will become known: where
 	// its parent is not known, it begins a piece.
 	Complete bool
@@ -47,20 +47,13 @@ type Store struct {
 	// else behind Parent, else at the beginning of a prompt of Identity.
 	ByName bool
 	// AlsoWaiting, if not 0, says that sources without tokens name blocks Engine[i]^AlsoWaiting: what
-	// waits under those hashes gets its place as well.
+	// waits under those hashes gets its place as well. So does what waits under Engine[i] XOR the
+	// constant of the block's identity: its sources name the identity, their hashes do not.
 	AlsoWaiting uint64
 	Copies      CopyPolicy
-	// Joined, if not nil, gets the engine hashes of blocks that waited and whose key
-	// became known with this event.
-	Joined *[]uint64
-}
-
-// clientHash returns the client hash of block i.
-func (e *Store) clientHash(i int) uint64 {
-	if e.ClientHashes != nil {
-		return e.ClientHashes[i]
-	}
-	return e.Local[i]
+	// Parts, if above 1, says that Engine has as many hashes for each block as its publisher knows it,
+	// and that the last of them is the publisher's. Who waits by that gets all parts of the block.
+	Parts int
 }
 
 // StoreResult counts blocks.
@@ -73,6 +66,7 @@ type StoreResult struct {
 	Conflicts int // engine hashes that turned out to mean another prefix, or name themselves as parent
 	Shed      int // links that left the full waiting room
 	Refused   int // new blocks the budget had no room for
+	ByName    int // with Store.ByName and tokens, whose hash was known
 	Lost      int // stored by an unknown hash alone, or ByName, which looks like a name of a ghost that had to go lately
 
 	// Identity of the first block of the event that has a place in a chain; Placed is false if
@@ -82,12 +76,10 @@ type StoreResult struct {
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
-// Local or Keys is neither nil nor as long as Engine, if both are given, or if ClientHashes
-// is not as long as Local.
+// Local is neither nil nor as long as Engine, or what ClientHashes returns not as long as Local.
 func (x *Index) Store(e *Store) StoreResult {
-	if e.Local != nil && (len(e.Local) != len(e.Engine) || e.Keys != nil) || e.ClientHashes != nil && len(e.ClientHashes) != len(e.Local) ||
-		e.Keys != nil && len(e.Keys) != len(e.Engine) {
-		panic(fmt.Sprintf("BUG: %d local hashes, %d keys and %d client hashes for %d blocks", len(e.Local), len(e.Keys), len(e.ClientHashes), len(e.Engine)))
+	if e.Local != nil && len(e.Local) != len(e.Engine) {
+		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))
 	}
 	p := storing{x: x, e: e}
 	if i, c, more := p.together(); more {
@@ -104,6 +96,27 @@ type storing struct {
 	e   *Store
 	of  root // Store.Identity
 	res StoreResult
+
+	constant uint64   // of the identity of the block at hand
+	clientOf Identity // whose clientHashes are known, plus one
+	client   []uint64 // of them; nil if they equal Local
+}
+
+// clientHash returns the client hash of block i as one of an identity.
+func (p *storing) clientHash(i int, id Identity) uint64 {
+	if p.e.ClientHashes == nil || !p.x.keepsClientHashes {
+		return p.e.Local[i]
+	}
+	if p.clientOf != id+1 {
+		p.client, p.clientOf = p.e.ClientHashes(id), id+1
+		if p.client != nil && len(p.client) != len(p.e.Local) {
+			panic(fmt.Sprintf("BUG: %d client hashes for %d blocks", len(p.client), len(p.e.Local)))
+		}
+	}
+	if p.client == nil {
+		return p.e.Local[i]
+	}
+	return p.client[i]
 }
 
 // together stores the first blocks next to events of other sources, as far as they are
@@ -120,7 +133,7 @@ func (p *storing) together() (i int, c cursor, more bool) {
 	p.s = p.o.s
 	p.s.teaches = p.s.teaches || e.Local != nil
 	p.of = x.rootOf(e.Identity)
-	if !x.calm(p.s) || e.HasKey || e.Keys != nil || e.ClientHashes != nil && x.keepsClientHashes && !x.wide {
+	if !x.calm(p.s) || e.HasKey {
 		return 0, c, true
 	}
 	if i, c = p.store(); i == len(e.Engine) && c.kind == atBlock {
@@ -139,9 +152,6 @@ func (p *storing) alone(i int, c cursor) {
 		return
 	}
 	p.s, p.of = p.o.s, x.rootOf(e.Identity)
-	if e.ClientHashes != nil && x.keepsClientHashes {
-		x.wide = true
-	}
 	if i == 0 {
 		c, _ = p.start()
 	} else if c.kind == atBlock {
@@ -183,6 +193,7 @@ func (p *storing) byName() (i int, c cursor) {
 			if !plain {
 				break
 			}
+			p.res.ByName += next - i
 			i, last = next, at
 			continue
 		}
@@ -222,9 +233,6 @@ func (p *storing) rest(i int, c cursor) {
 			i, c = p.orphan(i)
 		case i == 0 && e.HasKey:
 			i, c = p.keyed(c)
-		case e.Keys != nil:
-			i = p.withKey(i)
-			c = cursor{}
 		case e.Local == nil:
 			i, _, _ = p.hashes(i)
 			c = cursor{}
@@ -245,7 +253,9 @@ func (p *storing) rest(i int, c cursor) {
 				i++
 			}
 		}
-		if !named {
+		if named {
+			p.res.ByName += i - from
+		} else {
 			p.countLost(from, i)
 		}
 	}
@@ -257,6 +267,14 @@ func (p *storing) rest(i int, c cursor) {
 // start returns the cursor of the event's parent, and whether that was ordinary. The lane
 // holds its piece.
 func (p *storing) start() (c cursor, ok bool) {
+	if c, ok = p.behindParent(); ok && !p.x.mayFollow(p.e.Says, p.of, c) {
+		return cursor{}, false // it waits for a parent that the event may mean
+	}
+	return c, ok
+}
+
+// behindParent is start for an event that says nothing of its identity.
+func (p *storing) behindParent() (c cursor, ok bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	switch {
 	case e.Local == nil && !e.HasKey:
@@ -339,7 +357,7 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	x, e := p.x, p.e
 	engine, clientHash := normal(e.Engine[i]), uint64(0)
 	if e.Local != nil {
-		clientHash = e.clientHash(i)
+		clientHash = p.clientHash(i, next.id)
 	}
 	if next = x.sought(p.s, engine, next, c); next.at.isNone() {
 		local := uint64(0)
@@ -352,9 +370,10 @@ func (p *storing) one(i int, next, c cursor) cursor {
 			return next
 		}
 	} else if r := x.at(next.at.piece); clientHash != 0 && r.meta&isWide != 0 {
+		x.keep(next.at.piece)
 		write64(&r.clientHashes()[next.at.at], clientHash)
 	}
-	if next.kind == atKey && next.id != 0 {
+	if next.kind == atKey {
 		next.at = x.reroot(p.s, next)
 	}
 	p.resolve(engine, next.key, next.at)
@@ -370,8 +389,10 @@ func (p *storing) one(i int, next, c cursor) cursor {
 		p.res.Resolved += p.placeWaiting(engine, next)
 		next = x.again(next)
 	}
-	if p.e.AlsoWaiting != 0 && x.looseBlocks.Load() > 0 {
-		x.alsoMeans(normal(engine^p.e.AlsoWaiting), next.at)
+	if p.constant = next.constant; p.mayAlsoWait() && x.looseBlocks.Load() > 0 {
+		for _, other := range p.otherHashes(engine) {
+			x.alsoMeans(other, next.at)
+		}
 	}
 	if len(x.met) > 0 {
 		p.placeOthers()
@@ -460,28 +481,6 @@ func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
 	}
 }
 
-// withKey stores blocks without tokens from i on whose keys the event says.
-func (p *storing) withKey(i int) int {
-	x, e := p.x, p.e
-	engine, key := normal(e.Engine[i]), p.of.key(e.Keys[i])
-	if x.isContested(p.s, engine) {
-		p.raw(engine)
-		p.res.HashOnly++
-		return i + 1
-	}
-	if q := x.meaning(p.s, engine); !q.isNone() && x.key(q) == key {
-		i, _, _ = p.hashes(i)
-		return i
-	}
-	next := cursor{kind: atKey, key: key, root: p.of}
-	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
-		next = x.behind(next.at)
-		next.root = p.of
-	}
-	p.one(i, next, cursor{kind: atKey, root: p.of})
-	return i + 1
-}
-
 // hashes stores blocks without tokens from i on: as many as have names next to each
 // other, or a single one. It returns the next block and the place of the last one, and reports
 // false if the first one is not ordinary.
@@ -510,7 +509,7 @@ func (p *storing) hashes(i int) (int, place, bool) {
 		}
 		return i + 1, q, true
 	}
-	p.raw(engine)
+	p.raw(engine, p.of)
 	p.res.HashOnly++
 	if !x.looseOf(engine).isNone() && x.isLost(engine) {
 		p.res.Lost++
@@ -550,15 +549,15 @@ func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 	return i, place{q.piece, at - 1}, true
 }
 
-// raw stores a block under its engine hash.
-func (p *storing) raw(engine uint64) {
+// raw stores a block under its engine hash. of is the identity if that is a part of the hash.
+func (p *storing) raw(engine uint64, of root) {
 	x := p.x
 	q := x.looseOf(engine)
 	if !q.isNone() && !x.alive(q) {
 		q = x.looseOf(engine)
 	}
 	if q.isNone() {
-		if q = x.createLoose(p.s, root{}, engine, 0, 1); q.isNone() {
+		if q = x.createLoose(p.s, of, engine, 0, 1); q.isNone() {
 			p.res.Refused++
 			x.refuse(engine)
 			return
@@ -588,21 +587,21 @@ func (p *storing) orphan(i int) (int, cursor) {
 		}
 		return i + 1, c
 	}
-	p.raw(engine)
+	p.raw(engine, root{})
 	p.res.Orphaned++
 	switch {
 	case i > 0:
-		p.wait(engine, normal(e.Engine[i-1]), e.Local[i], e.clientHash(i))
+		p.wait(engine, normal(e.Engine[i-1]), i)
 	case e.HasParent:
-		p.wait(engine, normal(e.Parent), e.Local[i], e.clientHash(i))
+		p.wait(engine, normal(e.Parent), i)
 	}
 	return i + 1, cursor{}
 }
 
 // wait parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link.
-func (p *storing) wait(engine, parent, local, clientHash uint64) {
-	r := &p.s.room
+func (p *storing) wait(engine, parent uint64, i int) {
+	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of, says: p.e.Says}
 	if engine == parent {
 		p.res.Conflicts++
 		return
@@ -611,14 +610,14 @@ func (p *storing) wait(engine, parent, local, clientHash uint64) {
 		p.res.Shed++
 		return
 	}
-	if i := r.of(engine); i != none {
-		old := r.links[i].parent
-		r.remove(i)
-		r.push(engine, parent, local, clientHash) // first: it may be what keeps others useful
+	if at := r.of(engine); at != none {
+		old := r.links[at].parent
+		r.remove(at)
+		r.push(fresh) // first: it may be what keeps others useful
 		p.x.forgetLink(p.s, old)
 		return
 	}
-	r.push(engine, parent, local, clientHash)
+	r.push(fresh)
 	if r.used > p.x.maxOrphans {
 		p.x.dropLink(p.s, r.oldest)
 		p.res.Shed++

@@ -314,6 +314,22 @@ func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
 	return place{}, 0
 }
 
+// nameLine returns the line in which a block with an owner, or a ghost, has a name; 0 for none.
+func (x *Index) nameLine(p place, engine uint64) uint32 {
+	r := x.at(p.piece)
+	if !r.loose() {
+		return x.lineOf(p, engine)
+	}
+	line := r.side
+	for line != 0 {
+		if d := x.sideAt(line); d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
+			break
+		}
+		line = x.sideAt(line).next
+	}
+	return line
+}
+
 // lineOf returns the line in which a block has an engine hash, 0 if it has another one.
 func (x *Index) lineOf(p place, engine uint64) uint32 {
 	r := x.at(p.piece)
@@ -455,7 +471,11 @@ func (x *Index) yield(n uint32) {
 			break
 		}
 	}
+	head := r.head
 	for _, l := range lies {
+		if r.meta&isSide != 0 || r.head != head || l.p.at >= r.len() || x.setOf(l.p) == 0 {
+			continue // the owners lost the block by a name before
+		}
 		shared, _ := x.find(l.engine)
 		if !shared.isNone() && x.isGhost(shared) {
 			x.unnameOne(shared, l.engine)
@@ -544,6 +564,9 @@ func (x *Index) NameAll() {
 func (x *Index) nameOn(pages int) {
 	for ; pages > 0 && x.namedPages < len(x.lines.heads); pages-- {
 		for m := x.lines.heads[x.namedPages]; m != 0; m &= m - 1 {
+			if x.lines.heads[x.namedPages]&m&-m == 0 {
+				continue // it has ended meanwhile
+			}
 			if n := uint32(x.namedPages*pageLines + bits.TrailingZeros64(m)); !x.at(n).loose() {
 				x.nameAllOf(&x.lanes[0].lane, n)
 				x.yield(n)

@@ -476,7 +476,9 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 		if !whole {
 			x.Store(&Store{Owner: other, Engine: []uint64{11, 12, 13, 14}, Local: local})
 		}
-		x.Store(&Store{Owner: host, Engine: engine[1:], Keys: keys[1:]})
+		for i := 1; i < len(engine); i++ {
+			x.Store(&Store{Owner: host, Engine: engine[i : i+1], Key: keys[i], HasKey: true})
+		}
 		for i := uint64(1); x.naming != onDemand; i++ {
 			if i > 20*calmEvents {
 				t.Fatal("no names on demand")
@@ -516,7 +518,7 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 	key := uint64(77)
 	next := hash.Default().Next(key, 31)
 	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
-	x.Store(&Store{Owner: b, Engine: []uint64{2}, Keys: []uint64{next}})
+	x.Store(&Store{Owner: b, Engine: []uint64{2}, Key: next, HasKey: true})
 	x.Clear(b)
 	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}).counts(); got != (StoreResult{Added: 1}) {
 		t.Errorf("store behind a loose block: %+v", got)

@@ -59,8 +59,8 @@ remember what engines called those blocks long after they evicted them. Engines 
 hash with one seed, and without a pool each instance with its own.
 
 An answer is settled when the server had applied every published batch before it
-matched; a settled answer that differs is wrong, any other that differs is only
-behind. The exit status is 1 when an answer is wrong or none was settled.
+matched, and does not say that it may be too short (truncated); a settled answer that
+differs is wrong, any other that differs is only behind. The exit status is 1 when an answer is wrong or none was settled.
 
 Requests come from a trace in the format of Mooncake's FAST'25 traces (--trace)
 or from a generator (--workload): shared system prompts, chats of many turns,

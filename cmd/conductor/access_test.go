@@ -153,7 +153,7 @@ func twoTenants(t *testing.T, more string) (*process, *ruledEngine) {
 	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: %s, tenant_id: %s, block_size: 16, additionalsalt: registered-%s}\n"
 	p := serveProcess(t, "auth: {file: "+file+"}\nsources:\n"+
 		fmt.Sprintf(source, other.pub.Addr(), other.name, "a", "a")+fmt.Sprintf(source, secret.pub.Addr(), secret.name, "b", "b")+more)
-	secret.publish(ruledStored(0, 4), ruledStored(4, 6, "cache_salt", "pepper"))
+	secret.publish(ruledStored(0, 4), ruledStored(4, 6, "cache_salt", "pepper", "parent_block_hash", nil))
 	other.publish(ruledStored(0, 2))
 	eventually(t, "the engines never settled", func() (string, bool) {
 		_, answer := askAs(t, "GET", p.url+"/services", "operator", "", nil)

@@ -128,7 +128,7 @@ var explainCases = []explainCase{
 	{"group", "", [][]any{{ruledStored(0, 1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), ruledStored(0, 3, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 64)}}, nil,
 		"GPU[[0 1]] | 1 [16 32] group_not_indexed? never_announced"},
 	{"ahead", "", [][]any{{ruledStored(0, 3, "lookahead_token_ids", [][]int{{1016}, {1032}, {1048}})}}, map[string]any{"token_ids": recordedTokens(3)}, "GPU[[0 2]] | 2 [32 48] prompt_ends"},
-	{"limited", "", [][]any{{ruledStored(0, 1)}, {ruledStored(0, 2, "lora_name", "sql", "lora_id", 1)}, {ruledStored(0, 2, "lora_name", "law", "lora_id", 2)}}, map[string]any{"lora_name": "law"},
+	{"limited", "", [][]any{{ruledStored(0, 1)}, {ruledStored(0, 2, "lora_name", "sql", "lora_id", 1, "block_hashes", []int{2000, 2001})}, {ruledStored(0, 2, "lora_name", "law", "lora_id", 2, "block_hashes", []int{3000, 3001})}}, map[string]any{"lora_name": "law"},
 		"| 0 [0 16] refused? other_adapter other_adapter"},
 }
 
@@ -136,7 +136,7 @@ var explainCases = []explainCase{
 func TestExplainOverSockets(t *testing.T) {
 	t.Parallel()
 	var config strings.Builder
-	config.WriteString("limits: {max_contexts: 2}\nsources:\n")
+	config.WriteString("limits: {max_contexts: 1}\nsources:\n")
 	engines := make([]*ruledEngine, len(explainCases))
 	for i, c := range explainCases {
 		engines[i] = newRuledEngine(t, c.name, 0)

@@ -81,7 +81,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		MaxContexts:      cfg.Limits.MaxContexts,
 		KeepClientHashes: cfg.Index.LocalHashes,
 		Completeness:     completeness,
-		RecallBytes:      cfg.Index.RecallBytes,
+		GhostBytes:       cfg.Index.GhostBytes,
 		RemovalsBytes:    removalsBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,
 		SilentAfter:      cfg.Doctor.SilentAfter,

@@ -67,7 +67,7 @@ func TestPageReel(t *testing.T) {
 	}
 	browser := startBrowser(t)
 	lossy, wrong, restarted := newRuledEngine(t, "decode-3", 0), newRuledEngine(t, "prefill-9", 0), newRuledEngine(t, "decode-5", 0)
-	settings := fmt.Sprintf("index: {recall_bytes: 128MiB}\nsnapshot: {dir: %q, interval: 20s}\nsources:\n", t.TempDir())
+	settings := fmt.Sprintf("index: {ghost_bytes: 128MiB}\nsnapshot: {dir: %q, interval: 20s}\nsources:\n", t.TempDir())
 	for _, e := range []*ruledEngine{lossy, wrong, restarted} {
 		settings += explainSource(e, "vLLM", "llama-3.3-70b", ", tenant_id: research")
 	}

@@ -53,7 +53,7 @@ const nowhere = "127.0.0.1:1"
 func newArena(t *testing.T, settings string, shared *sharedStore, models int) *arena {
 	t.Helper()
 	a := &arena{t: t, settings: settings, shared: shared, stage: sim.NewStage(), done: make(chan struct{}), ended: make(chan struct{})}
-	a.oracle = serveProcess(t, "index: {recall_bytes: 512MiB}\n")
+	a.oracle = serveProcess(t, "index: {ghost_bytes: 512MiB}\n")
 	var err error
 	a.asked, err = sim.NewServers()
 	must.Succeed(t, err)
@@ -101,7 +101,7 @@ func (a *arena) join(ahead time.Duration) *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', shelf_interval: 1s}\nindex: {recall_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
+	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', shelf_interval: 1s}\nindex: {ghost_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
 	r.process = startBy(a.t, cmd, func() {
 		if clocktest.Works {
 			r.clock = clocktest.Start(a.t, cmd)

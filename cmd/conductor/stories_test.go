@@ -55,7 +55,7 @@ var stories = []story{
 	{
 		name: "salted", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n",
 		publish: func(e *ruledEngine) {
-			e.publish(ruledStored(0, 4, "extra_keys", [][]string{{"pepper"}, nil, nil, nil}))
+			e.publish(ruledStored(0, 4, "extra_keys", [][]string{{"pepper"}, nil, nil, nil}, "block_hashes", []int{2000, 2001, 2002, 2003}))
 		},
 		doctor:  "unasked",
 		metric:  `conductor_source_finding{code="unasked",dp_rank="0",instance_id="salted",tenant_id="default"} 1`,

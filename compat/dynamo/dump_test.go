@@ -63,10 +63,10 @@ func TestDumpInBothForms(t *testing.T) {
 		s.do("GET", "/dump", "", 200, "{"+idle+"}")
 		s.fleet()
 		want := []string{
-			kept("7", "device", 0, 0, "null", "1001 "+local1, "1002 "+local2, "1003 "+local3),
-			kept("7", "device", 1, 1, "null", "1001 "+local1),
-			kept("8", "device", 2, 0, "null", "1001 "+salted1),
-			kept("8", "device", 3, 0, "null", "1001 "+adapted1, "1002 "+adapted2),
+			kept("8", "device", 0, 0, "null", "2001 "+adapted1, "2002 "+adapted2),
+			kept("7", "device", 1, 0, "null", "1001 "+local1, "1002 "+local2, "1003 "+local3),
+			kept("7", "device", 2, 1, "null", "1001 "+local1),
+			kept("8", "device", 3, 0, "null", "3001 "+salted1),
 			kept("7", "host_pinned", 4, 0, "1003", "1004 "+local4),
 			kept("7", "disk", 5, 0, "1004", "1005 "+local5),
 			kept("7", "external", 6, 0, "1005", "1006 "+local6),

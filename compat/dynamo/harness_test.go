@@ -105,14 +105,18 @@ func (s *testServer) publish(id, rank int, events ...any) {
 // i has the tokens 4i-3..4i.
 func stored(medium string, from, to int, more ...string) map[string]any {
 	e := map[string]any{"type": "BlockStored", "block_size": 4, "medium": medium, "parent_block_hash": nil}
+	first := 1000
+	for i := 0; i+1 < len(more); i += 2 { // engines hash adapter and salt
+		first += map[string]int{"lora_name": 1000, "cache_salt": 2000}[more[i]]
+	}
 	var hashes []int
 	var tokens []int
 	for i := from; i <= to; i++ {
-		hashes = append(hashes, 1000+i)
+		hashes = append(hashes, first+i)
 		tokens = append(tokens, 4*i-3, 4*i-2, 4*i-1, 4*i)
 	}
 	if from > 1 {
-		e["parent_block_hash"] = 1000 + from - 1
+		e["parent_block_hash"] = first + from - 1
 	}
 	e["block_hashes"], e["token_ids"] = hashes, tokens
 	for i := 0; i+1 < len(more); i += 2 {

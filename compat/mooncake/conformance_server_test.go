@@ -49,7 +49,7 @@ func (u *target) url(t *testing.T) string {
 
 // startServer starts our server in this process, on a port of its own.
 func startServer(t *testing.T) string {
-	c := conformance.Conductor(t, conductor.Options{MaxOrphans: 1 << 10, RecallBytes: 1 << 20})
+	c := conformance.Conductor(t, conductor.Options{MaxOrphans: 1 << 10, GhostBytes: 1 << 20})
 	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Codec: body.Msgpack})
 	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	r := conductorhttp.New(c, opts)

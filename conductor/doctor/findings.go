@@ -52,6 +52,10 @@ const (
 	FindingCopies = "copies_grow"
 	// FindingForeignTenant: events name a tenant that the source may not announce for.
 	FindingForeignTenant = "foreign_tenant"
+	// FindingAssumed: blocks below the device come without adapter and salt, and nothing says whose they are.
+	FindingAssumed = "assumed_identity"
+	// FindingLostNames: blocks came by the names of blocks that index.ghost_bytes had no room for.
+	FindingLostNames = "lost_names"
 	// FindingContest: sources announce one hash with different tokens.
 	FindingContest = "contested_hash"
 	// FindingConnection: a connection sends in the name of a source that follows another.

@@ -31,18 +31,18 @@ type digestsRow struct {
 
 // digestRow is what one source holds.
 type digestRow struct {
-	Source      string             `json:"source"`
-	InstanceID  string             `json:"instance_id"`
-	TenantID    string             `json:"tenant_id"`
-	DPRank      int                `json:"dp_rank"`
-	Settings    hexText            `json:"settings"` // fingerprint of the registration, without the replay endpoint
-	Epoch       uint64             `json:"epoch"`
-	State       string             `json:"state"`
-	Reason      string             `json:"reason"`
-	Missing     string             `json:"missing"`     // why the history up to the mark is not whole
-	Mark        *checkpointRow     `json:"mark"`        // the batch applied last, null before the first
-	Checkpoints []checkpointRow    `json:"checkpoints"` // ascending
-	Contexts    []contextDigestRow `json:"contexts"`
+	Source      string                `json:"source"`
+	InstanceID  string                `json:"instance_id"`
+	TenantID    string                `json:"tenant_id"`
+	DPRank      int                   `json:"dp_rank"`
+	Settings    hexText               `json:"settings"` // fingerprint of the registration, without the replay endpoint
+	Epoch       uint64                `json:"epoch"`
+	State       string                `json:"state"`
+	Reason      string                `json:"reason"`
+	Missing     string                `json:"missing"`     // why the history up to the mark is not whole
+	Mark        *checkpointRow        `json:"mark"`        // the batch applied last, null before the first
+	Checkpoints []checkpointRow       `json:"checkpoints"` // ascending
+	Deployments []deploymentDigestRow `json:"deployments"`
 }
 
 // sumRow is a digest.
@@ -59,13 +59,11 @@ type checkpointRow struct {
 	sumRow
 }
 
-// contextDigestRow is a digest in a context.
-type contextDigestRow struct {
-	TenantID       string `json:"tenant_id"`
-	ModelName      string `json:"model_name"`
-	BlockSize      int    `json:"block_size"`
-	LoraName       string `json:"lora_name"`
-	AdditionalSalt string `json:"additional_salt"`
+// deploymentDigestRow is a digest in a deployment.
+type deploymentDigestRow struct {
+	TenantID  string `json:"tenant_id"`
+	ModelName string `json:"model_name"`
+	BlockSize int    `json:"block_size"`
 	sumRow
 }
 
@@ -94,7 +92,7 @@ func (a *api) digest(g *gin.Context) (any, error) {
 		row := digestRow{
 			Source: s.Key().String(), InstanceID: s.Instance, TenantID: s.Tenant, DPRank: s.Rank, Settings: hexText(s.Settings),
 			Epoch: s.Epoch, State: s.State, Reason: s.Reason, Missing: s.Missing,
-			Checkpoints: make([]checkpointRow, 0, len(s.Checkpoints)), Contexts: make([]contextDigestRow, 0, len(s.Contexts)),
+			Checkpoints: make([]checkpointRow, 0, len(s.Checkpoints)), Deployments: make([]deploymentDigestRow, 0, len(s.Deployments)),
 		}
 		if s.Mark != nil {
 			mark := checkpointOf(*s.Mark)
@@ -103,9 +101,9 @@ func (a *api) digest(g *gin.Context) (any, error) {
 		for _, c := range s.Checkpoints {
 			row.Checkpoints = append(row.Checkpoints, checkpointOf(c))
 		}
-		for _, c := range s.Contexts {
-			row.Contexts = append(row.Contexts, contextDigestRow{
-				TenantID: c.Tenant, ModelName: c.Model, BlockSize: c.BlockSize, LoraName: c.Lora, AdditionalSalt: c.Salt, sumRow: sumOf(c.Digest),
+		for _, c := range s.Deployments {
+			row.Deployments = append(row.Deployments, deploymentDigestRow{
+				TenantID: c.Tenant, ModelName: c.Model, BlockSize: c.BlockSize, sumRow: sumOf(c.Digest),
 			})
 		}
 		out.Sources[i] = row
@@ -133,9 +131,9 @@ func ReadDigests(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest,
 		for _, c := range row.Checkpoints {
 			s.Checkpoints = append(s.Checkpoints, c.checkpoint())
 		}
-		for _, c := range row.Contexts {
-			s.Contexts = append(s.Contexts, conductor.ContextDigest{
-				Partition: conductor.Partition{Tenant: c.TenantID, Model: c.ModelName}, BlockSize: c.BlockSize, Lora: c.LoraName, Salt: c.AdditionalSalt, Digest: c.digest(),
+		for _, c := range row.Deployments {
+			s.Deployments = append(s.Deployments, conductor.DeploymentDigest{
+				Partition: conductor.Partition{Tenant: c.TenantID, Model: c.ModelName}, BlockSize: c.BlockSize, Digest: c.digest(),
 			})
 		}
 		all = append(all, s)

@@ -51,7 +51,7 @@ func TestDigestAnswer(t *testing.T) {
 		if !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%+v\nwant %+v", got[0], want)
 		}
-		if m := want.Mark; m == nil || m.Seq != 1 || m.Blocks != 4 || m.Loose != 1 || want.Missing != "" || len(want.Checkpoints) != 1 || want.Checkpoints[0].Blocks != 2 || len(want.Contexts) != 2 {
+		if m := want.Mark; m == nil || m.Seq != 1 || m.Blocks != 4 || m.Loose != 1 || want.Missing != "" || len(want.Checkpoints) != 1 || want.Checkpoints[0].Blocks != 2 || len(want.Deployments) != 1 {
 			t.Errorf("%+v %+v", want, m)
 		}
 	})

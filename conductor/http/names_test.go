@@ -24,7 +24,7 @@ import (
 // blocks of adapters in the layouts of vLLM's releases, and compares what queries find.
 func TestNamesOverSockets(t *testing.T) {
 	c := conductor.New(conductor.Options{
-		HashSeed: 1337, MaxSources: 16, MaxOrphans: 16, RecallBytes: 1 << 20, Log: zerolog.Nop(),
+		HashSeed: 1337, MaxSources: 16, MaxOrphans: 16, GhostBytes: 1 << 20, Log: zerolog.Nop(),
 		Stream: stream.Config{Transport: zmq.Transport{}},
 	})
 	t.Cleanup(c.Close)
@@ -135,7 +135,7 @@ func TestNamesOverSockets(t *testing.T) {
 	finds("late", prompt, "", "", 0, 0)
 
 	// vLLM 0.9 and 0.11 number adapters.
-	engine("numbers")(list{"BlockStored", list{1, 2}, nil, prompt, 2, 3}, list{"BlockStored", list{33}, nil, prompt[:2], 2, nil})
+	engine("numbers")(list{"BlockStored", list{31, 32}, nil, prompt, 2, 3}, list{"BlockStored", list{33}, nil, prompt[:2], 2, nil})
 	finds("numbers", prompt, "", "", 2, 0)
 	finds("numbers", prompt, "lora_id:3@numbers|default|0", "", 4, 0)
 	if got := row(t, server.URL, "numbers").Findings; len(got) != 1 || got[0].Code != doctor.FindingAdapter {

@@ -22,8 +22,8 @@ const (
 	// up to maxResyncPause with each resync that ends no difference.
 	resyncPause    = 10 * time.Minute
 	maxResyncPause = 24 * time.Hour
-	// shownContexts is how many contexts a line of the log about a difference names.
-	shownContexts = 4
+	// shownDeployments is how many deployments a line of the log about a difference names.
+	shownDeployments = 4
 )
 
 // Digests is how peers show what their sources hold.
@@ -337,7 +337,7 @@ func (m *comparer) confirmed(p pair, our, their *conductor.SourceDigest, a, b *c
 		Str("digest", fmt.Sprintf("%016x", a.Sum)).Str("digest_there", fmt.Sprintf("%016x", b.Sum)).
 		Str("missing", our.Missing).Str("missing_there", their.Missing)
 	if fresh {
-		line = line.Strs("contexts", differing(our, their))
+		line = line.Strs("deployments", differing(our, their))
 	}
 	line.Bool("resync", resync).Msg("a replica holds other blocks of a source behind the same batch")
 	if resync {
@@ -361,13 +361,12 @@ func (m *comparer) mayResync(our, their *conductor.SourceDigest, now time.Time) 
 	return true
 }
 
-// differing names some contexts in which two digests of a source differ. Salts may be secrets and
-// are left out.
+// differing names some deployments in which two digests of a source differ.
 func differing(our, their *conductor.SourceDigest) (out []string) {
 	type both struct{ here, there conductor.Digest }
-	all := make(map[conductor.ContextDigest]*both)
-	var order []conductor.ContextDigest
-	at := func(c conductor.ContextDigest) *both {
+	all := make(map[conductor.DeploymentDigest]*both)
+	var order []conductor.DeploymentDigest
+	at := func(c conductor.DeploymentDigest) *both {
 		c.Digest = conductor.Digest{}
 		if all[c] == nil {
 			all[c] = new(both)
@@ -375,16 +374,16 @@ func differing(our, their *conductor.SourceDigest) (out []string) {
 		}
 		return all[c]
 	}
-	for _, c := range our.Contexts {
+	for _, c := range our.Deployments {
 		at(c).here = c.Digest
 	}
-	for _, c := range their.Contexts {
+	for _, c := range their.Deployments {
 		at(c).there = c.Digest
 	}
 	for _, c := range order {
-		if d := all[c]; d.here != d.there && len(out) < shownContexts {
-			out = append(out, fmt.Sprintf("tenant %q, model %q, block size %d, adapter %q, salted %t: %d blocks here, %d there, digests %016x and %016x",
-				c.Tenant, c.Model, c.BlockSize, c.Lora, c.Salt != "", d.here.Blocks, d.there.Blocks, d.here.Sum, d.there.Sum))
+		if d := all[c]; d.here != d.there && len(out) < shownDeployments {
+			out = append(out, fmt.Sprintf("tenant %q, model %q, block size %d: %d blocks here, %d there, digests %016x and %016x",
+				c.Tenant, c.Model, c.BlockSize, d.here.Blocks, d.there.Blocks, d.here.Sum, d.there.Sum))
 		}
 	}
 	return out

@@ -2,12 +2,13 @@
 //
 //	Deployment   tenant, model, block size    a query names it
 //	Variant      adapter, salt                hashed into the blocks of one deployment
-//	Context      both                         one index
+//	Context      both                         the root of chains in the deployment's index
 //
 // The values are comparable. Every room of the application uses them.
 package scope
 
 import (
+	"cmp"
 	"strings"
 
 	"kvconductor/events"
@@ -20,13 +21,13 @@ type Deployment struct {
 	BlockSize int // tokens
 }
 
-// Variant tells the contexts of one deployment apart.
+// Variant is an adapter and a salt. Blocks of different variants never match each other's prompts.
 type Variant struct {
 	Lora string // name of the adapter, "" for the base model
 	Salt string
 }
 
-// Context names one index.
+// Context names the blocks that one prompt may match.
 type Context struct {
 	Deployment Deployment
 	Variant    Variant
@@ -44,35 +45,32 @@ type Group struct {
 	Index      int
 }
 
-// Less orders variants by adapter, then salt.
-func (v Variant) Less(other Variant) bool {
-	return v.Lora < other.Lora || v.Lora == other.Lora && v.Salt < other.Salt
+// Compare orders variants by adapter, then salt.
+func (v Variant) Compare(other Variant) int {
+	return cmp.Or(strings.Compare(v.Lora, other.Lora), strings.Compare(v.Salt, other.Salt))
 }
 
-// Compare orders contexts by deployment, then by adapter and salt.
-func (c *Context) Compare(other *Context) int {
-	a, b := &c.Deployment, &other.Deployment
-	for _, n := range [...]int{
-		strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Model, b.Model), a.BlockSize - b.BlockSize,
-		strings.Compare(c.Variant.Lora, other.Variant.Lora), strings.Compare(c.Variant.Salt, other.Variant.Salt),
-	} {
-		if n != 0 {
-			return n
-		}
-	}
-	return 0
+// Compare orders deployments by tenant, model and block size.
+func (d Deployment) Compare(other Deployment) int {
+	return cmp.Or(strings.Compare(d.Tenant, other.Tenant), strings.Compare(d.Model, other.Model), cmp.Compare(d.BlockSize, other.BlockSize))
 }
 
 // Agrees reports whether an optional name is absent or equal.
 func Agrees(want *string, have string) bool { return want == nil || *want == have }
 
-// Within reports whether a removed or cleared event is about the context: no field of
-// its envelope contradicts the context.
-func (c *Context) Within(e *events.Event) bool {
-	return Agrees(e.Tenant, c.Deployment.Tenant) && Agrees(e.Model, c.Deployment.Model) &&
-		Agrees(e.LoraName, c.Variant.Lora) && Agrees(e.Salt, c.Variant.Salt) &&
-		(!e.Envelope || e.BlockSize == 0 || e.BlockSize == c.Deployment.BlockSize)
+// Within reports whether a removed or cleared event is about the deployment: no field of its
+// envelope contradicts that.
+func (d Deployment) Within(e *events.Event) bool {
+	return Agrees(e.Tenant, d.Tenant) && Agrees(e.Model, d.Model) && (!e.Envelope || e.BlockSize == 0 || e.BlockSize == d.BlockSize)
 }
+
+// Within reports whether a removed or cleared event is about the adapter and salt.
+func (v Variant) Within(e *events.Event) bool {
+	return Agrees(e.LoraName, v.Lora) && Agrees(e.Salt, v.Salt)
+}
+
+// Within reports whether a removed or cleared event is about the context.
+func (c Context) Within(e *events.Event) bool { return c.Deployment.Within(e) && c.Variant.Within(e) }
 
 // Named returns the context that an event names. The context is that of the source's
 // registration, and gives every field that the event leaves out.

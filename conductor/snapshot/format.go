@@ -27,7 +27,7 @@ const MediaType = "application/vnd.conductor.snapshot"
 
 const (
 	magic      = "KVSNAP\r\n" // a transfer that changes line ends shows
-	version    = 1
+	version    = 2
 	headerSize = 36
 	// sectionSize is the bytes of a section before its payload.
 	sectionSize = 20
@@ -37,14 +37,15 @@ const (
 
 // Kinds of sections. Those of chunks are kindChunk and the index.ChunkKind.
 const (
-	kindHead    = 1 // fields of the server
-	kindSource  = 2 // fields of a source
-	kindContext = 3 // fields of a context
-	kindHolder  = 4 // fields of a holder, of the context named
-	kindTarget  = 5 // fields of a target of discovery
-	kindChange  = 6 // fields of a change that the store has not
-	kindEnd     = 9 // fields with the numbers of sections and blocks
-	kindChunk   = 16
+	kindHead       = 1 // fields of the server
+	kindSource     = 2 // fields of a source
+	kindDeployment = 3 // fields of a deployment
+	kindHolder     = 4 // fields of a holder, of the deployment named
+	kindTarget     = 5 // fields of a target of discovery
+	kindChange     = 6 // fields of a change that the store has not
+	kindIdentity   = 7 // fields of an adapter and salt, of the deployment named
+	kindEnd        = 9 // fields with the numbers of sections and blocks
+	kindChunk      = 16
 )
 
 // Fields of the head and the end.
@@ -128,16 +129,16 @@ func (h header) seed() uint32 { return crc32.Checksum(h.encode(), crcs) }
 
 // section is a section without its payload.
 type section struct {
-	kind    uint16
-	context uint32 // of holders and chunks
-	blocks  uint32
-	length  uint32
+	kind       uint16
+	deployment uint32 // of holders and chunks
+	blocks     uint32
+	length     uint32
 }
 
 // encode returns the bytes before the payload.
 func (s section) encode(seed uint32, payload []byte) (b [sectionSize]byte) {
 	le.PutUint16(b[:], s.kind)
-	le.PutUint32(b[4:], s.context)
+	le.PutUint32(b[4:], s.deployment)
 	le.PutUint32(b[8:], s.blocks)
 	le.PutUint32(b[12:], uint32(len(payload)))
 	le.PutUint32(b[16:], crc32.Update(crc32.Update(seed, crcs, b[:16]), crcs, payload))
@@ -145,7 +146,7 @@ func (s section) encode(seed uint32, payload []byte) (b [sectionSize]byte) {
 }
 
 func decodeSection(b []byte) section {
-	return section{kind: le.Uint16(b), context: le.Uint32(b[4:]), blocks: le.Uint32(b[8:]), length: le.Uint32(b[12:])}
+	return section{kind: le.Uint16(b), deployment: le.Uint32(b[4:]), blocks: le.Uint32(b[8:]), length: le.Uint32(b[12:])}
 }
 
 // chunk returns the kind of a chunk, false for another section.

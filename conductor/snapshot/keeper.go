@@ -76,7 +76,7 @@ const (
 	reasonSeed    = "seed"     // it has another hash.seed
 	reasonDisk    = "disk"     // the disk does not give or take it
 	reasonChanged = "changed"  // a source or target: the configuration or a client says otherwise today
-	reasonSealed  = "sealed"   // a source or context with a salt, without the key
+	reasonSealed  = "sealed"   // a source or an identity with a salt, without the key
 	reasonBudget  = "budget"   // blocks: index.max_bytes or index.max_bytes_total is reached
 	reasonOther   = "unusable" // anything else
 )
@@ -88,7 +88,7 @@ type Status struct {
 	Loaded  string         // file that the server began with, "" for none
 	Blocks  int            // of it
 	Seconds float64        // that loading took
-	LeftOut map[string]int // files, sources, contexts and blocks, by reason
+	LeftOut map[string]int // files, sources, identities and blocks, by reason
 	// Written are the snapshots since the start, Failed those that were not.
 	Written, Failed int
 	Last            Summary       // of the newest

@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 var (
 	descLoaded  = prometheus.NewDesc("conductor_snapshot_loaded_blocks", "Blocks of the snapshot that the server began with.", nil, nil)
 	descSeconds = prometheus.NewDesc("conductor_snapshot_load_seconds", "Seconds that it took to load.", nil, nil)
-	descLeftOut = prometheus.NewDesc("conductor_snapshot_left_out", "Snapshots that could not be used at the start, and sources, contexts and blocks of the one loaded that were left out, by reason.", []string{"reason"}, nil)
+	descLeftOut = prometheus.NewDesc("conductor_snapshot_left_out", "Snapshots that could not be used at the start, and sources, deployments, salts and blocks of the one loaded that were left out, by reason.", []string{"reason"}, nil)
 	descWritten = prometheus.NewDesc("conductor_snapshots_written_total", "Snapshots written to the disk.", nil, nil)
 	descFailed  = prometheus.NewDesc("conductor_snapshots_failed_total", "Snapshots that could not be written.", nil, nil)
 	descTime    = prometheus.NewDesc("conductor_snapshot_timestamp_seconds", "Time of the newest snapshot written, 0 before the first.", nil, nil)

@@ -35,18 +35,18 @@ type Reading struct {
 
 // reader reads one snapshot.
 type reader struct {
-	how      Reading
-	from     *bufio.Reader
-	seed     uint32
-	offset   int64
-	sum      Summary
-	img      conductor.Image
-	contexts map[uint32]int
-	begun    bool // img was taken
-	loading  *conductor.ImageLoading
-	current  uint32 // context of loading
-	done     map[uint32]bool
-	ended    bool
+	how         Reading
+	from        *bufio.Reader
+	seed        uint32
+	offset      int64
+	sum         Summary
+	img         conductor.Image
+	deployments map[uint32]int
+	begun       bool // img was taken
+	loading     *conductor.ImageLoading
+	current     uint32 // deployment of loading
+	done        map[uint32]bool
+	ended       bool
 }
 
 // Read brings a snapshot back. After an error the recovery is to be undone.
@@ -56,7 +56,7 @@ func Read(from io.Reader, how Reading) (Summary, error) {
 	}
 	r := &reader{
 		how: how, from: bufio.NewReaderSize(from, bufferBytes),
-		contexts: make(map[uint32]int), done: make(map[uint32]bool),
+		deployments: make(map[uint32]int), done: make(map[uint32]bool),
 	}
 	err := r.all()
 	return r.sum, err
@@ -135,18 +135,18 @@ func (r *reader) next(room []byte) (s section, payload []byte, err error) {
 // take takes a section.
 func (r *reader) take(s section, payload []byte) error {
 	if kind, ok := s.chunk(); ok {
-		if err := r.turnTo(s.context); err != nil || r.loading == nil {
+		if err := r.turnTo(s.deployment); err != nil || r.loading == nil {
 			return err
 		}
 		return r.loading.Chunk(kind, payload)
 	}
 	switch s.kind {
-	case kindHead, kindSource, kindContext, kindHolder, kindTarget, kindChange, kindEnd:
+	case kindHead, kindSource, kindDeployment, kindIdentity, kindHolder, kindTarget, kindChange, kindEnd:
 	default:
 		return nil
 	}
 	if r.begun && s.kind != kindEnd {
-		return errors.New("sources, targets, contexts and holders come before chunks")
+		return errors.New("sources, targets, deployments and holders come before chunks")
 	}
 	f, err := fields(payload)
 	if err != nil {
@@ -164,10 +164,12 @@ func (r *reader) take(s section, payload []byte) error {
 	case kindChange:
 		r.opened(f, r.how.Change)
 		return nil
-	case kindContext:
-		return r.context(s.context, f)
+	case kindDeployment:
+		return r.deployment(s.deployment, f)
+	case kindIdentity:
+		return r.identity(s.deployment, f)
 	case kindHolder:
-		return r.holder(s.context, f)
+		return r.holder(s.deployment, f)
 	}
 	return r.end(f)
 }
@@ -194,21 +196,43 @@ func (r *reader) opened(f []journal.Field, take func([]journal.Field)) {
 	}
 }
 
-func (r *reader) context(n uint32, f []journal.Field) error {
-	if int64(n) != int64(r.sum.Contexts) {
-		return fmt.Errorf("context %d follows %d", n, r.sum.Contexts)
+func (r *reader) deployment(n uint32, f []journal.Field) error {
+	if int64(n) != int64(r.sum.Deployments) {
+		return fmt.Errorf("deployment %d follows %d", n, r.sum.Deployments)
 	}
-	r.sum.Contexts++
+	r.sum.Deployments++
 	if f, ok := r.how.Open(f); ok {
-		c, err := conductor.ImageContextOf(f)
+		c, err := conductor.ImageDeploymentOf(f)
 		if err != nil {
 			return err
 		}
-		r.contexts[n] = len(r.img.Contexts)
-		r.img.Contexts = append(r.img.Contexts, c)
+		r.deployments[n] = len(r.img.Deployments)
+		r.img.Deployments = append(r.img.Deployments, c)
 		return nil
 	}
 	r.sum.LeftOut++
+	return nil
+}
+
+// identity takes an adapter and salt of a deployment.
+func (r *reader) identity(n uint32, f []journal.Field) error {
+	f, ok := r.how.Open(f)
+	if !ok {
+		r.sum.LeftOut++
+		return nil
+	}
+	number, v, err := conductor.IdentityOf(f)
+	if err != nil {
+		return err
+	}
+	at, ok := r.deployments[n]
+	if !ok {
+		if n < uint32(r.sum.Deployments) {
+			return nil // its deployment was left out
+		}
+		return fmt.Errorf("an identity of deployment %d of %d", n, r.sum.Deployments)
+	}
+	r.img.Deployments[at].Identities[number] = v
 	return nil
 }
 
@@ -217,14 +241,14 @@ func (r *reader) holder(n uint32, f []journal.Field) error {
 	if err != nil {
 		return err
 	}
-	at, ok := r.contexts[n]
+	at, ok := r.deployments[n]
 	if !ok {
-		if n < uint32(r.sum.Contexts) {
-			return nil // its context was left out
+		if n < uint32(r.sum.Deployments) {
+			return nil // its deployment was left out
 		}
-		return fmt.Errorf("a holder of context %d of %d", n, r.sum.Contexts)
+		return fmt.Errorf("a holder of deployment %d of %d", n, r.sum.Deployments)
 	}
-	c := &r.img.Contexts[at]
+	c := &r.img.Deployments[at]
 	c.Holders = append(c.Holders, h)
 	return nil
 }
@@ -244,7 +268,7 @@ func (r *reader) begin() error {
 	return r.how.Into.Image(&r.img)
 }
 
-// turnTo ends the context before, and begins one.
+// turnTo ends the deployment before, and begins one.
 func (r *reader) turnTo(n uint32) error {
 	if err := r.begin(); err != nil {
 		return err
@@ -255,22 +279,22 @@ func (r *reader) turnTo(n uint32) error {
 	if err := r.leave(); err != nil {
 		return err
 	}
-	at, known := r.contexts[n]
+	at, known := r.deployments[n]
 	switch {
 	case r.done[n]:
-		return fmt.Errorf("context %d comes twice", n)
-	case !known && n < uint32(r.sum.Contexts):
+		return fmt.Errorf("deployment %d comes twice", n)
+	case !known && n < uint32(r.sum.Deployments):
 		return nil
 	case !known:
-		return fmt.Errorf("a chunk of context %d of %d", n, r.sum.Contexts)
+		return fmt.Errorf("a chunk of deployment %d of %d", n, r.sum.Deployments)
 	}
 	r.current = n
 	var err error
-	r.loading, err = r.how.Into.Context(&r.img, &r.img.Contexts[at])
+	r.loading, err = r.how.Into.Deployment(&r.img, &r.img.Deployments[at])
 	return err
 }
 
-// leave ends the context before.
+// leave ends the deployment before.
 func (r *reader) leave() error {
 	if r.loading == nil {
 		return nil
@@ -294,7 +318,7 @@ func (r *reader) end(f []journal.Field) error {
 	return nil
 }
 
-// finish ends the last context.
+// finish ends the last deployment.
 func (r *reader) finish() error {
 	if err := r.begin(); err != nil {
 		return err

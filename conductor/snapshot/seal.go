@@ -5,21 +5,22 @@ import (
 	"crypto/cipher"
 	"encoding/base64"
 	"slices"
+	"strings"
 
 	"kvconductor/conductor"
 	"kvconductor/events/journal"
 	"kvconductor/keyfile"
 )
 
-// Key seals the salts of sources and contexts, which may be secrets, by AES-GCM. The zero
+// Key seals the salts of sources and identities, which may be secrets, by AES-GCM. The zero
 // value has no key: it leaves out what has a salt.
 type Key struct{ aead cipher.AEAD }
 
-// NoKey leaves out sources and contexts with a salt.
+// NoKey leaves out sources and identities with a salt.
 var NoKey = &Key{}
 
-// fieldSealed is the name of a sealed salt.
-const fieldSealed = conductor.FieldSalt + ".sealed"
+// sealedSuffix ends the name of a sealed field.
+const sealedSuffix = ".sealed"
 
 // NewKey returns the key of a secret.
 func NewKey(secret *keyfile.Key) (*Key, error) {
@@ -42,38 +43,52 @@ func ReadKey(name string) (*Key, error) {
 
 // Seal is a Sealer.
 func (k *Key) Seal(f []journal.Field) ([]journal.Field, bool) {
-	at := slices.IndexFunc(f, func(f journal.Field) bool { return f.Name == conductor.FieldSalt })
+	at := slices.IndexFunc(f, func(f journal.Field) bool {
+		return f.Name == conductor.FieldSalt || f.Name == conductor.FieldSaltedSecret
+	})
 	switch {
 	case at < 0:
 		return f, true
 	case k.aead == nil:
-		return nil, false
+		return f, f[at].Name == conductor.FieldSaltedSecret // the salts are left out
 	}
 	f = slices.Clone(f)
 	// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
 	sealed := k.aead.Seal(nil, nil, []byte(f[at].Value), nil)
-	f[at] = journal.Field{Name: fieldSealed, Value: base64.StdEncoding.EncodeToString(sealed)}
+	f[at] = journal.Field{Name: f[at].Name + sealedSuffix, Value: base64.StdEncoding.EncodeToString(sealed)}
 	return f, true
 }
 
-// Open is an Opener.
+// Open is an Opener. It drops the secret of a deployment that it cannot open: the blocks without an
+// adapter and a salt do without.
 func (k *Key) Open(f []journal.Field) ([]journal.Field, bool) {
-	at := slices.IndexFunc(f, func(f journal.Field) bool { return f.Name == fieldSealed })
-	switch {
-	case at < 0:
+	at := slices.IndexFunc(f, func(f journal.Field) bool { return strings.HasSuffix(f.Name, sealedSuffix) })
+	if at < 0 {
 		return f, true
-	case k.aead == nil:
-		return nil, false
-	}
-	sealed, err := base64.StdEncoding.DecodeString(f[at].Value)
-	if err != nil {
-		return nil, false
-	}
-	salt, err := k.aead.Open(nil, nil, sealed, nil)
-	if err != nil {
-		return nil, false
 	}
 	f = slices.Clone(f)
-	f[at] = journal.Field{Name: conductor.FieldSalt, Value: string(salt)}
+	name := strings.TrimSuffix(f[at].Name, sealedSuffix)
+	text, ok := k.open(f[at].Value)
+	switch {
+	case ok:
+		f[at] = journal.Field{Name: name, Value: text}
+	case name == conductor.FieldSaltedSecret:
+		f = slices.Delete(f, at, at+1)
+	default:
+		return nil, false
+	}
 	return f, true
+}
+
+// open returns a sealed text.
+func (k *Key) open(value string) (string, bool) {
+	if k.aead == nil {
+		return "", false
+	}
+	sealed, err := base64.StdEncoding.DecodeString(value)
+	if err != nil {
+		return "", false
+	}
+	text, err := k.aead.Open(nil, nil, sealed, nil)
+	return string(text), err == nil
 }

@@ -85,7 +85,7 @@ func TestRoundTrip(t *testing.T) {
 	sum, err := Read(bytes.NewReader(data), Reading{Into: r})
 	must.Succeed(t, err)
 	r.Done()
-	if sum.Blocks != 6000 || r.Blocks != 6000 || sum.Sources != 3 || sum.Contexts != 2 || !sum.Time.Equal(at) || sum.Bytes != int64(len(data)) {
+	if sum.Blocks != 6000 || r.Blocks != 6000 || sum.Sources != 3 || sum.Deployments != 1 || !sum.Time.Equal(at) || sum.Bytes != int64(len(data)) {
 		t.Errorf("%+v, %d blocks", sum, r.Blocks)
 	}
 	if got := held(b); len(got) != 3 || got["a"] != 2000 || got["c"] != 2000 {
@@ -135,11 +135,11 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	newer := bytes.Clone(data)
-	newer[8] = 2
+	newer[8] = 3
 	huge := bytes.Clone(data)
 	le.PutUint32(huge[headerSize+12:], 1<<31)
 	f([]byte("PK\x03\x04 a zip"), server(t, nil), "it is no snapshot: its first bytes are others")
-	f(newer, server(t, nil), "it has format version 2; this program knows 1")
+	f(newer, server(t, nil), "it has format version 3; this program knows 2")
 	f(data[:len(data)-1], server(t, nil), "it ends in the middle")
 	f(huge, server(t, nil), "section 0 at byte 36 is damaged: it claims 2147483648 bytes")
 	f(data, server(t, func(o *conductor.Options) { o.HashSeed = 7 }), "the snapshot is of hash.seed 1337, this server has 7")
@@ -156,7 +156,7 @@ func TestUnknownSections(t *testing.T) {
 	for ; le.Uint16(data[end:]) != kindEnd || int(le.Uint32(data[end+12:])) != len(data)-end-sectionSize; end-- {
 	}
 	with := bytes.Clone(data[:end])
-	for _, kind := range []uint16{7, 200} {
+	for _, kind := range []uint16{8, 200} {
 		s := section{kind: kind}.encode(h.seed(), []byte("new"))
 		with = append(append(with, s[:]...), "new"...)
 	}

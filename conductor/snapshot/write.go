@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bufio"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -16,20 +17,20 @@ import (
 
 // Summary is what a snapshot has.
 type Summary struct {
-	ID       uint64
-	Time     time.Time
-	Blocks   int
-	Bytes    int64
-	Sections int
-	Sources  int
-	Contexts int
-	// LeftOut are sources and contexts that a Sealer left out.
+	ID          uint64
+	Time        time.Time
+	Blocks      int
+	Bytes       int64
+	Sections    int
+	Sources     int
+	Deployments int
+	// LeftOut are sources and deployments that a Sealer left out.
 	LeftOut int
 	// Paused is how long events waited for the moment of the snapshot.
 	Paused time.Duration
 }
 
-// Sealer changes the fields of sources and contexts before they are written. It reports false
+// Sealer changes the fields of sources and deployments before they are written. It reports false
 // for one that must not be written.
 type Sealer func(fields []journal.Field) (sealed []journal.Field, ok bool)
 
@@ -45,9 +46,9 @@ type writer struct {
 	seal Sealer
 
 	targets, changes [][]journal.Field
-	// contexts are those of the image by their place, -1 for one left out.
-	contexts []int
-	err      error
+	// deployments are those of the image by their place, -1 for one left out.
+	deployments []int
+	err         error
 }
 
 // Write writes what a Conductor holds now. seal may be nil.
@@ -115,7 +116,7 @@ func (w *writer) section(s section, payload []byte) {
 	w.sum.Blocks += int(s.blocks)
 }
 
-// head writes the sources and contexts.
+// head writes the sources and deployments.
 func (w *writer) head(img *conductor.Image) error {
 	w.sum.Paused = img.Paused
 	w.section(section{kind: kindHead}, journal.AppendFields(nil,
@@ -132,20 +133,29 @@ func (w *writer) head(img *conductor.Image) error {
 	}
 	w.sealed(kindTarget, w.targets)
 	w.sealed(kindChange, w.changes)
-	w.contexts = slices.Repeat([]int{-1}, len(img.Contexts))
-	for i := range img.Contexts {
-		c := &img.Contexts[i]
+	w.deployments = slices.Repeat([]int{-1}, len(img.Deployments))
+	for i := range img.Deployments {
+		c := &img.Deployments[i]
 		sealed, ok := w.seal(c.Fields())
 		if !ok {
 			w.sum.LeftOut++
 			continue
 		}
-		n := w.sum.Contexts
-		w.contexts[i] = n
-		w.sum.Contexts++
-		w.section(section{kind: kindContext, context: uint32(n)}, journal.AppendFields(nil, sealed...))
+		n := w.sum.Deployments
+		w.deployments[i] = n
+		w.sum.Deployments++
+		w.section(section{kind: kindDeployment, deployment: uint32(n)}, journal.AppendFields(nil, sealed...))
+		for _, number := range slices.Sorted(maps.Keys(c.Identities)) {
+			sealed, ok := w.seal(conductor.IdentityFields(number, c.Identities[number]))
+			if !ok {
+				w.sum.LeftOut++
+				delete(c.Identities, number)
+				continue
+			}
+			w.section(section{kind: kindIdentity, deployment: uint32(n)}, journal.AppendFields(nil, sealed...))
+		}
 		for _, h := range c.Holders {
-			w.section(section{kind: kindHolder, context: uint32(n)}, journal.AppendFields(nil, h.Fields()...))
+			w.section(section{kind: kindHolder, deployment: uint32(n)}, journal.AppendFields(nil, h.Fields()...))
 		}
 	}
 	if split, ok := w.into.(interface{ headEnds() }); ok && w.err == nil {
@@ -166,10 +176,10 @@ func (w *writer) sealed(kind uint16, all [][]journal.Field) {
 	}
 }
 
-// chunk writes a chunk of a context.
-func (w *writer) chunk(context int, kind index.ChunkKind, blocks int, bytes []byte) error {
-	if n := w.contexts[context]; n >= 0 {
-		w.section(section{kind: kindChunk + uint16(kind), context: uint32(n), blocks: uint32(blocks)}, bytes)
+// chunk writes a chunk of a deployment.
+func (w *writer) chunk(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error {
+	if n := w.deployments[deployment]; n >= 0 {
+		w.section(section{kind: kindChunk + uint16(kind), deployment: uint32(n), blocks: uint32(blocks)}, bytes)
 	}
 	return w.err
 }

@@ -73,7 +73,7 @@ func Launch(ctx context.Context, server Program, errs io.Writer, further func(di
 	// A file of its own keeps the demo apart from the user's settings.
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
-	text += "index: {recall_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
+	text += "index: {ghost_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
 	text += "shutdown: {drain: 0s}\n" + further(dir, address)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err

@@ -92,14 +92,15 @@ type answer map[string]map[string]*row
 
 // row is the server's answer about one instance. Pointers tell absent from 0.
 type row struct {
-	Longest *int                `json:"longest_matched"`
-	GPU     *int                `json:"GPU"`
-	CPU     *int                `json:"CPU"`
-	Disk    *int                `json:"DISK"`
-	DP      map[string]*int     `json:"DP"`
-	Ranks   map[string]*cascade `json:"rank_matches"`
-	Detail  map[string]detail   `json:"detail"`
-	Pools   map[string]detail   `json:"pools"` // by key of the registration
+	Longest   *int                `json:"longest_matched"`
+	GPU       *int                `json:"GPU"`
+	CPU       *int                `json:"CPU"`
+	Disk      *int                `json:"DISK"`
+	DP        map[string]*int     `json:"DP"`
+	Ranks     map[string]*cascade `json:"rank_matches"`
+	Truncated bool                `json:"truncated"`
+	Detail    map[string]detail   `json:"detail"`
+	Pools     map[string]detail   `json:"pools"` // by key of the registration
 }
 
 type cascade struct {

@@ -251,8 +251,12 @@ func (d *driver) judge(in *instance, n, prompt int, named, same bool, want truth
 		note += ", " + pooled
 	}
 	diffs := compare(want, got)
+	truncated := got != nil && got.Truncated
+	if truncated {
+		d.tally.truncated()
+	}
 	if len(diffs) == 0 {
-		d.tally.row(settled, incomplete, nil)
+		d.tally.row(settled && !truncated, incomplete, nil)
 		return
 	}
 	f := finding{
@@ -264,6 +268,9 @@ func (d *driver) judge(in *instance, n, prompt int, named, same bool, want truth
 		f.verdict = partial
 	case !settled:
 		f.verdict = behind
+	case truncated && !f.over():
+		d.tally.row(false, incomplete, nil) // it says so
+		return
 	}
 	d.tally.row(settled, incomplete, &f)
 }

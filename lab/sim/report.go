@@ -85,16 +85,17 @@ type HitRate struct {
 
 // Answers counts the rows of all answers, one per instance and query.
 type Answers struct {
-	Compared int `json:"compared"`
-	Settled  int `json:"settled"`            // of those, rows without an event in flight
-	Wrong    int `json:"wrong"`              // settled rows that differ
-	Over     int `json:"wrong_over"`         // of those, with a field above the truth
-	Under    int `json:"wrong_under"`        // of those, with a field below the truth
-	Behind   int `json:"behind"`             // rows that differ with an event in flight
-	Partial  int `json:"partial"`            // rows that say of themselves that history is missing
-	Unserved int `json:"unserved,omitempty"` // queries that no server answered: 503
-	Waits    int `json:"waits"`              // that ended with every rank caught up
-	Timeouts int `json:"waits_in_vain"`
+	Compared  int `json:"compared"`
+	Settled   int `json:"settled"`            // of those, rows without an event in flight
+	Wrong     int `json:"wrong"`              // settled rows that differ
+	Over      int `json:"wrong_over"`         // of those, with a field above the truth
+	Under     int `json:"wrong_under"`        // of those, with a field below the truth
+	Behind    int `json:"behind"`             // rows that differ with an event in flight
+	Partial   int `json:"partial"`            // rows that say of themselves that history is missing
+	Truncated int `json:"truncated"`          // rows that say of themselves that they may be too short
+	Unserved  int `json:"unserved,omitempty"` // queries that no server answered: 503
+	Waits     int `json:"waits"`              // that ended with every rank caught up
+	Timeouts  int `json:"waits_in_vain"`
 }
 
 // Add adds the counts of another fleet.
@@ -106,6 +107,7 @@ func (a *Answers) Add(b Answers) {
 	a.Under += b.Under
 	a.Behind += b.Behind
 	a.Partial += b.Partial
+	a.Truncated += b.Truncated
 	a.Unserved += b.Unserved
 	a.Waits += b.Waits
 	a.Timeouts += b.Timeouts
@@ -300,6 +302,7 @@ func (r *Report) Table(w io.Writer) {
 	fmt.Fprintf(t, "wrong\t%s\tover %s, under %s\n", thousands(a.Wrong), thousands(a.Over), thousands(a.Under))
 	fmt.Fprintf(t, "behind\t%s\tan event was in flight\n", thousands(a.Behind))
 	fmt.Fprintf(t, "partial\t%s\tthe server says that history is missing\n", thousands(a.Partial))
+	fmt.Fprintf(t, "truncated\t%s\tthe server says that more may be held\n", thousands(a.Truncated))
 	t.Flush()
 	for _, text := range r.Wrong {
 		fmt.Fprintf(w, "wrong: %s\n", text)

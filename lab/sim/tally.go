@@ -48,6 +48,13 @@ func (h *hits) add(tokens ...int) {
 	}
 }
 
+// truncated counts a row that says that it may be too short.
+func (t *tally) truncated() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.Truncated++
+}
+
 // row counts the comparison of one row; f is nil when it does not differ. A row
 // that says that its history is incomplete is neither right nor wrong.
 func (t *tally) row(settled, incomplete bool, f *finding) {

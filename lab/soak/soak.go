@@ -134,7 +134,7 @@ func (k *Soak) Run() (*Result, error) {
 func (k *Soak) open() error {
 	k.result.Seed = k.Seed
 	k.conductor = conductor.New(conductor.Options{
-		HashSeed: hash.DefaultSeed, RecallBytes: recallBytes[k.Seed%uint64(len(recallBytes))],
+		HashSeed: hash.DefaultSeed, GhostBytes: recallBytes[k.Seed%uint64(len(recallBytes))],
 		Log:    zerolog.New(&k.logged).Level(zerolog.ErrorLevel),
 		Stream: stream.Config{Transport: k, Queue: queueBatches},
 	})

@@ -8,12 +8,12 @@ import (
 	"kvconductor/conductor"
 )
 
-// TestRecalledBlockIsPlacedByItsTokens stores blocks below the device after their last copy has
+// TestGhostIsRevivedByItsTokens stores blocks below the device after their last copy has
 // left it. Their tokens give them their places, also where the deployment remembers their names
 // because blocks of another engine wait.
-func TestRecalledBlockIsPlacedByItsTokens(t *testing.T) {
+func TestGhostIsRevivedByItsTokens(t *testing.T) {
 	for _, from := range []string{"0", "1", "3"} {
-		var want []conductor.ContextDigest
+		var want []conductor.DeploymentDigest
 		for _, before := range []string{"", "store B path=x medium=CPU tokens=no"} {
 			inBubble(t, func(t *testing.T, b *bench) {
 				b.run("register A")
@@ -25,7 +25,7 @@ func TestRecalledBlockIsPlacedByItsTokens(t *testing.T) {
 				b.run("remove A path=a/b/c/d from=" + from)
 				b.run("store A path=a/b/c/d medium=CPU from=" + from)
 				b.run("store A path=a/b/c/d/e medium=CPU from=4")
-				got := b.conductor.Digests("A|default|0")[0].Contexts
+				got := b.conductor.Digests("A|default|0")[0].Deployments
 				if want == nil {
 					want = got
 				}
@@ -36,7 +36,7 @@ func TestRecalledBlockIsPlacedByItsTokens(t *testing.T) {
 					t.Error(err)
 				}
 				b.run("remove A path=a/b/c/d/e medium=CPU from=" + from)
-				if n := b.conductor.Digests("A|default|0")[0].Contexts; from == "0" && len(n) > 0 && n[0].Blocks > 0 {
+				if n := b.conductor.Digests("A|default|0")[0].Deployments; from == "0" && len(n) > 0 && n[0].Blocks > 0 {
 					t.Errorf("after the removal: %+v", n)
 				}
 			})
@@ -44,9 +44,9 @@ func TestRecalledBlockIsPlacedByItsTokens(t *testing.T) {
 	}
 }
 
-// TestRecalledBlockKeepsItsLookAhead stores blocks below the device with tokens that lack the
+// TestGhostKeepsItsLookAhead stores blocks below the device with tokens that lack the
 // look-ahead. What the deployment remembers of their names decides.
-func TestRecalledBlockKeepsItsLookAhead(t *testing.T) {
+func TestGhostKeepsItsLookAhead(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, line := range []string{
 			"register A block_size=2", "register B block_size=2",

@@ -2,7 +2,6 @@ package conductor
 
 import (
 	"fmt"
-	"strings"
 
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
@@ -12,7 +11,7 @@ import (
 // vLLM before 0.14 announces an adapter by lora_id, the number it has in its process,
 // and not by name. Blocks of such an adapter are no blocks of the base model, and
 // number 3 of one process is another adapter than number 3 of the next. So they have a
-// context of their source's own:
+// name of their source's own:
 //
 //	lora_id:3@prefill-1|default|0     the number, the key of the source
 //
@@ -22,9 +21,9 @@ import (
 const maxAdapters = 1 << 12
 
 // nameAdapter gives the adapter of a stored event a name if it has a number alone: the
-// one that an earlier event gave the number. A block known by its hash, or behind a known
-// parent, has its adapter by that. Else the number is the name.
-func (s *placement) nameAdapter(e *events.Event, dk scope.Deployment) {
+// one that an earlier event gave the number. Blocks known by their hash, or behind a known
+// parent, have their adapter by that. Else the number is the name.
+func (s *source) nameAdapter(ns *namespace, e *events.Event) {
 	if e.LoraID == 0 || s.reg.Lora != "" || len(e.Hashes) == 0 {
 		return
 	}
@@ -39,12 +38,9 @@ func (s *placement) nameAdapter(e *events.Event, dk scope.Deployment) {
 		return
 	}
 	if name == nil {
-		ns := s.namespaceKnowing(e, dk, 0, nil)
-		if ns == nil && e.HasParent {
-			ns = s.namespaceKnowing(e, dk, parentHash, nil)
-		}
-		if ns != nil && ns.context.key.Lora != "" {
-			return // variantOf finds it
+		if id := ns.names.Known(e); id != nil && id.Lora != "" {
+			e.LoraName = &id.Lora
+			return
 		}
 		text := fmt.Sprintf("%s%d@%s", scope.UnnamedPrefix, e.LoraID, s.reg.Key())
 		name = &text
@@ -54,15 +50,4 @@ func (s *placement) nameAdapter(e *events.Event, dk scope.Deployment) {
 		s.doctor.Report(doctor.FindingAdapter, "blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter", e.LoraID, text)
 	}
 	e.LoraName = name
-}
-
-// shares reports whether blocks of the source may belong to an adapter that another
-// source has announced. The number of an adapter means nothing to another engine; a
-// pool has no numbers of its own.
-func (s *placement) shares(lora string) bool {
-	if !scope.Unnamed(lora) || s.reg.pool() {
-		return true
-	}
-	_, by, _ := strings.Cut(lora, "@")
-	return by == s.reg.Key().String()
 }

@@ -1,0 +1,263 @@
+package names
+
+import (
+	"slices"
+
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// Speaker is how one source names blocks in one deployment. Its source's turn guards it.
+type Speaker struct {
+	*Table
+	src        index.Source
+	registered scope.Variant
+	kind       Kind
+	fold       uint64 // constant of registered
+
+	recent    []*Identity              // of stored blocks, the newest first
+	uncovered map[uint64]scope.Variant // what events name and their hashes leave out, by constant
+	tells     bool                     // the source has named an adapter or salt below the device
+	candidate []uint64                 // buffer of begun
+	known     []index.Known            // buffer of ask
+}
+
+// maxRecent is how many identities a source's blocks without one are looked for among: a probe each.
+const maxRecent = 32
+
+// Kind is how a source hashes.
+type Kind uint8
+
+const (
+	Engine  Kind = iota // adapter and salt are in its hashes
+	Salting             // only the salt is, as in those of SGLang
+	Pool                // the hashes are those of engines
+)
+
+// NewSpeaker returns the speaker of a source that is registered with an adapter and salt.
+func (t *Table) NewSpeaker(src index.Source, registered scope.Variant, kind Kind) *Speaker {
+	n := &Speaker{Table: t, src: src, registered: registered, kind: kind}
+	if n.fold = t.Constant(registered); kind != Pool && n.fold != 0 {
+		t.Fold(registered)
+	}
+	return n
+}
+
+// Placing says how the index is to store blocks.
+type Placing struct {
+	Identity *Identity // of a chain that begins with the blocks, unless the index knows better
+	Fold     uint64    // makes names of the event's hashes
+	// ByName says that a hash that means a block counts more than the block's tokens.
+	ByName bool
+	// Assumed says that nothing decided whose the blocks are but the registration, although the
+	// source has others.
+	Assumed bool
+}
+
+// Resolve says to whom the blocks of a stored event belong, by the first rule that decides:
+//
+//  1. a hash of the event is the name of a block, maybe one that has left: it is that block;
+//  2. its parent is the name of a block that the event does not contradict: it lies behind it;
+//  3. it names the adapter and the salt;
+//  4. its tokens begin prompts of exactly one identity that the source has stored lately;
+//  5. the registration says the rest.
+//
+// The index applies the first two, the first only where Placing.ByName is set. On the device an event
+// names all it has, so what it does not name is the registration's: rule 4 is for events about lower
+// tiers. Resolve returns ErrFull if the identity is new and there is no room for it.
+func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
+	e, below := c.Cut, c.Medium.Tier != tiers.Device
+	v := n.named(e)
+	if e.Envelope && n.kind != Pool {
+		return n.resolveStandard(e, v)
+	}
+	at.Fold, at.ByName = n.fold, c.Local == nil || below && n.kind != Pool
+	if n.kind == Salting && v.Lora != n.registered.Lora {
+		at.Fold = n.leaveOut(scope.Variant{Lora: v.Lora, Salt: n.registered.Salt})
+	}
+	if below && (e.Salt != nil && *e.Salt != "" || e.LoraName != nil && *e.LoraName != "") {
+		n.tells = true
+	}
+	if at.ByName && c.Local != nil && e.Salt == nil && !e.HasParent && e.BaseBlock <= 0 && n.Len() > 0 {
+		if at.Identity = n.begun(e, c.Local); at.Identity != nil {
+			return at, nil
+		}
+		at.Assumed = !n.tells && slices.ContainsFunc(n.recent, func(id *Identity) bool { return id.Variant != v })
+	}
+	at.Identity, err = n.Enter(v)
+	return at, err
+}
+
+// named returns the adapter and salt that an event names, and those of the registration where it
+// names none.
+func (n *Speaker) named(e *events.Event) scope.Variant {
+	v := n.registered
+	if e.LoraName != nil {
+		v.Lora = *e.LoraName
+	}
+	if e.Salt != nil {
+		v.Salt = *e.Salt
+	}
+	return v
+}
+
+// Known returns the identity of the first block of an event, or of its parent, if their names say it;
+// else nil.
+func (n *Speaker) Known(e *events.Event) *Identity {
+	if k := n.ask(e.Hashes[0] ^ n.fold); k.Named {
+		return n.Of(k.Identity)
+	}
+	if e.HasParent {
+		if k := n.ask(e.Parent ^ n.fold); k.Named {
+			return n.Of(k.Identity)
+		}
+	}
+	return nil
+}
+
+// ask returns what the index knows of a name.
+func (n *Speaker) ask(name uint64) index.Known {
+	n.known = n.x.Ask(n.src, []uint64{name}, n.known[:0])
+	return n.known[0]
+}
+
+// begun returns the identity under which tokens begin prompts, of those that the source has stored
+// lately and that the event does not contradict; nil unless it is exactly one.
+func (n *Speaker) begun(e *events.Event, local []uint64) (found *Identity) {
+	n.candidate = n.candidate[:0]
+	var ids [maxRecent]*Identity
+	for _, id := range n.recent {
+		if scope.Agrees(e.LoraName, id.Lora) {
+			ids[len(n.candidate)] = id
+			n.candidate = append(n.candidate, id.Constant)
+		}
+	}
+	if at, once := n.x.Begins(n.candidate, local); once {
+		return ids[at]
+	}
+	return nil
+}
+
+// resolveStandard is Resolve for a standardized event. Its hashes cover neither adapter nor salt, so
+// they do not tell whose the blocks are: a salt is inherited from the parent alone.
+func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing, err error) {
+	if e.Salt == nil && e.HasParent && n.Len() > 0 && !n.ask(e.Parent^n.Constant(v)).Own {
+		for _, id := range n.recent {
+			if id.Lora == v.Lora && n.ask(e.Parent^id.Constant).Own {
+				v.Salt = id.Salt
+				break
+			}
+		}
+	}
+	if at.Identity, err = n.Enter(v); err != nil {
+		return at, err
+	}
+	at.Fold = n.leaveOut(v)
+	return at, nil
+}
+
+// leaveOut returns the constant of what hashes leave out, and notes it for removals.
+func (n *Speaker) leaveOut(v scope.Variant) uint64 {
+	constant := n.Constant(v)
+	if _, known := n.uncovered[constant]; !known {
+		if n.uncovered == nil {
+			n.uncovered = make(map[uint64]scope.Variant)
+		}
+		n.uncovered[constant] = v
+	}
+	return constant
+}
+
+// Stored notes the identity of blocks that the source has stored. It reports whether it is not that of
+// the blocks before.
+func (n *Speaker) Stored(id *Identity) bool {
+	i := slices.Index(n.recent, id)
+	switch {
+	case i == 0:
+		return false
+	case i < 0 && len(n.recent) < maxRecent:
+		n.recent = append(n.recent, nil)
+		i = len(n.recent) - 1
+	case i < 0:
+		i = maxRecent - 1
+	}
+	copy(n.recent[1:], n.recent[:i])
+	n.recent[0] = id
+	return true
+}
+
+// Recent returns the identities of blocks that the source has stored lately, the newest first.
+func (n *Speaker) Recent() []*Identity { return n.recent }
+
+// Of a removed event, and of blocks without tokens in a pool, it may be open which constant makes
+// names of the hashes.
+
+// Removed calls f with each constant that may make names of the hashes of a removed event, until f
+// returns false.
+func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
+	switch {
+	case n.kind == Pool:
+		for _, one := range *n.folds.Load() {
+			if one.constant != n.fold && !f(one.constant) {
+				return
+			}
+		}
+		if f(n.fold) && (e.LoraName != nil || e.Salt != nil) {
+			f(n.Constant(n.named(e)))
+		}
+		return
+	case !e.Envelope:
+		if !f(n.fold) || n.fold != 0 && !f(0) { // from the dump of a peer that knows no adapters and salts
+			return
+		}
+	case e.Salt != nil && e.LoraName != nil, len(n.uncovered) == 0:
+		f(n.Constant(n.named(e)))
+		return
+	}
+	for constant, v := range n.uncovered {
+		if v.Within(e) && !f(constant) {
+			return
+		}
+	}
+}
+
+// PoolFold returns the constant with which an engine has announced a hash of a pool. If none has, it is
+// the constant of what the event names, else the pool's own.
+func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
+	folds, named := *n.folds.Load(), n.fold
+	if e.LoraName != nil || e.Salt != nil {
+		named = n.Constant(n.named(e))
+	}
+	if n.fold == 0 && named == 0 && len(folds) == 1 {
+		return 0
+	}
+	if _, known := n.x.Means(hash ^ n.fold); known {
+		return n.fold
+	}
+	for _, one := range folds {
+		if _, known := n.x.Means(hash ^ one.constant); known {
+			return one.constant
+		}
+	}
+	return named
+}
+
+// FoldOf returns the constant that makes names of the source's hashes under an identity. standard says
+// that its events are standardized.
+func (n *Speaker) FoldOf(id *Identity, standard bool) uint64 {
+	return n.Table.FoldOf(n.registered, n.kind, id.Variant, standard)
+}
+
+// FoldOf is Speaker.FoldOf for a source that is registered with an adapter and salt.
+func (t *Table) FoldOf(registered scope.Variant, kind Kind, of scope.Variant, standard bool) uint64 {
+	switch {
+	case standard:
+		return t.Constant(of)
+	case kind == Salting && of.Lora != registered.Lora:
+		return t.Constant(scope.Variant{Lora: of.Lora, Salt: registered.Salt})
+	}
+	return t.Constant(registered)
+}

@@ -1,0 +1,343 @@
+// Package names says to which block of a deployment an event refers.
+//
+// A deployment has one index. What separates its adapters and salts is a constant for each of them,
+// its identity: the index XORs it into the key of every block, so that equal tokens of two identities
+// have different keys. Table has the identities of a deployment. Speaker is how one source names
+// blocks there, and Resolve says where the blocks of a stored event begin.
+//
+//	event --Resolve--> identity, how its hashes become names --> index.Store
+//
+// The index does the rest: a child lies behind its parent, whatever its event says, and a hash is
+// the name of one block, so a removal needs no search.
+//
+// Engines hash adapter and salt themselves. Two kinds of hashes leave them out: those of standardized
+// events, and those of engines whose adapter or salt only the registration names. Such hashes become
+// names by XORing the constant in as well. So two names are equal only if they mean the same block.
+package names
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"kvconductor/conductor/scope"
+	"kvconductor/index"
+)
+
+// Identity is an adapter and a salt of a deployment.
+type Identity struct {
+	scope.Variant
+	Number   index.Identity // until the identity leaves the table
+	Constant uint64         // in keys and names; 0 of the base model without a salt
+	askedAt  atomic.Int64   // Unix seconds of the last query
+	used     atomic.Bool    // since the table looked for one to drop
+}
+
+// Asked notes a query for the identity.
+func (id *Identity) Asked(now time.Time) {
+	if t := now.Unix(); id.askedAt.Load() != t {
+		id.askedAt.Store(t)
+	}
+}
+
+// AskedAt returns when a query asked for the identity last, to the second.
+func (id *Identity) AskedAt() time.Time { return time.Unix(id.askedAt.Load(), 0) }
+
+// Secret is what the constants of a table are made from. A client that does not know it cannot choose
+// tokens whose keys under one identity are keys under another.
+type Secret [16]byte
+
+// nameBytes is how many bytes the names of an identity may have on average where their number is
+// bounded.
+const nameBytes = 256
+
+// ErrFull says that a deployment has as many adapters and salts as it may have.
+var ErrFull = errors.New("the deployment has as many adapters and salts as limits.max_contexts allows")
+
+// Table has the identities of a deployment. It is safe for concurrent use.
+type Table struct {
+	x      *index.Index
+	most   int // identities next to the base one, 0 for no bound
+	seed   maphash.Seed
+	weight func(scope.Variant) uint64
+	base   *Identity // of the base model without a salt
+
+	mu     sync.RWMutex
+	secret Secret               // guarded by mu
+	by     map[uint64]*Identity // by a hash of adapter and salt; guarded by mu
+	bytes  int                  // of all adapters and salts; guarded by mu
+	hand   int                  // where drop goes on; guarded by mu
+	last   index.Identity       // the highest number so far; guarded by mu
+	n      atomic.Int64         // identities next to the base one
+
+	all atomic.Pointer[[]*chunk] // by Number; written with mu held
+
+	// folds are the constants of the adapters and salts that engines are registered with, and that
+	// they do not hash. They only grow.
+	folds atomic.Pointer[[]fold]
+}
+
+// chunk is identities whose numbers follow each other, nil where one has left.
+type chunk [256]atomic.Pointer[Identity]
+
+// fold is the constant of an adapter and salt that a registration names.
+type fold struct {
+	scope.Variant
+	constant uint64
+}
+
+// New returns the table of an index that has no identity yet. It holds at most the given number of
+// identities next to the base one, 0 for no bound. weight is that of index.SetWeight.
+func New(x *index.Index, most int, weight func(scope.Variant) uint64) *Table {
+	t := &Table{x: x, most: most, weight: weight, seed: maphash.MakeSeed(), by: make(map[uint64]*Identity), base: new(Identity)}
+	t.all.Store(new([]*chunk))
+	t.put(0, t.base)
+	rand.Read(t.secret[:]) // it never fails
+	t.folds.Store(&[]fold{{}})
+	return t
+}
+
+// Base returns the identity of the base model without a salt.
+func (t *Table) Base() *Identity { return t.base }
+
+// Len returns the number of identities next to the base one.
+func (t *Table) Len() int { return int(t.n.Load()) }
+
+// Find returns the identity of an adapter and salt, nil if none has entered.
+func (t *Table) Find(v scope.Variant) *Identity {
+	if v == (scope.Variant{}) {
+		return t.base
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.find(v)
+}
+
+// Look returns the identity of an adapter and salt, for a query: one that has not entered is not kept.
+func (t *Table) Look(v scope.Variant) *Identity {
+	if id := t.Find(v); id != nil {
+		return id
+	}
+	return &Identity{Variant: v, Constant: t.Constant(v)}
+}
+
+// find is Find. mu is held.
+func (t *Table) find(v scope.Variant) *Identity {
+	if v == (scope.Variant{}) {
+		return t.base
+	}
+	for key := t.hash(v); ; key++ {
+		if id := t.by[key]; id == nil || id.Variant == v {
+			return id
+		}
+	}
+}
+
+// hash returns where an identity lies in by, or before the place where it lies.
+func (t *Table) hash(v scope.Variant) uint64 {
+	return maphash.String(t.seed, v.Lora)*0x9e3779b97f4a7c15 + maphash.String(t.seed, v.Salt)
+}
+
+// Constant returns the constant of an adapter and salt, whether or not they have entered.
+func (t *Table) Constant(v scope.Variant) uint64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if id := t.find(v); id != nil {
+		return id.Constant
+	}
+	return t.constant(v)
+}
+
+// constant computes a constant. mu is held.
+func (t *Table) constant(v scope.Variant) uint64 {
+	if v == (scope.Variant{}) {
+		return 0
+	}
+	text := make([]byte, 0, 128)
+	text = append(text, t.secret[:]...)
+	text = binary.AppendUvarint(text, uint64(len(v.Lora)))
+	text = append(append(text, v.Lora...), v.Salt...)
+	sum := sha256.Sum256(text)
+	return max(binary.LittleEndian.Uint64(sum[:]), 1)
+}
+
+// Enter returns the identity of an adapter and salt, making it when new. It returns ErrFull if there
+// is no room, and none that has no block can leave. The identity may leave as soon as it has no
+// block: Pin keeps it.
+func (t *Table) Enter(v scope.Variant) (*Identity, error) {
+	if id := t.Find(v); id != nil {
+		return id, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if id := t.find(v); id != nil {
+		return id, nil
+	}
+	size := len(v.Lora) + len(v.Salt)
+	for t.most > 0 && (t.Len() >= t.most || t.bytes+size > t.most*nameBytes) {
+		if !t.drop() {
+			return nil, ErrFull
+		}
+	}
+	return t.add(v, t.constant(v)), nil
+}
+
+// add adds an identity. mu is held.
+func (t *Table) add(v scope.Variant, constant uint64) *Identity {
+	id := &Identity{Variant: v, Constant: constant, Number: t.x.NewIdentity(constant)}
+	id.used.Store(true)
+	t.x.SetWeight(id.Number, t.weight(v))
+	key := t.hash(v)
+	for t.by[key] != nil {
+		key++
+	}
+	t.by[key] = id
+	t.put(id.Number, id)
+	t.last = max(t.last, id.Number)
+	t.bytes += len(v.Lora) + len(v.Salt)
+	t.n.Add(1)
+	return id
+}
+
+// maxLooks is how many identities drop looks at, twice: more would make a publisher that invents a salt
+// for each request costly.
+const maxLooks = 8
+
+// drop drops an identity without blocks, of the next few one that was not used for a while if there is
+// one. It reports false if all of them have blocks. mu is held.
+func (t *Table) drop() bool {
+	for look := range 2 * maxLooks {
+		if t.hand++; t.hand > int(t.last) {
+			t.hand = 1
+		}
+		id := t.Of(index.Identity(t.hand))
+		if id != nil && (!id.used.Swap(false) || look >= maxLooks) && t.x.DropIdentity(id.Number) {
+			t.remove(id)
+			return true
+		}
+	}
+	return false
+}
+
+// remove takes an identity out. mu is held.
+func (t *Table) remove(id *Identity) {
+	key := t.hash(id.Variant)
+	for t.by[key] != id {
+		key++
+	}
+	delete(t.by, key)
+	for key++; t.by[key] != nil; key++ { // those behind may lie nearer now
+		moved := t.by[key]
+		delete(t.by, key)
+		to := t.hash(moved.Variant)
+		for t.by[to] != nil {
+			to++
+		}
+		t.by[to] = moved
+	}
+	t.put(id.Number, nil)
+	t.bytes -= len(id.Lora) + len(id.Salt)
+	t.n.Add(-1)
+}
+
+// Pin keeps all identities in the table until Unpin is called. It reports false, and pins nothing, if
+// id has left already.
+func (t *Table) Pin(id *Identity) bool {
+	t.mu.RLock()
+	if t.Of(id.Number) == id {
+		if !id.used.Load() {
+			id.used.Store(true)
+		}
+		return true
+	}
+	t.mu.RUnlock()
+	return false
+}
+
+// Unpin undoes Pin.
+func (t *Table) Unpin() { t.mu.RUnlock() }
+
+// Of returns the identity of a number, nil if it has left. It takes no lock, so that the index may
+// call it.
+func (t *Table) Of(n index.Identity) *Identity {
+	if all := *t.all.Load(); int(n)/len(chunk{}) < len(all) {
+		return all[int(n)/len(chunk{})][int(n)%len(chunk{})].Load()
+	}
+	return nil
+}
+
+// put sets the identity of a number. mu is held.
+func (t *Table) put(n index.Identity, id *Identity) {
+	all := *t.all.Load()
+	for len(all) <= int(n)/len(chunk{}) {
+		all = append(slices.Clip(all), new(chunk))
+		t.all.Store(&all)
+	}
+	all[int(n)/len(chunk{})][int(n)%len(chunk{})].Store(id)
+}
+
+// All returns all identities, the base one first.
+func (t *Table) All() (all []*Identity) {
+	for _, c := range *t.all.Load() {
+		for i := range c {
+			if id := c[i].Load(); id != nil {
+				all = append(all, id)
+			}
+		}
+	}
+	return all
+}
+
+// Secret returns what the constants are made from, for a snapshot.
+func (t *Table) Secret() Secret {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.secret
+}
+
+// Adopt takes over the secret of a snapshot, whose keys then need no change. It reports false if the
+// table has made constants from its own already.
+func (t *Table) Adopt(s Secret) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.secret == s {
+		return true
+	}
+	if len(t.by) > 0 || len(*t.folds.Load()) > 1 {
+		return false
+	}
+	t.secret = s
+	return true
+}
+
+// Fold notes that engines are registered with an adapter and salt that their hashes leave out, and
+// returns the constant.
+func (t *Table) Fold(v scope.Variant) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	have := *t.folds.Load()
+	for _, f := range have {
+		if f.Variant == v {
+			return f.constant
+		}
+	}
+	more := append(slices.Clip(have), fold{v, t.constant(v)})
+	t.folds.Store(&more)
+	return more[len(have)].constant
+}
+
+// Folds calls f with each constant that engine hashes may need to become names of blocks under an
+// adapter and salt, 0 first, until f returns false.
+func (t *Table) Folds(of scope.Variant, f func(constant uint64) bool) {
+	for _, one := range *t.folds.Load() {
+		if (one.Lora == "" || one.Lora == of.Lora) && (one.Salt == "" || one.Salt == of.Salt) && !f(one.constant) {
+			return
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package conductor
+
+import (
+	"slices"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
+	"kvconductor/conductor/normalize"
+	"kvconductor/conductor/scope"
+	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/index/hash"
+	"kvconductor/tiers"
+)
+
+// storeBlocks indexes stored blocks. It completes the context of the change, and reports whether the
+// change is refused.
+func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
+	device := c.Medium.Tier == tiers.Device
+	ns := s.namespaceIn(c.Context.Deployment)
+	s.nameAdapter(ns, c.Event)
+	if c.Refused != "" {
+		s.drop(c.Refused, 1)
+		if device {
+			s.conductor.counts.stored.invalid.Add(1)
+		}
+		return res, true
+	}
+	if s.conductor.beyondVocabulary(c.Event.Tokens) >= 0 {
+		s.drop(events.BadToken, 1)
+		return res, true
+	}
+	if c.Parts > 1 {
+		c.Cut.LoraName = c.Event.LoraName
+		s.conductor.learnParts(c.Context.Deployment, c.Parts)
+	}
+	at, err := ns.names.Resolve(c)
+	if err != nil {
+		s.drop(events.ContextLimit, len(c.Event.Hashes))
+		return res, true
+	}
+	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
+		c.Local = nil // the hashes are the keys, wherever in a prompt the blocks lie
+	}
+	if s.reg.pool() && c.Local == nil {
+		res = s.storeInPool(ns, c, at)
+	} else {
+		res = s.put(ns, c, at)
+	}
+	c.Context.Variant = s.noteStored(ns, c, &at, &res)
+	if device && !s.filling {
+		s.conductor.counts.store(&res)
+	}
+	return res, false
+}
+
+// behindKnown reports whether the blocks of a stored event begin prompts, or are behind a block that
+// the source knows. Then their tokens give them the same keys as their canonical hashes, and dumps
+// contain their local hashes.
+func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
+	if !e.HasParent {
+		return e.BaseBlock <= 0
+	}
+	return ns.deployment.index.Knows(ns.source, e.Parent^fold)
+}
+
+// put stores the blocks of a change.
+func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
+	e, hashes := c.Cut, c.Cut.Hashes
+	if c.Local != nil {
+		ns.useLookAheads(s.registry, oneLookAhead(e.Ahead))
+	} else {
+		ns.useAnyLookAhead(s.registry)
+		if ns.parts() > 0 {
+			hashes, _ = s.withParts(ns, hashes, nil, at.Fold)
+		}
+	}
+	id := at.Identity
+	for !ns.names.Pin(id) { // it had no block, and has left
+		id, _ = ns.names.Enter(id.Variant)
+		if id == nil {
+			return index.StoreResult{Refused: len(hashes)}
+		}
+	}
+	defer ns.names.Unpin()
+	number := id.Number
+	if c.Local == nil && at.Fold != id.Constant {
+		number = 0 // the hashes say it, if anything does
+	}
+	s.stored = index.Store{
+		Owner:        s.holder(ns, c.Owner, c.Medium).current,
+		Identity:     number,
+		Says:         says(e),
+		Parent:       e.Parent ^ at.Fold,
+		HasParent:    e.HasParent,
+		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && s.reg.pool()), // a master says 0 of any
+		Engine:       s.names(hashes, at.Fold),
+		Local:        c.Local,
+		ByName:       at.ByName,
+		AlsoWaiting:  at.Fold,
+		Parts:        c.Parts,
+		ClientHashes: s.clientHashesOf(ns, c),
+		Copies:       s.copiesOf(c),
+	}
+	return ns.deployment.index.Store(&s.stored)
+}
+
+// says returns what a stored event says of the adapter and salt of its blocks.
+func says(e *events.Event) (s index.Says) {
+	if e.LoraName != nil {
+		s |= index.SaysAdapter
+	}
+	if e.Salt != nil {
+		s |= index.SaysSalt
+	}
+	return s
+}
+
+// storeInPool stores blocks without tokens of a pool. The hashes are those of engines, and some
+// may be registered with an adapter or a salt: see names.Table.Fold.
+func (s *source) storeInPool(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+	e := *c.Cut
+	for all := e.Hashes; len(all) > 0; all = all[len(e.Hashes):] {
+		e.Hashes, at.Fold = all, ns.names.PoolFold(c.Cut, all[0])
+		for i := range all[1:] {
+			if ns.names.PoolFold(c.Cut, all[i+1]) != at.Fold {
+				e.Hashes = all[:i+1]
+				break
+			}
+		}
+		part := *c
+		part.Cut = &e
+		res := s.put(ns, &part, at)
+		if sum.Placed = sum.Placed || res.Placed; res.Placed {
+			sum.Identity = res.Identity
+		}
+		sum.Added += res.Added
+		sum.Copies += res.Copies
+		sum.HashOnly += res.HashOnly
+		sum.Lost += res.Lost
+		sum.Refused += res.Refused
+	}
+	return sum
+}
+
+// noteStored notes what the index did with stored blocks, and returns whose they are.
+func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placing, res *index.StoreResult) scope.Variant {
+	s.drop(events.OrphanLimit, res.Shed)
+	s.drop(events.OverBudget, res.Refused)
+	s.noteLost(ns, res.Lost)
+	if res.HashOnly > 0 && c.Local == nil {
+		ns.deployment.await()
+	}
+	id := at.Identity
+	if res.Placed {
+		if own := ns.names.Of(res.Identity); own != nil {
+			id = own
+		}
+		if at.Assumed && id == at.Identity && res.ByName == 0 {
+			s.noteAssumed(c.Medium, len(c.Cut.Hashes))
+		}
+	}
+	if ns.names.Stored(id) {
+		s.announce(ns, id.Lora)
+	}
+	s.noteContests(ns)
+	ns.deployment.learn(s.clientHashes, s.stored.Local, id, !c.Cut.HasParent && c.Cut.BaseBlock <= 0)
+	return id.Variant
+}
+
+// announce notes that the source has stored blocks of an adapter, under which its instance then has a
+// row.
+func (s *source) announce(ns *namespace, lora string) {
+	if lora == "" || lora == s.reg.Lora || s.reg.pool() || ns.deployment.key != s.deploymentKey() {
+		return
+	}
+	s.registry.mu.Lock()
+	defer s.registry.mu.Unlock()
+	if !slices.Contains(s.announced, lora) {
+		s.announced = append(s.announced, lora)
+		ns.deployment.publish(s)
+	}
+}
+
+// clientHashesOf returns what the index asks for the client hashes of a change's blocks, nil if they
+// are their local hashes whatever the identity.
+func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
+	s.clientHashes = nil
+	if c.Local == nil || !s.registry.options.KeepClientHashes || ns.names.Len() == 0 && !ns.deployment.translates(scope.Variant{}) {
+		return nil
+	}
+	return func(n index.Identity) []uint64 {
+		id := ns.names.Of(n)
+		if id == nil || !ns.deployment.translates(id.Variant) {
+			return nil
+		}
+		if cap(s.clientBuffer) > keptHashes {
+			s.clientBuffer = nil
+		}
+		s.clientBuffer = normalize.Locals(s.clientBuffer[:0], hash.Scheme{Seed: dynamoSeed(id.Variant)}, c.Cut, ns.deployment.key.BlockSize)
+		s.clientHashes = s.clientBuffer
+		return s.clientHashes
+	}
+}
+
+// remove takes the blocks of a removed event from every deployment that has them, and returns how
+// many of them none had.
+func (s *source) remove(e *events.Event, key normalize.Owner) int {
+	unknown := len(e.Hashes) - s.withdraw(e, key)
+	s.drop(events.UnknownHash, unknown)
+	for _, ns := range s.namespaces {
+		if ns.deployment.index.Contested() > 0 {
+			ns.names.Removed(e, func(fold uint64) bool {
+				s.decideContests(ns, s.names(e.Hashes, fold))
+				return true
+			})
+		}
+	}
+	return unknown
+}
+
+// noteLost counts blocks whose hash was the name of one that index.ghost_bytes had no room for.
+func (s *source) noteLost(ns *namespace, blocks int) {
+	if blocks == 0 {
+		return
+	}
+	s.drop(events.LostName, blocks)
+	s.doctor.Report(doctor.FindingLostNames, "blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
+		(ns.deployment.index.GhostsWanted()+1<<20-1)>>20)
+}
+
+// noteAssumed counts blocks below the device that nothing but the registration says an adapter and
+// salt of, while the source has others.
+func (s *source) noteAssumed(medium tiers.Medium, blocks int) {
+	s.drop(events.AssumedIdentity, blocks)
+	if s.assumed += blocks; s.assumed >= manyAssumed {
+		s.doctor.Report(doctor.FindingAssumed, "%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of those of the source they have: they count for the registered ones, so that some hits there may be false; let the publisher of that medium name adapters and salts, or raise index.ghost_bytes if blocks leave the device before it announces them",
+			s.assumed, medium.Name)
+	}
+}
+
+// manyAssumed is how many assumed blocks are a finding.
+const manyAssumed = 64

@@ -1,0 +1,160 @@
+package index
+
+import "slices"
+
+// A block stored without tokens waits under its engine hash, as a loose block, until any source
+// says what the hash means. Then it moves to its place, of all sources to which the hash means the
+// block, and so does what waits behind it in their rooms.
+//
+//	learn(hash, block) --blocks wait--> met --placeOthers, at the end of the block--> moved
+//
+// An event next to others does not give a hash its meaning while blocks wait under it (awaited).
+
+// meets notes that an engine hash has got a meaning, for placeOthers.
+func (x *Index) meets(engine uint64) {
+	if x.looseBlocks.Load() > 0 && !x.looseOf(engine).isNone() {
+		x.met = append(x.met, engine)
+	}
+}
+
+// waitersOf returns the sources that hold blocks under an engine hash itself.
+func (x *Index) waitersOf(engine uint64) (all []*source) {
+	p := x.looseOf(engine)
+	if p.isNone() || !x.alive(p) || x.hasNames(p) {
+		return nil
+	}
+	x.holders(x.setOf(p), func(o *owner) {
+		if o.s.raw && !slices.Contains(all, o.s) {
+			all = append(all, o.s)
+		}
+	})
+	slices.SortFunc(all, func(a, b *source) int { return int(a.name) - int(b.name) })
+	return all
+}
+
+// HasLoose reports whether blocks wait under hashes.
+func (x *Index) HasLoose() bool { return x.looseBlocks.Load() > 0 }
+
+// alsoMeans lets an engine hash mean a block, for a source that waits under it, and so for all
+// others unless they mean something else by it.
+func (x *Index) alsoMeans(engine uint64, p place) {
+	for _, s := range x.waitersOf(engine) {
+		if !s.teaches && !x.isContested(s, engine) && x.meaning(s, engine).isNone() {
+			x.learn(s, engine, p, 1)
+			return
+		}
+	}
+}
+
+// placeOthers gives places to the blocks that wait under engine hashes which have got a meaning, of
+// all sources to which they mean a block now, and to what waits behind those.
+func (p *storing) placeOthers() {
+	x := p.x
+	for k := 0; k < len(x.met); k++ {
+		engine := x.met[k]
+		for _, s := range x.waitersOf(engine) {
+			q := x.meaning(s, engine)
+			if q.isNone() {
+				continue
+			}
+			owners := p.partHolders(s, engine)
+			if !x.unraw(s, engine, q) {
+				continue
+			}
+			p.giveParts(owners, s, engine)
+			if line := x.lineOf(q, engine); line != 0 && s.private.ref(engine) == nil {
+				x.taught(s, line)
+			}
+			w := &storing{x: x, s: s, e: p.e}
+			if s == p.s {
+				w = p
+			}
+			if engine != x.key(q) {
+				w.res.Resolved++
+			}
+			if s.room.used > 0 {
+				w.res.Resolved += w.placeWaiting(engine, x.behind(q))
+			}
+			if s != p.s {
+				x.emptyRoom(s)
+			}
+		}
+	}
+	x.met = x.met[:0]
+}
+
+// placeOthers is that of storing, where no event is applied. It reports whether there may have been
+// such blocks.
+func (x *Index) placeOthers() bool {
+	if len(x.met) == 0 {
+		return false
+	}
+	w := storing{x: x, e: &Store{}}
+	w.placeOthers()
+	return true
+}
+
+// awaited reports whether blocks may wait under an engine hash for its meaning.
+func (p *storing) awaited(engine uint64) bool {
+	x := p.x
+	if x.looseBlocks.Load() == 0 {
+		return false
+	}
+	if !x.looseOf(engine).isNone() {
+		return true
+	}
+	for _, other := range p.otherHashes(engine) {
+		if !x.looseOf(other).isNone() {
+			return true
+		}
+	}
+	return false
+}
+
+// mayAlsoWait reports whether sources without tokens may have other hashes for the block at hand.
+func (p *storing) mayAlsoWait() bool { return p.e.AlsoWaiting != 0 || p.constant != 0 }
+
+// otherHashes returns the other hashes that sources without tokens may have for the block at hand, whose
+// name is engine. Two may be the same.
+func (p *storing) otherHashes(engine uint64) [2]uint64 {
+	return [2]uint64{normal(plain(engine) ^ p.e.AlsoWaiting), normal(plain(engine) ^ p.constant)}
+}
+
+// partHolders returns the owners of a source that wait under the hash of a block which the event at hand
+// has in parts.
+func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
+	from := p.x.looseOf(engine)
+	if p.e.Parts < 2 || from.isNone() {
+		return nil
+	}
+	set := p.x.setOf(from)
+	for _, o := range s.owners {
+		if p.x.sets.has(set, o.id) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// giveParts gives owners that waited under the hash of a block the parts of it that come before the one
+// which the hash names.
+func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
+	if len(owners) == 0 {
+		return
+	}
+	for i := p.e.Parts - 1; i < len(p.e.Engine); i += p.e.Parts {
+		if name := normal(p.e.Engine[i]); name != engine {
+			if others := p.otherHashes(name); others[0] != engine && others[1] != engine {
+				continue
+			}
+		}
+		for _, part := range p.e.Engine[i+1-p.e.Parts : i] {
+			if q := p.x.meaning(s, normal(part)); !q.isNone() {
+				for _, o := range owners {
+					p.x.addHolder(o, q)
+				}
+			}
+		}
+		return
+	}
+}
