@@ -69,13 +69,13 @@ type row struct {
 	name    string
 	address string  // by which routers know it, "" if they do not: see workers.go
 	ranks   []int32 // registered ranks, ascending
-	loras   []string
+	loras   map[string]bool
 	sources []*source
 }
 
 // serves reports whether the instance is registered for the adapter or has
 // announced blocks under it.
-func (r *row) serves(lora string) bool { return slices.Contains(r.loras, lora) }
+func (r *row) serves(lora string) bool { return r.loras[lora] }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
 const tidyAfter = time.Second
@@ -179,11 +179,11 @@ func (d *deployment) rows(c *registry) *view {
 func (d *deployment) rebuild() {
 	rows := make([]row, 0, len(d.instances))
 	for name, in := range d.instances {
-		r := row{id: in.id, name: name, address: workerAddress(name)}
+		r := row{id: in.id, name: name, address: workerAddress(name), loras: make(map[string]bool)}
 		for s := range in.sources {
 			r.ranks = append(r.ranks, int32(s.reg.Rank))
-			r.loras = append(r.loras, s.reg.Lora)
-			r.loras = append(r.loras, s.announced...)
+			r.loras[s.reg.Lora] = true
+			maps.Copy(r.loras, s.announced)
 			r.sources = append(r.sources, s)
 		}
 		if len(r.sources) == 0 {

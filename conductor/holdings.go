@@ -22,9 +22,11 @@ type holdings struct {
 	reg      Registration
 	policy   index.CopyPolicy // of reg, for the engine's own copies
 
-	// announced lists adapters under which the source stored blocks without being
-	// registered for them. Guarded by Conductor.mu.
-	announced []string
+	// announced has the adapters under which the source stored blocks without being registered for
+	// them. Those that the deployment has forgotten leave it when it has mostAnnounced. Guarded by
+	// Conductor.mu.
+	announced     map[string]bool
+	mostAnnounced int
 
 	digest *index.SharedDigest             // of the blocks, see digest.go
 	media  map[string]tiers.Medium         // announced so far, by name

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"kvconductor/conductor/normalize"
@@ -198,6 +199,31 @@ func saltedSource(c *Conductor, salts int) *source {
 	return s
 }
 
+// TestAdaptersLeave stores blocks under ever new adapters. The source lists those that the deployment
+// still has, and a bounded number of others.
+func TestAdaptersLeave(t *testing.T) {
+	c := New(Options{MaxContexts: 8})
+	defer c.Close()
+	s := saltedSource(c, 0)
+	for i := range uint64(2*maxAdapters + 10) {
+		e, lora := blocksOf(1+i*4, 7), fmt.Sprint("adapter-", i)
+		e.LoraName = &lora
+		s.change(e, 0)
+		if i > 3 {
+			s.change(&events.Event{Kind: events.Removed, Hashes: blocksOf(1+(i-3)*4, 7).Hashes, Medium: "GPU"}, 0)
+		}
+	}
+	if n := len(s.announced); n > maxAdapters {
+		t.Errorf("%d adapters are listed", n)
+	}
+	blocks := s.namespaces[0].deployment.index.IdentityBlocks(nil)
+	for _, id := range s.namespaces[0].names.All() {
+		if n := blocks[id.Number]; id.Lora != "" && n > 0 && !s.announced[id.Lora] {
+			t.Errorf("adapter %s has %d blocks and is not listed", id.Lora, n)
+		}
+	}
+}
+
 // blocksOf returns the store of 4 blocks that begin a prompt, with hashes from one on.
 func blocksOf(first, seed uint64) *events.Event {
 	e := &events.Event{Kind: events.Stored, Medium: "GPU", BlockSize: 16}
@@ -212,7 +238,7 @@ func blocksOf(first, seed uint64) *events.Event {
 
 // BenchmarkSalts applies events of the base model, and below the device, next to blocks of many salts.
 func BenchmarkSalts(b *testing.B) {
-	for _, salts := range []int{0, 1000, 12_000} {
+	for _, salts := range []int{1, 1000, 12_000} {
 		run := func(name string, event func(i uint64) *events.Event) {
 			b.Run(fmt.Sprintf("%s/%d salts", name, salts), func(b *testing.B) {
 				c := New(Options{GhostBytes: 128 << 20})
@@ -232,11 +258,8 @@ func BenchmarkSalts(b *testing.B) {
 			return e
 		})
 		run("below, hash known", func(i uint64) *events.Event {
-			e := blocksOf(uint64(1e12)+i%uint64(max(salts, 1))*4, 7)
-			if e.Medium = "CPU"; salts == 0 && i == 0 {
-				e.Medium = "GPU"
-			}
-			if i/uint64(max(salts, 1))%2 == 1 && (salts > 0 || i > 0) {
+			e := blocksOf(uint64(1e12)+i%uint64(salts)*4, 7)
+			if e.Medium = "CPU"; i/uint64(salts)%2 == 1 {
 				e = &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 			}
 			return e
@@ -284,4 +307,43 @@ func BenchmarkHostile(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkSaltMemory reports what blocks under salts of their own take: one block each, and 100 of a
+// prompt each.
+func BenchmarkSaltMemory(b *testing.B) {
+	for _, p := range []struct{ salts, blocks int }{{100_000, 1}, {10_000, 100}} {
+		b.Run(fmt.Sprintf("%d salts, %d blocks each", p.salts, p.blocks), func(b *testing.B) {
+			for b.Loop() {
+				c := New(Options{GhostBytes: 128 << 20, MaxContexts: p.salts})
+				s := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+				before := heapBytes()
+				for i := range p.salts {
+					salt := fmt.Sprint("user-", i)
+					e := &events.Event{Kind: events.Stored, Medium: "GPU", BlockSize: 16, Salt: &salt, Tokens: make([]uint32, 16*p.blocks)}
+					for j := range p.blocks {
+						e.Hashes = append(e.Hashes, 0x9e3779b97f4a7c15*uint64(1+i*p.blocks+j))
+						e.Tokens[16*j], e.Tokens[16*j+1] = uint32(j), uint32(i)
+					}
+					s.change(e, 0)
+				}
+				m := s.namespaces[0].deployment.index.Memory()
+				taken := float64(heapBytes() - before + int64(m.PiecesOffHeap+m.NamesOffHeap))
+				if held := s.heldOf(0); held != p.salts*p.blocks {
+					b.Fatalf("%d blocks are held", held)
+				}
+				b.ReportMetric(taken/float64(p.salts), "B/salt")
+				b.ReportMetric(taken/float64(p.salts*p.blocks), "B/block")
+				c.Close()
+			}
+		})
+	}
+}
+
+// heapBytes returns the bytes of the Go heap that are in use.
+func heapBytes() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -140,7 +140,7 @@ func (d *deployment) publishProfiles() {
 				continue
 			}
 			offer(s.reg.Lora, s, ofEngine)
-			for _, lora := range s.announced {
+			for lora := range s.announced {
 				offer(lora, s, ofAnnouncer)
 			}
 		}

@@ -22,7 +22,10 @@ func TestDeploymentProfile(t *testing.T) {
 			r.Profile = HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64}
 		}
 		s := c.unjoined(r)
-		s.announced = announced
+		s.announced = make(map[string]bool)
+		for _, lora := range announced {
+			s.announced[lora] = true
+		}
 		return s
 	}
 	add := func(s *source) *source {

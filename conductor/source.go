@@ -384,7 +384,7 @@ func (s *source) snapshotMark() SourceMark {
 	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
 	m.Mark = s.verifiedMark()
 	s.registry.mu.RLock()
-	m.Adapters = slices.Clone(s.announced)
+	m.Adapters = slices.Sorted(maps.Keys(s.announced))
 	s.registry.mu.RUnlock()
 	return m
 }

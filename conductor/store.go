@@ -1,8 +1,6 @@
 package conductor
 
 import (
-	"slices"
-
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
@@ -176,10 +174,20 @@ func (s *source) announce(ns *namespace, lora string) {
 	}
 	s.registry.mu.Lock()
 	defer s.registry.mu.Unlock()
-	if !slices.Contains(s.announced, lora) {
-		s.announced = append(s.announced, lora)
-		ns.deployment.publish(s)
+	if s.announced[lora] {
+		return
 	}
+	if len(s.announced) >= s.mostAnnounced {
+		kept := make(map[string]bool)
+		for _, id := range ns.names.All() {
+			if s.announced[id.Lora] {
+				kept[id.Lora] = true
+			}
+		}
+		s.announced, s.mostAnnounced = kept, max(maxAdapters, 2*len(kept))
+	}
+	s.announced[lora] = true
+	ns.deployment.publish(s)
 }
 
 // clientHashesOf returns what the index asks for the client hashes of a change's blocks, nil if they
