@@ -133,6 +133,7 @@ func demoCommand() *cobra.Command {
 			server.Stop()
 			return err
 		}
+		fmt.Fprintln(about, server.Ghosts())
 		if page && ctx.Err() == nil {
 			fmt.Fprintf(about, "\nThe fleet has stopped. The page stays until Ctrl-C: %s%s\n", server.URL, ui.Root)
 			<-ctx.Done()

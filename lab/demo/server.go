@@ -44,6 +44,10 @@ type Server struct {
 // synced.
 const sources = 12
 
+// ghostBytes is index.ghost_bytes of the server. The fleet evicts enough to fill them within the first
+// half of the run, so that the demo shows too what the server answers once it has forgotten names.
+const ghostBytes = "32MiB"
+
 // Start runs the serve command of a program on a free loopback port, with
 // warnings on errs, and waits until it answers. It writes snapshots at an interval, if that is
 // not 0.
@@ -73,7 +77,7 @@ func Launch(ctx context.Context, server Program, errs io.Writer, further func(di
 	// A file of its own keeps the demo apart from the user's settings.
 	file := filepath.Join(dir, "config.yaml")
 	text := fmt.Sprintf("listeners: [{address: %q, dialect: conductor}]\nlog: {level: warn, format: console}\n", address)
-	text += "index: {ghost_bytes: 512MiB}\n" // the demo evicts in seconds what a fleet evicts in minutes
+	text += "index: {ghost_bytes: " + ghostBytes + "}\n"
 	text += "shutdown: {drain: 0s}\n" + further(dir, address)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
@@ -139,16 +143,26 @@ func (s *Server) Restart(ctx context.Context) (down sim.Downtime, err error) {
 }
 
 // loadedBlocks returns the blocks of the snapshot that the server began with.
-func (s *Server) loadedBlocks() int {
+func (s *Server) loadedBlocks() int { return int(s.metric("conductor_snapshot_loaded_blocks")) }
+
+// Ghosts says how full the memory of blocks that have left is, and what that cost.
+func (s *Server) Ghosts() string {
+	const mib = 1 << 20
+	return fmt.Sprintf("memory of blocks that have left: %.0f of %s; %.0f blocks came by the name of one that was forgotten", s.metric("conductor_ghost_bytes")/mib, ghostBytes,
+		s.metric(`conductor_fleet_dropped_total{reason="lost_name"}`))
+}
+
+// metric returns a metric of the server, 0 if it does not answer or has no such metric.
+func (s *Server) metric(name string) float64 {
 	resp, err := http.Get(s.URL + "/metrics")
 	if err != nil {
 		return 0
 	}
 	defer resp.Body.Close()
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		if text, ok := strings.CutPrefix(lines.Text(), "conductor_snapshot_loaded_blocks "); ok {
-			blocks, _ := strconv.ParseFloat(text, 64)
-			return int(blocks)
+		if text, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			value, _ := strconv.ParseFloat(text, 64)
+			return value
 		}
 	}
 	return 0
