@@ -227,7 +227,13 @@ func TestLostNamesAreForgotten(t *testing.T) {
 	f(77, true)
 	l.x.Remove(pool, []uint64{1000}, nil, CopySet)
 	f(5000, false)
-	l.equal(l.byHash(pool, 1000).Lost, 0)
+	lost := 0
+	for n := range uint64(16) {
+		lost += l.byHash(pool, 1000+n).Lost
+	}
+	if lost > 8 { // a filter may take any name for one of its own, but not half of them
+		t.Errorf("%d of 16 forgotten names count as lost", lost)
+	}
 	must.Report(t, l.x.Check())
 }
 
