@@ -99,7 +99,7 @@ func (c *registry) addSource(s *source) {
 	d.refs++
 	s.home.Store(d)
 	if s.reg.pool() {
-		d.tokenless.Store(true)
+		d.await() // before another source's next removal: a pool names blocks that engines evict
 		d.pooled[s] = true
 	} else {
 		d.instance(s.reg.Instance).sources[s] = true
@@ -151,9 +151,6 @@ func (c *registry) enter(s *source, key scope.Deployment) *namespace {
 	c.mu.Lock()
 	d.holders[ns.source] = s
 	c.mu.Unlock()
-	if s.reg.pool() {
-		d.index.KeepGhosts() // a pool names blocks that engines may have evicted
-	}
 	return ns
 }
 
