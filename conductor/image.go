@@ -352,15 +352,19 @@ func (l *ImageLoading) Done() error {
 	l.loader.Done()
 	l.r.Refused += l.loader.Refused
 	if l.scratch == nil {
-		l.waiters()
+		l.noteHeld()
 		return nil
 	}
 	l.r.Blocks = l.before
 	return l.spread()
 }
 
-// waiters notes the sources whose blocks wait for tokens.
-func (l *ImageLoading) waiters() {
+// noteHeld notes of each source the adapters and salts of its blocks, and whether some wait for tokens.
+func (l *ImageLoading) noteHeld() {
+	held := make(map[index.Source][]index.Identity)
+	if l.into.names.Len() > 0 {
+		l.into.index.HeldBySource(func(src index.Source, id index.Identity, _ int) { held[src] = append(held[src], id) })
+	}
 	for i := range l.img.Sources {
 		if l.sources[i] == index.NoSource {
 			continue
@@ -371,6 +375,12 @@ func (l *ImageLoading) waiters() {
 		}
 		if s.reg.Type != TypeStandard && l.into.index.Raw(l.sources[i]) {
 			l.into.await()
+		}
+		ns := s.namespaceIn(l.key())
+		for _, n := range held[l.sources[i]] {
+			if id := ns.names.Of(n); id != nil {
+				ns.names.Has(id, s.reg.Type == TypeStandard)
+			}
 		}
 		s.turn.Unlock()
 	}

@@ -1,6 +1,7 @@
 package conductor_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -97,4 +98,58 @@ func TestImagesOfOneDeployment(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestRemovalsAfterRecovery removes blocks that a server has from a replica or a snapshot, of engines
+// whose hashes leave an adapter or a salt out. Which constants their names have is known there too.
+func TestRemovalsAfterRecovery(t *testing.T) {
+	engines := []struct{ name, register, store, remove, later string }{
+		{"adapter of SGLang", "register one type=SGLang", "store one path=a/b lora=l", "remove one path=a/b", ""},
+		{"adapter of SGLang next to a salt", "register one type=SGLang salt=s", "store one path=a/b lora=l", "remove one path=a/b", ""},
+		{"registered adapter", "register one lora=l", "store one path=a/b", "remove one path=a/b", ""},
+		{"salt of an envelope", "register one type=Standard", "standard one id=1 path=a/b salt=s", "standard one id=2 kind=removed path=a/b", ""},
+		{"adapter registered later", "register one", "store one path=a/b", "remove one path=a/b", "register one lora=k"},
+		{"another adapter registered later", "register one lora=l", "store one path=a/b", "remove one path=a/b", "register one lora=k"},
+	}
+	ways := map[string]func(t *testing.T, from, to *conductor.Conductor){
+		"image":     func(t *testing.T, from, to *conductor.Conductor) { recoverImage(t, from, to, 1) },
+		"two":       func(t *testing.T, from, to *conductor.Conductor) { recoverImage(t, from, to, 2) },
+		"stretches": func(t *testing.T, from, to *conductor.Conductor) { recoverFrom(t, from, to, true, time.Hour) },
+	}
+	for _, e := range engines {
+		for way, bring := range ways {
+			for _, first := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, %s, registered %t", e.name, way, first), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						a := openReplica(t, new(streamtest.Network))
+						a.run(e.register)
+						a.run(e.store)
+						b, open := newReplica(t, a.network)
+						if first && e.later == "" {
+							b.run(e.register)
+						}
+						bring(t, a.conductor, b.conductor)
+						if e.later != "" {
+							b.run(e.later)
+						} else if !first {
+							b.run(e.register)
+						}
+						open()
+						f := func(when string, want int) {
+							t.Helper()
+							<-time.After(time.Minute)
+							for _, x := range []*bench{a, b} {
+								if got := x.conductor.Services()[0].Blocks; got != want {
+									t.Errorf("%s: %d blocks, want %d", when, got, want)
+								}
+							}
+						}
+						f("stored", 2)
+						a.run(e.remove)
+						f("removed", 0)
+					})
+				})
+			}
+		}
+	}
 }

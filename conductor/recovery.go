@@ -118,11 +118,10 @@ func (r *Recovery) Stored(e *Stored) error {
 		to = s.unverifiedGeneration(ns, owner, key, e.Medium)
 		r.c.unscoped.Store(true)
 	}
-	ns.names.Stored(id)
 	s.announce(ns, id.Lora)
 	blocks := *e.Stretch
 	waits := local == nil && e.Key == e.Engine[0]
-	if fold(&blocks, ns.names.FoldOf(id, s.reg.Type == TypeStandard)); waits {
+	if fold(&blocks, ns.names.Has(id, s.reg.Type == TypeStandard)); waits {
 		blocks.Key = blocks.Engine[0]
 	}
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(&blocks) {

@@ -137,9 +137,6 @@ func (s *source) run() {
 		s.guard(s.end) // no step was asked for: a recovery may still be at it
 		return
 	}
-	if s.pool != nil { // from now on names have to outlive their blocks
-		s.guard(func() { s.namespaceIn(s.deploymentKey()) })
-	}
 	if !c.past {
 		for _, ttl := range s.reg.ttls() {
 			go s.age(ttl)
@@ -358,7 +355,9 @@ func (s *source) inheritFrom(old *source) {
 		s.byKey[at] = ns
 		delete(old.byKey, at)
 		ns.deployment.holders[ns.source] = s
+		before := ns.names
 		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.variant(), s.reg.hashes())
+		ns.names.Follow(before)
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)

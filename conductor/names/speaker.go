@@ -23,6 +23,8 @@ type Speaker struct {
 	tells     bool                     // the source has named an adapter or salt below the device
 	candidate []uint64                 // buffer of begun
 	known     []index.Known            // buffer of ask
+
+	mostUncovered int // entries of uncovered at which to look for those that have gone
 }
 
 // maxRecent is how many identities a source's blocks without one are looked for among: a probe each.
@@ -36,6 +38,15 @@ const (
 	Salting             // only the salt is, as in those of SGLang
 	Pool                // the hashes are those of engines
 )
+
+// leftOut returns what hashes leave out of an adapter and salt that events name, for a source that is
+// registered with others.
+func (k Kind) leftOut(registered, named scope.Variant) scope.Variant {
+	if k == Salting {
+		return scope.Variant{Lora: named.Lora, Salt: registered.Salt}
+	}
+	return registered
+}
 
 // NewSpeaker returns the speaker of a source that is registered with an adapter and salt.
 func (t *Table) NewSpeaker(src index.Source, registered scope.Variant, kind Kind) *Speaker {
@@ -75,8 +86,8 @@ func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 		return n.resolveStandard(e, v)
 	}
 	at.Fold, at.ByName = n.fold, c.Local == nil || below && n.kind != Pool
-	if n.kind == Salting && v.Lora != n.registered.Lora {
-		at.Fold = n.leaveOut(scope.Variant{Lora: v.Lora, Salt: n.registered.Salt})
+	if out := n.kind.leftOut(n.registered, v); out != n.registered {
+		at.Fold = n.leaveOut(out)
 	}
 	if below && (e.Salt != nil && *e.Salt != "" || e.LoraName != nil && *e.LoraName != "") {
 		n.tells = true
@@ -162,13 +173,55 @@ func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing,
 // leaveOut returns the constant of what hashes leave out, and notes it for removals.
 func (n *Speaker) leaveOut(v scope.Variant) uint64 {
 	constant := n.Constant(v)
-	if _, known := n.uncovered[constant]; !known {
-		if n.uncovered == nil {
-			n.uncovered = make(map[uint64]scope.Variant)
-		}
-		n.uncovered[constant] = v
+	if _, known := n.uncovered[constant]; known {
+		return constant
 	}
+	if len(n.uncovered) >= n.mostUncovered {
+		n.forgetUncovered()
+	}
+	n.uncovered[constant] = v
 	return constant
+}
+
+// fewUncovered is how many entries of uncovered are kept whether or not the table has them.
+const fewUncovered = 64
+
+// forgetUncovered drops what no identity of the table has: none of its blocks is left.
+func (n *Speaker) forgetUncovered() {
+	living := make(map[scope.Variant]bool)
+	for _, id := range n.All() {
+		living[id.Variant] = true
+		living[n.kind.leftOut(n.registered, id.Variant)] = true
+	}
+	kept := make(map[uint64]scope.Variant)
+	for constant, v := range n.uncovered {
+		if living[v] {
+			kept[constant] = v
+		}
+	}
+	n.uncovered, n.mostUncovered = kept, max(fewUncovered, 2*len(kept))
+}
+
+// Follow takes over what another speaker of the same blocks has noted. It may have been registered with
+// another adapter and salt.
+func (n *Speaker) Follow(old *Speaker) {
+	n.recent, n.tells = old.recent, old.tells
+	n.uncovered, n.mostUncovered = old.uncovered, old.mostUncovered
+	if old.fold != n.fold {
+		n.leaveOut(old.registered)
+	}
+}
+
+// Has notes blocks of an identity that the source has from a snapshot or a replica, and returns the
+// constant that makes names of its hashes there. standard says that its events are standardized.
+func (n *Speaker) Has(id *Identity, standard bool) uint64 {
+	n.Stored(id)
+	if out := n.kind.leftOut(n.registered, id.Variant); !standard && out == n.registered {
+		return n.fold
+	} else if !standard {
+		return n.leaveOut(out)
+	}
+	return n.leaveOut(id.Variant)
 }
 
 // Stored notes the identity of blocks that the source has stored. It reports whether it is not that of
@@ -245,19 +298,11 @@ func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
 	return named
 }
 
-// FoldOf returns the constant that makes names of the source's hashes under an identity. standard says
-// that its events are standardized.
-func (n *Speaker) FoldOf(id *Identity, standard bool) uint64 {
-	return n.Table.FoldOf(n.registered, n.kind, id.Variant, standard)
-}
-
-// FoldOf is Speaker.FoldOf for a source that is registered with an adapter and salt.
+// FoldOf returns the constant that makes names of hashes under an adapter and salt, for a source that is
+// registered with others. standard says that its events are standardized.
 func (t *Table) FoldOf(registered scope.Variant, kind Kind, of scope.Variant, standard bool) uint64 {
-	switch {
-	case standard:
+	if standard {
 		return t.Constant(of)
-	case kind == Salting && of.Lora != registered.Lora:
-		return t.Constant(scope.Variant{Lora: of.Lora, Salt: registered.Salt})
 	}
-	return t.Constant(registered)
+	return t.Constant(kind.leftOut(registered, of))
 }

@@ -204,6 +204,26 @@ func TestFolds(t *testing.T) {
 }
 
 // BenchmarkEnter enters an identity that is there, and one new one each time.
+// TestUncoveredLeave gives standardized events ever new salts. What a removal looks under is bounded by
+// the identities that the table still has.
+func TestUncoveredLeave(t *testing.T) {
+	l := newLab(8)
+	n := l.NewSpeaker(l.x.NewSource(), scope.Variant{}, Engine)
+	for i := range 4 * fewUncovered {
+		id, err := l.Enter(salted(i))
+		must.Succeed(t, err)
+		n.Has(id, true)
+	}
+	if len(n.uncovered) > fewUncovered {
+		t.Errorf("%d constants are kept", len(n.uncovered))
+	}
+	for _, id := range l.All() {
+		if _, kept := n.uncovered[id.Constant]; id.Constant != 0 && !kept {
+			t.Errorf("the constant of %s is lost", id.Salt)
+		}
+	}
+}
+
 func BenchmarkEnter(b *testing.B) {
 	b.Run("known", func(b *testing.B) {
 		l := newLab(0)
