@@ -527,7 +527,7 @@ func (b *identBench) ask(at ident, path string) (wrong string) {
 			want = identRow{}
 		}
 		if known := b.oracle.known(at, path); got.longest > known {
-			wrong += fmt.Sprintf("ISOLATION: %s has %d blocks of %s under %s, of which any source has ever held %d\n", s.name, got.longest, path, at, known)
+			wrong += fmt.Sprintf("ISOLATION: %s has %d blocks of %s under %s; sources have never held more than %d\n", s.name, got.longest, path, at, known)
 		}
 		if got != want {
 			wrong += fmt.Sprintf("%s has %v of %s under %s, want %v%s\n", s.name, got, path, at, want, b.explain(i, at, path))
@@ -580,7 +580,7 @@ func playIdents(t *testing.T, f *identFleet, answers int) (failure *identFailure
 			all = append(all, e)
 			f.note(e)
 			if undefined := b.apply(e); undefined != "" {
-				t.Fatalf("the fleet makes an event of which the rules say nothing: %s: %v", undefined, e.wire())
+				t.Fatalf("the rules say nothing about an event of the fleet: %s: %v", undefined, e.wire())
 			}
 			if f.rng.IntN(3) == 0 {
 				path = f.prompts[f.rng.IntN(len(f.prompts))]

@@ -48,11 +48,10 @@ type ImageHolder struct {
 	Older, Unverified bool
 }
 
-// WriteImage writes what sources hold at one moment: first the head, which may leave out identities by
-// deleting them, then each chunk of the
-// deployments, which are named by their place in the head. The sources are those registered for one
-// deployment, or all if of is nil. Chunk must not keep the bytes. Events of these sources wait
-// as for Snapshot.
+// WriteImage writes what sources hold at one moment: first the head, from which head may delete
+// identities to leave them out, then each chunk of the deployments, which are named by their place in
+// the head. The sources are those registered for one deployment, or all if of is nil. Chunk must not
+// keep the bytes. Events of these sources wait as for Snapshot.
 func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()

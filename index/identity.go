@@ -111,9 +111,9 @@ func (x *Index) NewIdentity(constant uint64) Identity {
 	return Identity(len(list) - 1)
 }
 
-// DropIdentity gives the number of an identity back. It does nothing and returns false if a piece
-// of the identity is there, which may be one whose owners were cleared a while ago, or one of
-// ghosts, or if id is 0 or was dropped before. The caller sees to it that no event or query with the number runs.
+// DropIdentity gives the number of an identity back. It does nothing and returns false if a piece of
+// the identity is there, which may be one whose owners were cleared a while ago, or one of ghosts, or
+// if id is 0 or was dropped before. The caller sees to it that no event or query with the number runs.
 func (x *Index) DropIdentity(id Identity) bool {
 	x.lock()
 	defer x.unlock()

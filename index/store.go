@@ -18,9 +18,9 @@ const (
 // Store is one stored event. The index keeps none of its slices.
 type Store struct {
 	Owner Owner
-	// Identity of a chain that begins with Engine[0], or of Key. Behind a known parent the
-	// identity of the parent counts, unless it contradicts what the event says. Without tokens, it is 0 unless its constant
-	// is in the hashes.
+	// Identity of a chain that begins with Engine[0], or of Key. Behind a known parent the identity
+	// of the parent counts, unless it contradicts what the event says. Without tokens, it is 0 unless
+	// its constant is in the hashes.
 	Identity  Identity
 	Says      Says
 	Parent    uint64 // engine hash of the block before Engine[0], with HasParent

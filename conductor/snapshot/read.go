@@ -225,15 +225,22 @@ func (r *reader) identity(n uint32, f []journal.Field) error {
 	if err != nil {
 		return err
 	}
-	at, ok := r.deployments[n]
-	if !ok {
-		if n < uint32(r.sum.Deployments) {
-			return nil // its deployment was left out
-		}
-		return fmt.Errorf("an identity of deployment %d of %d", n, r.sum.Deployments)
+	d, err := r.deploymentOf(n, "an identity")
+	if d != nil {
+		d.Identities[number] = v
 	}
-	r.img.Deployments[at].Identities[number] = v
-	return nil
+	return err
+}
+
+// deploymentOf returns the deployment that a section names, nil if it was left out.
+func (r *reader) deploymentOf(n uint32, section string) (*conductor.ImageDeployment, error) {
+	if at, ok := r.deployments[n]; ok {
+		return &r.img.Deployments[at], nil
+	}
+	if n < uint32(r.sum.Deployments) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%s of deployment %d of %d", section, n, r.sum.Deployments)
 }
 
 func (r *reader) holder(n uint32, f []journal.Field) error {
@@ -241,16 +248,11 @@ func (r *reader) holder(n uint32, f []journal.Field) error {
 	if err != nil {
 		return err
 	}
-	at, ok := r.deployments[n]
-	if !ok {
-		if n < uint32(r.sum.Deployments) {
-			return nil // its deployment was left out
-		}
-		return fmt.Errorf("a holder of deployment %d of %d", n, r.sum.Deployments)
+	d, err := r.deploymentOf(n, "a holder")
+	if d != nil {
+		d.Holders = append(d.Holders, h)
 	}
-	c := &r.img.Deployments[at]
-	c.Holders = append(c.Holders, h)
-	return nil
+	return err
 }
 
 // begin lets the recovery take the sources.
