@@ -158,7 +158,7 @@ func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int, fold 
 		from := len(all)
 		for n := 1; n < ns.parts(); n++ {
 			part := normalize.PartName(h, n)
-			if !ns.deployment.index.Knows(ns.source, part^fold) {
+			if !ns.deployment.index.Ask(ns.source, part^fold).Own {
 				break
 			}
 			all = append(all, part)

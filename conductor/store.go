@@ -59,7 +59,7 @@ func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
 	if !e.HasParent {
 		return e.BaseBlock <= 0
 	}
-	return ns.deployment.index.Knows(ns.source, e.Parent^fold)
+	return ns.deployment.index.Ask(ns.source, e.Parent^fold).Own
 }
 
 // put stores the blocks of a change.

@@ -111,7 +111,7 @@ func TestStoresMoveOthers(t *testing.T) {
 		t.Fatalf("holders under the hash: %v", m.Prefixes)
 	}
 	x.Store(&Store{Owner: e, Engine: []uint64{7}, Local: []uint64{70}})
-	key, known := x.Means(7)
+	key, known := x.means(7)
 	if !known || key != 70 {
 		t.Fatalf("7 means %d, %v", key, known)
 	}
@@ -151,7 +151,7 @@ func TestPlacedKeepsNames(t *testing.T) {
 		}
 		x.Restore(own[0], e, e.ClientHashes, true)
 		for _, engine := range []uint64{1, 2} {
-			if got, known := x.Means(engine); got != key || !known {
+			if got, known := x.means(engine); got != key || !known {
 				t.Errorf("%t: %d means %d, %t, want %d", more, engine, got, known, key)
 			}
 		}
@@ -201,11 +201,11 @@ func TestNamesLeaveWithBlocks(t *testing.T) {
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2, 3}, Local: []uint64{10, 20, 30}})
-	if key, known := x.Means(1); !known || key != 10 {
+	if key, known := x.means(1); !known || key != 10 {
 		t.Fatalf("1 means %d, %v", key, known)
 	}
 	x.Remove(o, []uint64{1, 2, 3}, nil, CopySet)
-	if _, known := x.Means(1); known || x.Knows(0, 1) {
+	if _, known := x.means(1); known || x.knows(0, 1) {
 		t.Fatal("a name is known after its block has left")
 	}
 	if n := x.Stats().Aliases; n != 0 {

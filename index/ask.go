@@ -5,115 +5,34 @@ const NoSource = ^Source(0)
 
 // Known is what an index knows of an engine hash.
 type Known struct {
-	// Key is what the hash stands for among the sources of the index, a canonical sequence hash of
-	// an identity. Both are valid if Named.
+	// Key is the canonical sequence hash of the block that the hash stands for among the sources of the
+	// index, a ghost included. Key and Identity are valid if Named. Of sources that mean different
+	// things by the hash one is believed.
 	Key      uint64
 	Identity Identity
-
-	Named bool // as Means reports
-	Own   bool // the hash means something to the source that asks, as Knows reports
-	Raw   bool // the source has a block under the hash itself, whose key it does not know
+	Named    bool
+	// Own says that the hash means something to the source that asks: Named, or a block by a name of its
+	// own, or one that an owner of it holds under the hash itself. To NoSource it is Named, to a source that was
+	// dropped nothing.
+	Own bool
 }
 
-// Ask appends to dst what the index knows of each of some engine hashes, at one moment. To
-// NoSource, Own is Named. Hashes of neighbouring blocks cost one look-up in all.
-func (x *Index) Ask(src Source, engine []uint64, dst []Known) []Known {
-	if src != NoSource {
-		if all, ok := x.askTogether(src, engine, dst); ok {
-			return all
-		}
-	}
+// Ask returns what the index knows of an engine hash.
+func (x *Index) Ask(src Source, engine uint64) (k Known) {
 	x.lock()
 	defer x.unlock()
-	a := asking{x: x}
+	var s *source
 	if src != NoSource {
-		a.s = x.sources[src]
+		s = x.sources[src]
 	}
-	for _, h := range engine {
-		h = normal(h)
-		var k Known
-		if x.isContested(a.s, h) {
-			a.at = place{}
-		} else {
-			k = a.named(h)
+	engine = normal(engine)
+	if !x.isContested(s, engine) {
+		if p, _ := x.seek(s, engine); !p.isNone() {
+			return Known{Key: x.seq(p), Identity: x.at(p.piece).identity(), Named: true, Own: s != nil || src == NoSource}
 		}
-		switch {
-		case src == NoSource:
-			k.Own = k.Named
-		case a.s != nil:
-			k.Raw = !x.heldRaw(a.s, h).isNone()
-			k.Own = k.Named || a.s.private.len() > 0 && !x.meaning(a.s, h).isNone() || k.Raw
-		}
-		dst = append(dst, k)
 	}
-	return dst
-}
-
-// askTogether is Ask next to events of other sources. It reports false if all lanes have to be
-// locked.
-func (x *Index) askTogether(src Source, engine []uint64, dst []Known) (all []Known, ok bool) {
-	l := x.laneOf(src)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := asking{x: x, s: x.sources[src]}
-	if a.s == nil || !x.calm(a.s) {
-		return dst, false
-	}
-	defer x.release(l)
-	for _, h := range engine {
-		k := a.named(normal(h))
-		if k.Own = k.Named; !k.Named {
-			return dst, false
-		}
-		dst = append(dst, k)
-	}
-	return dst, !l.clash
-}
-
-// asking is a call of Ask in progress.
-type asking struct {
-	x    *Index
-	s    *source
-	at   place  // of the hash before, none if no source has taught it
-	key  uint64 // of that block
-	of   root   // of that block
-	dead uint64 // blocks of that piece without an owner
-}
-
-// named returns what an engine hash stands for.
-func (a *asking) named(engine uint64) Known {
-	x := a.x
-	if x.nextName(a.at, engine, a.dead) {
-		a.at.at++
-		a.key = x.follow(a.key, a.of.constant, x.at(a.at.piece).local()[a.at.at])
-		return a.known()
-	}
-	if x.alone {
-		a.at, _ = x.seek(a.s, engine)
-	} else {
-		a.at = x.holdNamed(a.s, engine, nil)
-	}
-	if a.at.isNone() {
-		return Known{}
-	}
-	r := x.at(a.at.piece)
-	a.key, a.of, a.dead = x.key(a.at), r.root(), x.deadOf(r)
-	return a.known()
-}
-
-// known returns the answer about the block at hand.
-func (a *asking) known() Known {
-	return Known{Key: a.of.seq(a.key), Identity: a.of.id, Named: true}
-}
-
-// nextName reports whether an engine hash is the name of the block behind another one of
-// the same piece. dead are the blocks of the piece without an owner.
-func (x *Index) nextName(p place, engine, dead uint64) bool {
-	if p.isNone() {
-		return false
-	}
-	r := x.at(p.piece)
-	return !r.loose() && p.at+1 < r.len() && r.engine()[p.at+1] == engine && dead>>(p.at+1)&1 == 0
+	k.Own = s != nil && (!x.meaning(s, engine).isNone() || !x.heldRaw(s, engine).isNone())
+	return k
 }
 
 // Begins looks for tokens at the beginning of prompts under some identities, given by their constants. It

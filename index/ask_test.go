@@ -8,6 +8,23 @@ import (
 	"kvconductor/internal/must"
 )
 
+// askAll asks for several engine hashes.
+func (x *Index) askAll(src Source, engine []uint64) (all []Known) {
+	for _, h := range engine {
+		all = append(all, x.Ask(src, h))
+	}
+	return all
+}
+
+// means returns the key that an engine hash stands for.
+func (x *Index) means(engine uint64) (key uint64, known bool) {
+	k := x.Ask(NoSource, engine)
+	return k.Key, k.Named
+}
+
+// knows reports whether an engine hash means something to a source.
+func (x *Index) knows(src Source, engine uint64) bool { return x.Ask(src, engine).Own }
+
 // Begins finds the only identity under which there are all blocks of the beginning of a prompt, in
 // several pieces, with owners or as ghosts.
 func TestBegins(t *testing.T) {

@@ -182,7 +182,7 @@ func TestContestTellsWho(t *testing.T) {
 	if pool := b.owners[2]; b.index.holdsKey(pool, 1) || !b.index.holdsKey(pool, keyOf(1, 1)) {
 		t.Error("the pool's block still waits")
 	}
-	if key, known := b.index.Means(1); !known || key != keyOf(1, 1) {
+	if key, known := b.index.means(1); !known || key != keyOf(1, 1) {
 		t.Errorf("1 means %d, %v", key, known)
 	}
 }
@@ -204,7 +204,7 @@ func TestContestOfLooseBlock(t *testing.T) {
 	}
 	x.Remove(l, []uint64{1}, nil, CopySet)
 	x.Decide(nil)
-	if key, known := x.Means(1); !known || key != 5 || x.Contested() != 0 {
+	if key, known := x.means(1); !known || key != 5 || x.Contested() != 0 {
 		t.Errorf("1 means %d, %v, %d hashes are contested", key, known, x.Contested())
 	}
 	if err := x.Check(); err != nil {

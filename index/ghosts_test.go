@@ -34,10 +34,10 @@ func TestGhostIsFoundByItsNames(t *testing.T) {
 	if st.Blocks+st.Aliases+st.Memberships != 0 || st.Ghosts != 3 || st.GhostBytes != 3*ghostBytes || !l.x.Empty() {
 		t.Errorf("%+v", st)
 	}
-	if key, known := l.x.Means(102); !known || key != keys[1] || l.x.Has(a, 102) || l.x.holdsKey(a, 1) || !l.x.Knows(Source(1), 102) {
+	if key, known := l.x.means(102); !known || key != keys[1] || l.x.Has(a, 102) || l.x.holdsKey(a, 1) || !l.x.knows(Source(1), 102) {
 		t.Errorf("the name means %d, %t", key, known)
 	}
-	for i, got := range l.x.Ask(Source(1), []uint64{101, 102, 103}, nil) {
+	for i, got := range l.x.askAll(Source(1), []uint64{101, 102, 103}) {
 		l.equal(got, Known{Key: keys[i], Named: true, Own: true})
 	}
 	l.equal(l.x.Remove(b, []uint64{102}, nil, CopySet), RemoveResult{Unknown: 1})
@@ -128,7 +128,7 @@ func TestGhostsLeaveInOrder(t *testing.T) {
 		t.Helper()
 		var got []uint64
 		for engine := uint64(1); engine < 10; engine++ {
-			if _, known := l.x.Means(engine); known {
+			if _, known := l.x.means(engine); known {
 				got = append(got, engine)
 			}
 		}

@@ -227,11 +227,11 @@ func (h *history) remove(owner Owner, run storedRun) {
 func (h *history) ask(owner Owner, run storedRun) {
 	s, b := h.of[owner], pick(h.rng, run.prompt)
 	h.say("ask source of %d for %v and %v", owner, run.prompt, b)
-	h.x.Ask(s, h.engines(h.family[s], run.prompt), nil)
+	h.x.askAll(s, h.engines(h.family[s], run.prompt))
 	engine := h.engine(h.family[s], b)
-	h.x.Knows(s, engine)
+	h.x.knows(s, engine)
 	h.x.Placed(s, engine)
-	h.x.Means(engine)
+	h.x.means(engine)
 	h.x.Has(owner, engine)
 }
 

@@ -92,7 +92,7 @@ func TestIdentityIsInherited(t *testing.T) {
 	}
 	l.want(local, "[0]x200 ", "[0]x200 ", "[0]x200 ")
 	for id, first := range []uint64{1, 10_000, 20_000} {
-		known := l.x.Ask(l.sources[0], []uint64{first, first + 1, first + 199}, nil)
+		known := l.x.askAll(l.sources[0], []uint64{first, first + 1, first + 199})
 		chain := hash.Default().Chain(nil, local)
 		for i, at := range []int{0, 1, 199} {
 			if known[i].Key != chain[at] || known[i].Identity != Identity(id) || !known[i].Named {
@@ -229,7 +229,7 @@ func TestKeysOfIdentities(t *testing.T) {
 	l.x.Store(&Store{Owner: l.other, Engine: []uint64{101}, Rootless: true, Identity: l.b, Key: seq[0], HasKey: true})
 	l.x.Store(&Store{Owner: l.other, Engine: []uint64{102}, Rootless: true, Identity: l.b, Key: seq[1], HasKey: true})
 	l.want(local, "", "", "[1]x4 ")
-	if got := l.x.Ask(l.sources[1], []uint64{102, 103}, nil); got[0].Identity != l.b || got[0].Key != seq[1] || got[1].Key != seq[2] {
+	if got := l.x.askAll(l.sources[1], []uint64{102, 103}); got[0].Identity != l.b || got[0].Key != seq[1] || got[1].Key != seq[2] {
 		t.Errorf("%+v", got)
 	}
 	// What waits under the key as a name is of the identity once that is known.
@@ -337,7 +337,7 @@ func TestImageOfIdentities(t *testing.T) {
 	if got := x.IdentityBlocks(nil); !slices.Equal(got, []int{2, 0, 2, 3}) {
 		t.Errorf("blocks %v", got)
 	}
-	if got := x.Ask(0, []uint64{201, 400}, nil); got[0].Identity != 2 || got[1].Identity != 3 || got[1].Key != 77 {
+	if got := x.askAll(0, []uint64{201, 400}); got[0].Identity != 2 || got[1].Identity != 3 || got[1].Key != 77 {
 		t.Errorf("%+v", got)
 	}
 	if x, err = read(l.c[1]); err != nil || !slices.Equal(x.IdentityBlocks(nil), []int{2, 0, 2}) {

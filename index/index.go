@@ -324,19 +324,6 @@ func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 	return name
 }
 
-// Knows reports whether an engine hash means something to a source: its block is known and held
-// by any owner, or kept as a ghost, or an owner of the source holds it under the hash itself.
-func (x *Index) Knows(src Source, engine uint64) bool {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	if s == nil {
-		return false
-	}
-	engine = normal(engine)
-	return !x.meaning(s, engine).isNone() || !x.heldRaw(s, engine).isNone()
-}
-
 // Empty reports whether no block has an owner, and none waits.
 func (x *Index) Empty() bool {
 	x.lock()

@@ -155,16 +155,16 @@ func TestStoreAndMatch(t *testing.T) {
 	l.equal(l.x.Clear(gpu), 4)
 	l.want(6, "[1 2]x1 [1]x1 [2]x1")
 	l.equal(l.x.Blocks(gpu), 0)
-	l.equal(l.x.Knows(a, 101), true)
-	l.equal(l.x.Knows(a, 103), true) // the other source holds it
-	l.equal(l.x.Knows(a, 104), false)
+	l.equal(l.x.knows(a, 101), true)
+	l.equal(l.x.knows(a, 103), true) // the other source holds it
+	l.equal(l.x.knows(a, 104), false)
 	l.x.DropSource(a)
 	l.want(6, "[2]x1")
 	// Retired ids do nothing.
 	l.equal(l.store(gpu, 100, 1, 4), StoreResult{})
 	l.equal(l.x.Remove(gpu, []uint64{101}, nil, CopyCount), RemoveResult{Unknown: 1})
 	l.equal(l.x.Clear(gpu), 0)
-	l.equal(l.x.Knows(a, 101), false)
+	l.equal(l.x.knows(a, 101), false)
 	l.equal(l.x.Blocks(gpu), 0)
 	late := l.x.NewOwner(a)
 	l.equal(l.store(late, 100, 1, 4), StoreResult{})
@@ -477,9 +477,9 @@ func TestZeroHash(t *testing.T) {
 	l.equal(l.x.Store(&e), StoreResult{Added: 2, Orphaned: 2})
 	l.equal(l.x.Store(&Store{Owner: o, Engine: []uint64{0}, Local: []uint64{1}}), StoreResult{Added: 1, Resolved: 2})
 	l.want(3, "[0]x3")
-	l.equal(l.x.Knows(0, 0), true)
+	l.equal(l.x.knows(0, 0), true)
 	l.equal(l.x.Remove(o, []uint64{0, 11, 12}, nil, CopyCount), RemoveResult{Removed: 3})
-	l.equal(l.x.Knows(0, 0), false)
+	l.equal(l.x.knows(0, 0), false)
 }
 
 // A chain of orphans that arrives backwards, one block at a time, costs no stack

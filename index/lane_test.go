@@ -27,7 +27,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	last, means := &x.lanes[lanes-1].mu, make(chan bool, 1)
 	last.Lock()
 	go func() {
-		_, known := x.Means(101)
+		_, known := x.means(101)
 		means <- known
 	}()
 	for x.lanes[0].mu.TryLock() { // until the call has locked this lane, and waits for the last one

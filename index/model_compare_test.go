@@ -74,7 +74,7 @@ func (w *world) compare() {
 				_, known := w.o.meaning(s, e)
 				want = known || w.o.heldRaw(s, e)
 			}
-			if got := w.x.Knows(src, e); got != want {
+			if got := w.x.knows(src, e); got != want {
 				w.fail("source %d knows %d: %t, want %t", src, e, got, want)
 			}
 		}
@@ -203,9 +203,9 @@ func (w *world) ask() {
 		hashes = slices.Insert(hashes, w.rng.IntN(len(hashes)+1), pick(w.rng, w.seen))
 	}
 	for _, src := range append([]Source{NoSource}, w.sources...) {
-		for i, got := range w.x.Ask(src, hashes, nil) {
+		for i, got := range w.x.askAll(src, hashes) {
 			var want Known
-			want.Key, want.Named = w.x.Means(hashes[i])
+			want.Key, want.Named = w.x.means(hashes[i])
 			if key := w.o.shared[hashes[i]]; want.Named {
 				want.Identity = w.o.ids[key]
 				if want.Key != w.o.seq(key) {
@@ -213,9 +213,7 @@ func (w *world) ask() {
 				}
 			}
 			if want.Own = want.Named; src != NoSource {
-				want.Own = w.x.Knows(src, hashes[i])
-				s := w.o.sources[src]
-				want.Raw = s != nil && w.o.heldRaw(s, hashes[i])
+				want.Own = w.x.knows(src, hashes[i])
 			}
 			if got != want {
 				w.fail("source %d asks for %d, number %d of %d: %+v, want %+v", src, hashes[i], i, hashes, got, want)

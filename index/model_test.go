@@ -136,7 +136,7 @@ func (w *world) mourn() {
 		if w.o.alive(of(key)) {
 			continue
 		}
-		if _, known := w.x.Means(e); !known {
+		if _, known := w.x.means(e); !known {
 			if w.ghosts != fewGhosts {
 				w.fail("the name %d of a ghost is gone", e)
 			}

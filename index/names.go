@@ -460,22 +460,6 @@ func (x *Index) reroot(s *source, c cursor) place {
 	return to
 }
 
-// Means returns the key that an engine hash stands for among the sources of the index, as a
-// canonical sequence hash: see Ask for its identity.
-// Of sources that mean different things by it one is believed. Names of ghosts are known.
-func (x *Index) Means(engine uint64) (key uint64, known bool) {
-	x.lock()
-	defer x.unlock()
-	if x.isContested(nil, normal(engine)) {
-		return 0, false
-	}
-	p, _ := x.seek(nil, normal(engine))
-	if p.isNone() {
-		return 0, false
-	}
-	return x.seq(p), true
-}
-
 // alive reports whether an owner holds a block.
 func (x *Index) alive(p place) bool {
 	if x.sweep.left > 0 && x.clean(p.piece, x.at(p.piece)) && p.at >= x.at(p.piece).len() {

@@ -189,7 +189,7 @@ func TestNamesOnDemand(t *testing.T) {
 		if most := f.x.aliases() / 2; int(f.x.names.n.Load()) > most {
 			t.Logf("seed %d: %d entries for %d names", seed+i, int(f.x.names.n.Load()), f.x.aliases())
 		}
-		f.x.Knows(0, 12345)
+		f.x.knows(0, 12345)
 		f.play(40)
 		if f.x.naming != allNamed || int(f.x.names.n.Load()) != f.x.aliases() {
 			t.Errorf("seed %d: %d entries for %d names", seed+i, int(f.x.names.n.Load()), f.x.aliases())
@@ -298,7 +298,7 @@ func TestNamesCatchUpWithLaterHolders(t *testing.T) {
 	for i := range uint64(chains) {
 		store(first, i)
 	}
-	x.Knows(0, 12345)
+	x.knows(0, 12345)
 	for i := range uint64(3) {
 		store(second, chains-3+i)
 	}
@@ -361,7 +361,7 @@ func TestVagueAfterClear(t *testing.T) {
 	if x.sweep.left == 0 {
 		t.Fatal("the sweep has passed already")
 	}
-	if last := uint64(chains - 1); x.Knows(src, last<<8|1) {
+	if last := uint64(chains - 1); x.knows(src, last<<8|1) {
 		t.Error("a block of a cleared owner is known")
 	}
 	must.Report(t, x.Check())

@@ -58,7 +58,7 @@ func TestWaitingWithoutConstant(t *testing.T) {
 			l.wantLoose(0, []uint64{103}, []uint32{2})
 		}
 		// The pool and the engine name the block in their own way from then on.
-		if got := l.x.Ask(l.sources[2], append(l.fold(l.a, 101), 101), nil); got[0].Key != got[1].Key || got[1].Identity != l.a {
+		if got := l.x.askAll(l.sources[2], append(l.fold(l.a, 101), 101)); got[0].Key != got[1].Key || got[1].Identity != l.a {
 			t.Errorf("%+v", got)
 		}
 		if res := l.x.Remove(l.pool, []uint64{101}, nil, CopySet); res.Removed != 1 {
@@ -121,8 +121,8 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 		l.wantLoose(l.a, []uint64{101, 102}, []uint32{2}, []uint32{2})
 		l.wantLoose(l.b, []uint64{101, 102}, []uint32{2})
 		l.wantLoose(0, []uint64{101, 102}, []uint32{2})
-		for _, held := range l.x.Ask(l.sources[2], append(l.fold(l.a, 101), 101), nil) {
-			if !held.Raw || held.Named {
+		for _, held := range l.x.askAll(l.sources[2], append(l.fold(l.a, 101), 101)) {
+			if !held.Own || held.Named {
 				t.Errorf("%+v", held)
 			}
 		}
@@ -153,7 +153,7 @@ func TestKeyIsHashOfAnother(t *testing.T) {
 	l.x.Store(&Store{Owner: l.other, Engine: []uint64{5}, Rootless: true, Key: 777, HasKey: true})
 	l.wantBlocks(1, 0, 0)
 	must.Succeed(t, l.x.Check())
-	if got := l.x.Ask(l.sources[1], []uint64{5}, nil); got[0].Identity != 0 || got[0].Key != 777 {
+	if got := l.x.askAll(l.sources[1], []uint64{5}); got[0].Identity != 0 || got[0].Key != 777 {
 		t.Errorf("%+v", got)
 	}
 }

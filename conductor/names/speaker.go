@@ -22,7 +22,6 @@ type Speaker struct {
 	uncovered map[uint64]scope.Variant // what events name and their hashes leave out, by constant
 	tells     bool                     // the source has named an adapter or salt below the device
 	candidate []uint64                 // buffer of begun
-	known     []index.Known            // buffer of ask
 
 	mostUncovered int // entries of uncovered at which to look for those that have gone
 }
@@ -118,21 +117,15 @@ func (n *Speaker) named(e *events.Event) scope.Variant {
 // Known returns the identity of the first block of an event, or of its parent, if their names say it;
 // else nil.
 func (n *Speaker) Known(e *events.Event) *Identity {
-	if k := n.ask(e.Hashes[0] ^ n.fold); k.Named {
+	if k := n.x.Ask(n.src, e.Hashes[0]^n.fold); k.Named {
 		return n.Of(k.Identity)
 	}
 	if e.HasParent {
-		if k := n.ask(e.Parent ^ n.fold); k.Named {
+		if k := n.x.Ask(n.src, e.Parent^n.fold); k.Named {
 			return n.Of(k.Identity)
 		}
 	}
 	return nil
-}
-
-// ask returns what the index knows of a name.
-func (n *Speaker) ask(name uint64) index.Known {
-	n.known = n.x.Ask(n.src, []uint64{name}, n.known[:0])
-	return n.known[0]
 }
 
 // begun returns the identity under which tokens begin prompts, of those that the source has stored
@@ -155,9 +148,9 @@ func (n *Speaker) begun(e *events.Event, local []uint64) (found *Identity) {
 // resolveStandard is Resolve for a standardized event. Its hashes cover neither adapter nor salt, so
 // they do not tell whose the blocks are: a salt is inherited from the parent alone.
 func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing, err error) {
-	if e.Salt == nil && e.HasParent && n.Len() > 0 && !n.ask(e.Parent^n.Constant(v)).Own {
+	if e.Salt == nil && e.HasParent && n.Len() > 0 && !n.x.Ask(n.src, e.Parent^n.Constant(v)).Own {
 		for _, id := range n.recent {
-			if id.Lora == v.Lora && n.ask(e.Parent^id.Constant).Own {
+			if id.Lora == v.Lora && n.x.Ask(n.src, e.Parent^id.Constant).Own {
 				v.Salt = id.Salt
 				break
 			}
@@ -287,11 +280,11 @@ func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
 	if n.fold == 0 && named == 0 && len(folds) == 1 {
 		return 0
 	}
-	if _, known := n.x.Means(hash ^ n.fold); known {
+	if n.x.Ask(index.NoSource, hash^n.fold).Named {
 		return n.fold
 	}
 	for _, one := range folds {
-		if _, known := n.x.Means(hash ^ one.constant); known {
+		if n.x.Ask(index.NoSource, hash^one.constant).Named {
 			return one.constant
 		}
 	}
