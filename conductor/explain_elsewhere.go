@@ -99,7 +99,7 @@ func (e *explaining) searchElsewhere() {
 func (p place) holdsFirst(chains []*hash.Chain) bool {
 	var m index.Match
 	for _, c := range chains {
-		if p.deployment.index.MatchLazy(p.identity.Constant, c, &m); len(m.Prefixes) > 0 {
+		if p.deployment.index.Match(index.Lookup{Constant: p.identity.Constant, Chain: c}, nil, &m); len(m.Prefixes) > 0 {
 			return true
 		}
 	}
@@ -111,7 +111,7 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who map[uint32]owned)
 	best, table := make(map[string]int), p.deployment.table()
 	var m index.Match
 	for _, c := range chains {
-		p.deployment.index.MatchLazy(p.identity.Constant, c, &m)
+		p.deployment.index.Match(index.Lookup{Constant: p.identity.Constant, Chain: c}, nil, &m)
 		for _, prefix := range m.Prefixes {
 			o, known := who[prefix.Owner]
 			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(prefix.Owner) < len(table) && table[prefix.Owner].Instance != tiers.Retired {

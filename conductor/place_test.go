@@ -140,7 +140,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		var chain hash.Chain
 		chain.Reset(c.scheme, stored.Tokens, 16, 0)
 		var m index.Match
-		s.namespaces[0].deployment.index.MatchLazy(0, &chain, &m)
+		s.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
 		if held := s.heldOf(0); m.Blocks != placedBlocks || held != placedBlocks {
 			t.Errorf("with %d bytes for ghosts %d blocks are found and %d held, want %d", ghosts, m.Blocks, held, placedBlocks)
 		}
@@ -159,7 +159,7 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	var chain hash.Chain
 	chain.Reset(c.scheme, stored.Tokens, 16, 0)
 	var m index.Match
-	s.namespaces[0].deployment.index.MatchLazy(0, &chain, &m)
+	s.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
 	for rank := range int32(3) {
 		if held := s.heldOf(rank); rank > 0 && held != placedBlocks {
 			t.Errorf("%d blocks as rank %d, want %d", held, rank, placedBlocks)

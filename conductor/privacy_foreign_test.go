@@ -81,7 +81,7 @@ func TestForeignSaltIsNotRead(t *testing.T) {
 			chain := &countingChain{}
 			chain.Reset(d.scheme, prompt, foreignSize, 0)
 			var m index.Match
-			d.index.MatchLazy(d.names.Constant(scope.Variant{Salt: salt}), chain, &m)
+			d.index.Match(index.Lookup{Constant: d.names.Constant(scope.Variant{Salt: salt}), Chain: chain}, nil, &m)
 			return chain.locals, chain.keys
 		}
 		for i, prompt := range prompts {

@@ -255,7 +255,7 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 		}
 		first.Chain, sc.lookups = timed(&sc.chain, sc.clock), timedLookups(sc.lookups, sc.clock)
 	}
-	x.MatchAcross(first, sc.lookups, &sc.match)
+	x.Match(first, sc.lookups, &sc.match)
 	switch {
 	case q.ByClientHash:
 	case q.ByHash:

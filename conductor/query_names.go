@@ -58,14 +58,14 @@ func (sc *scratch) lookupNames(d *deployment, id *names.Identity, q *Query) {
 	}
 	d.names.Folds(id.Variant, func(fold uint64) bool {
 		if fold == 0 {
-			d.index.MatchNamesAcross(id.Constant, q.Hashes, sc.lookups, &sc.match)
+			d.index.Match(index.Lookup{Constant: id.Constant, Names: q.Hashes}, sc.lookups, &sc.match)
 			return true
 		}
 		sc.names = sc.names[:0]
 		for _, h := range q.Hashes {
 			sc.names = append(sc.names, h^fold)
 		}
-		if d.index.MatchNamesAcross(id.Constant, sc.names, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
+		if d.index.Match(index.Lookup{Constant: id.Constant, Names: sc.names}, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
 			sc.match, sc.other = sc.other, sc.match
 		}
 		return true

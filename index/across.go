@@ -6,56 +6,12 @@ import (
 	"unsafe"
 )
 
-// Lookup is a place where a prompt's blocks are looked up.
-type Lookup struct {
-	Constant uint64 // of the identity, 0 of the base one
-	// Chain has the canonical sequence hashes of the blocks or, with Loose, hashes of any kind.
-	Chain Chain
-	// Loose says that only blocks are looked for that wait under a hash itself, XORed with Constant.
-	// Chains of blocks are not looked at.
-	Loose bool
-}
-
-// MatchAcross is MatchLazy over several places at once: a block is held by each owner
-// that holds it in one of them. Chains are asked for a block in turn, and for none
-// behind the first block without an owner anywhere; one that is shorter than the first ends
-// before.
-func (x *Index) MatchAcross(first Lookup, others []Lookup, m *Match) {
-	ways, c := m.grow(len(others)+1), first.Chain
-	ways[0].reset(x, &first)
-	resetOthers(ways, others)
-	if len(others) == 0 && !first.Loose && x.looseBlocks.Load() == 0 {
-		ways[0].joined = false
-		m.match(&ways[0])
-	} else {
-		m.matchJoined(ways)
-	}
-	if x.refused.Load() != nil {
-		m.Truncated = m.Blocks < c.Len() && x.wasRefused(c.At(m.Blocks)^ways[0].constant)
-		for i := range others {
-			o := &others[i]
-			m.Truncated = m.Truncated || m.Blocks < o.Chain.Len() && x.wasRefused(o.Chain.At(m.Blocks)^ways[i+1].constant)
-		}
-	}
-	for i := range ways {
-		m.Truncated = m.Truncated || ways[i].endsAtLost(m.Blocks)
-	}
-	release(ways)
-}
-
 // grow returns the ways of a query through n places.
 func (m *Match) grow(n int) []way {
 	if len(m.ways) < n {
 		m.ways = append(m.ways, make([]way, n-len(m.ways))...)
 	}
 	return m.ways[:n]
-}
-
-// resetOthers makes the ways behind the first.
-func resetOthers(ways []way, others []Lookup) {
-	for i := range others {
-		ways[i+1].reset(ways[0].x, &others[i])
-	}
 }
 
 // release lets go of what a query lent.

@@ -22,8 +22,8 @@ func (k *countedKeys) At(i int) uint64 {
 	return k.list[i]
 }
 
-// TestMatchAcross compares with a look at every block in every place.
-func TestMatchAcross(t *testing.T) {
+// TestMatchPlaces compares with a look at every block in every place.
+func TestMatchPlaces(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		x := New(Options{Scheme: hash.Default()})
@@ -75,7 +75,7 @@ func TestMatchAcross(t *testing.T) {
 		c := [3]*countedKeys{{list: chains[0]}, {list: chains[1]}, {list: chains[2]}}
 		others := []Lookup{{Chain: c[1], Loose: rng.IntN(2) == 0}, {Constant: constant, Chain: c[2]}}
 		for range 2 { // reuse
-			x.MatchAcross(Lookup{Chain: c[0]}, others, &m)
+			x.Match(Lookup{Chain: c[0]}, others, &m)
 			var got [][]uint32
 			for owners, blocks := range holders(&m) {
 				for range blocks {
@@ -107,7 +107,7 @@ func TestStoresMoveOthers(t *testing.T) {
 		x.Store(&Store{Owner: p, Engine: []uint64{7}, Rootless: true})
 	}
 	var m Match
-	if x.Match(0, []uint64{7}, &m); len(m.Prefixes) != 1 || !x.HasLoose() {
+	if x.matchKeys(0, []uint64{7}, &m); len(m.Prefixes) != 1 || !x.HasLoose() {
 		t.Fatalf("holders under the hash: %v", m.Prefixes)
 	}
 	x.Store(&Store{Owner: e, Engine: []uint64{7}, Local: []uint64{70}})
@@ -115,11 +115,11 @@ func TestStoresMoveOthers(t *testing.T) {
 	if !known || key != 70 {
 		t.Fatalf("7 means %d, %v", key, known)
 	}
-	x.Match(0, []uint64{70}, &m)
+	x.matchKeys(0, []uint64{70}, &m)
 	if len(m.Prefixes) != 2 {
 		t.Fatalf("holders of the key: %v", m.Prefixes)
 	}
-	if x.Match(0, []uint64{7}, &m); m.Blocks != 0 || x.HasLoose() {
+	if x.matchKeys(0, []uint64{7}, &m); m.Blocks != 0 || x.HasLoose() {
 		t.Fatalf("still held under the hash: %v", m.Prefixes)
 	}
 	for i, want := range []RemoveResult{{Copies: 1}, {Removed: 1}, {Unknown: 1}} {

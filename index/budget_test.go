@@ -46,7 +46,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 		var m Match
 		cut := 0
 		for i := range 2000 {
-			x.Match(0, seq(i), &m)
+			x.matchKeys(0, seq(i), &m)
 			if m.Truncated != (m.Blocks < length) {
 				t.Fatalf("chain %d: %d blocks, truncated %t", i, m.Blocks, m.Truncated)
 			}
@@ -103,7 +103,7 @@ func TestClearMillion(t *testing.T) {
 	full := x.Stats().Bytes
 	x.Clear(o)
 	var m Match
-	if x.Match(0, []uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Prefixes) != 1 || Owner(m.Prefixes[0].Owner) != other {
+	if x.matchKeys(0, []uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Prefixes) != 1 || Owner(m.Prefixes[0].Owner) != other {
 		t.Errorf("after clear: %+v", m.Prefixes)
 	}
 	if x.Blocks(o) != 0 {

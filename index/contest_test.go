@@ -38,7 +38,7 @@ func newContestBench(t *testing.T, sources int, named bool) *contestBench {
 // holdsKey reports whether an owner holds the base block of a key, or a block under a hash itself.
 func (x *Index) holdsKey(o Owner, key uint64) bool {
 	var m Match
-	x.Match(0, []uint64{key}, &m)
+	x.matchKeys(0, []uint64{key}, &m)
 	return slices.Contains(m.Prefixes, Prefix{Owner: uint32(o), Blocks: 1})
 }
 

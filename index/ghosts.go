@@ -511,12 +511,6 @@ func (g *ghosts) unlose(engine uint64) {
 	g.mu.unlock()
 }
 
-// endsAtLost reports whether a chain may go on behind some blocks, with blocks that were stored by
-// names of ghosts that had to go.
-func (w *way) endsAtLost(blocks int) bool {
-	return w.x.ghosts.lost.Load() != 0 && !w.apart && blocks < w.length && w.x.ghosts.mayHave(w.c.At(blocks)^w.constant)
-}
-
 // mayHave reports whether a key looks like that of a ghost that had to go.
 func (g *ghosts) mayHave(key uint64) bool {
 	gens := g.gens.Load()

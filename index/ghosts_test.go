@@ -90,7 +90,7 @@ func TestQueryHashesNoGhosts(t *testing.T) {
 		l.x.Remove(o, engine[:60-held], nil, CopySet)
 		c := &counted{local: local}
 		var m Match
-		l.x.MatchLazy(0, c, &m)
+		l.x.matchChain(0, c, &m)
 		if m.Blocks != held || c.most != asked {
 			t.Errorf("%d blocks, %d hashes were asked for, want %d and %d", m.Blocks, c.most, held, asked)
 		}
@@ -171,7 +171,7 @@ func TestLostNames(t *testing.T) {
 	f := func(n int, truncated bool) {
 		t.Helper()
 		var m Match
-		if l.x.Match(0, seqs(n), &m); m.Truncated != truncated {
+		if l.x.matchKeys(0, seqs(n), &m); m.Truncated != truncated {
 			t.Errorf("truncated %t of %+v", m.Truncated, m)
 		}
 	}
@@ -214,7 +214,7 @@ func TestLostNamesAreForgotten(t *testing.T) {
 	f := func(key uint64, truncated bool) {
 		t.Helper()
 		var m Match
-		if l.x.Match(0, []uint64{key}, &m); m.Truncated != truncated {
+		if l.x.matchKeys(0, []uint64{key}, &m); m.Truncated != truncated {
 			t.Errorf("truncated %t of %+v", m.Truncated, m)
 		}
 	}

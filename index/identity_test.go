@@ -52,7 +52,7 @@ func (l *identityLab) wantOf(constant uint64, local []uint64, want string) {
 	c := hash.Default().Chain(nil, local)
 	var m Match
 	got := ""
-	l.x.Match(constant, c, &m)
+	l.x.matchKeys(constant, c, &m)
 	for owners, blocks := range holders(&m) {
 		got += fmt.Sprintf("%vx%d ", owners, blocks)
 	}
@@ -60,7 +60,7 @@ func (l *identityLab) wantOf(constant uint64, local []uint64, want string) {
 		l.Errorf("constant %x: %q, want %q", constant, got, want)
 	}
 	var lazy Match
-	l.x.MatchLazy(constant, &prompt{local, c}, &lazy)
+	l.x.matchChain(constant, &prompt{local, c}, &lazy)
 	if lazy.Blocks != m.Blocks || !slices.Equal(lazy.Prefixes, m.Prefixes) {
 		l.Errorf("constant %x: lazily %v, want %v", constant, lazy, m)
 	}
@@ -267,7 +267,7 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 	}
 	for id := range Identity(3) {
 		var m Match
-		l.x.MatchLazy(l.c[id], p, &m)
+		l.x.matchChain(l.c[id], p, &m)
 		if got := l.x.Refused(l.c[id], p.seq[1]); got != (id == l.a) || m.Truncated != (id == l.a) {
 			t.Errorf("identity %d: refused %v, truncated %v", id, got, m.Truncated)
 		}

@@ -34,7 +34,7 @@
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
 // where chains and removals stop (vague.go): sources nearly always mention blocks next to
 // those that they mentioned last. The first block of a piece always has entries, so that a
-// query finds a chain by its engine hashes (MatchNames). A piece with names without entries is vague, and each
+// query finds a chain by its engine hashes (Lookup.Names). A piece with names without entries is vague, and each
 // source that uses such names lists the piece. Once a source mentions a hash that it has
 // not announced, all names get entries, a part with each event.
 //
@@ -69,7 +69,7 @@
 //     if it is a ghost.
 //  13. A lost name that is held is the key of a loose block.
 //
-// Concurrency: Match takes no lock. MatchNames takes only the small lock of a segment of names.
+// Concurrency: Match takes no lock but, for names, the small one of a segment of names.
 // Both wait for a writer only while the writer changes the piece, or the part of a table, at
 // hand. Each piece has a version, odd while its blocks or their owners change. A piece counts the
 // times that an owner lost blocks of it. The index counts the times that a held block moved or

@@ -130,10 +130,12 @@ func BenchmarkStoreAgain(b *testing.B) {
 func BenchmarkMatch(b *testing.B) {
 	each(b, func(b *testing.B, f *fleet) {
 		var m Match
+		var list keyList
 		n := 0
 		for i := 0; b.Loop(); i++ {
 			c := f.chains[i%len(f.chains)]
-			f.x.Match(0, c, &m)
+			list = c
+			f.x.matchChain(0, &list, &m)
 			n += len(c)
 		}
 		perBlock(b, n)
@@ -167,7 +169,7 @@ func BenchmarkClientHashes(b *testing.B) {
 						f.x.Remove(f.owners[w], buf, nil, CopySet)
 						n += 2 * len(buf)
 					case "match":
-						f.x.Match(0, f.chains[p], &m)
+						f.x.matchKeys(0, f.chains[p], &m)
 						n += len(f.chains[p])
 					}
 				}
@@ -186,11 +188,11 @@ func BenchmarkMatchMiss(b *testing.B) {
 	tokens := make([]uint32, 8192)
 	b.Run("eager", func(b *testing.B) {
 		var m Match
-		var chain []uint64
+		var chain keyList
 		b.ReportAllocs()
 		for b.Loop() {
 			chain = hash.Default().Tokens(chain[:0], tokens, 16)
-			f.x.Match(0, chain, &m)
+			f.x.matchChain(0, &chain, &m)
 		}
 	})
 	b.Run("lazy", func(b *testing.B) {
@@ -199,7 +201,7 @@ func BenchmarkMatchMiss(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			c.Reset(hash.Default(), tokens, 16, 0)
-			f.x.MatchLazy(0, &c, &m)
+			f.x.matchChain(0, &c, &m)
 		}
 	})
 }
@@ -234,7 +236,7 @@ func BenchmarkMatchLazy(b *testing.B) {
 			perBlock(b, i*blocks)
 		})
 	}
-	run("groups", func(c Chain, m *Match) { x.MatchLazy(0, c, m) })
+	run("groups", func(c Chain, m *Match) { x.matchChain(0, c, m) })
 }
 
 // Memory by membership, with every source hashing on its own.

@@ -115,7 +115,7 @@ func (l lab) want(n int, want string) {
 func (l lab) wantChain(chain []uint64, want string) {
 	l.t.Helper()
 	var m Match
-	l.x.Match(0, chain, &m)
+	l.x.matchKeys(0, chain, &m)
 	var out []string
 	for owners, blocks := range holders(&m) {
 		out = append(out, fmt.Sprint(owners, "x", blocks))
@@ -539,11 +539,13 @@ func TestMatchAllocates(t *testing.T) {
 	var m Match
 	var c hash.Chain
 	tokens := make([]uint32, 64)
+	var list keyList
 	i := 0
 	run := func() {
-		f.x.Match(0, f.chains[i%len(f.chains)], &m)
+		list = f.chains[i%len(f.chains)]
+		f.x.matchChain(0, &list, &m)
 		c.Reset(hash.Default(), tokens, 16, 0)
-		f.x.MatchLazy(0, &c, &m)
+		f.x.matchChain(0, &c, &m)
 		i++
 	}
 	for range f.chains {
@@ -567,7 +569,7 @@ func TestStoreAllocates(t *testing.T) {
 	}
 	run()
 	var m Match
-	f.x.Match(0, f.chains[7], &m)
+	f.x.matchKeys(0, f.chains[7], &m)
 	runs := 0
 	for range holders(&m) {
 		runs++
@@ -651,7 +653,7 @@ func TestMatchForm(t *testing.T) {
 	for _, others := range [][]Lookup{nil, {{Chain: prompt}}} {
 		var m Match
 		for range 2 { // reuse
-			l.x.MatchAcross(Lookup{Chain: prompt}, others, &m)
+			l.x.Match(Lookup{Chain: prompt}, others, &m)
 			slices.SortFunc(m.Prefixes, func(a, b Prefix) int { return cmp.Compare(a.Owner, b.Owner) })
 			if wrong := m.sound(); wrong != "" || m.Blocks != most || !slices.Equal(m.Prefixes, want) || !slices.Equal(m.Later, later) {
 				t.Errorf("%d other places: %d blocks %v, later %v, want later %v; %s", len(others), m.Blocks, m.Prefixes, m.Later, later, wrong)
@@ -674,9 +676,9 @@ func (c *counted) Locals(n int) []uint64 {
 	return c.local[:n]
 }
 
-// TestMatchLazyIsLazy holds that a prompt costs no more keys than the group of the
+// TestMatchIsLazy holds that a prompt costs no more keys than the group of the
 // first block without a holder, and the first block alone where that is the one.
-func TestMatchLazyIsLazy(t *testing.T) {
+func TestMatchIsLazy(t *testing.T) {
 	f := newFleet(1, 1, 100)
 	f.store(nil, 0, 0)
 	var m Match
@@ -686,7 +688,7 @@ func TestMatchLazyIsLazy(t *testing.T) {
 			local[i] ^= 1
 		}
 		c := counted{local: local}
-		f.x.MatchLazy(0, &c, &m)
+		f.x.matchChain(0, &c, &m)
 		want := 1
 		if held > 0 {
 			want = min(1+((held-1)/ahead+1)*ahead, len(local))

@@ -2,7 +2,6 @@ package index
 
 import (
 	"math/bits"
-	"runtime"
 	"slices"
 	"unsafe"
 )
@@ -28,8 +27,6 @@ type Match struct {
 	// stored by names of such ghosts.
 	Truncated bool
 
-	list   keyList     // of Match
-	names  []uint64    // of MatchNames, where a hash is 0
 	held   []uint64    // who holds the blocks at hand, by internal id
 	late   []uint64    // those that are in Later
 	opened []uint32    // by internal id: last place in Later, valid for those of late
@@ -53,12 +50,6 @@ type LocalChain interface {
 	Locals(n int) []uint64
 }
 
-// keyList is a chain of keys that are known.
-type keyList []uint64
-
-func (k *keyList) Len() int        { return len(*k) }
-func (k *keyList) At(i int) uint64 { return (*k)[i] }
-
 // ahead is how many local hashes a query asks for at a time, of those behind the first.
 const ahead = 16
 
@@ -69,53 +60,42 @@ const dense = 24
 // patience is how often a query looks again before it locks the index.
 const patience = 8
 
-// Match looks a chain of canonical sequence hashes up, among those of the identity with a constant. It
-// does not allocate once the buffers of m are long enough.
-func (x *Index) Match(constant uint64, chain []uint64, m *Match) {
-	m.list = chain
-	x.MatchLazy(constant, &m.list, m)
-	m.list = nil
+// Lookup is a place where a prompt's blocks are looked up.
+type Lookup struct {
+	Constant uint64 // of the identity, 0 of the base one
+	// Chain has the canonical sequence hashes of the blocks or, with Loose, hashes of any kind.
+	Chain Chain
+	// Loose says that only blocks are looked for that wait under a hash itself, XORed with Constant.
+	// Chains of blocks are not looked at.
+	Loose bool
+	// Names are used where Chain is nil: the engine hashes of the blocks, as sources have taught them.
+	// Each stands for the block that it means to all sources, if that is one of the identity; the first
+	// one is that of the first block of a prompt. The look-up ends at the first block that no name leads
+	// to, and finds none whose place in a chain is not known.
+	Names []uint64
 }
 
-// MatchLazy looks up the blocks of a chain of the identity with a constant, in order: the first alone, those behind it a
-// group at a time. It asks for no local hash behind the group of the first block without
-// an owner; where that is the first, for no other.
-func (x *Index) MatchLazy(constant uint64, c Chain, m *Match) {
-	x.MatchAcross(Lookup{Constant: constant, Chain: c}, nil, m)
-}
-
-// MatchNames looks a chain up by the engine hashes of its blocks, as sources have taught them.
-// Each hash stands for the block that it means to all sources; the first one is that of the
-// first block of a prompt. Names lead only to blocks of the identity with the constant. The answer
-// has the form and the validity of that of Match. It ends at the first block without such a name or without an owner. Blocks whose place in a chain is
-// not known are not in it, and Truncated is false. It does not allocate once the buffers of m
-// are long enough.
-func (x *Index) MatchNames(constant uint64, engine []uint64, m *Match) {
-	x.MatchNamesAcross(constant, engine, nil, m)
-}
-
-// MatchNamesAcross is MatchNames over further places: a block is held by each owner that holds it
-// by its name, or in one of others. A block that no name leads to ends the way of the names:
-// the blocks behind it are found in others alone.
-func (x *Index) MatchNamesAcross(constant uint64, engine []uint64, others []Lookup, m *Match) {
+// Match looks a prompt up. A block is held by each owner that holds it in one of the places; one that is
+// shorter than the first ends before. Chains are asked for a block in turn, and for none behind the
+// first block without an owner anywhere. Of a single chain Match asks for the first local hash alone,
+// then for those of a group at a time. It does not allocate once the buffers of m are long enough.
+func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 	ways := m.grow(len(others) + 1)
-	if slices.Contains(engine, 0) {
-		m.names = m.names[:0]
-		for _, e := range engine {
-			m.names = append(m.names, normal(e))
-		}
-		engine = m.names
+	ways[0].reset(x, &first)
+	for i := range others {
+		ways[i+1].reset(x, &others[i])
 	}
-	w := &ways[0]
-	w.x, w.engine, w.length, w.joined, w.apart = x, engine, len(engine), false, false
-	w.constant = constant
-	resetOthers(ways, others)
-	if len(others) == 0 {
-		m.match(w)
+	if len(others) == 0 && !first.Loose && (first.Chain == nil || x.looseBlocks.Load() == 0) {
+		ways[0].joined = false
+		m.match(&ways[0])
 	} else {
 		m.matchJoined(ways)
 	}
-	runtime.KeepAlive(x)
+	if x.refused.Load() != nil || x.ghosts.lost.Load() != 0 {
+		for i := range ways {
+			m.Truncated = m.Truncated || ways[i].endsUnknown(m.Blocks)
+		}
+	}
 	release(ways)
 }
 
@@ -164,14 +144,34 @@ type run struct {
 	blocks   int
 }
 
-// reset makes a way of a chain.
+// reset makes the way through a place.
 func (w *way) reset(x *Index, look *Lookup) {
-	c := look.Chain
-	w.x, w.c, w.length, w.apart, w.constant = x, c, c.Len(), look.Loose, look.Constant
-	if w.locals = nil; !w.apart {
-		w.locals, _ = c.(LocalChain)
+	w.x, w.c, w.apart, w.constant = x, look.Chain, look.Loose, look.Constant
+	w.locals, w.engine = nil, nil
+	if w.c == nil {
+		if w.engine = look.Names; slices.Contains(w.engine, 0) {
+			w.engine = slices.Clone(w.engine)
+			for i := range w.engine {
+				w.engine[i] = normal(w.engine[i])
+			}
+		}
+		w.length = len(w.engine)
+		return
 	}
-	w.again()
+	w.length = w.c.Len()
+	if !w.apart {
+		w.locals, _ = w.c.(LocalChain)
+	}
+}
+
+// endsUnknown reports whether a chain may go on behind some blocks: the next one was refused for want of
+// memory, or looks like a ghost that had to go while blocks are held that were stored by such names.
+func (w *way) endsUnknown(blocks int) bool {
+	if w.c == nil || blocks >= w.length {
+		return false
+	}
+	key := w.c.At(blocks) ^ w.constant
+	return w.x.wasRefused(key) || !w.apart && w.x.ghosts.lost.Load() != 0 && w.x.ghosts.mayHave(key)
 }
 
 // again returns the way to its beginning.

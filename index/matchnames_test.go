@@ -10,9 +10,9 @@ import (
 	"kvconductor/internal/must"
 )
 
-// TestMatchNamesFindsEachPiece holds that a query by engine hashes goes from piece to piece,
+// TestNamesLeadToEachPiece holds that a query by engine hashes goes from piece to piece,
 // along branches and chains that grew in many ways, while most names have no entries.
-func TestMatchNamesFindsEachPiece(t *testing.T) {
+func TestNamesLeadToEachPiece(t *testing.T) {
 	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	rng := rand.New(rand.NewPCG(3, 5))
@@ -60,9 +60,9 @@ func TestMatchNamesFindsEachPiece(t *testing.T) {
 			keys := x.scheme.Chain(nil, local)
 			for n := range len(keys) + 1 {
 				var want, got Match
-				x.Match(0, keys[:n], &want)
+				x.matchKeys(0, keys[:n], &want)
 				for family := range owners {
-					x.MatchNames(0, name(family+1, keys[:n]), &got)
+					x.matchNames(0, name(family+1, keys[:n]), &got)
 					if got.Blocks != want.Blocks || !reflect.DeepEqual(spread(&got), spread(&want)) {
 						t.Fatalf("prompt %d, %d blocks, family %d: %+v, want %+v", i, n, family+1, got, want)
 					}
@@ -78,24 +78,24 @@ func TestMatchNamesFindsEachPiece(t *testing.T) {
 	owners = owners[1:]
 	var m Match
 	keys := name(2, x.scheme.Chain(nil, trunk))
-	if x.MatchNames(0, keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
+	if x.matchNames(0, keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
 		t.Errorf("%d blocks of %d owners", m.Blocks, len(m.Prefixes))
 	}
-	if allocs := testing.AllocsPerRun(100, func() { x.MatchNames(0, keys, &m) }); allocs > 0 {
+	if allocs := testing.AllocsPerRun(100, func() { x.matchNames(0, keys, &m) }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
-	if x.MatchNames(0, keys[1:], &m); m.Blocks != 0 {
+	if x.matchNames(0, keys[1:], &m); m.Blocks != 0 {
 		t.Errorf("%d blocks of a chain without its first one", m.Blocks)
 	}
 	mixed := slices.Concat(keys[:10], name(2, x.scheme.Chain(nil, prompts[5]))[10:70], keys[200:])
-	if x.MatchNames(0, mixed, &m); m.Blocks != 70 {
+	if x.matchNames(0, mixed, &m); m.Blocks != 70 {
 		t.Errorf("%d blocks of a chain that goes on elsewhere, want 70", m.Blocks)
 	}
 }
 
-// TestMatchNamesBeginsWithAPrompt holds that a chain whose beginning is not known has no answer
+// TestNamesBeginWithAPrompt holds that a chain whose beginning is not known has no answer
 // by engine hashes, and loose blocks have none.
-func TestMatchNamesBeginsWithAPrompt(t *testing.T) {
+func TestNamesBeginWithAPrompt(t *testing.T) {
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Rootless: true, Engine: []uint64{11, 12}, Local: []uint64{21, 22}, Key: 77, HasKey: true, Complete: true})
@@ -105,7 +105,7 @@ func TestMatchNamesBeginsWithAPrompt(t *testing.T) {
 	f := func(blocks int, engine ...uint64) {
 		t.Helper()
 		var m Match
-		if x.MatchNames(0, engine, &m); m.Blocks != blocks {
+		if x.matchNames(0, engine, &m); m.Blocks != blocks {
 			t.Errorf("%d blocks of %d, want %d", m.Blocks, engine, blocks)
 		}
 	}

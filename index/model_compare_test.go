@@ -156,20 +156,19 @@ func (w *world) matchNames() {
 		engine[w.rng.IntN(len(engine))] = pick(w.rng, w.seen)
 	}
 	var m Match
-	w.x.MatchNames(w.o.constants[id], engine, &m)
+	w.x.matchNames(w.o.constants[id], engine, &m)
 	named := w.o.matchNames(id, engine, w.roots)
 	w.judge("match of names", engine, &m, named)
 	if !real {
 		return // a hash may be the key of a block that is not next
 	}
 	// With what waits under the hashes.
-	raw, loose := keyList(engine), w.rng.IntN(2) == 0
-	other := Lookup{Constant: w.o.constants[own], Chain: &raw, Loose: loose}
-	raw = slices.Clone(raw)
+	raw, loose := keyList(slices.Clone(engine)), w.rng.IntN(2) == 0
+	other := Lookup{Constant: w.o.constants[own], Chain: raw, Loose: loose}
 	for i := range raw {
 		raw[i] ^= other.Constant
 	}
-	w.x.MatchNamesAcross(w.o.constants[id], engine, []Lookup{other}, &m)
+	w.x.Match(Lookup{Constant: w.o.constants[id], Names: engine}, []Lookup{other}, &m)
 	var want [][]uint32
 	for i, e := range engine {
 		held := w.o.holders(e)
@@ -250,10 +249,10 @@ func (w *world) match(id Identity, chain []uint64, real bool) {
 		seqs[i] ^= w.o.constants[id]
 	}
 	var m Match
-	w.x.MatchLazy(w.o.constants[id], keys(seqs), &m)
+	w.x.matchChain(w.o.constants[id], keys(seqs), &m)
 	if real {
 		w.judge("lazy match", chain, &m, want)
-		w.x.Match(w.o.constants[id], seqs, &m)
+		w.x.matchKeys(w.o.constants[id], seqs, &m)
 		w.judge("match", chain, &m, want)
 		w.judgeEnd(chain, &m)
 		want = nil // of what waits under the keys alone
@@ -264,7 +263,7 @@ func (w *world) match(id Identity, chain []uint64, real bool) {
 			}
 			want = append(want, held)
 		}
-		w.x.MatchAcross(Lookup{Constant: w.o.constants[id], Chain: keys(seqs), Loose: true}, nil, &m)
+		w.x.Match(Lookup{Constant: w.o.constants[id], Chain: keys(seqs), Loose: true}, nil, &m)
 		w.judge("match of loose blocks", chain, &m, want)
 	}
 }

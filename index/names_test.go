@@ -58,7 +58,7 @@ func (b *pooled) put(engine uint64, policy CopyPolicy) {
 // holds reports whether the answer for the chain says that an owner holds the second block.
 func (b *pooled) holds(o Owner) bool {
 	var m Match
-	b.x.Match(0, b.keys, &m)
+	b.x.matchKeys(0, b.keys, &m)
 	return slices.Contains(m.Later, Span{Owner: uint32(o), From: 1, To: 2})
 }
 

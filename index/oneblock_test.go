@@ -116,7 +116,7 @@ func TestQueryLooksAgainAfterLoss(t *testing.T) {
 		l.x.Store(&Store{Owner: a, Engine: []uint64{3}})
 	}}
 	var m Match
-	l.x.MatchLazy(0, query, &m)
+	l.x.matchChain(0, query, &m)
 	if query.change != nil || m.Blocks != 0 {
 		t.Errorf("%d blocks, never held by one owner at once", m.Blocks)
 	}

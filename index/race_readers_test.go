@@ -68,14 +68,14 @@ func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Lookup) (family int
 				}
 			}
 		}
-		r.x.MatchAcross(Lookup{Constant: r.ids[one.id], Chain: p}, places, m)
+		r.x.Match(Lookup{Constant: r.ids[one.id], Chain: p}, places, m)
 	case r.names && rng.IntN(2) == 0:
 		family = r.writers[rng.IntN(raceWriters)].family
-		r.x.MatchNames(r.ids[one.id], r.namesIn(family, one.keys), m)
+		r.x.matchNames(r.ids[one.id], r.namesIn(family, one.keys), m)
 	case rng.IntN(8) == 0:
-		r.x.Match(r.ids[one.id], p.seq, m)
+		r.x.matchKeys(r.ids[one.id], p.seq, m)
 	default:
-		r.x.MatchLazy(r.ids[one.id], p, m)
+		r.x.matchChain(r.ids[one.id], p, m)
 	}
 	blocks := 0
 	for owners, n := range holders(m) {
@@ -191,7 +191,7 @@ func TestQueriesWaitForTables(t *testing.T) {
 		go func() {
 			var m Match
 			asks <- true
-			x.MatchLazy(0, keys{key}, &m)
+			x.matchChain(0, keys{key}, &m)
 			done <- m.Blocks
 		}()
 		<-asks

@@ -36,11 +36,11 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 			for _, constant := range old {
 				l.wantOf(constant, local, "")
 				var m Match
-				l.x.MatchNames(constant, engine, &m)
+				l.x.matchNames(constant, engine, &m)
 				if m.Blocks != 0 {
 					t.Errorf("%d blocks by names of an old constant", m.Blocks)
 				}
-				l.x.MatchAcross(Lookup{Chain: p}, []Lookup{{Constant: constant, Chain: p}}, &m)
+				l.x.Match(Lookup{Chain: p}, []Lookup{{Constant: constant, Chain: p}}, &m)
 				if m.Blocks != 0 {
 					t.Errorf("%d blocks across an old constant", m.Blocks)
 				}
@@ -127,18 +127,18 @@ func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 				}}
 				switch rng.IntN(4) {
 				case 0:
-					x.Match(old, p.seq, &m)
+					x.matchKeys(old, p.seq, &m)
 				case 1:
-					x.MatchNames(old, names(old), &m)
+					x.matchNames(old, names(old), &m)
 				case 2:
-					x.MatchAcross(Lookup{Constant: old, Chain: other}, []Lookup{{Chain: &p}}, &m)
+					x.Match(Lookup{Constant: old, Chain: other}, []Lookup{{Chain: &p}}, &m)
 				default:
-					x.MatchLazy(old, other, &m)
+					x.matchChain(old, other, &m)
 				}
 				if m.Blocks != 0 {
 					t.Errorf("%d blocks of a dropped identity: %+v", m.Blocks, m)
 				}
-				if x.MatchLazy(stays, other, &m); !slices.Equal(m.Prefixes, []Prefix{{uint32(rest), uint32(len(local))}}) {
+				if x.matchChain(stays, other, &m); !slices.Equal(m.Prefixes, []Prefix{{uint32(rest), uint32(len(local))}}) {
 					t.Errorf("the identity that stays: %+v", m)
 				}
 			}
@@ -165,7 +165,7 @@ func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 			x.Store(&e)
 		}
 		var m Match
-		if x.Match(constant, p.seq, &m); m.Blocks != len(local) {
+		if x.matchKeys(constant, p.seq, &m); m.Blocks != len(local) {
 			t.Errorf("%d blocks", m.Blocks)
 		}
 		switch rng.IntN(3) {

@@ -130,7 +130,7 @@ func (f *honestFleet) compare() {
 	for range 8 {
 		local := f.tree[f.rng.IntN(len(f.tree))]
 		keys := f.x.scheme.Chain(nil, local)
-		f.x.MatchLazy(0, &listed{keys: keys, local: local}, &m)
+		f.x.matchChain(0, &listed{keys: keys, local: local}, &m)
 		at := 0
 		for owners, blocks := range holders(&m) {
 			for range blocks {
@@ -280,7 +280,7 @@ func TestNamesCatchUp(t *testing.T) {
 	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 1, last<<8 | 2}})
 	var m Match
 	chain := x.scheme.Chain(nil, []uint64{last<<8 | 3, last<<8 | 4})
-	if x.Match(0, chain, &m); m.Blocks != 2 || !slices.Equal(m.Prefixes, []Prefix{{uint32(first), 2}, {uint32(second), 2}}) {
+	if x.matchKeys(0, chain, &m); m.Blocks != 2 || !slices.Equal(m.Prefixes, []Prefix{{uint32(first), 2}, {uint32(second), 2}}) {
 		t.Errorf("%+v", m.Prefixes)
 	}
 }
@@ -595,7 +595,7 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 	}
 	must.Report(t, x.Check())
 	var m Match
-	if x.Match(0, keys, &m); m.Blocks != 4 {
+	if x.matchKeys(0, keys, &m); m.Blocks != 4 {
 		t.Errorf("match: %+v", m)
 	}
 }

@@ -13,7 +13,7 @@ func (l *identityLab) wantLoose(id Identity, hashes []uint64, want ...[]uint32) 
 	l.Helper()
 	must.Succeed(l, l.x.Check())
 	var m Match
-	l.x.MatchAcross(Lookup{Constant: l.c[id], Chain: keys(hashes), Loose: true}, nil, &m)
+	l.x.Match(Lookup{Constant: l.c[id], Chain: keys(hashes), Loose: true}, nil, &m)
 	var got [][]uint32
 	for owners, blocks := range holders(&m) {
 		for range blocks {
@@ -168,7 +168,7 @@ func TestLooseLookupHasConstant(t *testing.T) {
 	l.wantLoose(l.b, hashes)
 	l.wantLoose(0, hashes, []uint32{1})
 	var m Match
-	l.x.MatchAcross(Lookup{Chain: keys(hashes), Loose: true}, []Lookup{{Constant: l.c[l.a], Chain: keys(hashes), Loose: true}}, &m)
+	l.x.Match(Lookup{Chain: keys(hashes), Loose: true}, []Lookup{{Constant: l.c[l.a], Chain: keys(hashes), Loose: true}}, &m)
 	if m.Blocks != 2 || len(m.Prefixes) != 2 || m.Prefixes[1] != (Prefix{Owner: uint32(l.pool), Blocks: 2}) {
 		t.Errorf("%+v", m)
 	}

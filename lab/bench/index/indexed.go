@@ -49,9 +49,10 @@ func (x *indexed) change(o *op) {
 func (x *indexed) ask(o *op, r *reader) []index.Prefix {
 	if x.tokens {
 		r.chain.Reset(x.s.local[o.from:o.to])
-		x.x.MatchLazy(0, &r.chain, &r.match)
+		x.x.Match(index.Lookup{Chain: &r.chain}, nil, &r.match)
 	} else {
-		x.x.Match(0, x.s.seq[o.from:o.to], &r.match)
+		r.seq = x.s.seq[o.from:o.to]
+		x.x.Match(index.Lookup{Chain: &r.seq}, nil, &r.match)
 	}
 	return r.match.Prefixes
 }
@@ -59,8 +60,15 @@ func (x *indexed) ask(o *op, r *reader) []index.Prefix {
 // reader is the buffers of a query, which starts from local hashes as the server's does.
 type reader struct {
 	chain localChain
+	seq   seqChain
 	match index.Match
 }
+
+// seqChain is a prompt given by its canonical sequence hashes.
+type seqChain []uint64
+
+func (c *seqChain) Len() int        { return len(*c) }
+func (c *seqChain) At(i int) uint64 { return (*c)[i] }
 
 // localChain is a prompt given by its local hashes.
 type localChain struct{ local, seq []uint64 }
