@@ -16,7 +16,7 @@ func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
 	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), ghosts: make(map[place]bool),
-		meant: make(map[uint64]bool), identities: make([][2]int64, len(*x.identities.list.Load()))}
+		meant: make(map[uint64]bool), identities: make([][2]uint32, len(*x.identities.list.Load()))}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
@@ -48,7 +48,7 @@ type check struct {
 	sides    int // lines of names of loose pieces
 
 	meant      map[uint64]bool // engine hashes that are names
-	identities [][2]int64      // by number: pieces, and blocks with an owner
+	identities [][2]uint32      // by number: pieces, and blocks with an owner
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {
@@ -195,7 +195,7 @@ func (c *check) intervals(n uint32, r *piece) {
 		if v.set != 0 {
 			c.refs[v.set]++
 			c.live += int(v.end - start)
-			c.identities[r.identity()][1] += int64(v.end - start)
+			c.identities[r.identity()][1] += v.end - start
 		}
 		sum, loose := uint64(0), 0
 		if v.set != 0 {

@@ -46,7 +46,7 @@ func (x *Index) Cut() *Cut {
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
 	for i := range *x.identities.list.Load() {
 		constant := uint64(0)
-		if one := x.identities.of(Identity(i)); atomic.LoadInt64(&one.pieces) > 0 {
+		if one := x.identities.of(Identity(i)); load32(&one.pieces) > 0 {
 			constant = one.constant
 		}
 		c.identities = append(c.identities, constant)

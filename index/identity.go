@@ -50,8 +50,8 @@ func (x *Index) mayFollow(says Says, of root, c cursor) bool {
 type identity struct {
 	constant uint64
 	weight   uint64 // of the words of its blocks in digests; 0 stands for 1
-	pieces   int64  // changed atomically
-	blocks   int64  // with an owner, changed atomically
+	pieces   uint32 // changed atomically
+	blocks   uint32 // with an owner, changed atomically
 	dropped  bool   // its number is to be used again
 }
 
@@ -118,7 +118,7 @@ func (x *Index) DropIdentity(id Identity) bool {
 	x.lock()
 	defer x.unlock()
 	t := x.identities
-	if id == 0 || int(id) >= len(*t.list.Load()) || t.of(id).dropped || atomic.LoadInt64(&t.of(id).pieces) > 0 {
+	if id == 0 || int(id) >= len(*t.list.Load()) || t.of(id).dropped || load32(&t.of(id).pieces) > 0 {
 		return false
 	}
 	t.of(id).dropped, t.of(id).weight = true, 0 // the constant stays: it is the key to nothing
@@ -135,7 +135,7 @@ func (x *Index) IdentityBlocks(dst []int) []int {
 	list := *x.identities.list.Load()
 	dst = append(dst[:0], x.live())
 	for i := range list[1:] {
-		n := int(atomic.LoadInt64(&list[i+1].blocks))
+		n := int(load32(&list[i+1].blocks))
 		dst = append(dst, n)
 		dst[0] -= n
 	}
@@ -153,7 +153,7 @@ func (x *Index) SetWeight(id Identity, odd uint64) {
 	i := x.identities.of(id)
 	more := max(odd, 1) - max(i.weight, 1)
 	i.weight = odd
-	if more == 0 || atomic.LoadInt64(&i.pieces) == 0 {
+	if more == 0 || load32(&i.pieces) == 0 {
 		return
 	}
 	x.allPieces(func(_ uint32, r *piece) {
@@ -184,14 +184,14 @@ func (x *Index) weigh(r *piece, sum uint64) uint64 {
 func (x *Index) countBlocks(l *lane, r *piece, n int) {
 	l.live += n
 	if r.meta&isOther != 0 {
-		atomic.AddInt64(&x.identities.of(r.identity()).blocks, int64(n))
+		atomic.AddUint32(&x.identities.of(r.identity()).blocks, uint32(n))
 	}
 }
 
 // countPiece counts a piece, out if n is negative.
-func (x *Index) countPiece(r *piece, n int64) {
+func (x *Index) countPiece(r *piece, n int) {
 	if r.meta&isOther != 0 {
-		atomic.AddInt64(&x.identities.of(r.identity()).pieces, n)
+		atomic.AddUint32(&x.identities.of(r.identity()).pieces, uint32(n))
 	}
 }
 

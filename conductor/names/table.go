@@ -33,21 +33,20 @@ import (
 // Identity is an adapter and a salt of a deployment.
 type Identity struct {
 	scope.Variant
-	Number   index.Identity // until the identity leaves the table
 	Constant uint64         // in keys and names; 0 of the base model without a salt
-	askedAt  atomic.Int64   // Unix seconds of the last query
-	used     atomic.Bool    // since the table looked for one to drop
+	Number   index.Identity // until the identity leaves the table
+	askedAt  atomic.Uint32  // Unix seconds of the last query
 }
 
 // Asked notes a query for the identity.
 func (id *Identity) Asked(now time.Time) {
-	if t := now.Unix(); id.askedAt.Load() != t {
+	if t := uint32(now.Unix()); id.askedAt.Load() != t {
 		id.askedAt.Store(t)
 	}
 }
 
 // AskedAt returns when a query asked for the identity last, to the second.
-func (id *Identity) AskedAt() time.Time { return time.Unix(id.askedAt.Load(), 0) }
+func (id *Identity) AskedAt() time.Time { return time.Unix(int64(id.askedAt.Load()), 0) }
 
 // Secret is what the constants of a table are made from. A client that does not know it cannot choose
 // tokens whose keys under one identity are keys under another.
@@ -70,7 +69,7 @@ type Table struct {
 
 	mu     sync.RWMutex
 	secret Secret               // guarded by mu
-	by     map[uint64]*Identity // by a hash of adapter and salt; guarded by mu
+	by     map[uint64]*Identity // by the hash of adapter and salt; guarded by mu
 	bytes  int                  // of all adapters and salts; guarded by mu
 	hand   int                  // where drop goes on; guarded by mu
 	last   index.Identity       // the highest number so far; guarded by mu
@@ -84,7 +83,12 @@ type Table struct {
 }
 
 // chunk is identities whose numbers follow each other, nil where one has left.
-type chunk [256]atomic.Pointer[Identity]
+type chunk struct {
+	ids  [chunkSize]atomic.Pointer[Identity]
+	used [chunkSize]atomic.Bool // since the table looked for one to drop
+}
+
+const chunkSize = 256
 
 // fold is the constant of an adapter and salt that a registration names.
 type fold struct {
@@ -132,16 +136,10 @@ func (t *Table) find(v scope.Variant) *Identity {
 	if v == (scope.Variant{}) {
 		return t.base
 	}
-	for key := t.hash(v); ; key++ {
-		if id := t.by[key]; id == nil || id.Variant == v {
-			return id
-		}
+	if id := t.by[maphash.Comparable(t.seed, v)]; id != nil && id.Variant == v {
+		return id
 	}
-}
-
-// hash returns where an identity lies in by, or before the place where it lies.
-func (t *Table) hash(v scope.Variant) uint64 {
-	return maphash.String(t.seed, v.Lora)*0x9e3779b97f4a7c15 + maphash.String(t.seed, v.Salt)
+	return nil
 }
 
 // Constant returns the constant of an adapter and salt, whether or not they have entered.
@@ -179,6 +177,9 @@ func (t *Table) Enter(v scope.Variant) (*Identity, error) {
 	if id := t.find(v); id != nil {
 		return id, nil
 	}
+	if t.by[maphash.Comparable(t.seed, v)] != nil {
+		return nil, ErrFull // two hashes are the same: one in 2^64
+	}
 	size := len(v.Lora) + len(v.Salt)
 	for t.most > 0 && (t.Len() >= t.most || t.bytes+size > t.most*nameBytes) {
 		if !t.drop() {
@@ -191,14 +192,10 @@ func (t *Table) Enter(v scope.Variant) (*Identity, error) {
 // add adds an identity. mu is held.
 func (t *Table) add(v scope.Variant, constant uint64) *Identity {
 	id := &Identity{Variant: v, Constant: constant, Number: t.x.NewIdentity(constant)}
-	id.used.Store(true)
 	t.x.SetWeight(id.Number, t.weight(v))
-	key := t.hash(v)
-	for t.by[key] != nil {
-		key++
-	}
-	t.by[key] = id
+	t.by[maphash.Comparable(t.seed, v)] = id
 	t.put(id.Number, id)
+	t.use(id.Number)
 	t.last = max(t.last, id.Number)
 	t.bytes += len(v.Lora) + len(v.Salt)
 	t.n.Add(1)
@@ -217,7 +214,7 @@ func (t *Table) drop() bool {
 			t.hand = 1
 		}
 		id := t.Of(index.Identity(t.hand))
-		if id != nil && (!id.used.Swap(false) || look >= maxLooks) && t.x.DropIdentity(id.Number) {
+		if id != nil && (!t.chunk(id.Number).used[id.Number%chunkSize].Swap(false) || look >= maxLooks) && t.x.DropIdentity(id.Number) {
 			t.remove(id)
 			return true
 		}
@@ -227,20 +224,7 @@ func (t *Table) drop() bool {
 
 // remove takes an identity out. mu is held.
 func (t *Table) remove(id *Identity) {
-	key := t.hash(id.Variant)
-	for t.by[key] != id {
-		key++
-	}
-	delete(t.by, key)
-	for key++; t.by[key] != nil; key++ { // those behind may lie nearer now
-		moved := t.by[key]
-		delete(t.by, key)
-		to := t.hash(moved.Variant)
-		for t.by[to] != nil {
-			to++
-		}
-		t.by[to] = moved
-	}
+	delete(t.by, maphash.Comparable(t.seed, id.Variant))
 	t.put(id.Number, nil)
 	t.bytes -= len(id.Lora) + len(id.Salt)
 	t.n.Add(-1)
@@ -251,9 +235,7 @@ func (t *Table) remove(id *Identity) {
 func (t *Table) Pin(id *Identity) bool {
 	t.mu.RLock()
 	if t.Of(id.Number) == id {
-		if !id.used.Load() {
-			id.used.Store(true)
-		}
+		t.use(id.Number)
 		return true
 	}
 	t.mu.RUnlock()
@@ -263,30 +245,44 @@ func (t *Table) Pin(id *Identity) bool {
 // Unpin undoes Pin.
 func (t *Table) Unpin() { t.mu.RUnlock() }
 
+// use notes that an identity of the table is in use.
+func (t *Table) use(n index.Identity) {
+	if used := &t.chunk(n).used[n%chunkSize]; !used.Load() {
+		used.Store(true)
+	}
+}
+
 // Of returns the identity of a number, nil if it has left. It takes no lock, so that the index may
 // call it.
 func (t *Table) Of(n index.Identity) *Identity {
-	if all := *t.all.Load(); int(n)/len(chunk{}) < len(all) {
-		return all[int(n)/len(chunk{})][int(n)%len(chunk{})].Load()
+	if c := t.chunk(n); c != nil {
+		return c.ids[n%chunkSize].Load()
+	}
+	return nil
+}
+
+// chunk returns the chunk of a number, nil if no identity had one there.
+func (t *Table) chunk(n index.Identity) *chunk {
+	if all := *t.all.Load(); int(n)/chunkSize < len(all) {
+		return all[n/chunkSize]
 	}
 	return nil
 }
 
 // put sets the identity of a number. mu is held.
 func (t *Table) put(n index.Identity, id *Identity) {
-	all := *t.all.Load()
-	for len(all) <= int(n)/len(chunk{}) {
-		all = append(slices.Clip(all), new(chunk))
+	for t.chunk(n) == nil {
+		all := append(slices.Clip(*t.all.Load()), new(chunk))
 		t.all.Store(&all)
 	}
-	all[int(n)/len(chunk{})][int(n)%len(chunk{})].Store(id)
+	t.chunk(n).ids[n%chunkSize].Store(id)
 }
 
 // All returns all identities, the base one first.
 func (t *Table) All() (all []*Identity) {
 	for _, c := range *t.all.Load() {
-		for i := range c {
-			if id := c[i].Load(); id != nil {
+		for i := range c.ids {
+			if id := c.ids[i].Load(); id != nil {
 				all = append(all, id)
 			}
 		}
