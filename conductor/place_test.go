@@ -187,12 +187,12 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// saltedSource returns an engine that has 4 blocks of the same tokens under each of some salts.
-func saltedSource(c *Conductor, salts int) *source {
+// saltedSource returns an engine that has some prompts of 4 blocks, in turns under each of some salts.
+func saltedSource(c *Conductor, prompts, salts int) *source {
 	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
-	for i := range salts {
-		salt := fmt.Sprint("user-", i)
-		e := blocksOf(uint64(1e12)+uint64(i)*4, 7)
+	for i := range prompts {
+		salt := fmt.Sprint("user-", i%salts)
+		e := blocksOf(uint64(1e12)+uint64(i)*4, 7+uint64(i/salts))
 		e.Salt = &salt
 		s.change(e, 0)
 	}
@@ -204,7 +204,7 @@ func saltedSource(c *Conductor, salts int) *source {
 func TestAdaptersLeave(t *testing.T) {
 	c := New(Options{MaxContexts: 8})
 	defer c.Close()
-	s := saltedSource(c, 0)
+	s := saltedSource(c, 0, 1)
 	for i := range uint64(2*maxAdapters + 10) {
 		e, lora := blocksOf(1+i*4, 7), fmt.Sprint("adapter-", i)
 		e.LoraName = &lora
@@ -236,14 +236,16 @@ func blocksOf(first, seed uint64) *events.Event {
 	return e
 }
 
-// BenchmarkSalts applies events of the base model, and below the device, next to blocks of many salts.
+// BenchmarkSalts applies events of the base model, and below the device, next to prompts of one salt and
+// of many.
 func BenchmarkSalts(b *testing.B) {
-	for _, salts := range []int{1, 1000, 12_000} {
+	for _, n := range []struct{ prompts, salts int }{{1, 1}, {1000, 1}, {1000, 1000}, {12_000, 1}, {12_000, 12_000}} {
+		prompts, salts := n.prompts, n.salts
 		run := func(name string, event func(i uint64) *events.Event) {
-			b.Run(fmt.Sprintf("%s/%d salts", name, salts), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d prompts of %d salts", name, prompts, salts), func(b *testing.B) {
 				c := New(Options{GhostBytes: 128 << 20})
 				defer c.Close()
-				s := saltedSource(c, salts)
+				s := saltedSource(c, prompts, salts)
 				b.ReportAllocs()
 				for i := uint64(0); b.Loop(); i++ {
 					s.change(event(i), 0)
@@ -258,8 +260,8 @@ func BenchmarkSalts(b *testing.B) {
 			return e
 		})
 		run("below, hash known", func(i uint64) *events.Event {
-			e := blocksOf(uint64(1e12)+i%uint64(salts)*4, 7)
-			if e.Medium = "CPU"; i/uint64(salts)%2 == 1 {
+			e := blocksOf(uint64(1e12)+i%uint64(prompts)*4, 7)
+			if e.Medium = "CPU"; i/uint64(prompts)%2 == 1 {
 				e = &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 			}
 			return e
@@ -298,7 +300,7 @@ func BenchmarkHostile(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			c := New(Options{GhostBytes: 128 << 20, MaxContexts: 16_384})
 			defer c.Close()
-			s := saltedSource(c, 0)
+			s := saltedSource(c, 0, 1)
 			for i := uint64(0); b.Loop(); i++ {
 				s.change(event(i), 0)
 				if i >= 1000 {
