@@ -27,7 +27,7 @@ func (x *Index) Ask(src Source, engine uint64) (k Known) {
 	}
 	engine = normal(engine)
 	if !x.isContested(s, engine) {
-		if p, _ := x.seek(s, engine); !p.isNone() {
+		if p := x.seek(s, engine); !p.isNone() {
 			return Known{Key: x.seq(p), Identity: x.at(p.piece).identity(), Named: true, Own: s != nil || src == NoSource}
 		}
 	}

@@ -48,7 +48,7 @@ type check struct {
 	sides    int // lines of names of loose pieces
 
 	meant      map[uint64]bool // engine hashes that are names
-	identities [][2]uint32      // by number: pieces, and blocks with an owner
+	identities [][2]uint32     // by number: pieces, and blocks with an owner
 }
 
 func (c *check) broken(invariant int, format string, args ...any) {

@@ -148,12 +148,12 @@ func (x *Index) unnameOne(p place, engine uint64) {
 	}
 }
 
-// decide ends the contest of an engine hash if the holders of one block alone are left. It
-// reports whether there is no contest any more. All lanes are locked.
-func (x *Index) decide(engine uint64) bool {
+// decide ends the contest of an engine hash if the holders of one block alone are left. All lanes are
+// locked.
+func (x *Index) decide(engine uint64) {
 	c := &x.contests
 	if !c.of[engine] {
-		return true
+		return
 	}
 	var by []*source // mean the same block by the hash, and hold it
 	var p place
@@ -175,7 +175,7 @@ func (x *Index) decide(engine uint64) bool {
 		x.holders(x.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.ref(engine) == nil })
 	}
 	if !agree || held && len(by) > 0 && p != shared {
-		return false
+		return
 	}
 	delete(c.of, engine)
 	c.n.Store(int64(len(c.of)))
@@ -186,7 +186,6 @@ func (x *Index) decide(engine uint64) bool {
 		x.learn(s, engine, p, 1)
 	}
 	x.meets(engine)
-	return true
 }
 
 // Teaches says that a source announces tokens, before it does.

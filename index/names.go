@@ -62,8 +62,7 @@ func (x *Index) meaning(s *source, engine uint64) place {
 	if x.isContested(s, engine) {
 		return place{}
 	}
-	p, _ := x.seek(s, engine)
-	return p
+	return x.seek(s, engine)
 }
 
 // ordinary reports that an engine hash has nothing to do with the private names, the raw

@@ -175,7 +175,7 @@ func (p *storing) store() (i int, c cursor) {
 	c, ok := p.start()
 	for ok && i < len(p.e.Engine) {
 		if p.e.Local == nil {
-			i, _, ok = p.hashes(i)
+			i, ok = p.hashes(i)
 		} else {
 			i, c, ok = p.grow(i, c)
 		}
@@ -232,9 +232,9 @@ func (p *storing) rest(i int, c cursor) {
 		case named:
 			i, c = p.orphan(i)
 		case i == 0 && e.HasKey:
-			i, c = p.keyed(c)
+			i, c = 1, p.keyed(c)
 		case e.Local == nil:
-			i, _, _ = p.hashes(i)
+			i, _ = p.hashes(i)
 			c = cursor{}
 		case c.kind == atUnknown:
 			i, c = p.orphan(i)
@@ -327,7 +327,7 @@ func (p *storing) leave() {
 }
 
 // keyed stores the first block of an event that says its key.
-func (p *storing) keyed(c cursor) (int, cursor) {
+func (p *storing) keyed(c cursor) cursor {
 	x, e := p.x, p.e
 	of := p.of
 	if c.kind == atBlock || c.kind == atKey {
@@ -337,7 +337,7 @@ func (p *storing) keyed(c cursor) (int, cursor) {
 	next := cursor{kind: atKey, key: key, root: of}
 	if e.Local != nil && c.kind != atUnknown {
 		if n := x.child(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
-			return 1, p.one(0, n, c)
+			return p.one(0, n, c)
 		}
 	}
 	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
@@ -346,9 +346,9 @@ func (p *storing) keyed(c cursor) (int, cursor) {
 	}
 	if e.Complete && e.Local != nil && next.kind == atKey {
 		next = cursor{kind: atBlock, at: x.placeOf(key), key: key, made: x.made, root: of}
-		return 1, p.one(0, next, cursor{kind: atBlock, made: x.made, root: of})
+		return p.one(0, next, cursor{kind: atBlock, made: x.made, root: of})
 	}
-	return 1, p.one(0, next, cursor{kind: atKey, root: of})
+	return p.one(0, next, cursor{kind: atKey, root: of})
 }
 
 // one stores block i, which is at next or is made behind c, whatever its engine hash
@@ -482,39 +482,32 @@ func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
 }
 
 // hashes stores blocks without tokens from i on: as many as have names next to each
-// other, or a single one. It returns the next block and the place of the last one, and reports
-// false if the first one is not ordinary.
-func (p *storing) hashes(i int) (int, place, bool) {
+// other, or a single one. It returns the next block, and reports false if the first one is not ordinary.
+func (p *storing) hashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.alone {
 		q := x.holdNamed(p.s, engine, nil)
 		if q.isNone() {
-			return i, q, false
+			return i, false
 		}
-		return p.run(i, q, engine)
+		i, _, ok := p.run(i, q, engine)
+		return i, ok
 	}
 	if q := x.meaning(p.s, engine); !q.isNone() {
 		if !p.s.raw && x.ordinary(p.s, engine) {
-			return p.run(i, q, engine)
+			i, _, ok := p.run(i, q, engine)
+			return i, ok
 		}
-		p.resolve(engine, x.key(q), q)
-		if line := x.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
-			x.taught(p.s, line)
-		}
-		p.hold(q)
-		if p.s.room.used > 0 {
-			p.res.Resolved += p.placeWaiting(engine, x.behind(q))
-			p.placeOthers()
-		}
-		return i + 1, q, true
+		p.meant(engine, q)
+		return i + 1, true
 	}
 	p.raw(engine, p.of)
 	p.res.HashOnly++
 	if !x.looseOf(engine).isNone() && x.isLost(engine) {
 		p.res.Lost++
 	}
-	return i + 1, place{}, true
+	return i + 1, true
 }
 
 // run stores blocks from i on which have names next to each other from a block on, as hashes does.
@@ -549,6 +542,23 @@ func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 	return i, place{q.piece, at - 1}, true
 }
 
+// meant stores the block that an engine hash means, while all lanes are locked.
+func (p *storing) meant(engine uint64, q place) cursor {
+	x := p.x
+	p.resolve(engine, x.key(q), q)
+	if line := x.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
+		x.taught(p.s, line)
+	}
+	p.hold(q)
+	c := x.behind(q)
+	if p.s.room.used > 0 {
+		p.res.Resolved += p.placeWaiting(engine, c)
+		p.placeOthers()
+		c = x.again(c)
+	}
+	return c
+}
+
 // raw stores a block under its engine hash. of is the identity if that is a part of the hash.
 func (p *storing) raw(engine uint64, of root) {
 	x := p.x
@@ -574,18 +584,7 @@ func (p *storing) orphan(i int) (int, cursor) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if q := x.meaning(p.s, engine); !q.isNone() {
-		p.resolve(engine, x.key(q), q)
-		if line := x.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
-			x.taught(p.s, line)
-		}
-		p.hold(q)
-		c := x.behind(q)
-		if p.s.room.used > 0 {
-			p.res.Resolved += p.placeWaiting(engine, c)
-			p.placeOthers()
-			c = x.again(c)
-		}
-		return i + 1, c
+		return i + 1, p.meant(engine, q)
 	}
 	p.raw(engine, root{})
 	p.res.Orphaned++

@@ -155,27 +155,27 @@ func (x *Index) concerns(s *source, n uint32) bool {
 	return false
 }
 
-// seek returns the block that an engine hash means to a source, nil for none, and to all, and
-// the line of the name. Of several blocks it is one that the source holds, if there is one.
-func (x *Index) seek(s *source, engine uint64) (place, uint32) {
+// seek returns the block that an engine hash means to a source, nil for none, and to all. Of several
+// blocks it is one that the source holds, if there is one.
+func (x *Index) seek(s *source, engine uint64) place {
 	p, line := x.find(engine)
 	if x.naming == allNamed {
 		x.mentioned(s, p)
-		return p, line
+		return p
 	}
 	if line != 0 && (s == nil || x.heldBySource(s, p)) {
-		return p, line
+		return p
 	}
 	if s != nil {
 		if q := x.search(s, engine, nil, line != 0); !q.isNone() {
-			return q, x.lineOf(q, engine)
+			return q
 		}
 	}
 	if line == 0 && x.naming == onDemand {
 		x.nameAll()
-		return x.find(engine)
+		p, _ = x.find(engine)
 	}
-	return p, line
+	return p
 }
 
 // search looks for an engine hash without an entry: before the last block of an event, where
