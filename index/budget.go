@@ -97,14 +97,8 @@ func (x *Index) tableBytes() int {
 	return int(x.lines.live.Load())*lineBytes + int(x.heads.size.Load()+x.names.size.Load()+x.loose.size.Load()) + x.sets.bytes()
 }
 
-// filter remembers refused keys: two bits a key.
+// filter remembers refused keys, as the filters of ghosts do.
 type filter [1 << 12]uint64
-
-func bitsOf(key uint64) [2]uint64 {
-	const mask = 1<<18 - 1
-	m := mix(key)
-	return [2]uint64{m & mask, m >> 32 & mask}
-}
 
 func (x *Index) refuse(key uint64) {
 	f := x.refused.Load()
@@ -114,11 +108,8 @@ func (x *Index) refuse(key uint64) {
 			f = x.refused.Load()
 		}
 	}
-	if f == nil {
-		return
-	}
-	for _, b := range bitsOf(key) {
-		atomic.OrUint64(&f[b>>6], 1<<(b&63))
+	if f != nil {
+		setBits(f[:], key)
 	}
 }
 
@@ -126,13 +117,5 @@ func (x *Index) refuse(key uint64) {
 // like one that was.
 func (x *Index) wasRefused(key uint64) bool {
 	f := x.refused.Load()
-	if f == nil {
-		return false
-	}
-	for _, b := range bitsOf(normal(key)) {
-		if atomic.LoadUint64(&f[b>>6])>>(b&63)&1 == 0 {
-			return false
-		}
-	}
-	return true
+	return f != nil && hasBits(f[:], normal(key))
 }

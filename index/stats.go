@@ -36,30 +36,26 @@ func (x *Index) Stats() Stats {
 	if x.lines.trimmed > 0 {
 		x.giveBack(math.MaxInt)
 	}
-	d := x.ids.Load()
+	m := x.memory()
 	st := Stats{
 		Blocks:     x.live(),
 		Aliases:    x.aliases(),
 		Sets:       x.sets.live(),
-		AliasBytes: int(x.names.size.Load()),
-		SetBytes:   x.setBytes(),
+		Bytes:      m.Pieces + m.Lists + m.Heads + m.Loose + m.Names + m.Sets + m.Waiting + m.Owners,
+		AliasBytes: m.Names,
+		SetBytes:   m.Sets,
 		Ghosts:     x.ghostsLeft(),
 		GhostBytes: x.ghostsLeft() * ghostBytes,
 	}
-	st.Bytes = int(unsafe.Sizeof(*x)) + x.lines.bytes() + int(x.heads.size.Load()+x.loose.size.Load()) + st.SetBytes + st.AliasBytes +
-		4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + 48*len(x.privates) + x.identities.bytes() + x.ghosts.bytes()
 	for _, s := range x.sources {
 		if s == nil {
 			continue
 		}
 		st.Memberships += s.held
 		st.Aliases += s.private.len()
-		st.AliasBytes += s.private.bytes()
 		st.Orphans += s.room.used
-		st.Bytes += int(unsafe.Sizeof(*s)) + s.private.bytes() + s.room.bytes() + 8*cap(s.owners) + 8*cap(s.vague.pieces) + int(unsafe.Sizeof(named{}))*cap(s.work)
 		for _, o := range s.owners {
 			st.Raw += o.raw
-			st.Bytes += int(unsafe.Sizeof(*o)) + o.copies.bytes()
 		}
 	}
 	return st
@@ -102,10 +98,18 @@ type Memory struct {
 func (x *Index) Memory() Memory {
 	x.lock()
 	defer x.unlock()
+	return x.memory()
+}
+
+// memory is Memory. All lanes are locked.
+func (x *Index) memory() Memory {
 	d := x.ids.Load()
 	m := Memory{
 		Pieces: (int(x.lines.next.Load()) - int(x.lines.back.Load())*pageLines) * lineBytes,
-		Heads:  int(x.heads.size.Load()), Loose: int(x.loose.size.Load()), Names: int(x.names.size.Load()), Sets: x.setBytes(),
+		Heads:  int(x.heads.size.Load()),
+		Loose:  int(x.loose.size.Load()),
+		Names:  int(x.names.size.Load()) + 48*len(x.privates),
+		Sets:   x.setBytes(),
 		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + x.identities.bytes(),
 	}
 	m.Lists = x.lines.bytes() - m.Pieces + x.ghosts.bytes()
