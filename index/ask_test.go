@@ -25,6 +25,22 @@ func (x *Index) means(engine uint64) (key uint64, known bool) {
 // knows reports whether an engine hash means something to a source.
 func (x *Index) knows(src Source, engine uint64) bool { return x.Ask(src, engine).Own }
 
+// has reports whether an owner holds the block an engine hash stands for.
+func (x *Index) has(name Owner, engine uint64) bool {
+	x.lock()
+	defer x.unlock()
+	o := x.owners[name]
+	if o == nil {
+		return false
+	}
+	engine = normal(engine)
+	if p := x.meaning(o.s, engine); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
+		return true
+	}
+	p := x.looseOf(engine)
+	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
+}
+
 // Begins finds the only identity under which there are all blocks of the beginning of a prompt, in
 // several pieces, with owners or as ghosts.
 func TestBegins(t *testing.T) {

@@ -121,7 +121,7 @@ func (b *contestBench) check(what string) {
 			b.t.Fatalf("after %s: the pool's block waits by %d, which means %d", what, h, meant)
 		}
 		for s, m := range b.means[:b.pool()] {
-			if key, ok := m[h]; ok != b.index.Has(b.owners[s], h) || ok && !b.index.holdsKey(b.owners[s], key) {
+			if key, ok := m[h]; ok != b.index.has(b.owners[s], h) || ok && !b.index.holdsKey(b.owners[s], key) {
 				b.t.Fatalf("after %s: source %d does not hold block %d by %d", what, s, key, h)
 			}
 		}

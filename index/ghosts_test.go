@@ -34,7 +34,7 @@ func TestGhostIsFoundByItsNames(t *testing.T) {
 	if st.Blocks+st.Aliases+st.Memberships != 0 || st.Ghosts != 3 || st.GhostBytes != 3*ghostBytes || !l.x.Empty() {
 		t.Errorf("%+v", st)
 	}
-	if key, known := l.x.means(102); !known || key != keys[1] || l.x.Has(a, 102) || l.x.holdsKey(a, 1) || !l.x.knows(Source(1), 102) {
+	if key, known := l.x.means(102); !known || key != keys[1] || l.x.has(a, 102) || l.x.holdsKey(a, 1) || !l.x.knows(Source(1), 102) {
 		t.Errorf("the name means %d, %t", key, known)
 	}
 	for i, got := range l.x.askAll(Source(1), []uint64{101, 102, 103}) {

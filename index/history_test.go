@@ -232,7 +232,7 @@ func (h *history) ask(owner Owner, run storedRun) {
 	h.x.knows(s, engine)
 	h.x.Placed(s, engine)
 	h.x.means(engine)
-	h.x.Has(owner, engine)
+	h.x.has(owner, engine)
 }
 
 // broken returns the findings of Check, less those about sources that do not list a piece: its

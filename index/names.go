@@ -467,22 +467,6 @@ func (x *Index) alive(p place) bool {
 	return x.setOf(p) != 0
 }
 
-// Has reports whether an owner holds the block an engine hash stands for.
-func (x *Index) Has(name Owner, engine uint64) bool {
-	x.lock()
-	defer x.unlock()
-	o := x.owners[name]
-	if o == nil {
-		return false
-	}
-	engine = normal(engine)
-	if p := x.meaning(o.s, engine); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
-		return true
-	}
-	p := x.looseOf(engine)
-	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
-}
-
 // placeOf finds a block of a chain by its key. It makes a map of all blocks, which serves
 // until the next event.
 func (x *Index) placeOf(key uint64) place {

@@ -305,7 +305,7 @@ func TestNamesCatchUpWithLaterHolders(t *testing.T) {
 	must.Succeed(t, x.Check())
 	for i := range uint64(2) {
 		e := (chains-3+i)<<8 | 2
-		if !x.Has(second, e) {
+		if !x.has(second, e) {
 			t.Errorf("block %d is not found", e)
 		}
 		if got := x.Store(&Store{Owner: host, Engine: []uint64{e}}); got.Added != 1 || got.HashOnly != 0 {
