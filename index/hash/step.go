@@ -19,11 +19,13 @@ func (s Scheme) Stepper() Stepper {
 	return Stepper{low: (secret24 ^ secret32) + s.Seed, high: (secret40 ^ secret48) - s.Seed}
 }
 
-// Next returns the sequence hash of a block from its parent's and its own local hash.
+// Next returns the sequence hash of a block from its parent's and its own local hash. It is short enough
+// that the compiler inlines it together with what the index does around it.
 func (s Stepper) Next(parentSeq, local uint64) uint64 {
-	lo, hi := parentSeq^s.low, local^s.high
-	over, under := bits.Mul64(lo, hi)
-	a := 16 + bits.ReverseBytes64(lo) + hi + (over ^ under)
+	parentSeq ^= s.low
+	local ^= s.high
+	over, under := bits.Mul64(parentSeq, local)
+	a := 16 + bits.ReverseBytes64(parentSeq) + local + (over ^ under)
 	a ^= a >> 37
 	a *= 0x165667919e3779f9
 	return a ^ a>>32
