@@ -1,9 +1,7 @@
 package index
 
 import (
-	"cmp"
 	"math/rand/v2"
-	"slices"
 	"testing"
 )
 
@@ -23,20 +21,19 @@ func TestAlone(t *testing.T) {
 			w.step()
 		}
 		s := w.x.Snapshot()
-		s.plant()
 		for rest := range Owner(3) {
 			mine := func(o Owner) bool { return o%3 == rest }
 			held, alone := make([]int, len(w.o.constants)), make([]int, len(w.o.constants))
-			for b := range s.local {
-				ours, others := false, false
-				for o := range s.holders(b) {
-					ours, others = ours || mine(o.name), others || !mine(o.name)
-				}
-				if ours {
-					at, _ := slices.BinarySearchFunc(s.pieces, b, func(p snapPiece, b int) int { return cmp.Compare(p.end, b+1) })
-					id := s.pieces[at].root.id
-					if held[id]++; !others {
-						alone[id]++
+			for _, p := range s.pieces {
+				for b := range p.blocks {
+					ours, others := false, false
+					for o := range s.holders(b) {
+						ours, others = ours || mine(o.name), others || !mine(o.name)
+					}
+					if ours {
+						if held[p.root.id]++; !others {
+							alone[p.root.id]++
+						}
 					}
 				}
 			}

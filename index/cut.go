@@ -27,14 +27,7 @@ type Cut struct {
 	identities []uint64 // constants of those with pieces, by number; 0 for none
 
 	mu    sync.Mutex
-	saved map[uint32]*copiedPiece // by writers; guarded by mu
-}
-
-// copiedPiece is a piece as it was.
-type copiedPiece struct {
-	snapPiece
-	local, engine, clientHash []uint64 // engine of a chain, clientHash of a wide piece
-	intervals                 []interval
+	saved map[uint32]*snapPiece // by writers; guarded by mu
 }
 
 // Cut begins a cut, once that before has ended.
@@ -42,7 +35,7 @@ func (x *Index) Cut() *Cut {
 	x.cutting.Lock()
 	x.lock()
 	defer x.unlock()
-	c := &Cut{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*copiedPiece)}
+	c := &Cut{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*snapPiece)}
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
 	for i := range *x.identities.list.Load() {
 		constant := uint64(0)
@@ -83,7 +76,7 @@ func (x *Index) keep(n uint32) {
 	switch {
 	case c == nil || !c.has(n):
 	case c.claim(n):
-		p := new(copiedPiece)
+		p := new(snapPiece)
 		x.copyPiece(n, p)
 		c.mu.Lock()
 		c.saved[n] = p
@@ -114,10 +107,10 @@ func (c *Cut) wait(n uint32) {
 	}
 }
 
-// pieces calls f for each piece of the moment until f returns false. f must not keep its
-// argument.
-func (c *Cut) pieces(f func(*copiedPiece) bool) {
-	var room copiedPiece
+// pieces yields each piece of the moment. The next one may use the same memory, unless that is moved
+// away before.
+func (c *Cut) pieces(yield func(*snapPiece) bool) {
+	var room snapPiece
 	for page, w := range c.heads {
 		for ; w != 0; w &= w - 1 {
 			n := uint32(page*pageLines + bits.TrailingZeros64(w))
@@ -132,7 +125,7 @@ func (c *Cut) pieces(f func(*copiedPiece) bool) {
 				delete(c.saved, n)
 				c.mu.Unlock()
 			}
-			if !f(p) {
+			if !yield(p) {
 				return
 			}
 		}
@@ -145,25 +138,25 @@ func (c *Cut) Snapshot() *Snapshot {
 	if !c.x.keepsClientHashes {
 		panic("BUG: a snapshot of an index that keeps no client hashes")
 	}
-	c.pieces(func(p *copiedPiece) bool {
-		c.snap.add(p)
-		return true
-	})
+	for p := range c.pieces {
+		kept := *p
+		c.snap.pieces, *p = append(c.snap.pieces, &kept), snapPiece{}
+	}
 	return c.snap
 }
 
 // copyPiece copies a piece, which is claimed. Names may come to its blocks meanwhile.
-func (x *Index) copyPiece(n uint32, to *copiedPiece) {
+func (x *Index) copyPiece(n uint32, to *snapPiece) {
 	r := x.at(n)
 	k := r.len()
-	to.snapPiece = snapPiece{line: n, by: r.by, prev: load32(&r.prev), head: r.head, up: r.up, loose: r.loose(), root: r.root(), sides: to.sides[:0]}
+	to.line, to.by, to.prev, to.head, to.up, to.loose, to.root = n, r.by, load32(&r.prev), r.head, r.up, r.loose(), r.root()
 	to.local = append(to.local[:0], r.local()[:k]...)
-	to.engine, to.clientHash = to.engine[:0], to.clientHash[:0]
+	to.engine, to.clientHashes, to.sides = to.engine[:0], to.clientHashes[:0], to.sides[:0]
 	if !to.loose {
 		to.engine = copyWords(to.engine, r.engine()[:k])
 	}
 	if r.meta&isWide != 0 {
-		to.clientHash = copyWords(to.clientHash, r.clientHashes()[:k])
+		to.clientHashes = copyWords(to.clientHashes, r.clientHashes()[:k])
 	}
 	var room [maxPiece + 2]interval
 	to.intervals = append(to.intervals[:0], x.intervalsOf(r, &room)...)

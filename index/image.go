@@ -58,7 +58,6 @@ type imageWriter struct {
 	emit    func(kind ChunkKind, blocks int, chunk []byte) error
 	err     error
 
-	owner   []uint32             // by internal id: number plus one
 	source  []uint32             // by Source: number plus one, of a dropped one that of a relative
 	living  []bool               // by set: some owner has a number
 	rank    []uint32             // by page: pieces on the pages before
@@ -92,7 +91,7 @@ func (c *Cut) Image(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk
 	w.families()
 	w.sets()
 	w.listOwn()
-	c.pieces(func(p *copiedPiece) bool {
+	for p := range c.pieces {
 		switch {
 		case numbers.Identity != nil && !numbers.Identity(p.root.id):
 		case p.loose:
@@ -100,9 +99,10 @@ func (c *Cut) Image(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk
 		default:
 			w.piece(p)
 		}
-		w.ordinal++
-		return w.err == nil
-	})
+		if w.ordinal++; w.err != nil {
+			break
+		}
+	}
 	w.flush(ChunkPieces, &w.pieces)
 	w.flush(ChunkClientHashes, &w.clientHashes)
 	w.flush(ChunkSingles, &w.alone)
@@ -121,10 +121,9 @@ func (w *imageWriter) flush(kind ChunkKind, b *chunkBuffer) {
 // number finds the numbers of owners and sources, and the living sets.
 func (w *imageWriter) number() {
 	s := w.c.snap
-	w.owner = make([]uint32, s.width*64)
-	for id, o := range s.owners {
+	for _, o := range s.owners {
 		if n, ok := w.numbers.Owner(o.name); ok {
-			w.owner[id] = n + 1
+			o.number = n + 1
 		}
 	}
 	w.source = make([]uint32, len(s.families))
@@ -149,9 +148,8 @@ func (w *imageWriter) number() {
 	}
 	w.living = make([]bool, len(s.bits)/s.width)
 	for id := range w.living {
-		for range w.owners(uint32(id)) {
-			w.living[id] = true
-			break
+		for o := range s.ownersOf(uint32(id)) {
+			w.living[id] = w.living[id] || o.number != 0
 		}
 	}
 	w.rank = make([]uint32, len(w.c.heads))
@@ -160,22 +158,6 @@ func (w *imageWriter) number() {
 		w.rank[page] = n
 		n += uint32(bits.OnesCount64(word))
 	}
-}
-
-// owners yields the numbers of a set's owners, ascending.
-func (w *imageWriter) owners(id uint32) []uint32 {
-	s := w.c.snap
-	var all []uint32
-	at := int(id) * s.width
-	for k, word := range s.bits[at : at+s.width] {
-		for ; word != 0; word &= word - 1 {
-			if n := w.owner[uint32(k)<<6+trailing(word)]; n != 0 {
-				all = append(all, n-1)
-			}
-		}
-	}
-	slices.Sort(all)
-	return all
 }
 
 // families writes pairs of relatives: source, family. The source that stands for a family is a
@@ -207,10 +189,16 @@ func (w *imageWriter) sets() {
 		if !living {
 			continue
 		}
-		owners := w.owners(uint32(id))
+		var owners []uint32 // plus one
+		for o := range w.c.snap.ownersOf(uint32(id)) {
+			if o.number != 0 {
+				owners = append(owners, o.number)
+			}
+		}
+		slices.Sort(owners)
 		b.bytes = binary.AppendUvarint(b.bytes, uint64(id))
 		b.bytes = binary.AppendUvarint(b.bytes, uint64(len(owners)))
-		last := uint32(0)
+		last := uint32(1)
 		for _, n := range owners {
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(n-last))
 			last = n
@@ -225,11 +213,10 @@ func (w *imageWriter) sets() {
 // listOwn lists copies and private names by their pieces.
 func (w *imageWriter) listOwn() {
 	w.own = make(map[uint32][]ownWord)
-	for id, o := range w.c.snap.owners {
-		if n := w.owner[id]; n != 0 {
-			for ref, copies := range o.copies {
-				p := placeOf(ref)
-				w.own[p.piece] = append(w.own[p.piece], ownWord{at: p.at, number: n - 1, copies: copies})
+	for _, o := range w.c.snap.owners {
+		for ref, copies := range o.copies {
+			if p := placeOf(ref); o.number != 0 {
+				w.own[p.piece] = append(w.own[p.piece], ownWord{at: p.at, number: o.number - 1, copies: copies})
 			}
 		}
 	}
@@ -245,7 +232,7 @@ func (w *imageWriter) listOwn() {
 }
 
 // piece writes a piece of a chain, as far as its blocks have owners with numbers.
-func (w *imageWriter) piece(p *copiedPiece) {
+func (w *imageWriter) piece(p *snapPiece) {
 	var room [maxPiece + 2]interval
 	intervals, blocks := room[:0], uint32(0)
 	for _, v := range p.intervals {
@@ -284,7 +271,7 @@ func (w *imageWriter) piece(p *copiedPiece) {
 	set(pieceIsMixed, len(intervals) > 1)
 	set(pieceHasSides, len(p.sides) > 0)
 	set(pieceHasOwn, len(own) > 0)
-	set(pieceHasClientHashes, len(p.clientHash) > 0)
+	set(pieceHasClientHashes, len(p.clientHashes) > 0)
 	set(pieceHasIdentity, p.root.id != 0)
 
 	b := w.pieces.bytes
@@ -333,7 +320,7 @@ func (w *imageWriter) piece(p *copiedPiece) {
 	if flags&pieceHasClientHashes != 0 {
 		w.clientHashes.bytes = binary.AppendUvarint(w.clientHashes.bytes, uint64(w.ordinal))
 		w.clientHashes.bytes = append(w.clientHashes.bytes, byte(n))
-		w.clientHashes.bytes = putWords(w.clientHashes.bytes, p.clientHash[:n])
+		w.clientHashes.bytes = putWords(w.clientHashes.bytes, p.clientHashes[:n])
 	}
 	if len(b) >= chunkBytes {
 		w.flush(ChunkPieces, &w.pieces)
@@ -395,7 +382,7 @@ const (
 )
 
 // singles writes the blocks of a loose piece.
-func (w *imageWriter) singles(p *copiedPiece) {
+func (w *imageWriter) singles(p *snapPiece) {
 	start := uint32(0)
 	for _, v := range p.intervals {
 		for ; start < v.end; start++ {
@@ -408,7 +395,7 @@ func (w *imageWriter) singles(p *copiedPiece) {
 
 // single writes a block that stands alone: its identity, key, client hash, set, names, and what single
 // owners and sources have of it.
-func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
+func (w *imageWriter) single(p *snapPiece, at, set uint32) {
 	sides := []snapSide{}
 	for i := range p.sides {
 		if d := &p.sides[i]; at-d.from < uint32(len(d.engine)) {
@@ -423,8 +410,8 @@ func (w *imageWriter) single(p *copiedPiece, at, set uint32) {
 		}
 	}
 	clientHash := uint64(0)
-	if len(p.clientHash) > 0 {
-		clientHash = p.clientHash[at]
+	if len(p.clientHashes) > 0 {
+		clientHash = p.clientHashes[at]
 	}
 	flags := byte(0)
 	if len(sides) > 0 {
@@ -462,8 +449,7 @@ func (w *imageWriter) links() {
 		if src == nil || w.source[i] == 0 {
 			continue
 		}
-		for _, engine := range src.waiting {
-			l := src.links[engine]
+		for _, l := range src.waiting {
 			if l.of.id != 0 {
 				l.clientHash = 0 // an image has no identities of links
 			}

@@ -116,6 +116,15 @@ func (r *waitingRoom) unlink(i int32) {
 	}
 }
 
+// all yields the links, the oldest first.
+func (r *waitingRoom) all(yield func(link) bool) {
+	for i, n := r.oldest, 0; n < r.used; i, n = r.links[i].newer, n+1 {
+		if !yield(r.links[i]) {
+			return
+		}
+	}
+}
+
 func (r *waitingRoom) bytes() int {
 	return cap(r.links)*int(unsafe.Sizeof(link{})) + r.byEngine.bytes() + r.byParent.bytes()
 }
