@@ -10,18 +10,16 @@ import (
 // next to its two arrays, so the garbage collector has nothing to scan while V
 // has none. The zero value is empty.
 //
-//	keys  [ 0 | k3 | k1 | 0 | ... ]   0 is a free slot; the key 0 itself lives aside
+//	keys  [ 0 | k3 | k1 | 0 | ... ]   0 is a free slot, so no key may be 0
 //	vals  [   | v3 | v1 |   | ... ]
 //
 // It grows above 3/4 load and halves below 1/8. Pointers to values are valid
 // until the next insert or remove.
 type flat[V any] struct {
-	keys    []uint64
-	vals    []V
-	n       int  // slots in use
-	shift   uint // 64 - log2(len(keys))
-	hasZero bool
-	zero    V
+	keys  []uint64
+	vals  []V
+	n     int  // slots in use
+	shift uint // 64 - log2(len(keys))
 }
 
 // minSlots is the smallest array. A table that was used once keeps it, so that
@@ -40,22 +38,11 @@ func mix(k uint64) uint64 {
 func (t *flat[V]) home(k uint64) int { return int(mix(k) >> t.shift) }
 
 // len returns the number of keys.
-func (t *flat[V]) len() int {
-	if t.hasZero {
-		return t.n + 1
-	}
-	return t.n
-}
+func (t *flat[V]) len() int { return t.n }
 
 // ref returns the value of a key, nil if it is missing.
 func (t *flat[V]) ref(k uint64) *V {
-	if k == 0 {
-		if t.hasZero {
-			return &t.zero
-		}
-		return nil
-	}
-	if t.n == 0 {
+	if t.n == 0 || k == 0 {
 		return nil
 	}
 	mask := len(t.keys) - 1
@@ -71,10 +58,6 @@ func (t *flat[V]) ref(k uint64) *V {
 
 // insert returns the value of a key, a zero value where it was missing.
 func (t *flat[V]) insert(k uint64) *V {
-	if k == 0 {
-		t.hasZero = true
-		return &t.zero
-	}
 	if 4*(t.n+1) > 3*len(t.keys) {
 		if v := t.ref(k); v != nil {
 			return v
@@ -96,14 +79,10 @@ func (t *flat[V]) insert(k uint64) *V {
 
 // remove deletes a key, if it is there.
 func (t *flat[V]) remove(k uint64) {
+	if t.n == 0 || k == 0 {
+		return
+	}
 	var none V
-	if k == 0 {
-		t.hasZero, t.zero = false, none
-		return
-	}
-	if t.n == 0 {
-		return
-	}
 	mask := len(t.keys) - 1
 	i := t.home(k)
 	for t.keys[i] != k {
@@ -147,9 +126,6 @@ func (t *flat[V]) resize(slots int) {
 // all calls f for each key until f returns false. f may change the value, not the
 // table.
 func (t *flat[V]) all(f func(k uint64, v *V) bool) {
-	if t.hasZero && !f(0, &t.zero) {
-		return
-	}
 	for i, k := range t.keys {
 		if k != 0 && !f(k, &t.vals[i]) {
 			return

@@ -1,5 +1,7 @@
 package index
 
+import "slices"
+
 // private is a name that one source means alone.
 type private struct {
 	s      *source
@@ -45,22 +47,16 @@ func (x *Index) keepPrivate(s *source, engine uint64, p place) {
 }
 
 func (x *Index) dropPrivate(s *source, engine uint64) {
-	ref := s.private.ref(engine)
-	if ref == nil {
-		return
+	if ref := s.private.ref(engine); ref != nil {
+		x.forgetPrivate(*ref, private{s, engine})
+		s.private.remove(engine)
 	}
-	list := x.privates[*ref]
-	for i, p := range list {
-		if p.s == s && p.engine == engine {
-			list[i] = list[len(list)-1]
-			list = list[:len(list)-1]
-			break
-		}
+}
+
+// forgetPrivate takes a private name off the list of its block.
+func (x *Index) forgetPrivate(ref uint64, p private) {
+	list := slices.DeleteFunc(x.privates[ref], func(q private) bool { return q == p })
+	if x.privates[ref] = list; len(list) == 0 {
+		delete(x.privates, ref)
 	}
-	if len(list) == 0 {
-		delete(x.privates, *ref)
-	} else {
-		x.privates[*ref] = list
-	}
-	s.private.remove(engine)
 }

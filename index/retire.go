@@ -104,23 +104,9 @@ func (x *Index) DropSource(src Source) {
 		}
 		x.owners[o.name] = nil
 	}
-	s.private.all(func(engine uint64, ref *uint64) bool {
-		list := x.privates[*ref]
-		for i := 0; i < len(list); {
-			if list[i].s == s {
-				list[i] = list[len(list)-1]
-				list = list[:len(list)-1]
-			} else {
-				i++
-			}
-		}
-		if len(list) == 0 {
-			delete(x.privates, *ref)
-		} else {
-			x.privates[*ref] = list
-		}
-		return true
-	})
+	for engine, ref := range s.private.all {
+		x.forgetPrivate(*ref, private{s, engine})
+	}
 	x.sources[src] = nil
 	x.maintain(nil)
 }

@@ -2,6 +2,7 @@ package index
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 )
 
@@ -22,9 +23,9 @@ type sets struct {
 
 	mu     spin // guards all below, and changes of body
 	hash   []uint64
-	n      uint32   // numbers in use, with 0 and those in spare
-	spare  []uint32 // numbers to use again
-	intern []uint32 // numbers by hash, open addressing, at most half full
+	n      uint32       // numbers in use, with 0 and those in spare
+	spare  []uint32     // numbers to use again
+	intern flat[uint32] // numbers by hash; of sets with the same hash the last one made
 }
 
 // setBody is the words of all sets. It is replaced when it is too small.
@@ -47,7 +48,7 @@ const (
 func (s *sets) init() {
 	s.n = 1
 	s.hash = make([]uint64, firstSets)
-	s.intern = make([]uint32, 16)
+	s.intern = flat[uint32]{}
 	s.body.Store(&setBody{width: 1, bits: make([]uint64, firstSets), gen: make([]uint32, firstSets)})
 	chunk := make([]uint64, firstSets)
 	s.used[0].Store(&chunk)
@@ -155,7 +156,7 @@ func (s *sets) make(l *lane, from, owner uint32) uint32 {
 		return 0
 	}
 	id := s.number(s.hash[from]^mix(uint64(owner)), words)
-	if want := min(2*len(s.intern), memoEntries) / lanes; len(l.memo) < want {
+	if want := min(4*len(s.intern.keys), memoEntries) / lanes; len(l.memo) < want {
 		l.memo = make([]transition, want)
 	}
 	return id
@@ -165,21 +166,9 @@ func (s *sets) make(l *lane, from, owner uint32) uint32 {
 // locked.
 func (s *sets) number(h uint64, words []uint64) uint32 {
 	b := s.body.Load()
-	mask := uint64(len(s.intern) - 1)
-	p := h & mask
-probe:
-	for ; s.intern[p] != 0; p = (p + 1) & mask {
-		id := s.intern[p]
-		if s.hash[id] != h {
-			continue
-		}
-		for i, w := range b.of(id) {
-			if w != words[i] {
-				continue probe
-			}
-		}
-		s.hold(id)
-		return id
+	if have := s.intern.ref(normal(h)); have != nil && slices.Equal(b.of(*have), words) {
+		s.hold(*have)
+		return *have
 	}
 	var id uint32
 	if k := len(s.spare); k > 0 {
@@ -200,29 +189,9 @@ probe:
 	}
 	s.hash[id] = h
 	s.hold(id)
-	s.intern[p] = id
-	if live := int(s.n) - 1 - len(s.spare); 2*live > len(s.intern) {
-		s.reintern(2 * len(s.intern))
-	}
-	return id
-}
-
-// reintern replaces the table of numbers by one of n slots.
-func (s *sets) reintern(n int) {
-	old := s.intern
-	s.intern = make([]uint32, n)
-	mask := uint64(n - 1)
-	for _, id := range old {
-		if id == 0 {
-			continue
-		}
-		p := s.hash[id] & mask
-		for s.intern[p] != 0 {
-			p = (p + 1) & mask
-		}
-		s.intern[p] = id
-	}
+	*s.intern.insert(normal(h)) = id
 	s.count()
+	return id
 }
 
 // hold adds a reference to a set that has one, or whose number is new.
@@ -252,24 +221,10 @@ func (s *sets) drop(id uint32) {
 
 // forget ends a set without references. The sets are locked.
 func (s *sets) forget(id uint32) {
-	mask := uint64(len(s.intern) - 1)
-	p := s.hash[id] & mask
-	for s.intern[p] != id {
-		p = (p + 1) & mask
+	if h := normal(s.hash[id]); *s.intern.ref(h) == id {
+		s.intern.remove(h)
+		s.count()
 	}
-	hole := p
-	for {
-		p = (p + 1) & mask
-		c := s.intern[p]
-		if c == 0 {
-			break
-		}
-		if (p-s.hash[c])&mask >= (p-hole)&mask {
-			s.intern[hole] = c
-			hole = p
-		}
-	}
-	s.intern[hole] = 0
 	gen := s.body.Load().gen
 	write32(&gen[id], gen[id]+1)
 	write64(s.state(id), uint64(gen[id])<<32)
@@ -282,7 +237,7 @@ func (s *sets) live() int { return int(s.n) - 1 - len(s.spare) }
 // count notes how much memory the sets take.
 func (s *sets) count() {
 	b := s.body.Load()
-	s.size.Store(int64(8*len(b.bits) + (4+8+8+4)*len(b.gen) + 4*len(s.intern)))
+	s.size.Store(int64(8*len(b.bits) + (4+8+8+4)*len(b.gen) + s.intern.bytes()))
 }
 
 func (s *sets) bytes() int { return int(s.size.Load()) }
