@@ -30,7 +30,7 @@ func (x *Index) Alone(mine func(Owner) bool) []Share {
 	for _, o := range c.snap.owners {
 		o.wanted = mine(o.name)
 	}
-	all := make([]Share, len(c.identities))
+	all := make([]Share, len(*x.identities.list.Load()))
 	for k, n := range blocks {
 		ours, others := false, false
 		for o := range c.snap.ownersOf(k.set) {

@@ -24,7 +24,7 @@ type Cut struct {
 	claims []uint64 // pieces that are copied, or about to be; changed atomically
 	copies []uint64 // pieces that are copied; changed atomically
 
-	identities []uint64 // constants of those with pieces, by number; 0 for none
+	identities []Identity // those with pieces, next to the base one
 
 	mu    sync.Mutex
 	saved map[uint32]*snapPiece // by writers; guarded by mu
@@ -38,25 +38,16 @@ func (x *Index) Cut() *Cut {
 	c := &Cut{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*snapPiece)}
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
 	for i := range *x.identities.list.Load() {
-		constant := uint64(0)
-		if one := x.identities.of(Identity(i)); load32(&one.pieces) > 0 {
-			constant = one.constant
+		if id := Identity(i); load32(&x.identities.of(id).pieces) > 0 {
+			c.identities = append(c.identities, id)
 		}
-		c.identities = append(c.identities, constant)
 	}
 	x.cut.Store(c)
 	return c
 }
 
 // Identities returns the identities that have pieces, next to the base one.
-func (c *Cut) Identities() (all []Identity) {
-	for i, constant := range c.identities {
-		if constant != 0 {
-			all = append(all, Identity(i))
-		}
-	}
-	return all
-}
+func (c *Cut) Identities() []Identity { return c.identities }
 
 // Drop ends the cut.
 func (c *Cut) Drop() {

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/bits"
 	"slices"
@@ -128,23 +129,14 @@ func (w *imageWriter) number() {
 	}
 	w.source = make([]uint32, len(s.families))
 	relative := make(map[Source]uint32)
-	for i := range s.sources {
-		if s.sources[i] == nil {
-			continue
-		}
-		if n, ok := w.numbers.Source(Source(i)); ok {
+	for i, family := range s.families {
+		if n, ok := w.numbers.Source(Source(i)); ok && s.sources[i] != nil {
 			w.source[i] = n + 1
-			if relative[s.families[i]] == 0 {
-				relative[s.families[i]] = n + 1
-			}
+			relative[family] = cmp.Or(relative[family], n+1)
 		}
 	}
-	for i := range w.source {
-		if n := relative[s.families[i]]; w.source[i] == 0 && n != 0 {
-			w.source[i] = n
-		} else if w.source[i] == 0 {
-			w.source[i] = goneFamily | uint32(s.families[i]) + 1
-		}
+	for i, family := range s.families {
+		w.source[i] = cmp.Or(w.source[i], relative[family], goneFamily|uint32(family)+1)
 	}
 	w.living = make([]bool, len(s.bits)/s.width)
 	for id := range w.living {
@@ -164,19 +156,14 @@ func (w *imageWriter) number() {
 // relative like the others.
 func (w *imageWriter) families() {
 	s, b := w.c.snap, chunkBuffer{}
-	alone := make([]bool, len(s.families)) // sources that stand for themselves alone
-	for i := range alone {
-		alone[i] = s.families[i] == Source(i)
+	members := make([]int, len(s.families))
+	for _, family := range s.families {
+		members[family]++
 	}
 	for i, family := range s.families {
-		if family != Source(i) {
-			alone[family] = false
-		}
-	}
-	for i := range s.sources {
-		if s.sources[i] != nil && w.source[i] != 0 && !alone[i] {
+		if s.sources[i] != nil && members[family] > 1 {
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(w.source[i]-1))
-			b.bytes = binary.AppendUvarint(b.bytes, uint64(s.families[i]))
+			b.bytes = binary.AppendUvarint(b.bytes, uint64(family))
 		}
 	}
 	w.flush(ChunkFamilies, &b)
@@ -221,7 +208,7 @@ func (w *imageWriter) listOwn() {
 		}
 	}
 	for i, src := range w.c.snap.sources {
-		if src == nil || w.source[i] == 0 {
+		if src == nil {
 			continue
 		}
 		for engine, ref := range src.own {
@@ -234,12 +221,15 @@ func (w *imageWriter) listOwn() {
 // piece writes a piece of a chain, as far as its blocks have owners with numbers.
 func (w *imageWriter) piece(p *snapPiece) {
 	var room [maxPiece + 2]interval
-	intervals, blocks := room[:0], uint32(0)
+	intervals, blocks, start := room[:0], 0, uint32(0)
 	for _, v := range p.intervals {
-		if !w.living[v.set] {
+		if w.living[v.set] {
+			blocks += int(v.end - start)
+		} else {
 			v.set = 0
 		}
 		intervals = merged(intervals, v.set, v.end)
+		start = v.end
 	}
 	if k := len(intervals); intervals[k-1].set == 0 {
 		intervals = intervals[:k-1]
@@ -248,13 +238,6 @@ func (w *imageWriter) piece(p *snapPiece) {
 		return
 	}
 	n := intervals[len(intervals)-1].end
-	start := uint32(0)
-	for _, v := range intervals {
-		if v.set != 0 {
-			blocks += v.end - start
-		}
-		start = v.end
-	}
 	by := w.by(p.by)
 	flags := uint64(0)
 	set := func(flag uint64, on bool) {
@@ -263,13 +246,13 @@ func (w *imageWriter) piece(p *snapPiece) {
 		}
 	}
 	root := p.up == 0 && p.head == p.root.first(p.local[0])
-	own := w.own[p.line]
+	names, own := w.names(p, 0, n), w.ownWords(p, 0, n)
 	set(pieceHasUp, p.up != 0)
 	set(pieceHasPrev, p.up != 0 && w.c.has(p.prev))
 	set(pieceHasHead, !root)
 	set(pieceHasBy, by != 0)
 	set(pieceIsMixed, len(intervals) > 1)
-	set(pieceHasSides, len(p.sides) > 0)
+	set(pieceHasSides, len(names) > 0)
 	set(pieceHasOwn, len(own) > 0)
 	set(pieceHasClientHashes, len(p.clientHashes) > 0)
 	set(pieceHasIdentity, p.root.id != 0)
@@ -309,14 +292,9 @@ func (w *imageWriter) piece(p *snapPiece) {
 	}
 	b = putWords(b, p.local[:n])
 	b = putWords(b, p.engine[:n])
-	if flags&pieceHasSides != 0 {
-		b = w.sides(b, p.sides, n)
-	}
-	if flags&pieceHasOwn != 0 {
-		b = w.ownWords(b, own)
-	}
+	b = append(append(b, names...), own...)
 	w.pieces.bytes = b
-	w.pieces.blocks += int(blocks)
+	w.pieces.blocks += blocks
 	if flags&pieceHasClientHashes != 0 {
 		w.clientHashes.bytes = binary.AppendUvarint(w.clientHashes.bytes, uint64(w.ordinal))
 		w.clientHashes.bytes = append(w.clientHashes.bytes, byte(n))
@@ -336,108 +314,84 @@ func (w *imageWriter) by(teacher uint32) uint32 {
 	return w.source[teacher-1]
 }
 
-// sides writes further names of n blocks: count, then block, teacher plus one, name.
-func (w *imageWriter) sides(b []byte, sides []snapSide, n uint32) []byte {
+// names returns the further names of blocks [lo, hi): count, then block, teacher plus one, name. It
+// returns nil if there is none.
+func (w *imageWriter) names(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
-	each := func(f func(at, by uint32, engine uint64)) {
-		for i := range sides {
-			d := &sides[i]
-			for k, engine := range d.engine {
-				if at := d.from + uint32(k); engine != 0 && at < n {
-					f(at, w.by(d.by), engine)
-				}
+	for i := range p.sides {
+		d := &p.sides[i]
+		for k, engine := range d.engine {
+			if at := d.from + uint32(k); engine != 0 && at >= lo && at < hi {
+				count++
+				b = binary.AppendUvarint(append(b, byte(at-lo)), uint64(w.by(d.by)))
+				b = binary.LittleEndian.AppendUint64(b, engine)
 			}
 		}
 	}
-	each(func(uint32, uint32, uint64) { count++ })
-	b = binary.AppendUvarint(b, uint64(count))
-	each(func(at, by uint32, engine uint64) {
-		b = append(b, byte(at))
-		b = binary.AppendUvarint(b, uint64(by))
-		b = binary.LittleEndian.AppendUint64(b, engine)
-	})
-	return b
+	return listOf(count, b)
 }
 
-// ownWords writes what single owners and sources have of blocks: count, then block, number of the
-// owner or source, copies; without copies a name.
-func (w *imageWriter) ownWords(b []byte, own []ownWord) []byte {
-	b = binary.AppendUvarint(b, uint64(len(own)))
-	for _, o := range own {
-		b = append(b, byte(o.at))
-		b = binary.AppendUvarint(b, uint64(o.number))
+// ownWords returns what single owners and sources have of blocks [lo, hi): count, then block, number of
+// the owner or source, copies; without copies a name. It returns nil if they have nothing.
+func (w *imageWriter) ownWords(p *snapPiece, lo, hi uint32) (b []byte) {
+	count := 0
+	for _, o := range w.own[p.line] {
+		if o.at < lo || o.at >= hi {
+			continue
+		}
+		count++
+		b = binary.AppendUvarint(append(b, byte(o.at-lo)), uint64(o.number))
 		if b = binary.AppendUvarint(b, uint64(o.copies)); o.copies == 0 {
 			b = binary.LittleEndian.AppendUint64(b, o.engine)
 		}
 	}
-	return b
+	return listOf(count, b)
+}
+
+// listOf puts the number of parts before them. It returns nil for no part.
+func listOf(parts int, b []byte) []byte {
+	if parts == 0 {
+		return nil
+	}
+	return append(binary.AppendUvarint(nil, uint64(parts)), b...)
 }
 
 // Flags of a single block in an image.
 const (
-	singleHasSide = 2 // names
-	singleHasOwn  = 4 // copies, and names of single sources
-
+	singleHasSide     = 2 // names
+	singleHasOwn      = 4 // copies, and names of single sources
 	singleHasIdentity = 8 // another identity than the base one
 )
 
-// singles writes the blocks of a loose piece.
+// singles writes the blocks of a loose piece, each with its identity, key, client hash, set, names, and what
+// single owners and sources have of it.
 func (w *imageWriter) singles(p *snapPiece) {
-	start := uint32(0)
-	for _, v := range p.intervals {
-		for ; start < v.end; start++ {
-			if w.living[v.set] {
-				w.single(p, start, v.set)
-			}
+	for block := range p.blocks {
+		at, set := block.at, block.set()
+		if !w.living[set] {
+			continue
 		}
-	}
-}
-
-// single writes a block that stands alone: its identity, key, client hash, set, names, and what single
-// owners and sources have of it.
-func (w *imageWriter) single(p *snapPiece, at, set uint32) {
-	sides := []snapSide{}
-	for i := range p.sides {
-		if d := &p.sides[i]; at-d.from < uint32(len(d.engine)) {
-			sides = append(sides, snapSide{by: d.by, engine: d.engine[at-d.from : at-d.from+1]})
+		names, own := w.names(p, at, at+1), w.ownWords(p, at, at+1)
+		flags := byte(0)
+		if len(names) > 0 {
+			flags |= singleHasSide
 		}
-	}
-	var own []ownWord
-	for _, o := range w.own[p.line] {
-		if o.at == at {
-			o.at = 0
-			own = append(own, o)
+		if len(own) > 0 {
+			flags |= singleHasOwn
 		}
-	}
-	clientHash := uint64(0)
-	if len(p.clientHashes) > 0 {
-		clientHash = p.clientHashes[at]
-	}
-	flags := byte(0)
-	if len(sides) > 0 {
-		flags |= singleHasSide
-	}
-	if len(own) > 0 {
-		flags |= singleHasOwn
-	}
-	if p.root.id != 0 {
-		flags |= singleHasIdentity
-	}
-	b := append(w.alone.bytes, flags)
-	if p.root.id != 0 {
-		b = binary.AppendUvarint(b, uint64(p.root.id))
-	}
-	b = putWords(b, []uint64{p.local[at], clientHash})
-	b = binary.AppendUvarint(b, uint64(set))
-	if len(sides) > 0 {
-		b = w.sides(b, sides, 1)
-	}
-	if len(own) > 0 {
-		b = w.ownWords(b, own)
-	}
-	w.alone.bytes = b
-	if w.alone.blocks++; len(b) >= chunkBytes {
-		w.flush(ChunkSingles, &w.alone)
+		if p.root.id != 0 {
+			flags |= singleHasIdentity
+		}
+		b := append(w.alone.bytes, flags)
+		if p.root.id != 0 {
+			b = binary.AppendUvarint(b, uint64(p.root.id))
+		}
+		b = putWords(b, []uint64{p.local[at], block.clientHash()})
+		b = binary.AppendUvarint(b, uint64(set))
+		w.alone.bytes = append(append(b, names...), own...)
+		if w.alone.blocks++; len(w.alone.bytes) >= chunkBytes {
+			w.flush(ChunkSingles, &w.alone)
+		}
 	}
 }
 
@@ -446,7 +400,7 @@ func (w *imageWriter) single(p *snapPiece, at, set uint32) {
 func (w *imageWriter) links() {
 	b := chunkBuffer{}
 	for i, src := range w.c.snap.sources {
-		if src == nil || w.source[i] == 0 {
+		if src == nil {
 			continue
 		}
 		for _, l := range src.waiting {
