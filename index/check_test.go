@@ -43,7 +43,7 @@ func TestCheckFinds(t *testing.T) {
 	f(1, func(_ *Index, r *piece) { r.local()[1]++ })
 	f(1, func(_ *Index, r *piece) { r.ver++ })
 	f(1, func(x *Index, _ *piece) { p := loose(x); x.at(p.piece).local()[p.at]++ })
-	f(1, func(x *Index, r *piece) { x.heads.insert(mix(77), 1) })
+	f(1, func(x *Index, r *piece) { x.heads.insert(mix(77), place{at: 1}) })
 	f(2, func(x *Index, r *piece) { *(*uint32)(x.lines.at(r.intervals[0])) |= 0xffffff << endBits })
 	f(5, func(x *Index, r *piece) { r.intervals[0] = 1 << 30 })
 	f(2, func(x *Index, _ *piece) { *x.sets.state(1)++ })

@@ -102,7 +102,8 @@ func TestWaitingClientHash(t *testing.T) {
 		// An image does not say whose client hash it is.
 		again := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true})
 		learned := map[uint64]Identity{}
-		loader := again.x.NewLoader(func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true }, nil)
+		loader := again.x.NewLoader(func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
+			func(uint32) (Identity, bool) { return 0, false })
 		loader.Learn = func(clientHash, _ uint64, id Identity, _ bool) { learned[clientHash] = id }
 		for _, c := range imageOf(t, l.x) {
 			must.Succeed(t, loader.Load(c.kind, c.bytes))
@@ -171,7 +172,7 @@ func TestLoaderLearnsIdentities(t *testing.T) {
 	all := map[uint64]learned{11: {1, 0, true}, 12: {2, 0, false}, 21: {1, l.a, true}, 22: {2, l.a, false}, 31: {1, l.b, true}, 32: {2, l.b, false}}
 	read(same, all, Options{WideBase: true})
 	read(same, all, Options{})
-	read(nil, map[uint64]learned{11: {1, 0, true}, 12: {2, 0, false}}, Options{})
+	read(func(uint32) (Identity, bool) { return 0, false }, map[uint64]learned{11: {1, 0, true}, 12: {2, 0, false}}, Options{})
 }
 
 // An image leaves out the blocks of identities that the writer does not want.

@@ -183,7 +183,7 @@ func (x *Index) createLoose(s *source, of root, key, clientHash uint64, want int
 	}
 	x.extend(r, 1, 0)
 	r.unlock()
-	x.loose.insert(mix(key), place{n, at}.ref())
+	x.loose.insert(mix(key), place{n, at})
 	x.looseBlocks.Add(1)
 	s.tail = place{n, at}
 	return s.tail

@@ -279,11 +279,10 @@ func New(opts Options) *Index {
 	if opts.Ghosts != nil {
 		x.ghosts.count = &ghostCount{of: opts.Ghosts}
 	}
-	x.heads.sifted, x.loose.sifted = true, true
 	if opts.NameAll {
 		x.naming, x.full.always = allNamed, true
 	}
-	x.sets.init()
+	x.sets.init(1)
 	x.laneBy.Store(new([]uint8))
 	x.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
 	return x

@@ -45,8 +45,8 @@ var errChunk = errors.New("the chunk is not one of an image")
 const maxGap = 1 << 20
 
 // NewLoader begins to fill an empty index. The functions say which source, owner and identity of the
-// index has a number, false for one that is to be left out; a nil identity leaves all but the base
-// one out. The constant of an identity is that of the index that wrote the image.
+// index has a number, false for one that is to be left out. The constant of an identity is that of the
+// index that wrote the image.
 func (x *Index) NewLoader(source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool), identity func(number uint32) (Identity, bool)) *Loader {
 	return &Loader{
 		x: x, numbers: source, owners: owner, ids: identity,
@@ -192,9 +192,6 @@ func (l *Loader) identity(c *chunkReader) (of root, ok bool) {
 		c.fail()
 		return of, false
 	}
-	if l.ids == nil {
-		return of, false
-	}
 	id, ok := l.ids(uint32(number))
 	if !ok || int(id) >= len(*l.x.identities.list.Load()) {
 		return of, false
@@ -327,7 +324,7 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 	}
 	r.set(k, 0)
 	x.put(r, nil, intervals)
-	x.heads.insert(mix(head), place{piece: n}.ref())
+	x.heads.insert(mix(head), place{piece: n})
 	start, lane := uint32(0), &x.lanes[0].lane
 	for _, v := range intervals {
 		if v.set != 0 {

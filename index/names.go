@@ -267,7 +267,7 @@ func (x *Index) strip(l *lane, n uint32, r *piece, blocks uint64) {
 		x.looseBlocks.Add(-int64(bits.OnesCount64(blocks)))
 		for w := blocks; w != 0; w &= w - 1 {
 			i := trailing(w)
-			x.loose.remove(mix(local[i]), place{n, i}.ref())
+			x.loose.remove(mix(local[i]), place{n, i})
 			x.ghosts.unlose(local[i])
 			write64(&local[i], 0)
 		}

@@ -154,22 +154,6 @@ func (r *piece) identityWords() *[2]uint64 {
 	return (*[2]uint64)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(int(r.cap())*wordsOfBlock(r.meta))))
 }
 
-// constant returns the constant of the identity, for lanes that hold the piece.
-func (r *piece) constant() uint64 {
-	if r.meta&isOther == 0 {
-		return 0
-	}
-	return r.identityWords()[0]
-}
-
-// identity returns the identity, for lanes that hold the piece.
-func (r *piece) identity() Identity {
-	if r.meta&isOther == 0 {
-		return 0
-	}
-	return Identity(r.identityWords()[1])
-}
-
 // root returns the identity with its constant, for lanes that hold the piece.
 func (r *piece) root() root {
 	if r.meta&isOther == 0 {
@@ -178,6 +162,9 @@ func (r *piece) root() root {
 	w := r.identityWords()
 	return root{Identity(w[1]), w[0]}
 }
+
+func (r *piece) constant() uint64   { return r.root().constant }
+func (r *piece) identity() Identity { return r.root().id }
 
 // linesFor returns the lines of a piece.
 func linesFor(meta uint32) int {
@@ -262,28 +249,27 @@ func (x *Index) key(p place) uint64 {
 	return k
 }
 
+// intervalWords returns the intervals of a piece where they are.
+func (x *Index) intervalWords(r *piece) []uint32 {
+	n := r.count()
+	if n > inlineIntervals {
+		return unsafe.Slice((*uint32)(x.lines.at(r.intervals[0])), n)
+	}
+	return r.intervals[:n]
+}
+
 // intervalsOf copies the intervals of a piece.
 func (x *Index) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
-	n := r.count()
-	w := r.intervals[:]
-	if n > inlineIntervals {
-		w = unsafe.Slice((*uint32)(x.lines.at(r.intervals[0])), n)
-	}
-	for i, v := range w[:n] {
+	w := x.intervalWords(r)
+	for i, v := range w {
 		to[i] = intervalOf(v)
 	}
-	return to[:n]
+	return to[:len(w)]
 }
 
 // setOf returns the owners of a block.
 func (x *Index) setOf(p place) uint32 {
-	r := x.at(p.piece)
-	n := r.count()
-	w := r.intervals[:]
-	if n > inlineIntervals {
-		w = unsafe.Slice((*uint32)(x.lines.at(r.intervals[0])), n)
-	}
-	for _, v := range w[:n] {
+	for _, v := range x.intervalWords(x.at(p.piece)) {
 		if p.at < v&endMask {
 			return v >> endBits
 		}
@@ -509,10 +495,9 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 	r.up = up
 	write64(&r.head, key)
 	write64(&r.tail, key)
-	ref := place{piece: n}.ref()
 	if x.alone {
-		x.heads.insert(mix(key), ref)
-	} else if x.heads.claim(mix(key), ref, func(ref uint64) bool { return load64(&x.at(placeOf(ref).piece).head) == key }) != 0 {
+		x.heads.insert(mix(key), place{piece: n})
+	} else if !x.heads.claim(mix(key), place{piece: n}, func(q place) bool { return load64(&x.at(q.piece).head) == key }) {
 		x.discard(n, r)
 		return 0, nil
 	}
@@ -523,7 +508,7 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 func (x *Index) abandon(l *lane, n uint32, r *piece) {
 	head := r.head
 	write64(&r.head, 0)
-	x.heads.remove(mix(head), place{piece: n}.ref())
+	x.heads.remove(mix(head), place{piece: n})
 	if l.piece == n {
 		l.piece = 0
 	}
@@ -588,7 +573,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 	if !r.loose() {
 		head := r.head
 		write64(&r.head, 0)
-		x.heads.remove(mix(head), place{piece: n}.ref())
+		x.heads.remove(mix(head), place{piece: n})
 	}
 	x.end(l, n, r)
 }
@@ -618,65 +603,17 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 // headOf finds the block of a key that begins a piece. Next to other lanes, the caller has to
 // look at the piece again.
 func (x *Index) headOf(key uint64) place {
-	seg, tag := split(mix(key))
-	s, body := &x.heads.segs[seg], &x.heads.bodies[seg]
-	for n := spins(0); ; n.pause() {
-		ver := load32(&s.ver)
-		b := body.Load()
-		if b == nil {
-			return place{}
-		}
-		if !b.absent(tag) {
-			mask := uint64(len(b.entries) - 1)
-			for p, k := b.home(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
-				v := load64(&b.entries[p])
-				if v == 0 {
-					break
-				}
-				if v>>refBits == tag {
-					if p := placeOf(v & refMask); load64(&x.at(p.piece).head) == key {
-						return p
-					}
-				}
-			}
-		}
-		if ver&1 == 0 && load32(&s.ver) == ver {
-			return place{}
-		}
-	}
+	return x.heads.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
 }
 
-// looseOf finds the loose block of a key. Without the lock, the caller has to look at
+// looseOf finds the loose block of a key. Next to other lanes, the caller has to look at
 // the piece again.
 func (x *Index) looseOf(key uint64) place {
-	seg, tag := split(mix(key))
-	s, body := &x.loose.segs[seg], &x.loose.bodies[seg]
-	for n := spins(0); ; n.pause() {
-		ver := load32(&s.ver)
-		b := body.Load()
-		if b == nil {
-			return place{}
-		}
-		if !b.absent(tag) {
-			mask := uint64(len(b.entries) - 1)
-			for p, k := b.home(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
-				v := load64(&b.entries[p])
-				if v == 0 {
-					break
-				}
-				if v>>refBits == tag {
-					q := placeOf(v & refMask)
-					r := x.at(q.piece)
-					if m := load32(&r.meta); m&isLoose != 0 && q.at < m&255 && load64(&r.local()[q.at]) == key {
-						return q
-					}
-				}
-			}
-		}
-		if ver&1 == 0 && load32(&s.ver) == ver {
-			return place{}
-		}
-	}
+	return x.loose.find(mix(key), func(q place) bool {
+		r := x.at(q.piece)
+		m := load32(&r.meta)
+		return m&isLoose != 0 && q.at < m&255 && load64(&r.local()[q.at]) == key
+	})
 }
 
 // allPieces calls f for each piece.

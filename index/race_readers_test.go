@@ -186,7 +186,9 @@ func TestQueriesWaitForTables(t *testing.T) {
 		s := &table.segs[number]
 		was := table.bodies[number].Load()
 		atomic.AddUint32(&s.ver, 1)
-		table.bodies[number].Store(&body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog})
+		empty := &body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog}
+		empty.sift()
+		table.bodies[number].Store(empty)
 		asks, done := make(chan bool), make(chan int)
 		go func() {
 			var m Match

@@ -45,11 +45,12 @@ const (
 	setChunks   = 22
 )
 
-func (s *sets) init() {
-	s.n = 1
+// init empties the sets.
+func (s *sets) init(width int) {
+	s.n, s.spare = 1, nil
 	s.hash = make([]uint64, firstSets)
 	s.intern = flat[uint32]{}
-	s.body.Store(&setBody{width: 1, bits: make([]uint64, firstSets), gen: make([]uint32, firstSets)})
+	s.body.Store(&setBody{width: width, bits: make([]uint64, firstSets*width), gen: make([]uint32, firstSets)})
 	chunk := make([]uint64, firstSets)
 	s.used[0].Store(&chunk)
 	s.count()
@@ -248,22 +249,10 @@ func (s *sets) trim() bool {
 	if s.live() != 0 || s.n <= 64 {
 		return false
 	}
-	width, last := s.body.Load().width, uint32(0)
-	for _, g := range s.body.Load().gen {
-		last = max(last, g)
-	}
 	for k := range s.used {
 		s.used[k].Store(nil)
 	}
-	s.spare = nil
-	s.init()
-	b := &setBody{width: width, bits: make([]uint64, firstSets*width), gen: make([]uint32, firstSets)}
-	for i := range b.gen {
-		b.gen[i] = last + 1
-		*s.state(uint32(i)) = uint64(last+1) << 32
-	}
-	s.body.Store(b)
-	s.count()
+	s.init(s.body.Load().width)
 	return true
 }
 

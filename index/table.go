@@ -17,7 +17,6 @@ import (
 type table struct {
 	bodies [1 << segBits]atomic.Pointer[body] // of the segments: nearly only read
 	segs   [1 << segBits]segment
-	sifted bool         // a sieve answers most probes of keys that are absent
 	size   atomic.Int64 // bytes of all bodies
 }
 
@@ -45,7 +44,7 @@ func (s *segment) unlock() {
 // body is what readers see of a segment.
 type body struct {
 	entries []uint64
-	sieve   []uint64 // 16 bits an entry: a clear bit says that its keys are absent
+	sieve   []uint64 // 16 bits an entry: a clear bit says that its keys are absent, as most probes find
 	shift   uint8    // 28 - log2(len(entries))
 }
 
@@ -82,9 +81,7 @@ func (t *table) resize(seg, log int) {
 		}
 		n.entries[p&mask] = v
 	}
-	if t.sifted {
-		n.sift()
-	}
+	n.sift()
 	t.segs[seg].added = 0
 	t.size.Add(n.bytes())
 	t.bodies[seg].Store(n)
@@ -107,9 +104,6 @@ func (b *body) mark(tag uint64) {
 
 // absent reports that no entry has a tag. It may be wrong only by saying no.
 func (b *body) absent(tag uint64) bool {
-	if b.sieve == nil {
-		return false
-	}
 	at := tag >> ((b.shift - sieveLog) & 63)
 	return load64(&b.sieve[at>>6])>>(at&63)&1 == 0
 }
@@ -124,24 +118,52 @@ func (t *table) absent(h uint64) bool {
 
 func (b *body) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
-// insert adds an entry. The key has none with this reference.
-func (t *table) insert(h, ref uint64) { t.claim(h, ref, nil) }
+// find returns the place of an entry with a tag that is says is of the key, none if there is no such entry.
+func (b *body) find(tag uint64, is func(place) bool) place {
+	if b.absent(tag) {
+		return place{}
+	}
+	mask := uint64(len(b.entries) - 1)
+	for p, k := b.home(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
+		v := load64(&b.entries[p])
+		if v == 0 {
+			break
+		}
+		if q := placeOf(v & refMask); v>>refBits == tag && is(q) {
+			return q
+		}
+	}
+	return place{}
+}
 
-// claim adds an entry unless there is one with the same tag that taken says is of the key.
-// Then it returns the reference of that one.
-func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64) {
+// find is that of the segment of a mixed key. Next to other lanes, the caller has to look at the piece again.
+func (t *table) find(h uint64, is func(place) bool) place {
+	seg, tag := split(h)
+	s := &t.segs[seg]
+	for n := spins(0); ; n.pause() {
+		ver := load32(&s.ver)
+		b := t.bodies[seg].Load()
+		if b == nil {
+			return place{}
+		}
+		if q := b.find(tag, is); !q.isNone() || ver&1 == 0 && load32(&s.ver) == ver {
+			return q
+		}
+	}
+}
+
+// insert adds an entry for the block of a mixed key, which has none.
+func (t *table) insert(h uint64, p place) { t.claim(h, p, nil) }
+
+// claim adds an entry unless there is one that taken says is of the key. Then it returns false.
+func (t *table) claim(h uint64, at place, taken func(place) bool) bool {
 	seg, tag := split(h)
 	s := &t.segs[seg]
 	s.lock()
 	defer s.unlock()
 	b := t.bodies[seg].Load()
-	if taken != nil && b != nil && !b.absent(tag) {
-		mask := uint64(len(b.entries) - 1)
-		for p := b.home(tag) & mask; b.entries[p] != 0; p = (p + 1) & mask {
-			if v := b.entries[p]; v>>refBits == tag && taken(v&refMask) {
-				return v & refMask
-			}
-		}
+	if taken != nil && b != nil && !b.find(tag, taken).isNone() {
+		return false
 	}
 	if b == nil {
 		t.resize(seg, firstLog)
@@ -151,41 +173,39 @@ func (t *table) claim(h, ref uint64, taken func(ref uint64) bool) (other uint64)
 		b = t.bodies[seg].Load()
 	}
 	s.used++
-	if t.sifted {
-		if s.added++; int(s.added) > len(b.entries) {
-			n := &body{entries: b.entries, shift: b.shift}
-			n.sift()
-			s.added = 0
-			t.bodies[seg].Store(n)
-			b = n
-		}
-		b.mark(tag)
+	if s.added++; int(s.added) > len(b.entries) {
+		n := &body{entries: b.entries, shift: b.shift}
+		n.sift()
+		s.added = 0
+		t.bodies[seg].Store(n)
+		b = n
 	}
+	b.mark(tag)
 	mask := uint64(len(b.entries) - 1)
 	p := b.home(tag) & mask
 	for b.entries[p] != 0 {
 		p = (p + 1) & mask
 	}
-	write64(&b.entries[p], tag<<refBits|ref)
-	return 0
+	write64(&b.entries[p], tag<<refBits|at.ref())
+	return true
 }
 
-// remove takes exactly this entry out and reports whether it was there.
-func (t *table) remove(h, ref uint64) bool {
+// remove takes exactly this entry out, if it is there.
+func (t *table) remove(h uint64, at place) {
 	seg, tag := split(h)
 	s := &t.segs[seg]
 	s.lock()
 	defer s.unlock()
 	b := t.bodies[seg].Load()
 	if b == nil {
-		return false
+		return
 	}
-	want := tag<<refBits | ref
+	want := tag<<refBits | at.ref()
 	mask := uint64(len(b.entries) - 1)
 	p := b.home(tag) & mask
 	for b.entries[p] != want {
 		if b.entries[p] == 0 {
-			return false
+			return
 		}
 		p = (p + 1) & mask
 	}
@@ -206,7 +226,6 @@ func (t *table) remove(h, ref uint64) bool {
 	if n := len(b.entries); n > 1<<firstLog && int(s.used)*8 < n {
 		t.resize(seg, bits.Len(uint(n))-2)
 	}
-	return true
 }
 
 // clear gives the memory of an empty table back.
