@@ -197,10 +197,7 @@ func (c *check) intervals(n uint32, r *piece) {
 			c.live += int(v.end - start)
 			c.identities[r.identity()][1] += v.end - start
 		}
-		sum, loose := uint64(0), 0
-		if v.set != 0 {
-			sum, loose = c.words(r, start, v.end)
-		}
+		sum, loose := r.wordsOf(spanOf(start, v.end))
 		c.members(v.set, func(o uint32) {
 			d := c.held[o]
 			d.add(int(v.end-start), loose, x.weigh(r, sum))
@@ -214,17 +211,6 @@ func (c *check) intervals(n uint32, r *piece) {
 	if start != r.len() || last == 0 && !x.isGhost(place{n, start - 1}) {
 		c.broken(1, "piece %d has %d blocks, intervals up to %d, the last with set %d", n, r.len(), start, last)
 	}
-}
-
-// words returns the sum of the words of some blocks, one by one, and how many are loose.
-func (c *check) words(r *piece, lo, hi uint32) (sum uint64, loose int) {
-	for i, word := range r.local()[lo:hi] {
-		if r.loose() {
-			word, loose = r.looseWord(lo+uint32(i)), loose+1
-		}
-		sum += word
-	}
-	return sum, loose
 }
 
 // chain checks the keys and names of a chained piece.
@@ -478,7 +464,7 @@ func (c *check) room(src Source, s *source) {
 		c.broken(8, "source %d: %d links by age, want %d", src, seen, r.used)
 	}
 	siblings := 0
-	r.byParent.all(func(parent uint64, first *int32) bool {
+	for parent, first := range r.byParent.all {
 		before := none
 		for i := *first; i != none && siblings <= r.used; i = r.links[i].next {
 			if l := r.links[i]; l.parent != parent || l.prev != before {
@@ -486,8 +472,7 @@ func (c *check) room(src Source, s *source) {
 			}
 			siblings, before = siblings+1, i
 		}
-		return true
-	})
+	}
 	if siblings != r.used {
 		c.broken(8, "source %d: %d links by parent, want %d", src, siblings, r.used)
 	}

@@ -97,11 +97,10 @@ func (c *copies) clear(piece uint32, w *uint64, blocks uint64) {
 
 // all calls f for each block with several copies, and how many it has beyond the first.
 func (c *copies) all(f func(p place, n uint32)) {
-	c.second.all(func(piece uint64, w *uint64) bool {
+	for piece, w := range c.second.all {
 		for left := *w; left != 0; left &= left - 1 {
 			p := place{uint32(piece), trailing(left)}
 			f(p, c.of(p))
 		}
-		return true
-	})
+	}
 }

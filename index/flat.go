@@ -123,11 +123,10 @@ func (t *flat[V]) resize(slots int) {
 	}
 }
 
-// all calls f for each key until f returns false. f may change the value, not the
-// table.
-func (t *flat[V]) all(f func(k uint64, v *V) bool) {
+// all yields each key with its value, which may change meanwhile. The table may not.
+func (t *flat[V]) all(yield func(k uint64, v *V) bool) {
 	for i, k := range t.keys {
-		if k != 0 && !f(k, &t.vals[i]) {
+		if k != 0 && !yield(k, &t.vals[i]) {
 			return
 		}
 	}

@@ -81,29 +81,21 @@ func (x *Index) unlock() {
 	}
 }
 
+// sum adds up what lanes count. All lanes are locked.
+func (x *Index) sum(count func(*lane) int) (n int) {
+	for i := range x.lanes {
+		n += count(&x.lanes[i].lane)
+	}
+	return n
+}
+
+// live returns the number of blocks with an owner, aliases that of engine hashes that all mean. All lanes
+// are locked.
+func (x *Index) live() int    { return x.sum(func(l *lane) int { return l.live }) }
+func (x *Index) aliases() int { return x.sum(func(l *lane) int { return l.names }) }
+
 // events returns the number of events applied so far, of all lanes. All lanes are locked.
-func (x *Index) events() (n uint32) {
-	for i := range x.lanes {
-		n += x.lanes[i].events
-	}
-	return n
-}
-
-// live returns the number of blocks with an owner. All lanes are locked.
-func (x *Index) live() (n int) {
-	for i := range x.lanes {
-		n += x.lanes[i].live
-	}
-	return n
-}
-
-// aliases returns the number of engine hashes that all mean. All lanes are locked.
-func (x *Index) aliases() (n int) {
-	for i := range x.lanes {
-		n += x.lanes[i].names
-	}
-	return n
-}
+func (x *Index) events() uint32 { return uint32(x.sum(func(l *lane) int { return int(l.events) })) }
 
 // calm reports whether nothing is under way that concerns all sources, and the source has
 // nothing that is not ordinary.

@@ -52,11 +52,10 @@ func (x *Index) alias(name Owner, id Identity, engine, more, key uint64) bool {
 	}
 	x.unraw(o.s, normal(more), p)
 	x.learn(o.s, normal(more), p, 1)
-	w := storing{x: x, s: o.s, o: o, e: &Store{}}
 	if o.s.room.used > 0 {
+		w := storing{x: x, s: o.s, o: o, e: &Store{}}
 		w.placeWaiting(normal(more), x.behind(x.meaning(o.s, normal(more))))
 	}
-	w.placeOthers()
 	x.maintain(o.s)
 	return true
 }

@@ -198,15 +198,8 @@ func (x *Index) sweepOn(pages int) {
 	w.running = nil
 }
 
-// Compact takes retired owners out of all pieces and gives memory back. Each event does
+// compact takes retired owners out of all pieces and gives memory back. Each event does
 // a part of it anyway.
-func (x *Index) Compact() {
-	x.lock()
-	defer x.unlock()
-	x.compact()
-	x.evictAll()
-}
-
 func (x *Index) compact() {
 	for x.sweep.left > 0 {
 		x.sweepOn(1 << 30)

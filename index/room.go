@@ -56,13 +56,19 @@ func (r *waitingRoom) push(l link) {
 		r.free = r.links[i].newer
 	}
 	l.prev, l.next = none, r.child(l.parent)
+	l.older, l.newer = r.newest, none
 	r.links[i] = l
+	if r.newest == none {
+		r.oldest = i
+	} else {
+		r.links[r.newest].newer = i
+	}
+	r.newest = i
 	if n := r.links[i].next; n != none {
 		r.links[n].prev = i
 	}
 	*r.byParent.insert(l.parent) = i
 	*r.byEngine.insert(l.engine) = i
-	r.append(i)
 	r.used++
 }
 
@@ -81,29 +87,6 @@ func (r *waitingRoom) remove(i int32) {
 		r.byParent.remove(l.parent)
 	}
 	r.byEngine.remove(l.engine)
-	r.unlink(i)
-	*l = link{newer: r.free}
-	r.free = i
-	if r.used--; r.used == 0 && len(r.links) > minSlots {
-		*r = waitingRoom{}
-	}
-}
-
-// append puts a link at the young end.
-func (r *waitingRoom) append(i int32) {
-	l := &r.links[i]
-	l.older, l.newer = r.newest, none
-	if r.newest == none {
-		r.oldest = i
-	} else {
-		r.links[r.newest].newer = i
-	}
-	r.newest = i
-}
-
-// unlink takes a link out of the order of arrival.
-func (r *waitingRoom) unlink(i int32) {
-	l := &r.links[i]
 	if l.older == none {
 		r.oldest = l.newer
 	} else {
@@ -113,6 +96,11 @@ func (r *waitingRoom) unlink(i int32) {
 		r.newest = l.older
 	} else {
 		r.links[l.newer].older = l.older
+	}
+	*l = link{newer: r.free}
+	r.free = i
+	if r.used--; r.used == 0 && len(r.links) > minSlots {
+		*r = waitingRoom{}
 	}
 }
 
@@ -127,15 +115,4 @@ func (r *waitingRoom) all(yield func(link) bool) {
 
 func (r *waitingRoom) bytes() int {
 	return cap(r.links)*int(unsafe.Sizeof(link{})) + r.byEngine.bytes() + r.byParent.bytes()
-}
-
-// Waiting returns how many blocks of a source wait for their parent.
-func (x *Index) Waiting(src Source) int {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	if s == nil {
-		return 0
-	}
-	return s.room.used
 }

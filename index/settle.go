@@ -96,12 +96,11 @@ func (x *Index) forgetLink(s *source, engine uint64) {
 // sweepRoom is forgetLink for all links.
 func (x *Index) sweepRoom(s *source) {
 	var gone []uint64
-	s.room.byEngine.all(func(engine uint64, _ *int32) bool {
+	for engine := range s.room.byEngine.all {
 		if s.room.child(engine) == none && x.heldRaw(s, engine).isNone() {
 			gone = append(gone, engine)
 		}
-		return true
-	})
+	}
 	for _, engine := range gone {
 		x.forgetLink(s, engine)
 	}

@@ -582,20 +582,18 @@ func (s *Snapshot) ownersOf(set uint32) iter.Seq[*snapOwner] {
 func (x *Index) ClientHashes(f func(clientHash uint64)) {
 	x.lock()
 	defer x.unlock()
-	x.allPieces(func(_ uint32, r *piece) {
-		var room [maxPiece + 2]interval
-		start := uint32(0)
-		for _, v := range x.intervalsOf(r, &room) {
-			for ; start < v.end; start++ {
-				if clientHash := r.clientHash(start); v.set != 0 && clientHash != 0 {
-					f(clientHash)
-				}
+	x.allPieces(func(n uint32, r *piece) {
+		for i := range r.len() {
+			if clientHash := r.clientHash(i); clientHash != 0 && x.setOf(place{n, i}) != 0 {
+				f(clientHash)
 			}
 		}
 	})
 	for _, s := range x.sources {
 		if s != nil {
-			s.room.byEngine.all(func(_ uint64, i *int32) bool { f(s.room.links[*i].clientHash); return true })
+			for l := range s.room.all {
+				f(l.clientHash)
+			}
 		}
 	}
 }

@@ -61,16 +61,6 @@ func (x *Index) Stats() Stats {
 	return st
 }
 
-// setBytes returns the memory of owner sets, with what lanes remember of them.
-func (x *Index) setBytes() int {
-	n := x.sets.bytes()
-	for i := range x.lanes {
-		l := &x.lanes[i].lane
-		n += len(l.memo)*int(unsafe.Sizeof(transition{})) + 8*cap(l.set) + 4*cap(l.due)
-	}
-	return n
-}
-
 func (x *Index) total() (n int) {
 	for _, s := range x.sources {
 		if s != nil {
@@ -109,8 +99,12 @@ func (x *Index) memory() Memory {
 		Heads:  int(x.heads.size.Load()),
 		Loose:  int(x.loose.size.Load()),
 		Names:  int(x.names.size.Load()) + 48*len(x.privates),
-		Sets:   x.setBytes(),
+		Sets:   x.sets.bytes(),
 		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + x.identities.bytes(),
+	}
+	for i := range x.lanes { // what they remember of sets
+		l := &x.lanes[i].lane
+		m.Sets += len(l.memo)*int(unsafe.Sizeof(transition{})) + 8*cap(l.set) + 4*cap(l.due)
 	}
 	m.Lists = x.lines.bytes() - m.Pieces + x.ghosts.bytes()
 	if offHeap {
