@@ -9,8 +9,8 @@ type identitySet struct {
 	set uint32
 }
 
-// count returns how many blocks of each identity have each owner set, at one moment, while events go on.
-func (x *Index) count() (*Cut, map[identitySet]int) {
+// countBySet returns how many blocks of each identity have each owner set, at one moment, while events go on.
+func (x *Index) countBySet() (*Cut, map[identitySet]int) {
 	c, blocks := x.Cut(), make(map[identitySet]int)
 	defer c.Drop()
 	for p := range c.pieces {
@@ -26,7 +26,7 @@ func (x *Index) count() (*Cut, map[identitySet]int) {
 // Alone returns the share of some owners by Identity. Blocks that wait under an engine hash without a
 // constant count as the base identity's. It looks at the index as it is at one moment, while events go on.
 func (x *Index) Alone(mine func(Owner) bool) []Share {
-	c, blocks := x.count()
+	c, blocks := x.countBySet()
 	for _, o := range c.snap.owners {
 		o.wanted = mine(o.name)
 	}
@@ -54,7 +54,7 @@ func (x *Index) HeldBySource(f func(src Source, id Identity, blocks int)) {
 		id  Identity
 	}
 	held := make(map[key]int)
-	c, blocks := x.count()
+	c, blocks := x.countBySet()
 	for k, n := range blocks {
 		for o := range c.snap.ownersOf(k.set) {
 			held[key{o.source.name, k.id}] += n

@@ -225,24 +225,19 @@ func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *
 		d := x.sideAt(line)
 		if d.covers(at) && d.engine()[at-d.from()] == engine {
 			names = d.engine()
-			if d.cap() < maxPiece { // the names end early: compare the names that are there
-				names = s.lane.copyNames(d)
+			if l := s.lane; d.cap() < maxPiece { // the names end early: compare the names that are there
+				if l.body == nil {
+					l.body = new(words)
+				}
+				clear(l.body[:])
+				copy(l.body[:], names[:d.cap()])
+				names = l.body
 			}
 			return names, d.from(), x.joinFamily(s.name, d.by)
 		}
 		line = d.next
 	}
 	return nil, 0, true
-}
-
-// copyNames returns the names of a side that is shorter than a piece.
-func (l *lane) copyNames(d *side) *words {
-	if l.body == nil {
-		l.body = new(words)
-	}
-	clear(l.body[:])
-	copy(l.body[:], d.engine()[:d.cap()])
-	return l.body
 }
 
 // fill writes blocks from i on into the room of a changing piece, until one of them begins

@@ -40,7 +40,7 @@ type lane struct {
 	names   int    // engine hashes of blocks that got one, less those that lost it
 	memo    []transition
 	set     []uint64 // buffer of sets.make
-	body    *words   // buffer of copyNames
+	body    *words   // buffer of namesFor
 	ended   []uint64 // blocks without owners by now that had private names
 	faded   int      // blocks that became ghosts since the last call of evict
 	due     []uint32 // pieces that left the source's vague list and have no entries yet

@@ -486,20 +486,16 @@ func (l *Loader) single(c *chunkReader) {
 // its key is there.
 func (l *Loader) makeSingle(of root, key, clientHash uint64, set uint32) (p place) {
 	x := l.x
-	if x.overBudget() && !x.makeRoom() {
+	var owners []*owner
+	x.holders(set, func(o *owner) { owners = append(owners, o) })
+	if len(owners) == 0 || !x.looseOf(key).isNone() {
+		return p
+	}
+	if p = x.createLoose(owners[0].s, of, key, clientHash, 1); p.isNone() {
 		l.Refused++
 		x.refuse(key)
 		return p
 	}
-	var owners []*owner
-	x.holders(set, func(o *owner) { owners = append(owners, o) })
-	if len(owners) == 0 {
-		return p
-	}
-	if !x.looseOf(key).isNone() {
-		return p
-	}
-	p = x.createLoose(owners[0].s, of, key, clientHash, 1)
 	for _, o := range owners {
 		x.addHolder(o, p)
 		o.raw++

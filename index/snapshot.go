@@ -261,24 +261,27 @@ func (s *Snapshot) plant() {
 			}
 		}
 	}
-	// Keys that two chains have by chance, or by an attacker's choice, could close a circle. A
-	// way up that comes back to itself makes a root of the piece before.
+	s.openCircles()
+	for _, p := range s.pieces {
+		if !p.parent.isNone() {
+			p.parent.behind = append(p.parent.behind, p)
+		}
+	}
+}
+
+// openCircles makes a root of a piece of each circle. Keys that two chains have by chance, or by
+// an attacker's choice, could close one.
+func (s *Snapshot) openCircles() {
 	for i, p := range s.pieces {
 		for p.climb == 0 {
-			p.climb = i + 1
-			if p.parent.isNone() {
+			if p.climb = i + 1; p.parent.isNone() {
 				break
 			}
-			if p.parent.climb == i+1 {
+			if p.parent.climb == i+1 { // the way up has come back to itself
 				p.parent = snapBlock{}
 				break
 			}
 			p = p.parent.snapPiece
-		}
-	}
-	for _, p := range s.pieces {
-		if !p.parent.isNone() {
-			p.parent.behind = append(p.parent.behind, p)
 		}
 	}
 }

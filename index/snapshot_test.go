@@ -379,3 +379,32 @@ func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
 	unified.Unify(func(o Owner) (int, bool) { return int(o), true })
 	check(unified, map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 100})
 }
+
+// Pieces in a circle, and those behind it, hang from a piece of the circle that becomes a root.
+func TestSnapshotOpensCircles(t *testing.T) {
+	f := func(want []int, parents ...int) {
+		t.Helper()
+		s := &Snapshot{}
+		for range parents {
+			s.pieces = append(s.pieces, new(snapPiece))
+		}
+		for i, parent := range parents {
+			if parent >= 0 {
+				s.pieces[i].parent.snapPiece = s.pieces[parent]
+			}
+		}
+		s.openCircles()
+		var got []int
+		for _, p := range s.pieces {
+			got = append(got, slices.Index(s.pieces, p.parent.snapPiece))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("parents %d of %d, want %d", got, parents, want)
+		}
+	}
+	f([]int{-1, 0, 1, 0}, -1, 0, 1, 0)
+	f([]int{-1}, 0)
+	f([]int{1, -1}, 1, 0)
+	f([]int{1, 2, 3, -1, 2, -1}, 1, 2, 3, 1, 2, -1) // the first hangs from the circle
+	f([]int{2, -1, 1, 4, -1}, 2, 0, 1, 4, 3)
+}
