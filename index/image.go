@@ -130,7 +130,11 @@ func (w *imageWriter) number() {
 	w.source = make([]uint32, len(s.families))
 	relative := make(map[Source]uint32)
 	for i, family := range s.families {
-		if n, ok := w.numbers.Source(Source(i)); ok && s.sources[i] != nil {
+		n, ok := w.numbers.Source(Source(i))
+		if !ok {
+			s.sources[i] = nil // a relative stands for it, but not for what it means alone
+		}
+		if s.sources[i] != nil {
 			w.source[i] = n + 1
 			relative[family] = cmp.Or(relative[family], n+1)
 		}

@@ -43,6 +43,46 @@ func load(t testing.TB, x *Index, all []chunk) *Loader {
 	return l
 }
 
+// What a source means alone and what waits in its room is not written as that of a relative, if the source
+// is left out itself: a recovery may still fill it.
+func TestImageLeavesSourcesOut(t *testing.T) {
+	opts := Options{Scheme: hash.Default(), KeepClientHashes: true}
+	x, again := New(opts), New(opts)
+	for _, x := range []*Index{x, again} {
+		for range 2 {
+			x.NewOwner(x.NewSource())
+		}
+	}
+	kept, out := Owner(0), Owner(1)
+	for _, o := range []Owner{kept, out} { // so they are relatives
+		x.Store(&Store{Owner: o, Engine: []uint64{101}, Local: []uint64{1}})
+	}
+	x.Store(&Store{Owner: kept, Engine: []uint64{102}, Local: []uint64{2}})
+	x.Store(&Store{Owner: out, Engine: []uint64{102}, Local: []uint64{3}})
+	x.Store(&Store{Owner: kept, Engine: []uint64{103}, Local: []uint64{3}})
+	x.Store(&Store{Owner: out, Engine: []uint64{201}, Local: []uint64{4}, Parent: 200, HasParent: true})
+	var all []chunk
+	must.Succeed(t, x.Cut().Image(Numbers{
+		Source: func(s Source) (uint32, bool) { return uint32(s), s == 0 },
+		Owner:  func(o Owner) (uint32, bool) { return uint32(o), o == kept },
+	}, func(kind ChunkKind, _ int, b []byte) error {
+		all = append(all, chunk{kind, slices.Clone(b)})
+		return nil
+	}))
+	load(t, again, all)
+	if n := again.Waiting(0); n != 0 {
+		t.Errorf("%d blocks wait", n)
+	}
+	if res := again.Remove(kept, []uint64{102}, nil, CopySet); res.Removed != 1 || again.Ask(0, 102).Own {
+		t.Errorf("%+v", res)
+	}
+	var m Match
+	if again.matchKeys(0, []uint64{3}, &m); m.Blocks != 1 {
+		t.Error("the block that the other source means by the name has left")
+	}
+	must.Report(t, again.Check())
+}
+
 // again returns an empty index with the sources and owners of a world.
 func (w *world) again(opts Options) *Index {
 	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes, opts.Agree = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes, w.agree
