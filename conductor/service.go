@@ -10,7 +10,6 @@ import (
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
-	"kvconductor/events"
 	"kvconductor/events/payload"
 	"kvconductor/events/stream"
 	"kvconductor/index"
@@ -28,50 +27,29 @@ type Service struct {
 	// not registered here. Static: the configuration names it.
 	Pending, Recovered, Static bool
 
-	State      stream.State
-	Reason     string
-	Epoch      uint64
-	LastSeq    *uint64 // nil before the first applied batch
+	// Status is that of the stream. Its Dropped has what the application left out as well, its LastError the
+	// last failure of either.
+	stream.Status
+	LastSeq    *uint64 // as in Status, nil before the first applied batch
 	Blocks     int     // block memberships: a block on two tiers counts twice
 	Media      []MediumBlocks
 	Orphans    int // of them, those that wait for their parent to be known
 	Incomplete int // blocks of a pool that lack objects
 	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
-	Gaps       uint64
 	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromShelf,
 	// FromReplay or FromLive.
 	HistoryFrom string
-	// Replayed counts applied batches that came from a replay.
-	Replayed uint64
-	Restarts uint64
-	// Overruns counts replays that began after the batch asked for, Duplicates
-	// batches that came twice, Reconnects connections after the first.
-	Overruns, Duplicates, Reconnects uint64
 
-	// Snapshots counts snapshots of the engine that were applied, SnapshotFailures requests
-	// without one by reason. SnapshotReason is that of the last, "" after a snapshot.
-	// SnapshotState is how far they have come, SnapshotBlocks what the last one left.
-	Snapshots        uint64
-	SnapshotFailures map[string]uint64
-	SnapshotReason   string
-	SnapshotState    string
-	SnapshotBlocks   int
+	SnapshotBlocks int  // that the last snapshot of the engine left
+	asksSnapshots  bool // also where SnapshotEndpoint is hidden
 
-	asksSnapshots bool // also where SnapshotEndpoint is hidden
-
-	// Queued and QueuedBytes are batches received and not applied. Where they reach
-	// stream.queue, or 64 MiB, the source is not read.
-	Queued, QueuedBytes int
-	// Waits is how long the oldest of those batches has waited, 0 without any.
+	// Waits is how long the oldest of the queued batches has waited, 0 without any.
 	Waits time.Duration
 	// Events counts the events of all applied batches.
 	Events uint64
 
-	Dropped   map[events.Reason]uint64
-	Findings  []doctor.Finding
-	LastError string
-	LastBatch time.Time     // zero before the first batch
-	Age       time.Duration // since then, -1 before it
+	Findings []doctor.Finding
+	Age      time.Duration // since the last batch, -1 before it
 }
 
 // MediumBlocks are the block memberships of one medium.
@@ -92,7 +70,7 @@ func servicesOf(sources []*source) []Service {
 	held := make(heldBlocks) // read after the states: a row has the blocks of its LastSeq
 	all := make([]Service, len(sources))
 	for i, s := range sources {
-		all[i] = s.service(&states[i], held)
+		all[i] = s.service(states[i], held)
 	}
 	return all
 }
@@ -171,41 +149,14 @@ func (c *registry) IndexBytes() int {
 	return n
 }
 
-func (s *source) service(st *stream.Status, held heldBlocks) Service {
+func (s *source) service(st stream.Status, held heldBlocks) Service {
 	v := Service{
-		Registration: s.reg,
-		Pending:      s.atGate(),
-		Recovered:    s.recovered,
-		Static:       s.static,
-		State:        st.State,
-		Reason:       st.Reason,
-		Epoch:        st.Epoch,
-		Events:       s.applied.Load(),
-		Objects:      int(s.objects.Load()),
-		Incomplete:   s.incompleteBlocks(),
-		HistoryFrom:  s.historyFrom(),
-		Gaps:         st.Gaps,
-		Replayed:     st.Replayed,
-		Restarts:     st.Restarts,
-		Overruns:     st.Overruns,
-		Duplicates:   st.Duplicates,
-		Reconnects:   st.Reconnects,
-		Snapshots:    st.Snapshots,
-
-		SnapshotFailures: st.SnapshotFailures,
-		SnapshotReason:   st.SnapshotReason,
-		SnapshotState:    cmp.Or(st.SnapshotState, stream.SnapshotWaits),
-		SnapshotBlocks:   int(s.snapshotted.Load()),
-		asksSnapshots:    s.reg.SnapshotEndpoint != "",
-
-		Queued:      st.Queued,
-		QueuedBytes: st.QueuedBytes,
-		Dropped:     s.drops(*st),
-		Findings:    s.doctor.List(),
-		LastError:   st.LastError,
-		LastBatch:   st.LastBatchAt,
-		Age:         -1,
+		Registration: s.reg, Pending: s.atGate(), Recovered: s.recovered, Static: s.static,
+		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()), Incomplete: s.incompleteBlocks(),
+		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
+		Findings: s.doctor.List(), Age: -1,
 	}
+	v.SnapshotState, v.Dropped = cmp.Or(st.SnapshotState, stream.SnapshotWaits), s.drops(st)
 	v.Media, v.Orphans = s.countMedia(held)
 	for _, m := range v.Media {
 		v.Blocks += m.Blocks

@@ -222,8 +222,8 @@ func (c *Conductor) sendSource(ch chan<- prometheus.Metric, s *Service, labels [
 	if s.LastSeq != nil {
 		gauge(descSeq, float64(*s.LastSeq))
 	}
-	if !s.LastBatch.IsZero() {
-		gauge(descAge, c.now().Sub(s.LastBatch).Seconds())
+	if !s.LastBatchAt.IsZero() {
+		gauge(descAge, c.now().Sub(s.LastBatchAt).Seconds())
 	}
 	gauge(descQueued, float64(s.Queued))
 	gauge(descQueuedB, float64(s.QueuedBytes))
