@@ -29,7 +29,7 @@ func (s *source) logFindings() {
 func (s *source) observeBatch(b *events.Batch) {
 	s.doctor.ObserveBatch(b, func(rank int) string {
 		other := Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant, Rank: rank}
-		if !s.conductor.has(other) {
+		if s.conductor.source(other) == nil {
 			return ""
 		}
 		return other.String()

@@ -77,9 +77,7 @@ func (c *registry) Digests(only string) []SourceDigest {
 // Resync drops what a source holds and lets it replay, or take a snapshot of its engine. It
 // reports whether there is one that can.
 func (c *registry) Resync(key Key, reason string) bool {
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
+	s := c.source(key)
 	if s == nil || !s.reg.restores() {
 		return false
 	}
@@ -89,20 +87,22 @@ func (c *registry) Resync(key Key, reason string) bool {
 
 // ReportDrift adds the finding that a source differs from a replica's, or withdraws it if text
 // is empty.
-func (c *registry) ReportDrift(key Key, text string) { c.reportReplica(key, doctor.FindingDrift, text) }
+func (c *registry) ReportDrift(key Key, text string) { c.reportFinding(key, doctor.FindingDrift, text) }
 
 // ReportBehind adds the finding that a replica has applied more of a source, or withdraws it if
 // text is empty.
 func (c *registry) ReportBehind(key Key, text string) {
-	c.reportReplica(key, doctor.FindingBehind, text)
+	c.reportFinding(key, doctor.FindingBehind, text)
 }
 
-// reportReplica adds a finding that a replica led to, or withdraws it.
-func (c *registry) reportReplica(key Key, code, text string) {
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	switch {
+// ReportLearned adds the finding that settings of a source came from its engine.
+func (c *registry) ReportLearned(key Key, text string) {
+	c.reportFinding(key, doctor.FindingLearned, text)
+}
+
+// reportFinding adds a finding to a source, if it is there, or withdraws it if text is empty.
+func (c *registry) reportFinding(key Key, code, text string) {
+	switch s := c.source(key); {
 	case s == nil:
 	case text == "":
 		s.doctor.Withdraw(code)
@@ -115,25 +115,11 @@ func (c *registry) reportReplica(key Key, code, text string) {
 // Health returns the state of a source and how often its publisher was restarted. It returns
 // false if there is no such source.
 func (c *registry) Health(key Key) (state stream.State, restarts uint64, ok bool) {
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	if s == nil || s.recovered {
-		return "", 0, false
+	if s := c.source(key); s != nil && !s.recovered {
+		st := s.stream.Status()
+		return st.State, st.Restarts, true
 	}
-	st := s.stream.Status()
-	return st.State, st.Restarts, true
-}
-
-// ReportLearned adds the finding that settings of a source came from its engine.
-func (c *registry) ReportLearned(key Key, text string) {
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	if s != nil {
-		s.doctor.Report(doctor.FindingLearned, "%s", text)
-		s.logFindings()
-	}
+	return "", 0, false
 }
 
 // sourceDigest returns the digest of the source.

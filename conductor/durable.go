@@ -60,10 +60,7 @@ func (c *Conductor) reportNotDurable(key Key, err error) {
 	if key.Tenant == "" {
 		key.Tenant = DefaultTenant
 	}
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	if s != nil {
+	if s := c.source(key); s != nil {
 		s.doctor.Report(doctor.FindingNotDurable, "the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
 		s.logFindings()
 		if c.keeper.Failure() == nil { // RegistrationsKept may have been called before the report

@@ -70,7 +70,7 @@ func (c *registry) Registered(d scope.Deployment) bool {
 // OwnRegistered returns why a source of the server's own snapshot takes no blocks, "" if it
 // takes them: the configuration and clients of today win.
 func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
-	if !r.c.has(m.Key()) {
+	if r.c.source(m.Key()) == nil {
 		return "it is not registered any more"
 	}
 	return r.Own(m)
@@ -78,11 +78,8 @@ func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
 
 // Own is OwnRegistered, but that a source that was registered over HTTP is registered again.
 func (r *Recovery) Own(m *SourceMark) (why string) {
-	c, key := r.c, m.Key()
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	switch {
+	c := r.c
+	switch s := c.source(m.Key()); {
 	case s != nil:
 		if field, have, was := s.reg.diff(m.Registration, copiesWord(c.opts.Copies)); field != "" {
 			return "its " + field + " is " + have + " and was " + was

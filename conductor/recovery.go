@@ -261,9 +261,7 @@ func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
 // successorOf returns the source registered in the place of one that is gone, nil without
 // one.
 func (c *Conductor) successorOf(gone *source) *source {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	s := c.sources[gone.reg.Key()]
+	s := c.source(gone.reg.Key())
 	if s == nil || s == gone || s.recovered || !s.atGate() || s.deploymentKey() != gone.deploymentKey() {
 		return nil
 	}
@@ -288,8 +286,8 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 		return s, nil
 	}
 	c := r.c
-	if r.Refill {
-		c.dropRecovered(key)
+	if s := c.source(key); r.Refill && s != nil && s.recovered && s.origin.Load() != nil {
+		_, _ = c.unregisterIf(key, s) // gone already is as good
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -315,23 +313,9 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	return s, nil
 }
 
-// dropRecovered drops a source without a registration that a recovery has filled.
-func (c *Conductor) dropRecovered(key Key) {
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
-	if s != nil && s.recovered && s.origin.Load() != nil {
-		_, _ = c.unregisterIf(key, s) // gone already is as good
-	}
-}
-
 // expire drops a recovered source without a registration.
 func (c *Conductor) expire(s *source) {
-	key := s.reg.Key()
-	c.mu.RLock()
-	unregistered := c.sources[key] == s
-	c.mu.RUnlock()
-	if unregistered {
+	if key := s.reg.Key(); c.source(key) == s {
 		c.log.Info().Str("source", key.String()).Int("blocks", s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}

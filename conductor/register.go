@@ -77,7 +77,10 @@ func (c *Conductor) canonical(r Registration, anyEndpoint bool) (Registration, e
 // register starts the source of a registration without faults.
 func (c *Conductor) register(r Registration, opts RegisterOptions) error {
 	for {
-		giver := c.recoveredAt(r.Key())
+		giver := c.source(r.Key())
+		if giver != nil && !giver.recovered {
+			giver = nil
+		}
 		old, claimed, err := c.claimFrom(giver, r, opts)
 		if !claimed {
 			continue // another one gives now
@@ -167,13 +170,10 @@ func (c *Conductor) Unregister(key Key) (Key, error) {
 	if c.past {
 		return key, ErrPast
 	}
-	return c.unregister(key)
+	return c.unregisterIf(key, nil)
 }
 
-// unregister stops the source of a complete key.
-func (c *Conductor) unregister(key Key) (Key, error) { return c.unregisterIf(key, nil) }
-
-// unregisterIf does it if the source is the one meant, any when nil.
+// unregisterIf unregisters a complete key if it still belongs to meant; a nil meant is any source.
 func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 	c.mu.Lock()
 	s, ok := c.sources[key]
@@ -244,9 +244,7 @@ func (c *Conductor) setPaused(key Key, paused bool) error {
 	if c.past {
 		return ErrPast
 	}
-	c.mu.RLock()
-	s := c.sources[key]
-	c.mu.RUnlock()
+	s := c.source(key)
 	if s == nil {
 		return fmt.Errorf("%w: %s", ErrNotFound, key)
 	}

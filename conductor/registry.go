@@ -226,22 +226,11 @@ func (c *registry) sameInstanceSource(reg Registration) *source {
 	return found
 }
 
-// recoveredAt returns the recovered source under a key, nil if there is none.
-func (c *registry) recoveredAt(key Key) *source {
+// source returns the source under a key, nil if there is none. It may be a recovered one.
+func (c *registry) source(key Key) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if s := c.sources[key]; s != nil && s.recovered {
-		return s
-	}
-	return nil
-}
-
-// has reports whether a source is registered under a key.
-func (c *registry) has(key Key) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	_, ok := c.sources[key]
-	return ok
+	return c.sources[key]
 }
 
 // registered returns the sources sorted by key.

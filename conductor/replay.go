@@ -224,13 +224,13 @@ func (p *Replay) register(rec *journal.Record) (*recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old := p.source(reg.Key()); old != nil {
+	if old := p.c.source(reg.Key()); old != nil {
 		p.unregister(old.stream.(*recorded).id)
 	}
 	if err := p.c.register(reg, RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
-	s := p.source(reg.Key())
+	s := p.c.source(reg.Key())
 	f := s.stream.(*recorded)
 	f.source, f.id = s, rec.Source
 	p.sources[rec.Source] = f
@@ -238,15 +238,8 @@ func (p *Replay) register(rec *journal.Record) (*recorded, error) {
 	return f, nil
 }
 
-// source returns the running source of a key, nil if there is none.
-func (p *Replay) source(key Key) *source {
-	p.c.mu.RLock()
-	defer p.c.mu.RUnlock()
-	return p.c.sources[key]
-}
-
 func (p *Replay) unregister(id uint32) {
-	if _, err := p.c.unregister(p.sources[id].source.reg.Key()); err != nil {
+	if _, err := p.c.unregisterIf(p.sources[id].source.reg.Key(), nil); err != nil {
 		panic("BUG: a replayed source is not registered: " + err.Error())
 	}
 	delete(p.sources, id)

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-
-	"kvconductor/events/stream"
 )
 
 // Shard is all deployments of a tenant's model, whatever their block sizes. Replicas share the
@@ -115,22 +113,7 @@ func (r *Registration) Shards() []Shard {
 }
 
 // Follows reports whether a source is registered, not only named by a peer.
-func (c *Conductor) Follows(key Key) bool { return c.followed(key) != nil }
-
-// StateOf returns the state of a source, false if this server does not follow it.
-func (c *Conductor) StateOf(key Key) (stream.State, bool) {
-	if s := c.followed(key); s != nil {
-		return s.stream.Status().State, true
-	}
-	return "", false
-}
-
-// followed returns a source with a subscription, nil if there is none.
-func (c *Conductor) followed(key Key) *source {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if s := c.sources[key]; s != nil && !s.recovered {
-		return s
-	}
-	return nil
+func (c *Conductor) Follows(key Key) bool {
+	s := c.source(key)
+	return s != nil && !s.recovered
 }

@@ -222,7 +222,7 @@ func (r *Row) progress(c *conductor.Conductor) (whole, connecting, changing int)
 		if source.Pool() {
 			continue
 		}
-		switch state, followed := c.StateOf(source.Key()); {
+		switch state, _, followed := c.Health(source.Key()); {
 		case !followed || state == stream.Replaying:
 			changing++
 		case state == stream.Connecting:
