@@ -73,47 +73,36 @@ func lookAheadSet(list []int) (a lookAheads) {
 }
 
 // usedLookAheads counts the users of each look-ahead. Blocks may be named after their users have left,
-// so look-aheads without one are known until there are too many.
+// so look-aheads without one are known until there are too many: a broken publisher costs no query.
 type usedLookAheads struct {
 	users       [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
-	used, known lookAheads                 // guarded by Conductor.mu
-
-	queried atomic.Uint64 // used
-	named   atomic.Uint64 // known
+	used, known atomic.Uint64              // written under Conductor.mu
 }
 
 // load returns the look-aheads that a query asks for.
-func (x *usedLookAheads) load() lookAheads { return max(lookAheads(x.queried.Load()), noLookAhead) }
+func (x *usedLookAheads) load() lookAheads { return max(lookAheads(x.used.Load()), noLookAhead) }
 
 // ofNames returns the look-aheads that known names may have, empty if there is no name.
-func (x *usedLookAheads) ofNames() lookAheads { return lookAheads(x.named.Load()) }
+func (x *usedLookAheads) ofNames() lookAheads { return lookAheads(x.known.Load()) }
 
-// addUser adds a user of each look-ahead of a set. Conductor.mu is held.
-func (x *usedLookAheads) addUser(a lookAheads) {
+// count adds users of each look-ahead of a set, or takes them away where more is negative. It returns the
+// look-aheads in use from then on. Conductor.mu is held.
+func (x *usedLookAheads) count(a lookAheads, more int32) (used lookAheads) {
 	for n := range a.all {
-		x.users[n]++
+		x.users[n] += more
 	}
-	x.used |= a
-	if x.known |= a; x.known.count() > normalize.MaxLookAheads { // a broken publisher costs no query
-		x.known = x.used
-	}
-	x.publish()
-}
-
-// removeUser undoes addUser. Conductor.mu is held.
-func (x *usedLookAheads) removeUser(a lookAheads) {
-	for n := range a.all {
-		if x.users[n]--; x.users[n] == 0 {
-			x.used &^= oneLookAhead(n)
+	for n, users := range x.users {
+		if users > 0 {
+			used |= oneLookAhead(n)
 		}
 	}
-	x.publish()
-}
-
-// publish shows the sets to queries. Conductor.mu is held.
-func (x *usedLookAheads) publish() {
-	x.queried.Store(uint64(x.used))
-	x.named.Store(uint64(x.known))
+	known := x.ofNames() | used
+	if known.count() > normalize.MaxLookAheads {
+		known = used
+	}
+	x.used.Store(uint64(used))
+	x.known.Store(uint64(known))
+	return used
 }
 
 // useLookAheads notes the look-aheads of blocks that the namespace is about to hold.
@@ -126,8 +115,7 @@ func (ns *namespace) useLookAheads(c *registry, a lookAheads) {
 	ns.lookAheads |= more
 	d := ns.deployment
 	c.mu.Lock()
-	d.lookAheads.addUser(more)
-	used := d.lookAheads.used
+	used := d.lookAheads.count(more, 1)
 	c.mu.Unlock()
 	if used&^noLookAhead != 0 {
 		d.index.NameAll() // an engine hash may mean a block for each look-ahead

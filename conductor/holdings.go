@@ -42,17 +42,6 @@ type holdings struct {
 	tallies    map[tallyKey]*atomic.Int64 // blocks on devices; guarded by mu
 }
 
-// heldLookAheads returns the look-aheads of the blocks that the source holds. turn is held.
-func (s *holdings) heldLookAheads() lookAheads {
-	var all lookAheads
-	for _, ns := range s.namespaces {
-		if ns.blocks() > 0 {
-			all |= ns.lookAheads
-		}
-	}
-	return all
-}
-
 // withdraw takes blocks from every deployment that has them, and returns how many of them one had.
 func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 	for _, ns := range s.namespaces {
@@ -312,7 +301,7 @@ func (s *holdings) leaveAll() {
 	s.mu.Unlock()
 	for _, ns := range all {
 		delete(s.byKey, ns.deployment.key)
-		s.registry.leave(s.owner, ns)
+		s.registry.leave(ns)
 		s.owner.decideContests(ns, nil)
 	}
 }

@@ -155,7 +155,7 @@ func (c *registry) enter(s *source, key scope.Deployment) *namespace {
 }
 
 // leave drops everything a source holds in a deployment.
-func (c *registry) leave(s *source, ns *namespace) {
+func (c *registry) leave(ns *namespace) {
 	d := ns.deployment
 	d.index.DropSource(ns.source)
 	d.tidy()
@@ -164,7 +164,7 @@ func (c *registry) leave(s *source, ns *namespace) {
 	if delete(d.holders, ns.source); len(d.holders) == 0 {
 		d.seeds.Store(new(doctor.Seeds))
 	}
-	d.lookAheads.removeUser(ns.lookAheads)
+	d.lookAheads.count(ns.lookAheads, -1)
 	c.release(d)
 }
 

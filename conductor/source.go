@@ -380,8 +380,12 @@ func (s *source) inheritFrom(old *source) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), LookAheads: s.heldLookAheads().list()}
-	m.Mark = s.verifiedMark()
+	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), Mark: s.verifiedMark()}
+	var ahead lookAheads
+	for _, ns := range s.namespaces {
+		ahead |= ns.lookAheads
+	}
+	m.LookAheads = ahead.list()
 	s.registry.mu.RLock()
 	m.Adapters = slices.Sorted(maps.Keys(s.announced))
 	s.registry.mu.RUnlock()
