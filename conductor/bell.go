@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,39 +43,13 @@ func (b *bell) ring() {
 	}
 }
 
-// maxVisited bounds the deployments that a source rings for besides that of its registration.
-const maxVisited = 64
-
-// visited are the deployments whose answers a source changes.
-type visited struct {
-	home   atomic.Pointer[deployment]    // of the registration; nil before it
-	others atomic.Pointer[[]*deployment] // of contexts that events have named; written under Conductor.mu
-}
-
-// visit notes that the source has entered a context of a deployment. Conductor.mu is held.
-func (v *visited) visit(d *deployment) {
-	if d == v.home.Load() {
-		return
-	}
-	var others []*deployment
-	if known := v.others.Load(); known != nil {
-		others = *known
-	}
-	if !slices.Contains(others, d) {
-		others = append(slices.Clone(others[max(0, len(others)+1-maxVisited):]), d)
-		v.others.Store(&others)
-	}
-}
-
-// ringBells tells watches that a step of the source was applied.
-func (v *visited) ringBells() {
-	if d := v.home.Load(); d != nil {
-		d.bell.ring()
-	}
-	if others := v.others.Load(); others != nil {
-		for _, d := range *others {
-			d.bell.ring()
-		}
+// ringBells tells watches that a step of the source was applied. Deployments that it left meanwhile ring by
+// themselves.
+func (s *holdings) ringBells() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ns := range s.namespaces {
+		ns.deployment.bell.ring()
 	}
 }
 

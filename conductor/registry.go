@@ -97,7 +97,6 @@ func (c *registry) addSource(s *source) {
 	c.joinGroup(s)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
-	s.home.Store(d)
 	if s.reg.pool() {
 		d.await() // before another source's next removal: a pool names blocks that engines evict
 		d.pooled[s] = true
@@ -139,7 +138,6 @@ func (c *registry) enter(s *source, key scope.Deployment) *namespace {
 	c.mu.Lock()
 	d := c.deploymentOf(key)
 	d.refs++
-	s.visit(d)
 	if s.reg.pool() {
 		ns.serves = d.ids(s.reg.Serves)
 	} else {
@@ -158,6 +156,7 @@ func (c *registry) enter(s *source, key scope.Deployment) *namespace {
 func (c *registry) leave(ns *namespace) {
 	d := ns.deployment
 	d.index.DropSource(ns.source)
+	d.bell.ring()
 	d.tidy()
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -26,7 +26,6 @@ import (
 // source is one subscription and what it holds.
 type source struct {
 	holdings
-	visited
 	conductor *Conductor
 	doctor    *doctor.Doctor
 	profile   hash.Profile // of reg
