@@ -147,7 +147,7 @@ func (s *source) sourceDigest() SourceDigest {
 func (s *holdings) digestIn(ns *namespace) (sum Digest) {
 	for key, h := range ns.owners {
 		if s.digests(key.Medium) {
-			d := ns.deployment.index.Digest(h.current)
+			d := ns.deployment.index.Digest(h.owners[0])
 			sum.Blocks += d.Blocks
 			sum.Loose += d.Loose
 			sum.Sum += weightOf(ns.deployment.key, key) * d.Sum

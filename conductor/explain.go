@@ -10,7 +10,6 @@ import (
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/stream"
-	"kvconductor/index"
 	"kvconductor/index/hash"
 	"kvconductor/tiers"
 )
@@ -195,8 +194,8 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 				continue
 			}
 			for key, h := range ns.owners {
-				for _, o := range []index.Owner{h.current, h.previous} {
-					if int(o) < len(table) && (o == h.current || h.hasPrevious) {
+				for _, o := range h.owners {
+					if int(o) < len(table) {
 						who[uint32(o)] = owned{holderKey{s, key.Rank}, table[o].Medium}
 					}
 				}

@@ -54,7 +54,11 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 			if ns.parts() > 0 {
 				hashes, remaining = s.withParts(ns, hashes, remaining, fold)
 			}
-			all := h.remove(ns.deployment.index, s.names(hashes, fold), remaining, s.copies(key))
+			all := 0 // memberships, copies included
+			for _, o := range h.owners {
+				res := ns.deployment.index.Remove(o, s.names(hashes, fold), remaining, s.copies(key))
+				all += res.Removed + res.Copies
+			}
 			found += all * len(e.Hashes) / max(len(hashes), 1)
 			return found < len(e.Hashes)
 		})
@@ -80,26 +84,12 @@ func (s *holdings) names(hashes []uint64, fold uint64) []uint64 {
 // keptHashes bounds the buffers of hashes that a source keeps: 32 KiB each.
 const keptHashes = 4096
 
-// remove takes blocks from both generations, and returns how many memberships that
-// were, copies included.
-func (h *holder) remove(x *index.Index, hashes []uint64, remaining []int, policy index.CopyPolicy) int {
-	res := x.Remove(h.current, hashes, remaining, policy)
-	all := res.Removed + res.Copies
-	if h.hasPrevious {
-		res = x.Remove(h.previous, hashes, remaining, policy)
-		all += res.Removed + res.Copies
-	}
-	return all
-}
-
 // clear drops all blocks of a holder, and returns how many it held.
-func (ns *namespace) clear(h *holder) int {
-	d := ns.deployment
-	n := d.index.Clear(h.current)
-	if h.hasPrevious {
-		n += d.index.Clear(h.previous)
+func (ns *namespace) clear(h *holder) (n int) {
+	for _, o := range h.owners {
+		n += ns.deployment.index.Clear(o)
 	}
-	d.tidy()
+	ns.deployment.tidy()
 	return n
 }
 
@@ -110,12 +100,10 @@ func (ns *namespace) clearNamed(h *holder, e *events.Event) (n int) {
 		return ns.clear(h)
 	}
 	for _, id := range ns.names.All() {
-		if !id.Within(e) {
-			continue
-		}
-		n += ns.deployment.index.ClearIdentity(h.current, id.Number)
-		if h.hasPrevious {
-			n += ns.deployment.index.ClearIdentity(h.previous, id.Number)
+		for _, o := range h.owners {
+			if id.Within(e) {
+				n += ns.deployment.index.ClearIdentity(o, id.Number)
+			}
 		}
 	}
 	ns.deployment.tidy()
@@ -187,13 +175,13 @@ func (s *holdings) copiesOf(c *normalize.Change) index.CopyPolicy {
 
 // previousGeneration returns the previous generation of a holder, making it when new.
 func (s *holdings) previousGeneration(ns *namespace, h *holder, key normalize.Owner, medium tiers.Medium) index.Owner {
-	if !h.hasPrevious {
+	if len(h.owners) == 1 {
 		old := s.newOwner(ns, key, medium)
 		s.mu.Lock()
-		h.previous, h.hasPrevious = old, true
+		h.owners = append(h.owners, old)
 		s.mu.Unlock()
 	}
-	return h.previous
+	return h.owners[1]
 }
 
 // unverifiedGeneration is previousGeneration, for blocks that are a guess at those the engine
@@ -214,7 +202,7 @@ func (s *holdings) dropUnverified() {
 	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
 			if h.unverified {
-				ns.deployment.index.Clear(h.previous)
+				ns.deployment.index.Clear(h.owners[1])
 				ns.deployment.tidy()
 				h.unverified = false
 			}
@@ -248,11 +236,8 @@ func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment) {
 		}
 		of.sources[ns.source] = s.reg
 		for key, h := range ns.owners {
-			holder := snapHolder{key: key, source: s.reg, medium: s.media[key.Medium]}
-			of.holders[h.current] = holder
-			if h.hasPrevious {
-				holder.older, holder.unverified = true, h.unverified
-				of.holders[h.previous] = holder
+			for i, o := range h.owners {
+				of.holders[o] = snapHolder{key: key, source: s.reg, medium: s.media[key.Medium], older: i > 0, unverified: i > 0 && h.unverified}
 			}
 		}
 	}
@@ -269,13 +254,12 @@ type namespace struct {
 	lookAheads lookAheads // of the blocks it holds or held; owned by run
 }
 
-// holder is the owner of a normalize.Owner, in two generations where the source has a
-// time to live.
+// holder is what the index calls a normalize.Owner.
 type holder struct {
-	current     index.Owner
-	previous    index.Owner // blocks announced in the period before; valid when hasPrevious
-	hasPrevious bool
-	unverified  bool // old holds blocks that a peer knew, without a mark
+	// owners are one or two generations: that of blocks announced now, and the one of the period before
+	// where the source has a time to live, or blocks that are a guess. Guarded as namespaces are.
+	owners     []index.Owner
+	unverified bool // the older one holds blocks that a peer knew, without a mark
 }
 
 func (s *holdings) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
@@ -311,9 +295,8 @@ func (s *holdings) leaveAll() {
 func (ns *namespace) blocks() int {
 	n := 0
 	for _, h := range ns.owners {
-		n += ns.deployment.index.Blocks(h.current)
-		if h.hasPrevious {
-			n += ns.deployment.index.Blocks(h.previous)
+		for _, o := range h.owners {
+			n += ns.deployment.index.Blocks(o)
 		}
 	}
 	return n
@@ -324,8 +307,9 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	if h, ok := ns.owners[key]; ok {
 		return h
 	}
-	h := &holder{current: s.newOwner(ns, key, medium)}
-	s.countIn(ns, key, h.current)
+	o := s.newOwner(ns, key, medium)
+	h := &holder{owners: []index.Owner{o}}
+	s.countIn(ns, key, o)
 	s.media[medium.Name] = medium
 	s.mu.Lock()
 	ns.owners[key] = h

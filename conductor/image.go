@@ -330,7 +330,7 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 	if h.Older {
 		return s.previousGeneration(ns, owner, key, medium), nil
 	}
-	return owner.current, nil
+	return owner.owners[0], nil
 }
 
 // Chunk takes a chunk of the deployment. After an error the recovery is to be undone.

@@ -96,7 +96,7 @@ func (s *source) heldOf(rank int32) (held int) {
 	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {
 			if key.Rank == rank {
-				held += ns.deployment.index.Blocks(h.current)
+				held += ns.deployment.index.Blocks(h.owners[0])
 			}
 		}
 	}

@@ -113,7 +113,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	}
 	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}
 	owner := s.holder(ns, key, e.Medium)
-	to := owner.current
+	to := owner.owners[0]
 	if !s.marked {
 		to = s.unverifiedGeneration(ns, owner, key, e.Medium)
 		r.c.unscoped.Store(true)

@@ -97,15 +97,13 @@ func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans in
 		in := held.in(ns.deployment)
 		orphans += in.WaitingOf(ns.source)
 		for key, h := range ns.owners {
-			n := in.Of(h.current)
-			if h.hasPrevious {
-				n += in.Of(h.previous)
-			}
 			at := slices.IndexFunc(media, func(m MediumBlocks) bool { return m.Name == key.Medium })
 			if at < 0 {
 				at, media = len(media), append(media, MediumBlocks{Medium: tiers.Parse(key.Medium)})
 			}
-			media[at].Blocks += n
+			for _, o := range h.owners {
+				media[at].Blocks += in.Of(o)
+			}
 		}
 	}
 	slices.SortFunc(media, func(a, b MediumBlocks) int {

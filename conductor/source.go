@@ -361,10 +361,9 @@ func (s *source) inheritFrom(old *source) {
 			if key.Owned && s.reg.Owned == OwnedDrop {
 				ns.clear(h)
 			}
-			s.countIn(ns, key, h.current)
-			s.past.follow(ns, key, h.current)
-			if h.hasPrevious {
-				s.past.follow(ns, key, h.previous)
+			s.countIn(ns, key, h.owners[0])
+			for _, o := range h.owners {
+				s.past.follow(ns, key, o)
 			}
 		}
 	}
@@ -435,16 +434,11 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 			if key.Objects || !ages(key.Medium) {
 				continue
 			}
-			next := *h
-			if h.hasPrevious {
-				s.past.at = s.conductor.now()
-				s.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.Clear(h.previous))
-			} else {
-				next.previous = s.newOwner(ns, key, tiers.Parse(key.Medium))
-			}
-			next.current, next.previous, next.hasPrevious, next.unverified = next.previous, h.current, true, false
+			empty := s.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
+			s.past.at = s.conductor.now()
+			s.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.Clear(empty))
 			s.mu.Lock()
-			*h = next
+			h.owners, h.unverified = []index.Owner{empty, h.owners[0]}, false
 			s.mu.Unlock()
 		}
 	}

@@ -86,7 +86,7 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		number = 0 // the hashes say it, if anything does
 	}
 	s.stored = index.Store{
-		Owner:        s.holder(ns, c.Owner, c.Medium).current,
+		Owner:        s.holder(ns, c.Owner, c.Medium).owners[0],
 		Identity:     number,
 		Says:         says(e),
 		Parent:       e.Parent ^ at.Fold,
