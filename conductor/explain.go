@@ -187,12 +187,12 @@ type owned struct {
 // owners returns whose the owners of a deployment are.
 func (e *explaining) owners(d *deployment) map[uint32]owned {
 	who, table := make(map[uint32]owned), d.table()
-	for _, s := range e.sourcesIn(d) {
+	e.mu.RLock()
+	sources := slices.Collect(maps.Values(d.holders))
+	e.mu.RUnlock()
+	for _, s := range sources {
 		s.mu.Lock()
-		for _, ns := range s.namespaces {
-			if ns.deployment != d {
-				continue
-			}
+		if ns := s.in(d); ns != nil {
 			for key, h := range ns.owners {
 				for _, o := range h.owners {
 					if int(o) < len(table) {
@@ -206,30 +206,11 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 	return who
 }
 
-// sourcesIn returns the sources with a namespace in a deployment.
-func (e *explaining) sourcesIn(d *deployment) []*source {
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return slices.Collect(maps.Values(d.holders))
-}
-
 // instance explains a row.
 func (e *explaining) instance(r *Row, of *row) {
 	in := ExplainedInstance{Name: r.Instance, Serves: of.serves(e.query.Lora), Row: r.Row}
 	in.Row.Media, in.Row.Ranks = slices.Clone(r.Media), slices.Clone(r.Row.Ranks)
-	keys := make(map[holderKey]bool)
-	for _, s := range of.sources {
-		keys[holderKey{s, int32(s.reg.Rank)}] = true
-	}
-	for k := range e.held {
-		if k.source.reg.Instance == r.Instance && !k.source.reg.pool() {
-			keys[k] = true
-		}
-	}
-	for k := range keys {
-		in.Ranks = append(in.Ranks, e.holder(k))
-	}
-	slices.SortFunc(in.Ranks, compareHolders)
+	in.Ranks = e.holders(of.sources, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.pool() })
 	e.out.Instances = append(e.out.Instances, in)
 }
 
@@ -238,25 +219,31 @@ func (e *explaining) pools() {
 	if e.deployment == nil {
 		return
 	}
+	e.out.Pools = e.holders(*e.deployment.pools.Load(), func(s *source) bool {
+		serves := s.reg.Serves
+		return s.reg.pool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
+	})
+}
+
+// holders explains sources as the ranks that they are registered as, and all ranks as which sources hold
+// blocks of the prompt, as far as they are meant.
+func (e *explaining) holders(registered []*source, meant func(*source) bool) (all []ExplainedHolder) {
 	keys := make(map[holderKey]bool)
-	for _, s := range *e.deployment.pools.Load() {
+	for _, s := range registered {
 		keys[holderKey{s, int32(s.reg.Rank)}] = true
 	}
 	for k := range e.held {
-		if k.source.reg.pool() {
-			keys[k] = true
-		}
+		keys[k] = true
 	}
 	for k := range keys {
-		if serves := k.source.reg.Serves; e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance) {
-			e.out.Pools = append(e.out.Pools, e.holder(k))
+		if meant(k.source) {
+			all = append(all, e.holder(k))
 		}
 	}
-	slices.SortFunc(e.out.Pools, compareHolders)
-}
-
-func compareHolders(a, b ExplainedHolder) int {
-	return cmp.Or(cmp.Compare(a.Rank, b.Rank), a.Source.compare(b.Source))
+	slices.SortFunc(all, func(a, b ExplainedHolder) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), a.Source.compare(b.Source))
+	})
+	return all
 }
 
 // holder explains what a source holds as one rank.

@@ -81,10 +81,7 @@ func (e *explaining) searchElsewhere() {
 		if p.deployment != last {
 			last, chains, who = p.deployment, e.chainsOf(p.deployment, p.deployment.key.BlockSize), nil
 		}
-		if who == nil && p.holdsFirst(chains) {
-			who = e.owners(p.deployment)
-		}
-		if found := e.heldIn(p, chains, who); len(found) > 0 {
+		if found := e.heldIn(p, chains, &who); len(found) > 0 {
 			if salts == nil {
 				salts = e.view.shownSalts()
 			}
@@ -95,25 +92,18 @@ func (e *explaining) searchElsewhere() {
 	e.out.Elsewhere = e.out.Elsewhere[:min(len(e.out.Elsewhere), maxListed)]
 }
 
-// holdsFirst reports whether the first block of a prompt is held there.
-func (p place) holdsFirst(chains []*hash.Chain) bool {
-	var m index.Match
-	for _, c := range chains {
-		if p.deployment.index.Match(index.Lookup{Constant: p.identity.Constant, Chain: c}, nil, &m); len(m.Prefixes) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// heldIn returns who holds the first block of the prompt in a place, longest first.
-func (e *explaining) heldIn(p place, chains []*hash.Chain, who map[uint32]owned) []ElsewhereInstance {
+// heldIn returns who holds the first block of the prompt in a place, longest first. who has the owners of the
+// deployment, once some place of it holds the block.
+func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned) []ElsewhereInstance {
 	best, table := make(map[string]int), p.deployment.table()
 	var m index.Match
 	for _, c := range chains {
 		p.deployment.index.Match(index.Lookup{Constant: p.identity.Constant, Chain: c}, nil, &m)
+		if *who == nil && len(m.Prefixes) > 0 {
+			*who = e.owners(p.deployment)
+		}
 		for _, prefix := range m.Prefixes {
-			o, known := who[prefix.Owner]
+			o, known := (*who)[prefix.Owner]
 			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(prefix.Owner) < len(table) && table[prefix.Owner].Instance != tiers.Retired {
 				name := o.source.reg.Instance
 				best[name] = max(best[name], int(prefix.Blocks))

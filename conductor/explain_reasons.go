@@ -99,12 +99,7 @@ func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Cause) int {
-		if *a.Seq != *b.Seq {
-			return int(int64(*b.Seq - *a.Seq))
-		}
-		return strings.Compare(a.Text, b.Text)
-	})
+	slices.SortFunc(all, func(a, b Cause) int { return cmp.Or(cmp.Compare(*b.Seq, *a.Seq), strings.Compare(a.Text, b.Text)) })
 	return all
 }
 
@@ -155,23 +150,19 @@ func (e *explaining) constant() uint64 {
 // source wait for tokens.
 func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 	s.mu.Lock()
-	namespaces := slices.Clone(s.namespaces)
+	ns := s.in(e.deployment)
 	s.mu.Unlock()
-	raw := 0
-	for _, ns := range namespaces {
-		if ns.deployment != e.deployment {
-			continue
-		}
-		raw += ns.deployment.index.Tokenless(ns.source)
-		for _, c := range e.chains {
-			at := ns.deployment.index.WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
-			if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
-				parents = append(parents, waitingCause(at, block))
-				break
-			}
+	if ns == nil {
+		return nil, nil
+	}
+	for _, c := range e.chains {
+		at := ns.deployment.index.WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
+		if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
+			parents = append(parents, waitingCause(at, block))
+			break
 		}
 	}
-	if raw > 0 {
+	if raw := ns.deployment.index.Tokenless(ns.source); raw > 0 {
 		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %d blocks that were announced by hash alone. They wait until an engine announces their hashes with tokens.", raw)})
 	}
 	return parents, tokens

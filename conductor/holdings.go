@@ -277,6 +277,16 @@ func (s *holdings) namespaceIn(key scope.Deployment) *namespace {
 	return ns
 }
 
+// in returns the namespace in a deployment, nil if there is none. mu is held.
+func (s *holdings) in(d *deployment) *namespace {
+	for _, ns := range s.namespaces {
+		if ns.deployment == d {
+			return ns
+		}
+	}
+	return nil
+}
+
 // leaveAll drops all that the source holds.
 func (s *holdings) leaveAll() {
 	s.mu.Lock()
