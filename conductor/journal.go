@@ -15,45 +15,27 @@ import (
 
 // fields returns the registration as a journal keeps it: by wire names, without empty
 // fields.
-func (r Registration) fields(static bool) (out []journal.Field) {
-	add := func(name, value string, empty bool) {
-		if !empty {
-			out = append(out, journal.Field{Name: name, Value: value})
-		}
+func (r Registration) fields(static bool) []journal.Field {
+	var w fieldWriter
+	for _, t := range r.texts() {
+		w.text(t.field, *t.value)
 	}
-	text := func(name, value string) { add(name, value, value == "") }
-	text("endpoint", r.Endpoint)
-	text("replay_endpoint", r.ReplayEndpoint)
-	text("snapshot_endpoint", r.SnapshotEndpoint)
-	text("type", r.Type)
-	text("modelname", r.Model)
-	text("lora_name", r.Lora)
-	text("tenant_id", r.Tenant)
-	text("instance_id", r.Instance)
-	add("block_size", strconv.Itoa(r.BlockSize), false)
-	add("dp_rank", strconv.Itoa(r.Rank), false)
-	text("additionalsalt", r.Salt)
-	add("ttl", r.TTL.String(), r.TTL == 0)
+	w.text("block_size", strconv.Itoa(r.BlockSize))
+	w.text("dp_rank", strconv.Itoa(r.Rank))
+	if r.TTL != 0 {
+		w.text("ttl", r.TTL.String())
+	}
 	for _, medium := range slices.Sorted(maps.Keys(r.MediaTTL)) {
-		text("ttl."+medium, r.MediaTTL[medium].String())
+		w.text("ttl."+medium, r.MediaTTL[medium].String())
 	}
 	for _, name := range r.Serves {
-		text("serves", name)
+		w.text("serves", name)
 	}
-	text("copies", r.Copies)
-	text("owned", r.Owned)
-	text("clear", r.Clear)
 	for _, tenant := range r.MayAnnounce {
-		text("may_announce", tenant)
+		w.text("may_announce", tenant)
 	}
-	text("hash_profile.strategy", r.Profile.Strategy)
-	text("hash_profile.algorithm", r.Profile.Algorithm)
-	text("hash_profile.python_hash_seed", r.Profile.PythonHashSeed)
-	text("hash_profile.index_projection", r.Profile.IndexProjection)
-	text("hash_profile.extra_keys", r.Profile.ExtraKeys)
-	text("sequence", r.Sequence)
-	add("static", "true", !static)
-	return out
+	w.flag("static", static)
+	return w
 }
 
 // Fields returns the registration as a snapshot keeps it.
@@ -73,14 +55,8 @@ func registrationOf(fields []journal.Field) (r Registration, static bool, err er
 // ReadRegistration reads what Registration.Fields wrote. It does not check the registration.
 func ReadRegistration(fields []journal.Field) (r Registration, err error) {
 	v := func(name string) string { return journal.Value(fields, name) }
-	r = Registration{
-		Endpoint: v("endpoint"), ReplayEndpoint: v("replay_endpoint"), SnapshotEndpoint: v("snapshot_endpoint"), Type: v("type"), Model: v("modelname"), Lora: v("lora_name"),
-		Tenant: v("tenant_id"), Instance: v("instance_id"), Salt: v("additionalsalt"),
-		Copies: v("copies"), Owned: v("owned"), Clear: v("clear"), Sequence: v("sequence"),
-		Profile: HashProfile{
-			Strategy: v("hash_profile.strategy"), Algorithm: v("hash_profile.algorithm"), PythonHashSeed: v("hash_profile.python_hash_seed"),
-			IndexProjection: v("hash_profile.index_projection"), ExtraKeys: v("hash_profile.extra_keys"),
-		},
+	for _, t := range r.texts() {
+		*t.value = v(t.field)
 	}
 	if r.BlockSize, err = strconv.Atoi(v("block_size")); err == nil {
 		r.Rank, err = strconv.Atoi(v("dp_rank"))

@@ -215,17 +215,31 @@ const (
 	maxServed   = 4096 // instances of a pool
 )
 
+// registrationText is a text of a registration under the wire name of its field.
+type registrationText struct {
+	field string
+	value *string
+	most  int // bytes, 0 where the words are known
+}
+
+// texts returns the texts of the registration.
+func (r *Registration) texts() []registrationText {
+	p := &r.Profile
+	return []registrationText{
+		{"endpoint", &r.Endpoint, maxEndpoint}, {"replay_endpoint", &r.ReplayEndpoint, maxEndpoint}, {"snapshot_endpoint", &r.SnapshotEndpoint, maxEndpoint},
+		{"type", &r.Type, maxName}, {"modelname", &r.Model, maxName}, {"lora_name", &r.Lora, maxName},
+		{"tenant_id", &r.Tenant, maxName}, {"instance_id", &r.Instance, maxName}, {FieldSalt, &r.Salt, maxName},
+		{"copies", &r.Copies, 0}, {"owned", &r.Owned, 0}, {"clear", &r.Clear, 0}, {"sequence", &r.Sequence, 0},
+		{"hash_profile.strategy", &p.Strategy, 0}, {"hash_profile.algorithm", &p.Algorithm, 0}, {"hash_profile.python_hash_seed", &p.PythonHashSeed, 0},
+		{"hash_profile.index_projection", &p.IndexProjection, 0}, {"hash_profile.extra_keys", &p.ExtraKeys, 0},
+	}
+}
+
 // bounded names the first text that is too long.
 func (r *Registration) bounded() error {
-	for _, f := range []struct {
-		field, value string
-		most         int
-	}{
-		{"endpoint", r.Endpoint, maxEndpoint}, {"replay_endpoint", r.ReplayEndpoint, maxEndpoint}, {"snapshot_endpoint", r.SnapshotEndpoint, maxEndpoint}, {"type", r.Type, maxName}, {"modelname", r.Model, maxName},
-		{"lora_name", r.Lora, maxName}, {"tenant_id", r.Tenant, maxName}, {"instance_id", r.Instance, maxName}, {"additionalsalt", r.Salt, maxName},
-	} {
-		if len(f.value) > f.most {
-			return Invalid(f.field, "out_of_range", "%s must have at most %d bytes, got %d", f.field, f.most, len(f.value))
+	for _, t := range r.texts() {
+		if t.most > 0 && len(*t.value) > t.most {
+			return Invalid(t.field, "out_of_range", "%s must have at most %d bytes, got %d", t.field, t.most, len(*t.value))
 		}
 	}
 	if len(r.Serves) > maxServed {
