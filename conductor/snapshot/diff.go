@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -59,13 +60,13 @@ type Block struct {
 
 // SourceDifference is how a source differs between two snapshots.
 type SourceDifference struct {
-	Source                 conductor.Key
-	Blocks                 [2]int // that each has
-	Only                   [2]int // of them those that the other lacks
-	Why                    string
-	AtEqualBatches         bool // both were at the same batch
-	first, second          *conductor.SourceMark
-	blocksFirst, blocksTwo map[place][]heldBlock
+	Source         conductor.Key
+	Blocks         [2]int // that each has
+	Only           [2]int // of them those that the other lacks
+	Why            string
+	AtEqualBatches bool // both were at the same batch
+	marks          [2]*conductor.SourceMark
+	held           map[place]*[2][]heldBlock
 }
 
 // place is where a source holds blocks.
@@ -91,19 +92,23 @@ func Diff(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, error)
 	of := func(key conductor.Key) *SourceDifference {
 		d := sources[key]
 		if d == nil {
-			d = &SourceDifference{Source: key, blocksFirst: make(map[place][]heldBlock), blocksTwo: make(map[place][]heldBlock)}
+			d = &SourceDifference{Source: key, held: make(map[place]*[2][]heldBlock)}
 			sources[key] = d
 		}
 		return d
 	}
-	for i := range a.snap.Sources {
-		of(a.snap.Sources[i].Key()).first = &a.snap.Sources[i]
+	for side, l := range []*Loaded{a, b} {
+		for i := range l.snap.Sources {
+			of(l.snap.Sources[i].Key()).marks[side] = &l.snap.Sources[i]
+		}
+		l.gather(func(key conductor.Key, at place) *[]heldBlock {
+			d := of(key)
+			if d.held[at] == nil {
+				d.held[at] = new([2][]heldBlock)
+			}
+			return &d.held[at][side]
+		})
 	}
-	for i := range b.snap.Sources {
-		of(b.snap.Sources[i].Key()).second = &b.snap.Sources[i]
-	}
-	gather(a, func(key conductor.Key) map[place][]heldBlock { return of(key).blocksFirst })
-	gather(b, func(key conductor.Key) map[place][]heldBlock { return of(key).blocksTwo })
 	var out []SourceDifference
 	for _, d := range sources {
 		d.compare(block)
@@ -116,8 +121,8 @@ func Diff(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, error)
 	return out, nil
 }
 
-// gather lists the blocks of a snapshot by source and place.
-func gather(l *Loaded, of func(conductor.Key) map[place][]heldBlock) {
+// gather adds the blocks of a snapshot to the lists of sources and places.
+func (l *Loaded) gather(of func(conductor.Key, place) *[]heldBlock) {
 	scheme := hash.Scheme{Seed: l.HashSeed}
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
 		l.snap.Walk(tier, func(s *conductor.Stored) bool {
@@ -125,7 +130,7 @@ func gather(l *Loaded, of func(conductor.Key) map[place][]heldBlock) {
 				Context: scope.Context{Deployment: scope.Deployment{Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize}, Variant: scope.Variant{Lora: s.Lora, Salt: s.Salt}},
 				rank:    s.Rank, medium: s.Medium.Name, group: s.Group, backend: s.Backend, owned: s.Owned,
 			}
-			blocks := of(s.Source.Key())
+			blocks := of(s.Source.Key(), at)
 			key := s.Key
 			for i, engine := range s.Engine {
 				switch {
@@ -136,7 +141,7 @@ func gather(l *Loaded, of func(conductor.Key) map[place][]heldBlock) {
 				case !s.HasKey:
 					key = engine
 				}
-				blocks[at] = append(blocks[at], heldBlock{key, engine})
+				*blocks = append(*blocks, heldBlock{key, engine})
 			}
 			return true
 		})
@@ -145,23 +150,11 @@ func gather(l *Loaded, of func(conductor.Key) map[place][]heldBlock) {
 
 // compare finds the blocks that one side lacks.
 func (d *SourceDifference) compare(block func(Block)) {
-	places := make(map[place]bool)
-	for _, side := range []map[place][]heldBlock{d.blocksFirst, d.blocksTwo} {
-		for at, blocks := range side {
-			places[at] = true
-			slices.SortFunc(blocks, func(a, b heldBlock) int {
-				switch {
-				case a.key < b.key:
-					return -1
-				case a.key > b.key:
-					return 1
-				}
-				return 0
-			})
+	for at, held := range d.held {
+		for _, blocks := range held {
+			slices.SortFunc(blocks, func(a, b heldBlock) int { return cmp.Compare(a.key, b.key) })
 		}
-	}
-	for at := range places {
-		a, b := d.blocksFirst[at], d.blocksTwo[at]
+		a, b := held[0], held[1]
 		d.Blocks[0] += len(a)
 		d.Blocks[1] += len(b)
 		for len(a) > 0 || len(b) > 0 {
@@ -186,7 +179,7 @@ func (d *SourceDifference) lacks(at place, h heldBlock, side int, block func(Blo
 
 // explain says why the source differs, "" if it does not.
 func (d *SourceDifference) explain() {
-	a, b := d.first, d.second
+	a, b := d.marks[0], d.marks[1]
 	switch {
 	case a == nil:
 		d.Why = "the first does not know the source"
@@ -214,7 +207,7 @@ func (d *SourceDifference) explain() {
 		return
 	}
 	d.Why = marks
-	for i, m := range []*conductor.SourceMark{a, b} {
+	for i, m := range d.marks {
 		if m.Mark != nil && m.Mark.Missing != "" {
 			d.Why += fmt.Sprintf("; the %s lacks history: %s", []string{"first", "second"}[i], m.Mark.Missing)
 		}
