@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"slices"
 
 	"kvconductor/tiers"
@@ -146,12 +147,7 @@ func (sc *scratch) buildRows(q *Query, r *Roster, only int) (best int) {
 func (sc *scratch) topRows(rows []Row, r *Roster, least, top int) []Row {
 	hits := sc.hits
 	if len(hits) > top {
-		slices.SortFunc(hits, func(a, b tiers.Hit) int {
-			if n := b.Longest - a.Longest; n != 0 {
-				return n
-			}
-			return int(a.At - b.At)
-		})
+		slices.SortFunc(hits, func(a, b tiers.Hit) int { return cmp.Or(b.Longest-a.Longest, int(a.At-b.At)) })
 		hits = hits[:top]
 	}
 	slices.SortFunc(hits, func(a, b tiers.Hit) int { return int(a.At - b.At) })

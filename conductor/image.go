@@ -111,9 +111,7 @@ func (c *registry) HeldDeployments() []HeldDeployment {
 			all = append(all, *d)
 		}
 	}
-	slices.SortFunc(all, func(a, b HeldDeployment) int {
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize))
-	})
+	slices.SortFunc(all, func(a, b HeldDeployment) int { return a.Compare(b.Deployment) })
 	return all
 }
 

@@ -56,9 +56,7 @@ func (c *Conductor) lives() []MediumLife {
 		l.Hazard /= float64(l.sources)
 		list = append(list, *l)
 	}
-	slices.SortFunc(list, func(a, b MediumLife) int {
-		return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize), cmp.Compare(a.Medium, b.Medium))
-	})
+	slices.SortFunc(list, func(a, b MediumLife) int { return cmp.Or(a.Compare(b.Deployment), cmp.Compare(a.Medium, b.Medium)) })
 	return list
 }
 

@@ -79,8 +79,6 @@ func (v View) Popular(top int) (all []Popular) {
 	}
 	c.mu.RUnlock()
 	all = slices.DeleteFunc(all, func(p Popular) bool { return p.Queries == 0 })
-	slices.SortFunc(all, func(a, b Popular) int {
-		return cmp.Or(cmp.Compare(b.Queries, a.Queries), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.BlockSize, b.BlockSize))
-	})
+	slices.SortFunc(all, func(a, b Popular) int { return cmp.Or(cmp.Compare(b.Queries, a.Queries), a.Compare(b.Deployment)) })
 	return all
 }

@@ -1,6 +1,7 @@
 package normalize
 
 import (
+	"cmp"
 	"slices"
 
 	"kvconductor/conductor/doctor"
@@ -160,15 +161,7 @@ func (o *order) sort(list []events.Event) {
 		for j, i := range at {
 			own[j] = list[i]
 		}
-		slices.SortStableFunc(own, func(a, b events.Event) int {
-			switch {
-			case a.ID < b.ID:
-				return -1
-			case a.ID > b.ID:
-				return 1
-			}
-			return 0
-		})
+		slices.SortStableFunc(own, func(a, b events.Event) int { return cmp.Compare(a.ID, b.ID) })
 		for j, i := range at {
 			list[i] = own[j]
 		}
