@@ -212,81 +212,71 @@ func (c *registry) globalView(of scope.Tenants, limit int) (all []ContextView) {
 
 // contextViews returns the views of a deployment, ordered by adapter, salt and instance.
 func (d *deployment) contextViews(c *registry, limit int, listed *int) []ContextView {
-	type viewKey struct {
+	type key struct {
 		identity index.Identity
 		instance string
 	}
-	by := make(map[index.Source]Registration)
-	c.mu.RLock()
-	for src, s := range d.holders {
-		by[src] = s.reg
-	}
-	c.mu.RUnlock()
-	views := make(map[viewKey]*ContextView)
-	identities := make(map[viewKey]*names.Identity)
-	view := func(n index.Identity, instance string) (*ContextView, *names.Identity) {
-		key := viewKey{n, instance}
-		v := views[key]
-		if v == nil {
-			id := d.names.Of(n)
-			if id == nil {
-				return nil, nil // its last block has just left
-			}
-			v = &ContextView{
-				Tenant: d.key.Tenant, Model: d.key.Model, BlockSize: d.key.BlockSize, Lora: id.Lora, Salt: id.Salt,
-				Instance: instance, Hashes: make(map[uint64]uint64),
-			}
-			views[key], identities[key] = v, id
-		}
-		return v, identities[key]
-	}
-	home := make(map[viewKey]bool)
-	for _, reg := range by {
-		if id := d.names.Find(reg.variant()); id != nil {
-			home[viewKey{id.Number, reg.Instance}] = true
-			view(id.Number, reg.Instance)
-		}
-	}
-	d.index.HeldBySource(func(src index.Source, n index.Identity, blocks int) {
-		if reg, known := by[src]; known {
-			if v, _ := view(n, reg.Instance); v != nil {
-				v.Blocks += blocks
-			}
-		}
-	})
 	type alias struct {
-		view      *ContextView
-		identity  *names.Identity
 		source    index.Source
 		name, seq uint64
 	}
-	var aliases []alias
-	count := make(map[*ContextView]int)
-	d.index.Aliases(func(src index.Source, n index.Identity, name, seq uint64) bool {
-		reg, known := by[src]
-		if !known {
-			return true
+	type view struct {
+		ContextView
+		identity *names.Identity
+		home     bool // a source of the instance is registered with the adapter and salt
+		aliases  []alias
+	}
+	c.mu.RLock()
+	by := maps.Clone(d.holders)
+	c.mu.RUnlock()
+	views := make(map[key]*view)
+	of := func(n index.Identity, src index.Source) *view {
+		s := by[src]
+		if s == nil {
+			return nil // it has just entered
 		}
-		v, id := view(n, reg.Instance)
-		switch {
+		at := key{n, s.reg.Instance}
+		v := views[at]
+		if id := d.names.Of(n); v == nil && id != nil { // else its last block has just left
+			v = &view{identity: id, ContextView: ContextView{
+				Tenant: d.key.Tenant, Model: d.key.Model, BlockSize: d.key.BlockSize, Lora: id.Lora, Salt: id.Salt,
+				Instance: s.reg.Instance, Hashes: make(map[uint64]uint64),
+			}}
+			views[at] = v
+		}
+		return v
+	}
+	for src, s := range by {
+		if id := d.names.Find(s.reg.variant()); id != nil {
+			if v := of(id.Number, src); v != nil {
+				v.home = true
+			}
+		}
+	}
+	d.index.HeldBySource(func(src index.Source, n index.Identity, blocks int) {
+		if v := of(n, src); v != nil {
+			v.Blocks += blocks
+		}
+	})
+	d.index.Aliases(func(src index.Source, n index.Identity, name, seq uint64) bool {
+		switch v := of(n, src); {
 		case v == nil:
-		case count[v] >= limit || *listed >= maxListedHashes:
+		case len(v.aliases) >= limit || *listed >= maxListedHashes:
 			v.Truncated = true
 		default:
-			aliases = append(aliases, alias{v, id, src, name, seq})
-			count[v]++
+			v.aliases = append(v.aliases, alias{src, name, seq})
 			*listed++
 		}
 		return true
 	})
-	for _, a := range aliases { // now that the index is not locked
-		reg := by[a.source]
-		a.view.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), a.identity.Variant, reg.Type == TypeStandard)] = a.seq
-	}
-	all := make([]ContextView, 0, len(views))
-	for key, v := range views {
-		if v.Blocks > 0 || len(v.Hashes) > 0 || home[key] {
-			all = append(all, *v)
+	var all []ContextView
+	for _, v := range views {
+		for _, a := range v.aliases { // now that the index is not locked
+			reg := &by[a.source].reg
+			v.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), v.identity.Variant, reg.Type == TypeStandard)] = a.seq
+		}
+		if v.Blocks > 0 || len(v.Hashes) > 0 || v.home {
+			all = append(all, v.ContextView)
 		}
 	}
 	slices.SortFunc(all, func(a, b ContextView) int {
