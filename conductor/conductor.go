@@ -241,10 +241,12 @@ func (c *Conductor) watch() {
 				s.observeLives(now)
 				s.observeRefusals()
 				s.observeSnapshots()
-				s.guard(s.decideAll)
-				if !c.past {
-					s.guard(func() { s.doctor.Unremoved(now) })
-				}
+				s.guard(func() { // it logs what all of these have found
+					s.decideAll()
+					if !c.past {
+						s.doctor.Unremoved(now)
+					}
+				})
 			}
 		case <-c.stopWatch:
 			return

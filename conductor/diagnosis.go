@@ -51,7 +51,6 @@ func (s *source) observeSilence(now time.Time) {
 	}
 	asked := now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit
 	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))
-	s.logFindings()
 }
 
 // observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.
@@ -61,14 +60,7 @@ func (s *source) observeUse(now time.Time) {
 	if d == nil || limit <= 0 || s.conductor.past || s.reg.pool() || now.Sub(s.opened) < limit {
 		return
 	}
-	s.mu.Lock()
-	blocks, asked := 0, false
-	for _, ns := range s.namespaces {
-		if n := ns.blocks(); n > 0 {
-			blocks += n
-		}
-	}
-	s.mu.Unlock()
+	asked := false
 	s.turn.Lock()
 	for _, ns := range s.namespaces {
 		for _, id := range ns.names.Recent() {
@@ -76,8 +68,7 @@ func (s *source) observeUse(now time.Time) {
 		}
 	}
 	s.turn.Unlock()
-	s.doctor.Use(blocks, asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
-	s.logFindings()
+	s.doctor.Use(s.blocks(), asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
 }
 
 // observeLives tells the doctor how fast the engine evicts.
@@ -85,7 +76,6 @@ func (s *source) observeLives(now time.Time) {
 	for _, l := range s.lives.Lives(now) {
 		s.doctor.Life(l.Medium, l.Hazard)
 	}
-	s.logFindings()
 }
 
 // observeRefusals reports whether another connection has sent in the name of the source
@@ -99,7 +89,6 @@ func (s *source) observeRefusals() {
 	}
 	s.refused = n
 	s.doctor.Report(doctor.FindingConnection, "%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: find out which of the two is the engine", st.RefusedBy)
-	s.logFindings()
 }
 
 // observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
@@ -110,7 +99,6 @@ func (s *source) observeSnapshots() {
 		return
 	}
 	s.doctor.Report(doctor.FindingEngineSnapshot, "the engine gives no snapshot (%s), so what it held before is not known: %s", st.SnapshotReason, adviceOfSnapshots[st.SnapshotReason])
-	s.logFindings()
 }
 
 // adviceOfSnapshots says what to do about requests that fail, by reason.
