@@ -376,7 +376,7 @@ func (l *ImageLoading) noteHeld() {
 		ns := s.namespaceIn(l.key())
 		for _, n := range held[l.sources[i]] {
 			if id := ns.names.Of(n); id != nil {
-				ns.names.Has(id, s.reg.Type == TypeStandard)
+				ns.names.Has(id)
 			}
 		}
 		s.turn.Unlock()
@@ -397,7 +397,7 @@ func (l *ImageLoading) spread() (err error) {
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group = l.img.Sources[h.Source].Registration, h.Rank, tiers.Parse(h.Medium), h.Group
 		st.Backend, st.Owned, st.Stretch, st.Local = h.Backend, h.Owned, e, nil
-		fold(e, l.scratch.names.FoldOf(st.Source.variant(), st.Source.hashes(), id.Variant, st.Source.Type == TypeStandard)) // out again
+		fold(e, l.scratch.names.FoldOf(st.Source.variant(), st.Source.hashes(), id.Variant)) // out again
 		if e.ClientHashes[0] != 0 && l.into.translates(id.Variant) {
 			st.Local = make([]uint64, len(e.ClientHashes))
 			for i, clientHash := range e.ClientHashes {

@@ -121,7 +121,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	s.announce(ns, id.Lora)
 	blocks := *e.Stretch
 	waits := local == nil && e.Key == e.Engine[0]
-	if fold(&blocks, ns.names.Has(id, s.reg.Type == TypeStandard)); waits {
+	if fold(&blocks, ns.names.Has(id)); waits {
 		blocks.Key = blocks.Engine[0]
 	}
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(&blocks) {

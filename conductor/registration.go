@@ -315,6 +315,8 @@ func (r *Registration) hashes() names.Kind {
 		return names.Pool
 	case r.Type == TypeSGLang:
 		return names.Salting
+	case r.Type == TypeStandard:
+		return names.Standard
 	}
 	return names.Engine
 }

@@ -273,7 +273,7 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 	for _, v := range views {
 		for _, a := range v.aliases { // now that the index is not locked
 			reg := &by[a.source].reg
-			v.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), v.identity.Variant, reg.Type == TypeStandard)] = a.seq
+			v.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), v.identity.Variant)] = a.seq
 		}
 		if v.Blocks > 0 || len(v.Hashes) > 0 || v.home {
 			all = append(all, v.ContextView)

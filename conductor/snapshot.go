@@ -212,7 +212,7 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 		}
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned
-		fold(e, d.foldOf(&h, id)) // out again
+		fold(e, d.deployment.names.FoldOf(h.source.variant(), h.source.hashes(), id.Variant)) // out again
 		st.Stretch, st.Local = e, nil
 		if e.ClientHashes[0] != 0 && d.deployment.translates(id.Variant) {
 			local = local[:0]
@@ -228,11 +228,6 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 		return more
 	})
 	return more
-}
-
-// foldOf returns the constant that made names of the hashes of a holder.
-func (d *snapDeployment) foldOf(h *snapHolder, id *names.Identity) uint64 {
-	return d.deployment.names.FoldOf(h.source.variant(), h.source.hashes(), id.Variant, h.source.Type == TypeStandard)
 }
 
 // fold makes names of the hashes of a stretch, and hashes of its names.

@@ -33,9 +33,10 @@ const maxRecent = 32
 type Kind uint8
 
 const (
-	Engine  Kind = iota // adapter and salt are in its hashes
-	Salting             // only the salt is, as in those of SGLang
-	Pool                // the hashes are those of engines
+	Engine   Kind = iota // adapter and salt are in its hashes
+	Salting              // only the salt is, as in those of SGLang
+	Pool                 // the hashes are those of engines
+	Standard             // those of standardized events have neither; of others, as Engine
 )
 
 // leftOut returns what hashes leave out of an adapter and salt that events name, for a source that is
@@ -206,15 +207,16 @@ func (n *Speaker) Follow(old *Speaker) {
 }
 
 // Has notes blocks of an identity that the source has from a snapshot or a replica, and returns the
-// constant that makes names of its hashes there. standard says that its events are standardized.
-func (n *Speaker) Has(id *Identity, standard bool) uint64 {
+// constant that makes names of its hashes there.
+func (n *Speaker) Has(id *Identity) uint64 {
 	n.Stored(id)
-	if out := n.kind.leftOut(n.registered, id.Variant); !standard && out == n.registered {
-		return n.fold
-	} else if !standard {
+	if n.kind == Standard {
+		return n.leaveOut(id.Variant)
+	}
+	if out := n.kind.leftOut(n.registered, id.Variant); out != n.registered {
 		return n.leaveOut(out)
 	}
-	return n.leaveOut(id.Variant)
+	return n.fold
 }
 
 // Stored notes the identity of blocks that the source has stored. It reports whether it is not that of
@@ -292,9 +294,9 @@ func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
 }
 
 // FoldOf returns the constant that makes names of hashes under an adapter and salt, for a source that is
-// registered with others. standard says that its events are standardized.
-func (t *Table) FoldOf(registered scope.Variant, kind Kind, of scope.Variant, standard bool) uint64 {
-	if standard {
+// registered with others.
+func (t *Table) FoldOf(registered scope.Variant, kind Kind, of scope.Variant) uint64 {
+	if kind == Standard {
 		return t.Constant(of)
 	}
 	return t.Constant(kind.leftOut(registered, of))

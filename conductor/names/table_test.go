@@ -208,11 +208,11 @@ func TestFolds(t *testing.T) {
 // the identities that the table still has.
 func TestUncoveredLeave(t *testing.T) {
 	l := newLab(8)
-	n := l.NewSpeaker(l.x.NewSource(), scope.Variant{}, Engine)
+	n := l.NewSpeaker(l.x.NewSource(), scope.Variant{}, Standard)
 	for i := range 4 * fewUncovered {
 		id, err := l.Enter(salted(i))
 		must.Succeed(t, err)
-		n.Has(id, true)
+		n.Has(id)
 	}
 	if len(n.uncovered) > fewUncovered {
 		t.Errorf("%d constants are kept", len(n.uncovered))
