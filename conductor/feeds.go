@@ -1,7 +1,6 @@
 package conductor
 
 import (
-	"fmt"
 	"maps"
 	"sync"
 	"time"
@@ -35,19 +34,17 @@ type recorded struct {
 	close   sync.Once
 	busy    bool // a step is with the source; owned by the goroutine that calls Next
 
-	mu      sync.Mutex
-	st      stream.Status            // written by the Replay, which reads it without mu; guarded by mu for others
-	since   time.Time                // of st.State
-	lost    string                   // why the journal is not whole in this epoch
-	dropped map[events.Reason]uint64 // guarded by mu
+	mu    sync.Mutex
+	st    stream.Status // written by the Replay, which reads it without mu; guarded by mu for others
+	since time.Time     // of st.State
+	lost  string        // why the journal is not whole in this epoch
 }
 
 func newRecorded(now func() time.Time, staleAfter time.Duration) *recorded {
 	return &recorded{
 		now: now, staleAfter: staleAfter,
 		steps: make(chan stream.Step), applied: make(chan struct{}), closed: make(chan struct{}),
-		st: stream.Status{State: stream.Connecting, Epoch: 1}, since: now(),
-		dropped: make(map[events.Reason]uint64),
+		st: stream.Status{State: stream.Connecting, Epoch: 1, Dropped: make(map[events.Reason]uint64)}, since: now(),
 	}
 }
 
@@ -99,26 +96,11 @@ func (f *recorded) Doubt(string) {}
 // Close makes Next return false.
 func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
 
-// state notes a recorded state of the stream.
-func (f *recorded) state(state stream.State, reason string, at time.Time) {
+// change changes what the Status shows.
+func (f *recorded) change(change func(*stream.Status)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.st.State, f.st.Reason, f.since = state, reason, at
-	f.st.Connected = state != stream.Connecting && state != stream.Paused && state != stream.Failed
-}
-
-// at moves the watermark without a step.
-func (f *recorded) at(seq uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.st.LastSeq, f.st.HasSeq = seq, true
-}
-
-// idle moves the watermark past batches without events, the last of them at a time.
-func (f *recorded) idle(seq uint64, at time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.st.LastSeq, f.st.HasSeq, f.st.LastBatchAt = seq, true, at
+	change(&f.st)
 }
 
 // incomplete notes that the journal is not whole.
@@ -128,27 +110,12 @@ func (f *recorded) incomplete(reason string) {
 	f.lost = reason
 }
 
-// refuse notes a batch that could not be decoded.
-func (f *recorded) refuse(seq uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.dropped[events.BadPayload]++
-	f.st.LastError = fmt.Sprintf("batch %d could not be decoded", seq)
-}
-
-// drop counts skipped events, as a stream does.
-func (f *recorded) drop(reason events.Reason, n int) {
-	f.mu.Lock()
-	f.dropped[reason] += uint64(n)
-	f.mu.Unlock()
-}
-
 // Status returns the recorded state, partial if the journal is not whole.
 func (f *recorded) Status() stream.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := f.st
-	st.Dropped = maps.Clone(f.dropped)
+	st.Dropped = maps.Clone(st.Dropped)
 	if f.lost != "" && (st.State == stream.Synced || st.State == stream.Partial) {
 		st.State, st.Reason = stream.Partial, f.lost
 	}

@@ -30,34 +30,21 @@ func (s *source) historyFrom() string {
 
 // Unfilled returns how many sources no recovery has filled, and at least 1 where there is no
 // source.
-func (c *registry) Unfilled() int {
-	all := c.registered()
-	n := 0
+func (c *registry) Unfilled() int { return unfilled(c.registered()) }
+
+// UnfilledIn is Unfilled for the sources of a deployment.
+func (c *registry) UnfilledIn(d scope.Deployment) int {
+	return unfilled(slices.DeleteFunc(c.registered(), func(s *source) bool { return s.deploymentKey() != d }))
+}
+
+func unfilled(all []*source) (n int) {
+	if len(all) == 0 {
+		return 1
+	}
 	for _, s := range all {
 		if s.origin.Load() == nil {
 			n++
 		}
-	}
-	if len(all) == 0 {
-		n = 1
-	}
-	return n
-}
-
-// UnfilledIn returns how many sources of a deployment no recovery has filled, and at least 1 where
-// the deployment has no source.
-func (c *registry) UnfilledIn(d scope.Deployment) (n int) {
-	any := false
-	for _, s := range c.registered() {
-		if s.deploymentKey() != d {
-			continue
-		}
-		if any = true; s.origin.Load() == nil {
-			n++
-		}
-	}
-	if !any {
-		n = 1
 	}
 	return n
 }

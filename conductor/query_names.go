@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"slices"
 	"strings"
 
 	"kvconductor/conductor/names"
@@ -31,10 +32,8 @@ func ParseHashKind(field, name string) (HashKind, error) {
 	if name == "" {
 		return CanonicalHashes, nil
 	}
-	for i, known := range hashKinds {
-		if name == known {
-			return HashKind(i), nil
-		}
+	if i := slices.Index(hashKinds, name); i >= 0 {
+		return HashKind(i), nil
 	}
 	return 0, Invalid(field, "invalid_value", "%s must be one of %s, got %.32q", field, strings.Join(hashKinds, ", "), name)
 }

@@ -141,7 +141,10 @@ func (p *Replay) Take(rec *journal.Record) error {
 		p.idle(f, rec)
 	case journal.Undecodable:
 		p.sum.Undecodable++
-		f.refuse(rec.Seq)
+		f.change(func(st *stream.Status) {
+			st.Dropped[events.BadPayload]++
+			st.LastError = fmt.Sprintf("batch %d could not be decoded", rec.Seq)
+		})
 	case journal.Reset:
 		p.sum.Epochs++
 		f.suspect = false
@@ -151,7 +154,11 @@ func (p *Replay) Take(rec *journal.Record) error {
 		if err != nil {
 			return err
 		}
-		f.state(stream.State(journal.Value(fields, journal.FieldState)), journal.Value(fields, journal.FieldReason), rec.Time)
+		f.change(func(st *stream.Status) {
+			st.State, st.Reason = stream.State(journal.Value(fields, journal.FieldState)), journal.Value(fields, journal.FieldReason)
+			st.Connected = st.State != stream.Connecting && st.State != stream.Paused && st.State != stream.Failed
+			f.since = rec.Time
+		})
 	case journal.Aged:
 		ttl := time.Duration(rec.Seq)
 		if ttl == 0 { // written before media had their own
@@ -192,7 +199,7 @@ func (p *Replay) registered(rec *journal.Record) error {
 			return err
 		}
 		if f.st.Epoch = rec.Epoch; stands && rec.Flags&journal.HasSeq != 0 {
-			f.at(rec.Seq)
+			f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 			f.incomplete(reasonJournalGap)
 			if rec.At.Segment == p.first {
 				f.incomplete(reasonBeforeJournal)
@@ -209,7 +216,7 @@ func (p *Replay) registered(rec *journal.Record) error {
 	}
 	if has != f.st.HasSeq || has && rec.Seq != f.st.LastSeq {
 		f.incomplete(reasonJournalGap)
-		f.at(rec.Seq)
+		f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 	}
 	return nil
 }
@@ -279,7 +286,7 @@ func (p *Replay) idle(f *recorded, rec *journal.Record) {
 	p.enter(f, rec)
 	p.follow(f, rec)
 	f.source.guard(func() { f.source.mark.Seq = rec.Seq })
-	f.idle(rec.Seq, rec.Time)
+	f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq, st.LastBatchAt = rec.Seq, true, rec.Time })
 }
 
 // batch applies a batch.
@@ -298,8 +305,10 @@ func (p *Replay) batch(f *recorded, rec *journal.Record) error {
 	f.hand(stream.Step{
 		Kind: stream.Apply, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&journal.Replayed != 0,
 	}, rec.Time)
-	for reason, n := range batch.Dropped {
-		f.drop(reason, n)
-	}
+	f.change(func(st *stream.Status) {
+		for reason, n := range batch.Dropped {
+			st.Dropped[reason] += uint64(n)
+		}
+	})
 	return nil
 }
