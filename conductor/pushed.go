@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"cmp"
+	"maps"
 	"sync"
 	"time"
 
@@ -150,46 +151,40 @@ func (f *pushed) count() {
 
 // Resync drops everything, the queue too. What the publisher reported is not reported again.
 func (f *pushed) Resync(reason string) {
-	f.mu.Lock()
-	f.broken = reason
-	f.drop()
-	f.queue = append(f.queue, pushedStep{reason: reason})
-	f.mu.Unlock()
-	f.signal()
+	f.change(func() {
+		f.broken = reason
+		f.drop()
+		f.queue = append(f.queue, pushedStep{reason: reason})
+	})
 }
 
 // Resume does nothing: pools have no blocks in snapshots.
 func (f *pushed) Resume(stream.Mark) {}
 
 // Doubt notes that the source misses something.
-func (f *pushed) Doubt(reason string) {
-	f.mu.Lock()
-	f.doubt = reason
-	f.mu.Unlock()
-	f.signal()
-}
+func (f *pushed) Doubt(reason string) { f.change(func() { f.doubt = reason }) }
 
 // Pause lets batches pass by until Unpause. The source starts over then.
-func (f *pushed) Pause() { f.setPaused(true) }
+func (f *pushed) Pause() { f.change(func() { f.paused = true }) }
 
 // Unpause undoes Pause.
-func (f *pushed) Unpause() { f.setPaused(false) }
-
-func (f *pushed) setPaused(paused bool) {
-	f.mu.Lock()
-	f.paused = paused
-	f.mu.Unlock()
-	f.signal()
-}
+func (f *pushed) Unpause() { f.change(func() { f.paused = false }) }
 
 // Close makes Next return false.
 func (f *pushed) Close() {
+	f.change(func() {
+		f.over = true
+		f.drop()
+	})
+	f.hub.Remove(f.feed)
+}
+
+// change changes the state or the queue, and wakes Next.
+func (f *pushed) change(change func()) {
 	f.mu.Lock()
-	f.over = true
-	f.drop()
+	change()
 	f.mu.Unlock()
 	f.signal()
-	f.hub.Remove(f.feed)
 }
 
 // signal wakes Next.
@@ -217,15 +212,8 @@ func (f *pushed) Status() stream.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := f.st
-	st.Dropped = make(map[events.Reason]uint64, len(f.st.Dropped))
-	for reason, n := range f.st.Dropped {
-		st.Dropped[reason] = n
-	}
-	for _, why := range []string{f.broken, f.trust, f.doubt} {
-		if st.Reason == "" {
-			st.Reason = why
-		}
-	}
+	st.Dropped = maps.Clone(st.Dropped)
+	st.Reason = cmp.Or(st.Reason, f.broken, f.trust, f.doubt)
 	st.History = st.Reason
 	switch {
 	case f.paused:

@@ -88,13 +88,12 @@ func (f *pushed) Room() <-chan struct{} {
 
 // Trust implements lmcache.Receiver.
 func (f *pushed) Trust(reason string) {
-	f.mu.Lock()
-	if reason == lmcache.Gap && f.trust != reason {
-		f.st.Gaps++
-	}
-	f.trust, f.heard = reason, f.heard || !f.paused
-	f.mu.Unlock()
-	f.signal()
+	f.change(func() {
+		if reason == lmcache.Gap && f.trust != reason {
+			f.st.Gaps++
+		}
+		f.trust, f.heard = reason, f.heard || !f.paused
+	})
 }
 
 // Drop implements lmcache.Receiver.
