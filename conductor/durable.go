@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ func (v View) Commit(ctx context.Context, key Key, err error) error {
 
 // reportNotDurable adds a finding to the source of a key, if there is one.
 func (c *Conductor) reportNotDurable(key Key, err error) {
-	if key.Tenant == "" {
-		key.Tenant = DefaultTenant
-	}
+	key.Tenant = cmp.Or(key.Tenant, DefaultTenant)
 	if s := c.source(key); s != nil {
 		s.doctor.Report(doctor.FindingNotDurable, "the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
 		s.logFindings()

@@ -93,9 +93,7 @@ func (n *feedbackCounts) ratios() (precision, recall float64) {
 // get the finding feedback_error and start over from a replay. It returns ErrNotFound if no
 // source of the instance is registered for the tenant.
 func (v View) Feedback(f Feedback) (FeedbackResult, error) {
-	if f.Tenant == "" {
-		f.Tenant = DefaultTenant
-	}
+	f.Tenant = cmp.Or(f.Tenant, DefaultTenant)
 	if err := v.May(f.Tenant); err != nil {
 		return FeedbackResult{}, err
 	}

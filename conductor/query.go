@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -126,10 +127,7 @@ func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 // answer leaves the answer in sc. It returns the longest prefix, of rows that are left out too, and
 // the deployment, nil if there is none.
 func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *deployment) {
-	tenant := q.Tenant
-	if tenant == "" {
-		tenant = DefaultTenant
-	}
+	tenant := cmp.Or(q.Tenant, DefaultTenant)
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 

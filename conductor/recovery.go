@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"time"
@@ -270,9 +271,7 @@ func (c *Conductor) successorOf(gone *source) *source {
 
 // complete fills in the tenant of a registration that names none.
 func complete(reg Registration) Registration {
-	if reg.Tenant == "" {
-		reg.Tenant = DefaultTenant
-	}
+	reg.Tenant = cmp.Or(reg.Tenant, DefaultTenant)
 	return reg
 }
 

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 
@@ -164,9 +165,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 // while another rank of it is registered. It returns the key with its defaults
 // filled in; ErrNotFound when it is unknown, ErrPast.
 func (c *Conductor) Unregister(key Key) (Key, error) {
-	if key.Tenant == "" {
-		key.Tenant = DefaultTenant
-	}
+	key.Tenant = cmp.Or(key.Tenant, DefaultTenant)
 	if c.past {
 		return key, ErrPast
 	}

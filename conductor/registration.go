@@ -143,9 +143,7 @@ func canonicalType(s string) (string, bool) {
 // normalize fills defaults and canonical spellings, or names the first bad field.
 // Endpoints are looked at unless any will do.
 func (r *Registration) normalize(anyEndpoint bool) error {
-	if r.Tenant == "" {
-		r.Tenant = DefaultTenant
-	}
+	r.Tenant = cmp.Or(r.Tenant, DefaultTenant)
 	required := []struct{ field, value string }{
 		{"endpoint", r.Endpoint}, {"type", r.Type}, {"modelname", r.Model}, {"instance_id", r.Instance},
 	}
