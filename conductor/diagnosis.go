@@ -113,14 +113,15 @@ var adviceOfSnapshots = map[string]string{
 	stream.SnapshotOverflow:    "the engine answers slower than it publishes",
 }
 
-// observeEngines compares a pool's profile with that of its engines.
-func (s *source) observeEngines(engines profiled) {
-	if s.profile == (hash.Profile{}) || engines.rank == ofPool || engines.by.profile == s.profile {
+// observeEngine compares a pool's profile with that of the engine which gives the blocks of its adapter theirs,
+// nil if there is none.
+func (s *source) observeEngine(engine *source) {
+	if s.profile == (hash.Profile{}) || engine == nil || engine.profile == s.profile {
 		s.doctor.Withdraw(doctor.FindingProfile)
 		return
 	}
-	field, have, got := profileDiff(engines.by.reg.Profile, s.reg.Profile)
+	field, have, got := profileDiff(engine.reg.Profile, s.reg.Profile)
 	s.doctor.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
-		engines.by.reg.Key(), field, have, got)
+		engine.reg.Key(), field, have, got)
 	s.logFindings()
 }

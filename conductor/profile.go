@@ -111,54 +111,37 @@ func (d *deployment) profile(lora string) (hash.Profile, bool) {
 	return p, ok
 }
 
-// Whose profile an adapter's blocks have, the best first.
-const (
-	ofEngine = iota
-	ofAnnouncer
-	ofPool
-)
-
-// profiled is a source that gives an adapter's blocks their profile.
-type profiled struct {
-	by   *source
-	rank int // ofEngine, ofAnnouncer or ofPool
-}
-
 // publishProfiles rebuilds what profile reads, and tells of pools whose profile is
 // not that of the engines they serve. c.mu is held.
 func (d *deployment) publishProfiles() {
-	best := make(map[string]profiled)
-	offer := func(lora string, s *source, rank int) {
-		b, taken := best[lora]
-		if !taken || rank < b.rank || rank == b.rank && s.reg.Key().compare(b.by.reg.Key()) < 0 {
-			best[lora] = profiled{s, rank}
+	engines, announcers, best := make(map[string]*source), make(map[string]*source), make(map[string]*source)
+	offer := func(to map[string]*source, lora string, s *source) { // the first by key counts
+		if by := to[lora]; s.profile != (hash.Profile{}) && (by == nil || s.reg.Key().compare(by.reg.Key()) < 0) {
+			to[lora] = s
 		}
 	}
 	for _, in := range d.instances {
 		for s := range in.sources {
-			if s.profile == (hash.Profile{}) {
-				continue
-			}
-			offer(s.reg.Lora, s, ofEngine)
+			offer(engines, s.reg.Lora, s)
 			for lora := range s.announced {
-				offer(lora, s, ofAnnouncer)
+				offer(announcers, lora, s)
 			}
 		}
 	}
 	for s := range d.pooled {
-		if s.profile != (hash.Profile{}) {
-			offer(s.reg.Lora, s, ofPool)
-		}
+		offer(best, s.reg.Lora, s)
 	}
+	maps.Copy(announcers, engines)
 	for s := range d.pooled {
-		s.observeEngines(best[s.reg.Lora])
+		s.observeEngine(announcers[s.reg.Lora])
 	}
+	maps.Copy(best, announcers)
 
 	var next *map[string]hash.Profile
 	if len(best) > 0 {
 		all := make(map[string]hash.Profile, len(best))
-		for lora, b := range best {
-			all[lora] = b.by.profile
+		for lora, by := range best {
+			all[lora] = by.profile
 		}
 		next = &all
 	}
