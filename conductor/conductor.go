@@ -131,7 +131,7 @@ type Conductor struct {
 	scheme hash.Scheme
 	memo   *hash.Memo // nil is none
 	now    func() time.Time
-	open   func(Registration, bool, *journal.Source, func(stream.State)) feed
+	open   func(Registration, bool, *journal.Source, func(stream.State, string)) feed
 	gate   <-chan struct{}
 
 	saltKey  [32]byte // of the texts that stand for salts
@@ -179,9 +179,9 @@ func New(opts Options) *Conductor {
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
 		Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
 	}
-	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State)) feed {
+	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State, string)) feed {
 		if r.pushed() {
-			return c.openPushed(r, recorded, on)
+			return c.openPushed(r, on)
 		}
 		return stream.Open(c.streamConfig(r, static, recorded, on))
 	}

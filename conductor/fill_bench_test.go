@@ -62,9 +62,9 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		synced := make(chan struct{}, 1)
 		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
 		open := c.open
-		c.open = func(r Registration, static bool, j *journal.Source, on func(stream.State)) feed {
-			return open(r, static, j, func(s stream.State) {
-				on(s)
+		c.open = func(r Registration, static bool, j *journal.Source, on func(stream.State, string)) feed {
+			return open(r, static, j, func(s stream.State, reason string) {
+				on(s, reason)
 				if s == stream.Synced {
 					synced <- struct{}{}
 				}

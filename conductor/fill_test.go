@@ -235,7 +235,9 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
-	c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return newUnfollowed(c.now()) }
+	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+		return newUnfollowed(c.now())
+	}
 	must.Succeed(t, c.register(Registration{Endpoint: "tcp://h:1", Type: TypeVLLM, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
 	s := c.registered()[0]
 	step := func(kind stream.StepKind, reason string, all ...any) {

@@ -82,7 +82,7 @@ func BenchmarkIngest(b *testing.B) {
 	run := func(b *testing.B, j *journal.Writer) {
 		c := New(Options{HashSeed: 1337, Journal: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-		c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return l }
+		c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
 		b.ReportAllocs()
 		b.ResetTimer()

@@ -21,7 +21,9 @@ const foreignSize = 16
 // and another prompt under "mine".
 func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
-	c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return idle{make(chan struct{})} }
+	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+		return idle{make(chan struct{})}
+	}
 	must.Succeed(t, c.Register(Registration{Endpoint: "tcp://i:1", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: foreignSize}, RegisterOptions{}))
 	prompt := func(first uint32) (tokens []uint32) {
 		for i := range uint32(2048) {

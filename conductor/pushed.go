@@ -9,7 +9,6 @@ import (
 	"kvconductor/conductor/lmcache"
 	"kvconductor/conductor/pool"
 	"kvconductor/events"
-	"kvconductor/events/journal"
 	"kvconductor/events/stream"
 )
 
@@ -48,17 +47,11 @@ type pushed struct {
 }
 
 // openPushed adds the feed of a source to the hub of its tenant.
-func (c *Conductor) openPushed(r Registration, recorded *journal.Source, on func(stream.State)) *pushed {
+func (c *Conductor) openPushed(r Registration, on func(stream.State, string)) *pushed {
 	f := &pushed{
-		now: c.now, staleAfter: c.opts.Stream.StaleAfter, decode: c.opts.Stream.Decode, hub: c.pushes.hub(r.Tenant),
+		now: c.now, staleAfter: c.opts.Stream.StaleAfter, decode: c.opts.Stream.Decode, onState: on, hub: c.pushes.hub(r.Tenant),
 		wake: make(chan struct{}, 1),
 		st:   stream.Status{Epoch: 1, Dropped: make(map[events.Reason]uint64)}, opened: c.now(),
-	}
-	f.onState = func(state stream.State, reason string) {
-		if recorded != nil {
-			recorded.State(string(state), reason)
-		}
-		on(state)
 	}
 	if f.decode == nil {
 		f.decode = stream.DecodeDefault

@@ -31,7 +31,9 @@ func BenchmarkQueryProfile(b *testing.B) {
 	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
 		defer c.Close()
-		c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return idle{make(chan struct{})} }
+		c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+			return idle{make(chan struct{})}
+		}
 		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64}
 		register := func(typ, instance string) *source {
 			r := Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size, Profile: settings}

@@ -191,14 +191,9 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 }
 
 // streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.Source, on func(stream.State)) stream.Config {
+func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.Source, on func(stream.State, string)) stream.Config {
 	cfg := c.opts.Stream
-	cfg.OnState = func(state stream.State, reason string) {
-		if recorded != nil {
-			recorded.State(string(state), reason)
-		}
-		on(state)
-	}
+	cfg.OnState = on
 	if recorded != nil {
 		cfg.OnUndecodable = recorded.Undecodable
 	}

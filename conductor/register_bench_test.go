@@ -17,7 +17,9 @@ func BenchmarkRegister(b *testing.B) {
 		b.Run(fmt.Sprint(there), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, Log: zerolog.Nop()})
 			defer c.Close()
-			c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed { return idle{make(chan struct{})} }
+			c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+				return idle{make(chan struct{})}
+			}
 			register := func(i int) {
 				must.Succeed(b, c.Register(Registration{Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: TypeVLLM, Model: "m", Instance: fmt.Sprint(i), BlockSize: 16}, RegisterOptions{}))
 			}

@@ -82,7 +82,7 @@ func (p *Replay) begin() {
 	p.c = New(p.opts)
 	p.c.past = true
 	p.sources = make(map[uint32]*recorded)
-	p.c.open = func(Registration, bool, *journal.Source, func(stream.State)) feed {
+	p.c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
 		return newRecorded(p.c.now, p.opts.Stream.StaleAfter)
 	}
 }

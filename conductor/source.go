@@ -108,7 +108,8 @@ type source struct {
 }
 
 // onState hears of changes of the stream's state from the goroutine that runs.
-func (s *source) onState(state stream.State) {
+func (s *source) onState(state stream.State, reason string) {
+	s.journal.State(string(state), reason)
 	if state == stream.Synced {
 		s.guard(s.dropUnverified)
 	}
