@@ -37,12 +37,8 @@ type ImageDeployment struct {
 
 // ImageHolder is an owner of blocks in a deployment of an image.
 type ImageHolder struct {
-	Source  int // place in Image.Sources
-	Rank    int32
-	Medium  string
-	Group   int
-	Backend string
-	Owned   bool
+	Source int // place in Image.Sources
+	normalize.Owner
 	// Older are blocks of the period before, where the source has a time to live. Unverified are
 	// those of a source without a mark.
 	Older, Unverified bool
@@ -153,10 +149,7 @@ func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint
 			}
 			source, _ := s.place(h.source)
 			numbers[name] = uint32(len(d.Holders))
-			d.Holders = append(d.Holders, ImageHolder{
-				Source: source, Rank: h.key.Rank, Medium: h.key.Medium, Group: h.key.Group, Backend: h.key.Backend, Owned: h.key.Owned,
-				Older: h.older, Unverified: h.unverified,
-			})
+			d.Holders = append(d.Holders, ImageHolder{Source: source, Owner: h.key, Older: h.older, Unverified: h.unverified})
 		}
 		img.Deployments, owners = append(img.Deployments, d), append(owners, numbers)
 	}
@@ -318,8 +311,8 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 	ns := s.namespaceIn(l.key())
 	l.into, l.sources[h.Source] = ns.deployment, ns.source
 	ns.useLookAheads(&l.r.c.registry, max(s.peerLookAheads, noLookAhead))
-	medium := tiers.Parse(h.Medium)
-	key := normalize.Owner{Rank: h.Rank, Medium: medium.Name, Group: h.Group, Backend: h.Backend, Owned: h.Owned}
+	key, medium := h.Owner, tiers.Parse(h.Medium)
+	key.Medium = medium.Name
 	owner := s.holder(ns, key, medium)
 	if !s.marked || h.Unverified {
 		l.r.c.unscoped.Store(true)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
 	"kvconductor/events/journal"
@@ -226,8 +227,11 @@ func (h *ImageHolder) Fields() []journal.Field {
 func ImageHolderOf(fields []journal.Field) (h ImageHolder, err error) {
 	r := fieldReader{fields: fields}
 	h = ImageHolder{
-		Source: int(r.number(fieldOwner, 32)), Rank: int32(r.number("dp_rank", 32)), Medium: r.text(fieldMedium), Group: int(r.number(fieldGroupIndex, 32)),
-		Backend: r.text(fieldBackend), Owned: r.flag(fieldOwned), Older: r.flag(fieldOlder), Unverified: r.flag(fieldUnverified),
+		Source: int(r.number(fieldOwner, 32)), Older: r.flag(fieldOlder), Unverified: r.flag(fieldUnverified),
+		Owner: normalize.Owner{
+			Rank: int32(r.number("dp_rank", 32)), Medium: r.text(fieldMedium), Group: int(r.number(fieldGroupIndex, 32)),
+			Backend: r.text(fieldBackend), Owned: r.flag(fieldOwned),
+		},
 	}
 	return h, r.err
 }
