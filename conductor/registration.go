@@ -224,11 +224,13 @@ type registrationText struct {
 func (r *Registration) texts() []registrationText {
 	p := &r.Profile
 	return []registrationText{
-		{"endpoint", &r.Endpoint, maxEndpoint}, {"replay_endpoint", &r.ReplayEndpoint, maxEndpoint}, {"snapshot_endpoint", &r.SnapshotEndpoint, maxEndpoint},
+		{"endpoint", &r.Endpoint, maxEndpoint}, {"replay_endpoint", &r.ReplayEndpoint, maxEndpoint},
+		{"snapshot_endpoint", &r.SnapshotEndpoint, maxEndpoint},
 		{"type", &r.Type, maxName}, {"modelname", &r.Model, maxName}, {"lora_name", &r.Lora, maxName},
 		{"tenant_id", &r.Tenant, maxName}, {"instance_id", &r.Instance, maxName}, {FieldSalt, &r.Salt, maxName},
 		{"copies", &r.Copies, 0}, {"owned", &r.Owned, 0}, {"clear", &r.Clear, 0}, {"sequence", &r.Sequence, 0},
-		{"hash_profile.strategy", &p.Strategy, 0}, {"hash_profile.algorithm", &p.Algorithm, 0}, {"hash_profile.python_hash_seed", &p.PythonHashSeed, 0},
+		{"hash_profile.strategy", &p.Strategy, 0}, {"hash_profile.algorithm", &p.Algorithm, 0},
+		{"hash_profile.python_hash_seed", &p.PythonHashSeed, 0},
 		{"hash_profile.index_projection", &p.IndexProjection, 0}, {"hash_profile.extra_keys", &p.ExtraKeys, 0},
 	}
 }
