@@ -14,8 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"kvconductor/events/reach"
 )
 
 const (
@@ -39,15 +37,6 @@ func checkURL(text string) error {
 	return nil
 }
 
-// asker asks the HTTP servers of engines. Connections are not kept: an address is looked at by
-// the rules each time.
-type asker struct {
-	// rules say which addresses a target of a client may have; nil is all.
-	rules func() *reach.Rules
-	// tokenFile has the token for engines of the configuration, "" without one.
-	tokenFile string
-}
-
 // errStatus is an answer without success.
 type errStatus struct {
 	path string
@@ -62,9 +51,9 @@ func missing(err error) bool {
 	return errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed)
 }
 
-// ask asks an engine at one address for its publishers, its model and its block size. rank is
-// that of the registration.
-func (a *asker) ask(ctx context.Context, t *Target, address netip.Addr) (Engine, error) {
+// ask asks an engine at one address for its publishers, its model and its block size. It keeps no connection,
+// so that the rules judge the address each time.
+func (m *Manager) ask(ctx context.Context, t *Target, address netip.Addr) (Engine, error) {
 	if t.URL == "" {
 		return Engine{Ranks: []Rank{{t.Rank, t.Endpoint, t.ReplayEndpoint, t.SnapshotEndpoint}}}, nil
 	}
@@ -72,14 +61,14 @@ func (a *asker) ask(ctx context.Context, t *Target, address netip.Addr) (Engine,
 	defer cancel()
 	client := &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     a.transport(t, address),
+		Transport:     m.transport(t, address),
 	}
 	host := t.host()
 	if address.IsValid() {
 		host = address.String()
 	}
 	e := Engine{Type: "vLLM"}
-	body, err := a.get(ctx, client, t, "/kv_event_sources")
+	body, err := m.get(ctx, client, t, "/kv_event_sources")
 	switch {
 	case err == nil:
 		if e.Ranks, err = vllmRanks(body, host); err != nil {
@@ -88,7 +77,7 @@ func (a *asker) ask(ctx context.Context, t *Target, address netip.Addr) (Engine,
 	case !missing(err):
 		return e, err
 	default:
-		body, err = a.get(ctx, client, t, "/server_info")
+		body, err = m.get(ctx, client, t, "/server_info")
 		if err == nil {
 			return sglangEngine(body, host)
 		}
@@ -99,7 +88,7 @@ func (a *asker) ask(ctx context.Context, t *Target, address netip.Addr) (Engine,
 		at := "tcp://" + net.JoinHostPort(host, strconv.Itoa(vllmPort+t.Rank))
 		e.Ranks = []Rank{{Rank: t.Rank, Endpoint: at}}
 	}
-	if body, err = a.get(ctx, client, t, "/v1/models"); err == nil {
+	if body, err = m.get(ctx, client, t, "/v1/models"); err == nil {
 		e.Model, err = modelOf(body)
 	}
 	if err != nil && t.Model == "" {
@@ -109,13 +98,13 @@ func (a *asker) ask(ctx context.Context, t *Target, address netip.Addr) (Engine,
 }
 
 // get returns the body of an answer.
-func (a *asker) get(ctx context.Context, client *http.Client, t *Target, path string) ([]byte, error) {
+func (m *Manager) get(ctx context.Context, client *http.Client, t *Target, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(t.URL, "/")+path, nil)
 	if err != nil {
 		return nil, err
 	}
-	if t.Static && a.tokenFile != "" {
-		token, err := os.ReadFile(a.tokenFile)
+	if t.Static && m.opts.TokenFile != "" {
+		token, err := os.ReadFile(m.opts.TokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("discovery.token_file: %w", err)
 		}
@@ -138,11 +127,11 @@ func (a *asker) get(ctx context.Context, client *http.Client, t *Target, path st
 
 // transport dials an address of the target, any if it is not valid. Rules judge the address
 // that is dialed.
-func (a *asker) transport(t *Target, address netip.Addr) *http.Transport {
+func (m *Manager) transport(t *Target, address netip.Addr) *http.Transport {
 	dialer := net.Dialer{Timeout: askTimeout}
-	if !t.Static && a.rules != nil {
+	if !t.Static && m.opts.Rules != nil {
 		dialer.Control = func(_, at string, _ syscall.RawConn) error {
-			if rules := a.rules(); rules != nil {
+			if rules := m.opts.Rules(); rules != nil {
 				if to, err := netip.ParseAddrPort(at); err != nil || !rules.TCP(to) {
 					return fmt.Errorf("%s is not an address that register.allow allows", at)
 				}

@@ -78,8 +78,7 @@ type Options struct {
 
 // Manager follows targets.
 type Manager struct {
-	opts Options
-	asker
+	opts   Options
 	places chan struct{}
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -88,11 +87,11 @@ type Manager struct {
 	revision atomic.Uint64 // see Revision
 
 	mu      sync.Mutex
-	targets map[Name]*target // guarded by mu
+	targets map[conductor.Key]*target // guarded by mu
 	asked   map[string]uint64
 	// ending is closed once the last target of a name that was removed has dropped its sources;
 	// guarded by mu.
-	ending map[Name]chan struct{}
+	ending map[conductor.Key]chan struct{}
 }
 
 // target is a Target that is followed.
@@ -144,8 +143,8 @@ func New(o Options) *Manager {
 		o.Resolve = resolve
 	}
 	m := &Manager{
-		opts: o, asker: asker{rules: o.Rules, tokenFile: o.TokenFile}, places: make(chan struct{}, workers),
-		targets: make(map[Name]*target), asked: make(map[string]uint64), ending: make(map[Name]chan struct{}),
+		opts: o, places: make(chan struct{}, workers),
+		targets: make(map[conductor.Key]*target), asked: make(map[string]uint64), ending: make(map[conductor.Key]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	return m
@@ -193,7 +192,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 
 // Remove stops following a target, and drops its sources. It reports whether there was one. As with
 // sources, clients may remove targets of the configuration too; only Add spares those.
-func (m *Manager) Remove(n Name) bool {
+func (m *Manager) Remove(n conductor.Key) bool {
 	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -243,7 +242,7 @@ func (t *target) isWithdrawn(key conductor.Key) bool {
 
 // AwaitDropped waits until earlier targets of the name have dropped their sources. A restart before that would
 // find sources without the target that they belong to. It returns the error of ctx if that ends first.
-func (m *Manager) AwaitDropped(ctx context.Context, n Name) error {
+func (m *Manager) AwaitDropped(ctx context.Context, n conductor.Key) error {
 	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
 	m.mu.Lock()
 	dropped := m.ending[n]

@@ -162,7 +162,7 @@ func TestDiscoverVLLM(t *testing.T) {
 	must.Succeed(t, err)
 	f.pass(time.Minute)
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
-	if !f.m.Remove(Name{Instance: "e", Rank: AllRanks}) || f.m.Remove(Name{Instance: "e", Rank: AllRanks}) {
+	if !f.m.Remove(conductor.Key{Instance: "e", Rank: AllRanks}) || f.m.Remove(conductor.Key{Instance: "e", Rank: AllRanks}) {
 		t.Error("the target is removed once")
 	}
 	f.m.tasks.Wait()
@@ -174,7 +174,7 @@ func TestAddAfterRemove(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.add("127.0.0.1", nil)
-	name := Name{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
+	name := conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
 	old := f.m.targets[name]
 	old.mu.Lock() // it is worked on
 	f.m.Remove(name)
@@ -199,7 +199,7 @@ func TestClientsAndStaticTargets(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.add("127.0.0.1", nil)
-	name := Name{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
+	name := conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
 	f.m.targets[name].Static = true
 	other := f.m.targets[name].Target
 	other.URL, other.Static = "http://127.0.0.1:1", false
@@ -254,7 +254,7 @@ func TestLearningEnds(t *testing.T) {
 	must.Succeed(t, f.m.Add(Target{URL: "http://engines:" + f.port, Registration: conductor.Registration{Instance: "e"}}, false))
 	<-endpoints
 	<-endpoints
-	target := f.m.targets[Name{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}]
+	target := f.m.targets[conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}]
 	look := func(d time.Duration) {
 		target.mu.Lock() // nothing else works on it
 		f.now = f.now.Add(d)

@@ -116,7 +116,7 @@ func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
-	target := f.m.targets[Name{Instance: "e", Tenant: "default", Rank: AllRanks}]
+	target := f.m.targets[conductor.Key{Instance: "e", Tenant: "default", Rank: AllRanks}]
 	gone, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
 	must.Succeed(t, err)
 	f.m.Withdrawn(gone)
@@ -135,7 +135,7 @@ func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
 	if s := l0(f).Sources; s != 1 {
 		t.Errorf("the target has %d sources", s)
 	}
-	if !f.m.Remove(Name{Instance: "e", Rank: AllRanks}) {
+	if !f.m.Remove(conductor.Key{Instance: "e", Rank: AllRanks}) {
 		t.Fatal("no target")
 	}
 	f.m.tasks.Wait()
@@ -158,9 +158,9 @@ func TestAwaitDropped(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
-	name := Name{Instance: "e", Rank: AllRanks}
+	name := conductor.Key{Instance: "e", Rank: AllRanks}
 	must.Succeed(t, f.m.AwaitDropped(t.Context(), name)) // nothing is to be dropped
-	target := f.m.targets[Name{Instance: "e", Tenant: "default", Rank: AllRanks}]
+	target := f.m.targets[conductor.Key{Instance: "e", Tenant: "default", Rank: AllRanks}]
 	target.mu.Lock() // its engine is being asked
 	if !f.m.Remove(name) {
 		t.Fatal("no target")

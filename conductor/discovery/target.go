@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 
 	"kvconductor/conductor"
@@ -31,22 +32,25 @@ func (t *Target) host() string {
 	return u.Hostname()
 }
 
-// Name identifies a target.
-type Name struct {
-	Instance, Tenant string
-	Rank             int // AllRanks where the engine tells them
-}
-
-// AllRanks is the rank of a target with a URL.
+// AllRanks is the rank in the name of a target with a URL, whose engine tells its ranks.
 const AllRanks = -1
 
-// Name returns the name of the target.
-func (t *Target) Name() Name {
-	n := Name{t.Instance, cmp.Or(t.Tenant, conductor.DefaultTenant), AllRanks}
+// Name returns the key that identifies the target.
+func (t *Target) Name() conductor.Key {
+	n := conductor.Key{Instance: t.Instance, Tenant: cmp.Or(t.Tenant, conductor.DefaultTenant), Rank: AllRanks}
 	if t.URL == "" {
 		n.Rank = t.Rank
 	}
 	return n
+}
+
+// endpoint is an endpoint of a target under the name that its field has.
+type endpoint struct{ name, value string }
+
+// endpoints returns the endpoints that a registration names.
+func (t *Target) endpoints() []endpoint {
+	all := []endpoint{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}}
+	return slices.DeleteFunc(all, func(e endpoint) bool { return e.value == "" })
 }
 
 // same reports whether two targets are equal.
@@ -59,55 +63,34 @@ func check(t *Target) error {
 	if t.Instance == "" {
 		return conductor.Invalid("instance_id", "invalid_value", "instance_id must not be empty")
 	}
-	if t.URL == "" {
-		return checkAuto(t)
-	}
-	if err := checkURL(t.URL); err != nil {
-		return conductor.Invalid("discover", "invalid_value", "discover: %v", err)
-	}
-	for _, f := range []struct{ name, value string }{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}} {
-		if f.value != "" {
-			return conductor.Invalid(f.name, "conflict", "%s comes from the engine with discover", f.name)
+	trial := t.Registration // with values in the place of those that the engine tells
+	trial.BlockSize = cmp.Or(trial.BlockSize, 1)
+	if t.URL != "" {
+		if err := checkURL(t.URL); err != nil {
+			return conductor.Invalid("discover", "invalid_value", "discover: %v", err)
 		}
-	}
-	trial := t.Registration
-	trial.Endpoint = "tcp://127.0.0.1:1"
-	trial.Type, trial.Model = cmp.Or(trial.Type, conductor.TypeVLLM), cmp.Or(trial.Model, "model")
-	if trial.BlockSize == 0 {
-		trial.BlockSize = 1
-	}
-	if err := trial.Check(); err != nil {
-		return err
-	}
-	if trial.Pool() {
-		return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
-	}
-	return nil
-}
-
-// checkAuto is Check for a target without a URL.
-func checkAuto(t *Target) error {
-	if strings.HasPrefix(t.Endpoint, "bind:") {
+		if all := t.endpoints(); len(all) > 0 {
+			return conductor.Invalid(all[0].name, "conflict", "%s comes from the engine with discover", all[0].name)
+		}
+		trial.Endpoint = "tcp://127.0.0.1:1"
+		trial.Type, trial.Model = cmp.Or(trial.Type, conductor.TypeVLLM), cmp.Or(trial.Model, "model")
+	} else if strings.HasPrefix(t.Endpoint, "bind:") {
 		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number where publishers connect to us")
 	}
-	trial := t.Registration
-	trial.BlockSize = 1
-	if err := trial.Check(); err != nil {
+	err := trial.Check()
+	switch {
+	case err != nil || !trial.Pool():
 		return err
-	}
-	if trial.Pool() {
+	case t.URL == "":
 		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number for type %s", trial.Type)
 	}
-	return nil
+	return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
 }
 
 // admit returns why one more target may not be added. mu is held.
 func (m *Manager) admit(t *Target) error {
 	if !t.Static && m.opts.Reaches != nil && t.URL == "" {
-		for _, f := range []struct{ name, value string }{{"endpoint", t.Endpoint}, {"replay_endpoint", t.ReplayEndpoint}, {"snapshot_endpoint", t.SnapshotEndpoint}} {
-			if f.value == "" {
-				continue
-			}
+		for _, f := range t.endpoints() {
 			if err := m.opts.Reaches(f.value); err != nil {
 				return conductor.Invalid(f.name, "invalid_value", "%s %v", f.name, err)
 			}

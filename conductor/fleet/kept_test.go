@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
 	"kvconductor/events/journal"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
@@ -35,7 +36,7 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 		a.register(source(instance, "m"))
 	}
 	a.registry.Registered(Source{Registration: conductor.Registration{Instance: "asked", BlockSize: 16}, Discover: "http://127.0.0.1:1"})
-	must.Succeed(t, a.registry.cfg.Targets.Add((&Source{Registration: conductor.Registration{Instance: "asked", BlockSize: 16}, Discover: "http://127.0.0.1:1"}).target(false), false))
+	must.Succeed(t, a.registry.cfg.Targets.Add(discovery.Target{Registration: conductor.Registration{Instance: "asked", BlockSize: 16}, URL: "http://127.0.0.1:1"}, false))
 	beat(a, b)
 	a.unregister("grave")
 	beat(a, b)
@@ -50,7 +51,7 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 	salted := source("new", "m")
 	salted.Salt = "pepper"
 	a.register(salted)
-	if !a.registry.cfg.Targets.Remove(Name{Key: conductor.Key{Instance: "asked", Rank: -1}, Asked: true}.target()) {
+	if !a.registry.cfg.Targets.Remove(conductor.Key{Instance: "asked", Rank: -1}) {
 		t.Fatal("no target")
 	}
 	a.registry.Unregistered(Name{Key: conductor.Key{Instance: "asked", Tenant: "default", Rank: -1}, Asked: true})

@@ -365,13 +365,13 @@ func TestRegistryFollowsAskedEngines(t *testing.T) {
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
 	s := Source{Registration: conductor.Registration{Instance: "e"}, Discover: "http://127.0.0.1:1"}
-	must.Succeed(t, a.registry.cfg.Targets.Add(s.target(false), false))
+	must.Succeed(t, a.registry.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover}, false))
 	a.registry.Registered(s)
 	beat(a, b)
 	if all := b.registry.cfg.Targets.List(); len(all) != 1 || all[0].URL != s.Discover || all[0].Static {
 		t.Errorf("%+v", all)
 	}
-	b.registry.cfg.Targets.Remove(discovery.Name{Instance: "e", Rank: discovery.AllRanks})
+	b.registry.cfg.Targets.Remove(conductor.Key{Instance: "e", Rank: discovery.AllRanks})
 	b.registry.Unregistered(s.Name())
 	beat(b, a)
 	if all := a.registry.cfg.Targets.List(); len(all) != 0 {

@@ -20,11 +20,6 @@ type Source struct {
 // Asked reports whether an engine is asked for what the registration lacks.
 func (s *Source) Asked() bool { return s.Discover != "" || s.BlockSize == 0 }
 
-// target returns an engine that is asked, for the Manager.
-func (s *Source) target(static bool) discovery.Target {
-	return discovery.Target{Registration: s.Registration, URL: s.Discover, Static: static}
-}
-
 // equal reports whether two entries say the same. Only the configuration names further tenants.
 func (s *Source) equal(other *Source) bool {
 	a, b := *s, *other
@@ -77,11 +72,6 @@ func (n *Name) UnmarshalJSON(text []byte) error {
 func (n Name) field() string {
 	text, _ := n.MarshalJSON() // of strings and a number
 	return string(text)
-}
-
-// target returns the name of an engine that is asked.
-func (n Name) target() discovery.Name {
-	return discovery.Name{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}
 }
 
 // wireSource is a conductor.Registration under the names that the store has.

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
 )
 
 // take takes over the entries that are new: first those that are gone, which may make room.
@@ -77,7 +78,7 @@ func (g *Registry) takeOne(n Name) {
 // follow follows a source, in place of one of its name.
 func (g *Registry) follow(s *Source, configured bool) error {
 	if s.Asked() {
-		return g.cfg.Targets.Add(s.target(configured), true)
+		return g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: configured}, true)
 	}
 	return g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: configured, AnyEndpoint: true, Replace: true})
 }
@@ -85,7 +86,7 @@ func (g *Registry) follow(s *Source, configured bool) error {
 // leave stops following a source. One that is not followed is no error.
 func (g *Registry) leave(n Name) {
 	if n.Asked {
-		g.cfg.Targets.Remove(n.target())
+		g.cfg.Targets.Remove(n.Key)
 		return
 	}
 	if _, err := g.cfg.Conductor.Unregister(n.Key); err != nil && !errors.Is(err, conductor.ErrNotFound) {

@@ -132,7 +132,7 @@ func (a *api) follow(g *gin.Context, t discovery.Target, replace bool) error {
 
 // awaitDropped waits until the targets that had a name before have dropped their sources, which a
 // restart would find otherwise.
-func (a *api) awaitDropped(g *gin.Context, name discovery.Name) error {
+func (a *api) awaitDropped(g *gin.Context, name conductor.Key) error {
 	if err := a.opts.Discovery.AwaitDropped(g.Request.Context(), name); err != nil {
 		return fmt.Errorf("%w: %w", conductor.ErrNotDurable, err)
 	}
@@ -150,9 +150,9 @@ func (a *api) forget(g *gin.Context, key conductor.Key) (bool, error) {
 	key.Tenant = cmp.Or(key.Tenant, conductor.DefaultTenant)
 	for _, rank := range []int{discovery.AllRanks, key.Rank} {
 		key.Rank = rank
-		if a.opts.Discovery.Remove(discovery.Name(key)) {
+		if a.opts.Discovery.Remove(key) {
 			a.opts.Fleet.Unregistered(fleet.Name{Key: key, Asked: true})
-			return true, a.awaitDropped(g, discovery.Name(key))
+			return true, a.awaitDropped(g, key)
 		}
 	}
 	return false, nil
