@@ -42,8 +42,6 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 	})
 	asked.Share(r.shards)
 	c.ServeBy(r.shards)
-	r.members.Tell(cluster.FactName, r.shards.Facts)
-	r.members.Tell(cluster.OwnersName, r.shards.OwnersFact)
 	r.registry.SetWanted(r.shards.Wanted)
 	metrics.MustRegister(r.sender, r.shards)
 	return nil

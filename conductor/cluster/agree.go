@@ -8,11 +8,11 @@ import (
 	"kvconductor/conductor/fleet"
 )
 
-// OwnersName is the name of the fact that tells of Config.Owners.
-const OwnersName = "cluster_owners"
+// ownersName is the name of the fact that tells of Config.Owners.
+const ownersName = "cluster_owners"
 
-// OwnersFact returns what this replica tells of Config.Owners in each beat.
-func (c *Cluster) OwnersFact() json.RawMessage {
+// ownersFact returns what this replica tells of Config.Owners in each beat.
+func (c *Cluster) ownersFact() json.RawMessage {
 	return strconv.AppendInt(nil, int64(c.cfg.Owners), 10)
 }
 
@@ -21,9 +21,9 @@ func (c *Cluster) OwnersFact() json.RawMessage {
 func (c *Cluster) agree(all []fleet.Replica) {
 	differ := make(map[string]bool)
 	for _, r := range all {
-		_, shares := r.Facts[FactName]
-		owners, told := r.Facts[OwnersName]
-		if shares && (!told || bytes.Equal(owners, c.OwnersFact())) { // older replicas do not tell
+		_, shares := r.Facts[factName]
+		owners, told := r.Facts[ownersName]
+		if shares && (!told || bytes.Equal(owners, c.ownersFact())) { // older replicas do not tell
 			continue
 		}
 		if differ[r.ID] = true; c.differ[r.ID] {

@@ -15,7 +15,7 @@ import (
 // named once, and counted as long as it is there.
 func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
 	var log bytes.Buffer
-	c := New(Config{Owners: 2, Log: zerolog.New(&log)})
+	c := New(Config{Fleet: fleet.New(fleet.Config{}), Owners: 2, Log: zerolog.New(&log)})
 	replica := func(id string, facts ...string) fleet.Replica {
 		r := fleet.Replica{ID: id, URL: "http://" + id, Facts: make(map[string]json.RawMessage)}
 		for i := 0; i < len(facts); i += 2 {
@@ -23,8 +23,8 @@ func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
 		}
 		return r
 	}
-	same, older := replica("same", FactName, "{}", OwnersName, "2"), replica("older", FactName, "{}")
-	all := []fleet.Replica{same, older, replica("mode"), replica("owners", FactName, "{}", OwnersName, "1")}
+	same, older := replica("same", factName, "{}", ownersName, "2"), replica("older", factName, "{}")
+	all := []fleet.Replica{same, older, replica("mode"), replica("owners", factName, "{}", ownersName, "1")}
 	for range 3 {
 		c.agree(all)
 	}

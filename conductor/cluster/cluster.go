@@ -42,8 +42,8 @@ import (
 	"kvconductor/conductor/scope"
 )
 
-// FactName is the name of a replica's facts about shards.
-const FactName = "shards"
+// factName is the name of a replica's facts about shards.
+const factName = "shards"
 
 // Registry is what all replicas know of the sources of the fleet.
 type Registry interface {
@@ -121,7 +121,7 @@ type Row struct {
 	sources []*conductor.Registration
 }
 
-// New returns a Cluster. It does nothing before Step.
+// New returns a Cluster, which adds its facts to the beats of the fleet. It does nothing else before Step.
 func New(cfg Config) *Cluster {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -129,6 +129,8 @@ func New(cfg Config) *Cluster {
 	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[conductor.Shard]*heldShard)}
 	c.chart.Store(&chart{})
 	c.tell(nil)
+	cfg.Fleet.Tell(factName, func() json.RawMessage { return *c.facts.Load() })
+	cfg.Fleet.Tell(ownersName, c.ownersFact)
 	return c
 }
 
@@ -225,9 +227,6 @@ func (c *Cluster) Keeps(s conductor.Shard) bool {
 	return row != nil && row.Phase == Serving
 }
 
-// Facts returns what this replica tells of its shards in each beat.
-func (c *Cluster) Facts() json.RawMessage { return *c.facts.Load() }
-
 // State is what a replica knows of the shards of the fleet.
 type State struct {
 	Me     string
@@ -321,7 +320,7 @@ func toldOf(all []fleet.Replica) map[string]map[conductor.Shard]Fact {
 	told := make(map[string]map[conductor.Shard]Fact, len(all))
 	for _, r := range all {
 		var facts map[string]Fact
-		if text, has := r.Facts[FactName]; !has || json.Unmarshal(text, &facts) != nil {
+		if text, has := r.Facts[factName]; !has || json.Unmarshal(text, &facts) != nil {
 			continue
 		}
 		told[r.ID] = make(map[conductor.Shard]Fact, len(facts))

@@ -66,8 +66,6 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		m.shards = New(Config{Conductor: m.conductor, Fleet: m.fleet, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
 		t.Cleanup(m.shards.end)
 		m.conductor.ServeBy(m.shards)
-		m.fleet.Tell(FactName, m.shards.Facts)
-		m.fleet.Tell(OwnersName, m.shards.OwnersFact)
 		m.registry.SetWanted(m.shards.Wanted)
 		s.members = append(s.members, m)
 	}

@@ -73,9 +73,7 @@ type Config struct {
 	Store *store.Store
 	// Replica is this one; ID is drawn where it is "".
 	Replica Replica
-	// Facts, if set, returns what parts of the server add to each beat.
-	Facts func() map[string]json.RawMessage
-	Log   zerolog.Logger
+	Log     zerolog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -106,7 +104,7 @@ func New(cfg Config) *Fleet {
 		rand.Read(id[:])
 		cfg.Replica.ID = hex.EncodeToString(id[:])
 	}
-	return &Fleet{cfg: cfg, soon: make(chan struct{}, 1), pause: Pause, status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
+	return &Fleet{cfg: cfg, parts: make(map[string]func() json.RawMessage), soon: make(chan struct{}, 1), pause: Pause, status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
 }
 
 // ID is the name of this replica.
@@ -114,9 +112,6 @@ func (f *Fleet) ID() string { return f.cfg.Replica.ID }
 
 // Tell lets a part of the server add facts of a name to each beat. Call it before the first beat.
 func (f *Fleet) Tell(name string, facts func() json.RawMessage) {
-	if f.parts == nil {
-		f.parts = make(map[string]func() json.RawMessage)
-	}
 	f.parts[name] = facts
 }
 
@@ -229,19 +224,12 @@ func (f *Fleet) Beat(ctx context.Context) {
 		status.Since = now
 	}
 	if status.Up {
-		status.Error = f.cfg.Store.Refusal(later(status.Since, now.Add(-refusedFor)))
+		status.Error = f.cfg.Store.Refusal(slices.MaxFunc([]time.Time{status.Since, now.Add(-refusedFor)}, time.Time.Compare))
 	}
 	f.tell(&before, &status)
 	f.status = status
 	close(f.changed)
 	f.changed = make(chan struct{})
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // tell logs changes.
@@ -277,12 +265,7 @@ func (f *Fleet) tell(before, now *Status) {
 // ask sends a beat.
 func (f *Fleet) ask(ctx context.Context) (Status, error) {
 	me := f.cfg.Replica
-	if f.cfg.Facts != nil {
-		me.Facts = f.cfg.Facts()
-	}
-	if len(f.parts) > 0 && me.Facts == nil {
-		me.Facts = make(map[string]json.RawMessage)
-	}
+	me.Facts = make(map[string]json.RawMessage, len(f.parts))
 	for name, facts := range f.parts {
 		me.Facts[name] = facts()
 	}

@@ -27,10 +27,9 @@ func connected(t *testing.T, url string) *store.Store {
 // member returns a replica that beats when the test says so.
 func member(t *testing.T, url, id string) *Fleet {
 	t.Helper()
-	return New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Log: zerolog.Nop(),
-		Facts: func() map[string]json.RawMessage {
-			return map[string]json.RawMessage{"shards": json.RawMessage(`["` + id + `"]`)}
-		}})
+	f := New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Log: zerolog.Nop()})
+	f.Tell("shards", func() json.RawMessage { return json.RawMessage(`["` + id + `"]`) })
+	return f
 }
 
 // ids returns who is alive.
