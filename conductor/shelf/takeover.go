@@ -31,42 +31,21 @@ type Takeover struct {
 	TTL time.Duration
 	Log zerolog.Logger
 
-	mu    sync.Mutex
-	under map[scope.Deployment]bool // being brought; guarded by mu
+	under sync.Map // scope.Deployment -> nil: those that are being brought
 }
 
 // errUnderWay is the error of Bring while another call brings the same deployment.
 var errUnderWay = errors.New("the deployment is being taken over already")
-
-// begin notes that a deployment is being brought, and returns false if it is already.
-func (t *Takeover) begin(d scope.Deployment) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.under[d] {
-		return false
-	}
-	if t.under == nil {
-		t.under = make(map[scope.Deployment]bool)
-	}
-	t.under[d] = true
-	return true
-}
-
-func (t *Takeover) end(d scope.Deployment) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.under, d)
-}
 
 // Bring brings back what the sources of a deployment hold, from the first of some replicas that
 // has them, else from the shelf. Sources that are registered already, and run, take nothing. It
 // returns the blocks and conductor.FromPeer or FromShelf, or "" if there was nothing; the error says
 // why those that might have had it gave nothing.
 func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string) (blocks int, origin string, err error) {
-	if !t.begin(d) {
+	if _, under := t.under.LoadOrStore(d, nil); under {
 		return 0, "", errUnderWay
 	}
-	defer t.end(d)
+	defer t.under.Delete(d)
 	began := time.Now()
 	var all []error
 	var r *conductor.Recovery
