@@ -108,22 +108,10 @@ type historyRow struct {
 
 // pointRow is a point: seconds since 1970, blocks on devices, in host memory and on disks, events
 // and queries a second.
-type pointRow []json.Number
+type pointRow []any
 
 func (p *point) row() pointRow {
-	if p == nil {
-		return nil
-	}
-	rate := func(v float64) json.Number { return json.Number(strconv.FormatFloat(v, 'f', -1, 64)) }
-	return pointRow{whole(p.at), whole(p.device), whole(p.host), whole(p.disk), rate(p.events), rate(p.queries)}
-}
-
-// whole returns a number without a point.
-func whole[N int | int64 | uint64](n N) json.Number {
-	if n < 0 {
-		return json.Number(strconv.FormatInt(int64(n), 10))
-	}
-	return json.Number(strconv.FormatUint(uint64(n), 10))
+	return pointRow{p.at, p.device, p.host, p.disk, p.events, p.queries}
 }
 
 // header returns the part of documents that does not grow with the fleet. mu is held.

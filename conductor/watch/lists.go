@@ -2,7 +2,6 @@ package watch
 
 import (
 	"cmp"
-	"encoding/json"
 	"reflect"
 	"slices"
 	"time"
@@ -57,16 +56,16 @@ type reporterRow struct {
 	FollowedBy  []string       `json:"followed_by"`
 	State       string         `json:"state"`
 	Outcome     string         `json:"outcome"`
-	Incarnation json.Number    `json:"incarnation"`
-	Seq         json.Number    `json:"seq"`
+	Incarnation uint64         `json:"incarnation"`
+	Seq         uint64         `json:"seq"`
 	Last        time.Time      `json:"last"`
 	Unclaimed   []unclaimedRow `json:"unclaimed"`
 }
 
 type unclaimedRow struct {
-	Emitter string      `json:"instance_id"`
-	Model   string      `json:"modelname"`
-	Entries json.Number `json:"entries"`
+	Emitter string `json:"instance_id"`
+	Model   string `json:"modelname"`
+	Entries uint64 `json:"entries"`
 }
 
 // of returns what clients of some tenants see.
@@ -110,10 +109,10 @@ func calmness(state string) int {
 func reporterOf(r *conductor.Reporter) reporterRow {
 	row := reporterRow{
 		Instance: r.Instance, FollowedBy: append([]string{}, r.FollowedBy...), State: r.State(), Outcome: r.Outcome.String(),
-		Incarnation: whole(r.Incarnation), Seq: whole(r.Seq), Last: r.At.UTC(), Unclaimed: make([]unclaimedRow, 0, len(r.Unclaimed)),
+		Incarnation: r.Incarnation, Seq: r.Seq, Last: r.At.UTC(), Unclaimed: make([]unclaimedRow, 0, len(r.Unclaimed)),
 	}
 	for _, u := range r.Unclaimed {
-		row.Unclaimed = append(row.Unclaimed, unclaimedRow{u.Emitter, u.Model, whole(u.Entries)})
+		row.Unclaimed = append(row.Unclaimed, unclaimedRow{u.Emitter, u.Model, u.Entries})
 	}
 	return row
 }
