@@ -15,20 +15,12 @@ import (
 
 // lmcacheRow is what became of the batches of a request. The first three are LMCache's.
 type lmcacheRow struct {
-	Applied    int          `json:"applied"`
-	Duplicates int          `json:"duplicates"`
-	Stale      int          `json:"stale"`
-	Rejected   int          `json:"rejected,omitempty"`  // batches that cannot be read, or of one instance too many
-	Unclaimed  int          `json:"unclaimed,omitempty"` // entries that no source is registered for
-	Errors     []batchFault `json:"errors,omitempty"`    // of batches and entries, the first ones
-}
-
-// batchFault is an error of a batch or of one of its entries.
-type batchFault struct {
-	Error  string `json:"error"`
-	Reason string `json:"reason"`
-	Field  string `json:"field,omitempty"`
-	Index  int    `json:"index"` // of the batch
+	Applied    int              `json:"applied"`
+	Duplicates int              `json:"duplicates"`
+	Stale      int              `json:"stale"`
+	Rejected   int              `json:"rejected,omitempty"`  // batches that cannot be read, or of one instance too many
+	Unclaimed  int              `json:"unclaimed,omitempty"` // entries that no source is registered for
+	Errors     []*lmcache.Fault `json:"errors,omitempty"`    // of batches and entries, the first ones
 }
 
 // maxFaults bounds the errors of an answer.
@@ -36,17 +28,13 @@ const maxFaults = 16
 
 // lmcacheEvents takes what instances of LMCache report: POST /lmcache/events. A fault costs its
 // batch or its entry: a sender drops all batches of a request that fails.
-func (a *api) lmcacheEvents(g *gin.Context) (any, error) {
-	row, err := a.takeLMCache(g)
-	if err != nil {
-		_, answer := describe(err)
-		a.conductor.CountRefusedLMCache("request", answer.Reason)
-		return nil, err
-	}
-	return row, nil
-}
-
-func (a *api) takeLMCache(g *gin.Context) (*lmcacheRow, error) {
+func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
+	defer func() {
+		if err != nil {
+			_, row := describe(err)
+			a.conductor.CountRefusedLMCache("request", row.Reason)
+		}
+	}()
 	in := body.Get()
 	defer in.Release()
 	if err := in.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
@@ -74,7 +62,9 @@ func (a *api) takeLMCache(g *gin.Context) (*lmcacheRow, error) {
 	row := new(lmcacheRow)
 	refuse := func(part string, batch int, f *lmcache.Fault) {
 		a.conductor.CountRefusedLMCache(part, f.Reason)
-		row.add(batch, f)
+		if f.Batch = batch; len(row.Errors) < maxFaults {
+			row.Errors = append(row.Errors, f)
+		}
 	}
 	for i, raw := range *request.Batches {
 		b, bad, fault := lmcache.Parse(raw)
@@ -104,10 +94,4 @@ func (a *api) takeLMCache(g *gin.Context) (*lmcacheRow, error) {
 		}
 	}
 	return row, nil
-}
-
-func (r *lmcacheRow) add(batch int, f *lmcache.Fault) {
-	if len(r.Errors) < maxFaults {
-		r.Errors = append(r.Errors, batchFault{Error: f.Message, Reason: f.Reason, Field: f.Field, Index: batch})
-	}
 }

@@ -1,14 +1,5 @@
 package lmcache
 
-// Emitter returns what sources of the batch are registered as: the instance, or pool:<backend>
-// where the storage is shared.
-func (b *Batch) Emitter() string {
-	if b.Shared {
-		return poolPrefix + b.Backend
-	}
-	return b.Instance
-}
-
 // Claimed reports whether a source is registered for an emitter and a model.
 func (h *Hub) Claimed(emitter, model string) bool {
 	h.mu.Lock()
@@ -20,6 +11,11 @@ func (h *Hub) Claimed(emitter, model string) bool {
 func (h *Hub) Emitters() map[string]bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.emitters()
+}
+
+// emitters is Emitters while mu is held.
+func (h *Hub) emitters() map[string]bool {
 	all := make(map[string]bool, len(h.feeds))
 	for at := range h.feeds {
 		all[at.emitter] = true

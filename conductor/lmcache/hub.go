@@ -2,6 +2,7 @@ package lmcache
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,13 +44,8 @@ func (h *Hub) Remove(f *Feed) {
 	defer h.mu.Unlock()
 	defer h.count()
 	at := claim{f.Emitter, f.Model}
-	var rest []*Feed
-	for _, other := range h.feeds[at] {
-		if other != f {
-			rest = append(rest, other)
-		}
-	}
-	if h.feeds[at] = rest; len(rest) == 0 {
+	h.feeds[at] = slices.DeleteFunc(h.feeds[at], func(other *Feed) bool { return other == f })
+	if len(h.feeds[at]) == 0 {
 		delete(h.feeds, at)
 	}
 	f.book.clear("", h.chainsOf(f.Model).places.vanish)
@@ -115,7 +111,7 @@ func (h *Hub) enter(ctx context.Context, b *Batch) error {
 // has. mu is held.
 func (h *Hub) room(b *Batch) <-chan struct{} {
 	for at, feeds := range h.feeds {
-		if at.emitter != b.Instance && at.emitter != b.emitter() {
+		if at.emitter != b.Instance && at.emitter != b.Emitter() {
 			continue
 		}
 		for _, f := range feeds {
@@ -144,7 +140,7 @@ func (h *Hub) read(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
 	var before *Entry
 	for i := range b.Entries {
 		e := &b.Entries[i]
-		feeds := h.feeds[claim{b.emitter(), e.Model}]
+		feeds := h.feeds[claim{b.Emitter(), e.Model}]
 		if len(feeds) == 0 {
 			unclaimed++
 			continue
@@ -189,11 +185,7 @@ func (h *Hub) forgetInstances(now time.Time) {
 	if !h.gate.due(now) {
 		return
 	}
-	emitters := make(map[string]bool)
-	for at := range h.feeds {
-		emitters[at.emitter] = true
-	}
-	gone := h.gate.forget(now, emitters)
+	gone := h.gate.forget(now, h.emitters())
 	for _, feeds := range h.feeds {
 		for _, f := range feeds {
 			for _, instance := range gone {

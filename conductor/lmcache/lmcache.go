@@ -62,8 +62,9 @@ type Batch struct {
 	Entries     []Entry
 }
 
-// emitter returns the emitter of the entries.
-func (b *Batch) emitter() string {
+// Emitter returns the emitter of the entries, under which sources are registered: the instance, or
+// pool:<backend> where the storage is shared.
+func (b *Batch) Emitter() string {
 	if b.Shared {
 		return poolPrefix + b.Backend
 	}
@@ -93,12 +94,12 @@ const (
 	MaxBatches = 4096
 )
 
-// Fault is a part of a request that has no effect.
+// Fault is a part of a request that has no effect, as the answer has it.
 type Fault struct {
-	Batch   int
-	Field   string
-	Reason  string // missing, invalid_type, invalid_value, out_of_range
-	Message string
+	Message string `json:"error"`
+	Reason  string `json:"reason"` // missing, invalid_type, invalid_value, out_of_range, limit
+	Field   string `json:"field,omitempty"`
+	Batch   int    `json:"index"` // in the request; its sender sets it
 }
 
 func (f *Fault) Error() string { return f.Message }
