@@ -5,6 +5,7 @@ import (
 
 	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/conductor"
+	"kvconductor/conductor/server"
 	"kvconductor/tiers"
 )
 
@@ -36,25 +37,18 @@ func appendAnswer(b []byte, ans *conductor.Answer) []byte {
 	w := writer{size: ans.BlockSize}
 	zeros := zerosOf(ans.Roster)
 	if b == nil && zeros != nil {
-		b = make([]byte, 0, 64+zeros.ends[len(zeros.ends)-1]*len(ans.Rows)/len(zeros.ends)+1024)
+		b = make([]byte, 0, 64+len(zeros.text)*len(ans.Rows)/(len(zeros.starts)-1)+1024)
 	}
 	b = text(b, answerTenant, ans.Tenant)
 	for i := 0; i < len(ans.Rows); i++ {
-		row := &ans.Rows[i]
-		at, listed := row.At()
-		if !listed || zeros == nil || !isZero(row) {
-			b = w.message(b, answerRows, func(b []byte) []byte { return w.row(b, row) })
-			continue
-		}
-		first := at
-		for i+1 < len(ans.Rows) && isZero(&ans.Rows[i+1]) {
-			next, _ := ans.Rows[i+1].At()
-			if next != at+1 {
-				break
+		if zeros != nil {
+			if first, n := server.ZeroRun(ans.Rows[i:]); n > 0 {
+				b = append(b, zeros.text[zeros.starts[first]:zeros.starts[first+n]]...)
+				i += n - 1
+				continue
 			}
-			at, i = next, i+1
 		}
-		b = append(b, zeros.text[zeros.start(first):zeros.ends[at]]...)
+		b = w.message(b, answerRows, func(b []byte) []byte { return w.row(b, &ans.Rows[i]) })
 	}
 	if ans.Truncated {
 		b = number(b, answerTruncated, 1)
@@ -62,20 +56,10 @@ func appendAnswer(b []byte, ans *conductor.Answer) []byte {
 	return w.sources(b, answerPools, ans.Pools)
 }
 
-// isZero reports whether a row is one of those that are prepared.
-func isZero(row *conductor.Row) bool { return row.Longest == 0 && row.Detail == nil }
-
 // zeros are the rows of a roster that hold nothing, as an answer has them.
 type zeros struct {
-	text []byte
-	ends []int // of each row in text
-}
-
-func (z *zeros) start(row int) int {
-	if row == 0 {
-		return 0
-	}
-	return z.ends[row-1]
+	text   []byte
+	starts []int // of each row in text, and the end of the last
 }
 
 // zerosKey is what a roster keeps its zeros under.
@@ -87,10 +71,10 @@ func zerosOf(r *conductor.Roster) *zeros {
 		return nil
 	}
 	return r.Keep(zerosKey{}, func(all []conductor.Row) any {
-		z, w := new(zeros), writer{}
+		z, w := &zeros{starts: []int{0}}, writer{}
 		for i := range all {
 			z.text = w.message(z.text, answerRows, func(b []byte) []byte { return w.row(b, &all[i]) })
-			z.ends = append(z.ends, len(z.text))
+			z.starts = append(z.starts, len(z.text))
 		}
 		return z
 	}).(*zeros)

@@ -54,26 +54,20 @@ func (r *Rows) of(roster *conductor.Roster, codec body.Codec) *zeros {
 // Write writes rows of ans as a map by instance.
 func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Row) {
 	e.Map(len(rows))
-	z, plain := r.of(ans.Roster, e.Codec), !ans.Truncated && len(ans.Pools) == 0
+	z := r.of(ans.Roster, e.Codec)
+	plain := z != nil && !ans.Truncated && len(ans.Pools) == 0
 	var last *conductor.Row // the one that is written at from:
 	from, to := 0, 0
 	for i := 0; i < len(rows); i++ {
-		row := &rows[i]
-		at, listed := row.At()
-		listed = listed && z != nil
-		if listed && plain && isZero(row) {
-			first := at
-			for i+1 < len(rows) && isZero(&rows[i+1]) {
-				next, _ := rows[i+1].At()
-				if next != at+1 {
-					break
-				}
-				at, i = next, i+1
+		if plain {
+			if first, n := ZeroRun(rows[i:]); n > 0 {
+				e.Pairs(z.text[z.rows[first].from:z.rows[first+n-1].to])
+				i += n - 1
+				continue
 			}
-			e.Pairs(z.text[z.rows[first].from:z.rows[at].to])
-			continue
 		}
-		if listed {
+		row := &rows[i]
+		if at, listed := row.At(); listed && z != nil {
 			e.Pairs(z.text[z.rows[at].from:z.rows[at].key])
 		} else {
 			e.Key(row.Instance)
@@ -89,9 +83,22 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 	e.EndMap()
 }
 
-// isZero reports whether a row equals the prepared one. An instance has no rank but
+// ZeroRun returns how many of the first rows hold nothing and stand in a row in their roster too, and where the
+// first of them stands there. Such rows equal those that were prepared for the roster: an instance has no rank but
 // those registered unless it holds something.
-func isZero(row *conductor.Row) bool { return row.Longest == 0 && row.Detail == nil }
+func ZeroRun(rows []conductor.Row) (first, n int) {
+	for n < len(rows) && rows[n].Longest == 0 && rows[n].Detail == nil {
+		at, listed := rows[n].At()
+		if n == 0 {
+			first = at
+		}
+		if !listed || at != first+n {
+			break
+		}
+		n++
+	}
+	return first, n
+}
 
 // equal reports whether all but the instances of two rows is equal, which costs less than
 // to write one.
