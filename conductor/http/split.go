@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/gin-gonic/gin"
 	"github.com/vmihailenco/msgpack/v5"
@@ -20,44 +19,25 @@ import (
 // asked: replicas that hold places while they wait for each other's would wait for ever.
 type split struct {
 	shared []body.Member // what counts for all queries, and the queries
-	items  []splitItem
-	parts  map[string]*part // by the replicas that serve it
+	gaps   []gap
+	parts  server.Parts
 }
 
-// splitItem is a query that another replica answers.
-type splitItem struct {
-	index    int // in the batch
+// gap is where the answer of another replica goes.
+type gap struct {
+	query    int // in the batch
 	from, to int // of its null, in the answer
-	part     *part
-	at       int // in the part
-}
-
-// part is what one replica is asked.
-type part struct {
-	to      *conductor.UnservedError
-	queries []int // their places in the batch
-	answers [][]byte
-	err     error
 }
 
 func (s *split) Error() string { return "parts of the batch are served elsewhere" }
 
 // add leaves a place for the answer of query i.
 func (s *split) add(e *body.Encoder, i int, to *conductor.UnservedError) {
-	key := to.ServedBy()
-	if s.parts == nil {
-		s.parts = make(map[string]*part)
-	}
-	p := s.parts[key]
-	if p == nil {
-		p = &part{to: to}
-		s.parts[key] = p
-	}
 	null := body.Encoder{Codec: e.Codec}
 	null.Null()
 	e.Raw(null.Out)
-	s.items = append(s.items, splitItem{i, len(e.Out) - len(null.Out), len(e.Out), p, len(p.queries)})
-	p.queries = append(p.queries, i)
+	s.gaps = append(s.gaps, gap{i, len(e.Out) - len(null.Out), len(e.Out)})
+	s.parts.Add(i, to)
 }
 
 // join asks the other replicas and puts their answers into that of r. A part that fails costs its
@@ -69,29 +49,28 @@ func (s *split) join(g *gin.Context, r *body.Request) {
 			all = slices.Collect(body.Elements(m.Raw))
 		}
 	}
-	forwarder := server.ForwarderOf(g)
-	var asking sync.WaitGroup
-	for _, p := range s.parts {
-		asking.Go(func() { p.ask(g, forwarder, s.body(all, p), r.Codec) })
-	}
-	asking.Wait()
+	forwarder, answers := server.ForwarderOf(g), make([][]byte, len(all))
+	s.parts.Ask(func(p *server.Part) {
+		part, err := ask(g, forwarder, s.body(all, p), p, r.Codec)
+		if err != nil {
+			_, row := describe(err)
+			part = slices.Repeat([][]byte{encode(r.Codec, row)}, len(p.At))
+		}
+		for n, i := range p.At {
+			answers[i] = part[n]
+		}
+	})
 	out := make([]byte, 0, 2*len(r.Out))
 	done := 0
-	for _, it := range s.items {
-		out = append(out, r.Out[done:it.from]...)
-		done = it.to
-		if it.part.err != nil {
-			_, row := describe(it.part.err)
-			out = append(out, encode(r.Codec, row)...)
-			continue
-		}
-		out = append(out, it.part.answers[it.at]...)
+	for _, at := range s.gaps {
+		out = append(append(out, r.Out[done:at.from]...), answers[at.query]...)
+		done = at.to
 	}
 	r.Out = append(out, r.Out[done:]...)
 }
 
 // body returns the batch of a part.
-func (s *split) body(all [][]byte, p *part) []byte {
+func (s *split) body(all [][]byte, p *server.Part) []byte {
 	b := []byte{'{'}
 	for _, m := range s.shared {
 		if m.Name != "queries" {
@@ -100,7 +79,7 @@ func (s *split) body(all [][]byte, p *part) []byte {
 		}
 	}
 	b = append(b, `"queries":[`...)
-	for n, i := range p.queries {
+	for n, i := range p.At {
 		if n > 0 {
 			b = append(b, ',')
 		}
@@ -110,18 +89,18 @@ func (s *split) body(all [][]byte, p *part) []byte {
 }
 
 // ask asks one replica for the answers of a part.
-func (p *part) ask(g *gin.Context, f server.Forwarder, text []byte, codec body.Codec) {
-	answer, err := f.Ask(g, text, p.to)
+func ask(g *gin.Context, f server.Forwarder, text []byte, p *server.Part, codec body.Codec) (answers [][]byte, err error) {
+	answer, err := f.Ask(g, text, p.To)
 	if err == nil {
-		p.answers, err = answersOf(answer, codec)
+		answers, err = answersOf(answer, codec)
 	}
 	if errors.Is(err, body.ErrMemory) {
 		err = body.ErrMemory // of this replica, not of that one
 	}
-	if err == nil && len(p.answers) != len(p.queries) {
-		err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(p.answers), len(p.queries))
+	if err == nil && len(answers) != len(p.At) {
+		err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.At))
 	}
-	p.err = err
+	return answers, err
 }
 
 // answersOf returns the answers of a batch, each as it stands there.

@@ -138,52 +138,30 @@ func withBytes[M proto.Message](m M, text []byte) M {
 type split struct {
 	in    *pb.QueryBatchRequest
 	out   *pb.QueryBatchResponse // without the answers of others
-	parts map[string]*part       // by the replicas that serve them
-}
-
-// part is what one replica is asked.
-type part struct {
-	to *conductor.UnservedError
-	at []int // in the batch
+	parts server.Parts
 }
 
 func (*split) Error() string { return "parts of the batch are served elsewhere" }
 
-// add leaves the answer of query i to others.
-func (s *split) add(i int, to *conductor.UnservedError) {
-	key := to.ServedBy()
-	if s.parts == nil {
-		s.parts = make(map[string]*part)
-	}
-	if s.parts[key] == nil {
-		s.parts[key] = &part{to: to}
-	}
-	s.parts[key].at = append(s.parts[key].at, i)
-}
-
 // join asks the other replicas, all at once. A part that fails costs its queries alone.
 func (s *Server) join(ctx context.Context, method string, batch *split, room *kept) {
-	var asking sync.WaitGroup
-	for _, p := range batch.parts {
-		asking.Go(func() {
-			var in pb.QueryBatchRequest
-			for _, i := range p.at {
-				in.Queries = append(in.Queries, batch.in.Queries[i])
+	batch.parts.Ask(func(p *server.Part) {
+		var in pb.QueryBatchRequest
+		for _, i := range p.At {
+			in.Queries = append(in.Queries, batch.in.Queries[i])
+		}
+		answers, err := answersOf(s.carryOne(ctx, method, &in, p.To, room))
+		if err == nil && len(answers) != len(p.At) {
+			err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.At))
+		}
+		for n, i := range p.At {
+			if err != nil {
+				batch.out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
+			} else {
+				batch.out.Answers[i] = withBytes(new(pb.Answer), answers[n])
 			}
-			answers, err := answersOf(s.carryOne(ctx, method, &in, p.to, room))
-			if err == nil && len(answers) != len(p.at) {
-				err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.at))
-			}
-			for n, i := range p.at {
-				if err != nil {
-					batch.out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
-				} else {
-					batch.out.Answers[i] = withBytes(new(pb.Answer), answers[n])
-				}
-			}
-		})
-	}
-	asking.Wait()
+		}
+	})
 }
 
 // answersOf returns the answers in a QueryBatchResponse, each as it stands there.

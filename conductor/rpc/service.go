@@ -54,7 +54,7 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 		case errors.As(err, &unserved) && s.opts.Forward == nil:
 			return nil, err // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0:
-			away.add(i, unserved)
+			away.parts.Add(i, unserved)
 		case err != nil:
 			out.Answers[i] = &pb.Answer{Result: &pb.Answer_Error{Error: errorOf(err)}}
 		default:

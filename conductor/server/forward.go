@@ -2,7 +2,7 @@ package server
 
 import (
 	"errors"
-	"net/http"
+	"sync"
 
 	"github.com/gin-gonic/gin"
 
@@ -72,16 +72,32 @@ func Unserved(g *gin.Context, err *conductor.UnservedError) error {
 	return err
 }
 
-// statusOfReplicas returns the status of an error about other replicas, and its reason; 0 if err
-// is none.
-func statusOfReplicas(err error) (status int, reason string) {
-	switch {
-	case errors.Is(err, ErrMisdirected):
-		return http.StatusMisdirectedRequest, "misdirected"
-	case errors.Is(err, ErrReplicas):
-		return http.StatusServiceUnavailable, "replicas"
-	case errors.As(err, new(*conductor.UnservedError)):
-		return http.StatusServiceUnavailable, "unserved"
+// Parts are the parts of a batch that other replicas answer, by who serves them.
+type Parts map[string]*Part
+
+// Part is what one replica is asked.
+type Part struct {
+	To *conductor.UnservedError
+	At []int // its queries, by their places in the batch
+}
+
+// Add leaves query i of a batch to other replicas.
+func (p *Parts) Add(i int, to *conductor.UnservedError) {
+	if *p == nil {
+		*p = make(Parts)
 	}
-	return 0, ""
+	key := to.ServedBy()
+	if (*p)[key] == nil {
+		(*p)[key] = &Part{To: to}
+	}
+	(*p)[key].At = append((*p)[key].At, i)
+}
+
+// Ask calls ask for all parts at once, and waits.
+func (p Parts) Ask(ask func(*Part)) {
+	var asking sync.WaitGroup
+	for _, part := range p {
+		asking.Go(func() { ask(part) })
+	}
+	asking.Wait()
 }

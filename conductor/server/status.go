@@ -59,11 +59,24 @@ func Status(err error) (status int, reason string) {
 		return http.StatusServiceUnavailable, "busy"
 	case errors.Is(err, conductor.ErrClosed):
 		return http.StatusServiceUnavailable, "shutting_down"
-	}
-	if status, reason = statusOfReplicas(err); status != 0 {
-		return status, reason
+	case errors.Is(err, ErrMisdirected):
+		return http.StatusMisdirectedRequest, "misdirected"
+	case errors.Is(err, ErrReplicas):
+		return http.StatusServiceUnavailable, "replicas"
+	case errors.As(err, new(*conductor.UnservedError)):
+		return http.StatusServiceUnavailable, "unserved"
 	}
 	return http.StatusInternalServerError, "internal"
+}
+
+// SendError sends an error in the two fields that all dialects of JSON and msgpack have.
+func SendError(g *gin.Context, codec body.Codec, status int, reason, text string) {
+	e := body.Encoder{Codec: codec}
+	e.Map(2)
+	e.TextField("error", text)
+	e.TextField("reason", reason)
+	e.EndMap()
+	Send(g, status, codec.ContentType(), e.Out)
 }
 
 // Send sends an answer. An HTTP/1 connection ends with a request that is too large, because
