@@ -315,15 +315,11 @@ func (a *Guard) refuse(g *gin.Context, why *refusal) {
 	case http.StatusTooManyRequests:
 		g.Header("Retry-After", "1") // seconds
 	}
-	e := body.Encoder{}
+	codec := body.JSON
 	if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
-		e.Codec = body.Msgpack
+		codec = body.Msgpack
 	}
-	e.Map(2)
-	e.TextField("error", why.text)
-	e.TextField("reason", why.reason)
-	e.EndMap()
-	server.Send(g, why.status, e.Codec.ContentType(), e.Out)
+	server.SendError(g, codec, why.status, why.reason, why.text)
 	g.Abort()
 }
 

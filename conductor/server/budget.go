@@ -97,7 +97,11 @@ func (b *Budget) Bound(g *gin.Context) {
 	if x.sent != nil && x.sent != http.NoBody {
 		g.Request.Body = x
 	}
-	defer func() { b.release(x.flow, x.held+x.forwarded()) }()
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		b.release(x.flow, x.held)
+	}()
 	g.Next()
 }
 
@@ -120,38 +124,7 @@ type heldReader struct {
 	from io.Reader
 }
 
-func (r *heldReader) Read(p []byte) (int, error) {
-	n, err := r.from.Read(p)
-	if !r.hold(int64(n)) {
-		return 0, body.ErrMemory
-	}
-	return n, err
-}
-
-// hold reserves memory for n more bytes that came from other replicas or go to them. It reports false if they do
-// not fit.
-func (x *exchange) hold(n int64) bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.taken += n
-	want := perByte*x.taken - free
-	if want <= x.lent {
-		return true
-	}
-	more := want - x.lent + grain
-	if !x.budget.reserve(x.flow, more) {
-		return false
-	}
-	x.lent += more
-	return true
-}
-
-// forwarded returns the bytes reserved for them.
-func (x *exchange) forwarded() int64 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.lent
-}
+func (r *heldReader) Read(p []byte) (int, error) { return r.hold(r.from.Read(p)) }
 
 // exchange is the body and the writer of one request. One goroutine uses it, but for hold.
 type exchange struct {
@@ -159,17 +132,16 @@ type exchange struct {
 	sent   io.ReadCloser
 	budget *Budget
 	flow   string
-	read   int64 // bytes of the body
-	held   int64 // reserved for it
 
-	mu    sync.Mutex
-	taken int64 // bytes of other replicas' answers; guarded by mu
-	lent  int64 // reserved for them; guarded by mu
+	mu   sync.Mutex
+	read int64 // bytes of the body, and of what other replicas send and get; guarded by mu
+	held int64 // reserved for them; guarded by mu
 }
 
-// Read reads the body and reserves memory for it. It returns ErrMemory.
-func (x *exchange) Read(p []byte) (int, error) {
-	n, err := x.sent.Read(p)
+// hold reserves memory for what a Read has returned. It returns ErrMemory in its place if that does not fit.
+func (x *exchange) hold(n int, err error) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.read += int64(n)
 	if want := perByte*x.read - free; want > x.held {
 		more := want - x.held + grain
@@ -180,6 +152,9 @@ func (x *exchange) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Read reads the body and reserves memory for it. It returns ErrMemory.
+func (x *exchange) Read(p []byte) (int, error) { return x.hold(x.sent.Read(p)) }
 
 // Close closes the body.
 func (x *exchange) Close() error { return x.sent.Close() }

@@ -30,13 +30,7 @@ func (l *Lists) Bound(g *gin.Context) {
 	}
 	flow := FlowOf(g)
 	if err := l.places.Enter(g.Request.Context(), flow); err != nil {
-		e := body.Encoder{}
-		e.Map(2)
-		e.TextField("error", "too many lists are asked for at once: try again")
-		e.TextField("reason", "busy")
-		e.EndMap()
-		g.Header("Retry-After", "1") // seconds
-		Send(g, http.StatusServiceUnavailable, e.Codec.ContentType(), e.Out)
+		SendError(g, body.JSON, http.StatusServiceUnavailable, "busy", "too many lists are asked for at once: try again")
 		g.Abort()
 		return
 	}
