@@ -40,7 +40,11 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	e.Map(pairs)
 	e.IntField("longest_matched", row.Longest*size)
 	for _, m := range row.Media {
-		e.Key(mediumKey(m.Name))
+		name := m.Name
+		if name == "DP" { // the name of the object next to it
+			name = "MEDIUM_DP"
+		}
+		e.Key(name)
 		e.Int(m.Blocks * size)
 	}
 	e.Name("DP")
@@ -86,15 +90,6 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 		e.EndMap()
 	}
 	e.EndMap()
-}
-
-// mediumKey is the key of a medium. A medium may have any name, but not that of
-// the object next to it.
-func mediumKey(name string) string {
-	if name == "DP" {
-		return "MEDIUM_DP"
-	}
-	return name
 }
 
 func writeDetail(e *body.Encoder, d *conductor.SourceDetail) {

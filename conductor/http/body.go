@@ -58,9 +58,9 @@ func (f *fields) member(names ...string) (string, *body.Member) {
 	return name, m
 }
 
-// has reports whether a field is given and not null.
-func (f *fields) has(name string) bool {
-	_, m := f.member(name)
+// has reports whether a field is given and not null, under one of several spellings.
+func (f *fields) has(names ...string) bool {
+	_, m := f.member(names...)
 	return m != nil
 }
 
@@ -130,14 +130,11 @@ func (f *fields) required(names ...string) string {
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return ""
 	}
-	v := f.optional(names...)
-	if v != nil && *v == "" {
+	v := f.text(names...)
+	if v == "" { // that it is no string counts more
 		f.fail(conductor.Invalid(name, "invalid_value", "%s must not be empty", name))
 	}
-	if v == nil {
-		return ""
-	}
-	return *v
+	return v
 }
 
 // boolean reads true or false; absent and null are false.
@@ -187,40 +184,32 @@ func (f *fields) durations(name string) (all time.Duration, each map[string]time
 	return 0, each
 }
 
-// integer reads a required integer within [low, high].
-func (f *fields) integer(name string, low, high int64) int {
+// integer reads a required integer from low to math.MaxInt32.
+func (f *fields) integer(name string, low int64) int {
 	_, raw := f.field(name)
 	if raw == nil {
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return 0
 	}
 	v, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil {
-		if errors.Is(err, strconv.ErrRange) {
-			f.fail(outOfRange(name, raw, low, high))
-		} else {
-			f.fail(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
-		}
-		return 0
+	switch {
+	case errors.Is(err, strconv.ErrRange) || err == nil && (v < low || v > math.MaxInt32):
+		f.fail(conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, math.MaxInt32, raw))
+	case err != nil:
+		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
+	default:
+		return int(v)
 	}
-	if v < low || v > high {
-		f.fail(outOfRange(name, raw, low, high))
-		return 0
-	}
-	return int(v)
+	return 0
 }
 
 // atLeast reads an integer from low up; absent and null are 0.
 func (f *fields) atLeast(name string, low int64) int {
-	if _, raw := f.field(name); raw == nil {
+	if !f.has(name) {
 		return 0
 	}
-	return f.integer(name, low, math.MaxInt32)
-}
-
-func outOfRange(name string, raw []byte, low, high int64) error {
-	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, high, raw)
+	return f.integer(name, low)
 }
 
 // blockSize reads the required block_size, in tokens.
-func (f *fields) blockSize() int { return f.integer("block_size", 1, math.MaxInt32) }
+func (f *fields) blockSize() int { return f.integer("block_size", 1) }

@@ -272,13 +272,11 @@ func describe(err error) (int, errorBody) {
 	)
 	status, reason := server.Status(err)
 	row := errorBody{Error: err.Error(), Reason: reason}
-	if errors.Is(err, errNoFleet) || errors.Is(err, errNoShards) {
-		status, row.Reason = http.StatusNotFound, "disabled"
-	}
-	if s, why := describeWatch(err); s != 0 {
-		status, row.Reason = s, why
-	}
 	switch {
+	case errors.Is(err, errNoFleet), errors.Is(err, errNoShards), errors.Is(err, errNotWatched), errors.Is(err, watch.ErrDisabled):
+		status, row.Reason = http.StatusNotFound, "disabled"
+	case errors.Is(err, watch.ErrBusy):
+		status, row.Reason = http.StatusServiceUnavailable, "busy"
 	case errors.Is(err, errRecovering):
 		status, row.Reason = http.StatusServiceUnavailable, "recovering"
 	case errors.As(err, &field):

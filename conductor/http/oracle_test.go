@@ -116,20 +116,24 @@ func (f *oracleFields) integer(name string, low, high int64) int {
 	v, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
 		if errors.Is(err, strconv.ErrRange) {
-			f.fail(outOfRange(name, raw, low, high))
+			f.fail(oracleOutOfRange(name, raw, low, high))
 		} else {
 			f.fail(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
 		}
 		return 0
 	}
 	if v < low || v > high {
-		f.fail(outOfRange(name, raw, low, high))
+		f.fail(oracleOutOfRange(name, raw, low, high))
 		return 0
 	}
 	return int(v)
 }
 
 // blockSize reads the required block_size, in tokens.
+func oracleOutOfRange(name string, raw []byte, low, high int64) error {
+	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, high, raw)
+}
+
 func (f *oracleFields) blockSize() int { return f.integer("block_size", 1, math.MaxInt32) }
 
 // atLeast reads an integer; absent and null are 0.

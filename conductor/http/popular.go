@@ -2,7 +2,6 @@ package http
 
 import (
 	"errors"
-	"math"
 	"strconv"
 	"time"
 
@@ -54,12 +53,9 @@ const defaultTop, maxTop = 20, 1000
 
 // popular returns what queries ask for most: GET /admin/prefixes?top=N.
 func (a *api) popular(g *gin.Context) (any, error) {
-	top := defaultTop
-	if text, given := g.GetQuery("top"); given {
-		var err error
-		if top, err = strconv.Atoi(text); err != nil || top < 0 || top > maxTop {
-			return nil, conductor.Invalid("top", "out_of_range", "top must be from 0 to %d, got %q", maxTop, text)
-		}
+	top, err := topOf(g, defaultTop, maxTop)
+	if err != nil {
+		return nil, err
 	}
 	rows := []popularRow{}
 	for _, p := range access.View(a.conductor, g).Popular(top) {
@@ -74,6 +70,19 @@ func (a *api) popular(g *gin.Context) (any, error) {
 		reports = append(reports, feedbackRow{f.Tenant, f.Instance, f.Medium, f.Reports, f.Precision, f.Recall})
 	}
 	return gin.H{"sampled": prefixes.Every, "deployments": rows, "lifetimes": lives, "feedback": reports}, nil
+}
+
+// topOf reads the parameter top.
+func topOf(g *gin.Context, otherwise, most int) (int, error) {
+	text, given := g.GetQuery("top")
+	if !given {
+		return otherwise, nil
+	}
+	top, err := strconv.Atoi(text)
+	if err != nil || top < 0 || top > most {
+		return 0, conductor.Invalid("top", "out_of_range", "top must be from 0 to %d, got %q", most, text)
+	}
+	return top, nil
 }
 
 func popularOf(p *conductor.Popular) popularRow {
@@ -193,22 +202,15 @@ var feedbackFields = body.Of("instance_id", "tenant_id", "medium", "matched_toke
 
 // feedback takes a report of what an instance found: POST /feedback.
 func (a *api) feedback(g *gin.Context) (any, error) {
-	strict, err := strict(g)
-	if err != nil {
-		return nil, err
-	}
 	in := body.Get()
 	defer in.Release()
-	f, err := a.read(g, in, feedbackFields)
+	f, err := a.form(g, in, feedbackFields)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := a.checkNames(in, feedbackFields, strict, true); err != nil {
 		return nil, err
 	}
 	report := conductor.Feedback{
 		Instance: f.required("instance_id"), Tenant: f.text("tenant_id"), Medium: f.text("medium"),
-		Matched: f.integer("matched_tokens", 0, math.MaxInt32), Cached: f.integer("cached_tokens", 0, math.MaxInt32),
+		Matched: f.integer("matched_tokens", 0), Cached: f.integer("cached_tokens", 0),
 	}
 	if f.err == nil && len(report.Medium) > maxMediumName {
 		f.fail(conductor.Invalid("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))

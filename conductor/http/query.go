@@ -80,7 +80,7 @@ func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*f
 	if err != nil {
 		return err
 	}
-	strict, err := strict(g)
+	strict, err := flag(g, "strict") // refuses unknown fields
 	if err != nil {
 		return err
 	}

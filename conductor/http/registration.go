@@ -3,7 +3,6 @@ package http
 import (
 	"cmp"
 	"fmt"
-	"math"
 
 	"github.com/gin-gonic/gin"
 
@@ -26,33 +25,25 @@ var (
 
 // register starts a source: POST /register.
 func (a *api) register(g *gin.Context) (any, error) {
-	strict, err := strict(g)
-	if err != nil {
-		return nil, err
-	}
 	in := body.Get()
 	defer in.Release()
-	f, err := a.read(g, in, registrationFields)
+	f, err := a.form(g, in, registrationFields)
 	if err != nil {
 		return nil, err
 	}
-	warnings, err := a.checkNames(in, registrationFields, strict, true)
-	if err != nil {
-		return nil, err
-	}
-	discover := f.text("discover")
-	required := f.required
-	rank := func() int { return f.integer("dp_rank", 0, math.MaxInt32) }
+	discover, none := f.text("discover"), func() int { return 0 }
+	required, size := f.required, f.blockSize
+	rank := func() int { return f.integer("dp_rank", 0) }
 	if discover != "" {
 		required = f.text
 	}
-	if _, raw := f.field("dp_rank"); raw == nil && (discover != "" || f.text("endpoint") == conductor.EndpointPush) {
-		rank = func() int { return 0 } // the ranks of LMCache are in its reports
+	if !f.has("dp_rank") && (discover != "" || f.text("endpoint") == conductor.EndpointPush) {
+		rank = none // the ranks of LMCache are in its reports
 	}
-	auto := false
-	size := func() (n int) {
-		n, auto = f.learnedSize(discover != "")
-		return n
+	_, given := f.field("block_size") // which may be left out or auto with discover, and auto without it
+	auto := given == nil && discover != "" || given != nil && given[0] == '"' && string(body.Unquoted(given)) == "auto"
+	if auto {
+		size = none
 	}
 	r := conductor.Registration{
 		Endpoint:         required("endpoint"),
@@ -94,22 +85,10 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if server.TellDurable(g, durable); !durable {
 		out["durable"] = false
 	}
-	if len(warnings) > 0 {
-		out["warnings"] = warnings
+	if len(f.warnings) > 0 {
+		out["warnings"] = f.warnings
 	}
 	return out, nil
-}
-
-// learnedSize reads a block size. It may be left out or auto with discover, and auto without it.
-func (f *fields) learnedSize(discovered bool) (size int, auto bool) {
-	_, raw := f.field("block_size")
-	switch {
-	case raw == nil && discovered:
-		return 0, true
-	case len(raw) > 0 && raw[0] == '"' && string(body.Unquoted(raw)) == "auto":
-		return 0, true
-	}
-	return f.blockSize(), false
 }
 
 // follow lets an engine say what its registration lacks.
@@ -169,7 +148,7 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	key := conductor.Key{
 		Instance: f.required("instance_id"),
 		Tenant:   f.text("tenant_id"),
-		Rank:     f.integer("dp_rank", 0, math.MaxInt32),
+		Rank:     f.integer("dp_rank", 0),
 	}
 	if f.err != nil {
 		return nil, f.err

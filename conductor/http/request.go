@@ -20,6 +20,18 @@ func (a *api) read(g *gin.Context, r *body.Request, s body.Shape) (fields, error
 	return scan(r, s, a.opts.MaxTokens)
 }
 
+// form reads the body of a request that is no query, and notes the warnings about its unknown fields.
+func (a *api) form(g *gin.Context, r *body.Request, s body.Shape) (f fields, err error) {
+	strict, err := flag(g, "strict")
+	if err == nil {
+		f, err = a.read(g, r, s)
+	}
+	if err == nil {
+		f.warnings, err = a.checkNames(r, s, strict, true)
+	}
+	return f, err
+}
+
 // scan reads the body in r.Src. Text behind the object is an error, and so is text that
 // is not UTF-8.
 func scan(r *body.Request, s body.Shape, limit int) (fields, error) {

@@ -36,14 +36,14 @@ func (a *api) snapshot(g *gin.Context) {
 	h.Set("ETag", fmt.Sprintf(`"%016x"`, s.ID))
 	h.Set("Conductor-Blocks", strconv.Itoa(s.Blocks))
 	h.Add("Vary", "Accept-Encoding")
-	to, done := server.CodedWriter(g)
+	to := server.CodedWriter(g)
 	if to == nil {
 		http.ServeContent(g.Writer, g.Request, "", s.Time, s.Reader())
 		return
 	}
 	g.Status(http.StatusOK)
 	if _, err := io.Copy(to, s.Reader()); err == nil {
-		done()
+		to.Close()
 	}
 }
 

@@ -2,14 +2,12 @@ package http
 
 import (
 	"errors"
-	"strconv"
 
 	"github.com/gin-gonic/gin"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
-	"kvconductor/conductor/watch"
 )
 
 // errNotWatched is the answer of a server that collects nothing for operators.
@@ -20,12 +18,9 @@ const maxTopSources = 1_000_000
 
 // stats shows how the fleet is: GET /admin/stats?top=N.
 func (a *api) stats(g *gin.Context) (any, error) {
-	top := 0
-	if text, given := g.GetQuery("top"); given {
-		var err error
-		if top, err = strconv.Atoi(text); err != nil || top < 0 || top > maxTopSources {
-			return nil, conductor.Invalid("top", "out_of_range", "top must be from 0 to %d, got %q", maxTopSources, text)
-		}
+	top, err := topOf(g, 0, maxTopSources)
+	if err != nil {
+		return nil, err
 	}
 	if a.opts.Watch == nil {
 		return nil, errNotWatched
@@ -52,7 +47,7 @@ func (a *api) explained(f *fields, r *body.Request) conductor.Query {
 		return f.prompt(r, a.tokens)
 	}
 	for _, name := range []string{"token_ids", "token_ids_b64"} {
-		if _, m := f.member(name); m != nil {
+		if f.has(name) {
 			f.fail(conductor.Invalid(name, "conflict", "recent and %s exclude each other", name))
 		}
 	}
@@ -65,10 +60,10 @@ func (a *api) explained(f *fields, r *body.Request) conductor.Query {
 		f.fail(conductor.Invalid("recent", "invalid_value", "recent names no query that is kept, got %.64q", id))
 		return q
 	}
-	if _, m := f.member("model", "modelname", "model_name"); m != nil {
+	if f.has("model", "modelname", "model_name") {
 		q.Model = f.required("model", "modelname", "model_name")
 	}
-	if _, m := f.member("block_size"); m != nil {
+	if f.has("block_size") {
 		q.BlockSize = f.blockSize()
 	}
 	for _, other := range []struct {
@@ -81,15 +76,4 @@ func (a *api) explained(f *fields, r *body.Request) conductor.Query {
 	}
 	q.Instance = f.optional("instance_id")
 	return q
-}
-
-// describeWatch maps the errors of a Hub to status and reason, 0 for others.
-func describeWatch(err error) (status int, reason string) {
-	switch {
-	case errors.Is(err, watch.ErrBusy):
-		return 503, "busy"
-	case errors.Is(err, watch.ErrDisabled), errors.Is(err, errNotWatched):
-		return 404, "disabled"
-	}
-	return 0, ""
 }

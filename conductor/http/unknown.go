@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gin-gonic/gin"
-
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/prompt"
@@ -63,6 +61,3 @@ func writeWarnings(e *body.Encoder, warnings []string) {
 	}
 	e.EndList()
 }
-
-// strict reports whether the query string asks to refuse unknown fields.
-func strict(g *gin.Context) (bool, error) { return flag(g, "strict") }

@@ -10,12 +10,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// CodedWriter returns a writer that compresses the body of an answer as the request accepts it, and
-// a function that ends the body; nil if the body goes as it is. A Range is one of the bytes as
-// they are. Answers of queries are never compressed: that would cost more than the queries.
-func CodedWriter(g *gin.Context) (to io.Writer, done func() error) {
+// CodedWriter returns a writer that compresses the body of an answer as the request accepts it, and ends it with
+// Close; nil if the body goes as it is. A Range is one of the bytes as they are. Answers of queries are never
+// compressed: that would cost more than the queries.
+func CodedWriter(g *gin.Context) io.WriteCloser {
 	if g.GetHeader("Range") != "" {
-		return nil, nil
+		return nil
 	}
 	for _, part := range strings.Split(strings.Join(g.Request.Header.Values("Accept-Encoding"), ","), ",") {
 		name, parameters, _ := strings.Cut(part, ";")
@@ -31,15 +31,15 @@ func CodedWriter(g *gin.Context) (to io.Writer, done func() error) {
 				panic("BUG: options of the zstd encoder: " + err.Error())
 			}
 			g.Header("Content-Encoding", name)
-			return w, w.Close
+			return w
 		case "gzip":
 			w, err := gzip.NewWriterLevel(g.Writer, gzip.BestSpeed)
 			if err != nil {
 				panic("BUG: the level of the gzip encoder: " + err.Error())
 			}
 			g.Header("Content-Encoding", name)
-			return w, w.Close
+			return w
 		}
 	}
-	return nil, nil
+	return nil
 }
