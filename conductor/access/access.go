@@ -59,16 +59,19 @@ func ParseRoles(names []string) (r Roles, err error) {
 	return r, nil
 }
 
-// String returns the names of the roles, separated by commas.
-func (r Roles) String() string {
-	var names []string
+// names returns the names of the roles. It is never nil.
+func (r Roles) names() []string {
+	names := []string{}
 	for i, name := range roleNames {
 		if r&(1<<i) != 0 {
 			names = append(names, name)
 		}
 	}
-	return strings.Join(names, ",")
+	return names
 }
+
+// String returns the names of the roles, separated by commas.
+func (r Roles) String() string { return strings.Join(r.names(), ",") }
 
 // Client is who asks.
 type Client struct {

@@ -14,12 +14,12 @@ import (
 	"kvconductor/fair"
 )
 
-// Call is a call of gRPC before its message is read.
+// Call is a call of gRPC before its message is read, or a request over HTTP.
 type Call struct {
-	Method        string            // /package.Service/Method
+	Method        string            // /package.Service/Method, "" over HTTP
 	Address       string            // host:port of the client
 	Authority     string            // the name by which the server is asked
-	Authorization string            // metadata of the name authorization
+	Authorization string            // header, or metadata, of the name authorization
 	Certificate   *x509.Certificate // of the client, verified; nil without one
 }
 
@@ -71,16 +71,15 @@ func (a *Guard) find(p *policy, call Call) (*Caller, *refusal) {
 	if c.rule, known = calls[call.Method]; !known {
 		return c, errNoRule
 	}
-	who := peer{withoutPort(call.Address), call.Authority, call.Authorization, call.Certificate}
 	var why *refusal
-	if c.client, why = a.identify(p, who); why == nil {
-		why = a.hasRole(p, c.rule, c.client)
+	if c.client, why = a.identify(p, call); why == nil {
+		why = p.hasRole(c.rule, c.client)
 	}
 	if c.rule.open && why != nil {
 		c.client, why = &Client{Tenants: noTenants}, nil
 	}
 	if why == nil {
-		c.flow = c.client.flow(who.address)
+		c.flow = c.client.flow(withoutPort(call.Address))
 	}
 	return c, why
 }

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"crypto/x509"
 	"net"
 	"net/http"
 	"slices"
@@ -112,7 +111,7 @@ func (a *Guard) Check(g *gin.Context) {
 	r, known := ruleOf(g.Request.Method, pattern)
 	p := a.policy.Load()
 	r.open = r.open || r.page && p.credentials != nil
-	client, why := a.identify(p, peerOf(g.Request))
+	client, why := a.identify(p, callOf(g.Request))
 	forwarded := false
 	if why == nil && r.forward {
 		client, forwarded, why = told(client, g.Request.Header)
@@ -157,7 +156,7 @@ func (a *Guard) Check(g *gin.Context) {
 func (a *Guard) Again(g *gin.Context) bool {
 	r, known := ruleOf(g.Request.Method, g.FullPath())
 	p := a.policy.Load()
-	client, why := a.identify(p, peerOf(g.Request))
+	client, why := a.identify(p, callOf(g.Request))
 	if why == nil && r.forward {
 		client, _, why = told(client, g.Request.Header)
 	}
@@ -171,64 +170,46 @@ func (a *Guard) Again(g *gin.Context) bool {
 // noTenants is the scope of a client that may name no tenant.
 var noTenants = []string{}
 
-// peer is what tells who asks.
-type peer struct {
-	address       string            // without the port
-	asked         string            // the name by which the server is asked
-	authorization string            // the header
-	certificate   *x509.Certificate // verified; nil without one
-}
-
-// peerOf returns who makes an HTTP request.
-func peerOf(r *http.Request) peer {
-	who := peer{address: host(r), asked: r.Host, authorization: r.Header.Get("Authorization")}
+// callOf returns what tells who makes an HTTP request.
+func callOf(r *http.Request) Call {
+	who := Call{Address: r.RemoteAddr, Authority: r.Host, Authorization: r.Header.Get("Authorization")}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		who.certificate = r.TLS.PeerCertificates[0]
+		who.Certificate = r.TLS.PeerCertificates[0]
 	}
 	return who
 }
 
-// identify returns the client of a request.
-func (a *Guard) identify(p *policy, who peer) (*Client, *refusal) {
-	known := p.credentials
-	if known == nil || who.authorization == "" && who.certificate == nil {
-		return p.nameless(who), nil
+// identify returns the client of a request. One on the same machine that asks for a name of this machine has
+// more roles without credentials.
+func (a *Guard) identify(p *policy, who Call) (*Client, *refusal) {
+	known, address := p.credentials, withoutPort(who.Address)
+	if known == nil || who.Authorization == "" && who.Certificate == nil {
+		if ip := net.ParseIP(address); p.loopback.Roles != p.anonymous.Roles && ip.IsLoopback() && isOwnName(who.Authority) {
+			return p.loopback, nil
+		}
+		return p.anonymous, nil
 	}
-	address := server.Neighbourhood(who.address)
+	address = server.Neighbourhood(address)
 	if a.attempts.exhausted(address) {
 		return nil, errAttempts
 	}
 	var client *Client
 	why := errSubject
-	if who.authorization != "" {
-		scheme, text, _ := strings.Cut(who.authorization, " ")
+	if who.Authorization != "" {
+		scheme, text, _ := strings.Cut(who.Authorization, " ")
 		if why = errToken; !strings.EqualFold(scheme, "Bearer") {
 			why = errScheme
 		} else {
 			client = known.byToken(strings.TrimSpace(text))
 		}
 	} else {
-		client = known.byCertificate(who.certificate)
+		client = known.byCertificate(who.Certificate)
 	}
 	if client == nil {
 		a.attempts.take(address, 1)
 		return nil, why
 	}
 	return client, nil
-}
-
-// nameless returns the client of a request without credentials.
-func (p *policy) nameless(who peer) *Client {
-	if p.loopback.Roles != p.anonymous.Roles && isLoopback(who.address) && isOwnName(who.asked) {
-		return p.loopback
-	}
-	return p.anonymous
-}
-
-// isLoopback reports whether an address is of the same machine.
-func isLoopback(address string) bool {
-	ip := net.ParseIP(address)
-	return ip != nil && ip.IsLoopback()
 }
 
 // isOwnName reports whether a Host header names this machine in a way that no owner of a domain
@@ -261,7 +242,7 @@ func withoutPort(address string) string {
 
 // allowed returns why a client may not ask for a route, nil if it may.
 func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refusal {
-	why := a.hasRole(p, r, client)
+	why := p.hasRole(r, client)
 	switch {
 	case why != nil || !r.change:
 		return why
@@ -274,25 +255,21 @@ func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refu
 }
 
 // hasRole returns why a client lacks what a rule asks for, nil if it does not.
-func (a *Guard) hasRole(p *policy, r rule, client *Client) *refusal {
+func (p *policy) hasRole(r rule, client *Client) *refusal {
 	switch {
 	case !r.open && client.Roles&r.role == 0:
 		if client.Name == "" && p.credentials != nil {
 			return errNoToken
 		}
-		return &refusal{http.StatusForbidden, "forbidden", "this needs the role " + r.role.String() + a.hint(client)}
+		text := "this needs the role " + r.role.String()
+		if client.Name == "" {
+			text += "; clients of other machines, and those that ask for a domain, have it if auth.anonymous or auth.file says so"
+		}
+		return &refusal{http.StatusForbidden, "forbidden", text}
 	case r.whole && !client.Tenants.All():
 		return errWhole
 	}
 	return nil
-}
-
-// hint says how a client without credentials gets a role.
-func (a *Guard) hint(c *Client) string {
-	if c.Name == "" {
-		return "; clients of other machines, and those that ask for a domain, have it if auth.anonymous or auth.file says so"
-	}
-	return ""
 }
 
 // isPlainBody reports whether a body is of a type that a browser sends to any origin

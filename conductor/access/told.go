@@ -20,13 +20,7 @@ type toldClient struct {
 
 // Tell returns what a replica says of a client to another one, in server.ClientHeader.
 func (c *Client) Tell() string {
-	t := toldClient{Name: c.Name, Roles: []string{}, Tenants: c.Tenants, Weight: c.Weight}
-	for i, name := range roleNames {
-		if c.Roles&(1<<i) != 0 {
-			t.Roles = append(t.Roles, name)
-		}
-	}
-	text, err := json.Marshal(t)
+	text, err := json.Marshal(toldClient{Name: c.Name, Roles: c.Roles.names(), Tenants: c.Tenants, Weight: c.Weight})
 	if err != nil {
 		panic("BUG: a client cannot be encoded: " + err.Error())
 	}
