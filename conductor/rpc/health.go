@@ -26,10 +26,6 @@ type health struct {
 	last grpc_health_v1.HealthCheckResponse_ServingStatus // that watches see; guarded by mu
 }
 
-func newHealth(ready func() bool, services func() map[string]grpc.ServiceInfo, stopping <-chan struct{}) *health {
-	return &health{ready: ready, services: services, stopping: stopping}
-}
-
 // state returns whether the server is ready.
 func (h *health) state() grpc_health_v1.HealthCheckResponse_ServingStatus {
 	select {

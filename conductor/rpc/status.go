@@ -10,6 +10,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
@@ -60,9 +61,14 @@ func invalid(e *conductor.FieldError) error {
 	if e.Index >= 0 {
 		name = fmt.Sprintf("%s[%d]", name, e.Index)
 	}
-	st, err := status.New(codes.InvalidArgument, e.Message).WithDetails(&errdetails.BadRequest{
+	return detailed(codes.InvalidArgument, e.Message, &errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: name, Description: e.Message, Reason: e.Reason}},
 	})
+}
+
+// detailed returns a status with one detail.
+func detailed(code codes.Code, text string, detail protoadapt.MessageV1) error {
+	st, err := status.New(code, text).WithDetails(detail)
 	if err != nil {
 		panic("BUG: a status takes no details: " + err.Error())
 	}
@@ -76,11 +82,7 @@ func elsewhere(e *conductor.UnservedError, why error) error {
 	if len(e.Serving) > 0 {
 		info.Metadata["replica"], info.Metadata["url"] = e.Serving[0].ID, e.Serving[0].URL
 	}
-	st, err := status.New(codes.Unavailable, why.Error()).WithDetails(info)
-	if err != nil {
-		panic("BUG: a status takes no details: " + err.Error())
-	}
-	return st.Err()
+	return detailed(codes.Unavailable, why.Error(), info)
 }
 
 // reasonElsewhere is the reason of an ErrorInfo.
