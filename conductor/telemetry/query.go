@@ -48,7 +48,7 @@ func (w *Watch) begin(ctx context.Context, of inquiry) *Query {
 	start := of.start
 	q := &Query{inquiry: of, span: span, Clock: stage.Start(func() time.Duration { return time.Since(start) })}
 	if span.sampled() {
-		q.Clock.Trace = span.traceID()
+		q.Clock.Trace = span.SpanContext().TraceID().String()
 	}
 	return q
 }

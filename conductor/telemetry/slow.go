@@ -62,13 +62,3 @@ func (l *slowLog) observe(q *Query, parts *[stage.Count]stage.Part, took time.Du
 
 // milliseconds returns a duration to a microsecond.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
-
-func (l *slowLog) describe(ch chan<- *prometheus.Desc) {
-	l.slow.Describe(ch)
-	l.skipped.Describe(ch)
-}
-
-func (l *slowLog) collect(ch chan<- prometheus.Metric) {
-	l.slow.Collect(ch)
-	l.skipped.Collect(ch)
-}

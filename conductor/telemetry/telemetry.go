@@ -15,10 +15,11 @@
 package telemetry
 
 import (
+	"cmp"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -33,21 +34,19 @@ type Watch struct {
 	tracer  *Tracer // nil: no traces
 	slow    slowLog
 	seconds *prometheus.HistogramVec
-	routes  atomic.Pointer[map[string]*route]
-	mu      sync.Mutex // held to replace routes
+	mu      sync.RWMutex
+	routes  map[string]*route // by the path of the router; guarded by mu
 }
 
 // New returns a Watch with a tracer, nil for no traces. It logs slow queries to log, once SetSlow
 // has said which are slow.
 func New(tracer *Tracer, log zerolog.Logger) *Watch {
-	w := &Watch{tracer: tracer, slow: newSlowLog(log), seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	return &Watch{tracer: tracer, slow: newSlowLog(log), routes: make(map[string]*route), seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "conductor_http_request_seconds",
 		Help: "Time from the header of a request to the end of its handler, which may wait for the client's body.",
 		// Queries of usual length take 30 to 500 µs, lists and dumps up to seconds.
 		Buckets: []float64{20e-6, 40e-6, 60e-6, 80e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 5},
 	}, []string{"route", "status"})}
-	w.routes.Store(new(map[string]*route))
-	return w
 }
 
 // SetSlow says how long a query takes that is slow, 0 for none.
@@ -70,30 +69,20 @@ var queryPaths = []string{"/query", "/query_by_hash", "/query_batch", "/query_ti
 
 // route returns that of a path of the router, "" for requests that none fits.
 func (w *Watch) route(path string) *route {
-	if r := (*w.routes.Load())[path]; r != nil {
+	w.mu.RLock()
+	r := w.routes[path]
+	w.mu.RUnlock()
+	if r != nil {
 		return r
+	}
+	r = &route{path: cmp.Or(path, "none")}
+	r.query = slices.ContainsFunc(queryPaths, func(end string) bool { return strings.HasSuffix(path, end) })
+	for i, class := range statusClasses {
+		r.observed[i] = w.seconds.WithLabelValues(r.path, class)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make(map[string]*route)
-	for p, r := range *w.routes.Load() {
-		all[p] = r
-	}
-	r := all[path]
-	if r == nil {
-		r = &route{path: path}
-		if path == "" {
-			r.path = "none"
-		}
-		for _, end := range queryPaths {
-			r.query = r.query || strings.HasSuffix(path, end)
-		}
-		for i, class := range statusClasses {
-			r.observed[i] = w.seconds.WithLabelValues(r.path, class)
-		}
-		all[path] = r
-		w.routes.Store(&all)
-	}
+	w.routes[path] = r
 	return r
 }
 
@@ -124,13 +113,17 @@ func (w *Watch) Middleware(g *gin.Context) {
 // Describe implements prometheus.Collector.
 func (w *Watch) Describe(ch chan<- *prometheus.Desc) {
 	w.seconds.Describe(ch)
-	w.slow.describe(ch)
-	w.tracer.describe(ch)
+	w.slow.slow.Describe(ch)
+	w.slow.skipped.Describe(ch)
+	ch <- descSpans
 }
 
 // Collect implements prometheus.Collector. A route without requests of a status has no series of it.
 func (w *Watch) Collect(ch chan<- prometheus.Metric) {
 	w.seconds.Collect(ch)
-	w.slow.collect(ch)
-	w.tracer.collect(ch)
+	w.slow.slow.Collect(ch)
+	w.slow.skipped.Collect(ch)
+	if w.tracer != nil {
+		w.tracer.sending.collect(ch)
+	}
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -124,8 +123,6 @@ type span struct {
 
 func (s *span) sampled() bool { return s.tracer != nil }
 
-func (s *span) traceID() string { return s.SpanContext().TraceID().String() }
-
 // start begins the span of a query, or returns the zero value if it is not sampled.
 func (t *Tracer) start(ctx context.Context, q *inquiry) span {
 	if t == nil {
@@ -168,12 +165,4 @@ func (s *span) end(q *Query, parts *[stage.Count]stage.Part, took time.Duration,
 		s.SetStatus(codes.Error, text)
 	}
 	s.End(trace.WithTimestamp(q.start.Add(took)))
-}
-
-func (t *Tracer) describe(ch chan<- *prometheus.Desc) { ch <- descSpans }
-
-func (t *Tracer) collect(ch chan<- prometheus.Metric) {
-	if t != nil {
-		t.sending.collect(ch)
-	}
 }
