@@ -84,86 +84,63 @@ func (m *Manager) Restore(fields []journal.Field) error {
 		return err
 	}
 	r.MayAnnounce = nil // a matter of the configuration
-	var all []past
+	t := Target{Registration: r, URL: journal.Value(fields, fieldURL)}
+	key, many := t.Name(), journal.Value(fields, fieldFleet) != ""
+	engines, withdrawn := make(map[netip.Addr]*engine), make(map[conductor.Key]bool)
 	for _, f := range fields {
-		p, known, err := pastOf(f)
+		switch f.Name {
+		case fieldEngine:
+			var addr netip.Addr
+			var e *engine
+			if addr, e, err = m.restoreEngine(f.Value, &t, many); err == nil {
+				engines[addr] = e
+			}
+		case fieldWithdrawn:
+			var rank string
+			rank, key.Instance, _ = strings.Cut(f.Value, " ")
+			key.Rank, err = strconv.Atoi(rank)
+			withdrawn[key] = true
+		}
 		if err != nil {
 			return fmt.Errorf("the target %q: field %s: %w", r.Instance, f.Name, err)
 		}
-		if known {
-			all = append(all, p)
-		}
 	}
-	return m.add(Target{Registration: r, URL: journal.Value(fields, fieldURL)}, false, func(t *target) {
-		t.many = journal.Value(fields, fieldFleet) != ""
-		for _, p := range all {
-			m.recall(t, p)
-		}
+	return m.add(t, false, func(t *target) {
+		t.many, t.engines, t.withdrawn = many, engines, withdrawn
 		m.keep(t)
 	})
 }
 
-// past is a field about an engine, or about a source that was withdrawn.
-type past struct {
-	engine    bool
-	addr      netip.Addr
-	blockSize int
-	ranks     []int
-	instance  string
-}
-
-// pastOf reads a field. It reports false for fields about something else.
-func pastOf(f journal.Field) (p past, known bool, err error) {
-	var ranks string
-	switch f.Name {
-	case fieldEngine:
-		part := strings.Split(f.Value, " ")
-		if len(part) != 3 {
-			return p, false, errors.New("it has no three parts")
-		}
-		if part[0] != "-" {
-			if p.addr, err = netip.ParseAddr(part[0]); err != nil {
-				return p, false, err
-			}
-		}
-		if p.blockSize, err = strconv.Atoi(part[1]); err != nil {
-			return p, false, err
-		}
-		p.engine, ranks = true, part[2]
-	case fieldWithdrawn:
-		ranks, p.instance, _ = strings.Cut(f.Value, " ")
-	default:
-		return p, false, nil
+// restoreEngine reads the field of an engine.
+func (m *Manager) restoreEngine(text string, t *Target, many bool) (addr netip.Addr, e *engine, err error) {
+	part := strings.Split(text, " ")
+	if len(part) != 3 {
+		return addr, nil, errors.New("it has no three parts")
 	}
-	for _, text := range strings.FieldsFunc(ranks, func(c rune) bool { return c == ',' }) {
-		rank, err := strconv.Atoi(text)
-		if err != nil {
-			return p, false, err
+	if part[0] != "-" {
+		if addr, err = netip.ParseAddr(part[0]); err != nil {
+			return addr, nil, err
 		}
-		p.ranks = append(p.ranks, rank)
 	}
-	return p, true, nil
-}
-
-// recall gives a target back what it knew of an engine.
-func (m *Manager) recall(t *target, p past) {
-	key := conductor.Key{Instance: p.instance, Tenant: t.Tenant}
-	if !p.engine {
-		for _, key.Rank = range p.ranks {
-			m.withdraw(t, key)
+	e = &engine{instance: t.Instance, next: m.opts.Now()}
+	if e.blockSize, err = strconv.Atoi(part[1]); err != nil {
+		return addr, nil, err
+	}
+	if many {
+		e.instance += "@" + addr.String()
+	}
+	key := conductor.Key{Instance: e.instance, Tenant: t.Name().Tenant}
+	for rank := range strings.SplitSeq(part[2], ",") {
+		if rank == "" { // it has no sources
+			continue
 		}
-		return
-	}
-	e := &engine{instance: t.Instance, blockSize: p.blockSize, next: t.began}
-	if t.many {
-		e.instance += "@" + p.addr.String()
-	}
-	key.Instance = e.instance
-	for _, key.Rank = range p.ranks {
+		if key.Rank, err = strconv.Atoi(rank); err != nil {
+			return addr, nil, err
+		}
 		if _, restarts, ok := m.opts.Registry.Health(key); ok {
 			e.keys = append(e.keys, key)
 			e.restarts += restarts
 		}
 	}
-	t.engines[p.addr] = e
+	return addr, e, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 )
 
@@ -96,7 +95,16 @@ func (m *Manager) work(t *target) {
 	for addr, e := range t.engines {
 		m.watch(t, e, now)
 		if !e.next.IsZero() && !now.Before(e.next) && e.missing.IsZero() {
-			m.attempt(t, addr, e, now)
+			result := "ok"
+			if e.fault = m.question(t, addr, e); e.fault != nil {
+				result = "failed"
+				e.pause = min(max(2*e.pause, minPause), maxPause)
+				e.next = now.Add(e.pause)
+				e.fault = fmt.Errorf("%s: %w", e.instance, e.fault)
+			}
+			m.mu.Lock()
+			m.asked[result]++
+			m.mu.Unlock()
 		}
 		if e.fault != nil && (asked == nil || e.fault.Error() < asked.Error()) {
 			asked = e.fault // the same one at each look
@@ -107,20 +115,6 @@ func (m *Manager) work(t *target) {
 	if t.show(err) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}
-}
-
-// attempt asks an engine, and keeps its fault until it answers.
-func (m *Manager) attempt(t *target, addr netip.Addr, e *engine, now time.Time) {
-	err := m.question(t, addr, e)
-	if err == nil {
-		e.fault = nil
-		m.count("ok")
-		return
-	}
-	e.pause = min(max(2*e.pause, minPause), maxPause)
-	e.next = now.Add(e.pause)
-	e.fault = fmt.Errorf("%s: %w", e.instance, err)
-	m.count("failed")
 }
 
 // show lets others see how far the target has come. It reports whether err is another one than
@@ -140,10 +134,4 @@ func (t *target) show(err error) (news bool) {
 	}
 	t.found = t.found || t.counts.sources > 0
 	return news
-}
-
-func (m *Manager) count(result string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked[result]++
 }
