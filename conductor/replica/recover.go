@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"kvconductor/conductor"
 )
 
@@ -88,14 +90,44 @@ func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery
 	return err
 }
 
-// fetchIn brings back the snapshot of one peer in a format.
+// Fetch brings back the snapshot of one peer in one format. After an error the recovery is to be
+// undone. Client is one of PlainClient.
+func Fetch(ctx context.Context, client *http.Client, peer string, format Format, in *conductor.Recovery) error {
+	r := New(Config{Client: client, Log: zerolog.Nop()})
+	r.status.Skipped = make(map[string]int)
+	return r.fetchIn(ctx, peer, &format, in)
+}
+
+// fetchIn brings back the snapshot of one peer in a format, and notes its progress. It gives up a peer that is slower
+// than pace bytes in patience.
 func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *conductor.Recovery) error {
 	logged := time.Now()
-	return fetch(ctx, r.cfg.Client, peer, format, in, func(total int64) {
-		r.note(func(*Status) {
-			r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, TotalBytes: max(total, 0), Since: time.Now()}
-		})
-	}, func(n int) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
+	defer silent.Stop()
+	from := &download{ctx: ctx, client: r.cfg.Client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
+	res, err := from.open("")
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer from.close()
+	switch {
+	case res.StatusCode == http.StatusNotFound:
+		return errUnknown
+	case res.StatusCode != http.StatusOK:
+		return fmt.Errorf("it answers %s", res.Status)
+	}
+	silent.Reset(patience)
+	r.note(func(*Status) {
+		r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, TotalBytes: max(res.ContentLength, 0), Since: time.Now()}
+	})
+	recent := 0
+	read := func(n int) {
+		if recent += n; recent >= pace {
+			silent.Reset(patience)
+			recent = 0
+		}
 		r.note(func(st *Status) {
 			st.Bytes += int64(n)
 			st.Blocks = in.Blocks
@@ -110,47 +142,10 @@ func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *
 			}
 			line.Msg("still recovering")
 		}
-	}, func(reason string) {
+	}
+	err = format.Read(&observedReader{from, read}, res.Header.Get("Content-Type"), in, func(reason string) {
 		r.note(func(st *Status) { st.Skipped[reason]++ })
 	})
-}
-
-// Fetch brings back the snapshot of one peer in one format. After an error the recovery is to be
-// undone. Client is one of PlainClient.
-func Fetch(ctx context.Context, client *http.Client, peer string, format Format, in *conductor.Recovery) error {
-	return fetch(ctx, client, peer, &format, in, func(int64) {}, func(int) {}, func(string) {})
-}
-
-// fetch brings back the snapshot of one peer. It gives up a peer that is slower than pace bytes in
-// patience. It calls begin with the size that the peer says, below 0 if it says none, and read behind each read.
-func fetch(ctx context.Context, client *http.Client, peer string, format *Format, in *conductor.Recovery, begin func(total int64), read func(n int), skip func(reason string)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
-	defer silent.Stop()
-	from := &download{ctx: ctx, client: client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
-	res, err := from.open("")
-	if err != nil {
-		return because(ctx, err)
-	}
-	defer from.close()
-	switch {
-	case res.StatusCode == http.StatusNotFound:
-		return errUnknown
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answers %s", res.Status)
-	}
-	silent.Reset(patience)
-	begin(res.ContentLength)
-	recent := 0
-	body := &observedReader{from: from, observe: func(n int) {
-		if recent += n; recent >= pace {
-			silent.Reset(patience)
-			recent = 0
-		}
-		read(n)
-	}}
-	err = format.Read(body, res.Header.Get("Content-Type"), in, skip)
 	read(0)
 	return because(ctx, err)
 }
