@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -35,12 +36,10 @@ func (g *Registry) run(ctx context.Context, script *redis.Script, keys []string,
 
 // flush writes what waits.
 func (g *Registry) flush(ctx context.Context, st *Status) error {
-	waiting := g.waiting()
-	names := make([]Name, 0, len(waiting))
-	for n := range waiting {
-		names = append(names, n)
-	}
-	for part := range slices.Chunk(names, perScript) {
+	g.mu.Lock()
+	waiting := maps.Clone(g.pending)
+	g.mu.Unlock()
+	for part := range slices.Chunk(slices.Collect(maps.Keys(waiting)), perScript) {
 		if err := g.write(ctx, st, part, waiting); err != nil {
 			return err
 		}
@@ -179,7 +178,9 @@ func (g *Registry) read(ctx context.Context, st *Status) error {
 			p = parsed{text: text}
 			p.name, p.at, p.record, p.reason = parseRecord(field, text)
 			if p.reason != "" {
-				g.refuse(p.reason)
+				g.mu.Lock()
+				g.refused[p.reason]++
+				g.mu.Unlock()
 				g.cfg.Log.Warn().Str("entry", shortened(field)).Str("reason", p.reason).Msg("an entry of the registry cannot be read")
 			}
 		}
@@ -215,13 +216,6 @@ type parsed struct {
 	at     int64
 	record record
 	reason string
-}
-
-// refuse counts an entry that is not taken over.
-func (g *Registry) refuse(reason string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.refused[reason]++
 }
 
 // shortened returns the beginning of a text that anybody may have written.

@@ -3,7 +3,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -247,11 +246,4 @@ func (g *Registry) sync(ctx context.Context, st *Status) error {
 	}
 	g.take()
 	return g.tell(ctx, st)
-}
-
-// waiting returns the changes that wait.
-func (g *Registry) waiting() map[Name]*change {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return maps.Clone(g.pending)
 }

@@ -58,7 +58,11 @@ func (g *Registry) takeOne(n Name) {
 			}
 			break
 		}
-		err = g.follow(&s, has)
+		if s.Asked() {
+			err = g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: has}, true)
+		} else {
+			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true})
+		}
 	}
 	if errors.Is(err, conductor.ErrClosed) {
 		return
@@ -73,14 +77,6 @@ func (g *Registry) takeOne(n Name) {
 		g.cfg.Log.Warn().Str("source", n.String()).Str("replica", e.By).Err(err).Msg("a source of the registry is refused by this replica")
 	}
 	e.done, e.why, e.elsewhere = asked == g.asked, err, elsewhere // other entries may be wanted since
-}
-
-// follow follows a source, in place of one of its name.
-func (g *Registry) follow(s *Source, configured bool) error {
-	if s.Asked() {
-		return g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: configured}, true)
-	}
-	return g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: configured, AnyEndpoint: true, Replace: true})
 }
 
 // leave stops following a source. One that is not followed is no error.
