@@ -116,7 +116,7 @@ func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *co
 		if s.Age >= 0 {
 			r.age = s.Age.Milliseconds()
 		}
-		for len(before) > 0 && compareKeys(before[0].key, r.key) < 0 {
+		for len(before) > 0 && byInstance(before[0].key, r.key) < 0 {
 			c.gone, before = append(c.gone, before[0].key), before[1:]
 		}
 		var was *row
@@ -169,8 +169,8 @@ func rateOf(n, was uint64, before float64, passed time.Duration) float64 {
 	return math.Round(10*float64(n-was)/passed.Seconds()) / 10
 }
 
-// compareKeys is the order of conductor.Services.
-func compareKeys(a, b conductor.Key) int {
+// byInstance is the order of conductor.Services.
+func byInstance(a, b conductor.Key) int {
 	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Rank, b.Rank))
 }
 

@@ -30,10 +30,6 @@ type Viewer struct {
 	busy   bool     // frames that Take returned are on their way; guarded by mu
 }
 
-func newViewer(a *audience, feed bool) *Viewer {
-	return &Viewer{audience: a, feed: feed, wake: make(chan struct{}, 1), over: make(chan struct{}), lacks: true}
-}
-
 // Wake receives when Take has frames.
 func (v *Viewer) Wake() <-chan struct{} { return v.wake }
 

@@ -155,8 +155,7 @@ func (h *Hub) advance(rows bool) {
 	if old != nil {
 		h.now.were = old.lists
 	}
-	point := h.history.add(h.now)
-	h.now.point = point
+	h.now.point = h.history.add(h.now)
 	h.serve(true)
 	h.took = time.Since(began)
 }
@@ -223,7 +222,7 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 		a = newAudience(tenants)
 		h.groups[key] = a
 	}
-	v := newViewer(a, feed)
+	v := &Viewer{audience: a, feed: feed, wake: make(chan struct{}, 1), over: make(chan struct{}), lacks: true}
 	a.add(v)
 	h.viewers++
 	h.publish()
@@ -278,10 +277,8 @@ func (h *Hub) publish() {
 	}
 	all := make([]*audience, 0, len(h.groups))
 	for _, a := range h.groups {
+		a.limit.Store(maxRecentBytes / int64(len(h.groups)))
 		all = append(all, a)
-	}
-	for _, a := range all {
-		a.limit.Store(maxRecentBytes / int64(len(all)))
 	}
 	h.audiences.Store(&all)
 	h.cfg.Conductor.Watch(h)
