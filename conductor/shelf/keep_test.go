@@ -1,6 +1,7 @@
 package shelf
 
 import (
+	"crypto/sha256"
 	"strings"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ func TestShelfOneWriter(t *testing.T) {
 	a.hold("m", 1000)
 	b.hold("m", 1000)
 	held := a.c.HeldDeployments()[0]
-	w := &writing{s: a.Shelf, ctx: t.Context(), deployment: name(held.Deployment), token: "a", m: manifest{ID: "a", Model: "m", BlockSize: 16}, sum: newSum(), renewed: time.Now()}
+	w := &writing{s: a.Shelf, ctx: t.Context(), deployment: name(held.Deployment), token: "a", m: manifest{ID: "a", Model: "m", BlockSize: 16}, sum: sha256.New(), renewed: time.Now()}
 	if at, err := w.run(taking, "", "a", 60_000).Int64(); at == 0 || err != nil {
 		t.Fatal(at, err)
 	}

@@ -2,6 +2,7 @@ package shelf
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"hash"
@@ -94,7 +95,7 @@ return 1
 
 // load brings a snapshot back.
 func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery) error {
-	from := &chunks{s: s, ctx: ctx, m: m, sum: newSum()}
+	from := &chunks{s: s, ctx: ctx, m: m, sum: sha256.New()}
 	began := time.Now()
 	sum, err := snapshot.Read(from, snapshot.Reading{
 		Into: into, Open: s.cfg.Key.Open, Sources: snapshot.Only(m.deployment()),
@@ -191,7 +192,8 @@ func (s *Shelf) Restore(ctx context.Context, ttl time.Duration) (blocks int) {
 		}
 		var into *conductor.Recovery
 		found, _ := s.Load(ctx, d, func() *conductor.Recovery { // load says why it fails
-			into = s.begin(ttl)
+			into = s.cfg.Conductor.Recover(ttl)
+			into.Origin = conductor.FromShelf
 			return into
 		})
 		if found {
@@ -199,11 +201,4 @@ func (s *Shelf) Restore(ctx context.Context, ttl time.Duration) (blocks int) {
 		}
 	}
 	return blocks
-}
-
-// begin begins a recovery.
-func (s *Shelf) begin(ttl time.Duration) *conductor.Recovery {
-	r := s.cfg.Conductor.Recover(ttl)
-	r.Origin = conductor.FromShelf
-	return r
 }

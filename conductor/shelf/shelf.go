@@ -23,10 +23,8 @@ package shelf
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"hash"
 	"slices"
 	"strconv"
 	"sync"
@@ -97,9 +95,6 @@ type manifest struct {
 func (m *manifest) deployment() scope.Deployment {
 	return scope.Deployment{Tenant: m.Tenant, Model: m.Model, BlockSize: m.BlockSize}
 }
-
-// newSum is the digest of the bytes of a snapshot.
-func newSum() hash.Hash { return sha256.New() }
 
 // name is the name of a deployment in keys.
 func name(d scope.Deployment) string {

@@ -3,6 +3,7 @@ package shelf
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -265,7 +266,7 @@ func TestShelfTorn(t *testing.T) {
 	held := a.c.HeldDeployments()[0]
 	dying, kill := context.WithCancel(t.Context()) // the process ends behind the third chunk
 	a.cfg.Key = snapshot.NoKey
-	w := &writing{s: a.Shelf, ctx: dying, deployment: name(held.Deployment), token: "dead", m: manifest{ID: "dead"}, sum: newSum(), renewed: time.Now()}
+	w := &writing{s: a.Shelf, ctx: dying, deployment: name(held.Deployment), token: "dead", m: manifest{ID: "dead"}, sum: sha256.New(), renewed: time.Now()}
 	if at, err := w.run(taking, all[0].text, w.token, 1).Int64(); at == 0 || err != nil {
 		t.Fatal(at, err)
 	}

@@ -3,6 +3,7 @@ package shelf
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -115,7 +116,7 @@ type writing struct {
 func (s *Shelf) write(ctx context.Context, d conductor.HeldDeployment, known *manifest) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
-	w := &writing{s: s, ctx: ctx, deployment: name(d.Deployment), token: rand.Text(), sum: newSum(), renewed: time.Now()}
+	w := &writing{s: s, ctx: ctx, deployment: name(d.Deployment), token: rand.Text(), sum: sha256.New(), renewed: time.Now()}
 	before := ""
 	if known != nil {
 		before = known.text
