@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/rs/zerolog"
 	"go.opentelemetry.io/otel/attribute"
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -97,14 +96,6 @@ func firstOf(ctx context.Context, name string) string {
 		return all[0]
 	}
 	return ""
-}
-
-// logEnd adds how a query ended to its line.
-func (q *Query) logEnd(line *zerolog.Event, status int) *zerolog.Event {
-	if q.verb == "" {
-		return line.Str("code", grpccodes.Code(status).String())
-	}
-	return line.Int("status", status)
 }
 
 // attributes returns what a span says of the transport, by the names of OpenTelemetry.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
+	grpccodes "google.golang.org/grpc/codes"
 
 	"kvconductor/conductor/stage"
 )
@@ -52,7 +53,13 @@ func (l *slowLog) observe(q *Query, parts *[stage.Count]stage.Part, took time.Du
 			stages.Float64(s.String(), milliseconds(parts[s].Spent))
 		}
 	}
-	line := q.logEnd(l.log.Warn().Str("route", q.route), status).Str("tenant", q.Clock.Tenant).Str("model", q.Clock.Model).
+	line := l.log.Warn().Str("route", q.route)
+	if q.verb == "" {
+		line.Str("code", grpccodes.Code(status).String())
+	} else {
+		line.Int("status", status)
+	}
+	line.Str("tenant", q.Clock.Tenant).Str("model", q.Clock.Model).
 		Int("queries", q.Clock.Queries).Int("tokens", q.Clock.Tokens).Float64("took_ms", milliseconds(took)).Dict("stages_ms", stages)
 	if q.Clock.Trace != "" {
 		line.Str(stage.TraceLabel, q.Clock.Trace)
