@@ -18,7 +18,6 @@ package rpc
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"net"
 	"runtime/debug"
@@ -186,7 +185,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	call := access.Call{Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization")}
 	if p, ok := peer.FromContext(ctx); ok {
 		call.Address = p.Addr.String()
-		call.Certificate = certificateOf(p.AuthInfo)
+		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
+			call.Certificate = t.State.PeerCertificates[0]
+		}
 	}
 	caller, err := s.opts.Guard.Admit(call)
 	if err != nil {
@@ -203,14 +204,6 @@ func first(md metadata.MD, name string) string {
 		return all[0]
 	}
 	return ""
-}
-
-// certificateOf returns the verified certificate of a client, nil without one.
-func certificateOf(info credentials.AuthInfo) *x509.Certificate {
-	if t, ok := info.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
-		return t.State.PeerCertificates[0]
-	}
-	return nil
 }
 
 // unary runs a call within its memory and a place.

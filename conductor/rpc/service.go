@@ -113,27 +113,22 @@ func (s *service) read(in *pb.QueryRequest) (q conductor.Query, err error) {
 		return q, s.bound("tokens.ids", len(q.Tokens))
 	case *pb.QueryRequest_Hashes:
 		q.Hashes, q.ByHash = p.Hashes.GetValues(), true
-		if q.HashKind, err = kindOf(p.Hashes.GetKind()); err != nil {
-			return q, err
+		var known bool
+		if q.HashKind, known = hashKinds[p.Hashes.GetKind()]; !known {
+			return q, conductor.Invalid("hashes.kind", "invalid_value", "hashes.kind has no value %d", int32(p.Hashes.GetKind()))
 		}
 		return q, s.bound("hashes.values", len(q.Hashes))
 	}
 	return q, conductor.Invalid("prompt", "missing", "tokens or hashes are required")
 }
 
-// kindOf returns what hashes are.
-func kindOf(kind pb.HashKind) (conductor.HashKind, error) {
-	switch kind {
-	case pb.HashKind_HASH_KIND_UNSPECIFIED, pb.HashKind_HASH_KIND_CANONICAL:
-		return conductor.CanonicalHashes, nil
-	case pb.HashKind_HASH_KIND_ENGINE:
-		return conductor.EngineHashes, nil
-	case pb.HashKind_HASH_KIND_VLLM:
-		return conductor.VLLMHashes, nil
-	case pb.HashKind_HASH_KIND_SGLANG:
-		return conductor.SGLangHashes, nil
-	}
-	return 0, conductor.Invalid("hashes.kind", "invalid_value", "hashes.kind has no value %d", int32(kind))
+// hashKinds are what the hashes of a query may be.
+var hashKinds = map[pb.HashKind]conductor.HashKind{
+	pb.HashKind_HASH_KIND_UNSPECIFIED: conductor.CanonicalHashes,
+	pb.HashKind_HASH_KIND_CANONICAL:   conductor.CanonicalHashes,
+	pb.HashKind_HASH_KIND_ENGINE:      conductor.EngineHashes,
+	pb.HashKind_HASH_KIND_VLLM:        conductor.VLLMHashes,
+	pb.HashKind_HASH_KIND_SGLANG:      conductor.SGLangHashes,
 }
 
 // bound refuses a list that is too long, at its first element that is too many.
