@@ -228,6 +228,10 @@ func (l *AccessLog) log(g *gin.Context, header, modelKey string, start time.Time
 	} else {
 		start = start.UTC()
 	}
+	model := "-"
+	if v, known := g.Get(modelKey); known {
+		model = v.(string)
+	}
 	var line bytes.Buffer
 	lines := zerolog.New(&line) // ends an event with a newline
 	lines.Log().                // keys in the order of Dynamo
@@ -235,7 +239,7 @@ func (l *AccessLog) log(g *gin.Context, header, modelKey string, start time.Time
 					Str("trace_id", traceID(g.Request.Header[header])).
 					Str("method", g.Request.Method).
 					Str("path", route(g, status)).
-					Str("model", cut(modelOf(g, modelKey))).
+					Str("model", cut(model)).
 					Int("status", status).
 					Float64("duration_ms", float64(took.Nanoseconds())/1e6).
 					Send()
@@ -252,13 +256,6 @@ func route(g *gin.Context, status int) string {
 		return g.Request.URL.Path
 	}
 	return "unknown"
-}
-
-func modelOf(g *gin.Context, key string) string {
-	if model, ok := g.Get(key); ok {
-		return model.(string)
-	}
-	return "-"
 }
 
 // traceID returns the first value of the header, "-" if it is absent or not printable.

@@ -25,6 +25,9 @@ import (
 // supported lists the codings in answers to requests in another coding.
 const supported = "gzip, zstd"
 
+// tokenCharacters may be in the name of a coding, in lower case (RFC 9110, 5.6.2).
+const tokenCharacters = "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~"
+
 // maxWindow is how far back a zstd body may refer: what a content coding may use
 // (RFC 9659), and the most a decoder keeps apart from its tables.
 const maxWindow = 8 << 20
@@ -79,7 +82,7 @@ func newCodedBody(named []string) (*codedBody, error) {
 		return nil, nil
 	case strings.Contains(name, ","):
 		return nil, fmt.Errorf("content encoding %q names several codings, one is allowed", text)
-	case strings.ContainsFunc(name, notToken):
+	case strings.ContainsFunc(name, func(r rune) bool { return !strings.ContainsRune(tokenCharacters, r) }):
 		return nil, fmt.Errorf("content encoding %q is no name of a coding", text)
 	case name == "gzip" || name == "x-gzip":
 		codings = &gzips
@@ -182,8 +185,3 @@ func (e *unsupportedError) Error() string {
 }
 
 func (e *unsupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
-
-// notToken reports whether a character cannot be in the name of a coding.
-func notToken(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
-}

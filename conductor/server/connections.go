@@ -36,11 +36,6 @@ func (c *Connections) SetBounds(most, perAddress int) {
 	c.most, c.perAddress = most, perAddress
 }
 
-// limit returns a listener that closes connections beyond the bounds.
-func (c *Connections) limit(l net.Listener) net.Listener {
-	return &boundedListener{l, c}
-}
-
 // enter counts a connection. It reports false if the connection is beyond a bound.
 func (c *Connections) enter(address string) bool {
 	c.mu.Lock()

@@ -173,7 +173,7 @@ func (s *Servers) start(ports []*port) error {
 	}
 	for _, p := range ports {
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
-		bound := s.Connections.limit(p.bound)
+		bound := &boundedListener{p.bound, &s.Connections}
 		if s.Special != nil {
 			p.server = s.Special(p.Dialect)
 		}
