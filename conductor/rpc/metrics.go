@@ -141,7 +141,7 @@ func (m *Metrics) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		observer(c.method).Observe(took)
 	}
 	if c.query != nil {
-		m.timing.EndCall(c.query, code)
+		m.timing.End(c.query, int(code))
 	}
 }
 

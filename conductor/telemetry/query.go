@@ -52,9 +52,9 @@ func (w *Watch) begin(ctx context.Context, of inquiry) *Query {
 	return q
 }
 
-// end sends the spans of a query, and logs it if it was slow. status is one of HTTP, or a code of
+// End sends the spans of a query, and logs it if it was slow. status is one of HTTP, or a code of
 // gRPC.
-func (w *Watch) end(q *Query, status int) {
+func (w *Watch) End(q *Query, status int) {
 	parts, took := q.Clock.End()
 	if q.span.sampled() {
 		q.span.end(q, &parts, took, status)
@@ -86,9 +86,6 @@ func (w *Watch) BeginCall(ctx context.Context, method string, start time.Time) *
 	}
 	return w.begin(ctx, of)
 }
-
-// EndCall sends the spans of a call that BeginCall has returned, and logs it if it was slow.
-func (w *Watch) EndCall(q *Query, code grpccodes.Code) { w.end(q, int(code)) }
 
 // firstOf returns the first value of metadata, "" if there is none.
 func firstOf(ctx context.Context, name string) string {

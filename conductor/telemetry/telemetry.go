@@ -7,7 +7,7 @@
 //	                +--> a server span and one span a stage, sampled queries
 //	                +--> a line of the log, slow queries
 //
-// Queries over gRPC have BeginCall and EndCall in place of the Middleware, and the same spans and
+// Queries over gRPC have BeginCall and End in place of the Middleware, and the same spans and
 // lines. Queries have a clock only while a trace wants it, or log.slow_query is set. What leaves the
 // process has names, counts and times: no tokens, prompts, salts or credentials.
 //
@@ -103,7 +103,7 @@ func (w *Watch) Middleware(g *gin.Context) {
 			observer.Observe(took.Seconds())
 		}
 		if query != nil {
-			w.end(query, status)
+			w.End(query, status)
 		}
 	}()
 	g.Next()
