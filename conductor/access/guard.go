@@ -138,7 +138,7 @@ func (a *Guard) Check(g *gin.Context) {
 		}
 		return
 	}
-	g.Set(server.FlowKey, &asked{client, client.flow(host(g.Request))})
+	g.Set(server.FlowKey, &asked{client, client.flow(withoutPort(g.Request.RemoteAddr))})
 	if settle == nil && !r.audited {
 		return
 	}
@@ -226,11 +226,6 @@ func isOwnName(name string) bool {
 	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".localhost")
 }
 
-// host returns the address of a client without its port.
-func host(r *http.Request) string {
-	return withoutPort(r.RemoteAddr)
-}
-
 // withoutPort returns the host of host:port.
 func withoutPort(address string) string {
 	h, _, err := net.SplitHostPort(address)
@@ -302,7 +297,7 @@ func (a *Guard) refuse(g *gin.Context, why *refusal) {
 
 // audit writes the line of a call. Bodies are not in it: they may hold secrets.
 func (a *Guard) audit(g *gin.Context, client *Client) {
-	a.writeAudit(host(g.Request), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client, g.GetString(SubjectKey))
+	a.writeAudit(withoutPort(g.Request.RemoteAddr), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client, g.GetString(SubjectKey))
 }
 
 // writeAudit writes the line of a call with the status that its answer has in HTTP.

@@ -112,7 +112,7 @@ func (c *clientLimits) take(client *Client, r *http.Request, change bool) (settl
 	if c.requests == nil && c.bytes == nil && c.changes == nil {
 		return nil, nil
 	}
-	key, known := client.flow(host(r)), max(r.ContentLength, 0)
+	key, known := client.flow(withoutPort(r.RemoteAddr)), max(r.ContentLength, 0)
 	switch {
 	case !c.requests.take(key, 1):
 		return nil, tooMany(fmt.Sprintf("limits.client_requests allows %d requests a second", c.limits.Requests))

@@ -49,9 +49,6 @@ type admission struct {
 	hole    bool // batches before it are missing
 }
 
-// due reports whether it is time to forget.
-func (g *gate) due(now time.Time) bool { return now.Sub(g.swept) >= sweepEvery }
-
 // forget drops the cursors of instances that were not heard of for forgetAfter, but for those to
 // keep. It returns their names.
 func (g *gate) forget(now time.Time, keep map[string]bool) (gone []string) {

@@ -182,7 +182,7 @@ func (h *Hub) concerned(instance string) (all []*Feed) {
 // forgetInstances forgets instances that are gone. One that has a source stays: its next batch
 // says whether it was restarted. mu is held.
 func (h *Hub) forgetInstances(now time.Time) {
-	if !h.gate.due(now) {
+	if now.Sub(h.gate.swept) < sweepEvery {
 		return
 	}
 	gone := h.gate.forget(now, h.emitters())
