@@ -55,11 +55,11 @@ type Options struct {
 	// Idle is how long a connection may be without a call, and a peer that is gone keeps one
 	// (limits.idle_timeout); 0 is for ever.
 	Idle time.Duration
-	// Admission bounds the queries at once, Budget the bytes of messages and answers, Watches the
-	// calls of Watch; nil is no bound.
+	// Admission bounds the queries at once, Budget the bytes of messages and answers; nil is no bound.
 	Admission *server.Admission
 	Budget    *server.Budget
-	Watches   *Watches
+	// Watches bounds the calls of Watch.
+	Watches *Watches
 	// Guard checks every call; nil lets each pass as that of an operator.
 	Guard *access.Guard
 	// Forward sends calls to the replicas that serve their models; nil sends none.

@@ -31,8 +31,8 @@ const (
 // errTooManyWatches says that a bound of Watches is reached.
 var errTooManyWatches = errors.New("too many watches")
 
-// Watches bounds the calls of Watch and of Exchange that are open, over all servers. A nil Watches is no bound. It
-// is a prometheus.Collector.
+// Watches bounds the calls of Watch that are open, over all servers. It is a
+// prometheus.Collector.
 type Watches struct {
 	mu      sync.Mutex
 	most    int            // guarded by mu; 0 is no bound
@@ -59,9 +59,6 @@ func (w *Watches) each() int { return (w.most + 3) / 4 }
 
 // enter counts a watch. It returns errTooManyWatches if the watch is beyond a bound.
 func (w *Watches) enter(flow string) error {
-	if w == nil {
-		return nil
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -76,9 +73,6 @@ func (w *Watches) enter(flow string) error {
 }
 
 func (w *Watches) leave(flow string) {
-	if w == nil {
-		return
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open--
@@ -89,11 +83,9 @@ func (w *Watches) leave(flow string) {
 
 // noteAnswer counts an answer that was sent.
 func (w *Watches) noteAnswer() {
-	if w != nil {
-		w.mu.Lock()
-		w.answers++
-		w.mu.Unlock()
-	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answers++
 }
 
 var (
