@@ -37,13 +37,13 @@ type Caller struct {
 // Error implements error.
 func (r *refusal) Error() string { return r.text }
 
-// Refused returns the HTTP status and the reason of an error of Admit and Recheck.
-func Refused(err error) (status int, reason string) {
+// Refused returns the HTTP status of an error of Admit and Recheck.
+func Refused(err error) int {
 	var why *refusal
 	if !errors.As(err, &why) {
-		return http.StatusInternalServerError, "internal"
+		return http.StatusInternalServerError
 	}
-	return why.status, why.reason
+	return why.status
 }
 
 // Admit finds out who makes a call, and whether that client may. No web page can make one, so calls
@@ -110,19 +110,6 @@ func (c *Caller) Flow() fair.Flow { return fair.Flow{Name: c.flow, Weight: c.cli
 
 // View returns a Conductor as the caller sees it.
 func (c *Caller) View(of *conductor.Conductor) conductor.View { return of.For(c.client.reader()) }
-
-// Count counts a message of a long call as a request. It returns an error if that is beyond a limit
-// of the client.
-func (c *Caller) Count() error {
-	if c.guard == nil {
-		return nil
-	}
-	if why := c.policy.limits.takeCall(c.flow); why != nil {
-		c.guard.refused.WithLabelValues(why.reason).Inc()
-		return why
-	}
-	return nil
-}
 
 // Charge counts the bytes of a message.
 func (c *Caller) Charge(bytes int) {

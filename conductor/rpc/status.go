@@ -44,7 +44,7 @@ func statusOf(err error) error {
 	case errors.Is(err, conductor.ErrClosed), errors.Is(err, errStopping):
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	switch refused, _ := access.Refused(err); refused {
+	switch access.Refused(err) {
 	case http.StatusUnauthorized:
 		return status.Error(codes.Unauthenticated, err.Error())
 	case http.StatusForbidden:
