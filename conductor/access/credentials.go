@@ -155,9 +155,6 @@ func (e *entry) client() (*Client, error) {
 	return &Client{Name: e.Name, Roles: roles, Weight: e.Weight}, nil
 }
 
-// Count returns the number of entries.
-func (c *Credentials) Count() int { return len(c.tokens) + len(c.certificates) }
-
 // byToken returns the client of a token, nil if there is none. Its time tells nothing of the
 // entries: it looks for a hash under a random seed, and compares digests in constant time.
 func (c *Credentials) byToken(text string) (client *Client) {
