@@ -83,9 +83,6 @@ func (t *identities) living(of root) bool {
 	return of.id == 0 || !t.of(of.id).dropped && t.of(of.id).constant == of.constant
 }
 
-// some reports whether there is an identity next to the base one.
-func (t *identities) some() bool { return len(*t.list.Load())-1 > len(t.spare) }
-
 func (t *identities) bytes() int {
 	return cap(*t.list.Load())*int(unsafe.Sizeof(identity{})) + 4*cap(t.spare)
 }
