@@ -95,6 +95,7 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		Engine:       s.names(hashes, at.Fold),
 		Local:        c.Local,
 		ByName:       at.ByName,
+		Begins:       at.Begins,
 		AlsoWaiting:  at.Fold,
 		Parts:        c.Parts,
 		ClientHashes: s.clientHashesOf(ns, c),
@@ -154,7 +155,7 @@ func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placin
 		if own := ns.names.Of(res.Identity); own != nil {
 			id = own
 		}
-		if at.Assumed && id == at.Identity && res.ByName == 0 {
+		if at.Assumed && !res.Begun && id == at.Identity && res.ByName == 0 {
 			s.noteAssumed(c.Medium, len(c.Cut.Hashes))
 		}
 	}

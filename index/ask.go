@@ -35,51 +35,47 @@ func (x *Index) Ask(src Source, engine uint64) (k Known) {
 	return k
 }
 
-// Begins looks for tokens at the beginning of prompts under some identities, given by their constants. It
-// returns the place in constants of the identity under which there are all of the blocks, with an owner
-// or as ghosts, and reports whether it is exactly one.
-func (x *Index) Begins(constants, local []uint64) (at int, once bool) {
-	x.lock()
-	defer x.unlock()
-	for i, constant := range constants {
-		if !x.begins(constant, local) {
+// beginning returns the identity under which there are all blocks of a prompt, with an owner or as ghosts,
+// of those with some constants. It reports whether it is exactly one. The lane holds another piece
+// afterwards.
+func (x *Index) beginning(l *lane, constants, local []uint64) (of root, once bool) {
+	for _, constant := range constants {
+		found, all := x.begins(l, constant, local)
+		if !all {
 			continue
 		}
 		if once {
-			return 0, false
+			return root{}, false
 		}
-		at, once = i, true
+		of, once = found, true
 	}
-	return at, once
+	return of, once
 }
 
-// begins reports whether all blocks of a prompt are there under an identity.
-func (x *Index) begins(constant uint64, local []uint64) bool {
+// begins reports whether there are all blocks of a prompt under an identity, and returns that.
+func (x *Index) begins(l *lane, constant uint64, local []uint64) (of root, all bool) {
 	key := normal(local[0] ^ constant)
 	for i := 0; ; {
-		p := x.cleaned(cursor{kind: atBlock, at: x.headOf(key), key: key}).at
-		if p.isNone() {
-			return false
+		at := x.headOf(key)
+		if at.isNone() {
+			return root{}, false
 		}
-		r := x.at(p.piece)
-		gone := x.deadOf(r)
-		n := uint32(0)
-		for ; n < r.len() && i < len(local); n++ {
-			if r.local()[n] != local[i] {
-				break
-			}
+		r := x.holdCleaned(l, at.piece)
+		if load64(&r.head) != key {
+			continue // it has ended
+		}
+		of = r.root()
+		gone, n := x.deadOf(r), uint32(0)
+		for ; n < r.len() && i < len(local) && r.local()[n] == local[i]; n++ {
 			if gone>>n&1 != 0 {
-				return false
+				return root{}, false
 			}
 			if i++; i < len(local) {
 				key = x.follow(key, constant, local[i])
 			}
 		}
-		switch {
-		case i == len(local):
-			return true
-		case n == 0:
-			return false
+		if i == len(local) || n == 0 {
+			return of, n > 0
 		}
 	}
 }

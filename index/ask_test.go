@@ -41,7 +41,15 @@ func (x *Index) has(name Owner, engine uint64) bool {
 	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
 }
 
-// Begins finds the only identity under which there are all blocks of the beginning of a prompt, in
+// beginsUnder returns under which of some constants tokens begin prompts, and whether it is one alone.
+func (x *Index) beginsUnder(constants, local []uint64) (at int, once bool) {
+	x.lock()
+	defer x.unlock()
+	of, once := x.beginning(&x.lanes[0].lane, constants, local)
+	return max(slices.Index(constants, of.constant), 0), once
+}
+
+// beginning finds the only identity under which there are all blocks of the beginning of a prompt, in
 // several pieces, with owners or as ghosts.
 func TestBegins(t *testing.T) {
 	l := newIdentityLabOf(t, Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
@@ -63,7 +71,7 @@ func TestBegins(t *testing.T) {
 	}
 	want := func(n int, constants []uint64, at int, once bool) {
 		t.Helper()
-		if i, found := l.x.Begins(constants, local[:n]); i != at || found != once {
+		if i, found := l.x.beginsUnder(constants, local[:n]); i != at || found != once {
 			t.Errorf("%d blocks begin under number %d, %v, want %d, %v", n, i, found, at, once)
 		}
 		must.Report(t, l.x.Check())
@@ -82,7 +90,7 @@ func TestBegins(t *testing.T) {
 	fork := slices.Clone(local[:90])
 	fork[80] = 7
 	l.x.Store(&Store{Owner: l.other, Identity: l.b, Engine: slices.Concat(names(l.b, 70), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}), Local: fork, Copies: CopySet})
-	if at, once := l.x.Begins(l.c, fork); at != 2 || !once {
+	if at, once := l.x.beginsUnder(l.c, fork); at != 2 || !once {
 		t.Errorf("a fork begins under number %d, %v", at, once)
 	}
 	// A hole in the middle ends the beginning.

@@ -135,7 +135,7 @@ func (w *world) compareIdentities() {
 	if n != 1 {
 		at = 0
 	}
-	if i, once := w.x.Begins(constants, local); i != at || once != (n == 1) {
+	if i, once := w.x.beginsUnder(constants, local); i != at || once != (n == 1) {
 		w.fail("%d begins under number %d of %x, %t, want %d of %d", local, i, constants, once, at, n)
 	}
 }

@@ -428,6 +428,11 @@ func (w *world) store() {
 	if w.rng.IntN(4) == 0 {
 		e.AlsoWaiting = alsoWaiting
 	}
+	for _, other := range w.ids {
+		if w.rng.IntN(3) == 0 && (other == id || !w.honest && !w.tame()) {
+			e.Begins = append(e.Begins, w.o.constants[other])
+		}
+	}
 	w.seen = append(w.seen, e.Engine...)
 	w.say("store %+v", e)
 	before := slices.Clone(e.Engine)

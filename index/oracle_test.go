@@ -250,6 +250,29 @@ func (o *oracle) end(s *oSource) {
 	s.links, s.raw = nil, false
 }
 
+// beginning returns the only identity under which the tokens of an event begin prompts, else that of the event.
+func (o *oracle) beginning(e *Store) (id Identity, once bool) {
+	n := 0
+	for other, constant := range o.constants {
+		if !slices.Contains(e.Begins, constant) {
+			continue
+		}
+		seq, all := e.Local[0], o.isThere(e.Local[0]^constant)
+		for _, local := range e.Local[1:] {
+			seq = o.scheme.Next(seq, local)
+			all = all && o.isThere(seq^constant)
+		}
+		if all {
+			id = Identity(other)
+			n++
+		}
+	}
+	if n != 1 {
+		return e.Identity, false
+	}
+	return id, true
+}
+
 func (o *oracle) store(e *Store) (res StoreResult) {
 	src, living := o.owners[e.Owner]
 	if !living {
@@ -267,7 +290,11 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		if e.Local != nil {
 			switch {
 			case i == 0 && !e.HasParent && !e.Rootless:
-				seq, known = o.root(e.Identity, e.Local[0]), true
+				id, once := o.beginning(e)
+				if _, named := o.meaning(s, engine); !e.ByName || !named {
+					res.Begun = once
+				}
+				seq, known = o.root(id, e.Local[0]), true
 			case known:
 				seq = o.next(seq, e.Local[i])
 			}

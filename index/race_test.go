@@ -348,6 +348,9 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 			e.store.Local = p.local[from:to]
 			if e.store.ByName = r.byName && rng.IntN(2) == 0; from == 0 {
 				e.store.Identity = p.id
+				if e.store.ByName {
+					e.store.Begins = []uint64{r.ids[p.id]}
+				}
 			} else {
 				e.store.Identity, e.store.Says = Identity(rng.IntN(len(r.ids))), Says(rng.IntN(4)) // the parent's counts
 				e.store.Parent, e.store.HasParent = r.namesIn(a.family, p.keys[from-1:from])[0], true

@@ -47,7 +47,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 				if names := l.x.NamesAt(constant, p, 3); len(names) != 0 {
 					t.Errorf("names %d of an old constant", names)
 				}
-				if _, once := l.x.Begins([]uint64{constant}, local); once {
+				if _, once := l.x.beginsUnder([]uint64{constant}, local); once {
 					t.Error("a prompt begins under an old constant")
 				}
 			}

@@ -46,6 +46,9 @@ type Store struct {
 	// blocks are placed by their tokens: behind the block before in the event, wherever that is,
 	// else behind Parent, else at the beginning of a prompt of Identity.
 	ByName bool
+	// Begins are constants of identities, with Local and neither parent nor Rootless. If the tokens of all
+	// blocks begin prompts there under exactly one of them, that is the Identity.
+	Begins []uint64
 	// AlsoWaiting, if not 0, says that sources without tokens name blocks Engine[i]^AlsoWaiting: what
 	// waits under those hashes gets its place as well. So does what waits under Engine[i] XOR the
 	// constant of the block's identity: its sources name the identity, their hashes do not.
@@ -73,6 +76,7 @@ type StoreResult struct {
 	// none has.
 	Identity Identity
 	Placed   bool
+	Begun    bool // Store.Begins has it
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
@@ -153,7 +157,9 @@ func (p *storing) alone(i int, c cursor) {
 	}
 	p.s, p.of = p.o.s, x.rootOf(e.Identity)
 	if i == 0 {
-		c, _ = p.start()
+		if !p.isNamed(0) {
+			c, _ = p.start()
+		}
 	} else if c.kind == atBlock {
 		if c = x.again(c); c.at.isNone() {
 			c.kind = atKey // another call took the block from the owner
@@ -227,7 +233,7 @@ func (p *storing) byName() (i int, c cursor) {
 func (p *storing) rest(i int, c cursor) {
 	x, e := p.x, p.e
 	for i < len(e.Engine) {
-		from, named := i, e.ByName && e.Local != nil && p.isNamed(i)
+		from, named := i, p.isNamed(i)
 		switch {
 		case named:
 			i, c = p.orphan(i)
@@ -297,6 +303,11 @@ func (p *storing) behindParent() (c cursor, ok bool) {
 		return cursor{}, false
 	}
 	p.leave()
+	if len(e.Begins) > 0 && len(e.Local) > 0 {
+		if of, once := x.beginning(l, e.Begins, e.Local); once {
+			p.of, p.res.Begun = of, true
+		}
+	}
 	return cursor{kind: atRoot, root: p.of}, true
 }
 
@@ -313,9 +324,10 @@ func (p *storing) countLost(from, to int) {
 	}
 }
 
-// isNamed reports whether the hash of block i is known. All lanes are locked.
+// isNamed reports whether the hash of block i says which block it is, whatever the tokens say. All lanes
+// are locked.
 func (p *storing) isNamed(i int) bool {
-	return !p.x.meaning(p.s, normal(p.e.Engine[i])).isNone()
+	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.meaning(p.s, normal(p.e.Engine[i])).isNone()
 }
 
 // leave makes an entry for the block where the owner's last event ended: its chain will go

@@ -21,7 +21,7 @@ type Speaker struct {
 	recent    []*Identity              // of stored blocks, the newest first
 	uncovered map[uint64]scope.Variant // what events name and their hashes leave out, by constant
 	tells     bool                     // the source has named an adapter or salt below the device
-	candidate []uint64                 // buffer of begun
+	begins    []uint64                 // buffer of Placing.Begins
 
 	mostUncovered int // entries of uncovered at which to look for those that have gone
 }
@@ -63,8 +63,10 @@ type Placing struct {
 	Fold     uint64    // makes names of the event's hashes
 	// ByName says that a hash that means a block counts more than the block's tokens.
 	ByName bool
-	// Assumed says that nothing decided whose the blocks are but the registration, although the
-	// source has others.
+	// Begins are the constants of the identities that rule 4 is about.
+	Begins []uint64
+	// Assumed says that only the registration decides if none of rules 1, 2 and 4 does, although the
+	// source has other identities.
 	Assumed bool
 }
 
@@ -76,7 +78,7 @@ type Placing struct {
 //  4. its tokens begin prompts of exactly one identity that the source has stored lately;
 //  5. the registration says the rest.
 //
-// The index applies the first two, the first only where Placing.ByName is set. On the device an event
+// The index applies rules 1, 2 and 4, the first only where Placing.ByName is set. On the device an event
 // names all it has, so what it does not name is the registration's: rule 4 is for events about lower
 // tiers. Resolve returns ErrFull if the identity is new and there is no room for it.
 func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
@@ -93,10 +95,14 @@ func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 		n.tells = true
 	}
 	if at.ByName && c.Local != nil && e.Salt == nil && !e.HasParent && e.BaseBlock <= 0 && n.Len() > 0 {
-		if at.Identity = n.begun(e, c.Local); at.Identity != nil {
-			return at, nil
+		n.begins = n.begins[:0]
+		for _, id := range n.recent {
+			if scope.Agrees(e.LoraName, id.Lora) {
+				n.begins = append(n.begins, id.Constant)
+			}
+			at.Assumed = at.Assumed || !n.tells && id.Variant != v
 		}
-		at.Assumed = !n.tells && slices.ContainsFunc(n.recent, func(id *Identity) bool { return id.Variant != v })
+		at.Begins = n.begins
 	}
 	at.Identity, err = n.Enter(v)
 	return at, err
@@ -125,23 +131,6 @@ func (n *Speaker) Known(e *events.Event) *Identity {
 		if k := n.x.Ask(n.src, e.Parent^n.fold); k.Named {
 			return n.Of(k.Identity)
 		}
-	}
-	return nil
-}
-
-// begun returns the identity under which tokens begin prompts, of those that the source has stored
-// lately and that the event does not contradict; nil unless it is exactly one.
-func (n *Speaker) begun(e *events.Event, local []uint64) (found *Identity) {
-	n.candidate = n.candidate[:0]
-	var ids [maxRecent]*Identity
-	for _, id := range n.recent {
-		if scope.Agrees(e.LoraName, id.Lora) {
-			ids[len(n.candidate)] = id
-			n.candidate = append(n.candidate, id.Constant)
-		}
-	}
-	if at, once := n.x.Begins(n.candidate, local); once {
-		return ids[at]
 	}
 	return nil
 }
