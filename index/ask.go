@@ -17,7 +17,7 @@ type Known struct {
 	Own bool
 }
 
-// Ask returns what the index knows of an engine hash.
+// Ask returns what the index knows of an engine hash. All events wait meanwhile.
 func (x *Index) Ask(src Source, engine uint64) (k Known) {
 	x.lock()
 	defer x.unlock()

@@ -100,12 +100,12 @@ func TestBegins(t *testing.T) {
 	// What retired owners held alone is not there. As ghosts it is.
 	l.x.Clear(l.gpu)
 	want(100, l.c[:1], 0, false)
-	l.x.Compact()
+	l.x.compactAll()
 	l.x.KeepGhosts()
 	store(0, 100)
 	l.x.Clear(l.gpu)
 	want(100, l.c, 0, true)
-	l.x.Compact()
+	l.x.compactAll()
 	want(100, l.c, 0, true)
 }
 

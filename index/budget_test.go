@@ -62,7 +62,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 		}
 		must.Report(t, x.Check())
 		x.Clear(o)
-		x.Compact()
+		x.compactAll()
 		for i := range 20 {
 			if res := x.Store(&Store{Owner: o, Engine: key(3000+i, length), Local: local(3000 + i)}); res.Added != length {
 				t.Errorf("with room again: %+v", res)
@@ -175,7 +175,7 @@ func TestBudgetTotal(t *testing.T) {
 		t.Fatal("the second index takes what the first has")
 	}
 	x.Clear(o)
-	x.Compact()
+	x.compactAll()
 	if fill(y, p, 20) {
 		t.Error("refused with room again")
 	}

@@ -197,7 +197,15 @@ func (c *check) intervals(n uint32, r *piece) {
 			c.live += int(v.end - start)
 			c.identities[r.identity()][1] += v.end - start
 		}
-		sum, loose := r.wordsOf(spanOf(start, v.end))
+		sum, loose := uint64(0), 0
+		for at := start; at < v.end; at++ { // one by one, not as events sum them
+			if !r.loose() {
+				sum += r.local()[at]
+				continue
+			}
+			sum += r.looseWord(at)
+			loose++
+		}
 		c.members(v.set, func(o uint32) {
 			d := c.held[o]
 			d.add(int(v.end-start), loose, x.weigh(r, sum))
@@ -426,7 +434,7 @@ func (c *check) sets() {
 		}
 		var h uint64
 		some := 0
-		c.members(id, func(o uint32) { h ^= mix(uint64(o)); some++ })
+		c.members(id, func(o uint32) { h ^= setWord(o); some++ })
 		if some == 0 || h != s.hash[id] {
 			c.broken(2, "set %d has %d owners or another hash", id, some)
 			continue

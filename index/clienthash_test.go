@@ -108,8 +108,8 @@ func TestWaitingClientHash(t *testing.T) {
 		for _, c := range imageOf(t, l.x) {
 			must.Succeed(t, loader.Load(c.kind, c.bytes))
 		}
-		if loader.Done(); !maps.Equal(learned, map[uint64]Identity{1002: 0}) || again.x.Waiting(0) != 3 {
-			t.Errorf("learned %v, %d wait", learned, again.x.Waiting(0))
+		if loader.Done(); !maps.Equal(learned, map[uint64]Identity{1002: 0}) || again.x.waiting(0) != 3 {
+			t.Errorf("learned %v, %d wait", learned, again.x.waiting(0))
 		}
 
 		store := func(id Identity, engine uint64) {

@@ -58,6 +58,9 @@ func (t *flat[V]) ref(k uint64) *V {
 
 // insert returns the value of a key, a zero value where it was missing.
 func (t *flat[V]) insert(k uint64) *V {
+	if k == 0 {
+		panic("BUG: the key 0 marks free places")
+	}
 	if 4*(t.n+1) > 3*len(t.keys) {
 		if v := t.ref(k); v != nil {
 			return v

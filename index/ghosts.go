@@ -41,7 +41,7 @@ const (
 	queueSlack = 64
 	// fewLost is the least number of names in a generation of the filter of lost names.
 	fewLost = 64
-	// lostProbes is how many of its 8 bits a name sets.
+	// lostProbes is how many bits a name or key sets in a filter, which has 8 for each name that it is made for.
 	lostProbes = 4
 )
 

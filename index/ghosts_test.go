@@ -298,7 +298,7 @@ func TestGhostsFromNamesOnDemand(t *testing.T) {
 	x.KeepGhosts()
 	l.equal(x.naming, catchingUp)
 	x.Clear(a)
-	x.Compact()
+	x.compactAll()
 	l.equal(x.Stats().Ghosts, 200)
 	must.Report(t, x.Check())
 	engine, _ := blocks(100, 1, 200)

@@ -141,7 +141,7 @@ func (h *history) step() {
 		h.ask(owner, run)
 	case n < 99:
 		h.say("compact")
-		h.x.Compact()
+		h.x.compactAll()
 	}
 	if h.x.naming == allNamed && !h.x.full.always && (h.tame > 6 || rng.IntN(4) == 0) {
 		h.say("names on demand")

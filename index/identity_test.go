@@ -120,7 +120,7 @@ func TestIdentityIsInherited(t *testing.T) {
 	}
 	l.want(local, "[0]x200 ", "[0]x150 ", "")
 	l.x.Clear(l.gpu)
-	l.x.Compact()
+	l.x.compactAll()
 	if !l.x.DropIdentity(l.a) {
 		t.Error("a piece is left")
 	}
@@ -185,7 +185,7 @@ func TestWaitingMovesOfAllSources(t *testing.T) {
 	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101, 102}, Copies: CopyCount})
 	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101}, Copies: CopyCount})
 	l.x.Store(&Store{Owner: l.other, Parent: 102, HasParent: true, Engine: []uint64{103, 104}, Local: []uint64{3, 4}})
-	if n := l.x.Waiting(l.sources[1]); n != 2 {
+	if n := l.x.waiting(l.sources[1]); n != 2 {
 		t.Fatalf("%d blocks wait", n)
 	}
 	res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}})
@@ -193,7 +193,7 @@ func TestWaitingMovesOfAllSources(t *testing.T) {
 		t.Errorf("%+v, want %+v", res, want)
 	}
 	l.want([]uint64{1, 2, 3, 4}, "", "[0 2]x2 [0 1]x1 [1]x1 ", "")
-	if n := l.x.Waiting(l.sources[1]); n != 0 || l.x.HasLoose() {
+	if n := l.x.waiting(l.sources[1]); n != 0 || l.x.HasLoose() {
 		t.Errorf("%d blocks wait", n)
 	}
 	for i, want := range []RemoveResult{{Copies: 1}, {Removed: 1}, {Unknown: 1}} {

@@ -59,7 +59,7 @@ type imageWriter struct {
 	emit    func(kind ChunkKind, blocks int, chunk []byte) error
 	err     error
 
-	source  []uint32             // by Source: number plus one, of a dropped one that of a relative
+	source  []uint32             // by Source: number plus one; of one without a number that of a relative, or goneFamily
 	living  []bool               // by set: some owner has a number
 	rank    []uint32             // by page: pieces on the pages before
 	own     map[uint32][]ownWord // by line

@@ -70,7 +70,7 @@ func TestImageLeavesSourcesOut(t *testing.T) {
 		return nil
 	}))
 	load(t, again, all)
-	if n := again.Waiting(0); n != 0 {
+	if n := again.waiting(0); n != 0 {
 		t.Errorf("%d blocks wait", n)
 	}
 	if res := again.Remove(kept, []uint64{102}, nil, CopySet); res.Removed != 1 || again.Ask(0, 102).Own {
@@ -196,7 +196,7 @@ func FuzzLoad(f *testing.F) {
 		for i := range x.sources {
 			x.DropSource(Source(i))
 		}
-		x.Compact()
+		x.compactAll()
 		if st := x.Stats(); st.Blocks != 0 || st.Memberships != 0 {
 			t.Errorf("%+v stay", st)
 		}

@@ -70,7 +70,7 @@
 //  13. A lost name that is held is the key of a loose block.
 //
 // Concurrency: Match takes no lock but, for names, the small one of a segment of names.
-// Both wait for a writer only while the writer changes the piece, or the part of a table, at
+// It waits for a writer only while the writer changes the piece, or the part of a table, at
 // hand. Each piece has a version, odd while its blocks or their owners change. A piece counts the
 // times that an owner lost blocks of it. The index counts the times that a held block moved or
 // an owner was retired (turns). A query compares these counts at its end and asks again if one

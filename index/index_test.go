@@ -447,7 +447,7 @@ func TestStoreEndsAtCycles(t *testing.T) {
 			l.x.Remove(o, pairs[i:i+1], nil, CopySet)
 			l.want(1, "")
 		}
-		l.x.Compact()
+		l.x.compactAll()
 		st := l.x.Stats()
 		l.equal(st.Blocks+st.Aliases+st.Raw+st.Orphans+st.Sets, 0)
 	}

@@ -24,7 +24,7 @@ type Match struct {
 	Blocks int
 	// Truncated says that the chain may be held further than Blocks: its next block was refused
 	// for want of memory, or looks like a ghost that had to go while blocks are held that were
-	// stored by names of such ghosts.
+	// stored by names of such ghosts. A look-up by names does not tell.
 	Truncated bool
 
 	held   []uint64    // who holds the blocks at hand, by internal id
@@ -75,10 +75,11 @@ type Lookup struct {
 	Names []uint64
 }
 
-// Match looks a prompt up. A block is held by each owner that holds it in one of the places; one that is
-// shorter than the first ends before. Chains are asked for a block in turn, and for none behind the
-// first block without an owner anywhere. Of a single chain Match asks for the first local hash alone,
-// then for those of a group at a time. It does not allocate once the buffers of m are long enough.
+// Match looks a prompt up. A block is held by each owner that holds it in one of the places; a place whose
+// chain is shorter than the first ends before. Chains are asked for a block in turn, and for none behind
+// the first block without an owner anywhere. Of a single chain Match asks for the first local hash alone,
+// then for those of a group at a time, and for none behind the group of the first block without an owner.
+// It does not allocate once the buffers of m are long enough, unless a name is 0.
 func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 	ways := m.grow(len(others) + 1)
 	ways[0].reset(x, &first)

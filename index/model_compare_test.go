@@ -187,8 +187,8 @@ func (w *world) matchNames() {
 	w.judge("match of names and keys", engine, &m, want)
 }
 
-// ask compares questions about several engine hashes at once, in the order of a chain or
-// not, with those about one. Such questions end names on demand, so they wait for the end.
+// ask asks what engine hashes of a prompt and others mean. Such questions end names on demand, so they
+// wait for the end.
 func (w *world) ask() {
 	if w.x.naming == onDemand {
 		return
@@ -204,18 +204,15 @@ func (w *world) ask() {
 	for _, src := range append([]Source{NoSource}, w.sources...) {
 		for i, got := range w.x.askAll(src, hashes) {
 			var want Known
-			want.Key, want.Named = w.x.means(hashes[i])
-			if key := w.o.shared[hashes[i]]; want.Named {
-				want.Identity = w.o.ids[key]
-				if want.Key != w.o.seq(key) {
-					w.fail("%d means %d, want %d", hashes[i], want.Key, w.o.seq(key))
-				}
+			if key, shared := w.o.shared[hashes[i]]; shared {
+				want = Known{Key: w.o.seq(key), Identity: w.o.ids[key], Named: true, Own: src == NoSource}
 			}
-			if want.Own = want.Named; src != NoSource {
-				want.Own = w.x.knows(src, hashes[i])
+			if s := w.o.sources[src]; s != nil {
+				_, known := w.o.meaning(s, hashes[i])
+				want.Own = known || w.o.heldRaw(s, hashes[i])
 			}
 			if got != want {
-				w.fail("source %d asks for %d, number %d of %d: %+v, want %+v", src, hashes[i], i, hashes, got, want)
+				w.fail("source %d asks for %d: %+v, want %+v", src, hashes[i], got, want)
 			}
 		}
 	}

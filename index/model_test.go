@@ -124,7 +124,7 @@ func (w *world) exchange(x *Index) {
 // keepGhosts makes both sides keep ghosts from now on, if the world has any.
 func (w *world) keepGhosts() {
 	if !w.o.ghosts {
-		w.x.Compact() // what the oracle has forgotten is no ghost
+		w.x.compactAll() // what the oracle has forgotten is no ghost
 	}
 	w.x.KeepGhosts()
 	w.o.ghosts = w.ghosts != noGhosts
@@ -315,7 +315,7 @@ func (w *world) step() {
 		w.o.drop(src)
 	case n < 98 && w.rng.IntN(2) == 0:
 		w.say("compact")
-		w.x.Compact()
+		w.x.compactAll()
 	case n < 98:
 		w.say("new source %d", len(w.sources))
 		w.newSource()
@@ -344,7 +344,7 @@ func (w *world) changeIdentities() {
 		for b, owners := range w.o.members {
 			some = some || w.o.identity(b) == id && len(owners) > 0
 		}
-		w.x.Compact()
+		w.x.compactAll()
 		w.mourn()
 		for _, key := range w.o.shared {
 			some = some || w.o.ids[key] == id && !w.o.alive(of(key))
@@ -500,7 +500,7 @@ func TestModel(t *testing.T) {
 		for _, src := range w.sources {
 			w.x.DropSource(src)
 		}
-		w.x.Compact()
+		w.x.compactAll()
 		if st := w.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
 			w.fail("something is left: %+v", st)
 		}

@@ -512,7 +512,7 @@ func (r *race) write(a *racer) {
 				r.Error(err)
 			}
 			if k%128 == 0 {
-				r.x.Compact()
+				r.x.compactAll()
 			}
 		}
 		if k%4 == 0 {
@@ -570,7 +570,7 @@ func (r *race) run(seed uint64) {
 	for o := range maps.Keys(r.resting) {
 		r.x.Clear(o)
 	}
-	r.x.Compact()
+	r.x.compactAll()
 	if st := r.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {
 		r.Errorf("something is left: %+v", st)
 	}

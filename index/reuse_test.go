@@ -59,7 +59,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 				}
 			}
 			l.x.Clear(l.gpu)
-			l.x.Compact()
+			l.x.compactAll()
 			if ghosts != nil && life == 0 {
 				l.x.KeepGhosts()
 			}
@@ -171,7 +171,7 @@ func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 		switch rng.IntN(3) {
 		case 0:
 			x.Clear(busy)
-			x.Compact()
+			x.compactAll()
 		case 1:
 			x.ClearIdentity(busy, id)
 		default:

@@ -25,14 +25,14 @@ type sets struct {
 	hash   []uint64
 	n      uint32       // numbers in use, with 0 and those in spare
 	spare  []uint32     // numbers to use again
-	intern flat[uint32] // numbers by hash; of sets with the same hash the last one made
+	intern flat[uint32] // numbers by hash; of sets with one hash the one made last, if it is still there
 }
 
 // setBody is the words of all sets. It is replaced when it is too small.
 type setBody struct {
 	width int // words of a set
 	bits  []uint64
-	gen   []uint32 // by number: how often it was given up
+	gen   []uint32 // by number: how often it was given up, since the sets were last emptied
 }
 
 // transition says that two sets differ by one owner.
@@ -156,12 +156,16 @@ func (s *sets) make(l *lane, from, owner uint32) uint32 {
 	if some == 0 {
 		return 0
 	}
-	id := s.number(s.hash[from]^mix(uint64(owner)), words)
+	id := s.number(s.hash[from]^setWord(owner), words)
 	if want := min(4*len(s.intern.keys), memoEntries) / lanes; len(l.memo) < want {
 		l.memo = make([]transition, want)
 	}
 	return id
 }
+
+// setWord returns what an owner adds to the hash of a set. Internal ids follow each other, and sums of their
+// mixed numbers would be alike too often for sets of a few owners.
+func setWord(owner uint32) uint64 { return mix(mix(uint64(owner))) }
 
 // number returns the set of some words, with a reference for the caller. The sets are
 // locked.
@@ -222,7 +226,7 @@ func (s *sets) drop(id uint32) {
 
 // forget ends a set without references. The sets are locked.
 func (s *sets) forget(id uint32) {
-	if h := normal(s.hash[id]); *s.intern.ref(h) == id {
+	if h := normal(s.hash[id]); s.intern.ref(h) != nil && *s.intern.ref(h) == id {
 		s.intern.remove(h)
 		s.count()
 	}
@@ -244,7 +248,8 @@ func (s *sets) count() {
 func (s *sets) bytes() int { return int(s.size.Load()) }
 
 // trim gives memory back when no set is left, and reports whether it did. All lanes are
-// locked, and have to forget what they remember.
+// locked, and have to forget what they remember. Generations begin again: a query that has read sets
+// before asks again, because each piece that it read has lost owners since.
 func (s *sets) trim() bool {
 	if s.live() != 0 || s.n <= 64 {
 		return false

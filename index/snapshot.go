@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// Snapshot is what an index holds at one moment: some 20 bytes a block, and the owner sets. A
+// Snapshot is what an index holds at one moment: 20 bytes a block where pieces are full,
+// some 300 a piece where they are short, and the owner sets. A
 // walk holds nothing up, and may take as long as it likes.
 type Snapshot struct {
 	x        *Index
@@ -20,8 +21,8 @@ type Snapshot struct {
 	owners   map[uint32]*snapOwner // by internal id
 	unified  bool                  // one name for each block, see Unify
 	planted  bool
-	// Of a unified snapshot: engine hashes that a source means alone, and the block that they mean to others.
-	names map[uint64]snapBlock
+	// Engine hashes that a source means alone, and the block that they mean to others. For elect.
+	toOthers map[uint64]snapBlock
 }
 
 // snapPiece is a piece as it was.
@@ -200,7 +201,7 @@ func (s *Snapshot) plant() {
 	if s.planted {
 		return
 	}
-	s.planted, s.names = true, make(map[uint64]snapBlock)
+	s.planted, s.toOthers = true, make(map[uint64]snapBlock)
 	for _, src := range s.sources {
 		if src == nil {
 			continue
@@ -208,7 +209,7 @@ func (s *Snapshot) plant() {
 		src.private, src.links = make(map[uint64][]uint64, len(src.own)), make(map[uint64]link, len(src.waiting))
 		for engine, ref := range src.own {
 			src.private[ref] = append(src.private[ref], engine)
-			s.names[engine] = snapBlock{}
+			s.toOthers[engine] = snapBlock{}
 		}
 		for _, l := range src.waiting {
 			src.links[l.engine] = l
@@ -245,7 +246,7 @@ func (s *Snapshot) plant() {
 			lost[p.up] = append(lost[p.up], p)
 		}
 	}
-	if len(lost)+len(s.names) > 0 {
+	if len(lost)+len(s.toOthers) > 0 {
 		for _, p := range s.pieces {
 			for b := range p.blocks {
 				for engine := range b.names {
@@ -254,8 +255,8 @@ func (s *Snapshot) plant() {
 							c.parent = b
 						}
 					}
-					if _, ok := s.names[engine]; ok && s.held(b) {
-						s.names[engine] = b
+					if _, ok := s.toOthers[engine]; ok && s.held(b) {
+						s.toOthers[engine] = b
 					}
 				}
 			}
@@ -495,7 +496,7 @@ func (w *snapWalk) elect(b snapBlock) uint64 {
 			s.teaches = b
 		}
 	}
-	if names == 1 && len(w.names) == 0 {
+	if names == 1 && len(w.toOthers) == 0 {
 		return only
 	}
 	holders, last := 0, (*snapSource)(nil)
@@ -529,7 +530,7 @@ func (w *snapWalk) elect(b snapBlock) uint64 {
 	}
 	if best.votes == 0 && holders == 1 {
 		for _, engine := range last.private[b.ref()] {
-			if other := w.names[engine]; other.isNone() || !w.heldBy(last, other) {
+			if other := w.toOthers[engine]; other.isNone() || !w.heldBy(last, other) {
 				return engine
 			}
 		}

@@ -323,7 +323,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 	other, more := chain(5001, 3000)
 	x.Store(&Store{Owner: o, Engine: other, Local: more})
 	x.Remove(o, engine[1000:], nil, CopySet)
-	x.Compact()
+	x.compactAll()
 	var got []uint64
 	snap.Walk(all, func(s *Stretch) bool {
 		got = append(got, s.Engine...)

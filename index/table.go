@@ -118,8 +118,8 @@ func (t *table) absent(h uint64) bool {
 
 func (b *body) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
-// find returns the place of an entry with a tag that is says is of the key, none if there is no such entry.
-func (b *body) find(tag uint64, is func(place) bool) place {
+// find returns the place of the first entry with a tag that matches, none if there is none.
+func (b *body) find(tag uint64, matches func(place) bool) place {
 	if b.absent(tag) {
 		return place{}
 	}
@@ -129,15 +129,16 @@ func (b *body) find(tag uint64, is func(place) bool) place {
 		if v == 0 {
 			break
 		}
-		if q := placeOf(v & refMask); v>>refBits == tag && is(q) {
+		if q := placeOf(v & refMask); v>>refBits == tag && matches(q) {
 			return q
 		}
 	}
 	return place{}
 }
 
-// find is that of the segment of a mixed key. Next to other lanes, the caller has to look at the piece again.
-func (t *table) find(h uint64, is func(place) bool) place {
+// find looks a mixed key up, without a lock, and again if the segment changes meanwhile. matches tells entries of
+// the key from others with its tag. Next to other lanes, the caller has to look at the piece again.
+func (t *table) find(h uint64, matches func(place) bool) place {
 	seg, tag := split(h)
 	s := &t.segs[seg]
 	for n := spins(0); ; n.pause() {
@@ -146,7 +147,7 @@ func (t *table) find(h uint64, is func(place) bool) place {
 		if b == nil {
 			return place{}
 		}
-		if q := b.find(tag, is); !q.isNone() || ver&1 == 0 && load32(&s.ver) == ver {
+		if q := b.find(tag, matches); !q.isNone() || ver&1 == 0 && load32(&s.ver) == ver {
 			return q
 		}
 	}

@@ -526,7 +526,7 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 	if got := x.Blocks(a); got != 2 {
 		t.Errorf("the owner holds %d blocks, want 2", got)
 	}
-	x.Compact()
+	x.compactAll()
 	must.Report(t, x.Check())
 	if got := x.Remove(a, []uint64{2, 1}, nil, CopySet); got != (RemoveResult{Removed: 2}) {
 		t.Errorf("removal: %+v", got)
@@ -569,7 +569,7 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 		if got.counts() != (StoreResult{Added: 2, Orphaned: 2}) {
 			t.Errorf("blocks %d stay: store behind a block of nobody: %+v", stays, got)
 		}
-		x.Compact()
+		x.compactAll()
 		if err := x.Check(); err != nil {
 			t.Errorf("blocks %d stay: %v", stays, err)
 		}

@@ -121,8 +121,8 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 		l.wantLoose(l.a, []uint64{101, 102}, []uint32{2}, []uint32{2})
 		l.wantLoose(l.b, []uint64{101, 102}, []uint32{2})
 		l.wantLoose(0, []uint64{101, 102}, []uint32{2})
-		for _, held := range l.x.askAll(l.sources[2], append(l.fold(l.a, 101), 101)) {
-			if !held.Own || held.Named {
+		for _, engine := range append(l.fold(l.a, 101), 101) {
+			if held := l.x.Ask(l.sources[2], engine); held.Named || l.x.heldRaw(l.x.sources[l.sources[2]], engine).isNone() {
 				t.Errorf("%+v", held)
 			}
 		}
@@ -212,7 +212,7 @@ func TestSaysOfParent(t *testing.T) {
 			}
 		}
 		// All adapters differ: 6 pairs that say adapters and 6 that say both. 4 pairs have different salts.
-		if got := l.x.Waiting(l.sources[0]); got != 16 {
+		if got := l.x.waiting(l.sources[0]); got != 16 {
 			t.Errorf("%d blocks wait", got)
 		}
 		must.Succeed(t, l.x.Check())
@@ -231,7 +231,7 @@ func TestSaysOfWaiting(t *testing.T) {
 		wait(l.b, SaysAdapter, 301) // false
 		wait(l.b, 0, 401)           // a guess
 		wait(0, SaysSalt, 501)      // true of another identity
-		if n := l.x.Waiting(l.sources[0]); n != 8 {
+		if n := l.x.waiting(l.sources[0]); n != 8 {
 			t.Fatalf("%d blocks wait", n)
 		}
 		if res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{100}, Local: []uint64{1}}); res.Resolved != 6 {
@@ -242,7 +242,7 @@ func TestSaysOfWaiting(t *testing.T) {
 		l.want([]uint64{1, 401, 402}, "", "[0]x3 ", "")
 		l.want([]uint64{1, 501, 502}, "", "[0]x3 ", "")
 		l.wantLoose(0, []uint64{301, 302}, []uint32{0}, []uint32{0})
-		if n := l.x.Waiting(l.sources[0]); n != 1 {
+		if n := l.x.waiting(l.sources[0]); n != 1 {
 			t.Errorf("%d blocks wait", n)
 		}
 		// Its parent comes later.

@@ -36,7 +36,7 @@ const (
 	Engine   Kind = iota // adapter and salt are in its hashes
 	Salting              // only the salt is, as in those of SGLang
 	Pool                 // the hashes are those of engines
-	Standard             // those of standardized events have neither; of others, as Engine
+	Standard             // as Engine, but standardized events may come: their hashes leave both out
 )
 
 // leftOut returns what hashes leave out of an adapter and salt that events name, for a source that is
