@@ -5,6 +5,7 @@ import (
 
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
+	"kvconductor/events"
 )
 
 // TestLookAheadsOfNames: blocks known by their hashes alone use the look-aheads that names
@@ -45,5 +46,20 @@ func TestLookAheadsOfNames(t *testing.T) {
 	}
 	if n := later("pool 2").count(); n > normalize.MaxLookAheads+1 {
 		t.Errorf("blocks known by their hashes use %d look-aheads", n)
+	}
+}
+
+// The mark of a source says the look-aheads of blocks that it holds, not of those that it held.
+func TestMarkHasHeldLookAheads(t *testing.T) {
+	c := New(Options{})
+	defer c.Close()
+	s := saltedSource(c, 1, 1)
+	s.namespaces[0].useLookAheads(&c.registry, oneLookAhead(1))
+	if got := s.snapshotMark().LookAheads; len(got) == 0 {
+		t.Error("no look-ahead of blocks that are held")
+	}
+	s.change(&events.Event{Kind: events.Removed, Hashes: []uint64{1e12, 1e12 + 1, 1e12 + 2, 1e12 + 3}, Medium: "GPU"}, 0)
+	if got := s.snapshotMark().LookAheads; len(got) > 0 {
+		t.Errorf("look-aheads %d without a block", got)
 	}
 }

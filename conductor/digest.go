@@ -95,7 +95,7 @@ func (c *registry) ReportBehind(key Key, text string) {
 	c.reportFinding(key, doctor.FindingBehind, text)
 }
 
-// ReportLearned adds the finding that settings of a source came from its engine.
+// ReportLearned adds the finding that settings of a source came from its engine, or withdraws it if text is empty.
 func (c *registry) ReportLearned(key Key, text string) {
 	c.reportFinding(key, doctor.FindingLearned, text)
 }

@@ -225,8 +225,8 @@ func (e *explaining) pools() {
 	})
 }
 
-// holders explains sources as the ranks that they are registered as, and all ranks as which sources hold
-// blocks of the prompt, as far as they are meant.
+// holders explains each source of registered under its own rank, and every source and rank that holds blocks
+// of the prompt, if meant says so.
 func (e *explaining) holders(registered []*source, meant func(*source) bool) (all []ExplainedHolder) {
 	keys := make(map[holderKey]bool)
 	for _, s := range registered {

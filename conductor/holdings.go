@@ -254,7 +254,7 @@ type namespace struct {
 	lookAheads lookAheads // of the blocks it holds or held; owned by run
 }
 
-// holder is what the index calls a normalize.Owner.
+// holder has the owners of the index that stand for one normalize.Owner.
 type holder struct {
 	// owners are one or two generations: that of blocks announced now, and the one of the period before
 	// where the source has a time to live, or blocks that are a guess. Guarded as namespaces are.

@@ -35,7 +35,7 @@ type ImageDeployment struct {
 	Holders    []ImageHolder // by the numbers of the chunks
 }
 
-// ImageHolder is an owner of blocks in a deployment of an image.
+// ImageHolder is an owner of blocks in a deployment of an image. Its Objects is never set: pools are in no image.
 type ImageHolder struct {
 	Source int // place in Image.Sources
 	normalize.Owner

@@ -237,7 +237,10 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 		}
 		at := key{n, s.reg.Instance}
 		v := views[at]
-		if id := d.names.Of(n); v == nil && id != nil { // else its last block has just left
+		if v != nil {
+			return v
+		}
+		if id := d.names.Of(n); id != nil { // else its last block has just left
 			v = &view{identity: id, ContextView: ContextView{
 				Tenant: d.key.Tenant, Model: d.key.Model, BlockSize: d.key.BlockSize, Lora: id.Lora, Salt: id.Salt,
 				Instance: s.reg.Instance, Hashes: make(map[uint64]uint64),

@@ -193,6 +193,7 @@ func (c *registry) regroup(groups []scope.Group) {
 				s.guard(func() {
 					if !s.gone {
 						s.applyChanges(s.pool.Regroup(at))
+						s.ringBells()
 					}
 				})
 			}
@@ -382,7 +383,9 @@ func (s *source) snapshotMark() SourceMark {
 	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), Mark: s.verifiedMark()}
 	var ahead lookAheads
 	for _, ns := range s.namespaces {
-		ahead |= ns.lookAheads
+		if ns.blocks() > 0 {
+			ahead |= ns.lookAheads
+		}
 	}
 	m.LookAheads = ahead.list()
 	s.registry.mu.RLock()

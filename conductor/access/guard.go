@@ -179,8 +179,8 @@ func callOf(r *http.Request) Call {
 	return who
 }
 
-// identify returns the client of a request. One on the same machine that asks for a name of this machine has
-// more roles without credentials.
+// identify returns the client of a request. A request without credentials is the anonymous client's; from this
+// machine, and under a name of this machine, it is the loopback client's.
 func (a *Guard) identify(p *policy, who Call) (*Client, *refusal) {
 	known, address := p.credentials, withoutPort(who.Address)
 	if known == nil || who.Authorization == "" && who.Certificate == nil {

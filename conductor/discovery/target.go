@@ -35,7 +35,7 @@ func (t *Target) host() string {
 // AllRanks is the rank in the name of a target with a URL, whose engine tells its ranks.
 const AllRanks = -1
 
-// Name returns the key that identifies the target.
+// Name returns what identifies the target. It is not Key, that of a source: a target with a URL has many.
 func (t *Target) Name() conductor.Key {
 	n := conductor.Key{Instance: t.Instance, Tenant: cmp.Or(t.Tenant, conductor.DefaultTenant), Rank: AllRanks}
 	if t.URL == "" {

@@ -129,11 +129,11 @@ func (f *oracleFields) integer(name string, low, high int64) int {
 	return int(v)
 }
 
-// blockSize reads the required block_size, in tokens.
 func oracleOutOfRange(name string, raw []byte, low, high int64) error {
 	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, high, raw)
 }
 
+// blockSize reads the required block_size, in tokens.
 func (f *oracleFields) blockSize() int { return f.integer("block_size", 1, math.MaxInt32) }
 
 // atLeast reads an integer; absent and null are 0.

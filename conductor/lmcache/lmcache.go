@@ -94,12 +94,12 @@ const (
 	MaxBatches = 4096
 )
 
-// Fault is a part of a request that has no effect, as the answer has it.
+// Fault is a part of a request that has no effect, as POST /lmcache/events answers it.
 type Fault struct {
 	Message string `json:"error"`
 	Reason  string `json:"reason"` // missing, invalid_type, invalid_value, out_of_range, limit
 	Field   string `json:"field,omitempty"`
-	Batch   int    `json:"index"` // in the request; its sender sets it
+	Batch   int    `json:"index"` // in the request; the handler of the request sets it
 }
 
 func (f *Fault) Error() string { return f.Message }

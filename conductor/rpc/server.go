@@ -58,7 +58,7 @@ type Options struct {
 	// Admission bounds the queries at once, Budget the bytes of messages and answers; nil is no bound.
 	Admission *server.Admission
 	Budget    *server.Budget
-	// Watches bounds the calls of Watch.
+	// Watches bounds the calls of Watch. It must be set.
 	Watches *Watches
 	// Guard checks every call; nil lets each pass as that of an operator.
 	Guard *access.Guard
