@@ -1,11 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -139,6 +141,21 @@ func storeURL() kind {
 		if s != "" && !strings.HasPrefix(s, "redis://") && !strings.HasPrefix(s, "rediss://") {
 			return nil, errors.New("must begin with redis:// or rediss://")
 		}
+		if s == "" {
+			return s, nil
+		}
+		// No error says more of the URL than its host, for it may have a password.
+		_, host, _ := strings.Cut(s, "://")
+		host, _, _ = strings.Cut(host, "/")
+		host = host[strings.LastIndexByte(host, '@')+1:]
+		if err := reach.CheckExpanded(host); err != nil {
+			return nil, fmt.Errorf("host %q %w", host, err)
+		}
+		if u, err := url.Parse(s); err != nil {
+			return nil, errors.New("is no URL, perhaps because a variable was not replaced; write redis://user:password@host:port/database, with %XX for special characters of the password")
+		} else if err := checkURLHost(u); u.Hostname() != "" && err != nil { // without a host it is this machine
+			return nil, fmt.Errorf("host %q %w", host, err)
+		}
 		return s, nil
 	}
 	return k
@@ -147,8 +164,14 @@ func storeURL() kind {
 // addresses is a list of hosts with ports.
 func addresses() kind {
 	return list("addresses", "a list of host:port", func(s string) error {
-		_, err := checkAddress(s)
-		return err
+		if _, err := checkAddress(s); err != nil {
+			return err
+		}
+		host, port, _ := net.SplitHostPort(s)
+		if err := cmp.Or(reach.CheckHost(host), reach.CheckPort(port)); err != nil {
+			return fmt.Errorf("%q %w", s, err)
+		}
+		return nil
 	})
 }
 
@@ -209,16 +232,28 @@ func list(word, wants string, check func(string) error) kind {
 
 // checkURL checks a base URL that paths are put behind.
 func checkURL(text string) error {
+	if err := checkExpanded(text); err != nil {
+		return err
+	}
 	u, err := url.Parse(text)
-	switch {
-	case err != nil || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://"):
+	if err != nil || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://") {
 		return fmt.Errorf("%q is no URL; write http://host:port or https://host:port", text)
-	case u.Hostname() == "":
-		return fmt.Errorf("%q names no host", text)
-	case u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#"):
+	}
+	if err := checkURLHost(u); err != nil {
+		return fmt.Errorf("%q %w", text, err)
+	}
+	if u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#") {
 		return fmt.Errorf("%q has more than a path behind its host", text)
 	}
 	return nil
+}
+
+// checkURLHost checks the host of a URL that is connected to, and its port if it has one.
+func checkURLHost(u *url.URL) error {
+	if err := reach.CheckHost(u.Hostname()); err != nil || u.Port() == "" {
+		return err
+	}
+	return reach.CheckPort(u.Port())
 }
 
 // count is a whole number of at most 31 bits.

@@ -37,7 +37,7 @@ func TestReadSources(t *testing.T) {
 	f("sources:\n- {instance_id: a}\n", "endpoint: is required")
 	f("sources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b}\n", "block_size: is required")
 	f("sources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b, block_size: '16'}\n", "must be a whole number, or auto")
-	f("sources:\n- {discover: 'tcp://h:1', instance_id: b}\n", "no URL of an engine")
+	f("sources:\n- {discover: 'tcp://h:1', instance_id: b}\n", "is no URL")
 	f("sources:\n- {discover: 'http://h', endpoint: 'tcp://h:1', instance_id: b}\n", "comes from the engine")
 	f("sources: [\n", "pod.yaml")
 	f("sources:\n# "+strings.Repeat("x", maxSourceFile), "more than")

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"kvconductor/events/reach"
 )
 
 // A Complaint is one broken rule.
@@ -148,8 +150,8 @@ func (s *Source) complaints() (out []Complaint) {
 		}
 	}
 	if s.Discover != "" {
-		if !strings.HasPrefix(s.Discover, "http://") && !strings.HasPrefix(s.Discover, "https://") {
-			add("discover", fmt.Sprintf("%q is no URL of an engine; write http://host:port", s.Discover))
+		if err := checkURL(s.Discover); err != nil {
+			add("discover", err.Error())
 		}
 	} else if s.Endpoint == "" {
 		add("endpoint", "is required")
@@ -215,10 +217,21 @@ func (s *Source) complaints() (out []Complaint) {
 	return out
 }
 
+// checkExpanded returns an error that names the first variable in an address.
+func checkExpanded(address string) error {
+	if err := reach.CheckExpanded(address); err != nil {
+		return fmt.Errorf("%q %w", address, err)
+	}
+	return nil
+}
+
 // checkAddress checks host:port and returns the port.
 func checkAddress(address string) (port int, err error) {
 	if address == "" {
 		return 0, errors.New("is required; it is host:port, such as \":13333\"")
+	}
+	if err := checkExpanded(address); err != nil {
+		return 0, err
 	}
 	_, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -238,13 +251,11 @@ func checkLiveEndpoint(endpoint string) error {
 	if !ok {
 		return checkEndpoint(endpoint)
 	}
-	if port, ok := strings.CutPrefix(bound, "tcp://*:"); ok {
-		bound = "tcp://0.0.0.0:" + port
-	}
-	if !strings.HasPrefix(bound, "tcp://") {
+	rest, ok := strings.CutPrefix(bound, "tcp://")
+	if !ok {
 		return fmt.Errorf("%q cannot be bound to; write bind:tcp://*:port", endpoint)
 	}
-	return checkEndpoint(bound)
+	return checkTCP(endpoint, rest, reach.IsWildcard)
 }
 
 // checkEndpoint checks a ZMQ address that can be connected to.
@@ -256,19 +267,27 @@ func checkEndpoint(endpoint string) error {
 	case scheme == "ipc" && rest == "":
 		return fmt.Errorf("%q has no path", endpoint)
 	case scheme == "ipc":
-		return nil
+		return checkExpanded(endpoint)
 	case scheme != "tcp":
 		return fmt.Errorf("%q has the transport %q; tcp and ipc reach another process", endpoint, scheme)
 	}
-	host, text, err := net.SplitHostPort(rest)
+	return checkTCP(endpoint, rest, func(string) bool { return false })
+}
+
+// checkTCP checks host and port of an endpoint. A host may be what CheckHost refuses if free says so.
+func checkTCP(endpoint, rest string, free func(host string) bool) error {
+	if err := checkExpanded(endpoint); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(rest)
 	if err != nil {
 		return fmt.Errorf("%q is no tcp://host:port: %s", endpoint, splitReason(err))
 	}
-	if host == "" || host == "*" {
-		return fmt.Errorf("%q is where an engine binds; name the host to connect to", endpoint)
+	if err := reach.CheckHost(host); err != nil && !free(host) {
+		return fmt.Errorf("%q %w", endpoint, err)
 	}
-	if port, err := strconv.Atoi(text); err != nil || port < 1 || port > 65535 {
-		return fmt.Errorf("%q has no port from 1 to 65535", endpoint)
+	if err := reach.CheckPort(port); err != nil {
+		return fmt.Errorf("%q %w", endpoint, err)
 	}
 	return nil
 }

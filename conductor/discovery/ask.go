@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"kvconductor/events/reach"
 )
 
 const (
@@ -24,13 +26,17 @@ const (
 // checkURL returns the fault of the address of an engine's HTTP server, nil if it has none.
 func checkURL(text string) error {
 	u, err := url.Parse(text)
-	switch {
+	switch unset := reach.CheckExpanded(text); {
+	case unset != nil:
+		return fmt.Errorf("%q %w", text, unset)
 	case err != nil:
 		return fmt.Errorf("%q is no URL: %w", text, err)
 	case u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("%q has the scheme %q; write http://host:port or https://host:port", text, u.Scheme)
-	case u.Hostname() == "":
-		return fmt.Errorf("%q names no host", text)
+	case reach.CheckHost(u.Hostname()) != nil:
+		return fmt.Errorf("%q %w", text, reach.CheckHost(u.Hostname()))
+	case u.Port() != "" && reach.CheckPort(u.Port()) != nil:
+		return fmt.Errorf("%q %w", text, reach.CheckPort(u.Port()))
 	case u.User != nil, u.RawQuery != "", u.Fragment != "":
 		return fmt.Errorf("%q has more than scheme, host, port and path", text)
 	}

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"kvconductor/events/reach"
 )
 
 // Engine is what an engine says about itself. Fields that it leaves out are empty.
@@ -79,12 +82,9 @@ func vllmRanks(body []byte, host string) ([]Rank, error) {
 		if s.Endpoint == "" {
 			return nil, fmt.Errorf("rank %d has no endpoint", r.Rank)
 		}
-		for _, e := range []*string{&r.Endpoint, &r.Replay, &r.Snapshot} {
-			*e = reachable(*e, host)
-		}
 		ranks = append(ranks, r)
 	}
-	return checked(ranks)
+	return checked(ranks, host)
 }
 
 // sglangInfo is an answer of GET /server_info.
@@ -123,7 +123,7 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 	}
 	e.BlockSize = max(ev.BlockSize, 0)
 	for _, p := range ev.Publishers {
-		e.Ranks = append(e.Ranks, Rank{Rank: p.Rank, Endpoint: reachable(p.Endpoint, host)})
+		e.Ranks = append(e.Ranks, Rank{Rank: p.Rank, Endpoint: p.Endpoint})
 	}
 	if len(ev.Publishers) == 0 {
 		if ev.Port <= 0 || ev.Ranks > maxRanks {
@@ -131,16 +131,17 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 		}
 		for rank := range max(ev.Ranks, 1) {
 			at := "tcp://" + net.JoinHostPort(strings.Trim(ev.Host, "[]"), strconv.Itoa(ev.Port+rank))
-			e.Ranks = append(e.Ranks, Rank{Rank: rank, Endpoint: reachable(at, host)})
+			e.Ranks = append(e.Ranks, Rank{Rank: rank, Endpoint: at})
 		}
 	}
 	var err error
-	e.Ranks, err = checked(e.Ranks)
+	e.Ranks, err = checked(e.Ranks, host)
 	return e, err
 }
 
-// checked sorts ranks, and refuses ranks that are out of range or named twice.
-func checked(ranks []Rank) ([]Rank, error) {
+// checked sorts ranks whose engine was asked at a host, and puts the host in the place of wildcards. It
+// refuses ranks that are out of range or named twice, and endpoints that cannot be the engine's.
+func checked(ranks []Rank, host string) ([]Rank, error) {
 	slices.SortFunc(ranks, func(a, b Rank) int { return a.Rank - b.Rank })
 	for i, r := range ranks {
 		if r.Rank < 0 || i > 0 && ranks[i-1].Rank == r.Rank {
@@ -149,6 +150,15 @@ func checked(ranks []Rank) ([]Rank, error) {
 	}
 	if len(ranks) > maxRanks {
 		return nil, fmt.Errorf("its answer names %d ranks, and %d are followed at most", len(ranks), maxRanks)
+	}
+	for i := range ranks {
+		for _, e := range []*string{&ranks[i].Endpoint, &ranks[i].Replay, &ranks[i].Snapshot} {
+			at, err := reachable(*e, host)
+			if err != nil {
+				return nil, fmt.Errorf("rank %d %w", ranks[i].Rank, err)
+			}
+			*e = at
+		}
 	}
 	return ranks, nil
 }
@@ -162,19 +172,41 @@ func modelOf(body []byte) (string, error) {
 	return list.Data[0].ID, nil
 }
 
-// reachable puts the host that was asked in the place of a wildcard.
-func reachable(endpoint, host string) string {
+// reachable puts the host that was asked in the place of a wildcard. An engine of another machine
+// that names its own loopback address cannot be reached there, and another engine may be.
+func reachable(endpoint, host string) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
-		return endpoint
+		return endpoint, nil
 	}
 	i := strings.LastIndexByte(rest, ':')
 	if i < 0 {
-		return endpoint
+		return endpoint, nil
 	}
-	switch strings.Trim(rest[:i], "[]") {
-	case "*", "", "0.0.0.0", "::":
-		return "tcp://" + net.JoinHostPort(host, rest[i+1:])
+	switch told := strings.Trim(rest[:i], "[]"); {
+	case told == "" || reach.IsWildcard(told):
+		return "tcp://" + net.JoinHostPort(host, rest[i+1:]), nil
+	case isLoopback(told) && !isOurs(host):
+		return "", fmt.Errorf("publishes at %q, which only programs on the engine's machine %s reach: let it bind to tcp://*:%s", endpoint, host, rest[i+1:])
 	}
-	return endpoint
+	return endpoint, nil
+}
+
+// isLoopback reports whether a host means the machine that reads it.
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback() || strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
+}
+
+// isOurs reports whether a host is this machine.
+func isOurs(host string) bool {
+	if isLoopback(host) {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	all, _ := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(all, func(a net.Addr) bool {
+		p, err := netip.ParsePrefix(a.String())
+		return err == nil && p.Addr() == addr.Unmap().WithZone("")
+	})
 }

@@ -20,6 +20,9 @@ func TestReadVLLMSources(t *testing.T) {
 	f(`[{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":""}]`, one, "")
 	f(`{"1":{"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":null},"0":{"endpoint":"tcp://[::]:5557","snapshot_endpoint":"tcp://0.0.0.0:7557"}}`,
 		[]Rank{{0, "tcp://h:5557", "", "tcp://h:7557"}, {1, "tcp://h:5558", "", ""}}, "")
+	f(`[{"endpoint":"tcp://0:1"}]`, []Rank{{0, "tcp://h:1", "", ""}}, "")
+	f(`[{"endpoint":"tcp://127.0.0.1:5557"}]`, nil, `rank 0 publishes at "tcp://127.0.0.1:5557", which only programs on the engine's machine h reach`)
+	f(`[{"endpoint":"tcp://*:1"},{"endpoint":"tcp://*:2","replay_endpoint":"tcp://localhost:3"}]`, nil, `rank 1 publishes at "tcp://localhost:3"`)
 	f(`{}`, nil, "off")
 	f(`[]`, nil, "off")
 	f(`{"sources":[]}`, nil, "off")
@@ -47,6 +50,7 @@ func TestReadSGLangInfo(t *testing.T) {
 		Engine{Model: "/m", BlockSize: 1, Ranks: []Rank{{0, "tcp://10.0.0.2:7000", "", ""}}}, "")
 	f(`{"model_path":"/m","kv_events":{"block_size":1,"publishers":[{"dp_rank":1,"endpoint":"tcp://b:1"},{"dp_rank":0,"endpoint":"tcp://*:1"}]}}`,
 		Engine{Model: "/m", BlockSize: 1, Ranks: []Rank{{0, "tcp://[fd00::1]:1", "", ""}, {1, "tcp://b:1", "", ""}}}, "")
+	f(`{"model_path":"/m","kv_events":{"endpoint_host":"[::1]","endpoint_port_base":7000,"block_size":1}}`, Engine{}, "only programs on the engine's machine fd00::1 reach")
 	f(`{"model_path":"/m","kv_events":null}`, Engine{}, "off")
 	f(`{"kv_events":{"endpoint_port_base":0}}`, Engine{}, "port 0")
 	f(`{"kv_events":{"endpoint_port_base":1,"dp_size":100000}}`, Engine{}, "ranks")
@@ -57,6 +61,7 @@ func TestCheckURL(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"http://engine:8000": true, "https://engine/base/": true, "http://[::1]:8000": true,
 		"ftp://engine": false, "engine:8000": false, "http://": false, "http://u:p@engine": false, "http://engine?x=1": false, "http://engine:x": false,
+		"http://0.0.0.0:8000": false, "http://[::]:8000": false, "http://${POD_IP}:8000": false, "http://$(POD_IP):8000": false, "http://engine:0": false,
 	} {
 		if err := checkURL(text); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)

@@ -303,7 +303,7 @@ func TestConfig(t *testing.T) {
 	must.Succeed(t, os.WriteFile(file, nil, 0o600))
 	for want, c := range map[string]Config{
 		"scheme":            {Endpoint: "udp://engine:5557"},
-		"no valid port":     {Endpoint: "tcp://engine:5557", ReplayEndpoint: "tcp://engine:0"},
+		"port 0":            {Endpoint: "tcp://engine:5557", ReplayEndpoint: "tcp://engine:0"},
 		"needs a directory": {Endpoint: "tcp://engine:5557", Disk: 1},
 		"number of bytes":   {Endpoint: "tcp://engine:5557", Dir: t.TempDir()},
 		"not a directory":   {Endpoint: "tcp://engine:5557", Dir: file, Disk: 1},

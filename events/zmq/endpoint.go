@@ -92,28 +92,31 @@ func Reaches(rules *reach.Rules, endpoint string) error {
 // splitBound turns a bound endpoint into arguments of a listen.
 func splitBound(endpoint string) (network, addr string, err error) {
 	rest := strings.TrimPrefix(endpoint, bindScheme)
-	if host, ok := strings.CutPrefix(rest, "tcp://*:"); ok {
-		rest = "tcp://0.0.0.0:" + host
-	}
 	if !strings.HasPrefix(rest, "tcp://") {
 		return "", "", &endpointError{Endpoint: endpoint, why: "cannot be bound to: want bind:tcp://host:port, host * for every address"}
 	}
-	network, addr, err = split(rest)
+	network, addr, err = splitAs(rest, true)
 	var bad *endpointError
 	if errors.As(err, &bad) {
 		bad.Endpoint = endpoint
 	}
-	return network, strings.TrimPrefix(addr, "0.0.0.0"), err
+	return network, addr, err
 }
 
 // split turns an endpoint into arguments of a dial.
-func split(endpoint string) (network, addr string, err error) {
+func split(endpoint string) (network, addr string, err error) { return splitAs(endpoint, false) }
+
+// splitAs turns an endpoint into arguments of a dial, or of a listen if it is to be bound.
+func splitAs(endpoint string, bound bool) (network, addr string, err error) {
 	bad := func(format string, args ...any) (string, string, error) {
 		return "", "", &endpointError{Endpoint: endpoint, why: fmt.Sprintf(format, args...)}
 	}
 	scheme, rest, ok := strings.Cut(endpoint, "://")
 	if !ok {
 		return bad("has no scheme: want tcp://host:port or ipc://path")
+	}
+	if err := reach.CheckExpanded(rest); err != nil {
+		return bad("%v", err)
 	}
 	switch scheme {
 	case "ipc":
@@ -129,14 +132,13 @@ func split(endpoint string) (network, addr string, err error) {
 		if err != nil {
 			return bad("is not host:port (IPv6 addresses go in brackets): %v", err)
 		}
-		if host == "*" {
-			return bad("is a wildcard to bind to: name the publisher's host instead of \"*\"")
+		if bound && (host == "*" || host == "0.0.0.0") {
+			rest = ":" + port // of both kinds of addresses
+		} else if err := reach.CheckHost(host); err != nil && !(bound && reach.IsWildcard(host)) {
+			return bad("%v", err)
 		}
-		if host == "" || strings.ContainsAny(host, " \t\r\n/;@") {
-			return bad("has no valid host: %q", host)
-		}
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return bad("has no valid port: %q (want 1..65535)", port)
+		if err := reach.CheckPort(port); err != nil {
+			return bad("%v", err)
 		}
 		return "tcp", rest, nil
 	}

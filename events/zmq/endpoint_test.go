@@ -22,7 +22,6 @@ func TestCheckEndpoint(t *testing.T) {
 	good("tcp://vllm-0.vllm.svc.cluster.local:5557", "tcp", "vllm-0.vllm.svc.cluster.local:5557")
 	good("tcp://[::1]:5557", "tcp", "[::1]:5557")
 	good("tcp://[fe80::1%eth0]:65535", "tcp", "[fe80::1%eth0]:65535")
-	good("tcp://0.0.0.0:5557", "tcp", "0.0.0.0:5557")
 	good("ipc:///run/engine/kv.sock", "unix", "/run/engine/kv.sock")
 	good("ipc://relative", "unix", "relative")
 	good("ipc://@abstract", "unix", "@abstract")
@@ -37,8 +36,15 @@ func TestCheckEndpoint(t *testing.T) {
 	}
 	bad("", "no scheme")
 	bad("127.0.0.1:5557", "no scheme")
-	bad("tcp://*:5557", "wildcard")
-	bad("tcp://:5557", "host")
+	bad("tcp://*:5557", `wildcard to bind to: write the host to connect to instead of "*"`)
+	bad("tcp://0.0.0.0:5557", `wildcard to bind to: write the host to connect to instead of "0.0.0.0"`)
+	bad("tcp://[::]:5557", "wildcard")
+	bad("tcp://[::ffff:0.0.0.0]:5557", "wildcard")
+	bad("tcp://${POD_IP}:5557", "the variable ${POD_IP}")
+	bad("tcp://$(POD_IP):5557", "the variable $(POD_IP)")
+	bad("tcp://host:$PORT", "the variable $PORT")
+	bad("ipc:///run/${POD_NAME}/kv.sock", "the variable ${POD_NAME}")
+	bad("tcp://:5557", "names no host")
 	bad("tcp://host", "host:port")
 	bad("tcp://host:", "port")
 	bad("tcp://host:0", "port")
@@ -66,10 +72,10 @@ func TestCheckEndpoint(t *testing.T) {
 }
 
 func TestCheckLive(t *testing.T) {
-	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
+	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://0.0.0.0:5557", "bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
 		must.Report(t, CheckLive(e))
 	}
-	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0", "bind:tcp://*:70000", "bind:bind:tcp://*:1", "tcp://*:1"} {
+	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0", "bind:tcp://*:70000", "bind:bind:tcp://*:1", "bind:tcp://${POD_IP}:1", "bind:tcp://:1", "tcp://*:1"} {
 		err := CheckLive(e)
 		if err == nil || !strings.Contains(err.Error(), strconv.Quote(e)) {
 			t.Errorf("%q: %v", e, err)

@@ -201,7 +201,7 @@ func TestListen(t *testing.T) {
 		"udp://*:1":         "unsupported scheme",
 		"tcp://host":        "is not host:port",
 		"tcp://*:x":         "no valid port",
-		"tcp://:0":          "has no valid host",
+		"tcp://:0":          "names no host",
 		"ipc://":            "names no socket path",
 		"tcp://192.0.2.1:9": "cannot listen on",
 	} {
