@@ -28,6 +28,9 @@ type RegisterOptions struct {
 	// AnyEndpoint takes endpoints as they are: one that can never work makes a
 	// source that has failed.
 	AnyEndpoint bool
+	// GivesWay lets another registration, unless that gives way too, take the place of the source where
+	// limits.max_sources or limits.max_tenant_sources is reached. The last call of Register says so.
+	GivesWay bool
 	// Admit, if set, sees everything that is registered before anything changes,
 	// and refuses the registration with its error. It must not call the Conductor.
 	Admit func(all iter.Seq[Registration]) error
@@ -111,8 +114,8 @@ func (c *Conductor) claimFrom(giver *source, r Registration, opts RegisterOption
 
 // claim starts the source, unless its key is taken: an equal registration is
 // left alone, a different one is an error or, with Replace, gives way and is
-// returned to be stopped. c.mu is held, and the turn of a recovered source that has
-// the key.
+// returned to be stopped. So is another source that gives way because there are too
+// many. c.mu is held, and the turn of a recovered source that has the key.
 func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *source, err error) {
 	if c.closed {
 		return nil, ErrClosed
@@ -133,22 +136,33 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		field, have, got := old.reg.diff(r, copiesWord(c.opts.Copies))
 		switch {
 		case field == "":
+			old.givesWay = opts.GivesWay
 			return nil, nil
 		case !opts.Replace:
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-	case most > 0 && len(c.sources) >= most && c.registrationCount() >= most:
-		return nil, ErrTooManySources
 	case ofTenant > 0 && !opts.Static && c.registeredFor(r.Tenant) >= ofTenant:
-		return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
+		if old = c.givingWay(opts, func(s *source) bool { return s.reg.Tenant == r.Tenant }); old == nil {
+			return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
+		}
+	case most > 0 && len(c.sources) >= most && c.registrationCount() >= most:
+		if old = c.givingWay(opts, func(*source) bool { return true }); old == nil {
+			return nil, ErrTooManySources
+		}
 	}
-	if err := c.checkProfile(r, old); err != nil {
+	full := !taken && old != nil
+	if err := c.checkProfile(r, c.sources[key]); err != nil {
 		return nil, err
 	}
-	if taken && !old.recovered {
+	if full {
+		delete(c.sources, old.reg.Key())
+		c.log.Info().Str("source", old.reg.Key().String()).Str("for", key.String()).Msg("source gives way, because there are too many")
+	}
+	if full || taken && !old.recovered {
 		c.removeSource(old)
 	}
 	s := c.newSource(r, opts.Static)
+	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
 		s.inheritFrom(old)
 		c.removeSource(old) // now, so that the instance is a row all the time
@@ -159,6 +173,20 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 	go s.run()
 	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
 	return old, nil
+}
+
+// givingWay returns the newest source that gives way to a registration, among those that may make
+// room for it; nil if none does. c.mu is held.
+func (c *Conductor) givingWay(opts RegisterOptions, may func(*source) bool) (found *source) {
+	if opts.GivesWay {
+		return nil
+	}
+	for _, s := range c.sources {
+		if s.givesWay && may(s) && (found == nil || s.opened.After(found.opened)) {
+			found = s
+		}
+	}
+	return found
 }
 
 // Unregister stops a source and drops its blocks and aliases. Its instance stays
@@ -254,11 +282,15 @@ func (c *Conductor) setPaused(key Key, paused bool) error {
 
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.
 func (c *Conductor) observeEndpoint(s *source) {
+	told := false
 	for key, other := range c.sources {
 		if other != s && other.reg.Endpoint == s.reg.Endpoint && other.reg.publisher() == s.reg.publisher() {
 			if key.Tenant != s.reg.Tenant {
 				// Findings are for the tenant of the source, which may not learn of others.
-				c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")
+				if !told {
+					c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")
+				}
+				told = true
 				continue
 			}
 			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)

@@ -31,6 +31,7 @@ type source struct {
 	profile   hash.Profile // of reg
 	group     *fleetGroup  // set by joinGroup
 	static    bool
+	givesWay  bool // see RegisterOptions; guarded by registry.mu
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
 	stopping  sync.Once

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
 )
@@ -146,5 +148,38 @@ func TestFleetServicesByTenant(t *testing.T) {
 	}
 	if status, _ := askAs(t, "GET", p.url+"/services?fleet=1", "", "", nil); status != 401 {
 		t.Errorf("without credentials: %d", status)
+	}
+}
+
+// TestForgedEntriesGiveWay fills the registry of a server with 3,000 entries that no server has written: most cannot
+// be used, the others take all sources there may be. Clients register all the same, and the log stays short.
+func TestForgedEntriesGiveWay(t *testing.T) {
+	t.Parallel()
+	shared := redistest.Start(t)
+	p := serveProcess(t, "store: {url: '"+shared.URL()+"'}\nlimits: {max_sources: 20}\nshutdown: {drain: 0s}\n")
+	store := redis.NewClient(&redis.Options{Addr: shared.Addr})
+	defer store.Close()
+	var entries []any
+	for i := range 1000 {
+		name := fmt.Sprintf("forged%04d", i)
+		field := fmt.Sprintf(`[%q,"default",0]`, name)
+		good := fmt.Sprintf(`{"at":5,"by":"x","source":{"instance_id":%q,"modelname":"m","type":"vLLM","block_size":16,"endpoint":"tcp://127.0.0.1:9"}}`, name)
+		entries = append(entries, field, good, "nonsense"+name, good, field+" ", good)
+	}
+	must.Succeed(t, store.HSet(t.Context(), "kvconductor:{default}:sources", entries...).Err())
+	must.Succeed(t, store.Incr(t.Context(), "kvconductor:{default}:revision").Err())
+	eventually(t, "the entries are not taken over", func() (string, bool) {
+		_, text := get(p.url + "/services")
+		return text, strings.Count(text, `"InstanceID":"forged`) >= 20
+	})
+	for i := range 20 {
+		post(t, p.url+"/register", registered(fmt.Sprintf("engine%02d", i), "127.0.0.1:9"), 200)
+	}
+	post(t, p.url+"/register", registered("more", "127.0.0.1:9"), 503)
+	if _, text := get(p.url + "/services"); strings.Count(text, `"InstanceID":"forged`) > 0 {
+		t.Error(text)
+	}
+	if n := strings.Count(p.log(), "entries of the registry"); n != 1 {
+		t.Errorf("%d lines about entries: %.4000s", n, p.log())
 	}
 }

@@ -109,12 +109,14 @@ type target struct {
 
 	seen   atomic.Bool // it was worked on
 	queued atomic.Bool // a look waits for a place, or is under way
-	shown  sync.Mutex
-	err    string                           // guarded by shown
-	learns bool                             // err is errLearning; guarded by shown
-	counts struct{ addresses, sources int } // guarded by shown
-	found  bool                             // it has had a source; guarded by shown
-	kept   []journal.Field                  // see keep; guarded by shown
+	// givesWay is Target.GivesWay of the last call of Add.
+	givesWay atomic.Bool
+	shown    sync.Mutex
+	err      string                           // guarded by shown
+	learns   bool                             // err is errLearning; guarded by shown
+	counts   struct{ addresses, sources int } // guarded by shown
+	found    bool                             // it has had a source; guarded by shown
+	kept     []journal.Field                  // see keep; guarded by shown
 	// withdrawn are sources that others have unregistered; guarded by shown.
 	withdrawn map[conductor.Key]bool
 	began     time.Time
@@ -172,6 +174,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 			return err
 		}
 	case same(&old.Target, &t):
+		old.givesWay.Store(t.GivesWay)
 		return nil
 	case !replace || old.Static && !t.Static:
 		return &conductor.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
@@ -179,6 +182,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 		m.end(old)
 	}
 	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{}), began: m.opts.Now()}
+	n.givesWay.Store(t.GivesWay)
 	n.after = m.ending[t.Name()]
 	n.ctx, n.stop = context.WithCancel(m.ctx)
 	if begin != nil {

@@ -21,6 +21,9 @@ type Target struct {
 	// Without a URL the registration has endpoints, type and model, and lacks its block size.
 	URL    string
 	Static bool // of the configuration
+	// GivesWay lets other targets take its place, and other sources those of its own: see
+	// conductor.RegisterOptions. The last call of Add says so.
+	GivesWay bool
 }
 
 // host returns the host of the URL.
@@ -87,7 +90,7 @@ func check(t *Target) error {
 	return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
 }
 
-// admit returns why one more target may not be added. mu is held.
+// admit returns why one more target may not be added. One that gives way to it ends. mu is held.
 func (m *Manager) admit(t *Target) error {
 	if !t.Static && m.opts.Reaches != nil && t.URL == "" {
 		for _, f := range t.endpoints() {
@@ -106,11 +109,30 @@ func (m *Manager) admit(t *Target) error {
 			same++
 		}
 	}
+	tenantFull := ofTenant > 0 && !t.Static && same >= ofTenant
 	switch {
-	case all > 0 && len(m.targets) >= all:
-		return conductor.ErrTooManySources
-	case ofTenant > 0 && !t.Static && same >= ofTenant:
+	case !tenantFull && (all <= 0 || len(m.targets) < all) || m.giveWay(t, tenantFull):
+		return nil
+	case tenantFull:
 		return fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", conductor.ErrTooManySources, ofTenant)
 	}
-	return nil
+	return conductor.ErrTooManySources
+}
+
+// giveWay ends the newest target that gives way to t, of its tenant where that has too many. It
+// reports false if there is none. mu is held.
+func (m *Manager) giveWay(t *Target, tenantFull bool) bool {
+	var found *target
+	for _, other := range m.targets {
+		if other.givesWay.Load() && !t.GivesWay && (!tenantFull || other.Tenant == t.Tenant) && (found == nil || other.began.After(found.began)) {
+			found = other
+		}
+	}
+	if found == nil {
+		return false
+	}
+	m.opts.Log.Info().Str("instance_id", found.Instance).Str("tenant", found.Tenant).Str("for", t.Instance).Msg("target gives way, because there are too many")
+	delete(m.targets, found.Name())
+	m.end(found)
+	return true
 }

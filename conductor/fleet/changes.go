@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -101,7 +100,7 @@ func (g *Registry) change(n Name, c *change) {
 		c.seen = e.at
 	}
 	if c.source != nil {
-		if p != nil && p.source != nil && p.source.equal(c.source) || p == nil && e != nil && e.done && e.says(c.source) {
+		if p != nil && p.source != nil && p.source.equal(c.source) || p == nil && e != nil && e.done && e.says(c.source) && g.trusts(e) {
 			if p == nil && e.elsewhere {
 				e.done = false // it was registered here: others follow it
 				g.ring()
@@ -129,7 +128,12 @@ func (g *Registry) begin() {
 	all, targets := g.cfg.Conductor.Registrations(), g.cfg.Targets.List()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	engines := slices.Collect(maps.Keys(g.known))
+	var engines []Name
+	for n := range g.known {
+		if n.Asked {
+			engines = append(engines, n)
+		}
+	}
 	for i := range targets {
 		engines = append(engines, Name{Key: conductor.Key{Instance: targets[i].Instance, Tenant: targets[i].Tenant}, Asked: true})
 	}
@@ -144,7 +148,7 @@ func (g *Registry) begin() {
 		g.pending[n] = &change{source: &s, oldest: true}
 	}
 	for n, c := range g.pending {
-		if e := g.known[n]; c.configured && e != nil && e.says(c.source) {
+		if e := g.known[n]; c.configured && e != nil && e.says(c.source) && g.replicas[e.By] {
 			delete(g.pending, n)
 		}
 	}

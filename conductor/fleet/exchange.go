@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strconv"
@@ -119,6 +120,7 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 // confirm tells the store what the configuration has, and ends what no configuration has.
 func (g *Registry) confirm(ctx context.Context, st *Status) error {
 	var has, lost []any
+	follows := g.registered()
 	g.mu.Lock()
 	for n, s := range g.configured {
 		if e := g.known[n]; (e == nil || e.Gone && e.Swept) && g.pending[n] == nil {
@@ -134,9 +136,9 @@ func (g *Registry) confirm(ctx context.Context, st *Status) error {
 			g.known[n].done = false // another replica may have it
 		}
 	}
-	for _, e := range g.known {
-		if e.why != nil {
-			e.done = false // limits may have changed
+	for n, e := range g.known {
+		if e.why != nil || !g.trusts(e) && !follows[n] {
+			e.done = false // limits may have changed, and it may have given way
 		}
 	}
 	g.mu.Unlock()
@@ -170,21 +172,21 @@ func (g *Registry) read(ctx context.Context, st *Status) error {
 	if answer[0] != st.Run || revision < st.Revision {
 		return errOther
 	}
-	texts := make(map[string]parsed, len(fields)/2)
+	texts := make(map[uint64]parsed, len(fields)/2)
 	for i := 0; i+1 < len(fields); i += 2 {
 		field, text := fmt.Sprint(fields[i]), fmt.Sprint(fields[i+1])
-		p, known := g.texts[field]
-		if !known || p.text != text {
-			p = parsed{text: text}
-			p.name, p.at, p.record, p.reason = parseRecord(field, text)
-			if p.reason != "" {
-				g.mu.Lock()
-				g.refused[p.reason]++
-				g.mu.Unlock()
-				g.cfg.Log.Warn().Str("entry", shortened(field)).Str("reason", p.reason).Msg("an entry of the registry cannot be read")
+		place, print := maphash.String(prints, field), maphash.String(prints, text)
+		p, known := g.texts[place]
+		if !known || p.print != print {
+			p = parsed{print: print}
+			var e entry
+			if p.name, e.at, e.record, p.reason = parseRecord(field, text); p.reason == "" {
+				e.text, e.fresh, p.entry = text, true, &e
+			} else {
+				g.refuse(p.reason, field, "", nil)
 			}
 		}
-		texts[field] = p
+		texts[place] = p
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -195,9 +197,10 @@ func (g *Registry) read(ctx context.Context, st *Status) error {
 			g.unreadable++
 			continue
 		}
-		seen[p.name] = p.at
-		if e := g.known[p.name]; e == nil || e.text != p.text && e.at <= p.at {
-			g.known[p.name] = &entry{record: p.record, at: p.at, text: p.text, fresh: true}
+		seen[p.name] = p.entry.at
+		if e := g.known[p.name]; e == nil || e.text != p.entry.text && e.at <= p.entry.at {
+			e := *p.entry
+			g.known[p.name] = &e
 		}
 	}
 	for n, e := range g.known {
@@ -209,19 +212,13 @@ func (g *Registry) read(ctx context.Context, st *Status) error {
 	return nil
 }
 
+// prints is the seed of what stands for texts that anybody may have written.
+var prints = maphash.MakeSeed()
+
 // parsed is an entry as it was read last, so that only changes are parsed.
 type parsed struct {
-	text   string
+	print  uint64 // of its text
 	name   Name
-	at     int64
-	record record
-	reason string
-}
-
-// shortened returns the beginning of a text that anybody may have written.
-func shortened(text string) string {
-	if len(text) > 200 {
-		return text[:200] + "…"
-	}
-	return text
+	entry  *entry // nil if it cannot be read; not to be changed
+	reason string // why it cannot be read
 }

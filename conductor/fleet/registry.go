@@ -28,6 +28,8 @@ const (
 	graveFor = 24 * time.Hour
 	// mostPending bounds the changes that wait for the store.
 	mostPending = 1 << 16
+	// mostReplicas bounds the replicas that are remembered: each start is one.
+	mostReplicas = 1 << 12
 )
 
 // RegistryConfig is what a Registry is made of.
@@ -57,6 +59,8 @@ type RegistryConfig struct {
 //     changes nothing.
 //  3. The configuration of this replica counts more than the store, here alone. Where a client has
 //     unregistered one of its sources, that counts.
+//  4. Where the limits of this replica are reached, entries by replicas that it has never seen alive give
+//     way to all others.
 //
 // Concurrency: all methods are safe for concurrent use, and of a nil Registry do nothing. Sync
 // holds working; mu is never held while the store or the Conductor is asked.
@@ -72,14 +76,16 @@ type Registry struct {
 	confirmed time.Time         // guarded by working
 	told      string            // what this replica follows, as the store has it; guarded by working
 	toldAt    time.Time         // guarded by working
-	texts     map[string]parsed // the entries as they were read, by field; guarded by working
+	texts     map[uint64]parsed // the entries as they were read, by print of the field; guarded by working
 
 	mu         sync.Mutex
 	wanted     func(conductor.Registration) bool // nil is all; guarded by mu
 	asked      uint64                            // calls of Again; guarded by mu
 	known      map[Name]*entry                   // guarded by mu
 	unreadable int                               // entries that cannot be read; guarded by mu
+	replicas   map[string]bool                   // that were alive since the start, this one included; guarded by mu
 	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
+	complaints complaints                        // guarded by mu
 	pending    map[Name]*change                  // guarded by mu
 	kept       atomic.Uint64                     // see Revision
 	dropped    uint64                            // changes beyond mostPending; guarded by mu
@@ -117,7 +123,8 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 	}
 	g := &Registry{
 		cfg: cfg, wake: make(chan struct{}, 1), revision: -1, known: make(map[Name]*entry), refused: make(map[string]uint64),
-		pending: make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
+		replicas: map[string]bool{cfg.Fleet.ID(): true},
+		pending:  make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
 		func(key conductor.Key) { g.Unregistered(Name{Key: key}) }, g.shared)
@@ -200,6 +207,17 @@ func (g *Registry) Run(ctx context.Context) {
 	}
 }
 
+// meet remembers replicas that are alive.
+func (g *Registry) meet(alive []Replica) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range alive {
+		if len(g.replicas) < mostReplicas {
+			g.replicas[alive[i].ID] = true
+		}
+	}
+}
+
 // errOther says that the store is not the one that the last beat met.
 var errOther = errors.New("the store has changed since the last beat")
 
@@ -221,6 +239,8 @@ func (g *Registry) Sync(ctx context.Context) error {
 
 func (g *Registry) sync(ctx context.Context, st *Status) error {
 	now := g.cfg.Now()
+	g.meet(st.Replicas)
+	defer g.complain(now)
 	due := g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery
 	if due || st.Lost != g.lost || st.Revision > g.revision {
 		if err := g.read(ctx, st); err != nil {

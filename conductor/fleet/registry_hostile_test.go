@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,4 +93,79 @@ func TestRegistryIgnoresGarbage(t *testing.T) {
 	if rows, complete := a.registry.List(t.Context()); len(rows) != 6 || !complete || len(rows[len(rows)-1].Followers) != 1 {
 		t.Errorf("%v %+v", complete, rows)
 	}
+}
+
+// forge writes an entry that no replica has written.
+func forge(t *testing.T, p *peer, field, value string) {
+	t.Helper()
+	client, key := p.members.Store().Client(), p.members.Store().Key
+	must.Succeed(t, client.HSet(t.Context(), key("sources"), field, value).Err())
+	must.Succeed(t, client.Incr(t.Context(), key("revision")).Err())
+}
+
+// TestRegistryLogsFlood has many entries that cannot be used, which change all the time: they are
+// one line of the log a minute.
+func TestRegistryLogsFlood(t *testing.T) {
+	t.Parallel()
+	a := newPeer(t, redistest.Start(t).URL(), "a")
+	for round := range 4 {
+		for i := range 20 {
+			forge(t, a, fmt.Sprintf("bad%d", i), fmt.Sprint(round))
+			forge(t, a, fmt.Sprintf(`["r%d","default",0]`, i), fmt.Sprintf(`{"at":%d,"by":"x","source":{"instance_id":"r%d","block_size":-16}}`, round+1, i))
+		}
+		beat(a)
+	}
+	lines := func() []string {
+		all := strings.Split(strings.TrimSpace(a.log.String()), "\n")
+		return slices.DeleteFunc(all, func(line string) bool { return !strings.Contains(line, `"level":"warn"`) })
+	}
+	if got := lines(); len(got) != 1 || !strings.Contains(got[0], `"syntax":20`) {
+		t.Errorf("%d lines: %q", len(got), got)
+	}
+	a.later()
+	beat(a)
+	if got := lines(); len(got) != 2 || !strings.Contains(got[1], `"syntax":60`) || !strings.Contains(got[1], `"example"`) {
+		t.Errorf("%d lines: %q", len(got), got)
+	}
+	a.later()
+	beat(a)
+	if got := lines(); len(got) != 2 {
+		t.Errorf("without news: %d lines: %q", len(got), got)
+	}
+}
+
+// TestRegistryForgedGiveWay fills the limits of a replica with entries that no replica has written.
+// They give way to clients, to the configuration and to what other replicas have written.
+func TestRegistryForgedGiveWay(t *testing.T) {
+	t.Parallel()
+	url := redistest.Start(t).URL()
+	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+	b.conductor.Tune(conductor.Tunables{MaxSources: 4, MaxTenantSources: 3})
+	b.register(source("kept", "m"))
+	beat(a, b)
+	const forged = `{"at":%d,%s"source":{"instance_id":%q,"tenant_id":%q,"modelname":"m","type":"vLLM","block_size":16,"endpoint":"tcp://127.0.0.1:1"}}`
+	for i := range 10 {
+		for _, x := range []struct{ name, by string }{{"forged", ""}, {"older", `"by":"gone",`}} {
+			name, tenant := fmt.Sprint(x.name, i), []string{"default", "blue"}[i%2]
+			forge(t, b, fmt.Sprintf(`[%q,%q,0]`, name, tenant), fmt.Sprintf(forged, 1+i, x.by, name, tenant))
+		}
+	}
+	beat(b)
+	holds(t, "kept:m older0:m older1:m older2:m", b) // those that look like those of a replica come first
+	b.register(source("client", "m"))
+	holds(t, "client:m kept:m older0:m older1:m", b)
+	other := source("other", "m")
+	a.register(other)
+	beat(a)
+	beat(b)
+	holds(t, "client:m kept:m older1:m other:m", b) // of the tenant, which has its three
+	b.configure(source("own", "m"))
+	holds(t, "client:m kept:m other:m own:m", b)
+	if err := b.clients.Register(source("more", "m"), conductor.RegisterOptions{}); err == nil {
+		t.Error("sources of replicas give way")
+	}
+	b.unregister("client")
+	b.later()
+	beat(b)
+	holds(t, "kept:m older0:m other:m own:m", b) // there is room again
 }

@@ -227,7 +227,7 @@ func TestRegistryHasConfiguredSources(t *testing.T) {
 	beat(b, a)
 	holds(t, "x:m", a)
 	holds(t, "x:other", b)
-	if n := strings.Count(b.log.String()+a.log.String(), "which counts here"); n != 1 {
+	if n := strings.Count(b.log.String()+a.log.String(), "which count here"); n != 1 {
 		t.Errorf("%d lines: %s%s", n, a.log.String(), b.log.String())
 	}
 	b.configure(source("x", "m"))

@@ -1,15 +1,24 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/discovery"
 )
 
+// reasonConfigured is the reason of entries that the configuration of this replica has with other fields. They are no
+// refusals.
+const reasonConfigured = "configured"
+
+var errConfigured = errors.New("the configuration of this replica has other fields, which count here")
+
 // take takes over the entries that are new: first those that are gone, which may make room.
 func (g *Registry) take() {
 	var gone, there []Name
+	rank := make(map[Name]entryRank)
 	g.mu.Lock()
 	for n, e := range g.known {
 		switch {
@@ -19,24 +28,76 @@ func (g *Registry) take() {
 		case !g.lostNames[n].IsZero(): // until it is known whether another replica has it
 		default:
 			there = append(there, n)
+			rank[n] = entryRank{!g.trusts(e), e.By == "", e.at}
 		}
 	}
 	g.mu.Unlock()
+	slices.SortFunc(there, func(a, b Name) int { return rank[a].compare(rank[b]) })
+	full := make(map[string]error) // by tenant, "" for all: what gives way is refused alike
 	for _, n := range append(gone, there...) {
-		g.takeOne(n)
+		err := cmp.Or(full[""], full[n.Tenant])
+		if !rank[n].givesWay || n.Asked {
+			err = nil
+		}
+		switch err = g.takeOne(n, rank[n].givesWay, err); {
+		case err == conductor.ErrTooManySources:
+			full[""] = err
+		case errors.Is(err, conductor.ErrTooManySources):
+			full[n.Tenant] = err
+		}
 	}
 }
 
-// takeOne takes over an entry.
-func (g *Registry) takeOne(n Name) {
+// entryRank decides which entries are taken over first, where the limits leave no room for all. The entry of a
+// replica has its id, and those of a flood are new.
+type entryRank struct {
+	givesWay, unsigned bool
+	at                 int64
+}
+
+func (r entryRank) compare(other entryRank) int {
+	number := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(number(r.givesWay)-number(other.givesWay), number(r.unsigned)-number(other.unsigned), cmp.Compare(r.at, other.at))
+}
+
+// trusts reports whether an entry is from the configuration of this replica, or by a replica that was
+// alive since this one started. mu is held.
+func (g *Registry) trusts(e *entry) bool {
+	if g.replicas[e.By] || e.Gone {
+		return true
+	}
+	s := e.source()
+	_, has := g.configured[s.Name()]
+	return has
+}
+
+// registered returns what this replica follows or asks.
+func (g *Registry) registered() map[Name]bool {
+	all := make(map[Name]bool)
+	for _, r := range g.cfg.Conductor.Registrations() {
+		all[Name{Key: r.Key()}] = true
+	}
+	for _, t := range g.cfg.Targets.List() {
+		s := Source{Registration: t.Registration, Discover: t.URL}
+		all[s.Name()] = true
+	}
+	return all
+}
+
+// takeOne takes over an entry, unless why is set: then it is refused. It returns why it is refused.
+func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 	g.mu.Lock()
 	e, wanted, asked := g.known[n], g.wanted, g.asked
 	own, has := g.configured[n]
 	fresh := e.fresh
 	e.fresh = false
 	g.mu.Unlock()
-	var err error
-	elsewhere := false
+	err, elsewhere := why, false
 	switch {
 	case e.Gone && has && e.Swept: // its next confirmation registers it again
 	case e.Gone:
@@ -48,7 +109,7 @@ func (g *Registry) takeOne(n Name) {
 		s := e.source()
 		if has {
 			if fresh && !own.equal(&s) {
-				g.cfg.Log.Warn().Str("source", n.String()).Str("replica", e.By).Msg("the registry has other fields than the configuration of this replica, which counts here")
+				g.note(reasonConfigured, n.String(), e.By, errConfigured)
 			}
 			s = own
 		}
@@ -58,25 +119,27 @@ func (g *Registry) takeOne(n Name) {
 			}
 			break
 		}
-		if s.Asked() {
-			err = g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: has}, true)
-		} else {
-			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true})
+		switch {
+		case why != nil:
+		case s.Asked():
+			err = g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: has, GivesWay: givesWay}, true)
+		default:
+			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true, GivesWay: givesWay})
 		}
 	}
 	if errors.Is(err, conductor.ErrClosed) {
-		return
+		return nil
+	}
+	if err != nil && (e.why == nil || e.why.Error() != err.Error()) {
+		g.refuse(reasonRefused, n.String(), e.By, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.known[n] != e {
-		return
-	}
-	if err != nil && (e.why == nil || e.why.Error() != err.Error()) {
-		g.refused[reasonRefused]++
-		g.cfg.Log.Warn().Str("source", n.String()).Str("replica", e.By).Err(err).Msg("a source of the registry is refused by this replica")
+		return err
 	}
 	e.done, e.why, e.elsewhere = asked == g.asked, err, elsewhere // other entries may be wanted since
+	return err
 }
 
 // leave stops following a source. One that is not followed is no error.
