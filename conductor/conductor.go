@@ -234,7 +234,7 @@ func (c *Conductor) watch() {
 	for {
 		select {
 		case <-tick.C:
-			now := c.now()
+			now, held := c.now(), make(heldBlocks)
 			for _, s := range c.registered() {
 				s.observeSilence(now)
 				s.observeUse(now)
@@ -242,6 +242,7 @@ func (c *Conductor) watch() {
 				s.observeRefusals()
 				s.observeSnapshots()
 				s.guard(func() { // it logs what all of these have found
+					s.observeParents(held)
 					s.decideAll()
 					if !c.past {
 						s.doctor.Unremoved(now)

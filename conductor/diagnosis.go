@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -8,6 +9,7 @@ import (
 	"kvconductor/conductor/doctor"
 	"kvconductor/events"
 	"kvconductor/events/stream"
+	"kvconductor/index"
 	"kvconductor/index/hash"
 )
 
@@ -76,6 +78,16 @@ func (s *source) observeLives(now time.Time) {
 	for _, l := range s.lives.Lives(now) {
 		s.doctor.Life(l.Medium, l.Hazard)
 	}
+}
+
+// observeParents tells the doctor how many blocks wait for their parents. turn is held.
+func (s *source) observeParents(held heldBlocks) {
+	media, waiting := s.countMedia(held)
+	blocks := 0
+	for _, m := range media {
+		blocks += m.Blocks
+	}
+	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.conductor.opts.MaxOrphans, index.DefaultMaxOrphans))
 }
 
 // observeRefusals reports whether another connection has sent in the name of the source

@@ -23,6 +23,7 @@ const (
 	fieldMissing    = "mark.missing"
 	fieldID         = "mark.publisher_id"
 	fieldParts      = "parts"
+	fieldZeroHash   = "zero_hash"
 	fieldLookAhead  = "look_ahead"
 	fieldAdapter    = "adapter"
 	fieldGroup      = "group."
@@ -101,6 +102,7 @@ func (m *SourceMark) Fields() []journal.Field {
 		}
 	}
 	w.number(fieldParts, int64(m.Parts))
+	w.flag(fieldZeroHash, m.ZeroHash)
 	for _, ahead := range m.LookAheads {
 		w.text(fieldLookAhead, strconv.Itoa(ahead))
 	}
@@ -124,6 +126,7 @@ func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
 		}
 	}
 	m.Parts = int(r.number(fieldParts, 32))
+	m.ZeroHash = r.flag(fieldZeroHash)
 	for _, f := range fields {
 		if f.Name == fieldLookAhead {
 			n, err := strconv.Atoi(f.Value)

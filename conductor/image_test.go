@@ -153,3 +153,35 @@ func TestRemovalsAfterRecovery(t *testing.T) {
 		}
 	}
 }
+
+// TestZeroHashAfterRecovery holds that a server which recovers a source knows that its publisher has
+// announced a block of hash 0, though the block has left: a parent 0 stays that block.
+func TestZeroHashAfterRecovery(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			a := openReplica(t, new(streamtest.Network))
+			a.run("register one block_size=2")
+			a.run(`event one json=["BlockStored",[0,1],null,[1,2,3,4],2,null,"GPU"]`)
+			a.run(`event one json=["BlockRemoved",[1,0],"GPU"]`)
+			b, open := newReplica(t, a.network)
+			if first {
+				b.run("register one block_size=2")
+			}
+			recoverImage(t, a.conductor, b.conductor, 1)
+			if !first {
+				b.run("register one block_size=2")
+			}
+			img, _ := imageOf(t, b.conductor)
+			if m, err := conductor.SourceMarkOf(img.Sources[0].Fields()); err != nil || !m.ZeroHash {
+				t.Errorf("registered first %t: fields say %t (%v)", first, m.ZeroHash, err)
+			}
+			open()
+			<-time.After(time.Minute)
+			a.run(`event one json=["BlockStored",[2],0,[5,6],2,null,"GPU"]`)
+			<-time.After(time.Minute)
+			if got := b.run("services show=Blocks,Orphans"); got != "one|default|0 Blocks=1 Orphans=1\n" {
+				t.Errorf("registered first %t: %s", first, got)
+			}
+		})
+	}
+}

@@ -69,6 +69,9 @@ func (r *Recovery) Source(m SourceMark) error {
 	}
 	defer s.turn.Unlock()
 	s.normal.RaiseParts(m.Parts)
+	if m.ZeroHash {
+		s.normal.NoteZeroHash()
+	}
 	s.peerLookAheads |= lookAheadSet(m.LookAheads)
 	for _, lora := range m.Adapters {
 		s.announce(s.namespaceIn(s.deploymentKey()), lora)

@@ -83,6 +83,8 @@ type SourceMark struct {
 	Mark *Mark
 	// Parts is the most parts that one of its blocks had: see normalize/parts.go.
 	Parts int
+	// ZeroHash says that it has announced a block of hash 0: see normalize.Normalizer.
+	ZeroHash bool
 	// LookAheads are the look-aheads of its blocks in tokens, nil for 0 alone: see ahead.go.
 	LookAheads []int
 	// Adapters are those that the source has stored blocks of, without the registered one.

@@ -343,6 +343,9 @@ func (s *source) inheritFrom(old *source) {
 	}
 	s.media, s.announced = old.media, old.announced
 	s.normal.RaiseParts(old.normal.Parts())
+	if old.normal.ZeroHash() {
+		s.normal.NoteZeroHash()
+	}
 	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
 	s.origin.Store(old.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
@@ -381,7 +384,7 @@ func (s *source) inheritFrom(old *source) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), Mark: s.verifiedMark()}
+	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), Mark: s.verifiedMark()}
 	var ahead lookAheads
 	for _, ns := range s.namespaces {
 		if ns.blocks() > 0 {

@@ -50,7 +50,8 @@ type Event struct {
 	// two's complement, byte strings by their last 8 bytes big-endian.
 	Hashes []uint64
 	// Parent is the publisher's hash of the block before Hashes[0]; valid when
-	// HasParent. A missing parent means the root, or "unknown" when BaseBlock > 0.
+	// HasParent. A missing parent means the root, or "unknown" when BaseBlock > 0. Some publishers name
+	// parent 0 instead of none.
 	Parent    uint64
 	HasParent bool
 	// Tokens are the token ids of all blocks, flattened; nil when the event has

@@ -108,16 +108,16 @@ type Owner uint32
 // Source is a namespace of engine hashes. Ids are dense from 0 and never reused.
 type Source uint32
 
-// defaultMaxOrphans bounds the waiting room of a source: 65,536 links are some
+// DefaultMaxOrphans bounds the waiting room of a source: 65,536 links are some
 // 6 MB, and a million tokens of prompts whose beginning was missed at 16 a block.
-const defaultMaxOrphans = 1 << 16
+const DefaultMaxOrphans = 1 << 16
 
 // Options of an index.
 type Options struct {
 	// Scheme computes the keys. The zero value is seed 0; hash.Default() is usual.
 	Scheme hash.Scheme
 	// MaxOrphans is the most links that wait for their parent, per source. 0 is
-	// defaultMaxOrphans, below zero none wait.
+	// DefaultMaxOrphans, below zero none wait.
 	MaxOrphans int
 	// MaxBytes is the most memory for blocks, sets and names, those of ghosts included, 0 for no limit.
 	// At the limit all ghosts go, then new blocks are refused: see budget.go.
@@ -266,7 +266,7 @@ func New(opts Options) *Index {
 	}
 	x.contests.contradicts, x.agree = opts.Contradicts, opts.Agree
 	if x.maxOrphans == 0 {
-		x.maxOrphans = defaultMaxOrphans
+		x.maxOrphans = DefaultMaxOrphans
 	}
 	x.identities = newIdentities()
 	x.lines.index, x.perEvent = x, portion{sweep: 16, naming: 16}

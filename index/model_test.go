@@ -69,7 +69,7 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *
 	w := &world{}
 	x := New(Options{Scheme: scheme, MaxOrphans: max, NameAll: !honest, Ghosts: ghosts.bound(), Agree: w.agree})
 	if max == 0 {
-		max = defaultMaxOrphans
+		max = DefaultMaxOrphans
 	}
 	*w = world{t: t, rng: rng, kinds: []Says{0}, x: x, o: newOracle(scheme, max, w.agree), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2), ghosts: ghosts}
 	if slow {

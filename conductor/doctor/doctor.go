@@ -52,6 +52,7 @@ type Doctor struct {
 	seeds      int  // beginnings compared
 	ranked     bool // the rank was looked at
 	noted      bool // a note of a batch was reported
+	parentless bool // most blocks waited for a parent at the last look
 	profile    profileCheck
 	copies     copyCheck
 	unremoved  map[string]*unremoved // by medium; see unremovedOn
@@ -67,7 +68,7 @@ func New(reg Registered, now func() time.Time) *Doctor {
 // or reports alone show.
 func (d *Doctor) Reset() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.noted, d.profile = 0, 0, 0, 0, 0, false, false, profileCheck{}
-	d.copies = copyCheck{}
+	d.copies, d.parentless = copyCheck{}, false
 	d.unremoved, d.neverFrom = nil, nil
 	d.withdrawWhere(func(code string) bool {
 		return code != FindingRank && code != FindingFeedback && !(code == FindingProfile && d.reg.Pool)
@@ -256,6 +257,24 @@ func (d *Doctor) Use(blocks int, asked, modelAsked bool) {
 	case modelAsked:
 		d.Report(FindingUnasked, "queries ask for model %q, and none with the salt and adapter of the %d blocks of the source: compare cache_salt and lora_name of the queries with those of its events and its registration",
 			d.reg.Context.Deployment.Model, blocks)
+	}
+}
+
+// waitingLeast is how many blocks wait for their parents at least before the doctor says so.
+const waitingLeast = 64
+
+// Parents looks at how many blocks of the source wait for a parent that no event has announced, and at
+// how many it has in all. full says that there is no room for more. Blocks that wait may be ahead of
+// their parents, so the finding comes when two calls in a row have seen too many.
+func (d *Doctor) Parents(waiting, blocks int, full bool) {
+	before := d.parentless
+	d.parentless = waiting >= waitingLeast && (full || 2*waiting >= blocks)
+	switch {
+	case !d.parentless:
+		d.Withdraw(FindingParents)
+	case before:
+		d.Report(FindingParents, "%d of %d blocks wait for parents that no event has announced, and no query finds them: give a replay_endpoint if the engine ran before Conductor followed it, register all of its ranks, and if neither helps, the publisher names parents in a way that Conductor does not know: report its name and version",
+			waiting, blocks)
 	}
 }
 

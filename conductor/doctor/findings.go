@@ -54,6 +54,8 @@ const (
 	FindingForeignTenant = "foreign_tenant"
 	// FindingAssumed: blocks below the device come without adapter and salt, and nothing says whose they are.
 	FindingAssumed = "assumed_identity"
+	// FindingParents: most blocks wait for parents that no event has announced.
+	FindingParents = "unknown_parents"
 	// FindingLostNames: blocks came by the names of blocks that index.ghost_bytes had no room for.
 	FindingLostNames = "lost_names"
 	// FindingContest: sources announce one hash with different tokens.

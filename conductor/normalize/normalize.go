@@ -99,6 +99,7 @@ type Normalizer struct {
 	parts      int    // most parts that a published block had, 0 while none had several
 	lookAheads uint64 // announced in this epoch; bit L stands for L tokens
 	offsets    bool   // events.Batch.Offsets of any batch of the epoch
+	zero       bool   // a block of hash 0 was announced in this epoch
 	local      []uint64
 	out        Result
 }
@@ -118,6 +119,24 @@ func (n *Normalizer) Parts() int { return n.parts }
 
 // RaiseParts notes that blocks of the epoch had several parts.
 func (n *Normalizer) RaiseParts(parts int) { n.parts = max(n.parts, parts) }
+
+// ZeroHash reports whether a block of hash 0 was announced in this epoch.
+func (n *Normalizer) ZeroHash() bool { return n.zero }
+
+// NoteZeroHash notes that a block of hash 0 was announced in this epoch.
+func (n *Normalizer) NoteZeroHash() { n.zero = true }
+
+// readRoot takes the parent off an event whose publisher names parent 0 where a prompt begins: it has
+// never announced a block of hash 0.
+func (n *Normalizer) readRoot(e *events.Event) {
+	if n.zero {
+		return
+	}
+	if e.Parent == 0 {
+		e.HasParent = false
+	}
+	n.zero = slices.Contains(e.Hashes, 0)
+}
 
 // maxKept bounds the hashes for which a buffer is kept between batches: 32 KiB.
 const maxKept = 4096
@@ -208,6 +227,7 @@ func (n *Normalizer) admit(e *events.Event, rank int32) {
 		n.out.Changes = append(n.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
 		return
 	}
+	n.readRoot(e)
 	r := n.groups.judge(e, rank)
 	group := Owner{Rank: rank, Group: max(e.Group, 0)}
 	if r.learned {

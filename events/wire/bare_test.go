@@ -55,6 +55,9 @@ func TestDecodeBareDigest(t *testing.T) {
 	f(array(9, nil, "ad", arr{"ad", digest}, arr{"ad", digest}), `lora="ad" items=[`+image+" "+image+"]", 0)
 	f(array(9, nil, digest, one, one), `lora="`+digest+`"`, 0)
 	f(array(9, nil, nil, arr{"s"}, nil), `salt="s"`, 0)
+	// Parent 0 may be none.
+	f(mapped(0, nil, one, nil), salt, 0)
+	f(array(9, 0, nil, one, one), "items=["+image+" "+image+"]", 0)
 	// Behind the first block of a prompt there is no salt in any form.
 	f(mapped(5, nil, one, nil), "items=["+image+" []]", 0)
 	// Infos list the items, and Dynamo labels its salts.

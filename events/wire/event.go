@@ -273,7 +273,7 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 	if ev.LoraName == nil && !ev.Envelope {
 		ev.LoraID = f.adapter.id
 	}
-	if ev.Salt == nil && f.extra > 0 && !ev.HasParent && ev.BaseBlock <= 0 {
+	if ev.Salt == nil && f.extra > 0 && (!ev.HasParent || ev.Parent == 0) && ev.BaseBlock <= 0 {
 		end := d.i
 		if ev.Salt, why = d.extraSalt(f, ev.LoraName); why != "" {
 			return why

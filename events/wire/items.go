@@ -90,7 +90,7 @@ func (d *decoder) items(f *form, ev *events.Event) ([][]uint64, events.Reason) {
 		from, ok := len(all), true
 		if f.infos == 0 {
 			salt := ev.Salt
-			if i > 0 || ev.HasParent {
+			if i > 0 || ev.HasParent && ev.Parent != 0 {
 				salt = nil
 			}
 			all = d.extraItems(all, ev.LoraName, salt)

@@ -145,6 +145,8 @@ func TestMalformedEvents(t *testing.T) {
 	f(stored("block_hashes", obj{}), bad)
 	f(stored("parent_block_hash", 1.0), bad)
 	f(stored("parent_block_hash", []byte{}), bad)
+	f(stored("parent_block_hash", ""), bad)
+	f(stored("parent_block_hash", false), bad)
 	f(stored("parent_block_hash", arr{1}), bad)
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{1, 2}, "remaining_copy_counts", arr{1}}, bad)
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "remaining_copy_counts", arr{-1}}, bad)
@@ -257,6 +259,9 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	f(arr{"BlockRemoved", arr{[]byte{1, 2, 3}, []byte{1, 2, 3, 4, 5, 6, 7, 8}, []byte{9, 1, 2, 3, 4, 5, 6, 7, 8}, raw("a3fffe00")}},
 		"removed 0000000000010203 0102030405060708 0102030405060708 0000000000fffe00")
 	f(stored("parent_block_hash", 0), "stored 0000000000000001 parent=0000000000000000 tokens=7,8 bs=2")
+	f(stored("parent_block_hash", make([]byte, 8)), "stored 0000000000000001 parent=0000000000000000 tokens=7,8 bs=2")
+	f(stored("parent_block_hash", make([]byte, 32)), "stored 0000000000000001 parent=0000000000000000 tokens=7,8 bs=2")
+	f(stored("parent_block_hash", -1), "stored 0000000000000001 parent=ffffffffffffffff tokens=7,8 bs=2")
 	f(stored("parent_block_hash", -2), "stored 0000000000000001 parent=fffffffffffffffe tokens=7,8 bs=2")
 	f(stored("block_hashes", nil), "stored tokens=7,8 bs=2")
 
