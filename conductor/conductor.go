@@ -48,6 +48,7 @@ import (
 	"kvconductor/events/journal"
 	"kvconductor/events/objectkey"
 	"kvconductor/events/stream"
+	"kvconductor/events/zmq"
 	"kvconductor/index"
 	"kvconductor/index/hash"
 )
@@ -67,6 +68,8 @@ type Options struct {
 	// Transport returns the transport of the stream of one registration; static is that of
 	// RegisterOptions. Every stream has Stream.Transport when nil.
 	Transport func(r Registration, static bool) stream.Transport
+	// Strays returns the topics on bound sockets that no source claims, see UnclaimedTopics; nil is none.
+	Strays func() []zmq.Stray
 	// Reaches returns why a client must not name an endpoint, nil if it may. Registrations that
 	// are not static are asked about; nil allows all.
 	Reaches func(endpoint string) error

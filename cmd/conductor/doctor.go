@@ -6,13 +6,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/doctor"
+	"kvconductor/events/reach"
 )
 
 // advice is one thing that an operator should look at.
@@ -24,12 +27,41 @@ type advice struct {
 
 // adviceOfState says what to do about sources in a state.
 var adviceOfState = map[string]string{
-	"connecting": "the server cannot connect to the engine: check the endpoint, the network and the engine",
+	"connecting": "there is no connection to the engine: check the endpoint, the network and the engine",
 	"replaying":  "the source catches up; if this lasts, its engine publishes faster than it replays",
 	"stale":      "no connection for stream.stale_after: check that the engine runs, and the endpoint and the network",
 	"partial":    "blocks from before are not known, so answers are too short: register a replay_endpoint, follow a relay, or wait until the engine has cleared its cache",
 	"failed":     "the registration can never work: register it again with what the error names",
 	"paused":     "the source was paused by /test/pause_listener: resume it",
+}
+
+// adviceOnBound says what to do about a source whose engine connects to the server, in the states in which
+// it is not heard; "" in others.
+func adviceOnBound(s *serviceRow, unclaimed []topicRow) string {
+	text := ""
+	switch s.State {
+	case "connecting":
+		text = "nothing has come from the engine yet"
+	case "stale":
+		text = "nothing has come from the engine for stream.stale_after; one without work sends nothing"
+	default:
+		return ""
+	}
+	at := strings.TrimPrefix(s.Endpoint, "bind:tcp://")
+	if host, port, err := net.SplitHostPort(at); err == nil && reach.IsWildcard(host) {
+		at = "port " + port + " of this server"
+	}
+	text += fmt.Sprintf(": it has to connect to %s and publish under the topic %q with dp_rank %d", at, "kv@"+s.InstanceID+"@"+s.ModelName, s.DPRank)
+	var came []string
+	for _, t := range unclaimed {
+		if strings.Replace(s.Endpoint, "//0.0.0.0:", "//*:", 1) == t.Endpoint && len(came) < 3 {
+			came = append(came, `"`+t.Topic+`"`)
+		}
+	}
+	if len(came) > 0 {
+		text += "; what came there and no source claims is " + strings.Join(came, ", ")
+	}
+	return text
 }
 
 func doctorCommand() *cobra.Command {
@@ -85,6 +117,9 @@ func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 			all = append(all, advice{r.InstanceID, "unclaimed", text})
 		}
 	}
+	for _, t := range services.Unclaimed {
+		all = append(all, advice{Code: "unclaimed_topic", Text: t.text()})
+	}
 	if len(services.Services) == 0 && len(services.Discovery) == 0 {
 		all = append(all, advice{Code: "no_sources", Text: "no source is registered: every answer is empty"})
 	}
@@ -92,6 +127,9 @@ func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
 		if s.State != "synced" {
 			text := cmp.Or(adviceOfState[s.State], "the source is not synced")
+			if strings.HasPrefix(s.Endpoint, "bind:") {
+				text = cmp.Or(adviceOnBound(&s, services.Unclaimed), text)
+			}
 			if why := cmp.Or(s.LastError, s.Reason); why != "" {
 				text += " (" + why + ")"
 			}

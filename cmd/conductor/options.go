@@ -94,6 +94,10 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 			}
 			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
 		},
+		Strays: func() []zmq.Stray {
+			_, all := sockets.Strays()
+			return all
+		},
 		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
 		Stream: stream.Config{
 			StaleAfter: cfg.Stream.StaleAfter,

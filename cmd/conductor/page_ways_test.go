@@ -10,15 +10,19 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
+	"kvconductor/internal/freeport"
 	"kvconductor/internal/must"
 )
 
 // testPageWays looks at what leads to sources: an engine that tells where it publishes, one that does
-// not, one whose snapshot fails, and instances of LMCache with and without a source. A tenant sees its own.
+// not, one whose snapshot fails, instances of LMCache with and without a source, and a topic without one. A tenant sees its own.
 func testPageWays(t *testing.T, browser context.Context) {
 	told, recorded := newRuledEngine(t, "told", 0), newRuledEngine(t, "recorded", 5)
+	address, err := freeport.Address()
+	must.Succeed(t, err)
 	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator admin,register '*'", "of-blue admin,register blue")+"}\ndoctor: {silent_after: 1s}\nsources:\n"+
 		"  - {discover: '"+tells(t, told)+"', instance_id: told, block_size: 16}\n"+
+		"  - {endpoint: 'bind:tcp://"+address+"', type: vLLM, modelname: m, instance_id: bound, block_size: 16}\n"+
 		"  - {endpoint: 'push:', type: LMCache, modelname: m, instance_id: 'node:n1', block_size: 16}\n"+
 		explainSource(recorded, "vLLM", "m", ", snapshot_endpoint: 'tcp://127.0.0.1:1'"))
 	told.publish(ruledStored(0, 2))
@@ -43,6 +47,11 @@ func testPageWays(t *testing.T, browser context.Context) {
 	report("operator", hostile)
 	report("of-blue", "node-of-blue")
 
+	engine := newBoundEngine(t, address)
+	for range 3 {
+		engine.publish("kv@"+hostile+"@m", 0)
+	}
+
 	axe, err := os.ReadFile("testdata/axe/axe.min.js")
 	must.Succeed(t, err)
 	open := func(token string, width int64) *tab {
@@ -60,6 +69,8 @@ func testPageWays(t *testing.T, browser context.Context) {
 		text("#targets-body") + `.includes("connection refused")`, `/told\s.*found/s.test(` + text("#targets-body") + `)`,
 		text("#targets-count") + ` === "3 targets, 2 waiting"`, text("#reporters-count") + ` === "3 instances, 2 with reports that no source takes"`,
 		text("#findings-list") + `.includes("2 engines")`, text("#findings-list") + `.includes("reports 1 entry of the model m as ")`,
+		text("#topics-count") + ` === "1 topic"`, `/"kv@.*@m"\s+dp_rank 0 · from 127\.0\.0\.1:\d+ to bind:tcp:.*\s+unclaimed\s+register instance_id .*\s+3\s+/s.test(` + text("#topics-body") + `)`,
+		text("#findings-list") + `.includes("No source claims the topic")`,
 		`/node:n1\s+for default\s+followed\s+7\s+/.test(` + text("#reporters-body") + `)`,
 	} {
 		page.await("this is not shown: "+wait, wait)
@@ -98,6 +109,9 @@ func testPageWays(t *testing.T, browser context.Context) {
 		if shown := js[string](page, text(id)); !strings.Contains(shown, want) || js[int](page, `document.querySelectorAll("`+id+` tr").length`) != 1 {
 			t.Errorf("the tenant sees %q", shown)
 		}
+	}
+	if !js[bool](page, `document.querySelector("#topics").hidden`) {
+		t.Error("the tenant sees topics without a source")
 	}
 	page.close()
 }

@@ -31,6 +31,26 @@ type servicesAnswer struct {
 	Services  []serviceRow
 	Discovery []askedRow
 	LMCache   []reporterRow
+	Unclaimed []topicRow
+}
+
+// topicRow is a topic on a bound socket that no source claims.
+type topicRow struct {
+	Endpoint, Topic, From, Advice string
+	DPRank                        *int
+	Messages                      uint64
+}
+
+// text says what comes, from where, and what to do about it.
+func (t *topicRow) text() string {
+	text := fmt.Sprintf(`%d messages came under the topic "%s"`, t.Messages, t.Topic) // which has its escapes
+	if t.DPRank != nil {
+		text += fmt.Sprintf(" with dp_rank %d", *t.DPRank)
+	}
+	if t.From != "" {
+		text += " from " + t.From + " to " + t.Endpoint
+	}
+	return text + ", and no source claims them: " + t.Advice
 }
 
 // reporterRow is an instance of LMCache that reports.
@@ -129,6 +149,9 @@ func printServices(ctx context.Context, server *cli.Client, out io.Writer) error
 		for _, text := range r.unclaimed() {
 			fmt.Fprintf(out, "\n%s unclaimed: %s\n", r.InstanceID, text)
 		}
+	}
+	for _, t := range answer.Unclaimed {
+		fmt.Fprintf(out, "\nunclaimed topic: %s\n", t.text())
 	}
 	return nil
 }

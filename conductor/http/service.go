@@ -128,6 +128,9 @@ func (a *api) services(g *gin.Context) (any, error) {
 	if all := reporters(access.View(a.conductor, g)); len(all) > 0 {
 		out["lmcache"] = all
 	}
+	if all := topics(access.View(a.conductor, g)); len(all) > 0 {
+		out["unclaimed"] = all
+	}
 	return out, nil
 }
 
@@ -188,6 +191,28 @@ func reporters(v conductor.View) (rows []reporterRow) {
 		row := reporterRow{r.Instance, r.State(), r.Seq, make([]unclaimedRow, 0, len(r.Unclaimed))}
 		for _, u := range r.Unclaimed {
 			row.Unclaimed = append(row.Unclaimed, unclaimedRow{u.Emitter, u.Model, u.Entries})
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// topicRow is a topic on a bound socket that no source claims.
+type topicRow struct {
+	Endpoint, Topic, From string // endpoint and address are empty for a client that may not see endpoints
+	DPRank                *int   // null where the batches name none
+	Messages              uint64
+	LastAt                time.Time
+	InstanceID, ModelName string // of a registration that would claim it; empty if none can
+	Advice                string
+}
+
+// topics lists the topics without a source that the client may see.
+func topics(v conductor.View) (rows []topicRow) {
+	for _, t := range v.UnclaimedTopics() {
+		row := topicRow{t.Endpoint, t.Topic, t.From, nil, t.Messages, t.At.UTC(), t.Instance, t.Model, t.Advice}
+		if t.Rank >= 0 {
+			row.DPRank = &t.Rank
 		}
 		rows = append(rows, row)
 	}

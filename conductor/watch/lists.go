@@ -30,12 +30,31 @@ type Target struct {
 type lists struct {
 	targets   []Target
 	reporters []conductor.Reporter
+	topics    []conductor.UnclaimedTopic
 }
 
 // listsRow is lists as a document has them.
 type listsRow struct {
 	Discovery *targetsRow   `json:"discovery,omitempty"`
 	LMCache   *reportersRow `json:"lmcache,omitempty"`
+	Unclaimed *topicsRow    `json:"unclaimed,omitempty"`
+}
+
+type topicsRow struct {
+	Topics int        `json:"topics"`
+	List   []topicRow `json:"list"`
+}
+
+type topicRow struct {
+	Endpoint string    `json:"endpoint"`
+	Topic    string    `json:"topic"`
+	Rank     *int      `json:"dp_rank"` // nil where the batches name none
+	From     string    `json:"from"`
+	Messages uint64    `json:"messages"`
+	Last     time.Time `json:"last"`
+	Instance string    `json:"instance_id"`
+	Model    string    `json:"modelname"`
+	Advice   string    `json:"advice"`
 }
 
 type targetsRow struct {
@@ -98,7 +117,24 @@ func (l *lists) of(tenants scope.Tenants) (out listsRow) {
 	slices.SortStableFunc(t.List, func(a, b Target) int { return cmp.Compare(calmness(a.State), calmness(b.State)) })
 	slices.SortStableFunc(r.List, func(a, b reporterRow) int { return cmp.Compare(calmness(a.State), calmness(b.State)) })
 	t.List, r.List = t.List[:min(len(t.List), maxListed)], r.List[:min(len(r.List), maxListed)]
-	return listsRow{t, r}
+	return listsRow{t, r, l.topicsFor(tenants)}
+}
+
+// topicsFor returns the topics that no source claims, for clients of all tenants: they are no tenant's.
+func (l *lists) topicsFor(tenants scope.Tenants) *topicsRow {
+	out := &topicsRow{List: []topicRow{}}
+	if !tenants.All() {
+		return out
+	}
+	for _, t := range l.topics {
+		row := topicRow{t.Endpoint, t.Topic, nil, t.From, t.Messages, t.At.UTC(), t.Instance, t.Model, t.Advice}
+		if t.Rank >= 0 {
+			row.Rank = &t.Rank
+		}
+		out.List = append(out.List, row)
+	}
+	out.Topics = len(out.List)
+	return out
 }
 
 // calmness is lower for states that ask for attention.
@@ -125,6 +161,9 @@ func (l *lists) changed(was *lists, tenants scope.Tenants) (out listsRow) {
 	}
 	if !reflect.DeepEqual(before.LMCache, now.LMCache) {
 		out.LMCache = now.LMCache
+	}
+	if !reflect.DeepEqual(before.Unclaimed, now.Unclaimed) {
+		out.Unclaimed = now.Unclaimed
 	}
 	return out
 }

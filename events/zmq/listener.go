@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +29,7 @@ type listener struct {
 	boxes  []*mailbox
 	topics map[string]map[int][]*mailbox // pod NUL model -> rank -> whose; replaced, never changed
 	holds  map[Claim]uint64              // claim -> the connection that holds it
-	strays []string                      // topics that no source claims, the latest last
+	strays []stray                       // at most maxStrays, in no order
 }
 
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
@@ -123,7 +124,7 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		for _, f := range m.Frames {
 			size += len(f)
 		}
-		boxes := l.claimed(m.Frames)
+		boxes := l.claimed(m.Frames, raw.RemoteAddr())
 		if len(boxes) > 0 {
 			if !l.hold(boxes[0].claim, number) {
 				for _, b := range boxes {
@@ -168,53 +169,112 @@ func (l *listener) letGo(conn uint64) {
 
 // claimed returns whose a message is, none if no source claims it. A message with a wrong
 // number of frames is its topic's, for the stream to count.
-func (l *listener) claimed(frames [][]byte) []*mailbox {
+func (l *listener) claimed(frames [][]byte, from net.Addr) []*mailbox {
 	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
-	prefix, name, _ := bytes.Cut(topic, []byte{'@'})
-	pod, model, ok := bytes.Cut(name, []byte{'@'})
 	l.mu.Lock()
 	topics := l.topics
 	l.mu.Unlock()
-	if ok && string(prefix) == "kv" {
-		key := append(append(append(make([]byte, 0, 128), pod...), 0), model...)
-		if ranks := topics[string(key)]; len(ranks) > 0 {
-			rank, named := 0, false
-			if len(frames) == 3 && l.rank != nil {
-				rank, named = l.rank(frames[2])
-			}
-			if boxes := ranks[rank]; len(boxes) > 0 {
-				return boxes
-			}
-			if !named && len(ranks) == 1 {
-				for _, boxes := range ranks {
-					return boxes
-				}
-			}
-		}
+	ranks := ranksOf(topics, topic)
+	rank, named := 0, false
+	if len(frames) == 3 && l.rank != nil {
+		rank, named = l.rank(frames[2])
 	}
-	l.stray(topic)
+	boxes := boxesOf(ranks, rank, named)
+	if len(boxes) == 0 {
+		if !named {
+			rank = NoRank
+		}
+		l.stray(topic, rank, from)
+	}
+	return boxes
+}
+
+// ranksOf returns the mailboxes for a topic by rank, nil if no source claims it.
+func ranksOf(topics map[string]map[int][]*mailbox, topic []byte) map[int][]*mailbox {
+	pod, model, ok := parseTopic(topic)
+	if !ok {
+		return nil
+	}
+	return topics[string(append(append(append(make([]byte, 0, 128), pod...), 0), model...))]
+}
+
+// boxesOf returns the mailboxes for a rank. A message that names none is of rank 0, or of the only rank.
+func boxesOf(ranks map[int][]*mailbox, rank int, named bool) []*mailbox {
+	if boxes := ranks[rank]; len(boxes) > 0 || named || len(ranks) != 1 {
+		return boxes
+	}
+	for _, boxes := range ranks {
+		return boxes
+	}
 	return nil
 }
 
-// stray counts a message that no source claims and remembers its topic.
-func (l *listener) stray(topic []byte) {
-	l.unclaimed.Add(1)
-	if len(topic) > 256 {
-		topic = topic[:256]
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if slices.Contains(l.strays, string(topic)) {
-		return
-	}
-	if len(l.strays) == maxStrays {
-		l.strays = l.strays[1:]
-	}
-	l.strays = append(l.strays, string(topic))
+// parseTopic splits a topic kv@pod@model. It reports false if the topic is another one.
+func parseTopic(topic []byte) (pod, model []byte, ok bool) {
+	prefix, name, _ := bytes.Cut(topic, []byte{'@'})
+	pod, model, ok = bytes.Cut(name, []byte{'@'})
+	return pod, model, ok && string(prefix) == "kv"
 }
 
-func (l *listener) strayTopics() []string {
+// stray is a topic and rank that no source claims.
+type stray struct {
+	topic    string
+	rank     int
+	from     net.Addr // of the last message
+	messages uint64
+	at       time.Time // of the last message
+}
+
+// stray counts a message that no source claims and remembers its topic. Anybody may send any topic:
+// where there are too many, the one with the fewest messages makes room, so that a topic which comes
+// again and again stays.
+func (l *listener) stray(topic []byte, rank int, from net.Addr) {
+	l.unclaimed.Add(1)
+	if len(topic) > maxStrayTopic {
+		topic = topic[:maxStrayTopic]
+	}
+	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.strays)
+	at := slices.IndexFunc(l.strays, func(s stray) bool { return s.topic == string(topic) && s.rank == rank })
+	if at < 0 {
+		if at = len(l.strays); at < maxStrays {
+			l.strays = append(l.strays, stray{})
+		} else {
+			at = 0
+			for i, s := range l.strays {
+				if least := &l.strays[at]; s.messages < least.messages || s.messages == least.messages && s.at.Before(least.at) {
+					at = i
+				}
+			}
+		}
+		l.strays[at] = stray{topic: string(topic), rank: rank}
+	}
+	s := &l.strays[at]
+	s.messages, s.from, s.at = s.messages+1, from, now
+}
+
+// listStrays returns the strays that no source claims now, and what sources claim.
+func (l *listener) listStrays() (all []Stray) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	claims := make([]Claim, len(l.boxes))
+	for i, b := range l.boxes {
+		claims[i] = b.claim
+	}
+	endpoint := bindScheme + "tcp://" + l.addr
+	if strings.HasPrefix(l.addr, ":") {
+		endpoint = bindScheme + "tcp://*" + l.addr
+	}
+	for _, s := range l.strays {
+		if len(boxesOf(ranksOf(l.topics, []byte(s.topic)), max(s.rank, 0), s.rank != NoRank)) > 0 {
+			continue // its source was registered since
+		}
+		one := Stray{Endpoint: endpoint, Topic: s.topic, Rank: s.rank, From: s.from.String(), Messages: s.messages, At: s.at, Claims: claims}
+		if pod, model, ok := parseTopic([]byte(s.topic)); ok {
+			one.Lacks = Claim{string(pod), string(model), max(s.rank, 0)}
+		}
+		all = append(all, one)
+	}
+	return all
 }

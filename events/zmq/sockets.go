@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	"kvconductor/events/payload"
 	"kvconductor/events/reach"
@@ -56,8 +57,10 @@ const (
 	// a queue of its own.
 	mailboxLen   = 1024
 	mailboxBytes = 8 << 20
-	// Topics without a claim that are remembered by name.
-	maxStrays = 16
+	// maxStrays bounds the topics of one address that no source claims and that are remembered,
+	// maxStrayTopic the bytes of one.
+	maxStrays     = 16
+	maxStrayTopic = 256
 )
 
 // For returns the transport of one source. Rules say which endpoints it may have; nil is all.
@@ -191,17 +194,32 @@ func (s *Sockets) leave(l *listener, box *mailbox) {
 	}
 }
 
-// Strays returns how many messages arrived on shared sockets that no source
-// claims, and some of their topics.
-func (s *Sockets) Strays() (messages uint64, topics []string) {
+// NoRank is the rank of messages that name none.
+const NoRank = -1
+
+// Stray is a topic and rank that publishers send to a shared socket and no source claims.
+type Stray struct {
+	Endpoint string // where it came, as a registration names it
+	Topic    string // as sent, of its first 256 bytes
+	Rank     int    // that the batches name, NoRank for none
+	From     string // address of the publisher that sent the last message
+	Messages uint64
+	At       time.Time // of the last message
+	Lacks    Claim     // what would take the messages; the zero value if the topic is not kv@pod@model
+	Claims   []Claim   // of all sources with the endpoint; shared, not to be changed
+}
+
+// Strays returns how many messages arrived on shared sockets that no source claims, and the topics
+// with most of them, at most 16 for each address.
+func (s *Sockets) Strays() (messages uint64, all []Stray) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	messages = s.unclaimed
 	for _, l := range s.listeners {
 		messages += l.unclaimed.Load()
-		topics = append(topics, l.strayTopics()...)
+		all = append(all, l.listStrays()...)
 	}
-	return messages, topics
+	return messages, all
 }
 
 // mailbox is what arrived for one source.

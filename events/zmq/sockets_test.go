@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -106,9 +108,70 @@ func TestSocketsDealOut(t *testing.T) {
 	f(sub, "two frames")
 	f(<-a1, "epoch=7")
 	f(<-b, "kv@b")
-	n, topics := s.Strays()
-	if n != 6 || len(topics) != 6 {
-		t.Errorf("%d messages nobody claims, topics %q", n, topics)
+	n, strays := s.Strays()
+	if n != 6 || len(strays) != 6 {
+		t.Errorf("%d messages without a source, topics %+v", n, strays)
+	}
+	for _, stray := range strays {
+		want, at := 0, "kv@c@m@1 kv@a@m  kv@a kx@a@m@1"
+		if stray.Topic == "kv@a@m@1" {
+			want, at = 2, stray.Topic
+		}
+		if stray.Rank != want || !strings.Contains(at, stray.Topic) || stray.Endpoint != endpoint || !strings.HasPrefix(stray.From, "127.0.0.1:") ||
+			stray.Messages != 1 || stray.At.IsZero() || len(stray.Claims) != 3 {
+			t.Errorf("a topic without a source is %+v", stray)
+		}
+	}
+}
+
+// TestStraysBounded sends topics of a stranger's choice: few are remembered, cut, and one that comes
+// again and again stays until a source claims it.
+func TestStraysBounded(t *testing.T) {
+	address := freeAddress(t)
+	s := &Sockets{Rank: lastByte}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	join := func(c Claim) {
+		go s.For(c, nil).Subscribe(ctx, "bind:tcp://"+address)
+		until(t, "the claim", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			l := s.listeners[address]
+			if l == nil {
+				return false
+			}
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return slices.ContainsFunc(l.boxes, func(b *mailbox) bool { return b.claim == c })
+		})
+	}
+	join(Claim{"a", "m", 0})
+	pub, seq := connect(t, address), strings.Repeat("\x00", 8)
+	for range 3 {
+		send(t, pub, "kv@10.0.0.1@m", seq, "0")
+	}
+	for i := range 100 {
+		send(t, pub, strconv.Itoa(i)+strings.Repeat("x", 1000), seq, "0")
+	}
+	until(t, "the messages", func() bool { n, _ := s.Strays(); return n == 103 })
+	find := func() (total int, found Stray) {
+		_, all := s.Strays()
+		for _, one := range all {
+			if len(one.Topic) > 256 {
+				t.Errorf("a topic of %d bytes is kept", len(one.Topic))
+			}
+			if one.Topic == "kv@10.0.0.1@m" {
+				found = one
+			}
+		}
+		return len(all), found
+	}
+	if n, engine := find(); n != 16 || engine.Messages != 3 || engine.Rank != 0 {
+		t.Errorf("%d topics are remembered, that of the engine is %+v", n, engine)
+	}
+	join(Claim{"10.0.0.1", "m", 0})
+	if n, engine := find(); n != 15 || engine.Messages != 0 {
+		t.Errorf("a topic is unclaimed after its source was registered: %d, %+v", n, engine)
 	}
 }
 

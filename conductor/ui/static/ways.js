@@ -1,19 +1,20 @@
-// ways.js shows what leads to sources: the engines that are asked where they publish, and the
-// instances of LMCache that report.
+// ways.js shows what leads to sources: the engines that are asked where they publish, the
+// instances of LMCache that report, and the topics on our sockets that no source claims.
 
 import { $, h, keep, mark, say } from "./dom.js";
 import { ago, int, plural } from "./format.js";
 import { now, state } from "./live.js";
 
 const levels = { found: "ok", followed: "ok", learning: "none", heard: "none", waiting: "warn", unclaimed: "warn" };
-const none = { targets: 0, waiting: 0, learning: 0, instances: 0, unclaimed: 0, list: [] };
+const none = { targets: 0, waiting: 0, learning: 0, instances: 0, unclaimed: 0, topics: 0, list: [] };
 const discovery = () => state.stats.discovery ?? none;
 const lmcache = () => state.stats.lmcache ?? none;
+const unclaimed = () => state.stats.unclaimed ?? none;
 const nameOf = (t) => (t.dp_rank === null ? t.instance_id : `${t.instance_id} / ${t.dp_rank}`);
 const missing = (u) => `${plural(u.entries, "entry", "entries")} of the model ${u.modelname} as ${u.instance_id}`;
 
-// lacking returns how many of both lack something.
-export const lacking = () => discovery().waiting + lmcache().unclaimed;
+// lacking returns how many of all lack something.
+export const lacking = () => discovery().waiting + lmcache().unclaimed + unclaimed().topics;
 
 // findings returns a finding for each kind that lacks something, and the function that leads there.
 export function findings() {
@@ -22,6 +23,8 @@ export function findings() {
   if (waits) all.push({ code: "discovery", count: discovery().waiting, noun: "engine", text: `${nameOf(waits)} has not told where it publishes. ${waits.error}`, go: toTargets });
   const stray = lmcache().list.find((r) => r.state === "unclaimed");
   if (stray) all.push({ code: "unclaimed", count: lmcache().unclaimed, noun: "instance", text: `${stray.instance_id} reports ${missing(stray.unclaimed[0])}, and no source takes them: register that with type LMCache and endpoint push:`, go: toReporters });
+  const topic = unclaimed().list[0];
+  if (topic) all.push({ code: "unclaimed_topic", count: unclaimed().topics, noun: "topic", text: `No source claims the topic "${topic.topic}" from ${topic.from} at ${topic.endpoint}: ${topic.advice}`, go: toTopics });
   return all;
 }
 
@@ -29,7 +32,7 @@ const lead = (id) => () => {
   $(id).scrollIntoView({ block: "nearest" });
   $(id).focus();
 };
-const toTargets = lead("title-targets"), toReporters = lead("title-reporters");
+const toTargets = lead("title-targets"), toReporters = lead("title-reporters"), toTopics = lead("title-topics");
 
 const cell = (name, ...children) => h("td", { role: "cell", "data-name": name }, ...children);
 const makeRow = (names) => () => h("tr", { role: "row" }, h("th", { scope: "row", role: "rowheader" }, h("span"), h("small")),
@@ -60,6 +63,12 @@ export function draw(filterBy) {
   }, (tr, t) => {
     update(tr, t, [[nameOf(t), [t.tenant_id === "default" ? "" : t.tenant_id, t.url || "endpoints are known"].filter(Boolean).join(" · ")], [t.state, t.error], [int(t.addresses)], [int(t.sources)]]);
     mark(tr.lastChild.firstChild, "aria-label", `Show ${plural(t.sources, "source")} of ${t.instance_id}`);
+  });
+  const u = unclaimed();
+  $("topics").hidden = u.topics === 0;
+  say($("topics-count"), plural(u.topics, "topic"));
+  keep($("topics-body"), u.list, (t) => `${t.endpoint} ${t.dp_rank} ${t.topic}`, makeRow(["Messages", "Last message"]), (tr, t) => {
+    update(tr, { state: "unclaimed" }, [[`"${t.topic}"`, `${t.dp_rank === null ? "" : `dp_rank ${t.dp_rank} · `}from ${t.from} to ${t.endpoint}`], ["unclaimed", t.advice], [int(t.messages)], [ago(Math.max(0, now() - Date.parse(t.last)))]]);
   });
   $("reporters").hidden = l.instances === 0;
   say($("reporters-count"), shown(l.instances, [plural(l.instances, "instance"), l.unclaimed && `${int(l.unclaimed)} with reports that no source takes`].filter(Boolean).join(", "), l.list));

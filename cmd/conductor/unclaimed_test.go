@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"kvconductor/internal/apitest"
+	"kvconductor/internal/freeport"
+	"kvconductor/internal/must"
+)
+
+// boundEngine is a publisher that connects to a bound socket of a server.
+type boundEngine struct {
+	t   *testing.T
+	pub zmq4.Socket
+	seq uint64
+}
+
+func newBoundEngine(t *testing.T, address string) *boundEngine {
+	t.Helper()
+	pub := zmq4.NewPub(context.Background(), zmq4.WithLogger(log.New(io.Discard, "", 0)))
+	t.Cleanup(func() { pub.Close() })
+	must.Succeed(t, pub.Dial("tcp://"+address))
+	eventually(t, "no subscription by "+address, func() (string, bool) { return "", len(pub.(zmq4.Topics).Topics()) > 0 })
+	return &boundEngine{t: t, pub: pub}
+}
+
+// publish sends one batch under a topic.
+func (e *boundEngine) publish(topic string, rank any, events ...any) {
+	e.t.Helper()
+	payload, err := msgpack.Marshal([]any{1.5, events, rank})
+	must.Succeed(e.t, err)
+	must.Succeed(e.t, e.pub.SendMulti(zmq4.NewMsgFrom([]byte(topic), binary.BigEndian.AppendUint64(nil, e.seq), payload)))
+	e.seq++
+}
+
+// TestUnclaimedTopics connects engines to a bound socket under topics that no source claims, and
+// follows what the server says about them until it needs to say nothing more.
+func TestUnclaimedTopics(t *testing.T) {
+	t.Parallel()
+	address, err := freeport.Address()
+	must.Succeed(t, err)
+	_, port, _ := strings.Cut(address, ":")
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator query,register,admin '*'", "asks query '*'", "of-blue query,register,admin blue")+"}\n"+
+		"sources: [{endpoint: 'bind:tcp://127.0.0.1:"+port+"', type: vLLM, modelname: m, instance_id: '10.0.0.1:8000', block_size: 16}]\n")
+	services := func(token string) string {
+		status, answer := askAs(t, "GET", p.url+"/services", token, "", nil)
+		if status != http.StatusOK {
+			t.Fatalf("%d %s", status, answer)
+		}
+		return answer
+	}
+	token := filepath.Join(t.TempDir(), "token")
+	must.Succeed(t, os.WriteFile(token, []byte("operator"), 0o600))
+	run := func(name string) string {
+		out, _ := command(name, "--server", p.url, "--token-file", token).Output()
+		return string(out)
+	}
+	const waits = `nothing has come from the engine yet: it has to connect to 127.0.0.1:`
+	if out := run("doctor"); !strings.Contains(out, waits+port+` and publish under the topic "kv@10.0.0.1:8000@m" with dp_rank 0`) || strings.Contains(out, "unclaimed") || strings.Contains(services("operator"), `"unclaimed"`) {
+		t.Errorf("before an engine has connected the doctor says %s", out)
+	}
+
+	engine := newBoundEngine(t, address)
+	for range 50 {
+		engine.publish("kv@10.0.0.1@m", 0, ruledStored(0, 1))
+	}
+	engine.publish("", 0)
+	engine.publish("kv@10.0.0.1:8000@m", 3)
+	engine.publish("kv@\x1b[2J<b>\xff@m", nil)
+	want := `"Topic":"kv@10.0.0.1@m","From":"127.0.0.1:`
+	eventually(t, "a topic is missing", func() (string, bool) {
+		s := services("operator")
+		return s, strings.Contains(s, want) && strings.Contains(s, `"Messages":50,`) && strings.Count(s, `"Advice"`) == 4
+	})
+	s := services("operator")
+	for _, want := range []string{
+		`"Endpoint":"bind:tcp://127.0.0.1:` + port + `"`, `"InstanceID":"10.0.0.1","ModelName":"m","Advice":"register instance_id \"10.0.0.1\", modelname \"m\", dp_rank 0 with this endpoint, or set the topic \"kv@10.0.0.1:8000@m\" if it is the engine of that source"`,
+		`"DPRank":3,`, `dp_rank 3 with this endpoint, as its other ranks are`, `"DPRank":null,`, `"Topic":"","From"`, `the topic must be kv@INSTANCE@MODEL`, `"Topic":"kv@\\x1b[2J`, `\\xff@m"`,
+	} {
+		if !strings.Contains(s, want) {
+			t.Errorf("%s is not in %s", want, s)
+		}
+	}
+	if s := services("asks"); !strings.Contains(s, `"Topic":"kv@10.0.0.1@m","From":"","`) || strings.Contains(s, port) {
+		t.Errorf("who may not see endpoints sees %s", s)
+	}
+	if s := services("of-blue"); strings.Contains(s, "unclaimed") {
+		t.Errorf("a tenant sees %s", s)
+	}
+	doc := apitest.Load(t)
+	for path, tokens := range map[string][]string{"/services": {"operator", "asks"}, "/admin/stats": {"operator", "of-blue"}} {
+		for _, token := range tokens {
+			_, answer := askAs(t, "GET", p.url+path, token, "", nil)
+			rec := httptest.NewRecorder()
+			rec.Header().Set("Content-Type", "application/json")
+			rec.WriteString(answer)
+			doc.CheckAnswer(t, httptest.NewRequest(http.MethodGet, path, nil), rec)
+			if path == "/admin/stats" && strings.Contains(answer, `"topic":"kv@10.0.0.1@m"`) != (token == "operator") {
+				t.Errorf("%s of %s: %s", path, token, answer)
+			}
+		}
+	}
+	if out := run("doctor"); !strings.Contains(out, "server: unclaimed_topic\n  50 messages came under the topic \"kv@10.0.0.1@m\" with dp_rank 0 from 127.0.0.1:") || !strings.Contains(out, waits) ||
+		!strings.Contains(out, "what came there and no source claims is ") || strings.ContainsAny(out, "\x1b\xff") {
+		t.Errorf("the doctor says %q", out)
+	}
+	if out := run("services"); strings.Count(out, "unclaimed topic: ") != 4 || strings.ContainsAny(out, "\x1b\xff") {
+		t.Errorf("services says %q", out)
+	}
+
+	// The registration that was named, and the topic that was named.
+	body := `{"endpoint":"bind:tcp://127.0.0.1:` + port + `","type":"vLLM","modelname":"m","instance_id":"10.0.0.1","block_size":16,"dp_rank":0}`
+	if status, answer := askAs(t, "POST", p.url+"/register", "operator", "application/json", []byte(body)); status != http.StatusOK {
+		t.Fatalf("%d %s", status, answer)
+	}
+	engine.publish("kv@10.0.0.1:8000@m", 0, ruledStored(0, 1))
+	engine.publish("kv@10.0.0.1@m", 0, ruledStored(0, 1))
+	eventually(t, "a topic is unclaimed after its source was registered", func() (string, bool) {
+		s := services("operator")
+		return s, !strings.Contains(s, want) && strings.Count(s, `"State":"synced"`)+strings.Count(s, `"State":"partial"`) == 2
+	})
+}
