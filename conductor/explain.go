@@ -89,6 +89,7 @@ type explaining struct {
 	chains     []*hash.Chain   // one for each look-ahead of the deployment
 	out        *Explanation
 	held       map[holderKey]map[tiers.Medium][][2]int
+	inPart     map[holderKey][]chunkInPart
 }
 
 // holderKey names a source as one rank.
@@ -103,7 +104,7 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 		Conductor: c, view: v, query: q,
 		at:   scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize}, Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
 		out:  &Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize, Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
-		held: make(map[holderKey]map[tiers.Medium][][2]int),
+		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
 	}
 	if e.deployment = c.deployment(e.at.Deployment); e.deployment != nil {
 		e.identity = e.deployment.names.Look(e.at.Variant)
@@ -167,7 +168,13 @@ func (e *explaining) match(roster *Roster, hidden bool) []Row {
 		if e.held[o.holderKey] == nil {
 			e.held[o.holderKey] = make(map[tiers.Medium][][2]int)
 		}
-		e.held[o.holderKey][o.medium] = append(e.held[o.holderKey][o.medium], [2]int{int(from), int(to)})
+		whole := o.Whole(from, to)
+		if whole < to {
+			e.inPart[o.holderKey] = append(e.inPart[o.holderKey], chunkInPart{o.Medium, int(whole), int(to), int(o.Chunk)})
+		}
+		if from < whole {
+			e.held[o.holderKey][o.Medium] = append(e.held[o.holderKey][o.Medium], [2]int{int(from), int(whole)})
+		}
 	}
 	for _, p := range sc.match.Prefixes {
 		note(p.Owner, 0, p.Blocks)
@@ -181,7 +188,14 @@ func (e *explaining) match(roster *Roster, hidden bool) []Row {
 // owned is whose blocks an owner of an index has.
 type owned struct {
 	holderKey
-	medium tiers.Medium
+	tiers.Owner
+}
+
+// chunkInPart is blocks [from, to) of the prompt in a chunk of size blocks on a medium, which goes on with
+// other tokens.
+type chunkInPart struct {
+	medium         tiers.Medium
+	from, to, size int
 }
 
 // owners returns whose the owners of a deployment are.
@@ -196,7 +210,7 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 			for key, h := range ns.owners {
 				for _, o := range h.owners {
 					if int(o) < len(table) {
-						who[uint32(o)] = owned{holderKey{s, key.Rank}, table[o].Medium}
+						who[uint32(o)] = owned{holderKey{s, key.Rank}, table[o]}
 					}
 				}
 			}

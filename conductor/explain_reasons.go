@@ -23,6 +23,7 @@ const (
 	Removed         Reason = "removed"           // an event removed the block
 	Refused         Reason = "refused"           // a memory bound or a limit kept the block out
 	ShardsMissing   Reason = "shards_missing"    // the pool lacks objects of the block
+	ChunkInPart     Reason = "chunk_in_part"     // the prompt shares only a part of a chunk
 	ParentUnknown   Reason = "parent_unknown"    // blocks of the prompt wait for their parent
 	OtherTenant     Reason = "other_tenant"      // held for another tenant
 	OtherModel      Reason = "other_model"       // held for another model
@@ -45,7 +46,7 @@ const (
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{Removed, Refused, ShardsMissing, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
+	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
 		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NeverAnnounced, NotRegistered, NotDiscovered, UnsaltedHidden}
 }
 
@@ -68,7 +69,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 	s.turn.Unlock()
 
 	waiting, tokenless := e.waiting(s, block)
-	all = slices.Concat(lost, e.refused(s, block), shards, waiting)
+	all = slices.Concat(lost, e.refused(s, block), shards, e.chunksInPart(k, block), waiting)
 	known := len(all) > 0
 	all = append(all, e.heldElsewhere(s, block*e.query.BlockSize)...)
 	all = slices.Concat(all, emptied, e.sourceCauses(s, st), tokenless)
@@ -174,6 +175,17 @@ func waitingCause(at []int, block int) Cause {
 		return Cause{Reason: ParentUnknown, Certain: len(at) > 1, Text: fmt.Sprintf("Block %d is announced and waits: no event has announced the parent that it names.", block)}
 	}
 	return Cause{Reason: ParentUnknown, Certain: len(at) > 1, Text: fmt.Sprintf("Block %d is announced and waits for the blocks before it. The event that announced block %d is missing.", at[0], block)}
+}
+
+// chunksInPart returns the chunks of a holder which the prompt leaves behind a block.
+func (e *explaining) chunksInPart(k holderKey, block int) (all []Cause) {
+	for _, c := range e.inPart[k] {
+		if c.from <= block && block < c.to {
+			all = append(all, Cause{Reason: ChunkInPart, Certain: true, Text: fmt.Sprintf("%s has blocks %d to %d in a chunk of %d blocks, which it loads whole or not at all: the prompt shares %d of them.",
+				c.medium.Name, c.from, c.to-1, c.size, c.to-c.from)})
+		}
+	}
+	return all
 }
 
 // missingShards returns which objects of a block a pool lacks. turn is held.

@@ -45,21 +45,22 @@ type holdings struct {
 // withdraw takes blocks from every deployment that has them, and returns how many of them one had.
 func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 	for _, ns := range s.namespaces {
+		if !ns.deployment.key.Within(e) {
+			continue
+		}
+		if ns.parts() > 0 || len(ns.chunks) > 0 {
+			found += s.withdrawChunks(ns, e, key)
+			continue
+		}
 		h, ok := ns.owners[key]
-		if !ok || !ns.deployment.key.Within(e) {
+		if !ok {
 			continue
 		}
 		ns.names.Removed(e, func(fold uint64) bool {
-			hashes, remaining := e.Hashes, e.Remaining
-			if ns.parts() > 0 {
-				hashes, remaining = s.withParts(ns, hashes, remaining, fold)
-			}
-			all := 0 // memberships, copies included
 			for _, o := range h.owners {
-				res := ns.deployment.index.Remove(o, s.names(hashes, fold), remaining, s.copies(key))
-				all += res.Removed + res.Copies
+				res := ns.deployment.index.Remove(o, s.names(e.Hashes, fold), e.Remaining, s.copies(key))
+				found += res.Removed + res.Copies
 			}
-			found += all * len(e.Hashes) / max(len(hashes), 1)
 			return found < len(e.Hashes)
 		})
 	}
@@ -124,32 +125,6 @@ func (s *holdings) purgeGroup(rank int32, group int) {
 // parts is the most parts a published block of the deployment had, 0 while none had
 // several.
 func (ns *namespace) parts() int { return int(ns.deployment.parts.Load()) }
-
-// withParts adds to hashes that come without a size the parts of theirs that are
-// known by their names, and the counts that go with them. Engines have announced blocks
-// of several parts.
-func (s *holdings) withParts(ns *namespace, hashes []uint64, counts []int, fold uint64) ([]uint64, []int) {
-	var all []uint64
-	var left []int
-	for i, h := range hashes {
-		from := len(all)
-		for n := 1; n < ns.parts(); n++ {
-			part := normalize.PartName(h, n)
-			if !ns.deployment.index.Ask(ns.source, part^fold).Own {
-				break
-			}
-			all = append(all, part)
-		}
-		slices.Reverse(all[from:])
-		all = append(all, h)
-		if counts != nil {
-			for range len(all) - from {
-				left = append(left, counts[i])
-			}
-		}
-	}
-	return all, left
-}
 
 // copies returns what repeated stores mean for a holder. In a pool that announces blocks
 // one is there or not, however often it is announced; the pool distinguishes objects before. The
@@ -251,6 +226,7 @@ type namespace struct {
 	instance   int32   // id in the deployment, or tiers.Pool
 	serves     []int32 // ids of the instances a pool is bound to; nil for all
 	owners     map[normalize.Owner]*holder
+	chunks     []int      // sizes of chunks that holders have, in blocks; owned by run
 	lookAheads lookAheads // of the blocks it holds or held; owned by run
 }
 
@@ -321,6 +297,9 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	h := &holder{owners: []index.Owner{o}}
 	s.countIn(ns, key, o)
 	s.media[medium.Name] = medium
+	if key.Chunk > 0 && !slices.Contains(ns.chunks, key.Chunk) {
+		ns.chunks = append(ns.chunks, key.Chunk)
+	}
 	s.mu.Lock()
 	ns.owners[key] = h
 	s.mu.Unlock()
@@ -334,7 +313,7 @@ func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Med
 	} else {
 		ns.deployment.index.KeepGhosts() // lower tiers name blocks that have left the device
 	}
-	shown := tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves}
+	shown := tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves, Chunk: uint32(key.Chunk)}
 	at := shown
 	if s.filling {
 		at.Instance = tiers.Retired

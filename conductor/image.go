@@ -389,7 +389,7 @@ func (l *ImageLoading) spread() (err error) {
 		id := l.scratch.names.Of(e.Identity)
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group = l.img.Sources[h.Source].Registration, h.Rank, tiers.Parse(h.Medium), h.Group
-		st.Backend, st.Owned, st.Stretch, st.Local = h.Backend, h.Owned, e, nil
+		st.Backend, st.Owned, st.Chunk, st.Stretch, st.Local = h.Backend, h.Owned, h.Chunk, e, nil
 		fold(e, l.scratch.names.FoldOf(st.Source.variant(), st.Source.hashes(), id.Variant)) // out again
 		if e.ClientHashes[0] != 0 && l.into.translates(id.Variant) {
 			st.Local = make([]uint64, len(e.ClientHashes))

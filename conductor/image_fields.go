@@ -32,6 +32,7 @@ const (
 	fieldGroupIndex = "group"
 	fieldBackend    = "backend_id"
 	fieldOwned      = "owned"
+	fieldChunk      = "chunk"
 	fieldOlder      = "older"
 	fieldUnverified = "unverified"
 	fieldSecret     = "secret"
@@ -221,6 +222,7 @@ func (h *ImageHolder) Fields() []journal.Field {
 	w.number(fieldGroupIndex, int64(h.Group))
 	w.text(fieldBackend, h.Backend)
 	w.flag(fieldOwned, h.Owned)
+	w.number(fieldChunk, int64(h.Chunk))
 	w.flag(fieldOlder, h.Older)
 	w.flag(fieldUnverified, h.Unverified)
 	return w
@@ -233,7 +235,7 @@ func ImageHolderOf(fields []journal.Field) (h ImageHolder, err error) {
 		Source: int(r.number(fieldOwner, 32)), Older: r.flag(fieldOlder), Unverified: r.flag(fieldUnverified),
 		Owner: normalize.Owner{
 			Rank: int32(r.number("dp_rank", 32)), Medium: r.text(fieldMedium), Group: int(r.number(fieldGroupIndex, 32)),
-			Backend: r.text(fieldBackend), Owned: r.flag(fieldOwned),
+			Backend: r.text(fieldBackend), Owned: r.flag(fieldOwned), Chunk: min(max(int(r.number(fieldChunk, 32)), 0), normalize.MaxParts),
 		},
 	}
 	return h, r.err

@@ -115,7 +115,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	default:
 		ns.useLookAheads(&r.c.registry, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
-	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned}
+	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned, Chunk: e.Chunk}
 	owner := s.holder(ns, key, e.Medium)
 	to := owner.owners[0]
 	if !s.marked {

@@ -125,6 +125,7 @@ type Stored struct {
 	Group   int
 	Backend string
 	Owned   bool // the copies are those of the engine's cache runner
+	Chunk   int  // of normalize.Owner
 	*Stretch
 	// Local hashes of the blocks, as many as ClientHashes; nil if both are the same.
 	Local []uint64
@@ -213,7 +214,7 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 			return true // it came and left while the snapshot began
 		}
 		st.Lora, st.Salt = id.Lora, id.Salt
-		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned, h.key.Chunk
 		fold(e, d.deployment.names.FoldOf(h.source.variant(), h.source.hashes(), id.Variant)) // out again
 		st.Stretch, st.Local = e, nil
 		if e.ClientHashes[0] != 0 && d.deployment.translates(id.Variant) {

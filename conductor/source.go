@@ -45,8 +45,9 @@ type source struct {
 
 	// normal learns what the events of the publisher mean. Owned by run.
 	normal   *normalize.Normalizer
-	adapters map[uint64]*string // names of adapters by lora_id, see adapters.go; owned by run
-	assumed  int                // blocks whose adapter and salt are a guess; owned by run
+	adapters map[uint64]*string     // names of adapters by lora_id, see adapters.go; owned by run
+	assumed  int                    // blocks whose adapter and salt are a guess; owned by run
+	chunks   map[string]*chunkGuess // by medium, see chunks.go; owned by run
 
 	// stored is what put stored last. clientHashes are those of its blocks, nil if they are their
 	// local hashes; clientBuffer has them. Owned by run.

@@ -40,9 +40,15 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
 		c.Local = nil // the hashes are the keys, wherever in a prompt the blocks lie
 	}
-	if s.reg.pool() && c.Local == nil {
+	switch {
+	case !ns.mayHaveChunks(c.Owner.Chunk):
+		s.drop(events.BlockSizeMismatch, 1)
+		return res, true
+	case s.reg.pool() && c.Local == nil:
 		res = s.storeInPool(ns, c, at)
-	} else {
+	case c.Local == nil:
+		res = s.putHashes(ns, c, at)
+	default:
 		res = s.put(ns, c, at)
 	}
 	c.Context.Variant = s.noteStored(ns, c, &at, &res)
@@ -69,9 +75,6 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		ns.useLookAheads(s.registry, oneLookAhead(e.Ahead))
 	} else {
 		ns.useAnyLookAhead(s.registry)
-		if ns.parts() > 0 {
-			hashes, _ = s.withParts(ns, hashes, nil, at.Fold)
-		}
 	}
 	id := at.Identity
 	for !ns.names.Pin(id) { // it had no block, and has left
@@ -129,17 +132,23 @@ func (s *source) storeInPool(ns *namespace, c *normalize.Change, at names.Placin
 		}
 		part := *c
 		part.Cut = &e
-		res := s.put(ns, &part, at)
-		if sum.Placed = sum.Placed || res.Placed; res.Placed {
-			sum.Identity = res.Identity
-		}
-		sum.Added += res.Added
-		sum.Copies += res.Copies
-		sum.HashOnly += res.HashOnly
-		sum.Lost += res.Lost
-		sum.Refused += res.Refused
+		res := s.putHashes(ns, &part, at)
+		addResult(&sum, &res)
 	}
 	return sum
+}
+
+// addResult adds what the index did with further blocks that came by their hashes alone.
+func addResult(sum, res *index.StoreResult) {
+	if sum.Placed = sum.Placed || res.Placed; res.Placed {
+		sum.Identity = res.Identity
+	}
+	sum.Added += res.Added
+	sum.Copies += res.Copies
+	sum.HashOnly += res.HashOnly
+	sum.Resolved += res.Resolved
+	sum.Lost += res.Lost
+	sum.Refused += res.Refused
 }
 
 // noteStored notes what the index did with stored blocks, and returns whose they are.

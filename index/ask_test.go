@@ -177,3 +177,51 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+// Before returns the names of the blocks before one, over several pieces and behind a branch, also of blocks
+// that have no owner any more but one below the device.
+func TestBefore(t *testing.T) {
+	for _, naming := range []string{"on demand", "all"} {
+		x := New(Options{Scheme: hash.Default(), NameAll: naming == "all"})
+		src := x.NewSource()
+		device, host := x.NewOwner(src), x.NewOwner(src)
+		chain := func(from uint64, n int) (engine, local []uint64) {
+			for i := range uint64(n) {
+				engine, local = append(engine, from+i), append(local, 7*from+i)
+			}
+			return engine, local
+		}
+		engine, local := chain(1000, 200)
+		x.Store(&Store{Owner: device, Engine: engine, Local: local})
+		branch, branchLocal := chain(5000, 70)
+		x.Store(&Store{Owner: device, Engine: branch, Local: branchLocal, Parent: engine[99], HasParent: true})
+		orphan, orphanLocal := chain(9000, 3)
+		x.Store(&Store{Owner: device, Engine: orphan, Local: orphanLocal, Parent: 8000, HasParent: true})
+		x.Store(&Store{Owner: host, Engine: engine[:150]})
+		x.Remove(device, engine[:150], nil, CopyCount)
+
+		f := func(of uint64, n int, want []uint64, wantRoot bool) {
+			t.Helper()
+			got, root := x.Before([]uint64{1}, src, of, n)
+			if !slices.Equal(got[1:], want) || root != wantRoot || got[0] != 1 {
+				t.Errorf("%s: before %d: %d names %v, root %v, want %d names %v, root %v", naming, of, len(got)-1, got[1:], root, len(want), want, wantRoot)
+			}
+		}
+		f(engine[0], 3, nil, true)
+		f(engine[2], 3, engine[:2], true)
+		f(engine[3], 3, engine[:3], true)
+		f(engine[4], 3, engine[1:4], false)
+		f(engine[199], 180, engine[19:199], false)
+		f(engine[199], 500, engine[:199], true)
+		f(branch[0], 2, engine[98:100], false)
+		f(branch[69], 500, slices.Concat(engine[:100], branch[:69]), true)
+		f(orphan[2], 3, nil, false)
+		f(77, 3, nil, false)
+		x.Remove(host, engine[50:60], nil, CopyCount) // a hole without a name
+		got, _ := x.Before(nil, src, engine[70], 100)
+		if len(got) > 0 && !slices.Equal(got, engine[70-len(got):70]) || len(got) > 70 {
+			t.Errorf("%s: before a block behind a hole: %v", naming, got)
+		}
+		must.Succeed(t, x.Check())
+	}
+}

@@ -17,7 +17,13 @@ type Owner struct {
 	// Serves lists the instances a pool is bound to; nil is all of them, an
 	// empty list none. Not used for instances.
 	Serves []int32
+	// Chunk is how many blocks the owner loads whole or not at all; 0 and 1 are one. Every stretch
+	// of blocks that it holds begins with a chunk.
+	Chunk uint32
 }
+
+// Whole returns the end of the whole chunks among blocks [from, to) that the owner holds.
+func (o *Owner) Whole(from, to uint32) uint32 { return to - (to-from)%max(o.Chunk, 1) }
 
 // Prefix is how many leading blocks an owner holds without a gap, at least one. Owner is an
 // index into the owner table. The type has no name of its own: an index hands its list on.
@@ -137,6 +143,11 @@ func (f *Folder) add(id, from, to uint32, owners []Owner) {
 		return
 	}
 	o := &owners[id]
+	if o.Chunk > 1 {
+		if to = o.Whole(from, to); from == to {
+			return
+		}
+	}
 	switch {
 	case o.Instance >= 0:
 		if s := f.row(o.Instance, from); s != nil {

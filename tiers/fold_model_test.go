@@ -9,7 +9,11 @@ import (
 )
 
 // naive computes a row block by block from the definitions.
-func naive(owners []Owner, held [][]int, blocks int, in Instance) Row {
+func naive(owners []Owner, all [][]int, blocks int, in Instance) Row {
+	held := make([][]int, len(all))
+	for i := range all {
+		held[i] = wholeChunks(all[i], int(owners[i].Chunk))
+	}
 	serves := func(o Owner) bool {
 		return o.Instance == Pool && (o.Serves == nil || slices.Contains(o.Serves, in.ID))
 	}
@@ -76,6 +80,24 @@ func naive(owners []Owner, held [][]int, blocks int, in Instance) Row {
 	return row
 }
 
+// wholeChunks returns those of ascending blocks that are in whole chunks. A chunk begins where blocks begin to
+// follow each other, or behind another chunk.
+func wholeChunks(held []int, chunk int) (whole []int) {
+	begin := 0 // of those that follow each other
+	for i := range held {
+		if i > 0 && held[i] != held[i-1]+1 {
+			begin = i
+		}
+		if n := i + 1 - begin; chunk > 1 && n%chunk == 0 {
+			whole = append(whole, held[i+1-chunk:i+1]...)
+		}
+	}
+	if chunk <= 1 {
+		return held
+	}
+	return whole
+}
+
 func randomScene(rng *rand.Rand) (owners []Owner, held [][]int, instances []Instance, blocks int) {
 	media := []string{"gpu", "gpu", "cpu", "cpu", "disk", "remote", "tape", "attic"}
 	blocks = 1 + rng.IntN(12)
@@ -90,6 +112,9 @@ func randomScene(rng *rand.Rand) (owners []Owner, held [][]int, instances []Inst
 	}
 	for range rng.IntN(12) {
 		o := Owner{Rank: int32(rng.IntN(5) - 1), Medium: Parse(media[rng.IntN(len(media))])}
+		if rng.IntN(3) == 0 {
+			o.Chunk = uint32(rng.IntN(4))
+		}
 		switch rng.IntN(5) {
 		case 0:
 			o.Instance = Pool

@@ -56,6 +56,9 @@ const (
 	FindingAssumed = "assumed_identity"
 	// FindingParents: most blocks wait for parents that no event has announced.
 	FindingParents = "unknown_parents"
+	// FindingChunks: blocks below the device come by the last hash of a chunk, and which blocks the chunk
+	// has is a guess, or not known.
+	FindingChunks = "offload_chunks"
 	// FindingLostNames: blocks came by the names of blocks that index.ghost_bytes had no room for.
 	FindingLostNames = "lost_names"
 	// FindingContest: sources announce one hash with different tokens.

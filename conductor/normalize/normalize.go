@@ -54,6 +54,9 @@ type Owner struct {
 	Backend string // of standardized events; "" when not published
 	Objects bool   // of a pool: the blocks are those of objects
 	Owned   bool   // of the engine's cache runner, next to the engine's own copies
+	// Chunk is how many registered blocks the publisher loads whole or not at all, below the device;
+	// 0 is one.
+	Chunk int
 }
 
 // Change is one event as the application applies it.
@@ -71,6 +74,9 @@ type Change struct {
 	Cut     *events.Event // Event with every block cut into Parts of the registered size
 	Parts   int
 	EverCut bool // a block of this epoch had several parts
+	// Chunk is how many registered blocks each hash of an event without tokens stands for, 0 if the event
+	// does not say.
+	Chunk int
 	// Local are the local hashes of the blocks of Cut, nil where the tokens do not pair with
 	// the blocks: then only the engine hashes count.
 	Local []uint64
@@ -288,6 +294,12 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	if c.Cut = e; c.Parts > 1 {
 		c.Cut = split(e, c.Parts)
 		n.RaiseParts(c.Parts)
+		if medium.Tier != tiers.Device {
+			c.Owner.Chunk = c.Parts
+		}
+	}
+	if len(e.Tokens) == 0 {
+		c.Chunk = n.chunkOf(e, medium.Tier, size)
 	}
 	c.EverCut = n.parts > 0
 	from := len(n.local)

@@ -8,6 +8,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"kvconductor/events"
+	"kvconductor/tiers"
 )
 
 // A publisher may announce blocks of several times the registered size: vLLM with
@@ -18,9 +19,9 @@ import (
 //	published   |---- h, 64 tokens ----|---- i ----|
 //	indexed     | h:3 | h:2 | h:1 |  h |  ...      |     registered: 16 tokens
 
-// maxParts is how many parts a block may have: a chunk of 4,096 tokens in blocks
+// MaxParts is how many parts a block may have: those of a chunk of 4,096 tokens in blocks
 // of 16.
-const maxParts = 256
+const MaxParts = 256
 
 // PartName names the part that is n parts before the end of block h.
 func PartName(h uint64, n int) uint64 {
@@ -40,10 +41,21 @@ func partsOf(e *events.Event, size int) (int, events.Reason) {
 	switch {
 	case n == 0:
 		return 0, events.PartialBlock
-	case e.BlockSize%size != 0 || n > maxParts:
+	case e.BlockSize%size != 0 || n > MaxParts:
 		return 0, events.BlockSizeMismatch
 	}
 	return n, ""
+}
+
+// chunkOf returns how many registered blocks each hash of a stored event without tokens stands for, 0 if the
+// event does not say. On lower tiers an engine names a chunk of several blocks by the hash of the
+// last one, and newer releases of vLLM say 0 instead of the size.
+func (n *Normalizer) chunkOf(e *events.Event, tier tiers.Tier, size int) int {
+	switch {
+	case n.opts.Pool || e.Envelope || tier == tiers.Device || e.BlockSize%size != 0 || e.BlockSize > size*MaxParts:
+		return 1
+	}
+	return e.BlockSize / size
 }
 
 // split returns a stored event with every block cut into n parts.

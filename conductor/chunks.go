@@ -1,0 +1,216 @@
+package conductor
+
+import (
+	"slices"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/names"
+	"kvconductor/conductor/normalize"
+	"kvconductor/events"
+	"kvconductor/index"
+	"kvconductor/tiers"
+)
+
+// Below the device, publishers keep blocks in chunks that they load whole or not at all: LMCache has 256
+// tokens in a chunk, vLLM's offloading a multiple of the engine's block. A chunk of k registered blocks is
+// indexed as k blocks of an owner with chunks of k, and answers leave out what such an owner holds of a
+// chunk in part (tiers.Owner.Chunk).
+//
+// An engine that offloads names a chunk by the hash of the last of its blocks on the device:
+//
+//	device   |-- 1 --|-- 2 --|-- 3 --|-- 4 --|-- 5 --| ...
+//	chunk    |-------------- 4 --------------|
+//
+// The blocks before that one follow from its chain. How many they are, the block size of the event
+// says, else the places of the hashes that came without a size (chunkGuess).
+
+// maxChunkSizes is how many sizes of chunks a source may have in a deployment: each has an owner for each
+// rank, medium and group. LMCache has one, and a shorter one where a prompt ends.
+const maxChunkSizes = 8
+
+// mayHaveChunks reports whether the source may have chunks of a size, in blocks.
+func (ns *namespace) mayHaveChunks(size int) bool {
+	return size <= 1 || slices.Contains(ns.chunks, size) || len(ns.chunks) < maxChunkSizes
+}
+
+// putHashes stores blocks that come by their hashes alone. Below the device a hash may stand for a chunk.
+func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+	size := c.Chunk
+	if size == 0 {
+		size = s.guessChunk(ns, c, at.Fold)
+	}
+	if size <= 1 && ns.parts() == 0 || c.Parts > 1 {
+		return s.put(ns, c, at)
+	}
+	part, event := *c, *c.Cut
+	part.Cut = &event
+	put := func(hashes []uint64, chunk int) {
+		if event.Hashes, part.Owner.Chunk = hashes, chunk; len(hashes) > 0 {
+			res := s.put(ns, &part, at)
+			addResult(&sum, &res)
+		}
+	}
+	var all []uint64
+	chunk, from := 0, 0 // of all[from:]
+	for _, h := range c.Cut.Hashes {
+		before := len(all)
+		all = s.blocksOf(ns, all, h, size, at.Fold)
+		own := len(all) - before
+		if own < size {
+			own = size // it has no more blocks that are known
+			s.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it is in no answer until it is announced again behind them", size, c.Medium.Name)
+		}
+		if own == 1 || c.Medium.Tier == tiers.Device || !ns.mayHaveChunks(own) {
+			own = 0
+		}
+		if own != chunk {
+			put(all[from:before], chunk)
+			chunk, from = own, before
+		}
+	}
+	put(all[from:], chunk)
+	return sum
+}
+
+// blocksOf appends the hashes of the blocks that a hash stands for, the hash itself last: the parts of a block
+// that engines have announced in parts, else the blocks of a chunk of a size, as far as all of them are known.
+func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fold uint64) []uint64 {
+	from := len(dst)
+	for n := 1; n < ns.parts(); n++ {
+		part := normalize.PartName(h, n)
+		if !ns.deployment.index.Ask(ns.source, part^fold).Own {
+			break
+		}
+		dst = append(dst, part)
+	}
+	slices.Reverse(dst[from:])
+	if len(dst)-from+1 < size {
+		all, _ := ns.deployment.index.Before(dst[:from:from], ns.source, h^fold, size-1)
+		if len(all)-from == size-1 {
+			for i := range all[from:] {
+				all[from+i] ^= fold
+			}
+			dst = all
+		}
+	}
+	return append(dst, h)
+}
+
+// withdrawChunks is withdraw for a deployment where a hash may stand for several blocks. Blocks may be held
+// alone and as a chunk, if the size became known between two announcements.
+func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.Owner) (found int) {
+	var blocks []uint64
+	var remaining []int
+	had, sizes := make([]bool, len(e.Hashes)), []int{0}
+	if s.media[key.Medium].Tier != tiers.Device {
+		sizes = append(sizes, ns.chunks...)
+	}
+	ns.names.Removed(e, func(fold uint64) bool {
+		for i, h := range e.Hashes {
+			if had[i] {
+				continue
+			}
+			for _, size := range sizes {
+				key.Chunk = size
+				holder := ns.owners[key]
+				if holder == nil {
+					continue
+				}
+				if blocks = s.blocksOf(ns, blocks[:0], h, size, fold); e.Remaining != nil {
+					remaining = slices.Repeat(e.Remaining[i:i+1], len(blocks))
+				}
+				for _, o := range holder.owners {
+					res := ns.deployment.index.Remove(o, s.names(blocks, fold), remaining, s.copies(key))
+					had[i] = had[i] || res.Removed+res.Copies > 0
+				}
+			}
+			if had[i] {
+				found++
+			}
+		}
+		return found < len(e.Hashes)
+	})
+	return found
+}
+
+// chunkGuess learns how many blocks the chunks on a medium have, from the distances between chunks whose
+// events do not say it.
+type chunkGuess struct {
+	size int // greatest common divisor of the distances, in blocks; 0 before the first
+	seen int // distances
+}
+
+// enoughDistances is how many distances decide. Where each hash stands for one block, one of the first
+// distances is 1, or no larger number divides them all.
+const enoughDistances = 16
+
+// decided reports whether size is that of the chunks.
+func (g *chunkGuess) decided() bool { return g.size == 1 || g.seen >= enoughDistances }
+
+// note notes a distance.
+func (g *chunkGuess) note(distance int) {
+	for g.seen++; distance != 0; {
+		g.size, distance = distance, g.size%distance
+	}
+}
+
+// guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
+// not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
+// it in the event, or at a multiple of the size from the beginning.
+func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
+	g := s.chunks[c.Medium.Name]
+	if g == nil {
+		if s.chunks == nil {
+			s.chunks = make(map[string]*chunkGuess)
+		}
+		g = new(chunkGuess)
+		s.chunks[c.Medium.Name] = g
+	}
+	if g.size == 1 {
+		return 1
+	}
+	was := *g
+	var before []uint64
+	for i, h := range c.Cut.Hashes {
+		var root bool
+		before, root = ns.deployment.index.Before(before[:0], ns.source, h^fold, normalize.MaxParts)
+		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
+		case i > 0 && at >= 0:
+			g.note(len(before) - at)
+		case root && len(before) < normalize.MaxParts:
+			g.note(len(before) + 1)
+		}
+	}
+	if was.decided() && g.size != was.size {
+		s.forgetChunks(ns, c.Medium.Name, was.size)
+	}
+	switch {
+	case g.size == 1:
+		s.doctor.Withdraw(doctor.FindingChunks)
+	case !g.decided() && g.seen > 1:
+		s.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks, c.Medium.Name, g.size, enoughDistances)
+	case g.decided() && (!was.decided() || g.size != was.size):
+		s.doctor.Withdraw(doctor.FindingChunks)
+		s.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
+	}
+	if !g.decided() || g.size == 0 {
+		return 1
+	}
+	return g.size
+}
+
+const remedyChunks = "let the connector describe its blocks (self_describing_kv_events of vLLM's OffloadingConnector)"
+
+// reportChunks reports that which blocks a chunk has is a guess, or not known.
+func (s *source) reportChunks(format string, args ...any) {
+	s.doctor.Report(doctor.FindingChunks, format, args...)
+}
+
+// forgetChunks drops the chunks of a size on a medium: the size was a wrong guess.
+func (s *source) forgetChunks(ns *namespace, medium string, size int) {
+	for key, h := range ns.owners {
+		if key.Medium == medium && key.Chunk == size {
+			ns.clear(h)
+		}
+	}
+}
