@@ -51,8 +51,17 @@ const frameRoom = 64 << 10
 func newSockets(cfg config.Config) *zmq.Sockets {
 	return &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
 		MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
+		Heartbeat:  heartbeat(cfg.Stream.StaleAfter),
 		Memory:     payload.NewMemory(memory.Bound(cfg.Stream.QueueBytesTotal)),
 	}}
+}
+
+// heartbeat is how long an engine may be silent before it is asked for a sign of life. After three
+// times that without one its connection is given up, so that a source is stale once its engine
+// has been silent for staleAfter, as if it had hung up. A second is as often as thousands of idle
+// engines should be asked.
+func heartbeat(staleAfter time.Duration) time.Duration {
+	return min(max(staleAfter/3, time.Second), 10*time.Second)
 }
 
 // conductorOptions translates the configuration.

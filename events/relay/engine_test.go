@@ -78,6 +78,13 @@ func newEngine(t testing.TB, ring int) *engine {
 			e.peers = append(e.peers, p)
 			e.mu.Unlock()
 		}
+		for { // answers heartbeats
+			m, err := p.Receive()
+			if err != nil {
+				return
+			}
+			m.Block.Release()
+		}
 	})
 	go e.accept(e.replay, func(raw net.Conn) {
 		p, err := zmq.Transport{}.Route(t.Context(), raw)

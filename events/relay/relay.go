@@ -125,7 +125,7 @@ func Open(cfg Config) (*Relay, error) {
 	r.serving.init(r.ctx)
 	r.stream = stream.Open(stream.Config{
 		Endpoint: cfg.Endpoint, ReplayEndpoint: cfg.ReplayEndpoint,
-		Transport: &overheard{cfg.Transport, &r.form},
+		Transport: &overheard{(&zmq.Sockets{Transport: cfg.Transport}).For(zmq.Claim{}, cfg.Transport.Reach), &r.form},
 		Decode:    decode,
 		OnState: func(state stream.State, reason string) {
 			r.serving.connect(state != stream.Connecting && state != stream.Failed)
@@ -248,12 +248,12 @@ func (f *wording) reply(frames [][]byte) {
 
 // overheard is a transport whose messages tell the form.
 type overheard struct {
-	zmq.Transport
+	from stream.Transport
 	form *wording
 }
 
 func (o *overheard) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
-	s, err := o.Transport.Subscribe(ctx, endpoint)
+	s, err := o.from.Subscribe(ctx, endpoint)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (o *overheard) Subscribe(ctx context.Context, endpoint string) (stream.Subs
 }
 
 func (o *overheard) Replay(ctx context.Context, endpoint string, from uint64) (stream.Subscription, error) {
-	s, err := o.Transport.Replay(ctx, endpoint, from)
+	s, err := o.from.Replay(ctx, endpoint, from)
 	if err != nil {
 		return nil, err
 	}

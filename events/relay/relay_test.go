@@ -1,12 +1,16 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"kvconductor/events/payload"
 	"kvconductor/events/stream"
@@ -367,4 +371,45 @@ func TestReaderRejoins(t *testing.T) {
 	if r.next(&b) {
 		t.Errorf("the reader reads batch %d behind the last", b.seq)
 	}
+}
+
+// swallowed is a connection from which nothing arrives any more, once hole was set while it was read.
+type swallowed struct {
+	net.Conn
+	hole   *atomic.Bool
+	broken bool
+}
+
+func (s *swallowed) Read(b []byte) (int, error) {
+	for {
+		n, err := s.Conn.Read(b)
+		if s.broken = s.broken || s.hole.Load(); !s.broken || err != nil {
+			return n, err
+		}
+	}
+}
+
+// TestBusyEngineHangs: an engine that hangs in the middle of its work, with its connections open, is
+// noticed, and so its followers lose the relay. When it goes on, all of them recover.
+func TestBusyEngineHangs(t *testing.T) {
+	const beat = 200 * time.Millisecond
+	var hole atomic.Bool
+	e := newEngine(t, 1<<20)
+	r := relayOf(t, e, func(c *Config) {
+		c.Memory = 64 << 20
+		c.Transport = zmq.Transport{Heartbeat: beat, HandshakeTimeout: time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
+			return &swallowed{Conn: raw, hole: &hole}, err
+		}}
+	})
+	f := newFollower(t, r.live, r.replay)
+	e.store(1, 0)
+	until(t, "the follower is there", func() bool { return f.has(e) })
+	began := time.Now()
+	until(t, "busy for longer than a heartbeat", func() bool { e.store(1, 0); return time.Since(began) > 2*beat })
+	hole.Store(true)
+	until(t, "the relay notices", func() bool { e.store(1, 0); return !r.Stats().Stream.Connected })
+	until(t, "the follower notices", func() bool { return !f.s.Status().Connected })
+	hole.Store(false)
+	until(t, "the follower has all of it", func() bool { return f.has(e) })
 }

@@ -32,8 +32,8 @@ type input struct {
 	text    string // of inResync, inFailed; of inSnapshotCut: why
 	// snapshot is of inSnapshot.
 	snapshot *snapshot
-	at       time.Time
-	bad      bool // of inReplayCut: the replay endpoint can never work
+	at       time.Time // of inDisconnected: when the connection was last known to be up
+	bad      bool      // of inReplayCut: the replay endpoint can never work
 }
 
 // inbox is what happened and has not been fed to the machine, in order of
@@ -126,7 +126,9 @@ func (b *inbox) oldest() time.Time {
 // returns false for a replayed batch without room, and if ctx has ended with the
 // connection that the input is of.
 func (s *Stream) push(ctx context.Context, in input) bool {
-	in.at = time.Now()
+	if in.at.IsZero() {
+		in.at = time.Now()
+	}
 	if !s.put(ctx, in) {
 		return false
 	}

@@ -197,7 +197,7 @@ func (c *subscriber) close() {
 	began := time.Now()
 	c.s.Close()
 	<-c.done
-	// Without Close a connection whose peer hangs is given up after 40 s.
+	// Without Close a connection whose peer hangs is given up after 30 s.
 	if d := time.Since(began); d > 20*time.Second {
 		c.t.Errorf("closing took %v", d)
 	}

@@ -49,10 +49,20 @@ func (p *pulse) stop() {
 // explain returns why a connection ended.
 func (p *pulse) explain(err error) error {
 	if p.dead.Load() {
-		return fmt.Errorf("the publisher sends a batch each second, and sent none for %v", silence)
+		return silenceError{}
 	}
 	return err
 }
+
+// silenceError is the end of a connection to a publisher that sends a batch each second.
+type silenceError struct{}
+
+func (silenceError) Error() string {
+	return fmt.Sprintf("the publisher sends a batch each second, and sent none for %v", silence)
+}
+
+// Silent returns how long before the error the last batch arrived.
+func (silenceError) Silent() time.Duration { return silence }
 
 // idle reports whether the batch has no events: an array whose second element is empty, behind
 // a time of nine bytes.

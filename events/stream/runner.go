@@ -76,7 +76,8 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 			s.push(s.ctx, input{kind: inDisconnected})
 			return
 		case err != nil:
-			s.push(s.ctx, input{kind: inDisconnected, text: beat.explain(err).Error()})
+			err = beat.explain(err)
+			s.push(s.ctx, input{kind: inDisconnected, text: err.Error(), at: time.Now().Add(-silent(err))})
 			return
 		}
 		m, ok := liveFrames(received, known, s.cfg.Topic)
@@ -238,6 +239,15 @@ func (s *Stream) refuse() {
 	s.mu.Lock()
 	s.view.drop(events.BadFrames, 1)
 	s.mu.Unlock()
+}
+
+// silent returns how long before an error the last byte arrived, 0 if the error came at once.
+func silent(err error) time.Duration {
+	var s interface{ Silent() time.Duration }
+	if errors.As(err, &s) {
+		return s.Silent()
+	}
+	return 0
 }
 
 // permanent reports whether trying again is useless.

@@ -98,7 +98,9 @@ type Refuser interface {
 // Subscription is one connection.
 type Subscription = interface {
 	// Recv returns the next message. The caller owns its block; the list of frames is
-	// valid until the next call. Recv fails when the connection is lost or closed.
+	// valid until the next call. Recv fails when the connection is lost or closed. The error
+	// of a connection that was given up for its silence has a method Silent() time.Duration:
+	// how long before the last byte arrived.
 	Recv() (payload.Message, error)
 	// Close is safe from any goroutine and makes a blocked Recv return.
 	Close() error
@@ -134,7 +136,8 @@ type Config struct {
 	// SnapshotBytes bounds its reply (256 MiB).
 	SnapshotTimeout time.Duration
 	SnapshotBytes   int
-	// StaleAfter is how long a lost connection counts as reconnecting (30 s).
+	// StaleAfter is how long a lost connection counts as reconnecting (30 s), from the last
+	// byte on if it was silent.
 	StaleAfter time.Duration
 	// Queue and QueueBytes bound what waits undecoded, for live batches and for
 	// replayed ones separately (16384 batches, 64 MiB). Reading stops at either; one

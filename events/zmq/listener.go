@@ -109,15 +109,20 @@ func (l *listener) accept() {
 
 // serve deals out what one publisher sends until it disconnects.
 func (l *listener) serve(raw net.Conn, number uint64) {
-	c, err := l.transport.greet(l.ctx, raw, zmq4.Sub, zmq4.NewMsg([]byte{1}))
+	// The port is new each time, so the publishers of one host are taken for one.
+	t := l.transport
+	t.peer, _, _ = net.SplitHostPort(raw.RemoteAddr().String())
+	c, err := t.live(l.ctx, raw, zmq4.NewMsg([]byte{1}))
 	if err != nil {
 		return // a port scan, or no publisher
 	}
 	defer c.Close()
-	defer l.letGo(number)
+	var ended error
+	defer func() { l.letGo(number, ended) }()
 	for {
 		m, err := c.Recv()
 		if err != nil {
+			ended = err
 			return
 		}
 		size := 0
@@ -154,14 +159,14 @@ func (l *listener) hold(c Claim, conn uint64) bool {
 	return !held || holder == conn
 }
 
-// letGo ends what a connection holds. The mailboxes learn of the end before another
+// letGo ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
 // connection can hold their claims.
-func (l *listener) letGo(conn uint64) {
+func (l *listener) letGo(conn uint64, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.boxes {
 		if l.holds[b.claim] == conn {
-			b.end(conn)
+			b.end(conn, why)
 		}
 	}
 	maps.DeleteFunc(l.holds, func(_ Claim, holder uint64) bool { return holder == conn })

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -12,8 +13,8 @@ import (
 // for a PONG. libzmq answers since 4.2, also when 3.0 was greeted.
 const (
 	// A peer that has answered before and now lets this many PINGs in a row pass
-	// unanswered is gone.
-	missedBeats = 3
+	// unanswered is gone, after three intervals without a byte.
+	missedBeats = 2
 	// What the kernel has sent and the peer has not acknowledged for that time ends
 	// the connection. Keepalive does not run while such bytes wait, and TCP alone
 	// would try again for a quarter of an hour.
@@ -24,13 +25,19 @@ const (
 // It lies below the framing, so any byte is one. Reading is all it needs: the
 // goroutine that reads is also the only one that writes once the handshake is
 // over.
+//
+// A live connection begins with a PING, because only a peer that has answered one may be given
+// up for its silence: others may just be idle. A publisher that is busy until it hangs would
+// else never have been asked. TCP does not notice, as the kernel of a stopped process and a
+// proxy in between acknowledge what they are sent.
 type pulse struct {
 	net.Conn
 	interval time.Duration // 0: off
 	on       bool          // the handshake is over
 	armed    time.Time     // when the read deadline was set
 	asked    int           // PINGs since the last byte
-	answered bool          // the peer sent a PONG on this connection
+	pinged   bool          // a PING was sent on this connection
+	answered bool          // the peer sent a PONG on it
 }
 
 // Read returns neither bytes nor an error when the peer was silent for an interval.
@@ -58,15 +65,64 @@ func (p *pulse) Read(b []byte) (int, error) {
 		}
 		p.asked++
 	case p.answered:
-		return 0, fmt.Errorf("the peer has answered no heartbeat for %v", time.Duration(p.asked)*p.interval)
+		return 0, &silenceError{time.Duration(p.asked+1) * p.interval}
 	}
 	return 0, nil
+}
+
+// silenceError is the end of a connection whose peer is silent.
+type silenceError struct{ silent time.Duration }
+
+func (e *silenceError) Error() string {
+	return fmt.Sprintf("the peer has sent nothing for %v, not even answers to heartbeats", e.silent)
+}
+
+// Silent returns how long before the error the last byte arrived.
+func (e *silenceError) Silent() time.Duration { return e.silent }
+
+// touchy remembers peers that hung up on a PING. ZMTP 3.0 knows no PING, and some
+// implementations end a connection over a command that they do not know. The next connection to
+// such a peer has none; the one after it has, for the peer may have hung up for another reason.
+// The zero value is ready to use, nil remembers nothing.
+type touchy struct {
+	mu    sync.Mutex
+	peers map[string]struct{} // by address; guarded by mu
+}
+
+// maxTouchy bounds the peers that are remembered. More than that many engines do not restart
+// between two connections.
+const maxTouchy = 4096
+
+// note remembers a peer.
+func (t *touchy) note(peer string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.peers == nil || len(t.peers) >= maxTouchy {
+		t.peers = make(map[string]struct{})
+	}
+	t.peers[peer] = struct{}{}
+}
+
+// forget reports whether a peer was remembered.
+func (t *touchy) forget(peer string) bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, is := t.peers[peer]
+	delete(t.peers, peer)
+	return is
 }
 
 // ping asks for a PONG. Its time to live, two bytes, is 0: with any other the peer
 // would wait for signs of ours, and we give none while it is busy sending.
 func (p *pulse) ping() error {
 	const name = "\x04PING"
+	p.pinged = true
 	frame := append([]byte{flagCommand, byte(len(name) + 2)}, name+"\x00\x00"...)
 	if err := p.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err

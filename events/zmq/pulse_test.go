@@ -1,10 +1,15 @@
 package zmq
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"kvconductor/internal/must"
 )
 
 // TestPulseOfPausedReader reads after an hour without a read. The peer answered
@@ -61,6 +66,123 @@ func TestPulseOfPausedReader(t *testing.T) {
 		}
 		if _, err := p.Read(buf[:]); err == nil {
 			t.Error("a peer is kept that answers no heartbeat any more")
+		}
+	})
+}
+
+const (
+	pingFrame = "\x04\x07\x04PING\x00\x00"
+	pongFrame = "\x04\x05\x04PONG"
+)
+
+// publisher serves dialed connections over pipes, which synctest knows. It answers PINGs while
+// answers says so.
+type publisher struct {
+	answers func() bool
+	refuses bool // a second after a PING the connection ends
+	serve   func(c net.Conn)
+	dialed  int
+}
+
+func (p *publisher) dial(context.Context, string, string) (net.Conn, error) {
+	p.dialed++
+	ours, theirs := net.Pipe()
+	go func() {
+		defer theirs.Close()
+		greeted := make(chan struct{})
+		go func() { greet(theirs, pubMetadata); close(greeted) }()
+		readAll(theirs, hello)
+		<-greeted
+		theirs.SetReadDeadline(time.Time{})
+		go p.serve(theirs)
+		for buf := make([]byte, len(pingFrame)); ; {
+			if _, err := io.ReadFull(theirs, buf); err != nil {
+				return
+			}
+			if p.refuses {
+				time.Sleep(time.Second)
+				return
+			}
+			if string(buf) == pingFrame && p.answers() {
+				theirs.Write([]byte(pongFrame))
+			}
+		}
+	}()
+	return ours, nil
+}
+
+// TestBusyPublisherHangs publishes every second, so that no silence asks for a PING, and then
+// hangs. The kernel goes on to take what it is sent.
+func TestBusyPublisherHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lively = 25
+		began := time.Now()
+		p := &publisher{
+			answers: func() bool { return time.Since(began) < lively*time.Second },
+			serve: func(c net.Conn) {
+				for range lively {
+					c.Write([]byte("\x00\x01x"))
+					time.Sleep(time.Second)
+				}
+			},
+		}
+		sub, err := (&Sockets{Transport: Transport{Dial: p.dial}}).For(Claim{}, nil).Subscribe(t.Context(), "tcp://engine:5557")
+		must.Succeed(t, err)
+		defer sub.Close()
+		for range lively {
+			m, err := sub.Recv()
+			must.Succeed(t, err)
+			m.Block.Release()
+		}
+		last := time.Now()
+		_, err = sub.Recv()
+		var silent interface{ Silent() time.Duration }
+		if !errors.As(err, &silent) {
+			t.Fatalf("a publisher that hangs ends in %v", err)
+		}
+		if took := time.Since(last); took > 30*time.Second || took < 28*time.Second || silent.Silent() < took-time.Second || silent.Silent() > took+2*time.Second {
+			t.Errorf("it is noticed after %v, and was silent for %v", took, silent.Silent())
+		}
+	})
+}
+
+// TestPublisherHangsUpOnPing is of a publisher that ends its connection over a PING. Every second
+// connection has none, so it lasts.
+func TestPublisherHangsUpOnPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &publisher{refuses: true, answers: func() bool { return false }, serve: func(net.Conn) {}}
+		source := (&Sockets{Transport: Transport{Dial: p.dial}}).For(Claim{}, nil)
+		lasts := func() time.Duration {
+			sub, err := source.Subscribe(t.Context(), "tcp://engine:5557")
+			must.Succeed(t, err)
+			began := time.Now()
+			defer time.AfterFunc(time.Hour, func() { sub.Close() }).Stop()
+			if _, err := sub.Recv(); err == nil {
+				t.Fatal("a message came")
+			}
+			return time.Since(began)
+		}
+		for _, want := range []time.Duration{time.Second, time.Hour, time.Second, time.Hour} {
+			if got := lasts(); got != want {
+				t.Errorf("connection %d lasts %v, want %v", p.dialed, got, want)
+			}
+		}
+	})
+}
+
+// TestPublisherWithoutHeartbeats is of a publisher that neither answers PINGs nor minds them: its
+// silence says nothing.
+func TestPublisherWithoutHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &publisher{answers: func() bool { return false }, serve: func(c net.Conn) {
+			time.Sleep(time.Hour)
+			c.Write([]byte("\x00\x01x"))
+		}}
+		sub, err := Transport{Dial: p.dial}.Subscribe(t.Context(), "tcp://engine:5557")
+		must.Succeed(t, err)
+		defer sub.Close()
+		if m, err := sub.Recv(); err != nil || text(m.Frames) != `["x"]` {
+			t.Errorf("after an hour of silence: %s, %v", text(m.Frames), err)
 		}
 	})
 }

@@ -38,6 +38,8 @@ type Sockets struct {
 	mu        sync.Mutex
 	listeners map[string]*listener // by address
 	unclaimed uint64               // messages no source wants, of listeners that are closed
+
+	touchy touchy
 }
 
 // Claim says which messages of a shared socket are a source's: those of topic
@@ -66,7 +68,7 @@ const (
 // For returns the transport of one source. Rules say which endpoints it may have; nil is all.
 func (s *Sockets) For(c Claim, rules *reach.Rules) *Source {
 	t := s.Transport
-	t.Reach = rules
+	t.Reach, t.touchy = rules, &s.touchy
 	return &Source{sockets: s, transport: t, claim: c}
 }
 
@@ -167,7 +169,9 @@ func (s *Sockets) listen(addr string, box *mailbox) (*listener, error) {
 		if err != nil {
 			return nil, err
 		}
-		l = newListener(s.Transport, s.Rank, addr, ln)
+		t := s.Transport
+		t.touchy = &s.touchy
+		l = newListener(t, s.Rank, addr, ln)
 		if s.listeners == nil {
 			s.listeners = make(map[string]*listener)
 		}
@@ -257,6 +261,7 @@ type delivery struct {
 	conn    uint64 // ascending in order of connecting
 	message payload.Message
 	size    int
+	why     error // of the end of a connection: its last error
 }
 
 func (d *delivery) ends() bool { return d.message.Frames == nil }
@@ -280,11 +285,11 @@ func (b *mailbox) fits(size int) bool {
 }
 
 // end queues the end of a connection that held the claim.
-func (b *mailbox) end(conn uint64) {
+func (b *mailbox) end(conn uint64, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
-		b.append(delivery{conn: conn})
+		b.append(delivery{conn: conn, why: why})
 	}
 }
 
@@ -358,7 +363,7 @@ func (l *letters) Recv() (payload.Message, error) {
 		case other:
 			return payload.Message{}, fmt.Errorf("another connection delivers for %s", l.box.claim)
 		case ok && d.ends():
-			return payload.Message{}, fmt.Errorf("the publisher of %s has disconnected", l.box.claim)
+			return payload.Message{}, fmt.Errorf("the publisher of %s has disconnected: %w", l.box.claim, d.why)
 		case ok:
 			return d.message, nil
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -322,7 +323,7 @@ func TestMailboxIsBounded(t *testing.T) {
 	// The end of a connection comes behind its messages, and those of the next one behind it.
 	f(many, mailboxLen, func(b *mailbox) {
 		take(b)
-		b.end(1)
+		b.end(1, io.EOF)
 		go b.put(2, payload.Of([]byte{2}), 1)
 		synctest.Wait()
 		if last := b.queue[len(b.queue)-1]; !last.ends() {

@@ -90,6 +90,9 @@ type Transport struct {
 	// Dial opens connections, net.Dialer with DialTimeout when nil. It is called
 	// for each attempt, so a name that has moved is found where it is now.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	touchy *touchy // of Sockets
+	peer   string  // what touchy knows the other side by
 }
 
 // Subscription is one live connection.
@@ -131,7 +134,12 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %q: %w", endpoint, err)
 	}
-	c, err := t.greet(ctx, raw, typ, hello)
+	var c *conn
+	if t.peer = endpoint; typ == zmq4.Sub {
+		c, err = t.live(ctx, raw, hello)
+	} else {
+		c, err = t.greet(ctx, raw, typ, hello)
+	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		// libzmq hangs up on a peer without the mechanism that it wants, before it names the mechanism.
 		err = fmt.Errorf("the peer hung up during the greeting: it is no ZMTP peer, or wants CURVE or PLAIN: %w", err)
@@ -162,7 +170,7 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 // if it has frames. It owns raw from here on.
 func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
 	boundUnacknowledged(raw)
-	c := &conn{release: context.AfterFunc(ctx, func() { raw.Close() })}
+	c := &conn{peer: t.peer, touchy: t.touchy, release: context.AfterFunc(ctx, func() { raw.Close() })}
 	c.pulse = pulse{Conn: raw, interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
 	// The deadline covers both directions until the peer has proven itself.
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
@@ -185,6 +193,24 @@ func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType,
 	return c, nil
 }
 
+// live greets the publisher of a live connection and sends the first PING. Connections for replays and
+// snapshots have none: their callers wait for an answer anyway, and bound the wait.
+func (t Transport) live(ctx context.Context, raw net.Conn, hello zmq4.Msg) (*conn, error) {
+	c, err := t.greet(ctx, raw, zmq4.Sub, hello)
+	switch {
+	case err != nil || c.pulse.interval <= 0:
+		return c, err
+	case t.touchy.forget(t.peer):
+		c.pulse.interval = 0
+	default:
+		if err := c.pulse.ping(); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
 // handshake speaks ZMTP 3.0 with no security. The library indexes past the end
 // of truncated metadata and panics on socket types it does not know; from a
 // peer both are only bad input.
@@ -204,6 +230,8 @@ type conn struct {
 	framing *framing
 	pulse   pulse
 	release func() bool // detaches the connection from its context
+	peer    string
+	touchy  *touchy
 	once    sync.Once
 	err     error
 }
@@ -219,10 +247,18 @@ func (c *conn) Recv() (payload.Message, error) {
 			m.Block.Release()
 		}
 		if err != nil {
+			if c.pulse.pinged && !c.pulse.answered && hungUp(err) {
+				c.touchy.note(c.peer)
+			}
 			c.Close()
 			return payload.Message{}, fmt.Errorf("cannot read from the peer: %w", err)
 		}
 	}
+}
+
+// hungUp reports whether the peer has ended the connection.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 var errMalformed = errors.New("the peer sends a malformed command")
