@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -21,8 +23,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 
 	"kvconductor"
+	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/compat/dynamo"
 	"kvconductor/conductor"
 	conductorhttp "kvconductor/conductor/http"
@@ -350,8 +355,7 @@ func TestSecretsAreHidden(t *testing.T) {
 	}
 }
 
-// TestWrongTokens guesses. A token that is in the file is refused too while its address guesses;
-// a changed file counts without a restart, and one with a mistake changes nothing.
+// TestWrongTokens guesses. A changed file counts without a restart, and one with a mistake changes nothing.
 func TestWrongTokens(t *testing.T) {
 	t.Parallel()
 	file := credentialsFile(t, "old query '*'")
@@ -381,11 +385,73 @@ func TestWrongTokens(t *testing.T) {
 	if seen[401] < 5 || seen[429] < 10 || len(seen) != 2 {
 		t.Errorf("statuses are %v", seen)
 	}
-	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 429 {
-		t.Errorf("an address that guesses goes on: %d", status)
+	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 200 {
+		t.Errorf("a token that is in the file, from an address that guesses: %d", status)
 	}
 	if strings.Contains(p.log(), "sha256: short") {
 		t.Error("the log has the entry")
+	}
+}
+
+// TestGuessesLockNobodyOut guesses from the address that all clients of an ingress have. Clients with a token or a
+// certificate are answered on every listener meanwhile, and those that guess are refused.
+func TestGuessesLockNobodyOut(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, "ours")
+	file := credentialsFile(t, "router query '*'", "scraper metrics '*'")
+	known, err := os.ReadFile(file)
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(file, append(known, "certificates: [{name: engine, subject: 'spiffe://fleet/engine', roles: [query], tenants: ['*']}]\n"...), 0o600))
+	cert, key := ca.issue("server", 10, time.Now().Add(time.Hour))
+	p, address := grpcProcess(t, fmt.Sprintf("tls: {cert: %s, key: %s, client_ca: %s}\nauth: {file: %s}\n", cert, key, ca.file, file), "--listen", "127.0.0.1:0=dynamo")
+	root := strings.Replace(p.url, "http:", "https:", 1)
+	lists := []string{root + "/services", root + "/conductor/v1/services", root + "/dynamo/v1/workers", "https://" + p.listener(t, "dynamo") + "/workers"}
+	shows := func(name string) *http.Client { return ca.client(ca.issue(name, 20, time.Now().Add(time.Hour))) }
+	bare, engine, stranger := ca.client("", ""), shows("engine"), shows("stranger")
+	ask := func(c *http.Client, url, token string) int {
+		t.Helper()
+		req, err := http.NewRequest("GET", url, nil)
+		must.Succeed(t, err)
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := c.Do(req)
+		must.Succeed(t, err)
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	call := func(token string) codes.Code {
+		pool := x509.NewCertPool()
+		pool.AddCert(ca.cert)
+		code, _ := codeOf(inTime(t), dialed(t, address, token, credentials.NewTLS(&tls.Config{RootCAs: pool})), pb.Conductor_Query_FullMethodName)
+		return code
+	}
+	seen := make(map[int]int)
+	for i := range 40 {
+		seen[ask(bare, lists[i%len(lists)], fmt.Sprint("guess", i))]++
+	}
+	if seen[401] < 5 || seen[429] < 10 || len(seen) != 2 {
+		t.Errorf("guesses: %v", seen)
+	}
+	for _, url := range lists {
+		if got := ask(bare, url, "router"); got != 200 {
+			t.Errorf("%s with a token: %d", url, got)
+		}
+		if got := ask(engine, url, ""); got != 200 {
+			t.Errorf("%s with a certificate: %d", url, got)
+		}
+	}
+	if got := ask(bare, root+"/metrics", "scraper"); got != 200 {
+		t.Errorf("/metrics with a token: %d", got)
+	}
+	if got := call("router"); got == codes.ResourceExhausted || got == codes.Unauthenticated {
+		t.Errorf("a call with a token: %s", got)
+	}
+	if got := call("guess"); got != codes.ResourceExhausted && got != codes.Unauthenticated {
+		t.Errorf("a call with a wrong token: %s", got)
+	}
+	if got := ask(stranger, lists[0], ""); got != 429 && got != 401 {
+		t.Errorf("with a certificate that is not known: %d", got)
 	}
 }
 

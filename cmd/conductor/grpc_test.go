@@ -39,14 +39,20 @@ func grpcProcess(t *testing.T, text string, more ...string) (p *process, address
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	p = startProcess(t, append([]string{"serve", "--config", file, "--listen", "127.0.0.1:0=conductor", "--listen", "127.0.0.1:0=grpc"}, more...)...)
-	line := regexp.MustCompile(`"address":"([^"]+)","dialect":"grpc"`)
-	eventually(t, "no listener of gRPC", func() (string, bool) {
+	return p, p.listener(t, config.GRPC)
+}
+
+// listener returns the address of the listener of a dialect, once there is one.
+func (p *process) listener(t *testing.T, dialect string) (address string) {
+	t.Helper()
+	line := regexp.MustCompile(`"address":"([^"]+)","dialect":"` + dialect + `"`)
+	eventually(t, "no listener of "+dialect, func() (string, bool) {
 		if m := line.FindStringSubmatch(p.log()); m != nil {
 			address = m[1]
 		}
 		return p.log(), address != ""
 	})
-	return p, address
+	return address
 }
 
 // dialed returns a connection; the calls of a token carry it.

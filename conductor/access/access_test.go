@@ -225,22 +225,28 @@ func TestAttemptsOfOneNetwork(t *testing.T) {
 	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
 	must.Succeed(t, err)
 	h := guarded(Policy{Credentials: known})
-	guess := func(address string) int {
+	ask := func(address, token string) int {
 		r := httptest.NewRequest("POST", "/query", nil)
 		r.RemoteAddr = address
-		r.Header.Set("Authorization", "Bearer wrong")
+		r.Header.Set("Authorization", "Bearer "+token)
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w.Code
 	}
 	last := 0
 	for i := range attemptsAtOnce + 1 {
-		last = guess(fmt.Sprintf("[2001:db8::%x:1]:4711", i))
+		last = ask(fmt.Sprintf("[2001:db8::%x:1]:4711", i), "wrong")
 	}
 	if last != http.StatusTooManyRequests {
 		t.Errorf("the last of many addresses: %d", last)
 	}
-	if got := guess("[2001:db8:0:1::1]:4711"); got != http.StatusUnauthorized {
+	if got := ask("[2001:db8::1]:4711", "token"); got != http.StatusOK {
+		t.Errorf("a client of the network with a token: %d", got)
+	}
+	if got := ask("[2001:db8::1]:4711", strings.Repeat("token", maxToken)); got != http.StatusTooManyRequests {
+		t.Errorf("a token longer than any: %d", got)
+	}
+	if got := ask("[2001:db8:0:1::1]:4711", "wrong"); got != http.StatusUnauthorized {
 		t.Errorf("another network: %d", got)
 	}
 }
