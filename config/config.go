@@ -270,7 +270,7 @@ type Limits struct {
 	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the cgroup's limit, 0 no bound
 	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one deployment; 0 is no bound
 	MaxConnections        int   `mapstructure:"max_connections"`         // open HTTP connections; more are closed at once; 0 is no bound
-	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address
+	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address; AutoCount is a quarter of MaxConnections
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
 	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
 	ClientChanges         int   `mapstructure:"client_changes"`          // its registrations and other changes a minute
@@ -346,11 +346,12 @@ type Cluster struct {
 	Owners int64  `mapstructure:"owners"` // replicas that serve each shard
 }
 
-// AutoBlocks is a block size that the engine or its first events tell.
-const AutoBlocks = math.MinInt32
+// AutoCount is a number that is not set: a block size that the engine or its first events tell, or a bound that
+// follows another one.
+const AutoCount = math.MinInt32
 
 // Learns reports whether settings of the source come from its engine.
-func (s *Source) Learns() bool { return s.Discover != "" || s.BlockSize == AutoBlocks }
+func (s *Source) Learns() bool { return s.Discover != "" || s.BlockSize == AutoCount }
 
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
@@ -444,10 +445,11 @@ func Default() Config {
 			ReadTimeout: 30 * time.Second,       // MaxBody at 5 Mbit/s
 			IdleTimeout: 2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
 
-			Memory:         AutoSize, // what a container can spare
-			MaxContexts:    16_384,   // the users of a fleet with a salt each; some 5 MB
-			MaxConnections: 16_384,   // each router keeps some; 10,000 half-open ones leave room
-			MaxWatches:     1024,     // each asks ten times a second at most: a quarter of a processor
+			Memory:                AutoSize,  // what a container can spare
+			MaxContexts:           16_384,    // the users of a fleet with a salt each; some 5 MB
+			MaxConnections:        16_384,    // each router keeps some; 10,000 half-open ones leave room
+			ConnectionsPerAddress: AutoCount, // one address leaves room for others, and an ingress rarely has more
+			MaxWatches:            1024,      // each asks ten times a second at most: a quarter of a processor
 		},
 		Auth: Auth{
 			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials

@@ -162,7 +162,7 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 	})
 	l.readPairs(t, path, pairs, sourceFields, into(&s))
 	if _, given := l.places[join(path, "block_size")]; s.Discover != "" && !given {
-		s.BlockSize = AutoBlocks
+		s.BlockSize = AutoCount
 	}
 	return s.withTenant()
 }

@@ -41,7 +41,7 @@ func show(v any) string {
 		}
 		return showSize(v)
 	case int:
-		if v == AutoBlocks {
+		if v == AutoCount {
 			return Auto
 		}
 	case []string:
@@ -264,15 +264,16 @@ func count() kind {
 	})
 }
 
-// blocks is a block size, or auto.
-func blocks() kind {
+// countOrAuto is a count, or auto.
+func countOrAuto() kind {
 	k := count()
+	k.word += "|" + Auto
 	k.wants += ", or auto"
 	k.literal = Auto
 	number := k.parse
 	k.parse = func(s string) (any, error) {
 		if s == Auto {
-			return AutoBlocks, nil
+			return AutoCount, nil
 		}
 		return number(s)
 	}

@@ -117,7 +117,7 @@ func TestDefaults(t *testing.T) {
 	f("limits.memory", "auto")
 	f("limits.max_contexts", "16384")
 	f("limits.max_connections", "16384")
-	f("limits.connections_per_address", "0")
+	f("limits.connections_per_address", "auto")
 	f("limits.client_requests", "0")
 	f("limits.client_bytes", "0")
 	f("limits.client_changes", "0")

@@ -96,7 +96,7 @@ func (c *Config) complaints() (out []Complaint) {
 			if _, err := k.kind.parse(k.show(c)); err != nil {
 				add(k.path, "%s", err)
 			}
-		case v.CanInt() && v.Int() < k.min:
+		case v.CanInt() && v.Int() < k.min && !(k.kind.literal == Auto && k.value(c) == AutoCount):
 			least := reflect.New(v.Type()).Elem()
 			least.SetInt(k.min)
 			add(k.path, "%s is too small; the least is %s", k.show(c), show(least.Interface()))
@@ -186,7 +186,7 @@ func (s *Source) complaints() (out []Complaint) {
 	if s.InstanceID == "" {
 		add("instance_id", "is required")
 	}
-	if s.BlockSize == AutoBlocks {
+	if s.BlockSize == AutoCount {
 		// the engine tells it
 	} else if s.BlockSize == 0 {
 		add("block_size", "is required; it is the engine's tokens a block")

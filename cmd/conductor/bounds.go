@@ -25,6 +25,14 @@ func requestBytes(limits config.Limits) int64 {
 	return limits.Memory
 }
 
+// connectionBounds are the bounds of open connections, of all clients and of one address.
+func connectionBounds(limits config.Limits) (most, perAddress int) {
+	if limits.ConnectionsPerAddress == config.AutoCount {
+		return limits.MaxConnections, (limits.MaxConnections + 3) / 4
+	}
+	return limits.MaxConnections, limits.ConnectionsPerAddress
+}
+
 // queriesPerProcessor is how many queries are worked on at once for each processor. In
 // its place a query waits for nothing but a processor, so that more of them only share
 // it; several, because a short one shall pass those of a million tokens.

@@ -132,7 +132,7 @@ func summarize(w io.Writer, c config.Config) error {
 			replay = "asks " + s.Discover
 		}
 		size := config.Auto
-		if s.BlockSize != config.AutoBlocks {
+		if s.BlockSize != config.AutoCount {
 			size = strconv.Itoa(s.BlockSize)
 		}
 		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %s\t%s\t%s\n", s.Key(), s.Type, s.ModelName, size, s.Endpoint, replay)

@@ -214,7 +214,7 @@ func keysOf(all []config.Source) (keys []string) {
 func (r *reloader) apply(c *config.Config) {
 	setLevel(c.Log.Level)
 	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
-	r.web.Connections.SetBounds(c.Limits.MaxConnections, c.Limits.ConnectionsPerAddress)
+	r.web.Connections.SetBounds(connectionBounds(c.Limits))
 	r.budget.SetBound(requestBytes(c.Limits))
 	r.timing.SetSlow(c.Log.SlowQuery)
 	r.watches.SetBound(c.Limits.MaxWatches)

@@ -88,7 +88,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return err
 	}
 	defer web.Unbind()
-	web.Connections.SetBounds(cfg.Limits.MaxConnections, cfg.Limits.ConnectionsPerAddress)
+	web.Connections.SetBounds(connectionBounds(cfg.Limits))
 	entry, err := newGate(loaded, log)
 	if err != nil {
 		return err

@@ -138,6 +138,9 @@ func (a *Guard) Check(g *gin.Context) {
 		}
 		return
 	}
+	if !r.open {
+		server.Admits(server.PeerOf(g.Request.Context()))
+	}
 	g.Set(server.FlowKey, &asked{client, client.flow(withoutPort(g.Request.RemoteAddr))})
 	if settle == nil && !r.audited {
 		return

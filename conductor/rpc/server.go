@@ -179,11 +179,15 @@ func (s *Server) Close() error {
 // tap lets the guard admit a call before its message is read. Methods that the server lacks pass:
 // they are answered with UNIMPLEMENTED.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	p, hasPeer := peer.FromContext(ctx)
+	if hasPeer {
+		server.Asks(p.Addr)
+	}
 	if s.opts.Guard == nil || !s.opts.Metrics.knows(info.FullMethodName) {
 		return ctx, nil
 	}
 	call := access.Call{Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization")}
-	if p, ok := peer.FromContext(ctx); ok {
+	if hasPeer {
 		call.Address = p.Addr.String()
 		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {
 			call.Certificate = t.State.PeerCertificates[0]
@@ -194,6 +198,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		err = statusOf(err)
 		s.opts.Metrics.refuse(info.FullMethodName, status.Code(err))
 		return ctx, err
+	}
+	if hasPeer && !caller.Open() {
+		server.Admits(p.Addr)
 	}
 	return caller.With(ctx), nil
 }

@@ -87,7 +87,7 @@ func (l joinedListener) Accept() (net.Conn, error) {
 
 type joinedKey struct{}
 
-// withJoinedConn adds a connection to the context of its requests (http.Server.ConnContext).
+// withJoinedConn adds a joinedConn to the context of its requests.
 func withJoinedConn(ctx context.Context, c net.Conn) context.Context {
 	if joined, ok := c.(*joinedConn); ok {
 		return context.WithValue(ctx, joinedKey{}, joined)

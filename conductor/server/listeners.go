@@ -78,6 +78,7 @@ type port struct {
 // NewServers returns the servers of some listeners. It opens no port.
 func NewServers(all []Listener, timeouts Timeouts, log zerolog.Logger) *Servers {
 	s := &Servers{timeouts: timeouts, log: log, failed: make(chan error, len(all))}
+	s.Connections.Log = log
 	for _, l := range all {
 		s.ports = append(s.ports, &port{Listener: l})
 	}
@@ -173,7 +174,7 @@ func (s *Servers) start(ports []*port) error {
 	}
 	for _, p := range ports {
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
-		bound := &boundedListener{p.bound, &s.Connections}
+		bound := &boundedListener{p.bound, &s.Connections, s.timeouts.silence()}
 		if s.Special != nil {
 			p.server = s.Special(p.Dialect)
 		}
@@ -200,6 +201,10 @@ func (s *Servers) start(ports []*port) error {
 // headerTimeout bounds how long a connection may be without a whole request header.
 const headerTimeout = 10 * time.Second
 
+// silence is how long a connection may take for its first request header, with TLS and the preface of HTTP/2
+// before it. net/http bounds that for HTTP/1 alone, and grpc up to the preface alone.
+func (t Timeouts) silence() time.Duration { return min(t.Read, headerTimeout) }
+
 // What HTTP/2 adds to what one connection can take.
 const (
 	// A router sends all its requests over one connection: as many as those of a fleet's
@@ -223,10 +228,10 @@ func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
 		Handler:     paced(h, timeouts.Idle),
 		ReadTimeout: timeouts.Read,
 		// Of the header, and of the TLS handshake before it.
-		ReadHeaderTimeout: min(timeouts.Read, headerTimeout),
+		ReadHeaderTimeout: timeouts.silence(),
 		IdleTimeout:       timeouts.Idle,
 		Protocols:         protocols,
-		ConnContext:       withJoinedConn,
+		ConnContext:       withConn,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          maxStreams,
 			MaxReadFrameSize:              maxFrame,
@@ -300,9 +305,10 @@ func (s *Servers) Drain(ctx context.Context, d time.Duration) {
 // Draining reports whether Drain has begun.
 func (s *Servers) Draining() bool { return s.draining.Load() }
 
-// parting ends connections with their next answer while the servers drain.
+// parting ends connections with their next answer while the servers drain. It is the first that sees a request.
 func (s *Servers) parting(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Asks(PeerOf(r.Context()))
 		if r.ProtoMajor == 1 && s.draining.Load() {
 			w.Header().Set("Connection", "close")
 		}
