@@ -3,6 +3,7 @@ package conductor_test
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -465,7 +466,7 @@ func rawEvent(a args) any {
 	return integers(e)
 }
 
-// integers turns JSON numbers into integers, all the way down.
+// integers turns JSON numbers into integers and {"$bin":"00ff"} into bytes, all the way down.
 func integers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -479,6 +480,13 @@ func integers(v any) any {
 			v[i] = integers(v[i])
 		}
 	case map[string]any:
+		if digits, ok := v["$bin"].(string); ok {
+			p, err := hex.DecodeString(digits)
+			if err != nil {
+				panic(err)
+			}
+			return p
+		}
 		for k := range v {
 			v[k] = integers(v[k])
 		}

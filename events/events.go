@@ -63,8 +63,9 @@ type Event struct {
 	// Bigram is true when token_ids came as overlapping pairs (EAGLE of SGLang), which
 	// is a look-ahead of one token.
 	Bigram bool
-	// Items are, per block, the numbers of the multimodal items in it, ascending: the
-	// tokens in their place do not tell them apart. nil where no block has any.
+	// Items are, per block, the numbers of all that it has besides tokens, ascending:
+	// multimodal items, embeddings, extra keys of other forms. The tokens in their place
+	// do not tell them apart. nil where no block has any.
 	Items [][]uint64
 	// BlockSize is tokens per block as published, 0 when unknown.
 	BlockSize int

@@ -143,6 +143,7 @@ func TestPoliciesOverSockets(t *testing.T) {
 			ruledStored(0, 0, "token_ids", []int{1, 2, 3}, "block_size", 3), ruledStored(0, 2),
 			ruledStored(0, 2, "token_ids", []int{}, "block_size", 0, "medium", "CPU"), ruledRemoved(0, 2), ruledRemoved(0, 0),
 		}, "32 0 32", "map[]", ""},
+		{"embeddings", "", []any{ruledStored(0, 3, "block_hashes", []int{1000, 9001, 9002}, "extra_keys", []any{nil, []any{make([]byte, 32)}, []any{make([]byte, 32)}})}, "16 16 0", "map[]", ""},
 		{"intruder", "", []any{ruledStored(0, 1), map[string]any{
 			"event_type": "stored", "event_id": 1, "tenant_id": "t", "medium": "gpu", "seq_hashes": []int{1000, 1001}, "token_ids": recordedTokens(2), "parent_hash": nil,
 		}, map[string]any{"event_type": "cleared", "tenant_id": "t"}}, "16 16 0", "map[foreign_tenant:2]", "foreign_tenant"},

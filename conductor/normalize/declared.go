@@ -13,6 +13,9 @@ import (
 //
 // Where a block's place is known its tokens are hashed all the same, which gives the
 // same key, so that dumps tell its local hash.
+//
+// Standardized hashes do not say how images and other items enter them. So the hashes of
+// blocks with items are not taken for keys: tokens and items together place such a block.
 
 // maxVerified is how many blocks of one event are compared.
 const maxVerified = 32
@@ -32,10 +35,10 @@ func (n *Normalizer) acceptDeclared(e *events.Event, local []uint64) bool {
 }
 
 // verify compares the hashes of the first events that begin a prompt with those of
-// their tokens. What standardized hashes leave open is not compared: images, pairs.
+// their tokens. What standardized hashes leave open is not compared: pairs.
 func (n *Normalizer) verify(e *events.Event, local []uint64) {
 	d := &n.declared
-	if d.refuted || d.verified >= doctor.Sample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 || e.Items != nil {
+	if d.refuted || d.verified >= doctor.Sample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 {
 		return
 	}
 	d.verified++

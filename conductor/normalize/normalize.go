@@ -305,7 +305,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 	from := len(n.local)
 	if n.local = Locals(n.local, n.opts.Scheme, c.Cut, size); len(n.local) > from {
 		c.Local = n.local[from:len(n.local):len(n.local)]
-		c.Canonical = n.opts.Standard && e.Envelope && n.acceptDeclared(c.Cut, c.Local)
+		c.Canonical = n.opts.Standard && e.Envelope && e.Items == nil && n.acceptDeclared(c.Cut, c.Local)
 	}
 }
 

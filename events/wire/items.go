@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -8,17 +9,22 @@ import (
 	"kvconductor/events"
 )
 
-// Three fields tell, block by block, which images and other multimodal items are in
-// it. An item has a number, Dynamo's mm_hash: the first eight bytes of a digest in
-// hex, else a hash of its identifier.
+// Three fields list the items that a block has besides its tokens: images and other
+// multimodal items, embeddings in place of tokens. Each item has a number.
 //
 //	block_mm_infos  [{"mm_objects": [{"mm_hash": number, "offsets": [...]}, ...]}, nil, ...]  Dynamo
 //	mm_keys         [[{"type": "mm_key", "hash": digest, "start_offset": n}, ...], ...]       TensorRT-LLM
-//	extra_keys      [[[identifier, offset], digest, ...], nil, ...]                           vLLM
+//	extra_keys      [[[identifier, offset], identifier, embeddings, ...], nil, ...]           vLLM
 //
-// An identifier without an offset is an item only as a digest, and not if it is the
-// adapter's name or, in the first block of a prompt, the salt (salt.go). Where in its
-// block an item is does not matter. The first two fields win over the third.
+//	an identifier       with an offset or without: the first eight bytes of a digest in hex,
+//	                    else XXH3-64 of its text; Dynamo's mm_hash
+//	anything else       XXH3-64 of its msgpack in canonical form (canonical.go): digests of
+//	                    embeddings as bytes, and whatever a later engine puts there
+//
+// extra_keys are what an engine hashes with a block. So all that is in them counts, but for
+// nil, the adapter's name and the salt (salt.go). The images among them, which are digests
+// and identifiers with an offset, are left to the first two fields if those are there.
+// Where in its block an item is does not matter.
 
 // digestLen is the length of an item's digest, in hex digits.
 const digestLen = 64
@@ -49,15 +55,6 @@ func itemNumber(id []byte) uint64 {
 	return xxh3.Hash(id)
 }
 
-// loneItem returns the number of an item that an extra key without an offset names,
-// false for a key that is something else. lora and salt are nil where there is none.
-func loneItem(p []byte, lora, salt *string) (uint64, bool) {
-	if lora != nil && string(p) == *lora || salt != nil && string(p) == *salt {
-		return 0, false
-	}
-	return digestNumber(p)
-}
-
 // itemInfos notes where a list of infos is, one a block, or nil. They wait until it
 // is known how many blocks there are.
 func (d *decoder) itemInfos(f *form) events.Reason {
@@ -73,33 +70,42 @@ func (d *decoder) itemInfos(f *form) events.Reason {
 	return events.BadEvent
 }
 
+// maxItem is the longest item that is hashed in canonical form, in bytes on the wire. An
+// event with a longer one is dropped. Engines send digests.
+const maxItem = 64 << 10
+
 // items returns the numbers of the items in each block, nil if there are none. It
 // leaves the cursor anywhere in the event.
 func (d *decoder) items(f *form, ev *events.Event) ([][]uint64, events.Reason) {
-	blocks := len(ev.Hashes)
-	if d.i = f.infos; f.infos == 0 {
-		d.i = f.extra
+	if d.err != nil {
+		return nil, events.BadEvent // the lists may be cut short
 	}
+	infos, extra := d.entriesAt(f.infos), d.entriesAt(f.extra)
 	var all []uint64 // of all blocks
 	var of [][]uint64
-	_, entries := d.head()
-	for i, end := 0, min(int(entries), blocks); i < end; i++ {
-		if i += d.nils(end - i); i == end {
-			break
-		}
+	for i := range min(len(ev.Hashes), max(infos.left, extra.left)) {
 		from, ok := len(all), true
-		if f.infos == 0 {
+		if d.enter(&infos) {
+			if all, ok = d.infoItems(all); !ok {
+				return nil, events.TooLarge
+			}
+			infos.at = d.i
+		}
+		if d.enter(&extra) {
 			salt := ev.Salt
 			if i > 0 || ev.HasParent && ev.Parent != 0 {
 				salt = nil
 			}
-			all = d.extraItems(all, ev.LoraName, salt)
-		} else if all, ok = d.infoItems(all); !ok {
-			return nil, events.BadEvent
+			if all, ok = d.extraItems(all, f.infos > 0, ev.LoraName, salt); !ok {
+				return nil, events.TooLarge
+			}
+			extra.at = d.i
 		}
-		if n := len(all); n > from {
+		if n := len(all); n > d.lim.MaxTokens {
+			return nil, events.TooLarge
+		} else if n > from {
 			if of == nil {
-				of = make([][]uint64, blocks)
+				of = make([][]uint64, len(ev.Hashes))
 			}
 			of[i] = all[from:n:n]
 			slices.Sort(of[i])
@@ -108,76 +114,137 @@ func (d *decoder) items(f *form, ev *events.Event) ([][]uint64, events.Reason) {
 	return of, ""
 }
 
-// extraItems appends the numbers of the items among the extra keys of a block. salt is
-// nil behind the first block of a prompt.
-func (d *decoder) extraItems(all []uint64, lora, salt *string) []uint64 {
-	at := d.i
-	k, n := d.head()
-	if k != kArray {
-		d.i = at
-		d.skip(1)
-		return all
+// entries are the rest of a list that has one entry a block.
+type entries struct{ at, left int }
+
+// entriesAt returns the list at an offset, an empty one for 0.
+func (d *decoder) entriesAt(at int) entries {
+	if at == 0 {
+		return entries{}
+	}
+	d.i = at
+	_, n := d.head()
+	return entries{d.i, int(n)}
+}
+
+// enter puts the cursor on the next entry, which it takes from the list. It returns false
+// if that is nil or there is none.
+func (d *decoder) enter(e *entries) bool {
+	if e.left == 0 {
+		return false
+	}
+	e.left--
+	if d.b[e.at] == 0xc0 {
+		e.at++
+		return false
+	}
+	d.i = e.at
+	return true
+}
+
+// extraItems appends the numbers of the items among the extra keys of a block; false if
+// one is too large. Images are left out if they are listed elsewhere. salt is nil behind
+// the first block of a prompt. An entry that is no list is an item itself.
+func (d *decoder) extraItems(all []uint64, listed bool, lora, salt *string) ([]uint64, bool) {
+	n := uint64(1)
+	if isArray(d.b[d.i]) {
+		_, n = d.head()
 	}
 	for range n {
 		at := d.i
-		switch k, size := d.head(); {
-		case k == kStr:
-			if item, ok := loneItem(d.take(size), lora, salt); ok {
-				all = append(all, item)
-			}
-		case k == kArray && size == 2:
-			id := d.stringOrSkip()
-			if offset, _ := d.head(); len(id) > 0 && (offset == kUint || offset == kInt) {
-				all = append(all, itemNumber(id))
-				d.offsets = true
+		k, size := d.head()
+		switch k {
+		case kNil:
+			continue
+		case kStr:
+			p := d.take(size)
+			if lora != nil && string(p) == *lora || salt != nil && string(p) == *salt || bytes.HasPrefix(p, saltTag) {
 				continue
 			}
-			fallthrough
-		default:
-			d.i = at
-			d.skip(1)
+			if item, digest := digestNumber(p); !digest {
+				all = append(all, xxh3.Hash(p))
+			} else if !listed {
+				all = append(all, item)
+			}
+			continue
+		case kArray:
+			if size != 2 {
+				break
+			}
+			id := d.stringOrSkip()
+			if offset, _ := d.head(); len(id) > 0 && (offset == kUint || offset == kInt) {
+				if d.offsets = true; !listed {
+					all = append(all, itemNumber(id))
+				}
+				continue
+			}
+		}
+		d.i = at
+		var ok bool
+		if all, ok = d.otherItem(all); !ok {
+			return nil, false
 		}
 	}
-	return all
+	return all, true
 }
 
-// infoItems appends the numbers of the items that the info of a block lists; false
-// if one has none. An info of another shape says nothing of items.
+// otherItem appends the number of an item of a form that has none; false if it is too
+// large.
+func (d *decoder) otherItem(all []uint64) ([]uint64, bool) {
+	at := d.i
+	if d.skip(1); d.i-at > maxItem {
+		return nil, false
+	}
+	d.i = at
+	d.memory.item = d.canonical(d.memory.item[:0])
+	return append(all, xxh3.Hash(d.memory.item)), true
+}
+
+// infoItems appends the numbers of the items that the info of a block lists; false if one
+// is too large. An info of another form is an item itself.
 func (d *decoder) infoItems(all []uint64) ([]uint64, bool) {
 	at := d.i
 	switch k, n := d.head(); k {
 	case kArray:
 		return d.itemList(all, n)
 	case kMap:
+		lists := n == 0
 		for range n {
-			ok := true
-			if string(d.stringOrSkip()) != "mm_objects" {
+			listed := string(d.stringOrSkip()) == "mm_objects"
+			at := d.i
+			switch k, n := d.head(); {
+			case listed && k == kNil:
+				lists = true
+			case listed && k == kArray:
+				var ok bool
+				if all, ok = d.itemList(all, n); !ok {
+					return nil, false
+				}
+				lists = true
+			default:
+				d.i = at
 				d.skip(1)
-			} else if k, n := d.head(); k == kArray {
-				all, ok = d.itemList(all, n)
-			} else {
-				ok = k == kNil
-			}
-			if !ok {
-				return nil, false
 			}
 		}
-		return all, true
+		if lists {
+			return all, true
+		}
 	}
 	d.i = at
-	d.skip(1)
-	return all, true
+	return d.otherItem(all)
 }
 
-// itemList appends the numbers of n items, each a map.
-func (d *decoder) itemList(all []uint64, n uint64) ([]uint64, bool) {
+// itemList appends the numbers of n items, which are maps with a number or a digest.
+func (d *decoder) itemList(all []uint64, n uint64) (_ []uint64, ok bool) {
 	for range n {
+		start := d.i
 		k, keys := d.head()
-		if k != kMap {
-			return nil, false
+		if k == kNil {
+			continue
 		}
 		item, named := uint64(0), false
-		for range keys {
+		for k == kMap && keys > 0 {
+			keys--
 			key, at := d.stringOrSkip(), d.i
 			k, n := d.head()
 			switch {
@@ -190,10 +257,14 @@ func (d *decoder) itemList(all []uint64, n uint64) ([]uint64, bool) {
 				d.skip(1)
 			}
 		}
-		if !named {
+		if named {
+			all = append(all, item)
+			continue
+		}
+		d.i = start
+		if all, ok = d.otherItem(all); !ok {
 			return nil, false
 		}
-		all = append(all, item)
 	}
 	return all, true
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/zeebo/xxh3"
 	"pgregory.net/rapid"
 
 	"kvconductor/events"
@@ -304,23 +305,28 @@ func (m maker) object(ev *events.Event, f fields) any {
 // items draws the items of every block, and the field that tells of them.
 func (m maker) items(ev *events.Event) [2]any {
 	infos, keys := arr{}, arr{}
-	all, some := make([][]uint64, len(ev.Hashes)), false
+	all, listed, some := make([][]uint64, len(ev.Hashes)), m.coin("infos?"), false
 	for i := range ev.Hashes {
-		objects, pairs := arr{}, arr{}
+		objects, list := arr{}, arr{}
 		for range m.pick(3, "items") {
 			n := rapid.Uint64().Draw(m.t, "item")
 			digest := fmt.Sprintf("%016x%048x", n, m.pick(9, "rest"))
 			all[i], some = append(all[i], n), true
 			objects = append(objects, obj{"offsets", m.junk(1), "mm_hash", n})
-			pairs = append(pairs, arr{digest, m.integer(int64(m.pick(99, "offset") - 50))}, m.pick(99, "key"))
+			list = append(list, arr{digest, m.integer(int64(m.pick(99, "offset") - 50))})
+		}
+		if m.coin("embeddings?") && !listed {
+			p := rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(m.t, "embeddings")
+			all[i], some = append(all[i], xxh3.Hash(append([]byte{0xc4, 32}, p...))), true
+			list = append(list, p)
 		}
 		slices.Sort(all[i])
-		infos, keys = append(infos, obj{"mm_objects", objects}), append(keys, pairs)
+		infos, keys = append(infos, obj{"mm_objects", objects}), append(keys, list)
 	}
 	if some && ev.Tokens != nil {
 		ev.Items = all
 	}
-	if m.coin("infos?") {
+	if listed {
 		return [2]any{"block_mm_infos", infos}
 	}
 	return [2]any{"extra_keys", keys}

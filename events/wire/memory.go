@@ -14,6 +14,7 @@ type memory struct {
 	dirty  int            // of events
 	hashes []uint64
 	tokens []uint32
+	item   []byte // one in canonical form, at most twice maxItem
 
 	usedHashes, usedTokens int // by the batch that has it
 }

@@ -99,15 +99,13 @@ func (d *decoder) nils(n int) int {
 // Dynamo's frontend labels the salt. Else an entry holds, unlabelled and in this
 // order, the adapter's name (in every block), identifiers of multimodal items, the
 // salt, and digests of prompt embeddings as bytes. So the salt is the last string of
-// the first entry, unless that is the adapter: the one string equal to lora, or one
-// that every entry repeats.
+// the first entry, unless that is the adapter's name or the second entry repeats it.
 //
-// An identifier is a list with an offset, except in vLLM 0.17 and 0.18, which publish a
-// bare digest in arrays of nine elements. Arrays of 0.19 are as long. A bare digest is
-// an identifier if the second entry repeats it: images reach from block to block, salts
-// do not. Other bare digests, and bare identifiers that are no digest, are taken for
-// salts. If such a salt was an image, its blocks serve no plain prompt: the error costs
-// a hit and makes none.
+// An identifier is a list with an offset, except in vLLM 0.17 and 0.18, which publish it
+// bare in arrays of nine elements. Arrays of 0.19 are as long. A bare string is an
+// identifier if the second entry repeats it: images reach from block to block, salts
+// do not. Others are taken for salts. If such a salt was an image, its blocks serve no
+// plain prompt: the error costs a hit and makes none.
 func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
 	d.i = f.extra
 	_, blocks := d.head()
@@ -116,9 +114,6 @@ func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
 	}
 	k, n := d.head()
 	if k != kArray {
-		if k != kNil {
-			return nil, events.BadEvent
-		}
 		return nil, ""
 	}
 	var last []byte
@@ -139,12 +134,8 @@ func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
 			last = p
 		}
 	}
-	repeats := int(blocks) - 1
 	_, digest := digestNumber(last)
-	if digest {
-		repeats = min(repeats, 1)
-	}
-	if last == nil || digest && f.infos > 0 || repeats > 0 && d.inAll(last, repeats) {
+	if last == nil || digest && f.infos > 0 || blocks > 1 && d.inAll(last, 1) {
 		return nil, ""
 	}
 	if !utf8.Valid(last) {

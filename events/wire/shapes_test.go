@@ -168,7 +168,6 @@ func TestMalformedEvents(t *testing.T) {
 	f(stored("metadata", "x"), bad)
 	f(stored("metadata", obj{7, 8}), bad)
 	f(stored("extra_keys", "text"), bad)
-	f(stored("extra_keys", arr{"text"}), bad)
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, 7}, bad)
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, 7}, bad)
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, nil, "x"}, bad)

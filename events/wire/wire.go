@@ -26,7 +26,8 @@
 //  4. Nothing returned points into the payload. Events of one batch may share
 //     backing arrays and name pointers with each other; both are read-only.
 //     Batches share nothing with each other unless one was released.
-//  5. Nesting costs no stack: unknown values are skipped by a loop.
+//  5. Nesting costs no stack: unknown values are skipped by a loop. What calls itself
+//     for each level reads only values that Limits.MaxDepth has let pass.
 //
 // Decode is safe for concurrent use; between calls it keeps nothing but memory to
 // use again. Its cost is one pass over the bytes (a dropped event is read twice,
