@@ -191,8 +191,8 @@ type Stream struct {
 // Index rules how long blocks are kept.
 type Index struct {
 	TTL           time.Duration `mapstructure:"ttl"`             // how long a block stays after its last announcement; 0 is until it is removed
-	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one deployment's index; beyond it new blocks are refused and answers say so; AutoSize is half of the cgroup's limit, 0 no bound
-	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the cgroup's limit, 0 no bound
+	MaxBytes      int64         `mapstructure:"max_bytes"`       // bytes of one deployment's index; beyond it new blocks are refused and answers say so; AutoSize is half of the memory, 0 no bound
+	MaxBytesTotal int64         `mapstructure:"max_bytes_total"` // the same for all indexes together; AutoSize is half of the memory, 0 no bound
 	GhostBytes    int64         `mapstructure:"ghost_bytes"`     // bytes for blocks that no instance holds any more and events may still name; 0 is none
 	LocalHashes   bool          `mapstructure:"local_hashes"`    // keep the local hash of every block, for GET /dump
 }
@@ -267,7 +267,7 @@ type Limits struct {
 	ReadTimeout      time.Duration `mapstructure:"read_timeout"`       // from the first byte of an HTTP request to its last
 	IdleTimeout      time.Duration `mapstructure:"idle_timeout"`       // how long a kept-alive HTTP connection may wait for its next request, and a client take nothing of its answer
 
-	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the cgroup's limit, 0 no bound
+	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the memory, 0 no bound
 	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one deployment; 0 is no bound
 	MaxConnections        int   `mapstructure:"max_connections"`         // open HTTP connections; more are closed at once; 0 is no bound
 	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address; AutoCount is a quarter of MaxConnections
@@ -396,7 +396,7 @@ func Default() Config {
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
 		},
 		Index: Index{
-			MaxBytesTotal: AutoSize,  // a container that is out of memory is killed with all it knows
+			MaxBytesTotal: AutoSize,  // a server that is out of memory is killed with all it knows
 			GhostBytes:    128 << 20, // 4 million blocks, more than a pool is behind its engines
 			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
 		},

@@ -50,13 +50,13 @@ var keys = []key{
 
 	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), "silence after which a source is stale"},
 	{"stream.queue", "queue", count(), 1, "batches a source may have waiting for the index before it is not read"},
-	{"stream.queue_bytes_total", "queue-bytes-total", size(), 1, "bytes waiting batches may take over all sources, half of them for replays; at most a quarter of the cgroup's memory limit; no source takes what others need"},
+	{"stream.queue_bytes_total", "queue-bytes-total", size(), 1, "bytes waiting batches may take over all sources, half of them for replays; at most a quarter of the memory that is available; no source takes what others need"},
 	{"stream.on_unrecoverable_gap", "on-unrecoverable-gap", choice(keep, drop), 0, "what happens to a source's blocks after events that are lost for good"},
 	{"stream.copies", "copies", choice(Count, Set), 0, "whether a block leaves with its last copy or at the first removal"},
 
 	{"index.ttl", "index-ttl", duration(), 0, "time a block stays after its last announcement, for publishers that announce no removals; 0 is for ever"},
-	{"index.max_bytes", "index-max-bytes", sizeOrAuto(), AutoSize, "bytes one index may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
-	{"index.max_bytes_total", "index-max-bytes-total", sizeOrAuto(), AutoSize, "bytes all indexes may take before new blocks are refused; auto is half of the cgroup's memory limit, 0 no bound"},
+	{"index.max_bytes", "index-max-bytes", sizeOrAuto(), AutoSize, "bytes one index may take before new blocks are refused; auto is half of the memory that is available, 0 no bound"},
+	{"index.max_bytes_total", "index-max-bytes-total", sizeOrAuto(), AutoSize, "bytes all indexes may take before new blocks are refused; auto is half of the memory that is available: the cgroup's limit, or the memory of the machine where there is none; 0 no bound"},
 	{"index.ghost_bytes", "index-ghost-bytes", size(), 0, "bytes for blocks that no instance holds any more, and that a pool or a lower tier may still name; 0 keeps none"},
 	{"index.local_hashes", "index-local-hashes", truth(), 0, "keep what GET /dump and so peers need: 8 bytes a block and a table entry under adapters and salts"},
 
@@ -105,7 +105,7 @@ var keys = []key{
 	{"limits.max_payload", "max-payload", size(), 1, "bytes of one message from an engine"},
 	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), "time an HTTP request may take to arrive"},
 	{"limits.idle_timeout", "idle-timeout", duration(), int64(time.Millisecond), "time a kept-alive HTTP connection may wait for its next request, and a client may take for 64 KB of its answer"},
-	{"limits.memory", "limit-memory", sizeOrAuto(), AutoSize, "bytes that request bodies and answers in flight may take, more is 503; auto is an eighth of the cgroup's memory limit, at most 512MiB; 0 is no bound"},
+	{"limits.memory", "limit-memory", sizeOrAuto(), AutoSize, "bytes that request bodies and answers in flight may take, more is 503; auto is an eighth of the memory that is available, at most 512MiB; 0 is no bound"},
 	{"limits.max_contexts", "max-contexts", count(), 0, "adapters and salts of one tenant, model and block size, whose names may have 256 bytes each on average; 0 is no bound"},
 	{"limits.max_connections", "max-connections", count(), 0, "open connections of all listeners; beyond them the oldest without an admitted request is closed for a new one, and if there is none, the new one is; 0 is no bound"},
 	{"limits.connections_per_address", "connections-per-address", countOrAuto(), 0, "open connections of one address, likewise; raise it for a proxy or an ingress, whose clients have one address together; auto is a quarter of max_connections, 0 no bound"},

@@ -3,14 +3,41 @@ package main
 import (
 	"runtime"
 
+	"github.com/rs/zerolog"
+
 	"kvconductor/conductor/server"
 	"kvconductor/config"
 	"kvconductor/internal/memory"
 )
 
-// mostRequestBytes is the bound of bodies and answers in flight, unless the settings or a cgroup
-// say otherwise: sixteen of the largest bodies, with the numbers in them.
+// mostRequestBytes is the bound of bodies and answers in flight, unless the settings say otherwise or
+// there is little memory: sixteen of the largest bodies, with the numbers in them.
 const mostRequestBytes = 512 << 20
+
+// indexBytes is the bound of one index, or of all, that a setting says, 0 for none.
+func indexBytes(setting int64) int64 {
+	if setting != config.AutoSize {
+		return setting
+	}
+	n, _ := memory.Available()
+	return n / 2
+}
+
+// tellIndexBytes says at the start what all indexes may take, and who says so.
+func tellIndexBytes(c config.Index, log zerolog.Logger) {
+	from := "index.max_bytes_total"
+	if c.MaxBytesTotal == config.AutoSize {
+		_, from = memory.Available()
+	}
+	switch bytes := indexBytes(c.MaxBytesTotal); {
+	case bytes > 0:
+		log.Info().Int64("bytes", bytes).Str("from", from).Msg("memory that all indexes may take; beyond it new blocks are refused")
+	case from != "":
+		log.Info().Str("from", from).Msg("the indexes may take any memory")
+	default:
+		log.Warn().Msg("the indexes may take any memory: neither the cgroup nor the machine says how much there is; set index.max_bytes_total")
+	}
+}
 
 // requestBudget is the bound of bodies and answers in flight.
 func requestBudget(limits config.Limits) *server.Budget {
@@ -20,7 +47,10 @@ func requestBudget(limits config.Limits) *server.Budget {
 // requestBytes is that bound in bytes, 0 for none.
 func requestBytes(limits config.Limits) int64 {
 	if limits.Memory == config.AutoSize {
-		return min(memory.Fraction(8, mostRequestBytes), mostRequestBytes)
+		if n, _ := memory.Available(); n > 0 {
+			return min(n/8, mostRequestBytes)
+		}
+		return mostRequestBytes
 	}
 	return limits.Memory
 }

@@ -125,14 +125,6 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 	}
 }
 
-// indexBytes is the bound of one index, or of all, that a setting says, 0 for none.
-func indexBytes(setting int64) int64 {
-	if setting == config.AutoSize {
-		return memory.Fraction(2, 0)
-	}
-	return setting
-}
-
 // maxTokenID is the largest token id, 0 for no bound.
 func maxTokenID(limits config.Limits) uint32 { return uint32(min(limits.MaxTokenID, math.MaxUint32)) }
 

@@ -270,6 +270,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return grpcServer(c, &cfg, replicas.carries(called))
 	}
 	defer memory.Keep(log)()
+	tellIndexBytes(cfg.Index, log)
 	if show != nil {
 		show(c, web, registry)
 	}

@@ -26,7 +26,7 @@ func (c Collector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range Account(c.Conductor.Memory()) {
 		ch <- prometheus.MustNewConstMetric(descMemory, prometheus.GaugeValue, float64(p.Bytes), p.Name)
 	}
-	if limit := Fraction(1, 0); limit > 0 {
+	if limit := real().limitOfCgroup(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descLimit, prometheus.GaugeValue, float64(limit))
 	}
 }

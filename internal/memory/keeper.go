@@ -65,7 +65,8 @@ type keeper struct {
 type system struct {
 	env        func(string) string
 	cgroup     func() (uint64, error)
-	outside    func() int64 // resident memory outside the Go runtime
+	machine    func() (uint64, error) // memory of the machine
+	outside    func() int64           // resident memory outside the Go runtime
 	runtime    func() runtimeState
 	discarded  func() (bytes int64, more <-chan struct{}) // garbage that still counts as live, so far
 	setLimit   func(int64)
@@ -75,7 +76,7 @@ type system struct {
 
 func real() system {
 	return system{
-		env: os.Getenv, cgroup: memlimit.FromCgroup, runtime: readRuntime, discarded: payload.Discarded,
+		env: os.Getenv, cgroup: memlimit.FromCgroup, machine: memlimit.FromSystem, runtime: readRuntime, discarded: payload.Discarded,
 		outside: func() int64 {
 			all, _ := resident()
 			return max(0, all-readRuntime().mapped)
@@ -152,21 +153,35 @@ func (k *keeper) find() {
 	}
 }
 
-// Fraction returns 1/of of the cgroup's memory limit, in bytes, or otherwise if there is no limit.
-func Fraction(of int64, otherwise int64) int64 {
-	if n, err := real().cgroup(); err == nil && n < math.MaxInt64 {
-		return int64(n) / of
+// Available returns how many bytes the process may take, and what says so: the limit of the cgroup, or the
+// memory of the machine if there is no limit or one that is larger. It returns 0 if neither can be read.
+func Available() (bytes int64, from string) { return real().available() }
+
+func (s system) available() (bytes int64, from string) {
+	if n, err := s.machine(); err == nil && n < math.MaxInt64 {
+		bytes, from = int64(n), "machine"
 	}
-	return otherwise
+	if n := s.limitOfCgroup(); n > 0 && (n <= bytes || bytes == 0) {
+		bytes, from = n, "cgroup"
+	}
+	return bytes, from
 }
 
-// Bound returns how many bytes waiting batches may take: want, but at most a quarter of the
-// cgroup's memory limit. A flood would else end a small container.
+// limitOfCgroup returns the memory limit of the cgroup in bytes, 0 without one.
+func (s system) limitOfCgroup() int64 {
+	if n, err := s.cgroup(); err == nil && n < math.MaxInt64 {
+		return int64(n)
+	}
+	return 0
+}
+
+// Bound returns how many bytes waiting batches may take: want, but at most a quarter of the available
+// memory. A flood would else end a small container.
 func Bound(want int64) int64 { return real().bound(want) }
 
 func (s system) bound(want int64) int64 {
-	if n, err := s.cgroup(); err == nil && n < math.MaxInt64 {
-		return min(want, int64(n)/4)
+	if n, _ := s.available(); n > 0 {
+		return min(want, n/4)
 	}
 	return want
 }

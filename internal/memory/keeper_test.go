@@ -18,6 +18,7 @@ import (
 type fake struct {
 	vars      map[string]string
 	limit     uint64
+	machine   uint64 // 0 is one that does not tell
 	failure   error
 	out       int64
 	state     runtimeState
@@ -30,8 +31,14 @@ type fake struct {
 
 func (f *fake) keeper(log *bytes.Buffer) *keeper {
 	return &keeper{log: zerolog.New(log), system: system{
-		env:        func(name string) string { return f.vars[name] },
-		cgroup:     func() (uint64, error) { return f.limit, f.failure },
+		env:    func(name string) string { return f.vars[name] },
+		cgroup: func() (uint64, error) { return f.limit, f.failure },
+		machine: func() (uint64, error) {
+			if f.machine == 0 {
+				return 0, memlimit.ErrNoLimit
+			}
+			return f.machine, nil
+		},
 		outside:    func() int64 { return f.out },
 		runtime:    func() runtimeState { return f.state },
 		discarded:  func() (int64, <-chan struct{}) { return f.discarded, nil },
@@ -100,7 +107,25 @@ func TestNoLimit(t *testing.T) {
 	check(&fake{limit: 1000 * mb, vars: map[string]string{"GOMEMLIMIT": "512MiB"}}, `"limit":"512MiB","from":"GOMEMLIMIT"`)
 }
 
-// Waiting batches have at most a quarter of the cgroup's limit.
+// The available memory is the limit of the cgroup, and the machine's memory where there is none, or a larger one.
+func TestAvailable(t *testing.T) {
+	check := func(f *fake, want int64, wantFrom string) {
+		t.Helper()
+		if got, from := f.keeper(new(bytes.Buffer)).system.available(); got != want || from != wantFrom {
+			t.Errorf("%d MB are available from %q, want %d from %q", got/mb, from, want/mb, wantFrom)
+		}
+	}
+	check(&fake{limit: 256 * mb, machine: 1000 * mb}, 256*mb, "cgroup")
+	check(&fake{limit: 256 * mb}, 256*mb, "cgroup")
+	check(&fake{limit: 2000 * mb, machine: 1000 * mb}, 1000*mb, "machine")
+	check(&fake{limit: 1<<63 - 4096, machine: 1000 * mb}, 1000*mb, "machine")
+	check(&fake{failure: memlimit.ErrNoLimit, machine: 1000 * mb}, 1000*mb, "machine")
+	check(&fake{failure: memlimit.ErrNoCgroup, machine: 1000 * mb}, 1000*mb, "machine")
+	check(&fake{failure: errors.New("torn mounts"), machine: 1000 * mb}, 1000*mb, "machine")
+	check(&fake{failure: memlimit.ErrNoLimit}, 0, "")
+}
+
+// Waiting batches have at most a quarter of the available memory.
 func TestBoundOfCgroup(t *testing.T) {
 	check := func(f *fake, want int64) {
 		t.Helper()
@@ -110,6 +135,7 @@ func TestBoundOfCgroup(t *testing.T) {
 	}
 	check(&fake{limit: 256 * mb}, 64*mb)
 	check(&fake{limit: 4096 * mb}, 256*mb)
+	check(&fake{failure: memlimit.ErrNoLimit, machine: 512 * mb}, 128*mb)
 	check(&fake{failure: memlimit.ErrNoLimit}, 256*mb)
 }
 
