@@ -118,6 +118,9 @@ type Event struct {
 // PublisherID names one lifetime of a publisher, as a UUID. Zero is none.
 type PublisherID [16]byte
 
+// MaxUnknown is how many types Batch.Unknown has at the most, each of 64 bytes or less.
+const MaxUnknown = 8
+
 // Batch is what one message carried.
 type Batch struct {
 	// Memory is what the decoder that made the batch can use again once the events
@@ -133,9 +136,12 @@ type Batch struct {
 	Events []Event
 	// Dropped counts what was skipped, by reason; nil when nothing was.
 	Dropped map[Reason]int
-	// Note describes the first event that was skipped for its shape, "" when none
-	// was.
+	// Note describes the first event of a known type, or of none, that was skipped for
+	// its shape, "" when none was.
 	Note string
+	// Unknown has the types of events that were skipped because nothing is known of
+	// them, each once, at most MaxUnknown; nil when there were none.
+	Unknown []string
 	// Offsets is true if an event has a form whose image identifiers carry an offset.
 	// The engine is then neither vLLM 0.17 nor 0.18.
 	Offsets bool
@@ -170,7 +176,7 @@ const (
 	// Of one event, found by the application.
 	ForeignTenant     Reason = "foreign_tenant" // names a tenant that the source may not announce for
 	BlockSizeMismatch Reason = "block_size_mismatch"
-	BadToken          Reason = "bad_token"           // a token id beyond limits.max_token_id
+	BadToken          Reason = "bad_token"           // a token id beyond limits.max_token_id, or a number that is none
 	PartialBlock      Reason = "partial_block"       // smaller than the registered size
 	TooManyLookAheads Reason = "too_many_lookaheads" // of one source in one epoch
 	OtherGroup        Reason = "other_group"

@@ -12,6 +12,9 @@
 package doctor
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +29,9 @@ const (
 	Sample = 32
 	// oddLeast events of another size or context are more than a last short page.
 	oddLeast = 4
+	// maxTypes bounds the unknown types of events that a finding names: publishers
+	// invent them.
+	maxTypes = 16
 	// maxSeeds is how many beginnings of prompts are compared between sources.
 	maxSeeds = 256
 )
@@ -47,12 +53,13 @@ type Doctor struct {
 	Findings
 	reg Registered
 
-	sized, odd int  // stored events with tokens, and those of another size
-	home, away int  // those in the registered context, and elsewhere
-	seeds      int  // beginnings compared
-	ranked     bool // the rank was looked at
-	noted      bool // a note of a batch was reported
-	parentless bool // most blocks waited for a parent at the last look
+	sized, odd int      // stored events with tokens, and those of another size
+	home, away int      // those in the registered context, and elsewhere
+	seeds      int      // beginnings compared
+	ranked     bool     // the rank was looked at
+	note       string   // of the first batch with one
+	parentless bool     // most blocks waited for a parent at the last look
+	types      []string // of events that nothing is known of, at most maxTypes
 	profile    profileCheck
 	copies     copyCheck
 	unremoved  map[string]*unremoved // by medium; see unremovedOn
@@ -67,7 +74,8 @@ func New(reg Registered, now func() time.Time) *Doctor {
 // Reset forgets an epoch of the publisher. It keeps the findings that the registration
 // or reports alone show.
 func (d *Doctor) Reset() {
-	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.noted, d.profile = 0, 0, 0, 0, 0, false, false, profileCheck{}
+	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.profile = 0, 0, 0, 0, 0, false, profileCheck{}
+	d.note, d.types = "", nil
 	d.copies, d.parentless = copyCheck{}, false
 	d.unremoved, d.neverFrom = nil, nil
 	d.withdrawWhere(func(code string) bool {
@@ -128,10 +136,7 @@ func (d *Doctor) Observe(o *Observation) {
 // ObserveBatch looks at what a batch says of itself. claimed returns the key of the source
 // that is registered for a rank of the instance, "" if there is none.
 func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
-	if b.Note != "" && !d.noted {
-		d.noted = true
-		d.Report(FindingVersion, "an event was skipped, %s: a newer engine or a broken one; other events are unaffected", b.Note)
-	}
+	d.observeForms(b)
 	if d.ranked || b.Rank < 0 || b.Rank == d.reg.Rank {
 		return
 	}
@@ -141,6 +146,38 @@ func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
 		return
 	}
 	d.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d: blocks count for rank %d; register dp_rank %d", b.Rank, d.reg.Rank, b.Rank, b.Rank)
+}
+
+// observeForms looks at events that were skipped because of their type or shape.
+func (d *Doctor) observeForms(b *events.Batch) {
+	news := d.note == "" && b.Note != ""
+	if news {
+		d.note = b.Note
+	}
+	for _, name := range b.Unknown {
+		if len(d.types) <= maxTypes && !slices.Contains(d.types, name) {
+			d.types, news = append(d.types, name), true
+		}
+	}
+	if !news {
+		return
+	}
+	var seen []string
+	for i, name := range d.types {
+		if i == maxTypes {
+			seen = append(seen, "others")
+			break
+		}
+		seen = append(seen, strconv.Quote(name))
+	}
+	switch text := strings.Join(seen, ", "); {
+	case d.note == "":
+		d.Update(FindingVersion, "events of unknown types are skipped, %s: a newer engine or another one; other events are unaffected", text)
+	case text == "":
+		d.Update(FindingVersion, "an event was skipped, %s: a newer engine or a broken one; other events are unaffected", d.note)
+	default:
+		d.Update(FindingVersion, "events were skipped, %s and those of the types %s: a newer engine or a broken one; other events are unaffected", d.note, text)
+	}
 }
 
 // observeSize looks at the block size of a stored event, before its blocks are cut.

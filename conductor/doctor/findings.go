@@ -98,10 +98,19 @@ type Findings struct {
 }
 
 // Report adds a finding. The first report of a code is the one that stays.
-func (f *Findings) Report(code, format string, args ...any) {
+func (f *Findings) Report(code, format string, args ...any) { f.report(false, code, format, args...) }
+
+// Update adds a finding, or changes the message of the one there is.
+func (f *Findings) Update(code, format string, args ...any) { f.report(true, code, format, args...) }
+
+func (f *Findings) report(replace bool, code, format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, known := f.current[code]; known {
+	if was, known := f.current[code]; known {
+		if replace {
+			was.Message = fmt.Sprintf(format, args...)
+			f.current[code] = was
+		}
 		return
 	}
 	if f.current == nil {
@@ -117,7 +126,7 @@ func (f *Findings) Report(code, format string, args ...any) {
 
 // ReportMedium adds the finding of a medium that tiers.Parse does not know.
 func (f *Findings) ReportMedium(raw string) {
-	f.Report(FindingMedium, "medium %q is unknown: its blocks count as a tier of their own below all others", raw)
+	f.Report(FindingMedium, "medium %.64q is unknown: its blocks count as a tier of their own below all others", raw)
 }
 
 // Withdraw removes the finding of a code.

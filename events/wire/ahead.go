@@ -36,7 +36,7 @@ func (d *decoder) aheadField(f *form) events.Reason {
 // blocks out has tokens that pair with none; it loses them and counts by its hashes. The
 // cursor ends anywhere in the event.
 func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
-	d.i = at
+	d.i, d.beyond = at, false
 	if _, n := d.head(); int(n) != len(ev.Hashes) || ev.Bigram {
 		return events.BadEvent
 	}
@@ -56,7 +56,10 @@ func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
 		ahead := room[:n]
 		for j := range ahead {
 			t, ok := d.token()
-			if !ok {
+			switch {
+			case d.beyond:
+				return events.BadToken
+			case !ok:
 				return events.BadEvent
 			}
 			ahead[j] = t

@@ -1,6 +1,10 @@
 package wire
 
-import "kvconductor/events"
+import (
+	"bytes"
+
+	"kvconductor/events"
+)
 
 // Events as arrays, the tag first. Every publisher appends fields as it grows
 // and only position and type distinguish them:
@@ -27,6 +31,9 @@ import "kvconductor/events"
 //	AllBlocksCleared
 //	TierBlocksCleared
 //	  1 medium         required
+//
+// An element behind the medium whose type its field never has is what a later or
+// another build appended: it is stepped over.
 //
 // What the Mooncake master sent before is in obsolete.go.
 
@@ -81,7 +88,11 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 		if at == 9 && d.rest() > 0 && isStr(d.b[d.i]) {
 			at = 10
 		}
-		if why := d.storedField(ev, f, at); why != "" {
+		read := d.storedField
+		if at > 6 && !fits(at, d.next()) {
+			read = func(*events.Event, *form, int) events.Reason { return d.ignore() }
+		}
+		if why := read(ev, f, at); why != "" {
 			return why
 		}
 		at++
@@ -89,6 +100,24 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 	f.short = at == 9
 	d.offsets = d.offsets || at > 9
 	return ""
+}
+
+// fits reports whether the field at a position behind the medium can have a value
+// of a kind.
+func fits(at int, k kind) bool {
+	switch {
+	case k == kNil, k == kNone:
+		return true
+	case at == 7:
+		return k == kStr || k == kMap || k == kArray
+	case at == 8:
+		return k == kArray
+	case at == 9:
+		return k == kUint
+	case at == 10, at == 12:
+		return k == kStr
+	}
+	return true
 }
 
 func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Reason) {
@@ -116,7 +145,10 @@ func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Rea
 	case 11:
 		ev.Window, why = d.window()
 	case 12:
-		f.foreign, why = d.elsewhere(f.foreign)
+		// Any other word than REMOTE may be what a build without localities appended.
+		var p []byte
+		p, why = d.textOf(d.head())
+		f.foreign = bytes.EqualFold(p, []byte("REMOTE"))
 	default:
 		why = d.ignore()
 	}
@@ -146,18 +178,15 @@ func (d *decoder) removedArray(ev *events.Event, f *form, n int) (why events.Rea
 		return events.BadEvent
 	}
 	why = d.hashField(&f.block)
-	if why == "" && n > 2 {
-		ev.Medium, why = d.word()
-	}
-	if why == "" && n > 3 {
-		ev.Group, why = d.natural(-1)
-		d.offsets = true
-	}
-	for i := 4; i < n && why == ""; i++ {
+	d.offsets = d.offsets || n > 3
+	for i := 2; i < n && why == ""; i++ {
 		// A removal takes blocks away whatever else it says: a field of
 		// another type here is something else.
-		at := d.i
-		if d.storedField(ev, f, i+6) != "" && d.err == nil {
+		at, field := d.i, i+6
+		if i == 2 {
+			field = 6
+		}
+		if d.storedField(ev, f, field) != "" && d.err == nil {
 			d.i = at
 			why = d.ignore()
 		}

@@ -206,6 +206,16 @@ func (c *cursor) skip(n int) {
 	}
 }
 
+// next returns the kind of the next value without moving.
+func (c *cursor) next() kind {
+	at := c.i
+	k, _ := c.head()
+	if c.err == nil {
+		c.i = at
+	}
+	return k
+}
+
 // isArray reports whether h starts an array.
 func isArray(h byte) bool { return h&0xf0 == 0x90 || h == 0xdc || h == 0xdd }
 

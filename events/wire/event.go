@@ -13,6 +13,7 @@ type decoder struct {
 	tokens slab[uint32]
 	names  [slots]*string
 	rank   *int // last event's rank, to share
+	beyond bool // token met a number that is no token id
 
 	offsets   bool // Batch.Offsets
 	ambiguous int  // Batch.Ambiguous
@@ -46,6 +47,7 @@ type form struct {
 	kind     events.Kind // by tag; 0 while none was seen
 	standard events.Kind // by event_type; 0 while none was seen
 	fault    events.Reason
+	tokens   events.Reason // why a store with these tokens is dropped
 
 	block, seq   hashField
 	parent, link parentField // parent_block_hash, parent_hash
@@ -247,6 +249,9 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		return ""
 	}
 	ev.Remaining = nil
+	if f.tokens != "" {
+		return f.tokens
+	}
 	if !parent.given {
 		parent = other
 	}

@@ -40,7 +40,9 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 	case "parent_block_hash":
 		why = d.parentField(&f.parent)
 	case "token_ids":
-		ev.Tokens, ev.Bigram, why = d.tokenList()
+		if ev.Tokens, ev.Bigram, f.tokens = d.tokenList(); f.tokens != events.BadToken {
+			f.tokens, why = "", f.tokens
+		}
 	case "lookahead_token_ids":
 		why = d.aheadField(f)
 	case "block_size":

@@ -45,3 +45,23 @@ func (c *cursor) text() (string, bool) {
 	p := c.take(n)
 	return string(p[:min(len(p), 64)]), true
 }
+
+// unknownType returns the type of an event that is of none known here.
+func unknownType(event []byte) string {
+	c := cursor{b: event, maxDepth: depthCap}
+	k, n := c.head()
+	if k == kArray {
+		tag, _ := c.text()
+		return tag
+	}
+	for range n {
+		key, _ := c.text()
+		at := c.i
+		if tag, ok := c.text(); ok && (key == "type" && engineKind([]byte(tag)) == unknownKind || key == "event_type" && standardKind([]byte(tag)) == unknownKind) {
+			return tag
+		}
+		c.i = at
+		c.skip(1)
+	}
+	return ""
+}

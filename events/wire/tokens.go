@@ -81,13 +81,16 @@ func compactChunk(out *[chunk]uint32, b *[chunkBytes + 3]byte) (width int, ok bo
 
 // tokenList reads token ids: a list of integers, or of pairs where an EAGLE
 // draft model keys the cache by bigrams. Elements that are neither (TensorRT-LLM
-// puts strings at multimodal places) leave the event without tokens.
+// puts strings at multimodal places) leave the event without tokens. A number that
+// is no token id is a bad_token: without its tokens the block would wait, by a hash
+// that no other event explains.
 func (d *decoder) tokenList() (list []uint32, bigram bool, why events.Reason) {
 	n, why := d.open(d.lim.MaxTokens)
 	if why != "" || n == 0 {
 		return nil, false, why
 	}
 	first := d.i
+	d.beyond = false
 	bigram = isArray(d.b[first])
 	ok := false
 	if bigram {
@@ -100,8 +103,11 @@ func (d *decoder) tokenList() (list []uint32, bigram bool, why events.Reason) {
 	}
 	d.i = first
 	d.skip(n)
-	if d.deep {
+	switch {
+	case d.deep:
 		why = events.TooLarge
+	case d.beyond:
+		why = events.BadToken
 	}
 	return nil, false, why
 }
@@ -145,11 +151,13 @@ func (d *decoder) pairs(n int) ([]uint32, bool) {
 
 // token reads a u32; negative int32 values count by two's complement.
 func (d *decoder) token() (uint32, bool) {
-	switch k, n := d.head(); {
+	k, n := d.head()
+	switch {
 	case k == kUint && n <= math.MaxUint32:
 		return uint32(n), true
 	case k == kInt && int64(n) >= math.MinInt32:
 		return uint32(n), true
 	}
+	d.beyond = d.beyond || k == kUint || k == kInt || k == kFloat
 	return 0, false
 }

@@ -40,6 +40,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"kvconductor/events"
 )
@@ -293,8 +294,15 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		}
 		*ev = events.Event{}
 		b.Drop(why, 1)
-		if b.Note == "" && (why == events.BadEvent || why == events.UnknownType) {
-			b.Note = describe(d.b[start:d.i])
+		switch why {
+		case events.BadEvent:
+			if b.Note == "" {
+				b.Note = describe(d.b[start:d.i])
+			}
+		case events.UnknownType:
+			if name := unknownType(d.b[start:d.i]); len(b.Unknown) < events.MaxUnknown && !slices.Contains(b.Unknown, name) {
+				b.Unknown = append(b.Unknown, name)
+			}
 		}
 	}
 	b.Events = list[:good]
