@@ -103,6 +103,18 @@ func (s *source) observeRefusals() {
 	s.doctor.Report(doctor.FindingConnection, "%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: find out which of the two is the engine", st.RefusedBy)
 }
 
+// observeUsable reports whether most messages of the publisher cannot be used.
+func (s *source) observeUsable(state stream.State, reason string) {
+	switch {
+	case reason == stream.ReasonUnusable:
+		s.doctor.Report(doctor.FindingUnusable, "most of the publisher's messages cannot be used, and answers have nothing of them: %s; check that endpoint is where the engine publishes KV events, and which version of the engine it is",
+			s.stream.Status().Unusable)
+		s.logFindings()
+	case state == stream.Synced || state == stream.Partial:
+		s.doctor.Withdraw(doctor.FindingUnusable)
+	}
+}
+
 // observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
 func (s *source) observeSnapshots() {
 	st := s.stream.Status()

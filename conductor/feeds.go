@@ -16,6 +16,7 @@ type feed interface {
 	Resync(reason string)
 	Resume(stream.Mark)
 	Doubt(reason string)
+	Unusable(why string)
 	Close()
 }
 
@@ -93,6 +94,9 @@ func (f *recorded) Resume(stream.Mark) {}
 // Doubt does nothing: the journal has the states of the stream.
 func (f *recorded) Doubt(string) {}
 
+// Unusable does nothing, as Doubt.
+func (f *recorded) Unusable(string) {}
+
 // Close makes Next return false.
 func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
 
@@ -142,6 +146,7 @@ func newUnfollowed(now time.Time) *unfollowed {
 func (f *unfollowed) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
 func (f *unfollowed) Resync(string)             {}
 func (f *unfollowed) Doubt(string)              {}
+func (f *unfollowed) Unusable(string)           {}
 func (f *unfollowed) Close()                    { close(f.closed) }
 
 func (f *unfollowed) Status() stream.Status {

@@ -1,6 +1,8 @@
 package conductor
 
 import (
+	"fmt"
+
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
@@ -13,9 +15,11 @@ import (
 // apply brings one batch into the indexes, change by change.
 func (s *source) apply(b *events.Batch) {
 	s.observeBatch(b)
+	all := len(b.Events)
+	s.refusedEvents = 0
 	r := s.normal.Batch(b)
 	for _, d := range r.Dropped {
-		s.drop(d.Reason, d.Count)
+		s.refuse(d.Reason, d.Count)
 	}
 	s.noteGaps()
 	s.noteWindow()
@@ -23,6 +27,20 @@ func (s *source) apply(b *events.Batch) {
 		s.applyChange(&r.Changes[i])
 	}
 	s.noteObjects()
+	if all > 0 && s.refusedEvents == all {
+		s.stream.Unusable(fmt.Sprintf("all events of a batch are refused, as %s", s.refusedAs))
+	}
+}
+
+// refuse counts n events that are left out. Those that contradict the registration or the settings are
+// counted for the batch at hand as well.
+func (s *source) refuse(reason events.Reason, n int) {
+	s.drop(reason, n)
+	switch reason {
+	case events.ForeignTenant, events.BlockSizeMismatch, events.BadToken:
+		s.refusedEvents += n
+		s.refusedAs = reason
+	}
 }
 
 // applyChange applies one change.

@@ -43,6 +43,7 @@ func (l *loop) Status() stream.Status { return stream.Status{State: stream.Synce
 func (l *loop) Resync(string)         {}
 func (l *loop) Resume(stream.Mark)    {}
 func (l *loop) Doubt(string)          {}
+func (l *loop) Unusable(string)       {}
 func (l *loop) Close()                {}
 
 // storeAndClear is batches of 32 blocks of 16 tokens in vLLM's maps, and a clear

@@ -157,6 +157,9 @@ func (f *pushed) Resume(stream.Mark) {}
 // Doubt notes that the source misses something.
 func (f *pushed) Doubt(reason string) { f.change(func() { f.doubt = reason }) }
 
+// Unusable does nothing: who reports an entry that makes no sense hears of it in the answer.
+func (f *pushed) Unusable(string) {}
+
 // Pause lets batches pass by until Unpause. The source starts over then.
 func (f *pushed) Pause() { f.change(func() { f.paused = true }) }
 

@@ -21,6 +21,7 @@ func (f idle) Status() stream.Status     { return stream.Status{State: stream.Sy
 func (f idle) Resync(string)             {}
 func (f idle) Resume(stream.Mark)        {}
 func (f idle) Doubt(string)              {}
+func (f idle) Unusable(string)           {}
 func (f idle) Close()                    { close(f.closed) }
 
 // BenchmarkQueryProfile asks for prompts of 8,192 tokens in blocks of 16 whose first

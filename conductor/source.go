@@ -70,6 +70,11 @@ type source struct {
 	at    time.Time
 	news  bool
 
+	// refusedEvents are those of the batch at hand that were refused because they contradict the
+	// registration or the settings, refusedAs the last reason. Owned by run.
+	refusedEvents int
+	refusedAs     events.Reason
+
 	// filled are the parts of the snapshot that is being applied, and when it began. Owned
 	// by run.
 	filled int
@@ -112,6 +117,7 @@ type source struct {
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State, reason string) {
 	s.journal.State(string(state), reason)
+	s.observeUsable(state, reason)
 	if state == stream.Synced {
 		s.guard(s.dropUnverified)
 	}

@@ -18,14 +18,14 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	ns := s.namespaceIn(c.Context.Deployment)
 	s.nameAdapter(ns, c.Event)
 	if c.Refused != "" {
-		s.drop(c.Refused, 1)
+		s.refuse(c.Refused, 1)
 		if device {
 			s.conductor.counts.stored.invalid.Add(1)
 		}
 		return res, true
 	}
 	if s.conductor.beyondVocabulary(c.Event.Tokens) >= 0 {
-		s.drop(events.BadToken, 1)
+		s.refuse(events.BadToken, 1)
 		return res, true
 	}
 	if c.Parts > 1 {

@@ -176,7 +176,7 @@ const (
 	// Of one event, found by the application.
 	ForeignTenant     Reason = "foreign_tenant" // names a tenant that the source may not announce for
 	BlockSizeMismatch Reason = "block_size_mismatch"
-	BadToken          Reason = "bad_token"           // a token id beyond limits.max_token_id, or a number that is none
+	BadToken          Reason = "bad_token"           // a token id beyond limits.max_token_id, or another number
 	PartialBlock      Reason = "partial_block"       // smaller than the registered size
 	TooManyLookAheads Reason = "too_many_lookaheads" // of one source in one epoch
 	OtherGroup        Reason = "other_group"

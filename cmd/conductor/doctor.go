@@ -16,6 +16,7 @@ import (
 	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/doctor"
 	"kvconductor/events/reach"
+	"kvconductor/events/stream"
 )
 
 // advice is one thing that an operator should look at.
@@ -62,6 +63,11 @@ func adviceOnBound(s *serviceRow, unclaimed []topicRow) string {
 		text += "; what came there and no source claims is " + strings.Join(came, ", ")
 	}
 	return text
+}
+
+// adviceOfReason says more about partial sources where the reason is not that history is missing.
+var adviceOfReason = map[string]string{
+	stream.ReasonUnusable: "most messages of the publisher cannot be used, so answers have nothing of them: the finding unusable_messages says what they look like",
 }
 
 func doctorCommand() *cobra.Command {
@@ -126,7 +132,7 @@ func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 	for _, s := range services.Services {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
 		if s.State != "synced" {
-			text := cmp.Or(adviceOfState[s.State], "the source is not synced")
+			text := cmp.Or(adviceOfReason[s.Reason], adviceOfState[s.State], "the source is not synced")
 			if strings.HasPrefix(s.Endpoint, "bind:") {
 				text = cmp.Or(adviceOnBound(&s, services.Unclaimed), text)
 			}

@@ -71,15 +71,15 @@ func New(reg Registered, now func() time.Time) *Doctor {
 	return &Doctor{reg: reg, Findings: Findings{now: now}}
 }
 
-// Reset forgets an epoch of the publisher. It keeps the findings that the registration
-// or reports alone show.
+// Reset forgets an epoch of the publisher. It keeps the findings that the registration,
+// reports or messages alone show.
 func (d *Doctor) Reset() {
 	d.sized, d.odd, d.home, d.away, d.seeds, d.ranked, d.profile = 0, 0, 0, 0, 0, false, profileCheck{}
 	d.note, d.types = "", nil
 	d.copies, d.parentless = copyCheck{}, false
 	d.unremoved, d.neverFrom = nil, nil
 	d.withdrawWhere(func(code string) bool {
-		return code != FindingRank && code != FindingFeedback && !(code == FindingProfile && d.reg.Pool)
+		return code != FindingRank && code != FindingFeedback && code != FindingUnusable && !(code == FindingProfile && d.reg.Pool)
 	})
 }
 

@@ -41,6 +41,8 @@ const (
 	FindingMedium = "unknown_medium"
 	// FindingVersion: events of a form that no known version has.
 	FindingVersion = "unknown_version"
+	// FindingUnusable: most of the last messages cannot be used.
+	FindingUnusable = "unusable_messages"
 	// FindingEventGap: a stream of standardized events left numbers out.
 	FindingEventGap = "event_gap"
 	// FindingStreams: more streams of standardized events than are followed.

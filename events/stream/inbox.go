@@ -13,6 +13,7 @@ const (
 	inDisconnected            // the live connection is lost
 	inFailed                  // the endpoint can never work
 	inLive                    // a live batch
+	inRefused                 // live messages whose frames make no sense
 	inResync                  // the application asks to start over
 	inRetry                   // what failed for good may be tried again
 	inReplayStart             // the replay attempt got its turn; from here on, its answers
@@ -29,7 +30,8 @@ type input struct {
 	kind    inputKind
 	message        // of inLive, inReplay
 	ask     uint64 // of inReplay*, inSnapshot*: the attempt
-	text    string // of inResync, inFailed; of inSnapshotCut: why
+	text    string // of inResync, inFailed; of inSnapshotCut and inRefused: why
+	refused int    // of inRefused: how many, one after another
 	// snapshot is of inSnapshot.
 	snapshot *snapshot
 	at       time.Time // of inDisconnected: when the connection was last known to be up
@@ -62,8 +64,14 @@ func (b *inbox) fits(in *input, heldLen, heldBytes int) bool {
 	return n == 0 || n < b.maxLen && bytes+len(in.payload) <= b.maxBytes
 }
 
-// put appends an input.
+// put appends an input. Messages that are refused one after another are one input, for there
+// may be many.
 func (b *inbox) put(in input) {
+	if n := len(b.items); in.kind == inRefused && n > b.off && b.items[n-1].kind == inRefused {
+		b.items[n-1].refused++
+		b.items[n-1].text = in.text
+		return
+	}
 	switch in.kind {
 	case inLive:
 		b.liveLen++

@@ -73,6 +73,7 @@ type machine struct {
 
 	inherited inherited
 	rung      rung
+	recent    recent
 
 	connected bool
 	connects  uint64    // connections so far
@@ -145,6 +146,11 @@ func (m *machine) feed(in input, now time.Time) {
 		m.retries++
 	case inLive:
 		m.live(item{message: in.message, at: in.at}, now)
+	case inRefused:
+		m.complain("cannot use a message: %s", in.text)
+		for range min(in.refused, judged) {
+			m.recent.note(in.text)
+		}
 	case inResync:
 		m.newEpoch(in.text)
 		m.rebuild(now, m.pace.delay(now))
@@ -199,7 +205,7 @@ func (m *machine) leaveBacklog() {
 func (m *machine) connect(at time.Time) {
 	m.disconnect(at)
 	m.connects++
-	m.pace = pace{} // another process may be behind this connection
+	m.pace, m.recent = pace{}, recent{} // another process may be behind this connection
 	m.connected, m.heard, m.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
 	m.inherited.begin(m.connects, m.last)
 	m.rung.liveID = events.PublisherID{}
@@ -311,6 +317,9 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			m.n.dropped[wire.ReasonOf(err)]++
 			m.complain("cannot decode batch %d: %v", head.seq, err)
 			head.bad = true
+			if !head.replayed {
+				m.recent.note(explainBatch(head.payload, err))
+			}
 			if m.cfg.refused != nil {
 				m.cfg.refused(m.epoch, head.seq, head.payload)
 			}
@@ -351,13 +360,14 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 		m.trust.whole()
 	}
 	m.consume(it)
-	if it.replayed {
+	if m.recent.inHand = false; it.replayed {
 		m.overtook = it.seq + 1
 		m.n.replayed++
 		m.ask.progress = m.asking()
 	} else {
 		m.trust.joined()
 		m.joined()
+		m.recent.noteBatch(&batch)
 	}
 	for r, n := range batch.Dropped {
 		m.n.dropped[r] += uint64(n)

@@ -3,11 +3,13 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
 	"kvconductor/events"
+	"kvconductor/events/wire"
 )
 
 // A connection that lasted this long was a good one: pauses start over.
@@ -83,6 +85,7 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 		m, ok := liveFrames(received, known, s.cfg.Topic)
 		if !ok {
 			s.refuse()
+			s.push(ctx, input{kind: inRefused, refused: 1, text: explainFrames(received.Frames)})
 			continue
 		}
 		known = m.id
@@ -181,6 +184,9 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		switch kind {
 		case replyBad:
 			s.refuse()
+			if n := len(received.Frames); n > 0 {
+				s.note(fmt.Errorf("cannot use a reply of the replay service: of its %d frames the last begins with %s", n, wire.Beginning(received.Frames[n-1])))
+			}
 		case replyEnd:
 			s.push(ctx, input{kind: inReplayEnd, ask: ask})
 			return

@@ -59,6 +59,9 @@ type Status struct {
 	// the decoder dropped, by reason.
 	Dropped map[events.Reason]uint64
 
+	// Unusable says why a message could not be used, "" unless Reason is ReasonUnusable.
+	Unusable string
+
 	// RefusedBy is who sent the last message that counts as events.ForeignConnection, ""
 	// if there is none.
 	RefusedBy string
@@ -155,6 +158,9 @@ func (v *view) applied(h hand) {
 // show copies what the machine knows.
 func (v *view) show(m *machine) {
 	v.shown, v.st.Reason = m.state()
+	if v.st.Unusable = ""; v.st.Reason == ReasonUnusable {
+		v.st.Unusable = m.recent.why
+	}
 	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.n.gaps, m.n.replayed, m.n.restarts
 	v.st.Overruns, v.st.Duplicates = m.n.overruns, m.n.duplicates
 	v.st.Snapshots, v.st.SnapshotReason, v.st.SnapshotState = m.rung.applied, m.rung.reason, m.rung.state()
@@ -186,6 +192,8 @@ func (m *machine) state() (State, string) {
 		return Replaying, m.rung.reason
 	case m.asking() && !m.ask.quiet, m.catchup && m.held.len() > 0:
 		return Replaying, reason
+	case m.recent.most:
+		return Partial, ReasonUnusable
 	case reason != "":
 		return Partial, reason
 	}
@@ -213,6 +221,9 @@ func (s *Stream) tell() {
 	}
 	if now != s.told {
 		s.told = now
+		s.mu.Lock()
+		s.view.show(s.machine)
+		s.mu.Unlock()
 		s.cfg.OnState(now.state, now.reason)
 	}
 }
@@ -251,7 +262,7 @@ func (s *Stream) Status() Status {
 	case st.Connected:
 		st.LastLifeAt = now
 		if v.seen != v.connects {
-			st.State, st.Reason = Connecting, "" // the machine has not heard of this connection
+			st.State, st.Reason, st.Unusable = Connecting, "", "" // the machine has not heard of this connection
 		}
 	default:
 		if v.connects > 0 {
@@ -265,7 +276,7 @@ func (s *Stream) Status() Status {
 		default:
 			st.State = Connecting
 		}
-		st.Reason = ""
+		st.Reason, st.Unusable = "", ""
 	}
 	return st
 }

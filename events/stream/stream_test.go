@@ -139,8 +139,10 @@ func TestLiveFrames(t *testing.T) {
 		p.Raw("", string(streamtest.Sequence(1))[1:], "1")
 		p.Raw("1")
 		p.Raw("", string(streamtest.Sequence(endSeq)), "1")
-		p.Publish("1")
-		wantSeqs(t, c, 0, 1)
+		for i := range 5 {
+			p.Publish(fmt.Sprint(i + 1))
+		}
+		wantSeqs(t, c, 0, 1, 2, 3, 4, 5)
 		st := wantState(t, s, Synced, "")
 		if st.Dropped[events.BadFrames] != 5 || st.Reconnects != 0 {
 			t.Errorf("status is %+v", st)

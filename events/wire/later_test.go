@@ -138,7 +138,7 @@ func TestBadTokens(t *testing.T) {
 		list[n] = uint64(1) << 32
 		f(list, bad)
 	}
-	// What is no number is an engine's way to say that it has no token there.
+	// Anything but a number is an engine's way to say that it has no token there.
 	f(arr{1, "x"}, "stored 0000000000000001 bs=2")
 	f(arr{"x", uint64(1) << 32}, "stored 0000000000000001 bs=2")
 	f(arr{nil}, "stored 0000000000000001 bs=2")

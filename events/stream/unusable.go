@@ -1,0 +1,129 @@
+package stream
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"kvconductor/events"
+	"kvconductor/events/wire"
+)
+
+// ReasonUnusable is a reason of State Partial: most of the last messages cannot be used.
+// Publishers of another protocol, or of another version of it, are connected and send, so
+// that nothing else shows that the answers have nothing of them.
+const ReasonUnusable = "unusable"
+
+const (
+	// judged is how many of the last messages count.
+	judged = 32
+	// fewUnusable is how many of them may always be unusable: a stray message shows nothing.
+	fewUnusable = 3
+)
+
+// recent says of the last messages of a live connection whether they could be used.
+// Batches without events, and those that are about blocks elsewhere, say nothing.
+type recent struct {
+	unusable uint32 // one bit a message, the last one lowest
+	n        int
+	most     bool   // most cannot be used; it stays until most can be
+	why      string // the last that could not be used
+	inHand   bool   // the last message is the batch in hand, and can be used as far as the stream knows
+}
+
+// Unusable says that nothing of the batch in hand could be used, and why: the caller refused all of its
+// events. It is for the goroutine that calls Next, as Doubt is. A batch that was replayed does not count.
+func (s *Stream) Unusable(why string) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	if r := &s.machine.recent; r.inHand {
+		r.inHand = false
+		r.unusable |= 1
+		r.why = why
+		r.judge()
+	}
+}
+
+// note adds a message. why is "" if it can be used.
+func (r *recent) note(why string) {
+	r.unusable <<= 1
+	if why != "" {
+		r.unusable |= 1
+		r.why = why
+	}
+	r.n = min(r.n+1, judged)
+	r.judge()
+}
+
+// judge decides what most of the messages are.
+func (r *recent) judge() {
+	switch bad := bits.OnesCount32(r.unusable); {
+	case bad > fewUnusable && 2*bad > r.n:
+		r.most = true
+	case 2*bad < r.n:
+		r.most = false
+	}
+}
+
+// noteBatch adds a batch that was decoded.
+func (r *recent) noteBatch(b *events.Batch) {
+	if r.inHand = len(b.Events) > 0; r.inHand {
+		r.note("")
+		return
+	}
+	if b.Dropped == nil {
+		return
+	}
+	var seen []string
+	for _, reason := range slices.Sorted(maps.Keys(b.Dropped)) {
+		if reason != events.Foreign {
+			seen = append(seen, fmt.Sprintf("%s %d", reason, b.Dropped[reason]))
+		}
+	}
+	if len(seen) == 0 {
+		return
+	}
+	why := "no event of a batch can be read: " + strings.Join(seen, ", ")
+	if len(b.Unknown) > 0 {
+		why += fmt.Sprintf(", such as the type %q", b.Unknown[0])
+	}
+	if b.Note != "" {
+		why += ", such as " + b.Note
+	}
+	r.note(why)
+}
+
+// explainBatch says why a payload is no batch.
+func explainBatch(payload []byte, err error) string {
+	return fmt.Sprintf("%v; it begins with %s", err, wire.Beginning(payload))
+}
+
+// explainFrames says how a live message differs from ours by the frames of a live message.
+func explainFrames(f [][]byte) string {
+	const want = "where 3 are expected (topic, sequence number, batch)"
+	if len(f) == 0 {
+		return "no frames " + want
+	}
+	last := f[len(f)-1]
+	lacks := ""
+	if wire.LooksLikeBatch(last) && len(f) < 3 {
+		lacks = ", which looks like a batch: the publisher sends no sequence number"
+		if len(f) == 2 && (len(f[0]) == seqSize || len(f[0]) == seqIDSize) {
+			lacks = ", which looks like a batch: the publisher sends no topic, or no sequence number"
+		}
+	}
+	switch len(f) {
+	case 1:
+		return fmt.Sprintf("1 frame %s; it begins with %s%s", want, wire.Beginning(last), lacks)
+	case 2:
+		return fmt.Sprintf("2 frames %s; the second begins with %s%s", want, wire.Beginning(last), lacks)
+	case 3:
+		if n := len(f[1]); n != seqSize && n != seqIDSize {
+			return fmt.Sprintf("a sequence number of %d bytes where 8 are expected; the frame behind it begins with %s", n, wire.Beginning(last))
+		}
+		return "the sequence number that ends a replay"
+	}
+	return fmt.Sprintf("%d frames %s; the last begins with %s", len(f), want, wire.Beginning(last))
+}
