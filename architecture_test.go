@@ -93,6 +93,8 @@ var table = []room{
 	// Names of contexts, as values: every room of the application compares them, none may add to them.
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Observations in, findings out: pure, so that no check changes what it looks at.
+	// Changes of state in, lines of the log out.
+	{dir: "conductor/statelog", rooms: []string{"events/stream"}, modules: []string{zerolog}, not: slices.Concat(httpOrJSON, []string{"net", "os"})},
 	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Objects of a store in, blocks that appear and vanish out: pure, the caller moves them in an index.
 	{dir: "conductor/lifetime", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},

@@ -9,6 +9,7 @@ import (
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
 	"kvconductor/conductor/scope"
+	"kvconductor/conductor/statelog"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
@@ -307,6 +308,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)
+	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
 	c.addSource(s) // last: queries see it from here on
 	return s
 }

@@ -14,6 +14,7 @@ import (
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/pool"
 	"kvconductor/conductor/scope"
+	"kvconductor/conductor/statelog"
 	"kvconductor/events"
 	"kvconductor/events/journal"
 	"kvconductor/events/stream"
@@ -34,6 +35,7 @@ type source struct {
 	givesWay  bool // see RegisterOptions; guarded by registry.mu
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
+	states    *statelog.Log   // nil: of a source that is not followed
 	stopping  sync.Once
 	stopped   chan struct{} // closed by stop
 	done      chan struct{} // closed when run has ended
@@ -118,6 +120,7 @@ type source struct {
 func (s *source) onState(state stream.State, reason string) {
 	s.journal.State(string(state), reason)
 	s.observeUsable(state, reason)
+	s.states.Change(state, reason)
 	if state == stream.Synced {
 		s.guard(s.dropUnverified)
 	}
@@ -130,6 +133,7 @@ func (s *source) atGate() bool { return s.conductor.recovering() }
 func (s *source) stop() {
 	s.stopping.Do(func() {
 		close(s.stopped)
+		s.states.Stop()
 		s.stream.Close()
 	})
 	<-s.done
@@ -214,8 +218,7 @@ func (s *source) applyStep(step *stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
 		s.journal.Reset(step.Epoch, step.Reason)
-		s.conductor.log.Info().Str("source", s.reg.Key().String()).Str("reason", step.Reason).
-			Uint64("epoch", step.Epoch).Msg("blocks of the source dropped")
+		s.states.Dropped(step.Reason, step.Epoch)
 		s.leaveFilling()
 		s.forget()
 		s.noteError("")

@@ -379,7 +379,7 @@ func Default() Config {
 		// The ports routers of the two dialects call by default.
 		Listeners: []Listener{{":13333", Conductor}, {":8090", Dynamo}},
 		Log: Log{
-			Level:  "info", // one line per change of a source's state, none per event
+			Level:  "info", // one line per change of a source's state, at most six a minute of one source; none per event
 			Format: "json", // read by machines more often than by people
 		},
 		Hash: Hash{

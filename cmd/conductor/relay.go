@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,7 @@ import (
 
 	"kvconductor/cmd/internal/cli"
 	"kvconductor/conductor/access"
+	"kvconductor/conductor/statelog"
 	"kvconductor/config"
 	"kvconductor/events/relay"
 	"kvconductor/events/stream"
@@ -211,10 +213,14 @@ func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
 			}
 			log.Warn().Err(err).Msg("history")
 		},
-		OnState: func(state stream.State, reason string) {
-			log.Info().Str("state", string(state)).Str("reason", reason).Msg("engine")
-		},
 	}
+	var opened atomic.Pointer[relay.Relay]
+	cfg.OnState = statelog.New(log.With().Str("source", ends[0]).Logger(), func() (st stream.Status) {
+		if one := opened.Load(); one != nil {
+			st = one.Stats().Stream
+		}
+		return st
+	}, 30*time.Second).Change
 	if o.dir != "" {
 		cfg.Dir = filepath.Join(o.dir, strconv.Itoa(rank))
 	}
@@ -224,6 +230,7 @@ func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
 		replays.Close()
 		return err
 	}
+	opened.Store(one)
 	one.ServeLive(live)
 	one.ServeReplays(replays)
 	r.all = append(r.all, one)

@@ -1,0 +1,47 @@
+package conductor
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// TestStatesOfAllSources: engines, pools and publishers that call us have lines of their states, and
+// one that was ended has none.
+func TestStatesOfAllSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		n := new(streamtest.Network)
+		c := New(Options{HashSeed: 1337, Log: zerolog.New(zerolog.SyncWriter(&log)), Stream: stream.Config{Transport: n, StaleAfter: 30 * time.Second}})
+		defer c.Close()
+		says := func(what string, times int) {
+			t.Helper()
+			synctest.Wait()
+			if got := strings.Count(log.String(), what); got != times {
+				t.Errorf("%d lines have %s, want %d:\n%s", got, what, times, log.String())
+			}
+		}
+		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://p:1", Type: TypeMooncake, Model: "m", Instance: "pool", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
+		time.Sleep(time.Minute)
+		says(`"level":"info","source":"e|default|0","from":"replaying","to":"synced"`, 1)
+		says(`"level":"warn","source":"pool|default|0","from":"connecting","to":"partial","reason":"history_unknown"`, 1)
+		says(`"level":"warn","source":"n|default|0","from":"connecting","to":"stale"`, 1)
+		n.At("tcp://h:1").Cut()
+		time.Sleep(time.Minute)
+		says(`"level":"warn","source":"e|default|0","from":"synced","to":"connecting"`, 1)
+		_, err := c.Unregister(Key{Instance: "pool"})
+		must.Succeed(t, err)
+		n.At("tcp://p:1").Cut()
+		time.Sleep(time.Hour)
+		says(`"source":"pool|default|0","from":"partial"`, 0)
+	})
+}
