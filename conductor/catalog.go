@@ -26,12 +26,7 @@ func (c *registry) registrations() iter.Seq[Registration] {
 }
 
 // registrationCount returns how many there are. c.mu is held.
-func (c *registry) registrationCount() (n int) {
-	for range c.registrations() {
-		n++
-	}
-	return n
-}
+func (c *registry) registrationCount() int { return len(c.sources) - c.recovered }
 
 // registeredFor returns how many sources of a tenant clients have registered. c.mu is held.
 func (c *registry) registeredFor(tenant string) (n int) {

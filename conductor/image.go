@@ -212,6 +212,11 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 	r.c.mu.RLock()
 	known := r.c.deployments[l.key()]
 	r.c.mu.RUnlock()
+	if known == nil {
+		if err := r.mayMake(l.key()); err != nil {
+			return nil, err
+		}
+	}
 	adopted := d.sealed() || known != nil && known.index.Empty() && known.names.Adopt(d.Secret)
 	for i := range d.Holders {
 		owner, err := l.holder(&d.Holders[i])
@@ -228,7 +233,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 	}
 	x, table := l.into.index, l.into.names
 	if !x.Empty() || !adopted && !table.Adopt(d.Secret) {
-		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true, WideBase: r.c.options.WideBase})
+		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true, WideBase: r.c.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
 		table = names.New(x, 0, weightOfIdentity)
 		table.Adopt(d.Secret)
 		l.scratch = &scratchIndex{x, table, make(map[uint64]uint64)}
@@ -328,6 +333,9 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 func (l *ImageLoading) Chunk(kind index.ChunkKind, bytes []byte) error {
 	if l.loader == nil {
 		return nil
+	}
+	if l.r.full() {
+		return ErrNoRoom
 	}
 	err := l.loader.Load(kind, bytes)
 	l.r.Blocks = l.before + l.loader.Blocks

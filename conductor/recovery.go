@@ -2,6 +2,8 @@ package conductor
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"iter"
 	"slices"
 	"time"
@@ -33,12 +35,46 @@ const reasonNotRegistered = "not_registered"
 type Recovery struct {
 	c       *Conductor
 	ttl     time.Duration
-	sources map[Key]*source  // by the key in the snapshot; nil takes nothing
-	pending []pendingStretch // stretches that came before their parents
-	Origin  string           // FromPeer, FromSnapshot or FromShelf
-	Refill  bool             // sources without a registration that another recovery filled are filled again
-	Blocks  int              // blocks brought back
-	Refused int              // blocks of sources that run already, or of deployments and tenants not theirs
+	sources map[Key]*source   // by the key in the snapshot; nil takes nothing
+	made    int               // deployments that only this recovery has entered
+	pending []*pendingStretch // stretches that came before their parents; the budget is charged for them
+	charged int64
+	Origin  string // FromPeer, FromSnapshot or FromShelf
+	Refill  bool   // sources without a registration that another recovery filled are filled again
+	Blocks  int    // blocks brought back
+	Refused int    // blocks of sources that run already, or of deployments and tenants not theirs
+}
+
+// ErrNoRoom is the error of a snapshot that takes more memory than index.max_bytes_total allows, although the index
+// refuses blocks there: its names do, or blocks whose parents do not come.
+var ErrNoRoom = errors.New("it takes more memory than index.max_bytes_total allows")
+
+// Room returns the bytes that all indexes may take, 0 if there is no bound.
+func (r *Recovery) Room() int64 {
+	_, most := r.c.options.Budget.Used()
+	return most
+}
+
+// full reports whether the snapshot takes more memory than there is. An index that refuses blocks
+// stays below that.
+func (r *Recovery) full() bool {
+	used, most := r.c.options.Budget.Used()
+	return most > 0 && used > most+most/8
+}
+
+// mayMake returns an error if blocks in a deployment would make one too many: each takes some memory
+// without any block.
+func (r *Recovery) mayMake(at scope.Deployment) error {
+	r.c.mu.RLock()
+	defer r.c.mu.RUnlock()
+	if r.c.deployments[at] != nil {
+		return nil
+	}
+	most := r.c.tuned.Load().MaxSources
+	if r.made++; most > 0 && r.made > most {
+		return fmt.Errorf("it has blocks of more than %d models that are not registered here", most)
+	}
+	return nil
 }
 
 // pendingStretch is a stretch that came before its parent. Another tier or another holder
@@ -50,6 +86,8 @@ type pendingStretch struct {
 	blocks index.Stretch
 	id     *names.Identity
 	local  []uint64
+	tries  int
+	done   bool
 }
 
 // Recover begins a recovery. Sources without a registration expire ttl after Done; 0 is
@@ -94,7 +132,16 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.Refused += len(e.Engine)
 		return nil
 	}
-	ns := s.namespaceIn(scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize})
+	at := scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize}
+	if s.byKey[at] == nil {
+		if err := r.mayMake(at); err != nil {
+			return err
+		}
+	}
+	if r.full() {
+		return ErrNoRoom
+	}
+	ns := s.namespaceIn(at)
 	id, err := ns.names.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
 	if err != nil {
 		r.Refused += len(e.Engine)
@@ -169,24 +216,61 @@ func (r *Recovery) Done() {
 	}
 }
 
+// pendingBytes is what a pending stretch takes, next to 24 bytes a block.
+const pendingBytes = 256
+
 // deferUntilParent notes a stretch whose parent has no place yet.
 func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e *index.Stretch, id *names.Identity, local []uint64) {
-	r.pending = append(r.pending, pendingStretch{s, ns, to, index.Stretch{
+	r.pending = append(r.pending, &pendingStretch{source: s, ns: ns, to: to, blocks: index.Stretch{
 		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), ClientHashes: slices.Clone(e.ClientHashes),
-	}, id, slices.Clone(local)})
+	}, id: id, local: slices.Clone(local)})
+	n := int64(pendingBytes + 24*len(e.Engine))
+	r.charged += n
+	r.c.options.Budget.Charge(n)
 }
 
-// attachPending ties pending stretches to their parents, as far as those have come since.
+// mostTries bounds how often a pending stretch is looked at. One that was not placed although a stretch
+// with its parent was is a matter of names that contradict each other.
+const mostTries = 8
+
+// attachPending ties pending stretches to their parents, as far as those have come since. It looks
+// at one again only when a stretch that has its parent got a place.
 func (r *Recovery) attachPending() {
-	for before := -1; len(r.pending) != before; {
-		before = len(r.pending)
-		r.pending = slices.DeleteFunc(r.pending, func(e pendingStretch) bool { return e.attach(false) })
-		if len(r.pending) == before {
-			// Their parents do not come any more.
-			r.pending = slices.DeleteFunc(r.pending, func(e pendingStretch) bool { return e.blocks.HasKey && e.attach(true) })
+	waiting := make(map[uint64][]*pendingStretch) // those that were looked at, by the engine hash of the parent
+	freed := func(e *pendingStretch) (all []*pendingStretch) {
+		for _, engine := range e.blocks.Engine {
+			all = append(all, waiting[engine]...)
+			delete(waiting, engine)
+		}
+		return all
+	}
+	attach := func(queue []*pendingStretch) {
+		for len(queue) > 0 {
+			e := queue[0]
+			queue = queue[1:]
+			if e.done = e.attach(false); e.done {
+				queue = append(queue, freed(e)...)
+			} else if e.tries++; e.blocks.HasParent && e.tries < mostTries {
+				waiting[e.blocks.Parent] = append(waiting[e.blocks.Parent], e)
+			}
 		}
 	}
-	r.pending = nil
+	attach(slices.Clone(r.pending))
+	var next []*pendingStretch
+	for _, e := range r.pending {
+		if !e.done && e.blocks.HasKey { // its parent does not come any more
+			e.done = e.attach(true)
+			next = append(next, freed(e)...)
+		}
+	}
+	attach(slices.DeleteFunc(next, func(e *pendingStretch) bool { return e.done }))
+	r.dropPending()
+}
+
+// dropPending forgets the pending stretches.
+func (r *Recovery) dropPending() {
+	r.c.options.Budget.Charge(-r.charged)
+	r.pending, r.charged = nil, 0
 }
 
 // attach stores the stretch if its parent is known, or if complete. It reports whether the
@@ -217,7 +301,8 @@ func (r *Recovery) Undo() {
 	for _, s := range drop {
 		_, _ = r.c.unregisterIf(s.reg.Key(), s)
 	}
-	r.sources, r.pending, r.Blocks, r.Refused = make(map[Key]*source), nil, 0, 0
+	r.dropPending()
+	r.sources, r.made, r.Blocks, r.Refused = make(map[Key]*source), 0, 0, 0
 }
 
 // filled yields the sources that took a part of the snapshot, each with its turn held.
@@ -302,8 +387,8 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	}
 	switch {
 	case s == nil:
-		if most := c.tuned.Load().MaxSources; most > 0 && len(c.sources) >= most {
-			return nil, ErrTooManySources
+		if most := c.tuned.Load().MaxSources; most > 0 && c.recovered >= most {
+			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more", most)
 		}
 		s = c.newRecovered(reg)
 		c.sources[key] = s

@@ -146,7 +146,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		if old = c.givingWay(opts, func(s *source) bool { return s.reg.Tenant == r.Tenant }); old == nil {
 			return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
 		}
-	case most > 0 && len(c.sources) >= most && c.registrationCount() >= most:
+	case most > 0 && c.registrationCount() >= most:
 		if old = c.givingWay(opts, func(*source) bool { return true }); old == nil {
 			return nil, ErrTooManySources
 		}
@@ -215,7 +215,9 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
 	c.retire(s)
-	c.log.Info().Str("source", key.String()).Msg("source unregistered")
+	if !s.recovered { // else it was never registered
+		c.log.Info().Str("source", key.String()).Msg("source unregistered")
+	}
 	return key, nil
 }
 

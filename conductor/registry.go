@@ -21,6 +21,7 @@ import (
 type registry struct {
 	mu          sync.RWMutex
 	sources     map[Key]*source                  // guarded by mu
+	recovered   int                              // of sources, those without a registration; guarded by mu
 	deployments map[scope.Deployment]*deployment // guarded by mu
 	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
 	groups      map[Partition]*fleetGroup        // for metrics; guarded by mu
@@ -94,6 +95,9 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 // for. Pools are never rows. c.mu is held.
 func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
+	if s.recovered {
+		c.recovered++
+	}
 	c.joinGroup(s)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
@@ -110,6 +114,9 @@ func (c *registry) addSource(s *source) {
 // retire follows.
 func (c *registry) removeSource(s *source) {
 	c.revision.Add(1)
+	if s.recovered {
+		c.recovered--
+	}
 	c.leaving[s] = true
 	s.journal.Unregister()
 	d := c.deployments[s.deploymentKey()]
@@ -216,10 +223,11 @@ func (c *registry) Revision() uint64 { return c.revision.Load() }
 // publisher may speak for several ranks. c.mu is held.
 func (c *registry) sameInstanceSource(reg Registration) *source {
 	var found *source
-	for _, s := range c.sources {
-		if s.reg.Instance == reg.Instance && s.deploymentKey() == reg.deploymentKey() && !s.recovered &&
-			(found == nil || s.reg.Rank < found.reg.Rank) {
-			found = s
+	if d := c.deployments[reg.deploymentKey()]; d != nil && d.instances[reg.Instance] != nil {
+		for s := range d.instances[reg.Instance].sources {
+			if !s.recovered && (found == nil || s.reg.Rank < found.reg.Rank) {
+				found = s
+			}
 		}
 	}
 	return found

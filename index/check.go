@@ -400,17 +400,21 @@ func (c *check) tables() {
 	}
 	privates := 0
 	for ref, list := range x.privates {
-		for _, p := range list {
+		for p := range list {
 			privates++
 			if have := p.s.private.ref(p.engine); have == nil || *have != ref {
 				c.broken(7, "source %d does not mean block %v by %d", p.s.name, placeOf(ref), p.engine)
 			}
 		}
 	}
+	counted := privates
 	for _, s := range x.sources {
 		if s != nil {
 			privates -= s.private.len()
 		}
+	}
+	if n := int(x.privateNames.Load()); n != counted {
+		c.broken(7, "%d private names are counted", n)
 	}
 	if privates != 0 {
 		c.broken(7, "%d private names more by block than by source", privates)

@@ -166,8 +166,10 @@ type Index struct {
 	looseBlocks atomic.Int64  // loose blocks, with those that have no owner any more
 	turns       atomic.Uint32 // how often a held block moved, or an owner was retired
 	refused     atomic.Pointer[filter]
-	cut         atomic.Pointer[Cut] // nil for none
-	cutting     sync.Mutex          // held while a cut lasts
+	// privateNames counts the names of privates.
+	privateNames atomic.Int64
+	cut          atomic.Pointer[Cut] // nil for none
+	cutting      sync.Mutex          // held while a cut lasts
 
 	ghosts  ghosts
 	laneBy  atomic.Pointer[[]uint8] // lanes by Owner
@@ -190,7 +192,7 @@ type Index struct {
 	sources    []*source // by Source; nil is dropped
 	owners     []*owner  // by Owner; nil is dropped
 	families   []Source  // by Source: one it is related to, see family.go
-	privates   map[uint64][]private
+	privates   map[uint64]map[private]struct{}
 	contests   contests
 	places     map[uint64]uint64 // key -> block, of placeOf
 	met        []uint64          // engine hashes with a new meaning, under which blocks may wait

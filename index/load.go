@@ -85,7 +85,18 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 		l.Learn(p.clientHash, p.local, p.of, p.root)
 	}
 	l.learned = l.learned[:0]
+	if c.err == nil && l.x.share != nil && int64(l.bytes()) > l.x.share.of.most {
+		return errNumbers
+	}
 	return c.err
+}
+
+// errNumbers is the error of an image whose numbers alone take more memory than the index may.
+var errNumbers = errors.New("the image numbers more pieces and sets than there is memory for")
+
+// bytes returns roughly the memory that the loader needs until Done.
+func (l *Loader) bytes() int {
+	return 48*(len(l.families)+len(l.relative)+len(l.sets)) + 4*len(l.lines) + 16*len(l.behind)
 }
 
 // Done ends the loading.

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 )
@@ -374,7 +375,7 @@ func (x *Index) absorb(from, to place) {
 	}
 	var names []taught
 	x.allNamesOf(from, func(engine uint64, by uint32) { names = append(names, taught{engine, by}) })
-	own := slices.Clone(x.privates[from.ref()])
+	own := slices.Collect(maps.Keys(x.privates[from.ref()]))
 	var owners []*owner
 	x.holders(x.setOf(from), func(o *owner) { owners = append(owners, o) })
 	for _, o := range owners {

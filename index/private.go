@@ -1,6 +1,7 @@
 package index
 
-import "slices"
+// privateBytes is what a private name takes, in the tables of its source and of its block.
+const privateBytes = 64
 
 // private is a name that one source means alone.
 type private struct {
@@ -28,9 +29,10 @@ func (x *Index) losePrivates(l *lane, n uint32, blocks uint64) {
 // lanes are locked.
 func (x *Index) endPrivates(l *lane) {
 	for _, ref := range l.ended {
-		for _, p := range x.privates[ref] {
+		for p := range x.privates[ref] {
 			p.s.private.remove(p.engine)
 		}
+		x.privateNames.Add(-int64(len(x.privates[ref])))
 		delete(x.privates, ref)
 	}
 	l.ended = l.ended[:0]
@@ -40,10 +42,16 @@ func (x *Index) endPrivates(l *lane) {
 func (x *Index) keepPrivate(s *source, engine uint64, p place) {
 	x.dropPrivate(s, engine)
 	if x.privates == nil {
-		x.privates = make(map[uint64][]private)
+		x.privates = make(map[uint64]map[private]struct{})
 	}
 	*s.private.insert(engine) = p.ref()
-	x.privates[p.ref()] = append(x.privates[p.ref()], private{s, engine})
+	of := x.privates[p.ref()]
+	if of == nil {
+		of = make(map[private]struct{})
+		x.privates[p.ref()] = of
+	}
+	of[private{s, engine}] = struct{}{}
+	x.privateNames.Add(1)
 }
 
 func (x *Index) dropPrivate(s *source, engine uint64) {
@@ -53,10 +61,14 @@ func (x *Index) dropPrivate(s *source, engine uint64) {
 	}
 }
 
-// forgetPrivate takes a private name off the list of its block.
+// forgetPrivate takes a private name from those of its block. A source may give one block any number of them, so
+// they are no list to be searched.
 func (x *Index) forgetPrivate(ref uint64, p private) {
-	list := slices.DeleteFunc(x.privates[ref], func(q private) bool { return q == p })
-	if x.privates[ref] = list; len(list) == 0 {
+	of := x.privates[ref]
+	if _, has := of[p]; has {
+		x.privateNames.Add(-1)
+	}
+	if delete(of, p); len(of) == 0 {
 		delete(x.privates, ref)
 	}
 }

@@ -98,7 +98,7 @@ func (x *Index) memory() Memory {
 		Pieces: (int(x.lines.next.Load()) - int(x.lines.back.Load())*pageLines) * lineBytes,
 		Heads:  int(x.heads.size.Load()),
 		Loose:  int(x.loose.size.Load()),
-		Names:  int(x.names.size.Load()) + 48*len(x.privates),
+		Names:  int(x.names.size.Load()) + 200*len(x.privates),
 		Sets:   x.sets.bytes(),
 		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + x.identities.bytes(),
 	}

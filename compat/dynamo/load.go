@@ -289,16 +289,7 @@ func (l *loader) apply(at *dumpSlot, raw []byte, blocks *dumpBlocks) error {
 		l.skip(skipBad)
 		return nil
 	}
-	return room(l.in.Stored(st))
-}
-
-// room is err unless it says that there are too many sources: then blocks of those
-// beyond the limit are refused, and all others go on.
-func room(err error) error {
-	if errors.Is(err, conductor.ErrTooManySources) {
-		return nil
-	}
-	return err
+	return l.in.Stored(st)
 }
 
 // where says which partition and size a slot is about, or why that is not known.

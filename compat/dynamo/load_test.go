@@ -11,8 +11,11 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 
+	"github.com/rs/zerolog"
+
 	"kvconductor/conductor"
 	"kvconductor/conductor/replica"
+	"kvconductor/internal/must"
 	"kvconductor/tiers"
 )
 
@@ -342,30 +345,112 @@ func TestLoadGarbage(t *testing.T) {
 	})
 }
 
-// A peer may follow more sources than are allowed here: those beyond are left out.
-func TestLoadTooManySources(t *testing.T) {
-	for _, lines := range []bool{false, true} {
-		inReplica(t, func(t *testing.T, s *testServer) {
-			var text strings.Builder
-			for i := range 70 {
-				e := event(`:7,`, fmt.Sprintf(":%d,", i))
-				switch {
-				case lines:
-					fmt.Fprintf(&text, `{"key":"m:default","block_size":4,"event":%s}`+"\n", e)
-				case i == 0:
-					text.WriteString(`{"m:default":{"block_size":4,"events":[` + e)
-				default:
-					text.WriteString("," + e)
+// dumpOf is a dump of an event that f changes n times.
+func dumpOf(lines bool, n int, f func(i int) (key, event string)) string {
+	var text strings.Builder
+	for i := range n {
+		key, e := f(i)
+		switch {
+		case lines:
+			fmt.Fprintf(&text, `{"key":%q,"block_size":4,"event":%s}`+"\n", key, e)
+		case i == 0:
+			text.WriteString("{" + slotText(key, e))
+		default:
+			text.WriteString("," + slotText(key, e))
+		}
+	}
+	if !lines {
+		text.WriteString("}")
+	}
+	return text.String()
+}
+
+// TestLoadInventedNames gives up a peer that names more sources or models than there may be sources here: nothing
+// of it stays.
+func TestLoadInventedNames(t *testing.T) {
+	f := func(n int, want string, change func(i int) (key, event string)) {
+		t.Helper()
+		for _, lines := range []bool{false, true} {
+			inReplica(t, func(t *testing.T, s *testServer) {
+				_, err := s.load(lines, dumpOf(lines, n, change))
+				if got := fmt.Sprint(err); !strings.Contains(got, want) {
+					t.Errorf("%s, want %s", got, want)
 				}
-			}
-			if !lines {
-				text.WriteString("]}}")
-			}
-			skipped, err := s.load(lines, text.String())
-			if n := len(s.blocks()); err != nil || skipped != "refused:6" || n != 64 {
-				t.Errorf("%v, skipped %q, %d blocks", err, skipped, n)
-			}
-		})
+				if blocks, sources := len(s.blocks()), len(s.conductor.Services()); err != nil && blocks+sources > 0 || err == nil && blocks != n {
+					t.Errorf("%v: %d blocks, %d sources", err, blocks, sources)
+				}
+			})
+		}
+	}
+	source := func(i int) (string, string) { return "m:default", event(`:7,`, fmt.Sprintf(":%d,", i)) }
+	f(64, "<nil>", source)
+	f(65, "more than 64 sources", source)
+	f(200, "more than 64 sources", func(i int) (string, string) { return fmt.Sprintf("m:tenant%d", i), event() })
+	f(200, "more than 64 models", func(i int) (string, string) { return fmt.Sprintf("m%d:default", i), event() })
+}
+
+// TestLoadBeyondMemory gives up a peer whose dump takes memory without blocks that the index could refuse: names
+// of one block, and blocks whose parents never come.
+func TestLoadBeyondMemory(t *testing.T) {
+	f := func(change func(i int) string) {
+		t.Helper()
+		c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, MaxBytesTotal: 1 << 20, Log: zerolog.Nop(), Gate: make(chan struct{})})
+		defer c.Close()
+		in := c.Recover(0)
+		l := &loader{in: in, skip: func(string) {}, longest: 4 << 10}
+		i := 0
+		err := l.lines(repeated(func() string {
+			i++
+			return fmt.Sprintf(`{"key":"m:default","block_size":4,"event":%s}`+"\n", change(i))
+		}))
+		if !errors.Is(err, conductor.ErrNoRoom) {
+			t.Error(err)
+		}
+		in.Undo()
+		if held := len(c.Services()); held > 0 {
+			t.Errorf("%d sources are left", held)
+		}
+	}
+	f(func(i int) string { return event("1001", fmt.Sprint(i)) })
+	f(func(i int) string {
+		return event("1001", fmt.Sprint(2*i), `"parent_hash":null`, fmt.Sprintf(`"parent_hash":%d`, 2*i+1))
+	})
+}
+
+// repeated is a reader of texts without end.
+func repeated(next func() string) io.Reader { return &repeatedReader{next: next} }
+
+type repeatedReader struct {
+	next func() string
+	left string
+}
+
+func (r *repeatedReader) Read(p []byte) (int, error) {
+	if r.left == "" {
+		r.left = r.next()
+	}
+	n := copy(p, r.left)
+	r.left = r.left[n:]
+	return n, nil
+}
+
+// TestLoadChildrenFirst has a chain of 50,000 blocks from its end to its beginning. Each is looked at a few
+// times, not once for each other one.
+func TestLoadChildrenFirst(t *testing.T) {
+	const n = 50_000
+	c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, Log: zerolog.Nop(), Gate: make(chan struct{})})
+	defer c.Close()
+	in := c.Recover(0)
+	l := &loader{in: in, skip: func(string) {}, longest: 4 << 10}
+	must.Succeed(t, l.lines(strings.NewReader(dumpOf(true, n, func(i int) (string, string) {
+		if i == n-1 {
+			return "m:default", event("1001", "1")
+		}
+		return "m:default", event("1001", fmt.Sprint(n-i), `"parent_hash":null`, fmt.Sprintf(`"parent_hash":%d`, n-i-1))
+	}))))
+	in.Done()
+	if in.Blocks != n || c.Services()[0].Blocks != n {
+		t.Errorf("%d blocks came, %d are held", in.Blocks, c.Services()[0].Blocks)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -20,11 +21,19 @@ const (
 	// time.
 	patience = 30 * time.Second
 	pace     = 16 << 10
+	// dumpRoom is how many bytes a peer may send for each byte that the indexes may take. A block takes some
+	// 20 bytes in an index, and 120 in a dump for each of its holders; in a snapshot it takes 17.
+	dumpRoom = 32
 	// progressEvery is the pause between lines of the log about a recovery.
 	progressEvery = 5 * time.Second
 	// subscribing is how long a subscription takes to be in force, at most.
 	subscribing = time.Second
 )
+
+// InAll is how long peers may take together: events queue meanwhile, and engines drop messages beyond their queues.
+// A peer has half of the time that is left, so that one which never ends leaves time for the next.
+// Five minutes of 1 Gbit/s are the snapshot of 2 billion blocks.
+const InAll = 10 * time.Minute
 
 // Recover fills c, whose gate is closed, from the first peer that gives a whole snapshot. After
 // the peers of Config it asks others. If a peer fails in the middle, its blocks are dropped before
@@ -36,6 +45,7 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 		return r.Status()
 	}
 	start, log := time.Now(), &r.cfg.Log
+	end := start.Add(InAll)
 	r.note(func(st *Status) { *st = Status{State: Running} })
 	select {
 	case <-time.After(subscribing):
@@ -51,7 +61,7 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 		})
 		log.Info().Str("peer", peer).Msg("recovering from a peer")
 		in := c.Recover(ttl)
-		err := r.fetch(ctx, peer, in)
+		err := r.fetch(ctx, peer, time.Until(end)/2, in)
 		r.note(func(st *Status) { st.Seconds = time.Since(start).Seconds() })
 		if err == nil {
 			in.Done()
@@ -81,31 +91,37 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 var errUnknown = errors.New("it answers 404 Not Found")
 
 // fetch brings back the snapshot of one peer, in the first format that it knows.
-func (r *Replica) fetch(ctx context.Context, peer string, in *conductor.Recovery) (err error) {
+func (r *Replica) fetch(ctx context.Context, peer string, within time.Duration, in *conductor.Recovery) (err error) {
 	for i := range r.cfg.Formats {
-		if err = r.fetchIn(ctx, peer, &r.cfg.Formats[i], in); !errors.Is(err, errUnknown) {
+		if err = r.fetchIn(ctx, peer, within, &r.cfg.Formats[i], in); !errors.Is(err, errUnknown) {
 			break
 		}
 	}
 	return err
 }
 
-// Fetch brings back the snapshot of one peer in one format. After an error the recovery is to be
-// undone. Client is one of PlainClient.
-func Fetch(ctx context.Context, client *http.Client, peer string, format Format, in *conductor.Recovery) error {
+// Fetch brings back the snapshot of one peer in one format, which may take some time in all. After an
+// error the recovery is to be undone. Client is one of PlainClient.
+func Fetch(ctx context.Context, client *http.Client, peer string, within time.Duration, format Format, in *conductor.Recovery) error {
 	r := New(Config{Client: client, Log: zerolog.Nop()})
 	r.status.Skipped = make(map[string]int)
-	return r.fetchIn(ctx, peer, &format, in)
+	return r.fetchIn(ctx, peer, within, &format, in)
 }
 
 // fetchIn brings back the snapshot of one peer in a format, and notes its progress. It gives up a peer that is slower
-// than pace bytes in patience.
-func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *conductor.Recovery) error {
+// than pace bytes in patience, does not end within some time, or sends more than an index here can have.
+func (r *Replica) fetchIn(ctx context.Context, peer string, within time.Duration, format *Format, in *conductor.Recovery) error {
 	logged := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it gave less than %d bytes in %s", pace, patience)) })
 	defer silent.Stop()
+	endless := time.AfterFunc(within, func() { cancel(fmt.Errorf("it did not end within %s", within.Round(time.Second))) })
+	defer endless.Stop()
+	most, room := in.Room(), int64(math.MaxInt64)
+	if most > 0 {
+		room = dumpRoom * most
+	}
 	from := &download{ctx: ctx, client: r.cfg.Client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
 	res, err := from.open("")
 	if err != nil {
@@ -118,12 +134,18 @@ func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *
 	case res.StatusCode != http.StatusOK:
 		return fmt.Errorf("it answers %s", res.Status)
 	}
+	if res.ContentLength > room {
+		return fmt.Errorf("it announces %d bytes, more than %d for each byte of index.max_bytes_total", res.ContentLength, dumpRoom)
+	}
 	silent.Reset(patience)
 	r.note(func(*Status) {
 		r.progress = conductor.Progress{From: conductor.FromPeer, Name: peer, TotalBytes: max(res.ContentLength, 0), Since: time.Now()}
 	})
-	recent := 0
+	recent, total := 0, int64(0)
 	read := func(n int) {
+		if total += int64(n); total > room {
+			cancel(fmt.Errorf("it sent more than %d bytes for each byte of index.max_bytes_total", dumpRoom))
+		}
 		if recent += n; recent >= pace {
 			silent.Reset(patience)
 			recent = 0
@@ -143,7 +165,7 @@ func (r *Replica) fetchIn(ctx context.Context, peer string, format *Format, in *
 			line.Msg("still recovering")
 		}
 	}
-	err = format.Read(&observedReader{from, read}, res.Header.Get("Content-Type"), in, func(reason string) {
+	err = format.Read(&observedReader{ctx, from, read}, res.Header.Get("Content-Type"), in, func(reason string) {
 		r.note(func(st *Status) { st.Skipped[reason]++ })
 	})
 	read(0)
@@ -160,11 +182,16 @@ func because(ctx context.Context, err error) error {
 
 // observedReader calls observe with the bytes of each read.
 type observedReader struct {
+	ctx     context.Context
 	from    io.Reader
 	observe func(n int)
 }
 
+// Read implements io.Reader. It fails once the context ends, even where bytes are there already.
 func (r *observedReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
 	n, err := r.from.Read(p)
 	r.observe(n)
 	return n, err

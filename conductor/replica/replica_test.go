@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -136,6 +137,69 @@ func TestPatience(t *testing.T) {
 	f(31, 2, "a", "b")
 	f(51, 2, paced, paced)
 	f(71, 4, paced, paced, paced, "a")
+}
+
+// endless is a transport of peers that send 64 KiB at an interval, and never end. The peer "good" is like that of
+// answers.
+type endless struct {
+	interval time.Duration
+	claims   int64 // the length that they announce, -1 for none
+}
+
+func (e endless) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == "good" {
+		return answers{"good": "whole"}.RoundTrip(r)
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: endlessBody{e, r.Context()}, ContentLength: e.claims}, nil
+}
+
+type endlessBody struct {
+	endless
+	ctx context.Context
+}
+
+func (b endlessBody) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(b.interval):
+		return min(len(p), 64<<10), nil
+	case <-b.ctx.Done():
+		return 0, b.ctx.Err()
+	}
+}
+
+func (endlessBody) Close() error { return nil }
+
+// TestEndlessPeers gives up peers that never end, by time and by bytes, and goes on with the next one.
+func TestEndlessPeers(t *testing.T) {
+	f := func(transport endless, room int64, state string, peers []string, errs ...string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			gate := make(chan struct{})
+			c := conductor.New(conductor.Options{Gate: gate, MaxBytesTotal: room, Log: zerolog.Nop()})
+			defer c.Close()
+			discards := format
+			discards.Read = func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
+				if contentType != "" {
+					return format.Read(body, contentType, into, skip)
+				}
+				_, err := io.Copy(io.Discard, body)
+				return err
+			}
+			r := New(Config{Peers: peers, Formats: []Format{discards}, Log: zerolog.Nop(), Client: &http.Client{Transport: transport}})
+			st := r.Recover(t.Context(), c, time.Minute)
+			if st.State != state || !slices.Equal(st.Errors, errs) || st.Seconds > InAll.Seconds() {
+				t.Errorf("%+v", st)
+			}
+			close(gate)
+		})
+	}
+	all := []string{"http://a", "http://b", "http://good"}
+	slow := []string{"http://a: it did not end within 5m0s", "http://b: it did not end within 2m30s"}
+	f(endless{5 * time.Second, -1}, 0, Done, all, slow...)
+	f(endless{5 * time.Second, 1 << 40}, 0, Done, all, slow...)
+	f(endless{5 * time.Second, -1}, 0, Failed, all[:2], slow...)
+	f(endless{0, -1}, 1<<20, Done, all, "http://a: it sent more than 32 bytes for each byte of index.max_bytes_total", "http://b: it sent more than 32 bytes for each byte of index.max_bytes_total")
+	f(endless{0, 1 << 40}, 1<<20, Failed, all[:1], "http://a: it announces 1099511627776 bytes, more than 32 for each byte of index.max_bytes_total")
 }
 
 // TestPeers adds and removes peers.

@@ -98,7 +98,7 @@ func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery)
 	from := &chunks{s: s, ctx: ctx, m: m, sum: sha256.New()}
 	began := time.Now()
 	sum, err := snapshot.Read(from, snapshot.Reading{
-		Into: into, Open: s.cfg.Key.Open, Sources: snapshot.Only(m.deployment()),
+		Into: into, MaxHead: snapshot.MaxHead, Open: s.cfg.Key.Open, Sources: snapshot.Only(m.deployment()),
 		Progress: func(sum snapshot.Summary) {
 			s.note(func(st *Status) {
 				st.Progress = conductor.Progress{From: conductor.FromShelf, Name: m.Model, Blocks: into.Blocks, Bytes: sum.Bytes, TotalBytes: m.Bytes, Since: began}

@@ -60,7 +60,7 @@ func (t *Takeover) Bring(ctx context.Context, d scope.Deployment, from []string)
 		return r.Blocks, origin, nil
 	}
 	for _, url := range from {
-		err := replica.Fetch(ctx, t.Client, url, snapshot.FormatOf(d), fresh())
+		err := replica.Fetch(ctx, t.Client, url, (replica.InAll-time.Since(began))/2, snapshot.FormatOf(d), fresh())
 		if err == nil {
 			r.Done()
 			return done(conductor.FromPeer, url)

@@ -13,12 +13,15 @@ import (
 // Path is where a server sends snapshots to peers.
 const Path = "/admin/snapshot"
 
+// MaxHead bounds the names in snapshots of others: 10,000 sources take some 10 MB, as many salts 2 MB.
+const MaxHead = 256 << 20
+
 // Format is how peers of this program send snapshots.
 func Format() replica.Format {
 	return replica.Format{
 		Path: Path, Accept: MediaType, Resumes: true,
 		Read: func(body io.Reader, _ string, into *conductor.Recovery, _ func(string)) error {
-			_, err := Read(body, Reading{Into: into})
+			_, err := Read(body, Reading{Into: into, MaxHead: MaxHead})
 			return err
 		},
 	}
@@ -30,7 +33,7 @@ func FormatOf(d scope.Deployment) replica.Format {
 	f := Format()
 	f.Path += "?" + url.Values{"tenant_id": {d.Tenant}, "model": {d.Model}, "block_size": {strconv.Itoa(d.BlockSize)}}.Encode()
 	f.Read = func(body io.Reader, _ string, into *conductor.Recovery, _ func(string)) error {
-		_, err := Read(body, Reading{Into: into, Sources: Only(d)})
+		_, err := Read(body, Reading{Into: into, MaxHead: MaxHead, Sources: Only(d)})
 		return err
 	}
 	return f

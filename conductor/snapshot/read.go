@@ -29,6 +29,8 @@ type Reading struct {
 	Target func([]journal.Field)
 	// Change, if set, sees the fields of each change that waits for the store.
 	Change func([]journal.Field)
+	// MaxHead bounds the bytes before the first chunk, which stay in memory; 0 is no bound.
+	MaxHead int64
 	// Progress, if set, is called behind each section.
 	Progress func(Summary)
 }
@@ -40,6 +42,7 @@ type reader struct {
 	seed        uint32
 	offset      int64
 	sum         Summary
+	head        int64 // bytes of the sections before chunks
 	img         conductor.Image
 	deployments map[uint32]int
 	begun       bool // img was taken
@@ -147,6 +150,9 @@ func (r *reader) take(s section, payload []byte) error {
 	}
 	if r.begun && s.kind != kindEnd {
 		return errors.New("sources, targets, deployments and holders come before chunks")
+	}
+	if r.head += int64(len(payload)) + sectionSize; r.how.MaxHead > 0 && r.head > r.how.MaxHead {
+		return fmt.Errorf("sources, deployments and holders take more than %d bytes", r.how.MaxHead)
 	}
 	f, err := fields(payload)
 	if err != nil {

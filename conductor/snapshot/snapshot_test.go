@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -220,5 +221,23 @@ func TestSealer(t *testing.T) {
 	}
 	if plain := write(t, a, NoKey.Seal); bytes.Contains(plain, []byte("pepper")) {
 		t.Error("the salt is in a snapshot without a key")
+	}
+}
+
+// TestReadEndlessHead gives up a snapshot with names without end: they would all stay in memory.
+func TestReadEndlessHead(t *testing.T) {
+	h := header{id: 1, time: time.Unix(1, 0)}
+	b := h.encode()
+	payload := make([]byte, 8<<10)
+	for range 9 {
+		s := section{kind: kindTarget, length: uint32(len(payload))}
+		at := s.encode(h.seed(), payload)
+		b = append(append(b, at[:]...), payload...)
+	}
+	c := conductor.New(conductor.Options{Gate: make(chan struct{}), Log: zerolog.Nop()})
+	defer c.Close()
+	_, err := Read(bytes.NewReader(b), Reading{Into: c.Recover(0), MaxHead: 64 << 10})
+	if err == nil || !strings.Contains(err.Error(), "take more than 65536 bytes") {
+		t.Error(err)
 	}
 }
