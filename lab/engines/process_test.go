@@ -45,6 +45,8 @@ type question struct {
 	Tokens []uint32 `json:"tokens"`
 	Lora   *string  `json:"lora"`
 	Salt   *string  `json:"salt"`
+	// Embeds has the digest, in hex, of the embeddings in each block; empty for a prompt of text.
+	Embeds []string `json:"embeds,omitempty"`
 	// Held has a letter for each block: d on the device, h on the host only, - on neither.
 	Held string `json:"held"`
 }

@@ -1,6 +1,7 @@
 package engines_test
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+	"github.com/zeebo/xxh3"
+
+	"kvconductor/index/hash"
+	"kvconductor/internal/must"
 )
 
 // hexSalt is a salt that looks like the digest of an image.
@@ -49,6 +56,14 @@ var scenarios = []scenario{
 	}},
 	{"salts", func(r release) bool { return r.since("0.20") || r.sglangSince("0.5.23") }, func(f *fleet) {
 		f.serve("", options{"salts": []any{nil, "tenant-a", hexSalt}})
+	}},
+	{"prompt embeddings", vllmSince("0.20"), func(f *fleet) {
+		f.serve("", options{"embeds": true, "hash_seed": "0", "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a", hexSalt}})
+		f.findsNothing()
+	}},
+	{"prompt embeddings, host tier", vllmSince("0.24"), func(f *fleet) {
+		f.serve("", options{"embeds": true, "hash_seed": "0", "host": "self-describing"})
+		f.findsNothing()
 	}},
 	{"host tier", func(r release) bool { return r.since("0.11") }, func(f *fleet) {
 		f.serve("", options{"host": "hashes"})
@@ -197,9 +212,13 @@ func (f *fleet) compare(ranks []*engine, n int, bound bool) {
 	}
 	for i, q := range truths[asking] {
 		var all map[string]map[string]answer
-		f.server.call("/query?detail=1", map[string]any{
-			"model": model, "block_size": blockSize, "token_ids": q.Tokens, "lora_name": q.Lora, "cache_salt": q.Salt, "instance_id": ranks[0].instance,
-		}, &all)
+		path, body := "/query", map[string]any{"model": model, "block_size": blockSize, "lora_name": q.Lora, "cache_salt": q.Salt, "instance_id": ranks[0].instance}
+		if len(q.Embeds) > 0 {
+			path, body["seq_hashes"] = "/query_by_hash", q.keys(f.t)
+		} else {
+			body["token_ids"] = q.Tokens
+		}
+		f.server.call(path+"?detail=1", body, &all)
 		row := all["default"][ranks[0].instance]
 		var wrong []string
 		check := func(field string, tokens, blocks int) {
@@ -227,9 +246,25 @@ func (f *fleet) compare(ranks []*engine, n int, bound bool) {
 			continue
 		}
 		if f.wrong++; f.wrong <= 5 {
-			f.t.Logf("%s: %d tokens, adapter %s, salt %s, held %s", strings.Join(wrong, "; "), len(q.Tokens), text(q.Lora), text(q.Salt), q.Held)
+			f.t.Logf("%s: %d tokens, %d blocks of embeddings, adapter %s, salt %s, held %s",
+				strings.Join(wrong, "; "), len(q.Tokens), len(q.Embeds), text(q.Lora), text(q.Salt), q.Held)
 		}
 	}
+}
+
+// keys returns the keys of the blocks of a prompt with embeddings.
+func (q *question) keys(t *testing.T) []uint64 {
+	t.Helper()
+	items := make([][]uint64, len(q.Embeds))
+	for i, digits := range q.Embeds {
+		digest, err := hex.DecodeString(digits)
+		must.Succeed(t, err)
+		packed, err := msgpack.Marshal(digest)
+		must.Succeed(t, err)
+		items[i] = []uint64{xxh3.Hash(packed)}
+	}
+	s := hash.Default()
+	return s.Chain(nil, s.Windows(nil, q.Tokens, blockSize, 0, items))
 }
 
 // anyHolds reports whether a rank holds a block of question i.
@@ -291,6 +326,16 @@ func (f *fleet) finds(code string) {
 		})
 	}
 	f.note = "finding " + code
+}
+
+// findsNothing reports the findings about engines that there are, and what the server left out.
+func (f *fleet) findsNothing() {
+	f.t.Helper()
+	for _, e := range f.engines {
+		if row := f.server.service(e); len(row.Findings) > 0 || len(row.DroppedBy) > 0 {
+			f.t.Errorf("%s: findings %v, dropped %v", e.instance, row.Findings, row.DroppedBy)
+		}
+	}
 }
 
 // joinedLate registers engines that have a history, and a replay endpoint.

@@ -29,10 +29,14 @@ def publisher(options):
 class Engine:
     def __init__(self, options):
         standins.install(options["unpacked"])
+        if "hash_seed" in options:
+            os.environ["PYTHONHASHSEED"] = options["hash_seed"]  # vLLM reads it when a cache begins
         loras = tuple(options.get("loras") or [None])
         salts = tuple(options.get("salts") or [None])
         self.options = options
-        self.workload = workloads.Workload(options["seed"], loras, salts, options.get("apart", False))
+        self.workload = workloads.Workload(
+            options["seed"], loras, salts, options.get("apart", False), options.get("embeds", False)
+        )
         if options["engine"] == "vllm":
             import vllm_cache as module
         else:
@@ -73,7 +77,10 @@ class Engine:
         if self.options.get("ask_base"):
             for prompt in questions:
                 prompt.lora = None
-        return [{"tokens": p.tokens, "lora": p.lora, "salt": p.salt, "held": self.cache.truth(p)} for p in questions]
+        return [
+            {"tokens": p.tokens, "lora": p.lora, "salt": p.salt, "embeds": p.embeds and self.cache.embeds(p), "held": self.cache.truth(p)}
+            for p in questions
+        ]
 
     def truth(self, questions):
         """truth answers questions of another rank."""

@@ -81,6 +81,7 @@ def vllm(integer_hashes):
     define("vllm.logger", init_logger=logging.getLogger)
     define("vllm.envs", VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=integer_hashes)
     define("vllm.utils", cdiv=lambda a, b: -(a // -b), sha256=None, GiB_bytes=1 << 30)
+    define("vllm.v1.utils", tensor_data=bytes)
 
 
 class Tensor:

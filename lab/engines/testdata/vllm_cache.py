@@ -5,6 +5,7 @@ scheduler: it starts requests, prefills in chunks, decodes and finishes them.
 """
 
 import collections
+import struct
 import time
 
 import standins
@@ -26,13 +27,14 @@ class Request:
     """Request has what hashers and pools of all versions read."""
 
     mm_positions, mm_hashes, mm_features = (), (), ()
-    prompt_embeds = None
 
     def __init__(self, prompt, lora=None, session=None):
         self.all_token_ids = list(prompt.tokens)
         self.prompt_tokens = len(prompt.tokens)
         self.lora_request, self.cache_salt, self.session_id = lora, prompt.salt, session
         self.prompt = prompt
+        self.prompt_embeds = Embeds(prompt.embeds) if prompt.embeds else None
+        self._prompt_embeds_per_block_hashes = {}
         self.request_id = "request"
         self.block_hashes, self.blocks = [], []
         self.computed = self.cached = 0
@@ -40,6 +42,19 @@ class Request:
     @property
     def num_tokens(self):
         return len(self.all_token_ids)
+
+
+class Embeds:
+    """Embeds is a tensor with a row for each token of a prompt; a row has one number."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __getitem__(self, tokens):
+        return Embeds(self.rows[tokens])
+
+    def __bytes__(self):
+        return struct.pack(f"<{len(self.rows)}q", *self.rows)
 
 
 class Host:
@@ -168,7 +183,8 @@ class Cache:
     def finish(self, request):
         self.running.remove(request)
         self.pool.free_blocks(reversed(request.blocks))
-        self.workload.remember(type(request.prompt)(request.all_token_ids, request.prompt.lora, request.prompt.salt))
+        prompt = request.prompt
+        self.workload.remember(type(prompt)(request.all_token_ids, prompt.lora, prompt.salt, prompt.embeds))
 
     def offload(self, device):
         """offload returns the host tier's events of one step, which follow the device's."""
@@ -245,6 +261,14 @@ class Cache:
             "d" if self.resident(h) else "h" if self.host and self.published(h) in self.host.held else "-"
             for h in self.request(prompt).block_hashes
         )
+
+    def embeds(self, prompt):
+        """embeds returns the digests that the engine hashes for the prompt's embeddings, one a block."""
+        request = self.request(prompt)
+        return [
+            request._prompt_embeds_per_block_hashes[i * BLOCK, (i + 1) * BLOCK].hex()
+            for i in range(len(request.block_hashes))
+        ]
 
     def published(self, block_hash):
         return self.utils.maybe_convert_block_hash(block_hash)

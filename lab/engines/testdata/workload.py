@@ -8,16 +8,16 @@ HEX_SALT = "0123456789abcdef" * 4
 class Prompt:
     """Prompt is tokens with what else decides a cache hit."""
 
-    def __init__(self, tokens, lora=None, salt=None):
-        self.tokens, self.lora, self.salt = tokens, lora, salt
+    def __init__(self, tokens, lora=None, salt=None, embeds=None):
+        self.tokens, self.lora, self.salt, self.embeds = tokens, lora, salt, embeds
 
 
 class Workload:
     """Workload draws prompts. Equal content comes from every workload; only the choice depends on the seed."""
 
-    def __init__(self, seed, loras=(None,), salts=(None,), apart=False):
+    def __init__(self, seed, loras=(None,), salts=(None,), apart=False, embeds=False):
         self.random = random.Random(seed)
-        self.loras, self.salts, self.apart = loras, salts, apart
+        self.loras, self.salts, self.apart, self.embeds = loras, salts, apart, embeds
         self.recent = []
 
     def segment(self, name, low, high):
@@ -36,12 +36,16 @@ class Workload:
             tokens = self.segment(f"{system}", 20, 120) + self.segment(f"{system}/{document}", 40, 300)
             for turn in range(r.randrange(4)):
                 tokens += self.segment(f"{system}/{document}/{turn}/{r.randrange(2)}", 5, 90)
-        prompt = Prompt(tokens, lora, salt)
+        embeds = None
+        if self.embeds and r.random() < 0.5:
+            # Embeddings in place of the tokens, or a text of the token that stands for them.
+            embeds, tokens = tokens if r.random() < 0.8 else None, [0] * len(tokens)
+        prompt = Prompt(tokens, lora, salt, embeds)
         self.remember(prompt)
         return prompt
 
     def remember(self, prompt):
-        self.recent.append(Prompt(list(prompt.tokens), prompt.lora, prompt.salt))
+        self.recent.append(Prompt(list(prompt.tokens), prompt.lora, prompt.salt, prompt.embeds))
         del self.recent[:-60]
 
     def question(self):
@@ -50,7 +54,13 @@ class Workload:
         if not self.recent or r.random() < 0.05:
             return self.request()
         known = r.choice(self.recent)
-        tokens, lora, salt = list(known.tokens), known.lora, known.salt
+        tokens, lora, salt, embeds = list(known.tokens), known.lora, known.salt, known.embeds
+        if embeds:
+            if r.random() < 0.2:
+                embeds = None
+            elif r.random() < 0.3:
+                embeds = list(embeds)
+                embeds[r.randrange(len(embeds))] ^= 1
         change = r.random()
         if change < 0.25:
             tokens = tokens[: r.randint(1, len(tokens))]
@@ -64,4 +74,4 @@ class Workload:
             tokens += [r.randrange(1, 120_000) for _ in range(r.randint(1, 40))]
         if r.random() < 0.15:
             lora, salt = r.choice(self.loras), r.choice(self.salts)
-        return Prompt(tokens, lora, salt)
+        return Prompt(tokens, lora, salt, embeds and embeds[: len(tokens)])
