@@ -157,7 +157,13 @@ func (d *documented) curl(args []string) error {
 	return nil
 }
 
-// python runs the router of the README against the server, where there is a Python.
+// pythonChecks are what has to hold after a page's block in Python.
+var pythonChecks = map[string]string{
+	"README.md":  "assert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'",
+	"routers.md": "assert next(keys([([0] * 4, [number(b'\\x12' * 32)])])) == 4731370360480141969", // as in HASH-4
+}
+
+// python runs a block against the server, where there is a Python with the modules that the block imports.
 func (d *documented) python(text string) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -166,8 +172,14 @@ func (d *documented) python(text string) {
 	}
 	d.commands++
 	text = strings.ReplaceAll(text, "http://localhost:13333", d.server.url)
-	check := "\nassert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'\n"
-	if output, err := exec.Command(python, "-c", text+check).CombinedOutput(); err != nil {
+	check := pythonChecks[d.page]
+	if check == "" {
+		d.t.Errorf("%s: nothing is known to hold after its block in Python", d.page)
+	}
+	switch output, err := exec.Command(python, "-c", text+"\n"+check+"\n").CombinedOutput(); {
+	case err != nil && strings.Contains(string(output), "ModuleNotFoundError"):
+		d.t.Logf("%s: %s", d.page, output)
+	case err != nil:
 		d.t.Errorf("%s: %v: %s", d.page, err, output)
 	}
 }

@@ -103,6 +103,11 @@ func TestDecodeAllocations(t *testing.T) {
 	}
 	g(arr{1.5, arr{bigStore(1)}, 0})
 	g(arr{1.5, arr{bigStore(500)}, 0})
+	adapted := bigStore(500) // with nothing but the adapter's name in extra keys
+	for i := range 500 {
+		adapted[17].(arr)[i] = arr{"adapter-A"}
+	}
+	g(arr{1.5, arr{adapted}, 0})
 	g(storm(256))
 	g(arr{1.5, arr{}, 0})
 }
