@@ -115,6 +115,18 @@ func (s *source) observeUsable(state stream.State, reason string) {
 	}
 }
 
+// observeStorm reports whether several publishers send over the connection.
+func (s *source) observeStorm(state stream.State, reason string) {
+	switch {
+	case reason == stream.ReasonStorm:
+		s.doctor.Report(doctor.FindingStorm, "several publishers send over the connection to %s, each with numbers of its own, and answers have nothing of them: behind a forwarder, %s",
+			s.reg.Endpoint, "register each engine with an endpoint of its own, or let the forwarder connect to an endpoint bind:tcp://... and give each engine a topic kv@INSTANCE@MODEL and a registration with that endpoint")
+		s.logFindings()
+	case state == stream.Synced || state == stream.Partial:
+		s.doctor.Withdraw(doctor.FindingStorm)
+	}
+}
+
 // observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
 func (s *source) observeSnapshots() {
 	st := s.stream.Status()

@@ -120,6 +120,7 @@ type source struct {
 func (s *source) onState(state stream.State, reason string) {
 	s.journal.State(string(state), reason)
 	s.observeUsable(state, reason)
+	s.observeStorm(state, reason)
 	s.states.Change(state, reason)
 	if state == stream.Synced {
 		s.guard(s.dropUnverified)

@@ -167,6 +167,8 @@ const (
 	TooLarge   Reason = "too_large"   // a limit of the decoder or the socket; also of one event, by a limit per event
 	// Of a message over another connection than the one that its source follows.
 	ForeignConnection Reason = "foreign_connection"
+	// Of a message while several publishers send over one connection.
+	Storm Reason = "restart_storm"
 
 	// Of one event; its siblings are kept.
 	BadEvent    Reason = "bad_event"    // a shape no publisher uses

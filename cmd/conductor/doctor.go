@@ -67,6 +67,7 @@ func adviceOnBound(s *serviceRow, unclaimed []topicRow) string {
 
 // adviceOfReason says more about partial sources where the reason is not that history is missing.
 var adviceOfReason = map[string]string{
+	stream.ReasonStorm:    "several publishers send over one connection, so answers have nothing of them: the finding restart_storm says what to do",
 	stream.ReasonUnusable: "most messages of the publisher cannot be used, so answers have nothing of them: the finding unusable_messages says what they look like",
 }
 

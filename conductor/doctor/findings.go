@@ -41,6 +41,8 @@ const (
 	FindingMedium = "unknown_medium"
 	// FindingVersion: events of a form that no known version has.
 	FindingVersion = "unknown_version"
+	// FindingStorm: several publishers send over the connection of the source.
+	FindingStorm = "restart_storm"
 	// FindingUnusable: most of the last messages cannot be used.
 	FindingUnusable = "unusable_messages"
 	// FindingEventGap: a stream of standardized events left numbers out.

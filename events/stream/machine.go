@@ -86,6 +86,7 @@ type machine struct {
 	joint joint
 	asks  uint64 // attempts numbered so far
 	pace  pace
+	storm storm
 	// Holes below silent are lost without asking: the publisher was asked and
 	// did not answer.
 	silent uint64
@@ -152,6 +153,7 @@ func (m *machine) feed(in input, now time.Time) {
 			m.recent.note(in.text)
 		}
 	case inResync:
+		m.storm = storm{}
 		m.newEpoch(in.text)
 		m.rebuild(now, m.pace.delay(now))
 	case inReplayStart, inReplay, inReplayEnd, inReplayCut:
@@ -205,7 +207,7 @@ func (m *machine) leaveBacklog() {
 func (m *machine) connect(at time.Time) {
 	m.disconnect(at)
 	m.connects++
-	m.pace, m.recent = pace{}, recent{} // another process may be behind this connection
+	m.pace, m.recent, m.storm = pace{}, recent{}, storm{} // another process may be behind this connection
 	m.connected, m.heard, m.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
 	m.inherited.begin(m.connects, m.last)
 	m.rung.liveID = events.PublisherID{}
@@ -242,6 +244,9 @@ func (m *machine) live(it item, now time.Time) {
 	before := m.heard
 	m.heardLive(&it, now)
 	m.heard, m.checkAt = it.seq+1, time.Time{}
+	if m.stormy(&it, before, now) {
+		return
+	}
 	if m.ask.quiet {
 		m.stop() // from here on the next live batch shows a hole
 	}
@@ -284,6 +289,9 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 		if len(m.resets) > 0 {
 			step, m.resets = m.resets[0], m.resets[1:]
 			return step, time.Time{}, true
+		}
+		if m.storm.on {
+			return Step{}, time.Time{}, false
 		}
 		if m.rung.fill != nil {
 			if step, at, ok := m.popSnapshot(now); ok {
@@ -405,6 +413,7 @@ func clears(b *events.Batch) bool {
 // restart begins a new epoch because the publisher is another one.
 func (m *machine) restart(reason string, now time.Time) {
 	m.n.restarts++
+	m.storm.restarts++
 	m.newEpoch(reason)
 	m.rebuild(now, m.pace.delay(now))
 }

@@ -188,6 +188,8 @@ func (m *machine) state() (State, string) {
 	switch reason := m.trust.reason(); {
 	case m.failed != "":
 		return Failed, reasonEndpoint
+	case m.storm.on:
+		return Partial, ReasonStorm
 	case m.rung.hold, m.rung.fill != nil:
 		return Replaying, m.rung.reason
 	case m.asking() && !m.ask.quiet, m.catchup && m.held.len() > 0:

@@ -84,6 +84,8 @@ func (t *trust) reason() string {
 // casts doubt on a joint.
 func (m *machine) history() string {
 	switch t := &m.trust; {
+	case m.storm.on:
+		return ReasonStorm
 	case t.lost != "":
 		return t.lost
 	case t.unverified:
