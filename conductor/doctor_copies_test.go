@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"kvconductor/events/stream/streamtest"
 )
 
 // cache is the block pool of an engine as vLLM keeps one: blocks that no request uses
@@ -130,37 +133,61 @@ func (c *cache) announce(path []string, from int) {
 // traffic is what an engine is asked for, and how it tells.
 type traffic struct {
 	full, naming bool
-	copies, ttl  string
-	blocks       int // of the engine
-	prompts      int // conversations
-	turns        int // blocks a conversation grows to
-	races        int // requests of ten that come several at a time
-	late         int // requests before the registration, without replay
+	register     string // more of the registration
+	blocks       int    // of the engine
+	prompts      int    // conversations
+	turns        int    // blocks a conversation grows to
+	races        int    // requests of ten that come several at a time
+	late         int    // requests before the registration, without replay
+	moved        int    // requests before the server is replaced by one that recovers from it
 }
 
-// runTraffic returns the codes of the findings, and how many blocks more are indexed than
-// the engine has.
-func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus int) {
-	inBubble(t, func(t *testing.T, b *bench) {
+// outcome is what became of it.
+type outcome struct {
+	codes   string // of the findings at the end
+	never   int    // answers that were too long
+	after   int    // those of them from the first finding on
+	short   int    // answers that were too short
+	surplus int    // blocks that the index has at the end less those of the engine
+}
+
+// depthOf returns how many blocks of a path are matched.
+func depthOf(b *bench, path []string) (n int) {
+	answer := b.run("query path=" + strings.Join(path, "/"))
+	if _, err := fmt.Sscanf(answer, `default E {"longest_matched":%d,`, &n); err != nil {
+		panic(answer)
+	}
+	return n / 16
+}
+
+// runTraffic serves requests, and compares an answer with the cache after each.
+func runTraffic(t *testing.T, tr traffic, seed uint64) (got outcome) {
+	synctest.Test(t, func(t *testing.T) {
+		network := new(streamtest.Network)
+		b := openReplica(t, network)
 		rng := rand.New(rand.NewPCG(seed, 7))
 		c := newCache(tr.blocks)
 		c.full, c.naming = tr.full, tr.naming
+		var asked [][]string
 		const requests = 2500
 		for n := range requests {
 			if n == tr.late {
-				line := "register E"
-				if tr.copies != "" {
-					line += " copies=" + tr.copies
-				}
-				if tr.ttl != "" {
-					line += " ttl=" + tr.ttl
-				}
+				line := "register E " + tr.register
 				if tr.late > 0 {
 					line += " replay=no"
 				}
 				if out := b.run(line); strings.HasPrefix(out, "4") {
 					t.Fatal(out)
 				}
+			}
+			if n == tr.moved && n > 0 {
+				synctest.Wait()
+				next, open := newReplica(t, network)
+				recoverImage(t, b.conductor, next.conductor, 1)
+				next.run("register E " + tr.register)
+				open()
+				<-time.After(time.Minute)
+				b = next
 			}
 			talk := rng.IntN(tr.prompts)
 			path := []string{"system", fmt.Sprint("talk", talk)}
@@ -173,26 +200,40 @@ func runTraffic(t *testing.T, tr traffic, seed uint64) (codes string, surplus in
 			}
 			c.out = nil
 			c.serve(path, parallel)
-			publish(b.network.At("ipc://E/0"), 0, c.out, true, true)
-			if n%100 == 99 {
-				synctest.Wait()
+			publish(network.At("ipc://E/0"), 0, c.out, true, true)
+			if asked = append(asked, path); n < tr.late {
+				continue
+			}
+			synctest.Wait()
+			path = asked[rng.IntN(len(asked))]
+			want := 0
+			for want < len(path) && c.known[strings.Join(path[:want+1], "/")] != nil {
+				want++
+			}
+			switch have := depthOf(b, path); {
+			case have > want && len(b.conductor.Services()[0].Findings) > 0:
+				got.after++
+				fallthrough
+			case have > want:
+				got.never++
+			case have < want:
+				got.short++
 			}
 		}
-		synctest.Wait()
 		s := b.conductor.Services()[0]
 		for _, f := range s.Findings {
-			codes += f.Code + " "
+			got.codes += f.Code + " "
 		}
-		surplus = s.Blocks - len(c.known)
+		got.surplus = s.Blocks - len(c.known)
 		for _, err := range b.conductor.Check() {
 			t.Fatal(err)
 		}
 	})
-	return codes, surplus
+	return got
 }
 
-// TestCopiesOfOrdinaryTraffic holds that copies of an engine in its default mode are
-// balanced: nothing is found, and every block that the engine has is indexed.
+// TestCopiesOfOrdinaryTraffic holds that copies of an engine in its default mode are balanced, whether
+// or not its requests name sessions: nothing is found, and every answer is what the engine has.
 func TestCopiesOfOrdinaryTraffic(t *testing.T) {
 	for seed, tr := range some(3, []traffic{
 		{blocks: 400, prompts: 40, turns: 12},
@@ -202,33 +243,39 @@ func TestCopiesOfOrdinaryTraffic(t *testing.T) {
 		{blocks: 800, prompts: 1, turns: 1, races: 2},     // one prompt, whose end is computed again and again
 		{blocks: 2000, prompts: 300, turns: 12, races: 9}, // full of copies
 		{blocks: 900, prompts: 100, turns: 12, races: 4, late: 1000},
+		{blocks: 400, prompts: 40, turns: 12, races: 6, moved: 700},
 	}...) {
-		codes, surplus := runTraffic(t, tr, uint64(seed))
-		if codes != "" || surplus != 0 && tr.late == 0 {
-			t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
+		tr.naming = true
+		got := runTraffic(t, tr, uint64(seed))
+		if got.codes != "" || got.never > 0 || tr.late == 0 && (got.surplus != 0 || got.short > 0) {
+			t.Errorf("%+v: %+v", tr, got)
 		}
 	}
 }
 
-// TestCopiesOfFullReports holds that full reports are found where nothing tells them from
-// copies, and leave no block too many with a session or with copies: set.
+// TestCopiesOfFullReports holds that full reports are found by their balance, with sessions or
+// without. From then on no answer is too long. Registered as such, none ever is.
 func TestCopiesOfFullReports(t *testing.T) {
 	for seed, tr := range some(1, []traffic{
 		{blocks: 400, prompts: 60, turns: 12},
-		{blocks: 400, prompts: 200, turns: 6}, // few hits
+		{blocks: 400, prompts: 200, turns: 6, naming: true}, // few hits
 		{blocks: 900, prompts: 200, turns: 20, races: 1},
-		{blocks: 900, prompts: 120, turns: 12, late: 500},
+		{blocks: 900, prompts: 120, turns: 12, late: 500, naming: true},
+		{blocks: 400, prompts: 60, turns: 12, moved: 300},  // before the balance shows it
+		{blocks: 400, prompts: 60, turns: 12, moved: 1500}, // afterwards
 	}...) {
 		tr.full = true
-		codes, surplus := runTraffic(t, tr, uint64(seed))
-		if codes != "copies_grow " || surplus <= 0 {
-			t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
+		got := runTraffic(t, tr, uint64(seed))
+		if got.codes != "copies_grow " || got.after > 0 || got.surplus > 0 {
+			t.Errorf("%+v: %+v", tr, got)
 		}
-		for _, mended := range []traffic{{naming: true}, {copies: "set"}} {
-			tr.naming, tr.copies = mended.naming, mended.copies
-			if codes, surplus = runTraffic(t, tr, uint64(seed)); codes != "" || surplus > 0 {
-				t.Errorf("%+v: findings %q, %d blocks too many", tr, codes, surplus)
-			}
+		tr.register = "reports=incremental"
+		if got = runTraffic(t, tr, uint64(seed)); tr.moved == 0 && got.codes != "copies_grow " || got.surplus <= 0 {
+			t.Errorf("%+v: %+v", tr, got)
+		}
+		tr.register = "reports=full"
+		if got = runTraffic(t, tr, uint64(seed)); got.codes != "" || got.never > 0 || got.surplus > 0 {
+			t.Errorf("%+v: %+v", tr, got)
 		}
 	}
 }
@@ -237,9 +284,9 @@ func TestCopiesOfFullReports(t *testing.T) {
 // looked at: with one, they go without removals.
 func TestCopiesWithTTL(t *testing.T) {
 	for ttl, want := range map[string]string{"1h": "", "GPU:1h": "", "STORAGE:1h": "copies_grow ", "GPU:0s": "copies_grow "} {
-		tr := traffic{blocks: 400, prompts: 60, turns: 12, full: true, ttl: ttl}
-		if codes, _ := runTraffic(t, tr, 0); codes != want {
-			t.Errorf("ttl %s: findings %q, want %q", ttl, codes, want)
+		tr := traffic{blocks: 400, prompts: 60, turns: 12, full: true, register: "ttl=" + ttl}
+		if got := runTraffic(t, tr, 0); got.codes != want {
+			t.Errorf("ttl %s: findings %q, want %q", ttl, got.codes, want)
 		}
 	}
 }

@@ -75,6 +75,7 @@ func (s *source) reveal(step *stream.Step) {
 		}
 	}
 	s.leaveFilling()
+	s.doctor.ForgetCopies()
 	for d, owners := range shown {
 		d.show(owners)
 	}

@@ -21,6 +21,9 @@ type holdings struct {
 	owner    *source
 	reg      Registration
 	policy   index.CopyPolicy // of reg, for the engine's own copies
+	// full says that a store of a block which the engine has on its device is a touch: the registration says
+	// so, or the balance of stores and removals has shown it.
+	full bool
 
 	// announced has the adapters under which the source stored blocks without being registered for
 	// them. Those that the deployment has forgotten leave it when it has mostAnnounced. Guarded by
@@ -133,19 +136,44 @@ func (s *holdings) copies(key normalize.Owner) index.CopyPolicy {
 	switch {
 	case key.Objects, s.filling:
 		return index.CopyCount
-	case s.reg.pool(), key.Owned:
+	case s.reg.pool(), key.Owned, s.full && key.Medium == tiers.NameDevice:
 		return index.CopySet
 	}
 	return s.policy
 }
 
-// copiesOf returns what a stored change means for blocks its holder has. An engine that
-// names a session may announce blocks that it reuses, which no removal will match.
-func (s *holdings) copiesOf(c *normalize.Change) index.CopyPolicy {
-	if c.Event.Session && c.Medium.Tier == tiers.Device {
-		return index.CopySet
+// onDevice calls f for each owner that stands for blocks which the engine itself has on its device.
+func (s *holdings) onDevice(f func(ns *namespace, o index.Owner)) {
+	for _, ns := range s.namespaces {
+		for key, h := range ns.owners {
+			if key.Medium == tiers.NameDevice && !key.Owned {
+				for _, o := range h.owners {
+					f(ns, o)
+				}
+			}
+		}
 	}
-	return s.copies(c.Owner)
+}
+
+// countedOnDevice returns how many blocks and copies the engine has on its device by its events.
+func (s *holdings) countedOnDevice() (n int) {
+	s.onDevice(func(ns *namespace, o index.Owner) { n += ns.deployment.index.Counted(o) })
+	return n
+}
+
+// assumeFull makes stores of blocks that the engine has on its device touches, those before included. What
+// the engine may have evicted since goes. Blocks from a snapshot or a peer do not tell which those are, so
+// then all go.
+func (s *holdings) assumeFull(inherited bool) {
+	s.full = true
+	s.onDevice(func(ns *namespace, o index.Owner) {
+		if inherited {
+			ns.deployment.index.Clear(o)
+		} else {
+			ns.deployment.index.Uncount(o)
+		}
+		ns.deployment.tidy()
+	})
 }
 
 // previousGeneration returns the previous generation of a holder, making it when new.

@@ -24,6 +24,7 @@ const (
 	fieldID         = "mark.publisher_id"
 	fieldParts      = "parts"
 	fieldZeroHash   = "zero_hash"
+	fieldFull       = "full_reports"
 	fieldLookAhead  = "look_ahead"
 	fieldAdapter    = "adapter"
 	fieldGroup      = "group."
@@ -104,6 +105,7 @@ func (m *SourceMark) Fields() []journal.Field {
 	}
 	w.number(fieldParts, int64(m.Parts))
 	w.flag(fieldZeroHash, m.ZeroHash)
+	w.flag(fieldFull, m.FullReports)
 	for _, ahead := range m.LookAheads {
 		w.text(fieldLookAhead, strconv.Itoa(ahead))
 	}
@@ -127,7 +129,7 @@ func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
 		}
 	}
 	m.Parts = int(r.number(fieldParts, 32))
-	m.ZeroHash = r.flag(fieldZeroHash)
+	m.ZeroHash, m.FullReports = r.flag(fieldZeroHash), r.flag(fieldFull)
 	for _, f := range fields {
 		if f.Name == fieldLookAhead {
 			n, err := strconv.Atoi(f.Value)

@@ -53,6 +53,7 @@ func (s *source) applyChange(c *normalize.Change) {
 	case normalize.Object:
 		s.applyObject(c.Event)
 	case normalize.Purged:
+		s.doctor.ForgetCopies()
 		s.purgeGroup(c.Owner.Rank, c.Owner.Group)
 	case normalize.Learned:
 		at := scope.Group{Deployment: s.deploymentKey(), Index: c.Owner.Group}
@@ -64,6 +65,9 @@ func (s *source) applyChange(c *normalize.Change) {
 
 // applyBlocks applies stored or removed blocks, and lets the doctor observe them.
 func (s *source) applyBlocks(c *normalize.Change) {
+	if s.doctor.CopiesUncounted() {
+		s.doctor.CountCopies(s.countedOnDevice())
+	}
 	n := len(c.Event.Hashes)
 	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true, Counted: s.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
@@ -79,6 +83,10 @@ func (s *source) applyBlocks(c *normalize.Change) {
 		}
 	}
 	s.doctor.Observe(&seen)
+	if s.doctor.Full() && !s.full {
+		from := s.origin.Load()
+		s.assumeFull(from != nil && *from != FromEngine)
+	}
 }
 
 // store indexes stored blocks, and completes what the doctor observes.

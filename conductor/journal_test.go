@@ -13,7 +13,7 @@ import (
 // TestRegistrationFields holds that a journal keeps every field of a
 // registration, those of later versions too.
 func TestRegistrationFields(t *testing.T) {
-	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake, Copies: CopiesCount, Owned: OwnedDrop, Clear: ClearDevice, Sequence: sequenceShared}
+	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake, Copies: CopiesCount, Reports: ReportsFull, Owned: OwnedDrop, Clear: ClearDevice, Sequence: sequenceShared}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
 		switch f := v.Field(i); f.Interface().(type) {
@@ -40,7 +40,7 @@ func TestRegistrationFields(t *testing.T) {
 		}
 	}
 	pool, engine := given, given
-	pool.Copies, pool.Owned, pool.Clear, pool.SnapshotEndpoint = "", "", "", ""
+	pool.Copies, pool.Reports, pool.Owned, pool.Clear, pool.SnapshotEndpoint = "", "", "", "", ""
 	engine.Type, engine.Serves = TypeVLLM, nil
 	for static, given := range map[bool]Registration{false: pool, true: engine} {
 		if got, s, err := registrationOf(given.fields(static)); err != nil || !reflect.DeepEqual(got, given) || s != static {

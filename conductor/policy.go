@@ -11,15 +11,21 @@ import (
 // zero value of each field is the rule that most sources need:
 //
 //	Copies       ""   as Options.Copies     count, set; count with a SnapshotEndpoint
+//	Reports      ""   what its balance shows  incremental, full
 //	Owned        ""   count                 drop
 //	Clear        ""   all                   device
 //	MayAnnounce  nil  the source's tenant   further tenants
 
-// Values of Registration.Copies, Owned and Clear.
+// Values of Registration.Copies, Reports, Owned and Clear.
 const (
-	CopiesCount = "count"  // a block leaves with its last copy
-	CopiesSet   = "set"    // a block leaves at the first removal
-	OwnedCount  = "count"  // blocks of the engine's cache runner are copies of their own
+	CopiesCount = "count" // a block leaves with its last copy
+	CopiesSet   = "set"   // a block leaves at the first removal
+	OwnedCount  = "count" // blocks of the engine's cache runner are copies of their own
+	// ReportsIncremental: a store on the device is a copy, which takes room there.
+	ReportsIncremental = "incremental"
+	// ReportsFull: the engine announces blocks again that it reuses, so a store of a block
+	// that it has on the device is a touch.
+	ReportsFull = "full"
 	OwnedDrop   = "drop"   // events about them are dropped as foreign
 	ClearAll    = "all"    // AllBlocksCleared takes the blocks of all tiers
 	ClearDevice = "device" // it takes those of the device
@@ -31,9 +37,10 @@ func (r *Registration) normalizePolicies() error {
 	for _, f := range []struct {
 		field string
 		value *string
-		words [2]string // the first is what "" means, but for copies
+		words [2]string // the first is what "" means, but for copies and reports
 	}{
 		{"copies", &r.Copies, [2]string{CopiesCount, CopiesSet}},
+		{"reports", &r.Reports, [2]string{ReportsIncremental, ReportsFull}},
 		{"owned", &r.Owned, [2]string{OwnedCount, OwnedDrop}},
 		{"clear", &r.Clear, [2]string{ClearAll, ClearDevice}},
 	} {

@@ -110,6 +110,7 @@ func (r *Recovery) Source(m SourceMark) error {
 	if m.ZeroHash {
 		s.normal.NoteZeroHash()
 	}
+	s.recallFull(m.FullReports)
 	s.peerLookAheads |= lookAheadSet(m.LookAheads)
 	for _, lora := range m.Adapters {
 		s.announce(s.namespaceIn(s.deploymentKey()), lora)

@@ -336,7 +336,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	}
 	s.doctor = doctor.New(r.observed(), c.now)
 	s.holdings = holdings{
-		registry: &c.registry, owner: s, reg: r, policy: r.policy(c.opts.Copies),
+		registry: &c.registry, owner: s, reg: r, policy: r.policy(c.opts.Copies), full: r.Reports == ReportsFull,
 		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}

@@ -59,9 +59,10 @@ type Registration struct {
 	MediaTTL map[string]time.Duration
 	// Serves names the instances a pool is bound to, sorted; none is all of them.
 	Serves []string
-	// Copies, Owned, Clear and MayAnnounce rule what events of the source do: see
+	// Copies, Reports, Owned, Clear and MayAnnounce rule what events of the source do: see
 	// policy.go.
 	Copies      string
+	Reports     string
 	Owned       string
 	Clear       string
 	MayAnnounce []string // tenants, sorted
@@ -228,7 +229,7 @@ func (r *Registration) texts() []registrationText {
 		{"snapshot_endpoint", &r.SnapshotEndpoint, maxEndpoint},
 		{"type", &r.Type, maxName}, {"modelname", &r.Model, maxName}, {"lora_name", &r.Lora, maxName},
 		{"tenant_id", &r.Tenant, maxName}, {"instance_id", &r.Instance, maxName}, {FieldSalt, &r.Salt, maxName},
-		{"copies", &r.Copies, 0}, {"owned", &r.Owned, 0}, {"clear", &r.Clear, 0}, {"sequence", &r.Sequence, 0},
+		{"copies", &r.Copies, 0}, {"reports", &r.Reports, 0}, {"owned", &r.Owned, 0}, {"clear", &r.Clear, 0}, {"sequence", &r.Sequence, 0},
 		{"hash_profile.strategy", &p.Strategy, 0}, {"hash_profile.algorithm", &p.Algorithm, 0},
 		{"hash_profile.python_hash_seed", &p.PythonHashSeed, 0},
 		{"hash_profile.index_projection", &p.IndexProjection, 0}, {"hash_profile.extra_keys", &p.ExtraKeys, 0},
@@ -283,6 +284,7 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 		{"ttl", r.ttlText(), want.ttlText()},
 		{"serves", strings.Join(r.Serves, ", "), strings.Join(want.Serves, ", ")},
 		{"copies", cmp.Or(r.Copies, copies), cmp.Or(want.Copies, copies)},
+		{"reports", r.Reports, want.Reports},
 		{"owned", cmp.Or(r.Owned, OwnedCount), cmp.Or(want.Owned, OwnedCount)},
 		{"clear", cmp.Or(r.Clear, ClearAll), cmp.Or(want.Clear, ClearAll)},
 		{"may_announce", strings.Join(r.MayAnnounce, ", "), strings.Join(want.MayAnnounce, ", ")},
@@ -333,7 +335,7 @@ func (r Registration) holdsFor(other Registration) bool {
 func (r *Registration) observed() doctor.Registered {
 	return doctor.Registered{
 		Key: r.Key().String(), Rank: r.Rank, Context: r.context(),
-		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(), Chunks: r.Type == TypeLMCache,
+		Type: r.Type, SGLang: r.Type == TypeSGLang, Pool: r.pool(), Chunks: r.Type == TypeLMCache, Reports: r.Reports,
 		Expiring: func(medium string) bool { return r.ttl(medium) > 0 },
 	}
 }

@@ -232,7 +232,7 @@ func (b *bench) register(a args) string {
 			body[field] = strings.Split(names, ",")
 		}
 	}
-	for _, field := range []string{"copies", "owned", "clear"} {
+	for _, field := range []string{"copies", "reports", "owned", "clear"} {
 		if word, ok := a.keys[field]; ok {
 			body[field] = word
 		}

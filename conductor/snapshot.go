@@ -85,6 +85,8 @@ type SourceMark struct {
 	Parts int
 	// ZeroHash says that it has announced a block of hash 0: see normalize.Normalizer.
 	ZeroHash bool
+	// FullReports says that its stores and removals have shown that it announces blocks again which it reuses.
+	FullReports bool
 	// LookAheads are the look-aheads of its blocks in tokens, nil for 0 alone: see ahead.go.
 	LookAheads []int
 	// Adapters are those that the source has stored blocks of, without the registered one.

@@ -235,6 +235,7 @@ func (s *source) applyStep(step *stream.Step) {
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
 			s.normal.BatchMissing()
+			s.doctor.ForgetCopies() // removals may be missing
 		}
 		now, empty := s.conductor.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
 		s.past.begin(step.Seq, now)
@@ -357,6 +358,7 @@ func (s *source) inheritFrom(old *source) {
 	if old.normal.ZeroHash() {
 		s.normal.NoteZeroHash()
 	}
+	s.recallFull(old.doctor.Full())
 	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
 	s.origin.Store(old.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
@@ -393,9 +395,16 @@ func (s *source) inheritFrom(old *source) {
 	}
 }
 
+// recallFull assumes full reports of a source whose former life has shown them.
+func (s *source) recallFull(shown bool) {
+	if shown && s.doctor.RecallFull() {
+		s.full = true
+	}
+}
+
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), Mark: s.verifiedMark()}
+	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead lookAheads
 	for _, ns := range s.namespaces {
 		if ns.blocks() > 0 {

@@ -102,7 +102,7 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		AlsoWaiting:  at.Fold,
 		Parts:        c.Parts,
 		ClientHashes: s.clientHashesOf(ns, c),
-		Copies:       s.copiesOf(c),
+		Copies:       s.copies(c.Owner),
 	}
 	return ns.deployment.index.Store(&s.stored)
 }

@@ -44,6 +44,12 @@ const (
 	Set   = "set"   // a block leaves at the first removal
 )
 
+// Values of Source.Reports.
+const (
+	incremental = "incremental" // a store on the device is a copy
+	full        = "full"        // it may announce a block again that the engine reuses
+)
+
 // Source.Owned is Count or drop, Source.Clear All or device.
 const device = "device" // a clear of an engine takes the blocks of its devices alone
 
@@ -148,6 +154,7 @@ type Source struct {
 	MediaTTL         map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
 	Serves           []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
 	Copies           string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
+	Reports          string                   `mapstructure:"reports"`      // incremental or full: what a store of a block that the engine has means; "" is what its events show
 	Owned            string                   `mapstructure:"owned"`        // Count or drop: blocks of the engine's cache runner; "" is Count
 	Clear            string                   `mapstructure:"clear"`        // All or device: what an engine's clear takes; "" is All
 	MayAnnounce      []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own

@@ -207,6 +207,7 @@ var sourceFields = []field{
 	{sourceTTL, duration(), true}, // or a map of them: Source.MediaTTL
 	{"serves", texts(), true},
 	{"copies", choice(Count, Set), true},
+	{"reports", choice(incremental, full), true},
 	{"owned", choice(Count, drop), true},
 	{"clear", choice(All, device), true},
 	{"may_announce", texts(), true},

@@ -206,7 +206,7 @@ func (s *Source) complaints() (out []Complaint) {
 	if len(s.Serves) > 0 && !pool {
 		add("serves", "is for types Mooncake and LMCache; blocks of an engine are its own")
 	}
-	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"owned", s.Owned}, {"clear", s.Clear}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
+	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"reports", s.Reports}, {"owned", s.Owned}, {"clear", s.Clear}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
 		if f.value != "" && pool {
 			add(f.name, "is for engines, not for type "+s.Type)
 		}

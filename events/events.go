@@ -105,9 +105,6 @@ type Event struct {
 	// Envelope is true for standardized events (event_type present), whose
 	// BlockSize names a context instead of describing the payload.
 	Envelope bool
-	// Session is true for an engine's store that names a request's session
-	// (session_id). It may announce blocks again that the engine reuses.
-	Session bool
 	// Owned is true for an engine's event about copies that its cache runner holds
 	// next to the engine's own (ownership "kvcr").
 	Owned bool

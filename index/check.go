@@ -329,6 +329,13 @@ func (c *check) counts() {
 				c.broken(6, "owner %d has %d extra copies of %v", name, n, p)
 			}
 		})
+		for piece, blocks := range o.copies.doubted.all {
+			for left := *blocks; left != 0; left &= left - 1 {
+				if p := (place{uint32(piece), trailing(left)}); p.piece >= x.lines.next.Load() || p.at >= x.at(p.piece).len() || !x.sets.has(x.setOf(p), o.id) {
+					c.broken(6, "owner %d lost a copy of %v last", name, p)
+				}
+			}
+		}
 		if copied != o.copies.len() {
 			c.broken(6, "owner %d has copies of %d blocks, counted %d", name, copied, o.copies.len())
 		}

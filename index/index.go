@@ -50,7 +50,8 @@
 //  4. A living owner has one internal id, which is not retired. Retired ids stay in sets
 //     until the sweep has passed and are in no answer.
 //  5. A line is used by one piece, one side or one list of intervals.
-//  6. o.copies[block] is the number of extra copies, only above zero, of held blocks.
+//  6. o.copies[block] is the number of extra copies, only above zero, of held blocks. Blocks
+//     whose last event took a copy are held too.
 //     Engine hashes with one key are copies of one block.
 //  7. The block of a name has an owner or is a ghost. A name that is marked as entered is found by
 //     probing, and the table of names has no other entry.

@@ -117,6 +117,7 @@ func (w *world) exchange(x *Index) {
 		}
 	}
 	maps.DeleteFunc(w.o.shared, func(_, key uint64) bool { return !w.o.alive(of(key)) })
+	clear(w.o.doubted) // snapshots do not have them
 	clear(w.o.lost)
 	clear(w.o.unfound)
 }
@@ -299,6 +300,12 @@ func (w *world) step() {
 		w.say("clear identity %d of %d", id, o)
 		if got, want := w.x.ClearIdentity(o, id), w.o.clearIdentity(o, id); got != want {
 			w.fail("clear of an identity: %d blocks, want %d", got, want)
+		}
+	case n < 94 && w.rng.IntN(2) == 0:
+		o := pick(w.rng, w.owners)
+		w.say("uncount %d", o)
+		if got, want := w.x.Uncount(o), w.o.uncount(o); got != want {
+			w.fail("uncount: %d blocks, want %d", got, want)
 		}
 	case n < 94:
 		w.changeIdentities()

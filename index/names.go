@@ -403,12 +403,16 @@ func (x *Index) absorb(from, to place) {
 // move takes a block from an owner and gives it another one instead, with its copies. An owner of
 // both was told of the block twice, by two names, so it has one copy more.
 func (x *Index) move(o *owner, from, to place) {
-	more := o.copies.of(from)
+	more, doubted := o.copies.of(from), o.copies.doubts(from)
 	if held := !x.addHolder(o, to); held { // first, so that the owner is not seen without the block
 		more += o.copies.of(to) + 1
+		doubted = doubted && o.copies.doubts(to)
 	}
 	if more > 0 {
 		o.copies.set(to, more)
+	}
+	if o.copies.trust(to.piece, 1<<to.at); doubted {
+		o.copies.doubt(to.piece, 1<<to.at)
 	}
 	x.turns.Add(1)
 	losses := o.losses

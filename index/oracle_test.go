@@ -12,8 +12,9 @@ import (
 type oracle struct {
 	scheme  hash.Scheme
 	max     int
-	members map[oBlock]map[Owner]int // block -> owner -> copies, at least 1 each
-	shared  map[uint64]uint64        // engine hash -> key
+	members map[oBlock]map[Owner]int  // block -> owner -> copies, at least 1 each
+	doubted map[oBlock]map[Owner]bool // block -> owner whose last event took a copy of it
+	shared  map[uint64]uint64         // engine hash -> key
 	sources map[Source]*oSource
 	owners  map[Owner]Source  // living ones
 	ghosts  bool              // names outlive their blocks
@@ -78,7 +79,7 @@ type oSaying struct {
 func newOracle(scheme hash.Scheme, max int, agree func(Says, Identity, Identity) bool) *oracle {
 	return &oracle{
 		scheme: scheme, max: max, agree: agree, constants: []uint64{0},
-		members: map[oBlock]map[Owner]int{}, shared: map[uint64]uint64{}, sources: map[Source]*oSource{}, owners: map[Owner]Source{},
+		members: map[oBlock]map[Owner]int{}, doubted: map[oBlock]map[Owner]bool{}, shared: map[uint64]uint64{}, sources: map[Source]*oSource{}, owners: map[Owner]Source{},
 		lost: map[uint64]uint64{}, unfound: map[uint64]bool{}, ids: map[uint64]Identity{}, rawIDs: map[uint64]Identity{},
 	}
 }
@@ -113,8 +114,43 @@ func (o *oracle) set(w Owner, key oBlock, copies int) {
 	o.members[key][w] = copies
 }
 
+// doubt says whether the last event of an owner about a block took a copy of it.
+func (o *oracle) doubt(w Owner, key oBlock, is bool) {
+	if o.doubted[key] == nil {
+		o.doubted[key] = map[Owner]bool{}
+	}
+	o.doubted[key][w] = is
+}
+
+// uncount takes an owner's copies beyond the first, and the blocks that its last event took a copy of.
+func (o *oracle) uncount(owner Owner) (n int) {
+	src, living := o.owners[owner]
+	if !living {
+		return 0
+	}
+	for key, of := range maps.Clone(o.members) {
+		switch {
+		case of[owner] == 0:
+		case o.doubted[key][owner]:
+			o.unset(owner, key)
+			n++
+		default:
+			of[owner] = 1
+		}
+	}
+	if n > 0 {
+		s := o.sources[src]
+		for _, l := range slices.Clone(s.links) {
+			o.forget(s, l.engine)
+		}
+		o.end(s)
+	}
+	return n
+}
+
 func (o *oracle) unset(w Owner, key oBlock) {
 	delete(o.members[key], w)
+	delete(o.doubted[key], w)
 	if len(o.members[key]) > 0 {
 		return
 	}
@@ -221,6 +257,7 @@ func (o *oracle) unraw(s *oSource, engine, key uint64) (moved bool) {
 	for _, w := range s.owners {
 		if n := o.members[rawOf(engine)][w]; n > 0 {
 			moved = engine != key
+			o.doubt(w, of(key), o.doubted[rawOf(engine)][w] && (!o.holds(w, of(key)) || o.doubted[of(key)][w]))
 			o.set(w, of(key), o.members[of(key)][w]+n)
 			o.unset(w, rawOf(engine))
 		}
@@ -346,6 +383,7 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 			o.members[at][e.Owner]++
 			fallthrough
 		default:
+			o.doubt(e.Owner, at, false)
 			res.Copies++
 		}
 		switch {
@@ -451,15 +489,16 @@ func (o *oracle) remove(owner Owner, engine []uint64, remaining []int, policy Co
 			res.Unknown++
 			continue
 		}
-		left := 0
+		left, said := 0, i < len(remaining) && remaining[i] >= 0
 		if policy == CopyCount {
 			left = o.members[key][owner] - 1
 		}
-		if i < len(remaining) && remaining[i] >= 0 {
+		if said {
 			left = remaining[i]
 		}
 		if left > 0 {
 			o.members[key][owner] = left
+			o.doubt(owner, key, !said)
 			res.Copies++
 			continue
 		}

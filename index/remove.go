@@ -62,6 +62,40 @@ func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int
 	return i, x.leaves(r.s, i, len(engine))
 }
 
+// Counted returns how many blocks an owner holds, with all their copies. It costs the blocks with copies.
+func (x *Index) Counted(name Owner) (n int) {
+	x.lock()
+	defer x.unlock()
+	if o := x.owners[name]; o != nil {
+		n = o.digest.Blocks
+		o.copies.all(func(_ place, more uint32) { n += int(more) })
+	}
+	return n
+}
+
+// Uncount changes what an owner holds to what it would hold if each of its stores of a block that it held
+// had been a touch (CopySet). The copies beyond the first go, and the blocks whose last event took one of
+// several copies. It returns how many blocks went.
+func (x *Index) Uncount(name Owner) (gone int) {
+	x.lock()
+	defer x.unlock()
+	o := x.owners[name]
+	if o == nil {
+		return 0
+	}
+	doubted := o.copies.doubted
+	o.copies = copies{}
+	before := o.digest.Blocks
+	for piece, blocks := range doubted.all {
+		x.takeEach(o, uint32(piece), *blocks)
+	}
+	if gone = before - o.digest.Blocks; gone > 0 && o.s.held > 0 && o.s.room.used > 0 {
+		x.sweepRoom(o.s)
+	}
+	x.maintain(o.s)
+	return gone
+}
+
 // removing is a removal in progress.
 type removing struct {
 	x      *Index
@@ -98,9 +132,11 @@ func (r *removing) one(engine uint64, left int) {
 		r.res.Unknown++
 		return
 	}
+	o.copies.trust(p.piece, 1<<p.at)
 	if left < 0 && r.policy == CopyCount {
 		if more := o.copies.of(p); more > 0 {
 			left = int(more)
+			o.copies.doubt(p.piece, 1<<p.at)
 		}
 	}
 	if left > 0 {
@@ -340,7 +376,7 @@ func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 		o.losses.note(r, changed, sum, o.label)
 	}
 	o.raw = min(o.raw, o.digest.Blocks)
-	if o.copies.len() > 0 {
+	if !o.copies.empty() {
 		o.copies.drop(n, changed)
 	}
 	if edge == 0 {

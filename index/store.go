@@ -457,6 +457,7 @@ func (p *storing) hold(q place) {
 func (p *storing) copied(n uint32, blocks uint64) {
 	p.res.Copies += bits.OnesCount64(blocks)
 	if p.e.Copies != CopyCount {
+		p.o.copies.trust(n, blocks)
 		return
 	}
 	p.o.copies.add(n, blocks)

@@ -130,11 +130,12 @@ func TestPoliciesOverSockets(t *testing.T) {
 		dropped    string
 		findings   string
 	}{
-		{"touches", "", []any{ruledStored(0, 2, session...), ruledStored(0, 3, session...), ruledStored(0, 3, session...), ruledRemoved(1, 3)}, "16 16 0", "map[]", ""},
+		{"second copies", "", []any{ruledStored(0, 3, session...), ruledStored(0, 3, session...), ruledRemoved(1, 3)}, "48 48 0", "map[]", ""},
+		{"touches", "reports: full", []any{ruledStored(0, 2, session...), ruledStored(0, 3, session...), ruledStored(0, 3, session...), ruledRemoved(1, 3)}, "16 16 0", "map[]", ""},
 		{"copies", "", []any{ruledStored(0, 2), ruledStored(0, 2), ruledRemoved(1, 2)}, "32 32 0", "map[]", ""},
 		{"set", "copies: set", []any{ruledStored(0, 2), ruledStored(0, 2), ruledRemoved(1, 2)}, "16 16 0", "map[]", ""},
 		{"reports", "", reports, "0 0 0", "map[]", "copies_grow"},
-		{"reported", "copies: set", reports, "0 0 0", "map[]", ""},
+		{"reported", "reports: full", reports, "0 0 0", "map[]", ""},
 		{"owned", "", []any{ruledStored(0, 2, cpu...), ruledStored(0, 3, owner...), ruledStored(0, 3, owner...), ruledRemoved(0, 2, cpu...), ruledRemoved(2, 3, owner...)}, "32 0 32", "map[]", ""},
 		{"disowned", "owned: drop", []any{ruledStored(0, 3, owner...), ruledStored(0, 1, cpu...)}, "16 0 16", "map[foreign:1]", ""},
 		{"cleared", "", []any{ruledStored(0, 2), ruledStored(0, 2, cpu...), ruledStored(0, 2, owner...), cleared}, "0 0 0", "map[]", ""},

@@ -4,10 +4,11 @@ import (
 	"kvconductor/tiers"
 )
 
-// An engine with kv_cache_report_mode: full announces the blocks that it reuses, which
-// no removal matches. Without session_id such a store looks like a further copy, so
-// with copies: count the block stays for ever once the engine has evicted it. The doctor
-// compares the counts with the blocks that an engine can hold:
+// An engine with kv_cache_report_mode: full announces the blocks that it reuses, which no removal
+// matches. On the wire such a store is the same as that of a further copy, which vLLM makes where
+// requests compute the same block at the same time, and whose removal it announces. So a block that is
+// counted would stay for ever once the engine has evicted it, and one that is not would leave with
+// the first of its copies. The doctor compares the counts with the blocks that an engine can hold:
 //
 //	held   blocks and copies announced less those removed
 //	       grows until the engine is full, then stays: each store follows a removal
@@ -16,9 +17,9 @@ import (
 //	again  copies announced since then by stores that begin at the first block of a
 //	       prompt and repeat several: what a full report looks like
 //
-// The finding comes when held has outgrown base by half of it, and again explains half of
-// that growth. Ordinary duplicates, of requests that compute the same block at the same
-// time, take room in the engine like any other block, so held stays near base.
+// Full reports are shown when held has outgrown base by half of it, and again explains half of
+// that growth. Copies, however many and however long an engine has them, take room in it like any other
+// block, so held stays near base. A balance begins again where events may be missing.
 
 const (
 	// copiesLeast is how many blocks must be removed, and how many too many be held,
@@ -31,13 +32,40 @@ const (
 
 // copyCheck compares the copies of a source's device blocks with the removals. Counts are published blocks.
 type copyCheck struct {
-	added   int // blocks the holder did not have
-	removed int // blocks and copies
+	begun   bool // held has what the source held before
+	added   int  // blocks the holder did not have
+	removed int  // blocks and copies
 	held    int
 	most    int // the largest held so far, while base is 0
 	base    int // 0 until the engine is known to be full
 	again   int // while base is not 0
 }
+
+// Full reports whether the balance has shown that the engine announces blocks again that it reuses, and
+// the registration leaves open what such a store is.
+func (d *Doctor) Full() bool { return d.full }
+
+// RecallFull takes over that an earlier life of the source has shown full reports, unless the registration says
+// what its stores are. It reports whether that is so.
+func (d *Doctor) RecallFull() bool {
+	if d.reg.Pool || d.reg.Reports != "" {
+		return false
+	}
+	d.full = true
+	d.Report(FindingCopies, "the engine has announced more blocks than it has room for, before this server or a replica was restarted: its requests use kv_cache_report_mode: full. So a store of a block that it has on the device counts as a touch; register reports: full, or reports: incremental if it is wrong")
+	return true
+}
+
+// CopiesUncounted reports whether the balance has not begun.
+func (d *Doctor) CopiesUncounted() bool { return !d.copies.begun }
+
+// CountCopies begins the balance with the blocks and copies that the source has on its device.
+func (d *Doctor) CountCopies(held int) {
+	d.copies = copyCheck{begun: true, added: held, held: held, most: held}
+}
+
+// ForgetCopies ends the balance: blocks of the device were cleared, or events are missing.
+func (d *Doctor) ForgetCopies() { d.copies = copyCheck{} }
 
 // countsCopies reports whether repeated stores of a holder's blocks are copies whose
 // balance says something. Blocks with a time to live go without removals.
@@ -48,7 +76,7 @@ func (d *Doctor) countsCopies(o *Observation) bool {
 // observeCopies counts the blocks of a stored event.
 func (d *Doctor) observeCopies(o *Observation) {
 	c := &d.copies
-	if o.Event.Session || !d.countsCopies(o) {
+	if !d.countsCopies(o) {
 		return
 	}
 	added, again := o.Added/o.Parts, o.Copies/o.Parts
@@ -61,10 +89,17 @@ func (d *Doctor) observeCopies(o *Observation) {
 	if !o.Event.HasParent && again >= copiesRun {
 		c.again += again
 	}
-	if extra := c.held - c.base; extra >= max(copiesLeast, c.base/2) && c.again >= extra/2 {
-		d.Report(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses (kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register copies: set for it",
-			c.held, c.base)
+	if extra := c.held - c.base; extra < max(copiesLeast, c.base/2) || c.again < extra/2 {
+		return
 	}
+	if d.reg.Reports != "" {
+		d.Report(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses (kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register reports: full for it",
+			c.held, c.base)
+		return
+	}
+	d.full = true
+	d.Report(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: its requests use kv_cache_report_mode: full. So from here on a store of a block that it has on the device counts as a touch; register reports: full, or reports: incremental if it is wrong",
+		c.held, c.base)
 }
 
 // observeCopyRemoval counts published blocks that a removed event took.
@@ -74,7 +109,7 @@ func (d *Doctor) observeCopyRemoval(o *Observation) {
 		return
 	}
 	if o.Event.Remaining != nil { // the engine states how many copies are left
-		*c = copyCheck{}
+		d.ForgetCopies()
 		return
 	}
 	c.removed += o.Found
@@ -83,6 +118,3 @@ func (d *Doctor) observeCopyRemoval(o *Observation) {
 		c.base = c.most
 	}
 }
-
-// ForgetCopies drops the balance after blocks were cleared from the device.
-func (d *Doctor) ForgetCopies() { d.copies = copyCheck{} }

@@ -45,6 +45,7 @@ type Registered struct {
 	SGLang   bool   // the engine is SGLang
 	Pool     bool   // the source is no engine
 	Chunks   bool   // the source announces chunks of several blocks
+	Reports  string // what a store of a block that the engine has means, "" is not known
 	Expiring func(medium string) bool
 }
 
@@ -62,6 +63,7 @@ type Doctor struct {
 	types      []string // of events that nothing is known of, at most maxTypes
 	profile    profileCheck
 	copies     copyCheck
+	full       bool                  // the balance of copies has shown full reports; no epoch ends that
 	unremoved  map[string]*unremoved // by medium; see unremovedOn
 	neverFrom  []string              // media of the finding no_removals
 }
@@ -79,7 +81,7 @@ func (d *Doctor) Reset() {
 	d.copies, d.parentless = copyCheck{}, false
 	d.unremoved, d.neverFrom = nil, nil
 	d.withdrawWhere(func(code string) bool {
-		return code != FindingRank && code != FindingFeedback && code != FindingUnusable && code != FindingStorm && !(code == FindingProfile && d.reg.Pool)
+		return code != FindingRank && code != FindingFeedback && code != FindingUnusable && code != FindingStorm && !(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
 	})
 }
 

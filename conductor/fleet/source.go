@@ -91,6 +91,7 @@ type wireSource struct {
 	MediaTTL         map[string]time.Duration `json:"media_ttl_ns,omitempty"`
 	Serves           []string                 `json:"serves,omitempty"`
 	Copies           string                   `json:"copies,omitempty"`
+	Reports          string                   `json:"reports,omitempty"`
 	Owned            string                   `json:"owned,omitempty"`
 	Clear            string                   `json:"clear,omitempty"`
 	MayAnnounce      []string                 `json:"may_announce,omitempty"`

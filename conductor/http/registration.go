@@ -19,7 +19,7 @@ var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
 	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
-		"copies", "owned", "clear", "may_announce", "hash_profile", "sequence", "replace"),
+		"copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence", "replace"),
 		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
 )
 
@@ -59,6 +59,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Salt:             f.text("additionalsalt", "additional_salt"),
 		Serves:           f.texts("serves"),
 		Copies:           f.text("copies"),
+		Reports:          f.text("reports"),
 		Owned:            f.text("owned"),
 		Clear:            f.text("clear"),
 		MayAnnounce:      f.texts("may_announce"),

@@ -28,6 +28,7 @@ type serviceRow struct {
 	AdditionalSalt   string
 	Serves           []string          `json:",omitempty"` // a pool's instances; none for all
 	Copies           string            `json:",omitempty"` // where it is not stream.copies
+	Reports          string            `json:",omitempty"` // as registered
 	Owned            string            `json:",omitempty"` // drop
 	Clear            string            `json:",omitempty"` // device
 	MayAnnounce      []string          `json:",omitempty"` // tenants besides TenantID
@@ -88,7 +89,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type,
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
-			Copies: s.Copies, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
+			Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,

@@ -67,20 +67,18 @@ type record struct {
 	template *template
 	// own is the parent if there is one, the hash, the tokens, and an element of each list that
 	// has one a block.
-	own     []byte
-	order   uint64
-	next    *record // of the same hash
-	copies  int32
-	absent  bool // the last event removed the block, and copies are left
-	tokens  bool
-	first   bool // of its event
-	session bool // the event named a session: further such events are no copies
+	own    []byte
+	order  uint64
+	next   *record // of the same hash
+	copies int32
+	absent bool // the last event removed the block, and copies are left
+	tokens bool
+	first  bool // of its event
 }
 
 // place is where blocks lie.
 type place struct {
-	key    placeKey
-	device bool
+	key placeKey
 	// removal is the form of the removals here, nil before the first.
 	removal *form
 }
@@ -204,7 +202,7 @@ func (t *tree) placeOf(ev *events.Event) *place {
 	key := placeKey{medium.Name, max(ev.Group, 0), ev.Owned}
 	p := t.places[key]
 	if p == nil {
-		p = &place{key: key, device: medium.Tier == tiers.Device}
+		p = &place{key: key}
 		t.places[key] = p
 	}
 	return p
@@ -248,32 +246,29 @@ func (t *tree) store(ev *events.Event, raw []byte) {
 		case ev.HasParent && s.parent != nil:
 			above = t.nodeOf(ev.Parent)
 		}
-		t.storeBlock(t.nodeOf(hash), above, p, tmpl, ev.Session, i)
+		t.storeBlock(t.nodeOf(hash), above, p, tmpl, i)
 	}
 	t.unuse(tmpl)
 }
 
 // storeBlock stores block i of the event that is spread.
-func (t *tree) storeBlock(n, above *node, p *place, tmpl *template, session bool, i int) {
+func (t *tree) storeBlock(n, above *node, p *place, tmpl *template, i int) {
 	r := n.find(p)
 	switch {
 	case r == nil:
 		t.order++
-		t.insert(&record{node: n, parent: above, place: p, order: t.order, copies: 1, session: session}, tmpl, i)
+		t.insert(&record{node: n, parent: above, place: p, order: t.order, copies: 1}, tmpl, i)
 	case r.copies == 0:
 		r.copies, r.absent = 1, false
 		t.n.Blocks++
 		t.n.Kept--
-	case tmpl.size > 0 && (!r.tokens || r.session && !session): // now with tokens, or as a copy that counts
-		next := &record{node: n, parent: above, place: p, order: r.order, copies: r.copies + t.further(p, session), session: session}
-		if !r.tokens { // its parent may have come since
-			t.order++
-			next.order = t.order
-		}
+	case tmpl.size > 0 && !r.tokens: // now with tokens, and its parent may have come since
+		t.order++
+		next := &record{node: n, parent: above, place: p, order: t.order, copies: r.copies + t.further(p)}
 		t.drop(r)
 		t.insert(next, tmpl, i)
 	default:
-		r.copies += t.further(p, session)
+		r.copies += t.further(p)
 		r.absent = false
 	}
 	t.fall()
@@ -283,8 +278,8 @@ func (t *tree) storeBlock(n, above *node, p *place, tmpl *template, session bool
 }
 
 // further returns how many copies a repeated store adds.
-func (t *tree) further(p *place, session bool) int32 {
-	if p.key.owned || session && p.device {
+func (t *tree) further(p *place) int32 {
+	if p.key.owned {
 		return 0
 	}
 	return 1

@@ -83,7 +83,7 @@ func (o *oracle) event(ev *events.Event) {
 		h := holding{hash, medium.Name, max(ev.Group, 0), ev.Owned}
 		switch {
 		case ev.Kind == events.Stored:
-			if o.copies[h] == 0 || !ev.Owned && !(ev.Session && medium.Tier == tiers.Device) {
+			if o.copies[h] == 0 || !ev.Owned {
 				o.copies[h]++
 			}
 			o.present[h] = true

@@ -60,7 +60,6 @@ type form struct {
 	ahead                        int  // likewise of look-ahead tokens
 	label                        int  // group_id where it names a cache group, plus 1
 	foreign                      bool // the block is elsewhere
-	session                      bool // the metadata name a session
 }
 
 // hashField is a hash list that may be absent.
@@ -204,7 +203,6 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 	if f.foreign && !ev.Envelope && ev.Kind != events.Cleared {
 		return events.Foreign
 	}
-	ev.Session = (ev.Session || f.session) && ev.Kind == events.Stored && !ev.Envelope
 	ev.Owned = ev.Owned && !ev.Envelope
 	if ev.Group < 0 && f.label > 0 {
 		ev.Group = f.label - 1

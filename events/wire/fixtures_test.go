@@ -104,7 +104,6 @@ func renderEvent(e *events.Event) string {
 	put(e.ObjectKey != "", "object=%q", e.ObjectKey)
 	put(e.ConnectorHash != "", "connector=%q", e.ConnectorHash)
 	put(e.Items != nil, "items=%d", e.Items)
-	put(e.Session, "session")
 	put(e.Owned, "owned")
 	return s.String()
 }

@@ -239,8 +239,7 @@ func (m maker) array(ev *events.Event, f fields) any {
 	}
 	if len(a) >= 8 && m.coin("metadata?") {
 		salt := m.name("salt")
-		session := m.junk(1)
-		a[7], ev.Session = obj{"session_id", session, "cache_salt", salt}, session != nil
+		a[7] = obj{"session_id", m.junk(1), "cache_salt", salt}
 		ev.LoraName, ev.Salt = nil, &salt
 	}
 	if len(a) > 5 && ev.LoraName == nil {
@@ -281,7 +280,6 @@ func (m maker) object(ev *events.Event, f fields) any {
 			pairs = append(pairs, [2]any{"cache_salt", salt})
 		}
 		if m.coin("session?") {
-			ev.Session = true
 			pairs = append(pairs, [2]any{"session_id", m.name("session")})
 		}
 		if m.coin("items?") {

@@ -67,8 +67,6 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 		f.foreign, why = d.elsewhere(f.foreign)
 	case "ownership":
 		ev.Owned, why = d.owned()
-	case "session_id":
-		ev.Session, why = d.given()
 	case "cache_salt":
 		f.cacheSalt, why = d.salt()
 	case "metadata":

@@ -26,7 +26,7 @@ func (d *decoder) salt() (*string, events.Reason) {
 
 // metadataField reads SGLang's metadata: a map or nil.
 func (d *decoder) metadataField(f *form) events.Reason {
-	f.metaSalt, f.session = nil, false
+	f.metaSalt = nil
 	switch k, n := d.head(); k {
 	case kNil:
 		return ""
@@ -36,7 +36,7 @@ func (d *decoder) metadataField(f *form) events.Reason {
 	return events.BadEvent
 }
 
-// metadata reads n pairs of it. The salt counts, and whether there is a session.
+// metadata reads n pairs of it. Only the salt counts.
 func (d *decoder) metadata(f *form, n int) (why events.Reason) {
 	for range n {
 		k, size := d.head()
@@ -46,8 +46,6 @@ func (d *decoder) metadata(f *form, n int) (why events.Reason) {
 		switch string(d.take(size)) {
 		case "cache_salt":
 			f.metaSalt, why = d.salt()
-		case "session_id":
-			f.session, why = d.given()
 		default:
 			why = d.ignore()
 		}
@@ -199,10 +197,4 @@ func (d *decoder) stringOrSkip() []byte {
 	d.i = at
 	d.skip(1)
 	return nil
-}
-
-// given steps over a value and reports whether it is another one than nil.
-func (d *decoder) given() (bool, events.Reason) {
-	there := d.rest() > 0 && d.b[d.i] != 0xc0
-	return there, d.ignore()
 }

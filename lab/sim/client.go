@@ -61,6 +61,8 @@ type registration struct {
 	Rank           int    `json:"dp_rank"`
 	// Serves names the instances that the blocks of a pool count for; empty for all.
 	Serves []string `json:"serves,omitempty"`
+	// Reports is full for an engine that announces blocks again which it reuses.
+	Reports string `json:"reports,omitempty"`
 	// Replace moves a registration an earlier, killed run left behind.
 	Replace bool `json:"replace"`
 }
@@ -74,6 +76,10 @@ func (g registration) key() string { return keyOf(g.Instance, g.Tenant, g.Rank) 
 
 func (f *Fleet) registration(r *rank) registration {
 	live, replay := r.endpoints()
+	reports := ""
+	if r.traits.Report {
+		reports = "full"
+	}
 	return registration{
 		Endpoint:       live,
 		ReplayEndpoint: replay,
@@ -83,6 +89,7 @@ func (f *Fleet) registration(r *rank) registration {
 		Tenant:         f.Tenant,
 		BlockSize:      f.BlockSize,
 		Rank:           r.n,
+		Reports:        reports,
 		Replace:        true,
 	}
 }

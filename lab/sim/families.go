@@ -28,8 +28,8 @@ type habit struct {
 // variants, so that two ranks cover it. The modules of vllm-mtp each read one token further.
 var habitsOf = map[string][2]habit{
 	"vllm-map": {
-		{registerAs: "vLLM", describe: "vLLM maps, offload with tokens, full reports", traits: engine.Traits{Report: true},
-			wire: publisher.VLLMMap{}, topicInReplay: true},
+		{registerAs: "vLLM", describe: "vLLM maps, offload with tokens, full reports", traits: engine.Traits{Report: true, Dedupe: true},
+			wire: publisher.VLLMMap{}, topicInReplay: true}, // a second copy would look like a report
 		{registerAs: "vLLM", describe: "vLLM maps, offload by hash", traits: engine.Traits{OffloadFirst: true, Placeholder: true, RemoveSingly: true},
 			wire: publisher.VLLMMap{}, topic: kvEvents, topicInReplay: true},
 	},
