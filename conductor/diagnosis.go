@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -134,7 +135,12 @@ func (s *source) observeSnapshots() {
 		s.doctor.Withdraw(doctor.FindingEngineSnapshot)
 		return
 	}
-	s.doctor.Report(doctor.FindingEngineSnapshot, "the engine gives no snapshot (%s), so what it held before is not known: %s", st.SnapshotReason, adviceOfSnapshots[st.SnapshotReason])
+	s.doctor.Report(doctor.FindingEngineSnapshot, "%s", snapshotFinding(st.SnapshotReason))
+}
+
+// snapshotFinding is the text of the finding of a request that failed for a reason.
+func snapshotFinding(reason string) string {
+	return fmt.Sprintf("the engine gives no snapshot (%s), so what it held before is not known: %s", reason, adviceOfSnapshots[reason])
 }
 
 // adviceOfSnapshots says what to do about requests that fail, by reason.

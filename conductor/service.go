@@ -308,6 +308,7 @@ type SourceState struct {
 	Key    Key
 	State  stream.State
 	Reason string
+	Fault  string // why it cannot be followed, for clients that may see causes
 }
 
 // Ready reports whether the gate is open, Options.MinSynced sources are synced, and every
@@ -318,7 +319,7 @@ func (c *Conductor) Ready() Readiness {
 	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
 	for _, s := range c.registered() {
 		st := s.stream.Status()
-		r.count(s.static, SourceState{Key: s.reg.Key(), State: st.State, Reason: cmp.Or(st.Reason, st.LastError)})
+		r.count(s.static, SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError})
 	}
 	c.countUnfound(&r)
 	r.decide()

@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
+	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/conductor/stage"
 	"kvconductor/events/journal"
+	"kvconductor/events/stream"
 )
 
 // ErrForbidden says that a client names a tenant outside its scope. The text is the same
@@ -169,16 +172,43 @@ func (v View) seen(all []Registration) []Registration {
 }
 
 // unreachable stands for every cause that a client may not see.
-const unreachable = "the endpoint cannot be followed"
+const unreachable = "there is no connection that can be followed"
+
+// fault returns why a source cannot be followed as far as the client may see it. Without the causes a source that
+// has no connection yet looks the same before and after it has failed: a port that refuses does so
+// at once, one that is open and silent after seconds.
+func (v View) fault(state stream.State, cause string) string {
+	if !v.reader.Causes && (cause != "" || state == stream.Connecting) {
+		return unreachable
+	}
+	return cause
+}
+
+// hideCauses hides of a source what tells the ports of the network apart.
+func (v View) hideCauses(s *Service) {
+	if s.LastError = v.fault(s.State, s.LastError); v.reader.Causes {
+		return
+	}
+	if n := s.SnapshotFailures[stream.SnapshotTimeout]; n > 0 {
+		s.SnapshotFailures[stream.SnapshotFailed] += n // both belong to this copy
+		delete(s.SnapshotFailures, stream.SnapshotTimeout)
+	}
+	if s.SnapshotReason == stream.SnapshotTimeout {
+		s.SnapshotReason = stream.SnapshotFailed
+	}
+	for i, f := range s.Findings {
+		if f.Code == doctor.FindingEngineSnapshot && strings.Contains(f.Message, stream.SnapshotTimeout) {
+			s.Findings[i].Message = snapshotFinding(stream.SnapshotFailed)
+		}
+	}
+}
 
 // Services returns the sources of the client's tenants.
 func (v View) Services() []Service {
 	all := slices.DeleteFunc(v.conductor.Services(), func(s Service) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
 		v.Redact(&all[i].Registration)
-		if s := &all[i]; !v.reader.Causes && s.LastError != "" {
-			s.LastError = unreachable
-		}
+		v.hideCauses(&all[i])
 	}
 	return all
 }
@@ -266,11 +296,17 @@ func (v View) Snapshot() *Snapshot {
 	return snap
 }
 
-// Ready reports whether the server is ready. Sources of other tenants count, and have no rows.
+// Ready reports whether the server is ready. Sources of other tenants count, and have no rows. Those without a Reason
+// have their fault in its place.
 func (v View) Ready() Readiness {
 	r := v.conductor.Ready()
 	for _, rows := range []*[]SourceState{&r.Waiting, &r.GivenUp} {
 		*rows = slices.DeleteFunc(*rows, func(s SourceState) bool { return !v.reader.Tenants.Has(s.Key.Tenant) })
+		for i := range *rows {
+			if s := &(*rows)[i]; s.Reason == "" {
+				s.Reason = v.fault(s.State, s.Fault)
+			}
+		}
 	}
 	return r
 }

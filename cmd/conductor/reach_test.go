@@ -2,12 +2,84 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"kvconductor/internal/must"
 )
+
+// TestPortsLookAlike registers endpoints and URLs whose ports refuse connections, accept them and say nothing, or
+// speak another protocol. A client without the role admin sees no difference between them, now or
+// later; one with it sees the causes. Sources of the configuration look alike in /ready too.
+func TestPortsLookAlike(t *testing.T) {
+	t.Parallel()
+	listen := func(serve func(net.Conn)) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		must.Succeed(t, err)
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				t.Cleanup(func() { c.Close() })
+				serve(c)
+			}
+		}()
+		return l.Addr().String()
+	}
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Succeed(t, err)
+	gone.Close()
+	ports := map[string]string{
+		"closed": gone.Addr().String(), "silent": listen(func(net.Conn) {}),
+		"http": listen(func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); c.Close() }),
+	}
+	config := "auth: {file: " + credentialsFile(t, "guest register,query '*'", "operator admin '*'") + ", anonymous: [register, query], loopback: [none]}\nsources:\n"
+	for name, at := range ports {
+		config += fmt.Sprintf("  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: own-%s, block_size: 16}\n", at, name)
+	}
+	p := serveProcess(t, config)
+	for name, at := range ports {
+		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":"%s","block_size":16,"dp_rank":0}`, at, name), 200)
+		post(t, p.url+"/register", fmt.Sprintf(`{"discover":"http://%s","type":"vLLM","modelname":"m","instance_id":"asked-%s"}`, at, name), 200)
+	}
+	names := regexp.MustCompile(`(own-|asked-)?(closed|silent|http)\b|127\.0\.0\.1:\d+`)
+	alike := func(path, token string) (all []string) { // answers about sources, without their names
+		_, text := askAs(t, "GET", p.url+path, token, "", nil)
+		for _, said := range regexp.MustCompile(`"(LastError|last_error|Reason|reason|State|state)":"([^"\\]|\\.)*"`).FindAllString(text, -1) {
+			if said = names.ReplaceAllString(said, "NAME"); !slices.Contains(all, said) {
+				all = append(all, said)
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	eventually(t, "the operator does not see why", func() (string, bool) {
+		_, text := askAs(t, "GET", p.url+"/services", "operator", "", nil)
+		return text, strings.Count(text, "refused") >= 3
+	})
+	const unreachable = "there is no connection that can be followed"
+	for _, token := range []string{"", "guest"} {
+		for path, want := range map[string][]string{
+			"/services":          {`"LastError":"the engine cannot be asked"`, `"LastError":"` + unreachable + `"`, `"Reason":""`, `"State":"connecting"`},
+			"/dynamo/v1/workers": {`"last_error":"` + unreachable + `"`, `"reason":""`, `"state":"connecting"`},
+			"/ready":             {`"reason":"` + unreachable + `"`, `"state":"connecting"`},
+		} {
+			if got := alike(path, token); !slices.Equal(got, want) {
+				t.Errorf("%s as %q tells %q, want %q", path, token, got, want)
+			}
+		}
+	}
+	if got := alike("/ready", "operator"); !strings.Contains(strings.Join(got, " "), "refused") {
+		t.Errorf("/ready tells an operator %q", got)
+	}
+}
 
 // A client that may register cannot use the server to reach its own machine, or the addresses at
 // which clouds tell secrets. Sources of the configuration may.

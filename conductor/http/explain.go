@@ -139,7 +139,7 @@ func (a *api) undiscovered(v conductor.View, x *conductor.Explanation, q *conduc
 			continue
 		}
 		text := "The engine " + s.Instance + " has not told where it publishes."
-		if fault := faultFor(v, s.Error); fault != "" {
+		if fault := faultFor(v, s.Sources, s.Error); fault != "" {
 			text += " The last look: " + fault
 		}
 		rows = append(rows, causeRow{Reason: string(conductor.NotDiscovered), Text: text})

@@ -155,7 +155,7 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		if !reader.Tenants.Has(s.Tenant) {
 			continue
 		}
-		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, faultFor(v, s.Error)}
+		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, faultFor(v, s.Sources, s.Error)}
 		if !reader.Secrets {
 			row.URL = ""
 		}
@@ -164,9 +164,10 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 	return rows
 }
 
-// faultFor returns the fault of a target as far as the client may see it, "" without one.
-func faultFor(v conductor.View, fault string) string {
-	if fault != "" && !v.Reader().Causes {
+// faultFor returns the fault of a target as far as the client may see it, "" without one. To a client that may
+// not see causes a target without sources has one from the start: how long it takes tells ports apart.
+func faultFor(v conductor.View, sources int, fault string) string {
+	if (fault != "" || sources == 0) && !v.Reader().Causes {
 		return "the engine cannot be asked"
 	}
 	return fault
