@@ -165,6 +165,9 @@ func (f *fleet) register(e *engine) {
 	if e.replay != 0 {
 		body["replay_endpoint"] = fmt.Sprintf("tcp://127.0.0.1:%d", e.replay)
 	}
+	if e.options["full"] == "sessions" {
+		body["reports"] = "full"
+	}
 	f.server.call("/register", body, new(any))
 }
 
