@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -43,6 +44,8 @@ var scenarios = []scenario{
 	{"joined late, no replay", every, joinedBlind},
 	{"killed", every, killed},
 	{"ranks", every, ranks},
+	{"ranks restarted in turn", every, ranksInTurn},
+	{"stopped", every, stopped},
 	{"flood", every, flood},
 	{"adapters", func(r release) bool { return r.since("0.20") || r.sglangSince("0.5.23") }, func(f *fleet) {
 		f.serve("", options{"loras": []any{nil, "adapter-a", "adapter-b"}, "salts": []any{nil, nil, "tenant-a"}})
@@ -455,6 +458,53 @@ func ranks(f *fleet) {
 			f.settle(e, "synced")
 		}
 		f.compare(f.engines, f.want/rounds+1, false)
+	}
+}
+
+// ranksInTurn restarts the data-parallel ranks of one instance one after another, twice. Answers are
+// compared while the others have their caches, and before the next one ends.
+func ranksInTurn(f *fleet) {
+	f.server = startServer(f.t, "")
+	const n, rounds = 3, 2
+	port := freePorts(f.t, 2*n)
+	for rank := range n {
+		f.register(f.engine("engine", rank, port+rank, port+n+rank, options{"topic": "kv-events"}))
+	}
+	for _, e := range f.engines {
+		e.answer()
+		e.do(command{Do: "work", N: 150})
+		f.settle(e, "synced")
+	}
+	for round := range rounds {
+		for i, e := range f.engines {
+			e.epoch = f.server.service(e).Epoch
+			e.dies(100)
+			e.again(200+n*round+i, f.random.IntN(2)*500)
+			e.do(command{Do: "work", N: 50 + f.random.IntN(100)})
+			f.settle(e, "synced")
+			f.compare(f.engines, f.want/(n*rounds)+1, false)
+		}
+	}
+}
+
+// stopped stops engines in the middle of their work, with their sockets open, until the server takes
+// them for stale, and lets them go on.
+func stopped(f *fleet) {
+	f.start("stream: {stale_after: 3s}\n", 2, true, options{})
+	for _, e := range f.engines {
+		f.register(e)
+		e.do(command{Do: "work", N: 100})
+		f.settle(e, "synced")
+		e.send(command{Do: "work", N: 1000})
+		must.Succeed(f.t, e.cmd.Process.Signal(syscall.SIGSTOP))
+		eventually(f.t, e.instance+" is stale", func() (string, bool) {
+			row := f.server.service(e)
+			return row.State, row.State == "stale"
+		})
+		must.Succeed(f.t, e.cmd.Process.Signal(syscall.SIGCONT))
+		e.answer()
+		f.settle(e, "synced")
+		f.compare([]*engine{e}, f.want/2+1, false)
 	}
 }
 
