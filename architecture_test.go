@@ -86,7 +86,7 @@ var table = []room{
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	{dir: "conductor", rooms: []string{"events/...", "index/...", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
+	{dir: "conductor", rooms: []string{"events/...", "index/...", "spelling", "tiers"}, modules: []string{prometheus, zerolog, xxh3, ristretto},
 		not: []string{"flag", "net/http", "os"}},
 	// What the tests of the application and of dialects run their scripts with.
 	{dir: "conductor/scripttest", tests: true},

@@ -22,6 +22,7 @@ type Registration struct {
 	Rank             int      `json:"dp_rank"`
 	Adapter          string   `json:"lora_name,omitempty"`
 	Salt             string   `json:"additionalsalt,omitempty"`
+	Aliases          []string `json:"aliases,omitempty"`  // further names of the model in queries
 	Serves           []string `json:"serves,omitempty"`   // of a pool
 	Sequence         string   `json:"sequence,omitempty"` // own or shared, where it is not that of the type
 	Replace          bool     `json:"replace,omitempty"`

@@ -18,7 +18,7 @@ func (c *registry) Registrations() []Registration {
 func (c *registry) registrations() iter.Seq[Registration] {
 	return func(yield func(Registration) bool) {
 		for _, s := range c.sources {
-			if !s.recovered && !yield(s.reg) {
+			if !s.recovered && !yield(s.registration()) {
 				return
 			}
 		}

@@ -241,6 +241,7 @@ func (c *Conductor) watch() {
 			for _, s := range c.registered() {
 				s.observeSilence(now)
 				s.observeUse(now)
+				s.observeAliases()
 				s.observeLives(now)
 				s.observeRefusals()
 				s.observeSnapshots()

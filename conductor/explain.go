@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/names"
@@ -71,7 +72,9 @@ func (v View) Explain(q *Query) (*Explanation, error) {
 	if err := v.admits(q); err != nil {
 		return nil, err
 	}
-	out := v.conductor.explain(q, v)
+	meant := *q
+	meant.Model = v.conductor.modelOf(q.Tenant, q.Model)
+	out := v.conductor.explain(&meant, v)
 	if err := v.conductor.Unserved(q.Tenant, q.Model); err != nil { // see admits
 		return nil, err
 	}
@@ -304,6 +307,10 @@ func leading(runs [][2]int) int {
 func (e *explaining) unregistered() Cause {
 	if e.query.Instance != nil {
 		return Cause{Reason: NotRegistered, Certain: true, Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance, e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
+	}
+	why := e.Conductor.unregistered(e.query)
+	if why != "" {
+		return Cause{Reason: NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
 	}
 	return Cause{Reason: NotRegistered, Certain: true, Text: fmt.Sprintf("No instance is registered for tenant %q, model %q and block size %d.", e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
 }

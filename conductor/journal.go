@@ -31,6 +31,9 @@ func (r Registration) fields(static bool) []journal.Field {
 	for _, name := range r.Serves {
 		w.text("serves", name)
 	}
+	for _, name := range r.Aliases {
+		w.text("aliases", name)
+	}
 	for _, tenant := range r.MayAnnounce {
 		w.text("may_announce", tenant)
 	}
@@ -68,6 +71,8 @@ func ReadRegistration(fields []journal.Field) (r Registration, err error) {
 		switch f.Name {
 		case "serves":
 			r.Serves = append(r.Serves, f.Value)
+		case "aliases":
+			r.Aliases = append(r.Aliases, f.Value)
 		case "may_announce":
 			r.MayAnnounce = append(r.MayAnnounce, f.Value)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"slices"
 
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/normalize"
@@ -93,6 +94,9 @@ func (c *Conductor) register(r Registration, opts RegisterOptions) error {
 		if old != nil {
 			c.retire(old)
 		}
+		if s := c.source(r.Key()); err == nil && s != nil {
+			s.observeAliases()
+		}
 		return err
 	}
 }
@@ -138,6 +142,9 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		switch {
 		case field == "":
 			old.givesWay = opts.GivesWay
+			if !slices.Equal(*old.aliases.Load(), r.Aliases) {
+				c.setAliases(old, r.Aliases)
+			}
 			return nil, nil
 		case !opts.Replace:
 			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
@@ -334,6 +341,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
 	}
+	s.aliases.Store(&r.Aliases)
 	s.doctor = doctor.New(r.observed(), c.now)
 	s.holdings = holdings{
 		registry: &c.registry, owner: s, reg: r, policy: r.policy(c.opts.Copies), full: r.Reports == ReportsFull,
@@ -342,7 +350,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	}
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
-		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce,
+		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce, IsAlias: s.isAlias,
 		Scheme: c.scheme, Findings: &s.doctor.Findings,
 	})
 	if r.pool() {

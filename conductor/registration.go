@@ -59,6 +59,8 @@ type Registration struct {
 	MediaTTL map[string]time.Duration
 	// Serves names the instances a pool is bound to, sorted; none is all of them.
 	Serves []string
+	// Aliases are further names under which the engine serves Model, sorted: see aliases.go.
+	Aliases []string
 	// Copies, Reports, Owned, Clear and MayAnnounce rule what events of the source do: see
 	// policy.go.
 	Copies      string
@@ -173,6 +175,9 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := r.normalizeServes(); err != nil {
 		return err
 	}
+	if err := r.normalizeAliases(); err != nil {
+		return err
+	}
 	if err := r.normalizePolicies(); err != nil {
 		return err
 	}
@@ -270,7 +275,8 @@ func (r *Registration) normalizeServes() error {
 }
 
 // diff names the first field in which want differs from the running r, by its
-// wire name; "" when they are equal. copies is the word of stream.copies.
+// wire name; "" when they are equal. copies is the word of stream.copies. Aliases are not compared: they
+// change without a new source.
 func (r Registration) diff(want Registration, copies string) (field, have, got string) {
 	for _, f := range []struct{ name, have, got string }{
 		{"endpoint", r.Endpoint, want.Endpoint},

@@ -29,7 +29,8 @@ type registry struct {
 	goneNamed   sourceCounts                     // dropped and snapshots of sources that have left; guarded by mu
 	closed      bool                             // guarded by mu
 	past        bool                             // a Replay fills it: no source ages or registers
-	revision    atomic.Uint64                    // how often a source came or went
+	revision    atomic.Uint64                    // how often a source came, went or changed its aliases
+	aliases     aliases                          // of the sources, see aliases.go
 	prefixRoom  *prefixes.Room
 
 	options       index.Options // of every index
@@ -95,6 +96,7 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 // for. Pools are never rows. c.mu is held.
 func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
+	c.countAliases(s, 1)
 	if s.recovered {
 		c.recovered++
 	}
@@ -114,6 +116,7 @@ func (c *registry) addSource(s *source) {
 // retire follows.
 func (c *registry) removeSource(s *source) {
 	c.revision.Add(1)
+	c.countAliases(s, -1)
 	if s.recovered {
 		c.recovered--
 	}
@@ -216,7 +219,7 @@ func (c *registry) learnGroup(at scope.Group, kind string) bool {
 // maxGroups bounds the attention groups of a deployment whose kind is noted.
 const maxGroups = 256
 
-// Revision changes when a source comes or goes.
+// Revision changes when a source comes, goes or has other aliases.
 func (c *registry) Revision() uint64 { return c.revision.Load() }
 
 // sameInstanceSource returns a registered source of the same instance and deployment: its

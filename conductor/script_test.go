@@ -227,7 +227,7 @@ func (b *bench) register(a args) string {
 	if a.get("replay", "yes") == "yes" {
 		body["replay_endpoint"] = endpoint(a) + "/replay"
 	}
-	for _, field := range []string{"serves", "may_announce"} {
+	for _, field := range []string{"serves", "aliases", "may_announce"} {
 		if names, ok := a.keys[field]; ok {
 			body[field] = strings.Split(names, ",")
 		}

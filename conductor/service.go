@@ -149,7 +149,7 @@ func (c *registry) IndexBytes() int {
 
 func (s *source) service(st stream.Status, held heldBlocks) Service {
 	v := Service{
-		Registration: s.reg, Pending: s.atGate(), Recovered: s.recovered, Static: s.static,
+		Registration: s.registration(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static,
 		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()), Incomplete: s.incompleteBlocks(),
 		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
 		Findings: s.doctor.List(), Age: -1,
@@ -189,7 +189,8 @@ type ContextView struct {
 	// number of them; Truncated says that there are more.
 	Hashes    map[uint64]uint64
 	Truncated bool
-	Blocks    int // memberships
+	Blocks    int      // memberships
+	Aliases   []string // of the model, by the sources of the instance; sorted
 }
 
 // maxListedHashes bounds the hashes of a view, over all deployments.
@@ -278,6 +279,13 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 			reg := &by[a.source].reg
 			v.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), v.identity.Variant)] = a.seq
 		}
+		for _, s := range by {
+			if s.reg.Instance == v.Instance && s.reg.Model == v.Model {
+				v.Aliases = append(v.Aliases, *s.aliases.Load()...)
+			}
+		}
+		slices.Sort(v.Aliases)
+		v.Aliases = slices.Compact(v.Aliases)
 		if v.Blocks > 0 || len(v.Hashes) > 0 || v.home {
 			all = append(all, v.ContextView)
 		}

@@ -32,7 +32,8 @@ type source struct {
 	profile   hash.Profile // of reg
 	group     *fleetGroup  // set by joinGroup
 	static    bool
-	givesWay  bool // see RegisterOptions; guarded by registry.mu
+	aliases   atomic.Pointer[[]string] // of the registration in place of reg's, never nil; changed under registry.mu
+	givesWay  bool                     // see RegisterOptions; guarded by registry.mu
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
 	states    *statelog.Log   // nil: of a source that is not followed
@@ -404,7 +405,7 @@ func (s *source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.reg, Static: s.static, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
+	m := SourceMark{Registration: s.registration(), Static: s.static, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead lookAheads
 	for _, ns := range s.namespaces {
 		if ns.blocks() > 0 {

@@ -47,6 +47,10 @@ type Serving interface {
 	ServesInstance(tenant, instance string) *UnservedError
 	// Away returns the errors of all shards.
 	Away() []*UnservedError
+	// Names are the aliases of all registrations of the fleet, as far as they are known.
+	Names() Names
+	// Models are the models of a tenant that are registered in the fleet.
+	Models(tenant string) []string
 }
 
 // ServeBy sets what decides. Without it the Conductor answers everything. Call ServeBy before the
@@ -58,7 +62,7 @@ func (c *Conductor) Unserved(tenant, model string) error {
 	if c.serving == nil {
 		return nil
 	}
-	if err := c.serving.Serves(Shard{cmp.Or(tenant, DefaultTenant), model}); err != nil {
+	if err := c.serving.Serves(Shard{cmp.Or(tenant, DefaultTenant), c.modelOf(tenant, model)}); err != nil {
 		return err
 	}
 	return nil
@@ -75,7 +79,7 @@ func (v View) ServesModel(model string) error {
 		switch {
 		case err.Shard == (Shard{}):
 			return err
-		case model != "" && err.Shard.Model != model || !v.reader.Tenants.Has(err.Shard.Tenant):
+		case model != "" && err.Shard.Model != v.conductor.modelOf(err.Shard.Tenant, model) || !v.reader.Tenants.Has(err.Shard.Tenant):
 		case all == nil:
 			all = &UnservedError{err.Shard, err.Serving}
 		default:

@@ -16,6 +16,8 @@ type awayShards []*conductor.UnservedError
 func (s awayShards) Serves(conductor.Shard) *conductor.UnservedError        { return nil }
 func (s awayShards) ServesInstance(string, string) *conductor.UnservedError { return nil }
 func (s awayShards) Away() []*conductor.UnservedError                       { return s }
+func (s awayShards) Names() conductor.Names                                 { return nil }
+func (s awayShards) Models(string) []string                                 { return nil }
 
 // TestServesModel: who is named answers for the model of every tenant that the client may see.
 func TestServesModel(t *testing.T) {

@@ -61,19 +61,22 @@ func (v View) May(tenant string) error {
 	return ErrForbidden
 }
 
-// Answer answers a query and lends the answer to use, as Conductor.Answer does. It returns ErrForbidden, a
+// Answer answers a query for a model or an alias of one, and lends the answer to use, as Conductor.Answer does. It returns ErrForbidden, a
 // *FieldError for a token id beyond Options.MaxTokenID, or an *UnservedError.
 func (v View) Answer(q *Query, use func(*Answer)) error {
 	if err := v.admits(q); err != nil {
 		return err
 	}
 	q.Clock = v.clock
+	asked := q.Model
+	q.Model = v.conductor.modelOf(q.Tenant, asked)
 	var away error
 	v.conductor.Answer(q, func(a *Answer) {
 		if away = v.conductor.Unserved(q.Tenant, q.Model); away == nil {
 			use(a)
 		}
 	})
+	q.Model = asked
 	return away
 }
 
@@ -105,6 +108,7 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
 	}
+	p.Model = v.conductor.modelOf(p.Tenant, p.Model)
 	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}

@@ -78,11 +78,14 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 func (v View) deploymentsOf(model string) (all []*deployment) {
 	c := v.conductor
 	c.mu.RLock()
-	defer c.mu.RUnlock()
 	for key, d := range c.deployments {
-		if (model == "" || key.Model == model) && v.reader.Tenants.Has(key.Tenant) {
+		if v.reader.Tenants.Has(key.Tenant) {
 			all = append(all, d)
 		}
+	}
+	c.mu.RUnlock()
+	if model != "" {
+		all = slices.DeleteFunc(all, func(d *deployment) bool { return d.key.Model != c.modelOf(d.key.Tenant, model) })
 	}
 	return all
 }

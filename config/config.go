@@ -152,6 +152,7 @@ type Source struct {
 	AdditionalSalt   string                   `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
 	TTL              time.Duration            `mapstructure:"ttl"`            // as Index.TTL, for this source
 	MediaTTL         map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
+	Aliases          []string                 `mapstructure:"aliases"`      // further names of the model in queries
 	Serves           []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
 	Copies           string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
 	Reports          string                   `mapstructure:"reports"`      // incremental or full: what a store of a block that the engine has means; "" is what its events show

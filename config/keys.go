@@ -206,6 +206,7 @@ var sourceFields = []field{
 	{"additionalsalt", text(), true},
 	{sourceTTL, duration(), true}, // or a map of them: Source.MediaTTL
 	{"serves", texts(), true},
+	{"aliases", texts(), true},
 	{"copies", choice(Count, Set), true},
 	{"reports", choice(incremental, full), true},
 	{"owned", choice(Count, drop), true},

@@ -138,6 +138,9 @@ func (c *Config) complaints() (out []Complaint) {
 	return out
 }
 
+// maxAliases is the most aliases of a source.
+const maxAliases = 64
+
 // push is the endpoint of a source whose publisher calls us.
 const push = "push:"
 
@@ -205,6 +208,12 @@ func (s *Source) complaints() (out []Complaint) {
 	pool := strings.EqualFold(s.Type, "Mooncake") || strings.EqualFold(s.Type, "LMCache")
 	if len(s.Serves) > 0 && !pool {
 		add("serves", "is for types Mooncake and LMCache; blocks of an engine are its own")
+	}
+	if len(s.Aliases) > 0 && pool {
+		add("aliases", "is for engines, not for type "+s.Type)
+	}
+	if len(s.Aliases) > maxAliases {
+		add("aliases", fmt.Sprintf("%d names are too many; the most are %d", len(s.Aliases), maxAliases))
 	}
 	for _, f := range []struct{ name, value string }{{"copies", s.Copies}, {"reports", s.Reports}, {"owned", s.Owned}, {"clear", s.Clear}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
 		if f.value != "" && pool {

@@ -133,7 +133,7 @@ func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
 		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
-		Serves: s.Serves, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
+		Serves: s.Serves, Aliases: s.Aliases, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 		Profile: conductor.HashProfile(s.HashProfile), Sequence: s.Sequence,
 	}
 }

@@ -105,6 +105,7 @@ type heldShard struct {
 type chart struct {
 	rows  map[conductor.Shard]*Row
 	urls  map[string]string // of replicas, by id
+	names conductor.Names   // aliases of all registrations
 	known bool              // the registry was read
 }
 
@@ -193,6 +194,19 @@ func (c *Cluster) Away() (all []*conductor.UnservedError) {
 	for _, row := range now.rows {
 		if row.away != nil {
 			all = append(all, row.away)
+		}
+	}
+	return all
+}
+
+// Names returns the aliases of all registrations of the fleet.
+func (c *Cluster) Names() conductor.Names { return c.chart.Load().names }
+
+// Models returns the models of a tenant that are registered in the fleet, for engines or pools.
+func (c *Cluster) Models(tenant string) (all []string) {
+	for s := range c.chart.Load().rows {
+		if s.Tenant == tenant {
+			all = append(all, s.Model)
 		}
 	}
 	return all
@@ -302,7 +316,7 @@ func (c *Cluster) Step(ctx context.Context) {
 		row.route(urls)
 	}
 	c.tell(rows)
-	before := c.chart.Swap(&chart{rows: rows, urls: urls, known: true}).rows
+	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: conductor.NamesOf(slices.Values(sources)), known: true}).rows
 	fresh := false // sources of new shards are followed where they were registered, see Wanted
 	for s := range rows {
 		fresh = fresh || before[s] == nil

@@ -79,4 +79,6 @@ func (url allAt) Serves(s conductor.Shard) *conductor.UnservedError {
 	return &conductor.UnservedError{Shard: s, Serving: []conductor.ReplicaAddress{{ID: s.Model, URL: string(url)}}}
 }
 func (allAt) ServesInstance(string, string) *conductor.UnservedError { return nil }
+func (allAt) Names() conductor.Names                                 { return nil }
+func (allAt) Models(string) []string                                 { return nil }
 func (allAt) Away() []*conductor.UnservedError                       { return nil }

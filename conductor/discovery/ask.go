@@ -95,7 +95,7 @@ func (m *Manager) ask(ctx context.Context, t *Target, address netip.Addr) (Engin
 		e.Ranks = []Rank{{Rank: t.Rank, Endpoint: at}}
 	}
 	if body, err = m.get(ctx, client, t, "/v1/models"); err == nil {
-		e.Model, err = modelOf(body)
+		e.Model, e.Aliases, err = namesOf(body)
 	}
 	if err != nil && t.Model == "" {
 		return e, err

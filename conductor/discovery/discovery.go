@@ -133,6 +133,7 @@ type engine struct {
 	dead      time.Time // since when a source is dead
 	missing   time.Time // since when the name does not have the address
 	blockSize int       // learned
+	names     []string  // of the model, as the engine told last
 	learning  *learning // nil: nothing waits for its events
 }
 

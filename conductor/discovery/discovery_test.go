@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -282,6 +283,48 @@ func TestDiscoverSGLang(t *testing.T) {
 	if s := f.c.Services()[0]; len(s.Findings) != 1 || !strings.Contains(s.Findings[0].Message, "block size 64") {
 		t.Errorf("findings are %v", s.Findings)
 	}
+}
+
+// Further names of the model are aliases, unless the registration names them or another model. They stay
+// while the engine does not tell them.
+func TestDiscoverAliases(t *testing.T) {
+	f := newFleet(t, nil, "127.0.0.1")
+	f.net.At("tcp://127.0.0.1:7000").OnSubscribe = func(context.Context) error { return errors.New("refused") }
+	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
+	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/m"},{"id":"sql","root":"/sql","parent":"a"}]}`)
+	f.add("127.0.0.1", nil)
+	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Model = "second", "b" })
+	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Model = "other", "canary" })
+	f.add("127.0.0.1", func(t *Target) { t.Instance, t.Aliases = "given", []string{"x"} })
+	want := func(all string) {
+		t.Helper()
+		var got []string
+		for _, r := range f.c.Registrations() {
+			got = append(got, fmt.Sprint(r.Instance, " ", r.Model, r.Aliases))
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, ", "); text != all {
+			t.Errorf("got %s\nwant %s", text, all)
+		}
+	}
+	want("e a[b], given a[x], other canary[], second b[a]")
+
+	// The engine is asked again, as no source reaches its publisher.
+	again := func(models string) {
+		t.Helper()
+		f.answer("127.0.0.1", "/v1/models", models)
+		before := f.asked["127.0.0.1"]
+		for range 5 {
+			f.pass(deadAfter)
+		}
+		if f.asked["127.0.0.1"] < before+8 {
+			t.Errorf("the engine was asked %d times", f.asked["127.0.0.1"]-before)
+		}
+	}
+	again(`broken`)
+	want("e a[b], given a[x], other canary[], second b[a]")
+	again(`{"data":[{"id":"a","root":"/m"},{"id":"c","root":"/m"}]}`)
+	want("e a[c], given a[x], other canary[], second b[]")
 }
 
 // Without a block size in the answers the first events tell it.

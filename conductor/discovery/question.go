@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,6 +58,15 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 	if t.Model == "" {
 		learned = append(learned, fmt.Sprintf("model %q", r.Model))
 	}
+	if found.Model != "" {
+		e.names = append([]string{found.Model}, found.Aliases...)
+	}
+	if len(t.Aliases) == 0 && slices.Contains(e.names, r.Model) {
+		r.Aliases = slices.DeleteFunc(slices.Clone(e.names), func(name string) bool { return name == r.Model })
+		if len(r.Aliases) > 0 {
+			learned = append(learned, "aliases "+strings.Join(quoted(r.Aliases), ", "))
+		}
+	}
 	if r.BlockSize == 0 {
 		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
 			m.learn(t, e, found.Ranks[0])
@@ -104,6 +114,14 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 	e.next, e.pause, e.dead = time.Time{}, 0, time.Time{}
 	m.opts.Log.Info().Str("url", t.URL).Str("instance_id", e.instance).Int("ranks", len(e.keys)).Msg("engine discovered")
 	return nil
+}
+
+// quoted returns names in quotes.
+func quoted(names []string) (all []string) {
+	for _, name := range names {
+		all = append(all, strconv.Quote(name))
+	}
+	return all
 }
 
 // learning waits for the first events of a rank.

@@ -17,7 +17,8 @@ import (
 type Engine struct {
 	Type      string // vLLM or SGLang
 	Model     string
-	BlockSize int // of its events; 0: not told
+	Aliases   []string // further names of the model
+	BlockSize int      // of its events; 0: not told
 	Ranks     []Rank
 }
 
@@ -163,13 +164,32 @@ func checked(ranks []Rank, host string) ([]Rank, error) {
 	return ranks, nil
 }
 
-// modelOf reads the first model of an answer of GET /v1/models.
-func modelOf(body []byte) (string, error) {
-	var list struct{ Data []struct{ ID string } }
-	if err := json.Unmarshal(body, &list); err != nil || len(list.Data) == 0 || list.Data[0].ID == "" {
-		return "", errors.New("its list of models has no known shape")
+// Further names of a model beyond these bounds, those of registrations, are not taken from an engine.
+const (
+	maxServed    = 64
+	maxNameBytes = 256
+)
+
+// namesOf reads an answer of GET /v1/models: the first model, and the further names under which the engine
+// serves the same weights. Adapters have a parent.
+func namesOf(body []byte) (model string, aliases []string, err error) {
+	var list struct {
+		Data []struct {
+			ID, Root string
+			Parent   *string
+		}
 	}
-	return list.Data[0].ID, nil
+	if err := json.Unmarshal(body, &list); err != nil || len(list.Data) == 0 || list.Data[0].ID == "" {
+		return "", nil, errors.New("its list of models has no known shape")
+	}
+	first := list.Data[0]
+	for _, m := range list.Data[1:] {
+		same := m.Parent == nil && m.Root != "" && m.Root == first.Root
+		if same && m.ID != "" && m.ID != first.ID && len(m.ID) <= maxNameBytes && !slices.Contains(aliases, m.ID) && len(aliases) < maxServed {
+			aliases = append(aliases, m.ID)
+		}
+	}
+	return first.ID, aliases, nil
 }
 
 // reachable puts the host that was asked in the place of a wildcard. An engine of another machine

@@ -57,6 +57,29 @@ func TestReadSGLangInfo(t *testing.T) {
 	f(`[]`, Engine{}, "shape")
 }
 
+func TestReadNames(t *testing.T) {
+	f := func(body, want string) {
+		t.Helper()
+		model, aliases, err := namesOf([]byte(body))
+		if got := strings.Join(append([]string{model}, aliases...), " "); err != nil && want != "" || got != want {
+			t.Errorf("%.200s: %q %v, want %q", body, got, err, want)
+		}
+	}
+	f(`{"data":[{"id":"a","root":"/m","parent":null},{"id":"b","root":"/m","parent":null},{"id":"sql","root":"/adapters/sql","parent":"a"},{"id":"c","root":"/m"},{"id":"b","root":"/m"}]}`, "a b c")
+	f(`{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/n"},{"id":"sql","root":"/m","parent":"a"},{"id":"","root":"/m"}]}`, "a")
+	f(`{"data":[{"id":"a"},{"id":"b"}]}`, "a") // a list without roots may have other models
+	f(`{"data":[{"id":"a","root":"/m"},{"id":"`+strings.Repeat("x", 257)+`","root":"/m"}]}`, "a")
+	many := `{"data":[{"id":"a","root":"/m"}`
+	for i := range 100 {
+		many += `,{"id":"` + strings.Repeat("x", i+1) + `","root":"/m"}`
+	}
+	if _, aliases, _ := namesOf([]byte(many + "]}")); len(aliases) != maxServed {
+		t.Errorf("%d aliases are taken", len(aliases))
+	}
+	f(`{"data":[]}`, "")
+	f(`{"data":[{"id":7}]}`, "")
+}
+
 func TestCheckURL(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"http://engine:8000": true, "https://engine/base/": true, "http://[::1]:8000": true,

@@ -81,7 +81,7 @@ func (d *Doctor) Reset() {
 	d.copies, d.parentless = copyCheck{}, false
 	d.unremoved, d.neverFrom = nil, nil
 	d.withdrawWhere(func(code string) bool {
-		return code != FindingRank && code != FindingFeedback && code != FindingUnusable && code != FindingStorm && !(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
+		return code != FindingRank && code != FindingAlias && code != FindingFeedback && code != FindingUnusable && code != FindingStorm && !(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
 	})
 }
 

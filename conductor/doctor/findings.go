@@ -73,6 +73,8 @@ const (
 	FindingHashScheme = "hash_scheme"
 	// FindingNoRemovals: a publisher stores on a medium and never removes from it.
 	FindingNoRemovals = "no_removals"
+	// FindingAlias: an alias of the registration does not mean its model.
+	FindingAlias = "alias_conflict"
 	// FindingUnasked: queries ask for the model, none with the salt or adapter of the blocks.
 	FindingUnasked = "unasked"
 	// FindingShortLived: the engine evicts blocks within seconds.

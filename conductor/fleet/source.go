@@ -90,6 +90,7 @@ type wireSource struct {
 	TTL              time.Duration            `json:"ttl_ns,omitempty"`
 	MediaTTL         map[string]time.Duration `json:"media_ttl_ns,omitempty"`
 	Serves           []string                 `json:"serves,omitempty"`
+	Aliases          []string                 `json:"aliases,omitempty"`
 	Copies           string                   `json:"copies,omitempty"`
 	Reports          string                   `json:"reports,omitempty"`
 	Owned            string                   `json:"owned,omitempty"`

@@ -36,7 +36,7 @@ func (a *api) batch(f *fields, r *body.Request) error {
 		f.clock.Enter(stage.Parse)
 		q, err := a.readItem(f, r, i)
 		if err == nil {
-			err = f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, nil) })
+			err = f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, f.warningsOn(&q, nil)) })
 		}
 		f.clock.Enter(stage.Encode)
 		var unserved *conductor.UnservedError

@@ -113,8 +113,19 @@ func (a *api) one(prompt promptReader) func(*fields, *body.Request) error {
 		if f.err != nil {
 			return f.err
 		}
-		return f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, f.warnings) })
+		return f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, f.warningsOn(&q, f.warnings)) })
 	}
+}
+
+// warningsOn adds a warning if nothing is registered for a query with details.
+func (f *fields) warningsOn(q *conductor.Query, warnings []string) []string {
+	if !q.Detail {
+		return warnings
+	}
+	if why := f.view.Unregistered(q); why != "" {
+		warnings = append(slices.Clip(warnings), why)
+	}
+	return warnings
 }
 
 // query reads what all queries share, and the prompt.

@@ -18,7 +18,7 @@ import (
 var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
 	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
-		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves",
+		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves", "aliases",
 		"copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence", "replace"),
 		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
 )
@@ -58,6 +58,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		Tenant:           f.text("tenant_id"),
 		Salt:             f.text("additionalsalt", "additional_salt"),
 		Serves:           f.texts("serves"),
+		Aliases:          f.texts("aliases"),
 		Copies:           f.text("copies"),
 		Reports:          f.text("reports"),
 		Owned:            f.text("owned"),

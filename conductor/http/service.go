@@ -27,6 +27,7 @@ type serviceRow struct {
 	DPRank           int
 	AdditionalSalt   string
 	Serves           []string          `json:",omitempty"` // a pool's instances; none for all
+	Aliases          []string          `json:",omitempty"` // further names of the model
 	Copies           string            `json:",omitempty"` // where it is not stream.copies
 	Reports          string            `json:",omitempty"` // as registered
 	Owned            string            `json:",omitempty"` // drop
@@ -88,7 +89,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 		rows[i] = serviceRow{
 			Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type,
 			ModelName: s.Model, LoraName: s.Lora, TenantID: s.Tenant, InstanceID: s.Instance,
-			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves,
+			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves, Aliases: s.Aliases,
 			Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
@@ -231,6 +232,8 @@ type contextRow struct {
 	InstanceID     string `json:"instance_id"`
 	Blocks         int    `json:"blocks"`
 	Truncated      bool   `json:"truncated"`
+
+	Aliases []string `json:"aliases,omitempty"` // of the model, by the sources of the instance
 }
 
 // defaultViewLimit bounds the aliases listed per context, so that looking at a
@@ -254,7 +257,7 @@ func (a *api) globalView(g *gin.Context) (any, error) {
 	for i, v := range views {
 		contexts[i] = contextRow{
 			ModelName: v.Model, LoraName: v.Lora, BlockSize: v.BlockSize, AdditionalSalt: v.Salt,
-			TenantID: v.Tenant, InstanceID: v.Instance, Blocks: v.Blocks, Truncated: v.Truncated,
+			TenantID: v.Tenant, InstanceID: v.Instance, Blocks: v.Blocks, Truncated: v.Truncated, Aliases: v.Aliases,
 		}
 		hashes[i] = make(map[string]uint64, len(v.Hashes))
 		for engine, seq := range v.Hashes {

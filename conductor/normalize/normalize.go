@@ -29,6 +29,7 @@ type Options struct {
 	DropOwned   bool // events about blocks of the cache runner count for nothing
 	ClearDevice bool // a clear that names no medium takes the blocks of the device
 	MayAnnounce func(tenant string) bool
+	IsAlias     func(model string) bool // it is an alias of the registered model; nil is for none
 	Scheme      hash.Scheme
 	Findings    *doctor.Findings
 }
@@ -199,6 +200,9 @@ func (n *Normalizer) withoutRefused(list []events.Event) []events.Event {
 	for i := range list {
 		e := &list[i]
 		e.Tenant, e.Model = unlessEmpty(e.Tenant), unlessEmpty(e.Model)
+		if e.Model != nil && n.opts.IsAlias != nil && n.opts.IsAlias(*e.Model) {
+			e.Model = nil // the registered one
+		}
 		switch {
 		case e.Tenant != nil && !n.opts.MayAnnounce(*e.Tenant):
 			n.drop(events.ForeignTenant, 1)

@@ -43,6 +43,8 @@ func (s *shares) Serves(of conductor.Shard) *conductor.UnservedError {
 }
 func (s *shares) ServesInstance(string, string) *conductor.UnservedError { return nil }
 func (s *shares) Away() []*conductor.UnservedError                       { return nil }
+func (s *shares) Names() conductor.Names                                 { return nil }
+func (s *shares) Models(string) []string                                 { return nil }
 
 // replica is a rig that sends calls to others, and takes theirs.
 type replica struct {

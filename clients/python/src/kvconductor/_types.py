@@ -127,6 +127,7 @@ class Registration:
     serves: tuple[str, ...] | None = None
     sequence: str | None = None  # own or shared, where it is not that of the type
     replace: bool = False
+    aliases: tuple[str, ...] | None = None  # further names of the model in queries
 
     def body(self) -> dict[str, Any]:
         given = {k: v for k, v in asdict(self).items() if v is not None and v is not False and v != ""}

@@ -1,0 +1,301 @@
+package conductor
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/scope"
+	"kvconductor/spelling"
+)
+
+// An engine may serve its model under several names. A registration has one as its model, which says
+// to which deployment its blocks belong, and all others as aliases:
+//
+//	registrations --NamesOf--> Names
+//	query for a name --View--> the model of its tenant that the name means --> deployment
+//
+// A name means a model if that is the only one of the tenant that has it, as its own or as an alias. So
+// a model that is registered under the name wins over aliases, and a name that several models have
+// as an alias means none of them. The order of registrations does not matter.
+
+// maxAliases bounds the aliases of a registration.
+const maxAliases = 64
+
+// normalizeAliases sorts the further names of the model.
+func (r *Registration) normalizeAliases() error {
+	if len(r.Aliases) == 0 {
+		r.Aliases = nil
+		return nil
+	}
+	if r.pool() {
+		return Invalid("aliases", "invalid_value", "aliases is for engines, not for type %s", r.Type)
+	}
+	if len(r.Aliases) > maxAliases {
+		return Invalid("aliases", "out_of_range", "aliases must have at most %d names, got %d", maxAliases, len(r.Aliases))
+	}
+	for i, name := range r.Aliases {
+		if name == "" {
+			return &FieldError{Field: "aliases", Index: i, Reason: "invalid_value", Message: "aliases must not have an empty name"}
+		}
+		if len(name) > maxName {
+			return &FieldError{Field: "aliases", Index: i, Reason: "out_of_range", Message: fmt.Sprintf("aliases must have names of at most %d bytes, got %d", maxName, len(name))}
+		}
+	}
+	r.Aliases = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.Aliases))), func(name string) bool { return name == r.Model })
+	if len(r.Aliases) == 0 {
+		r.Aliases = nil
+	}
+	return nil
+}
+
+// Names are the aliases of some registrations, each with the models that have the name, as their
+// own or as an alias, sorted. Names do not change.
+type Names map[Partition][]string
+
+// NamesOf returns the aliases of registrations.
+func NamesOf(all iter.Seq[Registration]) Names {
+	n := make(Names)
+	add := func(name Partition, model string) {
+		if at, found := slices.BinarySearch(n[name], model); !found {
+			n[name] = slices.Insert(n[name], at, model)
+		}
+	}
+	for r := range all {
+		for _, s := range r.Shards() {
+			for _, alias := range r.Aliases {
+				add(Partition{s.Tenant, alias}, r.Model)
+			}
+		}
+	}
+	if len(n) == 0 {
+		return nil
+	}
+	for r := range all {
+		for _, s := range r.Shards() {
+			if own := (Partition{s.Tenant, r.Model}); n[own] != nil && !r.pool() {
+				add(own, r.Model)
+			}
+		}
+	}
+	return n
+}
+
+// Model returns the model that a name of a tenant means, the name itself if it is no alias or means
+// none.
+func (n Names) Model(tenant, name string) string {
+	if all := n[Partition{tenant, name}]; len(all) == 1 {
+		return all[0]
+	}
+	return name
+}
+
+// aliases are those of the sources of a registry. The next query after a change gathers them.
+type aliases struct {
+	having   int // sources with aliases, as a rule none; guarded by registry.mu
+	outdated atomic.Bool
+	names    atomic.Pointer[Names]
+}
+
+// setAliases changes the further names of a registered source's model. Its blocks stay. c.mu is held.
+func (c *registry) setAliases(s *source, names []string) {
+	c.countAliases(s, -1)
+	s.aliases.Store(&names)
+	c.countAliases(s, 1)
+	c.revision.Add(1)
+}
+
+// countAliases notes that a source came or went. c.mu is held.
+func (c *registry) countAliases(s *source, n int) {
+	if len(*s.aliases.Load()) > 0 {
+		c.aliases.having += n
+	}
+	c.aliases.outdated.Store(true)
+}
+
+// registration returns the registration of the source with the aliases that it has now.
+func (s *source) registration() Registration {
+	r := s.reg
+	r.Aliases = *s.aliases.Load()
+	return r
+}
+
+// isAlias reports whether a name is an alias of the source's model.
+func (s *source) isAlias(name string) bool { return slices.Contains(*s.aliases.Load(), name) }
+
+// aliasNames returns the aliases of all sources.
+func (c *registry) aliasNames() Names {
+	a := &c.aliases
+	if a.outdated.Load() {
+		c.mu.Lock()
+		if a.outdated.Load() {
+			var n Names
+			if a.having > 0 {
+				n = NamesOf(func(yield func(Registration) bool) {
+					for _, s := range c.sources {
+						if !yield(s.registration()) {
+							return
+						}
+					}
+				})
+			}
+			a.names.Store(&n)
+			a.outdated.Store(false)
+		}
+		c.mu.Unlock()
+	}
+	if n := a.names.Load(); n != nil {
+		return *n
+	}
+	return nil
+}
+
+// observeAliases reports an alias that does not mean the source's model.
+func (s *source) observeAliases() {
+	c, tenant := s.conductor, s.reg.Tenant
+	for _, alias := range *s.aliases.Load() {
+		models := c.modelsNamed(tenant, alias)
+		switch {
+		case len(models) < 2:
+			continue
+		case slices.Contains(models, alias):
+			s.doctor.Report(doctor.FindingAlias, "the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model with the same modelname", alias)
+		default:
+			s.doctor.Report(doctor.FindingAlias, "the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them", quotedList(models), alias)
+		}
+		return
+	}
+	s.doctor.Withdraw(doctor.FindingAlias)
+}
+
+// modelsNamed returns the models that have a name which is an alias of some, nil for other names.
+// What the fleet knows counts before what this replica follows.
+func (c *Conductor) modelsNamed(tenant, name string) []string {
+	at := Partition{cmp.Or(tenant, DefaultTenant), name}
+	if c.serving != nil {
+		if all := c.serving.Names()[at]; all != nil {
+			return all
+		}
+	}
+	return c.aliasNames()[at]
+}
+
+// modelOf returns the model that a name means, see Names.Model.
+func (c *Conductor) modelOf(tenant, name string) string {
+	if all := c.modelsNamed(tenant, name); len(all) == 1 {
+		return all[0]
+	}
+	return name
+}
+
+// modelsOf returns the registered models of a tenant, sorted.
+func (c *Conductor) modelsOf(tenant string) []string {
+	var all []string
+	if c.serving != nil {
+		all = c.serving.Models(tenant)
+	}
+	c.mu.RLock()
+	for _, s := range c.sources {
+		for _, shard := range s.reg.Shards() {
+			if shard.Tenant == tenant && !s.reg.pool() {
+				all = append(all, shard.Model)
+			}
+		}
+	}
+	c.mu.RUnlock()
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// maxModelsNamed bounds the models that a text lists.
+const maxModelsNamed = 20
+
+// Unregistered says that nothing is registered for a query, and lists the models or block sizes that are. It
+// returns "" if something is registered, or if the client may not name the tenant.
+func (v View) Unregistered(q *Query) string {
+	if v.May(q.Tenant) != nil {
+		return ""
+	}
+	return v.conductor.unregistered(q)
+}
+
+func (c *Conductor) unregistered(q *Query) string {
+	tenant := cmp.Or(q.Tenant, DefaultTenant)
+	model := c.modelOf(tenant, q.Model)
+	sizes := c.engineSizes(tenant, model)
+	models := c.modelsOf(tenant)
+	several := c.modelsNamed(tenant, q.Model)
+	switch {
+	case slices.Contains(sizes, q.BlockSize):
+		return ""
+	case len(sizes) > 0:
+		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "), "[]")
+		return fmt.Sprintf("model %q of tenant %q is registered with block size %s, not %d", model, tenant, text, q.BlockSize)
+	case len(several) > 1 && !slices.Contains(models, q.Model):
+		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, q.Model, quotedList(several))
+	case len(models) == 0:
+		return fmt.Sprintf("model %q is not registered: no model of tenant %q is", q.Model, tenant)
+	}
+	// The one that was perhaps meant comes first, under the name that is near.
+	words := slices.Clone(models)
+	for at := range c.namesOfTenant(tenant) {
+		words = append(words, at)
+	}
+	slices.Sort(words)
+	if near := spelling.Closest(q.Model, slices.Compact(words)); near != "" {
+		models = slices.DeleteFunc(models, func(m string) bool { return m == near })
+		models = slices.Insert(models, 0, near)
+	}
+	return fmt.Sprintf("model %q is not registered for tenant %q; these models are: %s", q.Model, tenant, quotedList(models))
+}
+
+// namesOfTenant walks the aliases of a tenant.
+func (c *Conductor) namesOfTenant(tenant string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		all := []Names{c.aliasNames()}
+		if c.serving != nil {
+			all = append(all, c.serving.Names())
+		}
+		for _, names := range all {
+			for at := range maps.Keys(names) {
+				if at.Tenant == tenant && c.modelOf(tenant, at.Model) != at.Model && !yield(at.Model) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// engineSizes returns the block sizes for which engines of a model are registered here, ascending.
+func (c *Conductor) engineSizes(tenant, model string) (sizes []int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, size := range c.sizes[Partition{tenant, model}] {
+		d := c.deployments[scope.Deployment{Tenant: tenant, Model: model, BlockSize: size}]
+		for _, in := range d.instances {
+			if len(in.sources) > 0 {
+				sizes = append(sizes, size)
+				break
+			}
+		}
+	}
+	return sizes
+}
+
+// quotedList returns names in quotes, the first twenty.
+func quotedList(names []string) string {
+	var quoted []string
+	for _, n := range names[:min(len(names), maxModelsNamed)] {
+		quoted = append(quoted, fmt.Sprintf("%q", n))
+	}
+	text := strings.Join(quoted, ", ")
+	if more := len(names) - len(quoted); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

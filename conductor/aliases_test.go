@@ -1,0 +1,94 @@
+package conductor_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/events/stream"
+	"kvconductor/events/stream/streamtest"
+	"kvconductor/internal/must"
+)
+
+// TestAliasesAreBounded: aliases are in every list of the server, so none may be of any length or number.
+func TestAliasesAreBounded(t *testing.T) {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
+	defer c.Close()
+	r := conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
+	for _, r.Aliases = range [][]string{slices.Repeat([]string{"x"}, 65), {strings.Repeat("x", 257)}} {
+		var bad *conductor.FieldError
+		if err := c.Register(r, conductor.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != "aliases" || bad.Reason != "out_of_range" {
+			t.Errorf("%d aliases: %v", len(r.Aliases), err)
+		}
+	}
+	r.Aliases = []string{strings.Repeat("x", 256)}
+	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+
+	// What an answer lists of models is bounded too.
+	for i := range 30 {
+		r.Instance, r.Model, r.Aliases = strings.Repeat("i", i+2), strings.Repeat("n", i+1), nil
+		must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+	}
+	q := conductor.Query{Model: "nowhere", BlockSize: 16}
+	if text := c.For(conductor.Reader{}).Unregistered(&q); strings.Count(text, `"`) != 2+2+2*20 || !strings.HasSuffix(text, " and 11 more") {
+		t.Errorf("the models are listed as %s", text)
+	}
+	q.Tenant = "blue"
+	if text := c.For(conductor.Reader{Tenants: []string{"default"}}).Unregistered(&q); text != "" {
+		t.Errorf("a client is told of another tenant: %s", text)
+	}
+}
+
+// TestAliasesChange asks for an alias while engines with it come, go and change it: the query is about the
+// model or finds nothing, and once the changes are over it is about the model.
+func TestAliasesChange(t *testing.T) {
+	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
+	defer c.Close()
+	r := conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "stays", BlockSize: 16, Aliases: []string{"also-m"}}
+	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+	rows := func() (n int) {
+		q := conductor.Query{Model: "also-m", BlockSize: 16, Tokens: make([]uint32, 16)}
+		must.Report(t, c.For(conductor.Reader{}).Answer(&q, func(a *conductor.Answer) { n = len(a.Rows) }))
+		return n
+	}
+	var all sync.WaitGroup
+	for _, name := range []string{"a", "b", "c"} {
+		all.Go(func() {
+			r := conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: name, BlockSize: 16}
+			for i := range 50 {
+				r.Aliases = []string{"also-m", name}[i%2:]
+				must.Report(t, c.Register(r, conductor.RegisterOptions{}))
+				if rows() < 2 {
+					t.Error("the alias means the model no more")
+				}
+				if i%10 == 9 {
+					_, err := c.Unregister(r.Key())
+					must.Report(t, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := rows(); n != 1 {
+		t.Errorf("the answer has %d rows", n)
+	}
+	// The model of another engine takes the name, and gives it back.
+	r.Instance, r.Model, r.Aliases = "other", "also-m", nil
+	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+	q := conductor.Query{Model: "also-m", BlockSize: 16}
+	must.Succeed(t, c.For(conductor.Reader{}).Answer(&q, func(a *conductor.Answer) {
+		if len(a.Rows) != 1 || a.Rows[0].Instance != "other" {
+			t.Errorf("the answer is of %v", a.Rows)
+		}
+	}))
+	_, err := c.Unregister(r.Key())
+	must.Succeed(t, err)
+	if rows() != 1 {
+		t.Error("the alias stays with a model that is gone")
+	}
+}
