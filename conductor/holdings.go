@@ -31,11 +31,12 @@ type holdings struct {
 	announced     map[string]bool
 	mostAnnounced int
 
-	digest *index.SharedDigest             // of the blocks, see digest.go
-	media  map[string]tiers.Medium         // announced so far, by name
-	past   past                            // what the source lost lately, see past.go
-	byKey  map[scope.Deployment]*namespace // namespaces by their deployment
-	folded []uint64                        // buffer of names
+	digest  *index.SharedDigest             // of the blocks, see digest.go
+	media   map[string]tiers.Medium         // announced in this epoch, by name; see mediumOf
+	past    past                            // what the source lost lately, see past.go
+	byKey   map[scope.Deployment]*namespace // namespaces by their deployment
+	holders int                             // of all namespaces
+	folded  []uint64                        // buffer of names
 
 	filling bool          // a snapshot of the engine is being applied, see fill.go
 	hidden  []hiddenOwner // owners that are shown at its end
@@ -268,10 +269,14 @@ type holder struct {
 
 func (s *holdings) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
 
-// namespaceIn returns the source's namespace in a deployment, entering it when new.
+// namespaceIn returns the source's namespace in a deployment, entering it when new; nil if there are too
+// many.
 func (s *holdings) namespaceIn(key scope.Deployment) *namespace {
 	ns, ok := s.byKey[key]
 	if !ok {
+		if len(s.byKey) >= maxDeployments {
+			return nil
+		}
 		ns = s.registry.enter(s.owner, key)
 		s.byKey[key] = ns
 		s.mu.Lock()
@@ -291,12 +296,60 @@ func (s *holdings) in(d *deployment) *namespace {
 	return nil
 }
 
+// Publishers choose the names and numbers that tell holders apart: media, ranks, groups, backends, models
+// and block sizes. Each holder takes room in the index, and some are rows of answers and metrics, so a
+// source has bounds.
+const (
+	// maxHolders bounds the holders of a source: 64 ranks with 16 groups on 4 media.
+	maxHolders = 4096
+	// maxDeployments bounds the tenants, models and block sizes that a source holds blocks of.
+	maxDeployments = 256
+	// maxOtherMedia bounds the media that no table has. The publishers that are known have none.
+	maxOtherMedia = 16
+	// maxMediumName is in bytes.
+	maxMediumName = 64
+)
+
+// otherMedia stands for all media that mediumOf does not tell apart.
+const otherMedia = "OTHER"
+
+// mediumOf returns what a medium of the source's events counts as: itself, unless no table has it and the
+// source has stored on too many of those. stores is true for a medium of a stored event. turn is held.
+func (s *holdings) mediumOf(raw string, stores bool) tiers.Medium {
+	m := tiers.Parse(raw)
+	if m.Tier != tiers.Other {
+		return m
+	}
+	if _, known := s.media[m.Name]; known {
+		return m
+	}
+	others := 0
+	for _, o := range s.media {
+		if o.Tier == tiers.Other && o.Name != otherMedia {
+			others++
+		}
+	}
+	if others >= maxOtherMedia || len(m.Name) > maxMediumName {
+		m.Name = otherMedia
+	}
+	if stores {
+		s.media[m.Name] = m
+	}
+	return m
+}
+
+// noRoomFor reports whether the source may have no holder for a key, because it has too many others. turn is held.
+func (s *holdings) noRoomFor(ns *namespace, key normalize.Owner) bool {
+	return s.holders >= maxHolders && ns.owners[key] == nil
+}
+
 // leaveAll drops all that the source holds.
 func (s *holdings) leaveAll() {
 	s.mu.Lock()
 	all := s.namespaces
-	s.namespaces = nil
+	s.namespaces, s.tallies, s.holders = nil, nil, 0
 	s.mu.Unlock()
+	s.media = make(map[string]tiers.Medium) // another source may have inherited the old one
 	for _, ns := range all {
 		delete(s.byKey, ns.deployment.key)
 		s.registry.leave(ns)
@@ -325,6 +378,7 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	h := &holder{owners: []index.Owner{o}}
 	s.countIn(ns, key, o)
 	s.media[medium.Name] = medium
+	s.holders++
 	if key.Chunk > 0 && !slices.Contains(ns.chunks, key.Chunk) {
 		ns.chunks = append(ns.chunks, key.Chunk)
 	}

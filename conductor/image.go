@@ -314,10 +314,12 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 		return noOwner, nil
 	}
 	ns := s.namespaceIn(l.key())
+	key, medium := h.Owner, s.mediumOf(h.Medium, true)
+	if key.Medium = medium.Name; ns == nil || s.noRoomFor(ns, key) {
+		return noOwner, nil
+	}
 	l.into, l.sources[h.Source] = ns.deployment, ns.source
 	ns.useLookAheads(&l.r.c.registry, max(s.peerLookAheads, noLookAhead))
-	key, medium := h.Owner, tiers.Parse(h.Medium)
-	key.Medium = medium.Name
 	owner := s.holder(ns, key, medium)
 	if !s.marked || h.Unverified {
 		l.r.c.unscoped.Store(true)

@@ -112,8 +112,10 @@ func (r *Recovery) Source(m SourceMark) error {
 	}
 	s.recallFull(m.FullReports)
 	s.peerLookAheads |= lookAheadSet(m.LookAheads)
-	for _, lora := range m.Adapters {
-		s.announce(s.namespaceIn(s.deploymentKey()), lora)
+	if ns := s.namespaceIn(s.deploymentKey()); ns != nil {
+		for _, lora := range m.Adapters {
+			s.announce(ns, lora)
+		}
 	}
 	if m.Mark != nil {
 		s.mark, s.marked = *m.Mark, true
@@ -143,6 +145,12 @@ func (r *Recovery) Stored(e *Stored) error {
 		return ErrNoRoom
 	}
 	ns := s.namespaceIn(at)
+	e.Medium = s.mediumOf(e.Medium.Name, true)
+	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned, Chunk: e.Chunk}
+	if ns == nil || s.noRoomFor(ns, key) {
+		r.Refused += len(e.Engine)
+		return nil
+	}
 	id, err := ns.names.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
 	if err != nil {
 		r.Refused += len(e.Engine)
@@ -163,7 +171,6 @@ func (r *Recovery) Stored(e *Stored) error {
 	default:
 		ns.useLookAheads(&r.c.registry, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
-	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned, Chunk: e.Chunk}
 	owner := s.holder(ns, key, e.Medium)
 	to := owner.owners[0]
 	if !s.marked {

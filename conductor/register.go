@@ -351,7 +351,7 @@ func (c *Conductor) unjoined(r Registration) *source {
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
 		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce, IsAlias: s.isAlias,
-		Scheme: c.scheme, Findings: &s.doctor.Findings,
+		Scheme: c.scheme, Findings: &s.doctor.Findings, Medium: s.mediumOf,
 	})
 	if r.pool() {
 		s.pool = pool.New(pool.Options{

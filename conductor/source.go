@@ -372,6 +372,7 @@ func (s *source) inheritFrom(old *source) {
 		}
 		taken = append(taken, ns)
 		s.byKey[at] = ns
+		s.holders += len(ns.owners)
 		delete(old.byKey, at)
 		ns.deployment.holders[ns.source] = s
 		before := ns.names

@@ -16,6 +16,10 @@ import (
 func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
 	device := c.Medium.Tier == tiers.Device
 	ns := s.namespaceIn(c.Context.Deployment)
+	if ns == nil || s.noRoomFor(ns, c.Owner) {
+		s.drop(events.OwnerLimit, 1)
+		return res, true
+	}
 	s.nameAdapter(ns, c.Event)
 	if c.Refused != "" {
 		s.refuse(c.Refused, 1)

@@ -183,6 +183,7 @@ const (
 	OrphanLimit       Reason = "orphan_limit"
 	OverBudget        Reason = "over_budget"   // blocks, by index.max_bytes
 	ContextLimit      Reason = "context_limit" // blocks of an adapter or a salt beyond limits.max_contexts
+	OwnerLimit        Reason = "owner_limit"   // of a rank, group, medium, backend, model or block size beyond what a source may have
 	UnknownHash       Reason = "unknown_hash"
 	// Not dropped: a hash that another source announces with other tokens.
 	ContestedHash Reason = "contested_hash"

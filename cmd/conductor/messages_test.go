@@ -137,3 +137,26 @@ func TestMessagesOfOtherBuilds(t *testing.T) {
 		t.Errorf("the doctor says %s", out)
 	}
 }
+
+// TestInventedMediaOverSockets holds over sockets what TestInventedMedia of conductor holds: media that a
+// publisher invents are neither rows of answers nor of metrics without end.
+func TestInventedMediaOverSockets(t *testing.T) {
+	e := newMessageEngine(t)
+	var all []any
+	for i := range 2000 {
+		ev := ruledStored(0, 1)
+		ev["medium"] = fmt.Sprintf("MEDIUM%d", i)
+		all = append(all, ev)
+	}
+	e.publish(all...)
+	e.until("not all is applied", func(s *messageService) bool { return s.LastSeq != nil && *s.LastSeq+1 == e.seq })
+	for _, path := range []string{"/metrics", "/admin/stats", "/services"} {
+		if _, body := get(e.p.url + path); strings.Count(body, "MEDIUM") > 200 {
+			t.Errorf("%s has %d times the name of a medium", path, strings.Count(body, "MEDIUM"))
+		}
+	}
+	_, stats := get(e.p.url + "/admin/stats")
+	if !strings.Contains(stats, `"OTHER"`) || !strings.Contains(stats, `"MEDIUM15"`) || strings.Contains(stats, `"MEDIUM16"`) {
+		t.Errorf("the media are %s", stats)
+	}
+}

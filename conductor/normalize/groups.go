@@ -4,12 +4,19 @@ import (
 	"slices"
 
 	"kvconductor/events"
-	"kvconductor/tiers"
 )
 
-// maxParked bounds the events of one group that wait for its kind to be known.
-// A group's kind comes with its first self-describing event, so few ever wait.
-const maxParked = 1024
+const (
+	// maxParked bounds the events of one group that wait for its kind to be known.
+	// A group's kind comes with its first self-describing event, so few ever wait.
+	maxParked = 1024
+	// maxAllParked bounds those of all groups of a source.
+	maxAllParked = 4 * maxParked
+	// maxGroups bounds the groups of all ranks of a source whose kind is learned:
+	// publishers choose the numbers of both. Events of others tell their kind
+	// themselves, or are left out.
+	maxGroups = 1024
+)
 
 // MainGroup reports whether blocks of an attention kind are indexed. Sliding
 // windows and state-space groups keep other blocks than the prefix they name.
@@ -43,6 +50,7 @@ type parkedEvent struct {
 // The zero value is ready; it belongs to the source's goroutine.
 type groups struct {
 	states map[groupKey]*groupState
+	parked int // events of all states
 	window int // largest announced by a group that is not indexed, in tokens
 }
 
@@ -82,7 +90,9 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 			g.states = make(map[groupKey]*groupState)
 		}
 		st = &groupState{}
-		g.states[key] = st
+		if len(g.states) < maxGroups {
+			g.states[key] = st
+		}
 	}
 	var r ruling
 	if e.GroupKind != "" && e.GroupKind != st.kind {
@@ -93,6 +103,7 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 		} else {
 			r.purge, r.lost = true, len(st.parked)
 		}
+		g.parked -= len(st.parked)
 		st.parked = nil
 	}
 	if st.kind != "" && !MainGroup(st.kind) {
@@ -105,30 +116,31 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 		r.verdict = skip
 	case key.group == 0:
 		r.verdict = admit
-	case len(st.parked) >= maxParked:
+	case len(st.parked) >= maxParked, g.parked >= maxAllParked, g.states[key] == nil:
 		r.verdict = overflow
 	default:
 		// Its batch will be released.
 		own := *e
 		own.Hashes, own.Tokens = slices.Clone(e.Hashes), slices.Clone(e.Tokens)
 		st.parked = append(st.parked, parkedEvent{event: own, rank: rank})
+		g.parked++
 		r.verdict = park
 	}
 	return r
 }
 
 // clear forgets the waiting stores that a cleared event takes away: those of the
-// rank and, if it names one, of the medium. A clear that is narrowed further
-// leaves them, which can only keep a block too long until its removal.
-func (g *groups) clear(e *events.Event, rank int32, medium string) {
+// rank on the media that on names. A clear that is narrowed further leaves them,
+// which can only keep a block too long until its removal.
+func (g *groups) clear(e *events.Event, rank int32, on func(medium string) bool) {
 	if e.Tenant != nil || e.Model != nil || e.Backend != nil || e.LoraName != nil || e.Salt != nil {
 		return
 	}
 	for key, st := range g.states {
 		if key.rank == rank {
-			st.parked = slices.DeleteFunc(st.parked, func(p parkedEvent) bool {
-				return medium == "" || tiers.Parse(p.event.Medium).Name == medium
-			})
+			before := len(st.parked)
+			st.parked = slices.DeleteFunc(st.parked, func(p parkedEvent) bool { return on(p.event.Medium) })
+			g.parked -= before - len(st.parked)
 		}
 	}
 }

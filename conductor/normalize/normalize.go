@@ -32,6 +32,9 @@ type Options struct {
 	IsAlias     func(model string) bool // it is an alias of the registered model; nil is for none
 	Scheme      hash.Scheme
 	Findings    *doctor.Findings
+	// Medium returns what a medium counts as; stores is true if blocks are stored there. It is
+	// tiers.Parse if nil.
+	Medium func(raw string, stores bool) tiers.Medium
 }
 
 // Kind is the effect of a Change.
@@ -112,7 +115,12 @@ type Normalizer struct {
 }
 
 // New returns the normalizer of a source.
-func New(opts Options) *Normalizer { return &Normalizer{opts: opts} }
+func New(opts Options) *Normalizer {
+	if opts.Medium == nil {
+		opts.Medium = func(raw string, _ bool) tiers.Medium { return tiers.Parse(raw) }
+	}
+	return &Normalizer{opts: opts}
+}
 
 // Reset forgets an epoch of the publisher.
 func (n *Normalizer) Reset() { *n = Normalizer{opts: n.opts} }
@@ -233,7 +241,7 @@ func unlessEmpty(name *string) *string {
 func (n *Normalizer) admit(e *events.Event, rank int32) {
 	if e.Kind == events.Cleared {
 		medium := n.clearedMedium(e)
-		n.groups.clear(e, rank, medium)
+		n.groups.clear(e, rank, func(raw string) bool { return medium == "" || n.opts.Medium(raw, false).Name == medium })
 		n.out.Changes = append(n.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
 		return
 	}
@@ -272,7 +280,7 @@ func (n *Normalizer) change(e *events.Event, rank int32) {
 // Event sets c to the change of one stored or removed event of a rank. The group filter
 // does not see the event.
 func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
-	medium := tiers.Parse(e.Medium)
+	medium := n.opts.Medium(e.Medium, e.Kind == events.Stored)
 	if medium.Tier == tiers.Other {
 		n.opts.Findings.ReportMedium(e.Medium)
 	}
@@ -318,7 +326,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 func (n *Normalizer) clearedMedium(e *events.Event) string {
 	switch {
 	case e.Medium != "":
-		return tiers.Parse(e.Medium).Name
+		return n.opts.Medium(e.Medium, false).Name
 	case n.opts.ClearDevice && !e.Envelope:
 		return tiers.NameDevice
 	}

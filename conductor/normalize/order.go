@@ -7,7 +7,6 @@ import (
 	"kvconductor/conductor/doctor"
 	"kvconductor/conductor/scope"
 	"kvconductor/events"
-	"kvconductor/tiers"
 )
 
 // Standardized events have numbers, which say in what order those of one stream
@@ -126,7 +125,7 @@ func (n *Normalizer) streamOf(e *events.Event, rank int32) *numbered {
 		key.backend = *e.Backend
 	}
 	if e.Medium != "" {
-		key.medium = tiers.Parse(e.Medium).Name
+		key.medium = n.opts.Medium(e.Medium, false).Name
 	}
 	o := &n.order
 	if o.latest != nil && o.latest.key == key {

@@ -141,7 +141,7 @@ func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Rea
 	case 9:
 		ev.Group, why = d.natural(-1)
 	case 10:
-		ev.GroupKind, why = d.word()
+		ev.GroupKind, why = d.groupKind()
 	case 11:
 		ev.Window, why = d.window()
 	case 12:

@@ -157,3 +157,24 @@ func TestBadTokens(t *testing.T) {
 		t.Errorf("an obsolete store: %s", got)
 	}
 }
+
+// TestLongNames holds that names which tell owners of blocks apart have a bound, and kinds of groups cost
+// nothing beyond it.
+func TestLongNames(t *testing.T) {
+	f := func(key string, n int, want string) {
+		t.Helper()
+		ev := obj{"event_type", "stored", "seq_hashes", arr{1}, key, strings.Repeat("n", n)}
+		if got := decodeOne(t, ev); !strings.HasPrefix(got, want) {
+			t.Errorf("%s of %d bytes: %s", key, n, got)
+		}
+	}
+	for _, key := range []string{"model_name", "tenant_id", "backend_id"} {
+		f(key, maxName, "stored")
+		f(key, maxName+1, large)
+	}
+	f("lora_name", maxName+1, "stored")
+	f("additional_salt", maxName+1, "stored")
+	if got := decodeOne(t, stored("kv_cache_spec_kind", strings.Repeat("k", 100))); got != plain+" kind="+strings.Repeat("k", 64) {
+		t.Errorf("a long kind: %s", got)
+	}
+}

@@ -60,7 +60,7 @@ func (d *decoder) engineKey(ev *events.Event, f *form, key []byte) (why events.R
 	case "group_idx":
 		ev.Group, why = d.natural(-1)
 	case "kv_cache_spec_kind":
-		ev.GroupKind, why = d.word()
+		ev.GroupKind, why = d.groupKind()
 	case "kv_cache_spec_sliding_window":
 		ev.Window, why = d.window()
 	case "locality":

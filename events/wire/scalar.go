@@ -134,7 +134,20 @@ func (d *decoder) name(s slot) (*string, events.Reason) {
 	if p == nil {
 		return nil, why
 	}
+	if len(p) > maxName && (s == slotModel || s == slotTenant || s == slotBackend) {
+		return nil, events.TooLarge
+	}
 	return d.shared(s, p), ""
+}
+
+// maxName is how many bytes the names of models, tenants and backends may have: four times
+// those of registrations. Names of adapters and salts count where they are kept.
+const maxName = 1024
+
+// groupKind reads the kind of an attention group. No kind that counts has more than 64 bytes.
+func (d *decoder) groupKind() (string, events.Reason) {
+	p, why := d.textOf(d.head())
+	return word(p[:min(len(p), 64)]), why
 }
 
 func (d *decoder) shared(s slot, p []byte) *string {
