@@ -9,6 +9,8 @@ import (
 	"kvconductor/events"
 	"kvconductor/index"
 	"kvconductor/index/hash"
+	"kvconductor/internal/must"
+	"kvconductor/tiers"
 )
 
 // placedEvent is an event of 64 blocks that an engine has announced on its device.
@@ -197,6 +199,30 @@ func saltedSource(c *Conductor, prompts, salts int) *source {
 		s.change(e, 0)
 	}
 	return s
+}
+
+// TestSaltsAreNotSearched counts the identities that a store below the device is looked for under, and what it
+// allocates: both are the same next to 4,000 salts as next to 40.
+func TestSaltsAreNotSearched(t *testing.T) {
+	work := func(salts int) (probes int, allocations float64) {
+		c := New(Options{})
+		defer c.Close()
+		s := saltedSource(c, salts, salts)
+		e := blocksOf(1, 1)
+		e.Medium = "CPU"
+		at, err := s.namespaces[0].names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
+		must.Succeed(t, err)
+		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
+		return len(at.Begins), testing.AllocsPerRun(100, func() {
+			s.change(e, 0)
+			s.change(removed, 0)
+		})
+	}
+	few, little := work(40)
+	many, much := work(4000)
+	if few == 0 || many != few || much > little+4 {
+		t.Errorf("%d identities and %v allocations next to 40 salts, %d and %v next to 4,000", few, little, many, much)
+	}
 }
 
 // TestAdaptersLeave stores blocks under ever new adapters. The source lists those that the deployment
