@@ -33,6 +33,9 @@ type Message struct {
 	// Block is the memory of the frames. The receiver owns one reference. It is nil if the
 	// frames belong to the garbage collector.
 	Block *Block
+	// Oversize is the bytes of the message as it was sent where the receiver takes fewer, else 0.
+	// Then the frame that was too large is there by its first bytes alone.
+	Oversize uint64
 }
 
 // Of returns a message of frames that belong to the garbage collector.

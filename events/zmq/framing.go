@@ -34,17 +34,25 @@ const (
 	maxRead = 64 << 10
 	// minRead is the least room for a read. With less the connection takes another block.
 	minRead = 512
+
+	// maxSkipped is the most bytes of a message that is read past. More is no batch of an engine, but
+	// a stream of bytes gone wrong.
+	maxSkipped = 1 << 30
+	// beginning is how many bytes of a frame that is too large are kept: enough to tell two
+	// batches apart, since their time comes first.
+	beginning = 512
 )
 
 // framing reads frames from a connection into blocks.
 //
 //	block  | handed out | from ... to: read | room |
 //
-// The zmq4 library reads the handshake through it, as a net.Conn. A size over the limit
-// fails before anything is allocated for it.
+// The zmq4 library reads the handshake through it, as a net.Conn. Nothing is allocated for a size
+// over the limit: the frame is read past, all but its beginning, or fails the connection.
 type framing struct {
 	net.Conn // pulse
 	limit    uint64
+	skips    bool // messages over the limit are read past
 	memory   *payload.Memory
 
 	block    *payload.Block
@@ -100,13 +108,28 @@ func (f *framing) Write(p []byte) (int, error) {
 func (f *framing) message() (m payload.Message, command bool, err error) {
 	f.frames, f.ends = f.frames[:0], f.ends[:0]
 	total, at := uint64(0), 0
+	most := f.limit
+	if f.skips {
+		most = max(most, maxSkipped)
+	}
 	for more := true; more; {
 		h, err := f.header(at)
 		if err == nil {
-			err = h.check(f.limit, total, len(f.ends)/2)
+			err = h.check(most, total, len(f.ends)/2)
 		}
-		if err == nil {
-			err = f.fill(at + h.len + int(h.size))
+		if err != nil {
+			return m, false, err
+		}
+		total += h.size
+		kept := h.size
+		if total > f.limit {
+			kept = min(kept, beginning)
+			m.Oversize = total
+		}
+		end := at + h.len + int(kept)
+		err = f.fill(end)
+		if err == nil && kept < h.size {
+			err = f.skip(end, h.size-kept)
 		}
 		if err != nil {
 			return m, false, err
@@ -116,9 +139,8 @@ func (f *framing) message() (m payload.Message, command bool, err error) {
 		if command && (more || len(f.ends) > 0) {
 			return m, false, errors.New("the peer sends a command in parts")
 		}
-		f.ends = append(f.ends, at+h.len, at+h.len+int(h.size))
-		at += h.len + int(h.size)
-		total += h.size
+		f.ends = append(f.ends, at+h.len, end)
+		at = end
 	}
 	b := f.block.Bytes[f.from : f.from+at : f.from+at]
 	for i := 0; i < len(f.ends); i += 2 {
@@ -126,7 +148,27 @@ func (f *framing) message() (m payload.Message, command bool, err error) {
 	}
 	f.from += at
 	f.block.Retain()
-	return payload.Message{Frames: f.frames, Block: f.block}, command, nil
+	m.Frames, m.Block = f.frames, f.block
+	return m, command, nil
+}
+
+// skip reads the n bytes that follow an offset behind from, and drops them.
+func (f *framing) skip(at int, n uint64) error {
+	there := min(n, uint64(f.to-f.from-at))
+	b := f.block.Bytes[f.from+at : f.to]
+	f.to = f.from + at + copy(b, b[there:])
+	for n -= there; n > 0; {
+		f.room(at + maxRead)
+		free := f.block.Bytes[f.to:]
+		k, err := f.Conn.Read(free[:min(n, uint64(len(free)))])
+		if n -= uint64(k); err != nil && n > 0 {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // header is the beginning of a frame.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -91,6 +92,66 @@ func TestFramingMessages(t *testing.T) {
 	f(1<<20, "64 frames", bytes.Repeat(frame(flagMore, "", 0), 65))
 	f(1<<20, "", bytes.Repeat(frame(flagMore, "", 0), 63), frame(0, "", 0))
 	f(1<<20, "unexpected EOF", frame(flagMore, "", 0), frame(0, "half", 8))
+}
+
+// A message over the limit costs itself: its frames come with what they begin with, and what follows
+// it comes whole.
+func TestFramingSkips(t *testing.T) {
+	big := strings.Repeat("0123456789", 30_000)
+	small := strings.Repeat("x", 1000)
+	wire := bytes.Join([][]byte{
+		frame(0, small, 0),
+		frame(flagMore, "topic", 0), frame(flagMore, "12345678", 0), frame(0, big, 0),
+		frame(0, small, 0), frame(0, big, 0), frame(0, big, 0),
+		frame(flagMore, small, 0), frame(flagMore, small[:500], 0), frame(0, "end", 0),
+		frame(flagCommand, "\x04PING\x00\x00", 0),
+		frame(0, "last", 0), frame(0, "cut", 600),
+	}, nil)
+	type message struct {
+		frames   []string
+		oversize uint64
+	}
+	want := []message{
+		{[]string{small}, 0},
+		{[]string{"topic", "12345678", big[:beginning]}, 300_013},
+		{[]string{small}, 0}, {[]string{big[:beginning]}, 300_000}, {[]string{big[:beginning]}, 300_000},
+		{[]string{small, small[:500], "end"}, 1503},
+		{[]string{"\x04PING\x00\x00"}, 0},
+		{[]string{"last"}, 0},
+	}
+	for name, cut := range cuts {
+		memory := payload.NewMemory(1 << 20)
+		f := newFraming(readConn{Reader: cut(bytes.NewReader(wire))}, 1400, memory)
+		f.skips = true
+		var held []payload.Message // while others are read
+		for i, want := range want {
+			m, _, err := f.message()
+			must.Succeed(t, err)
+			held = append(held, payload.Message{Frames: slices.Clone(m.Frames), Block: m.Block, Oversize: m.Oversize})
+			if m.Oversize != want.oversize || len(m.Frames) != len(want.frames) {
+				t.Fatalf("%s: message %d has %d frames and %d bytes too many", name, i, len(m.Frames), m.Oversize)
+			}
+		}
+		for i, m := range held {
+			for j, want := range want[i].frames {
+				if string(m.Frames[j]) != want {
+					t.Errorf("%s: frame %d of message %d is %q", name, j, i, m.Frames[j])
+				}
+			}
+			m.Block.Release()
+		}
+		if _, _, err := f.message(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: a message that is cut off: %v", name, err)
+		}
+		if _, reading := memory.Used(); reading > 2*maxRead {
+			t.Errorf("%s: the connection reads into %d bytes", name, reading)
+		}
+	}
+	f := newFraming(readConn{Reader: bytes.NewReader(frame(0, "", maxSkipped+1))}, 1400, nil)
+	f.skips = true
+	if _, _, err := f.message(); err == nil || !strings.Contains(err.Error(), "limit is 1073741824") {
+		t.Errorf("more than is read past: %v", err)
+	}
 }
 
 // The library reads the handshake through the same framing.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/go-zeromq/zmq4"
+
+	"kvconductor/events/payload"
 )
 
 // listener is one bound socket and its connections.
@@ -129,7 +131,7 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		for _, f := range m.Frames {
 			size += len(f)
 		}
-		boxes := l.claimed(m.Frames, raw.RemoteAddr())
+		boxes := l.claimed(m, number, raw.RemoteAddr())
 		if len(boxes) > 0 {
 			if !l.hold(boxes[0].claim, number) {
 				for _, b := range boxes {
@@ -172,16 +174,20 @@ func (l *listener) letGo(conn uint64, why error) {
 	maps.DeleteFunc(l.holds, func(_ Claim, holder uint64) bool { return holder == conn })
 }
 
-// claimed returns whose a message is, none if no source claims it. A message with a wrong
-// number of frames is its topic's, for the stream to count.
-func (l *listener) claimed(frames [][]byte, from net.Addr) []*mailbox {
+// claimed returns whose a message of a connection is, none if no source claims it. A message with a
+// wrong number of frames is its topic's, for the stream to count.
+func (l *listener) claimed(m payload.Message, conn uint64, from net.Addr) []*mailbox {
+	frames := m.Frames
 	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
 	l.mu.Lock()
 	topics := l.topics
 	l.mu.Unlock()
 	ranks := ranksOf(topics, topic)
 	rank, named := 0, false
-	if len(frames) == 3 && l.rank != nil {
+	switch {
+	case m.Oversize > 0: // the rank stands behind the events
+		rank = l.heldRank(ranks, conn)
+	case len(frames) == 3 && l.rank != nil:
 		rank, named = l.rank(frames[2])
 	}
 	boxes := boxesOf(ranks, rank, named)
@@ -192,6 +198,18 @@ func (l *listener) claimed(frames [][]byte, from net.Addr) []*mailbox {
 		l.stray(topic, rank, from)
 	}
 	return boxes
+}
+
+// heldRank returns the rank of a topic whose claim a connection holds, 0 if it holds none.
+func (l *listener) heldRank(ranks map[int][]*mailbox, conn uint64) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for rank, boxes := range ranks {
+		if l.holds[boxes[0].claim] == conn {
+			return rank
+		}
+	}
+	return 0
 }
 
 // ranksOf returns the mailboxes for a topic by rank, nil if no source claims it.

@@ -243,6 +243,42 @@ func TestSocketsRefuseSecondConnection(t *testing.T) {
 	f("four0")
 }
 
+// A message over the limit goes to the source that its connection holds, as its rank is not read.
+func TestSocketsDealOutOversize(t *testing.T) {
+	address := freeAddress(t)
+	s := &Sockets{Rank: lastByte, Transport: Transport{MaxMessage: 1000}}
+	opened := make(chan Subscription, 2)
+	for rank := range 2 {
+		go func() {
+			if sub, err := s.For(Claim{"a", "m", rank}, nil).Subscribe(t.Context(), "bind:tcp://"+address); err == nil {
+				opened <- sub
+			}
+		}()
+	}
+	until(t, "two claims", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l := s.listeners[address]
+		if l == nil {
+			return false
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.boxes) == 2
+	})
+	pub := connect(t, address)
+	seq := strings.Repeat("\x00", 8)
+	send(t, pub, "kv@a@m", seq, "first 1")
+	send(t, pub, "kv@a@m", seq, strings.Repeat("x", 5000))
+	send(t, pub, "kv@a@m", seq, "last 1")
+	sub := <-opened
+	for _, want := range []string{"first 1", strings.Repeat("x", beginning), "last 1"} {
+		if got := receive(t, sub); got != "kv@a@m|"+seq+"|"+want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // The listener lives while a source does, and its address is free afterwards.
 func TestSocketsShareAListener(t *testing.T) {
 	address := freeAddress(t)

@@ -20,7 +20,8 @@
 // Invariants:
 //
 //  1. A peer's length field never decides an allocation beyond
-//     Transport.MaxMessage; framing fails the connection first.
+//     Transport.MaxMessage. A publisher's message over that is read past, so that it
+//     costs itself and not the connection; framing fails the connection over 1 GiB.
 //  2. Recv returns messages only. ZMTP commands are answered (PING) or dropped.
 //  3. A peer that accepts and then says nothing costs one attempt of at most
 //     Transport.DialTimeout plus Transport.HandshakeTimeout.
@@ -56,8 +57,7 @@ import (
 
 // Defaults of Transport.
 const (
-	// Twice what the decoder accepts: a message too large for it costs that
-	// message, only one that could exhaust memory costs the connection.
+	// Twice what the decoder accepts.
 	defaultMaxMessage = 64 << 20
 	// A route that answers SYN later than this is no route to read events over.
 	defaultDialTimeout = 5 * time.Second
@@ -72,7 +72,8 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interv
 
 // Transport opens connections. Its zero value is ready to use.
 type Transport struct {
-	// MaxMessage is bytes of one message, all frames together; 64 MiB when zero.
+	// MaxMessage is bytes of one message, all frames together; 64 MiB when zero. Of a larger one
+	// a subscription returns the beginning, see payload.Message.Oversize.
 	MaxMessage int
 	// DialTimeout bounds connecting, name lookup included; 5 s when zero.
 	DialTimeout time.Duration
@@ -175,6 +176,7 @@ func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType,
 	// The deadline covers both directions until the peer has proven itself.
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
 	c.framing = newFraming(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage), t.Memory)
+	c.framing.skips = typ == zmq4.Sub || typ == zmq4.Dealer // who follows us sends nothing large
 	var err error
 	if c.z, err = handshake(c.framing, typ); err == nil && len(hello.Frames) > 0 {
 		err = c.z.SendMsg(hello)

@@ -191,8 +191,8 @@ func TestGiantFrame(t *testing.T) {
 	}
 	f(0, frame(0, "", 1<<63))
 	f(0, frame(0, "", 1<<62))
-	f(0, append(frame(flagMore, "topic", 0), frame(0, "", 65<<20)...))
-	f(1000, frame(0, "", 1001))
+	f(0, append(frame(flagMore, "topic", 0), frame(0, "", maxSkipped)...))
+	f(1000, frame(0, "", maxSkipped+1))
 	f(0, frame(flagCommand, "", 1<<20))
 }
 
