@@ -102,7 +102,7 @@ var keys = []key{
 	{"limits.query_wait", "query-wait", duration(), 0, "time a query beyond those waits before it is refused with 503"},
 	{"limits.max_sources", "max-sources", count(), 1, "subscriptions, configured and registered together"},
 	{"limits.max_tenant_sources", "max-tenant-sources", count(), 0, "subscriptions that clients may register for one tenant; 0 is no bound"},
-	{"limits.max_payload", "max-payload", size(), 1, "bytes of one message from an engine"},
+	{"limits.max_payload", "max-payload", size(), 1, "bytes of one message from an engine; a larger batch is left out, and its source is partial"},
 	{"limits.read_timeout", "read-timeout", duration(), int64(time.Millisecond), "time an HTTP request may take to arrive"},
 	{"limits.idle_timeout", "idle-timeout", duration(), int64(time.Millisecond), "time a kept-alive HTTP connection may wait for its next request, and a client may take for 64 KB of its answer"},
 	{"limits.memory", "limit-memory", sizeOrAuto(), AutoSize, "bytes that request bodies and answers in flight may take, more is 503; auto is an eighth of the memory that is available, at most 512MiB; 0 is no bound"},

@@ -59,16 +59,23 @@ func (e recordedEngine) publish(kind engine.Kind, from, to int) {
 	}
 }
 
-// register starts an engine and tells the server about it.
+// recordEngine starts an engine and tells the server about it.
 func recordEngine(t *testing.T, p *process, instance string, salt uint64) recordedEngine {
 	t.Helper()
 	pub, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 100})
 	must.Succeed(t, err)
 	t.Cleanup(func() { pub.Close() })
+	e := recordedEngine{pub, t, salt}
+	e.register(p, instance)
+	return e
+}
+
+// register tells a server about an engine.
+func (e recordedEngine) register(p *process, instance string) {
+	e.t.Helper()
 	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":%q,"block_size":%d,"dp_rank":0}`,
-		pub.Endpoint(), pub.ReplayEndpoint(), instance, recordedBlock)
-	post(t, p.url+"/register", body, 200)
-	return recordedEngine{pub, t, salt}
+		e.Endpoint(), e.ReplayEndpoint(), instance, recordedBlock)
+	post(e.t, p.url+"/register", body, 200)
 }
 
 // settle waits until the server has applied everything an engine published.

@@ -45,7 +45,7 @@ const (
 	Registered                   // Fields: the registration, Key its printed key
 	Begin                        // end of a segment's opening; Seq sources stand in it
 	Batch                        // applied; Payload is what the engine sent
-	Undecodable                  // refused; Payload is what the engine sent
+	Undecodable                  // refused; Payload is what the engine sent, or the beginning of what was too large
 	Reset                        // blocks of the source dropped, Epoch begins; Payload is the reason
 	State                        // Fields: FieldState, FieldReason
 	Aged                         // half of a time to live is over; Seq is that time in ns, 0 in older journals

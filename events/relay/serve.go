@@ -329,7 +329,7 @@ func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
 func (r *Relay) sendDump(out *replies, h *history, from uint64) bool {
 	first := from
 	if !h.whole {
-		first++ // and so the follower sees that something is missing
+		first += 2 // and so the follower sees that something is missing: an engine may count from 1
 	}
 	if h.base > maxFill {
 		first = max(first, h.base-maxFill)

@@ -18,14 +18,15 @@ const (
 )
 
 // ask is the replay wanted at present. One ask may take several attempts: each
-// that made progress is followed by one from the first missing batch, each that
-// failed without by a pause, until cfg.timeout has passed without progress. One that
-// brought the batch at the watermark but not the next is followed by one more.
+// that made progress is followed by one from the first missing batch, until they are
+// too many for what they brought; each that failed without by a pause, until
+// cfg.timeout has passed without progress. One that brought the batch at the
+// watermark but not the next is followed by one more.
 //
 //	start --> issue ==> replayStart --> replay* --> replayEnd --> done
 //	            ^            (order)       |  hole, cut, silence
-//	            +---- resume (progress) ---+
-//	            +---- retry  (none yet) ---+---> giveUp
+//	            +---- resume (progress) ---+---> giveUp (too many)
+//	            +---- retry  (none yet) ---+---> giveUp (too long)
 type ask struct {
 	kind  askKind
 	quiet bool // of a check that finds nothing in the usual case; not shown
@@ -35,6 +36,12 @@ type ask struct {
 	id     uint64
 	from   uint64
 	since  uint64 // the next batch when this attempt began
+	next   uint64 // of a probe from the start: the batch it reads next; 0 before the first
+	// resumed counts the attempts that ended too early, for other reasons than ours.
+	resumed int
+	// brought counts replies.
+	brought int
+	denied  bool // the publisher answered without what was missing
 
 	waiting  time.Time     // the next attempt begins then; zero: it has begun
 	pause    time.Duration // before the next retry
@@ -44,7 +51,7 @@ type ask struct {
 	met      bool  // askVerify: the first reply of this attempt was the anchor
 	anchored bool  // askVerify: the last batch consumed is the publisher's
 	led      bool  // this attempt brought the batch at the watermark
-	again    bool  // the attempt before brought only that batch, so this one is taken at its word
+	again    bool  // the attempt before brought only that, or began with batch 1, so this one is taken at its word
 	progress bool  // this attempt brought something that was missing when it began
 	known    bool  // when this attempt began, something was known to be missing
 	joins    bool  // when this attempt began, something had been consumed
@@ -56,7 +63,14 @@ const (
 	checkAfter = time.Second
 
 	minRetry = 100 * time.Millisecond
-	maxRetry = time.Second
+
+	// An ask may be resumed maxResumes times, a probe maxResumesOfProbe times, and once more for every
+	// repliesPerResume replies. A publisher streams its ring for each attempt, so one that hangs up
+	// after a few replies is soon left alone. Rings have 10,000 batches, and publishers send at least
+	// 1,000 of them at once.
+	maxResumes        = 8
+	maxResumesOfProbe = 2
+	repliesPerResume  = 256
 )
 
 // joint is where batches replayed over one connection were put behind what came
@@ -150,6 +164,8 @@ func (m *machine) issue() {
 	case a.kind == askProbe && m.trust.heal.from == healAnchor:
 		a.anchor = m.trust.anchor
 		a.from = a.anchor.seq()
+	case a.kind == askProbe:
+		a.from = a.next
 	case a.kind == askVerify:
 		a.anchor = m.last
 		if m.joint.before != (print{}) {
@@ -173,13 +189,23 @@ func (m *machine) stop() {
 }
 
 // resume asks for the rest of what an attempt brought a part of.
-func (m *machine) resume() {
-	m.orders = append(m.orders, order{stop: true})
-	kind := askFill
-	if m.ask.kind == askVerify && !m.ask.anchored {
-		kind = askVerify
+func (m *machine) resume(now time.Time) {
+	a := &m.ask
+	most := maxResumes
+	if a.kind == askProbe {
+		most = maxResumesOfProbe
 	}
-	m.ask = ask{kind: kind, quiet: m.ask.quiet}
+	if a.resumed++; a.resumed > most+a.brought/repliesPerResume {
+		m.complain("%d replays, the last from %d, brought only %d batches", a.resumed, a.from, a.brought)
+		m.giveUp(now)
+		return
+	}
+	m.orders = append(m.orders, order{stop: true})
+	kind := a.kind
+	if kind == askVerify && a.anchored {
+		kind = askFill
+	}
+	m.ask = ask{kind: kind, quiet: a.quiet, next: a.next, resumed: a.resumed, brought: a.brought, denied: a.denied}
 	m.issue()
 }
 
@@ -189,14 +215,25 @@ func (m *machine) done(now time.Time) {
 	if !m.has && m.held.len() == 0 {
 		m.trust.whole() // an empty ring: nothing was published
 	}
+	m.helped()
 	m.stop()
 	m.check(now)
+}
+
+// helped ends the pauses of a replay service that has answered with what was missing.
+func (m *machine) helped() {
+	if !m.ask.denied {
+		m.calm = calm{}
+	}
 }
 
 // joined ends a replay early: a live batch was handed out, nothing is held, so
 // everything from here on comes live.
 func (m *machine) joined() {
 	if m.asking() && m.held.len() == 0 {
+		if m.ask.brought > 0 {
+			m.helped()
+		}
 		m.stop()
 	}
 }
@@ -216,22 +253,22 @@ func (m *machine) giveUp(now time.Time) {
 	m.stop()
 	switch {
 	case a.kind == askProbe:
-		m.trust.silence(m.trust.heal.from, now)
+		m.silence(m.trust.heal.from, now)
 		return
 	case a.kind == askVerify && !a.anchored && !a.quiet && !a.behind:
 		if !m.trust.unverified {
 			m.trust.unverified, m.trust.anchor = true, a.anchor
 		}
 		m.trust.tail = ReasonTimeout
-		m.trust.silence(healAnchor, now)
+		m.silence(healAnchor, now)
 	case !m.has:
 		m.trust.lost = ReasonTimeout
-		m.trust.silence(healStart, now)
+		m.silence(healStart, now)
 	case m.missing():
-		m.trust.silence(healStart, now)
+		m.silence(healStart, now)
 	default:
 		m.trust.tail = ReasonTimeout
-		m.trust.silence(healTail, now)
+		m.silence(healTail, now)
 	}
 	if m.held.len() > 0 {
 		m.silent = m.held.last() + 1
@@ -276,7 +313,7 @@ func (m *machine) tick(now time.Time) {
 		m.issue()
 	case due(m.ask.deadlineIfAsked()):
 		if m.ask.progress {
-			m.resume()
+			m.resume(now)
 			return
 		}
 		m.complain("no reply to a replay from %d for %v", m.ask.from, m.cfg.timeout)

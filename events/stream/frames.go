@@ -26,6 +26,8 @@ type message struct {
 	payload []byte
 	block   *payload.Block // of payload
 	aside   bool           // of another topic than the stream's: it only moves the watermark
+	// oversize is the bytes of a message that was too large: payload is its beginning. 0: payload is whole.
+	oversize uint64
 }
 
 // aside reports whether a topic frame is another one than topic. No topic is asked for
@@ -38,12 +40,15 @@ func aside(frame []byte, topic string) bool {
 	return string(name) != topic
 }
 
-// newMessage reads a sequence frame. The publisher id is in that frame or in the
-// payload, as wire.Publisher says; known is the id of an earlier message.
-func newMessage(number, batch []byte, known events.PublisherID) (m message, ok bool) {
+// newMessage reads a sequence frame and the batch next to it. The publisher id is in that frame or in
+// the payload, as wire.Publisher says; known is the id of an earlier message.
+func newMessage(number, batch []byte, received payload.Message, known events.PublisherID) (m message, ok bool) {
+	m.block, m.oversize = received.Block, received.Oversize
 	switch len(number) {
 	case seqSize:
-		m.id = wire.Publisher(batch, known)
+		if m.oversize == 0 {
+			m.id = wire.Publisher(batch, known)
+		}
 	case seqIDSize:
 		m.id = events.PublisherID(number[seqSize:])
 	default:
@@ -60,8 +65,8 @@ func liveFrames(received payload.Message, known events.PublisherID, topic string
 	if len(f) != 3 {
 		return m, false
 	}
-	m, ok = newMessage(f[1], f[2], known)
-	m.block, m.aside = received.Block, aside(f[0], topic)
+	m, ok = newMessage(f[1], f[2], received, known)
+	m.aside = aside(f[0], topic)
 	return m, ok && m.seq != endSeq
 }
 
@@ -104,8 +109,8 @@ func replyFrames(received payload.Message, known events.PublisherID, topic strin
 	if len(f[1]) == 0 {
 		return m, replyEnd
 	}
-	m, ok := newMessage(f[0], f[1], known)
-	m.block, m.aside = received.Block, aside(name, topic)
+	m, ok := newMessage(f[0], f[1], received, known)
+	m.aside = aside(name, topic)
 	switch {
 	case !ok:
 		return m, replyBad

@@ -56,7 +56,8 @@ func (f *follower) take(s Step) error {
 		case f.has && s.Seq <= f.last:
 			return fmt.Errorf("batch %d comes after %d", s.Seq, f.last)
 		}
-		f.whole = f.has && f.whole && s.Seq == f.last+1 || !f.has && s.Seq <= f.firstSeq || clears(&s.Batch)
+		// A publisher may count from 1.
+		f.whole = f.has && f.whole && s.Seq == f.last+1 || !f.has && s.Seq <= max(f.firstSeq, 1) || clears(&s.Batch)
 		f.last, f.has = s.Seq, true
 	default:
 		return fmt.Errorf("step of unknown kind %d", s.Kind)

@@ -4,10 +4,14 @@ import "time"
 
 // heal says how silence may still be made good: a probe asks the replay service
 // again, now and then, without holding anything up.
+//
+// To fill a hole among batches that were applied, everything has to be applied again, in a new epoch
+// without blocks. So a probe first reads what the publisher has, and drops it, until it has come past
+// the hole. A replay that always ends before costs one request then, and no block.
 type heal struct {
-	from  healFrom
-	at    time.Time // of the next probe
-	pause time.Duration
+	from healFrom
+	at   time.Time // of the next probe
+	past uint64    // of healStart: the batch behind the last hole
 }
 
 type healFrom uint8
@@ -16,61 +20,124 @@ const (
 	healNone   healFrom = iota
 	healTail            // what follows the last batch completes the tail
 	healAnchor          // the anchor, unchanged, ends the doubt
-	healStart           // the first batch: everything can be had again
+	healStart           // all from the first batch to behind the hole: everything can be had again
 )
+
+// calm is how long a replay service is left alone that did not help. A source that lacks batches asks
+// for no others meanwhile.
+type calm struct {
+	until  time.Time
+	pause  time.Duration // doubles each time, until a replay helps
+	silent bool          // there was no answer, or none that ended
+}
 
 const (
-	minHeal = 10 * time.Second
-	maxHeal = 5 * time.Minute
+	minHeal   = 10 * time.Second // after silence
+	maxHeal   = 5 * time.Minute
+	maxDenial = 30 * time.Second // after an answer without the batches asked for
 )
 
-// silence notes that the replay service was asked and did not answer.
-func (t *trust) silence(from healFrom, now time.Time) {
-	t.heal.from = max(t.heal.from, from)
-	t.heal.pause = min(max(2*t.heal.pause, minHeal), maxHeal)
-	t.heal.at = now.Add(t.heal.pause)
-}
+// spares reports whether the replay service is left alone.
+func (c *calm) spares(now time.Time) bool { return now.Before(c.until) }
 
-// probed judges the first reply of a probe.
-func (m *machine) probed(it item, now time.Time) {
-	switch m.trust.heal.from {
-	case healAnchor:
-		switch anchor := m.ask.anchor; {
-		case it.seq < anchor.seq():
-			return // not asked for
-		case it.seq > anchor.seq():
-			m.trust.heal = heal{} // too late to tell
-		case newPrint(it.seq, it.payload) == anchor:
-			m.trust.unverified, m.trust.heal = false, heal{}
-			if m.joint.before != (print{}) {
-				m.start(askVerify) // the anchor is only where it begins
-				return
-			}
-			if m.trust.tail != "" {
-				m.start(askFill)
-				return
-			}
-		default:
-			m.restart(reasonRestart, now)
-			return
-		}
-	case healStart:
-		m.trust.heal = heal{}
-		if it.seq <= m.cfg.firstSeq {
-			m.newEpoch(reasonRecovered)
-			m.rebuild(now, 0)
-			return
-		}
+// deny notes an answer without the batches asked for. Another one during the pause counts with the
+// first.
+func (c *calm) deny(now time.Time) {
+	if !c.spares(now) {
+		c.pause = min(max(2*c.pause, minRetry), max(c.pause, maxDenial))
+		c.until, c.silent = now.Add(c.pause), false
 	}
-	m.stop()
 }
 
-// probedEmpty judges a probe that found nothing.
-func (m *machine) probedEmpty(now time.Time) {
-	if m.trust.heal.from == healAnchor {
-		m.restart(reasonForgotten, now)
+// silence notes that the replay service was asked and did not answer, or not to the end.
+func (m *machine) silence(from healFrom, now time.Time) {
+	m.calm.pause = min(max(2*m.calm.pause, minHeal), maxHeal)
+	m.calm.until, m.calm.silent = now.Add(m.calm.pause), true
+	m.trust.heal.from = max(m.trust.heal.from, from)
+	m.trust.heal.at = m.calm.until
+}
+
+// probed judges a reply of a probe.
+func (m *machine) probed(it item, now time.Time) {
+	a := &m.ask
+	switch {
+	case m.moot():
+		m.stop()
+		return
+	case m.trust.heal.from == healAnchor:
+		m.probedAnchor(it, now)
 		return
 	}
-	m.trust.heal = heal{}
+	switch {
+	case a.next == 0 && it.seq > max(m.cfg.firstSeq, 1):
+		m.hopeless(ReasonOverrun) // the publisher has forgotten its first batches
+		return
+	case a.next > 0 && it.seq < a.next:
+		return // not asked for
+	case a.next > 0 && it.seq > a.next && a.progress:
+		m.resume(now) // the publisher's socket dropped the missing batches
+		return
+	case a.next > 0 && it.seq > a.next:
+		m.hopeless(ReasonGap)
+		return
+	}
+	a.next, a.progress = it.seq+1, true
+	if a.next >= m.trust.heal.past {
+		m.newEpoch(reasonRecovered)
+		m.rebuild(now, 0)
+	}
+}
+
+// probedAnchor judges the first reply of a probe that asks for the anchor.
+func (m *machine) probedAnchor(it item, now time.Time) {
+	switch anchor := m.ask.anchor; {
+	case it.seq < anchor.seq():
+		return // not asked for
+	case it.seq > anchor.seq():
+		m.trust.heal = heal{} // too late to tell
+	case newPrint(it.seq, it.payload) == anchor:
+		m.trust.unverified, m.trust.heal = false, heal{}
+		if m.joint.before != (print{}) {
+			m.start(askVerify) // the anchor is only where it begins
+			return
+		}
+		if m.trust.tail != "" {
+			m.start(askFill)
+			return
+		}
+	default:
+		m.restart(reasonRestart, now)
+		return
+	}
 	m.stop()
+}
+
+// moot reports whether the probe under way is of no use any more: a clear has come since, or more is
+// missing.
+func (m *machine) moot() bool {
+	from := healStart
+	if m.ask.anchor != (print{}) {
+		from = healAnchor
+	}
+	return m.trust.heal.from != from
+}
+
+// hopeless ends the probes: the publisher lacks the missing batches too.
+func (m *machine) hopeless(reason string) {
+	m.trust.lose(reason)
+	m.stop()
+}
+
+// probedEnd judges the end of what a probe found.
+func (m *machine) probedEnd(now time.Time) {
+	switch {
+	case m.moot():
+		m.stop()
+	case m.trust.heal.from == healAnchor:
+		m.restart(reasonForgotten, now)
+	case m.ask.progress:
+		m.resume(now)
+	default:
+		m.hopeless(ReasonGap)
+	}
 }

@@ -13,7 +13,6 @@ type item struct {
 	message
 	at       time.Time // of arrival
 	replayed bool      // came from a replay
-	bad      bool      // cannot be decoded
 }
 
 // same reports whether two batches of one sequence are the same: by their publisher
@@ -64,13 +63,6 @@ func (h *held) add(it item) {
 		return
 	}
 	h.items = slices.Insert(h.items, h.search(it.seq), it)
-}
-
-// replace puts a batch in the place of one that find returned, of the same
-// sequence.
-func (h *held) replace(old *item, it item) {
-	h.bytes += len(it.payload) - len(old.payload)
-	*old = it
 }
 
 // pop takes the lowest batch.

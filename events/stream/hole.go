@@ -3,28 +3,34 @@ package stream
 import "time"
 
 // hole deals with the batches missing before the head of held: it returns true when
-// that is given up, false when a replay may bring it.
+// they are given up, false when a replay may bring them.
 func (m *machine) hole(now time.Time) bool {
-	head := m.held.head()
-	switch {
-	case m.asking():
-		if head.bad && head.replayed {
-			m.lose(ReasonUndecodable) // it came from there
-			return true
-		}
+	if m.asking() {
 		return false
-	case !m.cfg.canReplay:
-		m.countGap()
-		m.lose(m.lossReason())
-		return true
-	case head.seq < m.silent:
-		m.lose(m.lossReason())
-		m.trust.silence(healStart, now)
-		return true
 	}
 	m.countGap()
-	m.start(askFill)
-	return false
+	probing := m.ask.kind == askProbe && m.trust.heal.from == healStart && !m.moot()
+	switch {
+	case !m.cfg.canReplay:
+		m.lose(m.lossReason())
+	case m.held.head().seq < m.silent, probing, m.calm.spares(now) && m.trust.lost != "":
+		m.loseUnasked(probing || m.calm.silent)
+	default:
+		m.start(askFill)
+		return false
+	}
+	return true
+}
+
+// loseUnasked gives up what the replay service is not asked for at present. If it is silent it may
+// still have everything, so a probe finds out later.
+func (m *machine) loseUnasked(silent bool) {
+	if !silent {
+		m.lose(m.lossReason())
+		return
+	}
+	m.lose(ReasonTimeout)
+	m.trust.heal = heal{from: healStart, at: m.calm.until, past: m.next}
 }
 
 // countGap counts a hole. Before the first batch there is none, only unknown
@@ -36,15 +42,11 @@ func (m *machine) countGap() {
 }
 
 // missing reports whether something is known to be missing.
-func (m *machine) missing() bool {
-	return m.held.len() > 0 && (m.held.head().seq > m.next || m.held.head().bad)
-}
+func (m *machine) missing() bool { return m.held.len() > 0 && m.held.head().seq > m.next }
 
 // lossReason is why the hole before the head of held cannot be filled.
 func (m *machine) lossReason() string {
-	switch head := m.held.head(); {
-	case head.bad && head.seq <= m.next:
-		return ReasonUndecodable
+	switch {
 	case m.has:
 		return ReasonGap
 	case m.trust.lost != "":
@@ -53,15 +55,10 @@ func (m *machine) lossReason() string {
 	return ReasonUnknown
 }
 
-// lose gives up the batches missing before the head of held, or the head itself if
-// it cannot be decoded.
+// lose gives up the batches missing before the head of held.
 func (m *machine) lose(reason string) {
 	m.miss(reason)
-	if head := m.held.head(); head.seq > m.next {
-		m.next = head.seq
-		return
-	}
-	m.consume(m.held.pop())
+	m.next = m.held.head().seq
 }
 
 // miss notes that something is missing for good.

@@ -36,6 +36,7 @@ type input struct {
 	snapshot *snapshot
 	at       time.Time // of inDisconnected: when the connection was last known to be up
 	bad      bool      // of inReplayCut: the replay endpoint can never work
+	ours     bool      // of inReplayCut: the stream ended the attempt, not the publisher
 }
 
 // inbox is what happened and has not been fed to the machine, in order of

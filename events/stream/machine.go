@@ -41,7 +41,7 @@ type machineConfig struct {
 //
 //	live ------+-> held -> pop -> Step     held: sorted by sequence, each once
 //	replayed --+            |
-//	                        +-- head is next       -> decoded, handed out
+//	                        +-- head is next       -> decoded, handed out or refused
 //	                        +-- head is beyond it  -> a hole: ask, wait, or lose it
 //
 // Everything goes through held, and pop alone decides which batches are handed out. The
@@ -51,7 +51,7 @@ type machineConfig struct {
 //
 //  1. next is the sequence to consume next; last is the batch consumed last, if
 //     has. Consumed means handed out, or skipped because it cannot be decoded.
-//  2. If has, held has no batch below next. If not, next is firstSeq, until a
+//  2. If has, held has no batch below next. If not, next is first, until a
 //     hole before the first batch seen is given up.
 //  3. A hole is closed by a replay or by lose, which leaves a mark in trust.
 //  4. Settled, that is when pop has nothing more, held is empty or a replay is
@@ -66,6 +66,7 @@ type machine struct {
 	has    bool
 	last   print
 	next   uint64
+	first  uint64             // the number of the publisher's first batch: cfg.firstSeq, or 1, see countsFromOne
 	id     events.PublisherID // of the latest batch consumed that has one; zero: none had
 	prints prints
 	held   held
@@ -87,6 +88,7 @@ type machine struct {
 	asks  uint64 // attempts numbered so far
 	pace  pace
 	storm storm
+	calm  calm
 	// Holes below silent are lost without asking: the publisher was asked and
 	// did not answer.
 	silent uint64
@@ -123,7 +125,7 @@ type order struct {
 }
 
 func newMachine(cfg machineConfig) *machine {
-	m := &machine{cfg: cfg, epoch: 1, next: cfg.firstSeq}
+	m := &machine{cfg: cfg, epoch: 1, first: cfg.firstSeq, next: cfg.firstSeq}
 	m.n.dropped = make(map[events.Reason]uint64)
 	m.rung.failed = make(map[string]uint64)
 	m.trust.begin(cfg.canReplay)
@@ -171,7 +173,7 @@ func (m *machine) feed(in input, now time.Time) {
 			if in.bad {
 				m.failed = in.text
 			}
-			m.replayCut(now)
+			m.replayCut(in.ours, now)
 		}
 	case inSnapshotStart, inSnapshot, inSnapshotCut:
 		if m.rung.id == 0 || in.ask != m.rung.id {
@@ -235,7 +237,7 @@ func (m *machine) disconnect(at time.Time) {
 	m.catchup = false
 	m.held.clear()
 	if !m.has {
-		m.next = m.cfg.firstSeq
+		m.first, m.next = m.cfg.firstSeq, m.cfg.firstSeq
 	}
 }
 
@@ -316,23 +318,14 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			m.leaveBacklog()
 			continue
 		}
-		if head.seq <= m.next && !head.bad {
-			batch, err := m.decode(head)
+		if head.seq <= m.next {
+			it := m.held.pop()
+			batch, err := m.decode(&it)
 			if err == nil {
-				it := m.held.pop()
 				return m.apply(it, batch), it.at, true
 			}
-			m.n.dropped[wire.ReasonOf(err)]++
-			m.complain("cannot decode batch %d: %v", head.seq, err)
-			head.bad = true
-			if !head.replayed {
-				m.recent.note(explainBatch(head.payload, err))
-			}
-			if m.cfg.refused != nil {
-				m.cfg.refused(m.epoch, head.seq, head.payload)
-			}
-		}
-		if !m.hole(now) {
+			m.refuse(&it, err, now)
+		} else if !m.hole(now) {
 			return Step{}, time.Time{}, false
 		}
 	}
@@ -340,8 +333,11 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 
 // decode returns the batch of an item. A batch of another topic has none.
 func (m *machine) decode(it *item) (events.Batch, error) {
-	if it.aside {
+	switch {
+	case it.aside:
 		return events.Batch{Rank: -1}, nil
+	case it.oversize > 0:
+		return events.Batch{}, wire.Oversize(it.oversize)
 	}
 	return decodeWith(m.cfg.decode, it.payload)
 }
@@ -362,19 +358,37 @@ func (m *machine) complain(format string, args ...any) {
 	m.errs++
 }
 
+// refuse passes over a batch that cannot be decoded. A replay would bring the same bytes.
+func (m *machine) refuse(it *item, err error, now time.Time) {
+	reason := wire.ReasonOf(err)
+	m.n.dropped[reason]++
+	m.complain("cannot decode batch %d: %v", it.seq, err)
+	if !it.replayed {
+		m.recent.note(explainBatch(it.payload, err))
+	}
+	if m.cfg.refused != nil {
+		m.cfg.refused(m.epoch, it.seq, it.payload)
+	}
+	if reason == events.TooLarge {
+		m.miss(ReasonTooLarge)
+	} else {
+		m.miss(ReasonUndecodable)
+	}
+	if it.replayed && m.asking() {
+		m.denied(now)
+	}
+	m.advance(it)
+}
+
 // apply hands out a batch whose turn it is.
 func (m *machine) apply(it item, batch events.Batch) Step {
-	if !m.has && it.seq <= m.cfg.firstSeq {
+	if !m.has && it.seq <= m.first {
 		m.trust.whole()
 	}
-	m.consume(it)
+	m.advance(&it)
 	if m.recent.inHand = false; it.replayed {
-		m.overtook = it.seq + 1
 		m.n.replayed++
-		m.ask.progress = m.asking()
 	} else {
-		m.trust.joined()
-		m.joined()
 		m.recent.noteBatch(&batch)
 	}
 	for r, n := range batch.Dropped {
@@ -386,14 +400,21 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed}
 }
 
-// consume moves past a batch.
-func (m *machine) consume(it item) {
+// advance moves past a batch whose turn it is.
+func (m *machine) advance(it *item) {
 	m.last = newPrint(it.seq, it.payload)
 	m.prints.add(m.last)
 	m.has, m.next = true, it.seq+1
 	if it.id != (events.PublisherID{}) {
 		m.id = it.id
 	}
+	if it.replayed {
+		m.overtook = it.seq + 1
+		m.ask.progress = m.asking()
+		return
+	}
+	m.trust.joined()
+	m.joined()
 }
 
 // clears reports whether a batch drops everything its publisher holds, so that
@@ -414,6 +435,7 @@ func clears(b *events.Batch) bool {
 func (m *machine) restart(reason string, now time.Time) {
 	m.n.restarts++
 	m.storm.restarts++
+	m.calm = calm{}
 	m.newEpoch(reason)
 	m.rebuild(now, m.pace.delay(now))
 }
@@ -424,7 +446,8 @@ func (m *machine) newEpoch(reason string) {
 	m.stopSnapshot()
 	m.epoch++
 	m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
-	m.has, m.last, m.next, m.id, m.overtook = false, print{}, m.cfg.firstSeq, events.PublisherID{}, 0
+	m.has, m.last, m.id, m.overtook = false, print{}, events.PublisherID{}, 0
+	m.first, m.next = m.cfg.firstSeq, m.cfg.firstSeq
 	m.prints.clear()
 	m.joint, m.inherited = joint{}, inherited{}
 	m.silent = 0

@@ -43,6 +43,7 @@ func decodeText(p []byte) (events.Batch, error) {
 //	5 5x             a live batch 5, another one
 //	r5 r5x end cut   replies to the attempt under way
 //	5@a r5@a         likewise, of the publisher with id a
+//	5# r5#           a batch 5 whose message is too large
 //	S5@a:1,2         a snapshot behind batch 5, of the publisher with id a, in two parts
 //	S-2 S-1@a        a reply without a snapshot; of a publisher that has sent nothing
 //	Swhy Smore       the request ends without a reply, and why; a part of the reply comes
@@ -182,11 +183,15 @@ func snapshotOf(text string) *snapshot {
 func (r *rig) do(op string) {
 	batch := func(kind inputKind, s string) {
 		s, id, _ := strings.Cut(s, "@")
+		s, large := strings.CutSuffix(s, "#")
 		seq, err := strconv.ParseUint(strings.TrimRight(s, "!cdtxyz"), 10, 64)
 		if err != nil {
 			panic("no such operation: " + op)
 		}
 		m := message{seq: seq, payload: []byte(s)}
+		if large {
+			m.oversize = 1 << 30
+		}
 		copy(m.id[:], id)
 		r.feed(input{kind: kind, ask: r.m.ask.id, message: m})
 	}
@@ -277,6 +282,7 @@ func TestFirstContactWithoutReplay(t *testing.T) {
 	f("up 0", "0 =synced")
 	f("up 0 1 2", "0 1 2 =synced")
 	f("up 57 58", "57 58 =partial:history_unknown")
+	f("up 1 2", "1 2 =partial:history_unknown")
 	f("up 57 58c", "57 58 =synced")
 	f("up 57 58d", "57 58 =partial:history_unknown") // one medium only
 	f("up 57 58t", "57 58 =partial:history_unknown") // one tenant only
@@ -332,7 +338,7 @@ func TestGapIsReplayed(t *testing.T) {
 	f(start+"5 r90 r91 end", "?0 0 1 2 ?3 5 90r 91r =partial:gap_unrecoverable")
 	f(start+"90 r90 end", "?0 0 1 2 ?3 90 =partial:gap_unrecoverable")
 	f(start+"5 end 6c", "?0 0 1 2 ?3 5 6 =synced")
-	f(start+"5 8 end end", "?0 0 1 2 ?3 5 ?6 8 =partial:gap_unrecoverable")
+	f(start+"5 8 end end", "?0 0 1 2 ?3 5 8 =partial:gap_unrecoverable") // it has nothing from 3 on
 	// Live and replay disagree about 5: two publishers, or two lifetimes.
 	f(start+"5 r3 r5x", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 =replaying")
 	f(start+"5 r3 r5x r0x r1x r2x r3x r4x end", "?0 0 1 2 ?3 3r drop:publisher_restarted ?0 0r 1r 2r 3r 4r =synced")
@@ -371,11 +377,11 @@ func TestReplayTimesOut(t *testing.T) {
 	f("up 5s", "?0 =partial:replay_timeout")
 	f("up 4 5 5s 6", "?0 4 5 6 =partial:replay_timeout")
 	f("up 5s 0 1", "?0 0 1 =synced") // the first batch, after all
-	f("up 5s 3 5s 4", "?0 ?0 3 4 =partial:replay_timeout")
-	f("up 0 1 5 8 5s 9", "?0 0 1 ?2 5 8 9 =partial:gap_unrecoverable")
+	f("up 5s 3 5s 4", "?0 3 4 =partial:replay_timeout")
+	f("up 0 1 5 8 5s 9", "?0 0 1 ?2 5 8 9 =partial:replay_timeout")
 	// Attempts that fail at once are repeated until patience ends.
 	f("up cut 0.1s cut 0.2s r0 end", "?0 ?0 ?0 0r =synced")
-	f("up cut 0.1s cut 0.2s cut 0.4s cut 0.8s cut 1s cut 1s cut 1s cut 1s cut 1s cut", "?0 ?0 ?0 ?0 ?0 ?0 ?0 ?0 =partial:replay_timeout")
+	f("up cut 0.1s cut 0.2s cut 0.4s cut 0.8s cut 1.6s cut", "?0 ?0 ?0 ?0 ?0 ?0 =partial:replay_timeout")
 	// A late word of an attempt that was given up changes nothing.
 	r := newRig(replaying)
 	r.script("up 3 5s")
@@ -394,11 +400,30 @@ func TestProbesHealHistory(t *testing.T) {
 	f := cases(t, replaying)
 	// Probes find that everything is still there: start over.
 	f("up 4 5 15s", "?0 4 5 ?0 =partial:replay_timeout")
-	f("up 4 5s 10s 5 r0", "?0 4 ?0 5 drop:history_recovered ?0 =replaying")
-	f("up 4 5s 10s r0 r0 r1 r2 r3 r4 r5 end", "?0 4 ?0 drop:history_recovered ?0 0r 1r 2r 3r 4r 5r =synced")
+	f("up 5s 10s r0", "?0 ?0 drop:history_recovered ?0 =replaying")
+	f("up 4 5s 10s 5 r0 r1 r2", "?0 4 ?0 5 =partial:replay_timeout")
+	f("up 4 5s 10s 5 r0 r1 r2 r3", "?0 4 ?0 5 drop:history_recovered ?0 =replaying")
+	f("up 4 5s 10s 5 r0 r1 r2 r3 r0 r1 r2 r3 r4 r5 end", "?0 4 ?0 5 drop:history_recovered ?0 0r 1r 2r 3r 4r 5r =synced")
+	f("up 4 5s 10s r0 r1 r3 r2 r3", "?0 4 ?0 ?2 drop:history_recovered ?0 =replaying") // dropped on the way
+	f("up 4 5s 10s r0 cut r1 cut r2 r3", "?0 4 ?0 ?1 ?2 drop:history_recovered ?0 =replaying")
+	f("up 4 5s 10s r0 r1 end r2 r3", "?0 4 ?0 ?2 drop:history_recovered ?0 =replaying")
+	f("up 4 5s 10s 8 r0 r1 r2 r3 r4 r5 r6 r7", "?0 4 ?0 8 drop:history_recovered ?0 =replaying") // a second hole
 	// Or that it is not: never again.
-	f("up 4 5s 10s r2 1h", "?0 4 ?0 =partial:replay_timeout")
-	f("up 4 5s 10s end 1h", "?0 4 ?0 =partial:replay_timeout")
+	f("up 4 5s 10s r2 1h", "?0 4 ?0 =partial:replay_overrun")
+	f("up 4 5s 10s end 1h", "?0 4 ?0 =partial:gap_unrecoverable")
+	f("up 4 5s 10s r0 r1 r3 r3 1h", "?0 4 ?0 ?2 =partial:gap_unrecoverable")
+	// Or it does not matter any more.
+	f("up 4 5s 10s 5c r0 r1 r2 r3", "?0 4 ?0 5 =synced")
+	f("up 4 5s 10s 5c end", "?0 4 ?0 5 =synced")
+	f("up 4 5s 10s 5! r0 r1 r2 r3", "?0 4 ?0 =partial:undecodable")
+	f("up 0 1 down up 5s 2 10s 3c r1x", "?0 0 1 ?1 2 ?1 3 =synced")
+	// A replay that ends before the hole: blocks stay, and probes become rare.
+	f("up 4 5s 10s r0 r1 cut cut 19s", "?0 4 ?0 ?2 =partial:replay_timeout")
+	f("up 4 5s 10s r0 r1 cut cut 20s r0 r1 cut cut 39s", "?0 4 ?0 ?2 ?0 ?2 =partial:replay_timeout")
+	f("up 4 5s 10s r0 r1 cut cut 20s r0 r1 cut cut 40s", "?0 4 ?0 ?2 ?0 ?2 ?0 =partial:replay_timeout")
+	// So do they after a replay that comes past the hole once.
+	f("up 4 5s 10s r0 r1 r2 r3 5s 19s", "?0 4 ?0 drop:history_recovered ?0 =partial:replay_timeout")
+	f("up 4 5s 10s r0 r1 r2 r3 5s 20s", "?0 4 ?0 drop:history_recovered ?0 ?0 =partial:replay_timeout")
 	// Silent probes become rare.
 	f("up 4 5s 10s 5s 19s", "?0 4 ?0 =partial:replay_timeout")
 	f("up 4 5s 10s 5s 20s", "?0 4 ?0 ?0 =partial:replay_timeout")
@@ -502,25 +527,40 @@ func TestReconnectVerifiesJoint(t *testing.T) {
 	f(tail+"r1x r2x 202 5s 5s 10s r2x", waited+"?2 202 ?2 ?2 =replaying")
 }
 
-func TestUndecodableBatchIsReplayed(t *testing.T) {
+// What cannot be decoded is one hole, live or replayed, and is not asked for: the bytes would be the
+// same.
+func TestUndecodableBatchIsOneHole(t *testing.T) {
 	f := cases(t, replaying)
-	f("up 0 1!", "?0 0 ?1 =replaying")
-	f("up 0 1! r1", "?0 0 ?1 1r =replaying") // damaged on the way
-	f("up 0 1! 2 r1! 3", "?0 0 ?1 2 3 =partial:undecodable")
-	f("up 0 1! 2 end", "?0 0 ?1 2 =partial:undecodable")
-	f("up 0 1! end", "?0 0 ?1 =partial:undecodable")
-	f("up 0 1! 5s", "?0 0 ?1 =partial:undecodable")
+	f("up 0 1! 2", "?0 0 2 =partial:undecodable")
+	f("up 0 1! 2 3! 4! 5", "?0 0 2 5 =partial:undecodable")
+	f("up 0 1! 1! 2 1!", "?0 0 2 =partial:undecodable") // duplicates
+	f("up 0 1! 2 3c", "?0 0 2 3 =synced")
+	f("up 0 1! 1x", "?0 0 drop:publisher_restarted ?0 =replaying")
 	f("up r0 r1! r2 end", "?0 0r 2r =partial:undecodable")
 	f("up r0! r1 end 2c", "?0 1r 2 =synced")
-	// A lower number comes late, while the damaged one waits for its replay.
-	f("up end 29! r90 4! r29x", "?0 ?0 =replaying:replay_overrun")
-	f("up end 29! r90 4! r29x end end end", "?0 ?0 ?5 29r ?30 90r =partial:gap_unrecoverable")
-	f("up 0 1! 2 r1! 1!", "?0 0 ?1 2 =partial:undecodable") // a duplicate
+	f("up r0 r1! cut r2 end", "?0 0r ?2 2r =partial:undecodable")
+	f("up 0 3! end", "?0 0 ?1 =partial:undecodable")
 	g := cases(t, machineConfig{})
 	g("up 0 1! 2", "0 2 =partial:undecodable")
 	g("up 0! 1", "1 =partial:undecodable")
 	h := cases(t, machineConfig{drop: true})
 	h("up 0 1! 2", "0 drop:undecodable 2 =partial:undecodable")
+}
+
+// A batch whose message is too large is likewise one hole. Its beginning tells it from another one.
+func TestOversizeBatchIsOneHole(t *testing.T) {
+	f := cases(t, replaying)
+	f("up 0 1# 2 1h 3", "?0 0 2 3 =partial:batch_too_large")
+	f("up r0 r1# r2 end 3 1h", "?0 0r 2r 3 =partial:batch_too_large")
+	f("up 3 r0 r1 r2#", "?0 0r 1r 3 =partial:batch_too_large")
+	f("up 0 1# 2c", "?0 0 2 =synced")
+	f("up 0 1# down up r1# r2 end", "?0 0 ?1 2r =partial:batch_too_large") // at the watermark
+	f("up 0 1# down up r1x#", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
+	r := newRig(replaying)
+	r.script("up 0 1# 2")
+	if n := r.m.n.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.err, "batch 1") || !strings.Contains(r.m.err, "1073741824 bytes") {
+		t.Errorf("counted %d times, with the error %q", n, r.m.err)
+	}
 }
 
 // While a live batch waits for room, the live connection is behind: what it still
@@ -530,8 +570,7 @@ func TestReplayOvertakesThrottledLive(t *testing.T) {
 	f("up 0 1 5 6 full r2 r3 r4", "?0 0 1 ?2 2r 3r 4r 5 6 =synced")
 	f("up 0 1 5 6 full r90 room 7 8", "?0 0 1 ?2 5 6 7 8 =partial:gap_unrecoverable")
 	f("up 0 1 5 6 full r3 r4", "?0 0 1 ?2 3r 4r 5 6 =partial:gap_unrecoverable")
-	f("up 0 1 5 8 full r90", "?0 0 1 ?2 5 ?5 =replaying:gap_unrecoverable")
-	f("up 0 1 5 8 full r90 r5 r6 r7 room 9", "?0 0 1 ?2 5 ?5 6r 7r 8 9 =partial:gap_unrecoverable")
+	f("up 0 1 5 8 full r90 room 9", "?0 0 1 ?2 5 8 9 =partial:gap_unrecoverable")
 	f("up 5 6 full r90 room 7c", "?0 5 6 7 =synced")
 	f("up 0 1 5 6 full r2 r90 r1 r2 r3 r4", "?0 0 1 ?2 2r ?1 3r 4r 5 6 =synced") // dropped on the way
 	f("up 0 1 5 6 full r2 cut r1 r2x", "?0 0 1 ?2 2r ?1 drop:publisher_restarted ?0 over =replaying")
@@ -539,7 +578,7 @@ func TestReplayOvertakesThrottledLive(t *testing.T) {
 	f("up 0 1 5 6 full r2 cut r1 r2 end", "?0 0 1 ?2 2r ?1 ?2 =replaying")
 	f("up 0 1 5 6 full r2 cut r1 r2 end r2 end", "?0 0 1 ?2 2r ?1 ?2 5 6 =partial:gap_unrecoverable")
 	// The next live batch shows what the replay was ahead of.
-	f("up 0 1 5 6 full r90 room 91 r7 end end", "?0 0 1 ?2 5 6 ?7 7r ?8 91 =partial:gap_unrecoverable")
+	f("up 0 1 5 6 full r90 room 0.1s 91 r7 end end", "?0 0 1 ?2 5 6 ?7 7r ?8 91 =partial:gap_unrecoverable")
 	f("up 0 1 full 5 2 r2 r3 r4", "?0 0 1 ?1 2 3r 4r 5 =synced") // 2 waited until the publisher was known
 	// A restart that the live connection does not show yet: what waits goes with it.
 	f("up 0 1 full 5 r1x", "?0 0 1 ?1 drop:publisher_restarted ?0 over =replaying")
@@ -547,7 +586,7 @@ func TestReplayOvertakesThrottledLive(t *testing.T) {
 	f("up 0 1 full 5 r1 r2 r3 r4 r5x", "?0 0 1 ?1 2r 3r 4r 5 =synced") // it has ended by then
 	f("up 0 1 full 5 end", "?0 0 1 ?1 drop:last_batch_gone ?0 over =replaying")
 	f("up 0 1 full 5 r3 r4 6", "?0 0 1 ?1 3r 4r 5 6 =partial:gap_unrecoverable")
-	f("up 0 1 full 5 6 5s 7", "?0 0 1 ?1 5 6 7 =partial:gap_unrecoverable")
+	f("up 0 1 full 5 6 5s 7", "?0 0 1 ?1 5 6 7 =partial:replay_timeout")
 	f("up 0 1 full resync 2", "?0 0 1 drop:asked ?0 over =replaying")
 	f("up 0 1 full resync 2 down up r0x end 1x", "?0 0 1 drop:asked ?0 over ?0 0r 1 =synced")
 	g := cases(t, machineConfig{})
@@ -667,7 +706,7 @@ func TestMachineCounts(t *testing.T) {
 	r := newRig(replaying)
 	r.script("up 0 1 5 r2 r3 r4 r5 5 9 end 10! r10! 11 down up r11x")
 	got := r.m.n
-	if got.gaps != 3 || got.replayed != 3 || got.restarts != 1 || got.overruns != 0 || got.duplicates != 1 {
+	if got.gaps != 2 || got.replayed != 3 || got.restarts != 1 || got.overruns != 0 || got.duplicates != 1 {
 		t.Errorf("got %+v", got)
 	}
 	if n := got.dropped[events.BadPayload]; n != 1 {
@@ -695,7 +734,7 @@ func TestHistoryOfAppliedBatches(t *testing.T) {
 	f(replaying, "up r5 r6 end down up r6 7c", "")
 	f(replaying, "up 0 1 5 down", "") // the hole is behind the watermark
 	f(replaying, "up 0 1 5 end down", ReasonGap)
-	f(replaying, "up 0 1! 5s", ReasonUndecodable)
+	f(replaying, "up 0 1!", ReasonUndecodable)
 	f(replaying, "up 0 1 down up 5s 2", ReasonTimeout) // of one lifetime?
 	f(replaying, "up 0 1 down up 5s 2 10s r1", "")
 	f(none, "up", ReasonUnknown)
@@ -727,7 +766,7 @@ func TestPrintOfStep(t *testing.T) {
 			}
 		}
 	}
-	r.script("up 2 r0 r1! r1! end 4 r3 r4 end resync r0x end")
+	r.script("up 2 r0 r1! end 0.1s 4 r3 r4 end resync r0x end")
 	if applied != 5 {
 		t.Errorf("%d batches were applied", applied)
 	}

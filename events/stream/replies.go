@@ -13,6 +13,7 @@ func (m *machine) replayStart(now time.Time) {
 func (m *machine) replay(it item, now time.Time) {
 	a := &m.ask
 	a.deadline = now.Add(m.cfg.timeout)
+	a.brought++
 	if m.foreign(&it) {
 		m.restart(reasonRestart, now)
 		return
@@ -38,15 +39,15 @@ func (m *machine) replay(it item, now time.Time) {
 		return
 	}
 	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
-		if !m.lostOnTheWay() {
-			m.leaveToLive()
+		if !m.lostOnTheWay(now) {
+			m.leaveToLive(now)
 		}
 		return
 	}
 	m.join(it)
 	held := m.held.find(it.seq)
 	switch {
-	case held == nil || held.bad:
+	case held == nil:
 	case held.same(&it):
 		m.n.duplicates++
 	default:
@@ -54,16 +55,14 @@ func (m *machine) replay(it item, now time.Time) {
 		m.restart(reasonRestart, now)
 		return
 	}
-	switch {
-	case it.seq > m.next:
-		m.replayHole(held == nil, it)
-	case held == nil:
+	if it.seq > m.next && m.replayHole(it, now) {
+		return
+	}
+	if held == nil {
 		m.held.add(it)
-	case !held.bad: // it waited until the publisher was known
-	case string(held.payload) == string(it.payload):
-		m.lose(ReasonUndecodable)
-	default:
-		m.held.replace(held, it)
+	}
+	if it.seq > m.next {
+		m.loseOverrun(now)
 	}
 }
 
@@ -80,49 +79,65 @@ func (m *machine) join(it item) {
 	m.joint.at = it.at
 }
 
-// replayHole takes a replayed batch that is not the next one. In mid-stream the
-// publisher's socket dropped the missing batches; in front, the publisher does not
-// have them.
-func (m *machine) replayHole(fresh bool, it item) {
-	if m.lostOnTheWay() {
-		return
+// replayHole judges a replayed batch that is not the next one, and reports whether the missing ones are
+// asked for again. In mid-stream the publisher's socket dropped them; in front, the publisher does not
+// have them, or counts from 1.
+func (m *machine) replayHole(it item, now time.Time) bool {
+	if !m.has && m.next == 0 && it.seq == 1 {
+		return m.countsFromOne(now)
 	}
-	m.n.overruns++
-	if fresh {
-		m.held.add(it)
+	return m.lostOnTheWay(now)
+}
+
+// countsFromOne takes a replay of everything that begins with batch 1. A publisher that counts from 0
+// answers so while its ring has lost batch 0 alone, so it is asked once more: the ring of a busy one
+// has moved on by then. It reports whether it asks.
+func (m *machine) countsFromOne(now time.Time) bool {
+	if !m.ask.again {
+		m.resume(now)
+		m.ask.again = true
+		return true
 	}
-	m.loseOverrun()
+	m.first, m.next = 1, 1
+	return false
 }
 
 // lostOnTheWay asks for the missing batches again if this attempt suggests that the publisher has
 // them, and reports whether it did. Replies come in order, so batches that are missing behind one of
 // them were dropped by a socket. Behind the batch at the watermark the publisher may have skipped a
 // number instead, so those are asked for only once more.
-func (m *machine) lostOnTheWay() bool {
+func (m *machine) lostOnTheWay(now time.Time) bool {
 	if !m.ask.progress && (!m.ask.led || m.ask.again) {
 		return false
 	}
 	again := !m.ask.progress
-	m.resume()
+	m.resume(now)
 	m.ask.again = again
 	return true
 }
 
 // leaveToLive ends a replay that begins behind what waits. The publisher has forgotten
 // what fills the hole, and the live connection brings the rest: it is behind.
-func (m *machine) leaveToLive() {
-	m.n.overruns++
-	m.loseOverrun()
+func (m *machine) leaveToLive(now time.Time) {
+	m.loseOverrun(now)
 	m.stop()
 }
 
 // loseOverrun gives up what the publisher has forgotten.
-func (m *machine) loseOverrun() {
-	if m.has {
-		m.lose(m.lossReason())
+func (m *machine) loseOverrun(now time.Time) {
+	m.n.overruns++
+	if !m.has {
+		m.lose(ReasonOverrun)
 		return
 	}
-	m.lose(ReasonOverrun)
+	m.denied(now)
+	m.lose(m.lossReason())
+}
+
+// denied notes that the publisher answers without the batches that are missing.
+func (m *machine) denied(now time.Time) {
+	m.ask.denied = true
+	m.calm.deny(now)
 }
 
 // verify judges the replies of askVerify until they have come to the last batch
@@ -148,7 +163,7 @@ func (m *machine) verify(it item, now time.Time) {
 		m.restart(reasonForgotten, now)
 		return
 	case it.seq > anchor+1 && a.progress:
-		m.resume() // the publisher's socket dropped the missing batches
+		m.resume(now) // the publisher's socket dropped the missing batches
 		return
 	case m.prints.any(anchor+1, it.seq):
 		m.restart(reasonForgotten, now)
@@ -172,40 +187,45 @@ func (m *machine) replayEnd(now time.Time) {
 	a := &m.ask
 	switch {
 	case a.kind == askProbe:
-		m.probedEmpty(now)
+		m.probedEnd(now)
 		return
 	case a.kind == askVerify && !a.anchored:
 		if a.progress {
-			m.resume()
+			m.resume(now)
 			return
 		}
 		m.restart(reasonForgotten, now)
 		return
 	case m.missing():
-		if m.lostOnTheWay() {
+		if m.lostOnTheWay(now) {
 			return
 		}
 		if !a.known {
-			m.resume()
+			m.resume(now)
 			return
 		}
+		m.denied(now)
 		m.lose(m.lossReason())
 	}
 	m.done(now)
 }
 
-// replayCut takes the end of an attempt that was not finished.
-func (m *machine) replayCut(now time.Time) {
+// replayCut takes the end of an attempt that was not finished. An attempt that we ended ourselves does
+// not count.
+func (m *machine) replayCut(ours bool, now time.Time) {
 	a := &m.ask
+	if ours {
+		a.resumed--
+	}
 	switch {
 	case a.progress:
-		m.resume()
+		m.resume(now)
 		return
-	case a.kind == askProbe, m.failed != "":
+	case a.kind == askProbe, a.quiet && m.trust.heal.from != healNone, m.failed != "":
 		m.giveUp(now)
 		return
 	}
-	a.pause = min(max(2*a.pause, minRetry), maxRetry)
+	a.pause = max(2*a.pause, minRetry)
 	if again := now.Add(a.pause); again.Before(a.deadline) {
 		a.waiting = again
 		m.orders = append(m.orders, order{stop: true})

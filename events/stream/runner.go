@@ -177,7 +177,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 			if !expired.Load() {
 				s.note(err)
 			}
-			s.push(ctx, input{kind: inReplayCut, ask: ask})
+			s.push(ctx, input{kind: inReplayCut, ask: ask, ours: expired.Load()})
 			return
 		}
 		m, kind := replyFrames(received, known, s.cfg.Topic)
@@ -193,7 +193,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		case replyData:
 			known = m.id
 			if !s.push(ctx, input{kind: inReplay, ask: ask, message: m}) {
-				s.push(ctx, input{kind: inReplayCut, ask: ask})
+				s.push(ctx, input{kind: inReplayCut, ask: ask, ours: true})
 				return
 			}
 		}

@@ -11,7 +11,7 @@
 // connections, batches and the time, its outputs are steps and the wish to start
 // or stop a replay. It is spread over machine.go (inputs and order), hole.go,
 // ask.go and replies.go (replays), snapshot.go (snapshots of the publisher), lifetime.go (publisher ids), mark.go (taking over),
-// trust.go, heal.go and doubt.go (gaps in the knowledge). The rest of the package moves
+// trust.go, heal.go and doubt.go (gaps in the knowledge, and when to ask again). The rest of the package moves
 // frames to it.
 //
 // A publisher numbers its batches without a hole, remembers the last few
@@ -45,7 +45,8 @@
 // the last one that arrived, until the next arrives; and, without a replay
 // endpoint and without publisher ids, that a publisher was restarted while the
 // connection was down if the first batch seen of it happens to carry exactly the next
-// sequence. A stream that does not read learns of a restart once it has read on. A
+// sequence; and whether a publisher whose replay begins with batch 1 counts from 1, or has
+// forgotten batch 0 alone. A stream that does not read learns of a restart once it has read on. A
 // stream that resumes behind a peer's mark takes the peer's word for the batches below it.
 //
 // Concurrency: one goroutine calls Next and thereby drives the machine. Status,

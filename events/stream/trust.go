@@ -9,8 +9,9 @@ const (
 	ReasonOverrun = "replay_overrun"
 	// Batches are missing and the publisher has them no more, or cannot replay.
 	ReasonGap = "gap_unrecoverable"
-	// A batch cannot be decoded, replayed or not.
+	// A batch cannot be decoded, or is larger than a limit.
 	ReasonUndecodable = "undecodable"
+	ReasonTooLarge    = "batch_too_large"
 	// The replay service does not answer.
 	ReasonTimeout = "replay_timeout"
 	// Two replays may have gone to different lifetimes of the publisher, and the

@@ -97,13 +97,21 @@ func (l Limits) filled() Limits {
 type Error struct {
 	// Reason is events.BadPayload or events.TooLarge.
 	Reason events.Reason
-	// Offset is the byte at which decoding stopped.
+	// Offset is the byte at which decoding stopped; negative if it did not begin.
 	Offset int
 	what   string
 }
 
 func (e *Error) Error() string {
+	if e.Offset < 0 {
+		return e.what
+	}
 	return fmt.Sprintf("cannot decode batch at byte %d: %s", e.Offset, e.what)
+}
+
+// Oversize is the error of a batch whose message was too large to be read.
+func Oversize(bytes uint64) error {
+	return &Error{Reason: events.TooLarge, Offset: -1, what: fmt.Sprintf("its message of %d bytes is larger than the limit", bytes)}
 }
 
 // ReasonOf classifies an error of Decode: events.BadPayload or events.TooLarge,
