@@ -41,6 +41,7 @@ func TestRegistrationFields(t *testing.T) {
 	}
 	pool, engine := given, given
 	pool.Copies, pool.Reports, pool.Owned, pool.Clear, pool.SnapshotEndpoint = "", "", "", "", ""
+	pool.Aliases = nil
 	engine.Type, engine.Serves = TypeVLLM, nil
 	for static, given := range map[bool]Registration{false: pool, true: engine} {
 		if got, s, err := registrationOf(given.fields(static)); err != nil || !reflect.DeepEqual(got, given) || s != static {

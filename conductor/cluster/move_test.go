@@ -238,6 +238,7 @@ func TestShardIsTakenOverAgain(t *testing.T) {
 	s.register("e", shard.Model)
 	p := s.engines.At("tcp://e:1")
 	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(7, []uint64{8}, prompt, len(prompt))))
+	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(8, []uint64{9}, prompt, len(prompt))))
 	s.until("the first replica never serves", func() (string, bool) {
 		text := s.members[0].answer(shard)
 		return text, text == "e 1 synced"
@@ -245,7 +246,7 @@ func TestShardIsTakenOverAgain(t *testing.T) {
 	p.Lock()
 	p.OnReplay = func(from uint64, replies [][][]byte) [][][]byte {
 		if from == 0 {
-			return replies[1:]
+			return replies[2:]
 		}
 		return replies
 	}
@@ -293,6 +294,7 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 	s.register("e", shard.Model)
 	p := s.engines.At("tcp://e:1")
 	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(7, []uint64{8}, prompt, len(prompt))))
+	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(8, []uint64{9}, prompt, len(prompt))))
 	s.until("the first replica never serves", func() (string, bool) {
 		text := first.answer(shard)
 		return text, text == "e 1 synced"
@@ -300,7 +302,7 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 	p.Lock()
 	p.OnReplay = func(from uint64, replies [][][]byte) [][][]byte {
 		if from == 0 {
-			return replies[1:]
+			return replies[2:]
 		}
 		return replies
 	}

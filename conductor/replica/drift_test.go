@@ -214,7 +214,7 @@ func TestCompareResyncs(t *testing.T) {
 }
 
 // TestCompareResyncsPartialSide lets one of two replicas begin when the engine has forgotten
-// its first batch. That one alone resyncs, ever more rarely, since it cannot heal.
+// its first two batches. That one alone resyncs, ever more rarely, since it cannot heal.
 func TestCompareResyncsPartialSide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, w := new(streamtest.Network), web{}
@@ -222,7 +222,8 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 		p := n.At("tcp://e:1")
 		a.follow(t, "e")
 		synctest.Wait()
-		p.PublishOnce(streamtest.Batch(0.5, 0, stored(1, 3)))
+		p.PublishOnce(streamtest.Batch(0.5, 0, stored(1, 2)))
+		p.PublishOnce(streamtest.Batch(0.5, 0, stored(50, 1)))
 		say(p, stored(100, 2))
 		b.follow(t, "e")
 		a.run(t)

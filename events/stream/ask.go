@@ -66,11 +66,11 @@ const (
 
 	// An ask may be resumed maxResumes times, a probe maxResumesOfProbe times, and once more for every
 	// repliesPerResume replies. A publisher streams its ring for each attempt, so one that hangs up
-	// after a few replies is soon left alone. Rings have 10,000 batches, and publishers send at least
-	// 1,000 of them at once.
+	// after a few replies is soon left alone. A socket drops replies beyond its high-water mark, which
+	// is 1,000 unless somebody lowered it, and a ring of 10,000 batches still has to come whole.
 	maxResumes        = 8
 	maxResumesOfProbe = 2
-	repliesPerResume  = 256
+	repliesPerResume  = 16
 )
 
 // joint is where batches replayed over one connection were put behind what came
