@@ -82,15 +82,35 @@ func (q *question) ask(cmd *cobra.Command, server *cli.Client) error {
 		}
 		return cli.PrintJSON(cmd.OutOrStdout(), answer)
 	}
-	var answer map[string]map[string]queryRow
-	if err := server.Post(cmd.Context(), path+"?detail=1", request, &answer); err != nil {
+	var fields map[string]json.RawMessage
+	if err := server.Post(cmd.Context(), path+"?detail=1", request, &fields); err != nil {
 		return err
 	}
+	answer := make(map[string]map[string]queryRow)
+	for name, raw := range fields {
+		var rows map[string]queryRow
+		if json.Unmarshal(raw, &rows) == nil {
+			answer[name] = rows
+		}
+	}
+	printNotes(cmd, fields)
 	if len(answer) == 0 {
 		cmd.PrintErrln("no instance is registered for this tenant, model, adapter and block size")
 		return nil
 	}
 	return printAnswer(cmd.OutOrStdout(), answer)
+}
+
+// printNotes prints what an answer says besides rows, which has the names of fields among those of tenants.
+func printNotes(cmd *cobra.Command, fields map[string]json.RawMessage) {
+	var warnings []string
+	json.Unmarshal(fields["warnings"], &warnings) // of a tenant with this name there are none
+	for _, w := range warnings {
+		cmd.PrintErrln("warning:", w)
+	}
+	if string(fields["truncated"]) == "true" {
+		cmd.PrintErrln("warning: the answer is truncated: some blocks had no room, so a match may be longer")
+	}
 }
 
 func queryCommand() *cobra.Command {

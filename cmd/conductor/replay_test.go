@@ -324,7 +324,7 @@ func TestReplayListens(t *testing.T) {
 	if got := recordedServices(t, url); got != "a synced 0\n" {
 		t.Errorf("services: %s", got)
 	}
-	if got := answerOf(t, url, `{"model":"m","block_size":1,"token_ids":[1]}`); got != "{}" {
+	if got := answerOf(t, url, `{"model":"m","block_size":1,"token_ids":[1]}`); got != `{"warnings":["model \"m\" of tenant \"default\" is registered with block size 16, not 1"]}` {
 		t.Errorf("another deployment: %s", got)
 	}
 	if status, body := get(url + "/global_view"); status != 200 || !strings.Contains(body, `"blocks":2`) {

@@ -212,7 +212,7 @@ func TestServicesAsTable(t *testing.T) {
 	f(`engine-a +default +3 +vLLM +m +16 +connecting +`, "services")
 	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--tokens", "1,2 3")
 	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--seq-hashes", "[18446744073709551615]")
-	f(`no instance is registered`, "query", "--model", "other", "--block-size", "16", "--tokens", "1")
+	f(`warning: model "other" is not registered for tenant "default"; these models are: "m"(?s:.*)no instance is registered`, "query", "--model", "other", "--block-size", "16", "--tokens", "1")
 	out, err := command("query", "--server", p.url, "--model", "m", "--block-size", "16", "--tokens", "1,x").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), `"x"`) {
 		t.Errorf("bad token: %v %s", err, out)
