@@ -60,7 +60,7 @@ func rowsOfPacked(instances map[string]packedRow) (Rows, error) {
 		}
 		named[name] = row
 	}
-	return rowsOf(map[string]map[string]Row{"": named}), nil
+	return rowsOf(map[string]tenantRows{"": named}), nil
 }
 
 // littleEndian returns numbers as the server reads them fastest.

@@ -174,10 +174,22 @@ func (r *Row) setRanks(ranks map[string]rankMatch) error {
 	return nil
 }
 
+// tenantRows are the rows of a tenant, by instance. Beside tenants, an answer with details may have warnings:
+// a list, which reads as no instance.
+type tenantRows map[string]Row
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (i *tenantRows) UnmarshalJSON(text []byte) error {
+	if text[0] == '[' {
+		return nil
+	}
+	return json.Unmarshal(text, (*map[string]Row)(i))
+}
+
 // rowsOf returns the rows of an answer, which has one tenant.
-func rowsOf(answer map[string]map[string]Row) (rows Rows) {
-	for _, instances := range answer {
-		for name, row := range instances {
+func rowsOf(answer map[string]tenantRows) (rows Rows) {
+	for _, of := range answer {
+		for name, row := range of {
 			row.Instance = name
 			rows = append(rows, row)
 		}
@@ -200,7 +212,7 @@ func (c *Client) Query(ctx context.Context, q Query) (Rows, error) {
 		}
 		return rowsOfPacked(answer.Instances)
 	}
-	var answer map[string]map[string]Row
+	var answer map[string]tenantRows
 	if err := c.do(ctx, http.MethodPost, path, body, &answer); err != nil {
 		return nil, err
 	}
@@ -240,7 +252,7 @@ func (c *Client) QueryBatch(ctx context.Context, all []Query) ([]BatchAnswer, er
 			out[i].Err = refused
 			continue
 		}
-		var rows map[string]map[string]Row
+		var rows map[string]tenantRows
 		if err := json.Unmarshal(raw, &rows); err != nil {
 			return nil, err
 		}

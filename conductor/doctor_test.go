@@ -23,7 +23,7 @@ import (
 func TestFindingIsToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		b := newBenchWith(nil, zerolog.New(&log))
+		b := newBenchWith(nil, zerolog.New(zerolog.SyncWriter(&log)))
 		defer b.conductor.Close()
 		b.run("register I")
 		found := func() bool {

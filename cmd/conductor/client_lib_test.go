@@ -47,6 +47,13 @@ func TestClientLibrary(t *testing.T) {
 	if rows, err := c.Query(ctx, hashed); err != nil || len(rows) != 1 || rows[0].Longest != 4*recordedBlock {
 		t.Errorf("hashes of the engine: %+v, %v", rows, err)
 	}
+	other := kv.Query{Model: "other", BlockSize: recordedBlock, Tokens: recordedTokens(1), Detail: true}
+	if rows, err := c.Query(ctx, other); err != nil || len(rows) != 0 {
+		t.Errorf("another model: %+v, %v", rows, err)
+	}
+	if answers, err := c.QueryBatch(ctx, []kv.Query{other}); err != nil || answers[0].Err != nil || len(answers[0].Rows) != 0 {
+		t.Errorf("another model in a batch: %+v, %v", answers, err)
+	}
 	must.Succeed(t, c.Register(ctx, kv.Registration{Instance: "found", Discover: "http://127.0.0.1:1"}))
 	must.Succeed(t, c.Unregister(ctx, "found", "", 0))
 	packed, err := kv.New(p.url, kv.WithToken("router"), kv.WithMsgpack())

@@ -60,6 +60,7 @@ class AgainstServer(unittest.TestCase):
                 c.query("m", 16, seq_hashes=[1], hash_kind="other")
             self.assertEqual((refused.exception.status, refused.exception.field), (400, "hash"))
             self.assertEqual(c.query("none", 16, [1]), [])
+            self.assertEqual(c.query("none", 16, [1], detail=True), [])
             good, bad = c.query_batch([{"model": "m", "block_size": 16, "tokens": [1]}, {"model": "", "block_size": 16, "tokens": [1]}])
             self.assertEqual(good[0].instance, "engine")
             self.assertEqual((bad.status, bad.field), (400, "model"))
@@ -84,6 +85,7 @@ class AgainstServer(unittest.TestCase):
             self.assertEqual(c.query("p", 16, seq_hashes=[1, 2**64 - 1])[0].instance, "packed")
             self.assertIn(c.query("p", 16, [1], detail=True)[0].detail[0].state, ("connecting", "stale"))
             self.assertEqual(c.query("none", 16, [1]), [])
+            self.assertEqual(c.query("none", 16, [1], detail=True), [])
             with self.assertRaises(ConductorError) as refused:
                 c.query("p", 0, [1])
             self.assertEqual((refused.exception.status, refused.exception.field), (400, "block_size"))

@@ -82,9 +82,9 @@ def _little_endian(code: str, numbers: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def _rows(answer: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """Reads rows by tenant, or in msgpack by the word instances."""
-    rows = [Row.read(name, row) for instances in answer.values() for name, row in instances.items()]
+def _rows(answer: Mapping[str, Any]) -> list[Row]:
+    """Reads rows by tenant, or in msgpack by the word instances. With details there may be a list of warnings beside them."""
+    rows = [Row.read(name, row) for instances in answer.values() if isinstance(instances, dict) for name, row in instances.items()]
     return sorted(rows, key=lambda row: row.instance)
 
 
