@@ -75,6 +75,7 @@ type engine struct {
 	in    *json.Encoder
 	out   *json.Decoder
 	last  int64  // sequence number, -1 before the first batch
+	kept  int    // removals that left another copy of the block
 	epoch uint64 // the server's epoch must be later than this
 }
 
@@ -136,12 +137,13 @@ func (e *engine) answer() []question {
 	e.t.Helper()
 	var a struct {
 		Last      int64
+		Kept      int
 		Questions []question
 	}
 	if err := e.out.Decode(&a); err != nil {
 		e.t.Fatalf("%s: the engine is gone: %v", e.instance, err)
 	}
-	e.last = a.Last
+	e.last, e.kept = a.Last, a.Kept
 	return a.Questions
 }
 
@@ -239,6 +241,7 @@ type service struct {
 	Epoch      uint64
 	LastSeq    *int64
 	Gaps       uint64
+	Orphans    int
 	Dropped    uint64
 	DroppedBy  map[string]uint64
 	Restarts   uint64

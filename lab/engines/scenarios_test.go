@@ -68,6 +68,16 @@ var scenarios = []scenario{
 		f.serve("", options{"embeds": true, "hash_seed": "0", "host": "self-describing"})
 		f.findsNothing()
 	}},
+	{"sessions", func(r release) bool { return r.since("0.33") || r.sglangSince("0.5.23") }, func(f *fleet) { f.sessions(options{}) }},
+	{"sessions, sliding window", vllmSince("0.33"), func(f *fleet) {
+		f.sessions(options{"window": window, "blocks": 640, "salts": []any{nil, "tenant-a"}})
+		f.announces(window)
+	}},
+	{"prefill and decode", vllmSince("0.20"), func(f *fleet) { f.pair(options{"hash_seed": "0"}) }},
+	{"prefill and decode, own hashes", vllmSince("0.20"), func(f *fleet) { f.pair(options{}) }},
+	{"prefill and decode, adapters", vllmSince("0.20"), func(f *fleet) {
+		f.pair(options{"hash_seed": "0", "loras": []any{nil, "adapter-a"}, "salts": []any{nil, "tenant-a", hexSalt}})
+	}},
 	{"host tier", func(r release) bool { return r.since("0.11") }, func(f *fleet) {
 		f.serve("", options{"host": "hashes"})
 	}},
@@ -316,6 +326,82 @@ func (f *fleet) serve(config string, o options) {
 	f.rounds("synced")
 }
 
+// sessions compares two engines whose requests have sessions and report new blocks only. A block that
+// two requests computed has two copies, and stays when one of them goes.
+func (f *fleet) sessions(o options) {
+	f.t.Helper()
+	o["sessions"] = true
+	f.serve("", o)
+	f.findsNothing()
+	if f.release.sglang() {
+		return // a tree has one copy of a block
+	}
+	kept := 0
+	for _, e := range f.engines {
+		kept += e.kept
+		if e.kept == 0 {
+			f.t.Errorf("%s removed no copy that left another one", e.instance)
+		}
+	}
+	f.note = fmt.Sprintf("%d removals left a copy", kept)
+}
+
+// window is the sliding window of a model, in tokens.
+const window = 128
+
+// announces checks that answers name the sliding window of every engine.
+func (f *fleet) announces(window int) {
+	f.t.Helper()
+	for _, e := range f.engines {
+		for _, q := range e.do(command{Do: "ask", N: 1}) {
+			var all map[string]map[string]struct{ Window int }
+			f.server.call("/query?detail=1", map[string]any{"model": model, "block_size": blockSize, "token_ids": q.Tokens, "instance_id": e.instance}, &all)
+			if got := all["default"][e.instance].Window; got != window {
+				f.t.Errorf("%s: the answer's window is %d, want %d", e.instance, got, window)
+			}
+		}
+	}
+}
+
+// pair compares an instance that prefills and one that decodes. The second takes prompts of the first:
+// their blocks arrive in pieces, and it announces the last piece before the others, which may never come.
+func (f *fleet) pair(o options) {
+	f.t.Helper()
+	f.start("", 2, true, o)
+	prefill, decode := f.engines[0], f.engines[1]
+	f.register(prefill)
+	f.register(decode)
+	const most = 20
+	orphans := 0
+	for left := most; f.answers < f.want; left-- {
+		each := (f.want - f.answers + 2*max(left, 1) - 1) / (2 * max(left, 1))
+		if left%2 == 0 {
+			prefill.do(command{Do: "work", N: 60})
+			f.settle(prefill, "synced")
+		}
+		sent := prefill.do(command{Do: "ask", N: 20})
+		decode.do(command{Do: "receive", Questions: sent})
+		decode.do(command{Do: "work", N: 60})
+		if row := f.settle(decode, "synced"); row.Orphans > 0 {
+			orphans++
+		}
+		f.compare([]*engine{decode}, each, false)
+		if left == most/2 {
+			prefill.epoch = f.server.service(prefill).Epoch
+			prefill.dies(60)
+			prefill.again(100, 0)
+		}
+		prefill.do(command{Do: "work", N: 60})
+		f.settle(prefill, "synced")
+		f.compare([]*engine{prefill}, each, false)
+		f.compare([]*engine{decode}, each, false)
+	}
+	f.note = fmt.Sprintf("blocks waited for a parent in %d of the rounds", orphans)
+	if orphans == 0 {
+		f.t.Error("no block ever waited for its parent")
+	}
+}
+
 // finds lets every engine work until the doctor has a finding about it.
 func (f *fleet) finds(code string) {
 	f.t.Helper()
@@ -338,7 +424,9 @@ func (f *fleet) finds(code string) {
 func (f *fleet) findsNothing() {
 	f.t.Helper()
 	for _, e := range f.engines {
-		if row := f.server.service(e); len(row.Findings) > 0 || len(row.DroppedBy) > 0 {
+		row := f.server.service(e)
+		delete(row.DroppedBy, "other_group") // events about a sliding window
+		if len(row.Findings) > 0 || len(row.DroppedBy) > 0 {
 			f.t.Errorf("%s: findings %v, dropped %v", e.instance, row.Findings, row.DroppedBy)
 		}
 	}

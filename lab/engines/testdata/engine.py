@@ -2,7 +2,8 @@
 
 usage: engine.py OPTIONS (JSON). Commands and answers are JSON lines on standard
 input and output. Every answer has "last", the last sequence number that the
-publisher gave, -1 before the first.
+publisher gave, -1 before the first, and "kept", the number of removals that
+left another copy of the block.
 """
 
 import json
@@ -37,7 +38,9 @@ class Engine:
         self.workload = workloads.Workload(
             options["seed"], loras, salts, options.get("apart", False), options.get("embeds", False)
         )
-        if options["engine"] == "vllm":
+        if options.get("window"):
+            import vllm_groups as module
+        elif options["engine"] == "vllm":
             import vllm_cache as module
         else:
             import sglang_cache as module
@@ -82,6 +85,10 @@ class Engine:
             for p in questions
         ]
 
+    def receive(self, questions):
+        """receive takes prompts whose KV another instance sends to this one."""
+        self.cache.received += [workloads.Prompt(q["tokens"], q["lora"], q["salt"]) for q in questions]
+
     def truth(self, questions):
         """truth answers questions of another rank."""
         prompts = [workloads.Prompt(q["tokens"], q["lora"], q["salt"]) for q in questions]
@@ -102,9 +109,11 @@ def main():
             engine.publish(engine.cache.clear())
         elif command["do"] == "ask":
             answer["questions"] = engine.ask(command["n"])
+        elif command["do"] == "receive":
+            engine.receive(command["questions"])
         elif command["do"] == "truth":
             answer["questions"] = engine.truth(command["questions"])
-        answer["last"] = engine.last
+        answer["last"], answer["kept"] = engine.last, engine.cache.kept
         print(json.dumps(answer), flush=True)
 
 

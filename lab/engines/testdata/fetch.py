@@ -4,7 +4,7 @@ usage: fetch.py CACHE NAME==VERSION...
 
 pip's own configuration names the index (PIP_INDEX_URL, pip.conf). The smallest
 archive of a release is read, checked against the index's sha256, unpacked to
-CACHE/NAME-VERSION and deleted. A release that is unpacked already is left alone.
+CACHE/NAME-VERSION and deleted. A release whose modules are unpacked already is left alone.
 """
 
 import base64
@@ -53,6 +53,26 @@ MODULES = {
         "sglang/srt/mem_cache/utils.py",
     ),
 }
+
+# Modules of one release and those after it.
+LATER = {
+    "vllm": (
+        (0, 33),
+        (
+            "vllm/v1/core/kv_cache_coordinator.py",
+            "vllm/v1/core/kv_cache_manager.py",
+            "vllm/v1/core/single_type_kv_cache_manager.py",
+            "vllm/v1/kv_cache_interface.py",
+            "vllm/v1/kv_cache_spec_registry.py",
+        ),
+    ),
+}
+
+
+def later(name, version):
+    """later returns the modules that this version must have beside MODULES."""
+    since, modules = LATER.get(name, ((0,), ()))
+    return modules if tuple(int(n) for n in version.split(".")) >= since else ()
 
 
 def pip_setting(name):
@@ -131,24 +151,27 @@ def archives(name, version):
     return sorted(found, key=lambda f: (f.get("size") or 1 << 40, f["filename"].endswith(".whl")))
 
 
-def unpack(archive, name, target):
-    """unpack writes the publisher modules of an archive below target."""
+def unpack(archive, modules, target):
+    """unpack writes modules of an archive below target."""
     written = 0
     if archive.endswith(".whl"):
         with zipfile.ZipFile(archive) as wheel:
-            for module in MODULES[name]:
+            for module in modules:
                 if module in wheel.namelist():
                     written += write(target, module, wheel.read(module))
     else:
         with tarfile.open(archive) as source:
             for member in source:
                 # A source archive has a folder of its own; SGLang's package is in its root or below it.
-                for module in MODULES[name]:
+                for module in modules:
                     if member.isfile() and member.name.split("/", 1)[-1] == module:
                         written += write(target, module, source.extractfile(member).read())
-    if not os.path.exists(os.path.join(target, MODULES[name][0])):
-        sys.exit(f"{os.path.basename(archive)} has no {MODULES[name][0]}")
     return written
+
+
+def missing(target, modules):
+    """missing returns the first module that is not below target, None if all are there."""
+    return next((m for m in modules if not os.path.exists(os.path.join(target, m))), None)
 
 
 def write(target, module, data):
@@ -161,7 +184,8 @@ def write(target, module, data):
 
 def fetch(cache, name, version):
     target = os.path.join(cache, f"{name}-{version}")
-    if os.path.isdir(target):
+    needed = (MODULES[name][0], *later(name, version))
+    if not missing(target, needed):
         return
     archive = archives(name, version)[0]
     with tempfile.TemporaryDirectory(dir=cache) as folder:
@@ -174,7 +198,10 @@ def fetch(cache, name, version):
         if digest.hexdigest() != archive["hashes"].get("sha256"):
             sys.exit(f"{archive['filename']} has another sha256 than the index names")
         unpacked = os.path.join(folder, "unpacked")
-        count = unpack(path, name, unpacked)
+        count = unpack(path, MODULES[name] + later(name, version), unpacked)
+        if module := missing(unpacked, needed):
+            sys.exit(f"{archive['filename']} has no {module}")
+        shutil.rmtree(target, ignore_errors=True)
         shutil.move(unpacked, target)
     print(f"{archive['filename']}: {count} modules unpacked")
 

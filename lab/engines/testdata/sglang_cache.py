@@ -61,12 +61,19 @@ class Cache:
                 )
             )
             self.tree.update_eviction_metrics = lambda *_: None
+            if options.get("sessions"):
+                # The plain tree leaves the session to caches that keep sessions; its recorder has it.
+                record = self.tree.kv_events.record_store
+                self.tree.kv_events.record_store = lambda node, medium=None: record(
+                    node, medium, session_id=f"session-{self.random.randrange(20)}"
+                )
             for name, lora_id in self.lora_ids.items():
                 self.tree.kv_events.lora_names.register(Named(lora_id), name)
         self.growing = []
         self.host_capacity = options.get("blocks", 320) * 2 if options.get("host") else 0
         self.host = collections.OrderedDict()  # published hashes
         self.waiting = collections.deque()
+        self.kept = 0  # a tree has no second copies
         self.pages = {}  # (namespace, parent's hash, tokens) to the published hash
         self.spaces = {}  # published hash to its namespace
 

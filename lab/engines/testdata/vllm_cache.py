@@ -37,6 +37,7 @@ class Request:
         self._prompt_embeds_per_block_hashes = {}
         self.request_id = "request"
         self.block_hashes, self.blocks = [], []
+        self.late = []  # ranges of blocks that came by transfer and are not announced yet
         self.computed = self.cached = 0
 
     @property
@@ -84,6 +85,7 @@ class Cache:
         if self.lookahead:
             named["num_hash_lookahead_tokens"] = self.lookahead
         self.pool = block_pool.BlockPool(**named)
+        self.full = 0  # the group of layers with full attention
         self.hasher = None
         if self.version >= (0, 11):
             from vllm.utils.hashing import sha256
@@ -92,7 +94,9 @@ class Cache:
             more = (self.lookahead,) if self.lookahead else ()
             self.hasher = kv_cache_utils.get_request_block_hasher(BLOCK, sha256, *more)
         self.running = []
+        self.received = collections.deque()  # prompts whose KV comes by transfer
         self.sessions = 0
+        self.copies, self.kept = collections.Counter(), 0
         self.host = Host(blocks * 2) if options.get("host") else None
         self.digests = {}  # by what the device publishes of them
 
@@ -124,17 +128,48 @@ class Cache:
             self.start()
         else:
             self.advance(self.random.choice(self.running))
-        events = self.pool.take_events()
+        events = self.take()
         if self.host:
             events += self.offload(events)
         return events
 
+    def take(self):
+        """take returns the pool's events. It counts removals of a copy that leave another one."""
+        events = self.events_taken()
+        if self.options.get("sessions"):
+            for event in events:
+                if getattr(event, "group_idx", None) != self.full:
+                    continue
+                removed = isinstance(event, self.events.BlockRemoved)
+                for h in event.block_hashes:
+                    self.copies[h] += -1 if removed else 1
+                    self.kept += removed and self.copies[h] > 0
+        return events
+
+    def events_taken(self):
+        return self.pool.take_events()
+
+    def prompt(self):
+        """prompt returns what the next request asks. With sessions two of them often ask the same at one time."""
+        if self.options.get("sessions") and self.running and self.random.random() < 0.3:
+            return self.random.choice(self.running).prompt
+        return self.workload.request()
+
+    def session(self):
+        """session returns the session of a request that reports its new blocks only."""
+        if self.options.get("sessions") and self.random.random() < 0.8:
+            return f"session-{self.random.randrange(20)}"
+        return None
+
     def start(self):
-        full, session = bool(self.options.get("full")) and self.random.random() < 0.6, None
+        if self.received:
+            self.receive(self.received.popleft())
+            return
+        full, session = bool(self.options.get("full")) and self.random.random() < 0.6, self.session()
         if full and self.options["full"] == "sessions":
             self.sessions += 1
             session = f"session-{self.sessions}"
-        request = self.request(self.workload.request(), session)
+        request = self.request(self.prompt(), session)
         hits = []
         for block_hash in request.block_hashes[: (request.num_tokens - 1) // BLOCK]:
             found = self.resident(block_hash)
@@ -149,7 +184,29 @@ class Cache:
             self.pool.emit_cached_block_events(request, len(hits), BLOCK, 0)
         self.running.append(request)
 
+    def receive(self, prompt):
+        """receive starts a request whose blocks another instance computed and sent.
+
+        They arrive in pieces, the last piece first. A piece is announced when it is there, and a
+        request may end before that.
+        """
+        request = self.request(prompt)
+        self.workload.remember(prompt)
+        count = len(request.block_hashes)
+        if count < 2 or count > self.pool.get_num_free_blocks():
+            return
+        request.blocks, request.cached, request.computed = self.pool.get_new_blocks(count), count, count * BLOCK
+        cuts = sorted(self.random.sample(range(1, count), min(count - 1, self.random.randint(1, 3))))
+        request.late = list(zip([0, *cuts], [*cuts, count]))
+        last = request.late.pop()
+        self.random.shuffle(request.late)
+        self.pool.cache_full_blocks(request, request.blocks, *last, BLOCK, 0)
+        self.running.append(request)
+
     def advance(self, request):
+        if request.late and self.random.random() < 0.15:
+            self.pool.cache_full_blocks(request, request.blocks, *request.late.pop(), BLOCK, 0)
+            return
         if request.computed < request.prompt_tokens:
             computed = min(request.prompt_tokens, request.computed + BLOCK * self.random.randint(1, 8))
         elif request.num_tokens < request.prompt_tokens + 80 and self.random.random() < 0.9:
@@ -182,9 +239,12 @@ class Cache:
 
     def finish(self, request):
         self.running.remove(request)
-        self.pool.free_blocks(reversed(request.blocks))
+        self.free(request)
         prompt = request.prompt
         self.workload.remember(type(prompt)(request.all_token_ids, prompt.lora, prompt.salt, prompt.embeds))
+
+    def free(self, request):
+        self.pool.free_blocks(reversed(request.blocks))
 
     def offload(self, device):
         """offload returns the host tier's events of one step, which follow the device's."""
@@ -253,7 +313,8 @@ class Cache:
         if self.host:
             self.host = Host(self.host.capacity)
         assert self.pool.reset_prefix_cache()
-        return self.pool.take_events()
+        self.copies.clear()
+        return self.take()
 
     def truth(self, prompt):
         """truth returns a letter for each block that the prompt's hashes name: d device, h host only, - neither."""
