@@ -97,6 +97,25 @@ func (f *Fleet) registration(r *rank) registration {
 // answer is the response of /query: tenant, instance, row.
 type answer map[string]map[string]*row
 
+// UnmarshalJSON implements json.Unmarshaler. While no source of a model is registered, the answer has
+// a list of warnings in place of rows.
+func (a *answer) UnmarshalJSON(text []byte) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return err
+	}
+	delete(fields, "warnings")
+	*a = make(answer, len(fields))
+	for tenant, raw := range fields {
+		var rows map[string]*row
+		if err := json.Unmarshal(raw, &rows); err != nil {
+			return err
+		}
+		(*a)[tenant] = rows
+	}
+	return nil
+}
+
 // row is the server's answer about one instance. Pointers tell absent from 0.
 type row struct {
 	Longest   *int                `json:"longest_matched"`

@@ -225,9 +225,11 @@ func (a *asker) round(servers []*harness.Server, r *TakeoverReport) (all bool, e
 // judge reports whether an answer says that one source holds the whole prompt and the others
 // nothing, and else whether it says that it may not know all.
 func (a *asker) judge(source int, text []byte) (right, partial bool, err error) {
-	var answer map[string]map[string]struct {
-		Longest int `json:"longest_matched"`
-		Detail  map[string]struct{ State string }
+	var answer struct {
+		Default map[string]struct {
+			Longest int `json:"longest_matched"`
+			Detail  map[string]struct{ State string }
+		}
 	}
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return false, false, fmt.Errorf("cannot read an answer: %w", err)
@@ -237,7 +239,7 @@ func (a *asker) judge(source int, text []byte) (right, partial bool, err error) 
 		want[instance(i)] = 0
 	}
 	want[instance(source)] = a.tokens
-	for name, row := range answer["default"] {
+	for name, row := range answer.Default {
 		got[name] = row.Longest
 		for _, d := range row.Detail {
 			partial = partial || d.State != "synced"
