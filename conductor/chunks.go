@@ -25,8 +25,9 @@ import (
 // says, else the places of the hashes that came without a size (chunkGuess).
 
 // maxChunkSizes is how many sizes of chunks a source may have in a deployment: each has an owner for each
-// rank, medium and group. LMCache has one, and a shorter one where a prompt ends.
-const maxChunkSizes = 8
+// rank, medium and group. LMCache has one, and shorter ones of all sizes where prompts end: 256 tokens in blocks
+// of 16 make 15.
+const maxChunkSizes = 32
 
 // mayHaveChunks reports whether the source may have chunks of a size, in blocks.
 func (ns *namespace) mayHaveChunks(size int) bool {
@@ -48,6 +49,7 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 		if event.Hashes, part.Owner.Chunk = hashes, chunk; len(hashes) > 0 {
 			res := s.put(ns, &part, at)
 			addResult(&sum, &res)
+			s.leaveAlone(ns, &part, at.Fold)
 		}
 	}
 	var all []uint64
@@ -56,11 +58,14 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 		before := len(all)
 		all = s.blocksOf(ns, all, h, size, at.Fold)
 		own := len(all) - before
+		device := c.Medium.Tier == tiers.Device
 		if own < size {
-			own = size // it has no more blocks that are known
-			s.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it is in no answer until it is announced again behind them", size, c.Medium.Name)
+			s.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
-		if own == 1 || c.Medium.Tier == tiers.Device || !ns.mayHaveChunks(own) {
+		if own < size || !device && !ns.mayHaveChunks(own) {
+			all, own = append(all[:before], h), 1 // the last block matches only where all do
+		}
+		if own == 1 || device {
 			own = 0
 		}
 		if own != chunk {
@@ -70,6 +75,20 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 	}
 	put(all[from:], chunk)
 	return sum
+}
+
+// leaveAlone drops blocks that are held alone and now come as a chunk, where a second announcement is no copy.
+// Otherwise the removal would leave one of the two.
+func (s *source) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
+	key := c.Owner
+	if key.Chunk = 0; c.Owner.Chunk == 0 || s.copies(key) != index.CopySet {
+		return
+	}
+	if h := ns.owners[key]; h != nil {
+		for _, o := range h.owners {
+			ns.deployment.index.Remove(o, s.names(c.Cut.Hashes, fold), nil, index.CopySet)
+		}
+	}
 }
 
 // blocksOf appends the hashes of the blocks that a hash stands for, the hash itself last: the parts of a block
@@ -96,12 +115,14 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 	return append(dst, h)
 }
 
-// withdrawChunks is withdraw for a deployment where a hash may stand for several blocks. Blocks may be held
-// alone and as a chunk, if the size became known between two announcements.
+// withdrawChunks is withdraw for a deployment where a hash may stand for several blocks. Chunks of different
+// sizes may have blocks in common, where a prompt ends inside a chunk. So a hash that was announced in parts is
+// that of a chunk of as many, if there are such chunks; any other is held alone, or ends a chunk of the smallest size
+// that has it.
 func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.Owner) (found int) {
 	var blocks []uint64
 	var remaining []int
-	had, sizes := make([]bool, len(e.Hashes)), []int{0}
+	had, sizes, exactly := make([]bool, len(e.Hashes)), []int{0}, []int{0, 0}
 	if s.media[key.Medium].Tier != tiers.Device {
 		sizes = append(sizes, ns.chunks...)
 	}
@@ -110,27 +131,56 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 			if had[i] {
 				continue
 			}
-			for _, size := range sizes {
+			blocks = s.blocksOf(ns, blocks[:0], h, 0, fold)
+			parts, may := len(blocks), sizes
+			if key.Chunk = parts; parts > 1 && ns.owners[key] != nil {
+				exactly[0] = parts
+				may = exactly // alone in a snapshot of a release that did not know chunks
+			}
+			for _, size := range may {
 				key.Chunk = size
 				holder := ns.owners[key]
-				if holder == nil {
+				if holder == nil || size > 0 && size < parts {
 					continue
 				}
-				if blocks = s.blocksOf(ns, blocks[:0], h, size, fold); e.Remaining != nil {
+				if size > parts {
+					blocks = s.blocksOf(ns, blocks[:0], h, size, fold)
+				}
+				if e.Remaining != nil {
 					remaining = slices.Repeat(e.Remaining[i:i+1], len(blocks))
 				}
 				for _, o := range holder.owners {
-					res := ns.deployment.index.Remove(o, s.names(blocks, fold), remaining, s.copies(key))
-					had[i] = had[i] || res.Removed+res.Copies > 0
+					had[i] = s.withdrawChunk(ns, o, s.names(blocks, fold), remaining, s.copies(key)) || had[i]
 				}
-			}
-			if had[i] {
-				found++
+				if had[i] {
+					found++
+					break
+				}
 			}
 		}
 		return found < len(e.Hashes)
 	})
 	return found
+}
+
+// withdrawChunk removes blocks from an owner that has the last one, and reports whether it has. Another
+// owner may have some of the others, in chunks that end before.
+func (s *holdings) withdrawChunk(ns *namespace, o index.Owner, blocks []uint64, remaining []int, policy index.CopyPolicy) bool {
+	last := len(blocks) - 1
+	of := func(from, to int) []int {
+		if remaining == nil {
+			return nil
+		}
+		return remaining[from:to]
+	}
+	res := ns.deployment.index.Remove(o, blocks[last:], of(last, last+1), policy)
+	if res.Removed+res.Copies == 0 {
+		return false
+	}
+	if last > 0 {
+		ns.deployment.index.Remove(o, blocks[:last], of(0, last), policy)
+	}
+	return true
 }
 
 // chunkGuess learns how many blocks the chunks on a medium have, from the distances between chunks whose
@@ -172,6 +222,9 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 	was := *g
 	var before []uint64
 	for i, h := range c.Cut.Hashes {
+		if i > 0 && was.decided() {
+			break // one a time is enough to find a wrong guess
+		}
 		var root bool
 		before, root = ns.deployment.index.Before(before[:0], ns.source, h^fold, normalize.MaxParts)
 		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {

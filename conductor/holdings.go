@@ -52,7 +52,7 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 		if !ns.deployment.key.Within(e) {
 			continue
 		}
-		if ns.parts() > 0 || len(ns.chunks) > 0 {
+		if ns.parts() > 0 || len(ns.chunks) > 0 && s.media[key.Medium].Tier != tiers.Device {
 			found += s.withdrawChunks(ns, e, key)
 			continue
 		}
@@ -255,7 +255,7 @@ type namespace struct {
 	instance   int32   // id in the deployment, or tiers.Pool
 	serves     []int32 // ids of the instances a pool is bound to; nil for all
 	owners     map[normalize.Owner]*holder
-	chunks     []int      // sizes of chunks that holders have, in blocks; owned by run
+	chunks     []int      // sizes of chunks that holders have, in blocks, ascending; owned by run
 	lookAheads lookAheads // of the blocks it holds or held; owned by run
 }
 
@@ -381,6 +381,7 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 	s.holders++
 	if key.Chunk > 0 && !slices.Contains(ns.chunks, key.Chunk) {
 		ns.chunks = append(ns.chunks, key.Chunk)
+		slices.Sort(ns.chunks)
 	}
 	s.mu.Lock()
 	ns.owners[key] = h

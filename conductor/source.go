@@ -267,7 +267,7 @@ func (s *source) forget() {
 	s.normal.Reset()
 	s.noteGaps()
 	s.noteWindow()
-	s.adapters, s.assumed = nil, 0
+	s.adapters, s.assumed, s.chunks = nil, 0, nil
 	if s.pool != nil {
 		s.pool.Reset()
 		s.noteObjects()
@@ -354,7 +354,7 @@ func (s *source) inheritFrom(old *source) {
 	if !s.reg.holdsFor(old.reg) || !old.settled && !s.atGate() {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
-	s.media, s.announced = old.media, old.announced
+	s.media, s.announced, s.chunks = old.media, old.announced, old.chunks
 	s.normal.RaiseParts(old.normal.Parts())
 	if old.normal.ZeroHash() {
 		s.normal.NoteZeroHash()

@@ -127,7 +127,7 @@ var explainCases = []explainCase{
 		"GPU[[0 1]] | 1 [16 32] tokens_unknown? never_announced?"},
 	{"chunk", "", [][]any{{ruledStored(0, 4, "block_hashes", []int{500}, "token_ids", recordedTokens(6), "block_size", 6*recordedBlock, "medium", "CPU")}}, nil, "| 0 [0 16] chunk_in_part"},
 	{"offloaded", "", [][]any{{ruledStored(0, 6)}, {ruledStored(2, 3, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil),
-		ruledStored(5, 6, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil)}, {ruledRemoved(0, 6)}}, nil, "CPU[[0 3]] | 3 [48 64] removed@2 chunk_in_part"},
+		ruledStored(5, 6, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil)}, {ruledRemoved(0, 4), ruledRemoved(4, 6)}}, nil, "CPU[[0 3]] | 3 [48 64] removed@2 chunk_in_part"},
 	{"group", "", [][]any{{ruledStored(0, 1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), ruledStored(0, 3, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 64)}}, nil,
 		"GPU[[0 1]] | 1 [16 32] group_not_indexed? never_announced"},
 	{"ahead", "", [][]any{{ruledStored(0, 3, "lookahead_token_ids", [][]int{{1016}, {1032}, {1048}})}}, map[string]any{"token_ids": recordedTokens(3)}, "GPU[[0 2]] | 2 [32 48] prompt_ends"},
