@@ -38,7 +38,7 @@ type Log struct {
 	mu      sync.Mutex
 	state   stream.State
 	reason  string
-	since   time.Time // of state
+	since   time.Time // of state and reason
 	changes budget
 	drops   budget
 	waiting *change // the last change that was left out, nil if the last one has its line
@@ -102,10 +102,7 @@ func (l *Log) become(state stream.State, reason string, now time.Time) {
 		return
 	}
 	c := change{from: l.state, to: state, reason: reason, lasted: now.Sub(l.since)}
-	if state != l.state {
-		l.since = now
-	}
-	l.state, l.reason = state, reason
+	l.state, l.reason, l.since = state, reason, now
 	if c.level() == zerolog.DebugLevel {
 		l.write(&c, 0)
 		return

@@ -61,6 +61,8 @@ func TestLines(t *testing.T) {
 		l.Change(stream.Replaying, "")
 		time.Sleep(5 * time.Second)
 		l.Change(stream.Partial, stream.ReasonGap)
+		time.Sleep(time.Second)
+		l.Change(stream.Partial, stream.ReasonUndecodable)
 		time.Sleep(time.Minute)
 		lost := stream.Status{State: stream.Connecting, LastLifeAt: time.Now(), LastError: "EOF"}
 		st.Store(&lost)
@@ -80,6 +82,7 @@ func TestLines(t *testing.T) {
 			"info: replaying to synced after 1s",
 			"info: synced to replaying after 1m0s",
 			"warn: replaying to partial after 5s, gap_unrecoverable",
+			"warn: partial to partial after 1s, undecodable",
 			"warn: partial to connecting after 1m0s, EOF",
 			"warn: connecting to stale after 30s, EOF",
 			"debug: stale to replaying after 30s",
