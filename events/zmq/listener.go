@@ -186,7 +186,7 @@ func (l *listener) claimed(m payload.Message, conn uint64, from net.Addr) []*mai
 	rank, named := 0, false
 	switch {
 	case m.Oversize > 0: // the rank stands behind the events
-		rank = l.heldRank(ranks, conn)
+		rank, named = l.heldRank(ranks, conn), true
 	case len(frames) == 3 && l.rank != nil:
 		rank, named = l.rank(frames[2])
 	}
@@ -200,16 +200,22 @@ func (l *listener) claimed(m payload.Message, conn uint64, from net.Addr) []*mai
 	return boxes
 }
 
-// heldRank returns the rank of a topic whose claim a connection holds, 0 if it holds none.
+// heldRank returns the only rank of a topic, or the only one whose claim a connection holds. It returns
+// NoRank if there are several: to the wrong one the message would look like a restart of its engine.
 func (l *listener) heldRank(ranks map[int][]*mailbox, conn uint64) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	found := NoRank
 	for rank, boxes := range ranks {
-		if l.holds[boxes[0].claim] == conn {
-			return rank
+		switch {
+		case len(ranks) > 1 && l.holds[boxes[0].claim] != conn:
+		case found != NoRank:
+			return NoRank
+		default:
+			found = rank
 		}
 	}
-	return 0
+	return found
 }
 
 // ranksOf returns the mailboxes for a topic by rank, nil if no source claims it.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -243,17 +244,19 @@ func TestSocketsRefuseSecondConnection(t *testing.T) {
 	f("four0")
 }
 
-// A message over the limit goes to the source that its connection holds, as its rank is not read.
+// A message over the limit goes to the source that its connection holds, as its rank is not read. It goes to
+// none while the connection holds no source, or several, as behind a forwarder.
 func TestSocketsDealOutOversize(t *testing.T) {
 	address := freeAddress(t)
 	s := &Sockets{Rank: lastByte, Transport: Transport{MaxMessage: 1000}}
-	opened := make(chan Subscription, 2)
-	for rank := range 2 {
-		go func() {
-			if sub, err := s.For(Claim{"a", "m", rank}, nil).Subscribe(t.Context(), "bind:tcp://"+address); err == nil {
-				opened <- sub
-			}
-		}()
+	var subs [2]Subscription
+	var opening sync.WaitGroup
+	for rank := range subs {
+		opening.Go(func() {
+			sub, err := s.For(Claim{"a", "m", rank}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
+			must.Report(t, err)
+			subs[rank] = sub
+		})
 	}
 	until(t, "two claims", func() bool {
 		s.mu.Lock()
@@ -268,14 +271,20 @@ func TestSocketsDealOutOversize(t *testing.T) {
 	})
 	pub := connect(t, address)
 	seq := strings.Repeat("\x00", 8)
-	send(t, pub, "kv@a@m", seq, "first 1")
-	send(t, pub, "kv@a@m", seq, strings.Repeat("x", 5000))
-	send(t, pub, "kv@a@m", seq, "last 1")
-	sub := <-opened
-	for _, want := range []string{"first 1", strings.Repeat("x", beginning), "last 1"} {
-		if got := receive(t, sub); got != "kv@a@m|"+seq+"|"+want {
-			t.Errorf("got %q, want %q", got, want)
+	large := strings.Repeat("x", 5000)
+	for _, payload := range []string{large, "first 1", large, "last 1", "first 0", large, "last 0", "end 1"} {
+		send(t, pub, "kv@a@m", seq, payload)
+	}
+	opening.Wait()
+	for rank, payloads := range [][]string{{"first 0", "last 0"}, {"first 1", large[:beginning], "last 1", "end 1"}} {
+		for _, want := range payloads {
+			if got := receive(t, subs[rank]); got != "kv@a@m|"+seq+"|"+want {
+				t.Errorf("rank %d got %q, want %q", rank, got, want)
+			}
 		}
+	}
+	if n, _ := s.Strays(); n != 2 {
+		t.Errorf("%d messages are no source's, want 2", n)
 	}
 }
 
