@@ -19,6 +19,9 @@ const (
 	// the connection. Keepalive does not run while such bytes wait, and TCP alone
 	// would try again for a quarter of an hour.
 	unacknowledged = 25 * time.Second
+	// A peer that ends the connection over a PING does so when it has read it. One that ends
+	// later, before we have read its PONG, has ended for another reason.
+	takesOffence = 5 * time.Second
 )
 
 // pulse is a net.Conn that asks the peer for a sign of life when it is silent.
@@ -36,7 +39,7 @@ type pulse struct {
 	on       bool          // the handshake is over
 	armed    time.Time     // when the read deadline was set
 	asked    int           // PINGs since the last byte
-	pinged   bool          // a PING was sent on this connection
+	pinged   time.Time     // when the last PING was sent on this connection
 	answered bool          // the peer sent a PONG on it
 }
 
@@ -80,6 +83,9 @@ func (e *silenceError) Error() string {
 // Silent returns how long before the error the last byte arrived.
 func (e *silenceError) Silent() time.Duration { return e.silent }
 
+// refused reports whether the peer, which has hung up, may have done so over a PING.
+func (p *pulse) refused() bool { return !p.answered && time.Since(p.pinged) < takesOffence }
+
 // touchy remembers peers that hung up on a PING. ZMTP 3.0 knows no PING, and some
 // implementations end a connection over a command that they do not know. The next connection to
 // such a peer has none; the one after it has, for the peer may have hung up for another reason.
@@ -122,7 +128,7 @@ func (t *touchy) forget(peer string) bool {
 // would wait for signs of ours, and we give none while it is busy sending.
 func (p *pulse) ping() error {
 	const name = "\x04PING"
-	p.pinged = true
+	p.pinged = time.Now()
 	frame := append([]byte{flagCommand, byte(len(name) + 2)}, name+"\x00\x00"...)
 	if err := p.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err

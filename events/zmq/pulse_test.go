@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,6 +167,29 @@ func TestPublisherHangsUpOnPing(t *testing.T) {
 			if got := lasts(); got != want {
 				t.Errorf("connection %d lasts %v, want %v", p.dialed, got, want)
 			}
+		}
+	})
+}
+
+// TestPublisherEndsWithoutAnswer is of a publisher that ends a while after a PING, whose answer was not read. The
+// next one is asked as well.
+func TestPublisherEndsWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pings atomic.Int64
+		p := &publisher{answers: func() bool { pings.Add(1); return false }, serve: func(c net.Conn) {
+			time.Sleep(9 * time.Second)
+			c.Close()
+		}}
+		source := (&Sockets{Transport: Transport{Dial: p.dial}}).For(Claim{}, nil)
+		for range 3 {
+			sub, err := source.Subscribe(t.Context(), "tcp://engine:5557")
+			must.Succeed(t, err)
+			if _, err := sub.Recv(); err == nil {
+				t.Fatal("a message came")
+			}
+		}
+		if n := pings.Load(); n != 3 {
+			t.Errorf("%d of 3 publishers were asked for a heartbeat", n)
 		}
 	})
 }

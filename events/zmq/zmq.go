@@ -249,7 +249,7 @@ func (c *conn) Recv() (payload.Message, error) {
 			m.Block.Release()
 		}
 		if err != nil {
-			if c.pulse.pinged && !c.pulse.answered && hungUp(err) {
+			if hungUp(err) && c.pulse.refused() {
 				c.touchy.note(c.peer)
 			}
 			c.Close()
