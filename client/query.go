@@ -174,7 +174,7 @@ func (r *Row) setRanks(ranks map[string]rankMatch) error {
 	return nil
 }
 
-// tenantRows are the rows of a tenant, by instance. Beside tenants, an answer with details may have warnings:
+// tenantRows are the rows of a tenant, by instance. An answer with details may also have warnings:
 // a list, which reads as no instance.
 type tenantRows map[string]Row
 

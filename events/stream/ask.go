@@ -67,7 +67,7 @@ const (
 	// An ask may be resumed maxResumes times, a probe maxResumesOfProbe times, and once more for every
 	// repliesPerResume replies. A publisher streams its ring for each attempt, so one that hangs up
 	// after a few replies is soon left alone. A socket drops replies beyond its high-water mark, which
-	// is 1,000 unless somebody lowered it, and a ring of 10,000 batches still has to come whole.
+	// is 1,000 unless it was lowered, and a ring of 10,000 batches still has to come whole.
 	maxResumes        = 8
 	maxResumesOfProbe = 2
 	repliesPerResume  = 16

@@ -102,7 +102,7 @@ func TestUnusableFrames(t *testing.T) {
 			t.Errorf("status is %+v", st)
 		}
 		const want = "partial history_unknown, synced, partial unusable, synced, partial unusable, synced, partial unusable, connecting"
-		// The connection may be up before the first state is told.
+		// The connection may be up before the stream tells its first state.
 		if got := strings.TrimPrefix(strings.Join(states, ", "), "connecting, "); got != want {
 			t.Errorf("states were %s, want %s", got, want)
 		}
