@@ -31,7 +31,8 @@ type RegisterOptions struct {
 	// source that has failed.
 	AnyEndpoint bool
 	// GivesWay lets another registration, unless that gives way too, take the place of the source where
-	// limits.max_sources or limits.max_tenant_sources is reached. The last call of Register says so.
+	// limits.max_sources or limits.max_tenant_sources is reached. An equal registration without it ends that, and
+	// one with it changes nothing.
 	GivesWay bool
 	// Admit, if set, sees everything that is registered before anything changes,
 	// and refuses the registration with its error. It must not call the Conductor.
@@ -141,7 +142,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		field, have, got := old.reg.diff(r, copiesWord(c.opts.Copies))
 		switch {
 		case field == "":
-			old.givesWay = opts.GivesWay
+			old.givesWay = old.givesWay && opts.GivesWay
 			if !slices.Equal(*old.aliases.Load(), r.Aliases) {
 				c.setAliases(old, r.Aliases)
 			}

@@ -109,7 +109,7 @@ type target struct {
 
 	seen   atomic.Bool // it was worked on
 	queued atomic.Bool // a look waits for a place, or is under way
-	// givesWay is Target.GivesWay of the last call of Add.
+	// givesWay is Target.GivesWay, until a call of Add lacks it.
 	givesWay atomic.Bool
 	shown    sync.Mutex
 	err      string                           // guarded by shown
@@ -175,7 +175,9 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 			return err
 		}
 	case same(&old.Target, &t):
-		old.givesWay.Store(t.GivesWay)
+		if !t.GivesWay {
+			old.givesWay.Store(false)
+		}
 		return nil
 	case !replace || old.Static && !t.Static:
 		return &conductor.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}

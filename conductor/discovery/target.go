@@ -22,7 +22,7 @@ type Target struct {
 	URL    string
 	Static bool // of the configuration
 	// GivesWay lets other targets take its place, and other sources those of its own: see
-	// conductor.RegisterOptions. The last call of Add says so.
+	// conductor.RegisterOptions.
 	GivesWay bool
 }
 

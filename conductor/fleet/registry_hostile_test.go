@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/discovery"
 	"kvconductor/internal/must"
 	"kvconductor/internal/redistest"
 )
@@ -168,4 +170,43 @@ func TestRegistryForgedGiveWay(t *testing.T) {
 	b.later()
 	beat(b)
 	holds(t, "kept:m older0:m other:m own:m", b) // there is room again
+}
+
+// TestRegistryKeepsClients has sources that clients of this replica registered, and entries of the same that no known
+// replica wrote, as after a restart of the whole fleet. They do not give way: a registration too many is refused.
+func TestRegistryKeepsClients(t *testing.T) {
+	t.Parallel()
+	b := newPeer(t, redistest.Start(t).URL(), "b")
+	b.conductor.Tune(conductor.Tunables{MaxSources: 2})
+	asked := conductor.Registration{Instance: "asked", Type: conductor.TypeVLLM, Model: "m"}
+	must.Succeed(t, b.registry.cfg.Targets.Add(discovery.Target{Registration: asked, URL: "http://127.0.0.1:1"}, false))
+	b.registry.Registered(Source{Registration: asked, Discover: "http://127.0.0.1:1"})
+	b.register(source("one", "m"))
+	b.register(source("two", "m"))
+	beat(b)
+	client, key := b.members.Store().Client(), b.members.Store().Key
+	entries, err := client.HGetAll(t.Context(), key("sources")).Result()
+	if err != nil || len(entries) != 3 {
+		t.Fatal(err, entries)
+	}
+	for field, text := range entries {
+		other := strings.Replace(text, `"by":"b"`, `"by":"gone"`, 1)
+		if other == text {
+			t.Fatal(text)
+		}
+		forge(t, b, field, other)
+	}
+	beat(b)
+	if err := b.clients.Register(source("more", "m"), conductor.RegisterOptions{}); !errors.Is(err, conductor.ErrTooManySources) {
+		t.Errorf("one source too many: %v", err)
+	}
+	holds(t, "one:m two:m", b)
+	more := asked
+	for _, instance := range []string{"more", "still-more"} {
+		more.Instance = instance
+		err = b.registry.cfg.Targets.Add(discovery.Target{Registration: more, URL: "http://127.0.0.1:1"}, false)
+	}
+	if !errors.Is(err, conductor.ErrTooManySources) {
+		t.Errorf("one target too many: %v", err)
+	}
 }
