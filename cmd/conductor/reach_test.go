@@ -52,7 +52,7 @@ func TestPortsLookAlike(t *testing.T) {
 	names := regexp.MustCompile(`(own-|asked-)?(closed|silent|http)\b|127\.0\.0\.1:\d+`)
 	alike := func(path, token string) (all []string) { // answers about sources, without their names
 		_, text := askAs(t, "GET", p.url+path, token, "", nil)
-		for _, said := range regexp.MustCompile(`"(LastError|last_error|Reason|reason|State|state)":"([^"\\]|\\.)*"`).FindAllString(text, -1) {
+		for _, said := range regexp.MustCompile(`"(LastError|last_error|Reason|reason|State|state)":"([^"\\]|\\.)*"|"Addresses":\d+`).FindAllString(text, -1) {
 			if said = names.ReplaceAllString(said, "NAME"); !slices.Contains(all, said) {
 				all = append(all, said)
 			}
@@ -67,7 +67,7 @@ func TestPortsLookAlike(t *testing.T) {
 	const unreachable = "there is no connection that can be followed"
 	for _, token := range []string{"", "guest"} {
 		for path, want := range map[string][]string{
-			"/services":          {`"LastError":"the engine cannot be asked"`, `"LastError":"` + unreachable + `"`, `"Reason":""`, `"State":"connecting"`},
+			"/services":          {`"Addresses":0`, `"LastError":"the engine cannot be asked"`, `"LastError":"` + unreachable + `"`, `"Reason":""`, `"State":"connecting"`},
 			"/dynamo/v1/workers": {`"last_error":"` + unreachable + `"`, `"reason":""`, `"state":"connecting"`},
 			"/ready":             {`"reason":"` + unreachable + `"`, `"state":"connecting"`},
 		} {

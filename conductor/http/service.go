@@ -141,7 +141,7 @@ type askedRow struct {
 	InstanceID string
 	TenantID   string
 	URL        string // empty for a client that may not see endpoints
-	Addresses  int
+	Addresses  int    // 0 without sources for a client that may not see causes
 	Sources    int
 	LastError  string
 }
@@ -159,6 +159,9 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, faultFor(v, s.Sources, s.Error)}
 		if !reader.Secrets {
 			row.URL = ""
+		}
+		if s.Sources == 0 && !reader.Causes {
+			row.Addresses = 0 // an address counts once it was asked: at once where the port is closed
 		}
 		rows = append(rows, row)
 	}
