@@ -88,11 +88,13 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 		if at == 9 && d.rest() > 0 && isStr(d.b[d.i]) {
 			at = 10
 		}
-		read := d.storedField
+		var why events.Reason
 		if at > 6 && !fits(at, d.next()) {
-			read = func(*events.Event, *form, int) events.Reason { return d.ignore() }
+			why = d.ignore()
+		} else {
+			why = d.storedField(ev, f, at)
 		}
-		if why := read(ev, f, at); why != "" {
+		if why != "" {
 			return why
 		}
 		at++

@@ -21,6 +21,12 @@ func bigStore(n int) obj {
 		"lora_id", nil, "medium", "GPU", "lora_name", "adapter-A", "extra_keys", extra, "group_idx", 0, "kv_cache_spec_kind", "full_attention"}
 }
 
+// arrayStore is bigStore as an array.
+func arrayStore(n int) arr {
+	o := bigStore(n)
+	return arr{o[1], o[3], o[5], o[7], 16, nil, "GPU", "adapter-A", o[17], 0, "full_attention", nil}
+}
+
 // storm is a batch of n events: half one-block stores, half removals, as a full
 // cache under load publishes.
 func storm(n int) arr {
@@ -50,11 +56,7 @@ func BenchmarkDecode(b *testing.B) {
 	for _, n := range []int{1, 16, 64, 1024} {
 		b.Run(fmt.Sprintf("map/blocks=%d", n), func(b *testing.B) { bench(b, pack(b, arr{1.5, arr{bigStore(n)}, 0}), n) })
 	}
-	array := func(n int) arr {
-		o := bigStore(n)
-		return arr{o[1], o[3], o[5], o[7], 16, nil, "GPU", "adapter-A", o[17], 0, "full_attention", nil}
-	}
-	b.Run("array/blocks=64", func(b *testing.B) { bench(b, pack(b, arr{1.5, arr{array(64)}, 0}), 64) })
+	b.Run("array/blocks=64", func(b *testing.B) { bench(b, pack(b, arr{1.5, arr{arrayStore(64)}, 0}), 64) })
 	b.Run("map/events=256", func(b *testing.B) { bench(b, pack(b, storm(256)), 256) })
 	b.Run("removals/events=256", func(b *testing.B) {
 		list := arr{}
@@ -109,5 +111,10 @@ func TestDecodeAllocations(t *testing.T) {
 	}
 	g(arr{1.5, arr{adapted}, 0})
 	g(storm(256))
+	arrays := arr{}
+	for range 128 {
+		arrays = append(arrays, arrayStore(1), arr{"BlockRemoved", arr{uint64(1) << 40}, "GPU", 0})
+	}
+	g(arr{1.5, arrays, 0})
 	g(arr{1.5, arr{}, 0})
 }
