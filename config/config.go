@@ -277,7 +277,7 @@ type Limits struct {
 
 	Memory                int64 `mapstructure:"memory"`                  // bytes of bodies and answers in flight; AutoSize is by the memory, 0 no bound
 	MaxContexts           int   `mapstructure:"max_contexts"`            // adapters and salts of one deployment; 0 is no bound
-	MaxConnections        int   `mapstructure:"max_connections"`         // open HTTP connections; more are closed at once; 0 is no bound
+	MaxConnections        int   `mapstructure:"max_connections"`         // open connections of all listeners, see server.Connections; 0 is no bound
 	ConnectionsPerAddress int   `mapstructure:"connections_per_address"` // the same of one address; AutoCount is a quarter of MaxConnections
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
 	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
