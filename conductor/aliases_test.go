@@ -40,7 +40,7 @@ func TestAliasesAreBounded(t *testing.T) {
 	}
 	q.Tenant = "blue"
 	if text := c.For(conductor.Reader{Tenants: []string{"default"}}).Unregistered(&q); text != "" {
-		t.Errorf("a client is told of another tenant: %s", text)
+		t.Errorf("the text names a model of a tenant that the client may not name: %s", text)
 	}
 }
 

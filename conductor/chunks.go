@@ -197,8 +197,8 @@ const enoughDistances = 16
 // decided reports whether size is that of the chunks.
 func (g *chunkGuess) decided() bool { return g.size == 1 || g.seen >= enoughDistances }
 
-// note notes a distance.
-func (g *chunkGuess) note(distance int) {
+// addDistance makes size the greatest common divisor of itself and a distance.
+func (g *chunkGuess) addDistance(distance int) {
 	for g.seen++; distance != 0; {
 		g.size, distance = distance, g.size%distance
 	}
@@ -223,15 +223,15 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 	var before []uint64
 	for i, h := range c.Cut.Hashes {
 		if i > 0 && was.decided() {
-			break // one a time is enough to find a wrong guess
+			break // one an event is enough to find a wrong guess
 		}
 		var root bool
 		before, root = ns.deployment.index.Before(before[:0], ns.source, h^fold, normalize.MaxParts)
 		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
 		case i > 0 && at >= 0:
-			g.note(len(before) - at)
+			g.addDistance(len(before) - at)
 		case root && len(before) < normalize.MaxParts:
-			g.note(len(before) + 1)
+			g.addDistance(len(before) + 1)
 		}
 	}
 	if was.decided() && g.size != was.size {
