@@ -89,8 +89,10 @@ type Error struct {
 	Message string `json:"error"`
 	Reason  string `json:"reason"`
 	// Field and Index name the field of the request that is wrong, and its element.
-	Field      string        `json:"field"`
-	Index      *int          `json:"index"`
+	Field string `json:"field"`
+	Index *int   `json:"index"`
+	// Known has names that are registered in place of one that is not, at most 32.
+	Known      []string      `json:"known"`
 	RetryAfter time.Duration `json:"-"`
 }
 
@@ -110,7 +112,8 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	return c.doIn(ctx, jsonCodec, method, path, in, out)
 }
 
-// doIn sends in, if it is not nil, and decodes the answer into out. It repeats the request as
+// doIn sends in, if it is not nil, and decodes the answer into out, which stays as it is if the
+// answer is 204. It repeats the request as
 // WithRetries says.
 func (c *Client) doIn(ctx context.Context, as codec, method, path string, in, out any) error {
 	var body []byte
@@ -175,6 +178,9 @@ func (c *Client) once(ctx context.Context, as codec, method, path string, body [
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return err
+	}
+	if resp.StatusCode == http.StatusNoContent {
+		return nil
 	}
 	if resp.StatusCode == http.StatusOK {
 		if err := as.unmarshal(answer, out); err != nil {

@@ -154,7 +154,7 @@ func TestLaterServers(t *testing.T) {
 	must.Succeed(t, err)
 	rows, err := client.Query(t.Context(), Query{})
 	must.Succeed(t, err)
-	if r := rows.Longest(); r.Longest != 32 || r.Media["NVME"] != 32 || len(r.Media) != 2 || fmt.Sprint(r.Ranks) != "[{2 0 0 0} {10 16 16 32}]" {
+	if r := rows.Longest(); r.Longest != 32 || r.Media["NVME"] != 32 || len(r.Media) != 2 || fmt.Sprint(r.Ranks) != "[{2 0 0 0 0} {10 16 16 32 0}]" {
 		t.Errorf("%+v", r)
 	}
 	answer = `{"default":{"a":{"longest_matched":"x"}}}`

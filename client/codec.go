@@ -30,12 +30,12 @@ func unmarshalMsgpack(text []byte, out any) error {
 
 // WithMsgpack sends queries in msgpack: token ids are bytes that the server need not parse, and
 // answers are shorter. The server answers such a query as Mooncake's second server does: its rows
-// have Longest, the reach of the best rank, and Ranks alone. A query with MinMatched, Top or
-// Detail, a batch, and all other requests go in JSON.
+// have Longest, the reach of the best rank, and Ranks alone. A query with MinMatched, Top, Detail
+// or Expected, a batch, and all other requests go in JSON.
 func WithMsgpack() Option { return func(c *Client) { c.msgpack = true } }
 
 // packable reports whether the second server's dialect has all fields of the query.
-func (q *Query) packable() bool { return q.MinMatched == 0 && q.Top == 0 && !q.Detail }
+func (q *Query) packable() bool { return q.MinMatched == 0 && q.Top == 0 && !q.Detail && !q.Expected }
 
 // packedRow is a Row in msgpack.
 type packedRow struct {
@@ -45,9 +45,10 @@ type packedRow struct {
 
 // rankMatch is a Rank as answers have it, in either codec.
 type rankMatch struct {
-	GPU  int `json:"gpu"`
-	CPU  int `json:"cpu"`
-	Disk int `json:"disk"`
+	GPU      int `json:"gpu"`
+	CPU      int `json:"cpu"`
+	Disk     int `json:"disk"`
+	Expected int `json:"expected"`
 }
 
 // rowsOfPacked returns the rows of an answer in msgpack.

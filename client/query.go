@@ -26,6 +26,9 @@ type Query struct {
 	MinMatched, Top int
 	// Detail adds the states of the sources to each row.
 	Detail bool
+	// Expected adds to each row what its instance is expected to have soon, because routers have
+	// reported prompts with Routed. MinMatched and Top then go by that.
+	Expected bool
 }
 
 // HashKind says what hashes of a query are, see the rule QUERY-8.
@@ -38,32 +41,47 @@ const (
 	SGLang    HashKind = "sglang" // digests, computed as SGLang does
 )
 
-// body returns the path and the body of a query, with numbers as bytes if it is packed.
-func (q *Query) body(packed bool) (path string, body map[string]any) {
-	body = map[string]any{"model": q.Model, "block_size": q.BlockSize}
-	for name, text := range map[string]string{"tenant_id": q.Tenant, "lora_name": q.Adapter, "cache_salt": q.Salt, "instance_id": q.Instance} {
+// prompt returns the fields of a body that say what the prompt is, with numbers as bytes if it is
+// packed.
+func (q *Query) prompt(packed bool) map[string]any {
+	body := map[string]any{"model": q.Model, "block_size": q.BlockSize}
+	for name, text := range map[string]string{"tenant_id": q.Tenant, "lora_name": q.Adapter, "cache_salt": q.Salt} {
 		if text != "" {
 			body[name] = text
 		}
+	}
+	if q.SeqHashes != nil && q.HashKind != Canonical {
+		body["hash"] = q.HashKind
+	}
+	switch {
+	case q.SeqHashes != nil && packed:
+		body["seq_hashes"] = littleEndian(q.SeqHashes)
+	case q.SeqHashes != nil:
+		body["seq_hashes"] = q.SeqHashes
+	case packed:
+		body["token_ids"] = littleEndian(q.Tokens)
+	default:
+		body["token_ids_b64"] = base64Of(q.Tokens)
+	}
+	return body
+}
+
+// body returns the path and the body of a query, with numbers as bytes if it is packed.
+func (q *Query) body(packed bool) (path string, body map[string]any) {
+	body = q.prompt(packed)
+	if q.Instance != "" {
+		body["instance_id"] = q.Instance
 	}
 	for name, n := range map[string]int{"min_matched": q.MinMatched, "top": q.Top} {
 		if n > 0 {
 			body[name] = n
 		}
 	}
-	path = "/conductor/v1/query"
-	if q.SeqHashes != nil && q.HashKind != Canonical {
-		body["hash"] = q.HashKind
+	if q.Expected {
+		body["expected"] = true
 	}
-	switch {
-	case q.SeqHashes != nil && packed:
-		path, body["seq_hashes"] = path+"_by_hash", littleEndian(q.SeqHashes)
-	case q.SeqHashes != nil:
-		path, body["seq_hashes"] = path+"_by_hash", q.SeqHashes
-	case packed:
-		body["token_ids"] = littleEndian(q.Tokens)
-	default:
-		body["token_ids_b64"] = base64Of(q.Tokens)
+	if path = "/conductor/v1/query"; q.SeqHashes != nil {
+		path += "_by_hash"
 	}
 	if q.Detail {
 		path += "?detail=1"
@@ -75,6 +93,12 @@ func (q *Query) body(packed bool) (path string, body map[string]any) {
 type Row struct {
 	Instance string
 	Longest  int // by all media together
+	// Expected is the prefix that the instance has or is expected to have soon, with
+	// Query.Expected: at least Longest.
+	Expected int
+	// Approximate says that the engine publishes no events, so that the reports of routers are all
+	// that is known of it.
+	Approximate bool
 	// Media has the leading tokens on each medium, such as GPU, CPU and DISK; nil in msgpack.
 	Media map[string]int
 	Ranks []Rank // by rank
@@ -92,6 +116,9 @@ type Row struct {
 type Rank struct {
 	Rank           int
 	GPU, CPU, Disk int
+	// Expected is how far they reach if the blocks expected of the rank count as well, with Query.Expected:
+	// at least Disk.
+	Expected int
 }
 
 // Source is how current a source was before the index was read.
@@ -139,6 +166,10 @@ func (r *Row) UnmarshalJSON(text []byte) error {
 			if err = json.Unmarshal(raw, &ranks); err == nil {
 				err = r.setRanks(ranks)
 			}
+		case "expected":
+			err = json.Unmarshal(raw, &r.Expected)
+		case "approximate":
+			err = json.Unmarshal(raw, &r.Approximate)
 		case "truncated":
 			err = json.Unmarshal(raw, &r.Truncated)
 		case "window":
@@ -168,7 +199,7 @@ func (r *Row) setRanks(ranks map[string]rankMatch) error {
 		if err != nil {
 			return err
 		}
-		r.Ranks = append(r.Ranks, Rank{n, m.GPU, m.CPU, m.Disk})
+		r.Ranks = append(r.Ranks, Rank{n, m.GPU, m.CPU, m.Disk, m.Expected})
 	}
 	slices.SortFunc(r.Ranks, func(a, b Rank) int { return cmp.Compare(a.Rank, b.Rank) })
 	return nil
