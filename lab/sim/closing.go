@@ -56,20 +56,21 @@ func (a *Answers) Closing() string {
 	return fmt.Sprintf("%s answers that could be checked were compared with the truth, and %s were wrong", thousands(a.Settled), thousands(a.Wrong))
 }
 
-// Closing says in a sentence how the last policy, which knows the caches, compares with the others.
+// Closing says in a sentence how the last policy, which knows most, compares with the others.
 func (c *Comparison) Closing() string {
 	if len(c.Outcomes) == 0 {
 		return "no policy was tried."
 	}
-	aware := c.Outcomes[len(c.Outcomes)-1]
+	last := len(c.Outcomes) - 1
+	best := c.Outcomes[last]
 	var others []string
-	for _, o := range c.Outcomes[:len(c.Outcomes)-1] {
-		others = append(others, fmt.Sprintf("%s computed %.2f times as many and took %.2f times as long to the first token", o.Policy,
-			float64(o.Computed)/float64(max(aware.Computed, 1)), float64(o.TTFT.Mean)/float64(max(aware.TTFT.Mean, time.Nanosecond))))
+	for _, o := range c.Outcomes[:last] {
+		others = append(others, fmt.Sprintf("%.2f and %.2f times that with %q", float64(o.Computed)/float64(max(best.Computed, 1)),
+			float64(o.TTFT.Mean)/float64(max(best.TTFT.Mean, time.Nanosecond)), o.Policy))
 	}
-	text := fmt.Sprintf("For %s the %s router computed %s tokens", count(c.Requests, "request"), aware.Policy, thousands(aware.Computed))
+	text := fmt.Sprintf("For %s the policy %q computed %s tokens, in %s to the first token", count(c.Requests, "request"), best.Policy, thousands(best.Computed), short(best.TTFT.Mean))
 	if len(others) > 0 {
-		text += "; " + strings.Join(others, ", ")
+		text += "; tokens and time were " + strings.Join(others, ", ")
 	}
 	return text + "."
 }

@@ -47,6 +47,13 @@ type Policy struct {
 	Choose func(ctx context.Context, prompt []uint32) (rank int, computed func())
 	// Alone returns how many choices were made without an answer of the server; nil for none.
 	Alone func() int
+	// Wait, if it is set, is called before the next request comes: it returns once the server has
+	// all that the policy told it.
+	Wait func()
+	// Begin, if it is set, is called before the first request, with a function that looks into the
+	// fleet: it returns what each rank has of a prompt now, and will have once it has computed what
+	// was sent to it. The policy is then the oracle that others are compared with.
+	Begin func(look func(prompt []uint32) []Cached)
 }
 
 // RoundRobin returns the policy that takes the ranks in turn.
@@ -59,8 +66,9 @@ func RoundRobin(ranks int) Policy {
 }
 
 // Compare runs the same requests through one fleet for each policy, and reports what the choices
-// cost. Time is simulated: a rank computes one prompt after the other, and the next request comes
-// when its time has come. The fleets publish on real sockets. Before a policy asks the server, the
+// cost. Time is simulated: a rank computes one prompt after the other, and announces the blocks of
+// a prompt when it has computed it; the next request comes when its time has come. The fleets
+// publish on real sockets. Before a policy asks the server, the
 // server has applied all events, as it has a millisecond after them in real time. Requests of a
 // source without times come c.QPS a second, at random.
 func Compare(ctx context.Context, c Config, policies []Policy, say harness.Progress) (*Comparison, error) {
@@ -84,7 +92,11 @@ func Compare(ctx context.Context, c Config, policies []Policy, say harness.Progr
 		}
 		say.Say("%s: %s requests in %.1f s", p.Name, thousands(len(requests)), time.Since(began).Seconds())
 		report.Outcomes = append(report.Outcomes, o)
+		if p.Begin != nil {
+			report.Oracle = o.Policy
+		}
 	}
+	report.measure()
 	return report, nil
 }
 
@@ -122,18 +134,6 @@ type trial struct {
 	work       []time.Duration
 }
 
-// station is a rank in simulated time.
-type station struct {
-	free     time.Duration // when it has computed the prompt at hand
-	computed func()        // to call then, nil for none
-	waiting  []job
-}
-
-type job struct {
-	workload.Request
-	computed func()
-}
-
 // try runs the requests through a new fleet.
 func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) (o *Outcome, failed error) {
 	f, err := newFleet(c)
@@ -148,6 +148,9 @@ func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) 
 	t := &trial{driver: newDriver(f, cl), policy: p, stations: make([]station, len(f.ranks)), scratch: f.newScratch(), work: make([]time.Duration, len(f.ranks))}
 	if err := f.start(); err != nil {
 		return nil, err
+	}
+	if p.Begin != nil {
+		p.Begin(func(prompt []uint32) []Cached { return t.cached(prompt, true) })
 	}
 	if p.Asks {
 		defer func() { failed = errors.Join(failed, t.unregister()) }()
@@ -177,86 +180,25 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 			return err
 		}
 	}
+	if t.policy.Wait != nil {
+		t.policy.Wait()
+	}
 	if t.policy.Asks && !t.settled {
 		if err := t.await(ctx, t.SettleTimeout, true); err != nil {
 			return fmt.Errorf("the server does not keep up: %w", err)
 		}
 		t.settled = true
 	}
-	t.scratch.tokens = r.AppendTokens(t.scratch.tokens[:0])
+	j := &job{at: r.At, tokens: r.AppendTokens(nil), length: r.PromptLen()}
 	began := time.Now()
-	n, computed := t.policy.Choose(ctx, t.scratch.tokens[:r.PromptLen()])
+	n, computed := t.policy.Choose(ctx, j.prompt())
 	t.decisions.Add(time.Since(began))
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	t.stations[n].waiting = append(t.stations[n].waiting, job{r, computed})
+	j.computed = computed
+	t.stations[n].jobs = append(t.stations[n].jobs, j)
 	return t.advance(n, r.At)
-}
-
-// advance lets a rank compute the prompts that it can begin until a time. Its engine announces
-// blocks when it begins, as vLLM does when it schedules them.
-func (t *trial) advance(n int, until time.Duration) error {
-	s := &t.stations[n]
-	for s.free <= until {
-		if s.computed != nil {
-			s.computed()
-			s.computed = nil
-		}
-		if len(s.waiting) == 0 || s.waiting[0].At > until {
-			return nil
-		}
-		j := s.waiting[0]
-		s.waiting = s.waiting[1:]
-		took, err := t.compute(t.ranks[n], j.Request)
-		if err != nil {
-			return err
-		}
-		s.free, s.computed = max(s.free, j.At)+took, j.computed
-		t.ttft.Add(s.free - j.At)
-		t.waited += s.free - j.At
-		t.work[n] += took
-	}
-	return nil
-}
-
-// compute runs a request on a rank's engine, and returns how long the prompt takes there.
-func (t *trial) compute(r *rank, req workload.Request) (took time.Duration, err error) {
-	s, prompt := t.scratch, req.PromptLen()
-	s.tokens = req.AppendTokens(s.tokens[:0])
-	best := min(t.best(s.tokens[:prompt]), (prompt-1)/t.BlockSize*t.BlockSize)
-	before := r.engine.Stats().Reused
-	batches := r.batches
-	if err := t.submit(r, s.tokens, prompt); err != nil {
-		return 0, err
-	}
-	after := r.engine.Stats().Reused
-	t.settled = t.settled && r.batches == batches
-	var tokens [3]int
-	for tier := range tokens {
-		tokens[tier] = (after[tier] - before[tier]) * t.BlockSize
-	}
-	reused := tokens[0] + tokens[1] + tokens[2]
-	t.hits.add(tokens[0], tokens[1], tokens[2], reused)
-	t.recomputed += max(best-reused, 0)
-	return time.Duration(prompt-reused)*computeToken + time.Duration(tokens[1])*hostToken + time.Duration(tokens[2])*diskToken, nil
-}
-
-// best returns the longest prefix that one rank holds, in tokens.
-func (t *trial) best(prompt []uint32) (longest int) {
-	s := t.scratch
-	for _, tree := range t.trees {
-		s.path = tree.Walk(prompt, s.path[:0])
-		for i, in := range t.instances {
-			if in.tree != tree {
-				continue
-			}
-			for _, r := range tree.Row(s.path, in.first, s.rows[i].Ranks).Ranks {
-				longest = max(longest, r.Disk)
-			}
-		}
-	}
-	return longest
 }
 
 // instanceID names an instance of the fleet.

@@ -57,6 +57,39 @@ func TestCompareTimes(t *testing.T) {
 	f([]int{0, 0, 1, 1}, "112.25ms", 1024+16+512+1024, 1008, "0 1 2 3")
 }
 
+// TestCompareAnnouncesAtTheEnd holds that a rank has the blocks of a prompt, and announces them, once
+// it has computed it, and that until then they are expected there.
+func TestCompareAnnouncesAtTheEnd(t *testing.T) {
+	var look func([]uint32) []Cached
+	var seen []string
+	asked := Policy{
+		Name:  "all to one",
+		Begin: func(f func([]uint32) []Cached) { look = f },
+		Choose: func(_ context.Context, prompt []uint32) (int, func()) {
+			seen = append(seen, fmt.Sprint(look(prompt)))
+			return 1, func() {}
+		},
+	}
+	c := compared(t)
+	trace, err := workload.ReadTrace("t.jsonl", strings.NewReader(`{"timestamp": 0, "input_length": 1024, "output_length": 32, "hash_ids": [1, 2]}
+{"timestamp": 127, "input_length": 1536, "output_length": 10, "hash_ids": [1, 2, 3]}
+{"timestamp": 128, "input_length": 1536, "output_length": 10, "hash_ids": [1, 2, 3]}
+{"timestamp": 1000, "input_length": 1552, "output_length": 10, "hash_ids": [1, 2, 3, 4]}
+`))
+	must.Succeed(t, err)
+	c.Source = trace
+	report, err := Compare(t.Context(), c, []Policy{RoundRobin(2), asked}, nil)
+	must.Succeed(t, err)
+	want := "[{0 0 0 0} {0 0 0 0}] [{0 0 0 0} {0 0 0 1024}] [{0 0 0 0} {1024 1024 1024 1536}] [{0 0 0 0} {1536 1536 1536 1536}]"
+	if got := strings.Join(seen, " "); got != want {
+		t.Errorf("seen:\n%s\nwant:\n%s", got, want)
+	}
+	// Each rank of the other policy computes the first two segments, and one the third.
+	if o := report.Outcomes; *o[1].Beyond != 0 || o[1].Computed != 1024+512+16+16 || o[0].Computed != 1024+1536+512+16 || fmt.Sprintf("%.1f", *o[0].Beyond) != "96.9" {
+		t.Errorf("%+v, %+v", o[0], o[1])
+	}
+}
+
 // TestCompareRefuses holds that a comparison has requests and no disturbance.
 func TestCompareRefuses(t *testing.T) {
 	f := func(change func(*Config)) {
