@@ -71,7 +71,7 @@ func (r *Router) Choose(ctx context.Context, tokens []uint32) (worker int, compu
 			worker, least = at, cost
 		}
 	}
-	r.turn++
+	r.turn = worker + 1
 	charged := work(len(tokens), cached[worker])
 	r.queued[worker] += charged
 	return worker, sync.OnceFunc(func() {

@@ -109,7 +109,7 @@ func TestChooseWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestEqualWorkersTakeTurns holds that an idle fleet shares new prompts.
+// TestEqualWorkersTakeTurns holds that an idle fleet shares new prompts, also after a burst for one.
 func TestEqualWorkersTakeTurns(t *testing.T) {
 	r := &Router{Workers: workers("a/0", "b/0", "c/0")}
 	var got []int
@@ -120,6 +120,15 @@ func TestEqualWorkersTakeTurns(t *testing.T) {
 	}
 	if fmt.Sprint(got) != "[0 1 2 0 1 2]" {
 		t.Error(got)
+	}
+	r.Conductor = conductor(t, map[string][3]int{"a/0": {}, "b/0": {10, 10, 10}, "c/0": {}})
+	r.Patience = time.Minute
+	for range 3 {
+		r.Choose(t.Context(), make([]uint32, 10))
+	}
+	r.Conductor = nil
+	if worker, _ := r.Choose(t.Context(), make([]uint32, 10)); worker != 2 {
+		t.Errorf("after three prompts for worker 1 the next goes to worker %d", worker)
 	}
 }
 
