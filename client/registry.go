@@ -25,7 +25,12 @@ type Registration struct {
 	Aliases          []string `json:"aliases,omitempty"`  // further names of the model in queries
 	Serves           []string `json:"serves,omitempty"`   // of a pool
 	Sequence         string   `json:"sequence,omitempty"` // own or shared, where it is not that of the type
-	Replace          bool     `json:"replace,omitempty"`
+	// Events is "none" for an engine that publishes no KV events, which has no endpoints. CapacityBlocks is how
+	// many blocks its cache has room for. Approximate "count" lets what routers report count as held.
+	Events         string `json:"events,omitempty"`
+	CapacityBlocks int    `json:"capacity_blocks,omitempty"`
+	Approximate    string `json:"approximate,omitempty"`
+	Replace        bool   `json:"replace,omitempty"`
 }
 
 // Register starts a source. The same registration twice is a success.
@@ -45,7 +50,8 @@ func (c *Client) Unregister(ctx context.Context, instance, tenant string, rank i
 // Service is one source of GET /services.
 type Service struct {
 	Endpoint, ReplayEndpoint, Type, ModelName, LoraName, TenantID, InstanceID string
-	BlockSize, DPRank                                                         int
+	Events, Approximate                                                       string
+	BlockSize, DPRank, CapacityBlocks                                         int
 	State, Reason, LastError                                                  string
 	Epoch                                                                     uint64
 	LastSeq                                                                   *uint64

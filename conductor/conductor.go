@@ -183,8 +183,11 @@ func New(opts Options) *Conductor {
 		Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
 	}
 	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State, string)) feed {
-		if r.pushed() {
+		switch {
+		case r.pushed():
 			return c.openPushed(r, on)
+		case r.approximate():
+			return newApproximate()
 		}
 		return stream.Open(c.streamConfig(r, static, recorded, on))
 	}

@@ -71,6 +71,8 @@ type row struct {
 	ranks   []int32 // registered ranks, ascending
 	loras   map[string]bool
 	sources []*source
+	// approximate: the engine of a source publishes nothing, so that what it holds is known from reports alone.
+	approximate bool
 }
 
 // serves reports whether the instance is registered for the adapter or has
@@ -185,6 +187,7 @@ func (d *deployment) rebuild() {
 			r.loras[s.reg.Lora] = true
 			maps.Copy(r.loras, s.announced)
 			r.sources = append(r.sources, s)
+			r.approximate = r.approximate || s.reg.approximate()
 		}
 		if len(r.sources) == 0 {
 			continue

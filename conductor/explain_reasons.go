@@ -38,6 +38,7 @@ const (
 	TokensUnknown   Reason = "tokens_unknown"    // blocks wait for their tokens
 	GroupNotIndexed Reason = "group_not_indexed" // blocks of other attention groups are not indexed
 	PromptEnds      Reason = "prompt_ends"       // the block needs tokens behind the prompt
+	NoEvents        Reason = "no_events"         // the engine publishes no events
 	NeverAnnounced  Reason = "never_announced"   // no event has announced the block
 	NotRegistered   Reason = "not_registered"    // of a deployment: no instance has a row
 	NotDiscovered   Reason = "not_discovered"    // of a deployment: an engine has not told where it publishes
@@ -47,7 +48,7 @@ const (
 // Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
-		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NeverAnnounced, NotRegistered, NotDiscovered, UnsaltedHidden}
+		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NoEvents, NeverAnnounced, NotRegistered, NotDiscovered, UnsaltedHidden}
 }
 
 // Cause is one reason why a block is missing.
@@ -61,6 +62,9 @@ type Cause struct {
 // causes returns why a source lacks a block as one rank, the most useful reason first.
 func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cause) {
 	s := k.source
+	if s.reg.approximate() {
+		return []Cause{{Reason: NoEvents, Certain: true, Text: fmt.Sprintf("The engine of %s publishes no events: what it holds is expected, by what routers report, and never known.", s.reg.Key())}}
+	}
 	s.turn.Lock()
 	lost := s.lostBlock(e, k.rank, block)
 	shards := s.missingShards(e, block)

@@ -155,6 +155,9 @@ func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res 
 	now := c.now()
 	again := of.resynced.IsZero() || now.Sub(of.resynced) >= resyncPause
 	for _, s := range sources {
+		if s.reg.approximate() {
+			continue // answers promise nothing of it
+		}
 		s.doctor.Report(doctor.FindingFeedback, "reports say that %.0f %% of the tokens which answers promise are there%s, and that answers promise %.0f %% of those that are; feedback.max_error allows %.0f %% to be wrong: compare block_size, salt and adapter of the registration with the engine's",
 			100*res.Precision, on(medium), 100*res.Recall, 100*most)
 		s.logFindings()

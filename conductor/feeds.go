@@ -129,7 +129,8 @@ func (f *recorded) Status() stream.Status {
 	return st
 }
 
-// unfollowed is the feed of a recovered source without a subscription. It yields no step.
+// unfollowed is the feed of a source without a subscription: of a recovered one that is not registered, and of
+// one whose engine publishes nothing. It yields no step, and nothing changes its state.
 type unfollowed struct {
 	closed chan struct{}
 	mu     sync.Mutex
@@ -140,6 +141,13 @@ func newUnfollowed(now time.Time) *unfollowed {
 	return &unfollowed{closed: make(chan struct{}), st: stream.Status{
 		State: stream.Partial, Reason: reasonNotRegistered, History: reasonNotRegistered, Epoch: 1, LastBatchAt: now,
 		Dropped: map[events.Reason]uint64{},
+	}}
+}
+
+// newApproximate returns the feed of a source whose engine publishes nothing.
+func newApproximate() *unfollowed {
+	return &unfollowed{closed: make(chan struct{}), st: stream.Status{
+		State: stream.Approximate, Epoch: 1, Dropped: map[events.Reason]uint64{},
 	}}
 }
 

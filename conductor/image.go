@@ -8,7 +8,6 @@ import (
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
 	"kvconductor/index"
 	"kvconductor/tiers"
 )
@@ -99,7 +98,7 @@ func (c *registry) HeldDeployments() []HeldDeployment {
 			at[d.Deployment] = d
 		}
 		d.Blocks += s.blocks()
-		d.Synced = d.Synced && s.stream.Status().State == stream.Synced
+		d.Synced = d.Synced && s.stream.Status().State.Ready()
 	}
 	all := make([]HeldDeployment, 0, len(at))
 	for _, d := range at {

@@ -22,6 +22,7 @@ func (r Registration) fields(static bool) []journal.Field {
 	}
 	w.text("block_size", strconv.Itoa(r.BlockSize))
 	w.text("dp_rank", strconv.Itoa(r.Rank))
+	w.number("capacity_blocks", int64(r.CapacityBlocks))
 	if r.TTL != 0 {
 		w.text("ttl", r.TTL.String())
 	}
@@ -63,6 +64,9 @@ func ReadRegistration(fields []journal.Field) (r Registration, err error) {
 	}
 	if r.BlockSize, err = strconv.Atoi(v("block_size")); err == nil {
 		r.Rank, err = strconv.Atoi(v("dp_rank"))
+	}
+	if capacity := v("capacity_blocks"); capacity != "" && err == nil {
+		r.CapacityBlocks, err = strconv.Atoi(capacity)
 	}
 	if ttl := v("ttl"); ttl != "" && err == nil {
 		r.TTL, err = time.ParseDuration(ttl)

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -16,6 +17,10 @@ func TestRegistrationFields(t *testing.T) {
 	given := Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeMooncake, Copies: CopiesCount, Reports: ReportsFull, Owned: OwnedDrop, Clear: ClearDevice, Sequence: sequenceShared}
 	v := reflect.ValueOf(&given).Elem()
 	for i := range v.NumField() {
+		switch v.Type().Field(i).Name {
+		case "Events", "CapacityBlocks", "Approximate":
+			continue // they go with none of the others
+		}
 		switch f := v.Field(i); f.Interface().(type) {
 		case string:
 			if f.Len() == 0 {
@@ -47,6 +52,11 @@ func TestRegistrationFields(t *testing.T) {
 		if got, s, err := registrationOf(given.fields(static)); err != nil || !reflect.DeepEqual(got, given) || s != static {
 			t.Errorf("%+v %t %v\nwant %+v", got, s, err, given)
 		}
+	}
+	unpublished := Registration{Type: TypeStandard, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: 1, TTL: time.Minute, Lora: "l", Aliases: []string{"n"},
+		Events: EventsNone, CapacityBlocks: math.MaxInt32, Approximate: ApproximateCount}
+	if got, _, err := registrationOf(unpublished.fields(false)); err != nil || !reflect.DeepEqual(got, unpublished) {
+		t.Errorf("%+v %v\nwant %+v", got, err, unpublished)
 	}
 	least := Registration{Endpoint: "tcp://h:1", Type: TypeMooncake, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: 1}
 	if got, _, err := registrationOf(least.fields(false)); err != nil || !reflect.DeepEqual(got, least) {

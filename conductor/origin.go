@@ -15,6 +15,7 @@ const (
 	FromShelf    = "shelf"           // what another replica left in the store
 	FromReplay   = "replay"          // the engine's replays
 	FromLive     = "live"            // what the engine has published since the connection
+	FromReports  = "reports"         // what routers have reported, of an engine that publishes nothing
 )
 
 // HistoryFrom returns where the blocks of the source come from.
@@ -22,7 +23,10 @@ func (s *source) historyFrom() string {
 	if origin := s.origin.Load(); origin != nil {
 		return *origin
 	}
-	if s.reg.ReplayEndpoint != "" {
+	switch {
+	case s.reg.approximate():
+		return FromReports
+	case s.reg.ReplayEndpoint != "":
 		return FromReplay
 	}
 	return FromLive
@@ -38,6 +42,7 @@ func (c *registry) UnfilledIn(d scope.Deployment) int {
 }
 
 func unfilled(all []*source) (n int) {
+	all = slices.DeleteFunc(all, func(s *source) bool { return s.reg.approximate() }) // no snapshot has blocks of those
 	if len(all) == 0 {
 		return 1
 	}

@@ -184,6 +184,11 @@ func TestFeedback(t *testing.T) {
 		if _, err := foreign.Feedback(conductor.Feedback{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) || len(foreign.Reported()) != 0 {
 			t.Errorf("another tenant: %v, %v", err, foreign.Reported())
 		}
+		b.run("register C events=none capacity_blocks=8")
+		if n := report("C", 0, 100, 60); n != 0 || finding("C") {
+			t.Errorf("an engine of which answers promise nothing: %d resyncs", n)
+		}
+		b.run("unregister C")
 		b.run("unregister B")
 		if all := view.Reported(); len(all) != 1 {
 			t.Errorf("after its end: %+v", all)

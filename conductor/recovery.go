@@ -101,6 +101,9 @@ func (r *Recovery) BlockSizes(p Partition) []int { return r.c.BlockSizes(p) }
 
 // Source takes the mark of a source.
 func (r *Recovery) Source(m SourceMark) error {
+	if m.approximate() {
+		return nil // snapshots have none of its blocks
+	}
 	s, err := r.lock(m.Registration, true)
 	if s == nil {
 		return err

@@ -293,6 +293,9 @@ func (c *Conductor) setPaused(key Key, paused bool) error {
 
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.
 func (c *Conductor) observeEndpoint(s *source) {
+	if s.reg.approximate() {
+		return // it follows none
+	}
 	told := false
 	for key, other := range c.sources {
 		if other != s && other.reg.Endpoint == s.reg.Endpoint && other.reg.publisher() == s.reg.publisher() {

@@ -73,6 +73,10 @@ type Registration struct {
 	Profile HashProfile
 	// Sequence says what the publisher numbers, "" is the rule of its type: see shared.go.
 	Sequence string
+	// Events, CapacityBlocks and Approximate are for engines that publish no events: see unpublished.go.
+	Events         string
+	CapacityBlocks int
+	Approximate    string
 }
 
 // compare orders keys by their fields.
@@ -151,7 +155,7 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 		{"endpoint", r.Endpoint}, {"type", r.Type}, {"modelname", r.Model}, {"instance_id", r.Instance},
 	}
 	for _, f := range required {
-		if f.value == "" {
+		if f.value == "" && (f.field != "endpoint" || r.Events == "") {
 			return Invalid(f.field, "invalid_value", "%s must not be empty", f.field)
 		}
 	}
@@ -169,6 +173,9 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if r.Rank < 0 {
 		return Invalid("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
 	}
+	if err := r.normalizeEvents(); err != nil {
+		return err
+	}
 	if err := r.normalizeTTL(); err != nil {
 		return err
 	}
@@ -184,7 +191,7 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := r.normalizeSequence(); err != nil {
 		return err
 	}
-	if err := r.resolve(); err != nil || anyEndpoint || r.pushed() {
+	if err := r.resolve(); err != nil || anyEndpoint || r.pushed() || r.approximate() {
 		return err
 	}
 	if err := zmq.CheckLive(r.Endpoint); err != nil {
@@ -235,6 +242,7 @@ func (r *Registration) texts() []registrationText {
 		{"type", &r.Type, maxName}, {"modelname", &r.Model, maxName}, {"lora_name", &r.Lora, maxName},
 		{"tenant_id", &r.Tenant, maxName}, {"instance_id", &r.Instance, maxName}, {FieldSalt, &r.Salt, maxName},
 		{"copies", &r.Copies, 0}, {"reports", &r.Reports, 0}, {"owned", &r.Owned, 0}, {"clear", &r.Clear, 0}, {"sequence", &r.Sequence, 0},
+		{"events", &r.Events, 0}, {"approximate", &r.Approximate, 0},
 		{"hash_profile.strategy", &p.Strategy, 0}, {"hash_profile.algorithm", &p.Algorithm, 0},
 		{"hash_profile.python_hash_seed", &p.PythonHashSeed, 0},
 		{"hash_profile.index_projection", &p.IndexProjection, 0}, {"hash_profile.extra_keys", &p.ExtraKeys, 0},
@@ -279,6 +287,7 @@ func (r *Registration) normalizeServes() error {
 // change without a new source.
 func (r Registration) diff(want Registration, copies string) (field, have, got string) {
 	for _, f := range []struct{ name, have, got string }{
+		{"events", r.Events, want.Events}, // first: another one comes with other endpoints
 		{"endpoint", r.Endpoint, want.Endpoint},
 		{"replay_endpoint", r.ReplayEndpoint, want.ReplayEndpoint},
 		{"snapshot_endpoint", r.SnapshotEndpoint, want.SnapshotEndpoint},
@@ -296,6 +305,8 @@ func (r Registration) diff(want Registration, copies string) (field, have, got s
 		{"may_announce", strings.Join(r.MayAnnounce, ", "), strings.Join(want.MayAnnounce, ", ")},
 		{"hash_profile", r.Profile.Summary(), want.Profile.Summary()},
 		{"sequence", r.sequenceWord(), want.sequenceWord()},
+		{"capacity_blocks", fmt.Sprint(r.CapacityBlocks), fmt.Sprint(want.CapacityBlocks)},
+		{"approximate", r.Approximate, want.Approximate},
 	} {
 		if f.have != f.got {
 			return f.name, f.have, f.got

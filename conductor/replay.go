@@ -82,8 +82,12 @@ func (p *Replay) begin() {
 	p.c = New(p.opts)
 	p.c.past = true
 	p.sources = make(map[uint32]*recorded)
-	p.c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
-		return newRecorded(p.c.now, p.opts.Stream.StaleAfter)
+	p.c.open = func(r Registration, _ bool, _ *journal.Source, _ func(stream.State, string)) feed {
+		f := newRecorded(p.c.now, p.opts.Stream.StaleAfter)
+		if r.approximate() {
+			f.st.State = stream.Approximate // which the journal has no record of
+		}
+		return f
 	}
 }
 

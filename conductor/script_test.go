@@ -227,12 +227,24 @@ func (b *bench) register(a args) string {
 	if a.get("replay", "yes") == "yes" {
 		body["replay_endpoint"] = endpoint(a) + "/replay"
 	}
+	if word, ok := a.keys["events"]; ok { // then an endpoint is there if it is named
+		body["events"] = word
+		for field, key := range map[string]string{"endpoint": "endpoint", "replay_endpoint": "replay"} {
+			delete(body, field)
+			if at, ok := a.keys[key]; ok {
+				body[field] = at
+			}
+		}
+	}
+	if _, ok := a.keys["capacity_blocks"]; ok {
+		body["capacity_blocks"] = a.number("capacity_blocks", 0)
+	}
 	for _, field := range []string{"serves", "aliases", "may_announce"} {
 		if names, ok := a.keys[field]; ok {
 			body[field] = strings.Split(names, ",")
 		}
 	}
-	for _, field := range []string{"copies", "reports", "owned", "clear"} {
+	for _, field := range []string{"copies", "reports", "owned", "clear", "approximate"} {
 		if word, ok := a.keys[field]; ok {
 			body[field] = word
 		}

@@ -37,7 +37,7 @@ type Service struct {
 	Incomplete int // blocks of a pool that lack objects
 	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
 	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromShelf,
-	// FromReplay or FromLive.
+	// FromReplay, FromLive or FromReports.
 	HistoryFrom string
 
 	SnapshotBlocks int  // that the last snapshot of the engine left
@@ -321,7 +321,7 @@ type SourceState struct {
 
 // Ready reports whether the gate is open, Options.MinSynced sources are synced, and every
 // static source is synced or given up on. A source is given up on when it is partial, stale,
-// paused or failed: waiting would not help.
+// paused or failed: waiting would not help. One whose engine publishes nothing counts as synced.
 func (c *Conductor) Ready() Readiness {
 	r := Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced}
 	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
@@ -354,14 +354,14 @@ func (r *Readiness) decide() {
 
 // count counts a source.
 func (r *Readiness) count(static bool, s SourceState) {
-	if s.State == stream.Synced {
+	if s.State.Ready() {
 		r.Synced++
 	}
 	if !static {
 		return
 	}
 	switch s.State {
-	case stream.Synced:
+	case stream.Synced, stream.Approximate:
 	case stream.Connecting, stream.Replaying:
 		r.Waiting = append(r.Waiting, s)
 	default:

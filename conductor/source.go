@@ -151,7 +151,7 @@ func (s *source) run() {
 		s.guard(s.end) // no step was asked for: a recovery may still be at it
 		return
 	}
-	if !c.past {
+	if !c.past && !s.reg.approximate() {
 		for _, ttl := range s.reg.ttls() {
 			go s.age(ttl)
 		}

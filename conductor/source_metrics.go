@@ -15,7 +15,7 @@ import (
 //
 //	SeriesAlways                 every source
 //	SeriesAuto                   every source of up to maxSourceSeries
-//	SeriesNever, beyond that     state and findings of those that are not synced or have a finding,
+//	SeriesNever, beyond that     state and findings of those that are not ready or have a finding,
 //	                             at most maxSourceSeries, the worst first
 
 // SourceSeries says which sources have series of their own (metrics.per_source).
@@ -77,12 +77,12 @@ var (
 )
 
 // states are all states, those that ask for attention first.
-var states = []stream.State{stream.Failed, stream.Stale, stream.Partial, stream.Connecting, stream.Replaying, stream.Paused, stream.Synced}
+var states = []stream.State{stream.Failed, stream.Stale, stream.Partial, stream.Connecting, stream.Replaying, stream.Paused, stream.Approximate, stream.Synced}
 
 // groupSum adds up the sources of a fleetGroup.
 type groupSum struct {
 	sourceCounts
-	states                               [7]int // in the order of states
+	states                               [8]int // in the order of states
 	blocks, orphans, queued, queuedBytes int
 }
 
@@ -192,10 +192,10 @@ func (c *Conductor) sendSources(ch chan<- prometheus.Metric, services []Service)
 	}
 }
 
-// worst returns the sources that are not synced or have a finding, the worst first, at most
+// worst returns the sources that are not ready or have a finding, the worst first, at most
 // maxSourceSeries.
 func worst(services []Service) []Service {
-	troubled := slices.DeleteFunc(services, func(s Service) bool { return s.State == stream.Synced && s.Faults() == 0 })
+	troubled := slices.DeleteFunc(services, func(s Service) bool { return s.State.Ready() && s.Faults() == 0 })
 	slices.SortFunc(troubled, func(a, b Service) int {
 		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), a.Key().compare(b.Key()))
 	})

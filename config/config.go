@@ -53,6 +53,12 @@ const (
 // Source.Owned is Count or drop, Source.Clear All or device.
 const device = "device" // a clear of an engine takes the blocks of its devices alone
 
+// none is the value of Source.Events.
+const none = "none" // the engine publishes no events
+
+// capacityBlocks is the name of Source.CapacityBlocks in files.
+const capacityBlocks = "capacity_blocks"
+
 // Values of Source.Sequence.
 const (
 	own    = "own"    // the publisher numbers the batches of the source without holes
@@ -152,15 +158,18 @@ type Source struct {
 	AdditionalSalt   string                   `mapstructure:"additionalsalt"` // salt of blocks whose events carry none
 	TTL              time.Duration            `mapstructure:"ttl"`            // as Index.TTL, for this source
 	MediaTTL         map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
-	Aliases          []string                 `mapstructure:"aliases"`      // further names of the model in queries
-	Serves           []string                 `mapstructure:"serves"`       // instances a pool is bound to; none is all
-	Copies           string                   `mapstructure:"copies"`       // as Stream.Copies, for this source; "" is that
-	Reports          string                   `mapstructure:"reports"`      // incremental or full: what a store of a block that the engine has means; "" is what its events show
-	Owned            string                   `mapstructure:"owned"`        // Count or drop: blocks of the engine's cache runner; "" is Count
-	Clear            string                   `mapstructure:"clear"`        // All or device: what an engine's clear takes; "" is All
-	MayAnnounce      []string                 `mapstructure:"may_announce"` // tenants its events may name besides its own
-	HashProfile      HashProfile              `mapstructure:"hash_profile"` // how the engine names its blocks
-	Sequence         string                   `mapstructure:"sequence"`     // own or shared: what the publisher numbers; "" is the rule of its type
+	Aliases          []string                 `mapstructure:"aliases"`         // further names of the model in queries
+	Serves           []string                 `mapstructure:"serves"`          // instances a pool is bound to; none is all
+	Copies           string                   `mapstructure:"copies"`          // as Stream.Copies, for this source; "" is that
+	Reports          string                   `mapstructure:"reports"`         // incremental or full: what a store of a block that the engine has means; "" is what its events show
+	Owned            string                   `mapstructure:"owned"`           // Count or drop: blocks of the engine's cache runner; "" is Count
+	Clear            string                   `mapstructure:"clear"`           // All or device: what an engine's clear takes; "" is All
+	MayAnnounce      []string                 `mapstructure:"may_announce"`    // tenants its events may name besides its own
+	HashProfile      HashProfile              `mapstructure:"hash_profile"`    // how the engine names its blocks
+	Sequence         string                   `mapstructure:"sequence"`        // own or shared: what the publisher numbers; "" is the rule of its type
+	Events           string                   `mapstructure:"events"`          // none for an engine that publishes no events, else ""
+	CapacityBlocks   int                      `mapstructure:"capacity_blocks"` // room of the engine's cache, with Events none
+	Approximate      string                   `mapstructure:"approximate"`     // Count: expected blocks count as held, with Events none; else ""
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known.

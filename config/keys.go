@@ -213,6 +213,9 @@ var sourceFields = []field{
 	{"clear", choice(All, device), true},
 	{"may_announce", texts(), true},
 	{"sequence", choice(own, shared), true},
+	{"events", choice(none), true},
+	{capacityBlocks, count(), true},
+	{"approximate", choice(Count), true},
 	{hashProfile, kind{}, true}, // read by readProfile
 }
 

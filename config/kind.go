@@ -74,12 +74,17 @@ func filled() kind {
 func choice(words ...string) kind {
 	k := text()
 	k.word, k.words = strings.Join(words, "|"), words
-	k.wants = "one of " + strings.Join(words, ", ")
+	if k.wants = "one of " + strings.Join(words, ", "); len(words) == 1 {
+		k.wants = words[0]
+	}
 	k.parse = func(s string) (any, error) {
 		for _, w := range words {
 			if strings.EqualFold(w, s) {
 				return w, nil
 			}
+		}
+		if len(words) == 1 {
+			return nil, fmt.Errorf("%q is not %s, the only word for it", s, words[0])
 		}
 		return nil, fmt.Errorf("%q is none of %s%s", s, strings.Join(words, ", "), didYouMean(s, words))
 	}

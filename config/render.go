@@ -77,6 +77,8 @@ func structNode(of reflect.Value, fields []field) *yaml.Node {
 			}
 		} else if v.Kind() == reflect.Struct {
 			n = structNode(v, profileFields)
+		} else if f.name == capacityBlocks && v.IsZero() {
+			continue // 0 is no capacity
 		} else {
 			n = f.kind.node(v.Interface())
 		}

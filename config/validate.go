@@ -148,7 +148,7 @@ const push = "push:"
 func (s *Source) complaints() (out []Complaint) {
 	add := func(path, message string) { out = append(out, Complaint{Path: path, Message: message}) }
 	for _, f := range []struct{ path, endpoint string }{{"endpoint", s.Endpoint}, {"replay_endpoint", s.ReplayEndpoint}, {"snapshot_endpoint", s.SnapshotEndpoint}} {
-		if s.Discover != "" && f.endpoint != "" {
+		if s.Discover != "" && f.endpoint != "" && s.Events == "" {
 			add(f.path, "comes from the engine with discover")
 		}
 	}
@@ -156,6 +156,8 @@ func (s *Source) complaints() (out []Complaint) {
 		if err := checkURL(s.Discover); err != nil {
 			add("discover", err.Error())
 		}
+	} else if s.Endpoint == "" && s.Events == none {
+		// there is nothing to follow
 	} else if s.Endpoint == "" {
 		add("endpoint", "is required")
 	} else if s.Endpoint == push {
@@ -220,8 +222,50 @@ func (s *Source) complaints() (out []Complaint) {
 			add(f.name, "is for engines, not for type "+s.Type)
 		}
 	}
+	out = append(out, s.eventComplaints(pool)...)
 	if s.DPRank < 0 {
 		add("dp_rank", fmt.Sprintf("%d is out of range 0 to 2147483647", s.DPRank))
+	}
+	return out
+}
+
+// eventComplaints lists the broken rules of fields for engines that publish no events.
+func (s *Source) eventComplaints(pool bool) (out []Complaint) {
+	add := func(path, message string) { out = append(out, Complaint{Path: path, Message: message}) }
+	if s.Events == "" {
+		if s.CapacityBlocks != 0 {
+			add(capacityBlocks, "needs events none")
+		}
+		if s.Approximate != "" {
+			add("approximate", "needs events none")
+		}
+		return out
+	}
+	if pool {
+		add("events", "is for engines, not for type "+s.Type)
+	}
+	if s.CapacityBlocks == 0 {
+		add(capacityBlocks, "is required with events none; it is how many blocks the engine's cache has room for")
+	} else if s.CapacityBlocks < 0 {
+		add(capacityBlocks, fmt.Sprintf("%d is out of range 1 to 2147483647", s.CapacityBlocks))
+	}
+	if s.BlockSize == AutoCount {
+		add("block_size", "must be a number with events none; no event tells it")
+	}
+	for _, f := range []struct {
+		path  string
+		given bool
+	}{
+		{"endpoint", s.Endpoint != ""}, {"discover", s.Discover != ""}, {"replay_endpoint", s.ReplayEndpoint != ""}, {"snapshot_endpoint", s.SnapshotEndpoint != ""},
+		{"additionalsalt", s.AdditionalSalt != ""}, {"copies", s.Copies != ""}, {"reports", s.Reports != ""}, {"owned", s.Owned != ""}, {"clear", s.Clear != ""},
+		{"may_announce", len(s.MayAnnounce) > 0}, {"sequence", s.Sequence != ""}, {hashProfile, s.HashProfile != (HashProfile{})},
+	} {
+		if f.given {
+			add(f.path, "must be left out with events none; there is nothing to follow, and no event that it could be about")
+		}
+	}
+	if len(s.MediaTTL) > 0 {
+		add(sourceTTL, "must be one time with events none; all blocks count as on the device")
 	}
 	return out
 }

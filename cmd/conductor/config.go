@@ -131,6 +131,9 @@ func summarize(w io.Writer, c config.Config) error {
 		if s.Discover != "" {
 			replay = "asks " + s.Discover
 		}
+		if s.Events != "" {
+			replay = fmt.Sprintf("events %s, room for %d blocks", s.Events, s.CapacityBlocks)
+		}
 		size := config.Auto
 		if s.BlockSize != config.AutoCount {
 			size = strconv.Itoa(s.BlockSize)

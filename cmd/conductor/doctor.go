@@ -132,7 +132,7 @@ func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 	}
 	for _, s := range services.Services {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
-		if s.State != "synced" {
+		if !stream.State(s.State).Ready() {
 			text := cmp.Or(adviceOfReason[s.Reason], adviceOfState[s.State], "the source is not synced")
 			if strings.HasPrefix(s.Endpoint, "bind:") {
 				text = cmp.Or(adviceOnBound(&s, services.Unclaimed), text)

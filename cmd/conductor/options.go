@@ -135,5 +135,6 @@ func registration(s config.Source) conductor.Registration {
 		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
 		Serves: s.Serves, Aliases: s.Aliases, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 		Profile: conductor.HashProfile(s.HashProfile), Sequence: s.Sequence,
+		Events: s.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
 	}
 }

@@ -109,6 +109,7 @@ func dialectsOfCalls(url string) []dialectOfCalls {
 		{"conductor", "/register", "/unregister", `{` + fields + `"type":"vLLM","modelname":"m","dp_rank":0,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
 		{"discover", "/register", "/unregister", `{"discover":"` + url + `","block_size":16,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
 		{"pushed", "/register", "/unregister", `{"endpoint":"push:","block_size":16,"type":"LMCache","modelname":"m","dp_rank":0,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
+		{"unpublished", "/register", "/unregister", `{"events":"none","capacity_blocks":8,"block_size":16,"type":"Standard","modelname":"m","instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
 		{"dynamo", "/dynamo/v1/register", "/dynamo/v1/unregister", `{` + fields + `"model_name":"m","instance_id":"%s"}`, `{"instance_id":"%s","model_name":"m"}`, 201},
 		{"mooncake", "/register?dialect=v2", "/unregister?dialect=v2", `{"endpoint":"tcp://127.0.0.1:2","block_size":16,"type":"vLLM","modelname":"m","dp_rank":0,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
 	}
@@ -391,7 +392,7 @@ func TestRegisterInMemory(t *testing.T) {
 		p := serveProcess(t, config)
 		for _, d := range dialectsOfCalls("http://127.0.0.1:1") {
 			body := d.body
-			if salt != "" && !strings.Contains(d.register, "?") && d.name != "dynamo" {
+			if salt != "" && !strings.Contains(d.register, "?") && d.name != "dynamo" && d.name != "unpublished" {
 				body = strings.Replace(body, "{", `{"additionalsalt":"`+salt+`",`, 1)
 			} else if salt != "" {
 				continue // it takes none

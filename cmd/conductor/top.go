@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"kvconductor/cmd/internal/cli"
+	"kvconductor/events/stream"
 )
 
 // topRow is one source in the table, as /admin/stats has it.
@@ -62,7 +63,7 @@ func less(column string, a, b *topRow) int {
 
 // stateRank is higher for states that ask for attention.
 func stateRank(state string) int {
-	return slices.Index([]string{"synced", "paused", "replaying", "partial", "connecting", "stale", "failed"}, state)
+	return slices.Index([]string{"synced", "approximate", "paused", "replaying", "partial", "connecting", "stale", "failed"}, state)
 }
 
 // top is the table over time.
@@ -153,7 +154,7 @@ func sparkline(rates []float64) string {
 func (t *top) draw(out io.Writer, height int, colour bool) {
 	rows, all := t.sorted(), &t.stats.Totals
 	fmt.Fprintf(out, "%d sources, %d synced, %d blocks held %d times, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
-		all.Sources, t.stats.States["synced"], all.Blocks, all.Held, all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
+		all.Sources, t.stats.States["synced"]+t.stats.States["approximate"], all.Blocks, all.Held, all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
 	if text := t.stats.feeding(); text != "" {
 		fmt.Fprintln(out, text)
 		height = max(height-1, min(height, 1)) // 0 stays no bound
@@ -166,7 +167,7 @@ func (t *top) draw(out io.Writer, height int, colour bool) {
 		}
 		line := fmt.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %7d %5d %8d  %.60s",
 			r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Lag, r.Gaps, len(r.Findings), cmp.Or(r.Reason, r.Error))
-		if colour && r.State != "synced" {
+		if colour && !stream.State(r.State).Ready() {
 			line = "\x1b[33m" + line + "\x1b[0m"
 		}
 		if colour && (r.State == "failed" || r.State == "stale") {

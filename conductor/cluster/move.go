@@ -227,7 +227,7 @@ func (r *Row) progress(c *conductor.Conductor) (whole, connecting, changing int)
 			changing++
 		case state == stream.Connecting:
 			connecting++
-		case state == stream.Synced:
+		case state.Ready():
 			whole++
 		}
 	}

@@ -196,6 +196,24 @@ func TestServesWithoutAnEngineThatIsDown(t *testing.T) {
 	})
 }
 
+// TestServesAnEngineThatPublishesNothing begins a shard whose only engine publishes no events. Both owners serve
+// without waiting for it.
+func TestServesAnEngineThatPublishesNothing(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t, 2, 2)
+	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(conductor.Registration{
+		Instance: "llama", Type: conductor.TypeStandard, Model: shard.Model, BlockSize: len(prompt), Events: conductor.EventsNone, CapacityBlocks: 8,
+	}, conductor.RegisterOptions{}))
+	s.until("an owner does not serve", func() (string, bool) {
+		text, n := s.serving(shard)
+		for _, m := range s.members {
+			text += "; " + m.answer(shard)
+		}
+		return text, n == 2 && strings.Count(text, "; llama 0 approximate") == 2
+	})
+}
+
 // TestReplicaWaitsForAnEngineThatAnotherReaches begins an owner that cannot reach an engine, next to
 // one that serves. However long it waits, it does not answer: the other one knows more.
 func TestReplicaWaitsForAnEngineThatAnotherReaches(t *testing.T) {

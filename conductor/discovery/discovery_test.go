@@ -438,6 +438,10 @@ func TestTargetsAreChecked(t *testing.T) {
 	bad("type", func(t *Target) { t.Type = "x" })
 	bad("block_size", func(t *Target) { t.BlockSize = -1 })
 	bad("discover", func(t *Target) { t.Type = "Mooncake" })
+	bad("discover", func(t *Target) { t.Events, t.CapacityBlocks = "None", 8 })
+	bad("events", func(t *Target) { t.Events, t.CapacityBlocks = "some", 8 })
+	bad("capacity_blocks", func(t *Target) { t.CapacityBlocks = 8 })
+	bad("block_size", func(t *Target) { t.URL, t.Type, t.Model, t.Events, t.CapacityBlocks = "", "Standard", "m", "none", 8 })
 	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}, false))
 	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}, false))
 	var conflict *conductor.ConflictError

@@ -66,6 +66,12 @@ func check(t *Target) error {
 	if t.Instance == "" {
 		return conductor.Invalid("instance_id", "invalid_value", "instance_id must not be empty")
 	}
+	if strings.EqualFold(t.Events, conductor.EventsNone) {
+		if t.URL != "" {
+			return conductor.Invalid("discover", "conflict", "discover must be left out with events %s: the engine would be asked where it publishes", conductor.EventsNone)
+		}
+		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number with events %s: no event tells it", conductor.EventsNone)
+	}
 	trial := t.Registration // with values in the place of those that the engine tells
 	trial.BlockSize = cmp.Or(trial.BlockSize, 1)
 	if t.URL != "" {

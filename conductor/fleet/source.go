@@ -98,6 +98,9 @@ type wireSource struct {
 	MayAnnounce      []string                 `json:"may_announce,omitempty"`
 	Profile          conductor.HashProfile    `json:"hash_profile,omitzero"`
 	Sequence         string                   `json:"sequence,omitempty"`
+	Events           string                   `json:"events,omitempty"`
+	CapacityBlocks   int                      `json:"capacity_blocks,omitempty"`
+	Approximate      string                   `json:"approximate,omitempty"`
 }
 
 // record is a value of the hash sources, but its time, which the store writes in front.

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 // FuzzParseRecord reads entries of the store: what can be read is written and read again as it was.
 func FuzzParseRecord(f *testing.F) {
 	f.Add(`["a","default",0]`, `{"at":1,"by":"x","source":{"instance_id":"a","block_size":16,"dp_rank":0,"hash_profile":{"Strategy":"vllm_v1"}}}`)
+	f.Add(`["a","default",0]`, `{"at":1,"source":{"instance_id":"a","block_size":16,"dp_rank":0,"events":"none","capacity_blocks":8,"approximate":"count"}}`)
 	f.Add(`["a","default",-1,"asked"]`, `{"at":1,"configured":true,"discover":"http://h","source":{"instance_id":"a","block_size":0,"dp_rank":0}}`)
 	f.Add(`["a|b","c\"d",3]`, `{"at":9007199254740991,"gone":true,"swept":true}`)
 	f.Fuzz(func(t *testing.T, field, text string) {
@@ -26,6 +28,22 @@ func FuzzParseRecord(f *testing.F) {
 			t.Fatalf("%s: %s becomes %s", reason, r.tail(), s.tail())
 		}
 	})
+}
+
+// TestRecordKeepsSource requires that an entry of the store has every field of a registration.
+func TestRecordKeepsSource(t *testing.T) {
+	t.Parallel()
+	for _, r := range []conductor.Registration{
+		{Instance: "e", Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: conductor.TypeVLLM, Model: "m", BlockSize: 16, Rank: 1, TTL: time.Minute, Aliases: []string{"n"}, Reports: conductor.ReportsFull},
+		{Instance: "e", Type: conductor.TypeStandard, Model: "m", BlockSize: 16, Events: conductor.EventsNone, CapacityBlocks: 8, Approximate: conductor.ApproximateCount},
+	} {
+		s, wire := Source{Registration: r}, wireSource(r)
+		rec := record{Wire: &wire}
+		_, _, got, reason := parseRecord(s.Name().field(), `{"at":1,`+rec.tail())
+		if reason != "" || got.Wire == nil || !reflect.DeepEqual(got.source(), s) {
+			t.Errorf("%s: %s becomes %+v", reason, rec.tail(), got.Wire)
+		}
+	}
 }
 
 func TestNamesTellSourcesApart(t *testing.T) {

@@ -19,7 +19,8 @@ var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
 	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves", "aliases",
-		"copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence", "replace"),
+		"copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence",
+		"events", "capacity_blocks", "approximate", "replace"),
 		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
 )
 
@@ -37,8 +38,12 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if discover != "" {
 		required = f.text
 	}
-	if !f.has("dp_rank") && (discover != "" || f.text("endpoint") == conductor.EndpointPush) {
-		rank = none // the ranks of LMCache are in its reports
+	endpoint, published := required, f.text("events") == ""
+	if !published {
+		endpoint = f.text // there is nothing to follow
+	}
+	if !f.has("dp_rank") && (discover != "" || !published || f.text("endpoint") == conductor.EndpointPush) {
+		rank = none // the ranks of LMCache are in its reports, and most engines without events have one
 	}
 	_, given := f.field("block_size") // which may be left out or auto with discover, and auto without it
 	auto := given == nil && discover != "" || given != nil && given[0] == '"' && string(body.Unquoted(given)) == "auto"
@@ -46,7 +51,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		size = none
 	}
 	r := conductor.Registration{
-		Endpoint:         required("endpoint"),
+		Endpoint:         endpoint("endpoint"),
 		Type:             required("type"),
 		Model:            required("modelname", "model", "model_name"),
 		Instance:         f.required("instance_id"),
@@ -66,6 +71,9 @@ func (a *api) register(g *gin.Context) (any, error) {
 		MayAnnounce:      f.texts("may_announce"),
 		Profile:          f.profile(),
 		Sequence:         f.text("sequence"),
+		Events:           f.text("events"),
+		CapacityBlocks:   f.atLeast("capacity_blocks", 1),
+		Approximate:      f.text("approximate"),
 	}
 	r.TTL, r.MediaTTL = f.durations("ttl")
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}

@@ -35,6 +35,9 @@ type serviceRow struct {
 	MayAnnounce      []string          `json:",omitempty"` // tenants besides TenantID
 	HashProfile      *profileRow       `json:",omitempty"`
 	Sequence         string            `json:",omitempty"` // where it is not that of Type
+	Events           string            `json:",omitempty"` // none
+	CapacityBlocks   int               `json:",omitempty"` // of an engine that publishes nothing
+	Approximate      string            `json:",omitempty"` // count
 	TTL              string            `json:",omitempty"` // of media that have none of their own
 	MediaTTL         map[string]string `json:",omitempty"` // by medium
 
@@ -46,7 +49,7 @@ type serviceRow struct {
 	Orphans int
 	Objects *int   `json:",omitempty"` // of a pool
 	AgeMs   *int64 // since the last batch, null before the first
-	// HistoryFrom is engine_snapshot, snapshot, peer, shelf, replay or live.
+	// HistoryFrom is engine_snapshot, snapshot, peer, shelf, replay, live or reports.
 	HistoryFrom     string
 	EngineSnapshots *engineSnapshots `json:",omitempty"` // of a source with SnapshotEndpoint
 	Gaps            uint64
@@ -92,6 +95,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			BlockSize: s.BlockSize, DPRank: s.Rank, AdditionalSalt: s.Salt, Serves: s.Serves, Aliases: s.Aliases,
 			Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
+			Events: s.Registration.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,

@@ -9,7 +9,6 @@ import (
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
 	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
 	"kvconductor/tiers"
 )
 
@@ -39,7 +38,7 @@ type row struct {
 	age    int64  // ms since the last batch, -1 before the first
 	events uint64
 	rate   float64 // events a second
-	calm   bool    // synced, without findings
+	calm   bool    // nothing is waited for, and it has no findings
 }
 
 // sums are the numbers of one tenant, or of several.
@@ -112,7 +111,7 @@ func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *co
 		s := &st.Sources[i]
 		r := &c.rows[i]
 		r.key, r.events, r.age = s.Key(), s.Events, -1
-		r.calm = s.State == stream.Synced && s.Faults() == 0
+		r.calm = s.State.Ready() && s.Faults() == 0
 		if s.Age >= 0 {
 			r.age = s.Age.Milliseconds()
 		}
@@ -203,7 +202,7 @@ func (t *sums) count(s *conductor.Service, r, was *row) {
 	t.sources++
 	t.findings += s.Faults()
 	t.states[string(s.State)]++
-	if s.State == stream.Synced {
+	if s.State.Ready() {
 		t.synced++
 	}
 	for _, m := range s.Media {

@@ -19,7 +19,14 @@ const (
 	Stale      State = "stale"      // without a connection for longer than Config.StaleAfter
 	Paused     State = "paused"     // without a connection on purpose, see Stream.Pause
 	Failed     State = "failed"     // the configuration can never work
+
+	// Approximate is no state of a stream: the publisher has no events to follow, so there is nothing
+	// to wait for and nothing to miss.
+	Approximate State = "approximate"
 )
+
+// Ready reports whether answers have all that the publisher can give, so that nothing is waited for.
+func (s State) Ready() bool { return s == Synced || s == Approximate }
 
 // reasonEndpoint is the Reason of State Failed.
 const reasonEndpoint = "bad_endpoint"

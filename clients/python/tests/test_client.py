@@ -70,6 +70,8 @@ class AgainstServer(unittest.TestCase):
             self.assertEqual(c.feedback("engine", matched=32, cached=16)["precision"], 0.5)
             self.assertEqual(c.services()[0]["InstanceID"], "engine")
             c.register(Registration(instance_id="found", discover="http://127.0.0.1:1"))
+            c.register(Registration(type="Standard", modelname="u", instance_id="llama", block_size=16, events="none", capacity_blocks=8, approximate="count"))
+            self.assertEqual(c.query("u", 16, [1], detail=True)[0].detail[0].state, "approximate")
             c.unregister("found")
             c.unregister("engine")
             with self.assertRaises(ConductorError) as gone:

@@ -11,7 +11,7 @@ import { follow, open, snapshotOf } from "./detail.js";
 import * as ways from "./ways.js";
 
 const page = 100, limit = 4 * page;
-const severity = ["failed", "stale", "partial", "paused", "replaying", "connecting", "synced"];
+const severity = ["failed", "stale", "partial", "paused", "replaying", "connecting", "approximate", "synced"];
 
 // levelOf is how a state is painted.
 export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "none", paused: "none", partial: "warn", stale: "bad", failed: "bad" })[s] ?? "none";
@@ -60,7 +60,7 @@ function totals() {
   const { totals: t, states } = state.stats;
   const found = t.findings + ways.lacking();
   const tiles = [
-    { name: "Instances", value: int(t.instances), more: `${int(states.synced ?? 0)} of ${int(t.sources)} synced` },
+    { name: "Instances", value: int(t.instances), more: `${int((states.synced ?? 0) + (states.approximate ?? 0))} of ${int(t.sources)} synced` },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
     { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
     { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },

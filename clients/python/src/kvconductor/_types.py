@@ -128,6 +128,9 @@ class Registration:
     sequence: str | None = None  # own or shared, where it is not that of the type
     replace: bool = False
     aliases: tuple[str, ...] | None = None  # further names of the model in queries
+    events: str | None = None  # none: the engine publishes no KV events and has no endpoints
+    capacity_blocks: int | None = None  # room of its cache, with events none
+    approximate: str | None = None  # count: what routers report of it counts as held
 
     def body(self) -> dict[str, Any]:
         given = {k: v for k, v in asdict(self).items() if v is not None and v is not False and v != ""}
