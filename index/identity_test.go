@@ -172,7 +172,7 @@ func TestStoreByName(t *testing.T) {
 		l.want([]uint64{1000, 5}, "", "[0 2]x1 [2]x1 ", "")
 		// Known blocks behind one with a new name.
 		res = l.x.Store(&Store{Owner: l.other, Identity: l.a, Engine: []uint64{31, 5001, 5002}, Local: []uint64{1000, 1001, 1002}, ByName: true})
-		if want := (StoreResult{Added: 3, ByName: 2, Identity: l.a, Placed: true}); res != want {
+		if want := (StoreResult{Added: 3, ByName: 2, Identity: l.a, Placed: true, Chained: true}); res != want {
 			t.Errorf("behind a new name: %+v, want %+v", res, want)
 		}
 	}
@@ -189,7 +189,7 @@ func TestWaitingMovesOfAllSources(t *testing.T) {
 		t.Fatalf("%d blocks wait", n)
 	}
 	res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}})
-	if want := (StoreResult{Added: 3, Identity: l.a, Placed: true}); res != want {
+	if want := (StoreResult{Added: 3, Identity: l.a, Placed: true, Chained: true}); res != want {
 		t.Errorf("%+v, want %+v", res, want)
 	}
 	l.want([]uint64{1, 2, 3, 4}, "", "[0 2]x2 [0 1]x1 [1]x1 ", "")

@@ -138,7 +138,7 @@ func (l lab) equal(got, want any) {
 
 // counts returns what a result counts.
 func (r StoreResult) counts() StoreResult {
-	r.Identity, r.Placed = 0, false
+	r.Identity, r.Placed, r.Before, r.Chained = 0, false, 0, false
 	return r
 }
 

@@ -323,6 +323,13 @@ func (o *oracle) store(e *Store) (res StoreResult) {
 		seq, known = o.meaning(s, e.Parent)
 		known = known && o.mayFollow(says, seq)
 	}
+	if e.Local != nil && len(e.Engine) > 0 && (known || !e.HasParent && !e.Rootless) {
+		if _, named := o.meaning(s, e.Engine[0]); !e.ByName || !named {
+			if res.Chained = true; known {
+				res.Before = seq ^ o.constants[o.ids[seq]]
+			}
+		}
+	}
 	for i, engine := range e.Engine {
 		if e.Local != nil {
 			switch {

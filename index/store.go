@@ -77,6 +77,11 @@ type StoreResult struct {
 	Identity Identity
 	Placed   bool
 	Begun    bool // Store.Begins has it
+
+	// Before is the canonical sequence hash of the block before the first one of the event, 0 at the
+	// beginning of a prompt. It is valid if Chained.
+	Before  uint64
+	Chained bool
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
@@ -275,6 +280,11 @@ func (p *storing) rest(i int, c cursor) {
 func (p *storing) start() (c cursor, ok bool) {
 	if c, ok = p.behindParent(); ok && !p.x.mayFollow(p.e.Says, p.of, c) {
 		return cursor{}, false // it waits for a parent that the event may mean
+	}
+	if c.kind != atUnknown && p.e.Local != nil {
+		if p.res.Chained = true; c.kind != atRoot {
+			p.res.Before = plain(c.key) ^ c.constant
+		}
 	}
 	return c, ok
 }

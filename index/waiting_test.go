@@ -200,7 +200,7 @@ func TestSaysOfParent(t *testing.T) {
 				for of := range Identity(3) {
 					next++
 					held := says == 0 || of == Identity(id) || l.x.agree(says, of, Identity(id))
-					want := StoreResult{Added: 1, Identity: Identity(id), Placed: true}
+					want := StoreResult{Added: 1, Identity: Identity(id), Placed: true, Before: 1, Chained: true}
 					if !held {
 						want = StoreResult{Added: 1, Orphaned: 1}
 					}
