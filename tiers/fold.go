@@ -45,6 +45,9 @@ type Rank struct {
 	Blocks int
 	// Device, Host, Disk and External are cumulative cascade boundaries.
 	Device, Host, Disk, External int
+	// Expected is how far the cascade reaches if the blocks expected of the rank count as on its device:
+	// at least External. It is 0 unless it was asked for.
+	Expected int
 }
 
 // MediumCount is the number of blocks of the matched prefix on one medium.
@@ -83,19 +86,46 @@ type Folder struct {
 	ranks []Rank        // of others; what Other has handed out of it stays
 }
 
+// Soon is blocks [From, To) that count as if they were on the device of a rank. They do not have to be of
+// a rank: Rank is -1 then.
+type Soon struct {
+	Instance, Rank int32
+	From, To       uint32
+}
+
 // Hits returns the rows of the instances that hold a block, or whose pools do, in no
 // particular order. Other returns the rest. prefixes names an owner at most once. The spans
 // of an owner do not touch each other or its prefix, and later ascends by From. Owners
-// beyond the table count nowhere: they appeared after the caller had read the table.
-func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, in *Roster) []Hit {
+// beyond the table count nowhere: they appeared after the caller had read the table. soon ascends
+// by From and counts as well.
+func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, soon []Soon, in *Roster) []Hit {
 	f.start(in)
 	for _, p := range prefixes {
 		f.add(p.Owner, 0, p.Blocks, owners)
 	}
 	for _, s := range later {
+		for len(soon) > 0 && soon[0].From <= s.From {
+			f.addSoon(&soon[0])
+			soon = soon[1:]
+		}
 		f.add(s.Owner, s.From, s.To, owners)
 	}
+	for i := range soon {
+		f.addSoon(&soon[i])
+	}
 	return f.finish()
+}
+
+// addSoon counts blocks as on the device. Calls ascend by From, together with those of add.
+func (f *Folder) addSoon(b *Soon) {
+	s := f.row(b.Instance, b.From)
+	if s == nil {
+		return
+	}
+	if b.Rank >= 0 {
+		s.own(b.Rank, Device, b.From, b.To)
+	}
+	s.hold(f, Medium{Tier: Device}, b.From, b.To)
 }
 
 // Others returns the longest prefix of the instances that are no hits; no hit has a

@@ -74,7 +74,7 @@ func naive(owners []Owner, all [][]int, blocks int, in Instance) Row {
 			}
 			return at
 		}
-		row.Ranks = append(row.Ranks, Rank{r, n, walk(Device), walk(Host), walk(Disk), walk(External)})
+		row.Ranks = append(row.Ranks, Rank{r, n, walk(Device), walk(Host), walk(Disk), walk(External), 0})
 	}
 	slices.SortFunc(row.Ranks, func(a, b Rank) int { return int(a.Rank) - int(b.Rank) })
 	return row
@@ -174,7 +174,7 @@ func TestFoldModel(t *testing.T) {
 		}
 		// The order in which the others are asked for changes nothing.
 		var byHits Folder
-		hits := byHits.Hits(prefixes, later, owners, NewRoster(instances))
+		hits := byHits.Hits(prefixes, later, owners, nil, NewRoster(instances))
 		got := make([]Row, len(instances))
 		for _, j := range rng.Perm(len(instances)) {
 			got[j] = byHits.Other(j)
@@ -236,7 +236,7 @@ func TestFoldAllocates(t *testing.T) {
 	var f Folder
 	roster := NewRoster(instances)
 	run := func() {
-		f.Hits(prefixes, nil, owners, roster)
+		f.Hits(prefixes, nil, owners, nil, roster)
 		for i := range instances {
 			f.Other(i)
 		}
@@ -255,7 +255,7 @@ func BenchmarkFold(b *testing.B) {
 			var f Folder
 			b.ReportAllocs()
 			for b.Loop() {
-				f.Hits(prefixes, nil, owners, roster)
+				f.Hits(prefixes, nil, owners, nil, roster)
 			}
 		})
 	}
@@ -269,7 +269,7 @@ func BenchmarkFold(b *testing.B) {
 		var f Folder
 		b.ReportAllocs()
 		for b.Loop() {
-			f.Hits(prefixes, nil, owners, roster)
+			f.Hits(prefixes, nil, owners, nil, roster)
 		}
 	})
 	f("16x1/runs=8", 16, 1, 8)

@@ -103,7 +103,7 @@ func (r Row) print() string {
 
 // fold returns one row per instance, in their order.
 func fold(f *Folder, prefixes []Prefix, later []Span, owners []Owner, instances []Instance) []Row {
-	hits := f.Hits(prefixes, later, owners, NewRoster(instances))
+	hits := f.Hits(prefixes, later, owners, nil, NewRoster(instances))
 	rows := make([]Row, len(instances))
 	for i := range rows {
 		rows[i] = f.Other(i)
@@ -212,7 +212,7 @@ func TestExternalExtendsDisk(t *testing.T) {
 	owners, held := scene(t, "0@gpu: 0; pool@disk: 1; pool@external: 1,2,3")
 	prefixes, later := spansOf(held, 4)
 	got := fold(new(Folder), prefixes, later, owners, []Instance{{0, []int32{0}}})[0].Ranks[0]
-	if want := (Rank{0, 1, 1, 1, 2, 4}); got != want {
+	if want := (Rank{0, 1, 1, 1, 2, 4, 0}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
@@ -227,5 +227,25 @@ func TestOwnersThatCountNowhere(t *testing.T) {
 	row := fold(new(Folder), []Prefix{{0, 4}, {1, 4}, {2, 4}, {99, 4}}, []Span{{98, 1, 4}}, owners, []Instance{{0, []int32{0}}})[0]
 	if got := row.print(); got != "0 0 0 0 | 0:0(0 0 0)" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestSoon holds that blocks which are expected count as those of a rank's device, and those of no rank for the
+// row alone.
+func TestSoon(t *testing.T) {
+	owners, held := scene(t, "0.0@gpu: 0; 0.0@cpu: 3; 0.1@gpu: 2,4")
+	prefixes, later := spansOf(held, 6)
+	roster := NewRoster([]Instance{{0, []int32{0, 1}}, {1, []int32{0}}})
+	soon := []Soon{{Instance: 1, Rank: -1, From: 0, To: 2}, {Instance: 0, Rank: 0, From: 1, To: 3}, {Instance: 0, Rank: 1, From: 5, To: 6}}
+	var f Folder
+	for at, want := range map[int32]string{
+		0: "6 [{0 4 3 4 4 4 0} {1 3 0 0 0 0 0}]",
+		1: "2 [{0 0 0 0 0 0 0}]",
+	} {
+		for _, h := range f.Hits(prefixes, later, owners, soon, roster) {
+			if got := fmt.Sprint(h.Longest, " ", h.Ranks); h.At == at && got != want {
+				t.Errorf("row %d: %s, want %s", at, got, want)
+			}
+		}
 	}
 }
