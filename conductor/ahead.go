@@ -112,9 +112,9 @@ func (ns *namespace) useLookAheads(c *registry, a lookAheads) {
 	if more == 0 {
 		return
 	}
-	ns.lookAheads |= more
 	d := ns.deployment
 	c.mu.Lock()
+	ns.lookAheads |= more
 	used := d.lookAheads.count(more, 1)
 	c.mu.Unlock()
 	if used&^noLookAhead != 0 {

@@ -19,6 +19,8 @@ type Answer struct {
 	Truncated bool
 	// Pools are the pools whose blocks count for every row, with Query.Detail.
 	Pools []SourceDetail
+	// Expected says that rows tell how much is expected: Query.Expected.
+	Expected bool
 }
 
 // Row is what one instance can serve of the prompt, in blocks. Rows may share Media and
@@ -30,7 +32,13 @@ type Row struct {
 	// Window is the largest sliding window that a group of the instance announced, in
 	// tokens, with Query.Detail; 0 without one. See rule ANSWER-7 in docs/semantics.md.
 	Window int
-	at     int32 // position in the roster, -1 for an instance that is not registered
+	// Expected is the prefix that the instance has or is expected to have soon, with Query.Expected: at
+	// least Longest.
+	Expected int
+	// Approximate says that a source of the instance publishes no events, so that only the reports of
+	// routers tell what it holds.
+	Approximate bool
+	at          int32 // position in the roster, -1 for an instance that is not registered
 }
 
 // At returns the position of the row's instance in the answer's roster; not ok if the

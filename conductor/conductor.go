@@ -32,7 +32,8 @@
 // turn is waited for and no stream is closed under it. Queries take it for reading, for
 // one map lookup. What the index calls back under its locks takes none of these: of a table it
 // needs names.Table.Of alone, which reads without a lock. The journal's lock is a leaf: a record may be
-// put under any other.
+// put under any other, and so is that of expect.Table, which has the blocks that routers have reported and engines
+// have not announced yet.
 package conductor
 
 import (
@@ -43,6 +44,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"kvconductor/conductor/expect"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
 	"kvconductor/events/journal"
@@ -117,6 +119,8 @@ type Options struct {
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}
+	// ExpectedBytes bounds the memory for what instances are expected to have (expected.max_bytes).
+	ExpectedBytes int64
 	// Journal records applied batches, in memory or on the disk too; nil records nothing. It
 	// belongs to the caller, who closes it after the Conductor.
 	Journal *journal.Writer
@@ -174,7 +178,7 @@ func New(opts Options) *Conductor {
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
-		prefixRoom: new(prefixes.Room), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
+		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 		groups: make(map[Partition]*fleetGroup), leaving: make(map[*source]bool),
 	}
 	c.maxIdentities, c.log = opts.MaxContexts, opts.Log

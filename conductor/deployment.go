@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/expect"
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/prefixes"
 	"kvconductor/conductor/scope"
@@ -50,6 +51,7 @@ type deployment struct {
 	pools      atomic.Pointer[[]*source]               // registered pools, sorted by key; never changed once published
 	profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
 
+	expected    *expect.Space                // see expected.go
 	translation translation                  // of client hashes, see clienthash.go
 	seeds       atomic.Pointer[doctor.Seeds] // of the base model; others while no source is in the deployment
 	log         zerolog.Logger
@@ -75,9 +77,9 @@ type row struct {
 	approximate bool
 }
 
-// serves reports whether the instance is registered for the adapter or has
-// announced blocks under it.
-func (r *row) serves(lora string) bool { return r.loras[lora] }
+// serves reports whether the instance is registered for the adapter or has announced blocks under it. An
+// approximate one announces nothing, so it may serve any.
+func (r *row) serves(lora string) bool { return r.loras[lora] || r.approximate }
 
 // tidyAfter gathers what leaves together, such as the ranks of an instance.
 const tidyAfter = time.Second

@@ -158,7 +158,7 @@ func (e *explaining) match(roster *Roster, hidden bool) []Row {
 	if !hidden {
 		sc.lookup(d, e.identity, q, e.Conductor)
 	}
-	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), roster.fold)
+	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), sc.counted, roster.fold)
 	sc.hits = hits
 	sc.buildRows(q, roster, -1)
 

@@ -256,7 +256,7 @@ type namespace struct {
 	serves     []int32 // ids of the instances a pool is bound to; nil for all
 	owners     map[normalize.Owner]*holder
 	chunks     []int      // sizes of chunks that holders have, in blocks, ascending; owned by run
-	lookAheads lookAheads // of the blocks it holds or held; owned by run
+	lookAheads lookAheads // of the blocks it holds or held; owned by run, and changed with Conductor.mu held
 }
 
 // holder has the owners of the index that stand for one normalize.Owner.

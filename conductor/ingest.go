@@ -109,6 +109,7 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 func (s *source) clear(c *normalize.Change) {
 	e, rank, medium := c.Event, c.Owner.Rank, c.Owner.Medium
 	if medium == "" || medium == tiers.NameDevice {
+		s.clearExpected(e, rank)
 		s.conductor.counts.cleared.ok.Add(1)
 		s.doctor.ForgetCopies()
 	}

@@ -2,7 +2,9 @@ package conductor
 
 import (
 	"testing"
+	"time"
 
+	"kvconductor/conductor/expect"
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/scope"
 	"kvconductor/index"
@@ -115,7 +117,7 @@ func TestScratchBuffersBounded(t *testing.T) {
 
 // translating returns a deployment that keeps client hashes.
 func translating() *deployment {
-	d := &deployment{scheme: hash.Default(), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	d := &deployment{scheme: hash.Default(), expected: expect.New(1<<20, time.Now).NewSpace("t"), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	d.names = names.New(d.index, 0, weightOfIdentity)
 	d.translation.on = true
 	return d

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"kvconductor/conductor/expect"
 	"kvconductor/conductor/lifetime"
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/prefixes"
@@ -49,6 +50,9 @@ type Query struct {
 	Top int
 	// Detail adds the state of every source of a row's instance.
 	Detail bool
+	// Expected adds to each row what its instance is expected to have soon. MinMatched and Top are about
+	// that then.
+	Expected bool
 	// Clock measures the stages of the request that asks; nil measures nothing.
 	Clock *stage.Clock
 }
@@ -77,6 +81,12 @@ type scratch struct {
 	clientChain clientChain
 	folder      tiers.Folder
 	clock       *stage.Clock // of the query, nil for none
+
+	// See expected.go.
+	found         []expect.Found
+	counted, soon []tiers.Soon
+	expected      tiers.Folder
+	ranks         []tiers.Rank
 
 	// What the answer is made of.
 	ans  Answer
@@ -163,10 +173,16 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 	id.Asked(now)
 	if !c.hidesUnsalted(id, q) {
 		sc.lookup(d, id, q, c)
+	} else {
+		sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
 	}
 	ans.Truncated = sc.match.Truncated
-	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), roster.fold)
-	best = sc.buildRows(q, roster, only)
+	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), sc.counted, roster.fold)
+	if ans.Expected = q.Expected; q.Expected {
+		best = sc.buildExpectedRows(q, d, roster, only)
+	} else {
+		best = sc.buildRows(q, roster, only)
+	}
 	ans.Rows, ans.Roster = sc.rows, roster
 	if sc.sampled {
 		sc.observePrefixes(d, id, q, roster, best, now)
@@ -208,7 +224,7 @@ func (d *deployment) rowsFor(c *registry, q *Query) (r *Roster, only int) {
 		return v.everyone(), at
 	case len(v.rows) == 0:
 		return nil, -1
-	case q.ByClientHash || q.SearchUnscoped:
+	case q.ByClientHash || q.SearchUnscoped, q.Expected && q.Lora != "": // of others buildExpectedRows takes out those without blocks
 		return v.everyone(), -1
 	}
 	return v.serving(q.Lora), -1
@@ -231,12 +247,15 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 	x := d.index
 	first := index.Lookup{Constant: id.Constant}
 	sc.lookups = sc.lookups[:0]
+	sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
 	switch {
 	case q.ByClientHash:
 		sc.clientChain.reset(d, q.ClientHashes, q.SearchUnscoped || !d.translates(id.Variant))
 		first.Chain = timed(&sc.clientChain, sc.clock)
 	case q.ByHash && q.HashKind != CanonicalHashes:
 		sc.lookupNames(d, id, q)
+		sc.hashes = q.Hashes
+		sc.findExpected(d, &sc.hashes, id.Constant^expectedNames, q)
 		return
 	case q.ByHash:
 		sc.hashes = q.Hashes
@@ -256,10 +275,16 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 	x.Match(first, sc.lookups, &sc.match)
 	switch {
 	case q.ByClientHash:
+		sc.findExpected(d, &sc.clientChain, id.Constant, q)
 	case q.ByHash:
+		sc.findExpected(d, &sc.hashes, id.Constant, q)
 		sc.sample(&sc.hashes, len(q.Hashes))
 	default:
 		sc.sample(&sc.chain, sc.chain.Computed())
+		sc.findExpected(d, &sc.chain, id.Constant, q)
+		for i := range d.lookAheads.load().count() - 1 {
+			sc.findExpected(d, &sc.chains[i], id.Constant, q)
+		}
 		sc.forgetPrompt()
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/expect"
 	"kvconductor/conductor/names"
 	"kvconductor/conductor/normalize"
 	"kvconductor/conductor/scope"
@@ -32,6 +33,7 @@ type registry struct {
 	revision    atomic.Uint64                    // how often a source came, went or changed its aliases
 	aliases     aliases                          // of the sources, see aliases.go
 	prefixRoom  *prefixes.Room
+	expected    *expect.Table
 
 	options       index.Options // of every index
 	log           zerolog.Logger
@@ -83,6 +85,7 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 		options.Contradicts, options.Agree = d.contradicts, d.agree
 		d.index = index.New(options)
 		d.names = names.New(d.index, c.maxIdentities, weightOfIdentity)
+		d.expected = c.expected.NewSpace(key.Tenant)
 		d.translation.on = options.KeepClientHashes
 		d.seeds.Store(new(doctor.Seeds))
 		d.publish(nil)
@@ -107,7 +110,9 @@ func (c *registry) addSource(s *source) {
 		d.await() // before another source's next removal: a pool names blocks that engines evict
 		d.pooled[s] = true
 	} else {
-		d.instance(s.reg.Instance).sources[s] = true
+		in := d.instance(s.reg.Instance)
+		in.sources[s] = true
+		s.home, s.instance = d, in.id
 	}
 	d.publish(s)
 }
@@ -138,6 +143,7 @@ func (c *registry) release(d *deployment) {
 		delete(c.deployments, d.key)
 		c.elsewhere.take(&d.asked)
 		d.summary.Close()
+		d.expected.Close()
 		c.noteBlockSize(d.key, false)
 	}
 }

@@ -32,7 +32,7 @@ func newRoster(rows []row) *Roster {
 	}
 	r := &Roster{rows: rows, zeros: make([]Row, len(rows)), fold: tiers.NewRoster(instances)}
 	for i, zero := range r.fold.Zeros() {
-		r.zeros[i] = Row{Instance: rows[i].name, Row: zero, at: int32(i)}
+		r.zeros[i] = Row{Instance: rows[i].name, Row: zero, Approximate: rows[i].approximate, at: int32(i)}
 	}
 	return r
 }

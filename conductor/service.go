@@ -506,6 +506,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "pools", Bytes: pools},
 		{Name: "lmcache", Bytes: reported},
 		{Name: "lifetimes", Bytes: int64(lives)},
+		{Name: "expected", Bytes: c.expected.Bytes()},
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(c.opts.Journal.MemoryBytes())},

@@ -28,6 +28,8 @@ import (
 type source struct {
 	holdings
 	conductor *Conductor
+	home      *deployment // that it is registered for, nil for a pool; set by addSource
+	instance  int32       // its number there
 	doctor    *doctor.Doctor
 	profile   hash.Profile // of reg
 	group     *fleetGroup  // set by joinGroup
@@ -108,13 +110,14 @@ type source struct {
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
 	peerLookAheads lookAheads
 
-	origin  atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
-	opened  time.Time
-	refused uint64                   // messages of other connections; owned by Conductor.watch
-	applied atomic.Uint64            // events of all batches
-	heard   atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
-	dropped map[events.Reason]uint64 // of single events; guarded by mu
-	lastErr string                   // guarded by mu
+	origin       atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
+	opened       time.Time
+	refused      uint64                   // messages of other connections; owned by Conductor.watch
+	expectedKeys []uint64                 // buffer of confirmExpected; owned by run
+	applied      atomic.Uint64            // events of all batches
+	heard        atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
+	dropped      map[events.Reason]uint64 // of single events; guarded by mu
+	lastErr      string                   // guarded by mu
 }
 
 // onState hears of changes of the stream's state from the goroutine that runs.
@@ -171,6 +174,7 @@ func (s *source) run() {
 // end drops everything. turn is held.
 func (s *source) end() {
 	s.forget()
+	s.forgetExpected()
 	s.gone, s.marked = true, false
 }
 
@@ -262,6 +266,7 @@ func (s *source) applyStep(step *stream.Step) {
 
 // forget drops everything the source holds and what it learned.
 func (s *source) forget() {
+	s.dropExpected()
 	s.leaveAll()
 	s.past.reset()
 	s.normal.Reset()

@@ -56,6 +56,9 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 		res = s.put(ns, c, at)
 	}
 	c.Context.Variant = s.noteStored(ns, c, &at, &res)
+	if device {
+		s.confirmExpected(ns, c, &res)
+	}
 	if device && !s.filling {
 		s.conductor.counts.store(&res)
 	}

@@ -1,0 +1,545 @@
+// Package expect keeps the blocks that instances are expected to have soon, because a router has
+// reported that it sends them a prompt.
+//
+//	report   --Target.Add------>  tree of the target's expected blocks  --Space.Match-->  queries
+//	events   --Space.Announced->       blocks leave: confirmed
+//	time, bound, restarts ----->       blocks leave: expired, dropped
+//
+// A Space has the expected blocks of one deployment, a Target is whom they are expected of: a rank,
+// or an instance whose rank is not known. Each target has a tree of pieces. A piece is consecutive
+// blocks of a prompt, named by their keys, and its children are the pieces that go on behind it:
+//
+//	report of a b c d:  [a b c d]
+//	report of a b e:    [a b] --> [c d]
+//	                          \-> [e]
+//
+// A key covers the whole prompt up to its block, so a piece is found by the key of its first block,
+// in one map for all targets of the space. A piece counts the expectations whose prompts lead
+// through it, and leaves with the last of them. So the blocks that two prompts share stay until both have
+// ended.
+//
+// Engines announce a prompt from its first block on. A confirmed block therefore is always the first one of a
+// piece, which then begins one block later. If it is not, because the engine still had blocks in the middle of a prompt whose
+// beginning it had evicted, those blocks stay expected until their time is over.
+//
+// An approximate target belongs to an engine that announces nothing. Its blocks leave as from the engine's own
+// cache: the prompt that was reported longest ago loses its last blocks first. For that the pieces of a target are in
+// a list by use, a piece always before those behind it.
+//
+// Cost: 8 bytes a block, and about 200 bytes a piece and 200 an expectation. A report walks its prompt
+// once and copies the keys that are new. Match costs one look into the map for each block of the prompt.
+//
+// Concurrency: all methods are safe for concurrent use. One lock of the Table guards everything; Match holds it for
+// reading. It is taken last: nothing is called under it but the clock.
+package expect
+
+import (
+	"container/heap"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// AnyRank is the rank of a target whose rank is not known.
+const AnyRank = -1
+
+// How long an expectation lasts if its report does not say it.
+const (
+	// LeastTTL and MostTTL bound the learned times.
+	LeastTTL, MostTTL = time.Second, 30 * time.Second
+	// FirstTTL counts until enough is learned.
+	FirstTTL = 10 * time.Second
+)
+
+// tidyEvery is how often what has ended leaves the memory without a call.
+const tidyEvery = time.Second
+
+// Estimates of what a piece and an expectation take, with their entries in maps and the heap.
+const (
+	pieceBytes       = 200
+	expectationBytes = 200
+	keyBytes         = 8
+)
+
+// Table has the expected blocks of all deployments. Make it with New.
+type Table struct {
+	now  func() time.Time
+	seed maphash.Seed
+
+	mu      sync.RWMutex
+	most    int64              // bytes, see SetLimit
+	bytes   int64              // of everything
+	tenants map[string]*tenant // that have anything
+	named   map[uint64]*expectation
+	ends    ends // expectations by when they end
+	tidying bool // a timer is set
+
+	nextEnd atomic.Int64 // of ends, in Unix nanoseconds; 0 without one
+}
+
+// tenant is what the spaces of one tenant share.
+type tenant struct {
+	name           string
+	bytes          int64
+	oldest, newest *expectation
+	approximate    map[*Target]bool // that have pieces
+}
+
+// New returns a Table that takes at most some bytes.
+func New(most int64, now func() time.Time) *Table {
+	return &Table{now: now, seed: maphash.MakeSeed(), most: most}
+}
+
+// SetLimit changes how many bytes the table takes at most. The oldest reports beyond it leave at once.
+func (t *Table) SetLimit(most int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.most = most
+	t.shrink()
+}
+
+// Bytes returns what everything in the table takes, estimated.
+func (t *Table) Bytes() int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.bytes
+}
+
+// Space has the expected blocks of one deployment.
+type Space struct {
+	table *Table
+	owner string // tenant
+
+	blocks  atomic.Int64                      // in all pieces
+	targets atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
+	heads   map[uint64]*piece                 // by the key of the first block; guarded by table.mu
+	named   atomic.Bool                       // a report had names
+	counted atomic.Bool                       // there is a target whose blocks Options.Counts
+}
+
+// place is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
+type place struct{ instance, rank int32 }
+
+// NewSpace returns an empty space of a tenant.
+func (t *Table) NewSpace(tenant string) *Space {
+	s := &Space{table: t, owner: tenant}
+	s.targets.Store(&map[place]*Target{})
+	return s
+}
+
+// Empty reports whether nothing is expected.
+func (s *Space) Empty() bool { return s.blocks.Load() == 0 }
+
+// Named reports whether some blocks were reported by names, see Report.Named.
+func (s *Space) Named() bool { return s.named.Load() }
+
+// Counts reports whether blocks of an approximate target count as held.
+func (s *Space) Counts() bool { return s.counted.Load() }
+
+// Options say what a target is.
+type Options struct {
+	// Capacity of an engine that announces nothing, in blocks; 0 for all others.
+	Capacity int
+	// TTL is how long a block stays with such an engine after it was reported last, 0 for ever.
+	TTL time.Duration
+	// Counts says that blocks expected there count as held.
+	Counts bool
+}
+
+// Target is whom blocks are expected of.
+type Target struct {
+	Instance, Rank int32
+	Options
+
+	space  *Space
+	awaits atomic.Bool // announcements may confirm something
+
+	// Guarded by the table's lock.
+	blocks         int64  // expected now
+	oldest, newest *piece // by use
+	counts         Counts
+	delays         delays
+	late           []late
+}
+
+// Target returns the target at an instance and rank, which it makes if there is none. Options of another one
+// replace it, and what was expected of it leaves.
+func (s *Space) Target(instance, rank int32, o Options) *Target {
+	at := place{instance, rank}
+	if t := (*s.targets.Load())[at]; t != nil && t.Options == o {
+		return t
+	}
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	all := *s.targets.Load()
+	if t := all[at]; t != nil && t.Options == o {
+		return t
+	} else if t != nil {
+		t.empty(Dropped)
+	}
+	t := &Target{Instance: instance, Rank: rank, Options: o, space: s}
+	s.publish(at, t)
+	return t
+}
+
+// publish replaces a target, or takes it out. The table's lock is held.
+func (s *Space) publish(at place, t *Target) {
+	all := make(map[place]*Target)
+	for k, v := range *s.targets.Load() {
+		all[k] = v
+	}
+	if all[at] = t; t == nil {
+		delete(all, at)
+	}
+	counted := false
+	for _, t := range all {
+		counted = counted || t.Counts
+	}
+	s.counted.Store(counted)
+	s.targets.Store(&all)
+}
+
+// Drop drops the expected blocks of a rank, because its source has restarted or was cleared. It takes those
+// of the instance without a rank as well, since that may be the rank.
+func (s *Space) Drop(instance, rank int32) {
+	if len(*s.targets.Load()) == 0 {
+		return
+	}
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	for _, t := range s.targetsOf(instance, rank) {
+		if t != nil {
+			t.empty(Dropped)
+		}
+	}
+}
+
+// Forget drops the expected blocks of an instance, and its targets.
+func (s *Space) Forget(instance int32) {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	for at, t := range *s.targets.Load() {
+		if at.instance == instance {
+			t.empty(Dropped)
+			s.publish(at, nil)
+		}
+	}
+}
+
+// Close drops everything. Nothing is added afterwards.
+func (s *Space) Close() {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	for _, t := range *s.targets.Load() {
+		t.empty(Dropped)
+	}
+}
+
+// find returns the target at an instance and rank, nil if there is none.
+func (s *Space) find(instance, rank int32) *Target { return (*s.targets.Load())[place{instance, rank}] }
+
+// piece is consecutive blocks of prompts that were reported for a target.
+type piece struct {
+	target       *Target
+	parent       *piece // that ends with the block before, nil if nothing is expected there
+	next         *piece // another one in heads under the same key
+	keys         []uint64
+	room         int   // words that keys takes
+	uses         int   // expectations whose prompts lead through it
+	since        int64 // when its blocks were reported first
+	used         int64 // when they were reported last
+	until        int64 // when they leave an approximate target, 0 for never
+	older, newer *piece
+	gone         bool // it is in no tree any more
+}
+
+// expectation is one report.
+type expectation struct {
+	target       *Target
+	leaf         *piece // with the last block of its prompt, nil if nothing of it was new
+	id           uint64 // of its request, 0 for none
+	print        uint64 // of its prompt
+	at, ends     int64
+	position     int // in ends
+	older, newer *expectation
+}
+
+// Report is a prompt that goes to a target.
+type Report struct {
+	// Keys name the blocks of the prompt, all of them or those behind some that the target has.
+	Keys []uint64
+	// TTL is how long the blocks are expected, 0 for as long as the target takes by experience.
+	TTL time.Duration
+	// ID names the request, so that the same report changes nothing and Cancel takes it back; "" for none.
+	ID string
+	// Print tells prompts apart under one ID.
+	Print uint64
+	// Named says that Keys are made of the hashes by which the engine names blocks.
+	Named bool
+}
+
+// Add notes that a prompt goes to the target.
+func (t *Target) Add(r Report) {
+	table := t.space.table
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	now := table.now().UnixNano()
+	table.expire(now)
+	id := uint64(0)
+	if r.ID != "" {
+		id = table.hash(t.space.owner, r.ID)
+		if old := table.named[id]; old != nil {
+			if old.target == t && old.print == r.Print {
+				return
+			}
+			table.end(old, TakenBack)
+		}
+	}
+	ttl := r.TTL
+	if ttl == 0 {
+		ttl = time.Duration(t.ttl())
+	}
+	t.counts.Reports++
+	if r.Named {
+		t.space.named.Store(true)
+	}
+	leaf := t.insert(r.Keys, now)
+	for p := leaf; p != nil; p = p.parent {
+		p.uses++
+	}
+	if t.Capacity > 0 {
+		t.touch(leaf, now, int64(ttl))
+		ttl = MostTTL // that it can be taken back
+	}
+	if t.Capacity == 0 && leaf != nil || id != 0 {
+		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, at: now, ends: now + int64(ttl)}
+		table.add(e)
+	}
+	table.shrink()
+	table.tidyLater()
+}
+
+// Has ends the expectation of blocks that turn out to be on the target's device already. They do not count.
+func (t *Target) Has(keys []uint64) {
+	t.space.table.mu.Lock()
+	defer t.space.table.mu.Unlock()
+	t.confirm(keys, 0)
+}
+
+// hash returns what stands for a request id of a tenant.
+func (t *Table) hash(tenant, id string) uint64 {
+	return max(maphash.Comparable(t.seed, [2]string{tenant, id}), 1)
+}
+
+// Cancel takes the report of a request back. It reports false if there is none, or no more.
+func (t *Table) Cancel(tenant, id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(t.now().UnixNano())
+	e := t.named[t.hash(tenant, id)]
+	if e == nil {
+		return false
+	}
+	t.end(e, TakenBack)
+	return true
+}
+
+// add enters an expectation.
+func (t *Table) add(e *expectation) {
+	heap.Push(&t.ends, e)
+	t.noteNextEnd()
+	of := t.tenant(e.target.space.owner)
+	if e.older = of.newest; e.older != nil {
+		e.older.newer = e
+	} else {
+		of.oldest = e
+	}
+	of.newest = e
+	if e.id != 0 {
+		if t.named == nil {
+			t.named = make(map[uint64]*expectation)
+		}
+		t.named[e.id] = e
+	}
+	t.account(e.target, expectationBytes)
+}
+
+// end takes an expectation out, and the blocks that no other one expects. An approximate target keeps its blocks
+// unless they are taken back.
+func (t *Table) end(e *expectation, why Ending) {
+	heap.Remove(&t.ends, e.position)
+	t.noteNextEnd()
+	of := t.tenant(e.target.space.owner)
+	if e.older != nil {
+		e.older.newer = e.newer
+	} else {
+		of.oldest = e.newer
+	}
+	if e.newer != nil {
+		e.newer.older = e.older
+	} else {
+		of.newest = e.older
+	}
+	if e.id != 0 {
+		if delete(t.named, e.id); len(t.named) == 0 {
+			t.named = nil // a map does not shrink
+		}
+	}
+	t.account(e.target, -expectationBytes)
+	if e.target.Capacity > 0 && why != TakenBack {
+		return
+	}
+	for p := e.leaf; p != nil; p = p.parent {
+		if p.uses--; p.uses == 0 && !p.gone {
+			e.target.remove(p, why)
+		}
+	}
+}
+
+// account changes what a target takes.
+func (t *Table) account(of *Target, bytes int64) {
+	t.bytes += bytes
+	x := t.tenant(of.space.owner)
+	if x.bytes += bytes; x.bytes == 0 {
+		if delete(t.tenants, x.name); len(t.tenants) == 0 {
+			t.tenants = nil
+		}
+	}
+}
+
+// tenant returns what the spaces of a tenant share. It lasts while they have something.
+func (t *Table) tenant(name string) *tenant {
+	x := t.tenants[name]
+	if x == nil {
+		x = &tenant{name: name, approximate: make(map[*Target]bool)}
+		if t.tenants == nil {
+			t.tenants = make(map[string]*tenant)
+		}
+		t.tenants[name] = x
+	}
+	return x
+}
+
+// expire ends what has come to its end.
+func (t *Table) expire(now int64) {
+	for len(t.ends) > 0 && t.ends[0].ends <= now {
+		t.end(t.ends[0], Expired)
+	}
+}
+
+// shrink keeps the table within its bound: the oldest report of the tenant with most bytes leaves.
+func (t *Table) shrink() {
+	for t.bytes > t.most {
+		var most *tenant
+		for _, x := range t.tenants {
+			if most == nil || x.bytes > most.bytes {
+				most = x
+			}
+		}
+		if most == nil {
+			return
+		}
+		var oldest *piece
+		for of := range most.approximate {
+			if p := of.oldest; p != nil && (oldest == nil || p.used < oldest.used) {
+				oldest = p
+			}
+		}
+		switch e := most.oldest; {
+		case oldest != nil && (e == nil || oldest.used <= e.at):
+			oldest.target.remove(oldest, Dropped)
+		case e != nil:
+			t.end(e, Dropped)
+		default:
+			return
+		}
+	}
+}
+
+// noteNextEnd tells Match when it has to look for what has ended.
+func (t *Table) noteNextEnd() {
+	if len(t.ends) == 0 {
+		t.nextEnd.Store(0)
+	} else {
+		t.nextEnd.Store(t.ends[0].ends)
+	}
+}
+
+// tidyLater lets what has ended leave the memory without anybody asking.
+func (t *Table) tidyLater() {
+	if t.tidying || t.bytes == 0 {
+		return
+	}
+	t.tidying = true
+	time.AfterFunc(tidyEvery, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		now := t.now().UnixNano()
+		t.expire(now)
+		for _, x := range t.tenants {
+			for of := range x.approximate {
+				for p := of.oldest; p != nil && p.until != 0 && p.until <= now; p = of.oldest {
+					of.remove(p, Expired)
+				}
+			}
+		}
+		t.tidying = false
+		t.tidyLater()
+	})
+}
+
+// ends is a heap of expectations by when they end.
+type ends []*expectation
+
+func (h ends) Len() int           { return len(h) }
+func (h ends) Less(i, j int) bool { return h[i].ends < h[j].ends }
+func (h ends) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].position, h[j].position = i, j
+}
+
+// Push implements heap.Interface.
+func (h *ends) Push(x any) {
+	e := x.(*expectation)
+	e.position = len(*h)
+	*h = append(*h, e)
+}
+
+// Pop implements heap.Interface.
+func (h *ends) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	if *h = old[:len(old)-1]; len(*h) == 0 {
+		*h = nil
+	}
+	return e
+}
+
+// targetsOf returns the targets that an announcement of a rank is about.
+func (s *Space) targetsOf(instance, rank int32) (all [2]*Target) {
+	return [2]*Target{s.find(instance, rank), s.find(instance, AnyRank)}
+}
+
+// Awaits reports whether announcements of a rank may confirm anything. It takes no lock.
+func (s *Space) Awaits(instance, rank int32) bool {
+	for _, t := range s.targetsOf(instance, rank) {
+		if t != nil && t.awaits.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Announced notes that a rank has announced consecutive blocks.
+func (s *Space) Announced(instance, rank int32, keys []uint64) {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	now := s.table.now().UnixNano()
+	for _, t := range s.targetsOf(instance, rank) {
+		if t != nil {
+			t.confirm(keys, now)
+		}
+	}
+}

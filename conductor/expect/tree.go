@@ -1,0 +1,333 @@
+package expect
+
+import "slices"
+
+// insert makes the blocks of a prompt expected, and returns the piece with the last of them; nil for a prompt
+// without blocks. The table's lock is held.
+func (t *Target) insert(keys []uint64, now int64) (leaf *piece) {
+	for len(keys) > 0 {
+		p := t.find(keys[0])
+		if p == nil || leaf != nil && !p.follows(leaf) {
+			return t.grow(leaf, keys, now)
+		}
+		n := common(p.keys, keys)
+		if n < len(p.keys) {
+			p = t.split(p, n)
+		}
+		leaf, keys = p, keys[n:]
+	}
+	return leaf
+}
+
+// follows reports whether a piece is behind another one in the tree, or may become so: an earlier report began with
+// the piece, because the target had the blocks before it then.
+func (p *piece) follows(parent *piece) bool {
+	above := p.parent
+	for above != nil && above.gone {
+		above = above.parent
+	}
+	if above == nil {
+		p.parent = parent
+		for q := parent; q != nil; q = q.parent {
+			q.uses += p.uses
+		}
+		return true
+	}
+	return above == parent
+}
+
+// find returns the piece of the target that begins with a block, nil if none does.
+func (t *Target) find(key uint64) *piece {
+	p := t.space.heads[key]
+	for p != nil && p.target != t {
+		p = p.next
+	}
+	return p
+}
+
+// common returns how many leading keys of two lists are equal.
+func common(a, b []uint64) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// grow makes a piece of new blocks behind a parent.
+func (t *Target) grow(parent *piece, keys []uint64, now int64) *piece {
+	p := &piece{target: t, parent: parent, keys: slices.Clone(keys), room: len(keys), since: now, used: now}
+	t.enter(p)
+	t.link(p)
+	t.counts.Expected += uint64(len(keys))
+	t.count(len(keys), pieceBytes+len(keys)*keyBytes)
+	return p
+}
+
+// count changes how many blocks are expected, and what they take.
+func (t *Target) count(blocks, bytes int) {
+	t.blocks += int64(blocks)
+	t.space.blocks.Add(int64(blocks))
+	t.space.table.account(t, int64(bytes))
+	t.noteAwaits()
+}
+
+// split divides a piece behind its first n blocks, and returns the first part. The second stays the piece of the
+// expectations that end there.
+func (t *Target) split(p *piece, n int) (first *piece) {
+	t.leave(p)
+	first = &piece{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: n, uses: p.uses, since: p.since, used: p.used, until: p.until}
+	p.parent = first
+	p.cut(n)
+	t.enter(first)
+	t.enter(p)
+	t.linkAfter(first, p)
+	t.count(0, pieceBytes)
+	return first
+}
+
+// cut takes the first n keys out of a piece. It copies the others once they are less than half of what they take.
+func (p *piece) cut(n int) {
+	if p.keys = p.keys[n:]; len(p.keys) < p.room/2 {
+		p.keys = slices.Clone(p.keys)
+		p.room = len(p.keys)
+	}
+}
+
+// enter enters a piece under its first block.
+func (t *Target) enter(p *piece) {
+	if len(p.keys) == 0 {
+		return
+	}
+	if t.space.heads == nil {
+		t.space.heads = make(map[uint64]*piece)
+	}
+	p.next = t.space.heads[p.keys[0]]
+	t.space.heads[p.keys[0]] = p
+}
+
+// leave takes a piece out from under its first block.
+func (t *Target) leave(p *piece) {
+	if len(p.keys) == 0 {
+		return
+	}
+	heads, key := t.space.heads, p.keys[0]
+	if heads[key] == p {
+		if p.next != nil {
+			heads[key] = p.next
+		} else if delete(heads, key); len(heads) == 0 {
+			t.space.heads = nil // a map does not shrink
+		}
+	} else {
+		before := heads[key]
+		for before.next != p {
+			before = before.next
+		}
+		before.next = p.next
+	}
+	p.next = nil
+}
+
+// link makes a piece the one that was used last.
+func (t *Target) link(p *piece) {
+	if p.older = t.newest; p.older != nil {
+		p.older.newer = p
+	} else {
+		t.oldest = p
+	}
+	t.newest = p
+}
+
+// linkAfter makes a piece the next one to be used after another.
+func (t *Target) linkAfter(p, other *piece) {
+	p.older, p.newer = other, other.newer
+	if p.newer != nil {
+		p.newer.older = p
+	} else {
+		t.newest = p
+	}
+	other.newer = p
+}
+
+// unlink takes a piece out of the list by use.
+func (t *Target) unlink(p *piece) {
+	if p.older != nil {
+		p.older.newer = p.newer
+	} else {
+		t.oldest = p.newer
+	}
+	if p.newer != nil {
+		p.newer.older = p.older
+	} else {
+		t.newest = p.older
+	}
+	p.older, p.newer = nil, nil
+}
+
+// touch notes that a prompt was reported for an approximate target, and takes out what its capacity has no room
+// for: the last blocks of the prompt that was reported longest ago.
+func (t *Target) touch(leaf *piece, now int64, ttl int64) {
+	if leaf == nil {
+		return
+	}
+	t.space.table.tenant(t.space.owner).approximate[t] = true
+	for p := leaf; p != nil; p = p.parent { // a piece is used after those behind it
+		if p.gone {
+			continue
+		}
+		t.unlink(p)
+		t.link(p)
+		if p.used = now; ttl == 0 {
+			p.until = 0
+		} else if p.until != 0 || p.since == now {
+			p.until = max(p.until, now+ttl)
+		}
+	}
+	for more := int(t.blocks) - t.Capacity; more > 0; more = int(t.blocks) - t.Capacity {
+		if p := t.oldest; more >= len(p.keys) {
+			t.remove(p, Evicted)
+		} else {
+			p.keys = p.keys[:len(p.keys)-more]
+			t.counts.end(Evicted, more)
+			t.count(-more, -more*keyBytes)
+		}
+	}
+}
+
+// remove takes a piece out of its tree.
+func (t *Target) remove(p *piece, why Ending) {
+	n := len(p.keys)
+	if why == Expired && n > 0 && t.Capacity == 0 {
+		t.watch(p)
+	}
+	t.counts.end(why, n)
+	t.leave(p)
+	t.unlink(p)
+	p.keys, p.room, p.gone = nil, 0, true
+	if t.oldest == nil && t.Capacity > 0 {
+		delete(t.space.table.tenants[t.space.owner].approximate, t)
+	}
+	t.count(-n, -pieceBytes-n*keyBytes)
+}
+
+// empty takes out all that is expected of the target, and its reports.
+func (t *Target) empty(why Ending) {
+	table := t.space.table
+	if of := table.tenants[t.space.owner]; of != nil {
+		for e := of.oldest; e != nil; {
+			next := e.newer
+			if e.target == t {
+				table.end(e, why)
+			}
+			e = next
+		}
+	}
+	for t.oldest != nil {
+		t.remove(t.oldest, why)
+	}
+	t.late = nil
+	t.noteAwaits()
+}
+
+// confirm ends expected blocks that the target has announced, or has already where now is 0. Blocks are found at the
+// beginning of pieces, because engines announce a prompt from its beginning on.
+func (t *Target) confirm(keys []uint64, now int64) {
+	for i := range keys {
+		for p := t.find(keys[i]); p != nil; p = t.find(keys[i]) {
+			n := common(p.keys, keys[i:])
+			if now != 0 {
+				t.delays.add(now-p.since, n)
+				t.counts.end(Confirmed, n)
+			} else {
+				t.counts.Expected -= uint64(n)
+			}
+			t.leave(p)
+			p.cut(n)
+			t.count(-n, -n*keyBytes)
+			if len(p.keys) == 0 {
+				t.remove(p, Confirmed)
+			} else {
+				t.enter(p)
+			}
+		}
+		if len(t.late) > 0 && now != 0 {
+			t.arrived(keys[i], now)
+		}
+	}
+}
+
+// Found is blocks [From, To) of a prompt that are expected of a target.
+type Found struct {
+	*Target
+	From, To uint32
+}
+
+// Prompt is the keys of the blocks of a prompt, possibly computed when asked for.
+type Prompt interface {
+	Len() int
+	At(i int) uint64
+}
+
+// Match appends which blocks of a prompt are expected where, by ascending From. mix is XORed into the keys. It ends
+// behind the first held blocks, which some owner holds, with the first block that is expected nowhere. The stretches of one
+// target do not overlap.
+func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found {
+	if s.Empty() {
+		return dst
+	}
+	t := s.table
+	now := t.now().UnixNano()
+	if end := t.nextEnd.Load(); end != 0 && end <= now {
+		t.mu.Lock()
+		t.expire(now)
+		t.mu.Unlock()
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var buffer [8]walk
+	walks := buffer[:0]
+	from := len(dst)
+	for i, n := 0, prompt.Len(); i < n && (i <= held || len(walks) > 0); i++ {
+		key := prompt.At(i) ^ mix
+		left := walks[:0]
+		for _, w := range walks {
+			if rest := w.p.keys; w.at < len(rest) && rest[w.at] == key {
+				dst[w.found].To = uint32(i) + 1
+				left = append(left, walk{w.p, w.at + 1, w.found})
+			}
+		}
+		walks = left
+		for p := s.heads[key]; p != nil; p = p.next {
+			if p.until != 0 && p.until <= now {
+				continue
+			}
+			found := from + continues(dst[from:], p.target, uint32(i))
+			if found < from {
+				found = len(dst)
+				dst = append(dst, Found{Target: p.target, From: uint32(i)})
+			}
+			dst[found].To = uint32(i) + 1
+			walks = append(walks, walk{p, 1, found})
+		}
+	}
+	return dst
+}
+
+// walk is a way through a piece: its next block is at.
+type walk struct {
+	p     *piece
+	at    int
+	found int // in the list of what was found
+}
+
+// continues returns which stretch of a target ends with block i or behind the one before, -1 for none.
+func continues(found []Found, t *Target, i uint32) int {
+	for j := len(found) - 1; j >= 0; j-- {
+		if found[j].Target == t && found[j].To >= i {
+			return j
+		}
+	}
+	return -1
+}

@@ -1,0 +1,141 @@
+package conductor_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"kvconductor/conductor"
+	"kvconductor/internal/must"
+)
+
+// expectedRows prints the rows of a path with Expected.
+func (b *bench) expectedRows(path string) string {
+	var out []string
+	for _, r := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16), Expected: true}).Rows {
+		text := fmt.Sprintf("%s %d/%d", r.Instance, r.Longest, r.Expected)
+		for _, rank := range r.Ranks {
+			text += fmt.Sprintf(" %d:%d/%d", rank.Rank, rank.External, rank.Expected)
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (b *bench) routed(path, target string, rank int, ttl time.Duration, id string) error {
+	r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}, Target: target, Rank: rank, TTL: ttl, RequestID: id}
+	_, err := b.view().Routed(&r)
+	return err
+}
+
+func (b *bench) view() conductor.View { return b.conductor.For(conductor.Reader{}) }
+
+// TestRouted follows the expected blocks between a report and the events that follow it.
+func TestRouted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.run("register A")
+		b.run("register A rank=1")
+		b.run("register B")
+		check := func(path, want string) {
+			t.Helper()
+			if got := b.expectedRows(path); got != want {
+				t.Errorf("%s: %s, want %s", path, got, want)
+			}
+		}
+		b.run("store A path=a/b")
+		check("a/b/c/d", "A 2/2 0:2/2 1:0/0, B 0/0 0:0/0")
+		must.Succeed(t, b.routed("a/b/c/d", "A", 0, 0, ""))
+		must.Succeed(t, b.routed("a/b/c/x", "A", conductor.AnyRank, 0, ""))
+		must.Succeed(t, b.routed("a/b", "B", conductor.AnyRank, 0, "one"))
+		check("a/b/c/d", "A 2/4 0:2/4 1:0/0, B 0/2 0:0/2")
+		check("a/b/c/x", "A 2/4 0:2/3 1:0/0, B 0/2 0:0/2")
+		if got := b.run("query path=a/b/c/d"); strings.Contains(got, "xpected") {
+			t.Error(got)
+		}
+		b.run("store A path=a/b/c from=2")
+		check("a/b/c/d", "A 3/4 0:3/4 1:0/0, B 0/2 0:0/2")
+		b.run("store A path=a/b/c/d from=3")
+		b.run("remove A path=a/b/c/d from=3")
+		check("a/b/c/d", "A 3/3 0:3/3 1:0/0, B 0/2 0:0/2")
+		check("a/b/c/x", "A 3/4 0:3/3 1:0/0, B 0/2 0:0/2")
+		must.Succeed(t, b.view().TakeBack("", "one"))
+		check("a/b/c/d", "A 3/3 0:3/3 1:0/0, B 0/0 0:0/0")
+		if err := b.view().TakeBack("", "one"); !errors.Is(err, conductor.ErrNotFound) {
+			t.Error(err)
+		}
+		must.Succeed(t, b.routed("y/z", "B", 0, time.Second, ""))
+		check("y/z", "A 0/0 0:0/0 1:0/0, B 0/2 0:0/2")
+		time.Sleep(time.Second)
+		check("y/z", "A 0/0 0:0/0 1:0/0, B 0/0 0:0/0")
+		must.Succeed(t, b.routed("y/z", "B", 0, time.Minute, ""))
+		b.run("clear B")
+		check("y/z", "A 0/0 0:0/0 1:0/0, B 0/0 0:0/0")
+		for _, bad := range []struct {
+			target string
+			rank   int
+			want   string
+		}{{"C", 0, "instance_id [A B]"}, {"A", 2, "dp_rank [0 1]"}} {
+			err := b.routed("a", bad.target, bad.rank, 0, "")
+			var unknown *conductor.UnknownTargetError
+			if !errors.As(err, &unknown) || fmt.Sprint(unknown.Field, " ", unknown.Known) != bad.want {
+				t.Errorf("%+v: %v", bad, err)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for _, m := range b.conductor.Memory() {
+			if m.Name == "expected" && m.Bytes != 0 {
+				t.Errorf("%d bytes are left", m.Bytes)
+			}
+		}
+	})
+}
+
+// TestRoutedApproximate follows the blocks of engines that publish no events.
+func TestRoutedApproximate(t *testing.T) {
+	for _, word := range []string{"", conductor.ApproximateCount} {
+		inBubble(t, func(t *testing.T, b *bench) {
+			must.Succeed(t, b.conductor.Register(conductor.Registration{
+				Events: conductor.EventsNone, CapacityBlocks: 4, Approximate: word, TTL: time.Minute, Type: "Standard", Model: "m", Instance: "A", BlockSize: 16,
+			}, conductor.RegisterOptions{}))
+			b.run("register B")
+			check := func(path, plain, counted string) {
+				t.Helper()
+				want := plain
+				if word != "" {
+					want = counted
+				}
+				if got := b.expectedRows(path); got != want {
+					t.Errorf("%s: %s, want %s", path, got, want)
+				}
+				for _, r := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
+					if r.Approximate != (r.Instance == "A") {
+						t.Errorf("%s: %+v", path, r)
+					}
+				}
+			}
+			check("a/b", "A 0/0 0:0/0, B 0/0 0:0/0", "A 0/0 0:0/0, B 0/0 0:0/0")
+			must.Succeed(t, b.routed("a/b/c", "A", 0, 0, ""))
+			time.Sleep(40 * time.Second)
+			check("a/b/c", "A 0/3 0:0/3, B 0/0 0:0/0", "A 3/3 0:3/3, B 0/0 0:0/0")
+			must.Succeed(t, b.routed("x/y", "A", conductor.AnyRank, 0, "r")) // c has to leave
+			check("a/b/c", "A 0/2 0:0/2, B 0/0 0:0/0", "A 2/2 0:2/2, B 0/0 0:0/0")
+			check("x/y", "A 0/2 0:0/2, B 0/0 0:0/0", "A 2/2 0:2/2, B 0/0 0:0/0")
+			must.Succeed(t, b.view().TakeBack("", "r"))
+			check("x/y", "A 0/0 0:0/0, B 0/0 0:0/0", "A 0/0 0:0/0, B 0/0 0:0/0")
+			must.Succeed(t, b.routed("a", "A", 0, 0, ""))
+			time.Sleep(30 * time.Second)
+			check("a/b", "A 0/1 0:0/1, B 0/0 0:0/0", "A 1/1 0:1/1, B 0/0 0:0/0")
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			for _, m := range b.conductor.Memory() {
+				if m.Name == "expected" && m.Bytes != 0 {
+					t.Errorf("%d bytes are left", m.Bytes)
+				}
+			}
+		})
+	}
+}
