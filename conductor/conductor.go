@@ -119,7 +119,8 @@ type Options struct {
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}
-	// ExpectedBytes bounds the memory for what instances are expected to have (expected.max_bytes).
+	// ExpectedBytes bounds the memory for what instances are expected to have (expected.max_bytes),
+	// 64 MiB when 0.
 	ExpectedBytes int64
 	// Journal records applied batches, in memory or on the disk too; nil records nothing. It
 	// belongs to the caller, who closes it after the Conductor.
@@ -165,6 +166,9 @@ func New(opts Options) *Conductor {
 	}
 	if opts.SilentAfter == 0 {
 		opts.SilentAfter = defaultSilentAfter
+	}
+	if opts.ExpectedBytes == 0 {
+		opts.ExpectedBytes = 64 << 20
 	}
 	c := &Conductor{
 		opts:      opts,

@@ -102,7 +102,7 @@ func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.
 	n := new(streamtest.Network)
 	opts := conductor.Options{
 		HashSeed:   1337,
-		GhostBytes: 1 << 20, ExpectedBytes: 1 << 24, RemovalsBytes: 1 << 12,
+		GhostBytes: 1 << 20, RemovalsBytes: 1 << 12,
 		Journal: j,
 		Log:     log,
 		Stream: stream.Config{
