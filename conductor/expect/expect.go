@@ -30,7 +30,7 @@
 // once and copies the keys that are new. Match costs one look into the map for each block of the prompt.
 //
 // Concurrency: all methods are safe for concurrent use. One lock of the Table guards everything; Match holds it for
-// reading. It is taken last: nothing is called under it but the clock.
+// reading. It is taken last: under it the table calls the clock and Prompt.At alone.
 package expect
 
 import (
@@ -538,7 +538,7 @@ func (s *Space) Announced(instance, rank int32, keys []uint64) {
 	defer s.table.mu.Unlock()
 	now := s.table.now().UnixNano()
 	for _, t := range s.targetsOf(instance, rank) {
-		if t != nil {
+		if t != nil && t.Capacity == 0 {
 			t.confirm(keys, now)
 		}
 	}
