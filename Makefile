@@ -1,5 +1,5 @@
 # make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS, PARALLEL,
-# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES, VLLM and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -29,6 +29,7 @@ ROUTER ?=
 SHARDS ?=
 URL ?=
 COMMAND ?=
+VLLM ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
@@ -38,7 +39,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -buildvcs=false
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' Makefile
 
 .PHONY: build
 build: ## bin/conductor, the server, and bin/conductor-lab, which simulates and measures; bin/dynamo-kv-indexer is a link to the server
@@ -121,6 +122,14 @@ conformance-engines: export ENGINES_ANSWERS = $(ANSWERS)
 conformance-engines: export ENGINES_FLOOD = $(BATCHES)
 conformance-engines: build engines ## releases of vLLM, SGLang and LMCache against the server, every answer compared; VERSIONS, ANSWERS a release, BATCHES of the flood
 	$(GO) test -count=1 -v -timeout 30m -run '^Test(Engines|LMCache)$$' $(TESTFLAGS) ./lab/engines
+
+.PHONY: e2e-vllm
+e2e-vllm: export ENGINES_CONDUCTOR = $(CURDIR)/bin/conductor
+e2e-vllm: export ENGINES_VLLM = $(abspath $(VLLM))
+e2e-vllm: export ENGINES_VLLM_ARGS = $(ARGS)
+e2e-vllm: build ## two whole vLLM on the CPU against the server, every answer compared with what the engine found in its cache; VLLM=path/to/bin/vllm, ARGS for vLLM
+	@test -x '$(VLLM)' || { echo "set VLLM to the program of an installed vLLM, such as VLLM=vllm/bin/vllm; docs/engines.md says how to install one without a GPU"; exit 1; }
+	$(GO) test -count=1 -v -timeout 30m -run '^TestWholeVLLM$$' $(TESTFLAGS) ./lab/engines
 
 # A wheel for Linux on amd64 and arm64, some 280 MB with what it needs.
 DYNAMO_RELEASE := 1.6.1
