@@ -83,8 +83,12 @@ func (v View) Routed(r *Routed) (unsynced []SourceState, err error) {
 	return unsynced, err
 }
 
-// TakeBack takes a report back. It returns ErrForbidden, or ErrNotFound if there is none under the id, or no more.
+// TakeBack takes a report back. It returns ErrForbidden, ErrNotFound if there is none under the id, or no more, and
+// a *FieldError without an id.
 func (v View) TakeBack(tenant, requestID string) error {
+	if requestID == "" {
+		return Invalid("request_id", "missing", "request_id is required")
+	}
 	if err := v.May(tenant); err != nil {
 		return err
 	}
@@ -134,6 +138,7 @@ func (c *Conductor) routed(r *Routed) (unsynced []SourceState, err error) {
 	sc := scratches.Get().(*scratch)
 	defer sc.release()
 	c.expectPrompt(sc, d, target, r)
+	d.bell.ring()
 	for _, s := range to.sources {
 		if rank != AnyRank && s.reg.Rank != int(rank) {
 			continue

@@ -291,7 +291,7 @@ type Limits struct {
 	ClientRequests        int   `mapstructure:"client_requests"`         // requests of one client a second; more is 429; 0 is no bound
 	ClientBytes           int64 `mapstructure:"client_bytes"`            // bytes of its bodies a second
 	ClientChanges         int   `mapstructure:"client_changes"`          // its registrations and other changes a minute
-	MaxWatches            int   `mapstructure:"max_watches"`             // open calls of Watch; 0 is no bound
+	MaxWatches            int   `mapstructure:"max_watches"`             // open calls of Watch and RoutedStream; 0 is no bound
 }
 
 // Register bounds what clients register.

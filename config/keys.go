@@ -112,7 +112,7 @@ var keys = []key{
 	{"limits.client_requests", "client-requests", count(), 0, "requests of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_bytes", "client-bytes", size(), 0, "bytes of request bodies of one client a second, more is 429; 0 is no bound"},
 	{"limits.client_changes", "client-changes", count(), 0, "registrations and other changes of one client a minute, more is 429; 0 is no bound"},
-	{"limits.max_watches", "max-watches", count(), 0, "open calls of Watch over gRPC, more are RESOURCE_EXHAUSTED; 0 is no bound"},
+	{"limits.max_watches", "max-watches", count(), 0, "open calls of Watch and RoutedStream over gRPC, more are RESOURCE_EXHAUSTED; 0 is no bound"},
 	{"tls.cert", "tls-cert", text(), 0, "file of the listeners' certificate, in PEM form; empty serves without TLS"},
 	{"tls.key", "tls-key", text(), 0, "file of the key of that certificate"},
 	{"tls.client_ca", "tls-client-ca", text(), 0, "file of the authorities that sign certificates of clients; empty asks for none"},

@@ -118,6 +118,19 @@ func (c *Caller) Charge(bytes int) {
 	}
 }
 
+// CountMessage counts a further message of a long call, as Admit has counted the first. It returns why there
+// are too many.
+func (c *Caller) CountMessage() error {
+	if c.guard == nil || c.rule.open {
+		return nil
+	}
+	if why := c.policy.limits.takeCall(c.flow); why != nil {
+		c.guard.refused.WithLabelValues(why.reason).Inc()
+		return why
+	}
+	return nil
+}
+
 // Done writes the audit line of a call that has ended with a status of HTTP, if its rule asks for
 // one.
 func (c *Caller) Done(status int) {

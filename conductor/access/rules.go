@@ -70,6 +70,9 @@ var calls = map[string]rule{
 	"/kvconductor.v1.Conductor/Query":                                {role: Query, forward: true},
 	"/kvconductor.v1.Conductor/QueryBatch":                           {role: Query, forward: true},
 	"/kvconductor.v1.Conductor/Watch":                                {role: Query, forward: true},
+	"/kvconductor.v1.Conductor/Routed":                               {role: Query, forward: true},
+	"/kvconductor.v1.Conductor/RoutedStream":                         {role: Query}, // its requests are sent on as those of Routed
+	"/kvconductor.v1.Conductor/TakeBack":                             {role: Query},
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix":                 {role: Query, forward: true},
 	"/grpc.health.v1.Health/Check":                                   {open: true},
 	"/grpc.health.v1.Health/List":                                    {open: true},

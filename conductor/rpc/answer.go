@@ -13,11 +13,11 @@ import (
 const (
 	answerTenant, answerRows, answerTruncated, answerPools = 1, 2, 3, 4
 
-	rowInstance, rowLongest, rowMedia, rowRanks, rowWindow, rowSources = 1, 2, 3, 4, 5, 6
+	rowInstance, rowLongest, rowMedia, rowRanks, rowWindow, rowSources, rowExpected, rowApproximate = 1, 2, 3, 4, 5, 6, 7, 8
 
 	mediumName, mediumMatched = 1, 2
 
-	rankRank, rankMatched, rankGPU, rankCPU, rankDisk = 1, 2, 3, 4, 5
+	rankRank, rankMatched, rankGPU, rankCPU, rankDisk, rankExpected = 1, 2, 3, 4, 5, 6
 
 	sourceKey, sourceRank, sourceState, sourceReason, sourceEpoch, sourceWatermark, sourceAge = 1, 2, 3, 4, 5, 6, 7
 )
@@ -138,7 +138,11 @@ func (w *writer) row(b []byte, row *conductor.Row) []byte {
 		b = w.message(b, rowRanks, func(b []byte) []byte { return w.rank(b, r) })
 	}
 	b = number(b, rowWindow, uint64(row.Window))
-	return w.sources(b, rowSources, row.Detail)
+	b = w.sources(b, rowSources, row.Detail)
+	if b = w.tokens(b, rowExpected, row.Expected); row.Approximate {
+		b = number(b, rowApproximate, 1)
+	}
+	return b
 }
 
 func (w *writer) rank(b []byte, r *tiers.Rank) []byte {
@@ -146,7 +150,8 @@ func (w *writer) rank(b []byte, r *tiers.Rank) []byte {
 	b = w.tokens(b, rankMatched, r.Blocks)
 	b = w.tokens(b, rankGPU, r.Device)
 	b = w.tokens(b, rankCPU, r.Host)
-	return w.tokens(b, rankDisk, r.Disk)
+	b = w.tokens(b, rankDisk, r.Disk)
+	return w.tokens(b, rankExpected, r.Expected)
 }
 
 // sources writes how current sources are.

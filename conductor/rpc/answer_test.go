@@ -33,7 +33,7 @@ func TestAnswerIsAMessage(t *testing.T) {
 			ans.Truncated = q.Detail
 			if q.Detail { // what a pool, a window and a mark look like
 				row := &ans.Rows[0]
-				row.Window = 4096
+				row.Window, row.Approximate = 4096, true
 				row.Ranks[0].Rank = 3
 				row.Detail[0] = conductor.SourceDetail{Key: conductor.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial, Reason: "gap", Epoch: 7, HasMark: true, Age: time.Second}
 				ans.Pools = row.Detail
@@ -48,7 +48,13 @@ func TestAnswerIsAMessage(t *testing.T) {
 		<-pace.C
 	}
 	seen := make(map[protoreflect.FullName]bool)
-	for _, q := range []conductor.Query{{Tokens: prompt(200).GetTokens().Ids}, {Tokens: prompt(200).GetTokens().Ids, Detail: true}, {}, {Top: 1}} {
+	report := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(300).GetTokens().Ids}, Target: "b-1"}
+	_, err := r.conductor.For(conductor.Reader{}).Routed(&report)
+	must.Succeed(t, err)
+	for _, q := range []conductor.Query{
+		{Tokens: prompt(200).GetTokens().Ids}, {Tokens: prompt(200).GetTokens().Ids, Detail: true}, {}, {Top: 1},
+		{Tokens: prompt(300).GetTokens().Ids, Expected: true}, {Tokens: prompt(300).GetTokens().Ids, Expected: true, Detail: true},
+	} {
 		text := ask(q)
 		var m pb.QueryResponse
 		must.Succeed(t, proto.Unmarshal(text, &m))

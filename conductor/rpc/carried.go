@@ -72,7 +72,7 @@ func (s *Server) Carried(g *gin.Context) {
 		return
 	}
 	st := status.Convert(err)
-	if code := st.Code(); code != codes.InvalidArgument && code != codes.OutOfRange && !out.begun {
+	if code := st.Code(); code != codes.InvalidArgument && code != codes.OutOfRange && code != codes.NotFound && !out.begun {
 		status, reason := httpStatus(code), code.String()
 		if isElsewhere(st) {
 			status, reason = http.StatusMisdirectedRequest, "misdirected"
@@ -114,6 +114,12 @@ func (t transport) Method() string             { return string(t) }
 func (transport) SetHeader(metadata.MD) error  { return nil }
 func (transport) SendHeader(metadata.MD) error { return nil }
 func (transport) SetTrailer(metadata.MD) error { return nil }
+
+// isCarried reports whether another replica has sent a call on.
+func isCarried(ctx context.Context) bool {
+	_, is := grpc.ServerTransportStreamFromContext(ctx).(transport)
+	return is
+}
 
 // carriedStream is a call with one message of the client. Each message of the server is sent at once.
 // The handler alone uses it.

@@ -37,11 +37,11 @@ func (s *Server) keep(ctx context.Context) *kept {
 	return &kept{budget: s.opts.Budget, flow: access.CallerOf(ctx).Flow().Name}
 }
 
-// reserve takes memory for an answer. Its error is a status.
+// reserve takes memory for an answer. It returns body.ErrMemory.
 func (k *kept) reserve(bytes int64) error {
 	free, err := k.budget.Reserve(k.flow, bytes)
 	if err != nil {
-		return statusOf(err)
+		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,9 +110,14 @@ func (s *Server) carryOne(ctx context.Context, method string, message proto.Mess
 func (s *Server) forward(ctx context.Context, method string, message, answer any, err error) (any, error) {
 	var (
 		parts *split
+		told  *reports
 		to    *conductor.UnservedError
 	)
 	switch {
+	case errors.As(err, &told):
+		room := s.keep(ctx)
+		defer room.release()
+		return told.out, s.tellOthers(ctx, told, room)
 	case errors.As(err, &parts):
 		room := s.keep(ctx)
 		defer room.release()

@@ -3,6 +3,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 
 	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 	"kvconductor/conductor/cluster"
 	"kvconductor/conductor/server"
 	"kvconductor/internal/must"
@@ -217,6 +219,8 @@ func TestCarriedRefuses(t *testing.T) {
 	}
 	f("/grpc/grpc.health.v1.Health/Watch", "", 404, "not_found")
 	f("/grpc/kvconductor.v1.Conductor/None", "", 404, "not_found")
+	f("/grpc/kvconductor.v1.Conductor/RoutedStream", "", 404, "not_found") // its requests are sent on as those of Routed
+	f("/grpc/kvconductor.v1.Conductor/TakeBack", "", 404, "not_found")
 	f("/grpc/kvconductor.v1.Conductor/Query", "", 200, "model is required")
 	f("/grpc/kvconductor.v1.Conductor/Watch", "", 200, "query is required")
 	f("/grpc/kvconductor.v1.Conductor/Query", "\xff", 500, "cannot be read")
@@ -231,6 +235,9 @@ func TestCarriedRefuses(t *testing.T) {
 	watch, err := proto.Marshal(&pb.WatchRequest{Query: prompt(1)})
 	must.Succeed(t, err)
 	f("/grpc/kvconductor.v1.Conductor/Watch", string(watch), 421, "misdirected")
+	report, err := proto.Marshal(requestOf(&pb.RoutedPrompt{Model: "none", BlockSize: 1, InstanceId: "a", Prompt: reportOf("a", 1).Prompt}, reportOf("a", 1)))
+	must.Succeed(t, err)
+	f("/grpc/kvconductor.v1.Conductor/Routed", string(report), 421, "misdirected")
 }
 
 // TestReadFrames reads answers that are cut off, or have a length that is a lie.
@@ -370,7 +377,7 @@ func TestForwardedAnswersNeedMemory(t *testing.T) {
 		if n, err := read(100 << 10); err != nil || n != 100<<10 {
 			t.Errorf("a frame that fits: %d bytes, %v", n, err)
 		}
-		if n, err := read(4 << 20); status.Code(err) != codes.ResourceExhausted || n != 0 {
+		if n, err := read(4 << 20); !errors.Is(err, body.ErrMemory) || n != 0 {
 			t.Errorf("a frame that does not fit: %d bytes, %v", n, err)
 		}
 		room.release()

@@ -227,7 +227,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	}
 	held, err := s.reserve(caller, req.(proto.Message))
 	if err != nil {
-		return nil, err
+		return nil, statusOf(err)
 	}
 	defer held()
 	flow := caller.Flow()
@@ -254,15 +254,12 @@ func (s *Server) placed(ctx context.Context, flow fair.Flow, work func() error) 
 	return work()
 }
 
-// reserve takes memory for the message of a call.
+// reserve takes memory for the message of a call. It returns body.ErrMemory.
 func (s *Server) reserve(caller *access.Caller, message proto.Message) (release func(), err error) {
 	bytes := proto.Size(message)
 	caller.Charge(bytes)
 	release, err = s.opts.Budget.Reserve(caller.Flow().Name, int64(bytes))
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return release, nil
+	return release, err
 }
 
 // stream runs a long call.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 
 	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/conductor"
@@ -67,9 +68,12 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 	return out, nil
 }
 
-// errorOf returns the error of one query of a batch.
+// errorOf returns the error of one query of a batch, or of a report.
 func errorOf(err error) *pb.Error {
-	var field *conductor.FieldError
+	var (
+		field   *conductor.FieldError
+		unknown *conductor.UnknownTargetError
+	)
 	switch {
 	case errors.As(err, &field):
 		e := &pb.Error{Message: field.Message, Reason: field.Reason, Field: protoField(field.Field)}
@@ -78,19 +82,27 @@ func errorOf(err error) *pb.Error {
 			e.Index = &index
 		}
 		return e
+	case errors.As(err, &unknown):
+		return &pb.Error{Message: err.Error(), Reason: "not_found", Field: unknown.Field, Known: unknown.Known}
 	case errors.Is(err, conductor.ErrForbidden):
 		return &pb.Error{Message: err.Error(), Reason: "forbidden"}
 	case errors.Is(err, server.ErrReplicas):
 		return &pb.Error{Message: err.Error(), Reason: "replicas"}
 	case errors.As(err, new(*conductor.UnservedError)):
 		return &pb.Error{Message: err.Error(), Reason: "unserved"}
+	case errors.Is(err, server.ErrBusy):
+		return &pb.Error{Message: err.Error(), Reason: "busy"}
+	case errors.Is(err, body.ErrMemory):
+		return &pb.Error{Message: err.Error(), Reason: body.NoMemory}
+	case access.Refused(err) == http.StatusTooManyRequests:
+		return &pb.Error{Message: err.Error(), Reason: "too_many_requests"}
 	}
 	return &pb.Error{Message: "internal error", Reason: "internal"}
 }
 
 // read checks a request. The query has the lists of the request.
 func (s *service) read(in *pb.QueryRequest) (q conductor.Query, err error) {
-	q = conductor.Query{Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail}
+	q = conductor.Query{Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail, Expected: in.Expected}
 	if q.Model == "" {
 		return q, conductor.Invalid("model", "missing", "model is required")
 	}

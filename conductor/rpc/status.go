@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
+	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/conductor"
 	"kvconductor/conductor/access"
 	"kvconductor/conductor/body"
@@ -30,7 +31,9 @@ func statusOf(err error) error {
 	)
 	switch {
 	case errors.As(err, &field):
-		return invalid(field)
+		return detailed(codes.InvalidArgument, field.Message, violation(field))
+	case errors.Is(err, conductor.ErrNotFound):
+		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, &unserved):
 		return elsewhere(unserved, err)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -55,20 +58,39 @@ func statusOf(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// invalid returns the status of bad input.
-func invalid(e *conductor.FieldError) error {
+// violation returns the detail of bad input.
+func violation(e *conductor.FieldError) *errdetails.BadRequest {
 	name := protoField(e.Field)
 	if e.Index >= 0 {
 		name = fmt.Sprintf("%s[%d]", name, e.Index)
 	}
-	return detailed(codes.InvalidArgument, e.Message, &errdetails.BadRequest{
+	return &errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: name, Description: e.Message, Reason: e.Reason}},
-	})
+	}
 }
 
-// detailed returns a status with one detail.
-func detailed(code codes.Code, text string, detail protoadapt.MessageV1) error {
-	st, err := status.New(code, text).WithDetails(detail)
+// statusOfError returns the status of a call that ends with the error of its one report, which is its first
+// detail. A target that is not registered is NOT_FOUND.
+func statusOfError(e *pb.Error) error {
+	detail := protoadapt.MessageV1Of(e)
+	switch e.Reason {
+	case "not_found":
+		return detailed(codes.NotFound, e.Message, detail)
+	case "forbidden":
+		return detailed(codes.PermissionDenied, e.Message, detail)
+	case "internal":
+		return detailed(codes.Internal, e.Message, detail)
+	}
+	field := &conductor.FieldError{Field: e.Field, Index: -1, Reason: e.Reason, Message: e.Message}
+	if e.Index != nil {
+		field.Index = int(*e.Index)
+	}
+	return detailed(codes.InvalidArgument, e.Message, detail, violation(field))
+}
+
+// detailed returns a status with details.
+func detailed(code codes.Code, text string, details ...protoadapt.MessageV1) error {
+	st, err := status.New(code, text).WithDetails(details...)
 	if err != nil {
 		panic("BUG: a status takes no details: " + err.Error())
 	}
@@ -98,8 +120,11 @@ func isElsewhere(st *status.Status) bool {
 
 // protoField returns the name that a field of the Conductor dialect has in conductor.proto.
 func protoField(name string) string {
-	if name == "token_ids" {
+	switch name {
+	case "token_ids":
 		return "tokens.ids"
+	case "ttl":
+		return "ttl_ms"
 	}
 	return name
 }
@@ -113,6 +138,8 @@ func httpStatus(code codes.Code) int {
 		return http.StatusBadRequest
 	case codes.Unauthenticated:
 		return http.StatusUnauthorized
+	case codes.NotFound:
+		return http.StatusNotFound
 	case codes.PermissionDenied:
 		return http.StatusForbidden
 	case codes.ResourceExhausted:

@@ -39,7 +39,7 @@ func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil
 
 func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), places: server.NewAdmission(1, 0)}
-	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
+	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Log: zerolog.Nop(), Stream: stream.Config{
 		Transport: r.network, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 	}})
 	t.Cleanup(r.conductor.Close)

@@ -87,7 +87,7 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 // first of them stands there. Such rows equal those that were prepared for the roster: an instance has no rank but
 // those registered unless it holds something.
 func ZeroRun(rows []conductor.Row) (first, n int) {
-	for n < len(rows) && rows[n].Longest == 0 && rows[n].Detail == nil {
+	for n < len(rows) && rows[n].Longest == 0 && rows[n].Expected == 0 && rows[n].Detail == nil {
 		at, listed := rows[n].At()
 		if n == 0 {
 			first = at

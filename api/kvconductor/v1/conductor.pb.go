@@ -89,11 +89,13 @@ type QueryRequest struct {
 	//
 	//	*QueryRequest_Tokens
 	//	*QueryRequest_Hashes
-	Prompt        isQueryRequest_Prompt `protobuf_oneof:"prompt"`
-	InstanceId    *string               `protobuf:"bytes,8,opt,name=instance_id,json=instanceId,proto3,oneof" json:"instance_id,omitempty"` // limits the answer to one row
-	MinMatched    uint32                `protobuf:"varint,9,opt,name=min_matched,json=minMatched,proto3" json:"min_matched,omitempty"`      // leaves out rows with a shorter prefix, in tokens
-	Top           uint32                `protobuf:"varint,10,opt,name=top,proto3" json:"top,omitempty"`                                     // keeps at most this number of rows, longest prefix first; 0 is all
-	Detail        bool                  `protobuf:"varint,11,opt,name=detail,proto3" json:"detail,omitempty"`                               // adds the state of the sources; not for Watch
+	Prompt     isQueryRequest_Prompt `protobuf_oneof:"prompt"`
+	InstanceId *string               `protobuf:"bytes,8,opt,name=instance_id,json=instanceId,proto3,oneof" json:"instance_id,omitempty"` // limits the answer to one row
+	MinMatched uint32                `protobuf:"varint,9,opt,name=min_matched,json=minMatched,proto3" json:"min_matched,omitempty"`      // leaves out rows with a shorter prefix, in tokens
+	Top        uint32                `protobuf:"varint,10,opt,name=top,proto3" json:"top,omitempty"`                                     // keeps at most this number of rows, longest prefix first; 0 is all
+	Detail     bool                  `protobuf:"varint,11,opt,name=detail,proto3" json:"detail,omitempty"`                               // adds the state of the sources; not for Watch
+	// Adds what instances are expected to have soon. min_matched and top then go by that.
+	Expected      bool `protobuf:"varint,12,opt,name=expected,proto3" json:"expected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +214,13 @@ func (x *QueryRequest) GetTop() uint32 {
 func (x *QueryRequest) GetDetail() bool {
 	if x != nil {
 		return x.Detail
+	}
+	return false
+}
+
+func (x *QueryRequest) GetExpected() bool {
+	if x != nil {
+		return x.Expected
 	}
 	return false
 }
@@ -405,10 +414,12 @@ type Row struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	InstanceId     string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	LongestMatched uint32                 `protobuf:"varint,2,opt,name=longest_matched,json=longestMatched,proto3" json:"longest_matched,omitempty"`
-	Media          []*Medium              `protobuf:"bytes,3,rep,name=media,proto3" json:"media,omitempty"`     // GPU, CPU and DISK first, also when zero
-	Ranks          []*Rank                `protobuf:"bytes,4,rep,name=ranks,proto3" json:"ranks,omitempty"`     // by rank
-	Window         uint32                 `protobuf:"varint,5,opt,name=window,proto3" json:"window,omitempty"`  // largest sliding window of the instance, with detail
-	Sources        []*Source              `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"` // with detail
+	Media          []*Medium              `protobuf:"bytes,3,rep,name=media,proto3" json:"media,omitempty"`              // GPU, CPU and DISK first, also when zero
+	Ranks          []*Rank                `protobuf:"bytes,4,rep,name=ranks,proto3" json:"ranks,omitempty"`              // by rank
+	Window         uint32                 `protobuf:"varint,5,opt,name=window,proto3" json:"window,omitempty"`           // largest sliding window of the instance, with detail
+	Sources        []*Source              `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"`          // with detail
+	Expected       uint32                 `protobuf:"varint,7,opt,name=expected,proto3" json:"expected,omitempty"`       // prefix that the instance has or is expected to have, if asked for: at least longest_matched
+	Approximate    bool                   `protobuf:"varint,8,opt,name=approximate,proto3" json:"approximate,omitempty"` // the engine publishes no events: its blocks are known by reports alone
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -485,6 +496,20 @@ func (x *Row) GetSources() []*Source {
 	return nil
 }
 
+func (x *Row) GetExpected() uint32 {
+	if x != nil {
+		return x.Expected
+	}
+	return 0
+}
+
+func (x *Row) GetApproximate() bool {
+	if x != nil {
+		return x.Approximate
+	}
+	return false
+}
+
 // Medium is how many tokens of the prefix are on one medium.
 type Medium struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -538,7 +563,7 @@ func (x *Medium) GetMatched() uint32 {
 	return 0
 }
 
-// Rank is what one data-parallel rank has. gpu, cpu and disk are cumulative boundaries.
+// Rank is what one data-parallel rank has. gpu, cpu, disk and expected are cumulative boundaries.
 type Rank struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -546,6 +571,7 @@ type Rank struct {
 	Gpu           uint32                 `protobuf:"varint,3,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	Cpu           uint32                 `protobuf:"varint,4,opt,name=cpu,proto3" json:"cpu,omitempty"`
 	Disk          uint32                 `protobuf:"varint,5,opt,name=disk,proto3" json:"disk,omitempty"`
+	Expected      uint32                 `protobuf:"varint,6,opt,name=expected,proto3" json:"expected,omitempty"` // with the blocks that are expected of the rank, if asked for: at least disk
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -611,6 +637,13 @@ func (x *Rank) GetCpu() uint32 {
 func (x *Rank) GetDisk() uint32 {
 	if x != nil {
 		return x.Disk
+	}
+	return 0
+}
+
+func (x *Rank) GetExpected() uint32 {
+	if x != nil {
+		return x.Expected
 	}
 	return 0
 }
@@ -879,13 +912,14 @@ func (*Answer_Response) isAnswer_Result() {}
 
 func (*Answer_Error) isAnswer_Result() {}
 
-// Error is what was wrong with one query.
+// Error is what was wrong with one query or report.
 type Error struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Message       string                 `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`      // such as out_of_range
 	Field         string                 `protobuf:"bytes,3,opt,name=field,proto3" json:"field,omitempty"`        // such as tokens.ids
 	Index         *uint32                `protobuf:"varint,4,opt,name=index,proto3,oneof" json:"index,omitempty"` // of the element of a list
+	Known         []string               `protobuf:"bytes,5,rep,name=known,proto3" json:"known,omitempty"`        // names that are registered in place of one that is not, at most 32
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -948,6 +982,13 @@ func (x *Error) GetIndex() uint32 {
 	return 0
 }
 
+func (x *Error) GetKnown() []string {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
 // WatchRequest is a prompt to follow.
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1002,11 +1043,445 @@ func (x *WatchRequest) GetIntervalMs() uint32 {
 	return 0
 }
 
+// RoutedRequest has prompts that go to instances.
+type RoutedRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prompts       []*RoutedPrompt        `protobuf:"bytes,1,rep,name=prompts,proto3" json:"prompts,omitempty"`          // 1 to 256
+	Acknowledge   bool                   `protobuf:"varint,2,opt,name=acknowledge,proto3" json:"acknowledge,omitempty"` // RoutedStream responds also if there is nothing to say
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoutedRequest) Reset() {
+	*x = RoutedRequest{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoutedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoutedRequest) ProtoMessage() {}
+
+func (x *RoutedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoutedRequest.ProtoReflect.Descriptor instead.
+func (*RoutedRequest) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RoutedRequest) GetPrompts() []*RoutedPrompt {
+	if x != nil {
+		return x.Prompts
+	}
+	return nil
+}
+
+func (x *RoutedRequest) GetAcknowledge() bool {
+	if x != nil {
+		return x.Acknowledge
+	}
+	return false
+}
+
+// RoutedPrompt says that a prompt goes to an instance, which is then expected to have its blocks soon.
+// Fields 1 to 7 are those of QueryRequest.
+type RoutedPrompt struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	TenantId  string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	Model     string                 `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	BlockSize uint32                 `protobuf:"varint,3,opt,name=block_size,json=blockSize,proto3" json:"block_size,omitempty"`
+	LoraName  string                 `protobuf:"bytes,4,opt,name=lora_name,json=loraName,proto3" json:"lora_name,omitempty"`
+	CacheSalt string                 `protobuf:"bytes,5,opt,name=cache_salt,json=cacheSalt,proto3" json:"cache_salt,omitempty"`
+	// Types that are valid to be assigned to Prompt:
+	//
+	//	*RoutedPrompt_Tokens
+	//	*RoutedPrompt_Hashes
+	Prompt     isRoutedPrompt_Prompt `protobuf_oneof:"prompt"`
+	InstanceId string                `protobuf:"bytes,8,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	DpRank     *uint32               `protobuf:"varint,9,opt,name=dp_rank,json=dpRank,proto3,oneof" json:"dp_rank,omitempty"` // absent if the engine chooses it
+	// How long the blocks are expected unless the engine announces them before, at most 10 minutes. 0 is
+	// as long as its events take by experience.
+	TtlMs uint32 `protobuf:"varint,10,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	// Names the request within the tenant, in at most 128 bytes, for TakeBack. The same report again
+	// changes nothing.
+	RequestId     string `protobuf:"bytes,11,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoutedPrompt) Reset() {
+	*x = RoutedPrompt{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoutedPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoutedPrompt) ProtoMessage() {}
+
+func (x *RoutedPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoutedPrompt.ProtoReflect.Descriptor instead.
+func (*RoutedPrompt) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RoutedPrompt) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *RoutedPrompt) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RoutedPrompt) GetBlockSize() uint32 {
+	if x != nil {
+		return x.BlockSize
+	}
+	return 0
+}
+
+func (x *RoutedPrompt) GetLoraName() string {
+	if x != nil {
+		return x.LoraName
+	}
+	return ""
+}
+
+func (x *RoutedPrompt) GetCacheSalt() string {
+	if x != nil {
+		return x.CacheSalt
+	}
+	return ""
+}
+
+func (x *RoutedPrompt) GetPrompt() isRoutedPrompt_Prompt {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
+func (x *RoutedPrompt) GetTokens() *Tokens {
+	if x != nil {
+		if x, ok := x.Prompt.(*RoutedPrompt_Tokens); ok {
+			return x.Tokens
+		}
+	}
+	return nil
+}
+
+func (x *RoutedPrompt) GetHashes() *Hashes {
+	if x != nil {
+		if x, ok := x.Prompt.(*RoutedPrompt_Hashes); ok {
+			return x.Hashes
+		}
+	}
+	return nil
+}
+
+func (x *RoutedPrompt) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *RoutedPrompt) GetDpRank() uint32 {
+	if x != nil && x.DpRank != nil {
+		return *x.DpRank
+	}
+	return 0
+}
+
+func (x *RoutedPrompt) GetTtlMs() uint32 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *RoutedPrompt) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type isRoutedPrompt_Prompt interface {
+	isRoutedPrompt_Prompt()
+}
+
+type RoutedPrompt_Tokens struct {
+	Tokens *Tokens `protobuf:"bytes,6,opt,name=tokens,proto3,oneof"`
+}
+
+type RoutedPrompt_Hashes struct {
+	Hashes *Hashes `protobuf:"bytes,7,opt,name=hashes,proto3,oneof"`
+}
+
+func (*RoutedPrompt_Tokens) isRoutedPrompt_Prompt() {}
+
+func (*RoutedPrompt_Hashes) isRoutedPrompt_Prompt() {}
+
+// RoutedResponse is what became of the prompts of a request.
+type RoutedResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Kept     uint32                 `protobuf:"varint,1,opt,name=kept,proto3" json:"kept,omitempty"`        // number of prompts
+	Errors   []*RoutedError         `protobuf:"bytes,2,rep,name=errors,proto3" json:"errors,omitempty"`     // of the others
+	Warnings []string               `protobuf:"bytes,3,rep,name=warnings,proto3" json:"warnings,omitempty"` // about instances whose events may not tell what they have
+	// The number of the request in a RoutedStream, from 1. All requests before it are done.
+	Request uint64 `protobuf:"varint,4,opt,name=request,proto3" json:"request,omitempty"`
+	// Why a RoutedStream has kept no prompt of the request, such as a limit of the client.
+	Error         *Error `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoutedResponse) Reset() {
+	*x = RoutedResponse{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoutedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoutedResponse) ProtoMessage() {}
+
+func (x *RoutedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoutedResponse.ProtoReflect.Descriptor instead.
+func (*RoutedResponse) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RoutedResponse) GetKept() uint32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *RoutedResponse) GetErrors() []*RoutedError {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+func (x *RoutedResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *RoutedResponse) GetRequest() uint64 {
+	if x != nil {
+		return x.Request
+	}
+	return 0
+}
+
+func (x *RoutedResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// RoutedError is why a prompt was not kept.
+type RoutedError struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Prompt        uint32                 `protobuf:"varint,1,opt,name=prompt,proto3" json:"prompt,omitempty"` // its place in the request, from 0
+	Error         *Error                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoutedError) Reset() {
+	*x = RoutedError{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoutedError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoutedError) ProtoMessage() {}
+
+func (x *RoutedError) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoutedError.ProtoReflect.Descriptor instead.
+func (*RoutedError) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RoutedError) GetPrompt() uint32 {
+	if x != nil {
+		return x.Prompt
+	}
+	return 0
+}
+
+func (x *RoutedError) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// TakeBackRequest names a report.
+type TakeBackRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
+	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeBackRequest) Reset() {
+	*x = TakeBackRequest{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeBackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeBackRequest) ProtoMessage() {}
+
+func (x *TakeBackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeBackRequest.ProtoReflect.Descriptor instead.
+func (*TakeBackRequest) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TakeBackRequest) GetTenantId() string {
+	if x != nil {
+		return x.TenantId
+	}
+	return ""
+}
+
+func (x *TakeBackRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type TakeBackResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeBackResponse) Reset() {
+	*x = TakeBackResponse{}
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeBackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeBackResponse) ProtoMessage() {}
+
+func (x *TakeBackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_kvconductor_v1_conductor_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeBackResponse.ProtoReflect.Descriptor instead.
+func (*TakeBackResponse) Descriptor() ([]byte, []int) {
+	return file_kvconductor_v1_conductor_proto_rawDescGZIP(), []int{18}
+}
+
 var File_kvconductor_v1_conductor_proto protoreflect.FileDescriptor
 
 const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\n" +
-	"\x1ekvconductor/v1/conductor.proto\x12\x0ekvconductor.v1\"\x8b\x03\n" +
+	"\x1ekvconductor/v1/conductor.proto\x12\x0ekvconductor.v1\"\xa7\x03\n" +
 	"\fQueryRequest\x12\x1b\n" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1d\n" +
@@ -1023,7 +1498,8 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"minMatched\x12\x10\n" +
 	"\x03top\x18\n" +
 	" \x01(\rR\x03top\x12\x16\n" +
-	"\x06detail\x18\v \x01(\bR\x06detailB\b\n" +
+	"\x06detail\x18\v \x01(\bR\x06detail\x12\x1a\n" +
+	"\bexpected\x18\f \x01(\bR\bexpectedB\b\n" +
 	"\x06promptB\x0e\n" +
 	"\f_instance_id\"\x1a\n" +
 	"\x06Tokens\x12\x10\n" +
@@ -1035,7 +1511,7 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12'\n" +
 	"\x04rows\x18\x02 \x03(\v2\x13.kvconductor.v1.RowR\x04rows\x12\x1c\n" +
 	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x12,\n" +
-	"\x05pools\x18\x04 \x03(\v2\x16.kvconductor.v1.SourceR\x05pools\"\xf3\x01\n" +
+	"\x05pools\x18\x04 \x03(\v2\x16.kvconductor.v1.SourceR\x05pools\"\xb1\x02\n" +
 	"\x03Row\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\tR\n" +
 	"instanceId\x12'\n" +
@@ -1043,16 +1519,19 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x05media\x18\x03 \x03(\v2\x16.kvconductor.v1.MediumR\x05media\x12*\n" +
 	"\x05ranks\x18\x04 \x03(\v2\x14.kvconductor.v1.RankR\x05ranks\x12\x16\n" +
 	"\x06window\x18\x05 \x01(\rR\x06window\x120\n" +
-	"\asources\x18\x06 \x03(\v2\x16.kvconductor.v1.SourceR\asources\"6\n" +
+	"\asources\x18\x06 \x03(\v2\x16.kvconductor.v1.SourceR\asources\x12\x1a\n" +
+	"\bexpected\x18\a \x01(\rR\bexpected\x12 \n" +
+	"\vapproximate\x18\b \x01(\bR\vapproximate\"6\n" +
 	"\x06Medium\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\amatched\x18\x02 \x01(\rR\amatched\"l\n" +
+	"\amatched\x18\x02 \x01(\rR\amatched\"\x88\x01\n" +
 	"\x04Rank\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x18\n" +
 	"\amatched\x18\x02 \x01(\rR\amatched\x12\x10\n" +
 	"\x03gpu\x18\x03 \x01(\rR\x03gpu\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\rR\x03cpu\x12\x12\n" +
-	"\x04disk\x18\x05 \x01(\rR\x04disk\"\xca\x01\n" +
+	"\x04disk\x18\x05 \x01(\rR\x04disk\x12\x1a\n" +
+	"\bexpected\x18\x06 \x01(\rR\bexpected\"\xca\x01\n" +
 	"\x06Source\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -1071,28 +1550,69 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x06Answer\x12;\n" +
 	"\bresponse\x18\x01 \x01(\v2\x1d.kvconductor.v1.QueryResponseH\x00R\bresponse\x12-\n" +
 	"\x05error\x18\x02 \x01(\v2\x15.kvconductor.v1.ErrorH\x00R\x05errorB\b\n" +
-	"\x06result\"t\n" +
+	"\x06result\"\x8a\x01\n" +
 	"\x05Error\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05field\x18\x03 \x01(\tR\x05field\x12\x19\n" +
-	"\x05index\x18\x04 \x01(\rH\x00R\x05index\x88\x01\x01B\b\n" +
+	"\x05index\x18\x04 \x01(\rH\x00R\x05index\x88\x01\x01\x12\x14\n" +
+	"\x05known\x18\x05 \x03(\tR\x05knownB\b\n" +
 	"\x06_index\"c\n" +
 	"\fWatchRequest\x122\n" +
 	"\x05query\x18\x01 \x01(\v2\x1c.kvconductor.v1.QueryRequestR\x05query\x12\x1f\n" +
 	"\vinterval_ms\x18\x02 \x01(\rR\n" +
-	"intervalMs*~\n" +
+	"intervalMs\"i\n" +
+	"\rRoutedRequest\x126\n" +
+	"\aprompts\x18\x01 \x03(\v2\x1c.kvconductor.v1.RoutedPromptR\aprompts\x12 \n" +
+	"\vacknowledge\x18\x02 \x01(\bR\vacknowledge\"\x8b\x03\n" +
+	"\fRoutedPrompt\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x1d\n" +
+	"\n" +
+	"block_size\x18\x03 \x01(\rR\tblockSize\x12\x1b\n" +
+	"\tlora_name\x18\x04 \x01(\tR\bloraName\x12\x1d\n" +
+	"\n" +
+	"cache_salt\x18\x05 \x01(\tR\tcacheSalt\x120\n" +
+	"\x06tokens\x18\x06 \x01(\v2\x16.kvconductor.v1.TokensH\x00R\x06tokens\x120\n" +
+	"\x06hashes\x18\a \x01(\v2\x16.kvconductor.v1.HashesH\x00R\x06hashes\x12\x1f\n" +
+	"\vinstance_id\x18\b \x01(\tR\n" +
+	"instanceId\x12\x1c\n" +
+	"\adp_rank\x18\t \x01(\rH\x01R\x06dpRank\x88\x01\x01\x12\x15\n" +
+	"\x06ttl_ms\x18\n" +
+	" \x01(\rR\x05ttlMs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\v \x01(\tR\trequestIdB\b\n" +
+	"\x06promptB\n" +
+	"\n" +
+	"\b_dp_rank\"\xbc\x01\n" +
+	"\x0eRoutedResponse\x12\x12\n" +
+	"\x04kept\x18\x01 \x01(\rR\x04kept\x123\n" +
+	"\x06errors\x18\x02 \x03(\v2\x1b.kvconductor.v1.RoutedErrorR\x06errors\x12\x1a\n" +
+	"\bwarnings\x18\x03 \x03(\tR\bwarnings\x12\x18\n" +
+	"\arequest\x18\x04 \x01(\x04R\arequest\x12+\n" +
+	"\x05error\x18\x05 \x01(\v2\x15.kvconductor.v1.ErrorR\x05error\"R\n" +
+	"\vRoutedError\x12\x16\n" +
+	"\x06prompt\x18\x01 \x01(\rR\x06prompt\x12+\n" +
+	"\x05error\x18\x02 \x01(\v2\x15.kvconductor.v1.ErrorR\x05error\"M\n" +
+	"\x0fTakeBackRequest\x12\x1b\n" +
+	"\ttenant_id\x18\x01 \x01(\tR\btenantId\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\"\x12\n" +
+	"\x10TakeBackResponse*~\n" +
 	"\bHashKind\x12\x19\n" +
 	"\x15HASH_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13HASH_KIND_CANONICAL\x10\x01\x12\x14\n" +
 	"\x10HASH_KIND_ENGINE\x10\x02\x12\x12\n" +
 	"\x0eHASH_KIND_VLLM\x10\x03\x12\x14\n" +
-	"\x10HASH_KIND_SGLANG\x10\x042\xee\x01\n" +
+	"\x10HASH_KIND_SGLANG\x10\x042\xd9\x03\n" +
 	"\tConductor\x12D\n" +
 	"\x05Query\x12\x1c.kvconductor.v1.QueryRequest\x1a\x1d.kvconductor.v1.QueryResponse\x12S\n" +
 	"\n" +
 	"QueryBatch\x12!.kvconductor.v1.QueryBatchRequest\x1a\".kvconductor.v1.QueryBatchResponse\x12F\n" +
-	"\x05Watch\x12\x1c.kvconductor.v1.WatchRequest\x1a\x1d.kvconductor.v1.QueryResponse0\x01B.Z,kvconductor/api/kvconductor/v1;kvconductorv1b\x06proto3"
+	"\x05Watch\x12\x1c.kvconductor.v1.WatchRequest\x1a\x1d.kvconductor.v1.QueryResponse0\x01\x12G\n" +
+	"\x06Routed\x12\x1d.kvconductor.v1.RoutedRequest\x1a\x1e.kvconductor.v1.RoutedResponse\x12Q\n" +
+	"\fRoutedStream\x12\x1d.kvconductor.v1.RoutedRequest\x1a\x1e.kvconductor.v1.RoutedResponse(\x010\x01\x12M\n" +
+	"\bTakeBack\x12\x1f.kvconductor.v1.TakeBackRequest\x1a .kvconductor.v1.TakeBackResponseB.Z,kvconductor/api/kvconductor/v1;kvconductorv1b\x06proto3"
 
 var (
 	file_kvconductor_v1_conductor_proto_rawDescOnce sync.Once
@@ -1107,7 +1627,7 @@ func file_kvconductor_v1_conductor_proto_rawDescGZIP() []byte {
 }
 
 var file_kvconductor_v1_conductor_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_kvconductor_v1_conductor_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_kvconductor_v1_conductor_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_kvconductor_v1_conductor_proto_goTypes = []any{
 	(HashKind)(0),              // 0: kvconductor.v1.HashKind
 	(*QueryRequest)(nil),       // 1: kvconductor.v1.QueryRequest
@@ -1123,6 +1643,12 @@ var file_kvconductor_v1_conductor_proto_goTypes = []any{
 	(*Answer)(nil),             // 11: kvconductor.v1.Answer
 	(*Error)(nil),              // 12: kvconductor.v1.Error
 	(*WatchRequest)(nil),       // 13: kvconductor.v1.WatchRequest
+	(*RoutedRequest)(nil),      // 14: kvconductor.v1.RoutedRequest
+	(*RoutedPrompt)(nil),       // 15: kvconductor.v1.RoutedPrompt
+	(*RoutedResponse)(nil),     // 16: kvconductor.v1.RoutedResponse
+	(*RoutedError)(nil),        // 17: kvconductor.v1.RoutedError
+	(*TakeBackRequest)(nil),    // 18: kvconductor.v1.TakeBackRequest
+	(*TakeBackResponse)(nil),   // 19: kvconductor.v1.TakeBackResponse
 }
 var file_kvconductor_v1_conductor_proto_depIdxs = []int32{
 	2,  // 0: kvconductor.v1.QueryRequest.tokens:type_name -> kvconductor.v1.Tokens
@@ -1138,17 +1664,29 @@ var file_kvconductor_v1_conductor_proto_depIdxs = []int32{
 	4,  // 10: kvconductor.v1.Answer.response:type_name -> kvconductor.v1.QueryResponse
 	12, // 11: kvconductor.v1.Answer.error:type_name -> kvconductor.v1.Error
 	1,  // 12: kvconductor.v1.WatchRequest.query:type_name -> kvconductor.v1.QueryRequest
-	1,  // 13: kvconductor.v1.Conductor.Query:input_type -> kvconductor.v1.QueryRequest
-	9,  // 14: kvconductor.v1.Conductor.QueryBatch:input_type -> kvconductor.v1.QueryBatchRequest
-	13, // 15: kvconductor.v1.Conductor.Watch:input_type -> kvconductor.v1.WatchRequest
-	4,  // 16: kvconductor.v1.Conductor.Query:output_type -> kvconductor.v1.QueryResponse
-	10, // 17: kvconductor.v1.Conductor.QueryBatch:output_type -> kvconductor.v1.QueryBatchResponse
-	4,  // 18: kvconductor.v1.Conductor.Watch:output_type -> kvconductor.v1.QueryResponse
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	15, // 13: kvconductor.v1.RoutedRequest.prompts:type_name -> kvconductor.v1.RoutedPrompt
+	2,  // 14: kvconductor.v1.RoutedPrompt.tokens:type_name -> kvconductor.v1.Tokens
+	3,  // 15: kvconductor.v1.RoutedPrompt.hashes:type_name -> kvconductor.v1.Hashes
+	17, // 16: kvconductor.v1.RoutedResponse.errors:type_name -> kvconductor.v1.RoutedError
+	12, // 17: kvconductor.v1.RoutedResponse.error:type_name -> kvconductor.v1.Error
+	12, // 18: kvconductor.v1.RoutedError.error:type_name -> kvconductor.v1.Error
+	1,  // 19: kvconductor.v1.Conductor.Query:input_type -> kvconductor.v1.QueryRequest
+	9,  // 20: kvconductor.v1.Conductor.QueryBatch:input_type -> kvconductor.v1.QueryBatchRequest
+	13, // 21: kvconductor.v1.Conductor.Watch:input_type -> kvconductor.v1.WatchRequest
+	14, // 22: kvconductor.v1.Conductor.Routed:input_type -> kvconductor.v1.RoutedRequest
+	14, // 23: kvconductor.v1.Conductor.RoutedStream:input_type -> kvconductor.v1.RoutedRequest
+	18, // 24: kvconductor.v1.Conductor.TakeBack:input_type -> kvconductor.v1.TakeBackRequest
+	4,  // 25: kvconductor.v1.Conductor.Query:output_type -> kvconductor.v1.QueryResponse
+	10, // 26: kvconductor.v1.Conductor.QueryBatch:output_type -> kvconductor.v1.QueryBatchResponse
+	4,  // 27: kvconductor.v1.Conductor.Watch:output_type -> kvconductor.v1.QueryResponse
+	16, // 28: kvconductor.v1.Conductor.Routed:output_type -> kvconductor.v1.RoutedResponse
+	16, // 29: kvconductor.v1.Conductor.RoutedStream:output_type -> kvconductor.v1.RoutedResponse
+	19, // 30: kvconductor.v1.Conductor.TakeBack:output_type -> kvconductor.v1.TakeBackResponse
+	25, // [25:31] is the sub-list for method output_type
+	19, // [19:25] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_kvconductor_v1_conductor_proto_init() }
@@ -1166,13 +1704,17 @@ func file_kvconductor_v1_conductor_proto_init() {
 		(*Answer_Error)(nil),
 	}
 	file_kvconductor_v1_conductor_proto_msgTypes[11].OneofWrappers = []any{}
+	file_kvconductor_v1_conductor_proto_msgTypes[14].OneofWrappers = []any{
+		(*RoutedPrompt_Tokens)(nil),
+		(*RoutedPrompt_Hashes)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_kvconductor_v1_conductor_proto_rawDesc), len(file_kvconductor_v1_conductor_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,17 +19,21 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Conductor_Query_FullMethodName      = "/kvconductor.v1.Conductor/Query"
-	Conductor_QueryBatch_FullMethodName = "/kvconductor.v1.Conductor/QueryBatch"
-	Conductor_Watch_FullMethodName      = "/kvconductor.v1.Conductor/Watch"
+	Conductor_Query_FullMethodName        = "/kvconductor.v1.Conductor/Query"
+	Conductor_QueryBatch_FullMethodName   = "/kvconductor.v1.Conductor/QueryBatch"
+	Conductor_Watch_FullMethodName        = "/kvconductor.v1.Conductor/Watch"
+	Conductor_Routed_FullMethodName       = "/kvconductor.v1.Conductor/Routed"
+	Conductor_RoutedStream_FullMethodName = "/kvconductor.v1.Conductor/RoutedStream"
+	Conductor_TakeBack_FullMethodName     = "/kvconductor.v1.Conductor/TakeBack"
 )
 
 // ConductorClient is the client API for Conductor service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Conductor answers which instances hold how long a prefix of a prompt. Its answers are those of
-// POST /query, field by field; docs/semantics.md has the rules. Numbers of an answer are tokens.
+// Conductor answers which instances hold how long a prefix of a prompt, and takes reports of routers
+// about where prompts go. Its answers are those of POST /query and POST /routed, field by field;
+// docs/semantics.md has the rules. Numbers of an answer are tokens.
 type ConductorClient interface {
 	// Query answers for one prompt.
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (*QueryResponse, error)
@@ -38,6 +42,15 @@ type ConductorClient interface {
 	// Watch sends the answer for one prompt, and then the answer of the moment whenever it has
 	// changed. It leaves out answers that the client was too slow to take.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryResponse], error)
+	// Routed reports where up to 256 prompts go. An error of one of several prompts is in the
+	// response; the error of a single prompt is that of the call.
+	Routed(ctx context.Context, in *RoutedRequest, opts ...grpc.CallOption) (*RoutedResponse, error)
+	// RoutedStream takes one request after another, for routers that report thousands of prompts a
+	// second. It responds to a request that has errors or warnings, or asks for a response, while
+	// others follow. When the client has sent its last request, the call ends once all are done.
+	RoutedStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RoutedRequest, RoutedResponse], error)
+	// TakeBack takes a report back: the request was refused or cancelled.
+	TakeBack(ctx context.Context, in *TakeBackRequest, opts ...grpc.CallOption) (*TakeBackResponse, error)
 }
 
 type conductorClient struct {
@@ -87,12 +100,46 @@ func (c *conductorClient) Watch(ctx context.Context, in *WatchRequest, opts ...g
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Conductor_WatchClient = grpc.ServerStreamingClient[QueryResponse]
 
+func (c *conductorClient) Routed(ctx context.Context, in *RoutedRequest, opts ...grpc.CallOption) (*RoutedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RoutedResponse)
+	err := c.cc.Invoke(ctx, Conductor_Routed_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *conductorClient) RoutedStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[RoutedRequest, RoutedResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Conductor_ServiceDesc.Streams[1], Conductor_RoutedStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[RoutedRequest, RoutedResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Conductor_RoutedStreamClient = grpc.BidiStreamingClient[RoutedRequest, RoutedResponse]
+
+func (c *conductorClient) TakeBack(ctx context.Context, in *TakeBackRequest, opts ...grpc.CallOption) (*TakeBackResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TakeBackResponse)
+	err := c.cc.Invoke(ctx, Conductor_TakeBack_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ConductorServer is the server API for Conductor service.
 // All implementations must embed UnimplementedConductorServer
 // for forward compatibility.
 //
-// Conductor answers which instances hold how long a prefix of a prompt. Its answers are those of
-// POST /query, field by field; docs/semantics.md has the rules. Numbers of an answer are tokens.
+// Conductor answers which instances hold how long a prefix of a prompt, and takes reports of routers
+// about where prompts go. Its answers are those of POST /query and POST /routed, field by field;
+// docs/semantics.md has the rules. Numbers of an answer are tokens.
 type ConductorServer interface {
 	// Query answers for one prompt.
 	Query(context.Context, *QueryRequest) (*QueryResponse, error)
@@ -101,6 +148,15 @@ type ConductorServer interface {
 	// Watch sends the answer for one prompt, and then the answer of the moment whenever it has
 	// changed. It leaves out answers that the client was too slow to take.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[QueryResponse]) error
+	// Routed reports where up to 256 prompts go. An error of one of several prompts is in the
+	// response; the error of a single prompt is that of the call.
+	Routed(context.Context, *RoutedRequest) (*RoutedResponse, error)
+	// RoutedStream takes one request after another, for routers that report thousands of prompts a
+	// second. It responds to a request that has errors or warnings, or asks for a response, while
+	// others follow. When the client has sent its last request, the call ends once all are done.
+	RoutedStream(grpc.BidiStreamingServer[RoutedRequest, RoutedResponse]) error
+	// TakeBack takes a report back: the request was refused or cancelled.
+	TakeBack(context.Context, *TakeBackRequest) (*TakeBackResponse, error)
 	mustEmbedUnimplementedConductorServer()
 }
 
@@ -119,6 +175,15 @@ func (UnimplementedConductorServer) QueryBatch(context.Context, *QueryBatchReque
 }
 func (UnimplementedConductorServer) Watch(*WatchRequest, grpc.ServerStreamingServer[QueryResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedConductorServer) Routed(context.Context, *RoutedRequest) (*RoutedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Routed not implemented")
+}
+func (UnimplementedConductorServer) RoutedStream(grpc.BidiStreamingServer[RoutedRequest, RoutedResponse]) error {
+	return status.Error(codes.Unimplemented, "method RoutedStream not implemented")
+}
+func (UnimplementedConductorServer) TakeBack(context.Context, *TakeBackRequest) (*TakeBackResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TakeBack not implemented")
 }
 func (UnimplementedConductorServer) mustEmbedUnimplementedConductorServer() {}
 func (UnimplementedConductorServer) testEmbeddedByValue()                   {}
@@ -188,6 +253,49 @@ func _Conductor_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Conductor_WatchServer = grpc.ServerStreamingServer[QueryResponse]
 
+func _Conductor_Routed_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RoutedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConductorServer).Routed(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Conductor_Routed_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConductorServer).Routed(ctx, req.(*RoutedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Conductor_RoutedStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ConductorServer).RoutedStream(&grpc.GenericServerStream[RoutedRequest, RoutedResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Conductor_RoutedStreamServer = grpc.BidiStreamingServer[RoutedRequest, RoutedResponse]
+
+func _Conductor_TakeBack_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TakeBackRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ConductorServer).TakeBack(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Conductor_TakeBack_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ConductorServer).TakeBack(ctx, req.(*TakeBackRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Conductor_ServiceDesc is the grpc.ServiceDesc for Conductor service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -203,12 +311,26 @@ var Conductor_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "QueryBatch",
 			Handler:    _Conductor_QueryBatch_Handler,
 		},
+		{
+			MethodName: "Routed",
+			Handler:    _Conductor_Routed_Handler,
+		},
+		{
+			MethodName: "TakeBack",
+			Handler:    _Conductor_TakeBack_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "Watch",
 			Handler:       _Conductor_Watch_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "RoutedStream",
+			Handler:       _Conductor_RoutedStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "kvconductor/v1/conductor.proto",

@@ -1,0 +1,277 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pb "kvconductor/api/kvconductor/v1"
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
+)
+
+// A report is kept in the same way whether it comes in a call or in a stream:
+//
+//	request --keep--> prompts of this replica: kept, errors, warnings
+//	           |
+//	           +----> prompts of others: sent on in one call for each replica, as a request of Routed
+//
+// The error of a prompt is in the response, so that the others are kept. Only a call with a single prompt
+// ends with its error. Another replica that sends a call on always gets a response.
+
+// Routed implements kvconductorv1.ConductorServer. It returns a *reports if other replicas keep some of
+// the prompts.
+func (s *service) Routed(ctx context.Context, in *pb.RoutedRequest) (*pb.RoutedResponse, error) {
+	r := &reports{in: in, out: new(pb.RoutedResponse), single: len(in.Prompts) == 1 && !isCarried(ctx)}
+	if err := s.keepReports(ctx, r); err != nil {
+		return nil, err
+	}
+	if len(r.parts) > 0 {
+		return nil, r
+	}
+	return r.out, nil
+}
+
+// TakeBack implements kvconductorv1.ConductorServer.
+func (s *service) TakeBack(ctx context.Context, in *pb.TakeBackRequest) (*pb.TakeBackResponse, error) {
+	return new(pb.TakeBackResponse), access.ViewOf(ctx, s.opts.Conductor).TakeBack(in.TenantId, in.RequestId)
+}
+
+// reports are the prompts of one request. They are an error, so that the place of the request is given back
+// before other replicas are asked.
+type reports struct {
+	in     *pb.RoutedRequest
+	out    *pb.RoutedResponse
+	parts  server.Parts // of other replicas
+	single bool         // the error of the prompt is that of the call
+}
+
+func (*reports) Error() string { return "other replicas keep parts of the request" }
+
+// keepReports keeps the prompts that this replica answers for. Its error is about the request as a whole.
+func (s *service) keepReports(ctx context.Context, r *reports) error {
+	if n := len(r.in.Prompts); n > body.MaxItems {
+		return &conductor.FieldError{Field: "prompts", Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("prompts has %d elements, at most %d are allowed", n, body.MaxItems)}
+	}
+	total := 0
+	for _, p := range r.in.Prompts {
+		total += len(p.GetTokens().GetIds()) + len(p.GetHashes().GetValues())
+	}
+	if total > s.opts.MaxTokens && len(r.in.Prompts) > 1 {
+		return conductor.Invalid("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d", total, s.opts.MaxTokens)
+	}
+	view := access.ViewOf(ctx, s.opts.Conductor)
+	for i, p := range r.in.Prompts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		unsynced, err := s.keepReport(view, p)
+		var unserved *conductor.UnservedError
+		switch {
+		case errors.As(err, &unserved) && s.opts.Forward == nil:
+			return err // as a whole: the sender asks another replica
+		case unserved != nil && len(unserved.Serving) > 0:
+			r.parts.Add(i, unserved)
+		case err != nil && unserved == nil && r.single:
+			return statusOfError(errorOf(err))
+		case err != nil && r.single:
+			return err
+		case err != nil:
+			r.fail(i, errorOf(err))
+		default:
+			r.out.Kept++
+			for _, state := range unsynced {
+				r.warn(fmt.Sprintf("%s is %s: its events may not confirm what is expected of it", state.Key, strings.TrimSpace(string(state.State)+" "+state.Reason)))
+			}
+		}
+	}
+	return nil
+}
+
+// keepReport keeps one prompt.
+func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conductor.SourceState, error) {
+	prompt := &pb.QueryRequest{TenantId: in.TenantId, Model: in.Model, BlockSize: in.BlockSize, LoraName: in.LoraName, CacheSalt: in.CacheSalt}
+	switch p := in.Prompt.(type) {
+	case *pb.RoutedPrompt_Tokens:
+		prompt.Prompt = &pb.QueryRequest_Tokens{Tokens: p.Tokens}
+	case *pb.RoutedPrompt_Hashes:
+		prompt.Prompt = &pb.QueryRequest_Hashes{Hashes: p.Hashes}
+	}
+	q, err := s.read(prompt)
+	if err != nil {
+		return nil, err
+	}
+	r := conductor.Routed{Query: q, Target: in.InstanceId, Rank: conductor.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond, RequestID: in.RequestId}
+	if in.DpRank != nil {
+		if *in.DpRank > math.MaxInt32 {
+			return nil, conductor.Invalid("dp_rank", "out_of_range", "dp_rank must be at most %d, got %d", math.MaxInt32, *in.DpRank)
+		}
+		r.Rank = int(*in.DpRank)
+	}
+	return view.Routed(&r)
+}
+
+func (r *reports) fail(prompt int, e *pb.Error) {
+	r.out.Errors = append(r.out.Errors, &pb.RoutedError{Prompt: uint32(prompt), Error: e})
+}
+
+// mostWarnings bounds the warnings of one response.
+const mostWarnings = 8
+
+// warn adds a warning that is not there yet.
+func (r *reports) warn(text string) {
+	if len(r.out.Warnings) < mostWarnings && !slices.Contains(r.out.Warnings, text) {
+		r.out.Warnings = append(r.out.Warnings, text)
+	}
+}
+
+// tellOthers lets other replicas keep their prompts, all at once. A part that fails costs its prompts alone.
+// The error is that of a single prompt.
+func (s *Server) tellOthers(ctx context.Context, r *reports, room *kept) error {
+	type answer struct {
+		at  []int
+		out pb.RoutedResponse
+		err error
+	}
+	answers := make(chan *answer, len(r.parts))
+	r.parts.Ask(func(p *server.Part) {
+		a, in := &answer{at: p.At}, new(pb.RoutedRequest)
+		for _, i := range p.At {
+			in.Prompts = append(in.Prompts, r.in.Prompts[i])
+		}
+		text, err := s.carryOne(ctx, pb.Conductor_Routed_FullMethodName, in, p.To, room)
+		if err == nil && proto.Unmarshal(text, &a.out) != nil {
+			err = fmt.Errorf("%w: its answer cannot be read", server.ErrReplicas)
+		}
+		a.err = err
+		answers <- a
+	})
+	close(answers)
+	for a := range answers {
+		if a.err != nil {
+			if r.single {
+				return a.err
+			}
+			for _, i := range a.at {
+				r.fail(i, errorOf(a.err))
+			}
+			continue
+		}
+		r.out.Kept += a.out.Kept
+		for _, e := range a.out.Errors {
+			if int(e.Prompt) >= len(a.at) {
+				continue
+			}
+			if r.single {
+				return statusOfError(e.Error)
+			}
+			r.fail(a.at[e.Prompt], e.Error)
+		}
+		for _, w := range a.out.Warnings {
+			r.warn(w)
+		}
+	}
+	slices.SortFunc(r.out.Errors, func(a, b *pb.RoutedError) int { return cmp.Compare(a.Prompt, b.Prompt) })
+	return nil
+}
+
+// RoutedStream implements kvconductorv1.ConductorServer. Requests are done one after another: the next one
+// waits in the transport, which holds the client back.
+func (s *service) RoutedStream(stream grpc.BidiStreamingServer[pb.RoutedRequest, pb.RoutedResponse]) error {
+	ctx := stream.Context()
+	caller := access.CallerOf(ctx)
+	flow := caller.Flow().Name
+	if err := s.opts.Watches.enter(flow); err != nil {
+		return err
+	}
+	defer s.opts.Watches.leave(flow)
+	requests := make(chan streamed)
+	go receive(stream, requests)
+	for n := uint64(1); ; n++ {
+		var next streamed
+		select {
+		case next = <-requests:
+		case <-s.stopping:
+			return errStopping
+		}
+		if next.err == io.EOF {
+			return nil
+		}
+		if next.err != nil {
+			return next.err
+		}
+		if err := caller.Recheck(); err != nil {
+			return err
+		}
+		out, err := s.keepStreamed(ctx, caller, next.in, n == 1)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			out = &pb.RoutedResponse{Error: errorOf(err)}
+		}
+		if !next.in.Acknowledge && out.Error == nil && len(out.Errors) == 0 && len(out.Warnings) == 0 {
+			continue
+		}
+		out.Request = n
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+	}
+}
+
+// streamed is a request of a stream, or how the stream ends.
+type streamed struct {
+	in  *pb.RoutedRequest
+	err error
+}
+
+// receive passes the requests of a stream on until it ends. A handler cannot wait for its client and for
+// the end of its server at once.
+func receive(stream grpc.BidiStreamingServer[pb.RoutedRequest, pb.RoutedResponse], to chan<- streamed) {
+	for {
+		in, err := stream.Recv()
+		select {
+		case to <- streamed{in, err}:
+		case <-stream.Context().Done(): // also when the handler has returned
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// keepStreamed does what unary does for a request of a stream. The limits of the client have counted the
+// first one as its call. The error is about the request as a whole.
+func (s *service) keepStreamed(ctx context.Context, caller *access.Caller, in *pb.RoutedRequest, first bool) (*pb.RoutedResponse, error) {
+	if !first {
+		if err := caller.CountMessage(); err != nil {
+			return nil, err
+		}
+	}
+	held, err := s.reserve(caller, in)
+	if err != nil {
+		return nil, err
+	}
+	defer held()
+	r := &reports{in: in, out: new(pb.RoutedResponse)}
+	err = s.placed(ctx, caller.Flow(), func() error { return s.keepReports(ctx, r) })
+	if err == nil && len(r.parts) > 0 {
+		room := s.keep(ctx)
+		defer room.release()
+		err = s.tellOthers(ctx, r, room)
+	}
+	return r.out, err
+}
