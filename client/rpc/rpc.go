@@ -6,7 +6,10 @@
 //
 // A Client keeps one connection open and is safe for concurrent use. It asks again, at most twice,
 // while the server is unavailable and the deadline of the context leaves time. Errors are those of
-// gRPC: package status tells their codes.
+// gRPC: package status tells their codes. A stream of reports has no answers but errors:
+//
+//	reports, err := c.RoutedStream(ctx, func(r client.Routed, err error) { log.Print(r.Target, err) })
+//	err = reports.Send(client.Routed{Query: q, Target: "engine", Rank: client.AnyRank})
 package rpc
 
 import (
@@ -124,11 +127,14 @@ func (c *Client) QueryBatch(ctx context.Context, all []client.Query) ([]client.B
 }
 
 // statuses are the statuses of HTTP for the reasons that are no bad input.
-var statuses = map[string]int{"forbidden": http.StatusForbidden, "internal": http.StatusInternalServerError}
+var statuses = map[string]int{
+	"not_found": http.StatusNotFound, "forbidden": http.StatusForbidden, "too_many_requests": http.StatusTooManyRequests, "internal": http.StatusInternalServerError,
+	"busy": http.StatusServiceUnavailable, "memory": http.StatusServiceUnavailable, "replicas": http.StatusServiceUnavailable, "unserved": http.StatusServiceUnavailable,
+}
 
-// errorOf returns the error of one query of a batch.
+// errorOf returns the error of one query of a batch, or of one report.
 func errorOf(refused *pb.Error) *client.Error {
-	e := &client.Error{Status: cmp.Or(statuses[refused.Reason], http.StatusBadRequest), Message: refused.Message, Reason: refused.Reason, Field: refused.Field}
+	e := &client.Error{Status: cmp.Or(statuses[refused.Reason], http.StatusBadRequest), Message: refused.Message, Reason: refused.Reason, Field: refused.Field, Known: refused.Known}
 	if refused.Index != nil {
 		index := int(*refused.Index)
 		e.Index = &index
@@ -169,21 +175,25 @@ var kinds = map[client.HashKind]pb.HashKind{
 func requestOf(q client.Query) *pb.QueryRequest {
 	r := &pb.QueryRequest{
 		TenantId: q.Tenant, Model: q.Model, BlockSize: uint32(q.BlockSize), LoraName: q.Adapter, CacheSalt: q.Salt,
-		MinMatched: uint32(q.MinMatched), Top: uint32(q.Top), Detail: q.Detail,
+		MinMatched: uint32(q.MinMatched), Top: uint32(q.Top), Detail: q.Detail, Expected: q.Expected,
 	}
 	if q.Instance != "" {
 		r.InstanceId = &q.Instance
 	}
 	if q.SeqHashes != nil {
-		kind, known := kinds[q.HashKind]
-		if !known {
-			kind = -1
-		}
-		r.Prompt = &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: kind, Values: q.SeqHashes}}
+		r.Prompt = &pb.QueryRequest_Hashes{Hashes: hashesOf(q)}
 	} else {
 		r.Prompt = &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: q.Tokens}}
 	}
 	return r
+}
+
+func hashesOf(q client.Query) *pb.Hashes {
+	kind, known := kinds[q.HashKind]
+	if !known {
+		kind = -1
+	}
+	return &pb.Hashes{Kind: kind, Values: q.SeqHashes}
 }
 
 // rowsOf returns rows as answers over HTTP have them: pools are those of every row.
@@ -198,13 +208,13 @@ func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
 	for _, a := range answer.GetRows() {
 		row := client.Row{
 			Instance: a.InstanceId, Longest: int(a.LongestMatched), Media: make(map[string]int),
-			Window: int(a.Window), Truncated: answer.Truncated, Pools: pools,
+			Window: int(a.Window), Truncated: answer.Truncated, Pools: pools, Expected: int(a.Expected), Approximate: a.Approximate,
 		}
 		for _, m := range a.Media {
 			row.Media[m.Name] = int(m.Matched)
 		}
 		for _, r := range a.Ranks {
-			row.Ranks = append(row.Ranks, client.Rank{Rank: int(r.Rank), GPU: int(r.Gpu), CPU: int(r.Cpu), Disk: int(r.Disk)})
+			row.Ranks = append(row.Ranks, client.Rank{Rank: int(r.Rank), GPU: int(r.Gpu), CPU: int(r.Cpu), Disk: int(r.Disk), Expected: int(r.Expected)})
 		}
 		for _, s := range a.Sources {
 			if row.Detail == nil {
