@@ -51,8 +51,8 @@ func addSoon(all []tiers.Soon, b tiers.Soon) []tiers.Soon {
 }
 
 // buildExpectedRows is buildRows for a query with Expected.
-func (sc *scratch) buildExpectedRows(q *Query, d *deployment, r *Roster, only int) (best int) {
-	hits := sc.expected.Hits(sc.match.Prefixes, sc.match.Later, d.table(), sc.soon, r.fold)
+func (sc *scratch) buildExpectedRows(q *Query, owners []tiers.Owner, r *Roster, only int) (best int) {
+	hits := sc.expected.Hits(sc.match.Prefixes, sc.match.Later, owners, sc.soon, r.fold)
 	rows := append(sc.rows[:0], r.zeros...)
 	if sc.folder.Others() > 0 {
 		for i := range rows {

@@ -177,9 +177,10 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 		sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
 	}
 	ans.Truncated = sc.match.Truncated
-	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), sc.counted, roster.fold)
+	owners := d.table()
+	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.fold)
 	if ans.Expected = q.Expected; q.Expected {
-		best = sc.buildExpectedRows(q, d, roster, only)
+		best = sc.buildExpectedRows(q, owners, roster, only)
 	} else {
 		best = sc.buildRows(q, roster, only)
 	}

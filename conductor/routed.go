@@ -265,8 +265,11 @@ func (c *Conductor) expectPrompt(sc *scratch, d *deployment, to *expect.Target, 
 func onDevice(m *index.Match, owners []tiers.Owner, to *expect.Target) int {
 	reach := uint32(0)
 	of := func(id uint32) bool {
-		o := &owners[min(int(id), len(owners)-1)]
-		return int(id) < len(owners) && o.Instance == to.Instance && (to.Rank == AnyRank || o.Rank == to.Rank) && o.Medium.Tier == tiers.Device
+		if int(id) >= len(owners) {
+			return false
+		}
+		o := &owners[id]
+		return o.Instance == to.Instance && (to.Rank == AnyRank || o.Rank == to.Rank) && o.Medium.Tier == tiers.Device
 	}
 	for _, p := range m.Prefixes {
 		if of(p.Owner) {

@@ -16,7 +16,8 @@
 // A key covers the whole prompt up to its block, so a piece is found by the key of its first block,
 // in one map for all targets of the space. A piece counts the expectations whose prompts lead
 // through it, and leaves with the last of them. So the blocks that two prompts share stay until both have
-// ended.
+// ended. An expectation has no part in pieces that were made after its report: their blocks were on the device then, or
+// were announced since, and the engine has evicted them.
 //
 // Engines announce a prompt from its first block on. A confirmed block therefore is always the first one of a
 // piece, which then begins one block later. If it is not, because the engine still had blocks in the middle of a prompt whose
@@ -26,7 +27,7 @@
 // cache: the prompt that was reported longest ago loses its last blocks first. For that the pieces of a target are in
 // a list by use, a piece always before those behind it.
 //
-// Cost: 8 bytes a block, and about 200 bytes a piece and 200 an expectation. A report walks its prompt
+// Cost: 8 bytes a block, and about 160 bytes a piece and 130 an expectation. A report walks its prompt
 // once and copies the keys that are new. Match costs one look into the map for each block of the prompt.
 //
 // Concurrency: all methods are safe for concurrent use. One lock of the Table guards everything; Match holds it for
@@ -57,8 +58,8 @@ const tidyEvery = time.Second
 
 // Estimates of what a piece and an expectation take, with their entries in maps and the heap.
 const (
-	pieceBytes       = 200
-	expectationBytes = 200
+	pieceBytes       = 160
+	expectationBytes = 130
 	keyBytes         = 8
 )
 
@@ -74,6 +75,7 @@ type Table struct {
 	named   map[uint64]*expectation
 	ends    ends // expectations by when they end
 	tidying bool // a timer is set
+	reports uint64
 
 	nextEnd atomic.Int64 // of ends, in Unix nanoseconds; 0 without one
 }
@@ -114,7 +116,8 @@ type Space struct {
 	blocks  atomic.Int64                      // in all pieces
 	targets atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
 	heads   map[uint64]*piece                 // by the key of the first block; guarded by table.mu
-	named   atomic.Bool                       // a report had names
+	named   atomic.Bool                       // a report had names, lately
+	closed  bool                              // guarded by table.mu
 	counted atomic.Bool                       // there is a target whose blocks Options.Counts
 }
 
@@ -161,6 +164,11 @@ type Target struct {
 	counts         Counts
 	delays         delays
 	late           []late
+	gone           bool // it is not the space's any more, and takes nothing
+
+	// Of an approximate target:
+	mixed     bool  // some reports had a ttl of their own
+	nextUntil int64 // no piece leaves before; 0 if none does
 }
 
 // Target returns the target at an instance and rank, which it makes if there is none. Options of another one
@@ -176,10 +184,12 @@ func (s *Space) Target(instance, rank int32, o Options) *Target {
 	if t := all[at]; t != nil && t.Options == o {
 		return t
 	} else if t != nil {
-		t.empty(Dropped)
+		t.leaveSpace()
 	}
-	t := &Target{Instance: instance, Rank: rank, Options: o, space: s}
-	s.publish(at, t)
+	t := &Target{Instance: instance, Rank: rank, Options: o, space: s, gone: s.closed}
+	if !s.closed {
+		s.publish(at, t)
+	}
 	return t
 }
 
@@ -221,7 +231,7 @@ func (s *Space) Forget(instance int32) {
 	defer s.table.mu.Unlock()
 	for at, t := range *s.targets.Load() {
 		if at.instance == instance {
-			t.empty(Dropped)
+			t.leaveSpace()
 			s.publish(at, nil)
 		}
 	}
@@ -232,8 +242,16 @@ func (s *Space) Close() {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	for _, t := range *s.targets.Load() {
-		t.empty(Dropped)
+		t.leaveSpace()
 	}
+	s.closed = true
+}
+
+// leaveSpace drops the expected blocks of a target that leaves its space. A report that still comes adds nothing: its
+// caller had looked the target up before.
+func (t *Target) leaveSpace() {
+	t.empty(Dropped)
+	t.gone = true
 }
 
 // find returns the target at an instance and rank, nil if there is none.
@@ -245,13 +263,13 @@ type piece struct {
 	parent       *piece // that ends with the block before, nil if nothing is expected there
 	next         *piece // another one in heads under the same key
 	keys         []uint64
-	room         int   // words that keys takes
-	uses         int   // expectations whose prompts lead through it
-	since        int64 // when its blocks were reported first
-	used         int64 // when they were reported last
-	until        int64 // when they leave an approximate target, 0 for never
+	room         int32  // words that keys takes
+	gone         bool   // it is in no tree any more
+	uses         int    // expectations whose prompts lead through it, of reports since it was made
+	born, last   uint64 // numbers of the first and the last report with its blocks
+	since        int64  // when its blocks were reported first
+	until        int64  // when they leave an approximate target, 0 for never, -1 where that is not decided yet
 	older, newer *piece
-	gone         bool // it is in no tree any more
 }
 
 // expectation is one report.
@@ -260,6 +278,7 @@ type expectation struct {
 	leaf         *piece // with the last block of its prompt, nil if nothing of it was new
 	id           uint64 // of its request, 0 for none
 	print        uint64 // of its prompt
+	number       uint64 // of the report
 	at, ends     int64
 	position     int // in ends
 	older, newer *expectation
@@ -284,8 +303,12 @@ func (t *Target) Add(r Report) {
 	table := t.space.table
 	table.mu.Lock()
 	defer table.mu.Unlock()
+	if t.gone {
+		return
+	}
 	now := table.now().UnixNano()
 	table.expire(now)
+	t.expire(now)
 	id := uint64(0)
 	if r.ID != "" {
 		id = table.hash(t.space.owner, r.ID)
@@ -301,19 +324,22 @@ func (t *Target) Add(r Report) {
 		ttl = time.Duration(t.ttl())
 	}
 	t.counts.Reports++
-	if r.Named {
+	table.reports++
+	if r.Named && len(r.Keys) > 0 {
 		t.space.named.Store(true)
 	}
 	leaf := t.insert(r.Keys, now)
-	for p := leaf; p != nil; p = p.parent {
+	for p := leaf; p != nil; p = p.above() {
 		p.uses++
+		p.last = table.reports
 	}
 	if t.Capacity > 0 {
+		t.mixed = t.mixed || ttl != t.TTL
 		t.touch(leaf, now, int64(ttl))
 		ttl = MostTTL // that it can be taken back
 	}
 	if t.Capacity == 0 && leaf != nil || id != 0 {
-		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, at: now, ends: now + int64(ttl)}
+		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, number: table.reports, at: now, ends: now + int64(ttl)}
 		table.add(e)
 	}
 	table.shrink()
@@ -390,8 +416,11 @@ func (t *Table) end(e *expectation, why Ending) {
 	if e.target.Capacity > 0 && why != TakenBack {
 		return
 	}
-	for p := e.leaf; p != nil; p = p.parent {
-		if p.uses--; p.uses == 0 && !p.gone {
+	for p := e.leaf; p != nil; p = p.above() {
+		if p.gone || p.born > e.number {
+			continue
+		}
+		if p.uses--; p.uses == 0 {
 			e.target.remove(p, why)
 		}
 	}
@@ -433,7 +462,7 @@ func (t *Table) shrink() {
 	for t.bytes > t.most {
 		var most *tenant
 		for _, x := range t.tenants {
-			if most == nil || x.bytes > most.bytes {
+			if most == nil || x.bytes > most.bytes || x.bytes == most.bytes && x.name < most.name {
 				most = x
 			}
 		}
@@ -442,12 +471,12 @@ func (t *Table) shrink() {
 		}
 		var oldest *piece
 		for of := range most.approximate {
-			if p := of.oldest; p != nil && (oldest == nil || p.used < oldest.used) {
+			if p := of.oldest; p != nil && (oldest == nil || p.last < oldest.last) {
 				oldest = p
 			}
 		}
 		switch e := most.oldest; {
-		case oldest != nil && (e == nil || oldest.used <= e.at):
+		case oldest != nil && (e == nil || oldest.last <= e.number):
 			oldest.target.remove(oldest, Dropped)
 		case e != nil:
 			t.end(e, Dropped)
@@ -479,9 +508,7 @@ func (t *Table) tidyLater() {
 		t.expire(now)
 		for _, x := range t.tenants {
 			for of := range x.approximate {
-				for p := of.oldest; p != nil && p.until != 0 && p.until <= now; p = of.oldest {
-					of.remove(p, Expired)
-				}
+				of.expire(now)
 			}
 		}
 		t.tidying = false

@@ -7,7 +7,10 @@ import "slices"
 func (t *Target) insert(keys []uint64, now int64) (leaf *piece) {
 	for len(keys) > 0 {
 		p := t.find(keys[0])
-		if p == nil || leaf != nil && !p.follows(leaf) {
+		for p != nil && leaf != nil && !p.follows(leaf) {
+			p = p.next.of(t)
+		}
+		if p == nil {
 			return t.grow(leaf, keys, now)
 		}
 		n := common(p.keys, keys)
@@ -19,26 +22,35 @@ func (t *Target) insert(keys []uint64, now int64) (leaf *piece) {
 	return leaf
 }
 
-// follows reports whether a piece is behind another one in the tree, or may become so: an earlier report began with
-// the piece, because the target had the blocks before it then.
+// follows reports whether a piece is behind another one in the tree, or has become so: an earlier report began with
+// the piece because the target had the blocks before it then, or they have been announced since.
 func (p *piece) follows(parent *piece) bool {
-	above := p.parent
-	for above != nil && above.gone {
-		above = above.parent
-	}
-	if above == nil {
-		p.parent = parent
-		for q := parent; q != nil; q = q.parent {
-			q.uses += p.uses
+	above := p.above()
+	q := parent
+	for ; q != above && q != nil; q = q.above() {
+		if q == p || q.born <= p.last { // a client's hashes may repeat, or its reports contradict each other
+			return false
 		}
-		return true
 	}
-	return above == parent
+	if q == above {
+		p.parent = parent
+	}
+	return q == above
 }
 
-// find returns the piece of the target that begins with a block, nil if none does.
-func (t *Target) find(key uint64) *piece {
-	p := t.space.heads[key]
+// above returns the next piece on the way to the beginning of the prompt, nil if there is none.
+func (p *piece) above() *piece {
+	for p.parent != nil && p.parent.gone {
+		p.parent = p.parent.parent
+	}
+	return p.parent
+}
+
+// find returns a piece of the target that begins with a block, nil if none does.
+func (t *Target) find(key uint64) *piece { return t.space.heads[key].of(t) }
+
+// of returns the piece itself or the next one under the same key that is of a target, nil if none is.
+func (p *piece) of(t *Target) *piece {
 	for p != nil && p.target != t {
 		p = p.next
 	}
@@ -58,7 +70,10 @@ func common(a, b []uint64) int {
 
 // grow makes a piece of new blocks behind a parent.
 func (t *Target) grow(parent *piece, keys []uint64, now int64) *piece {
-	p := &piece{target: t, parent: parent, keys: slices.Clone(keys), room: len(keys), since: now, used: now}
+	p := &piece{target: t, parent: parent, keys: slices.Clone(keys), room: int32(len(keys)), born: t.space.table.reports, since: now}
+	if t.Capacity > 0 {
+		p.until = -1
+	}
 	t.enter(p)
 	t.link(p)
 	t.counts.Expected += uint64(len(keys))
@@ -78,22 +93,24 @@ func (t *Target) count(blocks, bytes int) {
 // expectations that end there.
 func (t *Target) split(p *piece, n int) (first *piece) {
 	t.leave(p)
-	first = &piece{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: n, uses: p.uses, since: p.since, used: p.used, until: p.until}
+	first = &piece{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: int32(n), uses: p.uses, born: p.born, last: p.last, since: p.since, until: p.until}
 	p.parent = first
-	p.cut(n)
+	freed := p.keep(p.keys[n:])
 	t.enter(first)
 	t.enter(p)
 	t.linkAfter(first, p)
-	t.count(0, pieceBytes)
+	t.count(0, pieceBytes+n*keyBytes-freed)
 	return first
 }
 
-// cut takes the first n keys out of a piece. It copies the others once they are less than half of what they take.
-func (p *piece) cut(n int) {
-	if p.keys = p.keys[n:]; len(p.keys) < p.room/2 {
-		p.keys = slices.Clone(p.keys)
-		p.room = len(p.keys)
+// keep leaves a part of its keys in a piece, and returns how many bytes that frees: they are copied once they are less
+// than half of what they take.
+func (p *piece) keep(keys []uint64) (freed int) {
+	if p.keys = keys; len(keys) < int(p.room)/2 {
+		freed = (int(p.room) - len(keys)) * keyBytes
+		p.keys, p.room = slices.Clone(keys), int32(len(keys))
 	}
+	return freed
 }
 
 // enter enters a piece under its first block.
@@ -119,6 +136,7 @@ func (t *Target) leave(p *piece) {
 			heads[key] = p.next
 		} else if delete(heads, key); len(heads) == 0 {
 			t.space.heads = nil // a map does not shrink
+			t.space.named.Store(false)
 		}
 	} else {
 		before := heads[key]
@@ -173,25 +191,50 @@ func (t *Target) touch(leaf *piece, now int64, ttl int64) {
 		return
 	}
 	t.space.table.tenant(t.space.owner).approximate[t] = true
-	for p := leaf; p != nil; p = p.parent { // a piece is used after those behind it
-		if p.gone {
-			continue
-		}
+	for p := leaf; p != nil; p = p.above() { // a piece is used after those behind it
 		t.unlink(p)
 		t.link(p)
-		if p.used = now; ttl == 0 {
+		if ttl == 0 {
 			p.until = 0
-		} else if p.until != 0 || p.since == now {
+		} else if p.until != 0 {
 			p.until = max(p.until, now+ttl)
 		}
+	}
+	if ttl != 0 && (t.nextUntil == 0 || now+ttl < t.nextUntil) {
+		t.nextUntil = now + ttl
 	}
 	for more := int(t.blocks) - t.Capacity; more > 0; more = int(t.blocks) - t.Capacity {
 		if p := t.oldest; more >= len(p.keys) {
 			t.remove(p, Evicted)
 		} else {
-			p.keys = p.keys[:len(p.keys)-more]
+			freed := p.keep(p.keys[:len(p.keys)-more])
 			t.counts.end(Evicted, more)
-			t.count(-more, -more*keyBytes)
+			t.count(-more, -freed)
+		}
+	}
+}
+
+// expire takes blocks out of an approximate target whose time there is over. In the list by use a piece comes after
+// those behind it, and if all reports have one ttl, the first ones end first.
+func (t *Target) expire(now int64) {
+	if t.nextUntil == 0 || now < t.nextUntil {
+		return
+	}
+	t.nextUntil = 0
+	var next *piece
+	for p := t.oldest; p != nil; p = next {
+		next = p.newer
+		switch {
+		case p.until == 0:
+		case p.until <= now:
+			t.remove(p, Expired)
+		default:
+			if t.nextUntil == 0 || p.until < t.nextUntil {
+				t.nextUntil = p.until
+			}
+			if !t.mixed {
+				return
+			}
 		}
 	}
 }
@@ -205,11 +248,12 @@ func (t *Target) remove(p *piece, why Ending) {
 	t.counts.end(why, n)
 	t.leave(p)
 	t.unlink(p)
+	room := int(p.room)
 	p.keys, p.room, p.gone = nil, 0, true
 	if t.oldest == nil && t.Capacity > 0 {
 		delete(t.space.table.tenants[t.space.owner].approximate, t)
 	}
-	t.count(-n, -pieceBytes-n*keyBytes)
+	t.count(-n, -pieceBytes-room*keyBytes)
 }
 
 // empty takes out all that is expected of the target, and its reports.
@@ -244,8 +288,8 @@ func (t *Target) confirm(keys []uint64, now int64) {
 				t.counts.Expected -= uint64(n)
 			}
 			t.leave(p)
-			p.cut(n)
-			t.count(-n, -n*keyBytes)
+			freed := p.keep(p.keys[n:])
+			t.count(-n, -freed)
 			if len(p.keys) == 0 {
 				t.remove(p, Confirmed)
 			} else {
