@@ -27,8 +27,8 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the prompt must be a list of token ids: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	worker, computed := r.Choose(req.Context(), completion.Prompt)
-	defer computed()
+	worker, end := r.Choose(req.Context(), completion.Prompt)
+	defer end(false) // no answer came: the engine cannot be reached, or the client has gone away
 	to := r.Workers[worker]
 	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	(&httputil.ReverseProxy{
@@ -37,8 +37,8 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			p.SetXForwarded()
 			p.Out.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(to.Rank)) // vLLM's
 		},
-		// Engines send the headers of a stream with its first token.
-		ModifyResponse: func(*http.Response) error { computed(); return nil },
+		// Engines send the headers of a stream with its first token, or refuse.
+		ModifyResponse: func(answer *http.Response) error { end(answer.StatusCode < 300); return nil },
 		FlushInterval:  -1,
 	}).ServeHTTP(w, req)
 }

@@ -5,14 +5,21 @@
 // disk at a part of that cost, and the tokens it still has to compute for others. If Conductor does
 // not answer in time, the load alone decides.
 //
+// It tells Conductor where each prompt goes. Answers then count what a worker is expected to have
+// soon, so that of a burst of equal prompts one is computed and the others wait for it, whichever
+// of the routers that share a Conductor they come through.
+//
 //	r := &router.Router{Conductor: c, Query: client.Query{Model: "m", BlockSize: 16}, Workers: workers}
-//	worker, computed := r.Choose(ctx, tokens)
-//	// send the prompt to r.Workers[worker]; call computed with its first token
+//	worker, end := r.Choose(ctx, tokens)
+//	// send the prompt to r.Workers[worker]; call end(true) with its first token, end(false) if there will be none
 package router
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,21 +33,36 @@ type Worker struct {
 	URL      *url.URL // base URL of the engine
 }
 
+// Conductor is what a router asks and tells; a *client.Client is one.
+type Conductor interface {
+	Query(context.Context, client.Query) (client.Rows, error)
+	Routed(context.Context, client.Routed) error
+	TakeBack(ctx context.Context, tenant, requestID string) error
+}
+
 // Router chooses workers. Its exported fields stay as they are once it is in use.
 type Router struct {
 	// Conductor tells what workers cache; nil leaves the choice to the load.
-	Conductor *client.Client
+	Conductor Conductor
 	// Query is asked with the tokens of each prompt: model, block size, tenant, adapter and salt.
 	Query client.Query
 	// Patience bounds the wait for an answer, DefaultPatience if it is 0.
 	Patience time.Duration
 	// Workers are those that are healthy: Conductor does not know which engines are alive.
 	Workers []Worker
+	// EventsOnly goes by what engines have announced, and tells Conductor nothing.
+	EventsOnly bool
+	// TTL is how long Conductor expects the blocks of a prompt. 0 leaves that to Conductor, which
+	// learns how long each engine takes.
+	TTL time.Duration
 
-	mu     sync.Mutex // guards the rest
-	queued []float64  // work that each worker has not done yet, in tokens to compute
-	turn   int        // where the next choice begins, so that equal workers take turns
-	alone  int        // choices without an answer
+	reports sync.WaitGroup // on their way to Conductor
+
+	mu     sync.Mutex    // guards the rest
+	queued []float64     // work that each worker has not done yet, in tokens to compute
+	turn   int           // where the next choice begins, so that equal workers take turns
+	alone  int           // choices without an answer
+	last   chan struct{} // closed when Conductor knows of the last choice; nil before the first
 }
 
 // DefaultPatience is how long a choice waits for Conductor.
@@ -52,10 +74,36 @@ const (
 	diskCost = 0.75
 )
 
-// Choose returns the worker for a prompt, by its place in Workers. The caller calls computed when
-// the worker has computed the prompt, or failed to.
-func (r *Router) Choose(ctx context.Context, tokens []uint32) (worker int, computed func()) {
-	cached, ok := r.cached(ctx, tokens)
+// underWay is the part of the expected tokens that counts as computed. Without it, waiting for a
+// prefix would cost a prompt as much as computing it on an idle worker, and the prompt would go
+// there: its first token would come as soon, but the fleet would compute the prefix twice.
+const underWay = 0.1
+
+// Choose returns the worker for a prompt, by its place in Workers. The caller calls end with true
+// when the worker has computed the prompt, or with false if it never will: it refused, or the
+// client has gone away. Only the first call counts.
+func (r *Router) Choose(ctx context.Context, tokens []uint32) (worker int, end func(computed bool)) {
+	asking, cancel := context.WithTimeout(ctx, r.patience())
+	defer cancel()
+	known := r.await(asking)
+	cached, ok := r.cached(asking, tokens)
+	worker, charged := r.choose(tokens, cached, ok)
+	takeBack := r.report(context.WithoutCancel(ctx), worker, tokens, known)
+	var once sync.Once
+	return worker, func(computed bool) {
+		once.Do(func() {
+			r.mu.Lock()
+			r.queued[worker] -= charged
+			r.mu.Unlock()
+			if !computed {
+				takeBack()
+			}
+		})
+	}
+}
+
+// choose returns the worker that costs least, and the work that it is charged for.
+func (r *Router) choose(tokens []uint32, cached []client.Rank, ok bool) (worker int, charged float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.queued == nil {
@@ -67,19 +115,67 @@ func (r *Router) Choose(ctx context.Context, tokens []uint32) (worker int, compu
 	least := 0.0
 	for i := range r.Workers {
 		at := (r.turn + i) % len(r.Workers)
-		if cost := work(len(tokens), cached[at]) + r.queued[at]; i == 0 || cost < least {
+		if cost := work(len(tokens), cached[at]) + wait(r.queued[at], cached[at]); i == 0 || cost < least {
 			worker, least = at, cost
 		}
 	}
 	r.turn = worker + 1
-	charged := work(len(tokens), cached[worker])
+	charged = work(len(tokens), cached[worker])
 	r.queued[worker] += charged
-	return worker, sync.OnceFunc(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.queued[worker] -= charged
-	})
+	return worker, charged
 }
+
+// await waits until Conductor knows of the choice before this one, or ctx ends: of equal prompts
+// that come at once, each should find the ones before it expected. Choices thus take turns, about a
+// millisecond each; a router with many prompts a millisecond has turns for each beginning of
+// prompts. The caller closes known when Conductor knows of its own choice.
+func (r *Router) await(ctx context.Context) (known chan struct{}) {
+	known = make(chan struct{})
+	if r.Conductor == nil || r.EventsOnly {
+		return known
+	}
+	r.mu.Lock()
+	before := r.last
+	r.last = known
+	r.mu.Unlock()
+	if before != nil {
+		select {
+		case <-before:
+		case <-ctx.Done():
+		}
+	}
+	return known
+}
+
+// report tells Conductor, in the background, where a prompt goes, and closes known. What it returns
+// takes the report back.
+func (r *Router) report(ctx context.Context, worker int, tokens []uint32, known chan struct{}) (takeBack func()) {
+	if r.Conductor == nil || r.EventsOnly {
+		return func() {}
+	}
+	to := r.Workers[worker]
+	routed := client.Routed{Query: r.Query, Target: to.Instance, Rank: to.Rank, TTL: r.TTL, RequestID: rand.Text()}
+	routed.Tokens = slices.Clone(tokens) // the caller may use them for other things
+	// A report that fails costs the prefix once more, no more than that.
+	r.reports.Go(func() {
+		defer close(known)
+		ctx, cancel := context.WithTimeout(ctx, r.patience())
+		defer cancel()
+		_ = r.Conductor.Routed(ctx, routed)
+	})
+	return func() {
+		r.reports.Go(func() {
+			<-known
+			ctx, cancel := context.WithTimeout(ctx, r.patience())
+			defer cancel()
+			_ = r.Conductor.TakeBack(ctx, routed.Tenant, routed.RequestID)
+		})
+	}
+}
+
+// Wait waits for reports that are on their way to Conductor. It must not be called at the same time
+// as Choose.
+func (r *Router) Wait() { r.reports.Wait() }
 
 // Alone returns how many choices were made without an answer of Conductor.
 func (r *Router) Alone() int {
@@ -88,10 +184,20 @@ func (r *Router) Alone() int {
 	return r.alone
 }
 
-// work returns what a prompt costs a worker, in tokens to compute.
+// work returns what a prompt costs a worker, in tokens to compute. Expected tokens cost nothing: they
+// are computed for another prompt.
 func work(tokens int, c client.Rank) float64 {
-	return float64(tokens-c.Disk) + hostCost*float64(c.CPU-c.GPU) + diskCost*float64(c.Disk-c.CPU)
+	return float64(tokens-c.Expected) + hostCost*float64(c.CPU-c.GPU) + diskCost*float64(c.Disk-c.CPU)
 }
+
+// wait returns how long a prompt waits for others of its worker, in tokens to compute: for those
+// that are queued, and at least for the expected tokens, which another router may have sent.
+func wait(queued float64, c client.Rank) float64 {
+	expected := float64(c.Expected - c.Disk)
+	return max(queued, expected) - underWay*expected
+}
+
+func (r *Router) patience() time.Duration { return cmp.Or(r.Patience, DefaultPatience) }
 
 // cached asks Conductor for what each worker caches. It returns nothing cached and false unless the
 // answer has all workers: a choice with the cache of some is unfair to the others.
@@ -100,14 +206,8 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	if r.Conductor == nil {
 		return none, false
 	}
-	patience := r.Patience
-	if patience == 0 {
-		patience = DefaultPatience
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	q := r.Query
-	q.Tokens = tokens
+	q.Tokens, q.Expected = tokens, !r.EventsOnly
 	rows, err := r.Conductor.Query(ctx, q)
 	if err != nil {
 		return none, false
@@ -121,6 +221,7 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	cached = make([]client.Rank, len(r.Workers))
 	for i, w := range r.Workers {
 		rank, known := by[Worker{Instance: w.Instance, Rank: w.Rank}]
+		rank.Expected = max(rank.Expected, rank.Disk) // it is not in the answer unless asked for
 		if !known || !plausible(rank, len(tokens)) {
 			return none, false
 		}
@@ -129,7 +230,7 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	return cached, true
 }
 
-// plausible reports whether a rank's numbers are in order: each tier counts those before.
+// plausible reports whether a rank's numbers are in order: each counts those before.
 func plausible(c client.Rank, tokens int) bool {
-	return 0 <= c.GPU && c.GPU <= c.CPU && c.CPU <= c.Disk && c.Disk <= tokens
+	return 0 <= c.GPU && c.GPU <= c.CPU && c.CPU <= c.Disk && c.Disk <= c.Expected && c.Expected <= tokens
 }

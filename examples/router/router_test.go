@@ -16,8 +16,11 @@ import (
 	"kvconductor/internal/must"
 )
 
-// conductor answers every query with the ranks of instances: "a/0": {gpu, cpu, disk}.
-func conductor(t *testing.T, ranks map[string][3]int) *client.Client {
+// reach is what a worker has of a prompt: gpu, cpu, disk, expected.
+type reach [4]int
+
+// conductor answers every query with the ranks of instances: "a/0": {gpu, cpu, disk, expected}.
+func conductor(t *testing.T, ranks map[string]reach) *client.Client {
 	t.Helper()
 	return asking(t, func(w http.ResponseWriter, _ *http.Request) {
 		instances := map[string]any{}
@@ -28,7 +31,7 @@ func conductor(t *testing.T, ranks map[string][3]int) *client.Client {
 				row = map[string]any{"longest_matched": 0, "rank_matches": map[string]any{}}
 				instances[instance] = row
 			}
-			row["rank_matches"].(map[string]any)[rank] = map[string]int{"gpu": n[0], "cpu": n[1], "disk": n[2]}
+			row["rank_matches"].(map[string]any)[rank] = map[string]int{"gpu": n[0], "cpu": n[1], "disk": n[2], "expected": n[3]}
 		}
 		json.NewEncoder(w).Encode(map[string]any{"default": instances})
 	})
@@ -56,56 +59,66 @@ func workers(names ...string) (out []Worker) {
 
 // TestChooseByCost holds that the worker with the least work gets a prompt of 1,000 tokens.
 func TestChooseByCost(t *testing.T) {
-	f := func(want string, queued [3]float64, a0, a1, b0 [3]int) {
+	f := func(want string, queued [3]float64, a0, a1, b0 reach) {
 		t.Helper()
 		r := &Router{
-			Conductor: conductor(t, map[string][3]int{"a/0": a0, "a/1": a1, "b/0": b0}),
+			Conductor: conductor(t, map[string]reach{"a/0": a0, "a/1": a1, "b/0": b0}),
 			Workers:   workers("a/0", "a/1", "b/0"),
 			Patience:  time.Minute,
 			queued:    queued[:],
 		}
-		got, computed := r.Choose(t.Context(), make([]uint32, 1000))
+		got, end := r.Choose(t.Context(), make([]uint32, 1000))
 		if w := r.Workers[got]; fmt.Sprintf("%s/%d", w.Instance, w.Rank) != want || r.Alone() != 0 {
 			t.Errorf("worker %+v, want %s; %d choices alone", w, want, r.Alone())
 		}
 		charged := r.queued[got]
-		computed()
-		computed()
+		end(true)
+		end(true)
+		r.Wait()
 		if done := r.queued[got]; done >= charged {
 			t.Errorf("%v was queued, and then %v", charged, done)
 		}
 	}
-	none := [3]int{}
-	f("a/1", [3]float64{}, none, [3]int{16, 16, 16}, none)
-	f("b/0", [3]float64{}, [3]int{512, 512, 512}, [3]int{512, 512, 512}, [3]int{528, 528, 528})
+	none, half := reach{}, reach{512, 512, 512, 512}
+	f("a/1", [3]float64{}, none, reach{16, 16, 16, 16}, none)
+	f("b/0", [3]float64{}, half, half, reach{528, 528, 528, 528})
 	// What lies on the device is worth more than more of it on the host or the disk.
-	f("a/0", [3]float64{}, [3]int{512, 512, 512}, [3]int{0, 640, 640}, [3]int{0, 0, 1000})
-	f("a/1", [3]float64{}, [3]int{512, 512, 512}, [3]int{0, 704, 704}, none)
+	f("a/0", [3]float64{}, half, reach{0, 640, 640, 640}, reach{0, 0, 1000, 1000})
+	f("a/1", [3]float64{}, half, reach{0, 704, 704, 704}, none)
 	// A worker with the prompt is worth waiting for as long as others would compute.
-	f("b/0", [3]float64{0, 0, 511}, none, none, [3]int{512, 512, 512})
-	f("a/0", [3]float64{0, 0, 513}, none, none, [3]int{512, 512, 512})
+	f("b/0", [3]float64{0, 0, 511}, none, none, half)
+	f("a/0", [3]float64{0, 0, 513}, none, none, half)
+	// So is one that is going to have it, whichever router sent it there, unless it has much else to do.
+	f("b/0", [3]float64{0, 0, 900}, none, none, reach{0, 0, 0, 896})
+	f("b/0", [3]float64{}, none, none, reach{0, 0, 0, 896})
+	f("b/0", [3]float64{0, 0, 879}, none, none, reach{0, 0, 0, 800})
+	f("a/0", [3]float64{0, 0, 881}, none, none, reach{0, 0, 0, 800})
+	// What it has is better than what it is going to have.
+	f("a/0", [3]float64{}, half, reach{0, 0, 0, 512}, reach{256, 256, 256, 512})
 }
 
 // TestChooseWithoutAnswer holds that the load alone decides if Conductor has no full answer in time.
 func TestChooseWithoutAnswer(t *testing.T) {
-	full := map[string][3]int{"a/0": {900, 900, 900}, "b/0": {0, 0, 0}}
-	for name, c := range map[string]*client.Client{
+	full := map[string]reach{"a/0": {900, 900, 900, 900}, "b/0": {}}
+	for name, c := range map[string]Conductor{
 		"no Conductor":      nil,
 		"an error":          asking(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }),
 		"no answer":         asking(t, func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body); <-r.Context().Done() }),
-		"a rank missing":    conductor(t, map[string][3]int{"a/0": full["a/0"]}),
-		"a row too long":    conductor(t, map[string][3]int{"a/0": {0, 0, 1001}, "b/0": {}}),
-		"tiers in no order": conductor(t, map[string][3]int{"a/0": {900, 0, 900}, "b/0": {}}),
+		"a rank missing":    conductor(t, map[string]reach{"a/0": full["a/0"]}),
+		"a row too long":    conductor(t, map[string]reach{"a/0": {0, 0, 1001, 1001}, "b/0": {}}),
+		"too much expected": conductor(t, map[string]reach{"a/0": {0, 0, 0, 1001}, "b/0": {}}),
+		"tiers in no order": conductor(t, map[string]reach{"a/0": {900, 0, 900, 900}, "b/0": {}}),
 	} {
 		r := &Router{Conductor: c, Workers: workers("a/0", "b/0"), Patience: time.Minute, queued: []float64{10, 0}}
 		if name == "no answer" {
 			r.Patience = time.Millisecond
 		}
-		got, computed := r.Choose(t.Context(), make([]uint32, 1000))
+		got, end := r.Choose(t.Context(), make([]uint32, 1000))
 		if got != 1 || r.queued[1] != 1000 || (r.Alone() == 1) != (c != nil) {
 			t.Errorf("%s: worker %d, queued %v, %d choices alone", name, got, r.queued, r.Alone())
 		}
-		computed()
+		end(true)
+		r.Wait()
 	}
 }
 
@@ -114,18 +127,19 @@ func TestEqualWorkersTakeTurns(t *testing.T) {
 	r := &Router{Workers: workers("a/0", "b/0", "c/0")}
 	var got []int
 	for range 6 {
-		worker, computed := r.Choose(context.Background(), make([]uint32, 10))
-		computed()
+		worker, end := r.Choose(context.Background(), make([]uint32, 10))
+		end(true)
 		got = append(got, worker)
 	}
 	if fmt.Sprint(got) != "[0 1 2 0 1 2]" {
 		t.Error(got)
 	}
-	r.Conductor = conductor(t, map[string][3]int{"a/0": {}, "b/0": {10, 10, 10}, "c/0": {}})
+	r.Conductor = conductor(t, map[string]reach{"a/0": {}, "b/0": {10, 10, 10, 10}, "c/0": {}})
 	r.Patience = time.Minute
 	for range 3 {
 		r.Choose(t.Context(), make([]uint32, 10))
 	}
+	r.Wait()
 	r.Conductor = nil
 	if worker, _ := r.Choose(t.Context(), make([]uint32, 10)); worker != 2 {
 		t.Errorf("after three prompts for worker 1 the next goes to worker %d", worker)
@@ -151,7 +165,7 @@ func TestServeHTTP(t *testing.T) {
 		return u
 	}
 	r = &Router{Workers: []Worker{{"a", 0, engine("a")}, {"b", 3, engine("b")}}, Patience: time.Minute}
-	r.Conductor = conductor(t, map[string][3]int{"a/0": {}, "b/3": {2, 2, 2}})
+	r.Conductor = conductor(t, map[string]reach{"a/0": {}, "b/3": {2, 2, 2, 2}})
 	front := httptest.NewServer(r)
 	defer front.Close()
 	post := func(body string) (int, string) {

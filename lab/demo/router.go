@@ -56,11 +56,13 @@ func (d Router) Run(ctx context.Context, server string, progress io.Writer) (*si
 const demoRate = 12
 
 // newExample returns the example router over the ranks of a fleet.
-func newExample(c sim.Config, conductor *kv.Client) *router.Router {
+func newExample(c sim.Config, conductor router.Conductor) *router.Router {
 	r := &router.Router{
 		Conductor: conductor,
 		Query:     kv.Query{Model: c.Model, BlockSize: c.BlockSize, Tenant: c.Tenant},
 		Patience:  5 * time.Second, // a busy machine must not change the outcome
+
+		EventsOnly: true,
 	}
 	for _, t := range c.Targets() {
 		r.Workers = append(r.Workers, router.Worker{Instance: t.Instance, Rank: t.Rank})
@@ -70,5 +72,9 @@ func newExample(c sim.Config, conductor *kv.Client) *router.Router {
 
 // routing returns the policy of an example router.
 func routing(name string, r *router.Router) sim.Policy {
-	return sim.Policy{Name: name, Asks: r.Conductor != nil, Choose: r.Choose, Alone: r.Alone}
+	choose := func(ctx context.Context, prompt []uint32) (rank int, computed func()) {
+		rank, end := r.Choose(ctx, prompt)
+		return rank, func() { end(true) }
+	}
+	return sim.Policy{Name: name, Asks: r.Conductor != nil, Choose: choose, Alone: r.Alone}
 }

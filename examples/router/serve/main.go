@@ -25,13 +25,14 @@ func main() {
 	conductor := flag.String("conductor", "http://127.0.0.1:13333", "base URL of Conductor")
 	model := flag.String("model", "", "model as registered with Conductor")
 	blockSize := flag.Int("block-size", 16, "tokens of a block")
+	eventsOnly := flag.Bool("events-only", false, "go by what engines have announced, and do not tell Conductor where prompts go")
 	flag.Parse()
-	r := &router.Router{Query: client.Query{Model: *model, BlockSize: *blockSize}}
-	var err error
 	// A late answer is worth less than a choice by load: nothing is asked twice.
-	if r.Conductor, err = client.New(*conductor, client.WithMsgpack(), client.WithRetries(0)); err != nil {
+	c, err := client.New(*conductor, client.WithMsgpack(), client.WithRetries(0))
+	if err != nil {
 		log.Fatal(err)
 	}
+	r := &router.Router{Conductor: c, Query: client.Query{Model: *model, BlockSize: *blockSize}, EventsOnly: *eventsOnly}
 	for _, text := range flag.Args() {
 		w, err := worker(text)
 		if err != nil {
