@@ -164,7 +164,12 @@ func (c *Conductor) unknownModel(tenant string, r *Routed) error {
 		if p.Tenant != tenant {
 			continue
 		}
-		if models = append(models, p.Model); p.Model == r.Model {
+		models = append(models, p.Model)
+		switch {
+		case p.Model != r.Model:
+		case slices.Contains(sizes, r.BlockSize): // of a pool alone
+			return unknownTarget("instance_id", r.Target, "instance", nil)
+		default:
 			return Invalid("block_size", "invalid_value", "the model %q has blocks of %s tokens, not of %d", r.Model, strings.Trim(fmt.Sprint(sizes), "[]"), r.BlockSize)
 		}
 	}

@@ -35,8 +35,23 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	for _, r := range row.Ranks {
 		device, host, disk = max(device, r.Device), max(host, r.Host), max(disk, r.Disk)
 	}
-	e.Map(6)
+	pairs, of := 6, 3
+	if row.Approximate {
+		pairs++
+	}
+	if ans.Expected {
+		pairs++
+		of++
+	}
+	e.Map(pairs)
 	e.IntField("longest_matched", disk*blockSize)
+	if ans.Expected {
+		e.IntField("expected", row.Expected*blockSize)
+	}
+	if row.Approximate {
+		e.Name("approximate")
+		e.True()
+	}
 	e.Name("dp")
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
@@ -47,8 +62,11 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
 		e.Name(strconv.Itoa(int(r.Rank)))
-		e.Map(3)
+		e.Map(of)
 		writeBoundaries(e, r.Device*blockSize, r.Host*blockSize, r.Disk*blockSize)
+		if ans.Expected {
+			e.IntField("expected", r.Expected*blockSize)
+		}
 		e.EndMap()
 	}
 	e.EndMap()

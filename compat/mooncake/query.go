@@ -137,8 +137,9 @@ func (a *asked) takeInOrder() *failure {
 }
 
 // query answers for a prompt: POST /query and POST /query_by_hash.
-func (d *handlers) query(view conductor.View, r *body.Request, f fields, p promptField) error {
+func (d *handlers) query(view conductor.View, r *body.Request, f fields, p promptField, expected bool) error {
 	a := asked{fields: f, r: r, prompt: p}
+	a.Expected = expected
 	take := a.takeAll
 	if d.cfg.Codec == body.JSON {
 		take = a.takeInOrder

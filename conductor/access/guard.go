@@ -129,7 +129,7 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 	var settle func()
 	if why == nil && !r.open && !forwarded {
-		settle, why = p.limits.take(client, g.Request, r.change)
+		settle, why = p.limits.take(client, g.Request, r.change && !r.often)
 	}
 	if why != nil {
 		a.refuse(g, why)

@@ -14,6 +14,7 @@ type rule struct {
 	change  bool // changes something, so that no web page may ask for it
 	audited bool // each call has a line in the audit log
 	forward bool // a replica that does not serve the model sends the request on to one that does
+	often   bool // routers make it for every request, so that limits.client_changes does not count it
 }
 
 // Rules of the routes of all dialects, by method and path without the prefix of a dialect.
@@ -34,6 +35,8 @@ var rules = map[string]rule{
 
 	"POST /grpc/:service/:method": {role: Query, forward: true}, // what replicas send on of gRPC
 
+	"POST /routed":               {role: Query, change: true, often: true, forward: true},
+	"DELETE /routed/*id":         {role: Query, change: true, often: true, forward: true},
 	"POST /feedback":             {role: Query, change: true, forward: true},
 	"POST /register":             {role: Register, change: true, audited: true},
 	"POST /lmcache/events":       {role: Register, change: true},

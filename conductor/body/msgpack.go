@@ -2,6 +2,7 @@ package body
 
 import (
 	"encoding/binary"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -67,6 +68,83 @@ func (c Codec) Text(raw []byte) []byte {
 	return Unquoted(raw)
 }
 
+// IsNull reports whether a value is null, or nil.
+func (c Codec) IsNull(raw []byte) bool {
+	if c == Msgpack {
+		return len(raw) == 1 && raw[0] == 0xc0
+	}
+	return string(raw) == "null"
+}
+
+// True reports whether a Boolean is true.
+func (c Codec) True(raw []byte) bool {
+	return c == Msgpack && raw[0] == 0xc3 || c == JSON && raw[0] == 't'
+}
+
+// Digits returns an Integer as JSON writes it. Of another value it returns no integer.
+func (c Codec) Digits(raw []byte) []byte {
+	if c == JSON {
+		return raw
+	}
+	switch v, _, _ := readHead(raw); {
+	case v.kind != Integer:
+		return nil
+	case v.neg:
+		return strconv.AppendInt(nil, int64(v.bits), 10)
+	default:
+		return strconv.AppendUint(nil, v.bits, 10)
+	}
+}
+
+// Number returns an Integer or a Float.
+func (c Codec) Number(raw []byte) (v float64, ok bool) {
+	switch t := c.Type(raw); {
+	case t != Integer && t != Float:
+		return 0, false
+	case t == Float && c == Msgpack:
+		head, _, _ := readHead(raw)
+		if len(head.raw) == 4 {
+			return float64(math.Float32frombits(binary.BigEndian.Uint32(head.raw))), true
+		}
+		return math.Float64frombits(binary.BigEndian.Uint64(head.raw)), true
+	default:
+		v, _ = strconv.ParseFloat(string(c.Digits(raw)), 64) // infinite beyond its range
+		return v, true
+	}
+}
+
+// Pairs yields name and value of each member of a valid object whose names are text.
+func (c Codec) Pairs(raw []byte) iter.Seq2[string, []byte] {
+	if c == JSON {
+		return Pairs(raw)
+	}
+	return func(yield func(string, []byte) bool) {
+		v, rest, _ := readHead(raw)
+		for range v.n {
+			key, behind, _ := readHead(rest)
+			if rest, _ = skipPacked(behind, 1, prompt.MaxDepth); !yield(string(key.raw), behind[:len(behind)-len(rest)]) {
+				return
+			}
+		}
+	}
+}
+
+// Elements yields the elements of a valid array.
+func (c Codec) Elements(raw []byte) iter.Seq[[]byte] {
+	if c == JSON {
+		return Elements(raw)
+	}
+	return func(yield func([]byte) bool) {
+		v, rest, _ := readHead(raw)
+		for range v.n {
+			src := rest
+			if rest, _ = skipPacked(src, 1, prompt.MaxDepth); !yield(src[:len(src)-len(rest)]) {
+				return
+			}
+		}
+	}
+}
+
 // packed is the head of a msgpack value.
 type packed struct {
 	kind Type
@@ -76,15 +154,16 @@ type packed struct {
 	raw  []byte // contents of Text and Bin
 }
 
-// scanPacked is Scan for msgpack. It stores every field, those given twice too; of lists
+// scanPacked is Scan for msgpack. With Options.Every it stores every field, those given twice too; of lists
 // given twice the buffers hold the last.
 func (r *Request) scanPacked(src []byte, of Shape, opts Options) (members []Member, end int, err *Error) {
 	depth := opts.Depth
 	if depth == 0 {
 		depth = prompt.MaxDepth
 	}
+	s := packer{Options: opts, r: r, src: src}
 	fault := func(reason string) ([]Member, int, *Error) {
-		return nil, 0, &Error{Index: -1, Reason: reason, Offset: end}
+		return nil, 0, &Error{Index: -1, Reason: reason, Offset: s.at}
 	}
 	whole, rest, ok := readHead(src)
 	if ok && whole.kind != Object {
@@ -98,83 +177,158 @@ func (r *Request) scanPacked(src []byte, of Shape, opts Options) (members []Memb
 	case opts.Every > 0 && whole.n > opts.Every:
 		return fault(TooMany)
 	}
-	first, texts := len(r.Members), true
-	for range whole.n {
-		end = len(src) - len(rest)
-		key, behind, ok := readHead(rest)
-		if ok && key.kind != Text {
-			texts = false
-			behind, ok = skipPacked(rest, 1, depth-1)
-		}
-		if !ok {
-			return fault(Syntax)
-		}
-		m, kind := Member{At: len(src) - len(behind)}, text
-		if known := of.find(key.raw); known != nil {
-			m.Name, kind = known.Name, known.Kind
-		} else {
-			m.Name = string(key.raw)
-		}
-		if rest, ok = r.packedValue(&m, behind, kind, depth-1, opts.Limit); !ok {
-			return fault(Syntax)
-		}
-		m.Raw = behind[:len(behind)-len(rest)]
-		r.Members = append(r.Members, m)
-	}
-	if end = len(src) - len(rest); !texts {
+	first, rest, ok := s.object(whole.n, rest, of, depth-1)
+	switch {
+	case !ok:
+		return fault(Syntax)
+	case s.nameless:
+		s.at = len(src) - len(rest)
 		return fault(BadName)
 	}
-	return r.Members[first:], end, nil
+	return r.Members[first:], len(src) - len(rest), nil
 }
 
-// packedValue reads the value that src begins with, by its kind, and returns the rest.
-func (r *Request) packedValue(m *Member, src []byte, kind Kind, depth, limit int) (rest []byte, ok bool) {
+// packer reads one body in msgpack.
+type packer struct {
+	Options
+	r        *Request
+	src      []byte
+	at       int  // offset of the pair at hand
+	nameless bool // the name of a pair is no text
+}
+
+// object reads n pairs and appends their members to the request's.
+func (s *packer) object(n int, rest []byte, of Shape, depth int) (first int, behind []byte, ok bool) {
+	var own [16]Member // members of inner objects are appended first
+	members := own[:0]
+	for range n {
+		s.at = len(s.src) - len(rest)
+		key, behind, ok := readHead(rest)
+		if ok && key.kind != Text {
+			s.nameless = true
+			behind, ok = skipPacked(rest, 1, depth)
+		}
+		if !ok {
+			return 0, nil, false
+		}
+		m, kind, stored := Member{At: len(s.src) - len(behind)}, &text, true
+		if known := of.find(key.raw); known != nil {
+			m.Name, kind = known.Name, &known.Kind
+		} else if s.Every > 0 {
+			m.Name = string(key.raw)
+		}
+		if s.Every == 0 {
+			before := -1
+			switch {
+			case m.Name == "":
+				stored = false
+				s.r.Unknown++
+			case kind.ignored:
+				stored = false
+			default:
+				before = index(members, m.Name)
+			}
+			if before >= 0 {
+				m.Twice, kind = true, &text
+				stored = index(members[before+1:], m.Name) < 0
+			}
+		}
+		if rest, ok = s.value(&m, behind, kind, depth); !ok {
+			return 0, nil, false
+		}
+		if m.Raw = behind[:len(behind)-len(rest)]; stored {
+			members = append(members, m)
+		}
+	}
+	first = len(s.r.Members)
+	s.r.Members = append(s.r.Members, members...)
+	return first, rest, true
+}
+
+// value reads the value that src begins with, by its kind, and returns the rest.
+func (s *packer) value(m *Member, src []byte, kind *Kind, depth int) (rest []byte, ok bool) {
+	r, l := s.r, &m.List
 	v, inside, ok := readHead(src)
-	l := &m.List
 	l.Bad = -1
 	numbers := kind.token != nil || kind.hash != nil
+	room := s.Limit
 	switch {
 	case !ok:
 		return nil, false
+	case kind.objects && v.kind == Array:
+		if depth == 0 || v.n > len(inside) {
+			return nil, false
+		}
+		m.Read, l.N = true, v.n
+		return s.objects(v.n, inside, kind.of, depth-1)
+	case numbers && s.Every > 0:
+		r.Tokens, r.Hashes = r.Tokens[:0], r.Hashes[:0]
+	case kind.token != nil:
+		room -= len(r.Tokens)
+	}
+	if kind.token != nil {
+		l.From = len(r.Tokens)
+	} else {
+		l.From = len(r.Hashes)
+	}
+	l.To = l.From
+	switch {
 	case numbers && v.kind == Bin:
 		size := 8
 		if kind.token != nil {
 			size = 4
 		}
 		m.Read, l.N, l.Rest = true, len(v.raw)/size, len(v.raw)%size
-		if l.N > limit {
+		if l.N > room {
 			return inside, true
 		}
-		l.To = l.N
-		if kind.token != nil {
-			r.Tokens = prompt.Words(r.Tokens[:0], v.raw)
+		if l.To += l.N; kind.token != nil {
+			r.Tokens = prompt.Words(r.Tokens, v.raw)
 			return inside, true
 		}
-		r.Hashes = r.Hashes[:0]
 		for raw := v.raw; len(raw) >= size; raw = raw[size:] {
 			r.Hashes = append(r.Hashes, binary.LittleEndian.Uint64(raw))
 		}
 		return inside, true
 	case numbers && v.kind == Array:
 		m.Read, l.N = true, v.n
-		if v.n > limit || v.n > len(inside) || depth == 0 {
+		if v.n > room || v.n > len(inside) || depth == 0 {
 			break
 		}
-		l.To = l.N
-		if kind.token != nil {
-			r.Tokens = slices.Grow(r.Tokens[:0], v.n)[:v.n]
+		if l.To += l.N; kind.token != nil {
+			r.Tokens = slices.Grow(r.Tokens, v.n)[:l.To]
 			return r.packedTokens(l, inside, kind, depth-1)
 		}
-		r.Hashes = slices.Grow(r.Hashes[:0], v.n)[:v.n]
+		r.Hashes = slices.Grow(r.Hashes, v.n)[:l.To]
 		return r.packedHashes(l, inside, depth-1)
 	}
 	return skipPacked(src, 1, depth)
 }
 
-// packedTokens reads the elements of a list into r.Tokens, which has its length.
-func (r *Request) packedTokens(l *List, src []byte, kind Kind, depth int) (rest []byte, ok bool) {
+// objects reads n elements into the items of the request.
+func (s *packer) objects(n int, src []byte, of Shape, depth int) (rest []byte, ok bool) {
+	for i := range n {
+		v, inside, ok := readHead(src)
+		if it := (Item{Object: true}); ok && v.kind == Object && depth > 0 && i < MaxItems {
+			if it.From, src, ok = s.object(v.n, inside, of, depth-1); ok {
+				it.To = len(s.r.Members)
+				s.r.Items = append(s.r.Items, it)
+			}
+		} else if src, ok = skipPacked(src, 1, depth); ok && i < MaxItems {
+			s.r.Items = append(s.r.Items, Item{})
+		}
+		if !ok {
+			return nil, false
+		}
+	}
+	return src, true
+}
+
+// packedTokens reads the elements of a list into the end of r.Tokens, which has its length.
+func (r *Request) packedTokens(l *List, src []byte, kind *Kind, depth int) (rest []byte, ok bool) {
+	tokens := r.Tokens[l.From:]
 	for i := 0; ; i++ {
-		read, behind := readTokens(r.Tokens[i:], src)
+		read, behind := readTokens(tokens[i:], src)
 		if i += read; i == l.N {
 			return behind, true
 		}
@@ -189,7 +343,7 @@ func (r *Request) packedTokens(l *List, src []byte, kind Kind, depth int) (rest 
 			} else {
 				r.digits = strconv.AppendUint(r.digits, e.bits, 10)
 			}
-			r.Tokens[i], fits = kind.token(r.digits)
+			tokens[i], fits = kind.token(r.digits)
 		}
 		if !fits {
 			l.refuse(i, behind[:len(behind)-len(src)])
@@ -197,9 +351,10 @@ func (r *Request) packedTokens(l *List, src []byte, kind Kind, depth int) (rest 
 	}
 }
 
-// packedHashes reads the elements of a list into r.Hashes, which has its length.
+// packedHashes reads the elements of a list into the end of r.Hashes, which has its length.
 func (r *Request) packedHashes(l *List, src []byte, depth int) (rest []byte, ok bool) {
-	for i := range r.Hashes {
+	hashes := r.Hashes[l.From:]
+	for i := range hashes {
 		e, behind, ok := readHead(src)
 		if !ok || e.kind != Integer {
 			if behind, ok = skipPacked(src, 1, depth); !ok {
@@ -207,7 +362,7 @@ func (r *Request) packedHashes(l *List, src []byte, depth int) (rest []byte, ok 
 			}
 			l.refuse(i, src[:len(src)-len(behind)])
 		}
-		r.Hashes[i], src = e.bits, behind
+		hashes[i], src = e.bits, behind
 	}
 	return src, true
 }

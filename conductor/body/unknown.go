@@ -12,27 +12,27 @@ func (s Shape) Names() (names []string) {
 	return names
 }
 
-// Strangers calls visit for each field of a valid JSON object that the shape lacks, and
+// Strangers calls visit for each field of a valid object that the shape lacks, and
 // of the objects in it that have a shape. path is the path of the object that has the
 // field, "" for raw, and near the shape of that object.
-func (s Shape) Strangers(raw []byte, visit func(path, name string, near Shape)) {
-	s.strangers(raw, "", visit)
+func (s Shape) Strangers(c Codec, raw []byte, visit func(path, name string, near Shape)) {
+	s.strangers(c, raw, "", visit)
 }
 
-func (s Shape) strangers(raw []byte, path string, visit func(path, name string, near Shape)) {
-	for name, value := range Pairs(raw) {
+func (s Shape) strangers(c Codec, raw []byte, path string, visit func(path, name string, near Shape)) {
+	for name, value := range c.Pairs(raw) {
 		field := s.find([]byte(name))
 		switch {
 		case field == nil:
 			visit(path, name, s)
-		case field.Kind.objects && value[0] == '[':
+		case field.Kind.objects && c.Type(value) == Array:
 			i := 0
-			for element := range Elements(value) {
+			for element := range c.Elements(value) {
 				if i == MaxItems {
 					break
 				}
-				if element[0] == '{' {
-					field.Kind.of.strangers(element, path+name+"["+strconv.Itoa(i)+"].", visit)
+				if c.Type(element) == Object {
+					field.Kind.of.strangers(c, element, path+name+"["+strconv.Itoa(i)+"].", visit)
 				}
 				i++
 			}

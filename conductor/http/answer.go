@@ -37,8 +37,23 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	if row.Detail != nil {
 		pairs++
 	}
+	if row.Approximate {
+		pairs++
+	}
+	of := 3 // of a rank
+	if ans.Expected {
+		pairs++
+		of++
+	}
 	e.Map(pairs)
 	e.IntField("longest_matched", row.Longest*size)
+	if ans.Expected {
+		e.IntField("expected", row.Expected*size)
+	}
+	if row.Approximate {
+		e.Name("approximate")
+		e.True()
+	}
 	for _, m := range row.Media {
 		name := m.Name
 		if name == "DP" { // the name of the object next to it
@@ -57,10 +72,13 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	e.Map(len(row.Ranks))
 	for _, r := range row.Ranks {
 		e.Name(strconv.Itoa(int(r.Rank)))
-		e.Map(3)
+		e.Map(of)
 		e.IntField("gpu", r.Device*size)
 		e.IntField("cpu", r.Host*size)
 		e.IntField("disk", r.Disk*size)
+		if ans.Expected {
+			e.IntField("expected", r.Expected*size)
+		}
 		e.EndMap()
 	}
 	e.EndMap()

@@ -31,5 +31,7 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 	try("top", conductor.Query{Tokens: prompt, Top: 4})
 	try("min_matched", conductor.Query{Tokens: prompt, MinMatched: 64})
 	try("instance_id", conductor.Query{Tokens: prompt, Instance: &one})
+	f.routed("i3", 0, prompt)
+	try("expected", conductor.Query{Tokens: prompt, Expected: true})
 	try("hashes", conductor.Query{ByHash: true, Hashes: []uint64{1, 2, 3}})
 }

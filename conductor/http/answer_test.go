@@ -3,6 +3,7 @@ package http
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -39,7 +40,7 @@ type handFilled struct {
 }
 
 func newFleet(t testing.TB) *handFilled {
-	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepClientHashes: true, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepClientHashes: true, ExpectedBytes: 1 << 20, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	return &handFilled{t: t, c: c, r: c.Recover(0)}
 }
@@ -65,6 +66,14 @@ func (f *handFilled) store(reg conductor.Registration, medium string, prompt []u
 		Stretch: &index.Stretch{Root: true, Engine: locals, ClientHashes: locals},
 	})
 	must.Succeed(f.t, err)
+}
+
+// routed reports a prompt, if its target is there.
+func (f *handFilled) routed(instance string, rank int, prompt []uint32) {
+	r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}, Target: instance, Rank: rank}
+	if _, err := f.c.For(conductor.Reader{}).Routed(&r); err != nil && !errors.As(err, new(*conductor.UnknownTargetError)) {
+		f.t.Fatal(err)
+	}
 }
 
 func promptOf(seed uint32, blocks int) []uint32 {
@@ -112,6 +121,12 @@ func plainAnswer(ans *conductor.Answer) string {
 		row := &ans.Rows[i]
 		var b strings.Builder
 		fmt.Fprintf(&b, `%s:{"longest_matched":%d`, text(row.Instance), row.Longest*ans.BlockSize)
+		if ans.Expected {
+			fmt.Fprintf(&b, `,"expected":%d`, row.Expected*ans.BlockSize)
+		}
+		if row.Approximate {
+			b.WriteString(`,"approximate":true`)
+		}
 		for _, m := range row.Media {
 			name := m.Name
 			if name == "DP" {
@@ -124,7 +139,11 @@ func plainAnswer(ans *conductor.Answer) string {
 		}))
 		b.WriteString(`,"rank_matches":` + list(len(row.Ranks), func(i int) string {
 			r := row.Ranks[i]
-			return fmt.Sprintf(`"%d":{"gpu":%d,"cpu":%d,"disk":%d}`, r.Rank, r.Device*ans.BlockSize, r.Host*ans.BlockSize, r.Disk*ans.BlockSize)
+			soon := ""
+			if ans.Expected {
+				soon = fmt.Sprintf(`,"expected":%d`, r.Expected*ans.BlockSize)
+			}
+			return fmt.Sprintf(`"%d":{"gpu":%d,"cpu":%d,"disk":%d%s}`, r.Rank, r.Device*ans.BlockSize, r.Host*ans.BlockSize, r.Disk*ans.BlockSize, soon)
 		}))
 		if ans.Truncated {
 			b.WriteString(`,"truncated":true`)
@@ -169,9 +188,12 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			f.store(f.source("pool", 0, conductor.TypeMooncake), "cpu", prompt, rng.IntN(9))
 		}
+		for range rng.IntN(4) {
+			f.routed(names[rng.IntN(len(names))], rng.IntN(3)-1, prompt[:testBlock*rng.IntN(9)])
+		}
 		for range 12 {
 			q := conductor.Query{
-				Model: "m", BlockSize: testBlock, Tokens: prompt, Detail: rng.IntN(4) == 0,
+				Model: "m", BlockSize: testBlock, Tokens: prompt, Detail: rng.IntN(4) == 0, Expected: rng.IntN(2) == 0,
 				MinMatched: rng.IntN(3) * rng.IntN(60), Top: rng.IntN(3) * rng.IntN(4),
 			}
 			if rng.IntN(4) == 0 {

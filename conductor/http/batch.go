@@ -16,17 +16,17 @@ import (
 var (
 	itemFields  = append(slices.Clone(ofHashes), queryFields...)
 	batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(itemFields)}},
-		body.Of("hash", "model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top")...)
+		body.Of("hash", "model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top", "expected")...)
 )
 
 // batch answers for several prompts, in their order: POST /query_batch. A fault
-// of one is its answer, and does not change the others. It returns a *split if other replicas
+// of one is its answer, and does not change the others. It returns a *splitBatch if other replicas
 // answer some of them.
 func (a *api) batch(f *fields, r *body.Request) error {
-	if err := a.checkBatch(f, r); err != nil {
+	if err := a.checkBatch(f, r, "queries"); err != nil {
 		return err
 	}
-	away := split{shared: f.body}
+	away := splitBatch{split: split{codec: f.codec, list: "queries", shared: f.body}}
 	f.body = append(slices.Clip(f.body), f.spare...)
 	e := &r.Encoder
 	e.Map(1 + min(len(f.warnings), 1))
@@ -44,7 +44,7 @@ func (a *api) batch(f *fields, r *body.Request) error {
 		case errors.As(err, &unserved) && f.forwarded:
 			return server.ErrMisdirected // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
-			away.add(e, i, unserved)
+			away.leave(e, i, unserved)
 		case err != nil:
 			_, row := describe(err)
 			e.Raw(encode(e.Codec, row))
@@ -59,9 +59,9 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	return nil
 }
 
-// checkBatch refuses faults of a batch as a whole.
-func (a *api) checkBatch(f *fields, r *body.Request) error {
-	name, m := f.member("queries")
+// checkBatch refuses faults of a batch as a whole, whose prompts are in a list of some name.
+func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
+	_, m := f.member(name)
 	switch {
 	case m == nil:
 		return conductor.Invalid(name, "missing", "%s is required", name)
@@ -75,8 +75,8 @@ func (a *api) checkBatch(f *fields, r *body.Request) error {
 		switch m := &r.Members[i]; {
 		case m.Name == "token_ids" && !m.Twice:
 			total += m.List.N
-		case m.Name == "token_ids_b64" && !m.Twice && m.Raw[0] == '"':
-			total += len(bytes.TrimRight(body.Unquoted(m.Raw), "=")) * 3 / 16
+		case m.Name == "token_ids_b64" && !m.Twice && f.codec.Type(m.Raw) == body.Text:
+			total += len(bytes.TrimRight(f.codec.Text(m.Raw), "=")) * 3 / 16
 		case m.Read && m.Name != name && !m.Twice:
 			total += m.List.N // of hashes
 		}
@@ -89,25 +89,39 @@ func (a *api) checkBatch(f *fields, r *body.Request) error {
 
 // readItem reads one query of a batch.
 func (a *api) readItem(batch *fields, r *body.Request, i int) (q conductor.Query, err error) {
+	f, err := item(batch, r, i, "queries", itemFields)
+	if err != nil {
+		return q, err
+	}
+	lists := len(r.Tokens)
+	q = f.query(r, a.either(&f))
+	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
+	return q, f.err
+}
+
+// item returns the fields of an element of a list of objects.
+func item(batch *fields, r *body.Request, i int, list string, shape body.Shape) (f fields, err error) {
 	it := &r.Items[i]
 	members := r.Members[it.From:it.To]
 	switch {
 	case !it.Object:
-		return q, &conductor.FieldError{Field: "queries", Index: i, Reason: "invalid_type", Message: "queries element must be an object"}
+		return f, &conductor.FieldError{Field: list, Index: i, Reason: "invalid_type", Message: list + " element must be an object"}
 	case body.Repeated(members) != "":
-		return q, duplicate(body.Repeated(members))
+		return f, duplicate(body.Repeated(members))
 	}
-	f := fields{body: members, spare: batch.body, shape: itemFields, detail: batch.detail}
-	lists, prompt := len(r.Tokens), promptReader(a.tokens)
-	if given, _ := f.member("seq_hashes", "block_hash", "block_hashes"); f.has(given) {
-		for _, other := range [...]string{"token_ids", "token_ids_b64"} {
-			if f.has(other) {
-				f.fail(conductor.Invalid(given, "conflict", "%s and %s are both given", other, given))
-			}
+	return fields{codec: batch.codec, body: members, spare: batch.body, shape: shape, detail: batch.detail}, nil
+}
+
+// either returns what reads a prompt that may be tokens or hashes.
+func (a *api) either(f *fields) promptReader {
+	given, m := f.member("seq_hashes", "block_hash", "block_hashes")
+	if m == nil {
+		return a.tokens
+	}
+	for _, other := range [...]string{"token_ids", "token_ids_b64"} {
+		if f.has(other) {
+			f.fail(conductor.Invalid(given, "conflict", "%s and %s are both given", other, given))
 		}
-		prompt = a.hashes
 	}
-	q = f.query(r, prompt)
-	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
-	return q, f.err
+	return a.hashes
 }

@@ -60,7 +60,7 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 		if err := json.Unmarshal(item, &own); err != nil {
 			return nil, err
 		}
-		for _, names := range [][]string{{"model", "modelname", "model_name"}, {"block_size"}, {"tenant_id"}, {"lora_name"}, {"cache_salt"}, {"min_matched"}, {"top"}} {
+		for _, names := range [][]string{{"model", "modelname", "model_name"}, {"block_size"}, {"tenant_id"}, {"lora_name"}, {"cache_salt"}, {"min_matched"}, {"top"}, {"expected"}} {
 			if _, v := own.field(names...); v == nil {
 				name, v := b.field(names...)
 				own[name] = v
@@ -103,9 +103,9 @@ func oracleTokens(item []byte) (n int) {
 func fastBatch(r *body.Request, raw []byte, limit int) ([]asked, error) {
 	a := api{opts: Options{MaxTokens: limit}}
 	r.Src, r.Members, r.Items, r.Tokens, r.Hashes = append(r.Src[:0], raw...), r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0]
-	f, err := scan(r, batchFields, limit)
+	f, err := scan(r, body.JSON, batchFields, limit)
 	if err == nil {
-		err = a.checkBatch(&f, r)
+		err = a.checkBatch(&f, r, "queries")
 	}
 	if err != nil {
 		return nil, err

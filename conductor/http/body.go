@@ -1,11 +1,11 @@
 package http
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/body"
@@ -14,10 +14,10 @@ import (
 )
 
 // present returns the first of several spellings that is given and not null.
-func present(members []body.Member, names ...string) (string, *body.Member) {
+func present(c body.Codec, members []body.Member, names ...string) (string, *body.Member) {
 	for _, name := range names {
 		for i := range members {
-			if m := &members[i]; m.Name == name && string(m.Raw) != "null" {
+			if m := &members[i]; m.Name == name && !c.IsNull(m.Raw) {
 				return name, m
 			}
 		}
@@ -28,7 +28,8 @@ func present(members []body.Member, names ...string) (string, *body.Member) {
 // fields collects the first error of several field readers, so that a handler
 // reads all its fields and checks once.
 type fields struct {
-	body []body.Member
+	codec body.Codec // of the texts in body and spare
+	body  []body.Member
 	// spare has the fields that count where body lacks them.
 	spare []body.Member
 	// shape is what was looked for in the body, nil if everything was.
@@ -49,9 +50,9 @@ func (f *fields) member(names ...string) (string, *body.Member) {
 	if f.shape != nil && !f.shape.Has(names[0]) {
 		panic("BUG: a field that the shape of the body does not have: " + names[0])
 	}
-	name, m := present(f.body, names...)
+	name, m := present(f.codec, f.body, names...)
 	if m == nil {
-		if spare, m := present(f.spare, names...); m != nil {
+		if spare, m := present(f.codec, f.spare, names...); m != nil {
 			return spare, m
 		}
 	}
@@ -94,11 +95,15 @@ func (f *fields) optional(names ...string) *string {
 	if raw == nil {
 		return nil
 	}
-	if raw[0] != '"' {
+	if f.codec.Type(raw) != body.Text {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
-	v := string(body.Unquoted(raw))
+	v := string(f.codec.Text(raw))
+	if f.codec == body.Msgpack && !utf8.ValidString(v) { // in JSON the whole body is
+		f.fail(conductor.Invalid(name, "invalid_value", "%s must be UTF-8", name))
+		return nil
+	}
 	return &v
 }
 
@@ -143,11 +148,11 @@ func (f *fields) boolean(name string) bool {
 	if raw == nil {
 		return false
 	}
-	var v bool
-	if json.Unmarshal(raw, &v) != nil {
+	if f.codec.Type(raw) != body.Boolean {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
+		return false
 	}
-	return v
+	return f.codec.True(raw)
 }
 
 // duration reads a time with its unit, such as "10m"; absent and null are 0.
@@ -191,6 +196,7 @@ func (f *fields) integer(name string, low int64) int {
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return 0
 	}
+	raw = f.codec.Digits(raw)
 	v, err := strconv.ParseInt(string(raw), 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && (v < low || v > math.MaxInt32):

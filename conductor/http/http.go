@@ -6,7 +6,7 @@
 // A handler decodes, makes one call on *conductor.Conductor and returns a value
 // or an error. Queries are answered within a place of the Admission.
 // wrap alone decides status codes and error bodies. Every error body is
-// {"error", "reason"[, "field"][, "index"]}.
+// {"error", "reason"[, "field"][, "index"][, "known"]}.
 //
 // New makes an engine with what every listener has (readiness, metrics, the API
 // description, administration). Dialect offers the dialect's own paths, /health among
@@ -156,6 +156,8 @@ func Dialect(c *conductor.Conductor, opts Options) server.Dialect {
 		{Method: http.MethodPost, Path: "/query", Handle: a.query(queryFields, a.one(a.tokens))},
 		{Method: http.MethodPost, Path: "/query_by_hash", Handle: a.query(hashFields, a.one(a.hashes))},
 		{Method: http.MethodPost, Path: "/query_batch", Handle: a.query(batchFields, a.batch)},
+		{Method: http.MethodPost, Path: "/routed", Handle: a.report, Packed: true},
+		{Method: http.MethodDelete, Path: "/routed/*id", Handle: wrap(a.takeBack), Packed: true},
 		{Method: http.MethodPost, Path: "/feedback", Handle: wrap(a.feedback)},
 		{Method: http.MethodPost, Path: "/lmcache/events", Handle: wrap(a.lmcacheEvents)},
 		{Method: http.MethodGet, Path: "/services", Handle: wrap(a.services)},
@@ -178,6 +180,9 @@ type answered struct {
 	body   any
 }
 
+// done is a result without a body.
+type done struct{}
+
 // forwarded is a result that another replica has sent.
 type forwarded struct{}
 
@@ -193,6 +198,8 @@ type errorBody struct {
 	Reason string `json:"reason"`
 	Field  string `json:"field,omitempty"`
 	Index  *int   `json:"index,omitempty"`
+	// Known are the names that the tenant has in place of an unknown one.
+	Known *[]string `json:"known,omitempty"`
 }
 
 // wrap runs a handler and encodes what it returns.
@@ -205,6 +212,8 @@ func wrap(h handler) server.Handler {
 		}
 		switch v := result.(type) {
 		case forwarded:
+		case done:
+			g.Status(http.StatusNoContent)
 		case answered:
 			respond(g, codec, v.status, v.body)
 		case file:
@@ -269,6 +278,7 @@ func describe(err error) (int, errorBody) {
 		conflict *conductor.ConflictError
 		profile  *conductor.ProfileConflictError
 		invalid  *body.Error
+		unknown  *conductor.UnknownTargetError
 	)
 	status, reason := server.Status(err)
 	row := errorBody{Error: err.Error(), Reason: reason}
@@ -291,6 +301,9 @@ func describe(err error) (int, errorBody) {
 		if reason == body.Unreadable {
 			row.Reason = body.Syntax
 		}
+	case errors.As(err, &unknown):
+		known := append([]string{}, unknown.Known...)
+		return http.StatusNotFound, errorBody{Error: unknown.Error(), Reason: "not_found", Field: unknown.Field, Known: &known}
 	case errors.As(err, &conflict):
 		return http.StatusConflict, errorBody{Error: conflict.Error(), Reason: "conflict", Field: conflict.Field}
 	case errors.As(err, &profile):

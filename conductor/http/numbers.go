@@ -25,7 +25,7 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 		f.fail(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
 		return nil
 	}
-	if l := m.List; f.isList(name, m) && f.fits(name, &l, "a token id in 0..4294967295") && f.bound(name, l.N, limit) {
+	if l := m.List; f.isList(name, m) && f.isWhole(name, &l, 4) && f.fits(name, &l, "a token id in 0..4294967295") && f.bound(name, l.N, limit) {
 		return r.Tokens[l.From:l.To]
 	}
 	return nil
@@ -33,13 +33,13 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 
 // packedTokens reads token ids as little-endian u32 in base64.
 func (f *fields) packedTokens(r *body.Request, name string, raw []byte, limit int) []uint32 {
-	if raw[0] != '"' {
+	if f.codec.Type(raw) != body.Text {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
 	from := len(r.Tokens)
 	var err error
-	r.Tokens, err = prompt.Base64(r.Tokens, body.Unquoted(raw))
+	r.Tokens, err = prompt.Base64(r.Tokens, f.codec.Text(raw))
 	switch {
 	case errors.Is(err, prompt.ErrWords):
 		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
@@ -65,7 +65,7 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 		l := m.List
 		// An element that is not a number comes before a list that is too long, and that
 		// before numbers that do not fit.
-		if !f.isList(name, m) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) || !f.fits(name, &l, want) {
+		if !f.isList(name, m) || !f.isWhole(name, &l, 8) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) || !f.fits(name, &l, want) {
 			return nil
 		}
 		given := r.Hashes[l.From:l.To]
@@ -89,10 +89,18 @@ func (f *fields) isList(name string, m *body.Member) bool {
 	return m.Read
 }
 
+// isWhole refuses a bin that is no list of numbers of some bytes.
+func (f *fields) isWhole(name string, l *body.List, size int) bool {
+	if l.Rest != 0 {
+		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of %d bytes", name, size))
+	}
+	return l.Rest == 0
+}
+
 // fits refuses a list with an element of another kind.
 func (f *fields) fits(name string, l *body.List, want string) bool {
 	if l.Bad >= 0 {
-		f.fail(&conductor.FieldError{Field: name, Index: l.Bad, Reason: numberReason(l.Text), Message: name + " element must be " + want})
+		f.fail(&conductor.FieldError{Field: name, Index: l.Bad, Reason: numberReason(f.codec, l.Text), Message: name + " element must be " + want})
 	}
 	return l.Bad < 0
 }
@@ -107,7 +115,13 @@ func (f *fields) bound(name string, n, limit int) bool {
 }
 
 // numberReason tells an integer that does not fit from any other value.
-func numberReason(text []byte) string {
+func numberReason(c body.Codec, text []byte) string {
+	if c == body.Msgpack {
+		if c.Type(text) == body.Integer {
+			return "out_of_range"
+		}
+		return "invalid_type"
+	}
 	digits := text
 	if digits[0] == '-' {
 		digits = digits[1:]

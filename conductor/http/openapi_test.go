@@ -44,7 +44,7 @@ func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp
 	admission := conductorserver.NewAdmission(1, 0)
 	j, err := journal.Create(journal.Options{Memory: 1 << 16})
 	must.Succeed(t, err)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, Journal: j, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Journal: j, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
@@ -238,7 +238,7 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang
 // or answer anything but 200 or a described error.
 func FuzzBodies(f *testing.F) {
-	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events"}
+	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events", "/routed"}
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,2,3]}`))
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,-2,3.5,1e3,null,"x",[1]]}`))
 	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))
@@ -246,6 +246,8 @@ func FuzzBodies(f *testing.F) {
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0}`))
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":"0","index_projection":"low64_be","root_digest":""}}`))
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"ttl":{"CPU":"1h", "STORAGE" : "0s","":null}}`))
+	f.Add(6, []byte(`{"model":"m","block_size":1,"token_ids":[1,2],"instance_id":"a","dp_rank":0,"ttl":"2s","request_id":"r"}`))
+	f.Add(6, []byte(`{"prompts":[{"token_ids":[1]},{"seq_hashes":[1],"ttl":0.5}, {"dp_rank":-1}],"model":"m","block_size":1,"instance_id":"a"}`))
 	f.Add(0, []byte("{\"model\":\"\xff\",\"block_size\":16,\"token_ids\":[]}"))
 	c := conductor.New(conductor.Options{MaxSources: 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	f.Cleanup(c.Close)
@@ -257,7 +259,7 @@ func FuzzBodies(f *testing.F) {
 		rec := httptest.NewRecorder()
 		engine.ServeHTTP(rec, httptest.NewRequest(nethttp.MethodPost, path, bytes.NewReader(body)))
 		switch rec.Code {
-		case 200:
+		case 200, 204:
 			if !json.Valid(body) {
 				t.Errorf("%s accepts %q", path, body)
 			}

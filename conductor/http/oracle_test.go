@@ -144,6 +144,14 @@ func (f *oracleFields) atLeast(name string, low int64) int {
 	return f.integer(name, low, math.MaxInt32)
 }
 
+// boolean reads true or false; absent and null are false.
+func (f *oracleFields) boolean(name string) (v bool) {
+	if _, raw := f.body.field(name); raw != nil && json.Unmarshal(raw, &v) != nil {
+		f.fail(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
+	}
+	return v
+}
+
 // tokens reads the required array of token ids, each a u32.
 func (f *oracleFields) tokens(limit int) []uint32 {
 	name, raw := f.body.field("token_ids")
@@ -340,7 +348,7 @@ func (b oracleBody) query(byHash bool, limit int) (q conductor.Query, err error)
 		}
 	}
 	q.Tenant, q.Lora, q.Salt, q.Instance = f.text("tenant_id"), f.text("lora_name"), f.text("cache_salt"), f.optional("instance_id")
-	q.MinMatched, q.Top = f.atLeast("min_matched", 0), f.atLeast("top", 1)
+	q.MinMatched, q.Top, q.Expected = f.atLeast("min_matched", 0), f.atLeast("top", 1), f.boolean("expected")
 	if f.err != nil {
 		return conductor.Query{}, f.err
 	}
@@ -376,7 +384,7 @@ func askFast(r *body.Request, raw []byte, byHash bool, limit int) (conductor.Que
 	if byHash {
 		s, prompt = hashFields, a.hashes
 	}
-	f, err := scan(r, s, limit)
+	f, err := scan(r, body.JSON, s, limit)
 	if err != nil {
 		return conductor.Query{}, err
 	}
@@ -446,7 +454,7 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		}
 	}
 	const rest = `,"model":"m","block_size":16}`
-	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "min_matched", "top", "instance_id", "other"} {
+	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "min_matched", "top", "expected", "instance_id", "other"} {
 		for _, v := range oddValues {
 			f(fmt.Sprintf(`{"%s":%s}`, name, v))
 			f(fmt.Sprintf(`{"%s":%s%s`, name, v, rest))

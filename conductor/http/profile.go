@@ -26,7 +26,7 @@ func (f *fields) profile() conductor.HashProfile {
 	}
 	in := fields{body: members, shape: profileShape}
 	var unknown []string
-	profileShape.Strangers(raw, func(_, name string, _ body.Shape) { unknown = append(unknown, name) })
+	profileShape.Strangers(body.JSON, raw, func(_, name string, _ body.Shape) { unknown = append(unknown, name) })
 	if len(unknown) > 0 {
 		field := slices.Min(unknown)
 		in.fail(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))

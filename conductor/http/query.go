@@ -18,7 +18,7 @@ import (
 var (
 	hashes       = body.Hashes(body.Hash)
 	promptFields = append(body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top"),
-		body.Field{Name: "lora_id", Kind: body.Ignored})
+		body.Field{Name: "expected"}, body.Field{Name: "lora_id", Kind: body.Ignored})
 	queryFields = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}}, promptFields...)
 	ofHashes    = body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}, {Name: "hash"}}
 	hashFields  = append(slices.Clone(ofHashes), promptFields...)
@@ -49,33 +49,40 @@ var jsonType = []string{body.JSON.ContentType()}
 // query returns the handler of a query with a body of a shape. answer writes the answer
 // within a place.
 func (a *api) query(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
-	return func(g *gin.Context, codec body.Codec) {
-		r := body.Get()
-		defer r.Release()
-		r.Codec, r.HTML = codec, true
-		err := a.work(g, r, s, answer)
-		var away *split
-		if errors.As(err, &away) {
-			away.join(g, r)
-		} else if err != nil {
-			if err = server.Forward(g, r.Src, err); err != nil {
-				refuse(g, codec, err)
-			}
-			return
-		}
-		header := g.Writer.Header()
-		if header["Content-Type"] = jsonType; codec == body.Msgpack {
-			header["Content-Type"] = []string{codec.ContentType()}
-		}
-		header["Content-Length"] = []string{strconv.Itoa(len(r.Out))}
-		g.Status(http.StatusOK)
-		g.Writer.Write(r.Out)
-	}
+	return func(g *gin.Context, codec body.Codec) { a.exchange(g, body.JSON, codec, s, answer) }
 }
 
-// work reads a request with a body of a shape and lets answer answer it when its turn
+// exchange answers a query whose body is in one codec in another one. Where answer writes nothing, the answer is a 204.
+func (a *api) exchange(g *gin.Context, in, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) {
+	r := body.Get()
+	defer r.Release()
+	r.Codec, r.HTML = codec, true
+	err := a.work(g, in, r, s, answer)
+	var away elsewhere
+	if errors.As(err, &away) {
+		away.join(g, r)
+	} else if err != nil {
+		if err = server.Forward(g, r.Src, err); err != nil {
+			refuse(g, codec, err)
+		}
+		return
+	}
+	if len(r.Out) == 0 {
+		g.Status(http.StatusNoContent)
+		return
+	}
+	header := g.Writer.Header()
+	if header["Content-Type"] = jsonType; codec == body.Msgpack {
+		header["Content-Type"] = []string{codec.ContentType()}
+	}
+	header["Content-Length"] = []string{strconv.Itoa(len(r.Out))}
+	g.Status(http.StatusOK)
+	g.Writer.Write(r.Out)
+}
+
+// work reads a request with a body of a shape, in a codec, and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*fields, *body.Request) error) error {
+func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, s body.Shape, answer func(*fields, *body.Request) error) error {
 	detail, err := flag(g, "detail")
 	if err != nil {
 		return err
@@ -92,11 +99,11 @@ func (a *api) work(g *gin.Context, r *body.Request, s body.Shape, answer func(*f
 		return err
 	}
 	return a.opts.Admission.Do(g, func() error {
-		f, err := scan(r, s, a.opts.MaxTokens)
+		f, err := scan(r, in, s, a.opts.MaxTokens)
 		if err != nil {
 			return err
 		}
-		warnings, err := a.checkNames(r, s, strict, detail)
+		warnings, err := a.checkNames(r, in, s, strict, detail)
 		if err != nil {
 			return err
 		}
@@ -133,6 +140,7 @@ func (f *fields) query(r *body.Request, prompt promptReader) conductor.Query {
 	q := f.prompt(r, prompt)
 	q.MinMatched = f.atLeast("min_matched", 0)
 	q.Top = f.atLeast("top", 1)
+	q.Expected = f.boolean("expected")
 	q.Detail = f.detail
 	return q
 }
@@ -151,7 +159,7 @@ func (f *fields) prompt(r *body.Request, prompt promptReader) conductor.Query {
 	return q
 }
 
-// limits are min_matched and top of the query string, which count where a body does not
+// limits are min_matched, top and expected of the query string, which count where a body does not
 // say them.
 func limits(g *gin.Context) (spare []body.Member, err error) {
 	if g.Request.URL.RawQuery == "" {
@@ -174,7 +182,11 @@ func limits(g *gin.Context) (spare []body.Member, err error) {
 		}
 		spare = append(spare, f.body[0])
 	}
-	return spare, nil
+	expected, err := flag(g, "expected")
+	if expected {
+		spare = append(spare, body.Member{Name: "expected", Raw: []byte("true")})
+	}
+	return spare, err
 }
 
 // flag reads a boolean of the query string; absent is false.

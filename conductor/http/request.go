@@ -17,7 +17,7 @@ func (a *api) read(g *gin.Context, r *body.Request, s body.Shape) (fields, error
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
 		return fields{}, err
 	}
-	return scan(r, s, a.opts.MaxTokens)
+	return scan(r, body.JSON, s, a.opts.MaxTokens)
 }
 
 // form reads the body of a request that is no query, and notes the warnings about its unknown fields.
@@ -27,22 +27,25 @@ func (a *api) form(g *gin.Context, r *body.Request, s body.Shape) (f fields, err
 		f, err = a.read(g, r, s)
 	}
 	if err == nil {
-		f.warnings, err = a.checkNames(r, s, strict, true)
+		f.warnings, err = a.checkNames(r, body.JSON, s, strict, true)
 	}
 	return f, err
 }
 
-// scan reads the body in r.Src. Text behind the object is an error, and so is text that
+// scan reads the body in r.Src, in a codec. Text behind the object is an error, and so is text in JSON that
 // is not UTF-8.
-func scan(r *body.Request, s body.Shape, limit int) (fields, error) {
-	members, _, err := r.Scan(s, body.Options{Limit: limit})
-	if err != nil {
+func scan(r *body.Request, in body.Codec, s body.Shape, limit int) (fields, error) {
+	members, end, err := r.Scan(s, body.Options{Codec: in, Limit: limit})
+	switch {
+	case in == body.Msgpack && (err != nil || end < len(r.Src)):
+		return fields{}, explainPacked(err)
+	case err != nil:
 		return fields{}, explain(r.Src, err)
 	}
 	if name := body.Repeated(members); name != "" {
 		return fields{}, duplicate(name)
 	}
-	return fields{body: members, shape: s}, nil
+	return fields{codec: in, body: members, shape: s}, nil
 }
 
 func duplicate(name string) error {
@@ -69,6 +72,23 @@ func explain(src []byte, e *body.Error) error {
 	}
 	return place(e, "Invalid JSON object")
 }
+
+// explainPacked words an error of a body that is not a map in msgpack; nil is one of the bytes behind the map.
+func explainPacked(e *body.Error) error {
+	text := "Invalid msgpack object"
+	switch {
+	case e == nil:
+		text += ": bytes follow it"
+	case e.Reason == body.NotObject:
+		text = "request body must be a msgpack map"
+	case e.Reason == body.BadName:
+		text = "the keys of a map must be strings"
+	}
+	return &body.Error{Index: -1, Reason: invalidMsgpack, Err: errors.New(text)}
+}
+
+// invalidMsgpack is the reason of a body that is not in msgpack, as invalid_json is for JSON.
+const invalidMsgpack = "invalid_msgpack"
 
 // place puts an error of the body as a whole into words.
 func place(e *body.Error, text string) error {

@@ -26,7 +26,7 @@ func TestGiantPrompts(t *testing.T) {
 	f := func(src []byte, reason, text string, index int) {
 		t.Helper()
 		r := &body.Request{Src: src}
-		in, err := scan(r, queryFields, limit)
+		in, err := scan(r, body.JSON, queryFields, limit)
 		if err == nil {
 			in.tokens(r, limit)
 			err = in.err
@@ -63,7 +63,7 @@ func TestQueriesAllocate(t *testing.T) {
 			if byHash {
 				s, read = hashFields, a.hashes
 			}
-			f, err := scan(r, s, 1<<20)
+			f, err := scan(r, body.JSON, s, 1<<20)
 			if q := f.query(r, read); errors.Join(err, f.err) != nil || len(q.Tokens)+len(q.Hashes) == 0 {
 				t.Fatal(err, f.err, len(q.Tokens))
 			}
@@ -103,7 +103,7 @@ func TestStringArrayField(t *testing.T) {
 	f := func(raw string, index int) {
 		t.Helper()
 		r := &body.Request{Src: []byte(`{"serves":` + raw + `}`)}
-		in, err := scan(r, registrationFields, 0)
+		in, err := scan(r, body.JSON, registrationFields, 0)
 		if err != nil {
 			t.Fatal(raw, err)
 		}
@@ -143,7 +143,7 @@ func TestProfileFaults(t *testing.T) {
 	f := func(raw, reason, field string) {
 		t.Helper()
 		r := &body.Request{Src: []byte(`{"hash_profile":` + raw + `}`)}
-		in, err := scan(r, registrationFields, 0)
+		in, err := scan(r, body.JSON, registrationFields, 0)
 		if err != nil {
 			t.Fatal(raw, err)
 		}

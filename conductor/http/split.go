@@ -1,6 +1,7 @@
 package http
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,13 +15,87 @@ import (
 	"kvconductor/conductor/server"
 )
 
-// split is a batch that other replicas answer in parts. Its answer has a null in the place of each
-// answer of theirs. It is an error, so that the place of the batch is given back before they are
-// asked: replicas that hold places while they wait for each other's would wait for ever.
+// elsewhere is an answer that lacks what other replicas say. It is an error, so that the place of the request
+// is given back before they are asked: replicas that hold places while they wait for each other's
+// would wait for ever.
+type elsewhere interface {
+	error
+	// join asks them and completes the answer in r. A part that fails costs its prompts alone.
+	join(g *gin.Context, r *body.Request)
+}
+
+// split is a list of prompts that other replicas answer in parts.
 type split struct {
-	shared []body.Member // what counts for all queries, and the queries
-	gaps   []gap
+	codec  body.Codec    // of the request
+	list   string        // the field that has the prompts
+	shared []body.Member // what counts for all of them, and the list
 	parts  server.Parts
+}
+
+func (s *split) Error() string { return "parts of " + s.list + " are served elsewhere" }
+
+// ask asks the other replicas, all at once, and calls use with what each answers. Calls of use run side by side.
+func (s *split) ask(g *gin.Context, use func(p *server.Part, answer []byte, err error)) {
+	var all [][]byte // prompts as text
+	for _, m := range s.shared {
+		if m.Name == s.list {
+			all = slices.Collect(s.codec.Elements(m.Raw))
+		}
+	}
+	forwarder := server.ForwarderOf(g)
+	s.parts.Ask(func(p *server.Part) {
+		answer, err := forwarder.Ask(g, s.body(all, p), p.To)
+		if errors.Is(err, body.ErrMemory) {
+			err = body.ErrMemory // of this replica, not of that one
+		}
+		use(p, answer, err)
+	})
+}
+
+// body returns the body of a part.
+func (s *split) body(all [][]byte, p *server.Part) []byte {
+	e := body.Encoder{Codec: s.codec}
+	e.Map(len(s.shared)) // the list is one of them
+	for _, m := range s.shared {
+		if m.Name != s.list {
+			e.Name(m.Name)
+			e.Raw(m.Raw)
+		}
+	}
+	e.Name(s.list)
+	e.List(len(p.At))
+	for _, i := range p.At {
+		e.Raw(all[i])
+	}
+	e.EndList()
+	e.EndMap()
+	return e.Out
+}
+
+// wrongNumber is the error of an answer that is not about the prompts of a part.
+func wrongNumber(n int, p *server.Part) error {
+	return fmt.Errorf("%w: %d answers for %d prompts", server.ErrReplicas, n, len(p.At))
+}
+
+// decode reads the answer of another replica.
+func decode(text []byte, codec body.Codec, into any) (err error) {
+	if codec == body.Msgpack {
+		d := msgpack.NewDecoder(bytes.NewReader(text))
+		d.SetCustomStructTag("json")
+		err = d.Decode(into)
+	} else {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: its answer cannot be read: %w", server.ErrReplicas, err)
+	}
+	return err
+}
+
+// splitBatch is a split of queries. Its answer has a null in the place of each answer of another replica.
+type splitBatch struct {
+	split
+	gaps []gap
 }
 
 // gap is where the answer of another replica goes.
@@ -29,10 +104,8 @@ type gap struct {
 	from, to int // of its null, in the answer
 }
 
-func (s *split) Error() string { return "parts of the batch are served elsewhere" }
-
-// add leaves a place for the answer of query i.
-func (s *split) add(e *body.Encoder, i int, to *conductor.UnservedError) {
+// leave leaves a place for the answer of query i.
+func (s *splitBatch) leave(e *body.Encoder, i int, to *conductor.UnservedError) {
 	null := body.Encoder{Codec: e.Codec}
 	null.Null()
 	e.Raw(null.Out)
@@ -40,18 +113,17 @@ func (s *split) add(e *body.Encoder, i int, to *conductor.UnservedError) {
 	s.parts.Add(i, to)
 }
 
-// join asks the other replicas and puts their answers into that of r. A part that fails costs its
-// queries alone.
-func (s *split) join(g *gin.Context, r *body.Request) {
-	var all [][]byte // queries as text
-	for _, m := range s.shared {
-		if m.Name == "queries" {
-			all = slices.Collect(body.Elements(m.Raw))
+// join puts the answers of the other replicas into that of r.
+func (s *splitBatch) join(g *gin.Context, r *body.Request) {
+	answers := make([][]byte, len(r.Items))
+	s.ask(g, func(p *server.Part, answer []byte, err error) {
+		var part [][]byte
+		if err == nil {
+			part, err = answersOf(answer, r.Codec)
 		}
-	}
-	forwarder, answers := server.ForwarderOf(g), make([][]byte, len(all))
-	s.parts.Ask(func(p *server.Part) {
-		part, err := ask(g, forwarder, s.body(all, p), p, r.Codec)
+		if err == nil && len(part) != len(p.At) {
+			err = wrongNumber(len(part), p)
+		}
 		if err != nil {
 			_, row := describe(err)
 			part = slices.Repeat([][]byte{encode(r.Codec, row)}, len(p.At))
@@ -69,47 +141,13 @@ func (s *split) join(g *gin.Context, r *body.Request) {
 	r.Out = append(out, r.Out[done:]...)
 }
 
-// body returns the batch of a part.
-func (s *split) body(all [][]byte, p *server.Part) []byte {
-	b := []byte{'{'}
-	for _, m := range s.shared {
-		if m.Name != "queries" {
-			b = body.AppendString(b, m.Name, false)
-			b = append(append(append(b, ':'), m.Raw...), ',')
-		}
-	}
-	b = append(b, `"queries":[`...)
-	for n, i := range p.At {
-		if n > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, all[i]...)
-	}
-	return append(b, "]}"...)
-}
-
-// ask asks one replica for the answers of a part.
-func ask(g *gin.Context, f server.Forwarder, text []byte, p *server.Part, codec body.Codec) (answers [][]byte, err error) {
-	answer, err := f.Ask(g, text, p.To)
-	if err == nil {
-		answers, err = answersOf(answer, codec)
-	}
-	if errors.Is(err, body.ErrMemory) {
-		err = body.ErrMemory // of this replica, not of that one
-	}
-	if err == nil && len(answers) != len(p.At) {
-		err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.At))
-	}
-	return answers, err
-}
-
 // answersOf returns the answers of a batch, each as it stands there.
 func answersOf(text []byte, codec body.Codec) (all [][]byte, err error) {
 	if codec == body.Msgpack {
 		var of struct {
-			Answers []msgpack.RawMessage `msgpack:"answers"`
+			Answers []msgpack.RawMessage `json:"answers"`
 		}
-		err = msgpack.Unmarshal(text, &of)
+		err = decode(text, codec, &of)
 		for _, a := range of.Answers {
 			all = append(all, a)
 		}
@@ -117,13 +155,10 @@ func answersOf(text []byte, codec body.Codec) (all [][]byte, err error) {
 		var of struct {
 			Answers []json.RawMessage `json:"answers"`
 		}
-		err = json.Unmarshal(text, &of)
+		err = decode(text, codec, &of)
 		for _, a := range of.Answers {
 			all = append(all, a)
 		}
-	}
-	if err != nil {
-		err = fmt.Errorf("%w: its answer cannot be read: %w", server.ErrReplicas, err)
 	}
 	return all, err
 }

@@ -16,10 +16,10 @@ const (
 	maxWarningName = 64 // bytes
 )
 
-// checkNames counts the unknown fields of the body that r has scanned. It returns an error
+// checkNames counts the unknown fields of the body that r has scanned in a codec. It returns an error
 // for the first one if the request is strict. A request that wants warnings gets one for
 // each of the first maxWarnings.
-func (a *api) checkNames(r *body.Request, s body.Shape, strict, warn bool) (warnings []string, err error) {
+func (a *api) checkNames(r *body.Request, in body.Codec, s body.Shape, strict, warn bool) (warnings []string, err error) {
 	if r.Unknown == 0 {
 		return nil, nil
 	}
@@ -27,13 +27,18 @@ func (a *api) checkNames(r *body.Request, s body.Shape, strict, warn bool) (warn
 	if !strict && !warn {
 		return nil, nil
 	}
-	s.Strangers(r.Src[prompt.Space(r.Src, 0):], func(path, name string, near body.Shape) {
+	src := r.Src
+	if in == body.JSON {
+		src = src[prompt.Space(src, 0):]
+	}
+	s.Strangers(in, src, func(path, name string, near body.Shape) {
 		if len(warnings) == maxWarnings {
 			return
 		}
 		if len(name) > maxWarningName {
-			name = strings.ToValidUTF8(name[:maxWarningName], "") + "…"
+			name = name[:maxWarningName] + "…"
 		}
+		name = strings.ToValidUTF8(name, "")
 		message := "unknown field " + path + name
 		if closest := spelling.Closest(name, near.Names()); closest != "" {
 			message += "; did you mean " + closest + "?"

@@ -19,6 +19,8 @@ type Handler func(g *gin.Context, codec body.Codec)
 type Route struct {
 	Method, Path string
 	Handle       Handler
+	// Packed says that Handle reads bodies in msgpack as well, so that those are not for the dialect of msgpack.
+	Packed bool
 }
 
 // Dialect is what a dialect offers in one codec.
@@ -99,6 +101,8 @@ func (t Dialects) handler(route Route) gin.HandlerFunc {
 			t[named].Refuse(g, codec, &Refusal{http.StatusBadRequest, "invalid_value", "dialect", fmt.Sprintf("dialect must be %s, got %q", t[named].Name, name)})
 		case by[i] != nil:
 			by[i](g, codec)
+		case route.Packed && t[i].Codec == body.Msgpack:
+			by[0](g, codec)
 		case t[i].Name == "":
 			t[i].Refuse(g, codec, &Refusal{http.StatusBadRequest, "unsupported_content_type", "",
 				route.Path + " is not in this dialect: Content-Type must be " + t[0].Codec.ContentType()})

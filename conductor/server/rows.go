@@ -12,8 +12,8 @@ import (
 // copies rows with equal numbers from one another.
 type Rows struct {
 	write func(*body.Encoder, *conductor.Row, *conductor.Answer)
-	html  bool    // as of body.Encoder
-	keys  [2]byte // whose addresses a roster keeps zeros under, by codec
+	html  bool       // as of body.Encoder
+	keys  [2][2]byte // whose addresses a roster keeps zeros under, by codec, without and with expected blocks
 }
 
 // NewRows returns the Rows of a dialect. write writes the value of a row. It must write
@@ -30,12 +30,17 @@ type zeros struct {
 
 type zeroRow struct{ from, key, to int } // in text: the key ends at key
 
-// of returns the zeros of a roster, nil if that is nil.
-func (r *Rows) of(roster *conductor.Roster, codec body.Codec) *zeros {
-	if roster == nil {
+// of returns the zeros of the roster of an answer, nil if it has none.
+func (r *Rows) of(ans *conductor.Answer, codec body.Codec) *zeros {
+	if ans.Roster == nil {
 		return nil
 	}
-	return roster.Keep(&r.keys[codec], func(rows []conductor.Row) any {
+	key, expected := &r.keys[codec][0], ans.Expected
+	if expected {
+		key = &r.keys[codec][1]
+	}
+	return ans.Roster.Keep(key, func(rows []conductor.Row) any {
+		like := conductor.Answer{Expected: expected}
 		e := body.Encoder{Codec: codec, HTML: r.html, Out: []byte{'}'}} // so that a comma is in front of each row
 		z := &zeros{rows: make([]zeroRow, len(rows))}
 		for i := range rows {
@@ -43,7 +48,7 @@ func (r *Rows) of(roster *conductor.Roster, codec body.Codec) *zeros {
 			at.from = len(e.Out)
 			e.Key(rows[i].Instance)
 			at.key = len(e.Out)
-			r.write(&e, &rows[i], &conductor.Answer{})
+			r.write(&e, &rows[i], &like)
 			at.to = len(e.Out)
 		}
 		z.text = e.Out
@@ -54,7 +59,7 @@ func (r *Rows) of(roster *conductor.Roster, codec body.Codec) *zeros {
 // Write writes rows of ans as a map by instance.
 func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Row) {
 	e.Map(len(rows))
-	z := r.of(ans.Roster, e.Codec)
+	z := r.of(ans, e.Codec)
 	plain := z != nil && !ans.Truncated && len(ans.Pools) == 0
 	var last *conductor.Row // the one that is written at from:
 	from, to := 0, 0
@@ -83,7 +88,7 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 	e.EndMap()
 }
 
-// ZeroRun returns how many of the first rows hold nothing and stand in a row in their roster too, and where the
+// ZeroRun returns how many of the first rows hold nothing, are expected to hold nothing and stand in a row in their roster too, and where the
 // first of them stands there. Such rows equal those that were prepared for the roster: an instance has no rank but
 // those registered unless it holds something.
 func ZeroRun(rows []conductor.Row) (first, n int) {
@@ -103,6 +108,6 @@ func ZeroRun(rows []conductor.Row) (first, n int) {
 // equal reports whether all but the instances of two rows is equal, which costs less than
 // to write one.
 func equal(a, b *conductor.Row) bool {
-	return a.Longest == b.Longest && a.Window == b.Window && a.Detail == nil && b.Detail == nil &&
+	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.Window == b.Window && a.Detail == nil && b.Detail == nil &&
 		slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Media, b.Media)
 }

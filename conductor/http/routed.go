@@ -1,0 +1,253 @@
+package http
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/access"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/server"
+	"kvconductor/conductor/stage"
+)
+
+// What a report of a router may say: a prompt and its target, or a list of them. The other fields of a query have
+// no effect, so that a router may send the body of its query with a target added.
+var (
+	reportFields = append(slices.Concat(ofHashes, body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
+		body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "dp_rank", "ttl", "request_id")),
+		body.Field{Name: "min_matched", Kind: body.Ignored}, body.Field{Name: "top", Kind: body.Ignored}, body.Field{Name: "expected", Kind: body.Ignored}, body.Field{Name: "lora_id", Kind: body.Ignored})
+	routedFields = append(body.Shape{{Name: "prompts", Kind: body.Objects(reportFields)}}, reportFields...)
+)
+
+// notShared are the fields of a report that cannot count for all prompts of a list.
+var notShared = [...]string{"token_ids", "token_ids_b64", "seq_hashes", "block_hash", "block_hashes", "request_id"}
+
+// maxSeconds bounds a ttl in seconds, far beyond what a report may have, so that it fits into a time.Duration.
+const maxSeconds = 1e9
+
+// report notes where prompts go: POST /routed. The answer is empty unless there is something to say.
+func (a *api) report(g *gin.Context, codec body.Codec) {
+	in := body.JSON
+	if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
+		in = body.Msgpack
+	}
+	a.exchange(g, in, codec, routedFields, a.routed)
+}
+
+// takeBack takes a report back: DELETE /routed/ID?tenant_id=TENANT.
+func (a *api) takeBack(g *gin.Context) (any, error) {
+	return done{}, access.View(a.conductor, g).TakeBack(g.Query("tenant_id"), strings.TrimPrefix(g.Param("id"), "/"))
+}
+
+// routed notes where the prompt of a body goes, or those of a list.
+func (a *api) routed(f *fields, r *body.Request) error {
+	if f.has("prompts") {
+		return a.routedList(f, r)
+	}
+	x := f.routed(r, a.either(f))
+	if f.err != nil {
+		return f.err
+	}
+	unsynced, err := f.view.Routed(&x)
+	if err != nil {
+		return err
+	}
+	if len(unsynced) == 0 && len(f.warnings) == 0 {
+		return nil
+	}
+	r.Map(1)
+	writeWarnings(&r.Encoder, append(f.warnings, unconfirmed(unsynced)...))
+	r.EndMap()
+	return nil
+}
+
+// routed reads a report.
+func (f *fields) routed(r *body.Request, prompt promptReader) conductor.Routed {
+	x := conductor.Routed{Query: f.prompt(r, prompt), Rank: conductor.AnyRank}
+	if x.Instance != nil {
+		x.Target, x.Instance = *x.Instance, nil
+	}
+	if f.has("dp_rank") {
+		x.Rank = f.integer("dp_rank", 0)
+	}
+	x.TTL = f.ttl()
+	if f.has("request_id") {
+		x.RequestID = f.required("request_id")
+	}
+	return x
+}
+
+// ttl reads how long blocks are expected: a text with a unit, or seconds. Absent and null are 0.
+func (f *fields) ttl() time.Duration {
+	name, raw := f.field("ttl")
+	if raw == nil {
+		return 0
+	}
+	d, text := time.Duration(0), f.codec.Type(raw) == body.Text
+	if text {
+		var err error
+		if d, err = time.ParseDuration(string(f.codec.Text(raw))); err != nil {
+			f.fail(conductor.Invalid(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name, f.codec.Text(raw)))
+			return 0
+		}
+	} else if seconds, ok := f.codec.Number(raw); ok && !math.IsNaN(seconds) {
+		d = time.Duration(min(max(seconds, -maxSeconds), maxSeconds) * float64(time.Second))
+	} else {
+		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a time such as \"2s\", or a number of seconds", name))
+		return 0
+	}
+	if d == 0 {
+		f.fail(conductor.Invalid(name, "out_of_range", "%s must be more than 0; left out, it is learned", name))
+	}
+	return d
+}
+
+// routedRow says what became of a list of reports.
+type routedRow struct {
+	Kept     int           `json:"kept"`
+	Errors   []routedError `json:"errors,omitempty"`
+	Warnings []string      `json:"warnings,omitempty"`
+}
+
+// routedError is why one of them was not kept.
+type routedError struct {
+	Prompt int `json:"prompt"`
+	errorBody
+}
+
+// refuse notes the error of a prompt.
+func (row *routedRow) refuse(prompt int, err error) {
+	_, why := describe(err)
+	row.Errors = append(row.Errors, routedError{prompt, why})
+}
+
+// warn adds warnings that are not there yet.
+func (row *routedRow) warn(all []string) {
+	for _, w := range all {
+		if !slices.Contains(row.Warnings, w) {
+			row.Warnings = append(row.Warnings, w)
+		}
+	}
+}
+
+// write writes the row, unless all was kept without a warning.
+func (row *routedRow) write(r *body.Request) {
+	if len(row.Errors)+len(row.Warnings) > 0 {
+		r.Raw(encode(r.Codec, row))
+	}
+}
+
+// routedList notes where the prompts of a list go. A fault of one does not change the others. It returns a
+// *splitRouted if some go to shards of other replicas.
+func (a *api) routedList(f *fields, r *body.Request) error {
+	for _, name := range notShared {
+		if f.has(name) {
+			return conductor.Invalid(name, "conflict", "%s and prompts are both given", name)
+		}
+	}
+	if err := a.checkBatch(f, r, "prompts"); err != nil {
+		return err
+	}
+	away := splitRouted{split: split{codec: f.codec, list: "prompts", shared: f.body}}
+	row := &away.row
+	row.warn(f.warnings)
+	var unsynced []conductor.SourceState // of all prompts, each source once
+	for i := range r.Items {
+		f.clock.Enter(stage.Parse)
+		of, err := a.routedItem(f, r, i)
+		var unserved *conductor.UnservedError
+		switch {
+		case errors.As(err, &unserved) && f.forwarded:
+			return server.ErrMisdirected // as a whole: the sender asks another replica
+		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
+			away.parts.Add(i, unserved)
+		case err != nil:
+			row.refuse(i, err)
+		default:
+			row.Kept++
+			for _, s := range of {
+				if !slices.ContainsFunc(unsynced, func(o conductor.SourceState) bool { return o.Key == s.Key }) {
+					unsynced = append(unsynced, s)
+				}
+			}
+		}
+	}
+	row.warn(unconfirmed(unsynced))
+	if len(away.parts) > 0 {
+		return &away
+	}
+	row.write(r)
+	return nil
+}
+
+// routedItem notes where one prompt of a list goes.
+func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []conductor.SourceState, err error) {
+	f, err := item(batch, r, i, "prompts", reportFields)
+	if err != nil {
+		return nil, err
+	}
+	lists := len(r.Tokens)
+	x := f.routed(r, a.either(&f))
+	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
+	if f.err != nil {
+		return nil, f.err
+	}
+	return batch.view.Routed(&x)
+}
+
+// unconfirmed returns a warning for each of the first maxWarnings sources that are not synced.
+func unconfirmed(all []conductor.SourceState) (warnings []string) {
+	for i, s := range all {
+		if i == maxWarnings {
+			return append(warnings, fmt.Sprintf("%d more sources are not synced", len(all)-i))
+		}
+		warnings = append(warnings, fmt.Sprintf("%s is %s: its events may not confirm the report", s.Key, strings.TrimSpace(string(s.State)+" "+s.Reason)))
+	}
+	return warnings
+}
+
+// splitRouted is a split of reports.
+type splitRouted struct {
+	split
+	row routedRow
+}
+
+// join adds what the other replicas say to the answer.
+func (s *splitRouted) join(g *gin.Context, r *body.Request) {
+	var mu sync.Mutex
+	s.ask(g, func(p *server.Part, answer []byte, err error) {
+		part := routedRow{Kept: len(p.At)}
+		if err == nil && len(answer) > 0 {
+			part = routedRow{}
+			err = decode(answer, r.Codec, &part)
+		}
+		if n := part.Kept + len(part.Errors); err == nil && n != len(p.At) {
+			err = wrongNumber(n, p)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			for _, i := range p.At {
+				s.row.refuse(i, err)
+			}
+			return
+		}
+		for _, e := range part.Errors {
+			e.Prompt = p.At[min(max(e.Prompt, 0), len(p.At)-1)]
+			s.row.Errors = append(s.row.Errors, e)
+		}
+		s.row.Kept += part.Kept
+		s.row.warn(part.Warnings)
+	})
+	slices.SortFunc(s.row.Errors, func(a, b routedError) int { return cmp.Compare(a.Prompt, b.Prompt) })
+	s.row.write(r)
+}
