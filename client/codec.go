@@ -30,17 +30,19 @@ func unmarshalMsgpack(text []byte, out any) error {
 
 // WithMsgpack sends queries in msgpack: token ids are bytes that the server need not parse, and
 // answers are shorter. The server answers such a query as Mooncake's second server does: its rows
-// have Longest, the reach of the best rank, and Ranks alone. A query with MinMatched, Top, Detail
-// or Expected, a batch, and all other requests go in JSON.
+// have Longest, the reach of the best rank, Ranks, Expected and Approximate alone. Reports go in msgpack
+// as well. A query with MinMatched, Top or Detail, a batch of queries, and all other requests go in JSON.
 func WithMsgpack() Option { return func(c *Client) { c.msgpack = true } }
 
 // packable reports whether the second server's dialect has all fields of the query.
-func (q *Query) packable() bool { return q.MinMatched == 0 && q.Top == 0 && !q.Detail && !q.Expected }
+func (q *Query) packable() bool { return q.MinMatched == 0 && q.Top == 0 && !q.Detail }
 
 // packedRow is a Row in msgpack.
 type packedRow struct {
-	Longest int                  `json:"longest_matched"`
-	Ranks   map[string]rankMatch `json:"rank_matches"`
+	Longest     int                  `json:"longest_matched"`
+	Expected    int                  `json:"expected"`
+	Approximate bool                 `json:"approximate"`
+	Ranks       map[string]rankMatch `json:"rank_matches"`
 }
 
 // rankMatch is a Rank as answers have it, in either codec.
@@ -55,7 +57,7 @@ type rankMatch struct {
 func rowsOfPacked(instances map[string]packedRow) (Rows, error) {
 	named := make(map[string]Row, len(instances))
 	for name, p := range instances {
-		row := Row{Longest: p.Longest}
+		row := Row{Longest: p.Longest, Expected: p.Expected, Approximate: p.Approximate}
 		if err := row.setRanks(p.Ranks); err != nil {
 			return nil, err
 		}

@@ -77,11 +77,14 @@ func (q *Query) body(packed bool) (path string, body map[string]any) {
 			body[name] = n
 		}
 	}
-	if q.Expected {
-		body["expected"] = true
-	}
 	if path = "/conductor/v1/query"; q.SeqHashes != nil {
 		path += "_by_hash"
+	}
+	switch {
+	case q.Expected && packed:
+		path += "?expected=1" // that dialect knows its own fields alone
+	case q.Expected:
+		body["expected"] = true
 	}
 	if q.Detail {
 		path += "?detail=1"

@@ -25,8 +25,8 @@ type Routed struct {
 // AnyRank is the rank of a report whose router leaves the rank to the engine.
 const AnyRank = -1
 
-func (r *Routed) body() map[string]any {
-	body := r.prompt(false)
+func (r *Routed) body(packed bool) map[string]any {
+	body := r.prompt(packed)
 	body["instance_id"] = r.Target
 	if r.Rank != AnyRank {
 		body["dp_rank"] = r.Rank
@@ -52,14 +52,22 @@ type RoutedAnswer struct {
 // Routed reports that a prompt goes to an instance. A model, an instance or a rank that is not registered
 // is an *Error with status 404, whose Field says which, and Known what there is in its place.
 func (c *Client) Routed(ctx context.Context, r Routed) error {
-	return c.do(ctx, http.MethodPost, "/conductor/v1/routed", r.body(), new(any))
+	return c.report(ctx, r.body(c.msgpack), new(any))
+}
+
+func (c *Client) report(ctx context.Context, body, out any) error {
+	as := jsonCodec
+	if c.msgpack {
+		as = msgpackCodec
+	}
+	return c.doIn(ctx, as, http.MethodPost, "/conductor/v1/routed", body, out)
 }
 
 // RoutedBatch makes up to 256 reports at once.
 func (c *Client) RoutedBatch(ctx context.Context, all []Routed) (RoutedAnswer, error) {
 	items := make([]map[string]any, len(all))
 	for i := range all {
-		items[i] = all[i].body()
+		items[i] = all[i].body(c.msgpack)
 	}
 	var answer struct {
 		Errors []struct {
@@ -68,7 +76,7 @@ func (c *Client) RoutedBatch(ctx context.Context, all []Routed) (RoutedAnswer, e
 		} `json:"errors"`
 		Warnings []string `json:"warnings"`
 	}
-	if err := c.do(ctx, http.MethodPost, "/conductor/v1/routed", map[string]any{"prompts": items}, &answer); err != nil {
+	if err := c.report(ctx, map[string]any{"prompts": items}, &answer); err != nil {
 		return RoutedAnswer{}, err
 	}
 	out := RoutedAnswer{Warnings: answer.Warnings}

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"kvconductor/internal/must"
 )
 
@@ -165,9 +167,9 @@ func TestTakeBackNames(t *testing.T) {
 	}
 }
 
-// TestExpectedRows reads rows with expected blocks. A client with WithMsgpack asks for them in JSON.
+// TestExpectedRows reads rows with expected blocks.
 func TestExpectedRows(t *testing.T) {
-	c := newAnswering(t, http.StatusOK, `{"default":{"a":{"longest_matched":16,"expected":48,"approximate":true,"GPU":16,"rank_matches":{"1":{"gpu":16,"cpu":16,"disk":16,"expected":32}}}}}`, WithMsgpack())
+	c := newAnswering(t, http.StatusOK, `{"default":{"a":{"longest_matched":16,"expected":48,"approximate":true,"GPU":16,"rank_matches":{"1":{"gpu":16,"cpu":16,"disk":16,"expected":32}}}}}`)
 	rows, err := c.Query(t.Context(), Query{Expected: true, SeqHashes: []uint64{1}})
 	must.Succeed(t, err)
 	want := Row{Instance: "a", Longest: 16, Expected: 48, Approximate: true, Media: map[string]int{"GPU": 16}, Ranks: []Rank{{Rank: 1, GPU: 16, CPU: 16, Disk: 16, Expected: 32}}}
@@ -183,5 +185,42 @@ func TestExpectedRows(t *testing.T) {
 	must.Succeed(t, json.Unmarshal([]byte(c.asked), &batch))
 	if !batch.Queries[0].Expected {
 		t.Errorf("a batch asks %s", c.asked)
+	}
+}
+
+// TestPackedReports reads rows, warnings and errors in msgpack.
+func TestPackedReports(t *testing.T) {
+	pack := func(v any) string {
+		text, err := msgpack.Marshal(v)
+		must.Succeed(t, err)
+		return string(text)
+	}
+	rank := map[string]any{"gpu": 16, "cpu": 16, "disk": 16, "expected": 32}
+	c := newAnswering(t, http.StatusOK, pack(map[string]any{"instances": map[string]any{"a": map[string]any{"longest_matched": 16, "expected": 48, "approximate": true, "rank_matches": map[string]any{"1": rank}}}}), WithMsgpack())
+	rows, err := c.Query(t.Context(), Query{Expected: true})
+	must.Succeed(t, err)
+	if want := (Row{Instance: "a", Longest: 16, Expected: 48, Approximate: true, Ranks: []Rank{{Rank: 1, GPU: 16, CPU: 16, Disk: 16, Expected: 32}}}); !reflect.DeepEqual(rows[0], want) || c.path != "/conductor/v1/query?expected=1" {
+		t.Errorf("%s: %+v", c.path, rows[0])
+	}
+	var asked map[string]any
+	must.Succeed(t, msgpack.Unmarshal([]byte(c.asked), &asked))
+	if _, has := asked["expected"]; has {
+		t.Errorf("the body has %v", asked)
+	}
+	c.answer = pack(map[string]any{"kept": 1, "warnings": []string{"w"}, "errors": []any{map[string]any{"prompt": 1, "error": "no", "reason": "not_found", "field": "model", "known": []string{"m"}}}})
+	answer, err := c.RoutedBatch(t.Context(), []Routed{{Query: Query{Tokens: []uint32{1, 2}}}, {}})
+	must.Succeed(t, err)
+	var refused *Error
+	if !errors.As(answer.Errors[1], &refused) || refused.Status != 404 || refused.Message != "no" || refused.Field != "model" || refused.Known[0] != "m" || answer.Warnings[0] != "w" {
+		t.Errorf("%+v", answer)
+	}
+	var batch struct {
+		Prompts []struct {
+			Tokens []byte `msgpack:"token_ids"`
+		} `msgpack:"prompts"`
+	}
+	must.Succeed(t, msgpack.Unmarshal([]byte(c.asked), &batch))
+	if got := batch.Prompts[0].Tokens; string(got) != "\x01\x00\x00\x00\x02\x00\x00\x00" {
+		t.Errorf("the tokens are %v", got)
 	}
 }

@@ -1,14 +1,21 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
 	pb "kvconductor/api/kvconductor/v1"
+	kv "kvconductor/client"
+	kvrpc "kvconductor/client/rpc"
 	"kvconductor/internal/must"
 )
 
@@ -109,5 +116,121 @@ func TestReportsAreBounded(t *testing.T) {
 	must.Succeed(t, err)
 	if _, err := second.Recv(); grpcstatus.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "one client has at most 1") && !strings.Contains(err.Error(), "client_requests") {
 		t.Errorf("a second stream: %v", err)
+	}
+}
+
+// TestReportsOfClients makes reports with both Go clients, and in the stream of the one over gRPC.
+func TestReportsOfClients(t *testing.T) {
+	t.Parallel()
+	engine := newRuledEngine(t, "engine", 0)
+	p, address := grpcProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: 16}\n", engine.pub.Addr()))
+	engine.publish(ruledStored(0, 1))
+	engine.settled(p)
+	ctx := inTime(t)
+	over, err := kv.New(p.url)
+	must.Succeed(t, err)
+	packed, err := kv.New(p.url, kv.WithMsgpack())
+	must.Succeed(t, err)
+	rpc, err := kvrpc.New(address)
+	must.Succeed(t, err)
+	defer rpc.Close()
+	type reporter interface {
+		Query(context.Context, kv.Query) (kv.Rows, error)
+		Routed(context.Context, kv.Routed) error
+		RoutedBatch(context.Context, []kv.Routed) (kv.RoutedAnswer, error)
+		TakeBack(ctx context.Context, tenant, requestID string) error
+	}
+	q := func(n int) kv.Query {
+		return kv.Query{Model: "m", BlockSize: recordedBlock, Tokens: recordedTokens(n), Expected: true}
+	}
+	// Each client sees the reports of the others.
+	rows := func(c reporter, want string) {
+		t.Helper()
+		all, err := c.Query(ctx, q(8))
+		must.Succeed(t, err)
+		r := all[0]
+		if got := fmt.Sprintf("%d/%d, %d/%d", r.Longest/16, r.Expected/16, r.Ranks[0].Disk/16, r.Ranks[0].Expected/16); got != want || r.Approximate {
+			t.Errorf("%T: %s, want %s", c, got, want)
+		}
+	}
+	for i, c := range []reporter{over, packed, rpc} {
+		for _, id := range []string{"one", "two/ü ?"} {
+			r := kv.Routed{Query: q(3 + i), Target: "engine", Rank: 0, TTL: time.Minute, RequestID: id}
+			must.Succeed(t, c.Routed(ctx, r))
+			must.Succeed(t, c.Routed(ctx, r))
+			for _, asks := range []reporter{over, packed, rpc} {
+				rows(asks, fmt.Sprintf("1/%d, 1/%d", 3+i, 3+i))
+			}
+			must.Succeed(t, c.TakeBack(ctx, "", id))
+			rows(c, "1/1, 1/1")
+			refusedWith(t, c.TakeBack(ctx, "", id), 404, codes.NotFound, "", nil)
+		}
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "other"}), 404, codes.NotFound, "instance_id", []string{"engine"})
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "engine", Rank: 7}), 404, codes.NotFound, "dp_rank", []string{"0"})
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "n", BlockSize: 16}, Target: "engine"}), 404, codes.NotFound, "model", []string{"m"})
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "engine", TTL: 365 * 24 * time.Hour}), 400, codes.InvalidArgument, "ttl", nil)
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1}, HashKind: "other"}, Target: "engine"}), 400, codes.InvalidArgument, "hash", nil)
+		hashed := kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1000, 1001, 1002, 5}, HashKind: kv.Engine, Expected: true}
+		answer, err := c.RoutedBatch(ctx, []kv.Routed{
+			{Query: hashed, Target: "engine", Rank: kv.AnyRank, RequestID: "h"}, {Query: q(1), Target: "other"}, {Query: q(2), Target: "engine", RequestID: "t"}, {Query: kv.Query{Model: "m"}, Target: "engine"},
+		})
+		must.Succeed(t, err)
+		if len(answer.Errors) != 4 || answer.Errors[0] != nil || answer.Errors[2] != nil || len(answer.Warnings) != 0 {
+			t.Fatalf("%T: %+v", c, answer)
+		}
+		refusedWith(t, answer.Errors[1], 404, 0, "instance_id", []string{"engine"})
+		refusedWith(t, answer.Errors[3], 400, 0, "block_size", nil)
+		rows(c, "1/2, 1/2")
+		if all, err := c.Query(ctx, hashed); err != nil || all[0].Longest != 16 || all[0].Expected != 64 {
+			t.Errorf("%T: by hashes %+v, %v", c, all, err)
+		}
+		must.Succeed(t, c.TakeBack(ctx, "", "h"))
+		must.Succeed(t, c.TakeBack(ctx, "", "t"))
+		one, err := c.RoutedBatch(ctx, []kv.Routed{{Query: q(1), Target: "other"}})
+		must.Succeed(t, err)
+		refusedWith(t, one.Errors[0], 404, 0, "instance_id", []string{"engine"})
+	}
+	replies := make(chan kvrpc.Reply, 1)
+	stream, err := rpc.RoutedStream(ctx, func(r kvrpc.Reply) { replies <- r })
+	must.Succeed(t, err)
+	_, err = stream.Send(kv.Routed{Query: q(5), Target: "engine"})
+	must.Succeed(t, err)
+	_, err = stream.Send(kv.Routed{Query: q(6), Target: "engine"}, kv.Routed{Query: q(6), Target: "other"})
+	must.Succeed(t, err)
+	if r := <-replies; r.Request != 2 || r.Kept != 1 || r.Err != nil {
+		t.Errorf("%+v", r)
+	} else {
+		refusedWith(t, r.Errors[1], 404, 0, "instance_id", []string{"engine"})
+	}
+	must.Succeed(t, stream.Close())
+	rows(over, "1/6, 1/6")
+	engine.publish(ruledStored(1, 4))
+	eventually(t, "events confirm nothing", func() (string, bool) {
+		all, err := over.Query(ctx, q(8))
+		must.Succeed(t, err)
+		return fmt.Sprint(all), all[0].Longest == 64 && all[0].Expected == 96
+	})
+}
+
+// refusedWith compares the error of either client. A client over gRPC has a status, of reports in a batch an error of
+// the client over HTTP.
+func refusedWith(t *testing.T, err error, want int, code codes.Code, field string, known []string) {
+	t.Helper()
+	var refused *kv.Error
+	if errors.As(err, &refused) {
+		if refused.Status != want || refused.Field != field || !slices.Equal(refused.Known, known) {
+			t.Errorf("%+v, want %d of %s %q", refused, want, field, known)
+		}
+		return
+	}
+	st := grpcstatus.Convert(err)
+	if st.Code() != code {
+		t.Errorf("%v, want %s", err, code)
+	}
+	names := map[string]string{"ttl_ms": "ttl", "hashes.kind": "hash"}
+	for _, d := range st.Details() {
+		if e, is := d.(*pb.Error); is && (cmp.Or(names[e.Field], e.Field) != field || !slices.Equal(e.Known, known)) {
+			t.Errorf("%v, want %s %q", e, field, known)
+		}
 	}
 }

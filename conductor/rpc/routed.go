@@ -92,7 +92,7 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 		default:
 			r.out.Kept++
 			for _, state := range unsynced {
-				r.warn(fmt.Sprintf("%s is %s: its events may not confirm what is expected of it", state.Key, strings.TrimSpace(string(state.State)+" "+state.Reason)))
+				r.warn(fmt.Sprintf("%s is %s: its events may not confirm the report", state.Key, strings.TrimSpace(string(state.State)+" "+state.Reason)))
 			}
 		}
 	}
