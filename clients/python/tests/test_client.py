@@ -15,7 +15,7 @@ import unittest
 
 import httpx
 
-from kvconductor import AsyncClient, Client, ConductorError, Rank, Registration, Row
+from kvconductor import AsyncClient, Client, ConductorError, Rank, Registration, RoutedAnswer, Row
 
 
 def serve(directory: str) -> tuple[subprocess.Popen, str]:
@@ -97,6 +97,82 @@ class AgainstServer(unittest.TestCase):
             async with AsyncClient(self.url, msgpack=True) as c:
                 self.assertEqual(await c.query("none", 16, [1]), [])
         asyncio.run(main())
+
+    def test_routed(self):
+        with Client(self.url) as plain, Client(self.url, msgpack=True) as packed:
+            plain.register(Registration("tcp://127.0.0.1:1", "vLLM", "r", "a", 16))
+            plain.register(Registration("tcp://127.0.0.1:1", "vLLM", "r", "b", 16))
+            prompt = list(range(64))
+
+            def expected(tokens=prompt, **options):
+                rows = [c.query("r", 16, tokens, expected=True, **options) for c in (plain, packed)]
+                for of in zip(*rows):
+                    self.assertEqual(of[0].expected, of[1].expected)
+                    self.assertEqual(of[0].ranks, of[1].ranks)
+                return [(row.instance, row.longest, row.expected, row.ranks[0].expected) for row in rows[0]]
+
+            for c in (plain, packed):
+                self.assertEqual(expected(), [("a", 0, 0, 0), ("b", 0, 0, 0)])
+                for request_id in ("one", "a/b ü?&", ".", ".."):
+                    for _ in range(2):
+                        warnings = c.routed("r", 16, prompt, instance="a", rank=0, ttl=60, request_id=request_id)
+                        self.assertTrue(warnings[0].startswith("a|default|0 is "), warnings)
+                    self.assertEqual(expected(), [("a", 0, 64, 64), ("b", 0, 0, 0)])
+                    c.take_back(request_id)
+                    with self.assertRaises(ConductorError) as gone:
+                        c.take_back(request_id, tenant="default")
+                    self.assertEqual((gone.exception.status, gone.exception.reason), (404, "not_found"))
+                answer = c.routed_batch([
+                    {"model": "r", "block_size": 16, "tokens": prompt, "instance": "b", "request_id": "one"},
+                    {"model": "r", "block_size": 16, "tokens": prompt, "instance": "c"},
+                    {"model": "r", "block_size": 16, "seq_hashes": [2**64 - 1, 5], "hash_kind": "engine", "instance": "a", "request_id": "two"},
+                    {"model": "r", "block_size": 0, "tokens": prompt, "instance": "a"},
+                ])
+                self.assertEqual(len(answer.warnings), 2)
+                self.assertEqual([e and (e.status, e.field, e.known) for e in answer.errors], [None, (404, "instance_id", ("a", "b")), None, (400, "block_size", ())])
+                self.assertEqual(expected(), [("a", 0, 0, 0), ("b", 0, 64, 64)])
+                self.assertEqual(expected(None, seq_hashes=[2**64 - 1, 5], hash_kind="engine"), [("a", 0, 32, 32), ("b", 0, 0, 0)])
+                self.assertEqual([row.instance for row in c.query("r", 16, prompt, expected=True, top=1)], ["b"])
+                c.take_back("one")
+                c.take_back("two")
+                for wrong, status, field, known in (
+                    ({"instance": "c"}, 404, "instance_id", ("a", "b")),
+                    ({"instance": "a", "rank": 3}, 404, "dp_rank", ("0",)),
+                    ({"instance": "a", "ttl": 365 * 86400.0}, 400, "ttl", ()),
+                    ({"instance": "a", "request_id": "x" * 129}, 400, "request_id", ()),
+                    ({"instance": "a", "tenant": "other"}, 404, "model", ()),
+                ):
+                    with self.assertRaises(ConductorError) as refused:
+                        c.routed("r", 16, prompt, **wrong)
+                    self.assertEqual((refused.exception.status, refused.exception.field, refused.exception.known), (status, field, known))
+                with self.assertRaises(ConductorError) as refused:
+                    c.routed_batch([{"model": "r", "block_size": 16, "tokens": [1], "instance": "a"}] * 257)
+                self.assertEqual(refused.exception.status, 400)
+                self.assertEqual(c.routed_batch([]), RoutedAnswer(()))
+            self.assertEqual(plain.query("r", 16, prompt)[0].expected, 0)
+            for name in ("a", "b"):
+                plain.unregister(name)
+
+        async def main():
+            async with AsyncClient(self.url) as c:
+                await c.register(Registration("tcp://127.0.0.1:1", "vLLM", "r", "a", 16))
+                await asyncio.gather(*(c.routed("r", 16, prompt[: 16 * n], instance="a", request_id=str(n)) for n in range(1, 5)))
+                self.assertEqual((await c.query("r", 16, prompt, expected=True))[0].expected, 64)
+                await asyncio.gather(*(c.take_back(str(n)) for n in range(2, 5)))
+                self.assertEqual((await c.query("r", 16, prompt, expected=True))[0].expected, 16)
+                self.assertEqual((await c.routed_batch([{"model": "r", "block_size": 16, "tokens": prompt, "instance": "x"}])).errors[0].status, 404)
+                await c.unregister("a")
+        asyncio.run(main())
+
+    def test_approximate(self):
+        with Client(self.url) as plain, Client(self.url, msgpack=True) as packed:
+            plain.register(Registration(type="Standard", modelname="l", instance_id="llama", block_size=16, events="none", capacity_blocks=100))
+            self.assertEqual(plain.routed("l", 16, [1] * 40, instance="llama"), ())
+            for c in (plain, packed):
+                row = c.query("l", 16, [1] * 40, expected=True)[0]
+                self.assertEqual((row.longest, row.expected, row.approximate), (0, 32, True))
+                self.assertTrue(c.query("l", 16, [1] * 40)[0].approximate)
+            plain.unregister("llama")
 
     def test_async(self):
         async def main():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvconductor import AsyncClient, Client, ConductorError, QueryArguments, Registration, Row
+from kvconductor import AsyncClient, Client, ConductorError, QueryArguments, Registration, RoutedArguments, Row
 
 
 def best(client: Client, tokens: list[int]) -> Row | None:
@@ -13,6 +13,16 @@ def best(client: Client, tokens: list[int]) -> Row | None:
 def batch(client: Client, tokens: list[int]) -> list[list[Row]]:
     queries: list[QueryArguments] = [{"model": "m", "block_size": 16, "tokens": tokens, "salt": "s"}]
     return [answer for answer in client.query_batch(queries) if not isinstance(answer, ConductorError)]
+
+
+def send(client: Client, tokens: list[int]) -> bool:
+    rows = client.query("m", 16, tokens, expected=True)
+    to = max(rows, key=lambda row: row.expected)
+    warnings = client.routed("m", 16, tokens, instance=to.instance, rank=None, ttl=2.5, request_id="r-1", salt="s")
+    reports: list[RoutedArguments] = [{"model": "m", "block_size": 16, "tokens": tokens, "instance": to.instance, "rank": 0}]
+    refused = [e.known for e in client.routed_batch(reports).errors if e is not None]
+    client.take_back("r-1", tenant="blue")
+    return not warnings and not refused
 
 
 async def follow(client: AsyncClient) -> bool:

@@ -9,11 +9,12 @@ import json
 import random
 import sys
 import time
+import urllib.parse
 from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar
 
 import httpx
 
-from ._types import ConductorError, QueryArguments, QueryOptions, Registration, Row
+from ._types import ConductorError, QueryArguments, QueryOptions, Registration, RoutedAnswer, RoutedArguments, RoutedOptions, Row
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Request(Generic[T]):
-    """A request, and how its answer is read. packed is its body in msgpack, None if it has none."""
+    """A request, and how its answer is read. packed is its body in msgpack, at packed_path; None if it has none."""
 
     def __init__(
         self,
@@ -34,8 +35,10 @@ class _Request(Generic[T]):
         body: Mapping[str, Any] | None,
         read: Callable[[Any], T],
         packed: Mapping[str, Any] | None = None,
+        packed_path: str = "",
     ):
         self.method, self.path, self.body, self.read, self.packed = method, path, body, read, packed
+        self.packed_path = packed_path or path
 
 
 def _nothing(_: Any) -> None:
@@ -56,22 +59,37 @@ def _query(
     min_matched: int = 0,
     top: int = 0,
     detail: bool = False,
+    expected: bool = False,
 ) -> _Request[list[Row]]:
-    fields: dict[str, Any] = {"model": model, "block_size": block_size}
-    given = {"tenant_id": tenant, "lora_name": adapter, "cache_salt": salt, "instance_id": instance, "min_matched": min_matched, "top": top}
-    fields.update({name: value for name, value in given.items() if value})
-    path = "/conductor/v1/query"
-    if seq_hashes is not None:
-        path += "_by_hash"
-        if hash_kind:
-            fields["hash"] = hash_kind
-        name, numbers, body = "seq_hashes", _little_endian("Q", seq_hashes), fields | {"seq_hashes": list(seq_hashes)}
-    else:
-        name, numbers = "token_ids", _little_endian("I", tokens or ())
-        body = fields | {"token_ids_b64": base64.b64encode(numbers).decode()}
+    body, packed = _prompt(model, block_size, tokens, seq_hashes, hash_kind, tenant, adapter, salt)
+    given = {"instance_id": instance, "min_matched": min_matched, "top": top}
+    more = {name: value for name, value in given.items() if value}
+    path = "/conductor/v1/query" + ("_by_hash" if seq_hashes is not None else "")
     # The dialect of msgpack has none of these fields.
     plain = not (detail or min_matched or top)
-    return _Request("POST", path + ("?detail=1" if detail else ""), body, _rows, fields | {name: numbers} if plain else None)
+    return _Request(
+        "POST",
+        path + ("?detail=1" if detail else ""),
+        body | more | ({"expected": True} if expected else {}),
+        _rows,
+        packed | more if plain else None,
+        path + ("?expected=1" if expected else ""),
+    )
+
+
+def _prompt(
+    model: str, block_size: int, tokens: Sequence[int] | None, seq_hashes: Sequence[int] | None, hash_kind: str, tenant: str, adapter: str, salt: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns what a body says of a prompt, in JSON and in msgpack."""
+    fields: dict[str, Any] = {"model": model, "block_size": block_size}
+    given = {"tenant_id": tenant, "lora_name": adapter, "cache_salt": salt}
+    fields.update({name: value for name, value in given.items() if value})
+    if seq_hashes is None:
+        numbers = _little_endian("I", tokens or ())
+        return fields | {"token_ids_b64": base64.b64encode(numbers).decode()}, fields | {"token_ids": numbers}
+    if hash_kind:
+        fields["hash"] = hash_kind
+    return fields | {"seq_hashes": list(seq_hashes)}, fields | {"seq_hashes": _little_endian("Q", seq_hashes)}
 
 
 def _little_endian(code: str, numbers: Sequence[int]) -> bytes:
@@ -101,6 +119,52 @@ def _batch(queries: Sequence[QueryArguments]) -> _Request[list[list[Row] | Condu
         return [ConductorError(400, a) if isinstance(a.get("error"), str) else _rows(a) for a in answer["answers"]]
 
     return _Request("POST", "/conductor/v1/query_batch" + detail, {"queries": items}, read)
+
+
+def _report(
+    model: str,
+    block_size: int,
+    tokens: Sequence[int] | None = None,
+    *,
+    instance: str,
+    rank: int | None = None,
+    ttl: float | None = None,
+    request_id: str = "",
+    seq_hashes: Sequence[int] | None = None,
+    hash_kind: str = "",
+    tenant: str = "",
+    adapter: str = "",
+    salt: str = "",
+) -> _Request[tuple[str, ...]]:
+    body, packed = _prompt(model, block_size, tokens, seq_hashes, hash_kind, tenant, adapter, salt)
+    more: dict[str, Any] = {"instance_id": instance, "dp_rank": rank, "ttl": ttl, "request_id": request_id or None}
+    more = {name: value for name, value in more.items() if value is not None}
+    return _Request("POST", "/conductor/v1/routed", body | more, _warnings, packed | more)
+
+
+def _warnings(answer: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(answer.get("warnings") or ())
+
+
+_STATUSES = {"not_found": 404, "forbidden": 403, "replicas": 503, "unserved": 503}
+
+
+def _reports(reports: Sequence[RoutedArguments]) -> _Request[RoutedAnswer]:
+    requests = [_report(**r) for r in reports]
+
+    def read(answer: Mapping[str, Any]) -> RoutedAnswer:
+        errors: list[ConductorError | None] = [None] * len(requests)
+        for e in answer.get("errors") or ():
+            errors[e["prompt"]] = ConductorError(_STATUSES.get(e["reason"], 400), e)
+        return RoutedAnswer(tuple(errors), _warnings(answer))
+
+    return _Request("POST", "/conductor/v1/routed", {"prompts": [r.body for r in requests]}, read, {"prompts": [r.packed for r in requests]})
+
+
+def _take_back(request_id: str, tenant: str) -> _Request[None]:
+    # A path of dots would be another path.
+    path = "/conductor/v1/routed/" + urllib.parse.quote(request_id, safe="").replace(".", "%2E")
+    return _Request("DELETE", path + ("?" + urllib.parse.urlencode({"tenant_id": tenant}) if tenant else ""), None, _nothing)
 
 
 def _register(registration: Registration) -> _Request[None]:
@@ -148,7 +212,12 @@ class _Base:
             return {"headers": {"Accept": _JSON}}
         return {"content": json.dumps(request.body).encode(), "headers": {"Content-Type": _JSON, "Accept": _JSON}}
 
+    def _path(self, request: _Request[T]) -> str:
+        return request.packed_path if self._msgpack and request.packed is not None else request.path
+
     def _decode(self, request: _Request[T], response: httpx.Response) -> T:
+        if response.status_code == 204:
+            return request.read({})
         try:
             packed = response.headers.get("Content-Type", "").startswith(_MSGPACK)
             body = self._unpack(response.content) if packed else response.json()
@@ -179,8 +248,8 @@ class Client(_Base):
     """Asks one server. It keeps connections open and may be used by several threads.
 
     timeout is how many seconds a call may take, retries included. With msgpack, which needs
-    kvconductor[msgpack], queries without detail, min_matched and top go in msgpack; their rows
-    have longest and ranks alone.
+    kvconductor[msgpack], reports and queries without detail, min_matched and top go in msgpack; rows
+    then have longest, ranks, expected and approximate alone.
     """
 
     def __init__(
@@ -203,7 +272,7 @@ class Client(_Base):
         begun, attempt = time.monotonic(), 0
         while True:
             try:
-                response = self._http.request(request.method, request.path, timeout=self._left(begun), **self._encode(request))
+                response = self._http.request(request.method, self._path(request), timeout=self._left(begun), **self._encode(request))
                 return self._decode(request, response)
             except (ConductorError, httpx.TransportError) as error:
                 pause = self._pause(attempt, begun, error)
@@ -219,6 +288,23 @@ class Client(_Base):
     def query_batch(self, queries: Sequence[QueryArguments]) -> list[list[Row] | ConductorError]:
         """Asks up to 256 queries, each the arguments of query, and returns answers in order."""
         return self._do(_batch(queries))
+
+    def routed(
+        self, model: str, block_size: int, tokens: Sequence[int] | None = None, *, instance: str, **options: Unpack[RoutedOptions]
+    ) -> tuple[str, ...]:
+        """Reports that a prompt goes to an instance, which is then expected to have its blocks soon. Returns warnings.
+
+        A model, an instance or a rank that is not registered is a ConductorError with status 404 and known.
+        """
+        return self._do(_report(model, block_size, tokens, instance=instance, **options))
+
+    def routed_batch(self, reports: Sequence[RoutedArguments]) -> RoutedAnswer:
+        """Makes up to 256 reports at once, each the arguments of routed."""
+        return self._do(_reports(reports))
+
+    def take_back(self, request_id: str, tenant: str = "") -> None:
+        """Takes the report of a request back, because the engine refused it or its client left."""
+        self._do(_take_back(request_id, tenant))
 
     def register(self, registration: Registration) -> None:
         """Starts a source. The same registration twice is a success."""
@@ -264,7 +350,7 @@ class AsyncClient(_Base):
         begun, attempt = time.monotonic(), 0
         while True:
             try:
-                response = await self._http.request(request.method, request.path, timeout=self._left(begun), **self._encode(request))
+                response = await self._http.request(request.method, self._path(request), timeout=self._left(begun), **self._encode(request))
                 return self._decode(request, response)
             except (ConductorError, httpx.TransportError) as error:
                 pause = self._pause(attempt, begun, error)
@@ -280,6 +366,23 @@ class AsyncClient(_Base):
     async def query_batch(self, queries: Sequence[QueryArguments]) -> list[list[Row] | ConductorError]:
         """Asks up to 256 queries, each the arguments of query, and returns answers in order."""
         return await self._do(_batch(queries))
+
+    async def routed(
+        self, model: str, block_size: int, tokens: Sequence[int] | None = None, *, instance: str, **options: Unpack[RoutedOptions]
+    ) -> tuple[str, ...]:
+        """Reports that a prompt goes to an instance, which is then expected to have its blocks soon. Returns warnings.
+
+        A model, an instance or a rank that is not registered is a ConductorError with status 404 and known.
+        """
+        return await self._do(_report(model, block_size, tokens, instance=instance, **options))
+
+    async def routed_batch(self, reports: Sequence[RoutedArguments]) -> RoutedAnswer:
+        """Makes up to 256 reports at once, each the arguments of routed."""
+        return await self._do(_reports(reports))
+
+    async def take_back(self, request_id: str, tenant: str = "") -> None:
+        """Takes the report of a request back, because the engine refused it or its client left."""
+        await self._do(_take_back(request_id, tenant))
 
     async def register(self, registration: Registration) -> None:
         """Starts a source. The same registration twice is a success."""
