@@ -52,7 +52,7 @@ run: build ## start the server; ARGS='--log-level debug' adds flags
 	bin/conductor serve $(ARGS)
 
 .PHONY: demo
-demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others, SHARDS=3 spreads six models over three servers and kills one, UI=1 prints the address of the page and goes on until Ctrl-C
+demo: build ## a server, a simulated fleet and its pool on this machine, every answer checked; TRACE=file replays a Mooncake trace, FAULTS=1 disturbs the fleet, RESTART=1 kills the server three times, ROUTER=1 compares the example router with others and with an oracle, over bursts too, SHARDS=3 spreads six models over three servers and kills one, UI=1 prints the address of the page and goes on until Ctrl-C
 	bin/conductor-lab demo $(if $(filter-out 0,$(SHARDS)),--shards '$(SHARDS)') $(if $(filter-out 0,$(ROUTER)),--router) $(if $(TRACE),--trace '$(TRACE)') $(if $(filter-out 0,$(FAULTS)),--faults) $(if $(filter-out 0,$(RESTART)),--restarts 3) $(if $(filter-out 0,$(UI)),--ui)
 
 .PHONY: test

@@ -37,8 +37,9 @@ func demoCommand() *cobra.Command {
 			"events that name its blocks may be lost for good. With --restarts the server is killed and started again that often,\n" +
 			"from its snapshots, and there is no pool either: no snapshot has its objects. With --ui the fleet works at an easy\n" +
 			"pace, for the operator's page, until Ctrl-C.\n" +
-			"With --router nothing is compared with the truth. The router of examples/router, round robin and the least loaded\n" +
-			"rank each route the same requests over a fleet of their own, and the demo shows what their choices cost.\n" +
+			"With --router nothing is compared with the truth. The router of examples/router, with and without expectations, alone\n" +
+			"and three of them at a time, round robin, the least loaded rank and an oracle each route the same requests over a fleet\n" +
+			"of their own, then bursts of equal prompts, and the demo shows what their choices cost.\n" +
 			"With --shards a fleet of six models is spread over that many servers, which share a store: redis-server or\n" +
 			"valkey-server, which the demo starts unless --store names one. Queries go to the servers in turn. One server is\n" +
 			"killed, and later another one is added, while every answer is compared with the truth.",
@@ -51,8 +52,8 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&faults, "faults", false, "let the fleet lose batches, cut and stall connections, restart and spoil replays")
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "kill and restart the server this often, in equal pauses")
 	cmd.Flags().BoolVar(&page, "ui", false, "print the address of the operator's page, and go on until Ctrl-C")
-	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache")
-	cmd.Flags().IntVar(&routed.Requests, "requests", 0, fmt.Sprintf("with --router, requests to route; 0 for the whole trace, or %d generated ones", workload.Generated))
+	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache, and with an oracle")
+	cmd.Flags().IntVar(&routed.Requests, "requests", 0, fmt.Sprintf("with --router, requests to route, and as many in bursts; 0 for the whole trace, or %d generated ones, and %d in bursts", workload.Generated, demo.InBursts))
 	cmd.Flags().Uint64Var(&seed, "seed", 0, "seed of everything random, 0 for a new one each time")
 	cmd.Flags().IntVar(&spread.Servers, "shards", 0, "spread models over this many servers, at least two, and kill one of them")
 	cmd.Flags().StringVar(&spread.Store, "store", "", "with --shards, `URL` of a store that runs, such as redis://127.0.0.1:6379; some keys stay in it")

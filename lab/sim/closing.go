@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -63,16 +64,17 @@ func (c *Comparison) Closing() string {
 	}
 	last := len(c.Outcomes) - 1
 	best := c.Outcomes[last]
-	var others []string
-	for _, o := range c.Outcomes[:last] {
-		others = append(others, fmt.Sprintf("%.2f and %.2f times that with %q", float64(o.Computed)/float64(max(best.Computed, 1)),
-			float64(o.TTFT.Mean)/float64(max(best.TTFT.Mean, time.Nanosecond)), o.Policy))
-	}
 	text := fmt.Sprintf("For %s the policy %q computed %s tokens, in %s to the first token", count(c.Requests, "request"), best.Policy, thousands(best.Computed), short(best.TTFT.Mean))
-	if len(others) > 0 {
-		text += "; tokens and time were " + strings.Join(others, ", ")
+	if last == 0 {
+		return text + "."
 	}
-	return text + "."
+	var tokens, times []float64
+	for _, o := range c.Outcomes[:last] {
+		tokens = append(tokens, float64(o.Computed)/float64(max(best.Computed, 1)))
+		times = append(times, float64(o.TTFT.Mean)/float64(max(best.TTFT.Mean, time.Nanosecond)))
+	}
+	return fmt.Sprintf("%s; the others computed %.2f to %.2f times as many and took %.2f to %.2f times as long.", text,
+		slices.Min(tokens), slices.Max(tokens), slices.Min(times), slices.Max(times))
 }
 
 // count writes a number with its noun.

@@ -47,9 +47,9 @@ type Policy struct {
 	Choose func(ctx context.Context, prompt []uint32) (rank int, computed func())
 	// Alone returns how many choices were made without an answer of the server; nil for none.
 	Alone func() int
-	// Wait, if it is set, is called before the next request comes: it returns once the server has
-	// all that the policy told it.
-	Wait func()
+	// Wait, if it is set, is called with the simulated time at which the next request comes, before
+	// the server has caught up: it returns once the server has all that the policy tells it.
+	Wait func(ctx context.Context, now time.Duration)
 	// Begin, if it is set, is called before the first request, with a function that looks into the
 	// fleet: it returns what each rank has of a prompt now, and will have once it has computed what
 	// was sent to it. The policy is then the oracle that others are compared with.
@@ -181,7 +181,7 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 		}
 	}
 	if t.policy.Wait != nil {
-		t.policy.Wait()
+		t.policy.Wait(ctx, r.At)
 	}
 	if t.policy.Asks && !t.settled {
 		if err := t.await(ctx, t.SettleTimeout, true); err != nil {
