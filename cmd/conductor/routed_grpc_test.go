@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -116,6 +117,28 @@ func TestReportsAreBounded(t *testing.T) {
 	must.Succeed(t, err)
 	if _, err := second.Recv(); grpcstatus.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "one client has at most 1") && !strings.Contains(err.Error(), "client_requests") {
 		t.Errorf("a second stream: %v", err)
+	}
+}
+
+// TestReportsEndWithCredentials holds that a stream ends with its next request once its token is withdrawn.
+func TestReportsEndWithCredentials(t *testing.T) {
+	t.Parallel()
+	file := credentialsFile(t, "a query a")
+	p, address := grpcProcess(t, "auth: {file: "+file+"}\n")
+	stream, err := pb.NewConductorClient(dialed(t, address, "a", nil)).RoutedStream(inTime(t))
+	must.Succeed(t, err)
+	empty := &pb.RoutedRequest{Acknowledge: true}
+	must.Succeed(t, stream.Send(empty))
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(credentialsFile(t, "b query a"))
+	must.Succeed(t, err)
+	must.Succeed(t, os.WriteFile(file, text, 0o600))
+	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "credentials replaced") })
+	must.Succeed(t, stream.Send(empty))
+	if out, err := stream.Recv(); grpcstatus.Code(err) != codes.Unauthenticated {
+		t.Errorf("%v %v", out, err)
 	}
 }
 
