@@ -22,7 +22,7 @@ import (
 const repository = "../.."
 
 var (
-	makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)[^`]*`")
+	makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)[^`]*`")
 	endpoint   = regexp.MustCompile(`tcp://[^"*:]+:[0-9]+`)
 )
 
@@ -114,7 +114,7 @@ func (d *documented) make(args []string) {
 func makeTargets(t *testing.T) (names []string) {
 	data, err := os.ReadFile(repository + "/Makefile")
 	must.Succeed(t, err)
-	for _, m := range regexp.MustCompile(`(?m)^([A-Za-z][A-Za-z_-]*)(:| \??=)`).FindAllStringSubmatch(string(data), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^([A-Za-z][A-Za-z0-9_-]*)(:| \??=)`).FindAllStringSubmatch(string(data), -1) {
 		names = append(names, m[1])
 	}
 	return names
