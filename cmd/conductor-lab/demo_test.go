@@ -2,15 +2,25 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"kvconductor/client"
+	"kvconductor/examples/router"
 	"kvconductor/internal/must"
 	"kvconductor/internal/proctest"
 	"kvconductor/internal/redistest"
@@ -177,5 +187,69 @@ func TestDemoShards(t *testing.T) {
 	without.Env = append(without.Env, "PATH="+t.TempDir())
 	if out, err := without.CombinedOutput(); err == nil || !strings.Contains(string(out), "install the package valkey-server or redis-server") {
 		t.Errorf("without a store: %v\n%s", err, out)
+	}
+}
+
+// TestRoutersShareServer runs two example routers in front of two engines without events. A prompt that came through
+// one router is found by the other, and one that the engine refused is not.
+func TestRoutersShareServer(t *testing.T) {
+	t.Parallel()
+	s, err := demo.Launch(t.Context(), server(t), t.Output(), func(string, string) string { return "" })
+	must.Succeed(t, err)
+	defer func() { must.Succeed(t, s.Stop()) }()
+	c, err := client.New(s.URL)
+	must.Succeed(t, err)
+	query := client.Query{Model: "m", BlockSize: 16, Expected: true}
+	var workers []router.Worker
+	for _, name := range []string{"a", "b"} {
+		engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if strings.Contains(string(body), "[9,") {
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+			fmt.Fprint(w, name)
+		}))
+		defer engine.Close()
+		u, err := url.Parse(engine.URL)
+		must.Succeed(t, err)
+		workers = append(workers, router.Worker{Instance: name, URL: u})
+		must.Succeed(t, c.Register(t.Context(), client.Registration{Type: "vLLM", Instance: name, Model: "m", BlockSize: 16, Events: "none", CapacityBlocks: 100}))
+	}
+	fronts := make([]*router.Router, 2)
+	for i := range fronts {
+		fronts[i] = &router.Router{Conductor: c, Query: query, Workers: workers, Patience: time.Minute}
+	}
+	// send sends a prompt of 64 equal tokens through a router, and returns the engine that answers.
+	send := func(through int, token uint32) string {
+		t.Helper()
+		body, err := json.Marshal(map[string]any{"prompt": slices.Repeat([]uint32{token}, 64)})
+		must.Succeed(t, err)
+		answer := httptest.NewRecorder()
+		fronts[through].ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", bytes.NewReader(body)))
+		fronts[through].Wait()
+		return fmt.Sprint(answer.Code, " ", answer.Body)
+	}
+	expected := func(token uint32) (tokens []int) {
+		t.Helper()
+		q := query
+		q.Tokens = slices.Repeat([]uint32{token}, 64)
+		rows, err := c.Query(t.Context(), q)
+		must.Succeed(t, err)
+		for _, row := range rows {
+			tokens = append(tokens, row.Ranks[0].Expected)
+		}
+		return tokens
+	}
+	got := []string{send(0, 1), send(1, 2), send(1, 1), send(0, 2), send(0, 9), send(1, 9)}
+	if want := "[200 a 200 a 200 a 200 a 429 b 429 b]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	if known := fmt.Sprint(expected(1), expected(2), expected(9)); known != "[64 0] [64 0] [0 0]" {
+		t.Errorf("expected are %s", known)
+	}
+	for _, r := range fronts {
+		if r.Alone() > 0 {
+			t.Errorf("%d choices alone", r.Alone())
+		}
 	}
 }

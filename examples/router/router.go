@@ -215,6 +215,9 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	by := make(map[Worker]client.Rank)
 	for _, row := range rows {
 		for _, rank := range row.Ranks {
+			if row.Approximate { // its engine announces nothing, so it may have computed them long ago
+				rank.GPU, rank.CPU, rank.Disk = rank.Expected, rank.Expected, rank.Expected
+			}
 			by[Worker{Instance: row.Instance, Rank: rank.Rank}] = rank
 		}
 	}

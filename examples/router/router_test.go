@@ -29,6 +29,9 @@ func conductor(t *testing.T, ranks map[string]reach) *client.Client {
 			row, ok := instances[instance].(map[string]any)
 			if !ok {
 				row = map[string]any{"longest_matched": 0, "rank_matches": map[string]any{}}
+				if instance == "silent" {
+					row["approximate"] = true
+				}
 				instances[instance] = row
 			}
 			row["rank_matches"].(map[string]any)[rank] = map[string]int{"gpu": n[0], "cpu": n[1], "disk": n[2], "expected": n[3]}
@@ -95,6 +98,20 @@ func TestChooseByCost(t *testing.T) {
 	f("a/0", [3]float64{0, 0, 881}, none, none, reach{0, 0, 0, 800})
 	// What it has is better than what it is going to have.
 	f("a/0", [3]float64{}, half, reach{0, 0, 0, 512}, reach{256, 256, 256, 512})
+}
+
+// TestEngineWithoutEvents holds that what an engine without events is expected to have costs no wait.
+func TestEngineWithoutEvents(t *testing.T) {
+	f := func(want int, has reach) {
+		t.Helper()
+		r := &Router{Conductor: conductor(t, map[string]reach{"silent/0": {0, 0, 0, 800}, "b/0": has}), Workers: workers("silent/0", "b/0"), Patience: time.Minute}
+		if got, _ := r.Choose(t.Context(), make([]uint32, 1000)); got != want || r.Alone() > 0 {
+			t.Errorf("worker %d, want %d next to one that has %v; %d choices alone", got, want, has, r.Alone())
+		}
+		r.Wait()
+	}
+	f(0, reach{784, 784, 784, 784})
+	f(1, reach{816, 816, 816, 816})
 }
 
 // TestChooseWithoutAnswer holds that the load alone decides if Conductor has no full answer in time.
