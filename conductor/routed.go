@@ -93,10 +93,20 @@ func (v View) TakeBack(tenant, requestID string) error {
 		return err
 	}
 	if !v.conductor.expected.Cancel(cmp.Or(tenant, DefaultTenant), requestID) {
-		return fmt.Errorf("%w: no report with the request id %q is waiting", ErrNotFound, requestID)
+		return unknownReport(requestID)
 	}
 	return nil
 }
+
+// unknownReport is ErrNotFound of a request id.
+type unknownReport string
+
+func (id unknownReport) Error() string {
+	return fmt.Sprintf("no report with the request id %q is waiting", string(id))
+}
+
+// Is makes it an ErrNotFound.
+func (id unknownReport) Is(err error) bool { return err == ErrNotFound }
 
 // check returns the first bad field of a report but its prompt.
 func (r *Routed) check() error {

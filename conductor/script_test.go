@@ -200,6 +200,10 @@ func (b *bench) run(line string) string {
 		return ""
 	case "query":
 		return b.query(a)
+	case "routed":
+		return b.report(a)
+	case "takeback":
+		return b.send(nethttp.MethodDelete, "/routed/"+a.word+"?tenant_id="+a.get("tenant", ""), nil)
 	case "findings":
 		return b.findings()
 	case "services":
@@ -562,7 +566,25 @@ func (b *bench) query(a args) string {
 	if a.get("detail", "") != "" {
 		path += "?detail=1"
 	}
+	if a.get("expected", "") != "" {
+		body["expected"] = true
+	}
 	return b.post(path, body)
+}
+
+// report reports that the prompt of path= goes to an instance.
+func (b *bench) report(a args) string {
+	size := a.number("block_size", 16)
+	body := map[string]any{"model": a.get("model", "m"), "block_size": size, "token_ids": promptOf(a.get("path", ""), size), "instance_id": a.word}
+	for key, field := range map[string]string{"tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt", "ttl": "ttl", "id": "request_id"} {
+		if v, ok := a.keys[key]; ok {
+			body[field] = v
+		}
+	}
+	if _, ok := a.keys["rank"]; ok {
+		body["dp_rank"] = a.number("rank", 0)
+	}
+	return b.post("/routed", body)
 }
 
 // services prints the asked columns of every source, or the default ones.
