@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -52,4 +53,46 @@ func TestForeignReports(t *testing.T) {
 	check(8 * recordedBlock)
 	f("DELETE", "/routed/same?tenant_id=b", "query-b", nil, 204, "")
 	check(0)
+}
+
+// TestRoutedOverSockets reports a prompt to an engine that publishes over a socket, lets it announce the prompt, and
+// restarts it.
+func TestRoutedOverSockets(t *testing.T) {
+	t.Parallel()
+	engine := newRuledEngine(t, "engine", 0)
+	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: 16}\n", engine.pub.Addr()))
+	engine.publish(ruledStored(0, 2))
+	engine.settled(p)
+	query := string(asJSON(map[string]any{"model": "m", "block_size": 16, "token_ids": recordedTokens(8), "expected": true}))
+	check := func(when, want string) {
+		t.Helper()
+		if answer := post(t, p.url+"/query", query, 200); !strings.Contains(answer, want) {
+			t.Errorf("%s: %s, want %s", when, answer, want)
+		}
+	}
+	check("before", `"longest_matched":32,"expected":32,`)
+	report := map[string]any{"model": "m", "block_size": 16, "token_ids": recordedTokens(6), "instance_id": "engine", "dp_rank": 0, "ttl": "10m"}
+	if answer := post(t, p.url+"/routed", string(asJSON(report)), 204); answer != "" {
+		t.Errorf("%q", answer)
+	}
+	check("reported", `"longest_matched":32,"expected":96,`)
+	engine.publish(ruledStored(2, 4))
+	engine.settled(p)
+	check("announced in part", `"longest_matched":64,"expected":96,`)
+	engine.publish(ruledStored(4, 6))
+	engine.settled(p)
+	check("announced", `"longest_matched":96,"expected":96,`)
+	engine.publish(ruledRemoved(5, 6))
+	engine.settled(p)
+	check("evicted", `"longest_matched":80,"expected":80,`)
+
+	report["token_ids"] = recordedTokens(8)
+	post(t, p.url+"/routed", string(asJSON(report)), 204)
+	check("reported again", `"longest_matched":80,"expected":128,`)
+	engine.seq = 0 // another process
+	engine.publish(ruledStored(0, 1))
+	eventually(t, "the restart was not noticed", func() (string, bool) {
+		answer := post(t, p.url+"/query", query, 200)
+		return answer, strings.Contains(answer, `"longest_matched":16,"expected":16,`)
+	})
 }

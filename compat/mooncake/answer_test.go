@@ -2,6 +2,8 @@ package mooncake
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
 
 	"kvconductor/conductor"
@@ -69,4 +71,43 @@ func promptTokens(n int) (tokens []uint32) {
 		tokens = append(tokens, uint32(i+1))
 	}
 	return tokens
+}
+
+// TestExpectedRows asks with the parameter expected, in both codecs: rule EXPECT-6.
+func TestExpectedRows(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *testServer) {
+		for _, name := range []string{"a", "b"} {
+			if rec := send(s.mixed, "POST", "/register", packed(t, source(name, 0)), "Content-Type", msgpackType); rec.Code != 200 {
+				t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
+			}
+		}
+		b := blocks{Medium: "GPU", Count: 1}
+		s.publish(source("a", 0)["endpoint"].(string), b.stored())
+		r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)}, Target: "a"}
+		if _, err := s.conductor.For(conductor.Reader{}).Routed(&r); err != nil {
+			t.Fatal(err)
+		}
+		body := fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, blockSize, strings.ReplaceAll(fmt.Sprint(promptTokens(2*blockSize)), " ", ","))
+		query := map[string]any{"model": "m", "block_size": blockSize, "token_ids": promptTokens(2 * blockSize)}
+		soon := fmt.Sprintf(`"a":{"longest_matched":%d,"expected":%d,"dp":{"0":%[1]d},"rank_matches":{"0":{"gpu":%[1]d,"cpu":%[1]d,"disk":%[1]d,"expected":%d}}`, blockSize, 2*blockSize, 2*blockSize)
+		none := `"b":{"longest_matched":0,"expected":0,"dp":{"0":0},"rank_matches":{"0":{"gpu":0,"cpu":0,"disk":0,"expected":0}}`
+		for query, status := range map[string]int{"?dialect=v2&expected=1": 200, "?dialect=v2&expected": 200, "?dialect=v2&expected=0": 0, "?dialect=v2": 0, "?dialect=v2&expected=some": 400} {
+			rec := send(s.mixed, "POST", "/query"+query, []byte(body))
+			text := rec.Body.String()
+			switch {
+			case status == 400 && rec.Code == 400 && strings.Contains(text, `"field":"expected"`):
+			case status == 0 && rec.Code == 200 && !strings.Contains(text, "expected"):
+			case status == 200 && rec.Code == 200 && strings.Contains(text, soon) && strings.Contains(text, none):
+			default:
+				t.Errorf("%s: %d %s, want %s and %s", query, rec.Code, text, soon, none)
+			}
+		}
+		rec := send(s.mixed, "POST", "/query?expected=1", packed(t, query), "Content-Type", msgpackType, "Accept", "application/json")
+		if text := rec.Body.String(); rec.Code != 200 || !strings.Contains(text, soon) {
+			t.Errorf("in msgpack: %d %s", rec.Code, text)
+		}
+		if rec := send(s.mixed, "POST", "/query?dialect=v2", []byte(strings.TrimSuffix(body, "}")+`,"expected":true}`)); rec.Code != 400 {
+			t.Errorf("a body with expected: %d %s", rec.Code, rec.Body)
+		}
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"kvconductor/conductor"
+	"kvconductor/conductor/body"
 )
 
 // TestAnswersDoNotAllocate: with the race detector pools forget at random.
@@ -34,4 +35,50 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 	f.routed("i3", 0, prompt)
 	try("expected", conductor.Query{Tokens: prompt, Expected: true})
 	try("hashes", conductor.Query{ByHash: true, Hashes: []uint64{1, 2, 3}})
+}
+
+// TestReportsDoNotAllocatePerToken: a report of a long prompt allocates as often as one of a short prompt, in
+// either codec.
+func TestReportsDoNotAllocatePerToken(t *testing.T) {
+	f := newFleet(t)
+	f.source("a", 0, conductor.TypeVLLM)
+	a := &api{conductor: f.c, opts: Options{MaxTokens: 1 << 16, MaxBody: 1 << 20}}
+	count := func(in body.Codec, blocks int) float64 {
+		e := body.Encoder{Codec: in}
+		e.Map(5)
+		e.TextField("model", "m")
+		e.IntField("block_size", testBlock)
+		e.TextField("instance_id", "a")
+		e.TextField("request_id", "r") // the same report changes nothing
+		e.Name("token_ids")
+		prompt := promptOf(7, blocks)
+		e.List(len(prompt))
+		for _, token := range prompt {
+			e.Uint(uint64(token))
+		}
+		e.EndList()
+		e.EndMap()
+		r := new(body.Request)
+		report := func() {
+			r.Reset()
+			r.Src = append(r.Src[:0], e.Out...)
+			fields, err := scan(r, in, routedFields, a.opts.MaxTokens)
+			if err == nil {
+				fields.view = f.c.For(conductor.Reader{})
+				err = a.routed(&fields, r)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		report()
+		return testing.AllocsPerRun(100, report)
+	}
+	for _, in := range []body.Codec{body.JSON, body.Msgpack} {
+		if short, long := count(in, 4), count(in, 2048); long > short+1 {
+			t.Errorf("codec %d: %v allocations for 64 tokens, %v for 32,768", in, short, long)
+		} else {
+			t.Logf("codec %d: %v allocations", in, long)
+		}
+	}
 }
