@@ -1,0 +1,98 @@
+package conductor
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"kvconductor/events"
+	"kvconductor/events/journal"
+	"kvconductor/events/stream"
+	"kvconductor/internal/must"
+)
+
+// BenchmarkRouted compares reports and queries of the same prompts, in one run:
+//
+//	go test ./conductor -run xxx -bench Routed -benchtime 2s
+//
+// Prompts have 8,192 tokens. Eight of 128 instances have the first half of each prompt, one has all of it. Of the
+// reports for an instance that has nothing, each makes 512 blocks expected.
+func BenchmarkRouted(b *testing.B) {
+	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
+	c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), ExpectedBytes: 64 << 20})
+	defer c.Close()
+	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+		return idle{make(chan struct{})}
+	}
+	var engines []*source
+	for i := range instances {
+		r := Registration{Endpoint: fmt.Sprintf("tcp://i%d:1", i), Type: TypeVLLM, Model: "m", Instance: fmt.Sprintf("i%d", i), BlockSize: size}
+		must.Succeed(b, c.Register(r, RegisterOptions{}))
+		c.mu.RLock()
+		engines = append(engines, c.sources[Key{Instance: r.Instance, Tenant: DefaultTenant}])
+		c.mu.RUnlock()
+	}
+	asked := make([][]uint32, prompts)
+	for p := range asked {
+		for i := range tokens {
+			asked[p] = append(asked[p], uint32(p*7919+i*31)%150_000)
+		}
+		store := events.Event{Kind: events.Stored, Tokens: asked[p], BlockSize: size, BaseBlock: -1, Group: -1}
+		for i := range tokens / size {
+			store.Hashes = append(store.Hashes, uint64(p)<<32|uint64(i))
+		}
+		apply := func(s *source, e events.Event) {
+			batch := events.Batch{Events: []events.Event{e}, Rank: -1}
+			s.guard(func() { s.applyStep(&stream.Step{Kind: stream.Apply, Batch: batch}) })
+		}
+		apply(engines[instances-1], store)
+		half := store
+		half.Hashes, half.Tokens = store.Hashes[:len(store.Hashes)/2], store.Tokens[:tokens/2]
+		for _, s := range engines[:holders] {
+			apply(s, half)
+		}
+	}
+	v := c.For(Reader{})
+	query := func(name string, expected bool) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			q := Query{Model: "m", BlockSize: size, Expected: expected}
+			for i := 0; b.Loop(); i++ {
+				q.Tokens = asked[i%prompts]
+				must.Succeed(b, v.Answer(&q, func(*Answer) {}))
+			}
+		})
+	}
+	routed := func(name, target string, vary bool) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			r := Routed{Query: Query{Model: "m", BlockSize: size}, Target: target, Rank: AnyRank}
+			own := make([]uint32, tokens)
+			for i := 0; b.Loop(); i++ {
+				r.Tokens = asked[i%prompts]
+				if vary { // a quarter of the prompt is new
+					copy(own, r.Tokens)
+					own[tokens*3/4] = uint32(i)
+					r.Tokens = own
+				}
+				_, err := v.Routed(&r)
+				must.Succeed(b, err)
+			}
+		})
+	}
+	query("query", false)
+	query("query/expected/none", true)
+	routed("routed/has all", fmt.Sprint("i", instances-1), false)
+	routed("routed/has half", "i0", false)
+	routed("routed/has nothing", "i50", false)
+	routed("routed/new blocks", "i50", true)
+	for i := range 10_000 {
+		own := append([]uint32(nil), asked[i%prompts]...)
+		own[tokens*3/4] = uint32(i)
+		_, err := v.Routed(&Routed{Query: Query{Model: "m", BlockSize: size, Tokens: own}, Target: fmt.Sprint("i", i%12), Rank: AnyRank})
+		must.Succeed(b, err)
+	}
+	query("query/while expected", false)
+	query("query/expected/many", true)
+}
