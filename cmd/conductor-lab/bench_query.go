@@ -42,6 +42,8 @@ Allocations and processor time are the server's, over the measured window.`,
 	f.Float64Var(&c.Hit, "hit", 0.5, "part of a prompt that is held")
 	f.StringVar(&c.Codec, "codec", query.JSON, "what prompts are sent in: "+strings.Join(query.AllCodecs, ", "))
 	f.StringVar(&c.Other, "other", "", "measure this codec too, in turns")
+	f.IntVar(&c.Reports, "reports", 0, "report this many prompts to the server before, 10,000 a second")
+	f.IntVar(&c.NewTokens, "new-tokens", 768, "tokens that each of those prompts has for itself")
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of the measurement, after a warm-up")
 	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")

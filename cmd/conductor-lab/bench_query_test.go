@@ -53,6 +53,10 @@ func TestBenchQuery(t *testing.T) {
 	f("--codec", "msgpack-bin", "--hit", "0")
 	f("--codec", "grpc-hashes", "--other", "json-hashes")
 	f("--codec", "grpc-router", "--other", "grpc-tokens")
+	f("--other", "json-routed")
+	if got := f("--codec", "msgpack-bin-expected", "--other", "msgpack-bin-routed", "--reports", "300", "--new-tokens", "64"); got["expected"].(map[string]any)["bytes"].(float64) <= 0 {
+		t.Errorf("got %v", got)
+	}
 	f("--codec", "msgpack-array", "--hit", "1")
 	if got := f("--http2", "--baseline", "--reading"); got["http2"] != true || got["baseline"] == nil || got["reading"] == nil {
 		t.Errorf("got %v", got)

@@ -55,6 +55,12 @@ func (s *Server) Peak() (bytes int64) {
 	return bytes << 10
 }
 
+// RSS returns the resident memory of the process; 0 where the system does not tell.
+func (s *Server) RSS() (bytes int64) {
+	fmt.Sscan(status(strconv.Itoa(s.cmd.Process.Pid), "VmRSS"), &bytes)
+	return bytes << 10
+}
+
 // Pin keeps all threads of the process on the processors of a list, as Pin does those of this one.
 func (s *Server) Pin(list string) error { return pin(s.cmd.Process.Pid, list) }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -28,7 +29,7 @@ func (l *Load) prompts() int {
 
 // contentType is that of a codec's bodies, and of the answers to them.
 func contentType(codec string) string {
-	if codec == MsgpackBin || codec == MsgpackArray {
+	if strings.HasPrefix(codec, "msgpack") {
 		return "application/msgpack"
 	}
 	return "application/json"
@@ -63,8 +64,12 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 
 // bodyOf encodes the prompt of a family, by its tokens or its hashes.
 func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error) {
+	if plain, ok := strings.CutSuffix(codec, routedOf); ok {
+		body, err := l.body(plain, tokens)
+		return l.addTarget(body, plain, family), err
+	}
 	if !isGRPC(codec) && codec != jsonHashes {
-		return l.body(codec, tokens)
+		return l.body(strings.TrimSuffix(codec, expectedOf), tokens)
 	}
 	hashes := make([]uint64, l.Tokens/l.BlockSize)
 	for i := range hashes {
@@ -81,6 +86,18 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 		return append(body[:len(body)-1], `, "hash": "engine"}`...), nil
 	}
 	return l.message(codec, tokens, hashes)
+}
+
+// addTarget says in a query's body where the prompt goes: to an instance that has nothing of it, where there is one.
+func (l *Load) addTarget(body []byte, codec string, family int) []byte {
+	to := instance((l.holders(family)[l.Holders-1] + 1) % l.Workers)
+	if codec == JSON {
+		return append(fmt.Appendf(nil, `{"instance_id": %q, `, to), body[1:]...)
+	}
+	body[0]++ // a short map
+	name, _ := msgpack.Marshal("instance_id")
+	value, _ := msgpack.Marshal(to)
+	return append(append(body, name...), value...)
 }
 
 // jsonBody writes spaces where Python's encoder does, which most clients use, and the

@@ -45,13 +45,16 @@ var codecs = []string{JSON, JSONBase64, MsgpackBin, MsgpackArray}
 // Further codecs: a prompt as the engine's hashes of its blocks, and gRPC.
 const (
 	jsonHashes = "json-hashes" // POST /query_by_hash
+	expectedOf = "-expected"   // behind a codec of tokens: a query that asks for expected blocks, too
+	routedOf   = "-routed"     // likewise: a report that the prompt goes to an instance
 	grpcTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
 	grpcHashes = "grpc-hashes" // the same by hashes
 	grpcRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
 )
 
 // AllCodecs are all there are.
-var AllCodecs = append(slices.Clone(codecs), jsonHashes, grpcTokens, grpcHashes, grpcRouter)
+var AllCodecs = append(slices.Clone(codecs), jsonHashes, grpcTokens, grpcHashes, grpcRouter,
+	JSON+expectedOf, JSON+routedOf, MsgpackBin+expectedOf, MsgpackBin+routedOf)
 
 // Load is the shape of index and prompts; both processes know it.
 type Load struct {
@@ -70,6 +73,8 @@ type Config struct {
 	Connections int
 	Duration    time.Duration // of the measured window, warm-up not counted
 	Other       string        // another codec that is measured in turns, "" for none
+	Reports     int           // made before, 10,000 a second
+	NewTokens   int           // of a report that no other one has
 	Baseline    bool          // measure encoding/json too
 	Reading     bool          // and a handler that only reads bodies
 	HTTP2       bool          // cleartext, without an upgrade
@@ -118,6 +123,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("other is %q, must be one of %q", c.Other, AllCodecs)
 	case (c.Baseline || c.Reading) && !slices.Contains(codecs, c.Codec):
 		return fmt.Errorf("baseline and reading take tokens over HTTP, not %s", c.Codec)
+	case c.Reports < 0 || c.Reports > 0 && (c.NewTokens < c.BlockSize || c.NewTokens > 1<<20):
+		return fmt.Errorf("reports is %d, must not be negative, with at least a block of new tokens each, not %d", c.Reports, c.NewTokens)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:

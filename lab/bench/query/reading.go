@@ -17,6 +17,8 @@ const (
 	pathQuery = "/query"
 	pathHash  = "/query_by_hash"
 	pathRead  = "/read"
+
+	pathRouted = "/routed"
 )
 
 // handler is what the server is compared with: the baseline, and one that does the

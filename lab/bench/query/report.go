@@ -47,6 +47,8 @@ type Report struct {
 	Reading      *Figures `json:"reading,omitempty"`
 	ReadingRatio float64  `json:"reading_cpu_ratio,omitempty"`
 
+	Expected *Expected `json:"expected,omitempty"` // of Config.Reports
+
 	Tokens      int     `json:"tokens"`
 	BlockSize   int     `json:"block_size"`
 	Codec       string  `json:"codec"`
@@ -130,6 +132,10 @@ func (r *Report) Table(w io.Writer) {
 		fmt.Fprint(w, "reading alone: ")
 		r.Reading.table(w)
 		fmt.Fprintf(w, "%.2f times the processor time of reading alone\n", r.ReadingRatio)
+	}
+	if e := r.Expected; e != nil {
+		fmt.Fprintf(w, "%d reports with %d tokens of their own in %.1f s: %.1f MB by the server's account, %.1f MB more resident memory, %d allocations of %d bytes each\n",
+			e.Reports, e.NewTokens, e.Seconds, float64(e.Bytes)/1e6, float64(e.RSS)/1e6, e.Allocs/max(e.Reports, 1), e.AllocBytes/max(e.Reports, 1))
 	}
 	fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
 %d connections; cores: %s; %s; %s

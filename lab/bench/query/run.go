@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"kvconductor/lab/harness"
@@ -53,6 +54,12 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 			return nil, err
 		}
 		defer harness.Pin(all)
+	}
+	if c.Reports > 0 {
+		c.Progress.Say("reporting %d prompts, each with %d tokens of its own", c.Reports, c.NewTokens)
+		if r.Expected, err = s.report(ctx, c); err != nil {
+			return nil, err
+		}
 	}
 	sides := []*side{{name: "in " + c.Codec, meter: s, figures: &r.Figures}}
 	if sides[0].client, err = s.client(c, c.Codec); err != nil {
@@ -129,6 +136,10 @@ func (s *served) client(c *Config, codec string) (*client, error) {
 	switch {
 	case isGRPC(codec):
 		return newClient(c, s.GRPC, "", codec, false)
+	case strings.HasSuffix(codec, routedOf):
+		return newClient(c, s.Address, pathRouted, codec, c.HTTP2)
+	case strings.HasSuffix(codec, expectedOf):
+		return newClient(c, s.Address, pathQuery+"?expected=1", codec, c.HTTP2)
 	case codec == jsonHashes:
 		return newClient(c, s.Address, pathHash, codec, c.HTTP2)
 	}
