@@ -117,7 +117,7 @@ func TestScratchBuffersBounded(t *testing.T) {
 
 // translating returns a deployment that keeps client hashes.
 func translating() *deployment {
-	d := &deployment{scheme: hash.Default(), expected: expect.New(1<<20, time.Now).NewSpace("t"), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	d := &deployment{scheme: hash.Default(), expected: expect.New(1<<20, time.Now).NewSpace("t", 16), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	d.names = names.New(d.index, 0, weightOfIdentity)
 	d.translation.on = true
 	return d

@@ -85,7 +85,7 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 		options.Contradicts, options.Agree = d.contradicts, d.agree
 		d.index = index.New(options)
 		d.names = names.New(d.index, c.maxIdentities, weightOfIdentity)
-		d.expected = c.expected.NewSpace(key.Tenant)
+		d.expected = c.expected.NewSpace(key.Tenant, key.BlockSize)
 		d.translation.on = options.KeepClientHashes
 		d.seeds.Store(new(doctor.Seeds))
 		d.publish(nil)

@@ -114,7 +114,7 @@ func testApproximate(t *testing.T, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 40))
 	clock := newClock()
 	table := New(1<<30, clock.now)
-	space := table.NewSpace("a")
+	space := table.NewSpace("a", 16)
 	options := Options{Capacity: 1 + dice.IntN(40), TTL: []time.Duration{0, 3 * time.Second}[seed%2], Counts: seed%3 == 0}
 	to := space.Target(3, 1, options)
 	o := &lru{Options: options, blocks: make(map[string]*lruBlock), ids: make(map[string]*lruReport)}
@@ -184,7 +184,7 @@ func testApproximate(t *testing.T, seed uint64) {
 func TestApproximateRoom(t *testing.T) {
 	clock := newClock()
 	table := New(1<<30, clock.now)
-	space := table.NewSpace("a")
+	space := table.NewSpace("a", 16)
 	to := space.Target(1, 0, Options{Capacity: 4})
 	to.Add(Report{Keys: promptOf("ab")})
 	clock.at = clock.at.Add(time.Second)

@@ -29,7 +29,7 @@ func TestBound(t *testing.T) {
 	}
 	tenants := map[string]*share{"a": {}, "b": {}, "c": {}}
 	for name, x := range tenants {
-		x.space = table.NewSpace(name)
+		x.space = table.NewSpace(name, 16)
 	}
 	shrink := func(most int) {
 		for tenants["a"].bytes+tenants["b"].bytes+tenants["c"].bytes > most {
@@ -81,13 +81,13 @@ func TestBound(t *testing.T) {
 // TestFlood has one tenant report without end next to two that have little.
 func TestFlood(t *testing.T) {
 	table := New(1<<20, newClock().now)
-	few := []*Space{table.NewSpace("a"), table.NewSpace("b")}
+	few := []*Space{table.NewSpace("a", 16), table.NewSpace("b", 16)}
 	for i := range 200 {
 		few[0].Target(0, 0, Options{}).Add(Report{Keys: distinct(i, 16)})
 		few[1].Target(0, 0, Options{Capacity: 5000}).Add(Report{Keys: distinct(i, 16)})
 	}
 	before := [2]int64{table.tenants["a"].bytes, table.tenants["b"].bytes}
-	flood := table.NewSpace("c")
+	flood := table.NewSpace("c", 16)
 	for i := range 20_000 {
 		flood.Target(0, 0, Options{Capacity: i % 2 * 1_000_000}).Add(Report{Keys: distinct(i, 100), ID: fmt.Sprint(i)})
 		flood.Target(0, 1, Options{Capacity: 1_000_000}).Add(Report{Keys: distinct(i, 100)})
@@ -112,7 +112,7 @@ func TestAccount(t *testing.T) {
 				dice := rand.New(rand.NewPCG(uint64(blocks), uint64(shared)))
 				clock := newClock()
 				table := New(1<<40, clock.now)
-				to := table.NewSpace("a").Target(0, 0, Options{})
+				to := table.NewSpace("a", 16).Target(0, 0, Options{})
 				before := heap()
 				n := 100_000 / (1 + blocks/8)
 				for i := range n {

@@ -171,7 +171,7 @@ func (t *Table) checkEmpty(tb testing.TB, spaces ...*Space) {
 func TestNothingIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := New(1<<30, time.Now)
-		space := table.NewSpace("a")
+		space := table.NewSpace("a", 16)
 		for i := range 50 {
 			p := promptOf(string(rune('a'+i%7)) + "bcdefgh"[:1+i%6] + string(rune('p'+i)))
 			ttl := time.Duration(1+i) * time.Second
@@ -198,7 +198,7 @@ func TestNothingIsLeft(t *testing.T) {
 // TestLeavingTarget reports for targets that have left their space, as a caller does that looked them up before.
 func TestLeavingTarget(t *testing.T) {
 	table := New(1<<30, newClock().now)
-	space := table.NewSpace("a")
+	space := table.NewSpace("a", 16)
 	for _, leave := range []func(){
 		func() { space.Forget(1) },
 		func() { space.Target(1, 0, Options{Capacity: 7}) },
@@ -215,7 +215,7 @@ func TestLeavingTarget(t *testing.T) {
 	}
 	space.Target(1, 0, Options{}).Add(Report{Keys: promptOf("abc")})
 	table.checkEmpty(t, space)
-	if n := len(space.Targets()); n > 1 {
+	if n := len(*space.targets.Load()); n > 1 {
 		t.Errorf("%d targets after the end", n)
 	}
 }
@@ -224,7 +224,7 @@ func TestLeavingTarget(t *testing.T) {
 func TestRepeatedHashes(t *testing.T) {
 	clock := newClock()
 	table := New(1<<30, clock.now)
-	space := table.NewSpace("a")
+	space := table.NewSpace("a", 16)
 	to := space.Target(1, 0, Options{})
 	for _, p := range [][]uint64{{1, 2}, {1, 2, 1, 2}, {1, 1, 1}, {1, 2, 1, 2, 1, 2}, {1}, {2, 1, 2}, {1, 1}} {
 		to.Add(Report{Keys: p, TTL: time.Second})

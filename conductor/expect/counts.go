@@ -3,6 +3,7 @@ package expect
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"time"
 )
 
@@ -15,50 +16,93 @@ const (
 	TakenBack               // the router took its report back
 	Dropped                 // its source restarted, was cleared or left, or there was no room
 	Evicted                 // it left an approximate target, which has no room for more
-	endings
+	Endings                 // how many endings there are
 )
 
-// Counts are what became of reports since the target was made, in blocks.
-type Counts struct {
-	Reports  uint64
-	Expected uint64
-	Ended    [endings]uint64
+// String returns the name of the ending in metrics.
+func (e Ending) String() string {
+	return [...]string{"confirmed", "expired", "taken_back", "dropped", "evicted"}[e]
 }
 
-func (c *Counts) end(why Ending, blocks int) { c.Ended[why] += uint64(blocks) }
-
-// State is what a target is at and was up to.
+// State is what the targets of an instance are at and were up to. Counts of blocks are in tokens.
 type State struct {
-	Counts
-	Pending uint64           // blocks expected now
-	Delay   [3]time.Duration // p50, p90 and p99 from report to confirmation, of late; 0 where none is known
-	TTL     time.Duration    // that a report without one gets
+	Reports     uint64          // since the instance was registered
+	Ended       [Endings]uint64 // likewise
+	Pending     uint64          // expected now
+	TTL         time.Duration   // that a report without one gets, the longest of the ranks
+	Approximate bool            // the engine announces nothing
+	delays      delays
 }
 
-// State returns the state of the target.
-func (t *Target) State() State {
-	t.space.table.mu.RLock()
-	defer t.space.table.mu.RUnlock()
-	s := State{Counts: t.counts, Pending: uint64(t.blocks), TTL: time.Duration(t.ttl())}
-	for i, part := range [...]float64{0.5, 0.9, 0.99} {
-		s.Delay[i] = t.delays.quantile(part)
+// Add adds the state of other targets of the instance.
+func (s *State) Add(o *State) {
+	s.Reports += o.Reports
+	for why := range Endings {
+		s.Ended[why] += o.Ended[why]
 	}
-	return s
+	s.Pending += o.Pending
+	s.TTL = max(s.TTL, o.TTL)
+	s.Approximate = s.Approximate || o.Approximate
+	s.delays.merge(&o.delays)
 }
 
-// Targets returns the targets of the space, in no order.
-func (s *Space) Targets() (all []*Target) {
-	for _, t := range *s.targets.Load() {
-		all = append(all, t)
+// Delay returns the time in which a part of the blocks were announced after their report, of late; 0 if none was.
+func (s *State) Delay(part float64) time.Duration { return s.delays.quantile(part) }
+
+// Waited returns how many blocks were announced after their report, those that came late too, and how long
+// that took in all, since the instance was registered.
+func (s *State) Waited() (blocks uint64, all time.Duration) { return s.delays.blocks, s.delays.waited }
+
+// States returns the state of each instance that has had a report, by its number in the deployment.
+func (s *Space) States() map[int32]*State {
+	all := make(map[int32]*State)
+	s.table.mu.RLock()
+	defer s.table.mu.RUnlock()
+	for at, t := range *s.targets.Load() {
+		if t.reports == 0 {
+			continue
+		}
+		if all[at.instance] == nil {
+			all[at.instance] = new(State)
+		}
+		all[at.instance].Add(&State{
+			Reports: t.reports, Ended: t.ended, Pending: s.tokens(int(t.blocks)), TTL: time.Duration(t.ttl()), Approximate: t.Capacity > 0, delays: t.delays,
+		})
 	}
 	return all
 }
 
+// Totals returns the reports, endings and pending tokens of all targets, of those that have left too.
+func (t *Table) Totals() State {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.totals
+}
+
+// tokens returns how many tokens some blocks have.
+func (s *Space) tokens(blocks int) uint64 { return uint64(blocks) * uint64(s.blockSize) }
+
+// counts are what became of the reports for a target.
+type counts struct {
+	reports uint64
+	ended   [Endings]uint64 // tokens
+	delays  delays
+}
+
+// counted counts blocks whose expectation has ended.
+func (t *Target) counted(why Ending, blocks int) {
+	tokens := t.space.tokens(blocks)
+	t.ended[why] += tokens
+	t.space.table.totals.Ended[why] += tokens
+}
+
 // delays counts how long confirmations took, by steps of a quarter of a power of two of
-// milliseconds: up to 19 % apart. Older ones count less and less.
+// milliseconds: up to 25 % apart. Older ones count less and less.
 type delays struct {
-	steps [4 * 16]float64 // the last is 46 s and more
-	sum   float64
+	steps  [4 * 20]float64 // the last is 15 minutes and more
+	sum    float64
+	blocks uint64        // since the start, as waited
+	waited time.Duration // of all blocks together
 }
 
 const (
@@ -70,6 +114,7 @@ const (
 
 // add counts blocks that took some nanoseconds.
 func (d *delays) add(took int64, blocks int) {
+	took = max(took, 0)
 	ms := max(took/int64(time.Millisecond), 1)
 	power := bits.Len64(uint64(ms)) - 1
 	quarter := int(uint64(ms) << 2 >> power & 3)
@@ -80,6 +125,18 @@ func (d *delays) add(took int64, blocks int) {
 		}
 		d.sum /= 2
 	}
+	d.blocks += uint64(blocks)
+	d.waited += time.Duration(took) * time.Duration(blocks)
+}
+
+// merge adds what others counted.
+func (d *delays) merge(o *delays) {
+	for i, n := range o.steps {
+		d.steps[i] += n
+	}
+	d.sum += o.sum
+	d.blocks += o.blocks
+	d.waited += o.waited
 }
 
 // quantile returns the time in which a part of the blocks were confirmed, rounded up; 0 if none is known.
@@ -87,13 +144,16 @@ func (d *delays) quantile(part float64) time.Duration {
 	if d.sum == 0 {
 		return 0
 	}
-	below := 0.0
+	below, last := 0.0, 0
 	for i, n := range d.steps {
+		if n > 0 {
+			last = i
+		}
 		if below += n; below >= part*d.sum {
-			return time.Duration(math.Ceil(math.Exp2(float64(i/4))*(1+float64(i%4+1)/4))) * time.Millisecond
+			break
 		}
 	}
-	return MostTTL
+	return time.Duration(math.Ceil(math.Exp2(float64(last/4))*(1+float64(last%4+1)/4))) * time.Millisecond
 }
 
 // ttl returns how long an expectation lasts whose report does not say it, in nanoseconds.
@@ -112,39 +172,48 @@ func (t *Target) ttl() int64 {
 type late struct {
 	key    uint64
 	since  int64
-	blocks int // that ended with it
+	blocks int // that it stands for
 }
 
-// maxLate bounds the late blocks of a target.
+// maxLate bounds the late blocks of a target. They are a sample: a member stays until it has come or its
+// time is over, so that a long delay is found at any pace of reports.
 const maxLate = 64
 
-// watch notes the first block of a piece that has expired.
+// watch notes the ends of a piece that has expired: the first block for itself and the last one for the rest, because
+// engines announce a long prompt in parts.
 func (t *Target) watch(p *piece) {
-	if len(t.late) >= maxLate {
-		t.late = append(t.late[:0], t.late[1:]...)
+	now, n := t.space.table.now().UnixNano(), len(p.keys)
+	if now-p.since > int64(MostTTL) {
+		return
 	}
-	t.late = append(t.late, late{p.keys[0], p.since, len(p.keys)})
+	if len(t.late)+2 > maxLate {
+		t.late = slices.DeleteFunc(t.late, func(l late) bool { return now-l.since > int64(MostTTL) })
+		if len(t.late)+2 > maxLate {
+			return
+		}
+	}
+	t.late = append(t.late, late{p.keys[0], p.since, 1})
+	if n > 1 {
+		t.late = append(t.late, late{p.keys[n-1], p.since, n - 1})
+	}
 }
 
 // arrived learns from a block that was announced late.
 func (t *Target) arrived(key uint64, now int64) {
-	kept := t.late[:0]
-	for _, l := range t.late {
-		switch {
-		case now-l.since > int64(MostTTL):
-		case l.key == key:
+	t.late = slices.DeleteFunc(t.late, func(l late) bool {
+		old := now-l.since > int64(MostTTL)
+		if l.key == key && !old {
 			t.delays.add(now-l.since, l.blocks)
-		default:
-			kept = append(kept, l)
+			t.doubt.Late++
 		}
-	}
-	t.late = kept
+		return old || l.key == key
+	})
 	t.noteAwaits()
 }
 
 // noteAwaits tells announcements whether there is anything to confirm.
 func (t *Target) noteAwaits() {
-	if awaits := t.Capacity == 0 && (t.blocks > 0 || len(t.late) > 0); t.awaits.Load() != awaits {
+	if awaits := t.Capacity == 0 && (t.blocks > 0 || len(t.late) > 0 || len(t.doubted) > 0); t.awaits.Load() != awaits {
 		t.awaits.Store(awaits)
 	}
 }

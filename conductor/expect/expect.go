@@ -73,9 +73,9 @@ type Table struct {
 	bytes   int64              // of everything
 	tenants map[string]*tenant // that have anything
 	named   map[uint64]*expectation
-	ends    ends // expectations by when they end
-	tidying bool // a timer is set
-	reports uint64
+	ends    ends  // expectations by when they end
+	tidying bool  // a timer is set
+	totals  State // its Reports number the reports
 
 	nextEnd atomic.Int64 // of ends, in Unix nanoseconds; 0 without one
 }
@@ -101,6 +101,13 @@ func (t *Table) SetLimit(most int64) {
 	t.shrink()
 }
 
+// Limit returns how many bytes the table takes at most.
+func (t *Table) Limit() int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.most
+}
+
 // Bytes returns what everything in the table takes, estimated.
 func (t *Table) Bytes() int64 {
 	t.mu.RLock()
@@ -110,8 +117,9 @@ func (t *Table) Bytes() int64 {
 
 // Space has the expected blocks of one deployment.
 type Space struct {
-	table *Table
-	owner string // tenant
+	table     *Table
+	owner     string // tenant
+	blockSize int    // tokens
 
 	blocks  atomic.Int64                      // in all pieces
 	targets atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
@@ -124,9 +132,9 @@ type Space struct {
 // place is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
 type place struct{ instance, rank int32 }
 
-// NewSpace returns an empty space of a tenant.
-func (t *Table) NewSpace(tenant string) *Space {
-	s := &Space{table: t, owner: tenant}
+// NewSpace returns an empty space of a tenant, whose blocks have some tokens each.
+func (t *Table) NewSpace(tenant string, blockSize int) *Space {
+	s := &Space{table: t, owner: tenant, blockSize: blockSize}
 	s.targets.Store(&map[place]*Target{})
 	return s
 }
@@ -161,10 +169,12 @@ type Target struct {
 	// Guarded by the table's lock.
 	blocks         int64  // expected now
 	oldest, newest *piece // by use
-	counts         Counts
-	delays         delays
-	late           []late
-	gone           bool // it is not the space's any more, and takes nothing
+	counts
+	late      []late
+	confirmed int64 // when the last block was confirmed
+	doubt     Doubt
+	doubted   []*Target // of the ranks of the instance, those in doubt; only where the rank is not known
+	gone      bool      // it is not the space's any more, and takes nothing
 
 	// Of an approximate target:
 	mixed     bool  // some reports had a ttl of their own
@@ -187,6 +197,9 @@ func (s *Space) Target(instance, rank int32, o Options) *Target {
 		t.leaveSpace()
 	}
 	t := &Target{Instance: instance, Rank: rank, Options: o, space: s, gone: s.closed}
+	if old := all[at]; old != nil {
+		t.counts, t.doubted = old.counts, old.doubted // counts of an instance never go back
+	}
 	if !s.closed {
 		s.publish(at, t)
 	}
@@ -296,6 +309,8 @@ type Report struct {
 	Print uint64
 	// Named says that Keys are made of the hashes by which the engine names blocks.
 	Named bool
+	// Context tells adapters and salts apart.
+	Context uint64
 }
 
 // Add notes that a prompt goes to the target.
@@ -323,15 +338,16 @@ func (t *Target) Add(r Report) {
 	if ttl == 0 {
 		ttl = time.Duration(t.ttl())
 	}
-	t.counts.Reports++
-	table.reports++
+	t.reports++
+	table.totals.Reports++
+	t.doubt.Context = r.Context
 	if r.Named && len(r.Keys) > 0 {
 		t.space.named.Store(true)
 	}
 	leaf := t.insert(r.Keys, now)
 	for p := leaf; p != nil; p = p.above() {
 		p.uses++
-		p.last = table.reports
+		p.last = table.totals.Reports
 	}
 	if t.Capacity > 0 {
 		t.mixed = t.mixed || ttl != t.TTL
@@ -339,7 +355,7 @@ func (t *Target) Add(r Report) {
 		ttl = MostTTL // that it can be taken back
 	}
 	if t.Capacity == 0 && leaf != nil || id != 0 {
-		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, number: table.reports, at: now, ends: now + int64(ttl)}
+		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, number: table.totals.Reports, at: now, ends: now + int64(ttl)}
 		table.add(e)
 	}
 	table.shrink()
@@ -350,7 +366,7 @@ func (t *Target) Add(r Report) {
 func (t *Target) Has(keys []uint64) {
 	t.space.table.mu.Lock()
 	defer t.space.table.mu.Unlock()
-	t.confirm(keys, 0)
+	t.confirm(keys, t.space.table.now().UnixNano(), false)
 }
 
 // hash returns what stands for a request id of a tenant.
@@ -416,6 +432,7 @@ func (t *Table) end(e *expectation, why Ending) {
 	if e.target.Capacity > 0 && why != TakenBack {
 		return
 	}
+	vain := why == Expired && e.leaf != nil && !e.leaf.gone && e.target.confirmed < e.at
 	for p := e.leaf; p != nil; p = p.above() {
 		if p.gone || p.born > e.number {
 			continue
@@ -423,6 +440,9 @@ func (t *Table) end(e *expectation, why Ending) {
 		if p.uses--; p.uses == 0 {
 			e.target.remove(p, why)
 		}
+	}
+	if vain {
+		e.target.doubtMore(e)
 	}
 }
 
@@ -559,14 +579,19 @@ func (s *Space) Awaits(instance, rank int32) bool {
 	return false
 }
 
-// Announced notes that a rank has announced consecutive blocks.
-func (s *Space) Announced(instance, rank int32, keys []uint64) {
+// Announced notes that a rank has announced consecutive blocks. It reports whether that ends a doubt.
+func (s *Space) Announced(instance, rank int32, keys []uint64) (relieved bool) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	now := s.table.now().UnixNano()
 	for _, t := range s.targetsOf(instance, rank) {
-		if t != nil && t.Capacity == 0 {
-			t.confirm(keys, now)
+		if t == nil || t.Capacity > 0 {
+			continue
 		}
+		if t.confirm(keys, now, true) > 0 && t.relieve() {
+			relieved = true
+		}
+		t.noteElsewhere(rank, keys)
 	}
+	return relieved
 }

@@ -107,7 +107,7 @@ func testModel(t *testing.T, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 39))
 	l := &lab{clock: newClock(), t: t}
 	l.table = New(1<<30, l.now)
-	l.space = l.table.NewSpace("a")
+	l.space = l.table.NewSpace("a", 16)
 	known := []string{"abcabcab"}
 	has := make(map[place]map[string]bool) // what ranks have announced
 	draw := func() string {

@@ -12,7 +12,7 @@ func FuzzSpace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, calls []byte) {
 		clock := newClock()
 		table := New(4000, clock.now)
-		spaces := []*Space{table.NewSpace("a"), table.NewSpace("b")}
+		spaces := []*Space{table.NewSpace("a", 16), table.NewSpace("b", 16)}
 		next := func() int {
 			if len(calls) == 0 {
 				return 0

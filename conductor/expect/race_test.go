@@ -14,7 +14,7 @@ func TestTogether(t *testing.T) {
 	var at atomic.Int64
 	now := func() time.Time { return time.Unix(1_700_000_000, at.Add(int64(time.Millisecond))) }
 	table := New(200_000, now)
-	spaces := []*Space{table.NewSpace("a"), table.NewSpace("a"), table.NewSpace("b")}
+	spaces := []*Space{table.NewSpace("a", 16), table.NewSpace("a", 16), table.NewSpace("b", 16)}
 	var all sync.WaitGroup
 	for worker := range uint64(6) {
 		all.Go(func() {
@@ -56,9 +56,9 @@ func TestTogether(t *testing.T) {
 					case 1:
 						table.SetLimit(int64(100_000 + dice.IntN(100_000)))
 					default:
-						for _, of := range s.Targets() {
-							of.State()
-						}
+						s.States()
+						s.Doubts(time.Now().Add(-time.Second))
+						table.Totals()
 						table.check(t)
 					}
 				}

@@ -70,13 +70,12 @@ func common(a, b []uint64) int {
 
 // grow makes a piece of new blocks behind a parent.
 func (t *Target) grow(parent *piece, keys []uint64, now int64) *piece {
-	p := &piece{target: t, parent: parent, keys: slices.Clone(keys), room: int32(len(keys)), born: t.space.table.reports, since: now}
+	p := &piece{target: t, parent: parent, keys: slices.Clone(keys), room: int32(len(keys)), born: t.space.table.totals.Reports, since: now}
 	if t.Capacity > 0 {
 		p.until = -1
 	}
 	t.enter(p)
 	t.link(p)
-	t.counts.Expected += uint64(len(keys))
 	t.count(len(keys), pieceBytes+len(keys)*keyBytes)
 	return p
 }
@@ -85,6 +84,7 @@ func (t *Target) grow(parent *piece, keys []uint64, now int64) *piece {
 func (t *Target) count(blocks, bytes int) {
 	t.blocks += int64(blocks)
 	t.space.blocks.Add(int64(blocks))
+	t.space.table.totals.Pending += t.space.tokens(blocks)
 	t.space.table.account(t, int64(bytes))
 	t.noteAwaits()
 }
@@ -208,7 +208,7 @@ func (t *Target) touch(leaf *piece, now int64, ttl int64) {
 			t.remove(p, Evicted)
 		} else {
 			freed := p.keep(p.keys[:len(p.keys)-more])
-			t.counts.end(Evicted, more)
+			t.counted(Evicted, more)
 			t.count(-more, -freed)
 		}
 	}
@@ -245,7 +245,7 @@ func (t *Target) remove(p *piece, why Ending) {
 	if why == Expired && n > 0 && t.Capacity == 0 {
 		t.watch(p)
 	}
-	t.counts.end(why, n)
+	t.counted(why, n)
 	t.leave(p)
 	t.unlink(p)
 	room := int(p.room)
@@ -272,21 +272,23 @@ func (t *Target) empty(why Ending) {
 		t.remove(t.oldest, why)
 	}
 	t.late = nil
+	t.relieve()
 	t.noteAwaits()
 }
 
-// confirm ends expected blocks that the target has announced, or has already where now is 0. Blocks are found at the
-// beginning of pieces, because engines announce a prompt from its beginning on.
-func (t *Target) confirm(keys []uint64, now int64) {
+// confirm ends expected blocks that the target has announced, and returns how many. Those that turn out to be there
+// already do not count. Blocks are found at the beginning of pieces, because engines announce a prompt from its
+// beginning on.
+func (t *Target) confirm(keys []uint64, now int64, counts bool) (confirmed int) {
 	for i := range keys {
 		for p := t.find(keys[i]); p != nil; p = t.find(keys[i]) {
 			n := common(p.keys, keys[i:])
-			if now != 0 {
+			if counts {
 				t.delays.add(now-p.since, n)
-				t.counts.end(Confirmed, n)
-			} else {
-				t.counts.Expected -= uint64(n)
+				t.counted(Confirmed, n)
+				t.confirmed = now
 			}
+			confirmed += n
 			t.leave(p)
 			freed := p.keep(p.keys[n:])
 			t.count(-n, -freed)
@@ -296,10 +298,11 @@ func (t *Target) confirm(keys []uint64, now int64) {
 				t.enter(p)
 			}
 		}
-		if len(t.late) > 0 && now != 0 {
+		if len(t.late) > 0 && counts {
 			t.arrived(keys[i], now)
 		}
 	}
+	return confirmed
 }
 
 // Found is blocks [From, To) of a prompt that are expected of a target.
