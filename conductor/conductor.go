@@ -179,12 +179,12 @@ func New(opts Options) *Conductor {
 		stopWatch: make(chan struct{}),
 		watched:   make(chan struct{}),
 	}
-	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
 		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 		groups: make(map[Partition]*fleetGroup), leaving: make(map[*source]bool),
 	}
+	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	c.maxIdentities, c.log = opts.MaxContexts, opts.Log
 	c.options = index.Options{
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
@@ -249,10 +249,12 @@ func (c *Conductor) watch() {
 		select {
 		case <-tick.C:
 			now, held := c.now(), make(heldBlocks)
+			doubts := c.doubts(now)
 			for _, s := range c.registered() {
 				s.observeSilence(now)
 				s.observeUse(now)
 				s.observeAliases()
+				s.observeExpected(now, doubts)
 				s.observeLives(now)
 				s.observeRefusals()
 				s.observeSnapshots()

@@ -142,7 +142,9 @@ func (s *source) confirmExpected(ns *namespace, c *normalize.Change, res *index.
 			keys = append(keys, h^id.Constant^expectedNames)
 		}
 	}
-	space.Announced(ns.instance, c.Owner.Rank, keys)
+	if space.Announced(ns.instance, c.Owner.Rank, keys) {
+		s.relieveExpected()
+	}
 	if s.expectedKeys = keys; cap(keys) > keptHashes {
 		s.expectedKeys = nil
 	}

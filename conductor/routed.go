@@ -233,7 +233,7 @@ func (r *row) expects(rank int32) (o expect.Options) {
 func (c *Conductor) expectPrompt(sc *scratch, d *deployment, to *expect.Target, r *Routed) {
 	q := &r.Query
 	id := d.identityAsked(q)
-	report := expect.Report{TTL: r.TTL, ID: r.RequestID}
+	report := expect.Report{TTL: r.TTL, ID: r.RequestID, Context: id.Constant}
 	var prompt expect.Prompt
 	mix := id.Constant
 	match := func() { d.index.Match(index.Lookup{Constant: id.Constant, Chain: prompt}, nil, &sc.match) }

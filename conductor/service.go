@@ -50,6 +50,9 @@ type Service struct {
 
 	Findings []doctor.Finding
 	Age      time.Duration // since the last batch, -1 before it
+	// Expected is how good the expectations of the instance were, of all its ranks together; nil without a report,
+	// and of pools.
+	Expected *InstanceExpectations
 }
 
 // MediumBlocks are the block memberships of one medium.
@@ -59,7 +62,11 @@ type MediumBlocks struct {
 }
 
 // Services returns every registered source, sorted by key. It locks each index once.
-func (c *registry) Services() []Service { return servicesOf(c.registered()) }
+func (c *registry) Services() []Service {
+	all := servicesOf(c.registered())
+	c.addExpectations(all)
+	return all
+}
 
 // servicesOf returns the rows of sources. It locks each of their indexes once.
 func servicesOf(sources []*source) []Service {

@@ -9,9 +9,16 @@ type Tunables struct {
 	MaxTokenID       uint32
 	// MaxError is the part of reported tokens that may be wrong, 0 for no bound: see View.Feedback.
 	MaxError float64
+	// ExpectedBytes bounds the memory for what instances are expected to have; 0 leaves that bound as it is.
+	ExpectedBytes int64
 	// SourceSeries says which sources have series of their own in /metrics.
 	SourceSeries SourceSeries
 }
 
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.
-func (c *Conductor) Tune(t Tunables) { c.tuned.Store(&t) }
+func (c *Conductor) Tune(t Tunables) {
+	c.tuned.Store(&t)
+	if t.ExpectedBytes > 0 {
+		c.expected.SetLimit(t.ExpectedBytes)
+	}
+}

@@ -97,6 +97,7 @@ type Config struct {
 	Index     Index         `mapstructure:"index"`
 	Pool      Pool          `mapstructure:"pool"`
 	Feedback  Feedback      `mapstructure:"feedback"`
+	Expected  Expected      `mapstructure:"expected"`
 	Doctor    Doctor        `mapstructure:"doctor"`
 	Snapshot  Snapshot      `mapstructure:"snapshot"`
 	Ready     Ready         `mapstructure:"ready"`
@@ -380,6 +381,11 @@ type Shutdown struct {
 	Drain time.Duration `mapstructure:"drain"` // how long listeners go on after SIGTERM, while /ready is 503
 }
 
+// Expected bounds what routers report of where they send prompts.
+type Expected struct {
+	MaxBytes int64 `mapstructure:"max_bytes"` // bytes for reports and their blocks; beyond it the oldest leave
+}
+
 // Feedback is what reports of requests lead to.
 type Feedback struct {
 	MaxError int `mapstructure:"max_error"` // percent of reported tokens that may be wrong; 0 is no bound
@@ -408,6 +414,9 @@ func Default() Config {
 			QueueBytesTotal:    256 << 20,        // half for live batches: two full queues, or 128 KiB for each of 1,000 sources
 			OnUnrecoverableGap: keep,             // a hit too many costs one recomputation, an emptied index costs thousands
 			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
+		},
+		Expected: Expected{
+			MaxBytes: 64 << 20, // 100,000 prompts with 30 new blocks each: 10,000 a second that last 10 s
 		},
 		Doctor: Doctor{
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then

@@ -9,7 +9,7 @@ import (
 var live = []string{
 	"log.level", "log.slow_query", "metrics.per_source", "ready.min_sources", "limits.max_token_id", "limits.max_queries", "limits.query_wait", "limits.max_sources", "limits.max_tenant_sources",
 	"limits.max_connections", "limits.connections_per_address", "limits.memory", "limits.client_requests", "limits.client_bytes", "limits.client_changes", "limits.max_watches",
-	"auth.file", "auth.anonymous", "auth.loopback", "privacy.salted_only", "register.allow", "shutdown.drain", "feedback.max_error",
+	"auth.file", "auth.anonymous", "auth.loopback", "privacy.salted_only", "register.allow", "shutdown.drain", "feedback.max_error", "expected.max_bytes",
 }
 
 // Live reports whether a running server takes over a setting.

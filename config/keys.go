@@ -63,6 +63,8 @@ var keys = []key{
 	{"pool.completeness", "pool-completeness", choice(All, Any), 0, "whether a block of a pool counts with all objects such blocks consist of, or with any"},
 	{"pool.max_bytes", "pool-max-bytes", size(), 1 << 20, "bytes for the objects of one pool before new ones are refused"},
 
+	{"expected.max_bytes", "expected-max-bytes", size(), 1 << 20, "bytes for what routers report by POST /routed, all tenants together; beyond it the oldest report of the tenant with the most bytes leaves. Raise it if conductor_expected_bytes stays close to it"},
+
 	{"feedback.max_error", "feedback-max-error", count(), 0, "percent of the tokens of reports to /feedback that may be wrong before an instance starts over and has a finding; 0 is no bound"},
 
 	{"doctor.silent_after", "doctor-silent-after", duration(), int64(time.Second), "silence of a source that is asked for after which that is a finding"},

@@ -79,6 +79,7 @@ func TestDefaults(t *testing.T) {
 	f("dynamo.min_initial_workers", "0")
 	f("dynamo.compare_interval", "1m")
 	f("feedback.max_error", "0")
+	f("expected.max_bytes", "64MiB")
 	f("index.local_hashes", "true")
 	f("dynamo.access_log", "")
 	f("dynamo.trace_id_header", "x-trace-id")

@@ -78,7 +78,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Ask a running server what an operator should do",
 		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
-operator should do about each. The exit status is 0 if there is nothing, else 1.`,
+operator should do about each, and how good the expectations of instances were whose
+prompts routers report. The exit status is 0 if there is nothing to do, else 1.`,
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
@@ -88,12 +89,15 @@ operator should do about each. The exit status is 0 if there is nothing, else 1.
 		if err != nil {
 			return err
 		}
-		all, err := examine(cmd.Context(), server)
+		all, expected, err := examine(cmd.Context(), server)
 		if err != nil {
 			return err
 		}
 		if err := printAdvice(cmd.OutOrStdout(), all, asJSON); err != nil {
 			return err
+		}
+		if !asJSON {
+			fmt.Fprint(cmd.OutOrStdout(), expected)
 		}
 		if len(all) > 0 {
 			return cli.ErrReported
@@ -103,12 +107,12 @@ operator should do about each. The exit status is 0 if there is nothing, else 1.
 	return cmd
 }
 
-// examine asks a server how it is.
-func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
+// examine asks a server how it is. expected has a line for each instance that routers report prompts for.
+func examine(ctx context.Context, server *cli.Client) (_ []advice, expected string, _ error) {
 	all := []advice{}
 	var services servicesAnswer
 	if err := server.Get(ctx, "/conductor/v1/services", &services); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	for _, d := range services.Discovery {
 		if d.LastError != "" || d.Sources == 0 {
@@ -150,7 +154,7 @@ func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 	}
 	status, body, err := server.Ask(ctx, http.MethodGet, "/ready", nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	var ready struct {
 		Index struct{ Full bool } `json:"index"`
@@ -161,7 +165,14 @@ func examine(ctx context.Context, server *cli.Client) ([]advice, error) {
 	if status != http.StatusOK {
 		all = append(all, advice{Code: "not_ready", Text: "routers should not rely on the answers yet: see conductor health --ready"})
 	}
-	return all, nil
+	told := make(map[string]bool)
+	for _, s := range services.Services {
+		if name := s.InstanceID + "|" + s.TenantID; s.Expected != nil && !told[name] {
+			told[name] = true
+			expected += name + ": expectations\n  " + s.Expected.text() + "\n"
+		}
+	}
+	return all, expected, nil
 }
 
 // printAdvice prints advice, that about the server first.

@@ -91,6 +91,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		KeepClientHashes: cfg.Index.LocalHashes,
 		Completeness:     completeness,
 		GhostBytes:       cfg.Index.GhostBytes,
+		ExpectedBytes:    cfg.Expected.MaxBytes,
 		RemovalsBytes:    removalsBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,
 		SilentAfter:      cfg.Doctor.SilentAfter,

@@ -56,6 +56,7 @@ func TestPage(t *testing.T) {
 	t.Run("ways", func(t *testing.T) { testPageWays(t, browser) })
 	t.Run("store", func(t *testing.T) { testPageStore(t, browser) })
 	t.Run("shards", func(t *testing.T) { testPageShards(t, browser) })
+	t.Run("expected", func(t *testing.T) { testPageExpected(t, browser, p, engine) })
 	t.Run("axe", func(t *testing.T) { testPageAxe(t, browser, p) })
 }
 
@@ -155,6 +156,30 @@ func testPageExplain(t *testing.T, browser context.Context, p *process) {
 	})
 	js[any](page, `document.querySelector("#feed-queries a").click()`)
 	page.await("the feed leads to no explanation", `!document.querySelector("#view-explain").hidden && document.querySelectorAll("#explain-answer .holder").length === 2`)
+	page.close()
+}
+
+// testPageExpected reports prompts for an instance: its details say what became of them.
+func testPageExpected(t *testing.T, browser context.Context, p *process, engine *ruledEngine) {
+	report := func(tokens []uint32) {
+		t.Helper()
+		text, err := json.Marshal(map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": tokens, "instance_id": "engine-a", "ttl": "10m"})
+		must.Succeed(t, err)
+		post(t, p.url+"/routed", string(text), 204)
+	}
+	report(recordedTokens(5)) // the engine has four blocks
+	engine.publish(ruledStored(4, 5))
+	report([]uint32{31: 7}) // two blocks that never come
+	page := openTab(t, browser, p.url+"/ui", "light", 1280)
+	page.await("the rows never came", row("engine-a")+`.includes("synced")`)
+	js[any](page, `[...document.querySelectorAll("#sources-body tr")].find((r) => r.innerText.includes("engine-a")).querySelector("button").click()`)
+	const shown = `(document.querySelector("#detail-expected")?.innerText.replace(/\s+/g, " ") ?? "")`
+	page.await("what routers reported is not there", shown+`.includes("Expected now 32 tokens") && `+shown+`.includes("Confirmed 100 % (16 tokens)")`)
+	for _, want := range []string{"Prompts 2", "New tokens 48", "Delay p50", "Delay p99", "Wasted 0 tokens", "ttl 10 s"} {
+		if got := js[string](page, shown); !strings.Contains(got, want) {
+			t.Errorf("%q lacks %q", got, want)
+		}
+	}
 	page.close()
 }
 

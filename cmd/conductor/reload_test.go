@@ -204,6 +204,37 @@ func TestReloadOfBounds(t *testing.T) {
 	count(2)
 }
 
+// TestReloadOfExpectedBound changes expected.max_bytes, and reads what became of a report.
+func TestReloadOfExpectedBound(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "conductor.yaml")
+	write := func(bound string) {
+		t.Helper()
+		must.Succeed(t, os.WriteFile(file, []byte(bound+"sources:\n  - {events: none, capacity_blocks: 100, type: Standard, modelname: m, instance_id: llama, block_size: 2}\n"), 0o600))
+	}
+	write("")
+	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
+	has := func(line string) {
+		t.Helper()
+		if _, text := get(p.url + "/metrics"); !strings.Contains(text, line+"\n") {
+			t.Errorf("/metrics has no line %q", line)
+		}
+	}
+	has("conductor_expected_bytes_limit 6.7108864e+07")
+	post(t, p.url+"/routed", `{"model":"m","block_size":2,"token_ids":[1,2,3,4],"instance_id":"llama"}`, 204)
+	has("conductor_expected_pending_tokens 4")
+	has(`conductor_instance_expected_prompts_total{instance_id="llama",tenant_id="default"} 1`)
+	write("expected: {max_bytes: 1MiB}\n")
+	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer, `"applied"`) {
+		t.Error(answer)
+	}
+	has("conductor_expected_bytes_limit 1.048576e+06")
+	out, err := command("doctor", "--server", p.url).Output()
+	if want := "nothing to do\nllama|default: expectations\n  prompts reported: 1, tokens expected now: 4\n"; err != nil || string(out) != want {
+		t.Errorf("%v: %s, want %s", err, out, want)
+	}
+}
+
 // TestReloadWatch changes a file that is watched.
 func TestReloadWatch(t *testing.T) {
 	t.Parallel()

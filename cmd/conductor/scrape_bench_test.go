@@ -51,7 +51,7 @@ func BenchmarkScrape(b *testing.B) {
 			}, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dynamo.New(dynamo.Config{Conductor: c}))
+		registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dynamo.New(dynamo.Config{Conductor: c}))
 		handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})
 		for _, mode := range scrapeModes {
 			b.Run(fmt.Sprintf("sources=%d/%s", n, mode.name), func(b *testing.B) {

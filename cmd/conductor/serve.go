@@ -165,7 +165,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
+	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, timing, calls, watches)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())

@@ -24,6 +24,32 @@ type serviceRow struct {
 	LastSeq                                                                             *uint64
 	DroppedBy                                                                           map[string]uint64
 	Findings                                                                            []struct{ Code, Message string }
+	Expected                                                                            *expectedRow
+}
+
+// expectedRow is what became of the prompts that routers reported for an instance, in tokens.
+type expectedRow struct {
+	Prompts, Confirmed, Expired, Evicted, Pending    uint64
+	ConfirmedShare, DelayP50Seconds, DelayP99Seconds *float64
+	TTLSeconds                                       float64
+}
+
+// text says how good the expectations were.
+func (x *expectedRow) text() string {
+	text := fmt.Sprintf("prompts reported: %d, tokens expected now: %d", x.Prompts, x.Pending)
+	if x.ConfirmedShare != nil {
+		text += fmt.Sprintf(", confirmed: %.1f %%, tokens wasted: %d", 100**x.ConfirmedShare, x.Expired)
+	}
+	if x.DelayP50Seconds != nil && x.DelayP99Seconds != nil {
+		text += fmt.Sprintf(", delay: p50 %.3g s, p99 %.3g s", *x.DelayP50Seconds, *x.DelayP99Seconds)
+	}
+	if x.Evicted > 0 {
+		text += fmt.Sprintf(", tokens evicted: %d", x.Evicted)
+	}
+	if x.TTLSeconds > 0 {
+		text += fmt.Sprintf(", ttl: %.3g s", x.TTLSeconds)
+	}
+	return text
 }
 
 // servicesAnswer is what commands need of /services.

@@ -81,6 +81,8 @@ const (
 	FindingShortLived = "short_lived"
 	// FindingFeedback: reports of requests contradict answers.
 	FindingFeedback = "feedback_error"
+	// FindingUnconfirmed: the engine announces nothing of what routers report for it.
+	FindingUnconfirmed = "unconfirmed"
 	// FindingDrift: another replica holds other blocks of the source behind the same batch.
 	FindingDrift = "drift"
 	// FindingBehind: another replica has applied more batches of the source.

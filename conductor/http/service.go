@@ -62,6 +62,34 @@ type serviceRow struct {
 	DroppedBy       map[events.Reason]uint64
 	LastError       string
 	Findings        []findingRow
+	Expected        *expectedRow `json:",omitempty"` // of an instance that routers report prompts for
+}
+
+// expectedRow is how good the expectations of the instance were, in tokens.
+type expectedRow struct {
+	Prompts                                                           uint64
+	Tokens, Confirmed, Expired, TakenBack, Dropped, Evicted, Pending  uint64
+	ConfirmedShare, DelayP50Seconds, DelayP90Seconds, DelayP99Seconds *float64 // null while none is known
+	TTLSeconds                                                        float64
+}
+
+func expectedOf(e *conductor.InstanceExpectations) *expectedRow {
+	if e == nil {
+		return nil
+	}
+	row := &expectedRow{
+		Prompts: e.Prompts, Tokens: e.Expected, Confirmed: e.Confirmed, Expired: e.Expired, TakenBack: e.TakenBack, Dropped: e.Dropped, Evicted: e.Evicted,
+		Pending: e.Pending, TTLSeconds: e.TTL.Seconds(),
+	}
+	if share, known := e.Share(); known {
+		row.ConfirmedShare = &share
+	}
+	for i, to := range []**float64{&row.DelayP50Seconds, &row.DelayP90Seconds, &row.DelayP99Seconds} {
+		if s := e.Delay[i].Seconds(); s > 0 {
+			*to = &s
+		}
+	}
+	return row
 }
 
 // engineSnapshots are the requests for snapshots of the engine.
@@ -99,7 +127,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
-			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)), Expected: expectedOf(s.Expected),
 		}
 		if s.AsksSnapshots() {
 			rows[i].EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}

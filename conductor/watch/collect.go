@@ -292,4 +292,38 @@ func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
 	}
 	e.EndList()
 	e.TextField("last_error", s.LastError)
+	if s.Expected != nil {
+		appendExpected(e, s.Expected)
+	}
+}
+
+// appendExpected appends how good the expectations of an instance were.
+func appendExpected(e *body.Encoder, x *conductor.InstanceExpectations) {
+	e.Name("expected")
+	e.Map(13)
+	for _, n := range [...]struct {
+		name string
+		n    uint64
+	}{
+		{"prompts", x.Prompts}, {"tokens", x.Expected}, {"confirmed", x.Confirmed}, {"expired", x.Expired}, {"taken_back", x.TakenBack},
+		{"dropped", x.Dropped}, {"evicted", x.Evicted}, {"pending", x.Pending},
+	} {
+		e.Name(n.name)
+		e.Uint(n.n)
+	}
+	known := func(name string, v float64, known bool) {
+		if e.Name(name); known {
+			e.Float(v)
+		} else {
+			e.Null()
+		}
+	}
+	share, ended := x.Share()
+	known("confirmed_share", share, ended)
+	for i, name := range [...]string{"delay_p50_s", "delay_p90_s", "delay_p99_s"} {
+		known(name, x.Delay[i].Seconds(), x.Delay[i] > 0)
+	}
+	e.Name("ttl_s")
+	e.Float(x.TTL.Seconds())
+	e.EndMap()
 }

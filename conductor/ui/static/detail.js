@@ -46,11 +46,26 @@ export function follow() {
     fact("Epoch", int(r.epoch)), fact("Watermark", r.last_seq === null ? "none" : int(r.last_seq)),
     fact("Began with", r.history_from || "nothing"), r.engine_snapshot && fact("Engine snapshot", snapshotOf(r)), fact("Gaps", int(r.gaps)), fact("Restarts", int(r.restarts)), fact("Left out", plural(r.dropped, "event")));
   const parts = [facts];
+  if (r.expected) parts.push(h("h3", null, "What routers reported"), expectations(r));
   if (r.last_error) parts.push(h("h3", null, "Last error"), h("p", { class: "error" }, r.last_error));
   if (r.findings.length) parts.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, h("code", { class: "tag" }, f.code), " ", f.text))));
   const body = $("detail-body");
   if (body.lastChild !== loss) fill(body, h("div"), loss);
   fill(body.firstChild, parts);
+}
+
+// expectations says what became of the prompts that routers reported for the instance.
+function expectations(r) {
+  const x = r.expected;
+  const fact = (name, value) => [h("dt", null, name), h("dd", null, value)];
+  const time = (s) => s === null ? "–" : span(1000 * s);
+  const approximate = r.state === "approximate";
+  return h("dl", { class: "facts", id: "detail-expected" },
+    fact("Prompts", int(x.prompts)), fact("New tokens", int(x.tokens)), fact("Expected now", `${int(x.pending)} tokens`),
+    !approximate && [fact("Confirmed", x.confirmed_share === null ? "–" : `${percent(x.confirmed_share)} (${int(x.confirmed)} tokens)`), fact("Delay p50", time(x.delay_p50_s)), fact("Delay p99", time(x.delay_p99_s))],
+    fact(approximate ? "Expired" : "Wasted", `${int(x.expired)} tokens`), approximate && fact("Evicted", `${int(x.evicted)} tokens`),
+    x.taken_back > 0 && fact("Taken back", `${int(x.taken_back)} tokens`), x.dropped > 0 && fact("Dropped", `${int(x.dropped)} tokens`),
+    (!approximate || x.ttl_s > 0) && fact("ttl", span(1000 * x.ttl_s)));
 }
 
 // lossOf returns the section that asks what the fleet loses with an instance.

@@ -1,0 +1,203 @@
+package conductor
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"kvconductor/conductor/expect"
+)
+
+// InstanceExpectations is how good the expectations of an instance were. Blocks are in tokens. Counts begin when the
+// instance is registered, and leave with it.
+type InstanceExpectations struct {
+	Tenant, Instance string
+	Approximate      bool   // it announces nothing, so that nothing is confirmed
+	Prompts          uint64 // reports
+	Expected         uint64 // what they said beyond what the instance had: the sum of all below
+	Confirmed        uint64 // announced in time
+	Expired          uint64 // not announced in time
+	TakenBack        uint64 // by the router
+	Dropped          uint64 // its source restarted, was cleared or left, or expected.max_bytes had no room
+	Evicted          uint64 // an approximate instance had no room
+	Pending          uint64 // expected now
+	// Delay is how long blocks took from their report to their announcement, of late, those that came late
+	// too: p50, p90 and p99, rounded up; 0 where none is known.
+	Delay [3]time.Duration
+	TTL   time.Duration // that a report without one gets now, the longest of the ranks
+}
+
+// Share returns the part of the tokens that were confirmed, of those confirmed and expired. known is false while there
+// are none.
+func (e *InstanceExpectations) Share() (part float64, known bool) {
+	ended := e.Confirmed + e.Expired
+	if e.Approximate || ended == 0 {
+		return 0, false
+	}
+	return round(float64(e.Confirmed) / float64(ended)), true
+}
+
+// delayParts are the quantiles of InstanceExpectations.Delay.
+var delayParts = [...]float64{0.5, 0.9, 0.99}
+
+// Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
+// instance.
+func (v View) Expectations() (all []InstanceExpectations) {
+	for _, e := range v.conductor.expectations() {
+		if v.reader.Tenants.Has(e.Tenant) {
+			all = append(all, e.InstanceExpectations)
+		}
+	}
+	return all
+}
+
+// instanceState is the same with what metrics need.
+type instanceState struct {
+	InstanceExpectations
+	state *expect.State
+}
+
+func (c *registry) expectations() (all []instanceState) {
+	states := make(map[Key]*expect.State)
+	for d, names := range c.instances() {
+		for id, state := range d.expected.States() {
+			name, registered := names[id]
+			if !registered {
+				continue
+			}
+			key := Key{Instance: name, Tenant: d.key.Tenant}
+			if states[key] == nil {
+				states[key] = new(expect.State)
+			}
+			states[key].Add(state)
+		}
+	}
+	for key, s := range states {
+		e := InstanceExpectations{
+			Tenant: key.Tenant, Instance: key.Instance, Approximate: s.Approximate, Prompts: s.Reports, Expected: s.Pending, Pending: s.Pending, TTL: s.TTL,
+			Confirmed: s.Ended[expect.Confirmed], Expired: s.Ended[expect.Expired], TakenBack: s.Ended[expect.TakenBack], Dropped: s.Ended[expect.Dropped], Evicted: s.Ended[expect.Evicted],
+		}
+		for _, n := range s.Ended {
+			e.Expected += n
+		}
+		for i, part := range delayParts {
+			e.Delay[i] = s.Delay(part)
+		}
+		all = append(all, instanceState{e, s})
+	}
+	slices.SortFunc(all, func(a, b instanceState) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Instance, b.Instance))
+	})
+	return all
+}
+
+// addExpectations completes services by the expectations of their instances.
+func (c *registry) addExpectations(services []Service) {
+	all := make(map[Key]*InstanceExpectations)
+	for _, e := range c.expectations() {
+		all[Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.InstanceExpectations
+	}
+	for i := range services {
+		if s := &services[i]; !s.Pool() {
+			s.Expected = all[Key{Instance: s.Instance, Tenant: s.Tenant}]
+		}
+	}
+}
+
+// instances returns the names of the registered instances of each deployment, by their numbers.
+func (c *registry) instances() map[*deployment]map[int32]string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := make(map[*deployment]map[int32]string, len(c.deployments))
+	for _, d := range c.deployments {
+		names := make(map[int32]string, len(d.instances))
+		for name, in := range d.instances {
+			if len(in.sources) > 0 {
+				names[in.id] = name
+			}
+		}
+		all[d] = names
+	}
+	return all
+}
+
+var (
+	expectedLabels      = []string{"instance_id", "tenant_id"}
+	descExpectedPrompts = prometheus.NewDesc("conductor_expected_prompts_total", "Prompts that routers reported to POST /routed and that were kept, of instances that have left too.", nil, nil)
+	descExpectedTokens  = prometheus.NewDesc("conductor_expected_tokens_total", "Tokens of those prompts that their instance did not have, by what became of them: confirmed by events, expired, taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
+	descExpectedPending = prometheus.NewDesc("conductor_expected_pending_tokens", "Tokens that instances are expected to have soon, or to have without announcing them.", nil, nil)
+	descExpectedBytes   = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports and their blocks take.", nil, nil)
+	descExpectedLimit   = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that they may take (expected.max_bytes).", nil, nil)
+
+	descInstancePrompts = prometheus.NewDesc("conductor_instance_expected_prompts_total", "Prompts that routers reported for an instance.", expectedLabels, nil)
+	descInstanceTokens  = prometheus.NewDesc("conductor_instance_expected_tokens_total", "Tokens of those prompts that the instance did not have, by what became of them.", append(expectedLabels, "result"), nil)
+	descInstancePending = prometheus.NewDesc("conductor_instance_expected_pending_tokens", "Tokens that an instance is expected to have.", expectedLabels, nil)
+	descInstanceDelay   = prometheus.NewDesc("conductor_instance_expected_delay_seconds", "Time from a report to the announcement of its blocks, each block for itself; quantiles are of the last some 10,000 blocks.", expectedLabels, nil)
+	descInstanceTTL     = prometheus.NewDesc("conductor_instance_expected_ttl_seconds", "How long a report without ttl lasts at an instance, at the rank with the longest.", expectedLabels, nil)
+)
+
+// ExpectedCollector exposes to Prometheus what became of reports.
+type ExpectedCollector struct{ Conductor *Conductor }
+
+// Describe implements prometheus.Collector.
+func (k ExpectedCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		descExpectedPrompts, descExpectedTokens, descExpectedPending, descExpectedBytes, descExpectedLimit,
+		descInstancePrompts, descInstanceTokens, descInstancePending, descInstanceDelay, descInstanceTTL,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
+	table := k.Conductor.expected
+	totals := table.Totals()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	send(descExpectedPrompts, prometheus.CounterValue, float64(totals.Reports))
+	for why, n := range totals.Ended {
+		send(descExpectedTokens, prometheus.CounterValue, float64(n), expect.Ending(why).String())
+	}
+	send(descExpectedPending, prometheus.GaugeValue, float64(totals.Pending))
+	send(descExpectedBytes, prometheus.GaugeValue, float64(table.Bytes()))
+	send(descExpectedLimit, prometheus.GaugeValue, float64(table.Limit()))
+	all := k.Conductor.expectations()
+	if !k.Conductor.listsSources(len(all)) {
+		all = leastConfirmed(all)
+	}
+	for i := range all {
+		e := &all[i]
+		send(descInstancePrompts, prometheus.CounterValue, float64(e.Prompts), e.Instance, e.Tenant)
+		for why, n := range e.state.Ended {
+			send(descInstanceTokens, prometheus.CounterValue, float64(n), e.Instance, e.Tenant, expect.Ending(why).String())
+		}
+		send(descInstancePending, prometheus.GaugeValue, float64(e.Pending), e.Instance, e.Tenant)
+		send(descInstanceTTL, prometheus.GaugeValue, e.TTL.Seconds(), e.Instance, e.Tenant)
+		if blocks, all := e.state.Waited(); blocks > 0 {
+			quantiles := make(map[float64]float64, len(delayParts))
+			for i, part := range delayParts {
+				quantiles[part] = e.Delay[i].Seconds()
+			}
+			ch <- prometheus.MustNewConstSummary(descInstanceDelay, blocks, all.Seconds(), quantiles, e.Instance, e.Tenant)
+		}
+	}
+}
+
+// leastConfirmed returns the maxSourceSeries instances whose expectations came true least.
+func leastConfirmed(all []instanceState) []instanceState {
+	share := func(e *instanceState) float64 {
+		if part, known := e.Share(); known {
+			return part
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b instanceState) int {
+		return cmp.Or(cmp.Compare(share(&a), share(&b)), cmp.Compare(b.Expired, a.Expired))
+	})
+	return all[:min(len(all), maxSourceSeries)]
+}

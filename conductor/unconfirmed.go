@@ -1,0 +1,114 @@
+package conductor
+
+import (
+	"fmt"
+	"time"
+
+	"kvconductor/conductor/doctor"
+	"kvconductor/conductor/expect"
+	"kvconductor/events/stream"
+)
+
+// A router that reports another rank, salt or prompt than the engine gets, and an engine that announces nothing, look
+// alike: blocks are expected and never come. What else the engine has announced meanwhile tells them apart.
+
+// doubts returns the doubts about reports, by deployment. It ends those that no report of late supports.
+func (c *Conductor) doubts(now time.Time) map[*deployment][]expect.Doubt {
+	all := make(map[*deployment][]expect.Doubt)
+	if c.past {
+		return nil
+	}
+	for d := range c.instances() {
+		if found := d.expected.Doubts(now.Add(-c.opts.SilentAfter)); len(found) > 0 {
+			all[d] = found
+		}
+	}
+	return all
+}
+
+// observeExpected reports or withdraws the finding that reports for the source are never confirmed.
+func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.Doubt) {
+	for i := range doubts[s.home] {
+		if d := &doubts[s.home][i]; s.home != nil && d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.registry, d)) {
+			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
+				s.doctor.Update(doctor.FindingUnconfirmed, "none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d), s.causeOf(d))
+				return
+			}
+		}
+	}
+	s.doctor.Withdraw(doctor.FindingUnconfirmed)
+}
+
+// relieveExpected withdraws the finding of all sources of the instance, because what was expected of it came.
+func (s *source) relieveExpected() {
+	for _, other := range s.conductor.sourcesOf(s.reg.Instance, s.reg.Tenant) {
+		other.doctor.Withdraw(doctor.FindingUnconfirmed)
+	}
+}
+
+// hasRank reports whether the rank of a doubt has a source of its own.
+func (d *deployment) hasRank(c *registry, of *expect.Doubt) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, in := range d.instances {
+		if in.id == of.Instance {
+			for s := range in.sources {
+				if s.reg.Rank == int(of.Rank) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// placeOf names the target of a doubt.
+func (s *source) placeOf(d *expect.Doubt) string {
+	if d.Rank == AnyRank {
+		return "the instance without a rank"
+	}
+	return fmt.Sprintf("rank %d", d.Rank)
+}
+
+// causeOf says why expected blocks never come, and what to do.
+func (s *source) causeOf(d *expect.Doubt) string {
+	switch {
+	case d.Elsewhere > 0:
+		return fmt.Sprintf("rank %d announces their blocks; report the rank on which the engine runs the request, or leave dp_rank out", d.ByRank)
+	case d.Late > 0:
+		return "their blocks come after the ttl of the reports; leave ttl out, so that Conductor learns how long the engine takes, or give a longer one"
+	case !s.heardSince(d):
+		return "the engine has announced nothing since; check that prefix caching and KV events are on, and that the requests reach this engine"
+	case s.storesUnder(d):
+		return "the engine announces other blocks under the same adapter and salt; compare the tokens of the reports, and block_size, with those of its requests, and check that these reach this engine"
+	default:
+		return "the engine announces blocks, none of late under the adapter and salt of the reports; compare lora_name and cache_salt of the reports with those of its requests"
+	}
+}
+
+// heardSince reports whether a source of the target has announced something since the first report in doubt.
+func (s *source) heardSince(d *expect.Doubt) bool {
+	for _, other := range s.conductor.sourcesOf(s.reg.Instance, s.reg.Tenant) {
+		if (d.Rank == AnyRank || other == s) && other.heard.Load() > d.Since.UnixNano() {
+			return true
+		}
+	}
+	return false
+}
+
+// storesUnder reports whether the source stored blocks lately under the adapter and salt of the reports in doubt.
+func (s *source) storesUnder(d *expect.Doubt) bool {
+	s.turn.Lock()
+	defer s.turn.Unlock()
+	for _, ns := range s.namespaces {
+		if ns.deployment != s.home {
+			continue
+		}
+		for _, id := range ns.names.Recent() {
+			if id.Constant == d.Context {
+				return true
+			}
+		}
+	}
+	return false
+}
