@@ -30,6 +30,7 @@ type question struct {
 	tenant, model, lora, salt, inst string
 	blockSize                       int
 	list                            []uint64 // set by read
+	expected                        bool     // ask how much instances are expected to have soon as well
 	asJSON                          bool     // print the answer as it is
 }
 
@@ -63,6 +64,9 @@ func (q *question) request() map[string]any {
 	request := map[string]any{"model": q.model, "block_size": q.blockSize, "tenant_id": q.tenant, "lora_name": q.lora, "cache_salt": q.salt}
 	if q.inst != "" {
 		request["instance_id"] = q.inst
+	}
+	if q.expected {
+		request["expected"] = true
 	}
 	return request
 }
@@ -98,7 +102,7 @@ func (q *question) ask(cmd *cobra.Command, server *cli.Client) error {
 		cmd.PrintErrln("no instance is registered for this tenant, model, adapter and block size")
 		return nil
 	}
-	return printAnswer(cmd.OutOrStdout(), answer)
+	return printAnswer(cmd.OutOrStdout(), answer, q.expected)
 }
 
 // printNotes prints what an answer says besides rows, which has the names of fields among those of tenants.
@@ -135,6 +139,7 @@ func queryCommand() *cobra.Command {
 	}
 	asks.Add(cmd, true)
 	q.flags(cmd)
+	cmd.Flags().BoolVar(&q.expected, "expected", false, "show how much each instance has or is expected to have soon, by what routers have reported")
 	cmd.Flags().BoolVar(&q.asJSON, "json", false, "print the answer as JSON")
 	cmd.MarkFlagRequired("model")
 	cmd.MarkFlagRequired("block-size")
@@ -163,10 +168,14 @@ func numbers(text string, stdin io.Reader) ([]uint64, error) {
 	return list, nil
 }
 
-// printAnswer writes one line per instance, longest match first.
-func printAnswer(out io.Writer, answer map[string]map[string]queryRow) error {
+// printAnswer writes one line per instance, longest match first, with a column for expected tokens or without.
+func printAnswer(out io.Writer, answer map[string]map[string]queryRow, expected bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TENANT\tINSTANCE\tLONGEST\tGPU\tCPU\tDISK\tPER RANK\tSTATE")
+	column := ""
+	if expected {
+		column = "EXPECTED\t"
+	}
+	fmt.Fprintln(w, "TENANT\tINSTANCE\tLONGEST\t"+column+"GPU\tCPU\tDISK\tPER RANK\tSTATE")
 	for _, tenant := range slices.Sorted(maps.Keys(answer)) {
 		rows := answer[tenant]
 		names := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
@@ -177,7 +186,10 @@ func printAnswer(out io.Writer, answer map[string]map[string]queryRow) error {
 		})
 		for _, name := range names {
 			r := rows[name]
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", tenant, name, r.number("longest_matched"),
+			if expected {
+				column = fmt.Sprintf("%d\t", r.number("expected"))
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s%d\t%d\t%d\t%s\t%s\n", tenant, name, r.number("longest_matched"), column,
 				r.number("GPU"), r.number("CPU"), r.number("DISK"), perRank(r["DP"]), states(r["detail"]))
 		}
 	}

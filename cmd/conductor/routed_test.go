@@ -76,6 +76,11 @@ func TestRoutedOverSockets(t *testing.T) {
 		t.Errorf("%q", answer)
 	}
 	check("reported", `"longest_matched":32,"expected":96,`)
+	tokens := strings.Trim(fmt.Sprint(recordedTokens(8)), "[]")
+	status, out, errs := runCLI("query", "--server", p.url, "--model", "m", "--block-size", "16", "--tokens", tokens, "--expected")
+	if columns := strings.Join(strings.Fields(out), " "); status != 0 || !strings.Contains(columns, "LONGEST EXPECTED GPU") || !strings.Contains(columns, "engine 32 96 32") {
+		t.Errorf("%d %s%s", status, out, errs)
+	}
 	engine.publish(ruledStored(2, 4))
 	engine.settled(p)
 	check("announced in part", `"longest_matched":64,"expected":96,`)
