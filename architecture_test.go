@@ -127,7 +127,7 @@ var table = []room{
 	{dir: "api", modules: []string{grpc, protobuf}},
 	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{gin, grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Which shards this replica serves, and queries for those of others sent on.
-	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/cluster/placement", "conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster/placement", "conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Which replicas own which shards: pure, so that every replica computes the same.
 	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}), noClock: true},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.

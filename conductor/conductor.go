@@ -154,6 +154,7 @@ type Conductor struct {
 	feedback feedback
 	watcher  atomic.Pointer[Watcher]
 	serving  Serving
+	mirror   Mirror // see MirrorBy; nil for none
 
 	watching           sync.Once
 	stopWatch, watched chan struct{} // end watch; it has ended

@@ -27,6 +27,8 @@ const (
 // hashKinds are the names of the kinds, in the order of the constants.
 var hashKinds = []string{"canonical", "engine", "vllm", "sglang"}
 
+func (k HashKind) String() string { return hashKinds[k] }
+
 // ParseHashKind reads the name of a kind; "" is that of CanonicalHashes. field is for errors.
 func ParseHashKind(field, name string) (HashKind, error) {
 	if name == "" {

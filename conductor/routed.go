@@ -70,7 +70,7 @@ func (v View) Routed(r *Routed) (unsynced []SourceState, err error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	if err := v.admits(&r.Query); err != nil {
+	if err := v.admits(&r.Query); err != nil || v.ownReport() {
 		return nil, err
 	}
 	c, asked := v.conductor, r.Model
@@ -78,6 +78,9 @@ func (v View) Routed(r *Routed) (unsynced []SourceState, err error) {
 	unsynced, err = c.routed(r)
 	if away := c.Unserved(r.Tenant, r.Model); away != nil {
 		err = away
+	}
+	if err == nil {
+		v.mirrorRouted(r)
 	}
 	r.Model = asked
 	return unsynced, err
@@ -92,7 +95,8 @@ func (v View) TakeBack(tenant, requestID string) error {
 	if err := v.May(tenant); err != nil {
 		return err
 	}
-	if !v.conductor.expected.Cancel(cmp.Or(tenant, DefaultTenant), requestID) {
+	tenant = cmp.Or(tenant, DefaultTenant)
+	if here := v.conductor.expected.Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
 		return unknownReport(requestID)
 	}
 	return nil

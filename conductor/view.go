@@ -39,6 +39,7 @@ type View struct {
 	conductor *Conductor
 	reader    Reader
 	clock     *stage.Clock // of the request, nil for none
+	sender    Sender
 }
 
 // For returns the view of a client.

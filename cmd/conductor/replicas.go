@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"net/http"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -11,6 +13,8 @@ import (
 	"kvconductor/conductor/cluster"
 	"kvconductor/conductor/discovery"
 	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/replica"
+	"kvconductor/config"
 )
 
 // replicas is what this server shares with others by a store. Without a store it does nothing.
@@ -19,6 +23,7 @@ type replicas struct {
 	registry *fleet.Registry
 	shards   *cluster.Cluster   // nil if every replica follows every source
 	sender   *cluster.Forwarder // likewise
+	mirror   *cluster.Mirror    // tells the others what routers report here; nil before mirrorTo
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
 }
@@ -31,6 +36,27 @@ func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discover
 		metrics.MustRegister(members, r.registry)
 	}
 	return r
+}
+
+// mirrorTo lets other replicas hear what routers report here: those that share the store, else peers.
+func (r *replicas) mirrorTo(peers *replica.Replica, c *conductor.Conductor, cfg *config.Config, asking *http.Client, metrics *prometheus.Registry, log zerolog.Logger) {
+	to := cluster.MirrorConfig{Me: rand.Text(), To: asking.Transport, Timeout: forwardTimeout, MaxTokens: cfg.Limits.MaxTokens, Log: log}
+	to.All = func() (all []conductor.ReplicaAddress) {
+		for _, url := range peers.Peers() {
+			all = append(all, conductor.ReplicaAddress{ID: url, URL: url})
+		}
+		return all
+	}
+	if r.members != nil {
+		to.Me, to.All = r.members.ID(), func() []conductor.ReplicaAddress { return cluster.Others(r.members) }
+	}
+	to.Serving = func(conductor.Shard) []conductor.ReplicaAddress { return to.All() }
+	if r.shards != nil {
+		to.Serving = r.shards.Others
+	}
+	r.mirror = cluster.NewMirror(to)
+	c.MirrorBy(r.mirror)
+	metrics.MustRegister(r.mirror)
 }
 
 // start begins to share. It waits for the first answer of the store, so that the server knows the
@@ -55,6 +81,9 @@ func (r *replicas) start() {
 func (r *replicas) close() {
 	r.stop()
 	r.tasks.Wait()
+	if r.mirror != nil {
+		r.mirror.Close()
+	}
 	if r.members != nil {
 		r.members.Store().Close()
 	}

@@ -187,6 +187,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		options.Journal.Close()
 		return err
 	}
+	replicas.mirrorTo(peers, c, &cfg, asking, registry, log)
 	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
 	for i, src := range cfg.Sources {
 		if err := sources.register(src, false); err != nil {

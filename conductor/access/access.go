@@ -110,5 +110,10 @@ func Of(g *gin.Context) *Client {
 
 // View returns a Conductor as the client of a request sees it.
 func View(c *conductor.Conductor, g *gin.Context) conductor.View {
-	return c.For(Of(g).reader()).Timed(server.ClockOf(g))
+	client := Of(g)
+	from := conductor.Sender{Client: client}
+	if from.Replica = g.GetHeader(server.ForwardedHeader); from.Replica != "" {
+		from.Mirrored = g.GetHeader(server.MirroredHeader) != ""
+	}
+	return c.For(client.reader()).Timed(server.ClockOf(g)).From(from)
 }

@@ -32,6 +32,7 @@ type Caller struct {
 	client *Client
 	flow   string
 	again  func() bool // whether another replica may still carry the call; nil if none does
+	by     string      // id of the replica that carries the call, "" for none
 }
 
 // Error implements error.
@@ -109,7 +110,9 @@ func (c *Caller) Open() bool { return c.rule.open }
 func (c *Caller) Flow() fair.Flow { return fair.Flow{Name: c.flow, Weight: c.client.Weight} }
 
 // View returns a Conductor as the caller sees it.
-func (c *Caller) View(of *conductor.Conductor) conductor.View { return of.For(c.client.reader()) }
+func (c *Caller) View(of *conductor.Conductor) conductor.View {
+	return of.For(c.client.reader()).From(conductor.Sender{Client: c.client, Replica: c.by})
+}
 
 // Charge counts the bytes of a message.
 func (c *Caller) Charge(bytes int) {
@@ -149,7 +152,7 @@ func (a *Guard) Carried(g *gin.Context) *Caller {
 		return &Caller{client: operator}
 	}
 	c, p := g.MustGet(server.FlowKey).(*asked), a.policy.Load()
-	return &Caller{client: c.Client, flow: c.flow, again: func() bool {
+	return &Caller{client: c.Client, flow: c.flow, by: g.GetHeader(server.ForwardedHeader), again: func() bool {
 		now := a.policy.Load()
 		if now != p && !a.Again(g) {
 			return false

@@ -118,7 +118,8 @@ type Row struct {
 	Phase   Phase           // here
 	Told    map[string]Fact // of the replicas that have a part in it, by id
 
-	away    *conductor.UnservedError // nil if this replica answers
+	away    *conductor.UnservedError   // nil if this replica answers
+	others  []conductor.ReplicaAddress // that answer too, if this one does
 	sources []*conductor.Registration
 }
 
@@ -182,6 +183,14 @@ func (c *Cluster) ServesInstance(tenant, instance string) (away *conductor.Unser
 		}
 	}
 	return away
+}
+
+// Others returns the other replicas that answer for a shard that this one answers for. They are not to be changed.
+func (c *Cluster) Others(s conductor.Shard) []conductor.ReplicaAddress {
+	if row := c.chart.Load().rows[s]; row != nil {
+		return row.others
+	}
+	return nil
 }
 
 // Away returns the errors of all shards that this replica does not answer for, one without a shard
@@ -313,7 +322,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	}
 	moved := c.move(ctx, rows, urls, due)
 	for _, row := range rows {
-		row.route(urls)
+		row.route(c.cfg.Fleet.ID(), urls)
 	}
 	c.tell(rows)
 	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: conductor.NamesOf(slices.Values(sources)), known: true}).rows
@@ -422,9 +431,15 @@ func (r *Row) Moving() bool {
 // Unserved reports whether no replica answers for the shard.
 func (r *Row) Unserved() bool { return r.away != nil && len(r.away.Serving) == 0 }
 
-// route decides where queries for the shard go.
-func (r *Row) route(urls map[string]string) {
+// route decides where queries for the shard go, and which replicas hear of its reports.
+func (r *Row) route(me string, urls map[string]string) {
 	if r.Phase.answers() {
+		seen := []string{"", urls[me]}
+		for _, id := range slices.Sorted(maps.Keys(r.Told)) {
+			if url := urls[id]; r.Told[id].Phase.answers() && !slices.Contains(seen, url) {
+				seen, r.others = append(seen, url), append(r.others, conductor.ReplicaAddress{ID: id, URL: url})
+			}
+		}
 		return
 	}
 	r.away = &conductor.UnservedError{Shard: r.Shard}

@@ -185,7 +185,7 @@ func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.Unserve
 			return fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)
 		case len(answer) > maxPart:
 			return fmt.Errorf("%w: the answer of replica %s is larger than %d bytes", server.ErrReplicas, by.ID, maxPart)
-		case resp.StatusCode != http.StatusOK:
+		case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
 			return fmt.Errorf("%w: replica %s answers %s: %.200s", server.ErrReplicas, by.ID, resp.Status, answer)
 		}
 		return nil
@@ -316,7 +316,7 @@ var hopByHop = map[string]bool{
 // ownHeaders are headers of a client that are for this replica alone: its credentials among them.
 var ownHeaders = map[string]bool{
 	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Content-Length": true, "Content-Encoding": true, "Accept-Encoding": true, "Expect": true,
-	"Prefer": true, "Host": true, server.ForwardedHeader: true, server.ClientHeader: true, "Range": true,
+	"Prefer": true, "Host": true, server.ForwardedHeader: true, server.MirroredHeader: true, server.ClientHeader: true, "Range": true,
 	"Origin": true, "Sec-Fetch-Site": true, // this replica has compared them with its own name
 }
 

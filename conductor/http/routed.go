@@ -166,7 +166,7 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 		of, err := a.routedItem(f, r, i)
 		var unserved *conductor.UnservedError
 		switch {
-		case errors.As(err, &unserved) && f.forwarded:
+		case errors.As(err, &unserved) && f.forwarded && !f.view.Mirrored():
 			return server.ErrMisdirected // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
 			away.parts.Add(i, unserved)

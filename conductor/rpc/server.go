@@ -232,12 +232,17 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	defer held()
 	flow := caller.Flow()
 	clock.Enter(stage.Admit)
-	err = s.placed(ctx, flow, func() error {
+	work := func() error {
 		clock.Enter(stage.Parse)
 		defer clock.Enter(stage.Send)
 		answer, err = handle(ctx, req)
 		return err
-	})
+	}
+	if info.FullMethod == pb.Conductor_TakeBack_FullMethodName {
+		err = work() // it needs no processor, and may wait for other replicas
+	} else {
+		err = s.placed(ctx, flow, work)
+	}
 	if answer, err = s.forward(ctx, info.FullMethod, req, answer, err); err != nil {
 		return nil, statusOf(err)
 	}

@@ -14,6 +14,8 @@ const (
 	// ForwardedHeader names the replica that sends a client's request on. No replica sends such a
 	// request on again.
 	ForwardedHeader = "Conductor-Forwarded"
+	// MirroredHeader says that the replica that sends a report has kept it itself, and tells all others that are to keep it.
+	MirroredHeader = "Conductor-Mirrored"
 	// ClientHeader says who the client is. It counts if the sender has the role peer.
 	ClientHeader = "Conductor-Client"
 	// ReplicaHeader names the replica that has answered a request that was sent on.

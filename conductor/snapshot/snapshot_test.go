@@ -241,3 +241,42 @@ func TestReadEndlessHead(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What routers have reported is in no snapshot: neither in that of a server nor in that of a deployment, which the shelf
+// and takeovers use, nor in the file of registrations.
+func TestReportsAreLeftOut(t *testing.T) {
+	c := server(t, nil)
+	must.Succeed(t, c.Register(registration("a"), conductor.RegisterOptions{}))
+	fill(t, c, 1, 100)
+	all := func() (texts []string) {
+		texts = append(texts, string(write(t, c, nil)))
+		var one, sources bytes.Buffer
+		_, err := WriteOf(&one, c, &scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}, at, nil)
+		must.Succeed(t, err)
+		_, err = writeSources(&sources, c, at, nil, nil, nil)
+		must.Succeed(t, err)
+		return append(texts, one.String(), sources.String())
+	}
+	before := all()
+	prompt := make([]uint32, 16*8)
+	report := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt}, Target: "a", Rank: 0, TTL: time.Minute, RequestID: "kept"}
+	_, err := c.For(conductor.Reader{}).Routed(&report)
+	must.Succeed(t, err)
+	if rows := c.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 || rows[0].Expected != 8 {
+		t.Fatalf("%+v", rows)
+	}
+	for i, text := range all() {
+		if len(text) != len(before[i]) || strings.Contains(text, "kept") {
+			t.Errorf("snapshot %d of %d bytes has %d after a report", i, len(before[i]), len(text))
+		}
+	}
+	b := server(t, nil)
+	must.Succeed(t, b.Register(registration("a"), conductor.RegisterOptions{}))
+	r := b.Recover(0)
+	_, err = Read(bytes.NewReader(write(t, c, nil)), Reading{Into: r})
+	must.Succeed(t, err)
+	r.Done()
+	if rows := b.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 || rows[0].Expected != 0 {
+		t.Errorf("a server with the snapshot expects %+v", rows)
+	}
+}

@@ -1,0 +1,486 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"kvconductor/conductor"
+	"kvconductor/conductor/body"
+	"kvconductor/conductor/fleet"
+	"kvconductor/conductor/server"
+)
+
+const (
+	// mirroredBytes bounds what waits for one replica: a hundred reports of 8,192 tokens. What comes then is
+	// dropped: the replica is slower than the reports, and rather misses some than hears of all too late.
+	mirroredBytes = 4 << 20
+	// mirroredAge is how long a report may wait. After that the engine is about to announce the blocks.
+	mirroredAge = time.Second
+	// batchBytes bounds the body of one request, unless one report takes more.
+	batchBytes = 1 << 20
+	// unknownPause is how long a replica is left alone that takes no reports: it is of an older version, or
+	// another kind of server.
+	unknownPause = time.Minute
+)
+
+// MirrorConfig is what a Mirror is made of.
+type MirrorConfig struct {
+	// Me is the id of this replica.
+	Me string
+	// To sends requests, and authenticates this replica.
+	To http.RoundTripper
+	// All returns the other replicas that are alive, Serving those of them that serve a shard.
+	All     func() []conductor.ReplicaAddress
+	Serving func(conductor.Shard) []conductor.ReplicaAddress
+	// Timeout is how long a replica may take to answer.
+	Timeout time.Duration
+	// MaxTokens bounds the tokens of one request, as it does here.
+	MaxTokens int
+	Log       zerolog.Logger
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Mirror tells other replicas what routers report here. It is a conductor.Mirror and a prometheus.Collector.
+//
+//	Routed, TakenBack --> line of each replica --> POST /routed, DELETE /routed/ID, one request after another
+//
+// A line keeps the order, so that a report is never behind what takes it back. Reports of one client that wait together
+// leave as one batch. A replica that does not answer gets nothing for a while; what would
+// go there meanwhile is dropped.
+//
+// All methods are safe for concurrent use.
+type Mirror struct {
+	cfg     MirrorConfig
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	sending sync.WaitGroup // lines that are sent
+	results *prometheus.CounterVec
+
+	mu     sync.Mutex
+	closed bool             // guarded by mu
+	lines  map[string]*line // by URL; guarded by mu
+}
+
+// line is what one replica is to be told. Mirror.mu guards it.
+type line struct {
+	to      conductor.ReplicaAddress
+	waits   []mirrored
+	bytes   int
+	sending bool      // a goroutine sends what waits
+	pause   time.Time // nothing is sent before
+	failing bool      // the last request was not answered
+}
+
+// mirrored is a report, or what takes one back. Lines share it.
+type mirrored struct {
+	from   string    // the client, as access.Client.Tell has it
+	at     time.Time // when it was reported
+	path   string    // of the request that takes a report back, "" of a report
+	report []byte    // element of prompts
+	tokens int
+}
+
+// NewMirror returns a Mirror. Close ends it.
+func NewMirror(cfg MirrorConfig) *Mirror {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	return &Mirror{
+		cfg: cfg, ctx: ctx, stop: stop, lines: make(map[string]*line),
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "conductor_reports_mirrored_total", Help: "Reports of routers, and requests that take them back, for other replicas that serve the model, by result.",
+		}, []string{"result"}),
+	}
+}
+
+// Results of a mirrored report.
+const (
+	delivered = "delivered"
+	refused   = "refused" // the replica does not know the target, or does not serve the model any more
+	failed    = "failed"  // no answer
+	dropped   = "dropped" // it has not left: too much waits, or the replica does not answer
+)
+
+// Close ends the requests that are under way.
+func (m *Mirror) Close() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	m.stop()
+	m.sending.Wait()
+}
+
+// Describe implements prometheus.Collector.
+func (m *Mirror) Describe(ch chan<- *prometheus.Desc) { m.results.Describe(ch) }
+
+// Collect implements prometheus.Collector.
+func (m *Mirror) Collect(ch chan<- prometheus.Metric) {
+	for _, result := range []string{delivered, refused, failed, dropped} {
+		m.results.WithLabelValues(result) // a rate needs the zero
+	}
+	m.results.Collect(ch)
+}
+
+// Me implements conductor.Mirror.
+func (m *Mirror) Me() string { return m.cfg.Me }
+
+// Routed implements conductor.Mirror.
+func (m *Mirror) Routed(from conductor.Teller, r *conductor.Routed) {
+	tenant := r.Tenant
+	if tenant == "" {
+		tenant = conductor.DefaultTenant
+	}
+	if to := m.ready(m.cfg.Serving(conductor.Shard{Tenant: tenant, Model: r.Model})); len(to) > 0 {
+		m.add(to, mirrored{from: tell(from), report: reportOf(r), tokens: len(r.Tokens) + len(r.Hashes)})
+	}
+}
+
+// TakenBack implements conductor.Mirror.
+func (m *Mirror) TakenBack(from conductor.Teller, tenant, requestID string) {
+	if to := m.ready(m.cfg.All()); len(to) > 0 {
+		m.add(to, mirrored{from: tell(from), path: takeBackPath(tenant, requestID)})
+	}
+}
+
+// TakeBack implements conductor.Mirror.
+func (m *Mirror) TakeBack(from conductor.Teller, tenant, requestID string) bool {
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.Timeout)
+	defer cancel()
+	to, _ := m.open(m.cfg.All())
+	had := make(chan bool, len(to))
+	for _, by := range to {
+		go func() {
+			status, _, err := m.request(ctx, by, http.MethodDelete, takeBackPath(tenant, requestID), nil, tell(from), false)
+			had <- err == nil && status == http.StatusNoContent
+		}()
+	}
+	for range to {
+		if <-had {
+			return true // the replica lets the others take it back
+		}
+	}
+	return false
+}
+
+// tell describes a client for another replica; "" for a client with every role.
+func tell(from conductor.Teller) string {
+	if from == nil {
+		return ""
+	}
+	return from.Tell()
+}
+
+func takeBackPath(tenant, requestID string) string {
+	return "/conductor/v1/routed/" + url.PathEscape(requestID) + "?tenant_id=" + url.QueryEscape(tenant)
+}
+
+// ready returns the replicas that may be sent to now. Reports for the others count as dropped.
+func (m *Mirror) ready(to []conductor.ReplicaAddress) []conductor.ReplicaAddress {
+	open, shut := m.open(to)
+	if shut > 0 {
+		m.results.WithLabelValues(dropped).Add(float64(shut))
+	}
+	return open
+}
+
+// open returns the replicas that answered the last request, or whose pause is over, and how many others there are.
+func (m *Mirror) open(to []conductor.ReplicaAddress) (open []conductor.ReplicaAddress, shut int) {
+	if len(to) == 0 {
+		return nil, 0
+	}
+	now := m.cfg.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	isShut := func(a conductor.ReplicaAddress) bool {
+		l := m.lines[a.URL]
+		return m.closed || l != nil && now.Before(l.pause)
+	}
+	if !slices.ContainsFunc(to, isShut) {
+		return to, 0
+	}
+	open = slices.DeleteFunc(slices.Clone(to), isShut)
+	return open, len(to) - len(open)
+}
+
+// add puts a report into the lines of some replicas.
+func (m *Mirror) add(to []conductor.ReplicaAddress, x mirrored) {
+	x.at = m.cfg.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range to {
+		l := m.lines[a.URL]
+		if l == nil {
+			l = &line{to: a}
+			m.lines[a.URL] = l
+		}
+		if m.closed || l.bytes > 0 && l.bytes+len(x.report) > mirroredBytes {
+			m.results.WithLabelValues(dropped).Inc()
+			continue
+		}
+		l.waits = append(l.waits, x)
+		if l.bytes += x.size(); !l.sending {
+			l.sending = true
+			m.sending.Go(func() { m.send(l) })
+		}
+	}
+}
+
+// size is about what a report takes while it waits.
+func (x *mirrored) size() int { return len(x.report) + len(x.path) + 100 }
+
+// send sends what waits in a line until nothing does.
+func (m *Mirror) send(l *line) {
+	for {
+		batch := m.next(l)
+		if len(batch) == 0 {
+			return
+		}
+		counts, pause, err := m.deliver(l.to, batch)
+		for result, n := range counts {
+			m.results.WithLabelValues(result).Add(float64(n))
+		}
+		m.after(l, pause, err)
+	}
+}
+
+// next takes the next request out of a line: one that takes a report back, or reports of one client.
+func (m *Mirror) next(l *line) (batch []mirrored) {
+	now := m.cfg.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	old := 0
+	for _, x := range l.waits {
+		if now.Sub(x.at) < mirroredAge && m.ctx.Err() == nil {
+			break
+		}
+		old++
+	}
+	if old > 0 {
+		m.results.WithLabelValues(dropped).Add(float64(old))
+		l.drop(old)
+	}
+	n, size, tokens := 0, 0, 0
+	for ; n < len(l.waits) && n < body.MaxItems; n++ {
+		x, first := &l.waits[n], &l.waits[0]
+		size, tokens = size+len(x.report), tokens+x.tokens
+		if n > 0 && (x.path != "" || first.path != "" || x.from != first.from || size > batchBytes || tokens > m.cfg.MaxTokens) {
+			break
+		}
+	}
+	batch = slices.Clone(l.waits[:n])
+	if l.drop(n); n == 0 {
+		l.sending = false
+	}
+	return batch
+}
+
+// drop removes the first n reports of a line.
+func (l *line) drop(n int) {
+	for i := range l.waits[:n] {
+		l.bytes -= l.waits[i].size()
+	}
+	l.waits = slices.Delete(l.waits, 0, n)
+	if len(l.waits) == 0 {
+		l.waits = nil
+	}
+}
+
+// after notes how a request has ended. After one without an answer the replica gets nothing for a while.
+func (m *Mirror) after(l *line, pause time.Duration, err error) {
+	if m.ctx.Err() != nil {
+		return
+	}
+	now := m.cfg.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := l.failing
+	if l.failing = err != nil; !l.failing {
+		if was {
+			m.cfg.Log.Info().Str("replica", l.to.ID).Str("url", l.to.URL).Msg("a replica takes reports of routers again")
+		}
+		return
+	}
+	if !was {
+		m.cfg.Log.Warn().Str("replica", l.to.ID).Str("url", l.to.URL).Err(err).Msg("a replica does not take the reports of routers that other replicas have got")
+	}
+	l.pause = now.Add(pause)
+	if n := len(l.waits); n > 0 {
+		m.results.WithLabelValues(dropped).Add(float64(n))
+		l.drop(n)
+	}
+	maps.DeleteFunc(m.lines, func(_ string, other *line) bool { // of replicas that are gone
+		return other != l && !other.sending && now.Sub(other.pause) > unknownPause
+	})
+}
+
+// deliver sends one request, and returns how many of its reports had which result. After an error the replica gets
+// nothing for the pause.
+func (m *Mirror) deliver(to conductor.ReplicaAddress, batch []mirrored) (counts map[string]int, pause time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.Timeout)
+	defer cancel()
+	method, path, text := http.MethodDelete, batch[0].path, []byte(nil)
+	if path == "" {
+		method, path, text = http.MethodPost, "/conductor/v1/routed", reports(batch)
+	}
+	status, answer, err := m.request(ctx, to, method, path, text, batch[0].from, true)
+	n := len(batch)
+	switch reason := refusedBy(status); {
+	case err != nil:
+		return map[string]int{failed: n}, shunning, err
+	case status == http.StatusNoContent || method == http.MethodDelete && isReason(answer, "not_found"): // it has expired
+		return map[string]int{delivered: n}, 0, nil
+	case status == http.StatusOK:
+		kept := keptOf(answer, n)
+		return map[string]int{delivered: kept, refused: n - kept}, 0, nil
+	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		return map[string]int{failed: n}, unknownPause, fmt.Errorf("it has no %s %s: it is of an older version, or another kind of server", method, path)
+	case reason == "" || reason == "misdirected":
+		return map[string]int{refused: n}, 0, nil
+	default:
+		return map[string]int{failed: n}, shunning, fmt.Errorf("it answers %d %s: %.200q", status, http.StatusText(status), answer)
+	}
+}
+
+// maxAnswer bounds how much of an answer is read, in bytes.
+const maxAnswer = 64 << 10
+
+// request sends a request of a client to another replica. all says that this replica tells the others itself.
+func (m *Mirror) request(ctx context.Context, to conductor.ReplicaAddress, method, path string, text []byte, from string, all bool) (status int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(to.URL, "/")+path, bytes.NewReader(text))
+	if err != nil {
+		return 0, nil, err
+	}
+	h := req.Header
+	h["Accept"] = []string{body.JSON.ContentType()}
+	if method == http.MethodPost {
+		h["Content-Type"] = []string{body.Msgpack.ContentType()}
+	}
+	h[idempotencyKey] = []string{} // see send of Forwarder
+	h.Set(server.ForwardedHeader, m.cfg.Me)
+	if from != "" {
+		h.Set(server.ClientHeader, from)
+	}
+	if all {
+		h.Set(server.MirroredHeader, "1")
+	}
+	resp, err := m.cfg.To.RoundTrip(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	return resp.StatusCode, answer, err
+}
+
+// keptOf returns how many of n reports a replica has kept, by its answer.
+func keptOf(answer []byte, n int) int {
+	var said struct{ Kept *int }
+	if json.Unmarshal(answer, &said) != nil || said.Kept == nil {
+		return n // it warns of something
+	}
+	return min(max(*said.Kept, 0), n)
+}
+
+func isReason(answer []byte, reason string) bool {
+	var said struct{ Reason string }
+	return json.Unmarshal(answer, &said) == nil && said.Reason == reason
+}
+
+// reports returns the body of a request with reports.
+func reports(batch []mirrored) []byte {
+	e := body.Encoder{Codec: body.Msgpack}
+	e.Map(1)
+	e.Name("prompts")
+	e.List(len(batch))
+	for _, x := range batch {
+		e.Raw(x.report)
+	}
+	return e.Out
+}
+
+// reportOf returns a report as an element of prompts, in msgpack.
+func reportOf(r *conductor.Routed) []byte {
+	texts := [...]struct{ name, value string }{
+		{"model", r.Model}, {"tenant_id", r.Tenant}, {"lora_name", r.Lora}, {"cache_salt", r.Salt}, {"instance_id", r.Target}, {"request_id", r.RequestID},
+		{"ttl", ""}, {"hash", ""},
+	}
+	if r.TTL > 0 {
+		texts[6].value = r.TTL.String()
+	}
+	if r.ByHash {
+		texts[7].value = r.HashKind.String()
+	}
+	pairs := 3
+	for _, x := range texts {
+		if x.value != "" {
+			pairs++
+		}
+	}
+	e := body.Encoder{Codec: body.Msgpack, Out: make([]byte, 0, 4*len(r.Tokens)+8*len(r.Hashes)+256)}
+	e.Map(pairs)
+	for _, x := range texts {
+		if x.value != "" {
+			e.TextField(x.name, x.value)
+		}
+	}
+	e.IntField("block_size", r.BlockSize)
+	if e.Name("dp_rank"); r.Rank == conductor.AnyRank {
+		e.Null()
+	} else {
+		e.Int(r.Rank)
+	}
+	if r.ByHash {
+		e.Name("seq_hashes")
+		e.Out = appendBin(e.Out, 8*len(r.Hashes))
+		for _, h := range r.Hashes {
+			e.Out = binary.LittleEndian.AppendUint64(e.Out, h)
+		}
+		return e.Out
+	}
+	e.Name("token_ids")
+	e.Out = appendBin(e.Out, 4*len(r.Tokens))
+	for _, id := range r.Tokens {
+		e.Out = binary.LittleEndian.AppendUint32(e.Out, id)
+	}
+	return e.Out
+}
+
+// appendBin appends the head of a bin of some bytes.
+func appendBin(dst []byte, size int) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, 0xc6), uint32(size))
+}
+
+// Others returns the other replicas of a fleet, as of the last beat. A process that was here before
+// this one may still have its lease, and so may one whose successor beats already.
+func Others(f *fleet.Fleet) (all []conductor.ReplicaAddress) {
+	st := f.Status()
+	seen := []string{""}
+	for _, r := range st.Replicas {
+		if r.ID == f.ID() {
+			seen = append(seen, r.URL)
+		}
+	}
+	for _, r := range st.Replicas {
+		if !slices.Contains(seen, r.URL) {
+			seen = append(seen, r.URL)
+			all = append(all, conductor.ReplicaAddress{ID: r.ID, URL: r.URL})
+		}
+	}
+	return all
+}
