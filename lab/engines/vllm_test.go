@@ -195,15 +195,17 @@ func (f *vllmFleet) prompt(tail, most int) []uint32 {
 
 // vllmRow is what the server says of an engine.
 type vllmRow struct {
-	Longest int `json:"longest_matched"`
+	Longest  int `json:"longest_matched"`
+	Expected *int
+	Ranks    map[string]struct{ Expected *int } `json:"rank_matches"`
 }
 
-// rows asks the server about a prompt.
-func (f *vllmFleet) rows(prompt []uint32, parameters string) map[string]vllmRow {
+// row asks the server what an engine has of a prompt.
+func (f *vllmFleet) row(e *vllmEngine, prompt []uint32, parameters string) vllmRow {
 	f.t.Helper()
 	var all map[string]map[string]vllmRow
 	f.server.call("/query"+parameters, map[string]any{"model": vllmModel, "block_size": vllmBlock, "token_ids": prompt}, &all)
-	return all["default"]
+	return all["default"][e.instance]
 }
 
 // settle waits until the server has applied everything that the engine has done: it sends a new prompt
@@ -214,7 +216,7 @@ func (f *vllmFleet) settle(e *vllmEngine) {
 	_, err := e.complete(last)
 	must.Succeed(f.t, err)
 	eventually(f.t, e.instance+" announces the block of a prompt that it has computed", func() (string, bool) {
-		got := f.rows(last, "")[e.instance].Longest
+		got := f.row(e, last, "").Longest
 		return fmt.Sprintf("longest_matched is %d", got), got == vllmBlock
 	})
 }
@@ -224,9 +226,8 @@ func (f *vllmFleet) choose(prompt []uint32) *vllmEngine {
 	f.t.Helper()
 	chosen := f.engines[f.random.IntN(len(f.engines))]
 	if f.random.IntN(4) > 0 {
-		rows := f.rows(prompt, "")
 		for _, e := range f.engines {
-			if rows[e.instance].Longest > rows[chosen.instance].Longest {
+			if f.row(e, prompt, "").Longest > f.row(chosen, prompt, "").Longest {
 				chosen = e
 			}
 		}
@@ -254,6 +255,7 @@ func TestWholeVLLM(t *testing.T) {
 		}, new(any))
 	}
 	f.plain(200)
+	f.bursts(100)
 }
 
 // plain sends prompts one after another, and compares each answer with what the engine then finds.
@@ -264,7 +266,7 @@ func (f *vllmFleet) plain(n int) {
 		p := f.prompt(250, 1500)
 		e := f.choose(p)
 		f.settle(e)
-		said := f.rows(p, "")[e.instance].Longest
+		said := f.row(e, p, "").Longest
 		found, err := e.complete(p)
 		must.Succeed(f.t, err)
 		if prompts, cached = prompts+len(p), cached+found; clip(said, len(p)) != found {
