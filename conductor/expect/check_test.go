@@ -69,6 +69,14 @@ func (t *Table) check(tb testing.TB) {
 	// Pieces: in the list of their target, and under the first block.
 	for s := range spaces {
 		blocks, heads := int64(0), 0
+		if s.sieve.keys != len(s.heads) {
+			fail("the sieve has %d keys, the map %d", s.sieve.keys, len(s.heads))
+		}
+		for key := range s.heads {
+			if !s.sieve.has(key) {
+				fail("the sieve lacks the key %x", key)
+			}
+		}
 		for _, first := range s.heads {
 			for p := first; p != nil; p = p.next {
 				heads++

@@ -28,7 +28,7 @@
 // a list by use, a piece always before those behind it.
 //
 // Cost: 8 bytes a block, and about 160 bytes a piece and 130 an expectation. A report walks its prompt
-// once and copies the keys that are new. Match costs one look into the map for each block of the prompt.
+// once and copies the keys that are new. Match looks for a piece at each block of the prompt, into a sieve first.
 //
 // Concurrency: all methods are safe for concurrent use. One lock of the Table guards everything; Match holds it for
 // reading. It is taken last: under it the table calls the clock and Prompt.At alone.
@@ -124,6 +124,7 @@ type Space struct {
 	blocks  atomic.Int64                      // in all pieces
 	targets atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
 	heads   map[uint64]*piece                 // by the key of the first block; guarded by table.mu
+	sieve   sieve                             // of the keys in heads; guarded by table.mu
 	named   atomic.Bool                       // a report had names, lately
 	closed  bool                              // guarded by table.mu
 	counted atomic.Bool                       // there is a target whose blocks Options.Counts

@@ -47,7 +47,15 @@ func (p *piece) above() *piece {
 }
 
 // find returns a piece of the target that begins with a block, nil if none does.
-func (t *Target) find(key uint64) *piece { return t.space.heads[key].of(t) }
+func (t *Target) find(key uint64) *piece { return t.space.first(key).of(t) }
+
+// first returns a piece that begins with a block, from which next leads to all others; nil if there is none.
+func (s *Space) first(key uint64) *piece {
+	if !s.sieve.has(key) {
+		return nil
+	}
+	return s.heads[key]
+}
 
 // of returns the piece itself or the next one under the same key that is of a target, nil if none is.
 func (p *piece) of(t *Target) *piece {
@@ -121,8 +129,11 @@ func (t *Target) enter(p *piece) {
 	if t.space.heads == nil {
 		t.space.heads = make(map[uint64]*piece)
 	}
-	p.next = t.space.heads[p.keys[0]]
-	t.space.heads[p.keys[0]] = p
+	s, key := t.space, p.keys[0]
+	p.next = s.first(key)
+	if s.heads[key] = p; p.next == nil && !s.sieve.add(key) {
+		s.sieve.grow(s.heads)
+	}
 }
 
 // leave takes a piece out from under its first block.
@@ -130,16 +141,18 @@ func (t *Target) leave(p *piece) {
 	if len(p.keys) == 0 {
 		return
 	}
-	heads, key := t.space.heads, p.keys[0]
-	if heads[key] == p {
+	s, key := t.space, p.keys[0]
+	if s.heads[key] == p {
 		if p.next != nil {
-			heads[key] = p.next
-		} else if delete(heads, key); len(heads) == 0 {
-			t.space.heads = nil // a map does not shrink
-			t.space.named.Store(false)
+			s.heads[key] = p.next
+		} else if delete(s.heads, key); len(s.heads) > 0 {
+			s.sieve.remove(key)
+		} else {
+			s.heads, s.sieve = nil, sieve{} // a map does not shrink
+			s.named.Store(false)
 		}
 	} else {
-		before := heads[key]
+		before := s.heads[key]
 		for before.next != p {
 			before = before.next
 		}
@@ -333,48 +346,58 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	var buffer [8]walk
-	walks := buffer[:0]
-	from := len(dst)
-	for i, n := 0, prompt.Len(); i < n && (i <= held || len(walks) > 0); i++ {
-		key := prompt.At(i) ^ mix
+	var some [8]walk
+	var buffer [window]uint64
+	walks, from, reach := some[:0], len(dst), held
+	for base := 0; base < prompt.Len() && base <= reach; base += window {
+		keys := buffer[:min(window, prompt.Len()-base)]
+		for i := range keys {
+			keys[i] = prompt.At(base+i) ^ mix
+		}
 		left := walks[:0]
 		for _, w := range walks {
-			if rest := w.p.keys; w.at < len(rest) && rest[w.at] == key {
-				dst[w.found].To = uint32(i) + 1
-				left = append(left, walk{w.p, w.at + 1, w.found})
+			n := common(w.p.keys[w.at:], keys)
+			dst[w.found].To = max(dst[w.found].To, uint32(base+n))
+			if reach = max(reach, base+n); n == len(keys) {
+				left = append(left, walk{w.p, w.at + n, w.found})
 			}
 		}
 		walks = left
-		for p := s.heads[key]; p != nil; p = p.next {
-			if p.until != 0 && p.until <= now {
-				continue
+		for i := 0; i < len(keys) && base+i <= reach; i++ {
+			for p := s.first(keys[i]); p != nil; p = p.next {
+				if p.until != 0 && p.until <= now {
+					continue
+				}
+				n := common(p.keys, keys[i:])
+				found := stretch(&dst, from, p.target, base+i, base+i+n)
+				if reach = max(reach, base+i+n); i+n == len(keys) {
+					walks = append(walks, walk{p, n, found})
+				}
 			}
-			found := from + continues(dst[from:], p.target, uint32(i))
-			if found < from {
-				found = len(dst)
-				dst = append(dst, Found{Target: p.target, From: uint32(i)})
-			}
-			dst[found].To = uint32(i) + 1
-			walks = append(walks, walk{p, 1, found})
 		}
 	}
 	return dst
 }
 
-// walk is a way through a piece: its next block is at.
+// window is how many keys of a prompt Match asks for at a time.
+const window = 16
+
+// walk is a way through a piece, all of whose blocks before at were in the prompt.
 type walk struct {
 	p     *piece
 	at    int
 	found int // in the list of what was found
 }
 
-// continues returns which stretch of a target ends with block i or behind the one before, -1 for none.
-func continues(found []Found, t *Target, i uint32) int {
-	for j := len(found) - 1; j >= 0; j-- {
-		if found[j].Target == t && found[j].To >= i {
-			return j
+// stretch adds blocks [from, to) of a target to a list, whose part from first on is of the same prompt. They become a
+// part of a stretch that reaches them. It returns the place of that.
+func stretch(all *[]Found, first int, t *Target, from, to int) int {
+	for at := len(*all) - 1; at >= first; at-- {
+		if f := &(*all)[at]; f.Target == t && int(f.To) >= from {
+			f.To = max(f.To, uint32(to))
+			return at
 		}
 	}
-	return -1
+	*all = append(*all, Found{t, uint32(from), uint32(to)})
+	return len(*all) - 1
 }
