@@ -22,7 +22,7 @@ func ids(n int, more string) []byte {
 // TestGiantPrompts holds that prompts beyond the limits are refused by name and take no
 // more memory than the limits allow, and none afterwards.
 func TestGiantPrompts(t *testing.T) {
-	const n, limit = 10_000_000, 1 << 19
+	const n, limit = 10_000_000, 2 * prompt.KeepNumbers
 	f := func(src []byte, reason, text string, index int) {
 		t.Helper()
 		r := &body.Request{Src: src}
@@ -45,7 +45,7 @@ func TestGiantPrompts(t *testing.T) {
 	}
 	f(ids(n, ""), "out_of_range", fmt.Sprintf("token_ids has %d elements, limits.max_tokens allows %d", n, limit), limit)
 	// Longer than what buffers are kept for.
-	const m = 1 << 18
+	const m = prompt.KeepNumbers + 1
 	f(ids(m, ",-1"), "out_of_range", "token_ids element must be a token id in 0..4294967295", m)
 	f(ids(m, ",[2]"), "invalid_type", "token_ids element must be a token id in 0..4294967295", m)
 	f(ids(m, ",x"), "invalid_json", "Invalid JSON object: invalid character 'x' looking for beginning of value", m)

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// KeepBytes is the largest body buffer worth keeping for the next request. A
-	// prompt of 65,536 tokens is half of it.
-	KeepBytes = 1 << 20
+	// KeepBytes is the largest body buffer worth keeping for the next request: a list of some 60
+	// prompts of 8,192 tokens. To grow a buffer again costs several times as much as to read what it holds.
+	KeepBytes = 4 << 20
 	// KeepNumbers is the longest list of numbers worth keeping.
-	KeepNumbers = 1 << 18
+	KeepNumbers = 1 << 20
 )
 
 // believed is the most that Read makes room for before bytes arrive. Clients announce what they

@@ -64,6 +64,22 @@ func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
 
 // bodyOf encodes the prompt of a family, by its tokens or its hashes.
 func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error) {
+	if one, ok := strings.CutSuffix(codec, listOf); ok {
+		list := []byte(`{"prompts": [`)
+		for i := range listed {
+			f := (family + i) % l.families()
+			tokens = l.prompt(tokens[:0], f)
+			report, err := l.bodyOf(one, f, tokens)
+			if err != nil {
+				return nil, err
+			}
+			if i > 0 {
+				list = append(list, ", "...)
+			}
+			list = append(list, report...)
+		}
+		return append(list, "]}"...), nil
+	}
 	if plain, ok := strings.CutSuffix(codec, routedOf); ok {
 		body, err := l.body(plain, tokens)
 		return l.addTarget(body, plain, family), err
@@ -87,6 +103,9 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 	}
 	return l.message(codec, tokens, hashes)
 }
+
+// listed is how many reports a list has.
+const listed = 8
 
 // addTarget says in a query's body where the prompt goes: to an instance that has nothing of it, where there is one.
 func (l *Load) addTarget(body []byte, codec string, family int) []byte {

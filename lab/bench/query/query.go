@@ -47,6 +47,7 @@ const (
 	jsonHashes = "json-hashes" // POST /query_by_hash
 	expectedOf = "-expected"   // behind a codec of tokens: a query that asks for expected blocks, too
 	routedOf   = "-routed"     // likewise: a report that the prompt goes to an instance
+	listOf     = "-list"       // behind that: a list of reports, see listed
 	grpcTokens = "grpc-tokens" // kvconductor.v1.Conductor/Query
 	grpcHashes = "grpc-hashes" // the same by hashes
 	grpcRouter = "grpc-router" // kv_indexer.v1.KVIndexer/MatchExternalKvPrefix
@@ -54,7 +55,7 @@ const (
 
 // AllCodecs are all there are.
 var AllCodecs = append(slices.Clone(codecs), jsonHashes, grpcTokens, grpcHashes, grpcRouter,
-	JSON+expectedOf, JSON+routedOf, MsgpackBin+expectedOf, MsgpackBin+routedOf)
+	JSON+expectedOf, JSON+routedOf, JSON+routedOf+listOf, MsgpackBin+expectedOf, MsgpackBin+routedOf)
 
 // Load is the shape of index and prompts; both processes know it.
 type Load struct {

@@ -136,7 +136,7 @@ func (s *served) client(c *Config, codec string) (*client, error) {
 	switch {
 	case isGRPC(codec):
 		return newClient(c, s.GRPC, "", codec, false)
-	case strings.HasSuffix(codec, routedOf):
+	case strings.HasSuffix(strings.TrimSuffix(codec, listOf), routedOf):
 		return newClient(c, s.Address, pathRouted, codec, c.HTTP2)
 	case strings.HasSuffix(codec, expectedOf):
 		return newClient(c, s.Address, pathQuery+"?expected=1", codec, c.HTTP2)
