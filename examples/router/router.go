@@ -215,6 +215,7 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	by := make(map[Worker]client.Rank)
 	for _, row := range rows {
 		for _, rank := range row.Ranks {
+			rank.Expected = max(rank.Expected, rank.Disk) // it is not in the answer unless asked for
 			if row.Approximate { // its engine announces nothing, so it may have computed them long ago
 				rank.GPU, rank.CPU, rank.Disk = rank.Expected, rank.Expected, rank.Expected
 			}
@@ -224,7 +225,6 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	cached = make([]client.Rank, len(r.Workers))
 	for i, w := range r.Workers {
 		rank, known := by[Worker{Instance: w.Instance, Rank: w.Rank}]
-		rank.Expected = max(rank.Expected, rank.Disk) // it is not in the answer unless asked for
 		if !known || !plausible(rank, len(tokens)) {
 			return none, false
 		}
