@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor/conductor"
 	"kvconductor/conductor/cluster"
@@ -70,6 +72,77 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	f(0, small, `]}`)
 	f(64<<20, small, strings.Repeat("x", 4<<20))
 	f(6<<20, `"reason":"memory"`) // of the large one, and maybe of the small one that comes meanwhile
+}
+
+// TestPartsWithoutAnAnswer reports a list of prompts that two other replicas keep. One of them has nothing to say, which is
+// an answer without a body; the other one has errors and warnings.
+func TestPartsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked, err := io.ReadAll(r.Body)
+		must.Report(t, err)
+		if r.URL.Path != "/conductor/v1/routed" || !strings.Contains(string(asked), "some") {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		said := `{"kept":1,"errors":[{"prompt":1,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`
+		if r.Header.Get("Accept") == "application/msgpack" {
+			said = recoded(t, said, json.Unmarshal, msgpack.Marshal)
+		}
+		io.WriteString(w, said)
+	}))
+	defer other.Close()
+	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
+	defer c.Close()
+	c.ServeBy(allAt(other.URL))
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: 10 * time.Second, Log: zerolog.Nop()})
+	opts := conductorhttp.Options{
+		MaxBody: 1 << 20, MaxTokens: 1 << 16, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+		Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
+	}
+	router := conductorhttp.New(c, opts)
+	conductorhttp.Mount(router, c, opts)
+	f := func(models string, status int, want string) {
+		t.Helper()
+		var prompts []string
+		for model := range strings.FieldsSeq(models) {
+			prompts = append(prompts, fmt.Sprintf(`{"model":%q,"token_ids":[1]}`, model))
+		}
+		for _, accept := range []string{"application/json", "application/msgpack"} {
+			w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/routed", strings.NewReader(`{"block_size":16,"instance_id":"a","prompts":[`+strings.Join(prompts, ",")+`]}`))
+			r.Header.Set("Accept", accept)
+			router.ServeHTTP(w, r)
+			got := w.Body.String()
+			if accept != "application/json" && got != "" {
+				got = recoded(t, got, msgpack.Unmarshal, json.Marshal)
+			}
+			if w.Code != status || got != want {
+				t.Errorf("%s in %s: %d %s, want %d %s", models, accept, w.Code, got, status, want)
+			}
+		}
+	}
+	f("all all", http.StatusNoContent, "")
+	f("all some some", http.StatusOK, `{"kept":2,"errors":[{"prompt":2,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`)
+	f("some some all all", http.StatusOK, `{"kept":3,"errors":[{"prompt":1,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`)
+}
+
+// recoded returns what became of a list of reports in another codec.
+func recoded(t must.T, text string, read func([]byte, any) error, write func(any) ([]byte, error)) string {
+	var of struct {
+		Kept   int `json:"kept" msgpack:"kept"`
+		Errors []struct {
+			Prompt int      `json:"prompt" msgpack:"prompt"`
+			Error  string   `json:"error" msgpack:"error"`
+			Reason string   `json:"reason" msgpack:"reason"`
+			Field  string   `json:"field" msgpack:"field"`
+			Known  []string `json:"known" msgpack:"known"`
+		} `json:"errors" msgpack:"errors"`
+		Warnings []string `json:"warnings" msgpack:"warnings"`
+	}
+	must.Report(t, read([]byte(text), &of))
+	out, err := write(of)
+	must.Report(t, err)
+	return string(out)
 }
 
 // allAt is the URL of a replica that serves all shards, with an id for each model.
