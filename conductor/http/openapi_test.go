@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"github.com/vmihailenco/msgpack/v5"
 
 	"kvconductor"
 	"kvconductor/conductor"
@@ -240,7 +241,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang
 // or answer anything but 200 or a described error.
 func FuzzBodies(f *testing.F) {
-	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events", "/routed"}
+	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events", "/routed", "/routed?strict=1"}
+	const packed = 7 // from this path on bodies are msgpack
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,2,3]}`))
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,-2,3.5,1e3,null,"x",[1]]}`))
 	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))
@@ -250,19 +252,37 @@ func FuzzBodies(f *testing.F) {
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"ttl":{"CPU":"1h", "STORAGE" : "0s","":null}}`))
 	f.Add(6, []byte(`{"model":"m","block_size":1,"token_ids":[1,2],"instance_id":"a","dp_rank":0,"ttl":"2s","request_id":"r"}`))
 	f.Add(6, []byte(`{"prompts":[{"token_ids":[1]},{"seq_hashes":[1],"ttl":0.5}, {"dp_rank":-1}],"model":"m","block_size":1,"instance_id":"a"}`))
+	for _, body := range []map[string]any{
+		{"model": "m", "block_size": 1, "token_ids": []int{1, 1 << 20}, "instance_id": "a", "dp_rank": nil, "ttl": 0.5, "request_id": "r", "other": map[string]any{"a": []any{1}}},
+		{"model": "m", "block_size": 1, "token_ids": make([]byte, 9), "instance_id": "a", "ttl": "2s"},
+		{"prompts": []any{map[string]any{"token_ids": []int{1}, "topp": 1}, map[string]any{"seq_hashes": make([]byte, 16), "hash": "engine"}, 7}, "model": "m", "block_size": 1, "instance_id": "a"},
+	} {
+		text, err := msgpack.Marshal(body)
+		must.Succeed(f, err)
+		f.Add(packed, text)
+	}
 	f.Add(0, []byte("{\"model\":\"\xff\",\"block_size\":16,\"token_ids\":[]}"))
 	c := conductor.New(conductor.Options{MaxSources: 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	f.Cleanup(c.Close)
 	opts := conductorhttp.Options{MaxBody: 1 << 16, MaxTokens: 1 << 10, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	engine := conductorhttp.New(c, opts)
 	conductorhttp.Mount(engine, c, opts)
+	rec := httptest.NewRecorder() // so that there is something to report
+	engine.ServeHTTP(rec, httptest.NewRequest(nethttp.MethodPost, "/register", strings.NewReader(`{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"a","block_size":1}`)))
+	if rec.Code != 200 {
+		f.Fatal(rec.Code, rec.Body)
+	}
 	f.Fuzz(func(t *testing.T, which int, body []byte) {
-		path := paths[uint(which)%uint(len(paths))]
-		rec := httptest.NewRecorder()
-		engine.ServeHTTP(rec, httptest.NewRequest(nethttp.MethodPost, path, bytes.NewReader(body)))
+		at := int(uint(which) % uint(len(paths)))
+		path := paths[at]
+		rec, req := httptest.NewRecorder(), httptest.NewRequest(nethttp.MethodPost, path, bytes.NewReader(body))
+		if req.Header.Set("Accept", "application/json"); at >= packed {
+			req.Header.Set("Content-Type", "application/msgpack")
+		}
+		engine.ServeHTTP(rec, req)
 		switch rec.Code {
 		case 200, 204:
-			if !json.Valid(body) {
+			if at < packed && !json.Valid(body) {
 				t.Errorf("%s accepts %q", path, body)
 			}
 		case 400, 404, 409, 413, 503:
