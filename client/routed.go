@@ -50,7 +50,8 @@ type RoutedAnswer struct {
 }
 
 // Routed reports that a prompt goes to an instance. A model, an instance or a rank that is not registered
-// is an *Error with status 404, whose Field says which, and Known what there is in its place.
+// is an *Error with status 404, whose Field says which, and Known what there is in its place. A target whose
+// events may not tell what it has is no error; RoutedBatch returns warnings about it.
 func (c *Client) Routed(ctx context.Context, r Routed) error {
 	return c.report(ctx, r.body(c.msgpack), new(any))
 }
@@ -108,7 +109,7 @@ func statusOf(reason string) int {
 }
 
 // TakeBack takes the report of a request back, because the engine refused it or its client left. A
-// report that is not there any more is an *Error with status 404.
+// report whose time is over is an *Error with status 404.
 func (c *Client) TakeBack(ctx context.Context, tenant, requestID string) error {
 	path := "/conductor/v1/routed/" + url.PathEscape(requestID)
 	if tenant != "" {
