@@ -216,3 +216,21 @@ func TestResetDropsGiantBuffers(t *testing.T) {
 		t.Errorf("%d bytes, %d tokens, %d hashes and %d members are kept", cap(r.Src), cap(r.Tokens), cap(r.Hashes), cap(r.Members))
 	}
 }
+
+// TestListsOfHashesAreBounded holds that a list of objects stores no more hashes than two lists may have, but for the
+// least room of each.
+func TestListsOfHashesAreBounded(t *testing.T) {
+	const limit, each = 4000, 3000
+	of := Shape{{Name: "hashes", Kind: Hashes(Hash)}}
+	one, packed := `{"hashes":[1`+strings.Repeat(",1", each-1)+`]},`, "\x81\xa6hashes\xdc\x0b\xb8"+strings.Repeat("\x01", each)
+	for codec, src := range map[Codec]string{
+		JSON:    `{"list":[` + strings.Repeat(one, 9) + `{}]}`,
+		Msgpack: "\x81\xa4list\x99" + strings.Repeat(packed, 9),
+	} {
+		r := &Request{Src: []byte(src)}
+		members, _, err := r.Scan(Shape{{Name: "list", Kind: Objects(of)}}, Options{Codec: codec, Limit: limit})
+		if err != nil || members[0].List.N < 9 || len(r.Hashes) < 2*each || len(r.Hashes) > 2*limit+9*leastRoom {
+			t.Errorf("codec %v: %v, %d hashes are stored", codec, err, len(r.Hashes))
+		}
+	}
+}

@@ -265,6 +265,8 @@ func (s *packer) value(m *Member, src []byte, kind *Kind, depth int) (rest []byt
 		r.Tokens, r.Hashes = r.Tokens[:0], r.Hashes[:0]
 	case kind.token != nil:
 		room -= len(r.Tokens)
+	case kind.hash != nil:
+		room = s.roomForHashes(r)
 	}
 	if kind.token != nil {
 		l.From = len(r.Tokens)

@@ -86,7 +86,7 @@ const MaxItems = 256
 // Options are the rules of a dialect.
 type Options struct {
 	Codec Codec // what follows is for JSON but Limit, Depth and Every
-	Limit int   // numbers that a list may store
+	Limit int   // numbers that a list may store; all lists of hashes store twice as many at most
 	Depth int   // levels of nesting, 0 for prompt.MaxDepth
 	Tail  bool  // text may follow the object
 	// Unknown makes errors name fields that the shape lacks.
@@ -97,6 +97,10 @@ type Options struct {
 	// Name, unless nil, reports whether a name with escapes is valid. text is quoted.
 	Name func(text []byte) bool
 }
+
+// roomForHashes returns how many hashes the next list may store. All lists of a request store twice the limit at
+// most: a query may give its hashes under two names, and a list of queries may not have more than the limit.
+func (o *Options) roomForHashes(r *Request) int { return min(o.Limit, 2*o.Limit-len(r.Hashes)) }
 
 // scanner reads one body.
 type scanner struct {
@@ -288,7 +292,7 @@ func (s *scanner) value(m *Member, kind *Kind) (ok bool) {
 		if s.Every > 0 {
 			r.Hashes = r.Hashes[:0]
 		}
-		r.Hashes, ok = readList(s, &m.List, r.Hashes, s.Limit, kind.hash)
+		r.Hashes, ok = readList(s, &m.List, r.Hashes, s.roomForHashes(r), kind.hash)
 	case m.Read && kind.objects:
 		m.List.N, ok = s.objects(kind.of)
 	default:
