@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"kvconductor/conductor/body"
+	"kvconductor/conductor/prompt"
 )
 
 // compareNumbers reads an array, behind which there may be anything, as token ids and as
@@ -145,7 +146,7 @@ func TestGiantBodiesAreNotKept(t *testing.T) {
 		r.Reset()
 		return r
 	}
-	if r := read(1 << 20); r.Src != nil || r.Tokens != nil || r.Hashes != nil {
+	if r := read(2 * prompt.KeepNumbers); r.Src != nil || r.Tokens != nil || r.Hashes != nil {
 		t.Errorf("%d bytes, %d tokens and %d hashes are kept", cap(r.Src), cap(r.Tokens), cap(r.Hashes))
 	}
 	if r := read(1 << 16); r.Src == nil || r.Tokens == nil || r.Hashes == nil {
