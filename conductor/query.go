@@ -249,6 +249,7 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 	first := index.Lookup{Constant: id.Constant}
 	sc.lookups = sc.lookups[:0]
 	sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
+	var further []hash.Chain // those of other look-aheads
 	switch {
 	case q.ByClientHash:
 		sc.clientChain.reset(d, q.ClientHashes, q.SearchUnscoped || !d.translates(id.Variant))
@@ -263,6 +264,7 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 		first.Chain = &sc.hashes
 	default:
 		sc.lookups = sc.resetPromptChains(d, id.Constant, q, sc.lookups)
+		further = sc.chains[:len(sc.lookups)]
 		if !q.SearchUnscoped && d.waits() && sc.digestsOf(d, q, c) {
 			for i := range sc.digests {
 				sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.digests[i], Loose: true})
@@ -283,8 +285,8 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 	default:
 		sc.sample(&sc.chain, sc.chain.Computed())
 		sc.findExpected(d, &sc.chain, id.Constant, q)
-		for i := range d.lookAheads.load().count() - 1 {
-			sc.findExpected(d, &sc.chains[i], id.Constant, q)
+		for i := range further {
+			sc.findExpected(d, &further[i], id.Constant, q)
 		}
 		sc.forgetPrompt()
 	}
