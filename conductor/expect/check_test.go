@@ -136,6 +136,9 @@ func (t *Table) check(tb testing.TB) {
 		if heads != 0 || s.heads != nil && len(s.heads) == 0 {
 			fail("%d more pieces are in the map than in lists", heads)
 		}
+		if n := s.awaiting(); n != s.awaits.Load() {
+			fail("%d targets await something, the space says %d", n, s.awaits.Load())
+		}
 		if blocks != s.blocks.Load() {
 			fail("a space has %d blocks, says %d", blocks, s.blocks.Load())
 		}
@@ -156,6 +159,16 @@ func (t *Table) check(tb testing.TB) {
 	}
 }
 
+// awaiting counts the targets that await something.
+func (s *Space) awaiting() (n int64) {
+	for _, of := range *s.targets.Load() {
+		if of.awaits.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // checkEmpty holds that nothing is left, maps included.
 func (t *Table) checkEmpty(tb testing.TB, spaces ...*Space) {
 	tb.Helper()
@@ -164,8 +177,8 @@ func (t *Table) checkEmpty(tb testing.TB, spaces ...*Space) {
 		tb.Errorf("left: %d bytes, %v, %v, %v", t.bytes, t.named, t.tenants, t.ends)
 	}
 	for _, s := range spaces {
-		if s.heads != nil || !s.Empty() || s.Named() {
-			tb.Errorf("left in a space: %v", s.heads)
+		if n := s.awaiting(); s.heads != nil || !s.Empty() || s.Named() || s.awaits.Load() != n {
+			tb.Errorf("left in a space: %v, %d targets that await something, %d by its count", s.heads, n, s.awaits.Load())
 		}
 		for _, of := range *s.targets.Load() {
 			if of.oldest != nil || of.newest != nil || of.blocks != 0 {
@@ -225,6 +238,28 @@ func TestLeavingTarget(t *testing.T) {
 	table.checkEmpty(t, space)
 	if n := len(*space.targets.Load()); n > 1 {
 		t.Errorf("%d targets after the end", n)
+	}
+}
+
+// TestDoubtOutlivesTarget replaces the target without a rank while one of its ranks is in doubt: announcements of other ranks are
+// still looked at, until the instance leaves.
+func TestDoubtOutlivesTarget(t *testing.T) {
+	c := newCounter(t)
+	for range EnoughDoubt {
+		c.space.Target(1, 0, Options{}).Add(Report{Keys: c.prompt(1), TTL: time.Minute})
+		c.pass(time.Minute)
+	}
+	for _, o := range []Options{{Capacity: 5}, {}} {
+		c.space.Target(1, AnyRank, o)
+		c.table.checkEmpty(t, c.space)
+		if got := c.space.Awaits(1, 7); got != (o == Options{}) {
+			t.Errorf("%+v: awaits %v", o, got)
+		}
+	}
+	c.space.Forget(1)
+	c.table.checkEmpty(t, c.space)
+	if c.space.awaits.Load() != 0 {
+		t.Errorf("%d targets await something", c.space.awaits.Load())
 	}
 }
 

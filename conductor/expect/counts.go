@@ -213,7 +213,14 @@ func (t *Target) arrived(key uint64, now int64) {
 
 // noteAwaits tells announcements whether there is anything to confirm.
 func (t *Target) noteAwaits() {
-	if awaits := t.Capacity == 0 && (t.blocks > 0 || len(t.late) > 0 || len(t.doubted) > 0); t.awaits.Load() != awaits {
-		t.awaits.Store(awaits)
+	awaits := t.Capacity == 0 && (t.blocks > 0 || len(t.late) > 0 || len(t.doubted) > 0)
+	switch {
+	case t.awaits.Load() == awaits:
+		return
+	case awaits:
+		t.space.awaits.Add(1)
+	default:
+		t.space.awaits.Add(-1)
 	}
+	t.awaits.Store(awaits)
 }

@@ -128,6 +128,7 @@ type Space struct {
 	named   atomic.Bool                       // a report had names, lately
 	closed  bool                              // guarded by table.mu
 	counted atomic.Bool                       // there is a target whose blocks Options.Counts
+	awaits  atomic.Int64                      // targets whose awaits is set
 }
 
 // place is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
@@ -192,14 +193,16 @@ func (s *Space) Target(instance, rank int32, o Options) *Target {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()
 	all := *s.targets.Load()
-	if t := all[at]; t != nil && t.Options == o {
-		return t
-	} else if t != nil {
-		t.leaveSpace()
+	old := all[at]
+	if old != nil && old.Options == o {
+		return old
 	}
 	t := &Target{Instance: instance, Rank: rank, Options: o, space: s, gone: s.closed}
-	if old := all[at]; old != nil {
-		t.counts, t.doubted = old.counts, old.doubted // counts of an instance never go back
+	if old != nil {
+		t.doubted = old.doubted
+		old.leaveSpace()
+		t.counts = old.counts // counts of an instance never go back
+		t.noteAwaits()
 	}
 	if !s.closed {
 		s.publish(at, t)
@@ -265,6 +268,8 @@ func (s *Space) Close() {
 // caller had looked the target up before.
 func (t *Target) leaveSpace() {
 	t.empty(Dropped)
+	t.doubted = nil
+	t.noteAwaits()
 	t.gone = true
 }
 
@@ -570,8 +575,12 @@ func (s *Space) targetsOf(instance, rank int32) (all [2]*Target) {
 	return [2]*Target{s.find(instance, rank), s.find(instance, AnyRank)}
 }
 
-// Awaits reports whether announcements of a rank may confirm anything. It takes no lock.
+// Awaits reports whether announcements of a rank may confirm anything. It takes no lock, and is one atomic load while
+// nothing is expected in the space.
 func (s *Space) Awaits(instance, rank int32) bool {
+	if s.awaits.Load() == 0 {
+		return false
+	}
 	for _, t := range s.targetsOf(instance, rank) {
 		if t != nil && t.awaits.Load() {
 			return true
