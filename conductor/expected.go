@@ -20,7 +20,7 @@ import (
 //
 // The second fold treats expected blocks as if they were on the device.
 
-// expectedNames is XORed into engine hashes, so that they do not meet keys in a space.
+// expectedNames is XORed into engine hashes, so that a space takes none of them for a canonical key.
 const expectedNames = 0x6e616d65732d6f66
 
 // findExpected finds which blocks of a prompt are expected where. mix is XORed into its keys.
@@ -128,8 +128,10 @@ func (s *source) confirmExpected(ns *namespace, c *normalize.Change, res *index.
 	} else if res.Chained {
 		key := res.Before
 		for i, local := range c.Local {
-			if key = ns.deployment.scheme.Next(key, local); i == 0 && res.Before == 0 {
-				key = local
+			if i == 0 && key == 0 {
+				key = local // the first block of a prompt
+			} else {
+				key = ns.deployment.scheme.Next(key, local)
 			}
 			keys = append(keys, key)
 		}

@@ -29,7 +29,7 @@ func (c *Conductor) doubts(now time.Time) map[*deployment][]expect.Doubt {
 // observeExpected reports or withdraws the finding that reports for the source are never confirmed.
 func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.Doubt) {
 	for i := range doubts[s.home] {
-		if d := &doubts[s.home][i]; s.home != nil && d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.registry, d)) {
+		if d := &doubts[s.home][i]; d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.registry, d)) {
 			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
 				s.doctor.Update(doctor.FindingUnconfirmed, "none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d), s.causeOf(d))
 				return

@@ -167,8 +167,8 @@ func (t *Target) ttl() int64 {
 	return int64(min(max(t.delays.quantile(0.99), LeastTTL), MostTTL))
 }
 
-// late is a block that was not announced in time. Its delay is learned if it comes within MostTTL, else expectations that
-// are too short would never be found to be so.
+// late is a block that was not announced in time. Its delay is learned if it comes within MostTTL: otherwise
+// a ttl that has become too short would stay so.
 type late struct {
 	key    uint64
 	since  int64

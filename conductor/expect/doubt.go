@@ -26,8 +26,8 @@ const (
 	suspect = 4
 )
 
-// Doubts returns the doubts of the space, in no order. It ends those whose last report ended before a moment: what was
-// wrong then may be so no more.
+// Doubts returns the doubts of the space, in no order. It ends those whose last report ended before since, because what
+// was wrong then may be mended by now.
 func (s *Space) Doubts(since time.Time) (all []Doubt) {
 	s.table.mu.Lock()
 	defer s.table.mu.Unlock()

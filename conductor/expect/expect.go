@@ -45,7 +45,7 @@ import (
 // AnyRank is the rank of a target whose rank is not known.
 const AnyRank = -1
 
-// How long an expectation lasts if its report does not say it.
+// How long an expectation lasts if its report does not say.
 const (
 	// LeastTTL and MostTTL bound the learned times.
 	LeastTTL, MostTTL = time.Second, 30 * time.Second
@@ -75,7 +75,7 @@ type Table struct {
 	named   map[uint64]*expectation
 	ends    ends  // expectations by when they end
 	tidying bool  // a timer is set
-	totals  State // its Reports number the reports
+	totals  State // of all targets, those that have left too; its Reports number the reports
 
 	nextEnd atomic.Int64 // of ends, in Unix nanoseconds; 0 without one
 }
@@ -88,7 +88,7 @@ type tenant struct {
 	approximate    map[*Target]bool // that have pieces
 }
 
-// New returns a Table that takes at most some bytes.
+// New returns an empty Table. It is bounded to most bytes, see SetLimit, and now is its clock.
 func New(most int64, now func() time.Time) *Table {
 	return &Table{now: now, seed: maphash.MakeSeed(), most: most}
 }
@@ -134,7 +134,7 @@ type Space struct {
 // place is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
 type place struct{ instance, rank int32 }
 
-// NewSpace returns an empty space of a tenant, whose blocks have some tokens each.
+// NewSpace returns an empty space of a tenant. blockSize is how many tokens its blocks have.
 func (t *Table) NewSpace(tenant string, blockSize int) *Space {
 	s := &Space{table: t, owner: tenant, blockSize: blockSize}
 	s.targets.Store(&map[place]*Target{})
@@ -273,7 +273,7 @@ func (t *Target) leaveSpace() {
 	t.gone = true
 }
 
-// find returns the target at an instance and rank, nil if there is none.
+// find returns the target at an instance and rank, nil if there is none. It takes no lock.
 func (s *Space) find(instance, rank int32) *Target { return (*s.targets.Load())[place{instance, rank}] }
 
 // piece is consecutive blocks of prompts that were reported for a target.

@@ -21,7 +21,7 @@ func (c *clock) now() time.Time { return c.at }
 
 func newClock() *clock { return &clock{time.Unix(1_700_000_000, 0)} }
 
-// prompts makes prompts that share beginnings: a key is made of all tokens up to it.
+// promptOf returns the keys of a prompt whose blocks are letters. A key is made of all letters up to its own.
 func promptOf(tokens string) (all keys) {
 	h := uint64(14695981039346656037)
 	for _, c := range []byte(tokens) {

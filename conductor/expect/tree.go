@@ -22,8 +22,8 @@ func (t *Target) insert(keys []uint64, now int64) (leaf *piece) {
 	return leaf
 }
 
-// follows reports whether a piece is behind another one in the tree, or has become so: an earlier report began with
-// the piece because the target had the blocks before it then, or they have been announced since.
+// follows reports whether a piece is behind another one in the tree. If an earlier report began with the piece, because the
+// target had the blocks before it then, or if those have been announced since, follows puts it there first.
 func (p *piece) follows(parent *piece) bool {
 	above := p.above()
 	q := parent
@@ -38,7 +38,8 @@ func (p *piece) follows(parent *piece) bool {
 	return q == above
 }
 
-// above returns the next piece on the way to the beginning of the prompt, nil if there is none.
+// above returns the next piece on the way to the beginning of the prompt, nil if there is none. It forgets parents that
+// have left the tree.
 func (p *piece) above() *piece {
 	for p.parent != nil && p.parent.gone {
 		p.parent = p.parent.parent
@@ -330,8 +331,8 @@ type Prompt interface {
 	At(i int) uint64
 }
 
-// Match appends which blocks of a prompt are expected where, by ascending From. mix is XORed into the keys. It ends
-// behind the first held blocks, which some owner holds, with the first block that is expected nowhere. The stretches of one
+// Match appends which blocks of a prompt are expected where, by ascending From. mix is XORed into the keys. The first
+// held blocks of the prompt have owners; behind them Match stops at the first block that is expected nowhere. The stretches of one
 // target do not overlap.
 func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found {
 	if s.Empty() {
@@ -382,11 +383,11 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 // window is how many keys of a prompt Match asks for at a time.
 const window = 16
 
-// walk is a way through a piece, all of whose blocks before at were in the prompt.
+// walk is how far Match has come in a piece, all of whose blocks before at are in the prompt.
 type walk struct {
 	p     *piece
-	at    int
-	found int // in the list of what was found
+	at    int // the next one of its keys
+	found int // place of its stretch in the list of what was found
 }
 
 // stretch adds blocks [from, to) of a target to a list, whose part from first on is of the same prompt. They become a
