@@ -216,7 +216,7 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	for _, row := range rows {
 		for _, rank := range row.Ranks {
 			rank.Expected = max(rank.Expected, rank.Disk) // it is not in the answer unless asked for
-			if row.Approximate { // its engine announces nothing, so it may have computed them long ago
+			if row.Approximate {                          // its engine announces nothing, so it may have computed them long ago
 				rank.GPU, rank.CPU, rank.Disk = rank.Expected, rank.Expected, rank.Expected
 			}
 			by[Worker{Instance: row.Instance, Rank: rank.Rank}] = rank
