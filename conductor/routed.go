@@ -3,7 +3,6 @@ package conductor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -152,6 +151,9 @@ func (c *Conductor) routed(r *Routed) (unsynced []SourceState, err error) {
 	sc := scratches.Get().(*scratch)
 	defer sc.release()
 	c.expectPrompt(sc, d, target, r)
+	if _, still := d.rows(&c.registry).find(r.Target); !still {
+		d.expected.Forget(to.id) // it was unregistered meanwhile, perhaps before the target was made
+	}
 	d.bell.ring()
 	for _, s := range to.sources {
 		if rank != AnyRank && s.reg.Rank != int(rank) {
@@ -198,23 +200,20 @@ func (d *deployment) rankOf(to *row, rank int) (int32, error) {
 		}
 		return AnyRank, nil
 	}
-	known := maps.Collect(func(yield func(int32, bool) bool) {
-		for _, n := range to.ranks {
-			yield(n, true)
-		}
-	})
-	if !known[int32(rank)] {
+	known := to.ranks
+	if !slices.Contains(known, int32(rank)) {
+		known = slices.Clone(known)
 		for _, o := range d.table() { // events may name ranks that are not registered
 			if o.Instance == to.id {
-				known[o.Rank] = true
+				known = append(known, o.Rank)
 			}
 		}
 	}
-	if known[int32(rank)] {
+	if slices.Contains(known, int32(rank)) {
 		return int32(rank), nil
 	}
 	var all []string
-	for n := range known {
+	for _, n := range known {
 		all = append(all, fmt.Sprint(n))
 	}
 	return 0, unknownTarget("dp_rank", fmt.Sprint(rank), "rank", all)

@@ -139,3 +139,33 @@ func TestRoutedApproximate(t *testing.T) {
 		})
 	}
 }
+
+// TestReportsRaceUnregistering reports to engines without events that are unregistered meanwhile, and holds that
+// nothing is left of them.
+func TestReportsRaceUnregistering(t *testing.T) {
+	b := newBench()
+	defer b.conductor.Close()
+	engine := func(name string) conductor.Registration {
+		return conductor.Registration{Events: conductor.EventsNone, CapacityBlocks: 100, Type: "Standard", Model: "m", Instance: name, BlockSize: 16}
+	}
+	must.Succeed(t, b.conductor.Register(engine("B"), conductor.RegisterOptions{}))
+	for range times(2000) {
+		must.Succeed(t, b.conductor.Register(engine("A"), conductor.RegisterOptions{}))
+		begun, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			close(begun)
+			for b.routed("a/b/c", "A", 0, 0, "") == nil {
+			}
+		}()
+		<-begun
+		_, err := b.conductor.Unregister(conductor.Key{Instance: "A"})
+		must.Report(t, err)
+		<-done
+		for _, m := range b.conductor.Memory() {
+			if m.Name == "expected" && m.Bytes != 0 {
+				t.Fatalf("%d bytes are left", m.Bytes)
+			}
+		}
+	}
+}
