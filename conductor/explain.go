@@ -185,7 +185,27 @@ func (e *explaining) match(roster *Roster, hidden bool) []Row {
 	for _, s := range sc.match.Later {
 		note(s.Owner, s.From, s.To)
 	}
+	e.noteCounted(sc.counted, roster)
 	return sc.rows
+}
+
+// noteCounted notes expected blocks that count as held, by the sources without events that they are expected of.
+func (e *explaining) noteCounted(all []tiers.Soon, roster *Roster) {
+	device := tiers.Parse(tiers.NameDevice)
+	for _, b := range all {
+		for i := range roster.rows {
+			for _, s := range roster.rows[i].sources {
+				if roster.rows[i].id != b.Instance || s.reg.Rank != int(b.Rank) {
+					continue
+				}
+				key := holderKey{s, b.Rank}
+				if e.held[key] == nil {
+					e.held[key] = make(map[tiers.Medium][][2]int)
+				}
+				e.held[key][device] = append(e.held[key][device], [2]int{int(b.From), int(b.To)})
+			}
+		}
+	}
 }
 
 // owned is whose blocks an owner of an index has.
