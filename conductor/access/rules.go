@@ -37,7 +37,7 @@ var rules = map[string]rule{
 
 	"POST /routed":               {role: Query, change: true, often: true, forward: true},
 	"DELETE /routed/*id":         {role: Query, change: true, often: true, forward: true},
-	"POST /feedback":             {role: Query, change: true, forward: true},
+	"POST /feedback":             {role: Query, change: true, often: true, forward: true},
 	"POST /register":             {role: Register, change: true, audited: true},
 	"POST /lmcache/events":       {role: Register, change: true},
 	"POST /unregister":           {role: Register, change: true, audited: true},
