@@ -116,6 +116,9 @@ func item(batch *fields, r *body.Request, i int, list string, shape body.Shape) 
 func (a *api) either(f *fields) promptReader {
 	given, m := f.member("seq_hashes", "block_hash", "block_hashes")
 	if m == nil {
+		if _, err := conductor.ParseHashKind("hash", f.text("hash")); err != nil {
+			f.fail(err)
+		}
 		return a.tokens
 	}
 	for _, other := range [...]string{"token_ids", "token_ids_b64"} {

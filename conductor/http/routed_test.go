@@ -85,6 +85,8 @@ func TestRoutedRequests(t *testing.T) {
 	f("POST", "/routed", `{"model":"m","block_size":4,"token_ids":[1]}`, 400, `"reason":"missing","field":"instance_id"`)
 	f("POST", "/routed", `{"model":"m","block_size":4,"instance_id":"a"}`, 400, `"reason":"missing","field":"token_ids"`)
 	f("POST", "/routed", `{"model":"m","block_size":4,"instance_id":"a","seq_hashes":[1],"hash":"md5"}`, 400, `"field":"hash"`)
+	f("POST", "/routed", `{"model":"m","block_size":4,"instance_id":"a","token_ids":[1],"hash":"md5"}`, 400, `"field":"hash"`)
+	f("POST", "/query_batch", `{"queries":[{"model":"m","block_size":4,"token_ids":[1],"hash":"md5"}]}`, 200, `"field":"hash"`)
 	f("POST", "/routed", `{"model":"m","block_size":4,"instance_id":"a","seq_hashes":[1],"token_ids":[1]}`, 400, `"reason":"conflict","field":"seq_hashes"`)
 	f("POST", "/routed", `{"model":"m","block_size":4,"instance_id":"a","token_ids":[1,-1]}`, 400, `"field":"token_ids","index":1`)
 	f("POST", "/routed", `{"model":"m","block_size":4,"instance_id":"a","token_ids":[`+strings.Repeat("1,", 64)+`1]}`, 400, `"reason":"out_of_range","field":"token_ids","index":64`)
