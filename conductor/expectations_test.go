@@ -234,7 +234,7 @@ func TestUnconfirmed(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 			if got := b.unconfirmed(); got != "" {
-				t.Errorf("nobody reports any more: %s", got)
+				t.Errorf("there are no more reports: %s", got)
 			}
 		})
 	})

@@ -186,7 +186,7 @@ func TestFeedback(t *testing.T) {
 		}
 		b.run("register C events=none capacity_blocks=8")
 		if n := report("C", 0, 100, 60); n != 0 || finding("C") {
-			t.Errorf("an engine of which answers promise nothing: %d resyncs", n)
+			t.Errorf("an engine without events: %d resyncs", n)
 		}
 		b.run("unregister C")
 		b.run("unregister B")

@@ -200,7 +200,7 @@ func (m *routedModel) compare(q conductor.Query) {
 		}
 		got, want := fmt.Sprintf("%+v %v", row.Row, row.Approximate), held[row.Instance]
 		if delete(held, row.Instance); got != want && (want != "" || row.Longest > 0 || row.Expected == 0) {
-			m.t.Fatalf("%s\n%+v\n%s: with what is expected %s, else %s", strings.Join(m.history, "\n"), q, row.Instance, got, want)
+			m.t.Fatalf("%s\n%+v\n%s: %s with Expected, %s without", strings.Join(m.history, "\n"), q, row.Instance, got, want)
 		}
 	}
 	if len(held) > 0 {

@@ -236,7 +236,7 @@ func TestReplicasShareReports(t *testing.T) {
 	report(b, 64, "two", "router", 204)
 	expect(64, 64)
 	report(a, 48, "three", "other", 403)
-	for _, token := range []string{"other", "nobody"} {
+	for _, token := range []string{"other", "unknown"} {
 		if status := takeBack(t, b, "two", "Authorization", "Bearer "+token); status != 403 && status != 401 {
 			t.Errorf("%s takes a report back: %d", token, status)
 		}

@@ -115,7 +115,7 @@ func TestEngineWithoutEvents(t *testing.T) {
 	// Registered with approximate: count its expected blocks count as held, so a router that asks for no others sees them.
 	r := &Router{Conductor: conductor(t, map[string]reach{"silent/0": {800, 800, 800, 0}, "b/0": {16, 16, 16, 0}}), Workers: workers("silent/0", "b/0"), Patience: time.Minute, EventsOnly: true}
 	if got, _ := r.Choose(t.Context(), make([]uint32, 1000)); got != 0 || r.Alone() > 0 {
-		t.Errorf("worker %d of which less counts as held; %d choices alone", got, r.Alone())
+		t.Errorf("worker %d was chosen, which holds less; %d choices alone", got, r.Alone())
 	}
 }
 
