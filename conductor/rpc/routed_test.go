@@ -17,6 +17,7 @@ import (
 
 	pb "kvconductor/api/kvconductor/v1"
 	"kvconductor/conductor"
+	"kvconductor/events/stream"
 	"kvconductor/internal/must"
 )
 
@@ -51,6 +52,16 @@ func shownExpected(ans *pb.QueryResponse) string {
 		rows = append(rows, text)
 	}
 	return strings.Join(rows, " ")
+}
+
+// synced reports whether all sources are synced.
+func (r *rig) synced() bool {
+	for state, keys := range r.conductor.States() {
+		if state != stream.Synced && len(keys) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // faultOf returns the code of a call, and the field and the names that its detail has.
@@ -249,7 +260,7 @@ func TestRoutedStream(t *testing.T) {
 	store(r.register("a"), 1)
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
-	for r.expected() != "a:1/1" {
+	for r.expected() != "a:1/1" || !r.synced() { // a report for a source that is not synced gets a warning
 		<-pace.C
 	}
 	stream, err := r.client.RoutedStream(ctx)
