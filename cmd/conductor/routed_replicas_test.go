@@ -179,8 +179,8 @@ func TestShardsShareReports(t *testing.T) {
 		}
 	}
 	must.Succeed(t, f.replicas[0].cmd.Process.Kill())
-	for i := range shardModels { // no client waits for the dead one
-		if status, answer, _ := f.ask(f.replicas[1], "/routed", shardReport(i, fmt.Sprint("kept-", i))); status != 204 {
+	for i := range shardModels { // no client waits for the dead one; the new owner of a shard may not be synced yet
+		if status, answer, _ := f.ask(f.replicas[1], "/routed", shardReport(i, fmt.Sprint("kept-", i))); status != 204 && (status != 200 || !strings.Contains(answer, "may not confirm")) {
 			t.Errorf("m%d: %d %s", i, status, answer)
 		}
 	}
