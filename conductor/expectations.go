@@ -15,14 +15,13 @@ import (
 // instance is registered, and leave with it.
 type InstanceExpectations struct {
 	Tenant, Instance string
-	Approximate      bool   // it announces nothing, so that nothing is confirmed
 	Prompts          uint64 // reports
 	Expected         uint64 // what they said beyond what the instance had: the sum of all below
 	Confirmed        uint64 // announced in time
 	Expired          uint64 // not announced in time
 	TakenBack        uint64 // by the router
 	Dropped          uint64 // its source restarted, was cleared or left, or expected.max_bytes had no room
-	Evicted          uint64 // an approximate instance had no room
+	Evicted          uint64 // an approximate instance had no room, or their time there was over
 	Pending          uint64 // expected now
 	// Delay is how long blocks took from their report to their announcement, of late, those that came late
 	// too: p50, p90 and p99, rounded up; 0 where none is known.
@@ -34,7 +33,7 @@ type InstanceExpectations struct {
 // are none.
 func (e *InstanceExpectations) Share() (part float64, known bool) {
 	ended := e.Confirmed + e.Expired
-	if e.Approximate || ended == 0 {
+	if ended == 0 {
 		return 0, false
 	}
 	return round(float64(e.Confirmed) / float64(ended)), true
@@ -77,7 +76,7 @@ func (c *registry) expectations() (all []instanceState) {
 	}
 	for key, s := range states {
 		e := InstanceExpectations{
-			Tenant: key.Tenant, Instance: key.Instance, Approximate: s.Approximate, Prompts: s.Reports, Expected: s.Pending, Pending: s.Pending, TTL: s.TTL,
+			Tenant: key.Tenant, Instance: key.Instance, Prompts: s.Reports, Expected: s.Pending, Pending: s.Pending, TTL: s.TTL,
 			Confirmed: s.Ended[expect.Confirmed], Expired: s.Ended[expect.Expired], TakenBack: s.Ended[expect.TakenBack], Dropped: s.Ended[expect.Dropped], Evicted: s.Ended[expect.Evicted],
 		}
 		for _, n := range s.Ended {

@@ -35,7 +35,7 @@ const AnyRank = expect.AnyRank
 // Bounds of reports.
 const (
 	leastRoutedTTL = time.Millisecond
-	mostRoutedTTL  = 10 * time.Minute
+	mostRoutedTTL  = expect.LongestTTL
 	maxRequestID   = 128 // bytes
 	maxKnownNames  = 32  // in an UnknownTargetError
 )

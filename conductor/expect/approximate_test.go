@@ -67,8 +67,11 @@ func (o *lru) report(prompt, id string, ttl time.Duration, now time.Time) {
 		}
 		b.used, b.of[o.number] = o.number, true
 	}
+	if ttl == 0 {
+		ttl = LongestTTL
+	}
 	if id != "" {
-		o.ids[id] = &lruReport{prompt, o.number, now.Add(MostTTL)}
+		o.ids[id] = &lruReport{prompt, o.number, now.Add(min(ttl, LongestTTL))}
 	}
 	for len(o.blocks) > o.Capacity {
 		o.evict()
@@ -169,6 +172,9 @@ func testApproximate(t *testing.T, seed uint64) {
 			}
 		}
 	}
+	if n := to.ended[Expired] + to.ended[Confirmed]; n > 0 {
+		t.Errorf("%d tokens are said to have come or not, and nobody can know", n)
+	}
 	if options.TTL > 0 && seed%4 == 1 {
 		clock.at = clock.at.Add(time.Hour)
 		table.mu.Lock()
@@ -177,6 +183,31 @@ func testApproximate(t *testing.T, seed uint64) {
 		table.mu.Unlock()
 		table.checkEmpty(t, space)
 	}
+}
+
+// TestApproximateTakeBack takes reports back from a target that announces nothing, as late as they may be: the requests of
+// slow engines are cancelled after minutes.
+func TestApproximateTakeBack(t *testing.T) {
+	clock := newClock()
+	table := New(1<<30, clock.now)
+	space := table.NewSpace("a", 16)
+	to := space.Target(1, 0, Options{Capacity: 4, TTL: time.Hour})
+	to.Add(Report{Keys: promptOf("ab"), ID: "first", TTL: 5 * time.Minute})
+	to.Add(Report{Keys: promptOf("cd"), ID: "second"})
+	clock.at = clock.at.Add(5*time.Minute - 1)
+	if !table.Cancel("a", "first") || len(space.Match(nil, promptOf("ab"), 0, 0)) > 0 {
+		t.Error("the first report is not taken back")
+	}
+	clock.at = clock.at.Add(5 * time.Minute)
+	if !table.Cancel("a", "second") || len(space.Match(nil, promptOf("cd"), 0, 0)) > 0 {
+		t.Error("the second report is not taken back")
+	}
+	to.Add(Report{Keys: promptOf("ef"), ID: "third"})
+	clock.at = clock.at.Add(LongestTTL)
+	if table.Cancel("a", "third") || len(space.Match(nil, promptOf("ef"), 0, 0)) != 1 {
+		t.Error("a report is taken back too late, or its blocks have left with it")
+	}
+	table.check(t)
 }
 
 // TestApproximateRoom fills an approximate target where some reports had a ttl of their own: blocks whose time is over

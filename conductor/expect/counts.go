@@ -15,7 +15,7 @@ const (
 	Expired                 // it has not, in time
 	TakenBack               // the router took its report back
 	Dropped                 // its source restarted, was cleared or left, or there was no room
-	Evicted                 // it left an approximate target, which has no room for more
+	Evicted                 // it left an approximate target for want of room, or because its time there was over
 	Endings                 // how many endings there are
 )
 
@@ -24,14 +24,13 @@ func (e Ending) String() string {
 	return [...]string{"confirmed", "expired", "taken_back", "dropped", "evicted"}[e]
 }
 
-// State is what the targets of an instance are at and were up to. Counts of blocks are in tokens.
+// State has what is expected of an instance now, and how its past expectations ended. Counts of blocks are in tokens.
 type State struct {
-	Reports     uint64          // since the instance was registered
-	Ended       [Endings]uint64 // likewise
-	Pending     uint64          // expected now
-	TTL         time.Duration   // that a report without one gets, the longest of the ranks
-	Approximate bool            // the engine announces nothing
-	delays      delays
+	Reports uint64          // since the instance was registered
+	Ended   [Endings]uint64 // likewise
+	Pending uint64          // expected now
+	TTL     time.Duration   // that a report without one gets, the longest of the ranks
+	delays  delays
 }
 
 // Add adds the state of other targets of the instance.
@@ -42,7 +41,6 @@ func (s *State) Add(o *State) {
 	}
 	s.Pending += o.Pending
 	s.TTL = max(s.TTL, o.TTL)
-	s.Approximate = s.Approximate || o.Approximate
 	s.delays.merge(&o.delays)
 }
 
@@ -66,7 +64,7 @@ func (s *Space) States() map[int32]*State {
 			all[at.instance] = new(State)
 		}
 		all[at.instance].Add(&State{
-			Reports: t.reports, Ended: t.ended, Pending: s.tokens(int(t.blocks)), TTL: time.Duration(t.ttl()), Approximate: t.Capacity > 0, delays: t.delays,
+			Reports: t.reports, Ended: t.ended, Pending: s.tokens(int(t.blocks)), TTL: time.Duration(t.ttl()), delays: t.delays,
 		})
 	}
 	return all

@@ -49,6 +49,9 @@ const AnyRank = -1
 const (
 	// LeastTTL and MostTTL bound the learned times.
 	LeastTTL, MostTTL = time.Second, 30 * time.Second
+	// LongestTTL bounds what a report says. For so long a report without a ttl can be taken back from an
+	// approximate target, whose blocks may stay for ever.
+	LongestTTL = 10 * time.Minute
 	// FirstTTL counts until enough is learned.
 	FirstTTL = 10 * time.Second
 )
@@ -358,7 +361,9 @@ func (t *Target) Add(r Report) {
 	if t.Capacity > 0 {
 		t.mixed = t.mixed || ttl != t.TTL
 		t.touch(leaf, now, int64(ttl))
-		ttl = MostTTL // that it can be taken back
+		if ttl == 0 || ttl > LongestTTL {
+			ttl = LongestTTL // the report's own, not that of its blocks
+		}
 	}
 	if t.Capacity == 0 && leaf != nil || id != 0 {
 		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, number: table.totals.Reports, at: now, ends: now + int64(ttl)}

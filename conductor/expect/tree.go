@@ -241,7 +241,7 @@ func (t *Target) expire(now int64) {
 		switch {
 		case p.until == 0:
 		case p.until <= now:
-			t.remove(p, Expired)
+			t.remove(p, Evicted)
 		default:
 			if t.nextUntil == 0 || p.until < t.nextUntil {
 				t.nextUntil = p.until
@@ -256,7 +256,7 @@ func (t *Target) expire(now int64) {
 // remove takes a piece out of its tree.
 func (t *Target) remove(p *piece, why Ending) {
 	n := len(p.keys)
-	if why == Expired && n > 0 && t.Capacity == 0 {
+	if why == Expired && n > 0 {
 		t.watch(p)
 	}
 	t.counted(why, n)
