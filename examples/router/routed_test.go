@@ -130,7 +130,7 @@ func TestBurstGoesToOneWorker(t *testing.T) {
 }
 
 // TestReportsCostNoTime holds that a choice takes as long as its question, that it waits for the one
-// before no longer than for an answer, and that a Conductor that does not answer holds up nothing.
+// before at most a tenth of its patience, and that a Conductor that does not answer holds up nothing.
 func TestReportsCostNoTime(t *testing.T) {
 	f := func(takes time.Duration, want string, alone int) {
 		t.Helper()
@@ -154,8 +154,41 @@ func TestReportsCostNoTime(t *testing.T) {
 		})
 	}
 	f(time.Millisecond, "[1ms 3ms 5ms]", 0)
-	f(20*time.Millisecond, "[20ms 50ms 50ms]", 2)
+	f(20*time.Millisecond, "[20ms 25ms 25ms]", 0)
+	f(48*time.Millisecond, "[48ms 50ms 50ms]", 2)
 	f(time.Hour, "[50ms 50ms 50ms]", 3)
+}
+
+// TestPromptsFasterThanTurns holds that a router goes on to ask when prompts come faster than its
+// choices take turns: each has an answer, and has waited for the one before at most a tenth of its
+// patience.
+func TestPromptsFasterThanTurns(t *testing.T) {
+	const takes, longest = 500 * time.Microsecond, DefaultPatience/10 + 500*time.Microsecond
+	f := func(every time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			r := &Router{Conductor: &books{takes: takes}, Workers: workers("a/0", "b/0")}
+			took := make([]time.Duration, 600)
+			var choices sync.WaitGroup
+			for i := range took {
+				began := time.Now()
+				choices.Go(func() {
+					r.Choose(t.Context(), prompt(uint32(i%2)))
+					took[i] = time.Since(began)
+				})
+				time.Sleep(every)
+			}
+			choices.Wait()
+			r.Wait()
+			if most := slices.Max(took); r.Alone() > 0 || most > longest {
+				t.Errorf("a prompt every %s: %d of %d choices alone, the longest took %s, want at most %s", every, r.Alone(), len(took), most, longest)
+			}
+		})
+	}
+	f(0)
+	f(300 * time.Microsecond)
+	f(700 * time.Microsecond)
+	f(1500 * time.Microsecond)
 }
 
 // TestTakeBack holds that Conductor expects nothing of a prompt that its engine does not compute,

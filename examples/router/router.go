@@ -46,7 +46,8 @@ type Router struct {
 	Conductor Conductor
 	// Query is asked with the tokens of each prompt: model, block size, tenant, adapter and salt.
 	Query client.Query
-	// Patience bounds the wait for an answer, DefaultPatience if it is 0.
+	// Patience bounds how long a choice waits for Conductor, DefaultPatience if it is 0. At most a
+	// tenth of it is spent on waiting for the choice before.
 	Patience time.Duration
 	// Workers are those that are healthy: Conductor does not know which engines are alive.
 	Workers []Worker
@@ -125,10 +126,11 @@ func (r *Router) choose(tokens []uint32, cached []client.Rank, ok bool) (worker 
 	return worker, charged
 }
 
-// await waits until Conductor knows of the choice before this one, or ctx ends: of equal prompts
-// that come at once, each should find the ones before it expected. Choices thus take turns, about a
-// millisecond each; a router with many prompts a millisecond has turns for each beginning of
-// prompts. The caller closes known when Conductor knows of its own choice.
+// await waits until Conductor knows of the choice before this one: of equal prompts that come at
+// once, each should find the ones before it expected. Choices thus take turns, about a millisecond
+// each. If prompts come faster than that, a choice waits a tenth of its patience and then asks all the
+// same, because an answer that lacks the latest choices is better than none. The caller closes known
+// when Conductor knows of its own choice.
 func (r *Router) await(ctx context.Context) (known chan struct{}) {
 	known = make(chan struct{})
 	if r.Conductor == nil || r.EventsOnly {
@@ -139,6 +141,8 @@ func (r *Router) await(ctx context.Context) (known chan struct{}) {
 	r.last = known
 	r.mu.Unlock()
 	if before != nil {
+		ctx, cancel := context.WithTimeout(ctx, r.patience()/10)
+		defer cancel()
 		select {
 		case <-before:
 		case <-ctx.Done():
