@@ -24,7 +24,7 @@ func (e Ending) String() string {
 	return [...]string{"confirmed", "expired", "taken_back", "dropped", "evicted"}[e]
 }
 
-// State has what is expected of an instance now, and how its past expectations ended. Counts of blocks are in tokens.
+// State has the blocks that are expected of an instance now, and how its past expectations ended. Counts of blocks are in tokens.
 type State struct {
 	Reports uint64          // since the instance was registered
 	Ended   [Endings]uint64 // likewise

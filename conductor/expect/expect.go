@@ -49,7 +49,7 @@ const AnyRank = -1
 const (
 	// LeastTTL and MostTTL bound the learned times.
 	LeastTTL, MostTTL = time.Second, 30 * time.Second
-	// LongestTTL bounds what a report says. For so long a report without a ttl can be taken back from an
+	// LongestTTL bounds what a report says. It is also how long a report without a ttl can be taken back from an
 	// approximate target, whose blocks may stay for ever.
 	LongestTTL = 10 * time.Minute
 	// FirstTTL counts until enough is learned.
