@@ -12,6 +12,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,6 +104,23 @@ func (e *Error) Error() string { return fmt.Sprintf("conductor: %d: %s", e.Statu
 func (e *Error) Temporary() bool {
 	return e.Status == http.StatusServiceUnavailable || e.Status == http.StatusTooManyRequests
 }
+
+// statuses are the statuses of HTTP for the reasons that are not faults of the input.
+var statuses = map[string]int{
+	"forbidden":         http.StatusForbidden,
+	"not_found":         http.StatusNotFound,
+	"too_many_requests": http.StatusTooManyRequests,
+	"internal":          http.StatusInternalServerError,
+	"busy":              http.StatusServiceUnavailable,
+	"memory":            http.StatusServiceUnavailable,
+	"replicas":          http.StatusServiceUnavailable,
+	"shutting_down":     http.StatusServiceUnavailable,
+	"unserved":          http.StatusServiceUnavailable,
+}
+
+// StatusOf returns the status of HTTP for the error of one query or report among several, which the
+// server sends without one: 400 unless its reason says that the input was not at fault.
+func StatusOf(reason string) int { return cmp.Or(statuses[reason], http.StatusBadRequest) }
 
 // errAnswer says that an answer is not one of a Conductor.
 var errAnswer = errors.New("conductor: the answer cannot be read")

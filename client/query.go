@@ -256,7 +256,7 @@ func (c *Client) Query(ctx context.Context, q Query) (Rows, error) {
 // BatchAnswer is the answer to one query of a batch, or its error.
 type BatchAnswer struct {
 	Rows Rows
-	Err  error // *Error with status 400
+	Err  error // *Error with the status that StatusOf has for its reason
 }
 
 // QueryBatch asks up to 256 queries at once and returns as many answers, in order. None has
@@ -281,8 +281,9 @@ func (c *Client) QueryBatch(ctx context.Context, all []Query) ([]BatchAnswer, er
 	}
 	out := make([]BatchAnswer, len(all))
 	for i, raw := range answer.Answers {
-		refused := &Error{Status: http.StatusBadRequest}
+		refused := new(Error)
 		if json.Unmarshal(raw, refused) == nil && refused.Message != "" {
+			refused.Status = StatusOf(refused.Reason)
 			out[i].Err = refused
 			continue
 		}

@@ -89,23 +89,10 @@ func (c *Client) RoutedBatch(ctx context.Context, all []Routed) (RoutedAnswer, e
 		if out.Errors == nil {
 			out.Errors = make([]error, len(all))
 		}
-		e.Status = statusOf(e.Reason)
+		e.Status = StatusOf(e.Reason)
 		out.Errors[e.Prompt] = &e.Error
 	}
 	return out, nil
-}
-
-// statusOf returns the status that an error of one report has alone.
-func statusOf(reason string) int {
-	switch reason {
-	case "not_found":
-		return http.StatusNotFound
-	case "forbidden":
-		return http.StatusForbidden
-	case "replicas", "unserved":
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusBadRequest
 }
 
 // TakeBack takes the report of a request back, because the engine refused it or its client left. A

@@ -188,6 +188,35 @@ func TestExpectedRows(t *testing.T) {
 	}
 }
 
+// TestStatusOfReasons holds that faults of the server are not taken for those of the input, in reports and
+// in batches.
+func TestStatusOfReasons(t *testing.T) {
+	c := newAnswering(t, http.StatusOK, "")
+	f := func(reason string, want int) {
+		t.Helper()
+		c.answer = `{"errors":[{"prompt":0,"error":"no","reason":"` + reason + `"}],"answers":[{"error":"no","reason":"` + reason + `"}]}`
+		reports, err := c.RoutedBatch(t.Context(), make([]Routed, 1))
+		must.Succeed(t, err)
+		answers, err := c.QueryBatch(t.Context(), make([]Query, 1))
+		must.Succeed(t, err)
+		for _, err := range []error{reports.Errors[0], answers[0].Err} {
+			var refused *Error
+			if !errors.As(err, &refused) || refused.Status != want || refused.Temporary() != (want == 429 || want == 503) {
+				t.Errorf("%s: %v, want status %d", reason, err, want)
+			}
+		}
+	}
+	f("missing", 400)
+	f("", 400)
+	f("forbidden", 403)
+	f("not_found", 404)
+	f("too_many_requests", 429)
+	f("internal", 500)
+	for _, reason := range []string{"busy", "memory", "replicas", "shutting_down", "unserved"} {
+		f(reason, 503)
+	}
+}
+
 // TestPackedReports reads rows, warnings and errors in msgpack.
 func TestPackedReports(t *testing.T) {
 	pack := func(v any) string {

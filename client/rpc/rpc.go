@@ -13,10 +13,8 @@
 package rpc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"google.golang.org/grpc"
@@ -98,7 +96,8 @@ func (c *Client) Query(ctx context.Context, q client.Query) (client.Rows, error)
 }
 
 // QueryBatch asks up to 256 queries at once and returns as many answers, in order. Err of an answer
-// is a *client.Error with status 400, 403 if the client may not see the tenant. Queries may have SeqHashes.
+// is a *client.Error with the status that client.StatusOf has for its reason. Queries may have
+// SeqHashes.
 func (c *Client) QueryBatch(ctx context.Context, all []client.Query) ([]client.BatchAnswer, error) {
 	ctx, err := c.authorized(ctx)
 	if err != nil {
@@ -126,15 +125,9 @@ func (c *Client) QueryBatch(ctx context.Context, all []client.Query) ([]client.B
 	return out, nil
 }
 
-// statuses are the statuses of HTTP for the reasons that are no bad input.
-var statuses = map[string]int{
-	"not_found": http.StatusNotFound, "forbidden": http.StatusForbidden, "too_many_requests": http.StatusTooManyRequests, "internal": http.StatusInternalServerError,
-	"busy": http.StatusServiceUnavailable, "memory": http.StatusServiceUnavailable, "replicas": http.StatusServiceUnavailable, "unserved": http.StatusServiceUnavailable,
-}
-
 // errorOf returns the error of one query of a batch, or of one report.
 func errorOf(refused *pb.Error) *client.Error {
-	e := &client.Error{Status: cmp.Or(statuses[refused.Reason], http.StatusBadRequest), Message: refused.Message, Reason: refused.Reason, Field: refused.Field, Known: refused.Known}
+	e := &client.Error{Status: client.StatusOf(refused.Reason), Message: refused.Message, Reason: refused.Reason, Field: refused.Field, Known: refused.Known}
 	if refused.Index != nil {
 		index := int(*refused.Index)
 		e.Index = &index

@@ -31,6 +31,36 @@ def serve(directory: str) -> tuple[subprocess.Popen, str]:
     raise RuntimeError("the server did not start")
 
 
+class Statuses(unittest.TestCase):
+    def test_errors_of_single_queries_and_reports(self):
+        """A fault of the server is not taken for one of the input."""
+        reasons = {"missing": 400, "": 400, "forbidden": 403, "not_found": 404, "too_many_requests": 429, "internal": 500,
+                   "busy": 503, "memory": 503, "replicas": 503, "shutting_down": 503, "unserved": 503}
+        errors = [{"prompt": i, "error": "no", "reason": reason} for i, reason in enumerate(reasons)]
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                text = json.dumps({"errors": errors, "answers": errors}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            query = {"model": "m", "block_size": 16, "tokens": [1]}
+            with Client(f"http://127.0.0.1:{server.server_port}") as c:
+                reports = c.routed_batch([{**query, "instance": "a"}] * len(reasons)).errors
+                answers = c.query_batch([query] * len(reasons))
+            server.shutdown()
+        for errors in (reports, answers):
+            self.assertEqual([e.status for e in errors], list(reasons.values()))
+
+
 class AgainstServer(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -106,6 +106,25 @@ def _rows(answer: Mapping[str, Any]) -> list[Row]:
     return sorted(rows, key=lambda row: row.instance)
 
 
+# Statuses of HTTP for the reasons that are not faults of the input.
+_STATUSES = {
+    "forbidden": 403,
+    "not_found": 404,
+    "too_many_requests": 429,
+    "internal": 500,
+    "busy": 503,
+    "memory": 503,
+    "replicas": 503,
+    "shutting_down": 503,
+    "unserved": 503,
+}
+
+
+def _refused(error: Mapping[str, Any]) -> ConductorError:
+    """Returns the error of one query or report among several, which the server sends without a status."""
+    return ConductorError(_STATUSES.get(error.get("reason", ""), 400), error)
+
+
 def _batch(queries: Sequence[QueryArguments]) -> _Request[list[list[Row] | ConductorError]]:
     items = []
     for i, query in enumerate(queries):
@@ -116,7 +135,7 @@ def _batch(queries: Sequence[QueryArguments]) -> _Request[list[list[Row] | Condu
     detail = "?detail=1" if queries and queries[0].get("detail") else ""
 
     def read(answer: Mapping[str, Any]) -> list[list[Row] | ConductorError]:
-        return [ConductorError(400, a) if isinstance(a.get("error"), str) else _rows(a) for a in answer["answers"]]
+        return [_refused(a) if isinstance(a.get("error"), str) else _rows(a) for a in answer["answers"]]
 
     return _Request("POST", "/conductor/v1/query_batch" + detail, {"queries": items}, read)
 
@@ -146,16 +165,13 @@ def _warnings(answer: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(answer.get("warnings") or ())
 
 
-_STATUSES = {"not_found": 404, "forbidden": 403, "replicas": 503, "unserved": 503}
-
-
 def _reports(reports: Sequence[RoutedArguments]) -> _Request[RoutedAnswer]:
     requests = [_report(**r) for r in reports]
 
     def read(answer: Mapping[str, Any]) -> RoutedAnswer:
         errors: list[ConductorError | None] = [None] * len(requests)
         for e in answer.get("errors") or ():
-            errors[e["prompt"]] = ConductorError(_STATUSES.get(e["reason"], 400), e)
+            errors[e["prompt"]] = _refused(e)
         return RoutedAnswer(tuple(errors), _warnings(answer))
 
     return _Request("POST", "/conductor/v1/routed", {"prompts": [r.body for r in requests]}, read, {"prompts": [r.packed for r in requests]})
