@@ -6,10 +6,12 @@
 //
 // A Client keeps one connection open and is safe for concurrent use. It asks again, at most twice,
 // while the server is unavailable and the deadline of the context leaves time. Errors are those of
-// gRPC: package status tells their codes. A stream of reports has no answers but errors:
+// gRPC: package status tells their codes. A stream of reports calls back only for requests with errors
+// or warnings:
 //
-//	reports, err := c.RoutedStream(ctx, func(r client.Routed, err error) { log.Print(r.Target, err) })
-//	err = reports.Send(client.Routed{Query: q, Target: "engine", Rank: client.AnyRank})
+//	reports, err := c.RoutedStream(ctx, func(r rpc.Reply) { log.Print(r.Errors, r.Warnings) })
+//	_, err = reports.Send(client.Routed{Query: q, Target: "engine", Rank: client.AnyRank})
+//	err = reports.Close()
 package rpc
 
 import (
