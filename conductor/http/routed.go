@@ -3,7 +3,6 @@ package http
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -65,7 +64,7 @@ func (a *api) routed(f *fields, r *body.Request) error {
 		return nil
 	}
 	r.Map(1)
-	writeWarnings(&r.Encoder, append(f.warnings, unconfirmed(unsynced)...))
+	writeWarnings(&r.Encoder, append(f.warnings, server.Unsynced(unsynced).Warnings()...))
 	r.EndMap()
 	return nil
 }
@@ -160,7 +159,7 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 	away := splitRouted{split: split{codec: f.codec, list: "prompts", shared: f.body}}
 	row := &away.row
 	row.warn(f.warnings)
-	var unsynced []conductor.SourceState // of all prompts, each source once
+	var unsynced server.Unsynced // of all prompts
 	for i := range r.Items {
 		f.clock.Enter(stage.Parse)
 		of, err := a.routedItem(f, r, i)
@@ -174,14 +173,10 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 			row.refuse(i, err)
 		default:
 			row.Kept++
-			for _, s := range of {
-				if !slices.ContainsFunc(unsynced, func(o conductor.SourceState) bool { return o.Key == s.Key }) {
-					unsynced = append(unsynced, s)
-				}
-			}
+			unsynced.Add(of)
 		}
 	}
-	row.warn(unconfirmed(unsynced))
+	row.warn(unsynced.Warnings())
 	if len(away.parts) > 0 {
 		return &away
 	}
@@ -202,17 +197,6 @@ func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []cond
 		return nil, f.err
 	}
 	return batch.view.Routed(&x)
-}
-
-// unconfirmed returns a warning for each of the first maxWarnings sources that are not synced.
-func unconfirmed(all []conductor.SourceState) (warnings []string) {
-	for i, s := range all {
-		if i == maxWarnings {
-			return append(warnings, fmt.Sprintf("%d more sources are not synced", len(all)-i))
-		}
-		warnings = append(warnings, fmt.Sprintf("%s is %s: its events may not confirm the report", s.Key, strings.TrimSpace(string(s.State)+" "+s.Reason)))
-	}
-	return warnings
 }
 
 // splitRouted is a split of reports.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -72,11 +71,12 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 		return conductor.Invalid("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d", total, s.opts.MaxTokens)
 	}
 	view := access.ViewOf(ctx, s.opts.Conductor)
+	var unsynced server.Unsynced // of all prompts
 	for i, p := range r.in.Prompts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		unsynced, err := s.keepReport(view, p)
+		of, err := s.keepReport(view, p)
 		var unserved *conductor.UnservedError
 		switch {
 		case errors.As(err, &unserved) && s.opts.Forward == nil:
@@ -91,11 +91,10 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 			r.fail(i, errorOf(err))
 		default:
 			r.out.Kept++
-			for _, state := range unsynced {
-				r.warn(fmt.Sprintf("%s is %s: its events may not confirm the report", state.Key, strings.TrimSpace(string(state.State)+" "+state.Reason)))
-			}
+			unsynced.Add(of)
 		}
 	}
+	r.warn(unsynced.Warnings())
 	return nil
 }
 
@@ -126,13 +125,12 @@ func (r *reports) fail(prompt int, e *pb.Error) {
 	r.out.Errors = append(r.out.Errors, &pb.RoutedError{Prompt: uint32(prompt), Error: e})
 }
 
-// mostWarnings bounds the warnings of one response.
-const mostWarnings = 8
-
-// warn adds a warning that is not there yet.
-func (r *reports) warn(text string) {
-	if len(r.out.Warnings) < mostWarnings && !slices.Contains(r.out.Warnings, text) {
-		r.out.Warnings = append(r.out.Warnings, text)
+// warn adds warnings that are not there yet.
+func (r *reports) warn(all []string) {
+	for _, w := range all {
+		if !slices.Contains(r.out.Warnings, w) {
+			r.out.Warnings = append(r.out.Warnings, w)
+		}
 	}
 }
 
@@ -178,9 +176,7 @@ func (s *Server) tellOthers(ctx context.Context, r *reports, room *kept) error {
 			}
 			r.fail(a.at[e.Prompt], e.Error)
 		}
-		for _, w := range a.out.Warnings {
-			r.warn(w)
-		}
+		r.warn(a.out.Warnings)
 	}
 	slices.SortFunc(r.out.Errors, func(a, b *pb.RoutedError) int { return cmp.Compare(a.Prompt, b.Prompt) })
 	return nil

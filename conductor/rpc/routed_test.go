@@ -90,6 +90,29 @@ func errorsOf(out *pb.RoutedResponse) string {
 	return strings.Join(all, ", ")
 }
 
+// TestUnsyncedSources holds that warnings name the first eight sources that are not synced, each once,
+// and count the others.
+func TestUnsyncedSources(t *testing.T) {
+	r := newRig(t)
+	f := func(last string, prompts ...*pb.RoutedPrompt) {
+		t.Helper()
+		out, err := r.client.Routed(t.Context(), requestOf(prompts...))
+		must.Succeed(t, err)
+		if w := out.Warnings; len(w) != 9 || !strings.HasPrefix(w[0], "s0|default|0 is ") || !strings.HasPrefix(w[7], "s7|default|0 is ") || w[8] != last {
+			t.Errorf("%q", w)
+		}
+	}
+	var prompts []*pb.RoutedPrompt
+	for i := range 10 {
+		name := fmt.Sprintf("s%d", i)
+		must.Succeed(t, r.conductor.Register(conductor.Registration{Endpoint: "ipc:///nowhere/" + name, Type: conductor.TypeVLLM, Model: "m", Instance: name, BlockSize: 1},
+			conductor.RegisterOptions{AnyEndpoint: true}))
+		prompts = append(prompts, reportOf(name, 3), reportOf(name, 5))
+	}
+	f("1 more source is not synced", prompts[:18]...)
+	f("2 more sources are not synced", prompts...)
+}
+
 // TestRouted reports prompts, asks what the instances are expected to have, and takes a report back.
 func TestRouted(t *testing.T) {
 	r := newRig(t)
