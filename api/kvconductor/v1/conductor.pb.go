@@ -1046,7 +1046,7 @@ func (x *WatchRequest) GetIntervalMs() uint32 {
 // RoutedRequest has prompts that go to instances.
 type RoutedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Prompts       []*RoutedPrompt        `protobuf:"bytes,1,rep,name=prompts,proto3" json:"prompts,omitempty"`          // 1 to 256
+	Prompts       []*RoutedPrompt        `protobuf:"bytes,1,rep,name=prompts,proto3" json:"prompts,omitempty"`          // at most 256
 	Acknowledge   bool                   `protobuf:"varint,2,opt,name=acknowledge,proto3" json:"acknowledge,omitempty"` // RoutedStream responds also if there is nothing to say
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
