@@ -3,6 +3,7 @@ package http
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 
 	"kvconductor/conductor"
@@ -68,7 +69,7 @@ func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 	case !m.Read:
 		return conductor.Invalid(name, "not_array", "%s must be an array", name)
 	case m.List.N > body.MaxItems:
-		return conductor.Invalid(name, "out_of_range", "%s has %d elements, at most %d are allowed", name, m.List.N, body.MaxItems)
+		return &conductor.FieldError{Field: name, Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("%s has %d elements, at most %d are allowed", name, m.List.N, body.MaxItems)}
 	}
 	total := 0
 	for i := range r.Members {

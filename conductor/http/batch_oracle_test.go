@@ -37,7 +37,7 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 	case json.Unmarshal(list, &items) != nil:
 		return nil, conductor.Invalid("queries", "not_array", "queries must be an array")
 	case len(items) > 256:
-		return nil, conductor.Invalid("queries", "out_of_range", "queries has %d elements, at most 256 are allowed", len(items))
+		return nil, &conductor.FieldError{Field: "queries", Index: 256, Reason: "out_of_range", Message: fmt.Sprintf("queries has %d elements, at most 256 are allowed", len(items))}
 	}
 	total := 0
 	for _, item := range items {

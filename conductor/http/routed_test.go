@@ -151,7 +151,7 @@ func TestRoutedLists(t *testing.T) {
 	for _, name := range []string{"token_ids", "token_ids_b64", "seq_hashes", "block_hash", "block_hashes", "request_id"} {
 		f(`{"prompts":[],"`+name+`":[1]}`, 400, `{"error":"`+name+` and prompts are both given","reason":"conflict","field":"`+name+`"}`)
 	}
-	f(`{"prompts":[`+strings.Repeat("{},", 256)+`{}]}`, 400, `{"error":"prompts has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"prompts"}`)
+	f(`{"prompts":[`+strings.Repeat("{},", 256)+`{}]}`, 400, `{"error":"prompts has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"prompts","index":256}`)
 	forty := `{"token_ids":[1` + strings.Repeat(",1", 39) + `]}`
 	f(`{"prompts":[`+forty+`,`+forty+`]}`, 400, `{"error":"prompts have 80 tokens together, limits.max_tokens allows 64","reason":"out_of_range","field":"prompts"}`)
 	rec := s.do("POST", "/routed?strict=1", `{"prompts":[{},{"tokens":1}]}`)
