@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/gin-gonic/gin"
@@ -108,11 +107,11 @@ func (d *handlers) body(of body.Shape, handle func(*gin.Context, fields, *body.E
 // queryBody is body for a query, which is answered within a place.
 func (d *handlers) queryBody(p promptField) server.Handler {
 	return d.exchange(func(g *gin.Context, r *body.Request) error {
-		expected, err := asksExpected(g)
-		if err != nil {
-			return err
+		expected, ok := server.Flag(g, "expected") // ours, so not in the body: bodies are strict
+		if !ok {
+			return bad("expected", "invalid_value", "expected must be 1 or 0, got %q", g.Query("expected"))
 		}
-		err = d.cfg.Admission.Do(g, func() error {
+		err := d.cfg.Admission.Do(g, func() error {
 			f, err := d.parse(r, p.shape, false)
 			if err != nil {
 				return err
@@ -121,22 +120,6 @@ func (d *handlers) queryBody(p promptField) server.Handler {
 		})
 		return server.Forward(g, r.Src, err)
 	})
-}
-
-// asksExpected reads the parameter expected, which is ours: bodies are strict.
-func asksExpected(g *gin.Context) (bool, error) {
-	if g.Request.URL.RawQuery == "" {
-		return false, nil // as a rule
-	}
-	text, given := g.GetQuery("expected")
-	if !given || text == "" {
-		return given, nil
-	}
-	v, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, bad("expected", "invalid_value", "expected must be 1 or 0, got %q", text)
-	}
-	return v, nil
 }
 
 // exchange reads a body, lets work write the answer and sends that.

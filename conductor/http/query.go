@@ -191,16 +191,9 @@ func limits(g *gin.Context) (spare []body.Member, err error) {
 
 // flag reads a boolean of the query string; absent is false.
 func flag(g *gin.Context, name string) (bool, error) {
-	if g.Request.URL.RawQuery == "" {
-		return false, nil // as a rule
+	on, ok := server.Flag(g, name)
+	if !ok {
+		return false, conductor.Invalid(name, "invalid_value", "%s must be 1 or 0, got %q", name, g.Query(name))
 	}
-	text, given := g.GetQuery(name)
-	if !given || text == "" {
-		return given, nil
-	}
-	v, err := strconv.ParseBool(text)
-	if err != nil {
-		return false, conductor.Invalid(name, "invalid_value", "%s must be 1 or 0, got %q", name, text)
-	}
-	return v, nil
+	return on, nil
 }
