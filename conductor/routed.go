@@ -44,15 +44,15 @@ const (
 type UnknownTargetError struct {
 	Field string   // model, instance_id or dp_rank
 	Name  string   // what was asked for
-	Known []string // what the tenant has in its place, sorted, at most 32
+	Known []string // what the tenant has in its place: names, or ranks as numbers, sorted, at most 32
 	text  string
 }
 
 func (e *UnknownTargetError) Error() string { return e.text }
 
+// unknownTarget returns the error of a name. known are the names in its place, in the order in which the
+// client gets them.
 func unknownTarget(field, name, what string, known []string) *UnknownTargetError {
-	slices.Sort(known)
-	known = slices.Compact(known)
 	text := fmt.Sprintf("no %s %q is registered", what, name)
 	if near := spelling.Closest(name, known); near != "" {
 		text += fmt.Sprintf(", did you mean %q?", near)
@@ -170,7 +170,13 @@ func namesOfRows(rows []row) (all []string) {
 	for i := range rows {
 		all = append(all, rows[i].name)
 	}
-	return all
+	return sortedOnce(all)
+}
+
+// sortedOnce sorts all and drops repetitions.
+func sortedOnce[T cmp.Ordered](all []T) []T {
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // unknownModel returns why a report has no deployment.
@@ -189,7 +195,7 @@ func (c *Conductor) unknownModel(tenant string, r *Routed) error {
 			return Invalid("block_size", "invalid_value", "the model %q has blocks of %s tokens, not of %d", r.Model, strings.Trim(fmt.Sprint(sizes), "[]"), r.BlockSize)
 		}
 	}
-	return unknownTarget("model", r.Model, "model", models)
+	return unknownTarget("model", r.Model, "model", sortedOnce(models))
 }
 
 // rankOf returns the rank of an instance that a report is about: the only one if the report names none.
@@ -213,7 +219,7 @@ func (d *deployment) rankOf(to *row, rank int) (int32, error) {
 		return int32(rank), nil
 	}
 	var all []string
-	for _, n := range known {
+	for _, n := range sortedOnce(known) {
 		all = append(all, fmt.Sprint(n))
 	}
 	return 0, unknownTarget("dp_rank", fmt.Sprint(rank), "rank", all)

@@ -3,6 +3,7 @@ package conductor_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,6 +91,21 @@ func TestRouted(t *testing.T) {
 			if m.Name == "expected" && m.Bytes != 0 {
 				t.Errorf("%d bytes are left", m.Bytes)
 			}
+		}
+	})
+}
+
+// TestUnknownRank holds that the ranks in place of an unknown one are in the order of numbers, the first 32.
+func TestUnknownRank(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		var want []string
+		for i := range 40 {
+			b.run(fmt.Sprintf("register A rank=%d", (i*7)%40))
+			want = append(want, fmt.Sprint(i))
+		}
+		var unknown *conductor.UnknownTargetError
+		if err := b.routed("a", "A", 99, 0, ""); !errors.As(err, &unknown) || !slices.Equal(unknown.Known, want[:32]) {
+			t.Errorf("%v: %v", err, unknown.Known)
 		}
 	})
 }
