@@ -29,9 +29,9 @@ const (
 )
 
 // errTooManyWatches says that a bound of Watches is reached.
-var errTooManyWatches = errors.New("too many watches")
+var errTooManyWatches = errors.New("too many open calls of Watch and RoutedStream")
 
-// Watches bounds the calls of Watch that are open, over all servers. It is a
+// Watches bounds the open calls of Watch and RoutedStream, over all servers. It is a
 // prometheus.Collector.
 type Watches struct {
 	mu      sync.Mutex
@@ -46,18 +46,18 @@ func NewWatches(most int) *Watches {
 	return &Watches{most: most, byFlow: make(map[string]int)}
 }
 
-// SetBound replaces the bound. Open watches stay.
+// SetBound replaces the bound. Open calls stay.
 func (w *Watches) SetBound(most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.most = most
 }
 
-// each is how many watches one client may have open, a quarter of all, so that it takes
+// each is how many calls one client may have open, a quarter of all, so that it takes
 // several clients to leave none for the others. w.mu is held.
 func (w *Watches) each() int { return (w.most + 3) / 4 }
 
-// enter counts a watch. It returns errTooManyWatches if the watch is beyond a bound.
+// enter counts a call. It returns errTooManyWatches if the call is beyond a bound.
 func (w *Watches) enter(flow string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
