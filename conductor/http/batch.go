@@ -60,7 +60,8 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	return nil
 }
 
-// checkBatch refuses faults of a batch as a whole, whose prompts are in a list of some name.
+// checkBatch checks the list called name: that it is there, its type, its length, and the tokens of all
+// its elements together.
 func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 	_, m := f.member(name)
 	switch {
@@ -113,7 +114,8 @@ func item(batch *fields, r *body.Request, i int, list string, shape body.Shape) 
 	return fields{codec: batch.codec, body: members, spare: batch.body, shape: shape, detail: batch.detail}, nil
 }
 
-// either returns what reads a prompt that may be tokens or hashes.
+// either returns the reader for a prompt that is given as tokens or as hashes. It is an error to give
+// both.
 func (a *api) either(f *fields) promptReader {
 	given, m := f.member("seq_hashes", "block_hash", "block_hashes")
 	if m == nil {

@@ -52,7 +52,7 @@ func (a *api) query(s body.Shape, answer func(*fields, *body.Request) error) ser
 	return func(g *gin.Context, codec body.Codec) { a.exchange(g, body.JSON, codec, s, answer) }
 }
 
-// exchange answers a query whose body is in one codec in another one. Where answer writes nothing, the answer is a 204.
+// exchange reads a body in codec in and answers in codec. If answer writes nothing, the status is 204.
 func (a *api) exchange(g *gin.Context, in, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) {
 	r := body.Get()
 	defer r.Release()

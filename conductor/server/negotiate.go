@@ -53,6 +53,12 @@ type Refusal struct {
 //	application/msgpack   any      json                   dialect of msgpack, JSON
 //	any, of a GET         any      msgpack                dialect of msgpack, msgpack
 //
+// A route of the first dialect that is Packed keeps bodies in msgpack to itself if the dialect of msgpack
+// lacks the route:
+//
+//	application/msgpack   any      -, msgpack, */*        first dialect, msgpack
+//	application/msgpack   any      json                   first dialect, JSON
+//
 // A dialect that lacks the route lets the first one answer, in its own codec.
 type Dialects []Dialect
 

@@ -88,8 +88,8 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 	e.EndMap()
 }
 
-// ZeroRun returns how many of the first rows hold nothing, are expected to hold nothing and stand in a row in their roster too, and where the
-// first of them stands there. Such rows equal those that were prepared for the roster: an instance has no rank but
+// ZeroRun counts the leading rows that have no blocks, held or expected, and that are neighbours in the
+// roster, and returns where the first of them stands there. Such rows equal those that were prepared for the roster: an instance has no rank but
 // those registered unless it holds something.
 func ZeroRun(rows []conductor.Row) (first, n int) {
 	for n < len(rows) && rows[n].Longest == 0 && rows[n].Expected == 0 && rows[n].Detail == nil {
