@@ -124,8 +124,11 @@ func (c *Config) check() error {
 		return fmt.Errorf("other is %q, must be one of %q", c.Other, AllCodecs)
 	case (c.Baseline || c.Reading) && !slices.Contains(codecs, c.Codec):
 		return fmt.Errorf("baseline and reading take tokens over HTTP, not %s", c.Codec)
-	case c.Reports < 0 || c.Reports > 0 && (c.NewTokens < c.BlockSize || c.NewTokens > 1<<20):
-		return fmt.Errorf("reports is %d, must not be negative, with at least a block of new tokens each, not %d", c.Reports, c.NewTokens)
+	case c.Reports < 0:
+		return fmt.Errorf("reports is %d, must not be negative", c.Reports)
+	case c.Reports > 0 && (c.NewTokens < c.BlockSize || c.NewTokens/c.BlockSize > mostNewBlocks):
+		return fmt.Errorf("new tokens is %d, must be from %d to %d: a report has 1 to %d new blocks, because %d of them go in one request",
+			c.NewTokens, c.BlockSize, mostNewBlocks*c.BlockSize, mostNewBlocks, reportList)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"kvconductor/config"
 	"kvconductor/internal/must"
 )
 
@@ -64,9 +65,28 @@ func TestConfigCheck(t *testing.T) {
 	f("hit", func(c *Config) { c.Hit = 1.1 })
 	f(`"xml"`, func(c *Config) { c.Codec = "xml" })
 	f("connections", func(c *Config) { c.Connections = 0 })
+	f("reports is -1", func(c *Config) { c.Reports = -1 })
+	f("new tokens is 7, must be from 8 to ", func(c *Config) { c.Reports, c.NewTokens = 1, 7 })
+	most := 8 * mostNewBlocks // 8 tokens a block
+	f(fmt.Sprintf("new tokens is 200000, must be from 8 to %d", most), func(c *Config) { c.Reports, c.NewTokens = 1, 200_000 })
+	f("new tokens", func(c *Config) { c.Reports, c.NewTokens = 1, most+8 })
+	good.Reports, good.NewTokens = 1, most
+	must.Report(t, good.check())
 	f("duration", func(c *Config) { c.Duration = 0 })
 	if _, err := Run(t.Context(), Config{}); err == nil {
 		t.Error("a bench of nothing runs")
+	}
+}
+
+// A list of the longest reports that a Config may have stays within the limits of the server.
+func TestListOfReportsIsAccepted(t *testing.T) {
+	c := Config{Load: small, Reports: 2_000_000_000, NewTokens: 8 * mostNewBlocks}
+	limits := config.Default().Limits
+	if n := len(c.reports(c.Reports - reportList)); int64(n) > limits.MaxBody {
+		t.Errorf("a list has %d bytes, more than the %d of limits.max_body", n, limits.MaxBody)
+	}
+	if n := reportList * (1 + mostNewBlocks); n > limits.MaxTokens {
+		t.Errorf("a list has %d hashes, more than the %d of limits.max_tokens", n, limits.MaxTokens)
 	}
 }
 

@@ -28,6 +28,10 @@ const (
 	reportList = 100
 )
 
+// mostNewBlocks bounds the new blocks of a report, because a list has to stay below limits.max_body, 16 MiB. A hash takes up
+// to 20 digits and a comma, the rest of a report less than 100 bytes.
+const mostNewBlocks = (16<<20/reportList - 100) / 21
+
 // report makes Config.Reports reports at reportRate, of prompts by canonical hashes: a block that many share, and blocks of
 // their own. Their targets are the instances in turn.
 func (s *served) report(ctx context.Context, c *Config) (*Expected, error) {
@@ -39,22 +43,9 @@ func (s *served) report(ctx context.Context, c *Config) (*Expected, error) {
 	}
 	begun := time.Now()
 	for n := 0; n < c.Reports; n += reportList {
-		body := []byte(`{"model": "` + model + `", "block_size": ` + fmt.Sprint(c.BlockSize) + `, "prompts": [`)
-		for i := n; i < min(n+reportList, c.Reports); i++ {
-			if i > n {
-				body = append(body, ',')
-			}
-			seq := uint64(i % 100)
-			body = fmt.Appendf(body, `{"instance_id": %q, "seq_hashes": [%d`, instance(i%c.Workers), seq)
-			for b := range c.NewTokens / c.BlockSize {
-				seq = (uint64(i)<<20 | uint64(b)) * 0x9e3779b97f4a7c15 // odd, so all differ
-				body = fmt.Appendf(body, ",%d", seq)
-			}
-			body = append(body, "]}"...)
-		}
-		body = append(body, "]}"...)
+		list := c.reports(n)
 		harness.Wait(ctx, time.Until(begun.Add(time.Duration(n)*time.Second/reportRate)))
-		status, answer, err := ask.Do(ctx, http.DefaultClient, http.MethodPost, s.URL+pathRouted, body)
+		status, answer, err := ask.Do(ctx, http.DefaultClient, http.MethodPost, s.URL+pathRouted, list)
 		if err == nil {
 			err = refused(status, answer)
 		}
@@ -76,4 +67,22 @@ func (s *served) report(ctx context.Context, c *Config) (*Expected, error) {
 		e.Bytes = int64(bytes)
 	}
 	return e, err
+}
+
+// reports returns the body of a list of reports, from the n-th on.
+func (c *Config) reports(n int) []byte {
+	body := []byte(`{"model": "` + model + `", "block_size": ` + fmt.Sprint(c.BlockSize) + `, "prompts": [`)
+	for i := n; i < min(n+reportList, c.Reports); i++ {
+		if i > n {
+			body = append(body, ',')
+		}
+		seq := uint64(i % 100)
+		body = fmt.Appendf(body, `{"instance_id": %q, "seq_hashes": [%d`, instance(i%c.Workers), seq)
+		for b := range c.NewTokens / c.BlockSize {
+			seq = (uint64(i)<<20 | uint64(b)) * 0x9e3779b97f4a7c15 // odd, so all differ
+			body = fmt.Appendf(body, ",%d", seq)
+		}
+		body = append(body, "]}"...)
+	}
+	return append(body, "]}"...)
 }
