@@ -105,7 +105,7 @@ func (v View) TakeBack(tenant, requestID string) error {
 type unknownReport string
 
 func (id unknownReport) Error() string {
-	return fmt.Sprintf("no report with the request id %q is waiting", string(id))
+	return fmt.Sprintf("no report has the request id %q, or it has ended", string(id))
 }
 
 // Is makes it an ErrNotFound.
