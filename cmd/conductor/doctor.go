@@ -78,12 +78,16 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Ask a running server what an operator should do",
 		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
-operator should do about each, and how good the expectations of instances were whose
-prompts routers report. The exit status is 0 if there is nothing to do, else 1.`,
+operator should do about each, and, for instances that routers report prompts for, how
+many of the expected tokens the engine confirmed. The exit status is 0 if there is
+nothing to do, else 1.
+
+With --json it prints the advice alone. What became of expected tokens is the field
+Expected of "conductor services --json" and of GET /services.`,
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the advice as one JSON array")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		server, err := asks.Client()
 		if err != nil {
