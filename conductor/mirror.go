@@ -17,7 +17,7 @@ type Mirror interface {
 // MirrorBy sets what tells other replicas of reports. Without it nothing does. Call MirrorBy before the first report.
 func (c *Conductor) MirrorBy(m Mirror) { c.mirror = m }
 
-// Teller is the client of a request as replicas tell each other of it.
+// Teller describes the client of a request to another replica.
 type Teller interface{ Tell() string }
 
 // Sender says how a request has come to this replica.
