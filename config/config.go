@@ -416,7 +416,7 @@ func Default() Config {
 			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
 		},
 		Expected: Expected{
-			MaxBytes: 64 << 20, // 100,000 prompts with 30 new blocks each: 10,000 a second that last 10 s
+			MaxBytes: 64 << 20, // 100,000 prompts of 47 new blocks each: 10,000 a second that last 10 s
 		},
 		Doctor: Doctor{
 			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
