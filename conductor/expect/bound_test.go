@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -52,7 +53,7 @@ func TestBound(t *testing.T) {
 		}
 		x, blocks := tenants[name], 1+dice.IntN(100)
 		x.space.Target(0, int32(n%2)-1, Options{}).Add(Report{Keys: distinct(n, blocks), TTL: time.Hour})
-		r := report{n, pieceBytes + expectationBytes + blocks*keyBytes}
+		r := report{n, nodeBytes + expectationBytes + blocks*keyBytes}
 		x.live = append(x.live, r)
 		x.bytes += r.bytes
 		shrink(most)
@@ -139,5 +140,67 @@ func TestAccount(t *testing.T) {
 				runtime.KeepAlive(table)
 			}
 		}
+	}
+}
+
+// TestContradictions reports hashes that a client has invented: one key behind many others, or many times. No list of
+// nodes becomes long, since each report, and each end of one, walks those under its keys.
+func TestContradictions(t *testing.T) {
+	const k, many = 42, 300
+	reports := map[string]func(n uint64) []keys{
+		"behind others":  func(n uint64) []keys { return []keys{{n}, {n, k}} },
+		"behind a split": func(n uint64) []keys { return []keys{{n, k}, {n, n + 1<<30}} },
+		"behind itself": func(n uint64) []keys {
+			return []keys{slices.Repeat(keys{k}, many), append(slices.Repeat(keys{k}, int(n%many)), n)}
+		},
+		"in turns":          func(n uint64) []keys { return []keys{{k, n, k, n + 1}, {n, k, n + 1, k}, {n, k}, {k}} },
+		"announced halfway": func(n uint64) []keys { return []keys{{n, k, n + 1<<30}} },
+	}
+	for name, of := range reports {
+		for _, o := range []Options{{}, {Capacity: many}} {
+			clock := newClock()
+			table := New(1<<30, clock.now)
+			space := table.NewSpace("a", 16)
+			to := space.Target(0, 0, o)
+			for n := range uint64(many) {
+				for _, p := range of(1000 + n) {
+					to.Add(Report{Keys: p, TTL: time.Minute})
+				}
+				if name == "announced halfway" {
+					space.Announced(0, 0, []uint64{1000 + n})
+				}
+				clock.at = clock.at.Add(time.Millisecond)
+			}
+			table.check(t)
+			clock.at = clock.at.Add(time.Hour)
+			space.Match(nil, keys{k}, 0, 0)
+			table.check(t)
+			space.Drop(0, 0)
+			table.checkEmpty(t, space)
+		}
+	}
+}
+
+// TestMemoryComesBack leaves one report of a flood. The maps of the others are gone, although they are not empty.
+func TestMemoryComesBack(t *testing.T) {
+	clock := newClock()
+	table := New(1<<30, clock.now)
+	space := table.NewSpace("a", 16)
+	to := space.Target(0, 0, Options{})
+	to.Add(Report{Keys: distinct(0, 3), ID: "stays", TTL: time.Hour})
+	for n := range 5000 {
+		to.Add(Report{Keys: distinct(1+n, 1), ID: fmt.Sprint(n), TTL: time.Second})
+	}
+	if space.mostHeads > 0 || len(space.sieve.counts) < 5000 || to.open != 5001 {
+		t.Fatalf("%d, %d, %d", space.mostHeads, len(space.sieve.counts), to.open)
+	}
+	clock.at = clock.at.Add(time.Minute)
+	table.Cancel("a", "none")
+	table.check(t)
+	if space.mostHeads > 1024 || table.mostNamed > 1024 || len(space.sieve.counts) > 20*1024 {
+		t.Errorf("room for %d heads, %d names, %d counts", space.mostHeads, table.mostNamed, len(space.sieve.counts))
+	}
+	if got := space.Match(nil, distinct(0, 3), 0, 0); len(got) != 1 || got[0].To != 3 {
+		t.Error(got)
 	}
 }

@@ -20,7 +20,7 @@ func (t *Table) check(tb testing.TB) {
 	bytes, named, inAll := make(map[string]int64), 0, 0
 	targets := make(map[*Target]bool)
 	spaces := make(map[*Space]bool)
-	uses := make(map[*piece]int)
+	uses, open := make(map[*node]int), make(map[*Target]int)
 	for i, e := range t.ends {
 		if e.position != i || i > 0 && t.ends[(i-1)/2].ends > e.ends {
 			fail("the heap is out of order at %d", i)
@@ -31,17 +31,18 @@ func (t *Table) check(tb testing.TB) {
 			}
 		}
 		bytes[e.target.space.owner] += expectationBytes
+		open[e.target]++
 		targets[e.target], spaces[e.target.space] = true, true
 		steps := 0
 		for p := e.leaf; p != nil; p = p.parent {
 			if steps++; steps > 1000 {
-				fail("pieces are behind each other in a circle")
+				fail("nodes are behind each other in a circle")
 			}
 			if !p.gone && p.born <= e.number {
 				uses[p]++
 			}
 			if p.target != e.target {
-				fail("a piece is of another target")
+				fail("a node is of another target")
 			}
 		}
 	}
@@ -57,7 +58,7 @@ func (t *Table) check(tb testing.TB) {
 		}
 		for of := range x.approximate {
 			if of.oldest == nil {
-				fail("a target without pieces is in the list of those that have some")
+				fail("a target without nodes is in the list of those that have some")
 			}
 			targets[of], spaces[of.space] = true, true
 		}
@@ -66,9 +67,9 @@ func (t *Table) check(tb testing.TB) {
 		fail("%d reports are in lists of tenants, %d in the heap", inAll, len(t.ends))
 	}
 
-	// Pieces: in the list of their target, and under the first block.
+	// Nodes: in the list of their target, and under the first block.
 	for s := range spaces {
-		blocks, heads := int64(0), 0
+		blocks, heads, twins := int64(0), 0, make(map[[2]any]int)
 		if s.sieve.keys != len(s.heads) {
 			fail("the sieve has %d keys, the map %d", s.sieve.keys, len(s.heads))
 		}
@@ -82,7 +83,7 @@ func (t *Table) check(tb testing.TB) {
 				heads++
 				targets[p.target] = true
 				if p.target.space != s {
-					fail("a piece is in another space")
+					fail("a node is in another space")
 				}
 			}
 		}
@@ -90,39 +91,56 @@ func (t *Table) check(tb testing.TB) {
 			if of.space != s {
 				continue
 			}
-			mine := int64(0)
-			place, n := make(map[*piece]int), 0
-			for p, before := of.oldest, (*piece)(nil); p != nil; p, before = p.newer, p {
+			mine, leaving := int64(0), 0
+			place, n := make(map[*node]int), 0
+			for p, before := of.oldest, (*node)(nil); p != nil; p, before = p.newer, p {
 				if p.older != before || p.gone || p.target != of {
-					fail("the pieces of a target are out of order")
+					fail("the nodes of a target are out of order")
 				}
 				place[p] = n
 				n++
 				heads--
 				mine += int64(len(p.keys))
-				bytes[s.owner] += pieceBytes + int64(p.room)*keyBytes
+				bytes[s.owner] += nodeBytes + int64(p.room)*keyBytes
 				if len(p.keys) == 0 || len(p.keys) > int(p.room) || cap(p.keys) > 0 && len(p.keys) < int(p.room)/2 {
-					fail("a piece of %d blocks has room for %d", len(p.keys), p.room)
+					fail("a node of %d blocks has room for %d", len(p.keys), p.room)
 				}
 				q := s.heads[p.keys[0]]
 				for q != nil && q != p {
 					q = q.next
 				}
 				if q == nil {
-					fail("a piece is not under its first block")
+					fail("a node is not under its first block")
 				}
 				switch {
 				case of.Capacity == 0 && (p.uses != uses[p] || p.uses == 0):
-					fail("a piece has %d uses, should have %d", p.uses, uses[p])
+					fail("a node has %d uses, should have %d", p.uses, uses[p])
 				case of.Capacity > 0 && p.uses < uses[p]:
-					fail("a piece has %d uses, should have at least %d", p.uses, uses[p])
-				case of.Capacity > 0 && (p.until < 0 || p.until != 0 && (of.nextUntil == 0 || of.nextUntil > p.until)):
-					fail("a piece leaves at %d, the next one of the target at %d", p.until, of.nextUntil)
+					fail("a node has %d uses, should have at least %d", p.uses, uses[p])
+				case p.until < 0 || p.until > 0 && (of.Capacity == 0 || p.position >= len(of.ends) || of.ends[p.position] != p):
+					fail("a node leaves at %d, and is not in the heap of its target", p.until)
 				}
+				if p.until > 0 {
+					leaving++
+				}
+				if twins[[2]any{of, p.keys[0]}]++; twins[[2]any{of, p.keys[0]}] > mostTwins {
+					fail("a target has too many nodes under the key %x", p.keys[0])
+				}
+			}
+			for i, p := range of.ends {
+				if i > 0 && of.ends[(i-1)/2].until > p.until {
+					fail("the heap of a target is out of order at %d", i)
+				}
+			}
+			if leaving != len(of.ends) {
+				fail("%d nodes leave at some time, %d are in the heap", leaving, len(of.ends))
+			}
+			if of.open != open[of] {
+				fail("a target has %d reports, says %d", open[of], of.open)
 			}
 			for p := range place {
 				if above := p.parent; of.Capacity > 0 && above != nil && !above.gone && place[above] < place[p] {
-					fail("a piece was used after the one before it")
+					fail("a node was used after the one before it")
 				}
 			}
 			if mine != of.blocks || of.Capacity > 0 && mine > int64(of.Capacity) {
@@ -134,7 +152,7 @@ func (t *Table) check(tb testing.TB) {
 			blocks += mine
 		}
 		if heads != 0 || s.heads != nil && len(s.heads) == 0 {
-			fail("%d more pieces are in the map than in lists", heads)
+			fail("%d more nodes are in the map than in lists", heads)
 		}
 		if n := s.awaiting(); n != s.awaits.Load() {
 			fail("%d targets await something, the space says %d", n, s.awaits.Load())

@@ -177,9 +177,9 @@ type late struct {
 // time is over, so that a long delay is found at any pace of reports.
 const maxLate = 64
 
-// watch notes the ends of a piece that has expired: the first block for itself and the last one for the rest, because
+// watch notes the ends of a node that has expired: the first block for itself and the last one for the rest, because
 // engines announce a long prompt in parts.
-func (t *Target) watch(p *piece) {
+func (t *Target) watch(p *node) {
 	now, n := t.space.table.now().UnixNano(), len(p.keys)
 	if now-p.since > int64(MostTTL) {
 		return

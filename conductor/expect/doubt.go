@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Doubt is what speaks against the reports for a target: a number of them in a row whose time was over before
-// the engine had announced any of their blocks.
+// Doubt counts consecutive reports for a target that expired before the engine had announced any of their blocks.
 type Doubt struct {
 	Instance, Rank int32
 	Reports        int

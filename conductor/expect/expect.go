@@ -6,29 +6,31 @@
 //	time, bound, restarts ----->       blocks leave: expired, dropped
 //
 // A Space has the expected blocks of one deployment, a Target is whom they are expected of: a rank,
-// or an instance whose rank is not known. Each target has a tree of pieces. A piece is consecutive
-// blocks of a prompt, named by their keys, and its children are the pieces that go on behind it:
+// or an instance whose rank is not known. Each target has a radix tree. A node has consecutive
+// blocks of a prompt, named by their keys, and its children are the nodes that go on behind it:
 //
 //	report of a b c d:  [a b c d]
 //	report of a b e:    [a b] --> [c d]
 //	                          \-> [e]
 //
-// A key covers the whole prompt up to its block, so a piece is found by the key of its first block,
-// in one map for all targets of the space. A piece counts the expectations whose prompts lead
+// A key covers the whole prompt up to its block, so a node is found by the key of its first block,
+// in one map for all targets of the space. A node counts the expectations whose prompts lead
 // through it, and leaves with the last of them. So the blocks that two prompts share stay until both have
-// ended. An expectation has no part in pieces that were made after its report: their blocks were on the device then, or
-// were announced since, and the engine has evicted them.
+// ended. An expectation does not keep nodes that are newer than its report. When it was reported, their blocks were on
+// the device, or they have been announced since. The engine has evicted them, and an old report must not bring them back.
 //
-// Engines announce a prompt from its first block on. A confirmed block therefore is always the first one of a
-// piece, which then begins one block later. If it is not, because the engine still had blocks in the middle of a prompt whose
-// beginning it had evicted, those blocks stay expected until their time is over.
+// Engines announce a prompt from its first block on, so an announced block is looked for only as the first one of a node,
+// which then begins one block later. If the engine still had blocks in the middle of a prompt whose beginning it had
+// evicted, it does not announce those, and they stay expected until their time is over.
 //
 // An approximate target belongs to an engine that announces nothing. Its blocks leave as from the engine's own
-// cache: the prompt that was reported longest ago loses its last blocks first. For that the pieces of a target are in
-// a list by use, a piece always before those behind it.
+// cache: the prompt that was reported longest ago loses its last blocks first. For that the nodes of a target are in
+// a list from the oldest use to the newest, in which a node comes after its children.
 //
-// Cost: 8 bytes a block, and about 160 bytes a piece and 130 an expectation. A report walks its prompt
-// once and copies the keys that are new. Match looks for a piece at each block of the prompt, into a sieve first.
+// Cost: 8 bytes a block, and about 160 bytes a node and 130 an expectation. A report walks its prompt
+// once and copies the keys that are new. Match looks for a node at each block of the prompt, into a sieve first. Where
+// nodes have a time to leave, each costs its place in a heap. At the bound an eviction looks at all approximate targets of
+// its tenant, and a restart at all reports of its tenant if there are any for the target.
 //
 // Concurrency: all methods are safe for concurrent use. One lock of the Table guards everything; Match holds it for
 // reading. It is taken last: under it the table calls the clock and Prompt.At alone.
@@ -59,9 +61,9 @@ const (
 // tidyEvery is how often what has ended leaves the memory without a call.
 const tidyEvery = time.Second
 
-// Estimates of what a piece and an expectation take, with their entries in maps and the heap.
+// Estimates of what a node and an expectation take, with their entries in maps and the heap.
 const (
-	pieceBytes       = 160
+	nodeBytes        = 160
 	expectationBytes = 130
 	keyBytes         = 8
 )
@@ -71,14 +73,15 @@ type Table struct {
 	now  func() time.Time
 	seed maphash.Seed
 
-	mu      sync.RWMutex
-	most    int64              // bytes, see SetLimit
-	bytes   int64              // of everything
-	tenants map[string]*tenant // that have anything
-	named   map[uint64]*expectation
-	ends    ends  // expectations by when they end
-	tidying bool  // a timer is set
-	totals  State // of all targets, those that have left too; its Reports number the reports
+	mu        sync.RWMutex
+	most      int64              // bytes, see SetLimit
+	bytes     int64              // of everything
+	tenants   map[string]*tenant // that have anything
+	named     map[uint64]*expectation
+	mostNamed int // how many there were since the map was made
+	ends      timed[*expectation]
+	tidying   bool  // a timer is set
+	totals    State // of all targets, those that have left too; its Reports number the reports
 
 	nextEnd atomic.Int64 // of ends, in Unix nanoseconds; 0 without one
 }
@@ -88,7 +91,7 @@ type tenant struct {
 	name           string
 	bytes          int64
 	oldest, newest *expectation
-	approximate    map[*Target]bool // that have pieces
+	approximate    map[*Target]bool // that have nodes
 }
 
 // New returns an empty Table. It is bounded to most bytes, see SetLimit, and now is its clock.
@@ -124,14 +127,15 @@ type Space struct {
 	owner     string // tenant
 	blockSize int    // tokens
 
-	blocks  atomic.Int64                      // in all pieces
-	targets atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
-	heads   map[uint64]*piece                 // by the key of the first block; guarded by table.mu
-	sieve   sieve                             // of the keys in heads; guarded by table.mu
-	named   atomic.Bool                       // a report had names, lately
-	closed  bool                              // guarded by table.mu
-	counted atomic.Bool                       // there is a target whose blocks Options.Counts
-	awaits  atomic.Int64                      // targets whose awaits is set
+	blocks    atomic.Int64                      // in all nodes
+	targets   atomic.Pointer[map[place]*Target] // never changed once published; written with table.mu held
+	heads     map[uint64]*node                  // by the key of the first block; guarded by table.mu
+	mostHeads int                               // how many keys there were since the map was made; guarded by table.mu
+	sieve     sieve                             // of the keys in heads; guarded by table.mu
+	named     atomic.Bool                       // a report had names, lately
+	closed    bool                              // guarded by table.mu
+	counted   atomic.Bool                       // there is a target whose blocks Options.Counts
+	awaits    atomic.Int64                      // targets whose awaits is set
 }
 
 // place is where blocks are expected: an instance, by the number that the deployment gives it, and a rank.
@@ -172,8 +176,8 @@ type Target struct {
 	awaits atomic.Bool // announcements may confirm something
 
 	// Guarded by the table's lock.
-	blocks         int64  // expected now
-	oldest, newest *piece // by use
+	blocks         int64 // expected now
+	oldest, newest *node // by use
 	counts
 	late      []late
 	confirmed int64 // when the last block was confirmed
@@ -181,13 +185,12 @@ type Target struct {
 	doubted   []*Target // of the ranks of the instance, those in doubt; only where the rank is not known
 	gone      bool      // it is not the space's any more, and takes nothing
 
-	// Of an approximate target:
-	mixed     bool  // some reports had a ttl of their own
-	nextUntil int64 // no piece leaves before; 0 if none does
+	open int          // reports that have not ended
+	ends timed[*node] // of an approximate target, those that leave at some time
 }
 
-// Target returns the target at an instance and rank, which it makes if there is none. Options of another one
-// replace it, and what was expected of it leaves.
+// Target returns the target at an instance and rank, which it makes if there is none. If the target there has other
+// options, Target replaces it and drops what was expected of it.
 func (s *Space) Target(instance, rank int32, o Options) *Target {
 	at := place{instance, rank}
 	if t := (*s.targets.Load())[at]; t != nil && t.Options == o {
@@ -279,11 +282,11 @@ func (t *Target) leaveSpace() {
 // find returns the target at an instance and rank, nil if there is none. It takes no lock.
 func (s *Space) find(instance, rank int32) *Target { return (*s.targets.Load())[place{instance, rank}] }
 
-// piece is consecutive blocks of prompts that were reported for a target.
-type piece struct {
+// node is consecutive blocks of prompts that were reported for a target.
+type node struct {
 	target       *Target
-	parent       *piece // that ends with the block before, nil if nothing is expected there
-	next         *piece // another one in heads under the same key
+	parent       *node // that ends with the block before, nil if nothing is expected there
+	next         *node // another one in heads under the same key
 	keys         []uint64
 	room         int32  // words that keys takes
 	gone         bool   // it is in no tree any more
@@ -291,13 +294,14 @@ type piece struct {
 	born, last   uint64 // numbers of the first and the last report with its blocks
 	since        int64  // when its blocks were reported first
 	until        int64  // when they leave an approximate target, 0 for never, -1 where that is not decided yet
-	older, newer *piece
+	position     int    // in ends of the target
+	older, newer *node
 }
 
 // expectation is one report.
 type expectation struct {
 	target       *Target
-	leaf         *piece // with the last block of its prompt, nil if nothing of it was new
+	leaf         *node  // with the last block of its prompt, nil if nothing of it was new
 	id           uint64 // of its request, 0 for none
 	print        uint64 // of its prompt
 	number       uint64 // of the report
@@ -359,7 +363,6 @@ func (t *Target) Add(r Report) {
 		p.last = table.totals.Reports
 	}
 	if t.Capacity > 0 {
-		t.mixed = t.mixed || ttl != t.TTL
 		t.touch(leaf, now, int64(ttl))
 		if ttl == 0 || ttl > LongestTTL {
 			ttl = LongestTTL // the report's own, not that of its blocks
@@ -409,6 +412,7 @@ func (t *Table) add(e *expectation) {
 		of.oldest = e
 	}
 	of.newest = e
+	e.target.open++
 	if e.id != 0 {
 		if t.named == nil {
 			t.named = make(map[uint64]*expectation)
@@ -435,10 +439,10 @@ func (t *Table) end(e *expectation, why Ending) {
 		of.newest = e.older
 	}
 	if e.id != 0 {
-		if delete(t.named, e.id); len(t.named) == 0 {
-			t.named = nil // a map does not shrink
-		}
+		delete(t.named, e.id)
+		shrink(&t.named, &t.mostNamed)
 	}
+	e.target.open--
 	t.account(e.target, -expectationBytes)
 	if e.target.Capacity > 0 && why != TakenBack {
 		return
@@ -500,7 +504,7 @@ func (t *Table) shrink() {
 		if most == nil {
 			return
 		}
-		var oldest *piece
+		var oldest *node
 		for of := range most.approximate {
 			if p := of.oldest; p != nil && (oldest == nil || p.last < oldest.last) {
 				oldest = p
@@ -545,34 +549,6 @@ func (t *Table) tidyLater() {
 		t.tidying = false
 		t.tidyLater()
 	})
-}
-
-// ends is a heap of expectations by when they end.
-type ends []*expectation
-
-func (h ends) Len() int           { return len(h) }
-func (h ends) Less(i, j int) bool { return h[i].ends < h[j].ends }
-func (h ends) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].position, h[j].position = i, j
-}
-
-// Push implements heap.Interface.
-func (h *ends) Push(x any) {
-	e := x.(*expectation)
-	e.position = len(*h)
-	*h = append(*h, e)
-}
-
-// Pop implements heap.Interface.
-func (h *ends) Pop() any {
-	old := *h
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	if *h = old[:len(old)-1]; len(*h) == 0 {
-		*h = nil
-	}
-	return e
 }
 
 // targetsOf returns the targets that an announcement of a rank is about.

@@ -1,13 +1,13 @@
 package expect
 
-// sieve tells of nearly all keys under which no piece begins that there is none, for less than a look into a map that
-// does not fit into the processor's caches. It counts keys by their lowest bits. Its zero value is empty.
+// sieve is a counting filter in front of the heads of a space. For nearly every key that begins no node it says so, without
+// a lookup in a map that has outgrown the processor's caches. It counts keys by their lowest bits. Its zero value is empty.
 type sieve struct {
-	counts []uint8 // a power of two of them; one that is full stays so until grow
+	counts []uint8 // a power of two of them; one that is full stays so until fit
 	keys   int
 }
 
-// sieveRoom is how many counts a key has at least: one in as many looks into the map is in vain.
+// sieveRoom is the least number of counts for each key. About one in sieveRoom keys that begin no node still costs a lookup.
 const sieveRoom = 8
 
 // has reports whether a key may be there.
@@ -15,7 +15,7 @@ func (s *sieve) has(key uint64) bool {
 	return len(s.counts) > 0 && s.counts[key&uint64(len(s.counts)-1)] != 0
 }
 
-// add counts a key. It reports false if there is no room: grow makes some.
+// add counts a key. It reports false if there is no room: fit makes some.
 func (s *sieve) add(key uint64) bool {
 	if s.keys++; s.keys*sieveRoom > len(s.counts) {
 		return false
@@ -26,8 +26,12 @@ func (s *sieve) add(key uint64) bool {
 	return true
 }
 
-// grow makes room for twice as many keys, and counts those of a map.
-func (s *sieve) grow(heads map[uint64]*piece) {
+// fit makes room for twice as many keys as a map has, and counts those. Without any it takes no memory.
+func (s *sieve) fit(heads map[uint64]*node) {
+	if len(heads) == 0 {
+		*s = sieve{}
+		return
+	}
 	size := 256
 	for size < 2*sieveRoom*len(heads) {
 		size *= 2

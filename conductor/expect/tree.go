@@ -1,10 +1,13 @@
 package expect
 
-import "slices"
+import (
+	"container/heap"
+	"slices"
+)
 
-// insert makes the blocks of a prompt expected, and returns the piece with the last of them; nil for a prompt
+// insert makes the blocks of a prompt expected, and returns the node with the last of them; nil for a prompt
 // without blocks. The table's lock is held.
-func (t *Target) insert(keys []uint64, now int64) (leaf *piece) {
+func (t *Target) insert(keys []uint64, now int64) (leaf *node) {
 	for len(keys) > 0 {
 		p := t.find(keys[0])
 		for p != nil && leaf != nil && !p.follows(leaf) {
@@ -22,9 +25,9 @@ func (t *Target) insert(keys []uint64, now int64) (leaf *piece) {
 	return leaf
 }
 
-// follows reports whether a piece is behind another one in the tree. If an earlier report began with the piece, because the
+// follows reports whether a node is behind another one in the tree. If an earlier report began with the node, because the
 // target had the blocks before it then, or if those have been announced since, follows puts it there first.
-func (p *piece) follows(parent *piece) bool {
+func (p *node) follows(parent *node) bool {
 	above := p.above()
 	q := parent
 	for ; q != above && q != nil; q = q.above() {
@@ -38,28 +41,28 @@ func (p *piece) follows(parent *piece) bool {
 	return q == above
 }
 
-// above returns the next piece on the way to the beginning of the prompt, nil if there is none. It forgets parents that
+// above returns the next node on the way to the beginning of the prompt, nil if there is none. It forgets parents that
 // have left the tree.
-func (p *piece) above() *piece {
+func (p *node) above() *node {
 	for p.parent != nil && p.parent.gone {
 		p.parent = p.parent.parent
 	}
 	return p.parent
 }
 
-// find returns a piece of the target that begins with a block, nil if none does.
-func (t *Target) find(key uint64) *piece { return t.space.first(key).of(t) }
+// find returns a node of the target that begins with a block, nil if none does.
+func (t *Target) find(key uint64) *node { return t.space.first(key).of(t) }
 
-// first returns a piece that begins with a block, from which next leads to all others; nil if there is none.
-func (s *Space) first(key uint64) *piece {
+// first returns a node that begins with a block, from which next leads to all others; nil if there is none.
+func (s *Space) first(key uint64) *node {
 	if !s.sieve.has(key) {
 		return nil
 	}
 	return s.heads[key]
 }
 
-// of returns the piece itself or the next one under the same key that is of a target, nil if none is.
-func (p *piece) of(t *Target) *piece {
+// of returns the first node of the target in the list that begins with p, nil if it has none there.
+func (p *node) of(t *Target) *node {
 	for p != nil && p.target != t {
 		p = p.next
 	}
@@ -77,15 +80,17 @@ func common(a, b []uint64) int {
 	return n
 }
 
-// grow makes a piece of new blocks behind a parent.
-func (t *Target) grow(parent *piece, keys []uint64, now int64) *piece {
-	p := &piece{target: t, parent: parent, keys: slices.Clone(keys), room: int32(len(keys)), born: t.space.table.totals.Reports, since: now}
+// grow makes a node of new blocks behind a parent, and returns it; the parent, if the blocks contradict earlier reports.
+func (t *Target) grow(parent *node, keys []uint64, now int64) *node {
+	p := &node{target: t, parent: parent, keys: slices.Clone(keys), room: int32(len(keys)), born: t.space.table.totals.Reports, since: now}
 	if t.Capacity > 0 {
 		p.until = -1
 	}
-	t.enter(p)
 	t.link(p)
-	t.count(len(keys), pieceBytes+len(keys)*keyBytes)
+	t.count(len(keys), nodeBytes+len(keys)*keyBytes)
+	if t.enter(p); p.gone {
+		return parent
+	}
 	return p
 }
 
@@ -98,23 +103,26 @@ func (t *Target) count(blocks, bytes int) {
 	t.noteAwaits()
 }
 
-// split divides a piece behind its first n blocks, and returns the first part. The second stays the piece of the
+// split divides a node behind its first n blocks, and returns the first part. The second stays the node of the
 // expectations that end there.
-func (t *Target) split(p *piece, n int) (first *piece) {
+func (t *Target) split(p *node, n int) (first *node) {
 	t.leave(p)
-	first = &piece{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: int32(n), uses: p.uses, born: p.born, last: p.last, since: p.since, until: p.until}
+	first = &node{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: int32(n), uses: p.uses, born: p.born, last: p.last, since: p.since, until: p.until}
 	p.parent = first
 	freed := p.keep(p.keys[n:])
+	if first.until > 0 {
+		heap.Push(&t.ends, first)
+	}
+	t.linkAfter(first, p)
+	t.count(0, nodeBytes+n*keyBytes-freed)
 	t.enter(first)
 	t.enter(p)
-	t.linkAfter(first, p)
-	t.count(0, pieceBytes+n*keyBytes-freed)
 	return first
 }
 
-// keep leaves a part of its keys in a piece, and returns how many bytes that frees: they are copied once they are less
+// keep leaves a part of its keys in a node, and returns how many bytes that frees: they are copied once they are less
 // than half of what they take.
-func (p *piece) keep(keys []uint64) (freed int) {
+func (p *node) keep(keys []uint64) (freed int) {
 	if p.keys = keys; len(keys) < int(p.room)/2 {
 		freed = (int(p.room) - len(keys)) * keyBytes
 		p.keys, p.room = slices.Clone(keys), int32(len(keys))
@@ -122,23 +130,34 @@ func (p *piece) keep(keys []uint64) (freed int) {
 	return freed
 }
 
-// enter enters a piece under its first block.
-func (t *Target) enter(p *piece) {
+// mostTwins bounds the nodes of a target that begin with one block. Reports make a second one if the engine has
+// evicted blocks before it in between. More come from hashes that a client invents, and each report would walk them all.
+const mostTwins = 4
+
+// enter enters a node under its first block. The node leaves at once if there are too many.
+func (t *Target) enter(p *node) {
 	if len(p.keys) == 0 {
 		return
 	}
 	if t.space.heads == nil {
-		t.space.heads = make(map[uint64]*piece)
+		t.space.heads = make(map[uint64]*node)
 	}
 	s, key := t.space, p.keys[0]
 	p.next = s.first(key)
 	if s.heads[key] = p; p.next == nil && !s.sieve.add(key) {
-		s.sieve.grow(s.heads)
+		s.sieve.fit(s.heads)
+	}
+	twins := 0
+	for q := p; q != nil; q = q.next.of(t) {
+		twins++
+	}
+	if twins > mostTwins {
+		t.remove(p, Dropped)
 	}
 }
 
-// leave takes a piece out from under its first block.
-func (t *Target) leave(p *piece) {
+// leave takes a node out from under its first block.
+func (t *Target) leave(p *node) {
 	if len(p.keys) == 0 {
 		return
 	}
@@ -146,11 +165,15 @@ func (t *Target) leave(p *piece) {
 	if s.heads[key] == p {
 		if p.next != nil {
 			s.heads[key] = p.next
-		} else if delete(s.heads, key); len(s.heads) > 0 {
-			s.sieve.remove(key)
 		} else {
-			s.heads, s.sieve = nil, sieve{} // a map does not shrink
-			s.named.Store(false)
+			delete(s.heads, key)
+			s.sieve.remove(key)
+			if shrink(&s.heads, &s.mostHeads) {
+				s.sieve.fit(s.heads)
+			}
+			if len(s.heads) == 0 {
+				s.named.Store(false)
+			}
 		}
 	} else {
 		before := s.heads[key]
@@ -162,8 +185,8 @@ func (t *Target) leave(p *piece) {
 	p.next = nil
 }
 
-// link makes a piece the one that was used last.
-func (t *Target) link(p *piece) {
+// link makes a node the one that was used last.
+func (t *Target) link(p *node) {
 	if p.older = t.newest; p.older != nil {
 		p.older.newer = p
 	} else {
@@ -172,8 +195,8 @@ func (t *Target) link(p *piece) {
 	t.newest = p
 }
 
-// linkAfter makes a piece the next one to be used after another.
-func (t *Target) linkAfter(p, other *piece) {
+// linkAfter makes a node the next one to be used after another.
+func (t *Target) linkAfter(p, other *node) {
 	p.older, p.newer = other, other.newer
 	if p.newer != nil {
 		p.newer.older = p
@@ -183,8 +206,8 @@ func (t *Target) linkAfter(p, other *piece) {
 	other.newer = p
 }
 
-// unlink takes a piece out of the list by use.
-func (t *Target) unlink(p *piece) {
+// unlink takes a node out of the list by use.
+func (t *Target) unlink(p *node) {
 	if p.older != nil {
 		p.older.newer = p.newer
 	} else {
@@ -200,22 +223,19 @@ func (t *Target) unlink(p *piece) {
 
 // touch notes that a prompt was reported for an approximate target, and takes out what its capacity has no room
 // for: the last blocks of the prompt that was reported longest ago.
-func (t *Target) touch(leaf *piece, now int64, ttl int64) {
+func (t *Target) touch(leaf *node, now int64, ttl int64) {
 	if leaf == nil {
 		return
 	}
 	t.space.table.tenant(t.space.owner).approximate[t] = true
-	for p := leaf; p != nil; p = p.above() { // a piece is used after those behind it
+	for p := leaf; p != nil; p = p.above() { // a node is used after those behind it
 		t.unlink(p)
 		t.link(p)
 		if ttl == 0 {
-			p.until = 0
+			t.setUntil(p, 0)
 		} else if p.until != 0 {
-			p.until = max(p.until, now+ttl)
+			t.setUntil(p, max(p.until, now+ttl))
 		}
-	}
-	if ttl != 0 && (t.nextUntil == 0 || now+ttl < t.nextUntil) {
-		t.nextUntil = now + ttl
 	}
 	for more := int(t.blocks) - t.Capacity; more > 0; more = int(t.blocks) - t.Capacity {
 		if p := t.oldest; more >= len(p.keys) {
@@ -228,33 +248,28 @@ func (t *Target) touch(leaf *piece, now int64, ttl int64) {
 	}
 }
 
-// expire takes blocks out of an approximate target whose time there is over. In the list by use a piece comes after
-// those behind it, and if all reports have one ttl, the first ones end first.
-func (t *Target) expire(now int64) {
-	if t.nextUntil == 0 || now < t.nextUntil {
-		return
-	}
-	t.nextUntil = 0
-	var next *piece
-	for p := t.oldest; p != nil; p = next {
-		next = p.newer
-		switch {
-		case p.until == 0:
-		case p.until <= now:
-			t.remove(p, Evicted)
-		default:
-			if t.nextUntil == 0 || p.until < t.nextUntil {
-				t.nextUntil = p.until
-			}
-			if !t.mixed {
-				return
-			}
-		}
+// setUntil sets when a node leaves an approximate target, and keeps the heap of those that do.
+func (t *Target) setUntil(p *node, until int64) {
+	was := p.until
+	switch p.until = until; {
+	case was > 0 && until > 0:
+		heap.Fix(&t.ends, p.position)
+	case was > 0:
+		heap.Remove(&t.ends, p.position)
+	case until > 0:
+		heap.Push(&t.ends, p)
 	}
 }
 
-// remove takes a piece out of its tree.
-func (t *Target) remove(p *piece, why Ending) {
+// expire takes blocks out of an approximate target whose time there is over.
+func (t *Target) expire(now int64) {
+	for len(t.ends) > 0 && t.ends[0].until <= now {
+		t.remove(t.ends[0], Evicted)
+	}
+}
+
+// remove takes a node out of its tree.
+func (t *Target) remove(p *node, why Ending) {
 	n := len(p.keys)
 	if why == Expired && n > 0 {
 		t.watch(p)
@@ -262,19 +277,20 @@ func (t *Target) remove(p *piece, why Ending) {
 	t.counted(why, n)
 	t.leave(p)
 	t.unlink(p)
+	t.setUntil(p, 0)
 	room := int(p.room)
 	p.keys, p.room, p.gone = nil, 0, true
 	if t.oldest == nil && t.Capacity > 0 {
 		delete(t.space.table.tenants[t.space.owner].approximate, t)
 	}
-	t.count(-n, -pieceBytes-room*keyBytes)
+	t.count(-n, -nodeBytes-room*keyBytes)
 }
 
 // empty takes out all that is expected of the target, and its reports.
 func (t *Target) empty(why Ending) {
 	table := t.space.table
 	if of := table.tenants[t.space.owner]; of != nil {
-		for e := of.oldest; e != nil; {
+		for e := of.oldest; e != nil && t.open > 0; {
 			next := e.newer
 			if e.target == t {
 				table.end(e, why)
@@ -291,7 +307,7 @@ func (t *Target) empty(why Ending) {
 }
 
 // confirm ends expected blocks that the target has announced, and returns how many. Those that turn out to be there
-// already do not count. Blocks are found at the beginning of pieces, because engines announce a prompt from its
+// already do not count. Blocks are found at the beginning of nodes, because engines announce a prompt from its
 // beginning on.
 func (t *Target) confirm(keys []uint64, now int64, counts bool) (confirmed int) {
 	for i := range keys {
@@ -331,7 +347,7 @@ type Prompt interface {
 	At(i int) uint64
 }
 
-// Match appends which blocks of a prompt are expected where, by ascending From. mix is XORed into the keys. The first
+// Match appends the stretches of a prompt that each target is expected to have, sorted by From. mix is XORed into the keys. The first
 // held blocks of the prompt have owners; behind them Match stops at the first block that is expected nowhere. The stretches of one
 // target do not overlap.
 func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found {
@@ -383,9 +399,9 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 // window is how many keys of a prompt Match asks for at a time.
 const window = 16
 
-// walk is how far Match has come in a piece, all of whose blocks before at are in the prompt.
+// walk is how far Match has come in a node, all of whose blocks before at are in the prompt.
 type walk struct {
-	p     *piece
+	p     *node
 	at    int // the next one of its keys
 	found int // place of its stretch in the list of what was found
 }
