@@ -225,11 +225,15 @@ func (d *deployment) rankOf(to *row, rank int) (int32, error) {
 	return 0, unknownTarget("dp_rank", fmt.Sprint(rank), "rank", all)
 }
 
-// expects returns what a target of the instance is: that of a source without events has the capacity of its cache.
+// expects returns what a target of the instance is: that of sources without events has the capacity of their caches. Where
+// the rank is not known and one of them has events, those confirm reports as usual.
 func (r *row) expects(rank int32) (o expect.Options) {
 	for _, s := range r.sources {
-		if !s.reg.approximate() || rank != AnyRank && s.reg.Rank != int(rank) {
+		if rank != AnyRank && s.reg.Rank != int(rank) {
 			continue
+		}
+		if !s.reg.approximate() {
+			return expect.Options{}
 		}
 		o.Capacity += s.reg.CapacityBlocks
 		o.TTL = max(o.TTL, s.reg.TTL)
