@@ -26,14 +26,16 @@ import (
 
 const (
 	// mirroredBytes bounds what waits for one replica: a hundred reports of 8,192 tokens. What comes then is
-	// dropped: the replica is slower than the reports, and rather misses some than hears of all too late.
+	// dropped: the replica is slower than the reports, and it is better for it to miss some than to get all of them too late.
 	mirroredBytes = 4 << 20
 	// mirroredAge is how long a report may wait. After that the engine is about to announce the blocks.
 	mirroredAge = time.Second
 	// batchBytes bounds the body of one request, unless one report takes more.
 	batchBytes = 1 << 20
-	// unknownPause is how long a replica is left alone that takes no reports: it is of an older version, or
-	// another kind of server.
+	// mostAsking is how many calls of TakeBack ask the other replicas at once. Each sends a request to all of them.
+	mostAsking = 32
+	// unknownPause is how long nothing is sent to a replica that has no /routed: it is of an older version, or another
+	// kind of server.
 	unknownPause = time.Minute
 )
 
@@ -57,9 +59,9 @@ type MirrorConfig struct {
 
 // Mirror tells other replicas what routers report here. It is a conductor.Mirror and a prometheus.Collector.
 //
-//	Routed, TakenBack --> line of each replica --> POST /routed, DELETE /routed/ID, one request after another
+//	Routed, TakenBack --> queue of each replica --> POST /routed, DELETE /routed/ID, one request after another
 //
-// A line keeps the order, so that a report is never behind what takes it back. Reports of one client that wait together
+// A queue keeps the order, so that a report is never behind what takes it back. Reports of one client that wait together
 // leave as one batch. A replica that does not answer gets nothing for a while; what would
 // go there meanwhile is dropped.
 //
@@ -68,16 +70,17 @@ type Mirror struct {
 	cfg     MirrorConfig
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
-	sending sync.WaitGroup // lines that are sent
+	sending sync.WaitGroup // queues that are sent
+	asking  chan struct{}  // has an element for each TakeBack that is under way
 	results *prometheus.CounterVec
 
 	mu     sync.Mutex
-	closed bool             // guarded by mu
-	lines  map[string]*line // by URL; guarded by mu
+	closed bool              // guarded by mu
+	queues map[string]*queue // by URL; guarded by mu
 }
 
-// line is what one replica is to be told. Mirror.mu guards it.
-type line struct {
+// queue has the reports that are still to be sent to one replica. Mirror.mu guards it.
+type queue struct {
 	to      conductor.ReplicaAddress
 	waits   []mirrored
 	bytes   int
@@ -86,7 +89,7 @@ type line struct {
 	failing bool      // the last request was not answered
 }
 
-// mirrored is a report, or what takes one back. Lines share it.
+// mirrored is a report, or what takes one back. Queues share it.
 type mirrored struct {
 	from   string    // the client, as access.Client.Tell has it
 	at     time.Time // when it was reported
@@ -102,7 +105,7 @@ func NewMirror(cfg MirrorConfig) *Mirror {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Mirror{
-		cfg: cfg, ctx: ctx, stop: stop, lines: make(map[string]*line),
+		cfg: cfg, ctx: ctx, stop: stop, queues: make(map[string]*queue), asking: make(chan struct{}, mostAsking),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_reports_mirrored_total", Help: "Reports of routers, and requests that take them back, for other replicas that serve the model, by result.",
 		}, []string{"result"}),
@@ -162,11 +165,20 @@ func (m *Mirror) TakenBack(from conductor.Teller, tenant, requestID string) {
 func (m *Mirror) TakeBack(from conductor.Teller, tenant, requestID string) bool {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.Timeout)
 	defer cancel()
+	select {
+	case m.asking <- struct{}{}:
+		defer func() { <-m.asking }()
+	case <-ctx.Done():
+		return false
+	}
 	to, _ := m.open(m.cfg.All())
 	had := make(chan bool, len(to))
 	for _, by := range to {
 		go func() {
 			status, _, err := m.request(ctx, by, http.MethodDelete, takeBackPath(tenant, requestID), nil, tell(from), false)
+			if err != nil && ctx.Err() != context.Canceled { // the others had not had it yet
+				m.after(m.queueOf(by), shunning, err)
+			}
 			had <- err == nil && status == http.StatusNoContent
 		}()
 	}
@@ -208,8 +220,8 @@ func (m *Mirror) open(to []conductor.ReplicaAddress) (open []conductor.ReplicaAd
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	isShut := func(a conductor.ReplicaAddress) bool {
-		l := m.lines[a.URL]
-		return m.closed || l != nil && now.Before(l.pause)
+		q := m.queues[a.URL]
+		return m.closed || q != nil && now.Before(q.pause)
 	}
 	if !slices.ContainsFunc(to, isShut) {
 		return to, 0
@@ -218,54 +230,67 @@ func (m *Mirror) open(to []conductor.ReplicaAddress) (open []conductor.ReplicaAd
 	return open, len(to) - len(open)
 }
 
-// add puts a report into the lines of some replicas.
+// add puts a report into the queues of some replicas.
 func (m *Mirror) add(to []conductor.ReplicaAddress, x mirrored) {
 	x.at = m.cfg.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, a := range to {
-		l := m.lines[a.URL]
-		if l == nil {
-			l = &line{to: a}
-			m.lines[a.URL] = l
-		}
-		if m.closed || l.bytes > 0 && l.bytes+len(x.report) > mirroredBytes {
+		q := m.queueLocked(a)
+		if m.closed || q.bytes > 0 && q.bytes+len(x.report) > mirroredBytes {
 			m.results.WithLabelValues(dropped).Inc()
 			continue
 		}
-		l.waits = append(l.waits, x)
-		if l.bytes += x.size(); !l.sending {
-			l.sending = true
-			m.sending.Go(func() { m.send(l) })
+		q.waits = append(q.waits, x)
+		if q.bytes += x.size(); !q.sending {
+			q.sending = true
+			m.sending.Go(func() { m.send(q) })
 		}
 	}
+}
+
+// queueOf returns the queue of a replica.
+func (m *Mirror) queueOf(a conductor.ReplicaAddress) *queue {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.queueLocked(a)
+}
+
+// queueLocked does what queueOf does, with m.mu held.
+func (m *Mirror) queueLocked(a conductor.ReplicaAddress) *queue {
+	q := m.queues[a.URL]
+	if q == nil {
+		q = &queue{to: a}
+		m.queues[a.URL] = q
+	}
+	return q
 }
 
 // size is about what a report takes while it waits.
 func (x *mirrored) size() int { return len(x.report) + len(x.path) + 100 }
 
-// send sends what waits in a line until nothing does.
-func (m *Mirror) send(l *line) {
+// send sends what waits in a queue until nothing does.
+func (m *Mirror) send(q *queue) {
 	for {
-		batch := m.next(l)
+		batch := m.next(q)
 		if len(batch) == 0 {
 			return
 		}
-		counts, pause, err := m.deliver(l.to, batch)
+		counts, pause, err := m.deliver(q.to, batch)
 		for result, n := range counts {
 			m.results.WithLabelValues(result).Add(float64(n))
 		}
-		m.after(l, pause, err)
+		m.after(q, pause, err)
 	}
 }
 
-// next takes the next request out of a line: one that takes a report back, or reports of one client.
-func (m *Mirror) next(l *line) (batch []mirrored) {
+// next takes the next request out of a queue: one that takes a report back, or reports of one client.
+func (m *Mirror) next(q *queue) (batch []mirrored) {
 	now := m.cfg.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	old := 0
-	for _, x := range l.waits {
+	for _, x := range q.waits {
 		if now.Sub(x.at) < mirroredAge && m.ctx.Err() == nil {
 			break
 		}
@@ -273,59 +298,59 @@ func (m *Mirror) next(l *line) (batch []mirrored) {
 	}
 	if old > 0 {
 		m.results.WithLabelValues(dropped).Add(float64(old))
-		l.drop(old)
+		q.drop(old)
 	}
 	n, size, tokens := 0, 0, 0
-	for ; n < len(l.waits) && n < body.MaxItems; n++ {
-		x, first := &l.waits[n], &l.waits[0]
+	for ; n < len(q.waits) && n < body.MaxItems; n++ {
+		x, first := &q.waits[n], &q.waits[0]
 		size, tokens = size+len(x.report), tokens+x.tokens
 		if n > 0 && (x.path != "" || first.path != "" || x.from != first.from || size > batchBytes || tokens > m.cfg.MaxTokens) {
 			break
 		}
 	}
-	batch = slices.Clone(l.waits[:n])
-	if l.drop(n); n == 0 {
-		l.sending = false
+	batch = slices.Clone(q.waits[:n])
+	if q.drop(n); n == 0 {
+		q.sending = false
 	}
 	return batch
 }
 
-// drop removes the first n reports of a line.
-func (l *line) drop(n int) {
-	for i := range l.waits[:n] {
-		l.bytes -= l.waits[i].size()
+// drop removes the first n reports of a queue.
+func (q *queue) drop(n int) {
+	for i := range q.waits[:n] {
+		q.bytes -= q.waits[i].size()
 	}
-	l.waits = slices.Delete(l.waits, 0, n)
-	if len(l.waits) == 0 {
-		l.waits = nil
+	q.waits = slices.Delete(q.waits, 0, n)
+	if len(q.waits) == 0 {
+		q.waits = nil
 	}
 }
 
 // after notes how a request has ended. After one without an answer the replica gets nothing for a while.
-func (m *Mirror) after(l *line, pause time.Duration, err error) {
+func (m *Mirror) after(q *queue, pause time.Duration, err error) {
 	if m.ctx.Err() != nil {
 		return
 	}
 	now := m.cfg.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	was := l.failing
-	if l.failing = err != nil; !l.failing {
+	was := q.failing
+	if q.failing = err != nil; !q.failing {
 		if was {
-			m.cfg.Log.Info().Str("replica", l.to.ID).Str("url", l.to.URL).Msg("a replica takes reports of routers again")
+			m.cfg.Log.Info().Str("replica", q.to.ID).Str("url", q.to.URL).Msg("a replica takes reports of routers again")
 		}
 		return
 	}
 	if !was {
-		m.cfg.Log.Warn().Str("replica", l.to.ID).Str("url", l.to.URL).Err(err).Msg("a replica does not take the reports of routers that other replicas have got")
+		m.cfg.Log.Warn().Str("replica", q.to.ID).Str("url", q.to.URL).Err(err).Msg("a replica does not take the reports of routers that other replicas have got")
 	}
-	l.pause = now.Add(pause)
-	if n := len(l.waits); n > 0 {
+	q.pause = now.Add(pause)
+	if n := len(q.waits); n > 0 {
 		m.results.WithLabelValues(dropped).Add(float64(n))
-		l.drop(n)
+		q.drop(n)
 	}
-	maps.DeleteFunc(m.lines, func(_ string, other *line) bool { // of replicas that are gone
-		return other != l && !other.sending && now.Sub(other.pause) > unknownPause
+	maps.DeleteFunc(m.queues, func(_ string, other *queue) bool { // of replicas that are gone
+		return other != q && !other.sending && now.Sub(other.pause) > unknownPause
 	})
 }
 

@@ -319,5 +319,32 @@ func TestMirrorTakesBack(t *testing.T) {
 		f(true, 404, 404, 204)
 		f(true, 204)
 		f(false, 404, 503)
+		// The one that never answered gets nothing for a while, so that the next client does not wait for it.
+		had := make(chan bool, 1)
+		go func() { had <- b.TakeBack(client("x"), "t", "id") }()
+		for range 2 {
+			b.next().answer <- mirrorAnswer{status: 404}
+		}
+		if synctest.Wait(); len(b.asked) > 0 || len(had) != 1 {
+			t.Errorf("%d more replicas are asked", len(b.asked))
+		}
+	})
+}
+
+// TestMirrorAsksFewAtOnce bounds the requests of clients that take unknown reports back.
+func TestMirrorAsksFewAtOnce(t *testing.T) {
+	inMirror(t, []string{"a"}, func(b *mirrorBench) {
+		had := make(chan bool, 100)
+		for range 100 {
+			go func() { had <- b.TakeBack(client("x"), "t", "id") }()
+		}
+		for range 100 {
+			synctest.Wait()
+			if n := len(b.asked); n > mostAsking {
+				t.Fatalf("%d requests are under way", n)
+			}
+			b.next().answer <- mirrorAnswer{status: 204}
+			<-had
+		}
 	})
 }
