@@ -26,7 +26,9 @@ type InstanceExpectations struct {
 	// Delay is how long blocks took from their report to their announcement, of late, those that came late
 	// too: p50, p90 and p99, rounded up; 0 where none is known.
 	Delay [3]time.Duration
-	TTL   time.Duration // that a report without one gets now, the longest of the ranks
+	// TTL is what a report without one gets now, the longest of the ranks; 0 for an approximate instance whose blocks
+	// stay until there is no room.
+	TTL time.Duration
 }
 
 // Share returns the part of the tokens that were confirmed, of those confirmed and expired. known is false while there
@@ -176,7 +178,9 @@ func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
 			send(descInstanceTokens, prometheus.CounterValue, float64(n), e.Instance, e.Tenant, expect.Ending(why).String())
 		}
 		send(descInstancePending, prometheus.GaugeValue, float64(e.Pending), e.Instance, e.Tenant)
-		send(descInstanceTTL, prometheus.GaugeValue, e.TTL.Seconds(), e.Instance, e.Tenant)
+		if e.TTL > 0 {
+			send(descInstanceTTL, prometheus.GaugeValue, e.TTL.Seconds(), e.Instance, e.Tenant)
+		}
 		if blocks, all := e.state.Waited(); blocks > 0 {
 			quantiles := make(map[float64]float64, len(delayParts))
 			for i, part := range delayParts {

@@ -31,7 +31,7 @@ type serviceRow struct {
 type expectedRow struct {
 	Prompts, Confirmed, Expired, Evicted, Pending    uint64
 	ConfirmedShare, DelayP50Seconds, DelayP99Seconds *float64
-	TTLSeconds                                       float64
+	TTLSeconds                                       *float64
 }
 
 // text says how good the expectations were.
@@ -46,8 +46,8 @@ func (x *expectedRow) text() string {
 	if x.Evicted > 0 {
 		text += fmt.Sprintf(", tokens evicted: %d", x.Evicted)
 	}
-	if x.TTLSeconds > 0 {
-		text += fmt.Sprintf(", ttl: %.3g s", x.TTLSeconds)
+	if x.TTLSeconds != nil {
+		text += fmt.Sprintf(", ttl: %.3g s", *x.TTLSeconds)
 	}
 	return text
 }

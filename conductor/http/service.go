@@ -70,7 +70,7 @@ type expectedRow struct {
 	Prompts                                                           uint64
 	Tokens, Confirmed, Expired, TakenBack, Dropped, Evicted, Pending  uint64
 	ConfirmedShare, DelayP50Seconds, DelayP90Seconds, DelayP99Seconds *float64 // null while none is known
-	TTLSeconds                                                        float64
+	TTLSeconds                                                        *float64 // null where blocks stay until there is no room
 }
 
 func expectedOf(e *conductor.InstanceExpectations) *expectedRow {
@@ -79,7 +79,10 @@ func expectedOf(e *conductor.InstanceExpectations) *expectedRow {
 	}
 	row := &expectedRow{
 		Prompts: e.Prompts, Tokens: e.Expected, Confirmed: e.Confirmed, Expired: e.Expired, TakenBack: e.TakenBack, Dropped: e.Dropped, Evicted: e.Evicted,
-		Pending: e.Pending, TTLSeconds: e.TTL.Seconds(),
+		Pending: e.Pending,
+	}
+	if ttl := e.TTL.Seconds(); ttl > 0 {
+		row.TTLSeconds = &ttl
 	}
 	if share, known := e.Share(); known {
 		row.ConfirmedShare = &share

@@ -323,7 +323,6 @@ func appendExpected(e *body.Encoder, x *conductor.InstanceExpectations) {
 	for i, name := range [...]string{"delay_p50_s", "delay_p90_s", "delay_p99_s"} {
 		known(name, x.Delay[i].Seconds(), x.Delay[i] > 0)
 	}
-	e.Name("ttl_s")
-	e.Float(x.TTL.Seconds())
+	known("ttl_s", x.TTL.Seconds(), x.TTL > 0)
 	e.EndMap()
 }

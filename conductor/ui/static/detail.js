@@ -65,7 +65,7 @@ function expectations(r) {
     !approximate && [fact("Confirmed", x.confirmed_share === null ? "–" : `${percent(x.confirmed_share)} (${int(x.confirmed)} tokens)`), fact("Delay p50", time(x.delay_p50_s)), fact("Delay p99", time(x.delay_p99_s))],
     approximate ? fact("Evicted", `${int(x.evicted)} tokens`) : fact("Wasted", `${int(x.expired)} tokens`),
     x.taken_back > 0 && fact("Taken back", `${int(x.taken_back)} tokens`), x.dropped > 0 && fact("Dropped", `${int(x.dropped)} tokens`),
-    (!approximate || x.ttl_s > 0) && fact("ttl", span(1000 * x.ttl_s)));
+    x.ttl_s !== null && fact("ttl", span(1000 * x.ttl_s)));
 }
 
 // lossOf returns the section that asks what the fleet loses with an instance.
