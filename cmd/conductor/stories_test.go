@@ -204,6 +204,15 @@ func behindServer(t *testing.T) (e *ruledEngine, second *process, road *proxy.Pr
 	second = serveProcess(t, fmt.Sprintf("dynamo: {peers: %q, compare_interval: 200ms}\nsources:\n", first.url)+
 		fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", road.Addr(), recordedBlock))
 	e.settled(second)
+	// The second server may have the blocks from the first one and not be subscribed yet: it would never get the batch
+	// that is held. So it has to get one from the engine before.
+	seq := e.seq
+	eventually(t, "the second server is never subscribed", func() (string, bool) {
+		e.publish()
+		rows, body := servicesOf[ruledService](t, second.url)
+		return body, *rows[0].LastSeq >= seq
+	})
+	e.settled(second)
 	road.Hold(time.Minute)
 	e.publish(ruledStored(2, 4))
 	e.settled(first)
