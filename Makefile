@@ -1,5 +1,5 @@
 # make help lists the targets. GO, UI, TRACE, ARGS, FUZZTIME, SOAK, RACE, RESULTS, PARALLEL,
-# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES, VLLM and TESTFLAGS may be set on the command line.
+# FAULTS_FOR, ROUTER, SHARDS, URL, COMMAND, VERSIONS, ANSWERS, BATCHES, VLLM, MODULE and TESTFLAGS may be set on the command line.
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
@@ -30,6 +30,7 @@ SHARDS ?=
 URL ?=
 COMMAND ?=
 VLLM ?=
+MODULE ?=
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
@@ -331,6 +332,11 @@ check: quick ## everything but the longer tests: quick, staticcheck, go.mod, gos
 	@echo "routes and openapi.yaml"; \
 	out=$$($(GO) test -count=1 -v -run 'OpenAPI|Routes' . ./conductor/http ./compat/... ./cmd/conductor) || { echo "$$out"; exit 1; }; \
 	grep -q '^--- PASS' <<<"$$out" || { echo "no test compares the routes with openapi.yaml"; exit 1; }
+
+.PHONY: module
+module: export GO := $(GO)
+module: ## give the module another path, in imports and documents: MODULE=github.com/you/conductor
+	deploy/module '$(MODULE)'
 
 .PHONY: release
 release: export GO := $(GO)

@@ -1,4 +1,4 @@
-module kvconductor
+module example.com/conductor
 
 go 1.26.0
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestGenerated holds that the Go code was made of the .proto files as they are. make proto writes

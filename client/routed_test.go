@@ -17,7 +17,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // answering is a client of a server that answers everything in one way, and notes what it was asked.

@@ -3,9 +3,9 @@ package conductor
 import (
 	"fmt"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
 )
 
 // vLLM before 0.14 announces an adapter by lora_id, the number it has in its process,

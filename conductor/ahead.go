@@ -5,11 +5,11 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // An engine with a look-ahead of L tokens hashes a block together with the L tokens

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // aheadEngine keeps the truth of one engine: it names a block by all tokens up to the end

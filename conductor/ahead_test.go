@@ -3,9 +3,9 @@ package conductor
 import (
 	"testing"
 
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
 )
 
 // TestLookAheadsOfNames: blocks known by their hashes alone use the look-aheads that names

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/spelling"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/spelling"
 )
 
 // An engine may serve its model under several names. A registration has one as its model, which says

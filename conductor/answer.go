@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"kvconductor/tiers"
+	"example.com/conductor/tiers"
 )
 
 // Answer holds one row per instance, sorted by name.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/internal/must"
 )
 
 // applied prints the records of a source's newest batches, and returns their segment.

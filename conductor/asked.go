@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/stage"
 )
 
 // QueryCounts are the queries of one kind, and their tokens.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor/scope"
 )
 
 // bell tells those who wait for it that answers of a deployment may have changed. As a rule there

@@ -8,8 +8,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events"
 )
 
 // TestMaxBytesTotal lets one adapter fill the bound of all indexes. Blocks of another are

@@ -3,12 +3,12 @@ package conductor
 import (
 	"slices"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // Below the device, publishers keep blocks in chunks that they load whole or not at all: LMCache has 256

@@ -3,10 +3,10 @@ package conductor
 import (
 	"sync"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // A client hash is the local hash of a block as Dynamo's clients compute it: they mix

@@ -44,15 +44,15 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/prefixes"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/journal"
-	"kvconductor/events/objectkey"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/objectkey"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // Options configures a Conductor. Zero values take the defaults of New.

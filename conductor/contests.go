@@ -1,9 +1,9 @@
 package conductor
 
 import (
-	"kvconductor/conductor/doctor"
-	"kvconductor/events"
-	"kvconductor/index"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
 )
 
 // A hash is contested while sources announce it with different tokens. Blocks that are known by the

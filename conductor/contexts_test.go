@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events"
+	"example.com/conductor/internal/must"
 )
 
 // TestContextBomb lets a publisher name adapters without end. The source has the bound of them,

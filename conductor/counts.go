@@ -3,7 +3,7 @@ package conductor
 import (
 	"sync/atomic"
 
-	"kvconductor/index"
+	"example.com/conductor/index"
 )
 
 // EventCounts says what became of the events about device blocks since the start,

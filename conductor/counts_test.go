@@ -3,7 +3,7 @@ package conductor_test
 import (
 	"testing"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // TestEventCounts holds that every event about device blocks is counted once.

@@ -11,14 +11,14 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/prefixes"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // deployment is everything of one (tenant, model, block size), with the index of all its blocks.

@@ -7,11 +7,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // defaultSilentAfter outlasts the pauses of a fleet at night that is still asked.

@@ -5,11 +5,11 @@ import (
 	"hash/fnv"
 	"slices"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
-	"kvconductor/index"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
 )
 
 // A replica cannot ask another at the same batch: busy sources move on. So each source notes

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // cache is the block pool of an engine as vLLM keeps one: blocks that no request uses

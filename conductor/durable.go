@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"kvconductor/conductor/doctor"
+	"example.com/conductor/conductor/doctor"
 )
 
 // ErrNotDurable is returned by a call that has registered or unregistered a source, if a restart would lose the

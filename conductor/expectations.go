@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor/expect"
+	"example.com/conductor/conductor/expect"
 )
 
 // InstanceExpectations is how good the expectations of an instance were. Blocks are in tokens. Counts begin when the

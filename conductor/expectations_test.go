@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/doctor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/internal/must"
 )
 
 // expectations prints what became of reports, in blocks.

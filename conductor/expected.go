@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"slices"
 
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // What instances are expected to have is apart from the index, in an expect.Space of the deployment. A query

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // TestExpectedModel compares whole rows with an oracle that knows each block of events and reports by its prompt. Engines

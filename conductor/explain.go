@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // Explain answers why a prompt matches no further. It looks the prompt up as a query does, then

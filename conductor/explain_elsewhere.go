@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // Elsewhere is another adapter, salt or deployment that holds a beginning of the prompt.

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/lmcache"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index/hash"
 )
 
 // Reason says in one word why a block is missing.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor/scripttest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/internal/must"
 )
 
 // explainedHolder is what an explanation says of one rank.

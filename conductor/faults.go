@@ -4,9 +4,9 @@ import (
 	"errors"
 	"strings"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index/hash"
 )
 
 // A Fault is a mistake in one registration of several that stand together.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor/doctor"
+	"example.com/conductor/conductor/doctor"
 )
 
 // Feedback is what a router or an engine reports of a request that an instance has served.

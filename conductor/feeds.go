@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/stream"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
 )
 
 // feed yields the steps of a source: a stream.Stream, a recorded or an unfollowed one.

@@ -1,12 +1,12 @@
 package conductor
 
 import (
-	"kvconductor/conductor/normalize"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // A snapshot of an engine replaces what its source holds:

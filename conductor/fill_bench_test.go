@@ -6,12 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // snapshotOf1M returns a snapshot of 1 M blocks of 16 tokens in prompts of 200 blocks. Half

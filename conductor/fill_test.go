@@ -12,14 +12,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/events/wire"
-	"kvconductor/index"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/must"
 )
 
 const fillBlock = 4

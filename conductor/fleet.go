@@ -3,7 +3,7 @@ package conductor
 import (
 	"maps"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Counters of the fleet outlive their sources: else each source that leaves would look like a

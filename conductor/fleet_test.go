@@ -10,8 +10,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // series gathers the metrics of a Conductor by name.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // TestGhostIsRevivedByItsTokens stores blocks below the device after their last copy has

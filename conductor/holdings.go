@@ -5,12 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // holdings are what one source holds, by deployment. They alone enter and leave deployments, hand

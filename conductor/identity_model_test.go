@@ -14,7 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 var identSeeds = flag.Uint64("identity.seeds", 20, "fleets that TestIdentityModel plays")

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // Image is what an image of all holdings says before the chunks of its deployments. Blocks of pools

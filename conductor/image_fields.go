@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
 )
 
 // Fields of sources, deployments and holders in a snapshot, by name: see docs/formats.md. Unknown

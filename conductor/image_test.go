@@ -7,10 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/index"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/must"
 )
 
 // imageChunk is a chunk of a deployment of an image.

@@ -3,13 +3,13 @@ package conductor
 import (
 	"fmt"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/pool"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // apply brings one batch into the indexes, change by change.

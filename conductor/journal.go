@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/events/journal"
-	"kvconductor/events/objectkey"
-	"kvconductor/index"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/objectkey"
+	"example.com/conductor/index"
 )
 
 // fields returns the registration as a journal keeps it: by wire names, without empty

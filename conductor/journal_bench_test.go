@@ -7,11 +7,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/internal/must"
-	"kvconductor/keyfile"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/keyfile"
 )
 
 // loop is a feed that hands out the same payloads again and again, as the

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // TestRegistrationFields holds that a journal keeps every field of a

@@ -12,12 +12,12 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/events/wire"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/must"
 )
 
 func engineAt(instance string, rank int) conductor.Registration {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor/lifetime"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor/lifetime"
+	"example.com/conductor/conductor/scope"
 )
 
 // MediumLife is how long blocks of a deployment stay on a medium, over all sources.

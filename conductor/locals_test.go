@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // A context that translates forgets the client hashes of blocks that are gone, and no others. It

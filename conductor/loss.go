@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"slices"
 
-	"kvconductor/conductor/prefixes"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // Loss is what a fleet loses with an instance.

@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // A memo of digests is in the metrics, and without one there are none of it.

@@ -3,7 +3,7 @@ package conductor
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor/lmcache"
+	"example.com/conductor/conductor/lmcache"
 )
 
 // queryMetrics count what routers ask.

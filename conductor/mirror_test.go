@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // toldMirror notes what a Conductor tells other replicas. They have the reports in has.

@@ -3,7 +3,7 @@ package conductor
 import (
 	"slices"
 
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor/scope"
 )
 
 // Where the history of a source comes from: the rungs of the ladder that a source without blocks

@@ -6,9 +6,9 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
 )
 
 // past is what a source lost lately, for Explain. Removals have a place in the ring of losses.

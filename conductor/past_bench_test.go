@@ -8,9 +8,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/must"
 )
 
 // storeAndEvict is batches that store 32 blocks of 16 tokens, and remove those of the batch

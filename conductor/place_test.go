@@ -5,12 +5,12 @@ import (
 	"runtime"
 	"testing"
 
-	"kvconductor/conductor/normalize"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/tiers"
 )
 
 // placedEvent is an event of 64 blocks that an engine has announced on its device.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/index"
+	"example.com/conductor/index"
 )
 
 // A registration rules what the events of its source may do and how they count. The

@@ -8,10 +8,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // expectServed fails unless an instance is served that number of tokens of a query.

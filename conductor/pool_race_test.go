@@ -10,8 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // TestPoolsConcurrently lets engines announce, evict and clear, pools take and drop

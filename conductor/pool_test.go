@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // world is what engines and a pool hold, by path and salt. Engines A and B hash alike,

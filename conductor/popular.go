@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/prefixes"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
 )
 
 // sample keeps the keys of prefixes of 1, 2, 4, … blocks, of the first n blocks of a prompt, if the

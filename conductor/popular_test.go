@@ -11,11 +11,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/prefixes"
-	"kvconductor/conductor/scope"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/internal/must"
 )
 
 // operator sees every tenant, operatorOf one.

@@ -6,13 +6,13 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 const foreignSize = 16

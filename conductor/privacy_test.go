@@ -7,8 +7,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events"
 )
 
 // TestSaltedOnly asks with and without salts for blocks with and without.

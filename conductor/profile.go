@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // HashProfile is how engines name their blocks; the zero value is none. It compares

@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/index/hash"
 )
 
 // TestDeploymentProfile holds whose profile an adapter's blocks have, in whatever

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // some returns all cases. Under the race detector, which takes ten times as long, and with -short it

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kvconductor/conductor/lmcache"
+	"example.com/conductor/conductor/lmcache"
 )
 
 // ErrBehind is the error of a client that does not wait until sources have applied what it sends.

@@ -12,11 +12,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/zeebo/blake3"
 
-	"kvconductor/conductor/lmcache"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // pushBench is a Conductor with an engine that is never reached, and a source that LMCache calls.

@@ -6,10 +6,10 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/conductor/lmcache"
-	"kvconductor/conductor/pool"
-	"kvconductor/events"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
 )
 
 // pushed is the feed of a source whose publisher calls us. It has no connection and no replay:

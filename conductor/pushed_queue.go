@@ -1,9 +1,9 @@
 package conductor
 
 import (
-	"kvconductor/conductor/lmcache"
-	"kvconductor/events"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
 )
 
 // maxPushed is how many bytes may wait for a source before its senders do.

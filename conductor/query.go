@@ -7,16 +7,16 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/lifetime"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/prefixes"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/stage"
-	"kvconductor/events/stream"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/lifetime"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // Query asks which instances hold how long a prefix of one prompt.

@@ -6,11 +6,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // idle is a feed that has nothing.

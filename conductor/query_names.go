@@ -4,9 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/names"
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // HashKind says what the hashes of a query are. A router that hashes prompts as its engines do

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
 )
 
 // reasonNotRegistered is the reason of a recovered source without a registration. It has

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/index"
-	"kvconductor/internal/must"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/tiers"
 )
 
 // Whatever is asked for while a recovery runs and ends, everybody gets an answer, and

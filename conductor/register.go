@@ -6,16 +6,16 @@ import (
 	"iter"
 	"slices"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/pool"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/statelog"
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/statelog"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // RegisterOptions are the parts of a registration that are not its identity.

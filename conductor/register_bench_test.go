@@ -6,9 +6,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/must"
 )
 
 // BenchmarkRegister registers sources of one deployment, next to those that are there.

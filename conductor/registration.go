@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/zmq"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/zmq"
 )
 
 // DefaultTenant is the tenant of registrations and queries that name none.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // TestRegistrationIsBounded: every text of a registration is in lists and metrics of the server,

@@ -1,19 +1,19 @@
 package conductor
 
 import (
-	"kvconductor/conductor/prefixes"
+	"example.com/conductor/conductor/prefixes"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 
 	"github.com/rs/zerolog"
 )

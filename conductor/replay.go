@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
 )
 
 // Reasons why a source of a replayed journal is partial, whatever it was.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scripttest"
-	"kvconductor/events/journal"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/internal/must"
 )
 
 // replayed rebuilds what a journal holds, as far as keep says.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/conductor/lmcache"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/scope"
 )
 
 const (

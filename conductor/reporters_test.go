@@ -8,11 +8,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/lmcache"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // listed is a Conductor with a clock that instances of LMCache report to.

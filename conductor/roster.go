@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kvconductor/tiers"
+	"example.com/conductor/tiers"
 )
 
 // view is the registered instances of a deployment as queries see them. It is never

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor/expect"
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/spelling"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/spelling"
+	"example.com/conductor/tiers"
 )
 
 // Routed is a report of a router: the prompt of a query goes to an instance. Of the query its tenant,

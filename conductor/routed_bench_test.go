@@ -6,10 +6,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/must"
 )
 
 // BenchmarkRouted compares reports and queries of the same prompts, in one run:

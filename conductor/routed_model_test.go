@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor"
+	"example.com/conductor/index/hash"
 )
 
 // TestRoutedModel plays one history into two servers, and reports prompts to one of them. Their answers without Expected are

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // expectedRows prints the rows of a path with Expected.

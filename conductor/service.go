@@ -7,13 +7,13 @@ import (
 	"strconv"
 	"time"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // reasonEventGap is the reason of a source whose publisher left event numbers out of

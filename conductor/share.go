@@ -3,7 +3,7 @@ package conductor
 import (
 	"slices"
 
-	"kvconductor/events/stream"
+	"example.com/conductor/events/stream"
 )
 
 // sharing hears what clients change, so that other replicas learn of it.

@@ -4,12 +4,12 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // Snapshot is a copy of the holdings of all sources, each at the batch it applied last.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/events/stream"
+	"example.com/conductor/events/stream"
 )
 
 // Metrics of sources come at two resolutions. Those of the fleet add up tenants, models, codes and

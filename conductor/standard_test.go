@@ -6,8 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/index/hash"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/index/hash"
 )
 
 // standardEvent is an event of the published envelope about a path. The hashes are

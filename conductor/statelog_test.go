@@ -8,9 +8,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // TestStatesOfAllSources: engines, pools and publishers that call us have lines of their states, and

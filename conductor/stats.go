@@ -1,6 +1,6 @@
 package conductor
 
-import "kvconductor/conductor/scope"
+import "example.com/conductor/conductor/scope"
 
 // Stats are the numbers of the whole server at about one moment. /admin/stats, the page and
 // conductor top show them; metrics count the same.

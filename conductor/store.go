@@ -1,14 +1,14 @@
 package conductor
 
 import (
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/names"
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // storeBlocks indexes stored blocks. It completes the context of the change, and reports whether the

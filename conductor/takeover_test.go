@@ -9,11 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/index"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/must"
 )
 
 // takenOver is the deployment of the tests below, and kept another one that the replica has.

@@ -1,8 +1,8 @@
 package conductor
 
 import (
-	"kvconductor/conductor/stage"
-	"kvconductor/index"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/index"
 )
 
 // timedChain is a chain. A clock measures its hashing.

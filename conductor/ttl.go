@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor/pool"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/tiers"
 )
 
 // minTTL keeps aging rarer than announcing.

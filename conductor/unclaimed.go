@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/events/zmq"
+	"example.com/conductor/events/zmq"
 )
 
 // maxUnclaimedTopics bounds the topics that are listed, over all bound addresses.

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/events/zmq"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/zmq"
 )
 
 // TestUnclaimedTopics says for topics that no source claims what to register or to change.

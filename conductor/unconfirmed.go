@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"time"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/expect"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/events/stream"
 )
 
 // A router that reports another rank, salt or prompt than the engine gets, and an engine that announces nothing, look

@@ -7,10 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // unpublished is the registration of an engine that publishes no events.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // awayShards are the shards that others answer for. They are a Serving.

@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/stage"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
 )
 
 // ErrForbidden says that a client names a tenant outside its scope. The text is the same

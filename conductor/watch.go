@@ -3,7 +3,7 @@ package conductor
 import (
 	"time"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Watcher sees applied batches and answered queries. It is called by sources and by queries, many

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/stage"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/tiers"
 )
 
 // Worker is an instance that holds the beginning of a prompt on its devices or in the memory of

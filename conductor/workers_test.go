@@ -7,8 +7,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 // TestWorkers holds the answers for sgl-router (SGLANG-1), against prefixes that are stored by script.

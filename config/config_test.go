@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what is printed to the expected files")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestDynamoEnvironment covers Dynamo's own variables and what wins over them.

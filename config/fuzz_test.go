@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // FuzzLoad holds that no file stops the loader, that every complaint has a

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/events/reach"
+	"example.com/conductor/events/reach"
 )
 
 // A kind is how a scalar is written. The same text means the same in a file, in

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func write(t *testing.T, name, text string) string {

@@ -3,7 +3,7 @@ package config
 import (
 	"fmt"
 
-	"kvconductor/spelling"
+	"example.com/conductor/spelling"
 )
 
 // didYouMean completes a message about an unknown word, or returns "".

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/events/reach"
+	"example.com/conductor/events/reach"
 )
 
 // A Complaint is one broken rule.

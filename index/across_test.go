@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // countedKeys is a chain that counts how far it was asked.

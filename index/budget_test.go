@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // At its limit an index refuses the tails of chains, keeps what it has, says where

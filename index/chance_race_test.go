@@ -5,7 +5,7 @@ package index
 import (
 	"testing"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // underRace says that the race detector is on. It makes a test ten times slower, and finds

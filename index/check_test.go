@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // Check finds a broken invariant, and its number.

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // clientHashes returns the client hashes of a snapshot by the names of blocks.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // contestBench is an index of sources that announce tokens, and of a pool that announces

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestDigestIsOrderFree stores and removes the same blocks in different orders, cut

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // newGhostLab is a lab whose index keeps ghosts, as many as given.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // A history is random calls of all kinds, while retired owners stay in their pieces and blocks

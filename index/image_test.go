@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // chunk is a chunk of an image.

@@ -99,7 +99,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // Owner is a holder of blocks: one (instance or pool backend, rank, medium, group).

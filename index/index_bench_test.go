@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // prompts returns chains of local hashes that share beginnings as chats do: half

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // lab is one index with the local hashes 1, 2, 3, ... as content; seq(n) is the

@@ -4,8 +4,8 @@ import (
 	"runtime"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // TestLockWaitsForHalfApplied holds that a call which locks all lanes waits for the events that

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // TestNamesLeadToEachPiece holds that a query by engine hashes goes from piece to piece,

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // A world drives an index and its oracle through the same random history.

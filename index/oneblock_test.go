@@ -3,8 +3,8 @@ package index
 import (
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // storeRoot stores a first block in an event of its own. Its local hash is also its key.

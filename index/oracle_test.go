@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // oracle is the index as plain maps and lists, written from the rules alone:

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // slow is a prompt whose hashes the reader sometimes waits for while writers go on.

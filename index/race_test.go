@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // scene is a kind of history that writers of several sources play while readers ask by

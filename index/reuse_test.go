@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // Numbers of identities are used again, constants never: a question with an old constant finds nothing

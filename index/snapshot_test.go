@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
+	"example.com/conductor/index/hash"
 )
 
 // holdings is what an owner holds: key -> copies. clientHash, if not nil, says which have

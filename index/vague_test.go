@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // honestFleet drives an index as engines do that announce all they hold: each parent and each

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // wantLoose compares who holds blocks that wait under hashes of an identity, given without its constant.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // scene is written "owner: blocks; ...". An owner is rank@medium for a rank of

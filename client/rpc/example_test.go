@@ -8,9 +8,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/client"
-	"kvconductor/client/rpc"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/client"
+	"example.com/conductor/client/rpc"
 )
 
 // oneEngine is a server that knows the instance "prefill-1".

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/client"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/client"
 )
 
 // Routed reports that a prompt goes to an instance. A model, an instance or a rank that is not registered

@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/client"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/client"
+	"example.com/conductor/internal/must"
 )
 
 // echo is a server that notes reports, and responds to those of the instance "bad" with an error.

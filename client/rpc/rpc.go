@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/client"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/client"
 )
 
 // Client asks one server.

@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/lab/bench/index"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/soak"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/lab/bench/index"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/soak"
 )
 
 // benchCommand measures the product on this machine.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/lab/bench/cluster"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/bench/cluster"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 func benchClusterCommand() *cobra.Command {

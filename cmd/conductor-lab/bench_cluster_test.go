@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/lab/bench/cluster"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/lab/bench/cluster"
 )
 
 func TestBenchClusterHasNoOtherParts(t *testing.T) {

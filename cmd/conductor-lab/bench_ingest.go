@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 func benchIngestCommand() *cobra.Command {

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/lab/bench/footprint"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/bench/footprint"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 func benchMemoryCommand() *cobra.Command {

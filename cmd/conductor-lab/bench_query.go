@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/lab/bench/query"
-	"kvconductor/lab/harness"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/lab/bench/query"
+	"example.com/conductor/lab/harness"
 )
 
 func benchQueryCommand() *cobra.Command {

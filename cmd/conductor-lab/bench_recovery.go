@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/bench/recovery"
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/bench/recovery"
+	"example.com/conductor/lab/harness"
 )
 
 func benchRecoveryCommand() *cobra.Command {

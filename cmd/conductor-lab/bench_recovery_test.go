@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/bench/recovery"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/bench/recovery"
 )
 
 // A small run restarts and fills real servers. What they hold is what the engines published.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestInterruptedBenchQuery holds that the serving process ends with the one that asks,

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // runBench runs a command line and returns its standard output.

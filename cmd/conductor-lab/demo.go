@@ -10,11 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor/ui"
-	"kvconductor/lab/demo"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/ui"
+	"example.com/conductor/lab/demo"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/workload"
 )
 
 func demoCommand() *cobra.Command {

@@ -19,12 +19,12 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/client"
-	"kvconductor/examples/router"
-	"kvconductor/internal/must"
-	"kvconductor/internal/proctest"
-	"kvconductor/internal/redistest"
-	"kvconductor/lab/demo"
+	"example.com/conductor/client"
+	"example.com/conductor/examples/router"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/proctest"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/lab/demo"
 )
 
 // TestDemoWithPage runs the demo as make demo UI=1 does: it prints the address of the page, the

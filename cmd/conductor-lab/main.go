@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/cli"
 )
 
 func main() {

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/cmd/internal/clitest"
-	"kvconductor/internal/doctest"
-	"kvconductor/lab/demo"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/clitest"
+	"example.com/conductor/internal/doctest"
+	"example.com/conductor/lab/demo"
 )
 
 // programs is the directory of the server that tests start.
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 
 // build builds the server once.
 var build = sync.OnceValue(func() error {
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", programs, "kvconductor/cmd/conductor")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", programs, "example.com/conductor/cmd/conductor")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the server is released, so that make build has compiled it already
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events/payload"
-	"kvconductor/internal/must"
-	"kvconductor/lab/bench/footprint"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/bench/footprint"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 // footprintOf measures a server, with flags, and publishers of this binary.

@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor/access"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // progressEvery is the pace of progress lines where there is no terminal.

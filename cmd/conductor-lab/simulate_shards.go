@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/shards"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/shards"
 )
 
 // shardFlags are the flags of `simulate --shards`, which runs no engine and asks no server.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/internal/must"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/internal/must"
 )
 
 // TestSimulateShards holds that the simulation of placements needs no server, that its exit

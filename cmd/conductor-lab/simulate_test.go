@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/demo"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/demo"
 )
 
 // simulatedFleet is the report of conductor-lab simulate.

@@ -11,9 +11,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/replica"
-	"kvconductor/config"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/config"
 )
 
 // gate is what stands before the routers: who a client is, and the certificates of the listeners.

@@ -26,14 +26,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
-	"kvconductor"
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/ui"
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	kvconductor "example.com/conductor"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/ui"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // Roles that may call the routes, by method and path without the prefix of a dialect. "open" is

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func contentsOf(t *testing.T, name string) string {

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 // TestAliases follows an engine that serves its model under several names, as vLLM does with

@@ -5,9 +5,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/server"
-	"kvconductor/config"
-	"kvconductor/internal/memory"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/memory"
 )
 
 // mostRequestBytes is the bound of bodies and answers in flight, unless the settings say otherwise or

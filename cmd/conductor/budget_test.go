@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/events/payload"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/must"
 )
 
 var residentLine = regexp.MustCompile(`(?m)^process_resident_memory_bytes (\S+)$`)

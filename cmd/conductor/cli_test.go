@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/cmd/internal/clitest"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/clitest"
 )
 
 // withoutJSON are the commands that print nothing for people, with the reason.

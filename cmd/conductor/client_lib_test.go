@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	kv "kvconductor/client"
-	"kvconductor/internal/must"
+	kv "example.com/conductor/client"
+	"example.com/conductor/internal/must"
 )
 
 // TestClientLibrary uses the client for routers against a real server.

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
-	kv "kvconductor/client"
-	kvrpc "kvconductor/client/rpc"
-	"kvconductor/internal/must"
+	kv "example.com/conductor/client"
+	kvrpc "example.com/conductor/client/rpc"
+	"example.com/conductor/internal/must"
 )
 
 // TestClientLibraryOverGRPC holds that the clients over HTTP and gRPC read the same rows from a

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/internal/must"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/internal/must"
 )
 
 // terminal opens a terminal of its own.

@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // composed is a compose file, as far as the command lines of the image go.

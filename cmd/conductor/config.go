@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/config"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/config"
 )
 
 func configCommand() *cobra.Command {

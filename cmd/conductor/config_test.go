@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // runConfig runs conductor config as a user does.

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/proxy"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/proxy"
 )
 
 // portsKnown reports whether the system tells which connections a process has.

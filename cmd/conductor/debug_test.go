@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestProfiles takes profiles as go tool pprof does. Only one of a kind is taken at a time, and one

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor/snapshot"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/snapshot"
 )
 
 // errDiffers is the end of a comparison that found a difference.

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // tells is the HTTP server of a vLLM whose publisher is an engine of the test.

@@ -6,11 +6,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/config"
-	"kvconductor/events/journal"
-	"kvconductor/keyfile"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/config"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/keyfile"
 )
 
 // snapshotDir opens the directory of snapshots, if there is to be one.

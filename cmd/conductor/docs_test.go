@@ -13,10 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/clitest"
-	"kvconductor/config"
-	"kvconductor/internal/doctest"
-	"kvconductor/internal/must"
+	"example.com/conductor/cmd/internal/clitest"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/doctest"
+	"example.com/conductor/internal/must"
 )
 
 const repository = "../.."

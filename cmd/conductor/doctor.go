@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor/doctor"
-	"kvconductor/events/reach"
-	"kvconductor/events/stream"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/events/reach"
+	"example.com/conductor/events/stream"
 )
 
 // advice is one thing that an operator should look at.

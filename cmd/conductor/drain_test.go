@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func drainingProcess(t *testing.T, drain string) *process {

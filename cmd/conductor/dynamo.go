@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
 )
 
 // accessLog opens the access log of the dialect, nil where none is configured.

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // dynamoProcess starts a module of Dynamo's own, such as dynamo.indexer, and waits until

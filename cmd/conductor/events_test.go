@@ -17,11 +17,11 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3filter"
 
-	"kvconductor/events/journal"
-	"kvconductor/events/wire"
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/engine"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/engine"
 )
 
 const journalType = "application/vnd.conductor.journal"

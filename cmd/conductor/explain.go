@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/cli"
 )
 
 // explained is what the sentences need of an answer of /admin/explain.

@@ -9,13 +9,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 // explainedPrompt is a question about four blocks of the one prompt.

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 // explainAnswer is an answer of /admin/explain.

@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/access"
-	"kvconductor/config"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/config"
 )
 
 const (

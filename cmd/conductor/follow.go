@@ -6,14 +6,14 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/cluster"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	"kvconductor/config"
-	"kvconductor/events"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/config"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
 )
 
 // following registers the sources of the configuration: those with endpoints at the Conductor,

@@ -25,12 +25,12 @@ import (
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	grpcstatus "google.golang.org/grpc/status"
 
-	pb "kvconductor/api/kvconductor/v1"
-	indexerpb "kvconductor/api/kvindexer/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/rpc"
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	indexerpb "example.com/conductor/api/kvindexer/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/rpc"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // grpcProcess starts a server with a listener of each kind. It returns the address of that of gRPC.

@@ -13,13 +13,13 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor"
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
 )
 
 // FuzzHeaders asks every listener with arbitrary values of the headers that the server reads. Each

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // hostileRequests are requests as scanners of web servers send them. A newline stands for the end of a line.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // asker is a query of one dialect in JSON, whose prompt is given as a list.

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvconductor/compat/dynamo"
-	"kvconductor/config"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/config"
 )
 
 const (

@@ -20,8 +20,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // asIndexer is this program under Dynamo's name, in another process.

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/internal/must"
-	"kvconductor/lab/demo"
-	"kvconductor/lab/sim"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/demo"
+	"example.com/conductor/lab/sim"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // A server that is killed at random moments, while events flow, goes on from its snapshots:

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // TestEndpointSlices runs the example of docs/kubernetes.md on answers of the API server, and

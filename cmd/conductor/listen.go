@@ -5,15 +5,15 @@ import (
 	"net/http"
 	"net/netip"
 
-	"kvconductor/compat/dynamo"
-	"kvconductor/compat/mooncake"
-	"kvconductor/compat/sglang"
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/rpc"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/compat/mooncake"
+	"example.com/conductor/compat/sglang"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/rpc"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
 )
 
 // listeners returns the configured listeners. Those of the Dynamo dialect are late: to its

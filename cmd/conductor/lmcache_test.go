@@ -16,8 +16,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/memory"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/memory"
+	"example.com/conductor/internal/must"
 )
 
 // The log says what the memory limit is and where it is from, and the settings stand.

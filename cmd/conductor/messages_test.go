@@ -9,7 +9,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // messageService is what the tests of messages look at in the row of a source.

@@ -16,10 +16,10 @@ import (
 	"github.com/rs/zerolog"
 	"go.yaml.in/yaml/v3"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // described is the labels of each metric that a server with TLS, a store and a folder of sources describes, whether it has series of

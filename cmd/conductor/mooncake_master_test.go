@@ -13,12 +13,12 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/master"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/master"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // storeClient is a client of a Mooncake Store that obeys lines: put and remove with a

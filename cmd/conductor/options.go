@@ -6,16 +6,16 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/config"
-	"kvconductor/events"
-	"kvconductor/events/objectkey"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/index"
-	"kvconductor/internal/memory"
+	"example.com/conductor/conductor"
+	"example.com/conductor/config"
+	"example.com/conductor/events"
+	"example.com/conductor/events/objectkey"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/memory"
 )
 
 const (

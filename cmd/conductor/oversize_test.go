@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/engine"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/engine"
 )
 
 // TestOversizeBatchOverSockets publishes a batch that is larger than limits.max_payload, to a server that

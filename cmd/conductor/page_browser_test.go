@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // startBrowser starts a headless Chromium, whose tabs are opened in its context.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 var (
@@ -73,7 +73,7 @@ func TestPageReel(t *testing.T) {
 	}
 	p := serveProcess(t, settings)
 	lab := filepath.Join(t.TempDir(), "conductor-lab")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", lab, "kvconductor/cmd/conductor-lab").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", lab, "example.com/conductor/cmd/conductor-lab").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/redistest"
+	"example.com/conductor/internal/redistest"
 )
 
 // testPageStore looks at the card of the store: while it is up, with two replicas, and once it is

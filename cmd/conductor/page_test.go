@@ -11,7 +11,7 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // hostile is the name of an instance that is an element, if it is taken for HTML.

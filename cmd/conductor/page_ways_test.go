@@ -10,8 +10,8 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // testPageWays looks at what leads to sources: an engine that tells where it publishes, one that does

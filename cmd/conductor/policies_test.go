@@ -16,7 +16,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // ruledEngine is a publisher on a real socket whose source is in the configuration.

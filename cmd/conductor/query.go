@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/cli"
 )
 
 // queryRow is one instance of an answer: its numbers by key, and the objects

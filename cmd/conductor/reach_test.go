@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestPortsLookAlike registers endpoints and URLs whose ports refuse connections, accept them and say nothing, or

@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // lastingServer is a server with snapshots that is killed and started again.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // follow waits until servers follow instances, in order, and no others.

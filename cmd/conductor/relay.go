@@ -19,13 +19,13 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/statelog"
-	"kvconductor/config"
-	"kvconductor/events/relay"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/statelog"
+	"example.com/conductor/config"
+	"example.com/conductor/events/relay"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
 )
 
 // relayOptions are the flags of conductor relay.

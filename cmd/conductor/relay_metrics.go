@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/events/relay"
-	"kvconductor/events/stream"
+	"example.com/conductor/events/relay"
+	"example.com/conductor/events/stream"
 )
 
 // relayRow is one series of a relay, by rank.

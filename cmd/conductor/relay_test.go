@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestRelayGivesHistory has a server come late to a fleet whose engines replay some batches

@@ -13,14 +13,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/rpc"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/telemetry"
-	"kvconductor/config"
-	"kvconductor/events/reach"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/rpc"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/telemetry"
+	"example.com/conductor/config"
+	"example.com/conductor/events/reach"
 )
 
 // reloader takes over settings that change while the server runs. A change that needs a restart

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestReload changes the settings file of a running server. Sources that are not named in a

@@ -16,17 +16,17 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
-	"kvconductor"
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/wire"
-	"kvconductor/keyfile"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/keyfile"
 )
 
 func replayCommand() *cobra.Command {

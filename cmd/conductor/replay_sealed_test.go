@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events/journal"
-	"kvconductor/internal/must"
-	"kvconductor/keyfile"
-	"kvconductor/lab/sim/engine"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/keyfile"
+	"example.com/conductor/lab/sim/engine"
 )
 
 // keyFiles writes the files of two keys and returns their names.

@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events/journal"
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
 )
 
 const recordedBlock = 16 // tokens

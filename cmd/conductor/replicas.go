@@ -9,12 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/cluster"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/replica"
-	"kvconductor/config"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/config"
 )
 
 // replicas is what this server shares with others by a store. Without a store it does nothing.

@@ -16,14 +16,14 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
+	"example.com/conductor/tiers"
 )
 
 // Small caches, so that blocks move between all tiers all the time.

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
-	pb "kvconductor/api/kvconductor/v1"
-	kv "kvconductor/client"
-	kvrpc "kvconductor/client/rpc"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	kv "example.com/conductor/client"
+	kvrpc "example.com/conductor/client/rpc"
+	"example.com/conductor/internal/must"
 )
 
 // reportFor says that a recorded prompt of n blocks goes to an instance.

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"testing"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // shardReport is a report that the prompt of shardQuery goes to the engine of model i.

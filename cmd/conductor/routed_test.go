@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestForeignReports reports and takes back as a client of another tenant, also under an instance of the same name:

@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/clocktest"
-	"kvconductor/internal/must"
-	"kvconductor/lab/demo"
-	"kvconductor/lab/sim"
-	"kvconductor/lab/sim/proxy"
+	"example.com/conductor/internal/clocktest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/demo"
+	"example.com/conductor/lab/sim"
+	"example.com/conductor/lab/sim/proxy"
 )
 
 // arena is replicas that share a store, fleets of several models that ask them, and an oracle: a

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // outlasting is longer than a replica's lease.

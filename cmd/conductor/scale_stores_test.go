@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/lab/sim/proxy"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/lab/sim/proxy"
 )
 
 // sharedStore is the store of an arena: one server, or a group.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/internal/clocktest"
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/proxy"
+	"example.com/conductor/internal/clocktest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/proxy"
 )
 
 // wayFaults are about the network between two servers, or a server and engines.

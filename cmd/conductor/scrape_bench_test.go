@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/internal/memory"
-	"kvconductor/internal/must"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/memory"
+	"example.com/conductor/internal/must"
 )
 
 // joined is a transport whose publishers are connected and say nothing.

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/events/zmq"
+	"example.com/conductor/events/zmq"
 )
 
 // buildInfo tells which build is running.

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/internal/must"
-	"kvconductor/internal/proctest"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/proctest"
 )
 
 // TestMain lets the test binary be the program itself, so that commands run as

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/cli"
 )
 
 // serviceRow is what the table needs of a row of /services.

@@ -9,12 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/cluster"
-	"kvconductor/conductor/rpc"
-	"kvconductor/conductor/scope"
-	"kvconductor/config"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/rpc"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/config"
 )
 
 // forwardTimeout is how long another replica may take to begin its answer to a query that is sent

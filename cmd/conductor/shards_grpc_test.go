@@ -14,10 +14,10 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	indexerpb "kvconductor/api/kvindexer/v1"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	pb "example.com/conductor/api/kvconductor/v1"
+	indexerpb "example.com/conductor/api/kvindexer/v1"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // asBytes is a codec of messages that stay as they are.

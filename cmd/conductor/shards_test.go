@@ -18,12 +18,12 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"google.golang.org/grpc"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // shardModels is how many models the fleet of a test has. Engine e<i> of model m<i> holds i+1 blocks

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/lab/sim/publisher"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/lab/sim/publisher"
 )
 
 // TestShardsOverTLS holds that replicas which know each other by certificates send queries on, over

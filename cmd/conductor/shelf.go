@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/shelf"
-	"kvconductor/config"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/shelf"
+	"example.com/conductor/config"
 )
 
 // shelving is how a server gets blocks from the replicas that share its store, and leaves them

@@ -14,17 +14,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/replica"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/shelf"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/config"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/store"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/shelf"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/store"
 )
 
 // sharing are the settings of servers that share a store and write it often.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/server"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/events/journal"
 )
 
 // drain lets the servers answer on for a while. A further signal ends that.

@@ -19,9 +19,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 // silentListeners starts a server with a listener of each kind, over TLS, and returns the addresses.

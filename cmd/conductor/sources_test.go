@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/discovery"
-	"kvconductor/config"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/config"
 )
 
 // TestConfiguredSourceIsRegistered holds that every field of a configured source is registered.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
-	"kvconductor/store"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
+	"example.com/conductor/store"
 )
 
 // storeTimeout is how long a command to the store may take. A beat that takes longer is one that

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // documentedKeys are the keys of docs/formats.md by their names there.

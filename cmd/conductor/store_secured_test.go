@@ -15,8 +15,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // securedStore is a store with two users: an administrator, and the user of docs/replicas.md.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // metric returns a value of /metrics, -1 if there is none.

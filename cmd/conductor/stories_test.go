@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/proxy"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/proxy"
 )
 
 // story is something that goes wrong with an engine. The operator hears of it by doctor and by a

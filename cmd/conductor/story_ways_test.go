@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/apitest"
+	"example.com/conductor/internal/apitest"
 )
 
 // TestStoryOfWays is about an engine that does not tell where it publishes, and an instance of LMCache that

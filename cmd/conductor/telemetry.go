@@ -13,10 +13,10 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/net/http/httpguts"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/telemetry"
-	"kvconductor/config"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/telemetry"
+	"example.com/conductor/config"
 )
 
 // newTracer begins to send traces, if they are to go anywhere.

@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // authority signs certificates.

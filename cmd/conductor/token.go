@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/conductor/access"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/access"
 )
 
 // tokenPrefix lets scanners of leaked secrets find tokens.

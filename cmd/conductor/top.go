@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/events/stream"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/events/stream"
 )
 
 // topRow is one source in the table, as /admin/stats has it.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/cmd/internal/cli"
-	"kvconductor/internal/must"
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/internal/must"
 )
 
 // TestOperatorCommands runs top, doctor and dump against a server with a healthy engine and one

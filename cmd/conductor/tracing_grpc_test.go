@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	grpcstatus "google.golang.org/grpc/status"
 
-	pb "kvconductor/api/kvconductor/v1"
-	indexerpb "kvconductor/api/kvindexer/v1"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	indexerpb "example.com/conductor/api/kvindexer/v1"
+	"example.com/conductor/internal/must"
 )
 
 // TestGRPCTraces makes each call of queries with the context of a caller, and holds what a collector

@@ -25,8 +25,8 @@ import (
 	trace "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // receiver takes traces as the OTLP specification has them.

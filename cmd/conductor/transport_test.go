@@ -23,16 +23,16 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor"
-	"kvconductor/compat/dynamo"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/config"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/fair"
-	"kvconductor/internal/must"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/config"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/must"
 )
 
 // dialects are the queries of each dialect, and how it tells of an error.

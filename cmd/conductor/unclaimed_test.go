@@ -15,9 +15,9 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // boundEngine is a publisher that connects to a bound socket of a server.

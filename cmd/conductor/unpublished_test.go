@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	kv "kvconductor/client"
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	kv "example.com/conductor/client"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 // An engine that publishes no events is registered by a file and by a client, is listed, has rows of zeros, is waited for by

@@ -4,14 +4,14 @@ import (
 	"cmp"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/replica"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/conductor/watch"
-	"kvconductor/config"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/conductor/watch"
+	"example.com/conductor/config"
 )
 
 // viewers is how many clients may look at /admin/live at once, a team of operators. Each costs its

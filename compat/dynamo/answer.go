@@ -3,7 +3,7 @@ package dynamo
 import (
 	"strconv"
 
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/body"
 )
 
 // Answers are written without reflection: they are most of what a query costs

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/conductor/scripttest"
-	"kvconductor/internal/must"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/internal/must"
 )
 
 // request runs a step that is an HTTP request. A body without a Content-Type

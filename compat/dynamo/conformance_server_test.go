@@ -13,11 +13,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor"
-	"kvconductor/compat/dynamo"
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
 )
 
 // target is the server under test.

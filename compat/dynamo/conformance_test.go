@@ -11,9 +11,9 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/conductor/scripttest"
-	"kvconductor/internal/must"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/internal/must"
 )
 
 var rewrite = flag.Bool("conformance.rewrite", false, "write the answers of this run into testdata/conformance")

@@ -8,8 +8,8 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/prompt"
 )
 
 // The reference reads a body in the order of the document. Its first fault decides the

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/prompt"
 )
 
 // compareNumbers reads an array, behind which there may be anything, as token ids and as

@@ -8,7 +8,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // A fleet of 64 workers with 16,384 blocks each, in chains of 64. Every fourth chain

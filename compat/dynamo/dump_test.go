@@ -15,10 +15,10 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/fair"
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 // kept is an event of a dump: blocks are given as "block_hash tokens_hash", each as

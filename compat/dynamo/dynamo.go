@@ -34,9 +34,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/replica"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/conductor/server"
 )
 
 // ModelKey is the key under which a handler leaves the model name of its request in the

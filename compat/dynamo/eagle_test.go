@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // TestRecoveredEagleBlocks recovers EAGLE blocks from a dump of Dynamo's form. Queries by

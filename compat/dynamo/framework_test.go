@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // bodies are valid bodies of every endpoint that reads one, for an empty registry,

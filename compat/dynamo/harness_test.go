@@ -14,12 +14,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor"
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // testServer is a listener of the dialect, over a Conductor whose publishers are in

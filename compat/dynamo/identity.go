@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // Dynamo's instance ids are integers, ours are strings. An integer is kept as its

@@ -11,8 +11,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
 )
 
 // Statuses of a listener, from bad to good: a worker has the worst of its

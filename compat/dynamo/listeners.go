@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"slices"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Tests make gaps by pausing a listener: what its publisher sends meanwhile is

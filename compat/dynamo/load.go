@@ -12,8 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/replica"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replica"
 )
 
 // Reasons of parts of a dump that are left out.

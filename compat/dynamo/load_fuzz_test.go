@@ -6,7 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // FuzzLoad reads arbitrary dumps, in both forms: none may stop the process. A

@@ -13,10 +13,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/replica"
-	"kvconductor/internal/must"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/tiers"
 )
 
 // load applies a dump as one that a peer sent, and returns what was left out.

@@ -7,7 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // requestMetrics count what clients ask, under the names Dynamo's indexer uses.

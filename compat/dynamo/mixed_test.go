@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestLoadWithoutAdapterAndSalt reads a dump of Dynamo, which names neither adapter nor salt of

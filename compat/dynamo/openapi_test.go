@@ -7,10 +7,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/internal/apitest"
+	"example.com/conductor/internal/apitest"
 
-	"kvconductor/fair"
-	"kvconductor/internal/must"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/must"
 )
 
 const prefix = "/dynamo/v1"

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/tiers"
 )
 
 // query answers for a prompt given as tokens: POST /query.

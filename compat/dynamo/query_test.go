@@ -2,7 +2,7 @@ package dynamo
 
 import (
 	"encoding/json"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/stream/streamtest"
 	"strings"
 	"testing"
 	"testing/synctest"

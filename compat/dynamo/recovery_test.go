@@ -13,7 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/replica"
+	"example.com/conductor/conductor/replica"
 )
 
 // pipes is a network for HTTP without sockets, so that a fake clock can run while

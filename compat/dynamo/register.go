@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
 )
 
 // isWorker reports whether a registration is what Dynamo calls a worker's

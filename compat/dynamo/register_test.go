@@ -9,8 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/conductor/replica"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/internal/must"
 )
 
 // registration is the body of a valid registration with some fields changed: a

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/conductor/replica"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/index/hash"
 )
 
 // world is a server and random workers, two of two ranks. They hash alike, so that every

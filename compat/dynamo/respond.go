@@ -10,10 +10,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/tiers"
 )
 
 // A RouterEvent is one element of a dump: blocks of one worker's rank on one tier,

@@ -3,9 +3,9 @@ package mooncake
 import (
 	"strconv"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
 )
 
 // rows are {instance: row}. All counts are tokens.

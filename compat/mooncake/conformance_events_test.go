@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/conductor/scripttest"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/conductor/scripttest"
 )
 
 // masterTime is what every event of a master has as its time, in milliseconds.

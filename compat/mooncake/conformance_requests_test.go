@@ -13,9 +13,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/conductor/scripttest"
-	"kvconductor/internal/must"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/internal/must"
 )
 
 const msgpackType = "application/msgpack"

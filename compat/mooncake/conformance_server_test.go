@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/compat/mooncake"
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/internal/must"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/compat/mooncake"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/internal/must"
 )
 
 // target is the server under test.

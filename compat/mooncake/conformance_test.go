@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/compat/internal/conformance"
-	"kvconductor/conductor/scripttest"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/compat/internal/conformance"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 var rewrite = flag.Bool("conformance.rewrite", false, "write the answers of this run into testdata/conformance")

@@ -4,7 +4,7 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/body"
 )
 
 // fields reads the fields of a request by name and keeps the first error, so that a

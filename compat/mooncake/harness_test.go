@@ -11,12 +11,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/server"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // Media types.

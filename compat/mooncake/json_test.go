@@ -10,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // doJSON makes the request of a step in JSON and compares the answer byte by byte.

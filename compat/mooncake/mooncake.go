@@ -28,9 +28,9 @@ package mooncake
 import (
 	"net/http"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
 )
 
 // Config is what a Dialect is made of.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	"kvconductor/fair"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/must"
 )
 
 func packed(t testing.TB, v any) []byte {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"kvconductor/internal/apitest"
+	"example.com/conductor/internal/apitest"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestQueriesAreDescribed holds queries in msgpack and their answers, in both codecs,

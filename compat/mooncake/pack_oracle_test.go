@@ -12,7 +12,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/body"
 )
 
 // oracle reads an object with encoding/json, numbers as they are read: 0 for one

@@ -15,7 +15,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/body"
 )
 
 // sendsProfile says whether the proxy registers with the hash_profile it always sends.

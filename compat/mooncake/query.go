@@ -5,8 +5,8 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // promptField is the field a query gives its prompt in: token ids, integers of 32 bits

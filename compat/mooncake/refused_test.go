@@ -6,8 +6,8 @@ import (
 	"net/http"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/server"
 )
 
 // A registration that counts is not refused as one that does not, although the server is stopping.

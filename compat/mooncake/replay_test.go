@@ -12,8 +12,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/body"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/internal/must"
 )
 
 // fleet is what a proxy reaches by HTTP: a Conductor under that name, and engines under

@@ -11,10 +11,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/prompt"
+	"example.com/conductor/conductor/server"
 )
 
 // failure is an error as clients see it. Those of the operation, unlike those of the

@@ -11,8 +11,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // script is what clients and publishers do one after the other: testdata/make.py.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor/body"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/internal/must"
 )
 
 // TestTokenLists reads lists of token ids of every width, in bins, in lists and in

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	pb "kvconductor/api/kvindexer/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
+	pb "example.com/conductor/api/kvindexer/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
 )
 
 // Crash is the code for a broken invariant: the router falls back to load.

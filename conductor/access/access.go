@@ -21,10 +21,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/server"
-	"kvconductor/fair"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/fair"
 )
 
 // Roles are what a client may do, as a set of bits.

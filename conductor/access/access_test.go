@@ -14,9 +14,9 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/server"
-	"kvconductor/fair"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/must"
 )
 
 func digest(token string) string {

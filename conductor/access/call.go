@@ -8,10 +8,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
-	"kvconductor/fair"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/fair"
 )
 
 // Call is a call of gRPC before its message is read, or a request over HTTP.

@@ -9,8 +9,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/server"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/internal/must"
 )
 
 // TestCarriedEndsWithItsReplica rechecks a call that a replica carries for a client, while the

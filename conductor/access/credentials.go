@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor/scope"
 )
 
 // Credentials are the clients that a server knows. A file of them reads:

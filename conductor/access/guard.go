@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
 )
 
 // Policy is what a Guard allows. It may change while the server runs.

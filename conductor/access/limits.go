@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/server"
 )
 
 // Limits bound what one client asks. 0 is no bound.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/server"
 )
 
 // toldClient is who another replica says the client of a request is. The replica has identified the

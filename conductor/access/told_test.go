@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/server"
 )
 
 // TestTold: only a sender with the role peer says who the client is, and for its own tenants alone.

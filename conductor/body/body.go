@@ -19,7 +19,7 @@ import (
 	"strconv"
 	"sync"
 
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor/prompt"
 )
 
 // Request is one request body and the buffers it is read into. The pool reuses it after

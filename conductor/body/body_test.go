@@ -14,8 +14,8 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"kvconductor/conductor/prompt"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/prompt"
+	"example.com/conductor/internal/must"
 )
 
 var (

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor/prompt"
 )
 
 // Type is what a value is, in either codec.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strconv"
 
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor/prompt"
 )
 
 // Shape lists the fields of an object that a dialect knows. Scan skips the others.

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"iter"
 
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor/prompt"
 )
 
 // Unquoted returns the text of a valid JSON string.

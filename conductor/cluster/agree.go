@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"strconv"
 
-	"kvconductor/conductor/fleet"
+	"example.com/conductor/conductor/fleet"
 )
 
 // ownersName is the name of the fact that tells of Config.Owners.

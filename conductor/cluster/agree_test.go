@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/fleet"
+	"example.com/conductor/conductor/fleet"
 )
 
 // TestReplicasWithOtherSettingsAreNamed holds that each replica with another cluster.mode or cluster.owners is

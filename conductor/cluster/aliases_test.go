@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // TestAliasesOfOthers asks each replica for an alias: the one that owns the model answers, and the others

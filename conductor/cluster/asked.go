@@ -3,8 +3,8 @@ package cluster
 import (
 	"sync"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
 )
 
 // Asked is the registry of the engines that are asked for what their registrations lack. Every

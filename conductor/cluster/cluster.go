@@ -36,10 +36,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/cluster/placement"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/cluster/placement"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
 )
 
 // factName is the name of a replica's facts about shards.

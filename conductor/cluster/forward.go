@@ -18,9 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/server"
 )
 
 const (

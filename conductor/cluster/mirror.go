@@ -18,10 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/server"
 )
 
 const (

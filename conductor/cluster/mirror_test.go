@@ -16,10 +16,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/internal/must"
 )
 
 // mirrorBench is a Mirror whose requests a test answers, within a bubble of synctest.

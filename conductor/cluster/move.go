@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
 )
 
 // move decides the next phase of every shard. It reports whether this replica wants other sources

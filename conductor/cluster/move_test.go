@@ -12,17 +12,17 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/events/wire"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/store"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/store"
 )
 
 // member is a replica that beats and steps when the test says so.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 const (

@@ -3,7 +3,7 @@ package cluster
 import (
 	"testing"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // TestServesInstance asks for engines by the shards that they have blocks of.

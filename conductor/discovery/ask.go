@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvconductor/events/reach"
+	"example.com/conductor/events/reach"
 )
 
 const (

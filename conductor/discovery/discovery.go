@@ -24,10 +24,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
-	"kvconductor/events/reach"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/reach"
+	"example.com/conductor/events/stream"
 )
 
 const (

@@ -17,13 +17,13 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events"
-	"kvconductor/events/reach"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/events/wire"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events"
+	"example.com/conductor/events/reach"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/must"
 )
 
 // fleet is HTTP servers of engines at addresses of loopback, one port for all, a Conductor, and

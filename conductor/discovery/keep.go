@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
 )
 
 // Fields of a target in a snapshot, next to those of its registration: see docs/formats.md.

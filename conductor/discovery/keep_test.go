@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/internal/must"
 )
 
 // next is a fleet whose server was restarted: it has the sources and targets of the one before.

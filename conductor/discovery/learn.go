@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/stream"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
 )
 
 // retryLearning is the pause between two connections that wait for events.

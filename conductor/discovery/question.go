@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
 )
 
 // errLearning is why an engine that has answered has no source yet.

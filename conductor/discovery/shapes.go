@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/events/reach"
+	"example.com/conductor/events/reach"
 )
 
 // Engine is what an engine says about itself. Fields that it leaves out are empty.

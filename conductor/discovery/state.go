@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
 )
 
 // State is how far a target has come.

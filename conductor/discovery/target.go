@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Target is an engine, or a fleet of them, that is asked where it publishes.

@@ -1,7 +1,7 @@
 package doctor
 
 import (
-	"kvconductor/tiers"
+	"example.com/conductor/tiers"
 )
 
 // An engine with kv_cache_report_mode: full announces the blocks that it reuses, which no removal

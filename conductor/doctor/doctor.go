@@ -18,10 +18,10 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 const (

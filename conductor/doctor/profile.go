@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index/hash"
 )
 
 // An operator writes a hash profile down. Queries find nothing through a wrong profile,

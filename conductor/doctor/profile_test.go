@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/tiers"
 )
 
 // TestObserveEndsProfileCheck holds that comparing costs nothing without a profile, and

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/tiers"
+	"example.com/conductor/events"
+	"example.com/conductor/tiers"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // change waits for the store.

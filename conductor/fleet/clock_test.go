@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/redistest"
+	"example.com/conductor/internal/redistest"
 )
 
 // TestClocksApart lets the clocks of two replicas be ten seconds ahead and behind, and one of them

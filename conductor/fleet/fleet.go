@@ -27,7 +27,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
-	"kvconductor/store"
+	"example.com/conductor/store"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // States of entries that are no states of a stream.

@@ -7,9 +7,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/store"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/store"
 )
 
 // grouped returns a replica whose store is a cluster, or is found by Sentinels.

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
 )
 
 // Fields of a change on the disk, next to those of its registration: see docs/formats.md.

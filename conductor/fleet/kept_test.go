@@ -4,11 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/events/journal"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // again returns the replica after it was killed: from its disk it has its sources, and the changes that

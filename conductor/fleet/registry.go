@@ -9,8 +9,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
 )
 
 // Times of the registry.

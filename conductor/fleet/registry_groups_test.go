@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/redistest"
-	"kvconductor/store"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/store"
 )
 
 // TestRegistryInACluster shares sources through two nodes of a cluster.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // TestRegistryRefusesLikeClients takes over what this replica allows clients.

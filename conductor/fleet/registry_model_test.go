@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // keys are all keys of the registry and the membership.

@@ -10,12 +10,12 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // peer is a replica with a Conductor, which beats when the test says so.

@@ -6,8 +6,8 @@ import (
 	"reflect"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
 )
 
 // Source is an entry of the registry: a source, or an engine that is asked for what its

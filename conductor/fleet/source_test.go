@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // FuzzParseRecord reads entries of the store: what can be read is written and read again as it was.

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
 )
 
 // reasonConfigured is the reason of entries that the configuration of this replica has with other fields. They are no

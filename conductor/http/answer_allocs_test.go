@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // TestAnswersDoNotAllocate: with the race detector pools forget at random.

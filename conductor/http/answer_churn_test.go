@@ -5,8 +5,8 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // TestAnswersWhileInstancesComeAndGo requires that an answer is of one moment while it is lent:

@@ -5,8 +5,8 @@ package http
 import (
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/tiers"
 )
 
 // TestReleasedAnswersAreSpoiled requires that parts of an answer that are kept show under the

@@ -20,14 +20,14 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/tiers"
 )
 
 const testBlock = 16

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
 )
 
 // What a batch may say: queries by tokens or by hashes, and what counts for those that do not say

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // asked has the fields of one query of a batch.

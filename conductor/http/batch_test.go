@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestQueryBatch holds that a batch answers what /query would, item by item.

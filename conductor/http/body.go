@@ -7,10 +7,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
 )
 
 // present returns the first of several spellings that is given and not null.

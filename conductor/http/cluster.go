@@ -7,8 +7,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/cluster"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/cluster"
 )
 
 // errNoShards says that replicas send no calls of gRPC here.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/server"
 )
 
 // Seconds of a profile over time.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
 )
 
 // hexText is a number of 64 bits as 16 hexadecimal digits.

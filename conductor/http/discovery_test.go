@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/scope"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/internal/must"
 )
 
 // A client sees the engines of its tenants alone, and their URLs if it may see endpoints.

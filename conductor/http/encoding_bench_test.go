@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
 )
 
 // BenchmarkCodings reads a prompt of 8,192 tokens, and nothing else, as it comes and

@@ -3,8 +3,8 @@ package http
 import (
 	"slices"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // explainFields is what a body may say: a query's fields but those that limit its rows, and recent

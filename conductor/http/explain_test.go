@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor"
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // TestReasonsAreDocumented looks for every reason in openapi.yaml and in the table for operators.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/fleet"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/fleet"
 )
 
 // errNoFleet is the answer of a server that shares nothing.

@@ -8,14 +8,14 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/conductor/watch"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/store"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/watch"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/store"
 )
 
 // TestAnswersOfReplicasFitTheDocument asks a replica for what the store knows, while it is up and

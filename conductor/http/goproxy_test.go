@@ -21,11 +21,11 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // goProxy is the example router of the Go server's time, as far as it talks to a

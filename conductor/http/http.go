@@ -27,15 +27,15 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/cluster"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/conductor/ui"
-	"kvconductor/conductor/watch"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/conductor/ui"
+	"example.com/conductor/conductor/watch"
 )
 
 // Options configures the HTTP room.

@@ -6,8 +6,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
 )
 
 const (

@@ -16,14 +16,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	conductorserver "kvconductor/conductor/server"
-	"kvconductor/conductor/watch"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/apitest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	conductorserver "example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/watch"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/apitest"
+	"example.com/conductor/internal/must"
 )
 
 // streamed runs f with the routes of a Conductor with one engine, its publisher and the Hub.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/lmcache"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/lmcache"
 )
 
 // lmcacheRow is what became of the batches of a request. The first three are LMCache's.

@@ -12,12 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/doctor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // TestNamesOverSockets lets publishers on real sockets announce salted blocks, images and

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strconv"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/prompt"
 )
 
 // tokens reads the prompt: an array of token ids, each a u32, or the same in base64.

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/internal/must"
 )
 
 // The oracle reads queries with encoding/json alone: every field as text first, lists

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"slices"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // profileShape is that of hash_profile; its first four fields are required.

@@ -6,12 +6,12 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/discovery"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/server"
 )
 
 // What a body may say; fields by other names are ignored.

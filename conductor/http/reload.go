@@ -5,7 +5,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Results of a reload.

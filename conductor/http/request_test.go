@@ -9,9 +9,9 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/prompt"
 )
 
 // ids is a body with n token ids, and more behind them.

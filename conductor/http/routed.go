@@ -11,11 +11,11 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
 )
 
 // What a report of a router may say: a prompt and its target, or a list of them. The other fields of a query have

@@ -12,8 +12,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/fair"
-	"kvconductor/internal/must"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/must"
 )
 
 // newRoutedServer returns a server with two ranks of an instance and another instance. None of them is synced.

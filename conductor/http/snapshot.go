@@ -10,11 +10,11 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/snapshot"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/snapshot"
 )
 
 // snapshot sends what sources hold, for another replica: GET /admin/snapshot. They are those of one

@@ -5,9 +5,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
 )
 
 // errNotWatched is the answer of a server that collects nothing for operators.

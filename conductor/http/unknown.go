@@ -4,10 +4,10 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/prompt"
-	"kvconductor/spelling"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/prompt"
+	"example.com/conductor/spelling"
 )
 
 // Bounds of the warnings about one body.

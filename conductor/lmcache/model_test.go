@@ -12,8 +12,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
-	"kvconductor/events"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
 )
 
 // heard is a receiver that keeps what it was told.

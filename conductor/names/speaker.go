@@ -3,11 +3,11 @@ package names
 import (
 	"slices"
 
-	"kvconductor/conductor/normalize"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
 )
 
 // Speaker is how one source names blocks in one deployment. Its source's turn guards it.

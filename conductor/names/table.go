@@ -26,8 +26,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
 )
 
 // Identity is an adapter and a salt of a deployment.

@@ -7,10 +7,10 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // lab is an index with its table, and a holder of blocks.

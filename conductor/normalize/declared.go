@@ -1,8 +1,8 @@
 package normalize
 
 import (
-	"kvconductor/conductor/doctor"
-	"kvconductor/events"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/events"
 )
 
 // A source of type Standard declares that its hashes are canonical keys. Then a block

@@ -3,7 +3,7 @@ package normalize
 import (
 	"slices"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 const (

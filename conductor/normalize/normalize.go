@@ -13,11 +13,11 @@ package normalize
 import (
 	"slices"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // Options are what a registration says about the events of its source.

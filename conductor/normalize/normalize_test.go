@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/events"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/events"
+	"example.com/conductor/index/hash"
 )
 
 // words writes a result as one line.

@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"slices"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
 )
 
 // Standardized events have numbers, which say in what order those of one stream

@@ -8,9 +8,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
 )
 
 // alone returns a normalizer of a source.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/events"
-	"kvconductor/tiers"
+	"example.com/conductor/events"
+	"example.com/conductor/tiers"
 )
 
 // A publisher may announce blocks of several times the registered size: vLLM with

@@ -24,11 +24,11 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/events/objectkey"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/events/objectkey"
+	"example.com/conductor/tiers"
 )
 
 // Options configures a Pool.

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/doctor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
 )
 
 // group is the attention group that a test lets count.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 const (

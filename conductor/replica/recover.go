@@ -13,7 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 const (

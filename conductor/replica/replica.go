@@ -23,7 +23,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Config is what a Replica is made of.

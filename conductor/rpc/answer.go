@@ -3,10 +3,10 @@ package rpc
 import (
 	"google.golang.org/protobuf/encoding/protowire"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/server"
-	"kvconductor/tiers"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/tiers"
 )
 
 // Numbers of fields in conductor.proto.

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/must"
 )
 
 // TestAnswerIsAMessage holds that the bytes of an answer are those that protobuf writes, with every

@@ -18,9 +18,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
 )
 
 // A call that another replica carries is a request over HTTP. Its body is the message of the client.

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/server"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/server"
 )
 
 // Forwarder sends calls to other replicas, as Server.Carried takes them.

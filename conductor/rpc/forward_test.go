@@ -24,12 +24,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/cluster"
-	"kvconductor/conductor/server"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/internal/must"
 )
 
 // shares says which replicas answer for the model m, in place of a fleet. It is a conductor.Serving.

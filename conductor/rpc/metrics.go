@@ -11,10 +11,10 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
-	"kvconductor/conductor/telemetry"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/conductor/telemetry"
 )
 
 // Metrics counts the calls of all servers. It is a stats.Handler and a prometheus.Collector.

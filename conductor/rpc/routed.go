@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/server"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/server"
 )
 
 // A report is kept in the same way whether it comes in a call or in a stream:

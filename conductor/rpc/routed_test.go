@@ -15,10 +15,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
-	"kvconductor/internal/must"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/must"
 )
 
 // reportOf says that the prompt 1 2 3 … goes to an instance.

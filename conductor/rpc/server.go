@@ -37,12 +37,12 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	"kvconductor/conductor"
-	"kvconductor/conductor/access"
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
-	"kvconductor/fair"
+	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/fair"
 )
 
 // Options configures a Server.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // TestStatusOfUnserved: the status names the replica that answers.

@@ -11,7 +11,7 @@ import (
 	"cmp"
 	"strings"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Deployment is everything of one tenant, model and block size.

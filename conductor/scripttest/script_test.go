@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestScriptIsPrintedAsRead holds that a script is printed as it was read.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func appendTo(path string) func() (io.WriteCloser, error) {

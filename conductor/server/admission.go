@@ -10,8 +10,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor/stage"
-	"kvconductor/fair"
+	"example.com/conductor/conductor/stage"
+	"example.com/conductor/fair"
 )
 
 // ErrBusy says that a query got no place in time.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/fair"
-	"kvconductor/internal/must"
+	"example.com/conductor/fair"
+	"example.com/conductor/internal/must"
 )
 
 // TestAdmissionBound holds that at most the bound is inside, and that every query that

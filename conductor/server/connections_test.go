@@ -20,7 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // pipes is a listener whose connections are in memory.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Headers between replicas.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // countedConn notes how many bytes each write to a connection has. It fails the writes

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestLatePortKeepsItsAddress binds a late listener whose port the system chooses. Others know its

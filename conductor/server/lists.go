@@ -6,7 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/body"
 )
 
 // Lists bounds how many answers of GET requests are made at once: a list of a large fleet

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor/body"
 )
 
 // TestDialectsWithoutNames holds that the parameter dialect counts only where a dialect has

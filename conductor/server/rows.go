@@ -3,8 +3,8 @@ package server
 import (
 	"slices"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 )
 
 // Rows writes the rows of answers in the shape of a dialect. Most rows of most answers

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Unsynced are the sources that reports of routers were about and that are not synced, each once.

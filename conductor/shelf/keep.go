@@ -6,8 +6,8 @@ import (
 	"maps"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 // Status is what a Shelf has done, and what it knows of the store.

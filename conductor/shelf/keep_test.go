@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 func TestShelfEnds(t *testing.T) {

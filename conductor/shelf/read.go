@@ -11,9 +11,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/snapshot"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/snapshot"
 )
 
 // Reasons why a snapshot on the shelf was not used.

@@ -33,11 +33,11 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/store"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/store"
 )
 
 // Config is what a Shelf is made of.

@@ -12,16 +12,16 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/fleet"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/snapshot"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
-	"kvconductor/keyfile"
-	"kvconductor/store"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
+	"example.com/conductor/keyfile"
+	"example.com/conductor/store"
 )
 
 // member is a replica of a test, which looks at the shelf when the test says so.

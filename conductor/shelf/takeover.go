@@ -10,10 +10,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/replica"
-	"kvconductor/conductor/scope"
-	"kvconductor/conductor/snapshot"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/snapshot"
 )
 
 // Takeover brings the blocks of single deployments to a server that runs. Their sources are

@@ -9,10 +9,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/replica"
-	"kvconductor/internal/must"
-	"kvconductor/internal/redistest"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/redistest"
 )
 
 // TestTakeoverFromShelf brings single deployments to a replica that runs, without a peer alive.

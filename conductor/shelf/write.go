@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/snapshot"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/snapshot"
 )
 
 const (

@@ -9,10 +9,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/index/hash"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
 )
 
 // Loaded is a snapshot in memory.

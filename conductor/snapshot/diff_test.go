@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // with gives a Conductor blocks of one source behind a batch.

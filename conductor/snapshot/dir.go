@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
 )
 
 const (

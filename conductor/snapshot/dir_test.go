@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // openDir opens a directory of snapshots.

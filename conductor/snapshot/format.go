@@ -18,8 +18,8 @@ import (
 	"hash/crc32"
 	"time"
 
-	"kvconductor/events/journal"
-	"kvconductor/index"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/index"
 )
 
 // MediaType is the media type of a snapshot.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
 )
 
 // Config is what a Keeper is made of.

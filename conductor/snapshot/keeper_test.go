@@ -13,10 +13,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/discovery"
-	"kvconductor/events/reach"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/events/reach"
+	"example.com/conductor/internal/must"
 )
 
 // keep makes a Keeper of a directory, and what it needs.

@@ -5,9 +5,9 @@ import (
 	"net/url"
 	"strconv"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/replica"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/replica"
+	"example.com/conductor/conductor/scope"
 )
 
 // Path is where a server sends snapshots to peers.

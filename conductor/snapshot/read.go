@@ -8,8 +8,8 @@ import (
 	"io"
 	"strconv"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
 )
 
 // Opener undoes a Sealer. It reports false for fields that it cannot open.

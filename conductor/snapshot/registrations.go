@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
 )
 
 // soon is the longest time until a change that no client waits for is on the disk.

@@ -17,10 +17,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/doctor"
-	"kvconductor/internal/must"
-	"kvconductor/keyfile"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/keyfile"
 )
 
 // errEnded is what a process that has ended gets of the disk.

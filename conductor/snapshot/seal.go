@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/conductor"
-	"kvconductor/events/journal"
-	"kvconductor/keyfile"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/keyfile"
 )
 
 // Key seals the salts of sources and identities, which may be secrets, by AES-GCM. The zero

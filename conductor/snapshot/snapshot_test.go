@@ -9,13 +9,13 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/journal"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
-	"kvconductor/keyfile"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/keyfile"
 )
 
 // at is the time of snapshots in tests.

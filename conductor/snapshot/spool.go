@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 // Spool takes snapshots for peers, of all or of one deployment. A snapshot is written at the pace of the disk, into a file

@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/journal"
-	"kvconductor/index"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/index"
 )
 
 // Summary is what a snapshot has.

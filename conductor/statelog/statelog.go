@@ -16,7 +16,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/events/stream"
+	"example.com/conductor/events/stream"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/events/stream"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/internal/must"
 )
 
 // lines returns the lines of a log in words.

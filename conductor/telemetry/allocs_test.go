@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 	"google.golang.org/grpc/metadata"
 
-	"kvconductor/conductor/server"
+	"example.com/conductor/conductor/server"
 )
 
 // TestUnwatchedQueryAllocatesNothing holds the cost of a query that is neither traced nor measured

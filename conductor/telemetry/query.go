@@ -11,8 +11,8 @@ import (
 	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
 )
 
 // inquiry is a query as its transport has it.

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/time/rate"
 	grpccodes "google.golang.org/grpc/codes"
 
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/stage"
 )
 
 // slowLines is how many slow queries are logged a second, and slowBurst how many at once: an

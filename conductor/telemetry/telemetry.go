@@ -26,7 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/stage"
 )
 
 // Watch observes the requests of all listeners. It is a prometheus.Collector.

@@ -11,8 +11,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor/server"
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/stage"
 )
 
 // BenchmarkMiddleware is a query that enters each stage, the hashing in eight pieces: without the

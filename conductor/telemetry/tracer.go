@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/time/rate"
 
-	"kvconductor/conductor/stage"
+	"example.com/conductor/conductor/stage"
 )
 
 // TracerConfig says where traces go.

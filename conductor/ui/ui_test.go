@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // ask requests a file, and reports whether there is one.

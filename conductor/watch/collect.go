@@ -6,10 +6,10 @@ import (
 	"math"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/scope"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/tiers"
 )
 
 // collection is the state of the server at one moment.

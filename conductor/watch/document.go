@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"time"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/tiers"
 )
 
 // Snapshots are those that the server keeps on its disk.

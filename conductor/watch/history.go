@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor/scope"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/tiers"
 )
 
 const (

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 // maxListed bounds the rows of each list of a document. Those that lack something come first.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/lmcache"
-	"kvconductor/conductor/scope"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/internal/must"
 )
 
 // TestLists holds that documents list targets and instances of LMCache, a difference only where they

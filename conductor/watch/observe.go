@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/body"
-	"kvconductor/conductor/scope"
-	"kvconductor/events"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/tiers"
 )
 
 // Batches and queries that an audience sees a second.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor/scope"
 )
 
 // Bounds of the queue of a viewer. A frame that is larger than maxQueuedBytes has room alone.

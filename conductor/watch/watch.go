@@ -28,8 +28,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 // Config is what a Hub is made of.

@@ -12,11 +12,11 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/conductor/scope"
-	"kvconductor/events/stream"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 // watched is a Conductor with publishers in memory, and a Hub.

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // disk of a few bytes: a write beyond them fails like a full disk, after

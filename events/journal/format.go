@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/keyfile"
+	"example.com/conductor/keyfile"
 )
 
 const (

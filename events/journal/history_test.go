@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/internal/must"
-	"kvconductor/keyfile"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/keyfile"
 )
 
 // readBack prints what a source reads back: records behind the opening, and where the rest

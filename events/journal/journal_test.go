@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events/payload"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/must"
 )
 
 // create begins a journal that ends with the test.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/keyfile"
+	"example.com/conductor/keyfile"
 )
 
 // Target names one batch of a journal, or a time.

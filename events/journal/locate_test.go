@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func TestParseTarget(t *testing.T) {

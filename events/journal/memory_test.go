@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // inMemory returns a source whose batches stay in memory alone.

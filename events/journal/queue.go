@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/events/payload"
+	"example.com/conductor/events/payload"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"os"
 
-	"kvconductor/keyfile"
+	"example.com/conductor/keyfile"
 )
 
 // maxRead bounds the bytes that are taken into memory of a file that is named like a

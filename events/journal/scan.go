@@ -3,7 +3,7 @@ package journal
 import (
 	"bytes"
 
-	"kvconductor/keyfile"
+	"example.com/conductor/keyfile"
 )
 
 // Damage is what could not be read.

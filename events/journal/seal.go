@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 
-	"kvconductor/keyfile"
+	"example.com/conductor/keyfile"
 )
 
 // A sealed segment has its payloads under AES-256-GCM. The headers of records stay readable:

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
-	"kvconductor/keyfile"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/keyfile"
 )
 
 var (

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/keyfile"
+	"example.com/conductor/keyfile"
 )
 
 const (

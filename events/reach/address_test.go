@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func TestCheckHost(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func parse(t *testing.T, local bool, rules ...string) *Rules {

@@ -11,11 +11,11 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // patience of tests with what another goroutine or process brings about.

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // python returns an interpreter with pyzmq and msgpack.

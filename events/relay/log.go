@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"kvconductor/events/journal"
+	"example.com/conductor/events/journal"
 )
 
 // reader reads a log from a place on. It belongs to one goroutine.

@@ -39,12 +39,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/journal"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
+	"example.com/conductor/events"
+	"example.com/conductor/events/journal"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
 )
 
 // Config describes a relay of one engine. Zero values stand for the defaults given.

@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // churn publishes n batches: chains of blocks, and removals of the oldest above a number that

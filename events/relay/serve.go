@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/zmq"
+	"example.com/conductor/events"
+	"example.com/conductor/events/zmq"
 )
 
 const (

@@ -1,9 +1,9 @@
 package relay
 
 import (
-	"kvconductor/events"
-	"kvconductor/events/wire"
-	"kvconductor/tiers"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/tiers"
 )
 
 // tree is what an engine holds, as blocks in the engine's own form.

@@ -11,11 +11,11 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
-	"kvconductor/events/wire"
-	"kvconductor/internal/must"
-	"kvconductor/tiers"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/tiers"
 )
 
 // ordered is a map with its keys in order.

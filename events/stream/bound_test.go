@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // freePort returns a port without a listener at present.

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // consumer pulls steps until the stream is closed.

@@ -1,7 +1,7 @@
 package stream
 
 import (
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/stream/streamtest"
 	"slices"
 	"testing"
 	"testing/synctest"

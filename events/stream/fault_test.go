@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/stream/streamtest"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
 var (

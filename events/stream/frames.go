@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/wire"
 )
 
 // endSeq marks the end of a replay; no batch has this number.

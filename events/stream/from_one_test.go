@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // A publisher may count from 1. One that counts from 0 and has forgotten batch 0 alone looks the same, so

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/must"
 )
 
 // follower follows the steps of a stream and knows, without looking inside, what

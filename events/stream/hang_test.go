@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // A publisher is busy, so that no silence asks it for a sign of life, and is then stopped with its

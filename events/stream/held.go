@@ -5,7 +5,7 @@ import (
 	"sort"
 	"time"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // item is one batch that is not decoded yet.

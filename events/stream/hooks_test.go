@@ -2,8 +2,8 @@ package stream
 
 import (
 	"context"
+	"example.com/conductor/events/stream/streamtest"
 	"fmt"
-	"kvconductor/events/stream/streamtest"
 	"strings"
 	"sync"
 	"testing"

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // python returns an interpreter with pyzmq and msgpack.

@@ -1,6 +1,6 @@
 package stream
 
-import "kvconductor/events"
+import "example.com/conductor/events"
 
 // Publisher ids. Some publishers name their lifetime in every batch. Where a batch and
 // the stream have an id, the ids alone decide: another id is a restart whatever the

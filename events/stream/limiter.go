@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"kvconductor/fair"
+	"example.com/conductor/fair"
 )
 
 // Limiter bounds how many streams replay at once. A replay makes a publisher stream its

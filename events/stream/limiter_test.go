@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // trickling is a publisher whose replay sends a batch every few seconds and does not end.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
 )
 
 // Reasons of a Reset step.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
 )
 
 // decodeText decodes the payloads of tests: a sequence and letters: "!"

@@ -1,6 +1,6 @@
 package stream
 
-import "kvconductor/events"
+import "example.com/conductor/events"
 
 // Mark says how far a peer applied this publisher's batches.
 type Mark struct {

@@ -1,8 +1,8 @@
 package stream
 
 import (
+	"example.com/conductor/events/stream/streamtest"
 	"fmt"
-	"kvconductor/events/stream/streamtest"
 	"slices"
 	"testing"
 	"testing/synctest"

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // text is the payload of a batch with a number of bytes.

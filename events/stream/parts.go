@@ -3,8 +3,8 @@ package stream
 import (
 	"encoding/binary"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
 )
 
 // unavailable is the sequence of a reply without a snapshot; one below zero is that of an

@@ -3,8 +3,8 @@ package stream
 import (
 	"context"
 	"errors"
+	"example.com/conductor/events/stream/streamtest"
 	"fmt"
-	"kvconductor/events/stream/streamtest"
 	"slices"
 	"sync"
 	"sync/atomic"

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
 )
 
 var (

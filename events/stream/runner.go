@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
 )
 
 // A connection that lasted this long was a good one: pauses start over.

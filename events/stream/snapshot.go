@@ -3,7 +3,7 @@ package stream
 import (
 	"time"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Why a snapshot of an engine was not applied: keys of Status.SnapshotFailures.

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
-	"kvconductor/events/zmq"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/zmq"
 )
 
 // A libzmq publisher with snapshots in another process, in both revisions: first contact,

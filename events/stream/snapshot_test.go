@@ -8,9 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 var (

@@ -5,7 +5,7 @@ import (
 	"time"
 	"unsafe"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // State says how far a stream can be trusted.

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // ReasonStorm is a reason of State Partial: several publishers send over one connection, each with

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // interleaved are batches of two publishers that take turns, n of each. Their payloads differ.

@@ -65,9 +65,9 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/wire"
 )
 
 // Transport opens connections; events/zmq has the real one.

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // Payloads of a typical batch: about 40 blocks of 16 tokens.

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // topics is a publisher that numbers the batches of all its topics together.

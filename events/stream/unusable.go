@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"kvconductor/events"
-	"kvconductor/events/wire"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
 )
 
 // ReasonUnusable is a reason of State Partial: most of the last messages cannot be used.

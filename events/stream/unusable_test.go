@@ -9,8 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"kvconductor/events"
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 func TestExplainFrames(t *testing.T) {

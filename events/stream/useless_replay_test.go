@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/events/stream/streamtest"
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // uselessReplay is a replay service that does not help, and how its publisher loses batches.

@@ -3,7 +3,7 @@ package wire
 import (
 	"slices"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // vLLM with a drafter that reads ahead hashes each block together with the L tokens

@@ -3,7 +3,7 @@ package wire
 import (
 	"bytes"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Events as arrays, the tag first. Every publisher appends fields as it grows

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // kind is what a msgpack header announces.

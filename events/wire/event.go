@@ -1,6 +1,6 @@
 package wire
 
-import "kvconductor/events"
+import "example.com/conductor/events"
 
 // decoder reads one payload.
 type decoder struct {

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/internal/must"
 )
 
 // fixture is one entry of testdata/fixtures.txt.

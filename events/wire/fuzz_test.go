@@ -7,7 +7,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // FuzzDecode holds the rules of any bytes: no panic; the same result twice;

@@ -6,7 +6,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Three fields list the items that a block has besides its tokens: images and other

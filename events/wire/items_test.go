@@ -8,8 +8,8 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/events"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/internal/must"
 )
 
 const (

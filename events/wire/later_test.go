@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // TestTrailingElements holds that elements which a later build appended to an event of

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 func TestDecodeLimits(t *testing.T) {

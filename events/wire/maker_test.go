@@ -9,7 +9,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"pgregory.net/rapid"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // maker draws events and writes each in one of the publishers' shapes.

@@ -1,6 +1,6 @@
 package wire
 
-import "kvconductor/events"
+import "example.com/conductor/events"
 
 // mapped reads an event of n key-value pairs: vLLM since 0.23, SGLang since
 // September 2026, TensorRT-LLM streaming, and the standardized events. Keys come

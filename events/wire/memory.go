@@ -3,7 +3,7 @@ package wire
 import (
 	"sync"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // memory is what the lists of one batch are cut from. A batch that was released

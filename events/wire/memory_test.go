@@ -4,8 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"kvconductor/events"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/internal/must"
 )
 
 // Batches of every shape, one after the other in the same memory, are what each is

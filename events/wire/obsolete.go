@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strconv"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // The Mooncake master's events of before the standard are arrays in a batch of two

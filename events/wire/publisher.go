@@ -1,6 +1,6 @@
 package wire
 
-import "kvconductor/events"
+import "example.com/conductor/events"
 
 // Publisher returns the publisher id of a batch: its fourth element, if that is a bin
 // of 16 bytes. It returns zero for any other payload. known is the id of an earlier

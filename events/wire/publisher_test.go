@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 func TestDecodePublisherID(t *testing.T) {

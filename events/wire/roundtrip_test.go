@@ -7,8 +7,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"pgregory.net/rapid"
 
-	"kvconductor/events"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/internal/must"
 )
 
 // What an independent encoder writes, in any shape and any width, comes back.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"unicode/utf8"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // The salt of an event is, in this order: its cache_salt key, cache_salt in

@@ -5,7 +5,7 @@ import (
 	"math"
 	"unicode/utf8"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // open reads the header of a list of at most limit elements; nil is an empty

@@ -10,7 +10,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // obj is a map with its keys in the order given, repeats included.

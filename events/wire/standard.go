@@ -5,7 +5,7 @@ import (
 	"math"
 	"strconv"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Standardized events (Mooncake RFC #1527) are maps with event_type and an

@@ -5,7 +5,7 @@ import (
 	"math"
 	"unsafe"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Token ids are most of a payload's bytes, and where one ends depends on its

@@ -42,7 +42,7 @@ import (
 	"math"
 	"slices"
 
-	"kvconductor/events"
+	"example.com/conductor/events"
 )
 
 // Limits bound what one payload may make the decoder do. A field that is zero

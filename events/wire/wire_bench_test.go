@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // bigStore is a vLLM 0.31 store of n 16-token blocks.

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events"
-	"kvconductor/internal/must"
+	"example.com/conductor/events"
+	"example.com/conductor/internal/must"
 )
 
 func TestDecodeBatch(t *testing.T) {

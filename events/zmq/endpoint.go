@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/events/reach"
+	"example.com/conductor/events/reach"
 )
 
 // endpointError says why no connection can ever be made to an endpoint.

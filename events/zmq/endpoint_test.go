@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func TestCheckEndpoint(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/events/payload"
+	"example.com/conductor/events/payload"
 )
 
 // Framing of ZMTP 3 (rfc.zeromq.org/spec/23): a greeting of 64 bytes, then

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"kvconductor/events/payload"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/must"
 )
 
 // frame encodes one ZMTP frame; size overrides the announced length if not 0.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/events/payload"
+	"example.com/conductor/events/payload"
 )
 
 // listener is one bound socket and its connections.

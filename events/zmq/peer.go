@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/events/payload"
+	"example.com/conductor/events/payload"
 )
 
 const (

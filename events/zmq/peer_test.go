@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // accepted returns what greet makes of the next connection to a new address.

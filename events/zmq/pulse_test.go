@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestPulseOfPausedReader reads after an hour without a read. The peer answered

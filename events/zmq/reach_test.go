@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/events/reach"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/reach"
+	"example.com/conductor/internal/must"
 )
 
 func rulesOf(t *testing.T, local bool, rules ...string) *reach.Rules {

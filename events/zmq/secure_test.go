@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // securePublisher is a publisher of libzmq that wants the mechanism of its argument. It prints its port.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/events/payload"
+	"example.com/conductor/events/payload"
 )
 
 // maxParts is how many frames a snapshot may have. A recorder of 1 M blocks needs 12,000 where

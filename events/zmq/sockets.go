@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/reach"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/reach"
 )
 
 // Sockets opens connections like Transport, and listens where publishers connect

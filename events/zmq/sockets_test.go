@@ -15,9 +15,9 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/events/payload"
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 func freeAddress(t *testing.T) string {

@@ -51,8 +51,8 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/go-zeromq/zmq4/security/null"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/reach"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/reach"
 )
 
 // Defaults of Transport.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // patience bounds what needs another party; nothing waits for it to pass.

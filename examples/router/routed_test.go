@@ -16,8 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"kvconductor/client"
-	"kvconductor/internal/must"
+	"example.com/conductor/client"
+	"example.com/conductor/internal/must"
 )
 
 // books is a Conductor of two workers, a/0 and b/0, that knows prompts by what it was told of them.

@@ -23,7 +23,7 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/client"
+	"example.com/conductor/client"
 )
 
 // Worker is one data-parallel rank of an engine.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/client"
-	"kvconductor/internal/must"
+	"example.com/conductor/client"
+	"example.com/conductor/internal/must"
 )
 
 // reach is what a worker has of a prompt: gpu, cpu, disk, expected.

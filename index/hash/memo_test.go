@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func newMemo(t testing.TB, bytes int64) *Memo {

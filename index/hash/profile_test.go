@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // wrong checks that settings are refused for a field, with a reason that has part

@@ -13,7 +13,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // A second way to every digest, written for reading: values as trees, each encoder

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // signed returns the tokens first..last.

@@ -22,7 +22,7 @@ import (
 	"github.com/llm-d/llm-d-router/pkg/epp/framework/plugins/datalayer/attribute/prefix"
 	"github.com/llm-d/llm-d-router/pkg/epp/framework/plugins/requestcontrol/dataproducer/tokenizer"
 
-	"kvconductor/client"
+	"example.com/conductor/client"
 )
 
 // Type is the type of the plug-in in the configuration of the picker.

@@ -23,8 +23,8 @@ import (
 	"github.com/llm-d/llm-d-router/pkg/epp/framework/plugins/datalayer/attribute/prefix"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/client"
-	"kvconductor/internal/must"
+	"example.com/conductor/client"
+	"example.com/conductor/internal/must"
 )
 
 func endpoint(pod, port string, rank int) scheduling.Endpoint {

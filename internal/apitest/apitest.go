@@ -15,8 +15,8 @@ import (
 	"github.com/getkin/kin-openapi/routers/legacy"
 	"github.com/gin-gonic/gin"
 
-	"kvconductor"
-	"kvconductor/internal/must"
+	kvconductor "example.com/conductor"
+	"example.com/conductor/internal/must"
 )
 
 // Document is openapi.yaml.

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // Clock is the wall clock of a process.

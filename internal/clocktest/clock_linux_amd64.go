@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // Works reports whether Start does, on this system.

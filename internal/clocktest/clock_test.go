@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestMain is also the process whose clock is moved: for each line it prints the time, and how much

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 var codeBlock = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")

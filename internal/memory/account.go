@@ -16,7 +16,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Part is memory of one kind, in bytes.

@@ -3,7 +3,7 @@ package memory
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 var descMemory = prometheus.NewDesc("conductor_memory_bytes",

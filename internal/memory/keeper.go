@@ -11,7 +11,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/rs/zerolog"
 
-	"kvconductor/events/payload"
+	"example.com/conductor/events/payload"
 )
 
 const (

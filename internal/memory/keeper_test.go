@@ -10,8 +10,8 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/payload"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/payload"
 )
 
 // fake is a system that is what the test says.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // settles is how long nodes of a group may take to agree.

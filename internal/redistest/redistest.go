@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // Server is a server of a test, which ends with the test.

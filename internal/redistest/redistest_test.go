@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func TestBinaryOfStoreServer(t *testing.T) {

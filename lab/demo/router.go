@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	kv "kvconductor/client"
-	"kvconductor/examples/router"
-	"kvconductor/lab/sim"
-	"kvconductor/lab/sim/workload"
+	kv "example.com/conductor/client"
+	"example.com/conductor/examples/router"
+	"example.com/conductor/lab/sim"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // Router is a comparison of the example router with policies that know no cache, and with one that

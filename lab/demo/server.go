@@ -18,8 +18,8 @@ import (
 	"syscall"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/lab/sim"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/lab/sim"
 )
 
 // Program returns a command that runs the server's program with the given arguments.

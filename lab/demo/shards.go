@@ -17,11 +17,11 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/request"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/request"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // Shards is the demo of servers that share a store and spread the models of a fleet.

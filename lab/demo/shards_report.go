@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"kvconductor/lab/sim"
+	"example.com/conductor/lab/sim"
 )
 
 // ShardsReport is the outcome of Shards.

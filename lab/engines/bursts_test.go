@@ -10,8 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"kvconductor/internal/must"
-	"kvconductor/internal/request"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/internal/request"
 )
 
 // A burst is two requests of one prompt to one engine.

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // patience ends a wait whose condition never comes true.

@@ -18,8 +18,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/zeebo/xxh3"
 
-	"kvconductor/index/hash"
-	"kvconductor/internal/must"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // hexSalt is a salt that looks like the digest of an image.

@@ -17,8 +17,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // What the engines are started with.

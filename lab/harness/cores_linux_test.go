@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestPinAndRelease holds that a process comes back to the processors it had.

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/internal/request"
+	"example.com/conductor/internal/request"
 )
 
 // Server is a serving process.

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"kvconductor/internal/request"
+	"example.com/conductor/internal/request"
 )
 
 // client speaks the Conductor dialect.

@@ -8,8 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // What a rank needs for a token of a prompt: about that of a model with 70 billion parameters and

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // Comparison is what policies made of the same requests.

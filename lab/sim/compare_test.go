@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // comparedTrace has one prompt of 1,024 tokens three times, and another in between.

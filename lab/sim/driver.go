@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/truth"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // driver sends the workload through the server and the fleet.

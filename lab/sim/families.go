@@ -1,9 +1,9 @@
 package sim
 
 import (
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
 )
 
 // Families are the kinds of publisher an instance can be. vllm-eagle, vllm-mtp and

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/lab/sim/proxy"
-	"kvconductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/proxy"
+	"example.com/conductor/lab/sim/publisher"
 )
 
 // Faults counts the faults of a rank.

@@ -44,11 +44,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // Config describes a simulation. A zero value is a default only where its comment says so.

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/workload"
 )
 
 func run(t *testing.T, s *server) *Report {

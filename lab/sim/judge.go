@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // verdict is the comparison of one instance's row with the truth.

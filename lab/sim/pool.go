@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/master"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/master"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
 )
 
 const (

@@ -12,9 +12,9 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/truth"
 )
 
 func pooledConfig(t *testing.T, requests int) Config {

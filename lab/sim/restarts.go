@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Restarts says how the server is killed and started again while the fleet works.

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Sample is a request a reader can repeat, with the server's answer.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/truth"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // server answers from the truth itself, so it is always right and never

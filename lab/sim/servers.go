@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Waiting for the server polls /services: first often, since most batches are

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/lab/sim/proxy"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/proxy"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Stage is what fleets that run side by side have in common with a script: it stops all of them,

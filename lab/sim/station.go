@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"time"
 
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // station is a rank in simulated time. It computes one prompt after the other.

@@ -13,8 +13,8 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // follower rebuilds what one rank holds from the bytes it publishes, and knows

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // shown is how many wrong answers are kept in full.

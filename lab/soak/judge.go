@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"kvconductor/conductor"
-	"kvconductor/tiers"
+	"example.com/conductor/conductor"
+	"example.com/conductor/tiers"
 )
 
 // reader asks and judges.

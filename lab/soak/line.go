@@ -7,8 +7,8 @@ import (
 	"io"
 	"sync"
 
-	"kvconductor/events/payload"
-	"kvconductor/events/stream"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/events/stream"
 )
 
 // line is the connection of one life of a source. A source waits with its first batch

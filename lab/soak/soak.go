@@ -32,10 +32,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
-	"kvconductor/index/hash"
-	"kvconductor/internal/memory"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/memory"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor"
-	"kvconductor/events/payload"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/must"
 )
 
 // TestSoakPasses plays a few rounds of a small fleet.

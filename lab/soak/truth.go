@@ -8,8 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"kvconductor/conductor"
-	"kvconductor/index/hash"
+	"example.com/conductor/conductor"
+	"example.com/conductor/index/hash"
 )
 
 // node is a block with all blocks before it.

@@ -1612,7 +1612,7 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x05Watch\x12\x1c.kvconductor.v1.WatchRequest\x1a\x1d.kvconductor.v1.QueryResponse0\x01\x12G\n" +
 	"\x06Routed\x12\x1d.kvconductor.v1.RoutedRequest\x1a\x1e.kvconductor.v1.RoutedResponse\x12Q\n" +
 	"\fRoutedStream\x12\x1d.kvconductor.v1.RoutedRequest\x1a\x1e.kvconductor.v1.RoutedResponse(\x010\x01\x12M\n" +
-	"\bTakeBack\x12\x1f.kvconductor.v1.TakeBackRequest\x1a .kvconductor.v1.TakeBackResponseB.Z,kvconductor/api/kvconductor/v1;kvconductorv1b\x06proto3"
+	"\bTakeBack\x12\x1f.kvconductor.v1.TakeBackRequest\x1a .kvconductor.v1.TakeBackResponseB\"Z api/kvconductor/v1;kvconductorv1b\x06proto3"
 
 var (
 	file_kvconductor_v1_conductor_proto_rawDescOnce sync.Once

@@ -212,7 +212,7 @@ const file_kvindexer_v1_kv_indexer_proto_rawDesc = "" +
 	"\x15matched_prefix_blocks\x18\x02 \x01(\rR\x13matchedPrefixBlocks\x12\x1b\n" +
 	"\tworker_id\x18\x03 \x01(\tR\bworkerId2\x7f\n" +
 	"\tKVIndexer\x12r\n" +
-	"\x15MatchExternalKvPrefix\x12+.kv_indexer.v1.MatchExternalKvPrefixRequest\x1a,.kv_indexer.v1.MatchExternalKvPrefixResponseB*Z(kvconductor/api/kvindexer/v1;kvindexerv1b\x06proto3"
+	"\x15MatchExternalKvPrefix\x12+.kv_indexer.v1.MatchExternalKvPrefixRequest\x1a,.kv_indexer.v1.MatchExternalKvPrefixResponseB\x1eZ\x1capi/kvindexer/v1;kvindexerv1b\x06proto3"
 
 var (
 	file_kvindexer_v1_kv_indexer_proto_rawDescOnce sync.Once

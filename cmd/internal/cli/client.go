@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kvconductor/conductor/access"
-	"kvconductor/internal/request"
+	"example.com/conductor/conductor/access"
+	"example.com/conductor/internal/request"
 )
 
 // Client asks a running server on behalf of the commands that print tables.

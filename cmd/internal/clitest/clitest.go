@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"kvconductor/cmd/internal/cli"
+	"example.com/conductor/cmd/internal/cli"
 )
 
 // Commands returns the commands that do something, in the order of the help.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/conductor/scripttest"
+	"example.com/conductor/conductor/scripttest"
 )
 
 // Engine is one publisher on real sockets: PUB for the live stream, ROUTER for

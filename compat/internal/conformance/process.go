@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/conductor/scripttest"
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/must"
 )
 
 // Command starts a server as a process.
@@ -29,7 +29,7 @@ type Command struct {
 // Build builds our command, under a name that decides what flags it takes.
 func Build(t *testing.T, name string) Command {
 	bin := filepath.Join(t.TempDir(), name)
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", bin, "kvconductor/cmd/conductor")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", bin, "example.com/conductor/cmd/conductor")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // what make check has built, also where the race detector is on
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("cannot build the command: %v\n%s", err, out)

@@ -1,4 +1,4 @@
-module kvconductor/deploy/helm/check
+module example.com/conductor/deploy/helm/check
 
 go 1.26.0
 

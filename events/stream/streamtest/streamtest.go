@@ -14,8 +14,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/events"
-	"kvconductor/events/payload"
+	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
 )
 
 // ErrCut is the error of a connection that was cut or closed.

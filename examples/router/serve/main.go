@@ -16,8 +16,8 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/client"
-	"kvconductor/examples/router"
+	"example.com/conductor/client"
+	"example.com/conductor/examples/router"
 )
 
 func main() {

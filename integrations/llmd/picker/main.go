@@ -10,7 +10,7 @@ import (
 
 	"github.com/llm-d/llm-d-router/cmd/epp/runner"
 
-	"kvconductor/integrations/llmd"
+	"example.com/conductor/integrations/llmd"
 )
 
 func main() {

@@ -12,9 +12,9 @@ import (
 	"os/exec"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 // Config says what to measure.

@@ -13,11 +13,11 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/publisher"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/publisher"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // ForwardReport tells what it costs that a query arrives at a replica which does not serve it.

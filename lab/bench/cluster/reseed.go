@@ -8,7 +8,7 @@ import (
 	"maps"
 	"time"
 
-	"kvconductor/store"
+	"example.com/conductor/store"
 )
 
 // ReseedReport tells how long replicas take to fill a store that was emptied.

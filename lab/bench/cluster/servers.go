@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/internal/request"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/bench/recovery"
-	"kvconductor/lab/harness"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/internal/request"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/bench/recovery"
+	"example.com/conductor/lab/harness"
 )
 
 const (

@@ -11,9 +11,9 @@ import (
 	"strconv"
 	"time"
 
-	"kvconductor/internal/request"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/internal/request"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 // TakeoverReport tells what became of a shard that lost an owner by SIGKILL.

@@ -28,9 +28,9 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/internal/request"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/internal/request"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 // Config describes the load and the phases.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // clock reads the monotonic clock and knows the cost of a reading.

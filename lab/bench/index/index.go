@@ -39,7 +39,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Kinds of events that reach the index.

@@ -14,10 +14,10 @@ import (
 
 	"github.com/zeebo/xxh3"
 
-	payloads "kvconductor/events/payload"
-	"kvconductor/index"
-	"kvconductor/internal/must"
-	"kvconductor/lab/harness"
+	payloads "example.com/conductor/events/payload"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/harness"
 )
 
 // small returns a load of 150 requests, or of a third under the race detector: make test

@@ -3,8 +3,8 @@ package index
 import (
 	"slices"
 
-	"kvconductor/index"
-	"kvconductor/index/hash"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
 )
 
 // indexed is the index as the conductor uses it: a source for each worker and pool, an

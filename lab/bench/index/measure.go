@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/index"
-	"kvconductor/lab/harness"
+	"example.com/conductor/index"
+	"example.com/conductor/lab/harness"
 )
 
 // Result is the figures of one replay. Rates are blocks per second of CPU time.

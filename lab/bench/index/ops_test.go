@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // An ops file gives back the operations, whatever they are made of.

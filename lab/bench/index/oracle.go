@@ -1,6 +1,6 @@
 package index
 
-import "kvconductor/index"
+import "example.com/conductor/index"
 
 // Oracle answers by definition: for each owner a plain set of the blocks it holds,
 // by canonical hash, with the number of copies. It is slow, and obviously right.

@@ -15,7 +15,7 @@ import (
 	"strconv"
 	"strings"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Peers replays the same ops files into the index and into the rival of

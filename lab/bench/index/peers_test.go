@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/index"
-	"kvconductor/internal/must"
+	"example.com/conductor/index"
+	"example.com/conductor/internal/must"
 )
 
 func TestPeerRow(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"kvconductor/index/hash"
-	"kvconductor/lab/sim/workload"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/lab/sim/workload"
 )
 
 // segmentTokens is how many tokens one hash id of a trace stands for.

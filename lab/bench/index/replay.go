@@ -3,7 +3,7 @@ package index
 import (
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // load is a replay of operations by one goroutine, with its measurement.

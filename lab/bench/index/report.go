@@ -7,7 +7,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Report is a run.

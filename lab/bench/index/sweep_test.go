@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // TestPlotsOfARun holds that each plot has its lines, and each line a point a run.

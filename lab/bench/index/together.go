@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Together compares writers and readers on goroutines of their own, first each

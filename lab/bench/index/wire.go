@@ -8,11 +8,11 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/events"
-	"kvconductor/events/wire"
-	"kvconductor/index"
-	"kvconductor/index/hash"
-	"kvconductor/lab/harness"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/lab/harness"
 )
 
 // segmentBytes is how many bytes of payloads are encoded before they are timed.

@@ -28,12 +28,12 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/lab/harness"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/lab/harness"
 )
 
 // Config describes the load and the phases.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/events"
-	"kvconductor/events/wire"
-	"kvconductor/internal/must"
-	"kvconductor/lab/harness"
+	"example.com/conductor/events"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/harness"
 )
 
 const publisherEnv = "CONDUCTOR_TEST_PUBLISHER" // a Load as JSON: be the other process

@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // publisher is the other process: one PUB socket per source. It speaks ZMTP itself, so that

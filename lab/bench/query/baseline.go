@@ -9,7 +9,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // plainQuery is a body of POST /query as encoding/json reads it.

@@ -12,13 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	conductorhttp "kvconductor/conductor/http"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/must"
 )
 
 // What real publishers have loaded is answered by the baseline as by the handler it is

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // asker is one connection.

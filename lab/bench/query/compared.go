@@ -16,14 +16,14 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"kvconductor/conductor"
-	"kvconductor/config"
-	"kvconductor/events"
-	"kvconductor/events/stream"
-	"kvconductor/events/wire"
-	"kvconductor/events/zmq"
-	"kvconductor/internal/memory"
-	"kvconductor/lab/harness"
+	"example.com/conductor/conductor"
+	"example.com/conductor/config"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/wire"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/internal/memory"
+	"example.com/conductor/lab/harness"
 )
 
 // Compared is the process with the handlers that the server is compared with. It holds an index of its

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	pb "kvconductor/api/kvconductor/v1"
-	indexerpb "kvconductor/api/kvindexer/v1"
+	pb "example.com/conductor/api/kvconductor/v1"
+	indexerpb "example.com/conductor/api/kvindexer/v1"
 )
 
 // isGRPC reports whether a codec is of gRPC.

@@ -12,9 +12,9 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/conductor"
-	"kvconductor/events/stream"
-	"kvconductor/lab/harness"
+	"example.com/conductor/conductor"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/lab/harness"
 )
 
 // underWay is how many batches of a source may be under way. A publisher knows no

@@ -28,7 +28,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // codecs a prompt may be sent in.

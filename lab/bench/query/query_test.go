@@ -14,8 +14,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/config"
-	"kvconductor/internal/must"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/must"
 )
 
 var small = Load{Tokens: 100, BlockSize: 8, Workers: 9, Holders: 3, Blocks: 200, Hit: 0.5}

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"sync"
 
-	"kvconductor/conductor"
+	"example.com/conductor/conductor"
 )
 
 // Paths of the handlers that the server's is compared with.

@@ -5,7 +5,7 @@ import (
 	"io"
 	"runtime"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Figures are those of one handler.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	ask "kvconductor/internal/request"
-	"kvconductor/lab/harness"
+	ask "example.com/conductor/internal/request"
+	"example.com/conductor/lab/harness"
 )
 
 // Expected is what reports made before the measurement add to the server.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // rounds is how many turns each handler takes. So other load on the machine meets all

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/config"
-	"kvconductor/internal/freeport"
-	ask "kvconductor/internal/request"
-	"kvconductor/lab/harness"
+	"example.com/conductor/config"
+	"example.com/conductor/internal/freeport"
+	ask "example.com/conductor/internal/request"
+	"example.com/conductor/lab/harness"
 )
 
 // served is the measured server: "serve" in a process of its own, on a processor of its own.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Engines are the engines of a process that runs Fleet.

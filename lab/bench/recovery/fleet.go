@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"kvconductor/events/zmq"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/events/zmq"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 // ring is how many batches an engine replays, vLLM's default.

@@ -19,9 +19,9 @@ import (
 	"strings"
 	"time"
 
-	"kvconductor/internal/freeport"
-	"kvconductor/lab/bench/ingest"
-	"kvconductor/lab/harness"
+	"example.com/conductor/internal/freeport"
+	"example.com/conductor/lab/bench/ingest"
+	"example.com/conductor/lab/harness"
 )
 
 // Config describes the load.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
-	"kvconductor/lab/harness"
+	"example.com/conductor/lab/harness"
 )
 
 // Figure is one figure of some rounds.

@@ -32,8 +32,8 @@ package engine
 import (
 	"fmt"
 
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Config describes one engine.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 func chain(seed int) *digest.Chain { return digest.New(digest.CBOR, strconv.Itoa(seed)) }

@@ -3,8 +3,8 @@ package engine
 import (
 	"slices"
 
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // store puts a copy of a block on the device, pinned; ensure made the room.

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // running is a request from Submit until its last block.

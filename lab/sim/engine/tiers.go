@@ -3,8 +3,8 @@ package engine
 import (
 	"container/list"
 
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // block is one physical copy of a block on one tier.

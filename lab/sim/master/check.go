@@ -3,7 +3,7 @@ package master
 import (
 	"fmt"
 
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Check walks everything and returns the first broken invariant.

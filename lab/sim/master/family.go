@@ -3,7 +3,7 @@ package master
 import (
 	"strings"
 
-	"kvconductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/digest"
 )
 
 // Family is engines that name blocks alike, and write their objects under one

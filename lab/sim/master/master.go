@@ -26,8 +26,8 @@ package master
 import (
 	"fmt"
 
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Shards is how many objects a block consists of: the halves of two

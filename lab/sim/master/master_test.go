@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/truth"
 )
 
 const blockSize = 4

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 // echo listens and sends back what it gets, in capitals.

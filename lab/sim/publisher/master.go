@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/lab/sim/master"
+	"example.com/conductor/lab/sim/master"
 )
 
 // masterBatch is how many events the master puts into one batch at most.

@@ -11,9 +11,9 @@ import (
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/master"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/master"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // TestMasterBytes compares with what the master's fields pack to, but for the

@@ -30,7 +30,7 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/engine"
 )
 
 // Options describe one publisher, which is one data-parallel rank.

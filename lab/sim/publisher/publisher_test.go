@@ -9,8 +9,8 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/engine"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/engine"
 )
 
 // patience is how long a test waits for a message that has to come.

@@ -1,6 +1,6 @@
 package publisher
 
-import "kvconductor/lab/sim/engine"
+import "example.com/conductor/lab/sim/engine"
 
 // SGLang writes signed hashes and repeats the whole description of a block for
 // every tier. Releases before September 2026 write arrays, later ones maps. With EAGLE

@@ -3,8 +3,8 @@ package publisher
 import (
 	"fmt"
 
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // fullAttention is the kind of the one cache group the engines have.

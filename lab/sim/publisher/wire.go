@@ -9,10 +9,10 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/lab/harness"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/lab/harness"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Wire returns an event as a publisher writes it: a map or an array, with tokens per

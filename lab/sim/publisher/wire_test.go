@@ -10,10 +10,10 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"kvconductor/internal/must"
-	"kvconductor/lab/sim/digest"
-	"kvconductor/lab/sim/engine"
-	"kvconductor/lab/sim/truth"
+	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/sim/digest"
+	"example.com/conductor/lab/sim/engine"
+	"example.com/conductor/lab/sim/truth"
 )
 
 // Tokens 1..4 and 5..8 under vLLM's sha256_cbor with seed "0", and tokens 1..4

@@ -13,7 +13,7 @@ import (
 	"math"
 	"slices"
 
-	"kvconductor/conductor/cluster/placement"
+	"example.com/conductor/conductor/cluster/placement"
 )
 
 // Config is a fleet, the costs of its work and the capacity of a replica.

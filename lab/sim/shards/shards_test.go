@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"kvconductor/conductor/cluster/placement"
-	"kvconductor/internal/must"
+	"example.com/conductor/conductor/cluster/placement"
+	"example.com/conductor/internal/must"
 )
 
 // TestZipf holds that every worker has a model and every model a worker.

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"kvconductor/conductor/cluster/placement"
+	"example.com/conductor/conductor/cluster/placement"
 )
 
 // Run places the fleet and walks what happens to it. The error is that of the

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 const goodTrace = `{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}

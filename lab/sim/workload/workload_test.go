@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"kvconductor/internal/must"
+	"example.com/conductor/internal/must"
 )
 
 func TestAppendTokensIsStable(t *testing.T) {
