@@ -73,3 +73,13 @@ export const problem = (text, again) =>
 
 // loading returns the text that stands until data is there.
 export const loading = (text) => h("div", { class: "loading", role: "status" }, text);
+
+// finding returns the code of a finding as a link to its runbook.
+export const finding = (code) => explained("findings", code);
+
+// reason returns the reason of an explanation as a link to what it means.
+export const reason = (word) => explained("reading-answers", word);
+
+// explained returns a word as a link to where a page of the documents explains it. The address is
+// relative, as that of the page is behind a proxy with a prefix.
+export const explained = (page, word) => h("a", { class: "tag explained", href: `docs/${page}#${encodeURIComponent(word)}` }, h("code", null, word.replaceAll("_", " ")));
