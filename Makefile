@@ -191,7 +191,7 @@ ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; t
 	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(CURDIR)/docs/img'
 
 .PHONY: docs
-docs: ## write the tables of docs/configuration.md from the settings and openapi.yaml
+docs: ## write the tables of docs/settings.md from the settings and openapi.yaml
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite
 
 # protoc comes with PyPI's grpcio-tools, its plugins are tools of go.mod.

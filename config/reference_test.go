@@ -16,10 +16,10 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// TestReference compares docs/configuration.md with the settings, the registration
+// TestReference compares docs/settings.md with the settings, the registration
 // fields and openapi.yaml. -rewrite writes the tables between its markers.
 func TestReference(t *testing.T) {
-	const name = "../docs/configuration.md"
+	const name = "../docs/settings.md"
 	data, err := os.ReadFile(name)
 	must.Succeed(t, err)
 	text := string(data)

@@ -108,7 +108,7 @@ func checkExpression(t *testing.T, where, expr string, exported map[string][]str
 	return metrics
 }
 
-// TestAlerts holds each alert: what it names is exported, it is complete, operations.md has its
+// TestAlerts holds each alert: what it names is exported, it is complete, docs/alerts.md has its
 // entry, and its unit tests let it fire and let it be.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
@@ -138,7 +138,7 @@ func TestAlerts(t *testing.T) {
 			quiet[a.Name] = quiet[a.Name] || len(a.Want) == 0
 		}
 	}
-	manual, err := os.ReadFile(filepath.Join(repository, "docs/operations.md"))
+	manual, err := os.ReadFile(filepath.Join(repository, "docs/alerts.md"))
 	must.Succeed(t, err)
 	seen := make(map[string]bool)
 	for _, g := range rules.Groups {
@@ -151,12 +151,12 @@ func TestAlerts(t *testing.T) {
 			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s: incomplete: %v %v", r.Alert, r.Labels, r.Annotations)
 			}
-			if want := "docs/operations.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			if want := "https://example.com/conductor/blob/main/docs/alerts.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 				t.Errorf("%s: runbook_url %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 			}
 			entry := regexp.MustCompile(`(?ms)^### ` + r.Alert + `\n\nSeverity ` + r.Labels["severity"] + `\. .+?^- Look at: .+?^- Do: `)
 			if !entry.Match(manual) {
-				t.Errorf("%s: docs/operations.md has no entry of the right form", r.Alert)
+				t.Errorf("%s: docs/alerts.md has no entry of the right form", r.Alert)
 			}
 			if !fires[r.Alert] || !quiet[r.Alert] {
 				t.Errorf("%s: alerts_test.yaml lets it fire: %t, lets it be: %t", r.Alert, fires[r.Alert], quiet[r.Alert])
@@ -165,7 +165,7 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`(?m)^### (Conductor[A-Z]\w+)$`).FindAllSubmatch(manual, -1) {
 		if !seen[string(m[1])] {
-			t.Errorf("docs/operations.md has an entry for %s, which is no alert", m[1])
+			t.Errorf("docs/alerts.md has an entry for %s, which is no alert", m[1])
 		}
 	}
 	if len(seen) < 20 {

@@ -19,7 +19,7 @@ import (
 	"example.com/conductor/internal/redistest"
 )
 
-// securedStore is a store with two users: an administrator, and the user of docs/replicas.md.
+// securedStore is a store with two users: an administrator, and the user of docs/store.md.
 type securedStore struct {
 	*redistest.Server
 	admin    *redis.Client
@@ -53,15 +53,15 @@ func newSecuredStore(t *testing.T, secured bool) *securedStore {
 	return s
 }
 
-// documentedACL returns a command of docs/replicas.md: the first makes the user of replicas, the second
+// documentedACL returns a command of docs/store.md: the first makes the user of replicas, the second
 // adds what replicas need in a cluster.
 func documentedACL(t *testing.T, n int, password string) (args []any) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/replicas.md")
+	text, err := os.ReadFile("../../docs/store.md")
 	must.Succeed(t, err)
 	lines := regexp.MustCompile(`(?m)^ACL SETUSER conductor .*$`).FindAllString(string(text), -1)
 	if len(lines) != 2 {
-		t.Fatalf("docs/replicas.md has %d commands about the user", len(lines))
+		t.Fatalf("docs/store.md has %d commands about the user", len(lines))
 	}
 	for _, word := range strings.Fields(strings.NewReplacer("PASSWORD", password, "NAME", "default").Replace(lines[n])) {
 		args = append(args, word)

@@ -1,0 +1,57 @@
+package doctor
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"example.com/conductor/internal/must"
+)
+
+// codes returns the values of the constants FindingX of this package.
+func codes(t *testing.T) (out []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "findings.go", nil, 0)
+	must.Succeed(t, err)
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Finding") || len(spec.Values) != 1 {
+			return true
+		}
+		if value, ok := spec.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
+			code, err := strconv.Unquote(value.Value)
+			must.Succeed(t, err)
+			out = append(out, code)
+		}
+		return true
+	})
+	return out
+}
+
+// TestFindingsHaveARunbook requires that docs/findings.md has a heading for each code, and no other heading of its level.
+func TestFindingsHaveARunbook(t *testing.T) {
+	text, err := os.ReadFile("../../docs/findings.md")
+	must.Succeed(t, err)
+	headings := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^### (\w+)$`).FindAllSubmatch(text, -1) {
+		headings[string(m[1])] = true
+	}
+	known := codes(t)
+	if len(known) < 30 {
+		t.Errorf("only %d codes were found", len(known))
+	}
+	for _, code := range known {
+		if !headings[code] {
+			t.Errorf("docs/findings.md has no heading ### %s", code)
+		}
+		delete(headings, code)
+	}
+	for code := range headings {
+		t.Errorf("docs/findings.md has a heading for %s, which is no finding", code)
+	}
+}
