@@ -6,6 +6,7 @@ package kvconductor_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"path"
 	"regexp"
 	"slices"
@@ -184,4 +185,48 @@ func TestDocumentsAreListed(t *testing.T) {
 			t.Errorf("docs/README.md does not link to %s", page)
 		}
 	}
+}
+
+// TestExamplesAreAnswers requires that the rows of answers in the pages for users are those of a real server, which
+// answers the script of the same name in conductor/testdata.
+func TestExamplesAreAnswers(t *testing.T) {
+	for _, page := range []string{"matching", "freshness"} {
+		script := string(read(t, "conductor/testdata/"+page+".txt"))
+		found := 0
+		for _, block := range fence.FindAllString(string(read(t, "docs/"+page+".md")), -1) {
+			text, ok := strings.CutPrefix(block, "```json\n")
+			if !ok {
+				continue
+			}
+			for name, row := range rowsOf(t, strings.TrimSuffix(text, "```")) {
+				if found++; !strings.Contains(script, "default "+name+" "+row+"\n") {
+					t.Errorf("docs/%s.md: no answer of the script has the row of %s: %s", page, name, row)
+				}
+			}
+		}
+		if found < 2 {
+			t.Errorf("docs/%s.md: only %d rows were found", page, found)
+		}
+	}
+}
+
+// rowsOf returns the rows of an answer, or of its default tenant, without spaces, by instance.
+func rowsOf(t *testing.T, text string) map[string]string {
+	t.Helper()
+	var rows map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if tenant, ok := rows["default"]; ok && len(rows) == 1 {
+		return rowsOf(t, string(tenant))
+	}
+	out := map[string]string{}
+	for name, row := range rows {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, row); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		out[name] = compact.String()
+	}
+	return out
 }
