@@ -2,18 +2,20 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"net/http"
 	"sync"
 
+	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/replica"
+	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 )
 
@@ -40,7 +42,7 @@ func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discover
 
 // mirrorTo lets other replicas hear what routers report here: those that share the store, else peers.
 func (r *replicas) mirrorTo(peers *replica.Replica, c *conductor.Conductor, cfg *config.Config, asking *http.Client, metrics *prometheus.Registry, log zerolog.Logger) {
-	to := cluster.MirrorConfig{Me: rand.Text(), To: asking.Transport, Timeout: forwardTimeout, MaxTokens: cfg.Limits.MaxTokens, Log: log}
+	to := cluster.MirrorConfig{Me: peers.Me(), To: asking.Transport, Timeout: forwardTimeout, MaxTokens: cfg.Limits.MaxTokens, Log: log}
 	to.All = func() (all []conductor.ReplicaAddress) {
 		for _, url := range peers.Peers() {
 			all = append(all, conductor.ReplicaAddress{ID: url, URL: url})
@@ -57,6 +59,17 @@ func (r *replicas) mirrorTo(peers *replica.Replica, c *conductor.Conductor, cfg 
 	r.mirror = cluster.NewMirror(to)
 	c.MirrorBy(r.mirror)
 	metrics.MustRegister(r.mirror)
+}
+
+// refuseOwn refuses requests that this server has sent itself, because it was given itself as a peer.
+func refuseOwn(me string) gin.HandlerFunc {
+	return func(g *gin.Context) {
+		if g.GetHeader(replica.PeerHeader) == me {
+			g.Header(replica.PeerHeader, me)
+			server.SendError(g, body.JSON, http.StatusLoopDetected, "self", "this server has asked itself: it is one of its own peers")
+			g.Abort()
+		}
+	}
 }
 
 // start begins to share. It waits for the first answer of the store, so that the server knows the

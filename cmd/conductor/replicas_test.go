@@ -18,6 +18,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/lab/sim/digest"
 	"example.com/conductor/lab/sim/engine"
@@ -324,4 +325,31 @@ func TestReplicasRecoverFromEachOther(t *testing.T) {
 	worked(200)
 	stop()
 	f.alike("ranks were registered after the recovery", a, b)
+}
+
+// TestServerIsItsOwnPeer starts a server that lists itself as a peer, as all replicas of a chart do, and another that is not up.
+// It asks itself once, and logs nothing above the level info. So it does with a peer that a client adds.
+func TestServerIsItsOwnPeer(t *testing.T) {
+	t.Parallel()
+	address, err := freeport.Address()
+	must.Succeed(t, err)
+	down, err := freeport.Address()
+	must.Succeed(t, err)
+	p := serveProcess(t, "dynamo: {peers: ['http://"+address+"', 'http://"+down+"'], compare_interval: 100ms}\n", address+"=dynamo")
+	const itself = "a peer is this server itself, and is not asked again"
+	eventually(t, "it does not know itself", func() (string, bool) { return p.log(), strings.Contains(p.log(), itself) })
+	eventually(t, "it stays its own peer", func() (string, bool) {
+		_, text := get(p.url + "/peers")
+		return text, text == `["http://`+down+`"]`
+	})
+	post(t, p.url+"/register_peer", `{"url": "http://`+address+`/"}`, http.StatusCreated)
+	eventually(t, "it becomes its own peer", func() (string, bool) { return p.log(), strings.Count(p.log(), itself) == 2 })
+	eventually(t, "it does not look for the peer that is down", func() (string, bool) {
+		return p.log(), strings.Contains(p.log(), "a peer cannot be compared with")
+	})
+	for line := range strings.Lines(p.log()) {
+		if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
+			t.Errorf("a cold start logs %s", line)
+		}
+	}
 }

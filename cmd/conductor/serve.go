@@ -258,7 +258,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	web.Handler = func(root string) http.Handler {
 		at := opts
-		at.Use = append(replicas.forwards(root), timing.Middleware)
+		at.Use = append(replicas.forwards(root), refuseOwn(peers.Me()), timing.Middleware)
 		if root == config.Dynamo {
 			at.Use = append(at.Use, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey))
 		}

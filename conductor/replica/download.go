@@ -22,6 +22,7 @@ const (
 type download struct {
 	ctx     context.Context
 	client  *http.Client
+	me      string // see PeerHeader
 	url     string
 	accept  string
 	resumes bool
@@ -40,6 +41,7 @@ func (d *download) open(from string) (*http.Response, error) {
 		return nil, err
 	}
 	req.Header.Set("Accept", d.accept)
+	req.Header.Set(PeerHeader, d.me)
 	if d.resumes {
 		// Compression costs more than it saves: hashes are random.
 		req.Header.Set("Accept-Encoding", "identity")

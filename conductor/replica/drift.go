@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"example.com/conductor/conductor"
 )
 
@@ -130,6 +132,10 @@ func (m *comparer) round(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errSelf) {
+			m.r.dropSelf(peer)
+			continue
+		}
 		if m.refuse(peer, err); err != nil {
 			p := before[peer]
 			p.Error = err.Error()
@@ -219,17 +225,17 @@ func (m *comparer) ask(ctx context.Context, peer string) ([]conductor.SourceDige
 	if err != nil {
 		return nil, err
 	}
+	req.Header.Set(PeerHeader, m.r.me)
 	res, err := m.r.cfg.Client.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
-	switch res.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound, http.StatusMethodNotAllowed:
+	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed {
 		return nil, errForeign
-	default:
-		return nil, fmt.Errorf("it answers %s", res.Status)
+	}
+	if err := m.r.refused(res); err != nil {
+		return nil, err
 	}
 	seed, all, err := digests.Read(io.LimitReader(res.Body, maxDigests))
 	if err == nil && seed != m.c.HashSeed() {
@@ -244,9 +250,14 @@ func (m *comparer) refuse(peer string, err error) {
 		delete(m.refused, peer)
 		return
 	}
-	if why := err.Error(); m.refused[peer] != why {
+	level := zerolog.WarnLevel
+	if m.r.excused(err) {
+		level = zerolog.InfoLevel
+	}
+	// After the grace the same reason is logged again, as a warning.
+	if why := level.String() + err.Error(); m.refused[peer] != why {
 		m.refused[peer] = why
-		m.r.cfg.Log.Warn().Str("peer", peer).Err(err).Msg("a peer cannot be compared with")
+		m.r.cfg.Log.WithLevel(level).Str("peer", peer).Err(err).Msg("a peer cannot be compared with")
 	}
 }
 

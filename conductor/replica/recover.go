@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ const (
 	progressEvery = 5 * time.Second
 	// subscribing is how long a subscription takes to be in force, at most.
 	subscribing = time.Second
+	// startGrace is how long after the start of this server a peer that cannot be reached, or is starting itself, is
+	// no reason to warn: replicas of a StatefulSet start together, and their names resolve late.
+	startGrace = 2 * time.Minute
 )
 
 // InAll is how long peers may take together: events queue meanwhile, and engines drop messages beyond their queues.
@@ -51,6 +55,7 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 	case <-time.After(subscribing):
 	case <-ctx.Done():
 	}
+	asked, away := 0, 0 // peers that gave no snapshot, and those of them that are not up
 	for _, peer := range peers {
 		if ctx.Err() != nil {
 			break
@@ -77,14 +82,63 @@ func (r *Replica) Recover(ctx context.Context, c *conductor.Conductor, ttl time.
 			return st
 		}
 		in.Undo()
-		log.Warn().Str("peer", peer).Err(err).Msg("a peer gave no whole snapshot")
+		if errors.Is(err, errSelf) {
+			r.dropSelf(peer)
+			continue
+		}
+		if asked++; r.excused(err) {
+			away++
+			log.Info().Str("peer", peer).Err(err).Msg("a peer is not up yet")
+		} else {
+			log.Warn().Str("peer", peer).Err(err).Msg("a peer gave no whole snapshot")
+		}
 		r.note(func(st *Status) { st.Blocks = 0; st.Errors = append(st.Errors, fmt.Sprintf("%s: %v", peer, err)) })
 	}
-	r.note(func(st *Status) { st.State = Failed })
-	if ctx.Err() == nil {
-		log.Error().Int("peers", len(peers)).Msg("no peer could be recovered from")
+	switch {
+	case ctx.Err() != nil:
+		r.note(func(st *Status) { st.State = Failed })
+	case asked == 0: // the only peer is this server
+		r.note(func(st *Status) { *st = Status{State: None} })
+	case asked == away:
+		r.note(func(st *Status) { st.State = Failed })
+		log.Info().Int("peers", asked).Msg("no peer is up yet: this server starts without their blocks")
+	default:
+		r.note(func(st *Status) { st.State = Failed })
+		log.Error().Int("peers", asked).Msg("no peer could be recovered from")
 	}
 	return r.Status()
+}
+
+var (
+	// errSelf is the answer of this server to itself.
+	errSelf = errors.New("it is this server itself")
+	// errStarting is the answer of a peer that recovers, or has too much to do.
+	errStarting = errors.New("it answers 503 Service Unavailable: it is starting itself, or is busy")
+)
+
+// refused returns the error for an answer that has no snapshot and no digests, nil for status 200.
+func (r *Replica) refused(res *http.Response) error {
+	switch {
+	case res.StatusCode == http.StatusOK:
+		return nil
+	case res.StatusCode == http.StatusLoopDetected && res.Header.Get(PeerHeader) == r.me:
+		return errSelf
+	case res.StatusCode == http.StatusServiceUnavailable:
+		return errStarting
+	}
+	return fmt.Errorf("it answers %s", res.Status)
+}
+
+// excused reports whether err is that of a peer that is not up, while this server has just been started.
+func (r *Replica) excused(err error) bool {
+	var op *net.OpError // a name that does not resolve has one as well
+	return time.Since(r.since) < startGrace && (errors.Is(err, errStarting) || errors.As(err, &op) && op.Op == "dial")
+}
+
+// dropSelf removes a peer that is this server.
+func (r *Replica) dropSelf(peer string) {
+	r.RemovePeer(peer)
+	r.cfg.Log.Info().Str("peer", peer).Msg("a peer is this server itself, and is not asked again")
 }
 
 // errUnknown is the answer of a peer that does not know a format, or has no such snapshot.
@@ -122,17 +176,17 @@ func (r *Replica) fetchIn(ctx context.Context, peer string, within time.Duration
 	if most > 0 {
 		room = dumpRoom * most
 	}
-	from := &download{ctx: ctx, client: r.cfg.Client, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
+	from := &download{ctx: ctx, client: r.cfg.Client, me: r.me, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes}
 	res, err := from.open("")
 	if err != nil {
 		return because(ctx, err)
 	}
 	defer from.close()
-	switch {
-	case res.StatusCode == http.StatusNotFound:
+	if res.StatusCode == http.StatusNotFound {
 		return errUnknown
-	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answers %s", res.Status)
+	}
+	if err := r.refused(res); err != nil {
+		return err
 	}
 	if res.ContentLength > room {
 		return fmt.Errorf("it announces %d bytes, more than %d for each byte of index.max_bytes_total", res.ContentLength, dumpRoom)

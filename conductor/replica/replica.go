@@ -14,12 +14,14 @@
 package replica
 
 import (
+	"crypto/rand"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -55,7 +57,9 @@ type Format struct {
 
 // Replica has the peers of a server, and how the recovery from them goes.
 type Replica struct {
-	cfg Config
+	cfg   Config
+	me    string    // the random id of this server's run
+	since time.Time // when New was called
 
 	mu       sync.Mutex
 	peers    []string           // guarded by mu
@@ -69,8 +73,16 @@ func New(cfg Config) *Replica {
 	if cfg.Client == nil {
 		cfg.Client = PlainClient()
 	}
-	return &Replica{cfg: cfg, peers: slices.Clone(cfg.Peers), status: Status{State: None}}
+	return &Replica{cfg: cfg, me: rand.Text(), since: time.Now(), peers: slices.Clone(cfg.Peers), status: Status{State: None}}
 }
+
+// PeerHeader names the server that asks a peer by its Me. A server that finds its own Me there was given
+// itself as a peer: it answers status 508 (Loop Detected) with the same header. So all replicas can have
+// the same list of peers.
+const PeerHeader = "Conductor-Peer"
+
+// Me returns the random id of this server's run.
+func (r *Replica) Me() string { return r.me }
 
 // PlainClient returns a client that asks the peers that were named, and no others: a redirect
 // is an answer. What a peer packs stays packed, so that its bytes are those that were counted.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -21,11 +23,26 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// answers is a transport that answers by host, with the text "whole", "part" or a status.
+// answers is a transport that answers by host, with the text "whole" or "part". The host "self" is the server that
+// asks, "starting" is not ready yet, "busy" is another server that finds a loop, and nothing listens at "down".
 type answers map[string]string
 
 func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 	rec := httptest.NewRecorder()
+	switch r.URL.Host {
+	case "self":
+		rec.Header().Set(PeerHeader, r.Header.Get(PeerHeader))
+		rec.WriteHeader(http.StatusLoopDetected)
+		return rec.Result(), nil
+	case "busy":
+		rec.WriteHeader(http.StatusLoopDetected)
+		return rec.Result(), nil
+	case "starting":
+		rec.WriteHeader(http.StatusServiceUnavailable)
+		return rec.Result(), nil
+	case "down":
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+	}
 	if text := a[r.URL.Host]; text == "" || r.URL.Path != "/snapshot" || r.Header.Get("Accept") != "text/x" {
 		rec.Code = http.StatusNotFound
 	} else {
@@ -84,6 +101,48 @@ func TestRecover(t *testing.T) {
 	f(Done, 1, []string{}, "http://good")
 	f(Done, 1, []string{missing, torn}, "http://none", "http://torn", "http://good/", "http://other")
 	f(Failed, 0, []string{torn, missing}, "http://torn", "http://none")
+	f(None, 0, []string{}, "http://self")
+	f(Done, 1, []string{}, "http://self", "http://good")
+}
+
+// TestPeersThatStartToo says at the level info that peers are not up while this server has just been started, and that
+// one of them is this server. What else is wrong with a peer is a warning.
+func TestPeersThatStartToo(t *testing.T) {
+	const away, itself = "a peer is not up yet", "a peer is this server itself, and is not asked again"
+	f := func(after time.Duration, left int, want []string, peers ...string) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			gate, log := make(chan struct{}), new(strings.Builder)
+			c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
+			defer c.Close()
+			r := New(Config{Peers: peers, Formats: []Format{format}, Log: zerolog.New(log), Client: &http.Client{Transport: answers{"torn": "part"}}})
+			time.Sleep(after)
+			r.Recover(t.Context(), c, time.Minute)
+			var got []string
+			for line := range strings.Lines(log.String()) {
+				var l struct{ Level, Message string }
+				if err := json.Unmarshal([]byte(line), &l); err != nil {
+					t.Fatal(err)
+				}
+				if l.Message != "recovering from a peer" {
+					got = append(got, l.Level+": "+l.Message)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%v after %s: %q", peers, after, got)
+			}
+			if got := len(r.Peers()); got != left {
+				t.Errorf("%v: %d peers are left", peers, got)
+			}
+			close(gate)
+		})
+	}
+	none := "info: no peer is up yet: this server starts without their blocks"
+	f(0, 2, []string{"info: " + away, "info: " + itself, "info: " + away, none}, "http://down", "http://self", "http://starting")
+	f(0, 0, []string{"info: " + itself}, "http://self")
+	f(0, 2, []string{"info: " + away, "warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://starting", "http://torn")
+	f(0, 1, []string{"warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://busy")
+	f(startGrace, 1, []string{"warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://down")
 }
 
 // trickle is a transport whose answers are pieces of text at an interval. The last piece does
