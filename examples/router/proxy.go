@@ -2,33 +2,139 @@ package router
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httputil"
 	"strconv"
+
+	"example.com/conductor/client"
 )
 
-// maxBody bounds a request in bytes.
+// maxBody bounds a request in bytes, and the answer of /tokenize.
 const maxBody = 16 << 20
 
-// ServeHTTP forwards a completion whose prompt is a list of token ids, as vLLM and SGLang take it, to
-// the worker that Choose returns. A router that takes text has its tokenizer here.
+// RoutedTo is the header of an answer that says which worker it came from, such as engine-1/0.
+const RoutedTo = "X-Routed-To"
+
+// ServeHTTP forwards a request to the worker that Choose returns for its prompt, and to another one if
+// that worker cannot be reached. A prompt is one list of token ids, one text, or the messages of a chat.
+// Text and messages become tokens at /tokenize of an engine, which vLLM has; a router with its own
+// tokenizer saves that call. Requests without a prompt, such as GET /v1/models, go to any worker.
 func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 		return
 	}
-	var completion struct {
-		Prompt []uint32 `json:"prompt"`
-	}
-	if err := json.Unmarshal(body, &completion); err != nil {
-		http.Error(w, "the prompt must be a list of token ids: "+err.Error(), http.StatusBadRequest)
+	tokens, refused, err := r.tokens(req, body)
+	switch {
+	case refused != nil:
+		http.Error(w, refused.text, refused.status)
+		return
+	case err != nil:
+		http.Error(w, "no engine made tokens of the prompt: "+err.Error(), http.StatusBadGateway)
 		return
 	}
-	worker, end := r.Choose(req.Context(), completion.Prompt)
-	defer end(false) // no answer came: the engine cannot be reached, or the client has gone away
+	choose := func() (int, func(bool)) { return r.Choose(req.Context(), tokens) }
+	if tokens == nil {
+		choose = r.any
+	}
+	err = r.try(req.Context(), choose, func(worker int, end func(bool)) error { return r.forward(w, req, body, worker, end) })
+	if err != nil {
+		http.Error(w, "no engine answered: "+err.Error(), http.StatusBadGateway)
+	}
+}
+
+// refusal is an answer to a request that goes to no worker.
+type refusal struct {
+	status int
+	text   string
+}
+
+// tokens returns those of the prompt of a request, nil if it has no prompt.
+func (r *Router) tokens(req *http.Request, body []byte) (tokens []uint32, refused *refusal, err error) {
+	if req.Method != http.MethodPost {
+		return nil, nil, nil
+	}
+	var request struct {
+		Prompt   json.RawMessage `json:"prompt"`
+		Messages json.RawMessage `json:"messages"`
+	}
+	if err := json.Unmarshal(body, &request); err != nil {
+		return nil, &refusal{http.StatusBadRequest, "the body must be JSON with a prompt or messages: " + err.Error()}, nil
+	}
+	switch prompt := request.Prompt; {
+	case len(prompt) > 0 && prompt[0] == '"' || len(request.Messages) > 0:
+		return r.tokenize(req.Context(), body)
+	case len(prompt) > 0:
+		if err := json.Unmarshal(prompt, &tokens); err != nil {
+			return nil, &refusal{http.StatusBadRequest, "the prompt must be a text or one list of token ids: " + err.Error()}, nil
+		}
+	}
+	return tokens, nil, nil
+}
+
+// tokenize sends the body of a completion to /tokenize of an engine, which ignores the fields that are
+// about the answer. If the engine refuses it, so does the router.
+func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, refused *refusal, err error) {
+	err = r.try(ctx, r.any, func(worker int, _ func(bool)) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.Workers[worker].URL.JoinPath("/tokenize").String(), bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+		if err != nil {
+			return err
+		}
+		var answer struct {
+			Tokens []uint32 `json:"tokens"`
+		}
+		switch err := json.Unmarshal(text, &answer); {
+		case resp.StatusCode != http.StatusOK:
+			refused = &refusal{resp.StatusCode, string(text)}
+		case err != nil || answer.Tokens == nil:
+			refused = &refusal{http.StatusBadGateway, fmt.Sprintf("/tokenize of %s answered without tokens: %.200s", r.Workers[worker], text)}
+		}
+		tokens = answer.Tokens
+		return nil
+	})
+	return tokens, refused, err
+}
+
+// any chooses a healthy worker for a request that costs it next to nothing.
+func (r *Router) any() (worker int, end func(bool)) {
+	worker, _ = r.choose(nil, make([]client.Rank, len(r.Workers)), true)
+	return worker, func(bool) {}
+}
+
+// try calls send with one chosen worker after another until send reached one, the client has gone, or every
+// worker had its turn. It returns the last error.
+func (r *Router) try(ctx context.Context, choose func() (int, func(bool)), send func(int, func(bool)) error) (err error) {
+	for range r.Workers {
+		worker, end := choose()
+		err = func() error {
+			defer end(false) // without effect after end(true)
+			return send(worker, end)
+		}()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		r.SetHealthy(worker, false)
+	}
+	return err
+}
+
+// forward sends a request to a worker, and its answer to the client. It returns an error if there was no answer.
+func (r *Router) forward(w http.ResponseWriter, req *http.Request, body []byte, worker int, end func(bool)) (err error) {
 	to := r.Workers[worker]
 	req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	(&httputil.ReverseProxy{
@@ -38,7 +144,13 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			p.Out.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(to.Rank)) // vLLM's
 		},
 		// Engines send the headers of a stream with its first token, or refuse.
-		ModifyResponse: func(answer *http.Response) error { end(answer.StatusCode < 300); return nil },
-		FlushInterval:  -1,
+		ModifyResponse: func(answer *http.Response) error {
+			answer.Header.Set(RoutedTo, to.String())
+			end(answer.StatusCode < 300)
+			return nil
+		},
+		ErrorHandler:  func(_ http.ResponseWriter, _ *http.Request, e error) { err = e },
+		FlushInterval: -1,
 	}).ServeHTTP(w, req)
+	return err
 }

@@ -18,6 +18,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
+	"math"
 	"net/url"
 	"slices"
 	"sync"
@@ -32,6 +34,9 @@ type Worker struct {
 	Rank     int
 	URL      *url.URL // base URL of the engine
 }
+
+// String returns the worker's instance and rank, such as engine-1/0.
+func (w Worker) String() string { return fmt.Sprintf("%s/%d", w.Instance, w.Rank) }
 
 // Conductor is what a router asks and tells; a *client.Client is one.
 type Conductor interface {
@@ -49,7 +54,7 @@ type Router struct {
 	// Patience bounds how long a choice waits for Conductor, DefaultPatience if it is 0. At most a
 	// tenth of it is spent on waiting for the choice before.
 	Patience time.Duration
-	// Workers are those that are healthy: Conductor does not know which engines are alive.
+	// Workers are all workers. Conductor does not know which engines are alive: see SetHealthy.
 	Workers []Worker
 	// EventsOnly goes by what engines have announced, and tells Conductor nothing.
 	EventsOnly bool
@@ -61,6 +66,7 @@ type Router struct {
 
 	mu     sync.Mutex    // guards the rest
 	queued []float64     // work that each worker has not done yet, in tokens to compute
+	down   []bool        // workers that are not healthy; nil if all are
 	turn   int           // where the next choice begins, so that equal workers take turns
 	alone  int           // choices without an answer
 	last   chan struct{} // closed when Conductor knows of the last choice; nil before the first
@@ -113,10 +119,13 @@ func (r *Router) choose(tokens []uint32, cached []client.Rank, ok bool) (worker 
 	if !ok && r.Conductor != nil {
 		r.alone++
 	}
-	least := 0.0
+	least := math.Inf(1)
 	for i := range r.Workers {
 		at := (r.turn + i) % len(r.Workers)
-		if cost := work(len(tokens), cached[at]) + wait(r.queued[at], cached[at]); i == 0 || cost < least {
+		if !r.healthy(at) {
+			continue
+		}
+		if cost := work(len(tokens), cached[at]) + wait(r.queued[at], cached[at]); cost < least {
 			worker, least = at, cost
 		}
 	}
@@ -204,7 +213,7 @@ func wait(queued float64, c client.Rank) float64 {
 func (r *Router) patience() time.Duration { return cmp.Or(r.Patience, DefaultPatience) }
 
 // cached asks Conductor for what each worker caches. It returns nothing cached and false unless the
-// answer has all workers: a choice with the cache of some is unfair to the others.
+// answer has all healthy workers: a choice with the cache of some is unfair to the others.
 func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.Rank, ok bool) {
 	none := make([]client.Rank, len(r.Workers))
 	if r.Conductor == nil {
@@ -229,6 +238,9 @@ func (r *Router) cached(ctx context.Context, tokens []uint32) (cached []client.R
 	cached = make([]client.Rank, len(r.Workers))
 	for i, w := range r.Workers {
 		rank, known := by[Worker{Instance: w.Instance, Rank: w.Rank}]
+		if !known && !r.mayChoose(i) {
+			continue
+		}
 		if !known || !plausible(rank, len(tokens)) {
 			return none, false
 		}

@@ -168,48 +168,162 @@ func TestEqualWorkersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestServeHTTP holds that a completion reaches the chosen engine unchanged, and that its tokens
-// count as load until the engine answers.
+// An engine answers with what it got, and makes tokens of texts: one of each byte.
+func engine(t *testing.T, name string, watch func()) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		if req.URL.Path != "/tokenize" {
+			watch()
+			fmt.Fprintf(w, "%s %s %s rank %s: %s", name, req.Method, req.URL.Path, req.Header.Get("X-Data-Parallel-Rank"), body)
+			return
+		}
+		var text struct {
+			Model, Prompt string
+			Messages      []struct{ Content string }
+		}
+		must.Succeed(t, json.Unmarshal(body, &text))
+		if text.Model != "m" {
+			http.Error(w, "no such model", http.StatusNotFound)
+			return
+		}
+		for _, m := range text.Messages {
+			text.Prompt += m.Content
+		}
+		tokens := []int{}
+		for _, b := range []byte(text.Prompt) {
+			tokens = append(tokens, int(b))
+		}
+		json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func workerAt(t *testing.T, instance string, rank int, s *httptest.Server) Worker {
+	t.Helper()
+	u, err := url.Parse(s.URL)
+	must.Succeed(t, err)
+	return Worker{instance, rank, u}
+}
+
+// call sends a request to a front, and returns the status, the worker that answered, and the answer.
+func call(t *testing.T, method, url, body string) (status int, routed, text string) {
+	t.Helper()
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	must.Succeed(t, err)
+	resp, err := http.DefaultClient.Do(req)
+	must.Succeed(t, err)
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	must.Succeed(t, err)
+	return resp.StatusCode, resp.Header.Get(RoutedTo), string(all)
+}
+
+// TestServeHTTP holds that a completion reaches the chosen engine unchanged, that its tokens count as
+// load until the engine answers, and that texts and messages are asked for by their tokens.
 func TestServeHTTP(t *testing.T) {
 	var r *Router
 	var during float64
-	engine := func(name string) *url.URL {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			body, _ := io.ReadAll(req.Body)
-			r.mu.Lock()
-			during = r.queued[1]
-			r.mu.Unlock()
-			fmt.Fprintf(w, "%s %s rank %s: %s", name, req.URL.Path, req.Header.Get("X-Data-Parallel-Rank"), body)
-		}))
-		t.Cleanup(s.Close)
-		u, err := url.Parse(s.URL)
-		must.Succeed(t, err)
-		return u
+	watch := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		during = r.queued[1]
 	}
-	r = &Router{Workers: []Worker{{"a", 0, engine("a")}, {"b", 3, engine("b")}}, Patience: time.Minute}
+	r = &Router{Workers: []Worker{workerAt(t, "a", 0, engine(t, "a", watch)), workerAt(t, "b", 3, engine(t, "b", watch))}, Patience: time.Minute}
 	r.Conductor = conductor(t, map[string]reach{"a/0": {}, "b/3": {2, 2, 2, 2}})
 	front := httptest.NewServer(r)
 	defer front.Close()
-	post := func(body string) (int, string) {
-		t.Helper()
-		resp, err := http.Post(front.URL+"/v1/completions", "application/json", strings.NewReader(body))
-		must.Succeed(t, err)
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		must.Succeed(t, err)
-		return resp.StatusCode, string(text)
-	}
-	body := `{"model":"m","prompt":[1,2,3],"stream":true}`
-	if status, text := post(body); status != 200 || text != "b /v1/completions rank 3: "+body || during != 1 || r.queued[1] != 0 {
-		t.Errorf("%d %s; queued %v, and then %v", status, text, during, r.queued[1])
-	}
-	for _, wrong := range []string{"", "{", `{"prompt":"text"}`, `{"prompt":[-1]}`} {
-		if status, text := post(wrong); status != 400 {
-			t.Errorf("%q: %d %s", wrong, status, text)
+	for body, path := range map[string]string{
+		`{"model":"m","prompt":[1,2,3],"stream":true}`:                "/v1/completions",
+		`{"model":"m","prompt":"abc","max_tokens":1}`:                 "/v1/completions",
+		`{"model":"m","messages":[{"content":"ab"},{"content":"c"}]}`: "/v1/chat/completions",
+	} {
+		status, routed, text := call(t, http.MethodPost, front.URL+path, body)
+		if status != 200 || routed != "b/3" || text != "b POST "+path+" rank 3: "+body || during != 1 || r.queued[1] != 0 {
+			t.Errorf("%d from %s: %s; queued %v, and then %v", status, routed, text, during, r.queued[1])
 		}
 	}
-	r.Workers[1].URL = &url.URL{Scheme: "http", Host: "127.0.0.1:1"}
-	if status, _ := post(body); status != 502 || r.queued[1] != 0 {
-		t.Errorf("a dead engine: %d, queued %v", status, r.queued[1])
+	for wrong, want := range map[string]int{"": 400, "{": 400, `{"prompt":[-1]}`: 400, `{"prompt":["a","b"]}`: 400, `{"model":"other","prompt":"a"}`: 404} {
+		if status, _, text := call(t, http.MethodPost, front.URL+"/v1/completions", wrong); status != want {
+			t.Errorf("%q: %d %s, want %d", wrong, status, text, want)
+		}
 	}
+	asked := r.Alone()
+	if status, _, text := call(t, http.MethodGet, front.URL+"/v1/models", ""); status != 200 || !strings.Contains(text, " GET /v1/models ") || r.Alone() != asked {
+		t.Errorf("a request without a prompt: %d %s", status, text)
+	}
+}
+
+// TestEngineDies holds that requests go to another engine when theirs cannot be reached, also to make tokens,
+// that Conductor need not know the dead one any longer, and that the dead one is chosen again once it is back.
+func TestEngineDies(t *testing.T) {
+	a, b := engine(t, "a", func() {}), engine(t, "b", func() {})
+	r := &Router{Workers: []Worker{workerAt(t, "a", 0, a), workerAt(t, "b", 0, b)}, Patience: time.Minute}
+	full := reach{3, 3, 3, 3}
+	r.Conductor = conductor(t, map[string]reach{"a/0": {}, "b/0": full})
+	front := httptest.NewServer(r)
+	defer front.Close()
+	f := func(prompt, want string, wantStatus int) {
+		t.Helper()
+		status, routed, text := call(t, http.MethodPost, front.URL+"/v1/completions", `{"model":"m","prompt":`+prompt+`}`)
+		if r.Wait(); status != wantStatus || routed != want || r.Alone() != 0 || r.queued[0] != 0 || r.queued[1] != 0 {
+			t.Errorf("%s: %d from %q, want %d from %q: %s; queued %v, %d choices alone", prompt, status, routed, wantStatus, want, text, r.queued, r.Alone())
+		}
+	}
+	f("[1,2,3]", "b/0", 200)
+	b.Close()
+	f("[1,2,3]", "a/0", 200)
+	for range 4 {
+		f(`"abc"`, "a/0", 200)
+	}
+	r.Conductor = conductor(t, map[string]reach{"a/0": {}})
+	f("[1,2,3]", "a/0", 200)
+	again := engine(t, "b", func() {})
+	r.Workers[1] = workerAt(t, "b", 0, again)
+	r.SetHealthy(1, true)
+	r.Conductor = conductor(t, map[string]reach{"a/0": {}, "b/0": full})
+	f("[1,2,3]", "b/0", 200)
+	a.Close()
+	again.Close()
+	f("[1,2,3]", "", 502)
+	f(`"abc"`, "", 502)
+}
+
+// TestCheckHealth holds that a worker whose /health fails is left out until it answers again.
+func TestCheckHealth(t *testing.T) {
+	ill, asked := make(chan bool, 1), make(chan bool)
+	status := http.StatusOK
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		select {
+		case now := <-ill:
+			if status = http.StatusOK; now {
+				status = http.StatusServiceUnavailable
+			}
+		default:
+		}
+		w.WriteHeader(status)
+		select {
+		case asked <- true:
+		case <-req.Context().Done():
+		}
+	}))
+	defer s.Close()
+	r := &Router{Workers: []Worker{workerAt(t, "a", 0, s)}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan bool)
+	go func() { r.CheckHealth(ctx, time.Microsecond); close(ended) }()
+	for _, now := range []bool{false, true, false} {
+		ill <- now
+		for range 3 { // the second answer comes after the first is evaluated
+			<-asked
+		}
+		r.mu.Lock()
+		if got := r.down != nil && r.down[0]; got != now {
+			t.Errorf("the worker is down: %t, want %t", got, now)
+		}
+		r.mu.Unlock()
+	}
+	cancel()
+	<-ended
 }

@@ -1,12 +1,13 @@
 // Serve runs the example router in front of engines:
 //
-//	serve --conductor http://conductor:13333 --model m --block-size 16 engine-a/0=http://10.0.0.7:8000 engine-b/0=http://10.0.0.9:8000
+//	serve -conductor http://conductor:13333 -model m -block-size 16 engine-a=http://10.0.0.7:8000 engine-b=http://10.0.0.9:8000
 //
-// Each argument is a worker: the instance and the rank as registered with Conductor, and the URL of
-// the engine.
+// Each argument is a worker: the instance as registered with Conductor, and the URL of the engine. An
+// engine with data-parallel ranks is one worker for each: engine-a/0=…, engine-a/1=…
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"log"
@@ -25,14 +26,18 @@ func main() {
 	conductor := flag.String("conductor", "http://127.0.0.1:13333", "base URL of Conductor")
 	model := flag.String("model", "", "model as registered with Conductor")
 	blockSize := flag.Int("block-size", 16, "tokens of a block")
+	patience := flag.Duration("patience", router.DefaultPatience, "how long to wait for an answer of Conductor, before the load alone decides")
 	eventsOnly := flag.Bool("events-only", false, "go by what engines have announced, and do not tell Conductor where prompts go")
 	flag.Parse()
+	if *model == "" {
+		log.Fatal("-model is missing: name the model as it is registered with Conductor")
+	}
 	// A late answer is worth less than a choice by load: nothing is asked twice.
 	c, err := client.New(*conductor, client.WithMsgpack(), client.WithRetries(0))
 	if err != nil {
 		log.Fatal(err)
 	}
-	r := &router.Router{Conductor: c, Query: client.Query{Model: *model, BlockSize: *blockSize}, EventsOnly: *eventsOnly}
+	r := &router.Router{Conductor: c, Query: client.Query{Model: *model, BlockSize: *blockSize}, Patience: *patience, EventsOnly: *eventsOnly}
 	for _, text := range flag.Args() {
 		w, err := worker(text)
 		if err != nil {
@@ -41,21 +46,26 @@ func main() {
 		r.Workers = append(r.Workers, w)
 	}
 	if len(r.Workers) == 0 {
-		log.Fatal("no worker is given")
+		log.Fatal("no worker is given: name at least one, such as engine-a=http://10.0.0.7:8000")
 	}
+	go r.CheckHealth(context.Background(), time.Second)
+	log.Printf("the router listens on %s, in front of %d workers", *listen, len(r.Workers))
 	s := &http.Server{Addr: *listen, Handler: r, ReadHeaderTimeout: 10 * time.Second}
 	log.Fatal(s.ListenAndServe())
 }
 
-// worker reads instance/rank=url.
+// worker reads instance=url and instance/rank=url.
 func worker(text string) (w router.Worker, err error) {
 	name, base, _ := strings.Cut(text, "=")
-	instance, rank, _ := strings.Cut(name, "/")
-	if w.Rank, err = strconv.Atoi(rank); err == nil {
+	instance, rank, ranked := strings.Cut(name, "/")
+	if ranked {
+		w.Rank, err = strconv.Atoi(rank)
+	}
+	if err == nil {
 		w.URL, err = url.Parse(base)
 	}
-	if err != nil || w.URL.Host == "" {
-		return w, fmt.Errorf("%q is no worker such as engine-a/0=http://10.0.0.7:8000", text)
+	if err != nil || instance == "" || w.URL.Host == "" {
+		return w, fmt.Errorf("%q is no worker such as engine-a=http://10.0.0.7:8000 or engine-a/1=http://10.0.0.7:8000", text)
 	}
 	w.Instance = instance
 	return w, nil

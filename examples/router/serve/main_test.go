@@ -1,0 +1,28 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestWorker(t *testing.T) {
+	f := func(text, want string) {
+		t.Helper()
+		w, err := worker(text)
+		if err != nil {
+			if want != "" || !strings.Contains(err.Error(), "such as engine-a=http://") {
+				t.Errorf("%q: %v", text, err)
+			}
+			return
+		}
+		if got := w.String() + " " + w.URL.String(); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	f("a=http://10.0.0.7:8000", "a/0 http://10.0.0.7:8000")
+	f("a/3=http://10.0.0.7:8000", "a/3 http://10.0.0.7:8000")
+	f("http://10.0.0.7:8000", "")
+	f("=http://10.0.0.7:8000", "")
+	f("a/x=http://10.0.0.7:8000", "")
+	f("a=10.0.0.7", "")
+}
