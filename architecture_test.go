@@ -108,10 +108,13 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/journal", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
+
+	// The documents as pages, in the style of the operator's page. It knows nothing of the server either.
+	{dir: "conductor/docs", rooms: []string{"conductor/ui"}, modules: []string{"github.com/yuin/goldmark"}, not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
 	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},

@@ -30,6 +30,7 @@ import (
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/config"
@@ -40,7 +41,7 @@ import (
 // answered without credentials. "*" behind a role says that a client of one tenant is refused.
 // This is a copy of the rules of the server on purpose: a route that is not here fails the test.
 var matrix = map[string]string{
-	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open",
+	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open", "GET /docs": "open", "GET /docs/*page": "open",
 	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query", "POST /grpc/:service/:method": "query",
 	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query", "DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin", "GET /admin/cluster": "admin",
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
@@ -55,7 +56,7 @@ var matrix = map[string]string{
 func routesOf(root string) []gin.RouteInfo {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, Log: zerolog.Nop()})
 	return handler(root, c, d, opts).(*gin.Engine).Routes()
 }

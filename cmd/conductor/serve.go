@@ -18,6 +18,7 @@ import (
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/rpc"
@@ -245,7 +246,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		},
 	}
 	if cfg.UI.Enabled {
-		opts.Page = ui.New()
+		opts.Page, opts.Docs = ui.New(), docs.New(kvconductor.Documents)
 	}
 	called := rpc.Options{
 		Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,

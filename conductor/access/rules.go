@@ -26,6 +26,9 @@ var rules = map[string]rule{
 	"GET /ui":       {role: Admin, page: true},
 	"GET /ui/*file": {role: Admin, page: true},
 
+	"GET /docs":       {role: Admin, page: true},
+	"GET /docs/*page": {role: Admin, page: true},
+
 	"POST /query":                {role: Query, forward: true},
 	"POST /query_by_hash":        {role: Query, forward: true},
 	"POST /query_batch":          {role: Query, forward: true},

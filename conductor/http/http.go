@@ -31,6 +31,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/docs"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/snapshot"
@@ -72,6 +73,8 @@ type Options struct {
 	OpenAPI []byte
 	// Page serves /ui; nil serves none.
 	Page *ui.Page
+	// Docs serves /docs/; nil serves none.
+	Docs *docs.Site
 	// Gatherer feeds /metrics.
 	Gatherer prometheus.Gatherer
 	// Guard checks every request; nil lets each pass as that of an operator.
@@ -124,7 +127,25 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 			r.Handle(method, ui.Root+"/*file", a.page)
 		}
 	}
+	if opts.Docs != nil {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			r.Handle(method, strings.TrimSuffix(docs.Root, "/"), a.document)
+			r.Handle(method, docs.Root+"*page", a.document)
+		}
+	}
 	return r
+}
+
+// document serves the pages of the documents: GET /docs, GET /docs/*page.
+func (a *api) document(g *gin.Context) {
+	name, below := strings.CutPrefix(g.Param("page"), "/")
+	switch {
+	case !below:
+		g.Header("Location", strings.TrimPrefix(docs.Root, "/")) // relative, for proxies with a prefix
+		g.Status(http.StatusTemporaryRedirect)
+	case !a.opts.Docs.Serve(g.Writer, g.Request, name):
+		noRoute(g, body.JSON, &server.Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such page: " + g.Request.URL.Path + "; " + docs.Root + " leads to all pages"})
+	}
 }
 
 // page serves the files of the page: GET /ui, GET /ui/*file.

@@ -16,6 +16,7 @@ import (
 
 	kvconductor "example.com/conductor"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
 	conductorserver "example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/ui"
@@ -50,7 +51,7 @@ func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
 	t.Cleanup(hub.Close)
-	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Gatherer: registry, Log: zerolog.Nop()}
+	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents), Gatherer: registry, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(c, &opts)
 	}
@@ -75,7 +76,7 @@ func (s *server) send(method, path, body, coding string) *httptest.ResponseRecor
 	}
 	rec := httptest.NewRecorder()
 	s.engine.ServeHTTP(rec, req)
-	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") || strings.HasPrefix(path, ui.Root) && rec.Code == 200 {
+	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") || (strings.HasPrefix(path, ui.Root) || strings.HasPrefix(path, docs.Root)) && rec.Code == 200 {
 		s.doc.Find(s.t, req) // text, described as such
 	} else {
 		s.doc.CheckAnswer(s.t, req, rec)
@@ -156,6 +157,11 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/ui", "", 200)
 	f("GET", "/ui/app.js", "", 200)
 	f("GET", "/ui/none.js", "", 404)
+	if f("GET", "/docs", "", 307); s.do("GET", "/docs", "").Header().Get("Location") != "docs/" {
+		t.Error("/docs does not lead to docs/")
+	}
+	f("GET", "/docs/ui", "", 200)
+	f("GET", "/docs/none", "", 404)
 	f("GET", "/admin/check", "", 200)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0", "", 200)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0&from=0&to=18446744073709551615&limit=10000", "", 416)

@@ -36,27 +36,20 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 
 // Page serves the files of the page below Root.
-type Page struct{ files map[string]file }
-
-// file is one file with its headers.
-type file struct {
-	text      []byte
-	kind, tag string // Content-Type, ETag
-}
+type Page struct{ files map[string]File }
 
 // Root is the path of the page. Its files are below it.
 const Root = "/ui"
 
 // New reads the embedded files.
 func New() *Page {
-	p := &Page{files: make(map[string]file)}
+	p := &Page{files: make(map[string]File)}
 	err := fs.WalkDir(static, "static", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		text, err := static.ReadFile(name)
-		digest := sha256.Sum256(text)
-		p.files[strings.TrimPrefix(name, "static/")] = file{text, cmp.Or(kinds[path.Ext(name)], "text/plain; charset=utf-8"), `"` + hex.EncodeToString(digest[:12]) + `"`}
+		p.files[strings.TrimPrefix(name, "static/")] = NewFile(name, text)
 		return err
 	})
 	if err != nil {
@@ -65,21 +58,35 @@ func New() *Page {
 	return p
 }
 
-// kinds are the media types of files by extension. Those of the machine would differ.
-var kinds = map[string]string{
-	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
-}
-
 // Serve answers a request for a file, "" for the page, and reports whether there is such a
 // file. If there is none, it answers nothing.
 func (p *Page) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
-	if name == "" {
-		name = "index.html"
+	f, ok := p.files[cmp.Or(name, "index.html")]
+	if ok {
+		f.Serve(w, r)
 	}
-	f, ok := p.files[name]
-	if !ok {
-		return false
-	}
+	return ok
+}
+
+// File is a file for a browser, with its headers.
+type File struct {
+	text      []byte
+	kind, tag string // Content-Type, ETag
+}
+
+// NewFile returns a file whose name says what it is. It keeps text.
+func NewFile(name string, text []byte) File {
+	digest := sha256.Sum256(text)
+	return File{text, cmp.Or(kinds[path.Ext(name)], "text/plain; charset=utf-8"), `"` + hex.EncodeToString(digest[:12]) + `"`}
+}
+
+// kinds are the media types of files by extension. Those of the machine would differ.
+var kinds = map[string]string{
+	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
+}
+
+// Serve answers a request with the file.
+func (f File) Serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", f.kind)
 	h.Set("Content-Security-Policy", policy)
@@ -87,6 +94,5 @@ func (p *Page) Serve(w http.ResponseWriter, r *http.Request, name string) bool {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("ETag", f.tag)
-	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(f.text))
-	return true
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(f.text))
 }
