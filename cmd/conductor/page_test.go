@@ -49,6 +49,7 @@ func TestPage(t *testing.T) {
 	t.Run("explain", func(t *testing.T) { testPageExplain(t, browser, p) })
 	t.Run("narrow", func(t *testing.T) { testPageNarrow(t, browser, p) })
 	t.Run("theme", func(t *testing.T) { testPageTheme(t, browser, p) })
+	t.Run("dead", func(t *testing.T) { testPageDead(t, browser) })
 	t.Run("token", func(t *testing.T) { testPageToken(t, browser) })
 	t.Run("lost", func(t *testing.T) { testPageLost(t, browser) })
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })
@@ -308,8 +309,43 @@ func testPageLost(t *testing.T, browser context.Context) {
 	page.await("the loss is not told", `document.querySelector("#banner").innerText.includes("Next attempt in") && document.querySelector("#ready").innerText === "No connection"`)
 	startProcess(t, "serve", "--listen", strings.TrimPrefix(p.url, "http://")+"=conductor")
 	js[any](page, `document.querySelector("#banner button").click()`)
-	page.await("the page does not come back", `document.querySelector("#banner").hidden && document.querySelector("#sources-empty").innerText.includes("No sources yet")`)
+	page.await("the page does not come back", `document.querySelector("#banner").innerText.startsWith("No source is registered") && document.querySelector("#sources-empty").innerText.includes("No source is registered")`)
 	page.forgive() // the failed requests are in the console
+	page.close()
+}
+
+// testPageDead lets engines go: the page says first how many sources are stale, and leads to them.
+func testPageDead(t *testing.T, browser context.Context) {
+	one, two := newRuledEngine(t, "one", 0), newRuledEngine(t, "two", 0)
+	cmd := command("serve", "--listen", "127.0.0.1:0=conductor", "--stale-after", "200ms")
+	cmd.Env = append(cmd.Env, "CONDUCTOR_SHUTDOWN_DRAIN=10m")
+	p := startCommand(t, cmd)
+	page := openTab(t, browser, p.url+"/ui", "light", 1280)
+	const pill, banner = `document.querySelector("#ready")`, `document.querySelector("#banner")`
+	says := func(level, text string) {
+		t.Helper()
+		page.await("the banner does not say "+text, fmt.Sprintf(`%s.dataset.level === %q && %[1]s.firstChild.innerText === %[3]q && %[4]s.innerText === %[3]q && %[4]s.dataset.level === %[2]q`, banner, level, text, pill))
+	}
+	says("warn", "No source is registered")
+	page.await("nothing leads on", banner+`.querySelector("a").getAttribute("href") === "docs/tutorial"`)
+	for _, e := range []*ruledEngine{one, two} {
+		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"dp_rank":0,"block_size":16}`, e.pub.Addr(), e.name), 200)
+		e.publish(ruledStored(0, 2))
+	}
+	page.await("the page does not calm down", banner+`.hidden && `+pill+`.innerText === "Ready"`)
+	one.pub.Close()
+	says("warn", "1 of 2 sources is stale, 1 synced")
+	two.pub.Close()
+	says("bad", "2 of 2 sources are stale")
+	const cached = `[...document.querySelectorAll(".tile")].find((tile) => tile.innerText.startsWith("Cached"))`
+	if !js[bool](page, cached+`.matches(".dim") && `+cached+`.title.startsWith("2 sources stale")`) {
+		t.Errorf("the tile: %s", js[string](page, cached+".outerHTML"))
+	}
+	page.view("server")
+	js[any](page, banner+`.querySelector("a").click()`)
+	page.await("the link does not lead to the sources", `!document.querySelector("#view-fleet").hidden && document.querySelector("#filter-state").value === "stale" && document.querySelectorAll("#sources-body tr").length === 2`)
+	must.Succeed(t, p.cmd.Process.Signal(os.Interrupt))
+	page.await("the drain is not told", pill+`.innerText === "Draining" && `+banner+`.innerText.startsWith("The server is draining")`)
 	page.close()
 }
 

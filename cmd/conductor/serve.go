@@ -307,11 +307,11 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return waitForWorkers(settling, cfg.Dynamo, dialect, log)
 	}
 	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
-	hub.Close() // viewers look for another server
 	if err == nil {
 		drain(web, again.settings().Shutdown.Drain, log)
 		log.Info().Msg("stopping")
 	}
+	hub.Close()     // viewers have seen the drain, and look for another server
 	carried.Close() // its watches end
 	web.Shutdown(shutdownTimeout)
 	stopKeeping()

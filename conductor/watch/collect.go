@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
 )
 
@@ -46,7 +47,7 @@ type sums struct {
 	sources, instances, findings int
 	blocks, memberships          int
 	synced, waiting, givenUp     int
-	states                       map[string]int
+	states                       map[stream.State]int
 	media                        map[tiers.Medium]int
 	events                       uint64  // since the collection before
 	rate                         float64 // events a second
@@ -54,7 +55,9 @@ type sums struct {
 	asked                        float64 // queries a second
 }
 
-func newSums() *sums { return &sums{states: make(map[string]int), media: make(map[tiers.Medium]int)} }
+func newSums() *sums {
+	return &sums{states: make(map[stream.State]int), media: make(map[tiers.Medium]int)}
+}
 
 // tier adds up the memberships of a tier.
 func (s *sums) tier(t tiers.Tier) (n int) {
@@ -201,7 +204,7 @@ func (c *collection) in(tenants scope.Tenants) *sums {
 func (t *sums) count(s *conductor.Service, r, was *row) {
 	t.sources++
 	t.findings += s.Faults()
-	t.states[string(s.State)]++
+	t.states[s.State]++
 	if s.State.Ready() {
 		t.synced++
 	}

@@ -8,7 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
 )
 
@@ -60,14 +62,17 @@ type header struct {
 	Ready   readyRow   `json:"ready"`
 	Totals  totalsRow  `json:"totals"`
 
-	States    map[string]int `json:"states"`
-	Tiers     []tierRow      `json:"tiers"`
-	History   *historyRow    `json:"history,omitempty"`
-	Point     pointRow       `json:"point,omitempty"`
-	Snapshots *Snapshots     `json:"snapshots,omitempty"`
-	Replicas  *[]Replica     `json:"replicas,omitempty"`
-	Store     *Store         `json:"store,omitempty"`
-	Gone      *[]string      `json:"gone,omitempty"`
+	Summary  string `json:"summary"` // how the sources are, in one sentence
+	Severity string `json:"summary_severity"`
+
+	States    map[stream.State]int `json:"states"`
+	Tiers     []tierRow            `json:"tiers"`
+	History   *historyRow          `json:"history,omitempty"`
+	Point     pointRow             `json:"point,omitempty"`
+	Snapshots *Snapshots           `json:"snapshots,omitempty"`
+	Replicas  *[]Replica           `json:"replicas,omitempty"`
+	Store     *Store               `json:"store,omitempty"`
+	Gone      *[]string            `json:"gone,omitempty"`
 	listsRow
 }
 
@@ -127,6 +132,8 @@ func (h *Hub) header(tenants scope.Tenants) *header {
 		},
 		States: t.states,
 	}
+	summary := conductor.Summarize(t.states, t.waiting)
+	out.Summary, out.Severity = summary.Text, summary.Severity
 	if h.cfg.Draining != nil && h.cfg.Draining() {
 		out.Ready.Draining, out.Ready.Ready = true, false
 	}

@@ -2,10 +2,12 @@
 // theme and the token.
 //
 //   #fleet, #prefixes, #explain, #feed, #server --show--> a section of the page
+//   #fleet?state=stale                          --show--> the same, with parameters for the view
 //   live.js --change--> the view in sight, at most once a frame
 
 import { $, fill, h, mark, say } from "./dom.js";
 import { plural, span } from "./format.js";
+import * as health from "./health.js";
 import { on, reopen, setToken, state, watch } from "./live.js";
 import * as explain from "./explain.js";
 import * as feed from "./feed.js";
@@ -18,7 +20,7 @@ let view = "";
 
 // show shows the view that the address names.
 function show() {
-  const name = location.hash.slice(1) || "fleet";
+  const [name, query] = location.hash.slice(1).split("?", 2);
   if (name === "main") return; // the skip link
   view = name in views ? name : "fleet";
   for (const [other, { hide }] of Object.entries(views)) {
@@ -29,7 +31,7 @@ function show() {
   for (const link of document.querySelectorAll("nav a")) mark(link, "aria-current", link.hash === `#${view}` && "page");
   document.title = view === "fleet" ? "Conductor" : `${$(`title-${view}`).textContent} – Conductor`;
   watch(view === "feed" || view === "explain");
-  views[view].show?.();
+  views[view].show?.(new URLSearchParams(query));
   draw();
 }
 
@@ -44,39 +46,51 @@ function draw() {
   });
 }
 
-// level and words of readiness.
-function readyText() {
+// pill returns the level and words of the server in the corner of the page.
+function pill() {
   const ready = state.stats?.ready;
+  if (ready?.draining) return ["bad", "Draining"];
+  if (state.link === "lost") return ["bad", "No connection"];
   if (!ready) return ["none", "Connecting"];
-  if (ready.draining) return ["bad", "Draining"];
   if (ready.recovering) return ["warn", "Recovering"];
-  if (!ready.ready) return ["warn", `Waiting for ${plural(ready.waiting, "source")}`];
-  return ["ok", "Ready"];
+  const { level, text } = health.summary();
+  if (level !== "ok") return [level, text];
+  return ready.ready ? ["ok", "Ready"] : ["warn", `Waiting for ${plural(ready.waiting, "source")}`];
 }
 
 function readiness() {
-  const [level, text] = state.link === "lost" ? ["bad", "No connection"] : readyText();
+  const [level, text] = pill();
   mark($("ready"), "data-level", level);
   say($("ready"), text);
 }
 
+// notice returns what the banner says: its level, a sentence, and a button or a link that helps.
+function notice() {
+  const { link, why } = state;
+  const left = `Next attempt in ${span(1000 * Math.max(1, Math.ceil((state.retryAt - Date.now()) / 1000)))}.`;
+  const draining = state.stats?.ready.draining;
+  if (link === "lost" && draining) return { level: "warn", text: `The server is draining: it finishes its requests and stops. What you see is the last it said. ${left}`, button: ["Try now", reopen] };
+  if (link === "lost") return { level: "bad", text: `${why} What you see is as old as that. ${left}`, button: ["Try now", reopen] };
+  if (link === "refused") return { level: "bad", text: `The server refuses: ${why}`, button: ["Try again", reopen] };
+  if (link === "token") return { level: "warn", text: "A token is needed to see the fleet.", button: ["Give a token", login] };
+  if (link === "paused") return { level: "warn", text: "Paused while the page was not in view.", button: ["Go on", reopen] };
+  if (draining) return { level: "warn", text: "The server is draining: it finishes its requests and stops. Routers are told to ask another one." };
+  const all = health.summary();
+  return all.level === "ok" ? null : all;
+}
+
 let banned = "";
 function banner() {
-  const el = $("banner");
-  const left = Math.max(1, Math.ceil((state.retryAt - Date.now()) / 1000));
-  const text = {
-    lost: `${state.why} What you see is as old as that. Next attempt in ${span(left * 1000)}.`,
-    refused: `The server refuses: ${state.why}`,
-    token: "A token is needed to see the fleet.",
-    paused: "Paused while the page was not in view.",
-  }[state.link] ?? "";
-  el.hidden = text === "";
+  const el = $("banner"), now = notice();
+  el.hidden = !now;
+  const text = now?.text ?? "";
+  mark(el, "data-level", now?.level);
   if (text === banned) return;
   banned = text;
-  const again = { token: ["Give a token", login], lost: ["Try now", reopen], refused: ["Try again", reopen], paused: ["Go on", reopen] }[state.link];
   const button = el.querySelector("button");
-  if (button && again && button.textContent === again[0]) say(el.firstChild, text); // keeps the focus
-  else fill(el, text && h("span", null, text), again && h("button", { type: "button", onclick: again[1] }, again[0]));
+  if (button && now?.button && button.textContent === now.button[0]) say(el.firstChild, text); // keeps the focus
+  else fill(el, text && h("span", null, text), now?.button && h("button", { type: "button", onclick: now.button[1] }, now.button[0]),
+    now?.links?.map(([name, href]) => h("a", { href }, name)));
 }
 setInterval(() => document.hidden || draw(), 1000); // times go on
 

@@ -7,6 +7,7 @@ import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
 import { ageOf, fetchHistory, state } from "./live.js";
 import { rates, tiers } from "./chart.js";
+import * as health from "./health.js";
 import { follow, open, snapshotOf } from "./detail.js";
 import * as ways from "./ways.js";
 
@@ -32,7 +33,10 @@ let sorted = columns[0], up = true, most = page;
 const tierChart = tiers($("tiers-chart"), $("tiers-legend"));
 const rateChart = rates($("rates-chart"), $("rates-legend"));
 
-export function show() {
+// show applies the parameters of the address: #fleet?state=stale&text=llama.
+let asked = null;
+export function show(parameters) {
+  if (parameters?.size) asked = parameters;
   if (state.history.length === 0) fetchHistory().catch(() => { /* the chart begins with what the stream brings */ });
 }
 
@@ -43,11 +47,12 @@ export function draw() {
   }
   if (state.history.length === 0 && !fetched) {
     fetched = true;
-    show();
+    fetchHistory().catch(() => { /* as in show */ });
   }
   totals();
   findings();
   options();
+  if (asked && state.rows.size) filterBy(asked.get("text") ?? "", asked.get("state") ?? "");
   table();
   ways.draw(filterBy);
   tierChart();
@@ -58,14 +63,14 @@ let fetched = false;
 
 function totals() {
   const { totals: t, states } = state.stats;
-  const found = t.findings + ways.lacking();
+  const found = t.findings + ways.lacking(), dead = health.dead();
   const tiles = [
     { name: "Instances", value: int(t.instances), more: `${int((states.synced ?? 0) + (states.approximate ?? 0))} of ${int(t.sources)} synced` },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
     { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
     { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },
     { name: "Queries/s", value: rate(t.queries_per_s), more: t.asked_tokens ? `${compact(t.asked_tokens)} tokens asked` : "none yet" },
-    { name: "Cached", value: t.asked_tokens ? percent(t.cached_tokens / t.asked_tokens) : "–", more: "of the asked tokens" },
+    { name: "Cached", value: t.asked_tokens ? percent(t.cached_tokens / t.asked_tokens) : "–", ...(dead ? { more: "no source is synced", why: `${health.unheard()}. What queries find now is old or nothing, and this figure is of the time before.` } : { more: "of the asked tokens" }) },
   ];
   if (t.bytes !== undefined) {
     tiles.push({ name: "Index", value: bytes(t.bytes), more: t.bytes_limit ? `of ${bytes(t.bytes_limit)}` : "no limit", part: t.bytes_limit ? t.bytes / t.bytes_limit : undefined });
@@ -78,6 +83,8 @@ function totals() {
     meter.hidden = x.part === undefined;
     meter.style.setProperty("--part", `${Math.min(100, 100 * (x.part ?? 0))}%`);
     mark(el, "data-level", x.level);
+    mark(el, "title", x.why);
+    el.classList.toggle("dim", Boolean(x.why));
   });
 }
 
@@ -103,9 +110,11 @@ function findings() {
   });
 }
 
-function filterBy(text) {
+function filterBy(text, inState = "") {
+  asked = null;
   $("filter-text").value = text;
-  $("filter-state").value = $("filter-tenant").value = "";
+  $("filter-state").value = inState;
+  $("filter-tenant").value = "";
   most = page;
   table();
   $("filter-text").scrollIntoView({ block: "nearest" });
@@ -181,7 +190,8 @@ function table() {
   if (total > 0) fill($("sources-empty"));
   else if (!$("sources-empty").querySelector(".empty")) fill($("sources-empty"), state.rows.size
     ? empty("No source fits the filters", "Remove a filter to see more.")
-    : empty("No sources yet", "Engines appear here once they are in the settings or registered by POST /register."));
+    : empty("No source is registered", ["List your engines under ", h("code", null, "sources"), " in the settings file, or register one while the server runs. ",
+      h("a", { href: "docs/tutorial" }, "The tutorial"), " does both with a real engine; ", h("a", { href: "docs/engines" }, "Engines"), " has the flags that make an engine publish."]));
   $("sources").hidden = total === 0;
 }
 
