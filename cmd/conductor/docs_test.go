@@ -166,6 +166,9 @@ func (d *documented) curl(args []string) error {
 var pythonChecks = map[string]string{
 	"README.md":  "assert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'",
 	"routers.md": "assert next(keys([([0] * 4, [number(b'\\x12' * 32)])])) == 4731370360480141969", // as in HASH-4
+	// The server, compared with itself.
+	"migrate-mooncake.md": "assert compare([{'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32}], old=NEW) == []; assert lengths(NEW, {'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32})['prefill-1'] == 0",
+	"migrate-dynamo.md":   "assert compare([{'model_name': m, 'token_ids': [1] * 32} for m in ('deepseek', 'unknown')], old=NEW) == []",
 }
 
 // python runs a block against the server, where there is a Python with the modules that the block imports.
