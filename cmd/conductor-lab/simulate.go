@@ -121,9 +121,16 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 		if placed.on {
 			return placed.run(cmd, c.Seed, asJSON)
 		}
-		c.Server = asks.Server
-		if all := strings.Split(asks.Server, ","); len(all) > 1 {
-			servers, err := sim.NewServers(all...)
+		var bases []string
+		for _, name := range strings.Split(asks.Server, ",") {
+			base, err := asks.BaseOf(name)
+			if err != nil {
+				return cli.Usagef("--server: %w", err)
+			}
+			bases = append(bases, base)
+		}
+		if c.Server = bases[0]; len(bases) > 1 {
+			servers, err := sim.NewServers(bases...)
 			if err != nil {
 				return fmt.Errorf("--server: %w", err)
 			}

@@ -181,7 +181,7 @@ func configDiffCommand() *cobra.Command {
 		}
 		status, answer, err := server.Ask(cmd.Context(), http.MethodPost, "/admin/reload?dry_run=1", []byte("{}"))
 		if err != nil {
-			return fmt.Errorf("no answer from %s: %w", server.Base, err)
+			return err
 		}
 		var r conductorhttp.Reload
 		if err := json.Unmarshal(answer, &r); err != nil || r.Result == "" {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -31,8 +30,8 @@ func diffCommand() *cobra.Command {
 		Use:   "diff SERVER SERVER",
 		Short: "Compare what two servers hold, block by block",
 		Long: `Takes a snapshot of each server and lists the blocks that one holds and the other
-does not, with the reason for each source. SERVER is the base URL of a listener, or
-the name of a snapshot file.
+does not, with the reason for each source. SERVER is the address of a listener,
+host:port or a URL, or the name of a snapshot file.
 
 Two snapshots are of two moments. A source that was one batch further on one side
 differs by that batch, and the reason says so. A difference at equal batches is one
@@ -57,13 +56,9 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 				return err
 			}
 		}
-		web, err := asks.HTTP(0)
-		if err != nil {
-			return err
-		}
 		var both [2]*snapshot.Loaded
 		for i, name := range args {
-			l, err := loadSnapshot(ctx, web, name, key)
+			l, err := loadSnapshot(ctx, &asks, name, key)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -81,29 +76,31 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 }
 
 // loadSnapshot takes a snapshot of a server, or reads a file.
-func loadSnapshot(ctx context.Context, web *http.Client, name string, key *snapshot.Key) (*snapshot.Loaded, error) {
+func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *snapshot.Key) (*snapshot.Loaded, error) {
 	if !strings.Contains(name, "://") {
 		file, err := os.Open(name)
-		if err != nil {
+		if err == nil {
+			defer file.Close()
+			return snapshot.Load(file, key.Open)
+		}
+		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(name, ":") { // else it is host:port
 			return nil, err
 		}
-		defer file.Close()
-		return snapshot.Load(file, key.Open)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(name, "/")+snapshot.Path, nil)
+	base, err := asks.BaseOf(name)
+	if err != nil {
+		return nil, cli.Usagef("%w", err)
+	}
+	server, err := asks.ClientOf(base, 0)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept-Encoding", "identity")
-	res, err := web.Do(req)
+	image, err := server.Stream(ctx, snapshot.Path, "")
 	if err != nil {
 		return nil, err
 	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %s", res.Status)
-	}
-	return snapshot.Load(res.Body, key.Open)
+	defer image.Close()
+	return snapshot.Load(image, key.Open)
 }
 
 // diffPrinter prints differences.

@@ -21,6 +21,8 @@ func TestDiffCommand(t *testing.T) {
 	f("the second does not know the source", true, a.url, b.url)
 	f("no difference", false, a.url, b.url, "--source", "other|default|0")
 	f(`{"source":"i|default|0","blocks":[0,0],"only":[0,0],"equal_batches":false,"why":"the first does not know the source"}`, true, b.url, a.url, "--json")
-	f("it answers 404", true, a.url, b.url+"/nowhere")
+	f("no difference", false, strings.TrimPrefix(a.url, "http://"), a.url)
+	f("has a path", true, a.url, b.url+"/nowhere")
+	f("no server listens at 127.0.0.1:1", true, a.url, "127.0.0.1:1")
 	f("no such file", true, a.url, "missing.snapshot")
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net/http"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -26,26 +24,20 @@ pools: see GET /admin/digest for what each source holds. It holds the hashes of 
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
-		web, err := asks.HTTP(0)
+		base, err := asks.Base()
 		if err != nil {
 			return err
 		}
-		path := asks.Server + "/dynamo/v1/dump"
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+		server, err := asks.ClientOf(base, 0)
 		if err != nil {
-			return fmt.Errorf("--server: %w", err)
+			return err
 		}
-		req.Header.Set("Accept", "application/x-ndjson")
-		resp, err := web.Do(req)
+		events, err := server.Stream(ctx, "/dynamo/v1/dump", "application/x-ndjson")
 		if err != nil {
-			return fmt.Errorf("no answer from %s: %w", asks.Server, err)
+			return err
 		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			io.Copy(os.Stderr, io.LimitReader(resp.Body, 1<<10))
-			return fmt.Errorf("%s answers %s", path, resp.Status)
-		}
-		if _, err := io.Copy(cmd.OutOrStdout(), resp.Body); err != nil {
+		defer events.Close()
+		if _, err := io.Copy(cmd.OutOrStdout(), events); err != nil {
 			return fmt.Errorf("the dump is cut off: %w", err)
 		}
 		return nil

@@ -84,7 +84,7 @@ func explainCommand() *cobra.Command {
 			}
 			var answer explained
 			if err := json.Unmarshal(raw, &answer); err != nil {
-				return fmt.Errorf("the answer of %s cannot be read: %w", asks.Server, err)
+				return fmt.Errorf("the answer of %s cannot be read: %w", server.Base, err)
 			}
 			return printExplained(cmd.OutOrStdout(), &answer)
 		},

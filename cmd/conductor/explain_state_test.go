@@ -166,7 +166,7 @@ func TestExplainCommand(t *testing.T) {
 	if must.Succeed(t, err); !strings.Contains(text, "not_registered: Model \"other\" is not registered for tenant") || !strings.Contains(text, `other_model: e holds 32 tokens of the prompt under model "m".`) {
 		t.Errorf("%s", text)
 	}
-	if text, err = run("--server", "http://127.0.0.1:1", "--model", "m"); err == nil || err.Error() != "exit status 1" || !strings.Contains(text, "no answer from") {
+	if text, err = run("--server", "http://127.0.0.1:1", "--model", "m"); err == nil || err.Error() != "exit status 1" || !strings.Contains(text, "no server listens at 127.0.0.1:1: ") {
 		t.Errorf("%v %s", err, text)
 	}
 	if text, err = run("--server", p.url, "--model", ""); err == nil || !strings.Contains(text, "answers 400: model") {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/internal/freeport"
@@ -176,7 +176,7 @@ func (f *liveFleet) caughtUp(p *process) {
 // heldBlocks returns the canonical hashes of the blocks in a server's snapshot, sorted, by model,
 // instance, rank and tier: "m 1:0 device".
 func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
-	held, err := loadSnapshot(ctx, http.DefaultClient, p.base(), nil)
+	held, err := loadSnapshot(ctx, new(cli.ClientFlags), p.base(), nil)
 	if err != nil {
 		return nil, err
 	}

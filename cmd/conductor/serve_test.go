@@ -218,7 +218,7 @@ func TestServicesAsTable(t *testing.T) {
 		t.Errorf("bad token: %v %s", err, out)
 	}
 	out, err = command("services", "--server", "http://127.0.0.1:1").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "no answer from") {
+	if err == nil || string(out) != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with --server\n" {
 		t.Errorf("no server: %v %s", err, out)
 	}
 }

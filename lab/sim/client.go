@@ -3,12 +3,10 @@ package sim
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"example.com/conductor/internal/request"
@@ -158,16 +156,18 @@ type service struct {
 	Reconnects int    `json:"Reconnects"`
 }
 
-// reach returns a clear error when no server listens.
+// reach returns an error in one sentence if there is no server to ask.
 func (c *client) reach(ctx context.Context) error {
-	_, err := c.do(ctx, http.MethodGet, "/health", nil)
-	if err == nil {
-		return nil
+	status, got, err := request.Do(ctx, c.http, http.MethodGet, c.base+"/health", nil)
+	switch {
+	case err != nil && c.servers != nil:
+		return fmt.Errorf("none of the servers answers: %w", err)
+	case err != nil:
+		return request.Explain(c.base, err)
+	case status != http.StatusOK:
+		return fmt.Errorf("cannot use the server at %s: %w", c.base, &statusError{status, shorten(got, 300)})
 	}
-	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("no server listens at %s; start one with %q", c.base, "conductor serve")
-	}
-	return fmt.Errorf("cannot use the server at %s: %w", c.base, err)
+	return nil
 }
 
 // post sends a registration to /register or /unregister.

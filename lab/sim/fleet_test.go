@@ -229,7 +229,7 @@ func TestServerTroubles(t *testing.T) {
 		s.lie = func(_ int, _ string, row object) { delete(row, "detail") }
 	}, "none of 222 answers was settled")
 	f("refuses", func(s *server) { s.refuse = 500 }, "20 queries failed in a row, the last with: POST /query?detail=1: status 500: out of order")
-	f("is gone", func(s *server) { s.f.Server = "http://127.0.0.1:1" }, `no server listens at http://127.0.0.1:1; start one with "conductor serve"`)
+	f("is gone", func(s *server) { s.f.Server = "http://127.0.0.1:1" }, "no server listens at 127.0.0.1:1: start one with conductor serve")
 	f("is something else", func(s *server) { s.f.Server += "/other" }, "cannot use the server at http://")
 }
 

@@ -5,54 +5,84 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/internal/request"
 )
 
-// Client asks a running server on behalf of the commands that print tables.
+// Client asks a running server on behalf of a command.
 type Client struct {
-	Base string // URL of the listener
-	http *http.Client
+	Base  string // URL of the listener
+	http  *http.Client
+	token string // the file of the token that requests show, "" for none
 }
 
 // NewClient returns a client of the server at a base URL. It sends requests through web; if that is
 // nil, without credentials.
 func NewClient(base string, web *http.Client) *Client {
 	if web == nil {
-		web = &http.Client{Timeout: 30 * time.Second}
+		web = &http.Client{Timeout: answerTimeout}
 	}
 	return &Client{Base: strings.TrimRight(base, "/"), http: web}
 }
 
-// ServerEnv is the environment variable with the URL of the server that commands ask.
+// answerTimeout is how long commands wait for an answer that is not a stream.
+const answerTimeout = 30 * time.Second
+
+// ServerEnv is the environment variable with the address of the server that commands ask.
 const ServerEnv = "CONDUCTOR_SERVER"
 
 // defaultServer is where a server with default settings listens.
-const defaultServer = "http://127.0.0.1:13333"
+const defaultServer = "http://127.0.0.1:" + defaultPort
 
 // ClientFlags holds the flags of commands that ask a server.
 type ClientFlags struct {
-	Server string
+	Server string // as the user wrote it
 	Files  access.ClientFiles
+
+	flag *pflag.Flag // --server, nil without it
 }
 
 // Add adds the flags to a command, --server only if named.
 func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
 	fs := cmd.Flags()
 	if named {
-		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), defaultServer), "base `URL` of a Conductor listener (also "+ServerEnv+")")
+		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), defaultServer), "`address` of the server: host:port, or the URL of a listener (also "+ServerEnv+")")
+		f.flag = fs.Lookup("server")
 	}
 	fs.StringVar(&f.Files.CACert, "cacert", "", "`file` of the authorities that sign the server's certificate, instead of those of the system")
 	fs.StringVar(&f.Files.Cert, "cert", "", "`file` of the certificate to show")
 	fs.StringVar(&f.Files.Key, "key", "", "`file` of the key of that certificate")
 	fs.StringVar(&f.Files.TokenFile, "token-file", "", "`file` of the token to send")
+}
+
+// Named reports whether the user names a server, by the flag or in the environment.
+func (f *ClientFlags) Named() bool { return f.flag.Changed || os.Getenv(ServerEnv) != "" }
+
+// BaseOf returns the base URL of a server that the user wrote as text. Without a scheme it is https if
+// flags are given that only TLS needs.
+func (f *ClientFlags) BaseOf(text string) (string, error) {
+	return BaseURL(text, f.Files.CACert != "" || f.Files.Cert != "")
+}
+
+// Base returns the base URL of the server of --server.
+func (f *ClientFlags) Base() (string, error) {
+	base, err := f.BaseOf(f.Server)
+	if err == nil {
+		return base, nil
+	}
+	if f.flag != nil && !f.flag.Changed && os.Getenv(ServerEnv) != "" {
+		return "", Usagef("%s: %w", ServerEnv, err)
+	}
+	return "", Usagef("--server: %w", err)
 }
 
 // HTTP returns an HTTP client with the credentials of the flags. It follows no redirects, because the
@@ -65,13 +95,25 @@ func (f *ClientFlags) HTTP(timeout time.Duration) (*http.Client, error) {
 	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
 }
 
-// Client returns a client of the server.
+// Client returns a client of the server of --server.
 func (f *ClientFlags) Client() (*Client, error) {
-	asks, err := f.HTTP(30 * time.Second)
+	base, err := f.Base()
 	if err != nil {
 		return nil, err
 	}
-	return NewClient(f.Server, asks), nil
+	return f.ClientOf(base, answerTimeout)
+}
+
+// ClientOf returns a client of the server at a base URL. timeout bounds a request with its answer; 0 is no
+// bound, for answers that are read as they come.
+func (f *ClientFlags) ClientOf(base string, timeout time.Duration) (*Client, error) {
+	web, err := f.HTTP(timeout)
+	if err != nil {
+		return nil, err
+	}
+	c := NewClient(base, web)
+	c.token = f.Files.TokenFile
+	return c, nil
 }
 
 // Get decodes the answer of GET path into out.
@@ -88,23 +130,84 @@ func (c *Client) Post(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPost, path, body, out)
 }
 
-// Ask makes a request, in JSON if it has a body, and returns the status and the body of the answer.
+// Ask makes a request, in JSON if it has a body, and returns the status and the body of the answer. The
+// error says in one sentence why there is none.
 func (c *Client) Ask(ctx context.Context, method, path string, body []byte) (status int, answer []byte, err error) {
-	return request.Do(ctx, c.http, method, c.Base+path, body)
+	status, answer, err = request.Do(ctx, c.http, method, c.Base+path, body)
+	return status, answer, request.Explain(c.Base, err)
 }
 
-// Do makes a request and decodes the answer into out. It returns an error for every status but 200.
+// Do makes a request and decodes the answer into out. Every status but 200 is a *RefusedError.
 func (c *Client) Do(ctx context.Context, method, path string, body []byte, out any) error {
 	status, answer, err := c.Ask(ctx, method, path, body)
 	if err != nil {
-		return fmt.Errorf("no answer from %s: %w", c.Base, err)
+		return err
 	}
 	if status != http.StatusOK {
-		var e struct{ Error string }
-		if json.Unmarshal(answer, &e) == nil && e.Error != "" {
-			return fmt.Errorf("%s%s answers %d: %s", c.Base, path, status, e.Error)
-		}
-		return fmt.Errorf("%s%s answers %d", c.Base, path, status)
+		return c.refused(path, status, answer)
 	}
-	return json.Unmarshal(answer, out)
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("the answer of %s%s cannot be read: %w", c.Base, path, err)
+	}
+	return nil
+}
+
+// Stream returns the body of the answer of GET path, of a media type unless that is "", as it comes. The
+// caller closes it.
+func (c *Client) Stream(ctx context.Context, path, accept string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept-Encoding", "identity")
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, request.Explain(c.Base, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status says enough without it
+		return nil, c.refused(path, resp.StatusCode, text)
+	}
+	return resp.Body, nil
+}
+
+// maxRefusal bounds what is read of an answer that is an error.
+const maxRefusal = 64 << 10
+
+// RefusedError is an answer that is not 200.
+type RefusedError struct {
+	Status int
+	Body   []byte
+	text   string
+}
+
+func (e *RefusedError) Error() string { return e.text }
+
+// refused words an answer that is not 200.
+func (c *Client) refused(path string, status int, body []byte) error {
+	var said struct{ Error string }
+	json.Unmarshal(body, &said) // what is no JSON says nothing
+	at := strings.TrimPrefix(strings.TrimPrefix(c.Base, "http://"), "https://")
+	text := fmt.Sprintf("%s%s answers %d", c.Base, path, status)
+	switch {
+	case status == http.StatusBadRequest && strings.Contains(string(body), "HTTP request to an HTTPS server"):
+		text = fmt.Sprintf("%s speaks TLS: name it as https://%s", at, at)
+	case status == http.StatusUnauthorized && c.token == "":
+		text = fmt.Sprintf("%s answers only clients that it knows: send a token with --token-file, or show a certificate with --cert and --key", at)
+	case status == http.StatusUnauthorized:
+		text = fmt.Sprintf("%s does not accept the token in %s: %s", at, c.token, cmp.Or(said.Error, "it answers 401"))
+	case status == http.StatusForbidden && c.token == "":
+		text = fmt.Sprintf("%s refuses: %s; send the token of a client that may with --token-file", at, cmp.Or(said.Error, "it answers 403"))
+	case status == http.StatusForbidden:
+		text = fmt.Sprintf("%s refuses: %s; the client of the token in %s may not", at, cmp.Or(said.Error, "it answers 403"), c.token)
+	case said.Error != "":
+		text += ": " + said.Error
+	case status == http.StatusNotFound:
+		text += ": check that a Conductor of this version listens there"
+	}
+	return &RefusedError{Status: status, Body: body, text: text}
 }
