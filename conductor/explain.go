@@ -30,7 +30,8 @@ type Explanation struct {
 	BlockSize           int // tokens
 	Blocks              int // whole blocks of the prompt
 	Tokens              int
-	Instances           []ExplainedInstance // sorted by name
+	Verdict             Verdict
+	Instances           []ExplainedInstance // the longest first, then by name
 	Pools               []ExplainedHolder
 	Elsewhere           []Elsewhere // longest first
 	// Searched is how many other contexts were searched, of how many in view.
@@ -134,6 +135,7 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 		e.out.Causes = append(e.out.Causes, e.unregistered())
 		e.out.Causes = append(e.out.Causes, e.heldElsewhere(nil, 0)...)
 	}
+	e.out.Verdict = e.out.judge()
 	return e.out
 }
 

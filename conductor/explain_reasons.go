@@ -117,9 +117,9 @@ func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []Cause) {
 			case p.label != label:
 			case p.cause == Cleared:
 				seq := p.seq
-				all = append(all, Cause{Reason: Cleared, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d cleared %d blocks from %s. The block was not announced there since.", seq, p.blocks, name)})
+				all = append(all, Cause{Reason: Cleared, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq, counted(p.blocks, "block"), name)})
 			default:
-				all = append(all, Cause{Reason: Expired, Text: fmt.Sprintf("%d blocks expired on %s at %s. A block expires there %s after its last announcement.", p.blocks, name, p.at.UTC().Format(time.RFC3339), s.reg.ttl(name))})
+				all = append(all, Cause{Reason: Expired, Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.", counted(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.ttl(name))})
 			}
 		}
 	}
@@ -138,7 +138,7 @@ func (e *explaining) refused(s *source, block int) (all []Cause) {
 		}
 	}
 	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.names.Find(e.at.Variant) == nil) {
-		all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %d blocks of others were refused.", n)})
+		all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.", counted(n, "block"), pick(int(n), "was", "were"))})
 	}
 	return all
 }
@@ -168,7 +168,7 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 		}
 	}
 	if raw := ns.deployment.index.Tokenless(ns.source); raw > 0 {
-		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %d blocks that were announced by hash alone. They wait until an engine announces their hashes with tokens.", raw)})
+		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.", counted(raw, "block"), pick(raw, "was", "were"), pick(raw, "waits", "wait"))})
 	}
 	return parents, tokens
 }
@@ -278,9 +278,9 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 	}
 	switch {
 	case s.atGate():
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %d batches wait.", st.Queued)})
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %d %s.", st.Queued, pick(st.Queued, "batch waits", "batches wait"))})
 	case st.State == stream.Replaying || st.Queued > 0:
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %d batches wait to be applied.%s", st.State, st.Queued, since)})
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %d %s to be applied.%s", st.State, st.Queued, pick(st.Queued, "batch waits", "batches wait"), since)})
 	}
 	for _, f := range s.doctor.List() {
 		if f.Code == doctor.FindingBehind {
@@ -288,7 +288,15 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 		}
 	}
 	if n := s.drops(st)[events.OtherGroup]; n > 0 {
-		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%d blocks of the source belong to attention groups that are not indexed.", n)})
+		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.", counted(n, "block"), pick(int(n), "belongs", "belong"))})
 	}
 	return all
+}
+
+// counted returns a number with its noun.
+func counted[N ~int | ~int64 | ~uint64](n N, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -123,7 +123,7 @@ func TestExplainBehind(t *testing.T) {
 	p, doc := &process{url: s.URL}, apitest.Load(t)
 	eventually(t, "the batch is not reported", func() (string, bool) {
 		h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
-		return h.text(), strings.Contains(words(h.End.Reasons), "source_behind?") && strings.Contains(fmt.Sprint(h.End.Reasons), "1 batches wait")
+		return h.text(), strings.Contains(words(h.End.Reasons), "source_behind?") && strings.Contains(fmt.Sprint(h.End.Reasons), "1 batch waits")
 	})
 	close(gate)
 	eventually(t, "the batch is not applied", func() (string, bool) {

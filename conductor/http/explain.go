@@ -20,6 +20,7 @@ type explainRow struct {
 	BlockSize int                  `json:"block_size"`
 	Tokens    int                  `json:"tokens"`
 	Blocks    int                  `json:"blocks"`
+	Verdict   verdictRow           `json:"verdict"`
 	Instances []explainedInstance  `json:"instances"`
 	Pools     []explainedHolder    `json:"pools"`
 	Elsewhere []explainedElsewhere `json:"elsewhere"`
@@ -27,6 +28,12 @@ type explainRow struct {
 	Contexts  int                  `json:"other_contexts"`
 	Reasons   []causeRow           `json:"reasons"`
 	Warnings  []string             `json:"warnings,omitempty"`
+}
+
+// verdictRow is an explanation in one sentence.
+type verdictRow struct {
+	Kind string `json:"kind"`
+	Text string `json:"text"`
 }
 
 // explainedInstance is one instance and its ranks.
@@ -105,6 +112,7 @@ func (a *api) explain(f *fields, r *body.Request) error {
 	}
 	row := explainRow{
 		Tenant: x.Tenant, Model: x.Model, Lora: x.Lora, BlockSize: x.BlockSize, Tokens: x.Tokens, Blocks: x.Blocks,
+		Verdict:   verdictRow{string(x.Verdict.Kind), x.Verdict.Text},
 		Instances: []explainedInstance{}, Pools: holderRows(x, x.Pools), Elsewhere: []explainedElsewhere{},
 		Searched: x.Searched, Contexts: x.Contexts, Reasons: causeRows(x.Causes), Warnings: f.warnings,
 	}

@@ -1,0 +1,50 @@
+package conductor
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"example.com/conductor/tiers"
+)
+
+// TestVerdicts judges explanations: each instance is its name and the blocks that it holds.
+func TestVerdicts(t *testing.T) {
+	f := func(blocks int, instances string, want string, change ...func(*Explanation)) {
+		t.Helper()
+		x := &Explanation{Blocks: blocks, BlockSize: 16, Tokens: 16*blocks + 5}
+		for _, field := range strings.Fields(instances) {
+			in := ExplainedInstance{Serves: true, Row: tiers.Row{}}
+			name, n, _ := strings.Cut(field, ":")
+			in.Name = name
+			fmt.Sscan(n, &in.Row.Longest)
+			x.Instances = append(x.Instances, in)
+		}
+		for _, c := range change {
+			c(x)
+		}
+		if v := x.judge(); string(v.Kind)+": "+v.Text != want {
+			t.Errorf("%d blocks, %s: %s: %s\nwant %s", blocks, instances, v.Kind, v.Text, want)
+		}
+		for i := range len(x.Instances) - 1 {
+			if x.Instances[i].Row.Longest < x.Instances[i+1].Row.Longest {
+				t.Errorf("%s: the longest is not first: %+v", instances, x.Instances)
+			}
+		}
+	}
+	f(72, "inst-1:53 inst-3:71 inst-9:0", "part: inst-3 holds 71 of 72 blocks; the next best, inst-1, holds 53.")
+	f(72, "a:72 b:72 c:1 d:1", "whole: a and b hold all 72 blocks; the next best, c and d, hold 1.")
+	f(2, "a:1 b:1 c:1", "part: a, b and c hold 1 of 2 blocks.")
+	f(2, "a:2 b:2 c:2 d:2 e:0", "whole: a, b and 2 others hold all 2 blocks; the other instance holds none.")
+	f(1, "a:1 b:0 c:0", "whole: a holds the one block of the prompt; the other instances hold none.")
+	f(4, "a:0 b:0", "none: No instance holds the first block of the prompt.")
+	f(0, "a:0 b:0", "too_short: The prompt is shorter than one block: it has 5 tokens, and a block has 16.")
+	f(0, "", "too_short: The prompt is shorter than one block: it has 1 token, and a block has 16.", func(x *Explanation) { x.Tokens = 1 })
+	f(4, "", "no_instance: Model \"m\" is not registered.", func(x *Explanation) {
+		x.Causes = []Cause{{Reason: UnsaltedHidden}, {Reason: NotRegistered, Text: "Model \"m\" is not registered."}}
+	})
+	f(4, "a:3 b:2", "part: b holds 2 of 4 blocks.", func(x *Explanation) { x.Instances[0].Serves = false })
+	f(4, "a:3", "no_instance: No instance is registered for the adapter \"x\".", func(x *Explanation) { x.Instances[0].Serves, x.Lora = false, "x" })
+	f(4, "a:3", "no_instance: Each instance is registered for an adapter, and the query names none.", func(x *Explanation) { x.Instances[0].Serves = false })
+	f(4, "a:3 b:1", "part: a can use 3 of 4 blocks, those of pools included; the next best, b, can use 1.", func(x *Explanation) { x.Pools = make([]ExplainedHolder, 1) })
+}
