@@ -191,8 +191,9 @@ ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; t
 	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(CURDIR)/docs/img'
 
 .PHONY: docs
-docs: ## write the tables of docs/settings.md from the settings and openapi.yaml
+docs: ## write the tables of docs/settings.md from the settings and openapi.yaml, and that of docs/metrics.md from the metrics of a server
 	$(GO) test -count=1 -run '^TestReference$$' ./config -rewrite
+	$(GO) test -count=1 -run '^TestMetricsReference$$' ./cmd/conductor -rewrite
 
 # protoc comes with PyPI's grpcio-tools, its plugins are tools of go.mod.
 GRPC_TOOLS := 1.85.1

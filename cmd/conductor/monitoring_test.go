@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	testflag "flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +25,15 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// described is the labels of each metric that a server with TLS, a store and a folder of sources describes, whether it has series of
-// it now or not. Histograms and summaries are there under the names of their series.
-func described(t *testing.T) map[string][]string {
+// description is what a collector says of a metric.
+type description struct {
+	name, help string
+	labels     []string // variable ones
+}
+
+// descriptions returns the metrics that a server with TLS, a store and a folder of sources describes, whether it has
+// series of them now or not.
+func descriptions(t *testing.T) (all []description) {
 	t.Helper()
 	loaded := &config.Loaded{Config: config.Default()}
 	loaded.Config.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.Conductor}}
@@ -47,20 +56,71 @@ func described(t *testing.T) map[string][]string {
 		}
 		stop()
 	}))
-	all := make(map[string][]string)
-	form := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", .*variableLabels: \{(.*)\}\}$`)
+	form := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*"), .*variableLabels: \{(.*)\}\}$`)
 	for _, d := range text {
 		m := form.FindStringSubmatch(d)
 		if m == nil {
 			t.Fatalf("a description of another form: %s", d)
 		}
-		labels := append(strings.Split(m[2], ","), "instance", "job")
-		all[m[1]] = append(slices.Clone(labels), "quantile")
-		all[m[1]+"_bucket"] = append(slices.Clone(labels), "le")
-		all[m[1]+"_count"], all[m[1]+"_sum"] = labels, labels
+		help, err := strconv.Unquote(m[2])
+		must.Succeed(t, err)
+		labels := strings.FieldsFunc(m[3], func(r rune) bool { return r == ',' })
+		all = append(all, description{m[1], help, labels})
+	}
+	slices.SortFunc(all, func(a, b description) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// described returns the labels of each metric that descriptions returns. Histograms and summaries are there under the
+// names of their series.
+func described(t *testing.T) map[string][]string {
+	t.Helper()
+	all := make(map[string][]string)
+	for _, d := range descriptions(t) {
+		labels := append(slices.Clone(d.labels), "instance", "job")
+		all[d.name] = append(slices.Clone(labels), "quantile")
+		all[d.name+"_bucket"] = append(slices.Clone(labels), "le")
+		all[d.name+"_count"], all[d.name+"_sum"] = labels, labels
 	}
 	all["conductor_build_info"] = append(all["conductor_build_info"], "version")
 	return all
+}
+
+var rewrite = testflag.Bool("rewrite", false, "write the table of docs/metrics.md")
+
+// TestMetricsReference compares the table of docs/metrics.md with the metrics of a server. -rewrite writes it.
+func TestMetricsReference(t *testing.T) {
+	const begin, end = "<!-- metrics: written by make docs -->\n", "<!-- end of metrics -->"
+	name := filepath.Join(repository, "docs/metrics.md")
+	text, err := os.ReadFile(name)
+	must.Succeed(t, err)
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		t.Fatalf("%s lacks the markers of the table", name)
+	}
+	var rows strings.Builder
+	rows.WriteString("\n| Metric | Labels | Meaning |\n|---|---|---|\n")
+	n := 0
+	for _, d := range descriptions(t) {
+		if !strings.HasPrefix(d.name, "conductor_") {
+			continue
+		}
+		n++
+		labels := ""
+		if len(d.labels) > 0 {
+			labels = "`" + strings.Join(d.labels, "`, `") + "`"
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", d.name, labels, strings.ReplaceAll(d.help, "|", `\|`))
+	}
+	if n < 100 {
+		t.Errorf("only %d metrics were found", n)
+	}
+	if want := head + begin + rows.String() + "\n" + end + tail; *rewrite {
+		must.Succeed(t, os.WriteFile(name, []byte(want), 0o644))
+	} else if want != string(text) {
+		t.Errorf("the table of docs/metrics.md is stale: run make docs")
+	}
 }
 
 var (

@@ -33,7 +33,7 @@ func codes(t *testing.T) (out []string) {
 	return out
 }
 
-// TestFindingsHaveARunbook requires that docs/findings.md has a heading for each code, and no other heading of its level.
+// TestFindingsHaveARunbook requires that docs/findings.md has a heading for each code.
 func TestFindingsHaveARunbook(t *testing.T) {
 	text, err := os.ReadFile("../../docs/findings.md")
 	must.Succeed(t, err)
@@ -49,9 +49,5 @@ func TestFindingsHaveARunbook(t *testing.T) {
 		if !headings[code] {
 			t.Errorf("docs/findings.md has no heading ### %s", code)
 		}
-		delete(headings, code)
-	}
-	for code := range headings {
-		t.Errorf("docs/findings.md has a heading for %s, which is no finding", code)
 	}
 }
