@@ -239,7 +239,7 @@ func (f *vllmFleet) choose(prompt []uint32) *vllmEngine {
 // with what vLLM says that it took from its cache.
 func TestWholeVLLM(t *testing.T) {
 	if os.Getenv("ENGINES_VLLM") == "" {
-		t.Skip("ENGINES_VLLM is not set to the program of an installed vLLM, see docs/engines.md")
+		t.Skip("ENGINES_VLLM is not set to the program of an installed vLLM, see docs/contributing/engines.md")
 	}
 	model := t.TempDir()
 	must.Succeed(t, os.WriteFile(filepath.Join(model, "config.json"), []byte(tinyLlama), 0o600))
