@@ -402,90 +402,90 @@ func Default() Config {
 		// The ports routers of the two dialects call by default.
 		Listeners: []Listener{{":13333", Conductor}, {":8090", Dynamo}},
 		Log: Log{
-			Level:  "info", // one line per change of a source's state, at most six a minute of one source; none per event
-			Format: "json", // read by machines more often than by people
+			Level:  "info", // one line for each change of a source's state, none for each event
+			Format: "json", // logs are usually collected by programs
 		},
 		Hash: Hash{
-			Seed: 1337, // what Dynamo and standardized publishers hash with
+			Seed: 1337, // the seed of Dynamo and of standardized publishers
 		},
 		Stream: Stream{
-			StaleAfter:         30 * time.Second, // longer than an engine's stalls (compilation, weight loading), shorter than an operator's patience
-			Queue:              16384,            // vLLM's replay ring of 10,000 batches in one piece, and what arrives meanwhile
-			QueueBytesTotal:    256 << 20,        // half for live batches: two full queues, or 128 KiB for each of 1,000 sources
-			OnUnrecoverableGap: keep,             // a hit too many costs one recomputation, an emptied index costs thousands
-			Copies:             Count,            // SGLang and offloading connectors announce a block once per copy
+			StaleAfter:         30 * time.Second, // longer than engines stall while they compile or load weights
+			Queue:              16384,            // room for all of vLLM's replay ring of 10,000 batches, and for what arrives meanwhile
+			QueueBytesTotal:    256 << 20,        // half of it holds two full queues, or 128 KiB for each of 1,000 sources
+			OnUnrecoverableGap: keep,             // a wrong hit costs one prefill, an emptied index costs thousands
+			Copies:             Count,            // SGLang and offloading connectors announce a block once for each copy
 		},
 		Expected: Expected{
-			MaxBytes: 64 << 20, // 100,000 prompts of 47 new blocks each: 10,000 a second that last 10 s
+			MaxBytes: 64 << 20, // 100,000 prompts with 47 new blocks each, so 10,000 a second for 10 s
 		},
 		Doctor: Doctor{
-			SilentAfter: 5 * time.Minute, // outlasts the pauses of a fleet that is asked now and then
+			SilentAfter: 5 * time.Minute, // longer than the pauses of a fleet with little traffic
 		},
 		Index: Index{
-			MaxBytesTotal: AutoSize,  // a server that is out of memory is killed with all it knows
-			GhostBytes:    128 << 20, // 4 million blocks, more than a pool is behind its engines
-			LocalHashes:   true,      // a replica that cannot be recovered from is found out when it is too late
+			MaxBytesTotal: AutoSize,  // a server that runs out of memory is killed and loses everything
+			GhostBytes:    128 << 20, // some 3 million blocks, more than a pool usually lags behind its engines
+			LocalHashes:   true,      // without it a peer notices too late that it cannot recover from this server
 		},
 		Pool: Pool{
-			Completeness: All,       // a block that lacks the part of one worker is of no use
+			Completeness: All,       // an engine cannot use a block that lacks one worker's part
 			MaxBytes:     512 << 20, // some two million objects
 		},
 		Discovery: Discovery{
-			TokenFile:  "", // engines without --api-key answer anybody
-			SourcesDir: "", // the settings name the sources
+			TokenFile:  "", // engines without --api-key need no token
+			SourcesDir: "", // most fleets name their sources in the settings or register them
 		},
 		Store: Store{
 			Name:   "default",
 			Weight: 100,
 
-			ShelfInterval: time.Minute, // the replay ring of an engine is minutes long
-			ShelfBytes:    1 << 30,     // 60 M blocks, a small store has room for them
+			ShelfInterval: time.Minute, // engines can replay minutes, so a snapshot should be younger
+			ShelfBytes:    1 << 30,     // 60 M blocks, which fit into a small store
 		},
 		Cluster: Cluster{
 			Mode:   Replicas,
-			Owners: 2, // one may die, and the other answers at once
+			Owners: 2, // if one dies, the other answers at once
 		},
 		Snapshot: Snapshot{
-			Interval: time.Minute, // the replay ring of an engine is minutes long
-			Keep:     2,           // one before, should the newest be unusable
+			Interval: time.Minute, // engines can replay minutes, so a snapshot should be younger
+			Keep:     2,           // if the newest is damaged, there is one before it
 		},
 		Journal: Journal{
-			MaxBytes: 1 << 30, // hours of a small fleet, and nothing to a disk
+			MaxBytes: 1 << 30, // hours of a small fleet, and little for a disk
 		},
 		Metrics: Metrics{
-			PerSource: Auto, // a fleet of hundreds is looked at source by source, one of thousands as a whole
+			PerSource: Auto, // hundreds of sources can be looked at one by one, thousands cannot
 		},
 		Tracing: Tracing{
-			Sample: 0.01, // traces of each second, and no cost to speak of
+			Sample: 0.01, // enough to see each second, at hardly any cost
 		},
 		Dynamo: DynamoDialect{
-			CompareInterval: time.Minute,  // a difference is a fault: a second comparison confirms it soon enough
-			TraceIDHeader:   "x-trace-id", // Dynamo's
+			CompareInterval: time.Minute,  // differences are rare, and a second comparison confirms them a minute later
+			TraceIDHeader:   "x-trace-id", // the header that Dynamo uses
 		},
 		Limits: Limits{
-			MaxBody:     16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that and room for spaces
-			MaxTokens:   2 << 20,                // twice the longest usual context, and about what MaxBody holds
-			QueryWait:   100 * time.Millisecond, // outlasts a burst; after that a router does better without an answer
-			MaxSources:  10_000,                 // 1,250 nodes of eight ranks; each source costs two sockets
+			MaxBody:     16 << 20,               // a million token ids of six digits are 7 MB of JSON; twice that, with room for spaces
+			MaxTokens:   2 << 20,                // twice the longest usual context, and about what max_body holds
+			QueryWait:   100 * time.Millisecond, // longer than a burst; after that a router does better without an answer
+			MaxSources:  10_000,                 // 1,250 nodes of eight ranks
 			MaxPayload:  32 << 20,               // the announcement of a million-token prompt with hashes and tokens is about 6 MB
-			ReadTimeout: 30 * time.Second,       // MaxBody at 5 Mbit/s
-			IdleTimeout: 2 * time.Minute,        // longer than the 60 s after which usual load balancers close first
+			ReadTimeout: 30 * time.Second,       // max_body at 5 Mbit/s
+			IdleTimeout: 2 * time.Minute,        // load balancers usually close after 60 s, and should close first
 
-			Memory:                AutoSize,  // what a container can spare
-			MaxContexts:           16_384,    // the users of a fleet with a salt each; some 5 MB
-			MaxConnections:        16_384,    // each router keeps some; 10,000 half-open ones leave room
-			ConnectionsPerAddress: AutoCount, // one address leaves room for others, and an ingress rarely has more
-			MaxWatches:            1024,      // each asks ten times a second at most: a quarter of a processor
+			Memory:                AutoSize,  // leaves the rest to the indexes and queues
+			MaxContexts:           16_384,    // a salt for each user of a fleet; some 5 MB
+			MaxConnections:        16_384,    // 10,000 half-open connections still leave room for routers
+			ConnectionsPerAddress: AutoCount, // leaves room for other addresses, and is enough for most proxies
+			MaxWatches:            1024,      // each asks at most ten times a second, which together takes a quarter of a CPU
 		},
 		Auth: Auth{
-			Anonymous: []string{Auto}, // queries and registrations, as routers and engines send them; nothing where there are credentials
-			Loopback:  []string{Auto}, // what operators ask; nothing where there are credentials
+			Anonymous: []string{Auto}, // what routers and engines need; nothing once there are credentials
+			Loopback:  []string{Auto}, // what operators need; nothing once there are credentials
 		},
-		Register: Register{Allow: []string{"default"}}, // engines in the network, and what the network keeps for itself not
+		Register: Register{Allow: []string{"default"}}, // private and public addresses, but not link-local, multicast or cloud-metadata ones
 		UI: UI{
-			Enabled:       true, // it costs nothing until a page looks
-			RecentQueries: true, // in memory, for minutes: an explanation needs a prompt
+			Enabled:       true, // it costs nothing until somebody looks
+			RecentQueries: true, // an explanation needs the prompt
 		},
-		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that asks each second notices in time
+		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that checks every second notices in time
 	}
 }

@@ -42,19 +42,23 @@ func settingTables(t *testing.T) string {
 	var out strings.Builder
 	last := ""
 	for _, k := range keys {
-		section, name, _ := strings.Cut(k.path, ".")
+		section, _, _ := strings.Cut(k.path, ".")
 		if section != last {
 			if last != "" {
 				out.WriteString("\n")
 			}
 			last = section
-			fmt.Fprintf(&out, "### %s\n\n| Key | Default | Type | Flag | Meaning | Why this default |\n|---|---|---|---|---|---|\n", section)
+			fmt.Fprintf(&out, "## %s\n\n| Setting | Default | Type | Flag | Change needs | Meaning | Why this default |\n|---|---|---|---|---|---|---|\n", section)
 		}
 		def := k.show(&c)
 		if def != "" {
 			def = "`" + def + "`"
 		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | `--%s` | %s | %s |\n", name, def, cell(k.kind.word), k.flag, cell(k.help), cell(reasons[k.path]))
+		change := "restart"
+		if Live(k.path) {
+			change = "reload"
+		}
+		fmt.Fprintf(&out, "| `%s` | %s | %s | `--%s` | %s | %s | %s |\n", k.path, def, cell(k.kind.word), k.flag, change, cell(k.help), cell(reasons[k.path]))
 	}
 	return out.String()
 }
