@@ -1,0 +1,21 @@
+#!/bin/sh
+# stop.sh [NAME...] ends engines that start.sh started, all of them without a NAME.
+# They end at once (SIGKILL), as if the machine had failed.
+set -eu
+
+state=${STATE:-/tmp/conductor-tutorial}
+if [ $# -eq 0 ]; then
+	for file in "$state"/*.pid; do
+		[ -e "$file" ] && set -- "$@" "$(basename "$file" .pid)"
+	done
+fi
+for name; do
+	if [ ! -e "$state/$name.pid" ]; then
+		echo "stop.sh: no engine $name was started" >&2
+		exit 1
+	fi
+	# vLLM consists of several processes, which are one group.
+	kill -KILL -- "-$(cat "$state/$name.pid")" 2>/dev/null || true
+	rm "$state/$name.pid"
+	echo "$name has ended"
+done
