@@ -15,7 +15,11 @@ for name; do
 		exit 1
 	fi
 	# vLLM consists of several processes, which are one group.
-	kill -KILL -- "-$(cat "$state/$name.pid")" 2>/dev/null || true
+	group=$(cat "$state/$name.pid")
+	if kill -s KILL -- "-$group" 2>/dev/null; then
+		echo "$name has ended"
+	else
+		echo "$name was not running any more"
+	fi
 	rm "$state/$name.pid"
-	echo "$name has ended"
 done
