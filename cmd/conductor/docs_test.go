@@ -2,9 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
-	"net/http"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,85 +10,156 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"example.com/conductor/cmd/internal/clitest"
 	"example.com/conductor/config"
 	"example.com/conductor/internal/doctest"
+	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 )
 
 const repository = "../.."
 
-var (
-	makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)[^`]*`")
-	endpoint   = regexp.MustCompile(`tcp://[^"*:]+:[0-9]+`)
-)
+var makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)[^`]*`")
 
-// TestDocumentedCommands runs the code blocks of the documents: requests to the local
-// ports go to a real server, other commands are parsed as the shell and conductor do.
+// documentedEngine is what the server follows whose answers the documents show.
+const documentedEngine = `{instance_id: prefill-1, dp_rank: 0, type: vLLM, modelname: deepseek, block_size: 16, endpoint: "tcp://127.0.0.1:1"}`
+
+// documentedPatience ends a page whose commands hang.
+const documentedPatience = 5 * time.Minute
+
+// TestDocumentedCommands runs the code blocks of the documents against a real server. Of blocks that need
+// something else, such as a cluster, the command lines are parsed as the shell and conductor do.
 func TestDocumentedCommands(t *testing.T) {
-	// Reports need the engine that they are about.
-	const engine = `{instance_id: prefill-1, dp_rank: 0, type: vLLM, modelname: deepseek, block_size: 16, endpoint: "tcp://127.0.0.1:1"}`
-	d := &documented{t: t, server: serveProcess(t, "{sources: ["+engine+"]}"), targets: makeTargets(t), ports: 1}
+	programs := documentedPrograms(t)
+	targets := makeTargets(t)
+	ran, commands := 0, 0
 	for _, page := range doctest.Pages(t, repository) {
-		d.page = page.Name
-		for _, m := range makeTarget.FindAllStringSubmatch(page.Text, -1) {
-			d.make(m[1:2])
-		}
-		for _, block := range page.Blocks {
-			d.run(block.Language, block.Text)
-		}
+		t.Run(page.Path, func(t *testing.T) {
+			d := &documented{t: t, page: page, targets: targets}
+			for _, m := range makeTarget.FindAllStringSubmatch(page.Text, -1) {
+				d.make(m[1:2])
+			}
+			for _, block := range page.Blocks {
+				d.read(block)
+			}
+			ran += d.session(programs)
+			commands += d.commands
+		})
 	}
-	if d.requests < 4 || d.commands < 15 {
-		t.Errorf("only %d requests and %d commands were found", d.requests, d.commands)
+	if ran < 10 || commands < 15 {
+		t.Errorf("only %d blocks ran, and %d commands were parsed", ran, commands)
 	}
 }
 
-// documented runs the code blocks of one page after another.
+// documentedPrograms returns a folder with the programs of the repository. The server is this test, which
+// TestMain lets be the program.
+func documentedPrograms(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, name := range []string{"conductor", indexerName} {
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexec '"+os.Args[0]+"' \"$@\"\n"), 0o700))
+	}
+	output, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir+"/conductor-lab", repository+"/cmd/conductor-lab").CombinedOutput()
+	if err != nil {
+		t.Fatalf("go build: %v: %s", err, output)
+	}
+	return dir
+}
+
+// documented is a page whose code blocks are read, and run.
 type documented struct {
 	t        *testing.T
-	page     string
-	server   *process
+	page     doctest.Page
 	targets  []string
-	requests int // sent to the server
 	commands int
-	ports    int // endpoints made up so far
 }
 
-func (d *documented) run(language, text string) {
+// session runs the blocks of the page that run, and returns how many.
+func (d *documented) session(programs string) int {
 	d.t.Helper()
-	switch language {
+	s := &doctest.Session{Timeout: documentedPatience, Ports: portsOfPages(d.t)}
+	serves := false // the page starts a server of its own
+	python, settings := "", "{sources: ["+documentedEngine+"]}"
+	for _, b := range d.page.Blocks {
+		serves = serves || s.Serves(b)
+		if b.Language == "python" {
+			python = b.Text
+		}
+	}
+	if i := slices.IndexFunc(d.page.Blocks, func(b doctest.Block) bool { return b.Language == "yaml" }); i >= 0 {
+		settings = d.page.Blocks[i].Text
+	}
+	if !slices.ContainsFunc(d.page.Blocks, s.Runnable) && python == "" {
+		return 0
+	}
+	if !serves {
+		serveProcess(d.t, "{sources: ["+documentedEngine+"]}", "127.0.0.1:"+s.Ports["13333"]+"=conductor")
+	}
+	s.Dir = doctest.Checkout(d.t, repository)
+	for _, name := range []string{"conductor", "conductor-lab", indexerName} {
+		must.Succeed(d.t, os.Symlink(filepath.Join(programs, name), filepath.Join(s.Dir, "bin", name)))
+	}
+	must.Succeed(d.t, os.WriteFile(filepath.Join(s.Dir, "prompt.txt"), []byte("101 15 100 55\n"), 0o600))
+	must.Succeed(d.t, os.WriteFile(filepath.Join(s.Dir, "conductor.yaml"), []byte(s.With(settings)), 0o600))
+	s.Env = append(command().Env, "HOME="+s.Dir, "STATE="+filepath.Join(s.Dir, "state"), "CONDUCTOR_SERVER=http://127.0.0.1:"+s.Ports["13333"],
+		"GOCACHE="+os.Getenv("GOCACHE"), "NO_COLOR=1", "PATH="+filepath.Join(s.Dir, "bin")+":"+os.Getenv("PATH"))
+	ran := s.Run(d.t, d.page)
+	if python != "" {
+		d.python(s.With(python))
+	}
+	return ran
+}
+
+// portsOfPages returns a free port for each port that the documents use.
+func portsOfPages(t *testing.T) map[string]string {
+	t.Helper()
+	ports := map[string]string{}
+	for _, port := range []string{"13333", "13334", "8090", "8080", "8001", "8002", "5557", "5567", "6557", "6567"} {
+		address, err := freeport.Address()
+		must.Succeed(t, err)
+		_, ports[port], err = net.SplitHostPort(address)
+		must.Succeed(t, err)
+	}
+	return ports
+}
+
+// read holds what is true of a block whether it runs or not.
+func (d *documented) read(b doctest.Block) {
+	d.t.Helper()
+	switch b.Language {
 	case "sh":
-		for _, args := range doctest.Calls(d.t, d.page, text) {
+		if !slices.Contains([]string{"", doctest.Fails, doctest.Example, doctest.Cluster, doctest.Engine}, b.Kind) {
+			d.t.Errorf("a block in sh is marked %q, which means nothing; internal/doctest has the words that do", b.Kind)
+		}
+		for _, args := range doctest.Calls(d.t, d.page.Name, b.Text) {
 			d.commands++
 			if err := d.command(args); err != nil {
-				d.t.Errorf("%s: %s: %v", d.page, strings.Join(args, " "), err)
+				d.t.Errorf("%s: %v", strings.Join(args, " "), err)
 			}
 		}
 	case "yaml":
 		file := filepath.Join(d.t.TempDir(), "settings.yaml")
-		must.Succeed(d.t, os.WriteFile(file, []byte(text), 0o600))
+		must.Succeed(d.t, os.WriteFile(file, []byte(b.Text), 0o600))
 		if _, err := loadConfig(config.Options{File: file}); err != nil {
-			d.t.Errorf("%s: %v", d.page, err)
+			d.t.Error(err)
 		}
 	case "json":
-		if !json.Valid([]byte(text)) {
-			d.t.Errorf("%s: no JSON: %s", d.page, text)
+		if b.Kind != doctest.Output && !json.Valid([]byte(b.Text)) {
+			d.t.Errorf("no JSON: %s", b.Text)
 		}
-	case "python":
-		d.python(text)
-	case "text": // drawings, and output that is cut short
+	case "python", "text": // session runs the one; the other are drawings, and output
 	default:
-		d.t.Errorf("%s: a code block has the language %q: %.60s", d.page, language, text)
+		d.t.Errorf("a code block has the language %q: %.60s", b.Language, b.Text)
 	}
 }
 
+// command holds that a command line of ours can be understood.
 func (d *documented) command(args []string) error {
 	switch name, args := args[0], args[1:]; name {
 	case "make":
 		d.make(args)
-	case "curl":
-		return d.curl(args)
 	case "conductor", "bin/conductor":
 		return clitest.Understands(rootCommand(), args)
 	case indexerName:
@@ -107,7 +176,7 @@ func (d *documented) make(args []string) {
 	for _, arg := range args {
 		name, _, variable := strings.Cut(arg, "=")
 		if !slices.Contains(d.targets, name) {
-			d.t.Errorf("%s: make %s: the Makefile has no such target or variable (variable: %t)", d.page, name, variable)
+			d.t.Errorf("make %s: the Makefile has no such target or variable (variable: %t)", name, variable)
 		}
 	}
 }
@@ -122,46 +191,6 @@ func makeTargets(t *testing.T) (names []string) {
 	return names
 }
 
-// curl sends the request of a command line to the server, if it is for a port of ours.
-func (d *documented) curl(args []string) error {
-	method, body, target := http.MethodGet, "", ""
-	for i := 0; i < len(args); i++ {
-		switch arg := args[i]; {
-		case arg == "-s":
-		case arg == "--json" && i+1 < len(args):
-			i++
-			method, body = http.MethodPost, args[i]
-		case arg == "-X" && i+1 < len(args):
-			i++
-			method = args[i]
-		case !strings.HasPrefix(arg, "-") && target == "":
-			target = arg
-		default:
-			return fmt.Errorf("the test does not know %q", arg)
-		}
-	}
-	path, ours := strings.CutPrefix(target, "localhost:13333")
-	if !ours {
-		return nil
-	}
-	d.requests++
-	body = endpoint.ReplaceAllStringFunc(body, func(string) string { d.ports++; return fmt.Sprintf("tcp://127.0.0.1:%d", d.ports) })
-	request, err := http.NewRequest(method, d.server.url+path, strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if answer, _ := io.ReadAll(response.Body); response.StatusCode/100 != 2 {
-		return fmt.Errorf("%s: %s", response.Status, answer)
-	}
-	return nil
-}
-
 // pythonChecks are what has to hold after a page's block in Python.
 var pythonChecks = map[string]string{
 	"README.md":  "assert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'",
@@ -171,24 +200,22 @@ var pythonChecks = map[string]string{
 	"migrate-dynamo.md":   "assert compare([{'model_name': m, 'token_ids': [1] * 32} for m in ('deepseek', 'unknown')], old=NEW) == []",
 }
 
-// python runs a block against the server, where there is a Python with the modules that the block imports.
+// python runs a block, where there is a Python with the modules that the block imports.
 func (d *documented) python(text string) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		d.t.Logf("%s: no python3 to run the block with", d.page)
+		d.t.Log("no python3 to run the block with")
 		return
 	}
-	d.commands++
-	text = strings.ReplaceAll(text, "http://localhost:13333", d.server.url)
-	check := pythonChecks[d.page]
+	check := pythonChecks[d.page.Name]
 	if check == "" {
-		d.t.Errorf("%s: nothing is known to hold after its block in Python", d.page)
+		d.t.Error("nothing is known to hold after its block in Python")
 	}
 	switch output, err := exec.Command(python, "-c", text+"\n"+check+"\n").CombinedOutput(); {
 	case err != nil && strings.Contains(string(output), "ModuleNotFoundError"):
-		d.t.Logf("%s: %s", d.page, output)
+		d.t.Logf("%s", output)
 	case err != nil:
-		d.t.Errorf("%s: %v: %s", d.page, err, output)
+		d.t.Errorf("%v: %s", err, output)
 	}
 }
 

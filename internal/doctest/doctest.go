@@ -12,11 +12,12 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-var codeBlock = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
+var codeBlock = regexp.MustCompile("(?ms)^( *)```([a-z]*)(?: ([a-z]+))?\n(.*?)^ *```$")
 
 // Page is one document.
 type Page struct {
 	Name   string // of the file
+	Path   string // of the file in the repository
 	Text   string
 	Blocks []Block
 }
@@ -24,6 +25,7 @@ type Page struct {
 // Block is one code block.
 type Block struct {
 	Language string
+	Kind     string // the word after the language, such as Example
 	Text     string
 }
 
@@ -35,11 +37,17 @@ func Pages(t *testing.T, root string) (all []Page) {
 	for _, name := range append(names, root+"/README.md", root+"/ARCHITECTURE.md", root+"/BENCHMARKS.md") {
 		data, err := os.ReadFile(name)
 		must.Succeed(t, err)
-		page := Page{Name: filepath.Base(name), Text: string(data)}
-		for _, m := range codeBlock.FindAllStringSubmatch(page.Text, -1) {
-			page.Blocks = append(page.Blocks, Block{m[1], m[2]})
-		}
+		page := Page{Name: filepath.Base(name), Path: strings.TrimPrefix(name, root+"/"), Text: string(data)}
+		page.Blocks = blocks(page.Text)
 		all = append(all, page)
+	}
+	return all
+}
+
+// blocks returns the code blocks of a page, those of lists without their indentation.
+func blocks(text string) (all []Block) {
+	for _, m := range codeBlock.FindAllStringSubmatch(text, -1) {
+		all = append(all, Block{m[2], m[3], strings.TrimPrefix(strings.ReplaceAll("\n"+m[4], "\n"+m[1], "\n"), "\n")})
 	}
 	return all
 }
@@ -48,13 +56,14 @@ func Pages(t *testing.T, root string) (all []Page) {
 // the first. No command runs: functions of the same names write their arguments down.
 func Calls(t *testing.T, page string, block string) (out [][]string) {
 	t.Helper()
-	const script = `set -eu; PATH=
+	const script = `set -eu; PATH=/nowhere
 note() { for arg; do printf '%s\0' "$arg"; done >>"$CALLS"; printf '\1\0' >>"$CALLS"; }
-for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab dynamo-kv-indexer mooncake_master; do eval "function $name { note $name \"\$@\"; }"; done
+for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab bin/router examples/vllm/{install,start,stop}.sh; do eval "function $name { note $name \"\$@\"; }"; done
+command_not_found_handle() { note "$@"; }
 `
 	dir := t.TempDir()
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600))
-	cmd := exec.Command("bash", "-c", script+block)
+	cmd := exec.Command("bash", "-c", script+block+"\nwait")
 	cmd.Dir = dir
 	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}
 	if output, err := cmd.CombinedOutput(); err != nil {
