@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"regexp"
 	"strconv"
@@ -18,6 +19,7 @@ type composed struct {
 		Command     []string
 		Environment map[string]string
 		Limit       string `yaml:"mem_limit"`
+		Build       struct{ Target string }
 	}
 }
 
@@ -27,6 +29,7 @@ type composed struct {
 func TestComposeFiles(t *testing.T) {
 	t.Parallel()
 	commandOf, advertised := make(map[string][]string), make(map[string]string)
+	environmentOf := make(map[string]map[string]string)
 	mebibytes := func(service, text, setting string) int {
 		t.Helper()
 		m := regexp.MustCompile(setting + `([0-9]+)(m|mb|MiB)\b`).FindStringSubmatch(text)
@@ -55,9 +58,21 @@ func TestComposeFiles(t *testing.T) {
 			if s.Command == nil {
 				s.Command = commandOf[service]
 			}
-			if commandOf[service] = s.Command; len(s.Command) == 0 || s.Command[0] != "serve" {
+			if commandOf[service] = s.Command; len(s.Command) > 0 && s.Command[0] == "simulate" && s.Build.Target != "lab" {
+				t.Errorf("%s: %s is built without conductor-lab, which has simulate", name, service)
+			}
+			if len(s.Command) == 0 || s.Command[0] != "serve" {
 				continue
 			}
+			if len(s.Command) > 1 {
+				t.Errorf("%s: %s: the health check of the image does not see %q: use variables", name, service, s.Command[1:])
+			}
+			environment := maps.Clone(environmentOf[service])
+			if environment == nil {
+				environment = make(map[string]string)
+			}
+			maps.Copy(environment, s.Environment)
+			environmentOf[service], s.Environment = environment, environment
 			cmd := command(append([]string{"config", "show"}, s.Command[1:]...)...)
 			for key, value := range s.Environment {
 				cmd.Env = append(cmd.Env, key+"="+value)
@@ -74,7 +89,7 @@ func TestComposeFiles(t *testing.T) {
 				continue
 			}
 			port := url[strings.LastIndexByte(url, ':'):]
-			if by, taken := advertised[url]; taken || !strings.Contains(strings.Join(s.Command, " "), port+"=conductor") {
+			if by, taken := advertised[url]; taken || !strings.Contains(s.Environment["CONDUCTOR_LISTENERS"], port+"=conductor") {
 				t.Errorf("%s: %s advertises %s, which is not its own listener but that of %q", name, service, url, by)
 			}
 			advertised[url] = service
