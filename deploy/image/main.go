@@ -5,7 +5,7 @@
 //	image -binary FILE -arch ARCH -version VERSION -commit COMMIT -date DATE -tag NAME:TAG FILE
 //
 // The image is that of the Dockerfile, except for its certificates of authorities: here they are the ones of
-// golang.org/x/crypto/x509roots, whose version go.mod has, and not those of this machine. A test compares the two.
+// golang.org/x/crypto/x509roots, whose version go.mod has, and not those of Debian. deploy/check compares the two.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // Command check reads rendered manifests from standard input and decodes each into the type of
-// Kubernetes, without unknown fields. It prints the settings file of the server, and writes the rules
+// Kubernetes or of the Prometheus operator, without unknown fields. It prints the settings file of the server, and writes the rules
 // for Prometheus, if there are any, to the file that its argument names.
 package main
 
@@ -13,10 +13,12 @@ import (
 	"regexp"
 	"strings"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 )
@@ -38,8 +40,18 @@ func typeOf(kind string) any {
 		return new(networkingv1.NetworkPolicy)
 	case "v1 ConfigMap":
 		return new(corev1.ConfigMap)
-	case "monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PrometheusRule":
-		return new(map[string]any) // of the Prometheus operator
+	case "v1 ServiceAccount":
+		return new(corev1.ServiceAccount)
+	case "networking.k8s.io/v1 Ingress":
+		return new(networkingv1.Ingress)
+	case "rbac.authorization.k8s.io/v1 Role":
+		return new(rbacv1.Role)
+	case "rbac.authorization.k8s.io/v1 RoleBinding":
+		return new(rbacv1.RoleBinding)
+	case "monitoring.coreos.com/v1 ServiceMonitor":
+		return new(monitoringv1.ServiceMonitor)
+	case "monitoring.coreos.com/v1 PrometheusRule":
+		return new(monitoringv1.PrometheusRule)
 	}
 	return nil
 }
@@ -53,6 +65,9 @@ func run(in io.Reader, out io.Writer) error {
 	}
 	var errs []error
 	seen := make(map[string]int)
+	var services []*corev1.Service
+	var monitors []*monitoringv1.ServiceMonitor
+	var tests []map[string]string // labels of pods of helm test
 	for _, doc := range separator.Split(string(text), -1) {
 		var head struct{ APIVersion, Kind string }
 		if err := yaml.Unmarshal([]byte(doc), &head); err != nil {
@@ -82,22 +97,61 @@ func run(in io.Reader, out io.Writer) error {
 				}
 			}
 		}
-		if m, ok := object.(*map[string]any); ok && head.Kind == "PrometheusRule" {
-			rules, err := yaml.Marshal((*m)["spec"])
+		switch o := object.(type) {
+		case *monitoringv1.PrometheusRule:
+			rules, err := yaml.Marshal(o.Spec)
 			errs = append(errs, err, os.WriteFile(os.Args[1], rules, 0o600))
-		}
-		if s, ok := object.(*appsv1.StatefulSet); ok {
-			errs = append(errs, hardened(s.Spec.Template.Spec)...)
-			errs = append(errs, expanded(s.Spec.Template.Spec)...)
-			errs = append(errs, bounded(s.Spec.Template.Spec)...)
+		case *monitoringv1.ServiceMonitor:
+			monitors = append(monitors, o)
+		case *corev1.Service:
+			services = append(services, o)
+		case *corev1.Pod:
+			tests = append(tests, o.Labels)
+		case *appsv1.StatefulSet:
+			errs = append(errs, hardened(o.Spec.Template.Spec)...)
+			errs = append(errs, expanded(o.Spec.Template.Spec)...)
+			errs = append(errs, bounded(o.Spec.Template.Spec)...)
 		}
 	}
+	errs = append(errs, selected(services, monitors, tests)...)
 	for _, kind := range []string{"StatefulSet", "Service", "Secret"} {
 		if seen[kind] == 0 {
 			errs = append(errs, fmt.Errorf("there is no %s", kind))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// selected returns monitors that scrape a pod more than once, or not at all, and Services that send requests to the pod of
+// helm test.
+func selected(services []*corev1.Service, monitors []*monitoringv1.ServiceMonitor, tests []map[string]string) (errs []error) {
+	matches := func(selector, labels map[string]string) bool {
+		for key, value := range selector {
+			if labels[key] != value {
+				return false
+			}
+		}
+		return len(selector) > 0
+	}
+	for _, m := range monitors {
+		n := 0
+		for _, s := range services {
+			if matches(m.Spec.Selector.MatchLabels, s.Labels) {
+				n++
+			}
+		}
+		if n != 1 {
+			errs = append(errs, fmt.Errorf("the ServiceMonitor %s selects %d Services, so it scrapes each pod as many times", m.Name, n))
+		}
+	}
+	for _, s := range services {
+		for _, labels := range tests {
+			if matches(s.Spec.Selector, labels) {
+				errs = append(errs, fmt.Errorf("the Service %s selects the pod of helm test", s.Name))
+			}
+		}
+	}
+	return errs
 }
 
 // hardened returns what the restricted profile of pods would refuse.
@@ -111,7 +165,8 @@ func hardened(p corev1.PodSpec) (errs []error) {
 		if s == nil || !is(s.AllowPrivilegeEscalation, false) || !is(s.ReadOnlyRootFilesystem, true) || s.Capabilities == nil || len(s.Capabilities.Drop) == 0 {
 			errs = append(errs, fmt.Errorf("container %s has more rights than it needs", c.Name))
 		}
-		if c.ReadinessProbe == nil || c.LivenessProbe == nil || c.StartupProbe == nil || c.Resources.Limits.Memory().IsZero() {
+		own := c.Name == "conductor" || c.Name == "valkey" // what values add needs no probes
+		if own && (c.ReadinessProbe == nil || c.LivenessProbe == nil || c.StartupProbe == nil) || c.Resources.Limits.Memory().IsZero() {
 			errs = append(errs, fmt.Errorf("container %s lacks a probe or a memory limit", c.Name))
 		}
 	}
