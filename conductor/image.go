@@ -115,7 +115,7 @@ func (c *Conductor) ImageOfSources() *Image {
 	img := &Image{HashSeed: c.opts.HashSeed}
 	for _, s := range c.registered() {
 		if !s.recovered {
-			img.Sources = append(img.Sources, SourceMark{Registration: s.registration(), Static: s.static})
+			img.Sources = append(img.Sources, SourceMark{Registration: s.registration(), Static: s.static, By: s.by})
 		}
 	}
 	return img

@@ -95,6 +95,7 @@ func (r *fieldReader) note(name string, err error) {
 // Fields returns the source as a snapshot keeps it.
 func (m *SourceMark) Fields() []journal.Field {
 	w := fieldWriter(m.Registration.fields(m.Static))
+	m.By.write(&w)
 	if m.Mark != nil {
 		w.text(fieldSeq, strconv.FormatUint(m.Mark.Seq, 10))
 		w.text(fieldPrint, strconv.FormatUint(m.Mark.Print, 10))
@@ -121,6 +122,7 @@ func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
 	if m.Registration, m.Static, err = registrationOf(fields); err != nil {
 		return m, err
 	}
+	m.By.read(&r)
 	if r.text(fieldSeq) != "" {
 		m.Mark = &Mark{Seq: r.unsigned(fieldSeq), Print: r.unsigned(fieldPrint), Missing: r.text(fieldMissing)}
 		if id := r.text(fieldID); hex.DecodedLen(len(id)) == len(m.Mark.ID) {

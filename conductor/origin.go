@@ -82,7 +82,7 @@ func (r *Recovery) Own(m *SourceMark) (why string) {
 	}
 	reg := m.Registration
 	reg.MayAnnounce = nil // a matter of the configuration
-	if err := c.Register(reg, RegisterOptions{AnyEndpoint: true}); err != nil {
+	if err := c.Register(reg, RegisterOptions{AnyEndpoint: true, By: m.By}); err != nil {
 		return err.Error()
 	}
 	return ""

@@ -34,6 +34,8 @@ type RegisterOptions struct {
 	// limits.max_sources or limits.max_tenant_sources is reached. An equal registration without it ends that, and
 	// one with it changes nothing.
 	GivesWay bool
+	// By says who registers the source, for operators. Without a Kind it is the configuration if Static, else a client.
+	By Registrar
 	// Admit, if set, sees everything that is registered before anything changes,
 	// and refuses the registration with its error. It must not call the Conductor.
 	Admit func(all iter.Seq[Registration]) error
@@ -171,6 +173,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		c.removeSource(old)
 	}
 	s := c.newSource(r, opts.Static)
+	s.by = opts.By.complete(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
 		s.inheritFrom(old)
@@ -331,6 +334,7 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 func (c *Conductor) newRecovered(r Registration) *source {
 	s := c.unjoined(r)
 	s.stream, s.recovered = newUnfollowed(c.now()), true
+	s.by = Registrar{Kind: ByPeer, At: s.opened}
 	c.addSource(s)
 	return s
 }

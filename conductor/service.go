@@ -26,6 +26,8 @@ type Service struct {
 	// Pending: it is held back at the gate. Recovered: it came from a peer and is
 	// not registered here. Static: the configuration names it.
 	Pending, Recovered, Static bool
+	// By is who registered it.
+	By Registrar
 
 	// Status is that of the stream. Its Dropped has what the application left out as well, its LastError the
 	// last failure of either.
@@ -156,7 +158,7 @@ func (c *registry) IndexBytes() int {
 
 func (s *source) service(st stream.Status, held heldBlocks) Service {
 	v := Service{
-		Registration: s.registration(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static,
+		Registration: s.registration(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
 		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()), Incomplete: s.incompleteBlocks(),
 		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
 		Findings: s.doctor.List(), Age: -1,
@@ -483,7 +485,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.PiecesOffHeap += m.PiecesOffHeap
 		x.NamesOffHeap += m.NamesOffHeap
 	}
-	streams, removals, lives, pools := 0, 0, 0, int64(0)
+	streams, removals, lives, histories, pools := 0, 0, 0, 0, int64(0)
 	reported := c.pushes.bytes()
 	for _, s := range c.registered() {
 		st := s.stream.Status()
@@ -493,6 +495,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		}
 		removals += s.past.losses.Bytes()
 		lives += s.lives.Bytes()
+		histories += s.states.Bytes()
 		pools += s.bound.Load()
 	}
 	waiting, reading := c.opts.Stream.Memory.Used()
@@ -513,6 +516,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "pools", Bytes: pools},
 		{Name: "lmcache", Bytes: reported},
 		{Name: "lifetimes", Bytes: int64(lives)},
+		{Name: "source_histories", Bytes: int64(histories)},
 		{Name: "expected", Bytes: c.expected.Bytes()},
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},

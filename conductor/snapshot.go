@@ -79,6 +79,8 @@ type SourceMark struct {
 	Registration
 	// Static says that the configuration names the source.
 	Static bool
+	// By is who registered it.
+	By Registrar
 	// Mark is the batch applied last, nil before the first.
 	Mark *Mark
 	// Parts is the most parts that one of its blocks had: see normalize/parts.go.

@@ -36,6 +36,7 @@ type source struct {
 	static    bool
 	aliases   atomic.Pointer[[]string] // of the registration in place of reg's, never nil; changed under registry.mu
 	givesWay  bool                     // see RegisterOptions; guarded by registry.mu
+	by        Registrar                // set before the source is in the registry
 	stream    feed
 	journal   *journal.Source // nil: nothing is recorded
 	states    *statelog.Log   // nil: of a source that is not followed
@@ -239,6 +240,7 @@ func (s *source) applyStep(step *stream.Step) {
 		s.reveal(step)
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
+			s.states.Lost(step.Seq - s.mark.Seq - 1)
 			s.normal.BatchMissing()
 			s.doctor.ForgetCopies() // removals may be missing
 		}
@@ -411,7 +413,7 @@ func (s *source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.registration(), Static: s.static, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
+	m := SourceMark{Registration: s.registration(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead lookAheads
 	for _, ns := range s.namespaces {
 		if ns.blocks() > 0 {

@@ -11,6 +11,7 @@ type Stats struct {
 	Bytes, Limit int64
 	Ready        Readiness
 	Queries      QueryCounts // of all tenants, of models that are gone too
+	Times        QueryTimes  // of the same
 }
 
 // TenantStats are the numbers of the models of one tenant.
@@ -23,7 +24,7 @@ type TenantStats struct {
 // Stats returns the numbers. It locks each index a few times, and costs the number of sources
 // and owners, not blocks.
 func (c *Conductor) Stats() *Stats {
-	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats)}
+	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats), Times: c.queries.times()}
 	for labels, x := range c.indexStats() {
 		t := st.Tenants[labels[0]]
 		t.Blocks += x.Blocks

@@ -24,6 +24,8 @@ var ErrForbidden = errors.New("the tenant is outside the scope of the credential
 
 // Reader says what a client may see.
 type Reader struct {
+	// Name is that of the client's credentials, "" without any.
+	Name string
 	// Tenants are the tenants that the client may name.
 	Tenants scope.Tenants
 	// Secrets shows the endpoints and salts of registrations.
@@ -138,6 +140,7 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 			})
 		}
 	}
+	opts.By = Registrar{Kind: ByClient, Name: v.reader.Name}
 	if err := v.conductor.Register(r, opts); err != nil {
 		return err
 	}
@@ -212,10 +215,18 @@ func (v View) hideCauses(s *Service) {
 func (v View) Services() []Service {
 	all := slices.DeleteFunc(v.conductor.Services(), func(s Service) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
-		v.Redact(&all[i].Registration)
-		v.hideCauses(&all[i])
+		v.conceal(&all[i])
 	}
 	return all
+}
+
+// conceal hides of a source what the client may not see.
+func (v View) conceal(s *Service) {
+	v.Redact(&s.Registration)
+	if !v.reader.Secrets {
+		s.By.Name = "" // a client, or an address
+	}
+	v.hideCauses(s)
 }
 
 // Redact hides the secrets of a registration that the client may not see.

@@ -24,14 +24,14 @@ type Change struct {
 }
 
 // Diff returns the scalar settings and the listeners that differ, in the order in which they are
-// printed. Sources are compared by DiffSources.
+// printed, without the passwords of URLs. Sources are compared by DiffSources.
 func Diff(was, is *Config) (all []Change) {
 	if w, i := showListeners(was.Listeners), showListeners(is.Listeners); w != i {
 		all = append(all, Change{Path: "listeners", Was: w, Is: i})
 	}
 	for _, k := range keys {
 		if w, i := k.show(was), k.show(is); w != i {
-			all = append(all, Change{k.path, w, i, Live(k.path)})
+			all = append(all, Change{k.path, k.hide(w), k.hide(i), Live(k.path)})
 		}
 	}
 	return all

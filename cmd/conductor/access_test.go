@@ -43,11 +43,11 @@ import (
 var matrix = map[string]string{
 	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open", "GET /docs": "open", "GET /docs/*page": "open",
 	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query", "POST /grpc/:service/:method": "query",
-	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query", "DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin", "GET /admin/cluster": "admin",
+	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query", "DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/source": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin", "GET /admin/cluster": "admin",
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
 	"GET /metrics": "metrics*",
 	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
-	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*",
+	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*", "GET /admin/settings": "admin*",
 	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
 	"GET /debug/pprof/:profile": "admin*",
 }

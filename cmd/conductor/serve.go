@@ -157,9 +157,11 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		c.KeepRegistrations(keeper.Registrations)
 	}
 	members := newFleet(&cfg, shared, web, log)
-	hub := watch.New(watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets, members))
-	defer hub.Close()
 	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
+	looks := watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets, members)
+	looks.Refused = func() uint64 { return places.Stats().Refused + budget.Refused() + entry.Limited() }
+	hub := watch.New(looks)
+	defer hub.Close()
 	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches)
 	dialect := dynamo.New(dynamo.Config{
 		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
@@ -232,7 +234,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
+		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),

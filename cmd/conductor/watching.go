@@ -7,6 +7,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/snapshot"
@@ -35,6 +36,18 @@ func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapsh
 		out.Viewers = 0
 	}
 	return out
+}
+
+// settingsOf returns a function that tells the name of the settings file and the settings in use.
+func settingsOf(file string, in *reloader) func() (string, []conductorhttp.Setting) {
+	return func() (string, []conductorhttp.Setting) {
+		c := in.settings()
+		var all []conductorhttp.Setting
+		for _, s := range c.Settings() {
+			all = append(all, conductorhttp.Setting(s))
+		}
+		return file, all
+	}
 }
 
 // snapshotsOf returns the state of the server's own snapshots.

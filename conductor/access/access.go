@@ -94,7 +94,7 @@ func (a *asked) Flow() fair.Flow { return fair.Flow{Name: a.flow, Weight: a.Weig
 
 // reader is the client as a conductor.View needs it.
 func (c *Client) reader() conductor.Reader {
-	return conductor.Reader{Tenants: c.Tenants, Secrets: c.Roles&(Register|Admin) != 0, Causes: c.Roles&Admin != 0}
+	return conductor.Reader{Name: c.Name, Tenants: c.Tenants, Secrets: c.Roles&(Register|Admin) != 0, Causes: c.Roles&Admin != 0}
 }
 
 // operator is the client of requests that no Guard has checked.

@@ -56,7 +56,7 @@ func (a *Guard) Admit(call Call) (*Caller, error) {
 		why = p.limits.takeCall(c.flow)
 	}
 	if why != nil {
-		a.refused.WithLabelValues(why.reason).Inc()
+		a.countRefused(why)
 		if c.rule.audited {
 			c.Done(why.status)
 		}
@@ -128,7 +128,7 @@ func (c *Caller) CountMessage() error {
 		return nil
 	}
 	if why := c.policy.limits.takeCall(c.flow); why != nil {
-		c.guard.refused.WithLabelValues(why.reason).Inc()
+		c.guard.countRefused(why)
 		return why
 	}
 	return nil

@@ -39,6 +39,7 @@ type Guard struct {
 	origins  *http.CrossOriginProtection
 	attempts *limiter // of wrong credentials, by address
 	refused  *prometheus.CounterVec
+	limited  atomic.Uint64 // of refused, those beyond the limits of their clients
 	calls    *prometheus.CounterVec
 }
 
@@ -283,7 +284,7 @@ func isPlainBody(contentType string) bool {
 
 // refuse answers with an error, in the codec of the request.
 func (a *Guard) refuse(g *gin.Context, why *refusal) {
-	a.refused.WithLabelValues(why.reason).Inc()
+	a.countRefused(why)
 	switch why.status {
 	case http.StatusUnauthorized:
 		g.Header("WWW-Authenticate", `Bearer realm="conductor"`)

@@ -143,8 +143,22 @@ func (m *meteredBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// reasonTooMany is the reason of a request beyond the limits of its client.
+const reasonTooMany = "too_many_requests"
+
 func tooMany(text string) *refusal {
-	return &refusal{http.StatusTooManyRequests, "too_many_requests", text}
+	return &refusal{http.StatusTooManyRequests, reasonTooMany, text}
+}
+
+// Limited returns how many requests and calls were beyond the limits of their clients since the start.
+func (a *Guard) Limited() uint64 { return a.limited.Load() }
+
+// countRefused counts a request or call that is refused before its handler.
+func (a *Guard) countRefused(why *refusal) {
+	a.refused.WithLabelValues(why.reason).Inc()
+	if why.reason == reasonTooMany {
+		a.limited.Add(1)
+	}
 }
 
 // flow names whose share a request takes: that of the tenant if the client has one alone, else

@@ -56,6 +56,8 @@ var rules = map[string]rule{
 	"GET /global_view":          {role: Admin, audited: true},
 	"GET /admin/events":         {role: Admin, audited: true},
 	"GET /admin/stats":          {role: Admin},
+	"GET /admin/source":         {role: Admin},
+	"GET /admin/settings":       {role: Admin, whole: true},
 	"GET /admin/live":           {role: Admin},
 	"GET /admin/queries":        {role: Admin},
 	"GET /admin/prefixes":       {role: Admin},

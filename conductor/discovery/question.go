@@ -87,7 +87,8 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 		if t.isWithdrawn(key) {
 			continue
 		}
-		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}); regErr != nil {
+		by := conductor.Registrar{Kind: conductor.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
+		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
 			if slices.Contains(old, key) {
 				e.keys = append(e.keys, key)

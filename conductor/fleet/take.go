@@ -124,7 +124,11 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 		case s.Asked():
 			err = g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: has, GivesWay: givesWay}, true)
 		default:
-			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true, GivesWay: givesWay})
+			by := conductor.Registrar{Kind: conductor.ByReplica, Name: e.By}
+			if has {
+				by = conductor.Registrar{Kind: conductor.ByConfiguration}
+			}
+			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true, GivesWay: givesWay, By: by})
 		}
 	}
 	if errors.Is(err, conductor.ErrClosed) {

@@ -25,6 +25,8 @@ func (a *api) mountAdmin(r gin.IRouter) {
 	r.GET("/snapshot", a.snapshot)
 	r.GET("/digest", inJSON(a.digest))
 	r.GET("/stats", inJSON(a.stats))
+	r.GET("/source", inJSON(a.source))
+	r.GET("/settings", inJSON(a.settings))
 	r.GET("/live", a.live)
 	r.GET("/queries", inJSON(a.recentQueries))
 	r.GET("/prefixes", inJSON(a.popular))

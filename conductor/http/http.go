@@ -59,6 +59,8 @@ type Options struct {
 	Again func(*gin.Context) bool
 	// Reload reads the settings again; nil has none.
 	Reload func(dryRun bool) Reload
+	// Settings returns the name of the settings file, "" without one, and the settings in use; nil has none.
+	Settings func() (string, []Setting)
 	// Discovery asks engines where they publish; nil has none.
 	Discovery *discovery.Manager
 	// Fleet is the registry that replicas share; nil is none.
@@ -165,7 +167,7 @@ func isList(g *gin.Context) bool {
 	path := g.FullPath()
 	return g.Request.Method == http.MethodGet && (strings.HasSuffix(path, "/services") || strings.HasSuffix(path, "/workers") ||
 		strings.HasSuffix(path, "/global_view") || path == "/metrics" || path == "/admin/digest" || path == "/admin/events" ||
-		path == "/admin/stats" || path == "/admin/prefixes" || path == "/admin/drain" || path == "/admin/cluster")
+		path == "/admin/stats" || path == "/admin/prefixes" || path == "/admin/drain" || path == "/admin/source" || path == "/admin/cluster")
 }
 
 // Dialect returns the Conductor dialect.

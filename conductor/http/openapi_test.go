@@ -51,7 +51,10 @@ func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
 	t.Cleanup(hub.Close)
-	opts := conductorhttp.Options{Watch: hub, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents), Gatherer: registry, Log: zerolog.Nop()}
+	settings := func() (string, []conductorhttp.Setting) {
+		return "conductor.yaml", []conductorhttp.Setting{{Path: "log.level", Value: "debug", Default: "info", Changed: true}}
+	}
+	opts := conductorhttp.Options{Watch: hub, Settings: settings, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents), Gatherer: registry, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(c, &opts)
 	}
@@ -203,6 +206,10 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/admin/prefixes?top=1", "", 200)
 	f("GET", "/admin/prefixes?top=-1", "", 400)
 	f("GET", "/admin/cluster", "", 200)
+	f("GET", "/admin/source", "", 400)
+	f("GET", "/admin/source?source=a|default|0", "", 200)
+	f("GET", "/admin/source?source=nil|default|0", "", 404)
+	f("GET", "/admin/settings", "", 200)
 	f("GET", "/admin/drain", "", 400)
 	f("GET", "/admin/drain?instance=a", "", 200)
 	f("GET", "/admin/drain?instance=nil", "", 404)

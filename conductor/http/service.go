@@ -41,6 +41,10 @@ type serviceRow struct {
 	TTL              string            `json:",omitempty"` // of media that have none of their own
 	MediaTTL         map[string]string `json:",omitempty"` // by medium
 
+	Registered   string // by what: configuration, client, discovery, replica or peer
+	RegisteredBy string // name of the client, URL that was asked, or id of the replica; empty for a client that may not see endpoints
+	RegisteredAt time.Time
+
 	State   string
 	Reason  string
 	Epoch   uint64
@@ -127,6 +131,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
 			HashProfile: rowOf(s.Profile), Sequence: s.Sequence,
 			Events: s.Registration.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
+			Registered: s.By.Kind, RegisteredBy: s.By.Name, RegisteredAt: s.By.At.UTC(),
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,

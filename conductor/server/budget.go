@@ -47,6 +47,13 @@ func (b *Budget) SetBound(most int64) {
 	b.most = most
 }
 
+// Refused returns how many requests did not fit since the start.
+func (b *Budget) Refused() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refused
+}
+
 // reserve takes bytes for a flow. It reports false, and takes nothing, if they do not fit.
 func (b *Budget) reserve(flow string, n int64) bool {
 	b.mu.Lock()

@@ -3,6 +3,7 @@
 //
 //	stream --Change--> Log --> line: source, from, to, reason, lasted
 //	timer --look-----> Log          (stale, and the last change of those that were left out)
+//	                    +--> History: the last 64 changes, gaps, and times that the blocks were dropped
 //
 // A line tells what the state was, what it is now and why, and how long the former one lasted. Bad
 // states are warnings. The replay that follows each connection is a line of level debug, so that a
@@ -44,6 +45,8 @@ type Log struct {
 	waiting *change // the last change that was left out, nil if the last one has its line
 	timer   *time.Timer
 	due     time.Time // of timer; zero: it does not run
+	history history
+	gaps    uint64 // that the history has
 	stopped bool
 }
 
@@ -69,6 +72,7 @@ func (l *Log) Change(state stream.State, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	l.noteGaps(st.Gaps, now)
 	if state == stream.Connecting {
 		if st.State == stream.Stale { // the connection was silent for that long
 			state = stream.Stale
@@ -103,6 +107,7 @@ func (l *Log) become(state stream.State, reason string, now time.Time) {
 	}
 	c := change{from: l.state, to: state, reason: reason, lasted: now.Sub(l.since)}
 	l.state, l.reason, l.since = state, reason, now
+	l.noteChange(&c, now)
 	if c.level() == zerolog.DebugLevel {
 		l.write(&c, 0)
 		return
@@ -149,7 +154,9 @@ func (l *Log) Dropped(reason string, epoch uint64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ok, left := l.drops.take(time.Now())
+	now := time.Now()
+	l.history.add(Event{At: now, Kind: EventDropped, Reason: reason, Count: epoch})
+	ok, left := l.drops.take(now)
 	if !ok {
 		return
 	}

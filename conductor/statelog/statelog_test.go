@@ -44,6 +44,46 @@ func equal(t *testing.T, got []string, want ...string) {
 	}
 }
 
+// TestHistory keeps what happened to a source: without the replay that begins each connection, the newest events, and
+// each reason once.
+func TestHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var st atomic.Pointer[stream.Status]
+		st.Store(&stream.Status{State: stream.Connecting})
+		l := New(zerolog.Nop(), func() stream.Status { return *st.Load() }, 30*time.Second)
+		defer l.Stop()
+		tell := func() (all []string) {
+			events, older := l.History()
+			for _, e := range events {
+				all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %s %s %d", e.Kind, e.From, e.To, e.Reason, e.Count)))
+			}
+			return append(all, fmt.Sprint(older))
+		}
+		l.Change(stream.Replaying, "")
+		l.Change(stream.Synced, "")
+		st.Store(&stream.Status{State: stream.Replaying, Gaps: 1})
+		l.Change(stream.Replaying, "")
+		l.Lost(3)
+		l.Change(stream.Partial, stream.ReasonGap)
+		l.Dropped("publisher_restarted", 2)
+		equal(t, tell(), "state replaying synced  0", "gap    1", "state synced replaying  0", "lost    3", "state replaying partial gap_unrecoverable 0", "dropped   publisher_restarted 2", "0")
+		for i := range 2 * MaxEvents {
+			l.Lost(uint64(i))
+		}
+		if events, older := l.History(); len(events) != MaxEvents || older != MaxEvents+6 || events[0].Count != MaxEvents || events[MaxEvents-1].Count != 2*MaxEvents-1 {
+			t.Errorf("%d events from %d, %d older", len(events), events[0].Count, older)
+		}
+		if l.Bytes() == 0 || (*Log)(nil).Bytes() != 0 {
+			t.Error("the bytes are wrong")
+		}
+		var none *Log
+		none.Lost(1)
+		if events, older := none.History(); events != nil || older != 0 {
+			t.Error("a nil Log has a history")
+		}
+	})
+}
+
 // TestLines is the life of a source: it starts, loses an event, loses its engine and gets another.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

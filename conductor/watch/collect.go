@@ -27,7 +27,9 @@ type collection struct {
 	waits   bool // the recovery is under way
 	queries conductor.QueryCounts
 	asked   float64 // queries a second
-	point   *point  // of the history, if it gets one
+	times   conductor.QueryTimes
+	refused uint64 // requests since the start
+	point   *point // of the history, if it gets one
 	// lists are there with the texts of rows; were are those of the collection before.
 	lists, were lists
 }
@@ -97,7 +99,7 @@ func (s *sums) add(o *sums) {
 func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *collection {
 	c := &collection{
 		at: now, rows: make([]row, len(st.Sources)), rowsToo: rows, tenants: make(map[string]*sums),
-		bytes: st.Bytes, limit: st.Limit, ready: st.Ready.Ready, waits: st.Ready.Recovering, queries: st.Queries,
+		bytes: st.Bytes, limit: st.Limit, ready: st.Ready.Ready, waits: st.Ready.Recovering, queries: st.Queries, times: st.Times,
 	}
 	if old == nil {
 		old = &collection{at: now}

@@ -111,12 +111,21 @@ type historyRow struct {
 	Points []pointRow `json:"points"`
 }
 
-// pointRow is a point: seconds since 1970, blocks on devices, in host memory and on disks, events
-// and queries a second.
+// pointRow is a point: seconds since 1970, blocks on devices, in host memory and on disks, events and queries a
+// second, tokens asked for and found, refused requests a second, and the p50 and p99 of queries in seconds. The last
+// three are null for clients of some tenants, times also without queries.
 type pointRow []any
 
 func (p *point) row() pointRow {
-	return pointRow{p.at, p.device, p.host, p.disk, p.events, p.queries}
+	row := pointRow{p.at, p.device, p.host, p.disk, p.events, p.queries, p.asked, p.cached}
+	for _, v := range []float64{p.refused, p.p50, p.p99} {
+		if math.IsNaN(v) {
+			row = append(row, nil)
+		} else {
+			row = append(row, v)
+		}
+	}
+	return row
 }
 
 // header returns the part of documents that does not grow with the fleet. mu is held.

@@ -1,9 +1,11 @@
 package watch
 
 import (
+	"math"
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/tiers"
 )
@@ -11,9 +13,9 @@ import (
 const (
 	// span is how far the history goes back.
 	span = time.Hour
-	// maxPoints bounds the points of one tenant, some 10 KB.
+	// maxPoints bounds the points of one tenant, some 20 KB.
 	maxPoints = int(span / step)
-	// maxTenants bounds the tenants with a history of their own, some 2.5 MB. That of all tenants
+	// maxTenants bounds the tenants with a history of their own, some 5 MB. That of all tenants
 	// together comes on top.
 	maxTenants = 256
 )
@@ -23,13 +25,19 @@ type point struct {
 	at                 int64 // Unix seconds
 	device, host, disk int
 	events, queries    float64 // a second
+	asked, cached      uint64  // tokens since the point before
+	// Of all tenants together alone: refused requests a second, and what half of the queries and all but one in a
+	// hundred stayed below, in seconds, NaN without queries.
+	refused, p50, p99 float64
 }
 
 // series are the points of one tenant, the oldest first.
 type series struct {
-	points  []point // guarded by Hub.mu
-	events  uint64  // since the newest point
-	queries uint64  // at the newest point
+	points  []point               // guarded by Hub.mu
+	events  uint64                // since the newest point
+	queries conductor.QueryCounts // at the newest point
+	refused uint64                // at the newest point
+	times   conductor.QueryTimes  // at the newest point
 }
 
 // history has the series of the tenants. Hub.mu guards it.
@@ -58,13 +66,16 @@ func (h *history) add(c *collection) *point {
 			if len(h.byTenant) >= maxTenants {
 				continue
 			}
-			s = &series{queries: t.queries.Queries}
+			s = &series{queries: t.queries}
 			h.byTenant[name] = s
 		}
 		s.add(c.at, passed, t, due)
 	}
 	all.queries = c.queries
 	h.all.add(c.at, passed, all, due)
+	if due {
+		h.all.addServer(c, passed)
+	}
 	if !due {
 		return nil
 	}
@@ -86,12 +97,25 @@ func (s *series) add(at time.Time, passed time.Duration, t *sums, due bool) {
 	}
 	p := point{at: at.Unix(), device: t.tier(tiers.Device), host: t.tier(tiers.Host), disk: t.tier(tiers.Disk)}
 	p.events = rateOf(s.events, 0, 0, passed)
-	p.queries = rateOf(t.queries.Queries, s.queries, 0, passed)
-	s.events, s.queries = 0, t.queries.Queries
+	p.queries = rateOf(t.queries.Queries, s.queries.Queries, 0, passed)
+	if t.queries.Asked >= s.queries.Asked && t.queries.Matched >= s.queries.Matched { // else the model is gone and came again
+		p.asked, p.cached = t.queries.Asked-s.queries.Asked, t.queries.Matched-s.queries.Matched
+	}
+	p.p50, p.p99 = math.NaN(), math.NaN()
+	s.events, s.queries = 0, t.queries
 	if len(s.points) >= maxPoints {
 		s.points = slices.Delete(s.points, 0, len(s.points)-maxPoints+1)
 	}
 	s.points = append(s.points, p)
+}
+
+// addServer completes the newest point with what belongs to no tenant.
+func (s *series) addServer(c *collection, passed time.Duration) {
+	p := &s.points[len(s.points)-1]
+	p.refused = rateOf(c.refused, s.refused, 0, passed)
+	times := c.times.Since(s.times)
+	p.p50, p.p99 = times.Quantile(0.5), times.Quantile(0.99)
+	s.refused, s.times = c.refused, c.times
 }
 
 // fresh returns the points that are not older than span.
@@ -113,7 +137,7 @@ func (h *history) of(tenants scope.Tenants) []point {
 		}
 		for _, p := range s.points {
 			q := sum[p.at]
-			sum[p.at] = point{p.at, q.device + p.device, q.host + p.host, q.disk + p.disk, q.events + p.events, q.queries + p.queries}
+			sum[p.at] = point{p.at, q.device + p.device, q.host + p.host, q.disk + p.disk, q.events + p.events, q.queries + p.queries, q.asked + p.asked, q.cached + p.cached, math.NaN(), math.NaN(), math.NaN()}
 		}
 	}
 	out := make([]point, 0, len(sum))

@@ -45,6 +45,8 @@ type Config struct {
 	// Snapshots and Replicas tell of those of the server; nil is none.
 	Snapshots func() Snapshots
 	Replicas  func() []Replica
+	// Refused tells how many requests the server has refused since its start for want of room; nil is none.
+	Refused func() uint64
 	// Targets tells of those of discovery, sorted by name; nil is none.
 	Targets func() []Target
 	// Store tells of the store that replicas share; nil is none.
@@ -154,6 +156,9 @@ func (h *Hub) advance(rows bool) {
 	}
 	if old != nil {
 		h.now.were = old.lists
+	}
+	if h.cfg.Refused != nil {
+		h.now.refused = h.cfg.Refused()
 	}
 	h.now.point = h.history.add(h.now)
 	h.serve(true)

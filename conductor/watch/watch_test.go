@@ -294,7 +294,9 @@ func TestSlowViewer(t *testing.T) {
 // TestHistory holds that the history is bounded, and that it has tenants apart.
 func TestHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatched(t, Config{Viewers: 1})
+		began := time.Now()
+		refused := func() uint64 { return uint64(time.Since(began) / step * 3) } // three in each
+		w := newWatched(t, Config{Viewers: 1, Refused: refused})
 		defer w.close()
 		a, b := w.engine("a", "ann"), w.engine("b", "bob")
 		synctest.Wait()
@@ -325,6 +327,16 @@ func TestHistory(t *testing.T) {
 			if last[1] != want.device || last[2] != want.host || last[3] != 0 || last[4] != want.events || last[5] != want.queries {
 				t.Errorf("%v: the last point is %v, want %+v", want.tenants, last, want)
 			}
+			refused, tokens := 0.0, 0.0
+			if want.tenants.All() {
+				refused = 0.2 // the times of queries go with it
+			}
+			if want.queries > 0 {
+				tokens = 2
+			}
+			if last[6] != tokens || last[7] != tokens || last[8] != refused || (last[9] > 0) != (refused > 0) || last[10] < last[9] {
+				t.Errorf("%v: the last point is %v, want %v tokens and %v refused", want.tenants, last, tokens, refused)
+			}
 		}
 		tenants := func() int {
 			synctest.Wait()
@@ -352,7 +364,7 @@ func TestHistory(t *testing.T) {
 		v := w.join(nil, false)
 		time.Sleep(step)
 		synctest.Wait()
-		if got := w.take(v); !slices.ContainsFunc(got, func(s seen) bool { return len(s.doc.Point) == 6 }) {
+		if got := w.take(v); !slices.ContainsFunc(got, func(s seen) bool { return len(s.doc.Point) == 11 }) {
 			t.Error("no point in the stream")
 		}
 	})
