@@ -180,9 +180,9 @@ var table = []room{
 	// Single requests to a server.
 	{dir: "internal/request"},
 
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "index/...", "internal/memory", "keyfile", "store", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "index/...", "internal/memory", "keyfile", "spelling", "store", "tiers"}, anything: true},
 	// What the commands of both programs share.
-	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request"}, anything: true},
+	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request", "spelling"}, anything: true},
 	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli"}, anything: true},
 	{dir: "cmd/conductor-lab", rooms: []string{"cmd/internal/cli", "conductor/access", "conductor/ui", "lab/..."}, anything: true},
 

@@ -36,6 +36,7 @@ func rootCommand() *cobra.Command {
 		serveCommand(),
 		queryCommand(),
 		explainCommand(),
+		registerCommand(), unregisterCommand(),
 		servicesCommand(), clusterCommand(),
 		topCommand(),
 		doctorCommand(),

@@ -180,6 +180,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 type askedRow struct {
 	InstanceID string
 	TenantID   string
+	DPRank     *int   `json:",omitempty"` // of a source whose first events tell its block size; none for an engine that tells its ranks
 	URL        string // empty for a client that may not see endpoints
 	Addresses  int    // 0 without sources for a client that may not see causes
 	Sources    int
@@ -196,7 +197,10 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		if !reader.Tenants.Has(s.Tenant) {
 			continue
 		}
-		row := askedRow{s.Instance, s.Tenant, s.URL, s.Addresses, s.Sources, faultFor(v, s.Sources, s.Error)}
+		row := askedRow{s.Instance, s.Tenant, nil, s.URL, s.Addresses, s.Sources, faultFor(v, s.Sources, s.Error)}
+		if s.URL == "" {
+			row.DPRank = &s.Rank
+		}
 		if !reader.Secrets {
 			row.URL = ""
 		}

@@ -187,10 +187,17 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.text }
 
+// Said returns the server's own sentence, "" if the answer has none.
+func (e *RefusedError) Said() string {
+	var said struct{ Error string }
+	json.Unmarshal(e.Body, &said) // what is no JSON says nothing
+	return said.Error
+}
+
 // refused words an answer that is not 200.
 func (c *Client) refused(path string, status int, body []byte) error {
-	var said struct{ Error string }
-	json.Unmarshal(body, &said) // what is no JSON says nothing
+	refusal := &RefusedError{Status: status, Body: body}
+	said := refusal.Said()
 	at := strings.TrimPrefix(strings.TrimPrefix(c.Base, "http://"), "https://")
 	text := fmt.Sprintf("%s%s answers %d", c.Base, path, status)
 	switch {
@@ -199,15 +206,16 @@ func (c *Client) refused(path string, status int, body []byte) error {
 	case status == http.StatusUnauthorized && c.token == "":
 		text = fmt.Sprintf("%s answers only clients that it knows: send a token with --token-file, or show a certificate with --cert and --key", at)
 	case status == http.StatusUnauthorized:
-		text = fmt.Sprintf("%s does not accept the token in %s: %s", at, c.token, cmp.Or(said.Error, "it answers 401"))
+		text = fmt.Sprintf("%s does not accept the token in %s: %s", at, c.token, cmp.Or(said, "it answers 401"))
 	case status == http.StatusForbidden && c.token == "":
-		text = fmt.Sprintf("%s refuses: %s; send the token of a client that may with --token-file", at, cmp.Or(said.Error, "it answers 403"))
+		text = fmt.Sprintf("%s refuses: %s; send the token of a client that may with --token-file", at, cmp.Or(said, "it answers 403"))
 	case status == http.StatusForbidden:
-		text = fmt.Sprintf("%s refuses: %s; the client of the token in %s may not", at, cmp.Or(said.Error, "it answers 403"), c.token)
-	case said.Error != "":
-		text += ": " + said.Error
+		text = fmt.Sprintf("%s refuses: %s; the client of the token in %s may not", at, cmp.Or(said, "it answers 403"), c.token)
+	case said != "":
+		text += ": " + said
 	case status == http.StatusNotFound:
 		text += ": check that a Conductor of this version listens there"
 	}
-	return &RefusedError{Status: status, Body: body, text: text}
+	refusal.text = text
+	return refusal
 }

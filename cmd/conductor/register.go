@@ -1,0 +1,518 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/events/stream"
+)
+
+// changedRank is what became of one rank that register or unregister named.
+type changedRank struct {
+	Instance string `json:"instance_id"`
+	Tenant   string `json:"tenant_id"`
+	Rank     int    `json:"dp_rank"`
+	Endpoint string `json:"endpoint,omitempty"`
+	Replay   string `json:"replay_endpoint,omitempty"`
+	Result   string `json:"result"` // registered, unregistered, refused, or not asked
+	State    string `json:"state,omitempty"`
+	Reason   string `json:"reason,omitempty"` // of the state, or of the refusal
+}
+
+const (
+	resultRegistered   = "registered"
+	resultUnregistered = "unregistered"
+	resultRefused      = "refused"
+	resultNotAsked     = "not asked" // because the server did not answer for a rank before
+)
+
+func (r *changedRank) text() string {
+	text := cmp.Or(r.State, r.Result)
+	if r.Reason != "" {
+		text += ": " + r.Reason
+	}
+	return text
+}
+
+// registerFlags are the flags of register.
+type registerFlags struct {
+	instance, tenant, model, kind, blockSize, ranks, replayEndpoint, lora, salt string
+	replayPort                                                                  int
+	replace, wait, asJSON                                                       bool
+	timeout                                                                     time.Duration
+	set                                                                         []string
+}
+
+func registerCommand() *cobra.Command {
+	var asks cli.ClientFlags
+	var f registerFlags
+	cmd := &cobra.Command{
+		Use:   "register [ENGINE]",
+		Short: "Let a running server follow an engine, with all its ranks",
+		Long: `Registers an instance with a running server and shows a line for each of its ranks.
+ENGINE is one of:
+
+  http://engine:8000     the address where the engine answers requests. The server asks it
+                         where its ranks publish, and its model. The instance is called
+                         engine:8000 unless you give --instance.
+  tcp://10.0.0.1:5557    the address where rank 0 publishes its events. Engines add the rank
+                         to the port, so with --ranks 8 the others are at 5558 to 5564, and
+                         at --replay-port plus the rank for replays.
+  bind:tcp://*:5557      an address of the server that the engine connects to. All ranks
+                         share it.
+  push:                  nothing to connect to: LMCache reports over HTTP.
+
+Leave ENGINE out for an engine that publishes no events (--set events=none).
+
+--set sends any other field of POST /register. Its value is read as JSON if it is JSON, and
+as text otherwise: --set ttl=10m, --set 'aliases=["a","b"]'.
+
+What is registered already stays as it is, so you can repeat the command after a failure.
+A registration over HTTP lives as long as the server does, unless the server keeps
+snapshots or shares a store with others. The exit status is 1 if a rank was refused or,
+with --wait, is not synced in time.`,
+		Example: "  conductor register http://engine:8000\n" +
+			"  conductor register http://engine:8000 --instance prefill-1 --wait\n" +
+			"  conductor register tcp://10.0.0.1:5557 --instance prefill-1 --model deepseek --block-size 16 --ranks 8 --replay-port 6557 --type vLLM",
+		Args: cobra.MaximumNArgs(1),
+	}
+	asks.Add(cmd, true)
+	fs := cmd.Flags()
+	fs.StringVar(&f.instance, "instance", "", "`name` of the instance, as routers know it")
+	fs.StringVar(&f.tenant, "tenant", "", "tenant `name` (default \"default\")")
+	fs.StringVar(&f.model, "model", "", "model `name`, as in queries")
+	fs.StringVar(&f.kind, "type", "", "what publishes: vLLM, SGLang, Mooncake, LMCache or Standard")
+	fs.StringVar(&f.blockSize, "block-size", "", "`tokens` per block, or auto to learn it from the engine (the default)")
+	fs.StringVar(&f.ranks, "ranks", "", "how many data-parallel ranks the engine has, or `A-B` for some of them (default 1)")
+	fs.IntVar(&f.replayPort, "replay-port", 0, "`port` where rank 0 serves replays, on the host of ENGINE")
+	fs.StringVar(&f.replayEndpoint, "replay-endpoint", "", "`endpoint` where rank 0 serves replays, if it is another host")
+	fs.StringVar(&f.lora, "lora", "", "adapter `name`")
+	fs.StringVar(&f.salt, "salt", "", "salt that the engine adds to all its prompts")
+	fs.BoolVar(&f.replace, "replace", false, "take the place of a registration of the same name that differs")
+	fs.StringArrayVar(&f.set, "set", nil, "`field=value` of POST /register; may be given again")
+	fs.BoolVar(&f.wait, "wait", false, "wait until all ranks are synced")
+	fs.DurationVar(&f.timeout, "timeout", time.Minute, "how long --wait waits")
+	fs.BoolVar(&f.asJSON, "json", false, "print what became of each rank as a JSON array")
+	cmd.MarkFlagsMutuallyExclusive("replay-port", "replay-endpoint")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		engine := ""
+		if len(args) > 0 {
+			engine = args[0]
+		}
+		bodies, err := f.bodies(engine)
+		if err != nil {
+			return cli.Usagef("%w", err)
+		}
+		server, err := asks.Client()
+		if err != nil {
+			return err
+		}
+		ctx, stop := cli.UntilSignal(cmd)
+		defer stop()
+		r := &registering{server: server, instance: fmt.Sprint(bodies[0]["instance_id"]), tenant: cmp.Or(f.tenant, "default"), asked: bodies[0]["discover"] != nil, errs: cmd.ErrOrStderr()}
+		failed := r.register(ctx, bodies)
+		if failed == nil {
+			failed = r.follow(ctx, f.wait, f.timeout)
+		}
+		if err := printRanks(cmd.OutOrStdout(), r.ranks, f.asJSON, true); err != nil {
+			return err
+		}
+		return failed
+	}
+	return cmd
+}
+
+// bodies returns the bodies of POST /register, one a rank, or one for an engine that tells its ranks.
+func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
+	body := map[string]any{}
+	for name, value := range map[string]string{"instance_id": f.instance, "tenant_id": f.tenant, "modelname": f.model, "type": f.kind, "lora_name": f.lora, "additionalsalt": f.salt, "replay_endpoint": f.replayEndpoint} {
+		if value != "" {
+			body[name] = value
+		}
+	}
+	if f.replace {
+		body["replace"] = true
+	}
+	if n, err := strconv.Atoi(f.blockSize); err == nil {
+		body["block_size"] = n
+	} else if f.blockSize != "" && f.blockSize != "auto" {
+		return nil, fmt.Errorf("--block-size: %q is neither a number of tokens nor auto", f.blockSize)
+	}
+	for _, pair := range f.set {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--set: %q is not of the form field=value", pair)
+		}
+		body[name] = value
+		if json.Valid([]byte(value)) {
+			body[name] = json.RawMessage(value)
+		}
+	}
+	if strings.HasPrefix(engine, "http://") || strings.HasPrefix(engine, "https://") {
+		if f.ranks != "" || f.replayPort != 0 || f.replayEndpoint != "" {
+			return nil, fmt.Errorf("%s tells how many ranks it has and where they publish: leave --ranks, --replay-port and --replay-endpoint out", engine)
+		}
+		u, err := url.Parse(engine)
+		if err != nil || u.Host == "" {
+			return nil, fmt.Errorf("%q is no URL of an engine", engine)
+		}
+		body["discover"] = engine
+		if body["instance_id"] == nil {
+			body["instance_id"] = u.Host
+		}
+		return []map[string]any{body}, nil
+	}
+	_, silent := body["events"]
+	switch {
+	case engine == "" && !silent:
+		return nil, errors.New("no engine: name it as http://host:port, or by the endpoint of its events, as tcp://host:port")
+	case engine != "" && !strings.Contains(engine, "://") && engine != "push:":
+		return nil, fmt.Errorf("%q has no scheme: write http://%s for the address of the engine's API, or tcp://%s for that of its events", engine, engine, engine)
+	}
+	var missing []string
+	for _, need := range []struct{ field, flag string }{{"instance_id", "--instance"}, {"modelname", "--model"}, {"type", "--type"}} {
+		if body[need.field] == nil {
+			missing = append(missing, need.flag)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("only an engine that is asked over http:// tells what it is: add %s", strings.Join(missing, ", "))
+	}
+	if body["block_size"] == nil && engine != "push:" && !silent {
+		body["block_size"] = "auto"
+	}
+	return f.perRank(engine, body)
+}
+
+// perRank returns the body of each rank. The endpoints are those of rank 0.
+func (f *registerFlags) perRank(engine string, body map[string]any) ([]map[string]any, error) {
+	first, last, err := rankRange(f.ranks)
+	if err != nil {
+		return nil, err
+	}
+	replay := f.replayEndpoint
+	if f.replayPort != 0 {
+		host, _, err := net.SplitHostPort(strings.TrimPrefix(engine, "tcp://"))
+		if err != nil || !strings.HasPrefix(engine, "tcp://") {
+			return nil, fmt.Errorf("--replay-port: %q has no host to serve replays: use --replay-endpoint", engine)
+		}
+		replay = "tcp://" + net.JoinHostPort(host, strconv.Itoa(f.replayPort))
+	}
+	var all []map[string]any
+	for rank := first; rank <= last; rank++ {
+		one := maps.Clone(body)
+		for field, base := range map[string]string{"endpoint": engine, "replay_endpoint": replay} {
+			if base == "" {
+				continue
+			}
+			if one[field], err = endpointOf(base, rank); err != nil {
+				return nil, err
+			}
+		}
+		if _, given := one["dp_rank"]; !given && (f.ranks != "" || strings.Contains(engine, "://")) {
+			one["dp_rank"] = rank
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// maxRanks is the most ranks of one command. Real instances have fewer than a hundred.
+const maxRanks = 4096
+
+// rankRange reads --ranks: a number of ranks, or the first and the last one.
+func rankRange(text string) (first, last int, err error) {
+	if text == "" {
+		return 0, 0, nil
+	}
+	from, to, isRange := strings.Cut(text, "-")
+	first, wrong := strconv.Atoi(from)
+	if last = first; isRange && wrong == nil {
+		last, wrong = strconv.Atoi(to)
+	} else if wrong == nil {
+		first, last = 0, first-1
+	}
+	if wrong != nil || first < 0 || last < first || last-first >= maxRanks {
+		return 0, 0, fmt.Errorf("--ranks: %q is neither a number of ranks, 1 to %d, nor a range such as 4-7", text, maxRanks)
+	}
+	return first, last, nil
+}
+
+// endpointOf returns the endpoint of a rank, given that of rank 0. Engines add the rank to the port.
+func endpointOf(base string, rank int) (string, error) {
+	at, isTCP := strings.CutPrefix(base, "tcp://")
+	if rank == 0 || strings.HasPrefix(base, "bind:") {
+		return base, nil
+	}
+	host, text, err := net.SplitHostPort(at)
+	port, wrong := strconv.Atoi(text)
+	if !isTCP || err != nil || wrong != nil {
+		return "", fmt.Errorf("%s has no port to add rank %d to: register each rank by its own endpoint", base, rank)
+	}
+	if port += rank; port > 65535 {
+		return "", fmt.Errorf("rank %d of %s would be at port %d, and the highest is 65535", rank, base, port)
+	}
+	return "tcp://" + net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
+
+// registering is one call of register.
+type registering struct {
+	server           *cli.Client
+	instance, tenant string
+	asked            bool // the engine tells its ranks
+	ranks            []changedRank
+	errs             io.Writer
+}
+
+// register sends the bodies. It goes on after one that is refused, because the reason may be of that rank
+// alone, and stops where no other would fare better.
+func (r *registering) register(ctx context.Context, bodies []map[string]any) error {
+	var stopped error
+	var bad []string
+	told := make(map[string]bool)
+	for _, body := range bodies {
+		rank, _ := body["dp_rank"].(int)
+		replay, _ := body["replay_endpoint"].(string)
+		endpoint, _ := body["endpoint"].(string)
+		one := changedRank{Instance: r.instance, Tenant: r.tenant, Rank: rank, Endpoint: endpoint, Replay: replay, Result: resultNotAsked}
+		if stopped == nil {
+			var said struct {
+				Warnings []string
+				Durable  *bool
+			}
+			err := r.server.Post(ctx, "/conductor/v1/register", body, &said)
+			switch why := (*cli.RefusedError)(nil); {
+			case err == nil:
+				one.Result = resultRegistered
+			case errors.As(err, &why) && why.Status != http.StatusUnauthorized && why.Status != http.StatusForbidden && why.Status != http.StatusNotFound:
+				one.Result, one.Reason = resultRefused, why.Said()
+				bad = append(bad, strconv.Itoa(rank))
+			default:
+				stopped = err
+			}
+			if said.Durable != nil && !*said.Durable {
+				said.Warnings = append(said.Warnings, "the registration is not stored yet: a restart of the server may forget it")
+			}
+			for _, w := range said.Warnings {
+				if !told[w] {
+					told[w] = true
+					fmt.Fprintln(r.errs, "warning:", w)
+				}
+			}
+		}
+		r.ranks = append(r.ranks, one)
+	}
+	if stopped == nil && len(bad) > 0 {
+		stopped = partly(r.ranks, bad, resultRefused)
+	}
+	return stopped
+}
+
+// partly says how many ranks failed.
+func partly(all []changedRank, bad []string, how string) error {
+	if len(all) == 1 {
+		return fmt.Errorf("%s is %s: %s", all[0].Instance, how, all[0].Reason)
+	}
+	return fmt.Errorf("%d of %d ranks of %s are %s: %s", len(bad), len(all), all[0].Instance, how, strings.Join(bad, ", "))
+}
+
+const (
+	// followEvery is the pause between two looks at the sources.
+	followEvery = 200 * time.Millisecond
+	// askedWithin is how long register waits until an engine has told its ranks. Engines that run take
+	// milliseconds.
+	askedWithin = 5 * time.Second
+)
+
+// follow reads how the ranks are: once, or until an engine that is asked has answered, or with wait until
+// none of them will change by itself. With wait the error says which ranks are not synced.
+func (r *registering) follow(ctx context.Context, wait bool, timeout time.Duration) error {
+	ends := time.Now().Add(askedWithin)
+	if wait {
+		ends = time.Now().Add(timeout)
+	}
+	shown := newProgress(r.errs)
+	for {
+		fault, err := r.look(ctx)
+		if refusal := (*cli.RefusedError)(nil); !wait && errors.As(err, &refusal) {
+			return nil // a client that may register need not be one that may ask
+		}
+		if err != nil {
+			shown.end()
+			return err
+		}
+		over := !wait
+		if wait {
+			over = len(r.ranks) > 0 && !slices.ContainsFunc(r.ranks, func(c changedRank) bool { return !isSettled(c.State) })
+		} else if r.asked && len(r.ranks) == 0 && fault == "" {
+			over = false
+		}
+		late := !time.Now().Before(ends)
+		if over || late {
+			shown.end()
+			return r.outcome(wait, late && !over, fault, timeout)
+		}
+		shown.line(r.progress())
+		select {
+		case <-ctx.Done():
+			shown.end()
+			return errors.New("interrupted: what is registered stays registered")
+		case <-time.After(followEvery):
+		}
+	}
+}
+
+// isSettled reports whether a source in a state changes only if the engine does something.
+func isSettled(state string) bool {
+	return stream.State(state).Ready() || state == string(stream.Partial) || state == string(stream.Failed) || state == string(stream.Paused)
+}
+
+// look reads the states of the ranks. fault is why an engine that is asked has not told its ranks.
+func (r *registering) look(ctx context.Context) (fault string, err error) {
+	var all servicesAnswer
+	if err := r.server.Get(ctx, "/conductor/v1/services", &all); err != nil {
+		return "", err
+	}
+	for _, d := range all.Discovery {
+		if d.InstanceID == r.instance && d.TenantID == r.tenant {
+			fault = d.LastError
+		}
+	}
+	if r.asked {
+		r.ranks = nil
+		for _, s := range all.Services {
+			if s.TenantID == r.tenant && (s.InstanceID == r.instance || strings.HasPrefix(s.InstanceID, r.instance+"@")) {
+				r.ranks = append(r.ranks, changedRank{s.InstanceID, s.TenantID, s.DPRank, s.Endpoint, s.ReplayEndpoint, resultRegistered, s.State, s.Reason})
+			}
+		}
+		return fault, nil
+	}
+	for i := range r.ranks {
+		at := slices.IndexFunc(all.Services, func(s serviceRow) bool {
+			return s.InstanceID == r.instance && s.TenantID == r.tenant && s.DPRank == r.ranks[i].Rank
+		})
+		if at >= 0 {
+			r.ranks[i].State, r.ranks[i].Reason = all.Services[at].State, cmp.Or(all.Services[at].Reason, all.Services[at].LastError)
+		} else if fault != "" {
+			r.ranks[i].State, r.ranks[i].Reason = "waiting", fault // for the first events, which tell the block size
+		}
+	}
+	return fault, nil
+}
+
+// outcome is the end of follow.
+func (r *registering) outcome(wait, late bool, fault string, timeout time.Duration) error {
+	if r.asked && len(r.ranks) == 0 {
+		text := fmt.Sprintf("%s is registered, and has not told yet where it publishes", r.instance)
+		if fault != "" {
+			text += ": " + fault
+		}
+		if wait {
+			return errors.New(text)
+		}
+		fmt.Fprintln(r.errs, "warning: "+text+"; the server goes on asking it")
+	}
+	if !wait {
+		return nil
+	}
+	var bad []string
+	for _, c := range r.ranks {
+		if !stream.State(c.State).Ready() {
+			bad = append(bad, strconv.Itoa(c.Rank))
+		}
+	}
+	switch {
+	case len(bad) == 0:
+		return nil
+	case late:
+		return fmt.Errorf("%w; --wait gave up after %s (--timeout)", partly(r.ranks, bad, "not synced"), timeout)
+	}
+	return partly(r.ranks, bad, "not synced")
+}
+
+// progress says how many ranks are in which state.
+func (r *registering) progress() string {
+	counts := make(map[string]int)
+	for _, c := range r.ranks {
+		counts[cmp.Or(c.State, c.Result)]++
+	}
+	if len(counts) == 0 {
+		return "waiting for " + r.instance + " to tell where it publishes"
+	}
+	parts := []string{fmt.Sprintf("%d of %d ranks synced", counts[string(stream.Synced)], len(r.ranks))}
+	for _, state := range slices.Sorted(maps.Keys(counts)) {
+		if state != string(stream.Synced) {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// progressLine is a line of a terminal that is written again and again.
+type progressLine struct {
+	out   io.Writer // nil where there is no terminal
+	shown bool
+}
+
+func newProgress(out io.Writer) *progressLine {
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		return &progressLine{out: out}
+	}
+	return &progressLine{}
+}
+
+func (p *progressLine) line(text string) {
+	if p.out != nil {
+		p.shown = true
+		fmt.Fprintf(p.out, "\r\x1b[K%s", text)
+	}
+}
+
+func (p *progressLine) end() {
+	if p.shown {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+}
+
+// printRanks prints one line a rank, or JSON.
+func printRanks(out io.Writer, all []changedRank, asJSON, replays bool) error {
+	if asJSON {
+		return cli.PrintJSON(out, append([]changedRank{}, all...))
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if replays {
+		fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tENDPOINT\tREPLAY\tSTATE")
+	} else {
+		fmt.Fprintln(w, "INSTANCE\tTENANT\tRANK\tENDPOINT\tRESULT")
+	}
+	for i := range all {
+		r := &all[i]
+		at := cmp.Or(r.Endpoint, "-")
+		if replays {
+			at += "\t" + cmp.Or(r.Replay, "none")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", r.Instance, r.Tenant, r.Rank, at, r.text())
+	}
+	return w.Flush()
+}
