@@ -61,6 +61,25 @@ func (q *Query) tokens() int {
 	return len(q.Tokens)
 }
 
+// BeginsWith returns how many blocks the prefix with a key has, of those that Popular names, if the prompt of kept
+// begins with it and kept asks the same deployment and adapter as q. Otherwise it returns 0.
+func (v View) BeginsWith(kept, q *Query, key uint64) int {
+	at := func(q *Query) scope.Deployment {
+		return scope.Deployment{Tenant: cmp.Or(q.Tenant, DefaultTenant), Model: v.conductor.modelOf(q.Tenant, q.Model), BlockSize: q.BlockSize}
+	}
+	d := v.conductor.deployment(at(q))
+	if d == nil || at(kept) != at(q) || kept.Lora != q.Lora {
+		return 0
+	}
+	c := (&explaining{Conductor: v.conductor, query: kept}).chainsOf(d, kept.BlockSize)[0] // the one that sample looks at
+	for depth := 1; depth <= c.Len(); depth *= 2 {
+		if c.At(depth-1) == key {
+			return depth
+		}
+	}
+	return 0
+}
+
 // Popular is what queries ask of a deployment.
 type Popular struct {
 	scope.Deployment

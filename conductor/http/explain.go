@@ -7,9 +7,9 @@ import (
 	"example.com/conductor/conductor/body"
 )
 
-// explainFields is what a body may say: a query's fields but those that limit its rows, and recent
-// in place of tokens.
-var explainFields = append(body.Shape{{Name: "recent"}, {Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
+// explainFields is what a body may say: a query's fields but those that limit its rows, and recent or
+// prefix in place of tokens.
+var explainFields = append(body.Shape{{Name: "recent"}, {Name: "prefix"}, {Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
 	slices.DeleteFunc(slices.Clone(promptFields), func(f body.Field) bool { return f.Name == "min_matched" || f.Name == "top" || f.Name == "expected" })...)
 
 // explainRow is the answer of /admin/explain. Counts are blocks.

@@ -200,6 +200,14 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/admin/explain", `{"recent":"`+id+`","block_size":1,"model":"m"}`, 200)
 	f("POST", "/admin/explain", `{"recent":"`+id+`","token_ids":[1]}`, 400)
 	f("POST", "/admin/explain", `{"recent":"`+id+`","block_size":0}`, 400)
+	prefix := func(name, more string) string {
+		return `{"prefix":"` + name + `","model":"m","block_size":16` + more + `}`
+	}
+	f("POST", "/admin/explain", prefix("1", ""), 400)
+	f("POST", "/admin/explain", prefix("x", ""), 400)
+	f("POST", "/admin/explain", prefix("1", `,"token_ids":[1]`), 400)
+	f("POST", "/admin/explain", prefix("1", `,"recent":"`+id+`"`), 400)
+	f("POST", "/admin/explain", `{"prefix":"1","model":"m"}`, 400)
 	s.hub.Leave(viewer)
 	f("POST", "/admin/explain", `{"recent":"`+id+`"}`, 400)
 	f("GET", "/admin/prefixes", "", 200)

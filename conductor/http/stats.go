@@ -1,7 +1,9 @@
 package http
 
 import (
+	"cmp"
 	"errors"
+	"strconv"
 
 	"github.com/gin-gonic/gin"
 
@@ -39,17 +41,24 @@ func (a *api) recentQueries(g *gin.Context) (any, error) {
 	return file{jsonDocument, a.opts.Watch.Queries(access.View(a.conductor, g).Tenants())}, nil
 }
 
-// explained reads the prompt that an explanation is about: that of the body, or that of a recent
-// query, whose other fields count where the body does not say them.
+// explained reads the prompt that an explanation is about: that of the body, that of a recent query,
+// whose other fields count where the body does not say them, or a prefix that recent queries begin with.
 func (a *api) explained(f *fields, r *body.Request) conductor.Query {
-	id := f.text("recent")
-	if id == "" {
+	id, prefix := f.text("recent"), f.text("prefix")
+	if id == "" && prefix == "" {
 		return f.prompt(r, a.tokens)
 	}
-	for _, name := range []string{"token_ids", "token_ids_b64"} {
-		if f.has(name) {
-			f.fail(conductor.Invalid(name, "conflict", "recent and %s exclude each other", name))
+	given := "recent"
+	if id == "" {
+		given = "prefix"
+	}
+	for _, name := range []string{"prefix", "token_ids", "token_ids_b64"} {
+		if name != given && f.has(name) {
+			f.fail(conductor.Invalid(name, "conflict", "%s and %s exclude each other", given, name))
 		}
+	}
+	if given == "prefix" {
+		return a.beginning(f, r, prefix)
 	}
 	var q conductor.Query
 	known := false
@@ -75,5 +84,28 @@ func (a *api) explained(f *fields, r *body.Request) conductor.Query {
 		}
 	}
 	q.Instance = f.optional("instance_id")
+	return q
+}
+
+// beginning reads a question about a prefix that /admin/prefixes names. The tokens are those of the newest query that
+// is kept and begins with it, and so is the salt, unless the body has another.
+func (a *api) beginning(f *fields, r *body.Request, name string) conductor.Query {
+	q := f.prompt(r, func(*fields, *body.Request, *conductor.Query) {})
+	key, err := strconv.ParseUint(name, 16, 64)
+	if err != nil {
+		f.fail(conductor.Invalid("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))
+	}
+	if f.err != nil {
+		return q
+	}
+	if a.opts.Watch != nil {
+		for _, kept := range a.opts.Watch.Kept(f.view.Tenants()) {
+			if n := f.view.BeginsWith(&kept, &q, key); n > 0 {
+				q.Tokens, q.Salt = kept.Tokens[:n*q.BlockSize], cmp.Or(q.Salt, kept.Salt)
+				return q
+			}
+		}
+	}
+	f.fail(conductor.Invalid("prefix", "invalid_value", "no recent query begins with the prefix %.16s: queries are kept for five minutes, and only while a page follows them", name))
 	return q
 }

@@ -223,6 +223,21 @@ func (h *Hub) Recent(tenants scope.Tenants, id string) (q conductor.Query, kept 
 	return q, false
 }
 
+// Kept returns the queries that Recent knows, the newest first, with their salts. The tokens are not to be changed.
+func (h *Hub) Kept(tenants scope.Tenants) (all []conductor.Query) {
+	a := h.of(tenants)
+	if a == nil {
+		return nil
+	}
+	a.recent.mu.Lock()
+	defer a.recent.mu.Unlock()
+	a.recent.forget(h.cfg.Now(), maxRecent, a.limit.Load())
+	for _, s := range slices.Backward(a.recent.shown) {
+		all = append(all, s.query)
+	}
+	return all
+}
+
 // Queries returns the queries that Recent knows, the newest first, as a document.
 func (h *Hub) Queries(tenants scope.Tenants) []byte {
 	var e body.Encoder
