@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	neturl "net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -54,13 +55,15 @@ type tab struct {
 	problems []string // guarded by mu
 }
 
-// openTab opens a view of the page of a server: url ends in /ui and may name a view.
+// openTab opens a page of a server, such as /ui#fleet.
 func openTab(t *testing.T, browser context.Context, url, scheme string, width int64) *tab {
 	t.Helper()
 	ctx, end := chromedp.NewContext(browser)
 	t.Cleanup(end)
 	p := &tab{t: t, ctx: ctx}
-	origin, _, _ := strings.Cut(url, "/ui")
+	at, err := neturl.Parse(url)
+	must.Succeed(t, err)
+	origin := "http://" + at.Host
 	must.Succeed(t, chromedp.Listen(ctx, func(event any) {
 		switch e := event.(type) {
 		case *runtime.EventExceptionThrown:
@@ -75,7 +78,7 @@ func openTab(t *testing.T, browser context.Context, url, scheme string, width in
 			}
 		}
 	}))
-	_, err := chromedp.Call(ctx, network.Enable, network.EnableParams{})
+	_, err = chromedp.Call(ctx, network.Enable, network.EnableParams{})
 	must.Succeed(t, err)
 	p.paint(scheme)
 	must.Succeed(t, chromedp.Do(ctx, chromedp.EmulateViewport(width, 800), chromedp.Navigate(url)))
@@ -141,6 +144,21 @@ func (p *tab) await(what, expression string) {
 		case <-deadline:
 			p.t.Fatalf("%s: %s", what, js[string](p, "document.body.innerText.slice(0, 2000)"))
 		}
+	}
+}
+
+// axe looks for what hinders people with a screen reader or a keyboard.
+func (p *tab) axe(what string) {
+	p.t.Helper()
+	if !js[bool](p, `"axe" in window`) {
+		text, err := os.ReadFile("testdata/axe/axe.min.js")
+		must.Succeed(p.t, err)
+		js[any](p, string(text)+"; true")
+	}
+	found := js[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => ["serious", "critical"].includes(v.impact))
+		.map((v) => v.id + ": " + v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary).join("\n")).join("\n"))`)
+	if found != "" {
+		p.t.Errorf("%s: %s", what, found)
 	}
 }
 

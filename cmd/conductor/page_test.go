@@ -47,6 +47,8 @@ func TestPage(t *testing.T) {
 	t.Run("live", func(t *testing.T) { testPageLive(t, browser, p, engine) })
 	t.Run("keyboard", func(t *testing.T) { testPageKeyboard(t, browser, p) }) // before the queries of explain, which may grow the tree
 	t.Run("explain", func(t *testing.T) { testPageExplain(t, browser, p) })
+	t.Run("prefix", func(t *testing.T) { testPagePrefix(t, browser, p) })
+	t.Run("documents", func(t *testing.T) { testPageDocuments(t, browser, p) })
 	t.Run("narrow", func(t *testing.T) { testPageNarrow(t, browser, p) })
 	t.Run("theme", func(t *testing.T) { testPageTheme(t, browser, p) })
 	t.Run("dead", func(t *testing.T) { testPageDead(t, browser) })
@@ -131,13 +133,18 @@ func testPageExplain(t *testing.T, browser context.Context, p *process) {
 	js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, tokens))
 	page.await("no explanation came", `document.querySelectorAll("#explain-answer .holder").length === 2`)
 	text := js[string](page, `document.querySelector("#explain-answer").innerText`)
-	for _, want := range []string{"8 blocks of 16 tokens in a prompt of 128.", "engine-a", "never announced", "source partial", "Ends before block 4, tokens 64 to 79:"} {
+	for _, want := range []string{"engine-a holds 4 of 8 blocks; the next best, lossy, holds 2.", "8 blocks of 16 tokens in a prompt of 128 tokens.", "engine-a", "never announced", "source partial", "Ends before block 4, tokens 64 to 79:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
 	if label := js[string](page, `document.querySelector("#explain-answer svg").getAttribute("aria-label")`); label != "GPU: blocks 0 to 3 of 8" {
 		t.Errorf("the strip is %q", label)
+	}
+	js[any](page, `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`)
+	page.await("the prompt is not too short", `document.querySelector(".verdict[data-level=warn]")?.innerText.includes("The prompt is shorter than one block: it has 3 tokens, and a block has 16.")`)
+	if text := js[string](page, `document.querySelector("#explain-answer").innerText`); strings.Contains(text, "Holds the whole prompt") || strings.Contains(text, "engine-a") {
+		t.Errorf("a prompt of less than one block: %s", text)
 	}
 	js[any](page, `document.querySelector("#explain-tokens").value = "12 x", document.querySelector("#explain").requestSubmit()`)
 	page.await("the mistake is not told", `document.querySelector("#explain-answer [role=alert]")?.innerText.includes('"x" is no token id')`)
@@ -440,19 +447,8 @@ func (s *story) onPage(shown string) bool {
 
 // testPageAxe lets axe-core look at each view, light and dark.
 func testPageAxe(t *testing.T, browser context.Context, p *process) {
-	axe, err := os.ReadFile("testdata/axe/axe.min.js")
-	must.Succeed(t, err)
 	page := openTab(t, browser, p.url+"/ui", "light", 1280)
 	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
-	js[any](page, string(axe)+"; true")
-	look := func(what string) {
-		t.Helper()
-		found := js[string](page, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => ["serious", "critical"].includes(v.impact))
-			.map((v) => v.id + ": " + v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary).join("\n")).join("\n"))`)
-		if found != "" {
-			t.Errorf("%s: %s", what, found)
-		}
-	}
 	for _, scheme := range []string{"light", "dark"} {
 		page.paint(scheme)
 		for _, view := range pageViews {
@@ -461,11 +457,11 @@ func testPageAxe(t *testing.T, browser context.Context, p *process) {
 				js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, strings.Trim(fmt.Sprint(recordedTokens(8)), "[]")))
 				page.await("no explanation came", `document.querySelectorAll("#explain-answer .holder").length === 2`)
 			}
-			look(view + ", " + scheme)
+			page.axe(view + ", " + scheme)
 		}
 		page.view("fleet")
 		js[any](page, `document.querySelector("#sources-body button").click()`)
-		look("details, " + scheme)
+		page.axe("details, " + scheme)
 		js[any](page, `document.querySelector("#detail-close").click()`)
 	}
 	page.close()

@@ -30,7 +30,7 @@ function show() {
   }
   for (const link of document.querySelectorAll("nav a")) mark(link, "aria-current", link.hash === `#${view}` && "page");
   document.title = view === "fleet" ? "Conductor" : `${$(`title-${view}`).textContent} – Conductor`;
-  watch(view === "feed" || view === "explain");
+  watch(["feed", "explain", "prefixes"].includes(view)); // meanwhile the server keeps queries
   views[view].show?.(new URLSearchParams(query));
   draw();
 }

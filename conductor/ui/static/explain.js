@@ -1,19 +1,36 @@
 // explain.js asks how far each source holds a prompt, and why no further.
 
-import { $, empty, fill, h, loading, problem } from "./dom.js";
+import { $, empty, fill, finding, h, loading, problem, reason } from "./dom.js";
 import { explainNext, took } from "./feed.js";
 import { choices, levelOf } from "./fleet.js";
 import { ago, int, plural } from "./format.js";
 import { ask, now, on, state } from "./live.js";
 
 const recentMost = 64; // queries that the server keeps
-const firstInstances = 12; // of an answer
+const firstInstances = 3, moreInstances = 12; // of an answer
 const cells = 256; // blocks that a strip shows one by one
 
 let recent = []; // newest first
 let sizes = ""; // of the models, to see a change
+let prefix = null; // one that was chosen among the prefixes
+let pending = false; // whether it is to be explained once the view is there
+
+// explainPrefix opens the view with a prefix of a deployment, as /admin/prefixes has both.
+export function explainPrefix(d, p) {
+  prefix = { value: `prefix ${p.prefix}`, text: `Prefix ${p.prefix.padStart(16, "0").slice(0, 8)}: the first ${plural(p.tokens, "token")} of recent queries`,
+    model_name: d.model_name, block_size: d.block_size, tenant_id: d.tenant_id, lora_name: p.lora_name };
+  pending = true;
+  location.hash = "#explain";
+}
 
 export function show() {
+  listRecent();
+  if (pending) {
+    pending = false;
+    $("explain-recent").value = prefix.value;
+    pick();
+    submit();
+  }
   ask("admin/queries").then((a) => {
     recent = a.queries.filter((q) => q.kept);
     listRecent();
@@ -38,7 +55,7 @@ on("query", (q) => {
 
 function listRecent() {
   const line = (q) => `${ago(Math.max(0, now() - Date.parse(q.time)))}: ${int(q.tokens)} tokens to ${q.model_name}, ${int(q.matched_tokens)} matched${q.best ? ` at ${q.best}` : ""}`;
-  choices($("explain-recent"), [["", recent.length ? "None: token ids below" : "None seen yet: token ids below"], ...recent.map((q) => [q.id, line(q)])]);
+  choices($("explain-recent"), [["", recent.length ? "None: token ids below" : "None seen yet: token ids below"], ...(prefix ? [[prefix.value, prefix.text]] : []), ...recent.map((q) => [q.id, line(q)])]);
 }
 
 // models returns a source of each model, one of the default tenant if there is one.
@@ -69,15 +86,17 @@ function modelChosen() {
 
 // pick takes the fields of a recent query over.
 function pick() {
-  const q = recent.find((r) => r.id === $("explain-recent").value);
+  const value = $("explain-recent").value;
+  const q = value === prefix?.value ? prefix : recent.find((r) => r.id === value);
   $("explain-tokens").disabled = Boolean(q);
-  $("explain-tokens").placeholder = q ? "The token ids of this query stay on the server." : "[101, 15, 100, 55] or 101 15 100 55";
+  $("explain-tokens").placeholder = q ? "The token ids stay on the server." : "[101, 15, 100, 55] or 101 15 100 55";
   if (!q) return;
   $("explain-tokens").value = "";
   $("explain-model").value = q.model_name;
   $("explain-size").value = q.block_size;
   $("explain-tenant").value = q.tenant_id === "default" ? "" : q.tenant_id;
   $("explain-lora").value = q.lora_name ?? "";
+  $("explain-salt").value = ""; // that of the query, which the page does not know
 }
 
 // tokensOf reads numbers, as JSON or separated by anything that is no digit.
@@ -99,7 +118,8 @@ function question() {
   if (value("salt")) q.cache_salt = value("salt");
   if (!q.model) throw new Error("Name a model.");
   if (!q.block_size) throw new Error("Give a block size.");
-  if (value("recent")) q.recent = value("recent"); // its salt counts unless another is given
+  if (prefix && value("recent") === prefix.value) q.prefix = prefix.value.slice("prefix ".length);
+  else if (value("recent")) q.recent = value("recent"); // its salt counts unless another is given
   else q.token_ids = tokensOf(value("tokens"));
   return q;
 }
@@ -113,38 +133,50 @@ async function submit() {
     const x = await ask("admin/explain", q);
     if (mine === last) fill(answer, explanation(x));
   } catch (e) {
-    if (mine === last) fill(answer, problem(e.message));
+    if (mine === last) fill(answer, problem(e.message, $("explain-recent").value && submit));
   }
 }
 
-// explanation shows an answer.
+// levels of verdicts.
+const levels = { whole: "ok", part: "ok", none: "warn", too_short: "warn", no_instance: "bad" };
+
+// explanation shows an answer: the verdict, then the instances, the longest first.
 function explanation(x) {
-  const best = Math.max(0, ...x.instances.map((i) => i.longest_matched));
-  const lead = h("p", { class: "lead" }, h("b", null, plural(x.blocks, "block")), ` of ${int(x.block_size)} tokens in a prompt of ${int(x.tokens)}. `,
-    x.instances.length === 0 ? "" : best >= x.blocks && x.blocks > 0 ? "An instance can serve all of it." : best > 0 ? `The best instance can serve ${plural(best, "block")}.` : "No instance can serve any of it.");
-  const instances = [...x.instances].sort((a, b) => b.longest_matched - a.longest_matched);
+  const verdict = h("section", { class: "card verdict", "data-level": levels[x.verdict.kind] }, h("h2", null, x.verdict.text),
+    x.blocks > 0 ? h("p", null, `${plural(x.blocks, "block")} of ${plural(x.block_size, "token")} in a prompt of ${plural(x.tokens, "token")}.`)
+      : h("p", null, "Engines cache whole blocks alone, so no instance can have anything of it."),
+    reasons(x.reasons), x.warnings?.length ? h("ul", { class: "plain" }, x.warnings.map((w) => h("li", null, w))) : null);
+  if (x.blocks === 0) return verdict;
   const list = h("div", { class: "answers" });
   let shown = 0;
-  const more = h("button", { type: "button", onclick: () => reveal() });
-  function reveal() {
-    for (const i of instances.slice(shown, shown + firstInstances)) list.append(instanceOf(x, i));
-    shown = Math.min(instances.length, shown + firstInstances);
-    more.hidden = shown === instances.length;
-    more.textContent = `Show ${Math.min(firstInstances, instances.length - shown)} more instances`;
+  const more = h("button", { type: "button", onclick: () => reveal(moreInstances) });
+  function reveal(n) {
+    for (const i of x.instances.slice(shown, shown + n)) list.append(instanceOf(x, i));
+    shown = Math.min(x.instances.length, shown + n);
+    more.hidden = shown === x.instances.length;
+    more.textContent = `Show ${plural(Math.min(moreInstances, x.instances.length - shown), "more instance")}`;
   }
-  reveal();
-  return [h("section", { class: "card" }, h("h2", null, "Answer"), lead, reasons(x.reasons), legend(),
-    x.warnings?.length ? h("ul", { class: "plain" }, x.warnings.map((w) => h("li", null, w))) : null),
-  list, more, x.pools.map((p) => h("section", { class: "card answer" }, h("h3", null, "Pool"), holder(x, p))), elsewhere(x)];
+  reveal(firstInstances);
+  return [verdict, x.instances.length + x.pools.length > 0 && legend(), list, more,
+    x.pools.map((p) => h("section", { class: "card answer" }, h("h3", null, "Pool"), holder(x, p))), elsewhere(x)];
 }
 
 const legend = () => h("p", { class: "legend" }, [["device", "device"], ["host", "host"], ["disk", "disk"], ["missing", "missing"]].map(([c, name]) => h("span", { class: `key ${c}` }, name)));
 
+// instanceOf shows the rank that holds most of the prompt, and the others on request.
 function instanceOf(x, i) {
+  const [best, ...others] = [...i.ranks].sort((a, b) => b.matched - a.matched || a.dp_rank - b.dp_rank);
   return h("section", { class: "card answer" },
-    h("h3", null, i.instance, h("small", null, `serves ${int(i.longest_matched)} of ${plural(x.blocks, "block")}`)),
+    h("h3", null, i.instance, h("small", null, `${int(i.longest_matched)} of ${plural(x.blocks, "block")}`)),
     !i.serves && h("p", { class: "hint" }, "A query has no row of it: it is not registered for the adapter."),
-    i.ranks.length === 0 ? h("p", { class: "hint" }, "No rank of it holds anything.") : i.ranks.map((r) => holder(x, r)));
+    best ? holder(x, best) : h("p", { class: "hint" }, "No rank of it holds anything."),
+    others.length > 0 && h("details", { class: "ranks" }, h("summary", null, `${plural(others.length, "more rank")}: ${span(others)}`), others.map((r) => holder(x, r))));
+}
+
+// span says how much ranks hold, the most first.
+function span(ranks) {
+  const most = ranks[0].matched, least = ranks.at(-1).matched;
+  return most === 0 ? "no block" : most === least ? plural(most, "block") + (ranks.length > 1 ? " each" : "") : `${int(most)} to ${plural(least, "block")}`;
 }
 
 // holder shows what one source holds as one rank, where that ends and why.
@@ -155,8 +187,8 @@ function holder(x, r) {
     h("div", null,
       r.end ? h("div", { class: "end" }, h("p", null, "Ends before ", h("b", null, `block ${int(r.end.block)}`), `, tokens ${int(r.end.tokens[0])} to ${int(r.end.tokens[1] - 1)}:`), reasons(r.end.reasons))
         : h("p", { class: "end whole" }, "Holds the whole prompt."),
-      r.findings.length > 0 && h("details", { class: "aside" }, h("summary", null, `${plural(r.findings.length, "finding")}: ${r.findings.map((f) => f.code.replaceAll("_", " ")).join(", ")}`),
-        h("ul", { class: "reasons" }, r.findings.map((f) => h("li", null, f.message))))));
+      r.findings.length > 0 && h("details", { class: "aside" }, h("summary", null, plural(r.findings.length, "finding")),
+        h("ul", { class: "reasons" }, r.findings.map((f) => h("li", null, finding(f.code), " ", f.message))))));
 }
 
 const tierOf = (t) => (["device", "host", "disk"].includes(t) ? t : "disk");
@@ -175,7 +207,7 @@ function strip(x, name, tier, runs, matched) {
 }
 
 function reasons(all) {
-  return all.length > 0 && h("ul", { class: "reasons" }, all.map((r) => h("li", null, h("code", { class: "tag" }, r.reason.replaceAll("_", " ")), !r.certain && h("small", null, " possibly"), " ", r.text)));
+  return all.length > 0 && h("ul", { class: "reasons" }, all.map((r) => h("li", null, reason(r.reason), !r.certain && h("small", null, " possibly"), " ", r.text)));
 }
 
 // elsewhere shows other contexts that hold a beginning of the prompt.
@@ -183,7 +215,7 @@ function elsewhere(x) {
   if (x.elsewhere.length === 0) return null;
   const where = (w) => [w.model !== x.model && `model ${w.model}`, w.tenant !== x.tenant && `tenant ${w.tenant}`, w.block_size !== x.block_size && `block size ${w.block_size}`,
     w.lora_name !== x.lora_name && (w.lora_name ? `adapter ${w.lora_name}` : "no adapter"), w.salt && "a salt"].filter(Boolean).join(", ") || "another context";
-  return h("section", { class: "card" }, h("h2", null, "Held elsewhere"), h("ul", { class: "reasons" }, x.elsewhere.map((w) => h("li", null, h("code", { class: "tag" }, w.reason.replaceAll("_", " ")),
+  return h("section", { class: "card" }, h("h2", null, "Held elsewhere"), h("ul", { class: "reasons" }, x.elsewhere.map((w) => h("li", null, reason(w.reason),
     ` ${int(w.tokens)} tokens under ${where(w)}, at ${w.instances.map((i) => i.instance).slice(0, 5).join(", ")}.`))));
 }
 

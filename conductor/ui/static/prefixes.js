@@ -5,6 +5,7 @@
 // holders: the longer one says the same.
 
 import { $, add, empty, fill, h, loading, mark, problem } from "./dom.js";
+import { explainPrefix } from "./explain.js";
 import { choices } from "./fleet.js";
 import { compact, int, percent, plural, span } from "./format.js";
 import { ask, state } from "./live.js";
@@ -99,16 +100,23 @@ function tree(d) {
         n.lora_name && h("span", { class: "tag" }, n.lora_name), n.salted && h("span", { class: "tag" }, "salted")),
       h("span", { class: "number" }, int(n.depth), unseen(" blocks, ")), h("span", { class: "number" }, compact(n.tokens), unseen(" tokens, ")),
       h("span", { class: "heat" }, h("span", { class: "meter", vars: { "--part": `${100 * n.queries / most}%` } }), h("span", { class: "number" }, compact(n.queries), unseen(" queries, held by "))),
-      h("span", { class: "holders" }, h("b", null, int(n.held)), " ", holders));
+      h("span", { class: "holders" }, h("b", null, int(n.held)), " ", holders),
+      h("button", { type: "button", tabindex: -1, title: "How far each instance holds this prefix, and why no further", onclick: () => explainPrefix(d, n) }, "Explain"));
     return h("li", { role: "treeitem", "aria-level": level, "aria-expanded": leaf ? null : String(isOpen), "data-prefix": n.prefix, tabindex: -1 },
       row, !leaf && isOpen && h("ul", { role: "group" }, n.below.map((b) => item(b, level + 1, open))));
   };
   const list = h("ul", { class: "tree", role: "tree", "aria-label": "Prefixes by queries", onkeydown: keys, onclick: toggle }, all.slice(0, roots).map((n, i) => item(n, 1, i < opened)));
   const first = shown.includes(focused) ? focused : shown[0];
-  for (const li of list.querySelectorAll("li")) if (li.dataset.prefix === first) li.tabIndex = 0;
+  for (const li of list.querySelectorAll("li")) if (li.dataset.prefix === first) stop(li, 0);
   return h("section", { class: "card" }, h("h2", null, "Hottest prefixes"),
-    h("div", { class: "node head", "aria-hidden": true }, h("span", null, "Prefix"), h("span", { class: "number" }, "Blocks"), h("span", { class: "number" }, "Tokens"), h("span", null, "Queries"), h("span", null, "Holders")), list,
+    h("div", { class: "node head", "aria-hidden": true }, h("span", null, "Prefix"), h("span", { class: "number" }, "Blocks"), h("span", { class: "number" }, "Tokens"), h("span", null, "Queries"), h("span", null, "Holders"), h("span")), list,
     all.length > roots && h("button", { type: "button", "data-keep": "roots", onclick: () => { roots += firstRoots; paint(); } }, `Show ${Math.min(firstRoots, all.length - roots)} more`));
+}
+
+// stop makes an item of the tree, and its button, stops of Tab or none.
+function stop(li, at) {
+  li.tabIndex = at;
+  li.querySelector("button").tabIndex = at;
 }
 
 function flip(li) {
@@ -120,11 +128,12 @@ function flip(li) {
 }
 function toggle(e) {
   const li = e.target.closest("[role=treeitem]");
-  if (li) flip(li);
+  if (li && !e.target.closest("button")) flip(li);
 }
 
 // keys moves in the tree as the pattern of trees says.
 function keys(e) {
+  if (e.target.closest("button")) return;
   const all = [...e.currentTarget.querySelectorAll("[role=treeitem]")];
   const li = e.target.closest("[role=treeitem]");
   const at = all.indexOf(li), expanded = li.getAttribute("aria-expanded");
@@ -147,8 +156,8 @@ function keys(e) {
   }
   e.preventDefault();
   if (!to) return;
-  for (const x of all) x.tabIndex = -1;
-  to.tabIndex = 0;
+  for (const x of all) stop(x, -1);
+  stop(to, 0);
   focused = to.dataset.prefix;
   to.focus();
 }
