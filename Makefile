@@ -187,8 +187,8 @@ ui-vendor: ## uPlot of the page and axe-core of its test, from npm into the tree
 	cd cmd/conductor/testdata/axe && sha256sum -c SHA256SUMS
 
 .PHONY: ui-reel
-ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; takes five minutes, needs chromium, and the font Inter to look as there
-	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(CURDIR)/docs/img'
+ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; takes five minutes, needs chromium, and the font Inter to look as there; REEL=dir ARGS=-reel.widths takes each view at three widths
+	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(abspath $(or $(REEL),docs/img))' $(ARGS)
 
 .PHONY: docs
 docs: ## write the tables of docs/settings.md from the settings and openapi.yaml, and that of docs/metrics.md from the metrics of a server

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	testflag "flag"
 	"fmt"
 	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,13 +21,14 @@ import (
 
 var (
 	reel    = testflag.String("reel", "", "directory for screenshots of the page")
+	widths  = testflag.Bool("reel.widths", false, "take each view whole at 1440, 768 and 390 pixels, light and dark, instead of the pictures of the documents")
 	reelFor = testflag.Duration("reel.for", 4*time.Minute, "how long the fleet of the screenshots works before them")
 )
 
-// A shot is one screenshot: a view, its size in pixels, and the steps before it.
+// A shot is one screenshot: a view, or a page of the documents, its size in pixels, and the steps before it.
 type shot struct {
 	name, view, scheme string
-	width, height      int64
+	width, height      int64 // height 0 is that of the whole view
 	scale              float64
 	do, until          string // expressions; "" for none
 }
@@ -39,6 +43,30 @@ var shots = []shot{
 	{"explain", "explain", "light", 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 84), true)`},
 	{"feed", "feed", "dark", 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
 	{"phone", "fleet", "light", 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
+}
+
+// atWidths are shots of all views at the widths of a desk, a tablet and a phone.
+func atWidths() (all []shot) {
+	for _, width := range []int64{1440, 768, 390} {
+		for _, scheme := range []string{"light", "dark"} {
+			for _, s := range []shot{
+				{name: "fleet", view: "fleet"},
+				{name: "source", view: "fleet", height: 900, do: `document.querySelector("#sources-body button").click()`},
+				{name: "prefixes", view: "prefixes", until: `document.querySelector("[role=treeitem]")`},
+				{name: "explain", view: "explain", do: explainShot, until: `document.querySelector("#explain-answer .holder")`},
+				{name: "explain-short", view: "explain", do: `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`, until: `document.querySelector(".verdict")`},
+				{name: "feed", view: "feed", until: `document.querySelectorAll("#feed-queries li").length > 12`},
+				{name: "server", view: "server"},
+				{name: "docs", view: "docs/"},
+				{name: "docs-findings", view: "docs/findings#event_gap", height: 900},
+				{name: "docs-settings", view: "docs/settings", height: 1600},
+			} {
+				s.name, s.width, s.scheme, s.scale = fmt.Sprintf("%s-%d-%s", s.name, width, scheme), width, scheme, 1
+				all = append(all, s)
+			}
+		}
+	}
+	return all
 }
 
 // explainShot asks about the recent query whose explanation has most to show: ranks that hold a
@@ -94,17 +122,21 @@ func TestPageReel(t *testing.T) {
 
 	watching := openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates and recent queries are collected meanwhile
 	<-time.After(*reelFor)
-	for _, s := range shots {
-		page := openTab(t, browser, p.url+"/ui#"+s.view, s.scheme, s.width)
-		must.Succeed(t, chromedp.Do(page.ctx, chromedp.EmulateViewport(s.width, s.height, chromedp.EmulateScale(s.scale))))
-		page.await("the fleet is not shown", `document.querySelector("#ready").innerText === "Ready"`)
-		page.view(s.view)
-		<-time.After(3 * time.Second) // the picture shall have numbers that move
+	all := shots
+	if *widths {
+		all = atWidths()
+	}
+	for _, s := range all {
+		page := s.open(t, browser, p.url)
 		if s.do != "" {
 			js[any](page, s.do)
 		}
 		if s.until != "" {
 			page.await(s.name+" is not there", s.until)
+		}
+		if s.height == 0 {
+			whole := min(js[int64](page, `document.documentElement.scrollHeight`), 6000)
+			must.Succeed(t, chromedp.Do(page.ctx, chromedp.EmulateViewport(s.width, whole, chromedp.EmulateScale(s.scale))))
 		}
 		<-time.After(time.Second)
 		raw, err := chromedp.Run(page.ctx, chromedp.CaptureScreenshot())
@@ -118,4 +150,24 @@ func TestPageReel(t *testing.T) {
 		page.close()
 	}
 	watching.close()
+}
+
+// open opens what a shot shows, and waits until there are numbers that move.
+func (s *shot) open(t *testing.T, browser context.Context, server string) *tab {
+	t.Helper()
+	path := "/ui#" + s.view
+	documents := strings.HasPrefix(s.view, "docs/")
+	if documents {
+		path = "/" + s.view
+	}
+	page := openTab(t, browser, server+path, s.scheme, s.width)
+	must.Succeed(t, chromedp.Do(page.ctx, chromedp.EmulateViewport(s.width, cmp.Or(s.height, 900), chromedp.EmulateScale(s.scale))))
+	if documents {
+		page.await("the page is not shown", `document.readyState === "complete" && document.querySelector("main h1")`)
+		return page
+	}
+	page.await("the fleet is not shown", `document.querySelectorAll("#sources-body tr").length > 3`)
+	page.view(s.view)
+	<-time.After(3 * time.Second)
+	return page
 }
