@@ -27,6 +27,11 @@ func (a *api) batch(f *fields, r *body.Request) error {
 	if err := a.checkBatch(f, r, "queries"); err != nil {
 		return err
 	}
+	if len(r.Items) == 0 {
+		if err := checkShared(f); err != nil {
+			return err
+		}
+	}
 	away := splitBatch{split: split{codec: f.codec, list: "queries", shared: f.body}}
 	f.body = append(slices.Clip(f.body), f.spare...)
 	e := &r.Encoder
@@ -87,6 +92,28 @@ func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 		return conductor.Invalid(name, "out_of_range", "%s have %d tokens together, limits.max_tokens allows %d", name, total, a.opts.MaxTokens)
 	}
 	return nil
+}
+
+// checkShared checks the fields next to an empty list of queries. Where there are queries, each is read with
+// them, and a fault is the answer to each query that they count for.
+func checkShared(f *fields) error {
+	shared := fields{codec: f.codec, body: f.body, shape: batchFields}
+	if given, m := shared.member("model", "modelname", "model_name"); m != nil {
+		shared.required(given)
+	}
+	if shared.has("block_size") {
+		shared.blockSize()
+	}
+	for _, name := range [...]string{"tenant_id", "lora_name", "cache_salt"} {
+		shared.text(name)
+	}
+	shared.atLeast("min_matched", 0)
+	shared.atLeast("top", 1)
+	shared.boolean("expected")
+	if _, err := conductor.ParseHashKind("hash", shared.text("hash")); err != nil {
+		shared.fail(err)
+	}
+	return shared.err
 }
 
 // readItem reads one query of a batch.

@@ -77,6 +77,8 @@ func TestQueryBatch(t *testing.T) {
 	whole(`{}`, `{"error":"queries is required","reason":"missing","field":"queries"}`)
 	whole(`{"queries":{}}`, `{"error":"queries must be an array","reason":"not_array","field":"queries"}`)
 	whole(`{"queries":[],"queries":[]}`, `{"error":"queries is given more than once","reason":"duplicate","field":"queries"}`)
+	whole(`{"queries":[],"expected":{}}`, `{"error":"expected must be true or false","reason":"invalid_type","field":"expected"}`)
+	whole(`{"queries":[],"block_size":0}`, `{"error":"block_size must be in 1..2147483647, got 0","reason":"out_of_range","field":"block_size"}`)
 	whole(`{"queries":[`+strings.Repeat("1,", 256)+`1]}`, `{"error":"queries has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"queries","index":256}`)
 	whole(`{"queries":[{},{"token_ids":[1,}]}`, `{"error":"Invalid JSON object: invalid character '}' looking for beginning of value, in token_ids[1]","reason":"invalid_json","field":"queries","index":1}`)
 	whole("{\"queries\":[{\"model\":\"\xff\"}]}", `{"error":"request body is not valid UTF-8, in model","reason":"invalid_json","field":"queries","index":0}`)
