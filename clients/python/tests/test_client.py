@@ -8,10 +8,12 @@ import pathlib
 import re
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import httpx
 
@@ -270,17 +272,71 @@ class Retries(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             begun = time.monotonic()
-            with Client(url, timeout=0.3) as c, self.assertRaises(httpx.TimeoutException):
+            with Client(url, timeout=0.3) as c, self.assertRaises(ConductorError) as failed:
                 c.query("m", 16, [1])
             self.assertLess(time.monotonic() - begun, 10)
+            self.assertEqual((failed.exception.status, failed.exception.reason), (0, "unreachable"))
+            self.assertEqual(str(failed.exception), f"{url}: no answer within 0.3 s")
+            self.assertIsInstance(failed.exception.__cause__, httpx.TimeoutException)
+
+    def test_dead(self):
+        """A server that is not there is the error that callers handle anyway."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with Client(url) as c:
+            for call in (lambda: c.query("m", 16, [1]), c.ready, c.services):
+                with self.assertRaises(ConductorError) as failed:
+                    call()
+                self.assertEqual((failed.exception.status, failed.exception.reason), (0, "unreachable"))
+                self.assertTrue(str(failed.exception).startswith(url + ": "), failed.exception)
+
+        async def main():
+            async with AsyncClient(url) as a:
+                for call in (lambda: a.query("m", 16, [1]), a.ready):
+                    with self.assertRaises(ConductorError) as failed:
+                        await call()
+                    self.assertEqual(failed.exception.reason, "unreachable")
+        asyncio.run(main())
 
     def test_wrong(self):
-        for base in ("", "conductor:13333", "ftp://x"):
+        for base in ("", "conductor:13333", "ftp://x", None):
             with self.assertRaises(ValueError):
                 Client(base)
-        with self.assertRaises(OverflowError):
-            with Client("http://127.0.0.1:1") as c:
-                c.query("m", 16, [2**32])
+        c = Client("http://127.0.0.1:1")
+        query = {"model": "m", "block_size": 16, "tokens": [1]}
+        report = query | {"instance": "a"}
+        for call, kind, text in (
+            (lambda: c.query("m", 16), TypeError, "a prompt is either tokens or seq_hashes, and neither is given"),
+            (lambda: c.query("m", 16, [1], seq_hashes=[1]), TypeError, "a prompt is either tokens or seq_hashes, and both are given"),
+            (lambda: c.query("m", 16, [1, 2**32]), ValueError, "tokens must be from 0 to 4294967295, got 4294967296 at index 1"),
+            (lambda: c.query("m", 16, [-1]), ValueError, "tokens must be from 0 to 4294967295, got -1 at index 0"),
+            (lambda: c.query("m", 16, seq_hashes=[1, 2**64]), ValueError, "seq_hashes must be from 0 to 18446744073709551615, got 18446744073709551616 at index 1"),
+            (lambda: c.query("m", 16, "hello"), TypeError, "tokens must be a sequence of int, got str"),
+            (lambda: c.query("m", 16, [1, "2"]), TypeError, "tokens must be a sequence of int, got '2' at index 1"),
+            (lambda: c.query("m", 16, 7), TypeError, "tokens must be a sequence of int, got int"),
+            (lambda: c.query("m", 16, [1, 2.0]), TypeError, "tokens must be a sequence of int, got 2.0 at index 1"),
+            (lambda: c.query(7, 16, [1]), TypeError, "model must be a str, got 7"),
+            (lambda: c.query("m", "16", [1]), TypeError, "block_size must be an int, got '16'"),
+            (lambda: c.query("m", True, [1]), TypeError, "block_size must be an int, got True"),
+            (lambda: c.query("m", 16, [1], detail=1), TypeError, "detail must be a bool, got 1"),
+            (lambda: c.query("m", 16, [1], top="8"), TypeError, "top must be an int, got '8'"),
+            (lambda: c.query_batch([query, query | {"tokens": None}]), TypeError, "query 1: a prompt is either tokens or seq_hashes, and neither is given"),
+            (lambda: c.routed_batch([report, report | {"rank": "0"}]), TypeError, "report 1: rank must be an int, got '0'"),
+            (lambda: c.unregister(7), TypeError, "instance must be a str, got 7"),
+            (lambda: c.register({"endpoint": "x"}), TypeError, "registration must be a Registration, got {'endpoint': 'x'}"),
+        ):
+            with self.subTest(text), self.assertRaises(kind) as wrong:
+                call()
+            self.assertEqual(str(wrong.exception), text)
+        c.close()
+
+    def test_without_msgpack(self):
+        """Names the extra that is missing."""
+        with unittest.mock.patch.dict(sys.modules, {"msgpack": None}), self.assertRaises(ImportError) as missing:
+            Client("http://127.0.0.1:1", msgpack=True)
+        self.assertIn("kvconductor[msgpack]", str(missing.exception))
+
+    def test_rows(self):
         with self.assertRaises(KeyError):
             Row.read("a", {})
 

@@ -10,7 +10,7 @@ import random
 import sys
 import time
 import urllib.parse
-from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generic, Iterable, Mapping, Sequence, TypeVar
 
 import httpx
 
@@ -61,6 +61,9 @@ def _query(
     detail: bool = False,
     expected: bool = False,
 ) -> _Request[list[Row]]:
+    _check(str, instance=instance)
+    _check(int, min_matched=min_matched, top=top)
+    _check(bool, detail=detail, expected=expected)
     body, packed = _prompt(model, block_size, tokens, seq_hashes, hash_kind, tenant, adapter, salt)
     given = {"instance_id": instance, "min_matched": min_matched, "top": top}
     more = {name: value for name, value in given.items() if value}
@@ -80,24 +83,64 @@ def _query(
 def _prompt(
     model: str, block_size: int, tokens: Sequence[int] | None, seq_hashes: Sequence[int] | None, hash_kind: str, tenant: str, adapter: str, salt: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what a body says of a prompt, in JSON and in msgpack."""
+    """Returns what a body says of a prompt, in JSON and in msgpack.
+
+    It raises TypeError for an argument of the wrong type, and ValueError for a token id or hash that is out of range.
+    """
+    _check(str, model=model, hash_kind=hash_kind, tenant=tenant, adapter=adapter, salt=salt)
+    _check(int, block_size=block_size)
+    if (tokens is None) == (seq_hashes is None):
+        raise TypeError("a prompt is either tokens or seq_hashes, and " + ("both are given" if tokens is not None else "neither is given"))
     fields: dict[str, Any] = {"model": model, "block_size": block_size}
     given = {"tenant_id": tenant, "lora_name": adapter, "cache_salt": salt}
     fields.update({name: value for name, value in given.items() if value})
     if seq_hashes is None:
-        numbers = _little_endian("I", tokens or ())
+        numbers = _little_endian("tokens", "I", tokens or ())
         return fields | {"token_ids_b64": base64.b64encode(numbers).decode()}, fields | {"token_ids": numbers}
     if hash_kind:
         fields["hash"] = hash_kind
-    return fields | {"seq_hashes": list(seq_hashes)}, fields | {"seq_hashes": _little_endian("Q", seq_hashes)}
+    packed = _little_endian("seq_hashes", "Q", seq_hashes)
+    return fields | {"seq_hashes": [int(number) for number in seq_hashes]}, fields | {"seq_hashes": packed}
 
 
-def _little_endian(code: str, numbers: Sequence[int]) -> bytes:
+def _check(kind: type, **arguments: object) -> None:
+    """Raises TypeError for the first argument that is of another type; a bool is no int here."""
+    for name, value in arguments.items():
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise TypeError(f"{name} must be {_KINDS[kind]}, got {value!r}")
+
+
+_KINDS = {str: "a str", int: "an int", bool: "a bool"}
+
+
+def _little_endian(name: str, code: str, numbers: Sequence[int]) -> bytes:
     """Packs numbers as the server reads them fastest."""
-    packed = array.array(code, numbers)
+    try:
+        # array reads the bytes of a text or of bytes as numbers, and iterates over the keys of a dict.
+        if isinstance(numbers, (str, bytes, bytearray, dict)):
+            raise TypeError
+        packed = array.array(code, numbers)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of int, got {_culprit(numbers)}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must be from 0 to {2 ** (8 * array.array(code).itemsize) - 1}, got {_culprit(numbers, code)}") from None
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
+
+
+def _culprit(numbers: object, code: str = "") -> str:
+    """Says which element of numbers does not fit, or how numbers itself looks if it is no sequence."""
+    if not isinstance(numbers, (str, bytes, bytearray, dict)) and isinstance(numbers, Iterable):
+        for i, number in enumerate(numbers):
+            try:
+                array.array(code or "Q", [number])
+            except TypeError:
+                return f"{number!r} at index {i}"
+            except OverflowError:
+                if code:
+                    return f"{number!r} at index {i}"
+    return type(numbers).__name__
 
 
 def _rows(answer: Mapping[str, Any]) -> list[Row]:
@@ -128,7 +171,10 @@ def _refused(error: Mapping[str, Any]) -> ConductorError:
 def _batch(queries: Sequence[QueryArguments]) -> _Request[list[list[Row] | ConductorError]]:
     items = []
     for i, query in enumerate(queries):
-        request = _query(**query)
+        try:
+            request = _query(**query)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"query {i}: {error}") from None
         if query.get("seq_hashes") is not None:
             raise ValueError(f"query {i} of the batch has seq_hashes: a batch takes tokens")
         items.append(request.body)
@@ -155,6 +201,9 @@ def _report(
     adapter: str = "",
     salt: str = "",
 ) -> _Request[tuple[str, ...]]:
+    _check(str, instance=instance, request_id=request_id)
+    if rank is not None:
+        _check(int, rank=rank)
     body, packed = _prompt(model, block_size, tokens, seq_hashes, hash_kind, tenant, adapter, salt)
     more: dict[str, Any] = {"instance_id": instance, "dp_rank": rank, "ttl": ttl, "request_id": request_id or None}
     more = {name: value for name, value in more.items() if value is not None}
@@ -166,7 +215,12 @@ def _warnings(answer: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _reports(reports: Sequence[RoutedArguments]) -> _Request[RoutedAnswer]:
-    requests = [_report(**r) for r in reports]
+    requests = []
+    for i, report in enumerate(reports):
+        try:
+            requests.append(_report(**report))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"report {i}: {error}") from None
 
     def read(answer: Mapping[str, Any]) -> RoutedAnswer:
         errors: list[ConductorError | None] = [None] * len(requests)
@@ -178,16 +232,21 @@ def _reports(reports: Sequence[RoutedArguments]) -> _Request[RoutedAnswer]:
 
 
 def _take_back(request_id: str, tenant: str) -> _Request[None]:
+    _check(str, request_id=request_id, tenant=tenant)
     # A path of dots would be another path.
     path = "/conductor/v1/routed/" + urllib.parse.quote(request_id, safe="").replace(".", "%2E")
     return _Request("DELETE", path + ("?" + urllib.parse.urlencode({"tenant_id": tenant}) if tenant else ""), None, _nothing)
 
 
 def _register(registration: Registration) -> _Request[None]:
+    if not isinstance(registration, Registration):
+        raise TypeError(f"registration must be a Registration, got {registration!r}")
     return _Request("POST", "/conductor/v1/register", registration.body(), _nothing)
 
 
 def _unregister(instance: str, rank: int, tenant: str) -> _Request[None]:
+    _check(str, instance=instance, tenant=tenant)
+    _check(int, rank=rank)
     body: dict[str, Any] = {"instance_id": instance, "dp_rank": rank}
     if tenant:
         body["tenant_id"] = tenant
@@ -195,6 +254,8 @@ def _unregister(instance: str, rank: int, tenant: str) -> _Request[None]:
 
 
 def _feedback(instance: str, matched: int, cached: int, medium: str, tenant: str) -> _Request[dict[str, Any]]:
+    _check(str, instance=instance, medium=medium, tenant=tenant)
+    _check(int, matched=matched, cached=cached)
     body: dict[str, Any] = {"instance_id": instance, "matched_tokens": matched, "cached_tokens": cached}
     body.update({k: v for k, v in {"medium": medium, "tenant_id": tenant}.items() if v})
     return _Request("POST", "/conductor/v1/feedback", body, dict)
@@ -211,10 +272,13 @@ class _Base:
     """What both clients share: the HTTP client's settings, codecs, and when to ask again."""
 
     def __init__(self, base_url: str, token: str | None, timeout: float, retries: int, msgpack: bool):
-        if not base_url.startswith(("http://", "https://")):
+        if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
             raise ValueError(f"{base_url!r} is no base URL such as http://conductor:13333")
         if msgpack:
-            import msgpack as codec  # type: ignore[import-untyped]  # the extra "msgpack" of the package
+            try:
+                import msgpack as codec  # type: ignore[import-untyped]
+            except ImportError:
+                raise ImportError("msgpack=True needs the package msgpack: install kvconductor with the extra, as in kvconductor[msgpack]") from None
 
             self._pack, self._unpack = codec.packb, codec.unpackb
         self._timeout, self._retries, self._msgpack = timeout, retries, msgpack
@@ -250,14 +314,19 @@ class _Base:
         """Returns the seconds left to a call: each attempt gets what those before it left."""
         return max(begun + self._timeout - time.monotonic(), 0.001)
 
-    def _pause(self, attempt: int, begun: float, error: Exception) -> float | None:
+    def _pause(self, attempt: int, begun: float, error: ConductorError) -> float | None:
         """Returns how long to wait before the next attempt, None for no further one."""
-        if isinstance(error, ConductorError) and error.status != 503 or attempt >= self._retries:
+        if error.status not in (0, 503) or attempt >= self._retries:
             return None
         pause = _PAUSE * 2**attempt * random.uniform(0.5, 1.5)
-        if isinstance(error, ConductorError) and error.retry_after is not None:
+        if error.retry_after is not None:
             pause = max(pause, error.retry_after)
         return pause if time.monotonic() + pause < begun + self._timeout else None
+
+    def _unanswered(self, error: httpx.TransportError) -> ConductorError:
+        """Returns the error of a server that gave no answer."""
+        what = f"no answer within {self._timeout:g} s" if isinstance(error, httpx.TimeoutException) else str(error) or type(error).__name__
+        return ConductorError(0, {"error": f"{self._settings['base_url']}: {what}", "reason": "unreachable"})
 
 
 class Client(_Base):
@@ -288,9 +357,12 @@ class Client(_Base):
         begun, attempt = time.monotonic(), 0
         while True:
             try:
-                response = self._http.request(request.method, self._path(request), timeout=self._left(begun), **self._encode(request))
+                try:
+                    response = self._http.request(request.method, self._path(request), timeout=self._left(begun), **self._encode(request))
+                except httpx.TransportError as error:
+                    raise self._unanswered(error) from error
                 return self._decode(request, response)
-            except (ConductorError, httpx.TransportError) as error:
+            except ConductorError as error:
                 pause = self._pause(attempt, begun, error)
                 if pause is None:
                     raise
@@ -339,8 +411,11 @@ class Client(_Base):
         return self._do(_feedback(instance, matched, cached, medium, tenant))
 
     def ready(self) -> bool:
-        """Tells whether routers may rely on the answers."""
-        return self._http.get("/ready").status_code == 200
+        """Tells whether routers may rely on the answers. It asks once, and raises ConductorError if the server does not answer."""
+        try:
+            return self._http.get("/ready").status_code == 200
+        except httpx.TransportError as error:
+            raise self._unanswered(error) from error
 
 
 class AsyncClient(_Base):
@@ -366,9 +441,12 @@ class AsyncClient(_Base):
         begun, attempt = time.monotonic(), 0
         while True:
             try:
-                response = await self._http.request(request.method, self._path(request), timeout=self._left(begun), **self._encode(request))
+                try:
+                    response = await self._http.request(request.method, self._path(request), timeout=self._left(begun), **self._encode(request))
+                except httpx.TransportError as error:
+                    raise self._unanswered(error) from error
                 return self._decode(request, response)
-            except (ConductorError, httpx.TransportError) as error:
+            except ConductorError as error:
                 pause = self._pause(attempt, begun, error)
                 if pause is None:
                     raise
@@ -417,5 +495,8 @@ class AsyncClient(_Base):
         return await self._do(_feedback(instance, matched, cached, medium, tenant))
 
     async def ready(self) -> bool:
-        """Tells whether routers may rely on the answers."""
-        return (await self._http.get("/ready")).status_code == 200
+        """Tells whether routers may rely on the answers. It asks once, and raises ConductorError if the server does not answer."""
+        try:
+            return (await self._http.get("/ready")).status_code == 200
+        except httpx.TransportError as error:
+            raise self._unanswered(error) from error

@@ -7,9 +7,10 @@ from typing import Any, Mapping, Sequence, TypedDict
 
 
 class ConductorError(Exception):
-    """An answer of the server that is no success.
+    """An answer of the server that is no success, or no answer.
 
-    field and index name the field of the request that is wrong, and its element; known has names that
+    status is that of HTTP, or 0 with the reason unreachable if the server did not answer; __cause__ is then
+    the error of httpx. retry_after is in seconds, as the server advises. field and index name the field of the request that is wrong, and its element; known has names that
     are registered in place of one that is not, at most 32.
     """
 
@@ -21,7 +22,7 @@ class ConductorError(Exception):
         self.index: int | None = body.get("index")
         self.known: tuple[str, ...] = tuple(body.get("known") or ())
         self.retry_after = retry_after  # seconds
-        super().__init__(f"{status}: {self.message}")
+        super().__init__(f"{status}: {self.message}" if status else self.message)
 
 
 class _Context(TypedDict, total=False):
