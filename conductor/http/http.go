@@ -131,21 +131,15 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	}
 	if opts.Docs != nil {
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
-			r.Handle(method, strings.TrimSuffix(docs.Root, "/"), a.document)
 			r.Handle(method, docs.Root+"*page", a.document)
 		}
 	}
 	return r
 }
 
-// document serves the pages of the documents: GET /docs, GET /docs/*page.
+// document serves the pages of the documents: GET /docs/*page.
 func (a *api) document(g *gin.Context) {
-	name, below := strings.CutPrefix(g.Param("page"), "/")
-	switch {
-	case !below:
-		g.Header("Location", strings.TrimPrefix(docs.Root, "/")) // relative, for proxies with a prefix
-		g.Status(http.StatusTemporaryRedirect)
-	case !a.opts.Docs.Serve(g.Writer, g.Request, name):
+	if !a.opts.Docs.Serve(g.Writer, g.Request, strings.TrimPrefix(g.Param("page"), "/")) {
 		noRoute(g, body.JSON, &server.Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such page: " + g.Request.URL.Path + "; " + docs.Root + " leads to all pages"})
 	}
 }
