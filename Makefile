@@ -348,6 +348,12 @@ release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm
 python-client: build ## the wheel of clients/python, tested against a server; needs python3 with venv
 	clients/python/check bin/conductor bin/python-client
 
+# Some 6,000 requests; CASES=100 makes more of each kind, SEED=2 others.
+.PHONY: check-api
+check-api: export GO := $(GO)
+check-api: build ## openapi.yaml next to other people's tools: redocly's rules, clients generated in Go, Python and TypeScript, and a server asked by schemathesis; needs python3 with venv
+	api/openapi/check bin/conductor bin/check-api
+
 .PHONY: llmd-check
 llmd-check: build ## the plug-in for llm-d's endpoint picker, a module of its own: vet, build, test against a server
 	cd integrations/llmd && $(GO) vet ./... && $(GO) mod tidy -diff && $(GO) build ./... && (cd contract && $(GO) vet ./...) && CONDUCTOR_BINARY='$(CURDIR)/bin/conductor' $(GO) test -count=1 ./...
