@@ -1,4 +1,4 @@
-// Package spelling finds the word that was probably meant. It is pure.
+// Package spelling finds the word that was probably meant, and makes nouns agree with numbers. It is pure.
 package spelling
 
 import (
