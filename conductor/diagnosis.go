@@ -3,6 +3,8 @@ package conductor
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -21,12 +23,45 @@ const defaultSilentAfter = 5 * time.Minute
 func (s *source) logFindings() {
 	for _, f := range s.doctor.Unlogged() {
 		level := zerolog.WarnLevel
-		if f.Code == doctor.FindingSeed {
-			level = zerolog.InfoLevel // of use only where blocks come without tokens
+		if f.Severity() == doctor.Info {
+			level = zerolog.InfoLevel
 		}
 		s.conductor.log.WithLevel(level).Str("source", s.reg.Key().String()).Str("finding", f.Code).Msg(f.Message)
 	}
 }
+
+// findings returns the findings of the doctor, and that the source is stale. Time alone makes a source
+// stale, so the finding follows from the state instead of from an event. Its log line is that of the
+// state.
+func (s *source) findings(st *stream.Status) []doctor.Finding {
+	all := s.doctor.List()
+	if st.State != stream.Stale {
+		return all
+	}
+	stale := doctor.Finding{Code: doctor.FindingStale, Since: st.StaleAt, Message: s.staleText(st)}
+	at, _ := slices.BinarySearchFunc(all, stale, func(a, b doctor.Finding) int { return cmp.Compare(a.Code, b.Code) })
+	return slices.Insert(all, at, stale)
+}
+
+// staleText says since when nothing was heard of a stale source, and what to check. It leaves the fault of the
+// connection out, because not every client may see that.
+func (s *source) staleText(st *stream.Status) string {
+	const held = "; its blocks stay in the answers until it is heard again or unregistered"
+	switch {
+	case s.reg.pushed():
+		return "no report has come from the cache server since the source was registered: check that it runs and that its reports go to this server"
+	case strings.HasPrefix(s.reg.Endpoint, "bind:") && st.LastLifeAt.IsZero():
+		return "the engine has never connected to this server: check that it runs, and the address and topic that it publishes to"
+	case strings.HasPrefix(s.reg.Endpoint, "bind:"):
+		return "nothing has come from the engine since " + atUTC(st.LastLifeAt) + ": check that it runs, although an engine without work sends nothing" + held
+	case st.LastLifeAt.IsZero():
+		return "there has never been a connection to the engine: check that it runs, its endpoint, and the network"
+	}
+	return "there has been no connection to the engine since " + atUTC(st.LastLifeAt) + ": check that it runs, and the network" + held
+}
+
+// atUTC returns a time as messages show it.
+func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // observeBatch passes a batch to the doctor.
 func (s *source) observeBatch(b *events.Batch) {

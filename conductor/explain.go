@@ -288,7 +288,7 @@ func (e *explaining) holders(registered []*source, meant func(*source) bool) (al
 // holder explains what a source holds as one rank.
 func (e *explaining) holder(k holderKey) ExplainedHolder {
 	st := k.source.stream.Status()
-	h := ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason, Findings: k.source.doctor.List()}
+	h := ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason, Findings: k.source.findings(&st)}
 	var all [][2]int
 	for medium, runs := range e.held[k] {
 		all = append(all, runs...)

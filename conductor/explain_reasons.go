@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/spelling"
 )
 
 // Reason says in one word why a block is missing.
@@ -117,9 +118,9 @@ func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []Cause) {
 			case p.label != label:
 			case p.cause == Cleared:
 				seq := p.seq
-				all = append(all, Cause{Reason: Cleared, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq, counted(p.blocks, "block"), name)})
+				all = append(all, Cause{Reason: Cleared, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq, spelling.Count(p.blocks, "block"), name)})
 			default:
-				all = append(all, Cause{Reason: Expired, Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.", counted(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.ttl(name))})
+				all = append(all, Cause{Reason: Expired, Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.", spelling.Count(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.ttl(name))})
 			}
 		}
 	}
@@ -138,7 +139,7 @@ func (e *explaining) refused(s *source, block int) (all []Cause) {
 		}
 	}
 	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.names.Find(e.at.Variant) == nil) {
-		all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.", counted(n, "block"), pick(int(n), "was", "were"))})
+		all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.", spelling.Count(n, "block"), spelling.Agree(n, "was", "were"))})
 	}
 	return all
 }
@@ -168,7 +169,7 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 		}
 	}
 	if raw := ns.deployment.index.Tokenless(ns.source); raw > 0 {
-		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.", counted(raw, "block"), pick(raw, "was", "were"), pick(raw, "waits", "wait"))})
+		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.", spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
 	}
 	return parents, tokens
 }
@@ -278,9 +279,9 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 	}
 	switch {
 	case s.atGate():
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %d %s.", st.Queued, pick(st.Queued, "batch waits", "batches wait"))})
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %s %s.", spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"))})
 	case st.State == stream.Replaying || st.Queued > 0:
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %d %s to be applied.%s", st.State, st.Queued, pick(st.Queued, "batch waits", "batches wait"), since)})
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %s %s to be applied.%s", st.State, spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
 	}
 	for _, f := range s.doctor.List() {
 		if f.Code == doctor.FindingBehind {
@@ -288,15 +289,7 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 		}
 	}
 	if n := s.drops(st)[events.OtherGroup]; n > 0 {
-		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.", counted(n, "block"), pick(int(n), "belongs", "belong"))})
+		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.", spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
 	}
 	return all
-}
-
-// counted returns a number with its noun.
-func counted[N ~int | ~int64 | ~uint64](n N, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"example.com/conductor/spelling"
 )
 
 // Verdict is an explanation in one sentence.
@@ -34,7 +36,7 @@ func Verdicts() []VerdictKind {
 func (x *Explanation) judge() Verdict {
 	slices.SortStableFunc(x.Instances, func(a, b ExplainedInstance) int { return cmp.Compare(b.Row.Longest, a.Row.Longest) })
 	if x.Blocks == 0 {
-		return Verdict{VerdictTooShort, fmt.Sprintf("The prompt is shorter than one block: it has %d %s, and a block has %d.", x.Tokens, pick(x.Tokens, "token", "tokens"), x.BlockSize)}
+		return Verdict{VerdictTooShort, fmt.Sprintf("The prompt is shorter than one block: it has %s, and a block has %d.", spelling.Count(x.Tokens, "token"), x.BlockSize)}
 	}
 	var serving []ExplainedInstance
 	for _, in := range x.Instances {
@@ -51,14 +53,14 @@ func (x *Explanation) judge() Verdict {
 	}
 	first, rest := leaders(serving)
 	v := Verdict{VerdictPart, ""}
-	what := fmt.Sprintf("%d of %d %s", best, x.Blocks, pick(x.Blocks, "block", "blocks"))
+	what := fmt.Sprintf("%d of %s", best, spelling.Count(x.Blocks, "block"))
 	if best >= x.Blocks {
 		v.Kind, what = VerdictWhole, fmt.Sprintf("all %d blocks", x.Blocks)
 		if x.Blocks == 1 {
 			what = "the one block of the prompt"
 		}
 	}
-	holds := func(n int) string { return pick(n, "holds", "hold") }
+	holds := func(n int) string { return spelling.Agree(n, "holds", "hold") }
 	if len(x.Pools) > 0 {
 		holds = func(int) string { return "can use" }
 		what += ", those of pools included"
@@ -68,7 +70,7 @@ func (x *Explanation) judge() Verdict {
 	case len(rest) == 0:
 		v.Text += "."
 	case rest[0].Row.Longest == 0:
-		v.Text += fmt.Sprintf("; the other %s.", pick(len(rest), "instance "+holds(1)+" none", "instances "+holds(2)+" none"))
+		v.Text += fmt.Sprintf("; the other %s.", spelling.Agree(len(rest), "instance "+holds(1)+" none", "instances "+holds(2)+" none"))
 	default:
 		v.Text += fmt.Sprintf("; the next best, %s, %s %d.", instanceNames(next), holds(len(next)), rest[0].Row.Longest)
 	}

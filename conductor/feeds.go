@@ -124,7 +124,7 @@ func (f *recorded) Status() stream.Status {
 		st.State, st.Reason = stream.Partial, f.lost
 	}
 	if st.State == stream.Connecting && f.staleAfter > 0 && f.now().Sub(f.since) > f.staleAfter {
-		st.State = stream.Stale
+		st.State, st.StaleAt = stream.Stale, f.since.Add(f.staleAfter)
 	}
 	return st
 }

@@ -217,7 +217,7 @@ func (f *pushed) Status() stream.Status {
 	case !f.heard:
 		st.State, st.Reason, st.History = stream.Connecting, "", stream.ReasonUnknown
 		if f.staleAfter > 0 && f.now().Sub(f.opened) > f.staleAfter {
-			st.State = stream.Stale
+			st.State, st.StaleAt = stream.Stale, f.opened.Add(f.staleAfter)
 		}
 	case st.Reason != "":
 		st.State = stream.Partial

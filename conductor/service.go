@@ -161,7 +161,7 @@ func (s *source) service(st stream.Status, held heldBlocks) Service {
 		Registration: s.registration(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
 		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()), Incomplete: s.incompleteBlocks(),
 		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
-		Findings: s.doctor.List(), Age: -1,
+		Findings: s.findings(&st), Age: -1,
 	}
 	v.SnapshotState, v.Dropped = cmp.Or(st.SnapshotState, stream.SnapshotWaits), s.drops(st)
 	v.Media, v.Orphans = s.countMedia(held)
@@ -318,6 +318,8 @@ type Readiness struct {
 	IndexBytes, IndexLimit int64
 	// Synced are the sources that are synced, and MinSynced how many there must be.
 	Synced, MinSynced int
+
+	states map[string]*stateCounts // of all sources, by tenant
 }
 
 // SourceState is one source and why it is in its state.
@@ -363,6 +365,13 @@ func (r *Readiness) decide() {
 
 // count counts a source.
 func (r *Readiness) count(static bool, s SourceState) {
+	if r.states == nil {
+		r.states = make(map[string]*stateCounts)
+	}
+	if r.states[s.Key.Tenant] == nil {
+		r.states[s.Key.Tenant] = new(stateCounts)
+	}
+	r.states[s.Key.Tenant][slices.Index(states, s.State)]++
 	if s.State.Ready() {
 		r.Synced++
 	}

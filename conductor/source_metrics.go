@@ -6,8 +6,6 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"example.com/conductor/events/stream"
 )
 
 // Metrics of sources come at two resolutions. Those of the fleet add up tenants, models, codes and
@@ -76,13 +74,10 @@ var (
 	descFleetDropped     = desc("fleet_dropped_total", "Messages, events and hashes of all sources that were skipped, by reason.", "reason")
 )
 
-// states are all states, those that ask for attention first.
-var states = []stream.State{stream.Failed, stream.Stale, stream.Partial, stream.Connecting, stream.Replaying, stream.Paused, stream.Approximate, stream.Synced}
-
 // groupSum adds up the sources of a fleetGroup.
 type groupSum struct {
 	sourceCounts
-	states                               [8]int // in the order of states
+	states                               stateCounts
 	blocks, orphans, queued, queuedBytes int
 }
 

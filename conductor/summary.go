@@ -2,69 +2,82 @@ package conductor
 
 import (
 	"fmt"
+	"strings"
 
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/spelling"
 )
 
-// Summary says in one sentence how the sources are, for people who look at /ready or the page.
-type Summary struct {
-	Text     string
-	Severity string // SeverityError, SeverityWarning or SeverityOK
-}
+// states are all states, those that ask for attention first.
+var states = []stream.State{stream.Failed, stream.Stale, stream.Partial, stream.Connecting, stream.Replaying, stream.Paused, stream.Approximate, stream.Synced}
 
-// Severities of a Summary.
-const (
-	SeverityError   = "error"   // no source can be relied on: answers are empty or old
-	SeverityWarning = "warning" // some sources cannot, or there is none
-	SeverityOK      = "ok"
-)
+// stateCounts counts sources by their state, in the order of states.
+type stateCounts [8]int
 
-// summarized are the states of sources in the order in which a Summary names them: the lost ones first.
-var summarized = []stream.State{stream.Failed, stream.Stale, stream.Paused, stream.Synced, stream.Approximate, stream.Partial, stream.Connecting, stream.Replaying}
-
-// Summarize returns the summary of sources by their states. unfound is how many configured engines have not told
-// yet where they publish; it matters only while there is no source.
+// Summary says in one sentence how the sources of some tenants are, the worst state first, and how much that
+// matters. draining says that the server is about to leave.
 //
-// Sources that connect, replay or are partial are no warning as long as others are synced: the first two are over
-// soon, and a partial source still answers for what it has.
-func Summarize(states map[stream.State]int, unfound int) Summary {
-	all := 0
-	for _, n := range states {
-		all += n
-	}
-	synced := states[stream.Synced] + states[stream.Approximate]
-	lost := states[stream.Failed] + states[stream.Stale] + states[stream.Paused]
+//	2 of 13 sources are stale, 1 is replaying
+//	13 sources are synced
+//
+// The severity is Error if no source can be relied on, so that answers are empty or old, and Warning if some
+// cannot, or there is none. Sources that connect, replay or are partial are no warning as long as others are
+// synced: the first two are over soon, and a partial source still answers for what it has.
+func (r *Readiness) Summary(tenants scope.Tenants, draining bool) (string, doctor.Severity) {
 	switch {
-	case all == 0 && unfound > 0:
-		return Summary{fmt.Sprintf("no source is registered yet: %d %s not told where to subscribe", unfound, pick(unfound, "engine has", "engines have")), SeverityWarning}
-	case all == 0:
-		return Summary{"no source is registered", SeverityWarning}
-	case synced == all:
-		return Summary{fmt.Sprintf("%d %s synced", all, pick(all, "source is", "sources are")), SeverityOK}
+	case draining:
+		return "draining", doctor.Warning
+	case r.Recovering:
+		return "recovering: nothing that engines send is applied yet", doctor.Warning
 	}
-	out := Summary{Severity: SeverityOK}
-	for _, state := range summarized {
-		switch n := states[state]; {
-		case n == 0:
-		case out.Text == "":
-			out.Text = fmt.Sprintf("%d of %d %s %s %s", n, all, pick(all, "source", "sources"), pick(n, "is", "are"), state)
-		default:
-			out.Text += fmt.Sprintf(", %d %s", n, state)
+	var sum stateCounts
+	total, synced, lost := 0, 0, 0
+	for tenant, counts := range r.states {
+		if !tenants.Has(tenant) {
+			continue
+		}
+		for i, n := range counts {
+			sum[i] += n
+			total += n
+			switch states[i] {
+			case stream.Synced, stream.Approximate:
+				synced += n
+			case stream.Failed, stream.Stale, stream.Paused:
+				lost += n
+			}
 		}
 	}
+	if total == 0 {
+		return "no source is registered", doctor.Warning
+	}
+	severity := doctor.OK
 	switch {
-	case lost == all:
-		out.Severity = SeverityError
+	case lost == total:
+		severity = doctor.Error
 	case lost > 0 || synced == 0:
-		out.Severity = SeverityWarning
+		severity = doctor.Warning
 	}
-	return out
-}
-
-// pick returns the form of a word that goes with a number.
-func pick(n int, one, many string) string {
-	if n == 1 {
-		return one
+	who := spelling.Count(total, "source")
+	if synced != total && total > 1 {
+		who = " of " + who
 	}
-	return many
+	var parts []string
+	for i, n := range sum {
+		switch {
+		case n == 0, states[i].Ready() && synced != total:
+		case len(parts) > 0:
+			parts = append(parts, fmt.Sprintf("%d %s %s", n, spelling.Agree(n, "is", "are"), states[i]))
+		case strings.HasPrefix(who, " "):
+			parts = append(parts, fmt.Sprintf("%d%s %s %s", n, who, spelling.Agree(n, "is", "are"), states[i]))
+		default:
+			parts = append(parts, fmt.Sprintf("%s %s %s", spelling.Count(n, "source"), spelling.Agree(n, "is", "are"), states[i]))
+		}
+	}
+	if tenants.All() && r.Synced < r.MinSynced {
+		severity = doctor.Error
+		parts = append(parts, fmt.Sprintf("%d must be synced", r.MinSynced))
+	}
+	return strings.Join(parts, ", "), severity
 }

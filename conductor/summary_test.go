@@ -1,28 +1,139 @@
 package conductor
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/internal/must"
 )
 
-func TestSummarize(t *testing.T) {
-	f := func(synced, stale, partial, connecting, unfound int, text, severity string) {
+// TestSummary requires that the sentence begins with the worst state, and that nouns and verbs agree with
+// numbers.
+func TestSummary(t *testing.T) {
+	type some struct {
+		state stream.State
+		n     int
+	}
+	f := func(want string, severity doctor.Severity, all ...some) {
 		t.Helper()
-		got := Summarize(map[stream.State]int{stream.Synced: synced, stream.Stale: stale, stream.Partial: partial, stream.Connecting: connecting}, unfound)
-		if (got != Summary{text, severity}) {
-			t.Errorf("got %+v, want %q %s", got, text, severity)
+		r := Readiness{}
+		for _, s := range all {
+			for range s.n {
+				r.count(true, SourceState{Key: Key{Tenant: "ann"}, State: s.state})
+			}
+		}
+		if got, how := r.Summary(nil, false); got != want || how != severity {
+			t.Errorf("%v: %q, %s; want %q, %s", all, got, how, want, severity)
 		}
 	}
-	f(0, 0, 0, 0, 0, "no source is registered", SeverityWarning)
-	f(0, 0, 0, 0, 1, "no source is registered yet: 1 engine has not told where to subscribe", SeverityWarning)
-	f(13, 0, 0, 0, 0, "13 sources are synced", SeverityOK)
-	f(1, 0, 0, 0, 4, "1 source is synced", SeverityOK)
-	f(0, 13, 0, 0, 0, "13 of 13 sources are stale", SeverityError)
-	f(0, 1, 0, 0, 0, "1 of 1 source is stale", SeverityError)
-	f(10, 3, 0, 0, 0, "3 of 13 sources are stale, 10 synced", SeverityWarning)
-	f(12, 0, 1, 0, 0, "12 of 13 sources are synced, 1 partial", SeverityOK)
-	f(0, 2, 1, 0, 0, "2 of 3 sources are stale, 1 partial", SeverityWarning)
-	f(0, 0, 0, 3, 0, "3 of 3 sources are connecting", SeverityWarning)
-	f(2, 0, 0, 1, 0, "2 of 3 sources are synced, 1 connecting", SeverityOK)
+	f("no source is registered", doctor.Warning)
+	f("13 of 13 sources are stale", doctor.Error, some{stream.Stale, 13})
+	f("1 source is stale", doctor.Error, some{stream.Stale, 1})
+	f("1 of 13 sources is failed", doctor.Warning, some{stream.Failed, 1}, some{stream.Synced, 12})
+	f("2 of 13 sources are stale, 1 is replaying", doctor.Warning, some{stream.Replaying, 1}, some{stream.Synced, 10}, some{stream.Stale, 2})
+	f("1 of 2 sources is partial, 1 is connecting", doctor.Warning, some{stream.Connecting, 1}, some{stream.Partial, 1})
+	f("1 of 13 sources is partial", doctor.OK, some{stream.Partial, 1}, some{stream.Synced, 12})
+	f("3 of 3 sources are connecting", doctor.Warning, some{stream.Connecting, 3})
+	f("2 of 3 sources are stale, 1 is paused", doctor.Error, some{stream.Paused, 1}, some{stream.Stale, 2})
+	f("2 of 3 sources are paused", doctor.Warning, some{stream.Paused, 2}, some{stream.Approximate, 1})
+	f("13 sources are synced", doctor.OK, some{stream.Synced, 13})
+	f("1 source is synced", doctor.OK, some{stream.Synced, 1})
+	f("2 sources are approximate, 11 are synced", doctor.OK, some{stream.Synced, 11}, some{stream.Approximate, 2})
+
+	r := Readiness{MinSynced: 3}
+	r.count(false, SourceState{Key: Key{Tenant: "ann"}, State: stream.Synced})
+	r.count(false, SourceState{Key: Key{Tenant: "bob"}, State: stream.Stale})
+	says := func(tenants scope.Tenants, draining bool, want string, severity doctor.Severity) {
+		t.Helper()
+		if got, how := r.Summary(tenants, draining); got != want || how != severity {
+			t.Errorf("%v: %q, %s; want %q, %s", tenants, got, how, want, severity)
+		}
+	}
+	says(nil, false, "1 of 2 sources is stale, 3 must be synced", doctor.Error)
+	says(scope.Tenants{"ann"}, false, "1 source is synced", doctor.OK)
+	says(scope.Tenants{"eve"}, false, "no source is registered", doctor.Warning)
+	says(nil, true, "draining", doctor.Warning)
+	r.Recovering = true
+	says(nil, false, "recovering: nothing that engines send is applied yet", doctor.Warning)
+}
+
+// TestStaleIsAFinding requires that every kind of source has the finding stale as long as it is in that state.
+func TestStaleIsAFinding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(streamtest.Network)
+		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: n, StaleAfter: 30 * time.Second}})
+		defer c.Close()
+		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
+		of := func(instance string) (found []doctor.Finding) {
+			t.Helper()
+			synctest.Wait()
+			for _, s := range c.Services() {
+				if s.Instance != instance {
+					continue
+				}
+				stale := slices.ContainsFunc(s.Findings, func(f doctor.Finding) bool { return f.Code == doctor.FindingStale })
+				if stale != (s.State == stream.Stale) {
+					t.Errorf("%s is %s and has %v", instance, s.State, s.Findings)
+				}
+				found = s.Findings
+			}
+			return found
+		}
+		if found := append(of("e"), of("n")...); len(found) > 0 {
+			t.Errorf("at once: %v", found)
+		}
+		began := time.Now()
+		time.Sleep(time.Minute)
+		if found := of("n"); len(found) != 1 || found[0].Severity() != doctor.Error || !found[0].Since.Equal(began.Add(30*time.Second)) || !strings.Contains(found[0].Message, "no report has come") {
+			t.Errorf("a cache server that never reported: %v", found)
+		}
+		if found := of("e"); len(found) > 0 {
+			t.Errorf("a source with a connection: %v", found)
+		}
+		cut := time.Now()
+		var gone atomic.Bool
+		gone.Store(true)
+		engine := n.At("tcp://h:1")
+		engine.Lock()
+		engine.OnSubscribe = func(context.Context) error {
+			if gone.Load() {
+				return errors.New("connection refused")
+			}
+			return nil
+		}
+		engine.Unlock()
+		engine.Cut()
+		time.Sleep(time.Minute)
+		const want = "there has been no connection to the engine since 2000-01-01 00:01:00 UTC: check that it runs, and the network; its blocks stay in the answers until it is heard again or unregistered"
+		if found := of("e"); len(found) != 1 || !found[0].Since.Equal(cut.Add(30*time.Second)) || found[0].Message != want {
+			t.Errorf("a source without a connection: %v", found)
+		}
+		if got, _ := c.readiness(); got != "2 of 2 sources are stale" {
+			t.Errorf("the summary is %q", got)
+		}
+		gone.Store(false)
+		time.Sleep(time.Minute)
+		if found := of("e"); len(found) > 0 {
+			t.Errorf("a source that is heard again: %v", found)
+		}
+	})
+}
+
+// readiness returns the summary for all tenants.
+func (c *Conductor) readiness() (string, doctor.Severity) {
+	r := c.Ready()
+	return r.Summary(nil, false)
 }

@@ -341,7 +341,7 @@ func testPageDead(t *testing.T, browser context.Context) {
 	}
 	page.await("the page does not calm down", banner+`.hidden && `+pill+`.innerText === "Ready"`)
 	one.pub.Close()
-	says("warn", "1 of 2 sources is stale, 1 synced")
+	says("warn", "1 of 2 sources is stale")
 	two.pub.Close()
 	says("bad", "2 of 2 sources are stale")
 	const cached = `[...document.querySelectorAll(".tile")].find((tile) => tile.innerText.startsWith("Cached"))`

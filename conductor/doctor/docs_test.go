@@ -51,3 +51,18 @@ func TestFindingsHaveARunbook(t *testing.T) {
 		}
 	}
 }
+
+// TestRunbooksTellTheSeverity requires that docs/findings.md gives each code the severity that it has.
+func TestRunbooksTellTheSeverity(t *testing.T) {
+	text, err := os.ReadFile("../../docs/findings.md")
+	must.Succeed(t, err)
+	told := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^### (\w+)\n\nSeverity: (\w+)\.$`).FindAllSubmatch(text, -1) {
+		told[string(m[1])] = string(m[2])
+	}
+	for _, code := range codes(t) {
+		if told[code] != string(SeverityOf(code)) {
+			t.Errorf("docs/findings.md gives %s the severity %q, it is %q", code, told[code], SeverityOf(code))
+		}
+	}
+}

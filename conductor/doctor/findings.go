@@ -17,8 +17,11 @@ type Finding struct {
 	Since   time.Time
 }
 
-// Fault reports whether an operator should do something about the finding.
-func (f *Finding) Fault() bool { return f.Code != FindingLearned }
+// Severity returns how much the finding matters.
+func (f *Finding) Severity() Severity { return SeverityOf(f.Code) }
+
+// Fault reports whether an operator should look at the finding.
+func (f *Finding) Fault() bool { return f.Severity() != Info }
 
 // Codes of findings.
 const (
@@ -35,6 +38,8 @@ const (
 	// FindingProfile: the engine names its blocks another way than the hash profile
 	// says, or a pool's profile is not that of its engines.
 	FindingProfile = "hash_profile"
+	// FindingStale: the source is stale, see stream.Stale.
+	FindingStale = "stale"
 	// FindingSilent: nothing arrives while queries ask for the deployment.
 	FindingSilent = "silent"
 	// FindingMedium: a medium that is in no table; its blocks are the lowest tier.

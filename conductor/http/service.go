@@ -110,8 +110,10 @@ type engineSnapshots struct {
 
 // findingRow is one finding of the doctor.
 type findingRow struct {
-	Code, Message string
-	Since         time.Time
+	Code     string
+	Severity string // error, warning or info
+	Message  string
+	Since    time.Time
 }
 
 // services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
@@ -157,7 +159,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			rows[i].AgeMs = &ms
 		}
 		for _, f := range s.Findings {
-			rows[i].Findings = append(rows[i].Findings, findingRow{f.Code, f.Message, f.Since})
+			rows[i].Findings = append(rows[i].Findings, findingRow{f.Code, string(f.Severity()), f.Message, f.Since})
 		}
 		for _, n := range s.Dropped {
 			rows[i].Dropped += n
@@ -326,6 +328,35 @@ type stateRow struct {
 	Reason string `json:"reason"`
 }
 
+// readyRow is the answer of /ready. People read it from its beginning, so it begins with the summary.
+type readyRow struct {
+	Summary    string       `json:"summary"`
+	Severity   string       `json:"summary_severity"` // error, warning or ok
+	Ready      bool         `json:"ready"`
+	Draining   bool         `json:"draining"`
+	Recovering bool         `json:"recovering"`
+	Synced     int          `json:"synced"`
+	MinSources int          `json:"min_sources"`
+	Waiting    []stateRow   `json:"waiting"`
+	GivenUp    []stateRow   `json:"given_up"`
+	Index      *indexRow    `json:"index,omitempty"`
+	Store      *storeRow    `json:"store,omitempty"`
+	Recovery   *progressRow `json:"recovery,omitempty"`
+}
+
+// indexRow says how much of index.max_bytes_total the indexes take.
+type indexRow struct {
+	Bytes int64 `json:"bytes"`
+	Limit int64 `json:"limit"`
+	Full  bool  `json:"full"`
+}
+
+// storeRow says whether the store that replicas share answers, and since when that is so.
+type storeRow struct {
+	Up    bool      `json:"up"`
+	Since time.Time `json:"since"`
+}
+
 // ready says whether the recovery from peers is over and every configured source
 // synced or given up on: GET /ready, 503 while something is still being brought up, and once
 // the server is about to leave.
@@ -343,15 +374,17 @@ func (a *api) ready(g *gin.Context) (any, error) {
 	if !r.Ready {
 		status = http.StatusServiceUnavailable
 	}
-	row := gin.H{"ready": r.Ready, "draining": draining, "recovering": r.Recovering, "synced": r.Synced, "min_sources": r.MinSynced, "waiting": rows(r.Waiting), "given_up": rows(r.GivenUp)}
+	row := readyRow{
+		Ready: r.Ready, Draining: draining, Recovering: r.Recovering, Synced: r.Synced, MinSources: r.MinSynced,
+		Waiting: rows(r.Waiting), GivenUp: rows(r.GivenUp), Recovery: a.progress(),
+	}
+	text, severity := r.Summary(nil, draining)
+	row.Summary, row.Severity = text, string(severity)
 	if r.IndexLimit > 0 {
-		row["index"] = gin.H{"bytes": r.IndexBytes, "limit": r.IndexLimit, "full": r.IndexBytes >= r.IndexLimit}
+		row.Index = &indexRow{r.IndexBytes, r.IndexLimit, r.IndexBytes >= r.IndexLimit}
 	}
 	if up, since, known := a.opts.Fleet.Store(); known {
-		row["store"] = gin.H{"up": up, "since": since.UTC()}
-	}
-	if p := a.progress(); p != nil {
-		row["recovery"] = p
+		row.Store = &storeRow{up, since.UTC()}
 	}
 	return answered{status, row}, nil
 }

@@ -23,8 +23,7 @@ type collection struct {
 	tenants map[string]*sums
 	bytes   int64
 	limit   int64
-	ready   bool
-	waits   bool // the recovery is under way
+	ready   conductor.Readiness
 	queries conductor.QueryCounts
 	asked   float64 // queries a second
 	times   conductor.QueryTimes
@@ -99,7 +98,7 @@ func (s *sums) add(o *sums) {
 func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *collection {
 	c := &collection{
 		at: now, rows: make([]row, len(st.Sources)), rowsToo: rows, tenants: make(map[string]*sums),
-		bytes: st.Bytes, limit: st.Limit, ready: st.Ready.Ready, waits: st.Ready.Recovering, queries: st.Queries, times: st.Times,
+		bytes: st.Bytes, limit: st.Limit, ready: st.Ready, queries: st.Queries, times: st.Times,
 	}
 	if old == nil {
 		old = &collection{at: now}
@@ -290,8 +289,9 @@ func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
 	e.Name("findings")
 	e.List(len(s.Findings))
 	for _, f := range s.Findings {
-		e.Map(2)
+		e.Map(3)
 		e.TextField("code", f.Code)
+		e.TextField("severity", string(f.Severity()))
 		e.TextField("text", f.Message)
 		e.EndMap()
 	}

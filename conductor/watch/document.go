@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
@@ -62,7 +61,7 @@ type header struct {
 	Ready   readyRow   `json:"ready"`
 	Totals  totalsRow  `json:"totals"`
 
-	Summary  string `json:"summary"` // how the sources are, in one sentence
+	Summary  string `json:"summary"` // of /ready, but of the sources in view
 	Severity string `json:"summary_severity"`
 
 	States    map[stream.State]int `json:"states"`
@@ -134,18 +133,18 @@ func (h *Hub) header(tenants scope.Tenants) *header {
 	t := c.in(tenants)
 	out := &header{
 		Time:  c.at.UTC(),
-		Ready: readyRow{c.ready, c.waits, false, t.synced, t.waiting, t.givenUp},
+		Ready: readyRow{Ready: c.ready.Ready, Recovering: c.ready.Recovering, Synced: t.synced, Waiting: t.waiting, GivenUp: t.givenUp},
 		Totals: totalsRow{
 			Sources: t.sources, Instances: t.instances, Blocks: t.blocks, Memberships: t.memberships, Events: math.Round(10*t.rate) / 10,
 			Queries: t.asked, Asked: t.queries.Asked, Cached: t.queries.Matched, Findings: t.findings,
 		},
 		States: t.states,
 	}
-	summary := conductor.Summarize(t.states, t.waiting)
-	out.Summary, out.Severity = summary.Text, summary.Severity
 	if h.cfg.Draining != nil && h.cfg.Draining() {
 		out.Ready.Draining, out.Ready.Ready = true, false
 	}
+	summary, severity := c.ready.Summary(tenants, out.Ready.Draining)
+	out.Summary, out.Severity = summary, string(severity)
 	if t.blocks > 0 {
 		out.Totals.Duplication = math.Round(100*float64(t.memberships)/float64(t.blocks)) / 100
 	}

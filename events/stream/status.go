@@ -82,6 +82,7 @@ type Status struct {
 	Bytes int
 
 	Connected   bool
+	StaleAt     time.Time // when the source became Stale, zero in other states
 	LastError   string    // of the transport or the decoder; stays until the next
 	LastBatchAt time.Time // arrival of the batch applied last, zero if none
 	LastLifeAt  time.Time // when the connection was last known to be up, zero if never
@@ -281,7 +282,7 @@ func (s *Stream) Status() Status {
 		case s.link.paused:
 			st.State = Paused
 		case now.Sub(v.sought) > s.cfg.StaleAfter:
-			st.State = Stale
+			st.State, st.StaleAt = Stale, v.sought.Add(s.cfg.StaleAfter)
 		default:
 			st.State = Connecting
 		}

@@ -1,0 +1,69 @@
+package doctor
+
+import "slices"
+
+// Severity says how much a finding, or the state of a source, matters.
+type Severity string
+
+// Severities, the worst first.
+const (
+	Error   Severity = "error"   // answers are wrong, or something is missing in them: an operator must act
+	Warning Severity = "warning" // answers are limited, or will be: an operator should look at it
+	Info    Severity = "info"    // there is nothing to do
+	OK      Severity = "ok"      // of a server as a whole: nothing is wrong with it
+)
+
+// severities are in the order in which people should read.
+var severities = []Severity{Error, Warning, Info, OK}
+
+// CompareSeverity orders severities, the worst first.
+func CompareSeverity(a, b Severity) int {
+	return slices.Index(severities, a) - slices.Index(severities, b)
+}
+
+// severityOf is the severity of each code. A fault of the publisher that Conductor works around is a
+// warning, and so is a loss that leaves most blocks of the source in the answers.
+var severityOf = map[string]Severity{
+	FindingBlockSize:      Error,
+	FindingContext:        Error,
+	FindingRank:           Error,
+	FindingStale:          Error,
+	FindingUnusable:       Error,
+	FindingStorm:          Error,
+	FindingParents:        Error,
+	FindingAdapter:        Error,
+	FindingAlias:          Error,
+	FindingForeignTenant:  Error,
+	FindingConnection:     Error,
+	FindingContest:        Error,
+	FindingFeedback:       Error,
+	FindingDrift:          Error,
+	FindingProfile:        Warning,
+	FindingHashScheme:     Warning,
+	FindingSilent:         Warning,
+	FindingMedium:         Warning,
+	FindingVersion:        Warning,
+	FindingEventGap:       Warning,
+	FindingCopies:         Warning,
+	FindingAssumed:        Warning,
+	FindingChunks:         Warning,
+	FindingLostNames:      Warning,
+	FindingNoRemovals:     Warning,
+	FindingUnasked:        Warning,
+	FindingShortLived:     Warning,
+	FindingUnconfirmed:    Warning,
+	FindingBehind:         Warning,
+	FindingEngineSnapshot: Warning,
+	FindingNotDurable:     Warning,
+	FindingStreams:        Info, // a publisher that keeps order loses nothing
+	FindingSeed:           Info, // it matters only where blocks come without tokens
+	FindingLearned:        Info,
+}
+
+// SeverityOf returns the severity of a code. A code that is not known is of a newer server, and a warning.
+func SeverityOf(code string) Severity {
+	if s, known := severityOf[code]; known {
+		return s
+	}
+	return Warning
+}

@@ -1,0 +1,37 @@
+package http_test
+
+import (
+	"strings"
+	"testing"
+
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/watch"
+)
+
+// TestReadyBeginsWithSummary requires that the sentence comes first in /ready, and that the page has the same one.
+func TestReadyBeginsWithSummary(t *testing.T) {
+	leaves := false
+	s := newServer(t, func(c *conductor.Conductor, o *conductorhttp.Options) {
+		o.Draining = func() bool { return leaves }
+		hub := watch.New(watch.Config{Conductor: c, Version: "test", Draining: o.Draining})
+		t.Cleanup(hub.Close)
+		o.Watch = hub
+	})
+	f := func(summary, severity string) {
+		t.Helper()
+		pair := `"summary":"` + summary + `","summary_severity":"` + severity + `",`
+		for _, path := range []string{"/ready", "/ready?verbose=1"} {
+			if got := s.do("GET", path, "").Body.String(); !strings.HasPrefix(got, "{"+pair) {
+				t.Errorf("%s: %s, want %s", path, got, pair)
+			}
+		}
+		if got := s.do("GET", "/admin/stats", "").Body.String(); !strings.Contains(got, pair) {
+			t.Errorf("the page: %s, want %s", got, pair)
+		}
+	}
+	leaves = true
+	f("draining", "warning")
+	leaves = false
+	f("no source is registered", "warning")
+}
