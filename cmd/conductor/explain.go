@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,6 +17,7 @@ import (
 type explained struct {
 	Blocks, Tokens int
 	BlockSize      int `json:"block_size"`
+	Verdict        struct{ Kind, Text string }
 	Instances      []struct {
 		Instance string
 		Serves   bool
@@ -53,12 +55,18 @@ type explainedReason struct {
 func explainCommand() *cobra.Command {
 	var asks cli.ClientFlags
 	var q question
-	var asJSON bool
+	var asJSON, all bool
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Ask a running server why a prompt matches no further",
-		Long: "Ask a running server how far each instance holds a prompt, where the prefix ends and why.\n" +
-			"The exit status is 0 after an answer, whatever it says, and 1 without one.",
+		Long: `Asks a running server how far each instance holds a prompt, where the prefix ends and why.
+
+The first line is the verdict. Then come the three ranks that hold most, each with the first
+block that it lacks and the reason; --all shows every rank, by instance. A reason with
+"(possible)" is one of several that would look the same. docs/reading-answers.md, which the
+server serves under /docs/reading-answers, says what each reason means.
+
+The exit status is 0 after an answer, whatever it says, and 1 without one.`,
 		Example: "  conductor explain --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
 			"  tokenize prompt.txt | conductor explain --model deepseek --block-size 16 --tokens - --json",
 		Args: cobra.NoArgs,
@@ -86,11 +94,12 @@ func explainCommand() *cobra.Command {
 			if err := json.Unmarshal(raw, &answer); err != nil {
 				return fmt.Errorf("the answer of %s cannot be read: %w", server.Base, err)
 			}
-			return printExplained(cmd.OutOrStdout(), &answer)
+			return printExplained(cmd.OutOrStdout(), &answer, all)
 		},
 	}
 	asks.Add(cmd, true)
 	q.promptFlags(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "show every rank and pool, not the three best ranks alone")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	for _, name := range []string{"model", "block-size", "tokens"} {
 		cmd.MarkFlagRequired(name)
@@ -98,42 +107,111 @@ func explainCommand() *cobra.Command {
 	return cmd
 }
 
-// printExplained writes an answer as sentences.
-func printExplained(out io.Writer, a *explained) error {
+// bestShown is how many ranks explain shows without --all.
+const bestShown = 3
+
+// tooShort is the verdict on a prompt without a whole block.
+const tooShort = "too_short"
+
+// printExplained writes an answer as sentences: the verdict, what it is about, and the best ranks or all of them.
+func printExplained(out io.Writer, a *explained, all bool) error {
 	w := new(strings.Builder)
-	fmt.Fprintf(w, "The prompt has %d tokens, which are %d whole blocks of %d tokens.\n", a.Tokens, a.Blocks, a.BlockSize)
-	printReasons(w, "", a.Reasons)
-	for _, in := range a.Instances {
-		fmt.Fprintf(w, "\n%s can serve %d blocks, pools included.\n", in.Instance, in.Longest)
-		if !in.Serves {
-			fmt.Fprintf(w, "  A query has no row of it: it is not registered for the adapter.\n")
-		}
-		for i := range in.Ranks {
-			printHolder(w, &in.Ranks[i])
-		}
+	if a.Verdict.Text != "" { // older servers have none
+		fmt.Fprintf(w, "%s\n", a.Verdict.Text)
 	}
-	for i := range a.Pools {
-		fmt.Fprintf(w, "\nPool %s:\n", a.Pools[i].Source)
-		printHolder(w, &a.Pools[i])
+	if a.Verdict.Kind != tooShort {
+		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", plural(a.Tokens, "token"), plural(a.Blocks, "whole block"), plural(a.BlockSize, "token"))
+	}
+	printReasons(w, "", a.Reasons)
+	if all {
+		for _, in := range a.Instances {
+			fmt.Fprintf(w, "\n%s can serve %s, pools included.\n", in.Instance, plural(in.Longest, "block"))
+			if !in.Serves {
+				fmt.Fprintf(w, "  A query has no row of it: it is not registered for the adapter.\n")
+			}
+			for i := range in.Ranks {
+				printHolder(w, "  ", "", &in.Ranks[i])
+			}
+		}
+		for i := range a.Pools {
+			fmt.Fprintf(w, "\nPool %s:\n", a.Pools[i].Source)
+			printHolder(w, "  ", "", &a.Pools[i])
+		}
+	} else if a.Verdict.Kind != tooShort {
+		printBest(w, a)
 	}
 	_, err := io.WriteString(out, w.String())
 	return err
 }
 
+// printBest writes the ranks that hold most, and the pools that hold something.
+func printBest(w *strings.Builder, a *explained) {
+	type rank struct {
+		instance string
+		longest  int
+		*explainedHolder
+	}
+	var ranks []rank
+	for i := range a.Instances {
+		in := &a.Instances[i]
+		for j := range in.Ranks {
+			ranks = append(ranks, rank{in.Instance, in.Longest, &in.Ranks[j]})
+		}
+	}
+	slices.SortStableFunc(ranks, func(a, b rank) int { return b.Matched - a.Matched })
+	shown := min(len(ranks), bestShown)
+	for _, r := range ranks[:shown] {
+		fmt.Fprintln(w)
+		printHolder(w, "", r.instance+", rank ", r.explainedHolder)
+		if r.longest > r.Matched {
+			fmt.Fprintf(w, "  With what pools and its other ranks hold, %s can serve %s.\n", r.instance, plural(r.longest, "block"))
+		}
+	}
+	left := len(a.Pools)
+	for i := range a.Pools {
+		if p := &a.Pools[i]; len(p.Media) > 0 {
+			left--
+			fmt.Fprintln(w)
+			printHolder(w, "", "Pool, rank ", p)
+		}
+	}
+	var rest []string
+	if n := len(ranks) - shown; n > 0 {
+		rest = append(rest, plural(n, "more rank"))
+	}
+	if left > 0 {
+		rest = append(rest, plural(left, "pool")+" without a block of the prompt")
+	}
+	if len(rest) > 0 {
+		fmt.Fprintf(w, "\nNot shown: %s (--all).\n", strings.Join(rest, ", "))
+	}
+}
+
 // printHolder writes what one source holds as one rank, where that ends and why.
-func printHolder(w *strings.Builder, h *explainedHolder) {
-	fmt.Fprintf(w, "  Rank %d (%s, %s) holds %d blocks", h.Rank, h.Source, h.State, h.Matched)
+func printHolder(w *strings.Builder, indent, name string, h *explainedHolder) {
+	if name == "" {
+		name = "Rank "
+	}
+	fmt.Fprintf(w, "%s%s%d (%s, %s) holds %s", indent, name, h.Rank, h.Source, h.State, plural(h.Matched, "block"))
 	for i, m := range h.Media {
 		fmt.Fprintf(w, "%s %s %s", map[bool]string{true: ":", false: ","}[i == 0], m.Medium, runs(m.Runs))
 	}
 	w.WriteString(".\n")
 	if h.End != nil {
-		fmt.Fprintf(w, "  It lacks block %d, tokens %d to %d:\n", h.End.Block, h.End.Tokens[0], h.End.Tokens[1]-1)
-		printReasons(w, "    ", h.End.Reasons)
+		fmt.Fprintf(w, "%s  It lacks block %d, tokens %d to %d:\n", indent, h.End.Block, h.End.Tokens[0], h.End.Tokens[1]-1)
+		printReasons(w, indent+"    ", h.End.Reasons)
 	}
 	for _, f := range h.Findings {
-		fmt.Fprintf(w, "    Finding %s: %s\n", f.Code, f.Message)
+		fmt.Fprintf(w, "%s    Finding %s: %s\n", indent, f.Code, f.Message)
 	}
+}
+
+// plural prints a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func printReasons(w *strings.Builder, indent string, all []explainedReason) {

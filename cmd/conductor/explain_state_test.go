@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http/httptest"
 	"strings"
@@ -148,7 +149,7 @@ func TestExplainCommand(t *testing.T) {
 	}
 	text, err := run("--server", p.url, "--model", "m")
 	for _, want := range []string{
-		"The prompt has 64 tokens, which are 4 whole blocks of 16 tokens.", "e can serve 2 blocks, pools included.", "Rank 0 (e|default|0, synced) holds 2 blocks: GPU 0-1.",
+		"e holds 2 of 4 blocks", "\nThe prompt has 64 tokens: 4 whole blocks of 16 tokens.\n", "e, rank 0 (e|default|0, synced) holds 2 blocks: GPU 0-1.",
 		"It lacks block 2, tokens 32 to 47:", "removed: The event at sequence 1 removed block 2 from GPU.",
 	} {
 		if !strings.Contains(text, want) {
@@ -195,4 +196,61 @@ func TestExplainTenants(t *testing.T) {
 	if log := p.log(); !strings.Contains(log, "/admin/explain") {
 		t.Errorf("no line in the audit log: %s", log)
 	}
+}
+
+// TestPrintExplained shows the verdict first, then the three best ranks, and all of them if asked.
+func TestPrintExplained(t *testing.T) {
+	var a explained
+	must.Succeed(t, json.Unmarshal([]byte(`{"blocks":4,"tokens":70,"block_size":16,"verdict":{"kind":"part","text":"b holds 3 of 4 blocks; the next best, a, holds 2."},
+		"instances":[
+			{"instance":"b","serves":true,"longest_matched":4,"ranks":[{"source":"b|default|0","state":"synced","dp_rank":0,"matched":0,"media":[],"end":{"block":0,"tokens":[0,16],"reasons":[{"reason":"never_announced","certain":true,"text":"No event."}]}},
+				{"source":"b|default|1","state":"synced","dp_rank":1,"matched":3,"media":[{"medium":"GPU","runs":[[0,2],[2,3]]}],"end":null}]},
+			{"instance":"a","serves":true,"longest_matched":2,"ranks":[{"source":"a|default|0","state":"partial","dp_rank":0,"matched":2,"media":[{"medium":"GPU","runs":[[0,2]]}],"end":null}]},
+			{"instance":"c","serves":false,"longest_matched":1,"ranks":[{"source":"c|default|0","state":"synced","dp_rank":0,"matched":1,"media":[{"medium":"GPU","runs":[[0,1]]}],"end":null}]}],
+		"pools":[{"source":"p|default|0","state":"synced","dp_rank":0,"matched":1,"media":[{"medium":"CPU","runs":[[3,4]]}]},{"source":"q|default|0","state":"synced","dp_rank":0,"matched":0,"media":[]}],
+		"reasons":[]}`), &a))
+	f := func(all bool, want string) {
+		t.Helper()
+		var out strings.Builder
+		must.Succeed(t, printExplained(&out, &a, all))
+		if out.String() != want {
+			t.Errorf("%s\nwant %s", out.String(), want)
+		}
+	}
+	head := "b holds 3 of 4 blocks; the next best, a, holds 2.\nThe prompt has 70 tokens: 4 whole blocks of 16 tokens.\n"
+	f(false, head+`
+b, rank 1 (b|default|1, synced) holds 3 blocks: GPU 0-1+2.
+  With what pools and its other ranks hold, b can serve 4 blocks.
+
+a, rank 0 (a|default|0, partial) holds 2 blocks: GPU 0-1.
+
+c, rank 0 (c|default|0, synced) holds 1 block: GPU 0.
+
+Pool, rank 0 (p|default|0, synced) holds 1 block: CPU 3.
+
+Not shown: 1 more rank, 1 pool without a block of the prompt (--all).
+`)
+	f(true, head+`
+b can serve 4 blocks, pools included.
+  Rank 0 (b|default|0, synced) holds 0 blocks.
+    It lacks block 0, tokens 0 to 15:
+      never_announced: No event.
+  Rank 1 (b|default|1, synced) holds 3 blocks: GPU 0-1+2.
+
+a can serve 2 blocks, pools included.
+  Rank 0 (a|default|0, partial) holds 2 blocks: GPU 0-1.
+
+c can serve 1 block, pools included.
+  A query has no row of it: it is not registered for the adapter.
+  Rank 0 (c|default|0, synced) holds 1 block: GPU 0.
+
+Pool p|default|0:
+  Rank 0 (p|default|0, synced) holds 1 block: CPU 3.
+
+Pool q|default|0:
+  Rank 0 (q|default|0, synced) holds 0 blocks.
+`)
+	a = explained{Tokens: 5, BlockSize: 16, Instances: a.Instances[:1]}
+	a.Verdict.Kind, a.Verdict.Text = tooShort, "The prompt is shorter than one block: it has 5 tokens, and a block has 16."
+	f(false, a.Verdict.Text+"\n")
 }
