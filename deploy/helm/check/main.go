@@ -1,6 +1,7 @@
 // Command check reads rendered manifests from standard input and decodes each into the type of
-// Kubernetes or of the Prometheus operator, without unknown fields. It prints the settings file of the server, and writes the rules
-// for Prometheus, if there are any, to the file that its argument names.
+// Kubernetes or of the Prometheus operator, without unknown fields. It prints the settings file of the
+// server, and writes the rules for Prometheus, if there are any, to the file that its argument names.
+// Without an argument it only checks types, as for the manifests in documents.
 package main
 
 import (
@@ -26,6 +27,8 @@ import (
 // typeOf returns an empty object of a kind, nil if this program does not know the kind.
 func typeOf(kind string) any {
 	switch kind {
+	case "apps/v1 Deployment":
+		return new(appsv1.Deployment)
 	case "apps/v1 StatefulSet":
 		return new(appsv1.StatefulSet)
 	case "v1 Service":
@@ -115,7 +118,7 @@ func run(in io.Reader, out io.Writer) error {
 	}
 	errs = append(errs, selected(services, monitors, tests)...)
 	for _, kind := range []string{"StatefulSet", "Service", "Secret"} {
-		if seen[kind] == 0 {
+		if len(os.Args) > 1 && seen[kind] == 0 {
 			errs = append(errs, fmt.Errorf("there is no %s", kind))
 		}
 	}
