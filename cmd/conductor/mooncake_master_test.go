@@ -102,7 +102,7 @@ func TestMooncakeMaster(t *testing.T) {
 	t.Parallel()
 	wheel, client := os.Getenv("MOONCAKE_MASTER"), os.Getenv("MOONCAKE_CLIENT")
 	if wheel == "" || client == "" {
-		t.Skip("MOONCAKE_MASTER and MOONCAKE_CLIENT are not set to directories of unpacked wheels, see docs/pools.md")
+		t.Skip("MOONCAKE_MASTER and MOONCAKE_CLIENT are not set to directories of unpacked wheels, see docs/contributing/mooncake.md")
 	}
 	ports := freePorts(t, 3)
 	rpc, admin, endpoint := "127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1], "tcp://127.0.0.1:"+ports[2]
