@@ -6,11 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httputil"
 	"strconv"
-
-	"example.com/conductor/client"
 )
 
 // maxBody bounds a request in bytes, and the answer of /tokenize.
@@ -110,9 +109,15 @@ func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, re
 	return tokens, refused, err
 }
 
-// any chooses a healthy worker for a request that costs it next to nothing.
+// any returns a healthy worker for a request that costs it next to nothing, and leaves the turns of Choose alone.
 func (r *Router) any() (worker int, end func(bool)) {
-	worker, _ = r.choose(nil, make([]client.Rank, len(r.Workers)), true)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, worker = range rand.Perm(len(r.Workers)) {
+		if r.healthy(worker) {
+			break
+		}
+	}
 	return worker, func(bool) {}
 }
 

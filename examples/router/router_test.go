@@ -255,6 +255,22 @@ func TestServeHTTP(t *testing.T) {
 	}
 }
 
+// TestTextsTakeTurns holds that new texts are shared like new lists of tokens, although an engine is asked for
+// their tokens too.
+func TestTextsTakeTurns(t *testing.T) {
+	r := &Router{Workers: []Worker{workerAt(t, "a", 0, engine(t, "a", func() {})), workerAt(t, "b", 0, engine(t, "b", func() {}))}}
+	front := httptest.NewServer(r)
+	defer front.Close()
+	got := ""
+	for range 6 {
+		_, routed, _ := call(t, http.MethodPost, front.URL+"/v1/completions", `{"model":"m","prompt":"abc"}`)
+		got += routed + " "
+	}
+	if got != "a/0 b/0 a/0 b/0 a/0 b/0 " {
+		t.Error(got)
+	}
+}
+
 // TestEngineDies holds that requests go to another engine when theirs cannot be reached, also to make tokens,
 // that Conductor need not know the dead one any longer, and that the dead one is chosen again once it is back.
 func TestEngineDies(t *testing.T) {
