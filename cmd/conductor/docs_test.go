@@ -103,8 +103,13 @@ func (d *documented) session(programs string) int {
 	}
 	must.Succeed(d.t, os.WriteFile(filepath.Join(s.Dir, "prompt.txt"), []byte("101 15 100 55\n"), 0o600))
 	must.Succeed(d.t, os.WriteFile(filepath.Join(s.Dir, "conductor.yaml"), []byte(s.With(settings)), 0o600))
-	s.Env = append(command().Env, "HOME="+s.Dir, "STATE="+filepath.Join(s.Dir, "state"), "CONDUCTOR_SERVER=http://127.0.0.1:"+s.Ports["13333"],
-		"GOCACHE="+os.Getenv("GOCACHE"), "NO_COLOR=1", "PATH="+filepath.Join(s.Dir, "bin")+":"+os.Getenv("PATH"))
+	s.Env = append(command().Env, "HOME="+s.Dir, "STATE="+s.Scratch(), "CONDUCTOR_SERVER=http://127.0.0.1:"+s.Ports["13333"],
+		"GOFLAGS=-buildvcs=false", "NO_COLOR=1", "PATH="+filepath.Join(s.Dir, "bin")+":"+os.Getenv("PATH"))
+	for _, name := range []string{"GOCACHE", "GOMODCACHE"} { // they would be below HOME
+		folder, err := exec.Command("go", "env", name).Output()
+		must.Succeed(d.t, err)
+		s.Env = append(s.Env, name+"="+strings.TrimSpace(string(folder)))
+	}
 	ran := s.Run(d.t, d.page)
 	if python != "" {
 		d.python(s.With(python))

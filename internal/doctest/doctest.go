@@ -56,14 +56,14 @@ func blocks(text string) (all []Block) {
 // the first. No command runs: functions of the same names write their arguments down.
 func Calls(t *testing.T, page string, block string) (out [][]string) {
 	t.Helper()
-	const script = `set -eu; PATH=/nowhere
+	const script = `set -e; PATH=/nowhere
 note() { for arg; do printf '%s\0' "$arg"; done >>"$CALLS"; printf '\1\0' >>"$CALLS"; }
-for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab bin/router examples/vllm/{install,start,stop}.sh; do eval "function $name { note $name \"\$@\"; }"; done
+for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab bin/router examples/vllm/{install,start,stop}.sh kill wait; do eval "function $name { note $name \"\$@\"; }"; done
 command_not_found_handle() { note "$@"; }
 `
 	dir := t.TempDir()
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600))
-	cmd := exec.Command("bash", "-c", script+block+"\nwait")
+	cmd := exec.Command("bash", "-c", script+block+"\nbuiltin wait")
 	cmd.Dir = dir
 	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}
 	if output, err := cmd.CombinedOutput(); err != nil {

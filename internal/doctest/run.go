@@ -78,8 +78,15 @@ func (s *Session) Runnable(b Block) bool {
 // Serves reports whether a block that runs starts a server.
 func (s *Session) Serves(b Block) bool { return s.Runnable(b) && serves.MatchString(b.Text) }
 
-// With returns a text with the ports of the session.
+// scratch is the folder for files that pages name. A session has Scratch() in its place.
+const scratch = "/tmp/conductor-tutorial"
+
+// Scratch returns the session's folder for files.
+func (s *Session) Scratch() string { return filepath.Join(s.Dir, "scratch") }
+
+// With returns a text with the ports and the folder of the session.
 func (s *Session) With(text string) string {
+	text = strings.ReplaceAll(text, scratch, s.Scratch())
 	return word.ReplaceAllStringFunc(text, func(n string) string {
 		if port := s.Ports[n]; port != "" {
 			return port
