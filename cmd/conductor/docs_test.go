@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/cmd/internal/clitest"
 	"example.com/conductor/config"
@@ -173,8 +177,84 @@ func (d *documented) command(args []string) error {
 			return err
 		}
 		return cmd.ValidateArgs(cmd.Flags().Args())
+	case "helm", "kubectl", "docker":
+		return withoutCluster(name, args)
 	}
 	return nil
+}
+
+// clusterVerbs are the subcommands that a page may use of programs that need a cluster.
+var clusterVerbs = map[string][]string{
+	"helm":    {"get", "history", "install", "lint", "list", "package", "rollback", "show", "status", "template", "test", "uninstall", "upgrade"},
+	"kubectl": {"apply", "create", "delete", "describe", "exec", "get", "label", "logs", "port-forward", "rollout", "run", "scale", "wait"},
+	"docker":  {"build", "compose", "exec", "images", "inspect", "load", "login", "logs", "ps", "pull", "push", "rm", "run", "save", "stop", "tag"},
+}
+
+// withoutCluster holds what can be known of a command line without its cluster: the subcommand, and for helm
+// the chart and the names of the values that it sets.
+func withoutCluster(program string, args []string) error {
+	verb := slices.IndexFunc(args, func(arg string) bool { return slices.Contains(clusterVerbs[program], arg) })
+	if verb < 0 {
+		return fmt.Errorf("no subcommand of %s that the test knows", program)
+	}
+	if program != "helm" || !slices.Contains([]string{"install", "upgrade", "template"}, args[verb]) {
+		return nil
+	}
+	data, err := os.ReadFile(repository + "/deploy/helm/conductor/values.yaml")
+	if err != nil {
+		return err
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		return err
+	}
+	chart := false
+	for i, arg := range args {
+		chart = chart || filepath.Clean(arg) == "deploy/helm/conductor" || strings.HasPrefix(arg, "oci://")
+		if (arg == "--set" || arg == "--set-string") && i+1 < len(args) {
+			for pair := range strings.SplitSeq(args[i+1], ",") {
+				if name, _, _ := strings.Cut(pair, "="); !hasValue(values, strings.Split(name, ".")) {
+					return fmt.Errorf("the chart has no value %s", name)
+				}
+			}
+		}
+	}
+	if !chart {
+		return errors.New("the chart is not deploy/helm/conductor")
+	}
+	return nil
+}
+
+// hasValue reports whether a path names one of the values of a chart. Below an empty value there may be anything.
+func hasValue(values any, path []string) bool {
+	m, ok := values.(map[string]any)
+	if len(path) == 0 || values == nil || ok && len(m) == 0 {
+		return true
+	}
+	if !ok {
+		return false
+	}
+	name, _, indexed := strings.Cut(path[0], "[")
+	below, known := m[name]
+	return known && (indexed || hasValue(below, path[1:]))
+}
+
+// TestClusterCommands holds which mistakes in the commands of a page are found without a cluster.
+func TestClusterCommands(t *testing.T) {
+	f := func(line, want string) {
+		t.Helper()
+		words := strings.Fields(line)
+		if err := withoutCluster(words[0], words[1:]); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+	f("helm install conductor ./deploy/helm/conductor --set replicas=2", "")
+	f("helm install conductor deploy/helm/conductor --set replicaCuont=2", "no value replicaCuont")
+	f("helm install conductor deploy/helm/conductro", "the chart is not")
+	f("helm instal conductor deploy/helm/conductor", "no subcommand")
+	f("kubectl -n models get pods", "")
+	f("kubectl aply -f x.yaml", "no subcommand")
+	f("docker build -t conductor .", "")
 }
 
 func (d *documented) make(args []string) {

@@ -1,4 +1,4 @@
-"""Makes a model to learn with: two layers of random weights, and a tokenizer trained on the pages of this repository.
+"""Makes a model to learn with: two layers of random weights, and a tokenizer trained on the licence of this repository.
 
 It writes config.json, tokenizer.json and tokenizer_config.json into a folder, in about a second, without a network.
 What such a model answers is noise, but it caches prompts as any other does.
@@ -12,8 +12,8 @@ import sys
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-VOCABULARY = 4096
+TEXT = pathlib.Path(__file__).resolve().parents[2] / "LICENSE"  # a text that stays as it is, so tokens do too
+MOST_TOKENS = 4096
 BEGIN, END = "<s>", "</s>"
 CHAT = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
@@ -26,11 +26,10 @@ def main(folder: pathlib.Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    pages = sorted(str(page) for page in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")])
     tokenizer.train(
-        pages,
+        [str(TEXT)],
         trainers.BpeTrainer(
-            vocab_size=VOCABULARY,
+            vocab_size=MOST_TOKENS,
             special_tokens=[BEGIN, END],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # so that every text has tokens
             show_progress=False,
@@ -52,7 +51,7 @@ def main(folder: pathlib.Path) -> None:
         {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
-            "vocab_size": VOCABULARY,
+            "vocab_size": tokenizer.get_vocab_size(),
             "hidden_size": 64,
             "intermediate_size": 128,
             "num_hidden_layers": 2,
