@@ -140,6 +140,7 @@ func (s *Session) judge(t *testing.T, page Page, n int, printed string) {
 	}
 	if n+1 < len(page.Blocks) && page.Blocks[n+1].Kind == Output {
 		want := s.With(page.Blocks[n+1].Text)
+		t.Logf("%s: %s%s", page.Name, b.Text, printed)
 		if !Alike(want, printed) {
 			t.Errorf("%s: the block\n%sprints\n%s\nand the page says\n%s", page.Name, b.Text, printed, want)
 		}
