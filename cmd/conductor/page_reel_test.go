@@ -36,7 +36,7 @@ type shot struct {
 var shots = []shot{
 	{"fleet-light", "fleet", "light", 1280, 900, 1, "", ""},
 	{"fleet-dark", "fleet", "dark", 1280, 900, 1, "", ""},
-	{"source", "fleet", "light", 1280, 800, 1, `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3")).click(), document.querySelector(".loss button").click()`,
+	{"source", "fleet", "light", 1280, 800, 1, `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click(), document.querySelector(".loss button").click()`,
 		`document.querySelector(".loss p")`},
 	{"prefixes", "prefixes", "light", 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
 	{"heat-map", "prefixes", "dark", 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
@@ -51,7 +51,7 @@ func atWidths() (all []shot) {
 		for _, scheme := range []string{"light", "dark"} {
 			for _, s := range []shot{
 				{name: "fleet", view: "fleet"},
-				{name: "source", view: "fleet", height: 900, do: `document.querySelector("#sources-body button").click()`},
+				{name: "source", view: "fleet", height: 900, do: `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.includes(" / ")).click()`},
 				{name: "prefixes", view: "prefixes", until: `document.querySelector("[role=treeitem]")`},
 				{name: "explain", view: "explain", do: explainShot, until: `document.querySelector("#explain-answer .holder")`},
 				{name: "explain-short", view: "explain", do: `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`, until: `document.querySelector(".verdict")`},

@@ -52,6 +52,8 @@ func TestPage(t *testing.T) {
 	t.Run("narrow", func(t *testing.T) { testPageNarrow(t, browser, p) })
 	t.Run("theme", func(t *testing.T) { testPageTheme(t, browser, p) })
 	t.Run("dead", func(t *testing.T) { testPageDead(t, browser) })
+	t.Run("source", func(t *testing.T) { testPageSource(t, browser, p) })
+	t.Run("ranks", func(t *testing.T) { testPageRanks(t, browser) })
 	t.Run("token", func(t *testing.T) { testPageToken(t, browser) })
 	t.Run("lost", func(t *testing.T) { testPageLost(t, browser) })
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })

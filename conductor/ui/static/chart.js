@@ -1,7 +1,7 @@
 // chart.js draws the last hour with uPlot.
 
 import { fill, h, mark, say } from "./dom.js";
-import { compact, int, rate } from "./format.js";
+import { compact, int, micro, percent, rate } from "./format.js";
 import { now, state } from "./live.js";
 
 const height = 160;
@@ -26,8 +26,9 @@ const recent = (u) => { // the range of times; uPlot would make a day of a singl
 };
 
 // chart returns a function that draws points into the element host. lines are drawn in turn,
-// each {name, tint, fill, right, value(point)}; number writes a value. A line that is right has the axis there.
-export function chart(host, legend, title, lines, number) {
+// each {name, tint, fill, right, value(point), number}; number writes a value. A line that is right has the axis there.
+// past leaves out the present, where only points of the history have the values. A value that is null is a gap.
+export function chart(host, legend, title, lines, number, { axis: written = numbers, past = false } = {}) {
   let plot = null;
   const values = lines.map(({ name, tint }) => {
     const value = h("b", null, "–");
@@ -35,9 +36,10 @@ export function chart(host, legend, title, lines, number) {
   });
   fill(legend, values.toReversed().map((v) => v.row));
 
+  const text = (line, p) => (line.value(p) === null ? "–" : (line.number ?? number)(line.value(p)));
   const label = (u) => {
     const at = u.cursor.idx ?? u.data[0].length - 1;
-    lines.forEach((line, i) => say(values[i].value, points[at] ? number(line.value(points[at])) : "–"));
+    lines.forEach((line, i) => say(values[i].value, points[at] ? text(line, points[at]) : "–"));
   };
   let points = [];
 
@@ -46,13 +48,13 @@ export function chart(host, legend, title, lines, number) {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     plot = new uPlot({
       width: host.clientWidth, height,
-      padding: [8, 8, 0, 0],
+      padding: [8, lines.some((line) => line.right) ? 8 : 26, 0, 0], // half of the last time, where no axis has the room
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
       scales: { x: { range: recent }, y: { range: fromZero }, right: { range: fromZero } },
       axes: [
         { ...axis, size: 22, space: 70, values: (u, at) => at.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: u.scales.x.max - u.scales.x.min < 300 ? "2-digit" : undefined })) },
-        { ...axis, size: 46, space: 32, incrs: steps, values: numbers },
+        { ...axis, size: 46, space: 32, incrs: written === numbers ? steps : undefined, values: written },
         ...(lines.some((line) => line.right) ? [{ ...axis, size: 34, space: 32, incrs: steps, scale: "right", side: 1, grid: { show: false }, values: numbers }] : []),
       ],
       series: [{}, ...lines.map((line) => ({
@@ -69,12 +71,12 @@ export function chart(host, legend, title, lines, number) {
 
   return () => {
     if (!host.clientWidth) return;
-    points = withNow();
+    points = past ? state.history : withNow();
     if (!plot) make();
     else plot.setData(data());
     label(plot);
     const last = points.at(-1);
-    mark(host, "aria-label", `${title} over the last hour. ${last ? lines.map((l) => `${l.name}: ${number(l.value(last))} now`).join(", ") : "No data yet"}.`);
+    mark(host, "aria-label", `${title} over the last hour. ${last ? lines.map((l) => `${l.name}: ${text(l, last)} ${past ? "last" : "now"}`).join(", ") : "No data yet"}.`);
   };
 }
 
@@ -97,3 +99,13 @@ export const rates = (host, legend) => chart(host, legend, "Rates", [
   { name: "Queries/s (right)", tint: "--muted", dash: [5, 4], right: true, value: (p) => p[5] },
   { name: "Events/s", tint: "--accent", value: (p) => p[4] },
 ], rate);
+
+// hits draws which part of the asked tokens was held, and what was refused; answers how long queries took.
+export const hits = (host, legend) => chart(host, legend, "Hit rate and refusals", [
+  { name: "Refused/s (right)", tint: "--bad", dash: [5, 4], right: true, value: (p) => p[8] ?? null, number: rate },
+  { name: "Cached", tint: "--accent", value: (p) => (p[6] ? p[7] / p[6] : null) },
+], percent, { axis: (u, all) => all.map(percent), past: true });
+export const answers = (host, legend) => chart(host, legend, "Time to answer a query", [
+  { name: "p99", tint: "--muted", dash: [5, 4], value: (p) => p[10] ?? null },
+  { name: "p50", tint: "--accent", value: (p) => p[9] ?? null },
+], micro, { axis: (u, all) => all.map(micro), past: true });

@@ -1,11 +1,18 @@
-// detail.js shows one source: its stream, its findings, and what the fleet loses with its instance.
+// detail.js shows one source at an address of its own, #fleet?source=KEY: its stream, who registered it, what has
+// happened to it, its findings, and what the fleet loses with its instance.
 
 import { $, add, empty, fill, h, loading, problem } from "./dom.js";
-import { ago, int, percent, plural, rate, span } from "./format.js";
+import { ago, int, moment, percent, plural, rate, span } from "./format.js";
 import { ageOf, ask, state } from "./live.js";
 
 let shown = ""; // the key of the source, "" while the dialog is closed
 let loss = null; // the section about the instance
+let story = null; // what the server keeps of the source: {answer, problem, seen}
+let entered = false; // this page has put the source into the address, so that going back leaves it
+const again = 10_000; // ms after which the story is asked for again; sooner if the row says that something has happened
+
+// runbook returns the code of a finding as a link to what to do about it.
+export const runbook = (code) => h("a", { href: `docs/findings#${code}`, target: "_blank", title: "What it means and what to do" }, h("code", null, code));
 
 // snapshotOf says how far snapshots of its engine have come, "" for a source that asks for none. In short
 // it says so until one is applied.
@@ -17,14 +24,41 @@ export function snapshotOf(r, short) {
   return [s.state + why, s.applied && `${plural(s.applied, "snapshot")} applied, the last with ${plural(s.blocks, "block")}`, s.failed && `${plural(s.failed, "request")} failed`].filter(Boolean).join("; ");
 }
 
-// open shows a source.
-export function open(source) {
-  const row = state.rows.get(source);
-  if (!row) return;
+// open shows a source. addressed says that the address names it already.
+export function open(source, addressed = false) {
+  if (shown === source) return;
   shown = source;
-  loss = lossOf(row.instance_id);
+  loss = lossOf(state.rows.get(source)?.instance_id ?? source.split("|").slice(0, -2).join("|"));
+  story = null;
+  entered = !addressed;
+  if (entered) history.pushState(null, "", `#fleet?source=${encodeURIComponent(source)}`);
+  fill($("detail-body"));
   follow();
   if (!$("detail").open) $("detail").showModal();
+  $("detail").scrollTop = 0;
+}
+
+// close follows an address that names no source.
+export function close() {
+  entered = false;
+  shown = "";
+  $("detail").close();
+}
+
+// read asks what the server keeps of the source.
+async function read(r) {
+  const source = shown, seen = [r.state, r.gaps, r.restarts, r.epoch].join();
+  if (story && story.seen === seen && Date.now() - story.at < again) return;
+  story = { ...story, seen, at: Date.now() };
+  let news;
+  try {
+    news = { answer: await ask(`admin/source?source=${encodeURIComponent(source)}`), problem: "" };
+  } catch (e) {
+    news = { problem: e.message };
+  }
+  if (source !== shown) return;
+  Object.assign(story, news);
+  follow();
 }
 
 // follow shows what has changed of the source.
@@ -32,10 +66,13 @@ export function follow() {
   if (!shown) return;
   const r = state.rows.get(shown);
   if (!r) {
-    fill($("detail-body"), empty("This source is gone", "It was unregistered."));
+    $("detail-title").textContent = shown;
+    fill($("detail-body"), empty("This source is not here", "It was unregistered, or the address names another one."));
     return;
   }
   $("detail-title").textContent = `${r.instance_id}, rank ${r.dp_rank}`;
+  document.title = `${r.instance_id}, rank ${r.dp_rank} – Conductor`;
+  read(r);
   const fact = (name, value) => [h("dt", null, name), h("dd", null, value)];
   const facts = h("dl", { class: "facts" },
     fact("State", r.reason ? `${r.state}: ${r.reason.replaceAll("_", " ")}` : r.state),
@@ -48,10 +85,48 @@ export function follow() {
   const parts = [facts];
   if (r.expected) parts.push(h("h3", null, "What routers reported"), expectations(r));
   if (r.last_error) parts.push(h("h3", null, "Last error"), h("p", { class: "error" }, r.last_error));
-  if (r.findings.length) parts.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, h("code", { class: "tag" }, f.code), " ", f.text))));
   const body = $("detail-body");
-  if (body.lastChild !== loss) fill(body, h("div"), loss);
+  if (body.lastChild !== loss) fill(body, h("div"), h("div"), loss);
   fill(body.firstChild, parts);
+  const keyed = JSON.stringify([r.source, r.findings, story?.answer, story?.problem]);
+  if (loss.keyed === keyed) return; // links keep the focus, and texts their selection
+  loss.keyed = keyed;
+  const rest = told(fact);
+  if (r.findings.length) rest.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, runbook(f.code), " ", f.text))));
+  if (story?.answer) rest.push(h("h3", null, "What has happened"), timeline(story.answer));
+  fill(body.children[1], rest);
+}
+
+const registrars = {
+  configuration: "the settings", client: "a client", discovery: "discovery, which asked", replica: "the replica", peer: "nobody: its blocks came from a peer",
+};
+
+// told returns where the source is and who registered it.
+function told(fact) {
+  if (!story?.answer) return story?.problem ? [h("p", { class: "error" }, story.problem)] : [];
+  const { registered: by, ...s } = story.answer;
+  return [h("h3", null, "Where it is"), h("dl", { class: "facts", id: "detail-where" },
+    fact("Live", h("code", null, s.endpoint || "none")), fact("Replay", s.replay_endpoint ? h("code", null, s.replay_endpoint) : "none: a gap cannot be filled"),
+    s.snapshot_endpoint && fact("Snapshot", h("code", null, s.snapshot_endpoint)),
+    fact("Registered", h("time", { datetime: by.at }, moment(by.at))), fact("by", [registrars[by.by] ?? by.by, by.name && [" ", h("code", null, by.name)]]),
+    fact("Reconnects", int(s.reconnects)), fact("Replayed", plural(s.replayed, "batch", "batches")))];
+}
+
+const happened = {
+  state: (e) => [`${e.from} → ${e.to}`, e.reason],
+  gap: (e) => [plural(e.gaps, "gap"), "the missing batches are asked for where the engine can replay"],
+  lost: (e) => [`${plural(e.batches, "batch", "batches")} lost`, "nobody has them any more"],
+  dropped: (e) => [`blocks dropped, epoch ${int(e.epoch)} begins`, e.reason],
+};
+const colours = { synced: "ok", approximate: "ok", stale: "bad", failed: "bad", partial: "warn" };
+
+// timeline shows the events of a source, the newest first.
+function timeline(s) {
+  if (s.events.length === 0) return empty("Nothing yet", "Changes of its state, gaps and restarts appear here.");
+  return [h("ol", { class: "timeline", id: "detail-timeline" }, s.events.toReversed().map((e) => {
+    const [what, why] = happened[e.kind]?.(e) ?? [e.kind, ""];
+    return h("li", { "data-level": e.kind === "state" ? (colours[e.to] ?? "none") : "warn" }, h("time", { datetime: e.time }, moment(e.time)), h("span", null, what), why && h("small", null, why.replaceAll("_", " ")));
+  })), s.older_events > 0 && h("p", { class: "hint" }, `${plural(s.older_events, "older event")} made room for these.`)];
 }
 
 // expectations says what became of the prompts that routers reported for the instance.
@@ -99,6 +174,11 @@ function lost(d) {
   return add(h("div"), parts);
 }
 
-$("detail").addEventListener("close", () => { shown = ""; });
+$("detail").addEventListener("close", () => {
+  if (!shown) return; // the address has changed already
+  shown = "";
+  if (entered) history.back();
+  else location.hash = "#fleet";
+});
 $("detail-close").addEventListener("click", () => $("detail").close());
 $("detail").addEventListener("click", (e) => e.target === $("detail") && $("detail").close()); // the backdrop

@@ -1,14 +1,15 @@
 // fleet.js shows the totals, the findings and the table of sources.
 //
-// The table shows 100 rows, and more on request up to 400, so that thousands of sources cost no
-// more than they show. Rows keep their place while the pointer or the focus is in the table.
+// The ranks of an instance are one row that opens. The table shows 100 rows, and more on request up
+// to 400, so that thousands of sources cost no more than they show. Rows keep their place while the
+// pointer or the focus is in the table.
 
 import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
 import { ageOf, fetchHistory, state } from "./live.js";
-import { rates, tiers } from "./chart.js";
+import { answers, hits, rates, tiers } from "./chart.js";
 import * as health from "./health.js";
-import { follow, open, snapshotOf } from "./detail.js";
+import { close, follow, open, runbook, snapshotOf } from "./detail.js";
 import * as ways from "./ways.js";
 
 const page = 100, limit = 4 * page;
@@ -19,7 +20,7 @@ export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "n
 
 // A column has a name, what it is sorted by, and a function that writes a cell.
 const columns = [
-  { id: "instance", name: "Instance", of: (r) => places.get(r.source), up: true },
+  { id: "instance", name: "Instance", of: placeOf, up: true },
   { id: "state", name: "State", of: (r) => severity.indexOf(r.state), up: true },
   { id: "blocks", name: "Blocks", of: (r) => r.blocks, number: true },
   { id: "events", name: "Events/s", of: (r) => r.events_per_s, number: true },
@@ -30,13 +31,18 @@ const columns = [
 ];
 let sorted = columns[0], up = true, most = page;
 
+const answerChart = answers($("answers-chart"), $("answers-legend"));
+const hitChart = hits($("hits-chart"), $("hits-legend"));
 const tierChart = tiers($("tiers-chart"), $("tiers-legend"));
 const rateChart = rates($("rates-chart"), $("rates-legend"));
 
-// show applies the parameters of the address: #fleet?state=stale&text=llama.
+// show applies the parameters of the address: #fleet?state=stale&text=llama filters, and #fleet?source=KEY shows one
+// source.
 let asked = null;
 export function show(parameters) {
-  if (parameters?.size) asked = parameters;
+  const source = parameters.get("source");
+  if (source === null) close();
+  asked = parameters.size ? parameters : null;
   if (state.history.length === 0) fetchHistory().catch(() => { /* the chart begins with what the stream brings */ });
 }
 
@@ -52,14 +58,24 @@ export function draw() {
   totals();
   findings();
   options();
-  if (asked && state.rows.size) filterBy(asked.get("text") ?? "", asked.get("state") ?? "");
+  if (asked) go();
   table();
   ways.draw(filterBy);
+  answerChart();
+  hitChart();
   tierChart();
   rateChart();
   follow();
 }
 let fetched = false;
+
+// go follows the address once there is something to go to.
+function go() {
+  const to = asked;
+  asked = null;
+  if (to.has("source")) open(to.get("source"), true);
+  else if ((to.get("text") ?? "") !== $("filter-text").value || (to.get("state") ?? "") !== $("filter-state").value) filterBy(to.get("text") ?? "", to.get("state") ?? "");
+}
 
 function totals() {
   const { totals: t, states } = state.stats;
@@ -101,7 +117,7 @@ function findings() {
   all.unshift(...ways.findings());
   $("findings").hidden = all.length === 0;
   keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
-    h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
+    g.rows ? runbook(g.code) : h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
     const only = g.count === 1;
     say(li.children[1], only && g.rows ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
@@ -111,7 +127,6 @@ function findings() {
 }
 
 function filterBy(text, inState = "") {
-  asked = null;
   $("filter-text").value = text;
   $("filter-state").value = inState;
   $("filter-tenant").value = "";
@@ -141,7 +156,11 @@ export function choices(select, all) {
   if (select.value !== was) select.value = all.some((c) => c[0] === was) ? was : (all[0]?.[0] ?? "");
 }
 
-// wanted returns the rows that pass the filters, in order.
+// placeOf returns the place of a row in the order of names.
+function placeOf(r) { return r.ranks ? places.get(r.ranks[0].source) : places.get(r.source); }
+
+// wanted returns the rows that pass the filters in order: the ranks of an instance as one row, with those that are
+// open behind it.
 function wanted() {
   const words = $("filter-text").value.toLowerCase().split(/\s+/).filter(Boolean);
   const inState = $("filter-state").value, tenant = $("filter-tenant").value;
@@ -152,11 +171,46 @@ function wanted() {
     return words.every((w) => text.includes(w));
   };
   place();
-  return [...state.rows.values()].filter(passes).sort((a, b) => {
+  const groups = new Map();
+  const compare = (a, b) => {
     const x = sorted.of(a), y = sorted.of(b);
     const order = x < y ? -1 : x > y ? 1 : 0;
-    return (up ? order : -order) || places.get(a.source) - places.get(b.source);
-  });
+    return (up ? order : -order) || placeOf(a) - placeOf(b);
+  };
+  for (const r of state.rows.values()) {
+    if (!passes(r)) continue;
+    const name = `${r.instance_id}|${r.tenant_id}`;
+    (groups.get(name) ?? groups.set(name, []).get(name)).push(r);
+  }
+  return [...groups].map(([name, rows]) => (rows.length === 1 ? rows[0] : together(name, rows)))
+    .sort(compare).flatMap((r) => (r.ranks && opened.has(r.source) ? [r, ...r.ranks.sort(compare)] : [r]));
+}
+
+const opened = new Set(); // instances whose ranks are shown
+
+// together returns the row of an instance with several ranks. Its source is its name without a rank.
+function together(name, ranks) {
+  ranks.sort((a, b) => a.dp_rank - b.dp_rank);
+  const first = ranks[0];
+  const sum = (of) => ranks.reduce((n, r) => n + of(r), 0);
+  const same = (of) => (ranks.every((r) => of(r) === of(first)) ? of(first) : "");
+  const worst = ranks.reduce((w, r) => (severity.indexOf(r.state) < severity.indexOf(w) ? r.state : w), first.state);
+  const among = sum((r) => r.state === worst);
+  const findings = new Map();
+  for (const r of ranks) for (const f of r.findings) findings.set(f.code, { ...f, count: (findings.get(f.code)?.count ?? 0) + 1 });
+  return {
+    source: name, ranks, instance_id: first.instance_id, tenant_id: first.tenant_id, model_name: same((r) => r.model_name) || "several models", type: same((r) => r.type),
+    state: worst, among: among < ranks.length ? `${int(among)} of ${int(ranks.length)} ` : "", reason: same((r) => r.reason),
+    blocks: sum((r) => r.blocks), tiers: Object.fromEntries(["device", "host", "disk"].map((t) => [t, sum((r) => r.tiers[t] ?? 0)])),
+    events_per_s: sum((r) => r.events_per_s), lag_ms: Math.max(...ranks.map((r) => r.lag_ms)), last: ranks.reduce((last, r) => (r.last === null ? last : Math.max(last ?? r.last, r.last)), null),
+    gaps: sum((r) => r.gaps), restarts: sum((r) => r.restarts), findings: [...findings.values()],
+  };
+}
+
+function toggle(name) {
+  if (!opened.delete(name)) opened.add(name);
+  order = [];
+  table();
 }
 
 // places are the numbers of the sources in the order of their names. Names are compared only when
@@ -170,20 +224,22 @@ function place() {
   places = new Map(rows.map((r, i) => [r.source, i]));
 }
 
+let nested = new Set(); // ranks in sight behind the row of their instance
 let order = []; // keys of the rows in sight, while they keep their place
 const resting = () => $("sources-body").matches(":hover, :focus-within");
 
 function table() {
   let rows = wanted();
-  const total = rows.length;
+  const total = rows.length, sources = new Set(rows.flatMap((r) => r.ranks ?? [r])).size;
   if (resting()) {
     const had = new Map(order.map((k, i) => [k, i]));
     rows.sort((a, b) => (had.get(a.source) ?? order.length) - (had.get(b.source) ?? order.length));
   }
   rows = rows.slice(0, most);
   order = rows.map((r) => r.source);
+  nested = new Set(rows.flatMap((r) => (r.ranks && opened.has(r.source) ? r.ranks.map((rank) => rank.source) : [])));
   keep($("sources-body"), rows, (r) => r.source, makeRow, updateRow);
-  say($("sources-count"), total === state.rows.size ? plural(total, "source") : `${int(total)} of ${plural(state.rows.size, "source")}`);
+  say($("sources-count"), sources === state.rows.size ? plural(sources, "source") : `${int(sources)} of ${plural(state.rows.size, "source")}`);
   if (total > limit && most >= limit) $("sources-count").append(`; ${int(limit)} are shown, filter to see others`);
   $("sources-more").hidden = total <= most || most >= limit;
   say($("sources-more"), `Show ${Math.min(page, total - most)} more`);
@@ -198,8 +254,9 @@ function table() {
 function makeRow(r) {
   const cell = (name, ...children) => h("td", { role: "cell", "data-name": name }, ...children);
   const bar = h("span", { class: "tierbar", "aria-hidden": true }, h("i", { class: "device" }), h("i", { class: "host" }), h("i", { class: "disk" }));
-  return h("tr", { role: "row", onclick: (e) => e.target.closest("button") || getSelection().toString() || open(r.source) },
-    h("th", { scope: "row", role: "rowheader" }, h("button", { type: "button", class: "link", onclick: () => open(r.source) }), h("small")),
+  const act = () => (r.ranks ? toggle(r.source) : open(r.source));
+  return h("tr", { role: "row", onclick: (e) => e.target.closest("button") || getSelection().toString() || act() },
+    h("th", { scope: "row", role: "rowheader" }, h("button", { type: "button", class: "link", onclick: act }), h("small")),
     cell("State", h("span", { class: "dot" }), h("span"), h("small")),
     cell("Blocks", bar, h("span")),
     cell("Events/s"), cell("Lag"), cell("Last batch"), cell("Gaps", h("span"), h("small")), cell("Findings"));
@@ -208,13 +265,16 @@ function makeRow(r) {
 function updateRow(tr, r) {
   const [name, inState, blocks, events, lag, age, gaps, found] = tr.children;
   say(age, ago(ageOf(r)));
+  mark(tr, "data-rank", nested.has(r.source));
   if (tr.row === r) return;
   tr.row = r;
-  say(name.children[0], `${r.instance_id} / ${r.dp_rank}`);
-  mark(name.children[0], "aria-label", `${r.instance_id} / ${r.dp_rank}: details`);
-  say(name.children[1], [r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
+  const isOpen = opened.has(`${r.instance_id}|${r.tenant_id}`);
+  say(name.children[0], r.ranks ? r.instance_id : `${r.instance_id} / ${r.dp_rank}`);
+  mark(name.children[0], "aria-label", r.ranks ? `${r.instance_id}: ${plural(r.ranks.length, "rank")}` : `${r.instance_id} / ${r.dp_rank}: details`);
+  mark(name.children[0], "aria-expanded", r.ranks && String(isOpen));
+  say(name.children[1], [r.ranks && plural(r.ranks.length, "rank"), r.tenant_id === "default" ? "" : r.tenant_id, r.model_name, r.type].filter(Boolean).join(" · "));
   mark(inState.children[0], "data-level", levelOf(r.state));
-  say(inState.children[1], r.state);
+  say(inState.children[1], `${r.among ?? ""}${r.state}`);
   say(inState.children[2], [r.reason.replaceAll("_", " "), snapshotOf(r, true)].filter(Boolean).join(" · "));
   const { device = 0, host = 0, disk = 0 } = r.tiers;
   const sum = Math.max(1, device + host + disk);
@@ -228,7 +288,10 @@ function updateRow(tr, r) {
   say(gaps.children[1], r.restarts ? plural(r.restarts, "restart") : "");
   mark(gaps, "data-level", r.gaps ? "warn" : null);
   mark(tr, "data-findings", r.findings.length || null);
-  keep(found, r.findings, (f) => f.code, (f) => h("code", { class: "tag" }, f.code.replaceAll("_", " ")), (el, f) => mark(el, "title", f.text));
+  keep(found, r.findings, (f) => f.code, (f) => h("code", { class: "tag" }, f.code.replaceAll("_", " ")), (el, f) => {
+    say(el, f.code.replaceAll("_", " ") + (f.count > 1 ? ` ×${int(f.count)}` : ""));
+    mark(el, "title", f.text);
+  });
 }
 
 // The head: a button for each column.

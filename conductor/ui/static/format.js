@@ -19,6 +19,12 @@ export function rate(n) {
 // percent writes a part of 1.
 export const percent = (x) => `${(100 * x).toFixed(x > 0 && x < 0.1 ? 1 : 0)} %`;
 
+// micro writes a duration of some seconds, from microseconds on.
+export const micro = (s) => (s > 0 && s < 0.001 ? `${(1e6 * s).toFixed(s < 1e-5 ? 1 : 0)} µs` : s < 0.01 && s > 0 ? `${(1e3 * s).toFixed(1)} ms` : span(1e3 * s));
+
+// moment writes a time of the server as date and time of the reader.
+export const moment = (time) => new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
 // bytes writes a number of bytes in binary units.
 export function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,6 +1,6 @@
-// server.js shows readiness, snapshots, replicas, the store and the shards.
+// server.js shows readiness, snapshots, replicas, the store, the shards and the settings in use.
 
-import { $, empty, fill, h } from "./dom.js";
+import { $, add, empty, fill, h, problem } from "./dom.js";
 import { ago, bytes, int, plural } from "./format.js";
 import { ask, now, state } from "./live.js";
 
@@ -34,7 +34,10 @@ export function draw() {
           h("td", { "data-level": p.differences ? "bad" : null }, int(p.differences)), h("td", { "data-level": p.behind ? "bad" : null }, int(p.behind))))))));
   }
   if (s.store) cards.push(storeCard(s.store, fact, since), shardsCard());
-  fill($("server-body"), h("div", { class: "cards" }, cards));
+  const holder = $("server-body");
+  if (!holder.firstChild) add(holder, h("div", { class: "cards" }), settings);
+  fill(holder.firstChild, cards);
+  if (s.snapshots) settle(); // else the client may not see the server as a whole
 }
 
 // storeCard shows the store that replicas share, and the replicas.
@@ -46,6 +49,31 @@ function storeCard(x, fact, since) {
   h("table", { class: "small" }, h("thead", null, h("tr", null, columns.map((n) => h("th", { scope: "col" }, n)))),
     h("tbody", null, x.replicas.map((r) => h("tr", null, h("td", null, r.id, r.self && h("small", null, "this server")), h("td", null, r.url), h("td", null, `${r.lease_s.toFixed(1)} s`),
       h("td", { class: "number" }, int(r.weight)), h("td", null, r.version), h("td", null, since(r.started)))))));
+}
+
+const settings = h("section", { class: "card", id: "settings", hidden: true }, h("h2", null, "Settings in use"), h("div"));
+let settled = 0; // when the settings were asked for
+
+// settle shows the settings in use: what differs from the defaults, and the rest folded.
+async function settle() {
+  if (now() - settled < 30_000) return;
+  settled = now();
+  const body = settings.lastChild;
+  settings.hidden = false;
+  let answer;
+  try {
+    answer = await ask("admin/settings");
+  } catch (e) {
+    fill(body, problem(e.message, () => { settled = 0; settle(); }));
+    return;
+  }
+  const folded = body.querySelector("details");
+  const table = (rows) => h("table", { class: "small settings" }, h("thead", null, h("tr", null, ["Setting", "Value", "Default"].map((n) => h("th", { scope: "col" }, n)))),
+    h("tbody", null, rows.map((x) => h("tr", null, h("th", { scope: "row" }, h("code", null, x.name), h("small", null, x.help)), h("td", { "data-name": "Value" }, h("code", null, x.value || "–")), h("td", { "data-name": "Default" }, h("code", null, x.default || "–"))))));
+  const changed = answer.settings.filter((x) => x.changed), rest = answer.settings.filter((x) => !x.changed);
+  fill(body, h("p", { class: "hint" }, answer.file ? ["Read from ", h("code", null, answer.file), ", environment and flags."] : "There is no settings file; environment and flags count.", " Secrets are ***."),
+    changed.length ? table(changed) : empty("Every setting has its default"),
+    h("details", { open: folded?.open }, h("summary", null, `${plural(rest.length, "setting")} at the default`), table(rest)));
 }
 
 let cluster = null; // the last answer of /admin/cluster

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+
+	"github.com/chromedp/chromedp/kb"
+)
+
+// testPageSource opens a source, leaves it with the back button and with Escape, and comes to it by its address.
+func testPageSource(t *testing.T, browser context.Context, p *process) {
+	const shown = `(document.querySelector("#detail[open]")?.innerText.replace(/\s+/g, " ") ?? "")`
+	at := "#fleet?source=" + url.QueryEscape("lossy|default|0")
+	page := openTab(t, browser, p.url+"/ui", "light", 1280)
+	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
+	open := func() {
+		t.Helper()
+		js[any](page, `[...document.querySelectorAll("#sources-body tr")].find((r) => r.innerText.includes("lossy")).querySelector("button").click()`)
+		page.await("the source is not shown", shown+`.includes("lossy, rank 0") && location.hash === "`+at+`"`)
+	}
+	open()
+	for _, want := range []string{"Live tcp://127.0.0.1:", "Replay none", "by the settings", "5 batches lost", "→ partial gap unrecoverable", "1 gap"} {
+		page.await("the source does not say "+want, shown+fmt.Sprintf(".includes(%q)", want))
+	}
+	js[any](page, `history.back()`)
+	page.await("the back button does not leave it", `!document.querySelector("#detail[open]") && location.hash !== "`+at+`"`)
+	open()
+	page.press(kb.Escape)
+	page.await("Escape does not leave it", `!document.querySelector("#detail[open]") && location.hash !== "`+at+`"`)
+	page.close()
+
+	page = openTab(t, browser, p.url+"/ui"+at, "light", 1280)
+	page.await("the address does not lead to the source", shown+`.includes("5 batches lost") && document.title.startsWith("lossy, rank 0")`)
+	js[any](page, `document.querySelector("#detail-close").click()`)
+	page.await("it does not close", `!document.querySelector("#detail[open]") && location.hash === "#fleet" && document.title === "Conductor"`)
+	js[any](page, `location.hash = "#fleet?source=gone%7Cdefault%7C0"`)
+	page.await("a source that is gone", shown+`.includes("This source is not here")`)
+	page.close()
+}
+
+// testPageRanks looks at an instance with three ranks, which is one row that opens, and at the settings.
+func testPageRanks(t *testing.T, browser context.Context) {
+	settings := "stream: {stale_after: 1h}\nlimits: {max_queries: 7}\nsources:\n"
+	ranked := newRuledEngine(t, "ranked", 0)
+	settings += explainSource(ranked, "vLLM", "m", ", dp_rank: 1")
+	for _, rank := range []int{0, 2} {
+		settings += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: m, instance_id: ranked, block_size: 16, dp_rank: %d}\n", rank+1, rank)
+	}
+	settings += "  - {endpoint: 'tcp://127.0.0.1:9', type: vLLM, modelname: m, instance_id: single, block_size: 16}\n"
+	p := serveProcess(t, settings)
+	ranked.publish(ruledStored(0, 2))
+	page := openTab(t, browser, p.url+"/ui", "light", 1280)
+	const rows = `[...document.querySelectorAll("#sources-body tr")].map((r) => r.innerText.replace(/\s+/g, " "))`
+	page.await("the ranks are not one row", rows+`.length === 2 && `+rows+`[0].includes("3 ranks") && `+rows+`[0].includes("2 of 3 connecting") && `+rows+`[1].includes("single / 0")`)
+	page.await("the blocks are not those of all ranks", `document.querySelector("#sources-body tr").cells[2].innerText === "2"`)
+	if count := js[string](page, `document.querySelector("#sources-count").innerText`); count != "4 sources" {
+		t.Errorf("there are %q", count)
+	}
+	page.tabTo("#sources-body button")
+	page.press(kb.Enter)
+	page.await("the row does not open", rows+`.length === 5 && `+rows+`[2].includes("ranked / 1") && document.activeElement.getAttribute("aria-expanded") === "true"`)
+	page.press(kb.Enter)
+	page.await("the row does not close", rows+`.length === 2`)
+	js[any](page, `location.hash = "#fleet?state=synced"`)
+	page.await("the filter does not find the rank", rows+`.length === 1 && `+rows+`[0].includes("ranked / 1")`)
+
+	page.view("server")
+	const settingsCard = `(document.querySelector("#settings")?.innerText.replace(/\s+/g, " ") ?? "")`
+	page.await("the settings are not there", settingsCard+`.includes("limits.max_queries") && `+settingsCard+`.includes("settings at the default")`)
+	if js[bool](page, settingsCard+`.includes("doctor.silent_after")`) || js[int](page, `document.querySelectorAll("#settings details tbody tr").length`) < 50 {
+		t.Error("the settings at their defaults are not folded")
+	}
+	page.close()
+}
