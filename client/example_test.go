@@ -1,0 +1,79 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/client"
+	"example.com/conductor/conductor"
+	conductorhttp "example.com/conductor/conductor/http"
+)
+
+// serve starts a server in this process. Yours runs elsewhere: go run ./cmd/conductor serve.
+func serve() (url string, stop func()) {
+	core := conductor.New(conductor.Options{ExpectedBytes: 1 << 20, Log: zerolog.Nop()})
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 17, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	routes := conductorhttp.New(core, opts)
+	conductorhttp.Mount(routes.Group("/conductor/v1"), core, opts)
+	server := httptest.NewServer(routes)
+	return server.URL, func() {
+		server.Close()
+		core.Close()
+	}
+}
+
+// Example registers an engine, tells where a prompt goes, and asks who has the beginning of another one.
+// The engine publishes no events, so that the example needs none: what is reported of it counts as cached.
+// Of an engine with events, Endpoint is where it publishes, and the answer has what it announced.
+func Example() {
+	url, stop := serve()
+	defer stop()
+
+	conductor, err := client.New(url)
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err = conductor.Register(ctx, client.Registration{
+		Instance: "llama-1", Type: "Standard", Model: "llama", BlockSize: 16,
+		Events: "none", CapacityBlocks: 1000, Approximate: "count",
+	})
+	if err != nil {
+		panic(err)
+	}
+
+	prompt := make([]uint32, 100) // token ids, as the engine's tokenizer gives them
+	for i := range prompt {
+		prompt[i] = uint32(i)
+	}
+	query := client.Query{Model: "llama", BlockSize: 16, Tokens: prompt}
+	if err := conductor.Routed(ctx, client.Routed{Query: query, Target: "llama-1", Rank: client.AnyRank}); err != nil {
+		panic(err)
+	}
+
+	query.Tokens = append(prompt[:50:50], 7, 8, 9) // another question after the same beginning
+	rows, err := conductor.Query(ctx, query)
+	if err != nil {
+		panic(err)
+	}
+	for _, row := range rows {
+		fmt.Printf("%s has %d of %d tokens\n", row.Instance, row.Longest, len(query.Tokens))
+	}
+
+	query.BlockSize = 0
+	_, err = conductor.Query(ctx, query)
+	var refused *client.Error
+	if errors.As(err, &refused) {
+		fmt.Println(refused.Status, refused.Field, refused.Reason)
+	}
+	// Output:
+	// llama-1 has 48 of 53 tokens
+	// 400 block_size out_of_range
+}
