@@ -35,7 +35,7 @@ def _packable(value: Any) -> Any:
 def before_call(_: Any, case: Any, kwargs: Any) -> None:
     """Leaves strict out, which has unknown fields refused, and what queries in msgpack do not have."""
     query = case.query or {}
-    if query.get("strict") in ("1", "true"):
+    if query.get("strict") in ("", "1", "t", "T", "true", "TRUE", "True"):
         del query["strict"]
     if case.media_type == "application/msgpack" and case.path.startswith("/query"):
         for name in ("detail", "strict", "min_matched", "top"):

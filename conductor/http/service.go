@@ -293,7 +293,7 @@ const defaultViewLimit = 10_000
 // hashmap[i] belongs to model_contexts[i]: engine hash to canonical seq hash.
 func (a *api) globalView(g *gin.Context) (any, error) {
 	limit := defaultViewLimit
-	if text := g.Query("limit"); text != "" {
+	if text, given := g.GetQuery("limit"); given {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
 			return nil, conductor.Invalid("limit", "invalid_value", "limit must be a number of hashes per context, got %q", text)
