@@ -57,6 +57,35 @@ func TestExitStatus(t *testing.T) {
 	f(cli.ExitUsage, "top", "--sort", "beauty")
 	f(cli.ExitUsage, "token")
 	f(cli.ExitUsage, "relay")
+	f(cli.ExitUsage, "config", "no-such-command")
+	f(cli.ExitUsage, "completion", "no-such-shell")
+	f(cli.ExitFine)
+	f(cli.ExitFine, "config")
+	f(cli.ExitFine, "help", "query")
+}
+
+// TestMistakes names what was probably meant.
+func TestMistakes(t *testing.T) {
+	f := func(want string, args ...string) {
+		t.Helper()
+		if status, out, errs := runCLI(args...); status != cli.ExitUsage || out != "" || errs != "conductor: "+want+"\n" {
+			t.Errorf("%v: %d %q %q", args, status, out, errs)
+		}
+	}
+	f(`unknown command "doctr"; did you mean "doctor"?`, "doctr")
+	f(`unknown command "status"; did you mean "services"?`, "status", "--jsn")
+	f(`unknown command "foo"; conductor --help lists the commands`, "foo")
+	f(`unknown command "chekc"; did you mean "config check"?`, "config", "chekc", "file.yaml")
+	f(`unknown command "foo"; conductor config --help lists the commands`, "config", "foo")
+	f(`unknown flag --modle; did you mean --model?`, "query", "--modle", "m")
+	f(`unknown flag -server; did you mean --server?`, "query", "-server", "m")
+	f(`unknown flag --colour; conductor query --help lists the flags`, "query", "--colour")
+	f(`--block-size: "many" is not a whole number`, "query", "--block-size", "many")
+	f(`--interval: "often" is not a duration, such as 30s or 5m`, "top", "--interval", "often")
+	f(`conductor diff takes SERVER SERVER, and got "one"`, "diff", "one")
+	f(`conductor config check takes FILE, and got nothing`, "config", "check")
+	f(`conductor version takes no arguments, and got "surplus"`, "version", "surplus")
+	f(`conductor explain needs --block-size, --model, --tokens`, "explain")
 }
 
 // TestCompletion makes the scripts of all shells, and completes in bash's where there is a bash.

@@ -20,8 +20,9 @@ import (
 
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "Check and show settings",
+		Use:        "config",
+		SuggestFor: []string{"settings"},
+		Short:      "Check and show settings",
 	}
 	cmd.AddCommand(configCheckCommand(), configShowCommand(), configDefaultsCommand(), configDiffCommand())
 	return cmd

@@ -75,8 +75,9 @@ func doctorCommand() *cobra.Command {
 	var asks cli.ClientFlags
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "doctor",
-		Short: "Ask a running server what an operator should do",
+		Use:        "doctor",
+		SuggestFor: []string{"check", "diagnose", "lint"},
+		Short:      "Ask a running server what an operator should do",
 		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
 operator should do about each, and, for instances that routers report prompts for, how
 many of the expected tokens the engine confirmed. The exit status is 0 if there is

@@ -33,8 +33,9 @@ func healthCommand() *cobra.Command {
 	var asJSON *bool
 	var ready bool
 	cmd := &cobra.Command{
-		Use:   "health",
-		Short: "Ask the server of this machine whether it is alive; the exit status says so",
+		Use:        "health",
+		SuggestFor: []string{"ready", "ping", "live", "probe"},
+		Short:      "Ask the server of this machine whether it is alive; the exit status says so",
 		Long: `Asks a server whether it is alive or, with --ready, whether routers may rely on its
 answers. The exit status is 0 if it says yes and 1 otherwise, as probes of containers
 expect.

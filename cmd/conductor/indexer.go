@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/config"
 )
@@ -123,11 +124,12 @@ func indexerCommand() *cobra.Command {
 			"It is conductor serve with that dialect alone; everything else is set by CONDUCTOR_… variables or a file that\n" +
 			"CONDUCTOR_CONFIG_PATH names, whose listeners are left out. DYN_ROUTER_MIN_INITIAL_WORKERS and\n" +
 			"DYN_KV_INDEXER_TEST_ENDPOINTS are read too.",
-		Args:          cobra.NoArgs,
+		Args:          cli.Arguments(cobra.NoArgs),
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	cmd.SetFlagErrorFunc(cli.FlagError)
 	cmd.Flags().SortFlags = false
 	flags := addIndexerFlags(cmd.Flags(), indexerPort)
 	config.DynamoFlags(cmd.Flags())

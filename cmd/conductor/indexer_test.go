@@ -148,11 +148,12 @@ func TestIndexerRefuses(t *testing.T) {
 	f(1, `Error: flag --trace-id-header: dynamo.trace_id_header: invalid HTTP header name "a b"`, nil, "--trace-id-header", "a b")
 	f(1, "Error: failed to open access log no/such/dir: no such file or directory", nil, "--access-log", "no/such/dir", "--port=0")
 	f(1, "Error: cannot listen on 0.0.0.0:"+port+" for the dynamo dialect: the port is in use", nil, "--port", port)
-	f(2, "error: unknown flag: --nosuch", nil, "--nosuch")
-	f(2, "error: unknown flag: --listen", nil, "--listen", ":1")
-	f(2, `error: unknown command "serve" for "dynamo-kv-indexer"`, nil, "serve")
-	f(2, `error: invalid argument "99999" for "--port" flag: strconv.ParseUint: parsing "99999": value out of range`, nil, "--port", "99999")
-	f(2, `error: invalid argument "x" for "--block-size" flag: strconv.ParseUint: parsing "x": invalid syntax`, nil, "--block-size", "x")
+	f(2, "error: unknown flag --nosuch; dynamo-kv-indexer --help lists the flags", nil, "--nosuch")
+	f(2, "error: unknown flag --prot; did you mean --port?", nil, "--prot", "1")
+	f(2, "error: unknown flag --listen; dynamo-kv-indexer --help lists the flags", nil, "--listen", ":1")
+	f(2, `error: dynamo-kv-indexer takes no arguments, and got "serve"`, nil, "serve")
+	f(2, `error: --port: "99999" is not a whole number from 0 to 65535`, nil, "--port", "99999")
+	f(2, `error: --block-size: "x" is not a whole number from 0 to 4294967295`, nil, "--block-size", "x")
 }
 
 // TestIndexerName tells when the program is called by Dynamo's name.

@@ -121,8 +121,9 @@ func queryCommand() *cobra.Command {
 	var asks cli.ClientFlags
 	var q question
 	cmd := &cobra.Command{
-		Use:   "query",
-		Short: "Ask a running server which instance holds how long a prefix",
+		Use:        "query",
+		SuggestFor: []string{"ask", "match"},
+		Short:      "Ask a running server which instance holds how long a prefix",
 		Example: "  conductor query --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
 			"  tokenize prompt.txt | conductor query --model deepseek --block-size 16 --tokens -",
 		Args: cobra.NoArgs,

@@ -65,8 +65,9 @@ func registerCommand() *cobra.Command {
 	var asks cli.ClientFlags
 	var f registerFlags
 	cmd := &cobra.Command{
-		Use:   "register [ENGINE]",
-		Short: "Let a running server follow an engine, with all its ranks",
+		Use:        "register [ENGINE]",
+		SuggestFor: []string{"add", "follow"},
+		Short:      "Let a running server follow an engine, with all its ranks",
 		Long: `Registers an instance with a running server and shows a line for each of its ranks.
 ENGINE is one of:
 

@@ -34,9 +34,10 @@ import (
 
 func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Follow the fleet's events and answer queries",
-		Args:  cobra.NoArgs,
+		Use:        "serve",
+		SuggestFor: []string{"run", "start", "server"},
+		Short:      "Follow the fleet's events and answer queries",
+		Args:       cobra.NoArgs,
 	}
 	config.Flags(cmd.Flags())
 	flags := addIndexerFlags(cmd.Flags(), 0)

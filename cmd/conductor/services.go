@@ -108,9 +108,10 @@ func servicesCommand() *cobra.Command {
 	var asks cli.ClientFlags
 	var asJSON, ofFleet bool
 	cmd := &cobra.Command{
-		Use:   "services",
-		Short: "List the registered sources of a running server and how they are",
-		Args:  cobra.NoArgs,
+		Use:        "services",
+		SuggestFor: []string{"status", "list", "ls", "sources", "instances", "get"},
+		Short:      "List the registered sources of a running server and how they are",
+		Args:       cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")

@@ -20,8 +20,9 @@ func unregisterCommand() *cobra.Command {
 	var rank int
 	var asJSON *bool
 	cmd := &cobra.Command{
-		Use:   "unregister INSTANCE",
-		Short: "Let a running server forget an instance, with all its ranks",
+		Use:        "unregister INSTANCE",
+		SuggestFor: []string{"remove", "rm", "delete", "deregister"},
+		Short:      "Let a running server forget an instance, with all its ranks",
 		Long: `Asks a running server which ranks an instance has, and unregisters all of them or the one
 of --rank. The server forgets what they held at once. An instance that the server found
 by asking an engine is not asked any more.

@@ -45,9 +45,12 @@ func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // Execute runs the command that args name, and returns its exit status. Errors go to errs.
 func Execute(root *cobra.Command, errs io.Writer) int {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	explainMistakes(root)
 	understood := false // the command, its flags and its arguments are known
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+		if err := errors.Join(missingFlags(cmd), cmd.ValidateFlagGroups()); err != nil {
 			return err
 		}
 		understood = true

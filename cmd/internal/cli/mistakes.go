@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"example.com/conductor/spelling"
+)
+
+// explainMistakes lets a command and those below it word mistakes of a command line in one sentence, with the
+// nearest command or flag, and refuse commands that do not exist at any level.
+func explainMistakes(c *cobra.Command) {
+	c.SetFlagErrorFunc(FlagError)
+	if c.HasSubCommands() && !c.Runnable() {
+		c.DisableFlagsInUseLine = true
+		c.Args = func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return unknownCommand(c, args[0])
+			}
+			return nil
+		}
+		c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	} else if c.Args != nil {
+		c.Args = Arguments(c.Args)
+	}
+	for _, sub := range c.Commands() {
+		explainMistakes(sub)
+	}
+}
+
+// unknownCommand names the command that was probably meant.
+func unknownCommand(c *cobra.Command, word string) error {
+	var names []string
+	meant := ""
+	for _, sub := range c.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		names = append(names, sub.Name())
+		for _, other := range sub.SuggestFor {
+			if strings.EqualFold(other, word) {
+				meant = sub.Name()
+			}
+		}
+	}
+	if near := spelling.Closest(word, names); near != "" {
+		meant = near
+	}
+	if meant != "" {
+		return Usagef("unknown command %q; did you mean %q?", word, strings.TrimPrefix(c.CommandPath()+" "+meant, c.Root().Name()+" "))
+	}
+	return Usagef("unknown command %q; %s --help lists the commands", word, c.CommandPath())
+}
+
+// Arguments lets a check of arguments say what the command takes.
+func Arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if check(c, args) == nil {
+			return nil
+		}
+		_, takes, _ := strings.Cut(c.Use, " ")
+		takes = strings.TrimSuffix(takes, "[flags]")
+		switch {
+		case takes == "" && len(args) > 0:
+			return Usagef("%s takes no arguments, and got %q", c.CommandPath(), args[0])
+		case len(args) == 0:
+			return Usagef("%s takes %s, and got nothing", c.CommandPath(), takes)
+		}
+		return Usagef("%s takes %s, and got %s", c.CommandPath(), takes, quoted(args))
+	}
+}
+
+// quoted lists words in quotes.
+func quoted(words []string) string {
+	out := make([]string, len(words))
+	for i, w := range words {
+		out[i] = fmt.Sprintf("%q", w)
+	}
+	return strings.Join(out, " ")
+}
+
+// FlagError words the error of a flag. It is a cobra.Command's FlagErrorFunc.
+func FlagError(c *cobra.Command, err error) error {
+	if given := c.Flags().Args(); c.HasSubCommands() && len(given) > 0 {
+		return unknownCommand(c, given[0]) // its flags are not known either
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	var unknown *pflag.NotExistError
+	var value *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		word, dashes := unknown.GetSpecifiedName(), "--"
+		if short := unknown.GetSpecifiedShortnames(); short != "" {
+			word, dashes = short, "-"
+		}
+		if near := spelling.Closest(word, names); near != "" {
+			return Usagef("unknown flag %s%s; did you mean --%s?", dashes, word, near)
+		}
+		return Usagef("unknown flag %s%s; %s --help lists the flags", dashes, word, c.CommandPath())
+	case errors.As(err, &value):
+		kind, known := kinds[value.GetFlag().Value.Type()]
+		if !known {
+			return Usagef("--%s: %w", value.GetFlag().Name, value.Unwrap())
+		}
+		return Usagef("--%s: %q is not %s", value.GetFlag().Name, value.GetValue(), kind)
+	}
+	return Usagef("%w", err)
+}
+
+// kinds says what values of flags are, by their types.
+var kinds = map[string]string{
+	"int": "a whole number", "uint": "a whole number from 0", "uint16": "a whole number from 0 to 65535", "uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+	"float64": "a number", "bool": "true or false", "duration": "a duration, such as 30s or 5m",
+}
+
+// missingFlags names the required flags that are not given.
+func missingFlags(c *cobra.Command) error {
+	var missing []string
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if required := f.Annotations[cobra.BashCompOneRequiredFlag]; len(required) > 0 && required[0] == "true" && !f.Changed {
+			missing = append(missing, "--"+f.Name)
+		}
+	})
+	if len(missing) == 0 {
+		return nil
+	}
+	return Usagef("%s needs %s", c.CommandPath(), strings.Join(missing, ", "))
+}
