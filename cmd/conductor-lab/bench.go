@@ -53,6 +53,8 @@ A block operation is one block of a query, of a store or of a removal. Rates are
 time, latencies by the wall clock. By default events are those of engines: each block
 comes with the engine's hash and its local hash, and queries start from local hashes as
 those of the server do.`,
+		Example: "  conductor-lab bench index\n" +
+			"  conductor-lab bench index --json",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -125,7 +127,8 @@ func benchPeersCommand() *cobra.Command {
 Dynamo's crate ("make bench-peers" builds it), each in a process of its own, in turns
 and on one core where the system has taskset. Prints one table with medians, ratios and
 targets. smg's published figures stand next to ours; their hardware is not known.`,
-		Args: cobra.NoArgs,
+		Example: "  conductor-lab bench peers",
+		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.Trace, "trace", "", "trace `file` instead of the built-in shape")
@@ -239,7 +242,8 @@ backends, clears, and sources that leave and register again. Readers ask meanwhi
 number of an answer has to lie between the least and the most that was true while it was
 made. Between rounds nothing changes, and answers have to be exact. At the end all sources
 leave, and the memory in use has to be back where it was.`,
-		Args: cobra.NoArgs,
+		Example: "  conductor-lab bench soak",
+		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.DurationVar(&c.Duration, "duration", 10*time.Minute, "how long; 0 plays --rounds alone")

@@ -31,6 +31,8 @@ asked until all answers are right again.
 
 Part reseed: two servers that follow all sources, and a store that is emptied under them. It is
 one of the bench's own, whatever --store says.`,
+		Example: "  conductor-lab bench cluster\n" +
+			"  conductor-lab bench cluster --json",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

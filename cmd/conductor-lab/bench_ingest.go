@@ -24,6 +24,8 @@ func benchIngestCommand() *cobra.Command {
 it with a Conductor in this one. Without --rate the highest rate at which
 nothing is lost is found first, then the lag is taken at half of it. With
 --rate, batches a second of each source, only the lag is taken.`,
+		Example: "  conductor-lab bench ingest\n" +
+			"  conductor-lab bench ingest --json",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

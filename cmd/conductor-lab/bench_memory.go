@@ -24,6 +24,8 @@ func benchMemoryCommand() *cobra.Command {
 third. They fill its index over real sockets, then store and remove at full speed,
 then stop. Meanwhile resident memory is compared with conductor_memory_bytes. The
 table shows each phase at the moment that was nearest to the target, and at its end.`,
+		Example: "  conductor-lab bench memory\n" +
+			"  conductor-lab bench memory --json",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

@@ -31,6 +31,8 @@ a handler that reads and writes by encoding/json, in a third process, of an inde
 the same blocks; with --reading they are sent to one that does nothing but read.
 
 Allocations and processor time are the server's, over the measured window.`,
+		Example: "  conductor-lab bench query\n" +
+			"  conductor-lab bench query --json",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

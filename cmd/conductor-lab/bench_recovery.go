@@ -23,6 +23,8 @@ func benchRecoveryCommand() *cobra.Command {
 real sockets. Then the server writes snapshots, is killed and started again, and fills
 further servers from its own, while the engines go on. At the end the digests of two
 servers are compared.`,
+		Example: "  conductor-lab bench recovery\n" +
+			"  conductor-lab bench recovery --json",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

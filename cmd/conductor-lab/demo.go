@@ -43,6 +43,9 @@ func demoCommand() *cobra.Command {
 			"With --shards a fleet of six models is spread over that many servers, which share a store: redis-server or\n" +
 			"valkey-server, which the demo starts unless --store names one. Queries go to the servers in turn. One server is\n" +
 			"killed, and later another one is added, while every answer is compared with the truth.",
+		Example: "  conductor-lab demo\n" +
+			"  conductor-lab demo --ui\n" +
+			"  conductor-lab demo --router",
 		Args: cobra.NoArgs,
 	}
 	program.add(cmd)

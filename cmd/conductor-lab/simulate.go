@@ -73,6 +73,8 @@ With --shards nothing runs and no server is asked. simulate then computes which
 replicas of Conductor own the deployments of a large fleet, what they need, and what
 moves when replicas die and join. The exit status is 1 when a replica needs more than
 it has, or when a deployment has too few owners. Costs are those of docs/scale.md.`,
+		Example: "  conductor-lab simulate\n" +
+			"  conductor-lab simulate --server conductor.example:13333 --instances 32 --duration 1m",
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

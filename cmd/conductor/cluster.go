@@ -40,7 +40,12 @@ func clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "List the shards of a fleet and the replicas that serve them",
-		Args:  cobra.NoArgs,
+		Long: `Lists the shards of a fleet whose replicas share a store and divide the models among them
+(cluster.mode: shards): who owns each, and how far every replica has come with it. It needs
+the role admin.`,
+		Example: "  conductor cluster\n" +
+			"  conductor cluster --server https://conductor.example:13333 --cacert ca.pem --token-file operator.token",
+		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")

@@ -45,7 +45,8 @@ func configCheckCommand() *cobra.Command {
 		Short: "Report everything that is wrong with a settings file",
 		Long: "Reads FILE alone, without environment and flags, and prints what it sets up, or every error with its place.\n" +
 			"It connects to nothing. The exit status is 1 if there is an error.",
-		Args: cobra.ExactArgs(1),
+		Example: "  conductor config check /etc/conductor/config.yaml",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			loaded, err := loadConfig(config.Options{File: args[0]})
 			if *asJSON {
@@ -148,7 +149,11 @@ func configShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Print the settings serve would run with, from file, environment and flags, as YAML",
-		Args:  cobra.NoArgs,
+		Long: `Prints every setting that "conductor serve" would run with, if it were given the same flags
+and environment. The output is a settings file.`,
+		Example: "  conductor config show --config /etc/conductor/config.yaml\n" +
+			"  CONDUCTOR_LOG_LEVEL=debug conductor config show",
+		Args: cobra.NoArgs,
 	}
 	config.Flags(cmd.Flags())
 	flags := addIndexerFlags(cmd.Flags(), 0)
@@ -171,7 +176,8 @@ func configDiffCommand() *cobra.Command {
 		Short: "Compare the settings that a server uses with those in its file",
 		Long: "Asks a running server to read its settings again without using them, and prints what differs: the settings\n" +
 			"that a reload would take over, and those that need a restart. The exit status is 1 if a reload would be refused.",
-		Args: cobra.NoArgs,
+		Example: "  conductor config diff",
+		Args:    cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer of the server")
@@ -230,7 +236,10 @@ func configDefaultsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "defaults",
 		Short: "Print every setting with its default, meaning, flag and variable, as YAML",
-		Args:  cobra.NoArgs,
+		Long: `Prints every setting with its default, what it does, and its flag and environment variable.
+The output is a settings file to begin with.`,
+		Example: "  conductor config defaults >config.yaml",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := config.Default()
 			return printSettings(cmd.OutOrStdout(), c.YAML(true), *asJSON)

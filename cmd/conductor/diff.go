@@ -36,6 +36,8 @@ host:port or a URL, or the name of a snapshot file.
 Two snapshots are of two moments. A source that was one batch further on one side
 differs by that batch, and the reason says so. A difference at equal batches is one
 that no later event mends. The exit status is 1 if there is any difference.`,
+		Example: "  conductor diff conductor-0:13333 conductor-1:13333\n" +
+			"  conductor diff conductor-0:13333 conductor-1:13333 --source 'prefill-1|default|0' --limit 0",
 		Args: cobra.ExactArgs(2),
 	}
 	f := cmd.Flags()

@@ -85,6 +85,8 @@ nothing to do, else 1.
 
 With --json it prints the advice alone. What became of expected tokens is the field
 Expected of "conductor services --json" and of GET /services.`,
+		Example: "  conductor doctor\n" +
+			"  conductor doctor --server conductor.example:13333 --json",
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)

@@ -17,7 +17,8 @@ func dumpCommand() *cobra.Command {
 		Long: `Prints the blocks as the events that lead to them, in the form of Dynamo's /dump with one
 JSON object a line. Blocks of instances whose names are no numbers are left out, as are those of
 pools: see GET /admin/digest for what each source holds. It holds the hashes of prompts.`,
-		Args: cobra.NoArgs,
+		Example: "  conductor dump >blocks.ndjson",
+		Args:    cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cli.JSONFlag(cmd, "print JSON, one object a line, as without it")

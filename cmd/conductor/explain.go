@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/spelling"
 )
 
 // explained is what the sentences need of an answer of /admin/explain.
@@ -120,12 +121,12 @@ func printExplained(out io.Writer, a *explained, all bool) error {
 		fmt.Fprintf(w, "%s\n", a.Verdict.Text)
 	}
 	if a.Verdict.Kind != tooShort {
-		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", plural(a.Tokens, "token"), plural(a.Blocks, "whole block"), plural(a.BlockSize, "token"))
+		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", spelling.Count(a.Tokens, "token"), spelling.Count(a.Blocks, "whole block"), spelling.Count(a.BlockSize, "token"))
 	}
 	printReasons(w, "", a.Reasons)
 	if all {
 		for _, in := range a.Instances {
-			fmt.Fprintf(w, "\n%s can serve %s, pools included.\n", in.Instance, plural(in.Longest, "block"))
+			fmt.Fprintf(w, "\n%s can serve %s, pools included.\n", in.Instance, spelling.Count(in.Longest, "block"))
 			if !in.Serves {
 				fmt.Fprintf(w, "  A query has no row of it: it is not registered for the adapter.\n")
 			}
@@ -164,7 +165,7 @@ func printBest(w *strings.Builder, a *explained) {
 		fmt.Fprintln(w)
 		printHolder(w, "", r.instance+", rank ", r.explainedHolder)
 		if r.longest > r.Matched {
-			fmt.Fprintf(w, "  With what pools and its other ranks hold, %s can serve %s.\n", r.instance, plural(r.longest, "block"))
+			fmt.Fprintf(w, "  With what pools and its other ranks hold, %s can serve %s.\n", r.instance, spelling.Count(r.longest, "block"))
 		}
 	}
 	left := len(a.Pools)
@@ -177,10 +178,10 @@ func printBest(w *strings.Builder, a *explained) {
 	}
 	var rest []string
 	if n := len(ranks) - shown; n > 0 {
-		rest = append(rest, plural(n, "more rank"))
+		rest = append(rest, spelling.Count(n, "more rank"))
 	}
 	if left > 0 {
-		rest = append(rest, plural(left, "pool")+" without a block of the prompt")
+		rest = append(rest, spelling.Count(left, "pool")+" without a block of the prompt")
 	}
 	if len(rest) > 0 {
 		fmt.Fprintf(w, "\nNot shown: %s (--all).\n", strings.Join(rest, ", "))
@@ -192,7 +193,7 @@ func printHolder(w *strings.Builder, indent, name string, h *explainedHolder) {
 	if name == "" {
 		name = "Rank "
 	}
-	fmt.Fprintf(w, "%s%s%d (%s, %s) holds %s", indent, name, h.Rank, h.Source, h.State, plural(h.Matched, "block"))
+	fmt.Fprintf(w, "%s%s%d (%s, %s) holds %s", indent, name, h.Rank, h.Source, h.State, spelling.Count(h.Matched, "block"))
 	for i, m := range h.Media {
 		fmt.Fprintf(w, "%s %s %s", map[bool]string{true: ":", false: ","}[i == 0], m.Medium, runs(m.Runs))
 	}
@@ -204,14 +205,6 @@ func printHolder(w *strings.Builder, indent, name string, h *explainedHolder) {
 	for _, f := range h.Findings {
 		fmt.Fprintf(w, "%s    Finding %s: %s\n", indent, f.Code, f.Message)
 	}
-}
-
-// plural prints a number with its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func printReasons(w *strings.Builder, indent string, all []explainedReason) {

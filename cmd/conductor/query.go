@@ -124,6 +124,10 @@ func queryCommand() *cobra.Command {
 		Use:        "query",
 		SuggestFor: []string{"ask", "match"},
 		Short:      "Ask a running server which instance holds how long a prefix",
+		Long: `Asks a running server how long a prefix of a prompt each instance holds, as routers do, and
+prints one line an instance, the longest first. LONGEST, GPU, CPU and DISK are tokens; PER RANK
+has rank:tokens. A prompt is token ids, because the server has no tokenizer: engines answer
+POST /tokenize with them. "conductor explain" says why a match ends where it does.`,
 		Example: "  conductor query --model deepseek --block-size 16 --tokens 1,2,3,4\n" +
 			"  tokenize prompt.txt | conductor query --model deepseek --block-size 16 --tokens -",
 		Args: cobra.NoArgs,

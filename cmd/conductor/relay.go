@@ -53,7 +53,8 @@ more than the relay has gets that list first, as batches of the engine's form.
 
 Followers need no change but the two endpoints: Conductor, routers and vLLM's own
 subscribers read from a relay as from an engine.`,
-		Args: cobra.NoArgs,
+		Example: "  conductor relay --endpoint tcp://127.0.0.1:5557 --replay-endpoint tcp://127.0.0.1:6557",
+		Args:    cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.endpoint, "endpoint", "", "`endpoint` of the engine's live events, as in tcp://127.0.0.1:5557")

@@ -37,7 +37,20 @@ func serveCommand() *cobra.Command {
 		Use:        "serve",
 		SuggestFor: []string{"run", "start", "server"},
 		Short:      "Follow the fleet's events and answer queries",
-		Args:       cobra.NoArgs,
+		Long: `Follows the KV-cache events of engines and answers routers that ask which instance holds
+how long a prefix of a prompt. It runs until it gets SIGINT or SIGTERM, and then goes on
+answering for shutdown.drain, so that routers can turn to another server.
+
+Settings come from, each over the one before it: the defaults, the file of --config (else
+CONDUCTOR_CONFIG_PATH, else ~/.mooncake/conductor_config.json), CONDUCTOR_… variables, and
+flags. "conductor config show" prints what they come to, "conductor config check FILE" finds
+mistakes without starting anything. SIGHUP, or POST /admin/reload, reads the settings again.
+
+The log goes to standard error, one JSON object a line (--log-format console for people).`,
+		Example: "  conductor serve\n" +
+			"  conductor serve --config /etc/conductor/config.yaml\n" +
+			"  conductor serve --listen 127.0.0.1:13333 --log-format console",
+		Args: cobra.NoArgs,
 	}
 	config.Flags(cmd.Flags())
 	flags := addIndexerFlags(cmd.Flags(), 0)

@@ -111,7 +111,13 @@ func servicesCommand() *cobra.Command {
 		Use:        "services",
 		SuggestFor: []string{"status", "list", "ls", "sources", "instances", "get"},
 		Short:      "List the registered sources of a running server and how they are",
-		Args:       cobra.NoArgs,
+		Long: `Lists the sources of a running server, one rank of an engine or a pool in a line, with their
+state and why it is that. Below the table are their findings, engines that have not told
+where they publish, and events that no source claims. "conductor doctor" says what to do.`,
+		Example: "  conductor services\n" +
+			"  conductor services --server conductor.example:13333 --token-file operator.token\n" +
+			"  conductor services --fleet",
+		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")

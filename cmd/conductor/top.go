@@ -192,6 +192,9 @@ func topCommand() *cobra.Command {
 second as numbers and as a line over the last readings. In a terminal, s sorts by the next
 column and q ends. Elsewhere, or with --once, it prints the table once. NO_COLOR turns
 colours off.`,
+		Example: "  conductor top\n" +
+			"  conductor top --sort rate --interval 2s\n" +
+			"  conductor top --once --server conductor.example:13333",
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)

@@ -46,7 +46,11 @@ func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Long: `Prints the version of this program. With --json it prints the commit, the compiler and the
+machine that it was built for too, which belong into a bug report.`,
+		Example: "  conductor version\n" +
+			"  conductor version --json",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !asJSON {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), version)

@@ -65,6 +65,14 @@ func Alike(t *testing.T, root func() *cobra.Command, withoutJSON map[string]stri
 		if f := c.Flags().Lookup("server"); f != nil && f.DefValue != server {
 			t.Errorf("%s: --server is %s by default, %s says %s", c.CommandPath(), f.DefValue, cli.ServerEnv, server)
 		}
+		if c.Long == "" || c.Example == "" {
+			t.Errorf("%s: the help has no explanation or no example", c.CommandPath())
+		}
+		for _, line := range strings.Split(c.Example, "\n") {
+			if call := strings.Fields(line); !slices.Contains(call, program) {
+				t.Errorf("%s: the example %q does not call %s", c.CommandPath(), line, program)
+			}
+		}
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			if f.Usage == "" {
 				t.Errorf("%s: --%s has no help", c.CommandPath(), f.Name)
