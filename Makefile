@@ -341,7 +341,7 @@ module: ## give the module another path, in imports and documents: MODULE=github
 
 .PHONY: release
 release: export GO := $(GO)
-release: ## binaries, deb packages, SBOMs, chart and checksums for amd64 and arm64, into dist/; the same bytes each time
+release: ## binaries, deb packages, container images and SBOMs for amd64 and arm64, chart, Python wheel and checksums, into dist/; the same bytes each time
 	deploy/release '$(VERSION)' dist
 
 .PHONY: python-client
@@ -364,7 +364,7 @@ python-grpc: build ## a server asked over gRPC with PyPI's grpcio, as sgl-router
 
 .PHONY: deploy-check
 deploy-check: export GO := $(GO)
-deploy-check: build ## what is in deploy/: the release twice with equal checksums, the package, the unit, the chart, the compose files
+deploy-check: build ## what is in deploy/: the release twice with equal checksums, package, image, wheel, unit, module path, chart, compose files
 	deploy/check
 
 .PHONY: clean
