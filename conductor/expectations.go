@@ -128,13 +128,13 @@ func (c *registry) instances() map[*deployment]map[int32]string {
 var (
 	expectedLabels      = []string{"instance_id", "tenant_id"}
 	descExpectedPrompts = prometheus.NewDesc("conductor_expected_prompts_total", "Prompts that routers reported to POST /routed and that were kept, of instances that have left too.", nil, nil)
-	descExpectedTokens  = prometheus.NewDesc("conductor_expected_tokens_total", "Tokens of those prompts that their instance did not have, by what became of them: confirmed by events, expired, taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
+	descExpectedTokens  = prometheus.NewDesc("conductor_expected_tokens_total", "Tokens of reported prompts that their instance did not have yet, by what became of them: confirmed by events, expired, taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
 	descExpectedPending = prometheus.NewDesc("conductor_expected_pending_tokens", "Tokens that instances are expected to have soon, or to have without announcing them.", nil, nil)
-	descExpectedBytes   = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports and their blocks take.", nil, nil)
-	descExpectedLimit   = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that they may take (expected.max_bytes).", nil, nil)
+	descExpectedBytes   = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports of routers and their blocks take.", nil, nil)
+	descExpectedLimit   = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that reports of routers may take (expected.max_bytes).", nil, nil)
 
 	descInstancePrompts = prometheus.NewDesc("conductor_instance_expected_prompts_total", "Prompts that routers reported for an instance.", expectedLabels, nil)
-	descInstanceTokens  = prometheus.NewDesc("conductor_instance_expected_tokens_total", "Tokens of those prompts that the instance did not have, by what became of them.", append(expectedLabels, "result"), nil)
+	descInstanceTokens  = prometheus.NewDesc("conductor_instance_expected_tokens_total", "Tokens of prompts reported for an instance that it did not have yet, by what became of them.", append(expectedLabels, "result"), nil)
 	descInstancePending = prometheus.NewDesc("conductor_instance_expected_pending_tokens", "Tokens that an instance is expected to have.", expectedLabels, nil)
 	descInstanceDelay   = prometheus.NewDesc("conductor_instance_expected_delay_seconds", "Time from a report to the announcement of its blocks, each block for itself; quantiles are of the last some 10,000 blocks.", expectedLabels, nil)
 	descInstanceTTL     = prometheus.NewDesc("conductor_instance_expected_ttl_seconds", "How long a report without ttl lasts at an instance, at the rank with the longest.", expectedLabels, nil)

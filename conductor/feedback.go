@@ -233,8 +233,8 @@ var (
 	feedbackLabels  = []string{"instance_id", "tenant_id", "medium"}
 	descFeedback    = prometheus.NewDesc("conductor_feedback_tokens_total", "Tokens of reports: matched is what answers promised, cached what instances found, both the smaller of the two.", append(feedbackLabels, "kind"), nil)
 	descReports     = prometheus.NewDesc("conductor_feedback_reports_total", "Reports of what instances found.", feedbackLabels, nil)
-	descPrecision   = prometheus.NewDesc("conductor_feedback_precision_ratio", "Part of the promised tokens that instances found, over the last some 50 reports.", feedbackLabels, nil)
-	descRecallRatio = prometheus.NewDesc("conductor_feedback_recall_ratio", "Part of the tokens found that answers had promised, over the last some 50 reports.", feedbackLabels, nil)
+	descPrecision   = prometheus.NewDesc("conductor_feedback_precision_ratio", "Share of the promised tokens that were there, over some 50 reports.", feedbackLabels, nil)
+	descRecallRatio = prometheus.NewDesc("conductor_feedback_recall_ratio", "Share of the tokens that were there that answers had promised, over some 50 reports.", feedbackLabels, nil)
 	descResyncs     = prometheus.NewDesc("conductor_feedback_resyncs_total", "Resyncs of instances whose reports passed feedback.max_error.", nil, nil)
 )
 

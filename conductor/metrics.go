@@ -69,28 +69,28 @@ var (
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
 	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent, at most 65,536 of each source.", contextLabels...)
-	descIndexWaiting     = desc("index_waiting", "Block memberships without a place in a prompt: announced without tokens, or after an unknown parent. conductor_index_orphans counts the second kind alone.", contextLabels...)
-	descIndexBytes       = desc("index_bytes", "Bytes the index accounts for, aliases included.", contextLabels...)
+	descIndexWaiting     = desc("index_waiting", "Pairs of block and holder whose place in a prompt is not known, because they came without tokens or after an unknown parent. conductor_index_orphans counts only the second kind.", contextLabels...)
+	descIndexBytes       = desc("index_bytes", "Bytes that an index takes, its tables of engine hashes included.", contextLabels...)
 	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
 
-	descReady = desc("ready", "1 if /ready is 200 but for a server that is about to stop, else 0.")
+	descReady = desc("ready", "1 if /ready is 200, or would be if the server were not about to stop; else 0.")
 
 	descIndexLimit = desc("index_bytes_limit", "Bytes that all indexes may take (index.max_bytes_total); absent without a bound.")
-	descIndexUsed  = desc("index_bytes_used", "Bytes that all indexes take of that.")
+	descIndexUsed  = desc("index_bytes_used", "Bytes that all indexes take together.")
 
 	descGhosts     = desc("ghost_bytes", "Bytes of blocks that no source holds any more, and whose names events may still mention.")
-	descGhostLimit = desc("ghost_bytes_limit", "Bytes that such blocks may take (index.ghost_bytes); absent without a bound.")
+	descGhostLimit = desc("ghost_bytes_limit", "Bytes that blocks without a source may take (index.ghost_bytes); absent without a bound.")
 
 	descPushed    = desc("lmcache_batches_total", "Batches that instances of LMCache reported to POST /lmcache/events, by outcome.", "outcome")
-	descUnclaimed = desc("lmcache_unclaimed_entries_total", "Entries of those batches that no source is registered for.")
+	descUnclaimed = desc("lmcache_unclaimed_entries_total", "Entries of batches of LMCache that no source is registered for.")
 	descNotPushed = desc("lmcache_refused_total", "Requests, batches and entries of POST /lmcache/events that had no effect, by reason. Entries without a source and repeated batches are not among them.", "part", "reason")
 
-	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose engine digests were kept.")
-	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose engine digests were looked for and not kept.")
-	descMemoBytes  = desc("hash_memo_bytes", "Bytes the kept engine digests take, with what they are kept in.")
+	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose digests a hash profile found kept.")
+	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose digests a hash profile had to compute.")
+	descMemoBytes  = desc("hash_memo_bytes", "Bytes that kept digests of hash profiles take.")
 
 	descJournalBytes   = desc("journal_bytes_total", "Bytes written to the journal.")
-	descJournalDropped = desc("journal_dropped_total", "Records not written, for want of room in the queue or on the disk.")
+	descJournalDropped = desc("journal_dropped_total", "Journal records that were not written because the queue or the disk had no room.")
 	descJournalErrors  = desc("journal_errors_total", "Failed attempts to write to the journal.")
 )
 

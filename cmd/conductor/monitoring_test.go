@@ -28,7 +28,7 @@ import (
 // description is what a collector says of a metric.
 type description struct {
 	name, help string
-	labels     []string // variable ones
+	labels     []string // constant ones too
 }
 
 // descriptions returns the metrics that a server with TLS, a store and a folder of sources describes, whether it has
@@ -56,15 +56,24 @@ func descriptions(t *testing.T) (all []description) {
 		}
 		stop()
 	}))
-	form := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*"), .*variableLabels: \{(.*)\}\}$`)
+	form := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*"), .*constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	constant := regexp.MustCompile(`([a-z_]+)="`)
+	seen := map[string]bool{}
 	for _, d := range text {
 		m := form.FindStringSubmatch(d)
 		if m == nil {
 			t.Fatalf("a description of another form: %s", d)
 		}
+		if seen[m[1]] { // once more, or with another value of a constant label
+			continue
+		}
+		seen[m[1]] = true
 		help, err := strconv.Unquote(m[2])
 		must.Succeed(t, err)
-		labels := strings.FieldsFunc(m[3], func(r rune) bool { return r == ',' })
+		labels := strings.FieldsFunc(m[4], func(r rune) bool { return r == ',' })
+		for _, c := range constant.FindAllStringSubmatch(m[3], -1) {
+			labels = append(labels, c[1])
+		}
 		all = append(all, description{m[1], help, labels})
 	}
 	slices.SortFunc(all, func(a, b description) int { return strings.Compare(a.name, b.name) })

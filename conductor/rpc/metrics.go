@@ -37,7 +37,7 @@ func NewMetrics(timing *telemetry.Watch) *Metrics {
 			Name: "conductor_grpc_requests_total", Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
 		}, []string{"rpc", "code"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "conductor_grpc_request_seconds", Help: "Time from the header of a call to its answer, by method; streams are not in it.",
+			Name: "conductor_grpc_request_seconds", Help: "Time from the header of a gRPC call to its answer, by method; without streams.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 16),
 		}, []string{"rpc"}),
 	}

@@ -89,7 +89,7 @@ func (w *Watches) noteAnswer() {
 }
 
 var (
-	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open long calls: those of Watch and RoutedStream.", nil, nil)
+	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch and RoutedStream over gRPC.", nil, nil)
 	descAnswers = prometheus.NewDesc("conductor_grpc_watch_answers_total", "Answers that calls of Watch have sent.", nil, nil)
 )
 

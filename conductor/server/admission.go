@@ -137,8 +137,8 @@ func (a *Admission) Stats() AdmissionStats {
 }
 
 var (
-	descInside  = prometheus.NewDesc("conductor_queries_in_flight", "Queries that are worked on: their body is there, their answer is not made.", nil, nil)
-	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for one in flight to end (limits.max_queries).", nil, nil)
+	descInside  = prometheus.NewDesc("conductor_queries_in_flight", "Queries that are being worked on: their body has arrived, and their answer is not ready.", nil, nil)
+	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for a place (limits.max_queries).", nil, nil)
 	descRefused = prometheus.NewDesc("conductor_queries_refused_total", "Queries refused because they had waited for limits.query_wait.", nil, nil)
 )
 

@@ -8,7 +8,7 @@ import (
 
 var (
 	descWritten   = prometheus.NewDesc("conductor_shelf_written_total", "Snapshots of deployments that this replica put on the shelf in the store.", nil, nil)
-	descFailed    = prometheus.NewDesc("conductor_shelf_failed_total", "Snapshots that could not be put there, by reason.", []string{"reason"}, nil)
+	descFailed    = prometheus.NewDesc("conductor_shelf_failed_total", "Snapshots that this replica could not put on the shelf, by reason.", []string{"reason"}, nil)
 	descEvicted   = prometheus.NewDesc("conductor_shelf_evicted_total", "Snapshots of other deployments that this replica took down to make room.", nil, nil)
 	descSnapshots = prometheus.NewDesc("conductor_shelf_snapshots", "Snapshots on the shelf, of all replicas.", nil, nil)
 	descBytes     = prometheus.NewDesc("conductor_shelf_bytes", "Bytes of the snapshots on the shelf.", nil, nil)

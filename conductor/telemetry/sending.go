@@ -9,7 +9,7 @@ import (
 )
 
 var descSpans = prometheus.NewDesc("conductor_trace_spans_total",
-	"Spans of traces by what became of them: sent, lost for want of room in the queue, or failed at the collector.", []string{"result"}, nil)
+	"Spans of traces by what became of them: sent, lost because the queue was full, or failed at the collector.", []string{"result"}, nil)
 
 // sending counts spans on their way to the collector. It lets maxSpans wait and drops more, so that
 // the queue of the library, which does not say what it drops, is never full.

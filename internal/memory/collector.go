@@ -7,7 +7,7 @@ import (
 )
 
 var descMemory = prometheus.NewDesc("conductor_memory_bytes",
-	"Resident memory by part. The sum is process_resident_memory_bytes, about; see the operations manual for the parts.", []string{"part"}, nil)
+	"Resident memory by part; docs/memory.md explains the parts. They add up to about process_resident_memory_bytes.", []string{"part"}, nil)
 
 var descLimit = prometheus.NewDesc("conductor_memory_limit_bytes", "Memory limit of the cgroup; absent without one.", nil, nil)
 
