@@ -123,7 +123,7 @@ func printExplained(out io.Writer, a *explained, all bool) error {
 	if a.Verdict.Kind != tooShort {
 		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", spelling.Count(a.Tokens, "token"), spelling.Count(a.Blocks, "whole block"), spelling.Count(a.BlockSize, "token"))
 	}
-	printReasons(w, "", a.Reasons)
+	printReasons(w, "", slices.DeleteFunc(slices.Clone(a.Reasons), func(r explainedReason) bool { return r.Text == a.Verdict.Text }))
 	if all {
 		for _, in := range a.Instances {
 			fmt.Fprintf(w, "\n%s can serve %s, pools included.\n", in.Instance, spelling.Count(in.Longest, "block"))

@@ -310,7 +310,7 @@ func (r *registering) register(ctx context.Context, bodies []map[string]any) err
 				stopped = err
 			}
 			if said.Durable != nil && !*said.Durable {
-				said.Warnings = append(said.Warnings, "the registration is not stored yet: a restart of the server may forget it")
+				said.Warnings = append(said.Warnings, "only the memory of the server has this registration: register again if the server restarts")
 			}
 			for _, w := range said.Warnings {
 				if !told[w] {
