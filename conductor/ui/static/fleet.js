@@ -13,7 +13,10 @@ import { close, follow, open, runbook, snapshotOf } from "./detail.js";
 import * as ways from "./ways.js";
 
 const page = 100, limit = 4 * page;
-const severity = ["failed", "stale", "partial", "paused", "replaying", "connecting", "approximate", "synced"];
+const states = ["failed", "stale", "partial", "paused", "replaying", "connecting", "approximate", "synced"];
+
+const severities = ["error", "warning", "info"]; // of findings, the worst first
+const painted = { error: "bad", warning: "warn", info: null };
 
 // levelOf is how a state is painted.
 export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "none", paused: "none", partial: "warn", stale: "bad", failed: "bad" })[s] ?? "none";
@@ -21,7 +24,7 @@ export const levelOf = (s) => ({ synced: "ok", connecting: "none", replaying: "n
 // A column has a name, what it is sorted by, and a function that writes a cell.
 const columns = [
   { id: "instance", name: "Instance", of: placeOf, up: true },
-  { id: "state", name: "State", of: (r) => severity.indexOf(r.state), up: true },
+  { id: "state", name: "State", of: (r) => states.indexOf(r.state), up: true },
   { id: "blocks", name: "Blocks", of: (r) => r.blocks, number: true },
   { id: "events", name: "Events/s", of: (r) => r.events_per_s, number: true },
   { id: "lag", name: "Lag", of: (r) => r.lag_ms, number: true },
@@ -78,10 +81,10 @@ function go() {
 }
 
 function totals() {
-  const { totals: t, states } = state.stats;
+  const { totals: t, states: by } = state.stats;
   const found = t.findings + ways.lacking(), dead = health.dead();
   const tiles = [
-    { name: "Instances", value: int(t.instances), more: `${int((states.synced ?? 0) + (states.approximate ?? 0))} of ${int(t.sources)} synced` },
+    { name: "Instances", value: int(t.instances), more: `${int((by.synced ?? 0) + (by.approximate ?? 0))} of ${int(t.sources)} synced` },
     { name: "Blocks", value: compact(t.blocks), more: `held ${compact(t.memberships)} times` },
     { name: "Duplication", value: t.blocks ? `${t.duplication.toFixed(2)}×` : "–", more: "holders of a block" },
     { name: "Events/s", value: rate(t.events_per_s), more: "from all engines" },
@@ -109,17 +112,20 @@ function findings() {
   const groups = new Map();
   for (const row of state.rows.values()) {
     for (const f of row.findings) {
-      const g = groups.get(f.code) ?? groups.set(f.code, { code: f.code, text: f.text, rows: [] }).get(f.code);
+      const g = groups.get(f.code) ?? groups.set(f.code, { code: f.code, severity: f.severity, text: f.text, rows: [] }).get(f.code);
       g.rows.push(row);
     }
   }
-  const all = [...groups.values()].map((g) => ({ ...g, count: g.rows.length, noun: "source", go: () => filterBy(g.code) })).sort((a, b) => b.rows.length - a.rows.length || (a.code < b.code ? -1 : 1));
-  all.unshift(...ways.findings());
+  const all = [...groups.values()].map((g) => ({ ...g, count: g.rows.length, noun: "source", go: () => filterBy(g.code) }))
+    .sort((a, b) => severities.indexOf(a.severity) - severities.indexOf(b.severity) || b.rows.length - a.rows.length || (a.code < b.code ? -1 : 1));
+  const first = all.findIndex((g) => g.severity !== "error"); // what leads to sources is behind what answers lack today
+  all.splice(first < 0 ? all.length : first, 0, ...ways.findings());
   $("findings").hidden = all.length === 0;
   keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
     g.rows ? runbook(g.code) : h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
     const only = g.count === 1;
+    mark(li, "data-level", g.severity ? painted[g.severity] : "warn");
     say(li.children[1], only && g.rows ? `${g.rows[0].instance_id}, rank ${g.rows[0].dp_rank}: ${g.text}` : g.text);
     say(li.children[2], only ? "Show" : `Show ${plural(g.count, g.noun)}`);
     mark(li.children[2], "aria-label", `Show ${plural(g.count, g.noun)} with the finding ${g.code}`);
@@ -144,7 +150,7 @@ function options() {
     count.set(r.state, (count.get(r.state) ?? 0) + 1);
     tenants.add(r.tenant_id);
   }
-  choices($("filter-state"), [["", "All states"], ...severity.filter((s) => count.has(s)).map((s) => [s, `${s} (${int(count.get(s))})`])]);
+  choices($("filter-state"), [["", "All states"], ...states.filter((s) => count.has(s)).map((s) => [s, `${s} (${int(count.get(s))})`])]);
   choices($("filter-tenant"), [["", "All tenants"], ...[...tenants].sort().map((t) => [t, t])]);
   $("filter-tenant-label").hidden = tenants.size < 2;
 }
@@ -194,7 +200,7 @@ function together(name, ranks) {
   const first = ranks[0];
   const sum = (of) => ranks.reduce((n, r) => n + of(r), 0);
   const same = (of) => (ranks.every((r) => of(r) === of(first)) ? of(first) : "");
-  const worst = ranks.reduce((w, r) => (severity.indexOf(r.state) < severity.indexOf(w) ? r.state : w), first.state);
+  const worst = ranks.reduce((w, r) => (states.indexOf(r.state) < states.indexOf(w) ? r.state : w), first.state);
   const among = sum((r) => r.state === worst);
   const findings = new Map();
   for (const r of ranks) for (const f of r.findings) findings.set(f.code, { ...f, count: (findings.get(f.code)?.count ?? 0) + 1 });
