@@ -14,6 +14,9 @@ import (
 
 var codeBlock = regexp.MustCompile("(?ms)^( *)```([a-z]*)(?: ([a-z]+))?\n(.*?)^ *```$")
 
+// reads finds the files of the folder that a block reads by <file.
+var reads = regexp.MustCompile(`(?:^|[^<])<([a-z][a-z0-9.-]*)`)
+
 // Page is one document.
 type Page struct {
 	Name   string // of the file
@@ -62,7 +65,9 @@ for name in make curl conductor bin/conductor conductor-lab bin/conductor-lab bi
 command_not_found_handle() { note "$@"; }
 `
 	dir := t.TempDir()
-	must.Succeed(t, os.WriteFile(filepath.Join(dir, "prompt.txt"), nil, 0o600))
+	for _, m := range reads.FindAllStringSubmatch(block, -1) {
+		must.Succeed(t, os.WriteFile(filepath.Join(dir, m[1]), nil, 0o600))
+	}
 	cmd := exec.Command("bash", "-c", script+block+"\nbuiltin wait")
 	cmd.Dir = dir
 	cmd.Env = []string{"CALLS=" + filepath.Join(dir, "calls")}

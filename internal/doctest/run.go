@@ -21,7 +21,7 @@ import (
 const (
 	Fails   = "fails"   // it runs, and some command ends with a status other than 0
 	Example = "example" // it names hosts, folders or files that do not exist, or runs for ever
-	Cluster = "cluster" // it needs Kubernetes or Docker
+	Cluster = "cluster" // it needs Kubernetes, Docker or a service manager
 	Engine  = "engine"  // it needs an inference engine
 	Output  = "output"  // it is what the block in sh before it prints
 )
@@ -53,10 +53,13 @@ func Checkout(t *testing.T, root string) (dir string) {
 }
 
 // prelude replaces make by a dry run, and lets go build from the checkout itself, because go does not follow
-// links. Every command that ends with another status than 0, and is no condition, is written down.
+// links, and keeps programs from running that change a cluster or this machine. Every command that ends with another status than 0, and is no condition, is written down.
 const prelude = `set -u -o pipefail -o errtrace; exec 3>&1
 make() { command make -n "$@" >/dev/null; }
 go() { (out=$PWD && cd "$(readlink -f go.mod | xargs dirname)" && command go "${@/#bin\//$out/bin/}"); }
+for name in helm kubectl docker kind crane systemctl sudo apt apt-get pip; do
+  eval "function $name { echo '$name changes things outside the folder of the page: mark the block with cluster or example'; return 1; }"
+done
 trap 'printf "\n@@@ failed %d: %s\n" "$?" "$BASH_COMMAND" >&3' ERR
 `
 
@@ -173,16 +176,24 @@ func (s *Session) bash(t *testing.T, page, script string) string {
 }
 
 var (
-	number = regexp.MustCompile(`[0-9]+(?:[.:,-][0-9]+)*`)
+	number = regexp.MustCompile(`(^|[^A-Za-z0-9_-])([0-9]+(?:[.:,-][0-9]+)*)`) // not those of names, such as engine-1
 	space  = regexp.MustCompile(`\s+`)
 )
 
-// Alike reports whether a command printed what a page says, but for numbers, white space, and what stands
-// for … in the page.
+// anyNumber matches every number but 0 alone.
+const anyNumber = `(?:[1-9][0-9]*|0[0-9]+|[0-9]+[.:,-][0-9]+)(?:[.:,-][0-9]+)*`
+
+// Alike reports whether a command printed what a page says, but for white space, numbers other than 0, and what
+// stands for … in the page.
 func Alike(said, printed string) bool {
-	pattern := regexp.QuoteMeta(strings.TrimSpace(said))
-	pattern = number.ReplaceAllString(strings.ReplaceAll(pattern, `\.`, "."), "\x01")
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(said)), `\.`, ".")
+	pattern = number.ReplaceAllStringFunc(pattern, func(m string) string {
+		if part := number.FindStringSubmatch(m); part[2] != "0" {
+			return part[1] + "\x01"
+		}
+		return m
+	})
 	pattern = space.ReplaceAllString(strings.ReplaceAll(pattern, "…", "\x02"), "\x03")
-	pattern = strings.NewReplacer("\x01", `[0-9]+(?:[.:,-][0-9]+)*`, "\x02", `(?s:.*)`, "\x03", `\s+`).Replace(pattern)
+	pattern = strings.NewReplacer("\x01", anyNumber, "\x02", `(?s:.*)`, "\x03", `\s+`).Replace(pattern)
 	return regexp.MustCompile("^" + pattern + "$").MatchString(strings.TrimSpace(printed))
 }

@@ -18,7 +18,11 @@ func TestAlike(t *testing.T) {
 			t.Errorf("%q and %q are alike: %t", said, printed, got)
 		}
 	}
-	f("a  0   b\nc 1\n", "a 17 b\nc 3", true)
+	f("a  2   b\nc 1\n", "a 17 b\nc 3", true)
+	f(`"cached_tokens":0`, `"cached_tokens":320`, false)
+	f(`"cached_tokens":320`, `"cached_tokens":0`, false)
+	f("X-Routed-To: engine-1/0", "X-Routed-To: engine-2/0", false)
+	f("a 0 0 0:0 b", "a 0 0 0:7 b", true)
 	f("a 0", "b 0", false)
 	f("a 0", "a", false)
 	f("took 0.048 s at 10:02:03", "took 1 s at 11:02:04", true)
@@ -59,5 +63,6 @@ func TestSession(t *testing.T) {
 	f("~~~sh fails\nfalse\n~~~\n~~~text\na picture\n~~~\n", "")
 	f("~~~sh fails\ntrue\n~~~\n", "no command fails")
 	f("~~~sh\nexit 0\n~~~\n~~~sh\ntrue\n~~~\n", "bash began 1 of 2 blocks")
+	f("~~~sh\nkubectl delete namespace default\n~~~\n", "mark the block")
 	f("~~~sh example\nfalse\n~~~\n~~~sh\nsleep 1000 &\n~~~\n", "")
 }
