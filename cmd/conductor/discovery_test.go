@@ -94,7 +94,7 @@ func TestDiscovery(t *testing.T) {
 	// An engine that does not answer is named by commands.
 	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"deaf"}`, 200)
 	eventually(t, "the engine's silence is no error", func() (string, bool) { s := services(); return s, strings.Contains(s, "connection refused") })
-	if out, _ := command("doctor", "--server", p.url).Output(); !strings.Contains(string(out), "deaf|default: discovery\n") || !strings.Contains(string(out), "connection refused") {
+	if out, _ := command("doctor", "--server", p.url).Output(); !strings.Contains(string(out), "error discovery: deaf|default\n") || !strings.Contains(string(out), "connection refused") {
 		t.Errorf("doctor says %s", out)
 	}
 	if out, err := command("services", "--server", p.url).Output(); err != nil || !strings.Contains(string(out), "\ndeaf|default discover: ") {

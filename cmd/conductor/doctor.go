@@ -21,9 +21,42 @@ import (
 
 // advice is one thing that an operator should look at.
 type advice struct {
-	Source string `json:"source,omitempty"` // "" for the server
-	Code   string `json:"code"`
-	Text   string `json:"text"`
+	Source   string          `json:"source,omitempty"` // "" for the server
+	Code     string          `json:"code"`
+	Severity doctor.Severity `json:"severity"`
+	Text     string          `json:"text"`
+	Runbook  string          `json:"runbook"` // URL of a page that the server has
+}
+
+// guide is the severity of advice that no finding gives, and the page about it.
+type guide struct {
+	severity doctor.Severity
+	page     string
+}
+
+// guides has the advice of this command by code: about the server, targets of discovery, and states of sources.
+var guides = map[string]guide{
+	"not_ready":       {doctor.Error, "alerts#conductornotready"},
+	"no_sources":      {doctor.Error, "configuration"},
+	"memory_bound":    {doctor.Warning, "alerts#conductorindexnearlyfull"},
+	"discovery":       {doctor.Error, "alerts#conductordiscoverywaits"},
+	"unclaimed":       {doctor.Error, "alerts#conductorlmcacheunclaimed"},
+	"unclaimed_topic": {doctor.Warning, "sockets#engines-that-connect"},
+	"failed":          {doctor.Error, "alerts#conductorsourcesfailed"},
+	"stale":           {doctor.Error, "findings#stale"},
+	"partial":         {doctor.Warning, "states#reasons-of-partial"},
+	"connecting":      {doctor.Warning, "alerts#conductorsourcesconnecting"},
+	"paused":          {doctor.Warning, "states"},
+	"replaying":       {doctor.Info, "states"},
+}
+
+// newAdvice returns advice that guides has, or that a finding gives.
+func newAdvice(base, source, code, text string) advice {
+	g, known := guides[code]
+	if !known {
+		g = guide{doctor.SeverityOf(code), "findings#" + code}
+	}
+	return advice{source, code, g.severity, text, base + "/docs/" + g.page}
 }
 
 // adviceOfState says what to do about sources in a state.
@@ -73,24 +106,28 @@ var adviceOfReason = map[string]string{
 
 func doctorCommand() *cobra.Command {
 	var asks cli.ClientFlags
-	var asJSON bool
+	var asJSON, each bool
 	cmd := &cobra.Command{
 		Use:        "doctor",
 		SuggestFor: []string{"check", "diagnose", "lint"},
 		Short:      "Ask a running server what an operator should do",
 		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
-operator should do about each, and, for instances that routers report prompts for, how
-many of the expected tokens the engine confirmed. The exit status is 0 if there is
-nothing to do, else 1.
+operator should do about each, what is urgent first, and, for instances that routers
+report prompts for, how many of the expected tokens the engine confirmed. Sources with
+the same finding are one entry, with the message of the first of them; --all lists each.
 
-With --json it prints the advice alone. What became of expected tokens is the field
-Expected of "conductor services --json" and of GET /services.`,
+The exit status is 1 if something is of severity error, so that an operator must act,
+and 0 if there are warnings alone, or nothing.
+
+With --json it prints the advice alone, that for each source. What became of expected
+tokens is the field Expected of "conductor services --json" and of GET /services.`,
 		Example: "  conductor doctor\n" +
 			"  conductor doctor --server conductor.example:13333 --json",
 		Args: cobra.NoArgs,
 	}
 	asks.Add(cmd, true)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the advice as one JSON array")
+	cmd.Flags().BoolVar(&each, "all", false, "list each source, instead of one entry for all sources with the same finding")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		server, err := asks.Client()
 		if err != nil {
@@ -100,16 +137,19 @@ Expected of "conductor services --json" and of GET /services.`,
 		if err != nil {
 			return err
 		}
-		if err := printAdvice(cmd.OutOrStdout(), all, asJSON); err != nil {
-			return err
-		}
-		if !asJSON {
+		slices.SortStableFunc(all, func(a, b advice) int {
+			return cmp.Or(doctor.CompareSeverity(a.Severity, b.Severity), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Source, b.Source))
+		})
+		if asJSON {
+			err = cli.PrintJSON(cmd.OutOrStdout(), all)
+		} else {
+			printAdvice(cmd.OutOrStdout(), all, each)
 			fmt.Fprint(cmd.OutOrStdout(), expected)
 		}
-		if len(all) > 0 {
-			return cli.ErrReported
+		if err == nil && slices.ContainsFunc(all, func(a advice) bool { return a.Severity == doctor.Error }) {
+			err = cli.ErrReported
 		}
-		return nil
+		return err
 	}
 	return cmd
 }
@@ -117,6 +157,7 @@ Expected of "conductor services --json" and of GET /services.`,
 // examine asks a server how it is. expected has a line for each instance that routers report prompts for.
 func examine(ctx context.Context, server *cli.Client) (_ []advice, expected string, _ error) {
 	all := []advice{}
+	advise := func(source, code, text string) advice { return newAdvice(server.Base, source, code, text) }
 	var services servicesAnswer
 	if err := server.Get(ctx, "/conductor/v1/services", &services); err != nil {
 		return nil, "", err
@@ -127,19 +168,19 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 			if d.LastError != "" {
 				text += " (" + d.LastError + ")"
 			}
-			all = append(all, advice{d.InstanceID + "|" + d.TenantID, "discovery", text})
+			all = append(all, advise(d.InstanceID+"|"+d.TenantID, "discovery", text))
 		}
 	}
 	for _, r := range services.LMCache {
 		for _, text := range r.unclaimed() {
-			all = append(all, advice{r.InstanceID, "unclaimed", text})
+			all = append(all, advise(r.InstanceID, "unclaimed", text))
 		}
 	}
 	for _, t := range services.Unclaimed {
-		all = append(all, advice{Code: "unclaimed_topic", Text: t.text()})
+		all = append(all, advise("", "unclaimed_topic", t.text()))
 	}
 	if len(services.Services) == 0 && len(services.Discovery) == 0 {
-		all = append(all, advice{Code: "no_sources", Text: "no source is registered: every answer is empty"})
+		all = append(all, advise("", "no_sources", "no source is registered: every answer is empty"))
 	}
 	for _, s := range services.Services {
 		key := fmt.Sprintf("%s|%s|%d", s.InstanceID, s.TenantID, s.DPRank)
@@ -151,11 +192,11 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 			if why := cmp.Or(s.LastError, s.Reason); why != "" {
 				text += " (" + why + ")"
 			}
-			all = append(all, advice{key, s.State, text})
+			all = append(all, advise(key, s.State, text))
 		}
 		for _, f := range s.Findings {
-			if f.Code != doctor.FindingLearned && f.Code != s.State { // the state has its advice
-				all = append(all, advice{key, f.Code, f.Message})
+			if f.Code != s.State && f.Code != doctor.FindingLearned { // the state has its advice
+				all = append(all, advise(key, f.Code, f.Message))
 			}
 		}
 	}
@@ -167,10 +208,10 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 		Index struct{ Full bool } `json:"index"`
 	}
 	if json.Unmarshal(body, &ready) == nil && ready.Index.Full {
-		all = append(all, advice{Code: "memory_bound", Text: "index.max_bytes_total is reached and new blocks are refused: raise it, or add a replica"})
+		all = append(all, advise("", "memory_bound", "index.max_bytes_total is reached and new blocks are refused: raise it, or add a replica"))
 	}
 	if status != http.StatusOK {
-		all = append(all, advice{Code: "not_ready", Text: "routers should not rely on the answers yet: see conductor health --ready"})
+		all = append(all, advise("", "not_ready", "routers should not rely on the answers yet: see conductor health --ready"))
 	}
 	told := make(map[string]bool)
 	for _, s := range services.Services {
@@ -182,17 +223,32 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 	return all, expected, nil
 }
 
-// printAdvice prints advice, that about the server first.
-func printAdvice(out io.Writer, all []advice, asJSON bool) error {
-	slices.SortStableFunc(all, func(a, b advice) int { return cmp.Compare(a.Source, b.Source) })
-	if asJSON {
-		return cli.PrintJSON(out, all)
-	}
+// shownSources is how many sources of an entry are named.
+const shownSources = 3
+
+// printAdvice prints advice that is sorted by code. Sources with the same code are one entry, unless each is set.
+// What no source takes is always listed, because its text says what to register.
+func printAdvice(out io.Writer, all []advice, each bool) {
 	if len(all) == 0 {
 		fmt.Fprintln(out, "nothing to do")
 	}
-	for _, a := range all {
-		fmt.Fprintf(out, "%s: %s\n  %s\n", cmp.Or(a.Source, "server"), a.Code, a.Text)
+	for len(all) > 0 {
+		n := 1
+		for !each && all[0].Source != "" && all[0].Code != "unclaimed" && n < len(all) && all[n].Code == all[0].Code {
+			n++
+		}
+		var who []string
+		for _, a := range all[:n] {
+			who = append(who, cmp.Or(a.Source, "server"))
+		}
+		names := strings.Join(who[:min(n, shownSources)], ", ")
+		if n > shownSources {
+			names += fmt.Sprintf(" and %d more", n-shownSources)
+		}
+		if n > 1 {
+			names = fmt.Sprintf("%d sources, %s", n, names)
+		}
+		fmt.Fprintf(out, "%s %s: %s\n  %s\n  %s\n", all[0].Severity, all[0].Code, names, all[0].Text, all[0].Runbook)
+		all = all[n:]
 	}
-	return nil
 }

@@ -184,7 +184,7 @@ func (s *story) missing(t *testing.T, p *process, doc *apitest.Document) string 
 		return ""
 	}
 	out, _ := command("doctor", "--server", p.url).Output()
-	if !strings.Contains(string(out), ": "+s.doctor+"\n") {
+	if !strings.Contains(string(out), " "+s.doctor+": ") {
 		return fmt.Sprintf("doctor says %s, want %s", out, s.doctor)
 	}
 	return ""

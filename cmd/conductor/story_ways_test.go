@@ -25,8 +25,8 @@ func TestStoryOfWays(t *testing.T) {
 		})
 		return text
 	}
-	says("deaf|default: discovery\n", "doctor")
-	text := says("node:n1: unclaimed\n", "doctor")
+	says("error discovery: deaf|default\n", "doctor")
+	text := says("error unclaimed: node:n1\n", "doctor")
 	if !strings.Contains(text, `instance_id "node:n1", modelname "m"`) {
 		t.Errorf("doctor does not say what to register: %s", text)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/internal/must"
 )
 
@@ -34,12 +35,12 @@ func TestOperatorCommands(t *testing.T) {
 		t.Errorf("doctor of a healthy fleet: %s", out)
 	}
 	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"ill","block_size":16,"dp_rank":0}`, 200)
-	if out := run(1, "doctor"); !strings.HasPrefix(out, "ill|default|0: connecting\n") || !strings.Contains(out, "connection refused") {
+	if out := run(0, "doctor"); !strings.HasPrefix(out, "warning connecting: ill|default|0\n") || !strings.HasSuffix(out, "\n  "+p.url+"/docs/alerts#conductorsourcesconnecting\n") || !strings.Contains(out, "connection refused") {
 		t.Errorf("doctor: %s", out)
 	}
 	var found []advice
-	must.Succeed(t, json.Unmarshal([]byte(run(1, "doctor", "--json")), &found))
-	if len(found) != 1 || found[0].Source != "ill|default|0" {
+	must.Succeed(t, json.Unmarshal([]byte(run(0, "doctor", "--json")), &found))
+	if len(found) != 1 || found[0].Source != "ill|default|0" || found[0].Severity != doctor.Warning {
 		t.Errorf("doctor --json: %+v", found)
 	}
 	var rows []topRow

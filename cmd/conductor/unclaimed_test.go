@@ -112,7 +112,7 @@ func TestUnclaimedTopics(t *testing.T) {
 			}
 		}
 	}
-	if out := run("doctor"); !strings.Contains(out, "server: unclaimed_topic\n  50 messages came under the topic \"kv@10.0.0.1@m\" with dp_rank 0 from 127.0.0.1:") || !strings.Contains(out, waits) ||
+	if out := run("doctor"); !strings.Contains(out, "warning unclaimed_topic: server\n  50 messages came under the topic \"kv@10.0.0.1@m\" with dp_rank 0 from 127.0.0.1:") || !strings.Contains(out, waits) ||
 		!strings.Contains(out, "what came there and no source claims is ") || (strings.Contains(out, "\x1b") || strings.Contains(out, "\xff")) {
 		t.Errorf("the doctor says %q", out)
 	}
