@@ -41,7 +41,7 @@ import (
 // answered without credentials. "*" behind a role says that a client of one tenant is refused.
 // This is a copy of the rules of the server on purpose: a route that is not here fails the test.
 var matrix = map[string]string{
-	"GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open", "GET /docs": "open", "GET /docs/*page": "open",
+	"GET /": "open", "GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open", "GET /docs": "open", "GET /docs/*page": "open",
 	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query", "POST /grpc/:service/:method": "query",
 	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query", "DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/source": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin", "GET /admin/cluster": "admin",
 	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",

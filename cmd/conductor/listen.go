@@ -40,6 +40,7 @@ func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conduc
 	inMsgpack := mooncake.New(second)
 	published := server.Dialects{conductorhttp.Dialect(c, opts), inMsgpack, inJSON}
 
+	opts.Home = root == config.Conductor // the other dialects have a / of their own, or none
 	r := conductorhttp.New(c, opts)
 	switch root {
 	case config.Dynamo:

@@ -19,6 +19,7 @@ type rule struct {
 
 // Rules of the routes of all dialects, by method and path without the prefix of a dialect.
 var rules = map[string]rule{
+	"GET /":             {open: true},
 	"GET /health":       {open: true},
 	"GET /ready":        {open: true},
 	"GET /openapi.yaml": {open: true},

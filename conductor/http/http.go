@@ -75,6 +75,8 @@ type Options struct {
 	OpenAPI []byte
 	// Page serves /ui; nil serves none.
 	Page *ui.Page
+	// Home serves /, which leads to the page.
+	Home bool
 	// Docs serves /docs/; nil serves none.
 	Docs *docs.Site
 	// Gatherer feeds /metrics.
@@ -115,6 +117,9 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	})
 	server.Dialects{{Refuse: noRoute}}.MountRoot(r)
 	r.GET("/ready", inJSON(a.ready))
+	if opts.Home {
+		r.GET("/", a.home)
+	}
 	r.GET("/metrics", gin.WrapH(metrics(opts.Gatherer)))
 	r.GET("/openapi.yaml", func(g *gin.Context) { g.Data(http.StatusOK, "application/yaml", opts.OpenAPI) })
 	r.GET("/debug/pprof/:profile", inJSON(a.profile))

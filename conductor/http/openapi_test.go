@@ -54,7 +54,7 @@ func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp
 	settings := func() (string, []conductorhttp.Setting) {
 		return "conductor.yaml", []conductorhttp.Setting{{Path: "log.level", Value: "debug", Default: "info", Changed: true}}
 	}
-	opts := conductorhttp.Options{Watch: hub, Settings: settings, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents), Gatherer: registry, Log: zerolog.Nop()}
+	opts := conductorhttp.Options{Watch: hub, Settings: settings, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Home: true, Docs: docs.New(kvconductor.Documents), Gatherer: registry, Log: zerolog.Nop()}
 	for _, f := range change {
 		f(c, &opts)
 	}
