@@ -37,7 +37,15 @@ func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 		return nil, fmt.Errorf("%s: auth.file: %w", loaded.Place("auth.file"), err)
 	}
 	g.Guard = access.New(policy, log)
-	switch t := cfg.TLS; {
+	if g.certificates, err = certificatesOf(loaded); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// certificatesOf reads the certificate of the listeners, nil without TLS. The error names the setting.
+func certificatesOf(loaded *config.Loaded) (*access.Certificates, error) {
+	switch t := loaded.Config.TLS; {
 	case (t.Cert == "") != (t.Key == ""):
 		return nil, errors.New("tls.cert and tls.key belong together: set both, or neither")
 	case t.ClientCA != "" && t.Cert == "":
@@ -45,14 +53,15 @@ func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 	case t.RequireClientCert && t.ClientCA == "":
 		return nil, errors.New("tls.require_client_cert: no authority is named: set tls.client_ca")
 	case t.Cert != "":
-		g.certificates, err = access.LoadCertificates(access.ServerFiles{
+		all, err := access.LoadCertificates(access.ServerFiles{
 			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, RequireClientCert: t.RequireClientCert,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("%s: tls.cert: %w", loaded.Place("tls.cert"), err)
 		}
+		return all, nil
 	}
-	return g, nil
+	return nil, nil
 }
 
 // policyOf reads the file of credentials that a configuration names.

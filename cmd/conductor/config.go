@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -44,13 +45,21 @@ func configCheckCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Report everything that is wrong with a settings file",
 		Long: "Reads FILE alone, without environment and flags, and prints what it sets up, or every error with its place.\n" +
-			"It connects to nothing. The exit status is 1 if there is an error.",
+			"It looks at the files and folders that FILE names too, as the user that runs it, and refuses what serve refuses.\n" +
+			"It connects to nothing and opens no port. The exit status is 1 if there is an error.",
 		Example: "  conductor config check /etc/conductor/config.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			loaded, err := loadConfig(config.Options{File: args[0]})
+			var doubted []error
+			if err == nil {
+				err, doubted = errors.Join(refusals(loaded)...), doubts(loaded)
+			}
 			if *asJSON {
-				return printChecked(cmd.OutOrStdout(), args[0], loaded, err)
+				return printChecked(cmd.OutOrStdout(), args[0], loaded, doubted, err)
+			}
+			for _, doubt := range doubted {
+				fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s\n", doubt)
 			}
 			if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
 				return err
@@ -64,10 +73,13 @@ func configCheckCommand() *cobra.Command {
 }
 
 // printChecked prints what was read of a file as JSON. It returns cli.ErrReported if there is an error.
-func printChecked(w io.Writer, file string, loaded *config.Loaded, err error) error {
+func printChecked(w io.Writer, file string, loaded *config.Loaded, doubted []error, err error) error {
 	c := checked{File: file, OK: err == nil, Errors: []string{}, Warnings: []string{}, Listeners: len(loaded.Config.Listeners), Sources: len(loaded.Config.Sources)}
 	for _, warning := range loaded.Warnings {
 		c.Warnings = append(c.Warnings, warning.Error())
+	}
+	for _, doubt := range doubted {
+		c.Warnings = append(c.Warnings, doubt.Error())
 	}
 	if err != nil {
 		c.Errors = strings.Split(err.Error(), "\n")

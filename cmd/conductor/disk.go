@@ -43,6 +43,19 @@ func snapshotKey(loaded *config.Loaded) (*snapshot.Key, error) {
 	return key, nil
 }
 
+// journalKey reads the key that seals the journal, nil without one.
+func journalKey(loaded *config.Loaded) (*keyfile.Key, error) {
+	cfg := loaded.Config.Journal
+	if cfg.Dir == "" || cfg.KeyFile == "" {
+		return nil, nil
+	}
+	key, err := keyfile.Read(cfg.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("%s: journal.key_file: %w", loaded.Place("journal.key_file"), err)
+	}
+	return key, nil
+}
+
 // journalDelay is how much of the journal the end of the process may cost.
 const journalDelay = 10 * time.Millisecond
 
@@ -52,12 +65,9 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	if cfg.Dir == "" && cfg.RingBytes == 0 {
 		return nil, nil
 	}
-	var key *keyfile.Key
-	if cfg.Dir != "" && cfg.KeyFile != "" {
-		var err error
-		if key, err = keyfile.Read(cfg.KeyFile); err != nil {
-			return nil, fmt.Errorf("%s: journal.key_file: %w", loaded.Place("journal.key_file"), err)
-		}
+	key, err := journalKey(loaded)
+	if err != nil {
+		return nil, err
 	}
 	w, err := journal.Create(journal.Options{
 		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Memory: int(cfg.RingBytes), Key: key, Settings: opts.JournalSettings(), Delay: journalDelay,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -98,6 +99,9 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 // the metrics are passed to show, just before the servers run.
 func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger, show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
 	cfg, stamp := loaded.Config, stampOf(loaded.File)
+	if err := errors.Join(refusals(loaded)...); err != nil {
+		return err
+	}
 	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
 	if err := web.Bind(); err != nil {
 		return err
@@ -289,6 +293,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	defer memory.Keep(log)()
 	tellIndexBytes(cfg.Index, log)
+	logStart(loaded.File, &cfg, web, log)
 	if show != nil {
 		show(c, web, registry)
 	}
