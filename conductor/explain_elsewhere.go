@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/spelling"
 	"example.com/conductor/tiers"
 )
 
@@ -166,7 +167,7 @@ func (e *explaining) heldElsewhere(s *source, tokens int) (all []Cause) {
 		for _, in := range w.Instances {
 			if n := in.Blocks * w.BlockSize; n > tokens && (s == nil || in.Name == s.reg.Instance) {
 				all = append(all, Cause{Reason: w.Reason, Certain: true,
-					Text: fmt.Sprintf("%s holds %d tokens of the prompt under %s.", in.Name, n, w.differences)})
+					Text: fmt.Sprintf("%s holds %s of the prompt under %s.", in.Name, spelling.Count(n, "token"), w.differences)})
 				break
 			}
 		}

@@ -55,7 +55,7 @@ func (x *Explanation) judge() Verdict {
 	v := Verdict{VerdictPart, ""}
 	what := fmt.Sprintf("%d of %s", best, spelling.Count(x.Blocks, "block"))
 	if best >= x.Blocks {
-		v.Kind, what = VerdictWhole, fmt.Sprintf("all %d blocks", x.Blocks)
+		v.Kind, what = VerdictWhole, "all "+spelling.Count(x.Blocks, "block")
 		if x.Blocks == 1 {
 			what = "the one block of the prompt"
 		}
@@ -104,7 +104,7 @@ func instanceNames(all []ExplainedInstance) string {
 		names = append(names, in.Name)
 	}
 	if n := len(names); n > 3 {
-		names = append(names[:2], fmt.Sprintf("%d others", n-2))
+		names = append(names[:2], spelling.Count(n-2, "other"))
 	}
 	last := len(names) - 1
 	if last == 0 {

@@ -17,6 +17,7 @@ import (
 	"example.com/conductor/conductor"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/config"
+	"example.com/conductor/spelling"
 )
 
 func configCommand() *cobra.Command {
@@ -146,7 +147,7 @@ func summarize(w io.Writer, c config.Config) error {
 			replay = "asks " + s.Discover
 		}
 		if s.Events != "" {
-			replay = fmt.Sprintf("events %s, room for %d blocks", s.Events, s.CapacityBlocks)
+			replay = fmt.Sprintf("events %s, room for %s", s.Events, spelling.Count(s.CapacityBlocks, "block"))
 		}
 		size := config.Auto
 		if s.BlockSize != config.AutoCount {

@@ -25,6 +25,7 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/config"
 	"example.com/conductor/events/reach"
+	"example.com/conductor/spelling"
 )
 
 // healthCommand is for orchestrators whose containers have no curl.
@@ -146,9 +147,9 @@ func notReady(body []byte) string {
 	case n == 1:
 		return fmt.Sprintf("not ready: the source %s is not synced yet", r.Waiting[0].Source)
 	case n > 1:
-		return fmt.Sprintf("not ready: %d sources are not synced yet, the first is %s", n, r.Waiting[0].Source)
+		return fmt.Sprintf("not ready: %s %s not synced yet, the first is %s", spelling.Count(n, "source"), spelling.Agree(n, "is", "are"), r.Waiting[0].Source)
 	case r.Synced < r.MinSources:
-		return fmt.Sprintf("not ready: %d of at least %d sources are synced (ready.min_sources)", r.Synced, r.MinSources)
+		return fmt.Sprintf("not ready: %d of at least %s %s synced (ready.min_sources)", r.Synced, spelling.Count(r.MinSources, "source"), spelling.Agree(r.Synced, "is", "are"))
 	}
 	return "not ready"
 }

@@ -27,6 +27,7 @@ import (
 	"example.com/conductor/events/journal"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/keyfile"
+	"example.com/conductor/spelling"
 )
 
 func replayCommand() *cobra.Command {
@@ -244,7 +245,7 @@ func (m *meter) show(what string) func(read, total int64) {
 // print writes what was found, and the sources as they were.
 func (p *past) print(ctx context.Context, server *cli.Client, out io.Writer) error {
 	s := p.sum
-	fmt.Fprintf(out, "journal  %s, %d records, %d bytes, runs of the server: %d\n", p.dir, s.Records, p.read, s.Runs)
+	fmt.Fprintf(out, "journal  %s, %s, %s, runs of the server: %d\n", p.dir, spelling.Count(s.Records, "record"), spelling.Count(p.read, "byte"), s.Runs)
 	for _, run := range p.runs.List {
 		cut := ""
 		if run.Cut {
@@ -253,9 +254,9 @@ func (p *past) print(ctx context.Context, server *cli.Client, out io.Writer) err
 		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, stamp(run.First), stamp(run.Last), run.Sources, run.Batches, cut)
 	}
 	fmt.Fprintf(out, "time     %s to %s\n", stamp(s.First), stamp(s.Last))
-	fmt.Fprintf(out, "applied  %d batches of %d registrations, %d resets\n", s.Batches, s.Sources, s.Epochs)
-	fmt.Fprintf(out, "missing  %d batches never arrived, %d could not be decoded; %d records were not written, %d have no source, %d make no sense\n",
-		s.Missing, s.Undecodable, s.Lost, s.Stray, p.odd)
+	fmt.Fprintf(out, "applied  %s of %s, %s\n", spelling.Count(s.Batches, "batch"), spelling.Count(s.Sources, "registration"), spelling.Count(s.Epochs, "reset"))
+	fmt.Fprintf(out, "missing  %s never arrived, %d could not be decoded; %s not written, %d without a source, %d without sense\n",
+		spelling.Count(s.Missing, "batch"), s.Undecodable, spelling.Count(s.Lost, "record"), s.Stray, p.odd)
 	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
 	if p.until != "" {
 		fmt.Fprintf(out, "stopped  %s\n", p.stopped())
@@ -280,9 +281,9 @@ func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer)
 }
 
 func damageText(d journal.Damage) string {
-	text := fmt.Sprintf("%d torn ends, %d stretches and %d files that are no journal's, %d bytes skipped", d.Torn, d.Skipped, d.Foreign, d.Bytes)
+	text := fmt.Sprintf("%s, %s and %s of another kind, %s skipped", spelling.Count(d.Torn, "torn end"), spelling.Count(d.Skipped, "stretch"), spelling.Count(d.Foreign, "file"), spelling.Count(d.Bytes, "byte"))
 	if d.Unopened > 0 {
-		text += fmt.Sprintf(", %d records that the key does not open", d.Unopened)
+		text += fmt.Sprintf(", %s that the key does not open", spelling.Count(d.Unopened, "record"))
 	}
 	return text
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/spelling"
 )
 
 // serviceRow is what the table needs of a row of /services.
@@ -69,14 +70,14 @@ type topicRow struct {
 
 // text says what comes, from where, and what to do about it.
 func (t *topicRow) text() string {
-	text := fmt.Sprintf(`%d messages came under the topic "%s"`, t.Messages, t.Topic) // which has its escapes
+	text := fmt.Sprintf(`%s came under the topic "%s"`, spelling.Count(t.Messages, "message"), t.Topic) // which has its escapes
 	if t.DPRank != nil {
 		text += fmt.Sprintf(" with dp_rank %d", *t.DPRank)
 	}
 	if t.From != "" {
 		text += " from " + t.From + " to " + t.Endpoint
 	}
-	return text + ", and no source claims them: " + t.Advice
+	return text + ", and no source claims " + spelling.Agree(t.Messages, "it", "them") + ": " + t.Advice
 }
 
 // reporterRow is an instance of LMCache that reports.
@@ -91,8 +92,8 @@ type reporterRow struct {
 // unclaimed says what no source takes, and what to register.
 func (r *reporterRow) unclaimed() (all []string) {
 	for _, u := range r.Unclaimed {
-		all = append(all, fmt.Sprintf("LMCache reports %d entries of the model %q as %q, and no source takes them: register it with type LMCache, endpoint push:, instance_id %q, modelname %q",
-			u.Entries, u.ModelName, u.InstanceID, u.InstanceID, u.ModelName))
+		all = append(all, fmt.Sprintf("LMCache reports %s of the model %q as %q, and no source takes %s: register it with type LMCache, endpoint push:, instance_id %q, modelname %q",
+			spelling.Count(u.Entries, "entry"), u.ModelName, u.InstanceID, spelling.Agree(u.Entries, "it", "them"), u.InstanceID, u.ModelName))
 	}
 	return all
 }

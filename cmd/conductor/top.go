@@ -15,6 +15,7 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/spelling"
 )
 
 // topRow is one source in the table, as /admin/stats has it.
@@ -96,10 +97,10 @@ type topStats struct {
 func (s *topStats) feeding() string {
 	var parts []string
 	if d := s.Discovery; d.Waiting+d.Learning > 0 {
-		parts = append(parts, fmt.Sprintf("discovery: %d of %d targets wait, %d learn", d.Waiting, d.Targets, d.Learning))
+		parts = append(parts, fmt.Sprintf("discovery: %d of %s %s, %d %s", d.Waiting, spelling.Count(d.Targets, "target"), spelling.Agree(d.Waiting, "waits", "wait"), d.Learning, spelling.Agree(d.Learning, "learns", "learn")))
 	}
 	if l := s.LMCache; l.Unclaimed > 0 {
-		parts = append(parts, fmt.Sprintf("LMCache: %d of %d instances report what no source takes", l.Unclaimed, l.Instances))
+		parts = append(parts, fmt.Sprintf("LMCache: %d of %s %s what no source takes", l.Unclaimed, spelling.Count(l.Instances, "instance"), spelling.Agree(l.Unclaimed, "reports", "report")))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -153,8 +154,8 @@ func sparkline(rates []float64) string {
 // draw prints the table in at most height lines, 0 for no bound.
 func (t *top) draw(out io.Writer, height int, colour bool) {
 	rows, all := t.sorted(), &t.stats.Totals
-	fmt.Fprintf(out, "%d sources, %d synced, %d blocks held %d times, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
-		all.Sources, t.stats.States["synced"]+t.stats.States["approximate"], all.Blocks, all.Held, all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
+	fmt.Fprintf(out, "%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
+		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"), spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
 	if text := t.stats.feeding(); text != "" {
 		fmt.Fprintln(out, text)
 		height = max(height-1, min(height, 1)) // 0 stays no bound

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/spelling"
 )
 
 // Limits bound what one client asks. 0 is no bound.
@@ -115,13 +116,13 @@ func (c *clientLimits) take(client *Client, r *http.Request, change bool) (settl
 	key, known := client.flow(withoutPort(r.RemoteAddr)), max(r.ContentLength, 0)
 	switch {
 	case !c.requests.take(key, 1):
-		return nil, tooMany(fmt.Sprintf("limits.client_requests allows %d requests a second", c.limits.Requests))
+		return nil, tooMany(fmt.Sprintf("limits.client_requests allows %s a second", spelling.Count(c.limits.Requests, "request")))
 	case change && !c.changes.take(key, 1):
-		return nil, tooMany(fmt.Sprintf("limits.client_changes allows %d changes a minute", c.limits.Changes))
+		return nil, tooMany(fmt.Sprintf("limits.client_changes allows %s a minute", spelling.Count(c.limits.Changes, "change")))
 	case c.bytes == nil:
 		return nil, nil
 	case c.bytes.exhausted(key) || !c.bytes.take(key, int(min(known, c.limits.Bytes))):
-		return nil, tooMany(fmt.Sprintf("limits.client_bytes allows %d bytes a second", c.limits.Bytes))
+		return nil, tooMany(fmt.Sprintf("limits.client_bytes allows %s a second", spelling.Count(c.limits.Bytes, "byte")))
 	case r.ContentLength >= 0:
 		return nil, nil
 	}
@@ -177,9 +178,9 @@ func (c *Client) flow(address string) string {
 func (c *clientLimits) takeCall(key string) *refusal {
 	switch {
 	case !c.requests.take(key, 1):
-		return tooMany(fmt.Sprintf("limits.client_requests allows %d requests a second", c.limits.Requests))
+		return tooMany(fmt.Sprintf("limits.client_requests allows %s a second", spelling.Count(c.limits.Requests, "request")))
 	case c.bytes != nil && c.bytes.exhausted(key):
-		return tooMany(fmt.Sprintf("limits.client_bytes allows %d bytes a second", c.limits.Bytes))
+		return tooMany(fmt.Sprintf("limits.client_bytes allows %s a second", spelling.Count(c.limits.Bytes, "byte")))
 	}
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/spelling"
 	"example.com/conductor/tiers"
 )
 
@@ -198,7 +199,7 @@ func (d *Doctor) observeSize(e *events.Event, registered int) {
 		d.Report(FindingBlockSize, "events announce blocks of %d tokens, registered is %d: each is indexed as %d blocks; register block_size %d if routers ask in that size", e.BlockSize, registered, e.BlockSize/registered, e.BlockSize)
 		return
 	}
-	d.Report(FindingBlockSize, "events announce blocks of %d tokens, registered is %d: they cannot be indexed; register block_size %d", e.BlockSize, registered, e.BlockSize)
+	d.Report(FindingBlockSize, "events announce blocks of %s, registered is %d: they cannot be indexed; register block_size %d", spelling.Count(e.BlockSize, "token"), registered, e.BlockSize)
 }
 
 // observeContext looks at where a stored event belongs. Salts differ by user and say

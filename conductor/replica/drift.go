@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/spelling"
 )
 
 const (
@@ -272,7 +273,7 @@ func (m *comparer) lag(p pair, our, their *conductor.SourceDigest) (batches uint
 		batches = max(their.Mark.Seq+1, next) - next
 	}
 	if batches > 0 && m.late[p] {
-		text = fmt.Sprintf("the replica %s has applied %d batches more: this server does not get them, or does not keep up", p.peer, batches)
+		text = fmt.Sprintf("the replica %s has applied %s more: this server does not get them, or does not keep up", p.peer, spelling.Count(batches, "batch"))
 	}
 	m.late[p] = batches > 0
 	return batches, text
@@ -342,7 +343,7 @@ func (m *comparer) confirmed(p pair, our, their *conductor.SourceDigest, a, b *c
 	if known && !resync {
 		return
 	}
-	m.c.ReportDrift(p.key, fmt.Sprintf("behind batch %d this server holds %d blocks and the replica %s %d: one side lost events, or applied them in another way", a.Seq, a.Blocks, p.peer, b.Blocks))
+	m.c.ReportDrift(p.key, fmt.Sprintf("behind batch %d this server holds %s and the replica %s %d: one side lost events, or applied them in another way", a.Seq, spelling.Count(a.Blocks, "block"), p.peer, b.Blocks))
 	line := m.r.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", p.peer).Uint64("seq", a.Seq).
 		Int("blocks", a.Blocks).Int("blocks_there", b.Blocks).
 		Str("digest", fmt.Sprintf("%016x", a.Sum)).Str("digest_there", fmt.Sprintf("%016x", b.Sum)).

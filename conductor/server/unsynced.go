@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/spelling"
 )
 
 // Unsynced are the sources that reports of routers were about and that are not synced, each once.
@@ -33,7 +34,7 @@ func (u Unsynced) Warnings() (all []string) {
 		case left == 1:
 			return append(all, "1 more source is not synced")
 		default:
-			return append(all, fmt.Sprintf("%d more sources are not synced", left))
+			return append(all, fmt.Sprintf("%s not synced", spelling.Count(left, "more source")+" "+spelling.Agree(left, "is", "are")))
 		}
 	}
 	return all

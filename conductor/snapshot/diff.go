@@ -12,6 +12,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/spelling"
 	"example.com/conductor/tiers"
 )
 
@@ -199,9 +200,9 @@ func (d *SourceDifference) explain() {
 	case x.Seq == y.Seq:
 		marks = fmt.Sprintf("batch %d has other bytes: they follow two lifetimes of the publisher", x.Seq)
 	case x.Seq > y.Seq:
-		marks = fmt.Sprintf("the first is %d batches ahead", x.Seq-y.Seq)
+		marks = fmt.Sprintf("the first is %s ahead", spelling.Count(x.Seq-y.Seq, "batch"))
 	default:
-		marks = fmt.Sprintf("the second is %d batches ahead", y.Seq-x.Seq)
+		marks = fmt.Sprintf("the second is %s ahead", spelling.Count(y.Seq-x.Seq, "batch"))
 	}
 	if d.Only == [2]int{} {
 		return

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"example.com/conductor/keyfile"
+	"example.com/conductor/spelling"
 )
 
 // Target names one batch of a journal, or a time.
@@ -103,7 +104,7 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 		}
 	}
 	if n := r.Damage().Unopened; n > 0 && len(runs.List) == 0 {
-		return Place{}, runs, fmt.Errorf("the key opens none of the journal's %d records", n)
+		return Place{}, runs, fmt.Errorf("the key opens none of the journal's %s", spelling.Count(n, "record"))
 	}
 	if !t.Time.IsZero() {
 		if !upTo.ok {

@@ -9,6 +9,7 @@ import (
 
 	"example.com/conductor/events"
 	"example.com/conductor/events/wire"
+	"example.com/conductor/spelling"
 )
 
 // ReasonUnusable is a reason of State Partial: most of the last messages cannot be used.
@@ -121,9 +122,9 @@ func explainFrames(f [][]byte) string {
 		return fmt.Sprintf("2 frames %s; the second begins with %s%s", want, wire.Beginning(last), lacks)
 	case 3:
 		if n := len(f[1]); n != seqSize && n != seqIDSize {
-			return fmt.Sprintf("a sequence number of %d bytes where 8 are expected; the frame behind it begins with %s", n, wire.Beginning(last))
+			return fmt.Sprintf("a sequence number of %s where 8 are expected; the frame behind it begins with %s", spelling.Count(n, "byte"), wire.Beginning(last))
 		}
 		return "the sequence number that ends a replay"
 	}
-	return fmt.Sprintf("%d frames %s; the last begins with %s", len(f), want, wire.Beginning(last))
+	return fmt.Sprintf("%s %s; the last begins with %s", spelling.Count(len(f), "frame"), want, wire.Beginning(last))
 }

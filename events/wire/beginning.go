@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"unicode/utf8"
+
+	"example.com/conductor/spelling"
 )
 
 // foreignFormats are what payloads begin with that are no msgpack, or that msgpack's first
@@ -53,7 +55,7 @@ func Beginning(p []byte) string {
 	case kArray, kMap:
 		return fmt.Sprintf("%s%s of %d", first, inMsgpack(k), n)
 	case kStr, kBin, kExt:
-		return fmt.Sprintf("%s%s of %d bytes", first, inMsgpack(k), n)
+		return fmt.Sprintf("%s%s of %s", first, inMsgpack(k), spelling.Count(n, "byte"))
 	default:
 		return first + inMsgpack(k)
 	}

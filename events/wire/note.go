@@ -1,6 +1,10 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+
+	"example.com/conductor/spelling"
+)
 
 // describe says what an event that was skipped looks like, for an operator to
 // tell an engine's version by.
@@ -14,9 +18,9 @@ func describe(event []byte) string {
 		}
 		tag, ok := c.text()
 		if !ok {
-			return fmt.Sprintf("an array of %d elements without a tag", n)
+			return fmt.Sprintf("an array of %s without a tag", spelling.Count(n, "element"))
 		}
-		return fmt.Sprintf("%q as an array of %d elements", tag, n)
+		return fmt.Sprintf("%q as an array of %s", tag, spelling.Count(n, "element"))
 	case kMap:
 		for range n {
 			key, ok := c.text()
@@ -25,13 +29,13 @@ func describe(event []byte) string {
 			}
 			if key == "type" || key == "event_type" {
 				if tag, ok := c.text(); ok {
-					return fmt.Sprintf("%q as a map of %d keys", tag, n)
+					return fmt.Sprintf("%q as a map of %s", tag, spelling.Count(n, "key"))
 				}
 				break
 			}
 			c.skip(1)
 		}
-		return fmt.Sprintf("a map of %d keys without a type", n)
+		return fmt.Sprintf("a map of %s without a type", spelling.Count(n, "key"))
 	}
 	return "not an event but " + k.String()
 }
