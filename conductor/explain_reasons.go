@@ -85,7 +85,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 		return all
 	}
 	c := Cause{Reason: NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 && len(tokenless) == 0 && s.past.losses != nil,
-		Text: fmt.Sprintf("No event of %s in epoch %d is known that announced block %d.", s.reg.Key(), st.Epoch, block)}
+		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.reg.Key(), st.Epoch, block)}
 	switch {
 	case s.past.losses == nil:
 		c.Text += " Removals are not remembered."

@@ -61,7 +61,7 @@ func (x *Explanation) judge() Verdict {
 		}
 	}
 	holds := func(n int) string { return spelling.Agree(n, "holds", "hold") }
-	if len(x.Pools) > 0 {
+	if slices.ContainsFunc(x.Pools, func(p ExplainedHolder) bool { return len(p.Media) > 0 }) {
 		holds = func(int) string { return "can use" }
 		what += ", those of pools included"
 	}

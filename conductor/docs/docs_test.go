@@ -112,13 +112,21 @@ func TestPagesHaveTheHeaders(t *testing.T) {
 	}
 }
 
-// TestReasonsHaveAddresses requires that the operator's page can lead to each reason of an explanation.
-func TestReasonsHaveAddresses(t *testing.T) {
-	w, _ := read(New(kvconductor.Documents), "reading-answers")
-	for _, r := range conductor.Reasons() {
-		if !strings.Contains(w.Body.String(), ` id="`+string(r)+`"`) {
-			t.Errorf("reading-answers has no heading %s, and no row of a table that begins with it in code", r)
+// TestWordsHaveAddresses requires that the operator's page can lead to each reason of an explanation, and to the
+// findings that no source has. Package doctor requires headings for the others.
+func TestWordsHaveAddresses(t *testing.T) {
+	s := New(kvconductor.Documents)
+	f := func(page, word string) {
+		t.Helper()
+		if w, _ := read(s, page); !strings.Contains(w.Body.String(), ` id="`+word+`"`) {
+			t.Errorf("%s has no heading %s, and no row of a table that begins with it in code", page, word)
 		}
+	}
+	for _, r := range conductor.Reasons() {
+		f("reading-answers", string(r))
+	}
+	for _, code := range []string{"discovery", "unclaimed", "unclaimed_topic"} { // of ways.js
+		f("findings", code)
 	}
 }
 

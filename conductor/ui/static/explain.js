@@ -144,7 +144,7 @@ const levels = { whole: "ok", part: "ok", none: "warn", too_short: "warn", no_in
 function explanation(x) {
   const verdict = h("section", { class: "card verdict", "data-level": levels[x.verdict.kind] }, h("h2", null, x.verdict.text),
     x.blocks > 0 ? h("p", null, `${plural(x.blocks, "block")} of ${plural(x.block_size, "token")} in a prompt of ${plural(x.tokens, "token")}.`)
-      : h("p", null, "Engines cache whole blocks alone, so no instance can have anything of it."),
+      : h("p", null, "Engines cache whole blocks only, so no instance can hold any of it."),
     reasons(x.reasons), x.warnings?.length ? h("ul", { class: "plain" }, x.warnings.map((w) => h("li", null, w))) : null);
   if (x.blocks === 0) return verdict;
   const list = h("div", { class: "answers" });
