@@ -187,7 +187,7 @@ ui-vendor: ## uPlot of the page and axe-core of its test, from npm into the tree
 	cd cmd/conductor/testdata/axe && sha256sum -c SHA256SUMS
 
 .PHONY: ui-reel
-ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; takes five minutes, needs chromium, and the font Inter to look as there; REEL=dir ARGS=-reel.widths takes each view at three widths
+ui-reel: ## screenshots of the page over a fleet with troubles, into docs/img; takes five minutes, needs chromium, and the font Inter to look as there; REEL=dir ARGS=-reel.widths=. takes each view at three widths
 	$(GO) test -count=1 -v -timeout 15m -run '^TestPageReel$$' ./cmd/conductor -reel '$(abspath $(or $(REEL),docs/img))' $(ARGS)
 
 .PHONY: docs

@@ -97,6 +97,12 @@ func (p *tab) reload() {
 	must.Succeed(p.t, chromedp.Do(p.ctx, chromedp.Reload()))
 }
 
+// follow goes where a link leads, and waits until the page is there.
+func (p *tab) follow(link string) {
+	p.t.Helper()
+	must.Succeed(p.t, chromedp.Do(p.ctx, chromedp.Navigate(js[string](p, fmt.Sprintf(`document.querySelector(%q).href`, link)))))
+}
+
 // paint makes the system light or dark.
 func (p *tab) paint(scheme string) {
 	p.t.Helper()

@@ -58,9 +58,9 @@ func testPageDocuments(t *testing.T, browser context.Context, p *process) {
 			t.Errorf("%s: %d", link, status)
 		}
 	}
-	js[any](page, `document.querySelector("#explain-answer .reasons a").click()`)
+	page.follow("#explain-answer .reasons a")
 	page.await("the documents are not there", `location.pathname === "/docs/reading-answers" && document.querySelector(":target") && getComputedStyle(document.documentElement).backgroundColor === "rgb(16, 20, 24)"`)
-	js[any](page, `document.querySelector(".brand").click()`)
+	page.follow(".brand")
 	page.await("there is no way back", `location.pathname === "/ui" && document.querySelector("#sources-body tr")`)
 	page.close()
 

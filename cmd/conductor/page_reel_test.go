@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ import (
 
 var (
 	reel    = testflag.String("reel", "", "directory for screenshots of the page")
-	widths  = testflag.Bool("reel.widths", false, "take each view whole at 1440, 768 and 390 pixels, light and dark, instead of the pictures of the documents")
+	widths  = testflag.String("reel.widths", "", "take the views whose names this expression matches, whole, at 1440, 768 and 390 pixels, light and dark, instead of the pictures of the documents")
 	reelFor = testflag.Duration("reel.for", 4*time.Minute, "how long the fleet of the screenshots works before them")
 )
 
@@ -40,13 +41,13 @@ var shots = []shot{
 		`document.querySelector(".loss p")`},
 	{"prefixes", "prefixes", "light", 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
 	{"heat-map", "prefixes", "dark", 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
-	{"explain", "explain", "light", 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 84), true)`},
+	{"explain", "explain", "light", 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 68), true)`},
 	{"feed", "feed", "dark", 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
 	{"phone", "fleet", "light", 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
 }
 
-// atWidths are shots of all views at the widths of a desk, a tablet and a phone.
-func atWidths() (all []shot) {
+// atWidths are shots of the wanted views at the widths of a desk, a tablet and a phone.
+func atWidths(wanted *regexp.Regexp) (all []shot) {
 	for _, width := range []int64{1440, 768, 390} {
 		for _, scheme := range []string{"light", "dark"} {
 			for _, s := range []shot{
@@ -62,7 +63,9 @@ func atWidths() (all []shot) {
 				{name: "docs-settings", view: "docs/settings", height: 1600},
 			} {
 				s.name, s.width, s.scheme, s.scale = fmt.Sprintf("%s-%d-%s", s.name, width, scheme), width, scheme, 1
-				all = append(all, s)
+				if wanted.MatchString(s.name) {
+					all = append(all, s)
+				}
 			}
 		}
 	}
@@ -77,6 +80,7 @@ const explainShot = `(async () => {
 	for (const q of recent.queries.filter((q) => q.kept && q.tokens < 4000)) {
 		const body = JSON.stringify({recent: q.id});
 		const x = await fetch("admin/explain", {method: "POST", headers: {"Content-Type": "application/json"}, body}).then((r) => r.json());
+		if (!x.instances) continue; // the server was busy, or has dropped the query
 		const ranks = x.instances.flatMap((i) => i.ranks), reasons = new Set(ranks.flatMap((r) => r.end?.reasons.map((c) => c.reason) ?? []));
 		const score = ranks.filter((r) => r.matched > 0 && r.end).length + 3 * reasons.size + ranks.filter((r) => r.media.length > 1).length;
 		if (score > best.score) best = {score, id: q.id};
@@ -123,13 +127,14 @@ func TestPageReel(t *testing.T) {
 	watching := openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates and recent queries are collected meanwhile
 	<-time.After(*reelFor)
 	all := shots
-	if *widths {
-		all = atWidths()
+	if *widths != "" {
+		all = atWidths(regexp.MustCompile(*widths))
 	}
 	for _, s := range all {
 		page := s.open(t, browser, p.url)
 		if s.do != "" {
 			js[any](page, s.do)
+			page.forgive() // a recent query may be gone by the time it is explained
 		}
 		if s.until != "" {
 			page.await(s.name+" is not there", s.until)
@@ -166,7 +171,7 @@ func (s *shot) open(t *testing.T, browser context.Context, server string) *tab {
 		page.await("the page is not shown", `document.readyState === "complete" && document.querySelector("main h1")`)
 		return page
 	}
-	page.await("the fleet is not shown", `document.querySelectorAll("#sources-body tr").length > 3`)
+	page.await("the fleet is not shown", `document.querySelector("#ready").dataset.level !== "none"`)
 	page.view(s.view)
 	<-time.After(3 * time.Second)
 	return page

@@ -241,17 +241,19 @@ func testPageKeyboard(t *testing.T, browser context.Context, p *process) {
 	page.close()
 }
 
-// testPageNarrow looks at each view on a phone: nothing is wider than the screen.
+// testPageNarrow looks at each view on a phone and on a tablet: nothing is wider than the screen.
 func testPageNarrow(t *testing.T, browser context.Context, p *process) {
-	page := openTab(t, browser, p.url+"/ui", "light", 360)
-	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
-	for _, view := range pageViews {
-		page.view(view)
-		if width := js[int](page, `document.documentElement.scrollWidth`); width > 360 {
-			t.Errorf("%s is %d pixels wide", view, width)
+	for _, width := range []int64{360, 768} {
+		page := openTab(t, browser, p.url+"/ui", "light", width)
+		page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
+		for _, view := range pageViews {
+			page.view(view)
+			if has := js[int64](page, `document.documentElement.scrollWidth`); has > width {
+				t.Errorf("%s is %d pixels wide on a screen of %d", view, has, width)
+			}
 		}
+		page.close()
 	}
-	page.close()
 }
 
 // pageViews are the views of the page.
