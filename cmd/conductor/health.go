@@ -149,7 +149,7 @@ func notReady(body []byte) string {
 	case n > 1:
 		return fmt.Sprintf("not ready: %s %s not synced yet, the first is %s", spelling.Count(n, "source"), spelling.Agree(n, "is", "are"), r.Waiting[0].Source)
 	case r.Synced < r.MinSources:
-		return fmt.Sprintf("not ready: %d of at least %s %s synced (ready.min_sources)", r.Synced, spelling.Count(r.MinSources, "source"), spelling.Agree(r.Synced, "is", "are"))
+		return fmt.Sprintf("not ready: %s %s synced, and ready.min_sources asks for %d", spelling.Count(r.Synced, "source"), spelling.Agree(r.Synced, "is", "are"), r.MinSources)
 	}
 	return "not ready"
 }

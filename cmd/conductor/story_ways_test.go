@@ -30,8 +30,8 @@ func TestStoryOfWays(t *testing.T) {
 	if !strings.Contains(text, `instance_id "node:n1", modelname "m"`) {
 		t.Errorf("doctor does not say what to register: %s", text)
 	}
-	says("node:n1 unclaimed: LMCache reports 1 entries", "services")
-	says("discovery: 1 of 1 targets wait, 0 learn; LMCache: 1 of 1 instances report what no source takes\n", "top")
+	says("node:n1 unclaimed: LMCache reports 1 entry", "services")
+	says("discovery: 1 of 1 target waits, 0 learn; LMCache: 1 of 1 instance reports what no source takes\n", "top")
 	_, metrics := get(p.url + "/metrics")
 	for _, want := range []string{`conductor_discovery_targets{state="waiting"} 1`, "conductor_lmcache_unclaimed_entries_total 1"} {
 		if !strings.Contains(metrics, "\n"+want+"\n") {
