@@ -122,7 +122,7 @@ function findings() {
   all.splice(first < 0 ? all.length : first, 0, ...ways.findings());
   $("findings").hidden = all.length === 0;
   keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
-    g.rows ? runbook(g.code) : h("code", null, g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
+    runbook(g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
     const only = g.count === 1;
     mark(li, "data-level", g.severity ? painted[g.severity] : "warn");
