@@ -85,20 +85,22 @@ func (d *documented) session(programs string) int {
 	d.t.Helper()
 	s := &doctest.Session{Timeout: documentedPatience, Ports: portsOfPages(d.t)}
 	serves := false // the page starts a server of its own
-	python, settings := "", "{sources: ["+documentedEngine+"]}"
+	var python []string
+	settings := "{sources: [" + documentedEngine + "]}"
 	for _, b := range d.page.Blocks {
 		serves = serves || s.Serves(b)
 		if b.Language == "python" {
-			python = b.Text
+			python = append(python, b.Text)
 		}
 	}
 	if i := slices.IndexFunc(d.page.Blocks, func(b doctest.Block) bool { return b.Language == "yaml" }); i >= 0 {
 		settings = d.page.Blocks[i].Text
 	}
-	if !slices.ContainsFunc(d.page.Blocks, s.Runnable) && python == "" {
+	if !slices.ContainsFunc(d.page.Blocks, s.Runnable) && len(python) == 0 {
 		return 0
 	}
 	if !serves {
+		s.Ports["13334"] = s.Ports["13333"] // of a server next to the one that a page replaces
 		serveProcess(d.t, "{sources: ["+documentedEngine+"]}", "127.0.0.1:"+s.Ports["13333"]+"=conductor")
 	}
 	s.Dir = doctest.Checkout(d.t, repository)
@@ -115,8 +117,12 @@ func (d *documented) session(programs string) int {
 		s.Env = append(s.Env, name+"="+strings.TrimSpace(string(folder)))
 	}
 	ran := s.Run(d.t, d.page)
-	if python != "" {
-		d.python(s.With(python))
+	checks := pythonChecks[d.page.Name]
+	if len(checks) != len(python) {
+		d.t.Errorf("it has %d blocks in Python, and what has to hold after them is known of %d", len(python), len(checks))
+	}
+	for i := range min(len(python), len(checks)) {
+		d.python(s.With(python[i]), checks[i])
 	}
 	return ran
 }
@@ -276,25 +282,23 @@ func makeTargets(t *testing.T) (names []string) {
 	return names
 }
 
-// pythonChecks are what has to hold after a page's block in Python.
-var pythonChecks = map[string]string{
-	"README.md":  "assert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'",
-	"routers.md": "assert next(keys([([0] * 4, [number(b'\\x12' * 32)])])) == 4731370360480141969", // as in HASH-4
+// pythonChecks are what has to hold after each of a page's blocks in Python.
+var pythonChecks = map[string][]string{
+	"routers.md": {
+		"assert choose([101, 15] * 160, {'prefill-1': 12, 'prefill-2': 3}) == 'prefill-2'",
+		"assert next(keys([([0] * 4, [number(b'\\x12' * 32)])])) == 4731370360480141969", // as in HASH-4
+	},
 	// The server, compared with itself.
-	"migrate-mooncake.md": "assert compare([{'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32}], old=NEW) == []; assert lengths(NEW, {'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32})['prefill-1'] == 0",
-	"migrate-dynamo.md":   "assert compare([{'model_name': m, 'token_ids': [1] * 32} for m in ('deepseek', 'unknown')], old=NEW) == []",
+	"migrate-mooncake.md": {"assert compare([{'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32}], old=NEW) == []; assert lengths(NEW, {'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32})['prefill-1'] == 0"},
+	"migrate-dynamo.md":   {"assert compare([{'model_name': m, 'token_ids': [1] * 32} for m in ('deepseek', 'unknown')], old=NEW) == []"},
 }
 
 // python runs a block, where there is a Python with the modules that the block imports.
-func (d *documented) python(text string) {
+func (d *documented) python(text, check string) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		d.t.Log("no python3 to run the block with")
 		return
-	}
-	check := pythonChecks[d.page.Name]
-	if check == "" {
-		d.t.Error("nothing is known to hold after its block in Python")
 	}
 	switch output, err := exec.Command(python, "-c", text+"\n"+check+"\n").CombinedOutput(); {
 	case err != nil && strings.Contains(string(output), "ModuleNotFoundError"):
