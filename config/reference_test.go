@@ -97,6 +97,9 @@ func defaultReasons(t *testing.T) map[string]string {
 	return out
 }
 
+// unlessDiscovered is what tables say of fields that an engine tells where it is asked.
+const unlessDiscovered = "**required** without `discover`"
+
 // registrationTable renders the fields of a source in a file and of POST /register.
 func registrationTable(t *testing.T) string {
 	data, err := os.ReadFile("../openapi.yaml")
@@ -105,6 +108,7 @@ func registrationTable(t *testing.T) string {
 		Components struct {
 			Schemas map[string]struct {
 				Required   []string
+				AnyOf      []struct{ Required []string } `yaml:"anyOf"`
 				Properties yaml.Node
 			}
 		}
@@ -116,6 +120,9 @@ func registrationTable(t *testing.T) string {
 		inFile[f.name] = "optional"
 	}
 	for _, c := range (&Source{}).complaints() {
+		inFile[c.Path] = unlessDiscovered
+	}
+	for _, c := range (&Source{Discover: "http://engine:8000", BlockSize: AutoCount}).complaints() {
 		inFile[c.Path] = "**required**"
 	}
 	var out strings.Builder
@@ -131,8 +138,11 @@ func registrationTable(t *testing.T) string {
 		if file == "" {
 			file = "unknown"
 		}
-		if slices.Contains(schema.Required, name) {
+		switch {
+		case slices.Contains(schema.Required, name):
 			post = "**required**"
+		case slices.Contains(schema.AnyOf[0].Required, name): // what a registration with endpoint needs
+			post = unlessDiscovered
 		}
 		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, file, post, cell(property.Description))
 		delete(inFile, name)
