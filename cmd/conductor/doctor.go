@@ -36,12 +36,12 @@ type guide struct {
 
 // guides has the advice of this command by code: about the server, targets of discovery, and states of sources.
 var guides = map[string]guide{
-	"not_ready":       {doctor.Error, "alerts#conductornotready"},
-	"no_sources":      {doctor.Error, "configuration"},
-	"memory_bound":    {doctor.Warning, "alerts#conductorindexnearlyfull"},
-	"discovery":       {doctor.Error, "alerts#conductordiscoverywaits"},
-	"unclaimed":       {doctor.Error, "alerts#conductorlmcacheunclaimed"},
-	"unclaimed_topic": {doctor.Warning, "sockets#engines-that-connect"},
+	"not_ready":       {doctor.Error, "findings#not_ready"},
+	"no_sources":      {doctor.Error, "findings#no_sources"},
+	"memory_bound":    {doctor.Error, "findings#memory_bound"},
+	"discovery":       {doctor.Error, "findings#discovery"},
+	"unclaimed":       {doctor.Error, "findings#unclaimed"},
+	"unclaimed_topic": {doctor.Warning, "findings#unclaimed_topic"},
 	"failed":          {doctor.Error, "alerts#conductorsourcesfailed"},
 	"stale":           {doctor.Error, "findings#stale"},
 	"partial":         {doctor.Warning, "states#reasons-of-partial"},

@@ -33,10 +33,10 @@ func TestDoctorGroupsSources(t *testing.T) {
   http://s/docs/findings#stale
 warning unclaimed_topic: server
   one
-  http://s/docs/sockets#engines-that-connect
+  http://s/docs/findings#unclaimed_topic
 warning unclaimed_topic: server
   two
-  http://s/docs/sockets#engines-that-connect
+  http://s/docs/findings#unclaimed_topic
 warning silent: e0|default|0
   three
   http://s/docs/findings#silent
@@ -44,7 +44,7 @@ warning silent: e0|default|0
 	f(true, "error stale: e0|default|0\n  text 0\n  http://s/docs/findings#stale\nerror stale: e1|default|0\n  text 1\n")
 }
 
-// TestDoctorLeadsToPages requires that the page and heading that advice leads to exist.
+// TestDoctorLeadsToPages requires that the page and heading that advice leads to exist, and that runbooks give its severity.
 func TestDoctorLeadsToPages(t *testing.T) {
 	t.Parallel()
 	for code, g := range guides {
@@ -59,6 +59,9 @@ func TestDoctorLeadsToPages(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s: docs/%s.md has no heading %s", code, name, anchor)
+		}
+		if told := fmt.Sprintf("\n### %s\n\nSeverity: ", code); strings.Contains(string(text), told) && !strings.Contains(string(text), told+string(g.severity)+".\n") {
+			t.Errorf("%s: docs/%s.md gives it another severity than %s", code, name, g.severity)
 		}
 	}
 }
