@@ -74,8 +74,8 @@ func (s *source) observeBatch(b *events.Batch) {
 	})
 }
 
-// observeSilence compares the last event of a source with the last query for its
-// deployment.
+// observeSilence compares the last event of a source with the last query for its deployment. An engine that was
+// away has been silent since it came back: what it sent before says nothing about its settings now.
 func (s *source) observeSilence(now time.Time) {
 	limit := s.conductor.opts.SilentAfter
 	d := s.conductor.deployment(s.deploymentKey())
@@ -86,6 +86,9 @@ func (s *source) observeSilence(now time.Time) {
 	heard := s.opened
 	if at := s.heard.Load(); at != 0 {
 		heard = time.Unix(0, at)
+	}
+	if st.ConnectedAt.After(heard) {
+		heard = st.ConnectedAt
 	}
 	asked := now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit
 	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))

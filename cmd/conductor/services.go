@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/events/stream"
 	"example.com/conductor/spelling"
 )
 
@@ -164,8 +165,12 @@ func printServices(ctx context.Context, server *cli.Client, out io.Writer) error
 		if s.LastSeq != nil {
 			seq = fmt.Sprint(*s.LastSeq)
 		}
+		why := cmp.Or(s.Reason, s.LastError)
+		if stream.State(s.State) == stream.Synced {
+			why = "" // the last error stays after it is over
+		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%d\t%d\t%s\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model,
-			s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), cmp.Or(s.Reason, s.LastError))
+			s.BlockSize, s.State, s.Epoch, seq, s.Blocks, s.Gaps, s.Replayed, counts(s.DroppedBy), why)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -160,7 +160,7 @@ func (s *Stream) put(ctx context.Context, in input) bool {
 	case in.kind == inReplay && !s.fits(&in):
 		return false
 	case in.kind == inConnected:
-		s.view.connect()
+		s.view.connect(in.at)
 	case in.kind == inDisconnected:
 		s.view.disconnect(in.at, in.text)
 	case in.kind == inFailed:

@@ -63,7 +63,7 @@ func (s *Stream) keep(ctx context.Context) {
 func (s *Stream) read(ctx context.Context, sub Subscription) {
 	defer context.AfterFunc(ctx, func() { sub.Close() })()
 	defer sub.Close()
-	if !s.push(ctx, input{kind: inConnected}) {
+	if !s.push(ctx, input{kind: inConnected, at: time.Now()}) {
 		return
 	}
 	var known events.PublisherID

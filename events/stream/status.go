@@ -82,6 +82,7 @@ type Status struct {
 	Bytes int
 
 	Connected   bool
+	ConnectedAt time.Time // when the last connection came up, zero if none has
 	StaleAt     time.Time // when the source became Stale, zero in other states
 	LastError   string    // of the transport or the decoder; stays until the next
 	LastBatchAt time.Time // arrival of the batch applied last, zero if none
@@ -118,8 +119,8 @@ func newView(m *machine) view {
 
 func (v *view) drop(r events.Reason, n uint64) { v.transport[r] += n }
 
-func (v *view) connect() {
-	v.st.Connected = true
+func (v *view) connect(now time.Time) {
+	v.st.Connected, v.st.ConnectedAt = true, now
 	if v.connects++; v.connects > 1 {
 		v.st.Reconnects++
 	}
