@@ -23,6 +23,7 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/spelling"
 )
 
 // changedRank is what became of one rank that register or unregister named.
@@ -458,7 +459,7 @@ func (r *registering) progress() string {
 	if len(counts) == 0 {
 		return "waiting for " + r.instance + " to tell where it publishes"
 	}
-	parts := []string{fmt.Sprintf("%d of %d ranks synced", counts[string(stream.Synced)], len(r.ranks))}
+	parts := []string{fmt.Sprintf("%d of %s synced", counts[string(stream.Synced)], spelling.Count(len(r.ranks), "rank"))}
 	for _, state := range slices.Sorted(maps.Keys(counts)) {
 		if state != string(stream.Synced) {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
