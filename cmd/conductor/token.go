@@ -132,22 +132,9 @@ func writeSecret(name, text string) error {
 }
 
 // addCredentials adds a client to a file of credentials, which may not exist yet. The new text is first written
-// and checked in a file next to it, and stays there if this process ends in the middle. Then the file itself is
-// changed in place, so that its owner, mode and links stay.
+// and checked in a file next to it, which also keeps others from adding at the same time, and stays there if this
+// process ends in the middle. Then the file itself is changed in place, so that its owner, mode and links stay.
 func addCredentials(name string, entry *tokenEntry) error {
-	old, err := os.ReadFile(name)
-	switch {
-	case err == nil:
-		if _, err := access.LoadCredentials(name); err != nil {
-			return fmt.Errorf("nothing is added, because a server would refuse %s as it is: %w", name, err)
-		}
-	case !errors.Is(err, os.ErrNotExist):
-		return err
-	}
-	text, err := withEntry(old, entry)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
 	draft := name + ".new"
 	file, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -156,19 +143,47 @@ func addCredentials(name string, entry *tokenEntry) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(draft)
-	_, err = file.Write(text)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+	text, err := draftCredentials(file, name, entry)
+	if err != nil {
+		os.Remove(draft)
 		return err
-	}
-	if _, err := access.LoadCredentials(draft); err != nil {
-		return fmt.Errorf("nothing is added to %s: %w", name, err)
 	}
 	if file, err = os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o600); err != nil {
+		os.Remove(draft)
 		return err
 	}
 	_, err = file.Write(text)
-	return errors.Join(err, file.Truncate(int64(len(text))), file.Sync(), file.Close())
+	if err = errors.Join(err, file.Truncate(int64(len(text))), file.Sync(), file.Close()); err != nil {
+		return fmt.Errorf("%s may be cut off, %s is whole: %w", name, draft, err)
+	}
+	return os.Remove(draft)
+}
+
+// draftCredentials reads a file of credentials, writes it with the entry to draft, which it closes, and returns that
+// text. It refuses what a server would refuse.
+func draftCredentials(draft *os.File, name string, entry *tokenEntry) ([]byte, error) {
+	defer draft.Close()
+	old, err := os.ReadFile(name)
+	switch {
+	case err == nil:
+		if _, err := access.LoadCredentials(name); err != nil {
+			return nil, fmt.Errorf("nothing is added, because a server would refuse %s as it is: %w", name, err)
+		}
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, err
+	}
+	text, err := withEntry(old, entry)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	_, err = draft.Write(text)
+	if err = errors.Join(err, draft.Sync()); err != nil {
+		return nil, err
+	}
+	if _, err := access.LoadCredentials(draft.Name()); err != nil {
+		return nil, fmt.Errorf("nothing is added to %s: %w", name, err)
+	}
+	return text, nil
 }
 
 // withEntry adds an entry to the text of a file of credentials, "" for a new one.

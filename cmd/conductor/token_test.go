@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"example.com/conductor/cmd/internal/cli"
@@ -67,6 +69,29 @@ func TestTokenFile(t *testing.T) {
 	wrong("--role", "--name", "c", "--role", "king", "--file", file)
 	wrong("[file out]", "--name", "c", "--role", "query")
 	wrong("no such file", "--name", "c", "--role", "query", "--file", filepath.Join(dir, "none", "file"))
+}
+
+// TestTokensTogether adds to one file from many processes at once: whoever is not refused is in it.
+func TestTokensTogether(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "credentials.yaml")
+	added := make([]bool, 200)
+	var all sync.WaitGroup
+	for i := range added {
+		all.Go(func() {
+			err := addCredentials(file, &tokenEntry{Name: fmt.Sprintf("client-%d", i), SHA256: fmt.Sprintf("%064x", i+1), Roles: []string{"query"}, Tenants: []string{"*"}})
+			if added[i] = err == nil; err != nil && !strings.Contains(err.Error(), "another conductor token is at work") {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	text, err := os.ReadFile(file)
+	must.Succeed(t, err)
+	for i, ok := range added {
+		if ok != strings.Contains(string(text), fmt.Sprintf("client-%d\n", i)) {
+			t.Errorf("client-%d: added %t\n%s", i, ok, text)
+		}
+	}
 }
 
 // TestWithEntry adds to files of every shape.
