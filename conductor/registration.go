@@ -282,6 +282,11 @@ func (r *Registration) normalizeServes() error {
 	return nil
 }
 
+// Difference is diff for registrations of engines that are asked, before stream.copies counts.
+func (r Registration) Difference(want Registration) (field, have, got string) {
+	return r.diff(want, "")
+}
+
 // diff names the first field in which want differs from the running r, by its
 // wire name; "" when they are equal. copies is the word of stream.copies. Aliases are not compared: they
 // change without a new source.

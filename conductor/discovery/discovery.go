@@ -174,13 +174,13 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 		if err := m.admit(&t); err != nil {
 			return err
 		}
-	case same(&old.Target, &t):
+	case covers(&old.Target, &t):
 		if !t.GivesWay {
 			old.givesWay.Store(false)
 		}
 		return nil
 	case !replace || old.Static && !t.Static:
-		return &conductor.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
+		return conflict(&old.Target, &t)
 	default:
 		m.end(old)
 	}

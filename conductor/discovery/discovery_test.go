@@ -208,6 +208,9 @@ func TestClientsAndStaticTargets(t *testing.T) {
 	if err := f.m.Add(other, true); !errors.As(err, &conflict) {
 		t.Errorf("a client's target takes the place: %v", err)
 	}
+	same := f.m.targets[name].Target
+	same.Static = false
+	must.Succeed(t, f.m.Add(same, false)) // it repeats what is there
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	if !f.m.Remove(name) {
 		t.Error("the target is not removed")
@@ -447,6 +450,9 @@ func TestTargetsAreChecked(t *testing.T) {
 	var conflict *conductor.ConflictError
 	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "e"}}, false); !errors.As(err, &conflict) {
 		t.Errorf("another URL: %v", err)
+	}
+	if err := f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e", Model: "m"}}, false); !errors.As(err, &conflict) || conflict.Field != "modelname" || conflict.Want != "m" {
+		t.Errorf("another model: %v", err)
 	}
 	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "f"}}, false); !errors.Is(err, conductor.ErrTooManySources) {
 		t.Errorf("one too many: %v", err)

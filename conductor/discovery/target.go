@@ -56,9 +56,21 @@ func (t *Target) endpoints() []endpoint {
 	return slices.DeleteFunc(all, func(e endpoint) bool { return e.value == "" })
 }
 
-// same reports whether two targets are equal.
-func same(a, b *Target) bool {
-	return a.URL == b.URL && a.Static == b.Static && reflect.DeepEqual(a.Registration, b.Registration)
+// covers reports whether a target that exists already does what a new one asks for: a client may repeat what the
+// configuration says.
+func covers(old, t *Target) bool {
+	return old.URL == t.URL && (old.Static || !t.Static) && reflect.DeepEqual(old.Registration, t.Registration)
+}
+
+// conflict says in what a target differs from the one of the same name.
+func conflict(old, t *Target) error {
+	e := &conductor.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
+	if old.URL == t.URL {
+		if field, have, got := old.Registration.Difference(t.Registration); field != "" {
+			e.Field, e.Have, e.Want = field, have, got
+		}
+	}
+	return e
 }
 
 // check returns the fault of a target, nil if it has none. The error is a *conductor.FieldError.
