@@ -2,6 +2,7 @@ package http
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 
@@ -24,7 +25,7 @@ type homeRow struct {
 func (a *api) home(g *gin.Context) {
 	g.Header("Vary", "Accept")
 	if a.opts.Page != nil && g.NegotiateFormat(gin.MIMEJSON, gin.MIMEHTML) == gin.MIMEHTML {
-		g.Header("Location", ui.Root)
+		g.Header("Location", strings.TrimPrefix(ui.Root, "/")) // relative, for a proxy with a prefix
 		g.Status(http.StatusFound)
 		return
 	}

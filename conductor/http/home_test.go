@@ -23,7 +23,7 @@ func TestHome(t *testing.T) {
 			t.Errorf("%q: %d %q %s", accept, rec.Code, rec.Header().Get("Location"), rec.Body)
 		}
 	}
-	f("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", http.StatusFound, "/ui")
+	f("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", http.StatusFound, "ui")
 	f("*/*", http.StatusOK, `"page":"/ui"`)
 	f("", http.StatusOK, `"ready":"/ready"`)
 	f("application/json", http.StatusOK, `"name":"conductor"`)
