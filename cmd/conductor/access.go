@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -46,12 +45,14 @@ func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 // certificatesOf reads the certificate of the listeners, nil without TLS. The error names the setting.
 func certificatesOf(loaded *config.Loaded) (*access.Certificates, error) {
 	switch t := loaded.Config.TLS; {
-	case (t.Cert == "") != (t.Key == ""):
-		return nil, errors.New("tls.cert and tls.key belong together: set both, or neither")
+	case t.Cert != "" && t.Key == "":
+		return nil, fmt.Errorf("%s: tls.cert and tls.key belong together: set both, or neither", loaded.Place("tls.cert"))
+	case t.Cert == "" && t.Key != "":
+		return nil, fmt.Errorf("%s: tls.cert and tls.key belong together: set both, or neither", loaded.Place("tls.key"))
 	case t.ClientCA != "" && t.Cert == "":
-		return nil, errors.New("tls.client_ca: only a listener with TLS sees certificates of clients: set tls.cert and tls.key")
+		return nil, fmt.Errorf("%s: tls.client_ca: only a listener with TLS sees certificates of clients: set tls.cert and tls.key", loaded.Place("tls.client_ca"))
 	case t.RequireClientCert && t.ClientCA == "":
-		return nil, errors.New("tls.require_client_cert: no authority is named: set tls.client_ca")
+		return nil, fmt.Errorf("%s: tls.require_client_cert: no authority is named: set tls.client_ca", loaded.Place("tls.require_client_cert"))
 	case t.Cert != "":
 		all, err := access.LoadCertificates(access.ServerFiles{
 			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, RequireClientCert: t.RequireClientCert,

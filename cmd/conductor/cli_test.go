@@ -86,6 +86,11 @@ func TestMistakes(t *testing.T) {
 	f(`conductor config check takes FILE, and got nothing`, "config", "check")
 	f(`conductor version takes no arguments, and got "surplus"`, "version", "surplus")
 	f(`conductor explain needs --block-size, --model, --tokens`, "explain")
+	f(`conductor token needs --file or --out, --name, --role`, "token")
+	f(`conductor query needs --block-size, --tokens or --seq-hashes`, "query", "--model", "m")
+	f(`--tokens and --seq-hashes exclude each other`, "query", "--model", "m", "--block-size", "16", "--tokens", "1", "--seq-hashes", "2")
+	f(`unknown command "qery"; did you mean "query"?`, "help", "qery")
+	f(`unknown command "chekc"; did you mean "config check"?`, "help", "config", "chekc")
 }
 
 // TestCompletion makes the scripts of all shells, and completes in bash's where there is a bash.

@@ -85,8 +85,11 @@ func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *
 			defer file.Close()
 			return snapshot.Load(file, key.Open)
 		}
-		if !errors.Is(err, os.ErrNotExist) || !strings.Contains(name, ":") { // else it is host:port
+		switch {
+		case !errors.Is(err, os.ErrNotExist):
 			return nil, err
+		case !strings.Contains(name, ":"):
+			return nil, errors.New("there is no such file, and host:port would name a server")
 		}
 	}
 	base, err := asks.BaseOf(name)

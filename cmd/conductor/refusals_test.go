@@ -30,8 +30,8 @@ func TestCheckRefusesWhatServeRefuses(t *testing.T) {
 	for _, c := range []struct{ settings, want string }{
 		{"auth: {file: " + none + "}", "auth.file: "},
 		{"auth: {file: " + file + "}", "auth.file: "},
-		{"tls: {cert: " + pair.cert + "}", "tls.cert and tls.key belong together"},
-		{"tls: {key: " + pair.key + "}", "tls.cert and tls.key belong together"},
+		{"tls: {cert: " + pair.cert + "}", ":2:13: tls.cert and tls.key belong together"},
+		{"tls: {key: " + pair.key + "}", ":2:12: tls.cert and tls.key belong together"},
 		{"tls: {client_ca: " + pair.cert + "}", "tls.client_ca: only a listener with TLS"},
 		{"tls: {cert: " + pair.cert + ", key: " + pair.key + ", require_client_cert: true}", "tls.require_client_cert: no authority"},
 		{"tls: {cert: " + none + ", key: " + pair.key + "}", "tls.cert: "},

@@ -163,6 +163,9 @@ func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
 		if !ok || name == "" {
 			return nil, fmt.Errorf("--set: %q is not of the form field=value", pair)
 		}
+		if flag := flagOf[name]; flag != "" { // it is compared with what the server says
+			return nil, fmt.Errorf("--set: %s is set by %s", name, flag)
+		}
 		body[name] = value
 		if json.Valid([]byte(value)) {
 			body[name] = json.RawMessage(value)
@@ -204,6 +207,12 @@ func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
 	return f.perRank(engine, body)
 }
 
+// flagOf has the fields of POST /register that --set does not set, and what does.
+var flagOf = map[string]string{
+	"instance_id": "--instance", "tenant_id": "--tenant", "dp_rank": "--ranks, as in --ranks 3-3", "endpoint": "the argument ENGINE",
+	"discover": "the argument ENGINE", "replay_endpoint": "--replay-endpoint", "block_size": "--block-size", "modelname": "--model", "type": "--type",
+}
+
 // perRank returns the body of each rank. The endpoints are those of rank 0.
 func (f *registerFlags) perRank(engine string, body map[string]any) ([]map[string]any, error) {
 	first, last, err := rankRange(f.ranks)
@@ -229,7 +238,7 @@ func (f *registerFlags) perRank(engine string, body map[string]any) ([]map[strin
 				return nil, err
 			}
 		}
-		if _, given := one["dp_rank"]; !given && (f.ranks != "" || strings.Contains(engine, "://")) {
+		if f.ranks != "" || strings.Contains(engine, "://") {
 			one["dp_rank"] = rank
 		}
 		all = append(all, one)

@@ -117,6 +117,10 @@ func TestRegisterCommand(t *testing.T) {
 	if _, answer := get(p.url + "/services"); !strings.Contains(answer, `"count":1`) {
 		t.Errorf("left: %s", answer)
 	}
+	// A field that the command compares with what the server says has one way only.
+	if status, _, errs := runCLI(append(register, "--set", "dp_rank=3")...); status != cli.ExitUsage || !strings.Contains(errs, "--set: dp_rank is set by --ranks, as in --ranks 3-3") {
+		t.Errorf("--set dp_rank: %d %s", status, errs)
+	}
 	// A block size that the first events tell.
 	run(cli.ExitFine, "waiting", "register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "3-4")
 	if all := ranksOf(t, run(cli.ExitFine, "", "unregister", "c", "--json")); len(all) != 2 || all[0].Rank != 3 || all[1].Result != "unregistered" {

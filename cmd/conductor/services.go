@@ -177,6 +177,9 @@ func printServices(ctx context.Context, server *cli.Client, out io.Writer) error
 	}
 	for _, s := range answer.Services {
 		for _, f := range s.Findings {
+			if f.Code == s.State {
+				continue // the table has it
+			}
 			fmt.Fprintf(out, "\n%s|%s|%d %s: %s\n", s.InstanceID, s.TenantID, s.DPRank, f.Code, f.Message)
 		}
 	}

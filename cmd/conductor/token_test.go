@@ -67,7 +67,7 @@ func TestTokenFile(t *testing.T) {
 	wrong(`name: "b" is taken by another entry`, "--name", "b", "--role", "query", "--file", file, "--out", filepath.Join(dir, "c.token"))
 	wrong("exists: a token is written to a new file only", "--name", "c", "--role", "query", "--file", file, "--out", out)
 	wrong("--role", "--name", "c", "--role", "king", "--file", file)
-	wrong("[file out]", "--name", "c", "--role", "query")
+	wrong("needs --file or --out", "--name", "c", "--role", "query")
 	wrong("no such file", "--name", "c", "--role", "query", "--file", filepath.Join(dir, "none", "file"))
 }
 

@@ -44,7 +44,10 @@ instance, or if the server refused for one of its ranks.`,
 			return err
 		}
 		var known servicesAnswer
-		list := func() error { return server.Get(cmd.Context(), "/conductor/v1/services", &known) }
+		list := func() error {
+			known = servicesAnswer{} // a field that the answer leaves out would keep its value
+			return server.Get(cmd.Context(), "/conductor/v1/services", &known)
+		}
 		if err := list(); err != nil {
 			return err
 		}

@@ -50,7 +50,7 @@ func Execute(root *cobra.Command, errs io.Writer) int {
 	explainMistakes(root)
 	understood := false // the command, its flags and its arguments are known
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
-		if err := errors.Join(missingFlags(cmd), cmd.ValidateFlagGroups()); err != nil {
+		if err := checkFlags(cmd); err != nil {
 			return err
 		}
 		understood = true

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,14 @@ import (
 // nearest command or flag, and refuse commands that do not exist at any level.
 func explainMistakes(c *cobra.Command) {
 	c.SetFlagErrorFunc(FlagError)
-	if c.HasSubCommands() && !c.Runnable() {
+	if c.Name() == "help" {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if about, rest, err := c.Root().Find(args); err == nil && len(rest) > 0 {
+				return unknownCommand(about, rest[0])
+			}
+			return nil
+		}
+	} else if c.HasSubCommands() && !c.Runnable() {
 		c.DisableFlagsInUseLine = true
 		c.Args = func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -122,16 +130,34 @@ var kinds = map[string]string{
 	"float64": "a number", "bool": "true or false", "duration": "a duration, such as 30s or 5m",
 }
 
-// missingFlags names the required flags that are not given.
-func missingFlags(c *cobra.Command) error {
+// checkFlags names the flags that are missing, or that exclude each other.
+func checkFlags(c *cobra.Command) error {
 	var missing []string
+	told := make(map[string]bool) // groups, each of which is at all its flags
+	var clash error
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if required := f.Annotations[cobra.BashCompOneRequiredFlag]; len(required) > 0 && required[0] == "true" && !f.Changed {
 			missing = append(missing, "--"+f.Name)
 		}
+		for _, group := range f.Annotations[oneRequired] {
+			if all := strings.Fields(group); !told[group] && !slices.ContainsFunc(all, c.Flags().Changed) {
+				told[group], missing = true, append(missing, "--"+strings.Join(all, " or --"))
+			}
+		}
+		for _, group := range f.Annotations[exclusive] {
+			if given := slices.DeleteFunc(strings.Fields(group), func(name string) bool { return !c.Flags().Changed(name) }); len(given) > 1 {
+				clash = Usagef("--%s exclude each other", strings.Join(given, " and --"))
+			}
+		}
 	})
-	if len(missing) == 0 {
-		return nil
+	if len(missing) > 0 {
+		return Usagef("%s needs %s", c.CommandPath(), strings.Join(missing, ", "))
 	}
-	return Usagef("%s needs %s", c.CommandPath(), strings.Join(missing, ", "))
+	return clash
 }
+
+// Annotations of flags in groups, which cobra sets and keeps to itself: the names of the group, with spaces.
+const (
+	oneRequired = "cobra_annotation_one_required"
+	exclusive   = "cobra_annotation_mutually_exclusive"
+)
