@@ -71,7 +71,7 @@ func TestTokenFile(t *testing.T) {
 	wrong("no such file", "--name", "c", "--role", "query", "--file", filepath.Join(dir, "none", "file"))
 }
 
-// TestTokensTogether adds to one file from many processes at once: whoever is not refused is in it.
+// TestTokensTogether adds to one file many times at once: all clients that are not refused are in it.
 func TestTokensTogether(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "credentials.yaml")
 	added := make([]bool, 200)
