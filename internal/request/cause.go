@@ -111,6 +111,12 @@ func certified(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
+// IsLoopback reports whether a URL names this machine.
+func IsLoopback(base string) bool {
+	u, err := url.Parse(base)
+	return err == nil && isLoopback(u.Hostname())
+}
+
 // isLoopback reports whether a host is this machine.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)

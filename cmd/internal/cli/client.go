@@ -68,9 +68,14 @@ func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
 func (f *ClientFlags) Named() bool { return f.flag.Changed || os.Getenv(ServerEnv) != "" }
 
 // BaseOf returns the base URL of a server that the user wrote as text. Without a scheme it is https if
-// flags are given that only TLS needs.
+// flags are given that only TLS needs, or a token for a server that is not on this machine, because everybody
+// on the way could read the token. To send it in the clear all the same, write http://.
 func (f *ClientFlags) BaseOf(text string) (string, error) {
-	return BaseURL(text, f.Files.CACert != "" || f.Files.Cert != "")
+	base, err := BaseURL(text, f.Files.CACert != "" || f.Files.Cert != "")
+	if err == nil && f.Files.TokenFile != "" && !strings.Contains(text, "://") && !request.IsLoopback(base) {
+		return BaseURL(text, true)
+	}
+	return base, err
 }
 
 // Base returns the base URL of the server of --server.

@@ -7,7 +7,26 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"example.com/conductor/conductor/access"
 )
+
+// TestBaseOf requires that a token leaves this machine in the clear only if the user writes http.
+func TestBaseOf(t *testing.T) {
+	f := func(text, token, want string) {
+		t.Helper()
+		flags := ClientFlags{Files: access.ClientFiles{TokenFile: token}}
+		if got, err := flags.BaseOf(text); err != nil || got != want {
+			t.Errorf("%s with the token %q: %s %v, want %s", text, token, got, err, want)
+		}
+	}
+	f("conductor.example", "", "http://conductor.example:13333")
+	f("conductor.example", "a.token", "https://conductor.example:13333")
+	f("10.0.0.1:80", "a.token", "https://10.0.0.1:80")
+	f("http://conductor.example:13333", "a.token", "http://conductor.example:13333")
+	f("localhost:13333", "a.token", "http://localhost:13333")
+	f("::1", "a.token", "http://[::1]:13333")
+}
 
 // TestRefused words answers that are not 200.
 func TestRefused(t *testing.T) {
