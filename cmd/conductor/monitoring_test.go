@@ -132,6 +132,25 @@ func TestMetricsReference(t *testing.T) {
 	}
 }
 
+// TestDocumentedMetrics requires that documents name no metric that a server does not have.
+func TestDocumentedMetrics(t *testing.T) {
+	exported, n := described(t), 0
+	pages, err := filepath.Glob(filepath.Join(repository, "docs/*.md"))
+	must.Succeed(t, err)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		must.Succeed(t, err)
+		for _, m := range regexp.MustCompile("`(conductor_[a-z_]*[a-z])[`{]").FindAllStringSubmatch(string(text), -1) {
+			if n++; exported[m[1]] == nil {
+				t.Errorf("docs/%s: no server exports %s", filepath.Base(page), m[1])
+			}
+		}
+	}
+	if n < 200 {
+		t.Errorf("only %d names of metrics were found", n)
+	}
+}
+
 var (
 	selector  = regexp.MustCompile(`\b((?:conductor|dynamo|process|go)_[a-z_0-9]+)(\{[^}]*\})?`)
 	matcher   = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)`)

@@ -88,7 +88,11 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 }
 
 // Describe implements prometheus.Collector.
-func (f *Forwarder) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+func (f *Forwarder) Describe(ch chan<- *prometheus.Desc) {
+	f.results.Describe(ch) // by their collectors, because results and faults have no series before the first query
+	f.faults.Describe(ch)
+	f.seconds.Describe(ch)
+}
 
 // Collect implements prometheus.Collector.
 func (f *Forwarder) Collect(ch chan<- prometheus.Metric) {
