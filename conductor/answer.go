@@ -17,7 +17,8 @@ type Answer struct {
 	// Truncated says that rows may be longer than shown: the next block was
 	// refused for want of memory (index.max_bytes).
 	Truncated bool
-	// Pools are the pools whose blocks count for every row, with Query.Detail.
+	// Pools are the pools of the deployment, with Query.Detail. Blocks of one count for the rows that
+	// SourceDetail.Serves allows.
 	Pools []SourceDetail
 	// Expected says that rows tell how much is expected: Query.Expected.
 	Expected bool

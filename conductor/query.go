@@ -3,6 +3,7 @@ package conductor
 import (
 	"cmp"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,13 @@ type SourceDetail struct {
 	Age       time.Duration // since the last batch, -1 when there was none
 	// Lives are of the media that the source has announced blocks on.
 	Lives []lifetime.Life
+	// ServesOnly are the instances that the blocks of a pool count for; none is all of them.
+	ServesOnly []string
+}
+
+// Serves reports whether the blocks of a pool count for an instance.
+func (d *SourceDetail) Serves(instance string) bool {
+	return len(d.ServesOnly) == 0 || slices.Contains(d.ServesOnly, instance)
 }
 
 // scratch holds the buffers of one query.
@@ -350,7 +358,7 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	all := make([]SourceDetail, len(sources))
 	for i, s := range sources {
 		st := s.stream.Status()
-		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1, Lives: s.lives.Lives(now)}
+		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1, Lives: s.lives.Lives(now), ServesOnly: s.reg.Serves}
 		if !st.LastBatchAt.IsZero() {
 			d.Age = now.Sub(st.LastBatchAt)
 		}

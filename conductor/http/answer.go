@@ -30,7 +30,13 @@ func writeAnswer(e *body.Encoder, ans *conductor.Answer, warnings []string) {
 
 // writeRow writes what stands behind the key of a row.
 func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
-	size, pairs := ans.BlockSize, 3+len(row.Media)+min(row.Window, 1)+min(len(ans.Pools), 1)
+	pools := 0 // that serve the row
+	for i := range ans.Pools {
+		if ans.Pools[i].Serves(row.Instance) {
+			pools++
+		}
+	}
+	size, pairs := ans.BlockSize, 3+len(row.Media)+min(row.Window, 1)+min(pools, 1)
 	if ans.Truncated {
 		pairs++
 	}
@@ -98,10 +104,13 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 		}
 		e.EndMap()
 	}
-	if len(ans.Pools) > 0 {
+	if pools > 0 {
 		e.Name("pools")
-		e.Map(len(ans.Pools))
+		e.Map(pools)
 		for i := range ans.Pools {
+			if !ans.Pools[i].Serves(row.Instance) {
+				continue
+			}
 			e.Key(ans.Pools[i].Key.String())
 			writeDetail(e, &ans.Pools[i])
 		}

@@ -156,9 +156,10 @@ func plainAnswer(ans *conductor.Answer) string {
 				return fmt.Sprintf(`"%d":%s`, row.Detail[i].Rank, detail(&row.Detail[i]))
 			}))
 		}
-		if len(ans.Pools) > 0 {
-			b.WriteString(`,"pools":` + list(len(ans.Pools), func(i int) string {
-				return text(ans.Pools[i].Key.String()) + ":" + detail(&ans.Pools[i])
+		pools := slices.DeleteFunc(slices.Clone(ans.Pools), func(p conductor.SourceDetail) bool { return !p.Serves(row.Instance) })
+		if len(pools) > 0 {
+			b.WriteString(`,"pools":` + list(len(pools), func(i int) string {
+				return text(pools[i].Key.String()) + ":" + detail(&pools[i])
 			}))
 		}
 		return b.String() + "}"
