@@ -17,6 +17,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -191,19 +192,12 @@ func hashesOf(q client.Query) *pb.Hashes {
 	return &pb.Hashes{Kind: kind, Values: q.SeqHashes}
 }
 
-// rowsOf returns rows as answers over HTTP have them: pools are those of every row.
+// rowsOf returns rows as answers over HTTP have them.
 func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
-	var pools map[string]client.Source
-	for _, p := range answer.GetPools() {
-		if pools == nil {
-			pools = make(map[string]client.Source)
-		}
-		pools[p.Key] = sourceOf(p)
-	}
 	for _, a := range answer.GetRows() {
 		row := client.Row{
 			Instance: a.InstanceId, Longest: int(a.LongestMatched), Media: make(map[string]int),
-			Window: int(a.Window), Truncated: answer.Truncated, Pools: pools, Expected: int(a.Expected), Approximate: a.Approximate,
+			Window: int(a.Window), Truncated: answer.Truncated, Expected: int(a.Expected), Approximate: a.Approximate,
 		}
 		for _, m := range a.Media {
 			row.Media[m.Name] = int(m.Matched)
@@ -216,6 +210,15 @@ func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
 				row.Detail = make(map[int]client.Source)
 			}
 			row.Detail[int(s.Rank)] = sourceOf(s)
+		}
+		for _, p := range answer.Pools {
+			if len(p.Serves) > 0 && !slices.Contains(p.Serves, row.Instance) {
+				continue
+			}
+			if row.Pools == nil {
+				row.Pools = make(map[string]client.Source)
+			}
+			row.Pools[p.Key] = sourceOf(p)
 		}
 		rows = append(rows, row)
 	}

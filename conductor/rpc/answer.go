@@ -19,7 +19,7 @@ const (
 
 	rankRank, rankMatched, rankGPU, rankCPU, rankDisk, rankExpected = 1, 2, 3, 4, 5, 6
 
-	sourceKey, sourceRank, sourceState, sourceReason, sourceEpoch, sourceWatermark, sourceAge = 1, 2, 3, 4, 5, 6, 7
+	sourceKey, sourceRank, sourceState, sourceReason, sourceEpoch, sourceWatermark, sourceAge, sourceServes = 1, 2, 3, 4, 5, 6, 7, 8
 )
 
 // answerOf returns an answer as a message. Its fields are in the message as bytes, which are sent as
@@ -168,6 +168,9 @@ func (w *writer) sources(b []byte, field protowire.Number, all []conductor.Sourc
 			}
 			if d.Age >= 0 {
 				b = present(b, sourceAge, uint64(d.Age.Milliseconds()))
+			}
+			for _, instance := range d.ServesOnly {
+				b = text(b, sourceServes, instance)
 			}
 			return b
 		})

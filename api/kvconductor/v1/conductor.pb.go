@@ -346,7 +346,7 @@ type QueryResponse struct {
 	TenantId      string                 `protobuf:"bytes,1,opt,name=tenant_id,json=tenantId,proto3" json:"tenant_id,omitempty"`
 	Rows          []*Row                 `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
 	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"` // rows may be longer than shown: memory was short
-	Pools         []*Source              `protobuf:"bytes,4,rep,name=pools,proto3" json:"pools,omitempty"`          // whose blocks count for every row, with detail
+	Pools         []*Source              `protobuf:"bytes,4,rep,name=pools,proto3" json:"pools,omitempty"`          // of the deployment, with detail: see Source.serves
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -658,6 +658,7 @@ type Source struct {
 	Epoch         uint64                 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Watermark     *uint64                `protobuf:"varint,6,opt,name=watermark,proto3,oneof" json:"watermark,omitempty"`      // absent before the first batch
 	AgeMs         *uint64                `protobuf:"varint,7,opt,name=age_ms,json=ageMs,proto3,oneof" json:"age_ms,omitempty"` // since the last batch, absent before the first
+	Serves        []string               `protobuf:"bytes,8,rep,name=serves,proto3" json:"serves,omitempty"`                   // of a pool: the instances whose rows its blocks count in; none is all
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -739,6 +740,13 @@ func (x *Source) GetAgeMs() uint64 {
 		return *x.AgeMs
 	}
 	return 0
+}
+
+func (x *Source) GetServes() []string {
+	if x != nil {
+		return x.Serves
+	}
+	return nil
 }
 
 type QueryBatchRequest struct {
@@ -1531,7 +1539,7 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x03gpu\x18\x03 \x01(\rR\x03gpu\x12\x10\n" +
 	"\x03cpu\x18\x04 \x01(\rR\x03cpu\x12\x12\n" +
 	"\x04disk\x18\x05 \x01(\rR\x04disk\x12\x1a\n" +
-	"\bexpected\x18\x06 \x01(\rR\bexpected\"\xca\x01\n" +
+	"\bexpected\x18\x06 \x01(\rR\bexpected\"\xe2\x01\n" +
 	"\x06Source\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
 	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
@@ -1539,7 +1547,8 @@ const file_kvconductor_v1_conductor_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05epoch\x18\x05 \x01(\x04R\x05epoch\x12!\n" +
 	"\twatermark\x18\x06 \x01(\x04H\x00R\twatermark\x88\x01\x01\x12\x1a\n" +
-	"\x06age_ms\x18\a \x01(\x04H\x01R\x05ageMs\x88\x01\x01B\f\n" +
+	"\x06age_ms\x18\a \x01(\x04H\x01R\x05ageMs\x88\x01\x01\x12\x16\n" +
+	"\x06serves\x18\b \x03(\tR\x06servesB\f\n" +
 	"\n" +
 	"_watermarkB\t\n" +
 	"\a_age_ms\"K\n" +
