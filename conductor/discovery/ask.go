@@ -118,7 +118,11 @@ func (m *Manager) get(ctx context.Context, client *http.Client, t *Target, path 
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, err
+		var failed *url.Error // it repeats the URL, which operators have configured and see next to the reason
+		if errors.As(err, &failed) {
+			err = failed.Err
+		}
+		return nil, fmt.Errorf("no answer to GET %s: %w", path, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
