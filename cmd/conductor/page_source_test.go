@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
@@ -21,12 +22,19 @@ func testPageSource(t *testing.T, browser context.Context, p *process) {
 		page.await("the source is not shown", shown+`.includes("lossy, rank 0") && location.hash === "`+at+`"`)
 	}
 	open()
-	for _, want := range []string{"Live tcp://127.0.0.1:", "Replay none", "by the settings", "5 batches lost", "→ partial gap unrecoverable", "1 gap"} {
+	for _, want := range []string{"Live tcp://127.0.0.1:", "Replay none", "Registered by the settings", "5 batches lost", "→ partial gap unrecoverable", "1 gap"} {
 		page.await("the source does not say "+want, shown+fmt.Sprintf(".includes(%q)", want))
 	}
 	js[any](page, `history.back()`)
 	page.await("the back button does not leave it", `!document.querySelector("#detail[open]") && location.hash !== "`+at+`"`)
 	open()
+	// The event that tells of the end of the first dialog comes after the second has begun.
+	js[any](page, `new Promise((done) => {
+		document.querySelector("#detail").addEventListener("close", () => done(document.title = ""), { once: true });
+		addEventListener("hashchange", () => [...document.querySelectorAll("#sources-body tr")].find((r) => r.innerText.includes("lossy")).querySelector("button").click(), { once: true });
+		history.back();
+	})`)
+	page.await("the source that was opened again is not shown", shown+`.includes("lossy, rank 0") && location.hash === "`+at+`" && document.title.startsWith("lossy")`)
 	page.press(kb.Escape)
 	page.await("Escape does not leave it", `!document.querySelector("#detail[open]") && location.hash !== "`+at+`"`)
 	page.close()
@@ -71,6 +79,35 @@ func testPageRanks(t *testing.T, browser context.Context) {
 	page.await("the settings are not there", settingsCard+`.includes("limits.max_queries") && `+settingsCard+`.includes("settings at the default")`)
 	if js[bool](page, settingsCard+`.includes("doctor.silent_after")`) || js[int](page, `document.querySelectorAll("#settings details tbody tr").length`) < 50 {
 		t.Error("the settings at their defaults are not folded")
+	}
+	page.close()
+}
+
+// testPageMany shows a thousand sources in a page that has three, and logs how long a change of all of them takes.
+func testPageMany(t *testing.T, browser context.Context, p *process) {
+	page := openTab(t, browser, p.url+"/ui", "light", 1280)
+	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
+	for _, ranks := range []int{1, 8} {
+		took := js[[]float64](page, fmt.Sprintf(`Promise.all([import("/ui/live.js"), import("/ui/fleet.js")]).then(([{ state }, fleet]) => {
+			const ranks = %d, like = state.rows.values().next().value, took = [];
+			for (let change = 0; change < 12; change++) {
+				state.rows = new Map();
+				for (let i = 0; i < 1000; i++) {
+					const instance_id = "engine-" + Math.floor(i / ranks), source = instance_id + "|default|" + i %% ranks;
+					const findings = i %% 9 ? [] : [{code: "event_gap", severity: "warning", text: "batches are lost"}];
+					state.rows.set(source, {...like, source, instance_id, tenant_id: "default", dp_rank: i %% ranks, blocks: (i * 7919 + change * 31) %% 100003, events_per_s: (i + change) %% 97, findings});
+				}
+				const began = performance.now();
+				fleet.draw();
+				took.push(performance.now() - began);
+				document.querySelector("#sources").offsetHeight; // the layout
+			}
+			return took;
+		})`, ranks))
+		t.Logf("1,000 sources, %d of each instance: the scripts take %.0f ms at first, %.1f at best", ranks, took[0], slices.Min(took))
+		if got := js[int](page, `document.querySelectorAll("#sources-body tr").length`); got != 100 {
+			t.Errorf("%d rows are shown", got)
+		}
 	}
 	page.close()
 }

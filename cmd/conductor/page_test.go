@@ -54,6 +54,7 @@ func TestPage(t *testing.T) {
 	t.Run("dead", func(t *testing.T) { testPageDead(t, browser) })
 	t.Run("source", func(t *testing.T) { testPageSource(t, browser, p) })
 	t.Run("ranks", func(t *testing.T) { testPageRanks(t, browser) })
+	t.Run("many", func(t *testing.T) { testPageMany(t, browser, p) })
 	t.Run("token", func(t *testing.T) { testPageToken(t, browser) })
 	t.Run("lost", func(t *testing.T) { testPageLost(t, browser) })
 	t.Run("stories", func(t *testing.T) { testPageStories(t, browser) })
@@ -207,7 +208,7 @@ func testPageKeyboard(t *testing.T, browser context.Context, p *process) {
 	page.tabTo("#sources-head button")
 	page.tabTo("#sources-body button")
 	page.press(kb.Enter)
-	page.await("the row does not open", `document.querySelector("#detail[open]")?.innerText.includes("lossy, rank 0")`)
+	page.await("the row does not open", `document.querySelector("#detail[open]")?.innerText.includes("lossy, rank 0") && document.querySelector("#detail-timeline")`)
 	page.tabTo(".loss button")
 	page.press(kb.Escape)
 	page.await("Escape does not close it", `!document.querySelector("#detail[open]") && document.activeElement.matches("#sources-body button")`)
@@ -409,7 +410,10 @@ func testPageStories(t *testing.T, browser context.Context) {
 	}
 	page.view("explain")
 	js[any](page, fmt.Sprintf(`document.querySelector("#explain-model").value = "m", document.querySelector("#explain-size").value = "16", document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, tokens))
-	page.await("no explanation came", fmt.Sprintf(`document.querySelectorAll("#explain-answer .answer").length >= %d`, len(stories)))
+	const more = `document.querySelector("#explain-answer > button")`
+	page.await("no explanation came", more+`?.hidden === false`)
+	js[any](page, more+`.click()`)
+	page.await("the other instances are not shown", fmt.Sprintf(`document.querySelectorAll("#explain-answer .answer").length >= %d`, len(stories)))
 	for _, s := range stories {
 		card := js[string](page, fmt.Sprintf(`[...document.querySelectorAll("#explain-answer .answer")].find((a) => a.innerText.includes(%q)).innerText`, s.name+"|default|0"))
 		if want := strings.ReplaceAll(s.explain, "_", " "); !strings.Contains(card, want) {

@@ -116,7 +116,7 @@ var frame = template.Must(template.New("page").Parse(`<!doctype html>
 <a class="skip" href="#content">Skip to the content</a>
 <header class="top">
   <a class="brand" href="{{.Up}}../ui"><img src="{{.Up}}../ui/icon.svg" alt="" width="24" height="24"> Conductor</a>
-  <nav aria-label="Conductor"><a href="{{.Up}}../ui">Fleet</a> <a href="{{.Up}}./"{{if not .At}} aria-current="page"{{end}}>Documents</a></nav>
+  <nav aria-label="Conductor"><a href="{{.Up}}../ui">Fleet</a> <a href="{{.Up}}./"{{if not .At}} aria-current="page"{{end}}>Docs</a></nav>
 </header>
 <div class="paper">
 {{if .Contents}}<nav class="contents" aria-label="On this page"><ul>{{range .Contents}}<li><a href="#{{.ID}}">{{.Text}}</a></li>{{end}}</ul></nav>

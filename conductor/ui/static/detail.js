@@ -1,7 +1,7 @@
 // detail.js shows one source at an address of its own, #fleet?source=KEY: its stream, who registered it, what has
 // happened to it, its findings, and what the fleet loses with its instance.
 
-import { $, add, empty, fill, h, loading, problem } from "./dom.js";
+import { $, add, empty, fill, finding, h, loading, problem } from "./dom.js";
 import { ago, int, moment, percent, plural, rate, span } from "./format.js";
 import { ageOf, ask, state } from "./live.js";
 
@@ -10,9 +10,6 @@ let loss = null; // the section about the instance
 let story = null; // what the server keeps of the source: {answer, problem, seen}
 let entered = false; // this page has put the source into the address, so that going back leaves it
 const again = 10_000; // ms after which the story is asked for again; sooner if the row says that something has happened
-
-// runbook returns the code of a finding as a link to what to do about it.
-export const runbook = (code) => h("a", { href: `docs/findings#${code}`, target: "_blank", title: "What it means and what to do" }, h("code", null, code));
 
 // snapshotOf says how far snapshots of its engine have come, "" for a source that asks for none. In short
 // it says so until one is applied.
@@ -92,7 +89,7 @@ export function follow() {
   if (loss.keyed === keyed) return; // links keep the focus, and texts their selection
   loss.keyed = keyed;
   const rest = told(fact);
-  if (r.findings.length) rest.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, runbook(f.code), " ", f.text))));
+  if (r.findings.length) rest.push(h("h3", null, "Findings"), h("ul", { class: "plain" }, r.findings.map((f) => h("li", null, finding(f.code), " ", f.text))));
   if (story?.answer) rest.push(h("h3", null, "What has happened"), timeline(story.answer));
   fill(body.children[1], rest);
 }
@@ -108,7 +105,7 @@ function told(fact) {
   return [h("h3", null, "Where it is"), h("dl", { class: "facts", id: "detail-where" },
     fact("Live", h("code", null, s.endpoint || "none")), fact("Replay", s.replay_endpoint ? h("code", null, s.replay_endpoint) : "none: a gap cannot be filled"),
     s.snapshot_endpoint && fact("Snapshot", h("code", null, s.snapshot_endpoint)),
-    fact("Registered", h("time", { datetime: by.at }, moment(by.at))), fact("by", [registrars[by.by] ?? by.by, by.name && [" ", h("code", null, by.name)]]),
+    fact("Registered", h("time", { datetime: by.at }, moment(by.at))), fact("Registered by", [registrars[by.by] ?? by.by, by.name && [" ", h("code", null, by.name)]]),
     fact("Reconnects", int(s.reconnects)), fact("Replayed", plural(s.replayed, "batch", "batches")))];
 }
 
@@ -175,7 +172,7 @@ function lost(d) {
 }
 
 $("detail").addEventListener("close", () => {
-  if (!shown) return; // the address has changed already
+  if (!shown || $("detail").open) return; // the address has changed already, or a source was opened since
   shown = "";
   if (entered) history.back();
   else location.hash = "#fleet";

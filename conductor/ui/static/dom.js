@@ -80,6 +80,6 @@ export const finding = (code) => explained("findings", code);
 // reason returns the reason of an explanation as a link to what it means.
 export const reason = (word) => explained("reading-answers", word);
 
-// explained returns a word as a link to where a page of the documents explains it. The address is
-// relative, as that of the page is behind a proxy with a prefix.
-export const explained = (page, word) => h("a", { class: "tag explained", href: `docs/${page}#${encodeURIComponent(word)}` }, h("code", null, word.replaceAll("_", " ")));
+// explained returns a word as a link to where a page of the documents explains it, in another tab: what this one shows
+// stays. The address is relative, as that of the page is behind a proxy with a prefix.
+const explained = (page, word) => h("a", { class: "tag explained", target: "_blank", title: "What it means and what to do", href: `docs/${page}#${encodeURIComponent(word)}` }, h("code", null, word.replaceAll("_", " ")));

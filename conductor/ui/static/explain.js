@@ -54,7 +54,7 @@ on("query", (q) => {
 });
 
 function listRecent() {
-  const line = (q) => `${ago(Math.max(0, now() - Date.parse(q.time)))}: ${int(q.tokens)} tokens to ${q.model_name}, ${int(q.matched_tokens)} matched${q.best ? ` at ${q.best}` : ""}`;
+  const line = (q) => `${ago(Math.max(0, now() - Date.parse(q.time)))}: ${plural(q.tokens, "token")} to ${q.model_name}, ${int(q.matched_tokens)} matched${q.best ? ` at ${q.best}` : ""}`;
   choices($("explain-recent"), [["", recent.length ? "None: token ids below" : "None seen yet: token ids below"], ...(prefix ? [[prefix.value, prefix.text]] : []), ...recent.map((q) => [q.id, line(q)])]);
 }
 
@@ -216,7 +216,7 @@ function elsewhere(x) {
   const where = (w) => [w.model !== x.model && `model ${w.model}`, w.tenant !== x.tenant && `tenant ${w.tenant}`, w.block_size !== x.block_size && `block size ${w.block_size}`,
     w.lora_name !== x.lora_name && (w.lora_name ? `adapter ${w.lora_name}` : "no adapter"), w.salt && "a salt"].filter(Boolean).join(", ") || "another context";
   return h("section", { class: "card" }, h("h2", null, "Held elsewhere"), h("ul", { class: "reasons" }, x.elsewhere.map((w) => h("li", null, reason(w.reason),
-    ` ${int(w.tokens)} tokens under ${where(w)}, at ${w.instances.map((i) => i.instance).slice(0, 5).join(", ")}.`))));
+    ` ${plural(w.tokens, "token")} under ${where(w)}, at ${w.instances.map((i) => i.instance).slice(0, 5).join(", ")}.`))));
 }
 
 $("explain").addEventListener("submit", (e) => {

@@ -43,7 +43,7 @@ function query(q) {
   const part = q.tokens ? Math.min(100, 100 * q.matched_tokens / q.tokens) : 0;
   return h("li", { "data-text": `${q.tenant_id} ${q.model_name} ${q.best} ${q.lora_name ?? ""}`.toLowerCase() }, clock(q.time),
     h("span", { class: "who" }, q.best || "no instance"),
-    h("span", { class: "what" }, h("span", { class: "meter", vars: { "--part": `${part}%` } }), h("span", null, `${int(q.matched_tokens)} of ${int(q.tokens)} tokens`)),
+    h("span", { class: "what" }, h("span", { class: "meter", vars: { "--part": `${part}%` } }), h("span", null, `${int(q.matched_tokens)} of ${plural(q.tokens, "token")}`)),
     h("small", null, [q.model_name, q.lora_name, `${int(q.took_us)} µs`].filter(Boolean).join(" · "), " ", q.kept && h("a", { href: "#explain", onclick: () => { explainNext = q.id; } }, "explain")));
 }
 

@@ -4,12 +4,12 @@
 // to 400, so that thousands of sources cost no more than they show. Rows keep their place while the
 // pointer or the focus is in the table.
 
-import { $, empty, fill, h, keep, loading, mark, say } from "./dom.js";
+import { $, empty, fill, finding, h, keep, loading, mark, say } from "./dom.js";
 import { ago, bytes, compact, int, percent, plural, rate, span } from "./format.js";
 import { ageOf, fetchHistory, state } from "./live.js";
 import { answers, hits, rates, tiers } from "./chart.js";
 import * as health from "./health.js";
-import { close, follow, open, runbook, snapshotOf } from "./detail.js";
+import { close, follow, open, snapshotOf } from "./detail.js";
 import * as ways from "./ways.js";
 
 const page = 100, limit = 4 * page;
@@ -122,7 +122,7 @@ function findings() {
   all.splice(first < 0 ? all.length : first, 0, ...ways.findings());
   $("findings").hidden = all.length === 0;
   keep($("findings-list"), all, (g) => g.code, (g) => h("li", null,
-    runbook(g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
+    finding(g.code), h("span", { class: "grow" }), h("button", { type: "button", onclick: g.go })),
   (li, g) => {
     const only = g.count === 1;
     mark(li, "data-level", g.severity ? painted[g.severity] : "warn");
@@ -225,9 +225,8 @@ let places = new Map();
 const names = new Intl.Collator("en", { numeric: true });
 function place() {
   if (places.size === state.rows.size && [...state.rows.keys()].every((k) => places.has(k))) return;
-  const name = (r) => `${r.instance_id} ${r.dp_rank} ${r.tenant_id}`;
-  const rows = [...state.rows.values()].sort((a, b) => names.compare(name(a), name(b)));
-  places = new Map(rows.map((r, i) => [r.source, i]));
+  const rows = [...state.rows.values()].map((r) => [`${r.instance_id} ${r.dp_rank} ${r.tenant_id}`, r.source]).sort((a, b) => names.compare(a[0], b[0]));
+  places = new Map(rows.map(([, source], i) => [source, i]));
 }
 
 let nested = new Set(); // ranks in sight behind the row of their instance

@@ -100,7 +100,7 @@ function tree(d) {
         n.lora_name && h("span", { class: "tag" }, n.lora_name), n.salted && h("span", { class: "tag" }, "salted")),
       h("span", { class: "number" }, int(n.depth), unseen(" blocks, ")), h("span", { class: "number" }, compact(n.tokens), unseen(" tokens, ")),
       h("span", { class: "heat" }, h("span", { class: "meter", vars: { "--part": `${100 * n.queries / most}%` } }), h("span", { class: "number" }, compact(n.queries), unseen(" queries, held by "))),
-      h("span", { class: "holders" }, h("b", null, int(n.held)), " ", holders),
+      h("span", { class: "holders" }, n.held > 0 && h("b", null, int(n.held)), " ", holders),
       h("button", { type: "button", tabindex: -1, title: "How far each instance holds this prefix, and why no further", onclick: () => explainPrefix(d, n) }, "Explain"));
     return h("li", { role: "treeitem", "aria-level": level, "aria-expanded": leaf ? null : String(isOpen), "data-prefix": n.prefix, tabindex: -1 },
       row, !leaf && isOpen && h("ul", { role: "group" }, n.below.map((b) => item(b, level + 1, open))));
