@@ -6,11 +6,15 @@ import (
 	"context"
 	testflag "flag"
 	"fmt"
+	"image"
+	"image/color"
 	"image/png"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,21 +33,22 @@ var (
 // A shot is one screenshot: a view, or a page of the documents, its size in pixels, and the steps before it.
 type shot struct {
 	name, view, scheme string
+	dead               bool  // of a server whose engines are gone
 	width, height      int64 // height 0 is that of the whole view
 	scale              float64
 	do, until          string // expressions; "" for none
 }
 
 var shots = []shot{
-	{"fleet-light", "fleet", "light", 1280, 900, 1, "", ""},
-	{"fleet-dark", "fleet", "dark", 1280, 900, 1, "", ""},
-	{"source", "fleet", "light", 1280, 800, 1, `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click(), document.querySelector(".loss button").click()`,
+	{"fleet-light", "fleet", "light", false, 1280, 900, 1, "", ""},
+	{"fleet-dark", "fleet", "dark", false, 1280, 900, 1, "", ""},
+	{"source", "fleet", "light", false, 1280, 1240, 1, `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click(), document.querySelector(".loss button").click()`,
 		`document.querySelector(".loss p")`},
-	{"prefixes", "prefixes", "light", 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
-	{"heat-map", "prefixes", "dark", 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
-	{"explain", "explain", "light", 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 68), true)`},
-	{"feed", "feed", "dark", 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
-	{"phone", "fleet", "light", 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
+	{"prefixes", "prefixes", "light", false, 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
+	{"heat-map", "prefixes", "dark", false, 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
+	{"explain", "explain", "light", false, 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 68), true)`},
+	{"feed", "feed", "dark", false, 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
+	{"phone", "fleet", "light", false, 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
 }
 
 // atWidths are shots of the wanted views at the widths of a desk, a tablet and a phone.
@@ -52,12 +57,14 @@ func atWidths(wanted *regexp.Regexp) (all []shot) {
 		for _, scheme := range []string{"light", "dark"} {
 			for _, s := range []shot{
 				{name: "fleet", view: "fleet"},
-				{name: "source", view: "fleet", height: 900, do: `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.includes(" / ")).click()`},
+				{name: "source", view: "fleet", height: 900, do: `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click()`},
+				{name: "ranks", view: "fleet", height: 900, do: `document.querySelector("#sources-body button[aria-expanded]").click(), document.querySelector("#title-sources").scrollIntoView()`},
 				{name: "prefixes", view: "prefixes", until: `document.querySelector("[role=treeitem]")`},
 				{name: "explain", view: "explain", do: explainShot, until: `document.querySelector("#explain-answer .holder")`},
 				{name: "explain-short", view: "explain", do: `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`, until: `document.querySelector(".verdict")`},
 				{name: "feed", view: "feed", until: `document.querySelectorAll("#feed-queries li").length > 12`},
 				{name: "server", view: "server"},
+				{name: "dead", view: "fleet", height: 900, dead: true},
 				{name: "docs", view: "docs/"},
 				{name: "docs-findings", view: "docs/findings#event_gap", height: 900},
 				{name: "docs-settings", view: "docs/settings", height: 1600},
@@ -114,8 +121,6 @@ func TestPageReel(t *testing.T) {
 	must.Succeed(t, fleet.Start())
 	t.Cleanup(func() { fleet.Process.Kill(); fleet.Wait() })
 	lossy.publish(ruledStored(0, 8))
-	lossy.seq += 5
-	lossy.publish(ruledStored(0, 1))
 	for i := range 8 {
 		wrong.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
 	}
@@ -125,13 +130,24 @@ func TestPageReel(t *testing.T) {
 	restarted.publish(ruledStored(0, 3))
 
 	watching := openTab(t, browser, p.url+"/ui#feed", "dark", 1280) // rates and recent queries are collected meanwhile
-	<-time.After(*reelFor)
+	<-time.After(*reelFor / 3)
+	lossy.seq = 0
+	lossy.publish(ruledStored(0, 6))
+	<-time.After(*reelFor / 3)
+	lossy.seq += 5
+	lossy.publish(ruledStored(0, 1))
+	<-time.After(*reelFor / 3)
 	all := shots
 	if *widths != "" {
 		all = atWidths(regexp.MustCompile(*widths))
 	}
+	dead := deadServer(t)
 	for _, s := range all {
-		page := s.open(t, browser, p.url)
+		server := p
+		if s.dead {
+			server = dead
+		}
+		page := s.open(t, browser, server.url)
 		if s.do != "" {
 			js[any](page, s.do)
 			page.forgive() // a recent query may be gone by the time it is explained
@@ -149,12 +165,71 @@ func TestPageReel(t *testing.T) {
 		picture, err := png.Decode(bytes.NewReader(raw))
 		must.Succeed(t, err)
 		var out bytes.Buffer
-		must.Succeed(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, picture))
+		must.Succeed(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, fewColours(picture)))
 		must.Succeed(t, os.WriteFile(filepath.Join(*reel, s.name+".png"), out.Bytes(), 0o600))
 		t.Logf("%s: %d KB", s.name, out.Len()>>10)
 		page.close()
 	}
 	watching.close()
+}
+
+// fewColours returns a picture with 256 of its colours, which makes its file half as large: the most frequent one of each
+// part of the colour space, so that a small dot stays green, then those that are most frequent. The others are the
+// edges of letters and of lines, and become the nearest colour.
+func fewColours(picture image.Image) image.Image {
+	bounds := picture.Bounds()
+	count := make(map[color.RGBA]int)
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA) }
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			count[at(x, y)]++
+		}
+	}
+	colours := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int { return count[b] - count[a] })
+	rank := make(map[color.RGBA]int, len(colours)) // within its part of the colour space
+	parts := make(map[color.RGBA]int)
+	for _, c := range colours {
+		part := color.RGBA{R: c.R >> 5, G: c.G >> 5, B: c.B >> 5}
+		rank[c] = min(parts[part], 1)
+		parts[part]++
+	}
+	slices.SortStableFunc(colours, func(a, b color.RGBA) int { return rank[a] - rank[b] })
+	var all color.Palette
+	for _, c := range colours[:min(256, len(colours))] {
+		all = append(all, c)
+	}
+	nearest := make(map[color.RGBA]uint8, len(count))
+	for c := range count {
+		nearest[c] = uint8(all.Index(c))
+	}
+	few := image.NewPaletted(bounds, all)
+	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
+		for x := bounds.Min.X; x < bounds.Max.X; x++ {
+			few.SetColorIndex(x, y, nearest[at(x, y)])
+		}
+	}
+	return few
+}
+
+// deadServer returns a server whose engines have stopped.
+func deadServer(t *testing.T) *process {
+	settings := "stream: {stale_after: 1s}\nsources:\n"
+	var engines []*ruledEngine
+	for i := range 13 {
+		e := newRuledEngine(t, fmt.Sprintf("decode-%d", i), 0)
+		settings += explainSource(e, "vLLM", "llama-3.3-70b", "")
+		defer e.pub.Close()
+		engines = append(engines, e)
+	}
+	p := serveProcess(t, settings)
+	for i, e := range engines {
+		e.publish(ruledStored(0, 1+i%5))
+	}
+	eventually(t, "the engines are not heard", func() (string, bool) {
+		_, text := get(p.url + "/services")
+		return text, strings.Count(text, `"synced"`) == 13
+	})
+	return p
 }
 
 // open opens what a shot shows, and waits until there are numbers that move.
