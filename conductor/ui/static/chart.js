@@ -18,7 +18,7 @@ function colour(name) {
 }
 
 const numbers = (u, all) => all.map((v) => compact(v));
-const fromZero = (u, min, max) => [0, max > 0 ? max * 1.08 : 10];
+const fromZero = (empty) => (u, min, max) => [0, max > 0 ? max * 1.08 : empty]; // empty is the top of a scale without values
 const steps = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3)); // between two lines of a grid
 const recent = (u) => { // the range of times; uPlot would make a day of a single point
   const last = u.data[0].at(-1) ?? now() / 1000;
@@ -28,7 +28,7 @@ const recent = (u) => { // the range of times; uPlot would make a day of a singl
 // chart returns a function that draws points into the element host. lines are drawn in turn,
 // each {name, tint, fill, right, value(point), number}; number writes a value. A line that is right has the axis there.
 // past leaves out the present, where only points of the history have the values. A value that is null is a gap.
-export function chart(host, legend, title, lines, number, { axis: written = numbers, past = false } = {}) {
+export function chart(host, legend, title, lines, number, { axis: written = numbers, past = false, empty = 10 } = {}) {
   let plot = null;
   const values = lines.map(({ name, tint }) => {
     const value = h("b", null, "–");
@@ -51,7 +51,7 @@ export function chart(host, legend, title, lines, number, { axis: written = numb
       padding: [8, lines.some((line) => line.right) ? 8 : 26, 0, 0], // half of the last time, where no axis has the room
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { range: recent }, y: { range: fromZero }, right: { range: fromZero } },
+      scales: { x: { range: recent }, y: { range: fromZero(empty) }, right: { range: fromZero(10) } },
       axes: [
         { ...axis, size: 22, space: 70, values: (u, at) => at.map((t) => new Date(t * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: u.scales.x.max - u.scales.x.min < 300 ? "2-digit" : undefined })) },
         { ...axis, size: 46, space: 32, incrs: written === numbers ? steps : undefined, values: written },
@@ -104,8 +104,8 @@ export const rates = (host, legend) => chart(host, legend, "Rates", [
 export const hits = (host, legend) => chart(host, legend, "Hit rate and refusals", [
   { name: "Refused/s (right)", tint: "--bad", dash: [5, 4], right: true, value: (p) => p[8] ?? null, number: rate },
   { name: "Cached", tint: "--accent", value: (p) => (p[6] ? p[7] / p[6] : null) },
-], percent, { axis: (u, all) => all.map(percent), past: true });
+], percent, { axis: (u, all) => all.map(percent), past: true, empty: 1 });
 export const answers = (host, legend) => chart(host, legend, "Time to answer a query", [
   { name: "p99", tint: "--muted", dash: [5, 4], value: (p) => p[10] ?? null },
   { name: "p50", tint: "--accent", value: (p) => p[9] ?? null },
-], micro, { axis: (u, all) => all.map(micro), past: true });
+], micro, { axis: (u, all) => all.map(micro), past: true, empty: 0.01 });

@@ -166,8 +166,9 @@ const legend = () => h("p", { class: "legend" }, [["device", "device"], ["host",
 // instanceOf shows the rank that holds most of the prompt, and the others on request.
 function instanceOf(x, i) {
   const [best, ...others] = [...i.ranks].sort((a, b) => b.matched - a.matched || a.dp_rank - b.dp_rank);
+  const pooled = i.longest_matched > (best?.matched ?? 0) ? ", those of pools included" : "";
   return h("section", { class: "card answer" },
-    h("h3", null, i.instance, h("small", null, `${int(i.longest_matched)} of ${plural(x.blocks, "block")}`)),
+    h("h3", null, i.instance, h("small", null, `${int(i.longest_matched)} of ${plural(x.blocks, "block")}${pooled}`)),
     !i.serves && h("p", { class: "hint" }, "A query has no row of it: it is not registered for the adapter."),
     best ? holder(x, best) : h("p", { class: "hint" }, "No rank of it holds anything."),
     others.length > 0 && h("details", { class: "ranks" }, h("summary", null, `${plural(others.length, "more rank")}: ${span(others)}`), others.map((r) => holder(x, r))));

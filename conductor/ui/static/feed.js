@@ -23,7 +23,7 @@ const soon = () => { timer ||= requestAnimationFrame(() => { timer = 0; draw(); 
 const clock = (time) => h("time", { datetime: time }, new Date(time).toLocaleTimeString("en-GB"));
 
 function batch(b) {
-  if (b.skipped) return h("li", { class: "skipped" }, `${plural(b.skipped, "batch", "batches")} more`);
+  if (b.skipped) return h("li", { class: "skipped" }, plural(b.skipped, "more batch", "more batches"));
   const kinds = [b.stored && plural(b.stored, "store"), b.removed && plural(b.removed, "removal"), b.cleared && plural(b.cleared, "clear")].filter(Boolean).join(", ");
   const what = kinds ? `${kinds}${b.blocks ? ` · ${plural(b.blocks, "block")}` : ""}` : "no event";
   const [instance, tenant, rank] = split(b.source);
@@ -39,7 +39,7 @@ function split(source) {
 }
 
 function query(q) {
-  if (q.skipped) return h("li", { class: "skipped" }, `${plural(q.skipped, "query", "queries")} more`);
+  if (q.skipped) return h("li", { class: "skipped" }, plural(q.skipped, "more query", "more queries"));
   const part = q.tokens ? Math.min(100, 100 * q.matched_tokens / q.tokens) : 0;
   return h("li", { "data-text": `${q.tenant_id} ${q.model_name} ${q.best} ${q.lora_name ?? ""}`.toLowerCase() }, clock(q.time),
     h("span", { class: "who" }, q.best || "no instance"),
