@@ -104,6 +104,7 @@ func TestPageReel(t *testing.T) {
 	if *reel == "" {
 		t.Skip("-reel names no directory")
 	}
+	must.Succeed(t, os.MkdirAll(*reel, 0o755))
 	browser := startBrowser(t)
 	lossy, wrong, restarted := newRuledEngine(t, "decode-3", 0), newRuledEngine(t, "prefill-9", 0), newRuledEngine(t, "decode-5", 0)
 	settings := fmt.Sprintf("index: {ghost_bytes: 128MiB}\nsnapshot: {dir: %q, interval: 20s}\nsources:\n", t.TempDir())
@@ -166,7 +167,7 @@ func TestPageReel(t *testing.T) {
 		must.Succeed(t, err)
 		var out bytes.Buffer
 		must.Succeed(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, fewColours(picture)))
-		must.Succeed(t, os.WriteFile(filepath.Join(*reel, s.name+".png"), out.Bytes(), 0o600))
+		must.Succeed(t, os.WriteFile(filepath.Join(*reel, s.name+".png"), out.Bytes(), 0o644))
 		t.Logf("%s: %d KB", s.name, out.Len()>>10)
 		page.close()
 	}
