@@ -48,7 +48,7 @@ func settingTables(t *testing.T) string {
 				out.WriteString("\n")
 			}
 			last = section
-			fmt.Fprintf(&out, "## %s\n\n| Setting | Default | Type | Flag | Change needs | Meaning | Why this default |\n|---|---|---|---|---|---|---|\n", section)
+			fmt.Fprintf(&out, "## %s\n\n| Setting | Default | Meaning | Type | Flag | Change needs | Why this default |\n|---|---|---|---|---|---|---|\n", section)
 		}
 		def := k.show(&c)
 		if def != "" {
@@ -58,7 +58,7 @@ func settingTables(t *testing.T) string {
 		if Live(k.path) {
 			change = "reload"
 		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | `--%s` | %s | %s | %s |\n", k.path, def, cell(k.kind.word), k.flag, change, cell(k.help), cell(reasons[k.path]))
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | `--%s` | %s | %s |\n", k.path, def, cell(k.help), cell(k.kind.word), k.flag, change, cell(reasons[k.path]))
 	}
 	return out.String()
 }
