@@ -224,7 +224,7 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	f("no such file", dir, "--query-file", "none.json")
 	f("no JSON object", dir, "--query-file", os.Args[0])
 	f(`"x"`, dir, "--model", "m", "--block-size", "16", "--tokens", "1,x")
-	f("none of the others can be", dir, "--listen", "127.0.0.1:0", "--tokens", "1")
+	f("--listen and --tokens exclude each other", dir, "--listen", "127.0.0.1:0", "--tokens", "1")
 	foreign := t.TempDir()
 	os.WriteFile(filepath.Join(foreign, "00000001.journal"), []byte("hello"), 0o600)
 	f("holds no record", foreign)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -80,6 +81,7 @@ instance, or if the server refused for one of its ranks.`,
 				all = append(all, changedRank{Instance: name, Tenant: of, Rank: *d.DPRank, Result: resultNotAsked})
 			}
 		}
+		slices.SortFunc(all, func(a, b changedRank) int { return cmp.Or(cmp.Compare(a.Instance, b.Instance), a.Rank-b.Rank) })
 		if len(all) == 0 && rank >= 0 && !asked {
 			return fmt.Errorf("%s has no rank %d; conductor services lists those that it has", name, rank)
 		}
