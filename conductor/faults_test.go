@@ -215,7 +215,7 @@ func (f *fleet) run() faultCounts {
 		for _, e := range f.engines {
 			e.step()
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(6 * time.Minute) // a replay service that did not answer is asked again after 5 minutes at most (STREAM-11)
 		synctest.Wait()
 	}
 	f.checkHonest()
