@@ -32,7 +32,7 @@ func TestStatesOfAllSources(t *testing.T) {
 		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://p:1", Type: TypeMooncake, Model: "m", Instance: "pool", BlockSize: 4}, RegisterOptions{}))
 		must.Succeed(t, c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
 		time.Sleep(time.Minute)
-		says(`"level":"info","source":"e|default|0","from":"replaying","to":"synced"`, 1)
+		says(`"to":"synced"`, 1) // that of e; whether replaying was seen before depends on who is faster
 		says(`"level":"warn","source":"pool|default|0","from":"connecting","to":"partial","reason":"history_unknown"`, 1)
 		says(`"level":"warn","source":"n|default|0","from":"connecting","to":"stale"`, 1)
 		n.At("tcp://h:1").Cut()
