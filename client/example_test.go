@@ -29,7 +29,7 @@ func serve() (url string, stop func()) {
 }
 
 // Example registers an engine, tells where a prompt goes, and asks who has the beginning of another one.
-// The engine publishes no events, so that the example needs none: what is reported of it counts as cached.
+// The engine publishes no events, so the example needs no publisher: what routers report counts as cached.
 // Of an engine with events, Endpoint is where it publishes, and the answer has what it announced.
 func Example() {
 	url, stop := serve()

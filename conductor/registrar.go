@@ -23,7 +23,7 @@ const (
 	ByClient        = "client"        // POST /register of a dialect
 	ByDiscovery     = "discovery"     // an engine that was asked where it publishes
 	ByReplica       = "replica"       // another replica, through the store they share
-	ByPeer          = "peer"          // nobody: the source came with the blocks of a peer
+	ByPeer          = "peer"          // not registered here: it came with the blocks of a peer
 )
 
 // complete fills in what the caller of Register left out.

@@ -240,7 +240,9 @@ func (s *source) applyStep(step *stream.Step) {
 		s.reveal(step)
 	case stream.Apply:
 		if s.marked && step.Seq != s.mark.Seq+1 {
-			s.states.Lost(step.Seq - s.mark.Seq - 1)
+			if step.Seq > s.mark.Seq {
+				s.states.Lost(step.Seq - s.mark.Seq - 1)
+			}
 			s.normal.BatchMissing()
 			s.doctor.ForgetCopies() // removals may be missing
 		}

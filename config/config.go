@@ -483,7 +483,7 @@ func Default() Config {
 		},
 		Register: Register{Allow: []string{"default"}}, // private and public addresses, but not link-local, multicast or cloud-metadata ones
 		UI: UI{
-			Enabled:       true, // it costs nothing until somebody looks
+			Enabled:       true, // it costs nothing until a browser opens it
 			RecentQueries: true, // an explanation needs the prompt
 		},
 		Shutdown: Shutdown{Drain: 5 * time.Second}, // a load balancer that checks every second notices in time

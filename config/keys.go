@@ -46,7 +46,7 @@ var keys = []key{
 	{"log.format", "log-format", choice("json", "console"), 0, "json for programs, console for people"},
 	{"log.slow_query", "log-slow-query", duration(), 0, "log each query that takes this long or longer, with the time of each stage, at most two lines a second; lower it to see more; 0 logs none"},
 
-	{"hash.seed", "hash-seed", seed(), 0, "seed of the hash that names blocks (XXH3-64); all servers and clients that exchange hashes need the same one. random takes another at each start, so that nobody can forge hashes, and then replicas and clients that hash cannot work with this server"},
+	{"hash.seed", "hash-seed", seed(), 0, "seed of the hash that names blocks (XXH3-64); all servers and clients that exchange hashes need the same one. random draws another at each start, which keeps clients from forging hashes, but then replicas and clients that hash cannot work with this server"},
 
 	{"stream.stale_after", "stale-after", duration(), int64(time.Millisecond), "time without a connection to an engine, or a sign of life over it, after which its source is stale; lower it to notice dead engines sooner, raise it if engines stall longer than this"},
 	{"stream.queue", "queue", count(), 1, "batches that may queue for one source; beyond this Conductor stops reading its socket, and the publisher buffers. Raise it if engines publish in long bursts"},
@@ -148,7 +148,7 @@ var keys = []key{
 	{"reload.watch", "reload-watch", truth(), 0, "read the settings file again when it changes, as SIGHUP and POST /admin/reload do. Set it if a tool writes the file, such as a mounted ConfigMap"},
 	{"register.allow", "register-allow", rules(), 0, "endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports. Narrow it to the networks of your engines"},
 	{"ui.enabled", "ui", truth(), 0, "serve the operator's page at /ui, its documents at /docs, and its stream at /admin/live"},
-	{"ui.recent_queries", "ui-recent-queries", truth(), 0, "keep the token ids of some queries in memory while somebody looks at the page, so that it can explain them: at most 64 queries, 1 MiB and five minutes"},
+	{"ui.recent_queries", "ui-recent-queries", truth(), 0, "keep the token ids of some queries in memory while the page is open, so that it can explain them: at most 64 queries, 1 MiB and five minutes"},
 	{"shutdown.drain", "shutdown-drain", duration(), 0, "time that the server goes on answering after SIGTERM, with /ready at 503, so that load balancers notice. Raise it if yours asks more rarely; 0 stops at once, and so does a second signal"},
 }
 

@@ -140,7 +140,7 @@ func portsOfPages(t *testing.T) map[string]string {
 	return ports
 }
 
-// read holds what is true of a block whether it runs or not.
+// read checks a block that does not have to run: its mark, its commands' flags, its syntax.
 func (d *documented) read(b doctest.Block) {
 	d.t.Helper()
 	switch b.Language {

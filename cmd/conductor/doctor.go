@@ -112,9 +112,9 @@ func doctorCommand() *cobra.Command {
 		SuggestFor: []string{"check", "diagnose", "lint"},
 		Short:      "Ask a running server what an operator should do",
 		Long: `Asks a server for its sources, their findings and its readiness, and prints what an
-operator should do about each, what is urgent first, and, for instances that routers
-report prompts for, how many of the expected tokens the engine confirmed. Sources with
-the same finding are one entry, with the message of the first of them; --all lists each.
+operator should do about each, the most urgent first. For instances that routers report
+prompts for, it also says how many of the expected tokens the engine confirmed. Sources
+with the same finding are one entry, with the message of the first; --all lists each.
 
 The exit status is 1 if something is of severity error, so that an operator must act,
 and 0 if there are warnings alone, or nothing.

@@ -138,7 +138,7 @@ func notReady(body []byte) string {
 		Synced               int
 		MinSources           int `json:"min_sources"`
 	}
-	json.Unmarshal(body, &r) // what is no JSON says nothing
+	json.Unmarshal(body, &r) // without JSON the reason stays unknown
 	switch n := len(r.Waiting); {
 	case r.Draining:
 		return "not ready: the server is about to stop"

@@ -87,7 +87,7 @@ Leave ENGINE out for an engine that publishes no events (--set events=none).
 --set sends any other field of POST /register. Its value is read as JSON if it is JSON, and
 as text otherwise: --set ttl=10m, --set 'aliases=["a","b"]'.
 
-What is registered already stays as it is, so you can repeat the command after a failure.
+Ranks that are registered already stay as they are, so you can repeat the command after a failure.
 A registration over HTTP lives as long as the server does, unless the server keeps
 snapshots or shares a store with others. The exit status is 1 if a rank was refused or,
 with --wait, is not synced in time.`,
@@ -385,7 +385,7 @@ func (r *registering) follow(ctx context.Context, wait bool, timeout time.Durati
 		select {
 		case <-ctx.Done():
 			shown.end()
-			return errors.New("interrupted: what is registered stays registered")
+			return errors.New("interrupted: ranks that are registered already stay")
 		case <-time.After(followEvery):
 		}
 	}

@@ -20,13 +20,13 @@ import (
 
 // serviceRow is what the table needs of a row of /services.
 type serviceRow struct {
-	InstanceID, TenantID, ModelName, LoraName, Type, Endpoint, ReplayEndpoint, State, Reason, LastError string
-	DPRank, BlockSize, Blocks                                                                           int
-	Epoch, Gaps, Replayed                                                                               uint64
-	LastSeq                                                                                             *uint64
-	DroppedBy                                                                                           map[string]uint64
-	Findings                                                                                            []struct{ Code, Message string }
-	Expected                                                                                            *expectedRow
+	InstanceID, TenantID, ModelName, LoraName, Type, Endpoint, ReplayEndpoint, State, Reason, LastError, Registered string
+	DPRank, BlockSize, Blocks                                                                                       int
+	Epoch, Gaps, Replayed                                                                                           uint64
+	LastSeq                                                                                                         *uint64
+	DroppedBy                                                                                                       map[string]uint64
+	Findings                                                                                                        []struct{ Code, Message string }
+	Expected                                                                                                        *expectedRow
 }
 
 // expectedRow is what became of the prompts that routers reported for an instance, in tokens.

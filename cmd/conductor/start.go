@@ -3,13 +3,13 @@ package main
 import (
 	"cmp"
 	"net"
-	"strings"
 
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
+	"example.com/conductor/events/reach"
 )
 
 // logStart writes what the server is about to do: its version, the settings file, where it listens, how many
@@ -55,13 +55,10 @@ func strangersRegister(cfg *config.Config) bool {
 	return !onLoopback(cfg.Listeners) && rolesOf(cfg.Auth.Anonymous, anonymous)&access.Register != 0
 }
 
-// sharedPorts returns pairs of listeners of which one takes a port at every address and the other at one, so that
-// a server cannot have both.
+// sharedPorts returns the pairs of listeners that a server cannot have together: both have the same port, and one
+// of them listens at every address.
 func sharedPorts(all []config.Listener) (pairs [][2]int) {
-	wild := func(host string) bool {
-		ip := net.ParseIP(strings.Trim(host, "[]"))
-		return host == "" || ip != nil && ip.IsUnspecified()
-	}
+	wild := func(host string) bool { return host == "" || reach.IsWildcard(host) }
 	for i, a := range all {
 		for j, b := range all[:i] {
 			hostA, portA, _ := net.SplitHostPort(a.Address)

@@ -44,7 +44,7 @@ With --file it adds the client to that file, which the server reads if its setti
 all other clients and comments stay. A server that uses the file takes the change over by
 itself. The file does not hold the token but its SHA-256.
 
-The token is printed once, and nobody can print it again. With --out it goes to a new file
+The token is printed once; it cannot be shown again. With --out it goes to a new file
 instead, which its owner alone may read, for --token-file of clients.
 
 Without --file the entry for the file of credentials is printed, to be added by hand.`,

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
+	"example.com/conductor/conductor"
 	"example.com/conductor/spelling"
 )
 
@@ -62,7 +63,7 @@ instance, or if the server refused for one of its ranks.`,
 		}
 		var all []changedRank
 		mine := func(s serviceRow, fleet bool) bool {
-			return s.TenantID == of && (s.InstanceID == name || fleet && strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
+			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != conductor.ByClient && strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
 		}
 		asked := false // over HTTP
 		for _, d := range known.Discovery {

@@ -210,7 +210,7 @@ func TestClientsAndStaticTargets(t *testing.T) {
 	}
 	same := f.m.targets[name].Target
 	same.Static = false
-	must.Succeed(t, f.m.Add(same, false)) // it repeats what is there
+	must.Succeed(t, f.m.Add(same, false)) // the same target again
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	if !f.m.Remove(name) {
 		t.Error("the target is not removed")

@@ -272,9 +272,9 @@ func (d *Doctor) observeSeed(o *Observation) {
 	switch first := o.Seeds.announce(seedKey{d.reg.Type, o.Local[0]}, seed{engine, d.reg.Key}); {
 	case first.engine == engine:
 	case first.by == d.reg.Key:
-		d.Report(FindingSeed, "equal tokens have another engine hash than before (%#x, then %#x): the engine's hash seed is random; blocks announced without tokens cannot be told from those of other engines, set PYTHONHASHSEED", first.engine, engine)
+		d.Report(FindingSeed, "the engine gave equal tokens two hashes (%#x, then %#x): its hash seed is random, so blocks announced without tokens cannot be compared between engines; set PYTHONHASHSEED", first.engine, engine)
 	default:
-		d.Report(FindingSeed, "equal tokens have another engine hash than at %s (%#x there, %#x here): seed or algorithm differ; blocks announced without tokens cannot be told across engines, set the same PYTHONHASHSEED and algorithm", first.by, first.engine, engine)
+		d.Report(FindingSeed, "equal tokens have another hash here than at %s (%#x there, %#x here): seed or algorithm differ, so blocks announced without tokens cannot be compared between engines; set the same PYTHONHASHSEED and algorithm", first.by, first.engine, engine)
 	}
 }
 

@@ -125,8 +125,11 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 			err = g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: has, GivesWay: givesWay}, true)
 		default:
 			by := conductor.Registrar{Kind: conductor.ByReplica, Name: e.By}
-			if has {
+			switch {
+			case has:
 				by = conductor.Registrar{Kind: conductor.ByConfiguration}
+			case e.By == g.cfg.Fleet.ID(): // registered here, before a restart
+				by = conductor.Registrar{Kind: conductor.ByClient}
 			}
 			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true, GivesWay: givesWay, By: by})
 		}

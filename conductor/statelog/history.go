@@ -14,7 +14,7 @@ const MaxEvents = 64
 const (
 	EventState   = "state"   // the state has changed: From, To, Reason
 	EventGap     = "gap"     // Count gaps were found in the numbers of the batches since the event before
-	EventLost    = "lost"    // Count batches will never come: nobody has them any more
+	EventLost    = "lost"    // Count batches will never come: no replay has them any more
 	EventDropped = "dropped" // all blocks were dropped for Reason, and Count is the epoch that begins
 )
 
@@ -51,7 +51,7 @@ func (h *history) add(e Event) {
 	h.older++
 }
 
-// bytes is the memory that the history takes, but for reasons, most of which are constants.
+// bytes returns the memory of the events. It leaves out reasons, because most are constants.
 func (h *history) bytes() int { return cap(h.events) * int(unsafe.Sizeof(Event{})) }
 
 // History returns the last events, the oldest first, and how many older ones there were.

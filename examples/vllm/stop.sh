@@ -16,7 +16,8 @@ for name; do
 	fi
 	# vLLM consists of several processes, which are one group.
 	group=$(cat "$state/$name.pid")
-	if kill -s KILL -- "-$group" 2>/dev/null; then
+	# After a restart of the machine the number may be that of another program.
+	if ps -o args= -p "$group" | grep -q vllm && kill -s KILL -- "-$group" 2>/dev/null; then
 		echo "$name has ended"
 	else
 		echo "$name was not running any more"

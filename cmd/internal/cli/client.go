@@ -180,7 +180,7 @@ func (c *Client) Stream(ctx context.Context, path, accept string) (io.ReadCloser
 	return resp.Body, nil
 }
 
-// maxRefusal bounds what is read of an answer that is an error.
+// maxRefusal is how many bytes of a refusal are read.
 const maxRefusal = 64 << 10
 
 // RefusedError is an answer that is not 200.
@@ -195,7 +195,7 @@ func (e *RefusedError) Error() string { return e.text }
 // Said returns the server's own sentence, "" if the answer has none.
 func (e *RefusedError) Said() string {
 	var said struct{ Error string }
-	json.Unmarshal(e.Body, &said) // what is no JSON says nothing
+	json.Unmarshal(e.Body, &said) // the fields of a body that is not JSON stay empty
 	return said.Error
 }
 

@@ -133,7 +133,7 @@ var kinds = map[string]string{
 // checkFlags names the flags that are missing, or that exclude each other.
 func checkFlags(c *cobra.Command) error {
 	var missing []string
-	told := make(map[string]bool) // groups, each of which is at all its flags
+	told := make(map[string]bool) // by group: each of its flags has the same annotation
 	var clash error
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if required := f.Annotations[cobra.BashCompOneRequiredFlag]; len(required) > 0 && required[0] == "true" && !f.Changed {
