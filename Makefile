@@ -348,7 +348,7 @@ release: ## binaries, deb packages, container images and SBOMs for amd64 and arm
 python-client: build ## the wheel of clients/python, tested against a server; needs python3 with venv
 	clients/python/check bin/conductor bin/python-client
 
-# Some 6,000 requests; CASES=100 makes more of each kind, SEED=2 others.
+# Some 6,000 requests, the same each time; CASES=100 makes more of each kind, SEED=2 or SEED=random others.
 .PHONY: check-api
 check-api: export GO := $(GO)
 check-api: build ## openapi.yaml next to other people's tools: redocly's rules, clients generated in Go, Python and TypeScript, and a server asked by schemathesis; needs python3 with venv
