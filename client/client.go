@@ -7,7 +7,7 @@
 // A Client keeps its connections open and is safe for concurrent use; make one for each server. It
 // asks again after 503, no sooner than Retry-After says, and after broken connections, while the
 // deadline of the context leaves time. WithMsgpack halves what a query costs the server.
-// Errors of the server are of type *Error. It imports nothing of the server.
+// Errors of the server are of type *Error. It imports nothing of the server. examples/client has an example that runs.
 package client
 
 import (

@@ -1,3 +1,7 @@
+// Package client_test is an example of the Go client. It stands here and not next to the client, because it
+// starts a server, and programs that link the client would need to know all modules of the server.
+//
+//	go test ./examples/client -v
 package client_test
 
 import (
