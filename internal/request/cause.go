@@ -80,12 +80,31 @@ func cause(at, host string, err error) string {
 		return fmt.Sprintf("nothing answers at %s: check the address, and whether a firewall drops connections to it", at)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Sprintf("%s has taken the request, but does not answer in time", at)
-	case strings.Contains(err.Error(), "malformed HTTP") || strings.Contains(err.Error(), "http2: "):
-		return fmt.Sprintf("what listens at %s does not speak HTTP: name a listener of a Conductor, and not one for gRPC or the port of an engine", at)
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE):
+	case closedEarly(err):
 		return fmt.Sprintf("%s closed the connection without an answer: check that a Conductor listens there, and whether it wants TLS", at)
+	case spokeOtherwise(err):
+		return fmt.Sprintf("what listens at %s does not speak HTTP: name a listener of a Conductor, and not one for gRPC or the port of an engine", at)
 	}
 	return fmt.Sprintf("no answer from %s: %s", at, text)
+}
+
+// closedEarly reports whether the server closed the connection instead of answering. net/http has
+// no exported error for a connection that closes before the request is on its way.
+func closedEarly(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		strings.Contains(err.Error(), "server closed idle connection")
+}
+
+// spokeOtherwise reports whether the server sent something that is no HTTP. A ZMQ socket greets
+// each client: if its greeting comes before the request is on its way, net/http says only
+// that its loop of reads found bytes there (readLoopPeekFailLocked).
+func spokeOtherwise(err error) bool {
+	for _, sign := range []string{"malformed HTTP", "http2: ", "readLoopPeekFailLocked"} {
+		if strings.Contains(err.Error(), sign) {
+			return true
+		}
+	}
+	return false
 }
 
 // innermost returns the error at the end of a chain.

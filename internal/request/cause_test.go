@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -53,29 +55,10 @@ func TestExplain(t *testing.T) {
 	trusting.Transport.(*http.Transport).DialContext = dial
 	f("https://conductor.test:1", `the certificate of AT is not for "conductor.test" but for example.com, `, trusting)
 
-	speaks := func(text string) string { // a server that answers every connection with text
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				io.WriteString(c, text)
-				go func() {
-					c.Read(make([]byte, 1<<10)) // the request, so that closing resets nothing
-					c.Close()
-				}()
-			}
-		}()
-		return "http://" + l.Addr().String()
+	for _, first := range []bool{true, false} {
+		f("http://conductor.test:1", "what listens at AT does not speak HTTP", talksTo("\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\r\n\r\n", first))
+		f("http://conductor.test:1", "AT closed the connection without an answer", talksTo("", first))
 	}
-	f(speaks("\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\r\n\r\n"), "what listens at AT does not speak HTTP", plain)
-	f(speaks(""), "AT closed the connection without an answer", plain)
 
 	stop := make(chan struct{})
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-stop }))
@@ -92,3 +75,53 @@ func TestExplain(t *testing.T) {
 		t.Errorf("interrupted: %v", Explain(web.URL, err))
 	}
 }
+
+// talksTo returns a client of a server that says text on each connection and closes it. With first, net/http has read the text before it begins with the request; otherwise it
+// reads nothing until the request is written.
+func talksTo(text string, first bool) *http.Client {
+	dial := func(context.Context, string, string) (net.Conn, error) {
+		near, far := net.Pipe()
+		go func() {
+			io.WriteString(far, text)
+			far.Close()
+		}()
+		return &orderedConn{Conn: near, written: make(chan struct{}), closed: make(chan struct{}), first: first}, nil
+	}
+	return &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
+			if first {
+				<-info.Conn.(*orderedConn).closed // net/http has seen the text, and gives the connection up
+			}
+		}})
+		return (&http.Transport{DialContext: dial}).RoundTrip(r.WithContext(ctx))
+	})}
+}
+
+// orderedConn reads before the first write if first is true, and only after it otherwise.
+type orderedConn struct {
+	net.Conn
+	first           bool
+	write, shut     sync.Once
+	written, closed chan struct{}
+}
+
+func (c *orderedConn) Read(p []byte) (int, error) {
+	if !c.first {
+		<-c.written
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *orderedConn) Write(p []byte) (int, error) {
+	c.write.Do(func() { close(c.written) })
+	return len(p), nil
+}
+
+func (c *orderedConn) Close() error {
+	c.shut.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
