@@ -434,7 +434,7 @@ func TestWatchSendsExpected(t *testing.T) {
 	_, err = r.client.TakeBack(ctx, &pb.TakeBackRequest{RequestId: "one"})
 	must.Succeed(t, err)
 	expect("a:2/2") // no event tells it: within a second
-	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 30 * time.Millisecond})
+	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Second})
 	must.Succeed(t, err)
 	expect("a:2/5")
 	expect("a:2/2")
