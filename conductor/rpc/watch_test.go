@@ -40,7 +40,7 @@ func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil
 func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), places: server.NewAdmission(1, time.Minute)}
 	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: r.network, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
+		Transport: r.network, ReplayTimeout: time.Minute, StaleAfter: time.Hour, Queue: 1024, Replays: stream.NewLimiter(8),
 	}})
 	t.Cleanup(r.conductor.Close)
 	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Forward: forward, Metrics: NewMetrics(nil), Log: zerolog.Nop()})
