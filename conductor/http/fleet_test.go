@@ -23,7 +23,7 @@ import (
 func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 	t.Parallel()
 	shared := redistest.Start(t)
-	opened, err := store.Open(store.Config{URL: shared.URL(), Name: "test", Timeout: 2 * time.Second})
+	opened, err := store.Open(store.Config{URL: shared.URL(), Name: "test", Timeout: time.Minute})
 	must.Succeed(t, err)
 	t.Cleanup(func() { opened.Close() })
 	members := fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{URL: "http://here", Weight: 1}, Log: zerolog.Nop()})

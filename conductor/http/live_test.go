@@ -106,7 +106,7 @@ func TestLiveStream(t *testing.T) {
 func TestLiveStreamOverHTTP2(t *testing.T) {
 	streamed(t, conductorhttp.Options{}, func(routes nethttp.Handler, _ *streamtest.Publisher, _ *conductor.Conductor, hub *watch.Hub) {
 		srv := httptest.NewUnstartedServer(nil)
-		srv.Config = conductorserver.NewServer(routes, conductorserver.Timeouts{Read: time.Minute, Idle: 300 * time.Millisecond})
+		srv.Config = conductorserver.NewServer(routes, conductorserver.Timeouts{Read: time.Minute, Idle: 800 * time.Millisecond})
 		srv.Listener = conductorserver.Joined(srv.Listener)
 		srv.Start()
 		defer srv.Close()

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
@@ -42,11 +43,17 @@ type server struct {
 // newServer returns a server; change may change its options.
 func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp.Options)) *server {
 	t.Helper()
+	return newServerAt(t, time.Now, change...)
+}
+
+// newServerAt is newServer with a clock.
+func newServerAt(t *testing.T, now func() time.Time, change ...func(*conductor.Conductor, *conductorhttp.Options)) *server {
+	t.Helper()
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
 	j, err := journal.Create(journal.Options{Memory: 1 << 16})
 	must.Succeed(t, err)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Journal: j, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Journal: j, Now: now, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})

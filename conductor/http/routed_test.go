@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -16,9 +17,11 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// newRoutedServer returns a server with two ranks of an instance and another instance. None of them is synced.
+// newRoutedServer returns a server with two ranks of an instance and another instance. None of them is synced. Its clock
+// stands still: no report ends.
 func newRoutedServer(t *testing.T) *server {
-	s := newServer(t)
+	now := time.Now()
+	s := newServerAt(t, func() time.Time { return now })
 	for i, name := range []string{"a", "a", "b"} {
 		s.do("POST", "/register", fmt.Sprintf(`{"endpoint":"ipc:///%s%d","type":"vLLM","modelname":"m","instance_id":%q,"block_size":4,"dp_rank":%d,"aliases":["n"]}`, name, i, name, i%2))
 	}
