@@ -18,7 +18,7 @@ import (
 // connected returns a store of a test.
 func connected(t *testing.T, url string) *store.Store {
 	t.Helper()
-	s, err := store.Open(store.Config{URL: url, Name: "test", Timeout: 2 * time.Second})
+	s, err := store.Open(store.Config{URL: url, Name: "test", Timeout: time.Minute})
 	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s

@@ -24,12 +24,12 @@ func TestRegistryConverges(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			converge(t, rand.New(rand.NewPCG(seed, 0)))
+			paced(t, func(p *pace) (check func()) { return converge(t, p, rand.New(rand.NewPCG(seed, 0))) })
 		})
 	}
 }
 
-func converge(t *testing.T, random *rand.Rand) {
+func converge(t *testing.T, pace *pace, random *rand.Rand) (check func()) {
 	url := redistest.Start(t).URL()
 	var peers []*peer
 	for _, id := range []string{"a", "b", "c"} {
@@ -37,13 +37,7 @@ func converge(t *testing.T, random *rand.Rand) {
 		p.registry.cfg.Now = time.Now
 		peers = append(peers, p)
 	}
-	step := func(p *peer) {
-		p.members.Beat(t.Context())
-		p.registry.Sync(t.Context())
-	}
-	for _, p := range peers {
-		step(p)
-	}
+	pace.step(peers...)
 	client, name := peers[0].members.Store().Client(), peers[0].members.Store().Key
 	saved := make(map[string]string)
 	save := func() {
@@ -66,11 +60,11 @@ func converge(t *testing.T, random *rand.Rand) {
 			}
 			p.register(source(instance, model))
 			truth[instance] = model
-			apart(t, p)
+			pace.apart(p)
 		case 5, 6:
 			if _, err := p.clients.Unregister(conductor.Key{Instance: instance}); err == nil {
 				delete(truth, instance)
-				apart(t, p)
+				pace.apart(p)
 			}
 		case 7:
 			must.Succeed(t, client.FlushAll(t.Context()).Err())
@@ -82,31 +76,60 @@ func converge(t *testing.T, random *rand.Rand) {
 				must.Succeed(t, client.Restore(t.Context(), name(key), 0, text).Err())
 			}
 		default:
-			step(p)
+			pace.step(p)
 		}
 	}
 	for range 4 {
-		for _, p := range peers {
-			step(p)
-		}
+		pace.step(peers...)
 	}
 	var want []string
 	for instance, model := range truth {
 		want = append(want, instance+":"+model)
 	}
 	slices.Sort(want)
-	holds(t, strings.Join(want, " "), peers...)
+	return func() { holds(t, strings.Join(want, " "), peers...) }
 }
 
-// apart waits until the store tells the next change from this one, also when a replica gets no
-// processor between reading its clock and writing: the store takes that pause for a younger change.
-func apart(t *testing.T, p *peer) {
+// pace is the time between two changes. A replica that gets no processor between reading its clock and
+// writing makes its change younger by that time, so the order of changes is theirs while none takes longer
+// than the pause.
+type pace struct {
+	t              *testing.T
+	pause, slowest time.Duration
+}
+
+// paced takes longer pauses until the replicas were fast enough for the order of their changes, and checks then.
+func paced(t *testing.T, try func(*pace) (check func())) {
 	t.Helper()
-	client := p.members.Store().Client()
-	began, err := client.Time(t.Context()).Result()
-	must.Succeed(t, err)
-	for now := began; now.Sub(began) < 40*time.Millisecond; {
-		now, err = client.Time(t.Context()).Result()
-		must.Succeed(t, err)
+	for pause := 40 * time.Millisecond; ; pause *= 2 {
+		p := &pace{t: t, pause: pause}
+		check := try(p)
+		if p.slowest+5*time.Millisecond < pause {
+			check()
+			return
+		}
+		t.Logf("a replica took %s to write, with pauses of %s", p.slowest, pause)
+	}
+}
+
+// step lets each replica beat and sync.
+func (p *pace) step(peers ...*peer) {
+	for _, one := range peers {
+		one.members.Beat(p.t.Context())
+		began := time.Now()
+		one.registry.Sync(p.t.Context())
+		p.slowest = max(p.slowest, time.Since(began))
+	}
+}
+
+// apart waits until the store tells the next change from this one.
+func (p *pace) apart(of *peer) {
+	p.t.Helper()
+	client := of.members.Store().Client()
+	began, err := client.Time(p.t.Context()).Result()
+	must.Succeed(p.t, err)
+	for now := began; now.Sub(began) < p.pause; {
+		now, err = client.Time(p.t.Context()).Result()
+		must.Succeed(p.t, err)
 	}
 }

@@ -153,19 +153,22 @@ func TestRegistrySharesWhatClientsRegister(t *testing.T) {
 func TestRegistryAgreesOnTheLastChange(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
-	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
-	a.registry.cfg.Now, b.registry.cfg.Now = time.Now, time.Now
-	beat(a, b)
-	a.register(source("x", "first")) // a writes an older change late
-	apart(t, a)
-	b.register(source("x", "second"))
-	b.register(source("y", "m"))
-	beat(b)
-	b.unregister("y")
-	apart(t, a)
-	a.register(source("y", "late")) // and a newer one
-	beat(b, a, b)
-	holds(t, "x:second y:late", a, b)
+	paced(t, func(p *pace) (check func()) {
+		must.Succeed(t, connected(t, url).Client().FlushAll(t.Context()).Err())
+		a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
+		a.registry.cfg.Now, b.registry.cfg.Now = time.Now, time.Now
+		p.step(a, b, a, b)
+		a.register(source("x", "first")) // a writes an older change late
+		p.apart(a)
+		b.register(source("x", "second"))
+		b.register(source("y", "m"))
+		p.step(b, b)
+		b.unregister("y")
+		p.apart(a)
+		a.register(source("y", "late")) // and a newer one
+		p.step(b, a, b, b, a, b)
+		return func() { holds(t, "x:second y:late", a, b) }
+	})
 }
 
 // TestRegistryWaitsForTheStore changes sources while the store is away, and empties it.
