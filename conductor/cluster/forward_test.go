@@ -39,7 +39,7 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	c.ServeBy(allAt(other.URL))
-	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: 10 * time.Second, Log: zerolog.Nop()})
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})
 	budget, registry := server.NewBudget(0), prometheus.NewRegistry()
 	registry.MustRegister(budget)
 	opts := conductorhttp.Options{
@@ -95,7 +95,7 @@ func TestPartsWithoutAnAnswer(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	c.ServeBy(allAt(other.URL))
-	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: 10 * time.Second, Log: zerolog.Nop()})
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})
 	opts := conductorhttp.Options{
 		MaxBody: 1 << 20, MaxTokens: 1 << 16, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 		Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},

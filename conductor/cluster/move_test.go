@@ -48,7 +48,7 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 	url := redistest.Start(t).URL()
 	now := func() time.Time { return time.Unix(1_800_000_000, s.clock.Load()) }
 	for i := range replicas {
-		opened, err := store.Open(store.Config{URL: url, Name: "test", Timeout: 5 * time.Second})
+		opened, err := store.Open(store.Config{URL: url, Name: "test", Timeout: time.Minute})
 		must.Succeed(t, err)
 		t.Cleanup(func() { opened.Close() })
 		id := fmt.Sprintf("r%d", i)
@@ -87,7 +87,7 @@ func (s *sharing) round() {
 // until takes rounds until something is so, which right describes.
 func (s *sharing) until(what string, right func() (string, bool)) {
 	s.t.Helper()
-	tick, deadline := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
+	tick, deadline := time.NewTicker(5*time.Millisecond), time.After(5*time.Minute)
 	defer tick.Stop()
 	for {
 		s.round()
