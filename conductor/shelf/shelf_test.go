@@ -40,7 +40,7 @@ func newMember(t *testing.T, server *redistest.Server, id string, change func(*C
 // memberOf is newMember with a store of any kind.
 func memberOf(t *testing.T, at store.Config, id string, change func(*Config)) *member {
 	t.Helper()
-	at.Name, at.Timeout = "test", 2*time.Second
+	at.Name, at.Timeout = "test", time.Minute
 	connected, err := store.Open(at)
 	must.Succeed(t, err)
 	t.Cleanup(func() { connected.Close() })
