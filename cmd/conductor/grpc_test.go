@@ -277,12 +277,12 @@ func TestGRPCQueries(t *testing.T) {
 	if len(described.GetFileDescriptorResponse().GetFileDescriptorProto()) != 1 {
 		t.Errorf("reflection: %v", described)
 	}
-	_, metrics := get(p.url + "/metrics")
 	for _, line := range []string{`conductor_grpc_requests_total{code="OK",rpc="/kvconductor.v1.Conductor/Query"} 3`,
 		`conductor_grpc_request_seconds_count{rpc="/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix"}`} {
-		if !strings.Contains(metrics, line) {
-			t.Errorf("the metrics lack %s", line)
-		}
+		eventually(t, "the metrics lack "+line, func() (string, bool) { // a call is counted after its answer
+			_, metrics := get(p.url + "/metrics")
+			return metrics, strings.Contains(metrics, line)
+		})
 	}
 }
 
@@ -448,7 +448,7 @@ func TestGRPCLimits(t *testing.T) {
 // TestGRPCDrain holds that a server which leaves says so, answers on, and ends watches.
 func TestGRPCDrain(t *testing.T) {
 	t.Parallel()
-	p, address := grpcProcess(t, "", "--shutdown-drain", "1s")
+	p, address := grpcProcess(t, "", "--shutdown-drain", "10m")
 	ctx := inTime(t)
 	conn := dialed(t, address, "", nil)
 	client, health := pb.NewConductorClient(conn), grpc_health_v1.NewHealthClient(conn)
@@ -466,6 +466,7 @@ func TestGRPCDrain(t *testing.T) {
 	if _, err := client.Query(ctx, request); err != nil {
 		t.Errorf("a query meanwhile: %v", err)
 	}
+	must.Succeed(t, p.cmd.Process.Signal(os.Interrupt)) // the drain is over
 	if _, err := watch.Recv(); grpcstatus.Code(err) != codes.Unavailable {
 		t.Errorf("the watch ends with %v", err)
 	}
