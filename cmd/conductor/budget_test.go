@@ -77,7 +77,9 @@ func TestUnfinishedBodies(t *testing.T) {
 	whole := strings.TrimSuffix(body, ", ") + "]}"
 	eventually(t, "a large body is still refused", func() (string, bool) {
 		resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(whole))
-		must.Succeed(t, err)
+		if err != nil {
+			return err.Error(), false // refused, and the connection ended before all of the body was sent
+		}
 		defer resp.Body.Close()
 		answer, _ := io.ReadAll(resp.Body)
 		return string(answer), resp.StatusCode == 200
