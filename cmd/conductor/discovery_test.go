@@ -82,9 +82,10 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("%s is not in %s", want, answer)
 		}
 	}
-	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_source_files{state="bad"} 3`) || !strings.Contains(metrics, `conductor_discovery_targets{state="found"} 2`) {
-		t.Errorf("metrics are %s", metrics)
-	}
+	eventually(t, "three bad files and two engines are not in the metrics", func() (string, bool) {
+		_, metrics := get(p.url + "/metrics")
+		return metrics, strings.Contains(metrics, `conductor_source_files{state="bad"} 3`) && strings.Contains(metrics, `conductor_discovery_targets{state="found"} 2`)
+	})
 	if s := listed.settled(p); s.LastSeq == nil {
 		t.Errorf("a bad file costs its sources: %s", services())
 	}
@@ -133,7 +134,7 @@ func TestTargetsOutliveTheServer(t *testing.T) {
 	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"deaf"}`, 200)
 	engine.Load().publish(ruledStored(0, 3))
 	engine.Load().settled(p)
-	again := func() {
+	again := func(meanwhile func()) {
 		t.Helper()
 		eventually(t, "the registrations are not written", func() (string, bool) {
 			text, err := os.ReadFile(filepath.Join(dir, "registrations"))
@@ -141,9 +142,10 @@ func TestTargetsOutliveTheServer(t *testing.T) {
 		})
 		must.Succeed(t, p.cmd.Process.Kill())
 		p.cmd.Wait()
+		meanwhile()
 		p = serveProcess(t, settings)
 	}
-	again()
+	again(func() {})
 	_, answer := get(p.url + "/services")
 	for _, want := range []string{`"InstanceID":"asked"`, `"TTL":"1h0m0s"`, `"discovery":[{"InstanceID":"asked"`, `{"InstanceID":"deaf","TenantID":"default","URL":"http://127.0.0.1:1"`} {
 		if !strings.Contains(answer, want) {
@@ -152,8 +154,7 @@ func TestTargetsOutliveTheServer(t *testing.T) {
 	}
 
 	moved := newRuledEngine(t, "asked", 0)
-	engine.Store(moved)
-	again()
+	again(func() { engine.Store(moved) }) // the killed server has not subscribed to it
 	moved.publish(ruledStored(0, 2))
 	moved.settled(p)
 	post(t, p.url+"/unregister", `{"instance_id":"asked","dp_rank":0}`, 200)
@@ -167,7 +168,7 @@ func TestTargetsOutliveTheServer(t *testing.T) {
 func TestReadyWaitsForDiscovery(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "conductor.yaml")
-	must.Succeed(t, os.WriteFile(file, []byte("stream: {stale_after: 30s}\nsources:\n- {discover: 'http://127.0.0.1:1', instance_id: late, block_size: 16}\n"), 0o600))
+	must.Succeed(t, os.WriteFile(file, []byte("stream: {stale_after: 1h}\nsources:\n- {discover: 'http://127.0.0.1:1', instance_id: late, block_size: 16}\n"), 0o600))
 	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
 	if status, answer := get(p.url + "/ready"); status != 503 || !strings.Contains(answer, `"late|default|0"`) && !strings.Contains(answer, `"late"`) {
 		t.Errorf("%d %s", status, answer)
