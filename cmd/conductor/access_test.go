@@ -374,14 +374,19 @@ func TestWrongTokens(t *testing.T) {
 	if status, _ := askAs(t, "GET", p.url+"/services", "old", "", nil); status != 200 {
 		t.Fatalf("status %d", status)
 	}
-	must.Succeed(t, os.WriteFile(file, []byte("tokens: [{name: x, sha256: short}]"), 0o600))
+	replace := func(text []byte) { // at once: an empty file is one without tokens
+		t.Helper()
+		must.Succeed(t, os.WriteFile(file+".new", text, 0o600))
+		must.Succeed(t, os.Rename(file+".new", file))
+	}
+	replace([]byte("tokens: [{name: x, sha256: short}]"))
 	eventually(t, "the mistake is not in the log", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "not replaced") })
 	if status, _ := askAs(t, "GET", p.url+"/services", "old", "", nil); status != 200 {
 		t.Errorf("a file with a mistake takes the token away: %d", status)
 	}
 	text, err := os.ReadFile(credentialsFile(t, "new query '*'"))
 	must.Succeed(t, err)
-	must.Succeed(t, os.WriteFile(file, text, 0o600))
+	replace(text)
 	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "credentials replaced") })
 	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 200 {
 		t.Errorf("the new token is not known: %d", status)
