@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
+	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/lab/demo"
+	"example.com/conductor/lab/harness"
 	"example.com/conductor/lab/sim"
 	"example.com/conductor/lab/sim/workload"
 )
@@ -42,6 +45,11 @@ func TestKilledServer(t *testing.T) {
 				Source: &until{Source: source, done: done}, Clients: 2, Warm: 16, Seed: 1 + uint64(time.Now().UnixNano()),
 				SettleEvery: 8, SettleTimeout: 5 * time.Second, Audit: 100, Ring: 10_000, Queue: 100_000, Faults: faults,
 				Restarts: sim.Restarts{Times: kills, Every: 400 * time.Millisecond, Restart: func(ctx context.Context) (sim.Downtime, error) {
+					if left == kills-1 { // the second start and later ones have a snapshot
+						if err := awaitSnapshot(ctx, s.URL); err != nil {
+							return sim.Downtime{}, err
+						}
+					}
 					down, err := s.Restart(ctx)
 					if left--; left == 0 {
 						time.AfterFunc(time.Second, func() { close(done) })
@@ -71,6 +79,22 @@ func TestKilledServer(t *testing.T) {
 				t.Errorf("%d servers began without a snapshot: %+v", without, report.Restarts)
 			}
 		})
+	}
+}
+
+// awaitSnapshot waits until a server began with a snapshot that has blocks, or has written one.
+func awaitSnapshot(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
+	defer cancel()
+	held := regexp.MustCompile(`(?m)^conductor_snapshot_(loaded_)?blocks [1-9]`)
+	for {
+		_, metrics := get(url + "/metrics")
+		if held.MatchString(metrics) {
+			return nil
+		}
+		if !harness.Wait(ctx, 20*time.Millisecond) {
+			return errors.New("no snapshot has blocks: " + metrics)
+		}
 	}
 }
 
