@@ -2,11 +2,11 @@
 //
 // A listener on port 0 that is closed again leaves a port that the system may give to another
 // before the server takes it: to a connection, or to a listener on port 0. So the ports here are below
-// those that systems hand out, which begin at 32768 on Linux and at 49152 elsewhere.
+// those that systems hand out, which begin at 32768 on Linux and at 49152 elsewhere. Processes that look
+// for addresses at the same time share them out: each keeps a listener claimAbove above a port that it was given.
 package freeport
 
 import (
-	"errors"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -15,33 +15,42 @@ import (
 
 // The ports to choose from, the last one excluded. A node of a Redis cluster takes the port 10000 above
 // its own too, which is below 32768 as well.
-const first, last = 14_000, 20_000
+const first, last = 14_000, 18_000
+
+// claimAbove is how far the listener that claims a port is above it. It is out of the way of the ports and of
+// the nodes' others.
+const claimAbove = last - first
 
 // tries is how many ports may be taken before the search is given up.
 const tries = 1000
 
 var (
-	mu    sync.Mutex
-	given = make(map[int]bool) // guarded by mu
+	mu     sync.Mutex
+	claims []net.Listener // until the process ends; guarded by mu
 )
 
-// Address returns a loopback address, "127.0.0.1:port", on which nothing listens. This process gets no
-// address twice.
+// Address returns a loopback address, "127.0.0.1:port", on which nothing listens. No address is returned
+// twice while the process lives that got it first, neither to this process nor to another.
 func Address() (string, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	err := errors.New("all ports were given away")
+	var err error
 	for range tries {
 		port := first + rand.IntN(last-first)
-		if given[port] {
+		var claim, l net.Listener
+		if claim, err = listen(port + claimAbove); err != nil {
 			continue
 		}
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err != nil {
+		if l, err = listen(port); err != nil {
+			claim.Close()
 			continue
 		}
-		given[port] = true
+		claims = append(claims, claim)
 		return l.Addr().String(), l.Close()
 	}
 	return "", err
+}
+
+func listen(port int) (net.Listener, error) {
+	return net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 }
