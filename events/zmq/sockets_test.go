@@ -62,6 +62,22 @@ func receive(t *testing.T, sub Subscription) string {
 	return string(bytes.Join(m.Frames, []byte("|")))
 }
 
+// claimed waits until n sources have claimed messages of an address.
+func claimed(t *testing.T, s *Sockets, address string, n int) {
+	t.Helper()
+	until(t, "the claims", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l := s.listeners[address]
+		if l == nil {
+			return false
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.boxes) == n
+	})
+}
+
 // Messages of one socket reach the source whose pod, model and rank they name.
 func TestSocketsDealOut(t *testing.T) {
 	address := freeAddress(t)
@@ -77,17 +93,7 @@ func TestSocketsDealOut(t *testing.T) {
 		return opened
 	}
 	a0, a1, b := open(Claim{"a", "m@1", 0}), open(Claim{"a", "m@1", 1}), open(Claim{"b", "m@1", 3})
-	until(t, "three claims", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		l := s.listeners[address]
-		if l == nil {
-			return false
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.boxes) == 3
-	})
+	claimed(t, s, address, 3)
 	pub := connect(t, address)
 	seq := strings.Repeat("\x00", 8)
 	for _, m := range [][]string{
@@ -258,17 +264,7 @@ func TestSocketsDealOutOversize(t *testing.T) {
 			subs[rank] = sub
 		})
 	}
-	until(t, "two claims", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		l := s.listeners[address]
-		if l == nil {
-			return false
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.boxes) == 2
-	})
+	claimed(t, s, address, 2)
 	pub := connect(t, address)
 	seq := strings.Repeat("\x00", 8)
 	large := strings.Repeat("x", 5000)
@@ -301,13 +297,7 @@ func TestSocketsShareAListener(t *testing.T) {
 			failed <- err
 		}()
 	}
-	until(t, "the listener is up", func() bool {
-		c, err := net.Dial("tcp", address)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
+	claimed(t, s, address, 2)
 	// Another process cannot have it: an error that a retry may mend.
 	_, err := (&Sockets{}).For(Claim{}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
 	if err == nil || errors.As(err, new(*endpointError)) {
@@ -402,17 +392,7 @@ func TestSharedConnectionIsThrottled(t *testing.T) {
 	}
 	leave, cancel := context.WithCancel(t.Context())
 	slow, fellow, other := subscribe(leave, "slow"), subscribe(t.Context(), "fellow"), subscribe(t.Context(), "other")
-	until(t, "three claims", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		l := s.listeners[address]
-		if l == nil {
-			return false
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.boxes) == 3
-	})
+	claimed(t, s, address, 3)
 	shared, alone := connect(t, address), connect(t, address)
 	seq, big := strings.Repeat("\x00", 8), strings.Repeat("x", 1<<20)
 	for range mailboxBytes>>20 + 2 {
