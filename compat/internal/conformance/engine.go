@@ -14,6 +14,7 @@ import (
 	"github.com/go-zeromq/zmq4"
 
 	"example.com/conductor/conductor/scripttest"
+	"example.com/conductor/internal/freeport"
 )
 
 // Engine is one publisher on real sockets: PUB for the live stream, ROUTER for
@@ -39,11 +40,19 @@ type batch struct {
 	payload []byte
 }
 
-// Open starts an engine on free ports of this machine. Its replies to replay requests have
+// Open starts an engine on free ports of this machine, which stay its own while it is closed. Its replies to replay requests have
 // three frames or four, and an end or none.
 func Open(topic, frames string, sentinel bool) (*Engine, error) {
 	e := &Engine{Topic: topic, topicInReplies: frames == "4", sentinel: sentinel}
-	return e, e.open("tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	live, err := freeport.Address()
+	if err != nil {
+		return nil, err
+	}
+	replay, err := freeport.Address()
+	if err != nil {
+		return nil, err
+	}
+	return e, e.open("tcp://"+live, "tcp://"+replay)
 }
 
 func (e *Engine) open(live, replay string) error {
