@@ -26,7 +26,7 @@ func TestInteropSnapshots(t *testing.T) {
 			}
 			sub := subscribe(t, cfg)
 			// No snapshot at first: the replay has two batches, and the stream asks again.
-			sub.until("asked in vain", func(st stream.Status) bool { return st.SnapshotReason == stream.SnapshotUnavailable })
+			sub.until("asked in vain", func(st stream.Status) bool { return st.SnapshotFailures[stream.SnapshotUnavailable] > 0 })
 			st := sub.until("filled", func(st stream.Status) bool { return st.State == stream.Synced })
 			if st.Snapshots != 1 || st.History != "" || len(st.Dropped) != 0 {
 				t.Errorf("first contact: %+v", st)
