@@ -77,6 +77,7 @@ func TestInteropHistory(t *testing.T) {
 		t.Fatalf("the log begins with %d and has %d bytes on the disk", s.Log.First, s.Log.Disk)
 	}
 	hurry := startLibzmq(t, py, r, 0, "--wait", "100")
+	until(t, "it has subscribed", func() bool { return r.Stats().Live == 1 })
 	pauses := startLibzmq(t, py, r, 0, "--pause", "1000", "2")
 	leaves := startLibzmq(t, py, r, 0, "--leave", "500")
 	for _, l := range []*libzmq{hurry, pauses} {
