@@ -92,11 +92,11 @@ func TestOpenReadsThePassword(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--requirepass", "first")
 	file := redistest.File(t, "first\n")
-	s, err := store.Open(store.Config{URL: server.URL(), Name: "test", PasswordFile: file, Timeout: 5 * time.Second})
+	s, err := store.Open(store.Config{URL: server.URL(), Name: "test", PasswordFile: file, Timeout: time.Minute})
 	must.Succeed(t, err)
 	defer s.Close()
 	must.Succeed(t, s.Client().Ping(t.Context()).Err())
-	other, err := store.Open(store.Config{URL: server.URL(), Name: "test", Timeout: 5 * time.Second})
+	other, err := store.Open(store.Config{URL: server.URL(), Name: "test", Timeout: time.Minute})
 	must.Succeed(t, err)
 	defer other.Close()
 	if err := other.Client().Ping(t.Context()).Err(); err == nil {
@@ -108,7 +108,7 @@ func TestOpenReadsThePassword(t *testing.T) {
 func TestRefusalNamesTheCommand(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--user", "replica", "on", ">secret", "~*", "+eval", "+get", "+client|setname")
-	s, err := store.Open(store.Config{URL: "redis://replica:secret@" + server.Addr, Name: "test", Timeout: 5 * time.Second})
+	s, err := store.Open(store.Config{URL: "redis://replica:secret@" + server.Addr, Name: "test", Timeout: time.Minute})
 	must.Succeed(t, err)
 	defer s.Close()
 	began := time.Now()

@@ -19,7 +19,7 @@ const settles = 2 * time.Minute
 
 // client returns a connection to one server, which ends with the test.
 func (s *Server) client() *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.Addr})
+	c := redis.NewClient(&redis.Options{Addr: s.Addr, DialTimeout: settles, ReadTimeout: settles, WriteTimeout: settles})
 	s.t.Cleanup(func() { c.Close() })
 	return c
 }
