@@ -439,9 +439,10 @@ func TestWatchSendsExpected(t *testing.T) {
 	_, err = r.client.TakeBack(ctx, &pb.TakeBackRequest{RequestId: "one"})
 	must.Succeed(t, err)
 	expect("a:2/2") // no event tells it: within a second
-	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Second})
+	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Minute})
 	must.Succeed(t, err)
 	expect("a:2/5")
+	r.ahead.Store(int64(5 * time.Minute))
 	expect("a:2/2")
 }
 

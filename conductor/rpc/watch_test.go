@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,13 +34,15 @@ type rig struct {
 	client    pb.ConductorClient
 	watches   *Watches
 	places    *server.Admission
+	ahead     atomic.Int64 // how much the clock of the Conductor is ahead, ns
 }
 
 func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil, dial...) }
 
 func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), places: server.NewAdmission(1, time.Minute)}
-	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Log: zerolog.Nop(), Stream: stream.Config{
+	now := func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }
+	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Now: now, Log: zerolog.Nop(), Stream: stream.Config{
 		Transport: r.network, ReplayTimeout: time.Minute, StaleAfter: time.Hour, Queue: 1024, Replays: stream.NewLimiter(8),
 	}})
 	t.Cleanup(r.conductor.Close)
