@@ -167,6 +167,11 @@ func TestWatchCoalesces(t *testing.T) {
 			must.Succeed(t, err)
 		}
 	}
+	pace := time.NewTicker(time.Millisecond)
+	defer pace.Stop()
+	for r.conductor.Query(conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(64).GetTokens().Ids}).Rows[0].Longest < 64 {
+		<-pace.C // else the client takes answers while changes are applied
+	}
 	got := 0
 	for {
 		ans, err := w.Recv()
