@@ -27,7 +27,7 @@ func TestClocksApart(t *testing.T) {
 				t.Errorf("%s: replica %s sees %q, %d losses", when, p.members.ID(), st.ids(), st.Lost)
 			}
 			for _, r := range st.Replicas {
-				if left := r.Expires.Sub(p.now); left <= 0 || left > Lease {
+				if left := r.Expires.Sub(p.now); left <= 0 || left > lease {
 					t.Errorf("%s: by the clock of replica %s the lease of %s ends in %v", when, p.members.ID(), r.ID, left)
 				}
 			}

@@ -12,6 +12,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -76,6 +77,8 @@ type Config struct {
 	Log     zerolog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Lease is how long this replica counts as alive after a beat; 0 is Lease. Tests have longer ones.
+	Lease time.Duration
 }
 
 // Fleet is the membership of one replica.
@@ -99,6 +102,7 @@ func New(cfg Config) *Fleet {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.Lease = cmp.Or(cfg.Lease, Lease)
 	if cfg.Replica.ID == "" {
 		var id [8]byte
 		rand.Read(id[:])
@@ -278,7 +282,7 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 	key, before := f.cfg.Store.Key, f.Status()
 	f.beat++
 	answer, err := beating.Run(ctx, f.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"), key("revision")},
-		store.Layout, rand.Text(), me.ID, Lease.Milliseconds(), says, f.beat).Slice()
+		store.Layout, rand.Text(), me.ID, f.cfg.Lease.Milliseconds(), says, f.beat).Slice()
 	if err != nil {
 		return Status{}, err
 	}
@@ -308,7 +312,7 @@ func (f *Fleet) await(before, now *Status) {
 	if now.Lost > before.Lost || !before.Up {
 		for _, r := range before.Replicas {
 			if !slices.ContainsFunc(f.awaited, r.same) {
-				r.Expires = at.Add(Lease)
+				r.Expires = at.Add(f.cfg.Lease)
 				f.awaited = append(f.awaited, r)
 			}
 		}

@@ -15,6 +15,9 @@ import (
 	"example.com/conductor/store"
 )
 
+// lease is that of replicas in tests: none ends by itself, however busy the machine is.
+const lease = time.Hour
+
 // connected returns a store of a test.
 func connected(t *testing.T, url string) *store.Store {
 	t.Helper()
@@ -27,7 +30,7 @@ func connected(t *testing.T, url string) *store.Store {
 // member returns a replica that beats when the test says so.
 func member(t *testing.T, url, id string) *Fleet {
 	t.Helper()
-	f := New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Log: zerolog.Nop()})
+	f := New(Config{Store: connected(t, url), Replica: Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: lease, Log: zerolog.Nop()})
 	f.Tell("shards", func() json.RawMessage { return json.RawMessage(`["` + id + `"]`) })
 	return f
 }
@@ -52,7 +55,7 @@ func TestFleetKnowsReplicas(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	for _, r := range a.Status().Replicas {
-		if left := time.Until(r.Expires); left <= 0 || left > Lease {
+		if left := time.Until(r.Expires); left <= 0 || left > lease {
 			t.Errorf("the lease of %s lasts %s", r.ID, left)
 		}
 	}
@@ -201,13 +204,13 @@ func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
 				r.Beat(ctx)
 			}
 			lose(t, server, a)
-			now = now.Add(2 * Lease)
+			now = now.Add(2 * lease)
 			a.Beat(ctx)
-			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 || string(st.Replicas[1].Facts["shards"]) != `["b"]` || !st.Replicas[1].Expires.Equal(now.Add(Lease)) {
+			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 || string(st.Replicas[1].Facts["shards"]) != `["b"]` || !st.Replicas[1].Expires.Equal(now.Add(lease)) {
 				t.Errorf("after the first beat: %+v", st)
 			}
 			b.Beat(ctx)
-			now = now.Add(Lease - 1)
+			now = now.Add(lease - 1)
 			a.Beat(ctx)
 			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 {
 				t.Errorf("before the end of the lease: %+v", st)

@@ -19,7 +19,7 @@ func grouped(t *testing.T, cfg store.Config) *Fleet {
 	s, err := store.Open(cfg)
 	must.Succeed(t, err)
 	t.Cleanup(func() { s.Close() })
-	return New(Config{Store: s, Replica: Replica{ID: "a"}, Log: zerolog.Nop()})
+	return New(Config{Store: s, Replica: Replica{ID: "a"}, Lease: lease, Log: zerolog.Nop()})
 }
 
 // beatUntil beats until the state is right.
