@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
@@ -42,7 +43,7 @@ type sharing struct {
 	members []*member
 }
 
-// newSharing starts replicas of equal weight. No stream of theirs is ever stale.
+// newSharing starts replicas of equal weight. No stream of theirs is ever stale, and no lease ends by itself.
 func newSharing(t *testing.T, replicas, owners int) *sharing {
 	s := &sharing{t: t}
 	url := redistest.Start(t).URL()
@@ -52,7 +53,7 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		must.Succeed(t, err)
 		t.Cleanup(func() { opened.Close() })
 		id := fmt.Sprintf("r%d", i)
-		m := &member{fleet: fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{ID: id, URL: "http://" + id, Weight: 1}, Log: zerolog.Nop()})}
+		m := &member{fleet: fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: time.Hour, Log: zerolog.Nop()})}
 		m.conductor = conductor.New(conductor.Options{
 			Log:       zerolog.Nop(),
 			Transport: func(conductor.Registration, bool) stream.Transport { return &s.engines },
@@ -300,8 +301,8 @@ func TestShardIsTakenOverAgain(t *testing.T) {
 	}
 }
 
-// TestServingReplicaTakesOverFromOneThatHasMore takes the only replica of a shard from the store for longer
-// than its lease. Another one serves what the engine replays, and has to go on so while it is alone. Once
+// TestServingReplicaTakesOverFromOneThatHasMore takes the only replica of a shard from the store until its
+// lease has ended. Another one serves what the engine replays, and has to go on so while it is alone. Once
 // the first one is back, with more, the other one takes that over.
 func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 	t.Parallel()
@@ -335,6 +336,8 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 		return nil
 	}
 	s.members = []*member{other}
+	shared := first.fleet.Store()
+	must.Succeed(t, shared.Client().ZAdd(t.Context(), shared.Key("replicas"), redis.Z{Score: 1, Member: first.fleet.ID()}).Err()) // its lease has ended
 	s.until("the other replica never serves alone", func() (string, bool) {
 		text, n := s.serving(shard)
 		return text + "; " + other.answer(shard), n == 1 && strings.Contains(other.answer(shard), "partial")
