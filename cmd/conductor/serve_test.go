@@ -45,10 +45,17 @@ type process struct {
 	url  string
 	said string // up to its address
 	logs *transcript
+	read chan struct{} // closed once logs has all that the process has written
 }
 
-// log is what the process has written to standard error so far.
-func (p *process) log() string { return p.logs.String() }
+// log is the lines that the process has written to standard error so far, all of them once cmd.Wait has returned.
+func (p *process) log() string {
+	if p.cmd.ProcessState != nil {
+		<-p.read
+	}
+	text := p.logs.String()
+	return text[:strings.LastIndexByte(text, '\n')+1]
+}
 
 type transcript = proctest.Transcript
 
@@ -90,10 +97,12 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 // startBy is startCommand for a command that start starts.
 func startBy(t *testing.T, cmd *exec.Cmd, start func()) *process {
 	t.Helper()
-	p := &process{cmd: cmd, logs: new(transcript)}
-	stderr, err := p.cmd.StderrPipe()
+	p := &process{cmd: cmd, logs: new(transcript), read: make(chan struct{})}
+	stderr, out, err := os.Pipe() // Wait closes a StderrPipe, with all in it that is not read yet
 	must.Succeed(t, err)
+	cmd.Stderr = out
 	start()
+	must.Succeed(t, out.Close())
 	t.Cleanup(func() { p.cmd.Process.Kill(); p.cmd.Wait() })
 	lines := bufio.NewReader(stderr)
 	address := regexp.MustCompile(`"address":"([^"]+)"`)
@@ -108,7 +117,11 @@ func startBy(t *testing.T, cmd *exec.Cmd, start func()) *process {
 		}
 	}
 	p.said = p.logs.String()
-	go io.Copy(p.logs, lines)
+	go func() {
+		defer close(p.read)
+		defer stderr.Close()
+		io.Copy(p.logs, lines)
+	}()
 	return p
 }
 
