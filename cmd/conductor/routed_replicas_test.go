@@ -84,35 +84,70 @@ func TestShardsShareReports(t *testing.T) {
 	t.Parallel()
 	f := newShardFleet(t, 3, 2, "")
 	const all = (shardModels + 1) * recordedBlock
+	told := 0.0
 	for n, p := range f.replicas {
-		before := f.mirrored(delivered)
 		for i := range shardModels {
 			id := fmt.Sprint(n, "-", i)
 			if status, answer, _ := f.ask(p, "/routed", shardReport(i, id)); status != 204 {
 				t.Fatalf("%s: %d %s", id, status, answer)
 			}
 			f.expected(i, all, all)
+			// The count comes behind the answer of the other replica, which may expect the report before.
+			told++
+			eventually(t, id+" was not told to another", func() (string, bool) {
+				got := f.mirrored(delivered)
+				return fmt.Sprintf("%v reports were, want %v", got, told), got == told
+			})
 		}
-		if got := f.mirrored(delivered) - before; got != shardModels {
-			t.Errorf("%v reports were told to others, want %d", got, shardModels)
+	}
+
+	// Of reports that another replica mirrors, a replica keeps those that it serves, and mirrors none.
+	list, served := []any{}, 0
+	for i := range shardModels {
+		list = append(list, shardReport(i, fmt.Sprint("list-", i)))
+		if own, _ := f.expects(i, f.replicas[0]); len(own) > 0 {
+			served++
 		}
-		for i := range shardModels {
-			by, id := f.replicas[(n+i)%3], fmt.Sprint(n, "-", i)
-			if status := takeBack(t, by, id); status != 204 {
-				t.Errorf("%s is taken back: %d", id, status)
-			}
-			f.expected(i, (i+1)*recordedBlock, (i+1)*recordedBlock)
-			if status := takeBack(t, by, id); status != 404 {
-				t.Errorf("%s is taken back again: %d", id, status)
+	}
+	status, answer, _ := f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list}, "Conductor-Forwarded", "x", "Conductor-Mirrored", "1")
+	if status != 200 && served < shardModels || served < shardModels && !strings.Contains(answer, fmt.Sprintf(`{"kept":%d,`, served)) {
+		t.Errorf("a mirrored list, %d of it served: %d %s", served, status, answer)
+	}
+	for i := range shardModels {
+		takeBack(t, f.replicas[0], fmt.Sprint("list-", i), "Conductor-Forwarded", "x", "Conductor-Mirrored", "1")
+	}
+	if got := f.mirrored(delivered); got != told {
+		t.Errorf("%v reports were told on", got-told)
+	}
+
+	taken := func(when string, want int, told float64) {
+		t.Helper()
+		for n := range f.replicas {
+			for i := range shardModels {
+				id, before := fmt.Sprint(n, "-", i), f.mirrored(delivered)
+				if status := takeBack(t, f.replicas[(n+i)%3], id); status != want {
+					t.Errorf("%s is taken back%s: %d", id, when, status)
+				}
+				// What waits for a second is dropped.
+				eventually(t, id+" is not taken back at the others", func() (string, bool) {
+					got := f.mirrored(delivered) - before
+					return fmt.Sprint(got), got >= told
+				})
 			}
 		}
 	}
+	taken("", 204, 2)
+	for i := range shardModels {
+		f.expected(i, (i+1)*recordedBlock, (i+1)*recordedBlock)
+	}
+	taken(" again", 404, 0)
+
 	// Lists are split, and faults stay where they are.
-	list := []any{}
+	list = nil
 	for i := range shardModels {
 		list = append(list, shardReport(i, fmt.Sprint("list-", i)), map[string]any{"model": fmt.Sprint("m", i), "block_size": recordedBlock, "token_ids": []int{1}, "instance_id": "none"})
 	}
-	status, answer, _ := f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list})
+	status, answer, _ = f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list})
 	if status != 200 || !strings.Contains(answer, fmt.Sprintf(`"kept":%d,`, shardModels)) || strings.Count(answer, `"known":["e`) != shardModels || !strings.Contains(answer, `"prompt":11,`) {
 		t.Errorf("a list: %d %s", status, answer)
 	}
@@ -129,24 +164,7 @@ func TestShardsShareReports(t *testing.T) {
 	for i := range shardModels {
 		f.expected(i, all, all)
 		takeBack(t, f.replicas[1], fmt.Sprint("list-", i))
-	}
-
-	// Of reports that another replica mirrors, a replica keeps those that it serves, and mirrors none.
-	before, served := f.mirrored(delivered), 0
-	for i := range shardModels {
-		if own, _ := f.expects(i, f.replicas[0]); len(own) > 0 {
-			served++
-		}
-	}
-	status, answer, _ = f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list}, "Conductor-Forwarded", "x", "Conductor-Mirrored", "1")
-	if status != 200 && served < shardModels || served < shardModels && !strings.Contains(answer, fmt.Sprintf(`{"kept":%d,`, served)) {
-		t.Errorf("a mirrored list, %d of it served: %d %s", served, status, answer)
-	}
-	for i := range shardModels {
-		takeBack(t, f.replicas[0], fmt.Sprint("list-", i), "Conductor-Forwarded", "x", "Conductor-Mirrored", "1")
-	}
-	if got := f.mirrored(delivered); got != before {
-		t.Errorf("%v reports were told on", got-before)
+		f.expected(i, (i+1)*recordedBlock, (i+1)*recordedBlock)
 	}
 
 	// Calls of gRPC.
@@ -180,7 +198,9 @@ func TestShardsShareReports(t *testing.T) {
 	}
 	must.Succeed(t, f.replicas[0].cmd.Process.Kill())
 	for i := range shardModels { // no client waits for the dead one; the new owner of a shard may not be synced yet
-		if status, answer, _ := f.ask(f.replicas[1], "/routed", shardReport(i, fmt.Sprint("kept-", i))); status != 204 && (status != 200 || !strings.Contains(answer, "may not confirm")) {
+		held := shardReport(i, fmt.Sprint("held-", i)) // so that it changes nothing if a new owner gets it
+		held["token_ids"] = recordedTokens(i + 1)
+		if status, answer, _ := f.ask(f.replicas[1], "/routed", held); status != 204 && (status != 200 || !strings.Contains(answer, "may not confirm")) {
 			t.Errorf("m%d: %d %s", i, status, answer)
 		}
 	}
