@@ -22,7 +22,7 @@ import (
 
 // reportFor says that a recorded prompt of n blocks goes to an instance.
 func reportFor(tenant, instance string, n int) *pb.RoutedPrompt {
-	return &pb.RoutedPrompt{TenantId: tenant, Model: "m", BlockSize: recordedBlock, InstanceId: instance, Prompt: &pb.RoutedPrompt_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(n)}}}
+	return &pb.RoutedPrompt{TenantId: tenant, Model: "m", BlockSize: recordedBlock, InstanceId: instance, TtlMs: 600_000, Prompt: &pb.RoutedPrompt_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(n)}}}
 }
 
 // TestReportsOverGRPC reports prompts of a real engine until its events confirm them, as clients of two tenants.
@@ -178,7 +178,7 @@ func TestReportsOfClients(t *testing.T) {
 	}
 	for i, c := range []reporter{over, packed, rpc} {
 		for _, id := range []string{"one", "two/ü ?"} {
-			r := kv.Routed{Query: q(3 + i), Target: "engine", Rank: 0, TTL: time.Minute, RequestID: id}
+			r := kv.Routed{Query: q(3 + i), Target: "engine", Rank: 0, TTL: 10 * time.Minute, RequestID: id}
 			must.Succeed(t, c.Routed(ctx, r))
 			must.Succeed(t, c.Routed(ctx, r))
 			for _, asks := range []reporter{over, packed, rpc} {
@@ -195,7 +195,7 @@ func TestReportsOfClients(t *testing.T) {
 		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1}, HashKind: "other"}, Target: "engine"}), 400, codes.InvalidArgument, "hash", nil)
 		hashed := kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1000, 1001, 1002, 5}, HashKind: kv.Engine, Expected: true}
 		answer, err := c.RoutedBatch(ctx, []kv.Routed{
-			{Query: hashed, Target: "engine", Rank: kv.AnyRank, RequestID: "h"}, {Query: q(1), Target: "other"}, {Query: q(2), Target: "engine", RequestID: "t"}, {Query: kv.Query{Model: "m"}, Target: "engine"},
+			{Query: hashed, Target: "engine", Rank: kv.AnyRank, TTL: 10 * time.Minute, RequestID: "h"}, {Query: q(1), Target: "other"}, {Query: q(2), Target: "engine", TTL: 10 * time.Minute, RequestID: "t"}, {Query: kv.Query{Model: "m"}, Target: "engine"},
 		})
 		must.Succeed(t, err)
 		if len(answer.Errors) != 4 || answer.Errors[0] != nil || answer.Errors[2] != nil || len(answer.Warnings) != 0 {
@@ -216,9 +216,9 @@ func TestReportsOfClients(t *testing.T) {
 	replies := make(chan kvrpc.Reply, 1)
 	stream, err := rpc.RoutedStream(ctx, func(r kvrpc.Reply) { replies <- r })
 	must.Succeed(t, err)
-	_, err = stream.Send(kv.Routed{Query: q(5), Target: "engine"})
+	_, err = stream.Send(kv.Routed{Query: q(5), Target: "engine", TTL: 10 * time.Minute})
 	must.Succeed(t, err)
-	_, err = stream.Send(kv.Routed{Query: q(6), Target: "engine"}, kv.Routed{Query: q(6), Target: "other"})
+	_, err = stream.Send(kv.Routed{Query: q(6), Target: "engine", TTL: 10 * time.Minute}, kv.Routed{Query: q(6), Target: "other"})
 	must.Succeed(t, err)
 	if r := <-replies; r.Request != 2 || r.Kept != 1 || r.Err != nil {
 		t.Errorf("%+v", r)
