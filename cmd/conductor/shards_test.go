@@ -292,15 +292,15 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	}
 	f.redirects()
 	f.hops()
-	out, err := command("cluster", "--server", f.replicas[0].url).CombinedOutput()
-	if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels || !strings.Contains(string(out), "default  m5 ") {
-		t.Errorf("conductor cluster: %v\n%s", err, out)
-	}
-	row := regexp.MustCompile(`(?m)^default +m5 .* (http://\S+) +(http://\S+) serving \(1/1 synced\)$`).FindStringSubmatch(string(out))
-	sources, err := command("services", "--fleet", "--server", f.replicas[0].url).CombinedOutput()
-	if err != nil || row == nil || row[1] != row[2] || !regexp.MustCompile(`(?m)^e5 .* `+regexp.QuoteMeta(row[1])+` synced$`).Match(sources) {
-		t.Errorf("conductor cluster and services --fleet name other replicas: %v\n%s%s", err, out, sources)
-	}
+	eventually(t, "conductor cluster and services --fleet name other replicas", func() (string, bool) { // replicas tell each other of states now and then
+		out, err := command("cluster", "--server", f.replicas[0].url).CombinedOutput()
+		if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels || !strings.Contains(string(out), "default  m5 ") {
+			return fmt.Sprintf("conductor cluster: %v\n%s", err, out), false
+		}
+		row := regexp.MustCompile(`(?m)^default +m5 .* (http://\S+) +(http://\S+) serving \(1/1 synced\)$`).FindStringSubmatch(string(out))
+		sources, err := command("services", "--fleet", "--server", f.replicas[0].url).CombinedOutput()
+		return fmt.Sprintf("%v\n%s%s", err, out, sources), err == nil && row != nil && row[1] == row[2] && regexp.MustCompile(`(?m)^e5 .* `+regexp.QuoteMeta(row[1])+` synced$`).Match(sources)
+	})
 	f.registers()
 }
 
@@ -466,9 +466,10 @@ func TestShardsSurvive(t *testing.T) {
 	if refused > 0 { // each shard has two owners
 		t.Errorf("%d of %d queries were refused", refused, right)
 	}
-	if rows, _ := servicesOf[ruledService](t, fourth.url); len(rows) == 0 {
-		t.Error("the new replica follows nothing")
-	}
+	eventually(t, "the new replica follows nothing", func() (string, bool) {
+		rows, body := servicesOf[ruledService](t, fourth.url)
+		return body, len(rows) > 0
+	})
 	f.store.Kill()
 	eventually(t, "the store is up", func() (string, bool) {
 		_, text := get(fourth.url + "/metrics")
