@@ -33,7 +33,7 @@ func startBrowser(t *testing.T) context.Context {
 	if program == "" {
 		must.Skip(t, "no chromium: apt-get install chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(pagePatience))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox)
 	}

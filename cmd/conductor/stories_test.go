@@ -213,7 +213,7 @@ func behindServer(t *testing.T) (e *ruledEngine, second *process, road *proxy.Pr
 		return body, *rows[0].LastSeq >= seq
 	})
 	e.settled(second)
-	road.Hold(time.Minute)
+	road.Hold(time.Hour) // until the test lets go
 	e.publish(ruledStored(2, 4))
 	e.settled(first)
 	return e, second, road
