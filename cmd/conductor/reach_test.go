@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 )
 
@@ -33,11 +34,10 @@ func TestPortsLookAlike(t *testing.T) {
 		}()
 		return l.Addr().String()
 	}
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	gone, err := freeport.Address() // another test may get a port that was the system's choice
 	must.Succeed(t, err)
-	gone.Close()
 	ports := map[string]string{
-		"closed": gone.Addr().String(), "silent": listen(func(net.Conn) {}),
+		"closed": gone, "silent": listen(func(net.Conn) {}),
 		"http": listen(func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); c.Close() }),
 	}
 	config := "auth: {file: " + credentialsFile(t, "guest register,query '*'", "operator admin '*'") + ", anonymous: [register, query], loopback: [none]}\nsources:\n"

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -146,12 +147,14 @@ func TestRegisterByDiscovery(t *testing.T) {
 	e := newRuledEngine(t, "engine", 0)
 	at := tells(t, e)
 	name := strings.TrimPrefix(at, "http://")
-	status, out, errs := runCLI("register", at, "--server", p.url, "--block-size", "16")
 	_, port, err := net.SplitHostPort(e.pub.Addr().String())
 	must.Succeed(t, err)
-	if status != cli.ExitFine || !strings.Contains(out, "\n"+name+" ") || !strings.Contains(out, "tcp://127.0.0.1:"+port) {
-		t.Errorf("registered: %d %s%s", status, out, errs)
-	}
+	var status int
+	var out, errs string
+	eventually(t, "registered", func() (string, bool) { // the command waits five seconds for the engine
+		status, out, errs = runCLI("register", at, "--server", p.url, "--block-size", "16")
+		return fmt.Sprintf("%d %s%s", status, out, errs), status == cli.ExitFine && strings.Contains(out, "\n"+name+" ") && strings.Contains(out, "tcp://127.0.0.1:"+port)
+	})
 	e.publish(ruledStored(0, 3))
 	status, out, errs = runCLI("register", at, "--server", p.url, "--block-size", "16", "--wait", "--json")
 	if all := ranksOf(t, out); len(all) != 1 || all[0].Instance != name || (all[0].State == "synced") != (status == cli.ExitFine) || (status == cli.ExitFine) == strings.Contains(errs, "not synced") {

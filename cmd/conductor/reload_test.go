@@ -70,10 +70,13 @@ func TestReload(t *testing.T) {
 		t.Errorf("a dry run: %s", answer)
 	}
 	must.Succeed(t, p.cmd.Process.Signal(syscall.SIGHUP))
-	eventually(t, "the new source is not there", func() (string, bool) {
-		s := services()
-		return s + p.log(), strings.Contains(s, "comes") && !strings.Contains(s, "leaves")
+	eventually(t, "the reload is not over", func() (string, bool) { // the limits come behind the sources
+		_, metrics := get(p.url + "/metrics")
+		return p.log(), strings.Contains(metrics, `conductor_reloads_total{result="applied"} 1`)
 	})
+	if s := services(); !strings.Contains(s, "comes") || strings.Contains(s, "leaves") {
+		t.Errorf("the new source is not there: %s", s)
+	}
 	if s := stays.settled(p); s.LastSeq == nil || !strings.Contains(services(), `"Blocks":3`) || strings.Contains(services(), `"Reconnects":1`) {
 		t.Errorf("a source that did not change was touched: %s", services())
 	}
@@ -221,7 +224,7 @@ func TestReloadOfExpectedBound(t *testing.T) {
 		}
 	}
 	has("conductor_expected_bytes_limit 6.7108864e+07")
-	post(t, p.url+"/routed", `{"model":"m","block_size":2,"token_ids":[1,2,3,4],"instance_id":"llama"}`, 204)
+	post(t, p.url+"/routed", `{"model":"m","block_size":2,"token_ids":[1,2,3,4],"instance_id":"llama","ttl":"10m"}`, 204)
 	has("conductor_expected_pending_tokens 4")
 	has(`conductor_instance_expected_prompts_total{instance_id="llama",tenant_id="default"} 1`)
 	write("expected: {max_bytes: 1MiB}\n")

@@ -35,6 +35,10 @@ func TestOperatorCommands(t *testing.T) {
 		t.Errorf("doctor of a healthy fleet: %s", out)
 	}
 	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"ill","block_size":16,"dp_rank":0}`, 200)
+	eventually(t, "no connection was refused", func() (string, bool) {
+		_, body := get(p.url + "/services")
+		return body, strings.Contains(body, "connection refused")
+	})
 	if out := run(0, "doctor"); !strings.HasPrefix(out, "warning connecting: ill|default|0\n") || !strings.HasSuffix(out, "\n  "+p.url+"/docs/alerts#conductorsourcesconnecting\n") || !strings.Contains(out, "connection refused") {
 		t.Errorf("doctor: %s", out)
 	}
