@@ -173,7 +173,7 @@ func (a *arena) logs() string {
 func (a *arena) whole(after string) {
 	a.t.Helper()
 	began := time.Now()
-	err := a.stage.Quiet(a.t.Context(), time.Minute, func() error {
+	err := a.stage.Quiet(a.t.Context(), 4*time.Minute, func() error {
 		held := make(map[string]int) // by model and tier
 		for key, blocks := range a.stage.Holds() {
 			model := key[:strings.LastIndex(key[:strings.Index(key, "|")], "-")]
@@ -181,7 +181,7 @@ func (a *arena) whole(after string) {
 			held[model+" host_pinned"] += blocks.Host
 			held[model+" disk"] += blocks.Disk
 		}
-		deadline, again := time.After(time.Minute), time.NewTicker(50*time.Millisecond)
+		deadline, again := time.After(4*time.Minute), time.NewTicker(50*time.Millisecond)
 		defer again.Stop()
 		for {
 			fault := a.compare(held)

@@ -215,7 +215,7 @@ func TestTakeoverWhileServing(t *testing.T) {
 	eventually(t, "the own deployment is not there", func() (string, bool) { got := own(); return got, strings.Contains(got, `"longest_matched":64`) })
 	before := own()
 
-	connected, err := store.Open(store.Config{URL: shared.URL(), Name: "default", Timeout: time.Second})
+	connected, err := store.Open(store.Config{URL: shared.URL(), Name: "default", Timeout: time.Minute})
 	must.Succeed(t, err)
 	defer connected.Close()
 	members := fleet.New(fleet.Config{Store: connected, Log: zerolog.Nop()})

@@ -59,7 +59,7 @@ func TestConnectionsWithoutRequestEnd(t *testing.T) {
 	ends := func(name string, c net.Conn, sends string) {
 		waiting.Go(func() {
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(time.Minute)) // an hour, if nothing but idle_timeout ends it
+			c.SetDeadline(time.Now().Add(5 * time.Minute)) // an hour, if nothing but idle_timeout ends it
 			io.WriteString(c, sends)
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("%s: it stays open", name)

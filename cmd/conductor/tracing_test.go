@@ -276,8 +276,8 @@ func TestTracesWithoutCollector(t *testing.T) {
 			return text, m != ""
 		})
 		took := stop(t, p)
-		// Without a bound it would wait five seconds for each batch.
-		if plain := stop(t, serveProcess(t, "shutdown: {drain: 0s}\n")); took > 4*time.Second+10*plain {
+		// Without a bound it would wait five seconds for each of four batches.
+		if plain := stop(t, serveProcess(t, "shutdown: {drain: 0s}\n")); took > 12*time.Second+10*plain {
 			t.Errorf("%s: the end took %v, %v without traces", c.endpoint, took, plain)
 		}
 	}
