@@ -104,8 +104,10 @@ func (o *Shards) play(ctx context.Context, g *serverGroup, about io.Writer) (*Sh
 		configs[i].Duration = o.Within
 	}
 	reports, err := RunFleets(ctx, configs)
-	cancel()
-	script.Wait()
+	if err != nil {
+		cancel()
+	}
+	script.Wait() // on a slow machine a server is still being added
 	if err = errors.Join(err, scriptErr); err != nil {
 		return nil, err
 	}

@@ -268,7 +268,7 @@ func TestInterruptedRunReports(t *testing.T) {
 
 func TestDurationAndKeep(t *testing.T) {
 	c := testConfig(t, 0)
-	c.Duration, c.Keep = 200*time.Millisecond, true
+	c.Duration, c.Keep = time.Second, true
 	s := start(t, c)
 	r := run(t, s)
 	if err := r.Err(); err != nil || r.Interrupted || r.Requests == 0 {

@@ -51,7 +51,7 @@ func testConfig(t *testing.T, requests int) Config {
 		Tenant: "default", Model: "m", Instances: 3, Ranks: 2, Families: Families,
 		BlockSize: 64, Device: 256, Host: 128, Disk: 128, Chunk: 512, Running: 2, ClearEvery: 20,
 		Source: source, Requests: requests, Clients: 2, Warm: 6, Seed: 1,
-		SettleEvery: 4, SettleTimeout: 10 * time.Second, Audit: 20, Ring: 100_000, Queue: 0,
+		SettleEvery: 4, SettleTimeout: 2 * time.Minute, Audit: 20, Ring: 100_000, Queue: 0,
 	}
 }
 

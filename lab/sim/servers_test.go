@@ -61,7 +61,7 @@ func TestServersTakeTurns(t *testing.T) {
 			quiet <- err
 			return
 		}
-		quiet <- c.Stage.Quiet(t.Context(), 10*time.Second, func() error {
+		quiet <- c.Stage.Quiet(t.Context(), 2*time.Minute, func() error {
 			holds := c.Stage.Holds()
 			s.f.mu.Lock()
 			defer s.f.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 const (
 	replicas   = 3
 	blockSize  = 16
-	patience   = 30 * time.Second
+	patience   = 2 * time.Minute
 	pause      = 5 * time.Millisecond // between two looks
 	shardModel = "bench"              // of a filled shard
 )

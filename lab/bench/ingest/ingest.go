@@ -201,7 +201,7 @@ func Start(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err 
 }
 
 // patience is how long the first batch of a source may take before it is measured all the same.
-const patience = 5 * time.Second
+const patience = time.Minute
 
 // measure lets it run warm, then looks at the counters over Duration.
 func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
