@@ -560,7 +560,7 @@ func untilRefused[T comparable](fine T, call func(i int) T) map[T]int {
 // TestClientLimits sends more than a client may.
 func TestClientLimits(t *testing.T) {
 	t.Parallel()
-	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "a query,register a", "b query,register b")+"}\nlimits: {client_requests: 5, client_changes: 3, client_bytes: 100KiB}\n")
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "a query,register a", "b query,register b")+"}\nlimits: {client_requests: 5, client_changes: 3, client_bytes: 100KiB, query_wait: 10m}\n")
 	count := func(fine int, token, path, body string) map[int]int {
 		return untilRefused(fine, func(i int) int {
 			status, answer := askAs(t, "POST", p.url+path, token, "application/json", []byte(strings.ReplaceAll(body, "N", fmt.Sprint(i))))

@@ -400,7 +400,7 @@ func TestGRPCOverTLS(t *testing.T) {
 // TestGRPCLimits holds that messages, calls of one client and watches are bounded.
 func TestGRPCLimits(t *testing.T) {
 	t.Parallel()
-	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 8}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
+	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 8, query_wait: 10m}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
 	ctx := inTime(t)
 	request := func(tenant string, n int) *pb.QueryRequest {
 		return &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: make([]uint32, n)}}}
