@@ -41,7 +41,7 @@ func TestSession(t *testing.T) {
 	}
 	if text := os.Getenv("DOCTEST_PAGE"); text != "" {
 		page := Page{Name: "page.md", Blocks: blocks(text)}
-		s := &Session{Dir: t.TempDir(), Env: os.Environ(), Ports: map[string]string{"13333": "77"}, Timeout: time.Minute}
+		s := &Session{Dir: t.TempDir(), Env: os.Environ(), Ports: map[string]string{"13333": "77"}, Timeout: 10 * time.Minute}
 		if ran := s.Run(t, page); ran != strings.Count(text, "```sh\n")+strings.Count(text, "```sh fails\n") {
 			t.Errorf("%d blocks ran", ran)
 		}
