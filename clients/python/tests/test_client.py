@@ -72,7 +72,7 @@ class AgainstServer(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.server.terminate()
-        cls.server.wait(30)
+        cls.server.wait(300)
         cls.directory.cleanup()
 
     registration = Registration("tcp://127.0.0.1:1", "vLLM", "m", "engine", 16)
@@ -147,7 +147,7 @@ class AgainstServer(unittest.TestCase):
                 self.assertEqual(expected(), [("a", 0, 0, 0), ("b", 0, 0, 0)])
                 for request_id in ("one", "a/b ü?&", ".", ".."):
                     for _ in range(2):
-                        warnings = c.routed("r", 16, prompt, instance="a", rank=0, ttl=60, request_id=request_id)
+                        warnings = c.routed("r", 16, prompt, instance="a", rank=0, ttl=600, request_id=request_id)
                         self.assertTrue(warnings[0].startswith("a|default|0 is "), warnings)
                     self.assertEqual(expected(), [("a", 0, 64, 64), ("b", 0, 0, 0)])
                     c.take_back(request_id)
@@ -155,9 +155,9 @@ class AgainstServer(unittest.TestCase):
                         c.take_back(request_id, tenant="default")
                     self.assertEqual((gone.exception.status, gone.exception.reason), (404, "not_found"))
                 answer = c.routed_batch([
-                    {"model": "r", "block_size": 16, "tokens": prompt, "instance": "b", "request_id": "one"},
+                    {"model": "r", "block_size": 16, "tokens": prompt, "instance": "b", "ttl": 600, "request_id": "one"},
                     {"model": "r", "block_size": 16, "tokens": prompt, "instance": "c"},
-                    {"model": "r", "block_size": 16, "seq_hashes": [2**64 - 1, 5], "hash_kind": "engine", "instance": "a", "request_id": "two"},
+                    {"model": "r", "block_size": 16, "seq_hashes": [2**64 - 1, 5], "hash_kind": "engine", "instance": "a", "ttl": 600, "request_id": "two"},
                     {"model": "r", "block_size": 0, "tokens": prompt, "instance": "a"},
                 ])
                 self.assertEqual(len(answer.warnings), 2)
@@ -188,7 +188,7 @@ class AgainstServer(unittest.TestCase):
         async def main():
             async with AsyncClient(self.url) as c:
                 await c.register(Registration("tcp://127.0.0.1:1", "vLLM", "r", "a", 16))
-                await asyncio.gather(*(c.routed("r", 16, prompt[: 16 * n], instance="a", request_id=str(n)) for n in range(1, 5)))
+                await asyncio.gather(*(c.routed("r", 16, prompt[: 16 * n], instance="a", ttl=600, request_id=str(n)) for n in range(1, 5)))
                 self.assertEqual((await c.query("r", 16, prompt, expected=True))[0].expected, 64)
                 await asyncio.gather(*(c.take_back(str(n)) for n in range(2, 5)))
                 self.assertEqual((await c.query("r", 16, prompt, expected=True))[0].expected, 16)
