@@ -43,7 +43,7 @@ func TestKilledServer(t *testing.T) {
 				Server: s.URL, Tenant: "default", Model: "m", Instances: len(sim.Families), Ranks: 2, Families: sim.Families,
 				BlockSize: 16, Device: 2048, Host: 1024, Disk: 2048, Chunk: 2048, Running: 3, ClearEvery: 100,
 				Source: &until{Source: source, done: done}, Clients: 2, Warm: 16, Seed: 1 + uint64(time.Now().UnixNano()),
-				SettleEvery: 8, SettleTimeout: 5 * time.Second, Audit: 100, Ring: 10_000, Queue: 100_000, Faults: faults,
+				SettleEvery: 8, SettleTimeout: 20 * time.Second, Audit: 100, Ring: 10_000, Queue: 100_000, Faults: faults,
 				Restarts: sim.Restarts{Times: kills, Every: 400 * time.Millisecond, Restart: func(ctx context.Context) (sim.Downtime, error) {
 					if left == kills-1 { // the second start and later ones have a snapshot
 						if err := awaitSnapshot(ctx, s.URL); err != nil {
