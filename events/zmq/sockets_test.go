@@ -62,20 +62,26 @@ func receive(t *testing.T, sub Subscription) string {
 	return string(bytes.Join(m.Frames, []byte("|")))
 }
 
+// claims returns the claims of an address.
+func claims(s *Sockets, address string) (all []Claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.listeners[address]
+	if l == nil {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.boxes {
+		all = append(all, b.claim)
+	}
+	return all
+}
+
 // claimed waits until n sources have claimed messages of an address.
 func claimed(t *testing.T, s *Sockets, address string, n int) {
 	t.Helper()
-	until(t, "the claims", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		l := s.listeners[address]
-		if l == nil {
-			return false
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.boxes) == n
-	})
+	until(t, "the claims", func() bool { return len(claims(s, address)) == n })
 }
 
 // Messages of one socket reach the source whose pod, model and rank they name.
@@ -141,17 +147,7 @@ func TestStraysBounded(t *testing.T) {
 	defer cancel()
 	join := func(c Claim) {
 		go s.For(c, nil).Subscribe(ctx, "bind:tcp://"+address)
-		until(t, "the claim", func() bool {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			l := s.listeners[address]
-			if l == nil {
-				return false
-			}
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			return slices.ContainsFunc(l.boxes, func(b *mailbox) bool { return b.claim == c })
-		})
+		until(t, "the claim", func() bool { return slices.Contains(claims(s, address), c) })
 	}
 	join(Claim{"a", "m", 0})
 	pub, seq := connect(t, address), strings.Repeat("\x00", 8)
