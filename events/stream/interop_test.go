@@ -64,8 +64,8 @@ func launchPublisher(t *testing.T, python string, args ...string) *publisher {
 	return launch(t, python, "testdata/peer.py", withPorts(t, args, "--port", "--replay-port")...)
 }
 
-// withPorts returns arguments with a port for each flag that they lack. Nobody else gets the ports while a
-// publisher is down that comes back on them.
+// withPorts returns arguments with a port for each flag that they lack. The ports stay reserved, so a
+// publisher that is killed can come back on them.
 func withPorts(t *testing.T, args []string, flags ...string) []string {
 	t.Helper()
 	for _, flag := range flags {

@@ -95,7 +95,7 @@ func closedEarly(err error) bool {
 		strings.Contains(err.Error(), "server closed idle connection")
 }
 
-// spokeOtherwise reports whether the server sent something that is no HTTP. A ZMQ socket greets
+// spokeOtherwise reports whether the server sent something other than HTTP. A ZMQ socket greets
 // each client: if its greeting comes before the request is on its way, net/http says only
 // that its loop of reads found bytes there (readLoopPeekFailLocked).
 func spokeOtherwise(err error) bool {

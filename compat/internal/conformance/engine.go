@@ -40,8 +40,8 @@ type batch struct {
 	payload []byte
 }
 
-// Open starts an engine on free ports of this machine, which stay its own while it is closed. Its replies to replay requests have
-// three frames or four, and an end or none.
+// Open starts an engine on free ports of this machine, which it keeps while it is closed. Its
+// replies to replay requests have three frames or four, and an end or none.
 func Open(topic, frames string, sentinel bool) (*Engine, error) {
 	e := &Engine{Topic: topic, topicInReplies: frames == "4", sentinel: sentinel}
 	live, err := freeport.Address()
