@@ -78,8 +78,8 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 		return next, last, ok, false
 	}
 	want := len(e.Engine) - i
-	if r != nil && len(e.Engine) <= 4 {
-		want = max(want, 2*int(r.len())) // a chain that grows by single blocks
+	if r != nil && (len(e.Engine) <= 4 || i == 0 && p.o.last.at == c.at) {
+		want = max(want, 2*int(r.len())) // a chain that grows event by event
 	}
 	if c.kind == atRoot {
 		x.release(l) // it may be the line of the new piece
