@@ -46,8 +46,9 @@ func benchIndexCommand() *cobra.Command {
 		Short: "Replay a load into the index",
 		Long: `Replays what a fleet of prefix caches asks and announces into the index, in this
 process: a recorded trace in the format of Mooncake's FAST'25 traces, a built-in shape
-of one, families of blocks, smg's pinned benchmark, or an ops file. Prompts run through
-LRU caches first, outside of the timing.
+of one, families of blocks, smg's pinned benchmark, an ops file, or a stream recorded from
+engines' own cache managers. Prompts of a trace run through LRU caches first, outside of
+the timing.
 
 A block operation is one block of a query, of a store or of a removal. Rates are by CPU
 time, latencies by the wall clock. By default events are those of engines: each block
@@ -72,6 +73,7 @@ those of the server do.`,
 	f.StringVar(&c.SMG, "smg", "", "instead of a trace: a profile of smg's pinned benchmark, one of "+strings.Join(index.SMGProfiles(), ", "))
 	f.IntVar(&c.Target, "target", 10_000_000, "with --smg: shared blocks times holders")
 	f.StringVar(&c.Ops, "ops", "", "instead of a trace: ops `file` of an earlier --export")
+	f.StringVar(&c.Stream, "stream", "", "instead of a trace: recorded stream, a `file` in the format of lab/bench/streams")
 	f.StringVar(&export, "export", "", "write the operations to this ops `file` and replay nothing")
 	f.IntVar(&c.Tiers, "tiers", 1, "1 is the device; 3 adds host and disk, which take blocks evicted above")
 	f.IntVar(&c.Pools, "pools", 0, "pools that take evicted blocks, announced by their hashes alone")

@@ -4,7 +4,8 @@
 //	trace --> prompts --> router --> LRU caches            untimed
 //	           (blocks)          device, host, disk, pool
 //	                                  |
-//	synthetic, smg, ops file ----> Stream: query | store | remove ...
+//	recording, ops file,
+//	synthetic, smg --------------> Stream: query | store | remove ...
 //	                                  |
 //	                        hard case, copies, names
 //	                                  |
@@ -57,6 +58,7 @@ type Config struct {
 	Synthetic int    `json:"synthetic,omitempty"` // unique blocks, in families of 128
 	SMG       string `json:"smg,omitempty"`       // profile of smg's pinned benchmark
 	Ops       string `json:"ops,omitempty"`       // file that Export wrote
+	Stream    string `json:"recorded,omitempty"`  // recording of engines, as package streams reads it
 
 	Requests int `json:"requests,omitempty"` // prompts of the built-in shape
 	Holders  int `json:"holders,omitempty"`  // with Synthetic: workers that hold each block
@@ -92,7 +94,9 @@ type Config struct {
 }
 
 // traced reports whether the operations come from a trace or the built-in shape.
-func (c *Config) traced() bool { return c.Synthetic == 0 && c.SMG == "" && c.Ops == "" }
+func (c *Config) traced() bool {
+	return c.Synthetic == 0 && c.SMG == "" && c.Ops == "" && c.Stream == ""
+}
 
 // Check returns the first error of a configuration.
 func (c *Config) Check() error {
@@ -120,19 +124,19 @@ func (c *Config) Check() error {
 		}
 	}
 	origins := 0
-	for _, given := range []bool{c.Trace != "", c.Synthetic > 0, c.SMG != "", c.Ops != ""} {
+	for _, given := range []bool{c.Trace != "", c.Synthetic > 0, c.SMG != "", c.Ops != "", c.Stream != ""} {
 		if given {
 			origins++
 		}
 	}
 	switch {
 	case origins > 1:
-		return fmt.Errorf("a trace, synthetic blocks, a profile of smg and an ops file exclude each other")
+		return fmt.Errorf("a trace, synthetic blocks, a profile of smg, an ops file and a recorded stream exclude each other")
 	case c.traced() && c.Trace == "" && c.Requests < 1:
 		return fmt.Errorf("requests is %d, must be at least 1", c.Requests)
 	case c.Synthetic > 0 && (c.Holders < 1 || c.Holders > c.Workers):
 		return fmt.Errorf("holders is %d, must be between 1 and the %d workers", c.Holders, c.Workers)
-	case !c.traced() && c.Ops == "" && (c.Tiers != 1 || c.Pools > 0 || c.HashOnly):
+	case !c.traced() && c.Ops == "" && c.Stream == "" && (c.Tiers != 1 || c.Pools > 0 || c.HashOnly):
 		return fmt.Errorf("tiers, pools and hash-only events need a trace")
 	case c.Tiers != 1 && c.Tiers != 3:
 		return fmt.Errorf("tiers is %d, must be 1 or 3", c.Tiers)
@@ -171,6 +175,8 @@ func generate(c *Config) (*Stream, *prompts, error) {
 	switch {
 	case c.Ops != "":
 		s, err = openOps(c.Ops)
+	case c.Stream != "":
+		s, err = openStream(c.Stream)
 	case c.Synthetic > 0:
 		s = synthesize(c)
 	case c.SMG != "":

@@ -1,0 +1,139 @@
+package index
+
+import (
+	"fmt"
+	"slices"
+
+	"example.com/conductor/index/hash"
+	"example.com/conductor/lab/bench/streams"
+)
+
+// openStream makes a stream of a recording: one operation for each event, as the engine made
+// it, and one for each prompt. Sources are the engines. Each has an owner for the device and
+// one for every other medium of the recording.
+func openStream(path string) (*Stream, error) {
+	r := recording{s: &Stream{}, media: []string{""}, seq: map[uint64]uint64{}}
+	n := 0
+	for rec, err := range streams.Records(path) {
+		if err != nil {
+			return nil, err
+		}
+		if err := r.add(&rec); err != nil {
+			return nil, fmt.Errorf("%s: record %d: %w", path, n, err)
+		}
+		n++
+	}
+	s := r.s
+	if len(s.ops) == 0 {
+		return nil, fmt.Errorf("%s: no operations", path)
+	}
+	s.tiers = len(r.media)
+	s.owners = max(1, r.engines) * s.tiers
+	for i := range s.ops {
+		if o := &s.ops[i]; o.kind != query {
+			o.owner = o.owner/mostMedia*uint32(s.tiers) + o.owner%mostMedia
+		}
+	}
+	s.load = len(s.ops)
+	return s, nil
+}
+
+// mostMedia is how many media a recording may have, and while it is read, the owners of an engine.
+const mostMedia = 8
+
+// recording is a recording as it is read.
+type recording struct {
+	s       *Stream
+	engines int
+	media   []string          // by tier
+	seq     map[uint64]uint64 // canonical hash of each engine hash so far
+	bare    [mostMedia]bool   // by tier: its blocks are announced by their hashes alone
+}
+
+func (r *recording) add(rec *streams.Record) error {
+	if rec.Engine < 0 {
+		if n := len(rec.Prompt); n > 0 {
+			from := r.chain(0, false, rec.Prompt)
+			r.s.ops = append(r.s.ops, op{kind: query, from: from, to: from + uint32(n)})
+		}
+		return nil
+	}
+	r.engines = max(r.engines, rec.Engine+1)
+	for i := range rec.Events {
+		if err := r.event(rec.Engine, &rec.Events[i]); err != nil {
+			return fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	r.s.ends = append(r.s.ends, uint32(len(r.s.ops)))
+	return nil
+}
+
+func (r *recording) event(engine int, e *streams.Event) error {
+	tier := slices.Index(r.media, e.Medium)
+	if tier < 0 {
+		if tier = len(r.media); tier == mostMedia {
+			return fmt.Errorf("medium %q is one more than the %d that a recording may have", e.Medium, mostMedia)
+		}
+		r.media = append(r.media, e.Medium)
+	}
+	o := op{kind: store, owner: uint32(engine*mostMedia + tier)}
+	s := r.s
+	switch {
+	case e.Removed:
+		o.kind, o.bare = remove, r.bare[tier]
+		o.from = uint32(len(s.gone))
+		for _, h := range e.Hashes {
+			k, ok := r.seq[h]
+			if !ok {
+				return fmt.Errorf("block %x is removed, but no event stored it", h)
+			}
+			s.gone = append(s.gone, k)
+		}
+		o.to = uint32(len(s.gone))
+	case len(e.Locals) == 0:
+		r.bare[tier], o.bare = true, true
+		o.from = uint32(len(s.seq))
+		for _, h := range e.Hashes {
+			k, ok := r.seq[h]
+			if !ok {
+				return fmt.Errorf("block %x is stored by its hash alone, but no event told its tokens", h)
+			}
+			s.seq, s.local = append(s.seq, k), append(s.local, 0)
+		}
+		o.to = uint32(len(s.seq))
+	default:
+		if e.HasParent {
+			k, ok := r.seq[e.Parent]
+			if !ok {
+				return fmt.Errorf("block %x is the parent of a block, but no event stored it", e.Parent)
+			}
+			o.hasParent, o.parent = true, k
+		}
+		o.from = r.chain(o.parent, o.hasParent, e.Locals)
+		o.to = uint32(len(s.seq))
+		for i, h := range e.Hashes {
+			k := s.seq[int(o.from)+i]
+			if was, ok := r.seq[h]; ok && was != k {
+				return fmt.Errorf("hash %x names two different blocks", h)
+			}
+			r.seq[h] = k
+		}
+	}
+	o.name = o.from
+	s.ops = append(s.ops, o)
+	return nil
+}
+
+// chain appends blocks that follow a parent, if there is one, and returns where they begin.
+func (r *recording) chain(parent uint64, hasParent bool, locals []uint64) (from uint32) {
+	from = uint32(len(r.s.seq))
+	for _, l := range locals {
+		k := l
+		if hasParent {
+			k = hash.Default().Next(parent, l)
+		}
+		r.s.seq, r.s.local = append(r.s.seq, k), append(r.s.local, l)
+		parent, hasParent = k, true
+	}
+	return from
+}

@@ -1,0 +1,135 @@
+package index
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
+)
+
+type values = []any
+
+// recordedFile writes a recording and returns a configuration that replays it.
+func recordedFile(t *testing.T, records ...any) Config {
+	t.Helper()
+	var b bytes.Buffer
+	for _, r := range records {
+		must.Succeed(t, msgpack.NewEncoder(&b).Encode(r))
+	}
+	c := small()
+	c.Stream = filepath.Join(t.TempDir(), "x.msgpack")
+	must.Succeed(t, os.WriteFile(c.Stream, b.Bytes(), 0o600))
+	return c
+}
+
+var twoEngines = values{
+	values{-1, values{1, 2, 3}},
+	values{0, values{values{"S", values{11, 12}, nil, values{1, 2}}, values{"S", values{13}, 12, values{3}}}},
+	values{1, values{values{"S", values{11, 12}, nil, values{1, 2}}}},
+	values{0, values{values{"S", values{12}, nil, values{}, "CPU"}, values{"S", values{11}, nil, values{}, "CPU"}}},
+	values{0, values{values{"R", values{13}}, values{"R", values{12}}, values{"R", values{11}}}},
+	values{1, values{}},
+	values{-1, values{}},
+	values{-1, values{1, 2, 4}},
+	values{0, values{values{"R", values{11}, "CPU"}}},
+	values{-1, values{1, 2}},
+}
+
+// TestRecorded requires one operation for each event and prompt, in canonical hashes, with the
+// batches kept, and the answers of the oracle.
+func TestRecorded(t *testing.T) {
+	c := recordedFile(t, twoEngines...)
+	s, err := openStream(c.Stream)
+	must.Succeed(t, err)
+	if s.owners != 4 || s.tiers != 2 || s.counted || s.load != len(s.ops) {
+		t.Errorf("%d owners of %d tiers, counted %v, %d of %d operations of the load", s.owners, s.tiers, s.counted, s.load, len(s.ops))
+	}
+	if want := []uint32{3, 4, 6, 9, 9, 11}; !slices.Equal(s.ends, want) {
+		t.Errorf("batches end at %v, want %v", s.ends, want)
+	}
+	prompt := s.local[:3]
+	chain := []uint64{prompt[0], hash.Default().Next(prompt[0], prompt[1])}
+	chain = append(chain, hash.Default().Next(chain[1], prompt[2]))
+	type want struct {
+		kind   kind
+		owner  uint32
+		bare   bool
+		parent uint64
+		blocks []uint64
+	}
+	var got []want
+	for i := range s.ops {
+		o := &s.ops[i]
+		blocks := s.seq
+		if o.kind == remove {
+			blocks = s.gone
+		}
+		got = append(got, want{o.kind, o.owner, o.bare, o.parent, blocks[o.from:o.to]})
+		if o.hasParent != (o.parent != 0) {
+			t.Errorf("operation %d: parent %x, %v", i, o.parent, o.hasParent)
+		}
+	}
+	other := hash.Default().Next(chain[1], s.local[s.ops[9].to-1])
+	for i, w := range []want{
+		{query, 0, false, 0, chain},
+		{store, 0, false, 0, chain[:2]},
+		{store, 0, false, chain[1], chain[2:]},
+		{store, 2, false, 0, chain[:2]},
+		{store, 1, true, 0, chain[1:2]},
+		{store, 1, true, 0, chain[:1]},
+		{remove, 0, false, 0, chain[2:]},
+		{remove, 0, false, 0, chain[1:2]},
+		{remove, 0, false, 0, chain[:1]},
+		{query, 0, false, 0, []uint64{chain[0], chain[1], other}},
+		{remove, 1, true, 0, chain[:1]},
+		{query, 0, false, 0, chain[:2]},
+	} {
+		if i >= len(got) || got[i].kind != w.kind || got[i].owner != w.owner || got[i].bare != w.bare || got[i].parent != w.parent || !slices.Equal(got[i].blocks, w.blocks) {
+			t.Errorf("operation %d of %d is not %+v", i, len(got), w)
+		}
+	}
+	c.Verify = true
+	if r, err := Run(c); err != nil || r.Verified != 3 || r.Memberships != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestRecordedOps requires that the ops file of a recording has the same operations.
+func TestRecordedOps(t *testing.T) {
+	c := recordedFile(t, twoEngines...)
+	name := filepath.Join(t.TempDir(), "x.ops")
+	must.Succeed(t, ExportOps(c, name))
+	_, want, _ := streamOf(t, c)
+	c.Stream, c.Ops = "", name
+	_, got, _ := streamOf(t, c)
+	if got.print() != want.print() || got.counted != want.counted {
+		t.Error("the operations differ")
+	}
+}
+
+// TestRecordedRefuses requires that events which contradict those before them are refused with
+// their place.
+func TestRecordedRefuses(t *testing.T) {
+	f := func(want string, events ...any) {
+		t.Helper()
+		c := recordedFile(t, values{-1, values{1}}, values{0, values{values{"S", values{11}, nil, values{1}}}}, values{0, events})
+		if _, err := openStream(c.Stream); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), c.Stream+": record 2: event 0: ") {
+			t.Errorf("error %v, want one about %q with its place", err, want)
+		}
+	}
+	f("is removed", values{"R", values{12}})
+	f("is the parent", values{"S", values{12}, 13, values{2}})
+	f("by its hash alone", values{"S", values{12}, nil, values{}, "CPU"})
+	f("two different blocks", values{"S", values{11}, nil, values{2}})
+	c := recordedFile(t, values{0, values{}})
+	if _, err := Run(c); err == nil || !strings.Contains(err.Error(), "no operations") {
+		t.Errorf("a recording without operations: error %v", err)
+	}
+}
