@@ -262,7 +262,8 @@ bench-peers: build crtc ## the index and Dynamo's CRTC on the same operations: o
 	bin/conductor-lab bench peers --rival bin/peers/crtc $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
 .PHONY: bench-ingest
-bench-ingest: build ## conductor-lab bench ingest for every target row
+bench-ingest: build ## conductor-lab bench ingest for every target row; STREAM=file is a recorded stream, sent to Dynamo's indexer too if make dynamo-indexer was run
+	$(if $(STREAM),bin/conductor-lab bench ingest --stream '$(STREAM)' --rate 1500 $(if $(wildcard bin/dynamo/bin/python),--dynamo 'bin/dynamo/bin/python -m dynamo.indexer') $(ARGS))
 	bin/conductor-lab bench ingest
 	bin/conductor-lab bench ingest --clear
 	bin/conductor-lab bench ingest --sources 1000 --rate 10 --hold 2048

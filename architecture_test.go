@@ -194,7 +194,7 @@ var table = []room{
 	{dir: "lab/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
 	{dir: "lab/bench/index", rooms: []string{"lab/bench/streams", "lab/sim/workload", "lab/harness", "events/...", "index/...", "tiers"}, anything: true},
-	{dir: "lab/bench/ingest", rooms: []string{"lab/bench/streams", "lab/harness", "conductor", "events/..."}, anything: true},
+	{dir: "lab/bench/ingest", rooms: []string{"internal/freeport", "lab/bench/streams", "lab/harness", "conductor", "events/..."}, anything: true},
 	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "internal/freeport", "internal/request", "store"}, anything: true},
 	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
 	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/freeport", "events/zmq"}, anything: true},

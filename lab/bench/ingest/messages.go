@@ -1,0 +1,252 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"example.com/conductor/lab/bench/streams"
+)
+
+// Recorded is how a recorded stream is published; all processes know it.
+//
+// Publisher p sends what engine p modulo the recording's engines announced. From the second
+// time on that an engine is sent, its hashes and the first blocks of its prompts differ, as
+// those of an engine with other prompts would.
+type Recorded struct {
+	Stream     string // file of the recording
+	Publishers int
+	Batches    int // of the recording to send, 0 for all
+	// Process is which of Processes this one is: it has the publishers whose number is Process
+	// modulo Processes.
+	Process, Processes int
+	Rate               float64 // batches/s of all publishers, 0 for as fast as they are read
+	// Every is the pause between two markers of all processes, 0 for none. A marker is a batch of one
+	// block between those of the recording; a query for it shows when a server has applied it.
+	Every time.Duration
+}
+
+// copyOf returns which engine a publisher sends, and for the how manieth time.
+func copyOf(publisher, engines int) (engine int, salt uint64) {
+	return publisher % engines, uint64(publisher / engines)
+}
+
+// recording is a stream as messages.
+type recording struct {
+	engines  int
+	messages []recordedBatch
+	held     []map[uint64]struct{} // by engine: the blocks that it holds at the end
+}
+
+// recordedBatch is the payload of a batch, and where it differs between copies of its engine.
+type recordedBatch struct {
+	engine  int
+	events  int
+	payload []byte
+	hashes  []int32 // offsets of engine hashes, 8 bytes big-endian
+	roots   []int32 // offsets of the first tokens of prompts, 4 bytes big-endian
+}
+
+// firstRoot is the first token of a prompt of the first copy. The tokens of recordings are smaller.
+const firstRoot = 200_000
+
+// read reads the stream. It keeps the payloads of the engines that want returns true for.
+func (r *Recorded) read(want func(engine, engines int) bool) (*recording, error) {
+	var records []streams.Record
+	out := new(recording)
+	for record, err := range streams.Records(r.Stream) {
+		if err != nil {
+			return nil, err
+		}
+		if record.Engine < 0 {
+			continue
+		}
+		records = append(records, record)
+		out.engines = max(out.engines, record.Engine+1)
+		if len(records) == r.Batches {
+			break
+		}
+	}
+	if len(records) < r.Batches || len(records) == 0 {
+		return nil, fmt.Errorf("%s has %d batches, fewer than the %d to send", r.Stream, len(records), r.Batches)
+	}
+	out.held = make([]map[uint64]struct{}, out.engines)
+	for i := range out.held {
+		out.held[i] = make(map[uint64]struct{})
+	}
+	for i := range records {
+		record := &records[i]
+		for j := range record.Events {
+			for _, h := range record.Events[j].Hashes {
+				if record.Events[j].Removed {
+					delete(out.held[record.Engine], h)
+				} else {
+					out.held[record.Engine][h] = struct{}{}
+				}
+			}
+		}
+		m := recordedBatch{engine: record.Engine, events: len(record.Events)}
+		if want(record.Engine, out.engines) {
+			m.encode(record.Events)
+		}
+		out.messages = append(out.messages, m)
+		record.Events = nil
+	}
+	return out, nil
+}
+
+// timeIn is where the time is in a payload: behind the heads of the array and of the number.
+const timeIn = 2
+
+// encode writes events as vLLM 0.32 does: maps with the keys of its structures, in their order.
+func (m *recordedBatch) encode(list []streams.Event) {
+	var out bytes.Buffer
+	e := msgpack.NewEncoder(&out)
+	must := func(err error) {
+		if err != nil {
+			panic("BUG: a buffer refuses bytes: " + err.Error())
+		}
+	}
+	text := func(s string) { must(e.EncodeString(s)) }
+	number := func(n uint64) { must(e.EncodeUint(n)) }
+	hash := func(h uint64) {
+		m.hashes = append(m.hashes, int32(out.Len()+1))
+		must(e.EncodeUint64(h))
+	}
+	hashes := func(list []uint64) {
+		text("block_hashes")
+		must(e.EncodeArrayLen(len(list)))
+		for _, h := range list {
+			hash(h)
+		}
+	}
+	var tokens []uint32
+	must(e.EncodeArrayLen(3))
+	must(e.EncodeFloat64(0))
+	must(e.EncodeArrayLen(len(list)))
+	for i := range list {
+		event := &list[i]
+		medium := event.Medium
+		if medium == "" {
+			medium = "GPU"
+		}
+		if event.Removed {
+			must(e.EncodeMapLen(4))
+			text("type")
+			text("BlockRemoved")
+			hashes(event.Hashes)
+			text("medium")
+			text(medium)
+			text("group_idx")
+			number(0)
+			continue
+		}
+		must(e.EncodeMapLen(11))
+		text("type")
+		text("BlockStored")
+		hashes(event.Hashes)
+		text("parent_block_hash")
+		if event.HasParent {
+			hash(event.Parent)
+		} else {
+			must(e.EncodeNil())
+		}
+		text("token_ids")
+		tokens = tokens[:0]
+		for _, local := range event.Locals {
+			tokens = streams.Tokens(tokens, local)
+		}
+		must(e.EncodeArrayLen(len(tokens)))
+		for i, token := range tokens {
+			if i == 0 && !event.HasParent {
+				m.roots = append(m.roots, int32(out.Len()+1))
+				must(e.EncodeUint32(firstRoot))
+				continue
+			}
+			number(uint64(token))
+		}
+		text("block_size")
+		number(streams.BlockSize)
+		text("lora_id")
+		must(e.EncodeNil())
+		text("medium")
+		text(medium)
+		text("lora_name")
+		must(e.EncodeNil())
+		text("extra_keys")
+		must(e.EncodeArrayLen(len(event.Hashes)))
+		for range event.Hashes {
+			must(e.EncodeNil())
+		}
+		text("group_idx")
+		number(0)
+		text("kv_cache_spec_kind")
+		text("full_attention")
+	}
+	number(0) // rank
+	m.payload = out.Bytes()
+}
+
+// stamp appends the payload of a copy at a time.
+func (m *recordedBatch) stamp(dst []byte, salt uint64, at time.Time) []byte {
+	dst = append(dst, m.payload...)
+	binary.BigEndian.PutUint64(dst[timeIn:], math.Float64bits(float64(at.UnixNano())/1e9))
+	if salt > 0 {
+		for _, i := range m.hashes {
+			binary.BigEndian.PutUint64(dst[i:], salted(binary.BigEndian.Uint64(dst[i:]), salt))
+		}
+		for _, i := range m.roots {
+			binary.BigEndian.PutUint32(dst[i:], firstRoot+uint32(salt))
+		}
+	}
+	return dst
+}
+
+// salted returns the hash of a block in a copy of its engine, in the first one h itself.
+func salted(h, salt uint64) uint64 { return h ^ salt*0x9e3779b97f4a7c15 }
+
+// marker returns the hash of a publisher's n-th marker, and the tokens of its one block, which no prompt
+// begins with.
+func marker(publisher, n int) (hash uint64, tokens []uint64) {
+	tokens = make([]uint64, streams.BlockSize)
+	for i := range tokens {
+		tokens[i] = firstRoot + 100_000 + uint64(i)
+	}
+	tokens[1], tokens[2] = uint64(publisher), uint64(n)
+	return salted(uint64(n)<<32|1<<31, uint64(publisher)<<16|1), tokens
+}
+
+// markerBatch returns the batch that stores a marker.
+func markerBatch(publisher, n int) *recordedBatch {
+	h, tokens := marker(publisher, n)
+	var m recordedBatch
+	var out bytes.Buffer
+	err := msgpack.NewEncoder(&out).Encode([]any{float64(0), []any{storedMarker{
+		Type: "BlockStored", Hashes: []uint64{h}, Tokens: tokens, BlockSize: streams.BlockSize, Medium: "GPU",
+		Extra: []any{nil}, Kind: "full_attention",
+	}}, 0})
+	if err != nil {
+		panic("BUG: a marker has no encoding: " + err.Error())
+	}
+	m.payload = out.Bytes()
+	return &m
+}
+
+// storedMarker is an event as recordedBatch.encode writes it.
+type storedMarker struct {
+	Type      string   `msgpack:"type"`
+	Hashes    []uint64 `msgpack:"block_hashes"`
+	Parent    any      `msgpack:"parent_block_hash"`
+	Tokens    []uint64 `msgpack:"token_ids"`
+	BlockSize int      `msgpack:"block_size"`
+	LoraID    any      `msgpack:"lora_id"`
+	Medium    string   `msgpack:"medium"`
+	LoraName  any      `msgpack:"lora_name"`
+	Extra     []any    `msgpack:"extra_keys"`
+	Group     int      `msgpack:"group_idx"`
+	Kind      string   `msgpack:"kv_cache_spec_kind"`
+}
