@@ -3,6 +3,7 @@ package conductor
 import (
 	"sync/atomic"
 
+	"example.com/conductor/events"
 	"example.com/conductor/index"
 )
 
@@ -40,26 +41,33 @@ func (o *eventOutcomes) load() EventOutcomes {
 	}
 }
 
-// store counts a stored event by what the index made of its blocks.
-func (n *eventCounts) store(res *index.StoreResult) {
-	switch {
-	case res.Refused > 0 || res.Shed > 0:
-		n.stored.noRoom.Add(1)
-	case res.Orphaned > 0:
-		n.stored.parentUnknown.Add(1)
-	default:
-		n.stored.ok.Add(1)
-		if res.Added == 0 && res.Copies > 0 {
-			n.duplicates.Add(1)
-		}
+// store counts a stored event by what the index made of its blocks, each in some parts. Joined ones have one block
+// each.
+func (n *eventCounts) store(e *events.Event, parts int, res *index.StoreResult) {
+	all := e.Count()
+	noRoom := min(all, res.Refused+res.Shed)
+	waiting := min(all-noRoom, res.Orphaned)
+	ok := all - noRoom - waiting
+	add(&n.stored.noRoom, noRoom)
+	add(&n.stored.parentUnknown, waiting)
+	add(&n.stored.ok, ok)
+	if e.Joined > 0 {
+		add(&n.duplicates, min(ok, res.Copies/parts))
+	} else if res.Added == 0 && res.Copies > 0 {
+		add(&n.duplicates, ok)
 	}
 }
 
-// remove counts a removed event. Its holder did not have unknown blocks of it.
-func (n *eventCounts) remove(unknown int) {
-	if unknown > 0 {
-		n.removed.blockUnknown.Add(1)
-		return
+// remove counts a removed event. Its holder did not have unknown blocks of it. Joined ones are about one block each.
+func (n *eventCounts) remove(e *events.Event, unknown int) {
+	lacking := min(e.Count(), unknown)
+	add(&n.removed.blockUnknown, lacking)
+	add(&n.removed.ok, e.Count()-lacking)
+}
+
+// add adds to a counter. Most events leave most counters alone, which other sources share.
+func add(to *atomic.Uint64, n int) {
+	if n > 0 {
+		to.Add(uint64(n))
 	}
-	n.removed.ok.Add(1)
 }

@@ -48,6 +48,12 @@ type holdings struct {
 
 // withdraw takes blocks from every deployment that has them, and returns how many of them one had.
 func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
+	if e.Joined > 0 && !s.namesOnce(e) {
+		for one := range e.Apart() {
+			found += s.withdraw(one, key) // a block leaves under the first of its names that one has
+		}
+		return found
+	}
 	for _, ns := range s.namespaces {
 		if !ns.deployment.key.Within(e) {
 			continue
@@ -69,6 +75,11 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 		})
 	}
 	return min(found, len(e.Hashes))
+}
+
+// namesOnce reports whether each hash of a removed event has a single name.
+func (s *holdings) namesOnce(e *events.Event) bool {
+	return !slices.ContainsFunc(s.namespaces, func(ns *namespace) bool { return !ns.names.NamesOnce(e) })
 }
 
 // names returns what hashes name if a constant is folded in. It is valid until the next call.

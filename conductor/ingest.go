@@ -15,7 +15,7 @@ import (
 // apply brings one batch into the indexes, change by change.
 func (s *source) apply(b *events.Batch) {
 	s.observeBatch(b)
-	all := len(b.Events)
+	all := b.Count()
 	s.refusedEvents = 0
 	r := s.normal.Batch(b)
 	for _, d := range r.Dropped {
@@ -47,7 +47,7 @@ func (s *source) refuse(reason events.Reason, n int) {
 func (s *source) applyChange(c *normalize.Change) {
 	switch c.Kind {
 	case normalize.Stored, normalize.Removed:
-		s.applyBlocks(c)
+		s.eachUsable(c, s.applyBlocks)
 	case normalize.Cleared:
 		s.clear(c)
 	case normalize.Object:
@@ -63,6 +63,20 @@ func (s *source) applyChange(c *normalize.Change) {
 	}
 }
 
+// eachUsable calls f with a change of blocks. If a token is beyond the vocabulary, it calls f with a change for each
+// of the events that were joined in it, because only one of them is refused then.
+func (s *source) eachUsable(c *normalize.Change, f func(*normalize.Change)) {
+	if c.Event.Joined == 0 || s.conductor.beyondVocabulary(c.Event.Tokens) < 0 {
+		f(c)
+		return
+	}
+	for e := range c.Event.Apart() {
+		var one normalize.Change
+		s.normal.Event(e, c.Owner.Rank, &one)
+		f(&one)
+	}
+}
+
 // applyBlocks applies stored or removed blocks, and lets the doctor observe them.
 func (s *source) applyBlocks(c *normalize.Change) {
 	if s.doctor.CopiesUncounted() {
@@ -75,7 +89,7 @@ func (s *source) applyBlocks(c *normalize.Change) {
 		s.lives.Removed(c.Medium.Name, c.Event.Hashes, s.at, s.news)
 		seen.Found = n - unknown
 		if c.Medium.Tier == tiers.Device {
-			s.conductor.counts.remove(unknown)
+			s.conductor.counts.remove(c.Event, unknown)
 		}
 	} else {
 		if s.store(c, &seen); !seen.Refused {

@@ -256,7 +256,7 @@ func (s *source) applyStep(step *stream.Step) {
 		}
 		s.at, s.news = now, !step.Replayed
 		s.apply(&step.Batch)
-		if n := len(step.Batch.Events); n > 0 {
+		if n := step.Batch.Count(); n > 0 {
 			s.applied.Add(uint64(n))
 		}
 		if w := s.conductor.watcher.Load(); w != nil {

@@ -17,14 +17,14 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	device := c.Medium.Tier == tiers.Device
 	ns := s.namespaceIn(c.Context.Deployment)
 	if ns == nil || s.noRoomFor(ns, c.Owner) {
-		s.drop(events.OwnerLimit, 1)
+		s.drop(events.OwnerLimit, c.Event.Count())
 		return res, true
 	}
 	s.nameAdapter(ns, c.Event)
 	if c.Refused != "" {
-		s.refuse(c.Refused, 1)
+		s.refuse(c.Refused, c.Event.Count())
 		if device {
-			s.conductor.counts.stored.invalid.Add(1)
+			add(&s.conductor.counts.stored.invalid, c.Event.Count())
 		}
 		return res, true
 	}
@@ -46,7 +46,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	}
 	switch {
 	case !ns.mayHaveChunks(c.Owner.Chunk):
-		s.drop(events.BlockSizeMismatch, 1)
+		s.drop(events.BlockSizeMismatch, c.Event.Count())
 		return res, true
 	case s.reg.pool() && c.Local == nil:
 		res = s.storeInPool(ns, c, at)
@@ -60,7 +60,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 		s.confirmExpected(ns, c, &res)
 	}
 	if device && !s.filling {
-		s.conductor.counts.store(&res)
+		s.conductor.counts.store(c.Event, c.Parts, &res)
 	}
 	return res, false
 }

@@ -12,6 +12,8 @@
 // restart of one source. This package holds only the values they exchange.
 package events
 
+import "iter"
+
 // Kind says what happened to the blocks of an Event.
 type Kind uint8
 
@@ -38,7 +40,8 @@ func (k Kind) String() string {
 // prediction modules their number: so far 8 at the most.
 const MaxAhead = 63
 
-// Event is one engine-neutral KV-cache event.
+// Event is one engine-neutral KV-cache event, or several of one batch that differ in their blocks alone and
+// follow each other.
 //
 // Shapes: len(Hashes) = number of blocks. Tokens is either nil (absent, not all
 // integers) or the flat token list as published; it pairs with Hashes only when
@@ -49,6 +52,9 @@ type Event struct {
 	// Hashes are the publisher's own block hashes projected to u64: integers by
 	// two's complement, byte strings by their last 8 bytes big-endian.
 	Hashes []uint64
+	// Joined is how many further events this one stands for. If there are any, each of Hashes came in an event
+	// of its own, in this order.
+	Joined int
 	// Parent is the publisher's hash of the block before Hashes[0]; valid when
 	// HasParent. A missing parent means the root, or "unknown" when BaseBlock > 0. Some publishers name
 	// parent 0 instead of none.
@@ -112,6 +118,33 @@ type Event struct {
 	ID uint64
 }
 
+// Count returns how many events of the publisher e stands for.
+func (e *Event) Count() int { return 1 + e.Joined }
+
+// Apart yields the events of the publisher that e stands for. What it yields is valid until the next one.
+func (e *Event) Apart() iter.Seq[*Event] {
+	return func(yield func(*Event) bool) {
+		if e.Joined == 0 {
+			yield(e)
+			return
+		}
+		one := *e
+		one.Joined = 0
+		for i := range e.Hashes {
+			one.Hashes = e.Hashes[i : i+1 : i+1]
+			if e.Kind == Stored {
+				one.Tokens = e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize : (i+1)*e.BlockSize]
+				if i > 0 {
+					one.Parent = e.Hashes[i-1]
+				}
+			}
+			if !yield(&one) {
+				return
+			}
+		}
+	}
+}
+
 // PublisherID names one lifetime of a publisher, as a UUID. Zero is none.
 type PublisherID [16]byte
 
@@ -128,7 +161,7 @@ type Batch struct {
 	Time float64
 	// Rank is the publisher's data-parallel rank, -1 when nil or absent.
 	Rank int
-	// Events in array order. Events that could not be decoded are missing here
+	// Events in array order, some joined. Events that could not be decoded are missing here
 	// and counted in Dropped.
 	Events []Event
 	// Dropped counts what was skipped, by reason; nil when nothing was.
@@ -144,6 +177,14 @@ type Batch struct {
 	Offsets bool
 	// Ambiguous counts events whose salt vLLM 0.17 and 0.18 may have meant as an image.
 	Ambiguous int
+}
+
+// Count returns how many events of the publisher the batch has, without those in Dropped.
+func (b *Batch) Count() (n int) {
+	for i := range b.Events {
+		n += b.Events[i].Count()
+	}
+	return n
 }
 
 // Drop counts n skipped things under a reason.

@@ -86,7 +86,7 @@ func (d *Doctor) Reset() {
 	})
 }
 
-// Observation is one stored or removed event, and its effect.
+// Observation is one stored or removed event, or several joined, and its effect.
 type Observation struct {
 	Event  *events.Event // as published
 	Medium tiers.Medium
@@ -128,7 +128,7 @@ func (d *Doctor) Observe(o *Observation) {
 	if o.Refused {
 		return
 	}
-	d.observeContext(&o.Context)
+	d.observeContext(&o.Context, o.Event.Count())
 	if o.Local != nil && o.Seeds != nil && !d.reg.Chunks { // chunks have hashes of their own
 		d.observeSeed(o)
 		d.observeProfile(o)
@@ -188,11 +188,11 @@ func (d *Doctor) observeSize(e *events.Event, registered int) {
 	if d.sized >= Sample || len(e.Tokens) == 0 || e.Envelope {
 		return
 	}
-	d.sized++
+	d.sized += e.Count()
 	if e.BlockSize == 0 || e.BlockSize == registered || d.reg.Chunks && e.BlockSize%registered == 0 {
 		return
 	}
-	if d.odd++; d.odd < oddLeast || 2*d.odd < d.sized {
+	if d.odd += e.Count(); d.odd < oddLeast || 2*d.odd < d.sized {
 		return
 	}
 	if e.BlockSize%registered == 0 {
@@ -202,19 +202,19 @@ func (d *Doctor) observeSize(e *events.Event, registered int) {
 	d.Report(FindingBlockSize, "events announce blocks of %s, registered is %d: they cannot be indexed; register block_size %d", spelling.Count(e.BlockSize, "token"), registered, e.BlockSize)
 }
 
-// observeContext looks at where a stored event belongs. Salts differ by user and say
+// observeContext looks at where some stored events belong. Salts differ by user and say
 // nothing about a registration.
-func (d *Doctor) observeContext(at *scope.Context) {
+func (d *Doctor) observeContext(at *scope.Context, count int) {
 	if d.home+d.away >= Sample || d.reg.Pool {
 		return
 	}
 	home := &d.reg.Context
 	if at.Deployment == home.Deployment && at.Variant.Lora == home.Variant.Lora {
-		d.home++
+		d.home += count
 		d.Withdraw(FindingContext)
 		return
 	}
-	if d.away++; d.home > 0 || d.away < oddLeast {
+	if d.away += count; d.home > 0 || d.away < oddLeast {
 		return
 	}
 	d.Report(FindingContext, "every event is about model %q, adapter %q, block size %d, tenant %q; registered is model %q, adapter %q, block size %d, tenant %q: queries for those find nothing",

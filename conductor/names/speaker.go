@@ -261,6 +261,14 @@ func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
 	}
 }
 
+// NamesOnce reports whether Removed calls its function once for a removed event of an engine.
+func (n *Speaker) NamesOnce(e *events.Event) bool {
+	if n.kind == Pool {
+		return n.fold == 0 && len(*n.folds.Load()) == 1 && e.LoraName == nil && e.Salt == nil
+	}
+	return n.fold == 0 && !e.Envelope
+}
+
 // PoolFold returns the constant with which an engine has announced a hash of a pool. If none has, it is
 // the constant of what the event names, else the pool's own.
 func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {

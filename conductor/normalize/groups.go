@@ -101,7 +101,10 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 		if MainGroup(st.kind) {
 			r.ready = st.parked
 		} else {
-			r.purge, r.lost = true, len(st.parked)
+			r.purge = true
+			for i := range st.parked {
+				r.lost += st.parked[i].event.Count()
+			}
 		}
 		g.parked -= len(st.parked)
 		st.parked = nil

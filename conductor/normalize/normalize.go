@@ -213,12 +213,12 @@ func (n *Normalizer) withoutRefused(list []events.Event) []events.Event {
 		}
 		switch {
 		case e.Tenant != nil && !n.opts.MayAnnounce(*e.Tenant):
-			n.drop(events.ForeignTenant, 1)
+			n.drop(events.ForeignTenant, e.Count())
 			n.opts.Findings.Report(doctor.FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
 				*e.Tenant, n.opts.Registered.Deployment.Tenant)
 			continue
 		case e.Owned && n.opts.DropOwned:
-			n.drop(events.Foreign, 1)
+			n.drop(events.Foreign, e.Count())
 			continue
 		}
 		if kept < i {
@@ -262,9 +262,9 @@ func (n *Normalizer) admit(e *events.Event, rank int32) {
 	case admit:
 		n.change(e, rank)
 	case skip:
-		n.drop(events.OtherGroup, 1)
+		n.drop(events.OtherGroup, e.Count())
 	case overflow:
-		n.drop(events.GroupUnknown, 1)
+		n.drop(events.GroupUnknown, e.Count())
 	}
 }
 

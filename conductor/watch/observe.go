@@ -75,7 +75,7 @@ func batchRow(b *conductor.AppliedBatch) []byte {
 	blocks, medium := 0, ""
 	for i := range b.Events {
 		e := &b.Events[i]
-		counts[e.Kind]++
+		counts[e.Kind] += e.Count()
 		blocks += len(e.Hashes)
 		if medium == "" && (e.Medium != "" || e.Kind != events.Cleared) {
 			medium = tiers.Parse(e.Medium).Name

@@ -128,9 +128,12 @@ func (t *tree) apply(payload []byte) {
 	switch {
 	case !ok:
 		t.doubt()
-	case len(raws) == len(b.Events):
+	case len(raws) == b.Count():
 		for i := range b.Events {
-			t.event(&b.Events[i], raws[i])
+			for e := range b.Events[i].Apart() {
+				t.event(e, raws[0])
+				raws = raws[1:]
+			}
 		}
 	default: // the decoder left events out, as it does for followers
 		for _, raw := range raws {

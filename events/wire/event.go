@@ -15,6 +15,10 @@ type decoder struct {
 	rank   *int // last event's rank, to share
 	beyond bool // token met a number that is no token id
 
+	previous         previous
+	lists            int // of hashes that the event at hand has
+	hashFrom, hashTo int // where the bytes of a list's only hash begin and end
+
 	offsets   bool // Batch.Offsets
 	ambiguous int  // Batch.Ambiguous
 }

@@ -36,7 +36,7 @@ func FuzzDecode(f *testing.F) {
 		if !complete(p) {
 			t.Fatal("accepted, but not by another decoder")
 		}
-		events, hashes, tokens := len(b.Events), 0, 0
+		events, hashes, tokens := b.Count(), 0, 0
 		for i := range b.Events {
 			e := &b.Events[i]
 			hashes += len(e.Hashes) + len(e.Remaining)
@@ -57,6 +57,7 @@ func FuzzDecode(f *testing.F) {
 		if events != claimed(t, p) {
 			t.Fatalf("%d events and drops for %d elements", events, claimed(t, p))
 		}
+		sameApart(t, b, elementsOf(t, p))
 		if hashes > len(p) || tokens > len(p) || cap(b.Events) > len(p)/minEvent+1 {
 			t.Fatalf("%d bytes yield %d hashes, %d tokens, room for %d events", len(p), hashes, tokens, cap(b.Events))
 		}
@@ -71,7 +72,11 @@ func complete(p []byte) bool {
 
 // claimed counts the elements of the event list with the other decoder.
 func claimed(t *testing.T, p []byte) int {
-	dec := msgpack.NewDecoder(bytes.NewReader(p))
+	return toEvents(t, msgpack.NewDecoder(bytes.NewReader(p)), p)
+}
+
+// toEvents moves the other decoder to the first element of the event list, and returns how many there are.
+func toEvents(t *testing.T, dec *msgpack.Decoder, p []byte) int {
 	count := func() int {
 		n, err := dec.DecodeArrayLen()
 		must.Succeed(t, err)

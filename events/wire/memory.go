@@ -60,7 +60,7 @@ func fit[T any](chunk []T, used, most int) []T {
 	return chunk
 }
 
-// list returns n events that are zero, and marks them used.
+// list returns n events that are zero. Those used later are marked in dirty.
 func (m *memory) list(n int) []events.Event {
 	if n <= len(m.events) {
 		m.dirty = n
@@ -77,6 +77,8 @@ func (m *memory) list(n int) []events.Event {
 // events does not allocate for each.
 type slab[T any] struct {
 	free  []T
+	taken []T // the memory from the elements on that were taken last
+	count int // of them
 	chunk []T // the longest so far
 	used  int
 }
@@ -89,13 +91,35 @@ const slabChunk = 4096
 // fill them.
 func (s *slab[T]) take(n, siblings, rest int) []T {
 	if n > len(s.free) {
-		s.free = make([]T, max(n, min(n*(siblings+1), slabChunk, rest)))
-		if len(s.free) > len(s.chunk) {
-			s.chunk = s.free
-		}
+		s.begin(max(n, min(n*(siblings+1), slabChunk, rest)))
 	}
+	s.taken, s.count = s.free, n
 	s.used += n
-	out := s.free[:n:n]
 	s.free = s.free[n:]
-	return out
+	return s.taken[:n:n]
+}
+
+// push appends an element to those that were taken last, and returns them. A new chunk has room for one
+// more of each sibling.
+func (s *slab[T]) push(v T, siblings int) []T {
+	if len(s.free) == 0 {
+		old := s.taken[:s.count]
+		s.begin(s.count + 1 + siblings)
+		copy(s.free, old)
+		s.used += s.count
+		s.taken, s.free = s.free, s.free[s.count:]
+	}
+	s.taken[s.count] = v
+	s.count++
+	s.used++
+	s.free = s.free[1:]
+	return s.taken[:s.count:s.count]
+}
+
+// begin begins a chunk of n elements.
+func (s *slab[T]) begin(n int) {
+	s.free = make([]T, n)
+	if n > len(s.chunk) {
+		s.chunk = s.free
+	}
 }

@@ -50,11 +50,12 @@ func (d *decoder) hashOf(k kind, n uint64) (uint64, bool) {
 // hashList reads a list of hashes.
 func (d *decoder) hashList() ([]uint64, events.Reason) {
 	n, why := d.open(d.lim.MaxHashes)
-	if why != "" || n == 0 {
+	if d.lists++; why != "" || n == 0 {
 		return nil, why
 	}
 	list := d.hashes.take(n, d.siblings, d.rest())
 	b, i := d.b, d.i
+	d.hashFrom = i
 	for j := range list {
 		if i+9 <= len(b) && (b[i] == 0xcf || b[i] == 0xd3) { // nearly all are
 			list[j] = binary.BigEndian.Uint64(b[i+1:])
@@ -69,7 +70,7 @@ func (d *decoder) hashList() ([]uint64, events.Reason) {
 		list[j] = h
 		i = d.i
 	}
-	d.i = i
+	d.i, d.hashTo = i, i
 	return list, ""
 }
 

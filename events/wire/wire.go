@@ -19,8 +19,8 @@
 //     of the whole message; nothing of it is returned. Whatever is wrong inside
 //     one event costs that event: it is skipped to its exact end and counted in
 //     Batch.Dropped, its siblings stay.
-//  2. len(Batch.Events) plus all of Batch.Dropped is the number of elements the
-//     event list has on the wire.
+//  2. Batch.Count plus all of Batch.Dropped is the number of elements the event list
+//     has on the wire: an event of Batch.Events may stand for several (join.go).
 //  3. A header is believed only as far as bytes are there: every announced
 //     element takes at least one byte, so memory is bounded by the payload.
 //  4. Nothing returned points into the payload. Events of one batch may share
@@ -289,18 +289,27 @@ func (d *decoder) batchEvents(b *events.Batch) {
 	good := 0
 	for i := range n {
 		d.siblings = n - i - 1
+		if good > 0 && d.repeats(&list[good-1]) {
+			continue
+		}
 		ev := &list[good]
 		ev.Group, ev.BaseBlock = -1, -1
 		start := d.i
+		d.lists = 0
 		why := d.event(ev)
 		if d.err != nil {
 			return
 		}
-		if why == "" {
+		if why == "" && (good == 0 || !d.goesOn(&list[good-1], ev)) {
+			d.follow(ev, start)
 			good++
 			continue
 		}
 		*ev = events.Event{}
+		if why == "" {
+			continue
+		}
+		d.previous = previous{}
 		b.Drop(why, 1)
 		switch why {
 		case events.BadEvent:
@@ -314,4 +323,5 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		}
 	}
 	b.Events = list[:good]
+	d.memory.dirty = min(d.memory.dirty, good)
 }

@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"example.com/conductor/events"
+)
+
+// Engines cache and evict block by block: vLLM sends a removal for each block, a hundred in a
+// batch, SGLang a store for each page. An index does as much work for one of them as for a list, so
+// the decoder joins them:
+//
+//	removed a        an event has the bytes of the one before but for the hash: it is
+//	removed b   -->  compared instead of decoded
+//	removed c
+//	                 removed a b c    Joined: 2
+//
+//	stored p: a      an event differs from the one before in hash, parent and tokens alone, and its
+//	stored a: b -->  parent is the block of that one
+//
+//	                 stored p: a b    Joined: 1
+//
+// Stores behind one that names no parent stay apart from it: how many blocks of a prompt's beginning
+// an event repeats tells how the engine reports (conductor/doctor).
+
+// previous is what the next event needs to know of the last good one to go on with it.
+type previous struct {
+	hashes []uint64 // the memory from its last list of hashes on
+	tokens []uint32 // likewise of tokens
+	// Of a removal of one block: where its bytes begin and end, and the hash in them. end is 0
+	// for other events.
+	start, end       int
+	hashFrom, hashTo int
+}
+
+// follow lets the next event go on with a good one, which was read from start on.
+func (d *decoder) follow(ev *events.Event, start int) {
+	p := previous{hashes: d.hashes.taken, tokens: d.tokens.taken, start: start}
+	if ev.Kind == events.Removed && d.lists == 1 && len(ev.Hashes) == 1 && ev.Remaining == nil && numberless(ev) {
+		p.end, p.hashFrom, p.hashTo = d.i, d.hashFrom, d.hashTo
+	}
+	d.previous = p
+}
+
+// numberless reports whether an event is of those that have neither a number nor a name of their own.
+func numberless(ev *events.Event) bool {
+	return !ev.Envelope && ev.ID == 0 && ev.ObjectKey == "" && ev.ConnectorHash == ""
+}
+
+// repeats reads the next event into the last good one, if it removes another block and says the same
+// otherwise.
+func (d *decoder) repeats(ev *events.Event) bool {
+	p := &d.previous
+	size := p.end - p.start
+	if p.end == 0 || d.rest() < size {
+		return false
+	}
+	was, is := d.b[p.start:p.end], d.b[d.i:d.i+size]
+	from, to := p.hashFrom-p.start, p.hashTo-p.start
+	if !sameWidth(was[from:to], is[from:to]) || string(was[to:]) != string(is[to:]) || string(was[:from]) != string(is[:from]) {
+		return false
+	}
+	ev.Hashes = d.hashes.push(binary.BigEndian.Uint64(is[to-8:]), d.siblings)
+	ev.Joined++
+	d.i += size
+	return true
+}
+
+// sameWidth reports whether two values of the same number of bytes are hashes whose last eight bytes count.
+func sameWidth(was, is []byte) bool {
+	switch was[0] {
+	case 0xcf, 0xd3: // an integer
+		return is[0] == 0xcf || is[0] == 0xd3
+	case 0xc4: // bytes
+		return is[0] == 0xc4 && is[1] == was[1] && was[1] >= 8
+	}
+	return false
+}
+
+// goesOn adds an event to the last good one, if both store one block, the second behind the first, and they say the
+// same otherwise.
+func (d *decoder) goesOn(prev, ev *events.Event) bool {
+	n, size := len(prev.Hashes), ev.BlockSize
+	if n != prev.Count() || len(ev.Hashes) != 1 || !ev.HasParent || !prev.HasParent || ev.Parent != prev.Hashes[n-1] || !alike(prev, ev) ||
+		size == 0 || len(ev.Tokens) != size || len(prev.Tokens) != n*size {
+		return false
+	}
+	p := &d.previous
+	if !adjoin(p.hashes, prev.Hashes, ev.Hashes) || !adjoin(p.tokens, prev.Tokens, ev.Tokens) {
+		return false
+	}
+	prev.Hashes, prev.Tokens = p.hashes[:n+1:n+1], p.tokens[:(n+1)*size:(n+1)*size]
+	prev.Joined++
+	return true
+}
+
+// adjoin reports whether two lists that are not empty lie one behind the other at the beginning of some memory.
+func adjoin[T any](in, a, b []T) bool {
+	return len(in) > len(a) && &in[0] == &a[0] && &in[len(a)] == &b[0]
+}
+
+// alike reports whether two stored events of a batch agree in all but hashes, parents and tokens. A batch
+// has each name in one place.
+func alike(a, b *events.Event) bool {
+	return a.Kind == events.Stored && b.Kind == events.Stored && numberless(a) && numberless(b) &&
+		a.Ahead == 0 && b.Ahead == 0 && !a.Bigram && !b.Bigram && a.Items == nil && b.Items == nil &&
+		a.BlockSize == b.BlockSize && a.BaseBlock == -1 && b.BaseBlock == -1 &&
+		a.Medium == b.Medium && a.Group == b.Group && a.GroupKind == b.GroupKind && a.Window == b.Window &&
+		a.LoraName == b.LoraName && a.LoraID == b.LoraID && a.Salt == b.Salt &&
+		a.Model == b.Model && a.Tenant == b.Tenant && a.Backend == b.Backend && a.Rank == b.Rank && a.Owned == b.Owned
+}
