@@ -135,6 +135,7 @@ targets. smg's published figures stand next to ours; their hardware is not known
 	f := cmd.Flags()
 	f.StringVar(&c.Trace, "trace", "", "trace `file` instead of the built-in shape")
 	f.IntVar(&c.Requests, "requests", 12000, "prompts of the built-in shape")
+	f.StringVar(&p.Streams, "streams", "lab/bench/streams", "`directory` of the recorded streams")
 	f.StringVar(&p.Rival, "rival", "", "program of lab/bench/peers/dynamo; without it the table has our figures alone")
 	f.StringVar(&p.Dir, "dir", "", "`directory` of ops files, some GB, which stay; empty is a temporary one")
 	f.IntVar(&p.Rounds, "rounds", 3, "runs of each load, in turns")

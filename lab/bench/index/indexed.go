@@ -14,6 +14,7 @@ type indexed struct {
 	s      *Stream
 	tokens bool // events carry local hashes, and names are the engines' own
 	copies index.CopyPolicy
+	stores []index.Store // by source, for the event at hand: one escapes to the heap, and engines send many
 }
 
 // newIndexed returns an empty index for a stream whose names are in place.
@@ -22,7 +23,8 @@ func newIndexed(s *Stream, events string) *indexed {
 	if s.counted {
 		x.copies = index.CopyCount
 	}
-	for range s.owners / s.tiers {
+	x.stores = make([]index.Store, s.owners/s.tiers)
+	for range x.stores {
 		src := x.x.NewSource()
 		for range s.tiers {
 			x.x.NewOwner(src)
@@ -37,11 +39,12 @@ func (x *indexed) change(o *op) {
 		x.x.Remove(index.Owner(o.owner), x.s.gone[o.from:o.to], nil, x.copies)
 		return
 	}
-	e := index.Store{Owner: index.Owner(o.owner), Parent: o.parent, HasParent: o.hasParent, Rootless: o.bare, Engine: x.s.namesOf(o), Copies: x.copies}
+	e := &x.stores[int(o.owner)/x.s.tiers]
+	*e = index.Store{Owner: index.Owner(o.owner), Parent: o.parent, HasParent: o.hasParent, Rootless: o.bare, Engine: x.s.namesOf(o), Copies: x.copies}
 	if x.tokens && !o.bare {
 		e.Local = x.s.local[o.from:o.to]
 	}
-	x.x.Store(&e)
+	x.x.Store(e)
 }
 
 // ask returns, in no particular order, how many leading blocks of a query each owner of the

@@ -2,6 +2,7 @@ package index
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -22,14 +23,15 @@ import (
 // lab/bench/peers/dynamo, each in a process of its own and in turns, and prints one table of
 // ratios.
 type Peers struct {
-	Load   []string // flags of bench index for every trace: --trace, --seed …
-	Rival  string   // the rival's program, empty for none
-	Dir    string   // for ops files, which stay
-	Rounds int
-	Shrink int    // divides the sizes of loads, for a try
-	Target int    // of smg's loads
-	Only   string // pattern of the rows' loads
-	Verify bool   // compare answers with the oracle's and the rival's
+	Load    []string // flags of bench index for every trace: --trace, --seed …
+	Streams string   // directory of recorded streams
+	Rival   string   // the rival's program, empty for none
+	Dir     string   // for ops files, which stay
+	Rounds  int
+	Shrink  int    // divides the sizes of loads, for a try
+	Target  int    // of smg's loads
+	Only    string // pattern of the rows' loads
+	Verify  bool   // compare answers with the oracle's and the rival's
 	// Self returns a command of this program: conductor-lab bench index, and the arguments.
 	Self     func(args ...string) *exec.Cmd
 	Progress harness.Progress
@@ -37,15 +39,18 @@ type Peers struct {
 
 // peerLoad is a load and its rows.
 type peerLoad struct {
-	name  string
-	flags string // of bench index; %d is divided by Shrink
-	sizes []int
-	run   string // further flags of our run
-	rival string // name of the load that the rival replays in its place
-	mode  string // of the rival, empty for none
+	name     string
+	recorded string // file in Peers.Streams
+	flags    string // of bench index; %d is divided by Shrink
+	sizes    []int
+	run      string // further flags of our run
+	rival    string // name of the load that the rival replays in its place
+	mode     string // of the rival, empty for none
 	// against is the flags of a run of ours that takes the rival's place.
 	against string
-	rows    []peerRow
+	// usual is the load of ours that takes the rival's place.
+	usual string
+	rows  []peerRow
 }
 
 // peerRow is one figure.
@@ -75,6 +80,13 @@ func ordinaryRows(rate, p50, p99 float64) []peerRow {
 	}
 }
 
+// recordedRows are the figures of a stream that engines made.
+func recordedRows(rate float64) []peerRow {
+	rows := ordinaryRows(rate, 2, 3)
+	rows[1].ratio = 0 // the block operations have the target
+	return rows
+}
+
 func memoryRows(limit float64) []peerRow {
 	return []peerRow{
 		{what: "bytes a block, names included", key: "bytes_per_block", unit: 1, less: true, limit: limit},
@@ -100,17 +112,31 @@ func smgRows(bytes, gate, one, writes string) []peerRow {
 func peerLoads(smgTarget int) []peerLoad {
 	const base = "--workers 128 --copies %d"
 	loads := []peerLoad{
+		{name: "recorded vLLM", recorded: "vllm.msgpack.zst", mode: "time", rows: recordedRows(4)},
+		{name: "recorded vLLM, memory", recorded: "vllm.msgpack.zst", mode: "mem", rows: memoryRows(0)},
+		{name: "recorded SGLang", recorded: "sglang.msgpack.zst", mode: "time", rows: recordedRows(3)},
+		{name: "recorded SGLang, memory", recorded: "sglang.msgpack.zst", mode: "mem", rows: memoryRows(0)},
+		{name: "recorded vLLM with offloading; CRTC without the host", recorded: "vllm-offload.msgpack.zst", mode: "time", rows: append(recordedRows(3),
+			peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
+		{name: "recorded vLLM with offloading, memory", recorded: "vllm-offload.msgpack.zst", mode: "mem", rows: memoryRows(0)},
 		{name: "128 workers x 8 copies", flags: base, sizes: []int{8}, mode: "time", rows: ordinaryRows(3, 4, 3)},
 		{name: "the same, memory", flags: base, sizes: []int{8}, mode: "mem", rows: memoryRows(0)},
 		{name: "1,000 workers x 4 copies", flags: "--workers 1000 --copies %d --capacity 2048", sizes: []int{4}, mode: "time", rows: ordinaryRows(3, 4, 3)},
 		{name: "16-token blocks", flags: "--workers 128 --copies %d --block-size 16 --capacity 131072", sizes: []int{2}, mode: "time", rows: ordinaryRows(3, 4, 3)},
 	}
 	for _, c := range Cases {
-		target := 1.5
-		if c == "roots" { // no engine sends it
-			target = 0
+		target := 0.0 // no engine sends the others
+		if c == "split1" {
+			target = 1.5
 		}
-		loads = append(loads, peerLoad{name: "case " + c, flags: base + " --case " + c, sizes: []int{8}, mode: "time", rows: ordinaryRows(target, 0, 0)[:2]})
+		l := peerLoad{name: "case " + c, flags: base + " --case " + c, sizes: []int{8}, mode: "time", rows: ordinaryRows(target, 0, 0)[:2]}
+		loads = append(loads, l)
+		if c == "split1" || c == "roots" {
+			continue
+		}
+		// Orders of removals that no engine makes may cost ours twice as much as the usual one.
+		l.name, l.mode, l.usual, l.rows = l.name+"; case split1", "", "case split1", ordinaryRows(0.5, 0, 0)[:2]
+		loads = append(loads, l)
 	}
 	return append(loads,
 		peerLoad{name: "case roots, memory", flags: base + " --case roots", sizes: []int{8}, mode: "mem", rows: memoryRows(0)[:1]},
@@ -163,7 +189,7 @@ func (p *Peers) Run(w io.Writer) error {
 		return fmt.Errorf("cannot keep ops files: %w", err)
 	}
 	m := harness.ThisMachine()
-	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds)
+	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds, of recorded streams %d\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds, p.Rounds*recordedRounds)
 	fmt.Fprintf(w, "| Load | Figure | Ours | CRTC | Ratio | Target | smg published |\n|---|---|---|---|---|---|---|\n")
 	loads := peerLoads(p.Target)
 	var failed []error
@@ -186,23 +212,30 @@ func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
 		return err
 	}
 	theirs := file
-	if l.rival != "" {
-		i := slices.IndexFunc(all, func(o peerLoad) bool { return o.name == l.rival })
+	if other := cmp.Or(l.rival, l.usual); other != "" {
+		i := slices.IndexFunc(all, func(o peerLoad) bool { return o.name == other })
 		if theirs, err = p.export(&all[i]); err != nil {
 			return err
 		}
 	}
+	replay := p.replay(l, file)
 	var ours, others []figures
-	for round := range p.Rounds {
+	rounds := p.Rounds
+	if l.recorded != "" {
+		rounds *= recordedRounds
+	}
+	for round := range rounds {
 		p.Progress.Say("%s, round %d", l.name, round+1)
-		f, err := p.ours(file, l.run)
+		f, err := p.ours(replay, l.run)
 		if err != nil {
 			return err
 		}
 		ours = append(ours, f)
 		switch {
 		case l.against != "":
-			f, err = p.ours(file, l.against)
+			f, err = p.ours(replay, l.against)
+		case l.usual != "":
+			f, err = p.ours([]string{"--ops", theirs}, l.run)
 		case l.mode != "" && p.Rival != "":
 			f, err = p.rival(l, theirs, round)
 		default:
@@ -217,7 +250,7 @@ func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
 		fmt.Fprintln(w, r.line(l.name, ours, others))
 	}
 	if p.Verify && l.mode == "time" {
-		return p.answers(w, l, file, theirs)
+		return p.answers(w, l, replay, file, theirs)
 	}
 	return nil
 }
@@ -229,17 +262,34 @@ func (p *Peers) args(l *peerLoad) (args []string, name string) {
 		sizes = append(sizes, max(1, n/p.Shrink))
 	}
 	args = strings.Fields(fmt.Sprintf(l.flags, sizes...))
-	if !strings.Contains(l.flags, "--synthetic") && !strings.Contains(l.flags, "--smg") {
+	switch {
+	case l.recorded != "":
+		args = append(args, "--stream", filepath.Join(p.Streams, l.recorded))
+	case !strings.Contains(l.flags, "--synthetic") && !strings.Contains(l.flags, "--smg"):
 		args = append(args, p.Load...)
 	}
 	name = strings.NewReplacer("--", "", " ", "-", "/", "_").Replace(strings.Join(args, " ")) + ".ops"
 	return args, filepath.Join(p.Dir, name)
 }
 
-// export writes the ops file of a load once.
+// recordedRounds multiplies the rounds of recorded streams, whose runs take a tenth of a second.
+const recordedRounds = 3
+
+// replay returns the flags of a run of ours. Ops files have no batches, so a recorded stream is
+// replayed from the recording.
+func (p *Peers) replay(l *peerLoad, file string) []string {
+	if l.recorded != "" {
+		args, _ := p.args(l)
+		return args
+	}
+	return []string{"--ops", file}
+}
+
+// export writes the ops file of a load once, that of a recorded stream each time: it is quick,
+// and the recording may be a new one.
 func (p *Peers) export(l *peerLoad) (string, error) {
 	args, file := p.args(l)
-	if _, err := os.Stat(file); err == nil {
+	if _, err := os.Stat(file); err == nil && l.recorded == "" {
 		return file, nil
 	}
 	p.Progress.Say("%s: making the operations", l.name)
@@ -251,8 +301,8 @@ func (p *Peers) export(l *peerLoad) (string, error) {
 }
 
 // ours runs the index.
-func (p *Peers) ours(file, flags string) (figures, error) {
-	args := append([]string{"--ops", file, "--json", "--quiet", "--idle", "0"}, strings.Fields(flags)...)
+func (p *Peers) ours(replay []string, flags string) (figures, error) {
+	args := slices.Concat(replay, []string{"--json", "--quiet", "--idle", "0"}, strings.Fields(flags))
 	return p.measure(p.Self(args...), strings.Contains(flags, "--together") || strings.Contains(flags, "--writers"))
 }
 
@@ -376,10 +426,10 @@ func (r *peerRow) line(load string, ours, others []figures) string {
 }
 
 // answers compares the index with the oracle, and the rival with the index.
-func (p *Peers) answers(w io.Writer, l *peerLoad, file, theirs string) error {
+func (p *Peers) answers(w io.Writer, l *peerLoad, replay []string, file, theirs string) error {
 	p.Progress.Say("%s: comparing answers", l.name)
 	mine, other := filepath.Join(p.Dir, "ours.answers"), filepath.Join(p.Dir, "rival.answers")
-	f, err := p.measure(p.Self("--ops", file, "--json", "--quiet", "--idle", "0", "--verify", "--answers", mine), true)
+	f, err := p.measure(p.Self(append(slices.Clone(replay), "--json", "--quiet", "--idle", "0", "--verify", "--answers", mine)...), true)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,8 @@ import (
 // it, and one for each prompt. Sources are the engines. Each has an owner for the device and
 // one for every other medium of the recording.
 func openStream(path string) (*Stream, error) {
-	r := recording{s: &Stream{}, media: []string{""}, seq: map[uint64]uint64{}}
+	// Engines announce a block once for each copy, so copies count, as they do in the server by default.
+	r := recording{s: &Stream{counted: true}, media: []string{""}, seq: map[uint64]uint64{}}
 	n := 0
 	for rec, err := range streams.Records(path) {
 		if err != nil {

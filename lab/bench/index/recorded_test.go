@@ -48,7 +48,7 @@ func TestRecorded(t *testing.T) {
 	c := recordedFile(t, twoEngines...)
 	s, err := openStream(c.Stream)
 	must.Succeed(t, err)
-	if s.owners != 4 || s.tiers != 2 || s.counted || s.load != len(s.ops) {
+	if s.owners != 4 || s.tiers != 2 || !s.counted || s.load != len(s.ops) {
 		t.Errorf("%d owners of %d tiers, counted %v, %d of %d operations of the load", s.owners, s.tiers, s.counted, s.load, len(s.ops))
 	}
 	if want := []uint32{3, 4, 6, 9, 9, 11}; !slices.Equal(s.ends, want) {
