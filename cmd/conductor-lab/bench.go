@@ -74,6 +74,7 @@ those of the server do.`,
 	f.IntVar(&c.Target, "target", 10_000_000, "with --smg: shared blocks times holders")
 	f.StringVar(&c.Ops, "ops", "", "instead of a trace: ops `file` of an earlier --export")
 	f.StringVar(&c.Stream, "stream", "", "instead of a trace: recorded stream, a `file` in the format of lab/bench/streams")
+	f.BoolVar(&c.Apart, "apart", false, "with --stream: replay each event by itself, as the engine made it, instead of joining those of a batch as the server does")
 	f.StringVar(&export, "export", "", "write the operations to this ops `file` and replay nothing")
 	f.IntVar(&c.Tiers, "tiers", 1, "1 is the device; 3 adds host and disk, which take blocks evicted above")
 	f.IntVar(&c.Pools, "pools", 0, "pools that take evicted blocks, announced by their hashes alone")

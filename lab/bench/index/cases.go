@@ -120,5 +120,5 @@ func (s *Stream) rewrite(f func(out []op, o op) []op) {
 			load = len(out)
 		}
 	}
-	s.ops, s.load, s.ends = out, load, nil
+	s.ops, s.load = out, load
 }

@@ -59,6 +59,7 @@ type Config struct {
 	SMG       string `json:"smg,omitempty"`       // profile of smg's pinned benchmark
 	Ops       string `json:"ops,omitempty"`       // file that Export wrote
 	Stream    string `json:"recorded,omitempty"`  // recording of engines, as package streams reads it
+	Apart     bool   `json:"apart,omitempty"`     // with Stream: each event by itself, not joined as the server joins those of a batch
 
 	Requests int `json:"requests,omitempty"` // prompts of the built-in shape
 	Holders  int `json:"holders,omitempty"`  // with Synthetic: workers that hold each block
@@ -138,6 +139,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("holders is %d, must be between 1 and the %d workers", c.Holders, c.Workers)
 	case !c.traced() && c.Ops == "" && c.Stream == "" && (c.Tiers != 1 || c.Pools > 0 || c.HashOnly):
 		return fmt.Errorf("tiers, pools and hash-only events need a trace")
+	case c.Apart && c.Stream == "":
+		return fmt.Errorf("events are apart only in a recorded stream")
 	case c.Tiers != 1 && c.Tiers != 3:
 		return fmt.Errorf("tiers is %d, must be 1 or 3", c.Tiers)
 	case c.SMG != "" && smgProfiles[c.SMG] == nil:
@@ -176,7 +179,7 @@ func generate(c *Config) (*Stream, *prompts, error) {
 	case c.Ops != "":
 		s, err = openOps(c.Ops)
 	case c.Stream != "":
-		s, err = openStream(c.Stream)
+		s, err = openStream(c.Stream, c.Apart)
 	case c.Synthetic > 0:
 		s = synthesize(c)
 	case c.SMG != "":

@@ -112,13 +112,14 @@ func smgRows(bytes, gate, one, writes string) []peerRow {
 func peerLoads(smgTarget int) []peerLoad {
 	const base = "--workers 128 --copies %d"
 	loads := []peerLoad{
-		{name: "recorded vLLM", recorded: "vllm.msgpack.zst", mode: "time", rows: recordedRows(4)},
-		{name: "recorded vLLM, memory", recorded: "vllm.msgpack.zst", mode: "mem", rows: memoryRows(0)},
-		{name: "recorded SGLang", recorded: "sglang.msgpack.zst", mode: "time", rows: recordedRows(3)},
-		{name: "recorded SGLang, memory", recorded: "sglang.msgpack.zst", mode: "mem", rows: memoryRows(0)},
-		{name: "recorded vLLM with offloading; CRTC without the host", recorded: "vllm-offload.msgpack.zst", mode: "time", rows: append(recordedRows(3),
+		{name: "recorded vLLM", recorded: "vllm.msgpack.zst", flags: "--apart", mode: "time", rows: recordedRows(4)},
+		{name: "recorded vLLM; events of a batch joined for CRTC too", recorded: "vllm.msgpack.zst", mode: "time", rows: recordedRows(0)[:2]},
+		{name: "recorded vLLM, memory", recorded: "vllm.msgpack.zst", flags: "--apart", mode: "mem", rows: memoryRows(0)},
+		{name: "recorded SGLang", recorded: "sglang.msgpack.zst", flags: "--apart", mode: "time", rows: recordedRows(3)},
+		{name: "recorded SGLang, memory", recorded: "sglang.msgpack.zst", flags: "--apart", mode: "mem", rows: memoryRows(0)},
+		{name: "recorded vLLM with offloading; CRTC without the host", recorded: "vllm-offload.msgpack.zst", flags: "--apart", mode: "time", rows: append(recordedRows(3),
 			peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
-		{name: "recorded vLLM with offloading, memory", recorded: "vllm-offload.msgpack.zst", mode: "mem", rows: memoryRows(0)},
+		{name: "recorded vLLM with offloading, memory", recorded: "vllm-offload.msgpack.zst", flags: "--apart", mode: "mem", rows: memoryRows(0)},
 		{name: "128 workers x 8 copies", flags: base, sizes: []int{8}, mode: "time", rows: ordinaryRows(3, 4, 3)},
 		{name: "the same, memory", flags: base, sizes: []int{8}, mode: "mem", rows: memoryRows(0)},
 		{name: "1,000 workers x 4 copies", flags: "--workers 1000 --copies %d --capacity 2048", sizes: []int{4}, mode: "time", rows: ordinaryRows(3, 4, 3)},
@@ -275,12 +276,11 @@ func (p *Peers) args(l *peerLoad) (args []string, name string) {
 // recordedRounds multiplies the rounds of recorded streams, whose runs take a tenth of a second.
 const recordedRounds = 3
 
-// replay returns the flags of a run of ours. Ops files have no batches, so a recorded stream is
-// replayed from the recording.
+// replay returns the flags of a run of ours. The rival gets each event of a recorded stream as the
+// engine made it; ours replays the recording, whose batches it joins as the server does.
 func (p *Peers) replay(l *peerLoad, file string) []string {
 	if l.recorded != "" {
-		args, _ := p.args(l)
-		return args
+		return []string{"--stream", filepath.Join(p.Streams, l.recorded)}
 	}
 	return []string{"--ops", file}
 }

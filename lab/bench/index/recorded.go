@@ -8,12 +8,12 @@ import (
 	"example.com/conductor/lab/bench/streams"
 )
 
-// openStream makes a stream of a recording: one operation for each event, as the engine made
-// it, and one for each prompt. Sources are the engines. Each has an owner for the device and
-// one for every other medium of the recording.
-func openStream(path string) (*Stream, error) {
+// openStream makes a stream of a recording: one operation for each prompt, and one for each
+// event, or for those that the server joins when it decodes a batch (events/wire). Sources are
+// the engines. Each has an owner for the device and one for every other medium of the recording.
+func openStream(path string, apart bool) (*Stream, error) {
 	// Engines announce a block once for each copy, so copies count, as they do in the server by default.
-	r := recording{s: &Stream{counted: true}, media: []string{""}, seq: map[uint64]uint64{}}
+	r := recording{s: &Stream{counted: true}, apart: apart, media: []string{""}, seq: map[uint64]uint64{}}
 	n := 0
 	for rec, err := range streams.Records(path) {
 		if err != nil {
@@ -45,6 +45,8 @@ const mostMedia = 8
 // recording is a recording as it is read.
 type recording struct {
 	s       *Stream
+	apart   bool // each event is an operation
+	single  bool // each event of the last operation has one block, and the next event is of its batch
 	engines int
 	media   []string          // by tier
 	seq     map[uint64]uint64 // canonical hash of each engine hash so far
@@ -60,12 +62,12 @@ func (r *recording) add(rec *streams.Record) error {
 		return nil
 	}
 	r.engines = max(r.engines, rec.Engine+1)
+	r.single = false
 	for i := range rec.Events {
 		if err := r.event(rec.Engine, &rec.Events[i]); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
 	}
-	r.s.ends = append(r.s.ends, uint32(len(r.s.ops)))
 	return nil
 }
 
@@ -121,8 +123,29 @@ func (r *recording) event(engine int, e *streams.Event) error {
 		}
 	}
 	o.name = o.from
-	s.ops = append(s.ops, o)
+	if !r.joins(&o) {
+		s.ops = append(s.ops, o)
+		r.single = o.to-o.from == 1
+	}
 	return nil
+}
+
+// joins adds an event to the operation before it, if the decoder joins the two: removals of one
+// block on one medium, and stores of one block with tokens, each the parent of the next.
+func (r *recording) joins(o *op) bool {
+	s := r.s
+	if r.apart || !r.single || o.to-o.from != 1 {
+		return false
+	}
+	was := &s.ops[len(s.ops)-1]
+	if was.kind != o.kind || was.owner != o.owner || was.hasParent != o.hasParent {
+		return false
+	}
+	if o.kind == store && (!o.hasParent || o.parent != s.seq[was.to-1]) {
+		return false
+	}
+	was.to = o.to
+	return true
 }
 
 // chain appends blocks that follow a parent, if there is one, and returns where they begin.

@@ -42,17 +42,14 @@ var twoEngines = values{
 	values{-1, values{1, 2}},
 }
 
-// TestRecorded requires one operation for each event and prompt, in canonical hashes, with the
-// batches kept, and the answers of the oracle.
+// TestRecorded requires one operation for each event and prompt, in canonical hashes, and the answers
+// of the oracle.
 func TestRecorded(t *testing.T) {
 	c := recordedFile(t, twoEngines...)
-	s, err := openStream(c.Stream)
+	s, err := openStream(c.Stream, true)
 	must.Succeed(t, err)
 	if s.owners != 4 || s.tiers != 2 || !s.counted || s.load != len(s.ops) {
 		t.Errorf("%d owners of %d tiers, counted %v, %d of %d operations of the load", s.owners, s.tiers, s.counted, s.load, len(s.ops))
-	}
-	if want := []uint32{3, 4, 6, 9, 9, 11}; !slices.Equal(s.ends, want) {
-		t.Errorf("batches end at %v, want %v", s.ends, want)
 	}
 	prompt := s.local[:3]
 	chain := []uint64{prompt[0], hash.Default().Next(prompt[0], prompt[1])}
@@ -101,6 +98,52 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
+// TestRecordedJoins requires that events of a batch become one operation where the server joins them,
+// and that answers stay those of the oracle.
+func TestRecordedJoins(t *testing.T) {
+	c := recordedFile(t,
+		values{0, values{
+			values{"S", values{11, 12}, nil, values{1, 2}},
+			values{"S", values{13}, 12, values{3}}, values{"S", values{14}, 13, values{4}}, // joined
+			values{"S", values{23}, 12, values{9}}, // another parent
+			values{"S", values{24, 25}, 23, values{10, 11}},
+			values{"S", values{26}, 25, values{12}},
+			values{"S", values{31}, nil, values{20}}, values{"S", values{32}, 31, values{21}},
+		}},
+		values{0, values{values{"S", values{33}, 32, values{22}}}}, // another batch
+		values{0, values{
+			values{"R", values{14}}, values{"R", values{33}}, values{"R", values{26}}, // joined
+			values{"R", values{25, 24}}, values{"R", values{23}},
+			values{"S", values{32}, nil, values{}, "CPU"}, values{"S", values{13}, nil, values{}, "CPU"},
+			values{"R", values{32}, "CPU"}, values{"R", values{32}}, values{"R", values{31}}, // the last two joined
+		}},
+		values{-1, values{1, 2, 3}}, values{-1, values{20}},
+	)
+	sizes := func(apart bool) (out []uint32) {
+		s, err := openStream(c.Stream, apart)
+		must.Succeed(t, err)
+		for _, o := range s.ops {
+			out = append(out, o.to-o.from)
+		}
+		return out
+	}
+	if got, want := sizes(true), []uint32{2, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("apart, operations have %v blocks, want %v", got, want)
+	}
+	if got, want := sizes(false), []uint32{2, 2, 1, 2, 1, 1, 1, 1, 3, 2, 1, 1, 1, 1, 2, 3, 1}; !slices.Equal(got, want) {
+		t.Errorf("operations have %v blocks, want %v", got, want)
+	}
+	c.Verify = true
+	r, err := Run(c)
+	must.Succeed(t, err)
+	c.Apart = true
+	apart, err := Run(c)
+	must.Succeed(t, err)
+	if r.Verified != 2 || r.Memberships != 4 || r.Memberships != apart.Memberships || r.UniqueBlocks != apart.UniqueBlocks {
+		t.Errorf("%d answers, %d memberships of %d blocks; apart %d of %d", r.Verified, r.Memberships, r.UniqueBlocks, apart.Memberships, apart.UniqueBlocks)
+	}
+}
+
 // TestRecordedOps requires that the ops file of a recording has the same operations.
 func TestRecordedOps(t *testing.T) {
 	c := recordedFile(t, twoEngines...)
@@ -120,7 +163,7 @@ func TestRecordedRefuses(t *testing.T) {
 	f := func(want string, events ...any) {
 		t.Helper()
 		c := recordedFile(t, values{-1, values{1}}, values{0, values{values{"S", values{11}, nil, values{1}}}}, values{0, events})
-		if _, err := openStream(c.Stream); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), c.Stream+": record 2: event 0: ") {
+		if _, err := openStream(c.Stream, false); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), c.Stream+": record 2: event 0: ") {
 			t.Errorf("error %v, want one about %q with its place", err, want)
 		}
 	}

@@ -53,7 +53,6 @@ type Stream struct {
 	ids   []int32  // blocks of prompts, parallel to seq; only kept for Wire
 	gone  []uint64 // names of removed blocks
 	names []uint64 // names of stored blocks; nil for seq itself
-	ends  []uint32 // of ops: where the batches of a recording end, whose operations nothing has split; nil for others
 
 	owners  int  // numbered source*tiers + tier
 	tiers   int  // owners of a source
