@@ -204,6 +204,15 @@ func (g *chunkGuess) addDistance(distance int) {
 	}
 }
 
+// guessesChunk reports whether how many blocks the hashes of a change stand for is a guess that may change.
+func (s *source) guessesChunk(c *normalize.Change) bool {
+	if c.Kind != normalize.Stored || c.Local != nil || c.Chunk != 0 {
+		return false
+	}
+	g := s.chunks[c.Medium.Name]
+	return g == nil || g.size != 1
+}
+
 // guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
 // not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
 // it in the event, or at a multiple of the size from the beginning.

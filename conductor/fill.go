@@ -46,7 +46,7 @@ func (s *source) fill(step *stream.Step) {
 	for i := range r.Changes {
 		c := &r.Changes[i]
 		if c.Kind == normalize.Stored || c.Kind == normalize.Removed {
-			s.eachUsable(c, s.fillBlocks)
+			s.eachApart(c, s.fillBlocks)
 			continue
 		}
 		s.applyChange(c)

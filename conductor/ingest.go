@@ -47,7 +47,7 @@ func (s *source) refuse(reason events.Reason, n int) {
 func (s *source) applyChange(c *normalize.Change) {
 	switch c.Kind {
 	case normalize.Stored, normalize.Removed:
-		s.eachUsable(c, s.applyBlocks)
+		s.eachApart(c, s.applyBlocks)
 	case normalize.Cleared:
 		s.clear(c)
 	case normalize.Object:
@@ -63,10 +63,10 @@ func (s *source) applyChange(c *normalize.Change) {
 	}
 }
 
-// eachUsable calls f with a change of blocks. If a token is beyond the vocabulary, it calls f with a change for each
-// of the events that were joined in it, because only one of them is refused then.
-func (s *source) eachUsable(c *normalize.Change, f func(*normalize.Change)) {
-	if c.Event.Joined == 0 || s.conductor.beyondVocabulary(c.Event.Tokens) < 0 {
+// eachApart calls f with a change of blocks, or with one for each of the events that were joined in it: a token beyond
+// the vocabulary refuses one of them alone, and the place of each hash tells the size of chunks whose events do not say it.
+func (s *source) eachApart(c *normalize.Change, f func(*normalize.Change)) {
+	if c.Event.Joined == 0 || s.conductor.beyondVocabulary(c.Event.Tokens) < 0 && !s.guessesChunk(c) {
 		f(c)
 		return
 	}

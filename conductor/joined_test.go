@@ -77,7 +77,7 @@ func (p *pager) batch() (list []any) {
 		if p.rng.IntN(3) == 0 {
 			from = 0
 		}
-		switch n := 1 + p.rng.IntN(len(chain)-from); p.rng.IntN(5) {
+		switch n := 1 + p.rng.IntN(len(chain)-from); p.rng.IntN(6) {
 		case 0, 1:
 			list = append(list, p.store(chain, from, n, m)...)
 		case 2:
@@ -85,6 +85,10 @@ func (p *pager) batch() (list []any) {
 				list = append(list, []any{"BlockRemoved", []uint64{chain[i]}, m})
 			}
 		case 3:
+			for _, h := range chain[from : from+n] {
+				list = append(list, []any{"BlockStored", []uint64{h}, nil, []uint32{}, 0, nil, "CPU"})
+			}
+		case 4:
 			for i := range n {
 				list = append(list, []any{"BlockRemoved", []uint64{chain[from+i]}, m, p.rng.IntN(20) / 19})
 			}

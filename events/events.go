@@ -132,11 +132,11 @@ func (e *Event) Apart() iter.Seq[*Event] {
 		one.Joined = 0
 		for i := range e.Hashes {
 			one.Hashes = e.Hashes[i : i+1 : i+1]
-			if e.Kind == Stored {
+			if len(e.Tokens) > 0 {
 				one.Tokens = e.Tokens[i*e.BlockSize : (i+1)*e.BlockSize : (i+1)*e.BlockSize]
-				if i > 0 {
-					one.Parent = e.Hashes[i-1]
-				}
+			}
+			if e.HasParent && i > 0 {
+				one.Parent = e.Hashes[i-1]
 			}
 			if !yield(&one) {
 				return

@@ -7,11 +7,11 @@ import (
 )
 
 // Engines cache and evict block by block: vLLM sends a removal for each block, a hundred in a
-// batch, SGLang a store for each page. An index does as much work for one of them as for a list, so
-// the decoder joins them:
+// batch, its offloading a store by hash alone, older releases of SGLang a store for each page. An index
+// does as much work for one of them as for a list, so the decoder joins them:
 //
-//	removed a        an event has the bytes of the one before but for the hash: it is
-//	removed b   -->  compared instead of decoded
+//	removed a        an event that knows a block by its hash alone has the bytes of the one
+//	removed b   -->  before but for the hash: it is compared instead of decoded
 //	removed c
 //	                 removed a b c    Joined: 2
 //
@@ -27,8 +27,8 @@ import (
 type previous struct {
 	hashes []uint64 // the memory from its last list of hashes on
 	tokens []uint32 // likewise of tokens
-	// Of a removal of one block: where its bytes begin and end, and the hash in them. end is 0
-	// for other events.
+	// Of an event that knows one block by its hash alone: where its bytes begin and end, and the hash
+	// in them. end is 0 for other events.
 	start, end       int
 	hashFrom, hashTo int
 }
@@ -36,7 +36,8 @@ type previous struct {
 // follow lets the next event go on with a good one, which was read from start on.
 func (d *decoder) follow(ev *events.Event, start int) {
 	p := previous{hashes: d.hashes.taken, tokens: d.tokens.taken, start: start}
-	if ev.Kind == events.Removed && d.lists == 1 && len(ev.Hashes) == 1 && ev.Remaining == nil && numberless(ev) {
+	bare := ev.Kind == events.Removed && ev.Remaining == nil || ev.Kind == events.Stored && !ev.HasParent && len(ev.Tokens) == 0
+	if bare && d.lists == 1 && len(ev.Hashes) == 1 && numberless(ev) {
 		p.end, p.hashFrom, p.hashTo = d.i, d.hashFrom, d.hashTo
 	}
 	d.previous = p
@@ -47,8 +48,7 @@ func numberless(ev *events.Event) bool {
 	return !ev.Envelope && ev.ID == 0 && ev.ObjectKey == "" && ev.ConnectorHash == ""
 }
 
-// repeats reads the next event into the last good one, if it removes another block and says the same
-// otherwise.
+// repeats reads the next event into the last good one, if it names another block and says the same otherwise.
 func (d *decoder) repeats(ev *events.Event) bool {
 	p := &d.previous
 	size := p.end - p.start

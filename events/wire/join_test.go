@@ -60,6 +60,9 @@ func TestJoin(t *testing.T) {
 		{"pages of another size", arr{page(1, 9, 10), arr{"BlockStored", arr{2}, 1, arr{5, 6}, 2, nil, "GPU"}}, "stored 1 (1) | stored 1 (1)"},
 		{"many blocks", arr{page(1, 9, 10), arr{"BlockStored", arr{2, 3}, 1, arr{1, 2, 3, 4, 5, 6, 7, 8}, 4, nil, "GPU"}, page(4, 3, 40)},
 			"stored 1 (1) | stored 2 (1) | stored 1 (1)"},
+		{"stores by hash alone", arr{arr{"BlockStored", arr{far}, nil, arr{}, 0, nil, "CPU"}, arr{"BlockStored", arr{far + 1}, nil, arr{}, 0, nil, "CPU"}}, "stored 2 (2)"},
+		{"stores by hash alone, behind a parent", arr{arr{"BlockStored", arr{far}, 9, arr{}, 0, nil, "CPU"}, arr{"BlockStored", arr{far + 1}, 9, arr{}, 0, nil, "CPU"}},
+			"stored 1 (1) | stored 1 (1)"},
 		{"no tokens", arr{arr{"BlockStored", arr{1}, 9, nil, 4}, arr{"BlockStored", arr{2}, 1, nil, 4}}, "stored 1 (1) | stored 1 (1)"},
 		{"other events between", arr{page(1, 9, 10), removal(far), page(2, 1, 20), removal(far + 1)}, "stored 1 (1) | removed 1 (1) | stored 1 (1) | removed 1 (1)"},
 	} {
@@ -105,6 +108,10 @@ func TestApart(t *testing.T) {
 			case 2, 3:
 				for range rng.IntN(300) {
 					list = append(list, removal(rng.Uint64()|1<<40))
+				}
+			case 5:
+				for range rng.IntN(300) {
+					list = append(list, arr{"BlockStored", arr{rng.Uint64() | 1<<40}, nil, arr{}, 0, nil, "CPU"})
 				}
 			case 4:
 				list = append(list, arr{"BlockStored", 1})
