@@ -131,17 +131,18 @@ func (r *recording) event(engine int, e *streams.Event) error {
 }
 
 // joins adds an event to the operation before it, if the decoder joins the two: removals of one
-// block on one medium, and stores of one block with tokens, each the parent of the next.
+// block on one medium, stores of one block with tokens, each the parent of the next, and stores of
+// one block by its hash alone.
 func (r *recording) joins(o *op) bool {
 	s := r.s
 	if r.apart || !r.single || o.to-o.from != 1 {
 		return false
 	}
 	was := &s.ops[len(s.ops)-1]
-	if was.kind != o.kind || was.owner != o.owner || was.hasParent != o.hasParent {
+	if was.kind != o.kind || was.owner != o.owner || was.hasParent != o.hasParent || was.bare != o.bare {
 		return false
 	}
-	if o.kind == store && (!o.hasParent || o.parent != s.seq[was.to-1]) {
+	if o.kind == store && !o.bare && (!o.hasParent || o.parent != s.seq[was.to-1]) {
 		return false
 	}
 	was.to = o.to

@@ -114,7 +114,7 @@ func TestRecordedJoins(t *testing.T) {
 		values{0, values{
 			values{"R", values{14}}, values{"R", values{33}}, values{"R", values{26}}, // joined
 			values{"R", values{25, 24}}, values{"R", values{23}},
-			values{"S", values{32}, nil, values{}, "CPU"}, values{"S", values{13}, nil, values{}, "CPU"},
+			values{"S", values{32}, nil, values{}, "CPU"}, values{"S", values{13}, nil, values{}, "CPU"}, // joined
 			values{"R", values{32}, "CPU"}, values{"R", values{32}}, values{"R", values{31}}, // the last two joined
 		}},
 		values{-1, values{1, 2, 3}}, values{-1, values{20}},
@@ -130,7 +130,7 @@ func TestRecordedJoins(t *testing.T) {
 	if got, want := sizes(true), []uint32{2, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1, 3, 1}; !slices.Equal(got, want) {
 		t.Errorf("apart, operations have %v blocks, want %v", got, want)
 	}
-	if got, want := sizes(false), []uint32{2, 2, 1, 2, 1, 1, 1, 1, 3, 2, 1, 1, 1, 1, 2, 3, 1}; !slices.Equal(got, want) {
+	if got, want := sizes(false), []uint32{2, 2, 1, 2, 1, 1, 1, 1, 3, 2, 1, 2, 1, 2, 3, 1}; !slices.Equal(got, want) {
 		t.Errorf("operations have %v blocks, want %v", got, want)
 	}
 	c.Verify = true
