@@ -172,7 +172,7 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
 	boundUnacknowledged(raw)
 	c := &conn{peer: t.peer, touchy: t.touchy, release: context.AfterFunc(ctx, func() { raw.Close() })}
-	c.pulse = pulse{Conn: raw, interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
+	c.pulse = pulse{Conn: quiet(raw), interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
 	// The deadline covers both directions until the peer has proven itself.
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
 	c.framing = newFraming(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage), t.Memory)
