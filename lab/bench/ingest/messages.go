@@ -25,8 +25,8 @@ type Recorded struct {
 	// modulo Processes.
 	Process, Processes int
 	Rate               float64 // batches/s of all publishers, 0 for as fast as they are read
-	// Every is the pause between two markers of all processes, 0 for none. A marker is a batch of one
-	// block between those of the recording; a query for it shows when a server has applied it.
+	// Every is the pause between two markers of all processes, 0 for one behind the last batch of each
+	// publisher alone. A marker is a batch of one block; a query for it shows when a server has applied it.
 	Every time.Duration
 }
 

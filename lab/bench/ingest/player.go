@@ -193,6 +193,11 @@ func (p *player) play(ctx context.Context, begin time.Time) (*played, error) {
 		due = due.Add(step * time.Duration(copies[m.engine]))
 	}
 	end.Seconds = time.Since(begin).Seconds()
+	for _, s := range p.socks { // behind them, a server has applied all
+		if err := p.mark(s); err != nil {
+			return nil, err
+		}
+	}
 	return end, nil
 }
 
