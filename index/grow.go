@@ -255,8 +255,9 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
 	all, simple, waiters := x.naming != onDemand, p.simple(), x.looseBlocks.Load() > 0
+	begins := i == 0 && len(e.Engine) > 1
 	for j := range engine {
-		if all || lo+uint32(j) == 0 {
+		if all || lo+uint32(j) == 0 || begins && j == 0 {
 			x.names.prefetch(mix(normal(engine[j])))
 		} else {
 			break
@@ -276,7 +277,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 			}
 		}
 		write64(&names[at], hash)
-		if all || at == 0 {
+		if all || at == 0 || begins && k == 0 {
 			if !x.enter(hash, place{n, at}) {
 				break
 			}

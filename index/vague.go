@@ -8,8 +8,9 @@ import (
 
 // Names on demand. An entry in the table of names costs two cache misses, and nearly all
 // removals and parents are next to what their source mentioned last. So a block gets its
-// entry only where a chain or a removal of an owner stops and something else has its turn, or
-// where the block begins a piece: queries by engine hashes begin there.
+// entry only where a chain or a removal of an owner stops and something else has its turn, where
+// the block begins a piece, since queries by engine hashes begin there, or where it begins a stored
+// event of several blocks: SGLang evicts such stretches from their first block on.
 // All other blocks are found from there, or by a search of the source's vague pieces: those
 // with blocks that it holds and that have no entry. A search is bounded by the length of that
 // list, and a piece that was searched often gets all its entries.

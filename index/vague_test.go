@@ -599,3 +599,37 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 		t.Errorf("match: %+v", m)
 	}
 }
+
+// TestFirstBlocksOfEventsHaveEntries requires that the first block of a stored event has an entry
+// although it lies within a piece, unless the event has one block, as those of decoding have.
+func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	o := x.NewOwner(x.NewSource())
+	local := make([]uint64, 50)
+	engine := make([]uint64, len(local))
+	for i := range local {
+		local[i], engine[i] = mix(uint64(i+1)), mix(uint64(i+1001))
+	}
+	for _, part := range [][2]int{{0, 20}, {20, 40}, {40, 41}, {41, 50}} {
+		e := Store{Owner: o, Engine: engine[part[0]:part[1]], Local: local[part[0]:part[1]]}
+		if part[0] > 0 {
+			e.Parent, e.HasParent = engine[part[0]-1], true
+		}
+		x.Store(&e)
+	}
+	var entered []int
+	for i, h := range engine {
+		if _, line := x.find(h); line != 0 {
+			entered = append(entered, i)
+		}
+	}
+	if want := []int{0, 20, 41}; !slices.Equal(entered, want) {
+		t.Errorf("blocks %v have entries, want %v", entered, want)
+	}
+	// As SGLang evicts: the stretches from the last one on, the blocks of each from its first one.
+	x.Remove(o, slices.Concat(engine[41:], engine[40:41], engine[20:40], engine[:20]), nil, CopySet)
+	if n := int(x.names.n.Load()); n != 0 || x.Blocks(o) != 0 {
+		t.Errorf("%d entries and %d blocks are left", n, x.Blocks(o))
+	}
+	must.Succeed(t, x.Check())
+}
