@@ -12,6 +12,7 @@ import (
 // Load is the shape of the published events; both processes know it.
 type Load struct {
 	Sources   int
+	First     int  // number of the first source, if other processes publish those before
 	Blocks    int  // of one stored event, as vLLM announces a prefill chunk
 	BlockSize int  // tokens
 	Hold      int  // blocks a source holds

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os/exec"
@@ -10,28 +11,41 @@ import (
 	"example.com/conductor/lab/harness"
 )
 
-// Engines are the engines of a process that runs Fleet.
+// Engines are the engines of processes that run Fleet.
 type Engines struct {
-	Ports   []Ends
-	process *harness.Process
+	Ports     []Ends
+	processes []*harness.Process
+	of        []int // how many engines each process has
 }
 
-// StartEngines starts them. They publish nothing yet.
-func StartEngines(cmd *exec.Cmd) (*Engines, error) {
-	process, err := harness.Start("engines'", cmd)
-	if err != nil {
-		return nil, err
+// StartEngines starts the processes. The engines publish nothing yet.
+func StartEngines(cmds ...*exec.Cmd) (*Engines, error) {
+	e := &Engines{}
+	for _, cmd := range cmds {
+		process, err := harness.Start("engines'", cmd)
+		if err != nil {
+			e.Stop()
+			return nil, err
+		}
+		e.processes = append(e.processes, process)
 	}
-	e := &Engines{process: process}
-	if err := e.read(&e.Ports); err != nil {
-		e.Stop()
-		return nil, err
+	for i := range e.processes {
+		var ports []Ends
+		if err := e.read(i, &ports); err != nil {
+			e.Stop()
+			return nil, err
+		}
+		e.Ports, e.of = append(e.Ports, ports...), append(e.of, len(ports))
 	}
 	return e, nil
 }
 
-// Stop ends the process.
-func (e *Engines) Stop() { e.process.Stop() }
+// Stop ends the processes.
+func (e *Engines) Stop() {
+	for _, p := range e.processes {
+		p.Stop()
+	}
+}
 
 // Fill lets the engines publish, not far ahead of a server, until that has applied the given number of
 // batches of each.
@@ -59,15 +73,37 @@ func (e *Engines) rest() (sent []uint64, err error) {
 	if err := e.order(order{Rest: true}); err != nil {
 		return nil, err
 	}
-	err = e.read(&sent)
-	return sent, err
+	for i := range e.processes {
+		var of []uint64
+		if err := e.read(i, &of); err != nil {
+			return nil, err
+		}
+		sent = append(sent, of...)
+	}
+	return sent, nil
 }
 
-func (e *Engines) order(o order) error { return json.NewEncoder(e.process).Encode(o) }
+// order gives each process its part of an order.
+func (e *Engines) order(o order) error {
+	busy := cmp.Or(o.Busy, len(e.Ports))
+	first := 0
+	for i, n := range e.of {
+		part := order{Rest: o.Rest, Busy: min(n, max(0, busy-first))}
+		if o.To != nil {
+			part.To = o.To[first : first+n]
+		}
+		part.Rate = o.Rate * float64(part.Busy) / float64(busy)
+		if err := json.NewEncoder(e.processes[i]).Encode(part); err != nil {
+			return fmt.Errorf("cannot tell engines what to publish: %w", err)
+		}
+		first += n
+	}
+	return nil
+}
 
-// read reads an answer of the engines.
-func (e *Engines) read(into any) error {
-	line, err := e.process.Line()
+// read reads an answer of a process.
+func (e *Engines) read(process int, into any) error {
+	line, err := e.processes[process].Line()
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -24,7 +25,8 @@ const ring = 10_000
 // order tells the fleet how to go on.
 type order struct {
 	To   []uint64 `json:"to,omitempty"`   // batches each engine publishes up to
-	Rate float64  `json:"rate,omitempty"` // batches/s of the whole fleet from now on
+	Rate float64  `json:"rate,omitempty"` // batches/s of the busy engines together from now on
+	Busy int      `json:"busy,omitempty"` // how many engines publish at the rate, the first ones; 0 for all
 	Rest bool     `json:"rest,omitempty"` // publish nothing more; the answer is a line of sequences
 }
 
@@ -40,7 +42,7 @@ func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
 	defer cancel()
 	ports := make([]Ends, l.Sources)
 	for i := range f.engines {
-		f.engines[i] = &engine{live: ingest.NewStamper(l, i), old: ingest.NewStamper(l, i), more: make(chan struct{}, 1)}
+		f.engines[i] = &engine{live: ingest.NewStamper(l, l.First+i), old: ingest.NewStamper(l, l.First+i), more: make(chan struct{}, 1)}
 		var err error
 		if ports[i], err = f.open(ctx, f.engines[i]); err != nil {
 			return err
@@ -59,7 +61,7 @@ func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
 			return fmt.Errorf("cannot read an order: %w", err)
 		}
 		f.mu.Lock()
-		f.rate = o.Rate
+		f.rate, f.busy = o.Rate, cmp.Or(o.Busy, len(f.engines))
 		f.mu.Unlock()
 		for i := range o.To {
 			f.engines[i].upTo(o.To[i])
@@ -79,6 +81,7 @@ type fleet struct {
 
 	mu   sync.Mutex
 	rate float64 // guarded by mu
+	busy int     // guarded by mu
 }
 
 // engine publishes batches, and replays the last ones.
@@ -105,10 +108,11 @@ func (f *fleet) pace(ctx context.Context) {
 		if f.rate == 0 {
 			due = 0
 		}
+		busy := f.busy
 		f.mu.Unlock()
 		for ; due >= 1; due-- {
+			at = (at + 1) % busy
 			f.engines[at].upTo(0)
-			at = (at + 1) % len(f.engines)
 		}
 	}
 }

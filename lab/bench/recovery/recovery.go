@@ -34,6 +34,10 @@ type Config struct {
 	Interval    time.Duration
 	Rate        float64 // batches/s of all engines while servers are killed and started
 	Rounds      int
+	// Busy is how many engines publish while the server of a large fleet is watched, 0 for no such measurement. With it,
+	// snapshots and bootstraps are not measured.
+	Busy  int
+	Watch time.Duration // how long a large fleet is watched at a time
 
 	// Server is "serve" with a configuration file. Fleet runs Fleet in another process.
 	Server   func(file string) *exec.Cmd
@@ -47,7 +51,7 @@ func (c *Config) batches() uint64 {
 }
 
 func (c *Config) load() ingest.Load {
-	return ingest.Load{Sources: c.Instances, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: int(c.batches()) * c.EventBlocks, Holders: c.Holders}
+	return ingest.Load{Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: int(c.batches()) * c.EventBlocks, Holders: c.Holders}
 }
 
 // run is one run.
@@ -61,8 +65,8 @@ type run struct {
 
 // Run measures.
 func Run(c Config) (*Report, error) {
-	if c.Blocks < 1 || c.Holders < 1 || c.Instances < c.Holders || c.Instances%c.Holders != 0 || c.EventBlocks < 1 || c.BlockSize < 1 || c.Rounds < 1 || c.Rate < 0 || c.Interval <= 0 {
-		return nil, errors.New("instances must be a multiple of holders, blocks, sizes, rounds and the interval above zero")
+	if c.Blocks < 1 || c.Holders < 1 || c.Instances < c.Holders || c.Instances%c.Holders != 0 || c.EventBlocks < 1 || c.BlockSize < 1 || c.Rounds < 1 || c.Rate < 0 || c.Interval <= 0 || c.Busy < 0 || c.Busy > c.Instances {
+		return nil, errors.New("instances must be a multiple of holders, blocks, sizes, rounds and the interval above zero, busy engines at most all")
 	}
 	dir, err := os.MkdirTemp("", "conductor-recovery-")
 	if err != nil {
@@ -75,17 +79,35 @@ func Run(c Config) (*Report, error) {
 			s.Kill()
 		}
 	}()
-	if r.engines, err = StartEngines(r.Fleet(r.load())); err != nil {
+	if r.engines, err = StartEngines(r.fleets()...); err != nil {
 		return nil, err
 	}
 	defer r.engines.Stop()
 	first, err := r.fill()
-	for _, phase := range []func(*harness.Server) (*harness.Server, error){r.written, r.restarted, r.bootstrapped} {
+	phases := []func(*harness.Server) (*harness.Server, error){r.written, r.restarted, r.bootstrapped}
+	if r.Busy > 0 {
+		phases = []func(*harness.Server) (*harness.Server, error){r.watched, r.restarted}
+	}
+	for _, phase := range phases {
 		if err == nil {
 			first, err = phase(first)
 		}
 	}
 	return r.report, err
+}
+
+// enginesEach is how many engines a process has at most: each takes four file descriptors.
+const enginesEach = 2000
+
+// fleets returns the engines' processes.
+func (r *run) fleets() (all []*exec.Cmd) {
+	l := r.load()
+	for l.First < r.Instances {
+		l.Sources = min(enginesEach, r.Instances-l.First)
+		all = append(all, r.Fleet(l))
+		l.First += l.Sources
+	}
+	return all
 }
 
 // serve starts a server with snapshots in a directory of its own, or a peer to ask.
@@ -229,6 +251,7 @@ func (r *run) restarted(s *harness.Server) (*harness.Server, error) {
 			return nil, err
 		}
 		r.report.Restart.add(took.Seconds())
+		r.report.RestartCPU.add(s.CPU().Seconds())
 		blocks, err := s.Metric("conductor_snapshot_loaded_blocks")
 		loading, err2 := s.Metric("conductor_snapshot_load_seconds")
 		if err := errors.Join(err, err2); err != nil {

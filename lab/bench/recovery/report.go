@@ -49,8 +49,11 @@ type Report struct {
 	Bytes            Figure `json:"bytes_per_block"`
 	BytesWithoutSets Figure `json:"bytes_per_block_without_sets"`
 	Restart          Figure `json:"restart_seconds"`
+	RestartCPU       Figure `json:"restart_cpu_seconds"` // of the server, until it is ready
 	Peer             Figure `json:"bootstrap_seconds"`
 	Pause            Figure `json:"pause_ms"`
+	// Watched is of a large fleet; with it there is nothing above but Restart and Load.
+	Watched *Watched `json:"watched,omitempty"`
 	// Equal is how many instances have the same digest in both servers, and all their blocks.
 	Equal int `json:"equal_instances"`
 }
@@ -66,6 +69,14 @@ func newReport(c *Config) *Report {
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
 	fmt.Fprintf(w, "%d blocks, each of %d of %d instances, %d in a chain; engines publish %.0f batches/s meanwhile\n", r.Blocks, r.Holders, r.Instances, r.EventBlocks, r.Rate)
+	if x := r.Watched; x != nil {
+		fmt.Fprintf(w, `server: %.3f cores while nothing is published, %.3f while %d engines publish %.0f batches/s
+%.0f MB resident (%.0f MB of stacks, %.0f MB of heap), %.0f goroutines, %.0f open files
+/metrics: %.0f kB in %.1f ms; killed: start to ready %.2f s (worst %.2f), %.2f s of CPU time
+`, x.IdleCores, x.BusyCores, x.Busy, r.Rate, float64(x.RSSBytes)/1e6, x.StackBytes/1e6, x.HeapBytes/1e6, x.Goroutines, x.Files,
+			float64(x.MetricsBytes)/1e3, x.Metrics.Median, r.Restart.Median, r.Restart.Worst, r.RestartCPU.Median)
+		return
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\tmedian\tworst\trounds\ttarget\t")
 	row := func(what, format string, f Figure, unit float64, bound string) {
