@@ -182,7 +182,7 @@ func New(opts Options) *Conductor {
 	}
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
-		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[Key]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
+		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[Key]*source), following: make(map[publisher][]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
 		groups: make(map[Partition]*fleetGroup), leaving: make(map[*source]bool),
 	}
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})

@@ -38,18 +38,21 @@ func (c *registry) Unfilled() int { return unfilled(c.registered()) }
 
 // UnfilledIn is Unfilled for the sources of a deployment.
 func (c *registry) UnfilledIn(d scope.Deployment) int {
-	return unfilled(slices.DeleteFunc(c.registered(), func(s *source) bool { return s.deploymentKey() != d }))
+	return unfilled(slices.DeleteFunc(slices.Clone(c.registered()), func(s *source) bool { return s.deploymentKey() != d }))
 }
 
 func unfilled(all []*source) (n int) {
-	all = slices.DeleteFunc(all, func(s *source) bool { return s.reg.approximate() }) // no snapshot has blocks of those
-	if len(all) == 0 {
-		return 1
-	}
+	asked := false
 	for _, s := range all {
-		if s.origin.Load() == nil {
+		if s.reg.approximate() {
+			continue // no snapshot has blocks of those
+		}
+		if asked = true; s.origin.Load() == nil {
 			n++
 		}
+	}
+	if !asked {
+		return 1
 	}
 	return n
 }

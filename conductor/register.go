@@ -300,19 +300,18 @@ func (c *Conductor) observeEndpoint(s *source) {
 		return // it follows none
 	}
 	told := false
-	for key, other := range c.sources {
-		if other != s && other.reg.Endpoint == s.reg.Endpoint && other.reg.publisher() == s.reg.publisher() {
-			if key.Tenant != s.reg.Tenant {
-				// Findings are for the tenant of the source, which may not learn of others.
-				if !told {
-					c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")
-				}
-				told = true
-				continue
-			}
+	for _, other := range c.following[s.reg.publisher()] {
+		key := other.reg.Key()
+		switch {
+		case other == s:
+		case key.Tenant == s.reg.Tenant:
 			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
 			s.logFindings()
 			return
+		case !told:
+			// Findings are for the tenant of the source, which may not learn of others.
+			c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")
+			told = true
 		}
 	}
 }

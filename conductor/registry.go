@@ -22,6 +22,8 @@ import (
 type registry struct {
 	mu          sync.RWMutex
 	sources     map[Key]*source                  // guarded by mu
+	sorted      atomic.Pointer[[]*source]        // of sources, nil until registered makes it; written with mu held
+	following   map[publisher][]*source          // of sources, by whom they follow; guarded by mu
 	recovered   int                              // of sources, those without a registration; guarded by mu
 	deployments map[scope.Deployment]*deployment // guarded by mu
 	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
@@ -99,6 +101,11 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 // for. Pools are never rows. c.mu is held.
 func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
+	c.sorted.Store(nil)
+	if !s.reg.approximate() { // those follow none
+		p := s.reg.publisher()
+		c.following[p] = append(c.following[p], s)
+	}
 	c.countAliases(s, 1)
 	if s.recovered {
 		c.recovered++
@@ -121,6 +128,13 @@ func (c *registry) addSource(s *source) {
 // retire follows.
 func (c *registry) removeSource(s *source) {
 	c.revision.Add(1)
+	c.sorted.Store(nil)
+	if p := s.reg.publisher(); !s.reg.approximate() {
+		c.following[p] = slices.DeleteFunc(c.following[p], func(other *source) bool { return other == s })
+		if len(c.following[p]) == 0 {
+			delete(c.following, p)
+		}
+	}
 	c.countAliases(s, -1)
 	if s.recovered {
 		c.recovered--
@@ -249,16 +263,16 @@ func (c *registry) source(key Key) *source {
 	return c.sources[key]
 }
 
-// registered returns the sources sorted by key.
+// registered returns the sources sorted by key. The list serves all callers: they must not change it.
 func (c *registry) registered() []*source {
-	c.mu.RLock()
-	sources := make([]*source, 0, len(c.sources))
-	for _, s := range c.sources {
-		sources = append(sources, s)
+	if all := c.sorted.Load(); all != nil {
+		return *all
 	}
-	c.mu.RUnlock()
-	slices.SortFunc(sources, func(a, b *source) int { return a.reg.Key().compare(b.reg.Key()) })
-	return sources
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := slices.SortedFunc(maps.Values(c.sources), func(a, b *source) int { return a.reg.Key().compare(b.reg.Key()) })
+	c.sorted.Store(&all)
+	return all
 }
 
 // indexed returns the deployments that sources have entered, ordered by key.
@@ -281,7 +295,7 @@ func (c *registry) lockSources(of *scope.Deployment) (all []*source, release fun
 	for {
 		all = c.registered()
 		if of != nil {
-			all = slices.DeleteFunc(all, func(s *source) bool { return s.deploymentKey() != *of })
+			all = slices.DeleteFunc(slices.Clone(all), func(s *source) bool { return s.deploymentKey() != *of })
 		}
 		gone := false
 		for _, s := range all {

@@ -337,8 +337,7 @@ func (c *Conductor) Ready() Readiness {
 	r := Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced}
 	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
 	for _, s := range c.registered() {
-		st := s.stream.Status()
-		r.count(s.static, SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError})
+		r.count(s.static, s.state())
 	}
 	c.countUnfound(&r)
 	r.decide()

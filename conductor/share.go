@@ -75,3 +75,19 @@ func (c *Conductor) States() map[stream.State][]Key {
 	}
 	return all
 }
+
+// EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
+// at no index.
+func (c *Conductor) EachSource(f func(r *Registration, s SourceState, pending bool)) {
+	for _, s := range c.registered() {
+		if !s.recovered {
+			f(&s.reg, s.state(), s.atGate())
+		}
+	}
+}
+
+// state returns the state of the source.
+func (s *source) state() SourceState {
+	st := s.stream.Status()
+	return SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
+}

@@ -29,13 +29,15 @@ var statuses = []string{statusFailed, statusPending, statusActive, statusPaused}
 // listenerStatus is the state of a source in Dynamo's words. To it a listener is
 // active once the recovery from peers is over: connecting is the transport's own
 // business.
-func listenerStatus(s *conductor.Service) string {
+func listenerStatus(s *conductor.Service) string { return statusOf(string(s.State), s.Pending) }
+
+func statusOf(state string, pending bool) string {
 	switch {
-	case s.State == "failed":
+	case state == "failed":
 		return statusFailed
-	case s.State == "paused":
+	case state == "paused":
 		return statusPaused
-	case s.Pending:
+	case pending:
 		return statusPending
 	}
 	return statusActive
@@ -84,20 +86,25 @@ func (d *Dialect) workers(g *gin.Context) {
 	g.Data(http.StatusOK, "application/json", body)
 }
 
+// listed is what the sources of one row of /workers have in common.
+type listed struct {
+	instance, model, tenant string
+	blockSize               int
+}
+
+func listedAs(r *conductor.Registration) listed {
+	return listed{r.Instance, r.Model, r.Tenant, r.BlockSize}
+}
+
 // workerRows groups sources by worker; nil filters nothing.
 func workerRows(services []conductor.Service, model, group *string) []workerRow {
-	type worker struct {
-		id            string
-		model, tenant string
-		size          int
-	}
-	rows := make(map[worker]*workerRow)
+	rows := make(map[listed]*workerRow)
 	for i := range services {
 		s := &services[i]
 		if !isListener(s) || model != nil && *model != s.Model || group != nil && *group != s.Tenant {
 			continue
 		}
-		key := worker{s.Instance, s.Model, s.Tenant, s.BlockSize}
+		key := listedAs(&s.Registration)
 		row := rows[key]
 		if row == nil {
 			row = &workerRow{

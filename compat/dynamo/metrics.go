@@ -84,18 +84,18 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, n int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
-	listeners := make(map[string]int)
-	services := d.conductor.Services()
-	for i := range services {
-		if isListener(&services[i]) {
-			listeners[listenerStatus(&services[i])]++
+	listeners, workers := make(map[string]int), make(map[listed]bool)
+	d.conductor.EachSource(func(r *conductor.Registration, s conductor.SourceState, pending bool) {
+		if isWorker(r) {
+			listeners[statusOf(string(s.State), pending)]++
+			workers[listedAs(r)] = true
 		}
-	}
+	})
 	for _, status := range statuses {
 		gauge(descListeners, listeners[status], status)
 	}
 	gauge(descModels, len(d.conductor.Partitions()))
-	gauge(descWorkers, len(workerRows(services, nil, nil)))
+	gauge(descWorkers, len(workers))
 
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
