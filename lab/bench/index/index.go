@@ -84,12 +84,13 @@ type Config struct {
 
 	Writers  int           `json:"writers"`
 	Readers  int           `json:"readers"`
-	Duration time.Duration `json:"duration"` // of readers alone, 0 for a second
-	Scale    []int         `json:"scale,omitempty"`
-	Together bool          `json:"together"` // measure writers and readers side by side too
-	Idle     time.Duration `json:"idle"`     // how long the idle process is watched
-	Verify   bool          `json:"verify"`   // compare each answer with the oracle's, in a replay of its own
-	Answers  string        `json:"-"`        // with Verify: file for one hash per answer
+	Duration time.Duration `json:"duration"`        // of readers alone, 0 for a second
+	Scale    []int         `json:"scale,omitempty"` // numbers of cores
+	Rival    string        `json:"rival,omitempty"` // with Scale: program of lab/bench/peers/dynamo
+	Together bool          `json:"together"`        // measure writers and readers side by side too
+	Idle     time.Duration `json:"idle"`            // how long the idle process is watched
+	Verify   bool          `json:"verify"`          // compare each answer with the oracle's, in a replay of its own
+	Answers  string        `json:"-"`               // with Verify: file for one hash per answer
 
 	Progress harness.Progress `json:"-"`
 }

@@ -51,7 +51,7 @@ type Result struct {
 
 	Wire     *WireResult `json:"wire,omitempty"`
 	Together *Together   `json:"together,omitempty"`
-	Scale    []Together  `json:"scale,omitempty"`
+	Scale    []Scaled    `json:"scale,omitempty"`
 }
 
 // measure replays a stream, its names in place, into a fresh index.

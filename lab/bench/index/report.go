@@ -53,14 +53,10 @@ func Run(c Config) (*Report, error) {
 	}
 	if c.Together {
 		c.Progress.Say("%d writers and %d readers", c.Writers, c.Readers)
-		t := together(&c, s, c.Writers, c.Readers, &clk)
+		t := together(&c, s, c.Writers, c.Readers, &clk, 0)
 		rep.Together = &t
 	}
-	for _, n := range c.Scale {
-		c.Progress.Say("%d writers and readers", n)
-		rep.Scale = append(rep.Scale, together(&c, s, n, n, &clk))
-	}
-	return rep, nil
+	return rep, rep.scale(&c, s, &clk)
 }
 
 // Table prints the figures for people.
@@ -95,15 +91,12 @@ func (r *Report) Table(w io.Writer) {
 		fmt.Fprintf(w, "\n%.2f M blocks/s from the wire, %.3f allocations a block; decode %.0f ns, hash %.0f ns, index %.0f ns a block\n",
 			x.BlocksPerSec/1e6, x.AllocsPerBlock, x.DecodeNs, x.HashNs, x.IndexNs)
 	}
-	rows := r.Scale
-	if r.Together != nil {
-		rows = append([]Together{*r.Together}, rows...)
-	}
-	for _, x := range rows {
+	if x := r.Together; x != nil {
 		fmt.Fprintf(w, "\n%d writers and %d readers, wall time: writes %.1f M/s alone, %.1f together (%.0f %%); reads %.1f alone, %.1f together (%.0f %%), p99 %.2f -> %.2f µs\n",
 			x.Writers, x.Readers, x.WriteAlone/1e6, x.WriteTogether/1e6, 100*x.WriteKept,
 			x.ReadAlone/1e6, x.ReadTogether/1e6, 100*x.ReadKept, us(x.Alone.P99), us(x.Beside.P99))
 	}
+	r.scaleTable(w)
 }
 
 func us(ns int64) float64 { return float64(ns) / 1e3 }

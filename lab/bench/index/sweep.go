@@ -27,7 +27,7 @@ func (p *Plot) CSV() []byte {
 }
 
 // Plots runs the sweeps of the plots: throughput and latency against the number of
-// workers on a trace, bytes against synthetic blocks, and rates against goroutines where
+// workers on a trace, bytes against synthetic blocks, and rates against cores where
 // the report has a curve of them.
 func Plots(c Config, r *Report, workers, sizes []int) ([]Plot, error) {
 	var plots []Plot
@@ -77,9 +77,10 @@ func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64
 
 // scaling returns the curve of the structure at the top.
 func scaling(r *Report) Plot {
-	p := newPlot("scaling", "goroutines of each kind", "blocks per second")
-	for _, t := range r.Scale {
-		at := float64(t.Readers)
+	p := newPlot("scaling", "cores", "blocks per second")
+	for i := range r.Scale {
+		t := &r.Scale[i].Together
+		at := float64(t.Cores)
 		p.add("reads alone", at, t.ReadAlone)
 		p.add("reads together", at, t.ReadTogether)
 		p.add("writes alone", at, t.WriteAlone)

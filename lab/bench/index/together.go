@@ -12,6 +12,7 @@ import (
 // Together compares writers and readers on goroutines of their own, first each
 // kind alone, then both at once.
 type Together struct {
+	Cores   int `json:"cores,omitempty"` // the process was kept on; 0 for all
 	Writers int `json:"writers"`
 	Readers int `json:"readers"`
 	// Blocks per second of wall time, summed over the goroutines.
@@ -31,6 +32,9 @@ type Together struct {
 	Beside Latencies `json:"beside"`
 }
 
+// Ops returns blocks written and read per second of wall time, side by side.
+func (t *Together) Ops() float64 { return t.WriteTogether + t.ReadTogether }
+
 // speed is blocks per second of wall time and of CPU time.
 type speed struct{ wall, cpu float64 }
 
@@ -43,11 +47,11 @@ func (s *speed) add(blocks int, wall, cpu time.Duration) {
 const readPhase = time.Second
 
 // together fills an index with the first half of the stream and measures on the
-// second. On fewer cores than goroutines they share these, which is no fault of the
+// second. It measures side by side in fresh indexes until the writers have written for the given time, and at least once. On fewer cores than goroutines they share these, which is no fault of the
 // structure. Readers ask the queries of the second half over and over, in the state
 // before the writers and in the one after; their rate alone is the mean, for
 // together they see everything in between.
-func together(c *Config, s *Stream, writers, readers int, clk *clock) Together {
+func together(c *Config, s *Stream, writers, readers int, clk *clock, least time.Duration) Together {
 	t := Together{Writers: writers, Readers: readers}
 	half := len(s.ops) / 2
 	if c.Synthetic > 0 {
@@ -92,13 +96,23 @@ func together(c *Config, s *Stream, writers, readers int, clk *clock) Together {
 	t.ReadAlone, t.ReadAloneCPU = (readBefore.wall+readAfter.wall)/2, (readBefore.cpu+readAfter.cpu)/2
 	t.Alone = latencies(append(before.samples(), after.samples()...))
 
-	x = filled()
-	beside := startReaders(x, asks, readers, clk)
-	var reads speed
-	both := write(x, shares, clk, func() { reads = beside.stop() })
-	t.WriteTogether, t.WriteTogetherCPU = both.wall, both.cpu
-	t.ReadTogether, t.ReadTogetherCPU = reads.wall, reads.cpu
-	t.Beside = latencies(beside.samples())
+	var samples []uint32
+	rounds := 0.0
+	for written := time.Duration(0); rounds == 0 || written < least; rounds++ {
+		x = filled()
+		beside := startReaders(x, asks, readers, clk)
+		var reads speed
+		from := clk.now()
+		both := write(x, shares, clk, func() { reads = beside.stop() })
+		written += clk.now() - from
+		t.WriteTogether, t.WriteTogetherCPU = t.WriteTogether+both.wall, t.WriteTogetherCPU+both.cpu
+		t.ReadTogether, t.ReadTogetherCPU = t.ReadTogether+reads.wall, t.ReadTogetherCPU+reads.cpu
+		samples = append(samples, beside.samples()...)
+	}
+	for _, sum := range []*float64{&t.WriteTogether, &t.WriteTogetherCPU, &t.ReadTogether, &t.ReadTogetherCPU} {
+		*sum /= rounds
+	}
+	t.Beside = latencies(samples)
 	if t.WriteAlone > 0 {
 		t.WriteKept = t.WriteTogether / t.WriteAlone
 	}

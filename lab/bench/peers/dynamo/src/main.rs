@@ -1,11 +1,14 @@
 //! Replays an operations file of `conductor-lab bench index --export` into Dynamo's compressed concurrent
 //! radix tree (CRTC) and prints one JSON object.
 //!
-//!   crtc OPS time|mem|together|answers [OUT]
+//!   crtc OPS time|mem
+//!   crtc OPS together [N [SECONDS]]
+//!   crtc OPS answers OUT
 //!
 //! time:     all operations on one thread; rates by CPU time, latencies by the wall clock
 //! mem:      stores and removals only; events are made one at a time
-//! together: the second half of the file by one writer and one reader, each alone and side by side
+//! together: the second half of the file by N writers and N readers (1), each alone and side by side: this for SECONDS
+//!           (0) at least
 //! answers:  writes one hash of its rows per query to OUT, eight bytes each, little-endian
 //!
 //! The crate applies events only in `SyncIndexer::worker`, a loop over a channel. The tape of a run is
@@ -376,132 +379,186 @@ fn mem(x: &Arc<Ops>) {
     worker.join().unwrap();
 }
 
-/// A writer is a thread that applies tapes to a tree.
-struct Writer {
+/// A pool of threads that apply tapes to one tree, as the crate's `ThreadPoolIndexer` has: a channel for each thread, all
+/// events of a worker in the same one, and each thread in the loop of `SyncIndexer::worker`.
+struct Pool {
     tree: Arc<Tree>,
-    tape: Tape,
-    thread: std::thread::JoinHandle<()>,
+    tapes: Vec<Tape>,
+    threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-impl Writer {
-    /// Applies the first half of the file.
-    fn new(x: &Arc<Ops>, half: usize) -> Writer {
+impl Pool {
+    /// Applies the first half of the file and waits until it is in the tree.
+    fn new(x: &Arc<Ops>, half: usize, n: usize) -> Pool {
         let tree = Arc::new(Tree::new());
-        let mut tape = Tape::new();
+        let mut tapes: Vec<Tape> = (0..n).map(|_| Tape::new()).collect();
         for o in x.ops[..half].iter().filter(|o| o.applies()) {
-            tape.put(x.event(o));
+            tapes[o.owner as usize % n].put(x.event(o));
         }
-        let (tree2, out) = (tree.clone(), tape.out.clone());
-        let thread = std::thread::spawn(move || tree2.worker(out, None).unwrap());
-        Writer { tree, tape, thread }
+        let barrier = Arc::new(Barrier::new(n + 1));
+        for tape in &mut tapes {
+            let b = barrier.clone();
+            tape.call(move || {
+                b.wait();
+            });
+        }
+        let threads = tapes
+            .iter()
+            .map(|tape| {
+                let (tree, out) = (tree.clone(), tape.out.clone());
+                std::thread::spawn(move || tree.worker(out, None).unwrap())
+            })
+            .collect();
+        barrier.wait();
+        Pool { tree, tapes, threads }
     }
-    /// Applies the second half, which lies in the channel before the clock starts. Returns wall and
-    /// thread CPU time without the channel.
-    fn write(&mut self, x: &Arc<Ops>, half: usize, channel: Duration) -> (Duration, Duration) {
-        let marks = Arc::new(Mutex::new(Vec::new()));
-        let (ready, done) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-        let mark = |marks: &Mutex<Vec<(Instant, Duration)>>| marks.lock().unwrap().push((Instant::now(), cpu_of(libc::CLOCK_THREAD_CPUTIME_ID)));
-        let (m, b) = (marks.clone(), ready.clone());
-        self.tape.call(move || {
-            b.wait();
-            mark(&m);
-        });
-        let before = self.tape.len;
-        for o in x.ops[half..].iter().filter(|o| o.applies()) {
-            self.tape.put(x.event(o));
+    /// Applies the second half, which lies in the channels before the clocks start, and calls first when the first thread
+    /// is done. Returns blocks a second of wall and of CPU time without the channel, each the sum over the threads,
+    /// and the wall time of the slowest one.
+    fn write(&mut self, x: &Arc<Ops>, half: usize, channel: Duration, first: impl Fn() + Send + Sync + 'static) -> (f64, f64, Duration) {
+        let n = self.tapes.len();
+        let (ready, done) = (Arc::new(Barrier::new(n + 1)), Arc::new(Barrier::new(n + 1)));
+        let first = Arc::new(first);
+        let now = || (Instant::now(), cpu_of(libc::CLOCK_THREAD_CPUTIME_ID));
+        let mut marks = Vec::new();
+        for tape in &mut self.tapes {
+            let mark = Arc::new(Mutex::new(Vec::new()));
+            let (m, b) = (mark.clone(), ready.clone());
+            tape.call(move || {
+                b.wait();
+                m.lock().unwrap().push(now());
+            });
+            marks.push((mark, tape.len, 0));
         }
-        let off = channel * (self.tape.len - before);
-        let (m, b) = (marks.clone(), done.clone());
-        self.tape.call(move || {
-            mark(&m);
-            b.wait();
-        });
+        for o in x.ops[half..].iter().filter(|o| o.applies()) {
+            let i = o.owner as usize % n;
+            self.tapes[i].put(x.event(o));
+            marks[i].2 += o.len();
+        }
+        for (tape, (mark, before, _)) in self.tapes.iter_mut().zip(&mut marks) {
+            *before = tape.len - *before;
+            let (m, b, first) = (mark.clone(), done.clone(), first.clone());
+            tape.call(move || {
+                m.lock().unwrap().push(now());
+                first();
+                b.wait();
+            });
+        }
         ready.wait();
         done.wait();
-        let m = marks.lock().unwrap();
-        ((m[1].0 - m[0].0).saturating_sub(off), (m[1].1 - m[0].1).saturating_sub(off))
+        let mut sum = (0.0, 0.0, Duration::ZERO);
+        for (mark, tasks, blocks) in &marks {
+            let m = mark.lock().unwrap();
+            let off = channel * *tasks;
+            let (wall, cpu) = ((m[1].0 - m[0].0).saturating_sub(off), (m[1].1 - m[0].1).saturating_sub(off));
+            sum = (sum.0 + rate(*blocks, wall), sum.1 + rate(*blocks, cpu), sum.2.max(wall));
+        }
+        sum
     }
     fn stop(mut self) {
-        self.tape.end();
-        self.thread.join().unwrap();
-    }
-}
-
-/// Asks the queries of the second half over and over.
-fn read(tree: &Tree, x: &Ops, half: usize, cost: Duration, halt: &AtomicBool) -> (Log, Duration) {
-    let asks: Vec<&Op> = x.ops[half..].iter().filter(|o| o.kind == QUERY).collect();
-    let mut log = Log::default();
-    let cpu = cpu_of(libc::CLOCK_THREAD_CPUTIME_ID);
-    for o in asks.iter().cycle() {
-        if halt.load(Relaxed) {
-            break;
+        for tape in &mut self.tapes {
+            tape.end();
         }
-        ask(tree, x, o, cost, &mut log);
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
     }
-    let cpu = (cpu_of(libc::CLOCK_THREAD_CPUTIME_ID) - cpu).saturating_sub(log.unasked);
-    (log, cpu)
 }
 
-fn together(x: &Arc<Ops>) {
+/// Asks the queries of the second half over and over, each of n readers from elsewhere. Returns blocks a second of wall
+/// and of CPU time, each the sum over the readers, and the latencies.
+fn read(tree: &Arc<Tree>, x: &Ops, half: usize, n: usize, cost: Duration, halt: &AtomicBool) -> (f64, f64, Vec<u32>) {
+    let asks: Vec<&Op> = x.ops[half..].iter().filter(|o| o.kind == QUERY).collect();
+    let one = |i: usize| {
+        let mut log = Log::default();
+        let cpu = cpu_of(libc::CLOCK_THREAD_CPUTIME_ID);
+        for o in asks.iter().cycle().skip(i * asks.len() / n) {
+            ask(tree, x, o, cost, &mut log);
+            if halt.load(Relaxed) {
+                break;
+            }
+        }
+        let cpu = (cpu_of(libc::CLOCK_THREAD_CPUTIME_ID) - cpu).saturating_sub(log.unasked);
+        (rate(log.blocks, log.asked), rate(log.blocks, cpu), log.nanos.concat())
+    };
+    std::thread::scope(|s| {
+        let one = &one;
+        let readers: Vec<_> = (0..n).map(|i| s.spawn(move || one(i))).collect();
+        readers.into_iter().map(|r| r.join().unwrap()).fold((0.0, 0.0, Vec::new()), |mut sum, (wall, cpu, mut nanos)| {
+            sum.2.append(&mut nanos);
+            (sum.0 + wall, sum.1 + cpu, sum.2)
+        })
+    })
+}
+
+/// Measures n writers and n readers, alone and side by side: this until the writers have written for some time.
+fn together(x: &Arc<Ops>, n: usize, least: Duration) {
     let (half, cost, channel) = (x.ops.len() / 2, clock_cost(), channel_cost());
-    let alone = |tree: &Tree| {
+    let alone = |tree: &Arc<Tree>| {
         let halt = AtomicBool::new(false);
         std::thread::scope(|s| {
-            let reader = s.spawn(|| read(tree, x, half, cost, &halt));
+            let readers = s.spawn(|| read(tree, x, half, n, cost, &halt));
             std::thread::sleep(Duration::from_secs(1));
             halt.store(true, Relaxed);
-            reader.join().unwrap()
+            readers.join().unwrap()
         })
     };
-    let writes = written(x, half);
-    let mut w = Writer::new(x, half);
-    let barrier = Arc::new(Barrier::new(2));
-    let b = barrier.clone();
-    w.tape.call(move || {
-        b.wait();
-    });
-    barrier.wait(); // the first half is in the tree
-    let (before, before_cpu) = alone(&w.tree);
-    let (write_wall, write_cpu) = w.write(x, half, channel);
-    let (after, after_cpu) = alone(&w.tree);
-    w.stop();
-    let mut alone_nanos = [before.nanos.concat(), after.nanos.concat()].concat();
+    let mut pool = Pool::new(x, half, n);
+    let (before, before_cpu, mut alone_nanos) = alone(&pool.tree);
+    let (write_alone, write_cpu, _) = pool.write(x, half, channel, || {});
+    let (after, after_cpu, mut after_nanos) = alone(&pool.tree);
+    pool.stop();
+    alone_nanos.append(&mut after_nanos);
 
-    let mut w = Writer::new(x, half);
-    let halt = AtomicBool::new(false);
-    let ((both_wall, both_cpu), (beside, beside_cpu)) = std::thread::scope(|s| {
-        let tree = w.tree.clone();
-        let (x2, halt) = (x.clone(), &halt);
-        let reader = s.spawn(move || read(&tree, &x2, half, cost, halt));
-        let wrote = w.write(x, half, channel);
-        halt.store(true, Relaxed);
-        (wrote, reader.join().unwrap())
-    });
-    w.stop();
-    let reads = |a: f64, b: f64| (a + b) / 2.0;
-    let (write_alone, write_together) = (rate(writes, write_wall), rate(writes, both_wall));
-    let (read_alone, read_together) = (reads(rate(before.blocks, before.asked), rate(after.blocks, after.asked)), rate(beside.blocks, beside.asked));
+    let (mut write_together, mut both_cpu, mut read_together, mut beside_cpu, mut beside_nanos) = (0.0, 0.0, 0.0, 0.0, Vec::new());
+    let (mut rounds, mut took) = (0.0, Duration::ZERO);
+    while rounds == 0.0 || took < least {
+        let mut pool = Pool::new(x, half, n);
+        let halt = Arc::new(AtomicBool::new(false));
+        let (tree, first) = (pool.tree.clone(), halt.clone());
+        let (wrote, read) = std::thread::scope(|s| {
+            let readers = s.spawn(|| read(&tree, x, half, n, cost, &halt));
+            let wrote = pool.write(x, half, channel, move || first.store(true, Relaxed));
+            (wrote, readers.join().unwrap())
+        });
+        pool.stop();
+        write_together += wrote.0;
+        both_cpu += wrote.1;
+        took += wrote.2;
+        read_together += read.0;
+        beside_cpu += read.1;
+        beside_nanos.extend(read.2);
+        rounds += 1.0;
+    }
+    for sum in [&mut write_together, &mut both_cpu, &mut read_together, &mut beside_cpu] {
+        *sum /= rounds;
+    }
+    let (read_alone, read_cpu) = ((before + after) / 2.0, (before_cpu + after_cpu) / 2.0);
     println!(
         "{{\"together\":{{\"write_alone_blocks_per_sec\":{write_alone:.0},\"write_together_blocks_per_sec\":{write_together:.0},\"write_kept\":{:.3},\
          \"read_alone_blocks_per_sec\":{read_alone:.0},\"read_together_blocks_per_sec\":{read_together:.0},\"read_kept\":{:.3},\
-         \"write_alone_per_cpu_sec\":{:.0},\"write_together_per_cpu_sec\":{:.0},\"read_alone_per_cpu_sec\":{:.0},\"read_together_per_cpu_sec\":{:.0},\
+         \"write_alone_per_cpu_sec\":{write_cpu:.0},\"write_together_per_cpu_sec\":{both_cpu:.0},\"read_alone_per_cpu_sec\":{read_cpu:.0},\"read_together_per_cpu_sec\":{beside_cpu:.0},\
          \"alone\":{},\"beside\":{}}}}}",
-        write_together / write_alone, read_together / read_alone,
-        rate(writes, write_cpu), rate(writes, both_cpu), reads(rate(before.blocks, before_cpu), rate(after.blocks, after_cpu)), rate(beside.blocks, beside_cpu),
-        latencies(&mut alone_nanos), latencies(&mut beside.nanos.concat())
+        write_together / write_alone, read_together / read_alone, latencies(&mut alone_nanos), latencies(&mut beside_nanos)
     );
 }
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let (path, mode, out) = match &args[1..] {
-        [path, mode] if mode != "answers" => (path, mode, ""),
-        [path, mode, out] => (path, mode, out.as_str()),
-        _ => {
-            eprintln!("usage: crtc OPS time|mem|together, or crtc OPS answers OUT");
-            std::process::exit(2);
-        }
+    let usage = || -> ! {
+        eprintln!("usage: crtc OPS time|mem, crtc OPS together [N [SECONDS]], or crtc OPS answers OUT");
+        std::process::exit(2);
     };
+    let (path, mode, rest) = match &args[1..] {
+        [path, mode, rest @ ..] => (path, mode.as_str(), rest),
+        _ => usage(),
+    };
+    let known = match (mode, rest.len()) {
+        ("time" | "mem", 0) | ("together", 0..=2) | ("answers", 1) => true,
+        _ => false,
+    };
+    let number = |i: usize, default: f64| rest.get(i).map_or(Some(default), |n| n.parse().ok());
+    let (Some(each), Some(seconds), true) = (if mode == "together" { number(0, 1.0) } else { Some(1.0) }, number(1, 0.0), known) else { usage() };
     let x = match Ops::open(path) {
         Ok(x) => Arc::new(x),
         Err(e) => {
@@ -509,15 +566,11 @@ fn main() {
             std::process::exit(1);
         }
     };
-    match mode.as_str() {
+    match mode {
         "time" => time(&x),
         "mem" => mem(&x),
-        "together" => together(&x),
-        "answers" => answers(&x, out),
-        _ => {
-            eprintln!("mode is {mode:?}, must be time, mem, together or answers");
-            std::process::exit(2);
-        }
+        "together" => together(&x, (each as usize).max(1), Duration::from_secs_f64(seconds.max(0.0))),
+        _ => answers(&x, &rest[0]),
     }
     std::process::exit(0); // without freeing the tree
 }
