@@ -25,7 +25,7 @@ func benchQueryCommand() *cobra.Command {
 		Short: "Ask a server in another process over real sockets",
 		Long: `Starts "serve" with its default settings in a second process, fills its index
 through real publishers, and asks it for prompts on several connections, each as
-soon as it has its answer. Server and client have a processor each, by affinity
+soon as it has its answer. Server and client have a processor each, or --cores, by affinity
 where the system allows it. With --baseline the same prompts are asked in turns of
 a handler that reads and writes by encoding/json, in a third process, of an index with
 the same blocks; with --reading they are sent to one that does nothing but read.
@@ -47,6 +47,7 @@ Allocations and processor time are the server's, over the measured window.`,
 	f.IntVar(&c.Reports, "reports", 0, "report this many prompts to the server before, 10,000 a second")
 	f.IntVar(&c.NewTokens, "new-tokens", 768, "tokens that each of those prompts has for itself")
 	f.IntVar(&c.Connections, "connections", 8, "connections, each with one request at a time")
+	f.IntVar(&c.Cores, "cores", 1, "processors of the server; the client has as many of the others, or shares these where there are none")
 	f.DurationVar(&c.Duration, "duration", 10*time.Second, "of the measurement, after a warm-up")
 	f.BoolVar(&c.Baseline, "baseline", false, "measure a handler over encoding/json too")
 	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")

@@ -21,35 +21,35 @@ func Allowed() (list, first, last string) {
 	return list, numbers[0], numbers[len(numbers)-1]
 }
 
-// FirstCores returns the first n processors that this process may use, as taskset lists them. It returns an
-// error if there are fewer, or if the system does not tell.
-func FirstCores(n int) (list string, err error) {
+// SplitCores returns the first n processors that this process may use, as taskset lists them, and the others, "" for none.
+// It returns an error if there are fewer, or if the system does not tell.
+func SplitCores(n int) (first, rest string, err error) {
 	all, _, _ := Allowed()
-	var first []string
+	var cores []string
 	for part := range strings.SplitSeq(all, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		low, err := strconv.Atoi(from)
 		if err != nil {
-			return "", fmt.Errorf("cannot choose %d cores: the system does not tell which this process may use", n)
+			return "", "", fmt.Errorf("cannot choose %d cores: the system does not tell which this process may use", n)
 		}
 		high := low
 		if isRange {
 			high, _ = strconv.Atoi(to)
 		}
-		for i := low; i <= high && len(first) < n; i++ {
-			first = append(first, strconv.Itoa(i))
+		for i := low; i <= high; i++ {
+			cores = append(cores, strconv.Itoa(i))
 		}
 	}
-	if len(first) < n {
-		return "", fmt.Errorf("cannot choose %d cores: this process may use %s", n, all)
+	if len(cores) < n {
+		return "", "", fmt.Errorf("cannot choose %d cores: this process may use %s", n, all)
 	}
-	return strings.Join(first, ","), nil
+	return strings.Join(cores[:n], ","), strings.Join(cores[n:], ","), nil
 }
 
 // OnCores calls f while this process has n cores and as many processors of the runtime. Processes that f starts are
 // kept on the same cores.
 func OnCores(n int, f func() error) error {
-	list, err := FirstCores(n)
+	list, _, err := SplitCores(n)
 	if err != nil {
 		return err
 	}

@@ -72,6 +72,7 @@ type Config struct {
 	Load
 	Codec       string
 	Connections int
+	Cores       int           // processors of the server; the client has as many of the others, or shares these if there are none
 	Duration    time.Duration // of the measured window, warm-up not counted
 	Other       string        // another codec that is measured in turns, "" for none
 	Reports     int           // made before, 10,000 a second
@@ -129,6 +130,8 @@ func (c *Config) check() error {
 	case c.Reports > 0 && (c.NewTokens < c.BlockSize || c.NewTokens/c.BlockSize > mostNewBlocks):
 		return fmt.Errorf("new tokens is %d, must be from %d to %d: a report has 1 to %d new blocks, because %d of them go in one request",
 			c.NewTokens, c.BlockSize, mostNewBlocks*c.BlockSize, mostNewBlocks, reportList)
+	case c.Cores < 1:
+		return fmt.Errorf("cores is %d, must be at least 1", c.Cores)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:

@@ -49,7 +49,7 @@ func TestLoadSharesFamilies(t *testing.T) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	good := Config{Load: small, Codec: JSON, Connections: 1, Duration: 1}
+	good := Config{Load: small, Codec: JSON, Connections: 1, Cores: 1, Duration: 1}
 	must.Report(t, good.check())
 	f := func(want string, change func(*Config)) {
 		t.Helper()
@@ -64,6 +64,7 @@ func TestConfigCheck(t *testing.T) {
 	f("holders", func(c *Config) { c.Holders = 10 })
 	f("hit", func(c *Config) { c.Hit = 1.1 })
 	f(`"xml"`, func(c *Config) { c.Codec = "xml" })
+	f("cores", func(c *Config) { c.Cores = 0 })
 	f("connections", func(c *Config) { c.Connections = 0 })
 	f("reports is -1", func(c *Config) { c.Reports = -1 })
 	f("new tokens is 7, must be from 8 to ", func(c *Config) { c.Reports, c.NewTokens = 1, 7 })

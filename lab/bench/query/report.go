@@ -74,11 +74,11 @@ func newReport(c *Config, s *served) *Report {
 		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
 		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
 		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
-		Cores: "one for each process by GOMAXPROCS alone: " + s.Pinned,
+		Cores: fmt.Sprintf("%d for the server and %d for the client by GOMAXPROCS alone: %s", c.Cores, s.clients, s.Pinned),
 	}
 	r.Memberships = r.Blocks * c.Holders
-	if _, server, client := harness.Allowed(); s.Pinned == "" {
-		r.Cores = fmt.Sprintf("server on %s, client on %s, by affinity", server, client)
+	if s.Pinned == "" {
+		r.Cores = fmt.Sprintf("server on %s, client on %s, by affinity", s.serverCores, s.clientCores)
 	}
 	return r
 }

@@ -47,10 +47,10 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 		}
 		defer other.Stop()
 	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(s.clients))
 	r := newReport(c, s)
-	if all, _, core := harness.Allowed(); s.Pinned == "" {
-		if err := harness.Pin(core); err != nil {
+	if all, _, _ := harness.Allowed(); s.Pinned == "" {
+		if err := harness.Pin(s.clientCores); err != nil {
 			return nil, err
 		}
 		defer harness.Pin(all)

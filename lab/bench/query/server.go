@@ -20,7 +20,7 @@ import (
 	"example.com/conductor/lab/harness"
 )
 
-// served is the measured server: "serve" in a process of its own, on a processor of its own.
+// served is the measured server: "serve" in a process of its own, on processors of its own.
 type served struct {
 	*harness.Server
 	dir        string // of its configuration
@@ -28,7 +28,10 @@ type served struct {
 	GRPC       string
 	IndexBytes int
 	Preload    float64 // seconds
-	Pinned     string  // why it is not pinned, "" if it is
+	Pinned     string  // why the client has no processors of its own, "" if it has
+
+	serverCores, clientCores string // as taskset lists them
+	clients                  int    // cores of the client
 
 	silence func() // closes the publishers
 }
@@ -45,7 +48,7 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &served{dir: dir, Address: addresses[0], GRPC: addresses[1], silence: func() {}}
+	s = &served{clients: c.Cores, dir: dir, Address: addresses[0], GRPC: addresses[1], silence: func() {}}
 	defer func() {
 		if err != nil {
 			s.stop()
@@ -56,7 +59,7 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 		return nil, err
 	}
 	cmd := c.Server(file)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") }), "GOMAXPROCS=1")
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") }), "GOMAXPROCS="+strconv.Itoa(c.Cores))
 	if s.Server, err = harness.Serve(cmd, "http://"+s.Address); err != nil {
 		return nil, err
 	}
@@ -64,12 +67,21 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 	if _, err := s.Ready(); err != nil {
 		return nil, err
 	}
-	s.Pinned = "there are no two processors to choose from"
-	if _, core, other := harness.Allowed(); core != other {
-		s.Pinned = ""
-		if err := s.Pin(core); err != nil {
-			s.Pinned = err.Error()
-		}
+	server, rest, err := harness.SplitCores(c.Cores)
+	switch {
+	case err != nil:
+		s.Pinned = err.Error()
+	case rest == "":
+		s.Pinned = "there are no processors left for the client"
+		err = s.Pin(server)
+	default:
+		others := strings.Split(rest, ",")
+		others = others[max(0, len(others)-c.Cores):]
+		s.serverCores, s.clientCores, s.clients = server, strings.Join(others, ","), len(others)
+		err = s.Pin(server)
+	}
+	if err != nil {
+		s.Pinned = err.Error()
 	}
 	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
 	begun := time.Now()
