@@ -136,7 +136,10 @@ func (d *handlers) exchange(work func(*gin.Context, *body.Request) error) server
 		case err != nil:
 			d.refuse(g, codec, err)
 		case !g.Writer.Written(): // by another replica
-			respond(g, http.StatusOK, &r.Encoder, "\n")
+			if codec == body.JSON {
+				r.Out = append(r.Out, '\n')
+			}
+			server.SendAnswer(g, codec, r.Out)
 		}
 	}
 }

@@ -16,8 +16,10 @@ package access
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/gin-gonic/gin"
 
@@ -87,6 +89,22 @@ type Client struct {
 type asked struct {
 	*Client
 	flow string
+}
+
+// askers remembers the asked of the last requests, which never change. It is safe for concurrent use.
+type askers [256]atomic.Pointer[asked]
+
+var askersSeed = maphash.MakeSeed()
+
+// of returns the asked of a client whose request takes the share of a flow.
+func (t *askers) of(client *Client, flow string) *asked {
+	at := &t[maphash.String(askersSeed, flow)%uint64(len(t))]
+	who := at.Load()
+	if who == nil || who.Client != client || who.flow != flow {
+		who = &asked{client, flow}
+		at.Store(who)
+	}
+	return who
 }
 
 // Flow implements what server.FlowOf looks for.

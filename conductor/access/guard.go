@@ -41,6 +41,7 @@ type Guard struct {
 	refused  *prometheus.CounterVec
 	limited  atomic.Uint64 // of refused, those beyond the limits of their clients
 	calls    *prometheus.CounterVec
+	askers   askers
 }
 
 // New returns a Guard with a policy.
@@ -142,7 +143,7 @@ func (a *Guard) Check(g *gin.Context) {
 	if !r.open {
 		server.Admits(server.PeerOf(g.Request.Context()))
 	}
-	g.Set(server.FlowKey, &asked{client, client.flow(withoutPort(g.Request.RemoteAddr))})
+	g.Set(server.FlowKey, a.askers.of(client, client.flow(withoutPort(g.Request.RemoteAddr))))
 	if settle == nil && !r.audited {
 		return
 	}

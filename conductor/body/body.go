@@ -104,9 +104,14 @@ func (e *Error) Unwrap() error { return e.Err }
 // reason TooLarge, Unsupported or Unreadable.
 func (r *Request) Fill(w http.ResponseWriter, q *http.Request, limit int64) error {
 	var err error
-	if q.ContentLength > limit {
+	switch {
+	case q.ContentLength > limit:
 		err = &http.MaxBytesError{Limit: limit}
-	} else {
+	case q.ContentLength >= 0: // net/http reads no further
+		if r.Src, err = prompt.Read(r.Src[:0], q.Body, q.ContentLength); err == nil {
+			q.Body.Close() // else net/http looks for the rest of it before it sends the answer
+		}
+	default:
 		r.Src, err = prompt.Read(r.Src[:0], http.MaxBytesReader(w, q.Body, limit), q.ContentLength)
 	}
 	switch {

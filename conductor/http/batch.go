@@ -138,7 +138,7 @@ func item(batch *fields, r *body.Request, i int, list string, shape body.Shape) 
 	case body.Repeated(members) != "":
 		return f, duplicate(body.Repeated(members))
 	}
-	return fields{codec: batch.codec, body: members, spare: batch.body, shape: shape, detail: batch.detail}, nil
+	return fields{codec: batch.codec, body: members, spare: batch.body, shape: shape, detail: batch.detail, known: batch.known}, nil
 }
 
 // either returns the reader for a prompt that is given as tokens or as hashes. It is an error to give

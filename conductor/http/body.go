@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -43,6 +44,41 @@ type fields struct {
 	forwarder server.Forwarder // nil if the request may not be sent on
 
 	warnings []string // about unknown fields
+
+	known *knownNames // nil where names are not kept
+}
+
+// knownNames are the names that the last bodies had, so that most requests find the texts of their names made.
+type knownNames struct {
+	texts [8]string
+	next  int
+}
+
+// maxKnownName bounds a name that is kept, in bytes.
+const maxKnownName = 256
+
+// text returns raw as a string.
+func (k *knownNames) text(raw []byte) string {
+	if k == nil || len(raw) > maxKnownName {
+		return string(raw)
+	}
+	for _, known := range k.texts {
+		if known == string(raw) {
+			return known
+		}
+	}
+	text := string(raw)
+	k.texts[k.next] = text
+	k.next = (k.next + 1) % len(k.texts)
+	return text
+}
+
+var pooledFields = sync.Pool{New: func() any { return &fields{known: new(knownNames)} }}
+
+// release gives f to another request.
+func (f *fields) release() {
+	*f = fields{known: f.known}
+	pooledFields.Put(f)
 }
 
 // member returns the first of several spellings that is present and not null.
@@ -82,29 +118,42 @@ func (f *fields) fail(err error) {
 
 // text reads a string; absent and null are "". Further names are aliases.
 func (f *fields) text(names ...string) string {
-	v := f.optional(names...)
-	if v == nil {
-		return ""
-	}
-	return *v
+	text, _ := f.given(names...)
+	return string(text)
+}
+
+// name is text for a name that many requests have.
+func (f *fields) name(names ...string) string {
+	text, _ := f.given(names...)
+	return f.known.text(text)
 }
 
 // optional reads a string and keeps absent apart from "".
 func (f *fields) optional(names ...string) *string {
+	text, ok := f.given(names...)
+	if !ok {
+		return nil
+	}
+	v := string(text)
+	return &v
+}
+
+// given reads a string. It is not ok if the field is absent, null or no string.
+func (f *fields) given(names ...string) (text []byte, ok bool) {
 	name, raw := f.field(names...)
 	if raw == nil {
-		return nil
+		return nil, false
 	}
 	if f.codec.Type(raw) != body.Text {
 		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
-		return nil
+		return nil, false
 	}
-	v := string(f.codec.Text(raw))
-	if f.codec == body.Msgpack && !utf8.ValidString(v) { // in JSON the whole body is
+	text = f.codec.Text(raw)
+	if f.codec == body.Msgpack && !utf8.Valid(text) { // in JSON the whole body is
 		f.fail(conductor.Invalid(name, "invalid_value", "%s must be UTF-8", name))
-		return nil
+		return nil, false
 	}
-	return &v
+	return text, true
 }
 
 // texts reads an array of strings.
@@ -135,7 +184,7 @@ func (f *fields) required(names ...string) string {
 		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
 		return ""
 	}
-	v := f.text(names...)
+	v := f.name(names...)
 	if v == "" { // that it is no string counts more
 		f.fail(conductor.Invalid(name, "invalid_value", "%s must not be empty", name))
 	}

@@ -104,7 +104,7 @@ func New(c *conductor.Conductor, opts Options) *gin.Engine {
 	a := &api{conductor: c, opts: opts}
 	r := gin.New()
 	r.HandleMethodNotAllowed = true
-	r.Use(a.recovery)
+	r.Use(server.KeepValues, a.recovery)
 	r.Use(opts.Use...)
 	if opts.Guard != nil {
 		r.Use(opts.Guard)

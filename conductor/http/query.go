@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"github.com/gin-gonic/gin"
 
@@ -24,27 +23,31 @@ var (
 	hashFields  = append(slices.Clone(ofHashes), promptFields...)
 )
 
+// given is a prompt as conductor.Query has it.
+type given struct {
+	tokens []uint32
+	hashes []uint64
+	byHash bool
+	kind   conductor.HashKind
+}
+
 // tokens reads a prompt given as tokens: POST /query.
-func (a *api) tokens(f *fields, r *body.Request, q *conductor.Query) {
-	q.Tokens = f.tokens(r, a.opts.MaxTokens)
+func (a *api) tokens(f *fields, r *body.Request) given {
+	return given{tokens: f.tokens(r, a.opts.MaxTokens)}
 }
 
 // hashes reads a prompt given as hashes of a kind: POST /query_by_hash. block_hash is the name
 // earlier drafts used.
-func (a *api) hashes(f *fields, r *body.Request, q *conductor.Query) {
-	q.ByHash = true
-	var err error
-	if q.HashKind, err = conductor.ParseHashKind("hash", f.text("hash")); err != nil {
+func (a *api) hashes(f *fields, r *body.Request) given {
+	kind, err := conductor.ParseHashKind("hash", f.text("hash"))
+	if err != nil {
 		f.fail(err)
 	}
-	q.Hashes = f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes")
+	return given{hashes: f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes"), byHash: true, kind: kind}
 }
 
-// promptReader reads a prompt into a query, which must not keep it.
-type promptReader func(*fields, *body.Request, *conductor.Query)
-
-// jsonType is the media type of the answers of queries, which have no parameters.
-var jsonType = []string{body.JSON.ContentType()}
+// promptReader reads a prompt for a query, which must not keep it.
+type promptReader func(*fields, *body.Request) given
 
 // query returns the handler of a query with a body of a shape. answer writes the answer
 // within a place.
@@ -57,32 +60,35 @@ func (a *api) exchange(g *gin.Context, in, codec body.Codec, s body.Shape, answe
 	r := body.Get()
 	defer r.Release()
 	r.Codec, r.HTML = codec, true
-	err := a.work(g, in, r, s, answer)
-	var away elsewhere
-	if errors.As(err, &away) {
-		away.join(g, r)
-	} else if err != nil {
-		if err = server.Forward(g, r.Src, err); err != nil {
-			refuse(g, codec, err)
-		}
+	f := pooledFields.Get().(*fields)
+	defer f.release()
+	if err := a.work(g, in, r, f, s, answer); err != nil && !complete(g, r, err) {
 		return
 	}
 	if len(r.Out) == 0 {
 		g.Status(http.StatusNoContent)
 		return
 	}
-	header := g.Writer.Header()
-	if header["Content-Type"] = jsonType; codec == body.Msgpack {
-		header["Content-Type"] = []string{codec.ContentType()}
-	}
-	header["Content-Length"] = []string{strconv.Itoa(len(r.Out))}
-	g.Status(http.StatusOK)
-	g.Writer.Write(r.Out)
+	server.SendAnswer(g, codec, r.Out)
 }
 
-// work reads a request with a body of a shape, in a codec, and lets answer answer it when its turn
+// complete lets other replicas complete an answer if err says that they have the rest, and reports true. Else it
+// sends the request on, or refuses it.
+func complete(g *gin.Context, r *body.Request, err error) bool {
+	var away elsewhere
+	if errors.As(err, &away) {
+		away.join(g, r)
+		return true
+	}
+	if err = server.Forward(g, r.Src, err); err != nil {
+		refuse(g, r.Codec, err)
+	}
+	return false
+}
+
+// work reads a request with a body of a shape, in a codec, into f, and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, s body.Shape, answer func(*fields, *body.Request) error) error {
+func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s body.Shape, answer func(*fields, *body.Request) error) error {
 	detail, err := flag(g, "detail")
 	if err != nil {
 		return err
@@ -99,7 +105,7 @@ func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, s body.Shape,
 		return err
 	}
 	return a.opts.Admission.Do(g, func() error {
-		f, err := scan(r, in, s, a.opts.MaxTokens)
+		read, err := scan(r, in, s, a.opts.MaxTokens)
 		if err != nil {
 			return err
 		}
@@ -107,9 +113,11 @@ func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, s body.Shape,
 		if err != nil {
 			return err
 		}
+		read.known = f.known
+		*f = read
 		f.detail, f.spare, f.warnings, f.view = detail, spare, warnings, access.View(a.conductor, g)
 		f.clock, f.forwarder, f.forwarded = server.ClockOf(g), server.ForwarderOf(g), g.GetHeader(server.ForwardedHeader) != ""
-		return answer(&f, r)
+		return answer(f, r)
 	})
 }
 
@@ -151,9 +159,10 @@ func (f *fields) prompt(r *body.Request, prompt promptReader) conductor.Query {
 		Model:     f.required("model", "modelname", "model_name"),
 		BlockSize: f.blockSize(),
 	}
-	prompt(f, r, &q)
-	q.Tenant = f.text("tenant_id")
-	q.Lora = f.text("lora_name")
+	p := prompt(f, r)
+	q.Tokens, q.Hashes, q.ByHash, q.HashKind = p.tokens, p.hashes, p.byHash, p.kind
+	q.Tenant = f.name("tenant_id")
+	q.Lora = f.name("lora_name")
 	q.Salt = f.text("cache_salt")
 	q.Instance = f.optional("instance_id")
 	return q

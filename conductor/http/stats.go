@@ -90,7 +90,7 @@ func (a *api) explained(f *fields, r *body.Request) conductor.Query {
 // beginning reads a question about a prefix that /admin/prefixes names. The tokens are those of the newest query that
 // is kept and begins with it, and so is the salt, unless the body has another.
 func (a *api) beginning(f *fields, r *body.Request, name string) conductor.Query {
-	q := f.prompt(r, func(*fields, *body.Request, *conductor.Query) {})
+	q := f.prompt(r, func(*fields, *body.Request) given { return given{} })
 	key, err := strconv.ParseUint(name, 16, 64)
 	if err != nil {
 		f.fail(conductor.Invalid("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))

@@ -27,6 +27,11 @@ func (a *api) checkNames(r *body.Request, in body.Codec, s body.Shape, strict, w
 	if !strict && !warn {
 		return nil, nil
 	}
+	return unknownNames(r, in, s, strict)
+}
+
+// unknownNames makes the warnings of checkNames and, for a strict request, the error.
+func unknownNames(r *body.Request, in body.Codec, s body.Shape, strict bool) (warnings []string, err error) {
 	src := r.Src
 	if in == body.JSON {
 		src = src[prompt.Space(src, 0):]

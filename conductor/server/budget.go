@@ -98,18 +98,31 @@ func (b *Budget) Bound(g *gin.Context) {
 	if b == nil {
 		return
 	}
-	x := &exchange{ResponseWriter: g.Writer, sent: g.Request.Body, budget: b, flow: FlowOf(g).Name}
+	x := exchanges.Get().(*exchange)
+	x.ResponseWriter, x.request, x.sent, x.budget, x.flow = g.Writer, g.Request, g.Request.Body, b, FlowOf(g).Name
 	g.Writer = x
 	g.Set(boundKey, x)
 	if x.sent != nil && x.sent != http.NoBody {
 		g.Request.Body = x
 	}
-	defer func() {
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		b.release(x.flow, x.held)
-	}()
+	defer x.end(g)
 	g.Next()
+}
+
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// end gives back what the exchange has reserved. Another request gets x, unless requests to other replicas may
+// still read through it.
+func (x *exchange) end(g *gin.Context) {
+	g.Writer, x.request.Body = x.ResponseWriter, x.sent // for the middlewares before this one, and net/http
+	x.mu.Lock()
+	x.budget.release(x.flow, x.held)
+	lent := x.lent
+	x.mu.Unlock()
+	if !lent {
+		*x = exchange{}
+		exchanges.Put(x)
+	}
 }
 
 // boundKey is the name of the exchange among the values of a request.
@@ -120,6 +133,9 @@ const boundKey = "conductor.bound"
 func Held(g *gin.Context, from io.Reader) io.Reader {
 	v, _ := g.Get(boundKey)
 	if x, ok := v.(*exchange); ok {
+		x.mu.Lock()
+		x.lent = true
+		x.mu.Unlock()
 		return &heldReader{x, from}
 	}
 	return from
@@ -136,13 +152,15 @@ func (r *heldReader) Read(p []byte) (int, error) { return r.hold(r.from.Read(p))
 // exchange is the body and the writer of one request. One goroutine uses it, but for hold.
 type exchange struct {
 	gin.ResponseWriter
-	sent   io.ReadCloser
-	budget *Budget
-	flow   string
+	request *http.Request
+	sent    io.ReadCloser // its body
+	budget  *Budget
+	flow    string
 
 	mu   sync.Mutex
 	read int64 // bytes of the body, and of what other replicas send and get; guarded by mu
 	held int64 // reserved for them; guarded by mu
+	lent bool  // readers of Held have it; guarded by mu
 }
 
 // hold reserves memory for what a Read has returned. It returns ErrMemory in its place if that does not fit.
@@ -163,8 +181,12 @@ func (x *exchange) hold(n int, err error) (int, error) {
 // Read reads the body and reserves memory for it. It returns ErrMemory.
 func (x *exchange) Read(p []byte) (int, error) { return x.hold(x.sent.Read(p)) }
 
-// Close closes the body.
-func (x *exchange) Close() error { return x.sent.Close() }
+// Close closes the body. The request has it again then, because net/http knows of its own bodies alone that they
+// have been read.
+func (x *exchange) Close() error {
+	x.request.Body = x.sent
+	return x.sent.Close()
+}
 
 // Write reserves memory for what a handler writes at once: the handler has it in a buffer until
 // the client has taken it. In place of an answer that does not fit it sends 503.

@@ -52,6 +52,9 @@ func ForwarderOf(g *gin.Context) Forwarder {
 // Forward sends a request to a replica that serves it if err is an *UnservedError, and returns nil
 // once that has answered. Else it returns the error that the client gets. src is the body.
 func Forward(g *gin.Context, src []byte, err error) error {
+	if err == nil {
+		return nil
+	}
 	var unserved *conductor.UnservedError
 	if !errors.As(err, &unserved) {
 		return err

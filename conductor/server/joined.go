@@ -29,6 +29,7 @@ type joinedConn struct {
 	tcpConn
 	buffer *[joinedSize]byte // nil outside of join and send
 	held   int               // bytes of buffer
+	paced  pacedWriter       // of the request at hand
 }
 
 // join lets Write hold data back until send.

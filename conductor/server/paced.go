@@ -15,13 +15,21 @@ const pieceSize = 64 << 10
 // a handler sets holds if it is the earlier one.
 func paced(h http.Handler, patience time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p := &pacedWriter{ResponseWriter: w, patience: patience, shared: r.ProtoMajor > 1}
-		p.deadline, _ = w.(deadliner)
-		if r.ProtoMajor == 1 { // else requests share the connection
-			if p.deadline != nil {
-				p.deadline.SetWriteDeadline(time.Time{}) // that of the answer before
-			}
-			p.conn = joinedConnOf(r.Context())
+		var p *pacedWriter
+		shared := r.ProtoMajor > 1
+		conn := joinedConnOf(r.Context())
+		if shared || conn == nil {
+			p = new(pacedWriter)
+		} else { // requests come one after the other
+			p = &conn.paced
+			defer func() { *p = pacedWriter{} }()
+		}
+		*p = pacedWriter{ResponseWriter: w, patience: patience, shared: shared}
+		if p.deadline, _ = w.(deadliner); p.deadline != nil && !shared {
+			p.deadline.SetWriteDeadline(time.Time{}) // that of the answer before
+		}
+		if !shared {
+			p.conn = conn
 		}
 		h.ServeHTTP(p, r)
 	})
