@@ -274,13 +274,15 @@ bench-query: build ## conductor-lab bench query for every target row; RESULTS=di
 	@mkdir -p '$(RESULTS)'; \
 	printf '| Body | requests/s | p50 / p99 us | server us | allocations | client us | beside encoding/json | time beside reading alone | Target |\n|---|---|---|---|---|---|---|---|---|\n'; \
 	row() { out='$(RESULTS)'/query-$$1.json; what=$$2; target=$$3; shift 3; bin/conductor-lab bench query --json --quiet "$$@" $(ARGS) >"$$out"; \
-	  awk -v what="$$what" -v target="$$target" '{gsub(/[",:]/, "")} /^  [a-z]/ {v[$$1] = $$2} \
-	    END {printf "| %s | %.0f | %.0f / %.0f | %.1f | %.1f | %.1f | %s | %s | %s |\n", what, v["requests_per_sec"], v["p50_us"], v["p99_us"], \
+	  awk -v what="$$what" -v target="$$target" '{gsub(/[",:]/, "")} /^  [a-z]/ {of = $$1; v[$$1] = $$2} /^    [a-z]/ {v[of "." $$1] = $$2} \
+	    END {load = "paced.p999_us" in v ? sprintf("; at %.0f/s: %.0f / %.0f, p99.9 %.0f, %.1fx p50", v["paced.requests_per_sec"], v["paced.p50_us"], v["paced.p99_us"], v["paced.p999_us"], v["paced.p999_to_p50"]) : ""; \
+	    printf "| %s | %.0f | %.0f / %.0f%s | %.1f | %.1f | %.1f | %s | %s | %s |\n", what, v["requests_per_sec"], v["p50_us"], v["p99_us"], load, \
 	      v["server_cpu_us_per_request"], v["allocs_per_request"], v["client_cpu_us_per_request"], \
 	      "baseline_ratio" in v ? sprintf("%.2fx", v["baseline_ratio"]) : "", \
 	      "reading_cpu_ratio" in v ? sprintf("%.2fx", v["reading_cpu_ratio"]) : "", target}' "$$out"; }; \
 	row json-1024 'JSON, 1,024 tokens' '14,000/s' --tokens 1024 --reading; \
 	row json-8192 'JSON, 8,192 tokens' '5,000/s, p99 5 ms, 40 allocations, 4x' --baseline --reading; \
+	row json-8192-load 'JSON, 8,192 tokens, 80 % load, 500 batches/s and snapshots' 'p99.9 8 times p50' --load 0.8 --batches 500 --snapshot; \
 	row json-65536 'JSON, 65,536 tokens' '800/s' --tokens 65536 --reading; \
 	row json-b64-8192 'JSON base64, 8,192 tokens' '' --codec json-b64; \
 	row msgpack-bin-8192 'msgpack bin, 8,192 tokens' '11,000/s' --codec msgpack-bin --reading; \

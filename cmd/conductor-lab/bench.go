@@ -28,7 +28,7 @@ func benchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), playerCommand(), comparedCommand(), fleetCommand())
+	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), playerCommand(), comparedCommand(), churnCommand(), fleetCommand())
 	return cmd
 }
 

@@ -53,6 +53,10 @@ Allocations and processor time are the server's, over the measured window.`,
 	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
 	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
+	f.Float64Var(&c.Share, "load", 0, "ask again at this part of the rate that was reached, each request at its time, and count latencies from then on")
+	f.IntVar(&c.Batches, "batches", 0, "batches that other processes publish a second while it is measured")
+	f.BoolVar(&c.Snapshot, "snapshot", false, "with --load: let the server write snapshots meanwhile")
+	f.StringVar(&c.Trace, "trace", "", "with --load: write an execution trace of the server, of some seconds, to this `file`")
 	f.Float64Var(&c.Traces, "traces", 0, "part of the queries that are traced; this process is the collector")
 	f.DurationVar(&c.Slow, "slow", 0, "log.slow_query of the server, such as 1h for one that measures all queries and logs none")
 	program.add(cmd)
@@ -68,11 +72,20 @@ Allocations and processor time are the server's, over the measured window.`,
 		}
 		c.Server = func(file string) *exec.Cmd { return conductor("serve", "--config", file) }
 		c.Compared = func() *exec.Cmd { return child("compared", query.Compared{Load: c.Load}) }
+		c.Publishers = func(p query.Churn) *exec.Cmd { return child("churn", p) }
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
 		return query.Run(ctx, c)
 	})
 	return cmd
+}
+
+// churnCommand is the process that publishes while bench query asks.
+func churnCommand() *cobra.Command {
+	var c query.Churn
+	return childCommand("churn", &c, func(cmd *cobra.Command) error {
+		return c.Serve(cmd.InOrStdin(), cmd.OutOrStdout())
+	})
 }
 
 // comparedCommand is the process that bench query compares the server with.

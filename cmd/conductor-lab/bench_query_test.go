@@ -54,6 +54,10 @@ func TestBenchQuery(t *testing.T) {
 	f("--codec", "grpc-hashes", "--other", "json-hashes")
 	f("--codec", "grpc-router", "--other", "grpc-tokens")
 	f("--other", "json-routed")
+	if paced, ok := f("--load", "0.5", "--batches", "200", "--snapshot")["paced"].(map[string]any); !ok || paced["requests"].(float64) <= 0 ||
+		paced["p999_to_p50"].(float64) < 1 || paced["batches_per_sec"].(float64) <= 0 {
+		t.Errorf("requests at their own times: %v", paced)
+	}
 	if got := f("--codec", "msgpack-bin-expected", "--other", "msgpack-bin-routed", "--reports", "300", "--new-tokens", "64"); got["expected"].(map[string]any)["bytes"].(float64) <= 0 {
 		t.Errorf("got %v", got)
 	}

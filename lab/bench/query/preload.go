@@ -56,20 +56,31 @@ func (k inProcess) check() error {
 // preload registers all instances, publishes their blocks, and waits until all are
 // indexed. The publishers stay, silent, until end is called.
 func (l *Load) preload(k follower) (end func(), err error) {
-	p := &publishers{load: l, k: k, sent: make([]uint64, l.Workers), applied: make([]uint64, l.Workers)}
-	end = func() {
-		for _, s := range p.sockets {
-			s.Close()
-		}
-	}
-	if err = p.connect(); err == nil {
-		err = p.publish()
-	}
-	if err != nil {
-		end()
+	p := l.publishers(k)
+	if err := p.fill(); err != nil {
+		p.end()
 		return nil, err
 	}
-	return end, nil
+	return p.end, nil
+}
+
+// publishers returns the engines of all instances, which have not connected.
+func (l *Load) publishers(k follower) *publishers {
+	return &publishers{load: l, k: k, sent: make([]uint64, l.Workers), applied: make([]uint64, l.Workers)}
+}
+
+// fill connects all instances, publishes their blocks, and waits until all are indexed.
+func (p *publishers) fill() error {
+	if err := p.connect(); err != nil {
+		return err
+	}
+	return p.publish()
+}
+
+func (p *publishers) end() {
+	for _, s := range p.sockets {
+		s.Close()
+	}
 }
 
 // publishers are the engines of all instances.

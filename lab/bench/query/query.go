@@ -85,10 +85,20 @@ type Config struct {
 	Collector string        // URL that traces go to
 	Traces    float64       // part of the queries that are traced
 	Slow      time.Duration // log.slow_query of the server
+	// Share, if above 0, asks for a second window at this part of the rate of the first, each request at its time.
+	Share float64
+	// Batches are published a second while it is measured.
+	Batches int
+	// Snapshot lets the server write snapshots during the window of Share, two or more.
+	Snapshot bool
+	// Trace is a file for an execution trace of the server over a part of the window of Share; "" for none.
+	Trace string
 	// Server is "serve" with a configuration file. Compared runs Compared in another process.
 	Server   func(file string) *exec.Cmd
 	Compared func() *exec.Cmd
-	Progress harness.Progress
+	// Publishers runs a Churn in another process.
+	Publishers func(Churn) *exec.Cmd
+	Progress   harness.Progress
 }
 
 // Check returns the first error of a load.
@@ -132,6 +142,14 @@ func (c *Config) check() error {
 			c.NewTokens, c.BlockSize, mostNewBlocks*c.BlockSize, mostNewBlocks, reportList)
 	case c.Cores < 1:
 		return fmt.Errorf("cores is %d, must be at least 1", c.Cores)
+	case !(c.Share >= 0 && c.Share < 1):
+		return fmt.Errorf("load is %v, must be from 0 to below 1", c.Share)
+	case c.Share > 0 && (c.HTTP2 || isGRPC(c.Codec)):
+		return errors.New("load is measured over HTTP/1.1")
+	case c.Share == 0 && (c.Snapshot || c.Trace != ""):
+		return errors.New("snapshot and trace are about the window of load, which is 0")
+	case c.Batches < 0:
+		return fmt.Errorf("batches is %d, must not be negative", c.Batches)
 	case c.Connections < 1:
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:
@@ -162,6 +180,8 @@ const (
 	ofPrompts = 1 + iota
 	ofOthers
 	ofHolders
+	ofChurn
+	ofGaps
 )
 
 // prompt appends the tokens of the prompt that begins as a family does.

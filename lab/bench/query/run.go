@@ -97,13 +97,19 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 	if len(sides) > 1 {
 		turns = rounds
 	}
+	if s.churn != nil {
+		if _, err := s.churn.order(orderPublish); err != nil {
+			return nil, err
+		}
+		defer s.churn.order(orderSilence)
+	}
 	warm := min(c.Duration/4, time.Second)
 	var profiled func() error // waits for the profile of the turn
 	for turn := range turns {
 		for _, side := range sides {
 			c.Progress.Say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
 			if turn == 0 && side == sides[0] && c.Profile != "" {
-				profiled = s.profile(c.Profile, warm+c.Duration/time.Duration(turns))
+				profiled = s.profile("profile", c.Profile, warm+c.Duration/time.Duration(turns))
 			}
 			err := side.run(warm, c.Duration/time.Duration(turns))
 			if profiled != nil {
@@ -117,6 +123,11 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 	}
 	for _, side := range sides {
 		side.sum.figures(side.figures, side.client)
+	}
+	if c.Share > 0 {
+		if r.Paced, err = s.pace(ctx, c, sides[0].client, c.Share*r.RequestsPerSec); err != nil {
+			return nil, err
+		}
 	}
 	if c.Other != "" {
 		r.OtherRatio, r.OtherCPURatio = r.RequestsPerSec/r.Other.RequestsPerSec, r.Other.ServerCPU/r.ServerCPU

@@ -33,7 +33,8 @@ type served struct {
 	serverCores, clientCores string // as taskset lists them
 	clients                  int    // cores of the client
 
-	silence func() // closes the publishers
+	churn   *churning // nil if nothing is published while it is measured
+	silence func()    // closes the publishers
 }
 
 // start runs the server until it has all blocks.
@@ -55,7 +56,7 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 		}
 	}()
 	file := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(file, c.settings(addresses), 0o600); err != nil {
+	if err := os.WriteFile(file, c.settings(filepath.Join(dir, "snapshots"), addresses), 0o600); err != nil {
 		return nil, err
 	}
 	cmd := c.Server(file)
@@ -85,11 +86,16 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 	}
 	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
 	begun := time.Now()
-	end, err := c.preload(s)
-	if err != nil {
+	if c.Batches > 0 {
+		if s.churn, err = startChurn(c.Publishers(Churn{c.Load, s.URL, c.Batches})); err != nil {
+			return nil, err
+		}
+		s.silence = s.churn.Stop
+	} else if s.silence, err = c.preload(s); err != nil {
+		s.silence = func() {}
 		return nil, err
 	}
-	s.silence, s.Preload = end, time.Since(begun).Seconds()
+	s.Preload = time.Since(begun).Seconds()
 	if s.IndexBytes, err = s.indexBytes(); err != nil {
 		return nil, err
 	}
@@ -97,11 +103,14 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 }
 
 // settings are the defaults but for the addresses and what the load asks for.
-func (c *Config) settings(addresses [2]string) []byte {
+func (c *Config) settings(dir string, addresses [2]string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: %s}, {address: %q, dialect: %s}]\n", addresses[0], config.Conductor, addresses[1], config.GRPC)
 	fmt.Fprintf(&b, "log: {level: error, slow_query: %s}\nshutdown: {drain: 0s}\n", c.Slow)
 	fmt.Fprintf(&b, "limits: {max_sources: %d}\n", max(config.Default().Limits.MaxSources, c.Workers))
+	if c.Snapshot {
+		fmt.Fprintf(&b, "snapshot: {dir: %q, interval: %s}\n", dir, c.Duration/3)
+	}
 	if c.Traces > 0 {
 		fmt.Fprintf(&b, "tracing: {endpoint: %q, sample: %g}\n", c.Collector, c.Traces)
 	}
@@ -234,14 +243,14 @@ func (s *served) end() (u usage, err error) {
 	return u, err
 }
 
-// profile writes a CPU profile of the server over some seconds to a file. The function that it returns
-// waits for it.
-func (s *served) profile(file string, over time.Duration) (wait func() error) {
+// profile writes a CPU profile of the server over some seconds, or an execution trace, to a file. The function that
+// it returns waits for it.
+func (s *served) profile(kind, file string, over time.Duration) (wait func() error) {
 	const longest = 60 // that the server takes
 	seconds := min(longest, int(over/time.Second)+1)
 	done := make(chan error, 1)
 	go func() {
-		status, answer, err := ask.Do(context.Background(), http.DefaultClient, http.MethodGet, fmt.Sprintf("%s/debug/pprof/profile?seconds=%d", s.URL, seconds), nil)
+		status, answer, err := ask.Do(context.Background(), http.DefaultClient, http.MethodGet, fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", s.URL, kind, seconds), nil)
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("the server answers %d: %s", status, answer)
 		}
@@ -249,7 +258,7 @@ func (s *served) profile(file string, over time.Duration) (wait func() error) {
 			err = os.WriteFile(file, answer, 0o600)
 		}
 		if err != nil {
-			err = fmt.Errorf("cannot take a profile: %w", err)
+			err = fmt.Errorf("cannot take a %s: %w", kind, err)
 		}
 		done <- err
 	}()
