@@ -73,7 +73,7 @@ func (m *Match) join(ways []way) {
 				}
 			}
 			for j := range now {
-				same = same && now[j].set == w.was[j].set && now[j].gen == w.was[j].gen
+				same = same && w.sameOwners(now[j], w.was[j])
 			}
 			w.was = now
 		}
@@ -204,8 +204,9 @@ func (w *way) looseBlock(i int) run {
 			if v.end <= p.at {
 				continue
 			}
-			if b := x.sets.body.Load(); v.set != 0 && int(v.set) < len(b.gen) {
-				found = w.words1(b, v.set)
+			if b := x.sets.body.Load(); v.set != 0 && v.set < b.cap {
+				found = w.runOf(b, v.set, w.was[1])
+				found.blocks = 1
 			}
 			break
 		}
@@ -220,15 +221,9 @@ func (w *way) looseBlock(i int) run {
 	}
 }
 
-// words1 returns a run of one block with a set.
-func (w *way) words1(b *setBody, set uint32) run {
-	gen := load32(&b.gen[set])
-	if last := w.was[1]; last.set == set && last.gen == gen {
-		return last
-	}
-	at := len(w.words)
-	w.words = appendWords(w.words, b, set)
-	return run{set, gen, at, b.width, 1}
+// sameOwners reports whether two runs have the same owners, as far as is known without the order of ids.
+func (w *way) sameOwners(a, b run) bool {
+	return a.set == b.set && (a.set == 0 || slices.Equal(w.wordsOf(a), w.wordsOf(b)))
 }
 
 // appendWords appends the words of a set.

@@ -139,10 +139,10 @@ type seen struct{ piece, lost uint32 }
 
 // run is a stretch of blocks with one set.
 type run struct {
-	set, gen uint32 // of the set; without a loose block at the same key
-	words    int    // where its bitmap begins
-	width    int
-	blocks   int
+	set    uint32 // without a loose block at the same key
+	width  uint32 // words of its bitmap
+	words  int    // where its bitmap begins
+	blocks int
 }
 
 // reset makes the way through a place.
@@ -384,11 +384,16 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	if runs > 0 {
 		tail = w.runs[runs-1]
 	}
-	for i := 0; i < min(count, len(list)) && start < m; i++ {
+	b := x.sets.body.Load()
+	if list = list[:min(count, len(list))]; len(list) > 1 {
+		b.prefetch(list, m)
+	}
+	for i := 0; i < len(list) && start < m; i++ {
 		v := intervalOf(load32(&list[i]))
-		b := x.sets.body.Load()
-		if int(v.set) >= len(b.gen) {
-			break
+		if v.set >= b.cap {
+			if b = x.sets.body.Load(); v.set >= b.cap {
+				break
+			}
 		}
 		if v.set == 0 && (!w.joined || w.engine != nil) {
 			break
@@ -504,24 +509,40 @@ func sameUpTo(a *words, b []uint64, m int) int {
 // add appends blocks with a set. The words of the set stay as they are for as long as the
 // piece does.
 func (w *way) add(b *setBody, set uint32, blocks int) {
-	gen := load32(&b.gen[set])
-	if k := len(w.runs); k > 0 && w.runs[k-1].set == set && w.runs[k-1].gen == gen {
-		w.runs[k-1].blocks += blocks
+	last := run{}
+	if k := len(w.runs); k > 0 {
+		last = w.runs[k-1]
+	}
+	now := w.runOf(b, set, last)
+	if now.blocks = blocks; now.set == last.set && now.words == last.words && len(w.runs) > 0 {
+		w.runs[len(w.runs)-1].blocks += blocks
 		return
 	}
+	w.runs = append(w.runs, now)
+}
+
+// runOf returns a run with a set, whose words are those of another run if that has the same owners. The
+// number of a set alone does not tell: it may have been given to another one meanwhile.
+func (w *way) runOf(b *setBody, set uint32, like run) run {
 	if set == 0 {
-		w.runs = append(w.runs, run{gen: gen, blocks: blocks})
-		return
+		return run{words: like.words}
 	}
 	at := len(w.words)
 	w.words = appendWords(w.words, b, set)
-	w.runs = append(w.runs, run{set, gen, at, b.width, blocks})
+	if like.set == set && slices.Equal(w.words[at:], w.wordsOf(like)) {
+		w.words = w.words[:at]
+		return like
+	}
+	return run{set: set, width: uint32(b.width), words: at}
 }
+
+// wordsOf returns the bitmap of a run, of internal ids.
+func (w *way) wordsOf(r run) []uint64 { return w.words[r.words : r.words+int(r.width)] }
 
 // holdersOf appends the living owners of a run, plus first.
 func (w *way) holdersOf(dst []uint32, r run) []uint32 {
 	d := w.x.ids.Load()
-	for i, word := range w.words[r.words : r.words+r.width] {
+	for i, word := range w.wordsOf(r) {
 		if i >= len(d.retired) {
 			break
 		}
@@ -539,7 +560,7 @@ func (m *Match) finish(w *way) {
 	d := w.x.ids.Load()
 	for k := range w.runs {
 		r := &w.runs[k]
-		words := w.words[r.words : r.words+r.width]
+		words := w.wordsOf(*r)
 		words = words[:min(len(words), len(d.retired))]
 		for len(m.held) < len(words) {
 			m.held, m.late = append(m.held, 0), append(m.late, 0)
@@ -579,6 +600,9 @@ func (m *Match) end(d *ids, i int, word uint64) {
 		word &^= late
 		for ; late != 0; late &= late - 1 {
 			m.Later[m.opened[i<<6+bits.TrailingZeros64(late)]].To = uint32(m.Blocks)
+		}
+		if word == 0 {
+			return
 		}
 	}
 	m.Prefixes = slices.Grow(m.Prefixes, 64)

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 )
 
 // sets interns owner sets: each distinct set exists once and is named by a number. A set
@@ -30,9 +31,9 @@ type sets struct {
 
 // setBody is the words of all sets. It is replaced when it is too small.
 type setBody struct {
-	width int // words of a set
+	width int    // words of a set
+	cap   uint32 // sets that there is room for
 	bits  []uint64
-	gen   []uint32 // by number: how often it was given up, since the sets were last emptied
 }
 
 // transition says that two sets differ by one owner.
@@ -50,10 +51,27 @@ func (s *sets) init(width int) {
 	s.n, s.spare = 1, nil
 	s.hash = make([]uint64, firstSets)
 	s.intern = flat[uint32]{}
-	s.body.Store(&setBody{width: width, bits: make([]uint64, firstSets*width), gen: make([]uint32, firstSets)})
+	s.body.Store(newSetBody(firstSets, width))
 	chunk := make([]uint64, firstSets)
 	s.used[0].Store(&chunk)
 	s.count()
+}
+
+func newSetBody(n, width int) *setBody {
+	return &setBody{width: width, cap: uint32(n), bits: make([]uint64, n*width)}
+}
+
+// prefetch begins to load the words of the sets of intervals, up to block m.
+func (b *setBody) prefetch(list []uint32, m int) {
+	for i := range list {
+		v := intervalOf(load32(&list[i]))
+		if v.set < b.cap {
+			prefetch(unsafe.Pointer(&b.bits[int(v.set)*b.width]))
+		}
+		if int(v.end) >= m {
+			return
+		}
+	}
 }
 
 // of returns the words of a set.
@@ -79,8 +97,7 @@ func (s *sets) has(id, owner uint32) bool {
 // resize replaces the words by a body for more sets or more owners.
 func (s *sets) resize(n, width int) {
 	old := s.body.Load()
-	b := &setBody{width: width, bits: make([]uint64, n*width), gen: make([]uint32, n)}
-	copy(b.gen, old.gen)
+	b := newSetBody(n, width)
 	for i := range int(s.n) {
 		copy(b.bits[i*width:], old.bits[i*old.width:(i+1)*old.width])
 	}
@@ -98,7 +115,7 @@ func (s *sets) resize(n, width int) {
 // widen makes room for an owner in the sets. All lanes are locked.
 func (s *sets) widen(owner uint32) {
 	if b := s.body.Load(); int(owner>>6) >= b.width {
-		s.resize(len(b.gen), max(int(owner>>6)+1, b.width+b.width/2))
+		s.resize(int(b.cap), max(int(owner>>6)+1, b.width+b.width/2))
 	}
 }
 
@@ -180,11 +197,11 @@ func (s *sets) number(h uint64, words []uint64) uint32 {
 		id = s.spare[k-1]
 		s.spare = s.spare[:k-1]
 	} else {
-		if id = s.n; int(id) == len(b.gen) {
+		if id = s.n; id == b.cap {
 			if id >= maxSets/2 {
 				panic("BUG: more owner sets than numbers")
 			}
-			s.resize(2*len(b.gen), b.width)
+			s.resize(2*int(b.cap), b.width)
 			b = s.body.Load()
 		}
 		s.n++
@@ -230,9 +247,7 @@ func (s *sets) forget(id uint32) {
 		s.intern.remove(h)
 		s.count()
 	}
-	gen := s.body.Load().gen
-	write32(&gen[id], gen[id]+1)
-	write64(s.state(id), uint64(gen[id])<<32)
+	write64(s.state(id), uint64(s.gen(id)+1)<<32)
 	s.spare = append(s.spare, id)
 }
 
@@ -242,7 +257,7 @@ func (s *sets) live() int { return int(s.n) - 1 - len(s.spare) }
 // count notes how much memory the sets take.
 func (s *sets) count() {
 	b := s.body.Load()
-	s.size.Store(int64(8*len(b.bits) + (4+8+8+4)*len(b.gen) + s.intern.bytes()))
+	s.size.Store(int64(8*len(b.bits) + (8+8+4)*int(b.cap) + s.intern.bytes()))
 }
 
 func (s *sets) bytes() int { return int(s.size.Load()) }
