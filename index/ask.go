@@ -79,7 +79,7 @@ func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
 	case r.up == 0:
 		return place{}, r.head == r.root().first(first)
 	}
-	if h := x.at(r.prev); r.prev != 0 && x.headOf(h.head) == (place{piece: r.prev}) {
+	if h := x.at(r.prev); r.prev != 0 && x.beginOf(h.head, h.meta&isFirst != 0) == (place{piece: r.prev}) {
 		for k, i := h.head, uint32(0); ; k = x.follow(k, r.constant(), h.local()[i]) {
 			if x.follow(k, r.constant(), first) == r.head {
 				return place{r.prev, i}, false
@@ -116,7 +116,7 @@ func (x *Index) beginning(l *lane, constants, local []uint64) (of root, once boo
 func (x *Index) begins(l *lane, constant uint64, local []uint64) (of root, all bool) {
 	key := normal(local[0] ^ constant)
 	for i := 0; ; {
-		at := x.headOf(key)
+		at := x.beginOf(key, i == 0)
 		if at.isNone() {
 			return root{}, false
 		}

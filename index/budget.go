@@ -94,7 +94,7 @@ func (x *Index) free() float64 {
 
 // tableBytes returns the memory that the bounds are about.
 func (x *Index) tableBytes() int {
-	return int(x.lines.live.Load())*lineBytes + int(x.heads.size.Load()+x.names.size.Load()+x.loose.size.Load()) + x.sets.bytes() + privateBytes*int(x.privateNames.Load())
+	return int(x.lines.live.Load())*lineBytes + int(x.firsts.size.Load()+x.heads.size.Load()+x.names.size.Load()+x.loose.size.Load()) + x.sets.bytes() + privateBytes*int(x.privateNames.Load())
 }
 
 // filter remembers refused keys: lostProbes bits a key, so that of 20,000 keys it takes 0.5 % of others for one.

@@ -225,7 +225,11 @@ func (c *check) intervals(n uint32, r *piece) {
 func (c *check) chain(n uint32, r *piece) {
 	x := c.x
 	c.heads++
-	if got := x.headOf(r.head); got != (place{piece: n}) || r.head == 0 {
+	first := r.head == r.root().first(r.local()[0])
+	if first != (r.meta&isFirst != 0) {
+		c.broken(1, "piece %d begins a prompt: %v, and %v by its flag", n, first, !first)
+	}
+	if got := x.beginOf(r.head, first); got != (place{piece: n}) || r.head == 0 {
 		c.broken(1, "piece %d begins with key %d, found at %v", n, r.head, got)
 	}
 	key, dead := r.head, x.deadOf(r)
@@ -402,8 +406,8 @@ func (c *check) tables() {
 	if c.names != x.aliases() {
 		c.broken(7, "%d names, counted %d", c.names, x.aliases())
 	}
-	if c.heads != x.heads.len() || c.loose != x.loose.len() {
-		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose, x.heads.len(), x.loose.len())
+	if c.heads != x.heads.len()+x.firsts.len() || c.loose != x.loose.len() {
+		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose, x.heads.len()+x.firsts.len(), x.loose.len())
 	}
 	privates := 0
 	for ref, list := range x.privates {

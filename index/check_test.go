@@ -29,7 +29,7 @@ func TestCheckFinds(t *testing.T) {
 			l.x.Remove(a, []uint64{900}, nil, CopySet)
 		}
 		must.Succeed(t, l.x.Check())
-		harm(l.x, l.x.at(l.x.headOf(seqs(1)[0]).piece))
+		harm(l.x, l.x.at(l.x.firstOf(seqs(1)[0]).piece))
 		err := l.x.Check()
 		if want := fmt.Sprintf("invariant %d: ", invariant); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want a broken invariant %d, got %v", invariant, err)

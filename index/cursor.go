@@ -64,7 +64,7 @@ func (x *Index) child(c cursor, local uint64) cursor {
 			return next
 		}
 	}
-	if next.at = x.headOf(next.key); next.at.isNone() && c.kind == atKey {
+	if next.at = x.beginOf(next.key, c.kind == atRoot); next.at.isNone() && c.kind == atKey {
 		next.kind, next.at = atKey, x.looseOf(next.key)
 	}
 	return next
@@ -131,7 +131,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, w
 			return place{c.at.piece, n}
 		}
 	}
-	n, r := x.beginChained(want, key, c, up)
+	n, r := x.beginChained(want, key, local, c, up)
 	x.write(r, 0, local, clientHash)
 	x.extend(r, 1, 0)
 	r.unlock()

@@ -36,7 +36,7 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 			}
 		}
 		if to.isNone() {
-			to = x.headOf(key)
+			to = x.beginOf(key, c.kind == atRoot)
 		}
 		if to.isNone() {
 			if i, c, ok, again := p.begin(i, c, r, key); !again {
@@ -84,7 +84,7 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 	if c.kind == atRoot {
 		x.release(l) // it may be the line of the new piece
 	}
-	n, fresh := x.beginChained(want, key, c, p.parent(i))
+	n, fresh := x.beginChained(want, key, e.Local[i], c, p.parent(i))
 	if n == 0 {
 		return i, c, false, true
 	}

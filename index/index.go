@@ -1,7 +1,8 @@
 // Package index keeps, for one deployment, which owner holds which blocks of a prefix,
 // and answers how far a chain of hashes is held.
 //
-//	Index --heads--> key of a first block -> piece
+//	Index --firsts-> key of the first block of a prompt -> piece
+//	  |  --heads--> key of another block that begins a piece -> piece
 //	  |  --names--> engine hash ----------> block of a piece; entries on demand
 //	  |  --loose--> key ------------------> block whose place in a chain is not known
 //	  |  --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block
@@ -155,12 +156,13 @@ type Index struct {
 	agree             func(Says, Identity, Identity) bool
 	wide              bool // Options.WideBase
 
-	lines arena
-	heads table
-	loose table
-	names *nameTable
-	sets  sets
-	ids   atomic.Pointer[ids]
+	lines  arena
+	firsts table
+	heads  table
+	loose  table
+	names  *nameTable
+	sets   sets
+	ids    atomic.Pointer[ids]
 
 	identities *identities
 

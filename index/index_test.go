@@ -247,7 +247,7 @@ func TestVersionsAreNew(t *testing.T) {
 		engine := []uint64{uint64(life) + 100}
 		e := Store{Owner: o, Engine: engine, Local: engine}
 		l.x.Store(&e)
-		n := l.x.headOf(engine[0]).piece
+		n := l.x.firstOf(engine[0]).piece
 		for range 40 - life {
 			e.Owner = other
 			l.x.Store(&e)

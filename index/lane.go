@@ -20,7 +20,7 @@ import (
 //
 //   - What an owner holds leaves only by an event of its source, or under all lanes.
 //   - A block is made by who holds the piece of the block before it, so once. The first
-//     block of a chain is made by who enters it into Index.heads.
+//     block of a chain is made by who enters it into Index.firsts.
 //   - A new piece is held from its beginning until its blocks have owners.
 //   - A piece that ends leaves the tables, then its lines are free.
 

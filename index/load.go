@@ -276,7 +276,7 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 		intervals = intervals[:k-1]
 	}
 	if len(intervals) > 0 && head != 0 && wanted {
-		if !l.x.headOf(head).isNone() {
+		if !l.x.beginOf(head, head == of.first(binary.LittleEndian.Uint64(local))).isNone() {
 			c.fail()
 			return
 		}
@@ -320,6 +320,9 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 	if x.widens(of.id) {
 		flags |= isWide
 	}
+	if head == of.first(binary.LittleEndian.Uint64(local)) {
+		flags |= isFirst
+	}
 	n, r := x.begin(int(k), flags, of)
 	r.by, r.up = by, up
 	write64(&r.head, head)
@@ -335,7 +338,7 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 	}
 	r.set(k, 0)
 	x.put(r, nil, intervals)
-	x.heads.insert(mix(head), place{piece: n})
+	x.headsOf(r).insert(mix(head), place{piece: n})
 	start, lane := uint32(0), &x.lanes[0].lane
 	for _, v := range intervals {
 		if v.set != 0 {

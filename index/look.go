@@ -52,7 +52,7 @@ func (x *Index) NamesAt(constant uint64, c LocalChain, block int) (names []uint6
 	}
 	local, of := c.Locals(block+1), root{constant: constant}
 	for i := block; i >= 0 && i > block-maxPiece; i-- {
-		p := x.headOf(of.key(c.At(i)))
+		p := x.beginOf(of.key(c.At(i)), i == 0)
 		if p.isNone() {
 			continue
 		}

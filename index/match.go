@@ -249,7 +249,7 @@ func (w *way) step() bool {
 				if w.n > 0 { // a first block is often absent, and the sieve says so
 					x.heads.prefetchEntry(mix(key))
 				}
-				n = x.headOf(key).piece
+				n = x.beginOf(key, w.n == 0).piece
 			}
 			if n == 0 {
 				return w.skip()

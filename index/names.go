@@ -512,8 +512,10 @@ func (x *Index) byKey(s *source, engine, key uint64) place {
 	if p := x.meaning(s, engine); !p.isNone() && x.key(p) == key {
 		return p
 	}
-	if c := x.cleaned(cursor{kind: atBlock, at: x.headOf(key), key: key}); !c.at.isNone() {
-		return c.at
+	for _, first := range []bool{false, true} {
+		if c := x.cleaned(cursor{kind: atBlock, at: x.beginOf(key, first), key: key}); !c.at.isNone() {
+			return c.at
+		}
 	}
 	return x.cleaned(cursor{kind: atKey, at: x.looseOf(key), key: key}).at
 }

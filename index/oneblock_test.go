@@ -120,11 +120,13 @@ func TestQueryLooksAgainAfterLoss(t *testing.T) {
 	if query.change != nil || m.Blocks != 0 {
 		t.Errorf("%d blocks, never held by one owner at once", m.Blocks)
 	}
-	l.wantChain([]uint64{key}, "[0 1]x1")
+	if got := l.x.Blocks(a); got != 2 {
+		t.Errorf("%d blocks, want 3 and 4", got)
+	}
 }
 
-// A local hash may be the key of a longer prefix, by chance or by a publisher's choice. Both
-// are one block then, in one place.
+// A local hash may be the key of a longer prefix, by chance or by a publisher's choice. The first block of
+// a prompt is another block than a later one all the same.
 func TestFirstBlockWithKeyOfLongerPrefix(t *testing.T) {
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())
@@ -135,5 +137,8 @@ func TestFirstBlockWithKeyOfLongerPrefix(t *testing.T) {
 	l.wantChain([]uint64{1, key}, "[0]x2")
 	l.storeBehind(o, 103, 104, 6)
 	l.wantChain([]uint64{1, key, l.x.follow(key, 0, 6)}, "[0]x3")
-	l.wantChain([]uint64{key, l.x.follow(key, 0, 6)}, "[0]x2")
+	l.wantChain([]uint64{key}, "[0]x1")
+	l.x.Remove(o, []uint64{101}, nil, CopySet)
+	l.wantChain([]uint64{key}, "")
+	l.wantChain([]uint64{1, key, l.x.follow(key, 0, 6)}, "[0]x3")
 }

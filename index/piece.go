@@ -15,7 +15,7 @@ import (
 // Such a piece has room for a block less, so that its lines are as many.
 //
 // The blocks of a chained piece follow each other in a chain, and the first one is found
-// by its key in Index.heads. A loose block stands alone: its place in a chain is not
+// by its key in Index.firsts or Index.heads. A loose block stands alone: its place in a chain is not
 // known, and it is found by its key in Index.loose.
 //
 // All words are written while a lane holds the piece, or all lanes are locked. Blocks, keys and
@@ -68,6 +68,7 @@ const (
 	isWide  = 1 << 25 // has client hashes
 	isSide  = 1 << 26
 	isOther = 1 << 27 // of another identity than the base one
+	isFirst = 1 << 28 // begins a prompt, as its first key says
 
 	// longTrim is how many blocks at once are worth computing the key of the last one left.
 	longTrim = 8
@@ -482,22 +483,25 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 	}
 }
 
-// beginChained makes a piece that begins with a block of a key, behind another one or
+// beginChained makes a piece that begins with a block of a key and a local hash, behind another one or
 // none, whose identity it has, and returns it changing. up is the engine hash of that other one, 0 for none. It
 // returns 0 if another lane has begun a piece with the key meanwhile.
-func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (uint32, *piece) {
+func (x *Index) beginChained(want int, key, local uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
 	if x.widens(behind.id) {
 		flags |= isWide
+	}
+	if key == behind.first(local) {
+		flags |= isFirst
 	}
 	n, r := x.begin(want, flags, behind.root)
 	write32(&r.prev, behind.at.piece)
 	r.up = up
 	write64(&r.head, key)
 	write64(&r.tail, key)
-	if x.alone {
-		x.heads.insert(mix(key), place{piece: n})
-	} else if !x.heads.claim(mix(key), place{piece: n}, func(q place) bool { return load64(&x.at(q.piece).head) == key }) {
+	if t := x.headsOf(r); x.alone {
+		t.insert(mix(key), place{piece: n})
+	} else if !t.claim(mix(key), place{piece: n}, func(q place) bool { return load64(&x.at(q.piece).head) == key }) {
 		x.discard(n, r)
 		return 0, nil
 	}
@@ -508,7 +512,7 @@ func (x *Index) beginChained(want int, key uint64, behind cursor, up uint64) (ui
 func (x *Index) abandon(l *lane, n uint32, r *piece) {
 	head := r.head
 	write64(&r.head, 0)
-	x.heads.remove(mix(head), place{piece: n})
+	x.headsOf(r).remove(mix(head), place{piece: n})
 	if l.piece == n {
 		l.piece = 0
 	}
@@ -573,7 +577,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 	if !r.loose() {
 		head := r.head
 		write64(&r.head, 0)
-		x.heads.remove(mix(head), place{piece: n})
+		x.headsOf(r).remove(mix(head), place{piece: n})
 	}
 	x.end(l, n, r)
 }
@@ -600,10 +604,29 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 	x.lines.free(forPieces, n, lines)
 }
 
-// headOf finds the block of a key that begins a piece. Next to other lanes, the caller has to
-// look at the piece again.
+// headsOf returns the table that has the first key of a chained piece.
+func (x *Index) headsOf(r *piece) *table {
+	if r.meta&isFirst != 0 {
+		return &x.firsts
+	}
+	return &x.heads
+}
+
+// firstOf finds the block of a key that begins a prompt, headOf a later one that begins a piece. Next to other lanes, the caller has to look at the piece again.
+func (x *Index) firstOf(key uint64) place {
+	return x.firsts.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
+}
+
 func (x *Index) headOf(key uint64) place {
 	return x.heads.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
+}
+
+// beginOf finds the block of a key that begins a piece, either a prompt as well or not.
+func (x *Index) beginOf(key uint64, first bool) place {
+	if first {
+		return x.firstOf(key)
+	}
+	return x.headOf(key)
 }
 
 // looseOf finds the loose block of a key. Next to other lanes, the caller has to look at

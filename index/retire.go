@@ -133,7 +133,7 @@ func (x *Index) maintain(s *source) (placed bool) {
 	placed = x.placeOthers()
 	if x.wasteful() {
 		x.giveBack(trimStretches)
-	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
+	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.firsts.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
 		x.giveBack(math.MaxInt)
 	}
 	return placed
@@ -158,6 +158,7 @@ func (x *Index) wasteful() bool {
 func (x *Index) giveBack(stretches int) {
 	done := x.lines.trim(stretches)
 	if x.lines.live.Load() == 0 {
+		x.firsts.clear()
 		x.heads.clear()
 		x.names.clear()
 		x.loose.clear()

@@ -74,7 +74,7 @@ func (x *Index) total() (n int) {
 type Memory struct {
 	Pieces  int // lines of pieces and intervals, in use or spare
 	Lists   int // bitmaps of lines and lists of spare ones
-	Heads   int // table of first blocks
+	Heads   int // tables of first blocks
 	Loose   int // table of blocks without a place in a chain
 	Names   int // engine hashes: their table, and those of single sources
 	Sets    int // owner sets
@@ -96,7 +96,7 @@ func (x *Index) memory() Memory {
 	d := x.ids.Load()
 	m := Memory{
 		Pieces: (int(x.lines.next.Load()) - int(x.lines.back.Load())*pageLines) * lineBytes,
-		Heads:  int(x.heads.size.Load()),
+		Heads:  int(x.firsts.size.Load() + x.heads.size.Load()),
 		Loose:  int(x.loose.size.Load()),
 		Names:  int(x.names.size.Load()) + 200*len(x.privates),
 		Sets:   x.sets.bytes(),
