@@ -57,6 +57,9 @@ const ahead = 16
 // for those that are set.
 const dense = 24
 
+// fewSets is how many sets a processor loads at once without being told.
+const fewSets = 3
+
 // patience is how often a query looks again before it locks the index.
 const patience = 8
 
@@ -246,9 +249,7 @@ func (w *way) step() bool {
 			if w.engine != nil {
 				n, key = w.findNamed()
 			} else {
-				if w.n > 0 { // a first block is often absent, and the sieve says so
-					x.heads.prefetchEntry(mix(key))
-				}
+				x.headsAt(w.n == 0).prefetchEntry(mix(key))
 				n = x.beginOf(key, w.n == 0).piece
 			}
 			if n == 0 {
@@ -385,7 +386,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 		tail = w.runs[runs-1]
 	}
 	b := x.sets.body.Load()
-	if list = list[:min(count, len(list))]; len(list) > 1 {
+	if list = list[:min(count, len(list))]; len(list) > fewSets {
 		b.prefetch(list, m)
 	}
 	for i := 0; i < len(list) && start < m; i++ {
@@ -527,13 +528,25 @@ func (w *way) runOf(b *setBody, set uint32, like run) run {
 	if set == 0 {
 		return run{words: like.words}
 	}
-	at := len(w.words)
-	w.words = appendWords(w.words, b, set)
-	if like.set == set && slices.Equal(w.words[at:], w.wordsOf(like)) {
-		w.words = w.words[:at]
+	if like.set == set && equalWords(w.wordsOf(like), b.of(set)) {
 		return like
 	}
+	at := len(w.words)
+	w.words = appendWords(w.words, b, set)
 	return run{set: set, width: uint32(b.width), words: at}
+}
+
+// equalWords reports whether a copy of the words of a set is what the set is now.
+func equalWords(was, now []uint64) bool {
+	if len(was) != len(now) {
+		return false
+	}
+	for i := range now {
+		if was[i] != load64(&now[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // wordsOf returns the bitmap of a run, of internal ids.

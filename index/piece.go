@@ -606,7 +606,11 @@ func (x *Index) end(l *lane, n uint32, r *piece) {
 
 // headsOf returns the table that has the first key of a chained piece.
 func (x *Index) headsOf(r *piece) *table {
-	if r.meta&isFirst != 0 {
+	return x.headsAt(r.meta&isFirst != 0)
+}
+
+func (x *Index) headsAt(first bool) *table {
+	if first {
 		return &x.firsts
 	}
 	return &x.heads

@@ -33,6 +33,8 @@ const (
 	maxCalm    = 1 << 12
 	// farAround is how many pieces along a chain a search looks at before the vague ones.
 	farAround = 16
+	// vagueAhead is how many vague pieces a search looks at from where the last one ended.
+	vagueAhead = 32
 	// headsAhead and namesAhead are how far ahead of a search the heads of pieces and their names
 	// are fetched.
 	headsAhead, namesAhead = 8, 4
@@ -42,6 +44,7 @@ const (
 type vagueList struct {
 	pieces []vaguePiece
 	oldest int
+	found  int // in pieces: where the last search ended
 }
 
 // vaguePiece is a piece and bits of its first key: other ones say that the piece has ended, and
@@ -219,38 +222,58 @@ func (x *Index) before(l *lane, p place, n int, engine uint64) place {
 	return x.around(l, p.piece, 2, engine)
 }
 
-// searchVague looks for an engine hash in the vague pieces of a source, the newest first. held asks
+// searchVague looks for an engine hash in the vague pieces of a source: in some from where the last search
+// ended, as an engine evicts the oldest blocks first, then in all, the newest first. held asks
 // for a block that the source holds. The lane holds the block's piece.
 func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 	v := &s.vague
-	for k := len(v.pieces) - 1; k >= 0; k-- {
-		w := v.at(k)
+	n := len(v.pieces)
+	for i := v.found; i < min(v.found+vagueAhead, n); i++ {
+		if p := x.lookVague(s, &v.pieces[i], engine, held); !p.isNone() {
+			v.found = i
+			return p
+		}
+	}
+	for k := n - 1; k >= 0; k-- {
 		if k >= headsAhead {
 			prefetch(unsafe.Pointer(x.at(v.at(k - headsAhead).piece)))
 		}
 		if k >= namesAhead {
 			x.at(v.at(k - namesAhead).piece).prefetchNames()
 		}
+		w := v.at(k)
+		if p := x.lookVague(s, w, engine, held); !p.isNone() {
+			v.found = (k + v.oldest) % n
+			return p
+		}
 		if w.piece == 0 {
 			continue
-		}
-		if x.ended(*w) {
-			w.piece = 0
-			continue
-		}
-		if x.sweep.left > 0 {
-			x.clean(w.piece, x.at(w.piece))
-		}
-		if x.mayName(w.piece, engine) {
-			x.hold(s.lane, w.piece)
-			if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
-				x.nameBlock(s.lane, p)
-				return p
-			}
 		}
 		if w.life++; w.looks() == vaguePatience {
 			x.nameAllOf(s.lane, w.piece)
 			w.piece = 0
+		}
+	}
+	return place{}
+}
+
+// lookVague looks for an engine hash in one piece of the list of a source.
+func (x *Index) lookVague(s *source, w *vaguePiece, engine uint64, held bool) place {
+	if w.piece == 0 {
+		return place{}
+	}
+	if x.ended(*w) {
+		w.piece = 0
+		return place{}
+	}
+	if x.sweep.left > 0 {
+		x.clean(w.piece, x.at(w.piece))
+	}
+	if x.mayName(w.piece, engine) {
+		x.hold(s.lane, w.piece)
+		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
+			x.nameBlock(s.lane, p)
+			return p
 		}
 	}
 	return place{}
