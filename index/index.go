@@ -87,7 +87,7 @@
 // Cost: a store or removal changes one interval per piece, and writes or clears one name
 // per block that appears or disappears. A name with an entry costs two cache misses
 // more. A search for a name without an entry looks through the vague pieces of one source,
-// at most 4,096. A query costs a comparison per block and a cache miss or two per
+// at most 32,768. A query costs a comparison per block and a cache miss or two per
 // piece; with loose blocks in the index also a probe per block. Clear and DropSource cost
 // nothing per block; answers change at once, memory comes back with the sweep; each later
 // event does a part of it.

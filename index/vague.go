@@ -21,8 +21,9 @@ import (
 // source has mentioned such a hash for some thousand events.
 
 const (
-	// maxVague bounds the list of a source. The oldest piece makes room with all its entries.
-	maxVague = 4096
+	// maxVague bounds the list of a source: two million blocks in full pieces, which a search passes in
+	// less than a millisecond. The oldest piece makes room with all its entries, half as much memory again.
+	maxVague = 1 << 15
 	// vaguePatience is how often a piece is searched before it gets all its entries.
 	vaguePatience = 16
 	// maxNearby is how many owners of a source a search looks at before their vague pieces.
