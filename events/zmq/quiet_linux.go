@@ -9,8 +9,8 @@ import (
 )
 
 // announceEvery is how many reads of a connection there are for one that tells the scheduler.
-// At 16 the others save nearly all there is to save.
-const announceEvery = 16
+// With 16 the monitor still takes a third of what it takes without quiet reads.
+const announceEvery = 64
 
 // quietConn is a connection whose reads mostly do not tell Go's scheduler that a system call begins.
 //
@@ -21,7 +21,7 @@ const announceEvery = 16
 // each batch costs three switches of threads more than it has to: a sixth of the processor time.
 //
 // The monitor is what stops goroutines that run for long, and looks after the network when all processors
-// are busy. So every 16th read does tell: a busy process has its monitor after some milliseconds.
+// are busy. So every 64th read does tell: a busy process has its monitor after some ten milliseconds.
 type quietConn struct {
 	net.Conn
 	raw   syscall.RawConn

@@ -56,7 +56,7 @@ func TestQuietReads(t *testing.T) {
 		}
 
 		buf := make([]byte, 10)
-		for range 2 * 16 { // some of them ordinary reads
+		for range 2 * announceEvery { // some of them ordinary reads
 			must.Succeed(t, ours.SetReadDeadline(time.Now().Add(time.Millisecond)))
 			if n, err := ours.Read(buf); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("%s: at the deadline: %d bytes, %v", network, n, err)
@@ -67,13 +67,13 @@ func TestQuietReads(t *testing.T) {
 			t.Errorf("%s: a read of nothing: %d bytes, %v", network, n, err)
 		}
 		theirs.Close()
-		for range 2 * 16 {
+		for range 2 * announceEvery {
 			if n, err := ours.Read(buf); n != 0 || err != io.EOF {
 				t.Fatalf("%s: at the end: %d bytes, %v", network, n, err)
 			}
 		}
 		ours.Close()
-		for range 2 * 16 {
+		for range 2 * announceEvery {
 			if n, err := ours.Read(buf); n != 0 || !errors.Is(err, net.ErrClosed) {
 				t.Fatalf("%s: closed: %d bytes, %v", network, n, err)
 			}
