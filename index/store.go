@@ -106,6 +106,7 @@ type storing struct {
 	of  root // Store.Identity
 	res StoreResult
 
+	piece    uint32   // of the last block stored by its hash alone
 	constant uint64   // of the identity of the block at hand
 	clientOf Identity // whose clientHashes are known, plus one
 	client   []uint64 // of them; nil if they equal Local
@@ -510,11 +511,15 @@ func (p *storing) hashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.alone {
-		q := x.holdNamed(p.s, engine, nil)
+		q := p.beside(engine)
+		if q.isNone() {
+			q = x.holdNamed(p.s, engine, nil)
+		}
 		if q.isNone() {
 			return i, false
 		}
-		i, _, ok := p.run(i, q, engine)
+		i, last, ok := p.run(i, q, engine)
+		p.piece = last.piece
 		return i, ok
 	}
 	if q := x.meaning(p.s, engine); !q.isNone() {
@@ -531,6 +536,24 @@ func (p *storing) hashes(i int) (int, bool) {
 		p.res.Lost++
 	}
 	return i + 1, true
+}
+
+// beside returns the block that an engine hash means to the source if it lies close to the last one
+// of the event, and the source holds it. vLLM announces what it has offloaded of a chain in no order.
+// The lane holds the block's piece.
+func (p *storing) beside(engine uint64) place {
+	x, l := p.x, p.s.lane
+	if p.piece == 0 || x.naming != onDemand || x.sweep.left > 0 || !x.ordinary(p.s, engine) {
+		return place{}
+	}
+	n, pieces := p.piece, 4
+	if next := load32(&x.at(n).next); next != 0 {
+		n, pieces = next, 5
+	}
+	if q := x.around(l, n, pieces, engine); !q.isNone() && x.heldBySource(p.s, q) {
+		return q
+	}
+	return place{}
 }
 
 // run stores blocks from i on which have names next to each other from a block on, as hashes does.

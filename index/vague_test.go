@@ -633,3 +633,32 @@ func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
 	}
 	must.Succeed(t, x.Check())
 }
+
+// TestHashesInNoOrder requires that blocks which a second owner of the source announces by their hashes
+// alone, in no order and over several pieces, are those of the chain, found without entries for all.
+func TestHashesInNoOrder(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	s := x.NewSource()
+	device, host := x.NewOwner(s), x.NewOwner(s)
+	local := make([]uint64, 300)
+	engine := make([]uint64, len(local))
+	for i := range local {
+		local[i], engine[i] = mix(uint64(i+1)), mix(uint64(i+1001))
+	}
+	x.Store(&Store{Owner: device, Engine: engine, Local: local})
+	shuffled := slices.Clone(engine)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	for i := 0; i < len(shuffled); i += 100 {
+		if res := x.Store(&Store{Owner: host, Rootless: true, Engine: shuffled[i : i+100]}); res.Added != 100 || res.HashOnly != 0 {
+			t.Errorf("%+v", res)
+		}
+	}
+	if x.Blocks(host) != len(local) || x.naming != onDemand {
+		t.Errorf("%d of %d blocks, naming %d", x.Blocks(host), len(local), x.naming)
+	}
+	x.Remove(device, engine, nil, CopySet)
+	if x.Blocks(host) != len(local) || x.Blocks(device) != 0 {
+		t.Errorf("%d blocks on the host, %d on the device", x.Blocks(host), x.Blocks(device))
+	}
+	must.Succeed(t, x.Check())
+}
