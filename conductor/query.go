@@ -126,6 +126,7 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 // use: when that returns, it and all it points to serve other queries.
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
+	note(&c.askedAt, start)
 	q.Clock.Enter(stage.Match)
 	sc := scratches.Get().(*scratch)
 	sc.clock = q.Clock

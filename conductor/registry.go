@@ -39,9 +39,10 @@ type registry struct {
 
 	options       index.Options // of every index
 	log           zerolog.Logger
-	maxIdentities int         // of one deployment; 0 is no bound
-	elsewhere     askedCounts // of queries without a deployment, and of deployments that are gone
-	cutting       sync.Mutex  // held while a snapshot copies blocks; taken before any turn
+	maxIdentities int          // of one deployment; 0 is no bound
+	elsewhere     askedCounts  // of queries without a deployment, and of deployments that are gone
+	askedAt       atomic.Int64 // Unix seconds of the last query of any deployment
+	cutting       sync.Mutex   // held while a snapshot copies blocks; taken before any turn
 }
 
 // Partition is everything of one tenant and model.

@@ -68,6 +68,7 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 	if from != nil {
 		q.BlockSize, q.Model, tenant = from.key.BlockSize, from.key.Model, from.key.Tenant
 	}
+	note(&c.askedAt, start)
 	c.countQuery(from, &q, best, c.now().Sub(start))
 	q.Clock.Answered(tenant, q.Model, q.tokens())
 	q.Clock.Enter(stage.Encode)

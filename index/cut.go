@@ -18,6 +18,11 @@ import (
 //
 // One cut of an index lasts at a time. Snapshot or Drop ends it.
 type Cut struct {
+	// Yield, if it is set, is called between the copies of pieces and of owner sets, some 70 microseconds of work
+	// apart. It may take its time.
+	Yield func()
+	steps int // pieces and sets so far
+
 	x      *Index
 	snap   *Snapshot
 	heads  []uint64 // bitmap of lines that begin a piece, as arena.heads
@@ -98,6 +103,16 @@ func (c *Cut) wait(n uint32) {
 	}
 }
 
+// yieldSteps is how many pieces or sets are copied between two calls of Yield.
+const yieldSteps = 128
+
+// step counts a piece or a set.
+func (c *Cut) step() {
+	if c.steps++; c.steps%yieldSteps == 0 && c.Yield != nil {
+		c.Yield()
+	}
+}
+
 // pieces yields each piece of the moment. The next one may use the same memory, unless that is moved
 // away before.
 func (c *Cut) pieces(yield func(*snapPiece) bool) {
@@ -119,6 +134,7 @@ func (c *Cut) pieces(yield func(*snapPiece) bool) {
 			if !yield(p) {
 				return
 			}
+			c.step()
 		}
 	}
 }

@@ -147,6 +147,7 @@ func (w *imageWriter) number() {
 		for o := range s.ownersOf(uint32(id)) {
 			w.living[id] = w.living[id] || o.number != 0
 		}
+		w.c.step()
 	}
 	w.rank = make([]uint32, len(w.c.heads))
 	n := uint32(0)
@@ -197,6 +198,7 @@ func (w *imageWriter) sets() {
 		if len(b.bytes) >= chunkBytes {
 			w.flush(ChunkSets, &b)
 		}
+		w.c.step()
 	}
 	w.flush(ChunkSets, &b)
 }

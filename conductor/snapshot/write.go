@@ -34,8 +34,9 @@ type Summary struct {
 // for one that must not be written.
 type Sealer func(fields []journal.Field) (sealed []journal.Field, ok bool)
 
-// bufferBytes gather small sections to one write.
-const bufferBytes = 1 << 20
+// bufferBytes gather small sections to one write. Chunks go out as they are: a write of a megabyte holds a processor
+// up for longer than ten queries take.
+const bufferBytes = 64 << 10
 
 // writer writes one snapshot.
 type writer struct {
