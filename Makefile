@@ -261,9 +261,13 @@ crtc: ## bin/peers/crtc, Dynamo's compressed concurrent radix tree as a peer for
 bench-peers: build crtc ## the index and Dynamo's CRTC on the same operations: one table of ratios; TRACE=file, ARGS='--rows smg --rounds 1' narrows
 	bin/conductor-lab bench peers --rival bin/peers/crtc $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
+# Recorded streams go to Dynamo's indexer too, in turns, if make dynamo-indexer was run.
+STREAM ?= $(wildcard lab/bench/streams/*.msgpack.zst)
 .PHONY: bench-ingest
-bench-ingest: build ## conductor-lab bench ingest for every target row; STREAM=file is a recorded stream, sent to Dynamo's indexer too if make dynamo-indexer was run
-	$(if $(STREAM),bin/conductor-lab bench ingest --stream '$(STREAM)' --rate 1500 $(if $(wildcard bin/dynamo/bin/python),--dynamo 'bin/dynamo/bin/python -m dynamo.indexer') $(ARGS))
+bench-ingest: build ## conductor-lab bench ingest for every target row; STREAM='file …' are the recorded streams, ARGS='--rounds 1' adds flags to their rows
+	@for stream in $(STREAM); do \
+	  bin/conductor-lab bench ingest --stream "$$stream" --rate 1500 $(if $(wildcard bin/dynamo/bin/python),--dynamo 'bin/dynamo/bin/python -m dynamo.indexer') $(ARGS) || exit 1; \
+	done
 	bin/conductor-lab bench ingest
 	bin/conductor-lab bench ingest --clear
 	bin/conductor-lab bench ingest --sources 1000 --rate 10 --hold 2048

@@ -508,29 +508,30 @@ func (r *comparedRun) takeProfile() error {
 
 // count compares what the server holds with what the engines do.
 func (r *comparedRun) count(server *harness.Server) error {
-	want := make([]map[uint64]bool, r.c.Publishers+1) // by worker, which is the publisher plus 1
+	want := make([]map[heldBlock]bool, r.c.Publishers+1) // by worker, which is the publisher plus 1
 	for p := range r.c.Publishers {
 		engine, salt := copyOf(p, r.rec.engines)
-		list := make(map[uint64]bool, len(r.rec.held[engine])+r.markers[p])
-		for h := range r.rec.held[engine] {
-			list[salted(h, salt)] = false
+		list := make(map[heldBlock]bool, len(r.rec.held[engine])+r.markers[p])
+		for b := range r.rec.held[engine] {
+			b.hash = salted(b.hash, salt)
+			list[b] = false
 		}
 		for n := range r.markers[p] {
 			h, _ := marker(p, n)
-			list[h] = false
+			list[heldBlock{hash: h}] = false
 		}
 		want[p+1] = list
 	}
 	excess := 0
-	err := dumpedBlocks(server.URL, func(worker int, h uint64) {
+	err := dumpedBlocks(server.URL, func(worker int, b heldBlock) {
 		if worker < 1 || worker >= len(want) {
 			excess++
 			return
 		}
-		if seen, is := want[worker][h]; !is || seen {
+		if seen, is := want[worker][b]; !is || seen {
 			excess++
 		} else {
-			want[worker][h] = true
+			want[worker][b] = true
 		}
 	})
 	if err != nil {
@@ -549,7 +550,7 @@ func (r *comparedRun) count(server *harness.Server) error {
 }
 
 // dumpedBlocks calls yield for each block of a dump in Dynamo's form.
-func dumpedBlocks(url string, yield func(worker int, hash uint64)) error {
+func dumpedBlocks(url string, yield func(worker int, b heldBlock)) error {
 	resp, err := http.Get(url + "/dump") // #nosec G107 -- the server to measure
 	if err != nil {
 		return err
@@ -600,13 +601,14 @@ func dumpedBlocks(url string, yield func(worker int, hash uint64)) error {
 	return nil
 }
 
-func dumpedEvents(d *json.Decoder, enter func(json.Delim) error, yield func(worker int, hash uint64)) error {
+func dumpedEvents(d *json.Decoder, enter func(json.Delim) error, yield func(worker int, b heldBlock)) error {
 	if err := enter('['); err != nil {
 		return err
 	}
 	for d.More() {
 		var e struct {
-			Worker int `json:"worker_id"`
+			Worker int    `json:"worker_id"`
+			Tier   string `json:"storage_tier"`
 			Event  struct {
 				Data struct {
 					Stored struct {
@@ -621,7 +623,7 @@ func dumpedEvents(d *json.Decoder, enter func(json.Delim) error, yield func(work
 			return err
 		}
 		for _, b := range e.Event.Data.Stored.Blocks {
-			yield(e.Worker, b.Hash)
+			yield(e.Worker, heldBlock{b.Hash, e.Tier != "device"})
 		}
 	}
 	return enter(']')

@@ -39,7 +39,13 @@ func copyOf(publisher, engines int) (engine int, salt uint64) {
 type recording struct {
 	engines  int
 	messages []recordedBatch
-	held     []map[uint64]struct{} // by engine: the blocks that it holds at the end
+	held     []map[heldBlock]struct{} // by engine: what it holds at the end
+}
+
+// heldBlock is a block on a tier.
+type heldBlock struct {
+	hash  uint64
+	lower bool // not on the device
 }
 
 // recordedBatch is the payload of a batch, and where it differs between copies of its engine.
@@ -74,18 +80,20 @@ func (r *Recorded) read(want func(engine, engines int) bool) (*recording, error)
 	if len(records) < r.Batches || len(records) == 0 {
 		return nil, fmt.Errorf("%s has %d batches, fewer than the %d to send", r.Stream, len(records), r.Batches)
 	}
-	out.held = make([]map[uint64]struct{}, out.engines)
+	out.held = make([]map[heldBlock]struct{}, out.engines)
 	for i := range out.held {
-		out.held[i] = make(map[uint64]struct{})
+		out.held[i] = make(map[heldBlock]struct{})
 	}
 	for i := range records {
 		record := &records[i]
 		for j := range record.Events {
-			for _, h := range record.Events[j].Hashes {
-				if record.Events[j].Removed {
-					delete(out.held[record.Engine], h)
+			e := &record.Events[j]
+			for _, h := range e.Hashes {
+				b := heldBlock{h, e.Medium != "" && e.Medium != onDevice}
+				if e.Removed {
+					delete(out.held[record.Engine], b)
 				} else {
-					out.held[record.Engine][h] = struct{}{}
+					out.held[record.Engine][b] = struct{}{}
 				}
 			}
 		}
@@ -98,6 +106,9 @@ func (r *Recorded) read(want func(engine, engines int) bool) (*recording, error)
 	}
 	return out, nil
 }
+
+// onDevice is vLLM's name of the device.
+const onDevice = "GPU"
 
 // timeIn is where the time is in a payload: behind the heads of the array and of the number.
 const timeIn = 2
@@ -132,7 +143,7 @@ func (m *recordedBatch) encode(list []streams.Event) {
 		event := &list[i]
 		medium := event.Medium
 		if medium == "" {
-			medium = "GPU"
+			medium = onDevice
 		}
 		if event.Removed {
 			must(e.EncodeMapLen(4))
@@ -226,7 +237,7 @@ func markerBatch(publisher, n int) *recordedBatch {
 	var m recordedBatch
 	var out bytes.Buffer
 	err := msgpack.NewEncoder(&out).Encode([]any{float64(0), []any{storedMarker{
-		Type: "BlockStored", Hashes: []uint64{h}, Tokens: tokens, BlockSize: streams.BlockSize, Medium: "GPU",
+		Type: "BlockStored", Hashes: []uint64{h}, Tokens: tokens, BlockSize: streams.BlockSize, Medium: onDevice,
 		Extra: []any{nil}, Kind: "full_attention",
 	}}, 0})
 	if err != nil {
