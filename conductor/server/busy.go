@@ -2,30 +2,58 @@ package server
 
 import (
 	"context"
+	"hash/maphash"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 )
 
-// busy knows the connections that have a request, or have not had one yet.
+// busy knows the connections that have a request, or have not had one yet. Each request notes twice, so connections are
+// spread over parts with locks of their own.
 type busy struct {
+	seed  maphash.Seed
+	parts [32]busyPart
+}
+
+type busyPart struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // guarded by mu
+	_     [48]byte              // the next part is on a cache line of its own
+}
+
+func newBusy() *busy {
+	b := &busy{seed: maphash.MakeSeed()}
+	for i := range b.parts {
+		b.parts[i].conns = make(map[net.Conn]struct{})
+	}
+	return b
 }
 
 // note is the ConnState of a server.
 func (b *busy) note(c net.Conn, state http.ConnState) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.conns == nil {
-		b.conns = make(map[net.Conn]struct{})
-	}
+	p := &b.parts[maphash.Comparable(b.seed, c)%uint64(len(b.parts))]
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if state == http.StateNew || state == http.StateActive {
-		b.conns[c] = struct{}{}
+		p.conns[c] = struct{}{}
 	} else {
-		delete(b.conns, c)
+		delete(p.conns, c)
 	}
+}
+
+// none reports whether there are none.
+func (b *busy) none() bool {
+	for i := range b.parts {
+		p := &b.parts[i]
+		p.mu.Lock()
+		n := len(p.conns)
+		p.mu.Unlock()
+		if n > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // wait waits until there are none, for a duration at most.
@@ -34,13 +62,7 @@ func (b *busy) wait(ctx context.Context, most time.Duration) {
 	defer cancel()
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
-	for {
-		b.mu.Lock()
-		n := len(b.conns)
-		b.mu.Unlock()
-		if n == 0 {
-			return
-		}
+	for !b.none() {
 		select {
 		case <-pace.C:
 		case <-ctx.Done():

@@ -54,7 +54,7 @@ type Servers struct {
 	ports    []*port
 	failed   chan error
 	draining atomic.Bool
-	busy     busy
+	busy     *busy
 }
 
 // Server serves the connections of one listener. *http.Server is one.
@@ -77,7 +77,7 @@ type port struct {
 
 // NewServers returns the servers of some listeners. It opens no port.
 func NewServers(all []Listener, timeouts Timeouts, log zerolog.Logger) *Servers {
-	s := &Servers{timeouts: timeouts, log: log, failed: make(chan error, len(all))}
+	s := &Servers{busy: newBusy(), timeouts: timeouts, log: log, failed: make(chan error, len(all))}
 	s.Connections.Log = log
 	for _, l := range all {
 		s.ports = append(s.ports, &port{Listener: l})
