@@ -295,6 +295,14 @@ bench-query: build ## conductor-lab bench query for every target row; RESULTS=di
 	row grpc-hashes-512 'gRPC, 512 hashes' '' --codec grpc-hashes; \
 	row grpc-router-512 'gRPC of sgl-router, 512 hashes' '' --codec grpc-router
 
+.PHONY: bench-scale
+bench-scale: build crtc ## the index next to Dynamo's tree, queries and ingest over 1 to 16 cores, in ten minutes at most; ARGS=seconds of a measurement
+	lab/bench/scale.sh $(ARGS)
+
+.PHONY: bench-large
+bench-large: build ## a server of 10,000 engines, 1,000 of which publish: cores, memory, a scrape, from kill to ready
+	bin/conductor-lab bench recovery --instances 10000 --busy 1000 --blocks 640000 --event-blocks 64 --rounds 3 --interval 10s $(ARGS)
+
 .PHONY: bench-memory
 bench-memory: build ## resident memory and its account while loading, churning and idle: 1 M blocks x 4 holders, a flood, 10 M x 2; ARGS='--cgroup DIR' starts the server in a control group
 	bin/conductor-lab bench memory $(ARGS)

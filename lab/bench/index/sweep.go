@@ -82,9 +82,10 @@ func scaling(r *Report) Plot {
 		t := &r.Scale[i].Together
 		at := float64(t.Cores)
 		p.add("reads alone", at, t.ReadAlone)
-		p.add("reads together", at, t.ReadTogether)
+		written, read := t.Rates()
+		p.add("reads together", at, read)
 		p.add("writes alone", at, t.WriteAlone)
-		p.add("writes together", at, t.WriteTogether)
+		p.add("writes together", at, written)
 	}
 	return p
 }

@@ -32,8 +32,21 @@ type Together struct {
 	Beside Latencies `json:"beside"`
 }
 
-// Ops returns blocks written and read per second of wall time, side by side.
-func (t *Together) Ops() float64 { return t.WriteTogether + t.ReadTogether }
+// Rates returns blocks written and read per second of wall time, side by side. Goroutines that share cores do in a second of
+// wall time their part of what they do in one of CPU time.
+func (t *Together) Rates() (written, read float64) {
+	if n := t.Writers + t.Readers; 0 < t.Cores && t.Cores < n {
+		part := float64(t.Cores) / float64(n)
+		return part * t.WriteTogetherCPU, part * t.ReadTogetherCPU
+	}
+	return t.WriteTogether, t.ReadTogether
+}
+
+// Ops is the sum of Rates.
+func (t *Together) Ops() float64 {
+	written, read := t.Rates()
+	return written + read
+}
 
 // speed is blocks per second of wall time and of CPU time.
 type speed struct{ wall, cpu float64 }
