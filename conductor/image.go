@@ -51,8 +51,11 @@ func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, ch
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
 	snap := c.cut(of)
+	c.yieldToQueries()
 	img, owners := snap.image(c.opts.HashSeed)
+	c.yieldToQueries()
 	err := head(img)
+	c.yieldToQueries()
 	for i := range snap.deployments {
 		s := &snap.deployments[i]
 		if err != nil {
