@@ -47,6 +47,18 @@ func (x *indexed) change(o *op) {
 	x.x.Store(e)
 }
 
+// read brings the hashes of a query into the caches, where a server that has just made them from tokens
+// has them. The rival's replay does so too.
+func (x *indexed) read(o *op, r *reader) {
+	list := x.s.seq
+	if x.tokens {
+		list = x.s.local
+	}
+	for _, h := range list[o.from:o.to] {
+		r.sum += h
+	}
+}
+
 // ask returns, in no particular order, how many leading blocks of a query each owner of the
 // first one holds. The list is valid until the next use of r.
 func (x *indexed) ask(o *op, r *reader) []index.Prefix {
@@ -65,6 +77,7 @@ type reader struct {
 	chain localChain
 	seq   seqChain
 	match index.Match
+	sum   uint64 // see read
 }
 
 // seqChain is a prompt given by its canonical sequence hashes.

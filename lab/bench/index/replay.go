@@ -32,14 +32,18 @@ func newLoad(x *indexed, clk *clock) *load {
 	return &load{x: x, clk: clk, queries: make([]uint32, 0, z), writes: make([]uint32, 0, len(x.s.ops)-z)}
 }
 
-// replay applies operations. The clock is read once behind each operation; the cost of a
+// replay applies operations. The clock is read once behind each operation, and before a query; the cost of a
 // reading is taken off each figure.
 func (l *load) replay(ops []op) {
 	cpu, start := harness.CPU(), l.clk.now()
-	last := start
+	last, read := start, time.Duration(0) // read: the time of reading prompts
 	for i := range ops {
 		o := &ops[i]
 		if o.kind == query {
+			l.x.read(o, &l.r)
+			from := l.clk.now()
+			read += from - last
+			last = from
 			l.x.ask(o, &l.r)
 		} else {
 			l.x.change(o)
@@ -56,7 +60,7 @@ func (l *load) replay(ops []op) {
 		}
 		l.sizes.add(o)
 	}
-	off := l.clk.cost * time.Duration(len(ops))
+	off := read + l.clk.cost*time.Duration(len(ops))
 	l.wall += max(0, last-start-off)
 	l.cpu += max(0, harness.CPU()-cpu-off)
 }
