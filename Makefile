@@ -297,7 +297,7 @@ bench-query: build ## conductor-lab bench query for every target row; RESULTS=di
 
 .PHONY: bench-scale
 bench-scale: build crtc ## the index next to Dynamo's tree, queries and ingest over 1 to 16 cores, in ten minutes at most; ARGS=seconds of a measurement
-	lab/bench/scale.sh $(ARGS)
+	RESULTS='$(RESULTS)' lab/bench/scale.sh $(ARGS)
 
 .PHONY: bench-large
 bench-large: build ## a server of 10,000 engines, 1,000 of which publish: cores, memory, a scrape, from kill to ready

@@ -11,7 +11,7 @@
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:-2}
-results=${RESULTS:-scale-results}
+results=${RESULTS:-bench-results}
 streams=lab/bench/streams
 mkdir -p "$results"
 end=$(($(date +%s) + 590))
