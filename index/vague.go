@@ -230,6 +230,12 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 	v := &s.vague
 	n := len(v.pieces)
 	for i := v.found; i < min(v.found+vagueAhead, n); i++ {
+		if i+headsAhead < n {
+			prefetch(unsafe.Pointer(x.at(v.pieces[i+headsAhead].piece)))
+		}
+		if i+namesAhead < n {
+			x.at(v.pieces[i+namesAhead].piece).prefetchNames()
+		}
 		if p := x.lookVague(s, &v.pieces[i], engine, held); !p.isNone() {
 			v.found = i
 			return p
