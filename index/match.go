@@ -84,10 +84,6 @@ type Lookup struct {
 // then for those of a group at a time, and for none behind the group of the first block without an owner.
 // It does not allocate once the buffers of m are long enough, unless a name is 0.
 func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
-	if len(others) == 0 && x.isUnknown(&first) {
-		m.Reset()
-		return
-	}
 	ways := m.grow(len(others) + 1)
 	ways[0].reset(x, &first)
 	for i := range others {
@@ -105,23 +101,6 @@ func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 		}
 	}
 	release(ways)
-}
-
-// isUnknown reports whether no owner can have the first block of a prompt, as with most prompts that nobody
-// has sent yet: that takes one look into the sieve of first blocks.
-func (x *Index) isUnknown(look *Lookup) bool {
-	if look.Chain == nil || look.Loose || look.Chain.Len() == 0 || x.looseBlocks.Load() != 0 || x.refused.Load() != nil || x.ghosts.lost.Load() != 0 {
-		return false
-	}
-	return x.firsts.isAbsent(mix(normal(firstKey(look.Chain) ^ look.Constant)))
-}
-
-// firstKey returns the key of the first block of a chain that is not empty: the local hash is one.
-func firstKey(c Chain) uint64 {
-	if l, ok := c.(LocalChain); ok {
-		return l.Locals(1)[0]
-	}
-	return c.At(0)
 }
 
 // way is the way of a query through one place.
@@ -270,7 +249,9 @@ func (w *way) step() bool {
 			if w.engine != nil {
 				n, key = w.findNamed()
 			} else {
-				x.headsAt(w.n == 0).prefetchEntry(mix(key))
+				if w.n > 0 { // a first block is often absent, and the sieve says so
+					x.heads.prefetchEntry(mix(key))
+				}
 				n = x.beginOf(key, w.n == 0).piece
 			}
 			if n == 0 {

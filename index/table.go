@@ -116,15 +116,6 @@ func (t *table) absent(h uint64) bool {
 	return b == nil || b.absent(tag)
 }
 
-// isAbsent is absent next to others that insert: no entry had the tag at some moment of the call.
-func (t *table) isAbsent(h uint64) bool {
-	seg, tag := split(h)
-	s := &t.segs[seg]
-	ver := load32(&s.ver)
-	b := t.bodies[seg].Load()
-	return (b == nil || b.absent(tag)) && ver&1 == 0 && load32(&s.ver) == ver
-}
-
 func (b *body) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
 // find returns the place of the first entry with a tag that matches, none if there is none.
