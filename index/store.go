@@ -28,7 +28,7 @@ type Store struct {
 	// Rootless says that without a parent the position is unknown; else a missing
 	// parent is the root.
 	Rootless bool
-	Engine   []uint64 // the publisher's hashes, in chain order
+	Engine   []uint64 // the publisher's hashes, in chain order; without tokens in any, which the index may change
 	Local    []uint64 // local hashes of the tokens, as many; nil without tokens
 	// ClientHashes returns the local hashes as clients compute them for an identity, as many; nil if
 	// they equal Local, 0 if a block has none. The index asks once it knows whose the blocks are, if
@@ -575,17 +575,62 @@ func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 			i++
 		}
 	}
-	if x.naming != allNamed && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
+	blocks := spanOf(lo, at)
+	if at == lo+1 && line == q.piece && i < len(e.Engine) {
+		i, blocks = p.gather(i, r, blocks, dead)
+	}
+	if x.naming != allNamed && x.vagueIn(r, trailing(blocks), uint32(bits.Len64(blocks))) && !x.lists(p.s, r) {
 		x.noteVague(p.s, q.piece)
 	}
+	changed := uint64(0)
 	x.lockPiece(q.piece, r)
-	changed := x.addHolders(p.o, q.piece, r, lo, at, dead)
+	for w := blocks; w != 0; {
+		lo = trailing(w)
+		at = lo + uint32(bits.TrailingZeros64(^(w >> lo)))
+		changed |= x.addHolders(p.o, q.piece, r, lo, at, dead)
+		w &^= spanOf(lo, at)
+	}
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
-	if held := spanOf(lo, at) &^ changed; held != 0 {
+	if held := blocks &^ changed; held != 0 {
 		p.copied(q.piece, held)
 	}
 	return i, place{q.piece, at - 1}, true
+}
+
+// gatherAhead is how many hashes of an event are compared with the names of a piece.
+const gatherAhead = 512
+
+// gather adds to some blocks of a piece those that an event without tokens names from i on, in any order, as vLLM's
+// offloading does. It brings their hashes to i and behind, and returns the first one behind them.
+func (p *storing) gather(i int, r *piece, blocks, dead uint64) (int, uint64) {
+	if p.e.Local != nil || !p.s.simple() || p.x.contests.some.Load() || p.e.Parts > 1 {
+		return i, blocks
+	}
+	var slots [2 * maxPiece]uint8 // of the names, each block plus one
+	names, size := r.engine(), r.len()
+	for at := range size {
+		if name := names[at]; name != 0 && (blocks|dead)>>at&1 == 0 {
+			k := mix(name) % uint64(len(slots))
+			for slots[k] != 0 {
+				k = (k + 1) % uint64(len(slots))
+			}
+			slots[k] = uint8(at + 1)
+		}
+	}
+	rest := p.e.Engine[i:min(i+gatherAhead, len(p.e.Engine))]
+	found := 0
+	for j, engine := range rest {
+		for k := mix(normal(engine)) % uint64(len(slots)); slots[k] != 0; k = (k + 1) % uint64(len(slots)) {
+			if at := uint32(slots[k] - 1); names[at] == normal(engine) && blocks>>at&1 == 0 {
+				blocks |= 1 << at
+				rest[j], rest[found] = rest[found], engine
+				found++
+				break
+			}
+		}
+	}
+	return i + found, blocks
 }
 
 // meant stores the block that an engine hash means, while all lanes are locked.
