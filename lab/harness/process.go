@@ -55,19 +55,6 @@ func (p *Process) Stop() {
 // CPU returns the processor time of the process so far, 0 where the system does not tell.
 func (p *Process) CPU() time.Duration { return cpuOf(p.cmd.Process.Pid) }
 
-// CPU returns the processor time of this process.
-func CPU() time.Duration {
-	cpu, _ := usage(syscall.RUSAGE_SELF)
-	return cpu
-}
-
-// ThreadCPU returns the processor time of the calling thread.
-func ThreadCPU() time.Duration {
-	const thread = 1
-	cpu, _ := usage(thread)
-	return cpu
-}
-
 // Peak returns the peak of this process's resident memory in bytes.
 func Peak() int64 {
 	_, peak := usage(syscall.RUSAGE_SELF)
