@@ -132,7 +132,7 @@ func (r *recording) event(engine int, e *streams.Event) error {
 
 // joins adds an event to the operation before it, if the decoder joins the two: removals of one
 // block on one medium, stores of one block with tokens, each the parent of the next, and stores of
-// one block by its hash alone.
+// one block by its hash alone. These are the rules of events/wire (join.go); a test compares the two.
 func (r *recording) joins(o *op) bool {
 	s := r.s
 	if r.apart || !r.single || o.to-o.from != 1 {

@@ -10,8 +10,10 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/events/wire"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
+	"example.com/conductor/lab/bench/streams"
 )
 
 type values = []any
@@ -98,27 +100,30 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
+// joining has events that the server joins when it decodes their batch.
+var joining = values{
+	values{0, values{
+		values{"S", values{11, 12}, nil, values{1, 2}},
+		values{"S", values{13}, 12, values{3}}, values{"S", values{14}, 13, values{4}}, // joined
+		values{"S", values{23}, 12, values{9}}, // another parent
+		values{"S", values{24, 25}, 23, values{10, 11}},
+		values{"S", values{26}, 25, values{12}},
+		values{"S", values{31}, nil, values{20}}, values{"S", values{32}, 31, values{21}},
+	}},
+	values{0, values{values{"S", values{33}, 32, values{22}}}}, // another batch
+	values{0, values{
+		values{"R", values{14}}, values{"R", values{33}}, values{"R", values{26}}, // joined
+		values{"R", values{25, 24}}, values{"R", values{23}},
+		values{"S", values{32}, nil, values{}, "CPU"}, values{"S", values{13}, nil, values{}, "CPU"}, // joined
+		values{"R", values{32}, "CPU"}, values{"R", values{32}}, values{"R", values{31}}, // the last two joined
+	}},
+	values{-1, values{1, 2, 3}}, values{-1, values{20}},
+}
+
 // TestRecordedJoins requires that events of a batch become one operation where the server joins them,
 // and that answers stay those of the oracle.
 func TestRecordedJoins(t *testing.T) {
-	c := recordedFile(t,
-		values{0, values{
-			values{"S", values{11, 12}, nil, values{1, 2}},
-			values{"S", values{13}, 12, values{3}}, values{"S", values{14}, 13, values{4}}, // joined
-			values{"S", values{23}, 12, values{9}}, // another parent
-			values{"S", values{24, 25}, 23, values{10, 11}},
-			values{"S", values{26}, 25, values{12}},
-			values{"S", values{31}, nil, values{20}}, values{"S", values{32}, 31, values{21}},
-		}},
-		values{0, values{values{"S", values{33}, 32, values{22}}}}, // another batch
-		values{0, values{
-			values{"R", values{14}}, values{"R", values{33}}, values{"R", values{26}}, // joined
-			values{"R", values{25, 24}}, values{"R", values{23}},
-			values{"S", values{32}, nil, values{}, "CPU"}, values{"S", values{13}, nil, values{}, "CPU"}, // joined
-			values{"R", values{32}, "CPU"}, values{"R", values{32}}, values{"R", values{31}}, // the last two joined
-		}},
-		values{-1, values{1, 2, 3}}, values{-1, values{20}},
-	)
+	c := recordedFile(t, joining...)
 	sizes := func(apart bool) (out []uint32) {
 		s, err := openStream(c.Stream, apart)
 		must.Succeed(t, err)
@@ -175,4 +180,106 @@ func TestRecordedRefuses(t *testing.T) {
 	if _, err := Run(c); err == nil || !strings.Contains(err.Error(), "no operations") {
 		t.Errorf("a recording without operations: error %v", err)
 	}
+}
+
+// announced is an event as vLLM publishes it: a map with the keys of its structures, in their order, or an
+// array of the same values in older releases.
+type announced struct {
+	Type      string   `msgpack:"type"`
+	Hashes    []uint64 `msgpack:"block_hashes"`
+	Parent    any      `msgpack:"parent_block_hash"`
+	Tokens    []uint32 `msgpack:"token_ids"`
+	BlockSize int      `msgpack:"block_size"`
+	LoraID    any      `msgpack:"lora_id"`
+	Medium    string   `msgpack:"medium"`
+	LoraName  any      `msgpack:"lora_name"`
+	ExtraKeys []any    `msgpack:"extra_keys"`
+	Group     int      `msgpack:"group_idx"`
+	Kind      string   `msgpack:"kv_cache_spec_kind"`
+}
+
+type announcedRemoval struct {
+	Type   string   `msgpack:"type"`
+	Hashes []uint64 `msgpack:"block_hashes"`
+	Medium string   `msgpack:"medium"`
+	Group  int      `msgpack:"group_idx"`
+}
+
+// announce encodes a batch of a recording as an engine publishes it, its events as arrays or as maps.
+func announce(t *testing.T, rec *streams.Record, arrays bool) []byte {
+	t.Helper()
+	list := values{}
+	for _, e := range rec.Events {
+		medium := e.Medium
+		if medium == "" {
+			medium = "GPU"
+		}
+		if e.Removed {
+			list = append(list, announcedRemoval{Type: "BlockRemoved", Hashes: e.Hashes, Medium: medium})
+			continue
+		}
+		stored := announced{
+			Type: "BlockStored", Hashes: e.Hashes, Tokens: []uint32{}, BlockSize: streams.BlockSize, Medium: medium,
+			ExtraKeys: make([]any, len(e.Hashes)), Kind: "full_attention",
+		}
+		if e.HasParent {
+			stored.Parent = e.Parent
+		}
+		for _, local := range e.Locals {
+			stored.Tokens = streams.Tokens(stored.Tokens, local)
+		}
+		list = append(list, stored)
+	}
+	var payload bytes.Buffer
+	e := msgpack.NewEncoder(&payload)
+	e.UseArrayEncodedStructs(arrays)
+	must.Succeed(t, e.Encode(values{float64(1), list, 0}))
+	return payload.Bytes()
+}
+
+// TestRecordedJoinsAsDecoder requires that the operations of each recorded batch have as many blocks as the
+// events that the server's decoder makes of it, because recording.joins repeats the decoder's rules.
+func TestRecordedJoinsAsDecoder(t *testing.T) {
+	f := func(file string, most, leastJoined int) {
+		t.Helper()
+		joined := 0 // events that the decoder joined, of both encodings
+		r := recording{s: new(Stream), media: []string{""}, seq: map[uint64]uint64{}}
+		batches := 0
+		for rec, err := range streams.Records(file) {
+			must.Succeed(t, err)
+			before := len(r.s.ops)
+			must.Succeed(t, r.add(&rec))
+			if rec.Engine < 0 {
+				continue
+			}
+			var got []int
+			for _, o := range r.s.ops[before:] {
+				got = append(got, int(o.to-o.from))
+			}
+			for _, arrays := range []bool{false, true} {
+				b, err := wire.Decode(announce(t, &rec, arrays), wire.DefaultLimits)
+				must.Succeed(t, err)
+				if len(b.Dropped) > 0 {
+					t.Fatalf("%s: batch %d: the decoder drops %v", file, batches, b.Dropped)
+				}
+				var want []int
+				for i := range b.Events {
+					want = append(want, len(b.Events[i].Hashes))
+					joined += b.Events[i].Joined
+				}
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s: batch %d: operations have %v blocks, decoded events %v; arrays: %v", file, batches, got, want, arrays)
+				}
+			}
+			if batches++; batches == most {
+				break
+			}
+		}
+		if joined < leastJoined {
+			t.Errorf("%s: %d events of %d batches are joined, want at least %d", file, joined, batches, leastJoined)
+		}
+	}
+	f(recordedFile(t, joining...).Stream, 3, 10)
+	f("../streams/vllm-offload.msgpack.zst", 2000, 20_000)
+	f("../streams/sglang.msgpack.zst", 1000, 0)
 }
