@@ -91,14 +91,16 @@ func (r *Report) scaleTable(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\nwriters and readers side by side, M blocks a second of wall time; times are of the first row")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "cores\twriters\treaders\twritten\tread\tblock ops\ttimes\tquery p50, µs\tp99, µs\tCRTC's block ops\ttimes\tp50\tp99\tours to CRTC's\t")
+	fmt.Fprintln(t, "cores\twriters\treaders\twritten\tread\tblock ops\ttimes\tquery p50, µs\tp99, µs\t"+
+		"CRTC's block ops\ttimes\tp50\tp99\tours to CRTC's\t")
 	for i := range r.Scale {
 		x := &r.Scale[i]
 		written, read := x.Rates()
 		fmt.Fprintf(t, "%d\t%d\t%d\t%.1f\t%.1f\t%.1f\t%.2f\t%.2f\t%.2f\t", x.Cores, x.Writers, x.Readers, written/1e6, read/1e6,
 			x.Ops()/1e6, x.Ops()/r.Scale[0].Ops(), us(x.Beside.P50), us(x.Beside.P99))
 		if y := x.Rival; y != nil {
-			fmt.Fprintf(t, "%.1f\t%.2f\t%.2f\t%.2f\t%.2fx\t\n", y.Ops()/1e6, y.Ops()/r.Scale[0].Rival.Ops(), us(y.Beside.P50), us(y.Beside.P99), x.Ops()/y.Ops())
+			fmt.Fprintf(t, "%.1f\t%.2f\t%.2f\t%.2f\t%.2fx\t\n", y.Ops()/1e6, y.Ops()/r.Scale[0].Rival.Ops(),
+				us(y.Beside.P50), us(y.Beside.P99), x.Ops()/y.Ops())
 		} else {
 			fmt.Fprint(t, "\t\t\t\t\t\n")
 		}

@@ -60,8 +60,9 @@ func (s *speed) add(blocks int, wall, cpu time.Duration) {
 const readPhase = time.Second
 
 // together fills an index with the first half of the stream and measures on the
-// second. It measures side by side in fresh indexes until the writers have written for the given time, and at least once. On fewer cores than goroutines they share these, which is no fault of the
-// structure. Readers ask the queries of the second half over and over, in the state
+// second. It measures side by side in fresh indexes until the writers have written for the
+// given time, and at least once. On fewer cores than goroutines they share these, which is
+// no fault of the structure. Readers ask the queries of the second half over and over, in the state
 // before the writers and in the one after; their rate alone is the mean, for
 // together they see everything in between.
 func together(c *Config, s *Stream, writers, readers int, clk *clock, least time.Duration) Together {
