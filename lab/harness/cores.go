@@ -21,27 +21,35 @@ func Allowed() (list, first, last string) {
 	return list, numbers[0], numbers[len(numbers)-1]
 }
 
-// SplitCores returns the first n processors that this process may use, as taskset lists them, and the others, "" for none.
-// It returns an error if there are fewer, or if the system does not tell.
-func SplitCores(n int) (first, rest string, err error) {
+// Cores returns the processors that this process may use, in ascending order, nil where the system does not tell.
+func Cores() (cores []string) {
 	all, _, _ := Allowed()
-	var cores []string
 	for part := range strings.SplitSeq(all, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		low, err := strconv.Atoi(from)
-		if err != nil {
-			return "", "", fmt.Errorf("cannot choose %d cores: the system does not tell which this process may use", n)
-		}
 		high := low
-		if isRange {
-			high, _ = strconv.Atoi(to)
+		if isRange && err == nil {
+			high, err = strconv.Atoi(to)
+		}
+		if err != nil {
+			return nil
 		}
 		for i := low; i <= high; i++ {
 			cores = append(cores, strconv.Itoa(i))
 		}
 	}
-	if len(cores) < n {
-		return "", "", fmt.Errorf("cannot choose %d cores: this process may use %s", n, all)
+	return cores
+}
+
+// SplitCores returns the first n processors that this process may use, as taskset lists them, and the others, "" for none.
+// It returns an error if there are fewer, or if the system does not tell.
+func SplitCores(n int) (first, rest string, err error) {
+	cores := Cores()
+	switch {
+	case cores == nil:
+		return "", "", fmt.Errorf("cannot choose %d cores: the system does not tell which this process may use", n)
+	case len(cores) < n:
+		return "", "", fmt.Errorf("cannot choose %d cores: this process may use %s", n, strings.Join(cores, ","))
 	}
 	return strings.Join(cores[:n], ","), strings.Join(cores[n:], ","), nil
 }
