@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,8 +30,8 @@ import (
 //	                                 asks for markers
 //
 // A round has two runs of each server: one for the processor time, with a marker behind the last batch of
-// each publisher alone, one with many of them for the lag. The lag of a marker is from before it is written to its socket until an answer shows it, so it has
-// a query in it, and the time since the query before.
+// each publisher alone, one with many of them for the lag. The lag of a marker is from before it is written
+// to its socket until an answer shows it, so it has a query in it, and the time since the query before.
 type Compared struct {
 	Recorded
 	Servers []Contender
@@ -70,21 +69,26 @@ type ComparedReport struct {
 	Ratio float64 `json:"ratio,omitempty"`
 }
 
-// Contended are the figures of a server. Those of all its runs are medians.
+// Contended are the figures of a server over all rounds. Each round has a run for the processor time and one
+// for the lag.
 type Contended struct {
-	Name      string    `json:"name"`
-	Micros    float64   `json:"cpu_us_a_batch"`
-	OfRuns    []float64 `json:"cpu_us_of_runs"`
-	PerSecond float64   `json:"batches_per_sec"`
-	LateMs    float64   `json:"late_ms"` // of the publishers, at most
-	LagP50Ms  float64   `json:"lag_p50_ms"`
-	LagP99Ms  float64   `json:"lag_p99_ms"`
-	LagMaxMs  float64   `json:"lag_max_ms"`
-	Markers   int       `json:"markers"`
-	QueryMs   float64   `json:"query_p50_ms"` // of the questions for markers
-	Missing   int       `json:"blocks_missing"`
-	Excess    int       `json:"blocks_in_excess"`
-	RSS       int64     `json:"rss_bytes"`
+	Name   string    `json:"name"`
+	Micros float64   `json:"cpu_us_a_batch"` // the median of OfRuns
+	OfRuns []float64 `json:"cpu_us_of_runs"` // of each run for the processor time
+	// PerSecond is of the last run for the processor time, as is RSS at its end.
+	PerSecond float64 `json:"batches_per_sec"`
+	LateMs    float64 `json:"late_ms"` // the most that a publisher was late in any run
+	// The lags of the markers, and the times of the queries for them, are taken over all runs for the lag
+	// together.
+	LagP50Ms float64 `json:"lag_p50_ms"`
+	LagP99Ms float64 `json:"lag_p99_ms"`
+	LagMaxMs float64 `json:"lag_max_ms"`
+	Markers  int     `json:"markers"`
+	QueryMs  float64 `json:"query_p50_ms"`
+	// Missing and Excess are each of the run that had the most.
+	Missing int   `json:"blocks_missing"`
+	Excess  int   `json:"blocks_in_excess"`
+	RSS     int64 `json:"rss_bytes"`
 
 	lags, queries harness.Latencies
 }
@@ -200,22 +204,7 @@ func (s *Contended) finish() {
 // divide returns lists of processors for a server and for the playing processes, as taskset reads them; both
 // are empty where there are too few, or the system does not tell which there are.
 func divide(cores int) (server, players string) {
-	list, _, _ := harness.Allowed()
-	var all []string
-	for part := range strings.SplitSeq(list, ",") {
-		from, to, isRange := strings.Cut(part, "-")
-		first, err := strconv.Atoi(from)
-		last := first
-		if isRange && err == nil {
-			last, err = strconv.Atoi(to)
-		}
-		if err != nil {
-			return "", ""
-		}
-		for n := first; n <= last; n++ {
-			all = append(all, strconv.Itoa(n))
-		}
-	}
+	all := harness.Cores()
 	if _, err := exec.LookPath("taskset"); err != nil || len(all) <= cores {
 		return "", ""
 	}

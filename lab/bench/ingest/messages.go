@@ -30,7 +30,7 @@ type Recorded struct {
 	Every time.Duration
 }
 
-// copyOf returns which engine a publisher sends, and for the how manieth time.
+// copyOf returns which engine a publisher replays, and how many publishers before it replay the same one.
 func copyOf(publisher, engines int) (engine int, salt uint64) {
 	return publisher % engines, uint64(publisher / engines)
 }
