@@ -50,6 +50,7 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 	}
 	wait := func() error { return nil }
 	if c.Trace != "" {
+		// The server traces whole seconds, and profile rounds up: a second less ends within the window.
 		wait = s.profile("trace", c.Trace, min(traced, c.Duration)-time.Second)
 	}
 	begun, before := time.Now(), s.CPU()

@@ -154,6 +154,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("connections is %d, must be at least 1", c.Connections)
 	case c.Duration <= 0:
 		return errors.New("duration must be above zero")
+	case c.Trace != "" && c.Duration < time.Second:
+		return fmt.Errorf("duration is %v, must be at least 1s with a trace, because the server traces whole seconds", c.Duration)
 	}
 	return nil
 }

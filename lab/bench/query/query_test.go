@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -78,6 +79,7 @@ func TestConfigCheck(t *testing.T) {
 	good.Reports, good.NewTokens = 1, most
 	must.Report(t, good.check())
 	f("duration", func(c *Config) { c.Duration = 0 })
+	f("duration is 999ms, must be at least 1s with a trace", func(c *Config) { c.Share, c.Trace, c.Duration = 0.5, "x", 999*time.Millisecond })
 	if _, err := Run(t.Context(), Config{}); err == nil {
 		t.Error("a bench of nothing runs")
 	}
