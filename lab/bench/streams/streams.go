@@ -2,7 +2,8 @@
 // announced while they served a trace, and the prompts that arrived in between.
 //
 //	trace --> engine's own cache managers --> recording --> this package --> bench index, bench ingest
-//	           vllm.py, sglang.py              msgpack
+//	          vllm_stream.py,                  msgpack
+//	          sglang_stream.py
 //
 // A recording is a sequence of msgpack values, plain or compressed with zstd. Each value
 // is a batch of one engine, or a prompt:
