@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// busy knows the connections that have a request, or have not had one yet. Each request notes twice, so connections are
-// spread over parts with locks of their own.
+// busy knows the connections that have a request, or have not had one yet. The server calls note twice a request, so
+// connections are spread over parts with locks of their own.
 type busy struct {
 	seed  maphash.Seed
 	parts [32]busyPart
