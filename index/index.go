@@ -21,7 +21,10 @@
 // tokens of the whole prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
 // pieces of chains: a query finds the first piece by its key, compares local hashes
 // eight to a cache line, and computes one key at the end of a piece. All other blocks are
-// loose. A block of a chain and a loose one may have the same key: a query joins them.
+// loose. A block of a chain and a loose one may have the same key: a query joins them. The first
+// block of a prompt and a later block may have the same key too, by chance or by a publisher's choice of
+// tokens, but they are two blocks: a query finds the first one only at its beginning, the
+// later one only behind it.
 //
 // All sources share the meaning of an engine hash: publishers that hash alike pay for
 // it once, and may name blocks that another has taught. A source that means something
@@ -41,8 +44,8 @@
 //
 // Invariants, checked by Check:
 //
-//  1. A chained piece with blocks is found by the key of the first one, a loose block by
-//     its key; the blocks with an owner are counted. The last block of a piece has an owner or is
+//  1. A chained piece with blocks is found by the key of the first one, in firsts if that begins a
+//     prompt, else in heads; a loose block by its key. The blocks with an owner are counted. The last block of a piece has an owner or is
 //     a ghost, and each block of a chained piece after the first follows the one before it.
 //  2. No two sets are equal. A set is counted by the intervals that name it. Neighbouring
 //     intervals have different sets.
@@ -53,7 +56,8 @@
 //  5. A line is used by one piece, one side or one list of intervals.
 //  6. o.copies[block] is the number of extra copies, only above zero, of held blocks. Blocks
 //     whose last event took a copy are held too.
-//     Engine hashes with one key are copies of one block.
+//     Engine hashes with one key are copies of one block, unless one of them is the first block
+//     of a prompt and another is a later one.
 //  7. The block of a name has an owner or is a ghost. A name that is marked as entered is found by
 //     probing, and the table of names has no other entry.
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
@@ -86,8 +90,9 @@
 //
 // Cost: a store or removal changes one interval per piece, and writes or clears one name
 // per block that appears or disappears. A name with an entry costs two cache misses
-// more. A search for a name without an entry looks through the vague pieces of one source,
-// at most 32,768. A query costs a comparison per block and a cache miss or two per
+// more. A search for a name without an entry looks through the vague pieces of one source (those
+// that have names without entries): first 32 of them from where the last search ended, then all, the newest
+// first, at most 32,768. A query costs a comparison per block and a cache miss or two per
 // piece; with loose blocks in the index also a probe per block. Clear and DropSource cost
 // nothing per block; answers change at once, memory comes back with the sweep; each later
 // event does a part of it.

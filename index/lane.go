@@ -26,7 +26,8 @@ import (
 
 const (
 	// lanes is twice the cores of a usual machine: of 16 sources whose events come at the same time, 13 are in lanes of
-	// their own on average. A call that locks all lanes takes half a microsecond for that.
+	// their own on average. An event that needs all lanes takes all 32 locks, which costs half a microsecond as long
+	// as no other event holds one of them; else it also waits for that event to end or to let go.
 	lanes     = 32
 	cacheLine = 64
 )

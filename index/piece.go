@@ -616,11 +616,14 @@ func (x *Index) headsAt(first bool) *table {
 	return &x.heads
 }
 
-// firstOf finds the block of a key that begins a prompt, headOf a later one that begins a piece. Next to other lanes, the caller has to look at the piece again.
+// firstOf finds the block of a key that begins a prompt. Next to other lanes, the caller has to
+// look at the piece again.
 func (x *Index) firstOf(key uint64) place {
 	return x.firsts.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
 }
 
+// headOf finds the block of a key that begins a piece but no prompt. Next to other lanes, the
+// caller has to look at the piece again.
 func (x *Index) headOf(key uint64) place {
 	return x.heads.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
 }
