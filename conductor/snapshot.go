@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"runtime"
 	"slices"
 	"time"
 
@@ -136,7 +137,7 @@ type Stored struct {
 }
 
 // Snapshot takes a snapshot. KeepsClientHashes must hold.
-func (c *registry) Snapshot() *Snapshot {
+func (c *Conductor) Snapshot() *Snapshot {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
 	snap := c.cut(nil)
@@ -148,7 +149,7 @@ func (c *registry) Snapshot() *Snapshot {
 
 // cut returns a snapshot whose blocks are not copied yet, of one deployment unless of is nil.
 // c.cutting is held until they are copied.
-func (c *registry) cut(of *scope.Deployment) *Snapshot {
+func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
 	began := time.Now()
 	all, release := c.lockSources(of)
 	defer release()
@@ -175,15 +176,18 @@ func (c *registry) cut(of *scope.Deployment) *Snapshot {
 	return snap
 }
 
-// queriesFirst is how long the copy of a snapshot stands still after each 70 microseconds while queries come: it takes
-// 7 % of a processor then.
+// queriesFirst is how long the copy of a snapshot sleeps after each 70 microseconds of work while queries arrive. It
+// takes 7 % of a processor then.
 const queriesFirst = time.Millisecond
 
-// yieldToQueries lets queries have the processor for a while, if there were any of late. It sleeps, because a goroutine
-// that calls runtime.Gosched may go on before the sockets are polled: on one processor the next query would wait
-// until the runtime preempts the copy, after 10 ms.
-func (c *registry) yieldToQueries() {
-	if ago := time.Now().Unix() - c.askedAt.Load(); ago >= 0 && ago <= 1 {
+// yieldToQueries lets queries have the only processor for a while, if one has arrived in this second or the last. It
+// sleeps, because a goroutine that calls runtime.Gosched may go on before the sockets are polled: the next query would
+// wait until the runtime preempts the copy, after 10 ms. With more processors, another one polls.
+func (c *Conductor) yieldToQueries() {
+	if runtime.GOMAXPROCS(0) > 1 {
+		return
+	}
+	if ago := c.now().Unix() - c.askedAt.Load(); ago >= 0 && ago <= 1 {
 		time.Sleep(queriesFirst)
 	}
 }
