@@ -206,7 +206,7 @@ func (g *chunkGuess) addDistance(distance int) {
 
 // guessesChunk reports whether how many blocks the hashes of a change stand for is a guess that may change.
 func (s *source) guessesChunk(c *normalize.Change) bool {
-	if c.Kind != normalize.Stored || c.Local != nil || c.Chunk != 0 {
+	if c.Local != nil || c.Chunk != 0 {
 		return false
 	}
 	g := s.chunks[c.Medium.Name]

@@ -41,9 +41,8 @@ func (o *eventOutcomes) load() EventOutcomes {
 	}
 }
 
-// store counts a stored event by what the index made of its blocks, each in some parts. Joined ones have one block
-// each.
-func (n *eventCounts) store(e *events.Event, parts int, res *index.StoreResult) {
+// store counts a stored event by what the index made of its blocks. Joined ones have one block each.
+func (n *eventCounts) store(e *events.Event, res *index.StoreResult) {
 	all := e.Count()
 	noRoom := min(all, res.Refused+res.Shed)
 	waiting := min(all-noRoom, res.Orphaned)
@@ -52,7 +51,7 @@ func (n *eventCounts) store(e *events.Event, parts int, res *index.StoreResult) 
 	add(&n.stored.parentUnknown, waiting)
 	add(&n.stored.ok, ok)
 	if e.Joined > 0 {
-		add(&n.duplicates, min(ok, res.Copies/parts))
+		add(&n.duplicates, min(ok, res.Copies))
 	} else if res.Added == 0 && res.Copies > 0 {
 		add(&n.duplicates, ok)
 	}

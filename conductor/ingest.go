@@ -64,9 +64,11 @@ func (s *source) applyChange(c *normalize.Change) {
 }
 
 // eachApart calls f with a change of blocks, or with one for each of the events that were joined in it: a token beyond
-// the vocabulary refuses one of them alone, and the place of each hash tells the size of chunks whose events do not say it.
+// the vocabulary refuses one of them alone, the place of each hash tells the size of chunks whose events do not say it,
+// and what becomes of a block that is indexed as several is counted by events.
 func (s *source) eachApart(c *normalize.Change, f func(*normalize.Change)) {
-	if c.Event.Joined == 0 || s.conductor.beyondVocabulary(c.Event.Tokens) < 0 && !s.guessesChunk(c) {
+	if c.Event.Joined == 0 || c.Kind == normalize.Removed ||
+		s.conductor.beyondVocabulary(c.Event.Tokens) < 0 && !s.guessesChunk(c) && s.normal.Parts() == 0 {
 		f(c)
 		return
 	}

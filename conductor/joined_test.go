@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -86,7 +87,7 @@ func (p *pager) batch() (list []any) {
 			}
 		case 3:
 			for _, h := range chain[from : from+n] {
-				list = append(list, []any{"BlockStored", []uint64{h}, nil, []uint32{}, 0, nil, "CPU"})
+				list = append(list, []any{"BlockStored", []uint64{h}, nil, []uint32{}, 0, nil, m})
 			}
 		case 4:
 			for i := range n {
@@ -140,8 +141,9 @@ func TestJoinedEvents(t *testing.T) {
 		{Type: TypeSGLang},
 		{Type: TypeVLLM, Lora: "adapter", Salt: "salt"}, // a hash may have two names
 		{Type: TypeVLLM, Reports: "incremental"},
+		{Type: TypeVLLM, BlockSize: pageSize / 2}, // each block has two parts
 	} {
-		reg.Endpoint, reg.Model, reg.Instance, reg.BlockSize = "ipc:///x", "m", "i", pageSize
+		reg.Endpoint, reg.Model, reg.Instance, reg.BlockSize = "ipc:///x", "m", "i", cmp.Or(reg.BlockSize, pageSize)
 		for seed := range uint64(20) {
 			p := &pager{rng: rand.New(rand.NewPCG(seed, 1)), pages: make(map[uint64][]uint32)}
 			together, apart := follow(t, reg), follow(t, reg)
@@ -176,5 +178,35 @@ func TestJoinedEvents(t *testing.T) {
 	}
 	if joined < 10_000 {
 		t.Errorf("only %d events were joined", joined)
+	}
+}
+
+// TestJoinedStoresAreNoReports holds that stores of single blocks by their hashes alone are not taken for an engine
+// that reports what it reuses, however many the decoder joins.
+func TestJoinedStoresAreNoReports(t *testing.T) {
+	const blocks = 1000
+	f := follow(t, Registration{Type: TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize})
+	send := func(event func(hash uint64) []any) {
+		var list []any
+		for i := range uint64(blocks) {
+			list = append(list, event((i+1)<<40))
+		}
+		payload, err := msgpack.Marshal([]any{1.5, list, 0})
+		must.Succeed(t, err)
+		b, err := wire.Decode(payload, wire.DefaultLimits)
+		must.Succeed(t, err)
+		f.apply(b)
+	}
+	tokens := func(h uint64) []any {
+		return []any{"BlockStored", []uint64{h}, nil, []uint32{1, 2, 3, uint32(h >> 40)}, pageSize, nil, "GPU"}
+	}
+	send(tokens)
+	send(func(h uint64) []any { return []any{"BlockRemoved", []uint64{h}, "GPU"} })
+	send(tokens)
+	for range 3 {
+		send(func(h uint64) []any { return []any{"BlockStored", []uint64{h}, nil, []uint32{}, pageSize, nil, "GPU"} })
+	}
+	if all := f.s.doctor.List(); len(all) != 0 || f.s.doctor.Full() {
+		t.Errorf("findings %+v, full reports %t", all, f.s.doctor.Full())
 	}
 }

@@ -60,7 +60,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 		s.confirmExpected(ns, c, &res)
 	}
 	if device && !s.filling {
-		s.conductor.counts.store(c.Event, c.Parts, &res)
+		s.conductor.counts.store(c.Event, &res)
 	}
 	return res, false
 }

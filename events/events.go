@@ -52,8 +52,8 @@ type Event struct {
 	// Hashes are the publisher's own block hashes projected to u64: integers by
 	// two's complement, byte strings by their last 8 bytes big-endian.
 	Hashes []uint64
-	// Joined is how many further events this one stands for. If there are any, each of Hashes came in an event
-	// of its own, in this order.
+	// Joined is the number of events that are merged into this one, less one. If it is not 0, each of Hashes came
+	// in an event of its own, in this order.
 	Joined int
 	// Parent is the publisher's hash of the block before Hashes[0]; valid when
 	// HasParent. A missing parent means the root, or "unknown" when BaseBlock > 0. Some publishers name

@@ -28,8 +28,10 @@ type Store struct {
 	// Rootless says that without a parent the position is unknown; else a missing
 	// parent is the root.
 	Rootless bool
-	Engine   []uint64 // the publisher's hashes, in chain order; without tokens in any, which the index may change
-	Local    []uint64 // local hashes of the tokens, as many; nil without tokens
+	// Engine are the publisher's hashes, in chain order. Without Local the order does not matter, and Store may
+	// permute them.
+	Engine []uint64
+	Local  []uint64 // local hashes of the tokens, as many; nil without tokens
 	// ClientHashes returns the local hashes as clients compute them for an identity, as many; nil if
 	// they equal Local, 0 if a block has none. The index asks once it knows whose the blocks are, if
 	// Options.KeepClientHashes is set. Nil is a function that returns nil.

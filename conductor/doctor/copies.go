@@ -86,7 +86,7 @@ func (d *Doctor) observeCopies(o *Observation) {
 		c.most = max(c.most, c.held)
 		return
 	}
-	if !o.Event.HasParent && again >= copiesRun {
+	if !o.Event.HasParent && o.Event.Joined == 0 && again >= copiesRun {
 		c.again += again
 	}
 	if extra := c.held - c.base; extra < max(copiesLeast, c.base/2) || c.again < extra/2 {

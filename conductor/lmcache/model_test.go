@@ -65,30 +65,36 @@ func (h *heard) apply(d *Delivery) {
 		h.t.Fatalf("the decoder refuses a batch: %v, %v %s", err, b.Dropped, b.Note)
 	}
 	for i := range b.Events {
-		e := &b.Events[i]
-		at := h.blocks[e.Medium]
-		if at == nil {
-			at = make(map[uint64]bool)
-			h.blocks[e.Medium] = at
+		for e := range b.Events[i].Apart() {
+			h.note(e)
 		}
-		switch e.Kind {
-		case events.Stored:
-			at[e.Hashes[0]] = true
-			if h.found != nil && len(e.Tokens) > 0 && (!e.HasParent || h.found[e.Parent]) {
-				h.found[e.Hashes[0]] = true
-			}
-			if len(e.Tokens) > 0 {
-				h.parents[e.Hashes[0]] = fmt.Sprintf("%v %x %d", e.HasParent, e.Parent, e.Tokens[0])
-			}
-		case events.Removed:
-			if !at[e.Hashes[0]] {
-				h.t.Fatalf("block %x is removed from %s, where it is not", e.Hashes[0], e.Medium)
-			}
-			delete(at, e.Hashes[0])
-		case events.Cleared:
-			clear(at)
-			h.clears++
+	}
+}
+
+// note applies one event.
+func (h *heard) note(e *events.Event) {
+	at := h.blocks[e.Medium]
+	if at == nil {
+		at = make(map[uint64]bool)
+		h.blocks[e.Medium] = at
+	}
+	switch e.Kind {
+	case events.Stored:
+		at[e.Hashes[0]] = true
+		if h.found != nil && len(e.Tokens) > 0 && (!e.HasParent || h.found[e.Parent]) {
+			h.found[e.Hashes[0]] = true
 		}
+		if len(e.Tokens) > 0 {
+			h.parents[e.Hashes[0]] = fmt.Sprintf("%v %x %d", e.HasParent, e.Parent, e.Tokens[0])
+		}
+	case events.Removed:
+		if !at[e.Hashes[0]] {
+			h.t.Fatalf("block %x is removed from %s, where it is not", e.Hashes[0], e.Medium)
+		}
+		delete(at, e.Hashes[0])
+	case events.Cleared:
+		clear(at)
+		h.clears++
 	}
 }
 

@@ -266,7 +266,7 @@ func (n *Speaker) NamesOnce(e *events.Event) bool {
 	if n.kind == Pool {
 		return n.fold == 0 && len(*n.folds.Load()) == 1 && e.LoraName == nil && e.Salt == nil
 	}
-	return n.fold == 0 && !e.Envelope
+	return n.fold == 0 && !e.Envelope && len(n.uncovered) == 0
 }
 
 // PoolFold returns the constant with which an engine has announced a hash of a pool. If none has, it is

@@ -17,6 +17,7 @@ type decoder struct {
 
 	previous         previous
 	lists            int // of hashes that the event at hand has
+	ambiguousBefore  int // ambiguous when it began
 	hashFrom, hashTo int // where the bytes of a list's only hash begin and end
 
 	offsets   bool // Batch.Offsets

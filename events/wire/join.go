@@ -37,7 +37,8 @@ type previous struct {
 func (d *decoder) follow(ev *events.Event, start int) {
 	p := previous{hashes: d.hashes.taken, tokens: d.tokens.taken, start: start}
 	bare := ev.Kind == events.Removed && ev.Remaining == nil || ev.Kind == events.Stored && !ev.HasParent && len(ev.Tokens) == 0
-	if bare && d.lists == 1 && len(ev.Hashes) == 1 && numberless(ev) {
+	sure := d.ambiguous == d.ambiguousBefore // else each event like it counts in Batch.Ambiguous
+	if bare && sure && d.lists == 1 && len(ev.Hashes) == 1 && numberless(ev) {
 		p.end, p.hashFrom, p.hashTo = d.i, d.hashFrom, d.hashTo
 	}
 	d.previous = p
@@ -60,7 +61,7 @@ func (d *decoder) repeats(ev *events.Event) bool {
 	if !sameWidth(was[from:to], is[from:to]) || string(was[to:]) != string(is[to:]) || string(was[:from]) != string(is[:from]) {
 		return false
 	}
-	ev.Hashes = d.hashes.push(binary.BigEndian.Uint64(is[to-8:]), d.siblings)
+	ev.Hashes = d.hashes.push(binary.BigEndian.Uint64(is[to-8:]), min(d.siblings, d.rest()/size))
 	ev.Joined++
 	d.i += size
 	return true

@@ -115,6 +115,11 @@ func TestApart(t *testing.T) {
 				}
 			case 4:
 				list = append(list, arr{"BlockStored", 1})
+			case 6:
+				salt := strings.Repeat("0123456789abcdef", 4) // may be an image
+				for range rng.IntN(3) {
+					list = append(list, arr{"BlockStored", arr{rng.Uint64() | 1<<40}, nil, arr{}, 16, nil, "GPU", nil, arr{arr{salt}}})
+				}
 			default:
 				list = append(list, page(h, parent, int(h%1000)))
 				parent = h
@@ -142,6 +147,7 @@ func rawEvents(t *testing.T, list arr) (raws [][]byte) {
 func sameApart(t *testing.T, b events.Batch, raws [][]byte) {
 	t.Helper()
 	var got, want []string
+	ambiguous := 0
 	for i := range b.Events {
 		for e := range b.Events[i].Apart() {
 			got = append(got, renderEvent(e))
@@ -150,9 +156,13 @@ func sameApart(t *testing.T, b events.Batch, raws [][]byte) {
 	for _, raw := range raws {
 		one, err := Decode(append([]byte{0x92, 0, 0x91}, raw...), DefaultLimits)
 		must.Succeed(t, err)
+		ambiguous += one.Ambiguous
 		for i := range one.Events {
 			want = append(want, renderEvent(&one.Events[i]))
 		}
+	}
+	if b.Ambiguous != ambiguous {
+		t.Fatalf("%d ambiguous salts, %d of each alone", b.Ambiguous, ambiguous)
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Fatalf("apart:\n%s\neach alone:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

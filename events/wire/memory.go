@@ -99,12 +99,12 @@ func (s *slab[T]) take(n, siblings, rest int) []T {
 	return s.taken[:n:n]
 }
 
-// push appends an element to those that were taken last, and returns them. A new chunk has room for one
-// more of each sibling.
-func (s *slab[T]) push(v T, siblings int) []T {
+// push appends an element to those that were taken last, and returns them. A new chunk has room for as
+// many more.
+func (s *slab[T]) push(v T, more int) []T {
 	if len(s.free) == 0 {
 		old := s.taken[:s.count]
-		s.begin(s.count + 1 + siblings)
+		s.begin(s.count + 1 + more)
 		copy(s.free, old)
 		s.used += s.count
 		s.taken, s.free = s.free, s.free[s.count:]

@@ -295,7 +295,7 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		ev := &list[good]
 		ev.Group, ev.BaseBlock = -1, -1
 		start := d.i
-		d.lists = 0
+		d.lists, d.ambiguousBefore = 0, d.ambiguous
 		why := d.event(ev)
 		if d.err != nil {
 			return
