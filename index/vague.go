@@ -24,8 +24,9 @@ const (
 	// maxVague bounds the list of a source: two million blocks in full pieces, which a search passes in
 	// less than a millisecond. The oldest piece makes room with all its entries, half as much memory again.
 	maxVague = 1 << 15
-	// vaguePatience is how often a piece is searched before it gets all its entries.
-	vaguePatience = 16
+	// vaguePatience is how often a piece is searched before it gets all its entries, namedAtOnce how many pieces
+	// get theirs in one search: each takes some microseconds.
+	vaguePatience, namedAtOnce = 16, 64
 	// maxNearby is how many owners of a source a search looks at before their vague pieces.
 	maxNearby = 4
 	// calmEvents is how many events pass between two looks whether all blocks have to be named,
@@ -241,7 +242,7 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 			return p
 		}
 	}
-	for k := n - 1; k >= 0; k-- {
+	for k, named := n-1, 0; k >= 0; k-- {
 		if k >= headsAhead {
 			prefetch(unsafe.Pointer(x.at(v.at(k - headsAhead).piece)))
 		}
@@ -256,9 +257,11 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 		if w.piece == 0 {
 			continue
 		}
-		if w.life++; w.looks() == vaguePatience {
+		if w.looks() < vaguePatience-1 {
+			w.life++
+		} else if named < namedAtOnce {
 			x.nameAllOf(s.lane, w.piece)
-			w.piece = 0
+			w.piece, named = 0, named+1
 		}
 	}
 	return place{}

@@ -662,3 +662,35 @@ func TestHashesInNoOrder(t *testing.T) {
 	}
 	must.Succeed(t, x.Check())
 }
+
+// TestSearchNamesFewPieces holds that a search gives few pieces their entries, however many have been searched often:
+// other events of the source wait for it.
+func TestSearchNamesFewPieces(t *testing.T) {
+	x := New(Options{Scheme: hash.Default()})
+	s := x.NewSource()
+	o := x.NewOwner(s)
+	for chain := range uint64(20 * namedAtOnce) {
+		engine, local := make([]uint64, 2), make([]uint64, 2)
+		for i := range engine {
+			engine[i], local[i] = mix(chain<<20|uint64(i)+1), mix(chain<<21|uint64(i)+7)
+		}
+		x.Store(&Store{Owner: o, Engine: engine, Local: local})
+	}
+	listed := func() (n int) {
+		for _, w := range x.sources[s].vague.pieces {
+			if w.piece != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	most := 0
+	for i := range uint64(3 * vaguePatience) {
+		before := listed()
+		x.searchVague(x.sources[s], mix(1<<50+i), false)
+		most = max(most, before-listed())
+	}
+	if most != namedAtOnce {
+		t.Errorf("a search names %d pieces, want at most %d, and once as many", most, namedAtOnce)
+	}
+}
