@@ -20,7 +20,7 @@ import (
 )
 
 // pager makes the events of an engine that stores and removes page by page, in batches. Some are wrong: removals of
-// blocks that the engine does not have, parents that nobody knows, tokens beyond the vocabulary, groups and media that
+// blocks that the engine does not have, unknown parents, tokens beyond the vocabulary, groups and media that
 // count for nothing.
 type pager struct {
 	rng    *rand.Rand

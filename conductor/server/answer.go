@@ -30,7 +30,7 @@ type length struct {
 	value [1]string
 }
 
-// lengthValue returns the value of Content-Length for n bytes. Headers share it, so nobody may write to it.
+// lengthValue returns the value of Content-Length for n bytes. Headers share it, so it must not be changed.
 func lengthValue(n int) []string {
 	at := &lengths[n%len(lengths)]
 	l := at.Load()

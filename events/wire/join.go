@@ -7,8 +7,8 @@ import (
 )
 
 // Engines cache and evict block by block: vLLM sends a removal for each block, a hundred in a
-// batch, its offloading a store by hash alone, older releases of SGLang a store for each page. An index
-// does as much work for one of them as for a list, so the decoder joins them:
+// batch, and its offloading a store by hash alone for each. SGLang's node of one page is a store of one block.
+// An index does as much work for one of them as for a list, so the decoder joins them:
 //
 //	removed a        an event that knows a block by its hash alone has the bytes of the one
 //	removed b   -->  before but for the hash: it is compared instead of decoded

@@ -29,7 +29,7 @@ func (r *run) watched(s *harness.Server) (*harness.Server, error) {
 		time.Sleep(r.Watch)
 		return (s.CPU() - from).Seconds() / time.Since(begun).Seconds()
 	}
-	r.Progress.Say("watching %d engines, none of which publishes", r.Instances)
+	r.Progress.Say("watching %d silent engines", r.Instances)
 	if _, err := r.engines.rest(); err != nil {
 		return nil, err
 	}

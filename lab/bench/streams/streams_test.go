@@ -82,7 +82,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadRefusesDamage requires that the reader refuses what is no recording, and says where.
+// TestReadRefusesDamage requires that the reader refuses a damaged recording, and says where the damage is.
 func TestReadRefusesDamage(t *testing.T) {
 	good := encode(t, recorded[:2]...)
 	f := func(file []byte, want ...string) {
