@@ -57,6 +57,8 @@ var table = []room{
 	{dir: "."},
 	// What compares routes and answers with openapi.yaml.
 	{dir: "internal/apitest", tests: true, rooms: []string{".", "internal/must"}, modules: []string{"github.com/getkin/kin-openapi", gin}},
+	// The allocations of a function in a test.
+	{dir: "internal/alloctest", tests: true},
 	// Processes whose wall clock a test moves.
 	{dir: "internal/clocktest", tests: true, rooms: []string{"internal/must"}},
 	// Addresses for servers that tests, the demo and the benches start.

@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/events"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/tiers"
 )
@@ -117,7 +118,7 @@ func TestPlaceAllocates(t *testing.T) {
 				t.Errorf("%d blocks are held, want %d", held, placedBlocks)
 			}
 			// An owner set and what remembers its transitions may be new.
-			if n := testing.AllocsPerRun(100, func() {
+			if n := alloctest.PerRun(100, func() {
 				s.change(removed, placedRank)
 				s.change(stored, placedRank)
 			}); n > 4 {
@@ -213,7 +214,7 @@ func TestSaltsAreNotSearched(t *testing.T) {
 		at, err := s.namespaces[0].names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
 		must.Succeed(t, err)
 		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
-		return len(at.Begins), testing.AllocsPerRun(100, func() {
+		return len(at.Begins), alloctest.PerRun(100, func() {
 			s.change(e, 0)
 			s.change(removed, 0)
 		})

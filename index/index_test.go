@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -551,7 +552,7 @@ func TestMatchAllocates(t *testing.T) {
 	for range f.chains {
 		run()
 	}
-	if n := testing.AllocsPerRun(100, run); n != 0 {
+	if n := alloctest.PerRun(100, run); n != 0 {
 		t.Errorf("match allocates %v times", n)
 	}
 }
@@ -575,7 +576,7 @@ func TestStoreAllocates(t *testing.T) {
 		runs++
 	}
 	most := float64(2*runs + 2) // the lists of the sets a run passes through
-	if n := testing.AllocsPerRun(100, run); n > most || most > 40 {
+	if n := alloctest.PerRun(100, run); n > most || most > 40 {
 		t.Errorf("store and remove of 64 blocks in %d runs allocate %v times", runs, n)
 	}
 }

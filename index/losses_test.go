@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 )
 
 // lossPath is a prompt.
@@ -164,7 +165,7 @@ func TestLossesCostNoAllocation(t *testing.T) {
 		for range 100 {
 			round()
 		}
-		return testing.AllocsPerRun(100, round)
+		return alloctest.PerRun(100, round)
 	}
 	if with, without := allocations(NewLosses(64*lossBytes)), allocations(nil); with > without {
 		t.Errorf("%v allocations, %v without a ring", with, without)

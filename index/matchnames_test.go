@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -81,7 +82,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 	if x.matchNames(0, keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
 		t.Errorf("%d blocks of %d owners", m.Blocks, len(m.Prefixes))
 	}
-	if allocs := testing.AllocsPerRun(100, func() { x.matchNames(0, keys, &m) }); allocs > 0 {
+	if allocs := alloctest.PerRun(100, func() { x.matchNames(0, keys, &m) }); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
 	if x.matchNames(0, keys[1:], &m); m.Blocks != 0 {

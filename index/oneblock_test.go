@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -27,7 +28,7 @@ func TestFirstBlocksDoNotAllocate(t *testing.T) {
 	e := Store{Owner: o, Engine: []uint64{500}, Local: []uint64{600}}
 	behind := Store{Owner: o, Parent: 500, HasParent: true, Engine: []uint64{501}, Local: []uint64{601}}
 	gone := []uint64{501, 500}
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		l.x.Store(&e)
 		l.x.Store(&behind)
 		l.x.Remove(o, gone, nil, CopySet)

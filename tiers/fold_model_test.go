@@ -6,6 +6,8 @@ import (
 	"sort"
 	"testing"
 	"time"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 // naive computes a row block by block from the definitions.
@@ -242,7 +244,7 @@ func TestFoldAllocates(t *testing.T) {
 		}
 	}
 	run()
-	if n := testing.AllocsPerRun(20, run); n != 0 {
+	if n := alloctest.PerRun(20, run); n != 0 {
 		t.Errorf("a warm folder allocates %v times", n)
 	}
 }

@@ -3,6 +3,8 @@ package tiers
 import (
 	"strings"
 	"testing"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 func TestParseMedium(t *testing.T) {
@@ -44,7 +46,7 @@ func TestParseMedium(t *testing.T) {
 }
 
 func TestParseAllocates(t *testing.T) {
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		Parse("")
 		Parse("gpu")
 		Parse("shared_storage")

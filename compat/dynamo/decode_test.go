@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/prompt"
+	"example.com/conductor/internal/alloctest"
 )
 
 // compareNumbers reads an array, behind which there may be anything, as token ids and as
@@ -173,7 +174,7 @@ func TestTokensDoNotAllocate(t *testing.T) {
 	r := &body.Request{Tokens: make([]uint32, 0, 10_000)}
 	allocations := func(n int) float64 {
 		r.Src = promptBody(n)
-		return testing.AllocsPerRun(20, func() {
+		return alloctest.PerRun(20, func() {
 			var name string
 			if why := decode(r, 10_000, "QueryRequest", model(&name), tokens); why != nil || len(r.Tokens) != n {
 				t.Fatalf("%d tokens: %v", len(r.Tokens), why)

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -147,7 +148,7 @@ func TestNumbersDoNotAllocate(t *testing.T) {
 			d := &handlers{cfg: Config{MaxTokens: n + 1}}
 			r := new(body.Request)
 			r.Src, r.Hashes = []byte(`{"seq_hashes":[1`+strings.Repeat(","+element, n)+`]}`), make([]uint64, 0, n+1)
-			return testing.AllocsPerRun(20, func() {
+			return alloctest.PerRun(20, func() {
 				_, err := d.parse(r, byHashes.shape, false)
 				must.Succeed(t, err)
 			})

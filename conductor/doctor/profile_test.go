@@ -7,6 +7,7 @@ import (
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/tiers"
 )
@@ -31,7 +32,7 @@ func TestObserveEndsProfileCheck(t *testing.T) {
 	}
 	free := func(when string) {
 		t.Helper()
-		if n := testing.AllocsPerRun(100, func() { d.Observe(&o) }); n != 0 {
+		if n := alloctest.PerRun(100, func() { d.Observe(&o) }); n != 0 {
 			t.Errorf("%s: %v allocations", when, n)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/internal/alloctest"
 )
 
 // TestAnswersDoNotAllocate: with the race detector pools forget at random.
@@ -23,7 +24,7 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 		ask := func() { f.c.Answer(&q, func(ans *conductor.Answer) { dst = appendAnswer(dst[:0], ans) }) }
 		ask()
 		// A collection in between empties the pool of buffers.
-		if n := testing.AllocsPerRun(200, ask); n > 1 {
+		if n := alloctest.PerRun(200, ask); n > 1 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
@@ -72,7 +73,7 @@ func TestReportsDoNotAllocatePerToken(t *testing.T) {
 			}
 		}
 		report()
-		return testing.AllocsPerRun(100, report)
+		return alloctest.PerRun(100, report)
 	}
 	for _, in := range []body.Codec{body.JSON, body.Msgpack} {
 		if short, long := count(in, 4), count(in, 2048); long > short+1 {

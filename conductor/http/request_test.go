@@ -12,6 +12,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/prompt"
+	"example.com/conductor/internal/alloctest"
 )
 
 // ids is a body with n token ids, and more behind them.
@@ -56,7 +57,7 @@ func TestGiantPrompts(t *testing.T) {
 func TestQueriesAllocate(t *testing.T) {
 	allocations := func(src []byte, byHash bool) float64 {
 		r := &body.Request{Tokens: make([]uint32, 0, prompt.KeepNumbers), Hashes: make([]uint64, 0, prompt.KeepNumbers)}
-		return testing.AllocsPerRun(20, func() {
+		return alloctest.PerRun(20, func() {
 			r.Src, r.Members, r.Tokens, r.Hashes = src, r.Members[:0], r.Tokens[:0], r.Hashes[:0]
 			a := api{opts: Options{MaxTokens: 1 << 20}}
 			s, read := queryFields, a.tokens

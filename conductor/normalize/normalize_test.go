@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/events"
 	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/alloctest"
 )
 
 // words writes a result as one line.
@@ -112,7 +113,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 	n := alone(Options{})
 	list := make([]events.Event, 16)
 	e := stored(64, 16)
-	if got := testing.AllocsPerRun(100, func() {
+	if got := alloctest.PerRun(100, func() {
 		for i := range list {
 			list[i] = e
 		}

@@ -11,6 +11,7 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
+	"example.com/conductor/internal/alloctest"
 )
 
 // alone returns a normalizer of a source.
@@ -180,7 +181,7 @@ func TestArrangeAllocatesNothing(t *testing.T) {
 	backends := []string{"a", "b"}
 	id := uint64(0)
 	b := events.Batch{Events: make([]events.Event, 64)}
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		for i := range b.Events {
 			id++
 			b.Events[i] = events.Event{Kind: events.Stored, Envelope: true, ID: id, Backend: &backends[i/3%2], Medium: "cpu", ObjectKey: "k"}

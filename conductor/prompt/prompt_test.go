@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"unicode/utf8"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 // FuzzSkip compares what counts as a value with encoding/json and UTF-8.
@@ -123,7 +125,7 @@ func TestReadAnnouncedLengths(t *testing.T) {
 	if got, err := Read(nil, io.MultiReader(strings.NewReader("ab"), iotest.ErrReader(broken)), 2); string(got) != "ab" || !errors.Is(err, broken) {
 		t.Errorf("%q %v", got, err)
 	}
-	if n := testing.AllocsPerRun(10, func() { whole, _ = Read(whole[:0], strings.NewReader("abc"), 3) }); n > 1 { // the reader
+	if n := alloctest.PerRun(10, func() { whole, _ = Read(whole[:0], strings.NewReader("abc"), 3) }); n > 1 { // the reader
 		t.Errorf("%v allocations with a buffer that is long enough", n)
 	}
 }

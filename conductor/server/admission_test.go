@@ -14,6 +14,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/fair"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -201,7 +202,7 @@ func TestNoAdmission(t *testing.T) {
 	work := func() error { return nil }
 	f := func(a *Admission) {
 		t.Helper()
-		if n := testing.AllocsPerRun(100, func() {
+		if n := alloctest.PerRun(100, func() {
 			a.Do(g, work)
 		}); n != 0 {
 			t.Errorf("%g allocations", n)

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 // TestClockSumsPartsOfStages plays a query whose prompt is hashed in two pieces.
@@ -50,7 +52,7 @@ func TestClockKeepsNamesOfFirstQuery(t *testing.T) {
 // TestNilClockCostsNothing requires that a request without a clock allocates nothing.
 func TestNilClockCostsNothing(t *testing.T) {
 	var c *Clock
-	if n := testing.AllocsPerRun(100, func() {
+	if n := alloctest.PerRun(100, func() {
 		c.Enter(Match)
 		c.Answered("tenant", "model", 1)
 	}); n != 0 {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/internal/alloctest"
 )
 
 // TestUnwatchedQueryAllocatesNothing holds the cost of a query that is neither traced nor measured
@@ -36,13 +37,13 @@ func TestUnwatchedQueryAllocatesNothing(t *testing.T) {
 				g.Status(http.StatusOK)
 			})
 			req, rec := httptest.NewRequest(http.MethodPost, "/query", nil), httptest.NewRecorder()
-			return testing.AllocsPerRun(200, func() { r.ServeHTTP(rec, req) })
+			return alloctest.PerRun(200, func() { r.ServeHTTP(rec, req) })
 		}
 		if with, without := allocs(w.Middleware), allocs(); with > without {
 			t.Errorf("%s: %v allocations, %v without the middleware", name, with, without)
 		}
 		ctx, start := metadata.NewIncomingContext(t.Context(), metadata.Pairs(":authority", "a", "user-agent", "b")), time.Now()
-		if n := testing.AllocsPerRun(200, func() {
+		if n := alloctest.PerRun(200, func() {
 			if w.BeginCall(ctx, "/p.S/Query", start) != nil {
 				t.Errorf("%s: the call is watched", name)
 			}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -246,7 +247,7 @@ func TestBatchAllocates(t *testing.T) {
 	w := create(t, Options{Dir: t.TempDir()})
 	a := w.Register("a|default|0")
 	payload := make([]byte, 100)
-	if n := testing.AllocsPerRun(10_000, func() { a.Batch(1, 1, false, payload, nil) }); n != 0 {
+	if n := alloctest.PerRun(10_000, func() { a.Batch(1, 1, false, payload, nil) }); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -264,7 +265,7 @@ func TestMemoryAllocatesNothing(t *testing.T) {
 	for range 100 {
 		add()
 	}
-	if n := testing.AllocsPerRun(10_000, add); n != 0 {
+	if n := alloctest.PerRun(10_000, add); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 const (
@@ -215,7 +217,7 @@ func TestKeyNamesModel(t *testing.T) {
 
 func TestParseAllocatesNothing(t *testing.T) {
 	for _, text := range samples() {
-		if n := testing.AllocsPerRun(100, func() { _, _ = Parse(text) }); n != 0 {
+		if n := alloctest.PerRun(100, func() { _, _ = Parse(text) }); n != 0 {
 			t.Errorf("%q: %v allocations", text, n)
 		}
 	}

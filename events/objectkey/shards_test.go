@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 func must(t testing.TB, text string) *Key {
@@ -324,7 +326,7 @@ func TestShardsAllocateOnlyForWhatIsNew(t *testing.T) {
 	k, other := must(t, "m@tp_rank:0@0a"), must(t, "m@tp_rank:1@0a")
 	s.Add(1, 1, k)
 	s.Add(1, 1, other)
-	if n := testing.AllocsPerRun(100, func() { s.Remove(1, 1, k); s.Add(1, 1, k) }); n != 0 {
+	if n := alloctest.PerRun(100, func() { s.Remove(1, 1, k); s.Add(1, 1, k) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

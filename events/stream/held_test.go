@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"example.com/conductor/internal/alloctest"
 )
 
 // held against a sorted slice.
@@ -93,7 +95,7 @@ func TestLiveBatchAllocatesNothing(t *testing.T) {
 	for range 2 * maxPrints { // the fingerprints have grown
 		one()
 	}
-	if n := testing.AllocsPerRun(1000, one); n != 0 {
+	if n := alloctest.PerRun(1000, one); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -72,7 +73,7 @@ func TestDecodeAllocations(t *testing.T) {
 	f := func(batch any, most float64) {
 		t.Helper()
 		p := pack(t, batch)
-		got := testing.AllocsPerRun(50, func() {
+		got := alloctest.PerRun(50, func() {
 			if _, err := Decode(p, DefaultLimits); err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +95,7 @@ func TestDecodeAllocations(t *testing.T) {
 		t.Helper()
 		p := pack(t, batch)
 		m := new(memory)
-		if got := testing.AllocsPerRun(50, func() {
+		if got := alloctest.PerRun(50, func() {
 			if _, err := m.decode(p, DefaultLimits); err != nil {
 				t.Fatal(err)
 			}

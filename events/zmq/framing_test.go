@@ -13,6 +13,7 @@ import (
 	"testing/iotest"
 
 	"example.com/conductor/events/payload"
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -240,7 +241,7 @@ func TestFramingAllocatesNothing(t *testing.T) {
 		for range 1000 {
 			read()
 		}
-		if n := testing.AllocsPerRun(1000, read); n != 0 {
+		if n := alloctest.PerRun(1000, read); n != 0 {
 			t.Errorf("%v allocations a message of %d bytes", n, size)
 		}
 	}

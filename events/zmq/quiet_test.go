@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -108,7 +109,7 @@ func TestQuietAllocatesNothing(t *testing.T) {
 	raw, theirs := socketPair(t, "tcp", "127.0.0.1:0")
 	ours := quiet(raw)
 	buf, out := make([]byte, 10), []byte("a")
-	if n := testing.AllocsPerRun(200, func() {
+	if n := alloctest.PerRun(200, func() {
 		theirs.Write(out)
 		ours.Read(buf)
 	}); n != 0 {

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -85,7 +86,7 @@ func TestDigestsAllocate(t *testing.T) {
 			c.At(c.Len() - 1)
 		}
 		all()
-		if n := testing.AllocsPerRun(5, all); n != 0 {
+		if n := alloctest.PerRun(5, all); n != 0 {
 			t.Errorf("%+v: %v allocations", s, n)
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"example.com/conductor/internal/alloctest"
+
 	"github.com/zeebo/xxh3"
 )
 
@@ -168,7 +170,7 @@ func TestChainAllocations(t *testing.T) {
 	f := func(size int) {
 		t.Helper()
 		s := Default()
-		if n := testing.AllocsPerRun(10, func() {
+		if n := alloctest.PerRun(10, func() {
 			locals = s.Locals(locals[:0], tokens, size)
 			seq = s.Chain(seq[:0], locals)
 			seq = s.Tokens(seq[:0], tokens, size)

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
 
@@ -268,7 +269,7 @@ func TestMemoAllocates(t *testing.T) {
 		c.Memo(m)
 		twice(c, tokens)
 		before := m.Stats()
-		n := testing.AllocsPerRun(10, func() {
+		n := alloctest.PerRun(10, func() {
 			must.Succeed(t, c.Under(c.profile, "adapter-A", "tenant-salt"))
 			c.Reset(tokens, 16)
 			c.At(c.Len() - 1)
