@@ -498,13 +498,8 @@ func sameNames(names *words, from, size int, want []uint64, m int) int {
 
 // sameUpTo returns the first place from m on where two lists differ, at most len(b).
 func sameUpTo(a *words, b []uint64, m int) int {
-	for ; m+4 <= len(b); m += 4 {
-		k, c := m&(maxPiece-1), b[m:m+4]
-		if k > maxPiece-4 || (load64(&a[k])^c[0])|(load64(&a[k+1])^c[1])|(load64(&a[k+2])^c[2])|(load64(&a[k+3])^c[3]) != 0 {
-			break
-		}
-	}
-	for ; m < len(b) && load64(&a[m&(maxPiece-1)]) == b[m]; m++ {
+	if n := min(len(b), maxPiece) - m; n > 0 {
+		m += sameWords(&a[m], &b[m], n)
 	}
 	return m
 }
