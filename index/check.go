@@ -232,7 +232,7 @@ func (c *check) chain(n uint32, r *piece) {
 	if got := x.beginOf(r.head, first); got != (place{piece: n}) || r.head == 0 {
 		c.broken(1, "piece %d begins with key %d, found at %v", n, r.head, got)
 	}
-	key, dead := r.head, x.deadOf(r)
+	key, dead, anchor := r.head, x.deadOf(r), anchorAt(r.meta)
 	for i := range r.len() {
 		if i > 0 {
 			key = x.follow(key, r.constant(), r.local()[i])
@@ -240,14 +240,17 @@ func (c *check) chain(n uint32, r *piece) {
 				c.broken(1, "key %d is in piece %d and begins a chain at %v", key, n, m)
 			}
 		}
+		if i == anchor && r.anchor != 0 && r.anchor != key {
+			c.broken(1, "piece %d has key %d for block %d, want %d", n, r.anchor, i, key)
+		}
 		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 {
 			c.name(engine, place{n, i}, place{n, i}.ref(), r.named>>i&1 != 0, r.by)
 		} else if r.named>>i&1 != 0 {
 			c.broken(7, "piece %d has an entry for block %d, which has no name", n, i)
 		}
 	}
-	if r.tail != 0 && key != r.tail {
-		c.broken(1, "piece %d ends with key %d, want %d", n, r.tail, key)
+	if anchor >= r.len() {
+		c.broken(1, "piece %d of %d blocks knows the key of block %d", n, r.len(), anchor)
 	}
 }
 

@@ -30,6 +30,7 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 				if r.local()[at] == e.Local[i] {
 					return p.walk(i, c, place{c.at.piece, at}, key)
 				}
+				x.noteFork(c.at, r, c.key)
 				r = nil
 			} else if to.piece = r.next; !to.isNone() && load64(&x.at(to.piece).head) != key {
 				to = place{}
@@ -204,14 +205,7 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 			write64(&r.clientHashes()[lo+uint32(j)], p.clientHash(from+j, c.id))
 		}
 	}
-	if end := at - 1; end < r.len()-1 || r.tail == 0 {
-		for key = next; lo < end; lo++ {
-			key = x.follow(key, c.constant, l[lo+1])
-		}
-	} else {
-		key = r.tail
-	}
-	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: key, root: c.root}, true
+	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: x.keyIn(r, lo, next, at-1), root: c.root}, true
 }
 
 // namesFor returns the names of a piece among which a block has an engine hash, and the
@@ -300,7 +294,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		}
 		return i, c, false
 	}
-	write64(&r.tail, last)
+	r.endsWith(last)
 	one := x.sets.single(l, p.o.id)
 	x.extend(r, at-lo, one)
 	x.sets.drop(one)

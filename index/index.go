@@ -20,7 +20,8 @@
 // canonical sequence hash of package hash XOR the constant of the identity, where the
 // tokens of the whole prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
 // pieces of chains: a query finds the first piece by its key, compares local hashes
-// eight to a cache line, and computes one key at the end of a piece. All other blocks are
+// eight to a cache line, and computes the key of the block behind the last equal one, from that of the
+// piece's anchor. All other blocks are
 // loose. A block of a chain and a loose one may have the same key: a query joins them. The first
 // block of a prompt and a later block may have the same key too, by chance or by a publisher's choice of
 // tokens, but they are two blocks: a query finds the first one only at its beginning, the
@@ -440,4 +441,16 @@ func plain(key uint64) uint64 {
 // follow returns the key of a block behind another one of an identity with a constant.
 func (x *Index) follow(key, constant, local uint64) uint64 {
 	return normal(x.step.Next(plain(key)^constant, local) ^ constant)
+}
+
+// followAll returns the key of the last of blocks with some local hashes, which follow one with a key.
+func (x *Index) followAll(key, constant uint64, locals []uint64) uint64 {
+	if len(locals) == 0 {
+		return key
+	}
+	step, seq := x.step, plain(key)^constant
+	for _, local := range locals {
+		seq = step.Next(seq, local)
+	}
+	return normal(seq ^ constant)
 }

@@ -219,8 +219,9 @@ func (w *way) nextKey() uint64 {
 	case w.n == 0:
 		w.key = normal(w.hash(0) ^ w.constant)
 	}
-	for ; w.keyed < w.n; w.keyed++ {
-		w.key = w.x.follow(w.key, w.constant, w.hash(w.keyed+1))
+	if w.keyed < w.n {
+		w.hash(w.n)
+		w.key, w.keyed = w.x.followAll(w.key, w.constant, w.local[w.keyed+1:w.n+1]), w.n
 	}
 	return w.key
 }
@@ -369,10 +370,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	} else if m = w.equalNames(r, ver, meta, most); m == 0 {
 		return moved
 	}
-	end := uint64(0)
-	if m == length {
-		end = load64(&r.tail)
-	}
+	anchor, anchored := load64(&r.anchor), int(anchorAt(meta))
 	// Who holds them?
 	if count > inlineIntervals {
 		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
@@ -406,11 +404,13 @@ func (w *way) piece(n uint32, key uint64) outcome {
 			start, held = end, end
 		}
 	}
-	last := end // key of the last block, of a chain of engine hashes
-	if w.engine != nil && (end == 0 || held < length) {
-		last = key
-		for i := 1; i < held; i++ {
-			last = x.follow(last, w.constant, load64(&r.local()[i]))
+	known, at := key, 0 // the last key that is known of the blocks held
+	if anchor != 0 && anchored < held {
+		known, at = anchor, anchored
+	}
+	if w.engine != nil {
+		for ; at < held-1; at++ {
+			known = x.follow(known, w.constant, load64(&r.local()[at+1]))
 		}
 	}
 	if !r.same(ver) {
@@ -424,15 +424,10 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	if held == 0 {
 		return nothing
 	}
-	w.next = 0
-	if held == length {
-		if w.next = next; end != 0 {
-			w.key, w.keyed = end, w.n+held-1
-		}
+	if w.next = 0; held == length {
+		w.next = next
 	}
-	if w.engine != nil {
-		w.key = last
-	}
+	w.key, w.keyed = known, w.n+at
 	w.n += held
 	return stepped
 }

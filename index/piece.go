@@ -24,7 +24,7 @@ import (
 // look at a key or a name in the piece there. A name is one word: 0, or an engine hash of its
 // block.
 type piece struct {
-	meta uint32 // blocks, capacity, intervals, flags: a byte each
+	meta uint32 // blocks, capacity, intervals: a byte each; flags, and which block the anchor is
 	ver  uint32 // version, and whether the piece is held and changes
 	lost uint32 // how often an owner lost a block; no two lives of a line begin alike
 	next uint32 // a hint: the piece that went on behind the last block
@@ -34,8 +34,8 @@ type piece struct {
 	// Blocks with the same owners: set << 7 | end. With more than one interval, the line
 	// where they are.
 	intervals [inlineIntervals]uint32
-	head      uint64 // keys of the first and of the last block, of a chained piece
-	tail      uint64
+	head      uint64 // keys of the first block and of one more (anchorAt), of a chained piece
+	anchor    uint64 // 0 if it is not known
 	up        uint64 // engine hash of the block before the first one, 0 for none
 	// Blocks whose engine hash in the body has an entry in Index.names.
 	named uint64
@@ -69,6 +69,11 @@ const (
 	isSide  = 1 << 26
 	isOther = 1 << 27 // of another identity than the base one
 	isFirst = 1 << 28 // begins a prompt, as its first key says
+
+	// The bits of meta from here on are 0 if the anchor is the last block of the piece. Else it is the last one
+	// of as many anchorSteps: there prompts part, or up to seven blocks later.
+	anchorShift = 29
+	anchorStep  = 8
 
 	// longTrim is how many blocks at once are worth computing the key of the last one left.
 	longTrim = 8
@@ -176,6 +181,37 @@ func linesFor(meta uint32) int {
 	return 1 + (n*8+lineBytes-1)/lineBytes
 }
 
+// anchorAt returns which block of a piece the anchor is.
+func anchorAt(meta uint32) uint32 {
+	if n := meta >> anchorShift; n != 0 {
+		return n*anchorStep - 1
+	}
+	return meta&255 - 1
+}
+
+// endsWith notes the key of the last block of a changing piece.
+func (r *piece) endsWith(key uint64) {
+	if r.meta>>anchorShift == 0 {
+		write64(&r.anchor, key)
+	}
+}
+
+// noteFork notes that another piece follows a block in the midst of this one, and gets the key of that block. A query
+// that leaves the piece there begins at a key close by. Later forks of the piece change nothing. The lane holds it.
+func (x *Index) noteFork(p place, r *piece, key uint64) {
+	n := (p.at + 1) / anchorStep
+	if n == 0 || r.meta>>anchorShift != 0 {
+		return
+	}
+	if at := n*anchorStep - 1; at < p.at {
+		key = x.key(place{p.piece, at})
+	}
+	r.lock()
+	write32(&r.meta, r.meta|n<<anchorShift)
+	write64(&r.anchor, key)
+	r.unlock()
+}
+
 // lock makes readers wait, unlock lets them go on. The lane holds the piece.
 func (r *piece) lock()   { store32(&r.ver, load32(&r.ver)|changing) }
 func (r *piece) unlock() { write32(&r.ver, load32(&r.ver)&^changing+versionStep) }
@@ -237,17 +273,18 @@ func sideLines(n uint32) (lines int, names uint32) {
 // key returns the key of a block.
 func (x *Index) key(p place) uint64 {
 	r := x.at(p.piece)
-	switch {
-	case r.loose():
+	if r.loose() {
 		return r.local()[p.at]
-	case p.at == r.len()-1 && r.tail != 0:
-		return r.tail
 	}
-	k, c, l := r.head, r.constant(), r.local()
-	for i := uint32(1); i <= p.at; i++ {
-		k = x.follow(k, c, l[i])
+	return x.keyIn(r, 0, r.head, p.at)
+}
+
+// keyIn returns the key of a block of a chained piece, from that of another one, which is not behind it.
+func (x *Index) keyIn(r *piece, from uint32, key uint64, at uint32) uint64 {
+	if a := anchorAt(r.meta); r.anchor != 0 && from < a && a <= at {
+		from, key = a, r.anchor
 	}
-	return k
+	return x.followAll(key, r.constant(), r.local()[from+1:at+1])
 }
 
 // intervalWords returns the intervals of a piece where they are.
@@ -454,7 +491,7 @@ func (x *Index) begin(want int, flags uint32, of root) (uint32, *piece) {
 	write32(&r.prev, 0)
 	r.by, r.up, r.named = 0, 0, 0
 	write64(&r.head, 0)
-	write64(&r.tail, 0)
+	write64(&r.anchor, 0)
 	if of.id != 0 {
 		w := r.identityWords()
 		write64(&w[0], of.constant)
@@ -498,7 +535,7 @@ func (x *Index) beginChained(want int, key, local uint64, behind cursor, up uint
 	write32(&r.prev, behind.at.piece)
 	r.up = up
 	write64(&r.head, key)
-	write64(&r.tail, key)
+	write64(&r.anchor, key)
 	if t := x.headsOf(r); x.alone {
 		t.insert(mix(key), place{piece: n})
 	} else if !t.claim(mix(key), place{piece: n}, func(q place) bool { return load64(&x.at(q.piece).head) == key }) {
@@ -553,12 +590,13 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 		}
 	}
 	if from > 0 {
-		if !r.loose() {
-			tail := uint64(0)
+		if !r.loose() && anchorAt(r.meta) >= from {
+			anchor := uint64(0)
 			if r.len()-from >= longTrim { // what leaves block by block needs none
-				tail = x.key(place{n, from - 1})
+				anchor = x.key(place{n, from - 1})
 			}
-			write64(&r.tail, tail)
+			write32(&r.meta, r.meta&(1<<anchorShift-1))
+			write64(&r.anchor, anchor)
 		}
 		x.put(r, old, kept)
 		for line := r.side; line != 0; {
