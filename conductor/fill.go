@@ -4,7 +4,6 @@ import (
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
-	"example.com/conductor/events/wire"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
 )
@@ -53,7 +52,7 @@ func (s *source) fill(step *stream.Step) {
 	}
 	s.noteGaps()
 	s.noteWindow()
-	wire.Release(&step.Batch)
+	s.release(&step.Batch)
 }
 
 // fillBlocks applies a change. Neither the doctor nor lifetimes observe it: it is no event of

@@ -264,8 +264,15 @@ func (s *source) applyStep(step *stream.Step) {
 		}
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print, ID: step.ID}, true
 		s.noteCheckpoint()
-		wire.Release(&step.Batch)
+		s.release(&step.Batch)
 	}
+}
+
+// release lets others use the memory of a batch that was applied. turn is held.
+func (s *source) release(b *events.Batch) {
+	s.stored, s.clientHashes = index.Store{}, nil // they refer to it
+	s.normal.Release()
+	wire.Release(b)
 }
 
 // forget drops everything the source holds and what it learned.

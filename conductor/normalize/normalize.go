@@ -12,6 +12,7 @@ package normalize
 
 import (
 	"slices"
+	"sync"
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
@@ -94,10 +95,37 @@ type Drop struct {
 	Count  int
 }
 
-// Result is what a batch says. It is valid until the next call of Batch.
+// Result is what a batch says. It is valid until the next call of Batch or Release.
 type Result struct {
 	Changes []Change
 	Dropped []Drop
+}
+
+// lists are the lists of one result. A normalizer that has released them keeps none, so that a silent source takes
+// no memory for them.
+type lists struct {
+	out   Result
+	local []uint64
+}
+
+var freeLists = sync.Pool{New: func() any { return new(lists) }}
+
+// What a batch may leave behind for others, in elements: 32 KiB of hashes, some 150 KiB of changes.
+const (
+	maxKept        = 4096
+	maxKeptChanges = 512
+)
+
+// empty forgets what the lists refer to.
+func (l *lists) empty() {
+	clear(l.out.Changes)
+	l.out.Changes, l.out.Dropped, l.local = l.out.Changes[:0], l.out.Dropped[:0], l.local[:0]
+	if cap(l.local) > maxKept {
+		l.local = nil
+	}
+	if cap(l.out.Changes) > maxKeptChanges {
+		l.out.Changes = nil
+	}
 }
 
 // Normalizer has the state of one publisher.
@@ -110,8 +138,7 @@ type Normalizer struct {
 	lookAheads uint64 // announced in this epoch; bit L stands for L tokens
 	offsets    bool   // events.Batch.Offsets of any batch of the epoch
 	zero       bool   // a block of hash 0 was announced in this epoch
-	local      []uint64
-	out        Result
+	lists      *lists // of the batch at hand, nil without one
 }
 
 // New returns the normalizer of a source.
@@ -153,16 +180,10 @@ func (n *Normalizer) readRoot(e *events.Event) {
 	n.zero = slices.Contains(e.Hashes, 0)
 }
 
-// maxKept bounds the hashes for which a buffer is kept between batches: 32 KiB.
-const maxKept = 4096
-
 // Batch returns the changes of a batch in the order in which they apply. It reorders the
 // events of the batch, and overwrites those that it leaves out.
 func (n *Normalizer) Batch(b *events.Batch) Result {
-	n.out.Changes, n.out.Dropped = n.out.Changes[:0], n.out.Dropped[:0]
-	if n.local = n.local[:0]; cap(n.local) > maxKept {
-		n.local = nil
-	}
+	n.borrow().empty()
 	if n.offsets = n.offsets || b.Offsets; !n.offsets {
 		n.drop(events.AmbiguousExtraKey, b.Ambiguous)
 	}
@@ -180,16 +201,35 @@ func (n *Normalizer) Batch(b *events.Batch) Result {
 		case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
 			n.admit(e, int32(n.opts.Rank))
 		default:
-			n.out.Changes = append(n.out.Changes, Change{Kind: Object, Event: e})
+			n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Object, Event: e})
 		}
 	}
-	return n.out
+	return n.lists.out
+}
+
+// Release ends the use of what Batch has returned and Event has set. The result of a batch that is not released keeps
+// the memory of its events.
+func (n *Normalizer) Release() {
+	if n.lists != nil {
+		n.lists.empty()
+		freeLists.Put(n.lists)
+		n.lists = nil
+	}
+}
+
+// borrow returns the lists of the batch at hand.
+func (n *Normalizer) borrow() *lists {
+	if n.lists == nil {
+		n.lists = freeLists.Get().(*lists)
+	}
+	return n.lists
 }
 
 // drop counts events or hashes that are left out.
 func (n *Normalizer) drop(reason events.Reason, count int) {
 	if count > 0 {
-		n.out.Dropped = append(n.out.Dropped, Drop{reason, count})
+		l := n.borrow()
+		l.out.Dropped = append(l.out.Dropped, Drop{reason, count})
 	}
 }
 
@@ -242,17 +282,17 @@ func (n *Normalizer) admit(e *events.Event, rank int32) {
 	if e.Kind == events.Cleared {
 		medium := n.clearedMedium(e)
 		n.groups.clear(e, rank, func(raw string) bool { return medium == "" || n.opts.Medium(raw, false).Name == medium })
-		n.out.Changes = append(n.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
+		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
 		return
 	}
 	n.readRoot(e)
 	r := n.groups.judge(e, rank)
 	group := Owner{Rank: rank, Group: max(e.Group, 0)}
 	if r.learned {
-		n.out.Changes = append(n.out.Changes, Change{Kind: Learned, Event: e, Owner: group})
+		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Learned, Event: e, Owner: group})
 	}
 	if r.purge {
-		n.out.Changes = append(n.out.Changes, Change{Kind: Purged, Event: e, Owner: group})
+		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Purged, Event: e, Owner: group})
 	}
 	n.drop(events.OtherGroup, r.lost)
 	for i := range r.ready {
@@ -273,8 +313,8 @@ func (n *Normalizer) change(e *events.Event, rank int32) {
 	if len(e.Hashes) == 0 {
 		return // masked groups publish events that name no block
 	}
-	n.out.Changes = append(n.out.Changes, Change{})
-	n.Event(e, rank, &n.out.Changes[len(n.out.Changes)-1])
+	n.lists.out.Changes = append(n.lists.out.Changes, Change{})
+	n.Event(e, rank, &n.lists.out.Changes[len(n.lists.out.Changes)-1])
 }
 
 // Event sets c to the change of one stored or removed event of a rank. The group filter
@@ -314,9 +354,10 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		c.Chunk = n.chunkOf(e, medium.Tier, size)
 	}
 	c.EverCut = n.parts > 0
-	from := len(n.local)
-	if n.local = Locals(n.local, n.opts.Scheme, c.Cut, size); len(n.local) > from {
-		c.Local = n.local[from:len(n.local):len(n.local)]
+	l := n.borrow()
+	from := len(l.local)
+	if l.local = Locals(l.local, n.opts.Scheme, c.Cut, size); len(l.local) > from {
+		c.Local = l.local[from:len(l.local):len(l.local)]
 		c.Canonical = n.opts.Standard && e.Envelope && e.Items == nil && n.acceptDeclared(c.Cut, c.Local)
 	}
 }

@@ -24,7 +24,8 @@ func alone(o Options) *Normalizer {
 
 // count adds up what was dropped for a reason since the last call.
 func (n *Normalizer) count(reason events.Reason) (sum int) {
-	n.out.Dropped = slices.DeleteFunc(n.out.Dropped, func(d Drop) bool {
+	l := n.borrow()
+	l.out.Dropped = slices.DeleteFunc(l.out.Dropped, func(d Drop) bool {
 		if d.Reason == reason {
 			sum += d.Count
 		}

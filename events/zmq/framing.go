@@ -247,6 +247,7 @@ func (f *framing) room(n int) {
 		f.to = copy(next.Bytes, f.block.Bytes[f.from:f.to])
 		f.from = 0
 		f.block.Release()
+		clear(f.frames[:cap(f.frames)]) // of the last message, which the caller has done with
 	}
 	f.block = next
 	f.count(len(next.Bytes))

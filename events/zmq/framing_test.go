@@ -283,6 +283,11 @@ func TestFramingIdles(t *testing.T) {
 	if n := reading(); n != payload.MinBlock {
 		t.Errorf("an idle connection reads into %d bytes, want %d", n, payload.MinBlock)
 	}
+	for _, frame := range f.frames[:cap(f.frames)] {
+		if frame != nil {
+			t.Errorf("an idle connection refers to %d bytes of a large block, which stays in memory", len(frame))
+		}
+	}
 	if f.Close(); reading() != 0 {
 		t.Errorf("a closed connection is counted with %d bytes", reading())
 	}
