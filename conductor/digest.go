@@ -207,7 +207,7 @@ func (s *source) settingsPrint() uint64 {
 	reg := s.reg
 	reg.ReplayEndpoint, reg.SnapshotEndpoint = "", ""
 	values := []any{int(s.policy)}
-	for _, f := range reg.fields(false) {
+	for _, f := range reg.Fields() {
 		values = append(values, f.Name, f.Value)
 	}
 	return fingerprint(values...)

@@ -38,6 +38,7 @@ func (s *source) leaveFilling() { s.filling, s.hidden = false, nil }
 // fill applies a part of a snapshot. turn is held.
 func (s *source) fill(step *stream.Step) {
 	s.filled++
+	s.normal.Lend(normalLists.Get().(*normalize.Lists))
 	r := s.normal.Batch(&step.Batch)
 	for _, d := range r.Dropped {
 		s.drop(d.Reason, d.Count)

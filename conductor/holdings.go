@@ -238,21 +238,21 @@ func (s *holdings) hasUnverified() bool {
 	return false
 }
 
-// snapshotHolders adds who the owners of the source are. turn is held.
-func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment) {
+// snapshotHolders adds who the owners of the source are, which has a place in Snapshot.Sources. turn is held.
+func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment, place int) {
 	if s.filling {
 		return // it holds nothing yet
 	}
 	for _, ns := range s.namespaces {
 		of := all[ns.deployment]
 		if of == nil {
-			of = &snapDeployment{deployment: ns.deployment, holders: make(map[index.Owner]snapHolder), sources: make(map[index.Source]Registration)}
+			of = &snapDeployment{deployment: ns.deployment, holders: make(map[index.Owner]snapHolder, len(ns.deployment.table())), places: make(map[index.Source]int)}
 			all[ns.deployment] = of
 		}
-		of.sources[ns.source] = s.reg
+		of.places[ns.source] = place
 		for key, h := range ns.owners {
 			for i, o := range h.owners {
-				of.holders[o] = snapHolder{key: key, source: s.reg, medium: s.media[key.Medium], older: i > 0, unverified: i > 0 && h.unverified}
+				of.holders[o] = snapHolder{key: key, source: &s.reg, place: place, medium: s.media[key.Medium], older: i > 0, unverified: i > 0 && h.unverified}
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, ch
 		}
 		numbers := index.Numbers{
 			Source: func(name index.Source) (uint32, bool) {
-				at, found := snap.place(s.sources[name])
+				at, found := s.places[name]
 				return uint32(at), found
 			},
 			Owner: func(name index.Owner) (uint32, bool) {
@@ -124,9 +124,9 @@ func (c *Conductor) ImageOfSources() *Image {
 	return img
 }
 
-// image returns the head of an image, and the numbers of the owners of each deployment.
+// image returns the head of an image, and the numbers of the owners of each deployment. It takes the marks off pools.
 func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint32) {
-	img = &Image{HashSeed: seed, Sources: slices.Clone(s.Sources), Paused: s.paused}
+	img = &Image{HashSeed: seed, Sources: s.Sources, Paused: s.paused}
 	for i := range img.Sources {
 		if m := &img.Sources[i]; m.pool() {
 			m.Mark = nil
@@ -144,23 +144,18 @@ func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint
 				d.Identities[uint32(n)] = id.Variant
 			}
 		}
-		numbers := make(map[index.Owner]uint32)
+		numbers := make(map[index.Owner]uint32, len(sd.holders))
+		d.Holders = make([]ImageHolder, 0, len(sd.holders))
 		for name, h := range sd.holders {
 			if h.source.pool() {
 				continue
 			}
-			source, _ := s.place(h.source)
 			numbers[name] = uint32(len(d.Holders))
-			d.Holders = append(d.Holders, ImageHolder{Source: source, Owner: h.key, Older: h.older, Unverified: h.unverified})
+			d.Holders = append(d.Holders, ImageHolder{Source: h.place, Owner: h.key, Older: h.older, Unverified: h.unverified})
 		}
 		img.Deployments, owners = append(img.Deployments, d), append(owners, numbers)
 	}
 	return img, owners
-}
-
-// place returns the place of a source in Sources.
-func (s *Snapshot) place(reg Registration) (at int, found bool) {
-	return slices.BinarySearchFunc(s.Sources, reg.Key(), func(m SourceMark, key Key) int { return m.Key().compare(key) })
 }
 
 // ImageLoading brings back the blocks of one deployment of an image.

@@ -93,8 +93,11 @@ func (r *fieldReader) note(name string, err error) {
 }
 
 // Fields returns the source as a snapshot keeps it.
-func (m *SourceMark) Fields() []journal.Field {
-	w := fieldWriter(m.Registration.fields(m.Static))
+func (m *SourceMark) Fields() []journal.Field { return m.AppendFields(nil) }
+
+// AppendFields appends the source as a snapshot keeps it.
+func (m *SourceMark) AppendFields(to []journal.Field) []journal.Field {
+	w := fieldWriter(m.appendFields(to, m.Static))
 	m.By.write(&w)
 	if m.Mark != nil {
 		w.text(fieldSeq, strconv.FormatUint(m.Mark.Seq, 10))
@@ -116,7 +119,7 @@ func (m *SourceMark) Fields() []journal.Field {
 	return w
 }
 
-// SourceMarkOf reads what SourceMark.Fields wrote.
+// SourceMarkOf reads what SourceMark.AppendFields wrote.
 func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
 	r := fieldReader{fields: fields}
 	if m.Registration, m.Static, err = registrationOf(fields); err != nil {
@@ -217,9 +220,9 @@ func IdentityOf(fields []journal.Field) (number uint32, v scope.Variant, err err
 	return uint32(n), v, r.err
 }
 
-// Fields returns the holder as a snapshot keeps it.
-func (h *ImageHolder) Fields() []journal.Field {
-	var w fieldWriter
+// AppendFields appends the holder as a snapshot keeps it.
+func (h *ImageHolder) AppendFields(to []journal.Field) []journal.Field {
+	w := fieldWriter(to)
 	w.number(fieldOwner, int64(h.Source))
 	w.number("dp_rank", int64(h.Rank))
 	w.text(fieldMedium, h.Medium)
@@ -232,7 +235,7 @@ func (h *ImageHolder) Fields() []journal.Field {
 	return w
 }
 
-// ImageHolderOf reads what ImageHolder.Fields wrote.
+// ImageHolderOf reads what ImageHolder.AppendFields wrote.
 func ImageHolderOf(fields []journal.Field) (h ImageHolder, err error) {
 	r := fieldReader{fields: fields}
 	h = ImageHolder{

@@ -17,6 +17,7 @@ func (s *source) apply(b *events.Batch) {
 	s.observeBatch(b)
 	all := b.Count()
 	s.refusedEvents = 0
+	s.normal.Lend(normalLists.Get().(*normalize.Lists))
 	r := s.normal.Batch(b)
 	for _, d := range r.Dropped {
 		s.refuse(d.Reason, d.Count)

@@ -13,10 +13,10 @@ import (
 	"example.com/conductor/index"
 )
 
-// fields returns the registration as a journal keeps it: by wire names, without empty
+// appendFields appends the registration as a journal keeps it: by wire names, without empty
 // fields.
-func (r Registration) fields(static bool) []journal.Field {
-	var w fieldWriter
+func (r *Registration) appendFields(to []journal.Field, static bool) []journal.Field {
+	w := fieldWriter(to)
 	for _, t := range r.texts() {
 		w.text(t.field, *t.value)
 	}
@@ -43,9 +43,9 @@ func (r Registration) fields(static bool) []journal.Field {
 }
 
 // Fields returns the registration as a snapshot keeps it.
-func (r Registration) Fields() []journal.Field { return r.fields(false) }
+func (r Registration) Fields() []journal.Field { return r.appendFields(nil, false) }
 
-// registrationOf reads what fields wrote.
+// registrationOf reads what appendFields wrote.
 func registrationOf(fields []journal.Field) (r Registration, static bool, err error) {
 	if r, err = ReadRegistration(fields); err == nil {
 		err = r.normalize(true)

@@ -49,17 +49,17 @@ func TestRegistrationFields(t *testing.T) {
 	pool.Aliases = nil
 	engine.Type, engine.Serves = TypeVLLM, nil
 	for static, given := range map[bool]Registration{false: pool, true: engine} {
-		if got, s, err := registrationOf(given.fields(static)); err != nil || !reflect.DeepEqual(got, given) || s != static {
+		if got, s, err := registrationOf(given.appendFields(nil, static)); err != nil || !reflect.DeepEqual(got, given) || s != static {
 			t.Errorf("%+v %t %v\nwant %+v", got, s, err, given)
 		}
 	}
 	unpublished := Registration{Type: TypeStandard, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: 1, TTL: time.Minute, Lora: "l", Aliases: []string{"n"},
 		Events: EventsNone, CapacityBlocks: math.MaxInt32, Approximate: ApproximateCount}
-	if got, _, err := registrationOf(unpublished.fields(false)); err != nil || !reflect.DeepEqual(got, unpublished) {
+	if got, _, err := registrationOf(unpublished.Fields()); err != nil || !reflect.DeepEqual(got, unpublished) {
 		t.Errorf("%+v %v\nwant %+v", got, err, unpublished)
 	}
 	least := Registration{Endpoint: "tcp://h:1", Type: TypeMooncake, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: 1}
-	if got, _, err := registrationOf(least.fields(false)); err != nil || !reflect.DeepEqual(got, least) {
+	if got, _, err := registrationOf(least.Fields()); err != nil || !reflect.DeepEqual(got, least) {
 		t.Errorf("%+v %v\nwant %+v", got, err, least)
 	}
 }

@@ -319,7 +319,7 @@ func (c *Conductor) observeEndpoint(s *source) {
 // newSource opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. c.mu is held.
 func (c *Conductor) newSource(r Registration, static bool) *source {
-	recorded := c.opts.Journal.Register(r.Key().String(), r.fields(static)...)
+	recorded := c.opts.Journal.Register(r.Key().String(), r.appendFields(nil, static)...)
 	s := c.unjoined(r)
 	s.static, s.journal = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)

@@ -234,9 +234,9 @@ type registrationText struct {
 }
 
 // texts returns the texts of the registration.
-func (r *Registration) texts() []registrationText {
+func (r *Registration) texts() [21]registrationText {
 	p := &r.Profile
-	return []registrationText{
+	return [...]registrationText{
 		{"endpoint", &r.Endpoint, maxEndpoint}, {"replay_endpoint", &r.ReplayEndpoint, maxEndpoint},
 		{"snapshot_endpoint", &r.SnapshotEndpoint, maxEndpoint},
 		{"type", &r.Type, maxName}, {"modelname", &r.Model, maxName}, {"lora_name", &r.Lora, maxName},

@@ -51,7 +51,10 @@ func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bo
 	for _, d := range s.deployments {
 		d.snap.Unify(func(o index.Owner) (int, bool) {
 			h, ok := d.holders[o]
-			return ranks[h.source.Key()], ok && shown(h.source, h.medium)
+			if !ok {
+				return 0, false
+			}
+			return ranks[h.source.Key()], shown(*h.source, h.medium)
 		})
 	}
 }
@@ -104,14 +107,15 @@ type snapDeployment struct {
 	identities map[index.Identity]*names.Identity // of then
 	known      map[uint64]uint64                  // translation.of of then, maybe still in use; guarded by its mu
 	holders    map[index.Owner]snapHolder
-	sources    map[index.Source]Registration
-	groups     map[int]string // kinds of attention groups
+	places     map[index.Source]int // in Snapshot.Sources, as cut has left them
+	groups     map[int]string       // kinds of attention groups
 }
 
 // snapHolder is the holder that an owner of the index stood for.
 type snapHolder struct {
 	key    normalize.Owner
-	source Registration
+	source *Registration // of the source, which never changes it
+	place  int           // of the source, as in snapDeployment.places
 	medium tiers.Medium
 	// older and unverified are those of holder, of its previous generation.
 	older, unverified bool
@@ -153,14 +157,14 @@ func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
 	began := time.Now()
 	all, release := c.lockSources(of)
 	defer release()
-	snap := &Snapshot{}
+	snap := &Snapshot{Sources: make([]SourceMark, 0, len(all))}
 	deployments := make(map[*deployment]*snapDeployment)
 	for _, s := range all {
 		if s.recovered && !s.settled {
 			continue // a recovery fills it: its mark promises blocks that have not come yet
 		}
+		s.snapshotHolders(deployments, len(snap.Sources))
 		snap.Sources = append(snap.Sources, s.snapshotMark())
-		s.snapshotHolders(deployments)
 	}
 	for d, sd := range deployments {
 		sd.cut, sd.known, sd.groups = d.index.Cut(), d.translation.all(), c.groupsOf(d)
@@ -236,7 +240,7 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 			return true // it came and left while the snapshot began
 		}
 		st.Lora, st.Salt = id.Lora, id.Salt
-		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned, h.key.Chunk
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = *h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned, h.key.Chunk
 		fold(e, d.deployment.names.FoldOf(h.source.variant(), h.source.hashes(), id.Variant)) // out again
 		st.Stretch, st.Local = e, nil
 		if e.ClientHashes[0] != 0 && d.deployment.translates(id.Variant) {

@@ -271,9 +271,12 @@ func (s *source) applyStep(step *stream.Step) {
 // release lets others use the memory of a batch that was applied. turn is held.
 func (s *source) release(b *events.Batch) {
 	s.stored, s.clientHashes = index.Store{}, nil // they refer to it
-	s.normal.Release()
+	normalLists.Put(s.normal.Release())
 	wire.Release(b)
 }
+
+// normalLists are those that no source uses.
+var normalLists = sync.Pool{New: func() any { return new(normalize.Lists) }}
 
 // forget drops everything the source holds and what it learned.
 func (s *source) forget() {

@@ -123,7 +123,10 @@ func (x *Index) moment() *Snapshot {
 		if src == nil {
 			continue
 		}
-		n := &snapSource{name: src.name, own: make(map[uint64]uint64, src.private.len())}
+		n := &snapSource{name: src.name}
+		if names := src.private.len(); names > 0 { // most sources have none
+			n.own = make(map[uint64]uint64, names)
+		}
 		for engine, ref := range src.private.all {
 			n.own[engine] = *ref
 		}
@@ -140,7 +143,9 @@ func (x *Index) moment() *Snapshot {
 			continue
 		}
 		so := &snapOwner{name: o.name, id: o.id, source: s.sources[o.s.name], run: Stretch{Owner: o.name}}
-		so.copies = make(map[uint64]uint32, o.copies.len())
+		if n := o.copies.len(); n > 0 {
+			so.copies = make(map[uint64]uint32, n)
+		}
 		o.copies.all(func(p place, n uint32) { so.copies[p.ref()] = n })
 		s.owners[o.id] = so
 	}

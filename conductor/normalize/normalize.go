@@ -12,7 +12,6 @@ package normalize
 
 import (
 	"slices"
-	"sync"
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
@@ -101,14 +100,12 @@ type Result struct {
 	Dropped []Drop
 }
 
-// lists are the lists of one result. A normalizer that has released them keeps none, so that a silent source takes
-// no memory for them.
-type lists struct {
+// Lists have the memory of one result. They go from one normalizer to the next, so that a silent source takes no
+// memory for them.
+type Lists struct {
 	out   Result
 	local []uint64
 }
-
-var freeLists = sync.Pool{New: func() any { return new(lists) }}
 
 // What a batch may leave behind for others, in elements: 32 KiB of hashes, some 150 KiB of changes.
 const (
@@ -117,7 +114,7 @@ const (
 )
 
 // empty forgets what the lists refer to.
-func (l *lists) empty() {
+func (l *Lists) empty() {
 	clear(l.out.Changes)
 	l.out.Changes, l.out.Dropped, l.local = l.out.Changes[:0], l.out.Dropped[:0], l.local[:0]
 	if cap(l.local) > maxKept {
@@ -138,7 +135,7 @@ type Normalizer struct {
 	lookAheads uint64 // announced in this epoch; bit L stands for L tokens
 	offsets    bool   // events.Batch.Offsets of any batch of the epoch
 	zero       bool   // a block of hash 0 was announced in this epoch
-	lists      *lists // of the batch at hand, nil without one
+	lists      *Lists // of the batch at hand, nil without one
 }
 
 // New returns the normalizer of a source.
@@ -207,20 +204,22 @@ func (n *Normalizer) Batch(b *events.Batch) Result {
 	return n.lists.out
 }
 
-// Release ends the use of what Batch has returned and Event has set. The result of a batch that is not released keeps
-// the memory of its events.
-func (n *Normalizer) Release() {
-	if n.lists != nil {
-		n.lists.empty()
-		freeLists.Put(n.lists)
-		n.lists = nil
-	}
+// Lend gives the normalizer empty lists for its next batch. It makes lists of its own if it has none.
+func (n *Normalizer) Lend(l *Lists) { n.lists = l }
+
+// Release ends the use of what Batch has returned and Event has set, and returns empty lists for Lend, of this
+// normalizer or another. Without it the result keeps the memory of the events.
+func (n *Normalizer) Release() *Lists {
+	l := n.borrow()
+	l.empty()
+	n.lists = nil
+	return l
 }
 
 // borrow returns the lists of the batch at hand.
-func (n *Normalizer) borrow() *lists {
+func (n *Normalizer) borrow() *Lists {
 	if n.lists == nil {
-		n.lists = freeLists.Get().(*lists)
+		n.lists = new(Lists)
 	}
 	return n.lists
 }

@@ -47,6 +47,8 @@ type writer struct {
 	seal Sealer
 
 	targets, changes [][]journal.Field
+	fields           []journal.Field // buffer, as payload is
+	payload          []byte
 	// deployments are those of the image by their place, -1 for one left out.
 	deployments []int
 	err         error
@@ -89,9 +91,9 @@ func begin(to io.Writer, now time.Time, seal Sealer) *writer {
 // end writes the end, unless something has failed.
 func (w *writer) end(err error) (Summary, error) {
 	if err == nil {
-		w.section(section{kind: kindEnd}, journal.AppendFields(nil,
-			journal.Field{Name: fieldSections, Value: strconv.Itoa(w.sum.Sections)},
-			journal.Field{Name: fieldBlocks, Value: strconv.Itoa(w.sum.Blocks)}))
+		w.sectionOf(section{kind: kindEnd}, []journal.Field{
+			{Name: fieldSections, Value: strconv.Itoa(w.sum.Sections)}, {Name: fieldBlocks, Value: strconv.Itoa(w.sum.Blocks)},
+		})
 		err = w.err
 	}
 	if err == nil {
@@ -117,20 +119,27 @@ func (w *writer) section(s section, payload []byte) {
 	w.sum.Blocks += int(s.blocks)
 }
 
+// sectionOf writes a section of fields.
+func (w *writer) sectionOf(s section, fields []journal.Field) {
+	w.payload = journal.AppendFields(w.payload[:0], fields...)
+	w.section(s, w.payload)
+}
+
 // head writes the sources and deployments.
 func (w *writer) head(img *conductor.Image) error {
 	w.sum.Paused = img.Paused
-	w.section(section{kind: kindHead}, journal.AppendFields(nil,
-		journal.Field{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)},
-		journal.Field{Name: fieldSources, Value: strconv.Itoa(len(img.Sources))}))
+	w.sectionOf(section{kind: kindHead}, []journal.Field{
+		{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)}, {Name: fieldSources, Value: strconv.Itoa(len(img.Sources))},
+	})
 	for i := range img.Sources {
-		sealed, ok := w.seal(img.Sources[i].Fields())
+		w.fields = img.Sources[i].AppendFields(w.fields[:0])
+		sealed, ok := w.seal(w.fields)
 		if !ok {
 			w.sum.LeftOut++
 			sealed = nil // chunks and holders count it
 		}
 		w.sum.Sources++
-		w.section(section{kind: kindSource}, journal.AppendFields(nil, sealed...))
+		w.sectionOf(section{kind: kindSource}, sealed)
 	}
 	w.sealed(kindTarget, w.targets)
 	w.sealed(kindChange, w.changes)
@@ -145,7 +154,7 @@ func (w *writer) head(img *conductor.Image) error {
 		n := w.sum.Deployments
 		w.deployments[i] = n
 		w.sum.Deployments++
-		w.section(section{kind: kindDeployment, deployment: uint32(n)}, journal.AppendFields(nil, sealed...))
+		w.sectionOf(section{kind: kindDeployment, deployment: uint32(n)}, sealed)
 		for _, number := range slices.Sorted(maps.Keys(c.Identities)) {
 			sealed, ok := w.seal(conductor.IdentityFields(number, c.Identities[number]))
 			if !ok {
@@ -153,10 +162,11 @@ func (w *writer) head(img *conductor.Image) error {
 				delete(c.Identities, number)
 				continue
 			}
-			w.section(section{kind: kindIdentity, deployment: uint32(n)}, journal.AppendFields(nil, sealed...))
+			w.sectionOf(section{kind: kindIdentity, deployment: uint32(n)}, sealed)
 		}
-		for _, h := range c.Holders {
-			w.section(section{kind: kindHolder, deployment: uint32(n)}, journal.AppendFields(nil, h.Fields()...))
+		for i := range c.Holders {
+			w.fields = c.Holders[i].AppendFields(w.fields[:0])
+			w.sectionOf(section{kind: kindHolder, deployment: uint32(n)}, w.fields)
 		}
 	}
 	if split, ok := w.into.(interface{ headEnds() }); ok && w.err == nil {
@@ -170,7 +180,7 @@ func (w *writer) head(img *conductor.Image) error {
 func (w *writer) sealed(kind uint16, all [][]journal.Field) {
 	for _, f := range all {
 		if sealed, ok := w.seal(f); ok {
-			w.section(section{kind: kind}, journal.AppendFields(nil, sealed...))
+			w.sectionOf(section{kind: kind}, sealed)
 		} else {
 			w.sum.LeftOut++
 		}
