@@ -75,19 +75,20 @@ func resident() (all, files int64) {
 
 // runtimeState is what the Go runtime says of its memory, in bytes.
 type runtimeState struct {
-	objects  int64  // in the heap, reachable or not
-	live     int64  // of them, what the last collection found reachable
-	free     int64  // spans and slots that hold no object, in memory
-	stacks   int64  // of goroutines and threads
-	metadata int64  // of the runtime
-	mapped   int64  // in memory at all
-	cycles   uint64 // collections so far
+	allocated int64  // since the start
+	objects   int64  // in the heap, reachable or not
+	live      int64  // of them, what the last collection found reachable
+	free      int64  // spans and slots that hold no object, in memory
+	stacks    int64  // of goroutines and threads
+	metadata  int64  // of the runtime
+	mapped    int64  // in memory at all
+	cycles    uint64 // collections so far
 }
 
 var classes = []string{
 	"/memory/classes/heap/objects:bytes", "/gc/heap/live:bytes", "/memory/classes/heap/free:bytes", "/memory/classes/heap/unused:bytes",
 	"/memory/classes/heap/stacks:bytes", "/memory/classes/os-stacks:bytes", "/memory/classes/total:bytes", "/memory/classes/heap/released:bytes",
-	"/gc/cycles/total:gc-cycles",
+	"/gc/cycles/total:gc-cycles", "/gc/heap/allocs:bytes",
 }
 
 func readRuntime() runtimeState {
@@ -97,7 +98,7 @@ func readRuntime() runtimeState {
 	}
 	metrics.Read(samples)
 	v := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
-	r := runtimeState{objects: v(0), live: v(1), free: v(2) + v(3), stacks: v(4) + v(5), mapped: v(6) - v(7), cycles: uint64(v(8))}
+	r := runtimeState{objects: v(0), live: v(1), free: v(2) + v(3), stacks: v(4) + v(5), mapped: v(6) - v(7), cycles: uint64(v(8)), allocated: v(9)}
 	r.metadata = r.mapped - r.objects - r.free - r.stacks
 	return r
 }

@@ -17,13 +17,16 @@ import (
 const (
 	// tick is how often the keeper looks.
 	tick = time.Second
-	// headroom is the least that the heap may grow between two collections: queries at full
-	// speed allocate some 25 MB/s, and three small collections a second are below a percent
-	// of a processor.
+	// headroom is the least that the heap may grow between two collections.
 	headroom = 8 << 20
+	// mostHeadroom bounds the headroom of a process that allocates fast. Queries at full speed allocate
+	// some 30 MB/s.
+	mostHeadroom = 16 << 20
 	// fraction of the heap that is its headroom above that. Most of a large heap are tables
 	// without pointers, which cost a collection next to nothing.
 	fraction = 4
+	// smallestHeap is the heap at which the runtime collects first, times GOGC/100.
+	smallestHeap = 4 << 20
 	// quiet is for how many ticks there was no collection when the keeper asks for one, if
 	// the heap has grown by growth bytes since it last did.
 	quiet  = 5
@@ -43,8 +46,10 @@ const (
 //
 //   - limit of the Go runtime = limit of the cgroup - memory outside the runtime - reserve,
 //     followed while pieces of the index grow;
-//   - headroom of the collector: a quarter of the heap, at least 8 MiB;
-//   - garbage goes back to the system when the process has calmed down, or a flood is over.
+//   - headroom of the collector: what a second allocates, between 8 and 16 MiB, or a quarter of the heap. While the
+//     collector marks, it takes a quarter of the processors and requests take a third longer, so queries queue up;
+//   - garbage goes back to the system when the process has calmed down, or a flood is over. That holds a processor
+//     for some milliseconds, so it must not happen under a steady load of queries.
 //
 // GOMEMLIMIT and GOGC, where they are set, stand.
 type keeper struct {
@@ -54,6 +59,8 @@ type keeper struct {
 	cgroup  int64 // limit of the cgroup, 0 for none
 	limit   int64 // set last
 	percent int   // set last
+	rate    int64 // bytes that a second allocates, for some seconds by now
+	total   int64 // bytes allocated up to the last tick
 	cycles  uint64
 	calm    int   // ticks without a collection
 	seen    int64 // discarded at the last look
@@ -118,8 +125,7 @@ func (k *keeper) run(ctx context.Context) {
 	for {
 		select {
 		case <-t.C:
-			k.calm++
-			k.look()
+			k.tick()
 		case <-flood:
 			k.look()
 		case <-ctx.Done():
@@ -135,6 +141,7 @@ func (k *keeper) begin() {
 	} else {
 		k.find()
 	}
+	k.total = k.system.runtime().allocated
 	k.look()
 }
 
@@ -186,6 +193,15 @@ func (s system) bound(want int64) int64 {
 	return want
 }
 
+// tick looks once a second.
+func (k *keeper) tick() {
+	k.calm++
+	total := k.system.runtime().allocated
+	// A burst of some seconds does not need a larger heap.
+	k.rate, k.total = min(total-k.total, k.rate+mostHeadroom/8), total
+	k.look()
+}
+
 // look does what the moment needs.
 func (k *keeper) look() {
 	if k.cgroup > 0 {
@@ -193,7 +209,7 @@ func (k *keeper) look() {
 	}
 	r := k.system.runtime()
 	if k.system.env("GOGC") == "" {
-		if p := percent(r.live + r.stacks); p*10 < k.percent*9 || p*10 > k.percent*11 {
+		if p := percent(r.live+r.stacks, k.room(r.live+r.stacks)); p*10 < k.percent*9 || p*10 > k.percent*11 {
 			k.percent = p
 			k.system.setPercent(p)
 		}
@@ -203,10 +219,11 @@ func (k *keeper) look() {
 		k.calm, k.cycles, k.gone = 0, r.cycles, k.seen // the collection was after the last look
 	}
 	k.seen = gone
-	// What was discarded since the last collection counts as live.
-	live := r.live - min(r.live, gone-k.gone)
-	waste := r.objects - live + r.free
-	if 2*waste > 3*room(live+r.stacks) || k.calm >= quiet && r.objects+r.free > k.settled+growth {
+	// What was discarded since the last collection is garbage that the runtime takes for live. The rest of the
+	// garbage is its own business.
+	unknown := min(r.live, gone-k.gone)
+	waste := unknown + r.free
+	if 2*waste > 3*k.room(r.live-unknown+r.stacks) || k.calm >= quiet && r.objects+r.free > k.settled+growth {
 		k.system.give()
 		r = k.system.runtime()
 		k.calm, k.cycles, k.gone, k.settled = 0, r.cycles, gone, r.objects+r.free
@@ -222,10 +239,17 @@ func (k *keeper) follow() {
 	}
 }
 
-// room is how much a heap may grow between two collections.
-func room(live int64) int64 { return max(headroom, live/fraction) }
+// room is how many bytes a heap may grow between two collections. Near the limit of the runtime, what allocates fast
+// gets less, and the runtime itself collects more often.
+func (k *keeper) room(live int64) int64 {
+	most := int64(mostHeadroom)
+	if k.limit > 0 {
+		most = min(most, k.limit/8)
+	}
+	return max(headroom, live/fraction, min(k.rate, most))
+}
 
-// percent is the GOGC of a heap.
-func percent(live int64) int {
-	return int(min(400, 100*room(live)/max(live, 1<<20)))
+// percent is the GOGC that gives a heap its room.
+func percent(live, room int64) int {
+	return int(100 * room / max(live, smallestHeap))
 }

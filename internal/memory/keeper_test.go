@@ -151,7 +151,7 @@ func TestHeadroomOfHeap(t *testing.T) {
 			t.Errorf("GOGC of %d MB is %d, want %d", live/mb, got, want)
 		}
 	}
-	at(mb, 400)
+	at(mb, 200) // the runtime collects no heap below 4 MiB * GOGC/100
 	at(8*mb, 100)
 	at(16*mb, 50)
 	at(400*mb, 25)
@@ -166,6 +166,57 @@ func TestHeadroomOfHeap(t *testing.T) {
 	}
 }
 
+// Under a load that lasts, the heap may grow by what a second allocates, up to 16 MiB or an eighth of the limit.
+func TestHeadroomOfRate(t *testing.T) {
+	check := func(f *fake, allocated int64, seconds int, want int64) *keeper {
+		t.Helper()
+		f.state.live, f.state.objects = 20*mb, 20*mb
+		k := f.keeper(new(bytes.Buffer))
+		k.begin()
+		for range seconds {
+			f.state.allocated += allocated
+			k.tick()
+		}
+		if got := k.room(20 * mb); got != want*mb {
+			t.Errorf("after %d MB a second for %d s the heap may grow by %d MB, want %d", allocated/mb, seconds, got/mb, want)
+		}
+		if got, want := f.percents[len(f.percents)-1], int(100*want/20); got*10 < want*9 || got*10 > want*11 {
+			t.Errorf("GOGC is %d, want %d", got, want)
+		}
+		return k
+	}
+	none := memlimit.ErrNoLimit
+	check(&fake{failure: none, state: runtimeState{allocated: 900 * mb}}, 4*mb, 20, 8) // what the start allocated does not count
+	check(&fake{failure: none}, 12*mb, 20, 12)
+	check(&fake{failure: none}, 500*mb, 2, 8) // a burst
+	check(&fake{failure: none}, 500*mb, 6, 12)
+	check(&fake{limit: 120 * mb, out: 18 * mb}, 500*mb, 20, 12)
+	check(&fake{limit: 64 * mb, out: 60 * mb}, 500*mb, 20, 8)
+	f := &fake{failure: none}
+	k := check(f, 500*mb, 20, 16)
+	if k.tick(); k.room(20*mb) != 8*mb || f.percents[len(f.percents)-1] != 40 {
+		t.Errorf("after a second without allocations the heap may grow by %d MB, GOGC is %d", k.room(20*mb)/mb, f.percents[len(f.percents)-1])
+	}
+}
+
+// The keeper leaves young garbage to the runtime, however much GOGC allows, and gives memory back where much is free.
+func TestYoungGarbageStays(t *testing.T) {
+	f := &fake{failure: memlimit.ErrNoLimit, vars: map[string]string{"GOGC": "1600"}}
+	k := f.keeper(new(bytes.Buffer))
+	f.state = runtimeState{live: 40 * mb, objects: 600 * mb, free: 10 * mb}
+	for range 2 * quiet {
+		f.state.cycles++
+		k.tick()
+	}
+	if f.gives > 0 {
+		t.Error("the keeper collects what GOGC lets grow")
+	}
+	f.state.free = 20 * mb
+	if k.tick(); f.gives != 1 {
+		t.Errorf("much free memory is given back %d times, want 1", f.gives)
+	}
+}
+
 // Garbage goes back when a flood is over, or when nothing was collected for a while, and
 // is not looked for again and again.
 func TestGarbageGoesBack(t *testing.T) {
@@ -173,8 +224,7 @@ func TestGarbageGoesBack(t *testing.T) {
 	k := f.keeper(new(bytes.Buffer))
 	ticks := func(n int) {
 		for range n {
-			k.calm++
-			k.look()
+			k.tick()
 		}
 	}
 	ticks(quiet - 1)
