@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -42,6 +43,7 @@ func (c *Churn) Serve(in io.Reader, out io.Writer) error {
 		}
 	}
 	runtime.GOMAXPROCS(1)
+	debug.SetGCPercent(2000) // a collection every few seconds: each takes the core of the client for some milliseconds
 	p := c.Load.publishers(&served{Server: &harness.Server{URL: c.Server}})
 	defer p.end()
 	orders := readOrders(in)

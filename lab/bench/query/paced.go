@@ -17,6 +17,7 @@ type Paced struct {
 	P999      float64 `json:"p999_us"`
 	Max       float64 `json:"max_us"`
 	Tail      float64 `json:"p999_to_p50"`
+	Late      float64 `json:"client_late_p999_us"`       // of requests that had a free connection at their time: the client's own part of P999
 	ServerCPU float64 `json:"server_cpu_us_per_request"` // that of events and snapshots included
 	Batches   float64 `json:"batches_per_sec"`           // published meanwhile
 	Snapshots int     `json:"snapshots"`                 // written meanwhile
@@ -40,6 +41,7 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 		return nil, err
 	}
 	latencies.Reset()
+	p.late.Reset()
 	written, err := s.written()
 	if err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 	}
 	us := func(percent float64) float64 { return float64(latencies.At(percent)) / 1e3 }
 	r := &Paced{
-		Rate: rate, Requests: latencies.Count(), P50: us(50), P99: us(99), P999: us(99.9), Max: us(100), Tail: us(99.9) / us(50),
+		Rate: rate, Requests: latencies.Count(), P50: us(50), P99: us(99), P999: us(99.9), Max: us(100), Tail: us(99.9) / us(50), Late: float64(p.late.At(99.9)) / 1e3,
 		ServerCPU: float64(used) / 1e3 / float64(max(latencies.Count(), 1)), Batches: float64(more-batches) / took.Seconds(),
 	}
 	after, err := s.written()

@@ -31,6 +31,7 @@ type pacer struct {
 	gaps     *rand.Rand
 	due, gap time.Duration // of the next request, since the start; mean time between two
 	at       int           // of the next prompt
+	late     harness.Latencies
 }
 
 // pacedConn is one connection with at most one request.
@@ -104,11 +105,15 @@ func (p *pacer) run(ctx context.Context, length time.Duration, l *harness.Latenc
 	start := time.Now()
 	p.due = 0
 	events := make([]unix.EpollEvent, len(p.conns))
+	sinceFree := time.Duration(0) // a connection has been free since then
 	for p.due < length || len(p.free) < len(p.conns) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		for now := time.Since(start); p.due <= now && p.due < length && len(p.free) > 0; {
+			if p.due >= sinceFree {
+				p.late.Add(now - p.due)
+			}
 			c := p.free[len(p.free)-1]
 			p.free = p.free[:len(p.free)-1]
 			c.request, c.due = &p.k.requests[p.at], p.due
@@ -139,7 +144,11 @@ func (p *pacer) run(ctx context.Context, length time.Duration, l *harness.Latenc
 				return err
 			}
 			if done {
-				l.Add(time.Since(start) - c.due)
+				answered := time.Since(start)
+				l.Add(answered - c.due)
+				if len(p.free) == 0 {
+					sinceFree = answered
+				}
 				p.free = append(p.free, c)
 				if c.reads++; c.reads%sampled == 1 {
 					if err := p.k.check(c.request, c.answer[bytes.Index(c.answer, endOfHeader)+len(endOfHeader):]); err != nil {

@@ -10,7 +10,7 @@ import (
 	"example.com/conductor/lab/harness"
 )
 
-type pacer struct{}
+type pacer struct{ late harness.Latencies }
 
 func newPacer(*client, string, float64) (*pacer, error) {
 	return nil, errors.New("--load needs Linux, whose epoll it waits by")

@@ -135,8 +135,8 @@ func (r *Report) Table(w io.Writer) {
 		fmt.Fprintf(w, "%.2f times the processor time of reading alone\n", r.ReadingRatio)
 	}
 	if p := r.Paced; p != nil {
-		fmt.Fprintf(w, "at %.0f requests/s, each at its time, with %.0f batches/s: p50 %.0f µs, p99 %.0f µs, p99.9 %.0f µs (%.1f times p50), most %.0f µs, server %.1f µs a request; snapshots written: %d, the last in %.2f s, with a pause of %.1f ms\n",
-			p.Rate, p.Batches, p.P50, p.P99, p.P999, p.Tail, p.Max, p.ServerCPU, p.Snapshots, p.Write, 1e3*p.Pause)
+		fmt.Fprintf(w, "at %.0f requests/s, each at its time, with %.0f batches/s: p50 %.0f µs, p99 %.0f µs, p99.9 %.0f µs (%.1f times p50), most %.0f µs, the client itself late by %.0f µs at p99.9, server %.1f µs a request; snapshots written: %d, the last in %.2f s, with a pause of %.1f ms\n",
+			p.Rate, p.Batches, p.P50, p.P99, p.P999, p.Tail, p.Max, p.Late, p.ServerCPU, p.Snapshots, p.Write, 1e3*p.Pause)
 	}
 	if e := r.Expected; e != nil {
 		fmt.Fprintf(w, "%d reports with %d tokens of their own in %.1f s: %.1f MB by the server's account, %.1f MB more resident memory, %d allocations of %d bytes each\n",
