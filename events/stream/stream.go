@@ -400,21 +400,21 @@ func (s *Stream) Close() {
 	s.charge()
 	s.room.Broadcast()
 	s.mu.Unlock()
+	s.signal()
 	s.tasks.Wait()
 }
 
-// wait blocks until there is input, at has come (if set), or the end.
+// wait blocks until there is input, at has come (if set), or the end, which Close signals as well.
 func (s *Stream) wait(at time.Time) {
-	var alarm <-chan time.Time
-	if !at.IsZero() {
-		t := time.NewTimer(time.Until(at))
-		defer t.Stop()
-		alarm = t.C
+	if at.IsZero() { // mostly; a select costs twice as much
+		<-s.wake
+		return
 	}
+	t := time.NewTimer(time.Until(at))
+	defer t.Stop()
 	select {
 	case <-s.wake:
-	case <-alarm:
-	case <-s.ctx.Done():
+	case <-t.C:
 	}
 }
 
