@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// maxHeld bounds the blocks of the sample on one medium: some 100 KB.
-	maxHeld = 2048
+	// maxHeld bounds the blocks of the sample on one medium: some 25 KB. Of so many a rate is known to some
+	// percent, and a batch of 80 blocks has one or two of the sample.
+	maxHeld = 512
 	// firstZeros makes one block in 16 one of the sample.
 	firstZeros = 4
 	// period is how long evictions are counted together.
