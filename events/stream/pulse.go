@@ -26,6 +26,8 @@ func newPulse(on bool, sub Subscription) *pulse { return &pulse{sub: sub, on: on
 func (p *pulse) hear(m *message) { p.beats = p.beats || p.on && m.idle() }
 
 // await begins to wait for a batch.
+//
+//go:noinline
 func (p *pulse) await() {
 	switch {
 	case !p.beats:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"example.com/conductor/events"
+	"example.com/conductor/events/payload"
 	"example.com/conductor/events/wire"
 )
 
@@ -27,6 +28,14 @@ func (s *Stream) follow() {
 	}
 }
 
+// fail tells the machine that the endpoint can never work.
+//
+//go:noinline
+func (s *Stream) fail(ctx context.Context, err error) {
+	s.note(err)
+	s.push(ctx, input{kind: inFailed, text: err.Error()})
+}
+
 // keep keeps a live connection until ctx ends or the endpoint can never work.
 func (s *Stream) keep(ctx context.Context) {
 	pause := s.cfg.BackoffMin
@@ -39,8 +48,7 @@ func (s *Stream) keep(ctx context.Context) {
 			}
 			return
 		case permanent(err):
-			s.note(err)
-			s.push(ctx, input{kind: inFailed, text: err.Error()})
+			s.fail(ctx, err)
 			return
 		case err != nil:
 			s.note(err)
@@ -61,37 +69,58 @@ func (s *Stream) keep(ctx context.Context) {
 // read takes from one live connection until it is lost, or ctx ends. While the queue
 // is full it takes nothing.
 func (s *Stream) read(ctx context.Context, sub Subscription) {
-	defer context.AfterFunc(ctx, func() { sub.Close() })()
-	defer sub.Close()
-	if !s.push(ctx, input{kind: inConnected, at: time.Now()}) {
+	end := context.AfterFunc(ctx, func() { sub.Close() })
+	if s.begins(ctx) {
+		var known events.PublisherID
+		beat := newPulse(s.cfg.SnapshotEndpoint != "", sub)
+		for {
+			beat.await()
+			received, err := sub.Recv()
+			beat.stop()
+			if ctx.Err() != nil || err != nil {
+				s.lose(ctx, beat, err)
+				break
+			}
+			s.hear(ctx, beat, &received, &known)
+		}
+	}
+	end()
+	sub.Close()
+}
+
+// begins tells the machine of a new live connection. It returns false if ctx has ended.
+//
+//go:noinline
+func (s *Stream) begins(ctx context.Context) bool {
+	return s.push(ctx, input{kind: inConnected, at: time.Now()})
+}
+
+// lose tells the machine that a live connection has ended. The functions that read calls are apart from it, because
+// it waits in Recv nearly always: what they need would be on the stack of each silent source.
+//
+//go:noinline
+func (s *Stream) lose(ctx context.Context, beat *pulse, err error) {
+	if ctx.Err() != nil { // closed by us: that is no error
+		s.push(s.ctx, input{kind: inDisconnected})
 		return
 	}
-	var known events.PublisherID
-	beat := newPulse(s.cfg.SnapshotEndpoint != "", sub)
-	defer beat.stop()
-	for {
-		beat.await()
-		received, err := sub.Recv()
-		beat.stop()
-		switch {
-		case ctx.Err() != nil: // closed by us: that is no error
-			s.push(s.ctx, input{kind: inDisconnected})
-			return
-		case err != nil:
-			err = beat.explain(err)
-			s.push(s.ctx, input{kind: inDisconnected, text: err.Error(), at: time.Now().Add(-silent(err))})
-			return
-		}
-		m, ok := liveFrames(received, known, s.cfg.Topic)
-		if !ok {
-			s.refuse()
-			s.push(ctx, input{kind: inRefused, refused: 1, text: explainFrames(received.Frames)})
-			continue
-		}
-		known = m.id
-		beat.hear(&m)
-		s.push(ctx, input{kind: inLive, message: m})
+	err = beat.explain(err)
+	s.push(s.ctx, input{kind: inDisconnected, text: err.Error(), at: time.Now().Add(-silent(err))})
+}
+
+// hear gives the machine a live message. known is the publisher's lifetime as its messages name it.
+//
+//go:noinline
+func (s *Stream) hear(ctx context.Context, beat *pulse, received *payload.Message, known *events.PublisherID) {
+	m, ok := liveFrames(*received, *known, s.cfg.Topic)
+	if !ok {
+		s.refuse()
+		s.push(ctx, input{kind: inRefused, refused: 1, text: explainFrames(received.Frames)})
+		return
 	}
+	*known = m.id
+	beat.hear(&m)
+	s.push(ctx, input{kind: inLive, message: m})
 }
 
 // obey carries out what the machine wants. turn is held.

@@ -240,6 +240,10 @@ type conn struct {
 
 func (c *conn) Recv() (payload.Message, error) {
 	for {
+		// A silent connection waits here for the shortest header, and not below message, whose stack it would keep.
+		if err := c.framing.fill(2); err != nil {
+			return payload.Message{}, c.fail(err)
+		}
 		m, command, err := c.framing.message()
 		if err == nil && !command {
 			return m, nil
@@ -249,13 +253,18 @@ func (c *conn) Recv() (payload.Message, error) {
 			m.Block.Release()
 		}
 		if err != nil {
-			if hungUp(err) && c.pulse.refused() {
-				c.touchy.note(c.peer)
-			}
-			c.Close()
-			return payload.Message{}, fmt.Errorf("cannot read from the peer: %w", err)
+			return payload.Message{}, c.fail(err)
 		}
 	}
+}
+
+// fail closes the connection, which an error of the peer or of the network has ended, and returns what Recv says of it.
+func (c *conn) fail(err error) error {
+	if hungUp(err) && c.pulse.refused() {
+		c.touchy.note(c.peer)
+	}
+	c.Close()
+	return fmt.Errorf("cannot read from the peer: %w", err)
 }
 
 // hungUp reports whether the peer has ended the connection.
