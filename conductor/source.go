@@ -152,21 +152,28 @@ func (s *source) stop() {
 // run applies steps in order until the stream is closed.
 func (s *source) run() {
 	defer close(s.done)
+	if s.begin() {
+		for s.applyNext() {
+		}
+	}
+	s.guard(s.end) // what it held goes with the registration, which rings
+}
+
+// begin waits for the gate. It returns false if the source is stopped before: no step was asked for, and a
+// recovery may still be at it.
+func (s *source) begin() bool {
 	c := s.conductor
 	select {
 	case <-c.gate:
 	case <-s.stopped:
-		s.guard(s.end) // no step was asked for: a recovery may still be at it
-		return
+		return false
 	}
 	if !c.past && !s.reg.approximate() {
 		for _, ttl := range s.reg.ttls() {
 			go s.age(ttl)
 		}
 	}
-	for s.applyNext() {
-	}
-	s.guard(s.end) // what it held goes with the registration, which rings
+	return true
 }
 
 // applyNext waits for a step and applies it. It returns false once the stream is closed.

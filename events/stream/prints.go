@@ -3,7 +3,8 @@ package stream
 import "github.com/zeebo/xxh3"
 
 const (
-	minPrints = 64
+	// An engine of a large fleet sends little.
+	minPrints = 16
 	// Duplicates come from a replay that overlaps live batches, a few hundred at
 	// the most; 4096 fingerprints are 64 KiB a stream.
 	maxPrints = 4096

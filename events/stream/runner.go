@@ -28,6 +28,13 @@ func (s *Stream) follow() {
 	}
 }
 
+// sleepAbout sleeps for up to d, and half of it at least. It returns false if ctx ended first.
+//
+//go:noinline
+func sleepAbout(ctx context.Context, d time.Duration) bool {
+	return sleep(ctx, d/2+rand.N(d/2+1))
+}
+
 // fail tells the machine that the endpoint can never work.
 //
 //go:noinline
@@ -59,7 +66,7 @@ func (s *Stream) keep(ctx context.Context) {
 				pause = s.cfg.BackoffMin
 			}
 		}
-		if !sleep(ctx, pause/2+rand.N(pause/2+1)) {
+		if !sleepAbout(ctx, pause) {
 			return
 		}
 		pause = min(2*pause, s.cfg.BackoffMax)

@@ -244,18 +244,23 @@ func (c *conn) Recv() (payload.Message, error) {
 		if err := c.framing.fill(2); err != nil {
 			return payload.Message{}, c.fail(err)
 		}
-		m, command, err := c.framing.message()
-		if err == nil && !command {
-			return m, nil
-		}
-		if err == nil {
-			err = c.obey(m.Frames[0])
-			m.Block.Release()
-		}
-		if err != nil {
-			return payload.Message{}, c.fail(err)
+		if m, command, err := c.next(); !command {
+			return m, err
 		}
 	}
+}
+
+// next returns the next message, or obeys the next command.
+func (c *conn) next() (m payload.Message, command bool, err error) {
+	m, command, err = c.framing.message()
+	if command && err == nil {
+		err = c.obey(m.Frames[0])
+		m.Block.Release()
+	}
+	if err != nil {
+		return payload.Message{}, false, c.fail(err)
+	}
+	return m, command, nil
 }
 
 // fail closes the connection, which an error of the peer or of the network has ended, and returns what Recv says of it.
