@@ -1,5 +1,3 @@
-//go:build !386 && !s390x
-
 package zmq
 
 import (
@@ -14,10 +12,6 @@ import (
 // With 16 the monitor still takes a third of what it takes without quiet reads.
 const announceEvery = 64
 
-// delayEvery is how many reads there are for one that asks for delayed acknowledgements. The kernel returns to
-// immediate ones whenever one was delayed to the end, for 40 ms. With 4 and with 16 the gain is smaller.
-const delayEvery = 8
-
 // quietConn is a connection whose reads mostly do not tell Go's scheduler that a system call begins.
 //
 // The scheduler wants to know because a call may block its thread. A read of a socket that is set to
@@ -28,16 +22,10 @@ const delayEvery = 8
 //
 // The monitor is what stops goroutines that run for long, and looks after the network when all processors
 // are busy. So every 64th read does tell: a busy process has its monitor after some ten milliseconds.
-//
-// Of a TCP connection every 8th read also asks the kernel to delay its acknowledgements. Otherwise it sends one
-// for each batch, from within the read that takes it: a tenth of the processor time. Delayed, it is one for every
-// second batch, or 40 ms later. A publisher need not wait for it, as ZeroMQ's sockets set TCP_NODELAY.
 type quietConn struct {
 	net.Conn
 	raw   syscall.RawConn
 	reads int // since one told the scheduler
-	tcp   bool
-	taken int // reads that returned bytes since delayed acknowledgements were asked for
 
 	// try is readOnce as a value, made once. It takes its argument and leaves its result here, so that a
 	// read allocates nothing.
@@ -50,15 +38,16 @@ type quietConn struct {
 // quiet returns c with quiet reads, or c itself if it is not a socket of the system. One goroutine may read
 // at a time.
 func quiet(c net.Conn) net.Conn {
-	_, tcp := c.(*net.TCPConn)
-	if _, unix := c.(*net.UnixConn); !tcp && !unix {
+	switch c.(type) {
+	case *net.TCPConn, *net.UnixConn:
+	default:
 		return c
 	}
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
 		return c
 	}
-	q := &quietConn{Conn: c, raw: raw, tcp: tcp}
+	q := &quietConn{Conn: c, raw: raw}
 	q.try = q.readOnce
 	return q
 }
@@ -94,20 +83,9 @@ func (q *quietConn) readOnce(fd uintptr) bool {
 			continue
 		case 0:
 			q.n, q.errno = int(n), 0
-			if q.taken++; q.tcp && q.taken >= delayEvery {
-				q.taken = 0
-				delayAcknowledgements(fd)
-			}
 		default:
 			q.n, q.errno = 0, errno
 		}
 		return true
 	}
-}
-
-// delayAcknowledgements asks the kernel to. Where it does not, it acknowledges more often. On 386 and s390x
-// setsockopt is no system call of its own, so this file is not for them.
-func delayAcknowledgements(fd uintptr) {
-	var off int32
-	syscall.RawSyscall6(syscall.SYS_SETSOCKOPT, fd, syscall.IPPROTO_TCP, syscall.TCP_QUICKACK, uintptr(unsafe.Pointer(&off)), unsafe.Sizeof(off), 0) // #nosec G103 -- the kernel reads off
 }
