@@ -238,7 +238,8 @@ func (s *holdings) hasUnverified() bool {
 	return false
 }
 
-// snapshotHolders adds who the owners of the source are, which has a place in Snapshot.Sources. turn is held.
+// snapshotHolders adds the owners of the source to all. place is where the source's mark will be in Snapshot.Sources.
+// turn is held.
 func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment, place int) {
 	if s.filling {
 		return // it holds nothing yet

@@ -124,7 +124,8 @@ func (c *Conductor) ImageOfSources() *Image {
 	return img
 }
 
-// image returns the head of an image, and the numbers of the owners of each deployment. It takes the marks off pools.
+// image returns the head of an image, and the numbers of the owners of each deployment. It clears Mark of
+// the pools in s.Sources itself, so s is of no other use afterwards.
 func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint32) {
 	img = &Image{HashSeed: seed, Sources: s.Sources, Paused: s.paused}
 	for i := range img.Sources {

@@ -61,7 +61,7 @@ type source struct {
 	clientHashes, clientBuffer []uint64
 
 	// step is the one at hand. It is here and not on the stack of run, because a goroutine that waits keeps
-	// 8 KiB of stack if its functions need 1.2 KiB, and 4 otherwise. Owned by run.
+	// 8 KiB of stack if its functions need 1.2 KiB, and 4 otherwise. Only the goroutine of run touches it.
 	step stream.Step
 
 	// regrouped are attention groups whose kind the step at hand announced. Owned by run.

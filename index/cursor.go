@@ -124,7 +124,7 @@ func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, w
 		if n := r.len(); c.at.at+1 == n && n < r.cap() {
 			x.lockPiece(c.at.piece, r)
 			x.write(r, n, local, clientHash)
-			r.endsWith(key)
+			r.setLastKey(key)
 			x.extend(r, 1, 0)
 			r.unlock()
 			x.placed(key, place{c.at.piece, n})

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"example.com/conductor/index/hash"
+	"example.com/conductor/internal/must"
 )
 
 // linesOf returns what a snapshot says, a line for each block of an owner, and for
@@ -65,6 +68,32 @@ func TestCutStandsStill(t *testing.T) {
 		}
 		w.compare()
 	}
+}
+
+// TestCutNextToForks copies pieces while events go on behind blocks in the midst of them.
+func TestCutNextToForks(t *testing.T) {
+	l := lab{t, New(Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	o := l.x.NewOwner(l.x.NewSource())
+	const chains = 400
+	for k := range uint64(chains) {
+		e := Store{Owner: o}
+		e.Engine, e.Local = blocks(1000*k, 1, 40)
+		for i := range e.Local {
+			e.Local[i] += 1000 * k
+		}
+		l.x.Store(&e)
+	}
+	c := l.x.Cut()
+	copied := make(chan *Snapshot)
+	go func() { copied <- c.Snapshot() }()
+	for k := range uint64(chains) { // from behind, towards the copies
+		n := chains - 1 - k
+		l.storeBehind(o, 1000*n+18, 1<<40+n, 1<<41+n)
+	}
+	if s := <-copied; len(s.pieces) != chains {
+		t.Errorf("the cut has %d pieces, want %d", len(s.pieces), chains)
+	}
+	must.Succeed(t, l.x.Check())
 }
 
 // A cut has a block without its client hash, also if an event that comes before it is copied says that.

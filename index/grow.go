@@ -294,7 +294,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		}
 		return i, c, false
 	}
-	r.endsWith(last)
+	r.setLastKey(last)
 	one := x.sets.single(l, p.o.id)
 	x.extend(r, at-lo, one)
 	x.sets.drop(one)

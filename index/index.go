@@ -450,6 +450,9 @@ func (x *Index) followAll(key, constant uint64, locals []uint64) uint64 {
 	}
 	step, seq := x.step, plain(key)^constant
 	for _, local := range locals {
+		if seq^constant == zeroKey { // as plain has it
+			seq = constant
+		}
 		seq = step.Next(seq, local)
 	}
 	return normal(seq ^ constant)

@@ -337,7 +337,7 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 		}
 	}
 	r.set(k, 0)
-	r.endsWith(x.keyIn(r, 0, head, k-1))
+	r.setLastKey(x.keyIn(r, 0, head, k-1))
 	x.put(r, nil, intervals)
 	x.headsOf(r).insert(mix(head), place{piece: n})
 	start, lane := uint32(0), &x.lanes[0].lane

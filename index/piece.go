@@ -70,8 +70,8 @@ const (
 	isOther = 1 << 27 // of another identity than the base one
 	isFirst = 1 << 28 // begins a prompt, as its first key says
 
-	// The bits of meta from here on are 0 if the anchor is the last block of the piece. Else it is the last one
-	// of as many anchorSteps: there prompts part, or up to seven blocks later.
+	// Bits 29 to 31 of meta say which block the anchor is: 0 is the last block of the piece, n is block 8n-1.
+	// Prompts part behind that one, or at most seven blocks later.
 	anchorShift = 29
 	anchorStep  = 8
 
@@ -189,8 +189,8 @@ func anchorAt(meta uint32) uint32 {
 	return meta&255 - 1
 }
 
-// endsWith notes the key of the last block of a changing piece.
-func (r *piece) endsWith(key uint64) {
+// setLastKey makes the last block of a changing piece the anchor, unless prompts part before it.
+func (r *piece) setLastKey(key uint64) {
 	if r.meta>>anchorShift == 0 {
 		write64(&r.anchor, key)
 	}
@@ -206,7 +206,7 @@ func (x *Index) noteFork(p place, r *piece, key uint64) {
 	if at := n*anchorStep - 1; at < p.at {
 		key = x.key(place{p.piece, at})
 	}
-	r.lock()
+	x.lockPiece(p.piece, r) // a cut reads meta
 	write32(&r.meta, r.meta|n<<anchorShift)
 	write64(&r.anchor, key)
 	r.unlock()

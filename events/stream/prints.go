@@ -3,7 +3,7 @@ package stream
 import "github.com/zeebo/xxh3"
 
 const (
-	// An engine of a large fleet sends little.
+	// 16 fingerprints are 256 bytes: most engines of a large fleet are silent, and the table doubles as batches come.
 	minPrints = 16
 	// Duplicates come from a replay that overlaps live batches, a few hundred at
 	// the most; 4096 fingerprints are 64 KiB a stream.

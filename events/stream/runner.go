@@ -74,10 +74,11 @@ func (s *Stream) keep(ctx context.Context) {
 }
 
 // read takes from one live connection until it is lost, or ctx ends. While the queue
-// is full it takes nothing.
+// is full it takes nothing. The functions that it calls are not inlined: it waits in Recv nearly
+// always, and what they need would be on the stack of each silent source.
 func (s *Stream) read(ctx context.Context, sub Subscription) {
 	end := context.AfterFunc(ctx, func() { sub.Close() })
-	if s.begins(ctx) {
+	if s.announceConnected(ctx) {
 		var known events.PublisherID
 		beat := newPulse(s.cfg.SnapshotEndpoint != "", sub)
 		for {
@@ -85,7 +86,7 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 			received, err := sub.Recv()
 			beat.stop()
 			if ctx.Err() != nil || err != nil {
-				s.lose(ctx, beat, err)
+				s.reportLost(ctx, beat, err)
 				break
 			}
 			s.hear(ctx, beat, &received, &known)
@@ -95,18 +96,17 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 	sub.Close()
 }
 
-// begins tells the machine of a new live connection. It returns false if ctx has ended.
+// announceConnected tells the machine of a new live connection. It returns false if ctx has ended.
 //
 //go:noinline
-func (s *Stream) begins(ctx context.Context) bool {
+func (s *Stream) announceConnected(ctx context.Context) bool {
 	return s.push(ctx, input{kind: inConnected, at: time.Now()})
 }
 
-// lose tells the machine that a live connection has ended. The functions that read calls are apart from it, because
-// it waits in Recv nearly always: what they need would be on the stack of each silent source.
+// reportLost tells the machine that a live connection has ended.
 //
 //go:noinline
-func (s *Stream) lose(ctx context.Context, beat *pulse, err error) {
+func (s *Stream) reportLost(ctx context.Context, beat *pulse, err error) {
 	if ctx.Err() != nil { // closed by us: that is no error
 		s.push(s.ctx, input{kind: inDisconnected})
 		return

@@ -40,6 +40,9 @@ const (
 	// coarse is the part of the cgroup's limit by which the limit of the runtime has to be
 	// wrong before it is set again, which stops the world.
 	coarse = 64
+	// rateStep is how far the rate of allocations moves in a second: a burst enlarges no heap, and a late tick
+	// does not make one smaller.
+	rateStep = mostHeadroom / 8
 )
 
 // keeper keeps the memory of the process in bounds:
@@ -57,9 +60,9 @@ type keeper struct {
 	system system
 
 	cgroup  int64 // limit of the cgroup, 0 for none
-	limit   int64 // set last
+	limit   int64 // of the Go runtime, 0 for none
 	percent int   // set last
-	rate    int64 // bytes that a second allocates, for some seconds by now
+	rate    int64 // bytes that a second allocates, up to mostHeadroom; moves by rateStep a tick at most
 	total   int64 // bytes allocated up to the last tick
 	cycles  uint64
 	calm    int   // ticks without a collection
@@ -76,6 +79,7 @@ type system struct {
 	outside    func() int64           // resident memory outside the Go runtime
 	runtime    func() runtimeState
 	discarded  func() (bytes int64, more <-chan struct{}) // garbage that still counts as live, so far
+	limit      func() int64                               // of the Go runtime, math.MaxInt64 for none
 	setLimit   func(int64)
 	setPercent func(int)
 	give       func() // collects, and gives free memory back
@@ -88,6 +92,7 @@ func real() system {
 			all, _ := resident()
 			return max(0, all-readRuntime().mapped)
 		},
+		limit:      func() int64 { return debug.SetMemoryLimit(-1) },
 		setLimit:   func(n int64) { debug.SetMemoryLimit(n) },
 		setPercent: func(n int) { debug.SetGCPercent(n) },
 		give: func() {
@@ -137,6 +142,9 @@ func (k *keeper) run(ctx context.Context) {
 // begin finds the limit and says what it is.
 func (k *keeper) begin() {
 	if text := k.system.env("GOMEMLIMIT"); text != "" {
+		if n := k.system.limit(); n < math.MaxInt64 {
+			k.limit = n
+		}
 		k.log.Info().Str("limit", text).Str("from", "GOMEMLIMIT").Msg("memory limit of the Go runtime")
 	} else {
 		k.find()
@@ -197,8 +205,7 @@ func (s system) bound(want int64) int64 {
 func (k *keeper) tick() {
 	k.calm++
 	total := k.system.runtime().allocated
-	// A burst of some seconds does not need a larger heap.
-	k.rate, k.total = min(total-k.total, k.rate+mostHeadroom/8), total
+	k.rate, k.total = max(min(total-k.total, mostHeadroom, k.rate+rateStep), k.rate-rateStep), total
 	k.look()
 }
 

@@ -3,6 +3,7 @@ package memory
 import (
 	"bytes"
 	"errors"
+	"math"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ type fake struct {
 	out       int64
 	state     runtimeState
 	discarded int64
+	byEnv     int64 // limit of the runtime, 0 for none
 
 	limits   []int64
 	percents []int
@@ -39,9 +41,15 @@ func (f *fake) keeper(log *bytes.Buffer) *keeper {
 			}
 			return f.machine, nil
 		},
-		outside:    func() int64 { return f.out },
-		runtime:    func() runtimeState { return f.state },
-		discarded:  func() (int64, <-chan struct{}) { return f.discarded, nil },
+		outside:   func() int64 { return f.out },
+		runtime:   func() runtimeState { return f.state },
+		discarded: func() (int64, <-chan struct{}) { return f.discarded, nil },
+		limit: func() int64 {
+			if f.byEnv == 0 {
+				return math.MaxInt64
+			}
+			return f.byEnv
+		},
 		setLimit:   func(n int64) { f.limits = append(f.limits, n) },
 		setPercent: func(n int) { f.percents = append(f.percents, n) },
 		give: func() {
@@ -192,10 +200,17 @@ func TestHeadroomOfRate(t *testing.T) {
 	check(&fake{failure: none}, 500*mb, 6, 12)
 	check(&fake{limit: 120 * mb, out: 18 * mb}, 500*mb, 20, 12)
 	check(&fake{limit: 64 * mb, out: 60 * mb}, 500*mb, 20, 8)
+	check(&fake{failure: none, byEnv: 96 * mb, vars: map[string]string{"GOMEMLIMIT": "96MiB"}}, 500*mb, 20, 12)
 	f := &fake{failure: none}
 	k := check(f, 500*mb, 20, 16)
-	if k.tick(); k.room(20*mb) != 8*mb || f.percents[len(f.percents)-1] != 40 {
-		t.Errorf("after a second without allocations the heap may grow by %d MB, GOGC is %d", k.room(20*mb)/mb, f.percents[len(f.percents)-1])
+	if k.tick(); k.room(20*mb) != 14*mb { // it may have been a late tick
+		t.Errorf("after a second without allocations the heap may grow by %d MB, want 14", k.room(20*mb)/mb)
+	}
+	for range 3 {
+		k.tick()
+	}
+	if k.room(20*mb) != 8*mb || f.percents[len(f.percents)-1] != 40 {
+		t.Errorf("after four seconds without allocations the heap may grow by %d MB, GOGC is %d", k.room(20*mb)/mb, f.percents[len(f.percents)-1])
 	}
 }
 
