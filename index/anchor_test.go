@@ -20,7 +20,8 @@ func TestAnchor(t *testing.T) {
 			t.Errorf("the anchor is block %d with key %d, want block %d with key %d", got, r.anchor, want, seqs(64)[want])
 		}
 	}
-	// part stores a prompt of which the first n blocks are those of the piece, and asks for it.
+	// part stores a prompt that leaves the piece behind its block n. Then it asks for that prompt, and for one that
+	// no owner holds behind block n.
 	part := func(n uint64) {
 		t.Helper()
 		l.storeBehind(o, n, 1000+n, 1000+n)
