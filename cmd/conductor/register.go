@@ -402,9 +402,13 @@ func (r *registering) look(ctx context.Context) (fault string, err error) {
 	if err := r.server.Get(ctx, "/conductor/v1/services", &all); err != nil {
 		return "", err
 	}
+	learning := make(map[int]bool) // ranks that become sources with their first events, which tell the block size
 	for _, d := range all.Discovery {
 		if d.InstanceID == r.instance && d.TenantID == r.tenant {
 			fault = d.LastError
+			if d.DPRank != nil {
+				learning[*d.DPRank] = true
+			}
 		}
 	}
 	if r.asked {
@@ -422,8 +426,8 @@ func (r *registering) look(ctx context.Context) (fault string, err error) {
 		})
 		if at >= 0 {
 			r.ranks[i].State, r.ranks[i].Reason = all.Services[at].State, cmp.Or(all.Services[at].Reason, all.Services[at].LastError)
-		} else if fault != "" {
-			r.ranks[i].State, r.ranks[i].Reason = "waiting", fault // for the first events, which tell the block size
+		} else if learning[r.ranks[i].Rank] {
+			r.ranks[i].State, r.ranks[i].Reason = "waiting", fault // fault is empty until the first attempt has failed
 		}
 	}
 	return fault, nil

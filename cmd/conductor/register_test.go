@@ -3,7 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -137,6 +140,25 @@ func TestRegisterCommand(t *testing.T) {
 	status, _, errs := runCLI("register", "http://127.0.0.1:1", "--server", "127.0.0.1:1")
 	if status != cli.ExitError || errs != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with --server\n" {
 		t.Errorf("no server: %d %s", status, errs)
+	}
+}
+
+// TestRegisterBeforeFirstAttempt registers ranks whose block size the first events tell, on a server that has
+// not tried to connect yet: it lists the ranks without an error.
+func TestRegisterBeforeFirstAttempt(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := `{}`
+		if r.URL.Path == "/conductor/v1/services" {
+			answer = `{"services":[],"discovery":[{"InstanceID":"c","TenantID":"default","DPRank":0,"Sources":0}]}`
+		}
+		_, err := io.WriteString(w, answer)
+		must.Succeed(t, err)
+	}))
+	t.Cleanup(server.Close)
+	_, out, _ := runCLI("register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "2", "--json", "--server", server.URL)
+	if all := ranksOf(t, out); len(all) != 2 || all[0].State != "waiting" || all[1].State != "" || all[1].Result != "registered" {
+		t.Errorf("%+v, want rank 0 waiting and rank 1 only registered", all)
 	}
 }
 
