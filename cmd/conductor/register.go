@@ -402,7 +402,7 @@ func (r *registering) look(ctx context.Context) (fault string, err error) {
 	if err := r.server.Get(ctx, "/conductor/v1/services", &all); err != nil {
 		return "", err
 	}
-	learning := make(map[int]bool) // ranks that become sources with their first events, which tell the block size
+	learning := make(map[int]bool) // ranks whose block size the server will learn from their first events
 	for _, d := range all.Discovery {
 		if d.InstanceID == r.instance && d.TenantID == r.tenant {
 			fault = d.LastError

@@ -143,8 +143,8 @@ func TestRegisterCommand(t *testing.T) {
 	}
 }
 
-// TestRegisterBeforeFirstAttempt registers ranks whose block size the first events tell, on a server that has
-// not tried to connect yet: it lists the ranks without an error.
+// TestRegisterBeforeFirstAttempt registers two ranks with a server that has not tried to connect to them yet. It
+// lists rank 0, whose block size it will learn from the first events, without an error, and rank 1 not at all.
 func TestRegisterBeforeFirstAttempt(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -152,11 +152,15 @@ func TestRegisterBeforeFirstAttempt(t *testing.T) {
 		if r.URL.Path == "/conductor/v1/services" {
 			answer = `{"services":[],"discovery":[{"InstanceID":"c","TenantID":"default","DPRank":0,"Sources":0}]}`
 		}
-		_, err := io.WriteString(w, answer)
-		must.Succeed(t, err)
+		if _, err := io.WriteString(w, answer); err != nil {
+			t.Error(err)
+		}
 	}))
 	t.Cleanup(server.Close)
-	_, out, _ := runCLI("register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "2", "--json", "--server", server.URL)
+	status, out, errs := runCLI("register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "2", "--json", "--server", server.URL)
+	if status != cli.ExitFine {
+		t.Fatalf("%d %s%s", status, out, errs)
+	}
 	if all := ranksOf(t, out); len(all) != 2 || all[0].State != "waiting" || all[1].State != "" || all[1].Result != "registered" {
 		t.Errorf("%+v, want rank 0 waiting and rank 1 only registered", all)
 	}
