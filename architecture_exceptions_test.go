@@ -42,7 +42,7 @@ var shapeExceptions = []exception{
 	{"columns", "compat/sglang", 2},
 
 	// conductor
-	{"columns", "conductor", 280},
+	{"columns", "conductor", 279},
 	{"embedded", "conductor", 3},
 	{"exported", "conductor", 187},
 	{"methods", "conductor.Conductor", 148},
@@ -152,9 +152,6 @@ var shapeExceptions = []exception{
 	// deploy/helm/check
 	{"columns", "deploy/helm/check", 1},
 
-	// events/journal
-	{"columns", "events/journal", 10},
-
 	// events/objectkey
 	{"columns", "events/objectkey", 4},
 
@@ -170,6 +167,9 @@ var shapeExceptions = []exception{
 
 	// events/stream/streamtest
 	{"embedded", "events/stream/streamtest", 1},
+
+	// events/tape
+	{"columns", "events/tape", 10},
 
 	// events/wire
 	{"columns", "events/wire", 51},

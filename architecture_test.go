@@ -78,8 +78,8 @@ var table = []room{
 	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
-	{dir: "events/journal", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
-	{dir: "events/relay", rooms: []string{"tiers", "events", "events/journal", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
+	{dir: "events/tape", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/relay", rooms: []string{"tiers", "events", "events/tape", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
 	{dir: "events/reach", not: slices.Concat(httpOrJSON, logging, []string{"os"}), noClock: true},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
@@ -109,8 +109,8 @@ var table = []room{
 	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
-	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/journal", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events", "events/journal", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/tape", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events", "events/tape", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -146,10 +146,10 @@ var table = []room{
 	// What starts a store in tests.
 	{dir: "internal/redistest", tests: true, rooms: []string{"internal/freeport", "internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
-	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/journal", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
+	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
 	// Snapshots as bytes, and the directory of the server's own.
-	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/journal", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
+	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/tape", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
 
 	// Snapshots in the store, and the takeover of one deployment.
 	{dir: "conductor/shelf", rooms: []string{"conductor", "conductor/fleet", "conductor/replica", "conductor/scope", "conductor/snapshot", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
@@ -310,8 +310,8 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor", "example.com/conductor/events/stream/streamtest", false)
 	f("compat/dynamo", "example.com/conductor/compat/internal/conformance", false)
 	f("compat/internal", "example.com/conductor/conductor/scripttest", true)
-	f("conductor", "example.com/conductor/events/journal", true)
-	f("events/journal", "example.com/conductor/events/stream", false)
+	f("conductor", "example.com/conductor/events/tape", true)
+	f("events/tape", "example.com/conductor/events/stream", false)
 	f("conductor", "example.com/conductor/events/objectkey", true)
 	f("events/objectkey", "example.com/conductor/events/wire", false)
 	f("events", "example.com/conductor/conductor", false)

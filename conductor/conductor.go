@@ -47,9 +47,9 @@ import (
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/prefixes"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/objectkey"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/zmq"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
@@ -122,10 +122,10 @@ type Options struct {
 	// ExpectedBytes bounds the memory for what instances are expected to have (expected.max_bytes),
 	// 64 MiB when 0.
 	ExpectedBytes int64
-	// Journal records applied batches, in memory or on the disk too; nil records nothing. It
+	// Tape records applied batches, in memory or on the disk too; nil records nothing. It
 	// belongs to the caller, who closes it after the Conductor.
-	Journal *journal.Writer
-	Log     zerolog.Logger
+	Tape *tape.Tape
+	Log  zerolog.Logger
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }
@@ -139,7 +139,7 @@ type Conductor struct {
 	scheme hash.Scheme
 	memo   *hash.Memo // nil is none
 	now    func() time.Time
-	open   func(Registration, bool, *journal.Source, func(stream.State, string)) feed
+	open   func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed
 	gate   <-chan struct{}
 
 	saltKey  [32]byte // of the texts that stand for salts
@@ -191,7 +191,7 @@ func New(opts Options) *Conductor {
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
 		Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
 	}
-	c.open = func(r Registration, static bool, recorded *journal.Source, on func(stream.State, string)) feed {
+	c.open = func(r Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) feed {
 		switch {
 		case r.pushed():
 			return c.openPushed(r, on)

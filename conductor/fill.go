@@ -84,7 +84,7 @@ func (s *source) reveal(step *stream.Step) {
 	from := FromEngine
 	s.origin.Store(&from)
 	// The journal does not have the parts: a replay of it is partial from here on.
-	s.journal.Omitted(uint64(s.filled))
+	s.tape.RecordOmission(uint64(s.filled))
 	s.conductor.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).
 		Int("blocks", s.blocks()).Dur("took", s.conductor.now().Sub(s.began)).Msg("snapshot of the engine applied")
 }

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
@@ -62,7 +62,7 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		synced := make(chan struct{}, 1)
 		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
 		open := c.open
-		c.open = func(r Registration, static bool, j *journal.Source, on func(stream.State, string)) feed {
+		c.open = func(r Registration, static bool, j *tape.Recorder, on func(stream.State, string)) feed {
 			return open(r, static, j, func(s stream.State, reason string) {
 				on(s, reason)
 				if s == stream.Synced {

@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/index"
 	"example.com/conductor/internal/must"
@@ -235,7 +235,7 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
-	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return newUnfollowed(c.now())
 	}
 	must.Succeed(t, c.register(Registration{Endpoint: "tcp://h:1", Type: TypeVLLM, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))

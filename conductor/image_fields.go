@@ -12,7 +12,7 @@ import (
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // Fields of sources, deployments and holders in a snapshot, by name: see docs/formats.md. Unknown
@@ -41,11 +41,11 @@ const (
 )
 
 // fieldWriter makes a list of fields.
-type fieldWriter []journal.Field
+type fieldWriter []tape.Field
 
 func (w *fieldWriter) text(name, value string) {
 	if value != "" {
-		*w = append(*w, journal.Field{Name: name, Value: value})
+		*w = append(*w, tape.Field{Name: name, Value: value})
 	}
 }
 
@@ -63,11 +63,11 @@ func (w *fieldWriter) flag(name string, on bool) {
 
 // fieldReader reads a list of fields. It keeps the first mistake.
 type fieldReader struct {
-	fields []journal.Field
+	fields []tape.Field
 	err    error
 }
 
-func (r *fieldReader) text(name string) string { return journal.Value(r.fields, name) }
+func (r *fieldReader) text(name string) string { return tape.Value(r.fields, name) }
 func (r *fieldReader) flag(name string) bool   { return r.text(name) == "true" }
 
 func (r *fieldReader) number(name string, bits int) int64 {
@@ -93,10 +93,10 @@ func (r *fieldReader) note(name string, err error) {
 }
 
 // Fields returns the source as a snapshot keeps it.
-func (m *SourceMark) Fields() []journal.Field { return m.AppendFields(nil) }
+func (m *SourceMark) Fields() []tape.Field { return m.AppendFields(nil) }
 
 // AppendFields appends the source as a snapshot keeps it.
-func (m *SourceMark) AppendFields(to []journal.Field) []journal.Field {
+func (m *SourceMark) AppendFields(to []tape.Field) []tape.Field {
 	w := fieldWriter(m.appendFields(to, m.Static))
 	m.By.write(&w)
 	if m.Mark != nil {
@@ -120,7 +120,7 @@ func (m *SourceMark) AppendFields(to []journal.Field) []journal.Field {
 }
 
 // SourceMarkOf reads what SourceMark.AppendFields wrote.
-func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
+func SourceMarkOf(fields []tape.Field) (m SourceMark, err error) {
 	r := fieldReader{fields: fields}
 	if m.Registration, m.Static, err = registrationOf(fields); err != nil {
 		return m, err
@@ -148,7 +148,7 @@ func SourceMarkOf(fields []journal.Field) (m SourceMark, err error) {
 }
 
 // Fields returns the deployment as a snapshot keeps it, without its identities and holders.
-func (d *ImageDeployment) Fields() []journal.Field {
+func (d *ImageDeployment) Fields() []tape.Field {
 	var w fieldWriter
 	w.text("tenant_id", d.Tenant)
 	w.text("modelname", d.Model)
@@ -175,7 +175,7 @@ const (
 )
 
 // ImageDeploymentOf reads what ImageDeployment.Fields wrote.
-func ImageDeploymentOf(fields []journal.Field) (d ImageDeployment, err error) {
+func ImageDeploymentOf(fields []tape.Field) (d ImageDeployment, err error) {
 	r := fieldReader{fields: fields}
 	d.Partition = Partition{Tenant: r.text("tenant_id"), Model: r.text("modelname")}
 	d.BlockSize = int(r.number("block_size", 32))
@@ -201,7 +201,7 @@ func ImageDeploymentOf(fields []journal.Field) (d ImageDeployment, err error) {
 }
 
 // IdentityFields returns an adapter and salt of a deployment as a snapshot keeps them.
-func IdentityFields(number uint32, v scope.Variant) []journal.Field {
+func IdentityFields(number uint32, v scope.Variant) []tape.Field {
 	var w fieldWriter
 	w.number(fieldNumber, int64(number))
 	w.text("lora_name", v.Lora)
@@ -210,7 +210,7 @@ func IdentityFields(number uint32, v scope.Variant) []journal.Field {
 }
 
 // IdentityOf reads what IdentityFields wrote.
-func IdentityOf(fields []journal.Field) (number uint32, v scope.Variant, err error) {
+func IdentityOf(fields []tape.Field) (number uint32, v scope.Variant, err error) {
 	r := fieldReader{fields: fields}
 	n := r.number(fieldNumber, 33)
 	v = scope.Variant{Lora: r.text("lora_name"), Salt: r.text(FieldSalt)}
@@ -221,7 +221,7 @@ func IdentityOf(fields []journal.Field) (number uint32, v scope.Variant, err err
 }
 
 // AppendFields appends the holder as a snapshot keeps it.
-func (h *ImageHolder) AppendFields(to []journal.Field) []journal.Field {
+func (h *ImageHolder) AppendFields(to []tape.Field) []tape.Field {
 	w := fieldWriter(to)
 	w.number(fieldOwner, int64(h.Source))
 	w.number("dp_rank", int64(h.Rank))
@@ -236,7 +236,7 @@ func (h *ImageHolder) AppendFields(to []journal.Field) []journal.Field {
 }
 
 // ImageHolderOf reads what ImageHolder.AppendFields wrote.
-func ImageHolderOf(fields []journal.Field) (h ImageHolder, err error) {
+func ImageHolderOf(fields []tape.Field) (h ImageHolder, err error) {
 	r := fieldReader{fields: fields}
 	h = ImageHolder{
 		Source: int(r.number(fieldOwner, 32)), Older: r.flag(fieldOlder), Unverified: r.flag(fieldUnverified),

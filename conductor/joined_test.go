@@ -13,8 +13,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/internal/must"
 )
@@ -112,7 +112,7 @@ type follower struct {
 func follow(t *testing.T, reg Registration) *follower {
 	l := &loop{closed: make(chan struct{})}
 	c := New(Options{MaxTokenID: vocabulary, GhostBytes: 1 << 20, RemovalsBytes: 1 << 20, Log: zerolog.Nop(), Now: func() time.Time { return time.Unix(1e9, 0) }})
-	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed { return l }
+	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 	must.Succeed(t, c.Register(reg, RegisterOptions{}))
 	t.Cleanup(func() { close(l.closed); c.Close() })
 	return &follower{c: c, s: c.registered()[0]}

@@ -8,14 +8,14 @@ import (
 	"strings"
 	"time"
 
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/objectkey"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 )
 
 // appendFields appends the registration as a journal keeps it: by wire names, without empty
 // fields.
-func (r *Registration) appendFields(to []journal.Field, static bool) []journal.Field {
+func (r *Registration) appendFields(to []tape.Field, static bool) []tape.Field {
 	w := fieldWriter(to)
 	for _, t := range r.texts() {
 		w.text(t.field, *t.value)
@@ -43,22 +43,22 @@ func (r *Registration) appendFields(to []journal.Field, static bool) []journal.F
 }
 
 // Fields returns the registration as a snapshot keeps it.
-func (r Registration) Fields() []journal.Field { return r.appendFields(nil, false) }
+func (r Registration) Fields() []tape.Field { return r.appendFields(nil, false) }
 
 // registrationOf reads what appendFields wrote.
-func registrationOf(fields []journal.Field) (r Registration, static bool, err error) {
+func registrationOf(fields []tape.Field) (r Registration, static bool, err error) {
 	if r, err = ReadRegistration(fields); err == nil {
 		err = r.normalize(true)
 	}
 	if err != nil {
-		return r, false, fmt.Errorf("the registration of %q cannot be read: %w", journal.Value(fields, journal.FieldSource), err)
+		return r, false, fmt.Errorf("the registration of %q cannot be read: %w", tape.Value(fields, tape.FieldSource), err)
 	}
-	return r, journal.Value(fields, "static") != "", nil
+	return r, tape.Value(fields, "static") != "", nil
 }
 
 // ReadRegistration reads what Registration.Fields wrote. It does not check the registration.
-func ReadRegistration(fields []journal.Field) (r Registration, err error) {
-	v := func(name string) string { return journal.Value(fields, name) }
+func ReadRegistration(fields []tape.Field) (r Registration, err error) {
+	v := func(name string) string { return tape.Value(fields, name) }
 	for _, t := range r.texts() {
 		*t.value = v(t.field)
 	}
@@ -90,10 +90,10 @@ func ReadRegistration(fields []journal.Field) (r Registration, err error) {
 	return r, err
 }
 
-// JournalSettings are the options that decide what an index holds, for
-// journal.Options.
-func (o Options) JournalSettings() []journal.Field {
-	return []journal.Field{
+// TapeSettings are the options that decide what an index holds, for
+// tape.Options.
+func (o Options) TapeSettings() []tape.Field {
+	return []tape.Field{
 		{Name: "hash.seed", Value: strconv.FormatUint(o.HashSeed, 10)},
 		{Name: "stream.copies", Value: copiesWord(o.Copies)},
 		{Name: "stream.stale_after", Value: o.Stream.StaleAfter.String()},
@@ -109,7 +109,7 @@ func (o Options) JournalSettings() []journal.Field {
 }
 
 // adopt takes over the settings that a journal names.
-func (o *Options) adopt(settings []journal.Field) (err error) {
+func (o *Options) adopt(settings []tape.Field) (err error) {
 	for _, f := range settings {
 		var e error
 		switch f.Name {

@@ -7,8 +7,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/keyfile"
@@ -80,10 +80,10 @@ func BenchmarkIngest(b *testing.B) {
 	for _, p := range payloads {
 		bytes += len(p)
 	}
-	run := func(b *testing.B, j *journal.Writer) {
-		c := New(Options{HashSeed: 1337, Journal: j, Log: zerolog.Nop()})
+	run := func(b *testing.B, j *tape.Tape) {
+		c := New(Options{HashSeed: 1337, Tape: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-		c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed { return l }
+		c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
 		b.ReportAllocs()
 		b.ResetTimer()
@@ -95,19 +95,19 @@ func BenchmarkIngest(b *testing.B) {
 		b.ReportMetric(float64(b.N)*32/time.Since(start).Seconds(), "blocks/s")
 	}
 	b.Run("journal=off", func(b *testing.B) { run(b, nil) })
-	record := func(o journal.Options) func(*testing.B) {
+	record := func(o tape.Options) func(*testing.B) {
 		return func(b *testing.B) {
 			if o.MaxBytes = 512 << 20; o.Memory == 0 {
 				o.Dir, o.Delay = b.TempDir(), 10*time.Millisecond
 			}
-			w, err := journal.Create(o)
+			w, err := tape.Create(o)
 			must.Succeed(b, err)
 			defer w.Close()
 			run(b, w)
 			b.ReportMetric(float64(w.Stats().Dropped)/float64(b.N), "dropped/op")
 		}
 	}
-	b.Run("journal=memory", record(journal.Options{Memory: 256 << 10}))
-	b.Run("journal=on", record(journal.Options{}))
-	b.Run("journal=sealed", record(journal.Options{Key: &keyfile.Key{1}}))
+	b.Run("journal=memory", record(tape.Options{Memory: 256 << 10}))
+	b.Run("journal=on", record(tape.Options{}))
+	b.Run("journal=sealed", record(tape.Options{Key: &keyfile.Key{1}}))
 }

@@ -69,7 +69,7 @@ func TestJournalSettings(t *testing.T) {
 	given := Options{HashSeed: 1<<64 - 1, Copies: index.CopySet, MaxBytes: 1 << 40, MaxBytesTotal: 1 << 41, MaxContexts: 7, MaxTokenID: 1<<32 - 1, KeepClientHashes: true}
 	given.Stream.StaleAfter = 90 * time.Second
 	var got Options
-	if err := got.adopt(given.JournalSettings()); err != nil || !reflect.DeepEqual(got, given) {
+	if err := got.adopt(given.TapeSettings()); err != nil || !reflect.DeepEqual(got, given) {
 		t.Errorf("%+v %v\nwant %+v", got, err, given)
 	}
 }

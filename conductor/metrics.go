@@ -149,8 +149,8 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descMemoMisses, prometheus.CounterValue, float64(st.Misses))
 		ch <- prometheus.MustNewConstMetric(descMemoBytes, prometheus.GaugeValue, float64(st.Bytes))
 	}
-	if c.opts.Journal != nil {
-		st := c.opts.Journal.Stats()
+	if c.opts.Tape != nil {
+		st := c.opts.Tape.Stats()
 		for d, n := range map[*prometheus.Desc]uint64{descJournalBytes: st.Bytes, descJournalDropped: st.Dropped, descJournalErrors: st.Errors} {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
@@ -49,7 +49,7 @@ func BenchmarkEvict(b *testing.B) {
 		b.Run(fmt.Sprintf("removals=%d", ring), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, RemovalsBytes: ring, Log: zerolog.Nop()})
 			l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-			c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed { return l }
+			c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 			b.ReportAllocs()
 			b.ResetTimer()
 			start := time.Now()

@@ -8,8 +8,8 @@ import (
 
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
@@ -21,7 +21,7 @@ const foreignSize = 16
 // and another prompt under "mine".
 func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
-	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return idle{make(chan struct{})}
 	}
 	must.Succeed(t, c.Register(Registration{Endpoint: "tcp://i:1", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: foreignSize}, RegisterOptions{}))

@@ -7,8 +7,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
 )
@@ -32,7 +32,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
 		defer c.Close()
-		c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+		c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 			return idle{make(chan struct{})}
 		}
 		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64}

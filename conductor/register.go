@@ -12,8 +12,8 @@ import (
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/statelog"
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
 )
@@ -233,11 +233,11 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 }
 
 // streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r Registration, static bool, recorded *journal.Source, on func(stream.State, string)) stream.Config {
+func (c *Conductor) streamConfig(r Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) stream.Config {
 	cfg := c.opts.Stream
 	cfg.OnState = on
 	if recorded != nil {
-		cfg.OnUndecodable = recorded.Undecodable
+		cfg.OnUndecodable = recorded.RecordUndecodable
 	}
 	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
 	if c.opts.Transport != nil {
@@ -319,9 +319,9 @@ func (c *Conductor) observeEndpoint(s *source) {
 // newSource opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. c.mu is held.
 func (c *Conductor) newSource(r Registration, static bool) *source {
-	recorded := c.opts.Journal.Register(r.Key().String(), r.appendFields(nil, static)...)
+	recorded := c.opts.Tape.Register(r.Key().String(), r.appendFields(nil, static)...)
 	s := c.unjoined(r)
-	s.static, s.journal = static, recorded
+	s.static, s.tape = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)
 	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
 	c.addSource(s) // last: queries see it from here on

@@ -6,8 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
@@ -17,7 +17,7 @@ func BenchmarkRegister(b *testing.B) {
 		b.Run(fmt.Sprint(there), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, Log: zerolog.Nop()})
 			defer c.Close()
-			c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+			c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 				return idle{make(chan struct{})}
 			}
 			register := func(i int) {

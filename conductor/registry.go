@@ -141,7 +141,7 @@ func (c *registry) removeSource(s *source) {
 		c.recovered--
 	}
 	c.leaving[s] = true
-	s.journal.Unregister()
+	s.tape.Unregister()
 	d := c.deployments[s.deploymentKey()]
 	if s.reg.pool() {
 		delete(d.pooled, s)

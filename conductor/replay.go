@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 )
 
@@ -64,10 +64,10 @@ type ReplaySummary struct {
 }
 
 // NewReplay returns a Replay with no sources. Settings that the journal names
-// win over those of opts; Now and Journal are ignored.
+// win over those of opts; Now and Tape are ignored.
 func NewReplay(opts Options) *Replay {
 	p := &Replay{}
-	opts.Journal, opts.MaxSources, opts.TTL = nil, 0, 0
+	opts.Tape, opts.MaxSources, opts.TTL = nil, 0, 0
 	opts.Now = func() time.Time { return time.Unix(0, p.now.Load()).UTC() }
 	if opts.Stream.Decode == nil {
 		opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
@@ -82,7 +82,7 @@ func (p *Replay) begin() {
 	p.c = New(p.opts)
 	p.c.past = true
 	p.sources = make(map[uint32]*recorded)
-	p.c.open = func(r Registration, _ bool, _ *journal.Source, _ func(stream.State, string)) feed {
+	p.c.open = func(r Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
 		f := newRecorded(p.c.now, p.opts.Stream.StaleAfter)
 		if r.approximate() {
 			f.st.State = stream.Approximate // which the journal has no record of
@@ -100,7 +100,7 @@ func (p *Replay) Summary() ReplaySummary { return p.sum }
 
 // Take applies the next record. An error says that the record makes no sense to
 // this program; it may be passed over.
-func (p *Replay) Take(rec *journal.Record) error {
+func (p *Replay) Take(rec *tape.Record) error {
 	p.sum.Records++
 	if p.sum.First.IsZero() {
 		p.sum.First = rec.Time
@@ -121,15 +121,15 @@ func (p *Replay) Take(rec *journal.Record) error {
 		}
 	}
 	switch rec.Kind {
-	case journal.Settings:
+	case tape.Settings:
 		p.standing = make(map[uint32]bool)
 		if len(p.sources) > 0 {
 			return nil // of the same run, so the same
 		}
 		return p.settings(rec)
-	case journal.Registered:
+	case tape.Registered:
 		return p.registered(rec)
-	case journal.Begin:
+	case tape.Begin:
 		p.opened(rec)
 		return nil
 	}
@@ -139,47 +139,47 @@ func (p *Replay) Take(rec *journal.Record) error {
 		return nil
 	}
 	switch rec.Kind {
-	case journal.Batch:
+	case tape.Batch:
 		return p.batch(f, rec)
-	case journal.Idle:
+	case tape.Idle:
 		p.idle(f, rec)
-	case journal.Undecodable:
+	case tape.Undecodable:
 		p.sum.Undecodable++
 		f.change(func(st *stream.Status) {
 			st.Dropped[events.BadPayload]++
 			st.LastError = fmt.Sprintf("batch %d could not be decoded", rec.Seq)
 		})
-	case journal.Reset:
+	case tape.Reset:
 		p.sum.Epochs++
 		f.suspect = false
 		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: string(rec.Payload)}, rec.Time)
-	case journal.State:
+	case tape.State:
 		fields, err := rec.Fields()
 		if err != nil {
 			return err
 		}
 		f.change(func(st *stream.Status) {
-			st.State, st.Reason = stream.State(journal.Value(fields, journal.FieldState)), journal.Value(fields, journal.FieldReason)
+			st.State, st.Reason = stream.State(tape.Value(fields, tape.FieldState)), tape.Value(fields, tape.FieldReason)
 			st.Connected = st.State != stream.Connecting && st.State != stream.Paused && st.State != stream.Failed
 			f.since = rec.Time
 		})
-	case journal.Aged:
+	case tape.Aged:
 		ttl := time.Duration(rec.Seq)
 		if ttl == 0 { // written before media had their own
 			ttl = f.source.reg.TTL
 		}
 		f.source.guard(func() { f.source.rotateGenerations(ttl) })
-	case journal.Lost:
+	case tape.Lost:
 		p.sum.Lost += rec.Seq
 		f.incomplete(reasonJournalGap)
-	case journal.Unregistered:
+	case tape.Unregistered:
 		p.unregister(rec.Source)
 	}
 	return nil
 }
 
 // settings opens a run.
-func (p *Replay) settings(rec *journal.Record) error {
+func (p *Replay) settings(rec *tape.Record) error {
 	fields, err := rec.Fields()
 	if err == nil {
 		err = p.opts.adopt(fields)
@@ -191,8 +191,8 @@ func (p *Replay) settings(rec *journal.Record) error {
 
 // registered takes a registration, or compares one that stands with the
 // known one.
-func (p *Replay) registered(rec *journal.Record) error {
-	stands := rec.Flags&journal.Standing != 0
+func (p *Replay) registered(rec *tape.Record) error {
+	stands := rec.Flags&tape.Standing != 0
 	if stands && p.standing != nil {
 		p.standing[rec.Source] = true
 	}
@@ -202,7 +202,7 @@ func (p *Replay) registered(rec *journal.Record) error {
 		if f, err = p.register(rec); err != nil {
 			return err
 		}
-		if f.st.Epoch = rec.Epoch; stands && rec.Flags&journal.HasSeq != 0 {
+		if f.st.Epoch = rec.Epoch; stands && rec.Flags&tape.HasSeq != 0 {
 			f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 			f.incomplete(reasonJournalGap)
 			if rec.At.Segment == p.first {
@@ -214,7 +214,7 @@ func (p *Replay) registered(rec *journal.Record) error {
 	if !stands {
 		return nil
 	}
-	has := rec.Flags&journal.HasSeq != 0
+	has := rec.Flags&tape.HasSeq != 0
 	if rec.Epoch != f.st.Epoch {
 		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
 	}
@@ -226,7 +226,7 @@ func (p *Replay) registered(rec *journal.Record) error {
 }
 
 // register starts a source whose feed is this replay.
-func (p *Replay) register(rec *journal.Record) (*recorded, error) {
+func (p *Replay) register(rec *tape.Record) (*recorded, error) {
 	fields, err := rec.Fields()
 	if err != nil {
 		return nil, err
@@ -257,7 +257,7 @@ func (p *Replay) unregister(id uint32) {
 }
 
 // opened ends an opening: a source that is not in it is gone, if it was read whole.
-func (p *Replay) opened(rec *journal.Record) {
+func (p *Replay) opened(rec *tape.Record) {
 	if p.standing != nil && uint64(len(p.standing)) == rec.Seq {
 		for id := range maps.Clone(p.sources) {
 			if !p.standing[id] {
@@ -269,7 +269,7 @@ func (p *Replay) opened(rec *journal.Record) {
 }
 
 // enter begins the epoch of a record whose Reset is missing.
-func (p *Replay) enter(f *recorded, rec *journal.Record) {
+func (p *Replay) enter(f *recorded, rec *tape.Record) {
 	if rec.Epoch != f.st.Epoch {
 		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
 		f.incomplete(reasonJournalGap)
@@ -278,7 +278,7 @@ func (p *Replay) enter(f *recorded, rec *journal.Record) {
 
 // follow compares the number of a record with the one before, if there is damage between them.
 // The damage may hold the numbers that are left out.
-func (p *Replay) follow(f *recorded, rec *journal.Record) {
+func (p *Replay) follow(f *recorded, rec *tape.Record) {
 	if f.suspect && (!f.st.HasSeq || rec.Seq > f.st.LastSeq+1) {
 		f.incomplete(reasonJournalGap)
 	}
@@ -286,7 +286,7 @@ func (p *Replay) follow(f *recorded, rec *journal.Record) {
 }
 
 // idle moves past batches without events.
-func (p *Replay) idle(f *recorded, rec *journal.Record) {
+func (p *Replay) idle(f *recorded, rec *tape.Record) {
 	p.enter(f, rec)
 	p.follow(f, rec)
 	f.source.guard(func() { f.source.mark.Seq = rec.Seq })
@@ -294,7 +294,7 @@ func (p *Replay) idle(f *recorded, rec *journal.Record) {
 }
 
 // batch applies a batch.
-func (p *Replay) batch(f *recorded, rec *journal.Record) error {
+func (p *Replay) batch(f *recorded, rec *tape.Record) error {
 	batch, err := p.opts.Stream.Decode(rec.Payload)
 	if err != nil {
 		f.incomplete(reasonJournalGap)
@@ -307,7 +307,7 @@ func (p *Replay) batch(f *recorded, rec *journal.Record) error {
 	}
 	p.sum.Batches++
 	f.hand(stream.Step{
-		Kind: stream.Apply, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&journal.Replayed != 0,
+		Kind: stream.Apply, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&tape.Replayed != 0,
 	}, rec.Time)
 	f.change(func(st *stream.Status) {
 		for reason, n := range batch.Dropped {

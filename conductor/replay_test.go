@@ -15,17 +15,17 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scripttest"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
 // replayed rebuilds what a journal holds, as far as keep says.
-func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conductor.Replay {
+func replayed(t *testing.T, dir string, keep func(*tape.Record) bool) *conductor.Replay {
 	t.Helper()
-	r, err := journal.Open(dir, nil)
+	r, err := tape.Open(dir, nil)
 	must.Succeed(t, err)
 	p := conductor.NewReplay(conductor.Options{Log: zerolog.Nop()})
-	var rec journal.Record
+	var rec tape.Record
 	for {
 		if err := r.Next(&rec); errors.Is(err, io.EOF) {
 			return p
@@ -39,11 +39,11 @@ func replayed(t *testing.T, dir string, keep func(*journal.Record) bool) *conduc
 }
 
 // recordedBench is a bench and the directory it records into.
-func recordedBench(t *testing.T, dir string) (*bench, *journal.Writer) {
+func recordedBench(t *testing.T, dir string) (*bench, *tape.Tape) {
 	t.Helper()
 	// The settings of newRecordedBench.
-	settings := conductor.Options{HashSeed: 1337, GhostBytes: 1 << 20}.JournalSettings()
-	w, err := journal.Create(journal.Options{Dir: dir, MaxBytes: journal.MinBytes, Settings: settings})
+	settings := conductor.Options{HashSeed: 1337, GhostBytes: 1 << 20}.TapeSettings()
+	w, err := tape.Create(tape.Options{Dir: dir, MaxBytes: tape.MinBytes, Settings: settings})
 	must.Succeed(t, err)
 	return newRecordedBench(w), w
 }
@@ -102,8 +102,8 @@ func TestReplayAgedWithoutTTL(t *testing.T) {
 		runAll(b, "register A ttl=10s", "register pool type=Mooncake replay=no ttl=10s", "store A path=a", "store A path=b medium=CPU", "put pool path=b",
 			"wait 6s", "store A path=a", "wait 5s")
 		aged := 0
-		p := replayed(t, dir, func(rec *journal.Record) bool {
-			if rec.Kind == journal.Aged {
+		p := replayed(t, dir, func(rec *tape.Record) bool {
+			if rec.Kind == tape.Aged {
 				rec.Seq = 0
 				aged++
 			}
@@ -157,7 +157,7 @@ func TestReplayIncomplete(t *testing.T) {
 		b.run("wait 10s")
 		b.run("store C path=a/b")
 
-		f := func(what string, keep func(*journal.Record) bool, want ...string) {
+		f := func(what string, keep func(*tape.Record) bool, want ...string) {
 			t.Helper()
 			p := replayed(t, dir, keep)
 			past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
@@ -166,35 +166,35 @@ func TestReplayIncomplete(t *testing.T) {
 			}
 			p.Conductor().Close()
 		}
-		first := func(rec *journal.Record) bool { return rec.At.Segment == 1 }
+		first := func(rec *tape.Record) bool { return rec.At.Segment == 1 }
 		f("all", nil, "C|default|0 State=synced Reason= Epoch=2 LastSeq=0 Blocks=2")
 		f("the first run", first,
 			"A|default|0 State=synced Reason= Epoch=1 LastSeq=2 Blocks=3", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
-		f("a reset is lost", func(r *journal.Record) bool { return r.Kind != journal.Reset },
+		f("a reset is lost", func(r *tape.Record) bool { return r.Kind != tape.Reset },
 			"C|default|0 State=partial Reason=journal_gap Epoch=2 LastSeq=0 Blocks=2")
 		damaged := false // the record before
-		f("a batch is damaged", func(r *journal.Record) bool {
-			r.AfterDamage, damaged = damaged, r.Source == 1 && r.Seq == 1 && r.Kind == journal.Batch
+		f("a batch is damaged", func(r *tape.Record) bool {
+			r.AfterDamage, damaged = damaged, r.Source == 1 && r.Seq == 1 && r.Kind == tape.Batch
 			return first(r) && !damaged
 		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
-		f("batches are said to be lost", func(r *journal.Record) bool {
-			if r.Source == 1 && r.Seq == 1 && r.Kind == journal.Batch {
-				*r = journal.Record{Kind: journal.Lost, Source: 1, Seq: 1, Run: r.Run, At: r.At}
+		f("batches are said to be lost", func(r *tape.Record) bool {
+			if r.Source == 1 && r.Seq == 1 && r.Kind == tape.Batch {
+				*r = tape.Record{Kind: tape.Lost, Source: 1, Seq: 1, Run: r.Run, At: r.At}
 			}
 			return first(r)
 		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
 		// The same run, as if its first segment had ended behind B's first batch.
-		opening := func(r *journal.Record, then func(*journal.Record)) bool {
+		opening := func(r *tape.Record, then func(*tape.Record)) bool {
 			switch {
-			case !first(r) || r.Kind == journal.Batch && r.Seq == 0:
+			case !first(r) || r.Kind == tape.Batch && r.Seq == 0:
 				return false
-			case r.Kind == journal.Registered:
-				r.Flags, r.Seq = journal.Standing|journal.HasSeq, 0
+			case r.Kind == tape.Registered:
+				r.Flags, r.Seq = tape.Standing|tape.HasSeq, 0
 			}
 			then(r)
 			return true
 		}
-		f("the journal begins late", func(r *journal.Record) bool { return opening(r, func(*journal.Record) {}) },
+		f("the journal begins late", func(r *tape.Record) bool { return opening(r, func(*tape.Record) {}) },
 			"A|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=1 Blocks=1")
 		if _, err := b.conductor.Unregister(conductor.Key{Instance: "C"}); err != nil {
 			t.Fatal(err)
@@ -213,7 +213,7 @@ func TestReplayProfiles(t *testing.T) {
 		b.run("register A profile=sha256/0")
 		b.run("unregister A")
 		b.run("register B profile=sha256/1")
-		p := replayed(t, dir, func(rec *journal.Record) bool { return rec.Kind != journal.Unregistered })
+		p := replayed(t, dir, func(rec *tape.Record) bool { return rec.Kind != tape.Unregistered })
 		defer p.Conductor().Close()
 		var got []string
 		for _, s := range p.Conductor().Services() {
@@ -233,18 +233,18 @@ func TestReplaySegments(t *testing.T) {
 		past := &bench{conductor: p.Conductor(), handler: handlerOf(p.Conductor())}
 		return strings.TrimSpace(past.services(args{}))
 	}
-	take := func(r journal.Record) {
+	take := func(r tape.Record) {
 		t.Helper()
 		r.Run = 7
 		must.Report(t, p.Take(&r))
 	}
 	register := func(segment uint64, id uint32, name string, flags uint8, epoch, seq uint64) {
 		t.Helper()
-		take(journal.Record{Kind: journal.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: journal.Place{Segment: segment}, Payload: journal.AppendFields(nil,
-			journal.Field{Name: "endpoint", Value: "ipc:///x"}, journal.Field{Name: "type", Value: "vLLM"}, journal.Field{Name: "modelname", Value: "m"},
-			journal.Field{Name: "instance_id", Value: name}, journal.Field{Name: "block_size", Value: "16"}, journal.Field{Name: "dp_rank", Value: "0"},
+		take(tape.Record{Kind: tape.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: tape.Place{Segment: segment}, Payload: tape.AppendFields(nil,
+			tape.Field{Name: "endpoint", Value: "ipc:///x"}, tape.Field{Name: "type", Value: "vLLM"}, tape.Field{Name: "modelname", Value: "m"},
+			tape.Field{Name: "instance_id", Value: name}, tape.Field{Name: "block_size", Value: "16"}, tape.Field{Name: "dp_rank", Value: "0"},
 		)})
-		take(journal.Record{Kind: journal.State, Source: id, Payload: journal.AppendFields(nil, journal.Field{Name: "state", Value: "synced"})})
+		take(tape.Record{Kind: tape.State, Source: id, Payload: tape.AppendFields(nil, tape.Field{Name: "state", Value: "synced"})})
 	}
 	want := func(lines ...string) {
 		t.Helper()
@@ -252,45 +252,45 @@ func TestReplaySegments(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", got, strings.Join(lines, "\n"))
 		}
 	}
-	const standing, marked = journal.Standing, journal.Standing | journal.HasSeq
-	take(journal.Record{Kind: journal.Settings, At: journal.Place{Segment: 3}})
-	take(journal.Record{Kind: journal.Begin, At: journal.Place{Segment: 3}})
+	const standing, marked = tape.Standing, tape.Standing | tape.HasSeq
+	take(tape.Record{Kind: tape.Settings, At: tape.Place{Segment: 3}})
+	take(tape.Record{Kind: tape.Begin, At: tape.Place{Segment: 3}})
 	for id, name := range []string{"none", "gone", "moved", "restarted", "behind", "same"} {
 		if id > 0 {
 			register(3, uint32(id), name, 0, 1, 0)
 		}
 	}
-	take(journal.Record{Kind: journal.Settings, At: journal.Place{Segment: 5}})
+	take(tape.Record{Kind: tape.Settings, At: tape.Place{Segment: 5}})
 	register(5, 3, "restarted", marked, 2, 4)
 	register(5, 4, "behind", marked, 1, 9)
 	register(5, 5, "same", standing, 1, 0)
 	register(5, 6, "moved", standing, 1, 0)
 	register(5, 7, "new", marked, 1, 1)
-	take(journal.Record{Kind: journal.Begin, Seq: 5, At: journal.Place{Segment: 5}})
+	take(tape.Record{Kind: tape.Begin, Seq: 5, At: tape.Place{Segment: 5}})
 	want("behind|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=9 Blocks=0",
 		"moved|default|0 State=synced Reason= Epoch=1 LastSeq=<nil> Blocks=0",
 		"new|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=1 Blocks=0",
 		"restarted|default|0 State=partial Reason=journal_gap Epoch=2 LastSeq=4 Blocks=0",
 		"same|default|0 State=synced Reason= Epoch=1 LastSeq=<nil> Blocks=0")
 	// An opening that cannot be read whole takes nothing away.
-	take(journal.Record{Kind: journal.Settings, At: journal.Place{Segment: 6}})
+	take(tape.Record{Kind: tape.Settings, At: tape.Place{Segment: 6}})
 	register(6, 5, "same", standing, 1, 0)
-	take(journal.Record{Kind: journal.Begin, Seq: 5, At: journal.Place{Segment: 6}})
+	take(tape.Record{Kind: tape.Begin, Seq: 5, At: tape.Place{Segment: 6}})
 	if n := strings.Count(services(), "\n") + 1; n != 5 {
 		t.Errorf("%d sources are left of 5", n)
 	}
 	// A new epoch is whole.
-	take(journal.Record{Kind: journal.Reset, Source: 4, Epoch: 2, Payload: []byte("publisher_restarted")})
-	take(journal.Record{Kind: journal.Batch, Source: 9})
+	take(tape.Record{Kind: tape.Reset, Source: 4, Epoch: 2, Payload: []byte("publisher_restarted")})
+	take(tape.Record{Kind: tape.Batch, Source: 9})
 	if got := services(); !strings.Contains(got, "behind|default|0 State=synced Reason= Epoch=2") || p.Summary().Stray != 1 {
 		t.Errorf("%s\n%+v", got, p.Summary())
 	}
 
-	for _, r := range []journal.Record{
-		{Kind: journal.Registered, Source: 20, Payload: []byte{1}},
-		{Kind: journal.Registered, Source: 20},
-		{Kind: journal.Batch, Source: 5, Epoch: 1, Payload: []byte("no msgpack")},
-		{Kind: journal.State, Source: 5, Payload: []byte{200}},
+	for _, r := range []tape.Record{
+		{Kind: tape.Registered, Source: 20, Payload: []byte{1}},
+		{Kind: tape.Registered, Source: 20},
+		{Kind: tape.Batch, Source: 5, Epoch: 1, Payload: []byte("no msgpack")},
+		{Kind: tape.State, Source: 5, Payload: []byte{200}},
 	} {
 		r.Run = 7
 		if err := p.Take(&r); err == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
@@ -22,7 +22,7 @@ func BenchmarkRouted(b *testing.B) {
 	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
 	c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), ExpectedBytes: 64 << 20})
 	defer c.Close()
-	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed {
+	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return idle{make(chan struct{})}
 	}
 	var engines []*source

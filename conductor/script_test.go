@@ -24,9 +24,9 @@ import (
 	"example.com/conductor/conductor"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/scripttest"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index/hash"
 )
 
@@ -96,15 +96,15 @@ func inBubble(t *testing.T, f func(t *testing.T, b *bench)) {
 }
 
 // newRecordedBench is a bench that keeps a journal.
-func newRecordedBench(j *journal.Writer) *bench { return newBenchWith(j, zerolog.Nop()) }
+func newRecordedBench(j *tape.Tape) *bench { return newBenchWith(j, zerolog.Nop()) }
 
-func newBenchWith(j *journal.Writer, log zerolog.Logger, set ...func(*conductor.Options)) *bench {
+func newBenchWith(j *tape.Tape, log zerolog.Logger, set ...func(*conductor.Options)) *bench {
 	n := new(streamtest.Network)
 	opts := conductor.Options{
 		HashSeed:   1337,
 		GhostBytes: 1 << 20, RemovalsBytes: 1 << 12,
-		Journal: j,
-		Log:     log,
+		Tape: j,
+		Log:  log,
 		Stream: stream.Config{
 			Transport:     n,
 			ReplayTimeout: 5 * time.Second,

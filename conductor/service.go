@@ -528,7 +528,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "expected", Bytes: c.expected.Bytes()},
 		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
-		{Name: "journal", Bytes: int64(c.opts.Journal.MemoryBytes())},
+		{Name: "journal", Bytes: int64(c.opts.Tape.MemoryBytes())},
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"weak"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"github.com/rs/zerolog"
 )
@@ -30,7 +30,7 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	defer c.Close()
 	f := &oneStep{applied: make(chan struct{}), closed: make(chan struct{})}
 	f.step = stream.Step{Kind: stream.Apply, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
-	c.open = func(Registration, bool, *journal.Source, func(stream.State, string)) feed { return f }
+	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
 	must.Succeed(t, c.Register(Registration{Type: TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied
 	if n := c.registered()[0].blocks(); n == 0 {

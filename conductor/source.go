@@ -16,8 +16,8 @@ import (
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/statelog"
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
@@ -38,8 +38,8 @@ type source struct {
 	givesWay  bool                     // see RegisterOptions; guarded by registry.mu
 	by        Registrar                // set before the source is in the registry
 	stream    feed
-	journal   *journal.Source // nil: nothing is recorded
-	states    *statelog.Log   // nil: of a source that is not followed
+	tape      *tape.Recorder // nil: nothing is recorded
+	states    *statelog.Log  // nil: of a source that is not followed
 	stopping  sync.Once
 	stopped   chan struct{} // closed by stop
 	done      chan struct{} // closed when run has ended
@@ -127,7 +127,7 @@ type source struct {
 
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State, reason string) {
-	s.journal.State(string(state), reason)
+	s.tape.RecordState(string(state), reason)
 	s.observeUsable(state, reason)
 	s.observeStorm(state, reason)
 	s.states.Change(state, reason)
@@ -244,7 +244,7 @@ func (c *registry) regroup(groups []scope.Group) {
 func (s *source) applyStep(step *stream.Step) {
 	switch step.Kind {
 	case stream.Reset:
-		s.journal.Reset(step.Epoch, step.Reason)
+		s.tape.RecordReset(step.Epoch, step.Reason)
 		s.states.Dropped(step.Reason, step.Epoch)
 		s.leaveFilling()
 		s.forget()
@@ -269,9 +269,9 @@ func (s *source) applyStep(step *stream.Step) {
 		now, empty := s.conductor.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
 		s.past.begin(step.Seq, now)
 		if empty {
-			s.journal.Idle(step.Epoch, step.Seq)
+			s.tape.RecordIdle(step.Epoch, step.Seq)
 		} else {
-			s.journal.Batch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
+			s.tape.RecordBatch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
 			s.heard.Store(now.UnixNano())
 		}
 		s.at, s.news = now, !step.Replayed
@@ -496,7 +496,7 @@ func (s *source) age(ttl time.Duration) {
 // rotateGenerations clears the older generation on the media that have a time to live, and begins
 // a new one there.
 func (s *source) rotateGenerations(ttl time.Duration) {
-	s.journal.Aged(ttl)
+	s.tape.RecordAging(ttl)
 	ages := func(medium string) bool { return s.reg.ttl(medium) == ttl }
 	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {

@@ -14,8 +14,8 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 )
 
 // ErrForbidden says that a client names a tenant outside its scope. The text is the same
@@ -288,20 +288,20 @@ func (v View) Digests(only string) []SourceDigest {
 // AppliedBatches returns batches of a source with their payloads, and which batches of the
 // current epoch there are. source is the printed key.
 //
-// Errors: ErrNotFound, for the sources of other tenants too, journal.ErrGone, journal.ErrTooNew.
-func (v View) AppliedBatches(source string, q journal.Range) (journal.Excerpt, journal.Span, error) {
+// Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
+func (v View) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
 	for _, s := range v.conductor.registered() {
 		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != source {
 			continue
 		}
-		e, span, err := s.journal.Read(q)
-		if err != nil && !errors.Is(err, journal.ErrGone) && !errors.Is(err, journal.ErrTooNew) {
+		e, span, err := s.tape.Read(q)
+		if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
 			s.conductor.log.Warn().Err(err).Str("source", source).Msg("the journal cannot be read")
-			err = journal.ErrGone
+			err = tape.ErrGone
 		}
 		return e, span, err
 	}
-	return journal.Excerpt{}, journal.Span{}, fmt.Errorf("%w: %s", ErrNotFound, source)
+	return tape.Excerpt{}, tape.Span{}, fmt.Errorf("%w: %s", ErrNotFound, source)
 }
 
 // Snapshot takes a snapshot of the client's tenants.

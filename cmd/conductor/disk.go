@@ -9,7 +9,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/config"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/keyfile"
 )
 
@@ -60,7 +60,7 @@ func journalKey(loaded *config.Loaded) (*keyfile.Key, error) {
 const journalDelay = 10 * time.Millisecond
 
 // record begins the journal, if one is configured, on the disk or in memory alone.
-func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*journal.Writer, error) {
+func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*tape.Tape, error) {
 	cfg := loaded.Config.Journal
 	if cfg.Dir == "" && cfg.RingBytes == 0 {
 		return nil, nil
@@ -69,8 +69,8 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	w, err := journal.Create(journal.Options{
-		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Memory: int(cfg.RingBytes), Key: key, Settings: opts.JournalSettings(), Delay: journalDelay,
+	w, err := tape.Create(tape.Options{
+		Dir: cfg.Dir, MaxBytes: cfg.MaxBytes, Memory: int(cfg.RingBytes), Key: key, Settings: opts.TapeSettings(), Delay: journalDelay,
 		Report: func(err error) {
 			if err != nil {
 				log.Error().Err(err).Str("dir", cfg.Dir).Msg("the journal cannot be written, trying again")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3filter"
 
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/internal/apitest"
 	"example.com/conductor/internal/must"
@@ -150,10 +150,10 @@ func TestEventsOverHTTP(t *testing.T) {
 
 	// The payloads are those that the journal on disk has.
 	var payloads [][]byte
-	r, err := journal.Open(dir, nil)
+	r, err := tape.Open(dir, nil)
 	must.Succeed(t, err)
-	for rec := (journal.Record{}); r.Next(&rec) == nil; {
-		if rec.Kind == journal.Batch {
+	for rec := (tape.Record{}); r.Next(&rec) == nil; {
+		if rec.Kind == tape.Batch {
 			payloads = append(payloads, rec.Payload)
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/keyfile"
 	"example.com/conductor/spelling"
@@ -127,12 +127,12 @@ func replayCommand() *cobra.Command {
 type past struct {
 	dir       string
 	until     string // what it was replayed to, "" for its end
-	target    journal.Target
-	runs      journal.Runs
-	last      journal.Record // the last one taken, without its payload
+	target    tape.Target
+	runs      tape.Runs
+	last      tape.Record // the last one taken, without its payload
 	conductor *conductor.Conductor
 	sum       conductor.ReplaySummary
-	damage    journal.Damage
+	damage    tape.Damage
 	read      int64 // bytes
 	odd       int   // records that make no sense
 }
@@ -141,17 +141,17 @@ type past struct {
 func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, errs io.Writer) (*past, error) {
 	p := &past{dir: dir, until: until}
 	m := meter{out: errs}
-	var stop journal.Place
+	var stop tape.Place
 	if until != "" {
 		var err error
-		if p.target, err = journal.ParseTarget(until, time.Now()); err != nil {
+		if p.target, err = tape.ParseTarget(until, time.Now()); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
-		if stop, p.runs, err = journal.Locate(dir, key, p.target, m.show("looking for "+until)); err != nil {
+		if stop, p.runs, err = tape.Locate(dir, key, p.target, m.show("looking for "+until)); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
 	}
-	r, err := journal.Open(dir, key)
+	r, err := tape.Open(dir, key)
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 	opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) }
 	replay := conductor.NewReplay(opts)
 	show := m.show("replaying")
-	var rec journal.Record
+	var rec tape.Record
 	for reached := false; !reached; {
 		err := r.Next(&rec)
 		if errors.Is(err, io.EOF) {
@@ -194,7 +194,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 	}
 	p.conductor, p.sum, p.damage = replay.Conductor(), replay.Summary(), r.Damage()
 	p.read, _ = r.Progress()
-	p.last = journal.Record{Run: rec.Run, Time: rec.Time, At: rec.At}
+	p.last = tape.Record{Run: rec.Run, Time: rec.Time, At: rec.At}
 	return p, nil
 }
 
@@ -280,7 +280,7 @@ func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer)
 	return cli.PrintJSON(out, summary)
 }
 
-func damageText(d journal.Damage) string {
+func damageText(d tape.Damage) string {
 	text := fmt.Sprintf("%s, %s and %s of another kind, %s skipped", spelling.Count(d.Torn, "torn end"), spelling.Count(d.Skipped, "stretch"), spelling.Count(d.Foreign, "file"), spelling.Count(d.Bytes, "byte"))
 	if d.Unopened > 0 {
 		text += fmt.Sprintf(", %s that the key does not open", spelling.Count(d.Unopened, "record"))

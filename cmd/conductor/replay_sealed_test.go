@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/keyfile"
 	"example.com/conductor/lab/sim/engine"
@@ -81,7 +81,7 @@ func TestReplayOpensSealedJournal(t *testing.T) {
 	f("--key-file: ", "--key-file", right+".none")
 	f("a key has 32 bytes", "--key-file", file)
 
-	files, err := journal.Files(dir)
+	files, err := tape.Files(dir)
 	must.Succeed(t, err)
 	for _, name := range files {
 		data, err := os.ReadFile(name)
@@ -113,15 +113,15 @@ func TestReplaySealedDamage(t *testing.T) {
 	p.cmd.Wait()
 	key, err := keyfile.Read(right)
 	must.Succeed(t, err)
-	r, err := journal.Open(dir, key)
+	r, err := tape.Open(dir, key)
 	must.Succeed(t, err)
-	var at journal.Place
-	for rec := (journal.Record{}); r.Next(&rec) == nil; {
-		if rec.Kind == journal.Batch && rec.Seq == 1 {
+	var at tape.Place
+	for rec := (tape.Record{}); r.Next(&rec) == nil; {
+		if rec.Kind == tape.Batch && rec.Seq == 1 {
 			at = rec.At
 		}
 	}
-	name := journal.Path(dir, at.Segment)
+	name := tape.Path(dir, at.Segment)
 	data, err := os.ReadFile(name)
 	must.Succeed(t, err)
 	data[at.Offset+60] ^= 1 // in the payload

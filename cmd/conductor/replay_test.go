@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/lab/sim/digest"
 	"example.com/conductor/lab/sim/engine"
@@ -132,11 +132,11 @@ func replay(t *testing.T, args ...string) (stdout, stderr string, err error) {
 func awaitBatches(t *testing.T, dir string, want int) {
 	t.Helper()
 	eventually(t, "batches in the journal", func() (string, bool) {
-		r, err := journal.Open(dir, nil)
+		r, err := tape.Open(dir, nil)
 		must.Succeed(t, err)
 		n := 0
-		for rec := (journal.Record{}); r.Next(&rec) == nil; {
-			if rec.Kind == journal.Batch {
+		for rec := (tape.Record{}); r.Next(&rec) == nil; {
+			if rec.Kind == tape.Batch {
 				n++
 			}
 		}
@@ -256,12 +256,12 @@ func TestReplayUntilTime(t *testing.T) {
 	p.cmd.Process.Kill()
 	p.cmd.Wait()
 
-	r, err := journal.Open(dir, nil)
+	r, err := tape.Open(dir, nil)
 	must.Succeed(t, err)
-	var runs journal.Runs
-	var batches []journal.Record
-	for rec := (journal.Record{}); r.Next(&rec) == nil; {
-		if runs.Take(&rec); rec.Kind == journal.Batch {
+	var runs tape.Runs
+	var batches []tape.Record
+	for rec := (tape.Record{}); r.Next(&rec) == nil; {
+		if runs.Take(&rec); rec.Kind == tape.Batch {
 			batches = append(batches, rec)
 		}
 	}

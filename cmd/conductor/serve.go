@@ -156,7 +156,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		return err
 	}
 	defer options.Memo.Close()
-	if options.Journal, err = record(loaded, options, log); err != nil {
+	if options.Tape, err = record(loaded, options, log); err != nil {
 		return err
 	}
 	c := conductor.New(options)
@@ -205,7 +205,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	if err != nil {
 		c.Close()
-		options.Journal.Close()
+		options.Tape.Close()
 		return err
 	}
 	replicas.mirrorTo(peers, c, &cfg, asking, registry, log)
@@ -214,7 +214,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		if err := sources.register(src, false); err != nil {
 			targets.Close()
 			c.Close()
-			options.Journal.Close()
+			options.Tape.Close()
 			path := fmt.Sprintf("sources[%d]", i)
 			return fmt.Errorf("%s: %s: %w", loaded.Place(path), path, err)
 		}
@@ -337,7 +337,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	web.Shutdown(shutdownTimeout)
 	stopKeeping()
 	keeping.Wait() // the last snapshot has what the sources hold
-	shutdown(c, options.Journal, log)
+	shutdown(c, options.Tape, log)
 	return err
 }
 

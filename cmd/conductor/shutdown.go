@@ -11,7 +11,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // drain lets the servers answer on for a while. A further signal ends that.
@@ -26,7 +26,7 @@ func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
 }
 
 // shutdown closes the sources and the journal. It returns in time, whatever engines do.
-func shutdown(c *conductor.Conductor, j *journal.Writer, log zerolog.Logger) {
+func shutdown(c *conductor.Conductor, j *tape.Tape, log zerolog.Logger) {
 	if !within(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
 	}

@@ -25,9 +25,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/reach"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 )
 
 const (
@@ -116,7 +116,7 @@ type target struct {
 	learns   bool                             // err is errLearning; guarded by shown
 	counts   struct{ addresses, sources int } // guarded by shown
 	found    bool                             // it has had a source; guarded by shown
-	kept     []journal.Field                  // see keep; guarded by shown
+	kept     []tape.Field                     // see keep; guarded by shown
 	// withdrawn are sources that others have unregistered; guarded by shown.
 	withdrawn map[conductor.Key]bool
 	began     time.Time

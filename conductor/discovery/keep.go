@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // Fields of a target in a snapshot, next to those of its registration: see docs/formats.md.
@@ -27,18 +27,18 @@ func (m *Manager) Revision() uint64 { return m.revision.Load() }
 
 // Saved returns the targets of clients as a snapshot keeps them. Those of the configuration are
 // there at the next start anyway.
-func (m *Manager) Saved() (all [][]journal.Field) {
+func (m *Manager) Saved() (all [][]tape.Field) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range m.targets {
 		if t.Static {
 			continue
 		}
-		f := append(t.Fields(), journal.Field{Name: fieldURL, Value: t.URL})
+		f := append(t.Fields(), tape.Field{Name: fieldURL, Value: t.URL})
 		t.shown.Lock()
 		f = append(f, t.kept...)
 		for _, key := range slices.SortedFunc(maps.Keys(t.withdrawn), compareKeys) {
-			f = append(f, journal.Field{Name: fieldWithdrawn, Value: strconv.Itoa(key.Rank) + " " + key.Instance})
+			f = append(f, tape.Field{Name: fieldWithdrawn, Value: strconv.Itoa(key.Rank) + " " + key.Instance})
 		}
 		all = append(all, f)
 		t.shown.Unlock()
@@ -48,9 +48,9 @@ func (m *Manager) Saved() (all [][]journal.Field) {
 
 // keep notes what a restart needs of the engines of a target. t.mu is held.
 func (m *Manager) keep(t *target) {
-	var all []journal.Field
+	var all []tape.Field
 	if t.many {
-		all = append(all, journal.Field{Name: fieldFleet, Value: "true"})
+		all = append(all, tape.Field{Name: fieldFleet, Value: "true"})
 	}
 	for _, addr := range slices.SortedFunc(maps.Keys(t.engines), netip.Addr.Compare) {
 		e, text := t.engines[addr], "-"
@@ -61,7 +61,7 @@ func (m *Manager) keep(t *target) {
 		for _, key := range e.keys {
 			ranks = append(ranks, strconv.Itoa(key.Rank))
 		}
-		all = append(all, journal.Field{Name: fieldEngine, Value: fmt.Sprintf("%s %d %s", text, e.blockSize, strings.Join(ranks, ","))})
+		all = append(all, tape.Field{Name: fieldEngine, Value: fmt.Sprintf("%s %d %s", text, e.blockSize, strings.Join(ranks, ","))})
 	}
 	t.shown.Lock()
 	defer t.shown.Unlock()
@@ -78,14 +78,14 @@ func compareKeys(a, b conductor.Key) int {
 // Restore follows a target that Saved returned, whose sources are registered again already. It
 // owns those, so that its engine may name other endpoints than before. Its errors are those of
 // Add, and an error for fields that cannot be read.
-func (m *Manager) Restore(fields []journal.Field) error {
+func (m *Manager) Restore(fields []tape.Field) error {
 	r, err := conductor.ReadRegistration(fields)
 	if err != nil {
 		return err
 	}
 	r.MayAnnounce = nil // a matter of the configuration
-	t := Target{Registration: r, URL: journal.Value(fields, fieldURL)}
-	key, many := t.Name(), journal.Value(fields, fieldFleet) != ""
+	t := Target{Registration: r, URL: tape.Value(fields, fieldURL)}
+	key, many := t.Name(), tape.Value(fields, fieldFleet) != ""
 	engines, withdrawn := make(map[netip.Addr]*engine), make(map[conductor.Key]bool)
 	for _, f := range fields {
 		switch f.Name {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
@@ -215,8 +215,8 @@ func TestRestoreOfFleet(t *testing.T) {
 // A field that cannot be read costs its target, and is named.
 func TestRestoreIsChecked(t *testing.T) {
 	f := newFleet(t, nil)
-	for _, bad := range []journal.Field{{Name: "engine", Value: "x"}, {Name: "engine", Value: "nowhere 0 1"}, {Name: "engine", Value: "- a 1"}, {Name: "engine", Value: "- 0 1,x"}, {Name: "withdrawn", Value: "x e"}, {Name: "ttl", Value: "x"}, {Name: "discover", Value: "file:///etc"}} {
-		fields := append(conductor.Registration{Instance: "e"}.Fields(), bad, journal.Field{Name: "discover", Value: "http://127.0.0.1:1"})
+	for _, bad := range []tape.Field{{Name: "engine", Value: "x"}, {Name: "engine", Value: "nowhere 0 1"}, {Name: "engine", Value: "- a 1"}, {Name: "engine", Value: "- 0 1,x"}, {Name: "withdrawn", Value: "x e"}, {Name: "ttl", Value: "x"}, {Name: "discover", Value: "file:///etc"}} {
+		fields := append(conductor.Registration{Instance: "e"}.Fields(), bad, tape.Field{Name: "discover", Value: "http://127.0.0.1:1"})
 		if err := f.m.Restore(fields); err == nil || len(f.m.List()) > 0 {
 			t.Errorf("%v: %v, %+v", bad, err, f.m.List())
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // Fields of a change on the disk, next to those of its registration: see docs/formats.md.
@@ -34,44 +34,44 @@ func (g *Registry) Revision() uint64 { return g.kept.Load() }
 
 // Saved returns the changes of clients that wait for the store, in the form that Restore reads. Without them,
 // a server that restarts would believe the store and undo these changes.
-func (g *Registry) Saved() (all [][]journal.Field) {
+func (g *Registry) Saved() (all [][]tape.Field) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n, c := range g.pending {
 		if !c.ofClient() {
 			continue
 		}
-		var f []journal.Field
+		var f []tape.Field
 		if c.source != nil {
-			f = append(c.source.Fields(), journal.Field{Name: fieldDiscover, Value: c.source.Discover})
+			f = append(c.source.Fields(), tape.Field{Name: fieldDiscover, Value: c.source.Discover})
 		} else {
 			f = append(conductor.Registration{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}.Fields(),
-				journal.Field{Name: fieldGone, Value: "true"}, journal.Field{Name: fieldAsked, Value: strconv.FormatBool(n.Asked)})
+				tape.Field{Name: fieldGone, Value: "true"}, tape.Field{Name: fieldAsked, Value: strconv.FormatBool(n.Asked)})
 		}
 		all = append(all, append(f,
-			journal.Field{Name: fieldSince, Value: strconv.FormatInt(c.since.UnixMilli(), 10)}, journal.Field{Name: fieldSeen, Value: strconv.FormatInt(c.seen, 10)}))
+			tape.Field{Name: fieldSince, Value: strconv.FormatInt(c.since.UnixMilli(), 10)}, tape.Field{Name: fieldSeen, Value: strconv.FormatInt(c.seen, 10)}))
 	}
 	return all
 }
 
 // Restore lets a change that Saved returned wait for the store again, unless the configuration now has the
 // same source, which then wins. Call it before Run.
-func (g *Registry) Restore(fields []journal.Field) error {
+func (g *Registry) Restore(fields []tape.Field) error {
 	r, err := conductor.ReadRegistration(fields)
 	if err != nil {
 		return err
 	}
-	since, err := strconv.ParseInt(journal.Value(fields, fieldSince), 10, 64)
+	since, err := strconv.ParseInt(tape.Value(fields, fieldSince), 10, 64)
 	if err != nil {
 		return err
 	}
 	c := &change{since: time.UnixMilli(since)}
-	if c.seen, err = strconv.ParseInt(journal.Value(fields, fieldSeen), 10, 64); err != nil {
+	if c.seen, err = strconv.ParseInt(tape.Value(fields, fieldSeen), 10, 64); err != nil {
 		return err
 	}
-	n := Name{Key: r.Key(), Asked: journal.Value(fields, fieldAsked) == "true"}
-	if journal.Value(fields, fieldGone) == "" {
-		c.source = &Source{Registration: r, Discover: journal.Value(fields, fieldDiscover)}
+	n := Name{Key: r.Key(), Asked: tape.Value(fields, fieldAsked) == "true"}
+	if tape.Value(fields, fieldGone) == "" {
+		c.source = &Source{Registration: r, Discover: tape.Value(fields, fieldDiscover)}
 		n = c.source.Name()
 	}
 	g.mu.Lock()

@@ -6,7 +6,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
@@ -103,10 +103,10 @@ func TestConfiguredInPlaceOfChange(t *testing.T) {
 func TestRestoreOfChangesIsChecked(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, "redis://127.0.0.1:1", "a")
-	good := append(source("x", "m").Fields(), journal.Field{Name: "since", Value: "1"}, journal.Field{Name: "seen", Value: "0"})
+	good := append(source("x", "m").Fields(), tape.Field{Name: "since", Value: "1"}, tape.Field{Name: "seen", Value: "0"})
 	must.Succeed(t, p.registry.Restore(good))
 	for _, bad := range []string{"block_size", "since", "seen"} {
-		f := append([]journal.Field{{Name: bad, Value: "x"}}, good...)
+		f := append([]tape.Field{{Name: bad, Value: "x"}}, good...)
 		if p.registry.Restore(f) == nil {
 			t.Errorf("%s: no error", bad)
 		}

@@ -15,7 +15,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // mountAdmin adds the paths for operators and replicas, which every listener has, to r.
@@ -103,7 +103,7 @@ func (a *api) events(g *gin.Context) (any, error) {
 		return nil, err
 	}
 	e, span, err := access.View(a.conductor, g).AppliedBatches(source, q)
-	if errors.Is(err, journal.ErrGone) || errors.Is(err, journal.ErrTooNew) {
+	if errors.Is(err, tape.ErrGone) || errors.Is(err, tape.ErrTooNew) {
 		return refuseRange(source, q, span, err), nil
 	} else if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func number(g *gin.Context, name string, least, most, otherwise uint64) (uint64,
 }
 
 // rangeOf reads the parameters of a range.
-func rangeOf(g *gin.Context) (q journal.Range, err error) {
+func rangeOf(g *gin.Context) (q tape.Range, err error) {
 	take := func(name string, least, most, otherwise uint64) uint64 {
 		n, failed := number(g, name, least, most, otherwise)
 		if err == nil {
@@ -143,7 +143,7 @@ func rangeOf(g *gin.Context) (q journal.Range, err error) {
 		return n
 	}
 	_, from := g.GetQuery("from")
-	q = journal.Range{
+	q = tape.Range{
 		Epoch: take("epoch", 1, math.MaxUint64, 0), Oldest: !from,
 		From: take("from", 0, math.MaxUint64, 0), To: take("to", 0, math.MaxUint64, math.MaxUint64),
 		Limit: int(take("limit", 1, maxEvents, defaultEvents)),
@@ -155,7 +155,7 @@ func rangeOf(g *gin.Context) (q journal.Range, err error) {
 }
 
 // bounds returns the numbers of a span, nil if there are none.
-func bounds(s journal.Span) (first, last *uint64) {
+func bounds(s tape.Span) (first, last *uint64) {
 	if !s.Any {
 		return nil, nil
 	}
@@ -163,7 +163,7 @@ func bounds(s journal.Span) (first, last *uint64) {
 }
 
 // refuseRange says why a range is not there.
-func refuseRange(source string, q journal.Range, span journal.Span, why error) answered {
+func refuseRange(source string, q tape.Range, span tape.Span, why error) answered {
 	r := rangeError{errorBody: errorBody{Reason: "gone", Field: "from"}, Source: source, Epoch: span.Epoch, Snapshot: snapshotPath}
 	r.First, r.Last = bounds(span)
 	if q.Epoch != 0 && q.Epoch != span.Epoch {
@@ -173,7 +173,7 @@ func refuseRange(source string, q journal.Range, span journal.Span, why error) a
 	if span.Any {
 		there = fmt.Sprintf("it has %d to %d of epoch %d", span.First, span.Last, span.Epoch)
 	}
-	if errors.Is(why, journal.ErrTooNew) {
+	if errors.Is(why, tape.ErrTooNew) {
 		status, r.Reason, r.Snapshot = http.StatusRequestedRangeNotSatisfiable, "too_new", ""
 	}
 	r.Error = fmt.Sprintf("%s: %s: %s", source, why, there)
@@ -181,21 +181,21 @@ func refuseRange(source string, q journal.Range, span journal.Span, why error) a
 }
 
 // eventsOf reads the batches of an excerpt.
-func eventsOf(source string, e journal.Excerpt, span journal.Span) (any, error) {
+func eventsOf(source string, e tape.Excerpt, span tape.Span) (any, error) {
 	row := eventsRow{Source: source, Epoch: span.Epoch, Batches: []batchRow{}}
 	row.First, row.Last = bounds(span)
 	if e.More {
 		row.Next = &e.Next
 	}
-	records := journal.Scan(e.Segment)
-	for rec := (journal.Record{}); ; {
+	records := tape.Scan(e.Segment)
+	for rec := (tape.Record{}); ; {
 		if err := records.Next(&rec); err == io.EOF {
 			return row, nil
 		} else if err != nil {
 			return nil, err
 		}
-		if rec.Kind == journal.Batch || rec.Kind == journal.Idle {
-			row.Batches = append(row.Batches, batchRow{rec.Seq, rec.Epoch, rec.Time, rec.Flags&journal.Replayed != 0, rec.Kind == journal.Idle, rec.Payload})
+		if rec.Kind == tape.Batch || rec.Kind == tape.Idle {
+			row.Batches = append(row.Batches, batchRow{rec.Seq, rec.Epoch, rec.Time, rec.Flags&tape.Replayed != 0, rec.Kind == tape.Idle, rec.Payload})
 		}
 	}
 }

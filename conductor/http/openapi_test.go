@@ -22,8 +22,8 @@ import (
 	conductorserver "example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/conductor/watch"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/zmq"
 	"example.com/conductor/fair"
 	"example.com/conductor/internal/apitest"
@@ -51,9 +51,9 @@ func newServerAt(t *testing.T, now func() time.Time, change ...func(*conductor.C
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
-	j, err := journal.Create(journal.Options{Memory: 1 << 16})
+	j, err := tape.Create(tape.Options{Memory: 1 << 16})
 	must.Succeed(t, err)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Journal: j, Now: now, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Tape: j, Now: now, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})

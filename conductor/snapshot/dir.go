@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 type Dir struct {
 	// Targets returns the fields of the targets of discovery that files have, Changes those of the changes
 	// that wait for the store, which are with the registrations alone; nil is none.
-	Targets, Changes func() [][]journal.Field
+	Targets, Changes func() [][]tape.Field
 
 	path string
 	key  *Key
@@ -71,7 +71,7 @@ func (system) syncDir(path string) error {
 // OpenDir makes a directory if it is missing, and claims it for this process. It removes what a
 // server that was killed had not finished.
 func OpenDir(path string, key *Key) (*Dir, error) {
-	lock, err := journal.Claim(path, "snapshot directory")
+	lock, err := tape.Claim(path, "snapshot directory")
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (d *Dir) SaveSources(c *conductor.Conductor, now time.Time) (Summary, error
 	})
 }
 
-func fieldsOf(saved func() [][]journal.Field) [][]journal.Field {
+func fieldsOf(saved func() [][]tape.Field) [][]tape.Field {
 	if saved == nil {
 		return nil
 	}

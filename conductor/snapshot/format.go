@@ -18,7 +18,7 @@ import (
 	"hash/crc32"
 	"time"
 
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 )
 
@@ -158,6 +158,6 @@ func (s section) chunk() (index.ChunkKind, bool) {
 }
 
 // fields reads a payload of fields.
-func fields(payload []byte) ([]journal.Field, error) {
-	return (&journal.Record{Kind: journal.Registered, Payload: payload}).Fields()
+func fields(payload []byte) ([]tape.Field, error) {
+	return (&tape.Record{Kind: tape.Registered, Payload: payload}).Fields()
 }

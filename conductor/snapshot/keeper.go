@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // Config is what a Keeper is made of.
@@ -34,8 +34,8 @@ type Kept interface {
 	// Revision changes when Saved does.
 	Revision() uint64
 	// Saved returns the fields of each part, which Restore takes.
-	Saved() [][]journal.Field
-	Restore([]journal.Field) error
+	Saved() [][]tape.Field
+	Restore([]tape.Field) error
 }
 
 // Targets are those of discovery that clients have registered.
@@ -153,8 +153,8 @@ func reasonOf(err error) string {
 func (k *Keeper) RestoreSources() {
 	k.known = k.cfg.Dir.LoadSources(func(name string, _ int64, from io.Reader, open Opener) error {
 		r := k.cfg.Conductor.Recover(0)
-		var targets, changes [][]journal.Field
-		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []journal.Field) { targets = append(targets, f) }, Change: func(f []journal.Field) { changes = append(changes, f) }, Sources: func(all []conductor.SourceMark) {
+		var targets, changes [][]tape.Field
+		_, err := Read(from, Reading{Into: r, Open: open, Target: func(f []tape.Field) { targets = append(targets, f) }, Change: func(f []tape.Field) { changes = append(changes, f) }, Sources: func(all []conductor.SourceMark) {
 			k.claim(all, r.Own)
 			clear(all) // no blocks come
 		}})
@@ -165,7 +165,7 @@ func (k *Keeper) RestoreSources() {
 		k.follow(targets)
 		for _, f := range changes {
 			if err := k.Registrations.restoreChange(f); err != nil {
-				k.cfg.Log.Warn().Str("instance_id", journal.Value(f, "instance_id")).Err(err).Msg("a change that waited for the store cannot be read")
+				k.cfg.Log.Warn().Str("instance_id", tape.Value(f, "instance_id")).Err(err).Msg("a change that waited for the store cannot be read")
 			}
 		}
 		return nil
@@ -176,13 +176,13 @@ func (k *Keeper) RestoreSources() {
 }
 
 // follow follows targets again, whose sources are registered.
-func (k *Keeper) follow(targets [][]journal.Field) {
+func (k *Keeper) follow(targets [][]tape.Field) {
 	if k.cfg.Targets == nil {
 		return
 	}
 	for _, f := range targets {
 		if err := k.cfg.Targets.Restore(f); err != nil {
-			k.cfg.Log.Warn().Str("instance_id", journal.Value(f, "instance_id")).Err(err).Msg("an engine of the snapshot is not asked any more where it publishes")
+			k.cfg.Log.Warn().Str("instance_id", tape.Value(f, "instance_id")).Err(err).Msg("an engine of the snapshot is not asked any more where it publishes")
 			k.note(func(st *Status) { st.LeftOut[reasonChanged]++ })
 		}
 	}
@@ -233,10 +233,10 @@ func (k *Keeper) load(ctx context.Context, name string, size int64, from io.Read
 	r.Origin = conductor.FromSnapshot
 	log.Info().Str("file", name).Int64("bytes", size).Msg("loading a snapshot")
 	logged := start
-	var targets [][]journal.Field
+	var targets [][]tape.Field
 	sum, err := Read(stopping{ctx, from}, Reading{
 		Into: r, Open: open,
-		Target: func(f []journal.Field) { targets = append(targets, f) },
+		Target: func(f []tape.Field) { targets = append(targets, f) },
 		Sources: func(all []conductor.SourceMark) {
 			k.claim(all, func(m *conductor.SourceMark) string { return own(r, m) })
 		},

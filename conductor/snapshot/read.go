@@ -9,11 +9,11 @@ import (
 	"strconv"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // Opener undoes a Sealer. It reports false for fields that it cannot open.
-type Opener func(sealed []journal.Field) (fields []journal.Field, ok bool)
+type Opener func(sealed []tape.Field) (fields []tape.Field, ok bool)
 
 // Reading is how a snapshot is brought back.
 type Reading struct {
@@ -26,9 +26,9 @@ type Reading struct {
 	// Sources, if set, sees the sources before blocks come, and may change what they say.
 	Sources func([]conductor.SourceMark)
 	// Target, if set, sees the fields of each target of discovery.
-	Target func([]journal.Field)
+	Target func([]tape.Field)
 	// Change, if set, sees the fields of each change that waits for the store.
-	Change func([]journal.Field)
+	Change func([]tape.Field)
 	// MaxHead bounds the bytes before the first chunk, which stay in memory; 0 is no bound.
 	MaxHead int64
 	// Progress, if set, is called behind each section.
@@ -55,7 +55,7 @@ type reader struct {
 // Read brings a snapshot back. After an error the recovery is to be undone.
 func Read(from io.Reader, how Reading) (Summary, error) {
 	if how.Open == nil {
-		how.Open = func(f []journal.Field) ([]journal.Field, bool) { return f, true }
+		how.Open = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
 	}
 	r := &reader{
 		how: how, from: bufio.NewReaderSize(from, bufferBytes),
@@ -160,7 +160,7 @@ func (r *reader) take(s section, payload []byte) error {
 	}
 	switch s.kind {
 	case kindHead:
-		r.img.HashSeed, err = strconv.ParseUint(journal.Value(f, fieldSeed), 10, 64)
+		r.img.HashSeed, err = strconv.ParseUint(tape.Value(f, fieldSeed), 10, 64)
 		return err
 	case kindSource:
 		return r.source(f)
@@ -181,7 +181,7 @@ func (r *reader) take(s section, payload []byte) error {
 }
 
 // source takes a source. One that was left out, or cannot be opened, keeps its place.
-func (r *reader) source(f []journal.Field) (err error) {
+func (r *reader) source(f []tape.Field) (err error) {
 	var m conductor.SourceMark
 	if open, ok := r.how.Open(f); ok && len(f) > 0 {
 		m, err = conductor.SourceMarkOf(open)
@@ -194,7 +194,7 @@ func (r *reader) source(f []journal.Field) (err error) {
 }
 
 // opened gives fields to take, which may be nil.
-func (r *reader) opened(f []journal.Field, take func([]journal.Field)) {
+func (r *reader) opened(f []tape.Field, take func([]tape.Field)) {
 	if open, ok := r.how.Open(f); !ok {
 		r.sum.LeftOut++
 	} else if take != nil {
@@ -202,7 +202,7 @@ func (r *reader) opened(f []journal.Field, take func([]journal.Field)) {
 	}
 }
 
-func (r *reader) deployment(n uint32, f []journal.Field) error {
+func (r *reader) deployment(n uint32, f []tape.Field) error {
 	if int64(n) != int64(r.sum.Deployments) {
 		return fmt.Errorf("deployment %d follows %d", n, r.sum.Deployments)
 	}
@@ -221,7 +221,7 @@ func (r *reader) deployment(n uint32, f []journal.Field) error {
 }
 
 // identity takes an adapter and salt of a deployment.
-func (r *reader) identity(n uint32, f []journal.Field) error {
+func (r *reader) identity(n uint32, f []tape.Field) error {
 	f, ok := r.how.Open(f)
 	if !ok {
 		r.sum.LeftOut++
@@ -249,7 +249,7 @@ func (r *reader) deploymentOf(n uint32, section string) (*conductor.ImageDeploym
 	return nil, fmt.Errorf("%s of deployment %d of %d", section, n, r.sum.Deployments)
 }
 
-func (r *reader) holder(n uint32, f []journal.Field) error {
+func (r *reader) holder(n uint32, f []tape.Field) error {
 	h, err := conductor.ImageHolderOf(f)
 	if err != nil {
 		return err
@@ -313,13 +313,13 @@ func (r *reader) leave() error {
 }
 
 // end takes the end.
-func (r *reader) end(f []journal.Field) error {
+func (r *reader) end(f []tape.Field) error {
 	r.ended = true
 	for _, n := range []struct {
 		name string
 		have int
 	}{{fieldSections, r.sum.Sections}, {fieldBlocks, r.sum.Blocks}} {
-		if v := journal.Value(f, n.name); v != strconv.Itoa(n.have) {
+		if v := tape.Value(f, n.name); v != strconv.Itoa(n.have) {
 			return fmt.Errorf("it has %d %s, and its end says %s", n.have, n.name, v)
 		}
 	}

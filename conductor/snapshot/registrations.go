@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // soon is the longest time until a change that no client waits for is on the disk.
@@ -77,7 +77,7 @@ func (r *Registrations) Share(changes Kept) {
 }
 
 // restoreChange lets a change from the file wait for the store again. Without a store it does nothing.
-func (r *Registrations) restoreChange(f []journal.Field) error {
+func (r *Registrations) restoreChange(f []tape.Field) error {
 	if r.shared == nil {
 		return nil
 	}

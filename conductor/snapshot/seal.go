@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/keyfile"
 )
 
@@ -42,8 +42,8 @@ func ReadKey(name string) (*Key, error) {
 }
 
 // Seal is a Sealer.
-func (k *Key) Seal(f []journal.Field) ([]journal.Field, bool) {
-	at := slices.IndexFunc(f, func(f journal.Field) bool {
+func (k *Key) Seal(f []tape.Field) ([]tape.Field, bool) {
+	at := slices.IndexFunc(f, func(f tape.Field) bool {
 		return f.Name == conductor.FieldSalt || f.Name == conductor.FieldSaltedSecret
 	})
 	switch {
@@ -55,14 +55,14 @@ func (k *Key) Seal(f []journal.Field) ([]journal.Field, bool) {
 	f = slices.Clone(f)
 	// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
 	sealed := k.aead.Seal(nil, nil, []byte(f[at].Value), nil)
-	f[at] = journal.Field{Name: f[at].Name + sealedSuffix, Value: base64.StdEncoding.EncodeToString(sealed)}
+	f[at] = tape.Field{Name: f[at].Name + sealedSuffix, Value: base64.StdEncoding.EncodeToString(sealed)}
 	return f, true
 }
 
 // Open is an Opener. It drops the secret of a deployment that it cannot open: the blocks without an
 // adapter and a salt do without.
-func (k *Key) Open(f []journal.Field) ([]journal.Field, bool) {
-	at := slices.IndexFunc(f, func(f journal.Field) bool { return strings.HasSuffix(f.Name, sealedSuffix) })
+func (k *Key) Open(f []tape.Field) ([]tape.Field, bool) {
+	at := slices.IndexFunc(f, func(f tape.Field) bool { return strings.HasSuffix(f.Name, sealedSuffix) })
 	if at < 0 {
 		return f, true
 	}
@@ -71,7 +71,7 @@ func (k *Key) Open(f []journal.Field) ([]journal.Field, bool) {
 	text, ok := k.open(f[at].Value)
 	switch {
 	case ok:
-		f[at] = journal.Field{Name: name, Value: text}
+		f[at] = tape.Field{Name: name, Value: text}
 	case name == conductor.FieldSaltedSecret:
 		f = slices.Delete(f, at, at+1)
 	default:

@@ -11,9 +11,9 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/keyfile"
 )
@@ -166,7 +166,7 @@ func TestUnknownSections(t *testing.T) {
 	for at := headerSize; at < len(with); at += sectionSize + int(le.Uint32(with[at+12:])) {
 		sections++
 	}
-	payload := journal.AppendFields(nil, journal.Field{Name: fieldSections, Value: strconv.Itoa(sections)}, journal.Field{Name: fieldBlocks, Value: "20"})
+	payload := tape.AppendFields(nil, tape.Field{Name: fieldSections, Value: strconv.Itoa(sections)}, tape.Field{Name: fieldBlocks, Value: "20"})
 	head := s.encode(h.seed(), payload)
 	with = append(append(with, head[:]...), payload...)
 	r := b.Recover(0)

@@ -11,7 +11,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 )
 
@@ -32,7 +32,7 @@ type Summary struct {
 
 // Sealer changes the fields of sources and deployments before they are written. It reports false
 // for one that must not be written.
-type Sealer func(fields []journal.Field) (sealed []journal.Field, ok bool)
+type Sealer func(fields []tape.Field) (sealed []tape.Field, ok bool)
 
 // bufferBytes gather small sections to one write. Chunks go out as they are: a write of a megabyte holds a processor
 // up for longer than ten queries take.
@@ -46,8 +46,8 @@ type writer struct {
 	sum  Summary
 	seal Sealer
 
-	targets, changes [][]journal.Field
-	fields           []journal.Field // buffer, as payload is
+	targets, changes [][]tape.Field
+	fields           []tape.Field // buffer, as payload is
 	payload          []byte
 	// deployments are those of the image by their place, -1 for one left out.
 	deployments []int
@@ -57,12 +57,12 @@ type writer struct {
 // Write writes what a Conductor holds now. seal may be nil.
 //
 // targets are the fields of the targets of discovery, if they are to be in it.
-func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
+func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]tape.Field) (Summary, error) {
 	return WriteOf(to, c, nil, now, seal, targets...)
 }
 
 // WriteOf is Write for the sources of one deployment, or all if of is nil.
-func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]journal.Field) (Summary, error) {
+func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]tape.Field) (Summary, error) {
 	w := begin(to, now, seal)
 	w.targets = targets
 	return w.end(c.WriteImage(of, w.head, w.chunk))
@@ -70,7 +70,7 @@ func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now tim
 
 // writeSources writes the registrations of a Conductor, without blocks. changes are the fields of changes
 // that wait for the store.
-func writeSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]journal.Field) (Summary, error) {
+func writeSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]tape.Field) (Summary, error) {
 	w := begin(to, now, seal)
 	w.targets, w.changes = targets, changes
 	return w.end(w.head(c.ImageOfSources()))
@@ -79,7 +79,7 @@ func writeSources(to io.Writer, c *conductor.Conductor, now time.Time, seal Seal
 // begin writes the header.
 func begin(to io.Writer, now time.Time, seal Sealer) *writer {
 	if seal == nil {
-		seal = func(f []journal.Field) ([]journal.Field, bool) { return f, true }
+		seal = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
 	}
 	h := header{id: rand.Uint64(), time: now}
 	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seed: h.seed(), seal: seal}
@@ -91,7 +91,7 @@ func begin(to io.Writer, now time.Time, seal Sealer) *writer {
 // end writes the end, unless something has failed.
 func (w *writer) end(err error) (Summary, error) {
 	if err == nil {
-		w.sectionOf(section{kind: kindEnd}, []journal.Field{
+		w.sectionOf(section{kind: kindEnd}, []tape.Field{
 			{Name: fieldSections, Value: strconv.Itoa(w.sum.Sections)}, {Name: fieldBlocks, Value: strconv.Itoa(w.sum.Blocks)},
 		})
 		err = w.err
@@ -120,15 +120,15 @@ func (w *writer) section(s section, payload []byte) {
 }
 
 // sectionOf writes a section of fields.
-func (w *writer) sectionOf(s section, fields []journal.Field) {
-	w.payload = journal.AppendFields(w.payload[:0], fields...)
+func (w *writer) sectionOf(s section, fields []tape.Field) {
+	w.payload = tape.AppendFields(w.payload[:0], fields...)
 	w.section(s, w.payload)
 }
 
 // head writes the sources and deployments.
 func (w *writer) head(img *conductor.Image) error {
 	w.sum.Paused = img.Paused
-	w.sectionOf(section{kind: kindHead}, []journal.Field{
+	w.sectionOf(section{kind: kindHead}, []tape.Field{
 		{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)}, {Name: fieldSources, Value: strconv.Itoa(len(img.Sources))},
 	})
 	for i := range img.Sources {
@@ -177,7 +177,7 @@ func (w *writer) head(img *conductor.Image) error {
 }
 
 // sealed writes sections of a kind.
-func (w *writer) sealed(kind uint16, all [][]journal.Field) {
+func (w *writer) sealed(kind uint16, all [][]tape.Field) {
 	for _, f := range all {
 		if sealed, ok := w.seal(f); ok {
 			w.sectionOf(section{kind: kind}, sealed)

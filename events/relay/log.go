@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 const (
@@ -58,7 +58,7 @@ type log struct {
 	// history returns why batches before the one in hand may be missing, "" if none are.
 	history func() string
 	number  uint64 // of the newest part
-	head    *journal.Segment
+	head    *tape.Segment
 	failed  bool // the disk; owned by the appender
 
 	treeMu sync.Mutex
@@ -94,7 +94,7 @@ type part struct {
 
 func newLog(l limits, source string, report func(error), history func() string) (*log, error) {
 	if l.dir != "" {
-		old, err := journal.Files(l.dir)
+		old, err := tape.Files(l.dir)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func (l *log) append(epoch uint64, b *batch) {
 	if l.head == nil || l.newest.size >= l.size || l.newest.id != b.id {
 		l.begin(epoch, b)
 	}
-	l.head.Append(&journal.Record{Kind: journal.Batch, Time: b.at, Epoch: epoch, Seq: b.seq, Payload: b.payload})
+	l.head.Append(&tape.Record{Kind: tape.Batch, Time: b.at, Epoch: epoch, Seq: b.seq, Payload: b.payload})
 	data := l.head.Bytes()
 	l.mu.Lock()
 	p := l.newest
@@ -145,7 +145,7 @@ func (l *log) begin(epoch uint64, b *batch) {
 		l.newest.doubt = l.history()
 	}
 	l.number++
-	l.head = journal.NewSegment(l.run, l.number, epoch, b.seq, l.source)
+	l.head = tape.NewSegment(l.run, l.number, epoch, b.seq, l.source)
 	data := l.head.Bytes()
 	p := &part{number: l.number, life: l.life, id: b.id, first: b.seq, last: b.seq, data: data, size: int64(len(data))}
 	l.mu.Lock()
@@ -180,7 +180,7 @@ func (l *log) leave(p *part) {
 		l.memory -= p.size
 	} else {
 		l.disk -= p.size
-		if err := os.Remove(journal.Path(l.limits.dir, p.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(tape.Path(l.limits.dir, p.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			l.report(fmt.Errorf("cannot remove a part of the log: %w", err))
 		}
 	}
@@ -211,9 +211,9 @@ func (l *log) shrink() {
 
 // write moves a part to the disk.
 func (l *log) write(p *part) bool {
-	err := os.WriteFile(journal.Path(l.limits.dir, p.number), p.data, 0o600)
+	err := os.WriteFile(tape.Path(l.limits.dir, p.number), p.data, 0o600)
 	if err != nil {
-		os.Remove(journal.Path(l.limits.dir, p.number))
+		os.Remove(tape.Path(l.limits.dir, p.number))
 		if !l.failed {
 			l.failed = true
 			l.report(fmt.Errorf("the log has no history on the disk: %w", err))
@@ -271,16 +271,16 @@ func (l *log) heldBack(p *part) bool {
 
 // settle applies a part to the tree. treeMu is held.
 func (l *log) settle(data []byte) error {
-	tail, err := journal.NewScanner(data, nil)
+	tail, err := tape.NewScanner(data, nil)
 	if err != nil {
 		return err
 	}
-	for rec := (journal.Record{}); tail.Next(&rec); {
-		if rec.Kind == journal.Batch {
+	for rec := (tape.Record{}); tail.Next(&rec); {
+		if rec.Kind == tape.Batch {
 			l.tree.apply(rec.Payload)
 		}
 	}
-	if tail.Damage() != (journal.Damage{}) {
+	if tail.Damage() != (tape.Damage{}) {
 		return errors.New("a part is damaged")
 	}
 	return nil
@@ -304,7 +304,7 @@ func (l *log) bytes(p *part) ([]byte, error) {
 	case data != nil:
 		return data, nil
 	}
-	data, err := os.ReadFile(journal.Path(l.limits.dir, p.number))
+	data, err := os.ReadFile(tape.Path(l.limits.dir, p.number))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errLeft
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"example.com/conductor/events/journal"
+	"example.com/conductor/events/tape"
 )
 
 // reader reads a log from a place on. It belongs to one goroutine.
@@ -13,7 +13,7 @@ type reader struct {
 	log   *log
 	first *part // where to begin, nil for the oldest part
 	part  *part // where tail is, nil before the first; guarded by log.mu
-	tail  *journal.Scanner
+	tail  *tape.Scanner
 	size  int64  // bytes that tail knows
 	skip  uint64 // batches of part below this number are passed over
 	lost  loss
@@ -35,7 +35,7 @@ func (l *log) follow() *reader {
 	defer l.mu.Unlock()
 	r := &reader{log: l, part: l.newest, news: make(chan struct{}, 1)}
 	if p := l.newest; p != nil {
-		r.tail, r.size = journal.EndOf(p.data), p.size
+		r.tail, r.size = tape.EndOf(p.data), p.size
 	}
 	return r
 }
@@ -95,8 +95,8 @@ func (r *reader) close() {
 func (r *reader) next(b *batch) bool {
 	for {
 		if r.tail != nil {
-			for rec := (journal.Record{}); r.tail.Next(&rec); {
-				if rec.Kind == journal.Batch && rec.Seq >= r.skip {
+			for rec := (tape.Record{}); r.tail.Next(&rec); {
+				if rec.Kind == tape.Batch && rec.Seq >= r.skip {
 					*b = batch{seq: rec.Seq, at: rec.Time, id: r.part.id, payload: rec.Payload}
 					return true
 				}
@@ -127,7 +127,7 @@ func (r *reader) turn() bool {
 		if err == nil && r.tail != nil {
 			r.tail.Grow(data)
 		} else if err == nil {
-			r.tail, err = journal.NewScanner(data, nil)
+			r.tail, err = tape.NewScanner(data, nil)
 		}
 		if err == nil {
 			r.size = int64(len(data))

@@ -40,9 +40,9 @@ import (
 	"time"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/journal"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/events/zmq"
 )
@@ -109,7 +109,7 @@ func Open(cfg Config) (*Relay, error) {
 	}
 	r := &Relay{cfg: cfg}
 	if cfg.Dir != "" {
-		lock, err := journal.Claim(cfg.Dir, "history")
+		lock, err := tape.Claim(cfg.Dir, "history")
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"cmp"
@@ -44,8 +44,8 @@ type Options struct {
 	create     func(name string) (io.WriteCloser, error) // createFile when nil
 }
 
-// Writer records. Its counterpart is Reader.
-type Writer struct {
+// Tape records. Its counterpart is Reader.
+type Tape struct {
 	opts Options
 	lock *os.File
 	wake chan struct{} // capacity 1: the queue is not empty any more, or the end has come
@@ -54,20 +54,20 @@ type Writer struct {
 
 	mu     sync.Mutex
 	queue  queue
-	alive  map[*Source]bool // registered
-	ids    uint32           // handed out
+	alive  map[*Recorder]bool // registered
+	ids    uint32             // handed out
 	stats  Stats
 	closed bool
 
 	disk disk
 
-	reading sync.Mutex // held by Source.Read
+	reading sync.Mutex // held by Recorder.Read
 }
 
 // Create begins to record, in a directory behind what it holds already. An error
 // means that the directory cannot be used.
-func Create(o Options) (*Writer, error) {
-	w := &Writer{opts: o, wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), alive: make(map[*Source]bool)}
+func Create(o Options) (*Tape, error) {
+	w := &Tape{opts: o, wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), alive: make(map[*Recorder]bool)}
 	d := &w.disk
 	d.run = rand.Uint64()
 	if o.Dir == "" {
@@ -88,7 +88,7 @@ func Create(o Options) (*Writer, error) {
 	if w.opts.Report == nil {
 		w.opts.Report = func(error) {}
 	}
-	d.limit, d.alive = min(maxSegment, o.MaxBytes/8), make(map[uint32]*Source)
+	d.limit, d.alive = min(maxSegment, o.MaxBytes/8), make(map[uint32]*Recorder)
 	if d.old, err = segments(o.Dir); err == nil {
 		for _, s := range d.old {
 			d.total += s.size
@@ -110,8 +110,8 @@ func createFile(name string) (io.WriteCloser, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 }
 
-// Close writes the queued records and ends the record. Sources may go on calling.
-func (w *Writer) Close() error {
+// Close writes the queued records and ends the record. Recorders may go on calling.
+func (w *Tape) Close() error {
 	if w == nil || w.opts.Dir == "" {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (w *Writer) Close() error {
 }
 
 // run writes the queued records until the end.
-func (w *Writer) run() {
+func (w *Tape) run() {
 	var entries []entry
 	for closed := false; !closed; {
 		<-w.wake
@@ -144,7 +144,7 @@ func (w *Writer) run() {
 }
 
 // gather lets the queue grow for a while.
-func (w *Writer) gather() {
+func (w *Tape) gather() {
 	if w.opts.Delay <= 0 {
 		return
 	}
@@ -164,7 +164,7 @@ func signal(c chan struct{}) {
 }
 
 // write writes entries and hands everything to the file.
-func (w *Writer) write(entries []entry) {
+func (w *Tape) write(entries []entry) {
 	d := &w.disk
 	room := 0
 	for i := range entries {
@@ -193,7 +193,7 @@ func (d *disk) settle() (done Stats) {
 
 // follow writes one entry, or counts it as dropped, and keeps the writer's own
 // list of the registrations.
-func (w *Writer) follow(e *entry) {
+func (w *Tape) follow(e *entry) {
 	d := &w.disk
 	if e.alive != nil {
 		clear(d.alive)
@@ -233,7 +233,7 @@ var (
 )
 
 // store puts a record into the open segment, or into a new one.
-func (w *Writer) store(e *entry) error {
+func (w *Tape) store(e *entry) error {
 	d := &w.disk
 	need := w.recordBytes(&e.Record)
 	if need > w.opts.MaxBytes/4 {
@@ -266,7 +266,7 @@ func (w *Writer) store(e *entry) error {
 
 // fail gives the open segment up and pauses. The first of consecutive errors is
 // reported.
-func (w *Writer) fail(err error) {
+func (w *Tape) fail(err error) {
 	d := &w.disk
 	d.done.Errors++
 	if d.file != nil {

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"cmp"
@@ -20,17 +20,17 @@ const (
 	keptEntries = 4096
 )
 
-// Source is one registration as the journal follows it. A nil Source does
+// Recorder records what happens to one registered source. A nil Recorder does
 // nothing.
-type Source struct {
-	w    *Writer
+type Recorder struct {
+	w    *Tape
 	id   uint32
 	key  string
 	desc []byte // payload of Registered
 
 	memory memory
 
-	// Guarded by Writer.mu.
+	// Guarded by Tape.mu.
 	gone bool
 	pos  position // with everything that was called
 	lost uint64   // records dropped since the last one queued
@@ -72,7 +72,7 @@ func (p position) after(r *Record) position {
 type entry struct {
 	Record
 	block  *payload.Block // of Payload; the entry has a reference
-	source *Source
+	source *Recorder
 	// alive, if set, is everything registered here, by id: records that say so
 	// were lost. The entry is nothing else then.
 	alive []standing
@@ -80,7 +80,7 @@ type entry struct {
 
 // standing is a source in an opening.
 type standing struct {
-	source *Source
+	source *Recorder
 	pos    position
 }
 
@@ -92,7 +92,7 @@ type queue struct {
 	full    bool // until half of it is free
 	// lossy are the sources with records dropped, blind says that one of them was
 	// no batch.
-	lossy []*Source
+	lossy []*Recorder
 	blind bool
 }
 
@@ -115,14 +115,14 @@ func (e *entry) size() int { return len(e.Payload) + entryBytes*(1+len(e.alive))
 
 // Register begins to record a source. key is how people name it, fields are its
 // registration. It is nil if w is.
-func (w *Writer) Register(key string, fields ...Field) *Source {
+func (w *Tape) Register(key string, fields ...Field) *Recorder {
 	if w == nil {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ids++
-	s := &Source{w: w, id: w.ids, key: key, pos: position{epoch: 1}}
+	s := &Recorder{w: w, id: w.ids, key: key, pos: position{epoch: 1}}
 	s.desc = registration(key, fields)
 	s.memory = memory{frame: frame{bare: true}, limit: w.opts.Memory, span: Span{Epoch: 1}}
 	w.put(s, Record{Kind: Registered, Source: s.id, Time: time.Now(), Epoch: 1, Payload: s.desc}, nil)
@@ -130,9 +130,9 @@ func (w *Writer) Register(key string, fields ...Field) *Source {
 	return s
 }
 
-// Batch records a batch that is applied. raw is in block, which the journal retains until
+// RecordBatch records a batch that is applied. raw is in block, which the journal retains until
 // it is written; without a block raw is never written to again.
-func (s *Source) Batch(epoch, seq uint64, replayed bool, raw []byte, block *payload.Block) {
+func (s *Recorder) RecordBatch(epoch, seq uint64, replayed bool, raw []byte, block *payload.Block) {
 	r := Record{Kind: Batch, Epoch: epoch, Seq: seq, Payload: raw}
 	if replayed {
 		r.Flags = Replayed
@@ -140,35 +140,39 @@ func (s *Source) Batch(epoch, seq uint64, replayed bool, raw []byte, block *payl
 	s.record(r, block)
 }
 
-// Idle records a batch without events, with those that follow it.
-func (s *Source) Idle(epoch, seq uint64) { s.record(Record{Kind: Idle, Epoch: epoch, Seq: seq}, nil) }
+// RecordIdle records a batch without events, with those that follow it.
+func (s *Recorder) RecordIdle(epoch, seq uint64) {
+	s.record(Record{Kind: Idle, Epoch: epoch, Seq: seq}, nil)
+}
 
-// Undecodable records a batch that has no effect. raw is never written to again.
-func (s *Source) Undecodable(epoch, seq uint64, raw []byte) {
+// RecordUndecodable records a batch that has no effect. raw is never written to again.
+func (s *Recorder) RecordUndecodable(epoch, seq uint64, raw []byte) {
 	s.record(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: raw}, nil)
 }
 
-// Reset records that the blocks of the source are dropped and an epoch begins.
-func (s *Source) Reset(epoch uint64, reason string) {
+// RecordReset records that the blocks of the source are dropped and an epoch begins.
+func (s *Recorder) RecordReset(epoch uint64, reason string) {
 	s.record(Record{Kind: Reset, Epoch: epoch, Payload: []byte(reason)}, nil)
 }
 
-// State records how far the source can be trusted from here on.
-func (s *Source) State(state, reason string) {
+// RecordState records how far the source can be trusted from here on.
+func (s *Recorder) RecordState(state, reason string) {
 	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})}, nil)
 }
 
-// Omitted records that n records are left out: what was applied is not in the journal.
-func (s *Source) Omitted(n uint64) { s.record(Record{Kind: Lost, Seq: n}, nil) }
+// RecordOmission records that n records are left out: what was applied is not in the journal.
+func (s *Recorder) RecordOmission(n uint64) { s.record(Record{Kind: Lost, Seq: n}, nil) }
 
-// Aged records that half of a time to live is over: blocks on the media that have it
+// RecordAging records that half of a time to live is over: blocks on the media that have it
 // expire, unless they were announced meanwhile.
-func (s *Source) Aged(ttl time.Duration) { s.record(Record{Kind: Aged, Seq: uint64(ttl)}, nil) }
+func (s *Recorder) RecordAging(ttl time.Duration) {
+	s.record(Record{Kind: Aged, Seq: uint64(ttl)}, nil)
+}
 
 // Unregister ends the source; later calls do nothing.
-func (s *Source) Unregister() { s.record(Record{Kind: Unregistered}, nil) }
+func (s *Recorder) Unregister() { s.record(Record{Kind: Unregistered}, nil) }
 
-func (s *Source) record(r Record, block *payload.Block) {
+func (s *Recorder) record(r Record, block *payload.Block) {
 	if s == nil {
 		return
 	}
@@ -205,7 +209,7 @@ func (s *Source) record(r Record, block *payload.Block) {
 }
 
 // put queues a record, or counts it as lost. mu is held.
-func (w *Writer) put(s *Source, r Record, block *payload.Block) {
+func (w *Tape) put(s *Recorder, r Record, block *payload.Block) {
 	if w.closed || w.opts.Dir == "" {
 		return
 	}
@@ -236,7 +240,7 @@ func (w *Writer) put(s *Source, r Record, block *payload.Block) {
 }
 
 // confess queues the marks of dropped records. mu is held.
-func (w *Writer) confess(now time.Time) {
+func (w *Tape) confess(now time.Time) {
 	q := &w.queue
 	if q.blind {
 		alive := make([]standing, 0, len(w.alive))
@@ -257,7 +261,7 @@ func (w *Writer) confess(now time.Time) {
 
 // take returns the queued records and leaves an empty slice in its place; closed
 // says that no more will come. The room is given back by release.
-func (w *Writer) take(empty []entry) (full []entry, closed bool) {
+func (w *Tape) take(empty []entry) (full []entry, closed bool) {
 	if cap(empty) > keptEntries {
 		empty = nil
 	}
@@ -268,7 +272,7 @@ func (w *Writer) take(empty []entry) (full []entry, closed bool) {
 }
 
 // release gives room of the queue back and adds to the counts.
-func (w *Writer) release(bytes int, done Stats) {
+func (w *Tape) release(bytes int, done Stats) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queue.bytes -= bytes
@@ -278,8 +282,8 @@ func (w *Writer) release(bytes int, done Stats) {
 }
 
 // MemoryBytes returns the memory of the newest batches and of the records that are not written yet, 0
-// of a nil Writer.
-func (w *Writer) MemoryBytes() int {
+// of a nil Tape.
+func (w *Tape) MemoryBytes() int {
 	if w == nil {
 		return 0
 	}
@@ -292,15 +296,15 @@ func (w *Writer) MemoryBytes() int {
 	return n
 }
 
-// Stats is what a Writer did so far.
+// Stats is what a Tape did so far.
 type Stats struct {
 	Bytes   uint64 // written
 	Dropped uint64 // records not written
 	Errors  uint64 // failed attempts to write
 }
 
-// Stats returns the counts so far. Those of a nil Writer are zero.
-func (w *Writer) Stats() Stats {
+// Stats returns the counts so far. Those of a nil Tape are zero.
+func (w *Tape) Stats() Stats {
 	if w == nil {
 		return Stats{}
 	}

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"bytes"
@@ -67,13 +67,13 @@ func TestDiskFull(t *testing.T) {
 		a, b := w.Register("a|default|0"), w.Register("b|default|0")
 		payload := bytes.Repeat([]byte("x"), 500)
 		for seq := range uint64(10) { // three fit
-			a.Batch(1, seq, false, payload, nil)
+			a.RecordBatch(1, seq, false, payload, nil)
 			synctest.Wait()
 		}
-		b.State("synced", "")
+		b.RecordState("synced", "")
 		for seq := uint64(10); seq < 200; seq++ { // two minutes without room
 			time.Sleep(time.Second)
-			a.Batch(1, seq, false, payload, nil)
+			a.RecordBatch(1, seq, false, payload, nil)
 			synctest.Wait()
 		}
 		if len(reports) != 1 || !errors.Is(reports[0], syscall.ENOSPC) {
@@ -90,10 +90,10 @@ func TestDiskFull(t *testing.T) {
 		c := w.Register("c|default|0")
 		for seq := uint64(200); seq < 300; seq++ {
 			time.Sleep(time.Second)
-			a.Batch(1, seq, false, payload, nil)
+			a.RecordBatch(1, seq, false, payload, nil)
 			synctest.Wait()
 		}
-		b.Batch(1, 0, false, nil, nil)
+		b.RecordBatch(1, 0, false, nil, nil)
 		c.Unregister()
 		w.Close()
 		if len(reports) != 2 || reports[1] != nil {
@@ -141,12 +141,12 @@ func TestCannotCreate(t *testing.T) {
 		broken = true
 		payload := make([]byte, w.disk.limit-1000)
 		for seq := range uint64(4) {
-			a.Batch(1, seq, false, payload, nil)
+			a.RecordBatch(1, seq, false, payload, nil)
 			synctest.Wait()
 		}
 		broken = false
 		time.Sleep(time.Minute)
-		a.Batch(1, 4, false, payload, nil)
+		a.RecordBatch(1, 4, false, payload, nil)
 		w.Close()
 		if len(reports) != 2 || !errors.Is(reports[0], os.ErrPermission) || reports[1] != nil {
 			t.Errorf("reports: %v", reports)
@@ -169,21 +169,21 @@ func TestSlowDisk(t *testing.T) {
 		synctest.Wait()
 		disk.gate = make(chan struct{})
 		payload := bytes.Repeat([]byte("x"), 1000)
-		a.Batch(1, 0, false, payload, nil)
+		a.RecordBatch(1, 0, false, payload, nil)
 		synctest.Wait() // the writer hangs with it
 		for seq := uint64(1); seq < 1000; seq++ {
-			a.Batch(1, seq, false, payload, nil)
+			a.RecordBatch(1, seq, false, payload, nil)
 		}
 		b.Unregister()
 		c := w.Register("c|default|0")
-		c.Reset(2, "x")
+		c.RecordReset(2, "x")
 		if w.queue.bytes > 100_000 {
 			t.Errorf("%d bytes wait", w.queue.bytes)
 		}
 		close(disk.gate)
 		synctest.Wait()
-		c.Batch(2, 0, true, nil, nil)
-		a.Batch(1, 1000, false, nil, nil)
+		c.RecordBatch(2, 0, true, nil, nil)
+		a.RecordBatch(1, 1000, false, nil, nil)
 		synctest.Wait()
 		if n := len(w.queue.entries); n > 0 || w.queue.bytes != 0 {
 			t.Errorf("the writer sleeps beside %d entries, %d bytes", n, w.queue.bytes)
@@ -207,9 +207,9 @@ func TestTooLarge(t *testing.T) {
 	dir := t.TempDir()
 	w := create(t, Options{Dir: dir, Report: func(err error) { t.Error(err) }})
 	a := w.Register("a|default|0")
-	a.Batch(1, 0, false, []byte("kept"), nil)
-	a.Batch(1, 1, false, make([]byte, MinBytes), nil)
-	a.Batch(1, 2, false, nil, nil)
+	a.RecordBatch(1, 0, false, []byte("kept"), nil)
+	a.RecordBatch(1, 1, false, make([]byte, MinBytes), nil)
+	a.RecordBatch(1, 2, false, nil, nil)
 	w.Close()
 	got, _ := contentsOf(t, dir)
 	want(t, got[3:], `1 batch 1/0 "kept"`, "1 lost 0/1", "1 batch 1/2")
@@ -227,13 +227,13 @@ func TestWriterGathersRecords(t *testing.T) {
 			t.Errorf("%d bytes after a minute", n)
 		}
 		before = written()
-		for a.Batch(1, 0, false, nil, nil); written() == before; a.Batch(1, 1, false, make([]byte, 1000), nil) {
+		for a.RecordBatch(1, 0, false, nil, nil); written() == before; a.RecordBatch(1, 1, false, make([]byte, 1000), nil) {
 		}
 		if w.Stats().Dropped > 0 {
 			t.Errorf("%+v", w.Stats())
 		}
 		before = w.Stats().Bytes
-		a.Batch(1, 2, false, nil, nil)
+		a.RecordBatch(1, 2, false, nil, nil)
 		start := time.Now()
 		w.Close()
 		if waited := time.Since(start); waited > 0 || w.Stats().Bytes == before {
@@ -247,7 +247,7 @@ func TestBatchAllocates(t *testing.T) {
 	w := create(t, Options{Dir: t.TempDir()})
 	a := w.Register("a|default|0")
 	payload := make([]byte, 100)
-	if n := alloctest.PerRun(10_000, func() { a.Batch(1, 1, false, payload, nil) }); n != 0 {
+	if n := alloctest.PerRun(10_000, func() { a.RecordBatch(1, 1, false, payload, nil) }); n != 0 {
 		t.Errorf("%v allocations a batch", n)
 	}
 }

@@ -1,13 +1,14 @@
-// Package journal keeps a rolling record of what was applied: the raw payloads of all
-// sources, in order, and what else decides what an index holds. The newest batches of each
-// source stay in memory, up to a bound, and all goes to the disk if there is a directory.
+// Package tape keeps the one record of what was applied: the raw payloads of all sources, in
+// order, and what else decides what an index holds. The newest batches of each source stay in
+// memory, up to a bound, and all goes to the disk if there is a directory. Users know the record
+// as the journal: settings, metrics, files and messages call it so.
 //
-//	Source.Batch, Reset, … --record--> memory of the source: part, part … (the oldest goes)
+//	Recorder.Batch, Reset, … --record--> memory of the source: part, part … (the oldest goes)
 //	 (ingest, never waits)    |
 //	                          +--entry--> queue --> writer --> segment --> segment …
 //	                                    (bounded)  (one goroutine)            ^
 //	                                                                          | the oldest goes
-//	Source.Read: batches of one source, from its memory or else from the disk
+//	Recorder.Read: batches of one source, from its memory or else from the disk
 //	Reader --Record--> who rebuilds an index        Locate: where a batch is
 //
 // docs/journal.md is the format and what it promises. Every segment opens with
@@ -19,21 +20,21 @@
 //     between two of them is followed by a Lost record, or by an opening whose
 //     watermark shows it.
 //  2. Segments together never take more than Options.MaxBytes.
-//  3. No call of a Source waits for the disk, and no error of the disk reaches it.
+//  3. No call of a Recorder waits for the disk, and no error of the disk reaches it.
 //  4. A record is read as it was written, or not at all.
 //
-// Concurrency: methods of Writer and Source are safe from any goroutine; a nil
-// Writer hands out nil Sources, whose methods do nothing. Writer.mu guards the
+// Concurrency: methods of Tape and Recorder are safe from any goroutine; a nil
+// Tape hands out nil Recorders, whose methods do nothing. Tape.mu guards the
 // queue and is never held while a file is touched; the memory of a source has a lock of its
 // own, which is locked after it. The writer goroutine owns the files. A Reader is used by one goroutine.
 //
-// A Writer with a key seals payloads (seal.go). Memory and excerpts are plain: they go to
+// A Tape with a key seals payloads (seal.go). Memory and excerpts are plain: they go to
 // clients, not to the disk.
 //
 // Cost: a record is one read of the clock, one lock and 80 bytes in the queue for the caller, and
 // one lock, copy and checksum if it stays in memory; one copy, one checksum and a share of a
 // write for the writer.
-package journal
+package tape
 
 import "time"
 

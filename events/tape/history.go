@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"errors"
@@ -49,7 +49,7 @@ type Excerpt struct {
 // from what this run wrote to the disk, and which batches of the current epoch there are. It returns
 // ErrGone or ErrTooNew if the first batch of the range is not there. Reads of the disk hold one segment
 // in memory, and wait for each other.
-func (s *Source) Read(q Range) (Excerpt, Span, error) {
+func (s *Recorder) Read(q Range) (Excerpt, Span, error) {
 	if s == nil {
 		return Excerpt{}, Span{}, ErrGone
 	}
@@ -69,7 +69,7 @@ func (s *Source) Read(q Range) (Excerpt, Span, error) {
 
 // passage collects a range of the batches of one source from segments.
 type passage struct {
-	source *Source
+	source *Recorder
 	q      Range
 
 	known       bool     // first and next are valid
@@ -168,7 +168,7 @@ func (p *passage) files() ([]segment, error) {
 
 // standingIn reports whether a segment is of this run, and returns the source as its
 // opening has it, nil if it has it not.
-func (s *Source) standingIn(number uint64) (mine bool, at *Record) {
+func (s *Recorder) standingIn(number uint64) (mine bool, at *Record) {
 	file, err := os.Open(s.w.path(number))
 	if err != nil {
 		return false, nil

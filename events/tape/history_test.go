@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 
 // readBack prints what a source reads back: records behind the opening, and where the rest
 // begins, or the error and the bounds.
-func readBack(t *testing.T, s *Source, q Range) (lines []string) {
+func readBack(t *testing.T, s *Recorder, q Range) (lines []string) {
 	t.Helper()
 	e, span, err := s.Read(q)
 	if err != nil {
@@ -55,7 +55,7 @@ func testSourceReadsBack(t *testing.T, before, key *keyfile.Key) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		old := create(t, Options{Dir: dir, Key: before})
-		old.Register("a|default|0").Batch(1, 0, false, []byte("of another run"), nil)
+		old.Register("a|default|0").RecordBatch(1, 0, false, []byte("of another run"), nil)
 		old.Close()
 		w := create(t, Options{Dir: dir, Key: key})
 		other := w.Register("b|default|0")
@@ -71,8 +71,8 @@ func testSourceReadsBack(t *testing.T, before, key *keyfile.Key) {
 		f(Range{To: whole}, "the batches are not there yet: 0 to 0 of 1")
 		f(Range{Oldest: true, To: whole}, "the batches are gone: 1 to 0 of 1")
 		for seq := uint64(2); seq < 8; seq++ {
-			s.Batch(1, seq, false, make([]byte, 300<<10), nil) // three a segment
-			other.Batch(1, seq, false, make([]byte, 10), nil)
+			s.RecordBatch(1, seq, false, make([]byte, 300<<10), nil) // three a segment
+			other.RecordBatch(1, seq, false, make([]byte, 10), nil)
 		}
 		f(Range{Oldest: true, To: 3, Limit: 9}, "batch 1/2 307200", "batch 1/3 307200")
 		f(Range{From: 2, To: 3, Limit: 1}, "batch 1/2 307200", "more from 3")
@@ -81,20 +81,20 @@ func testSourceReadsBack(t *testing.T, before, key *keyfile.Key) {
 		f(Range{From: 1, To: 6}, "the batches are gone: 2 to 7 of 1")
 		f(Range{From: 8, To: whole}, "the batches are not there yet: 0 to 7 of 1")
 		f(Range{Epoch: 2, To: whole}, "the batches are not there yet: 0 to 7 of 1")
-		s.Reset(2, "publisher_restarted")
-		s.Batch(2, 0, false, make([]byte, 1), nil)
+		s.RecordReset(2, "publisher_restarted")
+		s.RecordBatch(2, 0, false, make([]byte, 1), nil)
 		for seq := range uint64(5) {
-			s.Idle(2, 1+seq)
+			s.RecordIdle(2, 1+seq)
 		}
-		s.Batch(2, 6, false, make([]byte, 2), nil)
+		s.RecordBatch(2, 6, false, make([]byte, 2), nil)
 		f(Range{To: whole, Limit: 9}, "batch 2/0 1", "idle 2/1 0", "idle 2/5 0", "batch 2/6 2")
 		f(Range{From: 3, To: 4, Limit: 9}, "idle 2/4 0")
 		f(Range{Epoch: 1, From: 6, To: whole, Limit: 9}, "batch 1/6 307200", "batch 1/7 307200")
 		f(Range{Epoch: 1, From: 1, To: whole}, "the batches are gone: 0 to 6 of 2")
-		s.Reset(2, "internal_error") // within the epoch: it begins over
-		s.Batch(2, 0, false, make([]byte, 3), nil)
+		s.RecordReset(2, "internal_error") // within the epoch: it begins over
+		s.RecordBatch(2, 0, false, make([]byte, 3), nil)
 		f(Range{To: whole, Limit: 9}, "batch 2/0 3")
-		if _, _, err := (*Source)(nil).Read(Range{}); !errors.Is(err, ErrGone) {
+		if _, _, err := (*Recorder)(nil).Read(Range{}); !errors.Is(err, ErrGone) {
 			t.Error(err)
 		}
 	})
@@ -120,10 +120,10 @@ func testSourceReadsAroundHoles(t *testing.T, key *keyfile.Key) {
 				t.Errorf("%+v: %q, want %q", q, got, want)
 			}
 		}
-		s.Batch(1, 0, false, make([]byte, 100), nil)
-		s.Batch(1, 1, false, make([]byte, 700), nil)
-		s.Batch(1, 2, false, make([]byte, MinBytes), nil) // the journal has no room for it
-		s.Batch(1, 3, false, make([]byte, 300), nil)
+		s.RecordBatch(1, 0, false, make([]byte, 100), nil)
+		s.RecordBatch(1, 1, false, make([]byte, 700), nil)
+		s.RecordBatch(1, 2, false, make([]byte, MinBytes), nil) // the journal has no room for it
+		s.RecordBatch(1, 3, false, make([]byte, 300), nil)
 		f(Range{To: whole}, "batch 1/0 100", "batch 1/1 700", "more from 2")
 		f(Range{From: 2, To: whole}, "the batches are gone: 3 to 3 of 1")
 		f(Range{From: 3, To: whole}, "batch 1/3 300")
@@ -147,7 +147,7 @@ func TestSourceReadsTornSegment(t *testing.T) {
 	w := create(t, Options{Dir: dir})
 	s := w.Register("a|default|0")
 	for seq := range uint64(6) {
-		s.Batch(1, seq, false, make([]byte, 300<<10), nil) // three a segment
+		s.RecordBatch(1, seq, false, make([]byte, 300<<10), nil) // three a segment
 	}
 	w.Close()
 	name := filepath.Join(dir, segmentName(1))
@@ -172,7 +172,7 @@ func TestSourceReadsTornSegment(t *testing.T) {
 }
 
 // openingOnly is a segment of the run that has the source at its watermark, and no batch.
-func openingOnly(t *testing.T, s *Source) []byte {
+func openingOnly(t *testing.T, s *Recorder) []byte {
 	t.Helper()
 	h := header{run: s.w.disk.run, number: 3}
 	b := h.encode()
@@ -199,7 +199,7 @@ func testSourceReadsRemovedSegments(t *testing.T, memory int) {
 	const last = 399
 	for seq := range uint64(last + 1) {
 		sizes[seq] = rng.IntN(80 << 10)
-		s.Batch(1, seq, false, make([]byte, sizes[seq]), nil)
+		s.RecordBatch(1, seq, false, make([]byte, sizes[seq]), nil)
 	}
 	w.Close()
 	_, span, err := s.Read(Range{To: whole, Limit: 1})

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ type disk struct {
 	old     []segment // closed, oldest first
 	total   int64     // bytes of all segments, the open one included
 	next    uint64    // number of the next segment
-	alive   map[uint32]*Source
+	alive   map[uint32]*Recorder
 	file    io.WriteCloser // nil: none is open
 	frame   frame
 	size    int64  // of the open segment, buf included
@@ -24,7 +24,7 @@ type disk struct {
 	buf     []byte // encoded and not written: the piece
 	records uint64 // in the piece
 	piece   uint64 // pieces so far
-	done    Stats  // not yet in Writer.stats
+	done    Stats  // not yet in Tape.stats
 
 	failing bool
 	pause   time.Duration
@@ -33,7 +33,7 @@ type disk struct {
 }
 
 // append encodes a record into the open segment.
-func (w *Writer) append(r *Record) error {
+func (w *Tape) append(r *Record) error {
 	d := &w.disk
 	need := w.recordBytes(r)
 	if err := w.makeRoom(need); err != nil {
@@ -47,7 +47,7 @@ func (w *Writer) append(r *Record) error {
 }
 
 // makeRoom removes the oldest segments until need more bytes are within bounds.
-func (w *Writer) makeRoom(need int64) error {
+func (w *Tape) makeRoom(need int64) error {
 	d := &w.disk
 	for d.total+need > w.opts.MaxBytes && len(d.old) > 0 {
 		err := os.Remove(w.path(d.old[0].number))
@@ -63,10 +63,10 @@ func (w *Writer) makeRoom(need int64) error {
 	return nil
 }
 
-func (w *Writer) path(number uint64) string { return Path(w.opts.Dir, number) }
+func (w *Tape) path(number uint64) string { return Path(w.opts.Dir, number) }
 
 // flush hands the piece to the file.
-func (w *Writer) flush() error {
+func (w *Tape) flush() error {
 	d := &w.disk
 	if len(d.buf) == 0 {
 		return nil
@@ -92,7 +92,7 @@ func (w *Writer) flush() error {
 
 // open begins a segment with the registrations. A segment that cannot take that
 // is of no use and removed.
-func (w *Writer) open() error {
+func (w *Tape) open() error {
 	d := &w.disk
 	records := w.standing(time.Now())
 	need := int64(headerSize)
@@ -134,7 +134,7 @@ func (w *Writer) open() error {
 }
 
 // standing is the opening of a segment.
-func (w *Writer) standing(now time.Time) []Record {
+func (w *Tape) standing(now time.Time) []Record {
 	d := &w.disk
 	all := []Record{{Kind: Settings, Time: now, Payload: AppendFields(nil, w.opts.Settings...)}}
 	for _, id := range slices.Sorted(maps.Keys(d.alive)) {
@@ -152,7 +152,7 @@ func (w *Writer) standing(now time.Time) []Record {
 }
 
 // finish ends the open segment.
-func (w *Writer) finish() error {
+func (w *Tape) finish() error {
 	if w.disk.file == nil {
 		return nil
 	}
@@ -164,7 +164,7 @@ func (w *Writer) finish() error {
 
 // shut closes the open segment as it is. What was encoded and not written is
 // lost.
-func (w *Writer) shut() error {
+func (w *Tape) shut() error {
 	d := &w.disk
 	err := d.file.Close()
 	d.total -= int64(len(d.buf))

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"bytes"
@@ -18,7 +18,7 @@ import (
 )
 
 // create begins a journal that ends with the test.
-func create(t *testing.T, o Options) *Writer {
+func create(t *testing.T, o Options) *Tape {
 	t.Helper()
 	if o.MaxBytes == 0 {
 		o.MaxBytes = MinBytes
@@ -65,17 +65,17 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 		a, b := w.Register("a"), w.Register("b")
 		seq := uint64(0)
 		for range 24 * 3600 { // a day
-			a.Idle(1, seq)
+			a.RecordIdle(1, seq)
 			seq++
 			time.Sleep(time.Second)
 		}
-		b.Idle(1, 0)
-		b.Idle(1, 1)
-		b.Batch(1, 2, false, []byte("two"), nil)
-		b.Idle(1, 3)
-		b.Idle(1, 4)
-		b.Reset(2, "publisher_restarted")
-		b.Idle(2, 0)
+		b.RecordIdle(1, 0)
+		b.RecordIdle(1, 1)
+		b.RecordBatch(1, 2, false, []byte("two"), nil)
+		b.RecordIdle(1, 3)
+		b.RecordIdle(1, 4)
+		b.RecordReset(2, "publisher_restarted")
+		b.RecordIdle(2, 0)
 		a.Unregister()
 		w.Close()
 		all, _ := contentsOf(t, dir)
@@ -144,17 +144,17 @@ func TestRoundTrip(t *testing.T) {
 	w := create(t, Options{Dir: dir, Settings: []Field{{"hash.seed", "7"}}})
 	a := w.Register("a|default|0", Field{"block_size", "16"})
 	b := w.Register("b|default|0")
-	a.State("replaying", "")
-	a.Batch(1, 0, true, []byte("zero"), nil)
-	b.Undecodable(1, 3, []byte("?"))
-	a.Batch(1, 1, false, nil, nil)
-	a.Reset(2, "publisher_restarted")
-	a.State("partial", "gap_unrecoverable")
-	b.Aged(time.Hour)
+	a.RecordState("replaying", "")
+	a.RecordBatch(1, 0, true, []byte("zero"), nil)
+	b.RecordUndecodable(1, 3, []byte("?"))
+	a.RecordBatch(1, 1, false, nil, nil)
+	a.RecordReset(2, "publisher_restarted")
+	a.RecordState("partial", "gap_unrecoverable")
+	b.RecordAging(time.Hour)
 	b.Unregister()
-	b.Batch(1, 4, false, []byte("late"), nil)
+	b.RecordBatch(1, 4, false, []byte("late"), nil)
 	must.Succeed(t, w.Close())
-	a.Batch(2, 0, false, []byte("behind the end"), nil)
+	a.RecordBatch(2, 0, false, []byte("behind the end"), nil)
 	got, damage := contentsOf(t, dir)
 	lines := []string{
 		"0 settings hash.seed=7", "0 begin",
@@ -189,9 +189,9 @@ func TestRoundTrip(t *testing.T) {
 
 // TestNilWriterDoesNothing holds that no journal costs no ifs.
 func TestNilWriterDoesNothing(t *testing.T) {
-	var w *Writer
+	var w *Tape
 	s := w.Register("a")
-	s.Batch(1, 1, false, nil, nil)
+	s.RecordBatch(1, 1, false, nil, nil)
 	s.Unregister()
 	if err := w.Close(); err != nil || w.Stats() != (Stats{}) {
 		t.Error(err, w.Stats())
@@ -205,7 +205,7 @@ func sample(t *testing.T, dir string) (data []byte, starts []int) {
 	w := create(t, Options{Dir: dir})
 	s := w.Register("a|default|0")
 	for i := range uint64(10) {
-		s.Batch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3), nil)
+		s.RecordBatch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3), nil)
 	}
 	w.Close()
 	all, _ := contentsOf(t, dir)
@@ -332,13 +332,13 @@ func TestWriterStaysWithinBytes(t *testing.T) {
 	os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("not ours"), 0o600)
 	w := create(t, Options{Dir: dir})
 	a, b := w.Register("a|default|0"), w.Register("b|default|0")
-	a.State("synced", "")
+	a.RecordState("synced", "")
 	payload := bytes.Repeat([]byte("x"), 10_000)
 	const batches = 4 * MinBytes / 10_000
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for seq := range uint64(batches) {
-		a.Batch(1, seq, false, payload, nil)
+		a.RecordBatch(1, seq, false, payload, nil)
 		if seq%100 == 0 { // about the size of a segment
 			for w.Stats().Bytes < (seq+1)*10_000 {
 				<-tick.C
@@ -348,7 +348,7 @@ func TestWriterStaysWithinBytes(t *testing.T) {
 			}
 		}
 	}
-	b.Reset(2, "x")
+	b.RecordReset(2, "x")
 	w.Close()
 	if n := bytesIn(t, dir); n > MinBytes || n < MinBytes*3/4 {
 		t.Errorf("%d bytes at the end", n)
@@ -377,7 +377,7 @@ func TestWriterStaysWithinBytes(t *testing.T) {
 	}
 	// Existing files count from the start on.
 	w = create(t, Options{Dir: dir})
-	w.Register("c").Batch(1, 0, false, bytes.Repeat(payload, 150), nil)
+	w.Register("c").RecordBatch(1, 0, false, bytes.Repeat(payload, 150), nil)
 	w.Close()
 	if n := bytesIn(t, dir); n > MinBytes {
 		t.Errorf("%d bytes after another run", n)
@@ -402,7 +402,7 @@ func TestBlocksAreRetained(t *testing.T) {
 	s := w.Register("a|default|0")
 	block := payload.Take(100)
 	raw := append(block.Bytes[:0], "what the engine sent"...)
-	s.Batch(1, 0, false, raw, block)
+	s.RecordBatch(1, 0, false, raw, block)
 	block.Release() // by the stream
 	w.Close()
 	got, _ := contentsOf(t, dir)

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"crypto/aes"
@@ -45,7 +45,7 @@ func (h header) newAEAD(key *keyfile.Key) cipher.AEAD {
 }
 
 // recordBytes returns the bytes of a record in a file.
-func (w *Writer) recordBytes(r *Record) int64 {
+func (w *Tape) recordBytes(r *Record) int64 {
 	n := int64(recordSize + len(r.Payload))
 	if w.opts.Key != nil {
 		n += sealBytes

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"fmt"
@@ -50,20 +50,20 @@ func TestLocateFindsBatches(t *testing.T) {
 	a, b := w.Register("a|default|0"), w.Register("b|default|0")
 	w.Register("b|default|1")
 	w.Register("silent|default|0")
-	for _, s := range []*Source{a, b} {
+	for _, s := range []*Recorder{a, b} {
 		for seq := range uint64(6) {
-			s.Batch(1, seq, false, []byte("run 1 epoch 1"), nil)
+			s.RecordBatch(1, seq, false, []byte("run 1 epoch 1"), nil)
 		}
-		s.Reset(2, "x")
+		s.RecordReset(2, "x")
 		for seq := range uint64(3) {
-			s.Batch(2, seq, false, []byte("run 1 epoch 2"), nil)
+			s.RecordBatch(2, seq, false, []byte("run 1 epoch 2"), nil)
 		}
 	}
 	a.Unregister()
-	w.Register("a|default|0").Batch(1, 2, false, []byte("again"), nil)
+	w.Register("a|default|0").RecordBatch(1, 2, false, []byte("again"), nil)
 	w.Close()
 	w = create(t, Options{Dir: dir})
-	w.Register("a|default|0").Batch(1, 1, false, []byte("run 2"), nil)
+	w.Register("a|default|0").RecordBatch(1, 1, false, []byte("run 2"), nil)
 	w.Close()
 	all, _ := contentsOf(t, dir)
 	f := func(target, want string) {
@@ -114,14 +114,14 @@ func TestLocateFindsTimes(t *testing.T) {
 		a, b := w.Register("a|default|0"), w.Register("b|default|0")
 		for i := range uint64(3) {
 			time.Sleep(time.Minute)
-			a.Batch(1, i, false, fmt.Appendf(nil, "a%d", i), nil)
+			a.RecordBatch(1, i, false, fmt.Appendf(nil, "a%d", i), nil)
 			time.Sleep(time.Second)
-			b.Batch(1, i, false, fmt.Appendf(nil, "b%d", i), nil)
+			b.RecordBatch(1, i, false, fmt.Appendf(nil, "b%d", i), nil)
 		}
 		w.Close()
 		time.Sleep(time.Hour)
 		w = create(t, Options{Dir: dir})
-		w.Register("a|default|0").Batch(1, 0, false, []byte("run 2"), nil)
+		w.Register("a|default|0").RecordBatch(1, 0, false, []byte("run 2"), nil)
 		w.Register("a|default|0")
 		w.Close()
 		all, _ := contentsOf(t, dir)
@@ -172,7 +172,7 @@ func TestRunsShowCutBeginning(t *testing.T) {
 	w := create(t, Options{Dir: dir})
 	s := w.Register("a|default|0")
 	for seq := range uint64(12) {
-		s.Batch(1, seq, false, make([]byte, 1<<20), nil)
+		s.RecordBatch(1, seq, false, make([]byte, 1<<20), nil)
 	}
 	w.Close()
 	all, _ := contentsOf(t, dir)

@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 )
 
 // inMemory returns a source whose batches stay in memory alone.
-func inMemory(limit int, fields ...Field) *Source {
+func inMemory(limit int, fields ...Field) *Recorder {
 	w, err := Create(Options{Memory: limit, Settings: []Field{{"hash.seed", "7"}}})
 	if err != nil {
 		panic(err)
@@ -29,7 +29,7 @@ func inMemory(limit int, fields ...Field) *Source {
 }
 
 // textsOf reads a range and returns its records behind the opening.
-func textsOf(t *testing.T, s *Source, q Range) (texts []string, e Excerpt, err error) {
+func textsOf(t *testing.T, s *Recorder, q Range) (texts []string, e Excerpt, err error) {
 	t.Helper()
 	e, _, err = s.Read(q)
 	if err != nil {
@@ -68,13 +68,13 @@ func TestMemoryReadsRange(t *testing.T) {
 	f(Range{Oldest: true, To: whole})
 	f(Range{To: whole}, tooNew)
 	f(Range{Epoch: 2, To: whole}, tooNew)
-	r.Batch(1, 4, true, []byte("four"), nil)
-	r.Batch(1, 5, false, nil, nil)
+	r.RecordBatch(1, 4, true, []byte("four"), nil)
+	r.RecordBatch(1, 5, false, nil, nil)
 	for seq := range uint64(10) {
-		r.Idle(1, 6+seq)
+		r.RecordIdle(1, 6+seq)
 	}
-	r.Batch(1, 20, false, []byte("twenty"), nil) // 16 to 19 never came
-	r.Batch(1, 21, false, []byte("last"), nil)
+	r.RecordBatch(1, 20, false, []byte("twenty"), nil) // 16 to 19 never came
+	r.RecordBatch(1, 21, false, []byte("last"), nil)
 	four, five, idle, twenty, last := `1 batch replayed 1/4 "four"`, "1 batch 1/5", "1 idle 1/15", `1 batch 1/20 "twenty"`, `1 batch 1/21 "last"`
 	f(Range{Oldest: true, To: whole, Limit: 9}, four, five, idle, twenty, last)
 	f(Range{From: 4, To: 21, Limit: 5}, four, five, idle, twenty, last)
@@ -94,19 +94,19 @@ func TestMemoryReadsRange(t *testing.T) {
 	if got, want := r.memory.span, (Span{1, 4, 21, true}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	r.Reset(2, "")
+	r.RecordReset(2, "")
 	f(Range{Oldest: true, To: whole})
 	f(Range{Epoch: 1, From: 21, To: whole}, gone)
 	f(Range{Epoch: 2, To: whole}, tooNew)
-	r.Idle(2, 0)
+	r.RecordIdle(2, 0)
 	f(Range{To: whole}, "1 idle 2/0")
-	r.Batch(2, 1, false, make([]byte, 1<<20), nil) // larger than the memory
+	r.RecordBatch(2, 1, false, make([]byte, 1<<20), nil) // larger than the memory
 	f(Range{Oldest: true, To: whole})
 	f(Range{From: 1, To: whole}, gone)
 	f(Range{From: 2, To: whole}, tooNew)
-	r.Batch(2, 2, false, []byte("on"), nil)
+	r.RecordBatch(2, 2, false, []byte("on"), nil)
 	f(Range{Oldest: true, To: whole}, `1 batch 2/2 "on"`)
-	r.Batch(3, 0, false, []byte("no reset before"), nil) // the memory trusts the batch
+	r.RecordBatch(3, 0, false, []byte("no reset before"), nil) // the memory trusts the batch
 	f(Range{Oldest: true, To: whole}, `1 batch 3/0 "no reset before"`)
 }
 
@@ -114,9 +114,9 @@ func TestMemoryReadsRange(t *testing.T) {
 // registration, at the watermark before the range.
 func TestMemoryReturnsSegments(t *testing.T) {
 	r := inMemory(1<<20, Field{"block_size", "16"})
-	r.Reset(3, "")
-	r.Batch(3, 7, false, []byte("seven"), nil)
-	r.Batch(3, 8, false, []byte("eight"), nil)
+	r.RecordReset(3, "")
+	r.RecordBatch(3, 7, false, []byte("seven"), nil)
+	r.RecordBatch(3, 8, false, []byte("eight"), nil)
 	e, span, err := r.Read(Range{From: 8, To: whole, Limit: 9})
 	must.Succeed(t, err)
 	if want := (Span{3, 7, 8, true}); span != want {
@@ -132,11 +132,11 @@ func TestMemoryReturnsSegments(t *testing.T) {
 }
 
 func TestNilSourceKeepsNothing(t *testing.T) {
-	var w *Writer
+	var w *Tape
 	r := w.Register("a")
-	r.Batch(1, 1, false, []byte("x"), nil)
-	r.Idle(1, 2)
-	r.Reset(2, "")
+	r.RecordBatch(1, 1, false, []byte("x"), nil)
+	r.RecordIdle(1, 2)
+	r.RecordReset(2, "")
 	if _, span, err := r.Read(Range{Oldest: true, To: whole, Limit: 1}); r != nil || w.MemoryBytes() != 0 || span != (Span{}) || !errors.Is(err, ErrGone) {
 		t.Errorf("%v %v", r, err)
 	}
@@ -156,16 +156,16 @@ func TestMemoryModel(t *testing.T) {
 			switch rng.IntN(60) {
 			case 0:
 				epoch, model = epoch+uint64(rng.IntN(2)), nil
-				r.Reset(epoch, "")
+				r.RecordReset(epoch, "")
 			case 1:
 				seq += uint64(rng.IntN(5))
 			case 2, 3, 4, 5:
-				r.Idle(epoch, seq)
+				r.RecordIdle(epoch, seq)
 				model = append(model, Record{Kind: Idle, Epoch: epoch, Seq: seq})
 				seq++
 			default:
 				payload := bytes.Repeat([]byte{byte(seq)}, rng.IntN(most))
-				r.Batch(epoch, seq, false, payload, nil)
+				r.RecordBatch(epoch, seq, false, payload, nil)
 				model = append(model, Record{Kind: Batch, Epoch: epoch, Seq: seq, Payload: payload})
 				seq++
 			}
@@ -178,7 +178,7 @@ func TestMemoryModel(t *testing.T) {
 }
 
 // checkMemory compares a random range of a memory with the model.
-func checkMemory(t *testing.T, r *Source, model []Record, rng *rand.Rand, limit, most int) {
+func checkMemory(t *testing.T, r *Recorder, model []Record, rng *rand.Rand, limit, most int) {
 	t.Helper()
 	span, size := r.memory.span, 0
 	for _, p := range r.memory.parts {
@@ -239,7 +239,7 @@ func checkMemory(t *testing.T, r *Source, model []Record, rng *rand.Rand, limit,
 func TestMemoryBoundsExcerpts(t *testing.T) {
 	r := inMemory(64 << 20)
 	for seq, size := range []int{3 << 20, 1 << 20, 6 << 20, 100, 100} {
-		r.Batch(1, uint64(seq), false, make([]byte, size), nil)
+		r.RecordBatch(1, uint64(seq), false, make([]byte, size), nil)
 	}
 	var parts []string
 	for from, more := uint64(0), true; more; {
@@ -258,8 +258,8 @@ func TestMemoryAllocatesNothing(t *testing.T) {
 	r := inMemory(64 << 10)
 	payload, seq := make([]byte, 1000), uint64(0)
 	add := func() {
-		r.Batch(1, seq, false, payload, nil)
-		r.Idle(1, seq+1)
+		r.RecordBatch(1, seq, false, payload, nil)
+		r.RecordIdle(1, seq+1)
 		seq += 2
 	}
 	for range 100 {
@@ -306,7 +306,7 @@ func TestMemoryIsReadWhileWritten(t *testing.T) {
 		case <-done:
 			return
 		default:
-			r.Batch(1, seq, false, payload[:seq%500], nil)
+			r.RecordBatch(1, seq, false, payload[:seq%500], nil)
 		}
 	}
 }
@@ -316,11 +316,11 @@ func TestMemoryTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := inMemory(1 << 20)
 		start := time.Now()
-		r.Batch(1, 0, false, nil, nil)
+		r.RecordBatch(1, 0, false, nil, nil)
 		time.Sleep(time.Minute)
-		r.Idle(1, 1)
+		r.RecordIdle(1, 1)
 		time.Sleep(time.Minute)
-		r.Idle(1, 2)
+		r.RecordIdle(1, 2)
 		e, _, err := r.Read(Range{To: whole, Limit: 9})
 		must.Succeed(t, err)
 		var times []time.Duration
@@ -341,6 +341,6 @@ func BenchmarkMemory(b *testing.B) {
 	b.SetBytes(int64(len(payload)))
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		r.Batch(1, seq, false, payload, nil)
+		r.RecordBatch(1, seq, false, payload, nil)
 	}
 }

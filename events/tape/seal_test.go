@@ -1,4 +1,4 @@
-package journal
+package tape
 
 import (
 	"bytes"
@@ -30,19 +30,19 @@ func contentsWith(t *testing.T, dir string, key *keyfile.Key) (all []Record, dam
 }
 
 // recordLife records one run of two sources over several segments.
-func recordLife(t *testing.T, dir string, key *keyfile.Key) *Writer {
+func recordLife(t *testing.T, dir string, key *keyfile.Key) *Tape {
 	t.Helper()
 	w := create(t, Options{Dir: dir, Key: key, Settings: []Field{{"hash.seed", "setting-in-clear"}}})
 	a := w.Register("instance-in-clear|default|0", Field{"salt", "salt-in-clear"})
 	w.Register("b|default|0")
-	a.State("partial", "state-in-clear")
+	a.RecordState("partial", "state-in-clear")
 	tokens := bytes.Repeat([]byte("tokens-in-clear "), 20_000)
 	for seq := range uint64(20) {
-		a.Batch(1, seq, false, tokens, nil)
+		a.RecordBatch(1, seq, false, tokens, nil)
 	}
-	a.Batch(1, 20, false, nil, nil)
-	a.Undecodable(1, 21, []byte("refused-in-clear"))
-	a.Reset(2, "reason-in-clear")
+	a.RecordBatch(1, 20, false, nil, nil)
+	a.RecordUndecodable(1, 21, []byte("refused-in-clear"))
+	a.RecordReset(2, "reason-in-clear")
 	must.Succeed(t, w.Close())
 	return w
 }
@@ -154,7 +154,7 @@ func sealedSample(t *testing.T) (data []byte, all []Record) {
 	w := create(t, Options{Dir: dir, Key: testKey})
 	s := w.Register("a|default|0")
 	for i := range uint64(6) {
-		s.Batch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3), nil)
+		s.RecordBatch(1, i, false, bytes.Repeat([]byte{byte(i)}, int(i)*3), nil)
 	}
 	w.Close()
 	all, _ = contentsWith(t, dir, testKey)
