@@ -46,7 +46,7 @@ func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error
 		if err := do(s.Key()); err != nil {
 			return err
 		}
-		return ok(r.Context, http.StatusOK)
+		return ok(r.gin, http.StatusOK)
 	}
 	if known {
 		return noRank(instance, want)

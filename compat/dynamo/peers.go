@@ -21,7 +21,7 @@ func (d *Dialect) registerPeer(r *exchange) error {
 	if err := d.replica.AddPeer(url); err != nil {
 		return refusef(http.StatusBadRequest, "%v", err)
 	}
-	return ok(r.Context, http.StatusCreated)
+	return ok(r.gin, http.StatusCreated)
 }
 
 // deregisterPeer takes a peer off the list: POST /deregister_peer.
@@ -33,7 +33,7 @@ func (d *Dialect) deregisterPeer(r *exchange) error {
 	if !d.replica.RemovePeer(url) {
 		return refusef(http.StatusNotFound, "peer not found")
 	}
-	return ok(r.Context, http.StatusOK)
+	return ok(r.gin, http.StatusOK)
 }
 
 // listPeers answers with the list, in the order of registration: GET /peers. With

@@ -23,7 +23,7 @@ func (d *Dialect) query(r *exchange) error {
 	); err != nil {
 		return err
 	}
-	r.Set(ModelKey, q.Model)
+	r.gin.Set(ModelKey, q.Model)
 	q.Tokens = r.in.Tokens
 	if lora != nil {
 		q.Lora = *lora
@@ -56,7 +56,7 @@ func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in gro
 	if err != nil {
 		return q, in, nil, err
 	}
-	r.Set(ModelKey, q.Model)
+	r.gin.Set(ModelKey, q.Model)
 	q.ByClientHash, q.ClientHashes = true, r.in.Hashes
 	return q, group{&routingGroup, &tenant}, salt, nil
 }

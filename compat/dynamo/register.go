@@ -48,7 +48,7 @@ func (d *Dialect) register(r *exchange) error {
 	); err != nil {
 		return err
 	}
-	r.Set(ModelKey, reg.Model)
+	r.gin.Set(ModelKey, reg.Model)
 	in := group{&routingGroup, &tenant}
 	reg.Tenant = in.name()
 	reg.BlockSize = int(blockSize)
@@ -74,12 +74,12 @@ func (d *Dialect) register(r *exchange) error {
 		AnyEndpoint: true,
 		Admit:       func(all iter.Seq[conductor.Registration]) error { return admit(&reg, all) },
 	})
-	err = r.view(d).Commit(r.Request.Context(), reg.Key(), err)
+	err = r.view(d).Commit(r.gin.Request.Context(), reg.Key(), err)
 	var taken *conductor.ConflictError // by a pool of the same name
 	switch {
 	case err == nil:
-		server.TellDurable(r.Context, r.view(d).Durable(&reg))
-		return ok(r.Context, http.StatusCreated)
+		server.TellDurable(r.gin, r.view(d).Durable(&reg))
+		return ok(r.gin, http.StatusCreated)
 	case errors.As(err, &taken):
 		return alreadyRegistered(&reg)
 	}
@@ -158,7 +158,7 @@ func (d *Dialect) unregister(r *exchange) error {
 	); err != nil {
 		return err
 	}
-	r.Set(ModelKey, name)
+	r.gin.Set(ModelKey, name)
 	var other *conductor.Registration // of the instance, in another partition
 	known := false                    // in this one
 	var keys []conductor.Key
@@ -182,12 +182,12 @@ func (d *Dialect) unregister(r *exchange) error {
 			return err
 		}
 	}
-	if err := r.view(d).Commit(r.Request.Context(), conductor.Key{}, nil); err != nil {
+	if err := r.view(d).Commit(r.gin.Request.Context(), conductor.Key{}, nil); err != nil {
 		return err
 	}
 	switch {
 	case removed:
-		return ok(r.Context, http.StatusOK)
+		return ok(r.gin, http.StatusOK)
 	case known && dpRank != nil:
 		return noRank(instance, *dpRank)
 	case !known && other != nil:

@@ -24,13 +24,13 @@ const (
 
 // exchange is one request with a body.
 type exchange struct {
-	*gin.Context
+	gin   *gin.Context
 	in    *body.Request
 	limit int // elements of a list
 }
 
 // view returns the Conductor as the client sees it.
-func (r *exchange) view(d *Dialect) conductor.View { return access.View(d.conductor, r.Context) }
+func (r *exchange) view(d *Dialect) conductor.View { return access.View(d.conductor, r.gin) }
 
 // decode reads the body. It returns a *rejection.
 func (r *exchange) decode(kind string, members ...member) error {
@@ -45,7 +45,7 @@ func (r *exchange) decode(kind string, members ...member) error {
 // error.
 func (d *Dialect) body(limit int64, handle func(*exchange) error) gin.HandlerFunc {
 	return func(g *gin.Context) {
-		r := &exchange{Context: g, in: body.Get(), limit: d.cfg.MaxTokens}
+		r := &exchange{gin: g, in: body.Get(), limit: d.cfg.MaxTokens}
 		defer r.in.Release()
 		err := r.fill(limit)
 		if err == nil {
@@ -59,18 +59,18 @@ func (d *Dialect) body(limit int64, handle func(*exchange) error) gin.HandlerFun
 
 // fill reads the bytes of the body.
 func (r *exchange) fill(limit int64) error {
-	if !isJSON(r.GetHeader("Content-Type")) {
+	if !isJSON(r.gin.GetHeader("Content-Type")) {
 		return &rejection{http.StatusUnsupportedMediaType, "Expected request with `Content-Type: application/json`"}
 	}
 	const failed = "Failed to buffer the request body: "
-	err := r.in.Fill(r.Writer, r.Request, limit)
+	err := r.in.Fill(r.gin.Writer, r.gin.Request, limit)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, errors.ErrUnsupported):
 		return &rejection{http.StatusUnsupportedMediaType, failed + errors.Unwrap(err).Error()}
 	case errors.Is(err, body.ErrMemory):
-		r.Header("Retry-After", "1") // seconds
+		r.gin.Header("Retry-After", "1") // seconds
 		return refusef(http.StatusServiceUnavailable, "%v", body.ErrMemory)
 	case errors.As(err, new(*http.MaxBytesError)):
 		return &rejection{statusTooLarge, failed + "length limit exceeded"}
@@ -83,11 +83,11 @@ func (r *exchange) fill(limit int64) error {
 // queryBody lets a handler write the answer of a query to in.Out within a place.
 func (d *Dialect) queryBody(handle func(*exchange) error) gin.HandlerFunc {
 	return d.body(maxQuery, func(r *exchange) error {
-		err := d.cfg.Admission.Do(r.Context, func() error { return handle(r) })
+		err := d.cfg.Admission.Do(r.gin, func() error { return handle(r) })
 		if err != nil {
-			return server.Forward(r.Context, r.in.Src, err)
+			return server.Forward(r.gin, r.in.Src, err)
 		}
-		r.Data(http.StatusOK, "application/json", r.in.Out)
+		r.gin.Data(http.StatusOK, "application/json", r.in.Out)
 		return nil
 	})
 }
