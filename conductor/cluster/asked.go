@@ -12,23 +12,23 @@ import (
 //
 // It is safe for concurrent use.
 type Asked struct {
-	*conductor.Conductor
-	cluster *Cluster
+	conductor *conductor.Conductor // has the sources that are followed here
+	cluster   *Cluster
 
 	mu  sync.Mutex
 	all map[conductor.Key]askedSource // guarded by mu
 }
 
 type askedSource struct {
-	conductor.Registration
-	opts     conductor.RegisterOptions
-	followed bool
-	learned  string
+	registration conductor.Registration
+	opts         conductor.RegisterOptions
+	followed     bool
+	learned      string
 }
 
 // NewAsked returns a registry of no engines.
 func NewAsked(c *conductor.Conductor) *Asked {
-	return &Asked{Conductor: c, all: make(map[conductor.Key]askedSource)}
+	return &Asked{conductor: c, all: make(map[conductor.Key]askedSource)}
 }
 
 // Share lets a cluster say which sources are followed. Call it before the first engine is asked.
@@ -38,9 +38,9 @@ func (a *Asked) Share(c *Cluster) { a.cluster = c }
 func (a *Asked) Register(r conductor.Registration, opts conductor.RegisterOptions) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := askedSource{Registration: r, opts: opts}
+	s := askedSource{registration: r, opts: opts}
 	if s.followed = a.cluster == nil || a.cluster.Wanted(r); s.followed {
-		if err := a.Conductor.Register(r, opts); err != nil {
+		if err := a.conductor.Register(r, opts); err != nil {
 			return err
 		}
 	}
@@ -59,7 +59,7 @@ func (a *Asked) Unregister(key conductor.Key) (conductor.Key, error) {
 	if known && !s.followed {
 		return key, nil
 	}
-	return a.Conductor.Unregister(key)
+	return a.conductor.Unregister(key)
 }
 
 // Health returns the state of a source. One that others follow is well.
@@ -70,7 +70,7 @@ func (a *Asked) Health(key conductor.Key) (state stream.State, restarts uint64, 
 	if known && !s.followed {
 		return stream.Synced, 0, true
 	}
-	return a.Conductor.Health(key)
+	return a.conductor.Health(key)
 }
 
 // ReportLearned adds a finding about a source, once it is followed.
@@ -83,16 +83,20 @@ func (a *Asked) ReportLearned(key conductor.Key, text string) {
 	}
 	a.mu.Unlock()
 	if !known || s.followed {
-		a.Conductor.ReportLearned(key, text)
+		a.conductor.ReportLearned(key, text)
 	}
 }
+
+// SourceBounds returns how many sources there may be, and how many that clients of one tenant
+// registered; 0 is no bound.
+func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.SourceBounds() }
 
 // Sources returns the sources of all engines.
 func (a *Asked) Sources() (all []conductor.Registration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.all {
-		all = append(all, s.Registration)
+		all = append(all, s.registration)
 	}
 	return all
 }
@@ -102,17 +106,17 @@ func (a *Asked) Again() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for key, s := range a.all {
-		wanted := a.cluster.Wanted(s.Registration)
+		wanted := a.cluster.Wanted(s.registration)
 		switch {
 		case wanted && !s.followed:
-			if a.Conductor.Register(s.Registration, s.opts) != nil {
+			if a.conductor.Register(s.registration, s.opts) != nil {
 				continue // it is tried again when the engine is asked, or shards move
 			}
 			if s.learned != "" {
-				a.Conductor.ReportLearned(key, s.learned)
+				a.conductor.ReportLearned(key, s.learned)
 			}
 		case !wanted && s.followed:
-			a.Conductor.Unregister(key) // it may be gone
+			a.conductor.Unregister(key) // it may be gone
 		}
 		s.followed = wanted
 		a.all[key] = s

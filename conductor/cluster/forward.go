@@ -116,8 +116,8 @@ func (f *Forwarder) At(m Mounted) gin.HandlerFunc {
 
 // mountedForwarder is a Forwarder on one listener.
 type mountedForwarder struct {
-	*Forwarder
-	at Mounted
+	forwarder *Forwarder
+	at        Mounted
 }
 
 // target returns the path and query by which any listener of another replica answers a request.
@@ -140,17 +140,17 @@ func (f *mountedForwarder) target(g *gin.Context) (target string, root bool) {
 func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.UnservedError) error {
 	if prefersRedirect(g.Request.Header) {
 		path, _ := f.target(g)
-		g.Header("Location", strings.TrimSuffix(f.order(to.Serving)[0].URL, "/")+path)
+		g.Header("Location", strings.TrimSuffix(f.forwarder.order(to.Serving)[0].URL, "/")+path)
 		g.Header("Preference-Applied", "redirect")
 		server.Send(g, http.StatusTemporaryRedirect, "text/plain; charset=utf-8", nil)
-		f.results.WithLabelValues("redirected").Inc()
+		f.forwarder.results.WithLabelValues("redirected").Inc()
 		return nil
 	}
 	out, err := f.outgoing(g, src)
 	if err != nil {
 		return err
 	}
-	return f.send(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+	return f.forwarder.send(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
 		h := g.Writer.Header()
 		for name, values := range resp.Header {
 			if !hopByHop[name] {
@@ -182,7 +182,7 @@ func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.Unserve
 	if err != nil {
 		return nil, err
 	}
-	err = f.send(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+	err = f.forwarder.send(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
 		answer, err = io.ReadAll(server.Held(g, io.LimitReader(resp.Body, maxPart+1)))
 		switch {
 		case err != nil:
@@ -230,7 +230,7 @@ func (f *mountedForwarder) outgoing(g *gin.Context, src []byte) (*outgoing, erro
 	if root && f.at.Type != "" {
 		h["Content-Type"] = []string{f.at.Type}
 	}
-	h.Set(server.ForwardedHeader, f.cfg.Me)
+	h.Set(server.ForwardedHeader, f.forwarder.cfg.Me)
 	h.Set(server.ClientHeader, access.Of(g).Tell())
 	return &outgoing{g.Request.Context(), path, h, body}, nil
 }
