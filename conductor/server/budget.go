@@ -143,11 +143,11 @@ func Held(g *gin.Context, from io.Reader) io.Reader {
 
 // heldReader is a reader of Held.
 type heldReader struct {
-	*exchange
+	of   *exchange // reserves the memory
 	from io.Reader
 }
 
-func (r *heldReader) Read(p []byte) (int, error) { return r.hold(r.from.Read(p)) }
+func (r *heldReader) Read(p []byte) (int, error) { return r.of.hold(r.from.Read(p)) }
 
 // exchange is the body and the writer of one request. One goroutine uses it, but for hold.
 type exchange struct {
