@@ -164,13 +164,13 @@ func (s *source) observeAliases() {
 		case len(models) < 2:
 			continue
 		case slices.Contains(models, alias):
-			s.doctor.Report(doctor.FindingAlias, "the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model with the same modelname", alias)
+			s.doctor.Findings.Report(doctor.FindingAlias, "the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model with the same modelname", alias)
 		default:
-			s.doctor.Report(doctor.FindingAlias, "the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them", quotedList(models), alias)
+			s.doctor.Findings.Report(doctor.FindingAlias, "the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them", quotedList(models), alias)
 		}
 		return
 	}
-	s.doctor.Withdraw(doctor.FindingAlias)
+	s.doctor.Findings.Withdraw(doctor.FindingAlias)
 }
 
 // modelsNamed returns the models that have a name which is an alias of some, nil for other names.

@@ -248,11 +248,11 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 	}
 	switch {
 	case g.size == 1:
-		s.doctor.Withdraw(doctor.FindingChunks)
+		s.doctor.Findings.Withdraw(doctor.FindingChunks)
 	case !g.decided() && g.seen > 1:
 		s.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks, c.Medium.Name, g.size, enoughDistances)
 	case g.decided() && (!was.decided() || g.size != was.size):
-		s.doctor.Withdraw(doctor.FindingChunks)
+		s.doctor.Findings.Withdraw(doctor.FindingChunks)
 		s.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
 	}
 	if !g.decided() || g.size == 0 {
@@ -265,7 +265,7 @@ const remedyChunks = "let the connector describe its blocks (self_describing_kv_
 
 // reportChunks reports that which blocks a chunk has is a guess, or not known.
 func (s *source) reportChunks(format string, args ...any) {
-	s.doctor.Report(doctor.FindingChunks, format, args...)
+	s.doctor.Findings.Report(doctor.FindingChunks, format, args...)
 }
 
 // forgetChunks drops the chunks of a size on a medium: the size was a wrong guess.

@@ -21,7 +21,7 @@ const defaultSilentAfter = 5 * time.Minute
 
 // logFindings logs each finding of the source once.
 func (s *source) logFindings() {
-	for _, f := range s.doctor.Unlogged() {
+	for _, f := range s.doctor.Findings.Unlogged() {
 		level := zerolog.WarnLevel
 		if f.Severity() == doctor.Info {
 			level = zerolog.InfoLevel
@@ -34,7 +34,7 @@ func (s *source) logFindings() {
 // stale, so the finding follows from the state instead of from an event. Its log line is that of the
 // state.
 func (s *source) findings(st *stream.Status) []doctor.Finding {
-	all := s.doctor.List()
+	all := s.doctor.Findings.List()
 	if st.State != stream.Stale {
 		return all
 	}
@@ -135,22 +135,22 @@ func (s *source) observeRefusals() {
 	st := s.stream.Status()
 	n := st.Dropped[events.ForeignConnection]
 	if n == s.refused {
-		s.doctor.Withdraw(doctor.FindingConnection)
+		s.doctor.Findings.Withdraw(doctor.FindingConnection)
 		return
 	}
 	s.refused = n
-	s.doctor.Report(doctor.FindingConnection, "%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: find out which of the two is the engine", st.RefusedBy)
+	s.doctor.Findings.Report(doctor.FindingConnection, "%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: find out which of the two is the engine", st.RefusedBy)
 }
 
 // observeUsable reports whether most messages of the publisher cannot be used.
 func (s *source) observeUsable(state stream.State, reason string) {
 	switch {
 	case reason == stream.ReasonUnusable:
-		s.doctor.Report(doctor.FindingUnusable, "most of the publisher's messages cannot be used, and answers have nothing of them: %s; check that endpoint is where the engine publishes KV events, and which version of the engine it is",
+		s.doctor.Findings.Report(doctor.FindingUnusable, "most of the publisher's messages cannot be used, and answers have nothing of them: %s; check that endpoint is where the engine publishes KV events, and which version of the engine it is",
 			s.stream.Status().Unusable)
 		s.logFindings()
 	case state == stream.Synced || state == stream.Partial:
-		s.doctor.Withdraw(doctor.FindingUnusable)
+		s.doctor.Findings.Withdraw(doctor.FindingUnusable)
 	}
 }
 
@@ -158,11 +158,11 @@ func (s *source) observeUsable(state stream.State, reason string) {
 func (s *source) observeStorm(state stream.State, reason string) {
 	switch {
 	case reason == stream.ReasonStorm:
-		s.doctor.Report(doctor.FindingStorm, "several publishers send over the connection to %s, each with numbers of its own, and answers have nothing of them: behind a forwarder, %s",
+		s.doctor.Findings.Report(doctor.FindingStorm, "several publishers send over the connection to %s, each with numbers of its own, and answers have nothing of them: behind a forwarder, %s",
 			s.reg.Endpoint, "register each engine with an endpoint of its own, or let the forwarder connect to an endpoint bind:tcp://... and give each engine a topic kv@INSTANCE@MODEL and a registration with that endpoint")
 		s.logFindings()
 	case state == stream.Synced || state == stream.Partial:
-		s.doctor.Withdraw(doctor.FindingStorm)
+		s.doctor.Findings.Withdraw(doctor.FindingStorm)
 	}
 }
 
@@ -170,10 +170,10 @@ func (s *source) observeStorm(state stream.State, reason string) {
 func (s *source) observeSnapshots() {
 	st := s.stream.Status()
 	if st.SnapshotReason == "" || st.History == "" {
-		s.doctor.Withdraw(doctor.FindingEngineSnapshot)
+		s.doctor.Findings.Withdraw(doctor.FindingEngineSnapshot)
 		return
 	}
-	s.doctor.Report(doctor.FindingEngineSnapshot, "%s", snapshotFinding(st.SnapshotReason))
+	s.doctor.Findings.Report(doctor.FindingEngineSnapshot, "%s", snapshotFinding(st.SnapshotReason))
 }
 
 // snapshotFinding is the text of the finding of a request that failed for a reason.
@@ -197,11 +197,11 @@ var adviceOfSnapshots = map[string]string{
 // nil if there is none.
 func (s *source) observeEngine(engine *source) {
 	if s.profile == (hash.Profile{}) || engine == nil || engine.profile == s.profile {
-		s.doctor.Withdraw(doctor.FindingProfile)
+		s.doctor.Findings.Withdraw(doctor.FindingProfile)
 		return
 	}
 	field, have, got := profileDiff(engine.reg.Profile, s.reg.Profile)
-	s.doctor.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
+	s.doctor.Findings.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
 		engine.reg.Key(), field, have, got)
 	s.logFindings()
 }

@@ -105,9 +105,9 @@ func (c *registry) reportFinding(key Key, code, text string) {
 	switch s := c.source(key); {
 	case s == nil:
 	case text == "":
-		s.doctor.Withdraw(code)
+		s.doctor.Findings.Withdraw(code)
 	default:
-		s.doctor.Report(code, "%s", text)
+		s.doctor.Findings.Report(code, "%s", text)
 		s.logFindings()
 	}
 }

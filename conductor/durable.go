@@ -60,10 +60,10 @@ func (v View) Commit(ctx context.Context, key Key, err error) error {
 func (c *Conductor) reportNotDurable(key Key, err error) {
 	key.Tenant = cmp.Or(key.Tenant, DefaultTenant)
 	if s := c.source(key); s != nil {
-		s.doctor.Report(doctor.FindingNotDurable, "the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
+		s.doctor.Findings.Report(doctor.FindingNotDurable, "the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
 		s.logFindings()
 		if c.keeper.Failure() == nil { // RegistrationsKept may have been called before the report
-			s.doctor.Withdraw(doctor.FindingNotDurable)
+			s.doctor.Findings.Withdraw(doctor.FindingNotDurable)
 		}
 	}
 }
@@ -71,6 +71,6 @@ func (c *Conductor) reportNotDurable(key Key, err error) {
 // RegistrationsKept withdraws the findings of Commit. Call it once a restart would find all registrations again.
 func (c *Conductor) RegistrationsKept() {
 	for _, s := range c.registered() {
-		s.doctor.Withdraw(doctor.FindingNotDurable)
+		s.doctor.Findings.Withdraw(doctor.FindingNotDurable)
 	}
 }

@@ -113,11 +113,11 @@ func (s *source) confirmExpected(ns *namespace, c *normalize.Change, res *index.
 	if !space.Awaits(ns.instance, c.Owner.Rank) {
 		return
 	}
-	id := ns.names.Base()
+	id := ns.names.Table.Base()
 	if res.Placed {
-		id = ns.names.Of(res.Identity)
+		id = ns.names.Table.Of(res.Identity)
 	} else if c.Context.Variant != (scope.Variant{}) {
-		id = ns.names.Find(c.Context.Variant)
+		id = ns.names.Table.Find(c.Context.Variant)
 	}
 	if id == nil {
 		return // it has just left

@@ -283,7 +283,7 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 	case st.State == stream.Replaying || st.Queued > 0:
 		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %s %s to be applied.%s", st.State, spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
 	}
-	for _, f := range s.doctor.List() {
+	for _, f := range s.doctor.Findings.List() {
 		if f.Code == doctor.FindingBehind {
 			all = append(all, Cause{Reason: SourceBehind, Text: "By the last comparison of replicas, " + f.Message + "."})
 		}

@@ -148,7 +148,7 @@ func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res 
 			}
 		}
 		for _, s := range sources {
-			s.doctor.Withdraw(doctor.FindingFeedback)
+			s.doctor.Findings.Withdraw(doctor.FindingFeedback)
 		}
 		return false
 	}
@@ -158,7 +158,7 @@ func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res 
 		if s.reg.approximate() {
 			continue // answers promise nothing of it
 		}
-		s.doctor.Report(doctor.FindingFeedback, "reports say that %.0f %% of the tokens which answers promise are there%s, and that answers promise %.0f %% of those that are; feedback.max_error allows %.0f %% to be wrong: compare block_size, salt and adapter of the registration with the engine's",
+		s.doctor.Findings.Report(doctor.FindingFeedback, "reports say that %.0f %% of the tokens which answers promise are there%s, and that answers promise %.0f %% of those that are; feedback.max_error allows %.0f %% to be wrong: compare block_size, salt and adapter of the registration with the engine's",
 			100*res.Precision, on(medium), 100*res.Recall, 100*most)
 		s.logFindings()
 		if again && s.reg.restores() {

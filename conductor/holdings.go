@@ -115,7 +115,7 @@ func (ns *namespace) clearNamed(h *holder, e *events.Event) (n int) {
 	if e.LoraName == nil && e.Salt == nil {
 		return ns.clear(h)
 	}
-	for _, id := range ns.names.All() {
+	for _, id := range ns.names.Table.All() {
 		for _, o := range h.owners {
 			if id.Within(e) {
 				n += ns.deployment.index.ClearIdentity(o, id.Number)

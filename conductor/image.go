@@ -376,7 +376,7 @@ func (l *ImageLoading) noteHeld() {
 		}
 		ns := s.namespaceIn(l.key())
 		for _, n := range held[l.sources[i]] {
-			if id := ns.names.Of(n); id != nil {
+			if id := ns.names.Table.Of(n); id != nil {
 				ns.names.Has(id)
 			}
 		}

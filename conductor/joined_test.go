@@ -168,7 +168,7 @@ func TestJoinedEvents(t *testing.T) {
 					t.Fatalf("%s, seed %d, batch %d: joined\n%s\neach alone\n%s", reg.Type, seed, i, a, b)
 				}
 			}
-			if a, b := together.s.doctor.List(), apart.s.doctor.List(); !reflect.DeepEqual(a, b) {
+			if a, b := together.s.doctor.Findings.List(), apart.s.doctor.Findings.List(); !reflect.DeepEqual(a, b) {
 				t.Errorf("findings %+v, of each alone %+v", a, b)
 			}
 			for _, ns := range together.s.namespaces {
@@ -206,7 +206,7 @@ func TestJoinedStoresAreNoReports(t *testing.T) {
 	for range 3 {
 		send(func(h uint64) []any { return []any{"BlockStored", []uint64{h}, nil, []uint32{}, pageSize, nil, "GPU"} })
 	}
-	if all := f.s.doctor.List(); len(all) != 0 || f.s.doctor.Full() {
+	if all := f.s.doctor.Findings.List(); len(all) != 0 || f.s.doctor.Full() {
 		t.Errorf("findings %+v, full reports %t", all, f.s.doctor.Full())
 	}
 }

@@ -244,7 +244,7 @@ func TestAdaptersLeave(t *testing.T) {
 		t.Errorf("%d adapters are listed", n)
 	}
 	blocks := s.namespaces[0].deployment.index.IdentityBlocks(nil)
-	for _, id := range s.namespaces[0].names.All() {
+	for _, id := range s.namespaces[0].names.Table.All() {
 		if n := blocks[id.Number]; id.Lora != "" && n > 0 && !s.announced[id.Lora] {
 			t.Errorf("adapter %s has %d blocks and is not listed", id.Lora, n)
 		}

@@ -78,7 +78,7 @@ func TestDeploymentProfile(t *testing.T) {
 
 	// A pool has a finding as long as its profile is another than the engines'.
 	codes := func(s *source) (all []string) {
-		for _, f := range s.doctor.List() {
+		for _, f := range s.doctor.Findings.List() {
 			all = append(all, f.Code)
 		}
 		return all

@@ -154,7 +154,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.Refused += len(e.Engine)
 		return nil
 	}
-	id, err := ns.names.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
+	id, err := ns.names.Table.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
 	if err != nil {
 		r.Refused += len(e.Engine)
 		return nil
@@ -200,14 +200,14 @@ func (r *Recovery) Stored(e *Stored) error {
 
 // restore lets the index restore a stretch of an identity, which may have left the table since.
 func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identity, local []uint64, complete bool) {
-	for !ns.names.Pin(id) {
-		again, err := ns.names.Enter(id.Variant)
+	for !ns.names.Table.Pin(id) {
+		again, err := ns.names.Table.Enter(id.Variant)
 		if err != nil {
 			return
 		}
 		id = again
 	}
-	defer ns.names.Unpin()
+	defer ns.names.Table.Unpin()
 	e.Identity = id.Number
 	ns.deployment.index.Restore(to, e, local, complete)
 }

@@ -305,7 +305,7 @@ func (c *Conductor) observeEndpoint(s *source) {
 		switch {
 		case other == s:
 		case key.Tenant == s.reg.Tenant:
-			s.doctor.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
+			s.doctor.Findings.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
 			s.logFindings()
 			return
 		case !told:

@@ -84,13 +84,13 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		ns.useAnyLookAhead(s.registry)
 	}
 	id := at.Identity
-	for !ns.names.Pin(id) { // it had no block, and has left
-		id, _ = ns.names.Enter(id.Variant)
+	for !ns.names.Table.Pin(id) { // it had no block, and has left
+		id, _ = ns.names.Table.Enter(id.Variant)
 		if id == nil {
 			return index.StoreResult{Refused: len(hashes)}
 		}
 	}
-	defer ns.names.Unpin()
+	defer ns.names.Table.Unpin()
 	number := id.Number
 	if c.Local == nil && at.Fold != id.Constant {
 		number = 0 // the hashes say it, if anything does
@@ -168,7 +168,7 @@ func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placin
 	}
 	id := at.Identity
 	if res.Placed {
-		if own := ns.names.Of(res.Identity); own != nil {
+		if own := ns.names.Table.Of(res.Identity); own != nil {
 			id = own
 		}
 		if at.Assumed && !res.Begun && id == at.Identity && res.ByName == 0 {
@@ -196,7 +196,7 @@ func (s *source) announce(ns *namespace, lora string) {
 	}
 	if len(s.announced) >= s.mostAnnounced {
 		kept := make(map[string]bool)
-		for _, id := range ns.names.All() {
+		for _, id := range ns.names.Table.All() {
 			if s.announced[id.Lora] {
 				kept[id.Lora] = true
 			}
@@ -211,11 +211,11 @@ func (s *source) announce(ns *namespace, lora string) {
 // are their local hashes whatever the identity.
 func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
 	s.clientHashes = nil
-	if c.Local == nil || !s.registry.options.KeepClientHashes || ns.names.Len() == 0 && !ns.deployment.translates(scope.Variant{}) {
+	if c.Local == nil || !s.registry.options.KeepClientHashes || ns.names.Table.Len() == 0 && !ns.deployment.translates(scope.Variant{}) {
 		return nil
 	}
 	return func(n index.Identity) []uint64 {
-		id := ns.names.Of(n)
+		id := ns.names.Table.Of(n)
 		if id == nil || !ns.deployment.translates(id.Variant) {
 			return nil
 		}
@@ -250,7 +250,7 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 		return
 	}
 	s.drop(events.LostName, blocks)
-	s.doctor.Report(doctor.FindingLostNames, "blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
+	s.doctor.Findings.Report(doctor.FindingLostNames, "blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
 		(ns.deployment.index.GhostsWanted()+1<<20-1)>>20)
 }
 
@@ -259,7 +259,7 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 func (s *source) noteAssumed(medium tiers.Medium, blocks int) {
 	s.drop(events.AssumedIdentity, blocks)
 	if s.assumed += blocks; s.assumed >= manyAssumed {
-		s.doctor.Report(doctor.FindingAssumed, "%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of those of the source they have: they count for the registered ones, so that some hits there may be false; let the publisher of that medium name adapters and salts, or raise index.ghost_bytes if blocks leave the device before it announces them",
+		s.doctor.Findings.Report(doctor.FindingAssumed, "%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of those of the source they have: they count for the registered ones, so that some hits there may be false; let the publisher of that medium name adapters and salts, or raise index.ghost_bytes if blocks leave the device before it announces them",
 			s.assumed, medium.Name)
 	}
 }

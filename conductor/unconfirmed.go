@@ -31,18 +31,18 @@ func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.
 	for i := range doubts[s.home] {
 		if d := &doubts[s.home][i]; d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.registry, d)) {
 			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
-				s.doctor.Update(doctor.FindingUnconfirmed, "none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d), s.causeOf(d))
+				s.doctor.Findings.Update(doctor.FindingUnconfirmed, "none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d), s.causeOf(d))
 				return
 			}
 		}
 	}
-	s.doctor.Withdraw(doctor.FindingUnconfirmed)
+	s.doctor.Findings.Withdraw(doctor.FindingUnconfirmed)
 }
 
 // relieveExpected withdraws the finding of all sources of the instance, because what was expected of it came.
 func (s *source) relieveExpected() {
 	for _, other := range s.conductor.sourcesOf(s.reg.Instance, s.reg.Tenant) {
-		other.doctor.Withdraw(doctor.FindingUnconfirmed)
+		other.doctor.Findings.Withdraw(doctor.FindingUnconfirmed)
 	}
 }
 

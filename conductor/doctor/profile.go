@@ -111,7 +111,7 @@ func (d *Doctor) compare(e *events.Event, parts int, at *scope.Context, a *adapt
 		a.matched = true
 		if c.doubt == a {
 			c.doubt = nil
-			d.Withdraw(FindingProfile)
+			d.Findings.Withdraw(FindingProfile)
 		}
 	}
 }
@@ -123,7 +123,7 @@ func (d *Doctor) resetIfProfileChanged(table *map[string]hash.Profile) {
 	c.table = table
 	for lora, a := range c.adapters {
 		if table == nil || (*table)[lora] != a.profile {
-			d.Withdraw(FindingProfile)
+			d.Findings.Withdraw(FindingProfile)
 			*c = profileCheck{table: table}
 			return
 		}
@@ -144,8 +144,8 @@ func (d *Doctor) reportMismatch(e *events.Event, parts int, registered hash.Sett
 		c.searches++
 		if fit := findMatchingProfile(e, parts, registered, at); fit != "" {
 			c.doubt, c.compared = nil, doctorBlocks
-			d.Withdraw(FindingProfile) // one without a cause
-			d.Report(FindingProfile, "%s: %s fits; until that is registered, blocks announced without tokens are not found through the profile", seen, fit)
+			d.Findings.Withdraw(FindingProfile) // one without a cause
+			d.Findings.Report(FindingProfile, "%s: %s fits; until that is registered, blocks announced without tokens are not found through the profile", seen, fit)
 			return
 		}
 	}
@@ -153,7 +153,7 @@ func (d *Doctor) reportMismatch(e *events.Event, parts int, registered hash.Sett
 		return
 	}
 	c.doubt = a
-	d.Report(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, d.causeOfMismatch(e, at))
+	d.Findings.Report(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, d.causeOfMismatch(e, at))
 }
 
 // causeOfMismatch names the likeliest reason why no usual profile gives a block its hash.

@@ -54,7 +54,7 @@ func TestObserveEndsProfileCheck(t *testing.T) {
 	d.profile.searches = 0
 	o.Seeds = &Seeds{}
 	d.Observe(&o)
-	if got := d.List(); len(got) > 0 {
+	if got := d.Findings.List(); len(got) > 0 {
 		t.Errorf("found after a hundred blocks: %v", got)
 	}
 }

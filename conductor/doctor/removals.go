@@ -35,7 +35,7 @@ func (d *Doctor) unremovedOn(medium string) *unremoved {
 	}
 	u := d.unremoved[medium]
 	if u == nil {
-		u = &unremoved{since: d.now()}
+		u = &unremoved{since: d.Findings.now()}
 		if d.unremoved == nil {
 			d.unremoved = make(map[string]*unremoved)
 		}
@@ -56,7 +56,7 @@ func (d *Doctor) observeStored(e *events.Event, medium tiers.Medium, n int) {
 	before := u.blocks
 	u.blocks += n
 	if d.reg.Pool && before < unremovedBlocks && u.blocks >= unremovedBlocks {
-		d.Unremoved(d.now())
+		d.Unremoved(d.Findings.now())
 	}
 }
 
@@ -67,7 +67,7 @@ func (d *Doctor) observeRemoved(e *events.Event, medium tiers.Medium) {
 	}
 	if u := d.unremovedOn(medium.Name); !u.removed {
 		u.removed = true
-		d.Unremoved(d.now())
+		d.Unremoved(d.Findings.now())
 	}
 }
 
@@ -87,14 +87,14 @@ func (d *Doctor) Unremoved(now time.Time) {
 	if slices.Equal(media, d.neverFrom) {
 		return
 	}
-	d.Withdraw(FindingNoRemovals)
+	d.Findings.Withdraw(FindingNoRemovals)
 	d.neverFrom = media
 	switch {
 	case len(media) == 0:
 	case d.reg.Pool:
-		d.Report(FindingNoRemovals, "%s objects were announced and none was removed: the master announces neither evictions nor lost clients, so answers go on counting objects that are gone; register a ttl, such as 1h", seen[0])
+		d.Findings.Report(FindingNoRemovals, "%s objects were announced and none was removed: the master announces neither evictions nor lost clients, so answers go on counting objects that are gone; register a ttl, such as 1h", seen[0])
 	default:
-		d.Report(FindingNoRemovals, "blocks were announced and none was removed on %s: some connectors never announce removals, so answers go on counting blocks that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
+		d.Findings.Report(FindingNoRemovals, "blocks were announced and none was removed on %s: some connectors never announce removals, so answers go on counting blocks that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
 			strings.Join(seen, ", "), media[0])
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // Speaker is how one source names blocks in one deployment. Its source's turn guards it.
 type Speaker struct {
-	*Table
+	Table      *Table // of the deployment; all its speakers share it
 	src        index.Source
 	registered scope.Variant
 	kind       Kind
@@ -94,7 +94,7 @@ func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 	if below && (e.Salt != nil && *e.Salt != "" || e.LoraName != nil && *e.LoraName != "") {
 		n.tells = true
 	}
-	if at.ByName && c.Local != nil && e.Salt == nil && !e.HasParent && e.BaseBlock <= 0 && n.Len() > 0 {
+	if at.ByName && c.Local != nil && e.Salt == nil && !e.HasParent && e.BaseBlock <= 0 && n.Table.Len() > 0 {
 		n.begins = n.begins[:0]
 		for _, id := range n.recent {
 			if scope.Agrees(e.LoraName, id.Lora) {
@@ -104,7 +104,7 @@ func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 		}
 		at.Begins = n.begins
 	}
-	at.Identity, err = n.Enter(v)
+	at.Identity, err = n.Table.Enter(v)
 	return at, err
 }
 
@@ -124,12 +124,12 @@ func (n *Speaker) named(e *events.Event) scope.Variant {
 // Known returns the identity of the first block of an event, or of its parent, if their names say it;
 // else nil.
 func (n *Speaker) Known(e *events.Event) *Identity {
-	if k := n.x.Ask(n.src, e.Hashes[0]^n.fold); k.Named {
-		return n.Of(k.Identity)
+	if k := n.Table.x.Ask(n.src, e.Hashes[0]^n.fold); k.Named {
+		return n.Table.Of(k.Identity)
 	}
 	if e.HasParent {
-		if k := n.x.Ask(n.src, e.Parent^n.fold); k.Named {
-			return n.Of(k.Identity)
+		if k := n.Table.x.Ask(n.src, e.Parent^n.fold); k.Named {
+			return n.Table.Of(k.Identity)
 		}
 	}
 	return nil
@@ -138,15 +138,15 @@ func (n *Speaker) Known(e *events.Event) *Identity {
 // resolveStandard is Resolve for a standardized event. Its hashes cover neither adapter nor salt, so
 // they do not tell whose the blocks are: a salt is inherited from the parent alone.
 func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing, err error) {
-	if e.Salt == nil && e.HasParent && n.Len() > 0 && !n.x.Ask(n.src, e.Parent^n.Constant(v)).Own {
+	if e.Salt == nil && e.HasParent && n.Table.Len() > 0 && !n.Table.x.Ask(n.src, e.Parent^n.Table.Constant(v)).Own {
 		for _, id := range n.recent {
-			if id.Lora == v.Lora && n.x.Ask(n.src, e.Parent^id.Constant).Own {
+			if id.Lora == v.Lora && n.Table.x.Ask(n.src, e.Parent^id.Constant).Own {
 				v.Salt = id.Salt
 				break
 			}
 		}
 	}
-	if at.Identity, err = n.Enter(v); err != nil {
+	if at.Identity, err = n.Table.Enter(v); err != nil {
 		return at, err
 	}
 	at.Fold = n.leaveOut(v)
@@ -155,7 +155,7 @@ func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing,
 
 // leaveOut returns the constant of what hashes leave out, and notes it for removals.
 func (n *Speaker) leaveOut(v scope.Variant) uint64 {
-	constant := n.Constant(v)
+	constant := n.Table.Constant(v)
 	if _, known := n.uncovered[constant]; known {
 		return constant
 	}
@@ -172,7 +172,7 @@ const fewUncovered = 64
 // forgetUncovered drops what no identity of the table has: none of its blocks is left.
 func (n *Speaker) forgetUncovered() {
 	living := make(map[scope.Variant]bool)
-	for _, id := range n.All() {
+	for _, id := range n.Table.All() {
 		living[id.Variant] = true
 		living[n.kind.leftOut(n.registered, id.Variant)] = true
 	}
@@ -237,13 +237,13 @@ func (n *Speaker) Recent() []*Identity { return n.recent }
 func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
 	switch {
 	case n.kind == Pool:
-		for _, one := range *n.folds.Load() {
+		for _, one := range *n.Table.folds.Load() {
 			if one.constant != n.fold && !f(one.constant) {
 				return
 			}
 		}
 		if f(n.fold) && (e.LoraName != nil || e.Salt != nil) {
-			f(n.Constant(n.named(e)))
+			f(n.Table.Constant(n.named(e)))
 		}
 		return
 	case !e.Envelope:
@@ -251,7 +251,7 @@ func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
 			return
 		}
 	case e.Salt != nil && e.LoraName != nil, len(n.uncovered) == 0:
-		f(n.Constant(n.named(e)))
+		f(n.Table.Constant(n.named(e)))
 		return
 	}
 	for constant, v := range n.uncovered {
@@ -264,7 +264,7 @@ func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
 // NamesOnce reports whether Removed calls its function once for a removed event of an engine.
 func (n *Speaker) NamesOnce(e *events.Event) bool {
 	if n.kind == Pool {
-		return n.fold == 0 && len(*n.folds.Load()) == 1 && e.LoraName == nil && e.Salt == nil
+		return n.fold == 0 && len(*n.Table.folds.Load()) == 1 && e.LoraName == nil && e.Salt == nil
 	}
 	return n.fold == 0 && !e.Envelope && len(n.uncovered) == 0
 }
@@ -272,18 +272,18 @@ func (n *Speaker) NamesOnce(e *events.Event) bool {
 // PoolFold returns the constant with which an engine has announced a hash of a pool. If none has, it is
 // the constant of what the event names, else the pool's own.
 func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
-	folds, named := *n.folds.Load(), n.fold
+	folds, named := *n.Table.folds.Load(), n.fold
 	if e.LoraName != nil || e.Salt != nil {
-		named = n.Constant(n.named(e))
+		named = n.Table.Constant(n.named(e))
 	}
 	if n.fold == 0 && named == 0 && len(folds) == 1 {
 		return 0
 	}
-	if n.x.Ask(index.NoSource, hash^n.fold).Named {
+	if n.Table.x.Ask(index.NoSource, hash^n.fold).Named {
 		return n.fold
 	}
 	for _, one := range folds {
-		if n.x.Ask(index.NoSource, hash^one.constant).Named {
+		if n.Table.x.Ask(index.NoSource, hash^one.constant).Named {
 			return one.constant
 		}
 	}
