@@ -29,8 +29,6 @@ var shapeExceptions = []exception{
 
 	// compat/dynamo
 	{"columns", "compat/dynamo", 100},
-	{"embedded", "compat/dynamo", 1},
-	{"methods", "compat/dynamo.exchange", 146},
 
 	// compat/internal/conformance
 	{"columns", "compat/internal/conformance", 1},
@@ -63,8 +61,6 @@ var shapeExceptions = []exception{
 
 	// conductor/cluster
 	{"columns", "conductor/cluster", 46},
-	{"embedded", "conductor/cluster", 2},
-	{"methods", "conductor/cluster.Asked", 150},
 
 	// conductor/cluster/placement
 	{"columns", "conductor/cluster/placement", 3},
@@ -80,7 +76,6 @@ var shapeExceptions = []exception{
 
 	// conductor/doctor
 	{"columns", "conductor/doctor", 26},
-	{"embedded", "conductor/doctor", 1},
 
 	// conductor/expect
 	{"columns", "conductor/expect", 7},
@@ -98,7 +93,6 @@ var shapeExceptions = []exception{
 
 	// conductor/names
 	{"columns", "conductor/names", 1},
-	{"embedded", "conductor/names", 1},
 
 	// conductor/normalize
 	{"columns", "conductor/normalize", 8},
@@ -124,7 +118,6 @@ var shapeExceptions = []exception{
 
 	// conductor/server
 	{"columns", "conductor/server", 20},
-	{"embedded", "conductor/server", 1},
 	{"exported", "conductor/server", 63},
 
 	// conductor/shelf
