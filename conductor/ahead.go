@@ -118,7 +118,7 @@ func (ns *namespace) useLookAheads(c *registry, a lookAheads) {
 	used := d.lookAheads.count(more, 1)
 	c.mu.Unlock()
 	if used&^noLookAhead != 0 {
-		d.index.NameAll() // an engine hash may mean a block for each look-ahead
+		d.index.NameAllBlocks() // an engine hash may mean a block for each look-ahead
 	}
 }
 

@@ -97,14 +97,14 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 	from := len(dst)
 	for n := 1; n < ns.parts(); n++ {
 		part := normalize.PartName(h, n)
-		if !ns.deployment.index.Ask(ns.source, part^fold).Own {
+		if !ns.deployment.index.ResolveHash(ns.source, part^fold).Own {
 			break
 		}
 		dst = append(dst, part)
 	}
 	slices.Reverse(dst[from:])
 	if len(dst)-from+1 < size {
-		all, _ := ns.deployment.index.Before(dst[:from:from], ns.source, h^fold, size-1)
+		all, _ := ns.deployment.index.Inspect().NamesBefore(dst[:from:from], ns.source, h^fold, size-1)
 		if len(all)-from == size-1 {
 			for i := range all[from:] {
 				all[from+i] ^= fold
@@ -235,7 +235,7 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 			break // one an event is enough to find a wrong guess
 		}
 		var root bool
-		before, root = ns.deployment.index.Before(before[:0], ns.source, h^fold, normalize.MaxParts)
+		before, root = ns.deployment.index.Inspect().NamesBefore(before[:0], ns.source, h^fold, normalize.MaxParts)
 		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
 		case i > 0 && at >= 0:
 			g.addDistance(len(before) - at)

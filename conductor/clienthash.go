@@ -80,7 +80,7 @@ func (t *translation) forget(in *index.Index) {
 	for _, local := range t.of {
 		held[local] = false
 	}
-	in.ClientHashes(func(clientHash uint64) {
+	in.Inspect().EachClientHash(func(clientHash uint64) {
 		if local, ok := t.of[clientHash]; ok {
 			clientHash = local
 		}

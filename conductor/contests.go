@@ -17,7 +17,7 @@ func (d *deployment) contradicts() bool { return d.lookAheads.load().count() < 2
 // noteContests reports the contests of a deployment since the last call. What the source stored
 // last may be one.
 func (s *source) noteContests(ns *namespace) {
-	for _, n := range ns.deployment.index.Contests() {
+	for _, n := range ns.deployment.index.TakeContests() {
 		by, other := s.registry.holderOf(ns.deployment, n.Source), s.registry.holderOf(ns.deployment, n.Other)
 		if by != nil {
 			by.drop(events.ContestedHash, 1)
@@ -42,8 +42,8 @@ func (s *source) reportContest(hash uint64, other *source) {
 // decideContests looks whether contests of hashes, nil for all, have ended with what the
 // source has lost.
 func (s *source) decideContests(ns *namespace, hashes []uint64) {
-	if ns.deployment.index.Contested() > 0 {
-		ns.deployment.index.Decide(hashes)
+	if ns.deployment.index.ContestedHashes() > 0 {
+		ns.deployment.index.DecideContests(hashes)
 	}
 }
 

@@ -179,7 +179,7 @@ func (s *holdings) countIn(ns *namespace, key normalize.Owner, o index.Owner) {
 	if !s.digests(key.Medium) {
 		to = nil
 	}
-	ns.deployment.index.CountIn(to, o, weightOf(ns.deployment.key, key))
+	ns.deployment.index.JoinDigest(to, o, weightOf(ns.deployment.key, key))
 }
 
 // weightOf tells the holders of a source apart in its digest. Every replica computes the same.

@@ -133,7 +133,7 @@ func (e *explaining) refused(s *source, block int) (all []Cause) {
 	dropped := s.drops(s.stream.Status())
 	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
-			if block < c.Len() && d.index.Refused(e.identity.Constant, c.At(block)) {
+			if block < c.Len() && d.index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
 				return append(all, Cause{Reason: Refused, Certain: true, Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
 			}
 		}
@@ -162,13 +162,13 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 		return nil, nil
 	}
 	for _, c := range e.chains {
-		at := ns.deployment.index.WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
+		at := ns.deployment.index.Inspect().WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
 		if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
 			parents = append(parents, waitingCause(at, block))
 			break
 		}
 	}
-	if raw := ns.deployment.index.Tokenless(ns.source); raw > 0 {
+	if raw := ns.deployment.index.Inspect().CountTokenless(ns.source); raw > 0 {
 		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.", spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
 	}
 	return parents, tokens
@@ -245,7 +245,7 @@ func (s *source) missingChunks(f *pushed, e *explaining, block int) []lmcache.La
 func (e *explaining) engineHashes(block int) (all []uint64) {
 	if d := e.deployment; d != nil {
 		for _, c := range e.chains {
-			for _, name := range d.index.NamesAt(e.identity.Constant, c, block) {
+			for _, name := range d.index.Inspect().NamesAt(e.identity.Constant, c, block) {
 				d.names.Folds(e.at.Variant, func(fold uint64) bool {
 					all = append(all, name^fold)
 					return true

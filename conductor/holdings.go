@@ -103,7 +103,7 @@ const keptHashes = 4096
 // clear drops all blocks of a holder, and returns how many it held.
 func (ns *namespace) clear(h *holder) (n int) {
 	for _, o := range h.owners {
-		n += ns.deployment.index.Clear(o)
+		n += ns.deployment.index.ClearOwner(o)
 	}
 	ns.deployment.tidy()
 	return n
@@ -169,7 +169,7 @@ func (s *holdings) onDevice(f func(ns *namespace, o index.Owner)) {
 
 // countedOnDevice returns how many blocks and copies the engine has on its device by its events.
 func (s *holdings) countedOnDevice() (n int) {
-	s.onDevice(func(ns *namespace, o index.Owner) { n += ns.deployment.index.Counted(o) })
+	s.onDevice(func(ns *namespace, o index.Owner) { n += ns.deployment.index.Inspect().CountCopies(o) })
 	return n
 }
 
@@ -180,9 +180,9 @@ func (s *holdings) assumeFull(inherited bool) {
 	s.full = true
 	s.onDevice(func(ns *namespace, o index.Owner) {
 		if inherited {
-			ns.deployment.index.Clear(o)
+			ns.deployment.index.ClearOwner(o)
 		} else {
-			ns.deployment.index.Uncount(o)
+			ns.deployment.index.DropCopies(o)
 		}
 		ns.deployment.tidy()
 	})
@@ -208,7 +208,7 @@ func (s *holdings) unverifiedGeneration(ns *namespace, h *holder, key normalize.
 
 // placed reports whether the block before a stretch has a place.
 func (ns *namespace) placed(e *index.Stretch) bool {
-	return e.HasParent && ns.deployment.index.Placed(ns.source, e.Parent)
+	return e.HasParent && ns.deployment.index.Inspect().IsPlaced(ns.source, e.Parent)
 }
 
 // dropUnverified drops what was recovered without a mark, now that the source has seen the
@@ -217,7 +217,7 @@ func (s *holdings) dropUnverified() {
 	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
 			if h.unverified {
-				ns.deployment.index.Clear(h.owners[1])
+				ns.deployment.index.ClearOwner(h.owners[1])
 				ns.deployment.tidy()
 				h.unverified = false
 			}
@@ -375,7 +375,7 @@ func (ns *namespace) blocks() int {
 	n := 0
 	for _, h := range ns.owners {
 		for _, o := range h.owners {
-			n += ns.deployment.index.Blocks(o)
+			n += ns.deployment.index.BlocksOf(o)
 		}
 	}
 	return n

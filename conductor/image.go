@@ -59,7 +59,7 @@ func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, ch
 	for i := range snap.deployments {
 		s := &snap.deployments[i]
 		if err != nil {
-			s.cut.Drop()
+			s.cut.Release()
 			continue
 		}
 		numbers := index.Numbers{
@@ -76,7 +76,7 @@ func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, ch
 				return known || n == 0
 			},
 		}
-		err = s.cut.Image(numbers, func(kind index.ChunkKind, blocks int, bytes []byte) error { return chunk(i, kind, blocks, bytes) })
+		err = s.cut.WriteImage(numbers, func(kind index.ChunkKind, blocks int, bytes []byte) error { return chunk(i, kind, blocks, bytes) })
 	}
 	return err
 }
@@ -215,7 +215,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 			return nil, err
 		}
 	}
-	adopted := d.sealed() || known != nil && known.index.Empty() && known.names.Adopt(d.Secret)
+	adopted := d.sealed() || known != nil && known.index.IsEmpty() && known.names.Adopt(d.Secret)
 	for i := range d.Holders {
 		owner, err := l.holder(&d.Holders[i])
 		if err != nil {
@@ -230,7 +230,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		r.c.learnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
 	}
 	x, table := l.into.index, l.into.names
-	if !x.Empty() || !adopted && !table.Adopt(d.Secret) {
+	if !x.IsEmpty() || !adopted && !table.Adopt(d.Secret) {
 		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true, WideBase: r.c.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
 		table = names.New(x, 0, weightOfIdentity)
 		table.Adopt(d.Secret)
@@ -246,7 +246,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 	}
 	for _, src := range l.sources {
 		if s := r.c.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.pool() {
-			x.Teaches(src)
+			x.MarkTeaching(src)
 		}
 	}
 	identities := make(map[uint32]index.Identity)
@@ -260,7 +260,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		}
 		identities[n] = id.Number
 	}
-	l.loader = x.NewLoader(
+	l.loader = index.NewLoader(x,
 		func(n uint32) (index.Source, bool) { return at(l.sources, n, index.NoSource) },
 		func(n uint32) (index.Owner, bool) { return at(l.owners, n, noOwner) },
 		func(n uint32) (index.Identity, bool) {
@@ -361,7 +361,9 @@ func (l *ImageLoading) Done() error {
 func (l *ImageLoading) noteHeld() {
 	held := make(map[index.Source][]index.Identity)
 	if l.into.names.Len() > 0 {
-		l.into.index.HeldBySource(func(src index.Source, id index.Identity, _ int) { held[src] = append(held[src], id) })
+		for at := range l.into.index.Checkpoint().HeldBySource() {
+			held[at.Source] = append(held[at.Source], at.Identity)
+		}
 	}
 	for i := range l.img.Sources {
 		if l.sources[i] == index.NoSource {
@@ -371,7 +373,7 @@ func (l *ImageLoading) noteHeld() {
 		if s == nil || err != nil {
 			continue
 		}
-		if s.reg.Type != TypeStandard && l.into.index.Raw(l.sources[i]) {
+		if s.reg.Type != TypeStandard && l.into.index.Inspect().HasRawBlocks(l.sources[i]) {
 			l.into.await()
 		}
 		ns := s.namespaceIn(l.key())
@@ -391,7 +393,7 @@ func (l *ImageLoading) spread() (err error) {
 		holders[o] = i
 	}
 	st := Stored{Partition: l.d.Partition, BlockSize: l.d.BlockSize}
-	snap := l.scratch.x.Snapshot()
+	snap := l.scratch.x.Checkpoint().Snapshot()
 	snap.Walk(func(index.Owner) bool { return true }, func(e *Stretch) bool {
 		h := &l.d.Holders[holders[e.Owner]]
 		id := l.scratch.names.Of(e.Identity)

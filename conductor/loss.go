@@ -87,12 +87,12 @@ func (d *deployment) alone(c *Conductor, instance string) []index.Share {
 	owners := d.table()
 	holds := false
 	for o := range owners {
-		holds = holds || owners[o].Instance == at.id && d.index.Blocks(index.Owner(o)) > 0
+		holds = holds || owners[o].Instance == at.id && d.index.BlocksOf(index.Owner(o)) > 0
 	}
 	if !holds {
 		return nil
 	}
-	return d.index.Alone(func(o index.Owner) bool {
+	return d.index.Checkpoint().Shares(func(o index.Owner) bool {
 		return int(o) < len(owners) && owners[o].Instance == at.id && owners[o].Instance != tiers.Pool
 	})
 }

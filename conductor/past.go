@@ -35,7 +35,7 @@ const maxEmptied = 64
 // begin notes which batch the changes that follow belong to.
 func (p *past) begin(seq uint64, at time.Time) {
 	p.seq, p.at = seq, at
-	p.losses.Begin(seq)
+	p.losses.SetMark(seq)
 }
 
 // reset forgets everything.
@@ -47,7 +47,7 @@ func (p *past) reset() {
 // follow lets an owner of a holder remember its losses.
 func (p *past) follow(ns *namespace, key normalize.Owner, o index.Owner) {
 	if p.losses != nil {
-		ns.deployment.index.Note(o, p.losses, lossLabel(ns.deployment.key, key.Rank, key.Medium))
+		ns.deployment.index.RecordLosses(o, p.losses, lossLabel(ns.deployment.key, key.Rank, key.Medium))
 	}
 }
 

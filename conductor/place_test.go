@@ -99,7 +99,7 @@ func (s *source) heldOf(rank int32) (held int) {
 	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {
 			if key.Rank == rank {
-				held += ns.deployment.index.Blocks(h.owners[0])
+				held += ns.deployment.index.BlocksOf(h.owners[0])
 			}
 		}
 	}

@@ -209,7 +209,7 @@ func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identit
 	}
 	defer ns.names.Table.Unpin()
 	e.Identity = id.Number
-	ns.deployment.index.Restore(to, e, local, complete)
+	ns.deployment.index.RestoreStretch(to, e, local, complete)
 }
 
 // Done ends the recovery: the sources go on with the blocks that came back.

@@ -266,12 +266,12 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 			}
 		}
 	}
-	d.index.HeldBySource(func(src index.Source, n index.Identity, blocks int) {
-		if v := of(n, src); v != nil {
+	for at, blocks := range d.index.Checkpoint().HeldBySource() {
+		if v := of(at.Identity, at.Source); v != nil {
 			v.Blocks += blocks
 		}
-	})
-	d.index.Aliases(func(src index.Source, n index.Identity, name, seq uint64) bool {
+	}
+	d.index.Inspect().EachAlias(func(src index.Source, n index.Identity, name, seq uint64) bool {
 		switch v := of(n, src); {
 		case v == nil:
 		case len(v.aliases) >= limit || *listed >= maxListedHashes:

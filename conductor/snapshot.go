@@ -102,7 +102,7 @@ type SourceMark struct {
 // snapDeployment is one deployment of a snapshot.
 type snapDeployment struct {
 	deployment *deployment
-	cut        *index.Cut // until its blocks are copied
+	cut        *index.Checkpoint // until its blocks are copied
 	snap       *index.Snapshot
 	identities map[index.Identity]*names.Identity // of then
 	known      map[uint64]uint64                  // translation.of of then, maybe still in use; guarded by its mu
@@ -167,7 +167,7 @@ func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
 		snap.Sources = append(snap.Sources, s.snapshotMark())
 	}
 	for d, sd := range deployments {
-		sd.cut, sd.known, sd.groups = d.index.Cut(), d.translation.all(), c.groupsOf(d)
+		sd.cut, sd.known, sd.groups = d.index.Checkpoint(), d.translation.all(), c.groupsOf(d)
 		sd.cut.Yield = c.yieldToQueries
 		sd.identities = make(map[index.Identity]*names.Identity)
 		for _, id := range d.names.All() { // one that leaves now has no block

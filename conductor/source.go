@@ -505,7 +505,7 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 			}
 			empty := s.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
 			s.past.at = s.conductor.now()
-			s.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.Clear(empty))
+			s.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.ClearOwner(empty))
 			s.mu.Lock()
 			h.owners, h.unverified = []index.Owner{empty, h.owners[0]}, false
 			s.mu.Unlock()

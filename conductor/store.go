@@ -72,7 +72,7 @@ func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
 	if !e.HasParent {
 		return e.BaseBlock <= 0
 	}
-	return ns.deployment.index.Ask(ns.source, e.Parent^fold).Own
+	return ns.deployment.index.ResolveHash(ns.source, e.Parent^fold).Own
 }
 
 // put stores the blocks of a change.
@@ -234,7 +234,7 @@ func (s *source) remove(e *events.Event, key normalize.Owner) int {
 	unknown := len(e.Hashes) - s.withdraw(e, key)
 	s.drop(events.UnknownHash, unknown)
 	for _, ns := range s.namespaces {
-		if ns.deployment.index.Contested() > 0 {
+		if ns.deployment.index.ContestedHashes() > 0 {
 			ns.names.Removed(e, func(fold uint64) bool {
 				s.decideContests(ns, s.names(e.Hashes, fold))
 				return true
@@ -251,7 +251,7 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 	}
 	s.drop(events.LostName, blocks)
 	s.doctor.Findings.Report(doctor.FindingLostNames, "blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
-		(ns.deployment.index.GhostsWanted()+1<<20-1)>>20)
+		(ns.deployment.index.Inspect().GhostsWanted()+1<<20-1)>>20)
 }
 
 // noteAssumed counts blocks below the device that nothing but the registration says an adapter and

@@ -53,7 +53,7 @@ func TestMatchPlaces(t *testing.T) {
 				}
 			}
 			if gone {
-				x.Clear(o)
+				x.ClearOwner(o)
 			}
 		}
 		var want [][]uint32
@@ -144,12 +144,12 @@ func TestPlacedKeepsNames(t *testing.T) {
 		key := hash.Default().Next(70, 71)
 		e := &Stretch{Engine: []uint64{1}, Key: key, HasKey: true, ClientHashes: []uint64{71}}
 		x.Store(&Store{Owner: own[0], Engine: []uint64{5}}) // source 0 holds something under its hash
-		x.Restore(own[0], e, e.ClientHashes, false)
-		x.Restore(own[1], &Stretch{Engine: []uint64{2}, Key: key, HasKey: true, ClientHashes: []uint64{71}}, e.ClientHashes, false)
+		x.RestoreStretch(own[0], e, e.ClientHashes, false)
+		x.RestoreStretch(own[1], &Stretch{Engine: []uint64{2}, Key: key, HasKey: true, ClientHashes: []uint64{71}}, e.ClientHashes, false)
 		if more {
 			x.Store(&Store{Owner: own[2], Engine: []uint64{key}}) // source 2 knows the key alone
 		}
-		x.Restore(own[0], e, e.ClientHashes, true)
+		x.RestoreStretch(own[0], e, e.ClientHashes, true)
 		for _, engine := range []uint64{1, 2} {
 			if got, known := x.means(engine); got != key || !known {
 				t.Errorf("%t: %d means %d, %t, want %d", more, engine, got, known, key)
@@ -170,7 +170,7 @@ func TestPlacedKeepsCopies(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	o := x.NewOwner(x.NewSource())
 	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: []uint64{71}, Copies: map[int]int{0: 1}}
-	x.Restore(o, e, e.ClientHashes, false)
+	x.RestoreStretch(o, e, e.ClientHashes, false)
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{70, 71}})
 	for i, want := range []RemoveResult{{Copies: 1}, {Copies: 1}, {Removed: 1}} {
 		if got := x.Remove(o, []uint64{2}, nil, CopyCount); got != want {
@@ -188,7 +188,7 @@ func TestChildOfLooseIsKnown(t *testing.T) {
 	locals := []uint64{70, 71, 72}
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 2, 3}, Local: locals})
 	x.Store(&Store{Owner: b, Engine: []uint64{3}})
-	x.Restore(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]}, locals[1:2], false)
+	x.RestoreStretch(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]}, locals[1:2], false)
 	got := x.Store(&Store{Owner: b, Parent: 12, HasParent: true, Engine: []uint64{3}, Local: locals[2:]})
 	if want := (StoreResult{Copies: 1}); got.counts() != want {
 		t.Errorf("%+v, want %+v", got, want)

@@ -1,7 +1,5 @@
 package index
 
-import "slices"
-
 // NoSource asks for no source's own names.
 const NoSource = ^Source(0)
 
@@ -19,8 +17,8 @@ type Known struct {
 	Own bool
 }
 
-// Ask returns what the index knows of an engine hash. All events wait meanwhile.
-func (x *Index) Ask(src Source, engine uint64) (k Known) {
+// ResolveHash returns what the index knows of an engine hash. All events wait meanwhile.
+func (x *Index) ResolveHash(src Source, engine uint64) (k Known) {
 	x.lock()
 	defer x.unlock()
 	var s *source
@@ -35,64 +33,6 @@ func (x *Index) Ask(src Source, engine uint64) (k Known) {
 	}
 	k.Own = s != nil && (!x.meaning(s, engine).isNone() || !x.heldRaw(s, engine).isNone())
 	return k
-}
-
-// Before appends names of the n blocks before the one that an engine hash means to a source, in the order of
-// the chain. It appends fewer where the chain begins, and then reports root, or where a block has no name
-// that means it to the source. All events wait meanwhile.
-func (x *Index) Before(dst []uint64, src Source, engine uint64, n int) (names []uint64, root bool) {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	if s == nil {
-		return dst, false
-	}
-	from := len(dst)
-	for p := x.meaning(s, normal(engine)); !p.isNone() && !x.at(p.piece).loose(); {
-		p, root = x.parentOf(s, p)
-		if p.isNone() || len(dst)-from == n {
-			break
-		}
-		name := uint64(0)
-		x.allNamesOf(p, func(engine uint64, _ uint32) {
-			if name == 0 && (s.private.len() == 0 || s.private.ref(engine) == nil) && !x.isContested(s, engine) {
-				name = engine
-			}
-		})
-		if name == 0 {
-			break
-		}
-		dst = append(dst, plain(name))
-	}
-	slices.Reverse(dst[from:])
-	return dst, root
-}
-
-// parentOf returns the block before one of a chain, none if it is not known, and whether there is none
-// because the block begins a prompt. All lanes are locked.
-func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
-	r := x.at(p.piece)
-	first := r.local()[0]
-	switch {
-	case p.at > 0:
-		return place{p.piece, p.at - 1}, false
-	case r.up == 0:
-		return place{}, r.head == r.root().first(first)
-	}
-	if h := x.at(r.prev); r.prev != 0 && x.beginOf(h.head, h.meta&isFirst != 0) == (place{piece: r.prev}) {
-		for k, i := h.head, uint32(0); ; k = x.follow(k, r.constant(), h.local()[i]) {
-			if x.follow(k, r.constant(), first) == r.head {
-				return place{r.prev, i}, false
-			}
-			if i++; i == h.len() {
-				break
-			}
-		}
-	}
-	if q := x.meaning(s, r.up); !q.isNone() && !x.at(q.piece).loose() && x.follow(x.key(q), r.constant(), first) == r.head {
-		return q, false
-	}
-	return place{}, false
 }
 
 // beginning returns the identity under which there are all blocks of a prompt, with an owner or as ghosts,

@@ -11,19 +11,19 @@ import (
 // askAll asks for several engine hashes.
 func (x *Index) askAll(src Source, engine []uint64) (all []Known) {
 	for _, h := range engine {
-		all = append(all, x.Ask(src, h))
+		all = append(all, x.ResolveHash(src, h))
 	}
 	return all
 }
 
 // means returns the key that an engine hash stands for.
 func (x *Index) means(engine uint64) (key uint64, known bool) {
-	k := x.Ask(NoSource, engine)
+	k := x.ResolveHash(NoSource, engine)
 	return k.Key, k.Named
 }
 
 // knows reports whether an engine hash means something to a source.
-func (x *Index) knows(src Source, engine uint64) bool { return x.Ask(src, engine).Own }
+func (x *Index) knows(src Source, engine uint64) bool { return x.ResolveHash(src, engine).Own }
 
 // has reports whether an owner holds the block an engine hash stands for.
 func (x *Index) has(name Owner, engine uint64) bool {
@@ -98,12 +98,12 @@ func TestBegins(t *testing.T) {
 	want(110, l.c[1:], 0, true)
 	want(112, l.c[1:], 0, false)
 	// What retired owners held alone is not there. As ghosts it is.
-	l.x.Clear(l.gpu)
+	l.x.ClearOwner(l.gpu)
 	want(100, l.c[:1], 0, false)
 	l.x.compactAll()
 	l.x.KeepGhosts()
 	store(0, 100)
-	l.x.Clear(l.gpu)
+	l.x.ClearOwner(l.gpu)
 	want(100, l.c, 0, true)
 	l.x.compactAll()
 	want(100, l.c, 0, true)
@@ -127,21 +127,10 @@ func TestHeldBySource(t *testing.T) {
 	chain(l.other, l.b, 7)
 	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{77_001, 77_002}})
 	chain(second, l.b, 7)
-	l.x.Clear(second)
+	l.x.ClearOwner(second)
 	chain(second, l.a, 3)
-	type key struct {
-		src Source
-		id  Identity
-	}
-	got := map[key]int{}
-	l.x.HeldBySource(func(src Source, id Identity, blocks int) {
-		if got[key{src, id}] != 0 {
-			t.Errorf("source %d and identity %d come twice", src, id)
-		}
-		got[key{src, id}] = blocks
-		l.x.Empty() // f may call the index
-	})
-	want := map[key]int{{0, l.a}: 103, {1, l.a}: 10, {0, 0}: 5, {1, l.b}: 7, {2, 0}: 2}
+	got := l.x.Checkpoint().HeldBySource()
+	want := map[SourceIdentity]int{{0, l.a}: 103, {1, l.a}: 10, {0, 0}: 5, {1, l.b}: 7, {2, 0}: 2}
 	if len(got) != len(want) {
 		t.Errorf("%v, want %v", got, want)
 	}
@@ -202,7 +191,7 @@ func TestBefore(t *testing.T) {
 
 		f := func(of uint64, n int, want []uint64, wantRoot bool) {
 			t.Helper()
-			got, root := x.Before([]uint64{1}, src, of, n)
+			got, root := x.Inspect().NamesBefore([]uint64{1}, src, of, n)
 			if !slices.Equal(got[1:], want) || root != wantRoot || got[0] != 1 {
 				t.Errorf("%s: before %d: %d names %v, root %v, want %d names %v, root %v", naming, of, len(got)-1, got[1:], root, len(want), want, wantRoot)
 			}
@@ -218,7 +207,7 @@ func TestBefore(t *testing.T) {
 		f(orphan[2], 3, nil, false)
 		f(77, 3, nil, false)
 		x.Remove(host, engine[50:60], nil, CopyCount) // a hole without a name
-		got, _ := x.Before(nil, src, engine[70], 100)
+		got, _ := x.Inspect().NamesBefore(nil, src, engine[70], 100)
 		if len(got) > 0 && !slices.Equal(got, engine[70-len(got):70]) || len(got) > 70 {
 			t.Errorf("%s: before a block behind a hole: %v", naming, got)
 		}

@@ -61,7 +61,7 @@ func TestBudgetRefusesTails(t *testing.T) {
 			t.Errorf("held by others already: %+v", res)
 		}
 		must.Report(t, x.Check())
-		x.Clear(o)
+		x.ClearOwner(o)
 		x.compactAll()
 		for i := range 20 {
 			if res := x.Store(&Store{Owner: o, Engine: key(3000+i, length), Local: local(3000 + i)}); res.Added != length {
@@ -101,13 +101,13 @@ func TestClearMillion(t *testing.T) {
 	x.Store(&Store{Owner: other, Engine: []uint64{mix(1)}})
 	fill(million)
 	full := x.Stats().Bytes
-	x.Clear(o)
+	x.ClearOwner(o)
 	var m Match
 	if x.matchKeys(0, []uint64{mix(1), mix(2)}, &m); m.Blocks != 1 || len(m.Prefixes) != 1 || Owner(m.Prefixes[0].Owner) != other {
 		t.Errorf("after clear: %+v", m.Prefixes)
 	}
-	if x.Blocks(o) != 0 {
-		t.Errorf("%d blocks are left", x.Blocks(o))
+	if x.BlocksOf(o) != 0 {
+		t.Errorf("%d blocks are left", x.BlocksOf(o))
 	}
 	st := x.Stats()
 	if st.Bytes > full/80 || st.Blocks != 1 || st.Memberships != 1 {
@@ -174,7 +174,7 @@ func TestBudgetTotal(t *testing.T) {
 	if !fill(y, p, 1) {
 		t.Fatal("the second index takes what the first has")
 	}
-	x.Clear(o)
+	x.ClearOwner(o)
 	x.compactAll()
 	if fill(y, p, 20) {
 		t.Error("refused with room again")

@@ -62,8 +62,8 @@ func TestStoreLooksAtParentAgain(t *testing.T) {
 		if err := x.Check(); err != nil {
 			t.Errorf("chance %d: %v", nth, err)
 		}
-		if got := x.Remove(b, []uint64{103, 102}, nil, CopySet); got != (RemoveResult{Removed: 2}) || x.Blocks(b) != 2 {
-			t.Errorf("chance %d: removal of the children: %+v, %d blocks are left", nth, got, x.Blocks(b))
+		if got := x.Remove(b, []uint64{103, 102}, nil, CopySet); got != (RemoveResult{Removed: 2}) || x.BlocksOf(b) != 2 {
+			t.Errorf("chance %d: removal of the children: %+v, %d blocks are left", nth, got, x.BlocksOf(b))
 		}
 		if chances < nth {
 			break

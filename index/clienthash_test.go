@@ -12,7 +12,7 @@ import (
 // clientHashes returns the client hashes of a snapshot by the names of blocks.
 func (l *identityLab) clientHashes() map[uint64]uint64 {
 	all := map[uint64]uint64{}
-	l.x.Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {
+	l.x.Checkpoint().Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {
 		for i, engine := range s.Engine {
 			all[engine] = s.ClientHashes[i]
 		}
@@ -89,7 +89,7 @@ func TestWaitingClientHash(t *testing.T) {
 		wait(l.a, 102, 101)
 		wait(l.a, 202, 201)
 		wait(0, 302, 301)
-		l.x.Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {
+		l.x.Checkpoint().Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {
 			id := Identity(0)
 			if s.Parent != 301 {
 				id = l.a
@@ -102,7 +102,7 @@ func TestWaitingClientHash(t *testing.T) {
 		// An image does not say whose client hash it is.
 		again := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true})
 		learned := map[uint64]Identity{}
-		loader := again.x.NewLoader(func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
+		loader := NewLoader(again.x, func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
 			func(uint32) (Identity, bool) { return 0, false })
 		loader.Learn = func(clientHash, _ uint64, id Identity, _ bool) { learned[clientHash] = id }
 		for _, c := range imageOf(t, l.x) {
@@ -157,7 +157,7 @@ func TestLoaderLearnsIdentities(t *testing.T) {
 		o.Scheme, o.KeepClientHashes = hash.Default(), true
 		x := newIdentityLabOf(t, o).x
 		got := map[uint64]learned{}
-		loader := x.NewLoader(func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true }, ids)
+		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true }, ids)
 		loader.Learn = func(clientHash, local uint64, id Identity, root bool) { got[clientHash] = learned{local, id, root} }
 		for _, c := range imageOf(t, l.x) {
 			must.Succeed(t, loader.Load(c.kind, c.bytes))
@@ -184,7 +184,7 @@ func TestImageOfSomeIdentities(t *testing.T) {
 	}
 	again := newIdentityLab(t)
 	var all []chunk
-	must.Succeed(t, l.x.Cut().Image(Numbers{
+	must.Succeed(t, l.x.Checkpoint().WriteImage(Numbers{
 		Source:   func(s Source) (uint32, bool) { return uint32(s), true },
 		Owner:    func(o Owner) (uint32, bool) { return uint32(o), true },
 		Identity: func(id Identity) bool { return id != l.a },

@@ -188,8 +188,8 @@ func (x *Index) decide(engine uint64) {
 	x.meets(engine)
 }
 
-// Teaches says that a source announces tokens, before it does.
-func (x *Index) Teaches(src Source) {
+// MarkTeaching says that a source announces tokens, before it does.
+func (x *Index) MarkTeaching(src Source) {
 	x.lock()
 	defer x.unlock()
 	if s := x.sources[src]; s != nil {
@@ -197,13 +197,13 @@ func (x *Index) Teaches(src Source) {
 	}
 }
 
-// Contested returns the number of contested hashes.
-func (x *Index) Contested() int { return int(x.contests.n.Load()) }
+// ContestedHashes returns the number of contested hashes.
+func (x *Index) ContestedHashes() int { return int(x.contests.n.Load()) }
 
-// Decide looks whether contests of some engine hashes, nil for all, have ended because
+// DecideContests looks whether contests of some engine hashes, nil for all, have ended because
 // sources have lost blocks.
-func (x *Index) Decide(engine []uint64) {
-	if x.Contested() == 0 {
+func (x *Index) DecideContests(engine []uint64) {
+	if x.ContestedHashes() == 0 {
 		return
 	}
 	if engine == nil {
@@ -223,8 +223,8 @@ func (x *Index) Decide(engine []uint64) {
 	}
 }
 
-// Contests returns the contests that began or got another announcement, at most 1,024. It leaves none.
-func (x *Index) Contests() (news []Contest) {
+// TakeContests returns the contests that began or got another announcement, at most 1,024. It leaves none.
+func (x *Index) TakeContests() (news []Contest) {
 	c := &x.contests
 	if !c.some.Load() {
 		return nil

@@ -25,7 +25,7 @@ func newContestBench(t *testing.T, sources int, named bool) *contestBench {
 	b := &contestBench{t: t, hashes: 6, pooled: make(map[uint64]bool)}
 	b.index = New(Options{Scheme: hash.Default(), Contradicts: func() bool { return true }})
 	if named {
-		b.index.NameAll()
+		b.index.NameAllBlocks()
 	}
 	for range sources + 1 {
 		s := b.index.NewSource()
@@ -59,14 +59,14 @@ func (b *contestBench) remove(s int, h uint64) {
 		b.t.Errorf("source %d removes %d: %+v, held %v", s, h, res, held)
 	}
 	delete(b.means[s], h)
-	b.index.Decide([]uint64{h})
+	b.index.DecideContests([]uint64{h})
 	b.follow()
 }
 
 func (b *contestBench) clear(s int) {
-	b.index.Clear(b.owners[s])
+	b.index.ClearOwner(b.owners[s])
 	clear(b.means[s])
-	b.index.Decide(nil)
+	b.index.DecideContests(nil)
 	b.follow()
 }
 
@@ -86,7 +86,7 @@ func (b *contestBench) reload(h uint64) {
 
 // follow does what the application does after an event. What waits gets its place with the event,
 // or when the contest is decided.
-func (b *contestBench) follow() { b.index.Contests() }
+func (b *contestBench) follow() { b.index.TakeContests() }
 
 // check compares the pool's blocks with the rule.
 func (b *contestBench) check(what string) {
@@ -126,7 +126,7 @@ func (b *contestBench) check(what string) {
 			}
 		}
 	}
-	if n := b.index.Contested(); n != contested {
+	if n := b.index.ContestedHashes(); n != contested {
 		b.t.Fatalf("after %s: %d hashes are contested, want %d", what, n, contested)
 	}
 }
@@ -168,16 +168,16 @@ func TestContestTellsWho(t *testing.T) {
 	b.store(0, 1, 0)
 	b.offload(1)
 	b.index.Store(&Store{Owner: b.owners[1], Engine: []uint64{1}, Local: []uint64{keyOf(1, 1)}})
-	if news := b.index.Contests(); !slices.Equal(news, []Contest{{Engine: 1, Source: b.src[1], Other: b.src[0]}}) {
+	if news := b.index.TakeContests(); !slices.Equal(news, []Contest{{Engine: 1, Source: b.src[1], Other: b.src[0]}}) {
 		t.Errorf("news %+v", news)
 	}
-	if pool := b.owners[2]; !b.index.holdsKey(pool, 1) || b.index.holdsKey(pool, keyOf(1, 0)) || b.index.Contested() != 1 {
-		t.Errorf("the pool's block does not wait, %d hashes are contested", b.index.Contested())
+	if pool := b.owners[2]; !b.index.holdsKey(pool, 1) || b.index.holdsKey(pool, keyOf(1, 0)) || b.index.ContestedHashes() != 1 {
+		t.Errorf("the pool's block does not wait, %d hashes are contested", b.index.ContestedHashes())
 	}
 	b.index.DropSource(b.src[0])
-	b.index.Decide(nil)
-	if news := b.index.Contests(); len(news) != 0 || b.index.Contested() != 0 {
-		t.Errorf("news %+v, %d hashes are contested", news, b.index.Contested())
+	b.index.DecideContests(nil)
+	if news := b.index.TakeContests(); len(news) != 0 || b.index.ContestedHashes() != 0 {
+		t.Errorf("news %+v, %d hashes are contested", news, b.index.ContestedHashes())
 	}
 	if pool := b.owners[2]; b.index.holdsKey(pool, 1) || !b.index.holdsKey(pool, keyOf(1, 1)) {
 		t.Error("the pool's block still waits")
@@ -193,19 +193,19 @@ func TestContestOfLooseBlock(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), NameAll: true, Contradicts: func() bool { return true }})
 	loser, winner := x.NewSource(), x.NewSource()
 	l, w := x.NewOwner(loser), x.NewOwner(winner)
-	x.Teaches(loser)
+	x.MarkTeaching(loser)
 	for _, engine := range []uint64{1, 2} {
 		x.Store(&Store{Owner: l, Engine: []uint64{engine}, Key: 77, HasKey: true, Rootless: true, Copies: CopySet})
 	}
 	x.Store(&Store{Owner: w, Engine: []uint64{1}, Local: []uint64{5}, Copies: CopySet})
 	x.Store(&Store{Owner: w, Engine: []uint64{2}, Copies: CopySet})
-	if n := x.Contested(); n != 1 {
+	if n := x.ContestedHashes(); n != 1 {
 		t.Fatalf("%d hashes are contested", n)
 	}
 	x.Remove(l, []uint64{1}, nil, CopySet)
-	x.Decide(nil)
-	if key, known := x.means(1); !known || key != 5 || x.Contested() != 0 {
-		t.Errorf("1 means %d, %v, %d hashes are contested", key, known, x.Contested())
+	x.DecideContests(nil)
+	if key, known := x.means(1); !known || key != 5 || x.ContestedHashes() != 0 {
+		t.Errorf("1 means %d, %v, %d hashes are contested", key, known, x.ContestedHashes())
 	}
 	if err := x.Check(); err != nil {
 		t.Error(err)

@@ -60,9 +60,9 @@ func (x *Index) Digest(o Owner) (d Digest) {
 	return d
 }
 
-// CountIn makes the digest of an owner a part of d, times an odd weight, instead of the one that
+// JoinDigest makes the digest of an owner a part of d, times an odd weight, instead of the one that
 // it was in. With nil, the owner is in none.
-func (x *Index) CountIn(d *SharedDigest, o Owner, weight uint64) {
+func (x *Index) JoinDigest(d *SharedDigest, o Owner, weight uint64) {
 	l := x.laneOfOwner(o)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -20,7 +20,7 @@ func TestDigestIsOrderFree(t *testing.T) {
 		x, d := New(Options{}), new(SharedDigest)
 		src := x.NewSource()
 		o := x.NewOwner(src)
-		x.CountIn(d, o, 3)
+		x.JoinDigest(d, o, 3)
 		if other {
 			p := x.NewOwner(x.NewSource())
 			x.Store(&Store{Owner: p, Engine: name(salt, 0, 40), Local: local[:40]})
@@ -42,10 +42,10 @@ func TestDigestIsOrderFree(t *testing.T) {
 		t.Fatalf("%+v, shared %+v", want, d.Load())
 	}
 	e := new(SharedDigest)
-	if x.CountIn(e, o, 5); d.Load() != (Digest{}) || e.Load() != (Digest{want.Blocks, 0, 5 * want.Sum}) {
+	if x.JoinDigest(e, o, 5); d.Load() != (Digest{}) || e.Load() != (Digest{want.Blocks, 0, 5 * want.Sum}) {
 		t.Fatalf("%+v is left, %+v counted", d.Load(), e.Load())
 	}
-	x.CountIn(d, o, 3)
+	x.JoinDigest(d, o, 3)
 	for step := range 70 {
 		y, p, e := fill(step+1, uint64(step)*7777, step%2 == 0)
 		if got := y.Digest(p); got != want || e.Load() != d.Load() {
@@ -59,7 +59,7 @@ func TestDigestIsOrderFree(t *testing.T) {
 			t.Fatal("the digest does not see that blocks have left")
 		}
 		must.Succeed(t, y.Check())
-		y.Clear(p)
+		y.ClearOwner(p)
 		if y.Digest(p) != (Digest{}) || e.Load() != (Digest{}) {
 			t.Fatalf("after a clear: %+v, shared %+v", y.Digest(p), e.Load())
 		}

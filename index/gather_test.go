@@ -69,7 +69,7 @@ func TestHashesInAnyOrder(t *testing.T) {
 		}
 		for i, x := range pair {
 			must.Succeed(t, x.Check())
-			if a, b := x.Counted(host[i]), pair[0].Counted(host[0]); a != b {
+			if a, b := x.Inspect().CountCopies(host[i]), pair[0].Inspect().CountCopies(host[0]); a != b {
 				t.Fatalf("%d blocks and copies, one by one %d", b, a)
 			}
 		}

@@ -117,7 +117,7 @@ type generation struct {
 }
 
 // KeepGhosts makes the index keep blocks that lose their last owner, for their names, from now
-// on. All names get entries, as with NameAll. Without Options.Ghosts it does nothing.
+// on. All names get entries, as with NameAllBlocks. Without Options.Ghosts it does nothing.
 func (x *Index) KeepGhosts() {
 	g := &x.ghosts
 	if g.count == nil || g.on.Load() {
@@ -519,15 +519,6 @@ func (g *ghosts) mayHave(key uint64) bool {
 	}
 	key = normal(key)
 	return hasBits(gens[0].keys, key) || gens[1] != nil && hasBits(gens[1].keys, key)
-}
-
-// GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for so far
-// would have been lost, 0 if none was. It is an estimate.
-func (x *Index) GhostsWanted() int64 {
-	if x.ghosts.count == nil {
-		return 0
-	}
-	return x.ghosts.wanted.Load() * ghostBytes * max(x.ghosts.count.of.indexes.Load(), 1)
 }
 
 // ghostsLeft returns how many ghosts there are.

@@ -31,7 +31,7 @@ func TestGhostIsFoundByItsNames(t *testing.T) {
 	l.want(3, "")
 	keys := seqs(3)
 	st := l.x.Stats()
-	if st.Blocks+st.Aliases+st.Memberships != 0 || st.Ghosts != 3 || st.GhostBytes != 3*ghostBytes || !l.x.Empty() {
+	if st.Blocks+st.Aliases+st.Memberships != 0 || st.Ghosts != 3 || st.GhostBytes != 3*ghostBytes || !l.x.IsEmpty() {
 		t.Errorf("%+v", st)
 	}
 	if key, known := l.x.means(102); !known || key != keys[1] || l.x.has(a, 102) || l.x.holdsKey(a, 1) || !l.x.knows(Source(1), 102) {
@@ -41,11 +41,11 @@ func TestGhostIsFoundByItsNames(t *testing.T) {
 		l.equal(got, Known{Key: keys[i], Named: true, Own: true})
 	}
 	l.equal(l.x.Remove(b, []uint64{102}, nil, CopySet), RemoveResult{Unknown: 1})
-	l.x.Aliases(func(_ Source, _ Identity, engine, _ uint64) bool {
+	l.x.Inspect().EachAlias(func(_ Source, _ Identity, engine, _ uint64) bool {
 		t.Errorf("the name %d is listed", engine)
 		return true
 	})
-	for _, s := range linesOf(l.x.Snapshot()) {
+	for _, s := range linesOf(l.x.Checkpoint().Snapshot()) {
 		t.Errorf("a snapshot has %s", s)
 	}
 	must.Report(t, l.x.Check())
@@ -183,9 +183,9 @@ func TestLostNames(t *testing.T) {
 	l.equal(l.x.Stats().Ghosts, 1)
 	l.equal(l.byHash(pool, 999), StoreResult{Added: 1, HashOnly: 1})
 	f(6, false)
-	l.equal(l.x.GhostsWanted(), int64(0))
+	l.equal(l.x.Inspect().GhostsWanted(), int64(0))
 	l.equal(l.byHash(pool, 103), StoreResult{Added: 1, HashOnly: 1, Lost: 1})
-	l.equal(l.x.GhostsWanted(), int64((4+4)*ghostBytes))
+	l.equal(l.x.Inspect().GhostsWanted(), int64((4+4)*ghostBytes))
 	f(6, true)
 	f(1, false)
 	must.Report(t, l.x.Check())
@@ -297,7 +297,7 @@ func TestGhostsFromNamesOnDemand(t *testing.T) {
 	l.store(a, 100, 1, 200)
 	x.KeepGhosts()
 	l.equal(x.naming, catchingUp)
-	x.Clear(a)
+	x.ClearOwner(a)
 	x.compactAll()
 	l.equal(x.Stats().Ghosts, 200)
 	must.Report(t, x.Check())

@@ -128,7 +128,7 @@ func (h *history) step() {
 		h.remove(owner, run)
 	case n < 88:
 		h.say("clear %d", owner)
-		h.x.Clear(owner)
+		h.x.ClearOwner(owner)
 	case n < 90:
 		h.say("drop source of %d", owner)
 		h.x.DropSource(h.of[owner])
@@ -230,7 +230,7 @@ func (h *history) ask(owner Owner, run storedRun) {
 	h.x.askAll(s, h.engines(h.family[s], run.prompt))
 	engine := h.engine(h.family[s], b)
 	h.x.knows(s, engine)
-	h.x.Placed(s, engine)
+	h.x.Inspect().IsPlaced(s, engine)
 	h.x.means(engine)
 	h.x.has(owner, engine)
 }

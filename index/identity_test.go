@@ -99,7 +99,7 @@ func TestIdentityIsInherited(t *testing.T) {
 				t.Errorf("identity %d, block %d: %+v", id, at, known[i])
 			}
 		}
-		if names := l.x.NamesAt(l.c[id], &prompt{local, chain}, 70); !slices.Equal(names, []uint64{first + 70}) {
+		if names := l.x.Inspect().NamesAt(l.c[id], &prompt{local, chain}, 70); !slices.Equal(names, []uint64{first + 70}) {
 			t.Errorf("names of block 70 of identity %d: %v", id, names)
 		}
 	}
@@ -119,7 +119,7 @@ func TestIdentityIsInherited(t *testing.T) {
 		t.Errorf("a new identity has the number %d", id)
 	}
 	l.want(local, "[0]x200 ", "[0]x150 ", "")
-	l.x.Clear(l.gpu)
+	l.x.ClearOwner(l.gpu)
 	l.x.compactAll()
 	if !l.x.DropIdentity(l.a) {
 		t.Error("a piece is left")
@@ -132,7 +132,7 @@ func TestStoreByName(t *testing.T) {
 	for _, named := range []bool{false, true} {
 		l := newIdentityLab(t)
 		if named {
-			l.x.NameAll() // events take the way next to others
+			l.x.NameAllBlocks() // events take the way next to others
 		}
 		local := make([]uint64, 150)
 		var engine, wrong []uint64
@@ -249,12 +249,12 @@ func TestKeysOfIdentities(t *testing.T) {
 func TestIdentitiesAreToldApart(t *testing.T) {
 	l := newIdentityLab(t)
 	losses := NewLosses(1 << 12)
-	l.x.Note(l.gpu, losses, 1)
+	l.x.RecordLosses(l.gpu, losses, 1)
 	p := &prompt{[]uint64{1, 2, 3}, hash.Default().Chain(nil, []uint64{1, 2, 3})}
 	for id, name := range []uint64{100, 200, 300} {
 		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1, name + 2}, Local: p.local})
 	}
-	losses.Begin(9)
+	losses.SetMark(9)
 	l.x.Remove(l.gpu, []uint64{202, 201}, nil, CopySet)
 	for id := range Identity(3) {
 		if mark, found := losses.Find(l.c[id], p, 2, 1); found != (id == l.a) || found && mark != 9 {
@@ -268,7 +268,7 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 	for id := range Identity(3) {
 		var m Match
 		l.x.matchChain(l.c[id], p, &m)
-		if got := l.x.Refused(l.c[id], p.seq[1]); got != (id == l.a) || m.Truncated != (id == l.a) {
+		if got := l.x.Inspect().WasRefused(l.c[id], p.seq[1]); got != (id == l.a) || m.Truncated != (id == l.a) {
 			t.Errorf("identity %d: refused %v, truncated %v", id, got, m.Truncated)
 		}
 	}
@@ -279,7 +279,7 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 func TestWeights(t *testing.T) {
 	l := newIdentityLab(t)
 	var shared SharedDigest
-	l.x.CountIn(&shared, l.gpu, 3)
+	l.x.JoinDigest(&shared, l.gpu, 3)
 	l.x.SetWeight(l.a, 5)
 	for id, name := range []uint64{100, 200, 300} {
 		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1}, Local: []uint64{1, 10}})
@@ -303,9 +303,9 @@ func TestImageOfIdentities(t *testing.T) {
 		l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{name, name + 1}, Local: []uint64{1, 10}})
 	}
 	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{400}, Rootless: true, Key: 77, HasKey: true})
-	c := l.x.Cut()
+	c := l.x.Checkpoint()
 	ids := c.Identities()
-	c.Drop()
+	c.Release()
 	if !slices.Equal(ids, []Identity{l.a, l.b}) {
 		t.Errorf("identities %d", ids)
 	}
@@ -321,7 +321,7 @@ func TestImageOfIdentities(t *testing.T) {
 		for i, constant := range constants {
 			numbers[uint32(i+1)] = x.NewIdentity(constant)
 		}
-		loader := x.NewLoader(func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
+		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
 			func(n uint32) (Identity, bool) { id, ok := numbers[n]; return id, ok })
 		for _, c := range all {
 			if err := loader.Load(c.kind, c.bytes); err != nil {

@@ -54,7 +54,7 @@ const (
 
 // imageWriter writes an image.
 type imageWriter struct {
-	c       *Cut
+	c       *Checkpoint
 	numbers Numbers
 	emit    func(kind ChunkKind, blocks int, chunk []byte) error
 	err     error
@@ -83,10 +83,10 @@ type chunkBuffer struct {
 	blocks int
 }
 
-// Image writes the blocks, and ends the cut. emit gets each chunk, and how many blocks its
+// WriteImage writes the blocks, and ends the checkpoint. emit gets each chunk, and how many blocks its
 // pieces or stretches have; it must not keep the bytes.
-func (c *Cut) Image(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
-	defer c.Drop()
+func (c *Checkpoint) WriteImage(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
+	defer c.Release()
 	w := &imageWriter{c: c, numbers: numbers, emit: emit}
 	w.number()
 	w.families()

@@ -19,7 +19,7 @@ type chunk struct {
 // imageOf returns the image of an index, with the ids of sources and owners as numbers.
 func imageOf(t testing.TB, x *Index) (all []chunk) {
 	t.Helper()
-	must.Succeed(t, x.Cut().Image(Numbers{
+	must.Succeed(t, x.Checkpoint().WriteImage(Numbers{
 		Source: func(s Source) (uint32, bool) { return uint32(s), true },
 		Owner:  func(o Owner) (uint32, bool) { return uint32(o), true },
 	}, func(kind ChunkKind, _ int, b []byte) error {
@@ -32,7 +32,7 @@ func imageOf(t testing.TB, x *Index) (all []chunk) {
 // load loads an image into an index of the same sources and owners.
 func load(t testing.TB, x *Index, all []chunk) *Loader {
 	t.Helper()
-	l := x.NewLoader(
+	l := NewLoader(x,
 		func(n uint32) (Source, bool) { return Source(n), true },
 		func(n uint32) (Owner, bool) { return Owner(n), true },
 		func(n uint32) (Identity, bool) { return Identity(n), true })
@@ -62,7 +62,7 @@ func TestImageLeavesSourcesOut(t *testing.T) {
 	x.Store(&Store{Owner: kept, Engine: []uint64{103}, Local: []uint64{3}})
 	x.Store(&Store{Owner: out, Engine: []uint64{201}, Local: []uint64{4}, Parent: 200, HasParent: true})
 	var all []chunk
-	must.Succeed(t, x.Cut().Image(Numbers{
+	must.Succeed(t, x.Checkpoint().WriteImage(Numbers{
 		Source: func(s Source) (uint32, bool) { return uint32(s), s == 0 },
 		Owner:  func(o Owner) (uint32, bool) { return uint32(o), o == kept },
 	}, func(kind ChunkKind, _ int, b []byte) error {
@@ -73,7 +73,7 @@ func TestImageLeavesSourcesOut(t *testing.T) {
 	if n := again.waiting(0); n != 0 {
 		t.Errorf("%d blocks wait", n)
 	}
-	if res := again.Remove(kept, []uint64{102}, nil, CopySet); res.Removed != 1 || again.Ask(0, 102).Own {
+	if res := again.Remove(kept, []uint64{102}, nil, CopySet); res.Removed != 1 || again.ResolveHash(0, 102).Own {
 		t.Errorf("%+v", res)
 	}
 	var m Match
@@ -183,7 +183,7 @@ func FuzzLoad(f *testing.F) {
 				c.bytes[(int(at)+i)%len(c.bytes)] ^= b
 			}
 		}
-		l := x.NewLoader(
+		l := NewLoader(x,
 			func(n uint32) (Source, bool) { return Source(n), int(n) < len(w.x.sources) },
 			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) },
 			func(n uint32) (Identity, bool) { return Identity(n), true })

@@ -134,13 +134,13 @@ type Options struct {
 	Budget *Budget
 	// WideBase says that client hashes of base prompts differ from local hashes.
 	WideBase bool
-	// KeepClientHashes keeps Store.ClientHashes, for Snapshot. Those that equal the local
+	// KeepClientHashes keeps Store.EachClientHash, for Snapshot. Those that equal the local
 	// hashes cost nothing.
 	KeepClientHashes bool
 	// Ghosts bounds the blocks without an owner that this index and others with the same Ghosts keep
 	// for their names, once KeepGhosts was called. Nil keeps none.
 	Ghosts *Ghosts
-	// NameAll lets all names have entries from the beginning on, as Index.NameAll does.
+	// NameAllBlocks lets all names have entries from the beginning on, as Index.NameAllBlocks does.
 	NameAll bool
 	// Agree reports whether two identities have in common what an event says of the first one; if not,
 	// its blocks do not go behind a parent of the second one. Several events may call it at a time, under
@@ -177,8 +177,8 @@ type Index struct {
 	refused     atomic.Pointer[filter]
 	// privateNames counts the names of privates.
 	privateNames atomic.Int64
-	cut          atomic.Pointer[Cut] // nil for none
-	cutting      sync.Mutex          // held while a cut lasts
+	checkpoint   atomic.Pointer[Checkpoint] // nil for none
+	cutting      sync.Mutex                 // held while a checkpoint lasts
 
 	ghosts  ghosts
 	laneBy  atomic.Pointer[[]uint8] // lanes by Owner
@@ -237,7 +237,7 @@ type owner struct {
 	last   mark          // where the last stored event ended
 	gone   [2]trail      // where the last removals ended, the newest first
 	tally  *atomic.Int64 // of the application, nil for none
-	shared *SharedDigest // of the application, nil for none: see CountIn
+	shared *SharedDigest // of the application, nil for none: see JoinDigest
 	weight uint64        // in shared
 	losses *Losses       // of the application, nil for none: see Note
 	label  uint32        // in losses
@@ -334,8 +334,8 @@ func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 	return name
 }
 
-// Empty reports whether no block has an owner, and none waits.
-func (x *Index) Empty() bool {
+// IsEmpty reports whether no block has an owner, and none waits.
+func (x *Index) IsEmpty() bool {
 	x.lock()
 	defer x.unlock()
 	for _, s := range x.sources {
@@ -346,59 +346,14 @@ func (x *Index) Empty() bool {
 	return true
 }
 
-// Raw reports whether a source may hold blocks under their engine hashes, as their keys are not
-// known.
-func (x *Index) Raw(src Source) bool {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	return s != nil && s.raw
-}
-
-// Blocks returns the number of blocks an owner holds, 0 when it is retired.
-func (x *Index) Blocks(o Owner) int {
+// BlocksOf returns the number of blocks an owner holds, 0 when it is retired.
+func (x *Index) BlocksOf(o Owner) int {
 	x.lock()
 	defer x.unlock()
 	if own := x.owners[o]; own != nil {
 		return own.digest.Blocks
 	}
 	return 0
-}
-
-// Aliases calls f for each source and each engine hash of known key that an owner
-// of the source holds, with the identity of the block and its canonical sequence hash, in no
-// particular order, until f returns false. f must not call the index.
-func (x *Index) Aliases(f func(src Source, id Identity, engine, seq uint64) bool) {
-	x.lock()
-	defer x.unlock()
-	seen, n := make([]int, len(x.sources)), 0
-	more := true
-	x.allNames(func(engine uint64, p place) bool {
-		n++
-		key := x.seq(p)
-		x.holders(x.setOf(p), func(o *owner) {
-			src := o.s.name
-			if !more || seen[src] == n {
-				return
-			}
-			seen[src] = n
-			if o.s.private.ref(engine) == nil {
-				more = f(src, x.at(p.piece).identity(), plain(engine), key)
-			}
-		})
-		return more
-	})
-	for _, s := range x.sources {
-		if s == nil || !more {
-			continue
-		}
-		s.private.all(func(engine uint64, ref *uint64) bool {
-			if p := placeOf(*ref); x.heldBySource(s, p) {
-				more = f(s.name, x.at(p.piece).identity(), plain(engine), x.seq(p))
-			}
-			return more
-		})
-	}
 }
 
 // holders calls f for the living owners of a set. All lanes are locked.

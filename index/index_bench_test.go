@@ -262,7 +262,7 @@ func BenchmarkClear(b *testing.B) {
 				buf = f.store(buf, 0, p)
 			}
 			b.StartTimer()
-			n += f.x.Clear(f.owners[0])
+			n += f.x.ClearOwner(f.owners[0])
 		}
 		perBlock(b, max(n, 1))
 	})
@@ -286,7 +286,7 @@ func BenchmarkClearMillion(b *testing.B) {
 		}
 		b.StartTimer()
 		begin := time.Now()
-		x.Clear(o)
+		x.ClearOwner(o)
 		cleared := time.Now()
 		x.Stats()
 		clearing += cleared.Sub(begin)

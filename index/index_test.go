@@ -153,9 +153,9 @@ func TestStoreAndMatch(t *testing.T) {
 	l.want(6, "[0 1 2]x2 [0 2]x1 [0]x1")
 	l.equal(l.x.Remove(other, []uint64{502, 102}, nil, CopyCount), RemoveResult{Removed: 1, Unknown: 1})
 	l.want(6, "[0 1 2]x1 [0 1]x1 [0 2]x1 [0]x1")
-	l.equal(l.x.Clear(gpu), 4)
+	l.equal(l.x.ClearOwner(gpu), 4)
 	l.want(6, "[1 2]x1 [1]x1 [2]x1")
-	l.equal(l.x.Blocks(gpu), 0)
+	l.equal(l.x.BlocksOf(gpu), 0)
 	l.equal(l.x.knows(a, 101), true)
 	l.equal(l.x.knows(a, 103), true) // the other source holds it
 	l.equal(l.x.knows(a, 104), false)
@@ -164,9 +164,9 @@ func TestStoreAndMatch(t *testing.T) {
 	// Retired ids do nothing.
 	l.equal(l.store(gpu, 100, 1, 4), StoreResult{})
 	l.equal(l.x.Remove(gpu, []uint64{101}, nil, CopyCount), RemoveResult{Unknown: 1})
-	l.equal(l.x.Clear(gpu), 0)
+	l.equal(l.x.ClearOwner(gpu), 0)
 	l.equal(l.x.knows(a, 101), false)
-	l.equal(l.x.Blocks(gpu), 0)
+	l.equal(l.x.BlocksOf(gpu), 0)
 	late := l.x.NewOwner(a)
 	l.equal(l.store(late, 100, 1, 4), StoreResult{})
 	l.x.DropSource(a)
@@ -384,7 +384,7 @@ func TestTwoHashesOneKey(t *testing.T) {
 		l.store(o, 100, 1, 2)
 		l.store(o, 200, 1, 2)
 		l.want(2, "[0]x2")
-		l.equal(l.x.Blocks(o), 2)
+		l.equal(l.x.BlocksOf(o), 2)
 		l.x.Remove(o, []uint64{101, 102}, nil, policy)
 		l.want(2, want)
 		l.x.Remove(o, []uint64{201, 202}, nil, policy)
@@ -415,7 +415,7 @@ func TestAliasesShared(t *testing.T) {
 // A hash that means another prefix now no longer stands for the old one.
 func TestStoreMovesHash(t *testing.T) {
 	l := newLab(t, 0)
-	l.x.NameAll()
+	l.x.NameAllBlocks()
 	src := l.x.NewSource()
 	gpu, cpu := l.x.NewOwner(src), l.x.NewOwner(src)
 	l.store(gpu, 100, 1, 3)
@@ -461,11 +461,11 @@ func TestStoreEndsAtCycles(t *testing.T) {
 
 func TestRepeatedHashInOneEvent(t *testing.T) {
 	l := newLab(t, 0)
-	l.x.NameAll()
+	l.x.NameAllBlocks()
 	o := l.x.NewOwner(l.x.NewSource())
 	e := Store{Owner: o, Engine: []uint64{7, 7}, Local: []uint64{1, 2}}
 	l.equal(l.x.Store(&e), StoreResult{Added: 2, Conflicts: 1})
-	l.equal(l.x.Blocks(o), 1)
+	l.equal(l.x.BlocksOf(o), 1)
 	e = Store{Owner: o, Engine: []uint64{8, 8}, Local: []uint64{1, 2}, Rootless: true}
 	l.equal(l.x.Store(&e), StoreResult{Added: 1, Copies: 1, Orphaned: 2, Conflicts: 1})
 	l.want(2, "")
@@ -525,7 +525,7 @@ func TestAliasesStops(t *testing.T) {
 	}
 	l.x.DropSource(1)
 	n := 0
-	l.x.Aliases(func(_ Source, id Identity, engine, seq uint64) bool {
+	l.x.Inspect().EachAlias(func(_ Source, id Identity, engine, seq uint64) bool {
 		l.equal(id, Identity(0))
 		l.equal(seq, seqs(3)[engine-101])
 		n++
@@ -609,7 +609,7 @@ func TestStatsBytes(t *testing.T) {
 		t.Errorf("too little to weigh: %+v", st)
 	}
 	for _, o := range f.owners {
-		f.x.Clear(o)
+		f.x.ClearOwner(o)
 	}
 	f.x.Stats() // the last owner gone, the tables go
 	took = heap() - before

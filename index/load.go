@@ -47,7 +47,7 @@ const maxGap = 1 << 20
 // NewLoader begins to fill an empty index. The functions say which source, owner and identity of the
 // index has a number, false for one that is to be left out. The constant of an identity is that of the
 // index that wrote the image.
-func (x *Index) NewLoader(source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool), identity func(number uint32) (Identity, bool)) *Loader {
+func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool), identity func(number uint32) (Identity, bool)) *Loader {
 	return &Loader{
 		x: x, numbers: source, owners: owner, ids: identity,
 		families: make(map[uint64]uint32), relative: make(map[uint64]uint32), sets: make(map[uint64]uint32),

@@ -49,8 +49,8 @@ func NewLosses(bytes int) *Losses {
 	return &Losses{most: bytes / lossBytes}
 }
 
-// Begin sets the mark of the losses that follow.
-func (l *Losses) Begin(mark uint64) {
+// SetMark sets the mark of the losses that follow.
+func (l *Losses) SetMark(mark uint64) {
 	if l != nil {
 		l.mark = mark
 	}
@@ -80,8 +80,8 @@ func (l *Losses) Since() (mark uint64, some bool) {
 	return l.since, l.over
 }
 
-// Note makes an owner remember its losses in l, under a label. With nil it remembers none.
-func (x *Index) Note(o Owner, l *Losses, label uint32) {
+// RecordLosses makes an owner remember its losses in l, under a label. With nil it remembers none.
+func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 	x.lock()
 	defer x.unlock()
 	if own := x.owners[o]; own != nil {

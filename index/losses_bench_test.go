@@ -15,7 +15,7 @@ func BenchmarkLosses(b *testing.B) {
 				f.fill()
 				if remembers {
 					for _, o := range f.owners {
-						f.x.Note(o, NewLosses(64<<10), 1)
+						f.x.RecordLosses(o, NewLosses(64<<10), 1)
 					}
 				}
 				b.ReportAllocs()

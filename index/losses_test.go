@@ -42,7 +42,7 @@ func TestLossesModel(t *testing.T) {
 		x := New(Options{Scheme: hash.Default()})
 		o := x.NewOwner(x.NewSource())
 		l := NewLosses(1 << 20)
-		x.Note(o, l, 7)
+		x.RecordLosses(o, l, 7)
 		held, lost := make(map[uint64]bool), make(map[uint64][]uint64) // marks of removals
 		alone := make(map[uint64]bool)                                 // the last removal took the block as the first of a stretch
 		var paths []*lossPath
@@ -59,7 +59,7 @@ func TestLossesModel(t *testing.T) {
 			paths = append(paths, p)
 		}
 		for mark := uint64(1); mark < 200; mark++ {
-			l.Begin(mark)
+			l.SetMark(mark)
 			p := paths[rng.IntN(len(paths))]
 			if rng.IntN(3) == 0 {
 				end := 1 + rng.IntN(len(p.local))
@@ -114,12 +114,12 @@ func TestLossesAreBounded(t *testing.T) {
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
 	l := NewLosses(1000*lossBytes + 1)
-	x.Note(o, l, 1)
+	x.RecordLosses(o, l, 1)
 	if l.Bytes() != 0 {
 		t.Errorf("an empty ring takes %d bytes", l.Bytes())
 	}
 	for i := range uint64(3000) {
-		l.Begin(i)
+		l.SetMark(i)
 		x.Store(&Store{Owner: o, Engine: []uint64{i + 1}, Local: []uint64{mix(i + 1)}, Copies: CopySet})
 		x.Remove(o, []uint64{i + 1}, nil, CopySet)
 	}
@@ -139,7 +139,7 @@ func TestLossesAreBounded(t *testing.T) {
 		t.Errorf("a reset ring takes %d bytes", l.Bytes())
 	}
 	var none *Losses
-	none.Begin(1)
+	none.SetMark(1)
 	none.Reset()
 	if _, some := none.Since(); some || none.Bytes() != 0 || NewLosses(lossBytes-1) != nil {
 		t.Error("a nil ring remembers")
@@ -151,7 +151,7 @@ func TestLossesCostNoAllocation(t *testing.T) {
 	allocations := func(l *Losses) float64 {
 		x := New(Options{Scheme: hash.Default()})
 		o := x.NewOwner(x.NewSource())
-		x.Note(o, l, 1)
+		x.RecordLosses(o, l, 1)
 		local, engine := make([]uint64, 32), make([]uint64, 32)
 		for i := range local {
 			local[i], engine[i] = mix(uint64(i+1)), uint64(i+1)
@@ -181,23 +181,23 @@ func TestLooks(t *testing.T) {
 	c := &locals{local: local, keyList: hash.Default().Chain(nil, local)}
 	x.Store(&Store{Owner: o, Engine: []uint64{11, 12}, Local: local[:2], Copies: CopySet})
 	x.Store(&Store{Owner: o, Engine: []uint64{14, 15}, Local: local[3:], Parent: 13, HasParent: true, Copies: CopySet})
-	if at := x.WaitingAmong(src, local); len(at) != 2 || at[0] != 3 || at[1] != 4 {
+	if at := x.Inspect().WaitingAmong(src, local); len(at) != 2 || at[0] != 3 || at[1] != 4 {
 		t.Errorf("waiting: %v", at)
 	}
-	if n := x.Tokenless(src); n != 0 {
+	if n := x.Inspect().CountTokenless(src); n != 0 {
 		t.Errorf("%d without tokens", n)
 	}
 	x.Store(&Store{Owner: o, Engine: []uint64{77}, Rootless: true, Copies: CopySet})
-	if n := x.Tokenless(src); n != 1 {
+	if n := x.Inspect().CountTokenless(src); n != 1 {
 		t.Errorf("%d without tokens, want 1", n)
 	}
 	for i, want := range []uint64{11, 12, 0, 0, 0} {
-		names := x.NamesAt(0, c, i)
+		names := x.Inspect().NamesAt(0, c, i)
 		if want == 0 && len(names) > 0 || want != 0 && (len(names) != 1 || names[0] != want) {
 			t.Errorf("block %d: names %v, want %d", i, names, want)
 		}
 	}
-	if x.Refused(0, c.At(0)) {
+	if x.Inspect().WasRefused(0, c.At(0)) {
 		t.Error("a held block counts as refused")
 	}
 }

@@ -75,7 +75,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 	if x.naming != onDemand || int(x.names.n.Load()) > x.aliases()/2 {
 		t.Errorf("%d entries for %d names", x.names.n.Load(), x.aliases())
 	}
-	x.Clear(owners[0])
+	x.ClearOwner(owners[0])
 	owners = owners[1:]
 	var m Match
 	keys := name(2, x.scheme.Chain(nil, trunk))

@@ -25,7 +25,7 @@ func (w *world) compare() {
 		w.fail("stats %+v, want %+v", got, want)
 	}
 	for i, o := range w.owners {
-		if got, want := w.x.Blocks(o), w.o.held(o); got != want || w.tallies[i].Load() != int64(want) {
+		if got, want := w.x.BlocksOf(o), w.o.held(o); got != want || w.tallies[i].Load() != int64(want) {
 			w.fail("owner %d holds %d blocks, counted %d, want %d", o, got, w.tallies[i].Load(), want)
 		}
 	}
@@ -55,7 +55,7 @@ func (w *world) compare() {
 			}
 		}
 	}
-	w.x.Aliases(func(src Source, id Identity, engine, seq uint64) bool {
+	w.x.Inspect().EachAlias(func(src Source, id Identity, engine, seq uint64) bool {
 		n := name{src, id, engine, seq}
 		if !names[n] {
 			w.fail("alias %+v is not known", n)
@@ -88,12 +88,8 @@ func (w *world) compare() {
 
 // compareIdentities compares what the index says about identities.
 func (w *world) compareIdentities() {
-	type key struct {
-		src Source
-		id  Identity
-	}
-	got, want := map[key]int{}, map[key]int{}
-	w.x.HeldBySource(func(src Source, id Identity, blocks int) { got[key{src, id}] += blocks })
+	type key = SourceIdentity
+	got, want := w.x.Checkpoint().HeldBySource(), map[key]int{}
 	loose := false
 	for b, owners := range w.o.members {
 		loose = loose || b.raw
@@ -107,12 +103,12 @@ func (w *world) compareIdentities() {
 	if got := w.x.HasLoose(); loose && !got {
 		w.fail("nothing waits")
 	}
-	c := w.x.Cut()
+	c := w.x.Checkpoint()
 	ids := c.Identities()
-	c.Drop()
+	c.Release()
 	for k := range want {
-		if k.id != 0 && !slices.Contains(ids, k.id) {
-			w.fail("identity %d is not among those with pieces, %d", k.id, ids)
+		if k.Identity != 0 && !slices.Contains(ids, k.Identity) {
+			w.fail("identity %d is not among those with pieces, %d", k.Identity, ids)
 		}
 	}
 	for _, id := range ids {

@@ -110,7 +110,7 @@ func (w *world) exchange(x *Index) {
 	}
 	for src, s := range w.o.sources {
 		if s.teaches {
-			x.Teaches(src)
+			x.MarkTeaching(src)
 		}
 		for i := range s.links {
 			s.links[i].says = oSaying{}
@@ -304,7 +304,7 @@ func (w *world) step() {
 	case n < 94 && w.rng.IntN(2) == 0:
 		o := pick(w.rng, w.owners)
 		w.say("uncount %d", o)
-		if got, want := w.x.Uncount(o), w.o.uncount(o); got != want {
+		if got, want := w.x.DropCopies(o), w.o.uncount(o); got != want {
 			w.fail("uncount: %d blocks, want %d", got, want)
 		}
 	case n < 94:
@@ -312,7 +312,7 @@ func (w *world) step() {
 	case n < 96:
 		o := pick(w.rng, w.owners)
 		w.say("clear %d", o)
-		if got, want := w.x.Clear(o), w.o.clear(o); got != want {
+		if got, want := w.x.ClearOwner(o), w.o.clear(o); got != want {
 			w.fail("clear: %d blocks, want %d", got, want)
 		}
 	case n < 97:

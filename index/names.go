@@ -338,7 +338,7 @@ func (x *Index) learn(s *source, engine uint64, p place, want int) (conflict boo
 	case !x.name(s, p, engine, want):
 		x.keepPrivate(s, engine, p)
 	}
-	if x.Contested() > 0 {
+	if x.ContestedHashes() > 0 {
 		x.decide(engine) // the source meant something else before
 	}
 	x.meets(engine)
@@ -491,19 +491,6 @@ func (x *Index) placeOf(key uint64) place {
 		})
 	}
 	return x.cleaned(x.again(cursor{kind: atBlock, at: placeOf(x.places[key]), key: key})).at
-}
-
-// Placed reports whether an engine hash means a block to a source whose place in a chain
-// is known.
-func (x *Index) Placed(src Source, engine uint64) bool {
-	x.lock()
-	defer x.unlock()
-	s := x.sources[src]
-	if s == nil {
-		return false
-	}
-	p := x.meaning(s, normal(engine))
-	return !p.isNone() && !x.at(p.piece).loose()
 }
 
 // byKey returns the block of a key, if it is found by its name, as the first of a piece,

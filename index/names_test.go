@@ -16,12 +16,12 @@ func TestPrivateNameLeavesBeforeTheSweep(t *testing.T) {
 	other, own := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: other, Engine: []uint64{1}, Local: []uint64{1}})
 	x.Store(&Store{Owner: own, Engine: []uint64{1}, Local: []uint64{2}})
-	x.Clear(own)
+	x.ClearOwner(own)
 	// The hash 1 means the first block, until it turns out to mean the second one.
 	if got := x.Store(&Store{Owner: own, Engine: []uint64{6, 1}, Local: []uint64{1, 1}}); got.Conflicts != 1 || got.Added != 2 {
 		t.Errorf("%+v", got)
 	}
-	if n := x.Blocks(own); n != 1 {
+	if n := x.BlocksOf(own); n != 1 {
 		t.Errorf("%d blocks", n)
 	}
 	if err := x.Check(); err != nil {
@@ -87,7 +87,7 @@ func TestBlockUnderTwoNamesKeepsCopies(t *testing.T) {
 			b.x.Remove(b.pool, []uint64{name}, nil, CopyCount)
 			must.Report(t, b.x.Check())
 		}
-		if n := b.x.Blocks(b.pool); n != 0 {
+		if n := b.x.BlocksOf(b.pool); n != 0 {
 			t.Errorf("%v: %d blocks are left", c, n)
 		}
 	}
@@ -96,7 +96,7 @@ func TestBlockUnderTwoNamesKeepsCopies(t *testing.T) {
 	b.put(12, CopySet)
 	b.put(22, CopySet)
 	b.engine(b.second, 2)
-	if b.x.Remove(b.pool, []uint64{12}, nil, CopySet); b.x.Blocks(b.pool) != 0 {
+	if b.x.Remove(b.pool, []uint64{12}, nil, CopySet); b.x.BlocksOf(b.pool) != 0 {
 		t.Error("an owner without copies keeps the block")
 	}
 }
@@ -109,19 +109,19 @@ func TestRestoredNamesAreOneBlock(t *testing.T) {
 	b.engine(b.second, 2)
 	b.put(12, CopyCount)
 	b.put(22, CopyCount)
-	b.x.Clear(b.second)
+	b.x.ClearOwner(b.second)
 	restored := newPooled()
-	b.x.Snapshot().Walk(all, func(s *Stretch) bool {
-		restored.x.Restore(s.Owner, s, s.ClientHashes, false)
+	b.x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
+		restored.x.RestoreStretch(s.Owner, s, s.ClientHashes, false)
 		return true
 	})
-	if n := restored.x.Blocks(b.first); n != 3 {
+	if n := restored.x.BlocksOf(b.first); n != 3 {
 		t.Errorf("the engine holds %d blocks", n)
 	}
 	restored.engine(b.second, 2)
 	must.Report(t, restored.x.Check())
-	if got := restored.x.Remove(b.first, []uint64{12}, nil, CopyCount); got.Removed != 1 || restored.x.Blocks(b.first) != 2 {
-		t.Errorf("the removal did %+v, %d blocks are left", got, restored.x.Blocks(b.first))
+	if got := restored.x.Remove(b.first, []uint64{12}, nil, CopyCount); got.Removed != 1 || restored.x.BlocksOf(b.first) != 2 {
+		t.Errorf("the removal did %+v, %d blocks are left", got, restored.x.BlocksOf(b.first))
 	}
 	for n := range 2 {
 		if !restored.holds(b.pool) {
@@ -129,7 +129,7 @@ func TestRestoredNamesAreOneBlock(t *testing.T) {
 		}
 		restored.x.Remove(b.pool, []uint64{12 + 10*uint64(n)}, nil, CopyCount)
 	}
-	if n := restored.x.Blocks(b.pool); n != 0 {
+	if n := restored.x.BlocksOf(b.pool); n != 0 {
 		t.Errorf("the pool holds %d blocks", n)
 	}
 	must.Report(t, restored.x.Check())

@@ -69,7 +69,7 @@ func TestFirstBlocksGetClientHashes(t *testing.T) {
 	f(5, 55)
 	l.storeBehind(o, 504, 604, 6)
 	got := map[uint64]uint64{}
-	l.x.Snapshot().Walk(all, func(s *Stretch) bool {
+	l.x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
 		for i, engine := range s.Engine {
 			got[engine] = s.ClientHashes[i]
 		}
@@ -121,7 +121,7 @@ func TestQueryLooksAgainAfterLoss(t *testing.T) {
 	if query.change != nil || m.Blocks != 0 {
 		t.Errorf("%d blocks, never held by one owner at once", m.Blocks)
 	}
-	if got := l.x.Blocks(a); got != 2 {
+	if got := l.x.BlocksOf(a); got != 2 {
 		t.Errorf("%d blocks, want 3 and 4", got)
 	}
 }

@@ -206,7 +206,7 @@ func (x *Index) noteFork(p place, r *piece, key uint64) {
 	if at := n*anchorStep - 1; at < p.at {
 		key = x.key(place{p.piece, at})
 	}
-	x.lockPiece(p.piece, r) // a cut reads meta
+	x.lockPiece(p.piece, r) // a checkpoint reads meta
 	write32(&r.meta, r.meta|n<<anchorShift)
 	write64(&r.anchor, key)
 	r.unlock()

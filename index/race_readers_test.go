@@ -140,7 +140,7 @@ func (r *race) snap() {
 	for w := range before {
 		before[w] = r.writers[w].done.Load()
 	}
-	s := r.x.Snapshot()
+	s := r.x.Checkpoint().Snapshot()
 	for w := range after {
 		after[w] = r.writers[w].begun.Load()
 	}

@@ -498,7 +498,7 @@ func (r *race) write(a *racer) {
 		case raceClearIdentity:
 			r.x.ClearIdentity(owner, e.id)
 		case raceClear:
-			r.x.Clear(owner)
+			r.x.ClearOwner(owner)
 		case raceDrop:
 			r.x.DropSource(src)
 			src = r.begin(a, e.owner)
@@ -560,15 +560,15 @@ func (r *race) run(seed uint64) {
 		r.Error("nothing was refused")
 	}
 	for w := range r.writers {
-		r.x.Clear(r.writers[w].teacher)
+		r.x.ClearOwner(r.writers[w].teacher)
 		for n := range r.writers[w].owners {
 			if o := r.writers[w].owners[n].Load(); o > 0 {
-				r.x.Clear(Owner(o - 1))
+				r.x.ClearOwner(Owner(o - 1))
 			}
 		}
 	}
 	for o := range maps.Keys(r.resting) {
-		r.x.Clear(o)
+		r.x.ClearOwner(o)
 	}
 	r.x.compactAll()
 	if st := r.x.Stats(); st.Blocks+st.Memberships+st.Aliases+st.Raw+st.Orphans+st.Sets != 0 {

@@ -62,21 +62,10 @@ func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int
 	return i, x.leaves(r.s, i, len(engine))
 }
 
-// Counted returns how many blocks an owner holds, with all their copies. It costs the blocks with copies.
-func (x *Index) Counted(name Owner) (n int) {
-	x.lock()
-	defer x.unlock()
-	if o := x.owners[name]; o != nil {
-		n = o.digest.Blocks
-		o.copies.all(func(_ place, more uint32) { n += int(more) })
-	}
-	return n
-}
-
-// Uncount changes what an owner holds to what it would hold if each of its stores of a block that it held
+// DropCopies changes what an owner holds to what it would hold if each of its stores of a block that it held
 // had been a touch (CopySet). The copies beyond the first go, and the blocks whose last event took one of
 // several copies. It returns how many blocks went.
-func (x *Index) Uncount(name Owner) (gone int) {
+func (x *Index) DropCopies(name Owner) (gone int) {
 	x.lock()
 	defer x.unlock()
 	o := x.owners[name]

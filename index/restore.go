@@ -1,11 +1,11 @@
 package index
 
-// Restore stores what a Stretch of another index says, for an owner of this one.
+// RestoreStretch stores what a Stretch of another index says, for an owner of this one.
 // local has the local hash of each block, nil where the client hash is 0. With a key the
 // block before need not be known, and nothing has to come in order. A block that
 // the owner holds already gains no copy. complete says that no block before it will
 // become known.
-func (x *Index) Restore(o Owner, e *Stretch, local []uint64, complete bool) {
+func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete bool) {
 	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.rootOf(e.Identity).seq(normal(e.Engine[0])))
 	st := Store{
 		Owner: o, Identity: e.Identity, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,

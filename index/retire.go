@@ -67,9 +67,9 @@ func (x *Index) retire(o *owner) {
 	w.left++
 }
 
-// Clear takes all blocks from an owner, which stays, and returns how many it held.
+// ClearOwner takes all blocks from an owner, which stays, and returns how many it held.
 // Its cost does not depend on them: they leave the memory with later events.
-func (x *Index) Clear(name Owner) int {
+func (x *Index) ClearOwner(name Owner) int {
 	x.lock()
 	defer x.unlock()
 	o := x.owners[name]

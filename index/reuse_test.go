@@ -18,7 +18,7 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 	for _, ghosts := range []*Ghosts{nil, NewGhosts(1 << 20)} {
 		l := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true, Ghosts: ghosts})
 		losses := NewLosses(1 << 12)
-		l.x.Note(l.gpu, losses, 1)
+		l.x.RecordLosses(l.gpu, losses, 1)
 		local := make([]uint64, 70)
 		var engine []uint64
 		for i := range local {
@@ -44,21 +44,21 @@ func TestNumbersAreUsedAgain(t *testing.T) {
 				if m.Blocks != 0 {
 					t.Errorf("%d blocks across an old constant", m.Blocks)
 				}
-				if names := l.x.NamesAt(constant, p, 3); len(names) != 0 {
+				if names := l.x.Inspect().NamesAt(constant, p, 3); len(names) != 0 {
 					t.Errorf("names %d of an old constant", names)
 				}
 				if _, once := l.x.beginsUnder([]uint64{constant}, local); once {
 					t.Error("a prompt begins under an old constant")
 				}
 			}
-			losses.Begin(life)
+			losses.SetMark(life)
 			l.x.Remove(l.gpu, engine[60:], nil, CopySet)
 			for i, constant := range append(slices.Clone(old), now) {
 				if mark, found := losses.Find(constant, p, 60, 1); !found || mark != uint64(i) {
 					t.Errorf("life %d: the block of life %d was lost at %d, %v", life, i, mark, found)
 				}
 			}
-			l.x.Clear(l.gpu)
+			l.x.ClearOwner(l.gpu)
 			l.x.compactAll()
 			if ghosts != nil && life == 0 {
 				l.x.KeepGhosts()
@@ -170,7 +170,7 @@ func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 		}
 		switch rng.IntN(3) {
 		case 0:
-			x.Clear(busy)
+			x.ClearOwner(busy)
 			x.compactAll()
 		case 1:
 			x.ClearIdentity(busy, id)

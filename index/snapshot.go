@@ -107,9 +107,6 @@ type Stretch struct {
 // longest bounds what the walk gathers of an owner.
 const longest = 512
 
-// Snapshot returns what the index holds now. Options.KeepClientHashes must be set.
-func (x *Index) Snapshot() *Snapshot { return x.Cut().Snapshot() }
-
 // moment returns a snapshot without blocks. All lanes are locked.
 func (x *Index) moment() *Snapshot {
 	s := &Snapshot{x: x, owners: make(map[uint32]*snapOwner), families: make([]Source, len(x.families))}
@@ -581,27 +578,6 @@ func (s *Snapshot) ownersOf(set uint32) iter.Seq[*snapOwner] {
 				if o := s.owners[uint32(k)<<6+trailing(word)]; o != nil && !yield(o) {
 					return
 				}
-			}
-		}
-	}
-}
-
-// ClientHashes calls f for the client hash of every block that is held or waits. f must
-// not call the index.
-func (x *Index) ClientHashes(f func(clientHash uint64)) {
-	x.lock()
-	defer x.unlock()
-	x.allPieces(func(n uint32, r *piece) {
-		for i := range r.len() {
-			if clientHash := r.clientHash(i); clientHash != 0 && x.setOf(place{n, i}) != 0 {
-				f(clientHash)
-			}
-		}
-	})
-	for _, s := range x.sources {
-		if s != nil {
-			for l := range s.room.all {
-				f(l.clientHash)
 			}
 		}
 	}

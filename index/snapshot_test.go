@@ -50,13 +50,13 @@ func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stre
 	for o := range Owner(len(x.owners)) {
 		n.NewOwner(owners[o])
 	}
-	x.Snapshot().Walk(all, func(s *Stretch) bool {
+	x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
 		see(s)
 		var local []uint64
 		if s.ClientHashes[0] != 0 {
 			local = s.ClientHashes
 		}
-		n.Restore(s.Owner, s, local, false)
+		n.RestoreStretch(s.Owner, s, local, false)
 		return true
 	})
 	return n
@@ -114,7 +114,7 @@ func TestSnapshotModel(t *testing.T) {
 			if len(got) > len(want) || raw == 0 && !maps.Equal(got, want) {
 				w.fail("owner %d of source %d: %v, want %v", o, w.o.owners[o], got, want)
 			}
-			if a, b := n.Blocks(o), w.x.Blocks(o); raw == 0 && a != b {
+			if a, b := n.BlocksOf(o), w.x.BlocksOf(o); raw == 0 && a != b {
 				w.fail("owner %d of source %d holds %d blocks, want %d", o, w.o.owners[o], a, b)
 			}
 			if a, b := n.Digest(o), w.x.Digest(o); maps.Equal(got, want) && a.Loose == 0 && b.Loose == 0 && a != b {
@@ -140,7 +140,7 @@ func (w *world) compareUnified() {
 	for _, o := range w.owners {
 		held[o], seen[o] = map[uint64]int{}, map[uint64]bool{}
 	}
-	snap := w.x.Snapshot()
+	snap := w.x.Checkpoint().Snapshot()
 	snap.Unify(func(o Owner) (int, bool) { return int(w.o.owners[o]), true })
 	snap.Walk(all, func(s *Stretch) bool {
 		if s.HasParent && !s.Waiting && !seen[s.Owner][s.Parent] {
@@ -211,7 +211,7 @@ func TestSnapshotUnify(t *testing.T) {
 	f(2, []uint64{70}, 500)
 	check := func(leftOut Owner, want map[uint64]uint64) {
 		t.Helper()
-		snap := x.Snapshot()
+		snap := x.Checkpoint().Snapshot()
 		snap.Unify(func(o Owner) (int, bool) { return -int(o), o != leftOut })
 		got := make(map[uint64]uint64)
 		snap.Walk(all, func(s *Stretch) bool {
@@ -243,7 +243,7 @@ func TestSnapshotParentOfAnother(t *testing.T) {
 	x.Store(&Store{Owner: parent, Engine: []uint64{1, 2}, Local: []uint64{7, 8}})
 	x.Store(&Store{Owner: child, Engine: []uint64{3}, Local: []uint64{9}, Parent: 1, HasParent: true})
 	known := make(map[uint64]bool)
-	x.Snapshot().Walk(all, func(s *Stretch) bool {
+	x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
 		if s.HasParent && !known[s.Parent] {
 			t.Errorf("%d comes before its parent %d", s.Engine, s.Parent)
 		}
@@ -285,7 +285,7 @@ func TestSnapshotNames(t *testing.T) {
 	f(src[3], own[3], 301) // a copy under another name
 	got := map[Owner][]uint64{}
 	more := map[Owner][]uint64{}
-	x.Snapshot().Walk(all, func(s *Stretch) bool {
+	x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
 		if !s.Root || s.Key != 7 {
 			t.Errorf("%+v does not begin at the root", s)
 		}
@@ -319,7 +319,7 @@ func TestSnapshotStandsStill(t *testing.T) {
 	}
 	engine, local := chain(1, 2000)
 	x.Store(&Store{Owner: o, Engine: engine, Local: local})
-	snap := x.Snapshot()
+	snap := x.Checkpoint().Snapshot()
 	other, more := chain(5001, 3000)
 	x.Store(&Store{Owner: o, Engine: other, Local: more})
 	x.Remove(o, engine[1000:], nil, CopySet)
@@ -346,7 +346,7 @@ func TestSnapshotNamesReturningSource(t *testing.T) {
 	again := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: again, Engine: []uint64{100}, Copies: CopySet})
 	names := make(map[Owner]uint64)
-	x.Snapshot().Walk(func(Owner) bool { return true }, func(r *Stretch) bool {
+	x.Checkpoint().Snapshot().Walk(func(Owner) bool { return true }, func(r *Stretch) bool {
 		names[r.Owner] = r.Engine[0]
 		return true
 	})
@@ -374,8 +374,8 @@ func TestSnapshotNamesOfGoneTeacher(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	}
-	check(x.Snapshot(), map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 900})
-	unified := x.Snapshot()
+	check(x.Checkpoint().Snapshot(), map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 900})
+	unified := x.Checkpoint().Snapshot()
 	unified.Unify(func(o Owner) (int, bool) { return int(o), true })
 	check(unified, map[Owner]uint64{own[1]: 100, own[2]: 100, own[3]: 100})
 }

@@ -32,7 +32,7 @@ type Store struct {
 	// permute them.
 	Engine []uint64
 	Local  []uint64 // local hashes of the tokens, as many; nil without tokens
-	// ClientHashes returns the local hashes as clients compute them for an identity, as many; nil if
+	// EachClientHash returns the local hashes as clients compute them for an identity, as many; nil if
 	// they equal Local, 0 if a block has none. The index asks once it knows whose the blocks are, if
 	// Options.KeepClientHashes is set. Nil is a function that returns nil.
 	ClientHashes func(Identity) []uint64
@@ -87,7 +87,7 @@ type StoreResult struct {
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if
-// Local is neither nil nor as long as Engine, or what ClientHashes returns not as long as Local.
+// Local is neither nil nor as long as Engine, or what EachClientHash returns not as long as Local.
 func (x *Index) Store(e *Store) StoreResult {
 	if e.Local != nil && len(e.Local) != len(e.Engine) {
 		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))

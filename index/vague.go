@@ -76,7 +76,7 @@ const (
 
 // fullNaming says how long all blocks stay named.
 type fullNaming struct {
-	always   bool   // Index.NameAll was called
+	always   bool   // Index.NameAllBlocks was called
 	checked  uint32 // events of all lanes at the last look
 	calm     int    // looks in a row that found no reason
 	patience int    // looks that it takes; more than that ends it
@@ -586,8 +586,8 @@ func (x *Index) beginNaming() {
 	x.full.calm, x.full.patience = 0, min(2*x.full.patience+1, maxCalm)
 }
 
-// NameAll says that sources will mention engine hashes that others have taught.
-func (x *Index) NameAll() {
+// NameAllBlocks says that sources will mention engine hashes that others have taught.
+func (x *Index) NameAllBlocks() {
 	x.lock()
 	defer x.unlock()
 	x.full.always = true

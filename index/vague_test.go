@@ -225,7 +225,7 @@ func TestVagueBound(t *testing.T) {
 			}
 		}
 	}
-	if int(x.names.n.Load()) != 0 || x.aliases() != 0 || x.Blocks(o) != 0 {
+	if int(x.names.n.Load()) != 0 || x.aliases() != 0 || x.BlocksOf(o) != 0 {
 		t.Errorf("%d entries and %d names are left", int(x.names.n.Load()), x.aliases())
 	}
 }
@@ -331,15 +331,15 @@ func TestLiarOnDemand(t *testing.T) {
 	}
 	x.Store(&Store{Owner: other, Engine: []uint64{1 << 8, 2 << 8}, Local: []uint64{1<<8 | 3, 1<<8 | 4}, Copies: CopySet})
 	must.Succeed(t, x.Check())
-	x.NameAll()
+	x.NameAllBlocks()
 	for x.naming != allNamed {
 		x.Remove(other, []uint64{99}, nil, CopySet)
 	}
 	must.Succeed(t, x.Check())
-	if n := x.Blocks(liar); n != 501 {
+	if n := x.BlocksOf(liar); n != 501 {
 		t.Errorf("%d blocks are left, want 501", n)
 	}
-	if n := x.Blocks(other); n != 2 {
+	if n := x.BlocksOf(other); n != 2 {
 		t.Errorf("another source has %d blocks, want 2", n)
 	}
 	if x.names.size.Load() > 1<<16 {
@@ -357,7 +357,7 @@ func TestVagueAfterClear(t *testing.T) {
 	for i := range uint64(chains) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
 	}
-	x.Clear(o)
+	x.ClearOwner(o)
 	if x.sweep.left == 0 {
 		t.Fatal("the sweep has passed already")
 	}
@@ -401,7 +401,7 @@ func TestNamesOnDemandAgain(t *testing.T) {
 		}
 	}
 	must.Succeed(t, x.Check())
-	x.NameAll()
+	x.NameAllBlocks()
 	for x.naming != allNamed {
 		store(1)
 	}
@@ -489,14 +489,14 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 		if n := x.looseBlocks.Load(); n != 0 {
 			t.Errorf("new chain %t: %d blocks are loose", whole, n)
 		}
-		x.NameAll()
-		if x.Blocks(device) != 4 || x.Blocks(host) != 3 {
-			t.Errorf("new chain %t: the owners hold %d and %d blocks, want 4 and 3", whole, x.Blocks(device), x.Blocks(host))
+		x.NameAllBlocks()
+		if x.BlocksOf(device) != 4 || x.BlocksOf(host) != 3 {
+			t.Errorf("new chain %t: the owners hold %d and %d blocks, want 4 and 3", whole, x.BlocksOf(device), x.BlocksOf(host))
 		}
 		for _, o := range []Owner{host, device} {
 			x.Remove(o, engine, nil, CopySet)
 		}
-		if n := x.Blocks(device) + x.Blocks(host); n != 0 {
+		if n := x.BlocksOf(device) + x.BlocksOf(host); n != 0 {
 			t.Errorf("new chain %t: %d blocks are left", whole, n)
 		}
 		must.Report(t, x.Check())
@@ -519,11 +519,11 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 	next := hash.Default().Next(key, 31)
 	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
 	x.Store(&Store{Owner: b, Engine: []uint64{2}, Key: next, HasKey: true})
-	x.Clear(b)
+	x.ClearOwner(b)
 	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}).counts(); got != (StoreResult{Added: 1}) {
 		t.Errorf("store behind a loose block: %+v", got)
 	}
-	if got := x.Blocks(a); got != 2 {
+	if got := x.BlocksOf(a); got != 2 {
 		t.Errorf("the owner holds %d blocks, want 2", got)
 	}
 	x.compactAll()
@@ -539,7 +539,7 @@ func TestNamesOfRetired(t *testing.T) {
 	x := unswept()
 	a, b := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 5, 6, 5, 7}, Local: []uint64{31, 32, 33, 34, 35}})
-	x.Clear(a)
+	x.ClearOwner(a)
 	x.Store(&Store{Owner: b, Engine: []uint64{999}})
 	for x.naming != allNamed {
 		x.Store(&Store{Owner: b, Engine: []uint64{998}})
@@ -564,7 +564,7 @@ func TestSearchSkipsBlocksOfRetired(t *testing.T) {
 			e.Parent, e.HasParent = engine[stays[0]-1], true
 		}
 		x.Store(&e)
-		x.Clear(a)
+		x.ClearOwner(a)
 		got := x.Store(&Store{Owner: b, Parent: engine[9], HasParent: true, Engine: []uint64{901, 902}, Local: []uint64{41, 42}})
 		if got.counts() != (StoreResult{Added: 2, Orphaned: 2}) {
 			t.Errorf("blocks %d stay: store behind a block of nobody: %+v", stays, got)
@@ -588,7 +588,7 @@ func TestStoreBehindLooseBlockOfRetired(t *testing.T) {
 		keys = append(keys, hash.Default().Next(keys[i], l))
 	}
 	x.Store(&Store{Owner: a, Engine: []uint64{12, 13}, Local: local[1:3], Key: keys[1], HasKey: true, Complete: true})
-	x.Clear(a)
+	x.ClearOwner(a)
 	got := x.Store(&Store{Owner: b, Engine: []uint64{21, 22, 23, 24}, Local: local, Key: first, HasKey: true})
 	if got.counts() != (StoreResult{Added: 4}) {
 		t.Errorf("store behind a loose block: %+v", got)
@@ -628,8 +628,8 @@ func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
 	}
 	// As SGLang evicts: the stretches from the last one on, the blocks of each from its first one.
 	x.Remove(o, slices.Concat(engine[41:], engine[40:41], engine[20:40], engine[:20]), nil, CopySet)
-	if n := int(x.names.n.Load()); n != 0 || x.Blocks(o) != 0 {
-		t.Errorf("%d entries and %d blocks are left", n, x.Blocks(o))
+	if n := int(x.names.n.Load()); n != 0 || x.BlocksOf(o) != 0 {
+		t.Errorf("%d entries and %d blocks are left", n, x.BlocksOf(o))
 	}
 	must.Succeed(t, x.Check())
 }
@@ -653,12 +653,12 @@ func TestHashesInNoOrder(t *testing.T) {
 			t.Errorf("%+v", res)
 		}
 	}
-	if x.Blocks(host) != len(local) || x.naming != onDemand {
-		t.Errorf("%d of %d blocks, naming %d", x.Blocks(host), len(local), x.naming)
+	if x.BlocksOf(host) != len(local) || x.naming != onDemand {
+		t.Errorf("%d of %d blocks, naming %d", x.BlocksOf(host), len(local), x.naming)
 	}
 	x.Remove(device, engine, nil, CopySet)
-	if x.Blocks(host) != len(local) || x.Blocks(device) != 0 {
-		t.Errorf("%d blocks on the host, %d on the device", x.Blocks(host), x.Blocks(device))
+	if x.BlocksOf(host) != len(local) || x.BlocksOf(device) != 0 {
+		t.Errorf("%d blocks on the host, %d on the device", x.BlocksOf(host), x.BlocksOf(device))
 	}
 	must.Succeed(t, x.Check())
 }

@@ -94,7 +94,7 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 	walk := func(x *Index, each func(*Stretch)) {
 		t.Helper()
 		left := len(want)
-		x.Snapshot().Walk(all, func(s *Stretch) bool {
+		x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
 			if !want[waiting{s.Owner, s.Identity, s.Engine[0] ^ l.c[s.Identity], s.Waiting}] || len(s.Engine) != 1 || !s.Waiting && s.Key != s.Engine[0]^l.c[s.Identity] {
 				t.Errorf("%+v", s)
 			}
@@ -112,7 +112,7 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 		if s.ClientHashes[0] != 0 {
 			local = s.ClientHashes
 		}
-		replica.x.Restore(s.Owner, s, local, false)
+		replica.x.RestoreStretch(s.Owner, s, local, false)
 	})
 	walk(replica.x, func(*Stretch) {})
 	load(t, loaded.x, imageOf(t, l.x))
@@ -122,7 +122,7 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 		l.wantLoose(l.b, []uint64{101, 102}, []uint32{2})
 		l.wantLoose(0, []uint64{101, 102}, []uint32{2})
 		for _, engine := range append(l.fold(l.a, 101), 101) {
-			if held := l.x.Ask(l.sources[2], engine); held.Named || l.x.heldRaw(l.x.sources[l.sources[2]], engine).isNone() {
+			if held := l.x.ResolveHash(l.sources[2], engine); held.Named || l.x.heldRaw(l.x.sources[l.sources[2]], engine).isNone() {
 				t.Errorf("%+v", held)
 			}
 		}

@@ -124,11 +124,11 @@ func (n *Speaker) named(e *events.Event) scope.Variant {
 // Known returns the identity of the first block of an event, or of its parent, if their names say it;
 // else nil.
 func (n *Speaker) Known(e *events.Event) *Identity {
-	if k := n.Table.x.Ask(n.src, e.Hashes[0]^n.fold); k.Named {
+	if k := n.Table.x.ResolveHash(n.src, e.Hashes[0]^n.fold); k.Named {
 		return n.Table.Of(k.Identity)
 	}
 	if e.HasParent {
-		if k := n.Table.x.Ask(n.src, e.Parent^n.fold); k.Named {
+		if k := n.Table.x.ResolveHash(n.src, e.Parent^n.fold); k.Named {
 			return n.Table.Of(k.Identity)
 		}
 	}
@@ -138,9 +138,9 @@ func (n *Speaker) Known(e *events.Event) *Identity {
 // resolveStandard is Resolve for a standardized event. Its hashes cover neither adapter nor salt, so
 // they do not tell whose the blocks are: a salt is inherited from the parent alone.
 func (n *Speaker) resolveStandard(e *events.Event, v scope.Variant) (at Placing, err error) {
-	if e.Salt == nil && e.HasParent && n.Table.Len() > 0 && !n.Table.x.Ask(n.src, e.Parent^n.Table.Constant(v)).Own {
+	if e.Salt == nil && e.HasParent && n.Table.Len() > 0 && !n.Table.x.ResolveHash(n.src, e.Parent^n.Table.Constant(v)).Own {
 		for _, id := range n.recent {
-			if id.Lora == v.Lora && n.Table.x.Ask(n.src, e.Parent^id.Constant).Own {
+			if id.Lora == v.Lora && n.Table.x.ResolveHash(n.src, e.Parent^id.Constant).Own {
 				v.Salt = id.Salt
 				break
 			}
@@ -279,11 +279,11 @@ func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
 	if n.fold == 0 && named == 0 && len(folds) == 1 {
 		return 0
 	}
-	if n.Table.x.Ask(index.NoSource, hash^n.fold).Named {
+	if n.Table.x.ResolveHash(index.NoSource, hash^n.fold).Named {
 		return n.fold
 	}
 	for _, one := range folds {
-		if n.Table.x.Ask(index.NoSource, hash^one.constant).Named {
+		if n.Table.x.ResolveHash(index.NoSource, hash^one.constant).Named {
 			return one.constant
 		}
 	}

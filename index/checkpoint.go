@@ -7,17 +7,17 @@ import (
 	"sync/atomic"
 )
 
-// Cut is an index at one moment. Beginning one waits for the events under way, and copies
+// Checkpoint is an index at one moment, as databases mean the word. Making one waits for the events under way, and copies
 // the owner sets and what sources have apart from blocks. The blocks are copied later, while
-// events go on: an event that is about to change a piece copies it first, unless the cut has
+// events go on: an event that is about to change a piece copies it first, unless the checkpoint has
 // it already. So an event waits for the copies of the pieces that it changes, and no longer.
 //
 //	moment:   heads ---------------- pieces there are
 //	reader:   piece by piece, in the order of lines:  claim, copy, mark as copied
 //	writer:   before its change:                      claim, copy into saved, mark as copied
 //
-// One cut of an index lasts at a time. Snapshot or Drop ends it.
-type Cut struct {
+// One checkpoint of an index lasts at a time. Release ends it, and so does every method that says so.
+type Checkpoint struct {
 	// Yield, if it is set, is called between the copies of pieces and of owner sets, some 70 microseconds of work
 	// apart. It may take its time.
 	Yield func()
@@ -35,28 +35,28 @@ type Cut struct {
 	saved map[uint32]*snapPiece // by writers; guarded by mu
 }
 
-// Cut begins a cut, once that before has ended.
-func (x *Index) Cut() *Cut {
+// Checkpoint makes a checkpoint, once the one before has ended.
+func (x *Index) Checkpoint() *Checkpoint {
 	x.cutting.Lock()
 	x.lock()
 	defer x.unlock()
-	c := &Cut{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*snapPiece)}
+	c := &Checkpoint{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*snapPiece)}
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
 	for i := range *x.identities.list.Load() {
 		if id := Identity(i); load32(&x.identities.of(id).pieces) > 0 {
 			c.identities = append(c.identities, id)
 		}
 	}
-	x.cut.Store(c)
+	x.checkpoint.Store(c)
 	return c
 }
 
 // Identities returns the identities that have pieces, next to the base one.
-func (c *Cut) Identities() []Identity { return c.identities }
+func (c *Checkpoint) Identities() []Identity { return c.identities }
 
-// Drop ends the cut.
-func (c *Cut) Drop() {
-	c.x.cut.Store(nil)
+// Release ends the checkpoint.
+func (c *Checkpoint) Release() {
+	c.x.checkpoint.Store(nil)
 	c.x.cutting.Unlock()
 }
 
@@ -66,9 +66,9 @@ func (x *Index) lockPiece(n uint32, r *piece) {
 	r.lock()
 }
 
-// keep lets the cut have a piece as it is. The lane holds the piece.
+// keep lets the checkpoint have a piece as it is. The lane holds the piece.
 func (x *Index) keep(n uint32) {
-	c := x.cut.Load()
+	c := x.checkpoint.Load()
 	switch {
 	case c == nil || !c.has(n):
 	case c.claim(n):
@@ -84,20 +84,20 @@ func (x *Index) keep(n uint32) {
 }
 
 // has reports whether a line began a piece at the moment.
-func (c *Cut) has(n uint32) bool {
+func (c *Checkpoint) has(n uint32) bool {
 	page := n / pageLines
 	return int(page) < len(c.heads) && c.heads[page]>>(n%pageLines)&1 != 0
 }
 
 // claim reports whether the caller is to copy a piece.
-func (c *Cut) claim(n uint32) bool {
+func (c *Checkpoint) claim(n uint32) bool {
 	bit := uint64(1) << (n % pageLines)
 	return load64(&c.claims[n/pageLines])&bit == 0 && atomic.OrUint64(&c.claims[n/pageLines], bit)&bit == 0
 }
 
 // done marks a piece as copied, wait returns once it is.
-func (c *Cut) done(n uint32) { atomic.OrUint64(&c.copies[n/pageLines], 1<<(n%pageLines)) }
-func (c *Cut) wait(n uint32) {
+func (c *Checkpoint) done(n uint32) { atomic.OrUint64(&c.copies[n/pageLines], 1<<(n%pageLines)) }
+func (c *Checkpoint) wait(n uint32) {
 	for s := spins(0); load64(&c.copies[n/pageLines])>>(n%pageLines)&1 == 0; {
 		s.pause()
 	}
@@ -107,7 +107,7 @@ func (c *Cut) wait(n uint32) {
 const yieldSteps = 128
 
 // step counts a piece or a set.
-func (c *Cut) step() {
+func (c *Checkpoint) step() {
 	if c.steps++; c.steps%yieldSteps == 0 && c.Yield != nil {
 		c.Yield()
 	}
@@ -115,7 +115,7 @@ func (c *Cut) step() {
 
 // pieces yields each piece of the moment. The next one may use the same memory, unless that is moved
 // away before.
-func (c *Cut) pieces(yield func(*snapPiece) bool) {
+func (c *Checkpoint) pieces(yield func(*snapPiece) bool) {
 	var room snapPiece
 	for page, w := range c.heads {
 		for ; w != 0; w &= w - 1 {
@@ -139,9 +139,9 @@ func (c *Cut) pieces(yield func(*snapPiece) bool) {
 	}
 }
 
-// Snapshot copies the blocks, and ends the cut. Options.KeepClientHashes must be set.
-func (c *Cut) Snapshot() *Snapshot {
-	defer c.Drop()
+// Snapshot copies the blocks, and ends the checkpoint. Options.KeepClientHashes must be set.
+func (c *Checkpoint) Snapshot() *Snapshot {
+	defer c.Release()
 	if !c.x.keepsClientHashes {
 		panic("BUG: a snapshot of an index that keeps no client hashes")
 	}

@@ -20,7 +20,7 @@ func TestAlone(t *testing.T) {
 		for range 80 {
 			w.step()
 		}
-		s := w.x.Snapshot()
+		s := w.x.Checkpoint().Snapshot()
 		for rest := range Owner(3) {
 			mine := func(o Owner) bool { return o%3 == rest }
 			held, alone := make([]int, len(w.o.constants)), make([]int, len(w.o.constants))
@@ -37,7 +37,7 @@ func TestAlone(t *testing.T) {
 					}
 				}
 			}
-			for id, got := range w.x.Alone(mine) {
+			for id, got := range w.x.Checkpoint().Shares(mine) {
 				if got.Held != held[id] || got.Alone != alone[id] {
 					t.Errorf("world %d, identity %d: %+v, want %d, %d of them alone", i, id, got, held[id], alone[id])
 				}

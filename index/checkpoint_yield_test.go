@@ -14,7 +14,7 @@ func TestCutYields(t *testing.T) {
 	for i := range uint64(chains) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i + 1}, Local: []uint64{i + 1}})
 	}
-	c := x.Cut()
+	c := x.Checkpoint()
 	yields := 0
 	c.Yield = func() { yields++ }
 	if s := c.Snapshot(); len(s.pieces) != chains || yields != chains/yieldSteps {

@@ -48,8 +48,8 @@ func TestCutStandsStill(t *testing.T) {
 		for range 60 {
 			w.step()
 		}
-		want := linesOf(w.x.Snapshot())
-		c := w.x.Cut()
+		want := linesOf(w.x.Checkpoint().Snapshot())
+		c := w.x.Checkpoint()
 		for range 40 {
 			w.step()
 		}
@@ -83,7 +83,7 @@ func TestCutNextToForks(t *testing.T) {
 		}
 		l.x.Store(&e)
 	}
-	c := l.x.Cut()
+	c := l.x.Checkpoint()
 	copied := make(chan *Snapshot)
 	go func() { copied <- c.Snapshot() }()
 	for k := range uint64(chains) { // from behind, towards the copies
@@ -101,8 +101,8 @@ func TestCutKeepsClientHashes(t *testing.T) {
 	l := newIdentityLab(t)
 	l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Parent: 101, HasParent: true, Engine: []uint64{102}, Local: []uint64{2}})
 	l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Engine: []uint64{101}, Local: []uint64{1}})
-	want := linesOf(l.x.Snapshot())
-	c := l.x.Cut()
+	want := linesOf(l.x.Checkpoint().Snapshot())
+	c := l.x.Checkpoint()
 	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{202}}) // so that the event is not ordinary
 	l.x.Store(&Store{Owner: l.gpu, Parent: 101, HasParent: true, Engine: []uint64{202}, Local: []uint64{2}, Copies: CopySet})
 	if got := linesOf(c.Snapshot()); !slices.Equal(got, want) {

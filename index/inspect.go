@@ -1,0 +1,238 @@
+package index
+
+import "slices"
+
+// Inspector answers what a query does not: which names a block has, what waits, what was lost for
+// want of memory. People and tests ask, and callers that meet an event out of the ordinary. Each
+// method locks the whole index and some walk all of it, so none belongs on the way of a query.
+type Inspector struct{ x *Index }
+
+// Inspect returns the Inspector of the index. It costs nothing.
+func (x *Index) Inspect() Inspector { return Inspector{x} }
+
+// WasRefused reports whether a key was refused since there was room last, or looks like one that
+// was. The key is a canonical sequence hash, of the identity with a constant.
+func (q Inspector) WasRefused(constant, key uint64) bool {
+	return q.x.wasRefused(normal(key ^ constant))
+}
+
+// WaitingAmong returns the positions of the local hashes under which blocks of a source wait for
+// their parent. It walks the waiting room.
+func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.sources[src]
+	if s == nil || s.room.used == 0 {
+		return nil
+	}
+	waits := make(map[uint64]bool, s.room.used)
+	for i := s.room.oldest; i != none; i = s.room.links[i].newer {
+		waits[s.room.links[i].local] = true
+	}
+	for i, l := range local {
+		if waits[l] {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// CountTokenless returns how many memberships of a source are under engine hashes that wait for
+// tokens, not for a parent. It is an estimate.
+func (q Inspector) CountTokenless(src Source) (n int) {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.sources[src]
+	if s == nil || !s.raw {
+		return 0
+	}
+	for _, o := range s.owners {
+		n += o.raw
+	}
+	return max(n-s.room.used, 0)
+}
+
+// NamesAt returns the engine hashes of a block of a chain, of the identity with a constant, as far as an
+// owner holds the block, or it is a ghost, and all blocks before it have a place.
+func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []uint64) {
+	q.x.lock()
+	defer q.x.unlock()
+	if block >= c.Len() {
+		return nil
+	}
+	local, of := c.Locals(block+1), root{constant: constant}
+	for i := block; i >= 0 && i > block-maxPiece; i-- {
+		p := q.x.beginOf(of.key(c.At(i)), i == 0)
+		if p.isNone() {
+			continue
+		}
+		r := q.x.at(p.piece)
+		for k := i; k < block; k++ { // on to the block, in the same piece
+			if p.at++; r.loose() || p.at >= r.len() || r.local()[p.at] != local[k+1] {
+				return nil
+			}
+		}
+		if q.x.setOf(p) != 0 || q.x.isGhost(p) {
+			q.x.allNamesOf(p, func(engine uint64, _ uint32) { names = append(names, plain(engine)) })
+		}
+		return names
+	}
+	return nil
+}
+
+// HasRawBlocks reports whether a source may hold blocks under their engine hashes, as their keys are not
+// known.
+func (q Inspector) HasRawBlocks(src Source) bool {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.sources[src]
+	return s != nil && s.raw
+}
+
+// EachAlias calls f for each source and each engine hash of known key that an owner
+// of the source holds, with the identity of the block and its canonical sequence hash, in no
+// particular order, until f returns false. f must not call the index.
+func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64) bool) {
+	q.x.lock()
+	defer q.x.unlock()
+	seen, n := make([]int, len(q.x.sources)), 0
+	more := true
+	q.x.allNames(func(engine uint64, p place) bool {
+		n++
+		key := q.x.seq(p)
+		q.x.holders(q.x.setOf(p), func(o *owner) {
+			src := o.s.name
+			if !more || seen[src] == n {
+				return
+			}
+			seen[src] = n
+			if o.s.private.ref(engine) == nil {
+				more = f(src, q.x.at(p.piece).identity(), plain(engine), key)
+			}
+		})
+		return more
+	})
+	for _, s := range q.x.sources {
+		if s == nil || !more {
+			continue
+		}
+		s.private.all(func(engine uint64, ref *uint64) bool {
+			if p := placeOf(*ref); q.x.heldBySource(s, p) {
+				more = f(s.name, q.x.at(p.piece).identity(), plain(engine), q.x.seq(p))
+			}
+			return more
+		})
+	}
+}
+
+// IsPlaced reports whether an engine hash means a block to a source whose place in a chain
+// is known.
+func (q Inspector) IsPlaced(src Source, engine uint64) bool {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.sources[src]
+	if s == nil {
+		return false
+	}
+	p := q.x.meaning(s, normal(engine))
+	return !p.isNone() && !q.x.at(p.piece).loose()
+}
+
+// CountCopies returns how many blocks an owner holds, with all their copies. It costs the blocks with copies.
+func (q Inspector) CountCopies(name Owner) (n int) {
+	q.x.lock()
+	defer q.x.unlock()
+	if o := q.x.owners[name]; o != nil {
+		n = o.digest.Blocks
+		o.copies.all(func(_ place, more uint32) { n += int(more) })
+	}
+	return n
+}
+
+// NamesBefore appends names of the n blocks before the one that an engine hash means to a source, in the order of
+// the chain. It appends fewer where the chain begins, and then reports root, or where a block has no name
+// that means it to the source. All events wait meanwhile.
+func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (names []uint64, root bool) {
+	q.x.lock()
+	defer q.x.unlock()
+	s := q.x.sources[src]
+	if s == nil {
+		return dst, false
+	}
+	from := len(dst)
+	for p := q.x.meaning(s, normal(engine)); !p.isNone() && !q.x.at(p.piece).loose(); {
+		p, root = q.x.parentOf(s, p)
+		if p.isNone() || len(dst)-from == n {
+			break
+		}
+		name := uint64(0)
+		q.x.allNamesOf(p, func(engine uint64, _ uint32) {
+			if name == 0 && (s.private.len() == 0 || s.private.ref(engine) == nil) && !q.x.isContested(s, engine) {
+				name = engine
+			}
+		})
+		if name == 0 {
+			break
+		}
+		dst = append(dst, plain(name))
+	}
+	slices.Reverse(dst[from:])
+	return dst, root
+}
+
+// parentOf returns the block before one of a chain, none if it is not known, and whether there is none
+// because the block begins a prompt. All lanes are locked.
+func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
+	r := x.at(p.piece)
+	first := r.local()[0]
+	switch {
+	case p.at > 0:
+		return place{p.piece, p.at - 1}, false
+	case r.up == 0:
+		return place{}, r.head == r.root().first(first)
+	}
+	if h := x.at(r.prev); r.prev != 0 && x.beginOf(h.head, h.meta&isFirst != 0) == (place{piece: r.prev}) {
+		for k, i := h.head, uint32(0); ; k = x.follow(k, r.constant(), h.local()[i]) {
+			if x.follow(k, r.constant(), first) == r.head {
+				return place{r.prev, i}, false
+			}
+			if i++; i == h.len() {
+				break
+			}
+		}
+	}
+	if q := x.meaning(s, r.up); !q.isNone() && !x.at(q.piece).loose() && x.follow(x.key(q), r.constant(), first) == r.head {
+		return q, false
+	}
+	return place{}, false
+}
+
+// GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for so far
+// would have been lost, 0 if none was. It is an estimate.
+func (q Inspector) GhostsWanted() int64 {
+	if q.x.ghosts.count == nil {
+		return 0
+	}
+	return q.x.ghosts.wanted.Load() * ghostBytes * max(q.x.ghosts.count.of.indexes.Load(), 1)
+}
+
+// EachClientHash calls f for the client hash of every block that is held or waits. f must
+// not call the index.
+func (q Inspector) EachClientHash(f func(clientHash uint64)) {
+	q.x.lock()
+	defer q.x.unlock()
+	q.x.allPieces(func(n uint32, r *piece) {
+		for i := range r.len() {
+			if clientHash := r.clientHash(i); clientHash != 0 && q.x.setOf(place{n, i}) != 0 {
+				f(clientHash)
+			}
+		}
+	})
+	for _, s := range q.x.sources {
+		if s != nil {
+			for l := range s.room.all {
+				f(l.clientHash)
+			}
+		}
+	}
+}

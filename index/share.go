@@ -1,0 +1,65 @@
+package index
+
+// Share is how many blocks some owners hold, each once, and how many of them no other owner does.
+type Share struct{ Held, Alone int }
+
+// SourceIdentity is a source and an identity of which it holds blocks.
+type SourceIdentity struct {
+	Source   Source
+	Identity Identity
+}
+
+// identitySet is an identity and an owner set.
+type identitySet struct {
+	id  Identity
+	set uint32
+}
+
+// countBySet returns how many blocks of each identity have each owner set.
+func (c *Checkpoint) countBySet() map[identitySet]int {
+	blocks := make(map[identitySet]int)
+	for p := range c.pieces {
+		start := uint32(0)
+		for _, v := range p.intervals {
+			blocks[identitySet{p.root.id, v.set}] += int(v.end - start)
+			start = v.end
+		}
+	}
+	return blocks
+}
+
+// Shares returns the share of some owners by Identity, and ends the checkpoint. Blocks that wait
+// under an engine hash without a constant count as the base identity's.
+func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
+	defer c.Release()
+	blocks := c.countBySet()
+	for _, o := range c.snap.owners {
+		o.wanted = mine(o.name)
+	}
+	all := make([]Share, len(*c.x.identities.list.Load()))
+	for k, n := range blocks {
+		ours, others := false, false
+		for o := range c.snap.ownersOf(k.set) {
+			ours, others = ours || o.wanted, others || !o.wanted
+		}
+		if one := &all[k.id]; ours {
+			if one.Held += n; !others {
+				one.Alone += n
+			}
+		}
+	}
+	return all
+}
+
+// HeldBySource returns how many blocks each source holds of each identity, a block as often as
+// owners of the source hold it, and ends the checkpoint.
+func (c *Checkpoint) HeldBySource() map[SourceIdentity]int {
+	defer c.Release()
+	held := make(map[SourceIdentity]int)
+	for k, n := range c.countBySet() {
+		for o := range c.snap.ownersOf(k.set) {
+			held[SourceIdentity{o.source.name, k.id}] += n
+		}
+	}
+	return held
+}
