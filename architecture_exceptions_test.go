@@ -139,8 +139,8 @@ var shapeExceptions = []exception{
 	{"columns", "conductor/watch", 15},
 
 	// config
-	{"columns", "config", 121},
-	{"exported", "config", 64},
+	{"columns", "config", 16},
+	{"exported", "config", 61},
 
 	// deploy/helm/check
 	{"columns", "deploy/helm/check", 1},

@@ -33,14 +33,13 @@ type DynamoServer struct {
 	Workers []Source
 }
 
-// DynamoFlags defines the flags of keys that Dynamo's indexer has too, and no
+// DynamoFlags defines the flags of settings that Dynamo's indexer has too, and no
 // other.
 func DynamoFlags(fs *pflag.FlagSet) {
-	c := Default()
-	for _, k := range keys {
-		switch k.path {
+	for _, s := range settings {
+		switch s.path {
 		case "dynamo.peers", "dynamo.access_log", "dynamo.trace_id_header", "dynamo.access_log_local_time":
-			k.define(fs, k.show(&c))
+			s.defineFlag(fs)
 		}
 	}
 }
@@ -60,7 +59,7 @@ func (l *loader) readDynamoEnv(env map[string]string, out layer) {
 				reason = "number too large to fit in target type"
 			}
 			// The words of Dynamo name the variable, so the place has no name.
-			l.errs.add(place{layer: inEnv}, "", "%s must be a non-negative integer, got %q: %s", envMinWorkers, text, reason)
+			l.errs.addProblem(place{layer: inEnv}, "", "%s must be a non-negative integer, got %q: %s", envMinWorkers, text, reason)
 		} else {
 			out[path] = int(n)
 		}
@@ -72,10 +71,10 @@ func (l *loader) readDynamoEnv(env map[string]string, out layer) {
 	}
 }
 
-// lay lays Dynamo's flags over the merged layers.
-func (l *loader) lay(d DynamoServer, c *Config) {
+// addDynamoServer lays Dynamo's flags over the merged layers.
+func (l *loader) addDynamoServer(d DynamoServer, c *Config) {
 	if d.Address != "" {
-		l.layListener(d, c)
+		l.addDynamoListener(d, c)
 	}
 	at := place{layer: inFlags, name: "flag --" + flagWorkers}
 	for _, s := range d.Workers {
@@ -85,13 +84,13 @@ func (l *loader) lay(d DynamoServer, c *Config) {
 	}
 }
 
-// layListener puts the one listener of the dialect behind those that stay.
-func (l *loader) layListener(d DynamoServer, c *Config) {
+// addDynamoListener puts the one listener of the dialect behind those that stay.
+func (l *loader) addDynamoListener(d DynamoServer, c *Config) {
 	at := place{layer: inFlags, name: "flag --" + flagPort}
 	goes := func(one Listener) bool { return d.Alone || one.Dialect == Dynamo }
 	if slices.ContainsFunc(c.Listeners, goes) {
 		if l.places["listeners"].layer == inFlags {
-			l.errs.add(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", flagListen, Dynamo)
+			l.errs.addProblem(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", flagListen, Dynamo)
 			return
 		}
 		for path := range l.places {

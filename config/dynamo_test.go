@@ -63,8 +63,8 @@ func TestDynamoListener(t *testing.T) {
 			}
 			return
 		}
-		if err != nil || showListeners(d.Config.Listeners) != want {
-			t.Errorf("%s %v %v: %s, %v, want %s", file, env, args, showListeners(d.Config.Listeners), err, want)
+		if err != nil || formatListeners(d.Config.Listeners) != want {
+			t.Errorf("%s %v %v: %s, %v, want %s", file, env, args, formatListeners(d.Config.Listeners), err, want)
 			return
 		}
 		last := len(d.Config.Listeners) - 1

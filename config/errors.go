@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"example.com/conductor/spelling"
 )
 
-// FieldError is one mistake or warning, with the place of the setting. Load joins them with errors.Join, one line each.
+// FieldError is one mistake or warning, with the place of the setting. Load joins them with errors.Join, one
+// line each.
 type FieldError struct {
 	Path    string // the key, such as sources[2].endpoint; "" when the whole place is meant
 	Place   string // file:line:column, file, env NAME or flag --name; "" for a value built in code
@@ -60,12 +63,13 @@ type problem struct {
 	FieldError
 }
 
-func (r *report) add(at place, path, format string, args ...any) {
+// addProblem records a mistake in the value of path, which stands at.
+func (r *report) addProblem(at place, path, format string, args ...any) {
 	r.found = append(r.found, problem{at, FieldError{path, at.String(), fmt.Sprintf(format, args...)}})
 }
 
-// list returns the problems in order.
-func (r *report) list() []FieldError {
+// sorted returns the problems in order.
+func (r *report) sorted() []FieldError {
 	slices.SortStableFunc(r.found, func(a, b problem) int {
 		return cmp.Or(cmp.Compare(a.at.layer, b.at.layer), cmp.Compare(a.at.line, b.at.line), cmp.Compare(a.at.col, b.at.col))
 	})
@@ -79,8 +83,16 @@ func (r *report) list() []FieldError {
 // err joins the problems, nil when there are none.
 func (r *report) err() error {
 	var errs []error
-	for _, e := range r.list() {
+	for _, e := range r.sorted() {
 		errs = append(errs, e)
 	}
 	return errors.Join(errs...)
+}
+
+// didYouMean completes a message about an unknown word, or returns "".
+func didYouMean(word string, known []string) string {
+	if closest := spelling.Closest(word, known); closest != "" {
+		return fmt.Sprintf("; did you mean %q?", closest)
+	}
+	return ""
 }

@@ -1,33 +1,76 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 )
 
-// A layer is what one of file, environment and flags says: values by path.
-// "listeners" and "sources" are whole lists.
-type layer map[string]any
+// Mooncake's own file, as all its versions since March 2026 read it:
+//
+//	{"http_server_port": 13333,
+//	 "kvevent_instance": {"NAME": {"endpoint": …, "type": …, "modelname": …, "block_size": …, …}}}
+//
+// It works unchanged, and its two keys may stand next to ours. Where its readers differ among themselves, or
+// ours differs from all of them:
+//
+//	http_server_port absent   the default listeners; theirs bound port 0, a free one that no router could know
+//	http_server_port given    that one listener, as theirs had
+//	a bad entry               an error like any other; theirs logged it and served without the engine, which
+//	                          looks like an empty cache
+//	instance id               instance_id where given, else the entry's name, so several entries can be the
+//	                          ranks of one instance
+//	tenant_id ""              the default tenant; their first reader made it another
+//	dp_rank absent            0; their later readers skipped the entry
+//	type                      SGLang and Standard too
+//	hash_profile absent       blocks are found by their tokens; their later readers skipped the entry
+//	cache_group               accepted without effect, with a warning: groups are learned from events
+const (
+	mooncakePort    = "http_server_port"
+	mooncakeSources = "kvevent_instance"
+	mooncakeFile    = ".mooncake/conductor_config.json" // under $HOME
+)
 
-// A loader reads the layers and remembers, for the checks that follow, where
-// each value came from and which were unreadable.
-type loader struct {
-	errs   report
-	warns  report
-	places map[string]place  // path -> where the winning value stands
-	names  map[string]string // path -> what the reader calls it, where the file has another name for it
-	failed map[string]bool   // paths whose value could not be read
-
-	vouched map[string]bool // paths whose value another package has checked
-}
-
-func newLoader() *loader {
-	return &loader{places: map[string]place{}, names: map[string]string{}, failed: map[string]bool{}, vouched: map[string]bool{}}
+// findFile returns the file to read: the one asked for, the one named by CONDUCTOR_CONFIG_PATH, Mooncake's
+// usual one, or none.
+func (l *loader) findFile(o Options, env map[string]string) (name string, data []byte) {
+	home, named := env["HOME"], env[envFile]
+	at := place{layer: inFile, name: o.File}
+	switch {
+	case o.File != "":
+		name = o.File
+	case named != "":
+		name, at = named, place{layer: inEnv, name: "env " + envFile}
+	case home != "":
+		name = filepath.Join(home, mooncakeFile)
+		at.name = name
+	default:
+		return "", nil
+	}
+	data, err := os.ReadFile(name)
+	var pathError *fs.PathError
+	switch {
+	case err == nil:
+		return name, data
+	case !errors.Is(err, fs.ErrNotExist):
+		if errors.As(err, &pathError) {
+			err = pathError.Err
+		}
+		l.errs.addProblem(at, "", "cannot read %q: %s", name, err)
+	case o.File != "":
+		l.errs.addProblem(at, "", "no such file")
+	case named != "":
+		l.warns.addProblem(at, "", "%q does not exist; serving without a file", name)
+	}
+	return "", nil
 }
 
 // readFile checks a whole file against the known keys.
@@ -36,38 +79,38 @@ func (l *loader) readFile(name string, data []byte) layer {
 	if t.root == nil {
 		return nil
 	}
-	pairs, _ := t.mapping(t.root, "", &l.errs)
+	pairs, _ := t.readPairs(t.root, "")
 	out := layer{}
 	var sources []Source
-	var known []field
-	for _, name := range append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections()...) {
-		known = append(known, field{name: name})
-	}
+	sections := sectionNames()
+	known := append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections...)
 	var port *pair
 	for _, p := range pairs {
 		switch {
 		case p.name == "listeners":
 			out["listeners"] = l.readListeners(t, p.value)
-			l.places["listeners"] = t.at(p.key)
+			l.places["listeners"] = t.placeOf(p.key)
 		case p.name == "sources":
-			l.places["sources"] = t.at(p.key)
-			for i, n := range t.list(p.value, "sources", &l.errs) {
-				at := len(sources)
-				l.rename(fmt.Sprintf("sources[%d]", at), fmt.Sprintf("sources[%d]", i))
-				sources = append(sources, l.readSource(t, at, n, ""))
+			l.places["sources"] = t.placeOf(p.key)
+			for i, n := range t.readElements(p.value, "sources") {
+				sources = append(sources, l.readSource(t, len(sources), n, fmt.Sprintf("sources[%d]", i), ""))
 			}
 		case p.name == mooncakePort:
 			port = &p
 		case p.name == mooncakeSources:
-			l.places["sources"] = t.at(p.key)
-			sources = append(sources, l.readMooncakeSources(t, len(sources), p)...)
-		case slices.Contains(sections(), p.name):
-			l.readSection(t, p, out)
+			l.places["sources"] = t.placeOf(p.key)
+			entries, _ := t.readPairs(p.value, mooncakeSources)
+			for _, e := range entries {
+				sources = append(sources, l.readSource(t, len(sources), e.value, joinPath(mooncakeSources, e.name), e.name))
+			}
+		case slices.Contains(sections, p.name):
+			pairs, _ := t.readPairs(p.value, p.name)
+			l.readFields(t, p.name, pairs, sectionFields(p.name), func(f field, v any) { out[p.name+"."+f.name] = v })
 		default:
-			l.unknown(t, p, "", known)
+			l.reportUnknownKey(t, p, "", known)
 		}
 	}
-	if port != nil {
+	if port != nil { // behind listeners, which it may clash with
 		l.readMooncakePort(t, *port, out)
 	}
 	if sources != nil {
@@ -76,92 +119,123 @@ func (l *loader) readFile(name string, data []byte) layer {
 	return out
 }
 
-// readSection reads one map of scalars.
-func (l *loader) readSection(t *tree, section pair, out layer) {
-	pairs, _ := t.mapping(section.value, section.name, &l.errs)
-	l.readPairs(t, section.name, pairs, sectionFields(section.name), func(name string, v any) { out[section.name+"."+name] = v })
+// sectionFields returns the fields of a section.
+func sectionFields(section string) (out []field) {
+	for _, s := range settings {
+		if s.sectionName() == section {
+			out = append(out, s.field)
+		}
+	}
+	return out
 }
 
 // readMap begins the map at path.
 func (l *loader) readMap(t *tree, path string, n *yaml.Node) []pair {
-	l.places[path] = t.at(n)
-	pairs, ok := t.mapping(n, l.nameOf(path), &l.errs)
+	l.places[path] = t.placeOf(n)
+	pairs, ok := t.readPairs(n, l.nameOf(path))
 	l.failed[path] = !ok
 	return pairs
 }
 
-// readPairs reads the pairs of the map at path, and hands every value to set.
-func (l *loader) readPairs(t *tree, path string, pairs []pair, fields []field, set func(name string, v any)) {
-	for _, p := range pairs {
-		i := slices.IndexFunc(fields, func(f field) bool { return f.name == p.name })
-		if i < 0 {
-			l.unknown(t, p, l.nameOf(path), fields)
-			continue
-		}
-		at := join(path, p.name)
-		l.places[at] = t.at(p.value)
-		if fields[i].nullable && isNull(p.value) {
-			continue
-		}
-		v, ok := t.value(p.value, l.nameOf(at), fields[i].kind, &l.errs)
-		if l.failed[at] = !ok; ok {
-			set(p.name, v)
-		}
-	}
-}
-
-// into returns what sets the members of a struct.
-func into(p any) func(name string, v any) {
-	return func(name string, v any) { member(reflect.ValueOf(p).Elem(), name).Set(reflect.ValueOf(v)) }
-}
-
-// unknown reports an unknown key, with the key that was probably meant:
-// one of the same map, or one of the same name somewhere else.
-func (l *loader) unknown(t *tree, p pair, section string, fields []field) {
+// readFields reads the pairs of the map at path, and gives every value to assign.
+func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, assign func(f field, v any)) {
 	var names []string
 	for _, f := range fields {
 		names = append(names, f.name)
 	}
+	for _, p := range pairs {
+		i := slices.Index(names, p.name)
+		if i < 0 {
+			l.reportUnknownKey(t, p, l.nameOf(path), names)
+			continue
+		}
+		at := joinPath(path, p.name)
+		l.places[at] = t.placeOf(p.value)
+		if fields[i].nullable && isNull(p.value) {
+			continue
+		}
+		v, ok := t.readValue(p.value, l.nameOf(at), fields[i].kind)
+		if l.failed[at] = !ok; ok {
+			assign(fields[i], v)
+		}
+	}
+}
+
+// assignTo returns a function for readFields that fills the struct at p.
+func assignTo(p any) func(f field, v any) {
+	return func(f field, v any) { reflect.ValueOf(p).Elem().Field(f.index).Set(reflect.ValueOf(v)) }
+}
+
+// reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one
+// of the same name somewhere else.
+func (l *loader) reportUnknownKey(t *tree, p pair, section string, names []string) {
 	hint := didYouMean(p.name, names)
 	if hint == "" {
-		for _, k := range keys {
-			if strings.HasSuffix(k.path, "."+p.name) {
-				hint = fmt.Sprintf("; did you mean %q?", k.path)
+		for _, s := range settings {
+			if s.name == p.name {
+				hint = fmt.Sprintf("; did you mean %q?", s.path)
 			}
 		}
 	}
-	l.errs.add(t.at(p.key), join(section, p.name), "unknown key%s", hint)
+	l.errs.addProblem(t.placeOf(p.key), joinPath(section, p.name), "unknown key%s", hint)
 }
 
 func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 	out := []Listener{}
-	for i, e := range t.list(n, "listeners", &l.errs) {
+	for i, e := range t.readElements(n, "listeners") {
 		path := fmt.Sprintf("listeners[%d]", i)
 		one := Listener{Dialect: Conductor}
-		l.readPairs(t, path, l.readMap(t, path, e), listenerFields, into(&one))
+		l.readFields(t, path, l.readMap(t, path, e), listenerFields, assignTo(&one))
 		out = append(out, one)
 	}
 	return out
 }
 
-// readSource reads entry i of the final list of sources; instance is its
-// instance id if it gives none.
-func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Source {
+// readMooncakePort turns http_server_port into the one listener it stands for.
+func (l *loader) readMooncakePort(t *tree, p pair, out layer) {
+	if _, both := out["listeners"]; both {
+		l.errs.addProblem(t.placeOf(p.key), mooncakePort, "listeners (%s) says the same; keep one of the two", l.places["listeners"])
+		return
+	}
+	v, ok := t.readScalar(p.value, mooncakePort, countKind())
+	if !ok {
+		return
+	}
+	port := v.(int)
+	if port < 1 || port > 65535 {
+		l.errs.addProblem(t.placeOf(p.value), mooncakePort, "%d is out of range 1 to 65535", port)
+		return
+	}
+	out["listeners"] = []Listener{{":" + strconv.Itoa(port), Conductor}}
+	l.places["listeners"] = t.placeOf(p.value)
+	l.names["listeners[0].address"] = mooncakePort
+}
+
+// readSource reads entry i of the final list of sources, which the reader of the file calls name. instance is
+// its instance id if it gives none.
+func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string) Source {
 	path := fmt.Sprintf("sources[%d]", i)
+	if path != name {
+		l.names[path] = name
+	}
 	s := Source{InstanceID: instance}
 	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p pair) bool {
 		switch {
 		case p.name == hashProfile:
-			s.HashProfile = l.readProfile(t, join(path, hashProfile), p.value)
+			s.HashProfile = l.readProfile(t, joinPath(path, hashProfile), p.value)
 		case p.name == sourceTTL && p.value.Kind == yaml.MappingNode:
-			s.MediaTTL = l.readMediaTTL(t, join(path, sourceTTL), p.value)
+			s.MediaTTL = l.readMediaTTL(t, joinPath(path, sourceTTL), p.value)
+		case p.name == "cache_group": // Mooncake's
+			if !isNull(p.value) && (p.value.ShortTag() != "!!int" || p.value.Value != "0") { // 0 is what happens anyway
+				l.warns.addProblem(t.placeOf(p.key), joinPath(l.nameOf(path), p.name), "has no effect; groups are told apart by the events")
+			}
 		default:
-			return l.ignored(t, path, p)
+			return false
 		}
 		return true
 	})
-	l.readPairs(t, path, pairs, sourceFields, into(&s))
-	if _, given := l.places[join(path, "block_size")]; s.Discover != "" && !given {
+	l.readFields(t, path, pairs, sourceFields, assignTo(&s))
+	if _, given := l.places[joinPath(path, "block_size")]; s.Discover != "" && !given {
 		s.BlockSize = AutoCount
 	}
 	return s.withTenant()
@@ -169,15 +243,15 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, instance string) Sourc
 
 // readProfile reads the hash_profile at path; null is none.
 func (l *loader) readProfile(t *tree, path string, n *yaml.Node) (out HashProfile) {
-	l.readPairs(t, path, l.readMap(t, path, n), profileFields, into(&out))
+	l.readFields(t, path, l.readMap(t, path, n), profileFields, assignTo(&out))
 	if isNull(n) {
 		return out
 	}
 	whole := !l.failed[path]
 	for _, f := range profileFields {
-		at := join(path, f.name)
+		at := joinPath(path, f.name)
 		if _, given := l.places[at]; !l.failed[path] && !given && !f.nullable {
-			l.errs.add(t.at(n), l.nameOf(at), "is required")
+			l.errs.addProblem(t.placeOf(n), l.nameOf(at), "is required")
 			whole = false
 		}
 		whole = whole && !l.failed[at]
@@ -192,56 +266,14 @@ func (l *loader) readMediaTTL(t *tree, path string, n *yaml.Node) map[string]tim
 	out := make(map[string]time.Duration, len(pairs))
 	for _, p := range pairs {
 		at := path + "." + p.name
-		l.places[at] = t.at(p.value)
+		l.places[at] = t.placeOf(p.value)
 		if isNull(p.value) {
 			continue
 		}
-		v, ok := t.scalar(p.value, l.nameOf(at), duration(), &l.errs)
+		v, ok := t.readScalar(p.value, l.nameOf(at), durationKind())
 		if l.failed[at] = !ok; ok {
 			out[p.name] = v.(time.Duration)
 		}
 	}
 	return out
-}
-
-// rename records what the reader of a file calls a path.
-func (l *loader) rename(path, name string) {
-	if path != name {
-		l.names[path] = name
-	}
-}
-
-// nameOf returns what the reader calls a path.
-func (l *loader) nameOf(path string) string {
-	if name, ok := l.names[path]; ok {
-		return name
-	}
-	if i := strings.LastIndexByte(path, '.'); i > 0 {
-		return join(l.nameOf(path[:i]), path[i+1:])
-	}
-	return path
-}
-
-// placeOf returns where a path was given, or else what holds it.
-func (l *loader) placeOf(path string) place {
-	for path != "" {
-		if at, ok := l.places[path]; ok {
-			return at
-		}
-		i := strings.LastIndexAny(path, ".[")
-		path = path[:max(i, 0)]
-	}
-	return place{}
-}
-
-// unreadable reports whether a value, or what holds it, could not be read.
-func (l *loader) unreadable(path string) bool {
-	for path != "" {
-		if l.failed[path] {
-			return true
-		}
-		i := strings.LastIndexAny(path, ".[")
-		path = path[:max(i, 0)]
-	}
-	return false
 }

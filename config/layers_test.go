@@ -30,17 +30,17 @@ func flags(t *testing.T, args ...string) *pflag.FlagSet {
 	return fs
 }
 
-// TestDefaults holds the documented default of every key, as it is printed.
+// TestDefaults holds the documented default of every setting, as it is printed.
 func TestDefaults(t *testing.T) {
 	c := Default()
 	var seen []string
 	f := func(path, want string) {
 		t.Helper()
-		i := slices.IndexFunc(keys, func(k key) bool { return k.path == path })
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.path == path })
 		if i < 0 {
-			t.Fatalf("no key %s", path)
+			t.Fatalf("no setting %s", path)
 		}
-		if got := keys[i].show(&c); got != want {
+		if got := settings[i].format(&c); got != want {
 			t.Errorf("%s = %s, want %s", path, got, want)
 		}
 		seen = append(seen, path)
@@ -139,12 +139,12 @@ func TestDefaults(t *testing.T) {
 	f("ui.enabled", "true")
 	f("ui.recent_queries", "true")
 	f("register.allow", "default")
-	for _, k := range keys {
+	for _, k := range settings {
 		if !slices.Contains(seen, k.path) {
 			t.Errorf("%s has no documented default", k.path)
 		}
 	}
-	if got := showListeners(c.Listeners); got != ":13333=conductor,:8090=dynamo" {
+	if got := formatListeners(c.Listeners); got != ":13333=conductor,:8090=dynamo" {
 		t.Errorf("listeners = %s", got)
 	}
 	if len(c.Sources) != 0 {
@@ -159,11 +159,11 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestLayersPrecedence sets every key in every subset of file, environment and flags.
+// TestLayersPrecedence sets every setting in every subset of file, environment and flags.
 func TestLayersPrecedence(t *testing.T) {
 	// What the three say, file first; a choice of two words needs only differ from
 	// the layer below it.
-	says := func(k key) [3]string {
+	says := func(k setting) [3]string {
 		switch {
 		case len(k.kind.words) > 3:
 			return [3]string{k.kind.words[0], k.kind.words[2], k.kind.words[3]}
@@ -194,7 +194,7 @@ func TestLayersPrecedence(t *testing.T) {
 		}
 		return [3]string{"11", "12", "13"}
 	}
-	for _, k := range keys {
+	for _, k := range settings {
 		said := says(k)
 		section, name, _ := strings.Cut(k.path, ".")
 		file := write(t, "c.yaml", "stream: {queue_bytes_total: 256MiB}\n")
@@ -210,7 +210,7 @@ func TestLayersPrecedence(t *testing.T) {
 		def := Default()
 		for subset := range 8 {
 			o := Options{File: file}
-			want, place := k.show(&def), ""
+			want, place := k.format(&def), ""
 			if subset&1 != 0 {
 				o.File, want, place = full, said[0], full+":2:"
 			}
@@ -225,7 +225,7 @@ func TestLayersPrecedence(t *testing.T) {
 				t.Errorf("%s subset %d: %v", k.path, subset, err)
 				continue
 			}
-			if got := k.show(&d.Config); got != want || !strings.HasPrefix(d.Place(k.path), place) {
+			if got := k.format(&d.Config); got != want || !strings.HasPrefix(d.Place(k.path), place) {
 				t.Errorf("%s subset %d = %s from %q, want %s from %q", k.path, subset, got, d.Place(k.path), want, place)
 			}
 		}
@@ -240,7 +240,7 @@ func TestListenerPrecedence(t *testing.T) {
 		t.Helper()
 		d, err := Load(Options{File: file, Env: env, Flags: flags(t, args...)})
 		must.Report(t, err)
-		if got := showListeners(d.Config.Listeners); got != want {
+		if got := formatListeners(d.Config.Listeners); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
@@ -324,11 +324,11 @@ func TestFileDiscovery(t *testing.T) {
 		for _, w := range d.Warnings {
 			warned += w.Error()
 		}
-		if d.File != file || showListeners(d.Config.Listeners) != listeners || warned != warning || said != problem {
-			t.Errorf("file %q, listeners %s, warnings %q, error %q", d.File, showListeners(d.Config.Listeners), warned, said)
+		if d.File != file || formatListeners(d.Config.Listeners) != listeners || warned != warning || said != problem {
+			t.Errorf("file %q, listeners %s, warnings %q, error %q", d.File, formatListeners(d.Config.Listeners), warned, said)
 		}
 	}
-	defaults := showListeners(Default().Listeners)
+	defaults := formatListeners(Default().Listeners)
 	f(Options{}, "", defaults, "", "")
 	f(Options{Env: []string{home}}, usual, ":1=conductor", "", "")
 	f(Options{Env: []string{"HOME=" + filepath.Dir(gone)}}, "", defaults, "", "")
@@ -344,7 +344,7 @@ func TestFileDiscovery(t *testing.T) {
 // validate returns all broken rules of a config that was built in code.
 func validate(c *Config) error {
 	l := newLoader()
-	l.report(c.complaints())
+	l.reportComplaints(c.complaints())
 	return l.errs.err()
 }
 
@@ -386,61 +386,61 @@ func TestKindParse(t *testing.T) {
 		if err != nil {
 			got = "error"
 		} else {
-			got = show(v)
+			got = formatValue(v)
 		}
 		if got != want {
 			t.Errorf("%s %q = %q (%v), want %q", k.word, in, got, err, want)
 		}
 	}
-	f(duration(), "90s", "1m30s")
-	f(duration(), "1h0m0s", "1h")
-	f(duration(), "60m", "1h")
-	f(duration(), "20m", "20m")
-	f(duration(), "10s", "10s")
-	f(duration(), "0", "error")
-	f(duration(), "1e3", "error")
-	f(duration(), "30 s", "error")
-	f(duration(), "", "error")
-	f(size(), "0", "0")
-	f(size(), "1024", "1KiB")
-	f(size(), "1025B", "1025")
-	f(size(), "2048 MiB", "2GiB")
-	f(size(), "8191PiB", "error")
-	f(size(), "9007199254740991KiB", "9007199254740991KiB")
-	f(size(), "9007199254740992KiB", "error")
-	f(size(), "99999999999999999999", "error")
-	f(size(), "-1", "error")
-	f(size(), "1.5MiB", "error")
-	f(count(), "+7", "7")
-	f(count(), "-0", "0")
-	f(count(), "2147483647", "2147483647")
-	f(count(), "2147483648", "error")
-	f(count(), "007", "error")
-	f(count(), " 7", "error")
-	f(seed(), "0xffffffffffffffff", "18446744073709551615")
-	f(seed(), "18446744073709551616", "error")
-	f(seed(), "-1", "error")
-	f(choice("a", "b"), "A", "a")
-	f(choice("a", "b"), "c", "error")
-	f(truth(), "Yes", "true")
-	f(truth(), "1", "true")
-	f(truth(), "OFF", "false")
-	f(truth(), "2", "error")
-	f(truth(), "", "error")
-	f(header(), "X-Trace-ID", "X-Trace-ID")
-	f(header(), "a b", "error")
-	f(header(), "a:b", "error")
-	f(header(), "", "error")
-	f(urls(), " http://a:1/ ,, https://[::1]:2/dynamo/v1,", "http://a:1/,https://[::1]:2/dynamo/v1")
-	f(urls(), ",", "")
-	f(urls(), "http://a,b:1", "error")
-	f(urls(), "ftp://a", "error")
-	f(urls(), "a:8090", "error")
-	f(urls(), "http://", "error")
-	f(urls(), "http://:8090", "error")
-	f(urls(), "http://a b", "error")
-	f(urls(), "http://a?x", "error")
-	f(urls(), "http://a/#x", "error")
+	f(durationKind(), "90s", "1m30s")
+	f(durationKind(), "1h0m0s", "1h")
+	f(durationKind(), "60m", "1h")
+	f(durationKind(), "20m", "20m")
+	f(durationKind(), "10s", "10s")
+	f(durationKind(), "0", "error")
+	f(durationKind(), "1e3", "error")
+	f(durationKind(), "30 s", "error")
+	f(durationKind(), "", "error")
+	f(sizeKind(), "0", "0")
+	f(sizeKind(), "1024", "1KiB")
+	f(sizeKind(), "1025B", "1025")
+	f(sizeKind(), "2048 MiB", "2GiB")
+	f(sizeKind(), "8191PiB", "error")
+	f(sizeKind(), "9007199254740991KiB", "9007199254740991KiB")
+	f(sizeKind(), "9007199254740992KiB", "error")
+	f(sizeKind(), "99999999999999999999", "error")
+	f(sizeKind(), "-1", "error")
+	f(sizeKind(), "1.5MiB", "error")
+	f(countKind(), "+7", "7")
+	f(countKind(), "-0", "0")
+	f(countKind(), "2147483647", "2147483647")
+	f(countKind(), "2147483648", "error")
+	f(countKind(), "007", "error")
+	f(countKind(), " 7", "error")
+	f(seedKind(), "0xffffffffffffffff", "18446744073709551615")
+	f(seedKind(), "18446744073709551616", "error")
+	f(seedKind(), "-1", "error")
+	f(wordKind("a", "b"), "A", "a")
+	f(wordKind("a", "b"), "c", "error")
+	f(boolKind(), "Yes", "true")
+	f(boolKind(), "1", "true")
+	f(boolKind(), "OFF", "false")
+	f(boolKind(), "2", "error")
+	f(boolKind(), "", "error")
+	f(textKinds["header"], "X-Trace-ID", "X-Trace-ID")
+	f(textKinds["header"], "a b", "error")
+	f(textKinds["header"], "a:b", "error")
+	f(textKinds["header"], "", "error")
+	f(textKinds["urls"], " http://a:1/ ,, https://[::1]:2/dynamo/v1,", "http://a:1/,https://[::1]:2/dynamo/v1")
+	f(textKinds["urls"], ",", "")
+	f(textKinds["urls"], "http://a,b:1", "error")
+	f(textKinds["urls"], "ftp://a", "error")
+	f(textKinds["urls"], "a:8090", "error")
+	f(textKinds["urls"], "http://", "error")
+	f(textKinds["urls"], "http://:8090", "error")
+	f(textKinds["urls"], "http://a b", "error")
+	f(textKinds["urls"], "http://a?x", "error")
+	f(textKinds["urls"], "http://a/#x", "error")
 }
 
 func TestDidYouMean(t *testing.T) {

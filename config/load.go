@@ -1,7 +1,7 @@
 package config
 
 import (
-	"fmt"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
@@ -32,12 +32,16 @@ type Loaded struct {
 	loader *loader
 }
 
-// Load merges defaults, file, environment and flags, and checks the result. The error
-// joins all mistakes in the order file, environment, flags, each a FieldError. The Loaded
-// is never nil. It has the warnings also if there is an error.
+// Place returns the place that set a path of the config, such as sources[2] or hash.seed. It returns "" for a
+// default.
+func (d *Loaded) Place(path string) string { return d.loader.placeOf(path).String() }
+
+// Load merges defaults, file, environment and flags, and checks the result. The error joins all mistakes in
+// the order file, environment, flags, each a FieldError. The Loaded is never nil. It has the warnings also if
+// there is an error.
 func Load(o Options) (*Loaded, error) {
 	l := newLoader()
-	env := environ(o.Env)
+	env := parseEnviron(o.Env)
 	if o.File == "" {
 		o.File = fileFlag(o.Flags)
 	}
@@ -45,40 +49,145 @@ func Load(o Options) (*Loaded, error) {
 	return l.load(name, data, env, o)
 }
 
+// A layer is what one of file, environment and flags says: values by path. "listeners" and "sources" are
+// whole lists.
+type layer map[string]any
+
+// A loader reads the layers and remembers, for the checks that follow, where each value came from and which
+// were unreadable.
+type loader struct {
+	errs    report
+	warns   report
+	places  map[string]place  // path -> where the winning value stands
+	names   map[string]string // path -> what the reader calls it, where the file has another name for it
+	failed  map[string]bool   // paths whose value could not be read
+	vouched map[string]bool   // paths whose value another package has checked
+}
+
+func newLoader() *loader {
+	return &loader{
+		places: map[string]place{}, names: map[string]string{}, failed: map[string]bool{}, vouched: map[string]bool{},
+	}
+}
+
+// load is Load with the file read.
 func (l *loader) load(name string, data []byte, env map[string]string, o Options) (*Loaded, error) {
 	var file layer
 	if name != "" {
 		file = l.readFile(name, data)
 	}
-	c, err := merge(file, l.readEnv(env), l.readFlags(o.Flags))
-	if err != nil {
-		return &Loaded{loader: l}, fmt.Errorf("BUG: settings that were read cannot be merged: %w", err)
-	}
-	l.lay(o.Dynamo, &c)
-	l.report(c.complaints())
+	c := mergeLayers(file, l.readEnv(env), l.readFlags(o.Flags))
+	l.addDynamoServer(o.Dynamo, &c)
+	l.reportComplaints(c.complaints())
 	if o.Check != nil {
-		l.report(o.Check(c))
+		l.reportComplaints(o.Check(c))
 	}
-	return &Loaded{Config: c, File: name, Warnings: l.warns.list(), loader: l}, l.errs.err()
+	return &Loaded{Config: c, File: name, Warnings: l.warns.sorted(), loader: l}, l.errs.err()
 }
 
-// Place returns the place that set a path of the config, such as sources[2] or hash.seed.
-// It returns "" for a default.
-func (d *Loaded) Place(path string) string { return d.loader.placeOf(path).String() }
-
-// merge lays the layers over the defaults and fills a Config.
-func merge(layers ...layer) (Config, error) {
-	v := viper.New()
+// mergeLayers lays the layers over the defaults and fills a Config.
+func mergeLayers(layers ...layer) Config {
 	c := Default()
+	v := viper.New()
 	v.SetDefault("listeners", c.Listeners)
-	for _, k := range keys {
-		v.SetDefault(k.path, k.value(&c))
+	v.SetDefault("sources", c.Sources)
+	for _, s := range settings {
+		v.SetDefault(s.path, s.initial)
 	}
 	for _, given := range layers {
 		for path, value := range given {
 			v.Set(path, value)
 		}
 	}
-	c = Config{}
-	return c, v.UnmarshalExact(&c)
+	for _, s := range settings {
+		s.assign(&c, v.Get(s.path))
+	}
+	c.Listeners, c.Sources = v.Get("listeners").([]Listener), v.Get("sources").([]Source)
+	return c
 }
+
+// readText reads a setting that is given as text.
+func (l *loader) readText(s setting, value string, at place, out layer) {
+	v, err := s.kind.parse(strings.TrimSpace(value))
+	if err != nil && at.layer == inEnv && s.env() == envLevel {
+		// Mooncake takes an unknown level for INFO and starts.
+		l.warns.addProblem(at, s.path, "%s; taken for \"info\"", err)
+		v, err = "info", nil
+	}
+	l.places[s.path], l.failed[s.path] = at, err != nil
+	if err != nil {
+		l.errs.addProblem(at, s.path, "%s", err)
+		return
+	}
+	out[s.path] = v
+}
+
+// readListenerTexts reads listeners written ADDRESS=DIALECT. ADDRESS alone means the Conductor dialect. The
+// listeners replace those of the layers below.
+func (l *loader) readListenerTexts(texts string, at place, out layer) {
+	l.forgetListeners()
+	l.places["listeners"] = at
+	list := []Listener{}
+	for _, text := range strings.Split(texts, ",") {
+		address, dialect, given := strings.Cut(strings.TrimSpace(text), "=")
+		one := Listener{strings.TrimSpace(address), Conductor}
+		if given {
+			v, err := dialectKind.parse(strings.TrimSpace(dialect))
+			if err != nil {
+				l.errs.addProblem(at, "listeners", "%q: dialect %s", text, err)
+				continue
+			}
+			one.Dialect = v.(string)
+		}
+		list = append(list, one)
+	}
+	if len(list) == 0 {
+		l.failed["listeners"] = true // each was bad and reported
+	}
+	out["listeners"] = list
+}
+
+// forgetListeners forgets what is known of the listeners of the layers below.
+func (l *loader) forgetListeners() {
+	for path := range l.places {
+		if strings.HasPrefix(path, "listeners") {
+			delete(l.places, path)
+			delete(l.failed, path)
+		}
+	}
+	delete(l.names, "listeners[0].address")
+}
+
+// nameOf returns what the reader calls a path.
+func (l *loader) nameOf(path string) string {
+	if name, ok := l.names[path]; ok {
+		return name
+	}
+	if i := strings.LastIndexByte(path, '.'); i > 0 {
+		return joinPath(l.nameOf(path[:i]), path[i+1:])
+	}
+	return path
+}
+
+// placeOf returns where a path was given, or else what holds it.
+func (l *loader) placeOf(path string) place {
+	for ; path != ""; path = parentPath(path) {
+		if at, ok := l.places[path]; ok {
+			return at
+		}
+	}
+	return place{}
+}
+
+// isUnreadable reports whether a value, or what holds it, could not be read.
+func (l *loader) isUnreadable(path string) bool {
+	for ; path != ""; path = parentPath(path) {
+		if l.failed[path] {
+			return true
+		}
+	}
+	return false
+}
+
+// parentPath returns the path of what holds a path: sources[2] for sources[2].endpoint, and sources for that.
+func parentPath(path string) string { return path[:max(strings.LastIndexAny(path, ".["), 0)] }

@@ -2,11 +2,7 @@ package config
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -23,7 +19,7 @@ func TestReference(t *testing.T) {
 	data, err := os.ReadFile(name)
 	must.Succeed(t, err)
 	text := string(data)
-	for table, rows := range map[string]string{"settings": settingTables(t), "registration": registrationTable(t)} {
+	for table, rows := range map[string]string{"settings": settingTables(), "registration": registrationTable(t)} {
 		begin, end := "<!-- "+table+": written by make docs -->\n", "<!-- end of "+table+" -->"
 		head, rest, ok := strings.Cut(text, begin)
 		_, tail, closed := strings.Cut(rest, end)
@@ -35,66 +31,29 @@ func TestReference(t *testing.T) {
 	golden(t, name, text)
 }
 
-// settingTables renders a table for each section of scalar settings.
-func settingTables(t *testing.T) string {
-	c := Default()
-	reasons := defaultReasons(t)
+// settingTables renders a table for each section of settings.
+func settingTables() string {
 	var out strings.Builder
 	last := ""
-	for _, k := range keys {
-		section, _, _ := strings.Cut(k.path, ".")
-		if section != last {
+	for _, s := range settings {
+		if section := s.sectionName(); section != last {
 			if last != "" {
 				out.WriteString("\n")
 			}
 			last = section
 			fmt.Fprintf(&out, "## %s\n\n| Setting | Default | Meaning | Type | Flag | Change needs | Why this default |\n|---|---|---|---|---|---|---|\n", section)
 		}
-		def := k.show(&c)
+		def := formatValue(s.initial)
 		if def != "" {
 			def = "`" + def + "`"
 		}
 		change := "restart"
-		if Live(k.path) {
+		if s.live {
 			change = "reload"
 		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | `--%s` | %s | %s |\n", k.path, def, cell(k.help), cell(k.kind.word), k.flag, change, cell(reasons[k.path]))
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | `--%s` | %s | %s |\n", s.path, def, cell(s.help), cell(s.kind.word), s.flag, change, cell(s.reason))
 	}
 	return out.String()
-}
-
-// defaultReasons returns the comments next to the values of Default, by path.
-func defaultReasons(t *testing.T) map[string]string {
-	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, "config.go", nil, parser.ParseComments)
-	must.Succeed(t, err)
-	byLine := map[int]string{}
-	for _, c := range file.Comments {
-		byLine[set.Position(c.Pos()).Line] = strings.TrimSpace(c.Text())
-	}
-	out := map[string]string{}
-	config := reflect.TypeFor[Config]()
-	tag := func(of reflect.Type, n ast.Expr) (reflect.StructField, string) {
-		f, _ := of.FieldByName(n.(*ast.Ident).Name)
-		return f, f.Tag.Get("mapstructure")
-	}
-	fn := file.Scope.Lookup("Default").Decl.(*ast.FuncDecl)
-	for _, e := range fn.Body.List[0].(*ast.ReturnStmt).Results[0].(*ast.CompositeLit).Elts {
-		section := e.(*ast.KeyValueExpr)
-		values, ok := section.Value.(*ast.CompositeLit)
-		f, name := tag(config, section.Key)
-		if !ok || f.Type.Kind() != reflect.Struct {
-			continue
-		}
-		for _, e := range values.Elts {
-			_, key := tag(f.Type, e.(*ast.KeyValueExpr).Key)
-			out[name+"."+key] = byLine[set.Position(e.Pos()).Line]
-		}
-	}
-	if len(out) < 20 {
-		t.Fatalf("only %d reasons were found", len(out))
-	}
-	return out
 }
 
 // unlessDiscovered is what tables say of fields that an engine tells where it is asked.

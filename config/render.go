@@ -16,30 +16,29 @@ import (
 func (c *Config) YAML(comments bool) string {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	put := func(m *yaml.Node, name string, value *yaml.Node, comment string) {
-		add(m, name, value)
+		addPair(m, name, value)
 		if comments {
 			m.Content[len(m.Content)-2].HeadComment = comment
 		}
 	}
 
 	put(root, "listeners", listNode(c.Listeners, listenerFields), "ports; dialect is one of "+
-		strings.Join(dialects.words, ", ")+" (--"+flagListen+", "+envListeners+")")
+		strings.Join(dialectKind.words, ", ")+" (--"+flagListen+", "+envListeners+")")
 	var last string
 	var m *yaml.Node
-	for _, k := range keys {
-		section, name, _ := strings.Cut(k.path, ".")
-		if section != last {
+	for _, one := range settings {
+		if section := one.sectionName(); section != last {
 			last, m = section, &yaml.Node{Kind: yaml.MappingNode}
-			add(root, section, m)
+			addPair(root, section, m)
 		}
-		n := k.kind.node(k.value(c))
-		if k.kind.list {
+		n := one.kind.valueNode(one.value(c))
+		if one.kind.list {
 			n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-			for _, one := range k.value(c).([]string) {
-				n.Content = append(n.Content, textNode(one))
+			for _, text := range one.value(c).([]string) {
+				n.Content = append(n.Content, textNode(text))
 			}
 		}
-		put(m, name, n, fmt.Sprintf("%s (%s; --%s, %s)", k.help, k.kind.word, k.flag, k.env()))
+		put(m, one.name, n, fmt.Sprintf("%s (%s; --%s, %s)", one.help, one.kind.word, one.flag, one.env()))
 	}
 	put(root, "sources", listNode(c.Sources, sourceFields), "engines to subscribe to from the start, with the fields of POST /register")
 
@@ -68,30 +67,30 @@ func listNode[T any](list []T, fields []field) *yaml.Node {
 func structNode(of reflect.Value, fields []field) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode}
 	for _, f := range fields {
-		v := member(of, f.name)
+		v := of.Field(f.index)
 		var n *yaml.Node
 		if s, ok := of.Interface().(Source); ok && f.name == sourceTTL && len(s.MediaTTL) > 0 {
 			n = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 			for _, medium := range slices.Sorted(maps.Keys(s.MediaTTL)) {
-				add(n, medium, textNode(showDuration(s.MediaTTL[medium])))
+				addPair(n, medium, textNode(formatDuration(s.MediaTTL[medium])))
 			}
 		} else if v.Kind() == reflect.Struct {
 			n = structNode(v, profileFields)
 		} else if f.name == capacityBlocks && v.IsZero() {
 			continue // 0 is no capacity
 		} else {
-			n = f.kind.node(v.Interface())
+			n = f.kind.valueNode(v.Interface())
 		}
 		if n.Value != "" || len(n.Content) > 0 {
-			add(m, f.name, n)
+			addPair(m, f.name, n)
 		}
 	}
 	return m
 }
 
-// node renders a value as one scalar.
-func (k kind) node(v any) *yaml.Node {
-	n := textNode(show(v))
+// valueNode renders a value as one scalar.
+func (k kind) valueNode(v any) *yaml.Node {
+	n := textNode(formatValue(v))
 	if n.Value == k.literal {
 		return n
 	}
@@ -104,8 +103,8 @@ func (k kind) node(v any) *yaml.Node {
 	return n
 }
 
-// add appends a key with its value to a map.
-func add(m *yaml.Node, name string, value *yaml.Node) {
+// addPair appends a key with its value to a map.
+func addPair(m *yaml.Node, name string, value *yaml.Node) {
 	m.Content = append(m.Content, textNode(name), value)
 }
 

@@ -1,55 +1,558 @@
 package config
 
-import "strings"
+import "time"
 
-// Setting is one setting as operators may see it: without secrets.
-type Setting struct {
-	Path    string `json:"name"`
-	Value   string `json:"value"`
-	Default string `json:"default"`
-	Changed bool   `json:"changed"` // it differs from the default
-	Live    bool   `json:"live"`    // a running server takes a change over
-	Help    string `json:"help"`
+// This file is the table of all settings: the walk in walk.go reads it, and this very text is part of
+// the program. A field of a section is one setting, and it is all there is to write for one:
+//
+//   - its comment is the description, in the help of the flag, the reference and the printed settings;
+//     a second paragraph that begins with "Default:" says why the default is what it is
+//   - yaml is its name in a file; the variable is CONDUCTOR_SECTION_NAME, and the flag --section-name
+//     unless flag says otherwise
+//   - default is its default, and min its least value, both written as in a file
+//   - words are the values of a text that is one of a few; kind is how other texts are written; see kindOf
+//   - auto means that the word auto is a value too, and reload that a running server takes a change over
+
+// Config is everything a server needs to know before it starts. Settings are printed in its order.
+type Config struct {
+	Listeners []Listener    `yaml:"listeners"`
+	Log       Log           `yaml:"log"`
+	Hash      Hash          `yaml:"hash"`
+	Stream    Stream        `yaml:"stream"`
+	Index     Index         `yaml:"index"`
+	Pool      Pool          `yaml:"pool"`
+	Expected  Expected      `yaml:"expected"`
+	Feedback  Feedback      `yaml:"feedback"`
+	Doctor    Doctor        `yaml:"doctor"`
+	Snapshot  Snapshot      `yaml:"snapshot"`
+	Ready     Ready         `yaml:"ready"`
+	Journal   Journal       `yaml:"journal"`
+	Metrics   Metrics       `yaml:"metrics"`
+	Tracing   Tracing       `yaml:"tracing"`
+	Dynamo    DynamoDialect `yaml:"dynamo"`
+	SGLang    SGLangDialect `yaml:"sglang"`
+	Limits    Limits        `yaml:"limits"`
+	TLS       TLS           `yaml:"tls"`
+	Auth      Auth          `yaml:"auth"`
+	Peer      Peer          `yaml:"peer"`
+	Privacy   Privacy       `yaml:"privacy"`
+	Discovery Discovery     `yaml:"discovery"`
+	Store     Store         `yaml:"store"`
+	Cluster   Cluster       `yaml:"cluster"`
+	Reload    Reload        `yaml:"reload"`
+	Register  Register      `yaml:"register"`
+	UI        UI            `yaml:"ui"`
+	Shutdown  Shutdown      `yaml:"shutdown"`
+	Sources   []Source      `yaml:"sources"`
 }
 
-// Settings returns the scalar settings and the listeners, in the order in which they are printed. Sources are left
-// out: the server knows how those are.
-func (c *Config) Settings() []Setting {
-	d := Default()
-	is, was := showListeners(c.Listeners), showListeners(d.Listeners)
-	all := []Setting{{Path: "listeners", Value: is, Default: was, Changed: is != was, Help: "addresses that the server listens on, with the dialect of each"}}
-	for _, k := range keys {
-		is, was := k.show(c), k.show(&d)
-		value := k.hide(is)
-		if k.path == "hash.seed" && is != was {
-			value = hidden // who knows it can make prompts that seem equal
-		}
-		all = append(all, Setting{Path: k.path, Value: value, Default: was, Changed: is != was, Live: Live(k.path), Help: k.help})
-	}
-	return all
+// Log is the form of the lines on standard error.
+type Log struct {
+	// write lines of this level and worse. debug adds a line for each replay and connection: set it while you look
+	// into one engine
+	//
+	// Default: one line for each change of a source's state, none for each event
+	Level string `yaml:"level" words:"debug|info|warn|error" default:"info" reload:"yes"`
+
+	// json for programs, console for people
+	//
+	// Default: logs are usually collected by programs
+	Format string `yaml:"format" words:"json|console" default:"json"`
+
+	// log each query that takes this long or longer, with the time of each stage, at most two lines a second; lower
+	// it to see more; 0 logs none
+	SlowQuery time.Duration `yaml:"slow_query" reload:"yes"`
 }
 
-// hidden stands for a secret.
-const hidden = "***"
+// Hash fixes the hash that names blocks.
+type Hash struct {
+	// seed of the hash that names blocks (XXH3-64); all servers and clients that exchange hashes need the same one.
+	// random draws another at each start, which keeps clients from forging hashes, but then replicas and clients that
+	// hash cannot work with this server
+	//
+	// Default: the seed of Dynamo and of standardized publishers
+	Seed uint64 `yaml:"seed" default:"1337"`
+}
 
-// hide returns a shown value without the users, passwords and queries of URLs.
-func (k key) hide(value string) string {
-	urls := []string{value}
-	if k.kind.list {
-		urls = strings.Split(value, ",")
-	}
-	for i, u := range urls {
-		scheme, rest, isURL := strings.Cut(u, "://")
-		if !isURL {
-			continue
-		}
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			rest = hidden + rest[at:]
-		}
-		if address, _, found := strings.Cut(rest, "?"); found {
-			rest = address + "?" + hidden
-		}
-		urls[i] = scheme + "://" + rest
-	}
-	return strings.Join(urls, ",")
+// Stream rules what happens between the socket of a source and the index.
+type Stream struct {
+	// time without a connection to an engine, or a sign of life over it, after which its source is stale; lower it to
+	// notice dead engines sooner, raise it if engines stall longer than this
+	//
+	// Default: longer than engines stall while they compile or load weights
+	StaleAfter time.Duration `yaml:"stale_after" default:"30s" min:"1ms" flag:"stale-after"`
+
+	// batches that may queue for one source; beyond this Conductor stops reading its socket, and the publisher
+	// buffers. Raise it if engines publish in long bursts
+	//
+	// Default: room for all of vLLM's replay ring of 10,000 batches, and for what arrives meanwhile
+	Queue int `yaml:"queue" default:"16384" min:"1" flag:"queue"`
+
+	// bytes that queued batches of all sources may take, half of them for replays, and at most a quarter of the
+	// available memory. Raise it if sources back up in bursts and there is memory; lower it on a small machine
+	//
+	// Default: half of it holds two full queues, or 128 KiB for each of 1,000 sources
+	QueueBytesTotal int64 `yaml:"queue_bytes_total" default:"256MiB" min:"1" flag:"queue-bytes-total"`
+
+	// what to do with a source's blocks when events are lost for good: keep them, so that some hits may be wrong, or
+	// drop them, so that it has no hits until the engine announces blocks again
+	//
+	// Default: a wrong hit costs one prefill, an emptied index costs thousands
+	OnUnrecoverableGap string `yaml:"on_unrecoverable_gap" words:"keep|drop" default:"keep" flag:"on-unrecoverable-gap"`
+
+	// how to read a block that is stored twice: count needs as many removals as stores, set forgets the block at the
+	// first removal. Choose set for publishers that repeat stores but not removals
+	//
+	// Default: SGLang and offloading connectors announce a block once for each copy
+	Copies string `yaml:"copies" words:"count|set" default:"count" flag:"copies"`
+}
+
+// Index rules how long blocks are kept, and in how much memory.
+type Index struct {
+	// time after which a block is forgotten unless it is announced again, for publishers that announce no removals; 0
+	// keeps blocks until they are removed. Prefer the field ttl of single sources, because this one holds for all
+	TTL time.Duration `yaml:"ttl"`
+
+	// bytes that the index of one tenant, model and block size may take; beyond it new blocks are refused. Set it so
+	// that one tenant cannot use up everybody's memory; auto is half of the available memory, 0 no bound
+	MaxBytes int64 `yaml:"max_bytes" auto:"yes"`
+
+	// bytes that all indexes together may take; beyond it new blocks are refused and answers get shorter. auto is
+	// half of the available memory: the container's limit, or the machine's memory if there is none. Lower it if
+	// other programs need the memory; 0 is no bound
+	//
+	// Default: a server that runs out of memory is killed and loses everything
+	MaxBytesTotal int64 `yaml:"max_bytes_total" auto:"yes" default:"auto"`
+
+	// bytes for blocks that no instance holds any more, but that a pool or a lower tier may still name. Raise it if
+	// the finding lost_names comes; 0 keeps none
+	//
+	// Default: some 3 million blocks, more than a pool usually lags behind its engines
+	GhostBytes int64 `yaml:"ghost_bytes" default:"128MiB"`
+
+	// keep what GET /dump needs, and so peers of the Dynamo dialect; false saves up to 8 bytes a block
+	//
+	// Default: without it a peer notices too late that it cannot recover from this server
+	LocalHashes bool `yaml:"local_hashes" default:"true"`
+}
+
+// Pool is for caches below the engines, which announce objects instead of blocks.
+type Pool struct {
+	// when a block of a pool counts: all if all its objects are there, any if one is. Choose any if your store keeps
+	// a whole block as one object
+	//
+	// Default: an engine cannot use a block that lacks one worker's part
+	Completeness string `yaml:"completeness" words:"all|any" default:"all"`
+
+	// bytes that the objects of one pool may take; beyond it new objects are refused. Raise it for a larger store: an
+	// object takes some 200 bytes
+	//
+	// Default: some two million objects
+	MaxBytes int64 `yaml:"max_bytes" default:"512MiB" min:"1MiB"`
+}
+
+// Expected bounds what routers report of where they send prompts.
+type Expected struct {
+	// bytes for what routers report by POST /routed, of all tenants; beyond it the oldest report of the tenant with
+	// the most bytes leaves. Raise it if conductor_expected_bytes stays close to it
+	//
+	// Default: 100,000 prompts with 47 new blocks each, so 10,000 a second for 10 s
+	MaxBytes int64 `yaml:"max_bytes" default:"64MiB" min:"1MiB" reload:"yes"`
+}
+
+// Feedback is what reports of requests lead to.
+type Feedback struct {
+	// percent of the tokens of reports to /feedback that may be wrong; beyond it the instance has a finding and
+	// starts over from a replay. Lower it to start over sooner, but not below what is usual in your fleet, or engines
+	// replay for nothing; 0 only counts
+	MaxError int `yaml:"max_error" reload:"yes"`
+}
+
+// Doctor bounds the findings about a source.
+type Doctor struct {
+	// time without events, while queries ask for the model, after which a source has the finding silent; other
+	// findings are checked every quarter of it. Raise it for engines with long pauses
+	//
+	// Default: longer than the pauses of a fleet with little traffic
+	SilentAfter time.Duration `yaml:"silent_after" default:"5m" min:"1s"`
+}
+
+// Snapshot is what the server keeps on disk of its indexes, for its next start.
+type Snapshot struct {
+	// directory of snapshots and registrations, from which the next start is warm; empty keeps nothing. One server a
+	// directory
+	Dir string `yaml:"dir"`
+
+	// pause between snapshots; lower it to lose less in a crash, raise it to write less; 0 writes only one, at the
+	// end
+	//
+	// Default: engines can replay minutes, so a snapshot should be younger
+	Interval time.Duration `yaml:"interval" default:"1m"`
+
+	// snapshots that stay in the directory; raise it to have more to fall back on, each takes 16 to 18 bytes a block
+	//
+	// Default: if the newest is damaged, there is one before it
+	Keep int `yaml:"keep" default:"2" min:"1"`
+
+	// file of a key (32 bytes or 64 hexadecimal digits) that seals salts in snapshots; without it, sources and blocks
+	// with a salt are in no snapshot
+	KeyFile string `yaml:"key_file"`
+}
+
+// Ready rules when routers may rely on the answers.
+type Ready struct {
+	// sources that must be synced before /ready is 200, whether configured or registered. Set it to most of your
+	// fleet, so that a restarted server gets no queries too early; 0 waits only for configured sources
+	MinSources int `yaml:"min_sources" reload:"yes"`
+}
+
+// Journal is the record of the events that were applied. It holds prompts.
+type Journal struct {
+	// directory of a record of all events, for conductor replay. It has users' tokens; empty records nothing
+	Dir string `yaml:"dir"`
+
+	// bytes that this record may take; beyond it the oldest part goes. Raise it to look back further
+	//
+	// Default: hours of a small fleet, and little for a disk
+	MaxBytes int64 `yaml:"max_bytes" default:"1GiB" min:"8MiB"`
+
+	// file of a 32-byte key that seals the record; empty leaves it readable
+	KeyFile string `yaml:"key_file"`
+
+	// bytes of the newest batches of each source that stay in memory for /admin/events, users' tokens included. Raise
+	// it to look back further; 0 keeps none
+	RingBytes int64 `yaml:"ring_bytes"`
+}
+
+// Metrics rules what /metrics has.
+type Metrics struct {
+	// which sources have series of their own: auto all while there are up to 500, and beyond that those with a
+	// problem; always all; never only those with a problem
+	//
+	// Default: hundreds of sources can be looked at one by one, thousands cannot
+	PerSource string `yaml:"per_source" words:"auto|always|never" default:"auto" reload:"yes"`
+}
+
+// Tracing is where traces of queries go.
+type Tracing struct {
+	// URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty sends none
+	Endpoint string `yaml:"endpoint" kind:"url"`
+
+	// share of the queries that are traced, 0 to 1; raise it to see rare ones. If a query has a traceparent, its
+	// caller decides instead
+	//
+	// Default: enough to see each second, at hardly any cost
+	Sample float64 `yaml:"sample" default:"0.01"`
+
+	// file of headers for the collector, such as its credentials, as lines of name: value
+	HeadersFile string `yaml:"headers_file"`
+
+	// file of the authorities that sign the collector's certificate; empty uses those of the system
+	CACert string `yaml:"cacert"`
+}
+
+// DynamoDialect is what the Dynamo dialect has beyond its listener.
+type DynamoDialect struct {
+	// other servers from which this one copies blocks at its start, in this order, and with which it compares blocks
+	// later: base URLs, comma-separated. One that is this server itself is skipped
+	Peers []string `yaml:"peers" kind:"urls" flag:"peers"`
+
+	// instances that must be registered before the Dynamo dialect answers (also DYN_ROUTER_MIN_INITIAL_WORKERS).
+	// Raise it to keep routers waiting while a fleet starts
+	MinInitialWorkers int `yaml:"min_initial_workers" flag:"min-initial-workers"`
+
+	// pause between comparisons of blocks with peers; lower it to find differences sooner; 0 does not compare
+	//
+	// Default: differences are rare, and a second comparison confirms them a minute later
+	CompareInterval time.Duration `yaml:"compare_interval" default:"1m" flag:"compare-interval"`
+
+	// file of one JSON line for each request of the Dynamo dialect; empty writes none
+	AccessLog string `yaml:"access_log" flag:"access-log"`
+
+	// request header that is copied into the access log
+	//
+	// Default: the header that Dynamo uses
+	TraceIDHeader string `yaml:"trace_id_header" kind:"header" default:"x-trace-id" flag:"trace-id-header"`
+
+	// local time in the access log instead of UTC
+	AccessLogLocalTime bool `yaml:"access_log_local_time" flag:"access-log-local-time"`
+
+	// let clients of the Dynamo dialect pause and resume subscriptions, for tests only (also
+	// DYN_KV_INDEXER_TEST_ENDPOINTS)
+	TestEndpoints bool `yaml:"test_endpoints" flag:"test-endpoints"`
+}
+
+// SGLangDialect is what sgl-router asks over gRPC.
+type SGLangDialect struct {
+	// model of the sgl-router that asks over gRPC; empty answers for the engines of all models
+	Model string `yaml:"model"`
+}
+
+// Limits bounds what one peer can make the server do.
+type Limits struct {
+	// bytes of one request body over HTTP, or message over gRPC; more is 413. Raise it for longer prompts
+	//
+	// Default: a million token ids of six digits are 7 MB of JSON; twice that, with room for spaces
+	MaxBody int64 `yaml:"max_body" default:"16MiB" min:"1" flag:"max-body"`
+
+	// token ids or hashes in one query; more is 400. Raise it for longer prompts
+	//
+	// Default: twice the longest usual context, and about what max_body holds
+	MaxTokens int `yaml:"max_tokens" default:"2097152" min:"1" flag:"max-tokens"`
+
+	// largest token id that is accepted: the size of the model's vocabulary less one. Set it to leave fewer ways to
+	// forge hashes; 0 is no bound
+	MaxTokenID int `yaml:"max_token_id" flag:"max-token-id" reload:"yes"`
+
+	// queries that are worked on at once, over all listeners; further ones wait for limits.query_wait. 0 allows four
+	// per CPU: queries are CPU-bound, so more would only make each of them slower
+	MaxQueries int `yaml:"max_queries" flag:"max-queries" reload:"yes"`
+
+	// time that a query may wait for a place before it is refused with 503; raise it if your routers would rather
+	// wait than go without
+	//
+	// Default: longer than a burst; after that a router does better without an answer
+	QueryWait time.Duration `yaml:"query_wait" default:"100ms" flag:"query-wait" reload:"yes"`
+
+	// sources, configured and registered together; more registrations are 503. Raise it for a larger fleet; each
+	// source costs two sockets
+	//
+	// Default: 1,250 nodes of eight ranks
+	MaxSources int `yaml:"max_sources" default:"10000" min:"1" flag:"max-sources" reload:"yes"`
+
+	// sources that clients may register for one tenant; more is 503. Set it if tenants do not trust each other; 0 is
+	// no bound
+	MaxTenantSources int `yaml:"max_tenant_sources" flag:"max-tenant-sources" reload:"yes"`
+
+	// bytes of one message from an engine; a larger one is left out, and its source becomes partial. Raise it if the
+	// reason batch_too_large comes
+	//
+	// Default: the announcement of a million-token prompt with hashes and tokens is about 6 MB
+	MaxPayload int64 `yaml:"max_payload" default:"32MiB" min:"1" flag:"max-payload"`
+
+	// time in which an HTTP request must have arrived; raise it for slow clients with long prompts
+	//
+	// Default: max_body at 5 Mbit/s
+	ReadTimeout time.Duration `yaml:"read_timeout" default:"30s" min:"1ms" flag:"read-timeout"`
+
+	// time that a kept connection may wait for its next request, and that a client may take for 64 KB of its answer.
+	// Keep it longer than the idle timeout of your load balancer
+	//
+	// Default: load balancers usually close after 60 s, and should close first
+	IdleTimeout time.Duration `yaml:"idle_timeout" default:"2m" min:"1ms" flag:"idle-timeout"`
+
+	// bytes that request bodies and answers in flight may take; more is 503. auto is an eighth of the available
+	// memory, at most 512MiB; 0 is no bound
+	//
+	// Default: leaves the rest to the indexes and queues
+	Memory int64 `yaml:"memory" auto:"yes" default:"auto" flag:"limit-memory" reload:"yes"`
+
+	// adapters and salts with blocks in one tenant, model and block size, with names of 256 bytes on average; beyond
+	// it new ones are refused. Raise it if you use a salt per user and have more users; 0 is no bound
+	//
+	// Default: a salt for each user of a fleet; some 5 MB
+	MaxContexts int `yaml:"max_contexts" default:"16384" flag:"max-contexts"`
+
+	// open connections of all listeners; beyond it a new one takes the place of the oldest whose client was not let
+	// in yet. Raise it for very many clients; 0 is no bound
+	//
+	// Default: 10,000 half-open connections still leave room for routers
+	MaxConnections int `yaml:"max_connections" default:"16384" flag:"max-connections" reload:"yes"`
+
+	// open connections of one address. Raise it if clients come through a proxy or an ingress, because they then
+	// share its address; auto is a quarter of max_connections, 0 no bound
+	//
+	// Default: leaves room for other addresses, and is enough for most proxies
+	ConnectionsPerAddress int `yaml:"connections_per_address" auto:"yes" default:"auto" flag:"connections-per-address" reload:"yes"`
+
+	// requests of one client a second; more is 429. Set it if you do not control all clients, well above what a
+	// router of yours sends; 0 is no bound
+	ClientRequests int `yaml:"client_requests" flag:"client-requests" reload:"yes"`
+
+	// bytes of request bodies of one client a second; more is 429. Set it for the same reason: one long prompt costs
+	// as much as many short ones; 0 is no bound
+	ClientBytes int64 `yaml:"client_bytes" flag:"client-bytes" reload:"yes"`
+
+	// registrations and other changes of one client a minute; more is 429. Set it if clients that you do not control
+	// may register; 0 is no bound
+	ClientChanges int `yaml:"client_changes" flag:"client-changes" reload:"yes"`
+
+	// open calls of Watch and RoutedStream over gRPC; more are RESOURCE_EXHAUSTED. Raise it if you have more routers;
+	// 0 is no bound
+	//
+	// Default: each asks at most ten times a second, which together takes a quarter of a CPU
+	MaxWatches int `yaml:"max_watches" default:"1024" flag:"max-watches" reload:"yes"`
+}
+
+// TLS is that of the listeners. Its files are read again when they change.
+type TLS struct {
+	// file of the listeners' certificate, in PEM form; empty serves without TLS. It is read again when it changes
+	Cert string `yaml:"cert"`
+
+	// file of that certificate's key
+	Key string `yaml:"key"`
+
+	// file of the authorities that sign clients' certificates; empty asks clients for none
+	ClientCA string `yaml:"client_ca"`
+
+	// refuse connections without a client certificate, those of load balancers that check /ready included
+	RequireClientCert bool `yaml:"require_client_cert"`
+}
+
+// Auth says which client may ask what.
+type Auth struct {
+	// file of tokens and certificates with their roles and tenants (conductor token makes entries); empty lets all
+	// clients query and register
+	File string `yaml:"file" reload:"yes"`
+
+	// roles of clients without credentials: query, register, metrics, peer, admin, none. auto is query and register,
+	// or none if there is an auth.file
+	//
+	// Default: what routers and engines need; nothing once there are credentials
+	Anonymous []string `yaml:"anonymous" kind:"roles" default:"auto" reload:"yes"`
+
+	// further roles of clients without credentials on this machine; auto is admin, or none if there is an auth.file
+	//
+	// Default: what operators need; nothing once there are credentials
+	Loopback []string `yaml:"loopback" kind:"roles" default:"auto" reload:"yes"`
+}
+
+// Peer is what the server shows to other replicas.
+type Peer struct {
+	// file of the authorities that sign the certificates of other replicas; empty uses those of the system
+	CACert string `yaml:"cacert"`
+
+	// file of the certificate that this server shows to other replicas
+	Cert string `yaml:"cert"`
+
+	// file of that certificate's key
+	Key string `yaml:"key"`
+
+	// file of the token that this server sends to other replicas; it needs the role peer there
+	TokenFile string `yaml:"token_file"`
+}
+
+// Privacy is what users of one tenant learn of each other.
+type Privacy struct {
+	// answer queries without a cache salt with no match, because unsalted blocks tell which prompts other users asked
+	SaltedOnly bool `yaml:"salted_only" flag:"salted-only" reload:"yes"`
+}
+
+// Discovery finds sources.
+type Discovery struct {
+	// file of the bearer token for engines of configured sources with discover; engines that clients register never
+	// get it
+	//
+	// Default: engines without --api-key need no token
+	TokenFile string `yaml:"token_file"`
+
+	// folder of YAML files with sources, followed as files come, change and go; empty watches none
+	//
+	// Default: most fleets name their sources in the settings or register them
+	SourcesDir string `yaml:"sources_dir" flag:"sources-dir"`
+}
+
+// Store is the Valkey or Redis that replicas share.
+type Store struct {
+	// Valkey or Redis that replicas share, as redis:// or rediss:// with user, host and database; empty uses none
+	URL string `yaml:"url" kind:"store" flag:"store"`
+
+	// further nodes of a cluster, or further Sentinels, as host:port
+	Addresses []string `yaml:"addresses" kind:"addresses"`
+
+	// name by which Sentinels know the store; store.url and store.addresses are then Sentinels
+	Master string `yaml:"master"`
+
+	// whether the store is a cluster
+	Cluster bool `yaml:"cluster"`
+
+	// name of this fleet in the store; give two fleets in one store different names
+	Name string `yaml:"name" kind:"filled" default:"default"`
+
+	// file of the store's password, read for each connection; empty uses the one in store.url
+	PasswordFile string `yaml:"password_file"`
+
+	// file of the Sentinels' password; empty sends none
+	SentinelPasswordFile string `yaml:"sentinel_password_file"`
+
+	// file of the authorities that sign the store's certificate, for rediss://; empty uses those of the system
+	CACert string `yaml:"cacert"`
+
+	// file of the certificate that this server shows to the store
+	Cert string `yaml:"cert"`
+
+	// file of that certificate's key
+	Key string `yaml:"key"`
+
+	// base URL at which other replicas reach this server; empty is the host's name and the port of the first HTTP
+	// listener. Set it if they cannot resolve that name
+	Advertise string `yaml:"advertise" kind:"url"`
+
+	// age from which a deployment's snapshot in the store is written again; lower it to lose less if all replicas
+	// fail, raise it to write less; 0 writes none
+	//
+	// Default: engines can replay minutes, so a snapshot should be younger
+	ShelfInterval time.Duration `yaml:"shelf_interval" default:"1m"`
+
+	// bytes that all snapshots in the store may take; beyond it the oldest go. Raise it, and the store's memory, for
+	// more than 60 M blocks
+	//
+	// Default: 60 M blocks, which fit into a small store
+	ShelfBytes int64 `yaml:"shelf_bytes" default:"1GiB" min:"1"`
+
+	// share of the work that this replica takes with cluster.mode shards, relative to the others' weights; raise it
+	// on larger machines
+	Weight int `yaml:"weight" default:"100" min:"1"`
+}
+
+// Cluster is how the replicas of a store share the work.
+type Cluster struct {
+	// replicas: every replica follows every source. shards: each follows the sources of its share of the models, and
+	// sends other queries on, for fleets that one machine cannot follow
+	Mode string `yaml:"mode" words:"replicas|shards" default:"replicas"`
+
+	// replicas that serve each model with cluster.mode shards; busy models get more. Raise it to survive more
+	// failures; each costs as much as the first
+	//
+	// Default: if one dies, the other answers at once
+	Owners int `yaml:"owners" default:"2" min:"1"`
+}
+
+// Reload says when the settings are read again, besides SIGHUP and POST /admin/reload.
+type Reload struct {
+	// read the settings file again when it changes, as SIGHUP and POST /admin/reload do. Set it if a tool writes the
+	// file, such as a mounted ConfigMap
+	Watch bool `yaml:"watch"`
+}
+
+// Register bounds what clients register.
+type Register struct {
+	// endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports. Narrow it
+	// to the networks of your engines
+	//
+	// Default: private and public addresses, but not link-local, multicast or cloud-metadata ones
+	Allow []string `yaml:"allow" kind:"rules" default:"default" reload:"yes"`
+}
+
+// UI is the page for operators and what it shows.
+type UI struct {
+	// serve the operator's page at /ui, its documents at /docs, and its stream at /admin/live
+	//
+	// Default: it costs nothing until a browser opens it
+	Enabled bool `yaml:"enabled" default:"true" flag:"ui"`
+
+	// keep the token ids of some queries in memory while the page is open, so that it can explain them: at most 64
+	// queries, 1 MiB and five minutes
+	//
+	// Default: an explanation needs the prompt
+	RecentQueries bool `yaml:"recent_queries" default:"true"`
+}
+
+// Shutdown is how the server leaves.
+type Shutdown struct {
+	// time that the server goes on answering after SIGTERM, with /ready at 503, so that load balancers notice. Raise
+	// it if yours asks more rarely; 0 stops at once, and so does a second signal
+	//
+	// Default: a load balancer that checks every second notices in time
+	Drain time.Duration `yaml:"drain" default:"5s" reload:"yes"`
 }

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -21,31 +20,32 @@ const maxPairs = 1 << 20
 
 // A tree is one parsed YAML or JSON file: YAML nodes with line and column.
 type tree struct {
-	name  string
-	root  *yaml.Node // nil if the file is empty or cannot be parsed
-	pairs int        // number of pairs that mapping has returned
+	name     string
+	problems *report    // where what cannot be read is reported
+	root     *yaml.Node // nil if the file is empty or cannot be parsed
+	pairs    int        // number of pairs that readPairs has returned
 }
 
 // parseTree reads a file. The extensions .json, .yaml and .yml name the format. The content
 // of a file with another extension decides.
-func parseTree(name string, data []byte, r *report) *tree {
-	t := &tree{name: name}
+func parseTree(name string, data []byte, problems *report) *tree {
+	t := &tree{name: name, problems: problems}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	ext := strings.ToLower(filepath.Ext(name))
 	looksJSON := bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) && json.Valid(data)
 	if ext == ".json" || ext != ".yaml" && ext != ".yml" && looksJSON {
-		t.root = t.parseJSON(data, r)
+		t.root = t.parseJSON(data)
 	} else {
-		t.root = t.parseYAML(data, r)
+		t.root = t.parseYAML(data)
 	}
 	return t
 }
 
-func (t *tree) at(n *yaml.Node) place { return place{inFile, t.name, n.Line, n.Column} }
+func (t *tree) placeOf(n *yaml.Node) place { return place{inFile, t.name, n.Line, n.Column} }
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line ([0-9]+): )?`)
 
-func (t *tree) parseYAML(data []byte, r *report) *yaml.Node {
+func (t *tree) parseYAML(data []byte) *yaml.Node {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
 	err := dec.Decode(&doc)
@@ -54,16 +54,16 @@ func (t *tree) parseYAML(data []byte, r *report) *yaml.Node {
 	}
 	if err != nil {
 		at, reason := t.yamlPlace(data, err.Error())
-		r.add(at, "", "no valid YAML: %s", reason)
+		t.problems.addProblem(at, "", "no valid YAML: %s", reason)
 		return nil
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		at := t.at(&doc)
+		at := t.placeOf(&doc)
 		if err == nil {
-			at = t.at(&second)
+			at = t.placeOf(&second)
 		}
-		r.add(at, "", "a second YAML document follows the first; a file holds one")
+		t.problems.addProblem(at, "", "a second YAML document follows the first; a file holds one")
 		return nil
 	}
 	if len(doc.Content) == 0 {
@@ -85,96 +85,12 @@ func (t *tree) yamlPlace(data []byte, message string) (place, string) {
 	if n, _ := fmt.Sscanf(reason, "unknown anchor '%s", &anchor); n == 1 {
 		alias := []byte("*" + strings.TrimSuffix(anchor, "'"))
 		if i := bytes.Index(data, alias); i >= 0 {
-			at.line, at.col = lineCol(data, i)
+			at.line, at.col = lineAndColumn(data, i)
 		}
 	} else if at.line == 0 || strings.HasPrefix(reason, "did not find expected") {
 		at.line++
 	}
 	return at, reason
-}
-
-// parseJSON builds the same tree from JSON. The YAML parser cannot read all JSON: it
-// rejects surrogate pairs and some tabs.
-func (t *tree) parseJSON(data []byte, r *report) *yaml.Node {
-	var raw json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
-		at := place{inFile, t.name, 1, 1}
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			end := min(int(syntax.Offset), len(data))
-			if !strings.Contains(err.Error(), "unexpected end") {
-				end = max(0, end-1) // the offset counts the offending byte
-			}
-			at.line, at.col = lineCol(data, end)
-		}
-		r.add(at, "", "no valid JSON: %s", err)
-		return nil
-	}
-	b := jsonBuilder{data: data, dec: json.NewDecoder(bytes.NewReader(data)), line: 1}
-	b.dec.UseNumber()
-	return b.node()
-}
-
-// lineCol returns the line and the column, in characters from 1, of a byte.
-func lineCol(data []byte, offset int) (line, col int) {
-	line = 1 + bytes.Count(data[:offset], []byte("\n"))
-	start := bytes.LastIndexByte(data[:offset], '\n') + 1
-	return line, 1 + utf8.RuneCount(data[start:offset])
-}
-
-// A jsonBuilder turns the tokens of valid JSON into nodes.
-type jsonBuilder struct {
-	data      []byte
-	dec       *json.Decoder
-	seen      int // bytes whose newlines are counted
-	line      int // line of byte seen
-	lineStart int // offset of its first byte
-}
-
-// here returns where the next token starts.
-func (b *jsonBuilder) here() (line, col int) {
-	off := int(b.dec.InputOffset())
-	for off < len(b.data) && strings.IndexByte(" \t\r\n,:", b.data[off]) >= 0 {
-		off++
-	}
-	for ; b.seen < off; b.seen++ {
-		if b.data[b.seen] == '\n' {
-			b.line, b.lineStart = b.line+1, b.seen+1
-		}
-	}
-	return b.line, 1 + utf8.RuneCount(b.data[b.lineStart:off])
-}
-
-func (b *jsonBuilder) node() *yaml.Node {
-	n := &yaml.Node{Kind: yaml.ScalarNode}
-	n.Line, n.Column = b.here()
-	tok, err := b.dec.Token()
-	if err != nil {
-		panic(fmt.Sprintf("BUG: JSON that was valid is not: %v", err))
-	}
-	switch v := tok.(type) {
-	case json.Delim:
-		n.Kind, n.Tag = yaml.SequenceNode, "!!seq"
-		if v == '{' {
-			n.Kind, n.Tag = yaml.MappingNode, "!!map"
-		}
-		for b.dec.More() {
-			n.Content = append(n.Content, b.node())
-		}
-		b.dec.Token() // the closing bracket
-	case string:
-		n.Tag, n.Value, n.Style = "!!str", v, yaml.DoubleQuotedStyle
-	case json.Number:
-		n.Tag, n.Value = "!!int", v.String()
-		if strings.ContainsAny(n.Value, ".eE") {
-			n.Tag = "!!float"
-		}
-	case bool:
-		n.Tag, n.Value = "!!bool", strconv.FormatBool(v)
-	case nil:
-		n.Tag, n.Value = "!!null", "null"
-	}
-	return n
 }
 
 // A pair is one key of a map with its value; aliases are followed.
@@ -184,29 +100,29 @@ type pair struct {
 	value *yaml.Node
 }
 
-// mapping returns the pairs of a map in order, its own keys before those that << merges.
-// Null is an empty map. A key that stands twice is reported and dropped. mapping reports
+// readPairs returns the pairs of a map in order, its own keys before those that << merges.
+// Null is an empty map. A key that stands twice is reported and dropped. readPairs reports
 // any other node and returns false.
-func (t *tree) mapping(n *yaml.Node, path string, r *report) ([]pair, bool) {
-	n = follow(n)
+func (t *tree) readPairs(n *yaml.Node, path string) ([]pair, bool) {
+	n = resolveAlias(n)
 	if isNull(n) {
 		return nil, true
 	}
 	if n.Kind != yaml.MappingNode {
-		r.add(t.at(n), path, "must be a map of keys, not %s", describe(n))
+		t.problems.addProblem(t.placeOf(n), path, "must be a map of keys, not %s", describeNode(n))
 		return nil, false
 	}
 	var out []pair
 	var merged []*yaml.Node
 	seen := make(map[string]*yaml.Node)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := follow(n.Content[i]), n.Content[i+1]
+		k, v := resolveAlias(n.Content[i]), n.Content[i+1]
 		if t.pairs++; t.pairs > maxPairs {
-			r.add(t.at(k), path, "the file unfolds to more than %d keys", maxPairs)
+			t.problems.addProblem(t.placeOf(k), path, "the file unfolds to more than %d keys", maxPairs)
 			return nil, false
 		}
 		if k.Kind != yaml.ScalarNode {
-			r.add(t.at(k), path, "a key must be text, not %s", describe(k))
+			t.problems.addProblem(t.placeOf(k), path, "a key must be text, not %s", describeNode(k))
 			continue
 		}
 		if k.ShortTag() == "!!merge" {
@@ -214,23 +130,23 @@ func (t *tree) mapping(n *yaml.Node, path string, r *report) ([]pair, bool) {
 			continue
 		}
 		if first := seen[k.Value]; first != nil {
-			r.add(t.at(k), join(path, k.Value), "stands twice; the first is at %s", t.at(first))
+			t.problems.addProblem(t.placeOf(k), joinPath(path, k.Value), "stands twice; the first is at %s", t.placeOf(first))
 			continue
 		}
 		seen[k.Value] = k
-		out = append(out, pair{k.Value, k, follow(v)})
+		out = append(out, pair{k.Value, k, resolveAlias(v)})
 	}
 	for _, m := range merged {
 		sources := []*yaml.Node{m}
-		if f := follow(m); f.Kind == yaml.SequenceNode {
+		if f := resolveAlias(m); f.Kind == yaml.SequenceNode {
 			sources = f.Content
 		}
 		for _, s := range sources {
-			if hasMerge(follow(s)) {
-				r.add(t.at(m), path, "<< takes maps that hold no << themselves")
+			if hasMergeKey(resolveAlias(s)) {
+				t.problems.addProblem(t.placeOf(m), path, "<< takes maps that hold no << themselves")
 				continue
 			}
-			pairs, _ := t.mapping(s, path, r)
+			pairs, _ := t.readPairs(s, path)
 			for _, p := range pairs {
 				if seen[p.name] == nil {
 					seen[p.name] = p.key
@@ -242,29 +158,29 @@ func (t *tree) mapping(n *yaml.Node, path string, r *report) ([]pair, bool) {
 	return out, true
 }
 
-// list returns the elements of a list; null is an empty one.
-func (t *tree) list(n *yaml.Node, path string, r *report) []*yaml.Node {
-	n = follow(n)
+// readElements returns the elements of a list; null is an empty one.
+func (t *tree) readElements(n *yaml.Node, path string) []*yaml.Node {
+	n = resolveAlias(n)
 	if isNull(n) {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		r.add(t.at(n), path, "must be a list, not %s", describe(n))
+		t.problems.addProblem(t.placeOf(n), path, "must be a list, not %s", describeNode(n))
 		return nil
 	}
 	return n.Content
 }
 
-// value reads a value of a kind that may be a list of texts.
-func (t *tree) value(n *yaml.Node, path string, k kind, r *report) (any, bool) {
-	if !k.list || follow(n).Kind != yaml.SequenceNode {
-		return t.scalar(n, path, k, r)
+// readValue reads a value of a kind that may be a list of texts.
+func (t *tree) readValue(n *yaml.Node, path string, k kind) (any, bool) {
+	if !k.list || resolveAlias(n).Kind != yaml.SequenceNode {
+		return t.readScalar(n, path, k)
 	}
 	k.wants = "text"
 	var out []string
 	all := true
-	for i, e := range t.list(n, path, r) {
-		v, ok := t.scalar(e, fmt.Sprintf("%s[%d]", path, i), k, r)
+	for i, e := range t.readElements(n, path) {
+		v, ok := t.readScalar(e, fmt.Sprintf("%s[%d]", path, i), k)
 		if all = all && ok; ok {
 			out = append(out, v.([]string)...)
 		}
@@ -272,41 +188,41 @@ func (t *tree) value(n *yaml.Node, path string, k kind, r *report) (any, bool) {
 	return out, all
 }
 
-// scalar reads a value of a kind, or reports why it cannot be read.
-func (t *tree) scalar(n *yaml.Node, path string, k kind, r *report) (any, bool) {
-	n = follow(n)
+// readScalar reads a value of a kind, or reports why it cannot be read.
+func (t *tree) readScalar(n *yaml.Node, path string, k kind) (any, bool) {
+	n = resolveAlias(n)
 	tag := n.ShortTag()
 	fits := false
 	for _, want := range k.tags {
 		fits = fits || n.Kind == yaml.ScalarNode && tag == want
 	}
-	fits = fits || k.literal != "" && n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == k.literal
+	fits = fits || k.literal != "" && n.Kind == yaml.ScalarNode && tag == "!!str" && strings.EqualFold(n.Value, k.literal)
 	switch {
 	case isNull(n):
-		r.add(t.at(n), path, "has no value; it must be %s", k.wants)
+		t.problems.addProblem(t.placeOf(n), path, "has no value; it must be %s", k.wants)
 	case !fits && n.Kind == yaml.ScalarNode && k.tags[0] == "!!str" && k.words == nil:
-		r.add(t.at(n), path, "must be %s, not %s; write \"%s\"", k.wants, describe(n), n.Value)
+		t.problems.addProblem(t.placeOf(n), path, "must be %s, not %s; write \"%s\"", k.wants, describeNode(n), n.Value)
 	case !fits:
-		r.add(t.at(n), path, "must be %s, not %s", k.wants, describe(n))
+		t.problems.addProblem(t.placeOf(n), path, "must be %s, not %s", k.wants, describeNode(n))
 	default:
 		v, err := k.parse(n.Value)
 		if err == nil {
 			return v, true
 		}
-		r.add(t.at(n), path, "%s", err)
+		t.problems.addProblem(t.placeOf(n), path, "%s", err)
 	}
 	return nil, false
 }
 
-// follow returns the node an alias stands for.
-func follow(n *yaml.Node) *yaml.Node {
+// resolveAlias returns the node an alias stands for.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
 	}
 	return n
 }
 
-func hasMerge(n *yaml.Node) bool {
+func hasMergeKey(n *yaml.Node) bool {
 	if n.Kind != yaml.MappingNode {
 		return false
 	}
@@ -320,8 +236,8 @@ func hasMerge(n *yaml.Node) bool {
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// describe names the type and the value of a node, for "must be X, not …".
-func describe(n *yaml.Node) string {
+// describeNode names the type and the value of a node, for "must be X, not …".
+func describeNode(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
 		return "a map"
@@ -347,8 +263,8 @@ func describe(n *yaml.Node) string {
 
 var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
-// join appends a key to a path. It quotes a key that is not plain.
-func join(path, name string) string {
+// joinPath appends a key to a path. It quotes a key that is not plain.
+func joinPath(path, name string) string {
 	switch {
 	case !plainName.MatchString(name):
 		return fmt.Sprintf("%s[%q]", path, name)

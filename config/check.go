@@ -1,0 +1,197 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"example.com/conductor/events/reach"
+)
+
+// Here are the checks of single texts, which say what is wrong with a text and how to write it.
+
+// checkFilled checks a text of at least one byte.
+func checkFilled(s string) error {
+	if s == "" {
+		return errors.New("must not be empty")
+	}
+	return nil
+}
+
+// headerBytes are those of a token of RFC 9110.
+const headerBytes = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// checkHeader checks the name of an HTTP header.
+func checkHeader(s string) error {
+	if s == "" || strings.Trim(s, headerBytes) != "" {
+		return fmt.Errorf("invalid HTTP header name %q", s)
+	}
+	return nil
+}
+
+// roleWords are those of conductor/access, and two for lists.
+var roleWords = wordKind("query", "register", "metrics", "peer", "admin", "none", Auto)
+
+func checkRole(s string) error {
+	_, err := roleWords.parse(s)
+	return err
+}
+
+// checkExpanded returns an error that names the first variable in an address.
+func checkExpanded(address string) error {
+	if err := reach.CheckExpanded(address); err != nil {
+		return fmt.Errorf("%q %w", address, err)
+	}
+	return nil
+}
+
+// checkURL checks a base URL that paths are put behind.
+func checkURL(text string) error {
+	if err := checkExpanded(text); err != nil {
+		return err
+	}
+	u, err := url.Parse(text)
+	if err != nil || !strings.HasPrefix(text, "http://") && !strings.HasPrefix(text, "https://") {
+		return fmt.Errorf("%q is no URL; write http://host:port or https://host:port", text)
+	}
+	if err := checkURLHost(u); err != nil {
+		return fmt.Errorf("%q %w", text, err)
+	}
+	if u.RawQuery != "" || u.ForceQuery || strings.Contains(text, "#") {
+		return fmt.Errorf("%q has more than a path behind its host", text)
+	}
+	return nil
+}
+
+func checkURLOrNone(text string) error {
+	if text == "" {
+		return nil
+	}
+	return checkURL(text)
+}
+
+// checkURLHost checks the host of a URL that is connected to, and its port if it has one.
+func checkURLHost(u *url.URL) error {
+	if err := reach.CheckHost(u.Hostname()); err != nil || u.Port() == "" {
+		return err
+	}
+	return reach.CheckPort(u.Port())
+}
+
+// checkStoreURL checks the URL of a store, or nothing. No error says more of the URL than its host, because it
+// may have a password.
+func checkStoreURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	if !strings.HasPrefix(s, "redis://") && !strings.HasPrefix(s, "rediss://") {
+		return errors.New("must begin with redis:// or rediss://")
+	}
+	_, host, _ := strings.Cut(s, "://")
+	host, _, _ = strings.Cut(host, "/")
+	host = host[strings.LastIndexByte(host, '@')+1:]
+	if err := reach.CheckExpanded(host); err != nil {
+		return fmt.Errorf("host %q %w", host, err)
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return errors.New("is no URL, perhaps because a variable was not replaced; " +
+			"write redis://user:password@host:port/database, with %XX for special characters of the password")
+	}
+	if err := checkURLHost(u); u.Hostname() != "" && err != nil { // without a host it is this machine
+		return fmt.Errorf("host %q %w", host, err)
+	}
+	return nil
+}
+
+// checkAddress checks host:port and returns the port.
+func checkAddress(address string) (port int, err error) {
+	if address == "" {
+		return 0, errors.New("is required; it is host:port, such as \":13333\"")
+	}
+	if err := checkExpanded(address); err != nil {
+		return 0, err
+	}
+	_, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no host:port: %s", address, splitReason(err))
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil || port < 0 || port > 65535 {
+		return 0, fmt.Errorf("%q has no port from 0 to 65535", address)
+	}
+	return port, nil
+}
+
+// checkRemoteAddress checks a host:port that is connected to.
+func checkRemoteAddress(s string) error {
+	if _, err := checkAddress(s); err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(s)
+	if err := cmp.Or(reach.CheckHost(host), reach.CheckPort(port)); err != nil {
+		return fmt.Errorf("%q %w", s, err)
+	}
+	return nil
+}
+
+// checkLiveEndpoint checks the endpoint of live events: an address to connect to, or a bound one that
+// publishers connect to.
+func checkLiveEndpoint(endpoint string) error {
+	bound, ok := strings.CutPrefix(endpoint, "bind:")
+	if !ok {
+		return checkEndpoint(endpoint)
+	}
+	rest, ok := strings.CutPrefix(bound, "tcp://")
+	if !ok {
+		return fmt.Errorf("%q cannot be bound to; write bind:tcp://*:port", endpoint)
+	}
+	return checkTCP(endpoint, rest, reach.IsWildcard)
+}
+
+// checkEndpoint checks a ZMQ address that can be connected to.
+func checkEndpoint(endpoint string) error {
+	scheme, rest, ok := strings.Cut(endpoint, "://")
+	switch {
+	case !ok:
+		return fmt.Errorf("%q has no transport; write tcp://host:port or ipc://path", endpoint)
+	case scheme == "ipc" && rest == "":
+		return fmt.Errorf("%q has no path", endpoint)
+	case scheme == "ipc":
+		return checkExpanded(endpoint)
+	case scheme != "tcp":
+		return fmt.Errorf("%q has the transport %q; tcp and ipc reach another process", endpoint, scheme)
+	}
+	return checkTCP(endpoint, rest, func(string) bool { return false })
+}
+
+// checkTCP checks host and port of an endpoint. A host that CheckHost refuses is good if allowed says so.
+func checkTCP(endpoint, rest string, allowed func(host string) bool) error {
+	if err := checkExpanded(endpoint); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		return fmt.Errorf("%q is no tcp://host:port: %s", endpoint, splitReason(err))
+	}
+	if err := reach.CheckHost(host); err != nil && !allowed(host) {
+		return fmt.Errorf("%q %w", endpoint, err)
+	}
+	if err := reach.CheckPort(port); err != nil {
+		return fmt.Errorf("%q %w", endpoint, err)
+	}
+	return nil
+}
+
+// splitReason returns the reason of an error of net.SplitHostPort without the address, which the caller prints.
+func splitReason(err error) string {
+	var e *net.AddrError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err.Error()
+}

@@ -1,0 +1,166 @@
+package config
+
+import (
+	_ "embed" // for settingsText
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// settingsText is the source of the structs that the walk reads. Their comments are the descriptions, which
+// reflection does not see.
+//
+//go:embed settings.go
+var settingsText string
+
+// A field is one key of a map in a file, as the tags of a struct's field describe it.
+type field struct {
+	name     string // as files write it
+	index    int    // of the field in its struct
+	kind     kind   // how its value is written; the zero kind for a struct
+	nullable bool   // null means not given, as in the body of POST /register (yaml:",omitempty")
+}
+
+// fieldsOf returns the fields of a struct that files have.
+func fieldsOf(of reflect.Type) (out []field) {
+	for i := range of.NumField() {
+		name, options, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ",")
+		if name != "" {
+			out = append(out, field{name, i, kindOf(of.Field(i)), options == "omitempty"})
+		}
+	}
+	return out
+}
+
+var (
+	listenerFields = fieldsOf(reflect.TypeFor[Listener]())
+	sourceFields   = fieldsOf(reflect.TypeFor[Source]())
+	profileFields  = fieldsOf(reflect.TypeFor[HashProfile]())
+
+	dialectKind = kindNamed(listenerFields, "dialect")
+)
+
+// kindNamed returns the kind of the field of that name.
+func kindNamed(fields []field, name string) kind {
+	return fields[slices.IndexFunc(fields, func(f field) bool { return f.name == name })].kind
+}
+
+// A setting is a field of a section of Config. Flags and variables can give its value too.
+type setting struct {
+	field
+	path    string // section.name
+	section int    // index of the section in Config
+	flag    string // name of the flag, without dashes
+	initial any    // the default
+	least   int64  // least value of a number, in its own unit (ns, bytes)
+	live    bool   // a running server takes a change over
+	help    string // what it does, in one line
+	reason  string // why the default is what it is; "" if that needs no words
+}
+
+// settings are all of them, in the order of the struct.
+var settings = walkConfig()
+
+// walkConfig finds the settings. A field that is not described as settings.go says is a bug.
+func walkConfig() (out []setting) {
+	comments := commentsOf(settingsText)
+	config := reflect.TypeFor[Config]()
+	for i := range config.NumField() {
+		section := config.Field(i)
+		if section.Type.Kind() != reflect.Struct {
+			continue // listeners and sources are lists
+		}
+		for _, f := range fieldsOf(section.Type) {
+			member := section.Type.Field(f.index)
+			s := setting{field: f, section: i, path: section.Tag.Get("yaml") + "." + f.name, live: member.Tag.Get("reload") != ""}
+			s.flag = member.Tag.Get("flag")
+			if s.flag == "" {
+				s.flag = strings.NewReplacer(".", "-", "_", "-").Replace(s.path)
+			}
+			s.initial = reflect.Zero(member.Type).Interface()
+			if text, ok := member.Tag.Lookup("default"); ok {
+				s.initial = mustParse(s, text)
+			}
+			if text, ok := member.Tag.Lookup("min"); ok {
+				s.least = reflect.ValueOf(mustParse(s, text)).Int()
+			}
+			help, reason, _ := strings.Cut(comments[section.Type.Name()+"."+member.Name], "\n\n")
+			s.help = strings.Join(strings.Fields(help), " ")
+			s.reason = strings.TrimPrefix(strings.Join(strings.Fields(reason), " "), "Default: ")
+			if s.help == "" {
+				panic("BUG: settings.go has no comment on " + s.path)
+			}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+func mustParse(s setting, text string) any {
+	v, err := s.kind.parse(text)
+	if err != nil {
+		panic(fmt.Sprintf("BUG: tag of %s: %v", s.path, err))
+	}
+	return v
+}
+
+// commentsOf returns the comments above the fields of the structs of a source file, as "Struct.Field".
+func commentsOf(source string) map[string]string {
+	file, err := parser.ParseFile(token.NewFileSet(), "settings.go", source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	out := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		if of, ok := spec.Type.(*ast.StructType); ok {
+			for _, f := range of.Fields.List {
+				out[spec.Name.Name+"."+f.Names[0].Name] = strings.TrimSpace(f.Doc.Text())
+			}
+		}
+		return false
+	})
+	return out
+}
+
+// env is the variable that sets the setting.
+func (s setting) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+}
+
+// value reads the setting from a config.
+func (s setting) value(c *Config) any {
+	return reflect.ValueOf(c).Elem().Field(s.section).Field(s.index).Interface()
+}
+
+// assign writes the setting into a config.
+func (s setting) assign(c *Config, v any) {
+	if list, ok := v.([]string); ok {
+		v = slices.Clone(list) // no two configs share a list
+	}
+	reflect.ValueOf(c).Elem().Field(s.section).Field(s.index).Set(reflect.ValueOf(v))
+}
+
+// format renders the value in a config as flags and variables write it.
+func (s setting) format(c *Config) string { return formatValue(s.value(c)) }
+
+// sectionName is the map of a file that has the setting.
+func (s setting) sectionName() string {
+	name, _, _ := strings.Cut(s.path, ".")
+	return name
+}
+
+// sectionNames returns the maps of a file that have settings, in order.
+func sectionNames() (names []string) {
+	for _, s := range settings {
+		names = append(names, s.sectionName())
+	}
+	return slices.Compact(names)
+}
