@@ -28,7 +28,7 @@ var shapeExceptions = []exception{
 	{"columns", "cmd/internal/clitest", 1},
 
 	// compat/dynamo
-	{"columns", "compat/dynamo", 100},
+	{"columns", "compat/dynamo", 99},
 
 	// compat/internal/conformance
 	{"columns", "compat/internal/conformance", 1},
@@ -106,9 +106,6 @@ var shapeExceptions = []exception{
 	// conductor/prompt
 	{"columns", "conductor/prompt", 4},
 
-	// conductor/replica
-	{"columns", "conductor/replica", 27},
-
 	// conductor/rpc
 	{"columns", "conductor/rpc", 37},
 	{"embedded", "conductor/rpc", 2},
@@ -119,12 +116,6 @@ var shapeExceptions = []exception{
 	// conductor/server
 	{"columns", "conductor/server", 20},
 	{"exported", "conductor/server", 63},
-
-	// conductor/shelf
-	{"columns", "conductor/shelf", 17},
-
-	// conductor/snapshot
-	{"columns", "conductor/snapshot", 36},
 
 	// conductor/statelog
 	{"columns", "conductor/statelog", 2},
@@ -176,6 +167,24 @@ var shapeExceptions = []exception{
 
 	// examples/router/serve
 	{"columns", "examples/router/serve", 2},
+
+	// history
+	{"columns", "history", 10},
+
+	// history/diff
+	{"columns", "history/diff", 6},
+
+	// history/file
+	{"columns", "history/file", 19},
+
+	// history/historytest
+	{"columns", "history/historytest", 3},
+
+	// history/peer
+	{"columns", "history/peer", 27},
+
+	// history/store
+	{"columns", "history/store", 17},
 
 	// index
 	{"columns", "index", 74},

@@ -110,7 +110,7 @@ var table = []room{
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/tape", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/snapshot", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events", "events/tape", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events", "events/tape", "history", "history/peer", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -138,9 +138,6 @@ var table = []room{
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
 	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
-	// Which peer is asked and how long: the format of a snapshot is a value that it is given.
-	{dir: "conductor/replica", rooms: []string{"conductor"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "os"}},
-
 	// Valkey or Redis: connection and names of keys. Rooms that share something through it write their own scripts.
 	{dir: "store", modules: []string{redis}, not: slices.Concat(httpOrJSON, logging)},
 	// What starts a store in tests.
@@ -148,13 +145,22 @@ var table = []room{
 	// Who shares the store, and whether it is there.
 	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
-	// Snapshots as bytes, and the directory of the server's own.
-	{dir: "conductor/snapshot", rooms: []string{"conductor", "conductor/replica", "conductor/scope", "events/tape", "index", "index/hash", "keyfile", "tiers"}, modules: []string{prometheus, zerolog}, not: []string{"flag", "net/http"}},
+	// Snapshots as bytes: written, read, sealed.
+	{dir: "history", rooms: []string{"conductor", "conductor/scope", "events/tape", "index", "keyfile"}, not: []string{"flag", "net/http", "os"}},
+	// Places for snapshots: a directory of the server's own, its peers, the store. None knows another one.
+	{dir: "history/file", rooms: []string{"conductor", "events/tape", "history"}, modules: []string{prometheus, zerolog},
+		not: []string{"flag", "net/http"}},
+	{dir: "history/peer", rooms: []string{"conductor", "conductor/scope", "history"}, modules: []string{prometheus, zerolog},
+		not: []string{"flag"}},
+	{dir: "history/store", rooms: []string{"conductor", "conductor/fleet", "conductor/scope", "history", "history/peer", "store"},
+		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
+	// Two snapshots compared, block by block.
+	{dir: "history/diff", rooms: []string{"conductor", "conductor/scope", "history", "index/hash", "tiers"}, modules: []string{zerolog},
+		not: []string{"flag", "net/http", "os"}},
+	// Servers with blocks, for the tests of snapshots.
+	{dir: "history/historytest", tests: true, rooms: []string{"conductor", "events/stream/...", "internal/must"}, modules: []string{zerolog}},
 
-	// Snapshots in the store, and the takeover of one deployment.
-	{dir: "conductor/shelf", rooms: []string{"conductor", "conductor/fleet", "conductor/replica", "conductor/scope", "conductor/snapshot", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
-
-	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/replica", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "history/peer", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
 	// The same over gRPC, apart, so that clients over HTTP do not link it.
 	{dir: "client/rpc", rooms: []string{"api/kvconductor/v1", "client"}, modules: []string{grpc}, not: []string{"flag", "os"}},
@@ -182,7 +188,7 @@ var table = []room{
 	// Single requests to a server.
 	{dir: "internal/request"},
 
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "index/...", "internal/memory", "keyfile", "spelling", "store", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "history/...", "index/...", "internal/memory", "keyfile", "spelling", "store", "tiers"}, anything: true},
 	// What the commands of both programs share.
 	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request", "spelling"}, anything: true},
 	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli"}, anything: true},

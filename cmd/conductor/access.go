@@ -11,8 +11,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/access"
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/config"
+	"example.com/conductor/history/peer"
 )
 
 // gate is what stands before the routers: who a client is, and the certificates of the listeners.
@@ -151,7 +151,7 @@ func (g *gate) watch(ctx context.Context) {
 // peerClient returns the client that asks peers.
 func peerClient(loaded *config.Loaded) (*http.Client, error) {
 	p := loaded.Config.Peer
-	plain := replica.PlainClient()
+	plain := peer.PlainClient()
 	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, plain.Transport.(*http.Transport))
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)

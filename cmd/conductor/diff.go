@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/history"
+	"example.com/conductor/history/diff"
+	"example.com/conductor/history/peer"
 )
 
 // errDiffers is the end of a comparison that found a difference.
@@ -51,14 +53,14 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 		cmd.SilenceUsage = true
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
-		key := snapshot.NoKey
+		key := history.NoKey
 		if keyFile != "" {
 			var err error
-			if key, err = snapshot.ReadKey(keyFile); err != nil {
+			if key, err = history.ReadKey(keyFile); err != nil {
 				return err
 			}
 		}
-		var both [2]*snapshot.Loaded
+		var both [2]*diff.Loaded
 		for i, name := range args {
 			l, err := loadSnapshot(ctx, &asks, name, key)
 			if err != nil {
@@ -68,7 +70,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 			both[i] = l
 		}
 		p := &diffPrinter{out: cmd.OutOrStdout(), source: source, limit: limit, asJSON: asJSON, names: args}
-		sources, err := snapshot.Diff(both[0], both[1], all, p.block)
+		sources, err := diff.Compare(both[0], both[1], all, p.block)
 		if err != nil {
 			return err
 		}
@@ -78,12 +80,12 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 }
 
 // loadSnapshot takes a snapshot of a server, or reads a file.
-func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *snapshot.Key) (*snapshot.Loaded, error) {
+func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *history.Key) (*diff.Loaded, error) {
 	if !strings.Contains(name, "://") {
 		file, err := os.Open(name)
 		if err == nil {
 			defer file.Close()
-			return snapshot.Load(file, key.Open)
+			return diff.Load(file, key.Open)
 		}
 		switch {
 		case !errors.Is(err, os.ErrNotExist):
@@ -100,12 +102,12 @@ func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *
 	if err != nil {
 		return nil, err
 	}
-	image, err := server.Stream(ctx, snapshot.Path, "")
+	image, err := server.Stream(ctx, peer.SnapshotPath, "")
 	if err != nil {
 		return nil, err
 	}
 	defer image.Close()
-	return snapshot.Load(image, key.Open)
+	return diff.Load(image, key.Open)
 }
 
 // diffPrinter prints differences.
@@ -115,7 +117,7 @@ type diffPrinter struct {
 	limit  int
 	asJSON bool
 	names  []string
-	listed []snapshot.Block
+	listed []diff.Block
 	more   int
 }
 
@@ -123,7 +125,7 @@ type diffPrinter struct {
 func (p *diffPrinter) meant(key fmt.Stringer) bool { return p.source == "" || p.source == key.String() }
 
 // block takes a block that one side lacks.
-func (p *diffPrinter) block(b snapshot.Block) {
+func (p *diffPrinter) block(b diff.Block) {
 	switch {
 	case !p.meant(b.Source):
 	case p.limit > 0 && len(p.listed) == p.limit:
@@ -156,7 +158,7 @@ type sourceRow struct {
 }
 
 // sources prints everything. The error is errDiffers if something differs.
-func (p *diffPrinter) sources(all []snapshot.SourceDifference) error {
+func (p *diffPrinter) sources(all []diff.SourceDifference) error {
 	differs := false
 	t := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
 	lines := json.NewEncoder(p.out)

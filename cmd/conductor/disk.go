@@ -7,14 +7,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/config"
 	"example.com/conductor/events/tape"
+	"example.com/conductor/history"
+	"example.com/conductor/history/file"
 	"example.com/conductor/keyfile"
 )
 
 // snapshotDir opens the directory of snapshots, if there is to be one.
-func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
+func snapshotDir(loaded *config.Loaded) (*file.Dir, error) {
 	cfg := loaded.Config.Snapshot
 	if cfg.Dir == "" {
 		return nil, nil
@@ -23,7 +24,7 @@ func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := snapshot.OpenDir(cfg.Dir, key)
+	dir, err := file.OpenDir(cfg.Dir, key)
 	if err != nil {
 		return nil, fmt.Errorf("%s: snapshot.dir: %w", loaded.Place("snapshot.dir"), err)
 	}
@@ -31,12 +32,12 @@ func snapshotDir(loaded *config.Loaded) (*snapshot.Dir, error) {
 }
 
 // snapshotKey reads the key that seals salts in snapshots.
-func snapshotKey(loaded *config.Loaded) (*snapshot.Key, error) {
+func snapshotKey(loaded *config.Loaded) (*history.Key, error) {
 	name := loaded.Config.Snapshot.KeyFile
 	if name == "" {
-		return snapshot.NoKey, nil
+		return history.NoKey, nil
 	}
-	key, err := snapshot.ReadKey(name)
+	key, err := history.ReadKey(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
 	}

@@ -14,9 +14,9 @@ import (
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
+	"example.com/conductor/history/peer"
 )
 
 // replicas is what this server shares with others by a store. Without a store it does nothing.
@@ -41,7 +41,7 @@ func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discover
 }
 
 // mirrorTo lets other replicas hear what routers report here: those that share the store, else peers.
-func (r *replicas) mirrorTo(peers *replica.Replica, c *conductor.Conductor, cfg *config.Config, asking *http.Client, metrics *prometheus.Registry, log zerolog.Logger) {
+func (r *replicas) mirrorTo(peers *peer.Peers, c *conductor.Conductor, cfg *config.Config, asking *http.Client, metrics *prometheus.Registry, log zerolog.Logger) {
 	to := cluster.MirrorConfig{Me: peers.Me(), To: asking.Transport, Timeout: forwardTimeout, MaxTokens: cfg.Limits.MaxTokens, Log: log}
 	to.All = func() (all []conductor.ReplicaAddress) {
 		for _, url := range peers.Peers() {
@@ -64,8 +64,8 @@ func (r *replicas) mirrorTo(peers *replica.Replica, c *conductor.Conductor, cfg 
 // refuseOwn refuses requests that this server has sent itself, because it was given itself as a peer.
 func refuseOwn(me string) gin.HandlerFunc {
 	return func(g *gin.Context) {
-		if g.GetHeader(replica.PeerHeader) == me {
-			g.Header(replica.PeerHeader, me)
+		if g.GetHeader(peer.Header) == me {
+			g.Header(peer.Header, me)
 			server.SendError(g, body.JSON, http.StatusLoopDetected, "self", "this server has asked itself: it is one of its own peers")
 			g.Abort()
 		}

@@ -18,7 +18,8 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/history"
+	"example.com/conductor/history/diff"
 	"example.com/conductor/internal/freeport"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/lab/sim/digest"
@@ -185,16 +186,16 @@ func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
 	bare := conductor.New(conductor.Options{HashSeed: held.HashSeed, KeepClientHashes: true, Log: zerolog.Nop()})
 	defer bare.Close()
 	var empty bytes.Buffer
-	if _, err := snapshot.Write(&empty, bare, time.Now(), nil); err != nil {
+	if _, err := history.Write(&empty, bare, time.Now(), nil); err != nil {
 		return nil, err
 	}
-	nothing, err := snapshot.Load(&empty, (*snapshot.Key)(nil).Open)
+	nothing, err := diff.Load(&empty, (*history.Key)(nil).Open)
 	if err != nil {
 		return nil, err
 	}
 	defer nothing.Close()
 	all := make(map[string][]string)
-	_, err = snapshot.Diff(held, nothing, false, func(b snapshot.Block) {
+	_, err = diff.Compare(held, nothing, false, func(b diff.Block) {
 		tier := []string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external", tiers.Other: b.Medium}[tiers.Parse(b.Medium).Tier]
 		key := fmt.Sprintf("%s %s:%d %s", b.Deployment.Model, b.Source.Instance, b.Rank, tier)
 		all[key] = append(all[key], strconv.FormatUint(b.Key, 16))

@@ -21,14 +21,14 @@ import (
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/conductor/telemetry"
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/config"
+	"example.com/conductor/history/file"
+	"example.com/conductor/history/peer"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/memory"
 )
@@ -161,14 +161,14 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	c := conductor.New(options)
 	c.Tune(tunables(&cfg))
-	peers := replica.New(replica.Config{
-		Peers: cfg.Dynamo.Peers, Formats: []replica.Format{snapshot.Format(), dynamo.Dumps(log)},
+	peers := peer.New(peer.Config{
+		Peers: cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(log)},
 		Client:  asking,
-		Digests: replica.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
+		Digests: peer.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
 	})
 	discovered := cluster.NewAsked(c)
 	targets := newTargets(&cfg, discovered, sockets, allowed, log)
-	keeper := snapshot.NewKeeper(snapshot.Config{
+	keeper := file.NewKeeper(file.Config{
 		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, Keep: cfg.Snapshot.Keep, Log: log,
 	})
 	if kept != nil {
@@ -254,7 +254,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	opts := conductorhttp.Options{
 		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
-		Snapshots: new(snapshot.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+		Snapshots: new(peer.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
 			for _, p := range []conductor.Progress{keeper.Progress(), shelved.progress()} {

@@ -12,16 +12,16 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/conductor/shelf"
 	"example.com/conductor/config"
+	historystore "example.com/conductor/history/store"
 )
 
 // shelving is how a server gets blocks from the replicas that share its store, and leaves them
 // its own. Nil is a server without a store.
 type shelving struct {
 	fleet    *fleet.Fleet
-	shelf    *shelf.Shelf
-	takeover *shelf.Takeover
+	shelf    *historystore.Shelf
+	takeover *historystore.Takeover
 	shards   bool // single shards are brought, the start brings nothing
 }
 
@@ -40,12 +40,12 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 	if err != nil {
 		return nil, err
 	}
-	s := shelf.New(shelf.Config{
+	s := historystore.New(historystore.Config{
 		Fleet: members, Conductor: c, Key: key, Log: log,
 		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
 	})
 	metrics.MustRegister(s)
-	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &shelf.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: recoveredTTL, Log: log}}, nil
+	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &historystore.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: recoveredTTL, Log: log}}, nil
 }
 
 // others returns the URLs of the other replicas that are alive, those that have run longest first.

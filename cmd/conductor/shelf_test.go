@@ -16,12 +16,12 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/conductor/shelf"
-	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/config"
+	"example.com/conductor/history"
+	"example.com/conductor/history/peer"
+	historystore "example.com/conductor/history/store"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 	"example.com/conductor/store"
@@ -220,9 +220,9 @@ func TestTakeoverWhileServing(t *testing.T) {
 	defer connected.Close()
 	members := fleet.New(fleet.Config{Store: connected, Log: zerolog.Nop()})
 	members.Beat(t.Context())
-	take := shelf.Takeover{
-		Conductor: c, Client: replica.PlainClient(), TTL: time.Minute, Log: zerolog.Nop(),
-		Shelf: shelf.New(shelf.Config{Fleet: members, Conductor: c, Key: snapshot.NoKey, MaxBytes: 1 << 30, TTL: time.Hour, Log: zerolog.Nop()}),
+	take := historystore.Takeover{
+		Conductor: c, Client: peer.PlainClient(), TTL: time.Minute, Log: zerolog.Nop(),
+		Shelf: historystore.New(historystore.Config{Fleet: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour, Log: zerolog.Nop()}),
 	}
 	takeOver := func(origin string, from ...string) {
 		t.Helper()

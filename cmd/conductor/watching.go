@@ -8,11 +8,11 @@ import (
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
 	conductorhttp "example.com/conductor/conductor/http"
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/config"
+	"example.com/conductor/history/file"
+	"example.com/conductor/history/peer"
 )
 
 // viewers is how many clients may look at /admin/live at once, a team of operators. Each costs its
@@ -20,7 +20,7 @@ import (
 const viewers = 16
 
 // watching returns what the page and /admin/stats are made of.
-func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *snapshot.Keeper, peers *replica.Replica, targets *discovery.Manager, members *fleet.Fleet) watch.Config {
+func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *file.Keeper, peers *peer.Peers, targets *discovery.Manager, members *fleet.Fleet) watch.Config {
 	out := watch.Config{
 		Conductor: c, Version: version, Viewers: viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
 		Snapshots: func() watch.Snapshots {
@@ -51,7 +51,7 @@ func settingsOf(file string, in *reloader) func() (string, []conductorhttp.Setti
 }
 
 // snapshotsOf returns the state of the server's own snapshots.
-func snapshotsOf(enabled bool, st snapshot.Status, now time.Time) watch.Snapshots {
+func snapshotsOf(enabled bool, st file.Status, now time.Time) watch.Snapshots {
 	out := watch.Snapshots{Enabled: enabled, Bytes: st.Last.Bytes, Error: st.Error}
 	if out.Error == "" && st.Unkept != nil {
 		out.Error = "registrations: " + st.Unkept.Error()
@@ -70,7 +70,7 @@ const (
 )
 
 // replicasOf returns what the comparisons know of each peer.
-func replicasOf(peers []string, d replica.Drift) []watch.Replica {
+func replicasOf(peers []string, d peer.Drift) []watch.Replica {
 	out := make([]watch.Replica, len(peers))
 	for i, peer := range peers {
 		p := d.Peers[peer]

@@ -35,8 +35,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/history/peer"
 )
 
 // ModelKey is the key under which a handler leaves the model name of its request in the
@@ -55,7 +55,7 @@ type Config struct {
 	// ReopenLogs reopens the access log for /reopen_logs; nil does nothing.
 	ReopenLogs func() error
 	// Replica has the peers; nil is one without peers.
-	Replica *replica.Replica
+	Replica *peer.Peers
 	Log     zerolog.Logger
 }
 
@@ -64,7 +64,7 @@ type Config struct {
 type Dialect struct {
 	cfg       Config
 	conductor *conductor.Conductor
-	replica   *replica.Replica
+	replica   *peer.Peers
 	metrics   requestMetrics
 	dumps     *server.Admission // one place is never that of a client that has all others
 }
@@ -72,7 +72,7 @@ type Dialect struct {
 // New returns a Dialect. It starts nothing.
 func New(cfg Config) *Dialect {
 	if cfg.Replica == nil {
-		cfg.Replica = replica.New(replica.Config{})
+		cfg.Replica = peer.New(peer.Config{})
 	}
 	dumps := server.NewSharedAdmission(maxDumps, maxDumps-1, dumpWait)
 	return &Dialect{cfg: cfg, conductor: cfg.Conductor, replica: cfg.Replica, metrics: newRequestMetrics(), dumps: dumps}

@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/replica"
+	"example.com/conductor/history/peer"
 )
 
 // Reasons of parts of a dump that are left out.
@@ -25,8 +25,8 @@ const (
 )
 
 // Dumps returns the format of GET /dump, by which a replica recovers from a peer.
-func Dumps(log zerolog.Logger) replica.Format {
-	return replica.Format{
+func Dumps(log zerolog.Logger) peer.Format {
+	return peer.Format{
 		Path: "/dump", Accept: ndjson + ", application/json;q=0.5", Reasons: []string{skipBad, skipOther, skipError, skipNoSize},
 		Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
 			l := &loader{log: log, in: into, skip: skip, longest: longestValue}

@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/replica"
+	"example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/tiers"
 )
@@ -36,7 +36,7 @@ func (s *testServer) load(lines bool, text string) (skipped string, err error) {
 		in.Done()
 	}
 	if in.Refused > 0 {
-		counts[replica.SkipRefused] = in.Refused
+		counts[peer.SkipRefused] = in.Refused
 	}
 	for _, why := range slices.Sorted(maps.Keys(counts)) {
 		skipped += fmt.Sprintf(" %s:%d", why, counts[why])

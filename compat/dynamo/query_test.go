@@ -2,10 +2,11 @@ package dynamo
 
 import (
 	"encoding/json"
-	"example.com/conductor/events/stream/streamtest"
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"example.com/conductor/events/stream/streamtest"
 )
 
 // inBubble runs a test under a fake clock, with its own server.

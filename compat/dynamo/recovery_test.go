@@ -13,7 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor/replica"
+	"example.com/conductor/history/peer"
 )
 
 // pipes is a network for HTTP without sockets, so that a fake clock can run while
@@ -117,13 +117,13 @@ func at(path string, h http.Handler) http.Handler {
 }
 
 // told writes a status out.
-func told(r replica.Status) string {
+func told(r peer.Status) string {
 	return fmt.Sprintf("%s %s, %d blocks, %d bytes, %vs, skipped %v, errors %q", r.State, r.Peer, r.Blocks, r.Bytes, r.Seconds, r.Skipped, r.Errors)
 }
 
 // asks returns a replica that asks peers for dumps through pipes.
-func (p pipes) asks(t testing.TB, peers ...string) *replica.Replica {
-	return replica.New(replica.Config{Peers: peers, Client: p.client(t), Formats: []replica.Format{Dumps(zerolog.Nop())}, Log: zerolog.Nop()})
+func (p pipes) asks(t testing.TB, peers ...string) *peer.Peers {
+	return peer.New(peer.Config{Peers: peers, Client: p.client(t), Formats: []peer.Format{Dumps(zerolog.Nop())}, Log: zerolog.Nop()})
 }
 
 // Peers are asked in order, until one gives a whole dump; nothing is left of what
@@ -132,7 +132,7 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 	last := slotText("last:default", event(`:7,`, `:99,`))
 	whole := "{" + slotText("m:default", event()) + "," + last + "}"
 	const one = "m default 7/0 device -/1001"
-	f := func(peers map[string]http.Handler, asked string, want replica.Status, holds ...string) {
+	f := func(peers map[string]http.Handler, asked string, want peer.Status, holds ...string) {
 		t.Helper()
 		t.Run("", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 				if took := time.Since(start).Seconds(); got.Seconds != took {
 					t.Errorf("%v s, it took %v", got.Seconds, took)
 				}
-				if want.State != replica.Done {
+				if want.State != peer.Done {
 					got.Bytes = 0
 					if left := s.blocks(); len(left) > 0 || len(s.conductor.Snapshot().Sources) != 1 {
 						t.Errorf("%s: left %v", asked, left)
@@ -159,7 +159,7 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 				if told(got) != told(want) {
 					t.Errorf("%s\n got %s\nwant %s", asked, told(got), told(want))
 				}
-				if again := s.dialect.replica.Status(); want.State == replica.Done && told(again) != told(want) {
+				if again := s.dialect.replica.Status(); want.State == peer.Done && told(again) != told(want) {
 					t.Errorf("%s\nthen %s\nwant %s", asked, told(again), told(want))
 				}
 				peers := `["` + strings.Join(strings.Fields(asked), `","`) + `"]`
@@ -171,10 +171,10 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 		})
 	}
 	ok := says(200, "application/json", whole)
-	done := func(peer string, seconds float64, errors ...string) replica.Status {
-		return replica.Status{State: replica.Done, Peer: peer, Blocks: 2, Bytes: int64(len(whole)), Errors: errors, Seconds: seconds}
+	done := func(url string, seconds float64, errors ...string) peer.Status {
+		return peer.Status{State: peer.Done, Peer: url, Blocks: 2, Bytes: int64(len(whole)), Errors: errors, Seconds: seconds}
 	}
-	f(nil, "", replica.Status{State: replica.None})
+	f(nil, "", peer.Status{State: peer.None})
 	f(map[string]http.Handler{"a": ok}, "http://a", done("http://a", 1), one)
 	f(map[string]http.Handler{"a": at("/dump", ok)}, "http://a/", done("http://a/", 1), one)
 	f(map[string]http.Handler{"a": at("/dump", ok)}, "http://a// http://b", done("http://a//", 1), one)
@@ -188,27 +188,29 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 	partly.Skipped, partly.Bytes = map[string]int{skipError: 1, skipOther: 1}, int64(len(text))
 	f(map[string]http.Handler{"a": says(200, "application/json", text)}, "http://a", partly, one)
 	line := `{"key":"last:default","block_size":4,"event":` + event(`:7,`, `:99,`) + "}\n"
-	lines := replica.Status{State: replica.Done, Peer: "http://a", Blocks: 1, Bytes: int64(len(line)), Seconds: 1}
+	lines := peer.Status{State: peer.Done, Peer: "http://a", Blocks: 1, Bytes: int64(len(line)), Seconds: 1}
 	f(map[string]http.Handler{"a": says(200, "application/x-ndjson; charset=utf-8", line)}, "http://a", lines)
 	synctest.Test(t, func(t *testing.T) {
 		web := pipes{}
 		web.serve(t, "a:80", says(200, "application/json", "{}"))
 		s := newServer(t, Config{Replica: web.asks(t, "http://a")})
-		if got := s.dialect.replica.Recover(t.Context(), s.conductor, 0); got.State != replica.Done || got.Blocks != 0 {
+		if got := s.dialect.replica.Recover(t.Context(), s.conductor, 0); got.State != peer.Done || got.Blocks != 0 {
 			t.Errorf("%s", told(got))
 		}
 	})
 
 	// A peer that is of no use, before one that is.
-	bad := func(peer string, h http.Handler, seconds float64, err string) {
+	bad := func(url string, h http.Handler, seconds float64, err string) {
 		t.Helper()
 		peers := map[string]http.Handler{"a": ok}
 		if h != nil {
 			peers["b"] = h
 		}
-		f(peers, peer+" http://a http://c", done("http://a", 1+seconds, peer+": "+err), one)
+		f(peers, url+" http://a http://c", done("http://a", 1+seconds, url+": "+err), one)
 		delete(peers, "a")
-		f(peers, peer, replica.Status{State: replica.Failed, Peer: peer, Errors: []string{peer + ": " + err}, Seconds: 1 + seconds})
+		f(peers, url, peer.Status{
+			State: peer.Failed, Peer: url, Errors: []string{url + ": " + err}, Seconds: 1 + seconds,
+		})
 	}
 	bad("http://b/", says(500, "application/json", whole), 0, "it answers 500 Internal Server Error")
 	bad("http://b/", says(404, "application/json", whole), 0, "it answers 404 Not Found")
@@ -234,16 +236,16 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 
 // TestRecoverEnds stops a server during a recovery, which does not wait for the peer.
 func TestRecoverEnds(t *testing.T) {
-	f := func(after time.Duration, peer http.Handler) {
+	f := func(after time.Duration, handler http.Handler) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			web := pipes{}
-			web.serve(t, "a:80", peer)
+			web.serve(t, "a:80", handler)
 			s := newServerOn(t, Config{Replica: web.asks(t, "http://a", "http://a")}, newNetwork(), make(chan struct{}))
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			start := time.Now()
-			if got := s.dialect.replica.Recover(ctx, s.conductor, time.Hour); got.State != replica.Failed || time.Since(start) != after || len(got.Errors) > 1 {
+			if got := s.dialect.replica.Recover(ctx, s.conductor, time.Hour); got.State != peer.Failed || time.Since(start) != after || len(got.Errors) > 1 {
 				t.Errorf("%s after %s", told(got), time.Since(start))
 			}
 			if left := s.conductor.Snapshot().Sources; len(left) > 0 {
@@ -265,7 +267,7 @@ func TestRecoveredExpire(t *testing.T) {
 		gate := make(chan struct{})
 		s := newServerOn(t, Config{Replica: web.asks(t, "http://a")}, newNetwork(), gate)
 		s.register(7, 0, "")
-		if got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour); got.State != replica.Done {
+		if got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour); got.State != peer.Done {
 			t.Fatal(got)
 		}
 		close(gate)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"example.com/conductor/conductor/replica"
+	"example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
 )
 
@@ -243,7 +243,7 @@ func TestWorkers(t *testing.T) {
 }
 
 func TestPeers(t *testing.T) {
-	s := newServer(t, Config{Replica: replica.New(replica.Config{Peers: []string{"http://b:1"}})})
+	s := newServer(t, Config{Replica: peer.New(peer.Config{Peers: []string{"http://b:1"}})})
 	s.do("GET", "/peers", "", 200, `["http://b:1"]`)
 	s.do("POST", "/register_peer", `{"url":"http://a:1"}`, 201, done)
 	s.do("POST", "/register_peer", `{"url":"http://a:1"}`, 201, done)

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"example.com/conductor/conductor/replica"
 	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/history/peer"
 	"example.com/conductor/index/hash"
 )
 
@@ -249,17 +249,17 @@ func compare(t *testing.T, what string, got, want []string) {
 }
 
 // replica recovers a server of its own from the world's, through HTTP.
-func (w *world) replica(t *testing.T, peer http.Handler, follow ...publisherOf) *testServer {
+func (w *world) replica(t *testing.T, handler http.Handler, follow ...publisherOf) *testServer {
 	t.Helper()
 	web := pipes{}
-	web.serve(t, "peer:80", peer)
+	web.serve(t, "peer:80", handler)
 	gate := make(chan struct{})
 	s := newServerOn(t, Config{Replica: web.asks(t, "http://peer/")}, w.network, gate)
 	for _, p := range follow {
 		s.follow(p)
 	}
 	got := s.dialect.replica.Recover(t.Context(), s.conductor, 0)
-	if got.State != replica.Done || len(got.Skipped) > 0 {
+	if got.State != peer.Done || len(got.Skipped) > 0 {
 		t.Fatal(got)
 	}
 	close(gate)

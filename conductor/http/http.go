@@ -34,9 +34,9 @@ import (
 	"example.com/conductor/conductor/docs"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/conductor/watch"
+	"example.com/conductor/history/peer"
 )
 
 // Options configures the HTTP room.
@@ -48,7 +48,7 @@ type Options struct {
 	// Admission bounds the queries at once; nil is no bound.
 	Admission *server.Admission
 	// Snapshots are taken for peers; nil takes none.
-	Snapshots *snapshot.Spool
+	Snapshots *peer.Spool
 	// Progress tells how far a recovery has come; nil is never under way.
 	Progress func() conductor.Progress
 	// Draining says that the server is about to leave; nil is never.

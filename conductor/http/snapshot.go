@@ -14,7 +14,8 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/conductor/snapshot"
+	"example.com/conductor/history"
+	"example.com/conductor/history/peer"
 )
 
 // snapshot sends what sources hold, for another replica: GET /admin/snapshot. They are those of one
@@ -32,7 +33,7 @@ func (a *api) snapshot(g *gin.Context) {
 	}
 	defer s.Release()
 	h := g.Writer.Header()
-	h.Set("Content-Type", snapshot.MediaType)
+	h.Set("Content-Type", history.MediaType)
 	h.Set("ETag", fmt.Sprintf(`"%016x"`, s.ID))
 	h.Set("Conductor-Blocks", strconv.Itoa(s.Blocks))
 	h.Add("Vary", "Accept-Encoding")
@@ -48,7 +49,7 @@ func (a *api) snapshot(g *gin.Context) {
 }
 
 // spooled returns the snapshot to send, nil if it is not kept any more.
-func (a *api) spooled(g *gin.Context) (*snapshot.Spooled, error) {
+func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 	if a.opts.Snapshots == nil {
 		return nil, errors.New("this server takes no snapshots")
 	}

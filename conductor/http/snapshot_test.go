@@ -17,10 +17,10 @@ import (
 
 	"example.com/conductor/conductor"
 	conductorhttp "example.com/conductor/conductor/http"
-	"example.com/conductor/conductor/replica"
-	"example.com/conductor/conductor/snapshot"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
+	"example.com/conductor/history"
+	historypeer "example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
 )
 
@@ -44,7 +44,7 @@ func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 	r.Done()
 	close(gate)
 	s := httptest.NewServer(conductorhttp.New(c, conductorhttp.Options{
-		MaxBody: 1 << 20, Snapshots: new(snapshot.Spool), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+		MaxBody: 1 << 20, Snapshots: new(historypeer.Spool), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 	}))
 	t.Cleanup(s.Close)
 	return c, s.URL
@@ -87,9 +87,9 @@ func TestSnapshotOfAPeer(t *testing.T) {
 	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop()})
 	t.Cleanup(c.Close)
 	broken := &fragile{after: 100_000}
-	r := replica.New(replica.Config{Peers: []string{url}, Formats: []replica.Format{snapshot.Format()}, Client: &http.Client{Transport: broken}, Log: zerolog.Nop()})
+	r := historypeer.New(historypeer.Config{Peers: []string{url}, Formats: []historypeer.Format{historypeer.OwnFormat()}, Client: &http.Client{Transport: broken}, Log: zerolog.Nop()})
 	st := r.Recover(t.Context(), c, time.Minute)
-	if all := c.Services(); st.State != replica.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 || *all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
+	if all := c.Services(); st.State != historypeer.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 || *all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
 		t.Errorf("%+v, %+v", st, all)
 	}
 	if len(broken.ranges) < 3 || broken.ranges[0] != "" || broken.ranges[1] != "bytes=100000-" {
@@ -120,7 +120,7 @@ func TestSnapshotForms(t *testing.T) {
 	}
 	res, whole := f("/admin/snapshot", "", "", 200)
 	id := strings.Trim(res.Header.Get("ETag"), `"`)
-	if res.Header.Get("Content-Type") != snapshot.MediaType || res.Header.Get("Conductor-Blocks") != "1000" || !bytes.Contains(whole, []byte("pepper")) {
+	if res.Header.Get("Content-Type") != history.MediaType || res.Header.Get("Conductor-Blocks") != "1000" || !bytes.Contains(whole, []byte("pepper")) {
 		t.Errorf("%v", res.Header)
 	}
 	if _, rest := f("/admin/snapshot?id="+id, "Range", "bytes=1000-", 206); !bytes.Equal(rest, whole[1000:]) {
@@ -149,7 +149,7 @@ func TestSnapshotOfADeployment(t *testing.T) {
 	must.Succeed(t, c.Register(conductor.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: conductor.TypeVLLM, Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
 	f := func(query string, status int, want string) string {
 		t.Helper()
-		res, err := http.Get(url + snapshot.Path + query)
+		res, err := http.Get(url + historypeer.SnapshotPath + query)
 		must.Succeed(t, err)
 		defer res.Body.Close()
 		data, err := io.ReadAll(res.Body)

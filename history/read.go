@@ -1,0 +1,356 @@
+package history
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"strconv"
+
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/tape"
+)
+
+// MaxHead bounds the names in snapshots of others: 10,000 sources take some 10 MB, as many salts 2 MB.
+const MaxHead = 256 << 20
+
+// Opener undoes a Sealer. It reports false for fields that it cannot open.
+type Opener func(sealed []tape.Field) (fields []tape.Field, ok bool)
+
+// Reading is how a snapshot is brought back.
+type Reading struct {
+	// Into takes the sources and blocks.
+	Into *conductor.Recovery
+	// For, if set, makes Into for a snapshot of a hash seed.
+	For func(seed uint64) *conductor.Recovery
+	// Open opens sealed fields; nil takes them as they are.
+	Open Opener
+	// Sources, if set, sees the sources before blocks come, and may change what they say.
+	Sources func([]conductor.SourceMark)
+	// Target, if set, sees the fields of each target of discovery.
+	Target func([]tape.Field)
+	// Change, if set, sees the fields of each change that waits for the store.
+	Change func([]tape.Field)
+	// MaxHead bounds the bytes before the first chunk, which stay in memory; 0 is no bound.
+	MaxHead int64
+	// Progress, if set, is called behind each section.
+	Progress func(Summary)
+}
+
+// reader reads one snapshot.
+type reader struct {
+	how         Reading
+	from        *bufio.Reader
+	seed        uint32
+	offset      int64
+	sum         Summary
+	head        int64 // bytes of the sections before chunks
+	img         conductor.Image
+	deployments map[uint32]int
+	begun       bool // img was taken
+	loading     *conductor.ImageLoading
+	current     uint32 // deployment of loading
+	done        map[uint32]bool
+	ended       bool
+}
+
+// Read brings a snapshot back. After an error the recovery is to be undone.
+func Read(from io.Reader, how Reading) (Summary, error) {
+	if how.Open == nil {
+		how.Open = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
+	}
+	r := &reader{
+		how: how, from: bufio.NewReaderSize(from, bufferBytes),
+		deployments: make(map[uint32]int), done: make(map[uint32]bool),
+	}
+	err := r.all()
+	return r.sum, err
+}
+
+// all reads all sections.
+func (r *reader) all() error {
+	b := make([]byte, headerSize)
+	n, err := io.ReadFull(r.from, b)
+	h, headErr := decodeHeader(b[:n])
+	if headErr != nil {
+		return because(err, headErr)
+	}
+	r.offset, r.seed = headerSize, h.seed()
+	r.sum.ID, r.sum.Time = h.id, h.time
+	var payload []byte
+	for !r.ended {
+		s, next, err := r.next(payload)
+		if err != nil {
+			return err
+		}
+		if payload = next; payload == nil {
+			continue
+		}
+		if err := r.take(s, payload); err != nil {
+			if r.sum.Sections++; errors.As(err, new(*conductor.FieldError)) {
+				return err
+			}
+			return &damageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}
+		}
+		r.sum.Sections++
+		r.sum.Blocks += int(s.blocks)
+		r.offset += sectionSize + int64(len(payload))
+		r.sum.Bytes = r.offset
+		if r.how.Progress != nil {
+			r.how.Progress(r.sum)
+		}
+	}
+	return r.finish()
+}
+
+// because returns the error of a connection or disk, unless it is the end of the bytes.
+func because(read, other error) error {
+	if read == nil || errors.Is(read, io.EOF) || errors.Is(read, io.ErrUnexpectedEOF) {
+		return other
+	}
+	return read
+}
+
+// next reads a section, and its payload into room.
+func (r *reader) next(room []byte) (s section, payload []byte, err error) {
+	var b [sectionSize]byte
+	if _, err := io.ReadFull(r.from, b[:]); err != nil {
+		return s, nil, because(err, errTorn)
+	}
+	if s = decodeSection(b[:]); s.length > maxSection {
+		return s, nil, &damageError{r.sum.Sections, r.offset, fmt.Errorf("it claims %d bytes", s.length)}
+	}
+	for payload = room[:0]; len(payload) < int(s.length); { // memory comes with the bytes
+		n := min(int(s.length), max(2*len(payload), bufferBytes))
+		if cap(payload) < n {
+			payload = append(make([]byte, 0, n), payload...)
+		}
+		have := len(payload)
+		payload = payload[:n]
+		if _, err := io.ReadFull(r.from, payload[have:]); err != nil {
+			return s, nil, because(err, errTorn)
+		}
+	}
+	if crc32.Update(crc32.Update(r.seed, crcs, b[:16]), crcs, payload) != le.Uint32(b[16:]) {
+		return s, nil, &damageError{Section: r.sum.Sections, Offset: r.offset}
+	}
+	return s, payload, nil
+}
+
+// take takes a section.
+func (r *reader) take(s section, payload []byte) error {
+	if kind, ok := s.chunk(); ok {
+		if err := r.turnTo(s.deployment); err != nil || r.loading == nil {
+			return err
+		}
+		return r.loading.Chunk(kind, payload)
+	}
+	switch s.kind {
+	case kindHead, kindSource, kindDeployment, kindIdentity, kindHolder, kindTarget, kindChange, kindEnd:
+	default:
+		return nil
+	}
+	if r.begun && s.kind != kindEnd {
+		return errors.New("sources, targets, deployments and holders come before chunks")
+	}
+	if r.head += int64(len(payload)) + sectionSize; r.how.MaxHead > 0 && r.head > r.how.MaxHead {
+		return fmt.Errorf("sources, deployments and holders take more than %d bytes", r.how.MaxHead)
+	}
+	f, err := fields(payload)
+	if err != nil {
+		return err
+	}
+	switch s.kind {
+	case kindHead:
+		r.img.HashSeed, err = strconv.ParseUint(tape.Value(f, fieldSeed), 10, 64)
+		return err
+	case kindSource:
+		return r.source(f)
+	case kindTarget:
+		r.opened(f, r.how.Target)
+		return nil
+	case kindChange:
+		r.opened(f, r.how.Change)
+		return nil
+	case kindDeployment:
+		return r.deployment(s.deployment, f)
+	case kindIdentity:
+		return r.identity(s.deployment, f)
+	case kindHolder:
+		return r.holder(s.deployment, f)
+	}
+	return r.end(f)
+}
+
+// source takes a source. One that was left out, or cannot be opened, keeps its place.
+func (r *reader) source(f []tape.Field) (err error) {
+	var m conductor.SourceMark
+	if open, ok := r.how.Open(f); ok && len(f) > 0 {
+		m, err = conductor.SourceMarkOf(open)
+	} else {
+		r.sum.LeftOut++
+	}
+	r.sum.Sources++
+	r.img.Sources = append(r.img.Sources, m)
+	return err
+}
+
+// opened gives fields to take, which may be nil.
+func (r *reader) opened(f []tape.Field, take func([]tape.Field)) {
+	if open, ok := r.how.Open(f); !ok {
+		r.sum.LeftOut++
+	} else if take != nil {
+		take(open)
+	}
+}
+
+func (r *reader) deployment(n uint32, f []tape.Field) error {
+	if int64(n) != int64(r.sum.Deployments) {
+		return fmt.Errorf("deployment %d follows %d", n, r.sum.Deployments)
+	}
+	r.sum.Deployments++
+	if f, ok := r.how.Open(f); ok {
+		c, err := conductor.ImageDeploymentOf(f)
+		if err != nil {
+			return err
+		}
+		r.deployments[n] = len(r.img.Deployments)
+		r.img.Deployments = append(r.img.Deployments, c)
+		return nil
+	}
+	r.sum.LeftOut++
+	return nil
+}
+
+// identity takes an adapter and salt of a deployment.
+func (r *reader) identity(n uint32, f []tape.Field) error {
+	f, ok := r.how.Open(f)
+	if !ok {
+		r.sum.LeftOut++
+		return nil
+	}
+	number, v, err := conductor.IdentityOf(f)
+	if err != nil {
+		return err
+	}
+	d, err := r.deploymentOf(n, "an identity")
+	if d != nil {
+		d.Identities[number] = v
+	}
+	return err
+}
+
+// deploymentOf returns the deployment that a section names, nil if it was left out.
+func (r *reader) deploymentOf(n uint32, section string) (*conductor.ImageDeployment, error) {
+	if at, ok := r.deployments[n]; ok {
+		return &r.img.Deployments[at], nil
+	}
+	if n < uint32(r.sum.Deployments) {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%s of deployment %d of %d", section, n, r.sum.Deployments)
+}
+
+func (r *reader) holder(n uint32, f []tape.Field) error {
+	h, err := conductor.ImageHolderOf(f)
+	if err != nil {
+		return err
+	}
+	d, err := r.deploymentOf(n, "a holder")
+	if d != nil {
+		d.Holders = append(d.Holders, h)
+	}
+	return err
+}
+
+// begin lets the recovery take the sources.
+func (r *reader) begin() error {
+	if r.begun {
+		return nil
+	}
+	r.begun = true
+	if r.how.For != nil {
+		r.how.Into = r.how.For(r.img.HashSeed)
+	}
+	if r.how.Sources != nil {
+		r.how.Sources(r.img.Sources)
+	}
+	return r.how.Into.Image(&r.img)
+}
+
+// turnTo ends the deployment before, and begins one.
+func (r *reader) turnTo(n uint32) error {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if r.loading != nil && r.current == n {
+		return nil
+	}
+	if err := r.leave(); err != nil {
+		return err
+	}
+	at, known := r.deployments[n]
+	switch {
+	case r.done[n]:
+		return fmt.Errorf("deployment %d comes twice", n)
+	case !known && n < uint32(r.sum.Deployments):
+		return nil
+	case !known:
+		return fmt.Errorf("a chunk of deployment %d of %d", n, r.sum.Deployments)
+	}
+	r.current = n
+	var err error
+	r.loading, err = r.how.Into.Deployment(&r.img, &r.img.Deployments[at])
+	return err
+}
+
+// leave ends the deployment before.
+func (r *reader) leave() error {
+	if r.loading == nil {
+		return nil
+	}
+	l := r.loading
+	r.loading, r.done[r.current] = nil, true
+	return l.Done()
+}
+
+// end takes the end.
+func (r *reader) end(f []tape.Field) error {
+	r.ended = true
+	for _, n := range []struct {
+		name string
+		have int
+	}{{fieldSections, r.sum.Sections}, {fieldBlocks, r.sum.Blocks}} {
+		if v := tape.Value(f, n.name); v != strconv.Itoa(n.have) {
+			return fmt.Errorf("it has %d %s, and its end says %s", n.have, n.name, v)
+		}
+	}
+	return nil
+}
+
+// finish ends the last deployment.
+func (r *reader) finish() error {
+	if err := r.begin(); err != nil {
+		return err
+	}
+	if err := r.leave(); err != nil {
+		return err
+	}
+	if r.how.For != nil {
+		r.how.Into.Done()
+	}
+	return nil
+}
+
+// Only leaves out the sources that are registered for other deployments.
+func Only(d scope.Deployment) func([]conductor.SourceMark) {
+	return func(all []conductor.SourceMark) {
+		for i := range all {
+			if all[i].Deployment() != d {
+				all[i] = conductor.SourceMark{}
+			}
+		}
+	}
+}

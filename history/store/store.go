@@ -1,0 +1,188 @@
+// Package shelf keeps snapshots in the store, for replicas that have no peer alive.
+//
+//	deployment --history.WriteOf--> chunks, each a key with a TTL   (one hash slot a deployment)
+//	                                   manifest, once all are there  (the slot of the fleet)
+//	manifest --> chunks --history.Read--> conductor.Recovery
+//
+// A snapshot on the shelf is of one deployment: that is what a replica takes over, and what one
+// hash slot of a cluster can hold. It has one manifest, that of the newest peer. The manifest
+// names the chunks by the id of the snapshot, so that a reader never gets those of two.
+//
+// Invariants:
+//
+//  1. A manifest is written by one script, after all its chunks, and by the holder of the
+//     deployment's lease alone. Its chunks outlive it.
+//  2. All manifests together claim at most Config.MaxBytes.
+//  3. One chunk is in memory, whatever a deployment holds.
+//
+// Times are those of the store's clock.
+//
+// Concurrency: all methods are safe for concurrent use. One goroutine calls Keep.
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/history"
+	"example.com/conductor/store"
+)
+
+// Config is what a Shelf is made of.
+type Config struct {
+	Fleet     *fleet.Fleet
+	Conductor *conductor.Conductor
+	// Key seals salts; NoKey leaves out what has one.
+	Key *history.Key
+	// MaxBytes bounds the snapshots of all deployments together.
+	MaxBytes int64
+	// Interval is the age from which a snapshot is written again, 0 for never. TTL is the age from
+	// which it is none any more, at least twice Interval.
+	Interval, TTL time.Duration
+	// Wanted, if set, says which deployments this replica writes; nil is all that it holds.
+	Wanted func(scope.Deployment) bool
+	Log    zerolog.Logger
+	// Chunk is how many bytes a key holds, chunkBytes if 0.
+	Chunk int
+}
+
+// chunkBytes is how many bytes a key holds: the store answers no other command while it copies them.
+const chunkBytes = 1 << 20
+
+// Shelf writes and reads snapshots in the store.
+type Shelf struct {
+	cfg     Config
+	moments map[scope.Deployment]time.Time // of the snapshots last seen, or since when there is none; owned by Keep
+
+	mu     sync.Mutex
+	status Status // guarded by mu
+}
+
+// New returns a Shelf. It asks nothing before Keep or Restore.
+func New(cfg Config) *Shelf {
+	cfg.Chunk = cmp.Or(cfg.Chunk, chunkBytes)
+	return &Shelf{cfg: cfg, moments: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
+}
+
+// manifest says what a snapshot on the shelf is.
+type manifest struct {
+	ID        string `json:"id"` // of the snapshot, in the names of its chunks
+	Tenant    string `json:"tenant_id"`
+	Model     string `json:"model"`
+	BlockSize int    `json:"block_size"`
+	At        int64  `json:"at"` // its moment, in ms since 1970
+	Replica   string `json:"replica"`
+	Synced    bool   `json:"synced"` // all its sources were
+	Bytes     int64  `json:"bytes"`
+	Chunks    int    `json:"chunks"`
+	Blocks    int    `json:"blocks"`
+	Digest    string `json:"sha256"` // of all bytes
+	text      string // as the store has it
+}
+
+func (m *manifest) deployment() scope.Deployment {
+	return scope.Deployment{Tenant: m.Tenant, Model: m.Model, BlockSize: m.BlockSize}
+}
+
+// name is the name of a deployment in keys.
+func name(d scope.Deployment) string {
+	return store.Hash("shelf/" + strconv.Itoa(d.BlockSize) + "/" + strconv.Quote(d.Tenant) + "/" + d.Model)
+}
+
+// chunkKey is the key of a chunk.
+func (s *Shelf) chunkKey(deployment, id string, n int) string {
+	return s.store().SpreadKey("shelf/"+deployment, "shelf:"+id+":"+strconv.Itoa(n))
+}
+
+func (s *Shelf) store() *store.Store { return s.cfg.Fleet.Store() }
+
+// keys are the keys that scripts get: manifests by the name of their deployment, the names by the
+// moments of the snapshots, their bytes, and the leases of those who write.
+func (s *Shelf) keys() []string {
+	key := s.store().Key
+	return []string{key("shelf"), key("shelf:times"), key("shelf:bytes"), key("shelf:writing")}
+}
+
+// usable returns why the store is not to be used, nil if it is.
+func (s *Shelf) usable() error {
+	switch st := s.cfg.Fleet.Status(); {
+	case st.Refused:
+		return fmt.Errorf("the store is left alone: %s", st.Error)
+	case !st.Up:
+		return fmt.Errorf("the store is not there: %s", cmp.Or(st.Error, "it has not answered yet"))
+	}
+	return nil
+}
+
+// listing returns the clock of the store in ms, and all manifests.
+var listing = redis.NewScript(`
+local clock = redis.call('TIME')
+return {clock[1] * 1000 + math.floor(clock[2] / 1000), redis.call('HVALS', KEYS[1])}
+`)
+
+// list returns the manifests that count, the newest first, and the clock of the store in ms. One
+// that no replica can have written counts for nothing.
+func (s *Shelf) list(ctx context.Context) (all []manifest, now int64, err error) {
+	if err := s.usable(); err != nil {
+		return nil, 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.store().Timeout())
+	defer cancel()
+	answer, err := listing.Run(ctx, s.store().Client(), s.keys()).Slice()
+	if err != nil {
+		return nil, 0, err
+	}
+	if len(answer) != 2 {
+		return nil, 0, fmt.Errorf("the store answers with %d values", len(answer))
+	}
+	now, _ = answer[0].(int64)
+	texts, _ := answer[1].([]any)
+	malformed := 0
+	for _, v := range texts {
+		m := manifest{text: fmt.Sprint(v)}
+		switch err := json.Unmarshal([]byte(m.text), &m); {
+		case err != nil || m.ID == "" || m.Model == "" || m.BlockSize <= 0 || m.Chunks < 0 || m.Bytes < 0:
+			malformed++
+		case max(now-m.At, m.At-now) < s.cfg.TTL.Milliseconds():
+			all = append(all, m)
+		}
+	}
+	slices.SortFunc(all, func(a, b manifest) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID)) })
+	s.note(func(st *Status) {
+		st.Snapshots, st.Bytes, st.Malformed = len(all), 0, malformed
+		for i := range all {
+			st.Bytes += all[i].Bytes
+		}
+	})
+	return all, now, nil
+}
+
+// remove deletes chunks, which end anyway.
+func (s *Shelf) remove(ctx context.Context, deployment, id string, chunks int) {
+	ctx, cancel := context.WithTimeout(ctx, s.store().Timeout())
+	defer cancel()
+	_, err := s.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
+		for n := range min(chunks, mostChunks) {
+			p.Unlink(ctx, s.chunkKey(deployment, id, n))
+		}
+		return nil
+	})
+	if err != nil {
+		s.cfg.Log.Debug().Err(err).Msg("chunks of an old snapshot end by their time to live")
+	}
+}
+
+// mostChunks bounds the keys that one manifest makes this replica ask for.
+const mostChunks = 1 << 20

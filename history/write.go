@@ -1,0 +1,200 @@
+package history
+
+import (
+	"bufio"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events/tape"
+	"example.com/conductor/index"
+)
+
+// Summary is what a snapshot has.
+type Summary struct {
+	ID          uint64
+	Time        time.Time
+	Blocks      int
+	Bytes       int64
+	Sections    int
+	Sources     int
+	Deployments int
+	// LeftOut are sources and deployments that a Sealer left out.
+	LeftOut int
+	// Paused is how long events waited for the moment of the snapshot.
+	Paused time.Duration
+}
+
+// Sealer changes the fields of sources and deployments before they are written. It reports false
+// for one that must not be written.
+type Sealer func(fields []tape.Field) (sealed []tape.Field, ok bool)
+
+// HeadWriter is an io.Writer whose HeadEnds Write calls once the sources and deployments are written, before the
+// first chunk.
+type HeadWriter interface{ HeadEnds() }
+
+// bufferBytes gather small sections to one write. Chunks go out as they are: a write of a megabyte holds a processor
+// up for longer than ten queries take.
+const bufferBytes = 64 << 10
+
+// writer writes one snapshot.
+type writer struct {
+	into io.Writer
+	to   *bufio.Writer // into into
+	seed uint32
+	sum  Summary
+	seal Sealer
+
+	targets, changes [][]tape.Field
+	fields           []tape.Field // buffer, as payload is
+	payload          []byte
+	// deployments are those of the image by their place, -1 for one left out.
+	deployments []int
+	err         error
+}
+
+// Write writes what a Conductor holds now. seal may be nil.
+//
+// targets are the fields of the targets of discovery, if they are to be in it.
+func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]tape.Field) (Summary, error) {
+	return WriteOf(to, c, nil, now, seal, targets...)
+}
+
+// WriteOf is Write for the sources of one deployment, or all if of is nil.
+func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]tape.Field) (Summary, error) {
+	w := begin(to, now, seal)
+	w.targets = targets
+	return w.end(c.WriteImage(of, w.head, w.chunk))
+}
+
+// WriteRegistrations writes the registrations of a Conductor, without blocks. targets are those of discovery, changes are the fields of changes
+// that wait for the store.
+func WriteRegistrations(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]tape.Field) (Summary, error) {
+	w := begin(to, now, seal)
+	w.targets, w.changes = targets, changes
+	return w.end(w.head(c.ImageOfSources()))
+}
+
+// begin writes the header.
+func begin(to io.Writer, now time.Time, seal Sealer) *writer {
+	if seal == nil {
+		seal = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
+	}
+	h := header{id: rand.Uint64(), time: now}
+	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seed: h.seed(), seal: seal}
+	w.sum.ID, w.sum.Time = h.id, now
+	w.write(h.encode())
+	return w
+}
+
+// end writes the end, unless something has failed.
+func (w *writer) end(err error) (Summary, error) {
+	if err == nil {
+		w.sectionOf(section{kind: kindEnd}, []tape.Field{
+			{Name: fieldSections, Value: strconv.Itoa(w.sum.Sections)}, {Name: fieldBlocks, Value: strconv.Itoa(w.sum.Blocks)},
+		})
+		err = w.err
+	}
+	if err == nil {
+		err = w.to.Flush()
+	}
+	return w.sum, err
+}
+
+// write writes bytes, unless a write has failed before.
+func (w *writer) write(b []byte) {
+	if w.err == nil {
+		_, w.err = w.to.Write(b)
+		w.sum.Bytes += int64(len(b))
+	}
+}
+
+// section writes a section.
+func (w *writer) section(s section, payload []byte) {
+	b := s.encode(w.seed, payload)
+	w.write(b[:])
+	w.write(payload)
+	w.sum.Sections++
+	w.sum.Blocks += int(s.blocks)
+}
+
+// sectionOf writes a section of fields.
+func (w *writer) sectionOf(s section, fields []tape.Field) {
+	w.payload = tape.AppendFields(w.payload[:0], fields...)
+	w.section(s, w.payload)
+}
+
+// head writes the sources and deployments.
+func (w *writer) head(img *conductor.Image) error {
+	w.sum.Paused = img.Paused
+	w.sectionOf(section{kind: kindHead}, []tape.Field{
+		{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)}, {Name: fieldSources, Value: strconv.Itoa(len(img.Sources))},
+	})
+	for i := range img.Sources {
+		w.fields = img.Sources[i].AppendFields(w.fields[:0])
+		sealed, ok := w.seal(w.fields)
+		if !ok {
+			w.sum.LeftOut++
+			sealed = nil // chunks and holders count it
+		}
+		w.sum.Sources++
+		w.sectionOf(section{kind: kindSource}, sealed)
+	}
+	w.sealed(kindTarget, w.targets)
+	w.sealed(kindChange, w.changes)
+	w.deployments = slices.Repeat([]int{-1}, len(img.Deployments))
+	for i := range img.Deployments {
+		c := &img.Deployments[i]
+		sealed, ok := w.seal(c.Fields())
+		if !ok {
+			w.sum.LeftOut++
+			continue
+		}
+		n := w.sum.Deployments
+		w.deployments[i] = n
+		w.sum.Deployments++
+		w.sectionOf(section{kind: kindDeployment, deployment: uint32(n)}, sealed)
+		for _, number := range slices.Sorted(maps.Keys(c.Identities)) {
+			sealed, ok := w.seal(conductor.IdentityFields(number, c.Identities[number]))
+			if !ok {
+				w.sum.LeftOut++
+				delete(c.Identities, number)
+				continue
+			}
+			w.sectionOf(section{kind: kindIdentity, deployment: uint32(n)}, sealed)
+		}
+		for i := range c.Holders {
+			w.fields = c.Holders[i].AppendFields(w.fields[:0])
+			w.sectionOf(section{kind: kindHolder, deployment: uint32(n)}, w.fields)
+		}
+	}
+	if split, ok := w.into.(HeadWriter); ok && w.err == nil {
+		w.err = w.to.Flush()
+		split.HeadEnds()
+	}
+	return w.err
+}
+
+// sealed writes sections of a kind.
+func (w *writer) sealed(kind uint16, all [][]tape.Field) {
+	for _, f := range all {
+		if sealed, ok := w.seal(f); ok {
+			w.sectionOf(section{kind: kind}, sealed)
+		} else {
+			w.sum.LeftOut++
+		}
+	}
+}
+
+// chunk writes a chunk of a deployment.
+func (w *writer) chunk(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error {
+	if n := w.deployments[deployment]; n >= 0 {
+		w.section(section{kind: kindChunk + uint16(kind), deployment: uint32(n), blocks: uint32(blocks)}, bytes)
+	}
+	return w.err
+}
