@@ -6,27 +6,6 @@ package kvconductor_test
 // out, add none. "go test . -run Shape -update-shape" rewrites this file if values only fell. If a rebase conflicts
 // here, take the other side's file and run that.
 var shapeExceptions = []exception{
-	// .
-	{"columns", ".", 38},
-
-	// client
-	{"columns", "client", 14},
-
-	// client/rpc
-	{"columns", "client/rpc", 7},
-
-	// cmd/conductor
-	{"columns", "cmd/conductor", 633},
-
-	// cmd/conductor-lab
-	{"columns", "cmd/conductor-lab", 49},
-
-	// cmd/internal/cli
-	{"columns", "cmd/internal/cli", 10},
-
-	// cmd/internal/clitest
-	{"columns", "cmd/internal/clitest", 1},
-
 	// compat/dynamo
 	{"columns", "compat/dynamo", 99},
 
@@ -66,19 +45,9 @@ var shapeExceptions = []exception{
 	{"columns", "conductor/cluster/placement", 3},
 
 	// conductor/discovery
-	{"columns", "conductor/discovery", 35},
 	{"methods", "conductor/discovery.State", 44},
 	{"methods", "conductor/discovery.Target", 43},
 	{"methods", "conductor/discovery.target", 45},
-
-	// conductor/docs
-	{"columns", "conductor/docs", 11},
-
-	// conductor/doctor
-	{"columns", "conductor/doctor", 26},
-
-	// conductor/expect
-	{"columns", "conductor/expect", 7},
 
 	// conductor/fleet
 	{"columns", "conductor/fleet", 29},
@@ -88,53 +57,17 @@ var shapeExceptions = []exception{
 	{"columns", "conductor/http", 188},
 	{"methods", "conductor/http.api", 56},
 
-	// conductor/lmcache
-	{"columns", "conductor/lmcache", 8},
-
-	// conductor/names
-	{"columns", "conductor/names", 1},
-
-	// conductor/normalize
-	{"columns", "conductor/normalize", 8},
-
-	// conductor/pool
-	{"columns", "conductor/pool", 3},
-
-	// conductor/prefixes
-	{"columns", "conductor/prefixes", 1},
-
-	// conductor/prompt
-	{"columns", "conductor/prompt", 4},
-
 	// conductor/rpc
 	{"columns", "conductor/rpc", 37},
 	{"embedded", "conductor/rpc", 2},
-
-	// conductor/scripttest
-	{"columns", "conductor/scripttest", 2},
 
 	// conductor/server
 	{"columns", "conductor/server", 20},
 	{"exported", "conductor/server", 63},
 
-	// conductor/statelog
-	{"columns", "conductor/statelog", 2},
-
-	// conductor/telemetry
-	{"columns", "conductor/telemetry", 9},
-
-	// conductor/ui
-	{"columns", "conductor/ui", 6},
-
-	// conductor/watch
-	{"columns", "conductor/watch", 15},
-
 	// config
 	{"columns", "config", 16},
 	{"exported", "config", 61},
-
-	// deploy/helm/check
-	{"columns", "deploy/helm/check", 1},
 
 	// events/objectkey
 	{"columns", "events/objectkey", 4},
@@ -161,12 +94,6 @@ var shapeExceptions = []exception{
 
 	// events/zmq
 	{"columns", "events/zmq", 12},
-
-	// examples/router
-	{"columns", "examples/router", 9},
-
-	// examples/router/serve
-	{"columns", "examples/router/serve", 2},
 
 	// history
 	{"columns", "history", 10},
@@ -195,75 +122,23 @@ var shapeExceptions = []exception{
 	// index/hash
 	{"columns", "index/hash", 55},
 
-	// integrations/llmd
-	{"columns", "integrations/llmd", 4},
-
 	// internal/apitest
 	{"methods", "internal/apitest.Document", 50},
 
-	// internal/doctest
-	{"columns", "internal/doctest", 2},
-
-	// internal/memory
-	{"columns", "internal/memory", 5},
-
-	// internal/redistest
-	{"columns", "internal/redistest", 1},
-
-	// internal/request
-	{"columns", "internal/request", 10},
-
-	// lab/bench/cluster
-	{"columns", "lab/bench/cluster", 6},
-
-	// lab/bench/footprint
-	{"columns", "lab/bench/footprint", 2},
-
-	// lab/bench/index
-	{"columns", "lab/bench/index", 30},
-
-	// lab/bench/ingest
-	{"columns", "lab/bench/ingest", 12},
-
 	// lab/bench/query
-	{"columns", "lab/bench/query", 19},
 	{"embedded", "lab/bench/query", 1},
 	{"methods", "lab/bench/query.inProcess", 151},
 
-	// lab/bench/recovery
-	{"columns", "lab/bench/recovery", 8},
-
 	// lab/bench/streams
-	{"columns", "lab/bench/streams", 1},
 	{"methods", "lab/bench/streams.decoder", 108},
 
-	// lab/demo
-	{"columns", "lab/demo", 8},
-
-	// lab/engines
-	{"columns", "lab/engines", 14},
-
 	// lab/sim
-	{"columns", "lab/sim", 29},
 	{"embedded", "lab/sim", 3},
 	{"methods", "lab/sim.driver", 53},
 	{"methods", "lab/sim.trial", 59},
 
-	// lab/sim/master
-	{"columns", "lab/sim/master", 1},
-
-	// lab/sim/publisher
-	{"columns", "lab/sim/publisher", 10},
-
-	// lab/sim/shards
-	{"columns", "lab/sim/shards", 8},
-
 	// lab/soak
-	{"columns", "lab/soak", 8},
 	{"methods", "lab/soak.writer", 47},
-
-	// store
-	{"columns", "store", 1},
 
 	// tiers
 	{"backrefs", "tiers", 30},

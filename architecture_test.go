@@ -73,80 +73,112 @@ var table = []room{
 	{dir: "keyfile", not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 
 	{dir: "events", rooms: []string{"tiers"}, not: slices.Concat(httpOrJSON, logging)},
-	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
+	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3},
+		not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/payload", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
+	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3},
+		not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
-	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
+	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack},
+		not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/tape", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
-	{dir: "events/relay", rooms: []string{"tiers", "events", "events/tape", "events/payload", "events/stream", "events/wire", "events/zmq"}, not: slices.Concat(httpOrJSON, logging)},
+	{dir: "events/relay", rooms: []string{"tiers", "events", "events/tape", "events/payload", "events/stream", "events/wire", "events/zmq"},
+		not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
 	{dir: "events/reach", not: slices.Concat(httpOrJSON, logging, []string{"os"}), noClock: true},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload", "events/reach"}, modules: []string{zmq4}, not: slices.Concat(httpOrJSON, logging)},
+	{dir: "events/zmq", rooms: []string{"tiers", "events", "events/payload", "events/reach"}, modules: []string{zmq4},
+		not: slices.Concat(httpOrJSON, logging)},
 
 	{dir: "index", modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "index/hash", modules: []string{xxh3, ristretto}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	{dir: "conductor", rooms: []string{"events/...", "index/...", "spelling", "tiers"}, modules: []string{prometheus, promModel, zerolog, xxh3, ristretto},
-		not: []string{"flag", "net/http", "os"}},
+	{dir: "conductor", rooms: []string{"events/...", "index/...", "spelling", "tiers"},
+		modules: []string{prometheus, promModel, zerolog, xxh3, ristretto},
+		not:     []string{"flag", "net/http", "os"}},
 	// What the tests of the application and of dialects run their scripts with.
 	{dir: "conductor/scripttest", tests: true},
 	// Names of contexts, as values: every room of the application compares them, none may add to them.
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Observations in, findings out: pure, so that no check changes what it looks at.
 	// Changes of state in, lines of the log out.
-	{dir: "conductor/statelog", rooms: []string{"events/stream"}, modules: []string{zerolog}, not: slices.Concat(httpOrJSON, []string{"net", "os"})},
-	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "conductor/statelog", rooms: []string{"events/stream"}, modules: []string{zerolog},
+		not: slices.Concat(httpOrJSON, []string{"net", "os"})},
+	{dir: "conductor/doctor", rooms: []string{"conductor/scope", "events", "index/hash", "tiers"},
+		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Objects of a store in, blocks that appear and vanish out: pure, the caller moves them in an index.
 	{dir: "conductor/lifetime", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	{dir: "conductor/prefixes", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "conductor/pool", rooms: []string{"conductor/doctor", "conductor/scope", "events", "events/objectkey", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "conductor/pool", rooms: []string{"conductor/doctor", "conductor/scope", "events", "events/objectkey", "tiers"},
+		modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// What instances of LMCache report in, batches of events out: the receivers apply them.
-	{dir: "conductor/lmcache", modules: []string{msgpack, xxh3, "github.com/zeebo/blake3"}, not: slices.Concat(logging, []string{"net", "net/http", "os"}), noClock: true},
+	{dir: "conductor/lmcache", modules: []string{msgpack, xxh3, "github.com/zeebo/blake3"},
+		not: slices.Concat(logging, []string{"net", "net/http", "os"}), noClock: true},
 	// Batches in, changes out: pure, so that no rule of a publisher depends on what an index holds.
-	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"}, modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
-	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{dir: "conductor/normalize", rooms: []string{"conductor/doctor", "conductor/scope", "events", "index/hash", "tiers"},
+		modules: []string{xxh3}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "sync"}), noClock: true},
+	{dir: "conductor/prompt", modules: []string{"golang.org/x/sys"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
+		noClock: true},
 	{dir: "conductor/body", rooms: []string{"conductor/prompt"}, not: append([]string{"net", "os"}, logging...), noClock: true},
 	// Engines' HTTP servers in, registrations out.
-	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/tape", "events/reach", "events/stream"}, modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery", "conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt", "conductor/scope", "conductor/server", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events", "events/tape", "history", "history/peer", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/tape", "events/reach", "events/stream"},
+		modules: []string{prometheus, zerolog}, not: []string{"flag"}},
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery",
+		"conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt",
+		"conductor/scope", "conductor/server", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events",
+		"events/tape", "history", "history/peer", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText,
+		zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
 
 	// The documents as pages, in the style of the operator's page. It knows nothing of the server either.
-	{dir: "conductor/docs", rooms: []string{"conductor/ui"}, modules: []string{"github.com/yuin/goldmark"}, not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
+	{dir: "conductor/docs", rooms: []string{"conductor/ui"}, modules: []string{"github.com/yuin/goldmark"},
+		not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
-	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"}, not: []string{"flag"}},
+	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server",
+		"conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"},
+		not: []string{"flag"}},
 
 	// How long requests spend where, as values: the query path enters stages, the room below reads them.
 	{dir: "conductor/stage", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// The only room that knows OpenTelemetry.
-	{dir: "conductor/telemetry", rooms: []string{"conductor/server", "conductor/stage"}, modules: []string{gin, grpc, prometheus, zerolog, "go.opentelemetry.io/otel", "golang.org/x/time/rate"}, not: []string{"flag", "os"}},
+	{dir: "conductor/telemetry", rooms: []string{"conductor/server", "conductor/stage"},
+		modules: []string{gin, grpc, prometheus, zerolog, "go.opentelemetry.io/otel", "golang.org/x/time/rate"},
+		not:     []string{"flag", "os"}},
 
-	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body", "conductor/stage"}, modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
+	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body", "conductor/stage"},
+		modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body", "conductor/server", "conductor/stage", "conductor/telemetry", "tiers"}, modules: []string{gin, grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body",
+		"conductor/server", "conductor/stage", "conductor/telemetry", "tiers"},
+		modules: []string{gin, grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog},
+		not:     []string{"flag", "os"}},
 	// Which shards this replica serves, and queries for those of others sent on.
-	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster/placement", "conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster/placement",
+		"conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog},
+		not: []string{"flag", "os"}},
 	// Which replicas own which shards: pure, so that every replica computes the same.
-	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}), noClock: true},
+	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}),
+		noClock: true},
 	// What operators look at: it knows no route, and what a snapshot or a replica says is a value that it is given.
-	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
+	{dir: "conductor/watch", rooms: []string{"conductor", "conductor/body", "conductor/scope", "events", "events/stream", "tiers"},
+		modules: []string{prometheus}, not: []string{"flag", "net", "net/http", "os"}},
 
 	// Valkey or Redis: connection and names of keys. Rooms that share something through it write their own scripts.
 	{dir: "store", modules: []string{redis}, not: slices.Concat(httpOrJSON, logging)},
 	// What starts a store in tests.
 	{dir: "internal/redistest", tests: true, rooms: []string{"internal/freeport", "internal/must"}, modules: []string{redis}},
 	// Who shares the store, and whether it is there.
-	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"}, modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
+	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"},
+		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
 	// Snapshots as bytes: written, read, sealed.
-	{dir: "history", rooms: []string{"conductor", "conductor/scope", "events/tape", "index", "keyfile"}, not: []string{"flag", "net/http", "os"}},
+	{dir: "history", rooms: []string{"conductor", "conductor/scope", "events/tape", "index", "keyfile"},
+		not: []string{"flag", "net/http", "os"}},
 	// Places for snapshots: a directory of the server's own, its peers, the store. None knows another one.
 	{dir: "history/file", rooms: []string{"conductor", "events/tape", "history"}, modules: []string{prometheus, zerolog},
 		not: []string{"flag", "net/http"}},
@@ -158,23 +190,29 @@ var table = []room{
 	{dir: "history/diff", rooms: []string{"conductor", "conductor/scope", "history", "index/hash", "tiers"}, modules: []string{zerolog},
 		not: []string{"flag", "net/http", "os"}},
 	// Servers with blocks, for the tests of snapshots.
-	{dir: "history/historytest", tests: true, rooms: []string{"conductor", "events/stream/...", "internal/must"}, modules: []string{zerolog}},
+	{dir: "history/historytest", tests: true, rooms: []string{"conductor", "events/stream/...", "internal/must"},
+		modules: []string{zerolog}},
 
-	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "history/peer", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
+	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server",
+		"history/peer", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
 	// The same over gRPC, apart, so that clients over HTTP do not link it.
 	{dir: "client/rpc", rooms: []string{"api/kvconductor/v1", "client"}, modules: []string{grpc}, not: []string{"flag", "os"}},
 	// Code to copy: it knows what authors of routers know.
 	{dir: "examples/router", rooms: []string{"client"}},
-	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc}, not: []string{"flag", "os", "net/http"}},
-	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server", "tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
+	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc},
+		not: []string{"flag", "os", "net/http"}},
+	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server",
+		"tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
-	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/...", "internal/freeport", "internal/must"}, modules: []string{msgpack, zmq4, zerolog}},
+	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/...", "internal/freeport",
+		"internal/must"}, modules: []string{msgpack, zmq4, zerolog}},
 
 	// viper, and what viper itself is made of.
 	// Which word was meant, for settings and for fields of requests.
 	{dir: "spelling", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "config", rooms: []string{"spelling", "events/reach"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
+	{dir: "config", rooms: []string{"spelling", "events/reach"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag",
+		"go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
 
 	// What checks the files in deploy/. It is a module of its own.
 	{dir: "deploy", anything: true},
@@ -188,7 +226,8 @@ var table = []room{
 	// Single requests to a server.
 	{dir: "internal/request"},
 
-	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config", "events/...", "history/...", "index/...", "internal/memory", "keyfile", "spelling", "store", "tiers"}, anything: true},
+	{dir: "cmd/conductor", rooms: []string{".", "api/...", "client/...", "cmd/internal/cli", "compat/...", "conductor/...", "config",
+		"events/...", "history/...", "index/...", "internal/memory", "keyfile", "spelling", "store", "tiers"}, anything: true},
 	// What the commands of both programs share.
 	{dir: "cmd/internal/cli", rooms: []string{"conductor/access", "internal/request", "spelling"}, anything: true},
 	{dir: "cmd/internal/clitest", tests: true, rooms: []string{"cmd/internal/cli"}, anything: true},
@@ -201,13 +240,18 @@ var table = []room{
 	// Placements of servers, at the costs that were measured.
 	{dir: "lab/sim/shards", rooms: []string{"conductor/cluster/placement"}},
 	// The bench measures rooms and borrows the fleet's reading of traces.
-	{dir: "lab/bench/index", rooms: []string{"lab/bench/streams", "lab/sim/workload", "lab/harness", "events/...", "index/...", "tiers"}, anything: true},
-	{dir: "lab/bench/ingest", rooms: []string{"internal/freeport", "lab/bench/streams", "lab/harness", "conductor", "events/..."}, anything: true},
-	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "internal/freeport", "internal/request", "store"}, anything: true},
+	{dir: "lab/bench/index", rooms: []string{"lab/bench/streams", "lab/sim/workload", "lab/harness", "events/...", "index/...", "tiers"},
+		anything: true},
+	{dir: "lab/bench/ingest", rooms: []string{"internal/freeport", "lab/bench/streams", "lab/harness", "conductor", "events/..."},
+		anything: true},
+	{dir: "lab/bench/cluster", rooms: []string{"lab/bench/ingest", "lab/bench/recovery", "lab/harness", "lab/sim/...", "internal/freeport",
+		"internal/request", "store"}, anything: true},
 	{dir: "lab/bench/footprint", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/request"}, anything: true},
 	{dir: "lab/bench/recovery", rooms: []string{"lab/bench/ingest", "lab/harness", "internal/freeport", "events/zmq"}, anything: true},
-	{dir: "lab/bench/query", rooms: []string{"api/...", "conductor", "config", "events/...", "internal/freeport", "internal/memory", "internal/request", "lab/harness"}, anything: true},
-	{dir: "lab/soak", rooms: []string{"internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"}, anything: true},
+	{dir: "lab/bench/query", rooms: []string{"api/...", "conductor", "config", "events/...", "internal/freeport", "internal/memory",
+		"internal/request", "lab/harness"}, anything: true},
+	{dir: "lab/soak", rooms: []string{"internal/memory", "conductor", "events/payload", "events/stream", "index/hash", "tiers"},
+		anything: true},
 }
 
 // TestImportTable holds every package to its row; a package without a row
@@ -240,7 +284,8 @@ func TestImportTable(t *testing.T) {
 			}
 		}
 		if row.noClock {
-			for _, call := range calls(file, "time", "Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep") {
+			for _, call := range calls(file, "time", "Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick",
+				"Sleep") {
 				t.Errorf("%s: asks the clock; time is an argument here", set.Position(call.Pos()))
 			}
 		}

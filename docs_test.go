@@ -181,7 +181,8 @@ func TestGoFilesExist(t *testing.T) {
 func TestDocumentsAreListed(t *testing.T) {
 	index := string(read(t, "docs/README.md"))
 	for _, name := range markdown(t) {
-		if page, ok := strings.CutPrefix(name, "docs/"); ok && path.Dir(page) == "." && page != "README.md" && !strings.Contains(index, "]("+page) {
+		if page, ok := strings.CutPrefix(name, "docs/"); ok && path.Dir(page) == "." && page != "README.md" &&
+			!strings.Contains(index, "]("+page) {
 			t.Errorf("docs/README.md does not link to %s", page)
 		}
 	}

@@ -37,7 +37,8 @@ func TestRetries(t *testing.T) {
 		client.pause = time.Millisecond
 		_, err = client.Query(t.Context(), Query{})
 		var refused *Error
-		if int(calls.Load()) != c.calls || (c.status == 200) == errors.As(err, &refused) || c.status != 200 && (refused.Status != c.status || refused.Reason != "busy") {
+		if int(calls.Load()) != c.calls || (c.status == 200) == errors.As(err, &refused) || c.status != 200 &&
+			(refused.Status != c.status || refused.Reason != "busy") {
 			t.Errorf("%+v: %d calls, %v", c, calls.Load(), err)
 		}
 	}
@@ -147,14 +148,16 @@ func TestBrokenConnections(t *testing.T) {
 
 // TestLaterServers holds that fields of later servers do no harm, and that wrong ones are named.
 func TestLaterServers(t *testing.T) {
-	answer := `{"default":{"a":{"longest_matched":32,"GPU":16,"NVME":32,"new":{"x":1},"newer":"y","DP":{"0":16},"rank_matches":{"10":{"gpu":16,"cpu":16,"disk":32,"more":1},"2":{"gpu":0,"cpu":0,"disk":0}}}}}`
+	answer := `{"default":{"a":{"longest_matched":32,"GPU":16,"NVME":32,"new":{"x":1},"newer":"y","DP":{"0":16},` +
+		`"rank_matches":{"10":{"gpu":16,"cpu":16,"disk":32,"more":1},"2":{"gpu":0,"cpu":0,"disk":0}}}}}`
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, answer) }))
 	defer s.Close()
 	client, err := New(s.URL)
 	must.Succeed(t, err)
 	rows, err := client.Query(t.Context(), Query{})
 	must.Succeed(t, err)
-	if r := rows.Longest(); r.Longest != 32 || r.Media["NVME"] != 32 || len(r.Media) != 2 || fmt.Sprint(r.Ranks) != "[{2 0 0 0 0} {10 16 16 32 0}]" {
+	if r := rows.Longest(); r.Longest != 32 || r.Media["NVME"] != 32 || len(r.Media) != 2 ||
+		fmt.Sprint(r.Ranks) != "[{2 0 0 0 0} {10 16 16 32 0}]" {
 		t.Errorf("%+v", r)
 	}
 	answer = `{"default":{"a":{"longest_matched":"x"}}}`

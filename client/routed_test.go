@@ -50,7 +50,8 @@ func TestRoutedSaysEverything(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	text := func() string { return []string{"", "a", "ü/?", `"`}[rnd.IntN(4)] }
 	random := func() (r Routed) {
-		r = Routed{Target: "i" + text(), Rank: rnd.IntN(4) - 1, TTL: time.Duration(rnd.IntN(3)) * 1500 * time.Millisecond, RequestID: text()}
+		r = Routed{Target: "i" + text(), Rank: rnd.IntN(4) - 1, TTL: time.Duration(rnd.IntN(3)) * 1500 * time.Millisecond,
+			RequestID: text()}
 		r.Model, r.BlockSize, r.Tenant, r.Adapter, r.Salt = "m"+text(), 1+rnd.IntN(64), text(), text(), text()
 		n := rnd.IntN(20)
 		if rnd.IntN(2) == 0 {
@@ -82,7 +83,8 @@ func TestRoutedSaysEverything(t *testing.T) {
 	}
 	read := func(in report) (r Routed) {
 		r = Routed{Target: in.Target, Rank: AnyRank, RequestID: in.ID}
-		r.Model, r.BlockSize, r.Tenant, r.Adapter, r.Salt, r.SeqHashes, r.HashKind = in.Model, in.BlockSize, in.Tenant, in.Adapter, in.Salt, in.Hashes, in.Kind
+		r.Model, r.BlockSize, r.Tenant, r.Adapter, r.Salt, r.SeqHashes, r.HashKind = in.Model, in.BlockSize, in.Tenant, in.Adapter, in.Salt,
+			in.Hashes, in.Kind
 		if in.Rank != nil {
 			r.Rank = *in.Rank
 		}
@@ -135,14 +137,19 @@ func TestRoutedAnswers(t *testing.T) {
 	answer, err := c.RoutedBatch(t.Context(), make([]Routed, 4))
 	must.Succeed(t, err)
 	var one, three *Error
-	if len(answer.Errors) != 4 || !errors.As(answer.Errors[1], &one) || !errors.As(answer.Errors[3], &three) || answer.Errors[0] != nil || answer.Errors[2] != nil || !slices.Equal(answer.Warnings, []string{"a", "b"}) {
+	if len(answer.Errors) != 4 || !errors.As(answer.Errors[1], &one) || !errors.As(answer.Errors[3], &three) || answer.Errors[0] != nil ||
+		answer.Errors[2] != nil || !slices.Equal(answer.Warnings, []string{"a", "b"}) {
 		t.Fatalf("%+v", answer)
 	}
-	if one.Status != 404 || one.Field != "dp_rank" || fmt.Sprint(one.Known) != "[0 1]" || one.Message != "no rank 7" || three.Status != 400 || *three.Index != 5 {
+	if one.Status != 404 || one.Field != "dp_rank" || fmt.Sprint(one.Known) != "[0 1]" || one.Message != "no rank 7" ||
+		three.Status != 400 || *three.Index != 5 {
 		t.Errorf("%+v, %+v", one, three)
 	}
 	c.status, c.answer = http.StatusNotFound, `{"error":"no instance","reason":"not_found","field":"instance_id","known":["e1"]}`
-	for _, err := range []error{c.Routed(t.Context(), Routed{}), func() error { _, err := c.RoutedBatch(t.Context(), nil); return err }(), c.TakeBack(t.Context(), "", "x")} {
+	for _, err := range []error{c.Routed(t.Context(), Routed{}), func() error {
+		_, err := c.RoutedBatch(t.Context(), nil)
+		return err
+	}(), c.TakeBack(t.Context(), "", "x")} {
 		var refused *Error
 		if !errors.As(err, &refused) || refused.Status != 404 || refused.Field != "instance_id" || refused.Known[0] != "e1" {
 			t.Errorf("%v", err)
@@ -169,10 +176,13 @@ func TestTakeBackNames(t *testing.T) {
 
 // TestExpectedRows reads rows with expected blocks.
 func TestExpectedRows(t *testing.T) {
-	c := newAnswering(t, http.StatusOK, `{"default":{"a":{"longest_matched":16,"expected":48,"approximate":true,"GPU":16,"rank_matches":{"1":{"gpu":16,"cpu":16,"disk":16,"expected":32}}}}}`)
+	c := newAnswering(t, http.StatusOK,
+		`{"default":{"a":{"longest_matched":16,"expected":48,"approximate":true,"GPU":16,"rank_matches":{"1":{"gpu":16,"cpu":16,`+
+			`"disk":16,"expected":32}}}}}`)
 	rows, err := c.Query(t.Context(), Query{Expected: true, SeqHashes: []uint64{1}})
 	must.Succeed(t, err)
-	want := Row{Instance: "a", Longest: 16, Expected: 48, Approximate: true, Media: map[string]int{"GPU": 16}, Ranks: []Rank{{Rank: 1, GPU: 16, CPU: 16, Disk: 16, Expected: 32}}}
+	want := Row{Instance: "a", Longest: 16, Expected: 48, Approximate: true, Media: map[string]int{"GPU": 16},
+		Ranks: []Rank{{Rank: 1, GPU: 16, CPU: 16, Disk: 16, Expected: 32}}}
 	var asked struct{ Expected bool }
 	must.Succeed(t, json.Unmarshal([]byte(c.asked), &asked))
 	if !reflect.DeepEqual(rows[0], want) || !asked.Expected || c.path != "/conductor/v1/query_by_hash" {
@@ -225,10 +235,14 @@ func TestPackedReports(t *testing.T) {
 		return string(text)
 	}
 	rank := map[string]any{"gpu": 16, "cpu": 16, "disk": 16, "expected": 32}
-	c := newAnswering(t, http.StatusOK, pack(map[string]any{"instances": map[string]any{"a": map[string]any{"longest_matched": 16, "expected": 48, "approximate": true, "rank_matches": map[string]any{"1": rank}}}}), WithMsgpack())
+	c := newAnswering(t, http.StatusOK,
+		pack(map[string]any{"instances": map[string]any{"a": map[string]any{"longest_matched": 16, "expected": 48, "approximate": true,
+			"rank_matches": map[string]any{"1": rank}}}}), WithMsgpack())
 	rows, err := c.Query(t.Context(), Query{Expected: true})
 	must.Succeed(t, err)
-	if want := (Row{Instance: "a", Longest: 16, Expected: 48, Approximate: true, Ranks: []Rank{{Rank: 1, GPU: 16, CPU: 16, Disk: 16, Expected: 32}}}); !reflect.DeepEqual(rows[0], want) || c.path != "/conductor/v1/query?expected=1" {
+	if want := (Row{Instance: "a", Longest: 16, Expected: 48, Approximate: true,
+		Ranks: []Rank{{Rank: 1, GPU: 16, CPU: 16, Disk: 16, Expected: 32}}}); !reflect.DeepEqual(rows[0], want) ||
+		c.path != "/conductor/v1/query?expected=1" {
 		t.Errorf("%s: %+v", c.path, rows[0])
 	}
 	var asked map[string]any
@@ -236,11 +250,13 @@ func TestPackedReports(t *testing.T) {
 	if _, has := asked["expected"]; has {
 		t.Errorf("the body has %v", asked)
 	}
-	c.answer = pack(map[string]any{"kept": 1, "warnings": []string{"w"}, "errors": []any{map[string]any{"prompt": 1, "error": "no", "reason": "not_found", "field": "model", "known": []string{"m"}}}})
+	c.answer = pack(map[string]any{"kept": 1, "warnings": []string{"w"},
+		"errors": []any{map[string]any{"prompt": 1, "error": "no", "reason": "not_found", "field": "model", "known": []string{"m"}}}})
 	answer, err := c.RoutedBatch(t.Context(), []Routed{{Query: Query{Tokens: []uint32{1, 2}}}, {}})
 	must.Succeed(t, err)
 	var refused *Error
-	if !errors.As(answer.Errors[1], &refused) || refused.Status != 404 || refused.Message != "no" || refused.Field != "model" || refused.Known[0] != "m" || answer.Warnings[0] != "w" {
+	if !errors.As(answer.Errors[1], &refused) || refused.Status != 404 || refused.Message != "no" || refused.Field != "model" ||
+		refused.Known[0] != "m" || answer.Warnings[0] != "w" {
 		t.Errorf("%+v", answer)
 	}
 	var batch struct {

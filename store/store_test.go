@@ -54,7 +54,8 @@ func TestOpenChecksTheHostOfEachNode(t *testing.T) {
 				used = c.Options().TLSConfig
 			}
 			if used.ServerName != want {
-				t.Errorf("a cluster %v, master %q, settings of TLS %v: %q is checked, want %q", cfg.Cluster, cfg.Master, own != nil, used.ServerName, want)
+				t.Errorf("a cluster %v, master %q, settings of TLS %v: %q is checked, want %q", cfg.Cluster, cfg.Master, own != nil,
+					used.ServerName, want)
 			}
 		}
 		f("first", store.Config{})

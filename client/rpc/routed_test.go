@@ -33,7 +33,8 @@ func (e *echo) note(in *pb.RoutedRequest) *pb.RoutedResponse {
 	defer e.mu.Unlock()
 	out := new(pb.RoutedResponse)
 	for i, p := range in.Prompts {
-		r := client.Routed{Target: p.InstanceId, Rank: client.AnyRank, TTL: time.Duration(p.TtlMs) * time.Millisecond, RequestID: p.RequestId}
+		r := client.Routed{Target: p.InstanceId, Rank: client.AnyRank, TTL: time.Duration(p.TtlMs) * time.Millisecond,
+			RequestID: p.RequestId}
 		r.Model, r.BlockSize, r.Tenant, r.Adapter, r.Salt = p.Model, int(p.BlockSize), p.TenantId, p.LoraName, p.CacheSalt
 		if p.DpRank != nil {
 			r.Rank = int(*p.DpRank)
@@ -47,7 +48,9 @@ func (e *echo) note(in *pb.RoutedRequest) *pb.RoutedResponse {
 		e.got = append(e.got, r)
 		if p.InstanceId == "bad" {
 			index := uint32(3)
-			out.Errors = append(out.Errors, &pb.RoutedError{Prompt: uint32(i), Error: &pb.Error{Message: "no", Reason: "not_found", Field: "instance_id", Index: &index, Known: []string{"a"}}})
+			out.Errors = append(out.Errors,
+				&pb.RoutedError{Prompt: uint32(i), Error: &pb.Error{Message: "no", Reason: "not_found", Field: "instance_id", Index: &index,
+					Known: []string{"a"}}})
 			continue
 		}
 		out.Kept++
@@ -99,7 +102,8 @@ func randomReport(rnd *rand.Rand) (r client.Routed) {
 	r.Model, r.BlockSize, r.Tenant, r.Adapter, r.Salt = text(), rnd.IntN(64), text(), text(), text()
 	n := 1 + rnd.IntN(20)
 	if rnd.IntN(2) == 0 {
-		r.SeqHashes, r.HashKind = make([]uint64, n), []client.HashKind{client.Canonical, client.Engine, client.VLLM, client.SGLang}[rnd.IntN(4)]
+		r.SeqHashes, r.HashKind = make([]uint64, n), []client.HashKind{client.Canonical, client.Engine, client.VLLM,
+			client.SGLang}[rnd.IntN(4)]
 		for i := range r.SeqHashes {
 			r.SeqHashes[i] = rnd.Uint64()
 		}
@@ -157,7 +161,8 @@ func TestReportsSayEverything(t *testing.T) {
 			t.Errorf("seed %d: %+v, want %+v", seed, e.got[0], r)
 		}
 	}
-	for ttl, ms := range map[time.Duration]uint32{0: 0, 1: 1, time.Millisecond: 1, time.Second + 1: 1001, -1: 1<<32 - 1, 365 * 24 * time.Hour: 1<<32 - 1} {
+	for ttl, ms := range map[time.Duration]uint32{0: 0, 1: 1, time.Millisecond: 1, time.Second + 1: 1001, -1: 1<<32 - 1,
+		365 * 24 * time.Hour: 1<<32 - 1} {
 		if got := milliseconds(ttl); got != ms {
 			t.Errorf("%s is %d ms, want %d", ttl, got, ms)
 		}
@@ -170,7 +175,8 @@ func TestReportErrors(t *testing.T) {
 	check := func(err error) {
 		t.Helper()
 		var refused *client.Error
-		if !errors.As(err, &refused) || refused.Status != 404 || refused.Field != "instance_id" || refused.Known[0] != "a" || *refused.Index != 3 {
+		if !errors.As(err, &refused) || refused.Status != 404 || refused.Field != "instance_id" || refused.Known[0] != "a" ||
+			*refused.Index != 3 {
 			t.Errorf("%+v", err)
 		}
 	}

@@ -130,7 +130,8 @@ func (c *Client) QueryBatch(ctx context.Context, all []client.Query) ([]client.B
 
 // errorOf returns the error of one query of a batch, or of one report.
 func errorOf(refused *pb.Error) *client.Error {
-	e := &client.Error{Status: client.StatusOf(refused.Reason), Message: refused.Message, Reason: refused.Reason, Field: refused.Field, Known: refused.Known}
+	e := &client.Error{Status: client.StatusOf(refused.Reason), Message: refused.Message, Reason: refused.Reason, Field: refused.Field,
+		Known: refused.Known}
 	if refused.Index != nil {
 		index := int(*refused.Index)
 		e.Index = &index
@@ -203,7 +204,8 @@ func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
 			row.Media[m.Name] = int(m.Matched)
 		}
 		for _, r := range a.Ranks {
-			row.Ranks = append(row.Ranks, client.Rank{Rank: int(r.Rank), GPU: int(r.Gpu), CPU: int(r.Cpu), Disk: int(r.Disk), Expected: int(r.Expected)})
+			row.Ranks = append(row.Ranks, client.Rank{Rank: int(r.Rank), GPU: int(r.Gpu), CPU: int(r.Cpu), Disk: int(r.Disk),
+				Expected: int(r.Expected)})
 		}
 		for _, s := range a.Sources {
 			if row.Detail == nil {

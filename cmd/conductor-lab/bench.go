@@ -28,7 +28,9 @@ func benchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(), benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), playerCommand(), comparedCommand(), churnCommand(), fleetCommand())
+	cmd.AddCommand(benchIndexCommand(), benchPeersCommand(), benchIngestCommand(), benchQueryCommand(), benchMemoryCommand(),
+		benchRecoveryCommand(), benchClusterCommand(), benchSoakCommand(), publisherCommand(), playerCommand(), comparedCommand(),
+		churnCommand(), fleetCommand())
 	return cmd
 }
 
@@ -70,11 +72,13 @@ those of the server do.`,
 	f.IntVar(&c.Synthetic, "synthetic", 0, "instead of a trace: unique blocks, in families of 128")
 	f.IntVar(&c.Holders, "holders", 1, "with --synthetic: workers that hold each block")
 	f.IntVar(&c.Churn, "churn", 0, "with --synthetic: blocks that then replace the oldest ones; latencies of writes are theirs")
-	f.StringVar(&c.SMG, "smg", "", "instead of a trace: a profile of smg's pinned benchmark, one of "+strings.Join(index.SMGProfiles(), ", "))
+	f.StringVar(&c.SMG, "smg", "", "instead of a trace: a profile of smg's pinned benchmark, one of "+
+		strings.Join(index.SMGProfiles(), ", "))
 	f.IntVar(&c.Target, "target", 10_000_000, "with --smg: shared blocks times holders")
 	f.StringVar(&c.Ops, "ops", "", "instead of a trace: ops `file` of an earlier --export")
 	f.StringVar(&c.Stream, "stream", "", "instead of a trace: recorded stream, a `file` in the format of lab/bench/streams")
-	f.BoolVar(&c.Apart, "apart", false, "with --stream: replay each event by itself, as the engine made it, instead of joining those of a batch as the server does")
+	f.BoolVar(&c.Apart, "apart", false,
+		"with --stream: replay each event by itself, as the engine made it, instead of joining those of a batch as the server does")
 	f.StringVar(&export, "export", "", "write the operations to this ops `file` and replay nothing")
 	f.IntVar(&c.Tiers, "tiers", 1, "1 is the device; 3 adds host and disk, which take blocks evicted above")
 	f.IntVar(&c.Pools, "pools", 0, "pools that take evicted blocks, announced by their hashes alone")
@@ -87,7 +91,9 @@ those of the server do.`,
 	f.IntVar(&c.Writers, "writers", 1, "goroutines that write")
 	f.IntVar(&c.Readers, "readers", 1, "goroutines that query")
 	f.DurationVar(&c.Duration, "duration", 0, "how long readers alone run, 0 for a second")
-	f.IntSliceVar(&c.Scale, "scale", nil, "numbers of cores to keep this process on, as in 1,2,4,8,16: half as many writers and half as many readers each, at least one, for --duration")
+	f.IntSliceVar(&c.Scale, "scale", nil,
+		"numbers of cores to keep this process on, as in 1,2,4,8,16: half as many writers and half as many readers each, at least one, "+
+			"for --duration")
 	f.StringVar(&c.Rival, "rival", "", "with --scale: program of lab/bench/peers/dynamo, which gets as many threads on the same cores")
 	f.BoolVar(&c.Together, "together", false, "measure writers and readers side by side too; so do --writers and --readers")
 	f.DurationVar(&c.Idle, "idle", 2*time.Second, "how long to watch the collector of the idle process")
@@ -225,7 +231,8 @@ func childCommand(use string, load any, run func(*cobra.Command) error) *cobra.C
 func writePlots(dir string, plots []index.Plot) error {
 	err := os.MkdirAll(dir, 0o755) // #nosec G301 -- figures for everybody to read
 	for i := range plots {
-		err = errors.Join(err, os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), plots[i].CSV(), 0o644)) // #nosec G306 -- figures for everybody to read
+		// #nosec G306 -- figures for everybody to read
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, plots[i].Name+".csv"), plots[i].CSV(), 0o644))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write plots: %w", err)

@@ -51,12 +51,15 @@ its own. --rate is then that of all publishers, 0 for as fast as a server reads.
 	f.IntVar(&c.Procs, "procs", 1, "processors of this process, 0 for all; the publishing process has one")
 	f.StringVar(&profile, "profile", "", "write a CPU profile of the first phase to this `file`")
 	f.StringVar(&recorded.Stream, "stream", "", "publish this recorded stream, a `file`")
-	f.IntVar(&recorded.Publishers, "publishers", 8, "with --stream: publishers; more than the recording has engines send them again, with other prompts")
+	f.IntVar(&recorded.Publishers, "publishers", 8,
+		"with --stream: publishers; more than the recording has engines send them again, with other prompts")
 	f.IntVar(&recorded.Processes, "processes", 1, "with --stream: processes of the publishers")
 	f.IntVar(&recorded.Batches, "batches", 0, "with --stream: batches of the recording to send, 0 for all")
 	f.IntVar(&recorded.Cores, "cores", 1, "with --stream: processors of a server; the publishers have the others")
 	f.IntVar(&recorded.Rounds, "rounds", 3, "with --stream: rounds of all servers, in turns")
-	f.StringVar(&dynamo, "dynamo", "", "with --stream: `command` of Dynamo's indexer to compare with, which \"make dynamo-indexer\" installs: 'bin/dynamo/bin/python -m dynamo.indexer'")
+	f.StringVar(&dynamo, "dynamo", "",
+		"with --stream: `command` of Dynamo's indexer to compare with, which \"make dynamo-indexer\" installs: 'bin/dynamo/bin/python -m "+
+			"dynamo.indexer'")
 	program.add(cmd)
 	measures(cmd, &c.Progress, func() (harness.Report, error) {
 		if recorded.Stream != "" {
@@ -88,7 +91,8 @@ func runRecorded(c *ingest.Compared, program *serverFlag, dynamo, profile string
 		return nil, err
 	}
 	c.Servers = []ingest.Contender{{Name: "conductor", Command: func(port, profiles string) []string {
-		return conductor("serve", "--listen", "127.0.0.1:"+port+"=dynamo", "--listen", "127.0.0.1:"+profiles+"=conductor", "--log-level", "warn").Args
+		return conductor("serve", "--listen", "127.0.0.1:"+port+"=dynamo", "--listen", "127.0.0.1:"+profiles+"=conductor", "--log-level",
+			"warn").Args
 	}}}
 	if words := strings.Fields(dynamo); len(words) > 0 {
 		if _, err := exec.LookPath(words[0]); err != nil {

@@ -32,7 +32,8 @@ func TestBenchIngestRecorded(t *testing.T) {
 	}
 	must.Succeed(t, os.WriteFile(recording, stream.Bytes(), 0o600))
 
-	out, err := runBench(t, "ingest", "--stream", recording, "--publishers", "7", "--processes", "2", "--rate", "700", "--rounds", "1", "--json", "--profile", profile)
+	out, err := runBench(t, "ingest", "--stream", recording, "--publishers", "7", "--processes", "2", "--rate", "700", "--rounds", "1",
+		"--json", "--profile", profile)
 	must.Succeed(t, err)
 	var r ingest.ComparedReport
 	must.Succeed(t, json.Unmarshal([]byte(out), &r))
@@ -44,7 +45,8 @@ func TestBenchIngestRecorded(t *testing.T) {
 	if s.Missing > 0 || s.Excess > 0 || s.Markers == 0 {
 		t.Errorf("%d blocks are missing, %d in excess, %d markers", s.Missing, s.Excess, s.Markers)
 	}
-	for name, figure := range map[string]float64{"processor time": s.Micros, "lag": s.LagP50Ms, "query": s.QueryMs, "memory": float64(s.RSS), "rate": s.PerSecond} {
+	for name, figure := range map[string]float64{"processor time": s.Micros, "lag": s.LagP50Ms, "query": s.QueryMs,
+		"memory": float64(s.RSS), "rate": s.PerSecond} {
 		if figure <= 0 {
 			t.Errorf("%s: %v", name, figure)
 		}

@@ -34,7 +34,8 @@ table shows each phase at the moment that was nearest to the target, and at its 
 	f.IntVar(&c.Sources, "sources", 64, "publishers, each with a connection of its own")
 	f.IntVar(&c.EventBlocks, "event-blocks", 64, "blocks one event stores")
 	f.IntVar(&c.BlockSize, "block-size", 16, "tokens per block")
-	f.IntVar(&c.Ahead, "ahead", 0, "batches that a source may be ahead of the slowest, 0 for a sixteenth of what it holds; many are a flood")
+	f.IntVar(&c.Ahead, "ahead", 0,
+		"batches that a source may be ahead of the slowest, 0 for a sixteenth of what it holds; many are a flood")
 	f.DurationVar(&c.Churn, "churn", 20*time.Second, "how long blocks are stored and removed")
 	f.DurationVar(&c.Idle, "idle", 20*time.Second, "how long nothing comes")
 	f.StringVar(&cgroup, "cgroup", "", "directory of a memory control group to start the server in, as one with a limit")
@@ -53,7 +54,8 @@ table shows each phase at the moment that was nearest to the target, and at its 
 			return exec.Command("sh", append([]string{"-c", `echo $$ >"$0"/cgroup.procs && exec "$@"`, cgroup}, serve.Args...)...)
 		}
 		c.Publisher = func(hold int) *exec.Cmd {
-			return child("publisher", ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
+			return child("publisher", ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold,
+				Holders: c.Holders})
 		}
 		return footprint.Run(c)
 	})

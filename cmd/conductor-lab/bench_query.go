@@ -53,7 +53,8 @@ Allocations and processor time are the server's, over the measured window.`,
 	f.BoolVar(&c.Reading, "reading", false, "measure a handler that does nothing but read the bytes too")
 	f.BoolVar(&c.HTTP2, "http2", false, "ask by HTTP/2 without TLS")
 	f.StringVar(&c.Profile, "profile", "", "write a CPU profile of the server, warm-up included, to this `file`")
-	f.Float64Var(&c.Share, "load", 0, "ask again at this part of the rate that was reached, each request at its time, and count latencies from then on")
+	f.Float64Var(&c.Share, "load", 0,
+		"ask again at this part of the rate that was reached, each request at its time, and count latencies from then on")
 	f.IntVar(&c.Batches, "batches", 0, "batches that other processes publish a second while it is measured")
 	f.BoolVar(&c.Snapshot, "snapshot", false, "with --load: let the server write snapshots meanwhile")
 	f.StringVar(&c.Trace, "trace", "", "with --load: write an execution trace of the server, of some seconds, to this `file`")

@@ -37,10 +37,12 @@ func TestBenchQuery(t *testing.T) {
 		return got
 	}
 	got := f("--baseline", "--reading", "--profile", profile)
-	if base, ok := got["baseline"].(map[string]any); !ok || base["requests_per_sec"].(float64) <= 0 || got["baseline_ratio"].(float64) <= 0 || got["baseline_cpu_ratio"].(float64) <= 0 {
+	if base, ok := got["baseline"].(map[string]any); !ok || base["requests_per_sec"].(float64) <= 0 ||
+		got["baseline_ratio"].(float64) <= 0 || got["baseline_cpu_ratio"].(float64) <= 0 {
 		t.Errorf("no baseline in %v", got)
 	}
-	if read, ok := got["reading"].(map[string]any); !ok || read["requests_per_sec"].(float64) <= 0 || read["answer_bytes"] != got["answer_bytes"] || got["reading_cpu_ratio"].(float64) <= 0 {
+	if read, ok := got["reading"].(map[string]any); !ok || read["requests_per_sec"].(float64) <= 0 ||
+		read["answer_bytes"] != got["answer_bytes"] || got["reading_cpu_ratio"].(float64) <= 0 {
 		t.Errorf("reading alone is not as it should be in %v", got)
 	}
 	if got["blocks"] != 504.0 || got["memberships"] != 1512.0 || got["instances"] != 12.0 || got["codec"] != "json" {
@@ -54,11 +56,13 @@ func TestBenchQuery(t *testing.T) {
 	f("--codec", "grpc-hashes", "--other", "json-hashes")
 	f("--codec", "grpc-router", "--other", "grpc-tokens")
 	f("--other", "json-routed")
-	if paced, ok := f("--load", "0.5", "--batches", "200", "--snapshot")["paced"].(map[string]any); !ok || paced["requests"].(float64) <= 0 ||
+	if paced, ok := f("--load", "0.5", "--batches", "200", "--snapshot")["paced"].(map[string]any); !ok ||
+		paced["requests"].(float64) <= 0 ||
 		paced["p999_to_p50"].(float64) < 1 || paced["batches_per_sec"].(float64) <= 0 {
 		t.Errorf("requests at their own times: %v", paced)
 	}
-	if got := f("--codec", "msgpack-bin-expected", "--other", "msgpack-bin-routed", "--reports", "300", "--new-tokens", "64"); got["expected"].(map[string]any)["bytes"].(float64) <= 0 {
+	if got := f("--codec", "msgpack-bin-expected", "--other", "msgpack-bin-routed", "--reports", "300", "--new-tokens",
+		"64"); got["expected"].(map[string]any)["bytes"].(float64) <= 0 {
 		t.Errorf("got %v", got)
 	}
 	f("--codec", "msgpack-array", "--hit", "1")
@@ -70,7 +74,8 @@ func TestBenchQuery(t *testing.T) {
 func TestBenchQueryRefuses(t *testing.T) {
 	f := func(want string, args ...string) {
 		t.Helper()
-		if _, err := runBench(t, append([]string{"query", "--conductor", os.Args[0]}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := runBench(t, append([]string{"query", "--conductor", os.Args[0]}, args...)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want one about %q", args, err, want)
 		}
 	}
@@ -87,7 +92,8 @@ func TestBenchQueryRefuses(t *testing.T) {
 // A body that the server refuses before its end is reported in the words of the server.
 func TestBenchQueryOfTooMuch(t *testing.T) {
 	t.Parallel()
-	out, err := command(t, "bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001", "--quiet").CombinedOutput()
+	out, err := command(t, "bench", "query", "--tokens", "3000000", "--workers", "1", "--holders", "1", "--blocks", "1", "--hit", "0.0001",
+		"--quiet").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "limits.max_body") {
 		t.Errorf("%v: %s", err, out)
 	}

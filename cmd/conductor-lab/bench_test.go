@@ -73,7 +73,8 @@ func TestBenchPeers(t *testing.T) {
 	dir := t.TempDir()
 	f := func(rows string, want ...string) {
 		t.Helper()
-		cmd := command(t, "bench", "peers", "--quiet", "--rival", rival, "--dir", dir, "--streams", "../../lab/bench/streams", "--shrink", "1000", "--requests", "50", "--rounds", "1", "--rows", rows)
+		cmd := command(t, "bench", "peers", "--quiet", "--rival", rival, "--dir", dir, "--streams", "../../lab/bench/streams", "--shrink",
+			"1000", "--requests", "50", "--rounds", "1", "--rows", rows)
 		cmd.Stderr = t.Output()
 		out, err := cmd.Output()
 		must.Succeed(t, err)
@@ -83,12 +84,16 @@ func TestBenchPeers(t *testing.T) {
 			}
 		}
 	}
-	f("^recorded SGLang$", `recorded SGLang \| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \| >= 3x, (met|missed) \|`, `\| query p50, µs \| [0-9.]+ \| 5 \| [0-9.]+x \| >= 2x`,
+	f("^recorded SGLang$", `recorded SGLang \| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \| >= 3x, (met|missed) \|`,
+		`\| query p50, µs \| [0-9.]+ \| 5 \| [0-9.]+x \| >= 2x`,
 		`\| answers equal to the oracle's \| 1000 \| 0 \|`)
-	f("^128 workers", `\| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \| >= 3x, (met|missed) \|`, `\| query p50, µs \| [0-9.]+ \| 5 \| [0-9.]+x \|`,
+	f("^128 workers", `\| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \| >= 3x, (met|missed) \|`,
+		`\| query p50, µs \| [0-9.]+ \| 5 \| [0-9.]+x \|`,
 		`\| answers equal to the oracle's \| 50 \| 0 \|`)
-	f("case zip1|pools|tiers", `case zip1 \| writes.* \| [0-9.]+ \|  \|`, `pools, hash-only; CRTC without them \| block ops`, `three tiers, counted copies; .* \| answers.* \| 50 \|  \|`)
-	f("shuf1", `case shuf1 \| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \|  \|`, `case shuf1; case split1 \| writes, M blocks/CPU s \| [0-9.]+ \| [0-9.]+ \| [0-9.]+x \| >= 0.5x, (met|missed) \|`)
+	f("case zip1|pools|tiers", `case zip1 \| writes.* \| [0-9.]+ \|  \|`, `pools, hash-only; CRTC without them \| block ops`,
+		`three tiers, counted copies; .* \| answers.* \| 50 \|  \|`)
+	f("shuf1", `case shuf1 \| block ops, M/CPU s \| [0-9.]+ \| 1 \| [0-9.]+x \|  \|`,
+		`case shuf1; case split1 \| writes, M blocks/CPU s \| [0-9.]+ \| [0-9.]+ \| [0-9.]+x \| >= 0.5x, (met|missed) \|`)
 	f("two writers", `written, M/s wall \| [0-9.e+]+ \| [0-9.e+]+ \| [0-9.e+]+x \| >= 1.7x`)
 	f("events of 64|smg pinned", `write max, µs \| [0-9.]+ \|  \|  \| <= 5000, (met|missed)`, `smg pinned \| RSS.* \| 26.9 \|`)
 }

@@ -56,11 +56,16 @@ func demoCommand() *cobra.Command {
 	cmd.Flags().IntVar(&restarts, "restarts", 0, "kill and restart the server this often, in equal pauses")
 	cmd.Flags().BoolVar(&page, "ui", false, "print the address of the operator's page, and go on until Ctrl-C")
 	cmd.Flags().BoolVar(&route, "router", false, "compare the example router with policies that know no cache, and with an oracle")
-	cmd.Flags().IntVar(&routed.Requests, "requests", 0, fmt.Sprintf("with --router, requests to route, and as many in bursts; 0 for the whole trace, or %d generated ones, and %d in bursts", workload.Generated, demo.InBursts))
+	cmd.Flags().IntVar(&routed.Requests, "requests", 0,
+		fmt.Sprintf("with --router, requests to route, and as many in bursts; 0 for the whole trace, or %d generated ones, and %d "+
+			"in bursts", workload.Generated, demo.InBursts))
 	cmd.Flags().Uint64Var(&seed, "seed", 0, "seed of everything random, 0 for a new one each time")
 	cmd.Flags().IntVar(&spread.Servers, "shards", 0, "spread models over this many servers, at least two, and kill one of them")
-	cmd.Flags().StringVar(&spread.Store, "store", "", "with --shards, `URL` of a store that runs, such as redis://127.0.0.1:6379; some keys stay in it")
-	cmd.Flags().IntVar(&spread.Owners, "owners", 2, "with --shards, servers that follow each model; with one, no server answers for a model from when its server dies until another one has taken over")
+	cmd.Flags().StringVar(&spread.Store, "store", "",
+		"with --shards, `URL` of a store that runs, such as redis://127.0.0.1:6379; some keys stay in it")
+	cmd.Flags().IntVar(&spread.Owners, "owners", 2,
+		"with --shards, servers that follow each model; with one, no server answers for a model from when its server dies until another "+
+			"one has taken over")
 	for _, other := range []string{"trace", "faults", "restarts", "ui", "router"} {
 		cmd.MarkFlagsMutuallyExclusive("shards", other)
 	}

@@ -99,7 +99,8 @@ func TestDemoRouter(t *testing.T) {
 			for i := range ids {
 				ids[i] = fmt.Sprint(talk*100 + i)
 			}
-			fmt.Fprintf(&lines, `{"timestamp":%d,"input_length":%d,"output_length":8,"hash_ids":[%s]}`+"\n", 3000*turn, 1024*turn, strings.Join(ids, ","))
+			fmt.Fprintf(&lines, `{"timestamp":%d,"input_length":%d,"output_length":8,"hash_ids":[%s]}`+"\n", 3000*turn, 1024*turn,
+				strings.Join(ids, ","))
 		}
 	}
 	trace := filepath.Join(t.TempDir(), "trace.jsonl")
@@ -125,7 +126,8 @@ func TestDemoRouter(t *testing.T) {
 		all := r.Requests.Outcomes
 		for _, aware := range all[2:] {
 			for _, other := range all[:2] {
-				if aware.Alone > 0 || aware.Computed >= other.Computed || aware.Recomputed >= other.Recomputed || aware.TTFT.Mean >= other.TTFT.Mean {
+				if aware.Alone > 0 || aware.Computed >= other.Computed || aware.Recomputed >= other.Recomputed ||
+					aware.TTFT.Mean >= other.TTFT.Mean {
 					t.Errorf("%v: %+v, and %+v", c.args, aware, other)
 				}
 			}
@@ -143,7 +145,8 @@ func TestDemoRouter(t *testing.T) {
 		}
 	}
 	for _, args := range []string{"--router --faults", "--router --restarts 1", "--router --duration 1s", "--requests 5"} {
-		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "router") {
+		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil ||
+			!strings.Contains(string(out), "router") {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}
 	}
@@ -177,15 +180,18 @@ func TestDemoShards(t *testing.T) {
 	if unserved == 0 || r.Answers.Unserved == 0 {
 		t.Errorf("the kill of a server cost no model its owner: %s", out)
 	}
-	for _, args := range []string{"--shards 1", "--shards 3 --owners 0", "--owners 1", "--store redis://127.0.0.1:1", "--shards 3 --faults"} {
-		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil || !strings.Contains(string(out), "shards") && !strings.Contains(string(out), "owners") {
+	for _, args := range []string{"--shards 1", "--shards 3 --owners 0", "--owners 1", "--store redis://127.0.0.1:1",
+		"--shards 3 --faults"} {
+		if out, err := command(t, append([]string{"demo"}, strings.Fields(args)...)...).CombinedOutput(); err == nil ||
+			!strings.Contains(string(out), "shards") && !strings.Contains(string(out), "owners") {
 			t.Errorf("%s: %v\n%s", args, err, out)
 		}
 	}
 	without := command(t, "demo", "--shards", "3")
 	without.Args = append(without.Args, "--conductor", conductorPath(t))
 	without.Env = append(without.Env, "PATH="+t.TempDir())
-	if out, err := without.CombinedOutput(); err == nil || !strings.Contains(string(out), "install the package valkey-server or redis-server") {
+	if out, err := without.CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "install the package valkey-server or redis-server") {
 		t.Errorf("without a store: %v\n%s", err, out)
 	}
 }
@@ -213,7 +219,8 @@ func TestRoutersShareServer(t *testing.T) {
 		u, err := url.Parse(engine.URL)
 		must.Succeed(t, err)
 		workers = append(workers, router.Worker{Instance: name, URL: u})
-		must.Succeed(t, c.Register(t.Context(), client.Registration{Type: "vLLM", Instance: name, Model: "m", BlockSize: 16, Events: "none", CapacityBlocks: 100}))
+		must.Succeed(t, c.Register(t.Context(), client.Registration{Type: "vLLM", Instance: name, Model: "m", BlockSize: 16, Events: "none",
+			CapacityBlocks: 100}))
 	}
 	fronts := make([]*router.Router, 2)
 	for i := range fronts {
@@ -225,7 +232,8 @@ func TestRoutersShareServer(t *testing.T) {
 		body, err := json.Marshal(map[string]any{"prompt": slices.Repeat([]uint32{token}, 64)})
 		must.Succeed(t, err)
 		answer := httptest.NewRecorder()
-		fronts[through].ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", bytes.NewReader(body)))
+		fronts[through].ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions",
+			bytes.NewReader(body)))
 		fronts[through].Wait()
 		return fmt.Sprint(answer.Code, " ", answer.Body)
 	}

@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 
 // build builds the server once.
 var build = sync.OnceValue(func() error {
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", programs, "example.com/conductor/cmd/conductor")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", programs,
+		"example.com/conductor/cmd/conductor")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the server is released, so that make build has compiled it already
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -91,8 +92,10 @@ func TestCommandsAreAlike(t *testing.T) {
 	if n := len(clitest.Commands(rootCommand())); n < 8 {
 		t.Fatalf("only %d commands", n)
 	}
-	clitest.Alike(t, rootCommand, map[string]string{"conductor-lab bench peers": "it prints rows of a document; bench index --json is what it runs"})
-	if status, out, errs := clitest.Run(rootCommand(), "completion", "bash"); status != cli.ExitFine || !strings.Contains(out, "__start_conductor-lab") {
+	clitest.Alike(t, rootCommand, map[string]string{"conductor-lab bench peers": "it prints rows of a document; bench index --json is " +
+		"what it runs"})
+	if status, out, errs := clitest.Run(rootCommand(), "completion", "bash"); status != cli.ExitFine ||
+		!strings.Contains(out, "__start_conductor-lab") {
 		t.Errorf("completion: %d %s", status, errs)
 	}
 }

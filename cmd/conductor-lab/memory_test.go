@@ -23,7 +23,8 @@ func footprintOf(t *testing.T, c footprint.Config, flags ...string) *footprint.R
 		return server(t)(append([]string{"serve", "--listen", "127.0.0.1:0=conductor"}, flags...)...)
 	}
 	c.Publisher = func(hold int) *exec.Cmd {
-		load, err := json.Marshal(ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold, Holders: c.Holders})
+		load, err := json.Marshal(ingest.Load{Sources: c.Sources, Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: hold,
+			Holders: c.Holders})
 		must.Succeed(t, err)
 		return command(t, "bench", "publisher", string(load))
 	}
@@ -90,7 +91,8 @@ func TestFloodStaysInBound(t *testing.T) {
 
 func TestBenchMemoryRefuses(t *testing.T) {
 	for _, args := range [][]string{{"--sources", "5"}, {"--blocks", "100"}, {"--holders", "0"}} {
-		if _, err := runBench(t, append([]string{"memory", "--quiet", "--conductor", os.Args[0]}, args...)...); err == nil || !strings.Contains(err.Error(), "multiple of holders") {
+		if _, err := runBench(t, append([]string{"memory", "--quiet", "--conductor", os.Args[0]}, args...)...); err == nil ||
+			!strings.Contains(err.Error(), "multiple of holders") {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

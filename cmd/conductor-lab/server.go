@@ -13,7 +13,8 @@ import (
 type serverFlag struct{ path string }
 
 func (s *serverFlag) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&s.path, "conductor", "", "`path` of the server's program; by default conductor in the directory of this program, else the one in $PATH")
+	cmd.Flags().StringVar(&s.path, "conductor", "",
+		"`path` of the server's program; by default conductor in the directory of this program, else the one in $PATH")
 }
 
 // find looks for the program. What it returns makes commands of it.

@@ -88,7 +88,8 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 	f.IntVar(&c.Device, "device-blocks", 8192, "blocks in the device memory of a rank")
 	f.IntVar(&c.Host, "host-blocks", 4096, "blocks in the host memory of a rank, 0 for none; vllm-eagle and vllm-mtp have none")
 	f.IntVar(&c.Disk, "disk-blocks", 16384, "blocks on the disk of a rank, 0 for none; vllm-eagle and vllm-mtp have none")
-	f.BoolVar(&c.Pool, "pool", false, "let all ranks without a look-ahead share a pool, announced by a simulated Mooncake master; not with --faults")
+	f.BoolVar(&c.Pool, "pool", false,
+		"let all ranks without a look-ahead share a pool, announced by a simulated Mooncake master; not with --faults")
 	f.IntVar(&c.PoolHost, "pool-host-blocks", 16384, "blocks in the host memory of the pool")
 	f.IntVar(&c.PoolDisk, "pool-disk-blocks", 32768, "blocks on the disks of the pool, 0 for none")
 	f.IntVar(&c.Chunk, "chunk", 2048, "prompt tokens computed in one step")
@@ -96,7 +97,8 @@ it has, or when a deployment has too few owners. Costs are those of docs/scale.m
 	f.IntVar(&c.ClearEvery, "clear-every", 400, "requests of a rank between two cache resets, 0 for none")
 	f.StringVar(&trace, "trace", "", "file with a trace, one JSON object a line")
 	f.StringVar(&kind, "workload", "mixed", "generator without a trace: "+strings.Join(workload.Kinds, ", "))
-	f.IntVar(&c.Requests, "requests", 0, fmt.Sprintf("requests to run; 0 for the whole trace, or %d generated ones if there is no --duration either", workload.Generated))
+	f.IntVar(&c.Requests, "requests", 0,
+		fmt.Sprintf("requests to run; 0 for the whole trace, or %d generated ones if there is no --duration either", workload.Generated))
 	f.DurationVar(&c.Duration, "duration", 0, "longest time to run, 0 for no limit")
 	f.Float64Var(&c.QPS, "qps", 0, "requests per second, 0 for as many as possible")
 	f.IntVar(&c.Clients, "clients", 2, "requests in flight")

@@ -22,7 +22,8 @@ func (s *shardFlags) add(cmd *cobra.Command) {
 	s.Config = shards.Default()
 	s.own = pflag.NewFlagSet("shards", pflag.ContinueOnError)
 	f := s.own
-	f.BoolVar(&s.on, "shards", false, "instead, simulate which replicas own the deployments of a large fleet, and what moves when replicas die and join")
+	f.BoolVar(&s.on, "shards", false,
+		"instead, simulate which replicas own the deployments of a large fleet, and what moves when replicas die and join")
 	count := func(p *int, name, usage string) { f.IntVar(p, name, *p, "with --shards: "+usage) }
 	number := func(p *float64, name, usage string) { f.Float64Var(p, name, *p, "with --shards: "+usage) }
 	count(&s.Workers, "workers", "engine ranks of the fleet")

@@ -68,7 +68,8 @@ func TestSimulateFaults(t *testing.T) {
 func TestSimulateLookAhead(t *testing.T) {
 	t.Parallel()
 	r := simulated(t, "", "--pool", "--block-size", "8",
-		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
+		"--device-blocks", "2048", "--host-blocks", "1024", "--disk-blocks", "1024", "--pool-host-blocks", "3000", "--pool-disk-blocks",
+		"4000")
 	ranks := map[string]int{}
 	for _, i := range r.Instances {
 		if _, ahead, _ := strings.Cut(i.Publisher, "look-ahead "); i.Events > 0 {
@@ -85,7 +86,8 @@ func TestSimulateLookAhead(t *testing.T) {
 func TestSimulatePool(t *testing.T) {
 	t.Parallel()
 	simulated(t, "", "--pool", "--families", "vllm-map,vllm-array,sglang",
-		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks", "4000")
+		"--device-blocks", "1024", "--host-blocks", "512", "--disk-blocks", "512", "--pool-host-blocks", "3000", "--pool-disk-blocks",
+		"4000")
 }
 
 // TestSimulateWithToken runs a fleet against a server that knows its clients by tokens, over TLS.
@@ -93,7 +95,9 @@ func TestSimulateWithToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	credentials, token, authority := filepath.Join(dir, "credentials.yaml"), filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
-	must.Succeed(t, os.WriteFile(credentials, fmt.Appendf(nil, "tokens:\n  - {name: simulator, sha256: %x, roles: [register, query, peer, admin], tenants: ['*']}\n", sha256.Sum256([]byte("simulator"))), 0o600))
+	must.Succeed(t, os.WriteFile(credentials,
+		fmt.Appendf(nil, "tokens:\n  - {name: simulator, sha256: %x, roles: [register, query, peer, admin], tenants: ['*']}\n",
+			sha256.Sum256([]byte("simulator"))), 0o600))
 	must.Succeed(t, os.WriteFile(token, []byte("simulator\n"), 0o600))
 	s, err := demo.Launch(t.Context(), server(t), t.Output(), func(string, string) string { return "auth: {file: " + credentials + "}\n" })
 	must.Succeed(t, err)

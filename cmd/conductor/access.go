@@ -30,7 +30,8 @@ type gate struct {
 // newGate reads the files of a configuration. The error names the setting.
 func newGate(loaded *config.Loaded, log zerolog.Logger) (*gate, error) {
 	cfg := loaded.Config
-	g := &gate{current: cfg, log: log, credentialsStamp: access.Stamp(cfg.Auth.File), certificatesStamp: access.Stamp(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)}
+	g := &gate{current: cfg, log: log, credentialsStamp: access.Stamp(cfg.Auth.File),
+		certificatesStamp: access.Stamp(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)}
 	policy, err := policyOf(&cfg)
 	if err != nil {
 		return nil, fmt.Errorf("%s: auth.file: %w", loaded.Place("auth.file"), err)
@@ -50,9 +51,11 @@ func certificatesOf(loaded *config.Loaded) (*access.Certificates, error) {
 	case t.Cert == "" && t.Key != "":
 		return nil, fmt.Errorf("%s: tls.cert and tls.key belong together: set both, or neither", loaded.Place("tls.key"))
 	case t.ClientCA != "" && t.Cert == "":
-		return nil, fmt.Errorf("%s: tls.client_ca: only a listener with TLS sees certificates of clients: set tls.cert and tls.key", loaded.Place("tls.client_ca"))
+		return nil, fmt.Errorf("%s: tls.client_ca: only a listener with TLS sees certificates of clients: set tls.cert and tls.key",
+			loaded.Place("tls.client_ca"))
 	case t.RequireClientCert && t.ClientCA == "":
-		return nil, fmt.Errorf("%s: tls.require_client_cert: no authority is named: set tls.client_ca", loaded.Place("tls.require_client_cert"))
+		return nil, fmt.Errorf("%s: tls.require_client_cert: no authority is named: set tls.client_ca",
+			loaded.Place("tls.require_client_cert"))
 	case t.Cert != "":
 		all, err := access.LoadCertificates(access.ServerFiles{
 			Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, RequireClientCert: t.RequireClientCert,
@@ -152,7 +155,8 @@ func (g *gate) watch(ctx context.Context) {
 func peerClient(loaded *config.Loaded) (*http.Client, error) {
 	p := loaded.Config.Peer
 	plain := peer.PlainClient()
-	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, plain.Transport.(*http.Transport))
+	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
+		plain.Transport.(*http.Transport))
 	if err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}

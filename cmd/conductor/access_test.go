@@ -41,14 +41,22 @@ import (
 // answered without credentials. "*" behind a role says that a client of one tenant is refused.
 // This is a copy of the rules of the server on purpose: a route that is not here fails the test.
 var matrix = map[string]string{
-	"GET /": "open", "GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open", "GET /docs": "open", "GET /docs/*page": "open",
-	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query", "POST /grpc/:service/:method": "query",
-	"GET /services": "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query", "DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin", "GET /admin/source": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin", "GET /admin/cluster": "admin",
-	"POST /register": "register", "POST /unregister": "register", "POST /test/pause_listener": "register", "POST /test/resume_listener": "register",
-	"GET /metrics": "metrics*",
-	"GET /dump":    "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
-	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*", "GET /admin/settings": "admin*",
-	"GET /peers": "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*", "POST /admin/reload": "admin*",
+	"GET /": "open", "GET /health": "open", "GET /ready": "open", "GET /openapi.yaml": "open", "GET /ui": "open", "GET /ui/*file": "open",
+	"GET /docs": "open", "GET /docs/*page": "open",
+	"POST /query": "query", "POST /query_by_hash": "query", "POST /query_batch": "query", "POST /query_tiered_by_hash": "query",
+	"POST /grpc/:service/:method": "query",
+	"GET /services":               "query", "GET /workers": "query", "POST /feedback": "query", "POST /routed": "query",
+	"DELETE /routed/*id": "query", "POST /lmcache/events": "register", "GET /admin/prefixes": "admin", "GET /admin/stats": "admin",
+	"GET /admin/source": "admin", "GET /admin/live": "admin", "GET /admin/queries": "admin", "GET /admin/drain": "admin",
+	"GET /admin/cluster": "admin",
+	"POST /register":     "register", "POST /unregister": "register", "POST /test/pause_listener": "register",
+	"POST /test/resume_listener": "register",
+	"GET /metrics":               "metrics*",
+	"GET /dump":                  "peer", "GET /admin/digest": "peer", "GET /admin/snapshot": "peer*",
+	"GET /global_view": "admin", "GET /admin/events": "admin", "POST /admin/explain": "admin", "GET /admin/check": "admin*",
+	"GET /admin/settings": "admin*",
+	"GET /peers":          "admin*", "POST /register_peer": "admin*", "POST /deregister_peer": "admin*", "POST /reopen_logs": "admin*",
+	"POST /admin/reload":        "admin*",
 	"GET /debug/pprof/:profile": "admin*",
 }
 
@@ -56,7 +64,8 @@ var matrix = map[string]string{
 func routesOf(root string) []gin.RouteInfo {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents),
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, Log: zerolog.Nop()})
 	return handler(root, c, d, opts).(*gin.Engine).Routes()
 }
@@ -121,7 +130,8 @@ func TestRolesOfRoutes(t *testing.T) {
 					continue
 				}
 				role, whole := strings.CutSuffix(rule, "*")
-				for _, token := range append([]string{"", "wrong"}, append(slices.Clone(roles), "query-b", "register-b", "metrics-b", "peer-b", "admin-b")...) {
+				for _, token := range append([]string{"", "wrong"}, append(slices.Clone(roles), "query-b", "register-b", "metrics-b",
+					"peer-b", "admin-b")...) {
 					for _, kind := range []string{"application/json", "application/msgpack"} {
 						has, oneTenant := strings.CutSuffix(token, "-b")
 						want := 0 // the handler answers
@@ -141,7 +151,8 @@ func TestRolesOfRoutes(t *testing.T) {
 						}
 						status, answer := askAs(t, route.Method, url, token, kind, []byte("{}"))
 						calls++
-						if refused := status == http.StatusUnauthorized || status == http.StatusForbidden; refused != (want != 0) || want != 0 && status != want {
+						if refused := status == http.StatusUnauthorized || status == http.StatusForbidden; refused != (want != 0) ||
+							want != 0 && status != want {
 							t.Errorf("%s %s as %q in %s: %d %.200s, want %d", route.Method, route.Path, token, kind, status, answer, want)
 						}
 					}
@@ -159,8 +170,10 @@ func TestRolesOfRoutes(t *testing.T) {
 func twoTenants(t *testing.T, more string) (*process, *ruledEngine) {
 	secret := newRuledEngine(t, "engine-b", 0)
 	other := newRuledEngine(t, "engine-a", 0)
-	file := credentialsFile(t, "all-a query,register,peer,admin a,a2", "all-b query,register,peer,admin b", "query-b query b", "operator admin '*'")
-	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: %s, tenant_id: %s, block_size: 16, additionalsalt: registered-%s}\n"
+	file := credentialsFile(t, "all-a query,register,peer,admin a,a2", "all-b query,register,peer,admin b", "query-b query b",
+		"operator admin '*'")
+	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: %s, tenant_id: %s, block_size: 16, additionalsalt: " +
+		"registered-%s}\n"
 	p := serveProcess(t, "auth: {file: "+file+"}\nsources:\n"+
 		fmt.Sprintf(source, other.pub.Addr(), other.name, "a", "a")+fmt.Sprintf(source, secret.pub.Addr(), secret.name, "b", "b")+more)
 	secret.publish(ruledStored(0, 4), ruledStored(4, 6, "cache_salt", "pepper", "parent_block_hash", nil))
@@ -189,10 +202,12 @@ func TestForeignTenant(t *testing.T) {
 			return map[string]any{"queries": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}}}
 		},
 		"/routed": func(x string) map[string]any {
-			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x, "instance_id": "engine-b", "request_id": "of-a"}
+			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x, "instance_id": "engine-b",
+				"request_id": "of-a"}
 		},
 		"/routed?list": func(x string) map[string]any {
-			return map[string]any{"prompts": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x, "instance_id": "engine-b"}}}
+			return map[string]any{"prompts": []any{map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x,
+				"instance_id": "engine-b"}}}
 		},
 		"/feedback": func(x string) map[string]any {
 			return map[string]any{"instance_id": "engine-b", "tenant_id": x, "matched_tokens": 1, "cached_tokens": 1}
@@ -201,7 +216,8 @@ func TestForeignTenant(t *testing.T) {
 			return map[string]any{"model": "m", "block_size": 16, "token_ids": tokens, "tenant_id": x}
 		},
 		"/register": func(x string) map[string]any {
-			return map[string]any{"endpoint": "tcp://192.0.2.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b", "block_size": 16, "dp_rank": 0, "tenant_id": x}
+			return map[string]any{"endpoint": "tcp://192.0.2.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b",
+				"block_size": 16, "dp_rank": 0, "tenant_id": x}
 		},
 		"/unregister": func(x string) map[string]any {
 			return map[string]any{"instance_id": "engine-b", "dp_rank": 0, "tenant_id": x}
@@ -216,7 +232,8 @@ func TestForeignTenant(t *testing.T) {
 			return map[string]any{"model_name": "m", "block_hashes": []int{1}, "routing_group": x}
 		},
 		"/dynamo/v1/register": func(x string) map[string]any {
-			return map[string]any{"instance_id": "engine-b", "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 16, "routing_group": x}
+			return map[string]any{"instance_id": "engine-b", "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 16,
+				"routing_group": x}
 		},
 		"/dynamo/v1/unregister": func(x string) map[string]any {
 			return map[string]any{"instance_id": "engine-b", "model_name": "m", "routing_group": x}
@@ -253,7 +270,8 @@ func TestForeignTenant(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/admin/digest", "/admin/prefixes", "/admin/stats", "/admin/stats?top=1", "/ready",
+	for _, path := range []string{"/services", "/global_view", "/dynamo/v1/workers", "/dynamo/v1/dump", "/admin/digest", "/admin/prefixes",
+		"/admin/stats", "/admin/stats?top=1", "/ready",
 		"/services?dialect=v2", "/global_view?dialect=v2"} {
 		for _, accept := range []string{"application/json", "application/msgpack"} {
 			req, err := http.NewRequest("GET", p.url+path, nil)
@@ -270,7 +288,8 @@ func TestForeignTenant(t *testing.T) {
 					t.Errorf("%s as %s shows %s: %.400s", path, accept, secret, answer)
 				}
 			}
-			if resp.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("engine-a")) && path != "/ready" && path != "/dynamo/v1/dump" && path != "/admin/prefixes" {
+			if resp.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte("engine-a")) && path != "/ready" &&
+				path != "/dynamo/v1/dump" && path != "/admin/prefixes" {
 				t.Errorf("%s as %s: %d %.200s", path, accept, resp.StatusCode, answer)
 			}
 		}
@@ -309,10 +328,12 @@ func TestForeignTenant(t *testing.T) {
 	askAs(t, "POST", p.url+"/query", "all-a", "application/json", asJSON(bodies["/query"]("a")))
 	_, id, _ := strings.Cut(read(ofB, "event: query\ndata: {")+read(ofB, "\n"), `"id":"`)
 	id, _, _ = strings.Cut(id, `"`)
-	if text := read(ofA, "event: query\ndata: {") + read(ofA, `"gone"`); strings.Contains(text, "engine-b") || strings.Contains(text, `"b"`) || strings.Contains(text, "registered-") {
+	if text := read(ofA, "event: query\ndata: {") + read(ofA, `"gone"`); strings.Contains(text, "engine-b") ||
+		strings.Contains(text, `"b"`) || strings.Contains(text, "registered-") {
 		t.Errorf("the stream of a shows b: %s", text)
 	}
-	if status, answer := askAs(t, "POST", p.url+"/admin/explain", "all-b", "application/json", asJSON(map[string]any{"recent": id})); status != 200 || !strings.Contains(answer, "engine-b") {
+	if status, answer := askAs(t, "POST", p.url+"/admin/explain", "all-b", "application/json",
+		asJSON(map[string]any{"recent": id})); status != 200 || !strings.Contains(answer, "engine-b") {
 		t.Errorf("a recent query: %d %s", status, answer)
 	}
 	one, text = askAs(t, "POST", p.url+"/admin/explain", "all-a", "application/json", asJSON(map[string]any{"recent": id}))
@@ -320,16 +341,20 @@ func TestForeignTenant(t *testing.T) {
 	if one != 400 || one != two || strings.ReplaceAll(text2, "none", id) != text {
 		t.Errorf("/admin/explain tells queries apart: %d %s, %d %s", one, text, two, text2)
 	}
-	if _, answer := askAs(t, "GET", p.url+"/admin/queries", "all-a", "", nil); strings.Contains(answer, id) || strings.Count(answer, `"id"`) != 1 {
+	if _, answer := askAs(t, "GET", p.url+"/admin/queries", "all-a", "", nil); strings.Contains(answer, id) ||
+		strings.Count(answer, `"id"`) != 1 {
 		t.Errorf("/admin/queries: %s", answer)
 	}
 	for _, name := range []string{"engine-b", "of-nobody"} { // tenant a may use the name of an instance of tenant b
-		body := asJSON(map[string]any{"instance_id": name, "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 32, "routing_group": "a2"})
-		if status, answer := askAs(t, "POST", p.url+"/dynamo/v1/register", "all-a", "application/json", body); status != http.StatusCreated {
+		body := asJSON(map[string]any{"instance_id": name, "endpoint": "tcp://192.0.2.1:1", "model_name": "m", "block_size": 32,
+			"routing_group": "a2"})
+		if status, answer := askAs(t, "POST", p.url+"/dynamo/v1/register", "all-a", "application/json",
+			body); status != http.StatusCreated {
 			t.Errorf("%s: %d %s", name, status, answer)
 		}
 	}
-	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json", asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
+	if _, answer := askAs(t, "POST", p.url+"/query", "query-b", "application/json",
+		asJSON(bodies["/query"]("b"))); !strings.Contains(answer, "engine-b") {
 		t.Errorf("the client of b gets %s", answer)
 	}
 }
@@ -345,7 +370,8 @@ func asJSON(v any) []byte {
 // TestSecretsAreHidden looks for salts, endpoints and causes where a client may not see them.
 func TestSecretsAreHidden(t *testing.T) {
 	t.Parallel()
-	p, secret := twoTenants(t, "  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: dead, tenant_id: b, block_size: 16}\n")
+	p, secret := twoTenants(t, "  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: dead, tenant_id: b, "+
+		"block_size: 16}\n")
 	eventually(t, "the dead source says nothing", func() (string, bool) {
 		_, answer := askAs(t, "GET", p.url+"/services", "operator", "", nil)
 		return answer, strings.Contains(answer, "refused")
@@ -358,7 +384,8 @@ func TestSecretsAreHidden(t *testing.T) {
 			}
 		}
 	}
-	if _, answer := askAs(t, "GET", p.url+"/global_view", "operator", "", nil); strings.Contains(answer, "pepper") || !strings.Contains(answer, "redacted:") || !strings.Contains(answer, "registered-b") {
+	if _, answer := askAs(t, "GET", p.url+"/global_view", "operator", "", nil); strings.Contains(answer, "pepper") ||
+		!strings.Contains(answer, "redacted:") || !strings.Contains(answer, "registered-b") {
 		t.Errorf("/global_view: %s", answer)
 	}
 	if log := p.log(); strings.Contains(log, "pepper") {
@@ -380,14 +407,20 @@ func TestWrongTokens(t *testing.T) {
 		must.Succeed(t, os.Rename(file+".new", file))
 	}
 	replace([]byte("tokens: [{name: x, sha256: short}]"))
-	eventually(t, "the mistake is not in the log", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "not replaced") })
+	eventually(t, "the mistake is not in the log", func() (string, bool) {
+		log := p.log()
+		return log, strings.Contains(log, "not replaced")
+	})
 	if status, _ := askAs(t, "GET", p.url+"/services", "old", "", nil); status != 200 {
 		t.Errorf("a file with a mistake takes the token away: %d", status)
 	}
 	text, err := os.ReadFile(credentialsFile(t, "new query '*'"))
 	must.Succeed(t, err)
 	replace(text)
-	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "credentials replaced") })
+	eventually(t, "the new file is not read", func() (string, bool) {
+		log := p.log()
+		return log, strings.Contains(log, "credentials replaced")
+	})
 	if status, _ := askAs(t, "GET", p.url+"/services", "new", "", nil); status != 200 {
 		t.Errorf("the new token is not known: %d", status)
 	}
@@ -417,11 +450,14 @@ func TestGuessesLockNobodyOut(t *testing.T) {
 	file := credentialsFile(t, "router query '*'", "scraper metrics '*'")
 	known, err := os.ReadFile(file)
 	must.Succeed(t, err)
-	must.Succeed(t, os.WriteFile(file, append(known, "certificates: [{name: engine, subject: 'spiffe://fleet/engine', roles: [query], tenants: ['*']}]\n"...), 0o600))
+	must.Succeed(t, os.WriteFile(file,
+		append(known, "certificates: [{name: engine, subject: 'spiffe://fleet/engine', roles: [query], tenants: ['*']}]\n"...), 0o600))
 	cert, key := ca.issue("server", 10, time.Now().Add(time.Hour))
-	p, address := grpcProcess(t, fmt.Sprintf("tls: {cert: %s, key: %s, client_ca: %s}\nauth: {file: %s}\n", cert, key, ca.file, file), "--listen", "127.0.0.1:0=dynamo")
+	p, address := grpcProcess(t, fmt.Sprintf("tls: {cert: %s, key: %s, client_ca: %s}\nauth: {file: %s}\n", cert, key, ca.file, file),
+		"--listen", "127.0.0.1:0=dynamo")
 	root := strings.Replace(p.url, "http:", "https:", 1)
-	lists := []string{root + "/services", root + "/conductor/v1/services", root + "/dynamo/v1/workers", "https://" + p.listener(t, "dynamo") + "/workers"}
+	lists := []string{root + "/services", root + "/conductor/v1/services", root + "/dynamo/v1/workers",
+		"https://" + p.listener(t, "dynamo") + "/workers"}
 	shows := func(name string) *http.Client { return ca.client(ca.issue(name, 20, time.Now().Add(time.Hour))) }
 	bare, engine, stranger := ca.client("", ""), shows("engine"), shows("stranger")
 	ask := func(c *http.Client, url, token string) int {
@@ -439,7 +475,8 @@ func TestGuessesLockNobodyOut(t *testing.T) {
 	call := func(token string) codes.Code {
 		pool := x509.NewCertPool()
 		pool.AddCert(ca.cert)
-		code, _ := codeOf(inTime(t), dialed(t, address, token, credentials.NewTLS(&tls.Config{RootCAs: pool})), pb.Conductor_Query_FullMethodName)
+		code, _ := codeOf(inTime(t), dialed(t, address, token, credentials.NewTLS(&tls.Config{RootCAs: pool})),
+			pb.Conductor_Query_FullMethodName)
 		return code
 	}
 	seen := make(map[int]int)
@@ -475,10 +512,13 @@ func TestGuessesLockNobodyOut(t *testing.T) {
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "router-a register,query a", "operator admin '*'")+"}\n")
-	const body = `{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0,"tenant_id":"a","additionalsalt":"pepper"}`
+	const body = `{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0,` +
+		`"tenant_id":"a","additionalsalt":"pepper"}`
 	for _, call := range []struct{ method, path, token, body string }{
-		{"POST", "/register", "router-a", body}, {"POST", "/unregister", "router-a", `{"instance_id":"i","dp_rank":0,"tenant_id":"b"}`}, {"POST", "/admin/reload", "router-a", "{}"},
-		{"GET", "/dynamo/v1/dump", "", ""}, {"GET", "/admin/check", "operator", ""}, {"GET", "/services", "router-a", ""}, {"POST", "/query", "router-a", "{}"},
+		{"POST", "/register", "router-a", body}, {"POST", "/unregister", "router-a", `{"instance_id":"i","dp_rank":0,"tenant_id":"b"}`},
+		{"POST", "/admin/reload", "router-a", "{}"},
+		{"GET", "/dynamo/v1/dump", "", ""}, {"GET", "/admin/check", "operator", ""}, {"GET", "/services", "router-a", ""},
+		{"POST", "/query", "router-a", "{}"},
 	} {
 		askAs(t, call.method, p.url+call.path, call.token, "application/json", []byte(call.body))
 	}
@@ -488,8 +528,10 @@ func TestAudit(t *testing.T) {
 		Status                                 int
 	}
 	want := []line{
-		{true, "router-a", "127.0.0.1", "POST", "/register", "i|a|0", 200}, {true, "router-a", "127.0.0.1", "POST", "/unregister", "i|b|0", 403},
-		{true, "router-a", "127.0.0.1", "POST", "/admin/reload", "", 403}, {true, "", "127.0.0.1", "GET", "/dynamo/v1/dump", "", 401}, {true, "operator", "127.0.0.1", "GET", "/admin/check", "", 200},
+		{true, "router-a", "127.0.0.1", "POST", "/register", "i|a|0", 200}, {true, "router-a", "127.0.0.1", "POST", "/unregister", "i|b|0",
+			403},
+		{true, "router-a", "127.0.0.1", "POST", "/admin/reload", "", 403}, {true, "", "127.0.0.1", "GET", "/dynamo/v1/dump", "", 401},
+		{true, "operator", "127.0.0.1", "GET", "/admin/check", "", 200},
 	}
 	eventually(t, "the audit log differs", func() (string, bool) {
 		var got []line
@@ -507,7 +549,8 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	_, metrics := askAs(t, "GET", p.url+"/metrics", "operator", "", nil)
-	for _, series := range []string{`conductor_audited_calls_total{result="done"} 2`, `conductor_audited_calls_total{result="refused"} 3`, `conductor_requests_refused_total{reason="unauthorized"} 1`} {
+	for _, series := range []string{`conductor_audited_calls_total{result="done"} 2`, `conductor_audited_calls_total{result="refused"} 3`,
+		`conductor_requests_refused_total{reason="unauthorized"} 1`} {
 		if !strings.Contains(metrics, series) {
 			t.Errorf("%s is not in the metrics", series)
 		}
@@ -524,7 +567,8 @@ func TestWebPages(t *testing.T) {
 		status      int
 	}{
 		{"Content-Type", "text/plain", 415}, {"Content-Type", "application/x-www-form-urlencoded", 415},
-		{"Content-Type", "Text/Plain; charset=utf-8", 415}, {"Origin", "https://evil.example", 403}, {"Sec-Fetch-Site", "cross-site", 403}, {"Sec-Fetch-Site", "same-origin", 200},
+		{"Content-Type", "Text/Plain; charset=utf-8", 415}, {"Origin", "https://evil.example", 403}, {"Sec-Fetch-Site", "cross-site", 403},
+		{"Sec-Fetch-Site", "same-origin", 200},
 	} {
 		req, err := http.NewRequest("POST", p.url+"/register", strings.NewReader(body))
 		must.Succeed(t, err)
@@ -560,7 +604,8 @@ func untilRefused[T comparable](fine T, call func(i int) T) map[T]int {
 // TestClientLimits sends more than a client may.
 func TestClientLimits(t *testing.T) {
 	t.Parallel()
-	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "a query,register a", "b query,register b")+"}\nlimits: {client_requests: 5, client_changes: 3, client_bytes: 100KiB, query_wait: 10m}\n")
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "a query,register a", "b query,register b")+
+		"}\nlimits: {client_requests: 5, client_changes: 3, client_bytes: 100KiB, query_wait: 10m}\n")
 	count := func(fine int, token, path, body string) map[int]int {
 		return untilRefused(fine, func(i int) int {
 			status, answer := askAs(t, "POST", p.url+path, token, "application/json", []byte(strings.ReplaceAll(body, "N", fmt.Sprint(i))))
@@ -572,13 +617,16 @@ func TestClientLimits(t *testing.T) {
 	}
 	began := time.Now()
 	unregister := `{"instance_id":"i-N","tenant_id":"a","dp_rank":0}`
-	if seen := count(404, "a", "/unregister", unregister); seen[404] < 3 || seen[404] > 4+int(3*time.Since(began).Minutes()) || seen[429] == 0 || len(seen) != 2 {
+	if seen := count(404, "a", "/unregister", unregister); seen[404] < 3 || seen[404] > 4+int(3*time.Since(began).Minutes()) ||
+		seen[429] == 0 || len(seen) != 2 {
 		t.Errorf("changes: %v", seen)
 	}
 	full := serveProcess(t, "limits: {max_tenant_sources: 2}\n")
 	for i, want := range []int{200, 200, 503} {
 		for _, tenant := range []string{"a", "b"} {
-			answer := post(t, full.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i-%d","block_size":16,"dp_rank":0,"tenant_id":%q}`, i, tenant), want)
+			answer := post(t, full.url+"/register",
+				fmt.Sprintf(`{"endpoint":"tcp://192.0.2.1:1","type":"vLLM","modelname":"m","instance_id":"i-%d","block_size":16,`+
+					`"dp_rank":0,"tenant_id":%q}`, i, tenant), want)
 			if want == 503 && !strings.Contains(answer, "limits.max_tenant_sources allows 2") {
 				t.Errorf("%s", answer)
 			}

@@ -30,7 +30,8 @@ func TestWrongAddresses(t *testing.T) {
 			body = fmt.Sprintf(`{"discover":%q,"instance_id":"i"}`, address)
 		}
 		for _, p := range []*process{local, open} {
-			if answer := post(t, p.url+"/register", body, 400); !strings.Contains(answer, `"field":"`+field+`"`) || !strings.Contains(answer, want) || strings.Contains(answer, "register.allow") {
+			if answer := post(t, p.url+"/register", body, 400); !strings.Contains(answer, `"field":"`+field+`"`) ||
+				!strings.Contains(answer, want) || strings.Contains(answer, "register.allow") {
 				t.Errorf("%s %s: %s", field, address, answer)
 			}
 		}
@@ -62,7 +63,8 @@ func TestWrongAddresses(t *testing.T) {
 	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/kv_event_sources":
-			fmt.Fprint(w, `[{"publisher":"zmq","endpoint":"tcp://[::]:5557"},{"publisher":"zmq","endpoint":"tcp://0.0.0.0:5558"},{"publisher":"zmq","endpoint":"tcp://*:5559"}]`)
+			fmt.Fprint(w, `[{"publisher":"zmq","endpoint":"tcp://[::]:5557"},{"publisher":"zmq","endpoint":"tcp://0.0.0.0:5558"},`+
+				`{"publisher":"zmq","endpoint":"tcp://*:5559"}]`)
 		case "/v1/models":
 			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
 		default:
@@ -73,6 +75,7 @@ func TestWrongAddresses(t *testing.T) {
 	post(t, local.url+"/register", `{"discover":"`+engine.URL+`","instance_id":"found","block_size":16}`, 200)
 	eventually(t, "the engine's wildcards are no endpoints", func() (string, bool) {
 		_, services := get(local.url + "/services")
-		return services, strings.Contains(services, `"tcp://127.0.0.1:5557"`) && strings.Contains(services, `"tcp://127.0.0.1:5558"`) && strings.Contains(services, `"tcp://127.0.0.1:5559"`)
+		return services, strings.Contains(services, `"tcp://127.0.0.1:5557"`) && strings.Contains(services, `"tcp://127.0.0.1:5558"`) &&
+			strings.Contains(services, `"tcp://127.0.0.1:5559"`)
 	})
 }

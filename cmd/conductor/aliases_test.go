@@ -28,14 +28,16 @@ func TestAliases(t *testing.T) {
 			must.Report(t, err)
 			fmt.Fprintf(w, `{"0":{"publisher":"zmq","endpoint":"tcp://0.0.0.0:%s","replay_endpoint":null,"topic":""}}`, port)
 		case "/v1/models":
-			fmt.Fprint(w, `{"data":[{"id":"name-a","root":"/models/x","parent":null},{"id":"name-b","root":"/models/x","parent":null},{"id":"sql","root":"/adapters/sql","parent":"name-a"}]}`)
+			fmt.Fprint(w, `{"data":[{"id":"name-a","root":"/models/x","parent":null},{"id":"name-b","root":"/models/x","parent":null},`+
+				`{"id":"sql","root":"/adapters/sql","parent":"name-a"}]}`)
 		default:
 			http.NotFound(w, r)
 		}
 	}))
 	defer server.Close()
 	dir := t.TempDir()
-	config := "snapshot: {dir: " + filepath.Join(dir, "snapshots") + ", interval: 0s}\nsources:\n" + explainSource(listed, "vLLM", "of-file", ", aliases: [also-of-file]")
+	config := "snapshot: {dir: " + filepath.Join(dir, "snapshots") + ", interval: 0s}\nsources:\n" +
+		explainSource(listed, "vLLM", "of-file", ", aliases: [also-of-file]")
 	p, address := grpcProcess(t, config)
 	post(t, p.url+"/register", `{"discover":"`+server.URL+`","instance_id":"served","block_size":16}`, 200)
 	engine.publish(ruledStored(0, 4))
@@ -60,12 +62,17 @@ func TestAliases(t *testing.T) {
 		t.Helper()
 		for _, name := range []string{"name-a", "name-b"} {
 			f(name, ask("/query", name, ""), `"longest_matched":64`)
-			f("a batch", post(t, p.url+"/query_batch", `{"model":"`+name+`","block_size":16,"queries":[{"token_ids":`+tokens+`}]}`, 200), `"longest_matched":64`)
-			f("hashes", post(t, p.url+"/query_by_hash", `{"model":"`+name+`","block_size":16,"hash":"engine","seq_hashes":[1000,1001,1002,1003]}`, 200), `"longest_matched":64`)
+			f("a batch", post(t, p.url+"/query_batch", `{"model":"`+name+`","block_size":16,"queries":[{"token_ids":`+tokens+`}]}`, 200),
+				`"longest_matched":64`)
+			f("hashes", post(t, p.url+"/query_by_hash",
+				`{"model":"`+name+`","block_size":16,"hash":"engine","seq_hashes":[1000,1001,1002,1003]}`, 200), `"longest_matched":64`)
 			f("Mooncake's dialect", ask("/query?dialect=v2", name, ""), `"served"`, "64")
-			f("Dynamo's dialect", post(t, p.url+"/dynamo/v1/query", `{"model_name":"`+name+`","token_ids":`+tokens+`}`, 200), `served`, "64")
-			f("explain", post(t, p.url+"/admin/explain", `{"model":"`+name+`","block_size":16,"token_ids":`+tokens+`}`, 200), `"longest_matched":4,`)
-			ans, err := pb.NewConductorClient(conn).Query(inTime(t), &pb.QueryRequest{Model: name, BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(4)}}})
+			f("Dynamo's dialect", post(t, p.url+"/dynamo/v1/query", `{"model_name":"`+name+`","token_ids":`+tokens+`}`, 200), `served`,
+				"64")
+			f("explain", post(t, p.url+"/admin/explain", `{"model":"`+name+`","block_size":16,"token_ids":`+tokens+`}`, 200),
+				`"longest_matched":4,`)
+			ans, err := pb.NewConductorClient(conn).Query(inTime(t),
+				&pb.QueryRequest{Model: name, BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(4)}}})
 			if must.Report(t, err); len(ans.GetRows()) != 1 || ans.Rows[0].LongestMatched != 64 {
 				t.Errorf("gRPC answers %v", ans)
 			}
@@ -93,9 +100,12 @@ func TestAliases(t *testing.T) {
 
 	const told = `model \"nome-b\" is not registered for tenant \"default\"; these models are: \"name-b\", \"name-a\", \"of-file\"`
 	f("an unknown model", ask("/query?detail=1", "nome-b", ""), `"warnings":["`+told+`"]`)
-	f("one in a batch", post(t, p.url+"/query_batch?detail=1", `{"block_size":16,"queries":[{"model":"name-b","token_ids":`+tokens+`},{"model":"nome-b","token_ids":`+tokens+`}]}`, 200), told)
-	f("an explanation", post(t, p.url+"/admin/explain", `{"model":"nome-b","block_size":16,"token_ids":`+tokens+`}`, 200), strings.ToUpper(told[:1])+told[1:]+".", `"not_registered"`)
-	f("an unknown size", post(t, p.url+"/query?detail=1", `{"model":"name-b","block_size":64,"token_ids":`+tokens+`}`, 200), `model \"name-a\" of tenant \"default\" is registered with block size 16, not 64`)
+	f("one in a batch", post(t, p.url+"/query_batch?detail=1", `{"block_size":16,"queries":[{"model":"name-b","token_ids":`+tokens+
+		`},{"model":"nome-b","token_ids":`+tokens+`}]}`, 200), told)
+	f("an explanation", post(t, p.url+"/admin/explain", `{"model":"nome-b","block_size":16,"token_ids":`+tokens+`}`, 200),
+		strings.ToUpper(told[:1])+told[1:]+".", `"not_registered"`)
+	f("an unknown size", post(t, p.url+"/query?detail=1", `{"model":"name-b","block_size":64,"token_ids":`+tokens+`}`, 200),
+		`model \"name-a\" of tenant \"default\" is registered with block size 16, not 64`)
 	if answer := ask("/query", "nome-b", ""); answer != "{}" {
 		t.Errorf("without detail: %s", answer)
 	}
@@ -104,7 +114,8 @@ func TestAliases(t *testing.T) {
 	changed := newRuledEngine(t, "changed", 0)
 	register := func(alias string) {
 		t.Helper()
-		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"changed","instance_id":"changed","block_size":16,"dp_rank":0,"aliases":[%q]}`, changed.pub.Addr(), alias), 200)
+		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"changed","instance_id":"changed",`+
+			`"block_size":16,"dp_rank":0,"aliases":[%q]}`, changed.pub.Addr(), alias), 200)
 	}
 	register("first")
 	changed.publish(ruledStored(0, 3))

@@ -35,7 +35,8 @@ func tellIndexBytes(c config.Index, log zerolog.Logger) {
 	case from != "":
 		log.Info().Str("from", from).Msg("the indexes may take any memory")
 	default:
-		log.Warn().Msg("the indexes may take any memory: neither the cgroup nor the machine says how much there is; set index.max_bytes_total")
+		log.Warn().Msg("the indexes may take any memory: neither the cgroup nor the machine says how much there is; set " +
+			"index.max_bytes_total")
 	}
 }
 

@@ -91,7 +91,8 @@ func TestUnreadAnswers(t *testing.T) {
 	t.Parallel()
 	p := serveProcess(t, "limits: {memory: 16MiB}\n")
 	for i := range 200 {
-		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"%s-%d","block_size":16,"dp_rank":0}`, strings.Repeat("x", 200), i), 200)
+		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"%s-%d",`+
+			`"block_size":16,"dp_rank":0}`, strings.Repeat("x", 200), i), 200)
 	}
 	item := map[string]any{"model": "m", "block_size": 16, "token_ids": []int{1}}
 	items := make([]any, 256)
@@ -106,7 +107,8 @@ func TestUnreadAnswers(t *testing.T) {
 		must.Succeed(t, err)
 		defer c.Close()
 		c.(*net.TCPConn).SetReadBuffer(4 << 10)
-		fmt.Fprintf(c, "POST /query_batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(batch), batch)
+		fmt.Fprintf(c, "POST /query_batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			len(batch), batch)
 	}
 	var answer string
 	eventually(t, "no answer was refused", func() (string, bool) {
@@ -119,7 +121,8 @@ func TestUnreadAnswers(t *testing.T) {
 		t.Errorf("60 unread answers took %d MiB", grown>>20)
 	}
 	eventually(t, "a small query is refused", func() (string, bool) { // the batches take all places while they are made
-		resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(`{"model":"m","block_size":16,"token_ids":[1,2,3],"top":1}`))
+		resp, err := http.Post(p.url+"/query", "application/json",
+			strings.NewReader(`{"model":"m","block_size":16,"token_ids":[1,2,3],"top":1}`))
 		must.Succeed(t, err)
 		defer resp.Body.Close()
 		answer, _ := io.ReadAll(resp.Body)

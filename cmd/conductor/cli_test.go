@@ -109,7 +109,8 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("bash: %v %s", err, said)
 		}
 	}
-	if status, out, _ := runCLI("__complete", "to"); status != cli.ExitFine || !strings.Contains(out, "token\t") || !strings.Contains(out, "top\t") {
+	if status, out, _ := runCLI("__complete", "to"); status != cli.ExitFine || !strings.Contains(out, "token\t") ||
+		!strings.Contains(out, "top\t") {
 		t.Errorf("completion of \"to\": %d %s", status, out)
 	}
 }

@@ -18,7 +18,8 @@ func TestClientLibrary(t *testing.T) {
 	c, err := kv.New(p.url, kv.WithToken("router"))
 	must.Succeed(t, err)
 	ctx := t.Context()
-	r := kv.Registration{Endpoint: "tcp://" + engine.pub.Addr().String(), Type: "vLLM", Model: "m", Instance: "engine", BlockSize: recordedBlock}
+	r := kv.Registration{Endpoint: "tcp://" + engine.pub.Addr().String(), Type: "vLLM", Model: "m", Instance: "engine",
+		BlockSize: recordedBlock}
 	must.Succeed(t, c.Register(ctx, r))
 	must.Succeed(t, c.Register(ctx, r))
 	engine.publish(ruledStored(0, 4))
@@ -28,10 +29,12 @@ func TestClientLibrary(t *testing.T) {
 		rows, err = c.Query(ctx, q)
 		must.Succeed(t, err)
 		// The detail is taken before the match, so it may be older by a batch.
-		return "", len(rows) == 1 && rows[0].Longest == 4*recordedBlock && rows[0].Detail[0].State == "synced" && len(rows[0].Detail[0].Stay) > 0
+		return "", len(rows) == 1 && rows[0].Longest == 4*recordedBlock && rows[0].Detail[0].State == "synced" &&
+			len(rows[0].Detail[0].Stay) > 0
 	})
 	row := rows.Longest()
-	if row.Instance != "engine" || row.Media["GPU"] != 4*recordedBlock || row.Ranks[0] != (kv.Rank{Rank: 0, GPU: 64, CPU: 64, Disk: 64}) || row.Detail[0].State != "synced" || row.Detail[0].Stay["GPU"]["1s"] != 1 {
+	if row.Instance != "engine" || row.Media["GPU"] != 4*recordedBlock || row.Ranks[0] != (kv.Rank{Rank: 0, GPU: 64, CPU: 64, Disk: 64}) ||
+		row.Detail[0].State != "synced" || row.Detail[0].Stay["GPU"]["1s"] != 1 {
 		t.Errorf("%+v", row)
 	}
 	answers, err := c.QueryBatch(ctx, []kv.Query{q, {BlockSize: 16}, q})
@@ -65,7 +68,8 @@ func TestClientLibrary(t *testing.T) {
 	if inMsgpack, err := packed.Query(ctx, plain); err != nil || !reflect.DeepEqual(inMsgpack, inJSON) {
 		t.Errorf("in msgpack %+v, %v; in JSON %+v", inMsgpack, err, inJSON)
 	}
-	if rows, err := packed.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}, Instance: "engine"}); err != nil || len(rows) != 1 || rows[0].Longest != 0 {
+	if rows, err := packed.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63},
+		Instance: "engine"}); err != nil || len(rows) != 1 || rows[0].Longest != 0 {
 		t.Errorf("hashes in msgpack: %+v, %v", rows, err)
 	}
 	if rows, err := packed.Query(ctx, hashed); err != nil || len(rows) != 1 || rows[0].Longest != 4*recordedBlock {
@@ -74,7 +78,8 @@ func TestClientLibrary(t *testing.T) {
 	if rows, err := packed.Query(ctx, q); err != nil || rows[0].Detail[0].State != "synced" {
 		t.Errorf("detail from a client of msgpack: %+v, %v", rows, err)
 	}
-	if _, err := packed.Query(ctx, kv.Query{Model: "m"}); !errors.As(err, &refused) || refused.Status != 400 || refused.Field != "block_size" {
+	if _, err := packed.Query(ctx, kv.Query{Model: "m"}); !errors.As(err, &refused) || refused.Status != 400 ||
+		refused.Field != "block_size" {
 		t.Errorf("without a block size, in msgpack: %v", err)
 	}
 	if _, err := c.Query(ctx, kv.Query{Model: "m"}); !errors.As(err, &refused) || refused.Status != 400 || refused.Field != "block_size" {
@@ -94,7 +99,8 @@ func TestClientLibrary(t *testing.T) {
 	for _, options := range [][]kv.Option{nil, {kv.WithMsgpack()}} {
 		stranger, err := kv.New(p.url, options...)
 		must.Succeed(t, err)
-		if _, err := stranger.Query(ctx, plain); !errors.As(err, &refused) || refused.Status != 401 || !strings.Contains(refused.Error(), "token") {
+		if _, err := stranger.Query(ctx, plain); !errors.As(err, &refused) || refused.Status != 401 ||
+			!strings.Contains(refused.Error(), "token") {
 			t.Errorf("without a token: %v", err)
 		}
 	}

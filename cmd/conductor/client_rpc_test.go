@@ -19,14 +19,16 @@ import (
 func TestClientLibraryOverGRPC(t *testing.T) {
 	t.Parallel()
 	engine := newRuledEngine(t, "engine", 0)
-	p, address := grpcProcess(t, "auth: {file: "+credentialsFile(t, "router query,register '*'", "default query default")+"}\nlimits: {max_token_id: 150000}\n")
+	p, address := grpcProcess(t, "auth: {file: "+credentialsFile(t, "router query,register '*'", "default query default")+
+		"}\nlimits: {max_token_id: 150000}\n")
 	over, err := kv.New(p.url, kv.WithToken("router"))
 	must.Succeed(t, err)
 	c, err := kvrpc.New(address, kvrpc.WithTokens(func() (string, error) { return "router", nil }))
 	must.Succeed(t, err)
 	defer c.Close()
 	ctx := inTime(t)
-	must.Succeed(t, over.Register(ctx, kv.Registration{Endpoint: "tcp://" + engine.pub.Addr().String(), Type: "vLLM", Model: "m", Instance: "engine", BlockSize: recordedBlock}))
+	must.Succeed(t, over.Register(ctx, kv.Registration{Endpoint: "tcp://" + engine.pub.Addr().String(), Type: "vLLM", Model: "m",
+		Instance: "engine", BlockSize: recordedBlock}))
 	q := kv.Query{Model: "m", BlockSize: recordedBlock, Tokens: recordedTokens(8)}
 	enough := errors.New("enough")
 	first := true
@@ -43,7 +45,9 @@ func TestClientLibraryOverGRPC(t *testing.T) {
 	if err != enough {
 		t.Fatalf("the watch ended with %v", err)
 	}
-	for _, q := range []kv.Query{q, {Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}}, {Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1000, 1001}, HashKind: kv.Engine}, {Model: "m", BlockSize: recordedBlock, Tokens: q.Tokens, Instance: "engine", MinMatched: 1, Top: 1}} {
+	for _, q := range []kv.Query{q, {Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1, 1 << 63}},
+		{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1000, 1001}, HashKind: kv.Engine},
+		{Model: "m", BlockSize: recordedBlock, Tokens: q.Tokens, Instance: "engine", MinMatched: 1, Top: 1}} {
 		want, err := over.Query(ctx, q)
 		must.Succeed(t, err)
 		if got, err := c.Query(ctx, q); err != nil || !reflect.DeepEqual(got, want) {
@@ -66,7 +70,8 @@ func TestClientLibraryOverGRPC(t *testing.T) {
 	hashed := kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1000, 1001}, HashKind: kv.Engine}
 	one, err := c.Query(ctx, hashed)
 	must.Succeed(t, err)
-	got, err := c.QueryBatch(ctx, []kv.Query{hashed, {Tenant: "other", Model: "m", BlockSize: recordedBlock, Tokens: []uint32{1}}, {Model: "m", BlockSize: recordedBlock, Tokens: []uint32{1, 150001}}})
+	got, err := c.QueryBatch(ctx, []kv.Query{hashed, {Tenant: "other", Model: "m", BlockSize: recordedBlock, Tokens: []uint32{1}},
+		{Model: "m", BlockSize: recordedBlock, Tokens: []uint32{1, 150001}}})
 	must.Succeed(t, err)
 	if !reflect.DeepEqual(got[0], kv.BatchAnswer{Rows: one}) || len(got[1].Rows) != 0 || got[1].Err != nil {
 		t.Errorf("hashes and another tenant: %+v, want %+v", got, one)
@@ -85,7 +90,8 @@ func TestClientLibraryOverGRPC(t *testing.T) {
 	if _, err := c.Query(ctx, kv.Query{Model: "m"}); grpcstatus.Code(err) != codes.InvalidArgument {
 		t.Errorf("without a block size: %v", err)
 	}
-	if _, err := c.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1}, HashKind: "other"}); grpcstatus.Code(err) != codes.InvalidArgument {
+	if _, err := c.Query(ctx, kv.Query{Model: "m", BlockSize: recordedBlock, SeqHashes: []uint64{1},
+		HashKind: "other"}); grpcstatus.Code(err) != codes.InvalidArgument {
 		t.Errorf("hashes of an unknown kind: %v", err)
 	}
 	narrow, err := kvrpc.New(address, kvrpc.WithTokens(func() (string, error) { return "default", nil }))

@@ -75,7 +75,8 @@ func configCheckCommand() *cobra.Command {
 
 // printChecked prints what was read of a file as JSON. It returns cli.ErrReported if there is an error.
 func printChecked(w io.Writer, file string, loaded *config.Loaded, doubted []error, err error) error {
-	c := checked{File: file, OK: err == nil, Errors: []string{}, Warnings: []string{}, Listeners: len(loaded.Config.Listeners), Sources: len(loaded.Config.Sources)}
+	c := checked{File: file, OK: err == nil, Errors: []string{}, Warnings: []string{}, Listeners: len(loaded.Config.Listeners),
+		Sources: len(loaded.Config.Sources)}
 	for _, warning := range loaded.Warnings {
 		c.Warnings = append(c.Warnings, warning.Error())
 	}

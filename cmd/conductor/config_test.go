@@ -31,8 +31,9 @@ func TestConfigCommands(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("CONDUCTOR_STREAM_QUEUE", "77")
 	for name, text := range map[string]string{
-		"good.yaml": "listeners: [{address: ':1'}]\nsources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: a, block_size: 16, cache_group: 2}\n",
-		"bad.yaml":  "log: {level: loud}\nhsah: {}\n",
+		"good.yaml": "listeners: [{address: ':1'}]\nsources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: a, " +
+			"block_size: 16, cache_group: 2}\n",
+		"bad.yaml": "log: {level: loud}\nhsah: {}\n",
 	} {
 		must.Succeed(t, os.WriteFile(name, []byte(text), 0o644))
 	}
@@ -56,12 +57,14 @@ sources: 1
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 `, true)
 	f("check gone.yaml", "", "gone.yaml: no such file\n", true)
-	f("show --config good.yaml --queue 33", "listeners:\n  - address: :1\n", "warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
+	f("show --config good.yaml --queue 33", "listeners:\n  - address: :1\n",
+		"warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
 	f("show --config bad.yaml --queue=many", "", `bad.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 flag --queue: stream.queue: "many" is no whole number
 `, true)
-	f("defaults", "# ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc (--listen, CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
+	f("defaults", "# ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc (--listen, "+
+		"CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
 }
 
 // TestConfigCheckFiles checks every file of testdata/check. The file of the same name

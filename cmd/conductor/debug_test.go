@@ -29,7 +29,8 @@ func TestProfiles(t *testing.T) {
 			t.Errorf("%s: %d %.100q", path, resp.StatusCode, answer)
 		}
 	}
-	if status, answer := get(p.url + "/debug/pprof/goroutine?debug=1"); status != http.StatusOK || !strings.Contains(answer, "goroutine profile: total") {
+	if status, answer := get(p.url + "/debug/pprof/goroutine?debug=1"); status != http.StatusOK ||
+		!strings.Contains(answer, "goroutine profile: total") {
 		t.Errorf("%d %.100s", status, answer)
 	}
 	for _, bad := range []string{"profile?seconds=0", "profile?seconds=61", "trace?seconds=x", "heap?debug=3"} {

@@ -190,7 +190,8 @@ func (p *diffPrinter) sources(all []diff.SourceDifference) error {
 		}
 		d := b.Deployment
 		if p.asJSON {
-			err = errors.Join(err, lines.Encode(blockRow{b.Source.String(), d.Model, d.BlockSize, b.Variant.Lora, b.Rank, b.Medium, b.Engine, b.Key, only}))
+			err = errors.Join(err, lines.Encode(blockRow{b.Source.String(), d.Model, d.BlockSize, b.Variant.Lora, b.Rank, b.Medium,
+				b.Engine, b.Key, only}))
 			continue
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%d\t%d\n", only, b.Source, b.Rank, b.Medium, d.Model, b.Engine, b.Key)

@@ -46,7 +46,8 @@ func TestDiscovery(t *testing.T) {
 	folder := filepath.Join(dir, "sources")
 	must.Succeed(t, os.Mkdir(folder, 0o700))
 	file := filepath.Join(dir, "conductor.yaml")
-	must.Succeed(t, os.WriteFile(file, []byte("discovery: {sources_dir: "+folder+"}\nsources:\n- {discover: '"+tells(t, static)+"', instance_id: static, block_size: 16}\n"), 0o600))
+	must.Succeed(t, os.WriteFile(file, []byte("discovery: {sources_dir: "+folder+"}\nsources:\n- {discover: '"+tells(t, static)+
+		"', instance_id: static, block_size: 16}\n"), 0o600))
 	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
 	services := func() string {
 		_, answer := get(p.url + "/services")
@@ -73,32 +74,43 @@ func TestDiscovery(t *testing.T) {
 	listed.publish(ruledStored(0, 2))
 	listed.settled(p)
 	write(one, "sources:\n- {instance_id: listed}\n")
-	write(filepath.Join(folder, "two.yml"), "sources:\n- {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: static, block_size: 16}\n")
+	write(filepath.Join(folder, "two.yml"),
+		"sources:\n- {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: static, block_size: 16}\n")
 	write(filepath.Join(folder, "three.yaml"), "log: {level: debug}\n")
 	write(filepath.Join(folder, "readme.txt"), "no file of sources")
 	answer := post(t, p.url+"/admin/reload", "{}", 200)
-	for _, want := range []string{`"one.yaml"`, "is required", `"two.yml":"static|default|0 is a source of the settings"`, `"three.yaml":"a file of sources has no other settings"`} {
+	for _, want := range []string{`"one.yaml"`, "is required", `"two.yml":"static|default|0 is a source of the settings"`,
+		`"three.yaml":"a file of sources has no other settings"`} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("%s is not in %s", want, answer)
 		}
 	}
 	eventually(t, "three bad files and two engines are not in the metrics", func() (string, bool) {
 		_, metrics := get(p.url + "/metrics")
-		return metrics, strings.Contains(metrics, `conductor_source_files{state="bad"} 3`) && strings.Contains(metrics, `conductor_discovery_targets{state="found"} 2`)
+		return metrics, strings.Contains(metrics, `conductor_source_files{state="bad"} 3`) &&
+			strings.Contains(metrics, `conductor_discovery_targets{state="found"} 2`)
 	})
 	if s := listed.settled(p); s.LastSeq == nil {
 		t.Errorf("a bad file costs its sources: %s", services())
 	}
 	must.Succeed(t, os.Remove(one))
-	eventually(t, "the source of a file that is gone stays", func() (string, bool) { s := services(); return s, !strings.Contains(s, `"listed"`) })
+	eventually(t, "the source of a file that is gone stays", func() (string, bool) {
+		s := services()
+		return s, !strings.Contains(s, `"listed"`)
+	})
 
 	// An engine that does not answer is named by commands.
 	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"deaf"}`, 200)
-	eventually(t, "the engine's silence is no error", func() (string, bool) { s := services(); return s, strings.Contains(s, "connection refused") })
-	if out, _ := command("doctor", "--server", p.url).Output(); !strings.Contains(string(out), "error discovery: deaf|default\n") || !strings.Contains(string(out), "connection refused") {
+	eventually(t, "the engine's silence is no error", func() (string, bool) {
+		s := services()
+		return s, strings.Contains(s, "connection refused")
+	})
+	if out, _ := command("doctor", "--server", p.url).Output(); !strings.Contains(string(out), "error discovery: deaf|default\n") ||
+		!strings.Contains(string(out), "connection refused") {
 		t.Errorf("doctor says %s", out)
 	}
-	if out, err := command("services", "--server", p.url).Output(); err != nil || !strings.Contains(string(out), "\ndeaf|default discover: ") {
+	if out, err := command("services", "--server", p.url).Output(); err != nil ||
+		!strings.Contains(string(out), "\ndeaf|default discover: ") {
 		t.Errorf("services are %s, %v", out, err)
 	}
 	post(t, p.url+"/unregister", `{"instance_id":"deaf","dp_rank":0}`, 200)
@@ -108,7 +120,8 @@ func TestDiscovery(t *testing.T) {
 	post(t, p.url+"/register", body, 200)
 	post(t, p.url+"/register", body, 200)
 	post(t, p.url+"/register", `{"discover":"http://127.0.0.1:1","instance_id":"asked"}`, 409)
-	if answer := post(t, p.url+"/register", `{"discover":"file:///etc","instance_id":"asked"}`, 400); !strings.Contains(answer, `"field":"discover"`) {
+	if answer := post(t, p.url+"/register", `{"discover":"file:///etc","instance_id":"asked"}`, 400); !strings.Contains(answer,
+		`"field":"discover"`) {
 		t.Errorf("a bad URL: %s", answer)
 	}
 	eventually(t, "the block size is not learned", func() (string, bool) {
@@ -147,7 +160,8 @@ func TestTargetsOutliveTheServer(t *testing.T) {
 	}
 	again(func() {})
 	_, answer := get(p.url + "/services")
-	for _, want := range []string{`"InstanceID":"asked"`, `"TTL":"1h0m0s"`, `"discovery":[{"InstanceID":"asked"`, `{"InstanceID":"deaf","TenantID":"default","URL":"http://127.0.0.1:1"`} {
+	for _, want := range []string{`"InstanceID":"asked"`, `"TTL":"1h0m0s"`, `"discovery":[{"InstanceID":"asked"`,
+		`{"InstanceID":"deaf","TenantID":"default","URL":"http://127.0.0.1:1"`} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("%s is not in %s", want, answer)
 		}
@@ -168,9 +182,11 @@ func TestTargetsOutliveTheServer(t *testing.T) {
 func TestReadyWaitsForDiscovery(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "conductor.yaml")
-	must.Succeed(t, os.WriteFile(file, []byte("stream: {stale_after: 1h}\nsources:\n- {discover: 'http://127.0.0.1:1', instance_id: late, block_size: 16}\n"), 0o600))
+	must.Succeed(t, os.WriteFile(file,
+		[]byte("stream: {stale_after: 1h}\nsources:\n- {discover: 'http://127.0.0.1:1', instance_id: late, block_size: 16}\n"), 0o600))
 	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
-	if status, answer := get(p.url + "/ready"); status != 503 || !strings.Contains(answer, `"late|default|0"`) && !strings.Contains(answer, `"late"`) {
+	if status, answer := get(p.url + "/ready"); status != 503 || !strings.Contains(answer, `"late|default|0"`) &&
+		!strings.Contains(answer, `"late"`) {
 		t.Errorf("%d %s", status, answer)
 	}
 }

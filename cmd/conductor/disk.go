@@ -84,7 +84,8 @@ func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (
 		return nil, fmt.Errorf("%s: journal.dir: %w", loaded.Place("journal.dir"), err)
 	}
 	if cfg.Dir != "" {
-		log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Bool("sealed", key != nil).Msg("recording the events of all sources, tokens included")
+		log.Info().Str("dir", cfg.Dir).Int64("max_bytes", cfg.MaxBytes).Bool("sealed",
+			key != nil).Msg("recording the events of all sources, tokens included")
 	}
 	return w, nil
 }

@@ -28,7 +28,8 @@ const repository = "../.."
 var makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)[^`]*`")
 
 // documentedEngine is what the server follows whose answers the documents show.
-const documentedEngine = `{instance_id: prefill-1, dp_rank: 0, type: vLLM, modelname: deepseek, block_size: 16, endpoint: "tcp://127.0.0.1:1"}`
+const documentedEngine = `{instance_id: prefill-1, dp_rank: 0, type: vLLM, modelname: deepseek, block_size: 16, endpoint: ` +
+	`"tcp://127.0.0.1:1"}`
 
 // documentedPatience ends a page whose commands hang.
 const documentedPatience = 5 * time.Minute
@@ -65,7 +66,8 @@ func documentedPrograms(t *testing.T) (dir string) {
 	for _, name := range []string{"conductor", indexerName} {
 		must.Succeed(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nexec '"+os.Args[0]+"' \"$@\"\n"), 0o700))
 	}
-	output, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir+"/conductor-lab", repository+"/cmd/conductor-lab").CombinedOutput()
+	output, err := exec.Command("go", "build", "-buildvcs=false", "-o", dir+"/conductor-lab", repository+"/cmd/conductor-lab").
+		CombinedOutput()
 	if err != nil {
 		t.Fatalf("go build: %v: %s", err, output)
 	}
@@ -191,9 +193,11 @@ func (d *documented) command(args []string) error {
 
 // clusterVerbs are the subcommands that a page may use of programs that need a cluster.
 var clusterVerbs = map[string][]string{
-	"helm":    {"get", "history", "install", "lint", "list", "package", "rollback", "show", "status", "template", "test", "uninstall", "upgrade"},
+	"helm": {"get", "history", "install", "lint", "list", "package", "rollback", "show", "status", "template", "test", "uninstall",
+		"upgrade"},
 	"kubectl": {"apply", "create", "delete", "describe", "exec", "get", "label", "logs", "port-forward", "rollout", "run", "scale", "wait"},
-	"docker":  {"build", "compose", "exec", "images", "inspect", "load", "login", "logs", "ps", "pull", "push", "rm", "run", "save", "stop", "tag"},
+	"docker": {"build", "compose", "exec", "images", "inspect", "load", "login", "logs", "ps", "pull", "push", "rm", "run", "save", "stop",
+		"tag"},
 }
 
 // withoutCluster holds what can be known of a command line without its cluster: the subcommand, and for helm
@@ -289,8 +293,9 @@ var pythonChecks = map[string][]string{
 		"assert next(keys([([0] * 4, [number(b'\\x12' * 32)])])) == 4731370360480141969", // as in HASH-4
 	},
 	// The server, compared with itself.
-	"migrate-mooncake.md": {"assert compare([{'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32}], old=NEW) == []; assert lengths(NEW, {'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32})['prefill-1'] == 0"},
-	"migrate-dynamo.md":   {"assert compare([{'model_name': m, 'token_ids': [1] * 32} for m in ('deepseek', 'unknown')], old=NEW) == []"},
+	"migrate-mooncake.md": {"assert compare([{'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32}], old=NEW) == []; assert " +
+		"lengths(NEW, {'model': 'deepseek', 'block_size': 16, 'token_ids': [1] * 32})['prefill-1'] == 0"},
+	"migrate-dynamo.md": {"assert compare([{'model_name': m, 'token_ids': [1] * 32} for m in ('deepseek', 'unknown')], old=NEW) == []"},
 }
 
 // python runs a block, where there is a Python with the modules that the block imports.

@@ -64,9 +64,10 @@ var adviceOfState = map[string]string{
 	"connecting": "there is no connection to the engine: check the endpoint, the network and the engine",
 	"replaying":  "the source catches up; if this lasts, its engine publishes faster than it replays",
 	"stale":      "no connection for stream.stale_after: check that the engine runs, and the endpoint and the network",
-	"partial":    "blocks from before are not known, so answers are too short: register a replay_endpoint, follow a relay, or wait until the engine has cleared its cache",
-	"failed":     "the registration can never work: register it again with what the error names",
-	"paused":     "the source was paused by /test/pause_listener: resume it",
+	"partial": "blocks from before are not known, so answers are too short: register a replay_endpoint, follow a relay, or wait until " +
+		"the engine has cleared its cache",
+	"failed": "the registration can never work: register it again with what the error names",
+	"paused": "the source was paused by /test/pause_listener: resume it",
 }
 
 // adviceOnBound says what to do about a source whose engine connects to the server, in the states in which
@@ -85,7 +86,8 @@ func adviceOnBound(s *serviceRow, unclaimed []topicRow) string {
 	if host, port, err := net.SplitHostPort(at); err == nil && reach.IsWildcard(host) {
 		at = "port " + port + " of this server"
 	}
-	text += fmt.Sprintf(": it has to connect to %s and publish under the topic %q with dp_rank %d", at, "kv@"+s.InstanceID+"@"+s.ModelName, s.DPRank)
+	text += fmt.Sprintf(": it has to connect to %s and publish under the topic %q with dp_rank %d", at, "kv@"+s.InstanceID+"@"+s.ModelName,
+		s.DPRank)
 	var came []string
 	for _, t := range unclaimed {
 		if strings.Replace(s.Endpoint, "//0.0.0.0:", "//*:", 1) == t.Endpoint && len(came) < 3 {
@@ -100,8 +102,10 @@ func adviceOnBound(s *serviceRow, unclaimed []topicRow) string {
 
 // adviceOfReason says more about partial sources where the reason is not that history is missing.
 var adviceOfReason = map[string]string{
-	stream.ReasonStorm:    "several publishers send over one connection, so answers have nothing of them: the finding restart_storm says what to do",
-	stream.ReasonUnusable: "most messages of the publisher cannot be used, so answers have nothing of them: the finding unusable_messages says what they look like",
+	stream.ReasonStorm: "several publishers send over one connection, so answers have nothing of them: the finding restart_storm says " +
+		"what to do",
+	stream.ReasonUnusable: "most messages of the publisher cannot be used, so answers have nothing of them: the finding " +
+		"unusable_messages says what they look like",
 }
 
 func doctorCommand() *cobra.Command {
@@ -208,7 +212,8 @@ func examine(ctx context.Context, server *cli.Client) (_ []advice, expected stri
 		Index struct{ Full bool } `json:"index"`
 	}
 	if json.Unmarshal(body, &ready) == nil && ready.Index.Full {
-		all = append(all, advise("", "memory_bound", "index.max_bytes_total is reached and new blocks are refused: raise it, or add a replica"))
+		all = append(all, advise("", "memory_bound",
+			"index.max_bytes_total is reached and new blocks are refused: raise it, or add a replica"))
 	}
 	if status != http.StatusOK {
 		all = append(all, advise("", "not_ready", "routers should not rely on the answers yet: see conductor health --ready"))

@@ -60,7 +60,8 @@ func TestDoctorLeadsToPages(t *testing.T) {
 		if !found {
 			t.Errorf("%s: docs/%s.md has no heading %s", code, name, anchor)
 		}
-		if told := fmt.Sprintf("\n### %s\n\nSeverity: ", code); strings.Contains(string(text), told) && !strings.Contains(string(text), told+string(g.severity)+".\n") {
+		if told := fmt.Sprintf("\n### %s\n\nSeverity: ", code); strings.Contains(string(text), told) &&
+			!strings.Contains(string(text), told+string(g.severity)+".\n") {
 			t.Errorf("%s: docs/%s.md gives it another severity than %s", code, name, g.severity)
 		}
 	}

@@ -339,7 +339,8 @@ func TestDynamoFollowers(t *testing.T) {
 	}
 	f.caughtUp(ours)
 
-	servers := map[string]answers{"ours": indexerAnswers(ours, false), "ours, by hash": indexerAnswers(ours, true), "ours, tiered": tieredAnswers(ours)}
+	servers := map[string]answers{"ours": indexerAnswers(ours, false), "ours, by hash": indexerAnswers(ours, true),
+		"ours, tiered": tieredAnswers(ours)}
 	var indexers []*process
 	for _, threads := range []string{"1", "4"} {
 		p := dynamoProcess(t, "dynamo.indexer", "--threads", threads, "--peers", ours.url)
@@ -355,7 +356,8 @@ func TestDynamoFollowers(t *testing.T) {
 				r.worker, r.n, r.pub.Endpoint(), replicaBlock), 201)
 		}
 		post(t, selector.url+"/workers", fmt.Sprintf(
-			`{"worker_id":%d,"model_name":"m","endpoint":"http://127.0.0.1:1","kv_events_endpoints":{"%d":%q},"block_size":%d,"data_parallel_start_rank":%[2]d,"data_parallel_size":1}`,
+			`{"worker_id":%d,"model_name":"m","endpoint":"http://127.0.0.1:1","kv_events_endpoints":{"%d":%q},"block_size":%d,`+
+				`"data_parallel_start_rank":%[2]d,"data_parallel_size":1}`,
 			r.worker, r.n, r.pub.Endpoint(), replicaBlock), 201)
 	}
 

@@ -87,7 +87,8 @@ func TestDynamoPeer(t *testing.T) {
 	}
 	ask := func(p *process) string {
 		text, _ := json.Marshal(tokens)
-		resp, err := http.Post(p.url+"/query", "application/json", strings.NewReader(fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, text)))
+		resp, err := http.Post(p.url+"/query", "application/json",
+			strings.NewReader(fmt.Sprintf(`{"model_name":"m","token_ids":%s}`, text)))
 		must.Succeed(t, err)
 		defer resp.Body.Close()
 		var answer map[string]any

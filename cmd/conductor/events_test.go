@@ -267,7 +267,8 @@ func TestEventsGone(t *testing.T) {
 	if all.First == nil || *all.First < 5 || *all.First > 19 || *all.Last != 19 || len(all.Batches) != int(20-*all.First) {
 		t.Errorf("the ring has %s", all.text())
 	}
-	if got, want := a.ask("a|default|0", "&from=0", 410).text(), fmt.Sprintf("1: %d to 19: gone from /admin/snapshot", *all.First); got != want {
+	if got, want := a.ask("a|default|0", "&from=0", 410).text(),
+		fmt.Sprintf("1: %d to 19: gone from /admin/snapshot", *all.First); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	p = serveProcess(t, "journal: {ring_bytes: 0}\n")

@@ -121,7 +121,8 @@ func printExplained(out io.Writer, a *explained, all bool) error {
 		fmt.Fprintf(w, "%s\n", a.Verdict.Text)
 	}
 	if a.Verdict.Kind != tooShort {
-		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", spelling.Count(a.Tokens, "token"), spelling.Count(a.Blocks, "whole block"), spelling.Count(a.BlockSize, "token"))
+		fmt.Fprintf(w, "The prompt has %s: %s of %s.\n", spelling.Count(a.Tokens, "token"), spelling.Count(a.Blocks, "whole block"),
+			spelling.Count(a.BlockSize, "token"))
 	}
 	printReasons(w, "", slices.DeleteFunc(slices.Clone(a.Reasons), func(r explainedReason) bool { return r.Text == a.Verdict.Text }))
 	if all {

@@ -44,7 +44,8 @@ func TestExplainStates(t *testing.T) {
 			for k := range hashes {
 				hashes[k] = 1_000_000 + i*64 + k
 			}
-			batches = append(batches, []any{map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"}})
+			batches = append(batches, []any{map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil,
+				"token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"}})
 		}
 		return append(batches, []any{ruledStored(0, 4)})
 	}
@@ -59,8 +60,12 @@ func TestExplainStates(t *testing.T) {
 		then               func(e *ruledEngine)
 		want               string
 	}{
-		{"gap", "", "", [][]any{{ruledStored(0, 2)}}, func(e *ruledEngine) { e.seq += 3; e.publish(ruledStored(0, 1)) }, "GPU[[0 2]] | 2 [32 48] source_partial? never_announced?"},
-		{"stale", "stream: {stale_after: 100ms}\n", "", [][]any{{ruledStored(0, 2)}}, func(e *ruledEngine) { e.pub.Close() }, "GPU[[0 2]] | 2 [32 48] source_stale? never_announced?"},
+		{"gap", "", "", [][]any{{ruledStored(0, 2)}}, func(e *ruledEngine) {
+			e.seq += 3
+			e.publish(ruledStored(0, 1))
+		}, "GPU[[0 2]] | 2 [32 48] source_partial? never_announced?"},
+		{"stale", "stream: {stale_after: 100ms}\n", "", [][]any{{ruledStored(0, 2)}}, func(e *ruledEngine) { e.pub.Close() },
+			"GPU[[0 2]] | 2 [32 48] source_stale? never_announced?"},
 		{"expired", "", ", ttl: 1s", [][]any{{ruledStored(0, 2)}}, nil, "| 0 [0 16] expired? never_announced?"},
 		{"full", "index: {max_bytes: 256KiB}\n", "", many(), nil, "| 0 [0 16] refused"},
 		{"salted", "privacy: {salted_only: true}\n", "", [][]any{{ruledStored(0, 2)}}, nil, "| 0 [0 16] never_announced"},
@@ -98,13 +103,15 @@ func TestExplainForgets(t *testing.T) {
 		tokens := make([]int, recordedBlock)
 		tokens[0] = i
 		hashes = append(hashes, 1_000_000+i)
-		others = append(others, map[string]any{"type": "BlockStored", "block_hashes": hashes[i:], "parent_block_hash": nil, "token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"})
+		others = append(others, map[string]any{"type": "BlockStored", "block_hashes": hashes[i:], "parent_block_hash": nil,
+			"token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"})
 	}
 	e.publish(others...)
 	e.publish(map[string]any{"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"})
 	e.settled(p)
 	h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
-	if got := h.text(); got != "GPU[[0 1]] | 1 [16 32] never_announced?" || !strings.Contains(h.End.Reasons[0].Text, "Removals up to sequence 3 are forgotten") {
+	if got := h.text(); got != "GPU[[0 1]] | 1 [16 32] never_announced?" ||
+		!strings.Contains(h.End.Reasons[0].Text, "Removals up to sequence 3 are forgotten") {
 		t.Errorf("%s %+v", got, h.End)
 	}
 }
@@ -113,18 +120,22 @@ func TestExplainForgets(t *testing.T) {
 func TestExplainBehind(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
-	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, RemovalsBytes: 1 << 10, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, RemovalsBytes: 1 << 10, Log: zerolog.Nop(),
+		Stream: stream.Config{Transport: zmq.Transport{}}})
 	defer c.Close()
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Admission: server.NewAdmission(1, 0), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Admission: server.NewAdmission(1, 0),
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
 	s := httptest.NewServer(conductorhttp.New(c, opts))
 	defer s.Close()
 	e := newRuledEngine(t, "e", 0)
-	must.Succeed(t, c.Register(conductor.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m", Instance: "e", BlockSize: recordedBlock}, conductor.RegisterOptions{}))
+	must.Succeed(t, c.Register(conductor.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m",
+		Instance: "e", BlockSize: recordedBlock}, conductor.RegisterOptions{}))
 	e.publish(ruledStored(0, 4))
 	p, doc := &process{url: s.URL}, apitest.Load(t)
 	eventually(t, "the batch is not reported", func() (string, bool) {
 		h := onlyHolder(t, askExplain(t, p, doc, explainedPrompt()))
-		return h.text(), strings.Contains(words(h.End.Reasons), "source_behind?") && strings.Contains(fmt.Sprint(h.End.Reasons), "1 batch waits")
+		return h.text(), strings.Contains(words(h.End.Reasons), "source_behind?") &&
+			strings.Contains(fmt.Sprint(h.End.Reasons), "1 batch waits")
 	})
 	close(gate)
 	eventually(t, "the batch is not applied", func() (string, bool) {
@@ -149,7 +160,8 @@ func TestExplainCommand(t *testing.T) {
 	}
 	text, err := run("--server", p.url, "--model", "m")
 	for _, want := range []string{
-		"e holds 2 of 4 blocks", "\nThe prompt has 64 tokens: 4 whole blocks of 16 tokens.\n", "e, rank 0 (e|default|0, synced) holds 2 blocks: GPU 0-1.",
+		"e holds 2 of 4 blocks", "\nThe prompt has 64 tokens: 4 whole blocks of 16 tokens.\n",
+		"e, rank 0 (e|default|0, synced) holds 2 blocks: GPU 0-1.",
 		"It lacks block 2, tokens 32 to 47:", "removed: The event at sequence 1 removed block 2 from GPU.",
 	} {
 		if !strings.Contains(text, want) {
@@ -164,10 +176,12 @@ func TestExplainCommand(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	text, err = run("--server", p.url, "--model", "other")
-	if must.Succeed(t, err); strings.Count(text, "Model \"other\" is not registered for tenant") != 1 || !strings.Contains(text, `other_model: e holds 32 tokens of the prompt under model "m".`) {
+	if must.Succeed(t, err); strings.Count(text, "Model \"other\" is not registered for tenant") != 1 ||
+		!strings.Contains(text, `other_model: e holds 32 tokens of the prompt under model "m".`) {
 		t.Errorf("%s", text)
 	}
-	if text, err = run("--server", "http://127.0.0.1:1", "--model", "m"); err == nil || err.Error() != "exit status 1" || !strings.Contains(text, "no server listens at 127.0.0.1:1: ") {
+	if text, err = run("--server", "http://127.0.0.1:1", "--model", "m"); err == nil || err.Error() != "exit status 1" ||
+		!strings.Contains(text, "no server listens at 127.0.0.1:1: ") {
 		t.Errorf("%v %s", err, text)
 	}
 	if text, err = run("--server", p.url, "--model", ""); err == nil || !strings.Contains(text, "answers 400: model") {
@@ -190,7 +204,8 @@ func TestExplainTenants(t *testing.T) {
 		}
 	}
 	_, answer = askAs(t, "POST", p.url+"/admin/explain", "operator", "application/json", []byte(question))
-	if !strings.Contains(answer, `"reason":"other_tenant","tenant":"b"`) || !strings.Contains(answer, "engine-b") || strings.Contains(answer, "pepper") {
+	if !strings.Contains(answer, `"reason":"other_tenant","tenant":"b"`) || !strings.Contains(answer, "engine-b") ||
+		strings.Contains(answer, "pepper") {
 		t.Errorf("the operator sees %s", answer)
 	}
 	eventually(t, "no line in the audit log", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "/admin/explain") })
@@ -199,13 +214,21 @@ func TestExplainTenants(t *testing.T) {
 // TestPrintExplained shows the verdict first, then the three best ranks, and all of them if asked.
 func TestPrintExplained(t *testing.T) {
 	var a explained
-	must.Succeed(t, json.Unmarshal([]byte(`{"blocks":4,"tokens":70,"block_size":16,"verdict":{"kind":"part","text":"b holds 3 of 4 blocks; the next best, a, holds 2."},
+	must.Succeed(t, json.Unmarshal([]byte(`{"blocks":4,"tokens":70,"block_size":16,
+		"verdict":{"kind":"part","text":"b holds 3 of 4 blocks; the next best, a, holds 2."},
 		"instances":[
-			{"instance":"b","serves":true,"longest_matched":4,"ranks":[{"source":"b|default|0","state":"synced","dp_rank":0,"matched":0,"media":[],"end":{"block":0,"tokens":[0,16],"reasons":[{"reason":"never_announced","certain":true,"text":"No event."}]}},
-				{"source":"b|default|1","state":"synced","dp_rank":1,"matched":3,"media":[{"medium":"GPU","runs":[[0,2],[2,3]]}],"end":null}]},
-			{"instance":"a","serves":true,"longest_matched":2,"ranks":[{"source":"a|default|0","state":"partial","dp_rank":0,"matched":2,"media":[{"medium":"GPU","runs":[[0,2]]}],"end":null}]},
-			{"instance":"c","serves":false,"longest_matched":1,"ranks":[{"source":"c|default|0","state":"synced","dp_rank":0,"matched":1,"media":[{"medium":"GPU","runs":[[0,1]]}],"end":null}]}],
-		"pools":[{"source":"p|default|0","state":"synced","dp_rank":0,"matched":1,"media":[{"medium":"CPU","runs":[[3,4]]}]},{"source":"q|default|0","state":"synced","dp_rank":0,"matched":0,"media":[]}],
+			{"instance":"b","serves":true,"longest_matched":4,"ranks":[
+				{"source":"b|default|0","state":"synced","dp_rank":0,"matched":0,"media":[],
+					"end":{"block":0,"tokens":[0,16],"reasons":[{"reason":"never_announced","certain":true,"text":"No event."}]}},
+				{"source":"b|default|1","state":"synced","dp_rank":1,"matched":3,
+					"media":[{"medium":"GPU","runs":[[0,2],[2,3]]}],"end":null}]},
+			{"instance":"a","serves":true,"longest_matched":2,"ranks":[
+				{"source":"a|default|0","state":"partial","dp_rank":0,"matched":2,"media":[{"medium":"GPU","runs":[[0,2]]}],"end":null}]},
+			{"instance":"c","serves":false,"longest_matched":1,"ranks":[
+				{"source":"c|default|0","state":"synced","dp_rank":0,"matched":1,"media":[{"medium":"GPU","runs":[[0,1]]}],"end":null}]}],
+		"pools":[
+			{"source":"p|default|0","state":"synced","dp_rank":0,"matched":1,"media":[{"medium":"CPU","runs":[[3,4]]}]},
+			{"source":"q|default|0","state":"synced","dp_rank":0,"matched":0,"media":[]}],
 		"reasons":[]}`), &a))
 	f := func(all bool, want string) {
 		t.Helper()

@@ -113,25 +113,37 @@ var explainCases = []explainCase{
 	{"nothing", "", [][]any{{}}, nil, "| 0 [0 16] never_announced"},
 	{"removed", "", [][]any{{ruledStored(0, 4)}, {ruledRemoved(3, 4)}, {ruledRemoved(1, 3)}}, nil, "GPU[[0 1]] | 1 [16 32] removed@2"},
 	{"middle", "", [][]any{{ruledStored(0, 4)}, {ruledRemoved(1, 2)}}, nil, "GPU[[0 1]] | 1 [16 32] removed@1"},
-	{"twice", "", [][]any{{ruledStored(0, 2)}, {ruledRemoved(0, 2)}, {ruledStored(0, 2)}, {ruledRemoved(1, 2)}}, nil, "GPU[[0 1]] | 1 [16 32] removed@3"},
-	{"tiers", "", [][]any{{ruledStored(0, 3)}, {ruledStored(0, 3, "medium", "CPU")}, {ruledRemoved(1, 3)}, {ruledRemoved(2, 3, "medium", "CPU")}}, nil,
+	{"twice", "", [][]any{{ruledStored(0, 2)}, {ruledRemoved(0, 2)}, {ruledStored(0, 2)}, {ruledRemoved(1, 2)}}, nil,
+		"GPU[[0 1]] | 1 [16 32] removed@3"},
+	{"tiers", "", [][]any{{ruledStored(0, 3)}, {ruledStored(0, 3, "medium", "CPU")}, {ruledRemoved(1, 3)},
+		{ruledRemoved(2, 3, "medium", "CPU")}}, nil,
 		"GPU[[0 1]] CPU[[0 2]] | 2 [32 48] removed@3 removed@2"},
-	{"cleared", "", [][]any{{ruledStored(0, 4)}, {map[string]any{"type": "AllBlocksCleared"}}, {ruledStored(0, 1)}}, nil, "GPU[[0 1]] | 1 [16 32] cleared?@1 never_announced?"},
-	{"salted", "", [][]any{{ruledStored(0, 3, "extra_keys", [][]string{{"pepper"}, nil, nil})}}, nil, "| 0 [0 16] other_salt never_announced"},
+	{"cleared", "", [][]any{{ruledStored(0, 4)}, {map[string]any{"type": "AllBlocksCleared"}}, {ruledStored(0, 1)}}, nil,
+		"GPU[[0 1]] | 1 [16 32] cleared?@1 never_announced?"},
+	{"salted", "", [][]any{{ruledStored(0, 3, "extra_keys", [][]string{{"pepper"}, nil, nil})}}, nil,
+		"| 0 [0 16] other_salt never_announced"},
 	{"unsalted", "", [][]any{{ruledStored(0, 3)}}, map[string]any{"cache_salt": "pepper"}, "| 0 [0 16] other_salt never_announced"},
-	{"gone", "", [][]any{{ruledStored(0, 2, "extra_keys", [][]string{{"pepper"}, nil})}, {ruledRemoved(0, 2)}}, map[string]any{"cache_salt": "pepper"}, "| 0 [0 16] removed@1"},
+	{"gone", "", [][]any{{ruledStored(0, 2, "extra_keys", [][]string{{"pepper"}, nil})}, {ruledRemoved(0, 2)}},
+		map[string]any{"cache_salt": "pepper"}, "| 0 [0 16] removed@1"},
 	{"adapter", "", [][]any{{ruledStored(0, 3, "lora_name", "sql", "lora_id", 1)}}, nil, "| 0 [0 16] other_adapter never_announced"},
 	{"base", "", [][]any{{ruledStored(0, 3)}}, map[string]any{"lora_name": "sql"}, "| 0 [0 16] other_adapter never_announced"},
 	{"orphan", "", [][]any{{ruledStored(0, 1)}, {ruledStored(2, 4)}}, nil, "GPU[[0 1]] | 1 [16 32] parent_unknown"},
-	{"tokenless", "", [][]any{{ruledStored(0, 1)}, {ruledStored(1, 2, "token_ids", []int{}, "block_size", 0, "medium", "CPU", "parent_block_hash", nil)}}, nil,
+	{"tokenless", "", [][]any{{ruledStored(0, 1)},
+		{ruledStored(1, 2, "token_ids", []int{}, "block_size", 0, "medium", "CPU", "parent_block_hash", nil)}}, nil,
 		"GPU[[0 1]] | 1 [16 32] tokens_unknown? never_announced?"},
-	{"chunk", "", [][]any{{ruledStored(0, 4, "block_hashes", []int{500}, "token_ids", recordedTokens(6), "block_size", 6*recordedBlock, "medium", "CPU")}}, nil, "| 0 [0 16] chunk_in_part"},
-	{"offloaded", "", [][]any{{ruledStored(0, 6)}, {ruledStored(2, 3, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil),
-		ruledStored(5, 6, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil)}, {ruledRemoved(0, 4), ruledRemoved(4, 6)}}, nil, "CPU[[0 3]] | 3 [48 64] removed@2 chunk_in_part"},
-	{"group", "", [][]any{{ruledStored(0, 1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"), ruledStored(0, 3, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 64)}}, nil,
+	{"chunk", "", [][]any{{ruledStored(0, 4, "block_hashes", []int{500}, "token_ids", recordedTokens(6), "block_size", 6*recordedBlock,
+		"medium", "CPU")}}, nil, "| 0 [0 16] chunk_in_part"},
+	{"offloaded", "", [][]any{{ruledStored(0, 6)},
+		{ruledStored(2, 3, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil),
+			ruledStored(5, 6, "token_ids", []int{}, "block_size", 3*recordedBlock, "medium", "CPU", "parent_block_hash", nil)},
+		{ruledRemoved(0, 4), ruledRemoved(4, 6)}}, nil, "CPU[[0 3]] | 3 [48 64] removed@2 chunk_in_part"},
+	{"group", "", [][]any{{ruledStored(0, 1, "group_idx", 0, "kv_cache_spec_kind", "full_attention"),
+		ruledStored(0, 3, "group_idx", 1, "kv_cache_spec_kind", "sliding_window", "kv_cache_spec_sliding_window", 64)}}, nil,
 		"GPU[[0 1]] | 1 [16 32] group_not_indexed? never_announced"},
-	{"ahead", "", [][]any{{ruledStored(0, 3, "lookahead_token_ids", [][]int{{1016}, {1032}, {1048}})}}, map[string]any{"token_ids": recordedTokens(3)}, "GPU[[0 2]] | 2 [32 48] prompt_ends"},
-	{"limited", "", [][]any{{ruledStored(0, 1)}, {ruledStored(0, 2, "lora_name", "sql", "lora_id", 1, "block_hashes", []int{2000, 2001})}, {ruledStored(0, 2, "lora_name", "law", "lora_id", 2, "block_hashes", []int{3000, 3001})}}, map[string]any{"lora_name": "law"},
+	{"ahead", "", [][]any{{ruledStored(0, 3, "lookahead_token_ids", [][]int{{1016}, {1032}, {1048}})}},
+		map[string]any{"token_ids": recordedTokens(3)}, "GPU[[0 2]] | 2 [32 48] prompt_ends"},
+	{"limited", "", [][]any{{ruledStored(0, 1)}, {ruledStored(0, 2, "lora_name", "sql", "lora_id", 1, "block_hashes", []int{2000, 2001})},
+		{ruledStored(0, 2, "lora_name", "law", "lora_id", 2, "block_hashes", []int{3000, 3001})}}, map[string]any{"lora_name": "law"},
 		"| 0 [0 16] refused? other_adapter other_adapter"},
 }
 
@@ -173,7 +185,8 @@ func TestExplainOverSockets(t *testing.T) {
 	pool.publish(shard(1, 0, 0), shard(2, 1, 0), shard(3, 0, 1))
 	pool.settled(p)
 	a := askExplain(t, p, doc, map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": recordedTokens(4)})
-	if len(a.Pools) != 1 || a.Pools[0].text() != "CPU[[0 1]] | 1 [16 32] shards_missing" || !strings.Contains(a.Pools[0].End.Reasons[0].Text, "1 of 2 objects") {
+	if len(a.Pools) != 1 || a.Pools[0].text() != "CPU[[0 1]] | 1 [16 32] shards_missing" ||
+		!strings.Contains(a.Pools[0].End.Reasons[0].Text, "1 of 2 objects") {
 		t.Errorf("pools %+v", a.Pools)
 	}
 
@@ -189,12 +202,14 @@ func TestExplainOverSockets(t *testing.T) {
 		question := map[string]any{"model": "never", "block_size": recordedBlock, "token_ids": recordedTokens(4)}
 		maps.Copy(question, c.ask)
 		a := askExplain(t, p, doc, question)
-		if got := strings.Fields(words(a.Reasons)); len(a.Instances) > 0 || len(got) < 2 || got[0] != "not_registered" || !slices.Contains(got, c.want) {
+		if got := strings.Fields(words(a.Reasons)); len(a.Instances) > 0 || len(got) < 2 || got[0] != "not_registered" ||
+			!slices.Contains(got, c.want) {
 			t.Errorf("%v: %v, want %s", c.ask, got, c.want)
 		}
 	}
 }
 
 func explainSource(e *ruledEngine, kind, model, more string) string {
-	return fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: %s, modelname: %s, instance_id: %s, block_size: %d%s}\n", e.pub.Addr(), kind, model, e.name, recordedBlock, more)
+	return fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: %s, modelname: %s, instance_id: %s, block_size: %d%s}\n", e.pub.Addr(), kind,
+		model, e.name, recordedBlock, more)
 }

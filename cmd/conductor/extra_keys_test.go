@@ -27,9 +27,11 @@ func TestExtraKeysOverSockets(t *testing.T) {
 
 	zeros := make([]int, 3*recordedBlock)
 	array := []any{
-		"BlockStored", []int{1, 2, 3}, nil, zeros, recordedBlock, nil, "GPU", nil, []any{[]any{embeddings(1)}, []any{embeddings(2)}, []any{embeddings(3)}}, 0,
+		"BlockStored", []int{1, 2, 3}, nil, zeros, recordedBlock, nil, "GPU", nil,
+		[]any{[]any{embeddings(1)}, []any{embeddings(2)}, []any{embeddings(3)}}, 0,
 	}
-	other := ruledStored(0, 3, "block_hashes", []int{11, 12, 13}, "token_ids", zeros, "extra_keys", []any{[]any{embeddings(4)}, []any{embeddings(2)}, []any{embeddings(3)}})
+	other := ruledStored(0, 3, "block_hashes", []int{11, 12, 13}, "token_ids", zeros, "extra_keys",
+		[]any{[]any{embeddings(4)}, []any{embeddings(2)}, []any{embeddings(3)}})
 	shapes := []any{nil, []any{map[string]any{"type": "mm", "id": "x"}, "adapter:image"}, []any{[]any{"tag", 1, 2.5}}}
 	e.publish(array, other, ruledStored(0, 3, "extra_keys", shapes))
 

@@ -235,7 +235,8 @@ func (f *folder) apply(name string, file *sourceFile, next []config.Source) erro
 	return errors.Join(errs...)
 }
 
-var descFiles = prometheus.NewDesc("conductor_source_files", "Files of discovery.sources_dir by state: used, or bad.", []string{"state"}, nil)
+var descFiles = prometheus.NewDesc("conductor_source_files", "Files of discovery.sources_dir by state: used, or bad.", []string{"state"},
+	nil)
 
 // Describe implements prometheus.Collector.
 func (f *folder) Describe(ch chan<- *prometheus.Desc) { ch <- descFiles }

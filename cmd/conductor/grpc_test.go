@@ -38,7 +38,8 @@ func grpcProcess(t *testing.T, text string, more ...string) (p *process, address
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
-	p = startProcess(t, append([]string{"serve", "--config", file, "--listen", "127.0.0.1:0=conductor", "--listen", "127.0.0.1:0=grpc"}, more...)...)
+	p = startProcess(t, append([]string{"serve", "--config", file, "--listen", "127.0.0.1:0=conductor", "--listen", "127.0.0.1:0=grpc"},
+		more...)...)
 	return p, p.listener(t, config.GRPC)
 }
 
@@ -68,10 +69,12 @@ func dialed(t *testing.T, address, token string, creds credentials.TransportCred
 		return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds),
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+			opts ...grpc.CallOption) error {
 			return invoke(with(ctx), method, req, reply, cc, opts...)
 		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
+			stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			return stream(with(ctx), desc, cc, method, opts...)
 		}))
 	must.Succeed(t, err)
@@ -90,10 +93,12 @@ func inTime(t *testing.T) context.Context {
 // here fails the test.
 var rpcMatrix = map[string]string{
 	"/kvconductor.v1.Conductor/Query": "query", "/kvconductor.v1.Conductor/QueryBatch": "query", "/kvconductor.v1.Conductor/Watch": "query",
-	"/kvconductor.v1.Conductor/Routed": "query", "/kvconductor.v1.Conductor/RoutedStream": "query", "/kvconductor.v1.Conductor/TakeBack": "query",
+	"/kvconductor.v1.Conductor/Routed": "query", "/kvconductor.v1.Conductor/RoutedStream": "query",
+	"/kvconductor.v1.Conductor/TakeBack":             "query",
 	"/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix": "query",
 	"/grpc.health.v1.Health/Check":                   "open", "/grpc.health.v1.Health/List": "open", "/grpc.health.v1.Health/Watch": "open",
-	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "open", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "open",
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      "open",
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "open",
 }
 
 // methodsOf returns the methods of a listener of gRPC, as the server lists them.
@@ -139,7 +144,8 @@ func TestRolesOfCalls(t *testing.T) {
 			if token == "wrong" && code == codes.ResourceExhausted {
 				code = codes.Unauthenticated // after ten of them, hence last
 			}
-			if refused := code == codes.Unauthenticated || code == codes.PermissionDenied; refused != (want != codes.OK) || want != codes.OK && code != want {
+			if refused := code == codes.Unauthenticated || code == codes.PermissionDenied; refused != (want != codes.OK) ||
+				want != codes.OK && code != want {
 				t.Errorf("%s as %q: %s %s, want %s", method, token, code, text, want)
 			}
 		}
@@ -170,7 +176,8 @@ func TestGRPCQueries(t *testing.T) {
 	engine := newRuledEngine(t, "10.0.0.7:30000", 0)
 	other := newRuledEngine(t, "https://w9:30000", 0)
 	source := "  - {endpoint: 'tcp://%s', type: SGLang, modelname: m, instance_id: '%s', block_size: 16}\n"
-	p, address := grpcProcess(t, "sources:\n"+fmt.Sprintf(source, engine.pub.Addr(), engine.name)+fmt.Sprintf(source, other.pub.Addr(), other.name)+"limits: {max_tokens: 4096, max_token_id: 150000}\n")
+	p, address := grpcProcess(t, "sources:\n"+fmt.Sprintf(source, engine.pub.Addr(), engine.name)+
+		fmt.Sprintf(source, other.pub.Addr(), other.name)+"limits: {max_tokens: 4096, max_token_id: 150000}\n")
 	engine.publish(ruledStored(0, 6))
 	other.publish(ruledStored(0, 3), ruledStored(3, 4, "medium", "CPU"), ruledStored(4, 6, "medium", "DISK"))
 	engine.settled(p)
@@ -181,7 +188,8 @@ func TestGRPCQueries(t *testing.T) {
 	tokens := recordedTokens(8)
 	hashes := []uint64{1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007}
 	byTokens := &pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: tokens}}}
-	byHashes := &pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_ENGINE, Values: hashes}}}
+	byHashes := &pb.QueryRequest{Model: "m", BlockSize: 16,
+		Prompt: &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_ENGINE, Values: hashes}}}
 	overHTTP := sorted(post(t, p.url+"/query", string(asJSON(map[string]any{"model": "m", "block_size": 16, "token_ids": tokens})), 200))
 	for _, q := range []*pb.QueryRequest{byTokens, byHashes} {
 		ans, err := client.Query(ctx, q)
@@ -192,17 +200,21 @@ func TestGRPCQueries(t *testing.T) {
 	}
 	one, err := client.Query(ctx, &pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: byTokens.Prompt, Top: 1, Detail: true})
 	must.Succeed(t, err)
-	if len(one.Rows) != 1 || len(one.Rows[0].Sources) != 1 || one.Rows[0].Sources[0].State == "" || one.Rows[0].Sources[0].GetWatermark() != 0 || one.Rows[0].Sources[0].AgeMs == nil {
+	if len(one.Rows) != 1 || len(one.Rows[0].Sources) != 1 || one.Rows[0].Sources[0].State == "" ||
+		one.Rows[0].Sources[0].GetWatermark() != 0 || one.Rows[0].Sources[0].AgeMs == nil {
 		t.Errorf("detail: %v", one)
 	}
-	batch, err := client.QueryBatch(ctx, &pb.QueryBatchRequest{Queries: []*pb.QueryRequest{byTokens, {Model: "m", BlockSize: 16}, byHashes}})
+	batch, err := client.QueryBatch(ctx,
+		&pb.QueryBatchRequest{Queries: []*pb.QueryRequest{byTokens, {Model: "m", BlockSize: 16}, byHashes}})
 	must.Succeed(t, err)
-	if len(batch.Answers) != 3 || asHTTP(batch.Answers[0].GetResponse()) != overHTTP || batch.Answers[1].GetError().GetField() != "prompt" || asHTTP(batch.Answers[2].GetResponse()) != overHTTP {
+	if len(batch.Answers) != 3 || asHTTP(batch.Answers[0].GetResponse()) != overHTTP ||
+		batch.Answers[1].GetError().GetField() != "prompt" || asHTTP(batch.Answers[2].GetResponse()) != overHTTP {
 		t.Errorf("batch: %v", batch)
 	}
 	// What sgl-router asks: the worker's device and host count, its disk does not.
 	router := indexerpb.NewKVIndexerClient(conn)
-	match, err := router.MatchExternalKvPrefix(ctx, &indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1000, 1001, 1002, 1003, 1004, 1005, -7}})
+	match, err := router.MatchExternalKvPrefix(ctx,
+		&indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1000, 1001, 1002, 1003, 1004, 1005, -7}})
 	must.Succeed(t, err)
 	want := `[["http://10.0.0.7:30000",6,"10.0.0.7:30000"],["https://w9:30000",4,"https://w9:30000"]] 6 7`
 	if got := routerAnswer(match); got != want {
@@ -243,7 +255,8 @@ func TestGRPCQueries(t *testing.T) {
 		{&pb.QueryRequest{Model: "m", BlockSize: 1 << 31, Prompt: byTokens.Prompt}, "block_size"},
 		{&pb.QueryRequest{Model: "m", BlockSize: 16}, "prompt"},
 		{&pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: long}}}, "tokens.ids[4096]"},
-		{&pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: []uint32{1, 150001}}}}, "tokens.ids[1]"},
+		{&pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: []uint32{1, 150001}}}},
+			"tokens.ids[1]"},
 		{&pb.QueryRequest{Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Hashes{Hashes: &pb.Hashes{Kind: 77}}}, "hashes.kind"},
 	} {
 		_, err := client.Query(ctx, c.q)
@@ -271,7 +284,9 @@ func TestGRPCQueries(t *testing.T) {
 	}
 	reflected, err := grpc_reflection_v1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	must.Succeed(t, err)
-	must.Succeed(t, reflected.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "kvconductor.v1.Conductor"}}))
+	must.Succeed(t, reflected.Send(&grpc_reflection_v1.ServerReflectionRequest{
+		MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "kvconductor.v1.Conductor"},
+	}))
 	described, err := reflected.Recv()
 	must.Succeed(t, err)
 	if len(described.GetFileDescriptorResponse().GetFileDescriptorProto()) != 1 {
@@ -328,7 +343,8 @@ func TestGRPCTenants(t *testing.T) {
 	a, b := newRuledEngine(t, "10.0.0.1:1", 0), newRuledEngine(t, "10.0.0.2:1", 0)
 	file := credentialsFile(t, "all-a query,admin a", "all-b query b", "operator admin '*'")
 	source := "  - {endpoint: 'tcp://%s', type: SGLang, modelname: m, instance_id: '%s', tenant_id: %s, block_size: 16}\n"
-	p, address := grpcProcess(t, "auth: {file: "+file+"}\nsources:\n"+fmt.Sprintf(source, a.pub.Addr(), a.name, "a")+fmt.Sprintf(source, b.pub.Addr(), b.name, "b"))
+	p, address := grpcProcess(t, "auth: {file: "+file+"}\nsources:\n"+fmt.Sprintf(source, a.pub.Addr(), a.name, "a")+
+		fmt.Sprintf(source, b.pub.Addr(), b.name, "b"))
 	a.publish(ruledStored(0, 2))
 	b.publish(ruledStored(0, 4))
 	eventually(t, "the engines never settled", func() (string, bool) {
@@ -337,7 +353,9 @@ func TestGRPCTenants(t *testing.T) {
 	})
 	ctx := inTime(t)
 	query := func(token, tenant string) (*pb.QueryResponse, error) {
-		return pb.NewConductorClient(dialed(t, address, token, nil)).Query(ctx, &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(4)}}})
+		return pb.NewConductorClient(dialed(t, address, token, nil)).Query(ctx,
+			&pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16,
+				Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(4)}}})
 	}
 	one, errOne := query("all-a", "b")
 	two, errTwo := query("all-a", "z")
@@ -352,13 +370,16 @@ func TestGRPCTenants(t *testing.T) {
 		"all-b":    `[["http://10.0.0.2:1",4,"10.0.0.2:1"]] 4 4`,
 		"operator": `[["http://10.0.0.2:1",4,"10.0.0.2:1"],["http://10.0.0.1:1",2,"10.0.0.1:1"]] 4 4`,
 	} {
-		match, err := indexerpb.NewKVIndexerClient(dialed(t, address, token, nil)).MatchExternalKvPrefix(ctx, &indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1000, 1001, 1002, 1003}})
+		match, err := indexerpb.NewKVIndexerClient(dialed(t, address, token, nil)).MatchExternalKvPrefix(ctx,
+			&indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1000, 1001, 1002, 1003}})
 		must.Succeed(t, err)
 		if got := routerAnswer(match); got != want {
 			t.Errorf("%s gets %s, want %s", token, got, want)
 		}
 	}
-	watch, err := pb.NewConductorClient(dialed(t, address, "all-a", nil)).Watch(ctx, &pb.WatchRequest{Query: &pb.QueryRequest{TenantId: "b", Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: []uint32{1}}}}})
+	watch, err := pb.NewConductorClient(dialed(t, address, "all-a", nil)).Watch(ctx,
+		&pb.WatchRequest{Query: &pb.QueryRequest{TenantId: "b", Model: "m", BlockSize: 16,
+			Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: []uint32{1}}}}})
 	must.Succeed(t, err)
 	if ans, err := watch.Recv(); grpcstatus.Code(err) != codes.PermissionDenied {
 		t.Errorf("a watch of another tenant gets %v, %v", ans, err)
@@ -376,7 +397,8 @@ func TestGRPCOverTLS(t *testing.T) {
 	pool.AddCert(ca.cert)
 	ask := func(settings *tls.Config) error {
 		settings.RootCAs = pool
-		_, err := indexerpb.NewKVIndexerClient(dialed(t, address, "", credentials.NewTLS(settings))).MatchExternalKvPrefix(inTime(t), &indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1}})
+		_, err := indexerpb.NewKVIndexerClient(dialed(t, address, "", credentials.NewTLS(settings))).MatchExternalKvPrefix(inTime(t),
+			&indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1}})
 		return err
 	}
 	pair, err := tls.LoadX509KeyPair(ca.issue("router", 11, time.Now().Add(time.Hour)))
@@ -392,7 +414,8 @@ func TestGRPCOverTLS(t *testing.T) {
 	if err := ask(new(tls.Config)); grpcstatus.Code(err) != codes.Unauthenticated {
 		t.Errorf("no certificate: %v", err)
 	}
-	if err := ask(&tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}, MaxVersion: tls.VersionTLS11}); grpcstatus.Code(err) != codes.Unavailable {
+	if err := ask(&tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"},
+		MaxVersion: tls.VersionTLS11}); grpcstatus.Code(err) != codes.Unavailable {
 		t.Errorf("TLS 1.1: %v", err)
 	}
 }
@@ -400,10 +423,12 @@ func TestGRPCOverTLS(t *testing.T) {
 // TestGRPCLimits holds that messages, calls of one client and watches are bounded.
 func TestGRPCLimits(t *testing.T) {
 	t.Parallel()
-	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 8, query_wait: 10m}\nauth: {file: "+credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
+	_, address := grpcProcess(t, "limits: {max_body: 64KiB, max_watches: 5, client_requests: 8, query_wait: 10m}\nauth: {file: "+
+		credentialsFile(t, "a query a", "b query b", "c query c")+"}\n")
 	ctx := inTime(t)
 	request := func(tenant string, n int) *pb.QueryRequest {
-		return &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: make([]uint32, n)}}}
+		return &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: 16,
+			Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: make([]uint32, n)}}}
 	}
 	a := pb.NewConductorClient(dialed(t, address, "a", nil))
 	if _, err := a.Query(ctx, request("a", 17_000)); grpcstatus.Code(err) != codes.ResourceExhausted {
@@ -415,9 +440,11 @@ func TestGRPCLimits(t *testing.T) {
 		_, err = stream.Recv()
 		return err
 	}
-	for i, c := range []struct{ token, limit string }{{"a", ""}, {"a", ""}, {"a", "one client"}, {"b", ""}, {"b", ""}, {"c", ""}, {"c", "limits.max_watches allows"}} {
+	for i, c := range []struct{ token, limit string }{{"a", ""}, {"a", ""}, {"a", "one client"}, {"b", ""}, {"b", ""}, {"c", ""},
+		{"c", "limits.max_watches allows"}} {
 		err := watch(c.token)
-		if c.limit == "" && err != nil || c.limit != "" && (grpcstatus.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), c.limit)) {
+		if c.limit == "" && err != nil || c.limit != "" &&
+			(grpcstatus.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), c.limit)) {
 			t.Errorf("watch %d of %s: %v", i, c.token, err)
 		}
 	}
@@ -439,7 +466,8 @@ func TestGRPCLimits(t *testing.T) {
 		stream, err := a.Watch(ctx, c.in)
 		must.Succeed(t, err)
 		_, err = stream.Recv()
-		if st := grpcstatus.Convert(err); st.Code() != codes.InvalidArgument || len(st.Details()) != 1 || st.Details()[0].(*errdetails.BadRequest).FieldViolations[0].Field != c.field {
+		if st := grpcstatus.Convert(err); st.Code() != codes.InvalidArgument || len(st.Details()) != 1 ||
+			st.Details()[0].(*errdetails.BadRequest).FieldViolations[0].Field != c.field {
 			t.Errorf("%v: %v %v", c.in, err, st.Details())
 		}
 	}

@@ -44,11 +44,13 @@ func FuzzHeaders(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, contentType, accept, coding, origin, site, other string) {
 		for root, h := range listeners {
-			for _, target := range []string{"POST /query", "POST /query_by_hash", "POST /unregister", "POST /admin/explain", "POST /dynamo/v1/query", "GET /conductor/v1/services", "GET /dynamo/v1/dump", "GET /admin/digest"} {
+			for _, target := range []string{"POST /query", "POST /query_by_hash", "POST /unregister", "POST /admin/explain",
+				"POST /dynamo/v1/query", "GET /conductor/v1/services", "GET /dynamo/v1/dump", "GET /admin/digest"} {
 				method, path, _ := strings.Cut(target, " ")
 				r := httptest.NewRequest(method, path, strings.NewReader("{}"))
 				for name, value := range map[string]string{
-					"Content-Type": contentType, "Accept": accept, "Content-Encoding": coding, "Origin": origin, "Sec-Fetch-Site": site, "Range": other, "X-Trace-Id": other,
+					"Content-Type": contentType, "Accept": accept, "Content-Encoding": coding, "Origin": origin, "Sec-Fetch-Site": site,
+					"Range": other, "X-Trace-Id": other,
 				} {
 					if value != "" {
 						r.Header.Set(name, value)

@@ -147,9 +147,11 @@ func notReady(body []byte) string {
 	case n == 1:
 		return fmt.Sprintf("not ready: the source %s is not synced yet", r.Waiting[0].Source)
 	case n > 1:
-		return fmt.Sprintf("not ready: %s %s not synced yet, the first is %s", spelling.Count(n, "source"), spelling.Agree(n, "is", "are"), r.Waiting[0].Source)
+		return fmt.Sprintf("not ready: %s %s not synced yet, the first is %s", spelling.Count(n, "source"), spelling.Agree(n, "is", "are"),
+			r.Waiting[0].Source)
 	case r.Synced < r.MinSources:
-		return fmt.Sprintf("not ready: %s %s synced, and ready.min_sources asks for %d", spelling.Count(r.Synced, "source"), spelling.Agree(r.Synced, "is", "are"), r.MinSources)
+		return fmt.Sprintf("not ready: %s %s synced, and ready.min_sources asks for %d", spelling.Count(r.Synced, "source"),
+			spelling.Agree(r.Synced, "is", "are"), r.MinSources)
 	}
 	return "not ready"
 }

@@ -50,7 +50,8 @@ func TestHealthOfThisMachine(t *testing.T) {
 	f("tls: {"+secured+", client_ca: "+ca.file+", require_client_cert: true}\n", "grpc", "")
 	f("tls: {"+secured+", client_ca: "+other.file+", require_client_cert: true}\n", "conductor", "wants the certificate of a client")
 	f("tls: {"+secured+", client_ca: "+other.file+", require_client_cert: true}\n", "conductor", "", "--cert", otherCert, "--key", otherKey)
-	f("tls: {"+secured+", client_ca: "+other.file+", require_client_cert: true}\npeer: {cert: "+otherCert+", key: "+otherKey+"}\n", "conductor", "")
+	f("tls: {"+secured+", client_ca: "+other.file+", require_client_cert: true}\npeer: {cert: "+otherCert+", key: "+otherKey+"}\n",
+		"conductor", "")
 }
 
 // TestHealthFindsSettings finds them in a file and in the environment, and a mistake in them does not make a
@@ -91,7 +92,8 @@ func TestHealthFindsSettings(t *testing.T) {
 
 // TestHealthNotReady says why a server is not ready.
 func TestHealthNotReady(t *testing.T) {
-	p := serveProcess(t, "stream: {stale_after: 1h}\nsources:\n  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: engine-a, block_size: 16}\n")
+	p := serveProcess(t, "stream: {stale_after: 1h}\nsources:\n  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, "+
+		"instance_id: engine-a, block_size: 16}\n")
 	for _, asJSON := range []bool{false, true} {
 		status, out, errs := runCLI("health", "--ready", "--server", p.url, fmt.Sprintf("--json=%t", asJSON))
 		want := "conductor: not ready: the source engine-a|default|0 is not synced yet\n"

@@ -60,7 +60,8 @@ func TestHostileBodies(t *testing.T) {
 			}
 		}
 		at := func(index int) string { return fmt.Sprintf(a.refusal, a.field, index) }
-		for _, element := range []string{"18446744073709551616", "1.5", "1.0", "1e3", "[3]", "[[]]", "null", `"3"`, "{}", "true", strings.Repeat("9", 4000)} {
+		for _, element := range []string{"18446744073709551616", "1.5", "1.0", "1e3", "[3]", "[[]]", "null", `"3"`, "{}", "true",
+			strings.Repeat("9", 4000)} {
 			f(a.body("[1,2,"+element+"]", ""), at(2))
 			f(a.body("[ "+element+" ,123456]", ""), at(0))
 			f(a.body("[1"+strings.Repeat(",123456", 99)+","+element+strings.Repeat(",123456", 99)+"]", ""), at(100))
@@ -71,7 +72,8 @@ func TestHostileBodies(t *testing.T) {
 		if !a.hashes && !a.signed {
 			f(a.body("[1,2,-1]", ""), at(2))
 		}
-		for text, index := range map[string]int{"[1,2,x]": 2, "[1,2,03]": 2, "[1,2 3]": 1, "[1,2,]": 2, "[1,2": 1, "[1,2,": 2, "[": 0, "[1,2\x00": 1, "[1,2,-": 2, "[1,2,\xff": 2} {
+		for text, index := range map[string]int{"[1,2,x]": 2, "[1,2,03]": 2, "[1,2 3]": 1, "[1,2,]": 2, "[1,2": 1, "[1,2,": 2, "[": 0,
+			"[1,2\x00": 1, "[1,2,-": 2, "[1,2,\xff": 2} {
 			says := at(index)
 			if a.fixed {
 				says = "Invalid JSON object"
@@ -106,7 +108,8 @@ func TestHostileItems(t *testing.T) {
 		t.Helper()
 		good := a.body("[1]", `,"instance_id":"good"`)
 		rec := ask(h, "/query_batch", "application/json", "", strings.NewReader(`{"queries":[`+good+`,`+a.body(list, "")+`,`+good+`]}`))
-		if rec.Code != status || !strings.Contains(rec.Body.String(), says) || strings.Count(rec.Body.String(), `"good":`) != 2*(200/status) {
+		if rec.Code != status || !strings.Contains(rec.Body.String(), says) ||
+			strings.Count(rec.Body.String(), `"good":`) != 2*(200/status) {
 			t.Errorf("%.200q: %d %.500q, want %d %q", list, rec.Code, rec.Body, status, says)
 		}
 	}
@@ -146,8 +149,10 @@ func TestHostilePacks(t *testing.T) {
 		f(packed("text"), field)
 		f(packed(nil), field)
 		for _, lie := range []string{
-			"\x93\x01\x02", "\xdc\xff\xff\x01", "\xdd\xff\xff\xff\xff\x01", "\xc4\x05abcd", "\xc6\xff\xff\xff\xffabcd", "\xdb\xff\xff\xff\xffabcd", "\xc9\xff\xff\xff\xff\x01a", "\xdf\xff\xff\xff\xff\x01\x01",
-			"\x91\xdd\xff\xff\xff\xff", "\x91\xc1", "\xc1", "\xcb1234", strings.Repeat("\x91", 100_000) + "\x01", strings.Repeat("\x81\xa1a", 100_000) + "\x01",
+			"\x93\x01\x02", "\xdc\xff\xff\x01", "\xdd\xff\xff\xff\xff\x01", "\xc4\x05abcd", "\xc6\xff\xff\xff\xffabcd",
+			"\xdb\xff\xff\xff\xffabcd", "\xc9\xff\xff\xff\xff\x01a", "\xdf\xff\xff\xff\xff\x01\x01",
+			"\x91\xdd\xff\xff\xff\xff", "\x91\xc1", "\xc1", "\xcb1234", strings.Repeat("\x91", 100_000) + "\x01",
+			strings.Repeat("\x81\xa1a", 100_000) + "\x01",
 		} {
 			f(lie, "Invalid msgpack object")
 		}
@@ -256,12 +261,16 @@ func TestRequestsDoNotMix(t *testing.T) {
 				f("/query", "application/json", one, row)
 				f("/query_batch", "application/json", `{"queries":[`+one+`,{},`+one+`]}`,
 					`{"answers":[`+row+`,{"error":"model is required","reason":"missing","field":"model"},`+row+`]}`)
-				f("/query?dialect=v2", "application/json", `{"`+name+`":1}`, `{"error":"unsupported request field: `+name+`","reason":"unknown_field","field":"`+name+`"}`)
+				f("/query?dialect=v2", "application/json", `{"`+name+`":1}`, `{"error":"unsupported request field: `+name+
+					`","reason":"unknown_field","field":"`+name+`"}`)
 				f("/query", "application/msgpack", packed(map[string]int{name: 1}),
-					"\x83"+packed("error")+packed("unsupported request field: "+name)+packed("reason")+packed("unknown_field")+packed("field")+packed(name))
-				f("/dynamo/v1/query", "application/json", `{"model_name":"`+name+`","token_ids":[1]}`, `{"error":"no indexer for model=`+name+` routing_group=default"}`)
+					"\x83"+packed("error")+packed("unsupported request field: "+name)+packed("reason")+packed("unknown_field")+
+						packed("field")+packed(name))
+				f("/dynamo/v1/query", "application/json", `{"model_name":"`+name+`","token_ids":[1]}`, `{"error":"no indexer for model=`+
+					name+` routing_group=default"}`)
 				f("/dynamo/v1/query", "application/json", `{"model_name":"m","token_ids":"`+name+`"}`,
-					fmt.Sprintf("Failed to deserialize the JSON body into the target type: token_ids: invalid type: string %q, expected a sequence at line 1 column %d", name, 32+len(name)))
+					fmt.Sprintf("Failed to deserialize the JSON body into the target type: token_ids: invalid type: string %q, expected "+
+						"a sequence at line 1 column %d", name, 32+len(name)))
 			}
 		})
 	}

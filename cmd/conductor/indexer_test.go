@@ -69,7 +69,8 @@ func TestIndexerFlags(t *testing.T) {
 	f(usual, "--workers", ", ,", "--block-size", "0x10", "--threads", "1")
 	workers := []string{"--block-size", "16", "--workers", "1=tcp://a:5557, 18446744073709551615:1 = tcp://b:5558 ,"}
 	sources := func(group, model string) string {
-		return usual + ", 1|" + group + "|0 vLLM " + model + " 16 tcp://a:5557, 18446744073709551615|" + group + "|1 vLLM " + model + " 16 tcp://b:5558"
+		return usual + ", 1|" + group + "|0 vLLM " + model + " 16 tcp://a:5557, 18446744073709551615|" + group + "|1 vLLM " + model +
+			" 16 tcp://b:5558"
 	}
 	f(sources("default", "default"), workers...)
 	f(sources("default", "m"), append(workers, "--model-name", "m")...)
@@ -79,7 +80,8 @@ func TestIndexerFlags(t *testing.T) {
 	f(sources("acme", "default"), append(workers, "--routing-group", "", "--tenant-id", "acme")...)
 	f(sources("default", "default"), append(workers, "--routing-group", "", "--tenant-id", "")...)
 	// Dynamo accepts them, so the command line does.
-	f(usual+", 1|default|0 vLLM default 16 tcp://*:5557, 2|default|0 vLLM default 16 inproc://x", "--block-size=16", "--workers=1=tcp://*:5557,2=inproc://x")
+	f(usual+", 1|default|0 vLLM default 16 tcp://*:5557, 2|default|0 vLLM default 16 inproc://x", "--block-size=16",
+		"--workers=1=tcp://*:5557,2=inproc://x")
 
 	r := func(want string, args ...string) {
 		t.Helper()
@@ -142,9 +144,12 @@ func TestIndexerRefuses(t *testing.T) {
 	f(1, "Error: invalid ZMQ endpoint `udp://h:1`: unsupported scheme `udp`", nil, "--workers=1=udp://h:1", "--block-size=16")
 	f(1, "Error: instance 1 dp_rank 0 already registered", nil, "--workers=1=tcp://h:1,1=tcp://h:2", "--block-size=16")
 	f(1, "Error: --block-size 0 is out of range 1 to 2147483647", nil, "--workers=1=tcp://h:1", "--block-size=0")
-	f(1, "Error: dp_rank 4294967295 of instance 1 is out of range 0 to 2147483647", nil, "--workers=1:4294967295=tcp://h:1", "--block-size=16")
-	f(1, `Error: DYN_ROUTER_MIN_INITIAL_WORKERS must be a non-negative integer, got "x": invalid digit found in string`, []string{"DYN_ROUTER_MIN_INITIAL_WORKERS=x"})
-	f(1, `Error: flag --peers: dynamo.peers: "peer:8090" is no URL; write http://host:port or https://host:port`, nil, "--peers", "http://a,peer:8090")
+	f(1, "Error: dp_rank 4294967295 of instance 1 is out of range 0 to 2147483647", nil, "--workers=1:4294967295=tcp://h:1",
+		"--block-size=16")
+	f(1, `Error: DYN_ROUTER_MIN_INITIAL_WORKERS must be a non-negative integer, got "x": invalid digit found in string`,
+		[]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=x"})
+	f(1, `Error: flag --peers: dynamo.peers: "peer:8090" is no URL; write http://host:port or https://host:port`, nil, "--peers",
+		"http://a,peer:8090")
 	f(1, `Error: flag --trace-id-header: dynamo.trace_id_header: invalid HTTP header name "a b"`, nil, "--trace-id-header", "a b")
 	f(1, "Error: failed to open access log no/such/dir: no such file or directory", nil, "--access-log", "no/such/dir", "--port=0")
 	f(1, "Error: cannot listen on 0.0.0.0:"+port+" for the dynamo dialect: the port is in use", nil, "--port", port)
@@ -187,7 +192,9 @@ func TestIndexerServes(t *testing.T) {
 	dir := t.TempDir()
 	access := filepath.Join(dir, "access.log")
 	file := filepath.Join(dir, "config.yaml")
-	must.Succeed(t, os.WriteFile(file, []byte("listeners: [{address: 'nowhere:1'}]\nsources: [{endpoint: 'tcp://127.0.0.1:1', type: SGLang, modelname: m, instance_id: a, block_size: 16}]\n"), 0o600))
+	must.Succeed(t, os.WriteFile(file,
+		[]byte("listeners: [{address: 'nowhere:1'}]\nsources: [{endpoint: 'tcp://127.0.0.1:1', type: SGLang, modelname: m, instance_id: "+
+			"a, block_size: 16}]\n"), 0o600))
 	cmd := asIndexer(t, "--port", "0", "--block-size", "16", "--model-name", "m", "--workers", "1:3=tcp://127.0.0.1:1", "--threads=4",
 		"--access-log", access, "--trace-id-header", "x-request-id", "--access-log-local-time")
 	cmd.Env = append(cmd.Env, "CONDUCTOR_CONFIG_PATH="+file, "CONDUCTOR_LISTENERS=nowhere:2=dynamo", "TZ=UTC")

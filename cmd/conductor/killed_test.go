@@ -44,24 +44,26 @@ func TestKilledServer(t *testing.T) {
 				BlockSize: 16, Device: 2048, Host: 1024, Disk: 2048, Chunk: 2048, Running: 3, ClearEvery: 100,
 				Source: &until{Source: source, done: done}, Clients: 2, Warm: 16, Seed: 1 + uint64(time.Now().UnixNano()),
 				SettleEvery: 8, SettleTimeout: 20 * time.Second, Audit: 100, Ring: 10_000, Queue: 100_000, Faults: faults,
-				Restarts: sim.Restarts{Times: kills, Every: 400 * time.Millisecond, Restart: func(ctx context.Context) (sim.Downtime, error) {
-					if left == kills-1 { // the second start and later ones have a snapshot
-						if err := awaitSnapshot(ctx, s.URL); err != nil {
-							return sim.Downtime{}, err
+				Restarts: sim.Restarts{Times: kills, Every: 400 * time.Millisecond,
+					Restart: func(ctx context.Context) (sim.Downtime, error) {
+						if left == kills-1 { // the second start and later ones have a snapshot
+							if err := awaitSnapshot(ctx, s.URL); err != nil {
+								return sim.Downtime{}, err
+							}
 						}
-					}
-					down, err := s.Restart(ctx)
-					if left--; left == 0 {
-						time.AfterFunc(time.Second, func() { close(done) })
-					}
-					return down, err
-				}},
+						down, err := s.Restart(ctx)
+						if left--; left == 0 {
+							time.AfterFunc(time.Second, func() { close(done) })
+						}
+						return down, err
+					}},
 			}
 			report, err := sim.Run(ctx, c)
 			must.Succeed(t, err)
 			must.Report(t, cli.NewClient(s.URL, nil).Get(ctx, "/admin/check", new(any)))
 			a := report.Answers
-			t.Logf("%d kills, %d of %d answers settled, %d partial, %d queries lost", len(report.Restarts), a.Settled, a.Compared, a.Partial, report.LostToRestarts)
+			t.Logf("%d kills, %d of %d answers settled, %d partial, %d queries lost", len(report.Restarts), a.Settled, a.Compared,
+				a.Partial, report.LostToRestarts)
 			if err := report.Err(); err != nil {
 				t.Errorf("seed %d: %v\n%q", report.Seed, err, report.Wrong)
 			}

@@ -22,7 +22,8 @@ func TestEndpointSlices(t *testing.T) {
 	dir := t.TempDir()
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, "own.yaml"), []byte("sources: []\n"), 0o600))
 	slice := func(endpoints string) string {
-		return `{"kind":"List","items":[{"addressType":"IPv4","ports":[{"name":"kv-events","port":5557},{"name":"http","port":8000}],"endpoints":[` + endpoints + `]},{"endpoints":null,"ports":null}]}`
+		return `{"kind":"List","items":[{"addressType":"IPv4","ports":[{"name":"kv-events","port":5557},{"name":"http","port":8000}],` +
+			`"endpoints":[` + endpoints + `]},{"endpoints":null,"ports":null}]}`
 	}
 	f := func(endpoints string, want ...string) {
 		t.Helper()

@@ -34,7 +34,8 @@ func timeouts(limits config.Limits) server.Timeouts {
 // handler serves one dialect at the root, and the others under their prefixes. Where the
 // published Conductor dialect is, requests may ask for that of the second server.
 func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	second := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission, Version: opts.Version}
+	second := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission,
+		Version: opts.Version}
 	inJSON := mooncake.New(second)
 	second.Codec = body.Msgpack
 	inMsgpack := mooncake.New(second)

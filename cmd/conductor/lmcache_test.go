@@ -181,18 +181,23 @@ func TestLMCacheEvents(t *testing.T) {
 	}
 
 	// A chunk of two shards counts with both.
-	says(report(t, p, next(lmcacheReport{Type: "store", Tier: "l2", Backend: "fs", Shared: true, Entries: entriesOf(chunks, 0, 2, "", 1)})), applied)
+	says(report(t, p, next(lmcacheReport{Type: "store", Tier: "l2", Backend: "fs", Shared: true, Entries: entriesOf(chunks, 0, 2, "", 1)})),
+		applied)
 	holds("vllm-1", "", 0, 0)
-	says(report(t, p, next(lmcacheReport{Type: "store", Tier: "l2", Backend: "fs", Shared: true, Entries: entriesOf(chunks, 0, 2, "", 0)})), applied)
+	says(report(t, p, next(lmcacheReport{Type: "store", Tier: "l2", Backend: "fs", Shared: true, Entries: entriesOf(chunks, 0, 2, "", 0)})),
+		applied)
 	holds("vllm-1", "", 0, 4*chunkTokens)
 	holds("vllm-0", "", 3*chunkTokens, 4*chunkTokens)
-	says(report(t, p, next(lmcacheReport{Type: "delete", Tier: "l2", Backend: "fs", Shared: true, Entries: entriesOf(chunks, 2, 2, "", 1)})), applied)
+	says(report(t, p, next(lmcacheReport{Type: "delete", Tier: "l2", Backend: "fs", Shared: true,
+		Entries: entriesOf(chunks, 2, 2, "", 1)})), applied)
 	holds("vllm-1", "", 0, 2*chunkTokens)
 
 	// A salt has chunks of its own under the same hashes.
-	says(report(t, p, next(lmcacheReport{Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks[:2], 0, 1, "pepper", 0)})), applied)
+	says(report(t, p, next(lmcacheReport{Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks[:2], 0, 1, "pepper", 0)})),
+		applied)
 	holds("vllm-0", "pepper", 2*chunkTokens, 0)
-	says(report(t, p, next(lmcacheReport{Type: "delete", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks[:2], 1, 1, "", 0)})), applied)
+	says(report(t, p, next(lmcacheReport{Type: "delete", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks[:2], 1, 1, "", 0)})),
+		applied)
 	holds("vllm-0", "pepper", 2*chunkTokens, 0)
 	holds("vllm-0", "", 2*chunkTokens, 2*chunkTokens) // chunk 1 is on the shared disk alone, chunk 2 behind it on the host
 
@@ -202,7 +207,8 @@ func TestLMCacheEvents(t *testing.T) {
 	bad := next(lmcacheReport{Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks[:1], 0, 1, "", 0)})
 	bad.Entries[0].Key.Hash = "xy"
 	answer := report(t, p, map[string]any{"instance_id": "node:n1"}, bad)
-	for _, want := range []string{`"applied":1`, `"rejected":1`, `"field":"incarnation","index":0`, `"field":"entries[0].key.chunk_hash_hex","index":1`} {
+	for _, want := range []string{`"applied":1`, `"rejected":1`, `"field":"incarnation","index":0`,
+		`"field":"entries[0].key.chunk_hash_hex","index":1`} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("the answer %s lacks %s", answer, want)
 		}
@@ -219,7 +225,8 @@ func TestLMCacheEvents(t *testing.T) {
 	}
 	old := next(lmcacheReport{Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks, 0, 1, "", 0)})
 	seq = 0
-	says(report(t, p, next(lmcacheReport{Incarnation: 1790000100, Type: "config", Tier: "l1", Backend: "dram", Capacity: 1 << 30, Revision: 1})), applied)
+	says(report(t, p, next(lmcacheReport{Incarnation: 1790000100, Type: "config", Tier: "l1", Backend: "dram", Capacity: 1 << 30,
+		Revision: 1})), applied)
 	holds("vllm-0", "", 0, 2*chunkTokens)
 	holds("vllm-0", "pepper", 0, 0)
 	says(report(t, p, old), `{"applied":0,"duplicates":0,"stale":1}`)
@@ -233,7 +240,8 @@ func TestLMCacheEvents(t *testing.T) {
 			t.Errorf("%s is %+v, want no finding", instance, s)
 		}
 	}
-	for _, want := range []string{`conductor_lmcache_batches_total{outcome="stale"} 1`, `conductor_lmcache_batches_total{outcome="duplicate"} 1`, "conductor_lmcache_unclaimed_entries_total 1"} {
+	for _, want := range []string{`conductor_lmcache_batches_total{outcome="stale"} 1`,
+		`conductor_lmcache_batches_total{outcome="duplicate"} 1`, "conductor_lmcache_unclaimed_entries_total 1"} {
 		if !strings.Contains(metrics, want+"\n") {
 			t.Errorf("the metrics lack %s", want)
 		}
@@ -253,7 +261,8 @@ func TestLMCacheMissingShards(t *testing.T) {
 	stores := func(kind string, entries []lmcacheEntry) {
 		t.Helper()
 		seq++
-		answer := report(t, p, lmcacheReport{Instance: "node:n1", Incarnation: 1, Seq: seq, Type: kind, Tier: "l1", Backend: "dram", Entries: entries})
+		answer := report(t, p, lmcacheReport{Instance: "node:n1", Incarnation: 1, Seq: seq, Type: kind, Tier: "l1", Backend: "dram",
+			Entries: entries})
 		if answer != `{"applied":1,"duplicates":0,"stale":0}` {
 			t.Fatal(answer)
 		}
@@ -273,7 +282,8 @@ func TestLMCacheMissingShards(t *testing.T) {
 	lacking := func(blocks int) {
 		t.Helper()
 		_, metrics := askAs(t, "GET", p.url+"/metrics", "", "", nil)
-		if want := fmt.Sprintf(`conductor_source_incomplete_blocks{dp_rank="0",instance_id="node:n1",tenant_id="default"} %d`, blocks); !strings.Contains(metrics, want+"\n") {
+		if want := fmt.Sprintf(`conductor_source_incomplete_blocks{dp_rank="0",instance_id="node:n1",tenant_id="default"} %d`,
+			blocks); !strings.Contains(metrics, want+"\n") {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
@@ -309,7 +319,8 @@ func TestLMCacheTenants(t *testing.T) {
 	source := "  - {endpoint: 'push:', type: LMCache, modelname: m, instance_id: n, block_size: 16, tenant_id: b}\n"
 	p := serveProcess(t, "auth: {file: "+file+"}\nsources:\n"+source)
 	chunks := chunksOf(make([]uint32, chunkTokens))
-	body, err := json.Marshal(map[string]any{"batches": []any{lmcacheReport{Instance: "n", Incarnation: 1, Seq: 1, Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunks, 0, 1, "", 0)}}})
+	body, err := json.Marshal(map[string]any{"batches": []any{lmcacheReport{Instance: "n", Incarnation: 1, Seq: 1, Type: "store",
+		Tier: "l1", Backend: "dram", Entries: entriesOf(chunks, 0, 1, "", 0)}}})
 	must.Succeed(t, err)
 	f := func(token, want string, blocks int) {
 		t.Helper()
@@ -391,7 +402,8 @@ func TestLMCacheCoordinator(t *testing.T) {
 	}
 	shard := func(i int, medium string) []any { return []any{store(i, medium), store(i, medium)} } // one event a rank
 	c.publish("node:n1", true, shard(0, "lmcache-l1")...)
-	source := fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', replay_endpoint: 'tcp://127.0.0.1:%d', type: LMCache, modelname: m, block_size: 16, ", c.live, c.replay)
+	source := fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', replay_endpoint: 'tcp://127.0.0.1:%d', type: LMCache, modelname: m, "+
+		"block_size: 16, ", c.live, c.replay)
 	p := serveProcess(t, "sources:\n"+lmcacheEngine+
 		source+"instance_id: 'node:n1', serves: [vllm-0]}\n"+source+"instance_id: 'pool:fs'}\n")
 	settled := func(instance string) (s struct {

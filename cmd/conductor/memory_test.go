@@ -70,7 +70,8 @@ func TestServeTellsIndexBound(t *testing.T) {
 		}
 		_, metrics := get(p.url + "/metrics")
 		_, ready := get(p.url + "/ready")
-		if has := strings.Contains(metrics, "\nconductor_index_bytes_limit "); has != (want > 0) || strings.Contains(ready, fmt.Sprintf(`"limit":%d`, want)) != (want > 0) {
+		if has := strings.Contains(metrics, "\nconductor_index_bytes_limit "); has != (want > 0) ||
+			strings.Contains(ready, fmt.Sprintf(`"limit":%d`, want)) != (want > 0) {
 			t.Errorf("%q: metrics tell a limit: %t, /ready says %s", config, has, ready)
 		}
 	}

@@ -40,7 +40,8 @@ type messageEngine struct {
 
 func newMessageEngine(t *testing.T) *messageEngine {
 	e := newRuledEngine(t, "odd", 0)
-	config := fmt.Sprintf("sources:\n  - {instance_id: odd, type: vLLM, endpoint: %q, modelname: m, block_size: %d}\n", "tcp://"+e.pub.Addr().String(), recordedBlock)
+	config := fmt.Sprintf("sources:\n  - {instance_id: odd, type: vLLM, endpoint: %q, modelname: m, block_size: %d}\n",
+		"tcp://"+e.pub.Addr().String(), recordedBlock)
 	m := &messageEngine{ruledEngine: e, p: serveProcess(t, config)}
 	m.publish() // once the server has subscribed
 	return m
@@ -75,11 +76,14 @@ func TestUnusableMessages(t *testing.T) {
 			e.raw(frames(i)...)
 		}
 		s := e.until("all are counted", func(s *messageService) bool { return s.DroppedBy[count] == before+40 })
-		if s = e.until("there is no finding", func(s *messageService) bool { return s.found("unusable_messages") != "" }); s.State != "partial" || s.Reason != "unusable" ||
+		if s = e.until("there is no finding", func(s *messageService) bool {
+			return s.found("unusable_messages") != ""
+		}); s.State != "partial" || s.Reason != "unusable" ||
 			!strings.Contains(s.found("unusable_messages"), wants) {
 			t.Errorf("%s: %+v", wants, s)
 		}
-		if out, _ := command("doctor", "--server", e.p.url).Output(); !strings.Contains(string(out), wants) || strings.Contains(string(out), "replay_endpoint") {
+		if out, _ := command("doctor", "--server", e.p.url).Output(); !strings.Contains(string(out), wants) ||
+			strings.Contains(string(out), "replay_endpoint") {
 			t.Errorf("the doctor says %s, nothing of %s", out, wants)
 		}
 		e.publish(map[string]any{"type": "AllBlocksCleared"}) // lost batches do not matter any more
@@ -87,11 +91,17 @@ func TestUnusableMessages(t *testing.T) {
 			e.publish(ruledStored(0, 1))
 		}
 		// The finding ends just after the state that other readers see.
-		e.until("the state or the finding stays", func(s *messageService) bool { return s.State == "synced" && s.found("unusable_messages") == "" })
+		e.until("the state or the finding stays", func(s *messageService) bool {
+			return s.State == "synced" && s.found("unusable_messages") == ""
+		})
 	}
 	const beginning = "begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no sequence number"
-	f("bad_frames", "1 frame where 3 are expected (topic, sequence number, batch); it "+beginning, func(int) [][]byte { return [][]byte{payload} })
-	f("bad_frames", "2 frames where 3 are expected (topic, sequence number, batch); the second "+beginning, func(int) [][]byte { return [][]byte{[]byte("kv"), payload} })
+	f("bad_frames", "1 frame where 3 are expected (topic, sequence number, batch); it "+beginning, func(int) [][]byte {
+		return [][]byte{payload}
+	})
+	f("bad_frames", "2 frames where 3 are expected (topic, sequence number, batch); the second "+beginning, func(int) [][]byte {
+		return [][]byte{[]byte("kv"), payload}
+	})
 	f("bad_frames", "a sequence number of 4 bytes where 8 are expected", func(i int) [][]byte {
 		return [][]byte{nil, binary.BigEndian.AppendUint32(nil, uint32(i)), payload}
 	})
@@ -118,7 +128,8 @@ func TestUnusableMessages(t *testing.T) {
 func TestMessagesOfOtherBuilds(t *testing.T) {
 	e := newMessageEngine(t)
 	stored := ruledStored(0, 1)
-	e.publish([]any{"BlockStored", stored["block_hashes"], nil, stored["token_ids"], recordedBlock, nil, "GPU", nil, nil, 0, "full_attention", nil, 7, "more"},
+	e.publish([]any{"BlockStored", stored["block_hashes"], nil, stored["token_ids"], recordedBlock, nil, "GPU", nil, nil, 0,
+		"full_attention", nil, 7, "more"},
 		[]any{"BlockInactive", stored["block_hashes"], "GPU"}, map[string]any{"type": "Block\x1b[31mMoved", "block_hashes": 7})
 	tokens := recordedTokens(2)[recordedBlock:]
 	wide := make([]uint64, len(tokens))

@@ -45,17 +45,18 @@ func descriptions(t *testing.T) (all []description) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var text []string
-	must.Succeed(t, serve(ctx, loaded, nil, zerolog.New(io.Discard), func(_ *conductor.Conductor, _ *server.Servers, metrics *prometheus.Registry) {
-		descs := make(chan *prometheus.Desc)
-		go func() {
-			metrics.Describe(descs)
-			close(descs)
-		}()
-		for d := range descs {
-			text = append(text, d.String())
-		}
-		stop()
-	}))
+	must.Succeed(t, serve(ctx, loaded, nil, zerolog.New(io.Discard),
+		func(_ *conductor.Conductor, _ *server.Servers, metrics *prometheus.Registry) {
+			descs := make(chan *prometheus.Desc)
+			go func() {
+				metrics.Describe(descs)
+				close(descs)
+			}()
+			for d := range descs {
+				text = append(text, d.String())
+			}
+			stop()
+		}))
 	form := regexp.MustCompile(`^Desc\{fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*"), .*constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
 	constant := regexp.MustCompile(`([a-z_]+)="`)
 	seen := map[string]bool{}
@@ -236,10 +237,12 @@ func TestAlerts(t *testing.T) {
 			}
 			seen[r.Alert] = true
 			checkExpression(t, r.Alert, r.Expr, exported, r.Annotations["summary"], r.Annotations["description"])
-			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) || r.Annotations["summary"] == "" ||
+				r.Annotations["description"] == "" {
 				t.Errorf("%s: incomplete: %v %v", r.Alert, r.Labels, r.Annotations)
 			}
-			if want := "https://example.com/conductor/blob/main/docs/alerts.md#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			if want := "https://example.com/conductor/blob/main/docs/alerts.md#" +
+				strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
 				t.Errorf("%s: runbook_url %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 			}
 			entry := regexp.MustCompile(`(?ms)^### ` + r.Alert + `\n\nSeverity ` + r.Labels["severity"] + `\. .+?^- Look at: .+?^- Do: `)

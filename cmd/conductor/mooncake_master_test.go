@@ -148,7 +148,8 @@ func TestMooncakeMaster(t *testing.T) {
 	}
 
 	p := serveProcess(t, "")
-	body := fmt.Sprintf(`{"endpoint":%q,"type":"Mooncake","modelname":"m","instance_id":"pool","block_size":%d,"dp_rank":0}`, endpoint, recordedBlock)
+	body := fmt.Sprintf(`{"endpoint":%q,"type":"Mooncake","modelname":"m","instance_id":"pool","block_size":%d,"dp_rank":0}`, endpoint,
+		recordedBlock)
 	post(t, p.url+"/register", body, 200)
 	e := recordEngine(t, p, "vllm", 7)
 	e.publish(engine.Stored, 0, 3)

@@ -132,10 +132,13 @@ func maxTokenID(limits config.Limits) uint32 { return uint32(min(limits.MaxToken
 // registration is a configured source as the registry takes it.
 func registration(s config.Source) conductor.Registration {
 	return conductor.Registration{
-		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName, Lora: s.LoraName,
-		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL, MediaTTL: s.MediaTTL,
-		Serves: s.Serves, Aliases: s.Aliases, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear, MayAnnounce: s.MayAnnounce,
-		Profile: conductor.HashProfile(s.HashProfile), Sequence: s.Sequence,
+		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName,
+		Lora:   s.LoraName,
+		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL,
+		MediaTTL: s.MediaTTL,
+		Serves:   s.Serves, Aliases: s.Aliases, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear,
+		MayAnnounce: s.MayAnnounce,
+		Profile:     conductor.HashProfile(s.HashProfile), Sequence: s.Sequence,
 		Events: s.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
 	}
 }

@@ -30,7 +30,8 @@ func TestOversizeBatchOverSockets(t *testing.T) {
 		})
 		tokens, err := json.Marshal(recordedTokens(3))
 		must.Succeed(t, err)
-		if got := matched(answerOf(t, p.url, fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, recordedBlock, tokens))); got != "48" {
+		if got := matched(answerOf(t, p.url, fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, recordedBlock, tokens))); got !=
+			"48" {
 			t.Errorf("%s tokens of the batches around it are found", got)
 		}
 	}

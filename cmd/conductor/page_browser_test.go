@@ -33,7 +33,8 @@ func startBrowser(t *testing.T) context.Context {
 	if program == "" {
 		must.Skip(t, "no chromium: apt-get install chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(pagePatience))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()),
+		chromedp.WSURLReadTimeout(pagePatience))
 	if os.Getuid() == 0 {
 		options = append(options, chromedp.NoSandbox)
 	}
@@ -106,7 +107,8 @@ func (p *tab) follow(link string) {
 // paint makes the system light or dark.
 func (p *tab) paint(scheme string) {
 	p.t.Helper()
-	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 	must.Succeed(p.t, err)
 }
 
@@ -161,7 +163,8 @@ func (p *tab) axe(what string) {
 		must.Succeed(p.t, err)
 		js[any](p, string(text)+"; true")
 	}
-	found := js[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => ["serious", "critical"].includes(v.impact))
+	found := js[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations
+		.filter((v) => ["serious", "critical"].includes(v.impact))
 		.map((v) => v.id + ": " + v.nodes.slice(0, 3).map((n) => n.html + " " + n.failureSummary).join("\n")).join("\n"))`)
 	if found != "" {
 		p.t.Errorf("%s: %s", what, found)
@@ -186,9 +189,11 @@ func (p *tab) tabTo(selector string) {
 			There   bool
 			Visible bool
 		}](p, `(() => {
-			const el = document.activeElement, s = getComputedStyle(el.getAttribute("role") === "treeitem" ? el.firstElementChild : el), box = el.getBoundingClientRect();
+			const el = document.activeElement, box = el.getBoundingClientRect();
+			const s = getComputedStyle(el.getAttribute("role") === "treeitem" ? el.firstElementChild : el);
 			return {name: el.tagName + "#" + el.id, there: el.matches(`+"`"+selector+"`"+`),
-				visible: s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2 && box.width > 0 && box.bottom > 0 && box.top < innerHeight};
+				visible: s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2 &&
+					box.width > 0 && box.bottom > 0 && box.top < innerHeight};
 		})()`)
 		if way = append(way, at.Name); !at.Visible {
 			p.t.Errorf("the focus is not seen at %s", at.Name)

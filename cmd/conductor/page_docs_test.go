@@ -30,8 +30,12 @@ func testPagePrefix(t *testing.T, browser context.Context, p *process) {
 	})
 	page.await("there is no leaf", leaf)
 	js[any](page, leaf+`.querySelector("button").click()`)
-	page.await("the prefix is not explained", `!document.querySelector("#view-explain").hidden && / (of|all) 4 blocks/.test(document.querySelector(".verdict")?.innerText) && document.querySelector("#explain-tokens").disabled`)
-	if chosen := js[string](page, `document.querySelector("#explain-recent").selectedOptions[0].innerText + " " + document.querySelector("#explain-model").value`); !strings.HasPrefix(chosen, "Prefix ") || !strings.HasSuffix(chosen, ": the first 64 tokens of recent queries m") {
+	page.await("the prefix is not explained",
+		`!document.querySelector("#view-explain").hidden && / (of|all) 4 blocks/.test(document.querySelector(".verdict")?.innerText) && `+
+			`document.querySelector("#explain-tokens").disabled`)
+	if chosen := js[string](page, `document.querySelector("#explain-recent").selectedOptions[0].innerText + " " + `+
+		`document.querySelector("#explain-model").value`); !strings.HasPrefix(chosen, "Prefix ") ||
+		!strings.HasSuffix(chosen, ": the first 64 tokens of recent queries m") {
 		t.Errorf("chosen is %q", chosen)
 	}
 
@@ -40,7 +44,8 @@ func testPagePrefix(t *testing.T, browser context.Context, p *process) {
 	page.tabTo("[role=treeitem]")
 	page.press(kb.Tab)
 	page.press(kb.Enter)
-	page.await("the prefix is not explained by keys", `!document.querySelector("#view-explain").hidden && document.querySelector(".verdict")`)
+	page.await("the prefix is not explained by keys",
+		`!document.querySelector("#view-explain").hidden && document.querySelector(".verdict")`)
 	page.close()
 }
 
@@ -50,7 +55,8 @@ func testPageDocuments(t *testing.T, browser context.Context, p *process) {
 	page.await("no model is proposed", `document.querySelector("#explain-model").value === "m"`)
 	tokens, err := json.Marshal(recordedTokens(8))
 	must.Succeed(t, err)
-	js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, tokens))
+	js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`,
+		tokens))
 	page.await("no reason is a link", `document.querySelector("#explain-answer .reasons a")`)
 	for _, link := range js[[]string](page, `[...document.querySelectorAll("#explain-answer a")].map((a) => a.href)`) {
 		address, anchor, _ := strings.Cut(link, "#")
@@ -59,7 +65,9 @@ func testPageDocuments(t *testing.T, browser context.Context, p *process) {
 		}
 	}
 	page.follow("#explain-answer .reasons a")
-	page.await("the documents are not there", `location.pathname === "/docs/reading-answers" && document.querySelector(":target") && getComputedStyle(document.documentElement).backgroundColor === "rgb(16, 20, 24)"`)
+	page.await("the documents are not there",
+		`location.pathname === "/docs/reading-answers" && document.querySelector(":target") && `+
+			`getComputedStyle(document.documentElement).backgroundColor === "rgb(16, 20, 24)"`)
 	page.follow(".brand")
 	page.await("there is no way back", `location.pathname === "/ui" && document.querySelector("#sources-body tr")`)
 	page.close()

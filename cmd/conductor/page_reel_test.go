@@ -25,8 +25,10 @@ import (
 )
 
 var (
-	reel    = testflag.String("reel", "", "directory for screenshots of the page")
-	widths  = testflag.String("reel.widths", "", "take the views whose names this expression matches, whole, at 1440, 768 and 390 pixels, light and dark, instead of the pictures of the documents")
+	reel   = testflag.String("reel", "", "directory for screenshots of the page")
+	widths = testflag.String("reel.widths", "",
+		"take the views whose names this expression matches, whole, at 1440, 768 and 390 pixels, light and dark, instead of the pictures "+
+			"of the documents")
 	reelFor = testflag.Duration("reel.for", 4*time.Minute, "how long the fleet of the screenshots works before them")
 )
 
@@ -42,12 +44,17 @@ type shot struct {
 var shots = []shot{
 	{"fleet-light", "fleet", "light", false, 1280, 900, 1, "", ""},
 	{"fleet-dark", "fleet", "dark", false, 1280, 900, 1, "", ""},
-	{"source", "fleet", "light", false, 1280, 1240, 1, `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click(), document.querySelector(".loss button").click()`,
+	{"source", "fleet", "light", false, 1280, 1240, 1,
+		`[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click(), ` +
+			`document.querySelector(".loss button").click()`,
 		`document.querySelector(".loss p")`},
 	{"prefixes", "prefixes", "light", false, 1280, 1000, 1, "", `document.querySelector("[role=treeitem]")`},
 	{"heat-map", "prefixes", "dark", false, 1280, 640, 1, `document.querySelector(".heatbox").closest(".card").scrollIntoView()`, ""},
-	{"explain", "explain", "light", false, 1280, 800, 1, explainShot, `document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - 68), true)`},
-	{"feed", "feed", "dark", false, 1280, 720, 1, "", `document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
+	{"explain", "explain", "light", false, 1280, 800, 1, explainShot,
+		`document.querySelector("#explain-answer .holder") && (scrollTo(0, document.querySelector("#explain-answer").offsetTop - ` +
+			`68), true)`},
+	{"feed", "feed", "dark", false, 1280, 720, 1, "",
+		`document.querySelectorAll("#feed-batches li").length > 12 && document.querySelectorAll("#feed-queries li").length > 12`},
 	{"phone", "fleet", "light", false, 390, 844, 2, `document.querySelector("#title-sources").scrollIntoView()`, ""},
 }
 
@@ -57,11 +64,17 @@ func atWidths(wanted *regexp.Regexp) (all []shot) {
 		for _, scheme := range []string{"light", "dark"} {
 			for _, s := range []shot{
 				{name: "fleet", view: "fleet"},
-				{name: "source", view: "fleet", height: 900, do: `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ")).click()`},
-				{name: "ranks", view: "fleet", height: 900, do: `document.querySelector("#sources-body button[aria-expanded]").click(), document.querySelector("#title-sources").scrollIntoView()`},
+				{name: "source", view: "fleet", height: 900,
+					do: `[...document.querySelectorAll("#sources-body button")].find((b) => b.innerText.startsWith("decode-3 / ` +
+						`")).click()`},
+				{name: "ranks", view: "fleet", height: 900,
+					do: `document.querySelector("#sources-body button[aria-expanded]").click(), ` +
+						`document.querySelector("#title-sources").scrollIntoView()`},
 				{name: "prefixes", view: "prefixes", until: `document.querySelector("[role=treeitem]")`},
 				{name: "explain", view: "explain", do: explainShot, until: `document.querySelector("#explain-answer .holder")`},
-				{name: "explain-short", view: "explain", do: `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`, until: `document.querySelector(".verdict")`},
+				{name: "explain-short", view: "explain",
+					do:    `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`,
+					until: `document.querySelector(".verdict")`},
 				{name: "feed", view: "feed", until: `document.querySelectorAll("#feed-queries li").length > 12`},
 				{name: "server", view: "server"},
 				{name: "dead", view: "fleet", height: 900, dead: true},
@@ -88,8 +101,10 @@ const explainShot = `(async () => {
 		const body = JSON.stringify({recent: q.id});
 		const x = await fetch("admin/explain", {method: "POST", headers: {"Content-Type": "application/json"}, body}).then((r) => r.json());
 		if (!x.instances) continue; // the server was busy, or has dropped the query
-		const ranks = x.instances.flatMap((i) => i.ranks), reasons = new Set(ranks.flatMap((r) => r.end?.reasons.map((c) => c.reason) ?? []));
-		const score = ranks.filter((r) => r.matched > 0 && r.end).length + 3 * reasons.size + ranks.filter((r) => r.media.length > 1).length;
+		const ranks = x.instances.flatMap((i) => i.ranks);
+		const reasons = new Set(ranks.flatMap((r) => r.end?.reasons.map((c) => c.reason) ?? []));
+		const score = ranks.filter((r) => r.matched > 0 && r.end).length + 3 * reasons.size +
+			ranks.filter((r) => r.media.length > 1).length;
 		if (score > best.score) best = {score, id: q.id};
 	}
 	const select = document.querySelector("#explain-recent");
@@ -117,13 +132,15 @@ func TestPageReel(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	fleet := exec.Command(lab, "simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration", "1h", "--quiet", "--pool", "--seed", "7",
+	fleet := exec.Command(lab, "simulate", "--server", p.url, "--model", "llama-3.3-70b", "--instances", "10", "--qps", "12", "--duration",
+		"1h", "--quiet", "--pool", "--seed", "7",
 		"--device-blocks", "2048", "--host-blocks", "1536", "--disk-blocks", "3072", "--settle-every", "0")
 	must.Succeed(t, fleet.Start())
 	t.Cleanup(func() { fleet.Process.Kill(); fleet.Wait() })
 	lossy.publish(ruledStored(0, 8))
 	for i := range 8 {
-		wrong.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
+		wrong.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil,
+			"token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
 	}
 	restarted.publish(ruledStored(0, 6))
 	restarted.publish(ruledStored(0, 6))

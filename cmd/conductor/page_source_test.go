@@ -18,11 +18,13 @@ func testPageSource(t *testing.T, browser context.Context, p *process) {
 	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
 	open := func() {
 		t.Helper()
-		js[any](page, `[...document.querySelectorAll("#sources-body tr")].find((r) => r.innerText.includes("lossy")).querySelector("button").click()`)
+		js[any](page, `[...document.querySelectorAll("#sources-body tr")].find((r) => `+
+			`r.innerText.includes("lossy")).querySelector("button").click()`)
 		page.await("the source is not shown", shown+`.includes("lossy, rank 0") && location.hash === "`+at+`"`)
 	}
 	open()
-	for _, want := range []string{"Live tcp://127.0.0.1:", "Replay none", "Registered by the settings", "5 batches lost", "→ partial gap unrecoverable", "1 gap"} {
+	for _, want := range []string{"Live tcp://127.0.0.1:", "Replay none", "Registered by the settings", "5 batches lost",
+		"→ partial gap unrecoverable", "1 gap"} {
 		page.await("the source does not say "+want, shown+fmt.Sprintf(".includes(%q)", want))
 	}
 	js[any](page, `history.back()`)
@@ -31,10 +33,12 @@ func testPageSource(t *testing.T, browser context.Context, p *process) {
 	// The event that tells of the end of the first dialog comes after the second has begun.
 	js[any](page, `new Promise((done) => {
 		document.querySelector("#detail").addEventListener("close", () => done(document.title = ""), { once: true });
-		addEventListener("hashchange", () => [...document.querySelectorAll("#sources-body tr")].find((r) => r.innerText.includes("lossy")).querySelector("button").click(), { once: true });
+		addEventListener("hashchange", () => [...document.querySelectorAll("#sources-body tr")]
+			.find((r) => r.innerText.includes("lossy")).querySelector("button").click(), { once: true });
 		history.back();
 	})`)
-	page.await("the source that was opened again is not shown", shown+`.includes("lossy, rank 0") && location.hash === "`+at+`" && document.title.startsWith("lossy")`)
+	page.await("the source that was opened again is not shown", shown+`.includes("lossy, rank 0") && location.hash === "`+at+
+		`" && document.title.startsWith("lossy")`)
 	page.press(kb.Escape)
 	page.await("Escape does not leave it", `!document.querySelector("#detail[open]") && location.hash !== "`+at+`"`)
 	page.close()
@@ -42,7 +46,8 @@ func testPageSource(t *testing.T, browser context.Context, p *process) {
 	page = openTab(t, browser, p.url+"/ui"+at, "light", 1280)
 	page.await("the address does not lead to the source", shown+`.includes("5 batches lost") && document.title.startsWith("lossy, rank 0")`)
 	js[any](page, `document.querySelector("#detail-close").click()`)
-	page.await("it does not close", `!document.querySelector("#detail[open]") && location.hash === "#fleet" && document.title === "Conductor"`)
+	page.await("it does not close",
+		`!document.querySelector("#detail[open]") && location.hash === "#fleet" && document.title === "Conductor"`)
 	js[any](page, `location.hash = "#fleet?source=gone%7Cdefault%7C0"`)
 	page.await("a source that is gone", shown+`.includes("This source is not here")`)
 	page.close()
@@ -54,21 +59,24 @@ func testPageRanks(t *testing.T, browser context.Context) {
 	ranked := newRuledEngine(t, "ranked", 0)
 	settings += explainSource(ranked, "vLLM", "m", ", dp_rank: 1")
 	for _, rank := range []int{0, 2} {
-		settings += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: m, instance_id: ranked, block_size: 16, dp_rank: %d}\n", rank+1, rank)
+		settings += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: m, instance_id: ranked, block_size: 16, "+
+			"dp_rank: %d}\n", rank+1, rank)
 	}
 	settings += "  - {endpoint: 'tcp://127.0.0.1:9', type: vLLM, modelname: m, instance_id: single, block_size: 16}\n"
 	p := serveProcess(t, settings)
 	ranked.publish(ruledStored(0, 2))
 	page := openTab(t, browser, p.url+"/ui", "light", 1280)
 	const rows = `[...document.querySelectorAll("#sources-body tr")].map((r) => r.innerText.replace(/\s+/g, " "))`
-	page.await("the ranks are not one row", rows+`.length === 2 && `+rows+`[0].includes("3 ranks") && `+rows+`[0].includes("2 of 3 connecting") && `+rows+`[1].includes("single / 0")`)
+	page.await("the ranks are not one row", rows+`.length === 2 && `+rows+`[0].includes("3 ranks") && `+rows+
+		`[0].includes("2 of 3 connecting") && `+rows+`[1].includes("single / 0")`)
 	page.await("the blocks are not those of all ranks", `document.querySelector("#sources-body tr").cells[2].innerText === "2"`)
 	if count := js[string](page, `document.querySelector("#sources-count").innerText`); count != "4 sources" {
 		t.Errorf("there are %q", count)
 	}
 	page.tabTo("#sources-body button")
 	page.press(kb.Enter)
-	page.await("the row does not open", rows+`.length === 5 && `+rows+`[2].includes("ranked / 1") && document.activeElement.getAttribute("aria-expanded") === "true"`)
+	page.await("the row does not open", rows+`.length === 5 && `+rows+
+		`[2].includes("ranked / 1") && document.activeElement.getAttribute("aria-expanded") === "true"`)
 	page.press(kb.Enter)
 	page.await("the row does not close", rows+`.length === 2`)
 	js[any](page, `location.hash = "#fleet?state=synced"`)
@@ -76,8 +84,10 @@ func testPageRanks(t *testing.T, browser context.Context) {
 
 	page.view("server")
 	const settingsCard = `(document.querySelector("#settings")?.innerText.replace(/\s+/g, " ") ?? "")`
-	page.await("the settings are not there", settingsCard+`.includes("limits.max_queries") && `+settingsCard+`.includes("settings at the default")`)
-	if js[bool](page, settingsCard+`.includes("doctor.silent_after")`) || js[int](page, `document.querySelectorAll("#settings details tbody tr").length`) < 50 {
+	page.await("the settings are not there", settingsCard+`.includes("limits.max_queries") && `+settingsCard+
+		`.includes("settings at the default")`)
+	if js[bool](page, settingsCard+`.includes("doctor.silent_after")`) ||
+		js[int](page, `document.querySelectorAll("#settings details tbody tr").length`) < 50 {
 		t.Error("the settings at their defaults are not folded")
 	}
 	page.close()
@@ -95,7 +105,8 @@ func testPageMany(t *testing.T, browser context.Context, p *process) {
 				for (let i = 0; i < 1000; i++) {
 					const instance_id = "engine-" + Math.floor(i / ranks), source = instance_id + "|default|" + i %% ranks;
 					const findings = i %% 9 ? [] : [{code: "event_gap", severity: "warning", text: "batches are lost"}];
-					state.rows.set(source, {...like, source, instance_id, tenant_id: "default", dp_rank: i %% ranks, blocks: (i * 7919 + change * 31) %% 100003, events_per_s: (i + change) %% 97, findings});
+					state.rows.set(source, {...like, source, instance_id, tenant_id: "default", dp_rank: i %% ranks, findings,
+						blocks: (i * 7919 + change * 31) %% 100003, events_per_s: (i + change) %% 97});
 				}
 				const began = performance.now();
 				fleet.draw();

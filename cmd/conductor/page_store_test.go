@@ -41,6 +41,7 @@ func testPageShards(t *testing.T, browser context.Context) {
 	page.view("server")
 	page.await("the shards are not there", `document.querySelectorAll("#shards tbody tr").length === 6`)
 	const card = `document.querySelector("#shards").innerText`
-	page.await("the card", fmt.Sprintf(`%s.includes("m5") && %[1]s.split("serving, 1 of 1 source synced").length === %d`, card, shardModels+1))
+	page.await("the card", fmt.Sprintf(`%s.includes("m5") && %[1]s.split("serving, 1 of 1 source synced").length === %d`, card,
+		shardModels+1))
 	page.close()
 }

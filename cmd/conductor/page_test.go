@@ -24,7 +24,8 @@ func pagedFleet(t *testing.T, more string, listen ...string) (p *process, engine
 	named, lossy := newRuledEngine(t, hostile, 0), newRuledEngine(t, "lossy", 0)
 	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '%s', block_size: 16, tenant_id: %s}\n"
 	p = serveProcess(t, more+"sources:\n"+fmt.Sprintf(source, engine.pub.Addr(), "engine-a", "default")+
-		fmt.Sprintf(source, named.pub.Addr(), strings.ReplaceAll(hostile, "'", "''"), "blue")+fmt.Sprintf(source, lossy.pub.Addr(), "lossy", "default"), listen...)
+		fmt.Sprintf(source, named.pub.Addr(), strings.ReplaceAll(hostile, "'", "''"), "blue")+fmt.Sprintf(source, lossy.pub.Addr(), "lossy",
+		"default"), listen...)
 	engine.publish(ruledStored(0, 2), ruledStored(0, 1, "medium", "CPU"))
 	named.publish(ruledStored(0, 4))
 	lossy.publish(ruledStored(0, 2))
@@ -35,7 +36,8 @@ func pagedFleet(t *testing.T, more string, listen ...string) (p *process, engine
 
 // row is an expression of the text of the row of an instance.
 func row(instance string) string {
-	return fmt.Sprintf(`([...document.querySelectorAll("#sources-body tr")].find((r) => r.textContent.includes(%q))?.innerText ?? "")`, instance)
+	return fmt.Sprintf(`([...document.querySelectorAll("#sources-body tr")].find((r) => r.textContent.includes(%q))?.innerText ?? "")`,
+		instance)
 }
 
 // TestPage looks at the page of a server in a browser.
@@ -111,14 +113,17 @@ func testPageLive(t *testing.T, browser context.Context, p *process, engine *rul
 	fleet.await("the row has not three blocks", blocks+` === "3"`)
 	engine.publish(ruledStored(2, 4))
 	fleet.await("the row never changed", blocks+` === "5"`)
-	feed.await("the batch never came", `document.querySelector("#feed-batches").innerText.includes("engine-a / 0") && document.querySelector("#feed-batches").innerText.includes("1 store · 2 blocks")`)
+	feed.await("the batch never came",
+		`document.querySelector("#feed-batches").innerText.includes("engine-a / 0") && `+
+			`document.querySelector("#feed-batches").innerText.includes("1 store · 2 blocks")`)
 	if shown := js[string](fleet, row("<img")); !strings.Contains(shown, hostile) {
 		t.Errorf("the hostile name is shown as %q", shown)
 	}
 	if js[bool](fleet, `document.title === "owned" || document.querySelectorAll("main img").length > 0`) {
 		t.Error("the hostile name has become an element")
 	}
-	js[any](fleet, `document.querySelector("#filter-text").value = "img", document.querySelector("#filter-text").dispatchEvent(new Event("input"))`)
+	js[any](fleet, `document.querySelector("#filter-text").value = "img", document.querySelector("#filter-text").dispatchEvent(new `+
+		`Event("input"))`)
 	fleet.await("the filter leaves other rows", `document.querySelectorAll("#sources-body tr").length === 1`)
 	js[any](fleet, `document.querySelector("#sources-body button").click()`)
 	fleet.await("the details are not shown", `document.querySelector("#detail[open]")?.innerText.includes("blue")`)
@@ -134,31 +139,40 @@ func testPageExplain(t *testing.T, browser context.Context, p *process) {
 	must.Succeed(t, err)
 	page := openTab(t, browser, p.url+"/ui#explain", "light", 1280)
 	page.await("no model is proposed", `document.querySelector("#explain-model").value === "m"`)
-	js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, tokens))
+	js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`,
+		tokens))
 	page.await("no explanation came", `document.querySelectorAll("#explain-answer .holder").length === 2`)
 	text := js[string](page, `document.querySelector("#explain-answer").innerText`)
-	for _, want := range []string{"engine-a holds 4 of 8 blocks; the next best, lossy, holds 2.", "8 blocks of 16 tokens in a prompt of 128 tokens.", "engine-a", "never announced", "source partial", "Ends before block 4, tokens 64 to 79:"} {
+	for _, want := range []string{"engine-a holds 4 of 8 blocks; the next best, lossy, holds 2.",
+		"8 blocks of 16 tokens in a prompt of 128 tokens.", "engine-a", "never announced", "source partial",
+		"Ends before block 4, tokens 64 to 79:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
-	if label := js[string](page, `document.querySelector("#explain-answer svg").getAttribute("aria-label")`); label != "GPU: blocks 0 to 3 of 8" {
+	if label := js[string](page, `document.querySelector("#explain-answer svg").getAttribute("aria-label")`); label !=
+		"GPU: blocks 0 to 3 of 8" {
 		t.Errorf("the strip is %q", label)
 	}
 	js[any](page, `document.querySelector("#explain-tokens").value = "1 2 3", document.querySelector("#explain").requestSubmit()`)
-	page.await("the prompt is not too short", `document.querySelector(".verdict[data-level=warn]")?.innerText.includes("The prompt is shorter than one block: it has 3 tokens, and a block has 16.")`)
-	if text := js[string](page, `document.querySelector("#explain-answer").innerText`); strings.Contains(text, "Holds the whole prompt") || strings.Contains(text, "engine-a") {
+	page.await("the prompt is not too short",
+		`document.querySelector(".verdict[data-level=warn]")?.innerText.includes("The prompt is shorter than one block: it has 3 tokens, `+
+			`and a block has 16.")`)
+	if text := js[string](page, `document.querySelector("#explain-answer").innerText`); strings.Contains(text, "Holds the whole prompt") ||
+		strings.Contains(text, "engine-a") {
 		t.Errorf("a prompt of less than one block: %s", text)
 	}
 	js[any](page, `document.querySelector("#explain-tokens").value = "12 x", document.querySelector("#explain").requestSubmit()`)
-	page.await("the mistake is not told", `document.querySelector("#explain-answer [role=alert]")?.innerText.includes('"x" is no token id')`)
+	page.await("the mistake is not told",
+		`document.querySelector("#explain-answer [role=alert]")?.innerText.includes('"x" is no token id')`)
 
 	eventually(t, "the query is not among the recent ones", func() (string, bool) {
 		post(t, p.url+"/query", fmt.Sprintf(`{"model":"m","block_size":16,"token_ids":%s}`, tokens), 200)
 		return "", js[bool](page, `document.querySelectorAll("#explain-recent option").length > 1`)
 	})
 	js[any](page, `document.querySelector("#explain-sample").click()`)
-	page.await("no explanation of the recent query", `document.querySelectorAll("#explain-answer .holder").length === 2 && document.querySelector("#explain-tokens").disabled`)
+	page.await("no explanation of the recent query",
+		`document.querySelectorAll("#explain-answer .holder").length === 2 && document.querySelector("#explain-tokens").disabled`)
 
 	page.view("feed")
 	js[any](page, `document.querySelector("#explain-answer").replaceChildren()`)
@@ -167,7 +181,8 @@ func testPageExplain(t *testing.T, browser context.Context, p *process) {
 		return "", js[bool](page, `Boolean(document.querySelector("#feed-queries a"))`)
 	})
 	js[any](page, `document.querySelector("#feed-queries a").click()`)
-	page.await("the feed leads to no explanation", `!document.querySelector("#view-explain").hidden && document.querySelectorAll("#explain-answer .holder").length === 2`)
+	page.await("the feed leads to no explanation",
+		`!document.querySelector("#view-explain").hidden && document.querySelectorAll("#explain-answer .holder").length === 2`)
 	page.close()
 }
 
@@ -175,7 +190,8 @@ func testPageExplain(t *testing.T, browser context.Context, p *process) {
 func testPageExpected(t *testing.T, browser context.Context, p *process, engine *ruledEngine) {
 	report := func(tokens []uint32) {
 		t.Helper()
-		text, err := json.Marshal(map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": tokens, "instance_id": "engine-a", "ttl": "10m"})
+		text, err := json.Marshal(map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": tokens, "instance_id": "engine-a",
+			"ttl": "10m"})
 		must.Succeed(t, err)
 		post(t, p.url+"/routed", string(text), 204)
 	}
@@ -184,9 +200,11 @@ func testPageExpected(t *testing.T, browser context.Context, p *process, engine 
 	report([]uint32{31: 7}) // two blocks that never come
 	page := openTab(t, browser, p.url+"/ui", "light", 1280)
 	page.await("the rows never came", row("engine-a")+`.includes("synced")`)
-	js[any](page, `[...document.querySelectorAll("#sources-body tr")].find((r) => r.innerText.includes("engine-a")).querySelector("button").click()`)
+	js[any](page, `[...document.querySelectorAll("#sources-body tr")].find((r) => `+
+		`r.innerText.includes("engine-a")).querySelector("button").click()`)
 	const shown = `(document.querySelector("#detail-expected")?.innerText.replace(/\s+/g, " ") ?? "")`
-	page.await("what routers reported is not there", shown+`.includes("Expected now 32 tokens") && `+shown+`.includes("Confirmed 100 % (16 tokens)")`)
+	page.await("what routers reported is not there", shown+`.includes("Expected now 32 tokens") && `+shown+
+		`.includes("Confirmed 100 % (16 tokens)")`)
 	for _, want := range []string{"Prompts 2", "New tokens 48", "Delay p50", "Delay p99", "Wasted 0 tokens", "ttl 10 s"} {
 		if got := js[string](page, shown); !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)
@@ -209,10 +227,12 @@ func testPageKeyboard(t *testing.T, browser context.Context, p *process) {
 	page.tabTo("#sources-head button")
 	page.tabTo("#sources-body button")
 	page.press(kb.Enter)
-	page.await("the row does not open", `document.querySelector("#detail[open]")?.innerText.includes("lossy, rank 0") && document.querySelector("#detail-timeline")`)
+	page.await("the row does not open",
+		`document.querySelector("#detail[open]")?.innerText.includes("lossy, rank 0") && document.querySelector("#detail-timeline")`)
 	page.tabTo(".loss button")
 	page.press(kb.Escape)
-	page.await("Escape does not close it", `!document.querySelector("#detail[open]") && document.activeElement.matches("#sources-body button")`)
+	page.await("Escape does not close it",
+		`!document.querySelector("#detail[open]") && document.activeElement.matches("#sources-body button")`)
 
 	js[any](page, `document.querySelector(".skip").focus()`)
 	page.tabTo(`nav a[href="#explain"]`)
@@ -225,7 +245,8 @@ func testPageKeyboard(t *testing.T, browser context.Context, p *process) {
 	page.await("no explanation came", `document.querySelector("#explain-answer")?.innerText.includes("1 block of 16 tokens")`)
 
 	page.view("prefixes")
-	page.await("there is no tree", `document.querySelectorAll("[role=treeitem]").length === 3 && document.querySelector("#prefixes-body").innerText.includes("75 %")`)
+	page.await("there is no tree",
+		`document.querySelectorAll("[role=treeitem]").length === 3 && document.querySelector("#prefixes-body").innerText.includes("75 %")`)
 	js[any](page, `document.querySelector("nav a").focus()`)
 	page.tabTo("[role=treeitem]")
 	at := func(key, level, expanded string) {
@@ -265,7 +286,9 @@ var pageViews = []string{"fleet", "prefixes", "explain", "feed", "server"}
 func (p *tab) view(name string) {
 	p.t.Helper()
 	js[any](p, fmt.Sprintf(`location.hash = %q`, name))
-	p.await(name+" shows nothing", fmt.Sprintf(`!document.querySelector("#view-%s").hidden && document.querySelector("#view-%[1]s").innerText.length > 40 && !document.querySelector("#view-%[1]s .loading")`, name))
+	p.await(name+" shows nothing",
+		fmt.Sprintf(`!document.querySelector("#view-%s").hidden && document.querySelector("#view-%[1]s").innerText.length > 40 && `+
+			`!document.querySelector("#view-%[1]s .loading")`, name))
 }
 
 // testPageTheme follows the system, then the choice of the operator, also after a reload.
@@ -292,7 +315,9 @@ func testPageToken(t *testing.T, browser context.Context) {
 		page.press(token + kb.Enter)
 	}
 	give("wrong")
-	page.await("the wrong token is not told", `document.querySelector("#banner button")?.innerText === "Give a token" || document.querySelector("#login-why").innerText.includes("not known")`)
+	page.await("the wrong token is not told",
+		`document.querySelector("#banner button")?.innerText === "Give a token" || `+
+			`document.querySelector("#login-why").innerText.includes("not known")`)
 	if js[bool](page, `!document.querySelector("#login[open]")`) {
 		js[any](page, `document.querySelector("#banner button").click()`)
 	}
@@ -303,9 +328,11 @@ func testPageToken(t *testing.T, browser context.Context) {
 	}
 	js[any](page, `sessionStorage.setItem("conductor.token", "of-blue")`)
 	page.reload()
-	page.await("a tenant sees other rows than its own", `document.querySelectorAll("#sources-body tr").length === 1 && `+row("<img")+`.includes("blue")`)
+	page.await("a tenant sees other rows than its own", `document.querySelectorAll("#sources-body tr").length === 1 && `+row("<img")+
+		`.includes("blue")`)
 	page.view("server")
-	if text := js[string](page, `document.querySelector("#view-server").innerText`); strings.Contains(text, "Snapshots") || strings.Contains(text, "Replicas") {
+	if text := js[string](page, `document.querySelector("#view-server").innerText`); strings.Contains(text, "Snapshots") ||
+		strings.Contains(text, "Replicas") {
 		t.Errorf("a tenant sees the server as a whole: %s", text)
 	}
 	page.forgive() // the answers 401 are in the console
@@ -321,10 +348,14 @@ func testPageLost(t *testing.T, browser context.Context) {
 	page.await("the rows never came", `document.querySelectorAll("#sources-body tr").length === 3`)
 	must.Succeed(t, p.cmd.Process.Kill())
 	p.cmd.Wait()
-	page.await("the loss is not told", `document.querySelector("#banner").innerText.includes("Next attempt in") && document.querySelector("#ready").innerText === "No connection"`)
+	page.await("the loss is not told",
+		`document.querySelector("#banner").innerText.includes("Next attempt in") && document.querySelector("#ready").innerText === "No `+
+			`connection"`)
 	startProcess(t, "serve", "--listen", address+"=conductor")
 	js[any](page, `document.querySelector("#banner button").click()`)
-	page.await("the page does not come back", `document.querySelector("#banner").innerText.startsWith("No source is registered") && document.querySelector("#sources-empty").innerText.includes("No source is registered")`)
+	page.await("the page does not come back",
+		`document.querySelector("#banner").innerText.startsWith("No source is registered") && `+
+			`document.querySelector("#sources-empty").innerText.includes("No source is registered")`)
 	page.forgive() // the failed requests are in the console
 	page.close()
 }
@@ -339,12 +370,15 @@ func testPageDead(t *testing.T, browser context.Context) {
 	const pill, banner = `document.querySelector("#ready")`, `document.querySelector("#banner")`
 	says := func(level, text string) {
 		t.Helper()
-		page.await("the banner does not say "+text, fmt.Sprintf(`%s.dataset.level === %q && %[1]s.firstChild.innerText === %[3]q && %[4]s.innerText === %[3]q && %[4]s.dataset.level === %[2]q`, banner, level, text, pill))
+		page.await("the banner does not say "+text,
+			fmt.Sprintf(`%s.dataset.level === %q && %[1]s.firstChild.innerText === %[3]q && %[4]s.innerText === %[3]q && `+
+				`%[4]s.dataset.level === %[2]q`, banner, level, text, pill))
 	}
 	says("warn", "No source is registered")
 	page.await("nothing leads on", banner+`.querySelector("a").getAttribute("href") === "docs/tutorial"`)
 	for _, e := range []*ruledEngine{one, two} {
-		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"dp_rank":0,"block_size":16}`, e.pub.Addr(), e.name), 200)
+		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"dp_rank":0,`+
+			`"block_size":16}`, e.pub.Addr(), e.name), 200)
 		e.publish(ruledStored(0, 2))
 	}
 	page.await("the page does not calm down", banner+`.hidden && `+pill+`.innerText === "Ready"`)
@@ -356,7 +390,9 @@ func testPageDead(t *testing.T, browser context.Context) {
 	page.await("the tile is not dim", cached+`.matches(".dim") && `+cached+`.title.startsWith("2 sources stale")`)
 	page.view("server")
 	js[any](page, banner+`.querySelector("a").click()`)
-	page.await("the link does not lead to the sources", `!document.querySelector("#view-fleet").hidden && document.querySelector("#filter-state").value === "stale" && document.querySelectorAll("#sources-body tr").length === 2`)
+	page.await("the link does not lead to the sources",
+		`!document.querySelector("#view-fleet").hidden && document.querySelector("#filter-state").value === "stale" && `+
+			`document.querySelectorAll("#sources-body tr").length === 2`)
 	must.Succeed(t, p.cmd.Process.Signal(os.Interrupt))
 	page.await("the drain is not told", pill+`.innerText === "Draining" && `+banner+`.innerText.startsWith("The server is draining")`)
 	page.close()
@@ -398,7 +434,8 @@ func testPageStories(t *testing.T, browser context.Context) {
 			}
 		}
 		var shown string
-		for shown = js[string](page, row(left[0].name)); len(left) > 0 && left[0].onPage(shown); shown = js[string](page, row(left[0].name)) {
+		for shown = js[string](page, row(left[0].name)); len(left) > 0 &&
+			left[0].onPage(shown); shown = js[string](page, row(left[0].name)) {
 			if left = left[1:]; len(left) == 0 {
 				break
 			}
@@ -410,13 +447,16 @@ func testPageStories(t *testing.T, browser context.Context) {
 		}
 	}
 	page.view("explain")
-	js[any](page, fmt.Sprintf(`document.querySelector("#explain-model").value = "m", document.querySelector("#explain-size").value = "16", document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, tokens))
+	js[any](page, fmt.Sprintf(`document.querySelector("#explain-model").value = "m", document.querySelector("#explain-size").value = `+
+		`"16", document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, tokens))
 	const more = `document.querySelector("#explain-answer > button")`
 	page.await("no explanation came", more+`?.hidden === false`)
 	js[any](page, more+`.click()`)
-	page.await("the other instances are not shown", fmt.Sprintf(`document.querySelectorAll("#explain-answer .answer").length >= %d`, len(stories)))
+	page.await("the other instances are not shown", fmt.Sprintf(`document.querySelectorAll("#explain-answer .answer").length >= %d`,
+		len(stories)))
 	for _, s := range stories {
-		card := js[string](page, fmt.Sprintf(`[...document.querySelectorAll("#explain-answer .answer")].find((a) => a.innerText.includes(%q)).innerText`, s.name+"|default|0"))
+		card := js[string](page, fmt.Sprintf(`[...document.querySelectorAll("#explain-answer .answer")].find((a) => `+
+			`a.innerText.includes(%q)).innerText`, s.name+"|default|0"))
 		if want := strings.ReplaceAll(s.explain, "_", " "); !strings.Contains(card, want) {
 			t.Errorf("%s: %q is not in %s", s.name, want, card)
 		}
@@ -425,7 +465,8 @@ func testPageStories(t *testing.T, browser context.Context) {
 }
 
 // behindPeer is an expression of how many batches the only peer is ahead, as text.
-const behindPeer = `[...document.querySelectorAll("#server-body .card")].find((c) => c.innerText.startsWith("Replicas"))?.querySelector("td:last-child").innerText`
+const behindPeer = `[...document.querySelectorAll("#server-body .card")].find((c) => ` +
+	`c.innerText.startsWith("Replicas"))?.querySelector("td:last-child").innerText`
 
 // testPageReplica looks at a replica whose peer has applied more: its row has the finding, its peer
 // the number of batches, until it has caught up.
@@ -463,7 +504,8 @@ func testPageAxe(t *testing.T, browser context.Context, p *process) {
 		for _, view := range pageViews {
 			page.view(view)
 			if view == "explain" {
-				js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, document.querySelector("#explain").requestSubmit()`, strings.Trim(fmt.Sprint(recordedTokens(8)), "[]")))
+				js[any](page, fmt.Sprintf(`document.querySelector("#explain-tokens").value = %q, `+
+					`document.querySelector("#explain").requestSubmit()`, strings.Trim(fmt.Sprint(recordedTokens(8)), "[]")))
 				page.await("no explanation came", `document.querySelectorAll("#explain-answer .holder").length === 2`)
 			}
 			page.axe(view + ", " + scheme)

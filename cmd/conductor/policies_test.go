@@ -69,7 +69,8 @@ func (e *ruledEngine) settled(p *process) (s ruledService) {
 
 // ruledStored is the store of blocks from number from to number to of the one prompt.
 func ruledStored(from, to int, more ...any) map[string]any {
-	e := map[string]any{"type": "BlockStored", "parent_block_hash": nil, "token_ids": recordedTokens(to)[from*recordedBlock:], "block_size": recordedBlock, "medium": "GPU"}
+	e := map[string]any{"type": "BlockStored", "parent_block_hash": nil, "token_ids": recordedTokens(to)[from*recordedBlock:],
+		"block_size": recordedBlock, "medium": "GPU"}
 	if from > 0 {
 		e["parent_block_hash"] = 1000 + from - 1
 	}
@@ -116,7 +117,8 @@ func TestPoliciesOverSockets(t *testing.T) {
 			hashes = append(hashes, 10_000+4*prompt+i)
 		}
 		tokens[0] = prompt
-		e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"}
+		e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens,
+			"block_size": recordedBlock, "medium": "GPU"}
 		reports = append(reports, e, e, e)
 		if prompt >= 50 {
 			gone := []int{hashes[0] - 200, hashes[1] - 200, hashes[2] - 200, hashes[3] - 200}
@@ -130,13 +132,16 @@ func TestPoliciesOverSockets(t *testing.T) {
 		dropped    string
 		findings   string
 	}{
-		{"second copies", "", []any{ruledStored(0, 3, session...), ruledStored(0, 3, session...), ruledRemoved(1, 3)}, "48 48 0", "map[]", ""},
-		{"touches", "reports: full", []any{ruledStored(0, 2, session...), ruledStored(0, 3, session...), ruledStored(0, 3, session...), ruledRemoved(1, 3)}, "16 16 0", "map[]", ""},
+		{"second copies", "", []any{ruledStored(0, 3, session...), ruledStored(0, 3, session...), ruledRemoved(1, 3)}, "48 48 0", "map[]",
+			""},
+		{"touches", "reports: full", []any{ruledStored(0, 2, session...), ruledStored(0, 3, session...), ruledStored(0, 3, session...),
+			ruledRemoved(1, 3)}, "16 16 0", "map[]", ""},
 		{"copies", "", []any{ruledStored(0, 2), ruledStored(0, 2), ruledRemoved(1, 2)}, "32 32 0", "map[]", ""},
 		{"set", "copies: set", []any{ruledStored(0, 2), ruledStored(0, 2), ruledRemoved(1, 2)}, "16 16 0", "map[]", ""},
 		{"reports", "", reports, "0 0 0", "map[]", "copies_grow"},
 		{"reported", "reports: full", reports, "0 0 0", "map[]", ""},
-		{"owned", "", []any{ruledStored(0, 2, cpu...), ruledStored(0, 3, owner...), ruledStored(0, 3, owner...), ruledRemoved(0, 2, cpu...), ruledRemoved(2, 3, owner...)}, "32 0 32", "map[]", ""},
+		{"owned", "", []any{ruledStored(0, 2, cpu...), ruledStored(0, 3, owner...), ruledStored(0, 3, owner...), ruledRemoved(0, 2, cpu...),
+			ruledRemoved(2, 3, owner...)}, "32 0 32", "map[]", ""},
 		{"disowned", "owned: drop", []any{ruledStored(0, 3, owner...), ruledStored(0, 1, cpu...)}, "16 0 16", "map[foreign:1]", ""},
 		{"cleared", "", []any{ruledStored(0, 2), ruledStored(0, 2, cpu...), ruledStored(0, 2, owner...), cleared}, "0 0 0", "map[]", ""},
 		{"spared", "clear: device", []any{ruledStored(0, 3), ruledStored(0, 2, cpu...), cleared}, "32 0 32", "map[]", ""},
@@ -144,16 +149,19 @@ func TestPoliciesOverSockets(t *testing.T) {
 			ruledStored(0, 0, "token_ids", []int{1, 2, 3}, "block_size", 3), ruledStored(0, 2),
 			ruledStored(0, 2, "token_ids", []int{}, "block_size", 0, "medium", "CPU"), ruledRemoved(0, 2), ruledRemoved(0, 0),
 		}, "32 0 32", "map[]", ""},
-		{"embeddings", "", []any{ruledStored(0, 3, "block_hashes", []int{1000, 9001, 9002}, "extra_keys", []any{nil, []any{make([]byte, 32)}, []any{make([]byte, 32)}})}, "16 16 0", "map[]", ""},
+		{"embeddings", "", []any{ruledStored(0, 3, "block_hashes", []int{1000, 9001, 9002}, "extra_keys",
+			[]any{nil, []any{make([]byte, 32)}, []any{make([]byte, 32)}})}, "16 16 0", "map[]", ""},
 		{"intruder", "", []any{ruledStored(0, 1), map[string]any{
-			"event_type": "stored", "event_id": 1, "tenant_id": "t", "medium": "gpu", "seq_hashes": []int{1000, 1001}, "token_ids": recordedTokens(2), "parent_hash": nil,
+			"event_type": "stored", "event_id": 1, "tenant_id": "t", "medium": "gpu", "seq_hashes": []int{1000, 1001},
+			"token_ids": recordedTokens(2), "parent_hash": nil,
 		}, map[string]any{"event_type": "cleared", "tenant_id": "t"}}, "16 16 0", "map[foreign_tenant:2]", "foreign_tenant"},
 	}
 	var config strings.Builder
 	dir := filepath.Join(t.TempDir(), "journal")
 	fmt.Fprintf(&config, "journal: {dir: %q}\nsources:\n", dir)
 	source := func(e *ruledEngine, kind, more string) *ruledEngine {
-		fmt.Fprintf(&config, "  - {endpoint: \"tcp://%s\", type: %s, modelname: m, instance_id: %s, block_size: %d, dp_rank: 0", e.pub.Addr(), kind, e.name, recordedBlock)
+		fmt.Fprintf(&config, "  - {endpoint: \"tcp://%s\", type: %s, modelname: m, instance_id: %s, block_size: %d, dp_rank: 0",
+			e.pub.Addr(), kind, e.name, recordedBlock)
 		if more != "" {
 			config.WriteString(", " + more)
 		}
@@ -171,7 +179,8 @@ func TestPoliciesOverSockets(t *testing.T) {
 
 	prompt, _ := json.Marshal(recordedTokens(4))
 	ask := func(instance, tenant string) string {
-		return fmt.Sprintf(`{"model":"m","block_size":%d,"tenant_id":%q,"instance_id":%q,"token_ids":%s}`, recordedBlock, tenant, instance, prompt)
+		return fmt.Sprintf(`{"model":"m","block_size":%d,"tenant_id":%q,"instance_id":%q,"token_ids":%s}`, recordedBlock, tenant, instance,
+			prompt)
 	}
 	numbers := regexp.MustCompile(`"longest_matched":(\d+),"GPU":(\d+),"CPU":(\d+)`)
 	answers := make(map[string]string) // by question

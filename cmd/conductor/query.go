@@ -144,7 +144,8 @@ POST /tokenize with them. "conductor explain" says why a match ends where it doe
 	}
 	asks.Add(cmd, true)
 	q.flags(cmd)
-	cmd.Flags().BoolVar(&q.expected, "expected", false, "show how much each instance has or is expected to have soon, by what routers have reported")
+	cmd.Flags().BoolVar(&q.expected, "expected", false,
+		"show how much each instance has or is expected to have soon, by what routers have reported")
 	cmd.Flags().BoolVar(&q.asJSON, "json", false, "print the answer as JSON")
 	cmd.MarkFlagRequired("model")
 	cmd.MarkFlagRequired("block-size")

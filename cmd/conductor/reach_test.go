@@ -40,19 +40,23 @@ func TestPortsLookAlike(t *testing.T) {
 		"closed": gone, "silent": listen(func(net.Conn) {}),
 		"http": listen(func(c net.Conn) { io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); c.Close() }),
 	}
-	config := "auth: {file: " + credentialsFile(t, "guest register,query '*'", "operator admin '*'") + ", anonymous: [register, query], loopback: [none]}\nsources:\n"
+	config := "auth: {file: " + credentialsFile(t, "guest register,query '*'", "operator admin '*'") +
+		", anonymous: [register, query], loopback: [none]}\nsources:\n"
 	for name, at := range ports {
 		config += fmt.Sprintf("  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: own-%s, block_size: 16}\n", at, name)
 	}
 	p := serveProcess(t, config)
 	for name, at := range ports {
-		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":"%s","block_size":16,"dp_rank":0}`, at, name), 200)
-		post(t, p.url+"/register", fmt.Sprintf(`{"discover":"http://%s","type":"vLLM","modelname":"m","instance_id":"asked-%s"}`, at, name), 200)
+		post(t, p.url+"/register", fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":"%s","block_size":16,`+
+			`"dp_rank":0}`, at, name), 200)
+		post(t, p.url+"/register", fmt.Sprintf(`{"discover":"http://%s","type":"vLLM","modelname":"m","instance_id":"asked-%s"}`, at, name),
+			200)
 	}
 	names := regexp.MustCompile(`(own-|asked-)?(closed|silent|http)\b|127\.0\.0\.1:\d+`)
 	alike := func(path, token string) (all []string) { // answers about sources, without their names
 		_, text := askAs(t, "GET", p.url+path, token, "", nil)
-		for _, said := range regexp.MustCompile(`"(LastError|last_error|Reason|reason|State|state)":"([^"\\]|\\.)*"|"Addresses":\d+`).FindAllString(text, -1) {
+		for _, said := range regexp.MustCompile(`"(LastError|last_error|Reason|reason|State|state)":"([^"\\]|\\.)*"|"Addresses":\d+`).
+			FindAllString(text, -1) {
 			if said = names.ReplaceAllString(said, "NAME"); !slices.Contains(all, said) {
 				all = append(all, said)
 			}
@@ -67,7 +71,8 @@ func TestPortsLookAlike(t *testing.T) {
 	const unreachable = "there is no connection that can be followed"
 	for _, token := range []string{"", "guest"} {
 		for path, want := range map[string][]string{
-			"/services":          {`"Addresses":0`, `"LastError":"the engine cannot be asked"`, `"LastError":"` + unreachable + `"`, `"Reason":""`, `"State":"connecting"`},
+			"/services": {`"Addresses":0`, `"LastError":"the engine cannot be asked"`, `"LastError":"` + unreachable + `"`,
+				`"Reason":""`, `"State":"connecting"`},
 			"/dynamo/v1/workers": {`"last_error":"` + unreachable + `"`, `"reason":""`, `"state":"connecting"`},
 			"/ready":             {`"reason":"` + unreachable + `"`, `"state":"connecting"`},
 		} {
@@ -108,15 +113,19 @@ func TestRegisterReaches(t *testing.T) {
 
 	open := serveProcess(t, "", "0.0.0.0:0=conductor")
 	open.url = "http://127.0.0.1:" + open.url[strings.LastIndexByte(open.url, ':')+1:]
-	for _, endpoint := range []string{"tcp://127.0.0.1:" + port, "tcp://localhost:" + port, "tcp://[::1]:" + port, "tcp://169.254.169.254:80", "ipc:///var/run/docker.sock", "bind:tcp://*:" + port} {
-		if answer := post(t, open.url+"/register", body(endpoint, ""), 400); !strings.Contains(answer, `"field":"endpoint"`) || !strings.Contains(answer, "register.allow") {
+	for _, endpoint := range []string{"tcp://127.0.0.1:" + port, "tcp://localhost:" + port, "tcp://[::1]:" + port,
+		"tcp://169.254.169.254:80", "ipc:///var/run/docker.sock", "bind:tcp://*:" + port} {
+		if answer := post(t, open.url+"/register", body(endpoint, ""), 400); !strings.Contains(answer, `"field":"endpoint"`) ||
+			!strings.Contains(answer, "register.allow") {
 			t.Errorf("%s: %s", endpoint, answer)
 		}
 	}
-	if answer := post(t, open.url+"/register", body("tcp://192.0.2.1:5557", `,"replay_endpoint":"tcp://127.0.0.1:`+port+`"`), 400); !strings.Contains(answer, `"field":"replay_endpoint"`) {
+	if answer := post(t, open.url+"/register", body("tcp://192.0.2.1:5557", `,"replay_endpoint":"tcp://127.0.0.1:`+port+`"`),
+		400); !strings.Contains(answer, `"field":"replay_endpoint"`) {
 		t.Errorf("a replay endpoint: %s", answer)
 	}
-	post(t, open.url+"/dynamo/v1/register", fmt.Sprintf(`{"instance_id":1,"endpoint":"tcp://127.0.0.1:%s","model_name":"m","block_size":16}`, port), 400)
+	post(t, open.url+"/dynamo/v1/register",
+		fmt.Sprintf(`{"instance_id":1,"endpoint":"tcp://127.0.0.1:%s","model_name":"m","block_size":16}`, port), 400)
 	post(t, open.url+"/register", body("tcp://192.0.2.1:5557", ""), 200)
 	if len(visits) > 0 {
 		t.Errorf("the victim was visited %d times", len(visits))

@@ -53,7 +53,8 @@ func refusals(loaded *config.Loaded) (all []error) {
 		}
 	}
 	if dir := cfg.Snapshot.Dir; dir != "" && cfg.Journal.Dir != "" && filepath.Clean(dir) == filepath.Clean(cfg.Journal.Dir) {
-		check(fmt.Errorf("%s: journal.dir: %s is the folder of snapshots too: the journal needs one of its own", loaded.Place("journal.dir"), dir))
+		check(fmt.Errorf("%s: journal.dir: %s is the folder of snapshots too: the journal needs one of its own",
+			loaded.Place("journal.dir"), dir))
 	}
 	check(checkAccessLog(cfg.Dynamo))
 	tracer, err := newTracer(loaded, zerolog.Nop())
@@ -74,13 +75,15 @@ func doubts(loaded *config.Loaded) (all []error) {
 	}
 	for _, pair := range sharedPorts(cfg.Listeners) {
 		path := fmt.Sprintf("listeners[%d]", pair[0])
-		all = append(all, fmt.Errorf("%s: %s: the port of %s is also that of listeners[%d], and one of the two listens at every address: give them different ports",
+		all = append(all, fmt.Errorf("%s: %s: the port of %s is also that of listeners[%d], and one of the two listens at every address: "+
+			"give them different ports",
 			loaded.Place(path), path, cfg.Listeners[pair[0]].Address, pair[1]))
 	}
 	if dir := cfg.Discovery.SourcesDir; dir != "" {
 		names, err := sourceFiles(dir)
 		if err != nil {
-			all = append(all, fmt.Errorf("%s: discovery.sources_dir: %w; no source comes from there until it can be read", loaded.Place("discovery.sources_dir"), err))
+			all = append(all, fmt.Errorf("%s: discovery.sources_dir: %w; no source comes from there until it can be read",
+				loaded.Place("discovery.sources_dir"), err))
 		}
 		for _, name := range names {
 			if _, err := config.ReadSources(filepath.Join(dir, name)); err != nil {
@@ -90,7 +93,8 @@ func doubts(loaded *config.Loaded) (all []error) {
 	}
 	if file := cfg.Discovery.TokenFile; file != "" {
 		if err := unix.Access(file, unix.R_OK); err != nil {
-			all = append(all, fmt.Errorf("%s: discovery.token_file: %w", loaded.Place("discovery.token_file"), &fs.PathError{Op: "open", Path: file, Err: err}))
+			all = append(all, fmt.Errorf("%s: discovery.token_file: %w", loaded.Place("discovery.token_file"),
+				&fs.PathError{Op: "open", Path: file, Err: err}))
 		}
 	}
 	return all

@@ -93,7 +93,8 @@ snapshots or shares a store with others. The exit status is 1 if a rank was refu
 with --wait, is not synced in time.`,
 		Example: "  conductor register http://engine:8000\n" +
 			"  conductor register http://engine:8000 --instance prefill-1 --wait\n" +
-			"  conductor register tcp://10.0.0.1:5557 --instance prefill-1 --model deepseek --block-size 16 --ranks 8 --replay-port 6557 --type vLLM",
+			"  conductor register tcp://10.0.0.1:5557 --instance prefill-1 --model deepseek --block-size 16 --ranks 8 --replay-port 6557 " +
+			"--type vLLM",
 		Args: cobra.MaximumNArgs(1),
 	}
 	asks.Add(cmd, true)
@@ -129,7 +130,8 @@ with --wait, is not synced in time.`,
 		}
 		ctx, stop := cli.UntilSignal(cmd)
 		defer stop()
-		r := &registering{server: server, instance: fmt.Sprint(bodies[0]["instance_id"]), tenant: cmp.Or(f.tenant, "default"), asked: bodies[0]["discover"] != nil, errs: cmd.ErrOrStderr()}
+		r := &registering{server: server, instance: fmt.Sprint(bodies[0]["instance_id"]), tenant: cmp.Or(f.tenant, "default"),
+			asked: bodies[0]["discover"] != nil, errs: cmd.ErrOrStderr()}
 		failed := r.register(ctx, bodies)
 		if failed == nil {
 			failed = r.follow(ctx, f.wait, f.timeout)
@@ -145,7 +147,8 @@ with --wait, is not synced in time.`,
 // bodies returns the bodies of POST /register, one a rank, or one for an engine that tells its ranks.
 func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
 	body := map[string]any{}
-	for name, value := range map[string]string{"instance_id": f.instance, "tenant_id": f.tenant, "modelname": f.model, "type": f.kind, "lora_name": f.lora, "additionalsalt": f.salt, "replay_endpoint": f.replayEndpoint} {
+	for name, value := range map[string]string{"instance_id": f.instance, "tenant_id": f.tenant, "modelname": f.model, "type": f.kind,
+		"lora_name": f.lora, "additionalsalt": f.salt, "replay_endpoint": f.replayEndpoint} {
 		if value != "" {
 			body[name] = value
 		}
@@ -173,7 +176,8 @@ func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
 	}
 	if strings.HasPrefix(engine, "http://") || strings.HasPrefix(engine, "https://") {
 		if f.ranks != "" || f.replayPort != 0 || f.replayEndpoint != "" {
-			return nil, fmt.Errorf("%s tells how many ranks it has and where they publish: leave --ranks, --replay-port and --replay-endpoint out", engine)
+			return nil, fmt.Errorf("%s tells how many ranks it has and where they publish: leave --ranks, --replay-port and "+
+				"--replay-endpoint out", engine)
 		}
 		u, err := url.Parse(engine)
 		if err != nil || u.Host == "" {
@@ -190,7 +194,8 @@ func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
 	case engine == "" && !silent:
 		return nil, errors.New("no engine: name it as http://host:port, or by the endpoint of its events, as tcp://host:port")
 	case engine != "" && !strings.Contains(engine, "://") && engine != "push:":
-		return nil, fmt.Errorf("%q has no scheme: write http://%s for the address of the engine's API, or tcp://%s for that of its events", engine, engine, engine)
+		return nil, fmt.Errorf("%q has no scheme: write http://%s for the address of the engine's API, or tcp://%s for that of its events",
+			engine, engine, engine)
 	}
 	var missing []string
 	for _, need := range []struct{ field, flag string }{{"instance_id", "--instance"}, {"modelname", "--model"}, {"type", "--type"}} {
@@ -210,7 +215,8 @@ func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
 // flagOf has the fields of POST /register that --set does not set, and what does.
 var flagOf = map[string]string{
 	"instance_id": "--instance", "tenant_id": "--tenant", "dp_rank": "--ranks, as in --ranks 3-3", "endpoint": "the argument ENGINE",
-	"discover": "the argument ENGINE", "replay_endpoint": "--replay-endpoint", "block_size": "--block-size", "modelname": "--model", "type": "--type",
+	"discover": "the argument ENGINE", "replay_endpoint": "--replay-endpoint", "block_size": "--block-size", "modelname": "--model",
+	"type": "--type",
 }
 
 // perRank returns the body of each rank. The endpoints are those of rank 0.
@@ -313,14 +319,16 @@ func (r *registering) register(ctx context.Context, bodies []map[string]any) err
 			switch why := (*cli.RefusedError)(nil); {
 			case err == nil:
 				one.Result = resultRegistered
-			case errors.As(err, &why) && why.Status != http.StatusUnauthorized && why.Status != http.StatusForbidden && why.Status != http.StatusNotFound:
+			case errors.As(err, &why) && why.Status != http.StatusUnauthorized && why.Status != http.StatusForbidden &&
+				why.Status != http.StatusNotFound:
 				one.Result, one.Reason = resultRefused, why.Said()
 				bad = append(bad, strconv.Itoa(rank))
 			default:
 				stopped = err
 			}
 			if said.Durable != nil && !*said.Durable {
-				said.Warnings = append(said.Warnings, "only the memory of the server has this registration: register again if the server restarts")
+				said.Warnings = append(said.Warnings,
+					"only the memory of the server has this registration: register again if the server restarts")
 			}
 			for _, w := range said.Warnings {
 				if !told[w] {
@@ -393,7 +401,8 @@ func (r *registering) follow(ctx context.Context, wait bool, timeout time.Durati
 
 // isSettled reports whether a source in a state changes only if the engine does something.
 func isSettled(state string) bool {
-	return stream.State(state).Ready() || state == string(stream.Partial) || state == string(stream.Failed) || state == string(stream.Paused)
+	return stream.State(state).Ready() || state == string(stream.Partial) || state == string(stream.Failed) ||
+		state == string(stream.Paused)
 }
 
 // look reads the states of the ranks. fault is why an engine that is asked has not told its ranks.
@@ -415,7 +424,8 @@ func (r *registering) look(ctx context.Context) (fault string, err error) {
 		r.ranks = nil
 		for _, s := range all.Services {
 			if s.TenantID == r.tenant && (s.InstanceID == r.instance || strings.HasPrefix(s.InstanceID, r.instance+"@")) {
-				r.ranks = append(r.ranks, changedRank{s.InstanceID, s.TenantID, s.DPRank, s.Endpoint, s.ReplayEndpoint, resultRegistered, s.State, s.Reason})
+				r.ranks = append(r.ranks, changedRank{s.InstanceID, s.TenantID, s.DPRank, s.Endpoint, s.ReplayEndpoint, resultRegistered,
+					s.State, s.Reason})
 			}
 		}
 		return fault, nil

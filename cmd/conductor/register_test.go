@@ -36,20 +36,28 @@ func TestRegisterBodies(t *testing.T) {
 		}
 	}
 	f(new(registerFlags), "http://engine:8000", `[{"discover":"http://engine:8000","instance_id":"engine:8000"}]`)
-	f(&registerFlags{instance: "e", blockSize: "16", tenant: "acme"}, "https://engine", `[{"block_size":16,"discover":"https://engine","instance_id":"e","tenant_id":"acme"}]`)
-	f(&full, "tcp://10.0.0.1:5557", `[{"block_size":"auto","dp_rank":0,"endpoint":"tcp://10.0.0.1:5557","instance_id":"e","modelname":"m","type":"vLLM"}]`)
+	f(&registerFlags{instance: "e", blockSize: "16", tenant: "acme"}, "https://engine",
+		`[{"block_size":16,"discover":"https://engine","instance_id":"e","tenant_id":"acme"}]`)
+	f(&full, "tcp://10.0.0.1:5557",
+		`[{"block_size":"auto","dp_rank":0,"endpoint":"tcp://10.0.0.1:5557","instance_id":"e","modelname":"m","type":"vLLM"}]`)
 	f(with(func(f *registerFlags) { f.blockSize, f.ranks, f.replayPort = "16", "2", 6557 }), "tcp://[::1]:5557",
-		`[{"block_size":16,"dp_rank":0,"endpoint":"tcp://[::1]:5557","instance_id":"e","modelname":"m","replay_endpoint":"tcp://[::1]:6557","type":"vLLM"},`+
-			`{"block_size":16,"dp_rank":1,"endpoint":"tcp://[::1]:5558","instance_id":"e","modelname":"m","replay_endpoint":"tcp://[::1]:6558","type":"vLLM"}]`)
+		`[{"block_size":16,"dp_rank":0,"endpoint":"tcp://[::1]:5557","instance_id":"e","modelname":"m",`+
+			`"replay_endpoint":"tcp://[::1]:6557","type":"vLLM"},`+
+			`{"block_size":16,"dp_rank":1,"endpoint":"tcp://[::1]:5558","instance_id":"e","modelname":"m",`+
+			`"replay_endpoint":"tcp://[::1]:6558","type":"vLLM"}]`)
 	f(with(func(f *registerFlags) { f.ranks, f.replayEndpoint = "3-3", "tcp://replays:7000" }), "tcp://e:5557",
-		`[{"block_size":"auto","dp_rank":3,"endpoint":"tcp://e:5560","instance_id":"e","modelname":"m","replay_endpoint":"tcp://replays:7003","type":"vLLM"}]`)
+		`[{"block_size":"auto","dp_rank":3,"endpoint":"tcp://e:5560","instance_id":"e","modelname":"m",`+
+			`"replay_endpoint":"tcp://replays:7003","type":"vLLM"}]`)
 	f(with(func(f *registerFlags) { f.ranks, f.blockSize = "2", "16" }), "bind:tcp://*:5557",
-		`[{"block_size":16,"dp_rank":0,"endpoint":"bind:tcp://*:5557","instance_id":"e","modelname":"m","type":"vLLM"},{"block_size":16,"dp_rank":1,"endpoint":"bind:tcp://*:5557","instance_id":"e","modelname":"m","type":"vLLM"}]`)
-	f(&registerFlags{instance: "pool", model: "m", kind: "LMCache", blockSize: "256"}, "push:", `[{"block_size":256,"endpoint":"push:","instance_id":"pool","modelname":"m","type":"LMCache"}]`)
+		`[{"block_size":16,"dp_rank":0,"endpoint":"bind:tcp://*:5557","instance_id":"e","modelname":"m","type":"vLLM"},{"block_size":16,`+
+			`"dp_rank":1,"endpoint":"bind:tcp://*:5557","instance_id":"e","modelname":"m","type":"vLLM"}]`)
+	f(&registerFlags{instance: "pool", model: "m", kind: "LMCache", blockSize: "256"}, "push:",
+		`[{"block_size":256,"endpoint":"push:","instance_id":"pool","modelname":"m","type":"LMCache"}]`)
 	f(with(func(f *registerFlags) {
 		f.set = []string{"events=none", "capacity_blocks=100", `aliases=["a","b"]`, "ttl=10m"}
 		f.blockSize = "16"
-	}), "", `[{"aliases":["a","b"],"block_size":16,"capacity_blocks":100,"events":"none","instance_id":"e","modelname":"m","ttl":"10m","type":"vLLM"}]`)
+	}), "", `[{"aliases":["a","b"],"block_size":16,"capacity_blocks":100,"events":"none","instance_id":"e","modelname":"m","ttl":"10m",`+
+		`"type":"vLLM"}]`)
 
 	wrong := func(flags *registerFlags, engine, want string) {
 		t.Helper()
@@ -90,14 +98,17 @@ func TestRegisterCommand(t *testing.T) {
 		}
 		return out
 	}
-	register := []string{"register", "tcp://127.0.0.1:1", "--instance", "a", "--model", "m", "--type", "vLLM", "--block-size", "16", "--ranks", "2", "--replay-port", "11"}
+	register := []string{"register", "tcp://127.0.0.1:1", "--instance", "a", "--model", "m", "--type", "vLLM", "--block-size", "16",
+		"--ranks", "2", "--replay-port", "11"}
 	out := run(cli.ExitFine, "", register...)
 	if !slices.Equal(strings.Fields(out), strings.Fields(`INSTANCE TENANT RANK ENDPOINT REPLAY STATE
 		a default 0 tcp://127.0.0.1:1 tcp://127.0.0.1:11 connecting
-		a default 1 tcp://127.0.0.1:2 tcp://127.0.0.1:12 connecting`)) && !strings.Contains(out, "refused") { // the reason, once the first attempt has failed
+		// the reason, once the first attempt has failed
+		a default 1 tcp://127.0.0.1:2 tcp://127.0.0.1:12 connecting`)) && !strings.Contains(out, "refused") {
 		t.Errorf("registered: %s", out)
 	}
-	if all := ranksOf(t, run(cli.ExitFine, "", append(register, "--json")...)); len(all) != 2 || all[1].Endpoint != "tcp://127.0.0.1:2" || all[1].Rank != 1 || all[1].Result != "registered" {
+	if all := ranksOf(t, run(cli.ExitFine, "", append(register, "--json")...)); len(all) != 2 || all[1].Endpoint != "tcp://127.0.0.1:2" ||
+		all[1].Rank != 1 || all[1].Result != "registered" {
 		t.Errorf("again: %+v", all)
 	}
 	// Some ranks find no room, and the others stay.
@@ -109,36 +120,42 @@ func TestRegisterCommand(t *testing.T) {
 	}
 	run(cli.ExitError, "refused: ", append(register, "--block-size", "32")...)
 	run(cli.ExitFine, "unknown field blok", append(register, "--block-size", "32", "--replace", "--set", "blok=1")...)
-	run(cli.ExitError, "2 of 2 ranks of a are not synced: 0, 1; --wait gave up after 300ms", append(register, "--block-size", "32", "--wait", "--timeout", "300ms")...)
+	run(cli.ExitError, "2 of 2 ranks of a are not synced: 0, 1; --wait gave up after 300ms",
+		append(register, "--block-size", "32", "--wait", "--timeout", "300ms")...)
 
 	run(cli.ExitError, `no instance "prefil" is registered; did you mean "prefill"?`, "unregister", "prefil")
 	run(cli.ExitError, `no instance "prefill" is registered for tenant "acme"`, "unregister", "prefill", "--tenant", "acme")
 	run(cli.ExitError, "prefill has no rank 3", "unregister", "prefill", "--rank", "3")
 	run(cli.ExitFine, "unregistered", "unregister", "prefill", "--rank", "1")
-	if all := ranksOf(t, run(cli.ExitFine, "", "unregister", "a", "--json")); len(all) != 2 || all[0].Result != "unregistered" || all[1].Result != "unregistered" {
+	if all := ranksOf(t, run(cli.ExitFine, "", "unregister", "a", "--json")); len(all) != 2 || all[0].Result != "unregistered" ||
+		all[1].Result != "unregistered" {
 		t.Errorf("unregistered: %+v", all)
 	}
 	if _, answer := get(p.url + "/services"); !strings.Contains(answer, `"count":1`) {
 		t.Errorf("left: %s", answer)
 	}
 	// A field that the command compares with what the server says has one way only.
-	if status, _, errs := runCLI(append(register, "--set", "dp_rank=3")...); status != cli.ExitUsage || !strings.Contains(errs, "--set: dp_rank is set by --ranks, as in --ranks 3-3") {
+	if status, _, errs := runCLI(append(register, "--set", "dp_rank=3")...); status != cli.ExitUsage ||
+		!strings.Contains(errs, "--set: dp_rank is set by --ranks, as in --ranks 3-3") {
 		t.Errorf("--set dp_rank: %d %s", status, errs)
 	}
 	// A block size that the first events tell.
 	run(cli.ExitFine, "waiting", "register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "3-4")
-	if all := ranksOf(t, run(cli.ExitFine, "", "unregister", "c", "--json")); len(all) != 2 || all[0].Rank != 3 || all[1].Result != "unregistered" {
+	if all := ranksOf(t, run(cli.ExitFine, "", "unregister", "c", "--json")); len(all) != 2 || all[0].Rank != 3 ||
+		all[1].Result != "unregistered" {
 		t.Errorf("unregistered while learning: %+v", all)
 	}
 	// Names of several tenants.
 	for _, tenant := range []string{"acme", "default"} {
-		run(cli.ExitFine, tenant, "register", "tcp://127.0.0.1:1", "--instance", "d", "--model", "m", "--type", "vLLM", "--block-size", "16", "--tenant", tenant)
+		run(cli.ExitFine, tenant, "register", "tcp://127.0.0.1:1", "--instance", "d", "--model", "m", "--type", "vLLM", "--block-size",
+			"16", "--tenant", tenant)
 	}
 	run(cli.ExitError, "instances of the tenants acme, default are called \"d\": name one with --tenant", "unregister", "d")
 	run(cli.ExitFine, "acme", "unregister", "d", "--tenant", "acme")
 	run(cli.ExitUsage, "no scheme", "register", "127.0.0.1:1")
 	status, _, errs := runCLI("register", "http://127.0.0.1:1", "--server", "127.0.0.1:1")
-	if status != cli.ExitError || errs != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with --server\n" {
+	if status != cli.ExitError || errs != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with "+
+		"--server\n" {
 		t.Errorf("no server: %d %s", status, errs)
 	}
 }
@@ -157,7 +174,8 @@ func TestRegisterBeforeFirstAttempt(t *testing.T) {
 		}
 	}))
 	t.Cleanup(server.Close)
-	status, out, errs := runCLI("register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "2", "--json", "--server", server.URL)
+	status, out, errs := runCLI("register", "tcp://127.0.0.1:1", "--instance", "c", "--model", "m", "--type", "vLLM", "--ranks", "2",
+		"--json", "--server", server.URL)
 	if status != cli.ExitFine {
 		t.Fatalf("%d %s%s", status, out, errs)
 	}
@@ -179,17 +197,21 @@ func TestRegisterByDiscovery(t *testing.T) {
 	var out, errs string
 	eventually(t, "registered", func() (string, bool) { // the command waits five seconds for the engine
 		status, out, errs = runCLI("register", at, "--server", p.url, "--block-size", "16")
-		return fmt.Sprintf("%d %s%s", status, out, errs), status == cli.ExitFine && strings.Contains(out, "\n"+name+" ") && strings.Contains(out, "tcp://127.0.0.1:"+port)
+		return fmt.Sprintf("%d %s%s", status, out, errs), status == cli.ExitFine && strings.Contains(out, "\n"+name+" ") &&
+			strings.Contains(out, "tcp://127.0.0.1:"+port)
 	})
 	e.publish(ruledStored(0, 3))
 	status, out, errs = runCLI("register", at, "--server", p.url, "--block-size", "16", "--wait", "--json")
-	if all := ranksOf(t, out); len(all) != 1 || all[0].Instance != name || (all[0].State == "synced") != (status == cli.ExitFine) || (status == cli.ExitFine) == strings.Contains(errs, "not synced") {
+	if all := ranksOf(t, out); len(all) != 1 || all[0].Instance != name || (all[0].State == "synced") != (status == cli.ExitFine) ||
+		(status == cli.ExitFine) == strings.Contains(errs, "not synced") {
 		t.Errorf("waited: %d %s%s", status, out, errs)
 	}
-	if status, out, errs := runCLI("unregister", name, "--server", p.url, "--rank", "0"); status != cli.ExitError || !strings.Contains(errs, "leave --rank out") {
+	if status, out, errs := runCLI("unregister", name, "--server", p.url, "--rank", "0"); status != cli.ExitError ||
+		!strings.Contains(errs, "leave --rank out") {
 		t.Errorf("one rank: %d %s%s", status, out, errs)
 	}
-	if status, out, errs := runCLI("unregister", name, "--server", p.url); status != cli.ExitFine || !strings.Contains(out, "unregistered") {
+	if status, out, errs := runCLI("unregister", name, "--server", p.url); status != cli.ExitFine ||
+		!strings.Contains(out, "unregistered") {
 		t.Errorf("unregistered: %d %s%s", status, out, errs)
 	}
 	if _, answer := get(p.url + "/services"); answer != `{"count":0,"services":[]}` {
@@ -197,10 +219,12 @@ func TestRegisterByDiscovery(t *testing.T) {
 	}
 
 	status, out, errs = runCLI("register", "http://127.0.0.1:1", "--server", p.url)
-	if status != cli.ExitFine || out != "" || !strings.Contains(errs, "warning: 127.0.0.1:1 is registered, and has not told yet where it publishes: ") {
+	if status != cli.ExitFine || out != "" ||
+		!strings.Contains(errs, "warning: 127.0.0.1:1 is registered, and has not told yet where it publishes: ") {
 		t.Errorf("deaf: %d %s%s", status, out, errs)
 	}
-	if status, out, errs := runCLI("unregister", "127.0.0.1:1", "--server", p.url); status != cli.ExitFine || !strings.Contains(out, "is not asked any more") {
+	if status, out, errs := runCLI("unregister", "127.0.0.1:1", "--server", p.url); status != cli.ExitFine ||
+		!strings.Contains(out, "is not asked any more") {
 		t.Errorf("deaf: %d %s%s", status, out, errs)
 	}
 }
@@ -214,12 +238,14 @@ func TestRegisterWithoutAsking(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "credentials.yaml")
 	must.Succeed(t, os.WriteFile(file, []byte("tokens:\n"+string(entry)), 0o600))
 	p := serveProcess(t, "auth: {file: "+file+"}\n")
-	status, out, errs := runCLI("register", "tcp://127.0.0.1:1", "--instance", "a", "--model", "m", "--type", "vLLM", "--block-size", "16", "--server", p.url, "--token-file", token)
+	status, out, errs := runCLI("register", "tcp://127.0.0.1:1", "--instance", "a", "--model", "m", "--type", "vLLM", "--block-size", "16",
+		"--server", p.url, "--token-file", token)
 	if status != cli.ExitFine || !strings.Contains(out, "registered") {
 		t.Errorf("register: %d %s%s", status, out, errs)
 	}
 	status, _, errs = runCLI("unregister", "a", "--server", p.url, "--token-file", token)
-	if status != cli.ExitError || !strings.Contains(errs, "refuses: this needs the role query; the client of the token in "+token+" may not") {
+	if status != cli.ExitError || !strings.Contains(errs, "refuses: this needs the role query; the client of the token in "+token+
+		" may not") {
 		t.Errorf("unregister: %d %s", status, errs)
 	}
 	status, _, errs = runCLI("services", "--server", p.url)

@@ -31,7 +31,8 @@ func newLastingServer(t *testing.T, stuck bool, further ...string) *lastingServe
 	t.Helper()
 	dir := t.TempDir()
 	s := &lastingServer{t: t, file: filepath.Join(dir, "config.yaml"), snapshots: filepath.Join(dir, "snapshots")}
-	must.Succeed(t, os.WriteFile(s.file, []byte(fmt.Sprintf("snapshot: {dir: %q, interval: 1ms}\n", s.snapshots)+strings.Join(further, "")), 0o600))
+	must.Succeed(t, os.WriteFile(s.file, []byte(fmt.Sprintf("snapshot: {dir: %q, interval: 1ms}\n", s.snapshots)+strings.Join(further, "")),
+		0o600))
 	must.Succeed(t, os.Mkdir(s.snapshots, 0o700))
 	if stuck { // a pipe without a reader
 		must.Succeed(t, syscall.Mkfifo(s.snapshotFile(), 0o600))
@@ -106,12 +107,21 @@ type dialectOfCalls struct {
 func dialectsOfCalls(url string) []dialectOfCalls {
 	const fields = `"endpoint":"tcp://127.0.0.1:1","block_size":16,`
 	return []dialectOfCalls{
-		{"conductor", "/register", "/unregister", `{` + fields + `"type":"vLLM","modelname":"m","dp_rank":0,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
-		{"discover", "/register", "/unregister", `{"discover":"` + url + `","block_size":16,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
-		{"pushed", "/register", "/unregister", `{"endpoint":"push:","block_size":16,"type":"LMCache","modelname":"m","dp_rank":0,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
-		{"unpublished", "/register", "/unregister", `{"events":"none","capacity_blocks":8,"block_size":16,"type":"Standard","modelname":"m","instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
-		{"dynamo", "/dynamo/v1/register", "/dynamo/v1/unregister", `{` + fields + `"model_name":"m","instance_id":"%s"}`, `{"instance_id":"%s","model_name":"m"}`, 201},
-		{"mooncake", "/register?dialect=v2", "/unregister?dialect=v2", `{"endpoint":"tcp://127.0.0.1:2","block_size":16,"type":"vLLM","modelname":"m","dp_rank":0,"instance_id":"%s"}`, `{"instance_id":"%s","dp_rank":0}`, 200},
+		{"conductor", "/register", "/unregister", `{` + fields + `"type":"vLLM","modelname":"m","dp_rank":0,"instance_id":"%s"}`,
+			`{"instance_id":"%s","dp_rank":0}`, 200},
+		{"discover", "/register", "/unregister", `{"discover":"` + url + `","block_size":16,"instance_id":"%s"}`,
+			`{"instance_id":"%s","dp_rank":0}`, 200},
+		{"pushed", "/register", "/unregister",
+			`{"endpoint":"push:","block_size":16,"type":"LMCache","modelname":"m","dp_rank":0,"instance_id":"%s"}`,
+			`{"instance_id":"%s","dp_rank":0}`, 200},
+		{"unpublished", "/register", "/unregister",
+			`{"events":"none","capacity_blocks":8,"block_size":16,"type":"Standard","modelname":"m","instance_id":"%s"}`,
+			`{"instance_id":"%s","dp_rank":0}`, 200},
+		{"dynamo", "/dynamo/v1/register", "/dynamo/v1/unregister", `{` + fields + `"model_name":"m","instance_id":"%s"}`,
+			`{"instance_id":"%s","model_name":"m"}`, 201},
+		{"mooncake", "/register?dialect=v2", "/unregister?dialect=v2",
+			`{"endpoint":"tcp://127.0.0.1:2","block_size":16,"type":"vLLM","modelname":"m","dp_rank":0,"instance_id":"%s"}`,
+			`{"instance_id":"%s","dp_rank":0}`, 200},
 	}
 }
 
@@ -401,7 +411,8 @@ func TestRegisterInMemory(t *testing.T) {
 			var answer struct{ Durable *bool }
 			must.Report(t, json.Unmarshal([]byte(text), &answer))
 			own := d.register == "/register"
-			if status != d.registered || (header.Get("Conductor-Durable") == "false") == durable || (answer.Durable != nil && !*answer.Durable) != (own && !durable) {
+			if status != d.registered || (header.Get("Conductor-Durable") == "false") == durable ||
+				(answer.Durable != nil && !*answer.Durable) != (own && !durable) {
 				t.Errorf("%s: %d %s %v", d.name, status, text, header)
 			}
 		}

@@ -35,7 +35,8 @@ func follow(t *testing.T, servers []*process, instances ...string) {
 
 // registered is the body of a registration.
 func registered(instance, endpoint string) string {
-	return fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0}`, endpoint, instance)
+	return fmt.Sprintf(`{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0}`, endpoint,
+		instance)
 }
 
 // TestReplicasShareSources registers at one of three servers, unregisters at another, takes the
@@ -45,7 +46,8 @@ func TestReplicasShareSources(t *testing.T) {
 	shared := redistest.Start(t)
 	engine, fixed := newRuledEngine(t, "engine", 0), newRuledEngine(t, "fixed", 0)
 	settings := "store: {url: '" + shared.URL() + "'}\nshutdown: {drain: 0s}\n"
-	configured := settings + "sources:\n  - {endpoint: 'tcp://" + fixed.pub.Addr().String() + "', type: vLLM, modelname: m, instance_id: fixed, block_size: 16}\n"
+	configured := settings + "sources:\n  - {endpoint: 'tcp://" + fixed.pub.Addr().String() +
+		"', type: vLLM, modelname: m, instance_id: fixed, block_size: 16}\n"
 	all := []*process{serveProcess(t, settings), serveProcess(t, settings), serveProcess(t, configured)}
 	follow(t, all, "fixed")
 
@@ -62,16 +64,20 @@ func TestReplicasShareSources(t *testing.T) {
 		_, text := get(all[1].url + "/services?fleet=1")
 		var answer fleetAnswer
 		decode(t, text, &answer)
-		return text, answer.Complete && len(answer.Services) == 2 && len(answer.Services[0].Replicas) == 3 && len(answer.Services[1].Replicas) == 3 &&
-			answer.Services[0].Registered == "client" && answer.Services[1].Registered == "configuration" && answer.Services[0].Replicas[0].State != "connecting"
+		return text, answer.Complete && len(answer.Services) == 2 && len(answer.Services[0].Replicas) == 3 &&
+			len(answer.Services[1].Replicas) == 3 &&
+			answer.Services[0].Registered == "client" && answer.Services[1].Registered == "configuration" &&
+			answer.Services[0].Replicas[0].State != "connecting"
 	})
 	eventually(t, "the command does not say it", func() (string, bool) { // of another server, which may hear of it later
 		out, err := command("services", "--fleet", "--server", all[0].url).CombinedOutput()
-		return fmt.Sprintf("%v %s", err, out), err == nil && strings.Contains(string(out), "configuration") && strings.Count(string(out), all[2].url+" ") == 2
+		return fmt.Sprintf("%v %s", err, out), err == nil && strings.Contains(string(out), "configuration") &&
+			strings.Count(string(out), all[2].url+" ") == 2
 	})
 
 	// Every dialect.
-	post(t, all[1].url+"/dynamo/v1/register", `{"instance_id":7,"model_name":"m","block_size":16,"dp_rank":0,"endpoint":"tcp://127.0.0.1:9"}`, 201)
+	post(t, all[1].url+"/dynamo/v1/register",
+		`{"instance_id":7,"model_name":"m","block_size":16,"dp_rank":0,"endpoint":"tcp://127.0.0.1:9"}`, 201)
 	post(t, all[2].url+"/conductor/v1/register?dialect=v2", registered("second", "127.0.0.1:9"), 200)
 	post(t, all[0].url+"/register", `{"instance_id":"asked","discover":"http://127.0.0.1:9"}`, 200)
 	follow(t, all, "7", "engine", "fixed", "second")
@@ -103,7 +109,8 @@ func TestReplicasShareSources(t *testing.T) {
 	post(t, all[0].url+"/register", registered("meanwhile", "127.0.0.1:9"), 200)
 	post(t, all[1].url+"/unregister", `{"instance_id":"engine","dp_rank":0}`, 200)
 	follow(t, all[:1], "engine", "fixed", "meanwhile")
-	if _, text := get(all[0].url + "/services?fleet=1"); !strings.Contains(text, `"complete":false`) || !strings.Contains(text, "meanwhile") {
+	if _, text := get(all[0].url + "/services?fleet=1"); !strings.Contains(text, `"complete":false`) ||
+		!strings.Contains(text, "meanwhile") {
 		t.Errorf("without the store: %s", text)
 	}
 	shared.Run()
@@ -125,7 +132,8 @@ func TestFleetServicesByTenant(t *testing.T) {
 	p, _ := twoTenants(t, "store: {url: '"+shared.URL()+"'}\n")
 	eventually(t, "the registry is not there", func() (string, bool) {
 		_, text := askAs(t, "GET", p.url+"/services?fleet=1", "operator", "", nil)
-		return text, strings.Count(text, `"State":"`) == 2 && strings.Contains(text, "registered-b") && strings.Contains(text, `"URL":"http://`)
+		return text, strings.Count(text, `"State":"`) == 2 && strings.Contains(text, "registered-b") &&
+			strings.Contains(text, `"URL":"http://`)
 	})
 	for _, accept := range []string{"application/json", "application/msgpack"} {
 		req, err := http.NewRequest("GET", p.url+"/services?fleet=1", nil)
@@ -164,7 +172,8 @@ func TestForgedEntriesGiveWay(t *testing.T) {
 	for i := range 1000 {
 		name := fmt.Sprintf("forged%04d", i)
 		field := fmt.Sprintf(`[%q,"default",0]`, name)
-		good := fmt.Sprintf(`{"at":5,"by":"x","source":{"instance_id":%q,"modelname":"m","type":"vLLM","block_size":16,"endpoint":"tcp://127.0.0.1:9"}}`, name)
+		good := fmt.Sprintf(`{"at":5,"by":"x","source":{"instance_id":%q,"modelname":"m","type":"vLLM","block_size":16,`+
+			`"endpoint":"tcp://127.0.0.1:9"}}`, name)
 		entries = append(entries, field, good, "nonsense"+name, good, field+" ", good)
 	}
 	must.Succeed(t, store.HSet(t.Context(), "kvconductor:{default}:sources", entries...).Err())

@@ -58,7 +58,8 @@ subscribers read from a relay as from an engine.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.endpoint, "endpoint", "", "`endpoint` of the engine's live events, as in tcp://127.0.0.1:5557")
-	f.StringVar(&o.replay, "replay-endpoint", "", "`endpoint` of the engine's replay service; without it the history begins when the relay does")
+	f.StringVar(&o.replay, "replay-endpoint", "",
+		"`endpoint` of the engine's replay service; without it the history begins when the relay does")
 	f.StringVar(&o.bind, "bind", "", "`endpoint` to serve live events at, as in tcp://*:6557")
 	f.StringVar(&o.bindReplay, "bind-replay", "", "`endpoint` to serve replays at, as in tcp://*:6577")
 	f.IntVar(&o.ranks, "ranks", 1, "data-parallel ranks of the engine; the ports of each endpoint are consecutive")
@@ -190,7 +191,8 @@ func (r *relays) close() {
 // open opens the sockets and the relay of a rank.
 func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
 	var ends [4]string
-	for i, end := range [...]struct{ flag, endpoint string }{{"endpoint", o.endpoint}, {"replay-endpoint", o.replay}, {"bind", o.bind}, {"bind-replay", o.bindReplay}} {
+	for i, end := range [...]struct{ flag, endpoint string }{{"endpoint", o.endpoint}, {"replay-endpoint", o.replay}, {"bind", o.bind},
+		{"bind-replay", o.bindReplay}} {
 		var err error
 		if ends[i], err = ofRank(end.endpoint, rank); err != nil {
 			return fmt.Errorf("--%s: %w", end.flag, err)

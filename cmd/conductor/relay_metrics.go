@@ -18,29 +18,43 @@ type relayRow struct {
 
 var relaySeries = []relayRow{
 	relayGauge("connected", "1 if there is a connection to the engine.", func(s *relay.Stats) float64 { return flag(s.Stream.Connected) }),
-	relayGauge("synced", "1 if the relay has all batches of the engine's lifetime, or all that matter.", func(s *relay.Stats) float64 { return flag(s.Stream.State == stream.Synced) }),
+	relayGauge("synced", "1 if the relay has all batches of the engine's lifetime, or all that matter.", func(s *relay.Stats) float64 {
+		return flag(s.Stream.State == stream.Synced)
+	}),
 	relayGauge("last_seq", "Number of the newest batch.", func(s *relay.Stats) float64 { return float64(s.Log.Last) }),
 	relayGauge("first_seq", "Number of the oldest batch in the log.", func(s *relay.Stats) float64 { return float64(s.Log.First) }),
 	relayGauge("log_memory_bytes", "Bytes of batches in memory.", func(s *relay.Stats) float64 { return float64(s.Log.Memory) }),
 	relayGauge("log_disk_bytes", "Bytes of batches on the disk.", func(s *relay.Stats) float64 { return float64(s.Log.Disk) }),
-	relayGauge("tree_blocks", "Blocks that the engine held when the oldest batch of the log came.", func(s *relay.Stats) float64 { return float64(s.Log.Tree.Blocks) }),
-	relayGauge("tree_kept_blocks", "Blocks that the engine held no more, kept because others hang from them.", func(s *relay.Stats) float64 { return float64(s.Log.Tree.Kept) }),
+	relayGauge("tree_blocks", "Blocks that the engine held when the oldest batch of the log came.", func(s *relay.Stats) float64 {
+		return float64(s.Log.Tree.Blocks)
+	}),
+	relayGauge("tree_kept_blocks", "Blocks that the engine held no more, kept because others hang from them.",
+		func(s *relay.Stats) float64 {
+			return float64(s.Log.Tree.Kept)
+		}),
 	relayGauge("tree_bytes", "Memory of these blocks, estimated.", func(s *relay.Stats) float64 { return float64(s.Log.Tree.Bytes) }),
-	relayGauge("tree_doubtful", "1 if what the engine held then is not known for certain.", func(s *relay.Stats) float64 { return flag(s.Log.Doubt != "") }),
+	relayGauge("tree_doubtful", "1 if what the engine held then is not known for certain.", func(s *relay.Stats) float64 {
+		return flag(s.Log.Doubt != "")
+	}),
 	relayGauge("followers", "Live connections of followers.", func(s *relay.Stats) float64 { return float64(s.Live) }),
-	relayGauge("replay_followers", "Connections of followers that ask for replays.", func(s *relay.Stats) float64 { return float64(s.Replays) }),
+	relayGauge("replay_followers", "Connections of followers that ask for replays.", func(s *relay.Stats) float64 {
+		return float64(s.Replays)
+	}),
 	relayCounter("batches", "Batches of the engine.", func(s *relay.Stats) uint64 { return s.Log.Batches }),
 	relayCounter("lifetimes", "Lifetimes of the engine that ended.", func(s *relay.Stats) uint64 { return s.Resets }),
 	relayCounter("gaps", "Holes in the engine's numbers.", func(s *relay.Stats) uint64 { return s.Stream.Gaps }),
 	relayCounter("published", "Batches sent live, over all followers.", func(s *relay.Stats) uint64 { return s.Published }),
-	relayCounter("skips", "Times that a live connection missed batches that had left the log.", func(s *relay.Stats) uint64 { return s.Skipped }),
+	relayCounter("skips", "Times that a live connection missed batches that had left the log.",
+		func(s *relay.Stats) uint64 { return s.Skipped }),
 	relayCounter("requests", "Requests for replays.", func(s *relay.Stats) uint64 { return s.Requests }),
 	relayCounter("bad_requests", "Requests of another form, which are not answered.", func(s *relay.Stats) uint64 { return s.BadRequests }),
 	relayCounter("replayed", "Batches of the log sent in replies.", func(s *relay.Stats) uint64 { return s.Replayed }),
 	relayCounter("dumps", "Replies that began with all blocks that the engine held.", func(s *relay.Stats) uint64 { return s.Dumps }),
-	relayCounter("dumps_left_out", "Replies that began too late, as too few numbers were left for the blocks.", func(s *relay.Stats) uint64 { return s.DumpsLeftOut }),
+	relayCounter("dumps_left_out", "Replies that began too late, as too few numbers were left for the blocks.",
+		func(s *relay.Stats) uint64 { return s.DumpsLeftOut }),
 	relayCounter("unfinished_replies", "Replies that ended without their end marker.", func(s *relay.Stats) uint64 { return s.Unfinished }),
-	relayCounter("refused_connections", "Connections refused: a handshake failed, the engine was away, or there were too many.", func(s *relay.Stats) uint64 { return s.Refused }),
+	relayCounter("refused_connections", "Connections refused: a handshake failed, the engine was away, or there were too many.",
+		func(s *relay.Stats) uint64 { return s.Refused }),
 }
 
 func relayGauge(name, help string, value func(*relay.Stats) float64) relayRow {

@@ -29,7 +29,8 @@ func TestRelayGivesHistory(t *testing.T) {
 		if m == nil {
 			t.Fatal(p.said)
 		}
-		fmt.Fprintf(&config, "- {endpoint: 'tcp://%s', replay_endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '%d', dp_rank: %d, block_size: %d}\n",
+		fmt.Fprintf(&config, "- {endpoint: 'tcp://%s', replay_endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '%d', "+
+			"dp_rank: %d, block_size: %d}\n",
 			m[1], m[2], r.worker, r.n, replicaBlock)
 		eventually(t, "the relay follows its engine", func() (string, bool) {
 			status, body := get(p.url + "/ready")
@@ -73,7 +74,8 @@ func TestRelayRefuses(t *testing.T) {
 	f("--bind-replay is missing", "--endpoint", "tcp://e:1", "--bind", "tcp://*:1")
 	with := func(want string, more ...string) {
 		t.Helper()
-		f(want, append([]string{"--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0"}, more...)...)
+		f(want, append([]string{"--endpoint", "tcp://127.0.0.1:1", "--bind", "tcp://127.0.0.1:0", "--bind-replay", "tcp://127.0.0.1:0"},
+			more...)...)
 	}
 	with("--endpoint:", "--endpoint", "udp://x:1")
 	with("--replay-endpoint:", "--replay-endpoint", "tcp://127.0.0.1")

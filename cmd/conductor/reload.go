@@ -252,7 +252,8 @@ func (r *reaching) get() *reach.Rules {
 // tunables are the settings of the Conductor that may change.
 func tunables(c *config.Config) conductor.Tunables {
 	return conductor.Tunables{
-		MaxSources: c.Limits.MaxSources, MaxTenantSources: c.Limits.MaxTenantSources, MinSynced: c.Ready.MinSources, SaltedOnly: c.Privacy.SaltedOnly, MaxTokenID: maxTokenID(c.Limits), MaxError: float64(c.Feedback.MaxError) / 100,
+		MaxSources: c.Limits.MaxSources, MaxTenantSources: c.Limits.MaxTenantSources, MinSynced: c.Ready.MinSources,
+		SaltedOnly: c.Privacy.SaltedOnly, MaxTokenID: maxTokenID(c.Limits), MaxError: float64(c.Feedback.MaxError) / 100,
 		SourceSeries: sourceSeries(c.Metrics), ExpectedBytes: c.Expected.MaxBytes,
 	}
 }

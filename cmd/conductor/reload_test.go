@@ -20,7 +20,8 @@ func TestReload(t *testing.T) {
 	stays, leaves, comes := newRuledEngine(t, "stays", 0), newRuledEngine(t, "leaves", 0), newRuledEngine(t, "comes", 0)
 	file := filepath.Join(t.TempDir(), "conductor.yaml")
 	source := func(e *ruledEngine, more string) string {
-		return "  - {endpoint: 'tcp://" + e.pub.Addr().String() + "', type: vLLM, modelname: m, instance_id: " + e.name + ", block_size: 16" + more + "}\n"
+		return "  - {endpoint: 'tcp://" + e.pub.Addr().String() + "', type: vLLM, modelname: m, instance_id: " + e.name +
+			", block_size: 16" + more + "}\n"
 	}
 	write := func(text string) {
 		t.Helper()
@@ -45,7 +46,8 @@ func TestReload(t *testing.T) {
 	// A change that needs a restart, next to ones that do not: nothing happens.
 	write("hash: {seed: 7}\nlog: {level: debug}\nsources:\n" + source(stays, "") + source(comes, ""))
 	answer := reload("", 409)
-	for _, want := range []string{`"refused"`, "hash.seed: needs a restart (1337 is in use, 7 is set)", `"path":"log.level"`, `"added":["comes|default|0"]`, `"removed":["leaves|default|0"]`} {
+	for _, want := range []string{`"refused"`, "hash.seed: needs a restart (1337 is in use, 7 is set)", `"path":"log.level"`,
+		`"added":["comes|default|0"]`, `"removed":["leaves|default|0"]`} {
 		if !strings.Contains(answer, want) {
 			t.Errorf("%s is not in %s", want, answer)
 		}
@@ -65,7 +67,8 @@ func TestReload(t *testing.T) {
 	}
 
 	// Sources come, change and go, and settings of limits, by a signal.
-	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" + source(stays, "") + source(comes, ""))
+	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" +
+		source(stays, "") + source(comes, ""))
 	if answer := reload("?dry_run=1", 200); !strings.Contains(answer, `"applied"`) || strings.Contains(services(), "comes") {
 		t.Errorf("a dry run: %s", answer)
 	}
@@ -77,13 +80,15 @@ func TestReload(t *testing.T) {
 	if s := services(); !strings.Contains(s, "comes") || strings.Contains(s, "leaves") {
 		t.Errorf("the new source is not there: %s", s)
 	}
-	if s := stays.settled(p); s.LastSeq == nil || !strings.Contains(services(), `"Blocks":3`) || strings.Contains(services(), `"Reconnects":1`) {
+	if s := stays.settled(p); s.LastSeq == nil || !strings.Contains(services(), `"Blocks":3`) ||
+		strings.Contains(services(), `"Reconnects":1`) {
 		t.Errorf("a source that did not change was touched: %s", services())
 	}
 	comes.publish(ruledStored(0, 2))
 	comes.settled(p)
 	body := `{"endpoint":"tcp://ADDRESS:5557","type":"vLLM","modelname":"m","instance_id":"i","block_size":16,"dp_rank":0}`
-	if answer := post(t, p.url+"/register", strings.Replace(body, "ADDRESS", "192.0.2.1", 1), 400); !strings.Contains(answer, "register.allow") {
+	if answer := post(t, p.url+"/register", strings.Replace(body, "ADDRESS", "192.0.2.1", 1), 400); !strings.Contains(answer,
+		"register.allow") {
 		t.Errorf("register.allow: %s", answer)
 	}
 	post(t, p.url+"/register", strings.Replace(body, "ADDRESS", "10.0.0.1", 1), 503)
@@ -92,14 +97,16 @@ func TestReload(t *testing.T) {
 	}
 
 	// A changed source begins with nothing, and only that one.
-	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" + source(stays, "") + source(comes, ", additionalsalt: x"))
+	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" +
+		source(stays, "") + source(comes, ", additionalsalt: x"))
 	if answer := reload("", 200); !strings.Contains(answer, `"changed":["comes|default|0"]`) {
 		t.Errorf("a changed source: %s", answer)
 	}
 	if s := services(); !strings.Contains(s, `"Blocks":3`) || strings.Contains(s, `"Blocks":2`) {
 		t.Errorf("after a changed source: %s", s)
 	}
-	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_reloads_total{result="applied"} 2`) || !strings.Contains(metrics, `conductor_reloads_total{result="invalid"} 1`) {
+	if _, metrics := get(p.url + "/metrics"); !strings.Contains(metrics, `conductor_reloads_total{result="applied"} 2`) ||
+		!strings.Contains(metrics, `conductor_reloads_total{result="invalid"} 1`) {
 		t.Errorf("metrics of reloads are missing")
 	}
 }
@@ -138,7 +145,8 @@ func TestReloadRefusesSourceOfAFile(t *testing.T) {
 	settings("limits: {max_sources: 7}\nsources:\n" + source("comes") + source("listed"))
 	for _, query := range []string{"?dry_run=1", ""} {
 		answer := post(t, p.url+"/admin/reload"+query, "{}", 409)
-		if !strings.Contains(answer, `"refused"`) || !strings.Contains(answer, `"source listed|default|0: is a source of one.yaml in discovery.sources_dir"`) {
+		if !strings.Contains(answer, `"refused"`) ||
+			!strings.Contains(answer, `"source listed|default|0: is a source of one.yaml in discovery.sources_dir"`) {
 			t.Errorf("reload%s: %s", query, answer)
 		}
 		has("leaves listed")
@@ -158,7 +166,8 @@ func TestReloadRefusesSourceOfAFile(t *testing.T) {
 	}
 	has("comes listed")
 	must.Succeed(t, os.WriteFile(one, []byte("sources:\n"+source("listed")), 0o600))
-	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer, `"one.yaml":"listed|default|0 is a source of the settings"`) {
+	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer,
+		`"one.yaml":"listed|default|0 is a source of the settings"`) {
 		t.Errorf("with the file again: %s", answer)
 	}
 	must.Succeed(t, os.Remove(one))
@@ -175,7 +184,8 @@ func TestReloadOfBounds(t *testing.T) {
 		t.Helper()
 		text := fmt.Sprintf("limits: {max_sources: %d}\nsources:\n", bound)
 		for i := range sources {
-			text += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: m, instance_id: i-%d, block_size: 16}\n", i+1, i)
+			text += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: m, instance_id: i-%d, block_size: 16}\n",
+				i+1, i)
 		}
 		must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	}
@@ -213,7 +223,9 @@ func TestReloadOfExpectedBound(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "conductor.yaml")
 	write := func(bound string) {
 		t.Helper()
-		must.Succeed(t, os.WriteFile(file, []byte(bound+"sources:\n  - {events: none, capacity_blocks: 100, type: Standard, modelname: m, instance_id: llama, block_size: 2}\n"), 0o600))
+		must.Succeed(t, os.WriteFile(file,
+			[]byte(bound+"sources:\n  - {events: none, capacity_blocks: 100, type: Standard, modelname: m, instance_id: llama, "+
+				"block_size: 2}\n"), 0o600))
 	}
 	write("")
 	p := startProcess(t, "serve", "--config", file, "--listen", "127.0.0.1:0=conductor")
@@ -233,7 +245,8 @@ func TestReloadOfExpectedBound(t *testing.T) {
 	}
 	has("conductor_expected_bytes_limit 1.048576e+06")
 	out, err := command("doctor", "--server", p.url).Output()
-	if want := "nothing to do\nllama|default: expectations\n  prompts reported: 1, tokens expected now: 4\n"; err != nil || string(out) != want {
+	if want := "nothing to do\nllama|default: expectations\n  prompts reported: 1, tokens expected now: 4\n"; err != nil ||
+		string(out) != want {
 		t.Errorf("%v: %s, want %s", err, out, want)
 	}
 }

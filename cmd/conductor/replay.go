@@ -49,8 +49,11 @@ func replayCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()
-	f.StringVar(&until, "until", "", "stop after this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ, or after the last record up to a time of RFC 3339 or a duration ago, such as 20m; SOURCE is instance|tenant|rank or an instance of one source")
-	f.StringVar(&queryFile, "query-file", "", "print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
+	f.StringVar(&until, "until", "",
+		"stop after this batch, as `SOURCE:SEQ` or SOURCE:EPOCH/SEQ, or after the last record up to a time of RFC 3339 or a duration "+
+			"ago, such as 20m; SOURCE is instance|tenant|rank or an instance of one source")
+	f.StringVar(&queryFile, "query-file", "",
+		"print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
 	f.StringVar(&keyFile, "key-file", "", "key of a sealed journal, the `file` of the server's journal.key_file")
 	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
 	q.flags(cmd)
@@ -245,16 +248,19 @@ func (m *meter) show(what string) func(read, total int64) {
 // print writes what was found, and the sources as they were.
 func (p *past) print(ctx context.Context, server *cli.Client, out io.Writer) error {
 	s := p.sum
-	fmt.Fprintf(out, "journal  %s, %s, %s, runs of the server: %d\n", p.dir, spelling.Count(s.Records, "record"), spelling.Count(p.read, "byte"), s.Runs)
+	fmt.Fprintf(out, "journal  %s, %s, %s, runs of the server: %d\n", p.dir, spelling.Count(s.Records, "record"),
+		spelling.Count(p.read, "byte"), s.Runs)
 	for _, run := range p.runs.List {
 		cut := ""
 		if run.Cut {
 			cut = ", its beginning is gone"
 		}
-		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, stamp(run.First), stamp(run.Last), run.Sources, run.Batches, cut)
+		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, stamp(run.First), stamp(run.Last),
+			run.Sources, run.Batches, cut)
 	}
 	fmt.Fprintf(out, "time     %s to %s\n", stamp(s.First), stamp(s.Last))
-	fmt.Fprintf(out, "applied  %s of %s, %s\n", spelling.Count(s.Batches, "batch"), spelling.Count(s.Sources, "registration"), spelling.Count(s.Epochs, "reset"))
+	fmt.Fprintf(out, "applied  %s of %s, %s\n", spelling.Count(s.Batches, "batch"), spelling.Count(s.Sources, "registration"),
+		spelling.Count(s.Epochs, "reset"))
 	fmt.Fprintf(out, "missing  %s never arrived, %d could not be decoded; %s not written, %d without a source, %d without sense\n",
 		spelling.Count(s.Missing, "batch"), s.Undecodable, spelling.Count(s.Lost, "record"), s.Stray, p.odd)
 	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
@@ -272,7 +278,8 @@ func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer)
 		return err
 	}
 	summary := map[string]any{
-		"dir": p.dir, "bytes": p.read, "runs": p.runs.List, "summary": p.sum, "senseless_records": p.odd, "damage": p.damage, "services": services,
+		"dir": p.dir, "bytes": p.read, "runs": p.runs.List, "summary": p.sum, "senseless_records": p.odd, "damage": p.damage,
+		"services": services,
 	}
 	if p.until != "" {
 		summary["stopped"] = p.stopped()
@@ -281,7 +288,8 @@ func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer)
 }
 
 func damageText(d tape.Damage) string {
-	text := fmt.Sprintf("%s, %s and %s of another kind, %s skipped", spelling.Count(d.Torn, "torn end"), spelling.Count(d.Skipped, "stretch"), spelling.Count(d.Foreign, "file"), spelling.Count(d.Bytes, "byte"))
+	text := fmt.Sprintf("%s, %s and %s of another kind, %s skipped", spelling.Count(d.Torn, "torn end"),
+		spelling.Count(d.Skipped, "stretch"), spelling.Count(d.Foreign, "file"), spelling.Count(d.Bytes, "byte"))
 	if d.Unopened > 0 {
 		text += fmt.Sprintf(", %s that the key does not open", spelling.Count(d.Unopened, "record"))
 	}
@@ -295,7 +303,8 @@ func (p *past) handler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, d, buildInfo())
 	return handler(config.Conductor, p.conductor, d, conductorhttp.Options{
-		MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+		MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry,
+		Log: zerolog.Nop(),
 	})
 }
 

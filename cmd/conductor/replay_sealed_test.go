@@ -127,7 +127,8 @@ func TestReplaySealedDamage(t *testing.T) {
 	data[at.Offset+60] ^= 1 // in the payload
 	must.Succeed(t, os.WriteFile(name, data, 0o600))
 	out, errs, err := replay(t, dir, "--key-file", right)
-	if err != nil || !strings.Contains(out, "journal_gap") || !strings.Contains(out, "0 torn ends, 1 stretch and") || !strings.Contains(out, "applied  2 batches") {
+	if err != nil || !strings.Contains(out, "journal_gap") || !strings.Contains(out, "0 torn ends, 1 stretch and") ||
+		!strings.Contains(out, "applied  2 batches") {
 		t.Errorf("%v\n%s%s", err, out, errs)
 	}
 }

@@ -172,7 +172,8 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	if !strings.Contains(early, `"longest_matched":96`) || !strings.Contains(late, `"longest_matched":128`) {
 		t.Fatalf("the live answers are %s and %s", early, late)
 	}
-	if _, body := get(p.url + "/metrics"); !regexp.MustCompile(`(?s)conductor_journal_bytes_total [1-9].*conductor_journal_dropped_total 0\n.*conductor_journal_errors_total 0\n`).MatchString(body) {
+	if _, body := get(p.url + "/metrics"); !regexp.MustCompile(`(?s)conductor_journal_bytes_total [1-9].*conductor_journal_dropped_total ` +
+		`0\n.*conductor_journal_errors_total 0\n`).MatchString(body) {
 		t.Error("metrics lack the journal")
 	}
 	same := func(want string, args ...string) {
@@ -191,11 +192,13 @@ func TestReplayAnswersAsServer(t *testing.T) {
 	same(early, "--until", "a|default|0:1/1")
 
 	out, _, err := replay(t, dir, "--until", "a:1", "--model", "m", "--block-size", "16", "--tokens", strings.Trim(string(prompt), "[]"))
-	if err != nil || !regexp.MustCompile(`default +a +96 +96 +0 +0 +0:96 +synced\ndefault +b +48 +48 +0 +0 +0:48 +synced\n$`).MatchString(out) {
+	if err != nil || !regexp.MustCompile(`default +a +96 +96 +0 +0 +0:96 +synced\ndefault +b +48 +48 +0 +0 +0:48 +synced\n$`).
+		MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _, err = replay(t, dir)
-	if err != nil || !regexp.MustCompile(`(?s)runs of the server: 1.*applied +5 batches of 2 registrations.*missing +0 .*\na +default +0 +vLLM +m +16 +synced +1 +2 +2 .*\nb `).MatchString(out) {
+	if err != nil || !regexp.MustCompile(`(?s)runs of the server: 1.*applied +5 batches of 2 registrations.*missing +0 .*\na +default +0 `+
+		`+vLLM +m +16 +synced +1 +2 +2 .*\nb `).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	var summary struct {
@@ -204,7 +207,8 @@ func TestReplayAnswersAsServer(t *testing.T) {
 		Runs     []struct{ Batches int }
 	}
 	out, _, err = replay(t, dir, "--json")
-	if decode(t, out, &summary); err != nil || summary.Summary.Batches != 5 || summary.Summary.Sources != 2 || summary.Services.Count != 2 || len(summary.Runs) != 1 {
+	if decode(t, out, &summary); err != nil || summary.Summary.Batches != 5 || summary.Summary.Sources != 2 ||
+		summary.Services.Count != 2 || len(summary.Runs) != 1 {
 		t.Errorf("%v\n%s", err, out)
 	}
 	f := func(want string, args ...string) {
@@ -249,7 +253,8 @@ func TestReplayUntilTime(t *testing.T) {
 	p.cmd.Wait()
 	p = serveProcess(t, settings)
 	b.publish(engine.Stored, 3, 5)
-	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":"b","block_size":%d,"dp_rank":0}`, b.Endpoint(), b.ReplayEndpoint(), recordedBlock)
+	body := fmt.Sprintf(`{"endpoint":%q,"replay_endpoint":%q,"type":"vLLM","modelname":"m","instance_id":"b","block_size":%d,"dp_rank":0}`,
+		b.Endpoint(), b.ReplayEndpoint(), recordedBlock)
 	post(t, p.url+"/register", body, 200)
 	b.settle(p, "b")
 	awaitBatches(t, dir, 5)
@@ -288,7 +293,8 @@ func TestReplayUntilTime(t *testing.T) {
 	f(batches[1].Time, `a`+row+`0 `, `b`+row+`0 `, `stopped +at \S+, the last record up to \S+\n`)
 	f(batches[2].Time.Add(-1), `a`+row+`0 `)
 	f(batches[2].Time, `a`+row+`1 `)
-	f(runs.List[1].First.Add(-1), `a`+row+`1 `, `b`+row+`0 `, `; the run ends there, the next one begins at `+runs.List[1].First.Format(time.RFC3339Nano))
+	f(runs.List[1].First.Add(-1), `a`+row+`1 `, `b`+row+`0 `, `; the run ends there, the next one begins at `+
+		runs.List[1].First.Format(time.RFC3339Nano))
 	f(time.Now().Add(time.Hour), `b`+row+`1 `, `; the journal ends there`)
 	out, errs, err := replay(t, dir, "--until", "0s")
 	if err != nil || !strings.Contains(out, "; the journal ends there") || strings.Contains(out, "\na ") {
@@ -324,13 +330,15 @@ func TestReplayListens(t *testing.T) {
 	if got := recordedServices(t, url); got != "a synced 0\n" {
 		t.Errorf("services: %s", got)
 	}
-	if got := answerOf(t, url, `{"model":"m","block_size":1,"token_ids":[1]}`); got != `{"warnings":["model \"m\" of tenant \"default\" is registered with block size 16, not 1"]}` {
+	if got := answerOf(t, url, `{"model":"m","block_size":1,"token_ids":[1]}`); got != `{"warnings":["model \"m\" of tenant \"default\" `+
+		`is registered with block size 16, not 1"]}` {
 		t.Errorf("another deployment: %s", got)
 	}
 	if status, body := get(url + "/global_view"); status != 200 || !strings.Contains(body, `"blocks":2`) {
 		t.Errorf("global view: %d %s", status, body)
 	}
-	post(t, url+"/conductor/v1/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`, 403)
+	post(t, url+"/conductor/v1/register",
+		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"b","block_size":16,"dp_rank":3}`, 403)
 	must.Succeed(t, cmd.Process.Signal(os.Interrupt))
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("exit: %v", err)

@@ -31,7 +31,8 @@ type replicas struct {
 }
 
 // newReplicas returns what this server shares; members is nil without a store.
-func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discovery.Manager, metrics *prometheus.Registry, log zerolog.Logger) *replicas {
+func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discovery.Manager, metrics *prometheus.Registry,
+	log zerolog.Logger) *replicas {
 	r := &replicas{members: members, stop: func() {}}
 	if members != nil {
 		r.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: members, Conductor: c, Targets: targets, Log: log})
@@ -41,7 +42,8 @@ func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discover
 }
 
 // mirrorTo lets other replicas hear what routers report here: those that share the store, else peers.
-func (r *replicas) mirrorTo(peers *peer.Peers, c *conductor.Conductor, cfg *config.Config, asking *http.Client, metrics *prometheus.Registry, log zerolog.Logger) {
+func (r *replicas) mirrorTo(peers *peer.Peers, c *conductor.Conductor, cfg *config.Config, asking *http.Client,
+	metrics *prometheus.Registry, log zerolog.Logger) {
 	to := cluster.MirrorConfig{Me: peers.Me(), To: asking.Transport, Timeout: forwardTimeout, MaxTokens: cfg.Limits.MaxTokens, Log: log}
 	to.All = func() (all []conductor.ReplicaAddress) {
 		for _, url := range peers.Peers() {

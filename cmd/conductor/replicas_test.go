@@ -60,7 +60,8 @@ func newLiveFleet(t *testing.T, ring int) *liveFleet {
 		r := &liveRank{worker: i/ranks + 1, n: i % ranks}
 		traits := engine.Traits{OffloadFirst: i%2 == 1, Placeholder: i%2 == 1, WriteThrough: i%3 == 2}
 		r.engine = engine.New(engine.Config{
-			Tree: f.tree, Index: i, Chain: digest.New([]digest.Algorithm{digest.Pickle, digest.CBOR, digest.Page}[i/ranks], strconv.Itoa(i)), Device: replicaDevice, Host: replicaHost, Disk: replicaDisk, Chunk: 4, Running: 2, Traits: traits,
+			Tree: f.tree, Index: i, Chain: digest.New([]digest.Algorithm{digest.Pickle, digest.CBOR, digest.Page}[i/ranks],
+				strconv.Itoa(i)), Device: replicaDevice, Host: replicaHost, Disk: replicaDisk, Chunk: 4, Running: 2, Traits: traits,
 		})
 		wires := []publisher.Wire{publisher.VLLMMap{}, publisher.VLLMArray{Length: 8, Digests: true}, publisher.SGLang{}}
 		var err error
@@ -196,7 +197,8 @@ func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
 	defer nothing.Close()
 	all := make(map[string][]string)
 	_, err = diff.Compare(held, nothing, false, func(b diff.Block) {
-		tier := []string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external", tiers.Other: b.Medium}[tiers.Parse(b.Medium).Tier]
+		tier := []string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external",
+			tiers.Other: b.Medium}[tiers.Parse(b.Medium).Tier]
 		key := fmt.Sprintf("%s %s:%d %s", b.Deployment.Model, b.Source.Instance, b.Rank, tier)
 		all[key] = append(all[key], strconv.FormatUint(b.Key, 16))
 	})

@@ -22,7 +22,8 @@ import (
 
 // reportFor says that a recorded prompt of n blocks goes to an instance.
 func reportFor(tenant, instance string, n int) *pb.RoutedPrompt {
-	return &pb.RoutedPrompt{TenantId: tenant, Model: "m", BlockSize: recordedBlock, InstanceId: instance, TtlMs: 600_000, Prompt: &pb.RoutedPrompt_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(n)}}}
+	return &pb.RoutedPrompt{TenantId: tenant, Model: "m", BlockSize: recordedBlock, InstanceId: instance, TtlMs: 600_000,
+		Prompt: &pb.RoutedPrompt_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(n)}}}
 }
 
 // TestReportsOverGRPC reports prompts of a real engine until its events confirm them, as clients of two tenants.
@@ -31,13 +32,15 @@ func TestReportsOverGRPC(t *testing.T) {
 	a, b := newRuledEngine(t, "e-a", 0), newRuledEngine(t, "e-b", 0)
 	file := credentialsFile(t, "a query a", "b query b", "all query '*'")
 	source := "  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '%s', tenant_id: %s, block_size: 16}\n"
-	_, address := grpcProcess(t, "auth: {file: "+file+"}\nsources:\n"+fmt.Sprintf(source, a.pub.Addr(), a.name, "a")+fmt.Sprintf(source, b.pub.Addr(), b.name, "b"))
+	_, address := grpcProcess(t, "auth: {file: "+file+"}\nsources:\n"+fmt.Sprintf(source, a.pub.Addr(), a.name, "a")+
+		fmt.Sprintf(source, b.pub.Addr(), b.name, "b"))
 	ctx := inTime(t)
 	of := func(token string) pb.ConductorClient {
 		return pb.NewConductorClient(dialed(t, address, token, nil))
 	}
 	row := func(tenant string) string {
-		out, err := of("all").Query(ctx, &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: recordedBlock, Expected: true, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(8)}}})
+		out, err := of("all").Query(ctx, &pb.QueryRequest{TenantId: tenant, Model: "m", BlockSize: recordedBlock, Expected: true,
+			Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(8)}}})
 		must.Succeed(t, err)
 		return fmt.Sprintf("%s %d/%d", out.Rows[0].InstanceId, out.Rows[0].LongestMatched/recordedBlock, out.Rows[0].Expected/recordedBlock)
 	}
@@ -53,7 +56,8 @@ func TestReportsOverGRPC(t *testing.T) {
 
 	// Another tenant's rows stay as they are, and look as if there were none.
 	for _, target := range []string{"e-b", "none"} {
-		if _, err := of("a").Routed(ctx, &pb.RoutedRequest{Prompts: []*pb.RoutedPrompt{reportFor("b", target, 6)}}); grpcstatus.Code(err) != codes.PermissionDenied {
+		if _, err := of("a").Routed(ctx, &pb.RoutedRequest{Prompts: []*pb.RoutedPrompt{reportFor("b", target, 6)}}); grpcstatus.Code(err) !=
+			codes.PermissionDenied {
 			t.Errorf("a report for %s of another tenant: %v", target, err)
 		}
 	}
@@ -115,7 +119,8 @@ func TestReportsAreBounded(t *testing.T) {
 	eventually(t, "the limit grants nothing again", func() (string, bool) { return "", wave(1)["not_found"] == 1 })
 	second, err := client.RoutedStream(ctx)
 	must.Succeed(t, err)
-	if _, err := second.Recv(); grpcstatus.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "one client has at most 1") && !strings.Contains(err.Error(), "client_requests") {
+	if _, err := second.Recv(); grpcstatus.Code(err) != codes.ResourceExhausted ||
+		!strings.Contains(err.Error(), "one client has at most 1") && !strings.Contains(err.Error(), "client_requests") {
 		t.Errorf("a second stream: %v", err)
 	}
 }
@@ -135,7 +140,10 @@ func TestReportsEndWithCredentials(t *testing.T) {
 	text, err := os.ReadFile(credentialsFile(t, "b query a"))
 	must.Succeed(t, err)
 	must.Succeed(t, os.WriteFile(file, text, 0o600))
-	eventually(t, "the new file is not read", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "credentials replaced") })
+	eventually(t, "the new file is not read", func() (string, bool) {
+		log := p.log()
+		return log, strings.Contains(log, "credentials replaced")
+	})
 	must.Succeed(t, stream.Send(empty))
 	if out, err := stream.Recv(); grpcstatus.Code(err) != codes.Unauthenticated {
 		t.Errorf("%v %v", out, err)
@@ -146,7 +154,8 @@ func TestReportsEndWithCredentials(t *testing.T) {
 func TestReportsOfClients(t *testing.T) {
 	t.Parallel()
 	engine := newRuledEngine(t, "engine", 0)
-	p, address := grpcProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: 16}\n", engine.pub.Addr()))
+	p, address := grpcProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, "+
+		"block_size: 16}\n", engine.pub.Addr()))
 	engine.publish(ruledStored(0, 1))
 	engine.settled(p)
 	ctx := inTime(t)
@@ -172,7 +181,8 @@ func TestReportsOfClients(t *testing.T) {
 		all, err := c.Query(ctx, q(8))
 		must.Succeed(t, err)
 		r := all[0]
-		if got := fmt.Sprintf("%d/%d, %d/%d", r.Longest/16, r.Expected/16, r.Ranks[0].Disk/16, r.Ranks[0].Expected/16); got != want || r.Approximate {
+		if got := fmt.Sprintf("%d/%d, %d/%d", r.Longest/16, r.Expected/16, r.Ranks[0].Disk/16, r.Ranks[0].Expected/16); got != want ||
+			r.Approximate {
 			t.Errorf("%T: %s, want %s", c, got, want)
 		}
 	}
@@ -190,12 +200,16 @@ func TestReportsOfClients(t *testing.T) {
 		}
 		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "other"}), 404, codes.NotFound, "instance_id", []string{"engine"})
 		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "engine", Rank: 7}), 404, codes.NotFound, "dp_rank", []string{"0"})
-		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "n", BlockSize: 16}, Target: "engine"}), 404, codes.NotFound, "model", []string{"m"})
-		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "engine", TTL: 365 * 24 * time.Hour}), 400, codes.InvalidArgument, "ttl", nil)
-		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1}, HashKind: "other"}, Target: "engine"}), 400, codes.InvalidArgument, "hash", nil)
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "n", BlockSize: 16}, Target: "engine"}), 404, codes.NotFound, "model",
+			[]string{"m"})
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: q(1), Target: "engine", TTL: 365 * 24 * time.Hour}), 400, codes.InvalidArgument,
+			"ttl", nil)
+		refusedWith(t, c.Routed(ctx, kv.Routed{Query: kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1}, HashKind: "other"},
+			Target: "engine"}), 400, codes.InvalidArgument, "hash", nil)
 		hashed := kv.Query{Model: "m", BlockSize: 16, SeqHashes: []uint64{1000, 1001, 1002, 5}, HashKind: kv.Engine, Expected: true}
 		answer, err := c.RoutedBatch(ctx, []kv.Routed{
-			{Query: hashed, Target: "engine", Rank: kv.AnyRank, TTL: 10 * time.Minute, RequestID: "h"}, {Query: q(1), Target: "other"}, {Query: q(2), Target: "engine", TTL: 10 * time.Minute, RequestID: "t"}, {Query: kv.Query{Model: "m"}, Target: "engine"},
+			{Query: hashed, Target: "engine", Rank: kv.AnyRank, TTL: 10 * time.Minute, RequestID: "h"}, {Query: q(1), Target: "other"},
+			{Query: q(2), Target: "engine", TTL: 10 * time.Minute, RequestID: "t"}, {Query: kv.Query{Model: "m"}, Target: "engine"},
 		})
 		must.Succeed(t, err)
 		if len(answer.Errors) != 4 || answer.Errors[0] != nil || answer.Errors[2] != nil || len(answer.Warnings) != 0 {

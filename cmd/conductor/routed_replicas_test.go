@@ -109,7 +109,8 @@ func TestShardsShareReports(t *testing.T) {
 			served++
 		}
 	}
-	status, answer, _ := f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list}, "Conductor-Forwarded", "x", "Conductor-Mirrored", "1")
+	status, answer, _ := f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list}, "Conductor-Forwarded", "x", "Conductor-Mirrored",
+		"1")
 	if status != 200 && served < shardModels || served < shardModels && !strings.Contains(answer, fmt.Sprintf(`{"kept":%d,`, served)) {
 		t.Errorf("a mirrored list, %d of it served: %d %s", served, status, answer)
 	}
@@ -145,10 +146,12 @@ func TestShardsShareReports(t *testing.T) {
 	// Lists are split, and faults stay where they are.
 	list = nil
 	for i := range shardModels {
-		list = append(list, shardReport(i, fmt.Sprint("list-", i)), map[string]any{"model": fmt.Sprint("m", i), "block_size": recordedBlock, "token_ids": []int{1}, "instance_id": "none"})
+		list = append(list, shardReport(i, fmt.Sprint("list-", i)), map[string]any{"model": fmt.Sprint("m", i), "block_size": recordedBlock,
+			"token_ids": []int{1}, "instance_id": "none"})
 	}
 	status, answer, _ = f.ask(f.replicas[0], "/routed", map[string]any{"prompts": list})
-	if status != 200 || !strings.Contains(answer, fmt.Sprintf(`"kept":%d,`, shardModels)) || strings.Count(answer, `"known":["e`) != shardModels || !strings.Contains(answer, `"prompt":11,`) {
+	if status != 200 || !strings.Contains(answer, fmt.Sprintf(`"kept":%d,`, shardModels)) ||
+		strings.Count(answer, `"known":["e`) != shardModels || !strings.Contains(answer, `"prompt":11,`) {
 		t.Errorf("a list: %d %s", status, answer)
 	}
 	for i := range shardModels {
@@ -177,7 +180,8 @@ func TestShardsShareReports(t *testing.T) {
 		_, err := to.Routed(inTime(t), &pb.RoutedRequest{Prompts: []*pb.RoutedPrompt{report}})
 		must.Succeed(t, err)
 		f.expected(0, all, all)
-		_, err = pb.NewConductorClient(f.dial(f.replicas[(n+1)%3], "")).TakeBack(inTime(t), &pb.TakeBackRequest{RequestId: report.RequestId})
+		_, err = pb.NewConductorClient(f.dial(f.replicas[(n+1)%3], "")).TakeBack(inTime(t),
+			&pb.TakeBackRequest{RequestId: report.RequestId})
 		must.Succeed(t, err)
 		f.expected(0, recordedBlock, recordedBlock)
 	}
@@ -200,7 +204,8 @@ func TestShardsShareReports(t *testing.T) {
 	for i := range shardModels { // no client waits for the dead one; the new owner of a shard may not be synced yet
 		held := shardReport(i, fmt.Sprint("held-", i)) // so that it changes nothing if a new owner gets it
 		held["token_ids"] = recordedTokens(i + 1)
-		if status, answer, _ := f.ask(f.replicas[1], "/routed", held); status != 204 && (status != 200 || !strings.Contains(answer, "may not confirm")) {
+		if status, answer, _ := f.ask(f.replicas[1], "/routed", held); status != 204 &&
+			(status != 200 || !strings.Contains(answer, "may not confirm")) {
 			t.Errorf("m%d: %d %s", i, status, answer)
 		}
 	}
@@ -225,8 +230,10 @@ func pairOf(t *testing.T, token string, both ...*process) func(want ...int) {
 		t.Helper()
 		for i, p := range both {
 			eventually(t, fmt.Sprintf("server %d does not expect %d tokens", i, want[i]), func() (string, bool) {
-				status, answer, _ := f.ask(p, "/query?expected=1", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, 64)}, "Authorization", "Bearer "+token)
-				return fmt.Sprint(status, answer, p.log()), status == 200 && strings.Contains(answer, fmt.Sprintf(`"expected":%d,`, want[i]))
+				status, answer, _ := f.ask(p, "/query?expected=1",
+					map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, 64)}, "Authorization", "Bearer "+token)
+				return fmt.Sprint(status, answer, p.log()), status == 200 &&
+					strings.Contains(answer, fmt.Sprintf(`"expected":%d,`, want[i]))
 			})
 		}
 	}
@@ -238,7 +245,8 @@ func TestReplicasShareReports(t *testing.T) {
 	t.Parallel()
 	shared, engine := redistest.Start(t), newRuledEngine(t, "engine", 0)
 	credentials := credentialsFile(t, "replica peer '*'", "router query default", "other query b", "operator admin '*'")
-	settings := fmt.Sprintf("store: {url: '%s'}\nauth: {file: %s, loopback: [metrics, register, admin]}\npeer: {token_file: %s}\nshutdown: {drain: 0s}\n", shared.URL(), credentials, redistest.File(t, "replica\n"))
+	settings := fmt.Sprintf("store: {url: '%s'}\nauth: {file: %s, loopback: [metrics, register, admin]}\npeer: {token_file: %s}\n"+
+		"shutdown: {drain: 0s}\n", shared.URL(), credentials, redistest.File(t, "replica\n"))
 	a, b := serveProcess(t, settings), serveProcess(t, settings)
 	post(t, a.url+"/register", registered("engine", engine.pub.Addr().String()), 200)
 	follow(t, []*process{a, b}, "engine")
@@ -246,7 +254,8 @@ func TestReplicasShareReports(t *testing.T) {
 	expect(0, 0)
 	report := func(p *process, tokens int, id, token string, want int) {
 		t.Helper()
-		status, answer, _ := f.ask(p, "/routed", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, tokens), "instance_id": "engine", "ttl": "5m", "request_id": id}, "Authorization", "Bearer "+token)
+		status, answer, _ := f.ask(p, "/routed", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, tokens),
+			"instance_id": "engine", "ttl": "5m", "request_id": id}, "Authorization", "Bearer "+token)
 		if status != want && (status != 200 || want != 204 || !strings.Contains(answer, "may not confirm")) {
 			t.Fatalf("%s as %s: %d %s", id, token, status, answer)
 		}
@@ -276,7 +285,8 @@ func TestReplicasShareReports(t *testing.T) {
 	eventually(t, "the new server is not told", func() (string, bool) {
 		report(a, 64, "four", "router", 204)
 		report(a, 64, "", "router", 400)
-		_, answer, _ := f.ask(b, "/query?expected=1", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, 64)}, "Authorization", "Bearer router")
+		_, answer, _ := f.ask(b, "/query?expected=1", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, 64)},
+			"Authorization", "Bearer router")
 		return answer, strings.Contains(answer, `"expected":64,`)
 	})
 }
@@ -291,13 +301,16 @@ func TestPeersShareReports(t *testing.T) {
 		addresses[i], err = freeport.Address()
 		must.Succeed(t, err)
 	}
-	settings := fmt.Sprintf("dynamo: {peers: ['http://%s', 'http://%s']}\nsources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: 16}\n", addresses[0], addresses[1], engine.pub.Addr())
+	settings := fmt.Sprintf("dynamo: {peers: ['http://%s', 'http://%s']}\nsources:\n"+
+		"  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: 16}\n", addresses[0], addresses[1],
+		engine.pub.Addr())
 	a, b := serveProcess(t, settings, addresses[0]+"=conductor"), serveProcess(t, settings, addresses[1]+"=conductor")
 	f, expect := &shardFleet{t: t, replicas: []*process{a, b}}, pairOf(t, "", a, b)
 	expect(0, 0)
 	for i, p := range f.replicas {
 		tokens := 32 * (i + 1)
-		status, answer, _ := f.ask(p, "/routed", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, tokens), "instance_id": "engine", "ttl": "5m", "request_id": fmt.Sprint(i)})
+		status, answer, _ := f.ask(p, "/routed", map[string]any{"model": "m", "block_size": 16, "token_ids": make([]int, tokens),
+			"instance_id": "engine", "ttl": "5m", "request_id": fmt.Sprint(i)})
 		if status != 200 && status != 204 {
 			t.Fatal(status, answer)
 		}

@@ -34,7 +34,8 @@ func TestForeignReports(t *testing.T) {
 	}
 	f := func(method, path, token string, more map[string]any, status int, want string) {
 		t.Helper()
-		if got, answer := askAs(t, method, p.url+path, token, "application/json", with(more)); got != status || !strings.Contains(answer, want) {
+		if got, answer := askAs(t, method, p.url+path, token, "application/json", with(more)); got != status ||
+			!strings.Contains(answer, want) {
 			t.Errorf("%s %s %v as %s: %d %s, want %d %s", method, path, more, token, got, answer, status, want)
 		}
 	}
@@ -43,10 +44,12 @@ func TestForeignReports(t *testing.T) {
 	f("POST", "/routed", "all-a", map[string]any{"tenant_id": "a", "instance_id": "engine-b"}, 404, `"known":["engine-a"]`)
 	f("POST", "/routed", "all-a", map[string]any{"tenant_id": "a2", "instance_id": "engine-b"}, 404, `"known":[]`)
 	f("POST", "/routed", "all-a", map[string]any{"tenant_id": "a", "instance_id": "engine-a", "request_id": "same", "ttl": "10m"}, 204, "")
-	f("POST", "/register", "all-a", map[string]any{"endpoint": "tcp://127.0.0.1:1", "type": "vLLM", "modelname": "m", "instance_id": "engine-b", "dp_rank": 0, "tenant_id": "a"}, 200, "")
+	f("POST", "/register", "all-a", map[string]any{"endpoint": "tcp://127.0.0.1:1", "type": "vLLM", "modelname": "m",
+		"instance_id": "engine-b", "dp_rank": 0, "tenant_id": "a"}, 200, "")
 	f("POST", "/routed", "all-a", map[string]any{"tenant_id": "a", "instance_id": "engine-b"}, 200, "a|0 is connecting")
 	check(0)
-	f("POST", "/routed", "query-b", map[string]any{"tenant_id": "b", "instance_id": "engine-b", "request_id": "same", "ttl": "10m"}, 204, "")
+	f("POST", "/routed", "query-b", map[string]any{"tenant_id": "b", "instance_id": "engine-b", "request_id": "same", "ttl": "10m"},
+		204, "")
 	check(8 * recordedBlock)
 	f("DELETE", "/routed/same?tenant_id=b", "all-a", nil, 403, "forbidden")
 	f("DELETE", "/routed/same?tenant_id=a", "all-a", nil, 204, "")
@@ -60,7 +63,8 @@ func TestForeignReports(t *testing.T) {
 func TestRoutedOverSockets(t *testing.T) {
 	t.Parallel()
 	engine := newRuledEngine(t, "engine", 0)
-	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: 16}\n", engine.pub.Addr()))
+	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, "+
+		"block_size: 16}\n", engine.pub.Addr()))
 	engine.publish(ruledStored(0, 2))
 	engine.settled(p)
 	query := string(asJSON(map[string]any{"model": "m", "block_size": 16, "token_ids": recordedTokens(8), "expected": true}))
@@ -71,14 +75,16 @@ func TestRoutedOverSockets(t *testing.T) {
 		}
 	}
 	check("before", `"longest_matched":32,"expected":32,`)
-	report := map[string]any{"model": "m", "block_size": 16, "token_ids": recordedTokens(6), "instance_id": "engine", "dp_rank": 0, "ttl": "10m"}
+	report := map[string]any{"model": "m", "block_size": 16, "token_ids": recordedTokens(6), "instance_id": "engine", "dp_rank": 0,
+		"ttl": "10m"}
 	if answer := post(t, p.url+"/routed", string(asJSON(report)), 204); answer != "" {
 		t.Errorf("%q", answer)
 	}
 	check("reported", `"longest_matched":32,"expected":96,`)
 	tokens := strings.Trim(fmt.Sprint(recordedTokens(8)), "[]")
 	status, out, errs := runCLI("query", "--server", p.url, "--model", "m", "--block-size", "16", "--tokens", tokens, "--expected")
-	if columns := strings.Join(strings.Fields(out), " "); status != 0 || !strings.Contains(columns, "LONGEST EXPECTED GPU") || !strings.Contains(columns, "engine 32 96 32") {
+	if columns := strings.Join(strings.Fields(out), " "); status != 0 || !strings.Contains(columns, "LONGEST EXPECTED GPU") ||
+		!strings.Contains(columns, "engine 32 96 32") {
 		t.Errorf("%d %s%s", status, out, errs)
 	}
 	engine.publish(ruledStored(2, 4))

@@ -101,7 +101,8 @@ func (a *arena) join(ahead time.Duration) *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', shelf_interval: 1s}\nindex: {ghost_bytes: 512MiB}\n%s", a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
+	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s', shelf_interval: 1s}\nindex: {ghost_bytes: 512MiB}\n%s",
+		a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
 	r.process = startBy(a.t, cmd, func() {
 		if clocktest.Works {
 			r.clock = clocktest.Start(a.t, cmd)
@@ -223,8 +224,10 @@ func (a *arena) compare(held map[string]int) string {
 		got := blocksOf(r.process)
 		for key, blocks := range want {
 			if model, _, _ := strings.Cut(key, " "); models[model] && !slices.Equal(got[key], blocks) {
-				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle has %d; only there: %v, only here: %v\nreplica:\n%s\noracle:\n%s",
-					r.url, len(got[key]), key, len(blocks), without(got[key], blocks), without(blocks, got[key]), marks(r.process, model), marks(a.oracle, model))
+				return fmt.Sprintf("replica %s has %d blocks of %s, the oracle has %d; only there: %v, only here: %v\nreplica:\n%s\n"+
+					"oracle:\n%s",
+					r.url, len(got[key]), key, len(blocks), without(got[key], blocks), without(blocks, got[key]), marks(r.process, model),
+					marks(a.oracle, model))
 			}
 		}
 		for key, blocks := range got {
@@ -335,5 +338,6 @@ func (a *arena) end() {
 		}
 		sum.Add(r.Answers)
 	}
-	a.t.Logf("%d of %d answers settled, %d wrong, %d behind, %d partial, %d unserved, %d retried", sum.Settled, sum.Compared, sum.Wrong, sum.Behind, sum.Partial, sum.Unserved, a.asked.Retried())
+	a.t.Logf("%d of %d answers settled, %d wrong, %d behind, %d partial, %d unserved, %d retried", sum.Settled, sum.Compared, sum.Wrong,
+		sum.Behind, sum.Partial, sum.Unserved, a.asked.Retried())
 }

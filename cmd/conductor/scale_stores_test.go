@@ -45,7 +45,8 @@ func openSentinels(t *testing.T) *sharedStore {
 	master, replica, sentinels := redistest.StartSentinels(t, s.front(t))
 	s.Server, s.servers, s.sentinels = master, []*redistest.Server{master, replica}, sentinels
 	s.settings = func(string) string {
-		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], master: %s", sentinels[0].Front, sentinels[1].Front, sentinels[2].Front, redistest.Master)
+		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], master: %s", sentinels[0].Front, sentinels[1].Front,
+			sentinels[2].Front, redistest.Master)
 	}
 	return s
 }
@@ -56,7 +57,8 @@ func openCluster(t *testing.T) *sharedStore {
 	s.servers = redistest.StartCluster(t, s.front(t))
 	s.Server = s.servers[0]
 	s.settings = func(string) string {
-		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], cluster: true", s.servers[1].Front, s.servers[0].Front, s.servers[2].Front)
+		return fmt.Sprintf("url: 'redis://%s', addresses: ['%s', '%s'], cluster: true", s.servers[1].Front, s.servers[0].Front,
+			s.servers[2].Front)
 	}
 	return s
 }

@@ -47,11 +47,14 @@ func BenchmarkScrape(b *testing.B) {
 		c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: n, Log: zerolog.Nop(), Stream: stream.Config{Transport: joined{}}})
 		for i := range n {
 			must.Succeed(b, c.Register(conductor.Registration{
-				Endpoint: fmt.Sprintf("tcp://engine-%d:%d", i/8, 5557+i%8), Type: conductor.TypeVLLM, Model: "llama", Instance: fmt.Sprintf("prefill-%d", i/8), BlockSize: 16, Rank: i % 8,
+				Endpoint: fmt.Sprintf("tcp://engine-%d:%d", i/8, 5557+i%8), Type: conductor.TypeVLLM, Model: "llama",
+				Instance: fmt.Sprintf("prefill-%d", i/8), BlockSize: 16, Rank: i % 8,
 			}, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dynamo.New(dynamo.Config{Conductor: c}))
+		registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c},
+			conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c},
+			dynamo.New(dynamo.Config{Conductor: c}))
 		handler := promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})
 		for _, mode := range scrapeModes {
 			b.Run(fmt.Sprintf("sources=%d/%s", n, mode.name), func(b *testing.B) {

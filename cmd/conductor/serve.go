@@ -97,7 +97,8 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 // serve runs until ctx ends: ports first, so that a taken one is known before
 // any engine is bothered, then sources, then HTTP. load reads the settings again. The Conductor, the servers and
 // the metrics are passed to show, just before the servers run.
-func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger, show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
+func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger,
+	show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
 	cfg, stamp := loaded.Config, stampOf(loaded.File)
 	if err := errors.Join(refusals(loaded)...); err != nil {
 		return err
@@ -186,8 +187,11 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		ReopenLogs: access.Reopen, Log: log,
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers, keeper, hub, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets), entry, budget, &web.Connections, timing, calls, watches)
+	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c},
+		conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers,
+		keeper, hub, places, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets),
+		entry, budget, &web.Connections, timing, calls, watches)
 	if entry.certificates != nil {
 		registry.MustRegister(entry.certificates.Expiry())
 	}
@@ -222,7 +226,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 
 	var found *folder
 	again := newReloader(&reloader{
-		load: load, conductor: c, sources: sources, entry: entry, web: web, places: places, budget: budget, timing: timing, watches: watches, allowed: allowed, log: log, current: cfg,
+		load: load, conductor: c, sources: sources, entry: entry, web: web, places: places, budget: budget, timing: timing,
+		watches: watches, allowed: allowed, log: log, current: cfg,
 	})
 	registry.MustRegister(again)
 	if dir := cfg.Discovery.SourcesDir; dir != "" {
@@ -252,7 +257,8 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
 	opts := conductorhttp.Options{
-		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again, Discovery: targets, Fleet: replicas.registry, Cluster: replicas.shards,
+		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again, Discovery: targets,
+		Fleet: replicas.registry, Cluster: replicas.shards,
 		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
 		Snapshots: new(peer.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),

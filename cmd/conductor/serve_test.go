@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 // The race detector would let each process sleep a second when it exits.
 func command(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "CONDUCTOR_SHUTDOWN_DRAIN=0s", "HOME=" + os.TempDir() + "/nobody", "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"RUN_AS_CONDUCTOR=1", "GORACE=atexit_sleep_ms=10", "CONDUCTOR_SHUTDOWN_DRAIN=0s", "HOME=" + os.TempDir() + "/nobody",
+		"PATH=" + os.Getenv("PATH")}
 	return cmd
 }
 
@@ -214,7 +215,8 @@ func asExit(err error, target **exec.ExitError) bool {
 func TestServicesAsTable(t *testing.T) {
 	t.Parallel()
 	p := serveProcess(t, "log: {format: json}\n")
-	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,"dp_rank":3}`, 200)
+	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"engine-a","block_size":16,`+
+		`"dp_rank":3}`, 200)
 	f := func(want string, args ...string) {
 		t.Helper()
 		out, err := command(append(args, "--server", p.url)...).CombinedOutput()
@@ -224,14 +226,17 @@ func TestServicesAsTable(t *testing.T) {
 	}
 	f(`engine-a +default +3 +vLLM +m +16 +connecting +`, "services")
 	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--tokens", "1,2 3")
-	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--seq-hashes", "[18446744073709551615]")
-	f(`warning: model "other" is not registered for tenant "default"; these models are: "m"(?s:.*)no instance is registered`, "query", "--model", "other", "--block-size", "16", "--tokens", "1")
+	f(`default +engine-a +0 +0 +0 +0 +3:0 +connecting`, "query", "--model", "m", "--block-size", "16", "--seq-hashes",
+		"[18446744073709551615]")
+	f(`warning: model "other" is not registered for tenant "default"; these models are: "m"(?s:.*)no instance is registered`, "query",
+		"--model", "other", "--block-size", "16", "--tokens", "1")
 	out, err := command("query", "--server", p.url, "--model", "m", "--block-size", "16", "--tokens", "1,x").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), `"x"`) {
 		t.Errorf("bad token: %v %s", err, out)
 	}
 	out, err = command("services", "--server", "http://127.0.0.1:1").CombinedOutput()
-	if err == nil || string(out) != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with --server\n" {
+	if err == nil || string(out) != "conductor: no server listens at 127.0.0.1:1: start one with conductor serve, or name it with "+
+		"--server\n" {
 		t.Errorf("no server: %v %s", err, out)
 	}
 }
@@ -300,7 +305,8 @@ func TestJSONV2Listener(t *testing.T) {
 func TestListenersServeDialects(t *testing.T) {
 	t.Parallel()
 	p := serveProcess(t, "log: {level: info}\n")
-	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check", "/dynamo/v1/workers"} {
+	for _, path := range []string{"/health", "/ready", "/metrics", "/openapi.yaml", "/services", "/conductor/v1/services", "/admin/check",
+		"/dynamo/v1/workers"} {
 		if status, body := get(p.url + path); status != 200 {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
@@ -311,11 +317,13 @@ func TestListenersServeDialects(t *testing.T) {
 	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_query_seconds") && !strings.Contains(body, "go_goroutines") {
 		t.Error("metrics lack the process")
 	}
-	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_hash_memo_hits_total 0\n") || !strings.Contains(body, "conductor_hash_memo_bytes ") {
+	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "conductor_hash_memo_hits_total 0\n") ||
+		!strings.Contains(body, "conductor_hash_memo_bytes ") {
 		t.Error("metrics lack the memo of digests")
 	}
 	p = serveProcess(t, "log: {level: info}\n", "127.0.0.1:0=dynamo")
-	for path, want := range map[string]string{"/health": "", "/workers": "[]", "/peers": "[]", "/conductor/v1/services": `{"count":0,"services":[]}`, "/conductor/v1/health": ""} {
+	for path, want := range map[string]string{"/health": "", "/workers": "[]", "/peers": "[]",
+		"/conductor/v1/services": `{"count":0,"services":[]}`, "/conductor/v1/health": ""} {
 		if status, body := get(p.url + path); status != 200 || want != "" && body != want {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
@@ -328,7 +336,8 @@ func TestListenersServeDialects(t *testing.T) {
 	if _, body := get(p.url + "/conductor/v1/services"); !strings.Contains(body, `"InstanceID":"7"`) {
 		t.Errorf("services: %s", body)
 	}
-	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "dynamo_kvindexer_workers 1\n") || !strings.Contains(body, "conductor_sources{") {
+	if _, body := get(p.url + "/metrics"); !strings.Contains(body, "dynamo_kvindexer_workers 1\n") ||
+		!strings.Contains(body, "conductor_sources{") {
 		t.Error("metrics lack a dialect")
 	}
 }

@@ -25,8 +25,11 @@ type serviceRow struct {
 	Epoch, Gaps, Replayed                                                                                           uint64
 	LastSeq                                                                                                         *uint64
 	DroppedBy                                                                                                       map[string]uint64
-	Findings                                                                                                        []struct{ Code, Message string }
-	Expected                                                                                                        *expectedRow
+	Findings                                                                                                        []struct {
+		Code,
+		Message string
+	}
+	Expected *expectedRow
 }
 
 // expectedRow is what became of the prompts that routers reported for an instance, in tokens.
@@ -93,8 +96,10 @@ type reporterRow struct {
 // unclaimed says what no source takes, and what to register.
 func (r *reporterRow) unclaimed() (all []string) {
 	for _, u := range r.Unclaimed {
-		all = append(all, fmt.Sprintf("LMCache reports %s of the model %q as %q, and no source takes %s: register it with type LMCache, endpoint push:, instance_id %q, modelname %q",
-			spelling.Count(u.Entries, "entry"), u.ModelName, u.InstanceID, spelling.Agree(u.Entries, "it", "them"), u.InstanceID, u.ModelName))
+		all = append(all, fmt.Sprintf("LMCache reports %s of the model %q as %q, and no source takes %s: register it with type LMCache, "+
+			"endpoint push:, instance_id %q, modelname %q",
+			spelling.Count(u.Entries, "entry"), u.ModelName, u.InstanceID, spelling.Agree(u.Entries, "it", "them"), u.InstanceID,
+			u.ModelName))
 	}
 	return all
 }

@@ -22,19 +22,23 @@ import (
 const forwardTimeout = 2 * time.Second
 
 // share lets this server follow the sources of its shards alone, if cluster.mode says so.
-func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, shelved *shelving, metrics *prometheus.Registry, log zerolog.Logger) error {
+func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, shelved *shelving,
+	metrics *prometheus.Registry, log zerolog.Logger) error {
 	cfg := &loaded.Config
 	if r.members == nil || cfg.Cluster.Mode != config.Shards {
 		return nil
 	}
 	p := cfg.Peer
-	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile}, cluster.NewTransport())
+	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
+		cluster.NewTransport())
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.Hasten, Log: log})
+	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.Hasten,
+		Log: log})
 	r.shards = cluster.New(cluster.Config{
-		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners), Log: log,
+		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners),
+		Log: log,
 		Bring: func(ctx context.Context, d scope.Deployment, from []string) error {
 			_, _, err := shelved.takeover.Bring(ctx, d, from)
 			return err

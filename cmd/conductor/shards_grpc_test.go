@@ -40,7 +40,8 @@ func rpcBytes(ctx context.Context, conn *grpc.ClientConn, method string, in prot
 
 // rpcQuery is shardQuery over gRPC.
 func rpcQuery(i int) *pb.QueryRequest {
-	return &pb.QueryRequest{Model: fmt.Sprintf("m%d", i), BlockSize: recordedBlock, Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(shardModels + 1)}}}
+	return &pb.QueryRequest{Model: fmt.Sprintf("m%d", i), BlockSize: recordedBlock,
+		Prompt: &pb.QueryRequest_Tokens{Tokens: &pb.Tokens{Ids: recordedTokens(shardModels + 1)}}}
 }
 
 // rpcTrue reports whether the bytes of an answer are those for model i.
@@ -58,8 +59,10 @@ func TestShardsAnswerOverGRPC(t *testing.T) {
 	t.Parallel()
 	f := newShardFleet(t, 3, 1, "sglang: {model: m0}\n")
 	// Routers know workers by their URLs.
-	post(t, f.replicas[0].url+"/register", fmt.Sprintf(`{"endpoint": %q, "replay_endpoint": %q, "type": "vLLM", "modelname": "m0", "instance_id": "http://w0:30000", "block_size": %d, "dp_rank": 0}`,
-		f.engines[0].Endpoint(), f.engines[0].ReplayEndpoint(), recordedBlock), 200)
+	post(t, f.replicas[0].url+"/register",
+		fmt.Sprintf(`{"endpoint": %q, "replay_endpoint": %q, "type": "vLLM", "modelname": "m0", "instance_id": "http://w0:30000", `+
+			`"block_size": %d, "dp_rank": 0}`,
+			f.engines[0].Endpoint(), f.engines[0].ReplayEndpoint(), recordedBlock), 200)
 	for _, p := range f.replicas {
 		eventually(t, "the worker is not answered", func() (string, bool) {
 			_, answer, _ := f.ask(p, "/query", shardQuery(0))
@@ -69,9 +72,10 @@ func TestShardsAnswerOverGRPC(t *testing.T) {
 	f.rest(1, f.replicas...)
 	ctx := inTime(t)
 	calls := map[string]proto.Message{
-		indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName:          &indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1, 2}},
-		pb.Conductor_QueryBatch_FullMethodName:                            &pb.QueryBatchRequest{},
-		pb.Conductor_Query_FullMethodName + " of a model that is unknown": &pb.QueryRequest{Model: "none", BlockSize: 16, Prompt: rpcQuery(0).Prompt},
+		indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName: &indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1, 2}},
+		pb.Conductor_QueryBatch_FullMethodName:                   &pb.QueryBatchRequest{},
+		pb.Conductor_Query_FullMethodName + " of a model that is unknown": &pb.QueryRequest{Model: "none", BlockSize: 16,
+			Prompt: rpcQuery(0).Prompt},
 	}
 	for i := range shardModels {
 		calls[fmt.Sprintf("%s of m%d", pb.Conductor_Query_FullMethodName, i)] = rpcQuery(i)
@@ -114,12 +118,14 @@ func TestShardsAnswerOverGRPC(t *testing.T) {
 		f.streams(ctx, p)
 		for i := range shardModels {
 			post(t, p.url+"/feedback", fmt.Sprintf(`{"instance_id": "e%d", "matched_tokens": 16, "cached_tokens": 16}`, i), 200)
-			status, answer, _ := f.ask(p, "/feedback", map[string]any{"instance_id": fmt.Sprintf("e%d", i), "matched_tokens": 16, "cached_tokens": 16, "medium": "GPU"})
+			status, answer, _ := f.ask(p, "/feedback", map[string]any{"instance_id": fmt.Sprintf("e%d", i), "matched_tokens": 16,
+				"cached_tokens": 16, "medium": "GPU"})
 			if status != 200 || !strings.Contains(answer, fmt.Sprintf(`"reports":%d,`, n+1)) {
 				t.Errorf("report %d of e%d: %d %s", n+1, i, status, answer)
 			}
 		}
-		if status, answer, _ := f.ask(p, "/feedback", map[string]any{"instance_id": "e99", "matched_tokens": 16, "cached_tokens": 16}); status != 404 {
+		if status, answer, _ := f.ask(p, "/feedback",
+			map[string]any{"instance_id": "e99", "matched_tokens": 16, "cached_tokens": 16}); status != 404 {
 			t.Errorf("a report of no instance: %d %s", status, answer)
 		}
 	}
@@ -193,7 +199,8 @@ func TestForgedCalls(t *testing.T) {
 	t.Parallel()
 	credentials := credentialsFile(t, "replica peer '*'", "any query '*'", "only-b query b", "default query default", "scraper metrics '*'")
 	file := redistest.File(t, "replica\n")
-	f := newShardFleet(t, 2, 1, "auth: {file: "+credentials+", loopback: [query, register, metrics, admin]}\npeer: {token_file: "+file+"}\n")
+	f := newShardFleet(t, 2, 1, "auth: {file: "+credentials+", loopback: [query, register, metrics, admin]}\npeer: {token_file: "+file+
+		"}\n")
 	from, to := f.away()
 	told := func(tenants string, roles ...string) string {
 		text, err := json.Marshal(map[string]any{"name": "x", "roles": roles, "tenants": strings.Fields(tenants)})
@@ -203,7 +210,8 @@ func TestForgedCalls(t *testing.T) {
 	ctx := inTime(t)
 	forged := metadata.AppendToOutgoingContext(ctx, "conductor-forwarded", "x", "conductor-client", told("default", "query"))
 	for _, p := range []*process{from, to} {
-		for token, want := range map[string]codes.Code{"any": codes.OK, "default": codes.OK, "only-b": codes.PermissionDenied, "scraper": codes.PermissionDenied, "stranger": codes.Unauthenticated} {
+		for token, want := range map[string]codes.Code{"any": codes.OK, "default": codes.OK, "only-b": codes.PermissionDenied,
+			"scraper": codes.PermissionDenied, "stranger": codes.Unauthenticated} {
 			for _, ctx := range []context.Context{ctx, forged} {
 				_, err := rpcBytes(ctx, f.dial(p, token), pb.Conductor_Query_FullMethodName, rpcQuery(0))
 				if grpcstatus.Code(err) != want {
@@ -216,7 +224,8 @@ func TestForgedCalls(t *testing.T) {
 	must.Succeed(t, err)
 	check := func(p *process, token string, want int, header ...string) {
 		t.Helper()
-		status, answer, _ := f.askRaw(p, "/grpc"+pb.Conductor_Query_FullMethodName, query, append([]string{"Authorization", "Bearer " + token}, header...)...)
+		status, answer, _ := f.askRaw(p, "/grpc"+pb.Conductor_Query_FullMethodName, query,
+			append([]string{"Authorization", "Bearer " + token}, header...)...)
 		if status != want {
 			t.Errorf("as %s with %v: %d %q, want %d", token, header, status, answer, want)
 		}
@@ -238,7 +247,8 @@ func TestForgedCalls(t *testing.T) {
 			}
 		}
 	}
-	if status, answer, _ := f.ask(from, "/feedback", report, "Authorization", "Bearer replica", "Conductor-Forwarded", "x", "Conductor-Client", told("default", "query")); status != 421 {
+	if status, answer, _ := f.ask(from, "/feedback", report, "Authorization", "Bearer replica", "Conductor-Forwarded", "x",
+		"Conductor-Client", told("default", "query")); status != 421 {
 		t.Errorf("a report that was sent on: %d %s", status, answer)
 	}
 }

@@ -56,7 +56,8 @@ func newShardFleet(t *testing.T, replicas, owners int, more string) *shardFleet 
 	}
 	for i, e := range f.engines {
 		for n := range i + 1 {
-			event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(n + 1))}, Parent: numbered(uint64(n)), HasParent: n > 0,
+			event := engine.Event{Kind: engine.Stored, Tier: truth.Device, Hashes: []digest.Digest{numbered(uint64(n + 1))},
+				Parent: numbered(uint64(n)), HasParent: n > 0,
 				Tokens: recordedTokens(n + 1)[n*recordedBlock:]}
 			_, err := e.Publish([]engine.Event{event})
 			must.Succeed(t, err)
@@ -117,7 +118,8 @@ func (f *shardFleet) drop() (stop func()) {
 func (f *shardFleet) register(p *process) {
 	f.t.Helper()
 	for i, e := range f.engines {
-		post(f.t, p.url+"/register", fmt.Sprintf(`{"endpoint": %q, "replay_endpoint": %q, "type": "vLLM", "modelname": "m%d", "instance_id": "e%d", "block_size": %d, "dp_rank": 0}`,
+		post(f.t, p.url+"/register", fmt.Sprintf(`{"endpoint": %q, "replay_endpoint": %q, "type": "vLLM", "modelname": "m%d", `+
+			`"instance_id": "e%d", "block_size": %d, "dp_rank": 0}`,
 			e.Endpoint(), e.ReplayEndpoint(), i, i, recordedBlock), 200)
 	}
 }
@@ -292,14 +294,17 @@ func TestShardsAnswerThroughEveryReplica(t *testing.T) {
 	}
 	f.redirects()
 	f.hops()
-	eventually(t, "conductor cluster and services --fleet name other replicas", func() (string, bool) { // replicas tell each other of states now and then
+	// replicas tell each other of states now and then
+	eventually(t, "conductor cluster and services --fleet name other replicas", func() (string, bool) {
 		out, err := command("cluster", "--server", f.replicas[0].url).CombinedOutput()
-		if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels || !strings.Contains(string(out), "default  m5 ") {
+		if err != nil || strings.Count(string(out), "serving (1/1 synced)") != shardModels ||
+			!strings.Contains(string(out), "default  m5 ") {
 			return fmt.Sprintf("conductor cluster: %v\n%s", err, out), false
 		}
 		row := regexp.MustCompile(`(?m)^default +m5 .* (http://\S+) +(http://\S+) serving \(1/1 synced\)$`).FindStringSubmatch(string(out))
 		sources, err := command("services", "--fleet", "--server", f.replicas[0].url).CombinedOutput()
-		return fmt.Sprintf("%v\n%s%s", err, out, sources), err == nil && row != nil && row[1] == row[2] && regexp.MustCompile(`(?m)^e5 .* `+regexp.QuoteMeta(row[1])+` synced$`).Match(sources)
+		return fmt.Sprintf("%v\n%s%s", err, out, sources), err == nil && row != nil && row[1] == row[2] &&
+			regexp.MustCompile(`(?m)^e5 .* `+regexp.QuoteMeta(row[1])+` synced$`).Match(sources)
 	})
 	f.registers()
 }
@@ -310,7 +315,8 @@ func (f *shardFleet) dialects(p *process) {
 	for i := range shardModels {
 		tokens, want := recordedTokens(shardModels+1), (i+1)*recordedBlock
 		status, answer, header := f.ask(p, "/conductor/v1/query?detail=1", shardQuery(i))
-		if status != 200 || !strings.HasPrefix(answer, shardTruth(i)) || !strings.Contains(answer, `"state":"synced"`) || header.Get("Content-Type") != "application/json" {
+		if status != 200 || !strings.HasPrefix(answer, shardTruth(i)) || !strings.Contains(answer, `"state":"synced"`) ||
+			header.Get("Content-Type") != "application/json" {
 			t.Errorf("/query?detail=1 of m%d: %d %s %v", i, status, answer, header)
 		}
 		status, answer, _ = f.ask(p, "/dynamo/v1/query", map[string]any{"model_name": fmt.Sprintf("m%d", i), "token_ids": tokens})
@@ -329,7 +335,8 @@ func (f *shardFleet) dialects(p *process) {
 				Longest int `msgpack:"longest_matched"`
 			} `msgpack:"instances"`
 		}
-		if err := msgpack.Unmarshal([]byte(answer), &of); status != 200 || err != nil || of.Instances[fmt.Sprintf("e%d", i)].Longest != want || header.Get("Content-Type") != "application/msgpack" {
+		if err := msgpack.Unmarshal([]byte(answer), &of); status != 200 || err != nil ||
+			of.Instances[fmt.Sprintf("e%d", i)].Longest != want || header.Get("Content-Type") != "application/msgpack" {
 			t.Errorf("m%d in msgpack: %d %q %v %+v", i, status, answer, err, of)
 		}
 		status, answer, _ = f.ask(p, "/admin/explain", shardQuery(i))
@@ -341,7 +348,8 @@ func (f *shardFleet) dialects(p *process) {
 	if status != 200 || answer != "{}" {
 		t.Errorf("a model that the fleet does not know: %d %s", status, answer)
 	}
-	if status, answer, _ = f.ask(p, "/query", map[string]any{"model": "m0", "block_size": 0, "token_ids": []int{1}}); status != 400 || !strings.Contains(answer, `"field":"block_size"`) {
+	if status, answer, _ = f.ask(p, "/query", map[string]any{"model": "m0", "block_size": 0, "token_ids": []int{1}}); status != 400 ||
+		!strings.Contains(answer, `"field":"block_size"`) {
 		t.Errorf("a bad query: %d %s", status, answer)
 	}
 }
@@ -363,14 +371,16 @@ func (f *shardFleet) batches(p *process) {
 			f.t.Errorf("answer %d of a batch: %s", i, of.Answers[i])
 		}
 	}
-	if last := len(queries) - 1; !strings.Contains(string(of.Answers[last-2]), `"field":"block_size"`) || !strings.Contains(string(of.Answers[last-1]), `"index":7`) || !strings.HasPrefix(string(of.Answers[last]), shardTruth(0)) {
+	if last := len(queries) - 1; !strings.Contains(string(of.Answers[last-2]), `"field":"block_size"`) ||
+		!strings.Contains(string(of.Answers[last-1]), `"index":7`) || !strings.HasPrefix(string(of.Answers[last]), shardTruth(0)) {
 		f.t.Errorf("the end of a batch: %s", answer)
 	}
 	status, packed, _ := f.ask(p, "/query_batch", map[string]any{"queries": queries}, "Accept", "application/msgpack")
 	var inMsgpack struct {
 		Answers []map[string]any `msgpack:"answers"`
 	}
-	if err := msgpack.Unmarshal([]byte(packed), &inMsgpack); status != 200 || err != nil || len(inMsgpack.Answers) != len(queries) || inMsgpack.Answers[5]["default"] == nil {
+	if err := msgpack.Unmarshal([]byte(packed), &inMsgpack); status != 200 || err != nil || len(inMsgpack.Answers) != len(queries) ||
+		inMsgpack.Answers[5]["default"] == nil {
 		f.t.Errorf("a batch in msgpack: %d %q %v", status, packed, err)
 	}
 }
@@ -395,7 +405,8 @@ func (f *shardFleet) redirects() {
 		if status != 307 || header.Get("Location") != to.url+want || header.Get("Preference-Applied") != "redirect" {
 			f.t.Errorf("%s: %d %s %v, want %s", path, status, answer, header, to.url+want)
 		}
-		if status, answer, _ := f.ask(&process{url: to.url}, want, shardQuery(0)); status != 200 || !strings.HasPrefix(answer, shardTruth(0)) {
+		if status, answer, _ := f.ask(&process{url: to.url}, want, shardQuery(0)); status != 200 ||
+			!strings.HasPrefix(answer, shardTruth(0)) {
 			f.t.Errorf("%s: %d %s", want, status, answer)
 		}
 	}
@@ -403,7 +414,8 @@ func (f *shardFleet) redirects() {
 		f.t.Errorf("a replica that serves redirects: %d %s", status, answer)
 	}
 	batch := map[string]any{"queries": []any{shardQuery(0)}}
-	if status, answer, header := f.ask(from, "/query_batch", batch, "Prefer", "redirect"); status != 200 || header.Get("Location") != "" || !strings.Contains(answer, shardTruth(0)) {
+	if status, answer, header := f.ask(from, "/query_batch", batch, "Prefer", "redirect"); status != 200 || header.Get("Location") != "" ||
+		!strings.Contains(answer, shardTruth(0)) {
 		f.t.Errorf("a batch: %d %s", status, answer)
 	}
 }

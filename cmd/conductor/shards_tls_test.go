@@ -26,7 +26,8 @@ func TestShardsOverTLS(t *testing.T) {
 	hour := time.Now().Add(time.Hour)
 	replicaCert, replicaKey := ca.issue("replica", 20, hour)
 	router := ca.client(ca.issue("router", 21, hour))
-	settings := fmt.Sprintf("store: {url: '%s'}\ncluster: {mode: shards, owners: 1}\nauth: {file: %s}\npeer: {cacert: %s, cert: %s, key: %s}\n",
+	settings := fmt.Sprintf("store: {url: '%s'}\ncluster: {mode: shards, owners: 1}\nauth: {file: %s}\n"+
+		"peer: {cacert: %s, cert: %s, key: %s}\n",
 		redistest.Start(t).URL(), credentials, ca.file, replicaCert, replicaKey)
 	a, _, _ := tlsProcess(t, ca, settings)
 	b, _, _ := tlsProcess(t, ca, settings)
@@ -45,8 +46,10 @@ func TestShardsOverTLS(t *testing.T) {
 		e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: recordedBlock, Wire: publisher.VLLMMap{}, Ring: 1})
 		must.Succeed(t, err)
 		t.Cleanup(func() { e.Close() })
-		if status, text, _ := send(a, "/register", map[string]any{"endpoint": e.Endpoint(), "replay_endpoint": e.ReplayEndpoint(), "type": "vLLM",
-			"modelname": fmt.Sprintf("m%d", i), "instance_id": fmt.Sprintf("e%d", i), "block_size": recordedBlock, "dp_rank": 0}); status != http.StatusOK {
+		if status, text, _ := send(a, "/register", map[string]any{"endpoint": e.Endpoint(), "replay_endpoint": e.ReplayEndpoint(),
+			"type":      "vLLM",
+			"modelname": fmt.Sprintf("m%d", i), "instance_id": fmt.Sprintf("e%d", i), "block_size": recordedBlock, "dp_rank": 0}); status !=
+			http.StatusOK {
 			t.Fatalf("%d %s", status, text)
 		}
 	}

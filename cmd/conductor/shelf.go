@@ -31,7 +31,8 @@ const shelfTTL = time.Hour
 
 // newShelving connects the shelf with the settings. asking is the client of peers, keeps says which
 // deployments this server writes; members is nil without a store.
-func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Conductor, asking *http.Client, keeps func(scope.Deployment) bool, metrics *prometheus.Registry, log zerolog.Logger) (*shelving, error) {
+func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Conductor, asking *http.Client,
+	keeps func(scope.Deployment) bool, metrics *prometheus.Registry, log zerolog.Logger) (*shelving, error) {
 	if members == nil {
 		return nil, nil
 	}
@@ -45,7 +46,8 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
 	})
 	metrics.MustRegister(s)
-	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards, takeover: &historystore.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: recoveredTTL, Log: log}}, nil
+	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards,
+		takeover: &historystore.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: recoveredTTL, Log: log}}, nil
 }
 
 // others returns the URLs of the other replicas that are alive, those that have run longest first.

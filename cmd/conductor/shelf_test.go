@@ -171,7 +171,8 @@ func TestSlowStoreAtTheStart(t *testing.T) {
 
 // settings are those of a server that follows the engine, which cannot replay.
 func (e *ruledEngine) settings() string {
-	return fmt.Sprintf("sources:\n- {endpoint: 'tcp://%s', type: vLLM, modelname: n, instance_id: '%s', block_size: %d}\n", e.pub.Addr(), e.name, recordedBlock)
+	return fmt.Sprintf("sources:\n- {endpoint: 'tcp://%s', type: vLLM, modelname: n, instance_id: '%s', block_size: %d}\n", e.pub.Addr(),
+		e.name, recordedBlock)
 }
 
 // serveHere runs a server in this process, and returns its Conductor.
@@ -194,7 +195,10 @@ func serveHere(t *testing.T, text, dialect string) (*process, *conductor.Conduct
 	}()
 	t.Cleanup(func() { stop(); must.Report(t, <-ended) })
 	<-up
-	eventually(t, "the server does not answer", func() (string, bool) { status, body := get(p.url + "/health"); return body, status == 200 })
+	eventually(t, "the server does not answer", func() (string, bool) {
+		status, body := get(p.url + "/health")
+		return body, status == 200
+	})
 	return p, c
 }
 
@@ -212,7 +216,10 @@ func TestTakeoverWhileServing(t *testing.T) {
 	e.publish(ruledStored(0, 4))
 	question := fmt.Sprintf(`{"model":"n","block_size":%d,"token_ids":%s}`, recordedBlock, asJSON(recordedTokens(4)))
 	own := func() string { return post(t, b.base()+"/conductor/v1/query", question, 200) }
-	eventually(t, "the own deployment is not there", func() (string, bool) { got := own(); return got, strings.Contains(got, `"longest_matched":64`) })
+	eventually(t, "the own deployment is not there", func() (string, bool) {
+		got := own()
+		return got, strings.Contains(got, `"longest_matched":64`)
+	})
 	before := own()
 
 	connected, err := store.Open(store.Config{URL: shared.URL(), Name: "default", Timeout: time.Minute})
@@ -222,7 +229,8 @@ func TestTakeoverWhileServing(t *testing.T) {
 	members.Beat(t.Context())
 	take := historystore.Takeover{
 		Conductor: c, Client: peer.PlainClient(), TTL: time.Minute, Log: zerolog.Nop(),
-		Shelf: historystore.New(historystore.Config{Fleet: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour, Log: zerolog.Nop()}),
+		Shelf: historystore.New(historystore.Config{Fleet: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour,
+			Log: zerolog.Nop()}),
 	}
 	takeOver := func(origin string, from ...string) {
 		t.Helper()

@@ -30,7 +30,8 @@ func silentListeners(t *testing.T, ca *authority, text string) (p *process, addr
 	cert, key := ca.issue("server", 10, time.Now().Add(time.Hour))
 	p, rpc := grpcProcess(t, fmt.Sprintf("tls: {cert: %s, key: %s}\n%s", cert, key, text), "--listen", "127.0.0.1:0=dynamo")
 	p.url = strings.Replace(p.url, "http:", "https:", 1)
-	return p, map[string]string{config.Conductor: strings.TrimPrefix(p.url, "https://"), config.GRPC: rpc, config.Dynamo: p.listener(t, config.Dynamo)}
+	return p, map[string]string{config.Conductor: strings.TrimPrefix(p.url, "https://"), config.GRPC: rpc,
+		config.Dynamo: p.listener(t, config.Dynamo)}
 }
 
 // trusting returns settings of TLS for clients of an authority's servers.
@@ -54,7 +55,8 @@ func TestConnectionsWithoutRequestEnd(t *testing.T) {
 	ca := newAuthority(t, "ours")
 	_, withTLS := silentListeners(t, ca, limits)
 	p, rpc := grpcProcess(t, limits, "--listen", "127.0.0.1:0=dynamo")
-	plain := map[string]string{config.Conductor: strings.TrimPrefix(p.url, "http://"), config.GRPC: rpc, config.Dynamo: p.listener(t, config.Dynamo)}
+	plain := map[string]string{config.Conductor: strings.TrimPrefix(p.url, "http://"), config.GRPC: rpc,
+		config.Dynamo: p.listener(t, config.Dynamo)}
 	var waiting sync.WaitGroup
 	ends := func(name string, c net.Conn, sends string) {
 		waiting.Go(func() {
@@ -67,8 +69,9 @@ func TestConnectionsWithoutRequestEnd(t *testing.T) {
 		})
 	}
 	for sends, name := range map[string]string{
-		"": "nothing", preface: "a preface", preface + settings: "settings", preface + settings + ping: "a ping", preface + settings + half: "half a header block",
-		"GET / HTTP/1.1\r\n": "half a header",
+		"": "nothing", preface: "a preface", preface + settings: "settings", preface + settings + ping: "a ping",
+		preface + settings + half: "half a header block",
+		"GET / HTTP/1.1\r\n":      "half a header",
 	} {
 		for dialect := range plain {
 			c, err := net.Dial("tcp", plain[dialect])
@@ -102,7 +105,8 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 			}
 		}
 		conn := dialed(t, addresses[config.GRPC], "", credentials.NewTLS(trusting(ca)))
-		if code, text := codeOf(inTime(t), conn, pb.Conductor_Query_FullMethodName); code == codes.Unavailable || code == codes.DeadlineExceeded {
+		if code, text := codeOf(inTime(t), conn, pb.Conductor_Query_FullMethodName); code == codes.Unavailable ||
+			code == codes.DeadlineExceeded {
 			t.Errorf("gRPC: %s %s", code, text)
 		}
 		conn.Close()
@@ -142,7 +146,8 @@ func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 	text, err := io.ReadAll(resp.Body)
 	must.Succeed(t, err)
 	for _, reason := range []string{"room", "room_at_address"} {
-		if line := fmt.Sprintf("conductor_connections_refused_total{reason=%q} ", reason); !strings.Contains(string(text), line) || strings.Contains(string(text), line+"0\n") {
+		if line := fmt.Sprintf("conductor_connections_refused_total{reason=%q} ", reason); !strings.Contains(string(text), line) ||
+			strings.Contains(string(text), line+"0\n") {
 			t.Errorf("no %s in\n%s", line, text)
 		}
 	}

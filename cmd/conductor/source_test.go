@@ -38,7 +38,8 @@ func (s *sourceStory) words() string {
 func TestSourceStory(t *testing.T) {
 	t.Parallel()
 	named, told := newRuledEngine(t, "named", 0), newRuledEngine(t, "told", 0)
-	settings := fmt.Sprintf("snapshot: {dir: %q}\nauth: {file: %s}\nsources:\n", t.TempDir(), credentialsFile(t, "router register,admin '*'", "asks query '*'")) + explainSource(named, "vLLM", "m", "")
+	settings := fmt.Sprintf("snapshot: {dir: %q}\nauth: {file: %s}\nsources:\n", t.TempDir(),
+		credentialsFile(t, "router register,admin '*'", "asks query '*'")) + explainSource(named, "vLLM", "m", "")
 	p := serveProcess(t, settings)
 	story := func(source string) (s sourceStory) {
 		t.Helper()
@@ -49,11 +50,14 @@ func TestSourceStory(t *testing.T) {
 		must.Succeed(t, json.Unmarshal([]byte(text), &s))
 		return s
 	}
-	status, text := askAs(t, "POST", p.url+"/register", "router", "application/json", fmt.Appendf(nil, `{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":"told","block_size":16,"dp_rank":0}`, told.pub.Addr()))
+	status, text := askAs(t, "POST", p.url+"/register", "router", "application/json",
+		fmt.Appendf(nil, `{"endpoint":"tcp://%s","type":"vLLM","modelname":"m","instance_id":"told","block_size":16,"dp_rank":0}`,
+			told.pub.Addr()))
 	if status != 200 {
 		t.Fatalf("%d %s", status, text)
 	}
-	if s := story("named|default|0"); s.Registered.By != "configuration" || s.Registered.Name != "" || s.Endpoint != "tcp://"+named.pub.Addr().String() {
+	if s := story("named|default|0"); s.Registered.By != "configuration" || s.Registered.Name != "" || s.Endpoint != "tcp://"+
+		named.pub.Addr().String() {
 		t.Errorf("%+v", s)
 	}
 	first := story("told|default|0")
@@ -66,7 +70,8 @@ func TestSourceStory(t *testing.T) {
 	told.seq = 0
 	told.publish(ruledStored(0, 3))
 	eventually(t, "the story is not whole", func() (string, bool) {
-		s, left := story("told|default|0"), map[string]int{"gap": 1, "lost": 5, "dropped publisher_restarted": 2, "state partial gap_unrecoverable": 0, "state synced": 0}
+		s, left := story("told|default|0"), map[string]int{"gap": 1, "lost": 5, "dropped publisher_restarted": 2,
+			"state partial gap_unrecoverable": 0, "state synced": 0}
 		for _, e := range s.Events {
 			what := strings.Join(strings.Fields(e.Kind+" "+e.To+" "+e.Reason), " ")
 			if left[what] == e.Gaps+e.Batches+e.Epoch {
@@ -94,7 +99,9 @@ func TestSettingsInForce(t *testing.T) {
 	t.Parallel()
 	p := serveProcess(t, "tracing: {endpoint: 'http://user:secret@127.0.0.1:1/'}\nlimits: {max_queries: 7}\n")
 	_, text := get(p.url + "/admin/settings")
-	for _, want := range []string{`"file":"/`, `"name":"limits.max_queries","value":"7","default":"0","changed":true,"live":true`, `"name":"tracing.endpoint","value":"http://***@127.0.0.1:1/"`, `"name":"log.level","value":"info","default":"info","changed":false`} {
+	for _, want := range []string{`"file":"/`, `"name":"limits.max_queries","value":"7","default":"0","changed":true,"live":true`,
+		`"name":"tracing.endpoint","value":"http://***@127.0.0.1:1/"`,
+		`"name":"log.level","value":"info","default":"info","changed":false`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in %s", want, text)
 		}

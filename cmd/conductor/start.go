@@ -23,13 +23,15 @@ func logStart(file string, cfg *config.Config, web *server.Servers, log zerolog.
 			page = pageURL(web.Address(i), cfg.TLS.Cert != "")
 		}
 	}
-	line := log.Info().Str("version", version).Str("settings", cmp.Or(file, "no settings file")).Strs("listeners", listens).Int("sources", len(cfg.Sources))
+	line := log.Info().Str("version", version).Str("settings", cmp.Or(file, "no settings file")).Strs("listeners", listens).Int("sources",
+		len(cfg.Sources))
 	if page != "" {
 		line = line.Str("page", page)
 	}
 	line.Msg("conductor starts")
 	if strangersRegister(cfg) {
-		log.Warn().Msg("anybody who reaches a listener may register engines, and so change answers: set auth.file, or auth.anonymous to [query], or listen on 127.0.0.1")
+		log.Warn().Msg("anybody who reaches a listener may register engines, and so change answers: set auth.file, or auth.anonymous to " +
+			"[query], or listen on 127.0.0.1")
 	}
 }
 

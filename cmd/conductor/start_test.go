@@ -19,7 +19,8 @@ func TestStartIsLogged(t *testing.T) {
 	f := func(want string, warns bool, change func(*config.Config)) {
 		t.Helper()
 		cfg := config.Default()
-		cfg.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.GRPC}, {Address: "127.0.0.1:0", Dialect: config.Conductor}}
+		cfg.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.GRPC},
+			{Address: "127.0.0.1:0", Dialect: config.Conductor}}
 		change(&cfg)
 		web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), zerolog.Nop())
 		must.Succeed(t, web.Bind())
@@ -36,7 +37,8 @@ func TestStartIsLogged(t *testing.T) {
 		if want != "" {
 			wantPage = want + web.Address(1)[strings.LastIndex(web.Address(1), ":"):] + "/ui"
 		}
-		if line.Version != version || line.Settings != "no settings file" || line.Sources != 1 || line.Page != wantPage || len(line.Listeners) != 2 || line.Listeners[0] != web.Address(0)+" grpc" {
+		if line.Version != version || line.Settings != "no settings file" || line.Sources != 1 || line.Page != wantPage ||
+			len(line.Listeners) != 2 || line.Listeners[0] != web.Address(0)+" grpc" {
 			t.Errorf("%s, want the page at %s", out.String(), wantPage)
 		}
 		if got := strings.Contains(out.String(), "anybody who reaches a listener"); got != warns {

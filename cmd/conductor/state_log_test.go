@@ -12,7 +12,8 @@ import (
 func TestStatesAreLogged(t *testing.T) {
 	t.Parallel()
 	e := newRuledEngine(t, "engine", 0)
-	p := serveProcess(t, fmt.Sprintf("stream: {stale_after: 1s}\nsources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", e.pub.Addr(), recordedBlock))
+	p := serveProcess(t, fmt.Sprintf("stream: {stale_after: 1s}\nsources:\n"+
+		"  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", e.pub.Addr(), recordedBlock))
 	e.publish(ruledStored(0, 1))
 	e.settled(p)
 	e.seq += 5

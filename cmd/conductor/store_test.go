@@ -74,7 +74,8 @@ func TestNewerStoreIsLeftAlone(t *testing.T) {
 	defer client.Close()
 	must.Succeed(t, client.Set(t.Context(), "kvconductor:{default}:version", 99, 0).Err())
 	e := newRuledEngine(t, "new", 0)
-	p := serveProcess(t, fmt.Sprintf("store: {url: %q}\nsources: [{endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: new, block_size: %d}]\n",
+	p := serveProcess(t, fmt.Sprintf("store: {url: %q}\nsources: [{endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: new, "+
+		"block_size: %d}]\n",
 		shared.URL(), e.pub.Addr(), recordedBlock))
 	e.publish(ruledStored(0, 2))
 	e.settled(p)

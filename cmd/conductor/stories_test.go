@@ -27,7 +27,8 @@ var stories = []story{
 		name: "wrong-size", kind: "vLLM",
 		publish: func(e *ruledEngine) {
 			for i := range 8 {
-				e.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
+				e.publish(map[string]any{"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil,
+					"token_ids": recordedTokens(1)[:12], "block_size": 12, "medium": "GPU"})
 			}
 		},
 		doctor:  "block_size_mismatch",
@@ -71,8 +72,10 @@ var stories = []story{
 			}
 			tokens := make([]int, 64*recordedBlock)
 			tokens[0] = round
-			e.publish(map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": recordedBlock, "medium": "GPU"},
-				map[string]any{"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"}, ruledRemoved(3, 4), ruledStored(3, 4), ruledRemoved(2, 4))
+			e.publish(map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens,
+				"block_size": recordedBlock, "medium": "GPU"},
+				map[string]any{"type": "BlockRemoved", "block_hashes": hashes, "medium": "GPU"}, ruledRemoved(3, 4), ruledStored(3, 4),
+				ruledRemoved(2, 4))
 		},
 		doctor:  "short_lived",
 		metric:  `conductor_source_finding{code="short_lived",dp_rank="0",instance_id="evicting",tenant_id="default"} 1`,
@@ -202,7 +205,8 @@ func behindServer(t *testing.T) (e *ruledEngine, second *process, road *proxy.Pr
 	must.Succeed(t, err)
 	t.Cleanup(road.Close)
 	second = serveProcess(t, fmt.Sprintf("dynamo: {peers: %q, compare_interval: 200ms}\nsources:\n", first.url)+
-		fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", road.Addr(), recordedBlock))
+		fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", road.Addr(),
+			recordedBlock))
 	e.settled(second)
 	// The second server may have the blocks from the first one and not be subscribed yet: it would never get the batch
 	// that is held. So it has to get one from the engine before.
@@ -224,7 +228,8 @@ func TestStoryOfReplicaBehind(t *testing.T) {
 	t.Parallel()
 	e, second, road := behindServer(t)
 	doc := apitest.Load(t)
-	s := story{doctor: "behind", explain: "source_behind", metric: `conductor_source_finding{code="behind",dp_rank="0",instance_id="engine",tenant_id="default"} 1`}
+	s := story{doctor: "behind", explain: "source_behind",
+		metric: `conductor_source_finding{code="behind",dp_rank="0",instance_id="engine",tenant_id="default"} 1`}
 	eventually(t, "the operator does not see it", func() (string, bool) {
 		missing := s.missing(t, second, doc)
 		return missing, missing == ""

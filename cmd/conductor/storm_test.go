@@ -11,7 +11,8 @@ import (
 func TestEnginesBehindOneForwarder(t *testing.T) {
 	t.Parallel()
 	e := newRuledEngine(t, "engine", 0)
-	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", e.pub.Addr(), recordedBlock))
+	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: engine, "+
+		"block_size: %d}\n", e.pub.Addr(), recordedBlock))
 	type row struct {
 		State, Reason string
 		Restarts      int

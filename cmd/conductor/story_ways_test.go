@@ -14,7 +14,8 @@ func TestStoryOfWays(t *testing.T) {
 	t.Parallel()
 	p, doc := serveProcess(t, "sources:\n  - {discover: 'http://127.0.0.1:1', instance_id: deaf, block_size: 16}\n"), apitest.Load(t)
 	tokens := make([]uint32, chunkTokens)
-	report(t, p, lmcacheReport{Instance: "node:n1", Incarnation: 1, Seq: 1, Type: "store", Tier: "l1", Backend: "dram", Entries: entriesOf(chunksOf(tokens), 0, 1, "", 0), Time: 1})
+	report(t, p, lmcacheReport{Instance: "node:n1", Incarnation: 1, Seq: 1, Type: "store", Tier: "l1", Backend: "dram",
+		Entries: entriesOf(chunksOf(tokens), 0, 1, "", 0), Time: 1})
 	says := func(wants string, args ...string) string {
 		t.Helper()
 		var text string
@@ -55,7 +56,8 @@ func TestStoryOfWays(t *testing.T) {
 			t.Errorf("%s: %s", path, answer)
 		}
 	}
-	post(t, p.url+"/register", `{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"node:n1","block_size":16,"dp_rank":0}`, 200)
+	post(t, p.url+"/register", `{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"node:n1","block_size":16,"dp_rank":0}`,
+		200)
 	if out, _ := command("doctor", "--server", p.url).Output(); strings.Contains(string(out), "unclaimed") {
 		t.Errorf("a source is registered: %s", out)
 	}

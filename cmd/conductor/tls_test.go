@@ -61,8 +61,9 @@ func (a *authority) issue(name string, serial int64, ends time.Time) (cert, key 
 	a.t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: ends.Add(-2 * time.Hour), NotAfter: ends,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		URIs: []*url.URL{{Scheme: "spiffe", Host: "fleet", Path: "/" + name}},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		URIs:        []*url.URL{{Scheme: "spiffe", Host: "fleet", Path: "/" + name}},
 	}
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must.Succeed(a.t, err)
@@ -87,7 +88,8 @@ func (a *authority) client(cert, key string) *http.Client {
 		// Also if the server asks for a certificate of another authority.
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true, DisableKeepAlives: true}, Timeout: 2 * time.Minute}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true, DisableKeepAlives: true},
+		Timeout: 2 * time.Minute}
 }
 
 // status returns the status of GET /services, 0 if there is no answer.
@@ -120,7 +122,8 @@ func certificateEntries(t *testing.T, lines ...string) string {
 func TestClientCertificates(t *testing.T) {
 	t.Parallel()
 	ca, other := newAuthority(t, "ours"), newAuthority(t, "theirs")
-	file := certificateEntries(t, "  - {name: router, subject: spiffe://fleet/router, roles: [query], tenants: ['*']}", "  - {name: late, subject: late, roles: [query], tenants: ['*']}")
+	file := certificateEntries(t, "  - {name: router, subject: spiffe://fleet/router, roles: [query], tenants: ['*']}",
+		"  - {name: late, subject: late, roles: [query], tenants: ['*']}")
 	p, _, _ := tlsProcess(t, ca, "auth: {file: "+file+"}\n")
 	hour := time.Now().Add(time.Hour)
 	show := func(from *authority, name string, ends time.Time) int {
@@ -183,7 +186,10 @@ func TestCertificateIsReplaced(t *testing.T) {
 		})
 	}
 	must.Succeed(t, os.WriteFile(cert, []byte("broken"), 0o600))
-	eventually(t, "the broken file is not in the log", func() (string, bool) { log := p.log(); return log, strings.Contains(log, "not replaced") })
+	eventually(t, "the broken file is not in the log", func() (string, bool) {
+		log := p.log()
+		return log, strings.Contains(log, "not replaced")
+	})
 	next, nextKey := ca.issue("next", 11, time.Now().Add(time.Hour))
 	for from, to := range map[string]string{next: cert, nextKey: key} {
 		must.Succeed(t, os.Rename(from, to))
@@ -246,12 +252,14 @@ func TestCommandsOverTLS(t *testing.T) {
 	must.Succeed(t, err)
 	secret, err := os.ReadFile(token)
 	must.Succeed(t, err)
-	if info, err := os.Stat(token); err != nil || info.Mode().Perm() != 0o600 || strings.Contains(string(entry), strings.TrimSpace(string(secret))) {
+	if info, err := os.Stat(token); err != nil || info.Mode().Perm() != 0o600 ||
+		strings.Contains(string(entry), strings.TrimSpace(string(secret))) {
 		t.Errorf("the token's file: %v %v, its entry: %s", info.Mode(), err, entry)
 	}
 	file := filepath.Join(dir, "credentials.yaml")
 	must.Succeed(t, os.WriteFile(file, append([]byte("tokens:\n"), entry...), 0o600))
-	p, _, _ := tlsProcess(t, ca, "auth: {file: "+file+"}\nsources:\n  - {endpoint: 'tcp://"+engine.pub.Addr().String()+"', type: vLLM, modelname: m, instance_id: e, block_size: 16}\n")
+	p, _, _ := tlsProcess(t, ca, "auth: {file: "+file+"}\nsources:\n  - {endpoint: 'tcp://"+engine.pub.Addr().String()+
+		"', type: vLLM, modelname: m, instance_id: e, block_size: 16}\n")
 	engine.publish(ruledStored(0, 4))
 	services := func(flags ...string) (string, error) {
 		out, err := command(append([]string{"services", "--server", p.url}, flags...)...).CombinedOutput()

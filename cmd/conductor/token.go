@@ -110,7 +110,8 @@ Without --file the entry for the file of credentials is printed, to be added by 
 // tellFile says what makes a server use a file of credentials, and a client its token.
 func tellFile(cmd *cobra.Command, file, out string) {
 	cmd.PrintErrf("Added to %s. A server uses it with the setting auth.file (auth: {file: %s}, or CONDUCTOR_AUTH_FILE),\n"+
-		"and the user that it runs as has to be able to read it. A server that uses it already knows the client within seconds.\n", file, file)
+		"and the user that it runs as has to be able to read it. A server that uses it already knows the client within seconds.\n", file,
+		file)
 	if out == "" {
 		cmd.PrintErrln("The token follows. It is shown this once: the client sends it as Authorization: Bearer TOKEN.")
 	} else {
@@ -217,7 +218,8 @@ func withEntry(old []byte, entry *tokenEntry) ([]byte, error) {
 		}
 	}
 	root.Style &^= yaml.FlowStyle
-	root.Content = append(root.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "tokens"}, &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{&added}})
+	root.Content = append(root.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "tokens"},
+		&yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{&added}})
 	return encodeYAML(&doc)
 }
 

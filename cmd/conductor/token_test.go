@@ -18,7 +18,8 @@ func TestTokenFile(t *testing.T) {
 	dir := t.TempDir()
 	file, out := filepath.Join(dir, "credentials.yaml"), filepath.Join(dir, "b.token")
 	status, first, errs := runCLI("token", "--name", "a", "--role", "query", "--file", file)
-	if status != cli.ExitFine || !strings.HasPrefix(first, tokenPrefix) || strings.Count(first, "\n") != 1 || !strings.Contains(errs, "auth: {file: "+file+"}") || !strings.Contains(errs, "shown this once") {
+	if status != cli.ExitFine || !strings.HasPrefix(first, tokenPrefix) || strings.Count(first, "\n") != 1 ||
+		!strings.Contains(errs, "auth: {file: "+file+"}") || !strings.Contains(errs, "shown this once") {
 		t.Fatalf("a new file: %d %q %q", status, first, errs)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
@@ -39,13 +40,16 @@ func TestTokenFile(t *testing.T) {
 	if ask(first) != cli.ExitFine || ask("kvc_other") != cli.ExitError {
 		t.Error("the server does not take the token, or takes any")
 	}
-	status, said, errs := runCLI("token", "--name", "b", "--role", "query", "--role", "metrics", "--tenant", "acme", "--file", file, "--out", out)
+	status, said, errs := runCLI("token", "--name", "b", "--role", "query", "--role", "metrics", "--tenant", "acme", "--file", file,
+		"--out", out)
 	if status != cli.ExitFine || said != "" || !strings.Contains(errs, "--token-file "+out) {
 		t.Fatalf("an existing file: %d %q %q", status, said, errs)
 	}
 	second, err := os.ReadFile(out)
 	must.Succeed(t, err)
-	eventually(t, "the server does not know the second token", func() (string, bool) { return p.log(), ask(string(second)) == cli.ExitFine })
+	eventually(t, "the server does not know the second token", func() (string, bool) {
+		return p.log(), ask(string(second)) == cli.ExitFine
+	})
 	if ask(first) != cli.ExitFine {
 		t.Error("the first token is lost")
 	}
@@ -78,7 +82,8 @@ func TestTokensTogether(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range added {
 		all.Go(func() {
-			err := addCredentials(file, &tokenEntry{Name: fmt.Sprintf("client-%d", i), SHA256: fmt.Sprintf("%064x", i+1), Roles: []string{"query"}, Tenants: []string{"*"}})
+			err := addCredentials(file, &tokenEntry{Name: fmt.Sprintf("client-%d", i), SHA256: fmt.Sprintf("%064x", i+1),
+				Roles: []string{"query"}, Tenants: []string{"*"}})
 			if added[i] = err == nil; err != nil && !strings.Contains(err.Error(), "another conductor token is at work") {
 				t.Error(err)
 			}
@@ -111,8 +116,10 @@ func TestWithEntry(t *testing.T) {
 	f("# ours\n", "# ours\ntokens:\n"+added)
 	f("tokens:\n", "tokens:\n"+added)
 	f("tokens: []\n", "tokens:\n"+added)
-	f("# ours\ntokens:\n  # the router\n  - name: old # since May\n    sha256: \"11\"\n    roles: [query]\n    tenants: [\"*\"]\ncertificates:\n  - name: engines\n    subject: engines\n",
-		"# ours\ntokens:\n  # the router\n  - name: old # since May\n    sha256: \"11\"\n    roles: [query]\n    tenants: [\"*\"]\n"+added+"certificates:\n  - name: engines\n    subject: engines\n")
+	f("# ours\ntokens:\n  # the router\n  - name: old # since May\n    sha256: \"11\"\n    roles: [query]\n    tenants: [\"*\"]\n"+
+		"certificates:\n  - name: engines\n    subject: engines\n",
+		"# ours\ntokens:\n  # the router\n  - name: old # since May\n    sha256: \"11\"\n    roles: [query]\n    tenants: [\"*\"]\n"+added+
+			"certificates:\n  - name: engines\n    subject: engines\n")
 	f("certificates:\n  - name: engines\n", "certificates:\n  - name: engines\ntokens:\n"+added)
 	if _, err := withEntry([]byte("tokens: ["), entry); err == nil {
 		t.Error("a file that is no YAML is added to")

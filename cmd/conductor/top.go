@@ -97,10 +97,12 @@ type topStats struct {
 func (s *topStats) feeding() string {
 	var parts []string
 	if d := s.Discovery; d.Waiting+d.Learning > 0 {
-		parts = append(parts, fmt.Sprintf("discovery: %d of %s %s, %d %s", d.Waiting, spelling.Count(d.Targets, "target"), spelling.Agree(d.Waiting, "waits", "wait"), d.Learning, spelling.Agree(d.Learning, "learns", "learn")))
+		parts = append(parts, fmt.Sprintf("discovery: %d of %s %s, %d %s", d.Waiting, spelling.Count(d.Targets, "target"),
+			spelling.Agree(d.Waiting, "waits", "wait"), d.Learning, spelling.Agree(d.Learning, "learns", "learn")))
 	}
 	if l := s.LMCache; l.Unclaimed > 0 {
-		parts = append(parts, fmt.Sprintf("LMCache: %d of %s %s what no source takes", l.Unclaimed, spelling.Count(l.Instances, "instance"), spelling.Agree(l.Unclaimed, "reports", "report")))
+		parts = append(parts, fmt.Sprintf("LMCache: %d of %s %s what no source takes", l.Unclaimed, spelling.Count(l.Instances, "instance"),
+			spelling.Agree(l.Unclaimed, "reports", "report")))
 	}
 	return strings.Join(parts, "; ")
 }
@@ -155,19 +157,23 @@ func sparkline(rates []float64) string {
 func (t *top) draw(out io.Writer, height int, colour bool) {
 	rows, all := t.sorted(), &t.stats.Totals
 	fmt.Fprintf(out, "%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
-		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"), spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)), t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
+		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"),
+		spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)),
+		t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
 	if text := t.stats.feeding(); text != "" {
 		fmt.Fprintln(out, text)
 		height = max(height-1, min(height, 1)) // 0 stays no bound
 	}
-	fmt.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S", maxHistory, "", "LAG MS", "GAPS", "FINDINGS", "WHY")
+	fmt.Fprintf(out, "%-28s %-12s %4s %-11s %10s %8s %-*s %7s %5s %8s  %s\n", "INSTANCE", "TENANT", "RANK", "STATE", "BLOCKS", "EVENTS/S",
+		maxHistory, "", "LAG MS", "GAPS", "FINDINGS", "WHY")
 	for i, r := range rows {
 		if height > 0 && i >= height-3 && len(rows) > height-2 {
 			fmt.Fprintf(out, "… %d more\n", len(rows)-i)
 			break
 		}
 		line := fmt.Sprintf("%-28.28s %-12.12s %4d %-11s %10d %8.1f %-*s %7d %5d %8d  %.60s",
-			r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Lag, r.Gaps, len(r.Findings), cmp.Or(r.Reason, r.Error))
+			r.Instance, r.Tenant, r.Rank, r.State, r.Blocks, r.Rate, maxHistory, sparkline(r.history), r.Lag, r.Gaps, len(r.Findings),
+			cmp.Or(r.Reason, r.Error))
 		if colour && !stream.State(r.State).Ready() {
 			line = "\x1b[33m" + line + "\x1b[0m"
 		}

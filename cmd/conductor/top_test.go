@@ -16,7 +16,8 @@ import (
 func TestOperatorCommands(t *testing.T) {
 	t.Parallel()
 	engine := newRuledEngine(t, "7", 0)
-	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '7', block_size: 16}\n", engine.pub.Addr()))
+	p := serveProcess(t, fmt.Sprintf("sources:\n  - {endpoint: 'tcp://%s', type: vLLM, modelname: m, instance_id: '7', block_size: 16}\n",
+		engine.pub.Addr()))
 	engine.publish(ruledStored(0, 4))
 	eventually(t, "the engine never settled", func() (string, bool) {
 		_, body := get(p.url + "/services")
@@ -34,12 +35,14 @@ func TestOperatorCommands(t *testing.T) {
 	if out := run(0, "doctor"); out != "nothing to do\n" {
 		t.Errorf("doctor of a healthy fleet: %s", out)
 	}
-	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"ill","block_size":16,"dp_rank":0}`, 200)
+	post(t, p.url+"/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"ill","block_size":16,`+
+		`"dp_rank":0}`, 200)
 	eventually(t, "no connection was refused", func() (string, bool) {
 		_, body := get(p.url + "/services")
 		return body, strings.Contains(body, "connection refused")
 	})
-	if out := run(0, "doctor"); !strings.HasPrefix(out, "warning connecting: ill|default|0\n") || !strings.HasSuffix(out, "\n  "+p.url+"/docs/alerts#conductorsourcesconnecting\n") || !strings.Contains(out, "connection refused") {
+	if out := run(0, "doctor"); !strings.HasPrefix(out, "warning connecting: ill|default|0\n") ||
+		!strings.HasSuffix(out, "\n  "+p.url+"/docs/alerts#conductorsourcesconnecting\n") || !strings.Contains(out, "connection refused") {
 		t.Errorf("doctor: %s", out)
 	}
 	var found []advice
@@ -55,13 +58,15 @@ func TestOperatorCommands(t *testing.T) {
 	if out := run(0, "top"); !strings.HasPrefix(out, "2 sources, 1 synced, 4 blocks held 4 times") || strings.Contains(out, "\x1b") {
 		t.Errorf("top: %s", out)
 	}
-	if out := run(0, "dump"); strings.Count(out, "\n") != 1 || !strings.Contains(out, "stored") || !strings.Contains(out, `"worker_id":7,`) {
+	if out := run(0, "dump"); strings.Count(out, "\n") != 1 || !strings.Contains(out, "stored") ||
+		!strings.Contains(out, `"worker_id":7,`) {
 		t.Errorf("dump: %.300s", out)
 	}
 	if out := run(0, "services", "--json"); !strings.Contains(out, `"InstanceID": "7"`) {
 		t.Errorf("services --json: %.300s", out)
 	}
-	if out := run(0, "query", "--json", "--model", "m", "--block-size", "16", "--tokens", "1"); !strings.Contains(out, `"longest_matched": 0`) {
+	if out := run(0, "query", "--json", "--model", "m", "--block-size", "16", "--tokens", "1"); !strings.Contains(out,
+		`"longest_matched": 0`) {
 		t.Errorf("query --json: %.300s", out)
 	}
 	run(cli.ExitUsage, "top", "--sort", "colour")

@@ -66,7 +66,8 @@ func TestGRPCTraces(t *testing.T) {
 		{func(ctx context.Context) error {
 			_, err := indexer.MatchExternalKvPrefix(ctx, &indexerpb.MatchExternalKvPrefixRequest{Hashes: []int64{1, 2}})
 			return err
-		}, "kv_indexer.v1.KVIndexer/MatchExternalKvPrefix", codes.OK, "", 0, 1, []string{"admit", "encode", "match", "parse", "read", "send"}},
+		}, "kv_indexer.v1.KVIndexer/MatchExternalKvPrefix", codes.OK, "", 0, 1,
+			[]string{"admit", "encode", "match", "parse", "read", "send"}},
 	} {
 		id := fmt.Sprintf("%031x%x", 0xabc, i+1)
 		if err := c.call(within(id, 1)); grpcstatus.Code(err) != c.code {
@@ -113,7 +114,8 @@ func TestGRPCTraces(t *testing.T) {
 	must.Succeed(t, err)
 
 	open := openMetrics(t, p.url)
-	for _, series := range []string{`conductor_query_seconds_bucket\{by="tokens",le="[^"]+"\}`, `conductor_query_seconds_bucket\{by="hashes",le="[^"]+"\}`, `conductor_grpc_request_seconds_bucket\{[^}]+\}`} {
+	for _, series := range []string{`conductor_query_seconds_bucket\{by="tokens",le="[^"]+"\}`,
+		`conductor_query_seconds_bucket\{by="hashes",le="[^"]+"\}`, `conductor_grpc_request_seconds_bucket\{[^}]+\}`} {
 		if !regexp.MustCompile(series + ` [0-9]+ # \{trace_id="0+abc[1-4]"\}`).MatchString(open) {
 			t.Errorf("no exemplar of %s: %s", series, open)
 		}
@@ -144,7 +146,8 @@ func TestGRPCTraces(t *testing.T) {
 			t.Errorf("no time of the stage send: %s", line)
 		}
 	}
-	for _, want := range []string{"/kvconductor.v1.Conductor/Query OK", "/kvconductor.v1.Conductor/QueryBatch OK", "/kvconductor.v1.Conductor/Query InvalidArgument", "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix OK"} {
+	for _, want := range []string{"/kvconductor.v1.Conductor/Query OK", "/kvconductor.v1.Conductor/QueryBatch OK",
+		"/kvconductor.v1.Conductor/Query InvalidArgument", "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix OK"} {
 		if lines[want] != 2 {
 			t.Errorf("%d lines of %q, want 2: %v", lines[want], want, lines)
 		}

@@ -76,7 +76,8 @@ func (r *receiver) trace(id string) (server *trace.Span, below []string) {
 	for _, s := range r.spans {
 		if server != nil && bytes.Equal(s.ParentSpanId, server.SpanId) {
 			below = append(below, s.Name)
-			if s.StartTimeUnixNano < server.StartTimeUnixNano || s.EndTimeUnixNano > server.EndTimeUnixNano || s.EndTimeUnixNano < s.StartTimeUnixNano {
+			if s.StartTimeUnixNano < server.StartTimeUnixNano || s.EndTimeUnixNano > server.EndTimeUnixNano ||
+				s.EndTimeUnixNano < s.StartTimeUnixNano {
 				below = append(below, "not within its parent")
 			}
 		}
@@ -191,7 +192,8 @@ func TestTraces(t *testing.T) {
 			}
 		})
 	}
-	if open := openMetrics(t, p.url); !regexp.MustCompile(`conductor_query_seconds_bucket\{by="tokens",le="[^"]+"\} [0-9]+ # \{trace_id="0+abc[1-5]"\}`).MatchString(open) ||
+	if open := openMetrics(t, p.url); !regexp.MustCompile(`conductor_query_seconds_bucket\{by="tokens",le="[^"]+"\} [0-9]+ # `+
+		`\{trace_id="0+abc[1-5]"\}`).MatchString(open) ||
 		!regexp.MustCompile(`conductor_http_request_seconds_bucket\{[^}]+\} [0-9]+ # \{trace_id="0+abc[1-5]"\}`).MatchString(open) {
 		t.Errorf("no exemplar: %s", open)
 	}
@@ -233,7 +235,8 @@ func openMetrics(t *testing.T, url string) string {
 	defer resp.Body.Close()
 	open, err := io.ReadAll(resp.Body)
 	must.Succeed(t, err)
-	if kind := resp.Header.Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") || !bytes.HasSuffix(open, []byte("# EOF\n")) {
+	if kind := resp.Header.Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") ||
+		!bytes.HasSuffix(open, []byte("# EOF\n")) {
 		t.Errorf("scraped %s", kind)
 	}
 	_, text := get(url + "/metrics")
@@ -263,7 +266,8 @@ func TestTracesWithoutCollector(t *testing.T) {
 		p := serveProcess(t, "tracing: {endpoint: 'http://"+c.endpoint+"', sample: 1}\nshutdown: {drain: 0s}\n")
 		begun := time.Now()
 		for range 600 {
-			if status := askTraced(t, p.url+"/query", "application/json", "", []byte(`{"model":"m","block_size":16,"token_ids":[]}`)); status != 200 {
+			if status := askTraced(t, p.url+"/query", "application/json", "",
+				[]byte(`{"model":"m","block_size":16,"token_ids":[]}`)); status != 200 {
 				t.Fatalf("%s: %d", c.endpoint, status)
 			}
 		}
@@ -289,14 +293,16 @@ func TestSlowQueries(t *testing.T) {
 	p := serveProcess(t, "log: {slow_query: 1ns}\nsources:\n"+explainSource(e, "vLLM", "m", ", additionalsalt: "+tracedSalt))
 	e.publish(ruledStored(0, 4))
 	e.settled(p)
-	body, err := json.Marshal(map[string]any{"model": "m", "block_size": recordedBlock, "cache_salt": tracedSalt, "token_ids": recordedTokens(4)})
+	body, err := json.Marshal(map[string]any{"model": "m", "block_size": recordedBlock, "cache_salt": tracedSalt,
+		"token_ids": recordedTokens(4)})
 	must.Succeed(t, err)
 	const asked = 200
 	for range asked {
 		post(t, p.url+"/query", string(body), 200)
 	}
 	_, text := get(p.url + "/metrics")
-	if !strings.Contains(text, fmt.Sprintf("conductor_slow_queries_total %d\n", asked)) || !regexp.MustCompile(`conductor_slow_queries_unlogged_total 1[0-9][0-9]\n`).MatchString(text) {
+	if !strings.Contains(text, fmt.Sprintf("conductor_slow_queries_total %d\n", asked)) ||
+		!regexp.MustCompile(`conductor_slow_queries_unlogged_total 1[0-9][0-9]\n`).MatchString(text) {
 		t.Error(text)
 	}
 	var line struct {
@@ -317,7 +323,8 @@ func TestSlowQueries(t *testing.T) {
 			}
 		}
 	}
-	if lines > asked/2 || line.Route != "/query" || line.Tenant != "default" || line.Model != "m" || line.Status != 200 || line.Tokens != 4*recordedBlock || line.Queries != 1 || len(line.Stages) != 7 {
+	if lines > asked/2 || line.Route != "/query" || line.Tenant != "default" || line.Model != "m" || line.Status != 200 ||
+		line.Tokens != 4*recordedBlock || line.Queries != 1 || len(line.Stages) != 7 {
 		t.Errorf("%d lines, the last %+v", lines, line)
 	}
 	sum := 0.0

@@ -72,7 +72,8 @@ func everything(t testing.TB, a *server.Admission) (http.Handler, *conductor.Con
 		registry.MustRegister(a)
 	}
 	return handler(config.Conductor, c, d, conductorhttp.Options{
-		MaxBody: 1 << 20, MaxTokens: 1 << 20, Admission: a, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+		MaxBody: 1 << 20, MaxTokens: 1 << 20, Admission: a, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry,
+		Log: zerolog.Nop(),
 	}), c
 }
 
@@ -123,10 +124,12 @@ func TestCodingsOfEveryDialect(t *testing.T) {
 			f(bomb, http.StatusRequestEntityTooLarge, d.refused)
 		}
 		rec := ask(h, d.path, d.contentType, "br", strings.NewReader(d.body))
-		if rec.Code != http.StatusUnsupportedMediaType || rec.Header().Get("Accept-Encoding") != "gzip, zstd" || !strings.Contains(rec.Body.String(), "gzip and zstd") {
+		if rec.Code != http.StatusUnsupportedMediaType || rec.Header().Get("Accept-Encoding") != "gzip, zstd" ||
+			!strings.Contains(rec.Body.String(), "gzip and zstd") {
 			t.Errorf("%s as %s in br: %d %v %q", d.path, d.contentType, rec.Code, rec.Header(), rec.Body)
 		}
-		if rec := ask(h, d.path, d.contentType, "gzip, gzip", strings.NewReader(d.body)); rec.Code != http.StatusBadRequest || !strings.Contains(rec.Body.String(), "several codings") {
+		if rec := ask(h, d.path, d.contentType, "gzip, gzip", strings.NewReader(d.body)); rec.Code != http.StatusBadRequest ||
+			!strings.Contains(rec.Body.String(), "several codings") {
 			t.Errorf("%s as %s in two codings: %d %q", d.path, d.contentType, rec.Code, rec.Body)
 		}
 	}
@@ -147,7 +150,8 @@ func TestQueriesAreRefused(t *testing.T) {
 			must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
 			start := time.Now()
 			rec := ask(h, d.path, d.contentType, "", strings.NewReader(d.body))
-			if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "1" || !strings.Contains(rec.Body.String(), "too many queries at once") {
+			if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "1" ||
+				!strings.Contains(rec.Body.String(), "too many queries at once") {
 				t.Errorf("%s as %s: %d %v %q", d.path, d.contentType, rec.Code, rec.Header(), rec.Body)
 			}
 			if waited := time.Since(start); waited != wait {
@@ -173,7 +177,8 @@ func TestQueriesAreRefused(t *testing.T) {
 		f("GET", "/ready", "", 200)
 		metrics := f("GET", "/metrics", "", 200)
 		for _, want := range []string{
-			"conductor_queries_in_flight 1\n", "conductor_queries_waiting 0\n", fmt.Sprintf("conductor_queries_refused_total %d\n", len(dialects)),
+			"conductor_queries_in_flight 1\n", "conductor_queries_waiting 0\n",
+			fmt.Sprintf("conductor_queries_refused_total %d\n", len(dialects)),
 		} {
 			if !strings.Contains(metrics, want) {
 				t.Errorf("metrics lack %q", want)

@@ -56,7 +56,8 @@ func TestUnclaimedTopics(t *testing.T) {
 	address, err := freeport.Address()
 	must.Succeed(t, err)
 	_, port, _ := strings.Cut(address, ":")
-	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator query,register,admin '*'", "asks query '*'", "of-blue query,register,admin blue")+"}\n"+
+	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator query,register,admin '*'", "asks query '*'",
+		"of-blue query,register,admin blue")+"}\n"+
 		"sources: [{endpoint: 'bind:tcp://127.0.0.1:"+port+"', type: vLLM, modelname: m, instance_id: '10.0.0.1:8000', block_size: 16}]\n")
 	services := func(token string) string {
 		status, answer := askAs(t, "GET", p.url+"/services", token, "", nil)
@@ -72,7 +73,8 @@ func TestUnclaimedTopics(t *testing.T) {
 		return string(out)
 	}
 	const waits = `nothing has come from the engine yet: it has to connect to 127.0.0.1:`
-	if out := run("doctor"); !strings.Contains(out, waits+port+` and publish under the topic "kv@10.0.0.1:8000@m" with dp_rank 0`) || strings.Contains(out, "unclaimed") || strings.Contains(services("operator"), `"unclaimed"`) {
+	if out := run("doctor"); !strings.Contains(out, waits+port+` and publish under the topic "kv@10.0.0.1:8000@m" with dp_rank 0`) ||
+		strings.Contains(out, "unclaimed") || strings.Contains(services("operator"), `"unclaimed"`) {
 		t.Errorf("before an engine has connected the doctor says %s", out)
 	}
 
@@ -90,8 +92,11 @@ func TestUnclaimedTopics(t *testing.T) {
 	})
 	s := services("operator")
 	for _, want := range []string{
-		`"Endpoint":"bind:tcp://127.0.0.1:` + port + `"`, `"InstanceID":"10.0.0.1","ModelName":"m","Advice":"register instance_id \"10.0.0.1\", modelname \"m\", dp_rank 0 with this endpoint, or set the topic \"kv@10.0.0.1:8000@m\" if it is the engine of that source"`,
-		`"DPRank":3,`, `dp_rank 3 with this endpoint, as its other ranks are`, `"DPRank":null,`, `"Topic":"","From"`, `the topic must be kv@INSTANCE@MODEL`, `"Topic":"kv@\\x1b[2J`, `\\xff@m"`,
+		`"Endpoint":"bind:tcp://127.0.0.1:` + port + `"`,
+		`"InstanceID":"10.0.0.1","ModelName":"m","Advice":"register instance_id \"10.0.0.1\", modelname \"m\", dp_rank 0 with this ` +
+			`endpoint, or set the topic \"kv@10.0.0.1:8000@m\" if it is the engine of that source"`,
+		`"DPRank":3,`, `dp_rank 3 with this endpoint, as its other ranks are`, `"DPRank":null,`, `"Topic":"","From"`,
+		`the topic must be kv@INSTANCE@MODEL`, `"Topic":"kv@\\x1b[2J`, `\\xff@m"`,
 	} {
 		if !strings.Contains(s, want) {
 			t.Errorf("%s is not in %s", want, s)
@@ -116,16 +121,21 @@ func TestUnclaimedTopics(t *testing.T) {
 			}
 		}
 	}
-	if out := run("doctor"); !strings.Contains(out, "warning unclaimed_topic: server\n  50 messages came under the topic \"kv@10.0.0.1@m\" with dp_rank 0 from 127.0.0.1:") || !strings.Contains(out, waits) ||
-		!strings.Contains(out, "what came there and no source claims is ") || (strings.Contains(out, "\x1b") || strings.Contains(out, "\xff")) {
+	if out := run("doctor"); !strings.Contains(out,
+		"warning unclaimed_topic: server\n  50 messages came under the topic \"kv@10.0.0.1@m\" with dp_rank 0 from 127.0.0.1:") ||
+		!strings.Contains(out, waits) ||
+		!strings.Contains(out, "what came there and no source claims is ") ||
+		(strings.Contains(out, "\x1b") || strings.Contains(out, "\xff")) {
 		t.Errorf("the doctor says %q", out)
 	}
-	if out := run("services"); strings.Count(out, "unclaimed topic: ") != 4 || (strings.Contains(out, "\x1b") || strings.Contains(out, "\xff")) {
+	if out := run("services"); strings.Count(out, "unclaimed topic: ") != 4 ||
+		(strings.Contains(out, "\x1b") || strings.Contains(out, "\xff")) {
 		t.Errorf("services says %q", out)
 	}
 
 	// The registration that was named, and the topic that was named.
-	body := `{"endpoint":"bind:tcp://127.0.0.1:` + port + `","type":"vLLM","modelname":"m","instance_id":"10.0.0.1","block_size":16,"dp_rank":0}`
+	body := `{"endpoint":"bind:tcp://127.0.0.1:` + port +
+		`","type":"vLLM","modelname":"m","instance_id":"10.0.0.1","block_size":16,"dp_rank":0}`
 	if status, answer := askAs(t, "POST", p.url+"/register", "operator", "application/json", []byte(body)); status != http.StatusOK {
 		t.Fatalf("%d %s", status, answer)
 	}

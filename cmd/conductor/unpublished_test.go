@@ -19,12 +19,14 @@ func TestEngineWithoutEvents(t *testing.T) {
 	doc := apitest.Load(t)
 	s := newLastingServer(t, false, "ready: {min_sources: 2}\ndynamo: {test_endpoints: true}\n",
 		"sources: [{events: none, capacity_blocks: 8, type: Standard, modelname: m, instance_id: llama, block_size: 16}]\n")
-	if status, body := get(s.url + "/ready"); status != 503 || !strings.Contains(body, `"synced":1,`) || !strings.Contains(body, `"waiting":[]`) && !strings.Contains(body, `"recovering":true`) {
+	if status, body := get(s.url + "/ready"); status != 503 || !strings.Contains(body, `"synced":1,`) ||
+		!strings.Contains(body, `"waiting":[]`) && !strings.Contains(body, `"recovering":true`) {
 		t.Errorf("with one of two sources: %d %s", status, body)
 	}
 	c, err := kv.New(s.url)
 	must.Succeed(t, err)
-	tgi := kv.Registration{Type: "vLLM", Model: "m", Instance: "tgi", BlockSize: 16, Events: "none", CapacityBlocks: 4096, Approximate: "count"}
+	tgi := kv.Registration{Type: "vLLM", Model: "m", Instance: "tgi", BlockSize: 16, Events: "none", CapacityBlocks: 4096,
+		Approximate: "count"}
 	must.Succeed(t, c.Register(t.Context(), tgi))
 	must.Succeed(t, c.Register(t.Context(), tgi))
 	all, err := c.Services(t.Context())
@@ -44,13 +46,17 @@ func TestEngineWithoutEvents(t *testing.T) {
 	holds := func(when string) {
 		t.Helper()
 		eventually(t, "it is not ready "+when, func() (string, bool) { status, body := get(s.url + "/ready"); return body, status == 200 })
-		answer := post(t, s.url+"/query?detail=1", `{"model":"m","block_size":16,"token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`, 200)
+		answer := post(t, s.url+"/query?detail=1", `{"model":"m","block_size":16,"token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}`,
+			200)
 		for _, instance := range []string{"llama", "tgi"} {
-			if want := fmt.Sprintf(`"%s":{"longest_matched":0,`, instance); !strings.Contains(answer, want) || strings.Count(answer, `"state":"approximate","reason":""`) != 2 {
+			if want := fmt.Sprintf(`"%s":{"longest_matched":0,`, instance); !strings.Contains(answer, want) ||
+				strings.Count(answer, `"state":"approximate","reason":""`) != 2 {
 				t.Errorf("%s: %s", when, answer)
 			}
 		}
-		if _, body := get(s.url + "/metrics"); !strings.Contains(body, "conductor_sources{state=\"approximate\"} 2\n") || !strings.Contains(body, `conductor_source_state{dp_rank="0",instance_id="tgi",reason="",state="approximate",tenant_id="default"} 1`) {
+		if _, body := get(s.url + "/metrics"); !strings.Contains(body, "conductor_sources{state=\"approximate\"} 2\n") ||
+			!strings.Contains(body, `conductor_source_state{dp_rank="0",instance_id="tgi",reason="",state="approximate",`+
+				`tenant_id="default"} 1`) {
 			t.Errorf("%s: the metrics do not show them", when)
 		}
 		if _, body := get(s.url + "/admin/stats"); strings.Count(body, `"state":"approximate"`) != 2 {
@@ -64,11 +70,13 @@ func TestEngineWithoutEvents(t *testing.T) {
 		}
 	}
 	holds("at first")
-	a := askExplain(t, s.process, doc, map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": recordedTokens(4), "instance_id": "llama"})
+	a := askExplain(t, s.process, doc, map[string]any{"model": "m", "block_size": recordedBlock, "token_ids": recordedTokens(4),
+		"instance_id": "llama"})
 	if len(a.Instances) != 1 || len(a.Instances[0].Ranks) != 1 || a.Instances[0].Ranks[0].text() != "| 0 [0 16] no_events" {
 		t.Errorf("%+v", a)
 	}
-	if _, body := get(s.url + "/dynamo/v1/workers"); !strings.Contains(body, `"instance_id":"llama"`) || !strings.Contains(body, `"status":"active"`) {
+	if _, body := get(s.url + "/dynamo/v1/workers"); !strings.Contains(body, `"instance_id":"llama"`) ||
+		!strings.Contains(body, `"status":"active"`) {
 		t.Errorf("%s", body)
 	}
 	post(t, s.url+"/dynamo/v1/test/pause_listener", `{"instance_id":"llama"}`, 200)
@@ -76,7 +84,8 @@ func TestEngineWithoutEvents(t *testing.T) {
 	must.Succeed(t, c.Feedback(t.Context(), "tgi", "", "", 0, 512))
 
 	for _, discover := range []string{`"discover":"http://127.0.0.1:1","block_size":16`, `"block_size":"auto"`} {
-		body := post(t, s.url+"/register", `{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"x",`+discover+`}`, 400)
+		body := post(t, s.url+"/register", `{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"x",`+
+			discover+`}`, 400)
 		if !strings.Contains(body, "with events none") {
 			t.Errorf("%s: %s", discover, body)
 		}

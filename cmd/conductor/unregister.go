@@ -59,11 +59,13 @@ instance, or if the server refused for one of its ranks.`,
 		}
 		remove := func(rank int) error {
 			var said any
-			return server.Post(cmd.Context(), "/conductor/v1/unregister", map[string]any{"instance_id": name, "tenant_id": of, "dp_rank": rank}, &said)
+			return server.Post(cmd.Context(), "/conductor/v1/unregister",
+				map[string]any{"instance_id": name, "tenant_id": of, "dp_rank": rank}, &said)
 		}
 		var all []changedRank
 		mine := func(s serviceRow, fleet bool) bool {
-			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != conductor.ByClient && strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
+			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != conductor.ByClient &&
+				strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
 		}
 		asked := false // over HTTP
 		for _, d := range known.Discovery {
@@ -73,7 +75,8 @@ instance, or if the server refused for one of its ranks.`,
 		}
 		for _, s := range known.Services {
 			if mine(s, asked) {
-				all = append(all, changedRank{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank, Endpoint: s.Endpoint, Result: resultNotAsked})
+				all = append(all, changedRank{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank, Endpoint: s.Endpoint,
+					Result: resultNotAsked})
 			}
 		}
 		for _, d := range known.Discovery { // those whose first events have not come, and who have no source yet

@@ -29,7 +29,8 @@ func TestHealth(t *testing.T) {
 	if out, err := command("health", "--server", p.url).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v", out, err)
 	}
-	if out, err := command("health", "--server", p.url, "--ready").CombinedOutput(); err == nil || string(out) != "conductor: not ready: 0 sources are synced, and ready.min_sources asks for 1\n" {
+	if out, err := command("health", "--server", p.url, "--ready").CombinedOutput(); err == nil ||
+		string(out) != "conductor: not ready: 0 sources are synced, and ready.min_sources asks for 1\n" {
 		t.Errorf("not ready: %s, %v", out, err)
 	}
 	if out, err := command("health", "--server", "http://127.0.0.1:1").CombinedOutput(); err == nil {

@@ -20,7 +20,8 @@ import (
 const viewers = 16
 
 // watching returns what the page and /admin/stats are made of.
-func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *file.Keeper, peers *peer.Peers, targets *discovery.Manager, members *fleet.Fleet) watch.Config {
+func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *file.Keeper, peers *peer.Peers,
+	targets *discovery.Manager, members *fleet.Fleet) watch.Config {
 	out := watch.Config{
 		Conductor: c, Version: version, Viewers: viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
 		Snapshots: func() watch.Snapshots {
@@ -74,7 +75,8 @@ func replicasOf(peers []string, d peer.Drift) []watch.Replica {
 	out := make([]watch.Replica, len(peers))
 	for i, peer := range peers {
 		p := d.Peers[peer]
-		out[i] = watch.Replica{Peer: peer, State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Behind: p.Behind, Error: p.Error}
+		out[i] = watch.Replica{Peer: peer, State: cmp.Or(p.Worst, neverCompared), Differences: p.Different, Behind: p.Behind,
+			Error: p.Error}
 		if !p.Compared.IsZero() {
 			at := p.Compared.UTC()
 			out[i].Compared = &at
@@ -91,7 +93,8 @@ func targetsOf(all []discovery.State) []watch.Target {
 	out := make([]watch.Target, len(all))
 	for i := range all {
 		s := &all[i]
-		out[i] = watch.Target{Instance: s.Instance, Tenant: s.Tenant, URL: s.URL, State: s.Word(), Addresses: s.Addresses, Sources: s.Sources, Error: s.Error}
+		out[i] = watch.Target{Instance: s.Instance, Tenant: s.Tenant, URL: s.URL, State: s.Word(), Addresses: s.Addresses,
+			Sources: s.Sources, Error: s.Error}
 		if n := s.Name(); n.Rank != discovery.AllRanks {
 			out[i].Rank = &n.Rank
 		}
@@ -102,7 +105,8 @@ func targetsOf(all []discovery.State) []watch.Target {
 // storeOf returns the state of the store and the replicas that share it.
 func storeOf(members *fleet.Fleet) *watch.Store {
 	st, now := members.Status(), time.Now()
-	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost, Members: []watch.Member{}}
+	out := &watch.Store{Address: members.Store().Address(), Up: st.Up, Since: st.Since.UTC(), Error: st.Error, Lost: st.Lost,
+		Members: []watch.Member{}}
 	for _, r := range st.Replicas {
 		m := watch.Member{ID: r.ID, URL: r.URL, Self: r.ID == members.ID(), Version: r.Version, Weight: r.Weight, Started: r.Started.UTC()}
 		m.Lease = max(r.Expires.Sub(now), 0).Seconds()

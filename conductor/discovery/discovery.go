@@ -184,7 +184,8 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 	default:
 		m.end(old)
 	}
-	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{}), began: m.opts.Now()}
+	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{}),
+		began: m.opts.Now()}
 	n.givesWay.Store(t.GivesWay)
 	n.after = m.ending[t.Name()]
 	n.ctx, n.stop = context.WithCancel(m.ctx)

@@ -66,7 +66,8 @@ func newFleet(t *testing.T, change func(*Options), addresses ...string) *fleet {
 		ln, err := net.Listen("tcp", address+":"+f.port)
 		must.Succeed(t, err)
 		_, f.port, _ = net.SplitHostPort(ln.Addr().String())
-		s := &httptest.Server{Listener: ln, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { f.serve(w, r, address) })}}
+		s := &httptest.Server{Listener: ln,
+			Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { f.serve(w, r, address) })}}
 		s.Start()
 		t.Cleanup(s.Close)
 	}
@@ -128,7 +129,8 @@ func (f *fleet) want(sources ...string) {
 	}
 }
 
-const twoRanks = `{"0":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":null,"topic":""},"1":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":null,"topic":""}}`
+const twoRanks = `{"0":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":null,"topic":""},"1":{"publisher":"zmq",` +
+	`"endpoint":"tcp://*:%d","replay_endpoint":null,"topic":""}}`
 
 func TestDiscoverVLLM(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
@@ -144,7 +146,8 @@ func TestDiscoverVLLM(t *testing.T) {
 		return nil
 	}
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
-	must.Succeed(t, f.m.Add(Target{URL: "http://127.0.0.1:" + f.port + "/", Registration: conductor.Registration{Instance: "e", BlockSize: 16}}, true))
+	must.Succeed(t, f.m.Add(Target{URL: "http://127.0.0.1:" + f.port + "/",
+		Registration: conductor.Registration{Instance: "e", BlockSize: 16}}, true))
 	f.m.tasks.Wait()
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ", "e|default|1 tcp://127.0.0.1:7001 vLLM llama 16 ")
 	// A source that stays dead, as its port is another one since a restart.
@@ -190,7 +193,8 @@ func TestAddAfterRemove(t *testing.T) {
 		t.Errorf("%d targets are still ending", len(f.m.ending))
 	}
 	f.m.Close()
-	if err := f.m.Add(Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: "late"}}, false); !errors.Is(err, conductor.ErrClosed) {
+	if err := f.m.Add(Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: "late"}}, false); !errors.Is(err,
+		conductor.ErrClosed) {
 		t.Errorf("a closed manager takes targets: %v", err)
 	}
 }
@@ -280,7 +284,9 @@ func TestLearningEnds(t *testing.T) {
 
 func TestDiscoverSGLang(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
-	f.answer("127.0.0.1", "/server_info", `{"served_model_name":"q","kv_events":{"publisher":"zmq","endpoint_host":"0.0.0.0","endpoint_port_base":5557,"block_size":64,"dp_size":1}}`)
+	f.answer("127.0.0.1", "/server_info",
+		`{"served_model_name":"q","kv_events":{"publisher":"zmq","endpoint_host":"0.0.0.0","endpoint_port_base":5557,"block_size":64,`+
+			`"dp_size":1}}`)
 	f.add("127.0.0.1", func(t *Target) { t.BlockSize = 0 })
 	f.want("e|default|0 tcp://127.0.0.1:5557 SGLang q 64 ")
 	if s := f.c.Services()[0]; len(s.Findings) != 1 || !strings.Contains(s.Findings[0].Message, "block size 64") {
@@ -378,7 +384,8 @@ func TestNameOfFleet(t *testing.T) {
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	f.names = []netip.Addr{two, one}
 	f.pass(interval)
-	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ", "e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
+	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ",
+		"e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
 	f.want(both...)
 	f.names = []netip.Addr{two}
 	f.pass(interval)
@@ -451,10 +458,12 @@ func TestTargetsAreChecked(t *testing.T) {
 	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "e"}}, false); !errors.As(err, &conflict) {
 		t.Errorf("another URL: %v", err)
 	}
-	if err := f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e", Model: "m"}}, false); !errors.As(err, &conflict) || conflict.Field != "modelname" || conflict.Want != "m" {
+	if err := f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e", Model: "m"}}, false); !errors.As(err,
+		&conflict) || conflict.Field != "modelname" || conflict.Want != "m" {
 		t.Errorf("another model: %v", err)
 	}
-	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "f"}}, false); !errors.Is(err, conductor.ErrTooManySources) {
+	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "f"}}, false); !errors.Is(err,
+		conductor.ErrTooManySources) {
 		t.Errorf("one too many: %v", err)
 	}
 }

@@ -121,7 +121,8 @@ func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
 	must.Succeed(t, err)
 	f.m.Withdrawn(gone)
 	const own = "e|default|1 tcp://127.0.0.1:9000 vLLM mine 16 "
-	must.Succeed(t, f.c.Register(conductor.Registration{Instance: "e", Rank: 1, Type: "vLLM", Model: "mine", BlockSize: 16, Endpoint: "tcp://127.0.0.1:9000"}, conductor.RegisterOptions{}))
+	must.Succeed(t, f.c.Register(conductor.Registration{Instance: "e", Rank: 1, Type: "vLLM", Model: "mine", BlockSize: 16,
+		Endpoint: "tcp://127.0.0.1:9000"}, conductor.RegisterOptions{}))
 	again := func(port int, want ...string) {
 		t.Helper()
 		f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, port, port+1))
@@ -183,7 +184,8 @@ func TestRestoreOfLearnedSize(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
 	f.add("127.0.0.1", func(t *Target) { t.BlockSize = 0 })
-	must.Succeed(t, f.m.Add(Target{Registration: conductor.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:9000", Type: "vLLM", Model: "m", Rank: 3}}, false))
+	must.Succeed(t, f.m.Add(Target{Registration: conductor.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:9000", Type: "vLLM",
+		Model: "m", Rank: 3}}, false))
 	f.m.tasks.Wait()
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:9000 vLLM m 32 ")
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)
@@ -203,7 +205,8 @@ func TestRestoreOfFleet(t *testing.T) {
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	f.names = []netip.Addr{one, two}
 	f.add("engines", nil)
-	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ", "e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
+	both := []string{"e@127.0.0.1|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ",
+		"e@127.0.0.2|default|0 tcp://127.0.0.2:5557 vLLM llama 16 "}
 	f.want(both...)
 	f.names = []netip.Addr{two}
 	g := f.next()
@@ -215,7 +218,9 @@ func TestRestoreOfFleet(t *testing.T) {
 // A field that cannot be read costs its target, and is named.
 func TestRestoreIsChecked(t *testing.T) {
 	f := newFleet(t, nil)
-	for _, bad := range []tape.Field{{Name: "engine", Value: "x"}, {Name: "engine", Value: "nowhere 0 1"}, {Name: "engine", Value: "- a 1"}, {Name: "engine", Value: "- 0 1,x"}, {Name: "withdrawn", Value: "x e"}, {Name: "ttl", Value: "x"}, {Name: "discover", Value: "file:///etc"}} {
+	for _, bad := range []tape.Field{{Name: "engine", Value: "x"}, {Name: "engine", Value: "nowhere 0 1"}, {Name: "engine", Value: "- a 1"},
+		{Name: "engine", Value: "- 0 1,x"}, {Name: "withdrawn", Value: "x e"}, {Name: "ttl", Value: "x"},
+		{Name: "discover", Value: "file:///etc"}} {
 		fields := append(conductor.Registration{Instance: "e"}.Fields(), bad, tape.Field{Name: "discover", Value: "http://127.0.0.1:1"})
 		if err := f.m.Restore(fields); err == nil || len(f.m.List()) > 0 {
 			t.Errorf("%v: %v, %+v", bad, err, f.m.List())

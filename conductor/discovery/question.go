@@ -88,7 +88,8 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 			continue
 		}
 		by := conductor.Registrar{Kind: conductor.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
-		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(), Replace: slices.Contains(old, key)}); regErr != nil {
+		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(),
+			Replace: slices.Contains(old, key)}); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
 			if slices.Contains(old, key) {
 				e.keys = append(e.keys, key)
@@ -101,7 +102,8 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 		}
 		e.keys = append(e.keys, key)
 		if len(learned) > 0 {
-			m.opts.Registry.ReportLearned(key, fmt.Sprintf("%s told %s", cmp.Or(t.URL, "the engine's first events"), strings.Join(learned, " and ")))
+			m.opts.Registry.ReportLearned(key, fmt.Sprintf("%s told %s", cmp.Or(t.URL, "the engine's first events"),
+				strings.Join(learned, " and ")))
 		}
 	}
 	for _, key := range old {

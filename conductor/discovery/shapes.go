@@ -185,7 +185,8 @@ func namesOf(body []byte) (model string, aliases []string, err error) {
 	first := list.Data[0]
 	for _, m := range list.Data[1:] {
 		same := m.Parent == nil && m.Root != "" && m.Root == first.Root
-		if same && m.ID != "" && m.ID != first.ID && len(m.ID) <= maxNameBytes && !slices.Contains(aliases, m.ID) && len(aliases) < maxServed {
+		if same && m.ID != "" && m.ID != first.ID && len(m.ID) <= maxNameBytes && !slices.Contains(aliases, m.ID) &&
+			len(aliases) < maxServed {
 			aliases = append(aliases, m.ID)
 		}
 	}
@@ -207,7 +208,8 @@ func reachable(endpoint, host string) (string, error) {
 	case told == "" || reach.IsWildcard(told):
 		return "tcp://" + net.JoinHostPort(host, rest[i+1:]), nil
 	case isLoopback(told) && !isOurs(host):
-		return "", fmt.Errorf("publishes at %q, which only programs on the engine's machine %s reach: let it bind to tcp://*:%s", endpoint, host, rest[i+1:])
+		return "", fmt.Errorf("publishes at %q, which only programs on the engine's machine %s reach: let it bind to tcp://*:%s", endpoint,
+			host, rest[i+1:])
 	}
 	return endpoint, nil
 }

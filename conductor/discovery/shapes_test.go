@@ -15,14 +15,19 @@ func TestReadVLLMSources(t *testing.T) {
 			t.Errorf("%s\n got %+v %v\nwant %+v %q", body, got, err, want, why)
 		}
 	}
-	f(`{"0":{"publisher":"zmq","endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":"kv-events","hwm":1}}`, one, "")
-	f(`{"sources":[{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":""}]}`, one, "")
+	f(`{"0":{"publisher":"zmq","endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":"kv-events","hwm":1}}`,
+		one, "")
+	f(`{"sources":[{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":""}]}`,
+		one, "")
 	f(`[{"data_parallel_rank":0,"endpoint":"tcp://10.0.0.1:41233","replay_endpoint":"tcp://10.0.0.1:41234","topic":""}]`, one, "")
-	f(`{"1":{"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":null},"0":{"endpoint":"tcp://[::]:5557","snapshot_endpoint":"tcp://0.0.0.0:7557"}}`,
+	f(`{"1":{"publisher":"zmq","endpoint":"tcp://*:5558","replay_endpoint":null},"0":{"endpoint":"tcp://[::]:5557",`+
+		`"snapshot_endpoint":"tcp://0.0.0.0:7557"}}`,
 		[]Rank{{0, "tcp://h:5557", "", "tcp://h:7557"}, {1, "tcp://h:5558", "", ""}}, "")
 	f(`[{"endpoint":"tcp://0:1"}]`, []Rank{{0, "tcp://h:1", "", ""}}, "")
-	f(`[{"endpoint":"tcp://127.0.0.1:5557"}]`, nil, `rank 0 publishes at "tcp://127.0.0.1:5557", which only programs on the engine's machine h reach`)
-	f(`[{"endpoint":"tcp://*:1"},{"endpoint":"tcp://*:2","replay_endpoint":"tcp://localhost:3"}]`, nil, `rank 1 publishes at "tcp://localhost:3"`)
+	f(`[{"endpoint":"tcp://127.0.0.1:5557"}]`, nil,
+		`rank 0 publishes at "tcp://127.0.0.1:5557", which only programs on the engine's machine h reach`)
+	f(`[{"endpoint":"tcp://*:1"},{"endpoint":"tcp://*:2","replay_endpoint":"tcp://localhost:3"}]`, nil,
+		`rank 1 publishes at "tcp://localhost:3"`)
 	f(`{}`, nil, "off")
 	f(`[]`, nil, "off")
 	f(`{"sources":[]}`, nil, "off")
@@ -44,13 +49,16 @@ func TestReadSGLangInfo(t *testing.T) {
 			t.Errorf("%s\n got %+v %v\nwant %+v %q", body, got, err, want, why)
 		}
 	}
-	f(`{"served_model_name":"m","model_path":"/m","page_size":1,"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,"topic":"","block_size":64,"dp_size":2}}`,
+	f(`{"served_model_name":"m","model_path":"/m","page_size":1,"kv_events":{"publisher":"zmq","endpoint_host":"*",`+
+		`"endpoint_port_base":5557,"topic":"","block_size":64,"dp_size":2}}`,
 		Engine{Model: "m", BlockSize: 64, Ranks: []Rank{{0, "tcp://[fd00::1]:5557", "", ""}, {1, "tcp://[fd00::1]:5558", "", ""}}}, "")
 	f(`{"model_path":"/m","kv_events":{"endpoint_host":"10.0.0.2","endpoint_port_base":7000,"block_size":1}}`,
 		Engine{Model: "/m", BlockSize: 1, Ranks: []Rank{{0, "tcp://10.0.0.2:7000", "", ""}}}, "")
-	f(`{"model_path":"/m","kv_events":{"block_size":1,"publishers":[{"dp_rank":1,"endpoint":"tcp://b:1"},{"dp_rank":0,"endpoint":"tcp://*:1"}]}}`,
+	f(`{"model_path":"/m","kv_events":{"block_size":1,"publishers":[{"dp_rank":1,"endpoint":"tcp://b:1"},{"dp_rank":0,`+
+		`"endpoint":"tcp://*:1"}]}}`,
 		Engine{Model: "/m", BlockSize: 1, Ranks: []Rank{{0, "tcp://[fd00::1]:1", "", ""}, {1, "tcp://b:1", "", ""}}}, "")
-	f(`{"model_path":"/m","kv_events":{"endpoint_host":"[::1]","endpoint_port_base":7000,"block_size":1}}`, Engine{}, "only programs on the engine's machine fd00::1 reach")
+	f(`{"model_path":"/m","kv_events":{"endpoint_host":"[::1]","endpoint_port_base":7000,"block_size":1}}`, Engine{},
+		"only programs on the engine's machine fd00::1 reach")
 	f(`{"model_path":"/m","kv_events":null}`, Engine{}, "off")
 	f(`{"kv_events":{"endpoint_port_base":0}}`, Engine{}, "port 0")
 	f(`{"kv_events":{"endpoint_port_base":1,"dp_size":100000}}`, Engine{}, "ranks")
@@ -65,7 +73,8 @@ func TestReadNames(t *testing.T) {
 			t.Errorf("%.200s: %q %v, want %q", body, got, err, want)
 		}
 	}
-	f(`{"data":[{"id":"a","root":"/m","parent":null},{"id":"b","root":"/m","parent":null},{"id":"sql","root":"/adapters/sql","parent":"a"},{"id":"c","root":"/m"},{"id":"b","root":"/m"}]}`, "a b c")
+	f(`{"data":[{"id":"a","root":"/m","parent":null},{"id":"b","root":"/m","parent":null},{"id":"sql","root":"/adapters/sql",`+
+		`"parent":"a"},{"id":"c","root":"/m"},{"id":"b","root":"/m"}]}`, "a b c")
 	f(`{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/n"},{"id":"sql","root":"/m","parent":"a"},{"id":"","root":"/m"}]}`, "a")
 	f(`{"data":[{"id":"a"},{"id":"b"}]}`, "a") // a list without roots may have other models
 	f(`{"data":[{"id":"a","root":"/m"},{"id":"`+strings.Repeat("x", 257)+`","root":"/m"}]}`, "a")
@@ -83,8 +92,10 @@ func TestReadNames(t *testing.T) {
 func TestCheckURL(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"http://engine:8000": true, "https://engine/base/": true, "http://[::1]:8000": true,
-		"ftp://engine": false, "engine:8000": false, "http://": false, "http://u:p@engine": false, "http://engine?x=1": false, "http://engine:x": false,
-		"http://0.0.0.0:8000": false, "http://[::]:8000": false, "http://${POD_IP}:8000": false, "http://$(POD_IP):8000": false, "http://engine:0": false,
+		"ftp://engine": false, "engine:8000": false, "http://": false, "http://u:p@engine": false, "http://engine?x=1": false,
+		"http://engine:x":     false,
+		"http://0.0.0.0:8000": false, "http://[::]:8000": false, "http://${POD_IP}:8000": false, "http://$(POD_IP):8000": false,
+		"http://engine:0": false,
 	} {
 		if err := checkURL(text); (err == nil) != ok {
 			t.Errorf("%s: %v", text, err)

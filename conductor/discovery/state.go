@@ -37,7 +37,8 @@ func (m *Manager) List() (all []State) {
 	defer m.mu.Unlock()
 	for _, t := range m.targets {
 		t.shown.Lock()
-		all = append(all, State{Target: t.Target, Addresses: t.counts.addresses, Sources: t.counts.sources, Error: t.err, Learning: t.learns})
+		all = append(all, State{Target: t.Target, Addresses: t.counts.addresses, Sources: t.counts.sources, Error: t.err,
+			Learning: t.learns})
 		t.shown.Unlock()
 	}
 	slices.SortFunc(all, func(a, b State) int {
@@ -66,8 +67,11 @@ func (m *Manager) Unfound(patience time.Duration) (all []conductor.SourceState) 
 }
 
 var (
-	descTargets = prometheus.NewDesc("conductor_discovery_targets", "Engines and fleets that are asked where they publish, by state: found, waiting for an answer, or learning the block size from the first events.", []string{"state"}, nil)
-	descAsked   = prometheus.NewDesc("conductor_discovery_asked_total", "Engines that were asked where they publish, by result.", []string{"result"}, nil)
+	descTargets = prometheus.NewDesc("conductor_discovery_targets",
+		"Engines and fleets that are asked where they publish, by state: found, waiting for an answer, or learning the block size from "+
+			"the first events.", []string{"state"}, nil)
+	descAsked = prometheus.NewDesc("conductor_discovery_asked_total", "Engines that were asked where they publish, by result.",
+		[]string{"result"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -80,9 +80,11 @@ func check(t *Target) error {
 	}
 	if strings.EqualFold(t.Events, conductor.EventsNone) {
 		if t.URL != "" {
-			return conductor.Invalid("discover", "conflict", "discover must be left out with events %s: the engine would be asked where it publishes", conductor.EventsNone)
+			return conductor.Invalid("discover", "conflict",
+				"discover must be left out with events %s: the engine would be asked where it publishes", conductor.EventsNone)
 		}
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number with events %s: no event tells it", conductor.EventsNone)
+		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number with events %s: no event tells it",
+			conductor.EventsNone)
 	}
 	trial := t.Registration // with values in the place of those that the engine tells
 	trial.BlockSize = cmp.Or(trial.BlockSize, 1)
@@ -142,14 +144,16 @@ func (m *Manager) admit(t *Target) error {
 func (m *Manager) giveWay(t *Target, tenantFull bool) bool {
 	var found *target
 	for _, other := range m.targets {
-		if other.givesWay.Load() && !t.GivesWay && (!tenantFull || other.Tenant == t.Tenant) && (found == nil || other.began.After(found.began)) {
+		if other.givesWay.Load() && !t.GivesWay && (!tenantFull || other.Tenant == t.Tenant) &&
+			(found == nil || other.began.After(found.began)) {
 			found = other
 		}
 	}
 	if found == nil {
 		return false
 	}
-	m.opts.Log.Info().Str("instance_id", found.Instance).Str("tenant", found.Tenant).Str("for", t.Instance).Msg("target gives way, because there are too many")
+	m.opts.Log.Info().Str("instance_id", found.Instance).Str("tenant", found.Tenant).Str("for",
+		t.Instance).Msg("target gives way, because there are too many")
 	delete(m.targets, found.Name())
 	m.end(found)
 	return true

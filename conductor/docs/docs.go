@@ -119,7 +119,8 @@ var frame = template.Must(template.New("page").Parse(`<!doctype html>
   <nav aria-label="Conductor"><a href="{{.Up}}../ui">Fleet</a> <a href="{{.Up}}./"{{if not .At}} aria-current="page"{{end}}>Docs</a></nav>
 </header>
 <div class="paper">
-{{if .Contents}}<nav class="contents" aria-label="On this page"><ul>{{range .Contents}}<li><a href="#{{.ID}}">{{.Text}}</a></li>{{end}}</ul></nav>
+{{if .Contents}}<nav class="contents" aria-label="On this page"><ul>
+  {{- range .Contents}}<li><a href="#{{.ID}}">{{.Text}}</a></li>{{end}}</ul></nav>
 {{end}}<main id="content" tabindex="-1">
 {{.Body}}</main>
 </div>
@@ -140,7 +141,8 @@ func (s *Site) render(source string, text []byte) []byte {
 	at := address(source)
 	d := s.convert(source, text)
 	var out bytes.Buffer
-	err := frame.Execute(&out, framed{At: at, Title: d.title, Up: up(at), Contents: d.sections, Body: template.HTML(d.html)}) //nolint:gosec // of documents of our own, without the HTML in them
+	//nolint:gosec // of documents of our own, without the HTML in them
+	err := frame.Execute(&out, framed{At: at, Title: d.title, Up: up(at), Contents: d.sections, Body: template.HTML(d.html)})
 	if err != nil {
 		panic("BUG: a page cannot be written: " + err.Error())
 	}

@@ -71,7 +71,8 @@ func TestLinksLead(t *testing.T) {
 				if anchors++; !slices.Contains(ids[below], to.Fragment) {
 					t.Errorf("%s leads to %s, and there is no such heading", at, m[1])
 				}
-			case !ours && file != ui.Root && file != "/openapi.yaml" && !page.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, file, nil), strings.TrimPrefix(file, ui.Root+"/")):
+			case !ours && file != ui.Root && file != "/openapi.yaml" &&
+				!page.Serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, file, nil), strings.TrimPrefix(file, ui.Root+"/")):
 				t.Errorf("%s leads to %s", at, m[1])
 			}
 		}
@@ -90,7 +91,8 @@ func TestPagesHaveTheHeaders(t *testing.T) {
 	for at := range s.pages {
 		w, ok := read(s, at)
 		h, text := w.Header(), w.Body.String()
-		if !ok || w.Code != http.StatusOK || h.Get("Content-Security-Policy") != want || want == "" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("ETag") == "" {
+		if !ok || w.Code != http.StatusOK || h.Get("Content-Security-Policy") != want || want == "" ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("ETag") == "" {
 			t.Errorf("%q: %d %v", at, w.Code, h)
 		}
 		if !strings.HasPrefix(h.Get("Content-Type"), "text/html") {
@@ -133,15 +135,19 @@ func TestWordsHaveAddresses(t *testing.T) {
 // TestMarkdown renders one page of each kind of link and heading.
 func TestMarkdown(t *testing.T) {
 	s := New(fstest.MapFS{
-		"README.md":               {Data: []byte("# Top\n\n![A picture](docs/img/a.png) [docs](docs/README.md) [a part](docs/more/README.md#b)\n")},
+		"README.md": {Data: []byte("# Top\n\n" +
+			"![A picture](docs/img/a.png) [docs](docs/README.md) [a part](docs/more/README.md#b)\n")},
 		"docs/README.md":          {Data: []byte("# Index\n\n[top](../README.md) [page](page.md)\n")},
 		"docs/more/README.md":     {Data: []byte("# More\n\n## B\n\n[up](../page.md#what-is-it-a_b) [index](../README.md)\n")},
 		"docs/img/a.png":          {Data: []byte("png")},
 		"docs/more/source.go":     {Data: []byte("package x")},
 		"docs/more/only-text.txt": {Data: []byte("x")},
-		"docs/page.md": {Data: []byte("# Page\n\n## What *is* it, `a_b`?\n\n## Again\n\n## Again\n\n## [Linked](more)\n\n### ConductorNotReady\n\n" +
-			"[code](../cmd/a/main.go) [`main.go`](../cmd/a/main.go) [api](../openapi.yaml) [web](https://example.com/a?b&c) [here](#again-1) [folder](more/)\n\n" +
-			"<script>alert(1)</script>\n\n| A | B |\n|---|--:|\n| `one_word`, `two.words` | 1 |\n| `again` `--flag x` | 2 |\n\n```sh\ncurl <table>\n```\n")},
+		"docs/page.md": {Data: []byte("# Page\n\n## What *is* it, `a_b`?\n\n## Again\n\n## Again\n\n## [Linked](more)\n\n" +
+			"### ConductorNotReady\n\n" +
+			"[code](../cmd/a/main.go) [`main.go`](../cmd/a/main.go) [api](../openapi.yaml) [web](https://example.com/a?b&c) " +
+			"[here](#again-1) [folder](more/)\n\n" +
+			"<script>alert(1)</script>\n\n| A | B |\n|---|--:|\n| `one_word`, `two.words` | 1 |\n| `again` `--flag x` | 2 |\n\n```sh\n" +
+			"curl <table>\n```\n")},
 	})
 	f := func(at string, want ...string) {
 		t.Helper()
@@ -158,9 +164,12 @@ func TestMarkdown(t *testing.T) {
 	f("README", `src="img/a.png"`, `<a href="./">docs</a>`, `<a href="more/#b">a part</a>`, `href="../ui"`)
 	f("", `<a href="README">top</a>`, `<a href="page">page</a>`, `<title>Index – Conductor</title>`, `aria-current="page"`)
 	f("more/", `<a href="../page#what-is-it-a_b">up</a>`, `<a href="../">index</a>`, `href="../../ui/app.css"`, `href="../docs.css"`)
-	f("page", `<h2 id="what-is-it-a_b">`, `<h2 id="again">`, `<h2 id="again-1">`, `<h2 id="linked"><a href="more/">Linked</a>`, `<h3 id="conductornotready">`,
-		"code (cmd/a/main.go) <code>main.go</code> ", `<a href="../openapi.yaml">api</a>`, `<a href="https://example.com/a?b&amp;c">web</a>`, `<a href="#again-1">here</a>`, `<a href="more/">folder</a>`,
-		`<code id="one_word">`, `<code id="two.words">`, `<td align="right">1</td>`, "<code>again</code> <code>--flag x</code>", "curl &lt;table&gt;", `<pre tabindex="0">`, `<li><a href="#linked">Linked</a></li>`)
+	f("page", `<h2 id="what-is-it-a_b">`, `<h2 id="again">`, `<h2 id="again-1">`, `<h2 id="linked"><a href="more/">Linked</a>`,
+		`<h3 id="conductornotready">`,
+		"code (cmd/a/main.go) <code>main.go</code> ", `<a href="../openapi.yaml">api</a>`,
+		`<a href="https://example.com/a?b&amp;c">web</a>`, `<a href="#again-1">here</a>`, `<a href="more/">folder</a>`,
+		`<code id="one_word">`, `<code id="two.words">`, `<td align="right">1</td>`, "<code>again</code> <code>--flag x</code>",
+		"curl &lt;table&gt;", `<pre tabindex="0">`, `<li><a href="#linked">Linked</a></li>`)
 	if w, _ := read(s, "page"); strings.Contains(w.Body.String(), "alert(1)") {
 		t.Error("HTML of a document is in the page")
 	}

@@ -52,7 +52,10 @@ func (d *Doctor) RecallFull() bool {
 		return false
 	}
 	d.full = true
-	d.Findings.Report(FindingCopies, "the engine has announced more blocks than it has room for, before this server or a replica was restarted: its requests use kv_cache_report_mode: full. So a store of a block that it has on the device counts as a touch; register reports: full, or reports: incremental if it is wrong")
+	d.Findings.Report(FindingCopies,
+		"the engine has announced more blocks than it has room for, before this server or a replica was restarted: its requests use "+
+			"kv_cache_report_mode: full. So a store of a block that it has on the device counts as a touch; register reports: full, or "+
+			"reports: incremental if it is wrong")
 	return true
 }
 
@@ -93,12 +96,17 @@ func (d *Doctor) observeCopies(o *Observation) {
 		return
 	}
 	if d.reg.Reports != "" {
-		d.Findings.Report(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses (kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register reports: full for it",
+		d.Findings.Report(FindingCopies,
+			"%d blocks are counted on the device of an engine that was full with %d: it announces blocks again that it reuses "+
+				"(kv_cache_report_mode: full), which no removal matches, so evicted blocks stay; register reports: full for it",
 			c.held, c.base)
 		return
 	}
 	d.full = true
-	d.Findings.Report(FindingCopies, "%d blocks are counted on the device of an engine that was full with %d: its requests use kv_cache_report_mode: full. So from here on a store of a block that it has on the device counts as a touch; register reports: full, or reports: incremental if it is wrong",
+	d.Findings.Report(FindingCopies,
+		"%d blocks are counted on the device of an engine that was full with %d: its requests use kv_cache_report_mode: full. So from "+
+			"here on a store of a block that it has on the device counts as a touch; register reports: full, or reports: incremental if "+
+			"it is wrong",
 		c.held, c.base)
 }
 

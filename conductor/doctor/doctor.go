@@ -83,7 +83,8 @@ func (d *Doctor) Reset() {
 	d.copies, d.parentless = copyCheck{}, false
 	d.unremoved, d.neverFrom = nil, nil
 	d.Findings.withdrawWhere(func(code string) bool {
-		return code != FindingRank && code != FindingAlias && code != FindingFeedback && code != FindingUnusable && code != FindingStorm && !(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
+		return code != FindingRank && code != FindingAlias && code != FindingFeedback && code != FindingUnusable && code != FindingStorm &&
+			!(code == FindingCopies && d.full) && !(code == FindingProfile && d.reg.Pool)
 	})
 }
 
@@ -146,10 +147,13 @@ func (d *Doctor) ObserveBatch(b *events.Batch, claimed func(rank int) string) {
 	}
 	d.ranked = true
 	if other := claimed(b.Rank); other != "" {
-		d.Findings.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d, and %s claims that rank too: their blocks add up; check the endpoints of both", b.Rank, d.reg.Rank, other)
+		d.Findings.Report(FindingRank,
+			"batches carry data-parallel rank %d, registered is %d, and %s claims that rank too: their blocks add up; check the "+
+				"endpoints of both", b.Rank, d.reg.Rank, other)
 		return
 	}
-	d.Findings.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d: blocks count for rank %d; register dp_rank %d", b.Rank, d.reg.Rank, b.Rank, b.Rank)
+	d.Findings.Report(FindingRank, "batches carry data-parallel rank %d, registered is %d: blocks count for rank %d; register dp_rank %d",
+		b.Rank, d.reg.Rank, b.Rank, b.Rank)
 }
 
 // observeForms looks at events that were skipped because of their type or shape.
@@ -176,11 +180,13 @@ func (d *Doctor) observeForms(b *events.Batch) {
 	}
 	switch text := strings.Join(seen, ", "); {
 	case d.note == "":
-		d.Findings.Update(FindingVersion, "events of unknown types are skipped, %s: a newer engine or another one; other events are unaffected", text)
+		d.Findings.Update(FindingVersion,
+			"events of unknown types are skipped, %s: a newer engine or another one; other events are unaffected", text)
 	case text == "":
 		d.Findings.Update(FindingVersion, "an event was skipped, %s: a newer engine or a broken one; other events are unaffected", d.note)
 	default:
-		d.Findings.Update(FindingVersion, "events were skipped, %s and those of the types %s: a newer engine or a broken one; other events are unaffected", d.note, text)
+		d.Findings.Update(FindingVersion,
+			"events were skipped, %s and those of the types %s: a newer engine or a broken one; other events are unaffected", d.note, text)
 	}
 }
 
@@ -197,10 +203,13 @@ func (d *Doctor) observeSize(e *events.Event, registered int) {
 		return
 	}
 	if e.BlockSize%registered == 0 {
-		d.Findings.Report(FindingBlockSize, "events announce blocks of %d tokens, registered is %d: each is indexed as %d blocks; register block_size %d if routers ask in that size", e.BlockSize, registered, e.BlockSize/registered, e.BlockSize)
+		d.Findings.Report(FindingBlockSize,
+			"events announce blocks of %d tokens, registered is %d: each is indexed as %d blocks; register block_size %d if routers ask "+
+				"in that size", e.BlockSize, registered, e.BlockSize/registered, e.BlockSize)
 		return
 	}
-	d.Findings.Report(FindingBlockSize, "events announce blocks of %s, registered is %d: they cannot be indexed; register block_size %d", spelling.Count(e.BlockSize, "token"), registered, e.BlockSize)
+	d.Findings.Report(FindingBlockSize, "events announce blocks of %s, registered is %d: they cannot be indexed; register block_size %d",
+		spelling.Count(e.BlockSize, "token"), registered, e.BlockSize)
 }
 
 // observeContext looks at where some stored events belong. Salts differ by user and say
@@ -218,7 +227,9 @@ func (d *Doctor) observeContext(at *scope.Context, count int) {
 	if d.away += count; d.home > 0 || d.away < oddLeast {
 		return
 	}
-	d.Findings.Report(FindingContext, "every event is about model %q, adapter %q, block size %d, tenant %q; registered is model %q, adapter %q, block size %d, tenant %q: queries for those find nothing",
+	d.Findings.Report(FindingContext,
+		"every event is about model %q, adapter %q, block size %d, tenant %q; registered is model %q, adapter %q, block size %d, tenant "+
+			"%q: queries for those find nothing",
 		at.Deployment.Model, at.Variant.Lora, at.Deployment.BlockSize, at.Deployment.Tenant,
 		home.Deployment.Model, home.Variant.Lora, home.Deployment.BlockSize, home.Deployment.Tenant)
 }
@@ -273,9 +284,13 @@ func (d *Doctor) observeSeed(o *Observation) {
 	switch first := o.Seeds.announce(seedKey{d.reg.Type, o.Local[0]}, seed{engine, d.reg.Key}); {
 	case first.engine == engine:
 	case first.by == d.reg.Key:
-		d.Findings.Report(FindingSeed, "the engine gave equal tokens two hashes (%#x, then %#x): its hash seed is random, so blocks announced without tokens cannot be compared between engines; set PYTHONHASHSEED", first.engine, engine)
+		d.Findings.Report(FindingSeed,
+			"the engine gave equal tokens two hashes (%#x, then %#x): its hash seed is random, so blocks announced without tokens cannot "+
+				"be compared between engines; set PYTHONHASHSEED", first.engine, engine)
 	default:
-		d.Findings.Report(FindingSeed, "equal tokens have another hash here than at %s (%#x there, %#x here): seed or algorithm differ, so blocks announced without tokens cannot be compared between engines; set the same PYTHONHASHSEED and algorithm", first.by, first.engine, engine)
+		d.Findings.Report(FindingSeed,
+			"equal tokens have another hash here than at %s (%#x there, %#x here): seed or algorithm differ, so blocks announced without "+
+				"tokens cannot be compared between engines; set the same PYTHONHASHSEED and algorithm", first.by, first.engine, engine)
 	}
 }
 
@@ -286,7 +301,9 @@ func (d *Doctor) Silence(quiet, limit time.Duration, asked bool) {
 	case quiet < limit:
 		d.Findings.Withdraw(FindingSilent)
 	case asked:
-		d.Findings.Report(FindingSilent, "no event for %s while queries ask for model %q: is prefix caching on, and are KV events enabled in the engine?", quiet.Round(time.Second), d.reg.Context.Deployment.Model)
+		d.Findings.Report(FindingSilent,
+			"no event for %s while queries ask for model %q: is prefix caching on, and are KV events enabled in the engine?",
+			quiet.Round(time.Second), d.reg.Context.Deployment.Model)
 	}
 }
 
@@ -296,7 +313,9 @@ func (d *Doctor) Use(blocks int, asked, modelAsked bool) {
 	case asked || blocks == 0:
 		d.Findings.Withdraw(FindingUnasked)
 	case modelAsked:
-		d.Findings.Report(FindingUnasked, "queries ask for model %q, and none with the salt and adapter of the %d blocks of the source: compare cache_salt and lora_name of the queries with those of its events and its registration",
+		d.Findings.Report(FindingUnasked,
+			"queries ask for model %q, and none with the salt and adapter of the %d blocks of the source: compare cache_salt and "+
+				"lora_name of the queries with those of its events and its registration",
 			d.reg.Context.Deployment.Model, blocks)
 	}
 }
@@ -314,7 +333,10 @@ func (d *Doctor) Parents(waiting, blocks int, full bool) {
 	case !d.parentless:
 		d.Findings.Withdraw(FindingParents)
 	case before:
-		d.Findings.Report(FindingParents, "%d of %d blocks wait for parents that no event has announced, and no query finds them: give a replay_endpoint if the engine ran before Conductor followed it, register all of its ranks, and if neither helps, the publisher names parents in a way that Conductor does not know: report its name and version",
+		d.Findings.Report(FindingParents,
+			"%d of %d blocks wait for parents that no event has announced, and no query finds them: give a replay_endpoint if the engine "+
+				"ran before Conductor followed it, register all of its ranks, and if neither helps, the publisher names parents in a way "+
+				"that Conductor does not know: report its name and version",
 			waiting, blocks)
 	}
 }
@@ -332,7 +354,9 @@ func (d *Doctor) Life(medium string, hazard float64) {
 	case stays >= 2*shortLife:
 		d.Findings.Withdraw(FindingShortLived)
 	case stays < shortLife:
-		d.Findings.Report(FindingShortLived, "blocks stay some %s on the device: the engine's cache is too small for its load, and what an answer promises may be gone when the request arrives; spread the load, or give the engine more memory or a host tier",
+		d.Findings.Report(FindingShortLived,
+			"blocks stay some %s on the device: the engine's cache is too small for its load, and what an answer promises may be gone "+
+				"when the request arrives; spread the load, or give the engine more memory or a host tier",
 			stays.Round(100*time.Millisecond))
 	}
 }

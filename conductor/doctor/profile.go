@@ -134,7 +134,8 @@ func (d *Doctor) resetIfProfileChanged(table *map[string]hash.Profile) {
 // says.
 func (d *Doctor) reportMismatch(e *events.Event, parts int, registered hash.Settings, at *scope.Context, a *adapterCheck) {
 	c := &d.profile
-	seen := fmt.Sprintf("the engine calls the first block of a prompt %#x, the hash profile of its context (%s)", e.Hashes[parts-1], registered.Summary())
+	seen := fmt.Sprintf("the engine calls the first block of a prompt %#x, the hash profile of its context (%s)", e.Hashes[parts-1],
+		registered.Summary())
 	if c.chain.Len() < parts {
 		seen += " nothing without the token behind it"
 	} else {
@@ -145,7 +146,8 @@ func (d *Doctor) reportMismatch(e *events.Event, parts int, registered hash.Sett
 		if fit := findMatchingProfile(e, parts, registered, at); fit != "" {
 			c.doubt, c.compared = nil, doctorBlocks
 			d.Findings.Withdraw(FindingProfile) // one without a cause
-			d.Findings.Report(FindingProfile, "%s: %s fits; until that is registered, blocks announced without tokens are not found through the profile", seen, fit)
+			d.Findings.Report(FindingProfile,
+				"%s: %s fits; until that is registered, blocks announced without tokens are not found through the profile", seen, fit)
 			return
 		}
 	}
@@ -153,7 +155,8 @@ func (d *Doctor) reportMismatch(e *events.Event, parts int, registered hash.Sett
 		return
 	}
 	c.doubt = a
-	d.Findings.Report(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile", seen, d.causeOfMismatch(e, at))
+	d.Findings.Report(FindingProfile, "%s, and nothing usual fits: %s; blocks announced without tokens are not found through the profile",
+		seen, d.causeOfMismatch(e, at))
 }
 
 // causeOfMismatch names the likeliest reason why no usual profile gives a block its hash.
@@ -208,7 +211,8 @@ func findMatchingProfile(e *events.Event, parts int, registered hash.Settings, a
 // sizes or without salt it may be right.
 func candidateProfiles(registered hash.Settings, bigram bool) (all []hash.Settings) {
 	if bigram {
-		return []hash.Settings{{Strategy: hash.StrategySGLangBigram, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64}}
+		return []hash.Settings{{Strategy: hash.StrategySGLangBigram, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0",
+			IndexProjection: hash.ProjectionFirst64}}
 	}
 	seeds := []string{"0", hash.DefaultRootSeed, "random"}
 	if seed := registered.PythonHashSeed; !slices.Contains(seeds, seed) {
@@ -223,12 +227,14 @@ func candidateProfiles(registered hash.Settings, bigram bool) (all []hash.Settin
 		for _, algorithm := range []string{hash.AlgorithmSHA256, hash.AlgorithmSHA256CBOR, hash.AlgorithmXXHash, hash.AlgorithmXXHashCBOR} {
 			for _, seed := range seeds {
 				all = append(all, hash.Settings{
-					Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64, ExtraKeys: extra,
+					Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64,
+					ExtraKeys: extra,
 				})
 			}
 		}
 	}
-	return append(all, hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
+	return append(all, hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0",
+		IndexProjection: hash.ProjectionFirst64})
 }
 
 // differences words how the fitting settings differ from the registered ones.

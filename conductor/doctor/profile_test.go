@@ -15,7 +15,8 @@ import (
 // TestObserveEndsProfileCheck holds that comparing costs nothing without a profile, and
 // nothing after enough blocks were compared.
 func TestObserveEndsProfileCheck(t *testing.T) {
-	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64})
+	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: "0",
+		IndexProjection: hash.ProjectionLow64})
 	must.Succeed(t, err)
 	at := scope.Context{Deployment: scope.Deployment{BlockSize: 16}}
 	d := New(Registered{Context: at, Expiring: func(string) bool { return false }}, time.Now)

@@ -92,9 +92,13 @@ func (d *Doctor) Unremoved(now time.Time) {
 	switch {
 	case len(media) == 0:
 	case d.reg.Pool:
-		d.Findings.Report(FindingNoRemovals, "%s objects were announced and none was removed: the master announces neither evictions nor lost clients, so answers go on counting objects that are gone; register a ttl, such as 1h", seen[0])
+		d.Findings.Report(FindingNoRemovals,
+			"%s objects were announced and none was removed: the master announces neither evictions nor lost clients, so answers go on "+
+				"counting objects that are gone; register a ttl, such as 1h", seen[0])
 	default:
-		d.Findings.Report(FindingNoRemovals, "blocks were announced and none was removed on %s: some connectors never announce removals, so answers go on counting blocks that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
+		d.Findings.Report(FindingNoRemovals,
+			"blocks were announced and none was removed on %s: some connectors never announce removals, so answers go on counting blocks "+
+				"that are gone; register a ttl for the medium, such as {%q: \"1h\"}",
 			strings.Join(seen, ", "), media[0])
 	}
 }

@@ -133,9 +133,11 @@ func TestAccount(t *testing.T) {
 				}
 				table.check(t)
 				if got, account := heap()-before, table.Bytes(); float64(got) > 1.3*float64(account) {
-					t.Errorf("%d prompts of %d blocks, shared %d, named %v: %d bytes, by the account %d", n, blocks, shared, named, got, account)
+					t.Errorf("%d prompts of %d blocks, shared %d, named %v: %d bytes, by the account %d", n, blocks, shared, named, got,
+						account)
 				} else {
-					t.Logf("%d prompts of %d blocks, shared %d, named %v: %d bytes, by the account %d, %.2f", n, blocks, shared, named, got, account, float64(got)/float64(account))
+					t.Logf("%d prompts of %d blocks, shared %d, named %v: %d bytes, by the account %d, %.2f", n, blocks, shared, named, got,
+						account, float64(got)/float64(account))
 				}
 				runtime.KeepAlive(table)
 			}

@@ -170,7 +170,8 @@ func (t *Table) check(tb testing.TB) {
 		all += x.bytes
 	}
 	if len(t.tenants) != len(bytes) || t.bytes != all || t.bytes > t.most {
-		fail("%d tenants take %d bytes, the table says %d tenants, %d bytes, and at most %d", len(bytes), all, len(t.tenants), t.bytes, t.most)
+		fail("%d tenants take %d bytes, the table says %d tenants, %d bytes, and at most %d", len(bytes), all, len(t.tenants), t.bytes,
+			t.most)
 	}
 	if next := t.nextEnd.Load(); len(t.ends) == 0 && next != 0 || len(t.ends) > 0 && next != t.ends[0].ends {
 		fail("the next report ends at %d by the table", next)

@@ -240,7 +240,8 @@ func TestDoubt(t *testing.T) {
 			return ""
 		}
 		d := all[0]
-		return fmt.Sprintf("rank %d: %d reports of context %d, %d late, %d by rank %d", d.Rank, d.Reports, d.Context, d.Late, d.Elsewhere, d.ByRank)
+		return fmt.Sprintf("rank %d: %d reports of context %d, %d late, %d by rank %d", d.Rank, d.Reports, d.Context, d.Late, d.Elsewhere,
+			d.ByRank)
 	}
 	check := func(want string) {
 		t.Helper()

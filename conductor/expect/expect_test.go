@@ -145,7 +145,8 @@ func testModel(t *testing.T, seed uint64) {
 				id = fmt.Sprint("id", dice.IntN(20))
 			}
 			from, ttl := holds(at, p), time.Duration(1+dice.IntN(5000))*time.Millisecond
-			l.space.Target(at.instance, at.rank, Options{}).Add(Report{Keys: promptOf(p)[from:], TTL: ttl, ID: id, Print: uint64(len(p))<<32 | promptOf(p + "x")[len(p)]>>32})
+			l.space.Target(at.instance, at.rank, Options{}).Add(Report{Keys: promptOf(p)[from:], TTL: ttl, ID: id,
+				Print: uint64(len(p))<<32 | promptOf(p + "x")[len(p)]>>32})
 			l.report(at, id, p, from, ttl)
 		case n < 7 && at.rank != AnyRank:
 			p := draw()

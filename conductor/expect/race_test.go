@@ -32,7 +32,8 @@ func TestTogether(t *testing.T) {
 				}
 				switch dice.IntN(12) {
 				case 0, 1, 2, 3:
-					s.Target(instance, rank, o).Add(Report{Keys: p, ID: fmt.Sprint(dice.IntN(50)), TTL: time.Duration(dice.IntN(2000)) * time.Millisecond, Named: i%2 == 0})
+					s.Target(instance, rank, o).Add(Report{Keys: p, ID: fmt.Sprint(dice.IntN(50)),
+						TTL: time.Duration(dice.IntN(2000)) * time.Millisecond, Named: i%2 == 0})
 				case 4:
 					s.Target(instance, rank, o).Has(p)
 				case 5, 6:

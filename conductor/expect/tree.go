@@ -107,7 +107,8 @@ func (t *Target) count(blocks, bytes int) {
 // expectations that end there.
 func (t *Target) split(p *node, n int) (first *node) {
 	t.leave(p)
-	first = &node{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: int32(n), uses: p.uses, born: p.born, last: p.last, since: p.since, until: p.until}
+	first = &node{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: int32(n), uses: p.uses, born: p.born, last: p.last,
+		since: p.since, until: p.until}
 	p.parent = first
 	freed := p.keep(p.keys[n:])
 	if first.until > 0 {

@@ -63,7 +63,8 @@ func TestSlowReceiver(t *testing.T) {
 			t.Errorf("a sender that waits no more gets %v", err)
 		}
 		b.seq["a"]-- // it sends the batch once more
-		outcome, _, err := b.hub.Push(t.Context(), &Batch{Instance: "a", Seq: 1, Type: Store, Tier: host, Backend: "dram", Entries: b.chunk[:1]}, monday)
+		outcome, _, err := b.hub.Push(t.Context(), &Batch{Instance: "a", Seq: 1, Type: Store, Tier: host, Backend: "dram",
+			Entries: b.chunk[:1]}, monday)
 		if outcome != Duplicate || err != nil {
 			t.Errorf("the batch once more is %s, %v", outcome, err)
 		}
@@ -145,7 +146,8 @@ func TestChildWaitsForParent(t *testing.T) {
 		if len(names(pool)) != 2 || len(names(a)) != 2 || len(a.queue)+len(pool.queue) != 0 {
 			t.Errorf("in the end: %x and %x", names(pool), names(a))
 		}
-		if err := b.push(t.Context(), "b", false, b.chunk[0]); err != nil || len(b.hub.flying) != 1 || len(b.hub.chains["m"].places.fresh) != 0 {
+		if err := b.push(t.Context(), "b", false, b.chunk[0]); err != nil || len(b.hub.flying) != 1 ||
+			len(b.hub.chains["m"].places.fresh) != 0 {
 			t.Errorf("%v, %d deliveries and %d chunks are kept", err, len(b.hub.flying), len(b.hub.chains["m"].places.fresh))
 		}
 	})

@@ -143,7 +143,8 @@ func Parse(raw []byte) (b Batch, bad []*Fault, err *Fault) {
 	for _, f := range []struct {
 		field   string
 		missing bool
-	}{{"instance_id", w.Instance == nil}, {"incarnation", w.Incarnation == nil}, {"seq", w.Seq == nil}, {"event_type", w.Type == nil}, {"tier", w.Tier == nil}} {
+	}{{"instance_id", w.Instance == nil}, {"incarnation", w.Incarnation == nil}, {"seq", w.Seq == nil}, {"event_type", w.Type == nil},
+		{"tier", w.Tier == nil}} {
 		if f.missing {
 			return b, nil, fault(f.field, "missing", "is required")
 		}

@@ -48,7 +48,8 @@ func TestInstancesAreForgotten(t *testing.T) {
 	chunk := newPrompt(nil, 0, 1).chunks
 	push := func(instance string, incarnation, seq uint64, want Outcome) {
 		t.Helper()
-		b := Batch{Instance: instance, Incarnation: incarnation, Seq: seq, Type: Store, Tier: storage, Backend: "fs", Shared: true, Entries: chunk}
+		b := Batch{Instance: instance, Incarnation: incarnation, Seq: seq, Type: Store, Tier: storage, Backend: "fs", Shared: true,
+			Entries: chunk}
 		if instance == "own" {
 			b.Tier, b.Shared = host, false
 		}
@@ -170,7 +171,8 @@ func TestRemoveForgets(t *testing.T) {
 	one, two := NewFeed("n", "m", discard{}, 1<<30, chunkTokens), NewFeed("n", "m", discard{}, 1<<30, chunkTokens)
 	hub.Add(one)
 	hub.Add(two)
-	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu", Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
+	hub.Push(t.Context(), &Batch{Instance: "n", Seq: 1, Type: Store, Tier: host, Backend: "cpu",
+		Entries: []Entry{{Model: "m", Hash: "h", Tokens: make([]uint32, 16), World: 1}}}, monday)
 	hub.Remove(one)
 	if c := hub.chains["m"]; c == nil || len(c.places.held) != 1 || len(one.book.chunks) != 0 || len(two.book.chunks) != 1 {
 		t.Errorf("after the first: %+v", c)

@@ -33,7 +33,8 @@ type heard struct {
 }
 
 func newHeard(t *testing.T) *heard {
-	return &heard{t: t, blocks: make(map[string]map[uint64]bool), parents: make(map[uint64]string), trust: "none", drops: make(map[string]int)}
+	return &heard{t: t, blocks: make(map[string]map[uint64]bool), parents: make(map[uint64]string), trust: "none",
+		drops: make(map[string]int)}
 }
 
 func (h *heard) Take(d *Delivery) {
@@ -209,7 +210,8 @@ func TestModel(t *testing.T) {
 				continue
 			}
 			s.seq++
-			b := Batch{Instance: instance, Incarnation: s.incarnation, Seq: s.seq, Type: Store, Tier: host, Backend: []string{"dram", "cxl"}[r.IntN(2)]}
+			b := Batch{Instance: instance, Incarnation: s.incarnation, Seq: s.seq, Type: Store, Tier: host,
+				Backend: []string{"dram", "cxl"}[r.IntN(2)]}
 			switch r.IntN(4) {
 			case 0:
 				b.Tier, b.Backend, b.Shared = storage, "fs", true

@@ -34,7 +34,8 @@ type waiter struct {
 }
 
 func newPlaces() *places {
-	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), fresh: make(map[chunkName]*Delivery), waiting: make(map[chunkName][]waiter)}
+	return &places{held: make(map[chunkName]int), placed: make(map[chunkName]bool), fresh: make(map[chunkName]*Delivery),
+		waiting: make(map[chunkName][]waiter)}
 }
 
 // appear notes that an emitter holds a chunk, and which chunks are due then. known says that

@@ -196,7 +196,8 @@ func TestFolds(t *testing.T) {
 		})
 		return n
 	}
-	for v, want := range map[scope.Variant]int{{}: 1, {Lora: "a"}: 2, {Salt: "s"}: 2, {Lora: "a", Salt: "s"}: 4, {Lora: "b", Salt: "s"}: 2} {
+	for v, want := range map[scope.Variant]int{{}: 1, {Lora: "a"}: 2, {Salt: "s"}: 2, {Lora: "a", Salt: "s"}: 4,
+		{Lora: "b", Salt: "s"}: 2} {
 		if got := count(v); got != want {
 			t.Errorf("%v: %d constants, want %d", v, got, want)
 		}

@@ -50,7 +50,10 @@ func (n *Normalizer) verify(e *events.Event, local []uint64) {
 		}
 		if h != seq {
 			d.refuted = true
-			n.opts.Findings.Report(doctor.FindingHashScheme, "block %d of a prompt has hash %#x, its tokens have %#x with hash.seed %d: the publisher's seed differs, or its hashes are of another scheme; they are not taken for keys until it restarts, blocks with tokens are named by those; set hash.seed to the publisher's, or register the type of the engine",
+			n.opts.Findings.Report(doctor.FindingHashScheme,
+				"block %d of a prompt has hash %#x, its tokens have %#x with hash.seed %d: the publisher's seed differs, or its hashes "+
+					"are of another scheme; they are not taken for keys until it restarts, blocks with tokens are named by those; set "+
+					"hash.seed to the publisher's, or register the type of the engine",
 				i, h, seq, scheme.Seed)
 			return
 		}

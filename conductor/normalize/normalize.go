@@ -6,8 +6,8 @@
 //
 // A Normalizer belongs to one source and is not for concurrent use. It learns from the
 // events of an epoch, and forgets with Reset. It holds no index and no lock, and calls
-// no other room but the Findings of its source. Result counts what it leaves out. It hashes each token once. Batches without cut blocks cost no allocation
-// once the buffers have grown.
+// no other room but the Findings of its source. Result counts what it leaves out. It hashes each token once. Batches
+// without cut blocks cost no allocation once the buffers have grown.
 package normalize
 
 import (
@@ -253,7 +253,9 @@ func (n *Normalizer) withoutRefused(list []events.Event) []events.Event {
 		switch {
 		case e.Tenant != nil && !n.opts.MayAnnounce(*e.Tenant):
 			n.drop(events.ForeignTenant, e.Count())
-			n.opts.Findings.Report(doctor.FindingForeignTenant, "an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the tenant in may_announce of its entry in the configuration file",
+			n.opts.Findings.Report(doctor.FindingForeignTenant,
+				"an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the "+
+					"tenant in may_announce of its entry in the configuration file",
 				*e.Tenant, n.opts.Registered.Deployment.Tenant)
 			continue
 		case e.Owned && n.opts.DropOwned:

@@ -81,7 +81,8 @@ func TestBatchNormalizes(t *testing.T) {
 	second, full, window := stored(1, 16), stored(1, 16), stored(1, 16)
 	second.Group, full.Group, full.GroupKind = 1, 1, "full_attention"
 	window.Group, window.GroupKind = 0, "sliding_window"
-	f(Options{}, "learned 0.1 ; stored 0.1 GPU m/16 1 blocks 1 local; stored 0.1 GPU m/16 1 blocks 1 local; learned 0.0 ; purged 0.0 ; -other_group 1", second, full, window)
+	f(Options{}, "learned 0.1 ; stored 0.1 GPU m/16 1 blocks 1 local; stored 0.1 GPU m/16 1 blocks 1 local; learned 0.0 ; purged 0.0 ; "+
+		"-other_group 1", second, full, window)
 }
 
 // TestBatchTakesKeys holds when the hashes of a Standard source are taken for keys.

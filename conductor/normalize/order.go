@@ -134,7 +134,8 @@ func (n *Normalizer) streamOf(e *events.Event, rank int32) *numbered {
 	st := o.streams[key]
 	if st == nil {
 		if len(o.streams) >= maxStreams {
-			n.opts.Findings.Report(doctor.FindingStreams, "events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
+			n.opts.Findings.Report(doctor.FindingStreams,
+				"events belong to more than %d streams: of those that came later neither order nor completeness is checked", maxStreams)
 			return nil
 		}
 		if o.streams == nil {
@@ -197,7 +198,8 @@ func (o *order) recordGap(st *numbered, from, to uint64) {
 func (o *order) clear(e *events.Event, rank int32, medium string) {
 	for _, st := range o.streams {
 		k := &st.key
-		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && scope.Agrees(e.Backend, k.backend) && k.space.Within(e) {
+		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && scope.Agrees(e.Backend, k.backend) &&
+			k.space.Within(e) {
 			st.gap = 0
 			o.gaps--
 		}
@@ -220,7 +222,9 @@ func (n *Normalizer) reportGap() {
 		}
 	}
 	k := &o.told.key
-	n.opts.Findings.Report(doctor.FindingEventGap, "events %d to %d are missing of model %q, adapter %q, salted %t, block size %d, tenant %q, backend %q, medium %q, rank %d: blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
+	n.opts.Findings.Report(doctor.FindingEventGap,
+		"events %d to %d are missing of model %q, adapter %q, salted %t, block size %d, tenant %q, backend %q, medium %q, rank %d: "+
+			"blocks stored in them are not found, blocks removed in them still are, until that stream is cleared or the publisher restarts",
 		o.told.from, o.told.to, k.space.Deployment.Model, k.space.Variant.Lora, k.space.Variant.Salt != "", k.space.Deployment.BlockSize,
 		k.space.Deployment.Tenant, k.backend, k.medium, k.rank)
 }

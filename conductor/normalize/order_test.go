@@ -185,7 +185,8 @@ func TestArrangeAllocatesNothing(t *testing.T) {
 	if n := alloctest.PerRun(100, func() {
 		for i := range b.Events {
 			id++
-			b.Events[i] = events.Event{Kind: events.Stored, Envelope: true, ID: id, Backend: &backends[i/3%2], Medium: "cpu", ObjectKey: "k"}
+			b.Events[i] = events.Event{Kind: events.Stored, Envelope: true, ID: id, Backend: &backends[i/3%2], Medium: "cpu",
+				ObjectKey: "k"}
 		}
 		n.orderByID(&b, 0)
 	}); n != 0 || len(b.Events) != 64 {

@@ -410,7 +410,9 @@ func (p *Pool) originOf(e *events.Event, key *objectkey.Key) origin {
 		hasLora: e.LoraName != nil && *e.LoraName != "", hasSalt: e.Salt != nil && *e.Salt != "",
 	}
 	if dk := &o.context.Deployment; e.Model == nil && key.Model != "" && !key.Names(dk.Model) {
-		p.opts.Findings.Report(doctor.FindingContext, "objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as their model path",
+		p.opts.Findings.Report(doctor.FindingContext,
+			"objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as "+
+				"their model path",
 			key.Model, dk.Model)
 		dk.Model = key.Model
 	}
@@ -474,7 +476,8 @@ func (p *Pool) Event(c *Change) events.Event {
 	o := &p.origins[c.origin]
 	e := events.Event{
 		Kind: events.Stored, Hashes: []uint64{c.Hash}, Envelope: true, Group: -1, BaseBlock: 1,
-		Tenant: &o.context.Deployment.Tenant, Model: &o.context.Deployment.Model, BlockSize: o.context.Deployment.BlockSize, Backend: &o.backend,
+		Tenant: &o.context.Deployment.Tenant, Model: &o.context.Deployment.Model, BlockSize: o.context.Deployment.BlockSize,
+		Backend: &o.backend,
 	}
 	if c.Vanishes {
 		e.Kind = events.Removed

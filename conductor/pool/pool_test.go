@@ -24,7 +24,8 @@ func newPool(g *group) *Pool {
 
 // object returns an event about one shard of a block.
 func object(kind events.Kind, hash uint64, shard int) *events.Event {
-	return &events.Event{Kind: kind, Envelope: true, Group: -1, BaseBlock: -1, Medium: "cpu", ObjectKey: fmt.Sprintf("m@tp_rank:%d@%064x", shard, hash)}
+	return &events.Event{Kind: kind, Envelope: true, Group: -1, BaseBlock: -1, Medium: "cpu",
+		ObjectKey: fmt.Sprintf("m@tp_rank:%d@%064x", shard, hash)}
 }
 
 // text writes changes as +hash and -hash, with a star for blocks without objects.

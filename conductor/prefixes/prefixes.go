@@ -266,7 +266,8 @@ func (s *Summary) Report(top int) Report {
 	}
 	for at, e := range s.entries {
 		r.Prefixes = append(r.Prefixes, Prefix{
-			Key: at.key, Parent: e.parent, Depth: 1 << e.depth, Context: at.context, Adapter: e.adapter, Salted: e.salted, Queries: uint64(e.count) * Every, Error: uint64(e.error) * Every, Held: int(e.held), Last: time.Unix(e.last, 0).UTC(),
+			Key: at.key, Parent: e.parent, Depth: 1 << e.depth, Context: at.context, Adapter: e.adapter, Salted: e.salted,
+			Queries: uint64(e.count) * Every, Error: uint64(e.error) * Every, Held: int(e.held), Last: time.Unix(e.last, 0).UTC(),
 		})
 	}
 	slices.SortFunc(r.Prefixes, func(a, b Prefix) int {

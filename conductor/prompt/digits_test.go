@@ -96,7 +96,8 @@ func FuzzDigits(f *testing.F) {
 	row := strings.Repeat(",12345, 678901,2, 3,0", 20)
 	for _, tail := range []string{
 		"]", "", ",", ", ", ",  1]", ", \t1]", ",-1]", ",1.5]", ",1e5]", ",01]", ",00]", ",1234567]", ",12345678]", ",123456789]",
-		",1234567890]", ",12345678901234567890]", ",,1]", ", ,1]", ",1 ,2]", ",1\n,2]", ",null]", ",\"1\"]", ",\xff1]", ",\x8c1]", ",1;2]", "}", ",0 1]", ",:0]", ",/1]",
+		",1234567890]", ",12345678901234567890]", ",,1]", ", ,1]", ",1 ,2]", ",1\n,2]", ",null]", ",\"1\"]", ",\xff1]", ",\x8c1]", ",1;2]",
+		"}", ",0 1]", ",:0]", ",/1]",
 	} {
 		for _, cut := range []int{len(row), 64, 63, 50, 8, 0} {
 			f.Add([]byte(row[:cut]+tail+row), uint8(0), uint16(1000))
@@ -142,7 +143,8 @@ func TestDigitsWidths(t *testing.T) {
 		for _, first := range "019" {
 			for at := range 2 * window {
 				for _, separator := range []string{",", ", "} {
-					text := "1234567" + strings.Repeat(",1", at/2) + separator + string(first) + strings.Repeat("7", width-1) + strings.Repeat(",23456", 30)
+					text := "1234567" + strings.Repeat(",1", at/2) + separator + string(first) + strings.Repeat("7", width-1) +
+						strings.Repeat(",23456", 30)
 					same(t, []byte(text), 7, 200, 200)
 				}
 			}

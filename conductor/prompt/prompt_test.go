@@ -21,7 +21,8 @@ import (
 // FuzzSkip compares what counts as a value with encoding/json and UTF-8.
 func FuzzSkip(f *testing.F) {
 	for _, text := range []string{
-		`{"a":[1,-2.5e+3,true,false,null,"x\u00e9\n"],"b":{}}`, `[]`, `""`, `"0123456789abcdef\\\"é"`, `-0.0E-1`, `01`, `1.`, `tru`, `{"a"}`, `{"a":1,}`,
+		`{"a":[1,-2.5e+3,true,false,null,"x\u00e9\n"],"b":{}}`, `[]`, `""`, `"0123456789abcdef\\\"é"`, `-0.0E-1`, `01`, `1.`, `tru`,
+		`{"a"}`, `{"a":1,}`,
 		"\"a\tb\"", "\"\xff\"", `"\ud800"`, `"\u12g4"`, `"\`, `[1,]`, `[1 2]`, "\"1234567\x1f\"", "\"1234567\x7f\"",
 	} {
 		f.Add([]byte(text))
@@ -122,7 +123,8 @@ func TestReadAnnouncedLengths(t *testing.T) {
 		}
 	}
 	broken := fmt.Errorf("broken")
-	if got, err := Read(nil, io.MultiReader(strings.NewReader("ab"), iotest.ErrReader(broken)), 2); string(got) != "ab" || !errors.Is(err, broken) {
+	if got, err := Read(nil, io.MultiReader(strings.NewReader("ab"), iotest.ErrReader(broken)), 2); string(got) != "ab" ||
+		!errors.Is(err, broken) {
 		t.Errorf("%q %v", got, err)
 	}
 	if n := alloctest.PerRun(10, func() { whole, _ = Read(whole[:0], strings.NewReader("abc"), 3) }); n > 1 { // the reader

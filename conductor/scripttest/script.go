@@ -211,7 +211,8 @@ func (r *Runner) run(file string, st *Step) {
 	switch {
 	case bad == nil:
 	case !r.Rewrite:
-		r.T.Errorf("%s:%d: %s\n%v\ngot:\n%s\nwant:\n%s", file, st.Line, r.Expand(strings.Join(st.Raw, "\n")), bad, r.Unexpand(got), strings.Join(*want, "\n"))
+		r.T.Errorf("%s:%d: %s\n%v\ngot:\n%s\nwant:\n%s", file, st.Line, r.Expand(strings.Join(st.Raw, "\n")), bad, r.Unexpand(got),
+			strings.Join(*want, "\n"))
 	case got == "":
 		*want = nil
 	default:

@@ -29,7 +29,8 @@ rc 1
 		t.Errorf("printed %q", got)
 	}
 	q, x := steps[0], steps[1]
-	if !q.Eventually || q.Only != "ours" || q.Name != "query" || !q.Has("P") || q.Keys["blocks"] != "3" || q.Line != 3 || len(x.Keys) != 0 || !x.Has("key=value") {
+	if !q.Eventually || q.Only != "ours" || q.Name != "query" || !q.Has("P") || q.Keys["blocks"] != "3" || q.Line != 3 ||
+		len(x.Keys) != 0 || !x.Has("key=value") {
 		t.Errorf("%+v", steps)
 	}
 	for kind, want := range map[string]int{"ours": 1, "theirs": 0} {

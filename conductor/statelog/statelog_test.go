@@ -66,11 +66,13 @@ func TestHistory(t *testing.T) {
 		l.Lost(3)
 		l.Change(stream.Partial, stream.ReasonGap)
 		l.Dropped("publisher_restarted", 2)
-		equal(t, tell(), "state replaying synced  0", "gap    1", "state synced replaying  0", "lost    3", "state replaying partial gap_unrecoverable 0", "dropped   publisher_restarted 2", "0")
+		equal(t, tell(), "state replaying synced  0", "gap    1", "state synced replaying  0", "lost    3",
+			"state replaying partial gap_unrecoverable 0", "dropped   publisher_restarted 2", "0")
 		for i := range 2 * MaxEvents {
 			l.Lost(uint64(i))
 		}
-		if events, older := l.History(); len(events) != MaxEvents || older != MaxEvents+6 || events[0].Count != MaxEvents || events[MaxEvents-1].Count != 2*MaxEvents-1 {
+		if events, older := l.History(); len(events) != MaxEvents || older != MaxEvents+6 || events[0].Count != MaxEvents ||
+			events[MaxEvents-1].Count != 2*MaxEvents-1 {
 			t.Errorf("%d events from %d, %d older", len(events), events[0].Count, older)
 		}
 		if l.Bytes() == 0 || (*Log)(nil).Bytes() != 0 {

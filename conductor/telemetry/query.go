@@ -116,7 +116,8 @@ func (q *Query) failure(status int) string {
 		return http.StatusText(status)
 	}
 	switch code := grpccodes.Code(status); code {
-	case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable, grpccodes.DataLoss:
+	case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal, grpccodes.Unavailable,
+		grpccodes.DataLoss:
 		return code.String()
 	}
 	return ""

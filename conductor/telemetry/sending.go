@@ -22,7 +22,8 @@ type sending struct {
 
 func newSending(exporter sdktrace.SpanExporter) *sending {
 	s := &sending{exporter: exporter}
-	s.SpanProcessor = sdktrace.NewBatchSpanProcessor(counted{s}, sdktrace.WithMaxQueueSize(maxSpans), sdktrace.WithMaxExportBatchSize(maxSpans/4),
+	s.SpanProcessor = sdktrace.NewBatchSpanProcessor(counted{s}, sdktrace.WithMaxQueueSize(maxSpans),
+		sdktrace.WithMaxExportBatchSize(maxSpans/4),
 		sdktrace.WithBatchTimeout(exportPause), sdktrace.WithExportTimeout(exportTimeout))
 	return s
 }

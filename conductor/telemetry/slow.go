@@ -31,8 +31,10 @@ type slowLog struct {
 func newSlowLog(log zerolog.Logger) slowLog {
 	return slowLog{
 		log: log, lines: rate.NewLimiter(slowLines, slowBurst),
-		slow:    prometheus.NewCounter(prometheus.CounterOpts{Name: "conductor_slow_queries_total", Help: "Queries that took log.slow_query or longer."}),
-		skipped: prometheus.NewCounter(prometheus.CounterOpts{Name: "conductor_slow_queries_unlogged_total", Help: "Slow queries without a line in the log, which has at most two a second."}),
+		slow: prometheus.NewCounter(prometheus.CounterOpts{Name: "conductor_slow_queries_total",
+			Help: "Queries that took log.slow_query or longer."}),
+		skipped: prometheus.NewCounter(prometheus.CounterOpts{Name: "conductor_slow_queries_unlogged_total",
+			Help: "Slow queries without a line in the log, which has at most two a second."}),
 	}
 }
 

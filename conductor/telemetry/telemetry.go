@@ -41,12 +41,14 @@ type Watch struct {
 // New returns a Watch with a tracer, nil for no traces. It logs slow queries to log, once SetSlow
 // has said which are slow.
 func New(tracer *Tracer, log zerolog.Logger) *Watch {
-	return &Watch{tracer: tracer, slow: newSlowLog(log), routes: make(map[string]*route), seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "conductor_http_request_seconds",
-		Help: "Time from the header of a request to the end of its handler, which may wait for the client's body.",
-		// Queries of usual length take 30 to 500 µs, lists and dumps up to seconds.
-		Buckets: []float64{20e-6, 40e-6, 60e-6, 80e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3, 1, 5},
-	}, []string{"route", "status"})}
+	return &Watch{tracer: tracer, slow: newSlowLog(log), routes: make(map[string]*route),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "conductor_http_request_seconds",
+			Help: "Time from the header of a request to the end of its handler, which may wait for the client's body.",
+			// Queries of usual length take 30 to 500 µs, lists and dumps up to seconds.
+			Buckets: []float64{20e-6, 40e-6, 60e-6, 80e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3,
+				1, 5},
+		}, []string{"route", "status"})}
 }
 
 // SetSlow says how long a query takes that is slow, 0 for none.
@@ -98,7 +100,8 @@ func (w *Watch) Middleware(g *gin.Context) {
 		took := time.Since(start)
 		observer := r.observed[classOf(status)]
 		if query != nil && query.Clock.Trace != "" {
-			observer.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{stage.TraceLabel: query.Clock.Trace})
+			observer.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(),
+				prometheus.Labels{stage.TraceLabel: query.Clock.Trace})
 		} else {
 			observer.Observe(took.Seconds())
 		}

@@ -51,7 +51,8 @@ const (
 )
 
 // retries are those of a batch, for as long as exportTimeout lets them.
-var retries = otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second / 2, MaxInterval: 2 * time.Second, MaxElapsedTime: exportTimeout}
+var retries = otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second / 2, MaxInterval: 2 * time.Second,
+	MaxElapsedTime: exportTimeout}
 
 // Tracer makes the spans of queries and sends them. A nil Tracer samples nothing.
 type Tracer struct {
@@ -97,7 +98,8 @@ func NewTracer(c TracerConfig) (*Tracer, error) {
 	t.provider = sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.AlwaysSample()), // sampled has decided
 		sdktrace.WithSpanProcessor(t.sending),
-		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "conductor"), attribute.String("service.version", c.Version))),
+		sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", "conductor"),
+			attribute.String("service.version", c.Version))),
 	)
 	t.tracer = t.provider.Tracer("kvconductor")
 	return t, nil

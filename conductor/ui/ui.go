@@ -82,7 +82,8 @@ func NewFile(name string, text []byte) File {
 
 // kinds are the media types of files by extension. Those of the machine would differ.
 var kinds = map[string]string{
-	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml", ".png": "image/png",
+	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml", ".png": "image/png",
 }
 
 // Serve answers a request with the file.

@@ -29,20 +29,24 @@ func TestPageHeaders(t *testing.T) {
 	for name := range p.files {
 		w, ok := ask(p, http.MethodGet, name, "")
 		h := w.Header()
-		if !ok || w.Code != http.StatusOK || w.Body.Len() == 0 || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-cache" {
+		if !ok || w.Code != http.StatusOK || w.Body.Len() == 0 || h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("Referrer-Policy") != "no-referrer" || h.Get("Cache-Control") != "no-cache" {
 			t.Errorf("%s: %d %v", name, w.Code, h)
 		}
-		if csp := h.Get("Content-Security-Policy"); strings.Contains(csp, "unsafe") || strings.Contains(csp, "*") || !strings.HasPrefix(csp, "default-src 'none';") {
+		if csp := h.Get("Content-Security-Policy"); strings.Contains(csp, "unsafe") || strings.Contains(csp, "*") ||
+			!strings.HasPrefix(csp, "default-src 'none';") {
 			t.Errorf("%s: policy %s", name, csp)
 		}
 		if again, _ := ask(p, http.MethodGet, name, h.Get("ETag")); again.Code != http.StatusNotModified || again.Body.Len() > 0 {
 			t.Errorf("%s with its tag: %d", name, again.Code)
 		}
-		if head, _ := ask(p, http.MethodHead, name, ""); head.Code != http.StatusOK || head.Body.Len() > 0 || head.Header().Get("ETag") != h.Get("ETag") {
+		if head, _ := ask(p, http.MethodHead, name, ""); head.Code != http.StatusOK || head.Body.Len() > 0 ||
+			head.Header().Get("ETag") != h.Get("ETag") {
 			t.Errorf("HEAD %s: %d, %d bytes", name, head.Code, head.Body.Len())
 		}
 	}
-	for name, want := range map[string]string{"": "text/html", "index.html": "text/html", "app.js": "text/javascript", "app.css": "text/css", "icon.svg": "image/svg+xml", "vendor/uPlot.LICENSE": "text/plain"} {
+	for name, want := range map[string]string{"": "text/html", "index.html": "text/html", "app.js": "text/javascript",
+		"app.css": "text/css", "icon.svg": "image/svg+xml", "vendor/uPlot.LICENSE": "text/plain"} {
 		if w, _ := ask(p, http.MethodGet, name, ""); !strings.HasPrefix(w.Header().Get("Content-Type"), want) {
 			t.Errorf("%q is %s, want %s", name, w.Header().Get("Content-Type"), want)
 		}
@@ -75,7 +79,8 @@ func TestPageNeedsNoOtherOrigin(t *testing.T) {
 				t.Errorf("%s names %s", name, a)
 			}
 		}
-		for _, forbidden := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", " style=", "<style", " onclick="} {
+		for _, forbidden := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function",
+			" style=", "<style", " onclick="} {
 			if bytes.Contains(f.text, []byte(forbidden)) {
 				t.Errorf("%s has %q", name, forbidden)
 			}

@@ -137,7 +137,8 @@ func (h *history) of(tenants scope.Tenants) []point {
 		}
 		for _, p := range s.points {
 			q := sum[p.at]
-			sum[p.at] = point{p.at, q.device + p.device, q.host + p.host, q.disk + p.disk, q.events + p.events, q.queries + p.queries, q.asked + p.asked, q.cached + p.cached, math.NaN(), math.NaN(), math.NaN()}
+			sum[p.at] = point{p.at, q.device + p.device, q.host + p.host, q.disk + p.disk, q.events + p.events, q.queries + p.queries,
+				q.asked + p.asked, q.cached + p.cached, math.NaN(), math.NaN(), math.NaN()}
 		}
 	}
 	out := make([]point, 0, len(sum))

@@ -36,7 +36,8 @@ func TestLists(t *testing.T) {
 		defer w.close()
 		report := func(by scope.Tenants, instance string, seq uint64) {
 			_, err := w.c.For(conductor.Reader{Tenants: by}).PushLMCache(t.Context(), &lmcache.Batch{
-				Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store, Tier: "l1", Backend: "dram", Entries: []lmcache.Entry{{Model: "m", Hash: "h", World: 1}},
+				Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store, Tier: "l1", Backend: "dram",
+				Entries: []lmcache.Entry{{Model: "m", Hash: "h", World: 1}},
 			})
 			must.Succeed(t, err)
 		}
@@ -67,7 +68,9 @@ func TestLists(t *testing.T) {
 			}
 		}
 		text := whole(ann)
-		f(text, `"discovery":{"targets":3,"waiting":1,"learning":1,"list":[{"instance_id":"waiting"`, `"lmcache":{"instances":1,"unclaimed":1,"list":[{"instance_id":"cache-of-ann","followed_by":[],"state":"unclaimed","outcome":"applied","incarnation":1,"seq":5,`,
+		f(text, `"discovery":{"targets":3,"waiting":1,"learning":1,"list":[{"instance_id":"waiting"`,
+			`"lmcache":{"instances":1,"unclaimed":1,"list":[{"instance_id":"cache-of-ann","followed_by":[],"state":"unclaimed",`+
+				`"outcome":"applied","incarnation":1,"seq":5,`,
 			`"unclaimed":[{"instance_id":"cache-of-ann","modelname":"m","entries":1}]`)
 		if strings.Contains(text, "bob") || strings.Contains(text, "waiting-too") {
 			t.Errorf("ann sees %s", text)

@@ -44,7 +44,8 @@ func endpointOf(instance, tenant string) string { return "tcp://" + instance + "
 
 // engine registers an engine of a tenant.
 func (w *watched) engine(instance, tenant string) conductor.Key {
-	r := conductor.Registration{Endpoint: endpointOf(instance, tenant), Type: conductor.TypeVLLM, Model: "m", Tenant: tenant, Instance: instance, BlockSize: 2, Salt: "pepper-" + tenant}
+	r := conductor.Registration{Endpoint: endpointOf(instance, tenant), Type: conductor.TypeVLLM, Model: "m", Tenant: tenant,
+		Instance: instance, BlockSize: 2, Salt: "pepper-" + tenant}
 	must.Succeed(w.t, w.c.Register(r, conductor.RegisterOptions{}))
 	return r.Key()
 }
@@ -52,13 +53,15 @@ func (w *watched) engine(instance, tenant string) conductor.Key {
 // store publishes a batch that stores one block.
 func (w *watched) store(k conductor.Key, medium string, block int) {
 	w.net.At(endpointOf(k.Instance, k.Tenant)).Publish(streamtest.Batch(0.5, 0, map[string]any{
-		"type": "BlockStored", "block_hashes": []int{1000 + block}, "parent_block_hash": nil, "token_ids": []int{block, block}, "block_size": 2, "lora_id": nil, "medium": medium,
+		"type": "BlockStored", "block_hashes": []int{1000 + block}, "parent_block_hash": nil, "token_ids": []int{block, block},
+		"block_size": 2, "lora_id": nil, "medium": medium,
 	}))
 }
 
 // query asks for one block.
 func (w *watched) query(k conductor.Key, tokens ...uint32) {
-	w.c.Answer(&conductor.Query{Tenant: k.Tenant, Model: "m", Salt: "pepper-" + k.Tenant, BlockSize: 2, Tokens: tokens}, func(*conductor.Answer) {})
+	w.c.Answer(&conductor.Query{Tenant: k.Tenant, Model: "m", Salt: "pepper-" + k.Tenant, BlockSize: 2, Tokens: tokens},
+		func(*conductor.Answer) {})
 }
 
 func (w *watched) join(tenants scope.Tenants, feed bool) *Viewer {
@@ -146,7 +149,8 @@ func TestChangesAlone(t *testing.T) {
 		if len(got) != 1 || got[0].doc.Version == nil || len(got[0].doc.Sources) != 2 || got[0].doc.History != nil {
 			t.Fatalf("the beginning: %+v", got)
 		}
-		if x := got[0].doc.Totals; x.Sources != 2 || x.Instances != 2 || x.Blocks != 1 || x.Memberships != 2 || x.Duplication != 2 || x.Bytes == nil {
+		if x := got[0].doc.Totals; x.Sources != 2 || x.Instances != 2 || x.Blocks != 1 || x.Memberships != 2 || x.Duplication != 2 ||
+			x.Bytes == nil {
 			t.Errorf("totals: %+v", x)
 		}
 		if tiers := got[0].doc.Sources[1].Tiers; tiers["host"] != 1 || tiers["device"] != 0 {
@@ -229,7 +233,8 @@ func TestTenantsSeeTheirOwn(t *testing.T) {
 		}
 
 		shown := of(gotA, "query")[0].doc
-		if q, kept := w.h.Recent(scope.Tenants{"ann"}, shown.ID); !kept || q.Salt != "pepper-ann" || !slices.Equal(q.Tokens, []uint32{1, 1}) || shown.Best != "engine-a" || shown.Matched != 2 {
+		if q, kept := w.h.Recent(scope.Tenants{"ann"}, shown.ID); !kept || q.Salt != "pepper-ann" ||
+			!slices.Equal(q.Tokens, []uint32{1, 1}) || shown.Best != "engine-a" || shown.Matched != 2 {
 			t.Errorf("a query of ann: %+v, %+v", q, shown)
 		}
 		for _, tenants := range []scope.Tenants{{"bob"}, {"carl"}, {}, {"ann", "bob"}} {
@@ -238,11 +243,13 @@ func TestTenantsSeeTheirOwn(t *testing.T) {
 			}
 		}
 		for _, tenants := range []scope.Tenants{{}, {"carl"}} {
-			if text := string(w.h.Document(tenants, 0)); strings.Contains(text, "bob") || strings.Contains(text, "ann") || !strings.Contains(text, `"sources":0`) {
+			if text := string(w.h.Document(tenants, 0)); strings.Contains(text, "bob") || strings.Contains(text, "ann") ||
+				!strings.Contains(text, `"sources":0`) {
 				t.Errorf("%v sees %s", tenants, text)
 			}
 		}
-		if text := string(w.h.Document(scope.Tenants{"bob", "ann"}, 0)); !strings.Contains(text, `"sources":2`) || strings.Contains(text, "pepper") {
+		if text := string(w.h.Document(scope.Tenants{"bob", "ann"}, 0)); !strings.Contains(text, `"sources":2`) ||
+			strings.Contains(text, "pepper") {
 			t.Errorf("both see %s", text)
 		}
 		if text := string(w.h.Document(nil, 1)); strings.Count(text, `"last_error"`) != 1 || !strings.Contains(text, "engine-b|bob|0") {
@@ -318,7 +325,8 @@ func TestHistory(t *testing.T) {
 			device, host float64
 			events       float64
 			queries      float64
-		}{{nil, 600, 300, 0.2, 0.1}, {scope.Tenants{"ann"}, 300, 0, 0.1, 0}, {scope.Tenants{"bob"}, 300, 300, 0.1, 0.1}, {scope.Tenants{"bob", "ann"}, 600, 300, 0.2, 0.1}} {
+		}{{nil, 600, 300, 0.2, 0.1}, {scope.Tenants{"ann"}, 300, 0, 0.1, 0}, {scope.Tenants{"bob"}, 300, 300, 0.1, 0.1},
+			{scope.Tenants{"bob", "ann"}, 600, 300, 0.2, 0.1}} {
 			all := points(want.tenants)
 			last := all[len(all)-1]
 			if len(all) != maxPoints || last[0]-all[0][0] != float64(maxPoints-1)*step.Seconds() {
@@ -406,7 +414,8 @@ func TestRecentQueries(t *testing.T) {
 		if got := of(w.take(v), "query"); len(got) != queriesPerSecond || got[0].doc.Kept || listed() != 6 {
 			t.Errorf("a giant query is kept: %d, %d listed", len(got), listed())
 		}
-		w.c.Answer(&conductor.Query{Tenant: "x", Model: "m", BlockSize: 2, ByHash: true, Hashes: []uint64{1, 2, 3}}, func(*conductor.Answer) {})
+		w.c.Answer(&conductor.Query{Tenant: "x", Model: "m", BlockSize: 2, ByHash: true, Hashes: []uint64{1, 2, 3}},
+			func(*conductor.Answer) {})
 		if got := of(w.take(v), "query"); len(got) != 1 || got[0].doc.Kept || got[0].doc.Tokens != 6 {
 			t.Errorf("a query by hashes: %+v", got)
 		}

@@ -80,7 +80,8 @@ func (r *Router) tokens(req *http.Request, body []byte) (tokens []uint32, refuse
 // about the answer. If the engine refuses it, so does the router.
 func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, refused *refusal, err error) {
 	err = r.try(ctx, r.any, func(worker int, _ func(bool)) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.Workers[worker].URL.JoinPath("/tokenize").String(), bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.Workers[worker].URL.JoinPath("/tokenize").String(),
+			bytes.NewReader(body))
 		if err != nil {
 			return err
 		}
@@ -101,7 +102,8 @@ func (r *Router) tokenize(ctx context.Context, body []byte) (tokens []uint32, re
 		case resp.StatusCode != http.StatusOK:
 			refused = &refusal{resp.StatusCode, string(text)}
 		case err != nil || answer.Tokens == nil:
-			refused = &refusal{http.StatusBadGateway, fmt.Sprintf("/tokenize of %s answered without tokens: %.200s", r.Workers[worker], text)}
+			refused = &refusal{http.StatusBadGateway, fmt.Sprintf("/tokenize of %s answered without tokens: %.200s", r.Workers[worker],
+				text)}
 		}
 		tokens = answer.Tokens
 		return nil

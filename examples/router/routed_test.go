@@ -181,7 +181,8 @@ func TestPromptsFasterThanTurns(t *testing.T) {
 			choices.Wait()
 			r.Wait()
 			if most := slices.Max(took); r.Alone() > 0 || most > longest {
-				t.Errorf("a prompt every %s: %d of %d choices alone, the longest took %s, want at most %s", every, r.Alone(), len(took), most, longest)
+				t.Errorf("a prompt every %s: %d of %d choices alone, the longest took %s, want at most %s", every, r.Alone(), len(took),
+					most, longest)
 			}
 		})
 	}

@@ -104,7 +104,8 @@ func TestChooseByCost(t *testing.T) {
 func TestEngineWithoutEvents(t *testing.T) {
 	f := func(want int, has reach) {
 		t.Helper()
-		r := &Router{Conductor: conductor(t, map[string]reach{"silent/0": {0, 0, 0, 800}, "b/0": has}), Workers: workers("silent/0", "b/0"), Patience: time.Minute}
+		r := &Router{Conductor: conductor(t, map[string]reach{"silent/0": {0, 0, 0, 800}, "b/0": has}), Workers: workers("silent/0", "b/0"),
+			Patience: time.Minute}
 		if got, _ := r.Choose(t.Context(), make([]uint32, 1000)); got != want || r.Alone() > 0 {
 			t.Errorf("worker %d, want %d next to one that has %v; %d choices alone", got, want, has, r.Alone())
 		}
@@ -113,7 +114,8 @@ func TestEngineWithoutEvents(t *testing.T) {
 	f(0, reach{784, 784, 784, 784})
 	f(1, reach{816, 816, 816, 816})
 	// Registered with approximate: count its expected blocks count as held, so a router that asks for no others sees them.
-	r := &Router{Conductor: conductor(t, map[string]reach{"silent/0": {800, 800, 800, 0}, "b/0": {16, 16, 16, 0}}), Workers: workers("silent/0", "b/0"), Patience: time.Minute, EventsOnly: true}
+	r := &Router{Conductor: conductor(t, map[string]reach{"silent/0": {800, 800, 800, 0}, "b/0": {16, 16, 16, 0}}),
+		Workers: workers("silent/0", "b/0"), Patience: time.Minute, EventsOnly: true}
 	if got, _ := r.Choose(t.Context(), make([]uint32, 1000)); got != 0 || r.Alone() > 0 {
 		t.Errorf("worker %d was chosen, which holds less; %d choices alone", got, r.Alone())
 	}
@@ -230,7 +232,8 @@ func TestServeHTTP(t *testing.T) {
 		defer r.mu.Unlock()
 		during = r.queued[1]
 	}
-	r = &Router{Workers: []Worker{workerAt(t, "a", 0, engine(t, "a", watch)), workerAt(t, "b", 3, engine(t, "b", watch))}, Patience: time.Minute}
+	r = &Router{Workers: []Worker{workerAt(t, "a", 0, engine(t, "a", watch)), workerAt(t, "b", 3, engine(t, "b", watch))},
+		Patience: time.Minute}
 	r.Conductor = conductor(t, map[string]reach{"a/0": {}, "b/3": {2, 2, 2, 2}})
 	front := httptest.NewServer(r)
 	defer front.Close()
@@ -244,13 +247,15 @@ func TestServeHTTP(t *testing.T) {
 			t.Errorf("%d from %s: %s; queued %v, and then %v", status, routed, text, during, r.queued[1])
 		}
 	}
-	for wrong, want := range map[string]int{"": 400, "{": 400, `{"prompt":[-1]}`: 400, `{"prompt":["a","b"]}`: 400, `{"model":"other","prompt":"a"}`: 404} {
+	for wrong, want := range map[string]int{"": 400, "{": 400, `{"prompt":[-1]}`: 400, `{"prompt":["a","b"]}`: 400,
+		`{"model":"other","prompt":"a"}`: 404} {
 		if status, _, text := call(t, http.MethodPost, front.URL+"/v1/completions", wrong); status != want {
 			t.Errorf("%q: %d %s, want %d", wrong, status, text, want)
 		}
 	}
 	asked := r.Alone()
-	if status, _, text := call(t, http.MethodGet, front.URL+"/v1/models", ""); status != 200 || !strings.Contains(text, " GET /v1/models ") || r.Alone() != asked {
+	if status, _, text := call(t, http.MethodGet, front.URL+"/v1/models", ""); status != 200 ||
+		!strings.Contains(text, " GET /v1/models ") || r.Alone() != asked {
 		t.Errorf("a request without a prompt: %d %s", status, text)
 	}
 }
@@ -284,7 +289,8 @@ func TestEngineDies(t *testing.T) {
 		t.Helper()
 		status, routed, text := call(t, http.MethodPost, front.URL+"/v1/completions", `{"model":"m","prompt":`+prompt+`}`)
 		if r.Wait(); status != wantStatus || routed != want || r.Alone() != 0 || r.queued[0] != 0 || r.queued[1] != 0 {
-			t.Errorf("%s: %d from %q, want %d from %q: %s; queued %v, %d choices alone", prompt, status, routed, wantStatus, want, text, r.queued, r.Alone())
+			t.Errorf("%s: %d from %q, want %d from %q: %s; queued %v, %d choices alone", prompt, status, routed, wantStatus, want, text,
+				r.queued, r.Alone())
 		}
 	}
 	f("[1,2,3]", "b/0", 200)

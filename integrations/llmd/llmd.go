@@ -139,7 +139,8 @@ func (p *Producer) Produce(ctx context.Context, request *scheduling.InferenceReq
 	total, answers := 0, make([]map[place]client.Rank, 0, len(prompts))
 	for i := range prompts {
 		total += len(prompts[i].TokenIDs) / p.BlockSize
-		q := client.Query{Model: request.TargetModel, BlockSize: p.BlockSize, Tenant: p.Tenant, Salt: request.Body.TokenizedRequest.CacheSalt, Tokens: prompts[i].TokenIDs}
+		q := client.Query{Model: request.TargetModel, BlockSize: p.BlockSize, Tenant: p.Tenant,
+			Salt: request.Body.TokenizedRequest.CacheSalt, Tokens: prompts[i].TokenIDs}
 		if p.Model != "" && p.Model != q.Model {
 			q.Model, q.Adapter = p.Model, q.Model
 		}

@@ -28,7 +28,8 @@ import (
 )
 
 func endpoint(pod, port string, rank int) scheduling.Endpoint {
-	return scheduling.NewEndpoint(&datalayer.EndpointMetadata{Name: pod, Address: "10.0.0.1", Port: port, RankIndex: rank}, datalayer.NewMetrics(), nil)
+	return scheduling.NewEndpoint(&datalayer.EndpointMetadata{Name: pod, Address: "10.0.0.1", Port: port, RankIndex: rank},
+		datalayer.NewMetrics(), nil)
 }
 
 func asking(model, salt string, prompts ...requesthandling.PromptTokens) *scheduling.InferenceRequest {
@@ -145,7 +146,8 @@ func TestProduce(t *testing.T) {
 
 // TestParameters holds that wrong parameters are errors.
 func TestParameters(t *testing.T) {
-	for _, wrong := range []string{`{`, `{}`, `{"url":"http://c"}`, `{"url":"c","blockSize":16}`, `{"url":"http://c","blockSize":16,"x":1}`, `{"url":"http://c","blockSize":16,"timeoutMs":-1}`} {
+	for _, wrong := range []string{`{`, `{}`, `{"url":"http://c"}`, `{"url":"c","blockSize":16}`, `{"url":"http://c","blockSize":16,"x":1}`,
+		`{"url":"http://c","blockSize":16,"timeoutMs":-1}`} {
 		if _, err := made(t, wrong); err == nil {
 			t.Errorf("%s is taken", wrong)
 		}
@@ -182,7 +184,8 @@ func TestRealServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Register(ctx, client.Registration{Endpoint: "tcp://127.0.0.1:1", Type: "vLLM", Model: "m", Instance: "10.0.0.1:8000", BlockSize: 16}); err != nil {
+	if err := c.Register(ctx, client.Registration{Endpoint: "tcp://127.0.0.1:1", Type: "vLLM", Model: "m", Instance: "10.0.0.1:8000",
+		BlockSize: 16}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, []byte("unused\n"), 0o600); err != nil {

@@ -53,7 +53,8 @@ func Checkout(t *testing.T, root string) (dir string) {
 }
 
 // prelude replaces make by a dry run, and lets go build from the checkout itself, because go does not follow
-// links, and keeps programs from running that change a cluster or this machine. Every command that ends with another status than 0, and is no condition, is written down.
+// links, and keeps programs from running that change a cluster or this machine. Every command that ends with another
+// status than 0, and is no condition, is written down.
 const prelude = `set -u -o pipefail -o errtrace; exec 3>&1
 make() { command make -n "$@" >/dev/null; }
 go() { (out=$PWD && cd "$(readlink -f go.mod | xargs dirname)" && command go "${@/#bin\//$out/bin/}"); }

@@ -87,7 +87,8 @@ type runtimeState struct {
 
 var classes = []string{
 	"/memory/classes/heap/objects:bytes", "/gc/heap/live:bytes", "/memory/classes/heap/free:bytes", "/memory/classes/heap/unused:bytes",
-	"/memory/classes/heap/stacks:bytes", "/memory/classes/os-stacks:bytes", "/memory/classes/total:bytes", "/memory/classes/heap/released:bytes",
+	"/memory/classes/heap/stacks:bytes", "/memory/classes/os-stacks:bytes", "/memory/classes/total:bytes",
+	"/memory/classes/heap/released:bytes",
 	"/gc/cycles/total:gc-cycles", "/gc/heap/allocs:bytes",
 }
 
@@ -98,7 +99,8 @@ func readRuntime() runtimeState {
 	}
 	metrics.Read(samples)
 	v := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
-	r := runtimeState{objects: v(0), live: v(1), free: v(2) + v(3), stacks: v(4) + v(5), mapped: v(6) - v(7), cycles: uint64(v(8)), allocated: v(9)}
+	r := runtimeState{objects: v(0), live: v(1), free: v(2) + v(3), stacks: v(4) + v(5), mapped: v(6) - v(7), cycles: uint64(v(8)),
+		allocated: v(9)}
 	r.metadata = r.mapped - r.objects - r.free - r.stacks
 	return r
 }

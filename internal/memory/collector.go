@@ -7,7 +7,8 @@ import (
 )
 
 var descMemory = prometheus.NewDesc("conductor_memory_bytes",
-	"Resident memory by part; docs/memory.md explains the parts. They add up to about process_resident_memory_bytes.", []string{"part"}, nil)
+	"Resident memory by part; docs/memory.md explains the parts. They add up to about process_resident_memory_bytes.", []string{"part"},
+	nil)
 
 var descLimit = prometheus.NewDesc("conductor_memory_limit_bytes", "Memory limit of the cgroup; absent without one.", nil, nil)
 

@@ -164,7 +164,8 @@ func (k *keeper) find() {
 	default:
 		k.cgroup = int64(n)
 		k.follow()
-		k.log.Info().Int64("limit", k.limit).Int64("cgroup_limit", k.cgroup).Str("from", "cgroup").Msg("memory limit of the Go runtime; it falls as the index grows")
+		k.log.Info().Int64("limit", k.limit).Int64("cgroup_limit", k.cgroup).Str("from",
+			"cgroup").Msg("memory limit of the Go runtime; it falls as the index grows")
 	}
 }
 

@@ -210,7 +210,8 @@ func TestHeadroomOfRate(t *testing.T) {
 		k.tick()
 	}
 	if k.room(20*mb) != 8*mb || f.percents[len(f.percents)-1] != 40 {
-		t.Errorf("after four seconds without allocations the heap may grow by %d MB, GOGC is %d", k.room(20*mb)/mb, f.percents[len(f.percents)-1])
+		t.Errorf("after four seconds without allocations the heap may grow by %d MB, GOGC is %d", k.room(20*mb)/mb,
+			f.percents[len(f.percents)-1])
 	}
 }
 

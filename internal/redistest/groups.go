@@ -49,7 +49,8 @@ func StartCluster(t testing.TB, front Front) (nodes []*Server) {
 	for range size {
 		n := newServer(t, freeNode(t), front)
 		host, port, _ := net.SplitHostPort(n.Front)
-		n.start("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-announce-ip", host, "--cluster-announce-port", port)
+		n.start("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-announce-ip", host, "--cluster-announce-port",
+			port)
 		nodes = append(nodes, n)
 	}
 	ctx := t.Context()

@@ -59,11 +59,14 @@ func cause(at, host string, err error) string {
 	case errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Sprintf("%s does not speak TLS: name it as http://%s", at, at)
 	case errors.As(err, &authority):
-		return fmt.Sprintf("%s shows a certificate of an authority that this machine does not trust: name the file of that authority with --cacert", at)
+		return fmt.Sprintf("%s shows a certificate of an authority that this machine does not trust: name the file of that authority "+
+			"with --cacert", at)
 	case errors.As(err, &name):
-		return fmt.Sprintf("the certificate of %s is not for %q but for %s: name the server as its certificate does", at, name.Host, certified(name.Certificate))
+		return fmt.Sprintf("the certificate of %s is not for %q but for %s: name the server as its certificate does", at, name.Host,
+			certified(name.Certificate))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return fmt.Sprintf("the certificate of %s is valid from %s to %s only", at, invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("the certificate of %s is valid from %s to %s only", at, invalid.Cert.NotBefore.UTC().Format(time.RFC3339),
+			invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	case isOp && op.Op == "remote error" && strings.Contains(text, "certificate"):
 		return fmt.Sprintf("%s wants the certificate of a client (%s): name one that it accepts with --cert and --key", at, text)
 	case errors.As(err, &dns) && dns.IsNotFound:
@@ -83,7 +86,8 @@ func cause(at, host string, err error) string {
 	case closedEarly(err):
 		return fmt.Sprintf("%s closed the connection without an answer: check that a Conductor listens there, and whether it wants TLS", at)
 	case spokeOtherwise(err):
-		return fmt.Sprintf("what listens at %s does not speak HTTP: name a listener of a Conductor, and not one for gRPC or the port of an engine", at)
+		return fmt.Sprintf("what listens at %s does not speak HTTP: name a listener of a Conductor, and not one for gRPC or the port of "+
+			"an engine", at)
 	}
 	return fmt.Sprintf("no answer from %s: %s", at, text)
 }
@@ -91,7 +95,8 @@ func cause(at, host string, err error) string {
 // closedEarly reports whether the server closed the connection instead of answering. net/http has
 // no exported error for a connection that closes before the request is on its way.
 func closedEarly(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE) ||
 		strings.Contains(err.Error(), "server closed idle connection")
 }
 

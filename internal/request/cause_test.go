@@ -47,7 +47,8 @@ func TestExplain(t *testing.T) {
 	secure.Config.ErrorLog = quiet
 	secure.StartTLS()
 	defer secure.Close()
-	f(secure.URL, "AT shows a certificate of an authority that this machine does not trust: name the file of that authority with --cacert", plain)
+	f(secure.URL, "AT shows a certificate of an authority that this machine does not trust: name the file of that authority with --cacert",
+		plain)
 	trusting := secure.Client()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", secure.Listener.Addr().String())
@@ -56,7 +57,8 @@ func TestExplain(t *testing.T) {
 	f("https://conductor.test:1", `the certificate of AT is not for "conductor.test" but for example.com, `, trusting)
 
 	for _, first := range []bool{true, false} {
-		f("http://conductor.test:1", "what listens at AT does not speak HTTP", talksTo("\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\r\n\r\n", first))
+		f("http://conductor.test:1", "what listens at AT does not speak HTTP",
+			talksTo("\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\r\n\r\n", first))
 		f("http://conductor.test:1", "AT closed the connection without an answer", talksTo("", first))
 	}
 
@@ -66,8 +68,11 @@ func TestExplain(t *testing.T) {
 	defer close(stop)
 	f(silent.URL, "AT has taken the request, but does not answer in time", &http.Client{Timeout: 50 * time.Millisecond})
 
-	nowhere := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no resolver") }}
-	f("http://conductor.test:1", `the address of the host "conductor.test" cannot be looked up`, &http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{Resolver: nowhere}).DialContext}})
+	nowhere := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("no resolver")
+	}}
+	f("http://conductor.test:1", `the address of the host "conductor.test" cannot be looked up`,
+		&http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{Resolver: nowhere}).DialContext}})
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -76,8 +81,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// talksTo returns a client of a server that says text on each connection and closes it. With first, net/http has read the text before it begins with the request; otherwise it
-// reads nothing until the request is written.
+// talksTo returns a client of a server that says text on each connection and closes it. With first, net/http has read
+// the text before it begins with the request; otherwise it reads nothing until the request is written.
 func talksTo(text string, first bool) *http.Client {
 	dial := func(context.Context, string, string) (net.Conn, error) {
 		near, far := net.Pipe()

@@ -198,7 +198,8 @@ type oracle struct {
 func (o *oracle) Query(_ context.Context, q kv.Query) (rows kv.Rows, err error) {
 	for n, c := range o.look(q.Tokens) {
 		t := o.targets[n]
-		rows = append(rows, kv.Row{Instance: t.Instance, Ranks: []kv.Rank{{Rank: t.Rank, GPU: c.GPU, CPU: c.CPU, Disk: c.Disk, Expected: c.Expected}}})
+		rows = append(rows, kv.Row{Instance: t.Instance,
+			Ranks: []kv.Rank{{Rank: t.Rank, GPU: c.GPU, CPU: c.CPU, Disk: c.Disk, Expected: c.Expected}}})
 	}
 	return rows, nil
 }

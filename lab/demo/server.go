@@ -58,7 +58,8 @@ func Start(ctx context.Context, server Program, faults bool, snapshots time.Dura
 	}
 	return Launch(ctx, server, errs, func(dir, _ string) string {
 		if snapshots > 0 {
-			text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots, synced)
+			text += fmt.Sprintf("snapshot: {dir: %q, interval: %s}\nready: {min_sources: %d}\n", filepath.Join(dir, "snapshots"), snapshots,
+				synced)
 		}
 		return text
 	})
@@ -148,7 +149,8 @@ func (s *Server) loadedBlocks() int { return int(s.metric("conductor_snapshot_lo
 // Ghosts says how full the memory of blocks that have left is, and what that cost.
 func (s *Server) Ghosts() string {
 	const mib = 1 << 20
-	return fmt.Sprintf("memory of blocks that have left: %.0f of %s; %.0f blocks came by the name of one that was forgotten", s.metric("conductor_ghost_bytes")/mib, ghostBytes,
+	return fmt.Sprintf("memory of blocks that have left: %.0f of %s; %.0f blocks came by the name of one that was forgotten",
+		s.metric("conductor_ghost_bytes")/mib, ghostBytes,
 		s.metric(`conductor_fleet_dropped_total{reason="lost_name"}`))
 }
 

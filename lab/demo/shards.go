@@ -272,7 +272,8 @@ func startStore(ctx context.Context) (*demoStore, error) {
 		return nil, err
 	}
 	host, port, _ := net.SplitHostPort(address)
-	s := &demoStore{address: address, dir: dir, process: exec.Command(binary, "--bind", host, "--port", port, "--dir", dir, "--save", "", "--appendonly", "no")}
+	s := &demoStore{address: address, dir: dir, process: exec.Command(binary, "--bind", host, "--port", port, "--dir", dir, "--save", "",
+		"--appendonly", "no")}
 	s.process.SysProcAttr = apart()
 	if err := s.process.Start(); err != nil {
 		return nil, err

@@ -43,7 +43,8 @@ type ShardsModel struct {
 // fill takes over the reports of the fleets and the counts of the servers.
 func (r *ShardsReport) fill(reports []*sim.Report, g *serverGroup) {
 	for i, one := range reports {
-		m := ShardsModel{Model: fmt.Sprintf("model-%d", i), Queries: one.Queries, Answers: one.Answers, Wrong: one.Wrong, Outages: one.Outages, P50: one.P50, P99: one.P99}
+		m := ShardsModel{Model: fmt.Sprintf("model-%d", i), Queries: one.Queries, Answers: one.Answers, Wrong: one.Wrong,
+			Outages: one.Outages, P50: one.P50, P99: one.P99}
 		for _, o := range one.Outages {
 			// Outages after the server was added are no part of the kill.
 			if !r.Killed.IsZero() && o.Ended.After(r.Killed) && (r.Added.IsZero() || o.Began.Before(r.Added)) {
@@ -75,13 +76,15 @@ func (r *ShardsReport) Table(w io.Writer) {
 	fmt.Fprintf(t, "\nmodel\tqueries\tp50\tp99\tcompared\tsettled\twrong\tbehind\tpartial\tunserved (503)\tunserved after the kill\n")
 	for _, m := range r.Models {
 		a := m.Answers
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f s\n", m.Model, m.Queries, m.P50.Round(10*time.Microsecond), m.P99.Round(10*time.Microsecond),
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.2f s\n", m.Model, m.Queries, m.P50.Round(10*time.Microsecond),
+			m.P99.Round(10*time.Microsecond),
 			a.Compared, a.Settled, a.Wrong, a.Behind, a.Partial, a.Unserved, m.AfterKill.Seconds())
 	}
 	a := r.Answers
 	fmt.Fprintf(t, "all\t\t\t\t%d\t%d\t%d\t%d\t%d\t%d\t\n", a.Compared, a.Settled, a.Wrong, a.Behind, a.Partial, a.Unserved)
 	t.Flush()
-	fmt.Fprintf(w, "\n%d servers, %d owners of each model: %d queries forwarded, %d moves of models, %d requests asked again at another server\n",
+	fmt.Fprintf(w, "\n%d servers, %d owners of each model: %d queries forwarded, %d moves of models, %d requests asked again at another "+
+		"server\n",
 		r.Servers, r.Owners, r.Forwarded, r.Moves, r.Retried)
 	for _, m := range r.Models {
 		for _, text := range m.Wrong {
@@ -100,5 +103,6 @@ func (r *ShardsReport) Closing() string {
 	if !r.Added.IsZero() {
 		meanwhile += " and another one was added"
 	}
-	return fmt.Sprintf("%d servers shared %d models for %.0f s%s; %s.", r.Servers, len(r.Models), r.Elapsed.Seconds(), meanwhile, r.Answers.Closing())
+	return fmt.Sprintf("%d servers shared %d models for %.0f s%s; %s.", r.Servers, len(r.Models), r.Elapsed.Seconds(), meanwhile,
+		r.Answers.Closing())
 }

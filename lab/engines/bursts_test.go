@@ -77,7 +77,8 @@ func (f *vllmFleet) bursts(n int) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "SECOND REQUEST\tBURSTS\tEQUAL\tOVERTAKEN\tTOO LONG\tTOO SHORT\tMATCHED\tEXPECTED\tFOUND\tTOKENS")
 	for _, m := range meetings {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", m.name, m.bursts, m.equal, m.overtaken, m.long, m.short, m.matched, m.expected, m.found, m.tokens)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", m.name, m.bursts, m.equal, m.overtaken, m.long, m.short, m.matched,
+			m.expected, m.found, m.tokens)
 	}
 	w.Flush()
 	f.ended(reported)
@@ -108,7 +109,8 @@ func (f *vllmFleet) judge(m *meeting, b *burst, row vllmRow, found int) {
 	default:
 		m.short++
 	}
-	text := fmt.Sprintf("%s, %d tokens: expected %d, the engine found %d; longest_matched was %d, the first request found %d", m.name, length, expected, found, row.Longest, b.found)
+	text := fmt.Sprintf("%s, %d tokens: expected %d, the engine found %d; longest_matched was %d, the first request found %d", m.name,
+		length, expected, found, row.Longest, b.found)
 	if os.Getenv("ENGINES_VLLM_ARGS") == "" {
 		f.t.Error(text)
 	} else {
@@ -179,8 +181,10 @@ func (f *vllmFleet) ended(reported int) {
 	}
 	confirmed, pending := read(`tokens_total{result="confirmed"}`), read("pending_tokens")
 	expired, dropped := read(`tokens_total{result="expired"}`), read(`tokens_total{result="dropped"}`)
-	fmt.Printf("tokens that were expected: %d confirmed by events, %d expired, %d dropped, %d pending\n", confirmed, expired, dropped, pending)
+	fmt.Printf("tokens that were expected: %d confirmed by events, %d expired, %d dropped, %d pending\n", confirmed, expired, dropped,
+		pending)
 	if confirmed < reported || expired+dropped+pending != 0 {
-		f.t.Errorf("of %d tokens that were expected %d are confirmed, %d expired, %d dropped and %d pending", reported, confirmed, expired, dropped, pending)
+		f.t.Errorf("of %d tokens that were expected %d are confirmed, %d expired, %d dropped and %d pending", reported, confirmed, expired,
+			dropped, pending)
 	}
 }

@@ -79,7 +79,8 @@ func (f *lmcacheFleet) compare(n int) {
 			Longest   int `json:"longest_matched"`
 			CPU, DISK int
 		}
-		f.server.call("/query", map[string]any{"model": model, "block_size": blockSize, "token_ids": q.Tokens, "cache_salt": q.Salt}, &answer)
+		f.server.call("/query", map[string]any{"model": model, "block_size": blockSize, "token_ids": q.Tokens, "cache_salt": q.Salt},
+			&answer)
 		for i, name := range lmcacheInstances {
 			held, _, _ := strings.Cut(q.Held[name], "-")
 			host, disk := len(held)-strings.Count(held, "d"), len(held)-strings.Count(held, "h")
@@ -114,8 +115,10 @@ func TestLMCache(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			config := "sources:\n  - {endpoint: 'push:', type: LMCache, modelname: m, instance_id: 'pool:fs', block_size: 16}\n"
 			for i, name := range lmcacheInstances {
-				config += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: engine-%d, block_size: 16}\n", i)
-				config += fmt.Sprintf("  - {endpoint: 'push:', type: LMCache, modelname: m, instance_id: '%s', block_size: 16, serves: [engine-%d]}\n", name, i)
+				config += fmt.Sprintf("  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: engine-%d, "+
+					"block_size: 16}\n", i)
+				config += fmt.Sprintf("  - {endpoint: 'push:', type: LMCache, modelname: m, instance_id: '%s', block_size: 16, serves: "+
+					"[engine-%d]}\n", name, i)
 			}
 			f := startLMCache(t, release{"lmcache", version}, startServer(t, config))
 			rounds := 10

@@ -228,7 +228,8 @@ func (f *fleet) compare(ranks []*engine, n int, bound bool) {
 	}
 	for i, q := range truths[asking] {
 		var all map[string]map[string]answer
-		path, body := "/query", map[string]any{"model": model, "block_size": blockSize, "lora_name": q.Lora, "cache_salt": q.Salt, "instance_id": ranks[0].instance}
+		path, body := "/query", map[string]any{"model": model, "block_size": blockSize, "lora_name": q.Lora, "cache_salt": q.Salt,
+			"instance_id": ranks[0].instance}
 		if len(q.Embeds) > 0 {
 			path, body["seq_hashes"] = "/query_by_hash", q.keys(f.t)
 		} else {
@@ -355,7 +356,8 @@ func (f *fleet) announces(window int) {
 	for _, e := range f.engines {
 		for _, q := range e.do(command{Do: "ask", N: 1}) {
 			var all map[string]map[string]struct{ Window int }
-			f.server.call("/query?detail=1", map[string]any{"model": model, "block_size": blockSize, "token_ids": q.Tokens, "instance_id": e.instance}, &all)
+			f.server.call("/query?detail=1", map[string]any{"model": model, "block_size": blockSize, "token_ids": q.Tokens,
+				"instance_id": e.instance}, &all)
 			if got := all["default"][e.instance].Window; got != window {
 				f.t.Errorf("%s: the answer's window is %d, want %d", e.instance, got, window)
 			}
@@ -449,8 +451,9 @@ func discovered(f *fleet) {
 	for _, e := range f.engines {
 		e.do(command{Do: "work", N: 100})
 		answers := map[string]string{
-			"/kv_event_sources": fmt.Sprintf(`{"0":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}}`, e.port, e.replay),
-			"/v1/models":        fmt.Sprintf(`{"data":[{"id":%q}]}`, model),
+			"/kv_event_sources": fmt.Sprintf(`{"0":{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":""}}`,
+				e.port, e.replay),
+			"/v1/models": fmt.Sprintf(`{"data":[{"id":%q}]}`, model),
 		}
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if body, ok := answers[r.URL.Path]; ok {
@@ -618,7 +621,8 @@ func flood(f *fleet) {
 		var row service
 		eventually(f.t, e.instance+" is flooded", func() (string, bool) {
 			row = f.server.service(e)
-			return fmt.Sprintf("%d published, %v", e.last, row), row.State == "partial" || row.DroppedBy["queue_overflow"] > 0 || *row.LastSeq == e.last
+			return fmt.Sprintf("%d published, %v", e.last, row), row.State == "partial" || row.DroppedBy["queue_overflow"] > 0 ||
+				*row.LastSeq == e.last
 		})
 		if row.State != "synced" || row.DroppedBy["queue_overflow"] > 0 {
 			lost++

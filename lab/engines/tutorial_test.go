@@ -28,7 +28,8 @@ func TestTutorial(t *testing.T) {
 		_, s.Ports[port], err = net.SplitHostPort(address)
 		must.Succeed(t, err)
 	}
-	s.Env = append(os.Environ(), "VLLM="+os.Getenv("ENGINES_VLLM"), "STATE="+s.Scratch(), "CONDUCTOR_SERVER=http://127.0.0.1:"+s.Ports["13333"],
+	s.Env = append(os.Environ(), "VLLM="+os.Getenv("ENGINES_VLLM"), "STATE="+s.Scratch(), "CONDUCTOR_SERVER=http://127.0.0.1:"+
+		s.Ports["13333"],
 		"NO_COLOR=1", "VLLM_NO_USAGE_STATS=1", "VLLM_CACHE_ROOT="+s.Scratch()+"/cache")
 	t.Cleanup(func() { // engines are in sessions of their own
 		stop := exec.Command(filepath.Join(s.Dir, "examples", "vllm", "stop.sh"))

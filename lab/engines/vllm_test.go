@@ -145,7 +145,8 @@ func (e *vllmEngine) complete(prompt []uint32) (cached int, err error) {
 			} `json:"prompt_tokens_details"`
 		} `json:"usage"`
 	}
-	if err := json.Unmarshal(text, &answer); err != nil || resp.StatusCode != http.StatusOK || answer.Usage.PromptTokensDetails == nil || answer.Usage.PromptTokens != len(prompt) {
+	if err := json.Unmarshal(text, &answer); err != nil || resp.StatusCode != http.StatusOK || answer.Usage.PromptTokensDetails == nil ||
+		answer.Usage.PromptTokens != len(prompt) {
 		return 0, fmt.Errorf("%s: status %d: %.400s", e.instance, resp.StatusCode, text)
 	}
 	return answer.Usage.PromptTokensDetails.CachedTokens, nil
@@ -278,5 +279,6 @@ func (f *vllmFleet) plain(n int) {
 	if cached == 0 {
 		f.t.Error("the engines found nothing in their caches")
 	}
-	fmt.Printf("%d requests one after another: %d wrong, %.0f %% of %d prompt tokens from the cache\n", n, wrong, 100*float64(cached)/float64(prompts), prompts)
+	fmt.Printf("%d requests one after another: %d wrong, %.0f %% of %d prompt tokens from the cache\n", n, wrong,
+		100*float64(cached)/float64(prompts), prompts)
 }

@@ -48,13 +48,15 @@ func (a *Answers) Closing() string {
 	case a.Settled == 0:
 		return "no answer could be checked"
 	case a.Settled == 1:
-		return fmt.Sprintf("the one answer that could be checked was compared with the truth, and it was %s", map[bool]string{true: "right", false: "wrong"}[a.Wrong == 0])
+		return fmt.Sprintf("the one answer that could be checked was compared with the truth, and it was %s",
+			map[bool]string{true: "right", false: "wrong"}[a.Wrong == 0])
 	case a.Wrong == 0:
 		return thousands(a.Settled) + " answers that could be checked were compared with the truth, and none was wrong"
 	case a.Wrong == 1:
 		return thousands(a.Settled) + " answers that could be checked were compared with the truth, and 1 was wrong"
 	}
-	return fmt.Sprintf("%s answers that could be checked were compared with the truth, and %s were wrong", thousands(a.Settled), thousands(a.Wrong))
+	return fmt.Sprintf("%s answers that could be checked were compared with the truth, and %s were wrong", thousands(a.Settled),
+		thousands(a.Wrong))
 }
 
 // Closing says in a sentence how the last policy, which knows most, compares with the others.
@@ -64,7 +66,8 @@ func (c *Comparison) Closing() string {
 	}
 	last := len(c.Outcomes) - 1
 	best := c.Outcomes[last]
-	text := fmt.Sprintf("For %s the policy %q computed %s tokens, in %s to the first token", count(c.Requests, "request"), best.Policy, thousands(best.Computed), short(best.TTFT.Mean))
+	text := fmt.Sprintf("For %s the policy %q computed %s tokens, in %s to the first token", count(c.Requests, "request"), best.Policy,
+		thousands(best.Computed), short(best.TTFT.Mean))
 	if last == 0 {
 		return text + "."
 	}

@@ -145,7 +145,8 @@ func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) 
 	if err != nil {
 		return nil, err
 	}
-	t := &trial{driver: newDriver(f, cl), policy: p, stations: make([]station, len(f.ranks)), scratch: f.newScratch(), work: make([]time.Duration, len(f.ranks))}
+	t := &trial{driver: newDriver(f, cl), policy: p, stations: make([]station, len(f.ranks)), scratch: f.newScratch(),
+		work: make([]time.Duration, len(f.ranks))}
 	if err := f.start(); err != nil {
 		return nil, err
 	}

@@ -90,7 +90,8 @@ func (c *Comparison) Table(w io.Writer) {
 	fmt.Fprintf(w, "a rank computes %s tokens/s, and loads %s from its host and %s from its disk\n\n",
 		thousands(int(time.Second/computeToken)), thousands(int(time.Second/hostToken)), thousands(int(time.Second/diskToken)))
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintf(t, "policy\thit rate\tGPU\tCPU\tDISK\ttokens computed\tbeyond the oracle\tof those, cached somewhere\tTTFT mean\tp50\tp90\tp99\tbusiest rank\n")
+	fmt.Fprintf(t, "policy\thit rate\tGPU\tCPU\tDISK\ttokens computed\tbeyond the oracle\tof those, cached somewhere\tTTFT "+
+		"mean\tp50\tp90\tp99\tbusiest rank\n")
 	for _, o := range c.Outcomes {
 		fmt.Fprintf(t, "%s\t%.1f %%\t%.1f %%\t%.1f %%\t%.1f %%\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%.2fx the mean\n", o.Policy,
 			o.Hits.Any, o.Hits.GPU, o.Hits.CPU, o.Hits.Disk, thousands(o.Computed), o.beyond(), thousands(o.Recomputed),

@@ -46,7 +46,8 @@ func TestCompareTimes(t *testing.T) {
 		report, err := Compare(t.Context(), compared(t), []Policy{policy(ranks...)}, nil)
 		must.Succeed(t, err)
 		o := report.Outcomes[0]
-		if got := o.TTFT.Mean.String(); got != ttft || o.Computed != computed || o.Recomputed != recomputed || strings.Join(told, " ") != order {
+		if got := o.TTFT.Mean.String(); got != ttft || o.Computed != computed || o.Recomputed != recomputed ||
+			strings.Join(told, " ") != order {
 			t.Errorf("ranks %v: TTFT %s, %d computed, %d recomputed, told %v", ranks, got, o.Computed, o.Recomputed, told)
 		}
 	}
@@ -71,7 +72,8 @@ func TestCompareAnnouncesAtTheEnd(t *testing.T) {
 		},
 	}
 	c := compared(t)
-	trace, err := workload.ReadTrace("t.jsonl", strings.NewReader(`{"timestamp": 0, "input_length": 1024, "output_length": 32, "hash_ids": [1, 2]}
+	trace, err := workload.ReadTrace("t.jsonl",
+		strings.NewReader(`{"timestamp": 0, "input_length": 1024, "output_length": 32, "hash_ids": [1, 2]}
 {"timestamp": 127, "input_length": 1536, "output_length": 10, "hash_ids": [1, 2, 3]}
 {"timestamp": 128, "input_length": 1536, "output_length": 10, "hash_ids": [1, 2, 3]}
 {"timestamp": 1000, "input_length": 1552, "output_length": 10, "hash_ids": [1, 2, 3, 4]}
@@ -85,7 +87,8 @@ func TestCompareAnnouncesAtTheEnd(t *testing.T) {
 		t.Errorf("seen:\n%s\nwant:\n%s", got, want)
 	}
 	// Each rank of the other policy computes the first two segments, and one the third.
-	if o := report.Outcomes; *o[1].Beyond != 0 || o[1].Computed != 1024+512+16+16 || o[0].Computed != 1024+1536+512+16 || fmt.Sprintf("%.1f", *o[0].Beyond) != "96.9" {
+	if o := report.Outcomes; *o[1].Beyond != 0 || o[1].Computed != 1024+512+16+16 || o[0].Computed != 1024+1536+512+16 ||
+		fmt.Sprintf("%.1f", *o[0].Beyond) != "96.9" {
 		t.Errorf("%+v, %+v", o[0], o[1])
 	}
 }
@@ -111,7 +114,8 @@ func TestCompareRefuses(t *testing.T) {
 	c := compared(t)
 	asks := RoundRobin(2)
 	asks.Asks = true
-	if _, err := Compare(t.Context(), c, []Policy{asks}, nil); err == nil || !strings.Contains(err.Error(), "round robin: cannot register") {
+	if _, err := Compare(t.Context(), c, []Policy{asks}, nil); err == nil ||
+		!strings.Contains(err.Error(), "round robin: cannot register") {
 		t.Errorf("without a server: %v", err)
 	}
 }

@@ -30,8 +30,9 @@ var habitsOf = map[string][2]habit{
 	"vllm-map": {
 		{registerAs: "vLLM", describe: "vLLM maps, offload with tokens, full reports", traits: engine.Traits{Report: true, Dedupe: true},
 			wire: publisher.VLLMMap{}, topicInReplay: true}, // a second copy would look like a report
-		{registerAs: "vLLM", describe: "vLLM maps, offload by hash", traits: engine.Traits{OffloadFirst: true, Placeholder: true, RemoveSingly: true},
-			wire: publisher.VLLMMap{}, topic: kvEvents, topicInReplay: true},
+		{registerAs: "vLLM", describe: "vLLM maps, offload by hash",
+			traits: engine.Traits{OffloadFirst: true, Placeholder: true, RemoveSingly: true},
+			wire:   publisher.VLLMMap{}, topic: kvEvents, topicInReplay: true},
 	},
 	"vllm-array": {
 		{registerAs: "vLLM", describe: "vLLM arrays of 12, offload by hash", algorithm: digest.CBOR,
@@ -49,7 +50,8 @@ const kvEvents = "kv-events"
 
 // drafting returns the habits of vLLM with a drafter.
 func drafting(describe string, a digest.Algorithm, ahead int) [2]habit {
-	h := habit{registerAs: "vLLM", describe: describe, algorithm: a, wire: publisher.VLLMMap{}, topicInReplay: true, ahead: ahead, deviceOnly: true}
+	h := habit{registerAs: "vLLM", describe: describe, algorithm: a, wire: publisher.VLLMMap{}, topicInReplay: true, ahead: ahead,
+		deviceOnly: true}
 	odd := h
 	odd.traits.RemoveSingly, odd.topic = true, kvEvents
 	return [2]habit{h, odd}
@@ -58,7 +60,8 @@ func drafting(describe string, a digest.Algorithm, ahead int) [2]habit {
 // sglang returns the habits of SGLang, with a drafter if its blocks have a look-ahead.
 func sglang(drafter string, ahead int) [2]habit {
 	h := habit{registerAs: "SGLang", describe: "SGLang arrays, write back" + drafter, algorithm: digest.Page,
-		traits: engine.Traits{Dedupe: true, OffloadFirst: true}, wire: publisher.SGLang{}, topic: kvEvents, clearsAtStart: true, ahead: ahead}
+		traits: engine.Traits{Dedupe: true, OffloadFirst: true}, wire: publisher.SGLang{}, topic: kvEvents, clearsAtStart: true,
+		ahead: ahead}
 	odd := h
 	odd.describe, odd.traits.WriteThrough, odd.wire = "SGLang maps, write through"+drafter, true, publisher.SGLang{Map: true}
 	return [2]habit{h, odd}

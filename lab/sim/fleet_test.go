@@ -61,7 +61,8 @@ func TestRightAnswers(t *testing.T) {
 	if len(r.Samples) != 3 {
 		t.Fatalf("%d samples, want 3", len(r.Samples))
 	}
-	if q := r.Samples[2]; !strings.Contains(q.Command, `/query_by_hash --json '{"model":"m"`) || !strings.Contains(q.Answer, `,"seq_hashes":[`) {
+	if q := r.Samples[2]; !strings.Contains(q.Command, `/query_by_hash --json '{"model":"m"`) ||
+		!strings.Contains(q.Answer, `,"seq_hashes":[`) {
 		t.Errorf("sample %+v", q)
 	}
 	if q := r.Samples[1]; !strings.Contains(q.Command, `--json '{"model":"m"`) || !strings.Contains(q.Answer, `"longest_matched":128`) {
@@ -114,7 +115,8 @@ func TestLookAhead(t *testing.T) {
 		if lower := stats.Stored[1] + stats.Stored[2]; k.deviceOnly != (lower == 0) || k.ahead > 0 && stats.Reused[3] > 0 {
 			t.Errorf("%s: %+v", k.describe, stats)
 		}
-		if k.ahead != k.instance.tree.Ahead() || k.ahead > 0 && !strings.HasSuffix(r.Instances[i].Publisher, fmt.Sprint("look-ahead ", k.ahead)) {
+		if k.ahead != k.instance.tree.Ahead() || k.ahead > 0 &&
+			!strings.HasSuffix(r.Instances[i].Publisher, fmt.Sprint("look-ahead ", k.ahead)) {
 			t.Errorf("%s has a look-ahead of %d, its truth of %d", r.Instances[i].Publisher, k.ahead, k.instance.tree.Ahead())
 		}
 	}
@@ -168,18 +170,24 @@ func TestFleetFindsWrongFields(t *testing.T) {
 	}
 
 	f("truth", func(object) {}, counts{}, "")
-	f("longest over", func(r object) { add(r, "longest_matched", 64) }, counts{lies, lies, 0, 0, 0}, "inst-1 (vllm-array): longest_matched: want ")
+	f("longest over", func(r object) {
+		add(r, "longest_matched", 64)
+	}, counts{lies, lies, 0, 0, 0}, "inst-1 (vllm-array): longest_matched: want ")
 	f("GPU over", func(r object) { add(r, "GPU", 64) }, counts{lies, lies, 0, 0, 0}, " GPU: want ")
 	f("CPU over", func(r object) { add(r, "CPU", 64) }, counts{lies, lies, 0, 0, 0}, " CPU: want ")
 	f("DISK under", func(r object) { add(r, "DISK", -64) }, counts{lies, 0, lies, 0, 0}, " DISK: want ")
 	f("DP under", func(r object) { add(r["DP"].(object), "1", -64) }, counts{lies, 0, lies, 0, 0}, " DP[1]: want ")
-	f("cascade over", func(r object) { add(rank(r, "rank_matches", "0"), "disk", 64) }, counts{lies, lies, 0, 0, 0}, " rank_matches[0].disk: want ")
+	f("cascade over", func(r object) {
+		add(rank(r, "rank_matches", "0"), "disk", 64)
+	}, counts{lies, lies, 0, 0, 0}, " rank_matches[0].disk: want ")
 	f("both", func(r object) { add(r, "GPU", 64); add(r, "CPU", -64) }, counts{lies, lies, lies, 0, 0}, "; CPU: want ")
 	f("no CPU", func(r object) { delete(r, "CPU") }, counts{lies, 0, lies, 0, 0}, "missing")
 	f("no DP of a rank", func(r object) { delete(r["DP"].(object), "0") }, counts{lies, 0, lies, 0, 0}, "DP[0]: want ")
 	f("no cascade", func(r object) { delete(r, "rank_matches") }, counts{lies, 0, lies, 0, 0}, "rank_matches[1].cpu: want ")
 	f("an unknown rank", func(r object) { r["DP"].(object)["2"] = 0 }, counts{lies, lies, 0, 0, 0}, "DP[2]: want none, got 0")
-	f("an odd rank", func(r object) { r["rank_matches"].(object)["00"] = object{"disk": 5} }, counts{lies, lies, 0, 0, 0}, "rank_matches[00]: want none, got 5")
+	f("an odd rank", func(r object) {
+		r["rank_matches"].(object)["00"] = object{"disk": 5}
+	}, counts{lies, lies, 0, 0, 0}, "rank_matches[00]: want none, got 5")
 	f("no row", func(r object) { clear(r) }, counts{lies, 0, lies, 0, 0}, "row: want ")
 	f("late", late, counts{}, "")
 	f("late and over", func(r object) { late(r); add(r, "GPU", 64) }, counts{0, 0, 0, lies, 0}, "")
@@ -188,7 +196,10 @@ func TestFleetFindsWrongFields(t *testing.T) {
 	f("partial", func(r object) { rank(r, "detail", "0")["state"] = "partial" }, counts{0, 0, 0, 0, lies}, "")
 	f("partial and over", func(r object) { rank(r, "detail", "0")["state"] = "partial"; add(r, "GPU", 64) }, counts{0, 0, 0, 0, lies}, "")
 	f("stale", func(r object) { rank(r, "detail", "0")["state"] = "stale" }, counts{}, "")
-	f("stale and over", func(r object) { rank(r, "detail", "0")["state"] = "stale"; add(r, "GPU", 64) }, counts{lies, lies, 0, 0, 0}, "rank 0 stale at ")
+	f("stale and over", func(r object) {
+		rank(r, "detail", "0")["state"] = "stale"
+		add(r, "GPU", 64)
+	}, counts{lies, lies, 0, 0, 0}, "rank 0 stale at ")
 }
 
 // TestAnswerFromBeforeRestart holds that an answer that was under way while a rank was restarted is
@@ -228,7 +239,8 @@ func TestServerTroubles(t *testing.T) {
 	f("no details", func(s *server) {
 		s.lie = func(_ int, _ string, row object) { delete(row, "detail") }
 	}, "none of 222 answers was settled")
-	f("refuses", func(s *server) { s.refuse = 500 }, "20 queries failed in a row, the last with: POST /query?detail=1: status 500: out of order")
+	f("refuses", func(s *server) { s.refuse = 500 },
+		"20 queries failed in a row, the last with: POST /query?detail=1: status 500: out of order")
 	f("is gone", func(s *server) { s.f.Server = "http://127.0.0.1:1" }, "no server listens at 127.0.0.1:1: start one with conductor serve")
 	f("is something else", func(s *server) { s.f.Server += "/other" }, "cannot use the server at http://")
 }
@@ -315,7 +327,8 @@ func TestConfigCheck(t *testing.T) {
 	if err == nil {
 		t.Fatal("a bad configuration was accepted")
 	}
-	for _, want := range []string{"instances 0", "chunk 63 is less than 64", "qps -1", `family "tgi" is none of vllm-map, vllm-array, sglang`} {
+	for _, want := range []string{"instances 0", "chunk 63 is less than 64", "qps -1",
+		`family "tgi" is none of vllm-map, vllm-array, sglang`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in %v", want, err)
 		}
@@ -363,7 +376,8 @@ func TestReportNumbers(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]string{
-		0: "0 µs", 950 * time.Microsecond: "950 µs", time.Millisecond: "1 ms", 1500 * time.Microsecond: "1.5 ms", 2 * time.Second: "2000 ms",
+		0: "0 µs", 950 * time.Microsecond: "950 µs", time.Millisecond: "1 ms", 1500 * time.Microsecond: "1.5 ms",
+		2 * time.Second: "2000 ms",
 	} {
 		if got := short(d); got != want {
 			t.Errorf("%v is written %s, want %s", d, got, want)

@@ -140,7 +140,8 @@ func (in *instance) settled(got *row) (settled, incomplete bool, note string) {
 		if d.State == "partial" {
 			incomplete = true
 		}
-		notes = append(notes, fmt.Sprintf("rank %d %s at %d of %d%s", r.n, cmp.Or(d.State, "without detail"), at, newest, because(d.Reason)))
+		notes = append(notes, fmt.Sprintf("rank %d %s at %d of %d%s", r.n, cmp.Or(d.State, "without detail"), at, newest,
+			because(d.Reason)))
 	}
 	return settled, incomplete, strings.Join(notes, ", ")
 }

@@ -230,11 +230,13 @@ func (s service) text() string {
 
 // faultTable writes the faults of each rank and the server's counts of it.
 func (r *Report) faultTable(t *tabwriter.Writer) {
-	fmt.Fprintf(t, "\ninstance\tlost batches\tcuts\tstalls\trestarts\tspoiled replays\t|  epoch\tgaps\treplayed\trestarts\toverruns\treconnects\n")
+	fmt.Fprintf(t, "\ninstance\tlost batches\tcuts\tstalls\trestarts\tspoiled replays\t|  "+
+		"epoch\tgaps\treplayed\trestarts\toverruns\treconnects\n")
 	for _, i := range r.Instances {
 		if f, s := i.Faults, i.Recoveries; f != nil && s != nil {
 			fmt.Fprintf(t, "%s/%d\t%d\t%d\t%d\t%d\t%d\t|  %d\t%d\t%s\t%d\t%d\t%d\n", i.Instance, i.Rank,
-				f.Lost, f.Cuts, f.Stalls, f.Restarts, f.Spoiled, s.Epoch, s.Gaps, thousands(s.Replayed), s.Restarts, s.Overruns, s.Reconnects)
+				f.Lost, f.Cuts, f.Stalls, f.Restarts, f.Spoiled, s.Epoch, s.Gaps, thousands(s.Replayed), s.Restarts, s.Overruns,
+				s.Reconnects)
 		}
 	}
 	t.Flush()

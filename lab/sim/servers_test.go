@@ -67,7 +67,8 @@ func TestServersTakeTurns(t *testing.T) {
 			defer s.f.mu.Unlock()
 			for _, k := range s.f.ranks {
 				// The engine counts copies on the device too.
-				if device, host, disk := k.engine.Blocks(); holds[k.key].Device > device || holds[k.key].Host != host || holds[k.key].Disk != disk {
+				if device, host, disk := k.engine.Blocks(); holds[k.key].Device > device || holds[k.key].Host != host ||
+					holds[k.key].Disk != disk {
 					return fmt.Errorf("%s holds %v, told %v", k.key, Blocks{device, host, disk}, holds[k.key])
 				}
 			}

@@ -44,7 +44,8 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"stores", "stores of copies", "stores without tokens", "stores of orphans", "removals", "shuffled removals", "objects put", "objects taken", "clears", "sources dropped"}
+var kindNames = [kinds]string{"stores", "stores of copies", "stores without tokens", "stores of orphans", "removals", "shuffled removals",
+	"objects put", "objects taken", "clears", "sources dropped"}
 
 // step is the next act of a source: it publishes a batch, or leaves and registers again.
 type step struct {
@@ -369,7 +370,8 @@ func (w *writer) actOfPool() {
 			medium = media[h.tier]
 		}
 		w.forget(func(other *holder) bool { return other.backend == h.backend && (medium == nil || other == h) }, kindClear)
-		w.events = append(w.events, map[string]any{"event_type": "cleared", "tenant_id": "default", "backend_id": h.backend, "medium": medium})
+		w.events = append(w.events, map[string]any{"event_type": "cleared", "tenant_id": "default", "backend_id": h.backend,
+			"medium": medium})
 		w.reserve()
 	default:
 		w.drop()
@@ -401,8 +403,9 @@ func (w *writer) take(h *holder, n int32, shard int) {
 func (w *writer) tell(h *holder, n int32, shard int, what string) {
 	w.object++
 	w.events = append(w.events, map[string]any{
-		"event_id": w.object, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil, "additional_salt": nil,
-		"tenant_id": "default", "backend_id": h.backend, "medium": media[h.tier], "dp_rank": nil,
+		"event_id": w.object, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil,
+		"additional_salt": nil,
+		"tenant_id":       "default", "backend_id": h.backend, "medium": media[h.tier], "dp_rank": nil,
 		"object_key": fmt.Sprintf("%s@tp_rank:%d@%048x%016x", model, shard, 0, w.name(n)), "seq_hashes": []any{}, "base_block_idx": 0,
 	})
 }

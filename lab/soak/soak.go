@@ -110,7 +110,8 @@ func (r *Result) String() string {
 		played = append(played, fmt.Sprintf("%d %s", n, kindNames[kind]))
 	}
 	const mb = 1e6
-	return fmt.Sprintf("soak passed: seed %d, %d rounds; answers: %d under race, %d at rest; events: %s; heap in use: %.1f MB at the start, %.1f MB at its peak, %.1f MB at the end",
+	return fmt.Sprintf("soak passed: seed %d, %d rounds; answers: %d under race, %d at rest; events: %s; heap in use: %.1f MB at the "+
+		"start, %.1f MB at its peak, %.1f MB at the end",
 		r.Seed, r.Rounds, r.Asked, r.Exact, strings.Join(played, ", "), float64(r.Start)/mb, float64(r.Peak)/mb, float64(r.End)/mb)
 }
 
@@ -124,7 +125,8 @@ func (k *Soak) Run() (*Result, error) {
 	}
 	fmt.Fprintf(k.Progress, "seed %d\n", k.Seed)
 	if err := k.play(); err != nil {
-		return nil, fmt.Errorf("%w\nrepeat the histories with: conductor-lab bench soak --seed %d --prompts %d --readers %d --rounds %d --duration 0s",
+		return nil, fmt.Errorf("%w\nrepeat the histories with: conductor-lab bench soak --seed %d --prompts %d --readers %d --rounds %d "+
+			"--duration 0s",
 			err, k.Seed, k.Prompts, k.Readers, k.round+1)
 	}
 	return &k.result, nil
@@ -172,7 +174,8 @@ func (k *Soak) play() error {
 		return err
 	}
 	if res.End = inUse(); res.End > res.Start+k.Margin {
-		return fmt.Errorf("%d bytes of heap in use after every source has left, %d at the start and %d allowed on top", res.End, res.Start, k.Margin)
+		return fmt.Errorf("%d bytes of heap in use after every source has left, %d at the start and %d allowed on top", res.End, res.Start,
+			k.Margin)
 	}
 	return nil
 }
@@ -190,8 +193,10 @@ func (k *Soak) report() {
 		}
 	}
 	const mb = 1e6
-	fmt.Fprintf(k.Progress, "round %d: %d events, %d answers under race, %d at rest, %d blocks held; resident %.1f MB, account %.1f MB, of them the index %.1f MB\n",
-		k.round, events, k.result.Asked, k.result.Exact, k.result.Held, float64(memory.Resident())/mb, float64(account)/mb, float64(indexed)/mb)
+	fmt.Fprintf(k.Progress, "round %d: %d events, %d answers under race, %d at rest, %d blocks held; resident %.1f MB, account %.1f MB, "+
+		"of them the index %.1f MB\n",
+		k.round, events, k.result.Asked, k.result.Exact, k.result.Held, float64(memory.Resident())/mb, float64(account)/mb,
+		float64(indexed)/mb)
 }
 
 // turn plays one round: histories, race, rest.

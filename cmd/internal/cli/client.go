@@ -55,10 +55,12 @@ type ClientFlags struct {
 func (f *ClientFlags) Add(cmd *cobra.Command, named bool) {
 	fs := cmd.Flags()
 	if named {
-		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), defaultServer), "`address` of the server: host:port, or the URL of a listener (also "+ServerEnv+")")
+		fs.StringVar(&f.Server, "server", cmp.Or(os.Getenv(ServerEnv), defaultServer),
+			"`address` of the server: host:port, or the URL of a listener (also "+ServerEnv+")")
 		f.flag = fs.Lookup("server")
 	}
-	fs.StringVar(&f.Files.CACert, "cacert", "", "`file` of the authorities that sign the server's certificate, instead of those of the system")
+	fs.StringVar(&f.Files.CACert, "cacert", "",
+		"`file` of the authorities that sign the server's certificate, instead of those of the system")
 	fs.StringVar(&f.Files.Cert, "cert", "", "`file` of the certificate to show")
 	fs.StringVar(&f.Files.Key, "key", "", "`file` of the key of that certificate")
 	fs.StringVar(&f.Files.TokenFile, "token-file", "", "`file` of the token to send")
@@ -97,7 +99,9 @@ func (f *ClientFlags) HTTP(timeout time.Duration) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, nil
+	return &http.Client{Transport: to, Timeout: timeout, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}, nil
 }
 
 // Client returns a client of the server of --server.
@@ -209,7 +213,8 @@ func (c *Client) refused(path string, status int, body []byte) error {
 	case status == http.StatusBadRequest && strings.Contains(string(body), "HTTP request to an HTTPS server"):
 		text = fmt.Sprintf("%s speaks TLS: name it as https://%s", at, at)
 	case status == http.StatusUnauthorized && c.token == "":
-		text = fmt.Sprintf("%s answers only clients that it knows: send a token with --token-file, or show a certificate with --cert and --key", at)
+		text = fmt.Sprintf("%s answers only clients that it knows: send a token with --token-file, or show a certificate with --cert "+
+			"and --key", at)
 	case status == http.StatusUnauthorized:
 		text = fmt.Sprintf("%s does not accept the token in %s: %s", at, c.token, cmp.Or(said, "it answers 401"))
 	case status == http.StatusForbidden && c.token == "":

@@ -44,10 +44,13 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%d %s: %v\nwant %s", status, body, err, want)
 		}
 	}
-	f("AT answers only clients that it knows: send a token with --token-file, or show a certificate with --cert and --key", "", 401, `{"error":"this needs a token"}`)
+	f("AT answers only clients that it knows: send a token with --token-file, or show a certificate with --cert and --key", "", 401,
+		`{"error":"this needs a token"}`)
 	f("AT does not accept the token in a.token: the token is not known", "a.token", 401, `{"error":"the token is not known"}`)
-	f("AT refuses: this needs the role admin; send the token of a client that may with --token-file", "", 403, `{"error":"this needs the role admin"}`)
-	f("AT refuses: this needs the role admin; the client of the token in a.token may not", "a.token", 403, `{"error":"this needs the role admin"}`)
+	f("AT refuses: this needs the role admin; send the token of a client that may with --token-file", "", 403,
+		`{"error":"this needs the role admin"}`)
+	f("AT refuses: this needs the role admin; the client of the token in a.token may not", "a.token", 403,
+		`{"error":"this needs the role admin"}`)
 	f("http://AT/services answers 400: no such model", "", 400, `{"error":"no such model"}`)
 	f("http://AT/services answers 404: check that a Conductor of this version listens there", "", 404, "not found")
 
@@ -56,7 +59,8 @@ func TestRefused(t *testing.T) {
 	secure.StartTLS()
 	defer secure.Close()
 	at := secure.Listener.Addr().String()
-	if err := NewClient("http://"+at, nil).Get(t.Context(), "/services", nil); err == nil || err.Error() != at+" speaks TLS: name it as https://"+at {
+	if err := NewClient("http://"+at, nil).Get(t.Context(), "/services", nil); err == nil ||
+		err.Error() != at+" speaks TLS: name it as https://"+at {
 		t.Errorf("without TLS: %v", err)
 	}
 }

@@ -126,7 +126,8 @@ func FlagError(c *cobra.Command, err error) error {
 
 // kinds says what values of flags are, by their types.
 var kinds = map[string]string{
-	"int": "a whole number", "uint": "a whole number from 0", "uint16": "a whole number from 0 to 65535", "uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+	"int": "a whole number", "uint": "a whole number from 0", "uint16": "a whole number from 0 to 65535",
+	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
 	"float64": "a number", "bool": "true or false", "duration": "a duration, such as 30s or 5m",
 }
 
@@ -145,7 +146,9 @@ func checkFlags(c *cobra.Command) error {
 			}
 		}
 		for _, group := range f.Annotations[exclusive] {
-			if given := slices.DeleteFunc(strings.Fields(group), func(name string) bool { return !c.Flags().Changed(name) }); len(given) > 1 {
+			if given := slices.DeleteFunc(strings.Fields(group), func(name string) bool {
+				return !c.Flags().Changed(name)
+			}); len(given) > 1 {
 				clash = Usagef("--%s exclude each other", strings.Join(given, " and --"))
 			}
 		}

@@ -78,7 +78,8 @@ func Alike(t *testing.T, root func() *cobra.Command, withoutJSON map[string]stri
 				t.Errorf("%s: --%s has no help", c.CommandPath(), f.Name)
 			}
 		})
-		if status, out, errs := Run(root(), append(slices.Clone(path), "--help")...); status != cli.ExitFine || !strings.Contains(out, "Usage:") || errs != "" || strings.Contains(out, "\x1b") {
+		if status, out, errs := Run(root(), append(slices.Clone(path), "--help")...); status != cli.ExitFine ||
+			!strings.Contains(out, "Usage:") || errs != "" || strings.Contains(out, "\x1b") {
 			t.Errorf("%s --help: %d %s%s", c.CommandPath(), status, out, errs)
 		}
 		for _, wrong := range []string{"--no-such-flag", "surplus surplus surplus"} {

@@ -165,7 +165,8 @@ func hardened(p corev1.PodSpec) (errs []error) {
 	}
 	for _, c := range p.Containers {
 		s := c.SecurityContext
-		if s == nil || !is(s.AllowPrivilegeEscalation, false) || !is(s.ReadOnlyRootFilesystem, true) || s.Capabilities == nil || len(s.Capabilities.Drop) == 0 {
+		if s == nil || !is(s.AllowPrivilegeEscalation, false) || !is(s.ReadOnlyRootFilesystem, true) || s.Capabilities == nil ||
+			len(s.Capabilities.Drop) == 0 {
 			errs = append(errs, fmt.Errorf("container %s has more rights than it needs", c.Name))
 		}
 		own := c.Name == "conductor" || c.Name == "valkey" // what values add needs no probes

@@ -26,7 +26,8 @@ func main() {
 	conductor := flag.String("conductor", "http://127.0.0.1:13333", "base URL of Conductor")
 	model := flag.String("model", "", "model as registered with Conductor")
 	blockSize := flag.Int("block-size", 16, "tokens of a block")
-	patience := flag.Duration("patience", router.DefaultPatience, "how long to wait for an answer of Conductor, before the load alone decides")
+	patience := flag.Duration("patience", router.DefaultPatience,
+		"how long to wait for an answer of Conductor, before the load alone decides")
 	eventsOnly := flag.Bool("events-only", false, "go by what engines have announced, and do not tell Conductor where prompts go")
 	flag.Parse()
 	if *model == "" {
@@ -37,7 +38,8 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	r := &router.Router{Conductor: c, Query: client.Query{Model: *model, BlockSize: *blockSize}, Patience: *patience, EventsOnly: *eventsOnly}
+	r := &router.Router{Conductor: c, Query: client.Query{Model: *model, BlockSize: *blockSize}, Patience: *patience,
+		EventsOnly: *eventsOnly}
 	for _, text := range flag.Args() {
 		w, err := worker(text)
 		if err != nil {

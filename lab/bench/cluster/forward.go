@@ -75,7 +75,8 @@ func (c *Config) forward() (*ForwardReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &forward{Config: c, client: &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: c.Clients, DisableCompression: true}}}
+	b := &forward{Config: c, client: &http.Client{Timeout: patience,
+		Transport: &http.Transport{MaxIdleConnsPerHost: c.Clients, DisableCompression: true}}}
 	for _, s := range g.servers {
 		b.urls = append(b.urls, s.URL)
 	}

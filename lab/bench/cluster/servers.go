@@ -40,7 +40,8 @@ func (c *Config) servers(n int, flags ...string) (*group, error) {
 			return g, err
 		}
 		s, err := harness.Serve(c.Serve(append([]string{
-			"--listen", address + "=conductor", "--store", c.Store, "--store-name", g.name, "--store-advertise", "http://" + address, "--log-level", "error",
+			"--listen", address + "=conductor", "--store", c.Store, "--store-name", g.name, "--store-advertise", "http://" + address,
+			"--log-level", "error",
 		}, flags...)...), "http://"+address)
 		if err != nil {
 			return g, err
@@ -62,7 +63,8 @@ func (g *group) close() {
 // register registers a source at the first server.
 func (g *group) register(endpoint, replay, model, instance string, rank int) error {
 	body, err := json.Marshal(map[string]any{
-		"endpoint": endpoint, "replay_endpoint": replay, "type": "vLLM", "modelname": model, "instance_id": instance, "block_size": blockSize, "dp_rank": rank,
+		"endpoint": endpoint, "replay_endpoint": replay, "type": "vLLM", "modelname": model, "instance_id": instance,
+		"block_size": blockSize, "dp_rank": rank,
 	})
 	if err != nil {
 		return err
@@ -135,7 +137,8 @@ func (c *Config) follow(g *group) (err error) {
 		return err
 	}
 	for i, p := range g.engines.Ports {
-		if err := g.register(fmt.Sprintf("tcp://127.0.0.1:%d", p.Live), fmt.Sprintf("tcp://127.0.0.1:%d", p.Replay), shardModel, instance(i), 0); err != nil {
+		if err := g.register(fmt.Sprintf("tcp://127.0.0.1:%d", p.Live), fmt.Sprintf("tcp://127.0.0.1:%d", p.Replay), shardModel,
+			instance(i), 0); err != nil {
 			return err
 		}
 	}

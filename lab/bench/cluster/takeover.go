@@ -42,8 +42,10 @@ type TakeoverReport struct {
 const takeoverTarget = 5.0 // seconds, with 1 M blocks
 
 func (r *TakeoverReport) table(w io.Writer) {
-	fmt.Fprintf(w, "owner of %d killed, %d blocks of %d sources: first right answer after %.2f s, all after %.2f s (target %.0f s), sources from %v, %.0f blocks from the shelf; %d right, %d partial, %d refused, %d failed, %d wrong; %d digests equal\n",
-		r.Owners, r.Blocks, r.Sources, r.First, r.Seconds, takeoverTarget, r.From, r.Shelf, r.Right, r.Partial, r.Refused, r.Failed, r.Wrong, r.Equal)
+	fmt.Fprintf(w, "owner of %d killed, %d blocks of %d sources: first right answer after %.2f s, all after %.2f s (target %.0f s), "+
+		"sources from %v, %.0f blocks from the shelf; %d right, %d partial, %d refused, %d failed, %d wrong; %d digests equal\n",
+		r.Owners, r.Blocks, r.Sources, r.First, r.Seconds, takeoverTarget, r.From, r.Shelf, r.Right, r.Partial, r.Refused, r.Failed,
+		r.Wrong, r.Equal)
 }
 
 // takeovers measures a shard with each number of owners.

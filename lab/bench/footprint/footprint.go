@@ -186,7 +186,8 @@ func address(stderr io.Reader) (string, error) {
 func (r *run) register(ports []string) error {
 	for i, port := range ports {
 		body, err := json.Marshal(map[string]any{
-			"endpoint": "tcp://127.0.0.1:" + port, "type": "vLLM", "modelname": "bench", "instance_id": name(i), "block_size": r.c.BlockSize, "dp_rank": 0,
+			"endpoint": "tcp://127.0.0.1:" + port, "type": "vLLM", "modelname": "bench", "instance_id": name(i),
+			"block_size": r.c.BlockSize, "dp_rank": 0,
 		})
 		if err != nil {
 			return err

@@ -10,7 +10,8 @@ import (
 
 // Table writes it for people, in MB.
 func (r *Report) Table(w io.Writer) {
-	fmt.Fprintf(w, "%d blocks x %d holders, %d sources: loaded in %.1f s, %d blocks in the end, %d gaps\n", r.Blocks, r.Holders, r.Sources, r.Loaded, r.Indexed, r.Lost)
+	fmt.Fprintf(w, "%d blocks x %d holders, %d sources: loaded in %.1f s, %d blocks in the end, %d gaps\n", r.Blocks, r.Holders, r.Sources,
+		r.Loaded, r.Indexed, r.Lost)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	columns := make([]Sample, 0, 2*len(r.End))
 	fmt.Fprint(t, "MB\t")

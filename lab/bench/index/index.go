@@ -112,7 +112,8 @@ func (c *Config) Check() error {
 		name   string
 		n, min int
 	}{
-		{"workers", c.Workers, 1}, {"copies", c.Copies, 1}, {"block size", c.BlockSize, 1}, {"capacity", c.Capacity, 1}, {"choices", c.Choices, 1},
+		{"workers", c.Workers, 1}, {"copies", c.Copies, 1}, {"block size", c.BlockSize, 1}, {"capacity", c.Capacity, 1},
+		{"choices", c.Choices, 1},
 		{"writers", c.Writers, 1}, {"readers", c.Readers, 0}, {"hash seeds", c.HashSeeds, 1}, {"event blocks", c.EventBlock, 0},
 		{"synthetic", c.Synthetic, 0}, {"churn", c.Churn, 0}, {"pools", c.Pools, 0}, {"repeat", c.Repeat, 0},
 	} {

@@ -259,9 +259,10 @@ func TestVerifyNotices(t *testing.T) {
 func TestCasesChangeOrder(t *testing.T) {
 	f := func(which string, want ...uint64) {
 		t.Helper()
-		s := &Stream{tiers: 1, owners: 1, load: 3, seq: []uint64{1, 2, 3, 4, 5}, local: []uint64{11, 12, 13, 14, 15}, gone: []uint64{5, 4, 3, 2, 1}, ops: []op{
-			{kind: store, from: 0, to: 5}, {kind: query, from: 0, to: 5}, {kind: remove, from: 0, to: 5},
-		}}
+		s := &Stream{tiers: 1, owners: 1, load: 3, seq: []uint64{1, 2, 3, 4, 5}, local: []uint64{11, 12, 13, 14, 15},
+			gone: []uint64{5, 4, 3, 2, 1}, ops: []op{
+				{kind: store, from: 0, to: 5}, {kind: query, from: 0, to: 5}, {kind: remove, from: 0, to: 5},
+			}}
 		s.harden(which)
 		var got []uint64
 		for i := range s.ops {
@@ -303,13 +304,15 @@ func TestRunReport(t *testing.T) {
 		var got map[string]any
 		must.Succeed(t, json.Unmarshal(js.Bytes(), &got))
 		for _, k := range append(keys, "block_ops_per_sec", "query_blocks_per_sec", "write_blocks_per_sec", "query", "write", "cpu_seconds",
-			"unique_blocks", "memberships", "index_bytes", "alias_bytes", "bytes_per_block", "rss_bytes", "gc_pause_p99_ns", "gc_cpu_fraction",
+			"unique_blocks", "memberships", "index_bytes", "alias_bytes", "bytes_per_block", "rss_bytes", "gc_pause_p99_ns",
+			"gc_cpu_fraction",
 			"machine", "events", "config", "stream") {
 			if _, ok := got[k]; !ok {
 				t.Errorf("no key %q in %s", k, js.String())
 			}
 		}
-		if got["block_ops_per_sec"].(float64) <= 0 || got["memberships"].(float64) <= 0 || got["query"].(map[string]any)["p99_ns"].(float64) <= 0 {
+		if got["block_ops_per_sec"].(float64) <= 0 || got["memberships"].(float64) <= 0 ||
+			got["query"].(map[string]any)["p99_ns"].(float64) <= 0 {
 			t.Errorf("got %s", js.String())
 		}
 		if !strings.Contains(table.String(), c.Events) {

@@ -40,7 +40,8 @@ func (x *indexed) change(o *op) {
 		return
 	}
 	e := &x.stores[int(o.owner)/x.s.tiers]
-	*e = index.Store{Owner: index.Owner(o.owner), Parent: o.parent, HasParent: o.hasParent, Rootless: o.bare, Engine: x.s.namesOf(o), Copies: x.copies}
+	*e = index.Store{Owner: index.Owner(o.owner), Parent: o.parent, HasParent: o.hasParent, Rootless: o.bare, Engine: x.s.namesOf(o),
+		Copies: x.copies}
 	if x.tokens && !o.bare {
 		e.Local = x.s.local[o.from:o.to]
 	}

@@ -191,7 +191,8 @@ func verify(c *Config, canonical, named *Stream) (err error) {
 		}
 	}
 	if st := x.x.Stats(); st.Memberships != oracle.Memberships() || st.Blocks != oracle.Unique() {
-		return fmt.Errorf("the index holds %d blocks and %d memberships, the oracle %d and %d", st.Blocks, st.Memberships, oracle.Unique(), oracle.Memberships())
+		return fmt.Errorf("the index holds %d blocks and %d memberships, the oracle %d and %d", st.Blocks, st.Memberships, oracle.Unique(),
+			oracle.Memberships())
 	}
 	return x.x.Check()
 }

@@ -69,10 +69,12 @@ func (s *Stream) write(to io.Writer) error {
 		return 0
 	}
 	end := s.outcome()
-	put(opsHeader{opsMagic, uint32(s.owners), uint32(len(s.ops)), uint64(len(s.seq)), uint64(len(s.gone)), uint64(end.Unique()), uint64(end.Memberships())})
+	put(opsHeader{opsMagic, uint32(s.owners), uint32(len(s.ops)), uint64(len(s.seq)), uint64(len(s.gone)), uint64(end.Unique()),
+		uint64(end.Memberships())})
 	for i := range s.ops {
 		o := &s.ops[i]
-		put(&opsRecord{uint32(o.kind), bit(o.hasParent, 1), o.owner, o.from, o.to, uint32(o.family) | uint32(o.class)<<flagClassAt | bit(o.bare, flagBare), o.parent})
+		put(&opsRecord{uint32(o.kind), bit(o.hasParent, 1), o.owner, o.from, o.to,
+			uint32(o.family) | uint32(o.class)<<flagClassAt | bit(o.bare, flagBare), o.parent})
 	}
 	put(s.seq)
 	put(s.local)
@@ -119,8 +121,10 @@ func readOps(r io.Reader, size int64) (*Stream, error) {
 	if head.Operations == 0 {
 		return nil, fmt.Errorf("no operations")
 	}
-	if head.Chains >= most || head.Removed >= most || headSize+recordSize*int64(head.Operations)+16*int64(head.Chains)+8*int64(head.Removed) > size {
-		return nil, fmt.Errorf("%d bytes are too few for %d operations of %d and %d blocks", size, head.Operations, head.Chains, head.Removed)
+	if head.Chains >= most || head.Removed >= most || headSize+recordSize*int64(head.Operations)+16*int64(head.Chains)+
+		8*int64(head.Removed) > size {
+		return nil, fmt.Errorf("%d bytes are too few for %d operations of %d and %d blocks", size, head.Operations, head.Chains,
+			head.Removed)
 	}
 	s := &Stream{
 		owners: int(head.Owners), tiers: 1, counted: true, load: int(head.Operations), ops: make([]op, head.Operations),

@@ -113,17 +113,22 @@ func peerLoads(smgTarget int) []peerLoad {
 	const base = "--workers 128 --copies %d"
 	loads := []peerLoad{
 		{name: "recorded vLLM", recorded: "vllm.msgpack.zst", flags: "--apart", mode: "time", rows: recordedRows(4)},
-		{name: "recorded vLLM; events of a batch joined for CRTC too", recorded: "vllm.msgpack.zst", mode: "time", rows: recordedRows(0)[:2]},
+		{name: "recorded vLLM; events of a batch joined for CRTC too", recorded: "vllm.msgpack.zst", mode: "time",
+			rows: recordedRows(0)[:2]},
 		{name: "recorded vLLM, memory", recorded: "vllm.msgpack.zst", flags: "--apart", mode: "mem", rows: memoryRows(0)},
 		{name: "recorded SGLang", recorded: "sglang.msgpack.zst", flags: "--apart", mode: "time", rows: recordedRows(3)},
 		{name: "recorded SGLang, memory", recorded: "sglang.msgpack.zst", flags: "--apart", mode: "mem", rows: memoryRows(0)},
-		{name: "recorded vLLM with offloading; CRTC without the host", recorded: "vllm-offload.msgpack.zst", flags: "--apart", mode: "time", rows: append(recordedRows(3),
-			peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
-		{name: "recorded vLLM with offloading, memory", recorded: "vllm-offload.msgpack.zst", flags: "--apart", mode: "mem", rows: memoryRows(0)},
+		{name: "recorded vLLM with offloading; CRTC without the host", recorded: "vllm-offload.msgpack.zst", flags: "--apart", mode: "time",
+			rows: append(recordedRows(3),
+				peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
+		{name: "recorded vLLM with offloading, memory", recorded: "vllm-offload.msgpack.zst", flags: "--apart", mode: "mem",
+			rows: memoryRows(0)},
 		{name: "128 workers x 8 copies", flags: base, sizes: []int{8}, mode: "time", rows: ordinaryRows(3, 4, 3)},
 		{name: "the same, memory", flags: base, sizes: []int{8}, mode: "mem", rows: memoryRows(0)},
-		{name: "1,000 workers x 4 copies", flags: "--workers 1000 --copies %d --capacity 2048", sizes: []int{4}, mode: "time", rows: ordinaryRows(3, 4, 3)},
-		{name: "16-token blocks", flags: "--workers 128 --copies %d --block-size 16 --capacity 131072", sizes: []int{2}, mode: "time", rows: ordinaryRows(3, 4, 3)},
+		{name: "1,000 workers x 4 copies", flags: "--workers 1000 --copies %d --capacity 2048", sizes: []int{4}, mode: "time",
+			rows: ordinaryRows(3, 4, 3)},
+		{name: "16-token blocks", flags: "--workers 128 --copies %d --block-size 16 --capacity 131072", sizes: []int{2}, mode: "time",
+			rows: ordinaryRows(3, 4, 3)},
 	}
 	for _, c := range Cases {
 		target := 0.0 // no engine sends the others
@@ -141,9 +146,11 @@ func peerLoads(smgTarget int) []peerLoad {
 	}
 	return append(loads,
 		peerLoad{name: "case roots, memory", flags: base + " --case roots", sizes: []int{8}, mode: "mem", rows: memoryRows(0)[:1]},
-		peerLoad{name: "pools, hash-only; CRTC without them", flags: base + " --pools 8", sizes: []int{8}, mode: "time", rows: append(ordinaryRows(1, 0, 0),
-			peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
-		peerLoad{name: "three tiers, counted copies; CRTC on one tier", flags: base + " --tiers 3 --repeat 10", sizes: []int{8}, rival: "128 workers x 8 copies", mode: "time", rows: ordinaryRows(2.5, 0, 0)[:1]},
+		peerLoad{name: "pools, hash-only; CRTC without them", flags: base + " --pools 8", sizes: []int{8}, mode: "time",
+			rows: append(ordinaryRows(1, 0, 0),
+				peerRow{what: "block ops with tokens alone, M/CPU s of all", key: "token_block_ops_per_sec", unit: perM})},
+		peerLoad{name: "three tiers, counted copies; CRTC on one tier", flags: base + " --tiers 3 --repeat 10", sizes: []int{8},
+			rival: "128 workers x 8 copies", mode: "time", rows: ordinaryRows(2.5, 0, 0)[:1]},
 		peerLoad{name: "one writer, one reader", flags: base, sizes: []int{8}, run: "--together", mode: "together", rows: []peerRow{
 			{what: "written, M/s wall", key: "together.write_together_blocks_per_sec", unit: perM, ratio: 3},
 			{what: "of alone", key: "together.write_kept", unit: 1, limit: 0.8},
@@ -153,19 +160,24 @@ func peerLoads(smgTarget int) []peerLoad {
 			{what: "read, M/CPU s of its thread", key: "together.read_together_per_cpu_sec", unit: perM},
 			{what: "query p99, µs", key: "together.beside.p99_ns", unit: perUs, less: true},
 		}},
-		peerLoad{name: "two writers; one writer", flags: base, sizes: []int{8}, run: "--writers 2 --readers 0", against: "--writers 1 --readers 0", rows: []peerRow{
-			{what: "written, M/s wall", key: "together.write_alone_blocks_per_sec", unit: perM, ratio: 1.7},
-		}},
-		peerLoad{name: "events of 64 blocks, 10 M held", flags: "--synthetic %d --churn %d --event-blocks 64", sizes: []int{10_000_000, 2_000_000}, rows: []peerRow{
-			{what: "write p50, µs", key: "write.p50_ns", unit: perUs, less: true},
-			{what: "write p99, µs", key: "write.p99_ns", unit: perUs, less: true},
-			{what: "write p99.9, µs", key: "write.p999_ns", unit: perUs, less: true, limit: 150},
-			{what: "write max, µs", key: "write.max_ns", unit: perUs, less: true, limit: 5000},
-		}},
+		peerLoad{name: "two writers; one writer", flags: base, sizes: []int{8}, run: "--writers 2 --readers 0",
+			against: "--writers 1 --readers 0", rows: []peerRow{
+				{what: "written, M/s wall", key: "together.write_alone_blocks_per_sec", unit: perM, ratio: 1.7},
+			}},
+		peerLoad{name: "events of 64 blocks, 10 M held", flags: "--synthetic %d --churn %d --event-blocks 64",
+			sizes: []int{10_000_000, 2_000_000}, rows: []peerRow{
+				{what: "write p50, µs", key: "write.p50_ns", unit: perUs, less: true},
+				{what: "write p99, µs", key: "write.p99_ns", unit: perUs, less: true},
+				{what: "write p99.9, µs", key: "write.p999_ns", unit: perUs, less: true, limit: 150},
+				{what: "write max, µs", key: "write.max_ns", unit: perUs, less: true, limit: 5000},
+			}},
 		peerLoad{name: "10 M blocks, 1 holder", flags: "--synthetic %d", sizes: []int{10_000_000}, mode: "mem", rows: memoryRows(28)},
-		peerLoad{name: "1 M blocks, 8 holders", flags: "--synthetic %d --holders 8", sizes: []int{1_000_000}, mode: "mem", rows: memoryRows(28)},
-		peerLoad{name: "smg pinned", flags: "--smg pinned --target %d", sizes: []int{smgTarget}, mode: "time", rows: smgRows("26.9", "7.6", "0.292", "4.6")},
-		peerLoad{name: "smg fragmented", flags: "--smg fragmented --target %d", sizes: []int{smgTarget}, mode: "time", rows: smgRows("27.5", "8.3", "", "")},
+		peerLoad{name: "1 M blocks, 8 holders", flags: "--synthetic %d --holders 8", sizes: []int{1_000_000}, mode: "mem",
+			rows: memoryRows(28)},
+		peerLoad{name: "smg pinned", flags: "--smg pinned --target %d", sizes: []int{smgTarget}, mode: "time",
+			rows: smgRows("26.9", "7.6", "0.292", "4.6")},
+		peerLoad{name: "smg fragmented", flags: "--smg fragmented --target %d", sizes: []int{smgTarget}, mode: "time",
+			rows: smgRows("27.5", "8.3", "", "")},
 	)
 }
 
@@ -190,7 +202,8 @@ func (p *Peers) Run(w io.Writer) error {
 		return fmt.Errorf("cannot keep ops files: %w", err)
 	}
 	m := harness.ThisMachine()
-	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds, of recorded streams %d\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds, p.Rounds*recordedRounds)
+	fmt.Fprintf(w, "%s, %d cores, %s, load %v; medians of %d rounds, of recorded streams %d\n\n", m.CPU, m.Cores, m.Go, m.Load, p.Rounds,
+		p.Rounds*recordedRounds)
 	fmt.Fprintf(w, "| Load | Figure | Ours | CRTC | Ratio | Target | smg published |\n|---|---|---|---|---|---|---|\n")
 	loads := peerLoads(p.Target)
 	var failed []error
@@ -309,7 +322,9 @@ func (p *Peers) ours(replay []string, flags string) (figures, error) {
 // rival runs CRTC. Its memory is measured in a process of its own, once.
 func (p *Peers) rival(l *peerLoad, file string, round int) (figures, error) {
 	f, err := p.measure(exec.Command(p.Rival, file, l.mode), l.mode == "together")
-	if err != nil || l.mode != "time" || round > 0 || !slices.ContainsFunc(l.rows, func(r peerRow) bool { return strings.HasPrefix(r.key, "rss") }) {
+	if err != nil || l.mode != "time" || round > 0 || !slices.ContainsFunc(l.rows, func(r peerRow) bool {
+		return strings.HasPrefix(r.key, "rss")
+	}) {
 		return f, err
 	}
 	mem, err := p.measure(exec.Command(p.Rival, file, "mem"), false)

@@ -90,7 +90,8 @@ func TestRecorded(t *testing.T) {
 		{remove, 1, true, 0, chain[:1]},
 		{query, 0, false, 0, chain[:2]},
 	} {
-		if i >= len(got) || got[i].kind != w.kind || got[i].owner != w.owner || got[i].bare != w.bare || got[i].parent != w.parent || !slices.Equal(got[i].blocks, w.blocks) {
+		if i >= len(got) || got[i].kind != w.kind || got[i].owner != w.owner || got[i].bare != w.bare || got[i].parent != w.parent ||
+			!slices.Equal(got[i].blocks, w.blocks) {
 			t.Errorf("operation %d of %d is not %+v", i, len(got), w)
 		}
 	}
@@ -145,7 +146,8 @@ func TestRecordedJoins(t *testing.T) {
 	apart, err := Run(c)
 	must.Succeed(t, err)
 	if r.Verified != 2 || r.Memberships != 4 || r.Memberships != apart.Memberships || r.UniqueBlocks != apart.UniqueBlocks {
-		t.Errorf("%d answers, %d memberships of %d blocks; apart %d of %d", r.Verified, r.Memberships, r.UniqueBlocks, apart.Memberships, apart.UniqueBlocks)
+		t.Errorf("%d answers, %d memberships of %d blocks; apart %d of %d", r.Verified, r.Memberships, r.UniqueBlocks, apart.Memberships,
+			apart.UniqueBlocks)
 	}
 }
 
@@ -168,7 +170,8 @@ func TestRecordedRefuses(t *testing.T) {
 	f := func(want string, events ...any) {
 		t.Helper()
 		c := recordedFile(t, values{-1, values{1}}, values{0, values{values{"S", values{11}, nil, values{1}}}}, values{0, events})
-		if _, err := openStream(c.Stream, false); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), c.Stream+": record 2: event 0: ") {
+		if _, err := openStream(c.Stream, false); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), c.Stream+": record 2: event 0: ") {
 			t.Errorf("error %v, want one about %q with its place", err, want)
 		}
 	}

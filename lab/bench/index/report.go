@@ -70,7 +70,8 @@ func (r *Report) Table(w io.Writer) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "events\tM block ops/CPU s\tquery M/s\twrite M/s\tCPU s\tB/block\taccount MB\tRSS MB\tpeak MB\tRSS B/membership\t")
-	fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", r.Events, r.BlockOps/1e6, r.QueryBlocks/1e6, r.WriteBlocks/1e6, r.CPU,
+	fmt.Fprintf(t, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", r.Events, r.BlockOps/1e6, r.QueryBlocks/1e6,
+		r.WriteBlocks/1e6, r.CPU,
 		r.BytesPerBlock, float64(r.IndexBytes)/1e6, float64(r.RSSBytes)/1e6, float64(r.RSSPeakBytes)/1e6, r.RSSPerMembership)
 	t.Flush()
 	fmt.Fprintln(w)
@@ -92,7 +93,8 @@ func (r *Report) Table(w io.Writer) {
 			x.BlocksPerSec/1e6, x.AllocsPerBlock, x.DecodeNs, x.HashNs, x.IndexNs)
 	}
 	if x := r.Together; x != nil {
-		fmt.Fprintf(w, "\n%d writers and %d readers, wall time: writes %.1f M/s alone, %.1f together (%.0f %%); reads %.1f alone, %.1f together (%.0f %%), p99 %.2f -> %.2f µs\n",
+		fmt.Fprintf(w, "\n%d writers and %d readers, wall time: writes %.1f M/s alone, %.1f together (%.0f %%); reads %.1f alone, %.1f "+
+			"together (%.0f %%), p99 %.2f -> %.2f µs\n",
 			x.Writers, x.Readers, x.WriteAlone/1e6, x.WriteTogether/1e6, 100*x.WriteKept,
 			x.ReadAlone/1e6, x.ReadTogether/1e6, 100*x.ReadKept, us(x.Alone.P99), us(x.Beside.P99))
 	}

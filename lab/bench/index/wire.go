@@ -138,7 +138,8 @@ func (w *wired) apply(worker uint32, batch *events.Batch) {
 			w.sizes.RemoveBlocks += n
 			continue
 		}
-		w.x.x.Store(&index.Store{Owner: owner, Parent: e.Parent, HasParent: e.HasParent, Engine: e.Hashes, Local: locals[:n], Copies: w.x.copies})
+		w.x.x.Store(&index.Store{Owner: owner, Parent: e.Parent, HasParent: e.HasParent, Engine: e.Hashes, Local: locals[:n],
+			Copies: w.x.copies})
 		locals = locals[n:]
 		w.sizes.StoreBlocks += n
 	}

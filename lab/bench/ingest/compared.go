@@ -99,16 +99,19 @@ func (r *ComparedReport) Table(w io.Writer) {
 	if r.Rate > 0 {
 		rate = fmt.Sprintf("%.0f batches/s", r.Rate)
 	}
-	fmt.Fprintf(w, `%s: %d publishers in %d processes, %d batches of %.1f events and %.1f KB, %s; the server on processor %s
-| Server | CPU a batch, us | of its runs | batches/s | lag p50 / p99 / most, ms | a query, ms | RSS, MB | blocks held | missing | in excess |
-|---|---|---|---|---|---|---|---|---|---|
-`, filepath.Base(r.Stream), r.Publishers, r.Processes, r.Batches, float64(r.Events)/float64(r.Batches), float64(r.Bytes)/float64(r.Batches)/1e3, rate, r.Cores)
+	fmt.Fprintf(w, "%s: %d publishers in %d processes, %d batches of %.1f events and %.1f KB, %s; the server on processor %s\n"+
+		"| Server | CPU a batch, us | of its runs | batches/s | lag p50 / p99 / most, ms | a query, ms | RSS, MB "+
+		"| blocks held | missing | in excess |\n"+
+		"|---|---|---|---|---|---|---|---|---|---|\n", filepath.Base(r.Stream), r.Publishers, r.Processes, r.Batches,
+		float64(r.Events)/float64(r.Batches),
+		float64(r.Bytes)/float64(r.Batches)/1e3, rate, r.Cores)
 	for _, s := range r.Servers {
 		var runs []string
 		for _, us := range s.OfRuns {
 			runs = append(runs, fmt.Sprintf("%.1f", us))
 		}
-		fmt.Fprintf(w, "| %s | %.1f | %s | %.0f | %.2f / %.2f / %.1f | %.2f | %.0f | %d | %d | %d |\n", s.Name, s.Micros, strings.Join(runs, ", "), s.PerSecond,
+		fmt.Fprintf(w, "| %s | %.1f | %s | %.0f | %.2f / %.2f / %.1f | %.2f | %.0f | %d | %d | %d |\n", s.Name, s.Micros,
+			strings.Join(runs, ", "), s.PerSecond,
 			s.LagP50Ms, s.LagP99Ms, s.LagMaxMs, s.QueryMs, float64(s.RSS)/1e6, r.Blocks, s.Missing, s.Excess)
 	}
 	if r.Ratio > 0 {
@@ -116,7 +119,8 @@ func (r *ComparedReport) Table(w io.Writer) {
 	}
 	for _, s := range r.Servers {
 		if s.LateMs > 100 {
-			fmt.Fprintf(w, "The publishers of %s were late by up to %.0f ms: the server did not read as fast, or they had no processor.\n", s.Name, s.LateMs)
+			fmt.Fprintf(w, "The publishers of %s were late by up to %.0f ms: the server did not read as fast, or they had no processor.\n",
+				s.Name, s.LateMs)
 		}
 	}
 }
@@ -127,7 +131,8 @@ const modelName = "m"
 // Run compares. Blocks that are missing are in the report, not an error.
 func (c *Compared) Run() (*ComparedReport, error) {
 	if c.Publishers < 1 || c.Processes < 1 || c.Processes > c.Publishers || c.Rounds < 1 || c.Rate < 0 || c.Batches < 0 || c.Cores < 1 {
-		return nil, errors.New("publishers, processes, rounds and cores must be above zero, rate and batches at least zero, and there is no process without a publisher")
+		return nil, errors.New("publishers, processes, rounds and cores must be above zero, rate and batches at least zero, and there is " +
+			"no process without a publisher")
 	}
 	rec, err := c.read(func(int, int) bool { return false })
 	if err != nil {
@@ -164,7 +169,8 @@ func (c *Compared) Run() (*ComparedReport, error) {
 	}
 	if c.Profile != nil {
 		c.Progress.Say("profile of %s", c.Servers[0].Name)
-		run := &comparedRun{c: c, rec: rec, contender: c.Servers[0], figures: new(Contended), server: server, players: players, profile: c.Profile}
+		run := &comparedRun{c: c, rec: rec, contender: c.Servers[0], figures: new(Contended), server: server, players: players,
+			profile: c.Profile}
 		if err := run.run(); err != nil {
 			return nil, err
 		}
@@ -365,7 +371,8 @@ func (r *comparedRun) serve() (*harness.Server, error) {
 			break
 		}
 		_, err = post(server.URL+"/register", map[string]any{
-			"instance_id": i + 1, "endpoint": fmt.Sprintf("tcp://127.0.0.1:%d", port), "model_name": modelName, "block_size": streams.BlockSize, "dp_rank": 0,
+			"instance_id": i + 1, "endpoint": fmt.Sprintf("tcp://127.0.0.1:%d", port), "model_name": modelName,
+			"block_size": streams.BlockSize, "dp_rank": 0,
 		})
 	}
 	if err != nil {

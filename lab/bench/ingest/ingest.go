@@ -72,11 +72,11 @@ type Report struct {
 
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
-	fmt.Fprintf(w, `%d sources: %.2f M blocks/s (%.2f M of them stored), %.0f batches/s, %.0f MB/s, %.3f allocations a block, %.2f cores (publisher %.2f)
-lag at %.2f M blocks/s: p50 %.2f ms, p99 %.2f ms, most %.1f ms
-lost %d batches, %d sources not synced, peak memory %.0f MB
-`, r.Sources, r.BlocksPerSec/1e6, r.StoredPerSec/1e6, r.BatchesPerSec, r.BytesPerSec/1e6, r.AllocsPerBlock, r.CPUCores, r.PublisherCores,
-		r.LagRate/1e6, r.LagP50Ms, r.LagP99Ms, r.LagMaxMs, r.BatchesLost, r.Unsynced, float64(r.PeakRSSBytes)/1e6)
+	fmt.Fprintf(w, "%d sources: %.2f M blocks/s (%.2f M of them stored), %.0f batches/s, %.0f MB/s, %.3f allocations a block, "+
+		"%.2f cores (publisher %.2f)\n", r.Sources, r.BlocksPerSec/1e6, r.StoredPerSec/1e6, r.BatchesPerSec, r.BytesPerSec/1e6,
+		r.AllocsPerBlock, r.CPUCores, r.PublisherCores)
+	fmt.Fprintf(w, "lag at %.2f M blocks/s: p50 %.2f ms, p99 %.2f ms, most %.1f ms\n", r.LagRate/1e6, r.LagP50Ms, r.LagP99Ms, r.LagMaxMs)
+	fmt.Fprintf(w, "lost %d batches, %d sources not synced, peak memory %.0f MB\n", r.BatchesLost, r.Unsynced, float64(r.PeakRSSBytes)/1e6)
 }
 
 func (c *Config) blocksPerBatch() float64 {
@@ -235,7 +235,8 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.P
 		case measuring && passed >= c.Duration:
 			p.took = passed
 			end := p.read(publishing)
-			p.counters = counters{end.batches - start.batches, end.bytes - start.bytes, end.allocs - start.allocs, end.cpu - start.cpu, end.theirs - start.theirs}
+			p.counters = counters{end.batches - start.batches, end.bytes - start.bytes, end.allocs - start.allocs, end.cpu - start.cpu,
+				end.theirs - start.theirs}
 			for _, s := range k.Services() {
 				p.lost += s.Gaps
 				if s.State != stream.Synced {

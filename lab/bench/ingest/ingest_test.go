@@ -57,7 +57,8 @@ func TestRunAppliesAll(t *testing.T) {
 		must.Succeed(t, harness.Print(&out, r, true))
 		var figures map[string]float64
 		must.Succeed(t, json.Unmarshal(out.Bytes(), &figures))
-		for _, key := range []string{"blocks_per_sec", "batches_per_sec", "bytes_per_sec", "lag_p99_ms", "allocs_per_block", "peak_rss_bytes"} {
+		for _, key := range []string{"blocks_per_sec", "batches_per_sec", "bytes_per_sec", "lag_p99_ms", "allocs_per_block",
+			"peak_rss_bytes"} {
 			if figures[key] <= 0 {
 				t.Errorf("%s is %v", key, figures[key])
 			}

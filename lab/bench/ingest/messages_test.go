@@ -56,7 +56,8 @@ func TestRecordedBatches(t *testing.T) {
 	}
 	first, second := decode(&r.messages[0], 0), decode(&r.messages[2], 0)
 	stored, next, removed := first.Events[0], second.Events[0], second.Events[1:]
-	if stored.HasParent || len(stored.Tokens) != 2*streams.BlockSize || stored.Tokens[0] != firstRoot || !next.HasParent || next.Parent != stored.Hashes[1] {
+	if stored.HasParent || len(stored.Tokens) != 2*streams.BlockSize || stored.Tokens[0] != firstRoot || !next.HasParent ||
+		next.Parent != stored.Hashes[1] {
 		t.Errorf("stored %+v and %+v", stored, next)
 	}
 	var gone []uint64 // the decoder may have joined the events
@@ -103,7 +104,8 @@ func TestMarkers(t *testing.T) {
 			must.Succeed(t, err)
 			e := b.Events[0]
 			h, tokens := marker(p, n)
-			if len(e.Hashes) != 1 || e.Hashes[0] != h || seen[h] || e.HasParent || len(e.Tokens) != len(tokens) || e.Tokens[1] != uint32(p) || e.Tokens[2] != uint32(n) {
+			if len(e.Hashes) != 1 || e.Hashes[0] != h || seen[h] || e.HasParent || len(e.Tokens) != len(tokens) ||
+				e.Tokens[1] != uint32(p) || e.Tokens[2] != uint32(n) {
 				t.Fatalf("marker %d of publisher %d: %+v", n, p, e)
 			}
 			seen[h] = true

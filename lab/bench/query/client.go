@@ -174,7 +174,8 @@ func (k *client) run(warm, measured time.Duration, m meter) (*windowed, error) {
 		state.Store(ended)
 		w.took, w.client = time.Since(begun), readUsage().CPU-own
 		after, err := m.end()
-		w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes, RSS: after.RSS}
+		w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes,
+			RSS: after.RSS}
 		return err
 	}()
 	state.Store(ended)

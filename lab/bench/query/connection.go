@@ -69,7 +69,8 @@ type multiplexed struct {
 func dialHTTP2(address, path, codec string) asker {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	return &multiplexed{transport: &http.Transport{Protocols: protocols, DisableCompression: true}, url: "http://" + address + path, codec: codec}
+	return &multiplexed{transport: &http.Transport{Protocols: protocols, DisableCompression: true}, url: "http://" + address + path,
+		codec: codec}
 }
 
 func (m *multiplexed) close() { m.transport.CloseIdleConnections() }

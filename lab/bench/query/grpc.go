@@ -21,7 +21,8 @@ func isGRPC(codec string) bool { return strings.HasPrefix(codec, "grpc-") }
 
 // methods of the codecs.
 var methods = map[string]string{
-	grpcTokens: pb.Conductor_Query_FullMethodName, grpcHashes: pb.Conductor_Query_FullMethodName, grpcRouter: indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName,
+	grpcTokens: pb.Conductor_Query_FullMethodName, grpcHashes: pb.Conductor_Query_FullMethodName,
+	grpcRouter: indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName,
 }
 
 // message encodes a prompt.
@@ -81,7 +82,8 @@ type caller struct {
 }
 
 func dialGRPC(address, codec string) (asker, error) {
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(encoded{})))
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(encoded{})))
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect: %w", err)
 	}

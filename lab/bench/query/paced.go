@@ -10,14 +10,15 @@ import (
 
 // Paced are the figures of requests that come at their own times: see pacer.
 type Paced struct {
-	Rate      float64 `json:"requests_per_sec"` // asked for
-	Requests  int     `json:"requests"`
-	P50       float64 `json:"p50_us"`
-	P99       float64 `json:"p99_us"`
-	P999      float64 `json:"p999_us"`
-	Max       float64 `json:"max_us"`
-	Tail      float64 `json:"p999_to_p50"`
-	Late      float64 `json:"client_late_p999_us"`       // of requests that had a free connection at their time: the client's own part of P999
+	Rate     float64 `json:"requests_per_sec"` // asked for
+	Requests int     `json:"requests"`
+	P50      float64 `json:"p50_us"`
+	P99      float64 `json:"p99_us"`
+	P999     float64 `json:"p999_us"`
+	Max      float64 `json:"max_us"`
+	Tail     float64 `json:"p999_to_p50"`
+	// of requests that had a free connection at their time: the client's own part of P999
+	Late      float64 `json:"client_late_p999_us"`
 	ServerCPU float64 `json:"server_cpu_us_per_request"` // that of events and snapshots included
 	Batches   float64 `json:"batches_per_sec"`           // published meanwhile
 	Snapshots int     `json:"snapshots"`                 // written meanwhile
@@ -67,7 +68,8 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 	}
 	us := func(percent float64) float64 { return float64(latencies.At(percent)) / 1e3 }
 	r := &Paced{
-		Rate: rate, Requests: latencies.Count(), P50: us(50), P99: us(99), P999: us(99.9), Max: us(100), Tail: us(99.9) / us(50), Late: float64(p.late.At(99.9)) / 1e3,
+		Rate: rate, Requests: latencies.Count(), P50: us(50), P99: us(99), P999: us(99.9), Max: us(100), Tail: us(99.9) / us(50),
+		Late:      float64(p.late.At(99.9)) / 1e3,
 		ServerCPU: float64(used) / 1e3 / float64(max(latencies.Count(), 1)), Batches: float64(more-batches) / took.Seconds(),
 	}
 	after, err := s.written()

@@ -57,7 +57,8 @@ func newPacer(k *client, address string, perSecond float64) (*pacer, error) {
 	for i := range pacedConnections {
 		c := &pacedConn{answer: make([]byte, 0, 64<<10)}
 		if c.fd, err = dialRaw(address); err == nil {
-			err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET, Fd: int32(i)})
+			err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET,
+				Fd: int32(i)})
 		}
 		if err != nil {
 			p.close()

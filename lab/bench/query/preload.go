@@ -165,8 +165,9 @@ func (l *Load) payload(family int, tokens []uint32) ([]byte, error) {
 		hashes[i] = l.hash(family, i)
 	}
 	return msgpack.Marshal([]any{float64(time.Now().UnixNano()) / 1e9, []any{map[string]any{
-		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": harness.Compact[uint32](tokens), "block_size": l.BlockSize,
-		"lora_id": nil, "medium": "GPU", "lora_name": nil,
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": harness.Compact[uint32](tokens),
+		"block_size": l.BlockSize,
+		"lora_id":    nil, "medium": "GPU", "lora_name": nil,
 	}}, 0})
 }
 

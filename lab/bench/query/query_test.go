@@ -79,7 +79,9 @@ func TestConfigCheck(t *testing.T) {
 	good.Reports, good.NewTokens = 1, most
 	must.Report(t, good.check())
 	f("duration", func(c *Config) { c.Duration = 0 })
-	f("duration is 999ms, must be at least 1s with a trace", func(c *Config) { c.Share, c.Trace, c.Duration = 0.5, "x", 999*time.Millisecond })
+	f("duration is 999ms, must be at least 1s with a trace", func(c *Config) {
+		c.Share, c.Trace, c.Duration = 0.5, "x", 999*time.Millisecond
+	})
 	if _, err := Run(t.Context(), Config{}); err == nil {
 		t.Error("a bench of nothing runs")
 	}
@@ -228,7 +230,8 @@ func TestConnectionReads(t *testing.T) {
 
 func TestRefusedStatus(t *testing.T) {
 	must.Report(t, refused(200, nil))
-	if err := refused(400, []byte(`{"error":"token_ids is required"}`)); err == nil || !strings.Contains(err.Error(), "token_ids is required") {
+	if err := refused(400, []byte(`{"error":"token_ids is required"}`)); err == nil ||
+		!strings.Contains(err.Error(), "token_ids is required") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -72,7 +72,8 @@ type Report struct {
 func newReport(c *Config, s *served) *Report {
 	m := harness.ThisMachine()
 	r := &Report{
-		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections, Duration: c.Duration.Seconds(),
+		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections,
+		Duration:  c.Duration.Seconds(),
 		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
 		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
 		Cores: fmt.Sprintf("%d for the server and %d for the client by GOMAXPROCS alone: %s", c.Cores, s.clients, s.Pinned),
@@ -135,20 +136,25 @@ func (r *Report) Table(w io.Writer) {
 		fmt.Fprintf(w, "%.2f times the processor time of reading alone\n", r.ReadingRatio)
 	}
 	if p := r.Paced; p != nil {
-		fmt.Fprintf(w, "at %.0f requests/s, each at its time, with %.0f batches/s: p50 %.0f µs, p99 %.0f µs, p99.9 %.0f µs (%.1f times p50), most %.0f µs, the client itself late by %.0f µs at p99.9, server %.1f µs a request; snapshots written: %d, the last in %.2f s, with a pause of %.1f ms\n",
+		fmt.Fprintf(w, "at %.0f requests/s, each at its time, with %.0f batches/s: p50 %.0f µs, p99 %.0f µs, p99.9 %.0f µs (%.1f times "+
+			"p50), most %.0f µs, the client itself late by %.0f µs at p99.9, server %.1f µs a request; snapshots written: %d, the last "+
+			"in %.2f s, with a pause of %.1f ms\n",
 			p.Rate, p.Batches, p.P50, p.P99, p.P999, p.Tail, p.Max, p.Late, p.ServerCPU, p.Snapshots, p.Write, 1e3*p.Pause)
 	}
 	if e := r.Expected; e != nil {
-		fmt.Fprintf(w, "%d reports with %d tokens of their own in %.1f s: %.1f MB by the server's account, %.1f MB more resident memory, %d allocations of %d bytes each\n",
-			e.Reports, e.NewTokens, e.Seconds, float64(e.Bytes)/1e6, float64(e.RSS)/1e6, e.Allocs/max(e.Reports, 1), e.AllocBytes/max(e.Reports, 1))
+		fmt.Fprintf(w, "%d reports with %d tokens of their own in %.1f s: %.1f MB by the server's account, %.1f MB more resident memory, "+
+			"%d allocations of %d bytes each\n",
+			e.Reports, e.NewTokens, e.Seconds, float64(e.Bytes)/1e6, float64(e.RSS)/1e6, e.Allocs/max(e.Reports, 1),
+			e.AllocBytes/max(e.Reports, 1))
 	}
-	fmt.Fprintf(w, `%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, index %.0f MB, loaded in %.1f s
-%d connections; cores: %s; %s; %s
-`, r.Prompts, float64(r.WorkingSet)/1e6, r.Instances, r.Holders, 100*r.Hit, r.Blocks, r.Memberships, float64(r.IndexBytes)/1e6, r.Preload,
+	fmt.Fprintf(w, "%d prompts in turn, %.1f MB; %d instances, %d hold %.0f %% of a prompt; %d blocks, %d memberships, "+
+		"index %.0f MB, loaded in %.1f s\n%d connections; cores: %s; %s; %s\n", r.Prompts, float64(r.WorkingSet)/1e6, r.Instances,
+		r.Holders, 100*r.Hit, r.Blocks, r.Memberships, float64(r.IndexBytes)/1e6, r.Preload,
 		r.Connections, r.Cores, r.Machine, r.Go)
 }
 
 func (f *Figures) table(w io.Writer) {
-	fmt.Fprintf(w, "%.0f requests/s, p50 %.0f µs, p99 %.0f µs, server %.1f µs and %.1f allocations (%.1f KB) a request, cores: server %.2f, client %.2f; %d answers checked\n",
+	fmt.Fprintf(w, "%.0f requests/s, p50 %.0f µs, p99 %.0f µs, server %.1f µs and %.1f allocations (%.1f KB) a request, cores: server "+
+		"%.2f, client %.2f; %d answers checked\n",
 		f.RequestsPerSec, f.P50, f.P99, f.ServerCPU, f.Allocs, f.AllocBytes/1e3, f.ServerCores, f.ClientCores, f.Checked)
 }

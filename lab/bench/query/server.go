@@ -60,7 +60,9 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 		return nil, err
 	}
 	cmd := c.Server(file)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") }), "GOMAXPROCS="+strconv.Itoa(c.Cores))
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "CONDUCTOR_")
+	}), "GOMAXPROCS="+strconv.Itoa(c.Cores))
 	if s.Server, err = harness.Serve(cmd, "http://"+s.Address); err != nil {
 		return nil, err
 	}
@@ -105,7 +107,8 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 // settings are the defaults but for the addresses and what the load asks for.
 func (c *Config) settings(dir string, addresses [2]string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: %s}, {address: %q, dialect: %s}]\n", addresses[0], config.Conductor, addresses[1], config.GRPC)
+	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: %s}, {address: %q, dialect: %s}]\n", addresses[0], config.Conductor, addresses[1],
+		config.GRPC)
 	fmt.Fprintf(&b, "log: {level: error, slow_query: %s}\nshutdown: {drain: 0s}\n", c.Slow)
 	fmt.Fprintf(&b, "limits: {max_sources: %d}\n", max(config.Default().Limits.MaxSources, c.Workers))
 	if c.Snapshot {
@@ -250,7 +253,8 @@ func (s *served) profile(kind, file string, over time.Duration) (wait func() err
 	seconds := min(longest, int(over/time.Second)+1)
 	done := make(chan error, 1)
 	go func() {
-		status, answer, err := ask.Do(context.Background(), http.DefaultClient, http.MethodGet, fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", s.URL, kind, seconds), nil)
+		status, answer, err := ask.Do(context.Background(), http.DefaultClient, http.MethodGet,
+			fmt.Sprintf("%s/debug/pprof/%s?seconds=%d", s.URL, kind, seconds), nil)
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("the server answers %d: %s", status, answer)
 		}

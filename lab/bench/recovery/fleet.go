@@ -163,7 +163,8 @@ func (f *fleet) open(ctx context.Context, e *engine) (Ends, error) {
 }
 
 // listen serves the peers that connect to a port, until ctx ends.
-func (f *fleet) listen(ctx context.Context, greet func(context.Context, net.Conn) (*zmq.Peer, error), serve func(*zmq.Peer)) (port int, err error) {
+func (f *fleet) listen(ctx context.Context, greet func(context.Context, net.Conn) (*zmq.Peer, error), serve func(*zmq.Peer)) (port int,
+	err error) {
 	ln, err := zmq.Listen("tcp://127.0.0.1:0")
 	if err != nil {
 		return 0, err

@@ -65,8 +65,10 @@ type run struct {
 
 // Run measures.
 func Run(c Config) (*Report, error) {
-	if c.Blocks < 1 || c.Holders < 1 || c.Instances < c.Holders || c.Instances%c.Holders != 0 || c.EventBlocks < 1 || c.BlockSize < 1 || c.Rounds < 1 || c.Rate < 0 || c.Interval <= 0 || c.Busy < 0 || c.Busy > c.Instances {
-		return nil, errors.New("instances must be a multiple of holders, blocks, sizes, rounds and the interval above zero, busy engines at most all")
+	if c.Blocks < 1 || c.Holders < 1 || c.Instances < c.Holders || c.Instances%c.Holders != 0 || c.EventBlocks < 1 || c.BlockSize < 1 ||
+		c.Rounds < 1 || c.Rate < 0 || c.Interval <= 0 || c.Busy < 0 || c.Busy > c.Instances {
+		return nil, errors.New("instances must be a multiple of holders, blocks, sizes, rounds and the interval above zero, busy engines " +
+			"at most all")
 	}
 	dir, err := os.MkdirTemp("", "conductor-recovery-")
 	if err != nil {
@@ -125,7 +127,8 @@ func (r *run) serve(name, peer string) (*harness.Server, error) {
 	}
 	b.WriteString("sources:\n")
 	for i, p := range r.engines.Ports {
-		fmt.Fprintf(&b, "- {endpoint: 'tcp://127.0.0.1:%d', replay_endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: bench, instance_id: '%06d', block_size: %d}\n", p.Live, p.Replay, i, r.BlockSize)
+		fmt.Fprintf(&b, "- {endpoint: 'tcp://127.0.0.1:%d', replay_endpoint: 'tcp://127.0.0.1:%d', type: vLLM, modelname: bench, "+
+			"instance_id: '%06d', block_size: %d}\n", p.Live, p.Replay, i, r.BlockSize)
 	}
 	file := filepath.Join(r.dir, name+".yaml")
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
@@ -222,7 +225,8 @@ func (r *run) weigh() error {
 	}
 	sets, blocks := 0, 0
 	for at := header; at+section <= len(text); {
-		kind, n, length := binary.LittleEndian.Uint16(text[at:]), binary.LittleEndian.Uint32(text[at+8:]), binary.LittleEndian.Uint32(text[at+12:])
+		kind, n, length := binary.LittleEndian.Uint16(text[at:]), binary.LittleEndian.Uint32(text[at+8:]),
+			binary.LittleEndian.Uint32(text[at+12:])
 		blocks += int(n)
 		if kind == chunkSets {
 			sets += int(length) + section

@@ -60,7 +60,8 @@ type Report struct {
 
 func newReport(c *Config) *Report {
 	return &Report{
-		Machine: harness.ThisMachine(), Blocks: c.Blocks, Instances: c.Instances, Holders: c.Holders, EventBlocks: c.EventBlocks, Rate: c.Rate,
+		Machine: harness.ThisMachine(), Blocks: c.Blocks, Instances: c.Instances, Holders: c.Holders, EventBlocks: c.EventBlocks,
+		Rate:  c.Rate,
 		Write: Figure{Target: 8e6, least: true}, Load: Figure{Target: 6e6, least: true}, BytesWithoutSets: Figure{Target: 18},
 		Restart: Figure{Target: 5}, Peer: Figure{Target: 8}, Pause: Figure{Target: 10, strict: true},
 	}
@@ -68,7 +69,8 @@ func newReport(c *Config) *Report {
 
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
-	fmt.Fprintf(w, "%d blocks, each of %d of %d instances, %d in a chain; engines publish %.0f batches/s meanwhile\n", r.Blocks, r.Holders, r.Instances, r.EventBlocks, r.Rate)
+	fmt.Fprintf(w, "%d blocks, each of %d of %d instances, %d in a chain; engines publish %.0f batches/s meanwhile\n", r.Blocks, r.Holders,
+		r.Instances, r.EventBlocks, r.Rate)
 	if x := r.Watched; x != nil {
 		fmt.Fprintf(w, `server: %.3f cores while nothing is published, %.3f while %d engines publish %.0f batches/s
 %.0f MB resident (%.0f MB of stacks, %.0f MB of heap), %.0f goroutines, %.0f open files

@@ -51,7 +51,8 @@ func (r *run) watched(s *harness.Server) (*harness.Server, error) {
 	}
 	w.RSSBytes = s.RSS()
 	for name, to := range map[string]*float64{
-		"go_goroutines": &w.Goroutines, "process_open_fds": &w.Files, "go_memstats_stack_inuse_bytes": &w.StackBytes, "go_memstats_heap_inuse_bytes": &w.HeapBytes,
+		"go_goroutines": &w.Goroutines, "process_open_fds": &w.Files, "go_memstats_stack_inuse_bytes": &w.StackBytes,
+		"go_memstats_heap_inuse_bytes": &w.HeapBytes,
 	} {
 		var err error
 		if *to, err = s.Metric(name); err != nil {

@@ -82,5 +82,6 @@ func TestFiles(t *testing.T) {
 	f("sglang.msgpack.zst", `8 engines, 1000 prompts of 857850 blocks, 6757 batches, `+
 		`events map[R:3472 S:7272], blocks map[R:468705 S:730333], from "0 S 128" to "2 S 12"`)
 	f("vllm-offload.msgpack.zst", `8 engines, 1000 prompts of 857850 blocks, 19407 batches, `+
-		`events map[R:472723 RCPU:1387 S:16117 SCPU:682742], blocks map[R:472723 RCPU:158454 S:734850 SCPU:682742], from "0 S 128" to "1 R 1"`)
+		`events map[R:472723 RCPU:1387 S:16117 SCPU:682742], blocks map[R:472723 RCPU:158454 S:734850 SCPU:682742], from "0 S 128" `+
+		`to "1 R 1"`)
 }

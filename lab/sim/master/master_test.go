@@ -131,7 +131,8 @@ func TestPressureMovesOldestDown(t *testing.T) {
 		t.Error("a block on two tiers was not got")
 	}
 	m.Put(w[4])
-	f(9, "-host 3.0 -disk 2.1 +disk 3.0 +host 0.1 -host 3.1 -disk 1.0 +disk 3.1 +host 4.0 -host 0.0 -disk 3.0 +disk 0.0 +host 4.1 ", 0, 0, 0, 0, h)
+	f(9, "-host 3.0 -disk 2.1 +disk 3.0 +host 0.1 -host 3.1 -disk 1.0 +disk 3.1 +host 4.0 -host 0.0 -disk 3.0 +disk 0.0 +host 4.1 ", 0, 0,
+		0, 0, h)
 	if got := m.Stats(); got != (Stats{Stored: [2]int{12, 8}, Removed: [2]int{8, 6}, Found: 2}) {
 		t.Errorf("%+v", got)
 	}

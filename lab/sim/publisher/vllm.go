@@ -26,7 +26,8 @@ func (VLLMMap) event(ev *engine.Event, blockSize int) any {
 		return fields{"type", "AllBlocksCleared"}
 	}
 	e := fields{"type", "BlockStored", "block_hashes", hashes{form, ev.Hashes}, "parent_block_hash", parent{form, ev},
-		"token_ids", append(tokens{}, ev.Tokens...), "block_size", blockSize, "lora_id", nil, "medium", media.name(ev.Tier), "lora_name", nil}
+		"token_ids", append(tokens{}, ev.Tokens...), "block_size", blockSize, "lora_id", nil, "medium", media.name(ev.Tier), "lora_name",
+		nil}
 	if ev.Tier == truth.Device {
 		e = append(e, "extra_keys", make([]any, len(ev.Hashes)))
 	}
@@ -98,6 +99,7 @@ func (w VLLMArray) event(ev *engine.Event, blockSize int) any {
 		kind = fullAttention
 	}
 	// Without names: adapter's id and name, group, sliding window.
-	e := []any{"BlockStored", hashes{w.form(), ev.Hashes}, parent{w.form(), ev}, append(tokens{}, ev.Tokens...), blockSize, nil, w.media().name(ev.Tier), nil, extra, 0, kind, nil}
+	e := []any{"BlockStored", hashes{w.form(), ev.Hashes}, parent{w.form(), ev}, append(tokens{}, ev.Tokens...), blockSize, nil,
+		w.media().name(ev.Tier), nil, extra, 0, kind, nil}
 	return e[:w.Length]
 }

@@ -101,7 +101,8 @@ func (r *Report) Table(w io.Writer) {
 	}
 	fmt.Fprintf(t, "\nreplica at the start\tshards\tprimary of\tload\tGiB\tcores\tMB/s in\n")
 	for _, u := range r.Steps[0].Replicas {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%.2f\t%.1f\t%.1f\t%.0f\n", u.ID, u.Shards, u.Primaries, u.Load, u.Memory/(1<<30), u.Cores, u.Network/1e6)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%.2f\t%.1f\t%.1f\t%.0f\n", u.ID, u.Shards, u.Primaries, u.Load, u.Memory/(1<<30), u.Cores,
+			u.Network/1e6)
 	}
 	t.Flush()
 }

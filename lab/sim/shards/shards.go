@@ -67,10 +67,13 @@ func (c *Config) check() error {
 	for _, f := range []field{
 		{"models", float64(c.Models), 1}, {"workers", float64(c.Workers), float64(c.Models)},
 		{"replicas", float64(c.Replicas), 3}, {"owners", float64(c.Owners), 1}, {"max-owners", float64(c.MaxOwners), 0},
-		{"zipf", c.Zipf, 0}, {"slack", c.Slack, 0.01}, {"rank-blocks", c.Blocks, 0}, {"rank-stored", c.Stored, 0}, {"rank-queries", c.Queries, 0},
+		{"zipf", c.Zipf, 0}, {"slack", c.Slack, 0.01}, {"rank-blocks", c.Blocks, 0}, {"rank-stored", c.Stored, 0},
+		{"rank-queries", c.Queries, 0},
 		{"block-bytes", c.BlockBytes, 0}, {"source-bytes", c.SourceBytes, 0}, {"base-bytes", c.BaseBytes, 0}, {"garbage", c.Garbage, 1},
-		{"stored-cpu", c.StoredMicros, 0}, {"query-cpu", c.QueryMicros, 0}, {"wire-bytes", c.WireBytes, 0}, {"snapshot-bytes", c.SnapshotBytes, 0},
-		{"replica-memory", c.Memory, 0.001}, {"replica-cores", c.Cores, 0.001}, {"hot-model", float64(c.HotModel), 0}, {"hot-queries", c.HotQueries, 0},
+		{"stored-cpu", c.StoredMicros, 0}, {"query-cpu", c.QueryMicros, 0}, {"wire-bytes", c.WireBytes, 0},
+		{"snapshot-bytes", c.SnapshotBytes, 0},
+		{"replica-memory", c.Memory, 0.001}, {"replica-cores", c.Cores, 0.001}, {"hot-model", float64(c.HotModel), 0},
+		{"hot-queries", c.HotQueries, 0},
 	} {
 		if !(f.value >= f.least) || math.IsInf(f.value, 1) {
 			return fmt.Errorf("%s is %g; the least is %g", f.name, f.value, f.least)
@@ -95,7 +98,8 @@ func newFleet(c *Config) []deployment {
 	parts := zipf(c.Workers, c.Models, c.Zipf)
 	fleet := make([]deployment, c.Models)
 	for m := range fleet {
-		fleet[m] = deployment{key: fmt.Sprintf("default|model-%d|16", m), ranks: parts[m], queries: c.Queries * float64(parts[m]), wavers: 1}
+		fleet[m] = deployment{key: fmt.Sprintf("default|model-%d|16", m), ranks: parts[m], queries: c.Queries * float64(parts[m]),
+			wavers: 1}
 	}
 	return fleet
 }

@@ -112,7 +112,8 @@ func TestWorstPair(t *testing.T) {
 		}
 	}
 	f(map[string][]string{"1": {"a", "b"}, "2": {"c", "d"}, "3": {"d", "c"}}, 2, 3)
-	f(map[string][]string{"1": {"a", "b"}, "2": {"b", "c"}, "3": {"c", "d"}, "4": {"c"}}, 1, 2) // two orphans, as with c and d, and more copies
+	// two orphans, as with c and d, and more copies
+	f(map[string][]string{"1": {"a", "b"}, "2": {"b", "c"}, "3": {"c", "d"}, "4": {"c"}}, 1, 2)
 	f(map[string][]string{"1": {"d"}}, 0, 3)
 }
 

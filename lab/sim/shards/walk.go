@@ -101,12 +101,14 @@ func (w *walker) worstPair() (a, b int) {
 
 // step places the fleet after a previous placement, and says what moved and what each replica
 // needs then.
-func (w *walker) step(name string, fleet []deployment, replicas []placement.Replica, previous map[string][]string) (Step, map[string][]string) {
+func (w *walker) step(name string, fleet []deployment, replicas []placement.Replica, previous map[string][]string) (Step,
+	map[string][]string) {
 	shards := make([]placement.Shard, len(fleet))
 	for m := range fleet {
 		shards[m] = w.shard(&fleet[m])
 	}
-	owners := placement.Place(shards, replicas, placement.Options{Owners: w.Owners, MaxOwners: w.MaxOwners, Slack: w.Slack, Previous: previous})
+	owners := placement.Place(shards, replicas, placement.Options{Owners: w.Owners, MaxOwners: w.MaxOwners, Slack: w.Slack,
+		Previous: previous})
 
 	s := Step{Name: name, Replicas: make([]Usage, len(replicas))}
 	index := map[string]*Usage{}
