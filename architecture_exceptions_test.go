@@ -114,13 +114,7 @@ var shapeExceptions = []exception{
 	{"columns", "history/store", 17},
 
 	// index
-	{"columns", "index", 74},
-	{"embedded", "index", 1},
-	{"methods", "index.Index", 233},
 	{"methods", "index.storing", 41},
-
-	// index/hash
-	{"columns", "index/hash", 55},
 
 	// internal/apitest
 	{"methods", "internal/apitest.Document", 50},
@@ -142,5 +136,4 @@ var shapeExceptions = []exception{
 
 	// tiers
 	{"backrefs", "tiers", 30},
-	{"columns", "tiers", 2},
 }

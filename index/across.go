@@ -64,7 +64,7 @@ func (m *Match) join(ways []way) {
 					now[0] = w.block(i)
 					left = now[0].blocks
 				}
-				if w.engine == nil && w.x.looseBlocks.Load() > 0 {
+				if w.engine == nil && w.x.tree.looseBlocks.Load() > 0 {
 					now[1] = w.looseBlock(i)
 					left = 1
 				}
@@ -163,7 +163,7 @@ func (w *way) keyOf(i int) uint64 {
 		w.each = normal(w.hash(0) ^ w.constant)
 	default:
 		for ; w.keys < i; w.keys++ {
-			w.each = w.x.follow(w.each, w.constant, w.hash(w.keys+1))
+			w.each = w.x.tree.followKey(w.each, w.constant, w.hash(w.keys+1))
 		}
 	}
 	return w.each
@@ -175,11 +175,11 @@ func (w *way) looseBlock(i int) run {
 	looks := spins(0)
 	for p := (place{w.loose.piece, w.loose.at + 1}); ; p.piece = 0 {
 		if p.piece == 0 || p.at >= maxPiece {
-			if p = x.looseOf(key); p.isNone() {
+			if p = x.tree.findLoose(key); p.isNone() {
 				return run{}
 			}
 		}
-		r := x.at(p.piece)
+		r := x.tree.lines.pieceAt(p.piece)
 		ver, changing := r.version()
 		lost, meta := load32(&r.lost), load32(&r.meta)
 		if changing {
@@ -196,7 +196,7 @@ func (w *way) looseBlock(i int) run {
 			if !r.same(ver) {
 				continue
 			}
-			list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
+			list = unsafe.Slice((*uint32)(x.tree.lines.at(line)), count)
 		}
 		var found run
 		for j := range min(count, len(list)) {
@@ -204,7 +204,7 @@ func (w *way) looseBlock(i int) run {
 			if v.end <= p.at {
 				continue
 			}
-			if b := x.sets.body.Load(); v.set != 0 && v.set < b.cap {
+			if b := x.tree.sets.body.Load(); v.set != 0 && v.set < b.cap {
 				found = w.runOf(b, v.set, w.was[1])
 				found.blocks = 1
 			}

@@ -77,7 +77,7 @@ func TestMatchPlaces(t *testing.T) {
 		for range 2 { // reuse
 			x.Match(Lookup{Chain: c[0]}, others, &m)
 			var got [][]uint32
-			for owners, blocks := range holders(&m) {
+			for owners, blocks := range ownersHolding(&m) {
 				for range blocks {
 					got = append(got, owners)
 				}
@@ -90,7 +90,7 @@ func TestMatchPlaces(t *testing.T) {
 			}
 		}
 		for j := range c {
-			if c[j].asked > len(want)+1 && x.sweep.left == 0 {
+			if c[j].asked > len(want)+1 && x.names.sweep.left == 0 {
 				t.Fatalf("seed %d: chain %d was asked for %d blocks, %d are held", seed, j, c[j].asked, len(want))
 			}
 		}
@@ -169,7 +169,8 @@ func TestPlacedKeepsNames(t *testing.T) {
 func TestPlacedKeepsCopies(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
 	o := x.NewOwner(x.NewSource())
-	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: []uint64{71}, Copies: map[int]int{0: 1}}
+	e := &Stretch{Engine: []uint64{2}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: []uint64{71},
+		Copies: map[int]int{0: 1}}
 	x.RestoreStretch(o, e, e.ClientHashes, false)
 	x.Store(&Store{Owner: o, Engine: []uint64{1, 2}, Local: []uint64{70, 71}})
 	for i, want := range []RemoveResult{{Copies: 1}, {Copies: 1}, {Removed: 1}} {
@@ -188,7 +189,8 @@ func TestChildOfLooseIsKnown(t *testing.T) {
 	locals := []uint64{70, 71, 72}
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 2, 3}, Local: locals})
 	x.Store(&Store{Owner: b, Engine: []uint64{3}})
-	x.RestoreStretch(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]}, locals[1:2], false)
+	x.RestoreStretch(b, &Stretch{Engine: []uint64{12}, Key: hash.Default().Next(70, 71), HasKey: true, ClientHashes: locals[1:2]},
+		locals[1:2], false)
 	got := x.Store(&Store{Owner: b, Parent: 12, HasParent: true, Engine: []uint64{3}, Local: locals[2:]})
 	if want := (StoreResult{Copies: 1}); got.counts() != want {
 		t.Errorf("%+v, want %+v", got, want)

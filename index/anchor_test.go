@@ -15,7 +15,7 @@ func TestAnchor(t *testing.T) {
 	at := func(want uint32) {
 		t.Helper()
 		must.Succeed(t, l.x.Check())
-		r := l.x.at(l.x.firstOf(seqs(1)[0]).piece)
+		r := l.x.tree.lines.pieceAt(l.x.tree.findFirst(seqs(1)[0]).piece)
 		if got := anchorAt(r.meta); got != want || r.anchor != seqs(64)[want] {
 			t.Errorf("the anchor is block %d with key %d, want block %d with key %d", got, r.anchor, want, seqs(64)[want])
 		}
@@ -69,7 +69,7 @@ func TestLoadedAnchor(t *testing.T) {
 	x.NewOwner(x.NewSource())
 	load(t, x, imageOf(t, l.x))
 	must.Succeed(t, x.Check())
-	if r := x.at(x.firstOf(seqs(1)[0]).piece); r.anchor != seqs(40)[39] {
+	if r := x.tree.lines.pieceAt(x.tree.findFirst(seqs(1)[0]).piece); r.anchor != seqs(40)[39] {
 		t.Errorf("the last key is %d, want %d", r.anchor, seqs(40)[39])
 	}
 }

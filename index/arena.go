@@ -28,7 +28,6 @@ type arena struct {
 	spare   [3][maxLines + 1][]uint32   // free places by kind and length in lines
 	kept    int                         // free lines after the last trim
 	trimmed int                         // page where trim goes on
-	index   *Index                      // whose death releases the chunks
 }
 
 // Kinds of places: a line that was the head of a piece or a list of intervals never
@@ -95,7 +94,7 @@ func (a *arena) fresh(n int) uint32 {
 			joinPages(a.chunks[k-1], chunkLines(k-1)*lineBytes)
 		}
 		p, bytes := reserveMemory(chunkLines(k)*lineBytes), chunkLines(k)*lineBytes
-		keep(a.index, p, bytes)
+		releaseWith(a, p, bytes)
 		a.chunks[k] = p
 		pages := int(firstLines<<k) / pageLines
 		a.used = append(a.used, make([]uint64, pages-len(a.used))...)

@@ -29,23 +29,23 @@ func (x *Index) knows(src Source, engine uint64) bool { return x.ResolveHash(src
 func (x *Index) has(name Owner, engine uint64) bool {
 	x.lock()
 	defer x.unlock()
-	o := x.owners[name]
+	o := x.holders.owners[name]
 	if o == nil {
 		return false
 	}
 	engine = normal(engine)
-	if p := x.meaning(o.s, engine); !p.isNone() && x.sets.has(x.setOf(p), o.id) {
+	if p := x.resolver.meaningOf(o.s, engine); !p.isNone() && x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 		return true
 	}
-	p := x.looseOf(engine)
-	return !p.isNone() && x.sets.has(x.setOf(p), o.id)
+	p := x.tree.findLoose(engine)
+	return !p.isNone() && x.tree.sets.has(x.tree.lines.setOf(p), o.id)
 }
 
 // beginsUnder returns under which of some constants tokens begin prompts, and whether it is one alone.
 func (x *Index) beginsUnder(constants, local []uint64) (at int, once bool) {
 	x.lock()
 	defer x.unlock()
-	of, once := x.beginning(&x.lanes[0].lane, constants, local)
+	of, once := x.finder.findIdentity(&x.tree.lanes.each[0].lane, constants, local)
 	return max(slices.Index(constants, of.constant), 0), once
 }
 
@@ -53,7 +53,7 @@ func (x *Index) beginsUnder(constants, local []uint64) (at int, once bool) {
 // several pieces, with owners or as ghosts.
 func TestBegins(t *testing.T) {
 	l := newIdentityLabOf(t, Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
-	l.x.perEvent.sweep = 0
+	l.x.names.perEvent.sweep = 0
 	local := make([]uint64, 150)
 	var engine []uint64
 	for i := range local {
@@ -89,7 +89,8 @@ func TestBegins(t *testing.T) {
 	store(l.b, 70)
 	fork := slices.Clone(local[:90])
 	fork[80] = 7
-	l.x.Store(&Store{Owner: l.other, Identity: l.b, Engine: slices.Concat(names(l.b, 70), []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}), Local: fork, Copies: CopySet})
+	l.x.Store(&Store{Owner: l.other, Identity: l.b, Engine: slices.Concat(names(l.b, 70),
+		[]uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}), Local: fork, Copies: CopySet})
 	if at, once := l.x.beginsUnder(l.c, fork); at != 2 || !once {
 		t.Errorf("a fork begins under number %d, %v", at, once)
 	}
@@ -193,7 +194,8 @@ func TestBefore(t *testing.T) {
 			t.Helper()
 			got, root := x.Inspect().NamesBefore([]uint64{1}, src, of, n)
 			if !slices.Equal(got[1:], want) || root != wantRoot || got[0] != 1 {
-				t.Errorf("%s: before %d: %d names %v, root %v, want %d names %v, root %v", naming, of, len(got)-1, got[1:], root, len(want), want, wantRoot)
+				t.Errorf("%s: before %d: %d names %v, root %v, want %d names %v, root %v", naming, of, len(got)-1, got[1:], root,
+					len(want), want, wantRoot)
 			}
 		}
 		f(engine[0], 3, nil, true)

@@ -57,55 +57,57 @@ func (s *share) set(bytes int) float64 {
 	return 1 - float64(used)/float64(s.of.most)
 }
 
-// account tells the budget what the index takes.
-func (x *Index) account() {
-	if x.share != nil {
-		x.share.set(x.tableBytes())
+// accountMemory tells the budget what the index takes.
+func (b *bounds) accountMemory() {
+	if b.share != nil {
+		b.share.set(b.tableBytes())
 	}
 }
 
-// overBudget reports whether there is no room for a new block.
-func (x *Index) overBudget() bool {
-	if x.maxBytes <= 0 && x.share == nil {
+// isOverBudget reports whether there is no room for a new block.
+func (b *bounds) isOverBudget() bool {
+	if b.maxBytes <= 0 && b.share == nil {
 		return false
 	}
-	spare := x.free()
-	if spare <= 0 && x.sweep.left > 0 {
-		x.compact()
-		spare = x.free()
+	spare := b.freeShare()
+	if spare <= 0 && b.names.sweep.left > 0 {
+		b.compactAll()
+		spare = b.freeShare()
 	}
-	if spare > 1.0/16 && x.refused.Load() != nil {
-		x.refused.Store(nil)
+	if spare > 1.0/16 && b.refused.Load() != nil {
+		b.refused.Store(nil)
 	}
 	return spare <= 0
 }
 
-// free returns which part of the bounds is free, of the one with less room.
-func (x *Index) free() float64 {
-	n, spare := x.tableBytes(), 1.0
-	if x.maxBytes > 0 {
-		spare = 1 - float64(n)/float64(x.maxBytes)
+// freeShare returns which part of the bounds is free, of the one with less room.
+func (b *bounds) freeShare() float64 {
+	n, spare := b.tableBytes(), 1.0
+	if b.maxBytes > 0 {
+		spare = 1 - float64(n)/float64(b.maxBytes)
 	}
-	if x.share != nil {
-		spare = min(spare, x.share.set(n))
+	if b.share != nil {
+		spare = min(spare, b.share.set(n))
 	}
 	return spare
 }
 
 // tableBytes returns the memory that the bounds are about.
-func (x *Index) tableBytes() int {
-	return int(x.lines.live.Load())*lineBytes + int(x.firsts.size.Load()+x.heads.size.Load()+x.names.size.Load()+x.loose.size.Load()) + x.sets.bytes() + privateBytes*int(x.privateNames.Load())
+func (b *bounds) tableBytes() int {
+	return int(b.tree.lines.live.Load())*lineBytes +
+		int(b.tree.firsts.size.Load()+b.tree.heads.size.Load()+b.names.table.size.Load()+b.tree.loose.size.Load()) +
+		b.tree.sets.bytes() + privateBytes*int(b.names.privates.n.Load())
 }
 
 // filter remembers refused keys: lostProbes bits a key, so that of 20,000 keys it takes 0.5 % of others for one.
 type filter [1 << 12]uint64
 
-func (x *Index) refuse(key uint64) {
-	f := x.refused.Load()
+func (b *bounds) refuseKey(key uint64) {
+	f := b.refused.Load()
 	if f == nil {
 		f = new(filter)
-		if !x.refused.CompareAndSwap(nil, f) {
-			f = x.refused.Load()
+		if !b.refused.CompareAndSwap(nil, f) {
+			f = b.refused.Load()
 		}
 	}
 	if f != nil {
@@ -115,7 +117,16 @@ func (x *Index) refuse(key uint64) {
 
 // wasRefused reports whether a key was refused since there was room last, or looks
 // like one that was.
-func (x *Index) wasRefused(key uint64) bool {
-	f := x.refused.Load()
+func (b *bounds) wasRefused(key uint64) bool {
+	f := b.refused.Load()
 	return f != nil && hasBits(f[:], normal(key))
+}
+
+// bounds are the bounds of an index's memory, and what leaves it where they are reached.
+type bounds struct {
+	tree     *tree
+	names    *nameMap
+	maxBytes int    // Options.MaxBytes
+	share    *share // of Options.Budget, nil for none
+	refused  atomic.Pointer[filter]
 }

@@ -181,16 +181,16 @@ func TestBudgetTotal(t *testing.T) {
 	}
 	x.Stats()
 	y.Stats() // as every scrape: the shares are exact then
-	if used := b.used.Load(); used != int64(x.tableBytes()+y.tableBytes()) {
-		t.Errorf("%d bytes are used; the indexes take %d and %d", used, x.tableBytes(), y.tableBytes())
+	if used := b.used.Load(); used != int64(x.bounds.tableBytes()+y.bounds.tableBytes()) {
+		t.Errorf("%d bytes are used; the indexes take %d and %d", used, x.bounds.tableBytes(), y.bounds.tableBytes())
 	}
 	fill(x, o, 4000)
 	x = nil
-	for n := 0; b.used.Load() > int64(y.tableBytes()) && n < 1000; n++ {
+	for n := 0; b.used.Load() > int64(y.bounds.tableBytes()) && n < 1000; n++ {
 		runtime.GC()
 		runtime.Gosched()
 	}
-	if used := b.used.Load(); used != int64(y.tableBytes()) {
-		t.Errorf("%d bytes are used after the first index has died; the second takes %d", used, y.tableBytes())
+	if used := b.used.Load(); used != int64(y.bounds.tableBytes()) {
+		t.Errorf("%d bytes are used after the first index has died; the second takes %d", used, y.bounds.tableBytes())
 	}
 }

@@ -39,7 +39,7 @@ func TestStoreLooksAtParentAgain(t *testing.T) {
 		}
 		chances := 0
 		move := func(l *lane) {
-			if l != x.laneOf(srcB) {
+			if l != x.tree.lanes.laneOf(srcB) {
 				return
 			}
 			if chances++; chances != nth {

@@ -15,8 +15,9 @@ const maxFindings = 20
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
-	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string), ghosts: make(map[place]bool),
-		meant: make(map[uint64]bool), identities: make([][2]uint32, len(*x.identities.list.Load()))}
+	c := &check{x: x, held: make(map[uint32]Digest), refs: make(map[uint32]uint32), lines: make(map[uint32]string),
+		ghosts: make(map[place]bool),
+		meant:  make(map[uint64]bool), identities: make([][2]uint32, len(*x.tree.identities.list.Load()))}
 	if !c.ids() || !c.pieces() { // nothing else can be read then
 		return errors.Join(c.findings...)
 	}
@@ -25,7 +26,7 @@ func (x *Index) Check() error {
 	c.tables()
 	c.waiting()
 	c.sets()
-	for i, s := range x.sources {
+	for i, s := range x.holders.sources {
 		if s != nil {
 			c.room(Source(i), s)
 		}
@@ -59,7 +60,7 @@ func (c *check) broken(invariant int, format string, args ...any) {
 
 // members calls f for each owner in a set.
 func (c *check) members(id uint32, f func(owner uint32)) {
-	for i, w := range c.x.sets.body.Load().of(id) {
+	for i, w := range c.x.tree.sets.body.Load().of(id) {
 		for ; w != 0; w &= w - 1 {
 			f(uint32(i)<<6 + trailing(w))
 		}
@@ -67,14 +68,14 @@ func (c *check) members(id uint32, f func(owner uint32)) {
 }
 
 func (c *check) retired(id uint32) bool {
-	return c.x.ids.Load().retired[id>>6]>>(id&63)&1 != 0
+	return c.x.tree.ids.Load().retired[id>>6]>>(id&63)&1 != 0
 }
 
 // ids checks that living owners and internal ids name each other.
 func (c *check) ids() bool {
-	d := c.x.ids.Load()
-	for name, o := range c.x.owners {
-		if o != nil && (int(o.id) >= c.x.used || d.owner[o.id] != uint32(name) || c.retired(o.id)) {
+	d := c.x.tree.ids.Load()
+	for name, o := range c.x.holders.owners {
+		if o != nil && (int(o.id) >= c.x.holders.used || d.owner[o.id] != uint32(name) || c.retired(o.id)) {
 			c.broken(4, "owner %d has internal id %d", name, o.id)
 		}
 	}
@@ -87,7 +88,7 @@ func (c *check) use(line uint32, n int, by string) {
 		if other := c.lines[line]; other != "" {
 			c.broken(5, "line %d is used by %s and %s", line, other, by)
 		}
-		if int(line/pageLines) >= len(c.x.lines.used) || c.x.lines.used[line/pageLines]>>(line%pageLines)&1 == 0 {
+		if int(line/pageLines) >= len(c.x.tree.lines.used) || c.x.tree.lines.used[line/pageLines]>>(line%pageLines)&1 == 0 {
 			c.broken(5, "line %d of %s is free", line, by)
 			return
 		}
@@ -99,7 +100,7 @@ func (c *check) use(line uint32, n int, by string) {
 // pieces checks each piece on its own, and reports whether they can be read.
 func (c *check) pieces() bool {
 	x := c.x
-	x.allPieces(func(n uint32, r *piece) {
+	x.tree.lines.eachPiece(func(n uint32, r *piece) {
 		if r.len() == 0 || r.len() > r.cap() || r.cap() > maxPiece || r.ver&(changing|held) != 0 || r.count() == 0 {
 			c.broken(1, "piece %d has %d blocks of %d, %d intervals, version %d", n, r.len(), r.cap(), r.count(), r.ver)
 			return
@@ -109,7 +110,7 @@ func (c *check) pieces() bool {
 			return
 		}
 		if k := intervalLines(r.count()); k > 0 {
-			if r.intervals[0] >= x.lines.next.Load() {
+			if r.intervals[0] >= x.tree.lines.next.Load() {
 				c.broken(5, "intervals of piece %d are in line %d", n, r.intervals[0])
 				return
 			}
@@ -121,9 +122,9 @@ func (c *check) pieces() bool {
 		} else {
 			c.chain(n, r)
 		}
-		dead := x.deadOf(r)
+		dead := x.tree.lines.deadBlocks(r)
 		for line := r.side; line != 0 && len(c.findings) == 0; {
-			d := x.sideAt(line)
+			d := x.tree.lines.sideAt(line)
 			k, _ := sideLines(d.cap())
 			c.use(line, k, fmt.Sprint("names of piece ", n))
 			if r.loose() {
@@ -143,18 +144,18 @@ func (c *check) pieces() bool {
 			line = d.next
 		}
 	})
-	if len(c.lines) != int(x.lines.live.Load()) && len(c.findings) == 0 {
-		c.broken(5, "%d lines are used, counted %d", len(c.lines), x.lines.live.Load())
+	if len(c.lines) != int(x.tree.lines.live.Load()) && len(c.findings) == 0 {
+		c.broken(5, "%d lines are used, counted %d", len(c.lines), x.tree.lines.live.Load())
 	}
-	if c.sides != x.looseSides && len(c.findings) == 0 {
-		c.broken(7, "%d lines of names of loose pieces, counted %d", c.sides, x.looseSides)
+	if c.sides != x.tree.looseSides && len(c.findings) == 0 {
+		c.broken(7, "%d lines of names of loose pieces, counted %d", c.sides, x.tree.looseSides)
 	}
 	return len(c.findings) == 0
 }
 
 // identity checks the identity of a piece.
 func (c *check) identity(n uint32, r *piece) bool {
-	of, list := r.root(), *c.x.identities.list.Load()
+	of, list := r.root(), *c.x.tree.identities.list.Load()
 	if r.meta&isOther != 0 && (of.id == 0 || int(of.id) >= len(list) || list[of.id].dropped || list[of.id].constant != of.constant) {
 		c.broken(10, "piece %d is of identity %d with constant %x", n, of.id, of.constant)
 		return false
@@ -167,14 +168,14 @@ func (c *check) identity(n uint32, r *piece) bool {
 // contested: a source may wait since before it announced tokens.
 func (c *check) waiting() {
 	x := c.x
-	x.allPieces(func(n uint32, r *piece) {
+	x.tree.lines.eachPiece(func(n uint32, r *piece) {
 		for i := uint32(0); r.loose() && i < r.len(); i++ {
 			engine, p := r.local()[i], place{n, i}
-			if engine == 0 || !c.meant[engine] || x.hasNames(p) {
+			if engine == 0 || !c.meant[engine] || x.names.hasNames(p) {
 				continue
 			}
-			x.holders(x.setOf(p), func(o *owner) {
-				if o.s.raw && o.s.private.ref(engine) == nil && !x.contests.of[engine] {
+			x.holders.eachHolder(x.tree.lines.setOf(p), func(o *owner) {
+				if o.s.raw && o.s.private.ref(engine) == nil && !x.resolver.contests.of[engine] {
 					c.broken(11, "owner %d holds a block under the engine hash %d, which means another one", o.name, engine)
 				}
 			})
@@ -187,8 +188,8 @@ func (c *check) intervals(n uint32, r *piece) {
 	x := c.x
 	var room [maxPiece + 2]interval
 	start, last := uint32(0), ^uint32(0)
-	for _, v := range x.intervalsOf(r, &room) {
-		if v.end <= start || v.end > r.len() || v.set == last || v.set >= x.sets.n {
+	for _, v := range x.tree.lines.intervalsOf(r, &room) {
+		if v.end <= start || v.end > r.len() || v.set == last || v.set >= x.tree.sets.n {
 			c.broken(2, "piece %d has blocks %d to %d with set %d behind set %d", n, start, v.end, v.set, last)
 			return
 		}
@@ -208,15 +209,15 @@ func (c *check) intervals(n uint32, r *piece) {
 		}
 		c.members(v.set, func(o uint32) {
 			d := c.held[o]
-			d.add(int(v.end-start), loose, x.weigh(r, sum))
+			d.add(int(v.end-start), loose, x.tree.identities.weighWords(r, sum))
 			c.held[o] = d
-			if int(o) >= x.used {
-				c.broken(4, "piece %d has the internal id %d of %d", n, o, x.used)
+			if int(o) >= x.holders.used {
+				c.broken(4, "piece %d has the internal id %d of %d", n, o, x.holders.used)
 			}
 		})
 		start, last = v.end, v.set
 	}
-	if start != r.len() || last == 0 && !x.isGhost(place{n, start - 1}) {
+	if start != r.len() || last == 0 && !x.names.isGhost(place{n, start - 1}) {
 		c.broken(1, "piece %d has %d blocks, intervals up to %d, the last with set %d", n, r.len(), start, last)
 	}
 }
@@ -229,14 +230,14 @@ func (c *check) chain(n uint32, r *piece) {
 	if first != (r.meta&isFirst != 0) {
 		c.broken(1, "piece %d begins a prompt: %v, and %v by its flag", n, first, !first)
 	}
-	if got := x.beginOf(r.head, first); got != (place{piece: n}) || r.head == 0 {
+	if got := x.tree.findBeginning(r.head, first); got != (place{piece: n}) || r.head == 0 {
 		c.broken(1, "piece %d begins with key %d, found at %v", n, r.head, got)
 	}
-	key, dead, anchor := r.head, x.deadOf(r), anchorAt(r.meta)
+	key, dead, anchor := r.head, x.tree.lines.deadBlocks(r), anchorAt(r.meta)
 	for i := range r.len() {
 		if i > 0 {
-			key = x.follow(key, r.constant(), r.local()[i])
-			if m := x.headOf(key); !m.isNone() {
+			key = x.tree.followKey(key, r.constant(), r.local()[i])
+			if m := x.tree.findHead(key); !m.isNone() {
 				c.broken(1, "key %d is in piece %d and begins a chain at %v", key, n, m)
 			}
 		}
@@ -259,14 +260,14 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 	for i := range r.len() {
 		p := place{n, i}
 		key := r.local()[i]
-		if (key != 0) != (c.x.setOf(p) != 0 || c.x.isGhost(p)) {
-			c.broken(1, "loose block %v has key %d and set %d", p, key, c.x.setOf(p))
+		if (key != 0) != (c.x.tree.lines.setOf(p) != 0 || c.x.names.isGhost(p)) {
+			c.broken(1, "loose block %v has key %d and set %d", p, key, c.x.tree.lines.setOf(p))
 		}
 		if key == 0 {
 			continue
 		}
 		c.loose++
-		if got := c.x.looseOf(key); got != p {
+		if got := c.x.tree.findLoose(key); got != p {
 			c.broken(1, "loose key %d is found at %v, want %v", key, got, p)
 		}
 	}
@@ -275,34 +276,35 @@ func (c *check) looseBlocks(n uint32, r *piece) {
 // name checks a name of a block, with or without an entry, and who uses it.
 func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) {
 	x := c.x
-	if entry || x.naming != catchingUp {
+	if entry || x.names.naming != catchingUp {
 		c.meant[engine] = true
 	}
 	switch {
-	case x.setOf(p) != 0:
+	case x.tree.lines.setOf(p) != 0:
 		c.names++
-	case !x.isGhost(p) || !entry:
+	case !x.names.isGhost(p) || !entry:
 		c.broken(7, "engine hash %d names %v, which has no owner; entry %t", engine, p, entry)
 	default:
 		c.ghosts[p] = true
 	}
 	if entry {
 		c.named++
-		if !x.isNamed(ref, engine) {
+		if !x.names.hasEntry(ref, engine) {
 			c.broken(7, "engine hash %d of %v is not found", engine, p)
 		}
 		return
 	}
-	if x.naming == allNamed {
+	if x.names.naming == allNamed {
 		c.broken(9, "engine hash %d of %v has no entry", engine, p)
 		return
 	}
 	if p.at == 0 {
 		c.broken(9, "engine hash %d of %v, a first block, has no entry", engine, p)
 	}
-	x.holders(x.setOf(p), func(o *owner) {
+	x.holders.eachHolder(x.tree.lines.setOf(p), func(o *owner) {
 		// A source may have held a block before a second name of it came.
-		if x.at(p.piece).side == 0 && x.sameFamily(o.s.name, by) && !slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece && !x.ended(v) }) {
+		if x.tree.lines.pieceAt(p.piece).side == 0 && x.names.families.sameFamily(o.s.name, by) &&
+			!slices.ContainsFunc(o.s.vague.pieces, func(v vaguePiece) bool { return v.piece == p.piece && !x.tree.lines.hasEnded(v) }) {
 			c.broken(9, "source %d does not know that %v has names without entries", o.s.name, p)
 		}
 	})
@@ -311,16 +313,16 @@ func (c *check) name(engine uint64, p place, ref uint64, entry bool, by uint32) 
 // counts checks the counters.
 func (c *check) counts() {
 	x := c.x
-	if c.live != x.live() || int64(c.loose) != x.looseBlocks.Load() {
-		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.live(), x.looseBlocks.Load())
+	if c.live != x.tree.lanes.liveBlocks() || int64(c.loose) != x.tree.looseBlocks.Load() {
+		c.broken(1, "%d blocks, %d of them loose, counted %d and %d", c.live, c.loose, x.tree.lanes.liveBlocks(), x.tree.looseBlocks.Load())
 	}
 	for id, n := range c.identities[1:] {
-		if one := x.identities.of(Identity(id + 1)); one.pieces != n[0] || one.blocks != n[1] {
+		if one := x.tree.identities.of(Identity(id + 1)); one.pieces != n[0] || one.blocks != n[1] {
 			c.broken(10, "identity %d has %d pieces with %d blocks, counted %d and %d", id+1, n[0], n[1], one.pieces, one.blocks)
 		}
 	}
 	sums := map[*source]int{}
-	for name, o := range x.owners {
+	for name, o := range x.holders.owners {
 		if o == nil {
 			continue
 		}
@@ -332,13 +334,15 @@ func (c *check) counts() {
 		copied := 0
 		o.copies.all(func(p place, n uint32) {
 			copied++
-			if n == 0 || int(p.piece) >= int(x.lines.next.Load()) || p.at >= x.at(p.piece).len() || !x.sets.has(x.setOf(p), o.id) {
+			if n == 0 || int(p.piece) >= int(x.tree.lines.next.Load()) || p.at >= x.tree.lines.pieceAt(p.piece).len() ||
+				!x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 				c.broken(6, "owner %d has %d extra copies of %v", name, n, p)
 			}
 		})
 		for piece, blocks := range o.copies.doubted.all {
 			for left := *blocks; left != 0; left &= left - 1 {
-				if p := (place{uint32(piece), trailing(left)}); p.piece >= x.lines.next.Load() || p.at >= x.at(p.piece).len() || !x.sets.has(x.setOf(p), o.id) {
+				if p := (place{uint32(piece), trailing(left)}); p.piece >= x.tree.lines.next.Load() ||
+					p.at >= x.tree.lines.pieceAt(p.piece).len() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 					c.broken(6, "owner %d lost a copy of %v last", name, p)
 				}
 			}
@@ -347,13 +351,13 @@ func (c *check) counts() {
 			c.broken(6, "owner %d has copies of %d blocks, counted %d", name, copied, o.copies.len())
 		}
 	}
-	for i, s := range x.sources {
+	for i, s := range x.holders.sources {
 		if s != nil && s.held != sums[s] {
 			c.broken(3, "source %d holds %d blocks, counted %d", i, sums[s], s.held)
 		}
 	}
 	for id := range c.held {
-		if o := x.owners[x.ids.Load().owner[id]]; !c.retired(id) && (o == nil || o.id != id) {
+		if o := x.holders.owners[x.tree.ids.Load().owner[id]]; !c.retired(id) && (o == nil || o.id != id) {
 			c.broken(4, "internal id %d is in sets and no owner's", id)
 		}
 	}
@@ -361,11 +365,11 @@ func (c *check) counts() {
 
 // ghostQueue checks that the queue has each ghost once, and what else it has is counted as stale.
 func (c *check) ghostQueue() {
-	g := &c.x.ghosts
-	if len(c.ghosts) != c.x.ghostsLeft() {
-		c.broken(12, "%d ghosts, counted %d", len(c.ghosts), c.x.ghostsLeft())
+	g := &c.x.names.ghosts
+	if len(c.ghosts) != c.x.names.countGhosts() {
+		c.broken(12, "%d ghosts, counted %d", len(c.ghosts), c.x.names.countGhosts())
 	}
-	if g.on.Load() && c.x.naming == onDemand {
+	if g.on.Load() && c.x.names.naming == onDemand {
 		c.broken(12, "ghosts are kept, and names get entries on demand")
 	}
 	entries := map[place]uint32{}
@@ -391,7 +395,7 @@ func (c *check) ghostQueue() {
 		c.broken(12, "%d blocks are in entries of before, counted %d", len(entries), stale)
 	}
 	for engine := range g.held {
-		if c.x.looseOf(engine).isNone() {
+		if c.x.tree.findLoose(engine).isNone() {
 			c.broken(13, "no block is held by the lost name %d", engine)
 		}
 	}
@@ -403,17 +407,18 @@ func (c *check) ghostQueue() {
 // tables checks that the tables have no other entries.
 func (c *check) tables() {
 	x := c.x
-	if c.named != int(x.names.n.Load()) {
-		c.broken(7, "%d names with entries, %d entries", c.named, x.names.n.Load())
+	if c.named != int(x.names.table.n.Load()) {
+		c.broken(7, "%d names with entries, %d entries", c.named, x.names.table.n.Load())
 	}
-	if c.names != x.aliases() {
-		c.broken(7, "%d names, counted %d", c.names, x.aliases())
+	if c.names != x.tree.lanes.sharedNames() {
+		c.broken(7, "%d names, counted %d", c.names, x.tree.lanes.sharedNames())
 	}
-	if c.heads != x.heads.len()+x.firsts.len() || c.loose != x.loose.len() {
-		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose, x.heads.len()+x.firsts.len(), x.loose.len())
+	if c.heads != x.tree.heads.len()+x.tree.firsts.len() || c.loose != x.tree.loose.len() {
+		c.broken(1, "%d pieces of chains and %d loose blocks, %d and %d entries", c.heads, c.loose,
+			x.tree.heads.len()+x.tree.firsts.len(), x.tree.loose.len())
 	}
 	privates := 0
-	for ref, list := range x.privates {
+	for ref, list := range x.names.privates.of {
 		for p := range list {
 			privates++
 			if have := p.s.private.ref(p.engine); have == nil || *have != ref {
@@ -422,12 +427,12 @@ func (c *check) tables() {
 		}
 	}
 	counted := privates
-	for _, s := range x.sources {
+	for _, s := range x.holders.sources {
 		if s != nil {
 			privates -= s.private.len()
 		}
 	}
-	if n := int(x.privateNames.Load()); n != counted {
+	if n := int(x.names.privates.n.Load()); n != counted {
 		c.broken(7, "%d private names are counted", n)
 	}
 	if privates != 0 {
@@ -437,7 +442,7 @@ func (c *check) tables() {
 
 // sets checks that each set is counted, and can be found by what it holds.
 func (c *check) sets() {
-	s := &c.x.sets
+	s := &c.x.tree.sets
 	b := s.body.Load()
 	free := map[uint32]bool{}
 	for _, id := range s.spare {

@@ -37,17 +37,17 @@ type Checkpoint struct {
 
 // Checkpoint makes a checkpoint, once the one before has ended.
 func (x *Index) Checkpoint() *Checkpoint {
-	x.cutting.Lock()
+	x.checkpointing.Lock()
 	x.lock()
 	defer x.unlock()
-	c := &Checkpoint{x: x, snap: x.moment(), heads: slices.Clone(x.lines.heads), saved: make(map[uint32]*snapPiece)}
+	c := &Checkpoint{x: x, snap: newSnapshot(x), heads: slices.Clone(x.tree.lines.heads), saved: make(map[uint32]*snapPiece)}
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
-	for i := range *x.identities.list.Load() {
-		if id := Identity(i); load32(&x.identities.of(id).pieces) > 0 {
+	for i := range *x.tree.identities.list.Load() {
+		if id := Identity(i); load32(&x.tree.identities.of(id).pieces) > 0 {
 			c.identities = append(c.identities, id)
 		}
 	}
-	x.checkpoint.Store(c)
+	x.tree.checkpoint.Store(c)
 	return c
 }
 
@@ -56,24 +56,24 @@ func (c *Checkpoint) Identities() []Identity { return c.identities }
 
 // Release ends the checkpoint.
 func (c *Checkpoint) Release() {
-	c.x.checkpoint.Store(nil)
-	c.x.cutting.Unlock()
+	c.x.tree.checkpoint.Store(nil)
+	c.x.checkpointing.Unlock()
 }
 
 // lockPiece makes readers of a piece wait that is about to change. The lane holds the piece.
-func (x *Index) lockPiece(n uint32, r *piece) {
-	x.keep(n)
+func (t *tree) lockPiece(n uint32, r *piece) {
+	t.keepForCheckpoint(n)
 	r.lock()
 }
 
-// keep lets the checkpoint have a piece as it is. The lane holds the piece.
-func (x *Index) keep(n uint32) {
-	c := x.checkpoint.Load()
+// keepForCheckpoint lets the checkpoint have a piece as it is. The lane holds the piece.
+func (t *tree) keepForCheckpoint(n uint32) {
+	c := t.checkpoint.Load()
 	switch {
 	case c == nil || !c.has(n):
 	case c.claim(n):
 		p := new(snapPiece)
-		x.copyPiece(n, p)
+		t.lines.copyPiece(n, p)
 		c.mu.Lock()
 		c.saved[n] = p
 		c.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *Checkpoint) pieces(yield func(*snapPiece) bool) {
 			n := uint32(page*pageLines + bits.TrailingZeros64(w))
 			p := &room
 			if c.claim(n) {
-				c.x.copyPiece(n, p)
+				c.x.tree.lines.copyPiece(n, p)
 				c.done(n)
 			} else {
 				c.wait(n)
@@ -142,7 +142,7 @@ func (c *Checkpoint) pieces(yield func(*snapPiece) bool) {
 // Snapshot copies the blocks, and ends the checkpoint. Options.KeepClientHashes must be set.
 func (c *Checkpoint) Snapshot() *Snapshot {
 	defer c.Release()
-	if !c.x.keepsClientHashes {
+	if !c.x.tree.keepsClientHashes {
 		panic("BUG: a snapshot of an index that keeps no client hashes")
 	}
 	for p := range c.pieces {
@@ -153,8 +153,8 @@ func (c *Checkpoint) Snapshot() *Snapshot {
 }
 
 // copyPiece copies a piece, which is claimed. Names may come to its blocks meanwhile.
-func (x *Index) copyPiece(n uint32, to *snapPiece) {
-	r := x.at(n)
+func (a *arena) copyPiece(n uint32, to *snapPiece) {
+	r := a.pieceAt(n)
 	k := r.len()
 	to.line, to.by, to.prev, to.head, to.up, to.loose, to.root = n, r.by, load32(&r.prev), r.head, r.up, r.loose(), r.root()
 	to.local = append(to.local[:0], r.local()[:k]...)
@@ -166,9 +166,9 @@ func (x *Index) copyPiece(n uint32, to *snapPiece) {
 		to.clientHashes = copyWords(to.clientHashes, r.clientHashes()[:k])
 	}
 	var room [maxPiece + 2]interval
-	to.intervals = append(to.intervals[:0], x.intervalsOf(r, &room)...)
+	to.intervals = append(to.intervals[:0], a.intervalsOf(r, &room)...)
 	for line := load32(&r.side); line != 0; {
-		d := x.sideAt(line)
+		d := a.sideAt(line)
 		to.sides = append(to.sides, snapSide{d.from(), d.by, copyWords(nil, d.engine()[:d.cap()])})
 		line = d.next
 	}

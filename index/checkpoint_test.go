@@ -19,7 +19,7 @@ func linesOf(s *Snapshot) (lines []string) {
 		lines = append(lines, fmt.Sprint(r.Owner, key, r.Root, r.HasParent, r.Gone, r.Parent))
 		for i, engine := range r.Engine {
 			if i > 0 {
-				key = s.x.scheme.Next(key, r.ClientHashes[i])
+				key = s.x.tree.scheme.Next(key, r.ClientHashes[i])
 			}
 			lines = append(lines, fmt.Sprint(r.Owner, key, r.HasKey, r.Waiting, engine, r.ClientHashes[i], r.Copies[i], r.More[i]))
 		}

@@ -102,7 +102,8 @@ func TestWaitingClientHash(t *testing.T) {
 		// An image does not say whose client hash it is.
 		again := newIdentityLabOf(t, Options{Scheme: hash.Default(), KeepClientHashes: true})
 		learned := map[uint64]Identity{}
-		loader := NewLoader(again.x, func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
+		loader := NewLoader(again.x, func(n uint32) (Source, bool) { return Source(n), true },
+			func(n uint32) (Owner, bool) { return Owner(n), true },
 			func(uint32) (Identity, bool) { return 0, false })
 		loader.Learn = func(clientHash, _ uint64, id Identity, _ bool) { learned[clientHash] = id }
 		for _, c := range imageOf(t, l.x) {
@@ -157,7 +158,8 @@ func TestLoaderLearnsIdentities(t *testing.T) {
 		o.Scheme, o.KeepClientHashes = hash.Default(), true
 		x := newIdentityLabOf(t, o).x
 		got := map[uint64]learned{}
-		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true }, ids)
+		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true },
+			func(n uint32) (Owner, bool) { return Owner(n), true }, ids)
 		loader.Learn = func(clientHash, local uint64, id Identity, root bool) { got[clientHash] = learned{local, id, root} }
 		for _, c := range imageOf(t, l.x) {
 			must.Succeed(t, loader.Load(c.kind, c.bytes))
@@ -169,7 +171,8 @@ func TestLoaderLearnsIdentities(t *testing.T) {
 		must.Report(t, x.Check())
 	}
 	same := func(n uint32) (Identity, bool) { return Identity(n), true }
-	all := map[uint64]learned{11: {1, 0, true}, 12: {2, 0, false}, 21: {1, l.a, true}, 22: {2, l.a, false}, 31: {1, l.b, true}, 32: {2, l.b, false}}
+	all := map[uint64]learned{11: {1, 0, true}, 12: {2, 0, false}, 21: {1, l.a, true}, 22: {2, l.a, false}, 31: {1, l.b, true},
+		32: {2, l.b, false}}
 	read(same, all, Options{WideBase: true})
 	read(same, all, Options{})
 	read(func(uint32) (Identity, bool) { return 0, false }, map[uint64]learned{11: {1, 0, true}, 12: {2, 0, false}}, Options{})

@@ -4,8 +4,8 @@ package index
 func (x *Index) compactAll() {
 	x.lock()
 	defer x.unlock()
-	x.compact()
-	x.evictAll()
+	x.bounds.compactAll()
+	x.bounds.evictInAllLanes()
 }
 
 // waiting returns how many blocks of a source wait for their parent.

@@ -40,25 +40,25 @@ type contests struct {
 }
 
 // isContested reports whether an engine hash means nothing to a source because it is contested.
-func (x *Index) isContested(s *source, engine uint64) bool {
-	return (s == nil || !s.teaches) && x.contests.n.Load() > 0 && x.contests.of[engine]
+func (rs *resolver) isContested(s *source, engine uint64) bool {
+	return (s == nil || !s.teaches) && rs.contests.n.Load() > 0 && rs.contests.of[engine]
 }
 
-// uncontested reports whether contested hashes concern a source.
-func (x *Index) uncontested(s *source) bool { return s.teaches || x.contests.n.Load() == 0 }
+// isUncontested reports whether contested hashes concern a source.
+func (rs *resolver) isUncontested(s *source) bool { return s.teaches || rs.contests.n.Load() == 0 }
 
-// contest notes that a source means something else by an engine hash than a block, which the
+// contestHash notes that a source means something else by an engine hash than a block, which the
 // hash means to all. Blocks of sources without tokens begin to wait by it. All lanes are
 // locked.
-func (x *Index) contest(s *source, engine uint64, shared place) {
-	c := &x.contests
+func (rs *resolver) contestHash(s *source, engine uint64, shared place) {
+	c := &rs.contests
 	if c.contradicts == nil || !s.teaches || !c.contradicts() || !c.of[engine] && len(c.of) >= maxContested {
 		return
 	}
-	x.markContested(engine)
+	rs.markContested(engine)
 	found := Contest{Engine: plain(engine), Source: s.name, Other: NoSource}
 	var wait []*owner
-	x.holders(x.setOf(shared), func(o *owner) {
+	rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) {
 		switch {
 		case o.s.private.ref(engine) != nil:
 		case o.s.teaches:
@@ -68,10 +68,10 @@ func (x *Index) contest(s *source, engine uint64, shared place) {
 		}
 	})
 	if found.Other == NoSource {
-		x.unnameOne(shared, engine) // first: the block may end with its owners
+		rs.dropName(shared, engine) // first: the block may end with its owners
 	}
 	for _, o := range wait {
-		x.unplace(o, engine, shared)
+		rs.unplaceBlock(o, engine, shared)
 	}
 	if len(c.news) < maxContests {
 		c.news = append(c.news, found)
@@ -80,8 +80,8 @@ func (x *Index) contest(s *source, engine uint64, shared place) {
 }
 
 // markContested makes an engine hash a contested one.
-func (x *Index) markContested(engine uint64) {
-	c := &x.contests
+func (rs *resolver) markContested(engine uint64) {
+	c := &rs.contests
 	if c.of == nil {
 		c.of = make(map[uint64]bool)
 	}
@@ -89,22 +89,22 @@ func (x *Index) markContested(engine uint64) {
 	c.n.Store(int64(len(c.of)))
 }
 
-// unplace lets a block of an owner wait by an engine hash. Of several copies of a block that
+// unplaceBlock lets a block of an owner wait by an engine hash. Of several copies of a block that
 // has other names too, one waits: which hash announced which copy is not known. Where the
 // budget has no room the owner loses the block.
-func (x *Index) unplace(o *owner, engine uint64, from place) {
-	to := x.looseOf(engine)
-	if !to.isNone() && !x.alive(to) {
-		to = x.looseOf(engine)
+func (rs *resolver) unplaceBlock(o *owner, engine uint64, from place) {
+	to := rs.tree.findLoose(engine)
+	if !to.isNone() && !rs.names.isAlive(to) {
+		to = rs.tree.findLoose(engine)
 	}
 	if to.isNone() {
-		if to = x.createLoose(o.s, root{}, engine, 0, 1); to.isNone() {
-			x.removeHolder(o, from)
+		if to = rs.holders.createLoose(o.s, root{}, engine, 0, 1); to.isNone() {
+			rs.holders.removeHolder(o, from)
 			return
 		}
 	}
 	others := 0
-	x.allNamesOf(from, func(name uint64, _ uint32) {
+	rs.tree.lines.eachNameOf(from, func(name uint64, _ uint32) {
 		if name != engine {
 			others++
 		}
@@ -113,66 +113,66 @@ func (x *Index) unplace(o *owner, engine uint64, from place) {
 	before := o.digest.Blocks
 	if more := o.copies.of(from); others > 0 && more > 0 {
 		o.copies.set(from, more-1)
-		x.addHolder(o, to)
+		rs.holders.addHolder(o, to)
 		o.raw += o.digest.Blocks - before
 		return
 	}
-	x.move(o, from, to)
+	rs.holders.moveBlock(o, from, to)
 	o.raw = min(o.raw+1, o.digest.Blocks)
 }
 
-// unnameOne takes an engine hash off a block. A ghost without another one ends.
-func (x *Index) unnameOne(p place, engine uint64) {
-	line := x.nameLine(p, engine)
+// dropName takes an engine hash off a block. A ghost without another one ends.
+func (rs *resolver) dropName(p place, engine uint64) {
+	line := rs.names.lineOfName(p, engine)
 	if line == 0 {
 		return
 	}
-	r := x.at(p.piece)
+	r := rs.tree.lines.pieceAt(p.piece)
 	words, named, i := r.engine(), &r.named, p.at
 	if line != p.piece {
-		d := x.sideAt(line)
+		d := rs.tree.lines.sideAt(line)
 		words, named, i = d.engine(), &d.named, p.at-d.from()
 	}
-	x.lockPiece(p.piece, r)
+	rs.tree.lockPiece(p.piece, r)
 	if *named>>i&1 != 0 {
-		x.names.remove(mix(engine), place{line, i}.ref())
+		rs.names.table.remove(mix(engine), place{line, i}.ref())
 		*named &^= 1 << i
 	}
 	write64(&words[i], 0)
 	r.unlock()
 	switch {
-	case x.setOf(p) != 0:
-		x.lanes[0].names--
-	case !x.isGhost(p):
-		x.dismissOne(p)
+	case rs.tree.lines.setOf(p) != 0:
+		rs.tree.lanes.each[0].lane.names--
+	case !rs.names.isGhost(p):
+		rs.bounds.dismissGhost(p)
 	}
 }
 
-// decide ends the contest of an engine hash if the holders of one block alone are left. All lanes are
+// decideContest ends the contest of an engine hash if the holders of one block alone are left. All lanes are
 // locked.
-func (x *Index) decide(engine uint64) {
-	c := &x.contests
+func (rs *resolver) decideContest(engine uint64) {
+	c := &rs.contests
 	if !c.of[engine] {
 		return
 	}
 	var by []*source // mean the same block by the hash, and hold it
 	var p place
 	agree := true
-	for _, s := range x.sources {
+	for _, s := range rs.holders.sources {
 		if s == nil || s.private.len() == 0 || s.private.ref(engine) == nil {
 			continue
 		}
-		q := x.meaning(s, engine)
-		if s.private.ref(engine) == nil || !x.heldBySource(s, q) {
+		q := rs.meaningOf(s, engine)
+		if s.private.ref(engine) == nil || !rs.tree.isHeldBy(s, q) {
 			continue // only retired owners held it
 		}
 		agree = agree && (len(by) == 0 || p == q)
 		by, p = append(by, s), q
 	}
-	shared, _ := x.find(engine)
+	shared, _ := rs.names.findName(engine)
 	held := false
 	if !shared.isNone() {
-		x.holders(x.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.ref(engine) == nil })
+		rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.ref(engine) == nil })
 	}
 	if !agree || held && len(by) > 0 && p != shared {
 		return
@@ -180,25 +180,25 @@ func (x *Index) decide(engine uint64) {
 	delete(c.of, engine)
 	c.n.Store(int64(len(c.of)))
 	if len(by) > 0 && p != shared && !shared.isNone() {
-		x.unnameOne(shared, engine)
+		rs.dropName(shared, engine)
 	}
 	for _, s := range by {
-		x.learn(s, engine, p, 1)
+		rs.learnMeaning(s, engine, p, 1)
 	}
-	x.meets(engine)
+	rs.names.noteMeaning(engine)
 }
 
 // MarkTeaching says that a source announces tokens, before it does.
 func (x *Index) MarkTeaching(src Source) {
 	x.lock()
 	defer x.unlock()
-	if s := x.sources[src]; s != nil {
+	if s := x.holders.sources[src]; s != nil {
 		s.teaches = true
 	}
 }
 
 // ContestedHashes returns the number of contested hashes.
-func (x *Index) ContestedHashes() int { return int(x.contests.n.Load()) }
+func (x *Index) ContestedHashes() int { return int(x.resolver.contests.n.Load()) }
 
 // DecideContests looks whether contests of some engine hashes, nil for all, have ended because
 // sources have lost blocks.
@@ -208,7 +208,7 @@ func (x *Index) DecideContests(engine []uint64) {
 	}
 	if engine == nil {
 		x.lock()
-		for h := range x.contests.of {
+		for h := range x.resolver.contests.of {
 			engine = append(engine, plain(h))
 		}
 		x.unlock()
@@ -216,16 +216,16 @@ func (x *Index) DecideContests(engine []uint64) {
 	for part := range slices.Chunk(engine, 256) { // others have their turn between
 		x.lock()
 		for _, h := range part {
-			x.decide(normal(h))
+			x.resolver.decideContest(normal(h))
 		}
-		x.placeOthers()
+		placeOthers(x)
 		x.unlock()
 	}
 }
 
 // TakeContests returns the contests that began or got another announcement, at most 1,024. It leaves none.
 func (x *Index) TakeContests() (news []Contest) {
-	c := &x.contests
+	c := &x.resolver.contests
 	if !c.some.Load() {
 		return nil
 	}

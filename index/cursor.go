@@ -5,7 +5,7 @@ type cursor struct {
 	kind cursorKind
 	at   place  // the block, none where it is in no piece
 	key  uint64 // of the block
-	made uint64 // Index.made when at was found to be none
+	made uint64 // tree.made when at was found to be none
 	root        // of the block, or of those that come behind
 }
 
@@ -18,137 +18,137 @@ const (
 	atKey                       // the key is known, not which piece would have the block
 )
 
-// behind returns the cursor of a block.
-func (x *Index) behind(p place) cursor {
+// cursorAt returns the cursor of a block.
+func (t *tree) cursorAt(p place) cursor {
 	if p.isNone() {
 		return cursor{}
 	}
-	r := x.at(p.piece)
+	r := t.lines.pieceAt(p.piece)
 	if r.loose() {
-		return cursor{kind: atKey, at: p, key: x.key(p), root: r.root()}
+		return cursor{kind: atKey, at: p, key: t.keyOf(p), root: r.root()}
 	}
-	return cursor{kind: atBlock, at: p, key: x.key(p), root: r.root()}
+	return cursor{kind: atBlock, at: p, key: t.keyOf(p), root: r.root()}
 }
 
-// mark keeps a cursor for the next event.
-func (x *Index) mark(c cursor) mark {
+// markCursor keeps a cursor for the next event.
+func (t *tree) markCursor(c cursor) mark {
 	if c.at.isNone() {
 		return mark{}
 	}
-	r := x.at(c.at.piece)
+	r := t.lines.pieceAt(c.at.piece)
 	return mark{c.at, c.key, r.head, r.lost}
 }
 
-// behindMark returns the cursor of a mark, whose block is still in its place.
-func (x *Index) behindMark(m *mark) cursor {
-	if r := x.at(m.at.piece); r.head == m.head && r.lost == m.lost {
+// cursorAtMark returns the cursor of a mark, whose block is still in its place.
+func (t *tree) cursorAtMark(m *mark) cursor {
+	if r := t.lines.pieceAt(m.at.piece); r.head == m.head && r.lost == m.lost {
 		return cursor{kind: atBlock, at: m.at, key: m.key, root: r.root()}
 	}
-	return x.behind(m.at)
+	return t.cursorAt(m.at)
 }
 
-// child returns the cursor behind the child of a block with a local hash.
-func (x *Index) child(c cursor, local uint64) cursor {
+// childOf returns the cursor behind the child of a block with a local hash.
+func (t *tree) childOf(c cursor, local uint64) cursor {
 	if c.kind == atUnknown {
 		return cursor{}
 	}
-	next := cursor{kind: atBlock, made: x.made, root: c.root}
+	next := cursor{kind: atBlock, made: t.made, root: c.root}
 	if c.kind == atRoot {
 		next.key = c.first(local)
 	} else {
-		next.key = x.follow(c.key, c.constant, local)
+		next.key = t.followKey(c.key, c.constant, local)
 	}
 	if c.kind == atBlock && !c.at.isNone() {
-		if r := x.at(c.at.piece); c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
+		if r := t.lines.pieceAt(c.at.piece); c.at.at+1 < r.len() && r.local()[c.at.at+1] == local {
 			next.at = place{c.at.piece, c.at.at + 1}
 			return next
 		}
 	}
-	if next.at = x.beginOf(next.key, c.kind == atRoot); next.at.isNone() && c.kind == atKey {
-		next.kind, next.at = atKey, x.looseOf(next.key)
+	if next.at = t.findBeginning(next.key, c.kind == atRoot); next.at.isNone() && c.kind == atKey {
+		next.kind, next.at = atKey, t.findLoose(next.key)
 	}
 	return next
 }
 
-// again looks at a cursor after other blocks have changed.
-func (x *Index) again(c cursor) cursor {
+// refreshCursor looks at a cursor after other blocks have changed.
+func (t *tree) refreshCursor(c cursor) cursor {
 	if c.kind != atBlock && c.kind != atKey || c.at.isNone() {
 		return c
 	}
-	r := x.at(c.at.piece)
-	if r.meta&isSide == 0 && c.at.at < r.len() && r.loose() == (c.kind == atKey) && x.key(c.at) == c.key {
+	r := t.lines.pieceAt(c.at.piece)
+	if r.meta&isSide == 0 && c.at.at < r.len() && r.loose() == (c.kind == atKey) && t.keyOf(c.at) == c.key {
 		return c
 	}
-	c.at, c.made = place{}, x.made
+	c.at, c.made = place{}, t.made
 	return c
 }
 
-// cleaned takes retired owners out of the piece of a cursor, and looks at the cursor again.
-func (x *Index) cleaned(c cursor) cursor {
-	if c.at.isNone() || x.sweep.left == 0 {
+// cleanCursor takes retired owners out of the piece of a cursor, and looks at the cursor again.
+func (m *nameMap) cleanCursor(c cursor) cursor {
+	if c.at.isNone() || m.sweep.left == 0 {
 		return c
 	}
-	x.clean(c.at.piece, x.at(c.at.piece))
-	return x.again(c)
+	m.cleanPiece(c.at.piece, m.tree.lines.pieceAt(c.at.piece))
+	return m.tree.refreshCursor(c)
 }
 
-// sought looks for the block of a cursor by its engine hash as well, where only the key is known,
+// seekBlock looks for the block of a cursor by its engine hash as well, where only the key is known,
 // and takes retired owners out of its piece. behind is the cursor of the block before.
-func (x *Index) sought(s *source, engine uint64, c, behind cursor) cursor {
+func (rs *resolver) seekBlock(s *source, engine uint64, c, behind cursor) cursor {
 	if c.kind == atKey {
-		if q := x.meaning(s, engine); !q.isNone() && x.key(q) == c.key {
-			return x.behind(q)
+		if q := rs.meaningOf(s, engine); !q.isNone() && rs.tree.keyOf(q) == c.key {
+			return rs.tree.cursorAt(q)
 		}
 	}
-	if c = x.cleaned(c); c.at.isNone() && behind.kind == atKey {
-		c = x.cleaned(cursor{kind: atKey, at: x.looseOf(c.key), key: c.key, root: c.root})
+	if c = rs.names.cleanCursor(c); c.at.isNone() && behind.kind == atKey {
+		c = rs.names.cleanCursor(cursor{kind: atKey, at: rs.tree.findLoose(c.key), key: c.key, root: c.root})
 	}
 	return c
 }
 
-// create makes the block behind a cursor, which is in no piece yet, and has no owner. It
+// createBlock makes the block behind a cursor, which is in no piece yet, and has no owner. It
 // returns none if the budget is spent. up is the engine hash of the block before it, want
 // the number of blocks that may follow.
-func (x *Index) create(s *source, c cursor, key, up, local, clientHash uint64, want int) place {
+func (h *holders) createBlock(s *source, c cursor, key, up, local, clientHash uint64, want int) place {
 	if c.kind == atKey {
-		return x.createLoose(s, c.root, key, clientHash, want)
+		return h.createLoose(s, c.root, key, clientHash, want)
 	}
-	if x.overBudget() {
-		if !x.makeRoom() {
+	if h.bounds.isOverBudget() {
+		if !h.bounds.makeRoom() {
 			return place{}
 		}
-		c = x.again(c) // it may have been a ghost
+		c = h.tree.refreshCursor(c) // it may have been a ghost
 	}
 	if !c.at.isNone() {
-		r := x.at(c.at.piece)
+		r := h.tree.lines.pieceAt(c.at.piece)
 		if n := r.len(); c.at.at+1 == n && n < r.cap() {
-			x.lockPiece(c.at.piece, r)
-			x.write(r, n, local, clientHash)
+			h.tree.lockPiece(c.at.piece, r)
+			h.tree.writeBlock(r, n, local, clientHash)
 			r.setLastKey(key)
-			x.extend(r, 1, 0)
+			h.tree.extendPiece(r, 1, 0)
 			r.unlock()
-			x.placed(key, place{c.at.piece, n})
+			h.tree.notePlace(key, place{c.at.piece, n})
 			return place{c.at.piece, n}
 		}
 	}
-	n, r := x.beginChained(want, key, local, c, up)
-	x.write(r, 0, local, clientHash)
-	x.extend(r, 1, 0)
+	n, r := h.tree.beginChainedPiece(want, key, local, c, up)
+	h.tree.writeBlock(r, 0, local, clientHash)
+	h.tree.extendPiece(r, 1, 0)
 	r.unlock()
-	x.placed(key, place{n, 0})
+	h.tree.notePlace(key, place{n, 0})
 	return place{n, 0}
 }
 
-// placed tells placeOf of a new block.
-func (x *Index) placed(key uint64, p place) {
-	if x.places != nil {
-		x.places[key] = p.ref()
+// notePlace tells findPlace of a new block.
+func (t *tree) notePlace(key uint64, p place) {
+	if t.places != nil {
+		t.places[key] = p.ref()
 	}
 }
 
-// write writes the words of a block of a chained piece, without a name.
-func (x *Index) write(r *piece, at uint32, local, clientHash uint64) {
-	x.made++ // all lanes are locked
+// writeBlock writes the words of a block of a chained piece, without a name.
+func (t *tree) writeBlock(r *piece, at uint32, local, clientHash uint64) {
+	t.made++ // all lanes are locked
 	write64(&r.local()[at], local)
 	write64(&r.engine()[at], 0)
 	if r.meta&isWide != 0 {
@@ -158,58 +158,59 @@ func (x *Index) write(r *piece, at uint32, local, clientHash uint64) {
 
 // createLoose makes a block of a key whose place is not known. It has no owner. of is the identity
 // of the key, that of the base if the key is an engine hash without a constant.
-func (x *Index) createLoose(s *source, of root, key, clientHash uint64, want int) place {
-	if x.overBudget() && !x.makeRoom() {
+func (h *holders) createLoose(s *source, of root, key, clientHash uint64, want int) place {
+	if h.bounds.isOverBudget() && !h.bounds.makeRoom() {
 		return place{}
 	}
 	n, at := s.tail.piece, s.tail.at+1
-	r := x.at(n)
-	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || clientHash != 0 && r.meta&isWide == 0 || r.identity() != of.id {
+	r := h.tree.lines.pieceAt(n)
+	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || clientHash != 0 && r.meta&isWide == 0 ||
+		r.identity() != of.id {
 		flags := uint32(isLoose)
-		if clientHash != 0 && x.keepsClientHashes {
+		if clientHash != 0 && h.tree.keepsClientHashes {
 			flags |= isWide
 		}
 		if n != 0 && r.meta&(isLoose|isSide) == isLoose && r.len() == at && r.identity() == of.id {
 			want = max(want, 2*int(r.cap()))
 		}
-		n, r = x.begin(want, flags, of)
+		n, r = h.tree.beginPiece(want, flags, of)
 		at = 0
 	} else {
-		x.lockPiece(n, r)
+		h.tree.lockPiece(n, r)
 	}
 	write64(&r.local()[at], key)
 	if r.meta&isWide != 0 {
 		write64(&r.clientHashes()[at], clientHash)
 	}
-	x.extend(r, 1, 0)
+	h.tree.extendPiece(r, 1, 0)
 	r.unlock()
-	x.loose.insert(mix(key), place{n, at})
-	x.looseBlocks.Add(1)
+	h.tree.loose.insert(mix(key), place{n, at})
+	h.tree.looseBlocks.Add(1)
 	s.tail = place{n, at}
 	return s.tail
 }
 
 // addHolder gives a block to an owner and reports whether it did not hold it.
-func (x *Index) addHolder(o *owner, p place) bool {
-	r, dead := x.at(p.piece), uint64(0)
-	if x.setOf(p) == 0 {
-		if !x.isGhost(p) {
-			x.forgetStale(p.piece, r, p.at)
+func (h *holders) addHolder(o *owner, p place) bool {
+	r, dead := h.tree.lines.pieceAt(p.piece), uint64(0)
+	if h.tree.lines.setOf(p) == 0 {
+		if !h.names.isGhost(p) {
+			h.tree.clearStaleNames(p.piece, r, p.at)
 			dead = 1 << p.at
 		}
-	} else if x.naming != allNamed && x.vagueIn(r, p.at, p.at+1) {
-		x.noteVague(o.s, p.piece)
+	} else if h.names.naming != allNamed && h.tree.lines.hasVagueNames(r, p.at, p.at+1) {
+		h.finder.noteVague(o.s, p.piece)
 	}
-	x.lockPiece(p.piece, r)
-	changed := x.addHolders(o, p.piece, r, p.at, p.at+1, dead)
+	h.tree.lockPiece(p.piece, r)
+	changed := h.addHolders(o, p.piece, r, p.at, p.at+1, dead)
 	r.unlock()
 	return changed != 0
 }
 
 // removeHolder takes a block from an owner and reports whether it held it.
-func (x *Index) removeHolder(o *owner, p place) bool {
-	if !x.sets.has(x.setOf(p), o.id) {
+func (h *holders) removeHolder(o *owner, p place) bool {
+	if !h.tree.sets.has(h.tree.lines.setOf(p), o.id) {
 		return false
 	}
-	return x.removeHolders(o, p.piece, p.at, p.at+1) != 0
+	return h.removeHolders(o, p.piece, p.at, p.at+1) != 0
 }

@@ -51,10 +51,10 @@ func (d *SharedDigest) add(blocks, loose int, sum uint64) {
 // Digest returns the digest of one owner with the weight 1. A retired owner holds nothing. No
 // event of the owner's source may run.
 func (x *Index) Digest(o Owner) (d Digest) {
-	l := x.laneOfOwner(o)
+	l := x.tree.lanes.laneOfOwner(o)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if own := x.owners[o]; own != nil {
+	if own := x.holders.owners[o]; own != nil {
 		d = own.digest
 	}
 	return d
@@ -63,10 +63,10 @@ func (x *Index) Digest(o Owner) (d Digest) {
 // JoinDigest makes the digest of an owner a part of d, times an odd weight, instead of the one that
 // it was in. With nil, the owner is in none.
 func (x *Index) JoinDigest(d *SharedDigest, o Owner, weight uint64) {
-	l := x.laneOfOwner(o)
+	l := x.tree.lanes.laneOfOwner(o)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	own := x.owners[o]
+	own := x.holders.owners[o]
 	if own == nil {
 		return
 	}

@@ -7,32 +7,37 @@ package index
 // own. Names of different families lie in different places of a piece, so that a family
 // is compared in one stretch. Snapshot names blocks as their holder does.
 
-// family returns the source that stands for the family of another one.
-func (x *Index) family(s Source) Source {
-	for x.families[s] != s {
-		s = x.families[s]
+// familyOf returns the source that stands for the family of another one.
+func (f *familyTable) familyOf(s Source) Source {
+	for f.of[s] != s {
+		s = f.of[s]
 	}
 	return s
 }
 
 // sameFamily reports whether a source is of the family of a teacher, given plus one.
-func (x *Index) sameFamily(s Source, by uint32) bool {
-	return by != 0 && (by == uint32(s)+1 || x.family(s) == x.family(Source(by-1)))
+func (f *familyTable) sameFamily(s Source, by uint32) bool {
+	return by != 0 && (by == uint32(s)+1 || f.familyOf(s) == f.familyOf(Source(by-1)))
 }
 
 // joinFamily makes the families of a source and of a teacher, given plus one, the same. It
 // reports false if they are not, and other lanes are at work.
-func (x *Index) joinFamily(s Source, by uint32) bool {
-	if by == 0 || x.sameFamily(s, by) {
+func (m *nameMap) joinFamily(s Source, by uint32) bool {
+	if by == 0 || m.families.sameFamily(s, by) {
 		return true
 	}
-	if !x.alone {
+	if !m.tree.lanes.alone {
 		return false
 	}
-	to := x.family(Source(by - 1))
-	for next := x.families[s]; next != s; s, next = next, x.families[next] {
-		x.families[s] = to // shortens the way of later calls
+	to := m.families.familyOf(Source(by - 1))
+	for next := m.families.of[s]; next != s; s, next = next, m.families.of[next] {
+		m.families.of[s] = to // shortens the way of later calls
 	}
-	x.families[s] = to
+	m.families.of[s] = to
 	return true
+}
+
+// familyTable says which sources hash alike.
+type familyTable struct {
+	of []Source // by Source: one it is related to, itself if it stands for its family
 }

@@ -119,7 +119,7 @@ type generation struct {
 // KeepGhosts makes the index keep blocks that lose their last owner, for their names, from now
 // on. All names get entries, as with NameAllBlocks. Without Options.Ghosts it does nothing.
 func (x *Index) KeepGhosts() {
-	g := &x.ghosts
+	g := &x.names.ghosts
 	if g.count == nil || g.on.Load() {
 		return
 	}
@@ -131,8 +131,8 @@ func (x *Index) KeepGhosts() {
 	g.count.of.indexes.Add(1)
 	runtime.AddCleanup(x, (*ghostCount).end, g.count)
 	g.on.Store(true)
-	x.full.always = true
-	x.nameAll()
+	x.names.full.always = true
+	x.resolver.beginNamingAll()
 }
 
 // room returns how many ghosts the index may have.
@@ -143,11 +143,11 @@ func (g *ghosts) room() int64 {
 // some reports whether there are ghosts.
 func (g *ghosts) some() bool { return g.on.Load() && g.count.n.Load() > 0 }
 
-// enteredOf returns the blocks of a piece that have a name with an entry.
-func (x *Index) enteredOf(r *piece) (blocks uint64) {
+// enteredBlocks returns the blocks of a piece that have a name with an entry.
+func (a *arena) enteredBlocks(r *piece) (blocks uint64) {
 	blocks = r.named
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := a.sideAt(line)
 		blocks |= d.named << d.from()
 		line = d.next
 	}
@@ -155,33 +155,33 @@ func (x *Index) enteredOf(r *piece) (blocks uint64) {
 }
 
 // isGhost reports whether a block has no owner, and names all the same.
-func (x *Index) isGhost(p place) bool {
-	return x.ghosts.on.Load() && x.setOf(p) == 0 && x.enteredOf(x.at(p.piece))>>p.at&1 != 0
+func (m *nameMap) isGhost(p place) bool {
+	return m.ghosts.on.Load() && m.tree.lines.setOf(p) == 0 && m.tree.lines.enteredBlocks(m.tree.lines.pieceAt(p.piece))>>p.at&1 != 0
 }
 
-// namesOf returns how many names some blocks of a piece have.
-func (x *Index) namesOf(r *piece, blocks uint64) (n int) {
+// countNames returns how many names some blocks of a piece have.
+func (a *arena) countNames(r *piece, blocks uint64) (n int) {
 	if !r.loose() {
 		n = hashesOf(r.engine(), blocks)
 	}
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := a.sideAt(line)
 		n += hashesOf(d.engine(), d.part(blocks))
 		line = d.next
 	}
 	return n
 }
 
-// heldUpTo returns how many leading blocks of a piece have an owner each: a query need not hash a
+// leadingHeld returns how many leading blocks of a piece have an owner each: a query need not hash a
 // prompt as far as ghosts go. The answer is right if the piece has the version afterwards.
-func (x *Index) heldUpTo(r *piece, ver uint32, count int) int {
+func (a *arena) leadingHeld(r *piece, ver uint32, count int) int {
 	list := r.intervals[:]
 	if count > inlineIntervals {
 		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
 		if !r.same(ver) {
 			return maxPiece
 		}
-		list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
+		list = unsafe.Slice((*uint32)(a.at(line)), count)
 	}
 	held := 0
 	for i := range min(count, len(list)) {
@@ -194,20 +194,20 @@ func (x *Index) heldUpTo(r *piece, ver uint32, count int) int {
 	return held
 }
 
-// fade makes ghosts of those blocks of a changing piece that have names, and returns the others.
+// fadeBlocks makes ghosts of those blocks of a changing piece that have names, and returns the others.
 // They have just lost their last owner.
-func (x *Index) fade(l *lane, n uint32, r *piece, blocks uint64) (rest uint64) {
-	if x.naming != allNamed {
-		x.nameFading(n, r, blocks)
+func (m *nameMap) fadeBlocks(l *lane, n uint32, r *piece, blocks uint64) (rest uint64) {
+	if m.naming != allNamed {
+		m.nameFadingBlocks(n, r, blocks)
 	}
-	stay := blocks & x.enteredOf(r)
+	stay := blocks & m.tree.lines.enteredBlocks(r)
 	if stay == 0 {
 		return blocks
 	}
-	x.losePrivates(l, n, stay)
-	l.names -= x.namesOf(r, stay)
+	m.losePrivates(l, n, stay)
+	l.names -= m.tree.lines.countNames(r, stay)
 	l.faded += bits.OnesCount64(stay)
-	g := &x.ghosts
+	g := &m.ghosts
 	g.count.add(bits.OnesCount64(stay))
 	g.mu.lock()
 	g.push(n, stay)
@@ -215,16 +215,16 @@ func (x *Index) fade(l *lane, n uint32, r *piece, blocks uint64) (rest uint64) {
 	return blocks &^ stay
 }
 
-// nameFading gives names of blocks that become ghosts their entries, where not all names have them
+// nameFadingBlocks gives names of blocks that become ghosts their entries, where not all names have them
 // yet. A name that means another block is dropped.
-func (x *Index) nameFading(n uint32, r *piece, blocks uint64) {
+func (m *nameMap) nameFadingBlocks(n uint32, r *piece, blocks uint64) {
 	enter := func(engine *words, line uint32, named *uint64, here uint64) {
-		made, _ := x.enterAll(engine, line, here&^*named)
+		made, _ := m.enterNames(engine, line, here&^*named)
 		*named |= made
 		for w := here &^ *named; w != 0; w &= w - 1 {
 			if i := trailing(w); engine[i] != 0 {
 				write64(&engine[i], 0)
-				x.lanes[0].names-- // all lanes are locked
+				m.tree.lanes.each[0].lane.names-- // all lanes are locked
 			}
 		}
 	}
@@ -232,16 +232,16 @@ func (x *Index) nameFading(n uint32, r *piece, blocks uint64) {
 		enter(r.engine(), n, &r.named, blocks)
 	}
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := m.tree.lines.sideAt(line)
 		enter(d.engine(), line, &d.named, d.part(blocks))
 		line = d.next
 	}
 }
 
-// revive notes that ghosts of a piece have an owner again.
-func (x *Index) revive(l *lane, n uint32, r *piece, blocks uint64) {
-	l.names += x.namesOf(r, blocks)
-	g := &x.ghosts
+// reviveGhosts notes that ghosts of a piece have an owner again.
+func (b *bounds) reviveGhosts(l *lane, n uint32, r *piece, blocks uint64) {
+	l.names += b.tree.lines.countNames(r, blocks)
+	g := &b.names.ghosts
 	g.count.add(-bits.OnesCount64(blocks))
 	g.mu.lock()
 	g.stale.add(n, blocks)
@@ -296,17 +296,17 @@ func (g *ghosts) pop() uint64 {
 	return e.blocks &^ g.stale.take(e.piece, e.blocks)
 }
 
-// evict lets the oldest ghosts go that are too many, as part of an event. It reports false if that
+// evictGhosts lets the oldest ghosts go that are too many, as part of an event. It reports false if that
 // takes all lanes. The lane holds another piece afterwards.
-func (x *Index) evict(l *lane) bool {
-	g := &x.ghosts
+func (b *bounds) evictGhosts(l *lane) bool {
+	g := &b.names.ghosts
 	if !g.on.Load() {
 		return true
 	}
 	left := 2*l.faded + someGhosts
 	l.faded = 0
 	for left > 0 && g.count.n.Load() > g.room() {
-		n, ok := x.evictOldest(l)
+		n, ok := b.evictOldest(l)
 		if !ok {
 			return false
 		}
@@ -315,18 +315,18 @@ func (x *Index) evict(l *lane) bool {
 	return true
 }
 
-// evictAll is evict for all lanes, which are locked.
-func (x *Index) evictAll() {
-	if x.ghosts.on.Load() {
-		for i := range x.lanes {
-			x.evict(&x.lanes[i].lane)
+// evictInAllLanes is evict for all lanes, which are locked.
+func (b *bounds) evictInAllLanes() {
+	if b.names.ghosts.on.Load() {
+		for i := range b.tree.lanes.each {
+			b.evictGhosts(&b.tree.lanes.each[i].lane)
 		}
 	}
 }
 
 // evictOldest lets the ghosts of the oldest entry go, and returns how many they were.
-func (x *Index) evictOldest(l *lane) (int, bool) {
-	g := &x.ghosts
+func (b *bounds) evictOldest(l *lane) (int, bool) {
+	g := &b.names.ghosts
 	for {
 		g.mu.lock()
 		n := g.oldest()
@@ -335,7 +335,7 @@ func (x *Index) evictOldest(l *lane) (int, bool) {
 			return 0, true
 		}
 		// While the lane holds the piece, no block of it becomes a ghost, or stops being one.
-		if r := x.hold(l, n); r.loose() && !x.alone {
+		if r := b.tree.holdPiece(l, n); r.loose() && !b.tree.lanes.alone {
 			return 0, false
 		}
 		g.mu.lock()
@@ -346,8 +346,8 @@ func (x *Index) evictOldest(l *lane) (int, bool) {
 		blocks := g.pop()
 		g.mu.unlock()
 		if blocks != 0 {
-			x.lose(n, blocks)
-			x.dismiss(l, n, blocks)
+			b.loseNames(n, blocks)
+			b.dismissGhosts(l, n, blocks)
 		}
 		return bits.OnesCount64(blocks), true
 	}
@@ -355,53 +355,53 @@ func (x *Index) evictOldest(l *lane) (int, bool) {
 
 // makeRoom lets ghosts go until the bounds of memory have room, and reports whether they have. All
 // lanes are locked. Only blocks with an owner are where they were.
-func (x *Index) makeRoom() bool {
-	for l := &x.lanes[0].lane; x.alone && x.ghosts.some(); {
-		for n := 0; n < manyGhosts && x.ghosts.some(); {
-			k, _ := x.evictOldest(l)
+func (b *bounds) makeRoom() bool {
+	for l := &b.tree.lanes.each[0].lane; b.tree.lanes.alone && b.names.ghosts.some(); {
+		for n := 0; n < manyGhosts && b.names.ghosts.some(); {
+			k, _ := b.evictOldest(l)
 			n += max(k, 1)
 		}
-		if x.free() > 0 {
+		if b.freeShare() > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// dismiss ends ghosts of a piece, which are in no entry of the queue any more, or stale there. The
+// dismissGhosts ends ghosts of a piece, which are in no entry of the queue any more, or stale there. The
 // lane holds the piece, which may end.
-func (x *Index) dismiss(l *lane, n uint32, blocks uint64) {
-	r := x.at(n)
-	x.lockPiece(n, r)
-	l.names += x.namesOf(r, blocks) // as those of blocks with owners, which strip takes off
-	x.ghosts.count.add(-bits.OnesCount64(blocks))
-	x.strip(l, n, r, blocks)
-	x.trim(l, n, r)
+func (b *bounds) dismissGhosts(l *lane, n uint32, blocks uint64) {
+	r := b.tree.lines.pieceAt(n)
+	b.tree.lockPiece(n, r)
+	l.names += b.tree.lines.countNames(r, blocks) // as those of blocks with owners, which strip takes off
+	b.names.ghosts.count.add(-bits.OnesCount64(blocks))
+	b.names.stripNames(l, n, r, blocks)
+	b.tree.trimPiece(l, n, r)
 }
 
-// dismissOne ends a ghost before its turn. All lanes are locked.
-func (x *Index) dismissOne(p place) {
-	g := &x.ghosts
+// dismissGhost ends a ghost before its turn. All lanes are locked.
+func (b *bounds) dismissGhost(p place) {
+	g := &b.names.ghosts
 	g.mu.lock()
 	g.stale.add(p.piece, 1<<p.at)
 	g.mu.unlock()
-	x.dismiss(&x.lanes[0].lane, p.piece, 1<<p.at)
+	b.dismissGhosts(&b.tree.lanes.each[0].lane, p.piece, 1<<p.at)
 }
 
 // joinGhost gives the names of a loose ghost to the block of a chain with the same key, which has
 // an owner.
-func (x *Index) joinGhost(key uint64, to place) {
-	if x.looseBlocks.Load() == 0 || !x.ghosts.some() {
+func (rs *resolver) joinGhost(key uint64, to place) {
+	if rs.tree.looseBlocks.Load() == 0 || !rs.names.ghosts.some() {
 		return
 	}
-	if from := x.looseOf(key); !from.isNone() && from != to && x.isGhost(from) {
-		x.absorb(from, to)
+	if from := rs.tree.findLoose(key); !from.isNone() && from != to && rs.names.isGhost(from) {
+		rs.absorbLoose(from, to)
 	}
 }
 
-// lose remembers the names and keys of ghosts that have to go.
-func (x *Index) lose(n uint32, blocks uint64) {
-	r, g := x.at(n), &x.ghosts
+// loseNames remembers the names and keys of ghosts that have to go.
+func (b *bounds) loseNames(n uint32, blocks uint64) {
+	r, g := b.tree.lines.pieceAt(n), &b.names.ghosts
 	key, at, local, c := r.head, uint32(0), r.local(), r.constant()
 	for w := blocks; w != 0; w &= w - 1 {
 		i := trailing(w)
@@ -409,11 +409,11 @@ func (x *Index) lose(n uint32, blocks uint64) {
 			key = local[i]
 		} else {
 			for ; at < i; at++ {
-				key = x.follow(key, c, local[at+1])
+				key = b.tree.followKey(key, c, local[at+1])
 			}
 		}
 		g.mu.lock()
-		x.allNamesOf(place{n, i}, func(engine uint64, _ uint32) { g.remember(engine, key) })
+		b.tree.lines.eachNameOf(place{n, i}, func(engine uint64, _ uint32) { g.remember(engine, key) })
 		g.mu.unlock()
 	}
 }
@@ -465,16 +465,16 @@ func probesOf(hash uint64) (first, step uint64) {
 	return h, h*0x9e3779b97f4a7c15 | 1
 }
 
-// isLost reports whether an unknown engine hash, by which a block has just been stored, looks like
+// isLostName reports whether an unknown engine hash, by which a block has just been stored, looks like
 // the name of a ghost that had to go. If the block waits under the hash, queries know of it as long
 // as it does.
-func (x *Index) isLost(engine uint64) bool {
-	g := &x.ghosts
+func (b *bounds) isLostName(engine uint64) bool {
+	g := &b.names.ghosts
 	gens := g.gens.Load()
 	if gens == nil {
 		return false
 	}
-	waits := !x.looseOf(engine).isNone()
+	waits := !b.tree.findLoose(engine).isNone()
 	g.mu.lock()
 	defer g.mu.unlock()
 	since := 0 // names that had to go after it, at most
@@ -521,12 +521,12 @@ func (g *ghosts) mayHave(key uint64) bool {
 	return hasBits(gens[0].keys, key) || gens[1] != nil && hasBits(gens[1].keys, key)
 }
 
-// ghostsLeft returns how many ghosts there are.
-func (x *Index) ghostsLeft() int {
-	if x.ghosts.count == nil {
+// countGhosts returns how many ghosts there are.
+func (m *nameMap) countGhosts() int {
+	if m.ghosts.count == nil {
 		return 0
 	}
-	return int(x.ghosts.count.n.Load())
+	return int(m.ghosts.count.n.Load())
 }
 
 // bytes returns the memory of the queue and of the filters.

@@ -145,7 +145,7 @@ func TestGhostsLeaveInOrder(t *testing.T) {
 	want(1, 3)
 	leave(4, 14)
 	want(3, 4)
-	used, most := l.x.ghosts.count.of.Used()
+	used, most := l.x.names.ghosts.count.of.Used()
 	l.equal([2]int64{used, most}, [2]int64{2 * ghostBytes, 2 * ghostBytes})
 }
 
@@ -157,7 +157,7 @@ func TestGhostQueueStaysShort(t *testing.T) {
 		l.storeRoot(o, 1+n%5, 11+n%5)
 		l.x.Remove(o, []uint64{1 + n%5}, nil, CopySet)
 	}
-	if n := len(l.x.ghosts.queue) - l.x.ghosts.first; n > 2*5+queueSlack {
+	if n := len(l.x.names.ghosts.queue) - l.x.names.ghosts.first; n > 2*5+queueSlack {
 		t.Errorf("%d entries of 5 ghosts", n)
 	}
 	must.Report(t, l.x.Check())
@@ -291,12 +291,12 @@ func TestGhostsAreShared(t *testing.T) {
 // before its name had an entry is a ghost.
 func TestGhostsFromNamesOnDemand(t *testing.T) {
 	x := New(Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
-	x.perEvent.naming = 0
+	x.names.perEvent.naming = 0
 	l := lab{t, x}
 	a, pool := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	l.store(a, 100, 1, 200)
 	x.KeepGhosts()
-	l.equal(x.naming, catchingUp)
+	l.equal(x.names.naming, catchingUp)
 	x.ClearOwner(a)
 	x.compactAll()
 	l.equal(x.Stats().Ghosts, 200)
@@ -334,7 +334,7 @@ func TestGhostsCost(t *testing.T) {
 		st := x.Stats()
 		each := float64(st.Bytes-empty) / float64(st.Ghosts)
 		t.Logf("%s: %d ghosts, %.1f bytes each, of names %.1f, of the queue %.1f, counted %d", name, st.Ghosts, each,
-			float64(st.AliasBytes)/float64(st.Ghosts), float64(x.ghosts.bytes())/float64(st.Ghosts), ghostBytes)
+			float64(st.AliasBytes)/float64(st.Ghosts), float64(x.names.ghosts.bytes())/float64(st.Ghosts), ghostBytes)
 		if st.Ghosts != million || each > ghostBytes {
 			t.Errorf("%s: %d ghosts, %.1f bytes each, counted %d", name, st.Ghosts, each, ghostBytes)
 		}

@@ -14,30 +14,30 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 		case c.kind == atRoot:
 			key = c.first(e.Local[i])
 		case c.at.isNone():
-			key = x.follow(c.key, c.constant, e.Local[i])
+			key = x.tree.followKey(c.key, c.constant, e.Local[i])
 		default:
 			was := l.piece
-			r = x.hold(l, c.at.piece)
-			if x.sweep.left > 0 {
-				x.clean(c.at.piece, r)
+			r = x.tree.holdPiece(l, c.at.piece)
+			if x.names.sweep.left > 0 {
+				x.names.cleanPiece(c.at.piece, r)
 			}
 			// The owner holds the block before, but perhaps that before the event.
-			if !x.alone && i == 0 && was != c.at.piece && x.again(c).at.isNone() {
+			if !x.tree.lanes.alone && i == 0 && was != c.at.piece && x.tree.refreshCursor(c).at.isNone() {
 				return i, c, false
 			}
-			key = x.follow(c.key, c.constant, e.Local[i])
+			key = x.tree.followKey(c.key, c.constant, e.Local[i])
 			if at := c.at.at + 1; at < r.len() {
 				if r.local()[at] == e.Local[i] {
 					return p.walk(i, c, place{c.at.piece, at}, key)
 				}
-				x.noteFork(c.at, r, c.key)
+				x.tree.noteFork(c.at, r, c.key)
 				r = nil
-			} else if to.piece = r.next; !to.isNone() && load64(&x.at(to.piece).head) != key {
+			} else if to.piece = r.next; !to.isNone() && load64(&x.tree.lines.pieceAt(to.piece).head) != key {
 				to = place{}
 			}
 		}
 		if to.isNone() {
-			to = x.beginOf(key, c.kind == atRoot)
+			to = x.tree.findBeginning(key, c.kind == atRoot)
 		}
 		if to.isNone() {
 			if i, c, ok, again := p.begin(i, c, r, key); !again {
@@ -48,15 +48,15 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 		if r != nil {
 			write32(&r.next, to.piece)
 		}
-		t := x.hold(l, to.piece)
-		if x.sweep.left > 0 {
-			x.clean(to.piece, t)
+		t := x.tree.holdPiece(l, to.piece)
+		if x.names.sweep.left > 0 {
+			x.names.cleanPiece(to.piece, t)
 		}
 		if t.head != key {
 			continue // it has ended
 		}
 		if !c.at.isNone() && load32(&t.prev) != c.at.piece {
-			x.keep(to.piece)
+			x.tree.keepForCheckpoint(to.piece)
 			write32(&t.prev, c.at.piece)
 		}
 		return p.walk(i, c, to, key)
@@ -67,14 +67,14 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 // piece or, if that is nil, at the beginning of one. again says that another lane was faster.
 func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
 	x, e, l := p.x, p.e, p.s.lane
-	if !p.fresh(i, key) || x.overBudget() {
+	if !p.fresh(i, key) || x.bounds.isOverBudget() {
 		return i, c, false, false
 	}
 	if r != nil && r.len() < r.cap() {
-		if r.by != 0 && !x.sameFamily(p.s.name, r.by) {
+		if r.by != 0 && !x.names.families.sameFamily(p.s.name, r.by) {
 			return i, c, false, false
 		}
-		x.lockPiece(c.at.piece, r)
+		x.tree.lockPiece(c.at.piece, r)
 		next, last, ok = p.fill(i, c, c.at.piece, r, key)
 		return next, last, ok, false
 	}
@@ -83,16 +83,16 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 		want = max(want, 2*int(r.len())) // a chain that grows event by event
 	}
 	if c.kind == atRoot {
-		x.release(l) // it may be the line of the new piece
+		x.tree.releasePiece(l) // it may be the line of the new piece
 	}
-	n, fresh := x.beginChained(want, key, e.Local[i], c, p.parent(i))
+	n, fresh := x.tree.beginChainedPiece(want, key, e.Local[i], c, p.parent(i))
 	if n == 0 {
 		return i, c, false, true
 	}
 	if r != nil {
 		write32(&r.next, n)
 	}
-	x.holds(l, n)
+	x.tree.holdNewPiece(l, n)
 	next, last, ok = p.fill(i, c, n, fresh, key)
 	return next, last, ok, false
 }
@@ -104,8 +104,8 @@ func (p *storing) fresh(i int, key uint64) bool {
 	if p.awaited(engine) {
 		return false
 	}
-	if p.x.naming != onDemand {
-		if q, _ := p.x.find(engine); !q.isNone() {
+	if p.x.names.naming != onDemand {
+		if q, _ := p.x.names.findName(engine); !q.isNone() {
 			return false
 		}
 	}
@@ -115,30 +115,30 @@ func (p *storing) fresh(i int, key uint64) bool {
 // ordinary reports that the source holds nothing under an engine hash, or under the key as
 // if it were one, and means by it what others do. No loose block of the key has names.
 func (p *storing) ordinary(engine, key uint64) bool {
-	if !p.x.ordinary(p.s, engine) || p.mayAlsoWait() && p.awaited(engine) {
+	if !p.x.resolver.isOrdinary(p.s, engine) || p.mayAlsoWait() && p.awaited(engine) {
 		return false
 	}
-	if !p.s.raw && p.x.looseSides == 0 {
+	if !p.s.raw && p.x.tree.looseSides == 0 {
 		return true
 	}
-	q := p.x.looseOf(key)
-	return q.isNone() || !p.s.raw && p.x.at(q.piece).side == 0
+	q := p.x.tree.findLoose(key)
+	return q.isNone() || !p.s.raw && p.x.tree.lines.pieceAt(q.piece).side == 0
 }
 
 // simple reports that all engine hashes and keys are ordinary.
 func (p *storing) simple() bool {
-	return p.s.simple() && p.x.looseSides == 0 && (!p.mayAlsoWait() || p.x.looseBlocks.Load() == 0)
+	return p.s.simple() && p.x.tree.looseSides == 0 && (!p.mayAlsoWait() || p.x.tree.looseBlocks.Load() == 0)
 }
 
 // walk stores blocks from i on which are in a held piece from a place on, the first one for
 // sure: its key is next. It reports false if the first one is not ordinary.
 func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
 	x, e, n, at := p.x, p.e, q.piece, q.at
-	r := x.at(n)
+	r := x.tree.lines.pieceAt(n)
 	l, lo, from := r.local(), at, i
 	key, last := uint64(0), uint64(0) // kept up where a loose block may have it
-	dead := x.deadOf(r)
-	names, first, ok := x.namesFor(p.s, r, at, normal(e.Engine[i]))
+	dead := x.tree.lines.deadBlocks(r)
+	names, first, ok := x.finder.namesFor(p.s, r, at, normal(e.Engine[i]))
 	if !ok {
 		return i, c, false
 	}
@@ -153,17 +153,17 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
 		if dead>>at&1 != 0 {
-			x.forgetStale(n, r, at)
+			x.tree.clearStaleNames(n, r, at)
 		}
 		if !simple {
 			if key = next; i > from {
-				key = x.follow(last, c.constant, e.Local[i])
+				key = x.tree.followKey(last, c.constant, e.Local[i])
 			}
 			last = key
 		}
 		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine && (simple || p.ordinary(engine, key))
 		if !known && dead>>at&1 == 0 && (simple || p.ordinary(engine, key)) {
-			others, from, ok := x.namesFor(p.s, r, at, engine)
+			others, from, ok := x.finder.namesFor(p.s, r, at, engine)
 			if !ok {
 				break
 			}
@@ -171,10 +171,10 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 				names, first, known = others, from, true
 			}
 		}
-		if !known && !(p.fresh(i, key) && x.name(p.s, place{n, at}, engine, len(e.Engine)-i)) {
+		if !known && !(p.fresh(i, key) && x.finder.addName(p.s, place{n, at}, engine, len(e.Engine)-i)) {
 			break
 		}
-		if !known && dead>>at&1 == 0 && x.ghosts.some() && x.setOf(place{n, at}) == 0 {
+		if !known && dead>>at&1 == 0 && x.names.ghosts.some() && x.tree.lines.setOf(place{n, at}) == 0 {
 			p.s.lane.names-- // counts with the others of the ghost
 		}
 		if known {
@@ -186,15 +186,15 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	if at == lo {
 		return i, c, false
 	}
-	if x.naming != allNamed && x.vagueIn(r, lo, at) && !x.lists(p.s, r) {
-		x.noteVague(p.s, n)
+	if x.names.naming != allNamed && x.tree.lines.hasVagueNames(r, lo, at) && !x.finder.surelyLists(p.s, r) {
+		x.finder.noteVague(p.s, n)
 	}
 	if e.ByName {
 		p.res.ByName += byName
 	}
 	p.isIn(r)
-	x.lockPiece(n, r)
-	changed := x.addHolders(p.o, n, r, lo, at, dead)
+	x.tree.lockPiece(n, r)
+	changed := x.holders.addHolders(p.o, n, r, lo, at, dead)
 	r.unlock()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := spanOf(lo, at) &^ changed; held != 0 {
@@ -205,18 +205,18 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 			write64(&r.clientHashes()[lo+uint32(j)], p.clientHash(from+j, c.id))
 		}
 	}
-	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: x.keyIn(r, lo, next, at-1), root: c.root}, true
+	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: x.tree.keyWithin(r, lo, next, at-1), root: c.root}, true
 }
 
 // namesFor returns the names of a piece among which a block has an engine hash, and the
 // block of the first of them; nil if it has another one. ok is false if the source would have
 // to join the family of their teacher, which needs all lanes.
-func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
+func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
 	if r.engine()[at] == engine {
-		return r.engine(), 0, x.joinFamily(s.name, r.by)
+		return r.engine(), 0, f.names.joinFamily(s.name, r.by)
 	}
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := f.tree.lines.sideAt(line)
 		if d.covers(at) && d.engine()[at-d.from()] == engine {
 			names = d.engine()
 			if l := s.lane; d.cap() < maxPiece { // the names end early: compare the names that are there
@@ -227,7 +227,7 @@ func (x *Index) namesFor(s *source, r *piece, at uint32, engine uint64) (names *
 				copy(l.body[:], names[:d.cap()])
 				names = l.body
 			}
-			return names, d.from(), x.joinFamily(s.name, d.by)
+			return names, d.from(), f.names.joinFamily(s.name, d.by)
 		}
 		line = d.next
 	}
@@ -242,17 +242,17 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	if r.by == 0 {
 		r.by = uint32(p.s.name) + 1
 	}
-	if x.alone {
-		x.made++
+	if x.tree.lanes.alone {
+		x.tree.made++
 	}
 	lo := r.len()
 	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
-	all, simple, waiters := x.naming != onDemand, p.simple(), x.looseBlocks.Load() > 0
+	all, simple, waiters := x.names.naming != onDemand, p.simple(), x.tree.looseBlocks.Load() > 0
 	begins := i == 0 && len(e.Engine) > 1
 	for j := range engine {
 		if all || lo+uint32(j) == 0 || begins && j == 0 {
-			x.names.prefetch(mix(normal(engine[j])))
+			x.names.table.prefetch(mix(normal(engine[j])))
 		} else {
 			break
 		}
@@ -263,7 +263,7 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		hash := normal(engine[k])
 		if k > 0 {
 			// No other lane gives the block a piece: this one holds that of its parent.
-			if key = x.follow(last, c.constant, local[k]); !x.heads.absent(mix(key)) && !x.headOf(key).isNone() {
+			if key = x.tree.followKey(last, c.constant, local[k]); !x.tree.heads.absent(mix(key)) && !x.tree.findHead(key).isNone() {
 				break
 			}
 			if !simple && !p.ordinary(hash, key) || waiters && p.awaited(hash) {
@@ -272,14 +272,14 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		}
 		write64(&names[at], hash)
 		if all || at == 0 || begins && k == 0 {
-			if !x.enter(hash, place{n, at}) {
+			if !x.names.enterName(hash, place{n, at}) {
 				break
 			}
 			r.named |= 1 << at
 		}
 		write64(&locals[at], local[k])
 		sum += local[k]
-		x.placed(key, place{n, at})
+		x.tree.notePlace(key, place{n, at})
 		if r.meta&isWide != 0 {
 			write64(&r.clientHashes()[at], p.clientHash(i+k, c.id))
 		}
@@ -290,21 +290,21 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 		if lo > 0 {
 			r.unlock()
 		} else {
-			x.abandon(l, n, r)
+			x.tree.abandonPiece(l, n, r)
 		}
 		return i, c, false
 	}
 	r.setLastKey(last)
-	one := x.sets.single(l, p.o.id)
-	x.extend(r, at-lo, one)
-	x.sets.drop(one)
+	one := x.tree.sets.single(l, p.o.id)
+	x.tree.extendPiece(r, at-lo, one)
+	x.tree.sets.drop(one)
 	r.unlock()
-	if x.naming == onDemand {
-		x.noteVague(p.s, n)
+	if x.names.naming == onDemand {
+		x.finder.noteVague(p.s, n)
 	}
 	p.isIn(r)
-	p.o.held(k, 0, x.weigh(r, sum))
-	x.countBlocks(l, r, k)
+	p.o.held(k, 0, x.tree.identities.weighWords(r, sum))
+	x.tree.countBlocks(l, r, k)
 	l.names += k
 	p.res.Added += k
 	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: last, root: c.root}, true

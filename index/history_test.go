@@ -46,7 +46,7 @@ func newHistory(rng *rand.Rand) *history {
 		Ghosts: NewGhosts(pick(rng, []int64{0, 0, 3, 40, 1 << 20}) * ghostBytes), MaxBytes: pick(rng, []int{0, 0, 0, 30 << 10}),
 		Contradicts: pick(rng, []func() bool{nil, func() bool { return true }}),
 	})
-	h.x.perEvent = portion{sweep: pick(rng, []int{0, 0, 1}), naming: pick(rng, []int{1, 1000, 1000, 1000})}
+	h.x.names.perEvent = portion{sweep: pick(rng, []int{0, 0, 1}), naming: pick(rng, []int{1, 1000, 1000, 1000})}
 	for range 2 + rng.IntN(3) {
 		h.newSource()
 	}
@@ -76,7 +76,7 @@ func (h *history) longer(p []keyed, blocks int) []keyed {
 			local = 1 + h.rng.Uint64N(4)
 			p = append(p, keyed{local, local})
 		} else {
-			p = append(p, keyed{h.x.follow(p[len(p)-1].key, 0, local), local})
+			p = append(p, keyed{h.x.tree.followKey(p[len(p)-1].key, 0, local), local})
 		}
 	}
 	return p
@@ -143,9 +143,9 @@ func (h *history) step() {
 		h.say("compact")
 		h.x.compactAll()
 	}
-	if h.x.naming == allNamed && !h.x.full.always && (h.tame > 6 || rng.IntN(4) == 0) {
+	if h.x.names.naming == allNamed && !h.x.names.full.always && (h.tame > 6 || rng.IntN(4) == 0) {
 		h.say("names on demand")
-		h.x.naming = onDemand // as nameLess does
+		h.x.names.naming = onDemand // as reconsiderNaming does
 	}
 }
 
@@ -186,7 +186,8 @@ func (h *history) store(owner Owner, run storedRun, tame bool) {
 		}
 		e.ClientHashes = func(Identity) []uint64 { return clientHashes }
 	}
-	h.say("store %d: %d..%d of %v, parent %t, key %t, complete %t, client hashes %t", owner, from, len(p), p, e.HasParent, e.HasKey, e.Complete, e.ClientHashes != nil)
+	h.say("store %d: %d..%d of %v, parent %t, key %t, complete %t, client hashes %t", owner, from, len(p), p, e.HasParent, e.HasKey,
+		e.Complete, e.ClientHashes != nil)
 	h.x.Store(&e)
 }
 

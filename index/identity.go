@@ -41,9 +41,9 @@ const (
 
 // mayFollow reports whether blocks of an event may lie behind a parent: what the event says of their
 // identity is true of the parent's. An identity that has left since agrees with no other.
-func (x *Index) mayFollow(says Says, of root, c cursor) bool {
-	return says == 0 || c.kind == atUnknown || c.root == of || x.agree == nil ||
-		x.identities.living(of) && x.agree(says, of.id, c.id)
+func (t *identities) mayFollow(says Says, of root, c cursor) bool {
+	return says == 0 || c.kind == atUnknown || c.root == of || t.agree == nil ||
+		t.living(of) && t.agree(says, of.id, c.id)
 }
 
 // identity is what the index has of an identity.
@@ -59,11 +59,12 @@ type identity struct {
 // comes or goes. Queries read the constants meanwhile.
 type identities struct {
 	list  atomic.Pointer[[]identity]
-	spare []Identity // dropped ones
+	spare []Identity                          // dropped ones
+	agree func(says Says, a, b Identity) bool // Options.Agree, nil if all identities agree
 }
 
-func newIdentities() *identities {
-	t := &identities{}
+func newIdentities(agree func(says Says, a, b Identity) bool) *identities {
+	t := &identities{agree: agree}
 	t.list.Store(new(make([]identity, 1)))
 	return t
 }
@@ -95,7 +96,7 @@ func (x *Index) NewIdentity(constant uint64) Identity {
 	}
 	x.lock()
 	defer x.unlock()
-	t := x.identities
+	t := x.tree.identities
 	if k := len(t.spare); k > 0 {
 		id := t.spare[k-1]
 		t.spare = t.spare[:k-1]
@@ -114,7 +115,7 @@ func (x *Index) NewIdentity(constant uint64) Identity {
 func (x *Index) DropIdentity(id Identity) bool {
 	x.lock()
 	defer x.unlock()
-	t := x.identities
+	t := x.tree.identities
 	if id == 0 || int(id) >= len(*t.list.Load()) || t.of(id).dropped || load32(&t.of(id).pieces) > 0 {
 		return false
 	}
@@ -129,8 +130,8 @@ func (x *Index) DropIdentity(id Identity) bool {
 func (x *Index) IdentityBlocks(dst []int) []int {
 	x.lock()
 	defer x.unlock()
-	list := *x.identities.list.Load()
-	dst = append(dst[:0], x.live())
+	list := *x.tree.identities.list.Load()
+	dst = append(dst[:0], x.tree.lanes.liveBlocks())
 	for i := range list[1:] {
 		n := int(load32(&list[i+1].blocks))
 		dst = append(dst, n)
@@ -147,76 +148,76 @@ func (x *Index) SetWeight(id Identity, odd uint64) {
 	}
 	x.lock()
 	defer x.unlock()
-	i := x.identities.of(id)
+	i := x.tree.identities.of(id)
 	more := max(odd, 1) - max(i.weight, 1)
 	i.weight = odd
 	if more == 0 || load32(&i.pieces) == 0 {
 		return
 	}
-	x.allPieces(func(_ uint32, r *piece) {
+	x.tree.lines.eachPiece(func(_ uint32, r *piece) {
 		if r.identity() != id {
 			return
 		}
 		var room [maxPiece + 2]interval
 		start := uint32(0)
-		for _, v := range x.intervalsOf(r, &room) {
+		for _, v := range x.tree.lines.intervalsOf(r, &room) {
 			if v.set != 0 {
 				sum, _ := r.wordsOf(spanOf(start, v.end))
-				x.holders(v.set, func(o *owner) { o.held(0, 0, more*sum) })
+				x.holders.eachHolder(v.set, func(o *owner) { o.held(0, 0, more*sum) })
 			}
 			start = v.end
 		}
 	})
 }
 
-// weigh returns the sum of words of blocks of a piece as digests count it.
-func (x *Index) weigh(r *piece, sum uint64) uint64 {
+// weighWords returns the sum of words of blocks of a piece as digests count it.
+func (t *identities) weighWords(r *piece, sum uint64) uint64 {
 	if r.meta&isOther == 0 {
 		return sum
 	}
-	return sum * max(x.identities.of(r.identity()).weight, 1)
+	return sum * max(t.of(r.identity()).weight, 1)
 }
 
 // countBlocks counts blocks of a piece that got an owner, or lost the last one if negative.
-func (x *Index) countBlocks(l *lane, r *piece, n int) {
+func (t *tree) countBlocks(l *lane, r *piece, n int) {
 	l.live += n
 	if r.meta&isOther != 0 {
-		atomic.AddUint32(&x.identities.of(r.identity()).blocks, uint32(n))
+		atomic.AddUint32(&t.identities.of(r.identity()).blocks, uint32(n))
 	}
 }
 
 // countPiece counts a piece, out if n is negative.
-func (x *Index) countPiece(r *piece, n int) {
+func (t *identities) countPiece(r *piece, n int) {
 	if r.meta&isOther != 0 {
-		atomic.AddUint32(&x.identities.of(r.identity()).pieces, uint32(n))
+		atomic.AddUint32(&t.of(r.identity()).pieces, uint32(n))
 	}
 }
 
 // rootOf returns the identity that a number stands for.
-func (x *Index) rootOf(id Identity) root { return root{id, x.identities.constant(id)} }
+func (t *identities) rootOf(id Identity) root { return root{id, t.constant(id)} }
 
-// seq returns the canonical sequence hash of a block, or the hash that a loose one waits under.
-func (x *Index) seq(p place) uint64 { return plain(x.key(p)) ^ x.at(p.piece).constant() }
+// seqOf returns the canonical sequence hash of a block, or the hash that a loose one waits under.
+func (t *tree) seqOf(p place) uint64 { return plain(t.keyOf(p)) ^ t.lines.pieceAt(p.piece).constant() }
 
 // ClearIdentity takes from an owner the blocks of one identity and returns how many it held. Those
 // of the base identity include what waits under engine hashes without a constant. It walks all pieces.
 func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
 	x.lock()
 	defer x.unlock()
-	o := x.owners[name]
+	o := x.holders.owners[name]
 	if o == nil {
 		return 0
 	}
 	losses, before := o.losses, o.digest.Blocks
 	o.losses = nil // as with Clear
-	x.allPieces(func(line uint32, r *piece) {
+	x.tree.lines.eachPiece(func(line uint32, r *piece) {
 		if r.identity() == id {
-			x.removeHolders(o, line, 0, r.len())
+			x.holders.removeHolders(o, line, 0, r.len())
 		}
 	})
 	o.losses = losses
 	if n = before - o.digest.Blocks; n > 0 && o.s.held > 0 && o.s.room.used > 0 {
-		x.sweepRoom(o.s)
+		x.holders.sweepRoom(o.s)
 	}
 	x.maintain(o.s)
 	return n

@@ -53,7 +53,7 @@ func (l *identityLab) wantOf(constant uint64, local []uint64, want string) {
 	var m Match
 	got := ""
 	l.x.matchKeys(constant, c, &m)
-	for owners, blocks := range holders(&m) {
+	for owners, blocks := range ownersHolding(&m) {
 		got += fmt.Sprintf("%vx%d ", owners, blocks)
 	}
 	if got != want {
@@ -171,7 +171,8 @@ func TestStoreByName(t *testing.T) {
 		l.want([]uint64{3}, "[2]x1 ", "", "[2]x1 ")
 		l.want([]uint64{1000, 5}, "", "[0 2]x1 [2]x1 ", "")
 		// Known blocks behind one with a new name.
-		res = l.x.Store(&Store{Owner: l.other, Identity: l.a, Engine: []uint64{31, 5001, 5002}, Local: []uint64{1000, 1001, 1002}, ByName: true})
+		res = l.x.Store(&Store{Owner: l.other, Identity: l.a, Engine: []uint64{31, 5001, 5002}, Local: []uint64{1000, 1001, 1002},
+			ByName: true})
 		if want := (StoreResult{Added: 3, ByName: 2, Identity: l.a, Placed: true, Chained: true}); res != want {
 			t.Errorf("behind a new name: %+v, want %+v", res, want)
 		}
@@ -211,7 +212,8 @@ func TestAlsoWaiting(t *testing.T) {
 	l.x.Store(&Store{Owner: l.pool, Engine: []uint64{101 ^ salt, 102 ^ salt, 103 ^ salt}})
 	l.want([]uint64{1, 2, 3}, "", "", "[0]x2 ")
 	for range 2 { // the second one finds all names
-		l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}, AlsoWaiting: salt, Copies: CopySet})
+		l.x.Store(&Store{Owner: l.gpu, Identity: l.b, Engine: []uint64{101, 102, 103}, Local: []uint64{1, 2, 3}, AlsoWaiting: salt,
+			Copies: CopySet})
 		l.want([]uint64{1, 2, 3}, "", "", "[0 2]x3 ")
 	}
 	if res := l.x.Remove(l.pool, []uint64{102 ^ salt}, nil, CopySet); res.Removed != 1 {
@@ -261,8 +263,9 @@ func TestIdentitiesAreToldApart(t *testing.T) {
 			t.Errorf("identity %d: mark %d, %v", id, mark, found)
 		}
 	}
-	l.x.maxBytes = 1
-	if res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Parent: 200, HasParent: true, Engine: []uint64{205}, Local: []uint64{2}}); res.Refused != 1 {
+	l.x.bounds.maxBytes = 1
+	if res := l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Parent: 200, HasParent: true, Engine: []uint64{205},
+		Local: []uint64{2}}); res.Refused != 1 {
 		t.Errorf("%+v", res)
 	}
 	for id := range Identity(3) {
@@ -321,7 +324,8 @@ func TestImageOfIdentities(t *testing.T) {
 		for i, constant := range constants {
 			numbers[uint32(i+1)] = x.NewIdentity(constant)
 		}
-		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true }, func(n uint32) (Owner, bool) { return Owner(n), true },
+		loader := NewLoader(x, func(n uint32) (Source, bool) { return Source(n), true },
+			func(n uint32) (Owner, bool) { return Owner(n), true },
 			func(n uint32) (Identity, bool) { id, ok := numbers[n]; return id, ok })
 		for _, c := range all {
 			if err := loader.Load(c.kind, c.bytes); err != nil {

@@ -85,11 +85,11 @@ func TestImageLeavesSourcesOut(t *testing.T) {
 
 // again returns an empty index with the sources and owners of a world.
 func (w *world) again(opts Options) *Index {
-	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes, opts.Agree = w.o.scheme, w.x.maxOrphans, w.x.keepsClientHashes, w.agree
+	opts.Scheme, opts.MaxOrphans, opts.KeepClientHashes, opts.Agree = w.o.scheme, w.x.maxOrphans, w.x.tree.keepsClientHashes, w.agree
 	x := New(opts)
 	w.addIdentities(x)
 	gone := Source(0)
-	for i, s := range w.x.sources {
+	for i, s := range w.x.holders.sources {
 		if x.NewSource(); s == nil {
 			gone = Source(i)
 		}
@@ -102,7 +102,7 @@ func (w *world) again(opts Options) *Index {
 		w.tallies[i].Store(0)
 		x.NewCountedOwner(src, w.tallies[i])
 	}
-	for i, s := range w.x.sources {
+	for i, s := range w.x.holders.sources {
 		if s == nil {
 			x.DropSource(Source(i))
 		}
@@ -160,8 +160,9 @@ func TestImageKeepsFamilies(t *testing.T) {
 		again := New(Options{Scheme: hash.Default(), NameAll: true})
 		sources, _ := engines(again)
 		load(t, again, imageOf(t, x))
-		if !again.sameFamily(sources[root], uint32(alike)+1) || again.sameFamily(sources[root], uint32((root+2)%3)+1) {
-			t.Errorf("root %d: the families are %v", root, again.families)
+		if !again.names.families.sameFamily(sources[root], uint32(alike)+1) ||
+			again.names.families.sameFamily(sources[root], uint32((root+2)%3)+1) {
+			t.Errorf("root %d: the families are %v", root, again.names.families.of)
 		}
 	}
 }
@@ -184,7 +185,7 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 		l := NewLoader(x,
-			func(n uint32) (Source, bool) { return Source(n), int(n) < len(w.x.sources) },
+			func(n uint32) (Source, bool) { return Source(n), int(n) < len(w.x.holders.sources) },
 			func(n uint32) (Owner, bool) { return Owner(n), int(n) < len(w.owners) },
 			func(n uint32) (Identity, bool) { return Identity(n), true })
 		for _, c := range all {
@@ -193,7 +194,7 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 		l.Done()
-		for i := range x.sources {
+		for i := range x.holders.sources {
 			x.DropSource(Source(i))
 		}
 		x.compactAll()

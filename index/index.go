@@ -104,7 +104,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"example.com/conductor/index/hash"
 )
@@ -151,64 +150,18 @@ type Options struct {
 	Contradicts func() bool
 }
 
-// Index is the blocks of one deployment. Create it with New.
+// Index is the blocks of one deployment. Create it with New. Each part knows only the parts before it, so
+// every call runs from the top to the bottom.
 type Index struct {
-	scheme            hash.Scheme
-	step              hash.Stepper
-	maxOrphans        int
-	maxBytes          int
-	share             *share // of Options.Budget, nil for none
-	keepsClientHashes bool   // Options.KeepClientHashes
-	agree             func(Says, Identity, Identity) bool
-	wide              bool // Options.WideBase
+	tree     tree     // blocks by their place in chains, and who holds them
+	names    nameMap  // blocks by engine hash, for all sources
+	finder   finder   // blocks by engine hash, for one source, near what it mentioned last
+	bounds   bounds   // how much memory all of it may take, and what goes first
+	holders  holders  // sources and owners, and what they hold
+	resolver resolver // what a hash means to a source, and disagreement about it
 
-	lines  arena
-	firsts table
-	heads  table
-	loose  table
-	names  *nameTable
-	sets   sets
-	ids    atomic.Pointer[ids]
-
-	identities *identities
-
-	looseBlocks atomic.Int64  // loose blocks, with those that have no owner any more
-	turns       atomic.Uint32 // how often a held block moved, or an owner was retired
-	refused     atomic.Pointer[filter]
-	// privateNames counts the names of privates.
-	privateNames atomic.Int64
-	checkpoint   atomic.Pointer[Checkpoint] // nil for none
-	cutting      sync.Mutex                 // held while a checkpoint lasts
-
-	ghosts  ghosts
-	laneBy  atomic.Pointer[[]uint8] // lanes by Owner
-	waiters atomic.Int32            // calls that wait for all lanes until no event is half applied
-	halves  atomic.Int32            // events that were begun next to others and wait for all lanes
-	_       [cacheLine]byte         // a lane changes with each event
-	lanes   [lanes]struct {         // see lane.go
-		lane
-		_ [cacheLine - unsafe.Sizeof(lane{})%cacheLine]byte
-	}
-
-	// Written while all lanes are locked.
-	alone      bool    // all lanes are locked
-	made       uint64  // blocks of chains made so far while all lanes were locked
-	looseSides int     // lines of names of loose pieces
-	naming     naming  // which blocks have entries in names
-	namedPages int     // of catchingUp: pages whose blocks have
-	perEvent   portion // what an event does of a sweep, and of naming
-	full       fullNaming
-	sources    []*source // by Source; nil is dropped
-	owners     []*owner  // by Owner; nil is dropped
-	families   []Source  // by Source: one it is related to, see family.go
-	privates   map[uint64]map[private]struct{}
-	contests   contests
-	places     map[uint64]uint64 // key -> block, of placeOf
-	met        []uint64          // engine hashes with a new meaning, under which blocks may wait
-
-	used     int      // internal ids in use, with retired ones
-	spareIDs []uint32 // internal ids to use again
-	sweep    sweep
+	maxOrphans    int
+	checkpointing sync.Mutex // held while a checkpoint lasts
 }
 
 // source is a namespace of engine hashes and the owners that share it. Its lane guards it.
@@ -271,31 +224,37 @@ func (o *owner) held(n, loose int, sum uint64) {
 
 // New returns an empty index.
 func New(opts Options) *Index {
-	x := &Index{
-		scheme: opts.Scheme, step: opts.Scheme.Stepper(), maxOrphans: opts.MaxOrphans, maxBytes: opts.MaxBytes,
-		keepsClientHashes: opts.KeepClientHashes, wide: opts.WideBase,
-	}
-	x.contests.contradicts, x.agree = opts.Contradicts, opts.Agree
+	x := &Index{maxOrphans: opts.MaxOrphans}
 	if x.maxOrphans == 0 {
 		x.maxOrphans = DefaultMaxOrphans
 	}
-	x.identities = newIdentities()
-	x.lines.index, x.perEvent = x, portion{sweep: 16, naming: 16}
-	x.names = &nameTable{}
-	runtime.AddCleanup(x, (*nameTable).clear, x.names)
-	if opts.Budget != nil {
-		x.share = &share{of: opts.Budget}
-		runtime.AddCleanup(x, func(s *share) { s.set(0) }, x.share)
-	}
+	t, m := &x.tree, &x.names
+	t.scheme, t.step = opts.Scheme, opts.Scheme.Stepper()
+	t.keepsClientHashes, t.wide = opts.KeepClientHashes, opts.WideBase
+	t.identities = newIdentities(opts.Agree)
+	t.sets.init(1)
+	t.lanes.laneBy.Store(new([]uint8))
+	t.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
+
+	m.tree, m.table, m.perEvent = t, &nameTable{}, portion{sweep: 16, naming: 16}
+	runtime.AddCleanup(x, (*nameTable).clear, m.table)
 	if opts.Ghosts != nil {
-		x.ghosts.count = &ghostCount{of: opts.Ghosts}
+		m.ghosts.count = &ghostCount{of: opts.Ghosts}
 	}
 	if opts.NameAll {
-		x.naming, x.full.always = allNamed, true
+		m.naming, m.full.always = allNamed, true
 	}
-	x.sets.init(1)
-	x.laneBy.Store(new([]uint8))
-	x.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
+
+	x.finder = finder{tree: t, names: m}
+	x.bounds.tree, x.bounds.names, x.bounds.maxBytes = t, m, opts.MaxBytes
+	if opts.Budget != nil {
+		x.bounds.share = &share{of: opts.Budget}
+		runtime.AddCleanup(x, func(s *share) { s.set(0) }, x.bounds.share)
+	}
+	x.holders = holders{tree: t, names: m, finder: &x.finder, bounds: &x.bounds}
+	x.resolver.tree, x.resolver.names, x.resolver.finder = t, m, &x.finder
+	x.resolver.bounds, x.resolver.holders = &x.bounds, &x.holders
+	x.resolver.contests.contradicts = opts.Contradicts
 	return x
 }
 
@@ -303,10 +262,10 @@ func New(opts Options) *Index {
 func (x *Index) NewSource() Source {
 	x.lock()
 	defer x.unlock()
-	s := &source{name: Source(len(x.sources))}
-	s.lane = x.laneOf(s.name)
-	x.families = append(x.families, s.name)
-	x.sources = append(x.sources, s)
+	s := &source{name: Source(len(x.holders.sources))}
+	s.lane = x.tree.lanes.laneOf(s.name)
+	x.names.families.of = append(x.names.families.of, s.name)
+	x.holders.sources = append(x.holders.sources, s)
 	return s.name
 }
 
@@ -319,17 +278,17 @@ func (x *Index) NewOwner(src Source) Owner { return x.NewCountedOwner(src, nil) 
 func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 	x.lock()
 	defer x.unlock()
-	name := Owner(len(x.owners))
-	by := append(*x.laneBy.Load(), uint8(src%lanes))
-	x.laneBy.Store(&by)
-	s := x.sources[src]
+	name := Owner(len(x.holders.owners))
+	by := append(*x.tree.lanes.laneBy.Load(), uint8(src%lanes))
+	x.tree.lanes.laneBy.Store(&by)
+	s := x.holders.sources[src]
 	if s == nil {
-		x.owners = append(x.owners, nil)
+		x.holders.owners = append(x.holders.owners, nil)
 		return name
 	}
 	o := &owner{name: name, s: s, tally: tally}
-	x.owners = append(x.owners, o)
-	x.identify(o)
+	x.holders.owners = append(x.holders.owners, o)
+	x.holders.assignID(o)
 	s.owners = append(s.owners, o)
 	return name
 }
@@ -338,7 +297,7 @@ func (x *Index) NewCountedOwner(src Source, tally *atomic.Int64) Owner {
 func (x *Index) IsEmpty() bool {
 	x.lock()
 	defer x.unlock()
-	for _, s := range x.sources {
+	for _, s := range x.holders.sources {
 		if s != nil && (s.held > 0 || s.room.used > 0) {
 			return false
 		}
@@ -350,29 +309,29 @@ func (x *Index) IsEmpty() bool {
 func (x *Index) BlocksOf(o Owner) int {
 	x.lock()
 	defer x.unlock()
-	if own := x.owners[o]; own != nil {
+	if own := x.holders.owners[o]; own != nil {
 		return own.digest.Blocks
 	}
 	return 0
 }
 
-// holders calls f for the living owners of a set. All lanes are locked.
-func (x *Index) holders(set uint32, f func(*owner)) {
-	d := x.ids.Load()
-	for i, w := range x.sets.body.Load().of(set) {
+// eachHolder calls f for the living owners of a set. All lanes are locked.
+func (h *holders) eachHolder(set uint32, f func(*owner)) {
+	d := h.tree.ids.Load()
+	for i, w := range h.tree.sets.body.Load().of(set) {
 		if i >= len(d.retired) {
 			return
 		}
 		for w = d.living(w, i); w != 0; w &= w - 1 {
-			if o := x.owners[d.owner[i<<6+bits.TrailingZeros64(w)]]; o != nil {
+			if o := h.owners[d.owner[i<<6+bits.TrailingZeros64(w)]]; o != nil {
 				f(o)
 			}
 		}
 	}
 }
 
-// widens reports whether pieces of an identity have client hashes.
-func (x *Index) widens(id Identity) bool { return x.keepsClientHashes && (x.wide || id != 0) }
+// hasClientHashes reports whether pieces of an identity have client hashes.
+func (t *tree) hasClientHashes(id Identity) bool { return t.keepsClientHashes && (t.wide || id != 0) }
 
 // zeroKey stands for the key and the engine hash 0, since 0 marks free entries.
 const zeroKey = 0x7c15_9e37_79b9_7f4b
@@ -393,17 +352,17 @@ func plain(key uint64) uint64 {
 	return key
 }
 
-// follow returns the key of a block behind another one of an identity with a constant.
-func (x *Index) follow(key, constant, local uint64) uint64 {
-	return normal(x.step.Next(plain(key)^constant, local) ^ constant)
+// followKey returns the key of a block behind another one of an identity with a constant.
+func (t *tree) followKey(key, constant, local uint64) uint64 {
+	return normal(t.step.Next(plain(key)^constant, local) ^ constant)
 }
 
-// followAll returns the key of the last of blocks with some local hashes, which follow one with a key.
-func (x *Index) followAll(key, constant uint64, locals []uint64) uint64 {
+// followKeys returns the key of the last of blocks with some local hashes, which follow one with a key.
+func (t *tree) followKeys(key, constant uint64, locals []uint64) uint64 {
 	if len(locals) == 0 {
 		return key
 	}
-	step, seq := x.step, plain(key)^constant
+	step, seq := t.step, plain(key)^constant
 	for _, local := range locals {
 		if seq^constant == zeroKey { // as plain has it
 			seq = constant

@@ -219,7 +219,8 @@ func BenchmarkMatchLazy(b *testing.B) {
 			prompts[i] = append(prompts[i], rng.Uint32N(150_000))
 		}
 		held := prompts[i][:blocks*size]
-		x.Store(&Store{Owner: o, Engine: hash.Default().Tokens(nil, held, size), Local: hash.Default().Locals(nil, held, size), Copies: CopySet})
+		x.Store(&Store{Owner: o, Engine: hash.Default().Tokens(nil, held, size), Local: hash.Default().Locals(nil, held, size),
+			Copies: CopySet})
 	}
 	run := func(name string, match func(c Chain, m *Match)) {
 		b.Run(name, func(b *testing.B) {

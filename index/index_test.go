@@ -43,7 +43,7 @@ func blocks(offset, first, last uint64) (engine, local []uint64) {
 
 // holders yields who holds each stretch of blocks with equal owners, ascending, and its
 // length.
-func holders(m *Match) iter.Seq2[[]uint32, int] {
+func ownersHolding(m *Match) iter.Seq2[[]uint32, int] {
 	type change struct {
 		at, owner uint32
 		gone      bool
@@ -88,7 +88,8 @@ func (m *Match) sound() string {
 	from := uint32(1)
 	for _, s := range m.Later {
 		if end, held := ends[s.Owner]; s.From < from || s.To <= s.From || held && s.From <= end {
-			return fmt.Sprintf("owner %d holds blocks up to %d and then %d to %d behind another span from %d", s.Owner, end, s.From, s.To, from)
+			return fmt.Sprintf("owner %d holds blocks up to %d and then %d to %d behind another span from %d", s.Owner, end, s.From,
+				s.To, from)
 		}
 		from, ends[s.Owner] = s.From, s.To
 		last = max(last, s.To)
@@ -118,7 +119,7 @@ func (l lab) wantChain(chain []uint64, want string) {
 	var m Match
 	l.x.matchKeys(0, chain, &m)
 	var out []string
-	for owners, blocks := range holders(&m) {
+	for owners, blocks := range ownersHolding(&m) {
 		out = append(out, fmt.Sprint(owners, "x", blocks))
 	}
 	if got := strings.Join(out, " "); got != want {
@@ -248,7 +249,7 @@ func TestVersionsAreNew(t *testing.T) {
 		engine := []uint64{uint64(life) + 100}
 		e := Store{Owner: o, Engine: engine, Local: engine}
 		l.x.Store(&e)
-		n := l.x.firstOf(engine[0]).piece
+		n := l.x.tree.findFirst(engine[0]).piece
 		for range 40 - life {
 			e.Owner = other
 			l.x.Store(&e)
@@ -256,7 +257,7 @@ func TestVersionsAreNew(t *testing.T) {
 			for _, m := range []struct {
 				seen map[word]int
 				now  uint32
-			}{{vers, l.x.at(n).ver}, {losts, l.x.at(n).lost}} {
+			}{{vers, l.x.tree.lines.pieceAt(n).ver}, {losts, l.x.tree.lines.pieceAt(n).lost}} {
 				if before, ok := m.seen[word{n, m.now}]; ok && before != life {
 					t.Fatalf("line %d has %d in the lives %d and %d", n, m.now, before, life)
 				}
@@ -572,7 +573,7 @@ func TestStoreAllocates(t *testing.T) {
 	var m Match
 	f.x.matchKeys(0, f.chains[7], &m)
 	runs := 0
-	for range holders(&m) {
+	for range ownersHolding(&m) {
 		runs++
 	}
 	most := float64(2*runs + 2) // the lists of the sets a run passes through
@@ -592,7 +593,7 @@ func TestStatsBytes(t *testing.T) {
 		runtime.GC()
 		var ms runtime.MemStats
 		runtime.ReadMemStats(&ms)
-		return int(ms.HeapAlloc) + f.x.lines.bytes() + f.x.names.offHeap()
+		return int(ms.HeapAlloc) + f.x.tree.lines.bytes() + f.x.names.table.offHeap()
 	}
 	empty := f.x.Stats().Bytes
 	before := heap()
@@ -657,7 +658,8 @@ func TestMatchForm(t *testing.T) {
 			l.x.Match(Lookup{Chain: prompt}, others, &m)
 			slices.SortFunc(m.Prefixes, func(a, b Prefix) int { return cmp.Compare(a.Owner, b.Owner) })
 			if wrong := m.sound(); wrong != "" || m.Blocks != most || !slices.Equal(m.Prefixes, want) || !slices.Equal(m.Later, later) {
-				t.Errorf("%d other places: %d blocks %v, later %v, want later %v; %s", len(others), m.Blocks, m.Prefixes, m.Later, later, wrong)
+				t.Errorf("%d other places: %d blocks %v, later %v, want later %v; %s", len(others), m.Blocks, m.Prefixes, m.Later,
+					later, wrong)
 			}
 		}
 	}
@@ -709,10 +711,11 @@ func TestPrivateNamesOfOthers(t *testing.T) {
 	x.Store(&Store{Owner: ob, Engine: []uint64{100, 101}, Local: []uint64{10, 11}})
 	x.Store(&Store{Owner: oa, Engine: []uint64{100, 200}, Local: []uint64{20, 21}})
 	x.Store(&Store{Owner: oc, Engine: []uint64{300, 301}, Local: []uint64{20, 21}})
-	if n := x.sources[a].private.len(); n != 1 {
+	if n := x.holders.sources[a].private.len(); n != 1 {
 		t.Fatalf("%d private names, want that of 100", n)
 	}
-	if x.calm(x.sources[a]) || !x.calm(x.sources[b]) || !x.calm(x.sources[c]) {
+	if x.resolver.isCalmFor(x.holders.sources[a]) || !x.resolver.isCalmFor(x.holders.sources[b]) ||
+		!x.resolver.isCalmFor(x.holders.sources[c]) {
 		t.Fatal("a private name makes its source's events wait, and no others")
 	}
 	x.Remove(oa, []uint64{200, 100}, nil, CopySet)
@@ -725,10 +728,10 @@ func TestPrivateNamesOfOthers(t *testing.T) {
 		x.unlock()
 	}
 	must.Succeed(t, x.Check())
-	if n := x.sources[a].private.len(); n != 0 {
+	if n := x.holders.sources[a].private.len(); n != 0 {
 		t.Fatalf("%d private names of a block that has left", n)
 	}
-	if !x.calm(x.sources[a]) {
+	if !x.resolver.isCalmFor(x.holders.sources[a]) {
 		t.Fatal("without private names its events wait for nobody")
 	}
 }

@@ -13,7 +13,7 @@ func (x *Index) Inspect() Inspector { return Inspector{x} }
 // WasRefused reports whether a key was refused since there was room last, or looks like one that
 // was. The key is a canonical sequence hash, of the identity with a constant.
 func (q Inspector) WasRefused(constant, key uint64) bool {
-	return q.x.wasRefused(normal(key ^ constant))
+	return q.x.bounds.wasRefused(normal(key ^ constant))
 }
 
 // WaitingAmong returns the positions of the local hashes under which blocks of a source wait for
@@ -21,7 +21,7 @@ func (q Inspector) WasRefused(constant, key uint64) bool {
 func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
 	q.x.lock()
 	defer q.x.unlock()
-	s := q.x.sources[src]
+	s := q.x.holders.sources[src]
 	if s == nil || s.room.used == 0 {
 		return nil
 	}
@@ -42,7 +42,7 @@ func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
 func (q Inspector) CountTokenless(src Source) (n int) {
 	q.x.lock()
 	defer q.x.unlock()
-	s := q.x.sources[src]
+	s := q.x.holders.sources[src]
 	if s == nil || !s.raw {
 		return 0
 	}
@@ -62,18 +62,18 @@ func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []ui
 	}
 	local, of := c.Locals(block+1), root{constant: constant}
 	for i := block; i >= 0 && i > block-maxPiece; i-- {
-		p := q.x.beginOf(of.key(c.At(i)), i == 0)
+		p := q.x.tree.findBeginning(of.key(c.At(i)), i == 0)
 		if p.isNone() {
 			continue
 		}
-		r := q.x.at(p.piece)
+		r := q.x.tree.lines.pieceAt(p.piece)
 		for k := i; k < block; k++ { // on to the block, in the same piece
 			if p.at++; r.loose() || p.at >= r.len() || r.local()[p.at] != local[k+1] {
 				return nil
 			}
 		}
-		if q.x.setOf(p) != 0 || q.x.isGhost(p) {
-			q.x.allNamesOf(p, func(engine uint64, _ uint32) { names = append(names, plain(engine)) })
+		if q.x.tree.lines.setOf(p) != 0 || q.x.names.isGhost(p) {
+			q.x.tree.lines.eachNameOf(p, func(engine uint64, _ uint32) { names = append(names, plain(engine)) })
 		}
 		return names
 	}
@@ -85,7 +85,7 @@ func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []ui
 func (q Inspector) HasRawBlocks(src Source) bool {
 	q.x.lock()
 	defer q.x.unlock()
-	s := q.x.sources[src]
+	s := q.x.holders.sources[src]
 	return s != nil && s.raw
 }
 
@@ -95,30 +95,30 @@ func (q Inspector) HasRawBlocks(src Source) bool {
 func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64) bool) {
 	q.x.lock()
 	defer q.x.unlock()
-	seen, n := make([]int, len(q.x.sources)), 0
+	seen, n := make([]int, len(q.x.holders.sources)), 0
 	more := true
-	q.x.allNames(func(engine uint64, p place) bool {
+	q.x.tree.lines.eachName(func(engine uint64, p place) bool {
 		n++
-		key := q.x.seq(p)
-		q.x.holders(q.x.setOf(p), func(o *owner) {
+		key := q.x.tree.seqOf(p)
+		q.x.holders.eachHolder(q.x.tree.lines.setOf(p), func(o *owner) {
 			src := o.s.name
 			if !more || seen[src] == n {
 				return
 			}
 			seen[src] = n
 			if o.s.private.ref(engine) == nil {
-				more = f(src, q.x.at(p.piece).identity(), plain(engine), key)
+				more = f(src, q.x.tree.lines.pieceAt(p.piece).identity(), plain(engine), key)
 			}
 		})
 		return more
 	})
-	for _, s := range q.x.sources {
+	for _, s := range q.x.holders.sources {
 		if s == nil || !more {
 			continue
 		}
 		s.private.all(func(engine uint64, ref *uint64) bool {
-			if p := placeOf(*ref); q.x.heldBySource(s, p) {
-				more = f(s.name, q.x.at(p.piece).identity(), plain(engine), q.x.seq(p))
+			if p := placeOf(*ref); q.x.tree.isHeldBy(s, p) {
+				more = f(s.name, q.x.tree.lines.pieceAt(p.piece).identity(), plain(engine), q.x.tree.seqOf(p))
 			}
 			return more
 		})
@@ -130,19 +130,19 @@ func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64)
 func (q Inspector) IsPlaced(src Source, engine uint64) bool {
 	q.x.lock()
 	defer q.x.unlock()
-	s := q.x.sources[src]
+	s := q.x.holders.sources[src]
 	if s == nil {
 		return false
 	}
-	p := q.x.meaning(s, normal(engine))
-	return !p.isNone() && !q.x.at(p.piece).loose()
+	p := q.x.resolver.meaningOf(s, normal(engine))
+	return !p.isNone() && !q.x.tree.lines.pieceAt(p.piece).loose()
 }
 
 // CountCopies returns how many blocks an owner holds, with all their copies. It costs the blocks with copies.
 func (q Inspector) CountCopies(name Owner) (n int) {
 	q.x.lock()
 	defer q.x.unlock()
-	if o := q.x.owners[name]; o != nil {
+	if o := q.x.holders.owners[name]; o != nil {
 		n = o.digest.Blocks
 		o.copies.all(func(_ place, more uint32) { n += int(more) })
 	}
@@ -155,19 +155,19 @@ func (q Inspector) CountCopies(name Owner) (n int) {
 func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (names []uint64, root bool) {
 	q.x.lock()
 	defer q.x.unlock()
-	s := q.x.sources[src]
+	s := q.x.holders.sources[src]
 	if s == nil {
 		return dst, false
 	}
 	from := len(dst)
-	for p := q.x.meaning(s, normal(engine)); !p.isNone() && !q.x.at(p.piece).loose(); {
-		p, root = q.x.parentOf(s, p)
+	for p := q.x.resolver.meaningOf(s, normal(engine)); !p.isNone() && !q.x.tree.lines.pieceAt(p.piece).loose(); {
+		p, root = q.x.resolver.parentOf(s, p)
 		if p.isNone() || len(dst)-from == n {
 			break
 		}
 		name := uint64(0)
-		q.x.allNamesOf(p, func(engine uint64, _ uint32) {
-			if name == 0 && (s.private.len() == 0 || s.private.ref(engine) == nil) && !q.x.isContested(s, engine) {
+		q.x.tree.lines.eachNameOf(p, func(engine uint64, _ uint32) {
+			if name == 0 && (s.private.len() == 0 || s.private.ref(engine) == nil) && !q.x.resolver.isContested(s, engine) {
 				name = engine
 			}
 		})
@@ -182,8 +182,8 @@ func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (
 
 // parentOf returns the block before one of a chain, none if it is not known, and whether there is none
 // because the block begins a prompt. All lanes are locked.
-func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
-	r := x.at(p.piece)
+func (rs *resolver) parentOf(s *source, p place) (parent place, root bool) {
+	r := rs.tree.lines.pieceAt(p.piece)
 	first := r.local()[0]
 	switch {
 	case p.at > 0:
@@ -191,9 +191,9 @@ func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
 	case r.up == 0:
 		return place{}, r.head == r.root().first(first)
 	}
-	if h := x.at(r.prev); r.prev != 0 && x.beginOf(h.head, h.meta&isFirst != 0) == (place{piece: r.prev}) {
-		for k, i := h.head, uint32(0); ; k = x.follow(k, r.constant(), h.local()[i]) {
-			if x.follow(k, r.constant(), first) == r.head {
+	if h := rs.tree.lines.pieceAt(r.prev); r.prev != 0 && rs.tree.findBeginning(h.head, h.meta&isFirst != 0) == (place{piece: r.prev}) {
+		for k, i := h.head, uint32(0); ; k = rs.tree.followKey(k, r.constant(), h.local()[i]) {
+			if rs.tree.followKey(k, r.constant(), first) == r.head {
 				return place{r.prev, i}, false
 			}
 			if i++; i == h.len() {
@@ -201,7 +201,8 @@ func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
 			}
 		}
 	}
-	if q := x.meaning(s, r.up); !q.isNone() && !x.at(q.piece).loose() && x.follow(x.key(q), r.constant(), first) == r.head {
+	if q := rs.meaningOf(s, r.up); !q.isNone() && !rs.tree.lines.pieceAt(q.piece).loose() &&
+		rs.tree.followKey(rs.tree.keyOf(q), r.constant(), first) == r.head {
 		return q, false
 	}
 	return place{}, false
@@ -210,10 +211,10 @@ func (x *Index) parentOf(s *source, p place) (parent place, root bool) {
 // GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for so far
 // would have been lost, 0 if none was. It is an estimate.
 func (q Inspector) GhostsWanted() int64 {
-	if q.x.ghosts.count == nil {
+	if q.x.names.ghosts.count == nil {
 		return 0
 	}
-	return q.x.ghosts.wanted.Load() * ghostBytes * max(q.x.ghosts.count.of.indexes.Load(), 1)
+	return q.x.names.ghosts.wanted.Load() * ghostBytes * max(q.x.names.ghosts.count.of.indexes.Load(), 1)
 }
 
 // EachClientHash calls f for the client hash of every block that is held or waits. f must
@@ -221,14 +222,14 @@ func (q Inspector) GhostsWanted() int64 {
 func (q Inspector) EachClientHash(f func(clientHash uint64)) {
 	q.x.lock()
 	defer q.x.unlock()
-	q.x.allPieces(func(n uint32, r *piece) {
+	q.x.tree.lines.eachPiece(func(n uint32, r *piece) {
 		for i := range r.len() {
-			if clientHash := r.clientHash(i); clientHash != 0 && q.x.setOf(place{n, i}) != 0 {
+			if clientHash := r.clientHash(i); clientHash != 0 && q.x.tree.lines.setOf(place{n, i}) != 0 {
 				f(clientHash)
 			}
 		}
 	})
-	for _, s := range q.x.sources {
+	for _, s := range q.x.holders.sources {
 		if s != nil {
 			for l := range s.room.all {
 				f(l.clientHash)

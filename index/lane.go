@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // An event that is ordinary is applied while its source's lane is locked, next to events of
@@ -20,7 +21,7 @@ import (
 //
 //   - What an owner holds leaves only by an event of its source, or under all lanes.
 //   - A block is made by who holds the piece of the block before it, so once. The first
-//     block of a chain is made by who enters it into Index.firsts.
+//     block of a chain is made by who enters it into tree.firsts.
 //   - A new piece is held from its beginning until its blocks have owners.
 //   - A piece that ends leaves the tables, then its lines are free.
 
@@ -49,106 +50,121 @@ type lane struct {
 	due     []uint32 // pieces that left the source's vague list and have no entries yet
 }
 
+// laneSet is the lanes of an index. Each has cache lines of its own, because a lane changes with every event.
+type laneSet struct {
+	laneBy  atomic.Pointer[[]uint8] // lanes by Owner
+	waiters atomic.Int32            // calls that wait for all lanes until no event is half applied
+	halves  atomic.Int32            // events that were begun next to others and wait for all lanes
+	_       [cacheLine]byte
+	each    [lanes]struct {
+		lane lane
+		_    [cacheLine - unsafe.Sizeof(lane{})%cacheLine]byte
+	}
+	alone bool // all lanes are locked
+}
+
 // lock locks all lanes, when no event is half applied: nothing else changes the index.
 func (x *Index) lock() {
-	x.waiters.Add(1)
+	x.tree.lanes.waiters.Add(1)
 	x.lockRest()
-	for x.halves.Load() > 0 {
+	for x.tree.lanes.halves.Load() > 0 {
 		x.unlock()
 		runtime.Gosched()
 		x.lockRest()
 	}
-	x.waiters.Add(-1)
+	x.tree.lanes.waiters.Add(-1)
 }
 
 // lockRest locks all lanes for the rest of an event.
 func (x *Index) lockRest() {
-	for i := range x.lanes {
-		x.lanes[i].mu.Lock()
+	for i := range x.tree.lanes.each {
+		x.tree.lanes.each[i].lane.mu.Lock()
 	}
-	x.alone = true
-	for i := range x.lanes {
-		x.endOnDemand(&x.lanes[i].lane)
-		x.endPrivates(&x.lanes[i].lane)
+	x.tree.lanes.alone = true
+	for i := range x.tree.lanes.each {
+		x.names.endOnDemand(&x.tree.lanes.each[i].lane)
+		x.names.privates.endPrivates(&x.tree.lanes.each[i].lane)
 	}
 }
 
 func (x *Index) unlock() {
-	if x.placeOthers() { // a question may begin to name all blocks
-		x.places = nil
+	if placeOthers(x) { // a question may begin to name all blocks
+		x.tree.places = nil
 	}
-	x.account()
-	x.alone = false
-	for i := range x.lanes {
-		x.lanes[i].mu.Unlock()
+	x.bounds.accountMemory()
+	x.tree.lanes.alone = false
+	for i := range x.tree.lanes.each {
+		x.tree.lanes.each[i].lane.mu.Unlock()
 	}
 }
 
-// sum adds up what lanes count. All lanes are locked.
-func (x *Index) sum(count func(*lane) int) (n int) {
-	for i := range x.lanes {
-		n += count(&x.lanes[i].lane)
+// sumLanes adds up what lanes count. All lanes are locked.
+func (ls *laneSet) sumLanes(count func(*lane) int) (n int) {
+	for i := range ls.each {
+		n += count(&ls.each[i].lane)
 	}
 	return n
 }
 
-// live returns the number of blocks with an owner, aliases that of engine hashes that all mean. All lanes
+// liveBlocks returns the number of blocks with an owner, aliases that of engine hashes that all mean. All lanes
 // are locked.
-func (x *Index) live() int    { return x.sum(func(l *lane) int { return l.live }) }
-func (x *Index) aliases() int { return x.sum(func(l *lane) int { return l.names }) }
+func (ls *laneSet) liveBlocks() int  { return ls.sumLanes(func(l *lane) int { return l.live }) }
+func (ls *laneSet) sharedNames() int { return ls.sumLanes(func(l *lane) int { return l.names }) }
 
-// events returns the number of events applied so far, of all lanes. All lanes are locked.
-func (x *Index) events() uint32 { return uint32(x.sum(func(l *lane) int { return int(l.events) })) }
+// countEvents returns the number of events applied so far, of all lanes. All lanes are locked.
+func (ls *laneSet) countEvents() uint32 {
+	return uint32(ls.sumLanes(func(l *lane) int { return int(l.events) }))
+}
 
 // calm reports whether nothing is under way that concerns all sources, and the source has
 // nothing that is not ordinary.
-func (x *Index) calm(s *source) bool {
-	return x.waiters.Load() == 0 && x.sweep.left == 0 && x.naming != catchingUp && x.places == nil &&
-		s.simple() && x.uncontested(s)
+func (rs *resolver) isCalmFor(s *source) bool {
+	return rs.tree.lanes.waiters.Load() == 0 && rs.names.sweep.left == 0 && rs.names.naming != catchingUp && rs.tree.places == nil &&
+		s.simple() && rs.isUncontested(s)
 }
 
 // leaves ends what an event did next to others, up to block i of n. It reports whether it has a
 // rest, or something else is to be done, while all lanes are locked.
-func (x *Index) leaves(s *source, i, n int) bool {
+func (rs *resolver) leaveLane(s *source, i, n int) bool {
 	l := s.lane
-	x.nameDue(s)
-	evicted := x.evict(l)
-	x.release(l)
+	rs.finder.nameDuePieces(s)
+	evicted := rs.bounds.evictGhosts(l)
+	rs.tree.releasePiece(l)
 	if i > 0 || n == 0 {
 		if l.events++; l.events%64 == 0 {
-			x.account()
+			rs.bounds.accountMemory()
 		}
 	}
 	if i > 0 && i < n {
-		x.halves.Add(1)
+		rs.tree.lanes.halves.Add(1)
 	}
-	return i < n || !evicted || l.clash || s.held == 0 || l.events%64 == 0 && x.wasteful() ||
-		l.events%calmEvents == 0 && x.naming == allNamed && !x.full.always
+	return i < n || !evicted || l.clash || s.held == 0 || l.events%64 == 0 && rs.bounds.isWasteful() ||
+		l.events%calmEvents == 0 && rs.names.naming == allNamed && !rs.names.full.always
 }
 
 // resume goes on with an event of n blocks at block i, while all lanes are locked.
-func (x *Index) resume(l *lane, i, n int) {
+func (rs *resolver) resumeAlone(l *lane, i, n int) {
 	if i == 0 {
 		l.events++
 	}
 	if i > 0 && i < n {
-		x.halves.Add(-1)
+		rs.tree.lanes.halves.Add(-1)
 	}
 }
 
 // laneOf returns the lane of a source.
-func (x *Index) laneOf(s Source) *lane { return &x.lanes[s%lanes].lane }
+func (ls *laneSet) laneOf(s Source) *lane { return &ls.each[s%lanes].lane }
 
 // laneOfOwner returns the lane of an owner's source.
-func (x *Index) laneOfOwner(o Owner) *lane { return &x.lanes[(*x.laneBy.Load())[o]].lane }
+func (ls *laneSet) laneOfOwner(o Owner) *lane { return &ls.each[(*ls.laneBy.Load())[o]].lane }
 
-// hold returns a piece that no other lane changes until this one holds another.
-func (x *Index) hold(l *lane, n uint32) *piece {
-	r := x.at(n)
-	if x.alone || l.piece == n {
+// holdPiece returns a piece that no other lane changes until this one holds another.
+func (t *tree) holdPiece(l *lane, n uint32) *piece {
+	r := t.lines.pieceAt(n)
+	if t.lanes.alone || l.piece == n {
 		return r
 	}
-	x.release(l)
+	t.releasePiece(l)
 	chance(l)
 	for s := spins(0); ; s.pause() {
 		if v := load32(&r.ver); v&(held|changing) == 0 && atomic.CompareAndSwapUint32(&r.ver, v, v|held) {
@@ -158,20 +174,20 @@ func (x *Index) hold(l *lane, n uint32) *piece {
 	}
 }
 
-// holds notes that a new piece is held. The one held before is released.
-func (x *Index) holds(l *lane, n uint32) {
-	if !x.alone {
-		x.release(l)
+// holdNewPiece notes that a new piece is held. The one held before is released.
+func (t *tree) holdNewPiece(l *lane, n uint32) {
+	if !t.lanes.alone {
+		t.releasePiece(l)
 		l.piece = n
 	}
 }
 
-// release ends the hold of a lane.
-func (x *Index) release(l *lane) {
+// releasePiece ends the hold of a lane.
+func (t *tree) releasePiece(l *lane) {
 	if l.piece == 0 {
 		return
 	}
-	r := x.at(l.piece)
+	r := t.lines.pieceAt(l.piece)
 	write32(&r.ver, load32(&r.ver)&^held)
 	l.piece = 0
 }

@@ -19,22 +19,22 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	}
 	half := storing{x: x, e: &Store{Owner: a, Engine: []uint64{1, 2, 99}}} // what 99 means is not known
 	at, c, more := half.together()
-	if at != 2 || !more || x.halves.Load() != 1 {
-		t.Fatalf("applied %d blocks of the first event, more %t, %d half applied", at, more, x.halves.Load())
+	if at != 2 || !more || x.tree.lanes.halves.Load() != 1 {
+		t.Fatalf("applied %d blocks of the first event, more %t, %d half applied", at, more, x.tree.lanes.halves.Load())
 	}
 
-	defer x.halves.Store(0) // a failed test leaves no call waiting
-	last, means := &x.lanes[lanes-1].mu, make(chan bool, 1)
+	defer x.tree.lanes.halves.Store(0) // a failed test leaves no call waiting
+	last, means := &x.tree.lanes.each[lanes-1].lane.mu, make(chan bool, 1)
 	last.Lock()
 	go func() {
 		_, known := x.means(101)
 		means <- known
 	}()
-	for x.lanes[0].mu.TryLock() { // until the call has locked this lane, and waits for the last one
-		x.lanes[0].mu.Unlock()
+	for x.tree.lanes.each[0].lane.mu.TryLock() { // until the call has locked this lane, and waits for the last one
+		x.tree.lanes.each[0].lane.mu.Unlock()
 		runtime.Gosched()
 	}
-	if n := x.waiters.Load(); n != 1 {
+	if n := x.tree.lanes.waiters.Load(); n != 1 {
 		t.Errorf("%d calls wait for all lanes, want 1", n)
 	}
 	last.Unlock()
@@ -48,7 +48,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 		if i, more := removal.together(b, []uint64{103}, nil); i != 0 || !more {
 			t.Fatalf("a removal began next to others while a call waited: %d blocks, more %t", i, more)
 		}
-		if n := x.halves.Load(); n != 1 {
+		if n := x.tree.lanes.halves.Load(); n != 1 {
 			t.Fatalf("%d events are half applied, want 1", n)
 		}
 	}
@@ -59,13 +59,13 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	}
 
 	half.alone(at, c)
-	if n := x.halves.Load(); n != 0 {
+	if n := x.tree.lanes.halves.Load(); n != 0 {
 		t.Fatalf("%d events are half applied after the last one has ended", n)
 	}
 	if !<-means {
 		t.Error("101 means nothing")
 	}
-	if n := x.waiters.Load(); n != 0 {
+	if n := x.tree.lanes.waiters.Load(); n != 0 {
 		t.Errorf("%d calls wait for all lanes after the last one has returned", n)
 	}
 	removal := removing{x: x, policy: CopySet}
@@ -107,7 +107,7 @@ func TestOnlyBegunEventsAreHalfApplied(t *testing.T) {
 				e := storing{x: x, e: &Store{Owner: o, Engine: c.engine}}
 				i, _, more = e.together()
 			}
-			if n := x.halves.Load(); i != c.applied || more != c.more || n != c.half {
+			if n := x.tree.lanes.halves.Load(); i != c.applied || more != c.more || n != c.half {
 				t.Errorf("%d blocks applied, more %t, %d half applied; want %d, %t, %d", i, more, n, c.applied, c.more, c.half)
 			}
 		})

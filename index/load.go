@@ -47,7 +47,8 @@ const maxGap = 1 << 20
 // NewLoader begins to fill an empty index. The functions say which source, owner and identity of the
 // index has a number, false for one that is to be left out. The constant of an identity is that of the
 // index that wrote the image.
-func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool), identity func(number uint32) (Identity, bool)) *Loader {
+func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool),
+	identity func(number uint32) (Identity, bool)) *Loader {
 	return &Loader{
 		x: x, numbers: source, owners: owner, ids: identity,
 		families: make(map[uint64]uint32), relative: make(map[uint64]uint32), sets: make(map[uint64]uint32),
@@ -85,7 +86,7 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 		l.Learn(p.clientHash, p.local, p.of, p.root)
 	}
 	l.learned = l.learned[:0]
-	if c.err == nil && l.x.share != nil && int64(l.bytes()) > l.x.share.of.most {
+	if c.err == nil && l.x.bounds.share != nil && int64(l.bytes()) > l.x.bounds.share.of.most {
 		return errNumbers
 	}
 	return c.err
@@ -109,13 +110,13 @@ func (l *Loader) Done() {
 			continue
 		}
 		n := l.lines[b.ordinal]
-		write32(&x.at(b.line).prev, n)
-		if r := x.at(n); r.next == 0 {
+		write32(&x.tree.lines.pieceAt(b.line).prev, n)
+		if r := x.tree.lines.pieceAt(n); r.next == 0 {
 			write32(&r.next, b.line)
 		}
 	}
 	for _, set := range l.sets {
-		x.sets.drop(set)
+		x.tree.sets.drop(set)
 	}
 	*l = Loader{Blocks: l.Blocks, Refused: l.Refused}
 }
@@ -128,7 +129,7 @@ func (l *Loader) family(c *chunkReader) {
 		return
 	}
 	if first := l.families[family]; first != 0 {
-		l.x.joinFamily(s, first)
+		l.x.names.joinFamily(s, first)
 	} else {
 		l.families[family] = uint32(s) + 1
 	}
@@ -141,7 +142,7 @@ func (l *Loader) source(number uint64) (Source, bool) {
 		return 0, false
 	}
 	s, ok := l.numbers(uint32(number))
-	return s, ok && int(s) < len(l.x.sources) && l.x.sources[s] != nil
+	return s, ok && int(s) < len(l.x.holders.sources) && l.x.holders.sources[s] != nil
 }
 
 // by returns the teacher of a number or a relative of it, plus one. Names of a source that is left
@@ -153,8 +154,9 @@ func (l *Loader) by(number uint64) uint32 {
 	by := l.relative[number]
 	if by == 0 {
 		x := l.x
-		x.sources, x.families = append(x.sources, nil), append(x.families, Source(len(x.families)))
-		by = uint32(len(x.sources))
+		x.holders.sources, x.names.families.of = append(x.holders.sources, nil),
+			append(x.names.families.of, Source(len(x.names.families.of)))
+		by = uint32(len(x.holders.sources))
 		l.relative[number] = by
 	}
 	return by
@@ -165,8 +167,8 @@ func (l *Loader) owner(number uint64) *owner {
 	if number > 1<<32-1 {
 		return nil
 	}
-	if o, ok := l.owners(uint32(number)); ok && int(o) < len(l.x.owners) {
-		return l.x.owners[o]
+	if o, ok := l.owners(uint32(number)); ok && int(o) < len(l.x.holders.owners) {
+		return l.x.holders.owners[o]
 	}
 	return nil
 }
@@ -182,15 +184,15 @@ func (l *Loader) set(c *chunkReader) {
 			break
 		}
 		last += d
-		if o := l.owner(last); o != nil && !l.x.sets.has(set, o.id) {
-			to := l.x.sets.toggle(&l.x.lanes[0].lane, set, o.id)
-			l.x.sets.drop(set)
+		if o := l.owner(last); o != nil && !l.x.tree.sets.has(set, o.id) {
+			to := l.x.tree.sets.toggle(&l.x.tree.lanes.each[0].lane, set, o.id)
+			l.x.tree.sets.drop(set)
 			set = to
 		}
 	}
 	if _, twice := l.sets[id]; twice || id == 0 {
 		c.fail()
-		l.x.sets.drop(set)
+		l.x.tree.sets.drop(set)
 		return
 	}
 	l.sets[id] = set
@@ -204,10 +206,10 @@ func (l *Loader) identity(c *chunkReader) (of root, ok bool) {
 		return of, false
 	}
 	id, ok := l.ids(uint32(number))
-	if !ok || int(id) >= len(*l.x.identities.list.Load()) {
+	if !ok || int(id) >= len(*l.x.tree.identities.list.Load()) {
 		return of, false
 	}
-	return l.x.rootOf(id), true
+	return l.x.tree.identities.rootOf(id), true
 }
 
 // piece reads a piece and makes it.
@@ -276,7 +278,7 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 		intervals = intervals[:k-1]
 	}
 	if len(intervals) > 0 && head != 0 && wanted {
-		if !l.x.beginOf(head, head == of.first(binary.LittleEndian.Uint64(local))).isNone() {
+		if !l.x.tree.findBeginning(head, head == of.first(binary.LittleEndian.Uint64(local))).isNone() {
 			c.fail()
 			return
 		}
@@ -305,25 +307,25 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 // make makes a piece with blocks of an identity, and returns its line, 0 if there is no room for it.
 func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval, local, engine []byte, clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end
-	if x.overBudget() && !x.makeRoom() {
+	if x.bounds.isOverBudget() && !x.bounds.makeRoom() {
 		l.Refused += int(k)
 		key := head
 		for i := range k {
 			if i > 0 {
-				key = x.follow(key, of.constant, binary.LittleEndian.Uint64(local[8*i:]))
+				key = x.tree.followKey(key, of.constant, binary.LittleEndian.Uint64(local[8*i:]))
 			}
-			x.refuse(key)
+			x.bounds.refuseKey(key)
 		}
 		return 0
 	}
 	flags := uint32(0)
-	if x.widens(of.id) {
+	if x.tree.hasClientHashes(of.id) {
 		flags |= isWide
 	}
 	if head == of.first(binary.LittleEndian.Uint64(local)) {
 		flags |= isFirst
 	}
-	n, r := x.begin(int(k), flags, of)
+	n, r := x.tree.beginPiece(int(k), flags, of)
 	r.by, r.up = by, up
 	write64(&r.head, head)
 	for i := range k {
@@ -337,52 +339,52 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 		}
 	}
 	r.set(k, 0)
-	r.setLastKey(x.keyIn(r, 0, head, k-1))
-	x.put(r, nil, intervals)
-	x.headsOf(r).insert(mix(head), place{piece: n})
-	start, lane := uint32(0), &x.lanes[0].lane
+	r.setLastKey(x.tree.keyWithin(r, 0, head, k-1))
+	x.tree.replaceIntervals(r, nil, intervals)
+	x.tree.headsFor(r).insert(mix(head), place{piece: n})
+	start, lane := uint32(0), &x.tree.lanes.each[0].lane
 	for _, v := range intervals {
 		if v.set != 0 {
 			blocks := spanOf(start, v.end)
 			held, named := int(v.end-start), hashesOf(r.engine(), blocks)
 			sum, loose := r.wordsOf(blocks)
-			sum = x.weigh(r, sum)
-			x.holders(v.set, func(o *owner) { o.held(held, loose, sum) })
-			x.countBlocks(lane, r, held)
+			sum = x.tree.identities.weighWords(r, sum)
+			x.holders.eachHolder(v.set, func(o *owner) { o.held(held, loose, sum) })
+			x.tree.countBlocks(lane, r, held)
 			lane.names += named
 			l.Blocks += held
 		}
 		start = v.end
 	}
 	r.unlock()
-	x.nameLoaded(n, r)
+	x.holders.enterLoaded(n, r)
 	return n
 }
 
-// nameLoaded enters the names that need an entry, and lists the piece with the sources that use
+// enterLoaded enters the names that need an entry, and lists the piece with the sources that use
 // others. A name that means another block already is dropped.
-func (x *Index) nameLoaded(n uint32, r *piece) {
-	dead := x.deadOf(r)
+func (h *holders) enterLoaded(n uint32, r *piece) {
+	dead := h.tree.lines.deadBlocks(r)
 	for i := range r.len() {
-		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 && (i == 0 || x.naming != onDemand) {
-			if x.enter(engine, place{n, i}) {
+		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 && (i == 0 || h.names.naming != onDemand) {
+			if h.names.enterName(engine, place{n, i}) {
 				r.named |= 1 << i
 			} else {
 				write64(&r.engine()[i], 0)
-				x.lanes[0].names--
+				h.tree.lanes.each[0].lane.names--
 			}
 		}
 	}
-	if x.naming == onDemand {
-		x.noteVagueToAll(n, r)
+	if h.names.naming == onDemand {
+		h.noteVagueToAll(n, r)
 	}
 }
 
 // noteVagueToAll lists a piece with all sources that hold a block of it.
-func (x *Index) noteVagueToAll(n uint32, r *piece) {
+func (h *holders) noteVagueToAll(n uint32, r *piece) {
 	var room [maxPiece + 2]interval
-	for _, v := range x.intervalsOf(r, &room) {
-		x.holders(v.set, func(o *owner) { x.noteVague(o.s, n) })
+	for _, v := range h.tree.lines.intervalsOf(r, &room) {
+		h.eachHolder(v.set, func(o *owner) { h.finder.noteVague(o.s, n) })
 	}
 }
 
@@ -398,14 +400,14 @@ func (l *Loader) sides(c *chunkReader, from place) {
 		if by != 0 {
 			teacher = l.by(by - 1)
 		}
-		if n == 0 || teacher == 0 || engine == 0 || at >= x.at(n).len() || x.setOf(place{n, at}) == 0 {
+		if n == 0 || teacher == 0 || engine == 0 || at >= x.tree.lines.pieceAt(n).len() || x.tree.lines.setOf(place{n, at}) == 0 {
 			continue
 		}
-		if !x.name(&source{name: Source(teacher - 1), lane: &x.lanes[0].lane}, place{n, at}, engine, 1) {
+		if !x.finder.addName(&source{name: Source(teacher - 1), lane: &x.tree.lanes.each[0].lane}, place{n, at}, engine, 1) {
 			continue
 		}
-		if r := x.at(n); x.naming == onDemand && !r.loose() {
-			x.noteVagueToAll(n, r)
+		if r := x.tree.lines.pieceAt(n); x.names.naming == onDemand && !r.loose() {
+			x.holders.noteVagueToAll(n, r)
 		}
 	}
 }
@@ -422,18 +424,18 @@ func (l *Loader) own(c *chunkReader, from place) {
 		if c.err != nil {
 			return
 		}
-		if n == 0 || at >= x.at(n).len() {
+		if n == 0 || at >= x.tree.lines.pieceAt(n).len() {
 			continue
 		}
 		p := place{n, at}
 		if copies != 0 {
-			if o := l.owner(number); o != nil && x.sets.has(x.setOf(p), o.id) {
+			if o := l.owner(number); o != nil && x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 				o.copies.set(p, uint32(min(copies, 1<<31-1)))
 			}
-		} else if s, ok := l.source(number); ok && engine != 0 && x.setOf(p) != 0 {
-			x.keepPrivate(x.sources[s], engine, p)
-			if x.contests.contradicts != nil && len(x.contests.of) < maxContested {
-				x.markContested(engine)
+		} else if s, ok := l.source(number); ok && engine != 0 && x.tree.lines.setOf(p) != 0 {
+			x.names.privates.addPrivate(x.holders.sources[s], engine, p)
+			if x.resolver.contests.contradicts != nil && len(x.resolver.contests.of) < maxContested {
+				x.resolver.markContested(engine)
 			}
 		}
 	}
@@ -450,7 +452,7 @@ func (l *Loader) clientHashes(c *chunkReader) {
 	if ordinal >= uint64(len(l.lines)) || l.lines[ordinal] == 0 {
 		return
 	}
-	r := l.x.at(l.lines[ordinal])
+	r := l.x.tree.lines.pieceAt(l.lines[ordinal])
 	for i := range min(n, r.len()) {
 		clientHash, local := binary.LittleEndian.Uint64(words[8*i:]), r.local()[i]
 		if r.meta&isWide != 0 {
@@ -502,17 +504,17 @@ func (l *Loader) single(c *chunkReader) {
 func (l *Loader) makeSingle(of root, key, clientHash uint64, set uint32) (p place) {
 	x := l.x
 	var owners []*owner
-	x.holders(set, func(o *owner) { owners = append(owners, o) })
-	if len(owners) == 0 || !x.looseOf(key).isNone() {
+	x.holders.eachHolder(set, func(o *owner) { owners = append(owners, o) })
+	if len(owners) == 0 || !x.tree.findLoose(key).isNone() {
 		return p
 	}
-	if p = x.createLoose(owners[0].s, of, key, clientHash, 1); p.isNone() {
+	if p = x.holders.createLoose(owners[0].s, of, key, clientHash, 1); p.isNone() {
 		l.Refused++
-		x.refuse(key)
+		x.bounds.refuseKey(key)
 		return p
 	}
 	for _, o := range owners {
-		x.addHolder(o, p)
+		x.holders.addHolder(o, p)
 		o.raw++
 		o.s.raw = true
 	}
@@ -527,7 +529,7 @@ func (l *Loader) link(c *chunkReader) {
 	if c.err != nil || !ok || engine == 0 || parent == 0 || engine == parent {
 		return
 	}
-	s := l.x.sources[n]
+	s := l.x.holders.sources[n]
 	l.learn(clientHash, local, 0, false)
 	if s.room.of(engine) == none && s.room.used < l.x.maxOrphans {
 		s.room.push(link{engine: engine, parent: parent, local: local, clientHash: clientHash})

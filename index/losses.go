@@ -84,7 +84,7 @@ func (l *Losses) Since() (mark uint64, some bool) {
 func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 	x.lock()
 	defer x.unlock()
-	if own := x.owners[o]; own != nil {
+	if own := x.holders.owners[o]; own != nil {
 		own.losses, own.label = l, label
 	}
 }

@@ -89,13 +89,13 @@ func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 	for i := range others {
 		ways[i+1].reset(x, &others[i])
 	}
-	if len(others) == 0 && !first.Loose && (first.Chain == nil || x.looseBlocks.Load() == 0) {
+	if len(others) == 0 && !first.Loose && (first.Chain == nil || x.tree.looseBlocks.Load() == 0) {
 		ways[0].joined = false
 		m.match(&ways[0])
 	} else {
 		m.matchJoined(ways)
 	}
-	if x.refused.Load() != nil || x.ghosts.lost.Load() != 0 {
+	if x.bounds.refused.Load() != nil || x.names.ghosts.lost.Load() != 0 {
 		for i := range ways {
 			m.Truncated = m.Truncated || ways[i].endsUnknown(m.Blocks)
 		}
@@ -175,24 +175,24 @@ func (w *way) endsUnknown(blocks int) bool {
 		return false
 	}
 	key := w.c.At(blocks) ^ w.constant
-	return w.x.wasRefused(key) || !w.apart && w.x.ghosts.lost.Load() != 0 && w.x.ghosts.mayHave(key)
+	return w.x.bounds.wasRefused(key) || !w.apart && w.x.names.ghosts.lost.Load() != 0 && w.x.names.ghosts.mayHave(key)
 }
 
 // again returns the way to its beginning.
 func (w *way) again() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
-	w.turns, w.n, w.key, w.keyed, w.next, w.lost = w.x.turns.Load(), 0, 0, 0, 0, false
+	w.turns, w.n, w.key, w.keyed, w.next, w.lost = w.x.tree.turns.Load(), 0, 0, 0, 0, false
 	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, place{}, [2]run{}
 }
 
 // valid reports whether no owner has lost a block that the way came by, and no block moved
 // from where the way was still to come to where it had been.
 func (w *way) valid() bool {
-	if w.x.turns.Load() != w.turns {
+	if w.x.tree.turns.Load() != w.turns {
 		return false
 	}
 	for _, s := range w.seen {
-		if load32(&w.x.at(s.piece).lost) != s.lost {
+		if load32(&w.x.tree.lines.pieceAt(s.piece).lost) != s.lost {
 			return false
 		}
 	}
@@ -221,7 +221,7 @@ func (w *way) nextKey() uint64 {
 	}
 	if w.keyed < w.n {
 		w.hash(w.n)
-		w.key, w.keyed = w.x.followAll(w.key, w.constant, w.local[w.keyed+1:w.n+1]), w.n
+		w.key, w.keyed = w.x.tree.followKeys(w.key, w.constant, w.local[w.keyed+1:w.n+1]), w.n
 	}
 	return w.key
 }
@@ -237,7 +237,7 @@ func (w *way) step() bool {
 	}
 	key, n := uint64(0), w.next
 	if w.engine == nil {
-		if key = w.nextKey(); n != 0 && load64(&x.at(n).head) != key {
+		if key = w.nextKey(); n != 0 && load64(&x.tree.lines.pieceAt(n).head) != key {
 			n = 0
 		}
 	} else if n != 0 {
@@ -251,9 +251,9 @@ func (w *way) step() bool {
 				n, key = w.findNamed()
 			} else {
 				if w.n > 0 { // a first block is often absent, and the sieve says so
-					x.heads.prefetchEntry(mix(key))
+					x.tree.heads.prefetchEntry(mix(key))
 				}
-				n = x.beginOf(key, w.n == 0).piece
+				n = x.tree.findBeginning(key, w.n == 0).piece
 			}
 			if n == 0 {
 				return w.skip()
@@ -279,13 +279,13 @@ func (w *way) findNamed() (n uint32, key uint64) {
 	for h := mix(engine); ; {
 		var room [4]uint64
 		left := false
-		for _, ref := range x.names.refs(h, room[:0]) {
-			if p, line := x.named(ref, engine); line != 0 && p.at == 0 {
+		for _, ref := range x.names.table.refs(h, room[:0]) {
+			if p, line := x.names.blockAt(ref, engine); line != 0 && p.at == 0 {
 				if key := w.follows(p.piece); key != 0 {
 					return p.piece, key
 				}
 			}
-			left = left || !x.names.has(h, ref)
+			left = left || !x.names.table.has(h, ref)
 		}
 		if !left { // else the block may have moved meanwhile, and its entry with it
 			return 0, 0
@@ -296,7 +296,7 @@ func (w *way) findNamed() (n uint32, key uint64) {
 // follows returns the key of the block that begins a piece if it follows the block before the
 // next one. Else it returns 0.
 func (w *way) follows(n uint32) uint64 {
-	r := w.x.at(n)
+	r := w.x.tree.lines.pieceAt(n)
 	if load32(&r.meta)&(isLoose|isSide) != 0 {
 		return 0
 	}
@@ -304,7 +304,7 @@ func (w *way) follows(n uint32) uint64 {
 	if w.n == 0 {
 		key = normal(key ^ w.constant)
 	} else {
-		key = w.x.follow(w.key, w.constant, key)
+		key = w.x.tree.followKey(w.key, w.constant, key)
 	}
 	if load64(&r.head) != key {
 		return 0
@@ -335,7 +335,7 @@ const (
 // piece reads a piece that begins with the next block, whose key it gets.
 func (w *way) piece(n uint32, key uint64) outcome {
 	x := w.x
-	r := x.at(n)
+	r := x.tree.lines.pieceAt(n)
 	ver, changing := r.version()
 	if changing {
 		return busy
@@ -351,12 +351,12 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	}
 	next := load32(&r.next)
 	if left := w.length - w.n - length; next != 0 && left > 0 {
-		prefetchLines(unsafe.Pointer(x.at(next)), 1+(min(left, maxPiece)+7)/8)
+		prefetchLines(unsafe.Pointer(x.tree.lines.pieceAt(next)), 1+(min(left, maxPiece)+7)/8)
 	}
 	// How many blocks are those of the chain?
 	most := min(length, w.length-w.n)
-	if x.ghosts.on.Load() && !w.joined && w.engine == nil {
-		if most = min(most, x.heldUpTo(r, ver, count)); most == 0 {
+	if x.names.ghosts.on.Load() && !w.joined && w.engine == nil {
+		if most = min(most, x.tree.lines.leadingHeld(r, ver, count)); most == 0 {
 			if !r.same(ver) {
 				return busy
 			}
@@ -377,7 +377,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 		if !r.same(ver) {
 			return busy
 		}
-		list = unsafe.Slice((*uint32)(x.lines.at(line)), count)
+		list = unsafe.Slice((*uint32)(x.tree.lines.at(line)), count)
 	}
 	runs, words := len(w.runs), len(w.words)
 	start, held := 0, 0
@@ -385,14 +385,14 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	if runs > 0 {
 		tail = w.runs[runs-1]
 	}
-	b := x.sets.body.Load()
+	b := x.tree.sets.body.Load()
 	if list = list[:min(count, len(list))]; len(list) > fewSets {
 		b.prefetch(list, m)
 	}
 	for i := 0; i < len(list) && start < m; i++ {
 		v := intervalOf(load32(&list[i]))
 		if v.set >= b.cap {
-			if b = x.sets.body.Load(); v.set >= b.cap {
+			if b = x.tree.sets.body.Load(); v.set >= b.cap {
 				break
 			}
 		}
@@ -410,7 +410,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	}
 	if w.engine != nil {
 		for ; at < held-1; at++ {
-			known = x.follow(known, w.constant, load64(&r.local()[at+1]))
+			known = x.tree.followKey(known, w.constant, load64(&r.local()[at+1]))
 		}
 	}
 	if !r.same(ver) {
@@ -441,7 +441,7 @@ func (w *way) equal(r *piece, key uint64, most int) (m int) {
 			if m == most {
 				return m
 			}
-			if seq = w.x.step.Next(seq, load64(&l[m])); seq != w.c.At(w.n+m) {
+			if seq = w.x.tree.step.Next(seq, load64(&l[m])); seq != w.c.At(w.n+m) {
 				return m
 			}
 		}
@@ -466,7 +466,7 @@ func (w *way) equalNames(r *piece, ver, meta uint32, most int) (m int) {
 		before := m
 		m = sameNames(r.engineOf(meta), 0, int(meta>>8&255), want, m)
 		for line := load32(&r.side); line != 0 && m < most && r.same(ver); {
-			d := w.x.sideAt(line)
+			d := w.x.tree.lines.sideAt(line)
 			dim, next := load32(&d.meta), load32(&d.next)
 			if !r.same(ver) { // the side is of another piece by now
 				return m
@@ -546,7 +546,7 @@ func (w *way) wordsOf(r run) []uint64 { return w.words[r.words : r.words+int(r.w
 
 // holdersOf appends the living owners of a run, plus first.
 func (w *way) holdersOf(dst []uint32, r run) []uint32 {
-	d := w.x.ids.Load()
+	d := w.x.tree.ids.Load()
 	for i, word := range w.wordsOf(r) {
 		if i >= len(d.retired) {
 			break
@@ -562,7 +562,7 @@ func (w *way) holdersOf(dst []uint32, r run) []uint32 {
 // that was cleared and came back under another id would else be listed twice.
 func (m *Match) finish(w *way) {
 	m.Reset()
-	d := w.x.ids.Load()
+	d := w.x.tree.ids.Load()
 	for k := range w.runs {
 		r := &w.runs[k]
 		words := w.wordsOf(*r)

@@ -40,7 +40,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 		o := x.NewOwner(x.NewSource())
 		owners = append(owners, o)
 		for _, local := range prompts {
-			keys := x.scheme.Chain(nil, local)
+			keys := x.tree.scheme.Chain(nil, local)
 			for from := 0; from < len(local); from += most {
 				to := min(from+most, len(local))
 				e := Store{Owner: o, Engine: name(family+1, keys[from:to]), Local: local[from:to], Copies: CopySet}
@@ -51,14 +51,14 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 			}
 		}
 		// A branch that ends at a hole, and one without its beginning.
-		keys := x.scheme.Chain(nil, prompts[4])
+		keys := x.tree.scheme.Chain(nil, prompts[4])
 		x.Remove(o, name(family+1, keys[90:95]), nil, CopySet)
 	}
 	check := func() {
 		t.Helper()
 		must.Succeed(t, x.Check())
 		for i, local := range prompts {
-			keys := x.scheme.Chain(nil, local)
+			keys := x.tree.scheme.Chain(nil, local)
 			for n := range len(keys) + 1 {
 				var want, got Match
 				x.matchKeys(0, keys[:n], &want)
@@ -72,13 +72,13 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 		}
 	}
 	check()
-	if x.naming != onDemand || int(x.names.n.Load()) > x.aliases()/2 {
-		t.Errorf("%d entries for %d names", x.names.n.Load(), x.aliases())
+	if x.names.naming != onDemand || int(x.names.table.n.Load()) > x.tree.lanes.sharedNames()/2 {
+		t.Errorf("%d entries for %d names", x.names.table.n.Load(), x.tree.lanes.sharedNames())
 	}
 	x.ClearOwner(owners[0])
 	owners = owners[1:]
 	var m Match
-	keys := name(2, x.scheme.Chain(nil, trunk))
+	keys := name(2, x.tree.scheme.Chain(nil, trunk))
 	if x.matchNames(0, keys, &m); m.Blocks != len(trunk) || len(m.Prefixes) != 2 {
 		t.Errorf("%d blocks of %d owners", m.Blocks, len(m.Prefixes))
 	}
@@ -88,7 +88,7 @@ func TestNamesLeadToEachPiece(t *testing.T) {
 	if x.matchNames(0, keys[1:], &m); m.Blocks != 0 {
 		t.Errorf("%d blocks of a chain without its first one", m.Blocks)
 	}
-	mixed := slices.Concat(keys[:10], name(2, x.scheme.Chain(nil, prompts[5]))[10:70], keys[200:])
+	mixed := slices.Concat(keys[:10], name(2, x.tree.scheme.Chain(nil, prompts[5]))[10:70], keys[200:])
 	if x.matchNames(0, mixed, &m); m.Blocks != 70 {
 		t.Errorf("%d blocks of a chain that goes on elsewhere, want 70", m.Blocks)
 	}
@@ -120,7 +120,7 @@ func TestNamesBeginWithAPrompt(t *testing.T) {
 
 // spread returns the owners of each block.
 func spread(m *Match) (all [][]uint32) {
-	for owners, blocks := range holders(m) {
+	for owners, blocks := range ownersHolding(m) {
 		for range blocks {
 			all = append(all, slices.Clone(owners))
 		}

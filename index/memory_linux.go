@@ -18,9 +18,10 @@ func reserveMemory(n int) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(b))
 }
 
-// keep gives memory of reserveMemory back to the system after the index has died.
-func keep(x *Index, p unsafe.Pointer, n int) {
-	runtime.AddCleanup(x, func(p uintptr) {
+// releaseWith gives memory of reserveMemory back to the system once the arena, and with it the index that
+// it is a part of, is unreachable.
+func releaseWith(a *arena, p unsafe.Pointer, n int) {
+	runtime.AddCleanup(a, func(p uintptr) {
 		_, _, _ = syscall.Syscall(syscall.SYS_MUNMAP, p, uintptr(n), 0)
 	}, uintptr(p))
 }
@@ -60,7 +61,8 @@ func makeBuckets(n int) []bucket {
 	if n < offHeapBuckets {
 		return make([]bucket, n)
 	}
-	b, err := syscall.Mmap(-1, 0, n*lineBytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	b, err := syscall.Mmap(-1, 0, n*lineBytes, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {
 		return make([]bucket, n)
 	}

@@ -12,7 +12,7 @@ func reserveMemory(n int) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(make([]uint64, n/8+maxPiece)))
 }
 
-func keep(*Index, unsafe.Pointer, int) {}
+func releaseWith(*arena, unsafe.Pointer, int) {}
 
 func discardMemory(unsafe.Pointer, int) {}
 

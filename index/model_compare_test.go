@@ -186,7 +186,7 @@ func (w *world) matchNames() {
 // ask asks what engine hashes of a prompt and others mean. Such questions end names on demand, so they
 // wait for the end.
 func (w *world) ask() {
-	if w.x.naming == onDemand {
+	if w.x.names.naming == onDemand {
 		return
 	}
 	var hashes []uint64
@@ -264,7 +264,7 @@ func (w *world) match(id Identity, chain []uint64, real bool) {
 // judgeEnd holds that an answer that may be too short, as names of ghosts had to go, says so.
 func (w *world) judgeEnd(chain []uint64, m *Match) {
 	w.t.Helper()
-	if m.Truncated && w.x.ghosts.lost.Load() == 0 {
+	if m.Truncated && w.x.names.ghosts.lost.Load() == 0 {
 		w.fail("the answer for %d is truncated: %+v", chain, m)
 	}
 	for e := range w.o.unfound {
@@ -281,7 +281,7 @@ func (w *world) judge(name string, chain []uint64, m *Match, want [][]uint32) {
 	if wrong := m.sound(); wrong != "" {
 		w.fail("%s: %s: %v", name, wrong, m)
 	}
-	for owners, blocks := range holders(m) {
+	for owners, blocks := range ownersHolding(m) {
 		for range blocks {
 			got = append(got, owners)
 		}

@@ -71,9 +71,10 @@ func newWorld(t *testing.T, rng *rand.Rand, honest, slow bool, ghosts ghostly) *
 	if max == 0 {
 		max = DefaultMaxOrphans
 	}
-	*w = world{t: t, rng: rng, kinds: []Says{0}, x: x, o: newOracle(scheme, max, w.agree), family: map[Source]int{}, honest: honest, slow: slow, roots: 2 + 14*rng.Uint64N(2), ghosts: ghosts}
+	*w = world{t: t, rng: rng, kinds: []Says{0}, x: x, o: newOracle(scheme, max, w.agree), family: map[Source]int{}, honest: honest,
+		slow: slow, roots: 2 + 14*rng.Uint64N(2), ghosts: ghosts}
 	if slow {
-		x.perEvent.sweep = rng.IntN(2)
+		x.names.perEvent.sweep = rng.IntN(2)
 	}
 	w.ids = []Identity{0}
 	for range rng.IntN(4) {
@@ -282,9 +283,9 @@ func (w *world) fail(format string, args ...any) {
 
 // step does one random thing on both sides.
 func (w *world) step() {
-	if w.x.naming == allNamed && !w.x.full.always && (w.slow || w.rng.IntN(8) == 0) {
+	if w.x.names.naming == allNamed && !w.x.names.full.always && (w.slow || w.rng.IntN(8) == 0) {
 		w.say("names on demand")
-		w.x.naming = onDemand // as nameLess does
+		w.x.names.naming = onDemand // as reconsiderNaming does
 	}
 	defer w.mourn()
 	switch n := w.rng.IntN(100); {
@@ -389,7 +390,7 @@ func (w *world) store() {
 	} else {
 		p := w.path()
 		from := w.rng.IntN(len(p))
-		if from > 0 && w.tame() && !(w.x.sweep.left > 0 && w.rng.IntN(2) == 0) && !w.knows(owner, w.engine(family, id, p[:from])) {
+		if from > 0 && w.tame() && !(w.x.names.sweep.left > 0 && w.rng.IntN(2) == 0) && !w.knows(owner, w.engine(family, id, p[:from])) {
 			from = 0
 		}
 		for i := from; i < len(p); i++ {

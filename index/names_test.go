@@ -12,7 +12,7 @@ import (
 // sweep has come to its block: the hash means again what it means to others.
 func TestPrivateNameLeavesBeforeTheSweep(t *testing.T) {
 	x := New(Options{})
-	x.perEvent.sweep = 0
+	x.names.perEvent.sweep = 0
 	other, own := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: other, Engine: []uint64{1}, Local: []uint64{1}})
 	x.Store(&Store{Owner: own, Engine: []uint64{1}, Local: []uint64{2}})
@@ -40,7 +40,8 @@ type pooled struct {
 func newPooled() *pooled {
 	scheme := hash.Default()
 	x := New(Options{Scheme: scheme, NameAll: true, KeepClientHashes: true, Contradicts: func() bool { return true }})
-	b := &pooled{x: x, first: x.NewOwner(x.NewSource()), second: x.NewOwner(x.NewSource()), pool: x.NewOwner(x.NewSource()), local: []uint64{1, 2, 3}}
+	b := &pooled{x: x, first: x.NewOwner(x.NewSource()), second: x.NewOwner(x.NewSource()), pool: x.NewOwner(x.NewSource()),
+		local: []uint64{1, 2, 3}}
 	b.keys = []uint64{1, scheme.Next(1, 2), scheme.Next(scheme.Next(1, 2), 3)}
 	return b
 }

@@ -46,8 +46,8 @@ func TestFirstBlockOfWaitingBlocks(t *testing.T) {
 	l.storeBehind(o, 10, 13, 4)
 	l.equal(l.storeRoot(o, 10, 1), StoreResult{Added: 1, Resolved: 3})
 	l.want(3, "[0]x3")
-	l.wantChain([]uint64{1, l.x.follow(1, 0, 4)}, "[0]x2")
-	l.equal(l.x.looseBlocks.Load(), int64(0))
+	l.wantChain([]uint64{1, l.x.tree.followKey(1, 0, 4)}, "[0]x2")
+	l.equal(l.x.tree.looseBlocks.Load(), int64(0))
 }
 
 // First blocks of events without client hashes have their local hashes instead.
@@ -110,7 +110,7 @@ func TestQueryLooksAgainAfterLoss(t *testing.T) {
 	l.storeBehind(b, 1, 3, 3)
 	l.x.Remove(b, []uint64{2, 1}, nil, CopySet)
 	l.storeRoot(a, 1, 1)
-	key := l.x.follow(1, 0, 3)
+	key := l.x.tree.followKey(1, 0, 3)
 	query := &midway{prompt{[]uint64{1, 3}, []uint64{1, key}}, func() {
 		l.storeBehind(a, 1, 4, 4)
 		l.x.Remove(a, []uint64{1}, nil, CopySet)
@@ -131,15 +131,15 @@ func TestQueryLooksAgainAfterLoss(t *testing.T) {
 func TestFirstBlockWithKeyOfLongerPrefix(t *testing.T) {
 	l := newLab(t, 0)
 	o := l.x.NewOwner(l.x.NewSource())
-	key := l.x.follow(1, 0, 5)
+	key := l.x.tree.followKey(1, 0, 5)
 	l.storeRoot(o, 101, key)
 	l.storeRoot(o, 102, 1)
 	l.storeBehind(o, 102, 103, 5)
 	l.wantChain([]uint64{1, key}, "[0]x2")
 	l.storeBehind(o, 103, 104, 6)
-	l.wantChain([]uint64{1, key, l.x.follow(key, 0, 6)}, "[0]x3")
+	l.wantChain([]uint64{1, key, l.x.tree.followKey(key, 0, 6)}, "[0]x3")
 	l.wantChain([]uint64{key}, "[0]x1")
 	l.x.Remove(o, []uint64{101}, nil, CopySet)
 	l.wantChain([]uint64{key}, "")
-	l.wantChain([]uint64{1, key, l.x.follow(key, 0, 6)}, "[0]x3")
+	l.wantChain([]uint64{1, key, l.x.tree.followKey(key, 0, 6)}, "[0]x3")
 }

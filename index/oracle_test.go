@@ -79,7 +79,8 @@ type oSaying struct {
 func newOracle(scheme hash.Scheme, max int, agree func(Says, Identity, Identity) bool) *oracle {
 	return &oracle{
 		scheme: scheme, max: max, agree: agree, constants: []uint64{0},
-		members: map[oBlock]map[Owner]int{}, doubted: map[oBlock]map[Owner]bool{}, shared: map[uint64]uint64{}, sources: map[Source]*oSource{}, owners: map[Owner]Source{},
+		members: map[oBlock]map[Owner]int{}, doubted: map[oBlock]map[Owner]bool{}, shared: map[uint64]uint64{},
+		sources: map[Source]*oSource{}, owners: map[Owner]Source{},
 		lost: map[uint64]uint64{}, unfound: map[uint64]bool{}, ids: map[uint64]Identity{}, rawIDs: map[uint64]Identity{},
 	}
 }
@@ -211,7 +212,7 @@ func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
 	return conflict
 }
 
-// alsoMeans lets other hashes of a block mean it, if sources without tokens wait under them.
+// alsoLearn lets other hashes of a block mean it, if sources without tokens wait under them.
 func (o *oracle) alsoMeans(engine, key uint64, other ...uint64) {
 	for _, with := range other {
 		engine := engine ^ with

@@ -15,8 +15,8 @@ import (
 // Such a piece has room for a block less, so that its lines are as many.
 //
 // The blocks of a chained piece follow each other in a chain, and the first one is found
-// by its key in Index.firsts or Index.heads. A loose block stands alone: its place in a chain is not
-// known, and it is found by its key in Index.loose.
+// by its key in tree.firsts or tree.heads. A loose block stands alone: its place in a chain is not
+// known, and it is found by its key in tree.loose.
 //
 // All words are written while a lane holds the piece, or all lanes are locked. Blocks, keys and
 // owners change while ver is odd. A reader looks at ver before and after. The hints (next, prev)
@@ -37,7 +37,7 @@ type piece struct {
 	head      uint64 // keys of the first block and of one more (anchorAt), of a chained piece
 	anchor    uint64 // 0 if it is not known
 	up        uint64 // engine hash of the block before the first one, 0 for none
-	// Blocks whose engine hash in the body has an entry in Index.names.
+	// Blocks whose engine hash in the body has an entry in nameMap.table.
 	named uint64
 }
 
@@ -49,7 +49,7 @@ type side struct {
 	piece uint32
 	next  uint32 // further names
 	by    uint32 // source that taught the names, plus one
-	named uint64 // those with an entry in Index.names, by position here
+	named uint64 // those with an entry in nameMap.table, by position here
 	_     uint64
 }
 
@@ -92,12 +92,12 @@ func intervalOf(word uint32) interval { return interval{word >> endBits, word & 
 // place is a block: a piece and a position in it. The zero value is none.
 type place struct{ piece, at uint32 }
 
-func (p place) ref() uint64         { return uint64(p.piece)<<6 | uint64(p.at) }
-func placeOf(ref uint64) place      { return place{uint32(ref >> 6), uint32(ref & 63)} }
-func (p place) isNone() bool        { return p.piece == 0 }
-func (x *Index) at(n uint32) *piece { return (*piece)(x.lines.at(n)) }
-func (x *Index) sideAt(n uint32) *side {
-	return (*side)(x.lines.at(n))
+func (p place) ref() uint64              { return uint64(p.piece)<<6 | uint64(p.at) }
+func placeOf(ref uint64) place           { return place{uint32(ref >> 6), uint32(ref & 63)} }
+func (p place) isNone() bool             { return p.piece == 0 }
+func (a *arena) pieceAt(n uint32) *piece { return (*piece)(a.at(n)) }
+func (a *arena) sideAt(n uint32) *side {
+	return (*side)(a.at(n))
 }
 
 func (r *piece) len() uint32 { return r.meta & 255 }
@@ -198,15 +198,15 @@ func (r *piece) setLastKey(key uint64) {
 
 // noteFork notes that another piece follows a block in the midst of this one, and gets the key of that block. A query
 // that leaves the piece there begins at a key close by. Later forks of the piece change nothing. The lane holds it.
-func (x *Index) noteFork(p place, r *piece, key uint64) {
+func (t *tree) noteFork(p place, r *piece, key uint64) {
 	n := (p.at + 1) / anchorStep
 	if n == 0 || r.meta>>anchorShift != 0 {
 		return
 	}
 	if at := n*anchorStep - 1; at < p.at {
-		key = x.key(place{p.piece, at})
+		key = t.keyOf(place{p.piece, at})
 	}
-	x.lockPiece(p.piece, r) // a checkpoint reads meta
+	t.lockPiece(p.piece, r) // a checkpoint reads meta
 	write32(&r.meta, r.meta|n<<anchorShift)
 	write64(&r.anchor, key)
 	r.unlock()
@@ -270,35 +270,35 @@ func sideLines(n uint32) (lines int, names uint32) {
 	return 9, maxPiece
 }
 
-// key returns the key of a block.
-func (x *Index) key(p place) uint64 {
-	r := x.at(p.piece)
+// keyOf returns the key of a block.
+func (t *tree) keyOf(p place) uint64 {
+	r := t.lines.pieceAt(p.piece)
 	if r.loose() {
 		return r.local()[p.at]
 	}
-	return x.keyIn(r, 0, r.head, p.at)
+	return t.keyWithin(r, 0, r.head, p.at)
 }
 
-// keyIn returns the key of a block of a chained piece, from that of another one, which is not behind it.
-func (x *Index) keyIn(r *piece, from uint32, key uint64, at uint32) uint64 {
+// keyWithin returns the key of a block of a chained piece, from that of another one, which is not behind it.
+func (t *tree) keyWithin(r *piece, from uint32, key uint64, at uint32) uint64 {
 	if a := anchorAt(r.meta); r.anchor != 0 && from < a && a <= at {
 		from, key = a, r.anchor
 	}
-	return x.followAll(key, r.constant(), r.local()[from+1:at+1])
+	return t.followKeys(key, r.constant(), r.local()[from+1:at+1])
 }
 
 // intervalWords returns the intervals of a piece where they are.
-func (x *Index) intervalWords(r *piece) []uint32 {
+func (a *arena) intervalWords(r *piece) []uint32 {
 	n := r.count()
 	if n > inlineIntervals {
-		return unsafe.Slice((*uint32)(x.lines.at(r.intervals[0])), n)
+		return unsafe.Slice((*uint32)(a.at(r.intervals[0])), n)
 	}
 	return r.intervals[:n]
 }
 
 // intervalsOf copies the intervals of a piece.
-func (x *Index) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
-	w := x.intervalWords(r)
+func (a *arena) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
+	w := a.intervalWords(r)
 	for i, v := range w {
 		to[i] = intervalOf(v)
 	}
@@ -306,8 +306,8 @@ func (x *Index) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
 }
 
 // setOf returns the owners of a block.
-func (x *Index) setOf(p place) uint32 {
-	for _, v := range x.intervalWords(x.at(p.piece)) {
+func (a *arena) setOf(p place) uint32 {
+	for _, v := range a.intervalWords(a.pieceAt(p.piece)) {
 		if p.at < v&endMask {
 			return v >> endBits
 		}
@@ -327,9 +327,9 @@ func intervalLines(n int) int {
 	return 5
 }
 
-// put replaces the intervals of a piece. old is what it has, with the references; those
+// replaceIntervals replaces the intervals of a piece. old is what it has, with the references; those
 // of new are taken.
-func (x *Index) put(r *piece, old, new []interval) {
+func (t *tree) replaceIntervals(r *piece, old, new []interval) {
 	a, b := old, new
 	for len(a) > 0 && len(b) > 0 && a[0].set == b[0].set {
 		a, b = a[1:], b[1:]
@@ -338,10 +338,10 @@ func (x *Index) put(r *piece, old, new []interval) {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
 	for _, v := range b {
-		x.sets.hold(v.set)
+		t.sets.hold(v.set)
 	}
 	for _, v := range a {
-		x.sets.drop(v.set)
+		t.sets.drop(v.set)
 	}
 	have, want := intervalLines(len(old)), intervalLines(len(new))
 	line := r.intervals[0]
@@ -351,21 +351,21 @@ func (x *Index) put(r *piece, old, new []interval) {
 		}
 	} else {
 		if have != want {
-			n := x.lines.alloc(forIntervals, want)
+			n := t.lines.alloc(forIntervals, want)
 			write32(&r.intervals[0], n)
-			x.fill(n, new)
+			t.lines.writeIntervals(n, new)
 		} else {
-			x.fill(line, new)
+			t.lines.writeIntervals(line, new)
 		}
 	}
 	if have != 0 && have != want {
-		x.lines.free(forIntervals, line, have)
+		t.lines.free(forIntervals, line, have)
 	}
 	r.set(r.len(), len(new))
 }
 
-func (x *Index) fill(line uint32, v []interval) {
-	w := unsafe.Slice((*uint32)(x.lines.at(line)), len(v))
+func (a *arena) writeIntervals(line uint32, v []interval) {
+	w := unsafe.Slice((*uint32)(a.at(line)), len(v))
 	for i := range v {
 		write32(&w[i], v[i].word())
 	}
@@ -380,10 +380,10 @@ func merged(out []interval, set, end uint32) []interval {
 	return append(out, interval{set, end})
 }
 
-// change gives blocks [lo, hi) of a changing piece to an owner, or takes them. It returns
+// changeHolder gives blocks [lo, hi) of a changing piece to an owner, or takes them. It returns
 // those that changed, and of them those that had no owner before or have none now.
-func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (changed, edge uint64) {
-	s := &x.sets
+func (t *tree) changeHolder(l *lane, r *piece, lo, hi, owner uint32, give bool) (changed, edge uint64) {
+	s := &t.sets
 	if r.count() == 1 && lo == 0 && hi == r.len() {
 		v := intervalOf(r.intervals[0])
 		if s.has(v.set, owner) == give {
@@ -399,7 +399,7 @@ func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (chan
 	}
 	var was, room [maxPiece + 2]interval
 	var taken [maxPiece + 2]uint32
-	old, out, start, k := x.intervalsOf(r, &was), room[:0], uint32(0), 0
+	old, out, start, k := t.lines.intervalsOf(r, &was), room[:0], uint32(0), 0
 	for _, v := range old {
 		a, b := max(start, lo), min(v.end, hi)
 		if a >= b || s.has(v.set, owner) == give {
@@ -424,7 +424,7 @@ func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (chan
 	if changed == 0 {
 		return 0, 0
 	}
-	x.put(r, old, out)
+	t.replaceIntervals(r, old, out)
 	for _, id := range taken[:k] {
 		s.drop(id)
 	}
@@ -434,33 +434,33 @@ func (x *Index) change(l *lane, r *piece, lo, hi, owner uint32, give bool) (chan
 // spanOf returns the bits lo to hi-1, lo < hi <= 64.
 func spanOf(lo, hi uint32) uint64 { return ^uint64(0) >> (64 - (hi - lo)) << lo }
 
-// deadOf returns the blocks of a piece that have no owner and are no ghosts. Their engine hashes
+// deadBlocks returns the blocks of a piece that have no owner and are no ghosts. Their engine hashes
 // stay, for Snapshot, and are no names.
-func (x *Index) deadOf(r *piece) (dead uint64) {
+func (a *arena) deadBlocks(r *piece) (dead uint64) {
 	if r.count() < 2 && (r.count() == 0 || intervalOf(r.intervals[0]).set != 0) {
 		return 0
 	}
 	var room [maxPiece + 2]interval
 	start := uint32(0)
-	for _, v := range x.intervalsOf(r, &room) {
+	for _, v := range a.intervalsOf(r, &room) {
 		if v.set == 0 {
 			dead |= spanOf(start, v.end)
 		}
 		start = v.end
 	}
 	if dead != 0 {
-		dead &^= x.enteredOf(r)
+		dead &^= a.enteredBlocks(r)
 	}
 	return dead
 }
 
-// extend appends n blocks to a locked piece, with a set. Their words are written.
-func (x *Index) extend(r *piece, n, set uint32) {
+// extendPiece appends n blocks to a locked piece, with a set. Their words are written.
+func (t *tree) extendPiece(r *piece, n, set uint32) {
 	end, k := r.len()+n, r.count()
 	var room [maxPiece + 2]interval
 	switch {
 	case k == 0:
-		x.sets.hold(set)
+		t.sets.hold(set)
 		write32(&r.intervals[0], interval{set, end}.word())
 		r.set(end, 1)
 		return
@@ -469,21 +469,21 @@ func (x *Index) extend(r *piece, n, set uint32) {
 		r.set(end, k)
 		return
 	}
-	old := x.intervalsOf(r, &room)
+	old := t.lines.intervalsOf(r, &room)
 	r.set(end, k)
 	var more [maxPiece + 2]interval
-	x.put(r, old, merged(append(more[:0], old...), set, end))
+	t.replaceIntervals(r, old, merged(append(more[:0], old...), set, end))
 }
 
-// begin makes an empty piece of an identity with room for want blocks and returns it locked.
-func (x *Index) begin(want int, flags uint32, of root) (uint32, *piece) {
+// beginPiece makes an empty piece of an identity with room for want blocks and returns it locked.
+func (t *tree) beginPiece(want int, flags uint32, of root) (uint32, *piece) {
 	if of.id != 0 {
 		flags |= isOther
 	}
 	meta := capFor(want, flags)<<8 | flags
-	n := x.lines.alloc(forPieces, linesFor(meta))
-	r := x.at(n)
-	lost := r.take(&x.lines, x.alone)
+	n := t.lines.alloc(forPieces, linesFor(meta))
+	r := t.lines.pieceAt(n)
+	lost := r.take(&t.lines, t.lanes.alone)
 	write32(&r.meta, meta)
 	write32(&r.lost, lost+1)
 	write32(&r.next, 0)
@@ -496,7 +496,7 @@ func (x *Index) begin(want int, flags uint32, of root) (uint32, *piece) {
 		w := r.identityWords()
 		write64(&w[0], of.constant)
 		write64(&w[1], uint64(of.id))
-		x.countPiece(r, 1)
+		t.identities.countPiece(r, 1)
 	}
 	return n, r
 }
@@ -520,56 +520,56 @@ func (r *piece) take(a *arena, alone bool) (lost uint32) {
 	}
 }
 
-// beginChained makes a piece that begins with a block of a key and a local hash, behind another one or
+// beginChainedPiece makes a piece that begins with a block of a key and a local hash, behind another one or
 // none, whose identity it has, and returns it changing. up is the engine hash of that other one, 0 for none. It
 // returns 0 if another lane has begun a piece with the key meanwhile.
-func (x *Index) beginChained(want int, key, local uint64, behind cursor, up uint64) (uint32, *piece) {
+func (t *tree) beginChainedPiece(want int, key, local uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
-	if x.widens(behind.id) {
+	if t.hasClientHashes(behind.id) {
 		flags |= isWide
 	}
 	if key == behind.first(local) {
 		flags |= isFirst
 	}
-	n, r := x.begin(want, flags, behind.root)
+	n, r := t.beginPiece(want, flags, behind.root)
 	write32(&r.prev, behind.at.piece)
 	r.up = up
 	write64(&r.head, key)
 	write64(&r.anchor, key)
-	if t := x.headsOf(r); x.alone {
-		t.insert(mix(key), place{piece: n})
-	} else if !t.claim(mix(key), place{piece: n}, func(q place) bool { return load64(&x.at(q.piece).head) == key }) {
-		x.discard(n, r)
+	if table := t.headsFor(r); t.lanes.alone {
+		table.insert(mix(key), place{piece: n})
+	} else if !table.claim(mix(key), place{piece: n}, func(q place) bool { return load64(&t.lines.pieceAt(q.piece).head) == key }) {
+		t.discardPiece(n, r)
 		return 0, nil
 	}
 	return n, r
 }
 
-// abandon ends a new piece without blocks.
-func (x *Index) abandon(l *lane, n uint32, r *piece) {
+// abandonPiece ends a new piece without blocks.
+func (t *tree) abandonPiece(l *lane, n uint32, r *piece) {
 	head := r.head
 	write64(&r.head, 0)
-	x.headsOf(r).remove(mix(head), place{piece: n})
+	t.headsFor(r).remove(mix(head), place{piece: n})
 	if l.piece == n {
 		l.piece = 0
 	}
-	x.discard(n, r)
+	t.discardPiece(n, r)
 }
 
-// discard frees a new piece without blocks that is in no table.
-func (x *Index) discard(n uint32, r *piece) {
+// discardPiece frees a new piece without blocks that is in no table.
+func (t *tree) discardPiece(n uint32, r *piece) {
 	lines := linesFor(r.meta)
-	x.countPiece(r, -1)
+	t.identities.countPiece(r, -1)
 	write64(&r.head, 0)
 	write32(&r.ver, load32(&r.ver)&^(changing|held)+versionStep)
-	x.lines.free(forPieces, n, lines)
+	t.lines.free(forPieces, n, lines)
 }
 
-// trim takes blocks without an owner off the end of a changing piece, up to a ghost, and frees it
+// trimPiece takes blocks without an owner off the end of a changing piece, up to a ghost, and frees it
 // if none is left. Readers go on then.
-func (x *Index) trim(l *lane, n uint32, r *piece) {
+func (t *tree) trimPiece(l *lane, n uint32, r *piece) {
 	var was [maxPiece + 2]interval
-	old := x.intervalsOf(r, &was)
+	old := t.lines.intervalsOf(r, &was)
 	k := len(old)
 	if k > 0 && old[k-1].set != 0 {
 		r.unlock()
@@ -580,7 +580,7 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 		from = old[k-2].end
 	}
 	if k > 0 {
-		if ghosts := x.enteredOf(r) >> from << from; ghosts != 0 {
+		if ghosts := t.lines.enteredBlocks(r) >> from << from; ghosts != 0 {
 			if from = uint32(bits.Len64(ghosts)); from == r.len() {
 				r.unlock()
 				return
@@ -593,14 +593,14 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 		if !r.loose() && anchorAt(r.meta) >= from {
 			anchor := uint64(0)
 			if r.len()-from >= longTrim { // what leaves block by block needs none
-				anchor = x.key(place{n, from - 1})
+				anchor = t.keyOf(place{n, from - 1})
 			}
 			write32(&r.meta, r.meta&(1<<anchorShift-1))
 			write64(&r.anchor, anchor)
 		}
-		x.put(r, old, kept)
+		t.replaceIntervals(r, old, kept)
 		for line := r.side; line != 0; {
-			d := x.sideAt(line)
+			d := t.lines.sideAt(line)
 			for i := max(from, d.from()); i < r.len() && d.covers(i); i++ {
 				write64(&d.engine()[i-d.from()], 0)
 			}
@@ -610,86 +610,86 @@ func (x *Index) trim(l *lane, n uint32, r *piece) {
 		r.unlock()
 		return
 	}
-	x.put(r, old, nil)
+	t.replaceIntervals(r, old, nil)
 	r.set(0, 0)
 	if !r.loose() {
 		head := r.head
 		write64(&r.head, 0)
-		x.headsOf(r).remove(mix(head), place{piece: n})
+		t.headsFor(r).remove(mix(head), place{piece: n})
 	}
-	x.end(l, n, r)
+	t.endPiece(l, n, r)
 }
 
-// end unlocks a piece that has no block and frees its lines.
-func (x *Index) end(l *lane, n uint32, r *piece) {
+// endPiece unlocks a piece that has no block and frees its lines.
+func (t *tree) endPiece(l *lane, n uint32, r *piece) {
 	lines := linesFor(r.meta)
-	x.countPiece(r, -1)
+	t.identities.countPiece(r, -1)
 	for d := r.side; d != 0; {
-		s := x.sideAt(d)
+		s := t.lines.sideAt(d)
 		next := s.next
 		k, _ := sideLines(s.cap())
-		x.lines.free(forNames, d, k)
+		t.lines.free(forNames, d, k)
 		if r.loose() {
-			x.looseSides--
+			t.looseSides--
 		}
 		d = next
 	}
 	write32(&r.side, 0)
 	r.unlock()
 	if l.piece == n {
-		x.release(l)
+		t.releasePiece(l)
 	}
-	x.lines.free(forPieces, n, lines)
+	t.lines.free(forPieces, n, lines)
 }
 
-// headsOf returns the table that has the first key of a chained piece.
-func (x *Index) headsOf(r *piece) *table {
-	return x.headsAt(r.meta&isFirst != 0)
+// headsFor returns the table that has the first key of a chained piece.
+func (t *tree) headsFor(r *piece) *table {
+	return t.headsTable(r.meta&isFirst != 0)
 }
 
-func (x *Index) headsAt(first bool) *table {
+func (t *tree) headsTable(first bool) *table {
 	if first {
-		return &x.firsts
+		return &t.firsts
 	}
-	return &x.heads
+	return &t.heads
 }
 
-// firstOf finds the block of a key that begins a prompt. Next to other lanes, the caller has to
+// findFirst finds the block of a key that begins a prompt. Next to other lanes, the caller has to
 // look at the piece again.
-func (x *Index) firstOf(key uint64) place {
-	return x.firsts.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
+func (t *tree) findFirst(key uint64) place {
+	return t.firsts.find(mix(key), func(q place) bool { return load64(&t.lines.pieceAt(q.piece).head) == key })
 }
 
-// headOf finds the block of a key that begins a piece but no prompt. Next to other lanes, the
+// findHead finds the block of a key that begins a piece but no prompt. Next to other lanes, the
 // caller has to look at the piece again.
-func (x *Index) headOf(key uint64) place {
-	return x.heads.find(mix(key), func(q place) bool { return load64(&x.at(q.piece).head) == key })
+func (t *tree) findHead(key uint64) place {
+	return t.heads.find(mix(key), func(q place) bool { return load64(&t.lines.pieceAt(q.piece).head) == key })
 }
 
-// beginOf finds the block of a key that begins a piece, either a prompt as well or not.
-func (x *Index) beginOf(key uint64, first bool) place {
+// findBeginning finds the block of a key that begins a piece, either a prompt as well or not.
+func (t *tree) findBeginning(key uint64, first bool) place {
 	if first {
-		return x.firstOf(key)
+		return t.findFirst(key)
 	}
-	return x.headOf(key)
+	return t.findHead(key)
 }
 
-// looseOf finds the loose block of a key. Next to other lanes, the caller has to look at
+// findLoose finds the loose block of a key. Next to other lanes, the caller has to look at
 // the piece again.
-func (x *Index) looseOf(key uint64) place {
-	return x.loose.find(mix(key), func(q place) bool {
-		r := x.at(q.piece)
+func (t *tree) findLoose(key uint64) place {
+	return t.loose.find(mix(key), func(q place) bool {
+		r := t.lines.pieceAt(q.piece)
 		m := load32(&r.meta)
 		return m&isLoose != 0 && q.at < m&255 && load64(&r.local()[q.at]) == key
 	})
 }
 
-// allPieces calls f for each piece.
-func (x *Index) allPieces(f func(n uint32, r *piece)) {
-	for page, w := range x.lines.heads {
+// eachPiece calls f for each piece.
+func (a *arena) eachPiece(f func(n uint32, r *piece)) {
+	for page, w := range a.heads {
 		for ; w != 0; w &= w - 1 {
 			n := uint32(page*pageLines + bits.TrailingZeros64(w))
-			f(n, x.at(n))
+			f(n, a.pieceAt(n))
 		}
 	}
 }

@@ -9,15 +9,15 @@ func TestManyNamesOfOneBlock(t *testing.T) {
 	x := New(Options{MaxBytes: 1 << 30})
 	s := x.NewSource()
 	o := x.NewOwner(s)
-	before := x.tableBytes()
+	before := x.bounds.tableBytes()
 	for i := range uint64(n) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i + 1}, Local: []uint64{7}})
 	}
-	if got := x.tableBytes() - before; got < n*privateBytes/2 {
+	if got := x.bounds.tableBytes() - before; got < n*privateBytes/2 {
 		t.Errorf("%d names take %d bytes", n, got)
 	}
 	x.DropSource(s)
-	if len(x.privates) > 0 || x.privateNames.Load() != 0 {
-		t.Errorf("%d blocks have %d names", len(x.privates), x.privateNames.Load())
+	if len(x.names.privates.of) > 0 || x.names.privates.n.Load() != 0 {
+		t.Errorf("%d blocks have %d names", len(x.names.privates.of), x.names.privates.n.Load())
 	}
 }

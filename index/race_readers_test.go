@@ -35,7 +35,7 @@ func (r *race) wait(events int64) {
 
 // depth returns how many leading blocks certain owners hold.
 func (m *Match) depth(holds func(owners []uint32) bool) (n int) {
-	for owners, blocks := range holders(m) {
+	for owners, blocks := range ownersHolding(m) {
 		if !holds(owners) {
 			break
 		}
@@ -78,7 +78,7 @@ func (r *race) ask(rng *rand.Rand, i int, m *Match, places []Lookup) (family int
 		r.x.matchChain(r.ids[one.id], p, m)
 	}
 	blocks := 0
-	for owners, n := range holders(m) {
+	for owners, n := range ownersHolding(m) {
 		if blocks += n; len(owners) == 0 || len(slices.Compact(slices.Clone(owners))) != len(owners) {
 			r.Errorf("answer %+v", m)
 		}
@@ -117,7 +117,8 @@ func (r *race) look(rng *rand.Rand, m *Match, places []Lookup) {
 				least, most = min(least, depth(&window[k])), max(most, depth(&window[k]))
 			}
 			if got > most || got < least && !r.tight && complete(b.family) {
-				r.Errorf("prompt %d: %s of writer %d holds %d blocks, want %d to %d in events %d to %d", i, who, w, got, least, most, before[w], before[w]+int64(len(window))-1)
+				r.Errorf("prompt %d: %s of writer %d holds %d blocks, want %d to %d in events %d to %d", i, who, w, got, least, most,
+					before[w], before[w]+int64(len(window))-1)
 			}
 		}
 		var own []func([]uint32) bool
@@ -152,7 +153,7 @@ func (r *race) snap() {
 		key, constant := s.Key, r.ids[s.Identity]
 		for i, engine := range s.Engine {
 			if i > 0 {
-				key = r.x.scheme.Next(key, s.ClientHashes[i])
+				key = r.x.tree.scheme.Next(key, s.ClientHashes[i])
 			}
 			if s.Waiting {
 				key = engine ^ constant
@@ -168,7 +169,8 @@ func (r *race) snap() {
 			h := held[Owner(b.owners[n].Load()-1)]
 			got = append(got, r.depths(func(key uint64) bool { return h[key] }))
 		}
-		if !slices.ContainsFunc(b.events[before[w]:after[w]+1], func(e raceEvent) bool { return slices.EqualFunc(e.depth, got, slices.Equal) }) {
+		if !slices.ContainsFunc(b.events[before[w]:after[w]+1],
+			func(e raceEvent) bool { return slices.EqualFunc(e.depth, got, slices.Equal) }) {
 			r.Errorf("a snapshot says of writer %d what was true at no moment from event %d to %d", w, before[w], after[w])
 		}
 	}
@@ -181,7 +183,7 @@ func TestQueriesWaitForTables(t *testing.T) {
 	o := x.NewOwner(x.NewSource())
 	x.Store(&Store{Owner: o, Engine: []uint64{1}, Local: []uint64{10}})
 	x.Store(&Store{Owner: o, Engine: []uint64{20}})
-	for key, table := range map[uint64]*table{10: &x.heads, 20: &x.loose} {
+	for key, table := range map[uint64]*table{10: &x.tree.heads, 20: &x.tree.loose} {
 		number, _ := split(mix(key))
 		s := &table.segs[number]
 		was := table.bodies[number].Load()

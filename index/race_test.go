@@ -68,39 +68,71 @@ const (
 )
 
 var scenes = []scene{
-	{name: "chains", names: true, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
-	{name: "one family", names: true, families: []int{1}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
-	{name: "families", names: true, families: []int{1, 2, 3}, rest: []int{4, 5, 6}, weights: [raceKinds]int{raceStore: 10, raceRemove: 9, raceClear: 1}},
+	{name: "chains", names: true, families: []int{1, 2}, rest: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
+	{name: "one family", names: true, families: []int{1}, rest: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
+	{name: "families", names: true, families: []int{1, 2, 3}, rest: []int{4, 5, 6},
+		weights: [raceKinds]int{raceStore: 10, raceRemove: 9, raceClear: 1}},
 	{name: "single blocks", names: true, families: []int{1, 2}, weights: [raceKinds]int{raceOne: 20, raceRestore: 2, raceRemove: 3}},
-	{name: "roots", names: true, short: true, families: []int{1, 2}, rest: []int{3}, weights: [raceKinds]int{raceStore: 10, raceRemove: 10}},
-	{name: "crowd", names: true, crowd: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
-	{name: "one block", names: true, short: true, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceOne: 20, raceRestore: 4, raceRemove: 6, raceScatter: 2, raceClear: 1}},
-	{name: "one block with copies", names: true, short: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, copies: true, weights: [raceKinds]int{raceOne: 20, raceStore: 2, raceRemove: 12, raceScatter: 2}},
-	{name: "copies", names: true, families: []int{1, 2}, rest: []int{1}, copies: true, weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
-	{name: "tiers", names: true, families: []int{1, 2}, rest: []int{2}, tiers: 3, weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
-	{name: "generations", names: true, slow: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
-	{name: "sources", names: true, slow: true, families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
-	{name: "hashes", families: []int{1, 2}, rest: []int{1, 2}, full: true, weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
-	{name: "hashes that are keys", families: []int{0}, weights: [raceKinds]int{raceStore: 5, raceHashes: 8, raceRemove: 10, raceScatter: 2, raceClear: 1}},
+	{name: "roots", names: true, short: true, families: []int{1, 2}, rest: []int{3},
+		weights: [raceKinds]int{raceStore: 10, raceRemove: 10}},
+	{name: "crowd", names: true, crowd: true, families: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
+	{name: "one block", names: true, short: true, families: []int{1, 2}, rest: []int{1},
+		weights: [raceKinds]int{raceOne: 20, raceRestore: 4, raceRemove: 6, raceScatter: 2, raceClear: 1}},
+	{name: "one block with copies", names: true, short: true, families: []int{1, 2}, rest: []int{2}, tiers: 2, copies: true,
+		weights: [raceKinds]int{raceOne: 20, raceStore: 2, raceRemove: 12, raceScatter: 2}},
+	{name: "copies", names: true, families: []int{1, 2}, rest: []int{1}, copies: true,
+		weights: [raceKinds]int{raceStore: 10, raceRemove: 10, raceScatter: 3, raceClear: 1}},
+	{name: "tiers", names: true, families: []int{1, 2}, rest: []int{2}, tiers: 3,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 9, raceScatter: 2, raceClear: 1}},
+	{name: "generations", names: true, slow: true, families: []int{1, 2}, rest: []int{2}, tiers: 2,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 5, raceRotate: 3}},
+	{name: "sources", names: true, slow: true, families: []int{1, 2}, rest: []int{1}, tiers: 2,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
+	{name: "hashes", families: []int{1, 2}, rest: []int{1, 2}, full: true,
+		weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "hashes that are keys", families: []int{0}, weights: [raceKinds]int{raceStore: 5, raceHashes: 8, raceRemove: 10,
+		raceScatter: 2, raceClear: 1}},
 	{name: "orphans", families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
-	{name: "pools", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
-	{name: "waiting blocks", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
-	{name: "clashes", clash: true, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
-	{name: "identities", names: true, ids: 4, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1, raceClearIdentity: 1}},
-	{name: "identities of a few blocks", names: true, short: true, ids: 3, families: []int{1}, rest: []int{2}, tiers: 2, weights: [raceKinds]int{raceStore: 8, raceOne: 8, raceRemove: 8, raceScatter: 2, raceClearIdentity: 1}},
-	{name: "identities that clash", clash: true, ids: 2, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
-	{name: "stores by names", ids: 2, byName: true, families: []int{1, 2}, rest: []int{1, 2}, tiers: 2, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceHashes: 1, raceRemove: 9, raceScatter: 2, raceClear: 1}, full: true},
-	{name: "waiting for others", ids: 2, families: []int{1}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 8, raceStore: 6, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClear: 1}},
-	{name: "waiting identities", ids: 3, families: []int{1, 2}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClearIdentity: 1}},
-	{name: "waiting without a constant", ids: 3, bare: true, families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClear: 1}},
-	{name: "budget", names: true, families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
-	{name: "ghosts", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
-	{name: "ghosts of one family", names: true, ghosts: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
-	{name: "ghosts of a crowd", names: true, ghosts: true, crowd: true, families: []int{1}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
-	{name: "ghosts of sources", names: true, ghosts: true, slow: true, families: []int{1, 2}, rest: []int{1}, tiers: 2, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
-	{name: "ghosts by hashes", ghosts: true, families: []int{1, 2}, rest: []int{1, 2}, full: true, weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
-	{name: "ghosts of orphans", ghosts: true, families: []int{1, 2}, alone: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
-	{name: "ghosts within a budget", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1}, tight: true, weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
+	{name: "pools", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true,
+		weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "waiting blocks", families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true, waiting: true,
+		weights: [raceKinds]int{raceHashes: 10, raceTeach: 2, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "clashes", clash: true, families: []int{1, 1, 2}, weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9,
+		raceScatter: 2, raceRestore: 2, raceClear: 1}},
+	{name: "identities", names: true, ids: 4, families: []int{1, 2}, rest: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1,
+			raceClearIdentity: 1}},
+	{name: "identities of a few blocks", names: true, short: true, ids: 3, families: []int{1}, rest: []int{2}, tiers: 2,
+		weights: [raceKinds]int{raceStore: 8, raceOne: 8, raceRemove: 8, raceScatter: 2, raceClearIdentity: 1}},
+	{name: "identities that clash", clash: true, ids: 2, families: []int{1, 1, 2},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2, raceClear: 1}},
+	{name: "stores by names", ids: 2, byName: true, families: []int{1, 2}, rest: []int{1, 2}, tiers: 2,
+		weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceHashes: 1, raceRemove: 9, raceScatter: 2, raceClear: 1}, full: true},
+	{name: "waiting for others", ids: 2, families: []int{1}, rest: []int{4}, full: true, unknown: true, waiting: true,
+		weights: [raceKinds]int{raceHashes: 8, raceStore: 6, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "waiting identities", ids: 3, families: []int{1, 2}, rest: []int{4}, full: true, unknown: true, waiting: true,
+		weights: [raceKinds]int{raceHashes: 10, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClearIdentity: 1}},
+	{name: "waiting without a constant", ids: 3, bare: true, families: []int{1, 2, 3}, rest: []int{4}, full: true, unknown: true,
+		waiting: true, weights: [raceKinds]int{raceHashes: 10, raceTeach: 1, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "budget", names: true, families: []int{1, 2}, rest: []int{1}, tight: true,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
+	{name: "ghosts", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3, raceClear: 1}},
+	{name: "ghosts of one family", names: true, ghosts: true, families: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 2, raceRemove: 8, raceScatter: 2, raceRestore: 3}},
+	{name: "ghosts of a crowd", names: true, ghosts: true, crowd: true, families: []int{1},
+		weights: [raceKinds]int{raceStore: 10, raceOne: 4, raceRemove: 9, raceScatter: 2, raceRestore: 2}},
+	{name: "ghosts of sources", names: true, ghosts: true, slow: true, families: []int{1, 2}, rest: []int{1}, tiers: 2,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1, raceDrop: 1}},
+	{name: "ghosts by hashes", ghosts: true, families: []int{1, 2}, rest: []int{1, 2}, full: true,
+		weights: [raceKinds]int{raceStore: 3, raceHashes: 8, raceRemove: 8, raceScatter: 2, raceClear: 1}},
+	{name: "ghosts of orphans", ghosts: true, families: []int{1, 2}, alone: true,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 7, raceClear: 1}},
+	{name: "ghosts within a budget", names: true, ghosts: true, families: []int{1, 2}, rest: []int{1}, tight: true,
+		weights: [raceKinds]int{raceStore: 12, raceRemove: 6, raceClear: 1}},
 }
 
 // TestAnswersUnderRace holds that each answer lies between the least and the most that was
@@ -209,7 +241,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 	}
 	r.x = New(opts)
 	if s.slow {
-		r.x.perEvent.sweep = 1
+		r.x.names.perEvent.sweep = 1
 	}
 	for len(r.ids) < s.ids {
 		r.ids = append(r.ids, rng.Uint64()|1)
@@ -257,7 +289,7 @@ func newRace(t *testing.T, s scene, rng *rand.Rand) *race {
 		r.resting[o] = r.depths(func(key uint64) bool { return held[key] })
 	}
 	if s.tight {
-		r.x.maxBytes = r.x.tableBytes() + 4<<10
+		r.x.bounds.maxBytes = r.x.bounds.tableBytes() + 4<<10
 	}
 	for w := range r.writers {
 		r.writers[w].family = s.families[w%len(s.families)]
@@ -432,7 +464,8 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 		case raceRestore:
 			if from = known(); from > 0 {
 				remove(n, p, p.keys[from-1:from])
-				if from == 1 || slices.ContainsFunc(held[first:first+r.tiers], func(h map[uint64]int) bool { return h[p.keys[from-2]] > 0 }) {
+				if from == 1 || slices.ContainsFunc(held[first:first+r.tiers],
+					func(h map[uint64]int) bool { return h[p.keys[from-2]] > 0 }) {
 					store(n, p, from-1, from, true)
 				}
 			}
@@ -440,7 +473,8 @@ func (r *race) imagine(w, events int, rng *rand.Rand) {
 			for _, key := range p.keys[:to] {
 				taught[key] = true
 			}
-			note(raceEvent{kind: kind, store: Store{Identity: p.id, Engine: r.namesIn(a.family, p.keys[:to]), Local: p.local[:to], Copies: CopySet}})
+			note(raceEvent{kind: kind, store: Store{Identity: p.id, Engine: r.namesIn(a.family, p.keys[:to]), Local: p.local[:to],
+				Copies: CopySet}})
 		case raceClear:
 			clear(held[n])
 			note(raceEvent{kind: kind, owner: n})

@@ -23,8 +23,8 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 	}
 	x.lockRest()
 	defer x.unlock()
-	x.resume(x.laneOfOwner(name), i, len(engine))
-	if r.o = x.owners[name]; r.o == nil {
+	x.resolver.resumeAlone(x.tree.lanes.laneOfOwner(name), i, len(engine))
+	if r.o = x.holders.owners[name]; r.o == nil {
 		r.res.Unknown += len(engine) - i
 		return r.res
 	}
@@ -45,21 +45,21 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 // ordinary. It returns the next one, and whether all lanes have to be locked for the rest.
 func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int, more bool) {
 	x := r.x
-	l := x.laneOfOwner(name)
+	l := x.tree.lanes.laneOfOwner(name)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r.o = x.owners[name]; r.o == nil {
+	if r.o = x.holders.owners[name]; r.o == nil {
 		r.res.Unknown = len(engine)
 		return 0, false
 	}
 	r.s = r.o.s
-	if !x.calm(r.s) || len(remaining) > 0 {
+	if !x.resolver.isCalmFor(r.s) || len(remaining) > 0 {
 		return 0, true
 	}
 	for ok := true; ok && i < len(engine); {
 		i, ok = r.run(engine, i)
 	}
-	return i, x.leaves(r.s, i, len(engine))
+	return i, x.resolver.leaveLane(r.s, i, len(engine))
 }
 
 // DropCopies changes what an owner holds to what it would hold if each of its stores of a block that it held
@@ -68,7 +68,7 @@ func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int
 func (x *Index) DropCopies(name Owner) (gone int) {
 	x.lock()
 	defer x.unlock()
-	o := x.owners[name]
+	o := x.holders.owners[name]
 	if o == nil {
 		return 0
 	}
@@ -76,10 +76,10 @@ func (x *Index) DropCopies(name Owner) (gone int) {
 	o.copies = copies{}
 	before := o.digest.Blocks
 	for piece, blocks := range doubted.all {
-		x.takeEach(o, uint32(piece), *blocks)
+		x.holders.removeEach(o, uint32(piece), *blocks)
 	}
 	if gone = before - o.digest.Blocks; gone > 0 && o.s.held > 0 && o.s.room.used > 0 {
-		x.sweepRoom(o.s)
+		x.holders.sweepRoom(o.s)
 	}
 	x.maintain(o.s)
 	return gone
@@ -97,13 +97,13 @@ type removing struct {
 // resolve returns the block that an engine hash of the owner means.
 func (r *removing) resolve(engine uint64) place {
 	x := r.x
-	if !x.alone {
-		return x.holdNamed(r.s, engine, nil)
+	if !x.tree.lanes.alone {
+		return x.finder.holdNamed(r.s, engine, nil)
 	}
-	p := x.meaning(r.s, engine)
-	if p.isNone() || r.s.raw && !x.sets.has(x.setOf(p), r.o.id) {
+	p := x.resolver.meaningOf(r.s, engine)
+	if p.isNone() || r.s.raw && !x.tree.sets.has(x.tree.lines.setOf(p), r.o.id) {
 		// Stored before others taught what it means.
-		if q := x.looseOf(engine); !q.isNone() && x.sets.has(x.setOf(q), r.o.id) {
+		if q := x.tree.findLoose(engine); !q.isNone() && x.tree.sets.has(x.tree.lines.setOf(q), r.o.id) {
 			return q
 		}
 	}
@@ -114,10 +114,10 @@ func (r *removing) resolve(engine uint64) place {
 func (r *removing) one(engine uint64, left int) {
 	x, o := r.x, r.o
 	p := r.near(engine)
-	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
+	if p.isNone() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 		p = r.resolve(engine)
 	}
-	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
+	if p.isNone() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 		r.res.Unknown++
 		return
 	}
@@ -133,14 +133,14 @@ func (r *removing) one(engine uint64, left int) {
 		r.res.Copies++
 		return
 	}
-	loose, raw := x.at(p.piece).loose() && x.key(p) == engine, o.raw
+	loose, raw := x.tree.lines.pieceAt(p.piece).loose() && x.tree.keyOf(p) == engine, o.raw
 	o.gone[0] = trail{at: p}
-	x.removeHolders(o, p.piece, p.at, p.at+1)
+	x.holders.removeHolders(o, p.piece, p.at, p.at+1)
 	if loose {
 		o.raw = max(raw-1, 0)
 	}
 	if r.s.room.used > 0 {
-		x.forgetLink(r.s, engine)
+		x.holders.forgetIdleLinks(r.s, engine)
 	}
 	r.res.Removed++
 }
@@ -151,22 +151,22 @@ func (r *removing) one(engine uint64, left int) {
 func (r *removing) run(engine []uint64, i int) (int, bool) {
 	x, o := r.x, r.o
 	p := r.near(normal(engine[i]))
-	if p.isNone() || !x.sets.has(x.setOf(p), o.id) {
+	if p.isNone() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
 		if p = r.resolve(normal(engine[i])); p.isNone() {
-			if !x.alone {
+			if !x.tree.lanes.alone {
 				return i, false
 			}
 			r.res.Unknown++
 			return i + 1, true
 		}
 	}
-	h := x.at(p.piece)
+	h := x.tree.lines.pieceAt(p.piece)
 	names, from := h.local(), i
 	if !h.loose() {
 		if names = h.engine(); names[p.at] != normal(engine[i]) {
 			var first uint32
 			var ok bool
-			if names, first, ok = x.namesFor(r.s, h, p.at, normal(engine[i])); !ok {
+			if names, first, ok = x.finder.namesFor(r.s, h, p.at, normal(engine[i])); !ok {
 				return i, false
 			}
 			if first != 0 {
@@ -177,12 +177,13 @@ func (r *removing) run(engine []uint64, i int) (int, bool) {
 	lo, hi := p.at, p.at+1
 	i++
 	if names != nil && i < len(engine) {
-		dead := x.deadOf(h)
+		dead := x.tree.lines.deadBlocks(h)
 		for i < len(engine) && hi < h.len() && names[hi] == normal(engine[i]) && dead>>hi&1 == 0 && r.same(h, engine[i]) {
 			hi++
 			i++
 		}
-		for one := hi == lo+1; one && i < len(engine) && lo > 0 && names[lo-1] == normal(engine[i]) && dead>>(lo-1)&1 == 0 && r.same(h, engine[i]); {
+		for one := hi == lo+1; one && i < len(engine) && lo > 0 && names[lo-1] == normal(engine[i]) && dead>>(lo-1)&1 == 0 &&
+			r.same(h, engine[i]); {
 			lo--
 			i++
 		}
@@ -192,7 +193,7 @@ func (r *removing) run(engine []uint64, i int) (int, bool) {
 		o.gone[0] = trail{place{p.piece, hi - 1}, true}
 	}
 	leaving := r.dropCopies(p.piece, spanOf(lo, hi))
-	changed := x.takeEach(o, p.piece, leaving)
+	changed := x.holders.removeEach(o, p.piece, leaving)
 	n := bits.OnesCount64(changed)
 	r.res.Removed += n
 	r.res.Unknown += bits.OnesCount64(leaving) - n
@@ -206,7 +207,7 @@ func (r *removing) run(engine []uint64, i int) (int, bool) {
 				at = p.at - uint32(k)
 			}
 			if changed>>at&1 != 0 {
-				x.forgetLink(r.s, normal(e))
+				x.holders.forgetIdleLinks(r.s, normal(e))
 			}
 		}
 	}
@@ -223,17 +224,17 @@ func (r *removing) dropCopies(n uint32, blocks uint64) uint64 {
 	return blocks &^ taken
 }
 
-// takeEach takes blocks of a piece from an owner, and returns those that it held. The last
+// removeEach takes blocks of a piece from an owner, and returns those that it held. The last
 // ones go first: the piece ends with its first one.
-func (x *Index) takeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
+func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 	for blocks != 0 {
 		hi := uint32(bits.Len64(blocks))
 		lo := hi - uint32(bits.LeadingZeros64(^(blocks << (64 - hi))))
-		if !x.alone && o.s.lane.piece != n {
+		if !h.tree.lanes.alone && o.s.lane.piece != n {
 			break // the piece has ended: the others had no owner
 		}
-		if hi <= x.at(n).len() {
-			changed |= x.removeHolders(o, n, lo, hi)
+		if hi <= h.tree.lines.pieceAt(n).len() {
+			changed |= h.removeHolders(o, n, lo, hi)
 		}
 		blocks &^= spanOf(lo, hi)
 	}
@@ -242,7 +243,7 @@ func (x *Index) takeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 
 // plain reports whether the name of a block tells all that its engine hash means.
 func (r *removing) plain(engine uint64) bool {
-	return r.s.private.len() == 0 && !r.s.raw || r.x.ordinary(r.s, normal(engine))
+	return r.s.private.len() == 0 && !r.s.raw || r.x.resolver.isOrdinary(r.s, normal(engine))
 }
 
 // same reports whether the block of a piece that has an engine hash is the one that the
@@ -251,7 +252,7 @@ func (r *removing) same(h *piece, engine uint64) bool {
 	if !h.loose() {
 		return r.plain(engine)
 	}
-	return r.x.meaning(r.s, normal(engine)).isNone()
+	return r.x.resolver.meaningOf(r.s, normal(engine)).isNone()
 }
 
 // near returns the block that an engine hash names if it is close to where one of the last
@@ -259,35 +260,35 @@ func (r *removing) same(h *piece, engine uint64) bool {
 // block where the older one would have gone on gets its entry. The lane holds the block's piece.
 func (r *removing) near(engine uint64) place {
 	x, l, gone := r.x, r.s.lane, &r.o.gone
-	if x.sweep.left > 0 || !r.plain(engine) {
+	if x.names.sweep.left > 0 || !r.plain(engine) {
 		return place{}
 	}
 	for i := range gone {
-		if q := x.neighbour(l, gone[i].at, engine); !q.isNone() {
+		if q := x.finder.findNeighbour(l, gone[i].at, engine); !q.isNone() {
 			gone[0], gone[1] = gone[i], gone[1-i]
 			return q
 		}
 	}
-	if x.naming == onDemand {
+	if x.names.naming == onDemand {
 		for i := range gone {
-			if q := x.around(l, gone[i].at.piece, 2, engine); !q.isNone() {
+			if q := x.finder.searchAround(l, gone[i].at.piece, 2, engine); !q.isNone() {
 				gone[0], gone[1] = gone[i], gone[1-i]
 				return q
 			}
 		}
-		x.expect(l, gone[1])
+		x.finder.nameExpected(l, gone[1])
 	}
 	gone[1] = gone[0]
 	return place{}
 }
 
-// neighbour returns the block before or after another one if it has an engine hash. The lane
+// findNeighbour returns the block before or after another one if it has an engine hash. The lane
 // holds its piece.
-func (x *Index) neighbour(l *lane, p place, engine uint64) place {
+func (f *finder) findNeighbour(l *lane, p place, engine uint64) place {
 	if p.isNone() {
 		return place{}
 	}
-	h := x.holdCleaned(l, p.piece)
+	h := f.names.holdCleanPiece(l, p.piece)
 	if h.loose() {
 		return place{}
 	}
@@ -296,11 +297,11 @@ func (x *Index) neighbour(l *lane, p place, engine uint64) place {
 		behind = place{piece: h.next}
 	}
 	if p.at == 0 {
-		before = x.lastOf(l, h.prev)
+		before = f.lastBlock(l, h.prev)
 	}
 	for _, q := range [...]place{before, behind} {
 		if !q.isNone() {
-			if x.holdCleaned(l, q.piece); x.lineOf(q, engine) != 0 {
+			if f.names.holdCleanPiece(l, q.piece); f.names.lineOf(q, engine) != 0 {
 				return q
 			}
 		}
@@ -308,22 +309,22 @@ func (x *Index) neighbour(l *lane, p place, engine uint64) place {
 	return place{}
 }
 
-// lastOf returns the last block of a piece, none of no piece. The lane holds it.
-func (x *Index) lastOf(l *lane, n uint32) place {
+// lastBlock returns the last block of a piece, none of no piece. The lane holds it.
+func (f *finder) lastBlock(l *lane, n uint32) place {
 	if n == 0 {
 		return place{}
 	}
-	return place{n, max(x.holdCleaned(l, n).len(), 1) - 1}
+	return place{n, max(f.names.holdCleanPiece(l, n).len(), 1) - 1}
 }
 
-// around returns the block that has an engine hash, of some pieces along a chain from one on
+// searchAround returns the block that has an engine hash, of some pieces along a chain from one on
 // towards the root. The lane holds its piece.
-func (x *Index) around(l *lane, n uint32, pieces int, engine uint64) place {
+func (f *finder) searchAround(l *lane, n uint32, pieces int, engine uint64) place {
 	for ; n != 0 && pieces > 0; pieces-- {
-		r := x.at(n)
-		if x.mayName(n, engine) {
-			r = x.holdCleaned(l, n)
-			if q, line := x.wordIn(n, engine); line != 0 {
+		r := f.tree.lines.pieceAt(n)
+		if f.tree.lines.mayHaveName(n, engine) {
+			r = f.names.holdCleanPiece(l, n)
+			if q, line := f.tree.lines.findNameIn(n, engine); line != 0 {
 				return q
 			}
 		}
@@ -332,35 +333,35 @@ func (x *Index) around(l *lane, n uint32, pieces int, engine uint64) place {
 	return place{}
 }
 
-// expect makes an entry for the block where removals would go on.
-func (x *Index) expect(l *lane, t trail) {
+// nameExpected makes an entry for the block where removals would go on.
+func (f *finder) nameExpected(l *lane, t trail) {
 	if t.at.isNone() {
 		return
 	}
-	h := x.hold(l, t.at.piece)
+	h := f.tree.holdPiece(l, t.at.piece)
 	switch {
 	case h.loose():
 	case t.rising:
-		x.nameBlock(l, place{t.at.piece, t.at.at + 1})
+		f.names.nameBlock(l, place{t.at.piece, t.at.at + 1})
 	case t.at.at > 0:
-		x.nameBlock(l, place{t.at.piece, t.at.at - 1})
+		f.names.nameBlock(l, place{t.at.piece, t.at.at - 1})
 	default:
-		x.nameBlock(l, x.lastOf(l, h.prev))
+		f.names.nameBlock(l, f.lastBlock(l, h.prev))
 	}
 }
 
 // removeHolders takes blocks of a piece from an owner, and returns those that it held.
-func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
-	r := x.at(n)
-	x.lockPiece(n, r)
-	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, false)
+func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
+	r := h.tree.lines.pieceAt(n)
+	h.tree.lockPiece(n, r)
+	changed, edge := h.tree.changeHolder(o.s.lane, r, lo, hi, o.id, false)
 	if changed == 0 {
 		r.unlock()
 		return 0
 	}
 	write32(&r.lost, r.lost+1)
 	sum, loose := r.wordsOf(changed)
-	o.held(-bits.OnesCount64(changed), -loose, -x.weigh(r, sum))
+	o.held(-bits.OnesCount64(changed), -loose, -h.tree.identities.weighWords(r, sum))
 	if o.losses != nil {
 		o.losses.note(r, changed, sum, o.label)
 	}
@@ -372,8 +373,8 @@ func (x *Index) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 		r.unlock()
 		return changed
 	}
-	x.countBlocks(o.s.lane, r, -bits.OnesCount64(edge))
-	x.unname(o.s.lane, n, r, edge)
-	x.trim(o.s.lane, n, r)
+	h.tree.countBlocks(o.s.lane, r, -bits.OnesCount64(edge))
+	h.names.dropNames(o.s.lane, n, r, edge)
+	h.tree.trimPiece(o.s.lane, n, r)
 	return changed
 }

@@ -6,7 +6,7 @@ package index
 // the owner holds already gains no copy. complete says that no block before it will
 // become known.
 func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete bool) {
-	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.rootOf(e.Identity).seq(normal(e.Engine[0])))
+	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.tree.identities.rootOf(e.Identity).seq(normal(e.Engine[0])))
 	st := Store{
 		Owner: o, Identity: e.Identity, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
 		Engine: e.Engine, Local: local, Copies: CopySet,
@@ -19,10 +19,10 @@ func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete boo
 	key := e.Key
 	for i, engine := range e.Engine {
 		if i > 0 {
-			key = x.scheme.Next(key, local[i])
+			key = x.tree.scheme.Next(key, local[i])
 		}
 		for _, name := range e.More[i] {
-			if x.alias(o, e.Identity, engine, name, key) {
+			if addAlias(x, o, e.Identity, engine, name, key) {
 				continue
 			}
 			more := Store{Owner: o, Identity: e.Identity, Rootless: true, Engine: []uint64{name}, Copies: CopySet, Key: key, HasKey: true}
@@ -37,24 +37,25 @@ func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete boo
 	}
 }
 
-// alias teaches an owner's source a further name of a block of a key that the owner holds under an
+// addAlias teaches an owner's source a further name of a block of a key that the owner holds under an
 // engine hash. It reports false if the hash means no such block.
-func (x *Index) alias(name Owner, id Identity, engine, more, key uint64) bool {
+func addAlias(x *Index, name Owner, id Identity, engine, more, key uint64) bool {
 	x.lock()
 	defer x.unlock()
-	o := x.owners[name]
+	o := x.holders.owners[name]
 	if o == nil {
 		return true // it holds nothing
 	}
-	p := x.meaning(o.s, normal(engine))
-	if p.isNone() || x.key(p) != x.rootOf(id).key(key) || !x.sets.has(x.setOf(p), o.id) || x.isContested(o.s, normal(more)) {
+	p := x.resolver.meaningOf(o.s, normal(engine))
+	if p.isNone() || x.tree.keyOf(p) != x.tree.identities.rootOf(id).key(key) || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) ||
+		x.resolver.isContested(o.s, normal(more)) {
 		return false
 	}
-	x.unraw(o.s, normal(more), p)
-	x.learn(o.s, normal(more), p, 1)
+	x.holders.moveRaw(o.s, normal(more), p)
+	x.resolver.learnMeaning(o.s, normal(more), p, 1)
 	if o.s.room.used > 0 {
 		w := storing{x: x, s: o.s, o: o, e: &Store{}}
-		w.placeWaiting(normal(more), x.behind(x.meaning(o.s, normal(more))))
+		w.placeWaiting(normal(more), x.tree.cursorAt(x.resolver.meaningOf(o.s, normal(more))))
 	}
 	x.maintain(o.s)
 	return true

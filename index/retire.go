@@ -17,6 +17,8 @@ type sweep struct {
 	waiting []uint32 // those retired since it began
 	page    int      // next page of the arena
 	mask    []uint64 // retired ids
+
+	spareIDs []uint32 // internal ids to use again
 }
 
 // portion is how many pages of 64 lines an event sweeps, and names.
@@ -25,40 +27,40 @@ type portion struct{ sweep, naming int }
 // trimStretches is how many stretches of pages an event gives back to the system: some 5 us each.
 const trimStretches = 8
 
-// identify gives an owner a fresh internal id.
-func (x *Index) identify(o *owner) {
-	d := x.ids.Load()
+// assignID gives an owner a fresh internal id.
+func (h *holders) assignID(o *owner) {
+	d := h.tree.ids.Load()
 	id := uint32(0)
-	if k := len(x.spareIDs); k > 0 {
-		id = x.spareIDs[k-1]
-		x.spareIDs = x.spareIDs[:k-1]
+	if k := len(h.names.sweep.spareIDs); k > 0 {
+		id = h.names.sweep.spareIDs[k-1]
+		h.names.sweep.spareIDs = h.names.sweep.spareIDs[:k-1]
 	} else {
-		id = uint32(x.used)
-		x.used++
+		id = uint32(h.used)
+		h.used++
 	}
 	if int(id) >= len(d.owner) {
 		n := &ids{owner: make([]uint32, 2*len(d.owner)), retired: make([]uint64, 2*len(d.retired))}
 		copy(n.owner, d.owner)
 		copy(n.retired, d.retired)
-		x.ids.Store(n)
+		h.tree.ids.Store(n)
 		d = n
 	}
-	x.sets.widen(id)
+	h.tree.sets.widen(id)
 	store32(&d.owner[id], uint32(o.name))
 	store64(&d.retired[id>>6], d.retired[id>>6]&^(1<<(id&63)))
 	o.id = id
 }
 
-// retire takes an owner's internal id out of all answers, at once, and all blocks from
+// retireOwner takes an owner's internal id out of all answers, at once, and all blocks from
 // it.
-func (x *Index) retire(o *owner) {
-	d := x.ids.Load()
+func (h *holders) retireOwner(o *owner) {
+	d := h.tree.ids.Load()
 	o.held(-o.digest.Blocks, -o.digest.Loose, -o.digest.Sum)
 	o.raw, o.copies = 0, copies{}
 	o.last, o.gone = mark{}, [2]trail{}
-	x.turns.Add(1) // first: an answer may hold the blocks of before and lack those stored instead
+	h.tree.turns.Add(1) // first: an answer may hold the blocks of before and lack those stored instead
 	store64(&d.retired[o.id>>6], d.retired[o.id>>6]|1<<(o.id&63))
-	w := &x.sweep
+	w := &h.names.sweep
 	for len(w.mask) <= int(o.id>>6) {
 		w.mask = append(w.mask, 0)
 	}
@@ -72,15 +74,15 @@ func (x *Index) retire(o *owner) {
 func (x *Index) ClearOwner(name Owner) int {
 	x.lock()
 	defer x.unlock()
-	o := x.owners[name]
+	o := x.holders.owners[name]
 	if o == nil || o.digest.Blocks == 0 {
 		return 0
 	}
 	s, n := o.s, o.digest.Blocks
-	x.retire(o)
-	x.identify(o)
+	x.holders.retireOwner(o)
+	x.holders.assignID(o)
 	if s.held > 0 && s.room.used > 0 {
-		x.sweepRoom(s)
+		x.holders.sweepRoom(s)
 	}
 	x.maintain(s)
 	return n
@@ -92,132 +94,133 @@ func (x *Index) ClearOwner(name Owner) int {
 func (x *Index) DropSource(src Source) {
 	x.lock()
 	defer x.unlock()
-	s := x.sources[src]
+	s := x.holders.sources[src]
 	if s == nil {
 		return
 	}
 	for _, o := range s.owners {
 		if o.digest.Blocks > 0 {
-			x.retire(o)
+			x.holders.retireOwner(o)
 		} else {
-			x.spareIDs = append(x.spareIDs, o.id)
+			x.names.sweep.spareIDs = append(x.names.sweep.spareIDs, o.id)
 		}
-		x.owners[o.name] = nil
+		x.holders.owners[o.name] = nil
 	}
 	for engine, ref := range s.private.all {
-		x.forgetPrivate(*ref, private{s, engine})
+		x.names.privates.forgetPrivate(*ref, private{s, engine})
 	}
-	x.sources[src] = nil
+	x.holders.sources[src] = nil
 	x.maintain(nil)
 }
 
 // maintain does what an event owes at its end: a part of the sweep, and memory that nothing
 // uses any more. It reports whether waiting blocks got their places.
 func (x *Index) maintain(s *source) (placed bool) {
-	if x.places != nil {
-		x.places = nil
+	if x.tree.places != nil {
+		x.tree.places = nil
 	}
 	if s != nil {
-		x.emptyRoom(s)
+		x.holders.emptyIdleRoom(s)
 	}
-	if x.sweep.left > 0 {
-		x.sweepOn(x.perEvent.sweep)
+	if x.names.sweep.left > 0 {
+		x.names.sweepPages(x.names.perEvent.sweep)
 	}
-	x.evictAll()
-	switch x.naming {
+	x.bounds.evictInAllLanes()
+	switch x.names.naming {
 	case catchingUp:
-		x.nameOn(x.perEvent.naming)
+		x.resolver.namePages(x.names.perEvent.naming)
 	case allNamed:
-		x.nameLess()
+		x.finder.reconsiderNaming()
 	}
-	placed = x.placeOthers()
-	if x.wasteful() {
-		x.giveBack(trimStretches)
-	} else if x.lines.live.Load() == 0 && x.live() == 0 && x.names.size.Load()+x.firsts.size.Load()+x.heads.size.Load()+x.loose.size.Load() > 0 {
-		x.giveBack(math.MaxInt)
+	placed = placeOthers(x)
+	if x.bounds.isWasteful() {
+		x.bounds.giveMemoryBack(trimStretches)
+	} else if x.tree.lines.live.Load() == 0 && x.tree.lanes.liveBlocks() == 0 &&
+		x.names.table.size.Load()+x.tree.firsts.size.Load()+x.tree.heads.size.Load()+x.tree.loose.size.Load() > 0 {
+		x.bounds.giveMemoryBack(math.MaxInt)
 	}
 	return placed
 }
 
-// emptyRoom ends what waits of a source that holds nothing.
-func (x *Index) emptyRoom(s *source) {
+// emptyIdleRoom ends what waits of a source that holds nothing.
+func (h *holders) emptyIdleRoom(s *source) {
 	if s.held == 0 && (s.raw || s.room.used > 0) {
 		s.raw = false
 		s.room = waitingRoom{}
 	}
 }
 
-// wasteful reports whether lines are to be given back.
-func (x *Index) wasteful() bool {
-	free := x.lines.unused()
-	return x.lines.trimmed > 0 || free > 4096 && free > int(x.lines.live.Load()) && free > 2*x.lines.kept
+// isWasteful reports whether lines are to be given back.
+func (b *bounds) isWasteful() bool {
+	free := b.tree.lines.unused()
+	return b.tree.lines.trimmed > 0 || free > 4096 && free > int(b.tree.lines.live.Load()) && free > 2*b.tree.lines.kept
 }
 
-// giveBack returns memory to the system: pages without a used line, in some stretches, and
+// giveMemoryBack returns memory to the system: pages without a used line, in some stretches, and
 // all tables of an empty index.
-func (x *Index) giveBack(stretches int) {
-	done := x.lines.trim(stretches)
-	if x.lines.live.Load() == 0 {
-		x.firsts.clear()
-		x.heads.clear()
-		x.names.clear()
-		x.loose.clear()
-		if x.sets.trim() {
-			for i := range x.lanes {
-				x.lanes[i].memo = nil
+func (b *bounds) giveMemoryBack(stretches int) {
+	done := b.tree.lines.trim(stretches)
+	if b.tree.lines.live.Load() == 0 {
+		b.tree.firsts.clear()
+		b.tree.heads.clear()
+		b.names.table.clear()
+		b.tree.loose.clear()
+		if b.tree.sets.trim() {
+			for i := range b.tree.lanes.each {
+				b.tree.lanes.each[i].lane.memo = nil
 			}
 		}
 	}
 	if !done {
 		return
 	}
-	x.lines.kept = x.lines.unused()
+	b.tree.lines.kept = b.tree.lines.unused()
 }
 
-// sweepOn sweeps some pages.
-func (x *Index) sweepOn(pages int) {
-	w := &x.sweep
+// sweepPages sweeps some pages.
+func (m *nameMap) sweepPages(pages int) {
+	w := &m.sweep
 	if len(w.running) == 0 {
 		w.running, w.waiting = w.waiting, nil
 		w.page = 0
 	}
-	for ; pages > 0 && w.page < len(x.lines.heads); pages-- {
-		for m := x.lines.heads[w.page]; m != 0; m &= m - 1 {
-			n := uint32(w.page*pageLines + bits.TrailingZeros64(m))
-			x.clean(n, x.at(n))
+	for ; pages > 0 && w.page < len(m.tree.lines.heads); pages-- {
+		for heads := m.tree.lines.heads[w.page]; heads != 0; heads &= heads - 1 {
+			n := uint32(w.page*pageLines + bits.TrailingZeros64(heads))
+			m.cleanPiece(n, m.tree.lines.pieceAt(n))
 		}
 		w.page++
 	}
-	if w.page < len(x.lines.heads) {
+	if w.page < len(m.tree.lines.heads) {
 		return
 	}
 	for _, id := range w.running {
 		w.mask[id>>6] &^= 1 << (id & 63)
-		x.spareIDs = append(x.spareIDs, id)
+		m.sweep.spareIDs = append(m.sweep.spareIDs, id)
 	}
 	w.left -= len(w.running)
 	w.running = nil
 }
 
-// compact takes retired owners out of all pieces and gives memory back. Each event does
+// compactAll takes retired owners out of all pieces and gives memory back. Each event does
 // a part of it anyway.
-func (x *Index) compact() {
-	for x.sweep.left > 0 {
-		x.sweepOn(1 << 30)
+func (b *bounds) compactAll() {
+	for b.names.sweep.left > 0 {
+		b.names.sweepPages(1 << 30)
 	}
-	x.lines.trimmed = 0
-	x.giveBack(math.MaxInt)
+	b.tree.lines.trimmed = 0
+	b.giveMemoryBack(math.MaxInt)
 }
 
-// clean takes retired owners out of a piece, and reports whether a block lost its last
+// cleanPiece takes retired owners out of a piece, and reports whether a block lost its last
 // owner. Then the piece may have ended.
-func (x *Index) clean(n uint32, r *piece) (ended bool) {
+func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
 	var was, room [maxPiece + 2]interval
-	l, old := &x.lanes[0].lane, x.intervalsOf(r, &was)
+	l, old := &m.tree.lanes.each[0].lane, m.tree.lines.intervalsOf(r, &was)
 	dirty := false
-	b := x.sets.body.Load()
+	b := m.tree.sets.body.Load()
 	for _, v := range old {
-		for i, w := range x.sweep.mask {
+		for i, w := range m.sweep.mask {
 			if i < b.width && b.of(v.set)[i]&w != 0 {
 				dirty = true
 			}
@@ -226,41 +229,41 @@ func (x *Index) clean(n uint32, r *piece) (ended bool) {
 	if !dirty {
 		return false
 	}
-	x.lockPiece(n, r)
+	m.tree.lockPiece(n, r)
 	write32(&r.lost, r.lost+1)
 	var taken [maxPiece + 2]uint32
 	out, start, dead := room[:0], uint32(0), uint64(0)
 	for k, v := range old {
-		to := x.without(v.set)
+		to := m.setWithoutRetired(v.set)
 		taken[k] = to
 		if out = merged(out, to, v.end); to == 0 && v.set != 0 {
 			dead |= spanOf(start, v.end)
 		}
 		start = v.end
 	}
-	x.put(r, old, out)
+	m.tree.replaceIntervals(r, old, out)
 	for _, id := range taken[:len(old)] {
-		x.sets.drop(id)
+		m.tree.sets.drop(id)
 	}
 	if dead != 0 {
-		x.countBlocks(l, r, -bits.OnesCount64(dead))
-		x.unname(l, n, r, dead)
+		m.tree.countBlocks(l, r, -bits.OnesCount64(dead))
+		m.dropNames(l, n, r, dead)
 	}
-	x.trim(l, n, r)
+	m.tree.trimPiece(l, n, r)
 	return dead != 0
 }
 
-// without returns a set without retired ids, with a reference for the caller.
-func (x *Index) without(set uint32) uint32 {
-	s := &x.sets
+// setWithoutRetired returns a set without retired ids, with a reference for the caller.
+func (m *nameMap) setWithoutRetired(set uint32) uint32 {
+	s := &m.tree.sets
 	s.hold(set)
-	for i := 0; i < len(x.sweep.mask) && set != 0; i++ {
+	for i := 0; i < len(m.sweep.mask) && set != 0; i++ {
 		b := s.body.Load()
 		if i >= b.width {
 			break
 		}
-		for w := b.of(set)[i] & x.sweep.mask[i]; w != 0; w &= w - 1 {
-			to := s.toggle(&x.lanes[0].lane, set, uint32(i)<<6+trailing(w))
+		for w := b.of(set)[i] & m.sweep.mask[i]; w != 0; w &= w - 1 {
+			to := s.toggle(&m.tree.lanes.each[0].lane, set, uint32(i)<<6+trailing(w))
 			s.drop(set)
 			set = to
 		}

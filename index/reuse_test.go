@@ -90,7 +90,7 @@ func TestNumbersAreUsedAgainUnderRace(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
-	x.perEvent.sweep = 1
+	x.names.perEvent.sweep = 1
 	rest, busy := x.NewOwner(x.NewSource()), x.NewOwner(x.NewSource())
 	const stays = 0x5555_0000_0000_0001
 	local := make([]uint64, 150)

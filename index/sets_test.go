@@ -6,7 +6,7 @@ import "testing"
 func TestSetsWithOneHash(t *testing.T) {
 	for first := range 2 {
 		x := New(Options{})
-		s := &x.sets
+		s := &x.tree.sets
 		var ids [2]uint32
 		for i := range ids {
 			words := make([]uint64, s.body.Load().width)

@@ -36,7 +36,7 @@ func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
 	for _, o := range c.snap.owners {
 		o.wanted = mine(o.name)
 	}
-	all := make([]Share, len(*c.x.identities.list.Load()))
+	all := make([]Share, len(*c.x.tree.identities.list.Load()))
 	for k, n := range blocks {
 		ours, others := false, false
 		for o := range c.snap.ownersOf(k.set) {

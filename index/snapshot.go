@@ -107,16 +107,16 @@ type Stretch struct {
 // longest bounds what the walk gathers of an owner.
 const longest = 512
 
-// moment returns a snapshot without blocks. All lanes are locked.
-func (x *Index) moment() *Snapshot {
-	s := &Snapshot{x: x, owners: make(map[uint32]*snapOwner), families: make([]Source, len(x.families))}
+// newSnapshot returns a snapshot without blocks of an index whose lanes are all locked.
+func newSnapshot(x *Index) *Snapshot {
+	s := &Snapshot{x: x, owners: make(map[uint32]*snapOwner), families: make([]Source, len(x.names.families.of))}
 	for i := range s.families {
-		s.families[i] = x.family(Source(i))
+		s.families[i] = x.names.families.familyOf(Source(i))
 	}
-	b := x.sets.body.Load()
-	s.width, s.bits = b.width, slices.Clone(b.bits[:int(x.sets.n)*b.width])
-	s.sources = make([]*snapSource, len(x.sources))
-	for i, src := range x.sources {
+	b := x.tree.sets.body.Load()
+	s.width, s.bits = b.width, slices.Clone(b.bits[:int(x.tree.sets.n)*b.width])
+	s.sources = make([]*snapSource, len(x.holders.sources))
+	for i, src := range x.holders.sources {
 		if src == nil {
 			continue
 		}
@@ -128,14 +128,14 @@ func (x *Index) moment() *Snapshot {
 			n.own[engine] = *ref
 		}
 		for l := range src.room.all {
-			if !x.identities.living(l.of) {
+			if !x.tree.identities.living(l.of) {
 				l.clientHash, l.of = 0, root{}
 			}
 			n.waiting = append(n.waiting, l)
 		}
 		s.sources[i] = n
 	}
-	for _, o := range x.owners {
+	for _, o := range x.holders.owners {
 		if o == nil || o.digest.Blocks == 0 {
 			continue
 		}
@@ -224,7 +224,7 @@ func (s *Snapshot) plant() {
 			p.keys = make([]uint64, len(p.local))
 			p.keys[0] = p.head
 			for i := 1; i < len(p.keys); i++ {
-				p.keys[i] = s.x.follow(p.keys[i-1], p.root.constant, p.local[i])
+				p.keys[i] = s.x.tree.followKey(p.keys[i-1], p.root.constant, p.local[i])
 			}
 		}
 		if s.unified {
@@ -291,7 +291,7 @@ func (s *Snapshot) openCircles() {
 
 // follows reports whether the first block of a piece is behind a block.
 func (s *Snapshot) follows(p *snapPiece, b snapBlock) bool {
-	return !b.loose && s.x.follow(b.key(), b.root.constant, p.local[0]) == p.head
+	return !b.loose && s.x.tree.followKey(b.key(), b.root.constant, p.local[0]) == p.head
 }
 
 // blocks yields the blocks of a piece.

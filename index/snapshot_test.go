@@ -14,17 +14,17 @@ import (
 // tokens.
 func holdings(x *Index, o Owner, clientHash map[uint64]bool) map[uint64]int {
 	all := map[uint64]int{}
-	own := x.owners[o]
+	own := x.holders.owners[o]
 	if own == nil {
 		return all
 	}
-	x.allPieces(func(n uint32, r *piece) {
+	x.tree.lines.eachPiece(func(n uint32, r *piece) {
 		for i := range r.len() {
 			p := place{n, i}
-			if !x.sets.has(x.setOf(p), own.id) {
+			if !x.tree.sets.has(x.tree.lines.setOf(p), own.id) {
 				continue
 			}
-			key := x.key(p)
+			key := x.tree.keyOf(p)
 			held := 1 + int(own.copies.of(p))
 			all[key] = max(all[key], held)
 			if clientHash != nil && r.clientHash(i) != 0 {
@@ -40,14 +40,14 @@ func all(Owner) bool { return true }
 // replica restores a snapshot of an index in a fresh one with the same sources and
 // owners.
 func replica(x *Index, sources []Source, owners map[Owner]Source, see func(*Stretch)) *Index {
-	n := New(Options{Scheme: x.scheme, MaxOrphans: x.maxOrphans, KeepClientHashes: true})
+	n := New(Options{Scheme: x.tree.scheme, MaxOrphans: x.maxOrphans, KeepClientHashes: true})
 	for range sources {
 		n.NewSource()
 	}
-	for _, id := range (*x.identities.list.Load())[1:] {
+	for _, id := range (*x.tree.identities.list.Load())[1:] {
 		n.SetWeight(n.NewIdentity(id.constant), id.weight)
 	}
-	for o := range Owner(len(x.owners)) {
+	for o := range Owner(len(x.holders.owners)) {
 		n.NewOwner(owners[o])
 	}
 	x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
@@ -94,7 +94,8 @@ func TestSnapshotModel(t *testing.T) {
 			if seen[s.Owner] == nil {
 				seen[s.Owner] = map[uint64]bool{}
 			}
-			if s.HasParent && !s.Waiting && w.x.owners[s.Owner] != nil && w.holdsName(s.Owner, s.Parent) && !seen[s.Owner][s.Parent] {
+			if s.HasParent && !s.Waiting && w.x.holders.owners[s.Owner] != nil && w.holdsName(s.Owner, s.Parent) &&
+				!seen[s.Owner][s.Parent] {
 				w.fail("%+v comes before its parent", s)
 			}
 			for _, e := range s.Engine {
@@ -152,7 +153,7 @@ func (w *world) compareUnified() {
 			case s.Waiting:
 				key = name
 			case i > 0:
-				key = w.x.scheme.Next(key^constant, s.ClientHashes[i]) ^ constant
+				key = w.x.tree.scheme.Next(key^constant, s.ClientHashes[i]) ^ constant
 			default:
 				constant = w.o.constants[s.Identity]
 				key ^= constant
@@ -301,7 +302,8 @@ func TestSnapshotNames(t *testing.T) {
 			t.Errorf("owner %d: %d, want %d", o, got[o], names)
 		}
 	}
-	if both := append(got[own[3]], more[own[3]]...); len(got[own[3]]) != 1 || !slices.Equal(slices.Sorted(slices.Values(both)), []uint64{201, 301}) {
+	if both := append(got[own[3]], more[own[3]]...); len(got[own[3]]) != 1 ||
+		!slices.Equal(slices.Sorted(slices.Values(both)), []uint64{201, 301}) {
 		t.Errorf("owner with a copy: %d and %d", got[own[3]], more[own[3]])
 	}
 }

@@ -27,27 +27,27 @@ const sweepable = 1 << 13
 func (x *Index) Stats() Stats {
 	x.lock()
 	defer x.unlock()
-	if len(x.lines.heads) <= sweepable || x.total() == 0 {
-		for x.sweep.left > 0 {
-			x.sweepOn(sweepable)
+	if len(x.tree.lines.heads) <= sweepable || x.holders.countMemberships() == 0 {
+		for x.names.sweep.left > 0 {
+			x.names.sweepPages(sweepable)
 		}
 	}
 	x.maintain(nil)
-	if x.lines.trimmed > 0 {
-		x.giveBack(math.MaxInt)
+	if x.tree.lines.trimmed > 0 {
+		x.bounds.giveMemoryBack(math.MaxInt)
 	}
-	m := x.memory()
+	m := memoryOf(x)
 	st := Stats{
-		Blocks:     x.live(),
-		Aliases:    x.aliases(),
-		Sets:       x.sets.live(),
+		Blocks:     x.tree.lanes.liveBlocks(),
+		Aliases:    x.tree.lanes.sharedNames(),
+		Sets:       x.tree.sets.live(),
 		Bytes:      m.Pieces + m.Lists + m.Heads + m.Loose + m.Names + m.Sets + m.Waiting + m.Owners,
 		AliasBytes: m.Names,
 		SetBytes:   m.Sets,
-		Ghosts:     x.ghostsLeft(),
-		GhostBytes: x.ghostsLeft() * ghostBytes,
+		Ghosts:     x.names.countGhosts(),
+		GhostBytes: x.names.countGhosts() * ghostBytes,
 	}
-	for _, s := range x.sources {
+	for _, s := range x.holders.sources {
 		if s == nil {
 			continue
 		}
@@ -61,8 +61,8 @@ func (x *Index) Stats() Stats {
 	return st
 }
 
-func (x *Index) total() (n int) {
-	for _, s := range x.sources {
+func (h *holders) countMemberships() (n int) {
+	for _, s := range h.sources {
 		if s != nil {
 			n += s.held
 		}
@@ -88,29 +88,30 @@ type Memory struct {
 func (x *Index) Memory() Memory {
 	x.lock()
 	defer x.unlock()
-	return x.memory()
+	return memoryOf(x)
 }
 
-// memory is Memory. All lanes are locked.
-func (x *Index) memory() Memory {
-	d := x.ids.Load()
+// memoryOf returns the account of an index whose lanes are all locked.
+func memoryOf(x *Index) Memory {
+	d := x.tree.ids.Load()
 	m := Memory{
-		Pieces: (int(x.lines.next.Load()) - int(x.lines.back.Load())*pageLines) * lineBytes,
-		Heads:  int(x.firsts.size.Load() + x.heads.size.Load()),
-		Loose:  int(x.loose.size.Load()),
-		Names:  int(x.names.size.Load()) + 200*len(x.privates),
-		Sets:   x.sets.bytes(),
-		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.sources) + 8*cap(x.owners) + 4*cap(x.families) + x.identities.bytes(),
+		Pieces: (int(x.tree.lines.next.Load()) - int(x.tree.lines.back.Load())*pageLines) * lineBytes,
+		Heads:  int(x.tree.firsts.size.Load() + x.tree.heads.size.Load()),
+		Loose:  int(x.tree.loose.size.Load()),
+		Names:  int(x.names.table.size.Load()) + 200*len(x.names.privates.of),
+		Sets:   x.tree.sets.bytes(),
+		Owners: int(unsafe.Sizeof(*x)) + 4*len(d.owner) + 8*len(d.retired) + 8*cap(x.holders.sources) + 8*cap(x.holders.owners) +
+			4*cap(x.names.families.of) + x.tree.identities.bytes(),
 	}
-	for i := range x.lanes { // what they remember of sets
-		l := &x.lanes[i].lane
+	for i := range x.tree.lanes.each { // what they remember of sets
+		l := &x.tree.lanes.each[i].lane
 		m.Sets += len(l.memo)*int(unsafe.Sizeof(transition{})) + 8*cap(l.set) + 4*cap(l.due)
 	}
-	m.Lists = x.lines.bytes() - m.Pieces + x.ghosts.bytes()
+	m.Lists = x.tree.lines.bytes() - m.Pieces + x.names.ghosts.bytes()
 	if offHeap {
-		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.offHeap()
+		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.table.offHeap()
 	}
-	for _, s := range x.sources {
+	for _, s := range x.holders.sources {
 		if s == nil {
 			continue
 		}
@@ -151,13 +152,13 @@ func (h *Holdings) WaitingOf(s Source) int {
 func (x *Index) Holdings() Holdings {
 	x.lock()
 	defer x.unlock()
-	h := Holdings{Owners: make([]int, len(x.owners)), Waiting: make([]int, len(x.sources))}
-	for i, o := range x.owners {
+	h := Holdings{Owners: make([]int, len(x.holders.owners)), Waiting: make([]int, len(x.holders.sources))}
+	for i, o := range x.holders.owners {
 		if o != nil {
 			h.Owners[i] = o.digest.Blocks
 		}
 	}
-	for i, s := range x.sources {
+	for i, s := range x.holders.sources {
 		if s != nil {
 			h.Waiting[i] = s.room.used
 		}

@@ -116,7 +116,7 @@ type storing struct {
 
 // clientHash returns the client hash of block i as one of an identity.
 func (p *storing) clientHash(i int, id Identity) uint64 {
-	if p.e.ClientHashes == nil || !p.x.keepsClientHashes {
+	if p.e.ClientHashes == nil || !p.x.tree.keepsClientHashes {
 		return p.e.Local[i]
 	}
 	if p.clientOf != id+1 {
@@ -136,22 +136,22 @@ func (p *storing) clientHash(i int, id Identity) uint64 {
 // lanes have to be locked for the rest.
 func (p *storing) together() (i int, c cursor, more bool) {
 	x, e := p.x, p.e
-	l := x.laneOfOwner(e.Owner)
+	l := x.tree.lanes.laneOfOwner(e.Owner)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.o = x.owners[e.Owner]; p.o == nil {
+	if p.o = x.holders.owners[e.Owner]; p.o == nil {
 		return 0, c, false
 	}
 	p.s = p.o.s
 	p.s.teaches = p.s.teaches || e.Local != nil
-	p.of = x.rootOf(e.Identity)
-	if !x.calm(p.s) || e.HasKey {
+	p.of = x.tree.identities.rootOf(e.Identity)
+	if !x.resolver.isCalmFor(p.s) || e.HasKey {
 		return 0, c, true
 	}
 	if i, c = p.store(); i == len(e.Engine) && c.kind == atBlock {
-		p.o.last = x.mark(c)
+		p.o.last = x.tree.markCursor(c)
 	}
-	return i, c, x.leaves(p.s, i, len(e.Engine))
+	return i, c, x.resolver.leaveLane(p.s, i, len(e.Engine))
 }
 
 // alone stores the blocks from i on while all lanes are locked.
@@ -159,24 +159,24 @@ func (p *storing) alone(i int, c cursor) {
 	x, e := p.x, p.e
 	x.lockRest()
 	defer x.unlock()
-	x.resume(x.laneOfOwner(e.Owner), i, len(e.Engine))
-	if p.o = x.owners[e.Owner]; p.o == nil {
+	x.resolver.resumeAlone(x.tree.lanes.laneOfOwner(e.Owner), i, len(e.Engine))
+	if p.o = x.holders.owners[e.Owner]; p.o == nil {
 		return
 	}
-	p.s, p.of = p.o.s, x.rootOf(e.Identity)
+	p.s, p.of = p.o.s, x.tree.identities.rootOf(e.Identity)
 	if i == 0 {
 		if !p.isNamed(0) {
 			c, _ = p.start()
 		}
 	} else if c.kind == atBlock {
-		if c = x.again(c); c.at.isNone() {
+		if c = x.tree.refreshCursor(c); c.at.isNone() {
 			c.kind = atKey // another call took the block from the owner
 		}
 	}
 	p.rest(i, c)
-	places := x.places
+	places := x.tree.places
 	if placed := x.maintain(p.s); e.Complete && !placed {
-		x.places = places
+		x.tree.places = places
 	}
 }
 
@@ -202,7 +202,7 @@ func (p *storing) byName() (i int, c cursor) {
 	x, e, l := p.x, p.e, p.s.lane
 	last, ok := place{}, false // the block before, where c is not its cursor yet
 	for i < len(e.Engine) {
-		if q := x.holdNamed(p.s, normal(e.Engine[i]), nil); !q.isNone() {
+		if q := x.finder.holdNamed(p.s, normal(e.Engine[i]), nil); !q.isNone() {
 			next, at, plain := p.run(i, q, normal(e.Engine[i]))
 			if !plain {
 				break
@@ -211,13 +211,13 @@ func (p *storing) byName() (i int, c cursor) {
 			i, last = next, at
 			continue
 		}
-		if x.naming != allNamed {
+		if x.names.naming != allNamed {
 			break // the hash may have no entry
 		}
 		switch {
 		case !last.isNone():
-			x.hold(l, last.piece) // the owner holds the block, so it is still there
-			c, last = x.behind(last), place{}
+			x.tree.holdPiece(l, last.piece) // the owner holds the block, so it is still there
+			c, last = x.tree.cursorAt(last), place{}
 		case i == 0:
 			if c, ok = p.start(); !ok {
 				return i, c
@@ -231,8 +231,8 @@ func (p *storing) byName() (i int, c cursor) {
 		i = next
 	}
 	if !last.isNone() {
-		x.hold(l, last.piece)
-		c = x.behind(last)
+		x.tree.holdPiece(l, last.piece)
+		c = x.tree.cursorAt(last)
 	}
 	return i, c
 }
@@ -253,17 +253,17 @@ func (p *storing) rest(i int, c cursor) {
 		case c.kind == atUnknown:
 			i, c = p.orphan(i)
 		case c.kind == atKey:
-			c = p.one(i, x.child(c, e.Local[i]), c)
+			c = p.one(i, x.tree.childOf(c, e.Local[i]), c)
 			i++
-		case c.kind == atBlock && c.at.isNone() && c.made != x.made:
+		case c.kind == atBlock && c.at.isNone() && c.made != x.tree.made:
 			c.kind = atKey // the block before may be in a piece by now
-		case e.ByName && x.naming != allNamed:
-			c = p.one(i, x.child(c, e.Local[i]), c) // the hashes behind may be known
+		case e.ByName && x.names.naming != allNamed:
+			c = p.one(i, x.tree.childOf(c, e.Local[i]), c) // the hashes behind may be known
 			i++
 		default:
 			var ok bool
 			if i, c, ok = p.grow(i, c); !ok {
-				c = p.one(i, x.child(c, e.Local[i]), c)
+				c = p.one(i, x.tree.childOf(c, e.Local[i]), c)
 				i++
 			}
 		}
@@ -274,14 +274,14 @@ func (p *storing) rest(i int, c cursor) {
 		}
 	}
 	if c.kind == atBlock {
-		p.o.last = x.mark(c)
+		p.o.last = x.tree.markCursor(c)
 	}
 }
 
 // start returns the cursor of the event's parent, and whether that was ordinary. The lane
 // holds its piece.
 func (p *storing) start() (c cursor, ok bool) {
-	if c, ok = p.behindParent(); ok && !p.x.mayFollow(p.e.Says, p.of, c) {
+	if c, ok = p.behindParent(); ok && !p.x.tree.identities.mayFollow(p.e.Says, p.of, c) {
 		return cursor{}, false // it waits for a parent that the event may mean
 	}
 	if c.kind != atUnknown && p.e.Local != nil {
@@ -300,24 +300,24 @@ func (p *storing) behindParent() (c cursor, ok bool) {
 		return cursor{}, true
 	case e.HasParent:
 		parent := normal(e.Parent)
-		if q := p.o.last.at; !q.isNone() && p.s.private.len() == 0 && x.sweep.left == 0 {
-			x.hold(l, q.piece)
-			if x.lineOf(q, parent) != 0 {
-				return x.behindMark(&p.o.last), true
+		if q := p.o.last.at; !q.isNone() && p.s.private.len() == 0 && x.names.sweep.left == 0 {
+			x.tree.holdPiece(l, q.piece)
+			if x.names.lineOf(q, parent) != 0 {
+				return x.tree.cursorAtMark(&p.o.last), true
 			}
 			p.leave()
 		}
-		if x.alone {
-			return x.behind(x.meaning(p.s, parent)), true
+		if x.tree.lanes.alone {
+			return x.tree.cursorAt(x.resolver.meaningOf(p.s, parent)), true
 		}
-		q := x.holdNamed(p.s, parent, e.Engine)
-		return x.behind(q), !q.isNone()
+		q := x.finder.holdNamed(p.s, parent, e.Engine)
+		return x.tree.cursorAt(q), !q.isNone()
 	case e.Rootless:
 		return cursor{}, false
 	}
 	p.leave()
 	if len(e.Begins) > 0 && len(e.Local) > 0 {
-		if of, once := x.beginning(l, e.Begins, e.Local); once {
+		if of, once := x.finder.findIdentity(l, e.Begins, e.Local); once {
 			p.of, p.res.Begun = of, true
 		}
 	}
@@ -327,27 +327,27 @@ func (p *storing) behindParent() (c cursor, ok bool) {
 // countLost counts blocks of an event by names whose hashes were not known: those that look like
 // names of ghosts that had to go.
 func (p *storing) countLost(from, to int) {
-	if !p.e.ByName || p.e.Local == nil || p.x.ghosts.gens.Load() == nil {
+	if !p.e.ByName || p.e.Local == nil || p.x.names.ghosts.gens.Load() == nil {
 		return
 	}
 	for _, engine := range p.e.Engine[from:to] {
-		if p.x.isLost(normal(engine)) {
+		if p.x.bounds.isLostName(normal(engine)) {
 			p.res.Lost++
 		}
 	}
 }
 
-// isNamed reports whether the hash of block i says which block it is, whatever the tokens say. All lanes
+// hasEntry reports whether the hash of block i says which block it is, whatever the tokens say. All lanes
 // are locked.
 func (p *storing) isNamed(i int) bool {
-	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.meaning(p.s, normal(p.e.Engine[i])).isNone()
+	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.resolver.meaningOf(p.s, normal(p.e.Engine[i])).isNone()
 }
 
 // leave makes an entry for the block where the owner's last event ended: its chain will go
 // on there, or be taken away from there.
 func (p *storing) leave() {
-	if p.x.naming == onDemand {
-		p.x.nameBlock(p.s.lane, p.o.last.at)
+	if p.x.names.naming == onDemand {
+		p.x.names.nameBlock(p.s.lane, p.o.last.at)
 	}
 }
 
@@ -361,17 +361,17 @@ func (p *storing) keyed(c cursor) cursor {
 	engine, key := normal(e.Engine[0]), of.key(e.Key)
 	next := cursor{kind: atKey, key: key, root: of}
 	if e.Local != nil && c.kind != atUnknown {
-		if n := x.child(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
+		if n := x.tree.childOf(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
 			return p.one(0, n, c)
 		}
 	}
-	if next.at = x.byKey(p.s, engine, key); !next.at.isNone() {
-		next = x.behind(next.at)
+	if next.at = x.resolver.findByKey(p.s, engine, key); !next.at.isNone() {
+		next = x.tree.cursorAt(next.at)
 		next.root = of
 	}
 	if e.Complete && e.Local != nil && next.kind == atKey {
-		next = cursor{kind: atBlock, at: x.placeOf(key), key: key, made: x.made, root: of}
-		return p.one(0, next, cursor{kind: atBlock, made: x.made, root: of})
+		next = cursor{kind: atBlock, at: x.resolver.findPlace(key), key: key, made: x.tree.made, root: of}
+		return p.one(0, next, cursor{kind: atBlock, made: x.tree.made, root: of})
 	}
 	return p.one(0, next, cursor{kind: atKey, root: of})
 }
@@ -384,44 +384,44 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	if e.Local != nil {
 		clientHash = p.clientHash(i, next.id)
 	}
-	if next = x.sought(p.s, engine, next, c); next.at.isNone() {
+	if next = x.resolver.seekBlock(p.s, engine, next, c); next.at.isNone() {
 		local := uint64(0)
 		if e.Local != nil {
 			local = e.Local[i]
 		}
-		if next.at = x.create(p.s, c, next.key, p.parent(i), local, clientHash, len(e.Engine)-i); next.at.isNone() {
+		if next.at = x.holders.createBlock(p.s, c, next.key, p.parent(i), local, clientHash, len(e.Engine)-i); next.at.isNone() {
 			p.res.Refused++
-			x.refuse(next.key)
+			x.bounds.refuseKey(next.key)
 			return next
 		}
-	} else if r := x.at(next.at.piece); clientHash != 0 && r.meta&isWide != 0 {
-		x.keep(next.at.piece)
+	} else if r := x.tree.lines.pieceAt(next.at.piece); clientHash != 0 && r.meta&isWide != 0 {
+		x.tree.keepForCheckpoint(next.at.piece)
 		write64(&r.clientHashes()[next.at.at], clientHash)
 	}
 	if next.kind == atKey {
-		next.at = x.reroot(p.s, next)
+		next.at = x.holders.rerootLoose(p.s, next)
 	}
 	p.resolve(engine, next.key, next.at)
 	p.hold(next.at)
-	x.joinGhost(next.key, next.at)
-	if x.learn(p.s, engine, next.at, len(e.Engine)-i) {
+	x.resolver.joinGhost(next.key, next.at)
+	if x.resolver.learnMeaning(p.s, engine, next.at, len(e.Engine)-i) {
 		p.res.Conflicts++
-		next = x.again(next)
-	} else if x.contests.some.Load() {
-		next = x.again(next) // blocks of others have moved
+		next = x.tree.refreshCursor(next)
+	} else if x.resolver.contests.some.Load() {
+		next = x.tree.refreshCursor(next) // blocks of others have moved
 	}
 	if p.s.room.used > 0 {
 		p.res.Resolved += p.placeWaiting(engine, next)
-		next = x.again(next)
+		next = x.tree.refreshCursor(next)
 	}
-	if p.constant = next.constant; p.mayAlsoWait() && x.looseBlocks.Load() > 0 {
+	if p.constant = next.constant; p.mayAlsoWait() && x.tree.looseBlocks.Load() > 0 {
 		for _, other := range p.otherHashes(engine) {
-			x.alsoMeans(other, next.at)
+			x.resolver.alsoLearn(other, next.at)
 		}
 	}
-	if len(x.met) > 0 {
+	if len(x.names.met) > 0 {
 		p.placeOthers()
-		next = x.again(next)
+		next = x.tree.refreshCursor(next)
 	}
 	return next
 }
@@ -429,13 +429,13 @@ func (p *storing) one(i int, next, c cursor) cursor {
 // resolve moves what the source holds under an engine hash, or under the key as if it
 // were one, to a block.
 func (p *storing) resolve(engine, key uint64, q place) {
-	if p.x.looseBlocks.Load() == 0 {
+	if p.x.tree.looseBlocks.Load() == 0 {
 		return
 	}
-	if p.x.unraw(p.s, engine, q) && engine != key {
+	if p.x.holders.moveRaw(p.s, engine, q) && engine != key {
 		p.res.Resolved++
 	}
-	p.x.placeLoose(p.s, key, q)
+	p.x.resolver.placeLoose(p.s, key, q)
 }
 
 // parent returns the engine hash of the block before block i, 0 for none.
@@ -458,8 +458,8 @@ func (p *storing) isIn(r *piece) {
 
 // hold gives a block to the owner, or a copy.
 func (p *storing) hold(q place) {
-	p.isIn(p.x.at(q.piece))
-	if p.x.addHolder(p.o, q) {
+	p.isIn(p.x.tree.lines.pieceAt(q.piece))
+	if p.x.holders.addHolder(p.o, q) {
 		p.res.Added++
 		return
 	}
@@ -478,28 +478,28 @@ func (p *storing) copied(n uint32, blocks uint64) {
 
 // addHolders gives blocks of a locked piece to an owner, and returns those that it did not
 // hold. dead are blocks that were no ghosts and had no owner before the event.
-func (x *Index) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead uint64) (changed uint64) {
-	changed, edge := x.change(o.s.lane, r, lo, hi, o.id, true)
+func (h *holders) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead uint64) (changed uint64) {
+	changed, edge := h.tree.changeHolder(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
 		sum, loose := r.wordsOf(changed)
-		o.held(bits.OnesCount64(changed), loose, x.weigh(r, sum))
-		x.countBlocks(o.s.lane, r, bits.OnesCount64(edge))
+		o.held(bits.OnesCount64(changed), loose, h.tree.identities.weighWords(r, sum))
+		h.tree.countBlocks(o.s.lane, r, bits.OnesCount64(edge))
 		if ghosts := edge &^ dead; ghosts != 0 {
-			x.revive(o.s.lane, n, r, ghosts)
+			h.bounds.reviveGhosts(o.s.lane, n, r, ghosts)
 		}
 	}
 	return changed
 }
 
-// forgetStale drops the engine hashes that a block had when it lost its last owner.
-func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
+// clearStaleNames drops the engine hashes that a block had when it lost its last owner.
+func (t *tree) clearStaleNames(n uint32, r *piece, at uint32) {
 	if r.loose() {
 		return
 	}
-	x.keep(n)
+	t.keepForCheckpoint(n)
 	write64(&r.engine()[at], 0)
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := t.lines.sideAt(line)
 		if d.covers(at) {
 			write64(&d.engine()[at-d.from()], 0)
 		}
@@ -512,10 +512,10 @@ func (x *Index) forgetStale(n uint32, r *piece, at uint32) {
 func (p *storing) hashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
-	if !x.alone {
+	if !x.tree.lanes.alone {
 		q := p.beside(engine)
 		if q.isNone() {
-			q = x.holdNamed(p.s, engine, nil)
+			q = x.finder.holdNamed(p.s, engine, nil)
 		}
 		if q.isNone() {
 			return i, false
@@ -524,8 +524,8 @@ func (p *storing) hashes(i int) (int, bool) {
 		p.piece = last.piece
 		return i, ok
 	}
-	if q := x.meaning(p.s, engine); !q.isNone() {
-		if !p.s.raw && x.ordinary(p.s, engine) {
+	if q := x.resolver.meaningOf(p.s, engine); !q.isNone() {
+		if !p.s.raw && x.resolver.isOrdinary(p.s, engine) {
 			i, _, ok := p.run(i, q, engine)
 			return i, ok
 		}
@@ -534,7 +534,7 @@ func (p *storing) hashes(i int) (int, bool) {
 	}
 	p.raw(engine, p.of)
 	p.res.HashOnly++
-	if !x.looseOf(engine).isNone() && x.isLost(engine) {
+	if !x.tree.findLoose(engine).isNone() && x.bounds.isLostName(engine) {
 		p.res.Lost++
 	}
 	return i + 1, true
@@ -545,14 +545,14 @@ func (p *storing) hashes(i int) (int, bool) {
 // The lane holds the block's piece.
 func (p *storing) beside(engine uint64) place {
 	x, l := p.x, p.s.lane
-	if p.piece == 0 || x.naming != onDemand || x.sweep.left > 0 || !x.ordinary(p.s, engine) {
+	if p.piece == 0 || x.names.naming != onDemand || x.names.sweep.left > 0 || !x.resolver.isOrdinary(p.s, engine) {
 		return place{}
 	}
 	n, pieces := p.piece, 4
-	if next := load32(&x.at(n).next); next != 0 {
+	if next := load32(&x.tree.lines.pieceAt(n).next); next != 0 {
 		n, pieces = next, 5
 	}
-	if q := x.around(l, n, pieces, engine); !q.isNone() && x.heldBySource(p.s, q) {
+	if q := x.finder.searchAround(l, n, pieces, engine); !q.isNone() && x.tree.isHeldBy(p.s, q) {
 		return q
 	}
 	return place{}
@@ -562,17 +562,18 @@ func (p *storing) beside(engine uint64) place {
 // The lane holds its piece.
 func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 	x, e := p.x, p.e
-	r := x.at(q.piece)
-	line := x.lineOf(q, engine)
-	if !x.taught(p.s, line) {
+	r := x.tree.lines.pieceAt(q.piece)
+	line := x.names.lineOf(q, engine)
+	if !x.finder.joinTeacher(p.s, line) {
 		return i, place{}, false
 	}
 	p.isIn(r)
 	lo, at := q.at, q.at+1
 	i++
-	dead := x.deadOf(r)
+	dead := x.tree.lines.deadBlocks(r)
 	if line == q.piece {
-		for at < r.len() && i < len(e.Engine) && r.engine()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 && x.ordinary(p.s, normal(e.Engine[i])) {
+		for at < r.len() && i < len(e.Engine) && r.engine()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 &&
+			x.resolver.isOrdinary(p.s, normal(e.Engine[i])) {
 			at++
 			i++
 		}
@@ -581,15 +582,16 @@ func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 	if at == lo+1 && line == q.piece && i < len(e.Engine) {
 		i, blocks = p.gather(i, r, blocks, dead)
 	}
-	if x.naming != allNamed && x.vagueIn(r, trailing(blocks), uint32(bits.Len64(blocks))) && !x.lists(p.s, r) {
-		x.noteVague(p.s, q.piece)
+	if x.names.naming != allNamed && x.tree.lines.hasVagueNames(r, trailing(blocks), uint32(bits.Len64(blocks))) &&
+		!x.finder.surelyLists(p.s, r) {
+		x.finder.noteVague(p.s, q.piece)
 	}
 	changed := uint64(0)
-	x.lockPiece(q.piece, r)
+	x.tree.lockPiece(q.piece, r)
 	for w := blocks; w != 0; {
 		lo = trailing(w)
 		at = lo + uint32(bits.TrailingZeros64(^(w >> lo)))
-		changed |= x.addHolders(p.o, q.piece, r, lo, at, dead)
+		changed |= x.holders.addHolders(p.o, q.piece, r, lo, at, dead)
 		w &^= spanOf(lo, at)
 	}
 	r.unlock()
@@ -606,7 +608,7 @@ const gatherAhead = 512
 // gather adds to some blocks of a piece those that an event without tokens names from i on, in any order, as vLLM's
 // offloading does. It brings their hashes to i and behind, and returns the first one behind them.
 func (p *storing) gather(i int, r *piece, blocks, dead uint64) (int, uint64) {
-	if p.e.Local != nil || !p.s.simple() || p.x.contests.some.Load() || p.e.Parts > 1 {
+	if p.e.Local != nil || !p.s.simple() || p.x.resolver.contests.some.Load() || p.e.Parts > 1 {
 		return i, blocks
 	}
 	var slots [2 * maxPiece]uint8 // of the names, each block plus one
@@ -638,16 +640,16 @@ func (p *storing) gather(i int, r *piece, blocks, dead uint64) (int, uint64) {
 // meant stores the block that an engine hash means, while all lanes are locked.
 func (p *storing) meant(engine uint64, q place) cursor {
 	x := p.x
-	p.resolve(engine, x.key(q), q)
-	if line := x.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
-		x.taught(p.s, line)
+	p.resolve(engine, x.tree.keyOf(q), q)
+	if line := x.names.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
+		x.finder.joinTeacher(p.s, line)
 	}
 	p.hold(q)
-	c := x.behind(q)
+	c := x.tree.cursorAt(q)
 	if p.s.room.used > 0 {
 		p.res.Resolved += p.placeWaiting(engine, c)
 		p.placeOthers()
-		c = x.again(c)
+		c = x.tree.refreshCursor(c)
 	}
 	return c
 }
@@ -655,14 +657,14 @@ func (p *storing) meant(engine uint64, q place) cursor {
 // raw stores a block under its engine hash. of is the identity if that is a part of the hash.
 func (p *storing) raw(engine uint64, of root) {
 	x := p.x
-	q := x.looseOf(engine)
-	if !q.isNone() && !x.alive(q) {
-		q = x.looseOf(engine)
+	q := x.tree.findLoose(engine)
+	if !q.isNone() && !x.names.isAlive(q) {
+		q = x.tree.findLoose(engine)
 	}
 	if q.isNone() {
-		if q = x.createLoose(p.s, of, engine, 0, 1); q.isNone() {
+		if q = x.holders.createLoose(p.s, of, engine, 0, 1); q.isNone() {
 			p.res.Refused++
-			x.refuse(engine)
+			x.bounds.refuseKey(engine)
 			return
 		}
 	}
@@ -676,7 +678,7 @@ func (p *storing) raw(engine uint64, of root) {
 func (p *storing) orphan(i int) (int, cursor) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
-	if q := x.meaning(p.s, engine); !q.isNone() {
+	if q := x.resolver.meaningOf(p.s, engine); !q.isNone() {
 		return i + 1, p.meant(engine, q)
 	}
 	p.raw(engine, root{})
@@ -693,7 +695,8 @@ func (p *storing) orphan(i int) (int, cursor) {
 // wait parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link.
 func (p *storing) wait(engine, parent uint64, i int) {
-	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of, says: p.e.Says}
+	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of,
+		says: p.e.Says}
 	if engine == parent {
 		p.res.Conflicts++
 		return
@@ -706,12 +709,12 @@ func (p *storing) wait(engine, parent uint64, i int) {
 		old := r.links[at].parent
 		r.remove(at)
 		r.push(fresh) // first: it may be what keeps others useful
-		p.x.forgetLink(p.s, old)
+		p.x.holders.forgetIdleLinks(p.s, old)
 		return
 	}
 	r.push(fresh)
 	if r.used > p.x.maxOrphans {
-		p.x.dropLink(p.s, r.oldest)
+		p.x.holders.dropLink(p.s, r.oldest)
 		p.res.Shed++
 	}
 }

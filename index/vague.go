@@ -58,10 +58,12 @@ type vaguePiece struct {
 
 const lookBits = 5
 
-func (x *Index) lifeOf(n uint32) uint32 { return uint32(load64(&x.at(n).head)) >> lookBits << lookBits }
+func (a *arena) lifeOf(n uint32) uint32 {
+	return uint32(load64(&a.pieceAt(n).head)) >> lookBits << lookBits
+}
 
-// ended reports whether a piece has ended.
-func (x *Index) ended(w vaguePiece) bool { return w.life>>lookBits<<lookBits != x.lifeOf(w.piece) }
+// hasEnded reports whether a piece has ended.
+func (a *arena) hasEnded(w vaguePiece) bool { return w.life>>lookBits<<lookBits != a.lifeOf(w.piece) }
 
 func (w *vaguePiece) looks() uint32 { return w.life & (1<<lookBits - 1) }
 
@@ -83,16 +85,16 @@ type fullNaming struct {
 }
 
 // noteVague says that a source holds blocks of a piece that have no entries.
-func (x *Index) noteVague(s *source, n uint32) {
-	if x.naming == allNamed {
+func (f *finder) noteVague(s *source, n uint32) {
+	if f.names.naming == allNamed {
 		return
 	}
 	v := &s.vague
 	k := len(v.pieces)
-	fresh := vaguePiece{n, x.lifeOf(n)}
+	fresh := vaguePiece{n, f.tree.lines.lifeOf(n)}
 	for i := 1; i <= min(k, 2); i++ {
 		if w := v.at(k - i); w.piece == n {
-			if x.ended(*w) {
+			if f.tree.lines.hasEnded(*w) {
 				*w = fresh
 			}
 			return
@@ -102,40 +104,40 @@ func (x *Index) noteVague(s *source, n uint32) {
 		v.pieces = append(v.pieces, fresh)
 		return
 	}
-	if old := v.pieces[v.oldest]; old.piece != 0 && !x.ended(old) {
+	if old := v.pieces[v.oldest]; old.piece != 0 && !f.tree.lines.hasEnded(old) {
 		s.lane.due = append(s.lane.due, old.piece)
 	}
 	v.pieces[v.oldest] = fresh
 	v.oldest = (v.oldest + 1) % k
-	if x.alone {
-		x.nameDue(s)
+	if f.tree.lanes.alone {
+		f.nameDuePieces(s)
 	}
 }
 
-// nameDue gives pieces that left the list of a source their entries. The lane holds another
+// nameDuePieces gives pieces that left the list of a source their entries. The lane holds another
 // piece afterwards.
-func (x *Index) nameDue(s *source) {
+func (f *finder) nameDuePieces(s *source) {
 	l := s.lane
 	for _, n := range l.due {
-		if x.hold(l, n); x.concerns(s, n) {
-			x.nameAllOf(l, n)
+		if f.tree.holdPiece(l, n); f.holdsBlockOf(s, n) {
+			f.names.namePiece(l, n)
 		}
 	}
 	l.due = l.due[:0]
 }
 
-// lists reports whether a source that is about to hold blocks of a held piece lists it for sure:
+// surelyLists reports whether a source that is about to hold blocks of a held piece lists it for sure:
 // it holds a block whose name in the body has no entry.
-func (x *Index) lists(s *source, r *piece) bool {
-	if r.loose() || !x.sameFamily(s.name, r.by) {
+func (f *finder) surelyLists(s *source, r *piece) bool {
+	if r.loose() || !f.names.families.sameFamily(s.name, r.by) {
 		return false
 	}
 	var room [maxPiece + 2]interval
 	start := uint32(0)
-	for _, v := range x.intervalsOf(r, &room) {
+	for _, v := range f.tree.lines.intervalsOf(r, &room) {
 		for w := spanOf(start, v.end) &^ r.named; w != 0 && v.set != 0; w &= w - 1 {
 			if r.engine()[trailing(w)] != 0 {
-				if x.inSet(s, v.set) {
+				if f.tree.isInSet(s, v.set) {
 					return true
 				}
 				break
@@ -146,111 +148,111 @@ func (x *Index) lists(s *source, r *piece) bool {
 	return false
 }
 
-// concerns reports whether a source holds a block of a held piece.
-func (x *Index) concerns(s *source, n uint32) bool {
-	r := x.at(n)
+// holdsBlockOf reports whether a source holds a block of a held piece.
+func (f *finder) holdsBlockOf(s *source, n uint32) bool {
+	r := f.tree.lines.pieceAt(n)
 	if r.len() == 0 || r.loose() {
 		return false
 	}
 	var room [maxPiece + 2]interval
-	for _, v := range x.intervalsOf(r, &room) {
-		if x.inSet(s, v.set) {
+	for _, v := range f.tree.lines.intervalsOf(r, &room) {
+		if f.tree.isInSet(s, v.set) {
 			return true
 		}
 	}
 	return false
 }
 
-// seek returns the block that an engine hash means to a source, nil for none, and to all. Of several
+// seekMeaning returns the block that an engine hash means to a source, nil for none, and to all. Of several
 // blocks it is one that the source holds, if there is one.
-func (x *Index) seek(s *source, engine uint64) place {
-	p, line := x.find(engine)
-	if x.naming == allNamed {
-		x.mentioned(s, p)
+func (rs *resolver) seekMeaning(s *source, engine uint64) place {
+	p, line := rs.names.findName(engine)
+	if rs.names.naming == allNamed {
+		rs.finder.noteMention(s, p)
 		return p
 	}
-	if line != 0 && (s == nil || x.heldBySource(s, p)) {
+	if line != 0 && (s == nil || rs.tree.isHeldBy(s, p)) {
 		return p
 	}
 	if s != nil {
-		if q := x.search(s, engine, nil, line != 0); !q.isNone() {
+		if q := rs.finder.searchHash(s, engine, nil, line != 0); !q.isNone() {
 			return q
 		}
 	}
-	if line == 0 && x.naming == onDemand {
-		x.nameAll()
-		p, _ = x.find(engine)
+	if line == 0 && rs.names.naming == onDemand {
+		rs.beginNamingAll()
+		p, _ = rs.names.findName(engine)
 	}
 	return p
 }
 
-// search looks for an engine hash without an entry: before the last block of an event, where
+// searchHash looks for an engine hash without an entry: before the last block of an event, where
 // events of the source ended last, and in its vague pieces. held asks for a block that the source
 // holds. The lane holds the block's piece.
-func (x *Index) search(s *source, engine uint64, event []uint64, held bool) place {
-	fits := func(q place) bool { return !q.isNone() && (!held || x.heldBySource(s, q)) }
+func (f *finder) searchHash(s *source, engine uint64, event []uint64, held bool) place {
+	fits := func(q place) bool { return !q.isNone() && (!held || f.tree.isHeldBy(s, q)) }
 	if n := len(event); n > 0 {
-		end := x.holdEntry(s, normal(event[n-1]))
+		end := f.holdEntered(s, normal(event[n-1]))
 		for _, o := range s.owners[:min(len(s.owners), maxNearby)] {
 			for i := 0; end.isNone() && i < len(o.gone); i++ {
-				end = x.neighbour(s.lane, o.gone[i].at, normal(event[n-1]))
+				end = f.findNeighbour(s.lane, o.gone[i].at, normal(event[n-1]))
 			}
 		}
 		if !end.isNone() {
-			if q := x.before(s.lane, end, n, engine); fits(q) {
+			if q := f.searchBefore(s.lane, end, n, engine); fits(q) {
 				return q
 			}
 		}
 	}
 	for _, o := range s.owners[:min(len(s.owners), maxNearby)] {
 		for _, n := range [...]uint32{o.gone[0].at.piece, o.last.at.piece, o.gone[1].at.piece} {
-			if q := x.around(s.lane, n, farAround, engine); fits(q) {
+			if q := f.searchAround(s.lane, n, farAround, engine); fits(q) {
 				return q
 			}
 		}
 	}
-	return x.searchVague(s, engine, held)
+	return f.searchVague(s, engine, held)
 }
 
-// before returns the block of an engine hash that lies n blocks before another one, or close to
+// searchBefore returns the block of an engine hash that lies n blocks before another one, or close to
 // there. The end of a chain has an entry, and what leaves one tier for the next is ends.
-func (x *Index) before(l *lane, p place, n int, engine uint64) place {
-	r := x.holdCleaned(l, p.piece)
+func (f *finder) searchBefore(l *lane, p place, n int, engine uint64) place {
+	r := f.names.holdCleanPiece(l, p.piece)
 	for n > int(p.at) && r.prev != 0 {
 		n -= int(p.at) + 1
-		p = x.lastOf(l, r.prev)
-		r = x.at(p.piece)
+		p = f.lastBlock(l, r.prev)
+		r = f.tree.lines.pieceAt(p.piece)
 	}
-	return x.around(l, p.piece, 2, engine)
+	return f.searchAround(l, p.piece, 2, engine)
 }
 
 // searchVague looks for an engine hash in the vague pieces of a source: in some from where the last search
 // ended, as an engine evicts the oldest blocks first, then in all, the newest first. held asks
 // for a block that the source holds. The lane holds the block's piece.
-func (x *Index) searchVague(s *source, engine uint64, held bool) place {
+func (f *finder) searchVague(s *source, engine uint64, held bool) place {
 	v := &s.vague
 	n := len(v.pieces)
 	for i := v.found; i < min(v.found+vagueAhead, n); i++ {
 		if i+headsAhead < n {
-			prefetch(unsafe.Pointer(x.at(v.pieces[i+headsAhead].piece)))
+			prefetch(unsafe.Pointer(f.tree.lines.pieceAt(v.pieces[i+headsAhead].piece)))
 		}
 		if i+namesAhead < n {
-			x.at(v.pieces[i+namesAhead].piece).prefetchNames()
+			f.tree.lines.pieceAt(v.pieces[i+namesAhead].piece).prefetchNames()
 		}
-		if p := x.lookVague(s, &v.pieces[i], engine, held); !p.isNone() {
+		if p := f.searchVaguePiece(s, &v.pieces[i], engine, held); !p.isNone() {
 			v.found = i
 			return p
 		}
 	}
 	for k, named := n-1, 0; k >= 0; k-- {
 		if k >= headsAhead {
-			prefetch(unsafe.Pointer(x.at(v.at(k - headsAhead).piece)))
+			prefetch(unsafe.Pointer(f.tree.lines.pieceAt(v.at(k - headsAhead).piece)))
 		}
 		if k >= namesAhead {
-			x.at(v.at(k - namesAhead).piece).prefetchNames()
+			f.tree.lines.pieceAt(v.at(k - namesAhead).piece).prefetchNames()
 		}
 		w := v.at(k)
-		if p := x.lookVague(s, w, engine, held); !p.isNone() {
+		if p := f.searchVaguePiece(s, w, engine, held); !p.isNone() {
 			v.found = (k + v.oldest) % n
 			return p
 		}
@@ -260,29 +262,29 @@ func (x *Index) searchVague(s *source, engine uint64, held bool) place {
 		if w.looks() < vaguePatience-1 {
 			w.life++
 		} else if named < namedAtOnce {
-			x.nameAllOf(s.lane, w.piece)
+			f.names.namePiece(s.lane, w.piece)
 			w.piece, named = 0, named+1
 		}
 	}
 	return place{}
 }
 
-// lookVague looks for an engine hash in one piece of the list of a source.
-func (x *Index) lookVague(s *source, w *vaguePiece, engine uint64, held bool) place {
+// searchVaguePiece looks for an engine hash in one piece of the list of a source.
+func (f *finder) searchVaguePiece(s *source, w *vaguePiece, engine uint64, held bool) place {
 	if w.piece == 0 {
 		return place{}
 	}
-	if x.ended(*w) {
+	if f.tree.lines.hasEnded(*w) {
 		w.piece = 0
 		return place{}
 	}
-	if x.sweep.left > 0 {
-		x.clean(w.piece, x.at(w.piece))
+	if f.names.sweep.left > 0 {
+		f.names.cleanPiece(w.piece, f.tree.lines.pieceAt(w.piece))
 	}
-	if x.mayName(w.piece, engine) {
-		x.hold(s.lane, w.piece)
-		if p, line := x.wordIn(w.piece, engine); line != 0 && (!held || x.heldBySource(s, p)) {
-			x.nameBlock(s.lane, p)
+	if f.tree.lines.mayHaveName(w.piece, engine) {
+		f.tree.holdPiece(s.lane, w.piece)
+		if p, line := f.tree.lines.findNameIn(w.piece, engine); line != 0 && (!held || f.tree.isHeldBy(s, p)) {
+			f.names.nameBlock(s.lane, p)
 			return p
 		}
 	}
@@ -297,10 +299,10 @@ func (v *vagueList) at(k int) *vaguePiece {
 	return &v.pieces[k]
 }
 
-// mayName reports whether a block of a piece may have an engine hash. The piece need not be held:
+// mayHaveName reports whether a block of a piece may have an engine hash. The piece need not be held:
 // the names of a block stay while the source that asks holds it.
-func (x *Index) mayName(n uint32, engine uint64) bool {
-	r := x.at(n)
+func (a *arena) mayHaveName(n uint32, engine uint64) bool {
+	r := a.pieceAt(n)
 	meta := load32(&r.meta)
 	if meta&isLoose != 0 || load32(&r.side) != 0 {
 		return true
@@ -325,21 +327,21 @@ func (r *piece) prefetchNames() {
 	}
 }
 
-// wordIn returns the block of a piece that has an engine hash, and the line of the name.
-func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
-	r := x.at(n)
+// findNameIn returns the block of a piece that has an engine hash, and the line of the name.
+func (a *arena) findNameIn(n uint32, engine uint64) (place, uint32) {
+	r := a.pieceAt(n)
 	if r.loose() {
 		return place{}, 0
 	}
 	for i, have := range r.engine()[:r.len()] {
-		if p := (place{n, uint32(i)}); have == engine && (x.setOf(p) != 0 || r.named>>i&1 != 0) {
+		if p := (place{n, uint32(i)}); have == engine && (a.setOf(p) != 0 || r.named>>i&1 != 0) {
 			return p, n
 		}
 	}
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := a.sideAt(line)
 		for i, have := range d.engine()[:d.cap()] {
-			if p := (place{n, d.from() + uint32(i)}); have == engine && p.at < r.len() && (x.setOf(p) != 0 || d.named>>i&1 != 0) {
+			if p := (place{n, d.from() + uint32(i)}); have == engine && p.at < r.len() && (a.setOf(p) != 0 || d.named>>i&1 != 0) {
 				return p, line
 			}
 		}
@@ -348,97 +350,97 @@ func (x *Index) wordIn(n uint32, engine uint64) (place, uint32) {
 	return place{}, 0
 }
 
-// nameLine returns the line in which a block with an owner, or a ghost, has a name; 0 for none.
-func (x *Index) nameLine(p place, engine uint64) uint32 {
-	r := x.at(p.piece)
+// lineOfName returns the line in which a block with an owner, or a ghost, has a name; 0 for none.
+func (m *nameMap) lineOfName(p place, engine uint64) uint32 {
+	r := m.tree.lines.pieceAt(p.piece)
 	if !r.loose() {
-		return x.lineOf(p, engine)
+		return m.lineOf(p, engine)
 	}
 	line := r.side
 	for line != 0 {
-		if d := x.sideAt(line); d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
+		if d := m.tree.lines.sideAt(line); d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
 			break
 		}
-		line = x.sideAt(line).next
+		line = m.tree.lines.sideAt(line).next
 	}
 	return line
 }
 
 // lineOf returns the line in which a block has an engine hash, 0 if it has another one.
-func (x *Index) lineOf(p place, engine uint64) uint32 {
-	r := x.at(p.piece)
+func (m *nameMap) lineOf(p place, engine uint64) uint32 {
+	r := m.tree.lines.pieceAt(p.piece)
 	if r.loose() || p.at >= r.len() {
 		return 0
 	}
 	line := p.piece
 	if r.engine()[p.at] != engine {
 		for line = r.side; line != 0; {
-			d := x.sideAt(line)
+			d := m.tree.lines.sideAt(line)
 			if d.covers(p.at) && d.engine()[p.at-d.from()] == engine {
 				break
 			}
 			line = d.next
 		}
 	}
-	if line == 0 || x.setOf(p) == 0 && !x.isGhost(p) {
+	if line == 0 || m.tree.lines.setOf(p) == 0 && !m.isGhost(p) {
 		return 0
 	}
 	return line
 }
 
 // nameBlock gives a block's engine hashes their entries, if they are names.
-func (x *Index) nameBlock(l *lane, p place) {
+func (m *nameMap) nameBlock(l *lane, p place) {
 	if p.isNone() {
 		return
 	}
-	if r := x.holdCleaned(l, p.piece); !r.loose() && p.at < r.len() {
-		x.nameBlocks(l, p.piece, r, 1<<p.at)
+	if r := m.holdCleanPiece(l, p.piece); !r.loose() && p.at < r.len() {
+		m.nameBlocks(l, p.piece, r, 1<<p.at)
 	}
 }
 
-// holdCleaned is hold of a piece without retired owners, which may have ended then.
-func (x *Index) holdCleaned(l *lane, n uint32) *piece {
-	r := x.hold(l, n)
-	if x.sweep.left > 0 {
-		x.clean(n, r)
+// holdCleanPiece is hold of a piece without retired owners, which may have ended then.
+func (m *nameMap) holdCleanPiece(l *lane, n uint32) *piece {
+	r := m.tree.holdPiece(l, n)
+	if m.sweep.left > 0 {
+		m.cleanPiece(n, r)
 	}
 	return r
 }
 
-// nameAllOf gives the engine hashes of a piece their entries.
-func (x *Index) nameAllOf(l *lane, n uint32) {
-	if r := x.holdCleaned(l, n); !r.loose() && r.len() > 0 {
-		x.nameBlocks(l, n, r, spanOf(0, r.len()))
+// namePiece gives the engine hashes of a piece their entries.
+func (m *nameMap) namePiece(l *lane, n uint32) {
+	if r := m.holdCleanPiece(l, n); !r.loose() && r.len() > 0 {
+		m.nameBlocks(l, n, r, spanOf(0, r.len()))
 	}
 }
 
 // nameBlocks gives the engine hashes of some blocks their entries. A hash that means another
 // block by now gets none here. It tells of a source that lies, and ends naming on demand.
-func (x *Index) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
-	blocks &^= x.deadOf(r)
+func (m *nameMap) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
+	blocks &^= m.tree.lines.deadBlocks(r)
 	for line := n; line != 0; {
 		engine, named, next := r.engine(), &r.named, r.side
 		here := blocks
 		if line != n {
-			d := x.sideAt(line)
+			d := m.tree.lines.sideAt(line)
 			engine, named, next = d.engine(), &d.named, d.next
 			here = d.part(blocks)
 		}
-		made, clash := x.enterAll(engine, line, here&^*named)
+		made, clash := m.enterNames(engine, line, here&^*named)
 		*named |= made
 		l.clash = l.clash || clash
 		line = next
 	}
-	if x.alone {
-		x.endOnDemand(l)
+	if m.tree.lanes.alone {
+		m.endOnDemand(l)
 	}
 }
 
 // endOnDemand ends naming on demand if a lane came upon a name that means two blocks. All lanes
 // are locked.
-func (x *Index) endOnDemand(l *lane) {
-	if l.clash && x.naming == onDemand {
-		x.beginNaming()
+func (m *nameMap) endOnDemand(l *lane) {
+	if l.clash && m.naming == onDemand {
+		m.beginNaming()
 	}
 	l.clash = false
 }
@@ -452,20 +454,20 @@ func (d *side) part(blocks uint64) uint64 {
 	return here
 }
 
-// enterAll makes entries for some engine hashes of a line. It returns which it made, and
+// enterNames makes entries for some engine hashes of a line. It returns which it made, and
 // whether one means another block.
-func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64, clash bool) {
+func (m *nameMap) enterNames(engine *words, line uint32, which uint64) (made uint64, clash bool) {
 	for w := which; w != 0; w &= w - 1 {
-		x.names.prefetch(mix(engine[trailing(w)]))
+		m.table.prefetch(mix(engine[trailing(w)]))
 	}
 	for w := which; w != 0; w &= w - 1 {
 		i := trailing(w)
 		if engine[i] == 0 {
 			continue
 		}
-		if x.enter(engine[i], place{line, i}) {
-			if made |= 1 << i; x.alone {
-				x.meets(engine[i]) // it was not found before
+		if m.enterName(engine[i], place{line, i}) {
+			if made |= 1 << i; m.tree.lanes.alone {
+				m.noteMeaning(engine[i]) // it was not found before
 			}
 		} else {
 			clash = true
@@ -474,23 +476,23 @@ func (x *Index) enterAll(engine *words, line uint32, which uint64) (made uint64,
 	return made, clash
 }
 
-// yield handles the names of a piece that mean another block to others. A source that uses
+// yieldNames handles the names of a piece that mean another block to others. A source that uses
 // such a name keeps it to itself. A source that holds both blocks loses the block of the
 // piece, since its removals would find the other one.
-func (x *Index) yield(n uint32) {
+func (rs *resolver) yieldNames(n uint32) {
 	type lie struct {
 		p      place
 		engine uint64
 		by     uint32
 	}
 	var lies []lie
-	r := x.at(n)
-	blocks := spanOf(0, r.len()) &^ x.deadOf(r)
+	r := rs.tree.lines.pieceAt(n)
+	blocks := spanOf(0, r.len()) &^ rs.tree.lines.deadBlocks(r)
 	for line, engine, named, by := n, r.engine(), r.named, r.by; ; {
 		from, here := uint32(0), blocks
 		next := r.side
 		if line != n {
-			d := x.sideAt(line)
+			d := rs.tree.lines.sideAt(line)
 			engine, named, by, from, next = d.engine(), d.named, d.by, d.from(), d.next
 			here = d.part(blocks)
 		}
@@ -498,7 +500,7 @@ func (x *Index) yield(n uint32) {
 			if i := trailing(w); engine[i] != 0 {
 				lies = append(lies, lie{place{n, from + i}, engine[i], by})
 				write64(&engine[i], 0)
-				x.lanes[0].names--
+				rs.tree.lanes.each[0].lane.names--
 			}
 		}
 		if line = next; line == 0 {
@@ -507,120 +509,120 @@ func (x *Index) yield(n uint32) {
 	}
 	head := r.head
 	for _, l := range lies {
-		if r.meta&isSide != 0 || r.head != head || l.p.at >= r.len() || x.setOf(l.p) == 0 {
+		if r.meta&isSide != 0 || r.head != head || l.p.at >= r.len() || rs.tree.lines.setOf(l.p) == 0 {
 			continue // the owners lost the block by a name before
 		}
-		shared, _ := x.find(l.engine)
-		if !shared.isNone() && x.isGhost(shared) {
-			x.unnameOne(shared, l.engine)
-			if x.name(&source{name: Source(l.by - 1), lane: x.laneOf(0)}, l.p, l.engine, 1) {
+		shared, _ := rs.names.findName(l.engine)
+		if !shared.isNone() && rs.names.isGhost(shared) {
+			rs.dropName(shared, l.engine)
+			if rs.finder.addName(&source{name: Source(l.by - 1), lane: rs.tree.lanes.laneOf(0)}, l.p, l.engine, 1) {
 				continue
 			}
 		}
 		var users []*source
-		x.holders(x.setOf(l.p), func(o *owner) {
-			if x.sameFamily(o.s.name, l.by) && !slices.Contains(users, o.s) {
+		rs.holders.eachHolder(rs.tree.lines.setOf(l.p), func(o *owner) {
+			if rs.names.families.sameFamily(o.s.name, l.by) && !slices.Contains(users, o.s) {
 				users = append(users, o.s)
 			}
 		})
 		for _, s := range users {
-			if s.private.ref(l.engine) == nil && !x.heldBySource(s, shared) {
-				x.keepPrivate(s, l.engine, l.p)
-				if shared, _ = x.find(l.engine); !shared.isNone() {
-					x.contest(s, l.engine, shared)
-					x.decide(l.engine)
+			if s.private.ref(l.engine) == nil && !rs.tree.isHeldBy(s, shared) {
+				rs.names.privates.addPrivate(s, l.engine, l.p)
+				if shared, _ = rs.names.findName(l.engine); !shared.isNone() {
+					rs.contestHash(s, l.engine, shared)
+					rs.decideContest(l.engine)
 				}
 				continue
 			}
 			for _, o := range s.owners {
-				x.removeHolder(o, l.p)
+				rs.holders.removeHolder(o, l.p)
 			}
 		}
 	}
 }
 
-// mentioned notes, while all blocks are named, whether a hash that a source mentions is why
+// noteMention notes, while all blocks are named, whether a hash that a source mentions is why
 // they are: the source does not hold the block.
-func (x *Index) mentioned(s *source, p place) {
+func (f *finder) noteMention(s *source, p place) {
 	if s == nil {
-		x.lanes[0].foreign = true
-	} else if p.isNone() || !x.heldBySource(s, p) {
+		f.tree.lanes.each[0].lane.foreign = true
+	} else if p.isNone() || !f.tree.isHeldBy(s, p) {
 		s.lane.foreign = true
 	}
 }
 
-// nameLess goes back to names on demand after some thousand events that mentioned only what
+// reconsiderNaming goes back to names on demand after some thousand events that mentioned only what
 // their sources hold, as when a follower came late and the engines have evicted what it missed.
 // Each time it takes twice as many. All lanes are locked, and all blocks are named.
-func (x *Index) nameLess() {
-	events, foreign := x.events(), false
-	for i := range x.lanes {
-		foreign = foreign || x.lanes[i].foreign
+func (f *finder) reconsiderNaming() {
+	events, foreign := f.tree.lanes.countEvents(), false
+	for i := range f.tree.lanes.each {
+		foreign = foreign || f.tree.lanes.each[i].lane.foreign
 	}
-	if x.full.always || events-x.full.checked < calmEvents {
+	if f.names.full.always || events-f.names.full.checked < calmEvents {
 		return
 	}
-	for i := range x.lanes {
-		x.lanes[i].foreign = false
+	for i := range f.tree.lanes.each {
+		f.tree.lanes.each[i].lane.foreign = false
 	}
-	x.full.checked = events
-	if x.full.calm++; foreign {
-		x.full.calm = 0
+	f.names.full.checked = events
+	if f.names.full.calm++; foreign {
+		f.names.full.calm = 0
 	}
-	if x.full.calm > x.full.patience {
-		x.naming = onDemand
+	if f.names.full.calm > f.names.full.patience {
+		f.names.naming = onDemand
 	}
 }
 
-// nameAll begins to give all blocks their entries.
-func (x *Index) nameAll() {
-	if x.naming == onDemand {
-		x.beginNaming()
-		x.nameOn(8 * x.perEvent.naming)
+// beginNamingAll begins to give all blocks their entries.
+func (rs *resolver) beginNamingAll() {
+	if rs.names.naming == onDemand {
+		rs.names.beginNaming()
+		rs.namePages(8 * rs.names.perEvent.naming)
 	}
 }
 
 // beginNaming ends naming on demand. Each time it lasts twice as long.
-func (x *Index) beginNaming() {
-	x.naming, x.namedPages, x.full.checked = catchingUp, 0, x.events()
-	x.full.calm, x.full.patience = 0, min(2*x.full.patience+1, maxCalm)
+func (m *nameMap) beginNaming() {
+	m.naming, m.namedPages, m.full.checked = catchingUp, 0, m.tree.lanes.countEvents()
+	m.full.calm, m.full.patience = 0, min(2*m.full.patience+1, maxCalm)
 }
 
 // NameAllBlocks says that sources will mention engine hashes that others have taught.
 func (x *Index) NameAllBlocks() {
 	x.lock()
 	defer x.unlock()
-	x.full.always = true
-	x.nameAll()
+	x.names.full.always = true
+	x.resolver.beginNamingAll()
 }
 
-// nameOn gives the blocks of some pages their entries.
-func (x *Index) nameOn(pages int) {
-	for ; pages > 0 && x.namedPages < len(x.lines.heads); pages-- {
-		for m := x.lines.heads[x.namedPages]; m != 0; m &= m - 1 {
-			if x.lines.heads[x.namedPages]&m&-m == 0 {
+// namePages gives the blocks of some pages their entries.
+func (rs *resolver) namePages(pages int) {
+	for ; pages > 0 && rs.names.namedPages < len(rs.tree.lines.heads); pages-- {
+		for m := rs.tree.lines.heads[rs.names.namedPages]; m != 0; m &= m - 1 {
+			if rs.tree.lines.heads[rs.names.namedPages]&m&-m == 0 {
 				continue // it has ended meanwhile
 			}
-			if n := uint32(x.namedPages*pageLines + bits.TrailingZeros64(m)); !x.at(n).loose() {
-				x.nameAllOf(&x.lanes[0].lane, n)
-				x.yield(n)
+			if n := uint32(rs.names.namedPages*pageLines + bits.TrailingZeros64(m)); !rs.tree.lines.pieceAt(n).loose() {
+				rs.names.namePiece(&rs.tree.lanes.each[0].lane, n)
+				rs.yieldNames(n)
 			}
 		}
-		x.namedPages++
+		rs.names.namedPages++
 	}
-	if x.namedPages < len(x.lines.heads) {
+	if rs.names.namedPages < len(rs.tree.lines.heads) {
 		return
 	}
-	x.naming = allNamed
-	for _, s := range x.sources {
+	rs.names.naming = allNamed
+	for _, s := range rs.holders.sources {
 		if s != nil {
 			s.vague = vagueList{}
 		}
 	}
 }
 
-// vagueIn reports whether some blocks of a piece have engine hashes without an entry.
-func (x *Index) vagueIn(r *piece, lo, hi uint32) bool {
+// hasVagueNames reports whether some blocks of a piece have engine hashes without an entry.
+func (a *arena) hasVagueNames(r *piece, lo, hi uint32) bool {
 	if r.loose() {
 		return false
 	}
@@ -629,7 +631,7 @@ func (x *Index) vagueIn(r *piece, lo, hi uint32) bool {
 		return true
 	}
 	for line := r.side; line != 0; {
-		d := x.sideAt(line)
+		d := a.sideAt(line)
 		for w := blocks >> d.from() &^ d.named; w != 0; w &= w - 1 {
 			if i := trailing(w); i < d.cap() && d.engine()[i] != 0 {
 				return true
@@ -640,14 +642,14 @@ func (x *Index) vagueIn(r *piece, lo, hi uint32) bool {
 	return false
 }
 
-// known returns the block that an engine hash means, and the line of the name. It is the
+// findKnown returns the block that an engine hash means, and the line of the name. It is the
 // block at hand if that has the name. While names get entries on demand it knows no other.
-func (x *Index) known(engine uint64, at place) (place, uint32) {
-	if line := x.lineOf(at, engine); line != 0 {
+func (m *nameMap) findKnown(engine uint64, at place) (place, uint32) {
+	if line := m.lineOf(at, engine); line != 0 {
 		return at, line
 	}
-	if x.naming == onDemand {
+	if m.naming == onDemand {
 		return place{}, 0
 	}
-	return x.find(engine)
+	return m.findName(engine)
 }

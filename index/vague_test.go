@@ -61,7 +61,7 @@ func (f *honestFleet) engine(family uint64, keys []uint64) []uint64 {
 // store announces a stretch of a prompt behind what the owner holds of it.
 func (f *honestFleet) store(o *honestOwner) {
 	i := f.rng.IntN(len(f.tree))
-	keys := f.x.scheme.Chain(nil, f.tree[i])
+	keys := f.x.tree.scheme.Chain(nil, f.tree[i])
 	from := 0
 	for from < len(keys) && f.rng.IntN(9) > 0 {
 		if _, ok := o.held[keys[from]]; !ok {
@@ -93,7 +93,7 @@ func (f *honestFleet) remove(o *honestOwner) {
 	}
 	slices.Sort(all)
 	if f.rng.IntN(3) > 0 {
-		chain := f.x.scheme.Chain(nil, f.tree[o.prompt[all[f.rng.IntN(len(all))]]])
+		chain := f.x.tree.scheme.Chain(nil, f.tree[o.prompt[all[f.rng.IntN(len(all))]]])
 		for k := len(chain) - 1; k >= 0 && len(keys) < 120; k-- {
 			if _, ok := o.held[chain[k]]; ok {
 				keys = append(keys, chain[k])
@@ -129,10 +129,10 @@ func (f *honestFleet) compare() {
 	var m Match
 	for range 8 {
 		local := f.tree[f.rng.IntN(len(f.tree))]
-		keys := f.x.scheme.Chain(nil, local)
+		keys := f.x.tree.scheme.Chain(nil, local)
 		f.x.matchChain(0, &listed{keys: keys, local: local}, &m)
 		at := 0
-		for owners, blocks := range holders(&m) {
+		for owners, blocks := range ownersHolding(&m) {
 			for range blocks {
 				for i := range f.owners {
 					_, want := f.owners[i].held[keys[at]]
@@ -183,16 +183,16 @@ func TestNamesOnDemand(t *testing.T) {
 	for i := range uint64(8) {
 		f := newHonestFleet(t, seed+i)
 		f.play(300)
-		if f.x.naming != onDemand {
+		if f.x.names.naming != onDemand {
 			t.Fatalf("seed %d: the index names all blocks", seed+i)
 		}
-		if most := f.x.aliases() / 2; int(f.x.names.n.Load()) > most {
-			t.Logf("seed %d: %d entries for %d names", seed+i, int(f.x.names.n.Load()), f.x.aliases())
+		if most := f.x.tree.lanes.sharedNames() / 2; int(f.x.names.table.n.Load()) > most {
+			t.Logf("seed %d: %d entries for %d names", seed+i, int(f.x.names.table.n.Load()), f.x.tree.lanes.sharedNames())
 		}
 		f.x.knows(0, 12345)
 		f.play(40)
-		if f.x.naming != allNamed || int(f.x.names.n.Load()) != f.x.aliases() {
-			t.Errorf("seed %d: %d entries for %d names", seed+i, int(f.x.names.n.Load()), f.x.aliases())
+		if f.x.names.naming != allNamed || int(f.x.names.table.n.Load()) != f.x.tree.lanes.sharedNames() {
+			t.Errorf("seed %d: %d entries for %d names", seed+i, int(f.x.names.table.n.Load()), f.x.tree.lanes.sharedNames())
 		}
 		for k := range f.owners {
 			for o := &f.owners[k]; len(o.held) > 0; {
@@ -200,7 +200,7 @@ func TestNamesOnDemand(t *testing.T) {
 			}
 		}
 		f.compare()
-		if st := f.x.Stats(); st.Blocks+st.Aliases+int(f.x.names.n.Load()) != 0 {
+		if st := f.x.Stats(); st.Blocks+st.Aliases+int(f.x.names.table.n.Load()) != 0 {
 			t.Errorf("seed %d: something is left: %+v", seed+i, st)
 		}
 	}
@@ -214,7 +214,7 @@ func TestVagueBound(t *testing.T) {
 	for i := range uint64(3 * maxVague) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
 	}
-	if n := len(x.sources[0].vague.pieces); n != maxVague {
+	if n := len(x.holders.sources[0].vague.pieces); n != maxVague {
 		t.Errorf("%d vague pieces, want %d", n, maxVague)
 	}
 	must.Succeed(t, x.Check())
@@ -225,8 +225,8 @@ func TestVagueBound(t *testing.T) {
 			}
 		}
 	}
-	if int(x.names.n.Load()) != 0 || x.aliases() != 0 || x.BlocksOf(o) != 0 {
-		t.Errorf("%d entries and %d names are left", int(x.names.n.Load()), x.aliases())
+	if int(x.names.table.n.Load()) != 0 || x.tree.lanes.sharedNames() != 0 || x.BlocksOf(o) != 0 {
+		t.Errorf("%d entries and %d names are left", int(x.names.table.n.Load()), x.tree.lanes.sharedNames())
 	}
 }
 
@@ -247,7 +247,7 @@ func TestVagueBoundAfterSearches(t *testing.T) {
 			t.Fatalf("chain %d: %+v", i, got)
 		}
 	}
-	if !slices.ContainsFunc(x.sources[0].vague.pieces, func(v vaguePiece) bool { return v.piece == 0 }) {
+	if !slices.ContainsFunc(x.holders.sources[0].vague.pieces, func(v vaguePiece) bool { return v.piece == 0 }) {
 		t.Fatal("all pieces are listed")
 	}
 	store(maxVague, 3*maxVague)
@@ -265,21 +265,21 @@ func TestNamesCatchUp(t *testing.T) {
 	}
 	last := uint64(chains - 1)
 	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 2}})
-	if x.naming != catchingUp {
-		t.Fatalf("naming %d", x.naming)
+	if x.names.naming != catchingUp {
+		t.Fatalf("naming %d", x.names.naming)
 	}
 	must.Succeed(t, x.Check())
 	for i := range uint64(1000) {
 		x.Store(&Store{Owner: first, Engine: []uint64{i<<40 | 1}, Local: []uint64{i<<40 | 5}})
 	}
-	if x.naming != allNamed {
-		t.Fatalf("naming %d after a thousand events", x.naming)
+	if x.names.naming != allNamed {
+		t.Fatalf("naming %d after a thousand events", x.names.naming)
 	}
 	must.Succeed(t, x.Check())
 	// The next mention of what was not found meanwhile finds it.
 	x.Store(&Store{Owner: second, Engine: []uint64{last<<8 | 1, last<<8 | 2}})
 	var m Match
-	chain := x.scheme.Chain(nil, []uint64{last<<8 | 3, last<<8 | 4})
+	chain := x.tree.scheme.Chain(nil, []uint64{last<<8 | 3, last<<8 | 4})
 	if x.matchKeys(0, chain, &m); m.Blocks != 2 || !slices.Equal(m.Prefixes, []Prefix{{uint32(first), 2}, {uint32(second), 2}}) {
 		t.Errorf("%+v", m.Prefixes)
 	}
@@ -315,8 +315,8 @@ func TestNamesCatchUpWithLaterHolders(t *testing.T) {
 			t.Errorf("block %d removed: %+v", e, got)
 		}
 	}
-	if x.naming != catchingUp {
-		t.Fatalf("naming %d", x.naming)
+	if x.names.naming != catchingUp {
+		t.Fatalf("naming %d", x.names.naming)
 	}
 	must.Succeed(t, x.Check())
 }
@@ -332,7 +332,7 @@ func TestLiarOnDemand(t *testing.T) {
 	x.Store(&Store{Owner: other, Engine: []uint64{1 << 8, 2 << 8}, Local: []uint64{1<<8 | 3, 1<<8 | 4}, Copies: CopySet})
 	must.Succeed(t, x.Check())
 	x.NameAllBlocks()
-	for x.naming != allNamed {
+	for x.names.naming != allNamed {
 		x.Remove(other, []uint64{99}, nil, CopySet)
 	}
 	must.Succeed(t, x.Check())
@@ -342,8 +342,8 @@ func TestLiarOnDemand(t *testing.T) {
 	if n := x.BlocksOf(other); n != 2 {
 		t.Errorf("another source has %d blocks, want 2", n)
 	}
-	if x.names.size.Load() > 1<<16 {
-		t.Errorf("%d bytes of names", x.names.size.Load())
+	if x.names.table.size.Load() > 1<<16 {
+		t.Errorf("%d bytes of names", x.names.table.size.Load())
 	}
 }
 
@@ -358,7 +358,7 @@ func TestVagueAfterClear(t *testing.T) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
 	}
 	x.ClearOwner(o)
-	if x.sweep.left == 0 {
+	if x.names.sweep.left == 0 {
 		t.Fatal("the sweep has passed already")
 	}
 	if last := uint64(chains - 1); x.knows(src, last<<8|1) {
@@ -382,11 +382,11 @@ func TestNamesOnDemandAgain(t *testing.T) {
 	}
 	store(10)
 	for missed, looks := range []int{2, 4, 8} {
-		if x.Remove(first, []uint64{uint64(missed) << 40}, nil, CopySet); x.naming == onDemand {
+		if x.Remove(first, []uint64{uint64(missed) << 40}, nil, CopySet); x.names.naming == onDemand {
 			t.Fatalf("names on demand after %d hashes that were never announced", missed+1)
 		}
 		events := 0
-		for ; x.naming != onDemand && events < 20*calmEvents; events++ {
+		for ; x.names.naming != onDemand && events < 20*calmEvents; events++ {
 			store(1)
 		}
 		if events < (looks-1)*calmEvents || events > (looks+2)*calmEvents {
@@ -396,16 +396,16 @@ func TestNamesOnDemandAgain(t *testing.T) {
 	}
 	for i := range uint64(40 * calmEvents) {
 		x.Store(&Store{Owner: second, Engine: []uint64{next<<8 | 2}})
-		if store(1); i > 0 && x.naming == onDemand {
+		if store(1); i > 0 && x.names.naming == onDemand {
 			t.Fatal("names on demand while a source uses what another has taught")
 		}
 	}
 	must.Succeed(t, x.Check())
 	x.NameAllBlocks()
-	for x.naming != allNamed {
+	for x.names.naming != allNamed {
 		store(1)
 	}
-	if store(40 * calmEvents); x.naming != allNamed {
+	if store(40 * calmEvents); x.names.naming != allNamed {
 		t.Error("names on demand in spite of NameAll")
 	}
 }
@@ -420,14 +420,14 @@ func TestNameLessUnderAllLanes(t *testing.T) {
 	x.Store(&Store{Owner: a, Engine: []uint64{100, 200}, Local: []uint64{20, 21}})
 	x.Store(&Store{Owner: b, Engine: []uint64{999}}) // ends names on demand
 	for i := range uint64(6 * calmEvents) {
-		if x.calm(x.sources[src]) {
+		if x.resolver.isCalmFor(x.holders.sources[src]) {
 			t.Fatal("the source has a private name")
 		}
 		engine := []uint64{i<<8 | 1, i<<8 | 2}
 		x.Store(&Store{Owner: a, Engine: engine, Local: []uint64{i<<8 | 3, i<<8 | 4}})
 	}
-	if x.naming != onDemand {
-		t.Errorf("naming %d after %d events", x.naming, 6*calmEvents)
+	if x.names.naming != onDemand {
+		t.Errorf("naming %d after %d events", x.names.naming, 6*calmEvents)
 	}
 }
 
@@ -456,7 +456,7 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 			chains = chains[:held]
 		}
 	}
-	if entries := int(x.names.n.Load()); entries > 4*held {
+	if entries := int(x.names.table.n.Load()); entries > 4*held {
 		t.Errorf("%d entries for %d chains of %d blocks", entries, held, blocks)
 	}
 	must.Succeed(t, x.Check())
@@ -479,14 +479,14 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 		for i := 1; i < len(engine); i++ {
 			x.Store(&Store{Owner: host, Engine: engine[i : i+1], Key: keys[i], HasKey: true})
 		}
-		for i := uint64(1); x.naming != onDemand; i++ {
+		for i := uint64(1); x.names.naming != onDemand; i++ {
 			if i > 20*calmEvents {
 				t.Fatal("no names on demand")
 			}
 			x.Store(&Store{Owner: calm, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
 		}
 		x.Store(&Store{Owner: device, Engine: engine, Local: local})
-		if n := x.looseBlocks.Load(); n != 0 {
+		if n := x.tree.looseBlocks.Load(); n != 0 {
 			t.Errorf("new chain %t: %d blocks are loose", whole, n)
 		}
 		x.NameAllBlocks()
@@ -506,7 +506,7 @@ func TestStoreTakesLooseBlocksOnDemand(t *testing.T) {
 // unswept returns an index whose events sweep no page.
 func unswept() *Index {
 	x := New(Options{Scheme: hash.Default()})
-	x.perEvent.sweep = 0
+	x.names.perEvent.sweep = 0
 	return x
 }
 
@@ -520,7 +520,8 @@ func TestStoreLooseBlockOfRetired(t *testing.T) {
 	x.Store(&Store{Owner: a, Engine: []uint64{1}, Key: key, HasKey: true})
 	x.Store(&Store{Owner: b, Engine: []uint64{2}, Key: next, HasKey: true})
 	x.ClearOwner(b)
-	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2}, Local: []uint64{31}}).counts(); got != (StoreResult{Added: 1}) {
+	if got := x.Store(&Store{Owner: a, Parent: 1, HasParent: true, Engine: []uint64{2},
+		Local: []uint64{31}}).counts(); got != (StoreResult{Added: 1}) {
 		t.Errorf("store behind a loose block: %+v", got)
 	}
 	if got := x.BlocksOf(a); got != 2 {
@@ -541,7 +542,7 @@ func TestNamesOfRetired(t *testing.T) {
 	x.Store(&Store{Owner: a, Engine: []uint64{1, 5, 6, 5, 7}, Local: []uint64{31, 32, 33, 34, 35}})
 	x.ClearOwner(a)
 	x.Store(&Store{Owner: b, Engine: []uint64{999}})
-	for x.naming != allNamed {
+	for x.names.naming != allNamed {
 		x.Store(&Store{Owner: b, Engine: []uint64{998}})
 	}
 	must.Report(t, x.Check())
@@ -619,7 +620,7 @@ func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
 	}
 	var entered []int
 	for i, h := range engine {
-		if _, line := x.find(h); line != 0 {
+		if _, line := x.names.findName(h); line != 0 {
 			entered = append(entered, i)
 		}
 	}
@@ -628,7 +629,7 @@ func TestFirstBlocksOfEventsHaveEntries(t *testing.T) {
 	}
 	// As SGLang evicts: the stretches from the last one on, the blocks of each from its first one.
 	x.Remove(o, slices.Concat(engine[41:], engine[40:41], engine[20:40], engine[:20]), nil, CopySet)
-	if n := int(x.names.n.Load()); n != 0 || x.BlocksOf(o) != 0 {
+	if n := int(x.names.table.n.Load()); n != 0 || x.BlocksOf(o) != 0 {
 		t.Errorf("%d entries and %d blocks are left", n, x.BlocksOf(o))
 	}
 	must.Succeed(t, x.Check())
@@ -653,8 +654,8 @@ func TestHashesInNoOrder(t *testing.T) {
 			t.Errorf("%+v", res)
 		}
 	}
-	if x.BlocksOf(host) != len(local) || x.naming != onDemand {
-		t.Errorf("%d of %d blocks, naming %d", x.BlocksOf(host), len(local), x.naming)
+	if x.BlocksOf(host) != len(local) || x.names.naming != onDemand {
+		t.Errorf("%d of %d blocks, naming %d", x.BlocksOf(host), len(local), x.names.naming)
 	}
 	x.Remove(device, engine, nil, CopySet)
 	if x.BlocksOf(host) != len(local) || x.BlocksOf(device) != 0 {
@@ -677,7 +678,7 @@ func TestSearchNamesFewPieces(t *testing.T) {
 		x.Store(&Store{Owner: o, Engine: engine, Local: local})
 	}
 	listed := func() (n int) {
-		for _, w := range x.sources[s].vague.pieces {
+		for _, w := range x.holders.sources[s].vague.pieces {
 			if w.piece != 0 {
 				n++
 			}
@@ -687,7 +688,7 @@ func TestSearchNamesFewPieces(t *testing.T) {
 	most := 0
 	for i := range uint64(3 * vaguePatience) {
 		before := listed()
-		x.searchVague(x.sources[s], mix(1<<50+i), false)
+		x.finder.searchVague(x.holders.sources[s], mix(1<<50+i), false)
 		most = max(most, before-listed())
 	}
 	if most != namedAtOnce {

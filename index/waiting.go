@@ -10,20 +10,20 @@ import "slices"
 //
 // An event next to others does not give a hash its meaning while blocks wait under it (awaited).
 
-// meets notes that an engine hash has got a meaning, for placeOthers.
-func (x *Index) meets(engine uint64) {
-	if x.looseBlocks.Load() > 0 && !x.looseOf(engine).isNone() {
-		x.met = append(x.met, engine)
+// noteMeaning notes that an engine hash has got a meaning, for placeOthers.
+func (m *nameMap) noteMeaning(engine uint64) {
+	if m.tree.looseBlocks.Load() > 0 && !m.tree.findLoose(engine).isNone() {
+		m.met = append(m.met, engine)
 	}
 }
 
 // waitersOf returns the sources that hold blocks under an engine hash itself.
-func (x *Index) waitersOf(engine uint64) (all []*source) {
-	p := x.looseOf(engine)
-	if p.isNone() || !x.alive(p) || x.hasNames(p) {
+func (h *holders) waitersOf(engine uint64) (all []*source) {
+	p := h.tree.findLoose(engine)
+	if p.isNone() || !h.names.isAlive(p) || h.names.hasNames(p) {
 		return nil
 	}
-	x.holders(x.setOf(p), func(o *owner) {
+	h.eachHolder(h.tree.lines.setOf(p), func(o *owner) {
 		if o.s.raw && !slices.Contains(all, o.s) {
 			all = append(all, o.s)
 		}
@@ -33,14 +33,14 @@ func (x *Index) waitersOf(engine uint64) (all []*source) {
 }
 
 // HasLoose reports whether blocks wait under hashes.
-func (x *Index) HasLoose() bool { return x.looseBlocks.Load() > 0 }
+func (x *Index) HasLoose() bool { return x.tree.looseBlocks.Load() > 0 }
 
-// alsoMeans lets an engine hash mean a block, for a source that waits under it, and so for all
+// alsoLearn lets an engine hash mean a block, for a source that waits under it, and so for all
 // others unless they mean something else by it.
-func (x *Index) alsoMeans(engine uint64, p place) {
-	for _, s := range x.waitersOf(engine) {
-		if !s.teaches && !x.isContested(s, engine) && x.meaning(s, engine).isNone() {
-			x.learn(s, engine, p, 1)
+func (rs *resolver) alsoLearn(engine uint64, p place) {
+	for _, s := range rs.holders.waitersOf(engine) {
+		if !s.teaches && !rs.isContested(s, engine) && rs.meaningOf(s, engine).isNone() {
+			rs.learnMeaning(s, engine, p, 1)
 			return
 		}
 	}
@@ -50,43 +50,43 @@ func (x *Index) alsoMeans(engine uint64, p place) {
 // all sources to which they mean a block now, and to what waits behind those.
 func (p *storing) placeOthers() {
 	x := p.x
-	for k := 0; k < len(x.met); k++ {
-		engine := x.met[k]
-		for _, s := range x.waitersOf(engine) {
-			q := x.meaning(s, engine)
+	for k := 0; k < len(x.names.met); k++ {
+		engine := x.names.met[k]
+		for _, s := range x.holders.waitersOf(engine) {
+			q := x.resolver.meaningOf(s, engine)
 			if q.isNone() {
 				continue
 			}
 			owners := p.partHolders(s, engine)
-			if !x.unraw(s, engine, q) {
+			if !x.holders.moveRaw(s, engine, q) {
 				continue
 			}
 			p.giveParts(owners, s, engine)
-			if line := x.lineOf(q, engine); line != 0 && s.private.ref(engine) == nil {
-				x.taught(s, line)
+			if line := x.names.lineOf(q, engine); line != 0 && s.private.ref(engine) == nil {
+				x.finder.joinTeacher(s, line)
 			}
 			w := &storing{x: x, s: s, e: p.e}
 			if s == p.s {
 				w = p
 			}
-			if engine != x.key(q) {
+			if engine != x.tree.keyOf(q) {
 				w.res.Resolved++
 			}
 			if s.room.used > 0 {
-				w.res.Resolved += w.placeWaiting(engine, x.behind(q))
+				w.res.Resolved += w.placeWaiting(engine, x.tree.cursorAt(q))
 			}
 			if s != p.s {
-				x.emptyRoom(s)
+				x.holders.emptyIdleRoom(s)
 			}
 		}
 	}
-	x.met = x.met[:0]
+	x.names.met = x.names.met[:0]
 }
 
 // placeOthers is that of storing, where no event is applied. It reports whether there may have been
 // such blocks.
-func (x *Index) placeOthers() bool {
-	if len(x.met) == 0 {
+func placeOthers(x *Index) bool {
+	if len(x.names.met) == 0 {
 		return false
 	}
 	w := storing{x: x, e: &Store{}}
@@ -97,14 +97,14 @@ func (x *Index) placeOthers() bool {
 // awaited reports whether blocks may wait under an engine hash for its meaning.
 func (p *storing) awaited(engine uint64) bool {
 	x := p.x
-	if x.looseBlocks.Load() == 0 {
+	if x.tree.looseBlocks.Load() == 0 {
 		return false
 	}
-	if !x.looseOf(engine).isNone() {
+	if !x.tree.findLoose(engine).isNone() {
 		return true
 	}
 	for _, other := range p.otherHashes(engine) {
-		if !x.looseOf(other).isNone() {
+		if !x.tree.findLoose(other).isNone() {
 			return true
 		}
 	}
@@ -123,13 +123,13 @@ func (p *storing) otherHashes(engine uint64) [2]uint64 {
 // partHolders returns the owners of a source that wait under the hash of a block which the event at hand
 // has in parts.
 func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
-	from := p.x.looseOf(engine)
+	from := p.x.tree.findLoose(engine)
 	if p.e.Parts < 2 || from.isNone() {
 		return nil
 	}
-	set := p.x.setOf(from)
+	set := p.x.tree.lines.setOf(from)
 	for _, o := range s.owners {
-		if p.x.sets.has(set, o.id) {
+		if p.x.tree.sets.has(set, o.id) {
 			all = append(all, o)
 		}
 	}
@@ -149,9 +149,9 @@ func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
 			}
 		}
 		for _, part := range p.e.Engine[i+1-p.e.Parts : i] {
-			if q := p.x.meaning(s, normal(part)); !q.isNone() {
+			if q := p.x.resolver.meaningOf(s, normal(part)); !q.isNone() {
 				for _, o := range owners {
-					p.x.addHolder(o, q)
+					p.x.holders.addHolder(o, q)
 				}
 			}
 		}

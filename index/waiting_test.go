@@ -15,7 +15,7 @@ func (l *identityLab) wantLoose(id Identity, hashes []uint64, want ...[]uint32) 
 	var m Match
 	l.x.Match(Lookup{Constant: l.c[id], Chain: keys(hashes), Loose: true}, nil, &m)
 	var got [][]uint32
-	for owners, blocks := range holders(&m) {
+	for owners, blocks := range ownersHolding(&m) {
 		for range blocks {
 			got = append(got, owners)
 		}
@@ -67,7 +67,8 @@ func TestWaitingWithoutConstant(t *testing.T) {
 		l.want([]uint64{1, 2}, "", "[0]x1 [0 2]x1 ", "")
 		// What comes behind a block that waits moves with it.
 		l.x.Store(&Store{Owner: l.pool, Engine: []uint64{301}})
-		l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Parent: 102 ^ l.c[l.a], HasParent: true, Engine: l.fold(l.a, 301), Local: []uint64{3}})
+		l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Parent: 102 ^ l.c[l.a], HasParent: true, Engine: l.fold(l.a, 301),
+			Local: []uint64{3}})
 		l.want([]uint64{1, 2, 3}, "", "[0]x1 [0 2]x2 ", "")
 	}
 }
@@ -95,7 +96,8 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 		t.Helper()
 		left := len(want)
 		x.Checkpoint().Snapshot().Walk(all, func(s *Stretch) bool {
-			if !want[waiting{s.Owner, s.Identity, s.Engine[0] ^ l.c[s.Identity], s.Waiting}] || len(s.Engine) != 1 || !s.Waiting && s.Key != s.Engine[0]^l.c[s.Identity] {
+			if !want[waiting{s.Owner, s.Identity, s.Engine[0] ^ l.c[s.Identity], s.Waiting}] || len(s.Engine) != 1 || !s.Waiting &&
+				s.Key != s.Engine[0]^l.c[s.Identity] {
 				t.Errorf("%+v", s)
 			}
 			left--
@@ -122,7 +124,8 @@ func TestIdentityOfWaitingBlocks(t *testing.T) {
 		l.wantLoose(l.b, []uint64{101, 102}, []uint32{2})
 		l.wantLoose(0, []uint64{101, 102}, []uint32{2})
 		for _, engine := range append(l.fold(l.a, 101), 101) {
-			if held := l.x.ResolveHash(l.sources[2], engine); held.Named || l.x.heldRaw(l.x.sources[l.sources[2]], engine).isNone() {
+			if held := l.x.ResolveHash(l.sources[2], engine); held.Named ||
+				l.x.tree.findHeldRaw(l.x.holders.sources[l.sources[2]], engine).isNone() {
 				t.Errorf("%+v", held)
 			}
 		}
@@ -191,7 +194,8 @@ func TestSaysOfParent(t *testing.T) {
 	for _, named := range []bool{false, true} {
 		l := newSayingLab(t, Options{NameAll: named})
 		for id, engine := range []uint64{100, 200, 300} {
-			l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{engine}, Local: []uint64{1}, Says: SaysAdapter | SaysSalt})
+			l.x.Store(&Store{Owner: l.gpu, Identity: Identity(id), Engine: []uint64{engine}, Local: []uint64{1},
+				Says: SaysAdapter | SaysSalt})
 		}
 		l.want([]uint64{1}, "[0]x1 ", "[0]x1 ", "[0]x1 ")
 		next := uint64(1000)
@@ -199,12 +203,13 @@ func TestSaysOfParent(t *testing.T) {
 			for says := range Says(4) {
 				for of := range Identity(3) {
 					next++
-					held := says == 0 || of == Identity(id) || l.x.agree(says, of, Identity(id))
+					held := says == 0 || of == Identity(id) || l.x.tree.identities.agree(says, of, Identity(id))
 					want := StoreResult{Added: 1, Identity: Identity(id), Placed: true, Before: 1, Chained: true}
 					if !held {
 						want = StoreResult{Added: 1, Orphaned: 1}
 					}
-					e := Store{Owner: l.gpu, Identity: of, Says: says, Parent: parent, HasParent: true, Engine: []uint64{next}, Local: []uint64{next}}
+					e := Store{Owner: l.gpu, Identity: of, Says: says, Parent: parent, HasParent: true, Engine: []uint64{next},
+						Local: []uint64{next}}
 					if res := l.x.Store(&e); res != want {
 						t.Errorf("behind identity %d, of %d, says %d: %+v, want %+v", id, of, says, res, want)
 					}
@@ -225,7 +230,8 @@ func TestSaysOfWaiting(t *testing.T) {
 	for _, named := range []bool{false, true} {
 		l := newSayingLab(t, Options{NameAll: named})
 		wait := func(id Identity, says Says, engine uint64) {
-			l.x.Store(&Store{Owner: l.gpu, Identity: id, Says: says, Parent: 100, HasParent: true, Engine: []uint64{engine, engine + 1}, Local: []uint64{engine, engine + 1}})
+			l.x.Store(&Store{Owner: l.gpu, Identity: id, Says: says, Parent: 100, HasParent: true, Engine: []uint64{engine, engine + 1},
+				Local: []uint64{engine, engine + 1}})
 		}
 		wait(l.a, SaysAdapter, 201) // true
 		wait(l.b, SaysAdapter, 301) // false
@@ -258,7 +264,8 @@ func TestSaysOfWaiting(t *testing.T) {
 func TestSaysOfLeftIdentity(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		l := newSayingLab(t, Options{})
-		l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Says: SaysSalt, Parent: 100, HasParent: true, Engine: []uint64{201}, Local: []uint64{2}})
+		l.x.Store(&Store{Owner: l.gpu, Identity: l.a, Says: SaysSalt, Parent: 100, HasParent: true, Engine: []uint64{201},
+			Local: []uint64{2}})
 		if !l.x.DropIdentity(l.a) {
 			t.Fatal("the identity has a block")
 		}

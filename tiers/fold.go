@@ -226,7 +226,8 @@ func (f *Folder) finish() []Hit {
 
 // count appends how many blocks a state has on each medium.
 func (f *Folder) count(dst []MediumCount, s *rowState) []MediumCount {
-	dst = append(dst, MediumCount{NameDevice, int(s.media[Device].blocks)}, MediumCount{NameHost, int(s.media[Host].blocks)}, MediumCount{NameDisk, int(s.media[Disk].blocks)})
+	dst = append(dst, MediumCount{NameDevice, int(s.media[Device].blocks)}, MediumCount{NameHost, int(s.media[Host].blocks)},
+		MediumCount{NameDisk, int(s.media[Disk].blocks)})
 	if n := s.media[External].blocks; n > 0 {
 		dst = append(dst, MediumCount{NameExternal, int(n)})
 	}

@@ -160,7 +160,8 @@ func TestFoldModel(t *testing.T) {
 		for j, in := range instances {
 			want := naive(owners, held, blocks, in)
 			if rows[j].Longest != want.Longest || !slices.Equal(rows[j].Media, want.Media) || !slices.Equal(rows[j].Ranks, want.Ranks) {
-				t.Fatalf("seed %d scene %d instance %d\n got %+v\nwant %+v\nowners %+v\nheld %v", seed, i, in.ID, rows[j], want, owners, held)
+				t.Fatalf("seed %d scene %d instance %d\n got %+v\nwant %+v\nowners %+v\nheld %v", seed, i, in.ID, rows[j], want, owners,
+					held)
 			}
 			if rows[j].Longest == 0 && !sameRows(rows[j:j+1], NewRoster(instances).Zeros()[j:j+1]) {
 				t.Fatalf("seed %d scene %d: %+v is no row of zeros", seed, i, rows[j])

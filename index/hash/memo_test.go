@@ -36,7 +36,8 @@ func TestMemoIsLazy(t *testing.T) {
 		m.Wait()
 		st := m.Stats()
 		if c.Computed() != computed || st.Hits-before.Hits != hits || st.Misses-before.Misses != misses {
-			t.Errorf("%d hashed, %d hits, %d misses; want %d, %d, %d", c.Computed(), st.Hits-before.Hits, st.Misses-before.Misses, computed, hits, misses)
+			t.Errorf("%d hashed, %d hits, %d misses; want %d, %d, %d", c.Computed(), st.Hits-before.Hits, st.Misses-before.Misses,
+				computed, hits, misses)
 		}
 	}
 	for range 3 { // stretches that are not whole are not kept
@@ -189,7 +190,8 @@ func sameAsWithout(t *testing.T, rng *rand.Rand, c *DigestChain, p memoPrompt) {
 	}
 	for _, i := range ask {
 		if got, want := *c.Digest(i), *plain.Digest(from + i); got != want {
-			t.Errorf("%+v, lora %q, salt %q, %d tokens of %d behind %d: block %d is %x, want %x", p.profile.Settings(), p.lora, p.salt, len(p.tokens), p.size, from, i, got, want)
+			t.Errorf("%+v, lora %q, salt %q, %d tokens of %d behind %d: block %d is %x, want %x", p.profile.Settings(), p.lora, p.salt,
+				len(p.tokens), p.size, from, i, got, want)
 			return
 		}
 	}
@@ -235,7 +237,8 @@ func FuzzMemo(f *testing.F) {
 	m, err := NewMemo(8 << 20)
 	must.Succeed(f, err)
 	f.Cleanup(m.Close)
-	f.Fuzz(func(t *testing.T, kindA uint8, loraA, saltA string, sizeA int, dataA []byte, kindB uint8, loraB, saltB string, sizeB int, dataB []byte) {
+	f.Fuzz(func(t *testing.T, kindA uint8, loraA, saltA string, sizeA int, dataA []byte, kindB uint8, loraB, saltB string, sizeB int,
+		dataB []byte) {
 		var c DigestChain
 		c.Memo(m)
 		rng := rand.New(rand.NewPCG(1, 1))

@@ -241,7 +241,8 @@ func (s Settings) Summary() string {
 
 // Settings returns what the profile is written as, with its root.
 func (p Profile) Settings() Settings {
-	s := Settings{Strategy: StrategyVLLM, PythonHashSeed: p.seed, IndexProjection: ProjectionLow64, RootDigest: hex.EncodeToString(p.root[:p.Size()])}
+	s := Settings{Strategy: StrategyVLLM, PythonHashSeed: p.seed, IndexProjection: ProjectionLow64,
+		RootDigest: hex.EncodeToString(p.root[:p.Size()])}
 	switch p.algorithm {
 	case 0:
 		return Settings{}

@@ -134,7 +134,8 @@ func TestRootDigests(t *testing.T) {
 // and to no other.
 func TestProfilesCompare(t *testing.T) {
 	seen := map[Profile]bool{}
-	for _, s := range append(everyProfile(), vllm(AlgorithmSHA256, "1", ""), vllm(AlgorithmSHA256, "01", ""), vllm(AlgorithmSHA256, DefaultRootSeed, "")) {
+	for _, s := range append(everyProfile(), vllm(AlgorithmSHA256, "1", ""), vllm(AlgorithmSHA256, "01", ""),
+		vllm(AlgorithmSHA256, DefaultRootSeed, "")) {
 		p, err := NewProfile(s)
 		must.Succeed(t, err)
 		again, err := NewProfile(p.Settings())

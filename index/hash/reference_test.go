@@ -229,7 +229,8 @@ func same(t *testing.T, s Settings, c *DigestChain, lora, salt string, tokens []
 		top = max(top, i+1)
 		d := c.Digest(i)
 		if !bytes.Equal(d[:c.profile.Size()], want[i]) {
-			t.Fatalf("%+v, lora of %d, salt of %d, %d tokens of %d: block %d is %x, want %x", s, len(lora), len(salt), len(tokens), size, i, *d, want[i])
+			t.Fatalf("%+v, lora of %d, salt of %d, %d tokens of %d: block %d is %x, want %x", s, len(lora), len(salt), len(tokens),
+				size, i, *d, want[i])
 		}
 		key := binary.BigEndian.Uint64(want[i])
 		if s.Strategy == StrategyVLLM {
