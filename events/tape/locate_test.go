@@ -157,7 +157,8 @@ func TestLocateFindsTimes(t *testing.T) {
 		_, runs, err := Locate(dir, nil, Target{Time: time.Now()}, nil)
 		must.Succeed(t, err)
 		first, second := runs.List[0], runs.List[1]
-		if first.Sources != 2 || first.Batches != 6 || first.Cut || !first.First.Equal(start) || !first.Last.Equal(start.Add(3*time.Minute+3*time.Second)) || first.ID != all[0].Run {
+		if first.Sources != 2 || first.Batches != 6 || first.Cut ||
+			!first.First.Equal(start) || !first.Last.Equal(start.Add(3*time.Minute+3*time.Second)) || first.ID != all[0].Run {
 			t.Errorf("the first run: %+v", first)
 		}
 		if second.Sources != 1 || second.Batches != 1 || second.Cut || second.ID == first.ID || second.End != all[len(all)-1].At {

@@ -5,12 +5,16 @@ import (
 	"sync"
 )
 
-// memoryParts is how many parts a full memory has. To make room, the whole oldest part is removed.
-const memoryParts = 8
+const (
+	// memoryParts is how many parts a full memory has at least. To make room, the whole oldest part is removed.
+	memoryParts = 8
+	// maxPart bounds a part in bytes, so that a reader finds its first number without a long search.
+	maxPart = 64 << 10
+)
 
-// memory keeps the newest batches of one source, encoded like the records of a segment, but without
-// checksums, which only a disk needs. With a limit of 0 it keeps no batch and knows only the number of
-// the last one.
+// memory is the near end of a tape: the newest batches of one source, encoded like the records of a segment, but
+// without checksums, which only a disk needs. With a limit of 0 it keeps no batch and knows only the number of the
+// last one.
 //
 // Invariants:
 //
@@ -19,10 +23,12 @@ const memoryParts = 8
 //  3. The parts never take more than limit bytes.
 //
 // Cost: a batch takes one lock and one copy of its payload. Once the memory is full, a new part reuses
-// the bytes of the oldest one, unless a read is under way.
+// the bytes of the oldest one, unless a read is under way or somebody keeps what leaves.
 type memory struct {
 	frame frame
 	limit int
+	// evicts says that addBatch returns the parts that it removes, and that their bytes stay as they are.
+	evicts bool
 
 	mu      sync.Mutex
 	parts   []part // oldest first
@@ -40,20 +46,28 @@ type part struct {
 	data []byte
 }
 
-// add adds a batch; a Reset removes all batches. An Idle record replaces one that came just before it.
-func (m *memory) add(r *Record) {
+// partBytes is the size at which a part is full.
+func (m *memory) partBytes() int { return min(m.limit/memoryParts, maxPart) }
+
+// addRecord adds a batch; a Reset removes all batches. An Idle record replaces one that came just before it. If
+// somebody keeps what leaves, it returns the parts that had to go to make room, and whether the batch itself is too
+// large to stay.
+func (m *memory) addRecord(r *Record) (evicted []part, tooLarge bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.Kind == Reset {
-		m.clear(Span{Epoch: r.Epoch}, 0)
-		return
+		m.removeAll(Span{Epoch: r.Epoch}, 0)
+		return nil, false
 	}
 	if r.Epoch != m.span.Epoch || m.span.Any && r.Seq <= m.span.Last {
-		m.clear(Span{Epoch: r.Epoch}, 0) // its Reset is missing
+		m.removeAll(Span{Epoch: r.Epoch}, 0) // its Reset is missing
 	}
 	if recordSize+len(r.Payload) > m.limit {
-		m.clear(Span{Epoch: r.Epoch, First: r.Seq + 1, Last: r.Seq, Any: true}, r.Seq+1)
-		return
+		if m.evicts {
+			evicted = m.parts
+		}
+		m.removeAll(Span{Epoch: r.Epoch, First: r.Seq + 1, Last: r.Seq, Any: true}, r.Seq+1)
+		return evicted, true
 	}
 	if !m.span.Any {
 		m.span.First, m.span.Any, m.next = r.Seq, true, r.Seq
@@ -61,30 +75,42 @@ func (m *memory) add(r *Record) {
 	m.span.Last = r.Seq
 	if r.Kind == Idle {
 		m.idle = *r
-		return
+		return nil, false
 	}
 	if m.idle.Kind != 0 {
-		m.append(&m.idle)
+		evicted = m.appendRecord(&m.idle)
 		m.idle = Record{}
 	}
-	m.append(r)
+	return append(evicted, m.appendRecord(r)...), false
 }
 
-// clear removes all batches. next is the number of the batch to expect, 0 if it is not known. mu is held.
-func (m *memory) clear(span Span, next uint64) {
+// removeAll removes all batches. next is the number of the batch to expect, 0 if it is not known. mu is held.
+func (m *memory) removeAll(span Span, next uint64) {
 	m.parts, m.bytes, m.idle, m.span, m.next = nil, 0, Record{}, span, next
 }
 
-// append adds a record at the end, and removes the oldest parts until it fits. mu is held.
-func (m *memory) append(r *Record) {
-	size := recordSize + len(r.Payload)
+// appendRecord adds a record at the end. To make it fit, it removes the oldest parts, which it returns if somebody
+// keeps them. mu is held.
+func (m *memory) appendRecord(r *Record) (evicted []part) {
+	size, full := recordSize+len(r.Payload), m.partBytes()
 	for m.bytes+size > m.limit {
-		m.removeOldest()
+		oldest := m.parts[0]
+		m.bytes -= len(oldest.data)
+		switch {
+		case m.evicts:
+			evicted = append(evicted, oldest)
+		case m.readers == 0 && cap(oldest.data) <= full:
+			m.free = oldest.data[:0]
+		}
+		m.parts = slices.Delete(m.parts, 0, 1)
+		if m.span.First = m.next; len(m.parts) > 0 {
+			m.span.First = m.parts[0].from
+		}
 	}
 	n := len(m.parts)
-	if n == 0 || len(m.parts[n-1].data)+size > m.limit/memoryParts {
+	if n == 0 || len(m.parts[n-1].data)+size > full {
 		if m.free == nil && n > 0 { // the first part grows as it is used, so that a quiet source takes little
-			m.free = make([]byte, 0, max(m.limit/memoryParts, size))
+			m.free = make([]byte, 0, max(full, size))
 		}
 		m.parts = append(m.parts, part{m.next, m.free})
 		m.free = nil
@@ -94,19 +120,7 @@ func (m *memory) append(r *Record) {
 	newest.data = m.frame.append(newest.data, r)
 	m.bytes += size
 	m.next = r.Seq + 1
-}
-
-// removeOldest removes the oldest part. mu is held.
-func (m *memory) removeOldest() {
-	data := m.parts[0].data
-	m.bytes -= len(data)
-	if m.readers == 0 && cap(data) <= m.limit/memoryParts {
-		m.free = data[:0]
-	}
-	m.parts = slices.Delete(m.parts, 0, 1)
-	if m.span.First = m.next; len(m.parts) > 0 {
-		m.span.First = m.parts[0].from
-	}
+	return evicted
 }
 
 // size returns the bytes of memory that m takes.
@@ -120,9 +134,9 @@ func (m *memory) size() int {
 	return n
 }
 
-// read hands the batches in p's range to p, and returns the span of the batches in memory. It returns ErrGone if
+// visit lets p read the batches of its range, and returns the span of the batches in memory. It returns ErrGone if
 // the range begins before that span, and ErrTooNew if it begins after it.
-func (m *memory) read(p *passage) (Span, error) {
+func (m *memory) visit(p *passage) (Span, error) {
 	m.mu.Lock()
 	span, idle := m.span, m.idle
 	if m.limit == 0 {
@@ -152,6 +166,7 @@ func (m *memory) read(p *passage) (Span, error) {
 			break
 		}
 	}
+	// While readers is not 0, no bytes of a removed part are used again, so what follows needs no lock.
 	m.readers++
 	m.mu.Unlock()
 	defer func() {
@@ -160,10 +175,10 @@ func (m *memory) read(p *passage) (Span, error) {
 		m.mu.Unlock()
 	}()
 	for _, data := range slices.Backward(parts) {
-		p.scan(&Scanner{data: data, frame: m.frame})
+		p.scanRecords(&Scanner{data: data, frame: m.frame})
 	}
 	if idle.Kind != 0 && !p.done {
-		p.take(&idle)
+		p.readRecord(&idle)
 	}
 	return span, nil
 }

@@ -75,7 +75,8 @@ func TestMemoryReadsRange(t *testing.T) {
 	}
 	r.RecordBatch(1, 20, false, []byte("twenty"), nil) // 16 to 19 never came
 	r.RecordBatch(1, 21, false, []byte("last"), nil)
-	four, five, idle, twenty, last := `1 batch replayed 1/4 "four"`, "1 batch 1/5", "1 idle 1/15", `1 batch 1/20 "twenty"`, `1 batch 1/21 "last"`
+	four, five, idle := `1 batch replayed 1/4 "four"`, "1 batch 1/5", "1 idle 1/15"
+	twenty, last := `1 batch 1/20 "twenty"`, `1 batch 1/21 "last"`
 	f(Range{Oldest: true, To: whole, Limit: 9}, four, five, idle, twenty, last)
 	f(Range{From: 4, To: 21, Limit: 5}, four, five, idle, twenty, last)
 	f(Range{From: 4, To: 21, Limit: 4}, four, five, idle, twenty, "more from 21")
@@ -125,7 +126,8 @@ func TestMemoryReturnsSegments(t *testing.T) {
 	dir := t.TempDir()
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(1)), e.Segment, 0o600))
 	all, damage := contentsOf(t, dir)
-	want(t, all, "0 settings hash.seed=7", "1 registered standing hasseq 3/7 source=a|default|0 block_size=16", "0 begin 0/1", `1 batch 3/8 "eight"`)
+	want(t, all, "0 settings hash.seed=7",
+		"1 registered standing hasseq 3/7 source=a|default|0 block_size=16", "0 begin 0/1", `1 batch 3/8 "eight"`)
 	if damage != (Damage{}) {
 		t.Errorf("%+v", damage)
 	}
@@ -137,7 +139,8 @@ func TestNilSourceKeepsNothing(t *testing.T) {
 	r.RecordBatch(1, 1, false, []byte("x"), nil)
 	r.RecordIdle(1, 2)
 	r.RecordReset(2, "")
-	if _, span, err := r.Read(Range{Oldest: true, To: whole, Limit: 1}); r != nil || w.MemoryBytes() != 0 || span != (Span{}) || !errors.Is(err, ErrGone) {
+	_, span, err := r.Read(Range{Oldest: true, To: whole, Limit: 1})
+	if r != nil || w.MemoryBytes() != 0 || span != (Span{}) || !errors.Is(err, ErrGone) {
 		t.Errorf("%v %v", r, err)
 	}
 }

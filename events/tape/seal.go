@@ -45,9 +45,9 @@ func (h header) newAEAD(key *keyfile.Key) cipher.AEAD {
 }
 
 // recordBytes returns the bytes of a record in a file.
-func (w *Tape) recordBytes(r *Record) int64 {
+func (t *Tape) recordBytes(r *Record) int64 {
 	n := int64(recordSize + len(r.Payload))
-	if w.opts.Key != nil {
+	if t.opts.Key != nil {
 		n += sealBytes
 	}
 	return n

@@ -195,7 +195,8 @@ func TestSealedDamage(t *testing.T) {
 						}
 					}
 					last := i == len(all)-1
-					if n != len(all)-1 || s.damage.Unopened != unopened || s.damage.Skipped+s.damage.Torn != 1 || s.damage.Torn == 1 && !last {
+					if n != len(all)-1 || s.damage.Unopened != unopened ||
+						s.damage.Skipped+s.damage.Torn != 1 || s.damage.Torn == 1 && !last {
 						t.Fatalf("byte %d of record %d, forged %v: %d records, damage %+v", at-begin, i, forged, n, s.damage)
 					}
 				}
@@ -229,7 +230,8 @@ func TestSealedRecordStays(t *testing.T) {
 		s, err := NewScanner(append(head.encode(), record...), testKey)
 		must.Succeed(t, err)
 		rec := Record{}
-		if read := s.Next(&rec); read != (unopened == 0) || s.damage.Unopened != unopened || read && bytes.HasSuffix(rec.Payload, []byte{5, 5, 5}) != head.sealed {
+		if read := s.Next(&rec); read != (unopened == 0) || s.damage.Unopened != unopened ||
+			read && bytes.HasSuffix(rec.Payload, []byte{5, 5, 5}) != head.sealed {
 			t.Errorf("%+v: read %v, damage %+v", head, read, s.damage)
 		}
 	}

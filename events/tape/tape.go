@@ -1,14 +1,12 @@
-// Package tape keeps the one record of what was applied: the raw payloads of all sources, in
-// order, and what else decides what an index holds. The newest batches of each source stay in
-// memory, up to a bound, and all goes to the disk if there is a directory. Users know the record
-// as the journal: settings, metrics, files and messages call it so.
+// Package tape keeps the one record of what was applied: the raw payloads of all sources, in order, and what else
+// decides what an index holds. The newest batches of each source stay in memory, up to a bound, and all goes to the
+// disk if there is a directory. Users know the record as the journal: settings, metrics, files and messages call it so.
 //
-//	Recorder.Batch, Reset, … --record--> memory of the source: part, part … (the oldest goes)
-//	 (ingest, never waits)    |
-//	                          +--entry--> queue --> writer --> segment --> segment …
-//	                                    (bounded)  (one goroutine)            ^
-//	                                                                          | the oldest goes
-//	Recorder.Read: batches of one source, from its memory or else from the disk
+//	Recorder.RecordBatch, RecordReset, … --> memory of the source: part, part … (the oldest is evicted)
+//	 (ingest, never waits)     |
+//	                           +--entry--> queue --> writer --> segment --> segment … (the oldest is removed)
+//	                                     (bounded)  (one goroutine)
+//	Recorder.Read, Visit: batches of one source, from its memory or else from the disk
 //	Reader --Record--> who rebuilds an index        Locate: where a batch is
 //
 // docs/journal.md is the format and what it promises. Every segment opens with
@@ -36,69 +34,171 @@
 // write for the writer.
 package tape
 
-import "time"
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
 
-// Kind says what a Record is.
-type Kind uint8
-
-const (
-	Settings     Kind = iota + 1 // Fields: what the server was told
-	Registered                   // Fields: the registration, Key its printed key
-	Begin                        // end of a segment's opening; Seq sources stand in it
-	Batch                        // applied; Payload is what the engine sent
-	Undecodable                  // refused; Payload is what the engine sent, or the beginning of what was too large
-	Reset                        // blocks of the source dropped, Epoch begins; Payload is the reason
-	State                        // Fields: FieldState, FieldReason
-	Aged                         // half of a time to live is over; Seq is that time in ns, 0 in older journals
-	Lost                         // Seq records of the source are missing
-	Unregistered                 // the source is gone
-	Idle                         // batches without events were applied, up to Seq
+	"example.com/conductor/keyfile"
 )
 
-// String returns the word docs/journal.md uses.
-func (k Kind) String() string {
-	names := [...]string{"none", "settings", "registered", "begin", "batch", "undecodable", "reset", "state", "aged", "lost", "unregistered", "idle"}
-	if int(k) < len(names) {
-		return names[k]
+// MinBytes is the least Options.MaxBytes: eight segments of 1 MiB.
+const MinBytes = 8 << 20
+
+// Options describes a tape.
+type Options struct {
+	Dir      string       // "" for nothing on the disk
+	MaxBytes int64        // of all segments together, at least MinBytes
+	Memory   int          // bytes of the newest batches of each source that stay in memory, plain
+	Settings []Field      // opens every segment
+	Key      *keyfile.Key // seals the payloads; nil records them as they are
+	// Delay is how long a record may wait for others to be written with; waking
+	// the writer for each would cost ingest more than all the rest.
+	Delay time.Duration
+	// Fresh removes the segments of earlier runs from the directory.
+	Fresh bool
+	// Use says what of a server the directory is, for the error when another one has it; "journal" when empty.
+	Use string
+
+	// Report, if set, hears of the first of consecutive errors of the disk, and
+	// nil once writing works again.
+	Report func(error)
+	// Evict, if set, hears of each batch that leaves the memory of a source to make room for newer ones, oldest first,
+	// from the call that records the newer one, after that is in the memory. The payload stays valid. It is not called for
+	// what a Reset drops.
+	Evict func(*Record)
+
+	queueBytes int                                       // queueBytes when 0
+	create     func(name string) (io.WriteCloser, error) // createFile when nil
+}
+
+// Tape is the record of one server, or of one relay. Its counterpart is Reader.
+type Tape struct {
+	opts Options
+	lock *os.File
+	wake chan struct{} // capacity 1: the queue is not empty any more, or the end has come
+	rush chan struct{} // capacity 1: the queue is half full, or the end has come
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	queue  queue
+	alive  map[*Recorder]bool // registered
+	ids    uint32             // handed out
+	stats  Stats
+	closed bool
+
+	disk disk
+
+	reading sync.Mutex // held by Recorder.Read
+}
+
+// Create begins to record, in a directory behind what it holds already. An error
+// means that the directory cannot be used.
+func Create(o Options) (*Tape, error) {
+	t := &Tape{opts: o, wake: make(chan struct{}, 1), rush: make(chan struct{}, 1), alive: make(map[*Recorder]bool)}
+	d := &t.disk
+	d.run = rand.Uint64()
+	if o.Dir == "" {
+		return t, nil
 	}
-	return "unknown"
+	if o.MaxBytes < MinBytes {
+		return nil, fmt.Errorf("%d bytes are too few for a journal; the least is %d", o.MaxBytes, MinBytes)
+	}
+	lock, err := Claim(o.Dir, cmp.Or(o.Use, "journal"))
+	if err != nil {
+		return nil, err
+	}
+	t.lock = lock
+	t.queue.max = cmp.Or(o.queueBytes, queueBytes)
+	if t.opts.create == nil {
+		t.opts.create = createFile
+	}
+	if t.opts.Report == nil {
+		t.opts.Report = func(error) {}
+	}
+	if o.Fresh {
+		err = RemoveSegments(o.Dir)
+	}
+	d.limit, d.alive = min(maxSegment, o.MaxBytes/8), make(map[uint32]*Recorder)
+	if err == nil {
+		d.old, err = segments(o.Dir)
+	}
+	if err == nil {
+		for _, s := range d.old {
+			d.total += s.size
+			d.next = s.number
+		}
+		d.next++
+		err = t.openSegment()
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	t.release(0, d.settle())
+	t.done.Go(t.writeQueue)
+	return t, nil
 }
 
-// Flags of a Record.
-const (
-	Standing = 1 << iota // registered before this segment
-	HasSeq               // of a standing source: Seq is its watermark
-	Replayed             // of a batch: it came from a replay of the publisher
-)
-
-// Names of fields that this package writes itself.
-const (
-	FieldSource = "source" // of Registered: the printed key
-	FieldState  = "state"  // of State
-	FieldReason = "reason" // of State
-)
-
-// Field is a named value of a setting or a registration.
-type Field struct{ Name, Value string }
-
-// Record is one thing that happened.
-type Record struct {
-	Kind    Kind
-	Flags   uint8
-	Source  uint32 // number of the registration within a run
-	Time    time.Time
-	Epoch   uint64
-	Seq     uint64
-	Payload []byte // may alias the segment; never written to again
-
-	Run uint64 // the server's life
-	At  Place
-	// AfterDamage: bytes between the record before and this one could not be read.
-	AfterDamage bool
+func createFile(name string) (io.WriteCloser, error) {
+	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 }
 
-// Place is where a record begins.
-type Place struct {
-	Segment uint64
-	Offset  int64
+// Close writes the queued records and ends the record. Recorders may go on calling.
+func (t *Tape) Close() error {
+	if t == nil || t.opts.Dir == "" {
+		return nil
+	}
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	signal(t.wake)
+	signal(t.rush)
+	t.done.Wait()
+	return t.lock.Close()
+}
+
+// signal puts a value into a channel of capacity 1, unless it has one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// MemoryBytes returns the memory of the newest batches and of the records that are not written yet, 0
+// of a nil Tape.
+func (t *Tape) MemoryBytes() int {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.queue.bytes
+	for s := range t.alive {
+		n += s.memory.size()
+	}
+	return n
+}
+
+// Stats is what a Tape did so far.
+type Stats struct {
+	Bytes   uint64 // written
+	Dropped uint64 // records not written
+	Errors  uint64 // failed attempts to write
+	OnDisk  int64  // bytes of all segments
+}
+
+// Stats returns the counts so far. Those of a nil Tape are zero.
+func (t *Tape) Stats() Stats {
+	if t == nil {
+		return Stats{}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.stats
 }

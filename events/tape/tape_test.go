@@ -90,7 +90,8 @@ func TestWriterThinsEmptyBatches(t *testing.T) {
 		if day != 24*60+1 {
 			t.Errorf("a day took %d records", day)
 		}
-		want(t, rest, "2 idle 1/0", "2 idle 1/1", `2 batch 1/2 "two"`, "2 idle 1/3", "2 idle 1/4", `2 reset 2/0 "publisher_restarted"`, "2 idle 2/0", "1 unregistered")
+		want(t, rest, "2 idle 1/0", "2 idle 1/1", `2 batch 1/2 "two"`, "2 idle 1/3", "2 idle 1/4",
+			`2 reset 2/0 "publisher_restarted"`, "2 idle 2/0", "1 unregistered")
 		// A batch of the run is behind the record that tells of it.
 		for _, seq := range []uint64{0, 17, 86399} {
 			at, _, err := Locate(dir, nil, Target{Source: "a", Seq: seq}, nil)
@@ -180,7 +181,8 @@ func TestRoundTrip(t *testing.T) {
 	if damage != (Damage{}) || damage2 != (Damage{}) {
 		t.Errorf("damage %+v, then %+v", damage, damage2)
 	}
-	for path, mode := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, segmentName(1)): 0o600, filepath.Join(dir, "lock"): 0o600} {
+	modes := map[string]os.FileMode{dir: 0o700, filepath.Join(dir, segmentName(1)): 0o600, filepath.Join(dir, "lock"): 0o600}
+	for path, mode := range modes {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, mode)
 		}

@@ -174,9 +174,9 @@ func TestSourceReadsTornSegment(t *testing.T) {
 // openingOnly is a segment of the run that has the source at its watermark, and no batch.
 func openingOnly(t *testing.T, s *Recorder) []byte {
 	t.Helper()
-	h := header{run: s.w.disk.run, number: 3}
+	h := header{run: s.tape.disk.run, number: 3}
 	b := h.encode()
-	for _, rec := range s.w.standing(time.Now()) {
+	for _, rec := range s.tape.openingRecords(time.Now()) {
 		b = h.frame(nil).append(b, &rec)
 	}
 	return b

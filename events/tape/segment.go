@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 const suffix = ".journal"
@@ -73,6 +74,15 @@ func Files(dir string) ([]string, error) {
 	return paths, err
 }
 
+// RemoveSegments removes the files of all segments in a directory.
+func RemoveSegments(dir string) error {
+	files, err := Files(dir)
+	for i := 0; i < len(files) && err == nil; i++ {
+		err = os.Remove(files[i])
+	}
+	return err
+}
+
 // Claim makes a directory if it is missing, and locks it for this process until the lock is
 // closed. It fails if files could not be made in it. use says what of a server the directory
 // is, for the error when another one has it.
@@ -93,3 +103,46 @@ func Claim(dir, use string) (lock *os.File, err error) {
 	}
 	return lock, nil
 }
+
+// Segment is a plain segment of one source that grows in memory. It belongs to one goroutine, but
+// Bytes that were returned do not change.
+type Segment struct {
+	frame  frame
+	source uint32
+	data   []byte
+}
+
+// NewSegment begins a segment whose first record is of a number of the epoch, or later. key
+// is the printed key of the source, fields are its registration.
+func NewSegment(run, number, epoch, from uint64, key string, fields ...Field) *Segment {
+	return newSegment(header{run: run, number: number}, nil, 1, registration(key, fields), epoch, from)
+}
+
+// registration returns the payload of a Registered record.
+func registration(key string, fields []Field) []byte {
+	return AppendFields(AppendFields(nil, Field{FieldSource, key}), fields...)
+}
+
+// newSegment is NewSegment with the parts of the opening.
+func newSegment(h header, settings []Field, source uint32, registration []byte, epoch, from uint64) *Segment {
+	s := &Segment{frame: h.frame(nil), source: source, data: h.encode()}
+	now := time.Now()
+	standing := Record{Kind: Registered, Flags: Standing, Source: source, Time: now, Epoch: epoch, Payload: registration}
+	if from > 0 {
+		standing.Flags, standing.Seq = Standing|HasSeq, from-1
+	}
+	told := Record{Kind: Settings, Time: now, Payload: AppendFields(nil, settings...)}
+	for _, rec := range [...]Record{told, standing, {Kind: Begin, Time: now, Seq: 1}} {
+		s.data = s.frame.append(s.data, &rec)
+	}
+	return s
+}
+
+// Append adds a record of the source. It copies the payload.
+func (s *Segment) Append(rec *Record) {
+	rec.Source = s.source
+	s.data = s.frame.append(s.data, rec)
+}
+
+// Bytes returns the segment as it is now.
+func (s *Segment) Bytes() []byte { return s.data }
