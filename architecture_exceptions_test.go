@@ -67,7 +67,6 @@ var shapeExceptions = []exception{
 
 	// config
 	{"columns", "config", 16},
-	{"exported", "config", 61},
 
 	// events/objectkey
 	{"columns", "events/objectkey", 4},

@@ -108,11 +108,10 @@ type Options struct {
 	// RemovalsBytes bounds the memory of each source for the blocks that it removed last
 	// for Explain, 0 for none.
 	RemovalsBytes int
-	// TTL is the time to live of sources whose registration names none
-	// (index.ttl), 0 for none.
+	// TTL is the time to live of sources whose registration names none, 0 for none.
 	TTL time.Duration
 	// SilentAfter is how long a source may be silent while it is asked for before
-	// that is a finding (doctor.silent_after), defaultSilentAfter when 0.
+	// that is a finding, defaultSilentAfter when 0.
 	SilentAfter time.Duration
 	// MinSynced is how many sources must be synced before Ready says so (ready.min_sources).
 	MinSynced int

@@ -47,7 +47,7 @@ var (
 	descSeq         = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
 	descEpoch       = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
 	descAge         = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
-	descQueued      = desc("source_queued_batches", "Batches received and not applied; at stream.queue the socket of the source is not read.", sourceLabels...)
+	descQueued      = desc("source_queued_batches", "Batches received and not applied; at 16384 of them, or 64 MiB, the socket of the source is not read.", sourceLabels...)
 	descQueuedB     = desc("source_queued_bytes", "Bytes of batches received and not applied; at 64 MiB, or limits.max_payload if that is more, the socket of the source is not read.", sourceLabels...)
 	descGaps        = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
 	descReplayed    = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)

@@ -49,12 +49,8 @@ func TestDefaults(t *testing.T) {
 	f("log.format", "json")
 	f("hash.seed", "1337")
 	f("stream.stale_after", "30s")
-	f("doctor.silent_after", "5m")
-	f("stream.queue", "16384")
 	f("stream.queue_bytes_total", "256MiB")
-	f("stream.on_unrecoverable_gap", "keep")
 	f("stream.copies", "count")
-	f("index.ttl", "0s")
 	f("index.max_bytes", "0")
 	f("index.max_bytes_total", "auto")
 	f("index.ghost_bytes", "128MiB")
@@ -66,7 +62,6 @@ func TestDefaults(t *testing.T) {
 	f("journal.ring_bytes", "0")
 	f("snapshot.dir", "")
 	f("snapshot.interval", "1m")
-	f("snapshot.keep", "2")
 	f("snapshot.key_file", "")
 	f("ready.min_sources", "0")
 	f("log.slow_query", "0s")
@@ -266,7 +261,7 @@ func TestEveryLayerIsReported(t *testing.T) {
 			"CONDUCTOR_SERVICE_HOST=10.0.0.9", "CONDUCTOR_SERVICE_PORT_HTTP=13333", "CONDUCTOR_PORT=tcp://10.0.0.9:13333",
 			"CONDUCTOR_PORT_13333_TCP_ADDR=10.0.0.9", "CONDUCTOR_BLUE_SERVICE_HOST=10.0.0.8",
 		},
-		Flags: flags(t, "--config=c.yaml", "--hash-seed=x", "--copies=sets", "--doctor-silent-after", "5", "--queue=0"),
+		Flags: flags(t, "--config=c.yaml", "--hash-seed=x", "--copies=sets", "--snapshot-interval", "5", "--max-sources=0"),
 	})
 	got, _ := say(d, err)
 	want := `warning: env CONDUCTOR_LOG_LEVL: unknown variable; did you mean "CONDUCTOR_LOG_LEVEL"?
@@ -279,8 +274,8 @@ env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missin
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
 flag --hash-seed: hash.seed: "x" is no whole number
 flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
-flag --doctor-silent-after: doctor.silent_after: 5 has no unit; write "5s" if seconds are meant
-flag --queue: stream.queue: 0 is too small; the least is 1
+flag --snapshot-interval: snapshot.interval: 5 has no unit; write "5s" if seconds are meant
+flag --max-sources: limits.max_sources: 0 is too small; the least is 1
 `
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)

@@ -23,7 +23,6 @@ type Config struct {
 	Pool      Pool          `yaml:"pool"`
 	Expected  Expected      `yaml:"expected"`
 	Feedback  Feedback      `yaml:"feedback"`
-	Doctor    Doctor        `yaml:"doctor"`
 	Snapshot  Snapshot      `yaml:"snapshot"`
 	Ready     Ready         `yaml:"ready"`
 	Journal   Journal       `yaml:"journal"`
@@ -82,23 +81,11 @@ type Stream struct {
 	// Default: longer than engines stall while they compile or load weights
 	StaleAfter time.Duration `yaml:"stale_after" default:"30s" min:"1ms" flag:"stale-after"`
 
-	// batches that may queue for one source; beyond this Conductor stops reading its socket, and the publisher
-	// buffers. Raise it if engines publish in long bursts
-	//
-	// Default: room for all of vLLM's replay ring of 10,000 batches, and for what arrives meanwhile
-	Queue int `yaml:"queue" default:"16384" min:"1" flag:"queue"`
-
 	// bytes that queued batches of all sources may take, half of them for replays, and at most a quarter of the
 	// available memory. Raise it if sources back up in bursts and there is memory; lower it on a small machine
 	//
 	// Default: half of it holds two full queues, or 128 KiB for each of 1,000 sources
 	QueueBytesTotal int64 `yaml:"queue_bytes_total" default:"256MiB" min:"1" flag:"queue-bytes-total"`
-
-	// what to do with a source's blocks when events are lost for good: keep them, so that some hits may be wrong, or
-	// drop them, so that it has no hits until the engine announces blocks again
-	//
-	// Default: a wrong hit costs one prefill, an emptied index costs thousands
-	OnUnrecoverableGap string `yaml:"on_unrecoverable_gap" words:"keep|drop" default:"keep" flag:"on-unrecoverable-gap"`
 
 	// how to read a block that is stored twice: count needs as many removals as stores, set forgets the block at the
 	// first removal. Choose set for publishers that repeat stores but not removals
@@ -109,10 +96,6 @@ type Stream struct {
 
 // Index rules how long blocks are kept, and in how much memory.
 type Index struct {
-	// time after which a block is forgotten unless it is announced again, for publishers that announce no removals; 0
-	// keeps blocks until they are removed. Prefer the field ttl of single sources, because this one holds for all
-	TTL time.Duration `yaml:"ttl"`
-
 	// bytes that the index of one tenant, model and block size may take; beyond it new blocks are refused. Set it so
 	// that one tenant cannot use up everybody's memory; auto is half of the available memory, 0 no bound
 	MaxBytes int64 `yaml:"max_bytes" auto:"yes"`
@@ -168,15 +151,6 @@ type Feedback struct {
 	MaxError int `yaml:"max_error" reload:"yes"`
 }
 
-// Doctor bounds the findings about a source.
-type Doctor struct {
-	// time without events, while queries ask for the model, after which a source has the finding silent; other
-	// findings are checked every quarter of it. Raise it for engines with long pauses
-	//
-	// Default: longer than the pauses of a fleet with little traffic
-	SilentAfter time.Duration `yaml:"silent_after" default:"5m" min:"1s"`
-}
-
 // Snapshot is what the server keeps on disk of its indexes, for its next start.
 type Snapshot struct {
 	// directory of snapshots and registrations, from which the next start is warm; empty keeps nothing. One server a
@@ -188,11 +162,6 @@ type Snapshot struct {
 	//
 	// Default: engines can replay minutes, so a snapshot should be younger
 	Interval time.Duration `yaml:"interval" default:"1m"`
-
-	// snapshots that stay in the directory; raise it to have more to fall back on, each takes 16 to 18 bytes a block
-	//
-	// Default: if the newest is damaged, there is one before it
-	Keep int `yaml:"keep" default:"2" min:"1"`
 
 	// file of a key (32 bytes or 64 hexadecimal digits) that seals salts in snapshots; without it, sources and blocks
 	// with a salt are in no snapshot

@@ -40,7 +40,7 @@ type Source struct {
 	DPRank           int    `yaml:"dp_rank"`                  // data-parallel rank, 0 where there is one
 	AdditionalSalt   string `yaml:"additionalsalt,omitempty"` // salt of blocks whose events carry none
 
-	TTL      time.Duration            `yaml:"ttl,omitempty"` // as Index.TTL, for this source
+	TTL      time.Duration            `yaml:"ttl,omitempty"` // how long a block stays after its last announcement; 0 is until it is removed
 	MediaTTL map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
 
 	Serves  []string `yaml:"serves,omitempty" kind:"names"`              // instances a pool is bound to; none is all

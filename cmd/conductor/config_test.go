@@ -29,7 +29,7 @@ func runConfig(args ...string) (out, errs string, err error) {
 func TestConfigCommands(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("HOME", t.TempDir())
-	t.Setenv("CONDUCTOR_STREAM_QUEUE", "77")
+	t.Setenv("CONDUCTOR_LIMITS_MAX_SOURCES", "77")
 	for name, text := range map[string]string{
 		"good.yaml": "listeners: [{address: ':1'}]\nsources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: a, " +
 			"block_size: 16, cache_group: 2}\n",
@@ -57,11 +57,11 @@ sources: 1
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 `, true)
 	f("check gone.yaml", "", "gone.yaml: no such file\n", true)
-	f("show --config good.yaml --queue 33", "listeners:\n  - address: :1\n",
+	f("show --config good.yaml --max-sources 33", "listeners:\n  - address: :1\n",
 		"warning: good.yaml:3:85: sources[0].cache_group: has no effect; groups are told apart by the events\n", false)
-	f("show --config bad.yaml --queue=many", "", `bad.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
+	f("show --config bad.yaml --max-sources=many", "", `bad.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
-flag --queue: stream.queue: "many" is no whole number
+flag --max-sources: limits.max_sources: "many" is no whole number
 `, true)
 	f("defaults", "# ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc (--listen, "+
 		"CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)

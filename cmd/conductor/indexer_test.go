@@ -96,9 +96,9 @@ func TestIndexerFlags(t *testing.T) {
 	r("--threads has no effect: sources are followed in parallel on all processors; GOMAXPROCS bounds those", "--threads=1")
 
 	// One run tells everything that is wrong.
-	_, _, err := load("--workers", "1=h:1", "--block-size", "16", "--queue=0", "--port=1", "--listen=:2=dynamo")
+	_, _, err := load("--workers", "1=h:1", "--block-size", "16", "--max-sources=0", "--port=1", "--listen=:2=dynamo")
 	want := `flag --port: listeners: --listen says where the dynamo dialect listens; keep one of the two
-flag --queue: stream.queue: 0 is too small; the least is 1
+flag --max-sources: limits.max_sources: 0 is too small; the least is 1
 flag --workers: invalid ZMQ endpoint ` + "`h:1`: missing scheme"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

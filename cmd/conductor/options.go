@@ -38,6 +38,8 @@ const (
 	// snapshotTimeout is how long an engine may send nothing before a request for its snapshot is
 	// given up. An engine needs three seconds to write 1 M blocks.
 	snapshotTimeout = 10 * time.Second
+	// snapshotsKept is how many snapshots stay on disk: if the newest is damaged, there is one before it.
+	snapshotsKept = 2
 	// removalsBytes bounds the record of the blocks that a source removed last, which
 	// /admin/explain reads. It has room for 1,600 runs of neighbouring blocks.
 	removalsBytes = 64 << 10
@@ -82,7 +84,6 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		HashSeed:         cfg.Hash.Seed,
 		Copies:           copies,
 		MaxSources:       cfg.Limits.MaxSources,
-		TTL:              cfg.Index.TTL,
 		MaxBytes:         int(indexBytes(cfg.Index.MaxBytes)),
 		MaxBytesTotal:    indexBytes(cfg.Index.MaxBytesTotal),
 		MaxTokenID:       maxTokenID(cfg.Limits),
@@ -94,7 +95,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		ExpectedBytes:    cfg.Expected.MaxBytes,
 		RemovalsBytes:    removalsBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,
-		SilentAfter:      cfg.Doctor.SilentAfter,
+		SilentAfter:      fixed.SilentAfter,
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
 		Transport: func(r conductor.Registration, static bool) stream.Transport {
@@ -111,11 +112,11 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
 		Stream: stream.Config{
 			StaleAfter: cfg.Stream.StaleAfter,
-			Queue:      cfg.Stream.Queue,
 			QueueBytes: max(queueBytes, int(cfg.Limits.MaxPayload)),
 			Memory:     sockets.Memory,
-			// The policies have the same names in both rooms.
-			OnUnrecoverableGap: cfg.Stream.OnUnrecoverableGap,
+			// Blocks of a source whose events are lost stay, because a wrong hit costs one prefill, and an
+			// emptied index thousands.
+			OnUnrecoverableGap: stream.Keep,
 			Decode:             func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 			Replays:            stream.NewLimiter(replaysAtOnce),
 			SnapshotTimeout:    snapshotTimeout,

@@ -86,7 +86,7 @@ func testPageRanks(t *testing.T, browser context.Context) {
 	const settingsCard = `(document.querySelector("#settings")?.innerText.replace(/\s+/g, " ") ?? "")`
 	page.await("the settings are not there", settingsCard+`.includes("limits.max_queries") && `+settingsCard+
 		`.includes("settings at the default")`)
-	if js[bool](page, settingsCard+`.includes("doctor.silent_after")`) ||
+	if js[bool](page, settingsCard+`.includes("snapshot.interval")`) ||
 		js[int](page, `document.querySelectorAll("#settings details tbody tr").length`) < 50 {
 		t.Error("the settings at their defaults are not folded")
 	}

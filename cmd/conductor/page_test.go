@@ -402,7 +402,7 @@ func testPageDead(t *testing.T, browser context.Context) {
 // state, and why the prompt matches no further.
 func testPageStories(t *testing.T, browser context.Context) {
 	engines := make([]*ruledEngine, len(stories))
-	settings := "doctor: {silent_after: 1s}\nsources:\n"
+	settings := "# fixed: {silentafter: 1s}\nsources:\n"
 	hashing := newRuledEngine(t, "engine", 0) // whose hashes the objects of a pool have
 	settings += explainSource(hashing, "vLLM", "m", "")
 	for i, s := range stories {

@@ -21,7 +21,7 @@ func testPageWays(t *testing.T, browser context.Context) {
 	address, err := freeport.Address()
 	must.Succeed(t, err)
 	p := serveProcess(t, "auth: {file: "+credentialsFile(t, "operator admin,register '*'", "of-blue admin,register blue")+
-		"}\ndoctor: {silent_after: 1s}\nsources:\n"+
+		"}\n# fixed: {silentafter: 1s}\nsources:\n"+
 		"  - {discover: '"+tells(t, told)+"', instance_id: told, block_size: 16}\n"+
 		"  - {endpoint: 'bind:tcp://"+address+"', type: vLLM, modelname: m, instance_id: bound, block_size: 16}\n"+
 		"  - {endpoint: 'push:', type: LMCache, modelname: m, instance_id: 'node:n1', block_size: 16}\n"+

@@ -170,7 +170,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	discovered := cluster.NewAsked(c)
 	targets := newTargets(&cfg, discovered, sockets, allowed, log)
 	keeper := file.NewKeeper(file.Config{
-		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, Keep: cfg.Snapshot.Keep, Log: log,
+		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: log,
 	})
 	if kept != nil {
 		c.KeepRegistrations(keeper.Registrations)

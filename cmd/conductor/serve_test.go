@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
 	"net"
@@ -10,10 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/internal/must"
@@ -24,11 +28,37 @@ import (
 // processes of their own. What a command starts in its turn is the program too.
 func TestMain(m *testing.M) {
 	if os.Getenv("RUN_AS_CONDUCTOR") == "1" {
+		if err := readFixed(os.Args); err != nil {
+			panic(err)
+		}
 		main()
 		os.Exit(0)
 	}
 	os.Setenv("RUN_AS_CONDUCTOR", "1")
 	os.Exit(m.Run())
+}
+
+var fixedLine = regexp.MustCompile(`(?m)^# fixed: (.*)$`)
+
+// readFixed gives values that are no settings to a process of a test. They stand in its settings file, in a comment
+// such as "# fixed: {silentafter: 1s}".
+func readFixed(args []string) error {
+	i := slices.Index(args, "--config")
+	if i < 0 || i+1 == len(args) {
+		return nil
+	}
+	text, err := os.ReadFile(args[i+1])
+	if err != nil {
+		return nil // the command says so
+	}
+	for _, line := range fixedLine.FindAllSubmatch(text, -1) {
+		dec := yaml.NewDecoder(bytes.NewReader(line[1]))
+		dec.KnownFields(true)
+		if err := dec.Decode(&fixed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // command is this program in another process, without the user's settings.

@@ -47,14 +47,14 @@ var stories = []story{
 		explain: "never_announced",
 	},
 	{
-		name: "silent", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n",
+		name: "silent", kind: "vLLM", settings: "# fixed: {silentafter: 1s}\n",
 		publish: func(e *ruledEngine) { e.publish(ruledStored(0, 2)) },
 		doctor:  "silent",
 		metric:  `conductor_source_finding{code="silent",dp_rank="0",instance_id="silent",tenant_id="default"} 1`,
 		explain: "never_announced",
 	},
 	{
-		name: "salted", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n",
+		name: "salted", kind: "vLLM", settings: "# fixed: {silentafter: 1s}\n",
 		publish: func(e *ruledEngine) {
 			e.publish(ruledStored(0, 4, "extra_keys", [][]string{{"pepper"}, nil, nil, nil}, "block_hashes", []int{2000, 2001, 2002, 2003}))
 		},
@@ -63,7 +63,7 @@ var stories = []story{
 		explain: "other_salt",
 	},
 	{
-		name: "evicting", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n",
+		name: "evicting", kind: "vLLM", settings: "# fixed: {silentafter: 1s}\n",
 		publish: func(e *ruledEngine) { e.publish(ruledStored(0, 4)) },
 		each: func(e *ruledEngine, round int) {
 			hashes := make([]int, 64)
@@ -93,7 +93,7 @@ var stories = []story{
 		explain: "source_partial",
 	},
 	{
-		name: "recorder", kind: "vLLM", settings: "doctor: {silent_after: 1s}\n", more: ", snapshot_endpoint: 'tcp://127.0.0.1:1'",
+		name: "recorder", kind: "vLLM", settings: "# fixed: {silentafter: 1s}\n", more: ", snapshot_endpoint: 'tcp://127.0.0.1:1'",
 		publish: func(e *ruledEngine) {
 			e.seq = 5 // it has published before
 			e.publish(ruledStored(0, 2))

@@ -606,7 +606,7 @@ func flood(f *fleet) {
 	if f.release.since("0.33") {
 		n, batches = 16, setting(f.t, "ENGINES_FLOOD")
 	}
-	f.start("stream: {queue: 16}", n, false, options{"blocks": 200})
+	f.start("stream: {queue_bytes_total: 2MiB}\nlimits: {max_payload: 1MiB}", n, false, options{"blocks": 200})
 	for _, e := range f.engines {
 		f.register(e)
 		f.hear(e, "clear")

@@ -60,7 +60,7 @@ func (s *Compared) Serve(in io.Reader, out io.Writer) error {
 	limits := wire.DefaultLimits
 	limits.MaxPayload = int(cfg.Limits.MaxPayload)
 	k := conductor.New(conductor.Options{HashSeed: cfg.Hash.Seed, MaxSources: s.Workers, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: zmq.Transport{}, Queue: cfg.Stream.Queue, QueueBytes: 64 << 20,
+		Transport: zmq.Transport{}, QueueBytes: 64 << 20,
 		Decode: func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 	}})
 	defer k.Close()
