@@ -123,11 +123,18 @@ var table = []room{
 	// Engines' HTTP servers in, registrations out.
 	{dir: "conductor/discovery", rooms: []string{"conductor", "events", "events/tape", "events/reach", "events/stream"},
 		modules: []string{prometheus, zerolog}, not: []string{"flag"}},
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster", "conductor/discovery",
-		"conductor/docs", "conductor/fleet", "conductor/lifetime", "conductor/lmcache", "conductor/prefixes", "conductor/prompt",
-		"conductor/scope", "conductor/server", "conductor/stage", "conductor/statelog", "conductor/ui", "conductor/watch", "events",
-		"events/tape", "history", "history/peer", "spelling", "tiers"}, modules: []string{gin, msgpack, prometheus, promModel, promText,
-		zerolog}, not: []string{"flag", "os"}},
+	// Values and errors of handlers in, statuses and bodies out.
+	{dir: "conductor/reply", rooms: []string{"conductor", "conductor/body", "conductor/server"}, modules: []string{gin, msgpack},
+		not: slices.Concat(logging, []string{"flag", "net", "os"}), noClock: true},
+	// The Conductor dialect: what routers and engines use.
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/fleet",
+		"conductor/lmcache", "conductor/prompt", "conductor/reply", "conductor/scope", "conductor/server", "conductor/stage", "events"},
+		modules: []string{gin, msgpack}, not: slices.Concat(logging, []string{"flag", "os"})},
+	// What every listener has, and /admin: what operators and other replicas use.
+	{dir: "conductor/admin", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster",
+		"conductor/discovery", "conductor/docs", "conductor/http", "conductor/prefixes", "conductor/reply", "conductor/scope",
+		"conductor/server", "conductor/statelog", "conductor/ui", "conductor/watch", "events/tape", "history", "history/peer"},
+		modules: []string{gin, prometheus, promModel, promText, zerolog}, not: []string{"flag", "os"}},
 
 	// The files of the operator's page: they hold no data and know nothing of the server.
 	{dir: "conductor/ui", not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
@@ -369,6 +376,9 @@ func TestImportTableForbids(t *testing.T) {
 	f("conductor", "example.com/conductor/config", false)
 	f("conductor", "example.com/conductor/conductor/http", true) // a cycle, which the compiler refuses
 	f("conductor/http", "example.com/conductor/compat/dynamo", false)
+	f("conductor/http", "example.com/conductor/conductor/admin", false)
+	f("conductor/http", "example.com/conductor/conductor/watch", false)
+	f("conductor/admin", "example.com/conductor/conductor/http", true)
 	f("compat/dynamo", "example.com/conductor/compat/mooncake", false)
 	f("compat/dynamo", "example.com/conductor/index", false)
 	f("conductor/scope", "example.com/conductor/conductor", false)

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -28,9 +29,12 @@ func newReplica(t *testing.T, n *streamtest.Network) (b *bench, open func()) {
 			Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8),
 		},
 	})
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	r := conductorhttp.New(c, opts)
-	conductorhttp.Mount(r, c, opts)
+	opts := admin.Options{
+		Dialect:  conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"},
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	r := admin.New(c, opts)
+	conductorhttp.Mount(r, c, opts.Dialect)
 	t.Cleanup(c.Close)
 	return &bench{conductor: c, handler: r, network: n}, func() { close(gate) }
 }

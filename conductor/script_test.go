@@ -22,6 +22,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/scripttest"
 	"example.com/conductor/events/stream"
@@ -122,9 +123,12 @@ func newBenchWith(j *tape.Tape, log zerolog.Logger, set ...func(*conductor.Optio
 }
 
 func handlerOf(c *conductor.Conductor) nethttp.Handler {
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	r := conductorhttp.New(c, opts)
-	conductorhttp.Mount(r, c, opts)
+	opts := admin.Options{
+		Dialect:  conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"},
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	r := admin.New(c, opts)
+	conductorhttp.Mount(r, c, opts.Dialect)
 	return r
 }
 

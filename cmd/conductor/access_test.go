@@ -30,8 +30,8 @@ import (
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/docs"
-	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/config"
 	"example.com/conductor/internal/must"
@@ -64,8 +64,10 @@ var matrix = map[string]string{
 func routesOf(root string) []gin.RouteInfo {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	opts := conductorhttp.Options{OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents),
-		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := admin.Options{
+		OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Docs: docs.New(kvconductor.Documents),
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, Log: zerolog.Nop()})
 	return handler(root, c, d, opts).(*gin.Engine).Routes()
 }

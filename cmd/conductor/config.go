@@ -15,7 +15,7 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor"
-	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/config"
 	"example.com/conductor/spelling"
 )
@@ -204,7 +204,7 @@ func configDiffCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var r conductorhttp.Reload
+		var r admin.Reload
 		if err := json.Unmarshal(answer, &r); err != nil || r.Result == "" {
 			return fmt.Errorf("%s answers %d: %s", server.Base, status, answer)
 		}
@@ -222,7 +222,7 @@ func configDiffCommand() *cobra.Command {
 }
 
 // printReload prints what a reload would do, one setting or source a line.
-func printReload(w io.Writer, r *conductorhttp.Reload) {
+func printReload(w io.Writer, r *admin.Reload) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, c := range r.Changes {
 		how := "reload"
@@ -240,7 +240,7 @@ func printReload(w io.Writer, r *conductorhttp.Reload) {
 	for _, e := range r.Errors {
 		fmt.Fprintln(w, e)
 	}
-	if r.Result == conductorhttp.ReloadUnchanged {
+	if r.Result == admin.ReloadUnchanged {
 		fmt.Fprintln(w, "no difference")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/events/stream"
@@ -123,9 +124,11 @@ func TestExplainBehind(t *testing.T) {
 	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, RemovalsBytes: 1 << 10, Log: zerolog.Nop(),
 		Stream: stream.Config{Transport: zmq.Transport{}}})
 	defer c.Close()
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Admission: server.NewAdmission(1, 0),
-		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	s := httptest.NewServer(conductorhttp.New(c, opts))
+	opts := admin.Options{
+		Dialect:  conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Admission: server.NewAdmission(1, 0)},
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	s := httptest.NewServer(admin.New(c, opts))
 	defer s.Close()
 	e := newRuledEngine(t, "e", 0)
 	must.Succeed(t, c.Register(conductor.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m",

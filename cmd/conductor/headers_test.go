@@ -17,6 +17,7 @@ import (
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -33,9 +34,10 @@ func FuzzHeaders(f *testing.F) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	f.Cleanup(c.Close)
 	guard := access.New(access.Policy{Anonymous: access.Admin}, zerolog.Nop())
-	opts := conductorhttp.Options{
-		MaxBody: 4096, MaxTokens: 64, OpenAPI: kvconductor.OpenAPI, Gatherer: prometheus.NewRegistry(), Guard: guard.Check,
-		Budget: server.NewBudget(1 << 20), Lists: server.NewLists(), Log: zerolog.Nop(),
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 4096, MaxTokens: 64}, OpenAPI: kvconductor.OpenAPI,
+		Gatherer: prometheus.NewRegistry(), Guard: guard.Check, Budget: server.NewBudget(1 << 20), Lists: server.NewLists(),
+		Log: zerolog.Nop(),
 	}
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, MaxTokens: 64, Log: zerolog.Nop()})
 	listeners := make(map[string]http.Handler)

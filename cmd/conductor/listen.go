@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/compat/mooncake"
 	"example.com/conductor/compat/sglang"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/body"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/rpc"
@@ -33,16 +34,17 @@ func timeouts(limits config.Limits) server.Timeouts {
 
 // handler serves one dialect at the root, and the others under their prefixes. Where the
 // published Conductor dialect is, requests may ask for that of the second server.
-func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts conductorhttp.Options) http.Handler {
-	second := mooncake.Config{Conductor: c, MaxBody: opts.MaxBody, MaxTokens: opts.MaxTokens, Admission: opts.Admission,
-		Version: opts.Version}
+func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts admin.Options) http.Handler {
+	second := mooncake.Config{Conductor: c, MaxBody: opts.Dialect.MaxBody, MaxTokens: opts.Dialect.MaxTokens,
+		Admission: opts.Dialect.Admission,
+		Version:   opts.Dialect.Version}
 	inJSON := mooncake.New(second)
 	second.Codec = body.Msgpack
 	inMsgpack := mooncake.New(second)
-	published := server.Dialects{conductorhttp.Dialect(c, opts), inMsgpack, inJSON}
+	published := server.Dialects{conductorhttp.Dialect(c, opts.Dialect), inMsgpack, inJSON}
 
 	opts.Home = root == config.Conductor // the other dialects have a / of their own, or none
-	r := conductorhttp.New(c, opts)
+	r := admin.New(c, opts)
 	switch root {
 	case config.Dynamo:
 		d.MountRoot(r)

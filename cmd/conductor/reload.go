@@ -15,7 +15,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
-	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/telemetry"
@@ -80,7 +80,7 @@ func (r *reloader) settings() config.Config {
 }
 
 // Reload reads the settings again and applies what has changed. A dry run changes nothing.
-func (r *reloader) Reload(dry bool) conductorhttp.Reload {
+func (r *reloader) Reload(dry bool) admin.Reload {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := r.reload(dry)
@@ -105,16 +105,16 @@ func (r *reloader) Reload(dry bool) conductorhttp.Reload {
 	return out
 }
 
-func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
+func (r *reloader) reload(dry bool) (out admin.Reload) {
 	loaded, err := r.load()
 	if err != nil {
-		out.Result, out.Errors = conductorhttp.ReloadInvalid, strings.Split(err.Error(), "\n")
+		out.Result, out.Errors = admin.ReloadInvalid, strings.Split(err.Error(), "\n")
 		return out
 	}
 	next := loaded.Config
 	added, changed, removed := config.DiffSources(&r.current, &next)
 	for _, c := range config.Diff(&r.current, &next) {
-		out.Changes = append(out.Changes, conductorhttp.Change(c))
+		out.Changes = append(out.Changes, admin.Change(c))
 		if !c.Live {
 			out.Errors = append(out.Errors, fmt.Sprintf("%s: needs a restart (%s is in use, %s is set)", c.Path, c.Was, c.Is))
 		}
@@ -129,17 +129,17 @@ func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
 	}
 	out.Added, out.Changed, out.Removed = keysOf(added), keysOf(changed), keysOf(removed)
 	if len(out.Errors) > 0 {
-		out.Result = conductorhttp.ReloadRefused
+		out.Result = admin.ReloadRefused
 		return out
 	}
 	// Files may have changed without a setting.
 	policy, err := policyOf(&next)
 	if err != nil {
-		out.Result, out.Errors = conductorhttp.ReloadInvalid, []string{"auth.file: " + err.Error()}
+		out.Result, out.Errors = admin.ReloadInvalid, []string{"auth.file: " + err.Error()}
 		return out
 	}
-	if out.Result = conductorhttp.ReloadApplied; len(out.Changes)+len(added)+len(changed)+len(removed) == 0 {
-		out.Result = conductorhttp.ReloadUnchanged
+	if out.Result = admin.ReloadApplied; len(out.Changes)+len(added)+len(changed)+len(removed) == 0 {
+		out.Result = admin.ReloadUnchanged
 	}
 	if dry {
 		return out
@@ -147,7 +147,7 @@ func (r *reloader) reload(dry bool) (out conductorhttp.Reload) {
 	r.conductor.Tune(tunables(&next)) // new sources may need the new bounds
 	if err := r.follow(added, changed, removed); err != nil {
 		r.conductor.Tune(tunables(&r.current))
-		out.Result, out.Errors = conductorhttp.ReloadRefused, strings.Split(err.Error(), "\n")
+		out.Result, out.Errors = admin.ReloadRefused, strings.Split(err.Error(), "\n")
 		return out
 	}
 	r.entry.use(&next, policy)

@@ -20,6 +20,7 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -302,9 +303,9 @@ func (p *past) handler() http.Handler {
 	d := dynamo.New(dynamo.Config{Conductor: p.conductor, MaxTokens: limits.MaxTokens, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, d, buildInfo())
-	return handler(config.Conductor, p.conductor, d, conductorhttp.Options{
-		MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry,
-		Log: zerolog.Nop(),
+	return handler(config.Conductor, p.conductor, d, admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version},
+		OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
 	})
 }
 

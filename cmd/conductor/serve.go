@@ -18,6 +18,7 @@ import (
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
@@ -165,7 +166,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	peers := peer.New(peer.Config{
 		Peers: cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(log)},
 		Client:  asking,
-		Digests: peer.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests}, Log: log,
+		Digests: peer.Digests{Path: admin.DigestPath, Read: admin.ReadDigests}, Log: log,
 	})
 	discovered := cluster.NewAsked(c)
 	targets := newTargets(&cfg, discovered, sockets, allowed, log)
@@ -256,11 +257,13 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if cfg.Reload.Watch && loaded.File != "" {
 		go watchFile(ctx, loaded.File, stamp, again)
 	}
-	opts := conductorhttp.Options{
-		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again, Discovery: targets,
-		Fleet: replicas.registry, Cluster: replicas.shards,
-		MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Admission: places,
-		Snapshots: new(peer.Spool), Version: version, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{
+			Discovery: targets, Fleet: replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
+			Admission: places, Version: version,
+		},
+		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again,
+		Cluster: replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
 			for _, p := range []conductor.Progress{keeper.Progress(), shelved.progress()} {

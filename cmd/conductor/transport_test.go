@@ -26,6 +26,7 @@ import (
 	kvconductor "example.com/conductor"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -71,9 +72,9 @@ func everything(t testing.TB, a *server.Admission) (http.Handler, *conductor.Con
 	if a != nil {
 		registry.MustRegister(a)
 	}
-	return handler(config.Conductor, c, d, conductorhttp.Options{
-		MaxBody: 1 << 20, MaxTokens: 1 << 20, Admission: a, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry,
-		Log: zerolog.Nop(),
+	return handler(config.Conductor, c, d, admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Admission: a, Version: "test"},
+		OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
 	}), c
 }
 

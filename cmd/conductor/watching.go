@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
-	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/config"
@@ -40,12 +40,12 @@ func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapsh
 }
 
 // settingsOf returns a function that tells the name of the settings file and the settings in use.
-func settingsOf(file string, in *reloader) func() (string, []conductorhttp.Setting) {
-	return func() (string, []conductorhttp.Setting) {
+func settingsOf(file string, in *reloader) func() (string, []admin.Setting) {
+	return func() (string, []admin.Setting) {
 		c := in.settings()
-		var all []conductorhttp.Setting
+		var all []admin.Setting
 		for _, s := range c.Settings() {
-			all = append(all, conductorhttp.Setting(s))
+			all = append(all, admin.Setting(s))
 		}
 		return file, all
 	}

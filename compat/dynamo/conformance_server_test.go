@@ -17,6 +17,7 @@ import (
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/compat/internal/conformance"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 )
 
@@ -56,12 +57,13 @@ func startServer(t *testing.T) string {
 	d := dynamo.New(dynamo.Config{Conductor: c, MaxTokens: 1 << 21, TestEndpoints: true, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d)
-	opts := conductorhttp.Options{
-		MaxBody: 16 << 20, MaxTokens: 1 << 21, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 16 << 20, MaxTokens: 1 << 21, Version: "test"}, OpenAPI: kvconductor.OpenAPI,
+		Gatherer: registry, Log: zerolog.Nop(),
 	}
-	r := conductorhttp.New(c, opts)
+	r := admin.New(c, opts)
 	d.MountRoot(r)
-	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts.Dialect)
 	d.Mount(r.Group("/dynamo/v1"))
 	s := httptest.NewServer(r)
 	t.Cleanup(s.Close)

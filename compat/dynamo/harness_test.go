@@ -16,6 +16,7 @@ import (
 
 	kvconductor "example.com/conductor"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/events/stream"
@@ -54,10 +55,10 @@ func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan st
 	d := New(cfg)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d, d.replica)
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
-	r := conductorhttp.New(c, opts)
+	opts := admin.Options{Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"}, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	r := admin.New(c, opts)
 	d.MountRoot(r)
-	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts.Dialect)
 	d.Mount(r.Group("/dynamo/v1"))
 	return &testServer{t: t, conductor: c, dialect: d, handler: r, network: n}
 }

@@ -14,6 +14,7 @@ import (
 	"example.com/conductor/compat/internal/conformance"
 	"example.com/conductor/compat/mooncake"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/body"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
@@ -51,10 +52,10 @@ func (u *target) url(t *testing.T) string {
 func startServer(t *testing.T) string {
 	c := conformance.Conductor(t, conductor.Options{MaxOrphans: 1 << 10, GhostBytes: 1 << 20})
 	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Codec: body.Msgpack})
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	r := conductorhttp.New(c, opts)
+	opts := admin.Options{Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	r := admin.New(c, opts)
 	server.Dialects{d}.MountRoot(r)
-	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts)
+	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts.Dialect)
 	s := httptest.NewServer(r)
 	t.Cleanup(s.Close)
 	return s.URL

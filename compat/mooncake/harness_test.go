@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/body"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
@@ -44,12 +45,12 @@ func newServer(t testing.TB) *testServer {
 	j := New(cfg)
 	cfg.Codec = body.Msgpack
 	d := New(cfg)
-	opts := conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	s := &testServer{t: t, conductor: c, places: places, alone: conductorhttp.New(c, opts), plain: conductorhttp.New(c, opts), network: n}
-	s.mixed = conductorhttp.New(c, opts)
+	opts := admin.Options{Dialect: conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	s := &testServer{t: t, conductor: c, places: places, alone: admin.New(c, opts), plain: admin.New(c, opts), network: n}
+	s.mixed = admin.New(c, opts)
 	server.Dialects{d}.MountRoot(s.alone)
 	server.Dialects{j}.MountRoot(s.plain)
-	server.Dialects{conductorhttp.Dialect(c, opts), d, j}.MountRoot(s.mixed)
+	server.Dialects{conductorhttp.Dialect(c, opts.Dialect), d, j}.MountRoot(s.mixed)
 	return s
 }
 

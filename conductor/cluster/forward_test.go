@@ -16,6 +16,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/cluster"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
@@ -42,12 +43,12 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})
 	budget, registry := server.NewBudget(0), prometheus.NewRegistry()
 	registry.MustRegister(budget)
-	opts := conductorhttp.Options{
-		MaxBody: 1 << 20, MaxTokens: 1 << 16, Budget: budget, Gatherer: registry, Log: zerolog.Nop(),
-		Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16}, Budget: budget, Gatherer: registry,
+		Log: zerolog.Nop(), Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
 	}
-	router := conductorhttp.New(c, opts)
-	conductorhttp.Mount(router, c, opts)
+	router := admin.New(c, opts)
+	conductorhttp.Mount(router, c, opts.Dialect)
 	const batch = `{"block_size":16,"queries":[{"model":"small","token_ids":[1]},{"model":"large","token_ids":[1]}]}`
 	f := func(most int64, want ...string) {
 		t.Helper()
@@ -96,12 +97,12 @@ func TestPartsWithoutAnAnswer(t *testing.T) {
 	defer c.Close()
 	c.ServeBy(allAt(other.URL))
 	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})
-	opts := conductorhttp.Options{
-		MaxBody: 1 << 20, MaxTokens: 1 << 16, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
-		Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16}, Gatherer: prometheus.NewRegistry(),
+		Log: zerolog.Nop(), Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
 	}
-	router := conductorhttp.New(c, opts)
-	conductorhttp.Mount(router, c, opts)
+	router := admin.New(c, opts)
+	conductorhttp.Mount(router, c, opts.Dialect)
 	f := func(models string, status int, want string) {
 		t.Helper()
 		var prompts []string

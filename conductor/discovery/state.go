@@ -19,6 +19,15 @@ type State struct {
 	Learning           bool   // the error is that the first events have to tell the block size
 }
 
+// ErrorFor returns the error of the last look at a target as far as a client may see it, "" without one. To a client that may not see
+// causes a target without sources has one from the start: how long it takes tells ports apart.
+func ErrorFor(s *State, r conductor.Reader) string {
+	if (s.Error != "" || s.Sources == 0) && !r.Causes {
+		return "the engine cannot be asked"
+	}
+	return s.Error
+}
+
 // Word returns found once there are sources and no error, learning while the first events have to
 // tell the block size, else waiting.
 func (s *State) Word() string {

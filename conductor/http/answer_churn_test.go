@@ -27,8 +27,9 @@ func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 				var regs []conductor.Registration
 				for rank := range 1 + i%3 {
 					reg := conductor.Registration{
-						Endpoint: fmt.Sprintf("ipc:///nowhere/%s-%d", name, rank), Type: conductor.TypeVLLM, Model: "m", BlockSize: testBlock,
-						Instance: name, Rank: rank, Lora: []string{"", "x"}[i/3%2],
+						Endpoint: fmt.Sprintf("ipc:///nowhere/%s-%d", name, rank), Type: conductor.TypeVLLM, Model: "m",
+						BlockSize: testBlock,
+						Instance:  name, Rank: rank, Lora: []string{"", "x"}[i/3%2],
 					}
 					must.Report(t, f.c.Register(reg, conductor.RegisterOptions{}))
 					regs = append(regs, reg)

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -40,7 +40,10 @@ type handFilled struct {
 }
 
 func newFleet(t testing.TB) *handFilled {
-	c := conductor.New(conductor.Options{HashSeed: hash.DefaultSeed, KeepClientHashes: true, ExpectedBytes: 1 << 20, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{
+		HashSeed: hash.DefaultSeed, KeepClientHashes: true, ExpectedBytes: 1 << 20, Gate: make(chan struct{}), Log: zerolog.Nop(),
+		Stream: stream.Config{Transport: zmq.Transport{}},
+	})
 	t.Cleanup(c.Close)
 	return &handFilled{t: t, c: c, r: c.Recover(0)}
 }
@@ -62,7 +65,8 @@ func (f *handFilled) store(reg conductor.Registration, medium string, prompt []u
 	}
 	locals := hash.Scheme{Seed: hash.DefaultSeed}.Locals(nil, prompt, testBlock)[:blocks]
 	err := f.r.Stored(&conductor.Stored{
-		Partition: conductor.Partition{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank), Medium: tiers.Parse(medium),
+		Partition: conductor.Partition{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank),
+		Medium:  tiers.Parse(medium),
 		Stretch: &index.Stretch{Root: true, Engine: locals, ClientHashes: locals},
 	})
 	must.Succeed(f.t, err)
@@ -110,9 +114,11 @@ func plainAnswer(ans *conductor.Answer) string {
 		}
 		stay := list(len(d.Lives), func(i int) string {
 			l := d.Lives[i]
-			return fmt.Sprintf(`%s:{"1s":%v,"10s":%v}`, text(l.Medium), math.Round(l.Stay(time.Second)*1e4)/1e4, math.Round(l.Stay(10*time.Second)*1e4)/1e4)
+			return fmt.Sprintf(`%s:{"1s":%v,"10s":%v}`, text(l.Medium), math.Round(l.Stay(time.Second)*1e4)/1e4,
+				math.Round(l.Stay(10*time.Second)*1e4)/1e4)
 		})
-		return fmt.Sprintf(`{"state":%s,"reason":%s,"epoch":%d,"watermark":%s,"age_ms":%s,"stay":%s}`, text(string(d.State)), text(d.Reason), d.Epoch, mark, age, stay)
+		return fmt.Sprintf(`{"state":%s,"reason":%s,"epoch":%d,"watermark":%s,"age_ms":%s,"stay":%s}`, text(string(d.State)),
+			text(d.Reason), d.Epoch, mark, age, stay)
 	}
 	if len(ans.Rows) == 0 {
 		return "{}"
@@ -143,7 +149,8 @@ func plainAnswer(ans *conductor.Answer) string {
 			if ans.Expected {
 				soon = fmt.Sprintf(`,"expected":%d`, r.Expected*ans.BlockSize)
 			}
-			return fmt.Sprintf(`"%d":{"gpu":%d,"cpu":%d,"disk":%d%s}`, r.Rank, r.Device*ans.BlockSize, r.Host*ans.BlockSize, r.Disk*ans.BlockSize, soon)
+			return fmt.Sprintf(`"%d":{"gpu":%d,"cpu":%d,"disk":%d%s}`, r.Rank, r.Device*ans.BlockSize, r.Host*ans.BlockSize,
+				r.Disk*ans.BlockSize, soon)
 		}))
 		if ans.Truncated {
 			b.WriteString(`,"truncated":true`)
@@ -173,7 +180,10 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	names := []string{"a", "b1", "<html>&", "quo\"te", "back\\slash", "tab\t", "é", "\u2028", "x\x7f", "a-rather-long-name.of-an.instance:8000", "~", "0"}
+	names := []string{
+		"a", "b1", "<html>&", "quo\"te", "back\\slash", "tab\t", "é", "\u2028", "x\x7f", "a-rather-long-name.of-an.instance:8000", "~",
+		"0",
+	}
 	media := []string{"gpu", "gpu", "cpu", "disk", "remote", "dp", "<tape>"}
 	for range 60 {
 		f := newFleet(t)
@@ -295,9 +305,8 @@ func TestAnswerOnTheWire(t *testing.T) {
 	for i := range 60 {
 		f.store(f.source(fmt.Sprintf("i%02d", i), 0, conductor.TypeVLLM), "gpu", prompt, i%3)
 	}
-	opts := Options{MaxBody: 1 << 16, MaxTokens: 1 << 10, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	engine := New(f.c, opts)
-	Mount(engine, f.c, opts)
+	engine := gin.New()
+	Mount(engine, f.c, Options{MaxBody: 1 << 16, MaxTokens: 1 << 10})
 	server := httptest.NewServer(engine)
 	defer server.Close()
 	for i := range 50 {
@@ -310,7 +319,8 @@ func TestAnswerOnTheWire(t *testing.T) {
 		resp.Body.Close()
 		must.Succeed(t, err)
 		ans := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, Top: top})
-		if string(got) != plainAnswer(&ans) || resp.ContentLength != int64(len(got)) || resp.Header.Get("Content-Type") != "application/json" {
+		if string(got) != plainAnswer(&ans) || resp.ContentLength != int64(len(got)) ||
+			resp.Header.Get("Content-Type") != "application/json" {
 			t.Fatalf("length %d, type %q\n got %s\nwant %s", resp.ContentLength, resp.Header.Get("Content-Type"), got, plainAnswer(&ans))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
 )
@@ -17,7 +18,8 @@ import (
 var (
 	itemFields  = append(slices.Clone(ofHashes), queryFields...)
 	batchFields = append(body.Shape{{Name: "queries", Kind: body.Objects(itemFields)}},
-		body.Of("hash", "model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top", "expected")...)
+		body.Of("hash", "model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "min_matched", "top",
+			"expected")...)
 )
 
 // batch answers for several prompts, in their order: POST /query_batch. A fault
@@ -52,8 +54,8 @@ func (a *api) batch(f *fields, r *body.Request) error {
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
 			away.leave(e, i, unserved)
 		case err != nil:
-			_, row := describe(err)
-			e.Raw(encode(e.Codec, row))
+			_, row := reply.DescribeError(err)
+			e.Raw(reply.Encode(e.Codec, row))
 		}
 	}
 	e.EndList()
@@ -75,7 +77,10 @@ func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 	case !m.Read:
 		return conductor.Invalid(name, "not_array", "%s must be an array", name)
 	case m.List.N > body.MaxItems:
-		return &conductor.FieldError{Field: name, Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("%s has %d elements, at most %d are allowed", name, m.List.N, body.MaxItems)}
+		return &conductor.FieldError{
+			Field: name, Index: body.MaxItems, Reason: "out_of_range",
+			Message: fmt.Sprintf("%s has %d elements, at most %d are allowed", name, m.List.N, body.MaxItems),
+		}
 	}
 	total := 0
 	for i := range r.Members {
@@ -89,7 +94,8 @@ func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 		}
 	}
 	if total > a.opts.MaxTokens {
-		return conductor.Invalid(name, "out_of_range", "%s have %d tokens together, limits.max_tokens allows %d", name, total, a.opts.MaxTokens)
+		return conductor.Invalid(name, "out_of_range", "%s have %d tokens together, limits.max_tokens allows %d", name, total,
+			a.opts.MaxTokens)
 	}
 	return nil
 }

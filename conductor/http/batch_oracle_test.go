@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 )
 
 // asked has the fields of one query of a batch.
@@ -37,19 +38,25 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 	case json.Unmarshal(list, &items) != nil:
 		return nil, conductor.Invalid("queries", "not_array", "queries must be an array")
 	case len(items) > 256:
-		return nil, &conductor.FieldError{Field: "queries", Index: 256, Reason: "out_of_range", Message: fmt.Sprintf("queries has %d elements, at most 256 are allowed", len(items))}
+		return nil, &conductor.FieldError{
+			Field: "queries", Index: 256, Reason: "out_of_range",
+			Message: fmt.Sprintf("queries has %d elements, at most 256 are allowed", len(items)),
+		}
 	}
 	total := 0
 	for _, item := range items {
 		total += oracleTokens(item)
 	}
 	if total > limit {
-		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens together, limits.max_tokens allows %d", total, limit)
+		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens together, limits.max_tokens allows %d", total,
+			limit)
 	}
 	all := []asked{}
 	for i, item := range items {
 		if item[0] != '{' {
-			all = append(all, asked{err: &conductor.FieldError{Field: "queries", Index: i, Reason: "invalid_type", Message: "queries element must be an object"}})
+			all = append(all, asked{err: &conductor.FieldError{
+				Field: "queries", Index: i, Reason: "invalid_type", Message: "queries element must be an object",
+			}})
 			continue
 		}
 		if name := givenTwice(item, queryFields); name != "" {
@@ -60,7 +67,8 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 		if err := json.Unmarshal(item, &own); err != nil {
 			return nil, err
 		}
-		for _, names := range [][]string{{"model", "modelname", "model_name"}, {"block_size"}, {"tenant_id"}, {"lora_name"}, {"cache_salt"}, {"min_matched"}, {"top"}, {"expected"}} {
+		for _, names := range [][]string{{"model", "modelname", "model_name"}, {"block_size"}, {"tenant_id"}, {"lora_name"}, {"cache_salt"},
+			{"min_matched"}, {"top"}, {"expected"}} {
 			if _, v := own.field(names...); v == nil {
 				name, v := b.field(names...)
 				own[name] = v
@@ -133,8 +141,8 @@ func compareBatch(t *testing.T, raw []byte, limit int) {
 		if got == nil {
 			return
 		}
-		status, body := describe(got)
-		wantStatus, wantBody := describe(want)
+		status, body := reply.DescribeError(got)
+		wantStatus, wantBody := reply.DescribeError(want)
 		if body.Reason == "invalid_json" { // the oracle does not tell where
 			body.Field, body.Index = "", nil
 			body.Error, _, _ = strings.Cut(body.Error, ", in ")
@@ -168,21 +176,32 @@ func compareBatch(t *testing.T, raw []byte, limit int) {
 // batchBodies are batches with good, bad and odd queries among each other.
 func batchBodies() []string {
 	all := []string{
-		`{}`, `[]`, `{"queries":null}`, `{"queries":[]}`, `{"queries":[{}]}`, `{"queries":{}}`, `{"queries":[[]]}`, `{"queries":[{"queries":[{}]}]}`, `{"queries":[],"queries":null}`,
-		`{"queri\u0065s":[{"token_ids":[1,2]}],"model":"m","block_size":4}`, `{"queries":[{"tok\u0065n_ids":[1],"token_ids":[2,3]}],"model":"m","block_size":4}`,
-		`{"model":"m","block_size":4,"queries":[{"token_ids":[1,2,3]},{"token_ids":[4]},{"token_ids_b64":"AQAAAAIAAAA="},{"token_ids":[]},{"token_ids_b64":""},{"token_ids_b64":"AQAAAA"}]}`,
-		`{"model":"m","model":"m","queries":[]}`, `{"model":7,"queries":[{"model":"m","block_size":1,"token_ids":[1]},{"block_size":1,"token_ids":[1]}]}`,
-		`{"modelname":"b","queries":[{"model_name":"a","block_size":1,"token_ids":[1]},{"model":null,"modelname":null,"block_size":1,"token_ids":[1]}],"tenant_id":"t","lora_name":"l","cache_salt":"s","instance_id":"i","top":3,"min_matched":1}`,
-		`{"queries":[` + strings.Repeat("{},", 255) + `{}]}`, `{"queries":[` + strings.Repeat("{},", 256) + `{}]}`, `{"queries":[` + strings.Repeat("{},", 256) + `x]}`,
-		`{"queries":[` + strings.Repeat(`{"token_ids":[1,2,3],"model":"m","block_size":2},`, 255) + `{"token_ids":[1],"model":"m","block_size":2}]}`,
-		`{"queries":[{"token_ids":[1` + strings.Repeat(",123456", 2000) + `]},{"token_ids":[5]}]}`, `{"queries":` + strings.Repeat("[", 9999) + strings.Repeat("]", 9999) + `}`,
-		`{"queries":[{"x":` + strings.Repeat("[", 9997) + strings.Repeat("]", 9997) + `}]}`, `{"queries":[{"x":` + strings.Repeat("[", 9998) + strings.Repeat("]", 9998) + `}]}`,
+		`{}`, `[]`, `{"queries":null}`, `{"queries":[]}`, `{"queries":[{}]}`, `{"queries":{}}`, `{"queries":[[]]}`,
+		`{"queries":[{"queries":[{}]}]}`, `{"queries":[],"queries":null}`,
+		`{"queri\u0065s":[{"token_ids":[1,2]}],"model":"m","block_size":4}`,
+		`{"queries":[{"tok\u0065n_ids":[1],"token_ids":[2,3]}],"model":"m","block_size":4}`,
+		`{"model":"m","block_size":4,"queries":[{"token_ids":[1,2,3]},{"token_ids":[4]},{"token_ids_b64":"AQAAAAIAAAA="},` +
+			`{"token_ids":[]},{"token_ids_b64":""},{"token_ids_b64":"AQAAAA"}]}`,
+		`{"model":"m","model":"m","queries":[]}`,
+		`{"model":7,"queries":[{"model":"m","block_size":1,"token_ids":[1]},{"block_size":1,"token_ids":[1]}]}`,
+		`{"modelname":"b","queries":[{"model_name":"a","block_size":1,"token_ids":[1]},{"model":null,"modelname":null,"block_size":1,` +
+			`"token_ids":[1]}],"tenant_id":"t","lora_name":"l","cache_salt":"s","instance_id":"i","top":3,"min_matched":1}`,
+		`{"queries":[` + strings.Repeat("{},", 255) + `{}]}`, `{"queries":[` + strings.Repeat("{},", 256) + `{}]}`, `{"queries":[` +
+			strings.Repeat("{},", 256) + `x]}`,
+		`{"queries":[` + strings.Repeat(`{"token_ids":[1,2,3],"model":"m","block_size":2},`,
+			255) + `{"token_ids":[1],"model":"m","block_size":2}]}`,
+		`{"queries":[{"token_ids":[1` + strings.Repeat(",123456", 2000) + `]},{"token_ids":[5]}]}`,
+		`{"queries":` + strings.Repeat("[", 9999) + strings.Repeat("]", 9999) + `}`,
+		`{"queries":[{"x":` + strings.Repeat("[", 9997) + strings.Repeat("]", 9997) + `}]}`, `{"queries":[{"x":` +
+			strings.Repeat("[", 9998) + strings.Repeat("]", 9998) + `}]}`,
 		`{"queries":[{"token_ids":` + strings.Repeat("[", 9997) + strings.Repeat("]", 9997) + `}],"model":"m","block_size":2}`,
 	}
 	for _, v := range oddValues {
-		all = append(all, fmt.Sprintf(`{"model":"m","block_size":4,"queries":[{"token_ids":[1,2]},{"token_ids":[1,%s,3]},{"token_ids":[3, 4]}]}`, v),
+		all = append(all, fmt.Sprintf(
+			`{"model":"m","block_size":4,"queries":[{"token_ids":[1,2]},{"token_ids":[1,%s,3]},{"token_ids":[3, 4]}]}`, v),
 			fmt.Sprintf(`{"queries":[{"token_ids":[1,2]},%s,{"token_ids":[5],"block_size":%s}],"model":"m","block_size":4}`, v, v),
-			fmt.Sprintf(`{"queries":[{"token_ids":[1,2],"model":%s,"block_size":3},{"token_ids_b64":%s,"other":%s}],"model":"m","block_size":%s}`, v, v, v, v),
+			fmt.Sprintf(`{"queries":[{"token_ids":[1,2],"model":%s,"block_size":3},{"token_ids_b64":%s,"other":%s}],"model":"m",`+
+				`"block_size":%s}`, v, v, v, v),
 			fmt.Sprintf(`{"queries":%s}`, v))
 	}
 	return all

@@ -20,7 +20,9 @@ import (
 func TestQueryBatch(t *testing.T) {
 	s := newServer(t)
 	for _, tenant := range []string{"default", "t"} {
-		s.do("POST", "/register", fmt.Sprintf(`{"endpoint":"ipc:///nowhere","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0,"tenant_id":%q}`, tenant))
+		s.do("POST", "/register",
+			fmt.Sprintf(`{"endpoint":"ipc:///nowhere","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0,`+
+				`"tenant_id":%q}`, tenant))
 	}
 	// f sends queries with defaults. Each is followed by the query that it is with the
 	// defaults filled in.
@@ -52,10 +54,14 @@ func TestQueryBatch(t *testing.T) {
 	}
 	f("")
 	f("", [2]string{`{"model":"m","block_size":16,"token_ids":[1,2,3]}`}, [2]string{`{"model":"x","block_size":16,"token_ids":[]}`},
-		[2]string{`{"model":"m","block_size":16,"token_ids":[1,-2]}`}, [2]string{`{"block_size":16}`}, [2]string{`{"model":"m","block_size":16,"token_ids":7}`},
-		[2]string{`{"model":"m","block_size":16,"token_ids":[1],"model":"m"}`}, [2]string{`{"model":"m","block_size":16,"token_ids":[1,[2]],"token_ids":[1]}`},
-		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAAAA==","tenant_id":"t"}`}, [2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAAAA","instance_id":"ghost"}`},
-		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAA"}`}, [2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAA_A"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids":[1,-2]}`}, [2]string{`{"block_size":16}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids":7}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids":[1],"model":"m"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids":[1,[2]],"token_ids":[1]}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAAAA==","tenant_id":"t"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAAAA","instance_id":"ghost"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAA"}`},
+		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"AQAA_A"}`},
 		[2]string{`{"model":"m","block_size":16,"token_ids_b64":"","token_ids":[]}`})
 	f(`"model":"m","block_size":16,"tenant_id":"t",`,
 		[2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":"m","block_size":16,"tenant_id":"t"}`},
@@ -68,29 +74,44 @@ func TestQueryBatch(t *testing.T) {
 	f(`"model":"m","block_size":16,"min_matched":1,`,
 		[2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":"m","block_size":16,"min_matched":1}`},
 		[2]string{`{"token_ids":[1],"min_matched":0}`, `{"token_ids":[1],"model":"m","block_size":16}`})
-	f(`"model":7,"block_size":16,`, [2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":7,"block_size":16}`}, [2]string{`{"token_ids":[1],"model":"m"}`, `{"token_ids":[1],"model":"m","block_size":16}`})
+	f(`"model":7,"block_size":16,`, [2]string{`{"token_ids":[1]}`, `{"token_ids":[1],"model":7,"block_size":16}`},
+		[2]string{`{"token_ids":[1],"model":"m"}`, `{"token_ids":[1],"model":"m","block_size":16}`})
 
 	if rec := s.do("POST", "/query_batch", `{"queries":[1,{"model":"m","block_size":16,"token_ids":[1]},null]}`); rec.Code != 200 ||
-		!strings.HasPrefix(rec.Body.String(), `{"answers":[{"error":"queries element must be an object","reason":"invalid_type","field":"queries","index":0},{"default":`) {
+		!strings.HasPrefix(rec.Body.String(),
+			`{"answers":[{"error":"queries element must be an object","reason":"invalid_type","field":"queries","index":0},{"default":`) {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 	whole(`{}`, `{"error":"queries is required","reason":"missing","field":"queries"}`)
 	whole(`{"queries":{}}`, `{"error":"queries must be an array","reason":"not_array","field":"queries"}`)
 	whole(`{"queries":[],"queries":[]}`, `{"error":"queries is given more than once","reason":"duplicate","field":"queries"}`)
 	whole(`{"queries":[],"expected":{}}`, `{"error":"expected must be true or false","reason":"invalid_type","field":"expected"}`)
-	whole(`{"queries":[],"block_size":0}`, `{"error":"block_size must be in 1..2147483647, got 0","reason":"out_of_range","field":"block_size"}`)
-	whole(`{"queries":[`+strings.Repeat("1,", 256)+`1]}`, `{"error":"queries has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"queries","index":256}`)
-	whole(`{"queries":[{},{"token_ids":[1,}]}`, `{"error":"Invalid JSON object: invalid character '}' looking for beginning of value, in token_ids[1]","reason":"invalid_json","field":"queries","index":1}`)
-	whole("{\"queries\":[{\"model\":\"\xff\"}]}", `{"error":"request body is not valid UTF-8, in model","reason":"invalid_json","field":"queries","index":0}`)
-	whole(`{"queries":[{"token_ids":[1,2]},{"token_ids":[1,2]`, `{"error":"Invalid JSON object: unexpected end of JSON input","reason":"invalid_json","field":"queries","index":1}`)
-	whole(`{"queries":[{"token_ids":[1]},x]}`, `{"error":"Invalid JSON object: invalid character 'x' looking for beginning of value","reason":"invalid_json","field":"queries","index":1}`)
-	whole(`{"queries":[{"token_ids":[1]},{x}]}`, `{"error":"Invalid JSON object: invalid character 'x' looking for beginning of object key string","reason":"invalid_json","field":"queries","index":1}`)
-	whole(`{"queries":[{"token_ids":[1]} {}]}`, `{"error":"Invalid JSON object: invalid character '{' after array element","reason":"invalid_json","field":"queries","index":0}`)
-	whole(`{"queries":[{"token_ids":[1]}],"model":"m`, `{"error":"Invalid JSON object: unexpected end of JSON input","reason":"invalid_json","field":"model"}`)
+	whole(`{"queries":[],"block_size":0}`,
+		`{"error":"block_size must be in 1..2147483647, got 0","reason":"out_of_range","field":"block_size"}`)
+	whole(`{"queries":[`+strings.Repeat("1,", 256)+`1]}`,
+		`{"error":"queries has 257 elements, at most 256 are allowed","reason":"out_of_range","field":"queries","index":256}`)
+	whole(`{"queries":[{},{"token_ids":[1,}]}`,
+		`{"error":"Invalid JSON object: invalid character '}' looking for beginning of value, in token_ids[1]","reason":"invalid_json",`+
+			`"field":"queries","index":1}`)
+	whole("{\"queries\":[{\"model\":\"\xff\"}]}",
+		`{"error":"request body is not valid UTF-8, in model","reason":"invalid_json","field":"queries","index":0}`)
+	whole(`{"queries":[{"token_ids":[1,2]},{"token_ids":[1,2]`,
+		`{"error":"Invalid JSON object: unexpected end of JSON input","reason":"invalid_json","field":"queries","index":1}`)
+	whole(`{"queries":[{"token_ids":[1]},x]}`,
+		`{"error":"Invalid JSON object: invalid character 'x' looking for beginning of value","reason":"invalid_json",`+
+			`"field":"queries","index":1}`)
+	whole(`{"queries":[{"token_ids":[1]},{x}]}`,
+		`{"error":"Invalid JSON object: invalid character 'x' looking for beginning of object key string","reason":"invalid_json",`+
+			`"field":"queries","index":1}`)
+	whole(`{"queries":[{"token_ids":[1]} {}]}`,
+		`{"error":"Invalid JSON object: invalid character '{' after array element","reason":"invalid_json","field":"queries","index":0}`)
+	whole(`{"queries":[{"token_ids":[1]}],"model":"m`,
+		`{"error":"Invalid JSON object: unexpected end of JSON input","reason":"invalid_json","field":"model"}`)
 	forty := `{"model":"m","block_size":16,"token_ids":[1` + strings.Repeat(",1", 39) + `]}`
 	packed := `{"model":"m","block_size":16,"token_ids_b64":"` + base64.StdEncoding.EncodeToString(make([]byte, 160)) + `"}`
 	for _, two := range []string{forty + "," + packed, packed + "," + packed, forty + "," + forty} {
-		whole(`{"queries":[`+two+`]}`, `{"error":"queries have 80 tokens together, limits.max_tokens allows 64","reason":"out_of_range","field":"queries"}`)
+		whole(`{"queries":[`+two+`]}`,
+			`{"error":"queries have 80 tokens together, limits.max_tokens allows 64","reason":"out_of_range","field":"queries"}`)
 	}
 	if rec := s.do("POST", "/query_batch?detail=7", `{"queries":[]}`); rec.Code != 400 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
@@ -105,7 +126,8 @@ func TestQueryBatch(t *testing.T) {
 func TestLimitsInTheQueryString(t *testing.T) {
 	s := newServer(t)
 	for _, name := range []string{"a", "b", "c"} {
-		s.do("POST", "/register", fmt.Sprintf(`{"endpoint":"ipc:///%s","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0}`, name, name))
+		s.do("POST", "/register",
+			fmt.Sprintf(`{"endpoint":"ipc:///%s","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0}`, name, name))
 	}
 	f := func(query, more string, rows ...string) {
 		t.Helper()
@@ -138,10 +160,12 @@ func TestLimitsInTheQueryString(t *testing.T) {
 	f("?min_matched=1", "")
 	f("?min_matched=1", `,"min_matched":0`, "a", "b", "c")
 	f("?top=1&detail=1", `,"instance_id":"c"`, "c")
-	for _, query := range []string{"?top=0", "?top=-1", "?top=", "?top=two", "?top=1.5", "?top=2147483648", "?min_matched=-1", "?min_matched=99999999999999999999", "?top=null", "?top=1&min_matched=null"} {
+	for _, query := range []string{"?top=0", "?top=-1", "?top=", "?top=two", "?top=1.5", "?top=2147483648", "?min_matched=-1",
+		"?min_matched=99999999999999999999", "?top=null", "?top=1&min_matched=null"} {
 		name, _, _ := strings.Cut(query[strings.LastIndexAny(query, "?&")+1:], "=")
 		for _, path := range []string{"/query", "/query_batch"} { // of a batch as a whole
-			rec := s.do("POST", path+query, `{"model":"m","block_size":16,"token_ids":[1],"queries":[{"token_ids":[1],"top":1,"min_matched":0}]}`)
+			rec := s.do("POST", path+query,
+				`{"model":"m","block_size":16,"token_ids":[1],"queries":[{"token_ids":[1],"top":1,"min_matched":0}]}`)
 			if rec.Code != 400 || !strings.Contains(rec.Body.String(), `"field":"`+name+`"`) {
 				t.Errorf("%s%s: %d %s", path, query, rec.Code, rec.Body)
 			}

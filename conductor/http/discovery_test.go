@@ -16,10 +16,13 @@ import (
 func TestAskedEnginesOfTenants(t *testing.T) {
 	c := conductor.New(conductor.Options{})
 	defer c.Close()
-	m := discovery.New(discovery.Options{Registry: c, Resolve: func(context.Context, string) ([]netip.Addr, error) { return nil, context.Canceled }})
+	m := discovery.New(discovery.Options{
+		Registry: c, Resolve: func(context.Context, string) ([]netip.Addr, error) { return nil, context.Canceled },
+	})
 	defer m.Close()
 	for tenant, name := range map[string]string{"blue": "one", "red": "two"} {
-		must.Succeed(t, m.Add(discovery.Target{URL: "http://" + name + ".internal", Registration: conductor.Registration{Instance: name, Tenant: tenant}}, false))
+		must.Succeed(t, m.Add(discovery.Target{URL: "http://" + name + ".internal",
+			Registration: conductor.Registration{Instance: name, Tenant: tenant}}, false))
 	}
 	m.Settle(t.Context(), 1e10)
 	a := &api{conductor: c, opts: Options{Discovery: m}}

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 )
 
@@ -27,8 +28,8 @@ func BenchmarkCodings(b *testing.B) {
 	prompt := `{"token_ids":[1` + text.String() + `]}`
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	engine := conductorhttp.New(c, conductorhttp.Options{
-		MaxBody: 1 << 20, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	engine := admin.New(c, admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 	})
 	engine.POST("/", func(g *gin.Context) {
 		if n, err := io.Copy(io.Discard, g.Request.Body); err != nil || n != int64(len(prompt)) {

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/internal/must"
 )
@@ -60,7 +61,8 @@ func TestCompressedBodies(t *testing.T) {
 	f := func(path, body string) {
 		t.Helper()
 		want := s.post(path, "", body)
-		for header, coding := range map[string]string{"gzip": "gzip", "x-gzip": "gzip", "GZip": "gzip", " zstd": "zstd", "identity": "", "": ""} {
+		for header, coding := range map[string]string{"gzip": "gzip", "x-gzip": "gzip", "GZip": "gzip", " zstd": "zstd", "identity": "",
+			"": ""} {
 			got := s.post(path, header, compress(t, coding, body))
 			if header == "" {
 				req := httptest.NewRequest("POST", path, strings.NewReader(body))
@@ -92,7 +94,8 @@ func TestCodingFaults(t *testing.T) {
 	f := func(coding, body string, status int, reason, text string) {
 		t.Helper()
 		rec := s.post("/query", coding, body)
-		if rec.Code != status || !strings.Contains(rec.Body.String(), `"reason":"`+reason+`"`) || !strings.Contains(rec.Body.String(), text) {
+		if rec.Code != status || !strings.Contains(rec.Body.String(), `"reason":"`+reason+`"`) ||
+			!strings.Contains(rec.Body.String(), text) {
 			t.Errorf("%s: %d %s, want %d, %s, %q", coding, rec.Code, rec.Body, status, reason, text)
 		}
 		want := ""
@@ -203,9 +206,11 @@ func FuzzCodings(f *testing.F) {
 	}
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
-	opts := conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	s := &server{engine: conductorhttp.New(c, opts)}
-	conductorhttp.Mount(s.engine, c, opts)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 4096, MaxTokens: 64}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	s := &server{engine: admin.New(c, opts)}
+	conductorhttp.Mount(s.engine, c, opts.Dialect)
 	f.Fuzz(func(t *testing.T, zstandard bool, body []byte) {
 		var plain []byte
 		var err error

@@ -1,182 +1,122 @@
 package http
 
 import (
+	"cmp"
 	"slices"
+	"strconv"
+
+	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
+	"example.com/conductor/conductor/scope"
 )
 
 // explainFields is what a body may say: a query's fields but those that limit its rows, and recent or
 // prefix in place of tokens.
-var explainFields = append(body.Shape{{Name: "recent"}, {Name: "prefix"}, {Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
-	slices.DeleteFunc(slices.Clone(promptFields), func(f body.Field) bool { return f.Name == "min_matched" || f.Name == "top" || f.Name == "expected" })...)
+var explainFields = append(body.Shape{
+	{Name: "recent"}, {Name: "prefix"}, {Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"},
+},
+	slices.DeleteFunc(slices.Clone(promptFields), func(f body.Field) bool {
+		return f.Name == "min_matched" || f.Name == "top" ||
+			f.Name == "expected"
+	})...)
 
-// explainRow is the answer of /admin/explain. Counts are blocks.
-type explainRow struct {
-	Tenant    string               `json:"tenant"`
-	Model     string               `json:"model"`
-	Lora      string               `json:"lora_name"`
-	BlockSize int                  `json:"block_size"`
-	Tokens    int                  `json:"tokens"`
-	Blocks    int                  `json:"blocks"`
-	Verdict   verdictRow           `json:"verdict"`
-	Instances []explainedInstance  `json:"instances"`
-	Pools     []explainedHolder    `json:"pools"`
-	Elsewhere []explainedElsewhere `json:"elsewhere"`
-	Searched  int                  `json:"searched_contexts"`
-	Contexts  int                  `json:"other_contexts"`
-	Reasons   []causeRow           `json:"reasons"`
-	Warnings  []string             `json:"warnings,omitempty"`
+// RecentQueries are the queries that clients asked lately. A watch.Hub has them.
+type RecentQueries interface {
+	// Recent returns the query of an id if it is kept and a reader of tenants may see it.
+	Recent(tenants scope.Tenants, id string) (conductor.Query, bool)
+	// Kept returns the queries that a reader of tenants may see, the newest first.
+	Kept(tenants scope.Tenants) []conductor.Query
 }
 
-// verdictRow is an explanation in one sentence.
-type verdictRow struct {
-	Kind string `json:"kind"`
-	Text string `json:"text"`
-}
-
-// explainedInstance is one instance and its ranks.
-type explainedInstance struct {
-	Instance string            `json:"instance"`
-	Serves   bool              `json:"serves"`
-	Longest  int               `json:"longest_matched"`
-	Ranks    []explainedHolder `json:"ranks"`
-}
-
-// explainedHolder is what a source holds as one rank. End is null if no block is missing.
-type explainedHolder struct {
-	Rank     int32          `json:"dp_rank"`
-	Source   string         `json:"source"`
-	State    string         `json:"state"`
-	Reason   string         `json:"state_reason"`
-	Matched  int            `json:"matched"`
-	Media    []explainedRun `json:"media"`
-	End      *explainedEnd  `json:"end"`
-	Findings []findingText  `json:"findings"`
-}
-
-// explainedRun is what a source holds on one medium, in runs [from, to).
-type explainedRun struct {
-	Medium  string   `json:"medium"`
-	Tier    string   `json:"tier"`
-	Matched int      `json:"matched"`
-	Runs    [][2]int `json:"runs"`
-}
-
-// explainedEnd is the first block that a source lacks, its tokens [from, to), and why.
-type explainedEnd struct {
-	Block   int        `json:"block"`
-	Tokens  [2]int     `json:"tokens"`
-	Reasons []causeRow `json:"reasons"`
-}
-
-type causeRow struct {
-	Reason   string  `json:"reason"`
-	Certain  bool    `json:"certain"`
-	Sequence *uint64 `json:"sequence,omitempty"`
-	Text     string  `json:"text"`
-}
-
-type findingText struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-}
-
-// explainedElsewhere is another context that holds a beginning of the prompt.
-type explainedElsewhere struct {
-	Reason    string          `json:"reason"`
-	Tenant    string          `json:"tenant"`
-	Model     string          `json:"model"`
-	Lora      string          `json:"lora_name"`
-	Salt      string          `json:"salt"`
-	BlockSize int             `json:"block_size"`
-	Tokens    int             `json:"tokens"`
-	Instances []elsewhereHeld `json:"instances"`
-}
-
-type elsewhereHeld struct {
-	Instance string `json:"instance"`
-	Matched  int    `json:"matched"`
-}
-
-// explain says where the prefix of a prompt ends at each source, and why: POST /admin/explain.
-func (a *api) explain(f *fields, r *body.Request) error {
-	q := a.explained(f, r)
-	if f.err != nil {
-		return f.err
-	}
-	x, err := f.view.Explain(&q)
-	if err != nil {
+// ExplainHandler returns a handler of bodies like those of /query whose prompt may be a recent query, or a prefix that
+// recent queries begin with, in place of tokens. explain answers within a place of the Admission; warnings are those
+// about unknown fields. A nil recent has no queries.
+func ExplainHandler(c *conductor.Conductor, opts Options, recent RecentQueries,
+	explain func(v conductor.View, q *conductor.Query, warnings []string) (any, error)) gin.HandlerFunc {
+	a := &api{conductor: c, opts: opts}
+	answer := func(f *fields, r *body.Request) error {
+		q := a.explained(f, r, recent)
+		if f.err != nil {
+			return f.err
+		}
+		row, err := explain(f.view, &q, f.warnings)
+		if err == nil {
+			r.Encoder.Raw(reply.Encode(body.JSON, row))
+		}
 		return err
 	}
-	row := explainRow{
-		Tenant: x.Tenant, Model: x.Model, Lora: x.Lora, BlockSize: x.BlockSize, Tokens: x.Tokens, Blocks: x.Blocks,
-		Verdict:   verdictRow{string(x.Verdict.Kind), x.Verdict.Text},
-		Instances: []explainedInstance{}, Pools: holderRows(x, x.Pools), Elsewhere: []explainedElsewhere{},
-		Searched: x.Searched, Contexts: x.Contexts, Reasons: causeRows(x.Causes), Warnings: f.warnings,
-	}
-	row.Reasons = append(row.Reasons, a.undiscovered(f.view, x, &q)...)
-	for _, in := range x.Instances {
-		row.Instances = append(row.Instances, explainedInstance{in.Name, in.Serves, in.Row.Longest, holderRows(x, in.Ranks)})
-	}
-	for _, w := range x.Elsewhere {
-		held := make([]elsewhereHeld, len(w.Instances))
-		for i, in := range w.Instances {
-			held[i] = elsewhereHeld{in.Name, in.Blocks}
-		}
-		row.Elsewhere = append(row.Elsewhere, explainedElsewhere{string(w.Reason), w.Tenant, w.Model, w.Lora, w.Salt, w.BlockSize, w.Tokens, held})
-	}
-	r.Encoder.Raw(encode(body.JSON, row))
-	return nil
+	return func(g *gin.Context) { a.exchange(g, body.JSON, body.JSON, explainFields, answer) }
 }
 
-// maxUndiscovered bounds the engines of an explanation that have no source yet.
-const maxUndiscovered = 8
-
-// undiscovered names engines without a source that may hold the prompt.
-func (a *api) undiscovered(v conductor.View, x *conductor.Explanation, q *conductor.Query) (rows []causeRow) {
-	if a.opts.Discovery == nil {
-		return nil
+// explained reads the prompt that an explanation is about: that of the body, that of a recent query,
+// whose other fields count where the body does not say them, or a prefix that recent queries begin with.
+func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conductor.Query {
+	id, prefix := f.text("recent"), f.text("prefix")
+	if id == "" && prefix == "" {
+		return f.prompt(r, a.tokens)
 	}
-	for _, s := range a.opts.Discovery.List() {
-		switch {
-		case s.Sources > 0 || s.Tenant != x.Tenant || len(rows) == maxUndiscovered,
-			s.Model != "" && s.Model != x.Model || s.BlockSize > 0 && s.BlockSize != x.BlockSize,
-			q.Instance != nil && s.Instance != *q.Instance:
-			continue
-		}
-		text := "The engine " + s.Instance + " has not told where it publishes."
-		if fault := faultFor(v, s.Sources, s.Error); fault != "" {
-			text += " The last look: " + fault
-		}
-		rows = append(rows, causeRow{Reason: string(conductor.NotDiscovered), Text: text})
+	given := "recent"
+	if id == "" {
+		given = "prefix"
 	}
-	return rows
+	for _, name := range []string{"prefix", "token_ids", "token_ids_b64"} {
+		if name != given && f.has(name) {
+			f.fail(conductor.Invalid(name, "conflict", "%s and %s exclude each other", given, name))
+		}
+	}
+	if given == "prefix" {
+		return beginning(f, r, recent, prefix)
+	}
+	var q conductor.Query
+	known := false
+	if recent != nil {
+		q, known = recent.Recent(f.view.Tenants(), id)
+	}
+	if !known {
+		f.fail(conductor.Invalid("recent", "invalid_value", "recent names no query that is kept, got %.64q", id))
+		return q
+	}
+	if f.has("model", "modelname", "model_name") {
+		q.Model = f.required("model", "modelname", "model_name")
+	}
+	if f.has("block_size") {
+		q.BlockSize = f.blockSize()
+	}
+	for _, other := range []struct {
+		name string
+		to   *string
+	}{{"tenant_id", &q.Tenant}, {"lora_name", &q.Lora}, {"cache_salt", &q.Salt}} {
+		if text := f.optional(other.name); text != nil {
+			*other.to = *text
+		}
+	}
+	q.Instance = f.optional("instance_id")
+	return q
 }
 
-func holderRows(x *conductor.Explanation, all []conductor.ExplainedHolder) []explainedHolder {
-	rows := make([]explainedHolder, len(all))
-	for i, h := range all {
-		row := explainedHolder{Rank: h.Rank, Source: h.Source.String(), State: string(h.State), Reason: h.Reason, Matched: h.Blocks, Media: []explainedRun{}, Findings: []findingText{}}
-		for _, m := range h.Media {
-			row.Media = append(row.Media, explainedRun{m.Medium.Name, m.Medium.Tier.String(), m.Blocks, m.Runs})
-		}
-		if h.Blocks < x.Blocks {
-			row.End = &explainedEnd{h.Blocks, [2]int{h.Blocks * x.BlockSize, (h.Blocks + 1) * x.BlockSize}, causeRows(h.Causes)}
-		}
-		for _, f := range h.Findings {
-			row.Findings = append(row.Findings, findingText{f.Code, f.Message})
-		}
-		rows[i] = row
+// beginning reads a question about a prefix that /admin/prefixes names. The tokens are those of the newest query that
+// is kept and begins with it, and so is the salt, unless the body has another.
+func beginning(f *fields, r *body.Request, recent RecentQueries, name string) conductor.Query {
+	q := f.prompt(r, func(*fields, *body.Request) given { return given{} })
+	key, err := strconv.ParseUint(name, 16, 64)
+	if err != nil {
+		f.fail(conductor.Invalid("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))
 	}
-	return rows
-}
-
-func causeRows(all []conductor.Cause) []causeRow {
-	rows := make([]causeRow, len(all))
-	for i, c := range all {
-		rows[i] = causeRow{string(c.Reason), c.Certain, c.Seq, c.Text}
+	if f.err != nil {
+		return q
 	}
-	return rows
+	if recent != nil {
+		for _, kept := range recent.Kept(f.view.Tenants()) {
+			if n := f.view.BeginsWith(&kept, &q, key); n > 0 {
+				q.Tokens, q.Salt = kept.Tokens[:n*q.BlockSize], cmp.Or(q.Salt, kept.Salt)
+				return q
+			}
+		}
+	}
+	f.fail(conductor.Invalid("prefix", "invalid_value",
+		"no recent query begins with the prefix %.16s: queries are kept for five minutes, and only while a page follows them", name))
+	return q
 }

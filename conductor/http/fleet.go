@@ -1,17 +1,20 @@
 package http
 
 import (
-	"errors"
+	"net/http"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/server"
 )
 
 // errNoFleet is the answer of a server that shares nothing.
-var errNoFleet = errors.New("this server shares no store with others: store.url is not set")
+var errNoFleet error = &server.Refusal{
+	Status: http.StatusNotFound, Reason: "disabled", Text: "this server shares no store with others: store.url is not set",
+}
 
 // fleetRow is a source of the registry, or one that a replica follows without that.
 type fleetRow struct {
@@ -49,7 +52,10 @@ func (a *api) fleetServices(g *gin.Context) (any, error) {
 	all = fleet.Redacted(all, access.View(a.conductor, g))
 	rows := make([]fleetRow, len(all))
 	for i, r := range all {
-		row := fleetRow{InstanceID: r.Instance, TenantID: r.Tenant, DPRank: r.Rank, RegisteredBy: r.By, Replicas: make([]followerRow, len(r.Followers))}
+		row := fleetRow{
+			InstanceID: r.Instance, TenantID: r.Tenant, DPRank: r.Rank, RegisteredBy: r.By,
+			Replicas: make([]followerRow, len(r.Followers)),
+		}
 		if s := r.Source; s != nil {
 			row.Discover, row.Endpoint, row.ReplayEndpoint = s.Discover, s.Endpoint, s.ReplayEndpoint
 			row.Type, row.ModelName, row.LoraName, row.BlockSize, row.AdditionalSalt = s.Type, s.Model, s.Lora, s.BlockSize, s.Salt

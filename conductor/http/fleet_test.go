@@ -9,9 +9,9 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
-	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
@@ -28,7 +28,7 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 	t.Cleanup(func() { opened.Close() })
 	members := fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{URL: "http://here", Weight: 1}, Log: zerolog.Nop()})
 	var registry *fleet.Registry
-	s := newServer(t, func(c *conductor.Conductor, o *conductorhttp.Options) {
+	s := newServer(t, func(c *conductor.Conductor, o *admin.Options) {
 		targets := discovery.New(discovery.Options{Registry: c, Log: zerolog.Nop()})
 		t.Cleanup(targets.Close)
 		registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: members, Conductor: c, Targets: targets, Log: zerolog.Nop()})
@@ -36,7 +36,7 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 			return &watch.Store{Address: opened.Address(), Up: members.Status().Up, Members: []watch.Member{{ID: members.ID(), Self: true}}}
 		}})
 		t.Cleanup(hub.Close)
-		o.Fleet, o.Discovery, o.Watch = registry, targets, hub
+		o.Dialect.Fleet, o.Dialect.Discovery, o.Watch = registry, targets, hub
 	})
 	step := func() {
 		members.Beat(t.Context())
@@ -52,7 +52,8 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 		}
 	}
 	step()
-	s.do("POST", "/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0}`)
+	s.do("POST", "/register",
+		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0}`)
 	s.do("POST", "/register", `{"discover":"http://127.0.0.1:1","instance_id":"b"}`)
 	step()
 	look("true")
@@ -69,7 +70,8 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 		}
 	}
 	must.Succeed(t, json.Unmarshal(s.do("GET", "/services?fleet=1", "").Body.Bytes(), &answer))
-	if rows := answer.Services; answer.Complete || len(rows) != 2 || rows[0].InstanceID != "a" || len(rows[0].Replicas) != 1 || rows[1].DPRank != -1 || rows[1].Replicas[0].State != fleet.StateAsked {
+	if rows := answer.Services; answer.Complete || len(rows) != 2 || rows[0].InstanceID != "a" || len(rows[0].Replicas) != 1 ||
+		rows[1].DPRank != -1 || rows[1].Replicas[0].State != fleet.StateAsked {
 		t.Errorf("%+v", answer)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/zmq"
@@ -172,7 +173,9 @@ const proxyBlock = 4 // tokens, which are words
 func (p *peer) store(medium, prompt string) {
 	p.t.Helper()
 	tokens := tokensOf(prompt)
-	event := map[string]any{"type": "BlockStored", "block_size": proxyBlock, "medium": medium, "parent_block_hash": nil, "token_ids": tokens}
+	event := map[string]any{
+		"type": "BlockStored", "block_size": proxyBlock, "medium": medium, "parent_block_hash": nil, "token_ids": tokens,
+	}
 	var hashes []uint64
 	for i := range len(tokens) / proxyBlock {
 		hashes = append(hashes, uint64(tokens[i*proxyBlock])<<20+uint64(i))
@@ -207,11 +210,16 @@ func waitFor(t *testing.T, what string, done func() bool) {
 // real sockets, and holds the answers to what it cannot do without: nothing under
 // default but its own instances, in an order that stays.
 func TestGoProxy(t *testing.T) {
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 16, MaxOrphans: 16, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, MaxSources: 16, MaxOrphans: 16, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}},
+	})
 	t.Cleanup(c.Close)
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	engine := conductorhttp.New(c, opts)
-	conductorhttp.Mount(engine, c, opts)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Version: "test"}, Gatherer: prometheus.NewRegistry(),
+		Log: zerolog.Nop(),
+	}
+	engine := admin.New(c, opts)
+	conductorhttp.Mount(engine, c, opts.Dialect)
 	server := httptest.NewServer(engine)
 	t.Cleanup(server.Close)
 
@@ -227,7 +235,10 @@ func TestGoProxy(t *testing.T) {
 		if peers[name] == nil {
 			peers[name] = newPeer(t)
 		}
-		body := map[string]any{"endpoint": peers[name].endpoint, "type": "vLLM", "modelname": "deepseek", "instance_id": name, "block_size": proxyBlock, "dp_rank": 0}
+		body := map[string]any{
+			"endpoint": peers[name].endpoint, "type": "vLLM", "modelname": "deepseek", "instance_id": name, "block_size": proxyBlock,
+			"dp_rank": 0,
+		}
 		for k, v := range fields {
 			body[k] = v
 		}
@@ -243,7 +254,9 @@ func TestGoProxy(t *testing.T) {
 		t.Helper()
 		got := ""
 		waitFor(t, prompt+": "+want, func() bool {
-			body, err := post(server.URL+"/query", map[string]any{"token_ids": tokensOf(prompt), "model": "deepseek", "block_size": proxyBlock})
+			body, err := post(server.URL+"/query", map[string]any{
+				"token_ids": tokensOf(prompt), "model": "deepseek", "block_size": proxyBlock,
+			})
 			var roots map[string]rowsInOrder
 			if err != nil || json.Unmarshal(body, &roots) != nil || len(roots) > 1 {
 				t.Fatalf("%s %v", body, err)
@@ -309,12 +322,14 @@ func TestGoProxy(t *testing.T) {
 	}
 	// Routers that share a tenant ask for different models. One that
 	// passes on the name of another's model meets another's instance.
-	if got, err := proxy.route(map[string]any{"prompt": longer, "model": "other"}); err == nil || err.Error() != `no such instance: "other"` {
+	if got, err := proxy.route(map[string]any{"prompt": longer, "model": "other"}); err == nil ||
+		err.Error() != `no such instance: "other"` {
 		t.Errorf("another's model: %q %v", got, err)
 	}
 
 	for _, name := range proxy.order {
-		if answer, err := post(server.URL+"/unregister", map[string]any{"instance_id": name, "type": "vLLM", "modelname": "deepseek", "dp_rank": 0, "block_size": proxyBlock}); err != nil ||
+		if answer, err := post(server.URL+"/unregister", map[string]any{"instance_id": name, "type": "vLLM", "modelname": "deepseek",
+			"dp_rank": 0, "block_size": proxyBlock}); err != nil ||
 			!strings.Contains(string(answer), "unregistered successfully") {
 			t.Fatalf("%s %v", answer, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/reply"
 )
 
 // lmcacheRow is what became of the batches of a request. The first three are LMCache's.
@@ -31,7 +32,7 @@ const maxFaults = 16
 func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 	defer func() {
 		if err != nil {
-			_, row := describe(err)
+			_, row := reply.DescribeError(err)
 			a.conductor.CountRefusedLMCache("request", row.Reason)
 		}
 	}()
@@ -54,9 +55,10 @@ func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 	case request.Batches == nil:
 		return nil, conductor.Invalid("batches", "missing", "batches is required")
 	case len(*request.Batches) > lmcache.MaxBatches:
-		return nil, conductor.Invalid("batches", "out_of_range", "batches has %d elements, at most %d are allowed", len(*request.Batches), lmcache.MaxBatches)
+		return nil, conductor.Invalid("batches", "out_of_range", "batches has %d elements, at most %d are allowed", len(*request.Batches),
+			lmcache.MaxBatches)
 	case a.conductor.Ready().Recovering:
-		return nil, errRecovering
+		return nil, reply.ErrRecovering
 	}
 	view := access.View(a.conductor, g)
 	row := new(lmcacheRow)
@@ -90,7 +92,10 @@ func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 			row.Stale++
 		case lmcache.Refused:
 			row.Rejected++
-			refuse("batch", i, &lmcache.Fault{Field: "instance_id", Reason: "limit", Message: fmt.Sprintf("no room for the instance %.64q: %d are followed", b.Instance, lmcache.MaxInstances)})
+			refuse("batch", i, &lmcache.Fault{
+				Field: "instance_id", Reason: "limit",
+				Message: fmt.Sprintf("no room for the instance %.64q: %d are followed", b.Instance, lmcache.MaxInstances),
+			})
 		}
 	}
 	return row, nil

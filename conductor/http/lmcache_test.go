@@ -11,7 +11,8 @@ import (
 
 const (
 	lmcacheSource = `{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0}`
-	lmcacheBatch  = `{"instance_id":"n","incarnation":1,"seq":1,"event_type":"store","tier":"l1","backend":"dram","entries":[{"key":{"chunk_hash_hex":"01","model_name":"m","kv_rank":0},"token_ids":[1,2],"token_offset":0}]}`
+	lmcacheBatch  = `{"instance_id":"n","incarnation":1,"seq":1,"event_type":"store","tier":"l1","backend":"dram",` +
+		`"entries":[{"key":{"chunk_hash_hex":"01","model_name":"m","kv_rank":0},"token_ids":[1,2],"token_offset":0}]}`
 )
 
 // A request that ends before its batches are applied is answered 503, and can be made once more.
@@ -28,7 +29,8 @@ func TestLMCacheRequestThatEnds(t *testing.T) {
 	if rec.Code != 503 || rec.Header().Get("Retry-After") != "1" || !strings.Contains(rec.Body.String(), `"reason":"busy"`) {
 		t.Errorf("%d %v %s", rec.Code, rec.Header(), rec.Body)
 	}
-	if rec := s.do("POST", "/lmcache/events", `{"batches":[`+lmcacheBatch+`]}`); rec.Body.String() != `{"applied":1,"duplicates":0,"stale":0}` {
+	if rec := s.do("POST", "/lmcache/events",
+		`{"batches":[`+lmcacheBatch+`]}`); rec.Body.String() != `{"applied":1,"duplicates":0,"stale":0}` {
 		t.Errorf("once more: %s", rec.Body)
 	}
 }
@@ -75,10 +77,12 @@ func TestRankOfPushIsOptional(t *testing.T) {
 			t.Errorf("%s: %d %s", registration, rec.Code, rec.Body)
 		}
 	}
-	if services := s.do("GET", "/services", "").Body.String(); strings.Count(services, `"InstanceID":"n"`) != 1 || !strings.Contains(services, `"DPRank":0`) {
+	if services := s.do("GET", "/services", "").Body.String(); strings.Count(services, `"InstanceID":"n"`) != 1 ||
+		!strings.Contains(services, `"DPRank":0`) {
 		t.Errorf("the services are %s", services)
 	}
-	if rec := s.do("POST", "/register", strings.Replace(rankless, "push:", "tcp://127.0.0.1:1", 1)); rec.Code != 400 || !strings.Contains(rec.Body.String(), `"field":"dp_rank"`) {
+	if rec := s.do("POST", "/register", strings.Replace(rankless, "push:", "tcp://127.0.0.1:1", 1)); rec.Code != 400 ||
+		!strings.Contains(rec.Body.String(), `"field":"dp_rank"`) {
 		t.Errorf("without a rank: %d %s", rec.Code, rec.Body)
 	}
 	if rec := s.do("POST", "/register", strings.Replace(lmcacheSource, `"dp_rank":0`, `"dp_rank":-1`, 1)); rec.Code != 400 {

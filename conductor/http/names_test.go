@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/doctor"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
@@ -28,9 +29,12 @@ func TestNamesOverSockets(t *testing.T) {
 		Stream: stream.Config{Transport: zmq.Transport{}},
 	})
 	t.Cleanup(c.Close)
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	router := conductorhttp.New(c, opts)
-	conductorhttp.Mount(router, c, opts)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 10, Version: "test"}, Gatherer: prometheus.NewRegistry(),
+		Log: zerolog.Nop(),
+	}
+	router := admin.New(c, opts)
+	conductorhttp.Mount(router, c, opts.Dialect)
 	server := httptest.NewServer(router)
 	t.Cleanup(server.Close)
 
@@ -73,7 +77,8 @@ func TestNamesOverSockets(t *testing.T) {
 			t.Fatalf("%s %v", body, err)
 		}
 		if got := answer.Default[name]; got.Longest != longest || got.CPU != host {
-			t.Errorf("%s, adapter %q, salt %q: %d tokens, %d on the host; want %d and %d", name, lora, salt, got.Longest, got.CPU, longest, host)
+			t.Errorf("%s, adapter %q, salt %q: %d tokens, %d on the host; want %d and %d", name, lora, salt, got.Longest, got.CPU, longest,
+				host)
 		}
 	}
 	prompt := []int{1, 2, 3, 4}
@@ -112,7 +117,8 @@ func TestNamesOverSockets(t *testing.T) {
 	finds("map", prompt, "", image, 0, 0)
 
 	// Images as vLLM 0.17 and 0.18 publish them.
-	engine("images")(array(9, list{1, 2}, prompt, list{list{image}, list{image}}), array(9, list{3, 4}, []int{5, 6, 7, 8}, list{nil, list{image}}))
+	engine("images")(array(9, list{1, 2}, prompt, list{list{image}, list{image}}),
+		array(9, list{3, 4}, []int{5, 6, 7, 8}, list{nil, list{image}}))
 	finds("images", prompt, "", "", 0, 0)
 	finds("images", prompt, "", image, 0, 0)
 	finds("images", []int{5, 6, 7, 8}, "", "", 2, 0)

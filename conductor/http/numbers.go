@@ -25,7 +25,8 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 		f.fail(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
 		return nil
 	}
-	if l := m.List; f.isList(name, m) && f.isWhole(name, &l, 4) && f.fits(name, &l, "a token id in 0..4294967295") && f.bound(name, l.N, limit) {
+	if l := m.List; f.isList(name, m) && f.isWhole(name, &l, 4) && f.fits(name, &l, "a token id in 0..4294967295") &&
+		f.bound(name, l.N, limit) {
 		return r.Tokens[l.From:l.To]
 	}
 	return nil
@@ -65,7 +66,8 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 		l := m.List
 		// An element that is not a number comes before a list that is too long, and that
 		// before numbers that do not fit.
-		if !f.isList(name, m) || !f.isWhole(name, &l, 8) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) || !f.fits(name, &l, want) {
+		if !f.isList(name, m) || !f.isWhole(name, &l, 8) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) ||
+			!f.fits(name, &l, want) {
 			return nil
 		}
 		given := r.Hashes[l.From:l.To]
@@ -100,7 +102,9 @@ func (f *fields) isWhole(name string, l *body.List, size int) bool {
 // fits refuses a list with an element of another kind.
 func (f *fields) fits(name string, l *body.List, want string) bool {
 	if l.Bad >= 0 {
-		f.fail(&conductor.FieldError{Field: name, Index: l.Bad, Reason: numberReason(f.codec, l.Text), Message: name + " element must be " + want})
+		f.fail(&conductor.FieldError{
+			Field: name, Index: l.Bad, Reason: numberReason(f.codec, l.Text), Message: name + " element must be " + want,
+		})
 	}
 	return l.Bad < 0
 }

@@ -17,6 +17,7 @@ import (
 
 	kvconductor "example.com/conductor"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
 	conductorserver "example.com/conductor/conductor/server"
@@ -41,32 +42,39 @@ type server struct {
 }
 
 // newServer returns a server; change may change its options.
-func newServer(t *testing.T, change ...func(*conductor.Conductor, *conductorhttp.Options)) *server {
+func newServer(t *testing.T, change ...func(*conductor.Conductor, *admin.Options)) *server {
 	t.Helper()
 	return newServerAt(t, time.Now, change...)
 }
 
 // newServerAt is newServer with a clock.
-func newServerAt(t *testing.T, now func() time.Time, change ...func(*conductor.Conductor, *conductorhttp.Options)) *server {
+func newServerAt(t *testing.T, now func() time.Time, change ...func(*conductor.Conductor, *admin.Options)) *server {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	admission := conductorserver.NewAdmission(1, 0)
 	j, err := tape.Create(tape.Options{Memory: 1 << 16})
 	must.Succeed(t, err)
-	c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Tape: j, Now: now, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, MaxSources: 3, ExpectedBytes: 1 << 20, Tape: j, Now: now, Log: zerolog.Nop(),
+		Stream: stream.Config{Transport: zmq.Transport{}},
+	})
 	t.Cleanup(c.Close)
 	registry.MustRegister(conductor.Collector{Conductor: c})
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 1, KeepQueries: true})
 	t.Cleanup(hub.Close)
-	settings := func() (string, []conductorhttp.Setting) {
-		return "conductor.yaml", []conductorhttp.Setting{{Path: "log.level", Value: "debug", Default: "info", Changed: true}}
+	settings := func() (string, []admin.Setting) {
+		return "conductor.yaml", []admin.Setting{{Path: "log.level", Value: "debug", Default: "info", Changed: true}}
 	}
-	opts := conductorhttp.Options{Watch: hub, Settings: settings, MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test", OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Home: true, Docs: docs.New(kvconductor.Documents), Gatherer: registry, Log: zerolog.Nop()}
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 4096, MaxTokens: 64, Admission: admission, Version: "test"}, Watch: hub,
+		Settings: settings, OpenAPI: kvconductor.OpenAPI, Page: ui.New(), Home: true, Docs: docs.New(kvconductor.Documents),
+		Gatherer: registry, Log: zerolog.Nop(),
+	}
 	for _, f := range change {
 		f(c, &opts)
 	}
-	engine := conductorhttp.New(c, opts)
-	conductorhttp.Mount(engine, c, opts)
+	engine := admin.New(c, opts)
+	conductorhttp.Mount(engine, c, opts.Dialect)
 	return &server{t: t, engine: engine, places: admission, hub: hub, doc: apitest.Load(t)}
 }
 
@@ -86,7 +94,8 @@ func (s *server) send(method, path, body, coding string) *httptest.ResponseRecor
 	}
 	rec := httptest.NewRecorder()
 	s.engine.ServeHTTP(rec, req)
-	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") || (strings.HasPrefix(path, ui.Root) || strings.HasPrefix(path, docs.Root)) && rec.Code == 200 {
+	if strings.HasPrefix(path, "/metrics") || strings.HasPrefix(path, "/openapi") ||
+		(strings.HasPrefix(path, ui.Root) || strings.HasPrefix(path, docs.Root)) && rec.Code == 200 {
 		s.doc.Find(s.t, req) // text, described as such
 	} else {
 		s.doc.CheckAnswer(s.t, req, rec)
@@ -112,7 +121,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		}
 	}
 	registration := func(instance, more string) string {
-		return fmt.Sprintf(`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0%s}`, instance, more)
+		return fmt.Sprintf(`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":%q,"block_size":16,"dp_rank":0%s}`,
+			instance, more)
 	}
 	long := `{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("1,", 4096) + `1]}`
 	many := `{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("1,", 64) + `1]}`
@@ -174,7 +184,8 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("GET", "/admin/events?source=a%7Cdefault%7C0&from=0&to=18446744073709551615&limit=10000", "", 416)
 	f("GET", "/admin/events?source=a%7Cdefault%7C0&epoch=2", "", 416)
 	f("GET", "/admin/events?source=ghost%7Cdefault%7C0", "", 404)
-	for _, query := range []string{"", "source=", "source=a&from=x", "source=a&from=-1", "source=a&from=18446744073709551616", "source=a&to=1.5", "source=a&epoch=0", "source=a&limit=0",
+	for _, query := range []string{"", "source=", "source=a&from=x", "source=a&from=-1", "source=a&from=18446744073709551616",
+		"source=a&to=1.5", "source=a&epoch=0", "source=a&limit=0",
 		"source=a&limit=10001", "source=a&from=2&to=1"} {
 		f("GET", "/admin/events?"+query, "", 400)
 	}
@@ -229,30 +240,49 @@ func TestAnswersFitTheDocument(t *testing.T) {
 	f("POST", "/feedback", `{"instance_id":"nil","matched_tokens":32,"cached_tokens":16}`, 404)
 	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":-1,"cached_tokens":16}`, 400)
 	f("POST", "/feedback", `{"instance_id":"a","matched_tokens":1}`, 400)
-	if reports := s.do("GET", "/admin/prefixes", "").Body.String(); !strings.Contains(reports, `"feedback":[{"tenant_id":"default","instance_id":"a","medium":"GPU","reports":1,"precision":0.5,"recall":1}]`) {
+	if reports := s.do("GET", "/admin/prefixes", "").Body.String(); !strings.Contains(reports,
+		`"feedback":[{"tenant_id":"default","instance_id":"a","medium":"GPU","reports":1,"precision":0.5,"recall":1}]`) {
 		t.Error(reports)
 	}
 	f("GET", "/admin/prefixes", "", 200)
 	f("POST", "/grpc/kvconductor.v1.Conductor/Query", "", 404)
 	f("POST", "/unregister", `{"instance_id":"b","dp_rank":0}`, 200)
-	f("POST", "/register", `{"events":"none","capacity_blocks":8,"approximate":"count","type":"Standard","modelname":"m","instance_id":"u","block_size":2}`, 200)
-	f("POST", "/register", `{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"u","block_size":2,"dp_rank":0}`, 409)
+	f("POST", "/register",
+		`{"events":"none","capacity_blocks":8,"approximate":"count","type":"Standard","modelname":"m","instance_id":"u","block_size":2}`,
+		200)
+	f("POST", "/register",
+		`{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"u","block_size":2,"dp_rank":0}`, 409)
 	f("POST", "/routed", `{"model":"m","block_size":2,"token_ids":[1,2],"instance_id":"u"}`, 204)
 	f("POST", "/register", `{"events":"some","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"u2","block_size":2}`, 400)
 	f("POST", "/register", `{"events":"none","type":"Standard","modelname":"m","instance_id":"u2","block_size":2}`, 400)
-	f("POST", "/register", `{"events":"none","capacity_blocks":8,"endpoint":"tcp://127.0.0.1:1","type":"Standard","modelname":"m","instance_id":"u2","block_size":2}`, 400)
+	f("POST", "/register",
+		`{"events":"none","capacity_blocks":8,"endpoint":"tcp://127.0.0.1:1","type":"Standard","modelname":"m","instance_id":"u2",`+
+			`"block_size":2}`, 400)
 	f("GET", "/services", "", 200)
 	f("POST", "/query?detail=1", `{"model":"m","block_size":2,"token_ids":[1,2],"instance_id":"u"}`, 200)
 	f("POST", "/admin/explain", `{"model":"m","block_size":2,"token_ids":[1,2],"instance_id":"u"}`, 200)
 	f("POST", "/unregister", `{"instance_id":"u","dp_rank":0}`, 200)
-	f("POST", "/register", `{"endpoint":"push:","type":"lmcache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"own","serves":["a"]}`, 200)
-	f("POST", "/register", `{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"shared"}`, 400)
+	f("POST", "/register",
+		`{"endpoint":"push:","type":"lmcache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"own",`+
+			`"serves":["a"]}`, 200)
+	f("POST", "/register",
+		`{"endpoint":"push:","type":"LMCache","modelname":"m","instance_id":"n","block_size":2,"dp_rank":0,"sequence":"shared"}`, 400)
 	f("POST", "/register", `{"endpoint":"push:","type":"vLLM","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0}`, 400)
-	f("POST", "/register", `{"endpoint":"push:","replay_endpoint":"tcp://a:1","type":"LMCache","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0}`, 400)
-	f("POST", "/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0,"sequence":"each"}`, 400)
-	f("POST", "/lmcache/events", `{"batches":[{"instance_id":"n","incarnation":1,"seq":1,"event_type":"store","tier":"l1","backend":"dram","entries":[{"key":{"chunk_hash_hex":"01","model_name":"m","kv_rank":0},"token_ids":[1,2],"token_offset":0},{"key":{"chunk_hash_hex":"02","model_name":"x","kv_rank":0}}]}]}`, 200)
+	f("POST", "/register",
+		`{"endpoint":"push:","replay_endpoint":"tcp://a:1","type":"LMCache","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0}`,
+		400)
+	f("POST", "/register",
+		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"n2","block_size":2,"dp_rank":0,"sequence":"each"}`,
+		400)
+	f("POST", "/lmcache/events",
+		`{"batches":[{"instance_id":"n","incarnation":1,"seq":1,"event_type":"store","tier":"l1","backend":"dram",`+
+			`"entries":[{"key":{"chunk_hash_hex":"01","model_name":"m","kv_rank":0},"token_ids":[1,2],"token_offset":0},`+
+			`{"key":{"chunk_hash_hex":"02","model_name":"x","kv_rank":0}}]}]}`, 200)
 	f("POST", "/lmcache/events", `{"batches":[]}`, 200)
-	f("POST", "/lmcache/events", `{"batches":[{"instance_id":"n"},{"instance_id":"n","incarnation":1,"seq":0,"event_type":"store","tier":"l1"},{"instance_id":5},{"instance_id":"n","incarnation":1,"seq":2,"event_type":"store","tier":"l1","backend":"dram","entries":[{"key":{"chunk_hash_hex":"z","model_name":"m","kv_rank":0}}]}]}`, 200)
+	f("POST", "/lmcache/events",
+		`{"batches":[{"instance_id":"n"},{"instance_id":"n","incarnation":1,"seq":0,"event_type":"store","tier":"l1"},`+
+			`{"instance_id":5},{"instance_id":"n","incarnation":1,"seq":2,"event_type":"store","tier":"l1","backend":"dram",`+
+			`"entries":[{"key":{"chunk_hash_hex":"z","model_name":"m","kv_rank":0}}]}]}`, 200)
 	f("POST", "/lmcache/events", `{"batches":{}}`, 400)
 	f("POST", "/lmcache/events", `{}`, 400)
 	f("POST", "/lmcache/events", `[`, 400)
@@ -266,21 +296,35 @@ func TestAnswersFitTheDocument(t *testing.T) {
 // FuzzBodies sends arbitrary bodies to every POST endpoint: none may panic, hang
 // or answer anything but 200 or a described error.
 func FuzzBodies(f *testing.F) {
-	paths := []string{"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events", "/routed", "/routed?strict=1"}
+	paths := []string{
+		"/query", "/query_by_hash", "/unregister", "/register", "/admin/explain", "/lmcache/events", "/routed", "/routed?strict=1",
+	}
 	const packed = 7 // from this path on bodies are msgpack
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,2,3]}`))
 	f.Add(0, []byte(`{"model":"m","block_size":16,"token_ids":[1,-2,3.5,1e3,null,"x",[1]]}`))
 	f.Add(1, []byte(`{"model":"m","block_size":16,"seq_hashes":[-1],"block_hash":[18446744073709551615]}`))
 	f.Add(2, []byte(`{"instance_id":"a","dp_rank":0,"tenant_id":null}`))
 	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0}`))
-	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":"0","index_projection":"low64_be","root_digest":""}}`))
-	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,"ttl":{"CPU":"1h", "STORAGE" : "0s","":null}}`))
+	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,`+
+		`"hash_profile":{"strategy":"vllm_v1","algorithm":"sha256","python_hash_seed":"0","index_projection":"low64_be",`+
+		`"root_digest":""}}`))
+	f.Add(3, []byte(`{"endpoint":"ipc://x","type":"vLLM","modelname":"m","instance_id":"a","block_size":1,"dp_rank":0,`+
+		`"ttl":{"CPU":"1h", "STORAGE" : "0s","":null}}`))
 	f.Add(6, []byte(`{"model":"m","block_size":1,"token_ids":[1,2],"instance_id":"a","dp_rank":0,"ttl":"2s","request_id":"r"}`))
-	f.Add(6, []byte(`{"prompts":[{"token_ids":[1]},{"seq_hashes":[1],"ttl":0.5}, {"dp_rank":-1}],"model":"m","block_size":1,"instance_id":"a"}`))
+	f.Add(6, []byte(`{"prompts":[{"token_ids":[1]},{"seq_hashes":[1],"ttl":0.5}, {"dp_rank":-1}],"model":"m","block_size":1,`+
+		`"instance_id":"a"}`))
 	for _, body := range []map[string]any{
-		{"model": "m", "block_size": 1, "token_ids": []int{1, 1 << 20}, "instance_id": "a", "dp_rank": nil, "ttl": 0.5, "request_id": "r", "other": map[string]any{"a": []any{1}}},
+		{
+			"model": "m", "block_size": 1, "token_ids": []int{1, 1 << 20}, "instance_id": "a", "dp_rank": nil, "ttl": 0.5,
+			"request_id": "r", "other": map[string]any{"a": []any{1}},
+		},
 		{"model": "m", "block_size": 1, "token_ids": make([]byte, 9), "instance_id": "a", "ttl": "2s"},
-		{"prompts": []any{map[string]any{"token_ids": []int{1}, "topp": 1}, map[string]any{"seq_hashes": make([]byte, 16), "hash": "engine"}, 7}, "model": "m", "block_size": 1, "instance_id": "a"},
+		{
+			"prompts": []any{
+				map[string]any{"token_ids": []int{1}, "topp": 1}, map[string]any{"seq_hashes": make([]byte, 16), "hash": "engine"}, 7,
+			},
+			"model": "m", "block_size": 1, "instance_id": "a",
+		},
 	} {
 		text, err := msgpack.Marshal(body)
 		must.Succeed(f, err)
@@ -289,11 +333,15 @@ func FuzzBodies(f *testing.F) {
 	f.Add(0, []byte("{\"model\":\"\xff\",\"block_size\":16,\"token_ids\":[]}"))
 	c := conductor.New(conductor.Options{MaxSources: 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: zmq.Transport{}}})
 	f.Cleanup(c.Close)
-	opts := conductorhttp.Options{MaxBody: 1 << 16, MaxTokens: 1 << 10, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	engine := conductorhttp.New(c, opts)
-	conductorhttp.Mount(engine, c, opts)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 16, MaxTokens: 1 << 10}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	engine := admin.New(c, opts)
+	conductorhttp.Mount(engine, c, opts.Dialect)
 	rec := httptest.NewRecorder() // so that there is something to report
-	engine.ServeHTTP(rec, httptest.NewRequest(nethttp.MethodPost, "/register", strings.NewReader(`{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"a","block_size":1}`)))
+	engine.ServeHTTP(rec,
+		httptest.NewRequest(nethttp.MethodPost, "/register",
+			strings.NewReader(`{"events":"none","capacity_blocks":8,"type":"Standard","modelname":"m","instance_id":"a","block_size":1}`)))
 	if rec.Code != 200 {
 		f.Fatal(rec.Code, rec.Body)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/internal/must"
 )
 
@@ -416,8 +417,8 @@ func compare(t *testing.T, raw []byte, byHash bool, limit int) {
 		t.Fatalf("%.300q: error %v, want %v", raw, gotErr, wantErr)
 	}
 	if gotErr != nil {
-		status, body := describe(gotErr)
-		wantStatus, wantBody := describe(wantErr)
+		status, body := reply.DescribeError(gotErr)
+		wantStatus, wantBody := reply.DescribeError(wantErr)
 		if body.Reason == "invalid_json" { // the oracle does not tell where
 			body.Field, body.Index = "", nil
 		}
@@ -441,7 +442,8 @@ var oddValues = []string{
 	"18446744073709551615", "18446744073709551616", "-9223372036854775808", "-9223372036854775809", "99999999999999999999999999",
 	"-0", "-1", "1.0", "1.5", "1e3", "1E+3", "0.0", "-", "01", "00", "+1", ".5", "1.", "1e", "0x1", "1 2", "",
 	"null", "true", "false", "nul", "n", `"1"`, `""`, `"`, `"\u0031"`, "\"\xff\"", "\"\x01\"", `"\x"`, `"\ud800"`, `"é"`,
-	"[]", "[1]", "[[1]]", "{}", `{"a":1}`, "[", "]", "{", "}", ",", " 7", "7 ", "\n7", "\t 7\r\n", "  7", "٣", "NaN", "1" + strings.Repeat("0", 400),
+	"[]", "[1]", "[[1]]", "{}", `{"a":1}`, "[", "]", "{", "}", ",", " 7", "7 ", "\n7", "\t 7\r\n", "  7", "٣", "NaN",
+	"1" + strings.Repeat("0", 400),
 }
 
 func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
@@ -454,7 +456,8 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		}
 	}
 	const rest = `,"model":"m","block_size":16}`
-	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "min_matched", "top", "expected", "instance_id", "other"} {
+	for _, name := range []string{"token_ids", "seq_hashes", "token_ids_b64", "modelname", "block_size", "min_matched", "top", "expected",
+		"instance_id", "other"} {
 		for _, v := range oddValues {
 			f(fmt.Sprintf(`{"%s":%s}`, name, v))
 			f(fmt.Sprintf(`{"%s":%s%s`, name, v, rest))
@@ -470,17 +473,23 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 		}
 	}
 	for _, body := range []string{
-		"", " ", "null", "[]", "[{}]", "1", `"x"`, "{}", " {} ", "{}{}", "{} x", "{", `{"`, `{"a`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,`, `{"a":1,}`, `{,}`, `{"a" 1}`, `{a:1}`,
-		"\xff", "{\"\xff\":1}", "{\"model\":\"\xff\"" + rest, `{"token_ids":null,"token_ids_b64":null` + rest, `{"token_ids":[],"token_ids_b64":""` + rest,
+		"", " ", "null", "[]", "[{}]", "1", `"x"`, "{}", " {} ", "{}{}", "{} x", "{", `{"`, `{"a`, `{"a"`, `{"a":`, `{"a":1`, `{"a":1,`,
+		`{"a":1,}`, `{,}`, `{"a" 1}`, `{a:1}`,
+		"\xff", "{\"\xff\":1}", "{\"model\":\"\xff\"" + rest, `{"token_ids":null,"token_ids_b64":null` + rest,
+		`{"token_ids":[],"token_ids_b64":""` + rest,
 		`{"token_ids":[1],"token_ids":[1]` + rest, `{"model":null,"token_ids":[]` + rest, `{"other":1,"other":2,"token_ids":[3]` + rest,
-		`{"seq_hashes":[1,2],"block_hash":[1,2],"block_hashes":[1,3]` + rest, `{"seq_hashes":[-1],"block_hash":[18446744073709551615]` + rest,
+		`{"seq_hashes":[1,2],"block_hash":[1,2],"block_hashes":[1,3]` + rest, `{"seq_hashes":[-1],"block_hash":[18446744073709551615]` +
+			rest,
 		`{"block_hash":[1,2],"seq_hashes":[1,2,3]` + rest, `{"seq_hashes":[],"block_hash":null` + rest,
-		strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10000), strings.Repeat(`{"a":`, 10001) + "1" + strings.Repeat("}", 10001),
-		`{"token_ids":` + strings.Repeat("[", 9999) + strings.Repeat("]", 9999) + rest, `{"token_ids":` + strings.Repeat("[", 10000) + strings.Repeat("]", 10000) + rest,
+		strings.Repeat(`{"a":`, 10000) + "1" + strings.Repeat("}", 10000), strings.Repeat(`{"a":`, 10001) + "1" +
+			strings.Repeat("}", 10001),
+		`{"token_ids":` + strings.Repeat("[", 9999) + strings.Repeat("]", 9999) + rest, `{"token_ids":` + strings.Repeat("[", 10000) +
+			strings.Repeat("]", 10000) + rest,
 	} {
 		f(body)
 	}
-	for _, text := range []string{"AQAAAA==", "AQAAAA", "AQAAAA=", "AQAAAAIAAAA", "AQAAAAIAAAA=", "AQA=", "AQ", "A", "=", "AQAAAB==", "AQ AA", "_____w", "/////w", `\/\/\/\/\/w`, `AQ\nAAAA`, `AQ\rAAAA`} {
+	for _, text := range []string{"AQAAAA==", "AQAAAA", "AQAAAA=", "AQAAAAIAAAA", "AQAAAAIAAAA=", "AQA=", "AQ", "A", "=", "AQAAAB==",
+		"AQ AA", "_____w", "/////w", `\/\/\/\/\/w`, `AQ\nAAAA`, `AQ\rAAAA`} {
 		f(`{"token_ids_b64":"` + text + `"` + rest)
 	}
 }
@@ -488,7 +497,8 @@ func TestQueriesAreReadAsTheOracleReadsThem(t *testing.T) {
 // TestCutQueries cuts a body everywhere, and spoils every byte of it.
 func TestCutQueries(t *testing.T) {
 	for _, body := range []string{
-		`{"model":"m\u00e9\n","block_size":16,"token_ids":[1, 22,333,4444444,55555555,4294967295] ,"lora_name":null,"x":{"a":[1.5e-3,true]}}`,
+		`{"model":"m\u00e9\n","block_size":16,"token_ids":[1, 22,333,4444444,55555555,4294967295] ,"lora_name":null,"x":{"a":[1.5e-3,` +
+			`true]}}`,
 		`{"block_hash":[1,18446744073709551615],"model":"m","block_size":16,"seq_hashes":[ 1 ,-1]}`,
 	} {
 		for i := range body {

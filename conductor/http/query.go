@@ -10,17 +10,21 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 )
 
 // What a body may say; fields by other names are ignored.
 var (
 	hashes       = body.Hashes(body.Hash)
-	promptFields = append(body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "min_matched", "top"),
+	promptFields = append(body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id",
+		"min_matched", "top"),
 		body.Field{Name: "expected"}, body.Field{Name: "lora_id", Kind: body.Ignored})
 	queryFields = append(body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}}, promptFields...)
-	ofHashes    = body.Shape{{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}, {Name: "hash"}}
-	hashFields  = append(slices.Clone(ofHashes), promptFields...)
+	ofHashes    = body.Shape{
+		{Name: "seq_hashes", Kind: hashes}, {Name: "block_hash", Kind: hashes}, {Name: "block_hashes", Kind: hashes}, {Name: "hash"},
+	}
+	hashFields = append(slices.Clone(ofHashes), promptFields...)
 )
 
 // given is a prompt as conductor.Query has it.
@@ -81,19 +85,20 @@ func complete(g *gin.Context, r *body.Request, err error) bool {
 		return true
 	}
 	if err = server.Forward(g, r.Src, err); err != nil {
-		refuse(g, r.Codec, err)
+		reply.Refuse(g, r.Codec, err)
 	}
 	return false
 }
 
 // work reads a request with a body of a shape, in a codec, into f, and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s body.Shape, answer func(*fields, *body.Request) error) error {
-	detail, err := flag(g, "detail")
+func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s body.Shape,
+	answer func(*fields, *body.Request) error) error {
+	detail, err := reply.ReadFlag(g, "detail")
 	if err != nil {
 		return err
 	}
-	strict, err := flag(g, "strict") // refuses unknown fields
+	strict, err := reply.ReadFlag(g, "strict") // refuses unknown fields
 	if err != nil {
 		return err
 	}
@@ -191,18 +196,9 @@ func limits(g *gin.Context) (spare []body.Member, err error) {
 		}
 		spare = append(spare, f.body[0])
 	}
-	expected, err := flag(g, "expected")
+	expected, err := reply.ReadFlag(g, "expected")
 	if expected {
 		spare = append(spare, body.Member{Name: "expected", Raw: []byte("true")})
 	}
 	return spare, err
-}
-
-// flag reads a boolean of the query string; absent is false.
-func flag(g *gin.Context, name string) (bool, error) {
-	on, ok := server.Flag(g, name)
-	if !ok {
-		return false, conductor.Invalid(name, "invalid_value", "%s must be 1 or 0, got %q", name, g.Query(name))
-	}
-	return on, nil
 }

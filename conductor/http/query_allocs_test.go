@@ -1,6 +1,6 @@
 //go:build !race
 
-package http
+package http_test
 
 import (
 	"bytes"
@@ -18,9 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/admin"
+	conductorhttp "example.com/conductor/conductor/http"
+	conductorserver "example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/telemetry"
 	"example.com/conductor/internal/must"
 )
@@ -28,20 +29,18 @@ import (
 // TestQueriesAllocateWhatNetHTTPDoes: over a socket a query allocates no more than a request to a handler of net/http
 // that reads its body and sends an answer of the same length with the same headers.
 func TestQueriesAllocateWhatNetHTTPDoes(t *testing.T) {
-	f := newFleet(t)
-	prompt := promptOf(7, 64)
-	for i := range 128 {
-		f.store(f.source(fmt.Sprintf("i%d", i), 0, conductor.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
-	}
-	opts := Options{
-		MaxBody: 1 << 20, MaxTokens: 1 << 16, Admission: server.NewAdmission(4, time.Second), Budget: server.NewBudget(1 << 30), Lists: server.NewLists(),
-		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(), Guard: access.New(access.Policy{Anonymous: access.Query}, zerolog.Nop()).Check,
+	c, prompt := conductorhttp.NewPromptFleet(t)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Admission: conductorserver.NewAdmission(4, time.Second)},
+		Budget:  conductorserver.NewBudget(1 << 30), Lists: conductorserver.NewLists(),
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(), Guard: access.New(access.Policy{Anonymous: access.Query},
+			zerolog.Nop()).Check,
 		Use: []gin.HandlerFunc{telemetry.New(nil, zerolog.Nop()).Middleware},
 	}
-	engine := New(f.c, opts)
-	server.Dialects{Dialect(f.c, opts)}.MountRoot(engine)
+	engine := admin.New(c, opts)
+	conductorserver.Dialects{conductorhttp.Dialect(c, opts.Dialect)}.MountRoot(engine)
 	tokens := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(prompt)), ","), "[]")
-	text := fmt.Sprintf(`{"model": "m", "block_size": %d, "tenant_id": "default", "token_ids": [%s]}`, testBlock, tokens)
+	text := fmt.Sprintf(`{"model": "m", "block_size": %d, "tenant_id": "default", "token_ids": [%s]}`, conductorhttp.TestBlock, tokens)
 	ours, length := requestAllocs(t, engine, text)
 	answer, kind, size := make([]byte, length), []string{"application/json"}, []string{fmt.Sprint(length)}
 	room := make([]byte, len(text))
@@ -62,8 +61,8 @@ func requestAllocs(t *testing.T, h http.Handler, text string) (allocs float64, l
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
-	s := server.NewServer(h, server.Timeouts{Read: time.Minute, Idle: time.Minute})
-	go s.Serve(server.Joined(l))
+	s := conductorserver.NewServer(h, conductorserver.Timeouts{Read: time.Minute, Idle: time.Minute})
+	go s.Serve(conductorserver.Joined(l))
 	t.Cleanup(func() { s.Close() })
 	req, err := http.NewRequest(http.MethodPost, "http://"+l.Addr().String()+"/query", strings.NewReader(text))
 	must.Succeed(t, err)
@@ -84,7 +83,8 @@ func requestAllocs(t *testing.T, h http.Handler, text string) (allocs float64, l
 			n += more
 			if end := bytes.Index(room[:n], []byte("\r\n\r\n")); head == 0 && end > 0 {
 				head = end + 4
-				if _, after, found := bytes.Cut(room[:end], []byte("Content-Length: ")); !bytes.HasPrefix(room, []byte("HTTP/1.1 200")) || !found {
+				if _, after, found := bytes.Cut(room[:end], []byte("Content-Length: ")); !bytes.HasPrefix(room, []byte("HTTP/1.1 200")) ||
+					!found {
 					t.Fatalf("the server answers %q", room[:n])
 				} else if _, err := fmt.Sscan(string(after), &length); err != nil {
 					t.Fatal(err)

@@ -17,7 +17,8 @@ import (
 // What a body may say; fields by other names are ignored.
 var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
-	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint", "snapshot_endpoint",
+	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
+		"snapshot_endpoint",
 		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves", "aliases",
 		"copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence",
 		"events", "capacity_blocks", "approximate", "replace"),
@@ -110,7 +111,10 @@ func (a *api) follow(g *gin.Context, t discovery.Target, replace bool) error {
 		return err
 	}
 	if len(t.MayAnnounce) > 0 {
-		return &conductor.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
+		return &conductor.FieldError{
+			Field: "may_announce", Index: 0, Reason: "invalid_value",
+			Message: "may_announce is for sources of the configuration file alone",
+		}
 	}
 	if err := a.opts.Discovery.Add(t, replace); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 )
 
 // read reads one JSON object of a shape within the size limit, and returns its fields.
@@ -22,7 +23,7 @@ func (a *api) read(g *gin.Context, r *body.Request, s body.Shape) (fields, error
 
 // form reads the body of a request that is no query, and notes the warnings about its unknown fields.
 func (a *api) form(g *gin.Context, r *body.Request, s body.Shape) (f fields, err error) {
-	strict, err := flag(g, "strict")
+	strict, err := reply.ReadFlag(g, "strict")
 	if err == nil {
 		f, err = a.read(g, r, s)
 	}

@@ -12,6 +12,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/prompt"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/internal/alloctest"
 )
 
@@ -32,8 +33,9 @@ func TestGiantPrompts(t *testing.T) {
 			in.tokens(r, limit)
 			err = in.err
 		}
-		_, got := describe(err)
-		if got.Reason != reason || got.Error != text || got.Field != "token_ids" || (index >= 0) != (got.Index != nil) || index >= 0 && *got.Index != index {
+		_, got := reply.DescribeError(err)
+		if got.Reason != reason || got.Error != text || got.Field != "token_ids" || (index >= 0) != (got.Index != nil) || index >= 0 &&
+			*got.Index != index {
 			t.Errorf("%+v, want %s %q at %d", got, reason, text, index)
 		}
 		if most := limit * 3 / 2; cap(r.Tokens) > most {
@@ -74,7 +76,8 @@ func TestQueriesAllocate(t *testing.T) {
 		return []byte(`{"model":"m","block_size":16,"token_ids_b64":"` + base64.StdEncoding.EncodeToString(make([]byte, 4*n)) + `"}`)
 	}
 	hashed := func(n int) []byte { return bytes.Replace(ids(n, ""), []byte("token_ids"), []byte("seq_hashes"), 1) }
-	for name, body := range map[string]func(n int) []byte{"tokens": func(n int) []byte { return ids(n, "") }, "base64": packed, "hashes": hashed} {
+	for name, body := range map[string]func(n int) []byte{"tokens": func(n int) []byte { return ids(n, "") }, "base64": packed,
+		"hashes": hashed} {
 		short, long := allocations(body(16), name == "hashes"), allocations(body(65_536), name == "hashes")
 		if long > short || short > 8 {
 			t.Errorf("%s: %v allocations for a short prompt, %v for a long one", name, short, long)
@@ -93,7 +96,8 @@ func TestRequestsAreApart(t *testing.T) {
 			t.Fatalf("%d: %d tokens, %+v, %v", n, len(q.Tokens), q, err)
 		}
 		var field *conductor.FieldError
-		if _, err := askFast(r, []byte(`{"tenant_id":"t","model":"n","block_size":16}`), false, 1000); !errors.As(err, &field) || field.Field != "token_ids" {
+		if _, err := askFast(r, []byte(`{"tenant_id":"t","model":"n","block_size":16}`), false, 1000); !errors.As(err, &field) ||
+			field.Field != "token_ids" {
 			t.Fatal(err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
 )
@@ -22,8 +23,10 @@ import (
 // no effect, so that a router may send the body of its query with a target added.
 var (
 	reportFields = append(slices.Concat(ofHashes, body.Shape{{Name: "token_ids", Kind: body.Tokens(body.Token)}, {Name: "token_ids_b64"}},
-		body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "dp_rank", "ttl", "request_id")),
-		body.Field{Name: "min_matched", Kind: body.Ignored}, body.Field{Name: "top", Kind: body.Ignored}, body.Field{Name: "expected", Kind: body.Ignored}, body.Field{Name: "lora_id", Kind: body.Ignored})
+		body.Of("model", "modelname", "model_name", "block_size", "tenant_id", "lora_name", "cache_salt", "instance_id", "dp_rank", "ttl",
+			"request_id")),
+		body.Field{Name: "min_matched", Kind: body.Ignored}, body.Field{Name: "top", Kind: body.Ignored},
+		body.Field{Name: "expected", Kind: body.Ignored}, body.Field{Name: "lora_id", Kind: body.Ignored})
 	routedFields = append(body.Shape{{Name: "prompts", Kind: body.Objects(reportFields)}}, reportFields...)
 )
 
@@ -44,7 +47,7 @@ func (a *api) report(g *gin.Context, codec body.Codec) {
 
 // takeBack takes a report back: DELETE /routed/ID?tenant_id=TENANT.
 func (a *api) takeBack(g *gin.Context) (any, error) {
-	return done{}, access.View(a.conductor, g).TakeBack(g.Query("tenant_id"), strings.TrimPrefix(g.Param("id"), "/"))
+	return reply.NoContent{}, access.View(a.conductor, g).TakeBack(g.Query("tenant_id"), strings.TrimPrefix(g.Param("id"), "/"))
 }
 
 // routed notes where the prompt of a body goes, or those of a list.
@@ -95,7 +98,8 @@ func (f *fields) ttl() time.Duration {
 	if text {
 		var err error
 		if d, err = time.ParseDuration(string(f.codec.Text(raw))); err != nil {
-			f.fail(conductor.Invalid(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name, f.codec.Text(raw)))
+			f.fail(conductor.Invalid(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name,
+				f.codec.Text(raw)))
 			return 0
 		}
 	} else if seconds, ok := f.codec.Number(raw); ok && !math.IsNaN(seconds) {
@@ -120,12 +124,12 @@ type routedRow struct {
 // routedError is why one of them was not kept.
 type routedError struct {
 	Prompt int `json:"prompt"`
-	errorBody
+	reply.ErrorBody
 }
 
 // refuse notes the error of a prompt.
 func (row *routedRow) refuse(prompt int, err error) {
-	_, why := describe(err)
+	_, why := reply.DescribeError(err)
 	row.Errors = append(row.Errors, routedError{prompt, why})
 }
 
@@ -141,7 +145,7 @@ func (row *routedRow) warn(all []string) {
 // write writes the row, unless all was kept without a warning.
 func (row *routedRow) write(r *body.Request) {
 	if len(row.Errors)+len(row.Warnings) > 0 {
-		r.Raw(encode(r.Codec, row))
+		r.Raw(reply.Encode(r.Codec, row))
 	}
 }
 

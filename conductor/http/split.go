@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 )
 
@@ -125,8 +126,8 @@ func (s *splitBatch) join(g *gin.Context, r *body.Request) {
 			err = wrongNumber(len(part), p)
 		}
 		if err != nil {
-			_, row := describe(err)
-			part = slices.Repeat([][]byte{encode(r.Codec, row)}, len(p.At))
+			_, row := reply.DescribeError(err)
+			part = slices.Repeat([][]byte{reply.Encode(r.Codec, row)}, len(p.At))
 		}
 		for n, i := range p.At {
 			answers[i] = part[n]

@@ -47,14 +47,17 @@ func TestUnknownFields(t *testing.T) {
 	f("/query?detail=1", query(`,"instance_id":"a","sallt":"blue"`), 200, "unknown field sallt")
 	f("/query?detail=1", query(`,"model":"none","lora_id":1`), 400, "duplicate", "model")
 	f("/query?detail=1&strict=1", query(`,"lora_id":1,"lora_id":2`), 200)
-	f("/query?detail=1", `{"model":"none","block_size":2,"token_ids":[1,2],"salt":"x"}`, 200, "unknown field salt; did you mean cache_salt?",
+	f("/query?detail=1", `{"model":"none","block_size":2,"token_ids":[1,2],"salt":"x"}`, 200,
+		"unknown field salt; did you mean cache_salt?",
 		`model "none" is not registered for tenant "default"; these models are: "m"`)
 	f("/query?strict=1", query(`,"tenant":"blue"`), 400, "unknown_field", "tenant")
 	f("/query?strict=2", query(``), 400, "invalid_value", "strict")
 	f("/query_by_hash?strict=1", `{"model":"m","block_size":2,"seq_hashes":[1],"token_ids":[1]}`, 400, "unknown_field", "token_ids")
-	f("/query_batch?detail=1", `{"model":"m","block_size":2,"queries":[{"token_ids":[1,2],"tenant":"b"},3,{"token_ids":[1,2]}],"tpo":1}`, 200,
+	f("/query_batch?detail=1", `{"model":"m","block_size":2,"queries":[{"token_ids":[1,2],"tenant":"b"},3,{"token_ids":[1,2]}],"tpo":1}`,
+		200,
 		"unknown field queries[0].tenant; did you mean tenant_id?", "unknown field tpo; did you mean top?")
-	f("/query_batch?strict=1", `{"model":"m","block_size":2,"queries":[{"token_ids":[1,2],"tenant":"b"}]}`, 400, "unknown_field", "queries[0].tenant")
+	f("/query_batch?strict=1", `{"model":"m","block_size":2,"queries":[{"token_ids":[1,2],"tenant":"b"}]}`, 400, "unknown_field",
+		"queries[0].tenant")
 
 	many := strings.Builder{}
 	for i := range 20 {

@@ -37,11 +37,14 @@ type Dialect struct {
 
 func (d Dialect) named() bool { return d.Name != "" }
 
-// Refusal is why no route of a dialect answers.
+// Refusal is an error with a status of its own, such as why no route of a dialect answers.
 type Refusal struct {
 	Status              int
 	Reason, Field, Text string // Field may be empty
 }
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Text }
 
 // Dialects are those of one path. The first answers unless a request asks for another:
 //

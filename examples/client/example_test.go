@@ -16,15 +16,18 @@ import (
 
 	"example.com/conductor/client"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 )
 
 // serve starts a server in this process. Yours runs elsewhere: go run ./cmd/conductor serve.
 func serve() (url string, stop func()) {
 	core := conductor.New(conductor.Options{ExpectedBytes: 1 << 20, Log: zerolog.Nop()})
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 17, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	routes := conductorhttp.New(core, opts)
-	conductorhttp.Mount(routes.Group("/conductor/v1"), core, opts)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 17}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	routes := admin.New(core, opts)
+	conductorhttp.Mount(routes.Group("/conductor/v1"), core, opts.Dialect)
 	server := httptest.NewServer(routes)
 	return server.URL, func() {
 		server.Close()

@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -73,19 +74,23 @@ func newTwin(n *streamtest.Network, w web, host string, seed uint64, peers ...st
 	t := new(twin)
 	t.c = conductor.New(conductor.Options{
 		HashSeed: seed, KeepClientHashes: true, Log: zerolog.Nop(),
-		Stream: stream.Config{Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024, Decode: func(batch []byte) (events.Batch, error) {
-			b, err := wire.Decode(batch, wire.DefaultLimits)
-			if t.deaf.Add(-1) >= 0 {
-				b.Events = nil
-			}
-			return b, err
-		}},
+		Stream: stream.Config{Transport: n, ReplayTimeout: 5 * time.Second, StaleAfter: 30 * time.Second, Queue: 1024,
+			Decode: func(batch []byte) (events.Batch, error) {
+				b, err := wire.Decode(batch, wire.DefaultLimits)
+				if t.deaf.Add(-1) >= 0 {
+					b.Events = nil
+				}
+				return b, err
+			}},
 	})
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test", Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	t.handler = conductorhttp.New(t.c, opts)
+	opts := admin.Options{
+		Dialect:  conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"},
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	t.handler = admin.New(t.c, opts)
 	w[host] = t.handler
 	t.r = peer.New(peer.Config{
-		Peers: peers, Digests: peer.Digests{Path: conductorhttp.DigestPath, Read: conductorhttp.ReadDigests},
+		Peers: peers, Digests: peer.Digests{Path: admin.DigestPath, Read: admin.ReadDigests},
 		Client: &http.Client{Transport: w}, Log: zerolog.New(&t.log),
 	})
 	return t
@@ -119,7 +124,10 @@ func stored(first, blocks int) any {
 			tokens = append(tokens, uint32(4*(first+i)+k))
 		}
 	}
-	return map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 4, "lora_id": nil, "medium": "GPU", "lora_name": nil}
+	return map[string]any{
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 4, "lora_id": nil,
+		"medium": "GPU", "lora_name": nil,
+	}
 }
 
 func removed(hashes ...uint64) any {
@@ -178,7 +186,8 @@ func TestCompareResyncs(t *testing.T) {
 					synctest.Wait()
 				}
 			}
-			if x, y := a.digest(t, "e"), b.digest(t, "e"); x.Mark.Seq != y.Mark.Seq || x.Missing != "" || y.Missing != "" || x.Mark.Blocks != y.Mark.Blocks+1 {
+			if x, y := a.digest(t, "e"), b.digest(t, "e"); x.Mark.Seq != y.Mark.Seq || x.Missing != "" || y.Missing != "" ||
+				x.Mark.Blocks != y.Mark.Blocks+1 {
 				t.Fatalf("%+v\n%+v", x.Mark, y.Mark)
 			}
 			time.Sleep(time.Second)
@@ -193,7 +202,8 @@ func TestCompareResyncs(t *testing.T) {
 				t.Errorf("talks %t, after two rounds: %+v\n%+v", talks, x, y)
 			}
 			text := a.log.String() + b.log.String()
-			if !strings.Contains(text, "a replica holds other blocks") || !strings.Contains(text, `"source":"e|default|0"`) || !talks && !strings.Contains(text, "blocks here, ") {
+			if !strings.Contains(text, "a replica holds other blocks") || !strings.Contains(text, `"source":"e|default|0"`) || !talks &&
+				!strings.Contains(text, "blocks here, ") {
 				t.Errorf("talks %t: %s", talks, text)
 			}
 			rounds(3)
@@ -232,7 +242,8 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 		synctest.Wait()
 		say(p, stored(200, 2))
 		synctest.Wait()
-		if x, y := a.digest(t, "e"), b.digest(t, "e"); x.Missing != "" || y.Missing != stream.ReasonOverrun || x.Mark.Seq != y.Mark.Seq || x.Mark.Blocks != 7 || y.Mark.Blocks != 4 {
+		if x, y := a.digest(t, "e"), b.digest(t, "e"); x.Missing != "" || y.Missing != stream.ReasonOverrun || x.Mark.Seq != y.Mark.Seq ||
+			x.Mark.Blocks != 7 || y.Mark.Blocks != 4 {
 			t.Fatalf("%+v\n%+v", x, y)
 		}
 		resyncs := func(at time.Duration, want uint64) {
@@ -245,7 +256,8 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 		}
 		resyncs(2*time.Minute+2*time.Second, 1)
 		found := a.c.Services()[0].Findings
-		if len(found) != 1 || found[0].Code != "drift" || !strings.Contains(found[0].Message, "this server holds 7 blocks and the replica http://b 4") {
+		if len(found) != 1 || found[0].Code != "drift" ||
+			!strings.Contains(found[0].Message, "this server holds 7 blocks and the replica http://b 4") {
 			t.Errorf("%+v", found)
 		}
 		resyncs(9*time.Minute, 1)
@@ -321,7 +333,8 @@ func TestCompareLeavesAlone(t *testing.T) {
 		synctest.Wait()
 		text := a.log.String()
 		for _, want := range []string{
-			`"peer":"http://seed","error":"it has another hash.seed"`, `"peer":"http://old","error":"it has no digests`, `"peer":"http://gone"`, `"peer":"http://torn"`,
+			`"peer":"http://seed","error":"it has another hash.seed"`, `"peer":"http://old","error":"it has no digests`,
+			`"peer":"http://gone"`, `"peer":"http://torn"`,
 		} {
 			if strings.Count(text, want) != 1 {
 				t.Errorf("want %s once in\n%s", want, text)
@@ -332,7 +345,8 @@ func TestCompareLeavesAlone(t *testing.T) {
 		}
 		// A registration that differs is not compared.
 		must.Succeed(t, b.c.Register(conductor.Registration{
-			Endpoint: "tcp://e:1", ReplayEndpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4, Copies: conductor.CopiesSet,
+			Endpoint: "tcp://e:1", ReplayEndpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4,
+			Copies: conductor.CopiesSet,
 		}, conductor.RegisterOptions{Replace: true}))
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -354,7 +368,10 @@ func TestCompareUnsettled(t *testing.T) {
 		defer b.c.Close()
 		a.run(t)
 		synctest.Wait()
-		bare := map[string]any{"type": "BlockStored", "block_hashes": []uint64{5}, "parent_block_hash": nil, "token_ids": []uint32{}, "block_size": 4, "lora_id": nil, "medium": "CPU", "lora_name": nil}
+		bare := map[string]any{
+			"type": "BlockStored", "block_hashes": []uint64{5}, "parent_block_hash": nil, "token_ids": []uint32{}, "block_size": 4,
+			"lora_id": nil, "medium": "CPU", "lora_name": nil,
+		}
 		say(n.At("tcp://e:1"), bare)
 		say(n.At("tcp://f:1"), stored(5, 1))
 		time.Sleep(3*time.Minute + time.Second)

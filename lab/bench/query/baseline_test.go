@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -33,10 +34,12 @@ func TestBaselineAnswersAlike(t *testing.T) {
 	end, err := l.preload(inProcess{k})
 	must.Succeed(t, err)
 	defer end()
-	opts := conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-	engine := conductorhttp.New(k, opts)
-	conductorhttp.Mount(engine, k, opts)
-	plain := baseline(k, opts.MaxBody)
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
+	engine := admin.New(k, opts)
+	conductorhttp.Mount(engine, k, opts.Dialect)
+	plain := baseline(k, opts.Dialect.MaxBody)
 	ask := func(h http.Handler, body string) (int, []byte) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/query", strings.NewReader(body)))

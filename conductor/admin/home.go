@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"net/http"
@@ -29,7 +29,7 @@ func (a *api) home(g *gin.Context) {
 		g.Status(http.StatusFound)
 		return
 	}
-	row := homeRow{Name: "conductor", Version: a.opts.Version, OpenAPI: "/openapi.yaml", Ready: "/ready", Metrics: "/metrics"}
+	row := homeRow{Name: "conductor", Version: a.opts.Dialect.Version, OpenAPI: "/openapi.yaml", Ready: "/ready", Metrics: "/metrics"}
 	if a.opts.Page != nil {
 		row.Page = ui.Root
 	}

@@ -169,7 +169,9 @@ func (f *fields) texts(name string) []string {
 	texts := []string{}
 	for text := range body.Elements(raw) {
 		if text[0] != '"' {
-			f.fail(&conductor.FieldError{Field: name, Index: len(texts), Reason: "invalid_type", Message: name + " element must be a string"})
+			f.fail(&conductor.FieldError{
+				Field: name, Index: len(texts), Reason: "invalid_type", Message: name + " element must be a string",
+			})
 			return nil
 		}
 		texts = append(texts, string(body.Unquoted(text)))

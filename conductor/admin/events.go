@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"errors"
@@ -13,41 +13,10 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
-	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/events/tape"
 )
-
-// mountAdmin adds the paths for operators and replicas, which every listener has, to r.
-func (a *api) mountAdmin(r gin.IRouter) {
-	r.GET("/check", inJSON(a.check))
-	r.GET("/events", inJSON(a.events))
-	r.GET("/snapshot", a.snapshot)
-	r.GET("/digest", inJSON(a.digest))
-	r.GET("/stats", inJSON(a.stats))
-	r.GET("/source", inJSON(a.source))
-	r.GET("/settings", inJSON(a.settings))
-	r.GET("/live", a.live)
-	r.GET("/queries", inJSON(a.recentQueries))
-	r.GET("/prefixes", inJSON(a.popular))
-	r.GET("/drain", inJSON(a.drain))
-	r.GET("/cluster", inJSON(a.cluster))
-	r.POST("/reload", inJSON(a.reload))
-	r.POST("/explain", func(g *gin.Context) { a.query(explainFields, a.explain)(g, body.JSON) })
-}
-
-// check walks every index and reports broken invariants: GET /admin/check.
-func (a *api) check(*gin.Context) (any, error) {
-	errs := a.conductor.Check()
-	if len(errs) == 0 {
-		return gin.H{"ok": true, "errors": []string{}}, nil
-	}
-	texts := make([]string, len(errs))
-	for i, err := range errs {
-		texts[i] = err.Error()
-	}
-	return answered{http.StatusInternalServerError, gin.H{"ok": false, "errors": texts}}, nil
-}
 
 const (
 	// journalType is the media type of a segment, see docs/journal.md.
@@ -83,7 +52,7 @@ type batchRow struct {
 
 // rangeError is the answer to a range that is not there.
 type rangeError struct {
-	errorBody
+	reply.ErrorBody
 	Source   string  `json:"source"`
 	Epoch    uint64  `json:"epoch"`
 	First    *uint64 `json:"first"`
@@ -112,31 +81,15 @@ func (a *api) events(g *gin.Context) (any, error) {
 		if e.More {
 			g.Header(nextHeader, strconv.FormatUint(e.Next, 10))
 		}
-		return file{journalType, e.Segment}, nil
+		return reply.File{ContentType: journalType, Bytes: e.Segment}, nil
 	}
 	return eventsOf(source, e, span)
-}
-
-// number reads a parameter.
-func number(g *gin.Context, name string, least, most, otherwise uint64) (uint64, error) {
-	text, given := g.GetQuery(name)
-	if !given {
-		return otherwise, nil
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	switch {
-	case errors.Is(err, strconv.ErrRange) || err == nil && (n < least || n > most):
-		return 0, conductor.Invalid(name, "out_of_range", "%s must be from %d to %d, got %s", name, least, most, text)
-	case err != nil:
-		return 0, conductor.Invalid(name, "invalid_value", "%s must be a number, got %q", name, text)
-	}
-	return n, nil
 }
 
 // rangeOf reads the parameters of a range.
 func rangeOf(g *gin.Context) (q tape.Range, err error) {
 	take := func(name string, least, most, otherwise uint64) uint64 {
-		n, failed := number(g, name, least, most, otherwise)
+		n, failed := reply.ReadNumber(g, name, least, most, otherwise)
 		if err == nil {
 			err = failed
 		}
@@ -163,8 +116,8 @@ func bounds(s tape.Span) (first, last *uint64) {
 }
 
 // refuseRange says why a range is not there.
-func refuseRange(source string, q tape.Range, span tape.Span, why error) answered {
-	r := rangeError{errorBody: errorBody{Reason: "gone", Field: "from"}, Source: source, Epoch: span.Epoch, Snapshot: snapshotPath}
+func refuseRange(source string, q tape.Range, span tape.Span, why error) reply.Result {
+	r := rangeError{ErrorBody: reply.ErrorBody{Reason: "gone", Field: "from"}, Source: source, Epoch: span.Epoch, Snapshot: snapshotPath}
 	r.First, r.Last = bounds(span)
 	if q.Epoch != 0 && q.Epoch != span.Epoch {
 		r.Field = "epoch"
@@ -177,7 +130,7 @@ func refuseRange(source string, q tape.Range, span tape.Span, why error) answere
 		status, r.Reason, r.Snapshot = http.StatusRequestedRangeNotSatisfiable, "too_new", ""
 	}
 	r.Error = fmt.Sprintf("%s: %s: %s", source, why, there)
-	return answered{status, r}
+	return reply.Result{Status: status, Body: r}
 }
 
 // eventsOf reads the batches of an excerpt.
@@ -195,7 +148,9 @@ func eventsOf(source string, e tape.Excerpt, span tape.Span) (any, error) {
 			return nil, err
 		}
 		if rec.Kind == tape.Batch || rec.Kind == tape.Idle {
-			row.Batches = append(row.Batches, batchRow{rec.Seq, rec.Epoch, rec.Time, rec.Flags&tape.Replayed != 0, rec.Kind == tape.Idle, rec.Payload})
+			row.Batches = append(row.Batches, batchRow{
+				rec.Seq, rec.Epoch, rec.Time, rec.Flags&tape.Replayed != 0, rec.Kind == tape.Idle, rec.Payload,
+			})
 		}
 	}
 }

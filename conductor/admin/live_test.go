@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/admin"
 	conductorserver "example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/events/stream"
@@ -27,15 +27,18 @@ import (
 )
 
 // streamed runs f with the routes of a Conductor with one engine, its publisher and the Hub.
-func streamed(t *testing.T, opts conductorhttp.Options, f func(routes nethttp.Handler, engine *streamtest.Publisher, c *conductor.Conductor, hub *watch.Hub)) {
+func streamed(t *testing.T, opts admin.Options,
+	f func(routes nethttp.Handler, engine *streamtest.Publisher, c *conductor.Conductor, hub *watch.Hub)) {
 	n := new(streamtest.Network)
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: n}})
 	defer c.Close()
-	must.Succeed(t, c.Register(conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 2}, conductor.RegisterOptions{}))
+	must.Succeed(t, c.Register(conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e",
+		BlockSize: 2}, conductor.RegisterOptions{}))
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 2, KeepQueries: true})
 	defer hub.Close()
-	opts.MaxBody, opts.MaxTokens, opts.Gatherer, opts.Log, opts.Watch = 1<<10, 64, prometheus.NewRegistry(), zerolog.Nop(), hub
-	f(conductorhttp.New(c, opts), n.At("tcp://e:1"), c, hub)
+	opts.Dialect.MaxBody, opts.Dialect.MaxTokens, opts.Gatherer, opts.Log, opts.Watch = 1<<10, 64, prometheus.NewRegistry(), zerolog.Nop(),
+		hub
+	f(admin.New(c, opts), n.At("tcp://e:1"), c, hub)
 }
 
 // TestLiveStream reads a stream for a minute: each event fits the document, comments keep it alive,
@@ -45,66 +48,71 @@ func TestLiveStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var allowed atomic.Bool
 		allowed.Store(true)
-		streamed(t, conductorhttp.Options{Again: func(*gin.Context) bool { return allowed.Load() }}, func(routes nethttp.Handler, engine *streamtest.Publisher, c *conductor.Conductor, _ *watch.Hub) {
-			rec, ended := httptest.NewRecorder(), make(chan struct{})
-			go func() {
-				defer close(ended)
-				routes.ServeHTTP(rec, httptest.NewRequest("GET", "/admin/live?feed=1", nil))
-			}()
-			time.Sleep(2500 * time.Millisecond) // between two collections, which begin a new second of the feed
-			for i := range 60 {
-				engine.Publish(streamtest.Batch(0.5, 0, map[string]any{
-					"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": []int{i, i}, "block_size": 2, "lora_id": nil, "medium": "GPU",
-				}))
-			}
-			synctest.Wait()
-			c.Answer(&conductor.Query{Model: "m", BlockSize: 2, Tokens: []uint32{1, 1}}, func(*conductor.Answer) {})
-			time.Sleep(time.Minute)
-			select {
-			case <-ended:
-				t.Fatal("the stream has ended")
-			default:
-			}
-			allowed.Store(false)
-			time.Sleep(30 * time.Second)
-			synctest.Wait()
-			select {
-			case <-ended:
-			default:
-				t.Fatal("the stream goes on without permission")
-			}
-			if h := rec.Header(); rec.Code != 200 || h.Get("Content-Type") != "text/event-stream" || h.Get("Cache-Control") != "no-store" {
-				t.Errorf("%d %v", rec.Code, h)
-			}
-			counts := make(map[string]int)
-			for _, event := range strings.Split(strings.TrimSuffix(rec.Body.String(), "\n\n"), "\n\n") {
-				name, data, found := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
-				if !found {
-					counts[event]++
-					continue
+		streamed(t, admin.Options{Again: func(*gin.Context) bool { return allowed.Load() }},
+			func(routes nethttp.Handler, engine *streamtest.Publisher, c *conductor.Conductor, _ *watch.Hub) {
+				rec, ended := httptest.NewRecorder(), make(chan struct{})
+				go func() {
+					defer close(ended)
+					routes.ServeHTTP(rec, httptest.NewRequest("GET", "/admin/live?feed=1", nil))
+				}()
+				time.Sleep(2500 * time.Millisecond) // between two collections, which begin a new second of the feed
+				for i := range 60 {
+					engine.Publish(streamtest.Batch(0.5, 0, map[string]any{
+						"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": []int{i, i},
+						"block_size": 2,
+						"lora_id":    nil, "medium": "GPU",
+					}))
 				}
-				if name == "stats" && counts[name] > 0 {
-					name = "change"
+				synctest.Wait()
+				c.Answer(&conductor.Query{Model: "m", BlockSize: 2, Tokens: []uint32{1, 1}}, func(*conductor.Answer) {})
+				time.Sleep(time.Minute)
+				select {
+				case <-ended:
+					t.Fatal("the stream has ended")
+				default:
 				}
-				var v any
-				must.Succeed(t, json.Unmarshal([]byte(data), &v))
-				schema := doc.Components.Schemas[map[string]string{"stats": "FleetStats", "change": "FleetChange", "feed": "LiveBatch", "query": "LiveQuery"}[name]]
-				if err := schema.Value.VisitJSON(v); err != nil {
-					t.Errorf("%s: %v: %s", name, err, data)
+				allowed.Store(false)
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+				select {
+				case <-ended:
+				default:
+					t.Fatal("the stream goes on without permission")
 				}
-				counts[name]++
-			}
-			if counts["stats"] != 1 || counts["change"] < 85 || counts["feed"] != 51 || counts["query"] != 1 || counts[": alive"] < 5 {
-				t.Errorf("%v", counts)
-			}
-		})
+				if h := rec.Header(); rec.Code != 200 || h.Get("Content-Type") != "text/event-stream" ||
+					h.Get("Cache-Control") != "no-store" {
+					t.Errorf("%d %v", rec.Code, h)
+				}
+				counts := make(map[string]int)
+				for _, event := range strings.Split(strings.TrimSuffix(rec.Body.String(), "\n\n"), "\n\n") {
+					name, data, found := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
+					if !found {
+						counts[event]++
+						continue
+					}
+					if name == "stats" && counts[name] > 0 {
+						name = "change"
+					}
+					var v any
+					must.Succeed(t, json.Unmarshal([]byte(data), &v))
+					schema := doc.Components.Schemas[map[string]string{"stats": "FleetStats", "change": "FleetChange", "feed": "LiveBatch",
+						"query": "LiveQuery"}[name]]
+					if err := schema.Value.VisitJSON(v); err != nil {
+						t.Errorf("%s: %v: %s", name, err, data)
+					}
+					counts[name]++
+				}
+				if counts["stats"] != 1 || counts["change"] < 85 || counts["feed"] != 51 || counts["query"] != 1 || counts[": alive"] < 5 {
+					t.Errorf("%v", counts)
+				}
+			})
 	})
 }
 
 // TestLiveStreamOverHTTP2 holds that pacing ends no stream, that a stream of either version of HTTP
 // ends with the Hub, and that a client that has gone gives its place back.
 func TestLiveStreamOverHTTP2(t *testing.T) {
-	streamed(t, conductorhttp.Options{}, func(routes nethttp.Handler, _ *streamtest.Publisher, _ *conductor.Conductor, hub *watch.Hub) {
+	streamed(t, admin.Options{}, func(routes nethttp.Handler, _ *streamtest.Publisher, _ *conductor.Conductor, hub *watch.Hub) {
 		srv := httptest.NewUnstartedServer(nil)
 		srv.Config = conductorserver.NewServer(routes, conductorserver.Timeouts{Read: time.Minute, Idle: 800 * time.Millisecond})
 		srv.Listener = conductorserver.Joined(srv.Listener)

@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"net/http"
@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/reply"
 )
 
 // Results of a reload.
@@ -42,7 +43,7 @@ func (a *api) reload(g *gin.Context) (any, error) {
 	if a.opts.Reload == nil {
 		return nil, conductor.ErrPast
 	}
-	dry, err := flag(g, "dry_run")
+	dry, err := reply.ReadFlag(g, "dry_run")
 	if err != nil {
 		return nil, err
 	}
@@ -55,5 +56,5 @@ func (a *api) reload(g *gin.Context) (any, error) {
 	if len(r.Errors) > 0 {
 		status = http.StatusConflict
 	}
-	return answered{status, r}, nil
+	return reply.Result{Status: status, Body: r}, nil
 }

@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 )
 
@@ -19,11 +20,11 @@ const defaultProfile, maxProfile = 30, 60
 // profile returns a profile of the process, as go tool pprof and go tool trace read it. No profile
 // has the contents of memory: GET /debug/pprof/NAME?seconds=N&debug=N.
 func (a *api) profile(g *gin.Context) (any, error) {
-	seconds, err := number(g, "seconds", 1, maxProfile, defaultProfile)
+	seconds, err := reply.ReadNumber(g, "seconds", 1, maxProfile, defaultProfile)
 	if err != nil {
 		return nil, err
 	}
-	form, err := number(g, "debug", 0, 2, 0)
+	form, err := reply.ReadNumber(g, "debug", 0, 2, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -44,13 +45,14 @@ func (a *api) profile(g *gin.Context) (any, error) {
 	default:
 		p := pprof.Lookup(name)
 		if p == nil {
-			return answered{http.StatusNotFound, errorBody{Error: fmt.Sprintf("there is no profile %q", name), Reason: "not_found"}}, nil
+			return reply.Result{Status: http.StatusNotFound,
+				Body: reply.ErrorBody{Error: fmt.Sprintf("there is no profile %q", name), Reason: "not_found"}}, nil
 		}
 		if err := p.WriteTo(&out, int(form)); err != nil {
 			return nil, err
 		}
 	}
-	return file{"application/octet-stream", out.Bytes()}, nil
+	return reply.File{ContentType: "application/octet-stream", Bytes: out.Bytes()}, nil
 }
 
 // waitFor returns after some seconds, or when the client goes away.

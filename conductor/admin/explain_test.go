@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"os"
@@ -33,7 +33,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 
 // TestExplainErrors makes requests that /admin/explain refuses: the error names field and index.
 func TestExplainErrors(t *testing.T) {
-	s := newServer(t)
+	s := newListener(t)
 	f := func(body, want string) {
 		t.Helper()
 		if rec := s.do("POST", "/admin/explain", body); rec.Code != 400 || !strings.Contains(rec.Body.String(), want) {
@@ -49,12 +49,16 @@ func TestExplainErrors(t *testing.T) {
 
 // TestExplainVerdict asks about a prompt of less than one block: no rank lacks a block, and none holds the prompt.
 func TestExplainVerdict(t *testing.T) {
-	s := newServer(t)
-	s.do("POST", "/register", `{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0}`)
+	s := newListener(t)
+	s.do("POST", "/register",
+		`{"endpoint":"tcp://127.0.0.1:1","type":"vLLM","modelname":"m","instance_id":"a","block_size":16,"dp_rank":0}`)
 	for body, want := range map[string]string{
-		`{"model":"m","block_size":16,"token_ids":[1,2]}`:                                `"blocks":0,"verdict":{"kind":"too_short","text":"The prompt is shorter than one block: it has 2 tokens, and a block has 16."}`,
-		`{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("1,", 15) + `1]}`:  `"verdict":{"kind":"none","text":"No instance holds the first block of the prompt."}`,
-		`{"model":"m2","block_size":16,"token_ids":[` + strings.Repeat("1,", 15) + `1]}`: `"verdict":{"kind":"no_instance","text":"Model \"m2\" is not registered`,
+		`{"model":"m","block_size":16,"token_ids":[1,2]}`: `"blocks":0,"verdict":{"kind":"too_short",` +
+			`"text":"The prompt is shorter than one block: it has 2 tokens, and a block has 16."}`,
+		`{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("1,", 15) +
+			`1]}`: `"verdict":{"kind":"none","text":"No instance holds the first block of the prompt."}`,
+		`{"model":"m2","block_size":16,"token_ids":[` + strings.Repeat("1,", 15) +
+			`1]}`: `"verdict":{"kind":"no_instance","text":"Model \"m2\" is not registered`,
 	} {
 		if rec := s.do("POST", "/admin/explain", body); !strings.Contains(rec.Body.String(), want) {
 			t.Errorf("%s: %s lacks %s", body, rec.Body, want)

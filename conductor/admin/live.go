@@ -1,6 +1,7 @@
-package http
+package admin
 
 import (
+	"errors"
 	"net/http"
 	"time"
 
@@ -8,6 +9,9 @@ import (
 
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
+	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/watch"
 )
 
 const (
@@ -22,17 +26,23 @@ const (
 // live streams how the fleet is, and what changes: GET /admin/live?feed=1. It ends with the
 // client, with its permission, and when the server leaves.
 func (a *api) live(g *gin.Context) {
-	feed, err := flag(g, "feed")
+	feed, err := reply.ReadFlag(g, "feed")
 	if err == nil && a.opts.Watch == nil {
 		err = errNotWatched
 	}
 	if err != nil {
-		refuse(g, body.JSON, err)
+		reply.Refuse(g, body.JSON, err)
 		return
 	}
 	v, err := a.opts.Watch.Join(access.View(a.conductor, g).Tenants(), feed)
+	switch {
+	case errors.Is(err, watch.ErrDisabled):
+		err = &server.Refusal{Status: http.StatusNotFound, Reason: "disabled", Text: err.Error()}
+	case errors.Is(err, watch.ErrBusy):
+		err = &server.Refusal{Status: http.StatusServiceUnavailable, Reason: "busy", Text: err.Error()}
+	}
 	if err != nil {
-		refuse(g, body.JSON, err)
+		reply.Refuse(g, body.JSON, err)
 		return
 	}
 	defer a.opts.Watch.Leave(v)

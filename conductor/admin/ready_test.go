@@ -1,18 +1,18 @@
-package http_test
+package admin_test
 
 import (
 	"strings"
 	"testing"
 
 	"example.com/conductor/conductor"
-	conductorhttp "example.com/conductor/conductor/http"
+	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/watch"
 )
 
 // TestReadyBeginsWithSummary requires that the sentence comes first in /ready, and that the page has the same one.
 func TestReadyBeginsWithSummary(t *testing.T) {
 	leaves := false
-	s := newServer(t, func(c *conductor.Conductor, o *conductorhttp.Options) {
+	s := newListener(t, func(c *conductor.Conductor, o *admin.Options) {
 		o.Draining = func() bool { return leaves }
 		hub := watch.New(watch.Config{Conductor: c, Version: "test", Draining: o.Draining})
 		t.Cleanup(hub.Close)

@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"encoding/json"
@@ -122,7 +122,9 @@ func ReadDigests(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest,
 		return 0, nil, err
 	}
 	for _, row := range in.Sources {
-		s := conductor.SourceDigest{Settings: uint64(row.Settings), State: row.State, Epoch: row.Epoch, Reason: row.Reason, Missing: row.Missing}
+		s := conductor.SourceDigest{
+			Settings: uint64(row.Settings), State: row.State, Epoch: row.Epoch, Reason: row.Reason, Missing: row.Missing,
+		}
 		s.Instance, s.Tenant, s.Rank = row.InstanceID, row.TenantID, row.DPRank
 		if row.Mark != nil {
 			mark := row.Mark.checkpoint()

@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"net/http"
@@ -9,7 +9,7 @@ import (
 
 // TestHome requires that / leads browsers to the page, and tells programs where things are.
 func TestHome(t *testing.T) {
-	s := newServer(t)
+	s := newListener(t)
 	f := func(accept string, status int, want string) {
 		t.Helper()
 		req := httptest.NewRequest("GET", "/", nil)

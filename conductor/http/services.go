@@ -1,7 +1,6 @@
 package http
 
 import (
-	"net/http"
 	"strconv"
 	"time"
 
@@ -9,6 +8,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/events"
 )
 
@@ -82,7 +83,8 @@ func expectedOf(e *conductor.InstanceExpectations) *expectedRow {
 		return nil
 	}
 	row := &expectedRow{
-		Prompts: e.Prompts, Tokens: e.Expected, Confirmed: e.Confirmed, Expired: e.Expired, TakenBack: e.TakenBack, Dropped: e.Dropped, Evicted: e.Evicted,
+		Prompts: e.Prompts, Tokens: e.Expected, Confirmed: e.Confirmed, Expired: e.Expired, TakenBack: e.TakenBack, Dropped: e.Dropped,
+		Evicted: e.Evicted,
 		Pending: e.Pending,
 	}
 	if ttl := e.TTL.Seconds(); ttl > 0 {
@@ -118,7 +120,7 @@ type findingRow struct {
 
 // services lists the registered sources: GET /services, or those of all replicas: GET /services?fleet=1.
 func (a *api) services(g *gin.Context) (any, error) {
-	if ofFleet, err := flag(g, "fleet"); err != nil {
+	if ofFleet, err := reply.ReadFlag(g, "fleet"); err != nil {
 		return nil, err
 	} else if ofFleet {
 		return a.fleetServices(g)
@@ -137,7 +139,8 @@ func (a *api) services(g *gin.Context) (any, error) {
 			State: string(s.State), Reason: s.Reason, Epoch: s.Epoch, LastSeq: s.LastSeq,
 			Blocks: s.Blocks, Orphans: s.Orphans, HistoryFrom: s.HistoryFrom, Gaps: s.Gaps, Replayed: s.Replayed, Restarts: s.Restarts,
 			Overruns: s.Overruns, Duplicates: s.Duplicates, Reconnects: s.Reconnects,
-			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)), Expected: expectedOf(s.Expected),
+			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
+			Expected: expectedOf(s.Expected),
 		}
 		if s.AsksSnapshots() {
 			rows[i].EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
@@ -199,7 +202,7 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		if !reader.Tenants.Has(s.Tenant) {
 			continue
 		}
-		row := askedRow{s.Instance, s.Tenant, nil, s.URL, s.Addresses, s.Sources, faultFor(v, s.Sources, s.Error)}
+		row := askedRow{s.Instance, s.Tenant, nil, s.URL, s.Addresses, s.Sources, discovery.ErrorFor(&s, reader)}
 		if s.URL == "" {
 			row.DPRank = &s.Rank
 		}
@@ -212,15 +215,6 @@ func (a *api) asked(v conductor.View) (rows []askedRow) {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// faultFor returns the fault of a target as far as the client may see it, "" without one. To a client that may
-// not see causes a target without sources has one from the start: how long it takes tells ports apart.
-func faultFor(v conductor.View, sources int, fault string) string {
-	if (fault != "" || sources == 0) && !v.Reader().Causes {
-		return "the engine cannot be asked"
-	}
-	return fault
 }
 
 // reporterRow is an instance of LMCache that has reported lately.
@@ -319,100 +313,4 @@ func (a *api) globalView(g *gin.Context) (any, error) {
 // health says that the process is alive: GET /health.
 func (a *api) health(*gin.Context) (any, error) {
 	return gin.H{"status": "ok", "version": a.opts.Version}, nil
-}
-
-// stateRow is one source of /ready.
-type stateRow struct {
-	Source string `json:"source"`
-	State  string `json:"state"`
-	Reason string `json:"reason"`
-}
-
-// readyRow is the answer of /ready. People read it from its beginning, so it begins with the summary.
-type readyRow struct {
-	Summary    string       `json:"summary"`
-	Severity   string       `json:"summary_severity"` // error, warning or ok
-	Ready      bool         `json:"ready"`
-	Draining   bool         `json:"draining"`
-	Recovering bool         `json:"recovering"`
-	Synced     int          `json:"synced"`
-	MinSources int          `json:"min_sources"`
-	Waiting    []stateRow   `json:"waiting"`
-	GivenUp    []stateRow   `json:"given_up"`
-	Index      *indexRow    `json:"index,omitempty"`
-	Store      *storeRow    `json:"store,omitempty"`
-	Recovery   *progressRow `json:"recovery,omitempty"`
-}
-
-// indexRow says how much of index.max_bytes_total the indexes take.
-type indexRow struct {
-	Bytes int64 `json:"bytes"`
-	Limit int64 `json:"limit"`
-	Full  bool  `json:"full"`
-}
-
-// storeRow says whether the store that replicas share answers, and since when that is so.
-type storeRow struct {
-	Up    bool      `json:"up"`
-	Since time.Time `json:"since"`
-}
-
-// ready says whether the recovery from peers is over and every configured source
-// synced or given up on: GET /ready, 503 while something is still being brought up, and once
-// the server is about to leave.
-func (a *api) ready(g *gin.Context) (any, error) {
-	r, draining := access.View(a.conductor, g).Ready(), a.opts.Draining != nil && a.opts.Draining()
-	r.Ready = r.Ready && !draining
-	rows := func(list []conductor.SourceState) []stateRow {
-		all := make([]stateRow, len(list))
-		for i, s := range list {
-			all[i] = stateRow{Source: s.Key.String(), State: string(s.State), Reason: s.Reason}
-		}
-		return all
-	}
-	status := http.StatusOK
-	if !r.Ready {
-		status = http.StatusServiceUnavailable
-	}
-	row := readyRow{
-		Ready: r.Ready, Draining: draining, Recovering: r.Recovering, Synced: r.Synced, MinSources: r.MinSynced,
-		Waiting: rows(r.Waiting), GivenUp: rows(r.GivenUp), Recovery: a.progress(),
-	}
-	text, severity := r.Summary(nil, draining)
-	row.Summary, row.Severity = text, string(severity)
-	if r.IndexLimit > 0 {
-		row.Index = &indexRow{r.IndexBytes, r.IndexLimit, r.IndexBytes >= r.IndexLimit}
-	}
-	if up, since, known := a.opts.Fleet.Store(); known {
-		row.Store = &storeRow{up, since.UTC()}
-	}
-	return answered{status, row}, nil
-}
-
-// progressRow is a recovery under way, in /ready.
-type progressRow struct {
-	From       string   `json:"from"`
-	Name       string   `json:"name"`
-	Blocks     int      `json:"blocks"`
-	Bytes      int64    `json:"bytes"`
-	TotalBytes int64    `json:"total_bytes"` // 0 while it is not known
-	Rate       float64  `json:"blocks_per_second"`
-	Left       *float64 `json:"seconds_left"` // null while it is not known
-}
-
-// progress returns the recovery under way, nil for none.
-func (a *api) progress() *progressRow {
-	if a.opts.Progress == nil {
-		return nil
-	}
-	p, now := a.opts.Progress(), time.Now()
-	if p.From == "" {
-		return nil
-	}
-	row := &progressRow{From: p.From, Name: p.Name, Blocks: p.Blocks, Bytes: p.Bytes, TotalBytes: p.TotalBytes, Rate: p.Rate(now)}
-	if left := p.Left(now); left >= 0 {
-		seconds := left.Seconds()
-		row.Left = &seconds
-	}
-	return row
 }

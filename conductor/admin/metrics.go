@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"net/http"
@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// metrics answers /metrics in the text format, or in OpenMetrics with exemplars where the client
+// metricsHandler answers /metrics in the text format, or in OpenMetrics with exemplars where the client
 // prefers that.
-func metrics(from prometheus.Gatherer) http.Handler {
+func metricsHandler(from prometheus.Gatherer) http.Handler {
 	text := promhttp.HandlerFor(from, promhttp.HandlerOpts{})
 	open := promhttp.HandlerFor(sameNames{from}, promhttp.HandlerOpts{EnableOpenMetrics: true})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -28,10 +29,14 @@ import (
 func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 	t.Helper()
 	gate := make(chan struct{})
-	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
+	c := conductor.New(conductor.Options{
+		HashSeed: 1337, Gate: gate, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)},
+	})
 	t.Cleanup(c.Close)
 	r := c.Recover(0)
-	reg := conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557"}
+	reg := conductor.Registration{
+		Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557",
+	}
 	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
 	words := make([]uint64, blocks)
 	for i := range words {
@@ -43,8 +48,9 @@ func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 	}))
 	r.Done()
 	close(gate)
-	s := httptest.NewServer(conductorhttp.New(c, conductorhttp.Options{
-		MaxBody: 1 << 20, Snapshots: new(historypeer.Spool), Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	s := httptest.NewServer(admin.New(c, admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20}, Snapshots: new(historypeer.Spool),
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
 	}))
 	t.Cleanup(s.Close)
 	return c, s.URL
@@ -87,9 +93,13 @@ func TestSnapshotOfAPeer(t *testing.T) {
 	c := conductor.New(conductor.Options{HashSeed: 1337, Gate: gate, Log: zerolog.Nop()})
 	t.Cleanup(c.Close)
 	broken := &fragile{after: 100_000}
-	r := historypeer.New(historypeer.Config{Peers: []string{url}, Formats: []historypeer.Format{historypeer.OwnFormat()}, Client: &http.Client{Transport: broken}, Log: zerolog.Nop()})
+	r := historypeer.New(historypeer.Config{
+		Peers: []string{url}, Formats: []historypeer.Format{historypeer.OwnFormat()}, Client: &http.Client{Transport: broken},
+		Log: zerolog.Nop(),
+	})
 	st := r.Recover(t.Context(), c, time.Minute)
-	if all := c.Services(); st.State != historypeer.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 || *all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
+	if all := c.Services(); st.State != historypeer.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 ||
+		*all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
 		t.Errorf("%+v, %+v", st, all)
 	}
 	if len(broken.ranges) < 3 || broken.ranges[0] != "" || broken.ranges[1] != "bytes=100000-" {
@@ -120,7 +130,8 @@ func TestSnapshotForms(t *testing.T) {
 	}
 	res, whole := f("/admin/snapshot", "", "", 200)
 	id := strings.Trim(res.Header.Get("ETag"), `"`)
-	if res.Header.Get("Content-Type") != history.MediaType || res.Header.Get("Conductor-Blocks") != "1000" || !bytes.Contains(whole, []byte("pepper")) {
+	if res.Header.Get("Content-Type") != history.MediaType || res.Header.Get("Conductor-Blocks") != "1000" ||
+		!bytes.Contains(whole, []byte("pepper")) {
 		t.Errorf("%v", res.Header)
 	}
 	if _, rest := f("/admin/snapshot?id="+id, "Range", "bytes=1000-", 206); !bytes.Equal(rest, whole[1000:]) {
@@ -145,8 +156,10 @@ func TestSnapshotForms(t *testing.T) {
 // A peer may ask for one deployment.
 func TestSnapshotOfADeployment(t *testing.T) {
 	c, url := snapshotPeer(t, 1000)
-	must.Succeed(t, c.Register(conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
-	must.Succeed(t, c.Register(conductor.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: conductor.TypeVLLM, Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
+	must.Succeed(t, c.Register(conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default",
+		Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
+	must.Succeed(t, c.Register(conductor.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: conductor.TypeVLLM,
+		Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
 	f := func(query string, status int, want string) string {
 		t.Helper()
 		res, err := http.Get(url + historypeer.SnapshotPath + query)

@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"net/http/httptest"
@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/admin"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -27,22 +28,29 @@ func TestDigestAnswer(t *testing.T) {
 		c := conductor.New(conductor.Options{HashSeed: 1<<64 - 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: n}})
 		defer c.Close()
 		must.Succeed(t, c.Register(conductor.Registration{
-			Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 2, Salt: "s", MediaTTL: map[string]time.Duration{"DISK": time.Hour},
+			Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 2, Salt: "s",
+			MediaTTL: map[string]time.Duration{"DISK": time.Hour},
 		}, conductor.RegisterOptions{}))
 		synctest.Wait()
 		store := func(hash int, medium string, tokens []int, salt any) any {
-			return map[string]any{"type": "BlockStored", "block_hashes": []int{hash}, "parent_block_hash": nil, "token_ids": tokens, "block_size": 2, "lora_id": nil, "medium": medium, "lora_name": nil, "cache_salt": salt}
+			return map[string]any{
+				"type": "BlockStored", "block_hashes": []int{hash}, "parent_block_hash": nil, "token_ids": tokens, "block_size": 2,
+				"lora_id": nil, "medium": medium, "lora_name": nil, "cache_salt": salt,
+			}
 		}
 		p := n.At("tcp://e:1")
-		p.Publish(streamtest.Batch(0.5, 0, store(1, "GPU", []int{1, 2}, "s"), store(1, "CPU", []int{1, 2}, "s"), store(1, "DISK", []int{1, 2}, "s")))
+		p.Publish(streamtest.Batch(0.5, 0, store(1, "GPU", []int{1, 2}, "s"), store(1, "CPU", []int{1, 2}, "s"),
+			store(1, "DISK", []int{1, 2}, "s")))
 		p.Publish(streamtest.Batch(1.5, 0, store(2, "GPU", []int{3, 4}, "t"), store(3, "GPU", []int{}, nil)))
 		synctest.Wait()
 
-		opts := conductorhttp.Options{MaxBody: 1 << 10, MaxTokens: 64, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
-		req, rec := httptest.NewRequest("GET", conductorhttp.DigestPath, nil), httptest.NewRecorder()
-		conductorhttp.New(c, opts).ServeHTTP(rec, req)
+		opts := admin.Options{
+			Dialect: conductorhttp.Options{MaxBody: 1 << 10, MaxTokens: 64}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+		}
+		req, rec := httptest.NewRequest("GET", admin.DigestPath, nil), httptest.NewRecorder()
+		admin.New(c, opts).ServeHTTP(rec, req)
 		doc.CheckAnswer(t, req, rec)
-		seed, got, err := conductorhttp.ReadDigests(rec.Body)
+		seed, got, err := admin.ReadDigests(rec.Body)
 		if err != nil || seed != 1<<64-1 || len(got) != 1 {
 			t.Fatalf("%d %+v %v", seed, got, err)
 		}
@@ -51,7 +59,8 @@ func TestDigestAnswer(t *testing.T) {
 		if !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%+v\nwant %+v", got[0], want)
 		}
-		if m := want.Mark; m == nil || m.Seq != 1 || m.Blocks != 4 || m.Loose != 1 || want.Missing != "" || len(want.Checkpoints) != 1 || want.Checkpoints[0].Blocks != 2 || len(want.Deployments) != 1 {
+		if m := want.Mark; m == nil || m.Seq != 1 || m.Blocks != 4 || m.Loose != 1 || want.Missing != "" || len(want.Checkpoints) != 1 ||
+			want.Checkpoints[0].Blocks != 2 || len(want.Deployments) != 1 {
 			t.Errorf("%+v %+v", want, m)
 		}
 	})

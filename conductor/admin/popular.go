@@ -1,7 +1,6 @@
-package http
+package admin
 
 import (
-	"errors"
 	"strconv"
 	"time"
 
@@ -9,9 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
-	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/prefixes"
-	"example.com/conductor/conductor/server"
 )
 
 // popularRow is what queries ask of a deployment.
@@ -88,8 +85,9 @@ func topOf(g *gin.Context, otherwise, most int) (int, error) {
 func popularOf(p *conductor.Popular) popularRow {
 	size := uint64(p.BlockSize)
 	row := popularRow{
-		TenantID: p.Tenant, ModelName: p.Model, BlockSize: p.BlockSize, Queries: p.Queries, AskedTokens: p.Asked * size, CachedTokens: p.Cached * size,
-		MediaTokens: make(map[string]uint64), Reuse: []reuseRow{}, Prefixes: []prefixRow{},
+		TenantID: p.Tenant, ModelName: p.Model, BlockSize: p.BlockSize, Queries: p.Queries, AskedTokens: p.Asked * size,
+		CachedTokens: p.Cached * size,
+		MediaTokens:  make(map[string]uint64), Reuse: []reuseRow{}, Prefixes: []prefixRow{},
 	}
 	for _, m := range p.Media {
 		row.MediaTokens[m.Name] = m.Blocks * size
@@ -195,38 +193,6 @@ func (a *api) drain(g *gin.Context) (any, error) {
 	for _, p := range loss.Prefixes {
 		lost = append(lost, lostRow{p.Tenant, p.Model, p.BlockSize, prefixOf(&p.Prefix, p.BlockSize)})
 	}
-	return gin.H{"instance_id": name, "sources": ranks, "held_tokens": held, "alone_tokens": alone, "alone_by_tenant": tenants, "contexts": rows, "prefixes": lost}, nil
+	return gin.H{"instance_id": name, "sources": ranks, "held_tokens": held, "alone_tokens": alone, "alone_by_tenant": tenants,
+		"contexts": rows, "prefixes": lost}, nil
 }
-
-var feedbackFields = body.Of("instance_id", "tenant_id", "medium", "matched_tokens", "cached_tokens")
-
-// feedback takes a report of what an instance found: POST /feedback.
-func (a *api) feedback(g *gin.Context) (any, error) {
-	in := body.Get()
-	defer in.Release()
-	f, err := a.form(g, in, feedbackFields)
-	if err != nil {
-		return nil, err
-	}
-	report := conductor.Feedback{
-		Instance: f.required("instance_id"), Tenant: f.text("tenant_id"), Medium: f.text("medium"),
-		Matched: f.integer("matched_tokens", 0), Cached: f.integer("cached_tokens", 0),
-	}
-	if f.err == nil && len(report.Medium) > maxMediumName {
-		f.fail(conductor.Invalid("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))
-	}
-	if f.err != nil {
-		return nil, f.err
-	}
-	res, err := access.View(a.conductor, g).Feedback(report)
-	if errors.As(err, new(*conductor.UnservedError)) {
-		return forwarded{}, server.Forward(g, in.Src, err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return gin.H{"precision": res.Precision, "recall": res.Recall, "reports": res.Reports, "resynced": res.Resynced}, nil
-}
-
-// maxMediumName bounds the name of a medium in bytes: it becomes a label.
-const maxMediumName = 64

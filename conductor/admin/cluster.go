@@ -1,18 +1,21 @@
-package http
+package admin
 
 import (
-	"errors"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/server"
 )
 
 // errNoShards says that replicas send no calls of gRPC here.
-var errNoShards = errors.New("calls of gRPC come here only from replicas with cluster.mode: shards")
+var errNoShards error = &server.Refusal{
+	Status: http.StatusNotFound, Reason: "disabled", Text: "calls of gRPC come here only from replicas with cluster.mode: shards",
+}
 
 // clusterRow is the answer of /admin/cluster.
 type clusterRow struct {
@@ -64,7 +67,10 @@ func (a *api) cluster(g *gin.Context) (any, error) {
 
 // shardRowOf returns the row of a shard, with the URLs of replicas if the client may see them.
 func shardRowOf(s *cluster.Row, now *cluster.State, urls bool) shardRow {
-	row := shardRow{Tenant: s.Tenant, Model: s.Model, Sources: s.Sources, Queries: s.Load, Owners: append([]string{}, s.Owners...), Moving: s.Moving(), Replicas: []shardReplica{}}
+	row := shardRow{
+		Tenant: s.Tenant, Model: s.Model, Sources: s.Sources, Queries: s.Load, Owners: append([]string{}, s.Owners...),
+		Moving: s.Moving(), Replicas: []shardReplica{},
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.Told)) {
 		f := s.Told[id]
 		if f.Phase == cluster.Absent {

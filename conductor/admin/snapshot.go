@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"cmp"
@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/history"
@@ -24,11 +25,11 @@ import (
 func (a *api) snapshot(g *gin.Context) {
 	s, err := a.spooled(g)
 	if err != nil {
-		refuse(g, body.JSON, err)
+		reply.Refuse(g, body.JSON, err)
 		return
 	}
 	if s == nil {
-		respond(g, body.JSON, http.StatusGone, errorBody{Error: "the snapshot is not kept any more", Reason: "gone", Field: "id"})
+		reply.Send(g, body.JSON, http.StatusGone, reply.ErrorBody{Error: "the snapshot is not kept any more", Reason: "gone", Field: "id"})
 		return
 	}
 	defer s.Release()
@@ -65,7 +66,7 @@ func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 		return nil, err
 	}
 	if a.conductor.Ready().Recovering {
-		return nil, errRecovering
+		return nil, reply.ErrRecovering
 	}
 	if of != (scope.Deployment{}) && !a.conductor.Registered(of) {
 		return nil, fmt.Errorf("%w: no source of this deployment is registered here", conductor.ErrNotFound)
@@ -85,10 +86,8 @@ func snapshotScope(g *gin.Context) (of scope.Deployment, err error) {
 	}
 	n, err := strconv.ParseUint(size, 10, 31)
 	if err != nil || n == 0 {
-		return of, conductor.Invalid("block_size", "invalid_value", "block_size must be the number of tokens in a block of the deployment, got %q", size)
+		return of, conductor.Invalid("block_size", "invalid_value",
+			"block_size must be the number of tokens in a block of the deployment, got %q", size)
 	}
 	return scope.Deployment{Tenant: cmp.Or(tenant, conductor.DefaultTenant), Model: model, BlockSize: int(n)}, nil
 }
-
-// errRecovering is the answer of a server that has not got its own blocks yet.
-var errRecovering = errors.New("this server is recovering itself")

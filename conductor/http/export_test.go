@@ -1,0 +1,22 @@
+package http
+
+import (
+	"fmt"
+	"testing"
+
+	"example.com/conductor/conductor"
+)
+
+// TestBlock is the size of the blocks of NewPromptFleet, in tokens.
+const TestBlock = testBlock
+
+// NewPromptFleet returns a Conductor with 128 instances, of which the last seven hold parts of a prompt of 64 blocks, and
+// the prompt.
+func NewPromptFleet(t testing.TB) (*conductor.Conductor, []uint32) {
+	f := newFleet(t)
+	prompt := promptOf(7, 64)
+	for i := range 128 {
+		f.store(f.source(fmt.Sprintf("i%d", i), 0, conductor.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
+	}
+	return f.c, prompt
+}
