@@ -19,7 +19,7 @@ var shapeExceptions = []exception{
 	{"columns", "compat/sglang", 2},
 
 	// conductor
-	{"columns", "conductor", 279},
+	{"columns", "conductor", 277},
 	{"embedded", "conductor", 3},
 	{"exported", "conductor", 187},
 	{"methods", "conductor.Conductor", 148},
@@ -52,10 +52,6 @@ var shapeExceptions = []exception{
 	// conductor/fleet
 	{"columns", "conductor/fleet", 29},
 	{"methods", "conductor/fleet.Source", 43},
-
-	// conductor/http
-	{"columns", "conductor/http", 188},
-	{"methods", "conductor/http.api", 56},
 
 	// conductor/rpc
 	{"columns", "conductor/rpc", 37},
@@ -104,7 +100,7 @@ var shapeExceptions = []exception{
 	{"columns", "history/historytest", 3},
 
 	// history/peer
-	{"columns", "history/peer", 27},
+	{"columns", "history/peer", 17},
 
 	// history/store
 	{"columns", "history/store", 17},
