@@ -105,9 +105,6 @@ var shapeExceptions = []exception{
 	// history/store
 	{"columns", "history/store", 17},
 
-	// index
-	{"methods", "index.storing", 41},
-
 	// internal/apitest
 	{"methods", "internal/apitest.Document", 50},
 

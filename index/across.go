@@ -6,16 +6,16 @@ import (
 	"unsafe"
 )
 
-// grow returns the ways of a query through n places.
-func (m *Match) grow(n int) []way {
-	if len(m.ways) < n {
-		m.ways = append(m.ways, make([]way, n-len(m.ways))...)
+// growWalks returns the ways of a query through n places.
+func (m *Match) growWalks(n int) []chainWalk {
+	if len(m.walks) < n {
+		m.walks = append(m.walks, make([]chainWalk, n-len(m.walks))...)
 	}
-	return m.ways[:n]
+	return m.walks[:n]
 }
 
-// release lets go of what a query lent.
-func release(ways []way) {
+// releaseWalks lets go of what a query lent.
+func releaseWalks(ways []chainWalk) {
 	for i := range ways {
 		w := &ways[i]
 		runtime.KeepAlive(w.x)
@@ -25,24 +25,24 @@ func release(ways []way) {
 
 // matchJoined looks a chain up in several places, and among loose blocks. It costs a probe
 // per block and place with loose blocks.
-func (m *Match) matchJoined(ways []way) {
+func (m *Match) matchJoined(ways []chainWalk) {
 	for try := 0; ; try++ {
 		for i := range ways {
 			ways[i].joined = true
-			ways[i].again()
+			ways[i].restart()
 		}
 		x := ways[0].x
 		if try == patience {
 			x.lock()
 		}
-		m.join(ways)
+		m.joinWalks(ways)
 		if try == patience {
 			x.unlock()
 			return
 		}
 		valid := true
 		for i := range ways {
-			valid = valid && ways[i].valid()
+			valid = valid && ways[i].isStillTrue()
 		}
 		if valid {
 			return
@@ -50,22 +50,22 @@ func (m *Match) matchJoined(ways []way) {
 	}
 }
 
-// join goes all ways side by side, a stretch of blocks with the same owners at a time.
-func (m *Match) join(ways []way) {
+// joinWalks goes all ways side by side, a stretch of blocks with the same owners at a time.
+func (m *Match) joinWalks(ways []chainWalk) {
 	m.Reset()
 	for i := 0; ; {
 		blocks, same := 0, i > 0
 		for k := range ways {
 			w := &ways[k]
-			now := [2]run{}
+			now := [2]ownerRun{}
 			if i < w.length {
 				left := w.length - i
 				if !w.apart {
-					now[0] = w.block(i)
+					now[0] = w.runAt(i)
 					left = now[0].blocks
 				}
 				if w.engine == nil && w.x.tree.looseBlocks.Load() > 0 {
-					now[1] = w.looseBlock(i)
+					now[1] = w.looseRunAt(i)
 					left = 1
 				}
 				if blocks == 0 || left < blocks {
@@ -90,7 +90,7 @@ func (m *Match) join(ways []way) {
 		}
 		slices.Sort(m.owners)
 		m.owners = slices.Compact(m.owners)
-		if m.change(); len(m.owners) == 0 {
+		if m.changeOwners(); len(m.owners) == 0 {
 			return
 		}
 		m.Blocks += blocks
@@ -98,19 +98,19 @@ func (m *Match) join(ways []way) {
 	}
 }
 
-// joined is an owner that holds the blocks at hand, and where it is in the answer: a place
+// openOwner is an owner that holds the blocks at hand, and where it is in the answer: a place
 // in Prefixes, or the complement of one in Later.
-type joined struct {
+type openOwner struct {
 	owner uint32
 	at    int32
 }
 
-// change goes on with m.owners as the owners of the blocks from m.Blocks on.
-func (m *Match) change() {
+// changeOwners goes on with m.owners as the owners of the blocks from m.Blocks on.
+func (m *Match) changeOwners() {
 	before, now, at := m.joined[0], m.joined[1][:0], uint32(m.Blocks)
 	for _, o := range m.owners {
 		for len(before) > 0 && before[0].owner < o {
-			m.endJoined(before[0])
+			m.endOpen(before[0])
 			before = before[1:]
 		}
 		switch {
@@ -118,21 +118,21 @@ func (m *Match) change() {
 			now = append(now, before[0])
 			before = before[1:]
 		case at == 0:
-			now = append(now, joined{o, int32(len(m.Prefixes))})
+			now = append(now, openOwner{o, int32(len(m.Prefixes))})
 			m.Prefixes = append(m.Prefixes, Prefix{Owner: o})
 		default:
-			now = append(now, joined{o, ^int32(len(m.Later))})
+			now = append(now, openOwner{o, ^int32(len(m.Later))})
 			m.Later = append(m.Later, Span{Owner: o, From: at})
 		}
 	}
 	for _, j := range before {
-		m.endJoined(j)
+		m.endOpen(j)
 	}
 	m.joined[0], m.joined[1] = now, m.joined[0]
 }
 
-// endJoined ends what an owner holds at m.Blocks.
-func (m *Match) endJoined(j joined) {
+// endOpen ends what an owner holds at m.Blocks.
+func (m *Match) endOpen(j openOwner) {
 	if j.at >= 0 {
 		m.Prefixes[j.at].Blocks = uint32(m.Blocks)
 	} else {
@@ -140,10 +140,10 @@ func (m *Match) endJoined(j joined) {
 	}
 }
 
-// block returns the run of block i in a chain, with as many blocks as are left of it.
-func (w *way) block(i int) run {
+// runAt returns the run of block i in a chain, with as many blocks as are left of it.
+func (w *chainWalk) runAt(i int) ownerRun {
 	for i >= w.n {
-		w.step()
+		w.stepPiece()
 	}
 	for i >= w.start+w.runs[w.run].blocks {
 		w.start += w.runs[w.run].blocks
@@ -154,51 +154,51 @@ func (w *way) block(i int) run {
 	return r
 }
 
-// keyOf returns the key of block i, the next one that was not asked for.
-func (w *way) keyOf(i int) uint64 {
+// keyOfBlock returns the key of block i, the next one that was not asked for.
+func (w *chainWalk) keyOfBlock(i int) uint64 {
 	switch {
 	case w.locals == nil:
 		return normal(w.c.At(i) ^ w.constant)
 	case i == 0:
-		w.each = normal(w.hash(0) ^ w.constant)
+		w.each = normal(w.localHash(0) ^ w.constant)
 	default:
 		for ; w.keys < i; w.keys++ {
-			w.each = w.x.tree.followKey(w.each, w.constant, w.hash(w.keys+1))
+			w.each = w.x.tree.followKey(w.each, w.constant, w.localHash(w.keys+1))
 		}
 	}
 	return w.each
 }
 
-// looseBlock returns who holds block i, its place in a chain being unknown.
-func (w *way) looseBlock(i int) run {
-	x, key := w.x, w.keyOf(i)
+// looseRunAt returns who holds block i, its place in a chain being unknown.
+func (w *chainWalk) looseRunAt(i int) ownerRun {
+	x, key := w.x, w.keyOfBlock(i)
 	looks := spins(0)
-	for p := (place{w.loose.piece, w.loose.at + 1}); ; p.piece = 0 {
+	for p := (position{w.loose.piece, w.loose.at + 1}); ; p.piece = 0 {
 		if p.piece == 0 || p.at >= maxPiece {
 			if p = x.tree.findLoose(key); p.isNone() {
-				return run{}
+				return ownerRun{}
 			}
 		}
 		r := x.tree.lines.pieceAt(p.piece)
-		ver, changing := r.version()
+		ver, changing := r.readVersion()
 		lost, meta := load32(&r.lost), load32(&r.meta)
 		if changing {
 			looks.pause()
 			continue
 		}
-		if meta&isLoose == 0 || p.at >= meta&255 || load64(&r.local()[p.at]) != key {
+		if meta&isLoose == 0 || p.at >= meta&255 || load64(&r.localHashes()[p.at]) != key {
 			continue
 		}
 		count := int(meta >> 16 & 255)
 		list := r.intervals[:]
 		if count > inlineIntervals {
 			line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
-			if !r.same(ver) {
+			if !r.hasVersion(ver) {
 				continue
 			}
-			list = unsafe.Slice((*uint32)(x.tree.lines.at(line)), count)
+			list = unsafe.Slice((*uint32)(x.tree.lines.addressOf(line)), count)
 		}
-		var found run
+		var found ownerRun
 		for j := range min(count, len(list)) {
 			v := intervalOf(load32(&list[j]))
 			if v.end <= p.at {
@@ -210,11 +210,11 @@ func (w *way) looseBlock(i int) run {
 			}
 			break
 		}
-		if !r.same(ver) {
+		if !r.hasVersion(ver) {
 			continue
 		}
-		if k := len(w.seen); k == 0 || w.seen[k-1] != (seen{p.piece, lost}) {
-			w.seen = append(w.seen, seen{p.piece, lost})
+		if k := len(w.seen); k == 0 || w.seen[k-1] != (visitedPiece{p.piece, lost}) {
+			w.seen = append(w.seen, visitedPiece{p.piece, lost})
 		}
 		w.loose = p
 		return found
@@ -222,13 +222,13 @@ func (w *way) looseBlock(i int) run {
 }
 
 // sameOwners reports whether two runs have the same owners, as far as is known without the order of ids.
-func (w *way) sameOwners(a, b run) bool {
-	return a.set == b.set && (a.set == 0 || slices.Equal(w.wordsOf(a), w.wordsOf(b)))
+func (w *chainWalk) sameOwners(a, b ownerRun) bool {
+	return a.set == b.set && (a.set == 0 || slices.Equal(w.wordsOfRun(a), w.wordsOfRun(b)))
 }
 
 // appendWords appends the words of a set.
 func appendWords(dst []uint64, b *setBody, set uint32) []uint64 {
-	n, from := len(dst), b.of(set)
+	n, from := len(dst), b.wordsOf(set)
 	dst = slices.Grow(dst, len(from))[:n+len(from)]
 	for i, to := 0, dst[n:]; i < len(from) && i < len(to); i++ {
 		to[i] = load64(&from[i])

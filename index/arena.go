@@ -54,15 +54,15 @@ func chunkLines(k int) int {
 	return firstLines << (k - 1)
 }
 
-// at returns the address of a line.
-func (a *arena) at(line uint32) unsafe.Pointer {
+// addressOf returns the address of a line.
+func (a *arena) addressOf(line uint32) unsafe.Pointer {
 	k := bits.Len32(line / firstLines)
 	first := uint32(firstLines) << k >> 1 &^ (firstLines - 1)
 	return unsafe.Add(a.chunks[k], uintptr(line-first)*lineBytes)
 }
 
-// alloc returns n lines next to each other. Their words have any values.
-func (a *arena) alloc(kind, n int) uint32 {
+// allocLines returns n lines next to each other. Their words have any values.
+func (a *arena) allocLines(kind, n int) uint32 {
 	a.mu.lock()
 	defer a.mu.unlock()
 	line := uint32(0)
@@ -70,18 +70,18 @@ func (a *arena) alloc(kind, n int) uint32 {
 		line = (*s)[len(*s)-1]
 		*s = (*s)[:len(*s)-1]
 	} else {
-		line = a.fresh(n)
+		line = a.takeFreshLines(n)
 	}
 	a.live.Add(int64(n))
-	a.mark(line, n, true)
+	a.markLines(line, n, true)
 	if kind == forPieces {
 		a.heads[line/pageLines] |= 1 << (line % pageLines)
 	}
 	return line
 }
 
-// fresh takes lines that were never used.
-func (a *arena) fresh(n int) uint32 {
+// takeFreshLines takes lines that were never used.
+func (a *arena) takeFreshLines(n int) uint32 {
 	line := max(a.next.Load(), 1)
 	k := bits.Len32(line / firstLines)
 	end := uint32(firstLines) << k
@@ -104,7 +104,7 @@ func (a *arena) fresh(n int) uint32 {
 	if line+uint32(n) > a.ready {
 		from := max(line, a.ready) // the start of a page
 		if k > 0 && chunkLines(k) > aheadLines {
-			takePages(a.at(from), aheadLines*lineBytes)
+			takePages(a.addressOf(from), aheadLines*lineBytes)
 			a.ready = from + aheadLines
 		}
 	}
@@ -112,19 +112,19 @@ func (a *arena) fresh(n int) uint32 {
 	return line
 }
 
-// free takes lines back.
-func (a *arena) free(kind int, line uint32, n int) {
+// freeLines takes lines back.
+func (a *arena) freeLines(kind int, line uint32, n int) {
 	a.mu.lock()
 	defer a.mu.unlock()
 	s := &a.spare[kind][n]
 	*s = append(*s, line)
 	a.live.Add(int64(-n))
-	a.mark(line, n, false)
+	a.markLines(line, n, false)
 	a.heads[line/pageLines] &^= 1 << (line % pageLines)
 }
 
-// mark notes that lines are in use, or not.
-func (a *arena) mark(line uint32, n int, used bool) {
+// markLines notes that lines are in use, or not.
+func (a *arena) markLines(line uint32, n int, used bool) {
 	for n > 0 {
 		page, off := line/pageLines, line%pageLines
 		k := min(n, pageLines-int(off))
@@ -143,9 +143,9 @@ func (a *arena) mark(line uint32, n int, used bool) {
 	}
 }
 
-// trim gives pages without a used line back to the system, up to a number of stretches. The
+// trimPages gives pages without a used line back to the system, up to a number of stretches. The
 // next call goes on there. It reports whether it has visited all pages.
-func (a *arena) trim(stretches int) bool {
+func (a *arena) trimPages(stretches int) bool {
 	end := int(a.next.Load()) / pageLines // the page of next may be written soon
 	p := a.trimmed
 	for p < end && stretches > 0 {
@@ -163,7 +163,7 @@ func (a *arena) trim(stretches int) bool {
 			}
 			p++
 		}
-		discardMemory(a.at(uint32(from)*pageLines), (p-from)*pageLines*lineBytes)
+		discardMemory(a.addressOf(uint32(from)*pageLines), (p-from)*pageLines*lineBytes)
 		stretches--
 	}
 	if a.trimmed = p; p < end {
@@ -173,8 +173,8 @@ func (a *arena) trim(stretches int) bool {
 	return true
 }
 
-// unused returns the lines that take memory for nothing.
-func (a *arena) unused() int {
+// unusedLines returns the lines that take memory for nothing.
+func (a *arena) unusedLines() int {
 	return int(a.next.Load()) - int(a.live.Load()) - int(a.back.Load())*pageLines
 }
 

@@ -28,55 +28,10 @@ func (x *Index) ResolveHash(src Source, engine uint64) (k Known) {
 	engine = normal(engine)
 	if !x.resolver.isContested(s, engine) {
 		if p := x.resolver.seekMeaning(s, engine); !p.isNone() {
-			return Known{Key: x.tree.seqOf(p), Identity: x.tree.lines.pieceAt(p.piece).identity(), Named: true, Own: s != nil ||
+			return Known{Key: x.tree.seqOf(p), Identity: x.tree.lines.pieceAt(p.piece).identityID(), Named: true, Own: s != nil ||
 				src == NoSource}
 		}
 	}
 	k.Own = s != nil && (!x.resolver.meaningOf(s, engine).isNone() || !x.tree.findHeldRaw(s, engine).isNone())
 	return k
-}
-
-// findIdentity returns the identity under which there are all blocks of a prompt, with an owner or as ghosts,
-// of those with some constants. It reports whether it is exactly one. The lane holds another piece
-// afterwards.
-func (f *finder) findIdentity(l *lane, constants, local []uint64) (of root, once bool) {
-	for _, constant := range constants {
-		found, all := f.findPrompt(l, constant, local)
-		if !all {
-			continue
-		}
-		if once {
-			return root{}, false
-		}
-		of, once = found, true
-	}
-	return of, once
-}
-
-// findPrompt reports whether there are all blocks of a prompt under an identity, and returns that.
-func (f *finder) findPrompt(l *lane, constant uint64, local []uint64) (of root, all bool) {
-	key := normal(local[0] ^ constant)
-	for i := 0; ; {
-		at := f.tree.findBeginning(key, i == 0)
-		if at.isNone() {
-			return root{}, false
-		}
-		r := f.names.holdCleanPiece(l, at.piece)
-		if load64(&r.head) != key {
-			continue // it has ended
-		}
-		of = r.root()
-		gone, n := f.tree.lines.deadBlocks(r), uint32(0)
-		for ; n < r.len() && i < len(local) && r.local()[n] == local[i]; n++ {
-			if gone>>n&1 != 0 {
-				return root{}, false
-			}
-			if i++; i < len(local) {
-				key = f.tree.followKey(key, constant, local[i])
-			}
-		}
-		if i == len(local) || n == 0 {
-			return of, n > 0
-		}
-	}
 }

@@ -34,11 +34,11 @@ func (x *Index) has(name Owner, engine uint64) bool {
 		return false
 	}
 	engine = normal(engine)
-	if p := x.resolver.meaningOf(o.s, engine); !p.isNone() && x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
+	if p := x.resolver.meaningOf(o.s, engine); !p.isNone() && x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id) {
 		return true
 	}
 	p := x.tree.findLoose(engine)
-	return !p.isNone() && x.tree.sets.has(x.tree.lines.setOf(p), o.id)
+	return !p.isNone() && x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id)
 }
 
 // beginsUnder returns under which of some constants tokens begin prompts, and whether it is one alone.

@@ -43,7 +43,7 @@ func (x *Index) Checkpoint() *Checkpoint {
 	c := &Checkpoint{x: x, snap: newSnapshot(x), heads: slices.Clone(x.tree.lines.heads), saved: make(map[uint32]*snapPiece)}
 	c.claims, c.copies = make([]uint64, len(c.heads)), make([]uint64, len(c.heads))
 	for i := range *x.tree.identities.list.Load() {
-		if id := Identity(i); load32(&x.tree.identities.of(id).pieces) > 0 {
+		if id := Identity(i); load32(&x.tree.identities.byID(id).pieces) > 0 {
 			c.identities = append(c.identities, id)
 		}
 	}
@@ -63,41 +63,41 @@ func (c *Checkpoint) Release() {
 // lockPiece makes readers of a piece wait that is about to change. The lane holds the piece.
 func (t *tree) lockPiece(n uint32, r *piece) {
 	t.keepForCheckpoint(n)
-	r.lock()
+	r.lockReaders()
 }
 
 // keepForCheckpoint lets the checkpoint have a piece as it is. The lane holds the piece.
 func (t *tree) keepForCheckpoint(n uint32) {
 	c := t.checkpoint.Load()
 	switch {
-	case c == nil || !c.has(n):
-	case c.claim(n):
+	case c == nil || !c.hasPiece(n):
+	case c.claimPiece(n):
 		p := new(snapPiece)
 		t.lines.copyPiece(n, p)
 		c.mu.Lock()
 		c.saved[n] = p
 		c.mu.Unlock()
-		c.done(n)
+		c.markCopied(n)
 	default:
-		c.wait(n)
+		c.waitForCopy(n)
 	}
 }
 
-// has reports whether a line began a piece at the moment.
-func (c *Checkpoint) has(n uint32) bool {
+// hasPiece reports whether a line began a piece at the moment.
+func (c *Checkpoint) hasPiece(n uint32) bool {
 	page := n / pageLines
 	return int(page) < len(c.heads) && c.heads[page]>>(n%pageLines)&1 != 0
 }
 
-// claim reports whether the caller is to copy a piece.
-func (c *Checkpoint) claim(n uint32) bool {
+// claimPiece reports whether the caller is to copy a piece.
+func (c *Checkpoint) claimPiece(n uint32) bool {
 	bit := uint64(1) << (n % pageLines)
 	return load64(&c.claims[n/pageLines])&bit == 0 && atomic.OrUint64(&c.claims[n/pageLines], bit)&bit == 0
 }
 
-// done marks a piece as copied, wait returns once it is.
-func (c *Checkpoint) done(n uint32) { atomic.OrUint64(&c.copies[n/pageLines], 1<<(n%pageLines)) }
-func (c *Checkpoint) wait(n uint32) {
+// markCopied marks a piece as copied, wait returns once it is.
+func (c *Checkpoint) markCopied(n uint32) { atomic.OrUint64(&c.copies[n/pageLines], 1<<(n%pageLines)) }
+func (c *Checkpoint) waitForCopy(n uint32) {
 	for s := spins(0); load64(&c.copies[n/pageLines])>>(n%pageLines)&1 == 0; {
 		s.pause()
 	}
@@ -106,26 +106,26 @@ func (c *Checkpoint) wait(n uint32) {
 // yieldSteps is how many pieces or sets are copied between two calls of Yield.
 const yieldSteps = 128
 
-// step counts a piece or a set.
-func (c *Checkpoint) step() {
+// countStep counts a piece or a set.
+func (c *Checkpoint) countStep() {
 	if c.steps++; c.steps%yieldSteps == 0 && c.Yield != nil {
 		c.Yield()
 	}
 }
 
-// pieces yields each piece of the moment. The next one may use the same memory, unless that is moved
+// eachPiece yields each piece of the moment. The next one may use the same memory, unless that is moved
 // away before.
-func (c *Checkpoint) pieces(yield func(*snapPiece) bool) {
-	var room snapPiece
+func (c *Checkpoint) eachPiece(yield func(*snapPiece) bool) {
+	var buf snapPiece
 	for page, w := range c.heads {
 		for ; w != 0; w &= w - 1 {
 			n := uint32(page*pageLines + bits.TrailingZeros64(w))
-			p := &room
-			if c.claim(n) {
+			p := &buf
+			if c.claimPiece(n) {
 				c.x.tree.lines.copyPiece(n, p)
-				c.done(n)
+				c.markCopied(n)
 			} else {
-				c.wait(n)
+				c.waitForCopy(n)
 				c.mu.Lock()
 				p = c.saved[n]
 				delete(c.saved, n)
@@ -134,7 +134,7 @@ func (c *Checkpoint) pieces(yield func(*snapPiece) bool) {
 			if !yield(p) {
 				return
 			}
-			c.step()
+			c.countStep()
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (c *Checkpoint) Snapshot() *Snapshot {
 	if !c.x.tree.keepsClientHashes {
 		panic("BUG: a snapshot of an index that keeps no client hashes")
 	}
-	for p := range c.pieces {
+	for p := range c.eachPiece {
 		kept := *p
 		c.snap.pieces, *p = append(c.snap.pieces, &kept), snapPiece{}
 	}
@@ -156,20 +156,20 @@ func (c *Checkpoint) Snapshot() *Snapshot {
 func (a *arena) copyPiece(n uint32, to *snapPiece) {
 	r := a.pieceAt(n)
 	k := r.len()
-	to.line, to.by, to.prev, to.head, to.up, to.loose, to.root = n, r.by, load32(&r.prev), r.head, r.up, r.loose(), r.root()
-	to.local = append(to.local[:0], r.local()[:k]...)
+	to.line, to.by, to.prev, to.head, to.up, to.loose, to.identity = n, r.by, load32(&r.prev), r.head, r.up, r.loose(), r.chainIdentity()
+	to.local = append(to.local[:0], r.localHashes()[:k]...)
 	to.engine, to.clientHashes, to.sides = to.engine[:0], to.clientHashes[:0], to.sides[:0]
 	if !to.loose {
-		to.engine = copyWords(to.engine, r.engine()[:k])
+		to.engine = copyWords(to.engine, r.engineHashes()[:k])
 	}
 	if r.meta&isWide != 0 {
 		to.clientHashes = copyWords(to.clientHashes, r.clientHashes()[:k])
 	}
-	var room [maxPiece + 2]interval
-	to.intervals = append(to.intervals[:0], a.intervalsOf(r, &room)...)
+	var buf [maxPiece + 2]interval
+	to.intervals = append(to.intervals[:0], a.intervalsOf(r, &buf)...)
 	for line := load32(&r.side); line != 0; {
 		d := a.sideAt(line)
-		to.sides = append(to.sides, snapSide{d.from(), d.by, copyWords(nil, d.engine()[:d.cap()])})
+		to.sides = append(to.sides, snapSide{d.firstBlock(), d.by, copyWords(nil, d.engineHashes()[:d.cap()])})
 		line = d.next
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// clientHashes returns the client hashes of a snapshot by the names of blocks.
+// readClientHashes returns the client hashes of a snapshot by the names of blocks.
 func (l *identityLab) clientHashes() map[uint64]uint64 {
 	all := map[uint64]uint64{}
 	l.x.Checkpoint().Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {
@@ -149,9 +149,9 @@ func TestLoaderLearnsIdentities(t *testing.T) {
 			ClientHashes: func(id Identity) []uint64 { return []uint64{10*uint64(id) + 11, 10*uint64(id) + 12} }})
 	}
 	type learned struct {
-		local uint64
-		id    Identity
-		root  bool
+		local         uint64
+		id            Identity
+		chainIdentity bool
 	}
 	read := func(ids func(n uint32) (Identity, bool), want map[uint64]learned, o Options) {
 		t.Helper()

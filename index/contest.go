@@ -50,7 +50,7 @@ func (rs *resolver) isUncontested(s *source) bool { return s.teaches || rs.conte
 // contestHash notes that a source means something else by an engine hash than a block, which the
 // hash means to all. Blocks of sources without tokens begin to wait by it. All lanes are
 // locked.
-func (rs *resolver) contestHash(s *source, engine uint64, shared place) {
+func (rs *resolver) contestHash(s *source, engine uint64, shared position) {
 	c := &rs.contests
 	if c.contradicts == nil || !s.teaches || !c.contradicts() || !c.of[engine] && len(c.of) >= maxContested {
 		return
@@ -60,7 +60,7 @@ func (rs *resolver) contestHash(s *source, engine uint64, shared place) {
 	var wait []*owner
 	rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) {
 		switch {
-		case o.s.private.ref(engine) != nil:
+		case o.s.private.find(engine) != nil:
 		case o.s.teaches:
 			found.Other = o.s.name
 		default:
@@ -92,13 +92,13 @@ func (rs *resolver) markContested(engine uint64) {
 // unplaceBlock lets a block of an owner wait by an engine hash. Of several copies of a block that
 // has other names too, one waits: which hash announced which copy is not known. Where the
 // budget has no room the owner loses the block.
-func (rs *resolver) unplaceBlock(o *owner, engine uint64, from place) {
+func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 	to := rs.tree.findLoose(engine)
 	if !to.isNone() && !rs.names.isAlive(to) {
 		to = rs.tree.findLoose(engine)
 	}
 	if to.isNone() {
-		if to = rs.holders.createLoose(o.s, root{}, engine, 0, 1); to.isNone() {
+		if to = rs.holders.createLoose(o.s, chainIdentity{}, engine, 0, 1); to.isNone() {
 			rs.holders.removeHolder(o, from)
 			return
 		}
@@ -111,41 +111,14 @@ func (rs *resolver) unplaceBlock(o *owner, engine uint64, from place) {
 	})
 	o.s.raw = true
 	before := o.digest.Blocks
-	if more := o.copies.of(from); others > 0 && more > 0 {
-		o.copies.set(from, more-1)
+	if more := o.copies.extraOf(from); others > 0 && more > 0 {
+		o.copies.setExtra(from, more-1)
 		rs.holders.addHolder(o, to)
 		o.raw += o.digest.Blocks - before
 		return
 	}
 	rs.holders.moveBlock(o, from, to)
 	o.raw = min(o.raw+1, o.digest.Blocks)
-}
-
-// dropName takes an engine hash off a block. A ghost without another one ends.
-func (rs *resolver) dropName(p place, engine uint64) {
-	line := rs.names.lineOfName(p, engine)
-	if line == 0 {
-		return
-	}
-	r := rs.tree.lines.pieceAt(p.piece)
-	words, named, i := r.engine(), &r.named, p.at
-	if line != p.piece {
-		d := rs.tree.lines.sideAt(line)
-		words, named, i = d.engine(), &d.named, p.at-d.from()
-	}
-	rs.tree.lockPiece(p.piece, r)
-	if *named>>i&1 != 0 {
-		rs.names.table.remove(mix(engine), place{line, i}.ref())
-		*named &^= 1 << i
-	}
-	write64(&words[i], 0)
-	r.unlock()
-	switch {
-	case rs.tree.lines.setOf(p) != 0:
-		rs.tree.lanes.each[0].lane.names--
-	case !rs.names.isGhost(p):
-		rs.bounds.dismissGhost(p)
-	}
 }
 
 // decideContest ends the contest of an engine hash if the holders of one block alone are left. All lanes are
@@ -156,14 +129,14 @@ func (rs *resolver) decideContest(engine uint64) {
 		return
 	}
 	var by []*source // mean the same block by the hash, and hold it
-	var p place
+	var p position
 	agree := true
 	for _, s := range rs.holders.sources {
-		if s == nil || s.private.len() == 0 || s.private.ref(engine) == nil {
+		if s == nil || s.private.len() == 0 || s.private.find(engine) == nil {
 			continue
 		}
 		q := rs.meaningOf(s, engine)
-		if s.private.ref(engine) == nil || !rs.tree.isHeldBy(s, q) {
+		if s.private.find(engine) == nil || !rs.tree.isHeldBy(s, q) {
 			continue // only retired owners held it
 		}
 		agree = agree && (len(by) == 0 || p == q)
@@ -172,7 +145,7 @@ func (rs *resolver) decideContest(engine uint64) {
 	shared, _ := rs.names.findName(engine)
 	held := false
 	if !shared.isNone() {
-		rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.ref(engine) == nil })
+		rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.find(engine) == nil })
 	}
 	if !agree || held && len(by) > 0 && p != shared {
 		return

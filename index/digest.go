@@ -21,8 +21,8 @@ type Digest struct {
 	Sum    uint64 // of the words, modulo 2^64; each times the weights of its owner and its identity
 }
 
-// add counts blocks in, or out if negative.
-func (d *Digest) add(blocks, loose int, sum uint64) {
+// addBlocks counts blocks in, or out if negative.
+func (d *Digest) addBlocks(blocks, loose int, sum uint64) {
 	d.Blocks += blocks
 	d.Loose += loose
 	d.Sum += sum
@@ -40,7 +40,7 @@ func (d *SharedDigest) Load() Digest {
 	return Digest{int(d.blocks.Load()), int(d.loose.Load()), d.sum.Load()}
 }
 
-func (d *SharedDigest) add(blocks, loose int, sum uint64) {
+func (d *SharedDigest) addBlocks(blocks, loose int, sum uint64) {
 	d.blocks.Add(int64(blocks))
 	d.sum.Add(sum)
 	if loose != 0 {
@@ -71,11 +71,11 @@ func (x *Index) JoinDigest(d *SharedDigest, o Owner, weight uint64) {
 		return
 	}
 	if have := own.digest; own.shared != nil {
-		own.shared.add(-have.Blocks, -have.Loose, -own.weight*have.Sum)
+		own.shared.addBlocks(-have.Blocks, -have.Loose, -own.weight*have.Sum)
 	}
 	own.shared, own.weight = d, weight
 	if have := own.digest; d != nil {
-		d.add(have.Blocks, have.Loose, weight*have.Sum)
+		d.addBlocks(have.Blocks, have.Loose, weight*have.Sum)
 	}
 }
 
@@ -88,28 +88,28 @@ func looseWord(key uint64) uint64 {
 // looseWord returns the word of a block of a loose piece. It does not depend on the constant.
 func (r *piece) looseWord(at uint32) uint64 {
 	if r.meta&isOther != 0 {
-		return looseWord(normal(r.root().seq(r.local()[at])))
+		return looseWord(normal(r.chainIdentity().seqOf(r.localHashes()[at])))
 	}
-	return looseWord(r.local()[at])
+	return looseWord(r.localHashes()[at])
 }
 
-// wordsOf returns the sum of the words of some blocks, and how many of them are loose.
-func (r *piece) wordsOf(blocks uint64) (sum uint64, loose int) {
-	l := r.local()
+// sumWords returns the sum of the words of some blocks, and how many of them are loose.
+func (r *piece) sumWords(blocks uint64) (sum uint64, loose int) {
+	l := r.localHashes()
 	if r.loose() {
 		for w := blocks; w != 0; w &= w - 1 {
-			sum += r.looseWord(trailing(w))
+			sum += r.looseWord(lowestBit(w))
 		}
 		return sum, bits.OnesCount64(blocks)
 	}
-	if lo, hi := trailing(blocks), uint32(bits.Len64(blocks)); blocks == spanOf(lo, hi) {
+	if lo, hi := lowestBit(blocks), uint32(bits.Len64(blocks)); blocks == spanOf(lo, hi) {
 		for _, word := range l[lo:hi] {
 			sum += word
 		}
 		return sum, 0
 	}
 	for w := blocks; w != 0; w &= w - 1 {
-		sum += l[trailing(w)]
+		sum += l[lowestBit(w)]
 	}
 	return sum, 0
 }

@@ -7,6 +7,11 @@ package index
 // own. Names of different families lie in different places of a piece, so that a family
 // is compared in one stretch. Snapshot names blocks as their holder does.
 
+// familyTable says which sources hash alike.
+type familyTable struct {
+	of []Source // by Source: one it is related to, itself if it stands for its family
+}
+
 // familyOf returns the source that stands for the family of another one.
 func (f *familyTable) familyOf(s Source) Source {
 	for f.of[s] != s {
@@ -35,9 +40,4 @@ func (m *nameMap) joinFamily(s Source, by uint32) bool {
 	}
 	m.families.of[s] = to
 	return true
-}
-
-// familyTable says which sources hash alike.
-type familyTable struct {
-	of []Source // by Source: one it is related to, itself if it stands for its family
 }

@@ -35,18 +35,18 @@ func mix(k uint64) uint64 {
 	return hi ^ lo
 }
 
-func (t *flat[V]) home(k uint64) int { return int(mix(k) >> t.shift) }
+func (t *flat[V]) homeSlot(k uint64) int { return int(mix(k) >> t.shift) }
 
 // len returns the number of keys.
 func (t *flat[V]) len() int { return t.n }
 
-// ref returns the value of a key, nil if it is missing.
-func (t *flat[V]) ref(k uint64) *V {
+// find returns the value of a key, nil if it is missing.
+func (t *flat[V]) find(k uint64) *V {
 	if t.n == 0 || k == 0 {
 		return nil
 	}
 	mask := len(t.keys) - 1
-	for i := t.home(k); ; i = (i + 1) & mask {
+	for i := t.homeSlot(k); ; i = (i + 1) & mask {
 		switch t.keys[i] {
 		case k:
 			return &t.vals[i]
@@ -56,19 +56,19 @@ func (t *flat[V]) ref(k uint64) *V {
 	}
 }
 
-// insert returns the value of a key, a zero value where it was missing.
-func (t *flat[V]) insert(k uint64) *V {
+// insertKey returns the value of a key, a zero value where it was missing.
+func (t *flat[V]) insertKey(k uint64) *V {
 	if k == 0 {
 		panic("BUG: the key 0 marks free places")
 	}
 	if 4*(t.n+1) > 3*len(t.keys) {
-		if v := t.ref(k); v != nil {
+		if v := t.find(k); v != nil {
 			return v
 		}
-		t.resize(max(minSlots, 2*len(t.keys)))
+		t.resizeSlots(max(minSlots, 2*len(t.keys)))
 	}
 	mask := len(t.keys) - 1
-	for i := t.home(k); ; i = (i + 1) & mask {
+	for i := t.homeSlot(k); ; i = (i + 1) & mask {
 		switch t.keys[i] {
 		case k:
 			return &t.vals[i]
@@ -80,14 +80,14 @@ func (t *flat[V]) insert(k uint64) *V {
 	}
 }
 
-// remove deletes a key, if it is there.
-func (t *flat[V]) remove(k uint64) {
+// deleteKey deletes a key, if it is there.
+func (t *flat[V]) deleteKey(k uint64) {
 	if t.n == 0 || k == 0 {
 		return
 	}
 	var none V
 	mask := len(t.keys) - 1
-	i := t.home(k)
+	i := t.homeSlot(k)
 	for t.keys[i] != k {
 		if t.keys[i] == 0 {
 			return
@@ -96,7 +96,7 @@ func (t *flat[V]) remove(k uint64) {
 	}
 	// Pull back what probed over the slot, so that no probe ends too early.
 	for j := (i + 1) & mask; t.keys[j] != 0; j = (j + 1) & mask {
-		if (j-t.home(t.keys[j]))&mask >= (j-i)&mask {
+		if (j-t.homeSlot(t.keys[j]))&mask >= (j-i)&mask {
 			t.keys[i], t.vals[i] = t.keys[j], t.vals[j]
 			i = j
 		}
@@ -104,12 +104,12 @@ func (t *flat[V]) remove(k uint64) {
 	t.keys[i], t.vals[i] = 0, none
 	t.n--
 	if len(t.keys) > minSlots && 8*t.n < len(t.keys) {
-		t.resize(len(t.keys) / 2)
+		t.resizeSlots(len(t.keys) / 2)
 	}
 }
 
-// resize moves everything into arrays of a new size, a power of two.
-func (t *flat[V]) resize(slots int) {
+// resizeSlots moves everything into arrays of a new size, a power of two.
+func (t *flat[V]) resizeSlots(slots int) {
 	keys, vals := t.keys, t.vals
 	t.keys, t.vals = make([]uint64, slots), make([]V, slots)
 	t.shift = uint(64 - bits.TrailingZeros(uint(slots)))
@@ -118,7 +118,7 @@ func (t *flat[V]) resize(slots int) {
 		if k == 0 {
 			continue
 		}
-		j := t.home(k)
+		j := t.homeSlot(k)
 		for t.keys[j] != 0 {
 			j = (j + 1) & mask
 		}
@@ -126,8 +126,8 @@ func (t *flat[V]) resize(slots int) {
 	}
 }
 
-// all yields each key with its value, which may change meanwhile. The table may not.
-func (t *flat[V]) all(yield func(k uint64, v *V) bool) {
+// each yields each key with its value, which may change meanwhile. The table may not.
+func (t *flat[V]) each(yield func(k uint64, v *V) bool) {
 	for i, k := range t.keys {
 		if k != 0 && !yield(k, &t.vals[i]) {
 			return

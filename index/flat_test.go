@@ -24,10 +24,10 @@ func TestFlatModel(t *testing.T) {
 			switch n := rng.IntN(10); {
 			case n < 7 == growing:
 				v := rng.Uint32()
-				*tab.insert(k) += v
+				*tab.insertKey(k) += v
 				want[k] += v
 			default:
-				tab.remove(k)
+				tab.deleteKey(k)
 				delete(want, k)
 			}
 			if tab.len() != len(want) {
@@ -39,12 +39,12 @@ func TestFlatModel(t *testing.T) {
 		}
 		for k := range 1 + span {
 			v, held := want[k]
-			if got := tab.ref(k); (got != nil) != held || held && *got != v {
+			if got := tab.find(k); (got != nil) != held || held && *got != v {
 				t.Fatalf("seed %d: ref(%d) = %v, want %d, %t", seed, k, got, v, held)
 			}
 		}
 		n := 0
-		tab.all(func(k uint64, v *uint32) bool {
+		tab.each(func(k uint64, v *uint32) bool {
 			n++
 			if *v != want[k] {
 				t.Fatalf("seed %d: %d -> %d, want %d", seed, k, *v, want[k])
@@ -60,17 +60,17 @@ func TestFlatModel(t *testing.T) {
 func TestFlatGivesMemoryBack(t *testing.T) {
 	var tab flat[uint32]
 	for k := range uint64(100_000) {
-		*tab.insert(k + 1) = 1
+		*tab.insertKey(k + 1) = 1
 	}
 	full := tab.bytes()
 	for k := range uint64(99_990) {
-		tab.remove(k + 1)
+		tab.deleteKey(k + 1)
 	}
 	if tab.bytes() > full/1000 {
 		t.Errorf("%d bytes for %d keys, %d when full", tab.bytes(), tab.len(), full)
 	}
 	for k := range uint64(100_000) {
-		if got := tab.ref(k+1) != nil; got != (k >= 99_990) {
+		if got := tab.find(k+1) != nil; got != (k >= 99_990) {
 			t.Fatalf("key %d: %t", k, got)
 		}
 	}
@@ -79,11 +79,11 @@ func TestFlatGivesMemoryBack(t *testing.T) {
 func TestFlatWalkStops(t *testing.T) {
 	var tab flat[uint32]
 	for k := range uint64(5) {
-		tab.insert(k + 1)
+		tab.insertKey(k + 1)
 	}
 	for want := 1; want < 5; want++ {
 		n := 0
-		tab.all(func(uint64, *uint32) bool { n++; return n < want })
+		tab.each(func(uint64, *uint32) bool { n++; return n < want })
 		if n != want {
 			t.Errorf("walked %d keys, want %d", n, want)
 		}

@@ -75,13 +75,13 @@ type ghostCount struct {
 	n  atomic.Int64
 }
 
-func (c *ghostCount) add(n int) {
+func (c *ghostCount) addGhosts(n int) {
 	c.n.Add(int64(n))
 	c.of.used.Add(int64(n) * ghostBytes)
 }
 
-// end takes an index out of those that share a bound.
-func (c *ghostCount) end() {
+// leaveBound takes an index out of those that share a bound.
+func (c *ghostCount) leaveBound() {
 	c.of.used.Add(-c.n.Load() * ghostBytes)
 	c.of.indexes.Add(-1)
 }
@@ -98,14 +98,14 @@ type ghosts struct {
 
 	_     [cacheLine]byte // queries read the words above
 	mu    spin            // guards all below
-	queue []stretch
+	queue []ghostEntry
 	first int    // of queue
 	stale copies // by block: entries from before it was no ghost for a time
 	held  map[uint64]struct{}
 }
 
-// stretch is blocks of a piece that lost their last owner one after the other.
-type stretch struct {
+// ghostEntry is blocks of a piece that lost their last owner one after the other.
+type ghostEntry struct {
 	blocks uint64
 	piece  uint32
 }
@@ -129,69 +129,23 @@ func (x *Index) KeepGhosts() {
 		return
 	}
 	g.count.of.indexes.Add(1)
-	runtime.AddCleanup(x, (*ghostCount).end, g.count)
+	runtime.AddCleanup(x, (*ghostCount).leaveBound, g.count)
 	g.on.Store(true)
 	x.names.full.always = true
 	x.resolver.beginNamingAll()
 }
 
-// room returns how many ghosts the index may have.
-func (g *ghosts) room() int64 {
+// capacity returns how many ghosts the index may have.
+func (g *ghosts) capacity() int64 {
 	return g.count.of.most / ghostBytes / max(g.count.of.indexes.Load(), 1)
 }
 
-// some reports whether there are ghosts.
-func (g *ghosts) some() bool { return g.on.Load() && g.count.n.Load() > 0 }
-
-// enteredBlocks returns the blocks of a piece that have a name with an entry.
-func (a *arena) enteredBlocks(r *piece) (blocks uint64) {
-	blocks = r.named
-	for line := r.side; line != 0; {
-		d := a.sideAt(line)
-		blocks |= d.named << d.from()
-		line = d.next
-	}
-	return blocks
-}
+// hasGhosts reports whether there are ghosts.
+func (g *ghosts) hasGhosts() bool { return g.on.Load() && g.count.n.Load() > 0 }
 
 // isGhost reports whether a block has no owner, and names all the same.
-func (m *nameMap) isGhost(p place) bool {
+func (m *nameMap) isGhost(p position) bool {
 	return m.ghosts.on.Load() && m.tree.lines.setOf(p) == 0 && m.tree.lines.enteredBlocks(m.tree.lines.pieceAt(p.piece))>>p.at&1 != 0
-}
-
-// countNames returns how many names some blocks of a piece have.
-func (a *arena) countNames(r *piece, blocks uint64) (n int) {
-	if !r.loose() {
-		n = hashesOf(r.engine(), blocks)
-	}
-	for line := r.side; line != 0; {
-		d := a.sideAt(line)
-		n += hashesOf(d.engine(), d.part(blocks))
-		line = d.next
-	}
-	return n
-}
-
-// leadingHeld returns how many leading blocks of a piece have an owner each: a query need not hash a
-// prompt as far as ghosts go. The answer is right if the piece has the version afterwards.
-func (a *arena) leadingHeld(r *piece, ver uint32, count int) int {
-	list := r.intervals[:]
-	if count > inlineIntervals {
-		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
-		if !r.same(ver) {
-			return maxPiece
-		}
-		list = unsafe.Slice((*uint32)(a.at(line)), count)
-	}
-	held := 0
-	for i := range min(count, len(list)) {
-		v := intervalOf(load32(&list[i]))
-		if v.set == 0 {
-			break
-		}
-		held = int(v.end)
-	}
-	return held
 }
 
 // fadeBlocks makes ghosts of those blocks of a changing piece that have names, and returns the others.
@@ -208,9 +162,9 @@ func (m *nameMap) fadeBlocks(l *lane, n uint32, r *piece, blocks uint64) (rest u
 	l.names -= m.tree.lines.countNames(r, stay)
 	l.faded += bits.OnesCount64(stay)
 	g := &m.ghosts
-	g.count.add(bits.OnesCount64(stay))
+	g.count.addGhosts(bits.OnesCount64(stay))
 	g.mu.lock()
-	g.push(n, stay)
+	g.pushBlocks(n, stay)
 	g.mu.unlock()
 	return blocks &^ stay
 }
@@ -222,18 +176,18 @@ func (m *nameMap) nameFadingBlocks(n uint32, r *piece, blocks uint64) {
 		made, _ := m.enterNames(engine, line, here&^*named)
 		*named |= made
 		for w := here &^ *named; w != 0; w &= w - 1 {
-			if i := trailing(w); engine[i] != 0 {
+			if i := lowestBit(w); engine[i] != 0 {
 				write64(&engine[i], 0)
 				m.tree.lanes.each[0].lane.names-- // all lanes are locked
 			}
 		}
 	}
 	if !r.loose() {
-		enter(r.engine(), n, &r.named, blocks)
+		enter(r.engineHashes(), n, &r.named, blocks)
 	}
 	for line := r.side; line != 0; {
 		d := m.tree.lines.sideAt(line)
-		enter(d.engine(), line, &d.named, d.part(blocks))
+		enter(d.engineHashes(), line, &d.named, d.partOf(blocks))
 		line = d.next
 	}
 }
@@ -242,16 +196,16 @@ func (m *nameMap) nameFadingBlocks(n uint32, r *piece, blocks uint64) {
 func (b *bounds) reviveGhosts(l *lane, n uint32, r *piece, blocks uint64) {
 	l.names += b.tree.lines.countNames(r, blocks)
 	g := &b.names.ghosts
-	g.count.add(-bits.OnesCount64(blocks))
+	g.count.addGhosts(-bits.OnesCount64(blocks))
 	g.mu.lock()
-	g.stale.add(n, blocks)
+	g.stale.addCopies(n, blocks)
 	g.mu.unlock()
 }
 
-// push adds blocks that have become ghosts to the queue.
-func (g *ghosts) push(n uint32, blocks uint64) {
+// pushBlocks adds blocks that have become ghosts to the queue.
+func (g *ghosts) pushBlocks(n uint32, blocks uint64) {
 	if k := len(g.queue); k > g.first && g.queue[k-1].piece == n {
-		g.stale.take(n, g.queue[k-1].blocks&blocks) // that entry is the newest one again
+		g.stale.takeCopies(n, g.queue[k-1].blocks&blocks) // that entry is the newest one again
 		g.queue[k-1].blocks |= blocks
 		return
 	}
@@ -259,41 +213,41 @@ func (g *ghosts) push(n uint32, blocks uint64) {
 		g.queue = append(g.queue[:0], g.queue[g.first:]...)
 		g.first = 0
 	}
-	g.queue = append(g.queue, stretch{blocks, n})
+	g.queue = append(g.queue, ghostEntry{blocks, n})
 	if int64(len(g.queue)-g.first) > 2*g.count.n.Load()+queueSlack {
-		g.compact()
+		g.compactQueue()
 	}
 }
 
-// compact takes all stale entries out of the queue.
-func (g *ghosts) compact() {
+// compactQueue takes all stale entries out of the queue.
+func (g *ghosts) compactQueue() {
 	kept := g.queue[:0]
 	for _, e := range g.queue[g.first:] {
-		if e.blocks &^= g.stale.take(e.piece, e.blocks); e.blocks != 0 {
+		if e.blocks &^= g.stale.takeCopies(e.piece, e.blocks); e.blocks != 0 {
 			kept = append(kept, e)
 		}
 	}
 	g.queue, g.first = kept, 0
 	if cap(kept) > 4*len(kept)+queueSlack {
-		g.queue = append(make([]stretch, 0, 2*len(kept)), kept...)
+		g.queue = append(make([]ghostEntry, 0, 2*len(kept)), kept...)
 	}
 }
 
-// oldest returns the piece of the oldest entry, 0 for none.
-func (g *ghosts) oldest() uint32 {
+// oldestPiece returns the piece of the oldest entry, 0 for none.
+func (g *ghosts) oldestPiece() uint32 {
 	if g.first == len(g.queue) {
 		return 0
 	}
 	return g.queue[g.first].piece
 }
 
-// pop takes the oldest entry out, and returns the ghosts in it.
-func (g *ghosts) pop() uint64 {
+// popOldest takes the oldest entry out, and returns the ghosts in it.
+func (g *ghosts) popOldest() uint64 {
 	e := g.queue[g.first]
 	if g.first++; g.first == len(g.queue) {
 		g.queue, g.first = g.queue[:0], 0
 	}
-	return e.blocks &^ g.stale.take(e.piece, e.blocks)
+	return e.blocks &^ g.stale.takeCopies(e.piece, e.blocks)
 }
 
 // evictGhosts lets the oldest ghosts go that are too many, as part of an event. It reports false if that
@@ -305,7 +259,7 @@ func (b *bounds) evictGhosts(l *lane) bool {
 	}
 	left := 2*l.faded + someGhosts
 	l.faded = 0
-	for left > 0 && g.count.n.Load() > g.room() {
+	for left > 0 && g.count.n.Load() > g.capacity() {
 		n, ok := b.evictOldest(l)
 		if !ok {
 			return false
@@ -329,7 +283,7 @@ func (b *bounds) evictOldest(l *lane) (int, bool) {
 	g := &b.names.ghosts
 	for {
 		g.mu.lock()
-		n := g.oldest()
+		n := g.oldestPiece()
 		g.mu.unlock()
 		if n == 0 {
 			return 0, true
@@ -339,11 +293,11 @@ func (b *bounds) evictOldest(l *lane) (int, bool) {
 			return 0, false
 		}
 		g.mu.lock()
-		if g.oldest() != n { // another lane was faster
+		if g.oldestPiece() != n { // another lane was faster
 			g.mu.unlock()
 			continue
 		}
-		blocks := g.pop()
+		blocks := g.popOldest()
 		g.mu.unlock()
 		if blocks != 0 {
 			b.loseNames(n, blocks)
@@ -353,11 +307,11 @@ func (b *bounds) evictOldest(l *lane) (int, bool) {
 	}
 }
 
-// makeRoom lets ghosts go until the bounds of memory have room, and reports whether they have. All
+// evictForRoom lets ghosts go until the bounds of memory have room, and reports whether they have. All
 // lanes are locked. Only blocks with an owner are where they were.
-func (b *bounds) makeRoom() bool {
-	for l := &b.tree.lanes.each[0].lane; b.tree.lanes.alone && b.names.ghosts.some(); {
-		for n := 0; n < manyGhosts && b.names.ghosts.some(); {
+func (b *bounds) evictForRoom() bool {
+	for l := &b.tree.lanes.each[0].lane; b.tree.lanes.alone && b.names.ghosts.hasGhosts(); {
+		for n := 0; n < manyGhosts && b.names.ghosts.hasGhosts(); {
 			k, _ := b.evictOldest(l)
 			n += max(k, 1)
 		}
@@ -374,37 +328,26 @@ func (b *bounds) dismissGhosts(l *lane, n uint32, blocks uint64) {
 	r := b.tree.lines.pieceAt(n)
 	b.tree.lockPiece(n, r)
 	l.names += b.tree.lines.countNames(r, blocks) // as those of blocks with owners, which strip takes off
-	b.names.ghosts.count.add(-bits.OnesCount64(blocks))
+	b.names.ghosts.count.addGhosts(-bits.OnesCount64(blocks))
 	b.names.stripNames(l, n, r, blocks)
 	b.tree.trimPiece(l, n, r)
 }
 
 // dismissGhost ends a ghost before its turn. All lanes are locked.
-func (b *bounds) dismissGhost(p place) {
+func (b *bounds) dismissGhost(p position) {
 	g := &b.names.ghosts
 	g.mu.lock()
-	g.stale.add(p.piece, 1<<p.at)
+	g.stale.addCopies(p.piece, 1<<p.at)
 	g.mu.unlock()
 	b.dismissGhosts(&b.tree.lanes.each[0].lane, p.piece, 1<<p.at)
-}
-
-// joinGhost gives the names of a loose ghost to the block of a chain with the same key, which has
-// an owner.
-func (rs *resolver) joinGhost(key uint64, to place) {
-	if rs.tree.looseBlocks.Load() == 0 || !rs.names.ghosts.some() {
-		return
-	}
-	if from := rs.tree.findLoose(key); !from.isNone() && from != to && rs.names.isGhost(from) {
-		rs.absorbLoose(from, to)
-	}
 }
 
 // loseNames remembers the names and keys of ghosts that have to go.
 func (b *bounds) loseNames(n uint32, blocks uint64) {
 	r, g := b.tree.lines.pieceAt(n), &b.names.ghosts
-	key, at, local, c := r.head, uint32(0), r.local(), r.constant()
+	key, at, local, c := r.head, uint32(0), r.localHashes(), r.constant()
 	for w := blocks; w != 0; w &= w - 1 {
-		i := trailing(w)
+		i := lowestBit(w)
 		if r.loose() {
 			key = local[i]
 		} else {
@@ -413,16 +356,16 @@ func (b *bounds) loseNames(n uint32, blocks uint64) {
 			}
 		}
 		g.mu.lock()
-		b.tree.lines.eachNameOf(place{n, i}, func(engine uint64, _ uint32) { g.remember(engine, key) })
+		b.tree.lines.eachNameOf(position{n, i}, func(engine uint64, _ uint32) { g.rememberLost(engine, key) })
 		g.mu.unlock()
 	}
 }
 
-// remember puts a name that had to go into the filter.
-func (g *ghosts) remember(engine, key uint64) {
+// rememberLost puts a name that had to go into the filter.
+func (g *ghosts) rememberLost(engine, key uint64) {
 	gens := g.gens.Load()
 	if gens == nil || gens[0].n >= gens[0].most {
-		most := max(int(g.room()/4), fewLost)
+		most := max(int(g.capacity()/4), fewLost)
 		next := &[2]*generation{{names: make([]uint64, most/8+1), keys: make([]uint64, most/8+1), most: most}, nil}
 		if gens != nil {
 			if next[1] = gens[0]; gens[1] != nil && len(g.held) > 0 {
@@ -492,14 +435,14 @@ func (b *bounds) isLostName(engine uint64) bool {
 			g.held[engine] = struct{}{}
 			g.lost.Store(int64(len(g.held)))
 		}
-		g.wanted.Store(max(g.wanted.Load(), max(g.count.n.Load(), g.room())+int64(since)))
+		g.wanted.Store(max(g.wanted.Load(), max(g.count.n.Load(), g.capacity())+int64(since)))
 		return true
 	}
 	return false
 }
 
-// unlose says that no block is held by an engine hash any more, or that the hash has a meaning.
-func (g *ghosts) unlose(engine uint64) {
+// forgetLost says that no block is held by an engine hash any more, or that the hash has a meaning.
+func (g *ghosts) forgetLost(engine uint64) {
 	if g.lost.Load() == 0 {
 		return
 	}
@@ -511,8 +454,8 @@ func (g *ghosts) unlose(engine uint64) {
 	g.mu.unlock()
 }
 
-// mayHave reports whether a key looks like that of a ghost that had to go.
-func (g *ghosts) mayHave(key uint64) bool {
+// mayHaveLost reports whether a key looks like that of a ghost that had to go.
+func (g *ghosts) mayHaveLost(key uint64) bool {
 	gens := g.gens.Load()
 	if gens == nil || g.blind.Load() {
 		return gens != nil
@@ -533,7 +476,7 @@ func (m *nameMap) countGhosts() int {
 func (g *ghosts) bytes() (n int) {
 	g.mu.lock()
 	defer g.mu.unlock()
-	n = int(unsafe.Sizeof(stretch{}))*cap(g.queue) + g.stale.bytes() + 16*len(g.held)
+	n = int(unsafe.Sizeof(ghostEntry{}))*cap(g.queue) + g.stale.bytes() + 16*len(g.held)
 	if gens := g.gens.Load(); gens != nil {
 		for _, gen := range gens {
 			if gen != nil {

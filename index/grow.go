@@ -2,17 +2,17 @@ package index
 
 import "math/bits"
 
-// grow stores blocks from i on behind a block of a chain or the root, as many as lie in
+// growChain stores blocks from i on behind a block of a chain or the root, as many as lie in
 // one piece. It reports false if the first of them is not ordinary.
-func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
+func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	p.constant = c.constant
 	for {
 		var r *piece // that ends with the block before, nil if none does
-		key, to := uint64(0), place{}
+		key, to := uint64(0), position{}
 		switch {
 		case c.kind == atRoot:
-			key = c.first(e.Local[i])
+			key = c.firstKey(e.Local[i])
 		case c.at.isNone():
 			key = x.tree.followKey(c.key, c.constant, e.Local[i])
 		default:
@@ -27,20 +27,20 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 			}
 			key = x.tree.followKey(c.key, c.constant, e.Local[i])
 			if at := c.at.at + 1; at < r.len() {
-				if r.local()[at] == e.Local[i] {
-					return p.walk(i, c, place{c.at.piece, at}, key)
+				if r.localHashes()[at] == e.Local[i] {
+					return p.storeAlong(i, c, position{c.at.piece, at}, key)
 				}
 				x.tree.noteFork(c.at, r, c.key)
 				r = nil
 			} else if to.piece = r.next; !to.isNone() && load64(&x.tree.lines.pieceAt(to.piece).head) != key {
-				to = place{}
+				to = position{}
 			}
 		}
 		if to.isNone() {
 			to = x.tree.findBeginning(key, c.kind == atRoot)
 		}
 		if to.isNone() {
-			if i, c, ok, again := p.begin(i, c, r, key); !again {
+			if i, c, ok, again := p.growPiece(i, c, r, key); !again {
 				return i, c, ok
 			}
 			continue
@@ -59,15 +59,15 @@ func (p *storing) grow(i int, c cursor) (int, cursor, bool) {
 			x.tree.keepForCheckpoint(to.piece)
 			write32(&t.prev, c.at.piece)
 		}
-		return p.walk(i, c, to, key)
+		return p.storeAlong(i, c, to, key)
 	}
 }
 
-// begin stores blocks from i on, none of them in a chain, behind the last block of a held
+// growPiece stores blocks from i on, none of them in a chain, behind the last block of a held
 // piece or, if that is nil, at the beginning of one. again says that another lane was faster.
-func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
+func (p *storing) growPiece(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
 	x, e, l := p.x, p.e, p.s.lane
-	if !p.fresh(i, key) || x.bounds.isOverBudget() {
+	if !p.isFresh(i, key) || x.bounds.isOverBudget() {
 		return i, c, false, false
 	}
 	if r != nil && r.len() < r.cap() {
@@ -75,7 +75,7 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 			return i, c, false, false
 		}
 		x.tree.lockPiece(c.at.piece, r)
-		next, last, ok = p.fill(i, c, c.at.piece, r, key)
+		next, last, ok = p.fillPiece(i, c, c.at.piece, r, key)
 		return next, last, ok, false
 	}
 	want := len(e.Engine) - i
@@ -85,7 +85,7 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 	if c.kind == atRoot {
 		x.tree.releasePiece(l) // it may be the line of the new piece
 	}
-	n, fresh := x.tree.beginChainedPiece(want, key, e.Local[i], c, p.parent(i))
+	n, fresh := x.tree.beginChainedPiece(want, key, e.Local[i], c, p.e.parentOf(i))
 	if n == 0 {
 		return i, c, false, true
 	}
@@ -93,15 +93,15 @@ func (p *storing) begin(i int, c cursor, r *piece, key uint64) (next int, last c
 		write32(&r.next, n)
 	}
 	x.tree.holdNewPiece(l, n)
-	next, last, ok = p.fill(i, c, n, fresh, key)
+	next, last, ok = p.fillPiece(i, c, n, fresh, key)
 	return next, last, ok, false
 }
 
-// fresh reports whether an engine hash is new, as far as the table of names tells, and
+// isFresh reports whether an engine hash is new, as far as the table of names tells, and
 // concerns nothing else. key is that of the block.
-func (p *storing) fresh(i int, key uint64) bool {
+func (p *storing) isFresh(i int, key uint64) bool {
 	engine := normal(p.e.Engine[i])
-	if p.awaited(engine) {
+	if p.isAwaited(engine) {
 		return false
 	}
 	if p.x.names.naming != onDemand {
@@ -109,13 +109,13 @@ func (p *storing) fresh(i int, key uint64) bool {
 			return false
 		}
 	}
-	return p.ordinary(engine, key)
+	return p.isOrdinary(engine, key)
 }
 
-// ordinary reports that the source holds nothing under an engine hash, or under the key as
+// isOrdinary reports that the source holds nothing under an engine hash, or under the key as
 // if it were one, and means by it what others do. No loose block of the key has names.
-func (p *storing) ordinary(engine, key uint64) bool {
-	if !p.x.resolver.isOrdinary(p.s, engine) || p.mayAlsoWait() && p.awaited(engine) {
+func (p *storing) isOrdinary(engine, key uint64) bool {
+	if !p.x.resolver.isOrdinary(p.s, engine) || p.mayAlsoWait() && p.isAwaited(engine) {
 		return false
 	}
 	if !p.s.raw && p.x.tree.looseSides == 0 {
@@ -125,24 +125,24 @@ func (p *storing) ordinary(engine, key uint64) bool {
 	return q.isNone() || !p.s.raw && p.x.tree.lines.pieceAt(q.piece).side == 0
 }
 
-// simple reports that all engine hashes and keys are ordinary.
-func (p *storing) simple() bool {
-	return p.s.simple() && p.x.tree.looseSides == 0 && (!p.mayAlsoWait() || p.x.tree.looseBlocks.Load() == 0)
+// isSimple reports that all engine hashes and keys are ordinary.
+func (p *storing) isSimple() bool {
+	return p.s.isSimple() && p.x.tree.looseSides == 0 && (!p.mayAlsoWait() || p.x.tree.looseBlocks.Load() == 0)
 }
 
-// walk stores blocks from i on which are in a held piece from a place on, the first one for
+// storeAlong stores blocks from i on which are in a held piece from a place on, the first one for
 // sure: its key is next. It reports false if the first one is not ordinary.
-func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool) {
+func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cursor, bool) {
 	x, e, n, at := p.x, p.e, q.piece, q.at
 	r := x.tree.lines.pieceAt(n)
-	l, lo, from := r.local(), at, i
+	l, lo, from := r.localHashes(), at, i
 	key, last := uint64(0), uint64(0) // kept up where a loose block may have it
 	dead := x.tree.lines.deadBlocks(r)
 	names, first, ok := x.finder.namesFor(p.s, r, at, normal(e.Engine[i]))
 	if !ok {
 		return i, c, false
 	}
-	simple := p.simple()
+	simple := p.isSimple()
 	if simple && names != nil && dead == 0 { // mostly all of them
 		for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] && at-first < maxPiece && names[at-first] == normal(e.Engine[i]) {
 			at++
@@ -161,8 +161,9 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 			}
 			last = key
 		}
-		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine && (simple || p.ordinary(engine, key))
-		if !known && dead>>at&1 == 0 && (simple || p.ordinary(engine, key)) {
+		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine &&
+			(simple || p.isOrdinary(engine, key))
+		if !known && dead>>at&1 == 0 && (simple || p.isOrdinary(engine, key)) {
 			others, from, ok := x.finder.namesFor(p.s, r, at, engine)
 			if !ok {
 				break
@@ -171,10 +172,10 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 				names, first, known = others, from, true
 			}
 		}
-		if !known && !(p.fresh(i, key) && x.finder.addName(p.s, place{n, at}, engine, len(e.Engine)-i)) {
+		if !known && !(p.isFresh(i, key) && x.finder.addName(p.s, position{n, at}, engine, len(e.Engine)-i)) {
 			break
 		}
-		if !known && dead>>at&1 == 0 && x.names.ghosts.some() && x.tree.lines.setOf(place{n, at}) == 0 {
+		if !known && dead>>at&1 == 0 && x.names.ghosts.hasGhosts() && x.tree.lines.setOf(position{n, at}) == 0 {
 			p.s.lane.names-- // counts with the others of the ghost
 		}
 		if known {
@@ -186,58 +187,32 @@ func (p *storing) walk(i int, c cursor, q place, next uint64) (int, cursor, bool
 	if at == lo {
 		return i, c, false
 	}
-	if x.names.naming != allNamed && x.tree.lines.hasVagueNames(r, lo, at) && !x.finder.surelyLists(p.s, r) {
-		x.finder.noteVague(p.s, n)
+	if x.names.naming != allNamed && x.tree.lines.hasUnindexedNames(r, lo, at) && !x.finder.surelyLists(p.s, r) {
+		x.finder.noteUnindexed(p.s, n)
 	}
 	if e.ByName {
 		p.res.ByName += byName
 	}
-	p.isIn(r)
+	p.res.notePlacing(r)
 	x.tree.lockPiece(n, r)
 	changed := x.holders.addHolders(p.o, n, r, lo, at, dead)
-	r.unlock()
+	r.unlockReaders()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := spanOf(lo, at) &^ changed; held != 0 {
-		p.copied(n, held)
+		p.countCopies(n, held)
 	}
 	if r.meta&isWide != 0 && e.Local != nil {
 		for j := range i - from {
 			write64(&r.clientHashes()[lo+uint32(j)], p.clientHash(from+j, c.id))
 		}
 	}
-	return i, cursor{kind: atBlock, at: place{n, at - 1}, key: x.tree.keyWithin(r, lo, next, at-1), root: c.root}, true
+	return i, cursor{kind: atBlock, at: position{n, at - 1}, key: x.tree.keyWithin(r, lo, next, at-1), chainIdentity: c.chainIdentity}, true
 }
 
-// namesFor returns the names of a piece among which a block has an engine hash, and the
-// block of the first of them; nil if it has another one. ok is false if the source would have
-// to join the family of their teacher, which needs all lanes.
-func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
-	if r.engine()[at] == engine {
-		return r.engine(), 0, f.names.joinFamily(s.name, r.by)
-	}
-	for line := r.side; line != 0; {
-		d := f.tree.lines.sideAt(line)
-		if d.covers(at) && d.engine()[at-d.from()] == engine {
-			names = d.engine()
-			if l := s.lane; d.cap() < maxPiece { // the names end early: compare the names that are there
-				if l.body == nil {
-					l.body = new(words)
-				}
-				clear(l.body[:])
-				copy(l.body[:], names[:d.cap()])
-				names = l.body
-			}
-			return names, d.from(), f.names.joinFamily(s.name, d.by)
-		}
-		line = d.next
-	}
-	return nil, 0, true
-}
-
-// fill writes blocks from i on into the room of a changing piece, until one of them begins
+// fillPiece writes blocks from i on into the room of a changing piece, until one of them begins
 // a piece or has a hash that is not new. It reports false if that is the first one. Readers go
 // on then.
-func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
+func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	if r.by == 0 {
 		r.by = uint32(p.s.name) + 1
@@ -248,38 +223,38 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	lo := r.len()
 	most := min(len(e.Engine)-i, int(r.cap()-lo))
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
-	all, simple, waiters := x.names.naming != onDemand, p.simple(), x.tree.looseBlocks.Load() > 0
+	all, simple, waiters := x.names.naming != onDemand, p.isSimple(), x.tree.looseBlocks.Load() > 0
 	begins := i == 0 && len(e.Engine) > 1
 	for j := range engine {
 		if all || lo+uint32(j) == 0 || begins && j == 0 {
-			x.names.table.prefetch(mix(normal(engine[j])))
+			x.names.table.prefetchBucket(mix(normal(engine[j])))
 		} else {
 			break
 		}
 	}
-	locals, names, at := r.local(), r.engine(), lo
+	locals, names, at := r.localHashes(), r.engineHashes(), lo
 	k, last, sum := 0, key, uint64(0)
 	for ; k < most; k++ {
 		hash := normal(engine[k])
 		if k > 0 {
 			// No other lane gives the block a piece: this one holds that of its parent.
-			if key = x.tree.followKey(last, c.constant, local[k]); !x.tree.heads.absent(mix(key)) && !x.tree.findHead(key).isNone() {
+			if key = x.tree.followKey(last, c.constant, local[k]); !x.tree.heads.isAbsent(mix(key)) && !x.tree.findHead(key).isNone() {
 				break
 			}
-			if !simple && !p.ordinary(hash, key) || waiters && p.awaited(hash) {
+			if !simple && !p.isOrdinary(hash, key) || waiters && p.isAwaited(hash) {
 				break
 			}
 		}
 		write64(&names[at], hash)
 		if all || at == 0 || begins && k == 0 {
-			if !x.names.enterName(hash, place{n, at}) {
+			if !x.names.enterName(hash, position{n, at}) {
 				break
 			}
 			r.named |= 1 << at
 		}
 		write64(&locals[at], local[k])
 		sum += local[k]
-		x.tree.notePlace(key, place{n, at})
+		x.tree.notePlace(key, position{n, at})
 		if r.meta&isWide != 0 {
 			write64(&r.clientHashes()[at], p.clientHash(i+k, c.id))
 		}
@@ -288,24 +263,24 @@ func (p *storing) fill(i int, c cursor, n uint32, r *piece, key uint64) (int, cu
 	}
 	if k == 0 {
 		if lo > 0 {
-			r.unlock()
+			r.unlockReaders()
 		} else {
 			x.tree.abandonPiece(l, n, r)
 		}
 		return i, c, false
 	}
 	r.setLastKey(last)
-	one := x.tree.sets.single(l, p.o.id)
+	one := x.tree.sets.setOfOne(l, p.o.id)
 	x.tree.extendPiece(r, at-lo, one)
-	x.tree.sets.drop(one)
-	r.unlock()
+	x.tree.sets.releaseSet(one)
+	r.unlockReaders()
 	if x.names.naming == onDemand {
-		x.finder.noteVague(p.s, n)
+		x.finder.noteUnindexed(p.s, n)
 	}
-	p.isIn(r)
-	p.o.held(k, 0, x.tree.identities.weighWords(r, sum))
+	p.res.notePlacing(r)
+	p.o.countHeld(k, 0, x.tree.identities.weighWords(r, sum))
 	x.tree.countBlocks(l, r, k)
 	l.names += k
 	p.res.Added += k
-	return i + k, cursor{kind: atBlock, at: place{n, at - 1}, key: last, root: c.root}, true
+	return i + k, cursor{kind: atBlock, at: position{n, at - 1}, key: last, chainIdentity: c.chainIdentity}, true
 }

@@ -18,18 +18,18 @@ import (
 // Identity numbers an adapter and salt of the deployment; 0 is the base model without a salt.
 type Identity uint32
 
-// root is the identity of a chain, for writers that go on with it.
-type root struct {
+// chainIdentity is the identity of a chain, for writers that go on with it.
+type chainIdentity struct {
 	id       Identity
 	constant uint64
 }
 
-// first returns the key of a block that begins prompts.
-func (b root) first(local uint64) uint64 { return normal(local ^ b.constant) }
+// firstKey returns the key of a block that begins prompts.
+func (b chainIdentity) firstKey(local uint64) uint64 { return normal(local ^ b.constant) }
 
-// key returns the key of a block by its canonical sequence hash, and seq is the reverse.
-func (b root) key(seq uint64) uint64 { return normal(seq ^ b.constant) }
-func (b root) seq(key uint64) uint64 { return plain(key) ^ b.constant }
+// keyOfBlock returns the key of a block by its canonical sequence hash, and seq is the reverse.
+func (b chainIdentity) keyOf(seq uint64) uint64 { return normal(seq ^ b.constant) }
+func (b chainIdentity) seqOf(key uint64) uint64 { return plain(key) ^ b.constant }
 
 // Says is what an event says of the identity of its blocks. The rest of Store.Identity is a guess.
 type Says uint8
@@ -41,9 +41,9 @@ const (
 
 // mayFollow reports whether blocks of an event may lie behind a parent: what the event says of their
 // identity is true of the parent's. An identity that has left since agrees with no other.
-func (t *identities) mayFollow(says Says, of root, c cursor) bool {
-	return says == 0 || c.kind == atUnknown || c.root == of || t.agree == nil ||
-		t.living(of) && t.agree(says, of.id, c.id)
+func (t *identities) mayFollow(says Says, of chainIdentity, c cursor) bool {
+	return says == 0 || c.kind == atUnknown || c.chainIdentity == of || t.agree == nil ||
+		t.isCurrent(of) && t.agree(says, of.id, c.id)
 }
 
 // identity is what the index has of an identity.
@@ -69,19 +69,19 @@ func newIdentities(agree func(says Says, a, b Identity) bool) *identities {
 	return t
 }
 
-func (t *identities) of(id Identity) *identity { return &(*t.list.Load())[id] }
+func (t *identities) byID(id Identity) *identity { return &(*t.list.Load())[id] }
 
-// constant returns the constant of an identity.
-func (t *identities) constant(id Identity) uint64 {
+// constantOf returns the constant of an identity.
+func (t *identities) constantOf(id Identity) uint64 {
 	if id == 0 {
 		return 0
 	}
-	return load64(&t.of(id).constant)
+	return load64(&t.byID(id).constant)
 }
 
-// living reports whether a root is that of an identity, whose number is not another one's by now.
-func (t *identities) living(of root) bool {
-	return of.id == 0 || !t.of(of.id).dropped && t.of(of.id).constant == of.constant
+// isCurrent reports whether a root is that of an identity, whose number is not another one's by now.
+func (t *identities) isCurrent(of chainIdentity) bool {
+	return of.id == 0 || !t.byID(of.id).dropped && t.byID(of.id).constant == of.constant
 }
 
 func (t *identities) bytes() int {
@@ -100,8 +100,8 @@ func (x *Index) NewIdentity(constant uint64) Identity {
 	if k := len(t.spare); k > 0 {
 		id := t.spare[k-1]
 		t.spare = t.spare[:k-1]
-		store64(&t.of(id).constant, constant)
-		t.of(id).dropped = false
+		store64(&t.byID(id).constant, constant)
+		t.byID(id).dropped = false
 		return id
 	}
 	list := append(*t.list.Load(), identity{constant: constant})
@@ -116,10 +116,10 @@ func (x *Index) DropIdentity(id Identity) bool {
 	x.lock()
 	defer x.unlock()
 	t := x.tree.identities
-	if id == 0 || int(id) >= len(*t.list.Load()) || t.of(id).dropped || load32(&t.of(id).pieces) > 0 {
+	if id == 0 || int(id) >= len(*t.list.Load()) || t.byID(id).dropped || load32(&t.byID(id).pieces) > 0 {
 		return false
 	}
-	t.of(id).dropped, t.of(id).weight = true, 0 // the constant stays: it is the key to nothing
+	t.byID(id).dropped, t.byID(id).weight = true, 0 // the constant stays: it is the key to nothing
 	t.spare = append(t.spare, id)
 	return true
 }
@@ -148,22 +148,22 @@ func (x *Index) SetWeight(id Identity, odd uint64) {
 	}
 	x.lock()
 	defer x.unlock()
-	i := x.tree.identities.of(id)
+	i := x.tree.identities.byID(id)
 	more := max(odd, 1) - max(i.weight, 1)
 	i.weight = odd
 	if more == 0 || load32(&i.pieces) == 0 {
 		return
 	}
 	x.tree.lines.eachPiece(func(_ uint32, r *piece) {
-		if r.identity() != id {
+		if r.identityID() != id {
 			return
 		}
-		var room [maxPiece + 2]interval
+		var buf [maxPiece + 2]interval
 		start := uint32(0)
-		for _, v := range x.tree.lines.intervalsOf(r, &room) {
+		for _, v := range x.tree.lines.intervalsOf(r, &buf) {
 			if v.set != 0 {
-				sum, _ := r.wordsOf(spanOf(start, v.end))
-				x.holders.eachHolder(v.set, func(o *owner) { o.held(0, 0, more*sum) })
+				sum, _ := r.sumWords(spanOf(start, v.end))
+				x.holders.eachHolder(v.set, func(o *owner) { o.countHeld(0, 0, more*sum) })
 			}
 			start = v.end
 		}
@@ -175,29 +175,18 @@ func (t *identities) weighWords(r *piece, sum uint64) uint64 {
 	if r.meta&isOther == 0 {
 		return sum
 	}
-	return sum * max(t.of(r.identity()).weight, 1)
-}
-
-// countBlocks counts blocks of a piece that got an owner, or lost the last one if negative.
-func (t *tree) countBlocks(l *lane, r *piece, n int) {
-	l.live += n
-	if r.meta&isOther != 0 {
-		atomic.AddUint32(&t.identities.of(r.identity()).blocks, uint32(n))
-	}
+	return sum * max(t.byID(r.identityID()).weight, 1)
 }
 
 // countPiece counts a piece, out if n is negative.
 func (t *identities) countPiece(r *piece, n int) {
 	if r.meta&isOther != 0 {
-		atomic.AddUint32(&t.of(r.identity()).pieces, uint32(n))
+		atomic.AddUint32(&t.byID(r.identityID()).pieces, uint32(n))
 	}
 }
 
 // rootOf returns the identity that a number stands for.
-func (t *identities) rootOf(id Identity) root { return root{id, t.constant(id)} }
-
-// seqOf returns the canonical sequence hash of a block, or the hash that a loose one waits under.
-func (t *tree) seqOf(p place) uint64 { return plain(t.keyOf(p)) ^ t.lines.pieceAt(p.piece).constant() }
+func (t *identities) rootOf(id Identity) chainIdentity { return chainIdentity{id, t.constantOf(id)} }
 
 // ClearIdentity takes from an owner the blocks of one identity and returns how many it held. Those
 // of the base identity include what waits under engine hashes without a constant. It walks all pieces.
@@ -211,7 +200,7 @@ func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
 	losses, before := o.losses, o.digest.Blocks
 	o.losses = nil // as with Clear
 	x.tree.lines.eachPiece(func(line uint32, r *piece) {
-		if r.identity() == id {
+		if r.identityID() == id {
 			x.holders.removeHolders(o, line, 0, r.len())
 		}
 	})

@@ -88,39 +88,39 @@ type chunkBuffer struct {
 func (c *Checkpoint) WriteImage(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
 	defer c.Release()
 	w := &imageWriter{c: c, numbers: numbers, emit: emit}
-	w.number()
-	w.families()
-	w.sets()
-	w.listOwn()
-	for p := range c.pieces {
+	w.numberAll()
+	w.writeFamilies()
+	w.writeSets()
+	w.listOwnWords()
+	for p := range c.eachPiece {
 		switch {
-		case numbers.Identity != nil && !numbers.Identity(p.root.id):
+		case numbers.Identity != nil && !numbers.Identity(p.identity.id):
 		case p.loose:
-			w.singles(p)
+			w.writeSingles(p)
 		default:
-			w.piece(p)
+			w.writePiece(p)
 		}
 		if w.ordinal++; w.err != nil {
 			break
 		}
 	}
-	w.flush(ChunkPieces, &w.pieces)
-	w.flush(ChunkClientHashes, &w.clientHashes)
-	w.flush(ChunkSingles, &w.alone)
-	w.links()
+	w.flushChunk(ChunkPieces, &w.pieces)
+	w.flushChunk(ChunkClientHashes, &w.clientHashes)
+	w.flushChunk(ChunkSingles, &w.alone)
+	w.writeLinks()
 	return w.err
 }
 
-// flush emits a chunk, unless it is empty.
-func (w *imageWriter) flush(kind ChunkKind, b *chunkBuffer) {
+// flushChunk emits a chunk, unless it is empty.
+func (w *imageWriter) flushChunk(kind ChunkKind, b *chunkBuffer) {
 	if len(b.bytes) > 0 && w.err == nil {
 		w.err = w.emit(kind, b.blocks, b.bytes)
 	}
 	b.bytes, b.blocks = b.bytes[:0], 0
 }
 
-// number finds the numbers of owners and sources, and the living sets.
-func (w *imageWriter) number() {
+// numberAll finds the numbers of owners and sources, and the living sets.
+func (w *imageWriter) numberAll() {
 	s := w.c.snap
 	for _, o := range s.owners {
 		if n, ok := w.numbers.Owner(o.name); ok {
@@ -144,10 +144,10 @@ func (w *imageWriter) number() {
 	}
 	w.living = make([]bool, len(s.bits)/s.width)
 	for id := range w.living {
-		for o := range s.ownersOf(uint32(id)) {
+		for o := range s.eachOwner(uint32(id)) {
 			w.living[id] = w.living[id] || o.number != 0
 		}
-		w.c.step()
+		w.c.countStep()
 	}
 	w.rank = make([]uint32, len(w.c.heads))
 	n := uint32(0)
@@ -157,9 +157,9 @@ func (w *imageWriter) number() {
 	}
 }
 
-// families writes pairs of relatives: source, family. The source that stands for a family is a
+// writeFamilies writes pairs of relatives: source, family. The source that stands for a family is a
 // relative like the others.
-func (w *imageWriter) families() {
+func (w *imageWriter) writeFamilies() {
 	s, b := w.c.snap, chunkBuffer{}
 	members := make([]int, len(s.families))
 	for _, family := range s.families {
@@ -171,18 +171,18 @@ func (w *imageWriter) families() {
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(family))
 		}
 	}
-	w.flush(ChunkFamilies, &b)
+	w.flushChunk(ChunkFamilies, &b)
 }
 
-// sets writes the living owner sets: number, count, owners by their distances.
-func (w *imageWriter) sets() {
+// writeSets writes the living owner sets: number, count, owners by their distances.
+func (w *imageWriter) writeSets() {
 	b := chunkBuffer{}
 	for id, living := range w.living {
 		if !living {
 			continue
 		}
 		var owners []uint32 // plus one
-		for o := range w.c.snap.ownersOf(uint32(id)) {
+		for o := range w.c.snap.eachOwner(uint32(id)) {
 			if o.number != 0 {
 				owners = append(owners, o.number)
 			}
@@ -196,19 +196,19 @@ func (w *imageWriter) sets() {
 			last = n
 		}
 		if len(b.bytes) >= chunkBytes {
-			w.flush(ChunkSets, &b)
+			w.flushChunk(ChunkSets, &b)
 		}
-		w.c.step()
+		w.c.countStep()
 	}
-	w.flush(ChunkSets, &b)
+	w.flushChunk(ChunkSets, &b)
 }
 
-// listOwn lists copies and private names by their pieces.
-func (w *imageWriter) listOwn() {
+// listOwnWords lists copies and private names by their pieces.
+func (w *imageWriter) listOwnWords() {
 	w.own = make(map[uint32][]ownWord)
 	for _, o := range w.c.snap.owners {
 		for ref, copies := range o.copies {
-			if p := placeOf(ref); o.number != 0 {
+			if p := decodePosition(ref); o.number != 0 {
 				w.own[p.piece] = append(w.own[p.piece], ownWord{at: p.at, number: o.number - 1, copies: copies})
 			}
 		}
@@ -218,23 +218,23 @@ func (w *imageWriter) listOwn() {
 			continue
 		}
 		for engine, ref := range src.own {
-			p := placeOf(ref)
+			p := decodePosition(ref)
 			w.own[p.piece] = append(w.own[p.piece], ownWord{at: p.at, number: w.source[i] - 1, engine: engine})
 		}
 	}
 }
 
-// piece writes a piece of a chain, as far as its blocks have owners with numbers.
-func (w *imageWriter) piece(p *snapPiece) {
-	var room [maxPiece + 2]interval
-	intervals, blocks, start := room[:0], 0, uint32(0)
+// writePiece writes a piece of a chain, as far as its blocks have owners with numbers.
+func (w *imageWriter) writePiece(p *snapPiece) {
+	var buf [maxPiece + 2]interval
+	intervals, blocks, start := buf[:0], 0, uint32(0)
 	for _, v := range p.intervals {
 		if w.living[v.set] {
 			blocks += int(v.end - start)
 		} else {
 			v.set = 0
 		}
-		intervals = merged(intervals, v.set, v.end)
+		intervals = appendInterval(intervals, v.set, v.end)
 		start = v.end
 	}
 	if k := len(intervals); intervals[k-1].set == 0 {
@@ -244,24 +244,24 @@ func (w *imageWriter) piece(p *snapPiece) {
 		return
 	}
 	n := intervals[len(intervals)-1].end
-	by := w.by(p.by)
+	by := w.teacherOf(p.by)
 	flags := uint64(0)
 	set := func(flag uint64, on bool) {
 		if on {
 			flags |= flag
 		}
 	}
-	root := p.up == 0 && p.head == p.root.first(p.local[0])
-	names, own := w.names(p, 0, n), w.ownWords(p, 0, n)
+	root := p.up == 0 && p.head == p.identity.firstKey(p.local[0])
+	names, own := w.encodeNames(p, 0, n), w.encodeOwnWords(p, 0, n)
 	set(pieceHasUp, p.up != 0)
-	set(pieceHasPrev, p.up != 0 && w.c.has(p.prev))
+	set(pieceHasPrev, p.up != 0 && w.c.hasPiece(p.prev))
 	set(pieceHasHead, !root)
 	set(pieceHasBy, by != 0)
 	set(pieceIsMixed, len(intervals) > 1)
 	set(pieceHasSides, len(names) > 0)
 	set(pieceHasOwn, len(own) > 0)
 	set(pieceHasClientHashes, len(p.clientHashes) > 0)
-	set(pieceHasIdentity, p.root.id != 0)
+	set(pieceHasIdentity, p.identity.id != 0)
 
 	b := w.pieces.bytes
 	if len(b) == 0 {
@@ -272,7 +272,7 @@ func (w *imageWriter) piece(p *snapPiece) {
 	b = binary.AppendUvarint(b, uint64(w.ordinal-w.next))
 	w.next = w.ordinal + 1
 	if flags&pieceHasIdentity != 0 {
-		b = binary.AppendUvarint(b, uint64(p.root.id))
+		b = binary.AppendUvarint(b, uint64(p.identity.id))
 	}
 	if flags&pieceHasUp != 0 {
 		b = binary.LittleEndian.AppendUint64(b, p.up)
@@ -307,29 +307,29 @@ func (w *imageWriter) piece(p *snapPiece) {
 		w.clientHashes.bytes = putWords(w.clientHashes.bytes, p.clientHashes[:n])
 	}
 	if len(b) >= chunkBytes {
-		w.flush(ChunkPieces, &w.pieces)
-		w.flush(ChunkClientHashes, &w.clientHashes)
+		w.flushChunk(ChunkPieces, &w.pieces)
+		w.flushChunk(ChunkClientHashes, &w.clientHashes)
 	}
 }
 
-// by returns the number of the teacher of names, plus one.
-func (w *imageWriter) by(teacher uint32) uint32 {
+// teacherOf returns the number of the teacher of names, plus one.
+func (w *imageWriter) teacherOf(teacher uint32) uint32 {
 	if teacher == 0 {
 		return 0
 	}
 	return w.source[teacher-1]
 }
 
-// names returns the further names of blocks [lo, hi): count, then block, teacher plus one, name. It
+// encodeNames returns the further names of blocks [lo, hi): count, then block, teacher plus one, name. It
 // returns nil if there is none.
-func (w *imageWriter) names(p *snapPiece, lo, hi uint32) (b []byte) {
+func (w *imageWriter) encodeNames(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
 	for i := range p.sides {
 		d := &p.sides[i]
 		for k, engine := range d.engine {
 			if at := d.from + uint32(k); engine != 0 && at >= lo && at < hi {
 				count++
-				b = binary.AppendUvarint(append(b, byte(at-lo)), uint64(w.by(d.by)))
+				b = binary.AppendUvarint(append(b, byte(at-lo)), uint64(w.teacherOf(d.by)))
 				b = binary.LittleEndian.AppendUint64(b, engine)
 			}
 		}
@@ -337,9 +337,9 @@ func (w *imageWriter) names(p *snapPiece, lo, hi uint32) (b []byte) {
 	return listOf(count, b)
 }
 
-// ownWords returns what single owners and sources have of blocks [lo, hi): count, then block, number of
+// encodeOwnWords returns what single owners and sources have of blocks [lo, hi): count, then block, number of
 // the owner or source, copies; without copies a name. It returns nil if they have nothing.
-func (w *imageWriter) ownWords(p *snapPiece, lo, hi uint32) (b []byte) {
+func (w *imageWriter) encodeOwnWords(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
 	for _, o := range w.own[p.line] {
 		if o.at < lo || o.at >= hi {
@@ -369,15 +369,15 @@ const (
 	singleHasIdentity = 8 // another identity than the base one
 )
 
-// singles writes the blocks of a loose piece, each with its identity, key, client hash, set, names, and what
+// writeSingles writes the blocks of a loose piece, each with its identity, key, client hash, set, names, and what
 // single owners and sources have of it.
-func (w *imageWriter) singles(p *snapPiece) {
-	for block := range p.blocks {
-		at, set := block.at, block.set()
+func (w *imageWriter) writeSingles(p *snapPiece) {
+	for block := range p.eachBlock {
+		at, set := block.at, block.ownerSet()
 		if !w.living[set] {
 			continue
 		}
-		names, own := w.names(p, at, at+1), w.ownWords(p, at, at+1)
+		names, own := w.encodeNames(p, at, at+1), w.encodeOwnWords(p, at, at+1)
 		flags := byte(0)
 		if len(names) > 0 {
 			flags |= singleHasSide
@@ -385,25 +385,25 @@ func (w *imageWriter) singles(p *snapPiece) {
 		if len(own) > 0 {
 			flags |= singleHasOwn
 		}
-		if p.root.id != 0 {
+		if p.identity.id != 0 {
 			flags |= singleHasIdentity
 		}
 		b := append(w.alone.bytes, flags)
-		if p.root.id != 0 {
-			b = binary.AppendUvarint(b, uint64(p.root.id))
+		if p.identity.id != 0 {
+			b = binary.AppendUvarint(b, uint64(p.identity.id))
 		}
 		b = putWords(b, []uint64{p.local[at], block.clientHash()})
 		b = binary.AppendUvarint(b, uint64(set))
 		w.alone.bytes = append(append(b, names...), own...)
 		if w.alone.blocks++; len(w.alone.bytes) >= chunkBytes {
-			w.flush(ChunkSingles, &w.alone)
+			w.flushChunk(ChunkSingles, &w.alone)
 		}
 	}
 }
 
-// links writes the blocks that wait for their parents: source, then engine hash, parent, local
+// writeLinks writes the blocks that wait for their parents: source, then engine hash, parent, local
 // hash and client hash, the oldest first.
-func (w *imageWriter) links() {
+func (w *imageWriter) writeLinks() {
 	b := chunkBuffer{}
 	for i, src := range w.c.snap.sources {
 		if src == nil {
@@ -416,11 +416,11 @@ func (w *imageWriter) links() {
 			b.bytes = binary.AppendUvarint(b.bytes, uint64(w.source[i]-1))
 			b.bytes = putWords(b.bytes, []uint64{l.engine, l.parent, l.local, l.clientHash})
 			if len(b.bytes) >= chunkBytes {
-				w.flush(ChunkLinks, &b)
+				w.flushChunk(ChunkLinks, &b)
 			}
 		}
 	}
-	w.flush(ChunkLinks, &b)
+	w.flushChunk(ChunkLinks, &b)
 }
 
 func putWords(b []byte, words []uint64) []byte {

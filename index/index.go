@@ -13,7 +13,7 @@
 //	  |  --lanes--> locks of sources, which events of different sources take
 //	  |  --identities-> constants of adapters and salts, counts of their pieces and blocks
 //	  |  --ghosts-> blocks without an owner that are kept for their names, the oldest first
-//	  +--sources-> private names, vague pieces, waiting room, owners' counts and copies
+//	  +--sources-> private names, unindexed pieces, waiting room, owners' counts and copies
 //
 // Each chain is of one identity: of the base model, or of an adapter and a salt (identity.go). Identities
 // share everything above and differ in the keys of their blocks, so their chains never meet. A key is the
@@ -37,9 +37,9 @@
 // says what a hash means, the blocks of all sources that wait under it move to their place (waiting.go).
 //
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
-// where chains and removals stop (vague.go): sources nearly always mention blocks next to
+// where chains and removals stop (unindexed.go): sources nearly always mention blocks next to
 // those that they mentioned last. The first block of a piece always has entries, so that a
-// query finds a chain by its engine hashes (Lookup.Names). A piece with names without entries is vague, and each
+// query finds a chain by its engine hashes (Lookup.Names). A piece with names without entries is unindexed, and each
 // source that uses such names lists the piece. Once a source mentions a hash that it has
 // not announced, all names get entries, a part with each event.
 //
@@ -64,7 +64,7 @@
 //  8. A link is the only one of its engine hash, and in both orders of the room; a
 //     source has at most MaxOrphans links, and none when it holds nothing.
 //  9. Until all blocks are named: the name of a block has an entry, or each source
-//     that holds the block and uses the name lists the piece as vague, unless a second name of
+//     that holds the block and uses the name lists the piece as unindexed, unless a second name of
 //     a block came later, or two families met. The names of the first block of a piece have
 //     entries. Once all blocks are named, each name has one.
 //  10. A piece of another identity than the base one has its number, which is in use, and its
@@ -91,7 +91,7 @@
 //
 // Cost: a store or removal changes one interval per piece, and writes or clears one name
 // per block that appears or disappears. A name with an entry costs two cache misses
-// more. A search for a name without an entry looks through the vague pieces of one source (those
+// more. A search for a name without an entry looks through the unindexed pieces of one source (those
 // that have names without entries): first 32 of them from where the last search ended, then all, the newest
 // first, at most 32,768. A query costs a comparison per block and a cache miss or two per
 // piece; with loose blocks in the index also a probe per block. Clear and DropSource cost
@@ -100,7 +100,6 @@
 package index
 
 import (
-	"math/bits"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -166,17 +165,17 @@ type Index struct {
 
 // source is a namespace of engine hashes and the owners that share it. Its lane guards it.
 type source struct {
-	name    Source
-	lane    *lane
-	owners  []*owner
-	held    int          // memberships of all owners
-	raw     bool         // some may be under an engine hash
-	teaches bool         // it announces tokens
-	private flat[uint64] // engine hash -> block, where it differs from what others mean
-	room    waitingRoom
-	work    []named   // buffer of settle
-	tail    place     // where the last loose block was stored
-	vague   vagueList // pieces with held blocks that have no entry in names
+	name      Source
+	lane      *lane
+	owners    []*owner
+	held      int          // memberships of all owners
+	raw       bool         // some may be under an engine hash
+	teaches   bool         // it announces tokens
+	private   flat[uint64] // engine hash -> block, where it differs from what others mean
+	room      waitingRoom
+	work      []settledBlock // buffer of settle
+	tail      position       // where the last loose block was stored
+	unindexed unindexedList  // pieces with held blocks that have no entry in names
 }
 
 // owner is one holder.
@@ -187,7 +186,7 @@ type owner struct {
 	digest Digest // of the blocks held, with the weight 1
 	raw    int    // of them stored under an engine hash of unknown key; an estimate, see Stats
 	copies copies
-	last   mark          // where the last stored event ended
+	last   chainMark     // where the last stored event ended
 	gone   [2]trail      // where the last removals ended, the newest first
 	tally  *atomic.Int64 // of the application, nil for none
 	shared *SharedDigest // of the application, nil for none: see JoinDigest
@@ -198,27 +197,27 @@ type owner struct {
 
 // trail is where removals along a chain ended.
 type trail struct {
-	at     place
+	at     position
 	rising bool // they go towards the end of the chain
 }
 
-// mark is a block and its key.
-type mark struct {
-	at   place
+// chainMark is a block and its key.
+type chainMark struct {
+	at   position
 	key  uint64
 	head uint64 // of the piece, as it was
 	lost uint32
 }
 
-// held counts blocks in, or out if negative. sum is that of their words.
-func (o *owner) held(n, loose int, sum uint64) {
-	o.digest.add(n, loose, sum)
+// countHeld counts blocks in, or out if negative. sum is that of their words.
+func (o *owner) countHeld(n, loose int, sum uint64) {
+	o.digest.addBlocks(n, loose, sum)
 	o.s.held += n
 	if o.tally != nil {
 		o.tally.Add(int64(n))
 	}
 	if o.shared != nil {
-		o.shared.add(n, loose, o.weight*sum)
+		o.shared.addBlocks(n, loose, o.weight*sum)
 	}
 }
 
@@ -232,12 +231,12 @@ func New(opts Options) *Index {
 	t.scheme, t.step = opts.Scheme, opts.Scheme.Stepper()
 	t.keepsClientHashes, t.wide = opts.KeepClientHashes, opts.WideBase
 	t.identities = newIdentities(opts.Agree)
-	t.sets.init(1)
+	t.sets.initialize(1)
 	t.lanes.laneBy.Store(new([]uint8))
 	t.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
 
 	m.tree, m.table, m.perEvent = t, &nameTable{}, portion{sweep: 16, naming: 16}
-	runtime.AddCleanup(x, (*nameTable).clear, m.table)
+	runtime.AddCleanup(x, (*nameTable).clearAll, m.table)
 	if opts.Ghosts != nil {
 		m.ghosts.count = &ghostCount{of: opts.Ghosts}
 	}
@@ -248,8 +247,8 @@ func New(opts Options) *Index {
 	x.finder = finder{tree: t, names: m}
 	x.bounds.tree, x.bounds.names, x.bounds.maxBytes = t, m, opts.MaxBytes
 	if opts.Budget != nil {
-		x.bounds.share = &share{of: opts.Budget}
-		runtime.AddCleanup(x, func(s *share) { s.set(0) }, x.bounds.share)
+		x.bounds.share = &budgetShare{of: opts.Budget}
+		runtime.AddCleanup(x, func(s *budgetShare) { s.setBytes(0) }, x.bounds.share)
 	}
 	x.holders = holders{tree: t, names: m, finder: &x.finder, bounds: &x.bounds}
 	x.resolver.tree, x.resolver.names, x.resolver.finder = t, m, &x.finder
@@ -315,24 +314,6 @@ func (x *Index) BlocksOf(o Owner) int {
 	return 0
 }
 
-// eachHolder calls f for the living owners of a set. All lanes are locked.
-func (h *holders) eachHolder(set uint32, f func(*owner)) {
-	d := h.tree.ids.Load()
-	for i, w := range h.tree.sets.body.Load().of(set) {
-		if i >= len(d.retired) {
-			return
-		}
-		for w = d.living(w, i); w != 0; w &= w - 1 {
-			if o := h.owners[d.owner[i<<6+bits.TrailingZeros64(w)]]; o != nil {
-				f(o)
-			}
-		}
-	}
-}
-
-// hasClientHashes reports whether pieces of an identity have client hashes.
-func (t *tree) hasClientHashes(id Identity) bool { return t.keepsClientHashes && (t.wide || id != 0) }
-
 // zeroKey stands for the key and the engine hash 0, since 0 marks free entries.
 const zeroKey = 0x7c15_9e37_79b9_7f4b
 
@@ -350,24 +331,4 @@ func plain(key uint64) uint64 {
 		return 0
 	}
 	return key
-}
-
-// followKey returns the key of a block behind another one of an identity with a constant.
-func (t *tree) followKey(key, constant, local uint64) uint64 {
-	return normal(t.step.Next(plain(key)^constant, local) ^ constant)
-}
-
-// followKeys returns the key of the last of blocks with some local hashes, which follow one with a key.
-func (t *tree) followKeys(key, constant uint64, locals []uint64) uint64 {
-	if len(locals) == 0 {
-		return key
-	}
-	step, seq := t.step, plain(key)^constant
-	for _, local := range locals {
-		if seq^constant == zeroKey { // as plain has it
-			seq = constant
-		}
-		seq = step.Next(seq, local)
-	}
-	return normal(seq ^ constant)
 }

@@ -255,13 +255,13 @@ func TestVersionsAreNew(t *testing.T) {
 			l.x.Store(&e)
 			l.x.Remove(other, engine, nil, CopySet)
 			for _, m := range []struct {
-				seen map[word]int
-				now  uint32
+				visitedPiece map[word]int
+				now          uint32
 			}{{vers, l.x.tree.lines.pieceAt(n).ver}, {losts, l.x.tree.lines.pieceAt(n).lost}} {
-				if before, ok := m.seen[word{n, m.now}]; ok && before != life {
+				if before, ok := m.visitedPiece[word{n, m.now}]; ok && before != life {
 					t.Fatalf("line %d has %d in the lives %d and %d", n, m.now, before, life)
 				}
-				m.seen[word{n, m.now}] = life
+				m.visitedPiece[word{n, m.now}] = life
 			}
 		}
 		l.x.Remove(o, engine, nil, CopySet)
@@ -593,7 +593,7 @@ func TestStatsBytes(t *testing.T) {
 		runtime.GC()
 		var ms runtime.MemStats
 		runtime.ReadMemStats(&ms)
-		return int(ms.HeapAlloc) + f.x.tree.lines.bytes() + f.x.names.table.offHeap()
+		return int(ms.HeapAlloc) + f.x.tree.lines.bytes() + f.x.names.table.offHeapBytes()
 	}
 	empty := f.x.Stats().Bytes
 	before := heap()
@@ -720,7 +720,7 @@ func TestPrivateNamesOfOthers(t *testing.T) {
 	}
 	x.Remove(oa, []uint64{200, 100}, nil, CopySet)
 	r := removing{x: x}
-	if i, more := r.together(oc, []uint64{301, 300}, nil); i != 2 || r.res.Removed != 2 {
+	if i, more := r.removeBesideOthers(oc, []uint64{301, 300}, nil); i != 2 || r.res.Removed != 2 {
 		t.Fatalf("%d of 2 events next to others, %+v", i, r.res)
 	} else if more {
 		x.lockRest()

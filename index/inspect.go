@@ -60,15 +60,15 @@ func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []ui
 	if block >= c.Len() {
 		return nil
 	}
-	local, of := c.Locals(block+1), root{constant: constant}
+	local, of := c.Locals(block+1), chainIdentity{constant: constant}
 	for i := block; i >= 0 && i > block-maxPiece; i-- {
-		p := q.x.tree.findBeginning(of.key(c.At(i)), i == 0)
+		p := q.x.tree.findBeginning(of.keyOf(c.At(i)), i == 0)
 		if p.isNone() {
 			continue
 		}
 		r := q.x.tree.lines.pieceAt(p.piece)
 		for k := i; k < block; k++ { // on to the block, in the same piece
-			if p.at++; r.loose() || p.at >= r.len() || r.local()[p.at] != local[k+1] {
+			if p.at++; r.loose() || p.at >= r.len() || r.localHashes()[p.at] != local[k+1] {
 				return nil
 			}
 		}
@@ -97,7 +97,7 @@ func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64)
 	defer q.x.unlock()
 	seen, n := make([]int, len(q.x.holders.sources)), 0
 	more := true
-	q.x.tree.lines.eachName(func(engine uint64, p place) bool {
+	q.x.tree.lines.eachName(func(engine uint64, p position) bool {
 		n++
 		key := q.x.tree.seqOf(p)
 		q.x.holders.eachHolder(q.x.tree.lines.setOf(p), func(o *owner) {
@@ -106,8 +106,8 @@ func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64)
 				return
 			}
 			seen[src] = n
-			if o.s.private.ref(engine) == nil {
-				more = f(src, q.x.tree.lines.pieceAt(p.piece).identity(), plain(engine), key)
+			if o.s.private.find(engine) == nil {
+				more = f(src, q.x.tree.lines.pieceAt(p.piece).identityID(), plain(engine), key)
 			}
 		})
 		return more
@@ -116,9 +116,9 @@ func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64)
 		if s == nil || !more {
 			continue
 		}
-		s.private.all(func(engine uint64, ref *uint64) bool {
-			if p := placeOf(*ref); q.x.tree.isHeldBy(s, p) {
-				more = f(s.name, q.x.tree.lines.pieceAt(p.piece).identity(), plain(engine), q.x.tree.seqOf(p))
+		s.private.each(func(engine uint64, ref *uint64) bool {
+			if p := decodePosition(*ref); q.x.tree.isHeldBy(s, p) {
+				more = f(s.name, q.x.tree.lines.pieceAt(p.piece).identityID(), plain(engine), q.x.tree.seqOf(p))
 			}
 			return more
 		})
@@ -144,7 +144,7 @@ func (q Inspector) CountCopies(name Owner) (n int) {
 	defer q.x.unlock()
 	if o := q.x.holders.owners[name]; o != nil {
 		n = o.digest.Blocks
-		o.copies.all(func(_ place, more uint32) { n += int(more) })
+		o.copies.eachBlock(func(_ position, more uint32) { n += int(more) })
 	}
 	return n
 }
@@ -167,7 +167,7 @@ func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (
 		}
 		name := uint64(0)
 		q.x.tree.lines.eachNameOf(p, func(engine uint64, _ uint32) {
-			if name == 0 && (s.private.len() == 0 || s.private.ref(engine) == nil) && !q.x.resolver.isContested(s, engine) {
+			if name == 0 && (s.private.len() == 0 || s.private.find(engine) == nil) && !q.x.resolver.isContested(s, engine) {
 				name = engine
 			}
 		})
@@ -178,34 +178,6 @@ func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (
 	}
 	slices.Reverse(dst[from:])
 	return dst, root
-}
-
-// parentOf returns the block before one of a chain, none if it is not known, and whether there is none
-// because the block begins a prompt. All lanes are locked.
-func (rs *resolver) parentOf(s *source, p place) (parent place, root bool) {
-	r := rs.tree.lines.pieceAt(p.piece)
-	first := r.local()[0]
-	switch {
-	case p.at > 0:
-		return place{p.piece, p.at - 1}, false
-	case r.up == 0:
-		return place{}, r.head == r.root().first(first)
-	}
-	if h := rs.tree.lines.pieceAt(r.prev); r.prev != 0 && rs.tree.findBeginning(h.head, h.meta&isFirst != 0) == (place{piece: r.prev}) {
-		for k, i := h.head, uint32(0); ; k = rs.tree.followKey(k, r.constant(), h.local()[i]) {
-			if rs.tree.followKey(k, r.constant(), first) == r.head {
-				return place{r.prev, i}, false
-			}
-			if i++; i == h.len() {
-				break
-			}
-		}
-	}
-	if q := rs.meaningOf(s, r.up); !q.isNone() && !rs.tree.lines.pieceAt(q.piece).loose() &&
-		rs.tree.followKey(rs.tree.keyOf(q), r.constant(), first) == r.head {
-		return q, false
-	}
-	return place{}, false
 }
 
 // GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for so far
@@ -224,14 +196,14 @@ func (q Inspector) EachClientHash(f func(clientHash uint64)) {
 	defer q.x.unlock()
 	q.x.tree.lines.eachPiece(func(n uint32, r *piece) {
 		for i := range r.len() {
-			if clientHash := r.clientHash(i); clientHash != 0 && q.x.tree.lines.setOf(place{n, i}) != 0 {
+			if clientHash := r.clientHashOf(i); clientHash != 0 && q.x.tree.lines.setOf(position{n, i}) != 0 {
 				f(clientHash)
 			}
 		}
 	})
 	for _, s := range q.x.holders.sources {
 		if s != nil {
-			for l := range s.room.all {
+			for l := range s.room.each {
 				f(l.clientHash)
 			}
 		}

@@ -47,7 +47,7 @@ type lane struct {
 	body    *words   // buffer of namesFor
 	ended   []uint64 // blocks without owners by now that had private names
 	faded   int      // blocks that became ghosts since the last call of evict
-	due     []uint32 // pieces that left the source's vague list and have no entries yet
+	due     []uint32 // pieces that left the source's list of unindexed pieces and have no entries yet
 }
 
 // laneSet is the lanes of an index. Each has cache lines of its own, because a lane changes with every event.
@@ -120,7 +120,7 @@ func (ls *laneSet) countEvents() uint32 {
 // nothing that is not ordinary.
 func (rs *resolver) isCalmFor(s *source) bool {
 	return rs.tree.lanes.waiters.Load() == 0 && rs.names.sweep.left == 0 && rs.names.naming != catchingUp && rs.tree.places == nil &&
-		s.simple() && rs.isUncontested(s)
+		s.isSimple() && rs.isUncontested(s)
 }
 
 // leaves ends what an event did next to others, up to block i of n. It reports whether it has a

@@ -18,7 +18,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 		x.Store(&Store{Owner: o, Engine: []uint64{k + 1, k + 2, k + 3}, Local: []uint64{k + 11, k + 12, k + 13}})
 	}
 	half := storing{x: x, e: &Store{Owner: a, Engine: []uint64{1, 2, 99}}} // what 99 means is not known
-	at, c, more := half.together()
+	at, c, more := half.storeBesideOthers()
 	if at != 2 || !more || x.tree.lanes.halves.Load() != 1 {
 		t.Fatalf("applied %d blocks of the first event, more %t, %d half applied", at, more, x.tree.lanes.halves.Load())
 	}
@@ -41,11 +41,11 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 
 	for range 100 {
 		store := storing{x: x, e: &Store{Owner: b, Engine: []uint64{101, 102, 103}, Local: []uint64{111, 112, 113}}}
-		if i, _, more := store.together(); i != 0 || !more {
+		if i, _, more := store.storeBesideOthers(); i != 0 || !more {
 			t.Fatalf("a store began next to others while a call waited: %d blocks, more %t", i, more)
 		}
 		removal := removing{x: x, policy: CopySet}
-		if i, more := removal.together(b, []uint64{103}, nil); i != 0 || !more {
+		if i, more := removal.removeBesideOthers(b, []uint64{103}, nil); i != 0 || !more {
 			t.Fatalf("a removal began next to others while a call waited: %d blocks, more %t", i, more)
 		}
 		if n := x.tree.lanes.halves.Load(); n != 1 {
@@ -58,7 +58,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 	default:
 	}
 
-	half.alone(at, c)
+	half.storeAlone(at, c)
 	if n := x.tree.lanes.halves.Load(); n != 0 {
 		t.Fatalf("%d events are half applied after the last one has ended", n)
 	}
@@ -69,7 +69,7 @@ func TestLockWaitsForHalfApplied(t *testing.T) {
 		t.Errorf("%d calls wait for all lanes after the last one has returned", n)
 	}
 	removal := removing{x: x, policy: CopySet}
-	if i, more := removal.together(b, []uint64{103}, nil); i != 1 || more {
+	if i, more := removal.removeBesideOthers(b, []uint64{103}, nil); i != 1 || more {
 		t.Errorf("after the call, a removal applied %d blocks next to others, more %t", i, more)
 	}
 	must.Report(t, x.Check())
@@ -102,10 +102,10 @@ func TestOnlyBegunEventsAreHalfApplied(t *testing.T) {
 			var more bool
 			if c.removal {
 				e := removing{x: x, policy: CopySet}
-				i, more = e.together(o, c.engine, nil)
+				i, more = e.removeBesideOthers(o, c.engine, nil)
 			} else {
 				e := storing{x: x, e: &Store{Owner: o, Engine: c.engine}}
-				i, _, more = e.together()
+				i, _, more = e.storeBesideOthers()
 			}
 			if n := x.tree.lanes.halves.Load(); i != c.applied || more != c.more || n != c.half {
 				t.Errorf("%d blocks applied, more %t, %d half applied; want %d, %t, %d", i, more, n, c.applied, c.more, c.half)

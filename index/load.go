@@ -20,8 +20,8 @@ type Loader struct {
 	sets     map[uint64]uint32 // by number in the image; each is held
 	lines    []uint32          // pieces by ordinal, 0 for none
 	records  uint64            // pieces read
-	behind   []behind          // pieces that name one before them
-	learned  []learned         // of the chunk
+	behind   []pendingPrev     // pieces that name one before them
+	learned  []learnedHash     // of the chunk
 
 	// Learn gets each client hash that differs from the local hash of its block, whose it is, and whether the
 	// block begins prompts. Nil learns none.
@@ -31,8 +31,8 @@ type Loader struct {
 	Refused int // blocks that the budget had no room for
 }
 
-// behind says that a piece is behind another one.
-type behind struct {
+// pendingPrev says that a piece is behind another one.
+type pendingPrev struct {
 	line    uint32
 	ordinal uint64
 }
@@ -62,18 +62,18 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	var read func(*chunkReader)
 	switch kind {
 	case ChunkFamilies:
-		read = l.family
+		read = l.readFamily
 	case ChunkSets:
-		read = l.set
+		read = l.readSet
 	case ChunkPieces:
-		ordinal := c.number()
-		read = func(c *chunkReader) { l.piece(c, &ordinal) }
+		ordinal := c.readNumber()
+		read = func(c *chunkReader) { l.readPiece(c, &ordinal) }
 	case ChunkClientHashes:
-		read = l.clientHashes
+		read = l.readClientHashes
 	case ChunkSingles:
-		read = l.single
+		read = l.readSingle
 	case ChunkLinks:
-		read = l.link
+		read = l.readLink
 	default:
 		return fmt.Errorf("a chunk of kind %d is not known", kind)
 	}
@@ -86,7 +86,7 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 		l.Learn(p.clientHash, p.local, p.of, p.root)
 	}
 	l.learned = l.learned[:0]
-	if c.err == nil && l.x.bounds.share != nil && int64(l.bytes()) > l.x.bounds.share.of.most {
+	if c.err == nil && l.x.bounds.share != nil && int64(l.memoryNeeded()) > l.x.bounds.share.of.most {
 		return errNumbers
 	}
 	return c.err
@@ -95,8 +95,8 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 // errNumbers is the error of an image whose numbers alone take more memory than the index may.
 var errNumbers = errors.New("the image numbers more pieces and sets than there is memory for")
 
-// bytes returns roughly the memory that the loader needs until Done.
-func (l *Loader) bytes() int {
+// memoryNeeded returns roughly the memory that the loader needs until Done.
+func (l *Loader) memoryNeeded() int {
 	return 48*(len(l.families)+len(l.relative)+len(l.sets)) + 4*len(l.lines) + 16*len(l.behind)
 }
 
@@ -116,15 +116,15 @@ func (l *Loader) Done() {
 		}
 	}
 	for _, set := range l.sets {
-		x.tree.sets.drop(set)
+		x.tree.sets.releaseSet(set)
 	}
 	*l = Loader{Blocks: l.Blocks, Refused: l.Refused}
 }
 
-// family reads that a source is of a family.
-func (l *Loader) family(c *chunkReader) {
-	number, family := c.number(), c.number()
-	s, ok := l.source(number)
+// readFamily reads that a source is of a family.
+func (l *Loader) readFamily(c *chunkReader) {
+	number, family := c.readNumber(), c.readNumber()
+	s, ok := l.sourceOf(number)
 	if c.err != nil || !ok {
 		return
 	}
@@ -136,8 +136,8 @@ func (l *Loader) family(c *chunkReader) {
 	l.relative[number] = l.families[family]
 }
 
-// source returns the source of a number.
-func (l *Loader) source(number uint64) (Source, bool) {
+// sourceOf returns the source of a number.
+func (l *Loader) sourceOf(number uint64) (Source, bool) {
 	if number > 1<<32-1 {
 		return 0, false
 	}
@@ -145,10 +145,10 @@ func (l *Loader) source(number uint64) (Source, bool) {
 	return s, ok && int(s) < len(l.x.holders.sources) && l.x.holders.sources[s] != nil
 }
 
-// by returns the teacher of a number or a relative of it, plus one. Names of a source that is left
+// teacherOf returns the teacher of a number or a relative of it, plus one. Names of a source that is left
 // out get a teacher that is gone.
-func (l *Loader) by(number uint64) uint32 {
-	if s, ok := l.source(number); ok {
+func (l *Loader) teacherOf(number uint64) uint32 {
+	if s, ok := l.sourceOf(number); ok {
 		return uint32(s) + 1
 	}
 	by := l.relative[number]
@@ -162,8 +162,8 @@ func (l *Loader) by(number uint64) uint32 {
 	return by
 }
 
-// owner returns the owner of a number, nil if it is left out.
-func (l *Loader) owner(number uint64) *owner {
+// ownerOf returns the owner of a number, nil if it is left out.
+func (l *Loader) ownerOf(number uint64) *owner {
 	if number > 1<<32-1 {
 		return nil
 	}
@@ -173,36 +173,36 @@ func (l *Loader) owner(number uint64) *owner {
 	return nil
 }
 
-// set reads an owner set.
-func (l *Loader) set(c *chunkReader) {
-	id, n := c.number(), c.number()
+// readSet reads an owner set.
+func (l *Loader) readSet(c *chunkReader) {
+	id, n := c.readNumber(), c.readNumber()
 	set, last := uint32(0), uint64(0)
 	for i := range n {
-		d := c.number()
+		d := c.readNumber()
 		if c.err != nil || i > 0 && d == 0 || d > 1<<32-1 {
-			c.fail()
+			c.failChunk()
 			break
 		}
 		last += d
-		if o := l.owner(last); o != nil && !l.x.tree.sets.has(set, o.id) {
-			to := l.x.tree.sets.toggle(&l.x.tree.lanes.each[0].lane, set, o.id)
-			l.x.tree.sets.drop(set)
+		if o := l.ownerOf(last); o != nil && !l.x.tree.sets.hasOwner(set, o.id) {
+			to := l.x.tree.sets.toggleOwner(&l.x.tree.lanes.each[0].lane, set, o.id)
+			l.x.tree.sets.releaseSet(set)
 			set = to
 		}
 	}
 	if _, twice := l.sets[id]; twice || id == 0 {
-		c.fail()
-		l.x.tree.sets.drop(set)
+		c.failChunk()
+		l.x.tree.sets.releaseSet(set)
 		return
 	}
 	l.sets[id] = set
 }
 
-// identity reads the number of an identity. It reports false if that is left out.
-func (l *Loader) identity(c *chunkReader) (of root, ok bool) {
-	number := c.number()
+// readIdentity reads the number of an identity. It reports false if that is left out.
+func (l *Loader) readIdentity(c *chunkReader) (of chainIdentity, ok bool) {
+	number := c.readNumber()
 	if number == 0 || number > 1<<32-1 {
-		c.fail()
+		c.failChunk()
 		return of, false
 	}
 	id, ok := l.ids(uint32(number))
@@ -212,83 +212,83 @@ func (l *Loader) identity(c *chunkReader) (of root, ok bool) {
 	return l.x.tree.identities.rootOf(id), true
 }
 
-// piece reads a piece and makes it.
-func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
-	flags, n := c.number(), uint32(c.byte())
-	gap := c.number()
-	of, wanted := root{}, true
+// readPiece reads a piece and makes it.
+func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
+	flags, n := c.readNumber(), uint32(c.readByte())
+	gap := c.readNumber()
+	of, wanted := chainIdentity{}, true
 	if flags >= pieceHasIdentity<<1 {
-		c.fail()
+		c.failChunk()
 	}
 	if flags&pieceHasIdentity != 0 {
-		of, wanted = l.identity(c)
+		of, wanted = l.readIdentity(c)
 	}
 	var up, head, by uint64
 	prev := ^uint64(0)
 	if flags&pieceHasUp != 0 {
-		up = c.word()
+		up = c.readWord()
 	}
 	if flags&pieceHasPrev != 0 {
-		prev = c.number()
+		prev = c.readNumber()
 	}
 	if flags&(pieceHasHead|pieceHasIdentity) != 0 {
-		head = c.word()
+		head = c.readWord()
 	}
 	teacher := uint32(0)
 	if flags&pieceHasBy != 0 {
-		by = c.number()
-		teacher = l.by(by)
+		by = c.readNumber()
+		teacher = l.teacherOf(by)
 	}
 	count := 1
 	if flags&pieceIsMixed != 0 {
-		count = int(c.byte())
+		count = int(c.readByte())
 	}
-	var room [maxPiece + 2]interval
-	intervals, start := room[:0], uint32(0)
+	var buf [maxPiece + 2]interval
+	intervals, start := buf[:0], uint32(0)
 	for i := range count {
-		set, known := l.sets[c.number()]
+		set, known := l.sets[c.readNumber()]
 		end := n
 		if flags&pieceIsMixed != 0 {
-			end = uint32(c.byte())
+			end = uint32(c.readByte())
 		}
 		// An interval without an owner has the number 0.
 		if c.err != nil || end <= start || end > n || i == count-1 && end != n || !known && i == count-1 {
-			c.fail()
+			c.failChunk()
 			return
 		}
-		intervals = merged(intervals, set, end)
+		intervals = appendInterval(intervals, set, end)
 		start = end
 	}
 	if n == 0 || n > maxPiece || count == 0 {
-		c.fail()
+		c.failChunk()
 		return
 	}
-	local, engine := c.words(n), c.words(n)
+	local, engine := c.readWords(n), c.readWords(n)
 	if c.err != nil {
 		return
 	}
-	if first := of.first(binary.LittleEndian.Uint64(local)); flags&(pieceHasHead|pieceHasIdentity) == 0 {
+	if first := of.firstKey(binary.LittleEndian.Uint64(local)); flags&(pieceHasHead|pieceHasIdentity) == 0 {
 		head = first
 	} else if flags&pieceHasHead == 0 && wanted && head != first {
-		c.fail() // the constant of the identity is another one
+		c.failChunk() // the constant of the identity is another one
 		return
 	}
-	at := place{}
+	at := position{}
 	if k := len(intervals); intervals[k-1].set == 0 {
 		intervals = intervals[:k-1]
 	}
 	if len(intervals) > 0 && head != 0 && wanted {
-		if !l.x.tree.findBeginning(head, head == of.first(binary.LittleEndian.Uint64(local))).isNone() {
-			c.fail()
+		if !l.x.tree.findBeginning(head, head == of.firstKey(binary.LittleEndian.Uint64(local))).isNone() {
+			c.failChunk()
 			return
 		}
-		at.piece = l.make(of, head, up, teacher, intervals, local, engine, flags&pieceHasClientHashes != 0)
+		at.piece = l.makePiece(of, head, up, teacher, intervals, local, engine, flags&pieceHasClientHashes != 0)
 	}
 	if flags&pieceHasSides != 0 {
-		l.sides(c, at)
+		l.readSides(c, at)
 	}
 	if flags&pieceHasOwn != 0 {
-		l.own(c, at)
+		l.readOwnWords(c, at)
 	}
 	*ordinal += gap
 	l.records++
@@ -298,16 +298,17 @@ func (l *Loader) piece(c *chunkReader, ordinal *uint64) {
 	if *ordinal < uint64(len(l.lines)) && at.piece != 0 {
 		l.lines[*ordinal] = at.piece
 		if flags&pieceHasPrev != 0 {
-			l.behind = append(l.behind, behind{at.piece, prev})
+			l.behind = append(l.behind, pendingPrev{at.piece, prev})
 		}
 	}
 	*ordinal++
 }
 
-// make makes a piece with blocks of an identity, and returns its line, 0 if there is no room for it.
-func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval, local, engine []byte, clientHashes bool) uint32 {
+// makePiece makes a piece with blocks of an identity, and returns its line, 0 if there is no room for it.
+func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, intervals []interval, local, engine []byte,
+	clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end
-	if x.bounds.isOverBudget() && !x.bounds.makeRoom() {
+	if x.bounds.isOverBudget() && !x.bounds.evictForRoom() {
 		l.Refused += int(k)
 		key := head
 		for i := range k {
@@ -322,104 +323,77 @@ func (l *Loader) make(of root, head, up uint64, by uint32, intervals []interval,
 	if x.tree.hasClientHashes(of.id) {
 		flags |= isWide
 	}
-	if head == of.first(binary.LittleEndian.Uint64(local)) {
+	if head == of.firstKey(binary.LittleEndian.Uint64(local)) {
 		flags |= isFirst
 	}
 	n, r := x.tree.beginPiece(int(k), flags, of)
 	r.by, r.up = by, up
 	write64(&r.head, head)
 	for i := range k {
-		write64(&r.local()[i], binary.LittleEndian.Uint64(local[8*i:]))
-		write64(&r.engine()[i], binary.LittleEndian.Uint64(engine[8*i:]))
+		write64(&r.localHashes()[i], binary.LittleEndian.Uint64(local[8*i:]))
+		write64(&r.engineHashes()[i], binary.LittleEndian.Uint64(engine[8*i:]))
 		if flags&isWide != 0 {
 			write64(&r.clientHashes()[i], 0)
 			if !clientHashes {
-				write64(&r.clientHashes()[i], r.local()[i])
+				write64(&r.clientHashes()[i], r.localHashes()[i])
 			}
 		}
 	}
-	r.set(k, 0)
+	r.setCounts(k, 0)
 	r.setLastKey(x.tree.keyWithin(r, 0, head, k-1))
 	x.tree.replaceIntervals(r, nil, intervals)
-	x.tree.headsFor(r).insert(mix(head), place{piece: n})
+	x.tree.headsFor(r).insertEntry(mix(head), position{piece: n})
 	start, lane := uint32(0), &x.tree.lanes.each[0].lane
 	for _, v := range intervals {
 		if v.set != 0 {
 			blocks := spanOf(start, v.end)
-			held, named := int(v.end-start), hashesOf(r.engine(), blocks)
-			sum, loose := r.wordsOf(blocks)
+			held, named := int(v.end-start), countHashes(r.engineHashes(), blocks)
+			sum, loose := r.sumWords(blocks)
 			sum = x.tree.identities.weighWords(r, sum)
-			x.holders.eachHolder(v.set, func(o *owner) { o.held(held, loose, sum) })
+			x.holders.eachHolder(v.set, func(o *owner) { o.countHeld(held, loose, sum) })
 			x.tree.countBlocks(lane, r, held)
 			lane.names += named
 			l.Blocks += held
 		}
 		start = v.end
 	}
-	r.unlock()
+	r.unlockReaders()
 	x.holders.enterLoaded(n, r)
 	return n
 }
 
-// enterLoaded enters the names that need an entry, and lists the piece with the sources that use
-// others. A name that means another block already is dropped.
-func (h *holders) enterLoaded(n uint32, r *piece) {
-	dead := h.tree.lines.deadBlocks(r)
-	for i := range r.len() {
-		if engine := r.engine()[i]; engine != 0 && dead>>i&1 == 0 && (i == 0 || h.names.naming != onDemand) {
-			if h.names.enterName(engine, place{n, i}) {
-				r.named |= 1 << i
-			} else {
-				write64(&r.engine()[i], 0)
-				h.tree.lanes.each[0].lane.names--
-			}
-		}
-	}
-	if h.names.naming == onDemand {
-		h.noteVagueToAll(n, r)
-	}
-}
-
-// noteVagueToAll lists a piece with all sources that hold a block of it.
-func (h *holders) noteVagueToAll(n uint32, r *piece) {
-	var room [maxPiece + 2]interval
-	for _, v := range h.tree.lines.intervalsOf(r, &room) {
-		h.eachHolder(v.set, func(o *owner) { h.finder.noteVague(o.s, n) })
-	}
-}
-
-// sides reads further names of blocks from one on.
-func (l *Loader) sides(c *chunkReader, from place) {
+// readSides reads further names of blocks from one on.
+func (l *Loader) readSides(c *chunkReader, from position) {
 	x, n := l.x, from.piece
-	for range c.number() {
-		at, by, engine := from.at+uint32(c.byte()), c.number(), c.word()
+	for range c.readNumber() {
+		at, by, engine := from.at+uint32(c.readByte()), c.readNumber(), c.readWord()
 		if c.err != nil {
 			return
 		}
 		teacher := uint32(0)
 		if by != 0 {
-			teacher = l.by(by - 1)
+			teacher = l.teacherOf(by - 1)
 		}
-		if n == 0 || teacher == 0 || engine == 0 || at >= x.tree.lines.pieceAt(n).len() || x.tree.lines.setOf(place{n, at}) == 0 {
+		if n == 0 || teacher == 0 || engine == 0 || at >= x.tree.lines.pieceAt(n).len() || x.tree.lines.setOf(position{n, at}) == 0 {
 			continue
 		}
-		if !x.finder.addName(&source{name: Source(teacher - 1), lane: &x.tree.lanes.each[0].lane}, place{n, at}, engine, 1) {
+		if !x.finder.addName(&source{name: Source(teacher - 1), lane: &x.tree.lanes.each[0].lane}, position{n, at}, engine, 1) {
 			continue
 		}
 		if r := x.tree.lines.pieceAt(n); x.names.naming == onDemand && !r.loose() {
-			x.holders.noteVagueToAll(n, r)
+			x.holders.noteUnindexedToAll(n, r)
 		}
 	}
 }
 
-// own reads copies of blocks from one on, and names that single sources use.
-func (l *Loader) own(c *chunkReader, from place) {
+// readOwnWords reads copies of blocks from one on, and names that single sources use.
+func (l *Loader) readOwnWords(c *chunkReader, from position) {
 	x, n := l.x, from.piece
-	for range c.number() {
-		at, number, copies := from.at+uint32(c.byte()), c.number(), c.number()
+	for range c.readNumber() {
+		at, number, copies := from.at+uint32(c.readByte()), c.readNumber(), c.readNumber()
 		engine := uint64(0)
 		if copies == 0 {
-			engine = c.word()
+			engine = c.readWord()
 		}
 		if c.err != nil {
 			return
@@ -427,12 +401,12 @@ func (l *Loader) own(c *chunkReader, from place) {
 		if n == 0 || at >= x.tree.lines.pieceAt(n).len() {
 			continue
 		}
-		p := place{n, at}
+		p := position{n, at}
 		if copies != 0 {
-			if o := l.owner(number); o != nil && x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
-				o.copies.set(p, uint32(min(copies, 1<<31-1)))
+			if o := l.ownerOf(number); o != nil && x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id) {
+				o.copies.setExtra(p, uint32(min(copies, 1<<31-1)))
 			}
-		} else if s, ok := l.source(number); ok && engine != 0 && x.tree.lines.setOf(p) != 0 {
+		} else if s, ok := l.sourceOf(number); ok && engine != 0 && x.tree.lines.setOf(p) != 0 {
 			x.names.privates.addPrivate(x.holders.sources[s], engine, p)
 			if x.resolver.contests.contradicts != nil && len(x.resolver.contests.of) < maxContested {
 				x.resolver.markContested(engine)
@@ -441,12 +415,12 @@ func (l *Loader) own(c *chunkReader, from place) {
 	}
 }
 
-// clientHashes reads the client hashes of a piece.
-func (l *Loader) clientHashes(c *chunkReader) {
-	ordinal, n := c.number(), uint32(c.byte())
-	words := c.words(min(n, maxPiece))
+// readClientHashes reads the client hashes of a piece.
+func (l *Loader) readClientHashes(c *chunkReader) {
+	ordinal, n := c.readNumber(), uint32(c.readByte())
+	words := c.readWords(min(n, maxPiece))
 	if c.err != nil || n > maxPiece {
-		c.fail()
+		c.failChunk()
 		return
 	}
 	if ordinal >= uint64(len(l.lines)) || l.lines[ordinal] == 0 {
@@ -454,54 +428,54 @@ func (l *Loader) clientHashes(c *chunkReader) {
 	}
 	r := l.x.tree.lines.pieceAt(l.lines[ordinal])
 	for i := range min(n, r.len()) {
-		clientHash, local := binary.LittleEndian.Uint64(words[8*i:]), r.local()[i]
+		clientHash, local := binary.LittleEndian.Uint64(words[8*i:]), r.localHashes()[i]
 		if r.meta&isWide != 0 {
 			write64(&r.clientHashes()[i], clientHash)
 		}
-		l.learn(clientHash, local, r.identity(), i == 0 && r.up == 0 && r.head == r.root().first(local))
+		l.noteClientHash(clientHash, local, r.identityID(), i == 0 && r.up == 0 && r.head == r.chainIdentity().firstKey(local))
 	}
 }
 
-// learned is what Learn gets.
-type learned struct {
+// learnedHash is what Learn gets.
+type learnedHash struct {
 	clientHash, local uint64
 	of                Identity
 	root              bool
 }
 
-// learn keeps a client hash for Learn.
-func (l *Loader) learn(clientHash, local uint64, of Identity, root bool) {
+// noteClientHash keeps a client hash for Learn.
+func (l *Loader) noteClientHash(clientHash, local uint64, of Identity, root bool) {
 	if l.Learn != nil && clientHash != 0 && clientHash != local {
-		l.learned = append(l.learned, learned{clientHash, local, of, root})
+		l.learned = append(l.learned, learnedHash{clientHash, local, of, root})
 	}
 }
 
-// single reads a block that stands alone.
-func (l *Loader) single(c *chunkReader) {
-	flags, of, wanted := c.byte(), root{}, true
+// readSingle reads a block that stands alone.
+func (l *Loader) readSingle(c *chunkReader) {
+	flags, of, wanted := c.readByte(), chainIdentity{}, true
 	if flags&singleHasIdentity != 0 {
-		of, wanted = l.identity(c)
+		of, wanted = l.readIdentity(c)
 	}
-	key, clientHash := c.word(), c.word()
-	set := l.sets[c.number()]
+	key, clientHash := c.readWord(), c.readWord()
+	set := l.sets[c.readNumber()]
 	if flags&^(singleHasSide|singleHasOwn|singleHasIdentity) != 0 {
-		c.fail()
+		c.failChunk()
 	}
-	p := place{}
+	p := position{}
 	if c.err == nil && set != 0 && key != 0 && wanted {
 		p = l.makeSingle(of, key, clientHash, set)
 	}
 	if flags&singleHasSide != 0 {
-		l.sides(c, p)
+		l.readSides(c, p)
 	}
 	if flags&singleHasOwn != 0 {
-		l.own(c, p)
+		l.readOwnWords(c, p)
 	}
 }
 
 // makeSingle makes a block with owners, and returns its place, none if there is no room for it or
 // its key is there.
-func (l *Loader) makeSingle(of root, key, clientHash uint64, set uint32) (p place) {
+func (l *Loader) makeSingle(of chainIdentity, key, clientHash uint64, set uint32) (p position) {
 	x := l.x
 	var owners []*owner
 	x.holders.eachHolder(set, func(o *owner) { owners = append(owners, o) })
@@ -522,17 +496,17 @@ func (l *Loader) makeSingle(of root, key, clientHash uint64, set uint32) (p plac
 	return p
 }
 
-// link reads a block that waits for its parent.
-func (l *Loader) link(c *chunkReader) {
-	number, engine, parent, local, clientHash := c.number(), c.word(), c.word(), c.word(), c.word()
-	n, ok := l.source(number)
+// readLink reads a block that waits for its parent.
+func (l *Loader) readLink(c *chunkReader) {
+	number, engine, parent, local, clientHash := c.readNumber(), c.readWord(), c.readWord(), c.readWord(), c.readWord()
+	n, ok := l.sourceOf(number)
 	if c.err != nil || !ok || engine == 0 || parent == 0 || engine == parent {
 		return
 	}
 	s := l.x.holders.sources[n]
-	l.learn(clientHash, local, 0, false)
-	if s.room.of(engine) == none && s.room.used < l.x.maxOrphans {
-		s.room.push(link{engine: engine, parent: parent, local: local, clientHash: clientHash})
+	l.noteClientHash(clientHash, local, 0, false)
+	if s.room.linkOf(engine) == none && s.room.used < l.x.maxOrphans {
+		s.room.pushLink(link{engine: engine, parent: parent, local: local, clientHash: clientHash})
 	}
 }
 
@@ -542,17 +516,17 @@ type chunkReader struct {
 	err error
 }
 
-func (c *chunkReader) fail() {
+func (c *chunkReader) failChunk() {
 	if c.err == nil {
 		c.err = errChunk
 	}
 	c.b = nil
 }
 
-// take returns the next n bytes, zeros if there are fewer.
-func (c *chunkReader) take(n int) []byte {
+// takeBytes returns the next n bytes, zeros if there are fewer.
+func (c *chunkReader) takeBytes(n int) []byte {
 	if n > len(c.b) {
-		c.fail()
+		c.failChunk()
 		return make([]byte, n)
 	}
 	b := c.b[:n:n]
@@ -560,15 +534,15 @@ func (c *chunkReader) take(n int) []byte {
 	return b
 }
 
-func (c *chunkReader) byte() byte            { return c.take(1)[0] }
-func (c *chunkReader) word() uint64          { return binary.LittleEndian.Uint64(c.take(8)) }
-func (c *chunkReader) words(n uint32) []byte { return c.take(8 * int(n)) }
+func (c *chunkReader) readByte() byte            { return c.takeBytes(1)[0] }
+func (c *chunkReader) readWord() uint64          { return binary.LittleEndian.Uint64(c.takeBytes(8)) }
+func (c *chunkReader) readWords(n uint32) []byte { return c.takeBytes(8 * int(n)) }
 
-// number reads a uvarint.
-func (c *chunkReader) number() uint64 {
+// readNumber reads a uvarint.
+func (c *chunkReader) readNumber() uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || n > (bits.Len64(v|1)+6)/7 {
-		c.fail()
+		c.failChunk()
 		return 0
 	}
 	c.b = c.b[n:]

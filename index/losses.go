@@ -89,18 +89,18 @@ func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 	}
 }
 
-// note remembers blocks of a piece that an owner has just lost. sum is that of their words.
-func (l *Losses) note(r *piece, blocks, sum uint64, label uint32) {
-	words := r.local()
+// noteBlocks remembers blocks of a piece that an owner has just lost. sum is that of their words.
+func (l *Losses) noteBlocks(r *piece, blocks, sum uint64, label uint32) {
+	words := r.localHashes()
 	if r.loose() {
 		for ; blocks != 0; blocks &= blocks - 1 {
-			l.put(loss{head: words[trailing(blocks)], mark: l.mark, label: label, hi: 1}, 0)
+			l.putLoss(loss{head: words[lowestBit(blocks)], mark: l.mark, label: label, hi: 1}, 0)
 		}
 		return
 	}
 	for blocks != 0 {
-		lo := trailing(blocks)
-		hi := lo + trailing(^(blocks >> lo))
+		lo := lowestBit(blocks)
+		hi := lo + lowestBit(^(blocks >> lo))
 		stretch := blocks & spanOf(lo, hi)
 		if stretch != blocks || sum == 0 {
 			sum = 0
@@ -108,14 +108,14 @@ func (l *Losses) note(r *piece, blocks, sum uint64, label uint32) {
 				sum += w
 			}
 		}
-		l.stretch(r, lo, hi, sum, label)
+		l.noteStretch(r, lo, hi, sum, label)
 		blocks, sum = blocks&^stretch, 0
 	}
 }
 
-// stretch remembers neighbouring blocks. sum is that of their local hashes.
-func (l *Losses) stretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
-	words := r.local()
+// noteStretch remembers neighbouring blocks. sum is that of their local hashes.
+func (l *Losses) noteStretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
+	words := r.localHashes()
 	if l.next > 0 && lo > 0 {
 		last := &l.ring[l.next-1]
 		if last.head == r.head && uint32(last.lo) == hi && last.label == label {
@@ -124,7 +124,7 @@ func (l *Losses) stretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
 				last.below, last.sum, last.lo = below, last.sum+sum, uint8(lo)
 				return
 			}
-			l.put(loss{r.head, below, sum, l.mark, label, uint8(lo), uint8(hi)}, words[lo])
+			l.putLoss(loss{r.head, below, sum, l.mark, label, uint8(lo), uint8(hi)}, words[lo])
 			return
 		}
 	}
@@ -134,11 +134,11 @@ func (l *Losses) stretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
 			below += w
 		}
 	}
-	l.put(loss{r.head, below, sum, l.mark, label, uint8(lo), uint8(hi)}, words[lo])
+	l.putLoss(loss{r.head, below, sum, l.mark, label, uint8(lo), uint8(hi)}, words[lo])
 }
 
-// put adds a loss. first is the local hash of its first block.
-func (l *Losses) put(one loss, first uint64) {
+// putLoss adds a loss. first is the local hash of its first block.
+func (l *Losses) putLoss(one loss, first uint64) {
 	l.first = first
 	switch {
 	case len(l.ring) < cap(l.ring):
@@ -167,12 +167,12 @@ func (l *Losses) Find(constant uint64, c LocalChain, block int, label uint32) (m
 		return 0, false
 	}
 	local, at := c.Locals(c.Len()), make(map[uint64]int)
-	of := root{constant: constant}
+	of := chainIdentity{constant: constant}
 	sums := make([]uint64, c.Len()+1) // of the local hashes before each block
 	for i := range c.Len() {
 		sums[i+1] = sums[i] + local[i]
 		if i <= block && i > block-maxPiece {
-			at[of.key(c.At(i))] = i
+			at[of.keyOf(c.At(i))] = i
 		}
 	}
 	for i := range l.ring {

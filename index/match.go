@@ -27,12 +27,12 @@ type Match struct {
 	// stored by names of such ghosts. A look-up by names does not tell.
 	Truncated bool
 
-	held   []uint64    // who holds the blocks at hand, by internal id
-	late   []uint64    // those that are in Later
-	opened []uint32    // by internal id: last place in Later, valid for those of late
-	joined [2][]joined // of join: who holds the blocks before, and the ones at hand
-	owners []uint32    // of join: who holds the blocks at hand
-	ways   []way       // one a place
+	held   []uint64       // who holds the blocks at hand, by internal id
+	late   []uint64       // those that are in Later
+	opened []uint32       // by internal id: last place in Later, valid for those of late
+	joined [2][]openOwner // of join: who holds the blocks before, and the ones at hand
+	owners []uint32       // of join: who holds the blocks at hand
+	walks  []chainWalk    // one a place
 }
 
 // Chain is a prompt given by its keys, possibly computed when asked for.
@@ -84,14 +84,14 @@ type Lookup struct {
 // then for those of a group at a time, and for none behind the group of the first block without an owner.
 // It does not allocate once the buffers of m are long enough, unless a name is 0.
 func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
-	ways := m.grow(len(others) + 1)
-	ways[0].reset(x, &first)
+	ways := m.growWalks(len(others) + 1)
+	ways[0].startAt(x, &first)
 	for i := range others {
-		ways[i+1].reset(x, &others[i])
+		ways[i+1].startAt(x, &others[i])
 	}
 	if len(others) == 0 && !first.Loose && (first.Chain == nil || x.tree.looseBlocks.Load() == 0) {
 		ways[0].joined = false
-		m.match(&ways[0])
+		m.matchOne(&ways[0])
 	} else {
 		m.matchJoined(ways)
 	}
@@ -100,11 +100,11 @@ func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 			m.Truncated = m.Truncated || ways[i].endsUnknown(m.Blocks)
 		}
 	}
-	release(ways)
+	releaseWalks(ways)
 }
 
-// way is the way of a query through one place.
-type way struct {
+// chainWalk is the way of a query through one place.
+type chainWalk struct {
 	x      *Index
 	c      Chain
 	locals LocalChain // of c, nil if it has none
@@ -112,8 +112,8 @@ type way struct {
 	length int        // of the chain
 	local  []uint64   // local hashes known so far
 	apart  bool       // only loose blocks are looked at, by the hashes of c themselves
-	seen   []seen
-	runs   []run
+	seen   []visitedPiece
+	runs   []ownerRun
 	words  []uint64 // bitmaps of the runs, of internal ids
 
 	constant uint64 // of the identity
@@ -127,29 +127,29 @@ type way struct {
 	// Of a query of several places, or with loose blocks. Blocks without an owner are in
 	// runs then, as they do not end the answer.
 	joined bool
-	lost   bool   // no name led to a block of a chain of engine hashes
-	run    int    // of the block at hand
-	start  int    // its first block
-	each   uint64 // key of the block at hand
-	keys   int    // blocks whose key was computed
-	loose  place  // the last loose block
-	was    [2]run // what held the block before: of the chain, and loose
+	lost   bool        // no name led to a block of a chain of engine hashes
+	run    int         // of the block at hand
+	start  int         // its first block
+	each   uint64      // key of the block at hand
+	keys   int         // blocks whose key was computed
+	loose  position    // the last loose block
+	was    [2]ownerRun // what held the block before: of the chain, and loose
 }
 
-// seen is a piece that an answer is made of, and how often its owners had lost blocks. If
+// visitedPiece is a piece that an answer is made of, and how often its owners had lost blocks. If
 // none has since, all that was true of the piece still is.
-type seen struct{ piece, lost uint32 }
+type visitedPiece struct{ piece, lost uint32 }
 
-// run is a stretch of blocks with one set.
-type run struct {
+// ownerRun is a stretch of blocks with one set.
+type ownerRun struct {
 	set    uint32 // without a loose block at the same key
 	width  uint32 // words of its bitmap
 	words  int    // where its bitmap begins
 	blocks int
 }
 
-// reset makes the way through a place.
-func (w *way) reset(x *Index, look *Lookup) {
+// startAt makes the way through a place.
+func (w *chainWalk) startAt(x *Index, look *Lookup) {
 	w.x, w.c, w.apart, w.constant = x, look.Chain, look.Loose, look.Constant
 	w.locals, w.engine = nil, nil
 	if w.c == nil {
@@ -170,24 +170,24 @@ func (w *way) reset(x *Index, look *Lookup) {
 
 // endsUnknown reports whether a chain may go on behind some blocks: the next one was refused for want of
 // memory, or looks like a ghost that had to go while blocks are held that were stored by such names.
-func (w *way) endsUnknown(blocks int) bool {
+func (w *chainWalk) endsUnknown(blocks int) bool {
 	if w.c == nil || blocks >= w.length {
 		return false
 	}
 	key := w.c.At(blocks) ^ w.constant
-	return w.x.bounds.wasRefused(key) || !w.apart && w.x.names.ghosts.lost.Load() != 0 && w.x.names.ghosts.mayHave(key)
+	return w.x.bounds.wasRefused(key) || !w.apart && w.x.names.ghosts.lost.Load() != 0 && w.x.names.ghosts.mayHaveLost(key)
 }
 
-// again returns the way to its beginning.
-func (w *way) again() {
+// restart returns the way to its beginning.
+func (w *chainWalk) restart() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
 	w.turns, w.n, w.key, w.keyed, w.next, w.lost = w.x.tree.turns.Load(), 0, 0, 0, 0, false
-	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, place{}, [2]run{}
+	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, position{}, [2]ownerRun{}
 }
 
-// valid reports whether no owner has lost a block that the way came by, and no block moved
+// isStillTrue reports whether no owner has lost a block that the way came by, and no block moved
 // from where the way was still to come to where it had been.
-func (w *way) valid() bool {
+func (w *chainWalk) isStillTrue() bool {
 	if w.x.tree.turns.Load() != w.turns {
 		return false
 	}
@@ -199,8 +199,8 @@ func (w *way) valid() bool {
 	return true
 }
 
-// hash returns the local hash of block i, and asks for its group if it is not known yet.
-func (w *way) hash(i int) uint64 {
+// localHash returns the local hash of block i, and asks for its group if it is not known yet.
+func (w *chainWalk) localHash(i int) uint64 {
 	if i >= len(w.local) {
 		n := 1
 		if i > 0 {
@@ -212,28 +212,28 @@ func (w *way) hash(i int) uint64 {
 }
 
 // nextKey returns the key of block n, the next one.
-func (w *way) nextKey() uint64 {
+func (w *chainWalk) nextKey() uint64 {
 	switch {
 	case w.locals == nil:
 		return normal(w.c.At(w.n) ^ w.constant)
 	case w.n == 0:
-		w.key = normal(w.hash(0) ^ w.constant)
+		w.key = normal(w.localHash(0) ^ w.constant)
 	}
 	if w.keyed < w.n {
-		w.hash(w.n)
+		w.localHash(w.n)
 		w.key, w.keyed = w.x.tree.followKeys(w.key, w.constant, w.local[w.keyed+1:w.n+1]), w.n
 	}
 	return w.key
 }
 
-// step goes on as far as blocks lie in one piece, and reports whether there was one.
-func (w *way) step() bool {
+// stepPiece goes on as far as blocks lie in one piece, and reports whether there was one.
+func (w *chainWalk) stepPiece() bool {
 	x := w.x
 	if w.n >= w.length {
 		return false
 	}
 	if w.lost {
-		return w.skip()
+		return w.skipBlock()
 	}
 	key, n := uint64(0), w.next
 	if w.engine == nil {
@@ -241,14 +241,14 @@ func (w *way) step() bool {
 			n = 0
 		}
 	} else if n != 0 {
-		if key = w.follows(n); key == 0 {
+		if key = w.keyIfNext(n); key == 0 {
 			n = 0
 		}
 	}
 	for looks := spins(0); ; {
 		if n == 0 {
 			if w.engine != nil {
-				n, key = w.findNamed()
+				n, key = w.findNamedPiece()
 			} else {
 				if w.n > 0 { // a first block is often absent, and the sieve says so
 					x.tree.heads.prefetchEntry(mix(key))
@@ -256,14 +256,14 @@ func (w *way) step() bool {
 				n = x.tree.findBeginning(key, w.n == 0).piece
 			}
 			if n == 0 {
-				return w.skip()
+				return w.skipBlock()
 			}
 		}
-		switch w.piece(n, key) {
+		switch w.readPiece(n, key) {
 		case stepped:
 			return true
 		case nothing:
-			return w.engine != nil && w.skip()
+			return w.engine != nil && w.skipBlock()
 		case moved:
 			n = 0
 		case busy:
@@ -272,20 +272,20 @@ func (w *way) step() bool {
 	}
 }
 
-// findNamed returns the piece that begins with the next block of a chain of engine hashes, and
+// findNamedPiece returns the piece that begins with the next block of a chain of engine hashes, and
 // the key of that block. It returns 0 if the entry of the hash leads to no block that can be next.
-func (w *way) findNamed() (n uint32, key uint64) {
+func (w *chainWalk) findNamedPiece() (n uint32, key uint64) {
 	x, engine := w.x, w.engine[w.n]
 	for h := mix(engine); ; {
-		var room [4]uint64
+		var buf [4]uint64
 		left := false
-		for _, ref := range x.names.table.refs(h, room[:0]) {
+		for _, ref := range x.names.table.appendRefs(h, buf[:0]) {
 			if p, line := x.names.blockAt(ref, engine); line != 0 && p.at == 0 {
-				if key := w.follows(p.piece); key != 0 {
+				if key := w.keyIfNext(p.piece); key != 0 {
 					return p.piece, key
 				}
 			}
-			left = left || !x.names.table.has(h, ref)
+			left = left || !x.names.table.hasEntry(h, ref)
 		}
 		if !left { // else the block may have moved meanwhile, and its entry with it
 			return 0, 0
@@ -293,14 +293,14 @@ func (w *way) findNamed() (n uint32, key uint64) {
 	}
 }
 
-// follows returns the key of the block that begins a piece if it follows the block before the
+// keyIfNext returns the key of the block that begins a piece if it follows the block before the
 // next one. Else it returns 0.
-func (w *way) follows(n uint32) uint64 {
+func (w *chainWalk) keyIfNext(n uint32) uint64 {
 	r := w.x.tree.lines.pieceAt(n)
 	if load32(&r.meta)&(isLoose|isSide) != 0 {
 		return 0
 	}
-	key := load64(&r.local()[0])
+	key := load64(&r.localHashes()[0])
 	if w.n == 0 {
 		key = normal(key ^ w.constant)
 	} else {
@@ -312,10 +312,10 @@ func (w *way) follows(n uint32) uint64 {
 	return key
 }
 
-// skip goes on behind a block that lies in no piece, if that does not end the way.
-func (w *way) skip() bool {
+// skipBlock goes on behind a block that lies in no piece, if that does not end the way.
+func (w *chainWalk) skipBlock() bool {
 	if w.joined {
-		w.runs = append(w.runs, run{blocks: 1})
+		w.runs = append(w.runs, ownerRun{blocks: 1})
 		w.next = 0
 		w.n++
 		w.lost = w.engine != nil
@@ -332,11 +332,11 @@ const (
 	busy            // the piece was changing
 )
 
-// piece reads a piece that begins with the next block, whose key it gets.
-func (w *way) piece(n uint32, key uint64) outcome {
+// readPiece reads a piece that begins with the next block, whose key it gets.
+func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 	x := w.x
 	r := x.tree.lines.pieceAt(n)
-	ver, changing := r.version()
+	ver, changing := r.readVersion()
 	if changing {
 		return busy
 	}
@@ -344,7 +344,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	length, count := int(meta&255), int(meta>>16&255)
 	list := r.intervals[:]
 	if load64(&r.head) != key || length == 0 || length > maxPiece {
-		if !r.same(ver) {
+		if !r.hasVersion(ver) {
 			return busy
 		}
 		return moved
@@ -357,37 +357,37 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	most := min(length, w.length-w.n)
 	if x.names.ghosts.on.Load() && !w.joined && w.engine == nil {
 		if most = min(most, x.tree.lines.leadingHeld(r, ver, count)); most == 0 {
-			if !r.same(ver) {
+			if !r.hasVersion(ver) {
 				return busy
 			}
-			w.seen = append(w.seen, seen{n, lost})
+			w.seen = append(w.seen, visitedPiece{n, lost})
 			return nothing
 		}
 	}
 	m := 0
 	if w.engine == nil {
-		m = w.equal(r, key, most)
-	} else if m = w.equalNames(r, ver, meta, most); m == 0 {
+		m = w.countEqual(r, key, most)
+	} else if m = w.countEqualNames(r, ver, meta, most); m == 0 {
 		return moved
 	}
 	anchor, anchored := load64(&r.anchor), int(anchorAt(meta))
 	// Who holds them?
 	if count > inlineIntervals {
 		line := load32(&r.intervals[0]) // a line of intervals only if the version is the same
-		if !r.same(ver) {
+		if !r.hasVersion(ver) {
 			return busy
 		}
-		list = unsafe.Slice((*uint32)(x.tree.lines.at(line)), count)
+		list = unsafe.Slice((*uint32)(x.tree.lines.addressOf(line)), count)
 	}
 	runs, words := len(w.runs), len(w.words)
 	start, held := 0, 0
-	tail := run{}
+	tail := ownerRun{}
 	if runs > 0 {
 		tail = w.runs[runs-1]
 	}
 	b := x.tree.sets.body.Load()
 	if list = list[:min(count, len(list))]; len(list) > fewSets {
-		b.prefetch(list, m)
+		b.prefetchSets(list, m)
 	}
 	for i := 0; i < len(list) && start < m; i++ {
 		v := intervalOf(load32(&list[i]))
@@ -400,7 +400,7 @@ func (w *way) piece(n uint32, key uint64) outcome {
 			break
 		}
 		if end := min(int(v.end), m); end > start {
-			w.add(b, v.set, end-start)
+			w.addRun(b, v.set, end-start)
 			start, held = end, end
 		}
 	}
@@ -410,17 +410,17 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	}
 	if w.engine != nil {
 		for ; at < held-1; at++ {
-			known = x.tree.followKey(known, w.constant, load64(&r.local()[at+1]))
+			known = x.tree.followKey(known, w.constant, load64(&r.localHashes()[at+1]))
 		}
 	}
-	if !r.same(ver) {
+	if !r.hasVersion(ver) {
 		w.runs, w.words = w.runs[:runs], w.words[:words]
 		if runs > 0 {
 			w.runs[runs-1] = tail
 		}
 		return busy
 	}
-	w.seen = append(w.seen, seen{n, lost})
+	w.seen = append(w.seen, visitedPiece{n, lost})
 	if held == 0 {
 		return nothing
 	}
@@ -432,10 +432,10 @@ func (w *way) piece(n uint32, key uint64) outcome {
 	return stepped
 }
 
-// equal returns how many blocks of a piece are those of the chain from the next one on, up to
+// countEqual returns how many blocks of a piece are those of the chain from the next one on, up to
 // most. Those have the key of the first one in common.
-func (w *way) equal(r *piece, key uint64, most int) (m int) {
-	l := r.local()
+func (w *chainWalk) countEqual(r *piece, key uint64, most int) (m int) {
+	l := r.localHashes()
 	if w.locals == nil {
 		for m, seq := 1, plain(key)^w.constant; ; m++ {
 			if m == most {
@@ -448,7 +448,7 @@ func (w *way) equal(r *piece, key uint64, most int) (m int) {
 	}
 	for m = 1; m < most; {
 		if w.n+m >= len(w.local) {
-			w.hash(w.n + m)
+			w.localHash(w.n + m)
 		}
 		known := w.local[w.n:min(w.n+most, len(w.local))]
 		if m = sameUpTo(l, known, m); m < len(known) {
@@ -458,20 +458,20 @@ func (w *way) equal(r *piece, key uint64, most int) (m int) {
 	return m
 }
 
-// equalNames is equal for a chain of engine hashes. The names of the blocks may lie in the body
+// countEqualNames is equal for a chain of engine hashes. The names of the blocks may lie in the body
 // and in several sides.
-func (w *way) equalNames(r *piece, ver, meta uint32, most int) (m int) {
+func (w *chainWalk) countEqualNames(r *piece, ver, meta uint32, most int) (m int) {
 	want := w.engine[w.n : w.n+most]
 	for more := true; more; {
 		before := m
-		m = sameNames(r.engineOf(meta), 0, int(meta>>8&255), want, m)
-		for line := load32(&r.side); line != 0 && m < most && r.same(ver); {
+		m = sameNames(r.engineHashesAt(meta), 0, int(meta>>8&255), want, m)
+		for line := load32(&r.side); line != 0 && m < most && r.hasVersion(ver); {
 			d := w.x.tree.lines.sideAt(line)
 			dim, next := load32(&d.meta), load32(&d.next)
-			if !r.same(ver) { // the side is of another piece by now
+			if !r.hasVersion(ver) { // the side is of another piece by now
 				return m
 			}
-			m = sameNames(d.engine(), int(dim&255), int(dim>>8&255), want, m)
+			m = sameNames(d.engineHashes(), int(dim&255), int(dim>>8&255), want, m)
 			line = next
 		}
 		more = m > before && m < most
@@ -499,10 +499,10 @@ func sameUpTo(a *words, b []uint64, m int) int {
 	return m
 }
 
-// add appends blocks with a set. The words of the set stay as they are for as long as the
+// addRun appends blocks with a set. The words of the set stay as they are for as long as the
 // piece does.
-func (w *way) add(b *setBody, set uint32, blocks int) {
-	last := run{}
+func (w *chainWalk) addRun(b *setBody, set uint32, blocks int) {
+	last := ownerRun{}
 	if k := len(w.runs); k > 0 {
 		last = w.runs[k-1]
 	}
@@ -516,16 +516,16 @@ func (w *way) add(b *setBody, set uint32, blocks int) {
 
 // runOf returns a run with a set, whose words are those of another run if that has the same owners. The
 // number of a set alone does not tell: it may have been given to another one meanwhile.
-func (w *way) runOf(b *setBody, set uint32, like run) run {
+func (w *chainWalk) runOf(b *setBody, set uint32, like ownerRun) ownerRun {
 	if set == 0 {
-		return run{words: like.words}
+		return ownerRun{words: like.words}
 	}
-	if like.set == set && equalWords(w.wordsOf(like), b.of(set)) {
+	if like.set == set && equalWords(w.wordsOfRun(like), b.wordsOf(set)) {
 		return like
 	}
 	at := len(w.words)
 	w.words = appendWords(w.words, b, set)
-	return run{set: set, width: uint32(b.width), words: at}
+	return ownerRun{set: set, width: uint32(b.width), words: at}
 }
 
 // equalWords reports whether a copy of the words of a set is what the set is now.
@@ -541,31 +541,31 @@ func equalWords(was, now []uint64) bool {
 	return true
 }
 
-// wordsOf returns the bitmap of a run, of internal ids.
-func (w *way) wordsOf(r run) []uint64 { return w.words[r.words : r.words+int(r.width)] }
+// wordsOfRun returns the bitmap of a run, of internal ids.
+func (w *chainWalk) wordsOfRun(r ownerRun) []uint64 { return w.words[r.words : r.words+int(r.width)] }
 
 // holdersOf appends the living owners of a run, plus first.
-func (w *way) holdersOf(dst []uint32, r run) []uint32 {
+func (w *chainWalk) holdersOf(dst []uint32, r ownerRun) []uint32 {
 	d := w.x.tree.ids.Load()
-	for i, word := range w.wordsOf(r) {
+	for i, word := range w.wordsOfRun(r) {
 		if i >= len(d.retired) {
 			break
 		}
-		for word = d.living(word, i); word != 0; word &= word - 1 {
+		for word = d.maskRetired(word, i); word != 0; word &= word - 1 {
 			dst = append(dst, load32(&d.owner[i<<6+bits.TrailingZeros64(word)]))
 		}
 	}
 	return dst
 }
 
-// finish turns the sets of one way into owners. It asks only now who is retired: an owner
+// collect turns the sets of one way into owners. It asks only now who is retired: an owner
 // that was cleared and came back under another id would else be listed twice.
-func (m *Match) finish(w *way) {
+func (m *Match) collect(w *chainWalk) {
 	m.Reset()
 	d := w.x.tree.ids.Load()
 	for k := range w.runs {
 		r := &w.runs[k]
-		words := w.wordsOf(*r)
+		words := w.wordsOfRun(*r)
 		words = words[:min(len(words), len(d.retired))]
 		for len(m.held) < len(words) {
 			m.held, m.late = append(m.held, 0), append(m.late, 0)
@@ -574,7 +574,7 @@ func (m *Match) finish(w *way) {
 		for i := range m.held {
 			now := uint64(0)
 			if i < len(words) {
-				now = d.living(words[i], i)
+				now = d.maskRetired(words[i], i)
 			}
 			before := m.held[i]
 			some |= now
@@ -582,10 +582,10 @@ func (m *Match) finish(w *way) {
 				continue
 			}
 			if gone := before &^ now; gone != 0 {
-				m.end(d, i, gone)
+				m.endHolding(d, i, gone)
 			}
 			if came := now &^ before; came != 0 && m.Blocks > 0 {
-				m.begin(d, i, came)
+				m.beginSpans(d, i, came)
 			}
 			m.held[i] = now
 		}
@@ -595,12 +595,12 @@ func (m *Match) finish(w *way) {
 		m.Blocks += r.blocks
 	}
 	for i, held := range m.held {
-		m.end(d, i, held)
+		m.endHolding(d, i, held)
 	}
 }
 
-// end ends what owners hold at m.Blocks. They are a word of internal ids.
-func (m *Match) end(d *ids, i int, word uint64) {
+// endHolding ends what owners hold at m.Blocks. They are a word of internal ids.
+func (m *Match) endHolding(d *ids, i int, word uint64) {
 	if late := m.late[i] & word; late != 0 {
 		word &^= late
 		for ; late != 0; late &= late - 1 {
@@ -630,8 +630,8 @@ func (m *Match) end(d *ids, i int, word uint64) {
 	}
 }
 
-// begin notes owners that hold blocks from m.Blocks on, and not the one before.
-func (m *Match) begin(d *ids, i int, word uint64) {
+// beginSpans notes owners that hold blocks from m.Blocks on, and not the one before.
+func (m *Match) beginSpans(d *ids, i int, word uint64) {
 	m.late[i] |= word
 	for len(m.opened) < (i+1)<<6 {
 		m.opened = append(m.opened, 0)
@@ -649,21 +649,21 @@ func (m *Match) Reset() {
 	m.held, m.late, m.joined[0] = m.held[:0], m.late[:0], m.joined[0][:0]
 }
 
-// match looks a chain up in one index without loose blocks.
-func (m *Match) match(w *way) {
+// matchOne looks a chain up in one index without loose blocks.
+func (m *Match) matchOne(w *chainWalk) {
 	for try := 0; ; try++ {
-		w.again()
+		w.restart()
 		if try == patience {
 			w.x.lock()
 		}
-		for w.step() {
+		for w.stepPiece() {
 		}
-		m.finish(w)
+		m.collect(w)
 		if try == patience {
 			w.x.unlock()
 			return
 		}
-		if w.valid() {
+		if w.isStillTrue() {
 			return
 		}
 	}

@@ -50,7 +50,7 @@ func joinPages(p unsafe.Pointer, n int) {
 // hugeBytes is the size of a huge page.
 const hugeBytes = 2 << 20
 
-// offHeap says whether pieces lie outside the Go heap.
+// offHeapBytes says whether pieces lie outside the Go heap.
 const offHeap = true
 
 // offHeapBuckets is how many buckets lie outside the Go heap: fewer are not worth a page.

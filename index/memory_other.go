@@ -20,7 +20,7 @@ func takePages(unsafe.Pointer, int) {}
 
 func joinPages(unsafe.Pointer, int) {}
 
-// offHeap says whether pieces lie outside the Go heap.
+// offHeapBytes says whether pieces lie outside the Go heap.
 const offHeap = false
 
 // makeBuckets returns n free buckets.

@@ -7,7 +7,7 @@ import (
 )
 
 // nameTable says which block an engine hash may mean, where the hash has an entry (see
-// vague.go). An entry lies in the bucket of its hash, or in one behind it, before the first
+// unindexed.go). An entry lies in the bucket of its hash, or in one behind it, before the first
 // bucket with a free slot. A segment is locked during each call. One that is too small, or
 // not small enough, dies, and others take its place in the directory.
 //
@@ -55,24 +55,24 @@ const (
 	maxDepth    = 20
 )
 
-func (s *nameSegment) home(tag uint64) int {
+func (s *nameSegment) homeBucket(tag uint64) int {
 	return int((tag << s.depth & nameTagMask) * uint64(len(s.buckets)) >> nameTagBits)
 }
 
-// at returns the segment of a mixed hash, which may be dead.
-func (d *nameDir) at(h uint64) *nameSegment {
+// segmentOf returns the segment of a mixed hash, which may be dead.
+func (d *nameDir) segmentOf(h uint64) *nameSegment {
 	return d.segs[h>>((64-d.depth)&63)&uint64(len(d.segs)-1)].Load()
 }
 
-// lock returns the segment of a mixed hash, locked, and the upper bits of the hash; nil in an
+// lockSegment returns the segment of a mixed hash, locked, and the upper bits of the hash; nil in an
 // empty table.
-func (t *nameTable) lock(h uint64) (*nameSegment, uint64) {
+func (t *nameTable) lockSegment(h uint64) (*nameSegment, uint64) {
 	for {
 		d := t.dir.Load()
 		if d == nil {
 			return nil, 0
 		}
-		s := d.at(h)
+		s := d.segmentOf(h)
 		if s.mu.lock(); !s.dead {
 			return s, h >> nameRefBits
 		}
@@ -80,22 +80,22 @@ func (t *nameTable) lock(h uint64) (*nameSegment, uint64) {
 	}
 }
 
-// next returns the bucket behind another one.
-func (s *nameSegment) next(b int) int {
+// nextBucket returns the bucket behind another one.
+func (s *nameSegment) nextBucket(b int) int {
 	if b++; b < len(s.buckets) {
 		return b
 	}
 	return 0
 }
 
-// refs appends the references of entries that may have a mixed hash.
-func (t *nameTable) refs(h uint64, dst []uint64) []uint64 {
-	s, tag := t.lock(h)
+// appendRefs appends the references of entries that may have a mixed hash.
+func (t *nameTable) appendRefs(h uint64, dst []uint64) []uint64 {
+	s, tag := t.lockSegment(h)
 	if s == nil {
 		return dst
 	}
 	defer s.mu.unlock()
-	for b, k := s.home(tag), 0; k < len(s.buckets); b, k = s.next(b), k+1 {
+	for b, k := s.homeBucket(tag), 0; k < len(s.buckets); b, k = s.nextBucket(b), k+1 {
 		free := false
 		for _, v := range &s.buckets[b] {
 			if v>>nameRefBits == tag && v > usedEntry {
@@ -110,10 +110,10 @@ func (t *nameTable) refs(h uint64, dst []uint64) []uint64 {
 	return dst
 }
 
-// find returns the bucket of exactly this entry and its slot there, nil if there is none.
-func (s *nameSegment) find(tag, ref uint64) (*bucket, int) {
+// findEntry returns the bucket of exactly this entry and its slot there, nil if there is none.
+func (s *nameSegment) findEntry(tag, ref uint64) (*bucket, int) {
 	want := tag<<nameRefBits | ref
-	for b, k := s.home(tag), 0; k < len(s.buckets); b, k = s.next(b), k+1 {
+	for b, k := s.homeBucket(tag), 0; k < len(s.buckets); b, k = s.nextBucket(b), k+1 {
 		free := false
 		for i, v := range &s.buckets[b] {
 			if v == want {
@@ -128,34 +128,34 @@ func (s *nameSegment) find(tag, ref uint64) (*bucket, int) {
 	return nil, 0
 }
 
-// has reports whether the table has exactly this entry.
-func (t *nameTable) has(h, ref uint64) bool {
-	s, tag := t.lock(h)
+// hasEntry reports whether the table has exactly this entry.
+func (t *nameTable) hasEntry(h, ref uint64) bool {
+	s, tag := t.lockSegment(h)
 	if s == nil {
 		return false
 	}
 	defer s.mu.unlock()
-	b, _ := s.find(tag, ref)
+	b, _ := s.findEntry(tag, ref)
 	return b != nil
 }
 
-// add adds an entry unless one with the same tag may be of the same hash, and reports
+// addEntry adds an entry unless one with the same tag may be of the same hash, and reports
 // whether it did.
-func (t *nameTable) add(h, ref uint64) bool { return t.place(h, ref, false) }
+func (t *nameTable) addEntry(h, ref uint64) bool { return t.placeEntry(h, ref, false) }
 
-// insert adds an entry. The hash has none with this reference.
-func (t *nameTable) insert(h, ref uint64) { t.place(h, ref, true) }
+// insertEntry adds an entry. The hash has none with this reference.
+func (t *nameTable) insertEntry(h, ref uint64) { t.placeEntry(h, ref, true) }
 
-func (t *nameTable) place(h, ref uint64, always bool) bool {
-	s, tag := t.lock(h)
+func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
+	s, tag := t.lockSegment(h)
 	if s == nil {
-		t.init()
-		s, tag = t.lock(h)
+		t.initialize()
+		s, tag = t.lockSegment(h)
 	}
 	for {
 		var slot *uint64
 		full := 0
-		for b, k := s.home(tag), 0; k < len(s.buckets); b, k = s.next(b), k+1 {
+		for b, k := s.homeBucket(tag), 0; k < len(s.buckets); b, k = s.nextBucket(b), k+1 {
 			free := false
 			for i := range &s.buckets[b] {
 				switch v := s.buckets[b][i]; {
@@ -179,19 +179,19 @@ func (t *nameTable) place(h, ref uint64, always bool) bool {
 			t.n.Add(1)
 			return true
 		}
-		t.rebuild(s, tag)
-		s, tag = t.lock(h)
+		t.rebuildSegment(s, tag)
+		s, tag = t.lockSegment(h)
 	}
 }
 
-// remove takes exactly this entry out and reports whether it was there.
-func (t *nameTable) remove(h, ref uint64) bool {
-	s, tag := t.lock(h)
+// removeEntry takes exactly this entry out and reports whether it was there.
+func (t *nameTable) removeEntry(h, ref uint64) bool {
+	s, tag := t.lockSegment(h)
 	if s == nil {
 		return false
 	}
 	defer s.mu.unlock()
-	b, i := s.find(tag, ref)
+	b, i := s.findEntry(tag, ref)
 	if b == nil {
 		return false
 	}
@@ -206,40 +206,40 @@ func (t *nameTable) remove(h, ref uint64) bool {
 	return true
 }
 
-// prefetch begins the load that a probe waits for.
-func (t *nameTable) prefetch(h uint64) {
+// prefetchBucket begins the load that a probe waits for.
+func (t *nameTable) prefetchBucket(h uint64) {
 	if d := t.dir.Load(); d != nil {
-		s := d.at(h)
-		prefetch(unsafe.Pointer(&s.buckets[s.home(h>>nameRefBits)]))
+		s := d.segmentOf(h)
+		prefetch(unsafe.Pointer(&s.buckets[s.homeBucket(h>>nameRefBits)]))
 	}
 }
 
-// init makes the first segment, unless there is one.
-func (t *nameTable) init() {
+// initialize makes the first segment, unless there is one.
+func (t *nameTable) initialize() {
 	t.mu.lock()
 	defer t.mu.unlock()
 	if t.dir.Load() == nil {
 		d := &nameDir{segs: make([]atomic.Pointer[nameSegment], 1)}
-		d.segs[0].Store(&nameSegment{buckets: t.alloc(1)})
+		d.segs[0].Store(&nameSegment{buckets: t.allocBuckets(1)})
 		t.dir.Store(d)
 	}
 }
 
-func (t *nameTable) alloc(n int) []bucket {
+func (t *nameTable) allocBuckets(n int) []bucket {
 	t.size.Add(int64(n) * lineBytes)
 	return makeBuckets(n)
 }
 
-func (t *nameTable) free(b []bucket) {
+func (t *nameTable) freeBuckets(b []bucket) {
 	t.size.Add(-int64(len(b)) * lineBytes)
 	freeBuckets(b)
 }
 
-// rebuild replaces a locked segment of a tag by a larger one, a smaller one, one without used
+// rebuildSegment replaces a locked segment of a tag by a larger one, a smaller one, one without used
 // slots, or two. A segment that is not full for its entries only loses the used slots: growth
 // because of those would leave two slots of three empty under churn. The segment is dead then,
 // and not locked.
-func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
+func (t *nameTable) rebuildSegment(s *nameSegment, tag uint64) {
 	live, used := 0, 0
 	for i := range s.buckets {
 		for _, v := range &s.buckets[i] {
@@ -251,7 +251,7 @@ func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 		}
 	}
 	if live >= segmentFull && s.depth < maxDepth {
-		t.replace(s, tag, t.half(s, live, 0), t.half(s, live, 1))
+		t.replaceSegment(s, tag, t.copyHalf(s, live, 0), t.copyHalf(s, live, 1))
 		return
 	}
 	n := len(s.buckets)
@@ -261,32 +261,32 @@ func (t *nameTable) rebuild(s *nameSegment, tag uint64) {
 	case live*2 < slots:
 		n = max(1, live*2/len(bucket{}))
 	}
-	fresh := t.copy(s, s.depth, n, nil)
-	t.replace(s, tag, fresh, fresh)
+	fresh := t.copySegment(s, s.depth, n, nil)
+	t.replaceSegment(s, tag, fresh, fresh)
 }
 
-// half returns a segment with those entries of another one whose next upper bit is side.
-func (t *nameTable) half(s *nameSegment, live int, side uint64) *nameSegment {
-	return t.copy(s, s.depth+1, live*25/32/len(bucket{})+1, func(tag uint64) bool {
+// copyHalf returns a segment with those entries of another one whose next upper bit is side.
+func (t *nameTable) copyHalf(s *nameSegment, live int, side uint64) *nameSegment {
+	return t.copySegment(s, s.depth+1, live*25/32/len(bucket{})+1, func(tag uint64) bool {
 		return tag>>(nameTagBits-s.depth-1)&1 == side
 	})
 }
 
-// copy returns a segment of n buckets, or more, with the entries of another one that want
+// copySegment returns a segment of n buckets, or more, with the entries of another one that want
 // accepts.
-func (t *nameTable) copy(s *nameSegment, depth uint, n int, want func(tag uint64) bool) *nameSegment {
+func (t *nameTable) copySegment(s *nameSegment, depth uint, n int, want func(tag uint64) bool) *nameSegment {
 	for ; ; n += max(1, n/4) {
-		fresh := &nameSegment{buckets: t.alloc(n), depth: depth}
-		if fresh.fill(s.buckets, want) {
+		fresh := &nameSegment{buckets: t.allocBuckets(n), depth: depth}
+		if fresh.fillFrom(s.buckets, want) {
 			return fresh
 		}
-		t.free(fresh.buckets)
+		t.freeBuckets(fresh.buckets)
 	}
 }
 
-// replace puts two segments in the place of a locked one of a tag, which dies: its lower and
+// replaceSegment puts two segments in the place of a locked one of a tag, which dies: its lower and
 // its upper half. They may be the same.
-func (t *nameTable) replace(s *nameSegment, tag uint64, lower, upper *nameSegment) {
+func (t *nameTable) replaceSegment(s *nameSegment, tag uint64, lower, upper *nameSegment) {
 	t.mu.lock()
 	d := t.dir.Load()
 	if lower.depth > d.depth {
@@ -308,13 +308,13 @@ func (t *nameTable) replace(s *nameSegment, tag uint64, lower, upper *nameSegmen
 	t.dir.Store(d)
 	t.mu.unlock()
 	s.dead = true
-	t.free(s.buckets)
+	t.freeBuckets(s.buckets)
 	s.mu.unlock()
 }
 
-// fill moves the entries that want accepts into an empty segment, in their order. It
+// fillFrom moves the entries that want accepts into an empty segment, in their order. It
 // reports false if they do not fit well.
-func (s *nameSegment) fill(from []bucket, want func(tag uint64) bool) bool {
+func (s *nameSegment) fillFrom(from []bucket, want func(tag uint64) bool) bool {
 	counts := make([]uint8, len(s.buckets))
 	for i := range from {
 		for _, v := range &from[i] {
@@ -322,8 +322,8 @@ func (s *nameSegment) fill(from []bucket, want func(tag uint64) bool) bool {
 			if v <= usedEntry || want != nil && !want(tag) {
 				continue
 			}
-			b, full := s.home(tag), 0
-			for ; counts[b] == uint8(len(bucket{})); b = s.next(b) {
+			b, full := s.homeBucket(tag), 0
+			for ; counts[b] == uint8(len(bucket{})); b = s.nextBucket(b) {
 				if full++; full > longProbe || full == len(s.buckets) {
 					return false
 				}
@@ -335,21 +335,21 @@ func (s *nameSegment) fill(from []bucket, want func(tag uint64) bool) bool {
 	return true
 }
 
-// clear gives the memory of the table back. All lanes are locked; queries may look at it.
-func (t *nameTable) clear() {
-	dead := slices.Collect(t.segments)
+// clearAll gives the memory of the table back. All lanes are locked; queries may look at it.
+func (t *nameTable) clearAll() {
+	dead := slices.Collect(t.eachSegment)
 	t.dir.Store(nil)
 	for _, s := range dead {
 		s.mu.lock()
 		s.dead = true
-		t.free(s.buckets)
+		t.freeBuckets(s.buckets)
 		s.mu.unlock()
 	}
 	t.n.Store(0)
 }
 
-// segments yields each segment once.
-func (t *nameTable) segments(yield func(*nameSegment) bool) {
+// eachSegment yields each segment once.
+func (t *nameTable) eachSegment(yield func(*nameSegment) bool) {
 	d := t.dir.Load()
 	if d == nil {
 		return
@@ -363,9 +363,9 @@ func (t *nameTable) segments(yield func(*nameSegment) bool) {
 	}
 }
 
-// offHeap returns how much of its size lies outside the Go heap.
-func (t *nameTable) offHeap() (n int) {
-	for s := range t.segments {
+// offHeapBytes returns how much of its size lies outside the Go heap.
+func (t *nameTable) offHeapBytes() (n int) {
+	for s := range t.eachSegment {
 		if len(s.buckets) >= offHeapBuckets {
 			n += len(s.buckets) * lineBytes
 		}

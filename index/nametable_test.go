@@ -14,18 +14,18 @@ func TestNameTableUnderChurn(t *testing.T) {
 	var hashes []uint64
 	for i := range live {
 		hashes = append(hashes, rng.Uint64())
-		table.insert(hashes[i], uint64(i+1)*64)
+		table.insertEntry(hashes[i], uint64(i+1)*64)
 	}
 	for range 6 * live {
 		i := rng.IntN(live)
-		if !table.remove(hashes[i], uint64(i+1)*64) {
+		if !table.removeEntry(hashes[i], uint64(i+1)*64) {
 			t.Fatalf("entry %d is not found", i)
 		}
 		hashes[i] = rng.Uint64()
-		table.insert(hashes[i], uint64(i+1)*64)
+		table.insertEntry(hashes[i], uint64(i+1)*64)
 	}
 	if each := float64(table.size.Load()) / live; each > 16 {
 		t.Errorf("%.1f bytes an entry", each)
 	}
-	table.clear()
+	table.clearAll()
 }

@@ -226,7 +226,7 @@ func (o *oracle) alsoMeans(engine, key uint64, other ...uint64) {
 	}
 }
 
-// placeOthers moves what waits under hashes that mean something by now.
+// placeWaiters moves what waits under hashes that mean something by now.
 func (o *oracle) placeOthers(own *oSource, res *StoreResult) {
 	for k := 0; k < len(o.met); k++ {
 		engine := o.met[k]

@@ -11,6 +11,12 @@ type private struct {
 	engine uint64
 }
 
+// n are the private names of all sources by their blocks.
+type privateNames struct {
+	of map[uint64]map[private]struct{}
+	n  atomic.Int64
+}
+
 // losePrivates drops the private names of blocks that have no owner any more, or notes that they
 // are to go.
 func (m *nameMap) losePrivates(l *lane, n uint32, blocks uint64) {
@@ -18,7 +24,7 @@ func (m *nameMap) losePrivates(l *lane, n uint32, blocks uint64) {
 		return
 	}
 	for w := blocks; w != 0; w &= w - 1 {
-		if ref := (place{n, trailing(w)}).ref(); len(m.privates.of[ref]) > 0 {
+		if ref := (position{n, lowestBit(w)}).encode(); len(m.privates.of[ref]) > 0 {
 			l.ended = append(l.ended, ref)
 		}
 	}
@@ -32,7 +38,7 @@ func (m *nameMap) losePrivates(l *lane, n uint32, blocks uint64) {
 func (pn *privateNames) endPrivates(l *lane) {
 	for _, ref := range l.ended {
 		for p := range pn.of[ref] {
-			p.s.private.remove(p.engine)
+			p.s.private.deleteKey(p.engine)
 		}
 		pn.n.Add(-int64(len(pn.of[ref])))
 		delete(pn.of, ref)
@@ -41,25 +47,25 @@ func (pn *privateNames) endPrivates(l *lane) {
 }
 
 // addPrivate lets a source alone mean a block by an engine hash.
-func (pn *privateNames) addPrivate(s *source, engine uint64, p place) {
+func (pn *privateNames) addPrivate(s *source, engine uint64, p position) {
 	pn.dropPrivate(s, engine)
 	if pn.of == nil {
 		pn.of = make(map[uint64]map[private]struct{})
 	}
-	*s.private.insert(engine) = p.ref()
-	of := pn.of[p.ref()]
+	*s.private.insertKey(engine) = p.encode()
+	of := pn.of[p.encode()]
 	if of == nil {
 		of = make(map[private]struct{})
-		pn.of[p.ref()] = of
+		pn.of[p.encode()] = of
 	}
 	of[private{s, engine}] = struct{}{}
 	pn.n.Add(1)
 }
 
 func (pn *privateNames) dropPrivate(s *source, engine uint64) {
-	if ref := s.private.ref(engine); ref != nil {
+	if ref := s.private.find(engine); ref != nil {
 		pn.forgetPrivate(*ref, private{s, engine})
-		s.private.remove(engine)
+		s.private.deleteKey(engine)
 	}
 }
 
@@ -73,10 +79,4 @@ func (pn *privateNames) forgetPrivate(ref uint64, p private) {
 	if delete(of, p); len(of) == 0 {
 		delete(pn.of, ref)
 	}
-}
-
-// n are the private names of all sources by their blocks.
-type privateNames struct {
-	of map[uint64]map[private]struct{}
-	n  atomic.Int64
 }

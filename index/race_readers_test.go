@@ -184,12 +184,12 @@ func TestQueriesWaitForTables(t *testing.T) {
 	x.Store(&Store{Owner: o, Engine: []uint64{1}, Local: []uint64{10}})
 	x.Store(&Store{Owner: o, Engine: []uint64{20}})
 	for key, table := range map[uint64]*table{10: &x.tree.heads, 20: &x.tree.loose} {
-		number, _ := split(mix(key))
+		number, _ := splitKey(mix(key))
 		s := &table.segs[number]
 		was := table.bodies[number].Load()
 		atomic.AddUint32(&s.ver, 1)
-		empty := &body{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog}
-		empty.sift()
+		empty := &segmentBody{entries: make([]uint64, 1<<firstLog), shift: tagBits - firstLog}
+		empty.buildSieve()
 		table.bodies[number].Store(empty)
 		asks, done := make(chan bool), make(chan int)
 		go func() {

@@ -17,7 +17,7 @@ type RemoveResult struct {
 // holds nothing.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
 	r := removing{x: x, policy: policy}
-	i, more := r.together(name, engine, remaining)
+	i, more := r.removeBesideOthers(name, engine, remaining)
 	if !more {
 		return r.res
 	}
@@ -31,19 +31,19 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 	r.s = r.o.s
 	for i < len(engine) {
 		if i < len(remaining) {
-			r.one(normal(engine[i]), remaining[i])
+			r.removeOne(normal(engine[i]), remaining[i])
 			i++
 			continue
 		}
-		i, _ = r.run(engine, i)
+		i, _ = r.removeRun(engine, i)
 	}
 	x.maintain(r.s)
 	return r.res
 }
 
-// together removes the first blocks next to events of other sources, as far as they are
+// removeBesideOthers removes the first blocks next to events of other sources, as far as they are
 // ordinary. It returns the next one, and whether all lanes have to be locked for the rest.
-func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int, more bool) {
+func (r *removing) removeBesideOthers(name Owner, engine []uint64, remaining []int) (i int, more bool) {
 	x := r.x
 	l := x.tree.lanes.laneOfOwner(name)
 	l.mu.Lock()
@@ -57,7 +57,7 @@ func (r *removing) together(name Owner, engine []uint64, remaining []int) (i int
 		return 0, true
 	}
 	for ok := true; ok && i < len(engine); {
-		i, ok = r.run(engine, i)
+		i, ok = r.removeRun(engine, i)
 	}
 	return i, x.resolver.leaveLane(r.s, i, len(engine))
 }
@@ -75,7 +75,7 @@ func (x *Index) DropCopies(name Owner) (gone int) {
 	doubted := o.copies.doubted
 	o.copies = copies{}
 	before := o.digest.Blocks
-	for piece, blocks := range doubted.all {
+	for piece, blocks := range doubted.each {
 		x.holders.removeEach(o, uint32(piece), *blocks)
 	}
 	if gone = before - o.digest.Blocks; gone > 0 && o.s.held > 0 && o.s.room.used > 0 {
@@ -94,42 +94,42 @@ type removing struct {
 	res    RemoveResult
 }
 
-// resolve returns the block that an engine hash of the owner means.
-func (r *removing) resolve(engine uint64) place {
+// resolveHash returns the block that an engine hash of the owner means.
+func (r *removing) resolveHash(engine uint64) position {
 	x := r.x
 	if !x.tree.lanes.alone {
 		return x.finder.holdNamed(r.s, engine, nil)
 	}
 	p := x.resolver.meaningOf(r.s, engine)
-	if p.isNone() || r.s.raw && !x.tree.sets.has(x.tree.lines.setOf(p), r.o.id) {
+	if p.isNone() || r.s.raw && !x.tree.sets.hasOwner(x.tree.lines.setOf(p), r.o.id) {
 		// Stored before others taught what it means.
-		if q := x.tree.findLoose(engine); !q.isNone() && x.tree.sets.has(x.tree.lines.setOf(q), r.o.id) {
+		if q := x.tree.findLoose(engine); !q.isNone() && x.tree.sets.hasOwner(x.tree.lines.setOf(q), r.o.id) {
 			return q
 		}
 	}
 	return p
 }
 
-// one removes a block. left is the number of copies that stay, below zero unknown.
-func (r *removing) one(engine uint64, left int) {
+// removeOne removes a block. left is the number of copies that stay, below zero unknown.
+func (r *removing) removeOne(engine uint64, left int) {
 	x, o := r.x, r.o
-	p := r.near(engine)
-	if p.isNone() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
-		p = r.resolve(engine)
+	p := r.findNear(engine)
+	if p.isNone() || !x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id) {
+		p = r.resolveHash(engine)
 	}
-	if p.isNone() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
+	if p.isNone() || !x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id) {
 		r.res.Unknown++
 		return
 	}
-	o.copies.trust(p.piece, 1<<p.at)
+	o.copies.trustBlocks(p.piece, 1<<p.at)
 	if left < 0 && r.policy == CopyCount {
-		if more := o.copies.of(p); more > 0 {
+		if more := o.copies.extraOf(p); more > 0 {
 			left = int(more)
-			o.copies.doubt(p.piece, 1<<p.at)
+			o.copies.doubtBlocks(p.piece, 1<<p.at)
 		}
 	}
 	if left > 0 {
-		o.copies.set(p, uint32(min(left-1, math.MaxInt32)))
+		o.copies.setExtra(p, uint32(min(left-1, math.MaxInt32)))
 		r.res.Copies++
 		return
 	}
@@ -145,14 +145,14 @@ func (r *removing) one(engine uint64, left int) {
 	r.res.Removed++
 }
 
-// run removes blocks from i on, as many as lie next to each other, and returns the next
+// removeRun removes blocks from i on, as many as lie next to each other, and returns the next
 // one. Of blocks with copies it takes a copy. It reports false if the first one is not
 // ordinary.
-func (r *removing) run(engine []uint64, i int) (int, bool) {
+func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 	x, o := r.x, r.o
-	p := r.near(normal(engine[i]))
-	if p.isNone() || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) {
-		if p = r.resolve(normal(engine[i])); p.isNone() {
+	p := r.findNear(normal(engine[i]))
+	if p.isNone() || !x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id) {
+		if p = r.resolveHash(normal(engine[i])); p.isNone() {
 			if !x.tree.lanes.alone {
 				return i, false
 			}
@@ -161,9 +161,9 @@ func (r *removing) run(engine []uint64, i int) (int, bool) {
 		}
 	}
 	h := x.tree.lines.pieceAt(p.piece)
-	names, from := h.local(), i
+	names, from := h.localHashes(), i
 	if !h.loose() {
-		if names = h.engine(); names[p.at] != normal(engine[i]) {
+		if names = h.engineHashes(); names[p.at] != normal(engine[i]) {
 			var first uint32
 			var ok bool
 			if names, first, ok = x.finder.namesFor(r.s, h, p.at, normal(engine[i])); !ok {
@@ -178,19 +178,19 @@ func (r *removing) run(engine []uint64, i int) (int, bool) {
 	i++
 	if names != nil && i < len(engine) {
 		dead := x.tree.lines.deadBlocks(h)
-		for i < len(engine) && hi < h.len() && names[hi] == normal(engine[i]) && dead>>hi&1 == 0 && r.same(h, engine[i]) {
+		for i < len(engine) && hi < h.len() && names[hi] == normal(engine[i]) && dead>>hi&1 == 0 && r.isSameMeaning(h, engine[i]) {
 			hi++
 			i++
 		}
 		for one := hi == lo+1; one && i < len(engine) && lo > 0 && names[lo-1] == normal(engine[i]) && dead>>(lo-1)&1 == 0 &&
-			r.same(h, engine[i]); {
+			r.isSameMeaning(h, engine[i]); {
 			lo--
 			i++
 		}
 	}
 	loose, raw := h.loose(), o.raw
-	if o.gone[0] = (trail{at: place{p.piece, lo}}); hi > p.at+1 {
-		o.gone[0] = trail{place{p.piece, hi - 1}, true}
+	if o.gone[0] = (trail{at: position{p.piece, lo}}); hi > p.at+1 {
+		o.gone[0] = trail{position{p.piece, hi - 1}, true}
 	}
 	leaving := r.dropCopies(p.piece, spanOf(lo, hi))
 	changed := x.holders.removeEach(o, p.piece, leaving)
@@ -219,49 +219,32 @@ func (r *removing) dropCopies(n uint32, blocks uint64) uint64 {
 	if r.policy != CopyCount || r.o.copies.len() == 0 {
 		return blocks
 	}
-	taken := r.o.copies.take(n, blocks)
+	taken := r.o.copies.takeCopies(n, blocks)
 	r.res.Copies += bits.OnesCount64(taken)
 	return blocks &^ taken
 }
 
-// removeEach takes blocks of a piece from an owner, and returns those that it held. The last
-// ones go first: the piece ends with its first one.
-func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
-	for blocks != 0 {
-		hi := uint32(bits.Len64(blocks))
-		lo := hi - uint32(bits.LeadingZeros64(^(blocks << (64 - hi))))
-		if !h.tree.lanes.alone && o.s.lane.piece != n {
-			break // the piece has ended: the others had no owner
-		}
-		if hi <= h.tree.lines.pieceAt(n).len() {
-			changed |= h.removeHolders(o, n, lo, hi)
-		}
-		blocks &^= spanOf(lo, hi)
-	}
-	return changed
-}
-
-// plain reports whether the name of a block tells all that its engine hash means.
-func (r *removing) plain(engine uint64) bool {
+// isPlain reports whether the name of a block tells all that its engine hash means.
+func (r *removing) isPlain(engine uint64) bool {
 	return r.s.private.len() == 0 && !r.s.raw || r.x.resolver.isOrdinary(r.s, normal(engine))
 }
 
-// same reports whether the block of a piece that has an engine hash is the one that the
+// isSameMeaning reports whether the block of a piece that has an engine hash is the one that the
 // hash means.
-func (r *removing) same(h *piece, engine uint64) bool {
+func (r *removing) isSameMeaning(h *piece, engine uint64) bool {
 	if !h.loose() {
-		return r.plain(engine)
+		return r.isPlain(engine)
 	}
 	return r.x.resolver.meaningOf(r.s, normal(engine)).isNone()
 }
 
-// near returns the block that an engine hash names if it is close to where one of the last
+// findNear returns the block that an engine hash names if it is close to where one of the last
 // removals ended, which becomes the newest. Else the newest becomes the older one, and the
 // block where the older one would have gone on gets its entry. The lane holds the block's piece.
-func (r *removing) near(engine uint64) place {
+func (r *removing) findNear(engine uint64) position {
 	x, l, gone := r.x, r.s.lane, &r.o.gone
-	if x.names.sweep.left > 0 || !r.plain(engine) {
-		return place{}
+	if x.names.sweep.left > 0 || !r.isPlain(engine) {
+		return position{}
 	}
 	for i := range gone {
 		if q := x.finder.findNeighbour(l, gone[i].at, engine); !q.isNone() {
@@ -279,102 +262,5 @@ func (r *removing) near(engine uint64) place {
 		x.finder.nameExpected(l, gone[1])
 	}
 	gone[1] = gone[0]
-	return place{}
-}
-
-// findNeighbour returns the block before or after another one if it has an engine hash. The lane
-// holds its piece.
-func (f *finder) findNeighbour(l *lane, p place, engine uint64) place {
-	if p.isNone() {
-		return place{}
-	}
-	h := f.names.holdCleanPiece(l, p.piece)
-	if h.loose() {
-		return place{}
-	}
-	before, behind := place{p.piece, p.at - 1}, place{p.piece, p.at + 1}
-	if behind.at >= h.len() {
-		behind = place{piece: h.next}
-	}
-	if p.at == 0 {
-		before = f.lastBlock(l, h.prev)
-	}
-	for _, q := range [...]place{before, behind} {
-		if !q.isNone() {
-			if f.names.holdCleanPiece(l, q.piece); f.names.lineOf(q, engine) != 0 {
-				return q
-			}
-		}
-	}
-	return place{}
-}
-
-// lastBlock returns the last block of a piece, none of no piece. The lane holds it.
-func (f *finder) lastBlock(l *lane, n uint32) place {
-	if n == 0 {
-		return place{}
-	}
-	return place{n, max(f.names.holdCleanPiece(l, n).len(), 1) - 1}
-}
-
-// searchAround returns the block that has an engine hash, of some pieces along a chain from one on
-// towards the root. The lane holds its piece.
-func (f *finder) searchAround(l *lane, n uint32, pieces int, engine uint64) place {
-	for ; n != 0 && pieces > 0; pieces-- {
-		r := f.tree.lines.pieceAt(n)
-		if f.tree.lines.mayHaveName(n, engine) {
-			r = f.names.holdCleanPiece(l, n)
-			if q, line := f.tree.lines.findNameIn(n, engine); line != 0 {
-				return q
-			}
-		}
-		n = load32(&r.prev)
-	}
-	return place{}
-}
-
-// nameExpected makes an entry for the block where removals would go on.
-func (f *finder) nameExpected(l *lane, t trail) {
-	if t.at.isNone() {
-		return
-	}
-	h := f.tree.holdPiece(l, t.at.piece)
-	switch {
-	case h.loose():
-	case t.rising:
-		f.names.nameBlock(l, place{t.at.piece, t.at.at + 1})
-	case t.at.at > 0:
-		f.names.nameBlock(l, place{t.at.piece, t.at.at - 1})
-	default:
-		f.names.nameBlock(l, f.lastBlock(l, h.prev))
-	}
-}
-
-// removeHolders takes blocks of a piece from an owner, and returns those that it held.
-func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
-	r := h.tree.lines.pieceAt(n)
-	h.tree.lockPiece(n, r)
-	changed, edge := h.tree.changeHolder(o.s.lane, r, lo, hi, o.id, false)
-	if changed == 0 {
-		r.unlock()
-		return 0
-	}
-	write32(&r.lost, r.lost+1)
-	sum, loose := r.wordsOf(changed)
-	o.held(-bits.OnesCount64(changed), -loose, -h.tree.identities.weighWords(r, sum))
-	if o.losses != nil {
-		o.losses.note(r, changed, sum, o.label)
-	}
-	o.raw = min(o.raw, o.digest.Blocks)
-	if !o.copies.empty() {
-		o.copies.drop(n, changed)
-	}
-	if edge == 0 {
-		r.unlock()
-		return changed
-	}
-	h.tree.countBlocks(o.s.lane, r, -bits.OnesCount64(edge))
-	h.names.dropNames(o.s.lane, n, r, edge)
-	h.tree.trimPiece(o.s.lane, n, r)
-	return changed
+	return position{}
 }

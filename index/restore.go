@@ -6,7 +6,7 @@ package index
 // the owner holds already gains no copy. complete says that no block before it will
 // become known.
 func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete bool) {
-	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.tree.identities.rootOf(e.Identity).seq(normal(e.Engine[0])))
+	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.tree.identities.rootOf(e.Identity).seqOf(normal(e.Engine[0])))
 	st := Store{
 		Owner: o, Identity: e.Identity, Parent: e.Parent, HasParent: e.HasParent, Rootless: !e.Root,
 		Engine: e.Engine, Local: local, Copies: CopySet,
@@ -47,7 +47,7 @@ func addAlias(x *Index, name Owner, id Identity, engine, more, key uint64) bool 
 		return true // it holds nothing
 	}
 	p := x.resolver.meaningOf(o.s, normal(engine))
-	if p.isNone() || x.tree.keyOf(p) != x.tree.identities.rootOf(id).key(key) || !x.tree.sets.has(x.tree.lines.setOf(p), o.id) ||
+	if p.isNone() || x.tree.keyOf(p) != x.tree.identities.rootOf(id).keyOf(key) || !x.tree.sets.hasOwner(x.tree.lines.setOf(p), o.id) ||
 		x.resolver.isContested(o.s, normal(more)) {
 		return false
 	}

@@ -45,7 +45,7 @@ func (h *holders) assignID(o *owner) {
 		h.tree.ids.Store(n)
 		d = n
 	}
-	h.tree.sets.widen(id)
+	h.tree.sets.widenFor(id)
 	store32(&d.owner[id], uint32(o.name))
 	store64(&d.retired[id>>6], d.retired[id>>6]&^(1<<(id&63)))
 	o.id = id
@@ -55,9 +55,9 @@ func (h *holders) assignID(o *owner) {
 // it.
 func (h *holders) retireOwner(o *owner) {
 	d := h.tree.ids.Load()
-	o.held(-o.digest.Blocks, -o.digest.Loose, -o.digest.Sum)
+	o.countHeld(-o.digest.Blocks, -o.digest.Loose, -o.digest.Sum)
 	o.raw, o.copies = 0, copies{}
-	o.last, o.gone = mark{}, [2]trail{}
+	o.last, o.gone = chainMark{}, [2]trail{}
 	h.tree.turns.Add(1) // first: an answer may hold the blocks of before and lack those stored instead
 	store64(&d.retired[o.id>>6], d.retired[o.id>>6]|1<<(o.id&63))
 	w := &h.names.sweep
@@ -106,7 +106,7 @@ func (x *Index) DropSource(src Source) {
 		}
 		x.holders.owners[o.name] = nil
 	}
-	for engine, ref := range s.private.all {
+	for engine, ref := range s.private.each {
 		x.names.privates.forgetPrivate(*ref, private{s, engine})
 	}
 	x.holders.sources[src] = nil
@@ -142,30 +142,22 @@ func (x *Index) maintain(s *source) (placed bool) {
 	return placed
 }
 
-// emptyIdleRoom ends what waits of a source that holds nothing.
-func (h *holders) emptyIdleRoom(s *source) {
-	if s.held == 0 && (s.raw || s.room.used > 0) {
-		s.raw = false
-		s.room = waitingRoom{}
-	}
-}
-
 // isWasteful reports whether lines are to be given back.
 func (b *bounds) isWasteful() bool {
-	free := b.tree.lines.unused()
+	free := b.tree.lines.unusedLines()
 	return b.tree.lines.trimmed > 0 || free > 4096 && free > int(b.tree.lines.live.Load()) && free > 2*b.tree.lines.kept
 }
 
 // giveMemoryBack returns memory to the system: pages without a used line, in some stretches, and
 // all tables of an empty index.
 func (b *bounds) giveMemoryBack(stretches int) {
-	done := b.tree.lines.trim(stretches)
+	done := b.tree.lines.trimPages(stretches)
 	if b.tree.lines.live.Load() == 0 {
-		b.tree.firsts.clear()
-		b.tree.heads.clear()
-		b.names.table.clear()
-		b.tree.loose.clear()
-		if b.tree.sets.trim() {
+		b.tree.firsts.clearAll()
+		b.tree.heads.clearAll()
+		b.names.table.clearAll()
+		b.tree.loose.clearAll()
+		if b.tree.sets.trimMemory() {
 			for i := range b.tree.lanes.each {
 				b.tree.lanes.each[i].lane.memo = nil
 			}
@@ -174,7 +166,7 @@ func (b *bounds) giveMemoryBack(stretches int) {
 	if !done {
 		return
 	}
-	b.tree.lines.kept = b.tree.lines.unused()
+	b.tree.lines.kept = b.tree.lines.unusedLines()
 }
 
 // sweepPages sweeps some pages.
@@ -215,13 +207,13 @@ func (b *bounds) compactAll() {
 // cleanPiece takes retired owners out of a piece, and reports whether a block lost its last
 // owner. Then the piece may have ended.
 func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
-	var was, room [maxPiece + 2]interval
+	var was, buf [maxPiece + 2]interval
 	l, old := &m.tree.lanes.each[0].lane, m.tree.lines.intervalsOf(r, &was)
 	dirty := false
 	b := m.tree.sets.body.Load()
 	for _, v := range old {
 		for i, w := range m.sweep.mask {
-			if i < b.width && b.of(v.set)[i]&w != 0 {
+			if i < b.width && b.wordsOf(v.set)[i]&w != 0 {
 				dirty = true
 			}
 		}
@@ -232,18 +224,18 @@ func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
 	m.tree.lockPiece(n, r)
 	write32(&r.lost, r.lost+1)
 	var taken [maxPiece + 2]uint32
-	out, start, dead := room[:0], uint32(0), uint64(0)
+	out, start, dead := buf[:0], uint32(0), uint64(0)
 	for k, v := range old {
 		to := m.setWithoutRetired(v.set)
 		taken[k] = to
-		if out = merged(out, to, v.end); to == 0 && v.set != 0 {
+		if out = appendInterval(out, to, v.end); to == 0 && v.set != 0 {
 			dead |= spanOf(start, v.end)
 		}
 		start = v.end
 	}
 	m.tree.replaceIntervals(r, old, out)
 	for _, id := range taken[:len(old)] {
-		m.tree.sets.drop(id)
+		m.tree.sets.releaseSet(id)
 	}
 	if dead != 0 {
 		m.tree.countBlocks(l, r, -bits.OnesCount64(dead))
@@ -256,15 +248,15 @@ func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
 // setWithoutRetired returns a set without retired ids, with a reference for the caller.
 func (m *nameMap) setWithoutRetired(set uint32) uint32 {
 	s := &m.tree.sets
-	s.hold(set)
+	s.retainSet(set)
 	for i := 0; i < len(m.sweep.mask) && set != 0; i++ {
 		b := s.body.Load()
 		if i >= b.width {
 			break
 		}
-		for w := b.of(set)[i] & m.sweep.mask[i]; w != 0; w &= w - 1 {
-			to := s.toggle(&m.tree.lanes.each[0].lane, set, uint32(i)<<6+trailing(w))
-			s.drop(set)
+		for w := b.wordsOf(set)[i] & m.sweep.mask[i]; w != 0; w &= w - 1 {
+			to := s.toggleOwner(&m.tree.lanes.each[0].lane, set, uint32(i)<<6+lowestBit(w))
+			s.releaseSet(set)
 			set = to
 		}
 	}

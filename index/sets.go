@@ -46,23 +46,23 @@ const (
 	setChunks   = 22
 )
 
-// init empties the sets.
-func (s *sets) init(width int) {
+// initialize empties the sets.
+func (s *sets) initialize(width int) {
 	s.n, s.spare = 1, nil
 	s.hash = make([]uint64, firstSets)
 	s.intern = flat[uint32]{}
 	s.body.Store(newSetBody(firstSets, width))
 	chunk := make([]uint64, firstSets)
 	s.used[0].Store(&chunk)
-	s.count()
+	s.countMemory()
 }
 
 func newSetBody(n, width int) *setBody {
 	return &setBody{width: width, cap: uint32(n), bits: make([]uint64, n*width)}
 }
 
-// prefetch begins to load the words of the sets of intervals, up to block m.
-func (b *setBody) prefetch(list []uint32, m int) {
+// prefetchSets begins to load the words of the sets of intervals, up to block m.
+func (b *setBody) prefetchSets(list []uint32, m int) {
 	for i := range list {
 		v := intervalOf(load32(&list[i]))
 		if v.set < b.cap {
@@ -74,28 +74,28 @@ func (b *setBody) prefetch(list []uint32, m int) {
 	}
 }
 
-// of returns the words of a set.
-func (b *setBody) of(id uint32) []uint64 {
+// wordsOf returns the words of a set.
+func (b *setBody) wordsOf(id uint32) []uint64 {
 	at := int(id) * b.width
 	return b.bits[at : at+b.width : at+b.width]
 }
 
-// state returns the generation and the references of a set.
-func (s *sets) state(id uint32) *uint64 {
+// stateOf returns the generation and the references of a set.
+func (s *sets) stateOf(id uint32) *uint64 {
 	k := bits.Len32(id / firstSets)
 	first := uint32(firstSets) << k >> 1 &^ (firstSets - 1)
 	return &(*s.used[k].Load())[id-first]
 }
 
-// has reports whether an owner is in a set that a piece of any source names.
-func (s *sets) has(id, owner uint32) bool {
+// hasOwner reports whether an owner is in a set that a piece of any source names.
+func (s *sets) hasOwner(id, owner uint32) bool {
 	b := s.body.Load()
 	w := int(owner >> 6)
 	return w < b.width && b.bits[int(id)*b.width+w]>>(owner&63)&1 != 0
 }
 
-// resize replaces the words by a body for more sets or more owners.
-func (s *sets) resize(n, width int) {
+// resizeBody replaces the words by a body for more sets or more owners.
+func (s *sets) resizeBody(n, width int) {
 	old := s.body.Load()
 	b := newSetBody(n, width)
 	for i := range int(s.n) {
@@ -109,38 +109,38 @@ func (s *sets) resize(n, width int) {
 	}
 	s.hash = append(s.hash, make([]uint64, n-len(s.hash))...)
 	s.body.Store(b)
-	s.count()
+	s.countMemory()
 }
 
-// widen makes room for an owner in the sets. All lanes are locked.
-func (s *sets) widen(owner uint32) {
+// widenFor makes room for an owner in the sets. All lanes are locked.
+func (s *sets) widenFor(owner uint32) {
 	if b := s.body.Load(); int(owner>>6) >= b.width {
-		s.resize(int(b.cap), max(int(owner>>6)+1, b.width+b.width/2))
+		s.resizeBody(int(b.cap), max(int(owner>>6)+1, b.width+b.width/2))
 	}
 }
 
-// toggle returns the set that differs from another by one owner, with a reference for the
+// toggleOwner returns the set that differs from another by one owner, with a reference for the
 // caller. A piece that the lane holds names the other one.
-func (s *sets) toggle(l *lane, from, owner uint32) uint32 {
+func (s *sets) toggleOwner(l *lane, from, owner uint32) uint32 {
 	if l.memo == nil {
 		l.memo = make([]transition, 16)
 	}
 	m := &l.memo[uint64(from*0x9e3779b1^owner*0x85ebca77)*0xd6e8feb8>>16&uint64(len(l.memo)-1)]
-	if m.from == from && m.owner == owner && (m.to != 0 || m.from != 0) && (from == 0 || m.fromGen == s.gen(from)) {
-		if m.to == 0 || s.revive(m.to, m.toGen) {
+	if m.from == from && m.owner == owner && (m.to != 0 || m.from != 0) && (from == 0 || m.fromGen == s.generation(from)) {
+		if m.to == 0 || s.retainIfLive(m.to, m.toGen) {
 			return m.to
 		}
 	}
-	to := s.make(l, from, owner)
-	*m = transition{from: from, to: to, owner: owner, fromGen: s.gen(from), toGen: s.gen(to)}
+	to := s.makeSet(l, from, owner)
+	*m = transition{from: from, to: to, owner: owner, fromGen: s.generation(from), toGen: s.generation(to)}
 	return to
 }
 
-func (s *sets) gen(id uint32) uint32 { return uint32(load64(s.state(id)) >> 32) }
+func (s *sets) generation(id uint32) uint32 { return uint32(load64(s.stateOf(id)) >> 32) }
 
-// revive adds a reference to a set of a generation, if it has one.
-func (s *sets) revive(id, gen uint32) bool {
-	w := s.state(id)
+// retainIfLive adds a reference to a set of a generation, if it has one.
+func (s *sets) retainIfLive(id, gen uint32) bool {
+	w := s.stateOf(id)
 	for {
 		v := load64(w)
 		if uint32(v>>32) != gen || uint32(v) == 0 {
@@ -152,11 +152,11 @@ func (s *sets) revive(id, gen uint32) bool {
 	}
 }
 
-// single returns the set of one owner, with a reference for the caller.
-func (s *sets) single(l *lane, owner uint32) uint32 { return s.toggle(l, 0, owner) }
+// setOfOne returns the set of one owner, with a reference for the caller.
+func (s *sets) setOfOne(l *lane, owner uint32) uint32 { return s.toggleOwner(l, 0, owner) }
 
-// make is toggle without the memo.
-func (s *sets) make(l *lane, from, owner uint32) uint32 {
+// makeSet is toggle without the memo.
+func (s *sets) makeSet(l *lane, from, owner uint32) uint32 {
 	s.mu.lock()
 	defer s.mu.unlock()
 	b := s.body.Load()
@@ -164,7 +164,7 @@ func (s *sets) make(l *lane, from, owner uint32) uint32 {
 		l.set = make([]uint64, b.width)
 	}
 	words := l.set
-	copy(words, b.of(from))
+	copy(words, b.wordsOf(from))
 	words[owner>>6] ^= 1 << (owner & 63)
 	some := uint64(0)
 	for _, w := range words {
@@ -173,7 +173,7 @@ func (s *sets) make(l *lane, from, owner uint32) uint32 {
 	if some == 0 {
 		return 0
 	}
-	id := s.number(s.hash[from]^setWord(owner), words)
+	id := s.internSet(s.hash[from]^setWord(owner), words)
 	if want := min(4*len(s.intern.keys), memoEntries) / lanes; len(l.memo) < want {
 		l.memo = make([]transition, want)
 	}
@@ -184,12 +184,12 @@ func (s *sets) make(l *lane, from, owner uint32) uint32 {
 // mixed numbers would be alike too often for sets of a few owners.
 func setWord(owner uint32) uint64 { return mix(mix(uint64(owner))) }
 
-// number returns the set of some words, with a reference for the caller. The sets are
+// internSet returns the set of some words, with a reference for the caller. The sets are
 // locked.
-func (s *sets) number(h uint64, words []uint64) uint32 {
+func (s *sets) internSet(h uint64, words []uint64) uint32 {
 	b := s.body.Load()
-	if have := s.intern.ref(normal(h)); have != nil && slices.Equal(b.of(*have), words) {
-		s.hold(*have)
+	if have := s.intern.find(normal(h)); have != nil && slices.Equal(b.wordsOf(*have), words) {
+		s.retainSet(*have)
 		return *have
 	}
 	var id uint32
@@ -201,7 +201,7 @@ func (s *sets) number(h uint64, words []uint64) uint32 {
 			if id >= maxSets/2 {
 				panic("BUG: more owner sets than numbers")
 			}
-			s.resize(2*int(b.cap), b.width)
+			s.resizeBody(2*int(b.cap), b.width)
 			b = s.body.Load()
 		}
 		s.n++
@@ -210,25 +210,25 @@ func (s *sets) number(h uint64, words []uint64) uint32 {
 		write64(&b.bits[int(id)*b.width+i], words[i])
 	}
 	s.hash[id] = h
-	s.hold(id)
-	*s.intern.insert(normal(h)) = id
-	s.count()
+	s.retainSet(id)
+	*s.intern.insertKey(normal(h)) = id
+	s.countMemory()
 	return id
 }
 
-// hold adds a reference to a set that has one, or whose number is new.
-func (s *sets) hold(id uint32) {
+// retainSet adds a reference to a set that has one, or whose number is new.
+func (s *sets) retainSet(id uint32) {
 	if id != 0 {
-		atomic.AddUint64(s.state(id), 1)
+		atomic.AddUint64(s.stateOf(id), 1)
 	}
 }
 
-// drop takes a reference away and forgets the set with the last.
-func (s *sets) drop(id uint32) {
+// releaseSet takes a reference away and forgets the set with the last.
+func (s *sets) releaseSet(id uint32) {
 	if id == 0 {
 		return
 	}
-	w := s.state(id)
+	w := s.stateOf(id)
 	for v := load64(w); uint32(v) > 1; v = load64(w) {
 		if atomic.CompareAndSwapUint64(w, v, v-1) {
 			return
@@ -236,43 +236,43 @@ func (s *sets) drop(id uint32) {
 	}
 	s.mu.lock()
 	if v := atomic.AddUint64(w, ^uint64(0)); uint32(v) == 0 {
-		s.forget(id)
+		s.forgetSet(id)
 	}
 	s.mu.unlock()
 }
 
-// forget ends a set without references. The sets are locked.
-func (s *sets) forget(id uint32) {
-	if h := normal(s.hash[id]); s.intern.ref(h) != nil && *s.intern.ref(h) == id {
-		s.intern.remove(h)
-		s.count()
+// forgetSet ends a set without references. The sets are locked.
+func (s *sets) forgetSet(id uint32) {
+	if h := normal(s.hash[id]); s.intern.find(h) != nil && *s.intern.find(h) == id {
+		s.intern.deleteKey(h)
+		s.countMemory()
 	}
-	write64(s.state(id), uint64(s.gen(id)+1)<<32)
+	write64(s.stateOf(id), uint64(s.generation(id)+1)<<32)
 	s.spare = append(s.spare, id)
 }
 
-// live returns the number of sets. All lanes are locked.
-func (s *sets) live() int { return int(s.n) - 1 - len(s.spare) }
+// countSets returns the number of sets. All lanes are locked.
+func (s *sets) countSets() int { return int(s.n) - 1 - len(s.spare) }
 
-// count notes how much memory the sets take.
-func (s *sets) count() {
+// countMemory notes how much memory the sets take.
+func (s *sets) countMemory() {
 	b := s.body.Load()
 	s.size.Store(int64(8*len(b.bits) + (8+8+4)*int(b.cap) + s.intern.bytes()))
 }
 
 func (s *sets) bytes() int { return int(s.size.Load()) }
 
-// trim gives memory back when no set is left, and reports whether it did. All lanes are
+// trimMemory gives memory back when no set is left, and reports whether it did. All lanes are
 // locked, and have to forget what they remember. Generations begin again: a query that has read sets
 // before asks again, because each piece that it read has lost owners since.
-func (s *sets) trim() bool {
-	if s.live() != 0 || s.n <= 64 {
+func (s *sets) trimMemory() bool {
+	if s.countSets() != 0 || s.n <= 64 {
 		return false
 	}
 	for k := range s.used {
 		s.used[k].Store(nil)
 	}
-	s.init(s.body.Load().width)
+	s.initialize(s.body.Load().width)
 	return true
 }
 
@@ -282,7 +282,7 @@ type ids struct {
 	retired []uint64 // bitmap of ids that are in sets but in no answer
 }
 
-// living returns the words of a set without those of retired ids.
-func (d *ids) living(word uint64, i int) uint64 { return word &^ load64(&d.retired[i]) }
+// maskRetired returns the words of a set without those of retired ids.
+func (d *ids) maskRetired(word uint64, i int) uint64 { return word &^ load64(&d.retired[i]) }
 
-func trailing(w uint64) uint32 { return uint32(bits.TrailingZeros64(w)) }
+func lowestBit(w uint64) uint32 { return uint32(bits.TrailingZeros64(w)) }

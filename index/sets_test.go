@@ -11,14 +11,14 @@ func TestSetsWithOneHash(t *testing.T) {
 		for i := range ids {
 			words := make([]uint64, s.body.Load().width)
 			words[0] = 1 << i
-			ids[i] = s.number(7, words)
+			ids[i] = s.internSet(7, words)
 		}
 		if ids[0] == ids[1] {
 			t.Fatal("two sets are one")
 		}
-		s.drop(ids[first])
-		s.drop(ids[1-first])
-		if n := s.live(); n != 0 {
+		s.releaseSet(ids[first])
+		s.releaseSet(ids[1-first])
+		if n := s.countSets(); n != 0 {
 			t.Errorf("%d sets are left", n)
 		}
 	}

@@ -18,10 +18,10 @@ type identitySet struct {
 // countBySet returns how many blocks of each identity have each owner set.
 func (c *Checkpoint) countBySet() map[identitySet]int {
 	blocks := make(map[identitySet]int)
-	for p := range c.pieces {
+	for p := range c.eachPiece {
 		start := uint32(0)
 		for _, v := range p.intervals {
-			blocks[identitySet{p.root.id, v.set}] += int(v.end - start)
+			blocks[identitySet{p.identity.id, v.set}] += int(v.end - start)
 			start = v.end
 		}
 	}
@@ -39,7 +39,7 @@ func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
 	all := make([]Share, len(*c.x.tree.identities.list.Load()))
 	for k, n := range blocks {
 		ours, others := false, false
-		for o := range c.snap.ownersOf(k.set) {
+		for o := range c.snap.eachOwner(k.set) {
 			ours, others = ours || o.wanted, others || !o.wanted
 		}
 		if one := &all[k.id]; ours {
@@ -57,7 +57,7 @@ func (c *Checkpoint) HeldBySource() map[SourceIdentity]int {
 	defer c.Release()
 	held := make(map[SourceIdentity]int)
 	for k, n := range c.countBySet() {
-		for o := range c.snap.ownersOf(k.set) {
+		for o := range c.snap.eachOwner(k.set) {
 			held[SourceIdentity{o.source.name, k.id}] += n
 		}
 	}

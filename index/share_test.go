@@ -25,14 +25,14 @@ func TestAlone(t *testing.T) {
 			mine := func(o Owner) bool { return o%3 == rest }
 			held, alone := make([]int, len(w.o.constants)), make([]int, len(w.o.constants))
 			for _, p := range s.pieces {
-				for b := range p.blocks {
+				for b := range p.eachBlock {
 					ours, others := false, false
-					for o := range s.holders(b) {
+					for o := range s.eachHolder(b) {
 						ours, others = ours || mine(o.name), others || !mine(o.name)
 					}
 					if ours {
-						if held[p.root.id]++; !others {
-							alone[p.root.id]++
+						if held[p.identity.id]++; !others {
+							alone[p.identity.id]++
 						}
 					}
 				}

@@ -30,8 +30,8 @@ type snapPiece struct {
 	line, by, prev              uint32
 	head, up                    uint64
 	loose                       bool
-	root                        root     // the identity
-	local, engine, clientHashes []uint64 // engine of a chain, clientHashes of a wide piece
+	identity                    chainIdentity // the identity
+	local, engine, clientHashes []uint64      // engine of a chain, readClientHashes of a wide piece
 	intervals                   []interval
 	sides                       []snapSide
 
@@ -124,12 +124,12 @@ func newSnapshot(x *Index) *Snapshot {
 		if names := src.private.len(); names > 0 { // most sources have none
 			n.own = make(map[uint64]uint64, names)
 		}
-		for engine, ref := range src.private.all {
+		for engine, ref := range src.private.each {
 			n.own[engine] = *ref
 		}
-		for l := range src.room.all {
-			if !x.tree.identities.living(l.of) {
-				l.clientHash, l.of = 0, root{}
+		for l := range src.room.each {
+			if !x.tree.identities.isCurrent(l.of) {
+				l.clientHash, l.of = 0, chainIdentity{}
 			}
 			n.waiting = append(n.waiting, l)
 		}
@@ -143,7 +143,7 @@ func newSnapshot(x *Index) *Snapshot {
 		if n := o.copies.len(); n > 0 {
 			so.copies = make(map[uint64]uint32, n)
 		}
-		o.copies.all(func(p place, n uint32) { so.copies[p.ref()] = n })
+		o.copies.eachBlock(func(p position, n uint32) { so.copies[p.encode()] = n })
 		s.owners[o.id] = so
 	}
 	return s
@@ -163,7 +163,7 @@ func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 // Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
 // a wanted owner holds comes before its children. One goroutine walks at a time.
 func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
-	s.plant()
+	s.linkPieces()
 	w := &snapWalk{Snapshot: s, f: f, polls: make(map[Source]poll)}
 	for _, o := range s.owners {
 		o.wanted = want(o.name)
@@ -176,10 +176,10 @@ func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 		for stack = append(stack[:0], p); len(stack) > 0 && !w.ended; {
 			p := stack[len(stack)-1]
 			stack = stack[:len(stack)-1]
-			for b := range p.blocks {
-				for o := range s.holders(b) {
+			for b := range p.eachBlock {
+				for o := range s.eachHolder(b) {
 					if o.wanted && !w.ended {
-						w.visit(b, o)
+						w.visitBlock(b, o)
 					}
 				}
 			}
@@ -194,12 +194,12 @@ func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.owners)) {
-		w.flush(s.owners[id])
+		w.flushStretch(s.owners[id])
 	}
 }
 
-// plant finds out how the pieces hang together, once.
-func (s *Snapshot) plant() {
+// linkPieces finds out how the pieces hang together, once.
+func (s *Snapshot) linkPieces() {
 	if s.planted {
 		return
 	}
@@ -224,7 +224,7 @@ func (s *Snapshot) plant() {
 			p.keys = make([]uint64, len(p.local))
 			p.keys[0] = p.head
 			for i := 1; i < len(p.keys); i++ {
-				p.keys[i] = s.x.tree.followKey(p.keys[i-1], p.root.constant, p.local[i])
+				p.keys[i] = s.x.tree.followKey(p.keys[i-1], p.identity.constant, p.local[i])
 			}
 		}
 		if s.unified {
@@ -237,7 +237,7 @@ func (s *Snapshot) plant() {
 	for _, p := range s.pieces {
 		if q := byLine[p.prev]; q != nil && p.up != 0 {
 			at := len(q.keys) - 1
-			for at >= 0 && !s.follows(p, snapBlock{q, uint32(at)}) {
+			for at >= 0 && !s.isBehind(p, snapBlock{q, uint32(at)}) {
 				at--
 			}
 			if at >= 0 {
@@ -250,21 +250,21 @@ func (s *Snapshot) plant() {
 	}
 	if len(lost)+len(s.toOthers) > 0 {
 		for _, p := range s.pieces {
-			for b := range p.blocks {
-				for engine := range b.names {
+			for b := range p.eachBlock {
+				for engine := range b.eachName {
 					for _, c := range lost[engine] {
-						if c.parent.isNone() && s.follows(c, b) {
+						if c.parent.isNone() && s.isBehind(c, b) {
 							c.parent = b
 						}
 					}
-					if _, ok := s.toOthers[engine]; ok && s.held(b) {
+					if _, ok := s.toOthers[engine]; ok && s.isHeld(b) {
 						s.toOthers[engine] = b
 					}
 				}
 			}
 		}
 	}
-	s.openCircles()
+	s.breakCycles()
 	for _, p := range s.pieces {
 		if !p.parent.isNone() {
 			p.parent.behind = append(p.parent.behind, p)
@@ -272,9 +272,9 @@ func (s *Snapshot) plant() {
 	}
 }
 
-// openCircles makes a root of a piece of each circle. Keys that two chains have by chance, or by
+// breakCycles makes a root of a piece of each circle. Keys that two chains have by chance, or by
 // an attacker's choice, could close one.
-func (s *Snapshot) openCircles() {
+func (s *Snapshot) breakCycles() {
 	for i, p := range s.pieces {
 		for p.climb == 0 {
 			if p.climb = i + 1; p.parent.isNone() {
@@ -289,13 +289,13 @@ func (s *Snapshot) openCircles() {
 	}
 }
 
-// follows reports whether the first block of a piece is behind a block.
-func (s *Snapshot) follows(p *snapPiece, b snapBlock) bool {
-	return !b.loose && s.x.tree.followKey(b.key(), b.root.constant, p.local[0]) == p.head
+// isBehind reports whether the first block of a piece is behind a block.
+func (s *Snapshot) isBehind(p *snapPiece, b snapBlock) bool {
+	return !b.loose && s.x.tree.followKey(b.key(), b.identity.constant, p.local[0]) == p.head
 }
 
-// blocks yields the blocks of a piece.
-func (p *snapPiece) blocks(yield func(snapBlock) bool) {
+// eachBlock yields the blocks of a piece.
+func (p *snapPiece) eachBlock(yield func(snapBlock) bool) {
 	for at := range p.local {
 		if !yield(snapBlock{p, uint32(at)}) {
 			return
@@ -305,10 +305,10 @@ func (p *snapPiece) blocks(yield func(snapBlock) bool) {
 
 func (b snapBlock) isNone() bool { return b.snapPiece == nil }
 func (b snapBlock) key() uint64  { return b.keys[b.at] }
-func (b snapBlock) ref() uint64  { return place{b.line, b.at}.ref() }
+func (b snapBlock) ref() uint64  { return position{b.line, b.at}.encode() }
 
-// set returns the owner set of a block.
-func (b snapBlock) set() uint32 {
+// ownerSet returns the owner set of a block.
+func (b snapBlock) ownerSet() uint32 {
 	k := 0
 	for b.at >= b.intervals[k].end {
 		k++
@@ -316,15 +316,15 @@ func (b snapBlock) set() uint32 {
 	return b.intervals[k].set
 }
 
-// before returns the block before another one, none if that begins a chain or is in none.
-func (b snapBlock) before() snapBlock {
+// blockBefore returns the block before another one, none if that begins a chain or is in none.
+func (b snapBlock) blockBefore() snapBlock {
 	if b.at > 0 && !b.loose {
 		return snapBlock{b.snapPiece, b.at - 1}
 	}
 	return b.parent
 }
 
-// clientHash returns the client hash of a block, 0 if its tokens are not known.
+// clientHashOf returns the client hash of a block, 0 if its tokens are not known.
 func (b snapBlock) clientHash() uint64 {
 	switch {
 	case len(b.clientHashes) > 0:
@@ -335,8 +335,8 @@ func (b snapBlock) clientHash() uint64 {
 	return b.local[b.at]
 }
 
-// names yields the names of a block that all mean, each with its teacher plus one.
-func (b snapBlock) names(yield func(engine uint64, by uint32) bool) {
+// eachName yields the names of a block that all mean, each with its teacher plus one.
+func (b snapBlock) eachName(yield func(engine uint64, by uint32) bool) {
 	if !b.loose && b.engine[b.at] != 0 && !yield(b.engine[b.at], b.by) {
 		return
 	}
@@ -360,14 +360,14 @@ type snapWalk struct {
 // poll is the number of votes for a name, and the lowest rank of the voters.
 type poll struct{ votes, rank int }
 
-func (p poll) with(s *snapSource) poll { return poll{p.votes + 1, min(p.rank, s.rank)} }
+func (p poll) withVote(s *snapSource) poll { return poll{p.votes + 1, min(p.rank, s.rank)} }
 
-// visit adds a block to what an owner holds.
-func (w *snapWalk) visit(b snapBlock, o *snapOwner) {
-	up, clientHash, r := b.before(), b.clientHash(), &o.run
+// visitBlock adds a block to what an owner holds.
+func (w *snapWalk) visitBlock(b snapBlock, o *snapOwner) {
+	up, clientHash, r := b.blockBefore(), b.clientHash(), &o.run
 	if up.isNone() || up != o.last || clientHash == 0 || len(r.Engine) == longest {
-		w.flush(o)
-		w.begin(b, up, o, clientHash)
+		w.flushStretch(o)
+		w.beginStretch(b, up, o, clientHash)
 	}
 	at, names := len(r.Engine), w.namesFor(b, o.source)
 	r.Engine, r.ClientHashes = append(r.Engine, plain(names[0])), append(r.ClientHashes, clientHash)
@@ -388,14 +388,14 @@ func (w *snapWalk) visit(b snapBlock, o *snapOwner) {
 	}
 	o.last = b
 	if clientHash == 0 {
-		w.flush(o)
+		w.flushStretch(o)
 	}
 }
 
-// begin starts a stretch at a block, which is behind up.
-func (w *snapWalk) begin(b, up snapBlock, o *snapOwner, clientHash uint64) {
+// beginStretch starts a stretch at a block, which is behind up.
+func (w *snapWalk) beginStretch(b, up snapBlock, o *snapOwner, clientHash uint64) {
 	r, key := &o.run, b.key()
-	r.Key, r.HasKey, r.Identity = b.root.seq(key), true, b.root.id
+	r.Key, r.HasKey, r.Identity = b.identity.seqOf(key), true, b.identity.id
 	if clientHash == 0 {
 		if l, ok := o.source.links[key]; ok && b.loose {
 			r.Waiting, r.HasParent, r.Parent = true, true, plain(l.parent)
@@ -403,14 +403,14 @@ func (w *snapWalk) begin(b, up snapBlock, o *snapOwner, clientHash uint64) {
 		}
 		return
 	}
-	if !up.isNone() && (b.at > 0 || w.held(up)) {
-		if w.bits[int(up.set())*w.width+int(o.id>>6)]>>(o.id&63)&1 == 0 {
-			for p := range w.holders(up) { // p and o may belong to one worker
-				w.flush(p)
+	if !up.isNone() && (b.at > 0 || w.isHeld(up)) {
+		if w.bits[int(up.ownerSet())*w.width+int(o.id>>6)]>>(o.id&63)&1 == 0 {
+			for p := range w.eachHolder(up) { // p and o may belong to one worker
+				w.flushStretch(p)
 			}
 		}
-		r.HasParent, r.Gone = true, !w.held(up)
-		if w.ownNames(up, o.source); !r.Gone || len(w.found) == 0 {
+		r.HasParent, r.Gone = true, !w.isHeld(up)
+		if w.findOwnNames(up, o.source); !r.Gone || len(w.found) == 0 {
 			w.namesFor(up, o.source)
 		}
 		r.Parent = plain(w.found[0])
@@ -419,13 +419,13 @@ func (w *snapWalk) begin(b, up snapBlock, o *snapOwner, clientHash uint64) {
 	if b.at > 0 || b.loose {
 		return
 	}
-	if r.Root = b.up == 0 && b.root.first(b.local[0]) == key; b.up != 0 {
+	if r.Root = b.up == 0 && b.identity.firstKey(b.local[0]) == key; b.up != 0 {
 		r.HasParent, r.Parent, r.Gone = true, plain(b.up), true
 	}
 }
 
-// flush hands out what has been gathered of an owner.
-func (w *snapWalk) flush(o *snapOwner) {
+// flushStretch hands out what has been gathered of an owner.
+func (w *snapWalk) flushStretch(o *snapOwner) {
 	r := &o.run
 	if len(r.Engine) > 0 && !w.ended {
 		w.ended = !w.f(r)
@@ -441,32 +441,32 @@ func (w *snapWalk) flush(o *snapOwner) {
 func (w *snapWalk) namesFor(b snapBlock, src *snapSource) []uint64 {
 	if w.unified {
 		if b.elected[b.at] == 0 {
-			b.elected[b.at] = w.elect(b)
+			b.elected[b.at] = w.electName(b)
 		}
 		w.found = append(w.found[:0], b.elected[b.at])
 		return w.found
 	}
-	if w.ownNames(b, src); len(w.found) > 0 {
+	if w.findOwnNames(b, src); len(w.found) > 0 {
 		return w.found
 	}
-	for o := range w.holders(b) {
-		if w.ownNames(b, o.source); len(w.found) > 0 {
+	for o := range w.eachHolder(b) {
+		if w.findOwnNames(b, o.source); len(w.found) > 0 {
 			return w.found[:1]
 		}
 	}
 	name := b.key()
-	for engine := range b.names {
+	for engine := range b.eachName {
 		name = engine
 	}
 	w.found = append(w.found, name)
 	return w.found
 }
 
-// ownNames finds the names that a source itself uses.
-func (w *snapWalk) ownNames(b snapBlock, src *snapSource) {
+// findOwnNames finds the names that a source itself uses.
+func (w *snapWalk) findOwnNames(b snapBlock, src *snapSource) {
 	w.found = append(w.found[:0], src.private[b.ref()]...)
 	own := len(w.found)
-	for engine, by := range b.names {
+	for engine, by := range b.eachName {
 		if _, other := src.own[engine]; other {
 			continue
 		}
@@ -480,21 +480,21 @@ func (w *snapWalk) ownNames(b snapBlock, src *snapSource) {
 	}
 }
 
-// elect returns the name of a block for all owners, by a vote of the sources that hold the
+// electName returns the name of a block for all owners, by a vote of the sources that hold the
 // block. A source votes for the engine hashes it has taught, else for those of its family.
 // Of equal votes the name wins whose voter has the lowest rank. Without votes, the only
 // holder's private hash is the name, unless that source holds another block of the name.
 // The last choice is the key.
-func (w *snapWalk) elect(b snapBlock) uint64 {
+func (w *snapWalk) electName(b snapBlock) uint64 {
 	clear(w.polls)
 	only, names := uint64(0), 0
-	for engine, by := range b.names {
+	for engine, by := range b.eachName {
 		only, names = engine, names+1
 		if by == 0 {
 			continue
 		}
 		w.polls[w.families[by-1]] = poll{rank: math.MaxInt}
-		if s := w.teacher(by); s != nil {
+		if s := w.teacherOf(by); s != nil {
 			s.teaches = b
 		}
 	}
@@ -502,7 +502,7 @@ func (w *snapWalk) elect(b snapBlock) uint64 {
 		return only
 	}
 	holders, last := 0, (*snapSource)(nil)
-	for o := range w.holders(b) {
+	for o := range w.eachHolder(b) {
 		s := o.source
 		if s.holds == b {
 			continue
@@ -513,17 +513,17 @@ func (w *snapWalk) elect(b snapBlock) uint64 {
 			continue
 		}
 		if p, ok := w.polls[w.families[s.name]]; ok {
-			w.polls[w.families[s.name]] = p.with(s)
+			w.polls[w.families[s.name]] = p.withVote(s)
 		}
 	}
 	var name uint64
 	var best poll
-	for engine, by := range b.names {
+	for engine, by := range b.eachName {
 		p := poll{rank: math.MaxInt}
 		if by != 0 {
 			p = w.polls[w.families[by-1]]
-			if s := w.teacher(by); s != nil && s.holds == b {
-				p = p.with(s)
+			if s := w.teacherOf(by); s != nil && s.holds == b {
+				p = p.withVote(s)
 			}
 		}
 		if name == 0 || p.votes > best.votes || p.votes == best.votes && p.rank < best.rank {
@@ -532,7 +532,7 @@ func (w *snapWalk) elect(b snapBlock) uint64 {
 	}
 	if best.votes == 0 && holders == 1 {
 		for _, engine := range last.private[b.ref()] {
-			if other := w.toOthers[engine]; other.isNone() || !w.heldBy(last, other) {
+			if other := w.toOthers[engine]; other.isNone() || !w.isHeldBySource(last, other) {
 				return engine
 			}
 		}
@@ -540,18 +540,18 @@ func (w *snapWalk) elect(b snapBlock) uint64 {
 	return cmp.Or(name, b.key())
 }
 
-// teacher returns the source that taught a name, given plus one. It returns nil if the
+// teacherOf returns the source that taught a name, given plus one. It returns nil if the
 // source is gone.
-func (s *Snapshot) teacher(by uint32) *snapSource {
+func (s *Snapshot) teacherOf(by uint32) *snapSource {
 	if by != 0 && int(by) <= len(s.sources) {
 		return s.sources[by-1]
 	}
 	return nil
 }
 
-// heldBy reports whether a source holds a block.
-func (s *Snapshot) heldBy(src *snapSource, b snapBlock) bool {
-	for o := range s.holders(b) {
+// isHeldBySource reports whether a source holds a block.
+func (s *Snapshot) isHeldBySource(src *snapSource, b snapBlock) bool {
+	for o := range s.eachHolder(b) {
 		if o.source == src {
 			return true
 		}
@@ -559,23 +559,23 @@ func (s *Snapshot) heldBy(src *snapSource, b snapBlock) bool {
 	return false
 }
 
-// held reports whether an owner holds a block.
-func (s *Snapshot) held(b snapBlock) bool {
-	for range s.holders(b) {
+// isHeld reports whether an owner holds a block.
+func (s *Snapshot) isHeld(b snapBlock) bool {
+	for range s.eachHolder(b) {
 		return true
 	}
 	return false
 }
 
-// holders yields the owners of a block.
-func (s *Snapshot) holders(b snapBlock) iter.Seq[*snapOwner] { return s.ownersOf(b.set()) }
+// eachHolder yields the owners of a block.
+func (s *Snapshot) eachHolder(b snapBlock) iter.Seq[*snapOwner] { return s.eachOwner(b.ownerSet()) }
 
-// ownersOf yields the owners of a set.
-func (s *Snapshot) ownersOf(set uint32) iter.Seq[*snapOwner] {
+// eachOwner yields the owners of a set.
+func (s *Snapshot) eachOwner(set uint32) iter.Seq[*snapOwner] {
 	return func(yield func(*snapOwner) bool) {
 		for k, word := range s.bits[int(set)*s.width:][:s.width] {
 			for ; word != 0; word &= word - 1 {
-				if o := s.owners[uint32(k)<<6+trailing(word)]; o != nil && !yield(o) {
+				if o := s.owners[uint32(k)<<6+lowestBit(word)]; o != nil && !yield(o) {
 					return
 				}
 			}

@@ -10,7 +10,7 @@ import (
 	"example.com/conductor/index/hash"
 )
 
-// holdings is what an owner holds: key -> copies. clientHash, if not nil, says which have
+// holdings is what an owner holds: key -> copies. clientHashOf, if not nil, says which have
 // tokens.
 func holdings(x *Index, o Owner, clientHash map[uint64]bool) map[uint64]int {
 	all := map[uint64]int{}
@@ -20,14 +20,14 @@ func holdings(x *Index, o Owner, clientHash map[uint64]bool) map[uint64]int {
 	}
 	x.tree.lines.eachPiece(func(n uint32, r *piece) {
 		for i := range r.len() {
-			p := place{n, i}
-			if !x.tree.sets.has(x.tree.lines.setOf(p), own.id) {
+			p := position{n, i}
+			if !x.tree.sets.hasOwner(x.tree.lines.setOf(p), own.id) {
 				continue
 			}
 			key := x.tree.keyOf(p)
-			held := 1 + int(own.copies.of(p))
+			held := 1 + int(own.copies.extraOf(p))
 			all[key] = max(all[key], held)
-			if clientHash != nil && r.clientHash(i) != 0 {
+			if clientHash != nil && r.clientHashOf(i) != 0 {
 				clientHash[key] = true
 			}
 		}
@@ -395,7 +395,7 @@ func TestSnapshotOpensCircles(t *testing.T) {
 				s.pieces[i].parent.snapPiece = s.pieces[parent]
 			}
 		}
-		s.openCircles()
+		s.breakCycles()
 		var got []int
 		for _, p := range s.pieces {
 			got = append(got, slices.Index(s.pieces, p.parent.snapPiece))

@@ -40,7 +40,7 @@ func (x *Index) Stats() Stats {
 	st := Stats{
 		Blocks:     x.tree.lanes.liveBlocks(),
 		Aliases:    x.tree.lanes.sharedNames(),
-		Sets:       x.tree.sets.live(),
+		Sets:       x.tree.sets.countSets(),
 		Bytes:      m.Pieces + m.Lists + m.Heads + m.Loose + m.Names + m.Sets + m.Waiting + m.Owners,
 		AliasBytes: m.Names,
 		SetBytes:   m.Sets,
@@ -59,15 +59,6 @@ func (x *Index) Stats() Stats {
 		}
 	}
 	return st
-}
-
-func (h *holders) countMemberships() (n int) {
-	for _, s := range h.sources {
-		if s != nil {
-			n += s.held
-		}
-	}
-	return n
 }
 
 // Memory is what an index takes of the system, in bytes by kind.
@@ -109,7 +100,7 @@ func memoryOf(x *Index) Memory {
 	}
 	m.Lists = x.tree.lines.bytes() - m.Pieces + x.names.ghosts.bytes()
 	if offHeap {
-		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.table.offHeap()
+		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.table.offHeapBytes()
 	}
 	for _, s := range x.holders.sources {
 		if s == nil {
@@ -117,7 +108,7 @@ func memoryOf(x *Index) Memory {
 		}
 		m.Names += s.private.bytes()
 		m.Waiting += s.room.bytes()
-		m.Owners += int(unsafe.Sizeof(*s)) + 8*cap(s.owners) + 8*cap(s.vague.pieces) + int(unsafe.Sizeof(named{}))*cap(s.work)
+		m.Owners += int(unsafe.Sizeof(*s)) + 8*cap(s.owners) + 8*cap(s.unindexed.pieces) + int(unsafe.Sizeof(settledBlock{}))*cap(s.work)
 		for _, o := range s.owners {
 			m.Owners += int(unsafe.Sizeof(*o)) + o.copies.bytes()
 		}

@@ -93,8 +93,8 @@ func (x *Index) Store(e *Store) StoreResult {
 		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))
 	}
 	p := storing{x: x, e: e}
-	if i, c, more := p.together(); more {
-		p.alone(i, c)
+	if i, c, more := p.storeBesideOthers(); more {
+		p.storeAlone(i, c)
 	}
 	return p.res
 }
@@ -105,16 +105,16 @@ type storing struct {
 	s   *source
 	o   *owner
 	e   *Store
-	of  root // Store.Identity
+	of  chainIdentity // Store.Identity
 	res StoreResult
 
 	piece    uint32   // of the last block stored by its hash alone
 	constant uint64   // of the identity of the block at hand
-	clientOf Identity // whose clientHashes are known, plus one
+	clientOf Identity // whose readClientHashes are known, plus one
 	client   []uint64 // of them; nil if they equal Local
 }
 
-// clientHash returns the client hash of block i as one of an identity.
+// clientHashOf returns the client hash of block i as one of an identity.
 func (p *storing) clientHash(i int, id Identity) uint64 {
 	if p.e.ClientHashes == nil || !p.x.tree.keepsClientHashes {
 		return p.e.Local[i]
@@ -131,10 +131,10 @@ func (p *storing) clientHash(i int, id Identity) uint64 {
 	return p.client[i]
 }
 
-// together stores the first blocks next to events of other sources, as far as they are
+// storeBesideOthers stores the first blocks next to events of other sources, as far as they are
 // ordinary. It returns the next block and the cursor of the one before it, and whether all
 // lanes have to be locked for the rest.
-func (p *storing) together() (i int, c cursor, more bool) {
+func (p *storing) storeBesideOthers() (i int, c cursor, more bool) {
 	x, e := p.x, p.e
 	l := x.tree.lanes.laneOfOwner(e.Owner)
 	l.mu.Lock()
@@ -148,14 +148,14 @@ func (p *storing) together() (i int, c cursor, more bool) {
 	if !x.resolver.isCalmFor(p.s) || e.HasKey {
 		return 0, c, true
 	}
-	if i, c = p.store(); i == len(e.Engine) && c.kind == atBlock {
+	if i, c = p.storeOrdinary(); i == len(e.Engine) && c.kind == atBlock {
 		p.o.last = x.tree.markCursor(c)
 	}
 	return i, c, x.resolver.leaveLane(p.s, i, len(e.Engine))
 }
 
-// alone stores the blocks from i on while all lanes are locked.
-func (p *storing) alone(i int, c cursor) {
+// storeAlone stores the blocks from i on while all lanes are locked.
+func (p *storing) storeAlone(i int, c cursor) {
 	x, e := p.x, p.e
 	x.lockRest()
 	defer x.unlock()
@@ -165,45 +165,45 @@ func (p *storing) alone(i int, c cursor) {
 	}
 	p.s, p.of = p.o.s, x.tree.identities.rootOf(e.Identity)
 	if i == 0 {
-		if !p.isNamed(0) {
-			c, _ = p.start()
+		if !p.hasMeaning(0) {
+			c, _ = p.findStart()
 		}
 	} else if c.kind == atBlock {
 		if c = x.tree.refreshCursor(c); c.at.isNone() {
 			c.kind = atKey // another call took the block from the owner
 		}
 	}
-	p.rest(i, c)
+	p.storeRest(i, c)
 	places := x.tree.places
 	if placed := x.maintain(p.s); e.Complete && !placed {
 		x.tree.places = places
 	}
 }
 
-// store stores blocks, each behind the one before, until one is not ordinary. It returns that
+// storeOrdinary stores blocks, each behind the one before, until one is not ordinary. It returns that
 // one and the cursor of the block before it.
-func (p *storing) store() (i int, c cursor) {
+func (p *storing) storeOrdinary() (i int, c cursor) {
 	if p.e.ByName && p.e.Local != nil {
-		return p.byName()
+		return p.storeByName()
 	}
-	c, ok := p.start()
+	c, ok := p.findStart()
 	for ok && i < len(p.e.Engine) {
 		if p.e.Local == nil {
-			i, ok = p.hashes(i)
+			i, ok = p.storeHashes(i)
 		} else {
-			i, c, ok = p.grow(i, c)
+			i, c, ok = p.growChain(i, c)
 		}
 	}
 	return i, c
 }
 
-// byName is store for an event that says nothing about blocks with known hashes.
-func (p *storing) byName() (i int, c cursor) {
+// storeByName is store for an event that says nothing about blocks with known hashes.
+func (p *storing) storeByName() (i int, c cursor) {
 	x, e, l := p.x, p.e, p.s.lane
-	last, ok := place{}, false // the block before, where c is not its cursor yet
+	last, ok := position{}, false // the block before, where c is not its cursor yet
 	for i < len(e.Engine) {
 		if q := x.finder.holdNamed(p.s, normal(e.Engine[i]), nil); !q.isNone() {
-			next, at, plain := p.run(i, q, normal(e.Engine[i]))
+			next, at, plain := p.storeRun(i, q, normal(e.Engine[i]))
 			if !plain {
 				break
 			}
@@ -217,14 +217,14 @@ func (p *storing) byName() (i int, c cursor) {
 		switch {
 		case !last.isNone():
 			x.tree.holdPiece(l, last.piece) // the owner holds the block, so it is still there
-			c, last = x.tree.cursorAt(last), place{}
+			c, last = x.tree.cursorAt(last), position{}
 		case i == 0:
-			if c, ok = p.start(); !ok {
+			if c, ok = p.findStart(); !ok {
 				return i, c
 			}
 		}
 		next := i
-		if next, c, ok = p.grow(i, c); !ok {
+		if next, c, ok = p.growChain(i, c); !ok {
 			return next, c
 		}
 		p.countLost(i, next)
@@ -237,33 +237,33 @@ func (p *storing) byName() (i int, c cursor) {
 	return i, c
 }
 
-// rest stores the blocks from i on, each behind the one before. All lanes are locked.
-func (p *storing) rest(i int, c cursor) {
+// storeRest stores the blocks from i on, each behind the one before. All lanes are locked.
+func (p *storing) storeRest(i int, c cursor) {
 	x, e := p.x, p.e
 	for i < len(e.Engine) {
-		from, named := i, p.isNamed(i)
+		from, named := i, p.hasMeaning(i)
 		switch {
 		case named:
-			i, c = p.orphan(i)
+			i, c = p.storeOrphan(i)
 		case i == 0 && e.HasKey:
-			i, c = 1, p.keyed(c)
+			i, c = 1, p.storeKeyed(c)
 		case e.Local == nil:
-			i, _ = p.hashes(i)
+			i, _ = p.storeHashes(i)
 			c = cursor{}
 		case c.kind == atUnknown:
-			i, c = p.orphan(i)
+			i, c = p.storeOrphan(i)
 		case c.kind == atKey:
-			c = p.one(i, x.tree.childOf(c, e.Local[i]), c)
+			c = p.storeOne(i, x.tree.childOf(c, e.Local[i]), c)
 			i++
 		case c.kind == atBlock && c.at.isNone() && c.made != x.tree.made:
 			c.kind = atKey // the block before may be in a piece by now
 		case e.ByName && x.names.naming != allNamed:
-			c = p.one(i, x.tree.childOf(c, e.Local[i]), c) // the hashes behind may be known
+			c = p.storeOne(i, x.tree.childOf(c, e.Local[i]), c) // the hashes behind may be known
 			i++
 		default:
 			var ok bool
-			if i, c, ok = p.grow(i, c); !ok {
-				c = p.one(i, x.tree.childOf(c, e.Local[i]), c)
+			if i, c, ok = p.growChain(i, c); !ok {
+				c = p.storeOne(i, x.tree.childOf(c, e.Local[i]), c)
 				i++
 			}
 		}
@@ -278,10 +278,10 @@ func (p *storing) rest(i int, c cursor) {
 	}
 }
 
-// start returns the cursor of the event's parent, and whether that was ordinary. The lane
+// findStart returns the cursor of the event's parent, and whether that was ordinary. The lane
 // holds its piece.
-func (p *storing) start() (c cursor, ok bool) {
-	if c, ok = p.behindParent(); ok && !p.x.tree.identities.mayFollow(p.e.Says, p.of, c) {
+func (p *storing) findStart() (c cursor, ok bool) {
+	if c, ok = p.findParent(); ok && !p.x.tree.identities.mayFollow(p.e.Says, p.of, c) {
 		return cursor{}, false // it waits for a parent that the event may mean
 	}
 	if c.kind != atUnknown && p.e.Local != nil {
@@ -292,8 +292,8 @@ func (p *storing) start() (c cursor, ok bool) {
 	return c, ok
 }
 
-// behindParent is start for an event that says nothing of its identity.
-func (p *storing) behindParent() (c cursor, ok bool) {
+// findParent is start for an event that says nothing of its identity.
+func (p *storing) findParent() (c cursor, ok bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	switch {
 	case e.Local == nil && !e.HasKey:
@@ -305,7 +305,7 @@ func (p *storing) behindParent() (c cursor, ok bool) {
 			if x.names.lineOf(q, parent) != 0 {
 				return x.tree.cursorAtMark(&p.o.last), true
 			}
-			p.leave()
+			p.nameLastBlock()
 		}
 		if x.tree.lanes.alone {
 			return x.tree.cursorAt(x.resolver.meaningOf(p.s, parent)), true
@@ -315,13 +315,13 @@ func (p *storing) behindParent() (c cursor, ok bool) {
 	case e.Rootless:
 		return cursor{}, false
 	}
-	p.leave()
+	p.nameLastBlock()
 	if len(e.Begins) > 0 && len(e.Local) > 0 {
 		if of, once := x.finder.findIdentity(l, e.Begins, e.Local); once {
 			p.of, p.res.Begun = of, true
 		}
 	}
-	return cursor{kind: atRoot, root: p.of}, true
+	return cursor{kind: atRoot, chainIdentity: p.of}, true
 }
 
 // countLost counts blocks of an event by names whose hashes were not known: those that look like
@@ -339,46 +339,46 @@ func (p *storing) countLost(from, to int) {
 
 // hasEntry reports whether the hash of block i says which block it is, whatever the tokens say. All lanes
 // are locked.
-func (p *storing) isNamed(i int) bool {
+func (p *storing) hasMeaning(i int) bool {
 	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.resolver.meaningOf(p.s, normal(p.e.Engine[i])).isNone()
 }
 
-// leave makes an entry for the block where the owner's last event ended: its chain will go
+// nameLastBlock makes an entry for the block where the owner's last event ended: its chain will go
 // on there, or be taken away from there.
-func (p *storing) leave() {
+func (p *storing) nameLastBlock() {
 	if p.x.names.naming == onDemand {
 		p.x.names.nameBlock(p.s.lane, p.o.last.at)
 	}
 }
 
-// keyed stores the first block of an event that says its key.
-func (p *storing) keyed(c cursor) cursor {
+// storeKeyed stores the first block of an event that says its key.
+func (p *storing) storeKeyed(c cursor) cursor {
 	x, e := p.x, p.e
 	of := p.of
 	if c.kind == atBlock || c.kind == atKey {
-		of = c.root
+		of = c.chainIdentity
 	}
-	engine, key := normal(e.Engine[0]), of.key(e.Key)
-	next := cursor{kind: atKey, key: key, root: of}
+	engine, key := normal(e.Engine[0]), of.keyOf(e.Key)
+	next := cursor{kind: atKey, key: key, chainIdentity: of}
 	if e.Local != nil && c.kind != atUnknown {
 		if n := x.tree.childOf(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
-			return p.one(0, n, c)
+			return p.storeOne(0, n, c)
 		}
 	}
 	if next.at = x.resolver.findByKey(p.s, engine, key); !next.at.isNone() {
 		next = x.tree.cursorAt(next.at)
-		next.root = of
+		next.chainIdentity = of
 	}
 	if e.Complete && e.Local != nil && next.kind == atKey {
-		next = cursor{kind: atBlock, at: x.resolver.findPlace(key), key: key, made: x.tree.made, root: of}
-		return p.one(0, next, cursor{kind: atBlock, made: x.tree.made, root: of})
+		next = cursor{kind: atBlock, at: x.resolver.findPlace(key), key: key, made: x.tree.made, chainIdentity: of}
+		return p.storeOne(0, next, cursor{kind: atBlock, made: x.tree.made, chainIdentity: of})
 	}
-	return p.one(0, next, cursor{kind: atKey, root: of})
+	return p.storeOne(0, next, cursor{kind: atKey, chainIdentity: of})
 }
 
-// one stores block i, which is at next or is made behind c, whatever its engine hash
+// storeOne stores block i, which is at next or is made behind c, whatever its engine hash
 // meant before.
-func (p *storing) one(i int, next, c cursor) cursor {
+func (p *storing) storeOne(i int, next, c cursor) cursor {
 	x, e := p.x, p.e
 	engine, clientHash := normal(e.Engine[i]), uint64(0)
 	if e.Local != nil {
@@ -389,7 +389,7 @@ func (p *storing) one(i int, next, c cursor) cursor {
 		if e.Local != nil {
 			local = e.Local[i]
 		}
-		if next.at = x.holders.createBlock(p.s, c, next.key, p.parent(i), local, clientHash, len(e.Engine)-i); next.at.isNone() {
+		if next.at = x.holders.createBlock(p.s, c, next.key, p.e.parentOf(i), local, clientHash, len(e.Engine)-i); next.at.isNone() {
 			p.res.Refused++
 			x.bounds.refuseKey(next.key)
 			return next
@@ -401,8 +401,8 @@ func (p *storing) one(i int, next, c cursor) cursor {
 	if next.kind == atKey {
 		next.at = x.holders.rerootLoose(p.s, next)
 	}
-	p.resolve(engine, next.key, next.at)
-	p.hold(next.at)
+	p.moveWaiting(engine, next.key, next.at)
+	p.holdBlock(next.at)
 	x.resolver.joinGhost(next.key, next.at)
 	if x.resolver.learnMeaning(p.s, engine, next.at, len(e.Engine)-i) {
 		p.res.Conflicts++
@@ -420,15 +420,15 @@ func (p *storing) one(i int, next, c cursor) cursor {
 		}
 	}
 	if len(x.names.met) > 0 {
-		p.placeOthers()
+		p.placeWaiters()
 		next = x.tree.refreshCursor(next)
 	}
 	return next
 }
 
-// resolve moves what the source holds under an engine hash, or under the key as if it
+// moveWaiting moves what the source holds under an engine hash, or under the key as if it
 // were one, to a block.
-func (p *storing) resolve(engine, key uint64, q place) {
+func (p *storing) moveWaiting(engine, key uint64, q position) {
 	if p.x.tree.looseBlocks.Load() == 0 {
 		return
 	}
@@ -438,101 +438,70 @@ func (p *storing) resolve(engine, key uint64, q place) {
 	p.x.resolver.placeLoose(p.s, key, q)
 }
 
-// parent returns the engine hash of the block before block i, 0 for none.
-func (p *storing) parent(i int) uint64 {
+// parentOf returns the engine hash of the block before block i, 0 for none.
+func (e *Store) parentOf(i int) uint64 {
 	switch {
 	case i > 0:
-		return normal(p.e.Engine[i-1])
-	case p.e.HasParent:
-		return normal(p.e.Parent)
+		return normal(e.Engine[i-1])
+	case e.HasParent:
+		return normal(e.Parent)
 	}
 	return 0
 }
 
-// isIn notes that a block of the event has a place in a piece.
-func (p *storing) isIn(r *piece) {
-	if !p.res.Placed && !r.loose() {
-		p.res.Identity, p.res.Placed = r.identity(), true
+// notePlacing remembers the identity of the first block of the event that has a place in a chain.
+func (r *StoreResult) notePlacing(of *piece) {
+	if !r.Placed && !of.loose() {
+		r.Identity, r.Placed = of.identityID(), true
 	}
 }
 
-// hold gives a block to the owner, or a copy.
-func (p *storing) hold(q place) {
-	p.isIn(p.x.tree.lines.pieceAt(q.piece))
+// holdBlock gives a block to the owner, or a copy.
+func (p *storing) holdBlock(q position) {
+	p.res.notePlacing(p.x.tree.lines.pieceAt(q.piece))
 	if p.x.holders.addHolder(p.o, q) {
 		p.res.Added++
 		return
 	}
-	p.copied(q.piece, 1<<q.at)
+	p.countCopies(q.piece, 1<<q.at)
 }
 
-// copied counts blocks that the owner held already.
-func (p *storing) copied(n uint32, blocks uint64) {
+// countCopies counts blocks that the owner held already.
+func (p *storing) countCopies(n uint32, blocks uint64) {
 	p.res.Copies += bits.OnesCount64(blocks)
 	if p.e.Copies != CopyCount {
-		p.o.copies.trust(n, blocks)
+		p.o.copies.trustBlocks(n, blocks)
 		return
 	}
-	p.o.copies.add(n, blocks)
+	p.o.copies.addCopies(n, blocks)
 }
 
-// addHolders gives blocks of a locked piece to an owner, and returns those that it did not
-// hold. dead are blocks that were no ghosts and had no owner before the event.
-func (h *holders) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead uint64) (changed uint64) {
-	changed, edge := h.tree.changeHolder(o.s.lane, r, lo, hi, o.id, true)
-	if changed != 0 {
-		sum, loose := r.wordsOf(changed)
-		o.held(bits.OnesCount64(changed), loose, h.tree.identities.weighWords(r, sum))
-		h.tree.countBlocks(o.s.lane, r, bits.OnesCount64(edge))
-		if ghosts := edge &^ dead; ghosts != 0 {
-			h.bounds.reviveGhosts(o.s.lane, n, r, ghosts)
-		}
-	}
-	return changed
-}
-
-// clearStaleNames drops the engine hashes that a block had when it lost its last owner.
-func (t *tree) clearStaleNames(n uint32, r *piece, at uint32) {
-	if r.loose() {
-		return
-	}
-	t.keepForCheckpoint(n)
-	write64(&r.engine()[at], 0)
-	for line := r.side; line != 0; {
-		d := t.lines.sideAt(line)
-		if d.covers(at) {
-			write64(&d.engine()[at-d.from()], 0)
-		}
-		line = d.next
-	}
-}
-
-// hashes stores blocks without tokens from i on: as many as have names next to each
+// storeHashes stores blocks without tokens from i on: as many as have names next to each
 // other, or a single one. It returns the next block, and reports false if the first one is not ordinary.
-func (p *storing) hashes(i int) (int, bool) {
+func (p *storing) storeHashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.tree.lanes.alone {
-		q := p.beside(engine)
+		q := p.findBeside(engine)
 		if q.isNone() {
 			q = x.finder.holdNamed(p.s, engine, nil)
 		}
 		if q.isNone() {
 			return i, false
 		}
-		i, last, ok := p.run(i, q, engine)
+		i, last, ok := p.storeRun(i, q, engine)
 		p.piece = last.piece
 		return i, ok
 	}
 	if q := x.resolver.meaningOf(p.s, engine); !q.isNone() {
 		if !p.s.raw && x.resolver.isOrdinary(p.s, engine) {
-			i, _, ok := p.run(i, q, engine)
+			i, _, ok := p.storeRun(i, q, engine)
 			return i, ok
 		}
-		p.meant(engine, q)
+		p.storeMeant(engine, q)
 		return i + 1, true
 	}
-	p.raw(engine, p.of)
+	p.storeRaw(engine, p.of)
 	p.res.HashOnly++
 	if !x.tree.findLoose(engine).isNone() && x.bounds.isLostName(engine) {
 		p.res.Lost++
@@ -540,13 +509,13 @@ func (p *storing) hashes(i int) (int, bool) {
 	return i + 1, true
 }
 
-// beside returns the block that an engine hash means to the source if it lies close to the last one
+// findBeside returns the block that an engine hash means to the source if it lies close to the last one
 // of the event, and the source holds it. vLLM announces what it has offloaded of a chain in no order.
 // The lane holds the block's piece.
-func (p *storing) beside(engine uint64) place {
+func (p *storing) findBeside(engine uint64) position {
 	x, l := p.x, p.s.lane
 	if p.piece == 0 || x.names.naming != onDemand || x.names.sweep.left > 0 || !x.resolver.isOrdinary(p.s, engine) {
-		return place{}
+		return position{}
 	}
 	n, pieces := p.piece, 4
 	if next := load32(&x.tree.lines.pieceAt(n).next); next != 0 {
@@ -555,24 +524,24 @@ func (p *storing) beside(engine uint64) place {
 	if q := x.finder.searchAround(l, n, pieces, engine); !q.isNone() && x.tree.isHeldBy(p.s, q) {
 		return q
 	}
-	return place{}
+	return position{}
 }
 
-// run stores blocks from i on which have names next to each other from a block on, as hashes does.
+// storeRun stores blocks from i on which have names next to each other from a block on, as hashes does.
 // The lane holds its piece.
-func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
+func (p *storing) storeRun(i int, q position, engine uint64) (int, position, bool) {
 	x, e := p.x, p.e
 	r := x.tree.lines.pieceAt(q.piece)
 	line := x.names.lineOf(q, engine)
 	if !x.finder.joinTeacher(p.s, line) {
-		return i, place{}, false
+		return i, position{}, false
 	}
-	p.isIn(r)
+	p.res.notePlacing(r)
 	lo, at := q.at, q.at+1
 	i++
 	dead := x.tree.lines.deadBlocks(r)
 	if line == q.piece {
-		for at < r.len() && i < len(e.Engine) && r.engine()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 &&
+		for at < r.len() && i < len(e.Engine) && r.engineHashes()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 &&
 			x.resolver.isOrdinary(p.s, normal(e.Engine[i])) {
 			at++
 			i++
@@ -580,39 +549,39 @@ func (p *storing) run(i int, q place, engine uint64) (int, place, bool) {
 	}
 	blocks := spanOf(lo, at)
 	if at == lo+1 && line == q.piece && i < len(e.Engine) {
-		i, blocks = p.gather(i, r, blocks, dead)
+		i, blocks = p.gatherNames(i, r, blocks, dead)
 	}
-	if x.names.naming != allNamed && x.tree.lines.hasVagueNames(r, trailing(blocks), uint32(bits.Len64(blocks))) &&
+	if x.names.naming != allNamed && x.tree.lines.hasUnindexedNames(r, lowestBit(blocks), uint32(bits.Len64(blocks))) &&
 		!x.finder.surelyLists(p.s, r) {
-		x.finder.noteVague(p.s, q.piece)
+		x.finder.noteUnindexed(p.s, q.piece)
 	}
 	changed := uint64(0)
 	x.tree.lockPiece(q.piece, r)
 	for w := blocks; w != 0; {
-		lo = trailing(w)
+		lo = lowestBit(w)
 		at = lo + uint32(bits.TrailingZeros64(^(w >> lo)))
 		changed |= x.holders.addHolders(p.o, q.piece, r, lo, at, dead)
 		w &^= spanOf(lo, at)
 	}
-	r.unlock()
+	r.unlockReaders()
 	p.res.Added += bits.OnesCount64(changed)
 	if held := blocks &^ changed; held != 0 {
-		p.copied(q.piece, held)
+		p.countCopies(q.piece, held)
 	}
-	return i, place{q.piece, at - 1}, true
+	return i, position{q.piece, at - 1}, true
 }
 
 // gatherAhead is how many hashes of an event are compared with the names of a piece.
 const gatherAhead = 512
 
-// gather adds to some blocks of a piece those that an event without tokens names from i on, in any order, as vLLM's
+// gatherNames adds to some blocks of a piece those that an event without tokens names from i on, in any order, as vLLM's
 // offloading does. It brings their hashes to i and behind, and returns the first one behind them.
-func (p *storing) gather(i int, r *piece, blocks, dead uint64) (int, uint64) {
-	if p.e.Local != nil || !p.s.simple() || p.x.resolver.contests.some.Load() || p.e.Parts > 1 {
+func (p *storing) gatherNames(i int, r *piece, blocks, dead uint64) (int, uint64) {
+	if p.e.Local != nil || !p.s.isSimple() || p.x.resolver.contests.some.Load() || p.e.Parts > 1 {
 		return i, blocks
 	}
 	var slots [2 * maxPiece]uint8 // of the names, each block plus one
-	names, size := r.engine(), r.len()
+	names, size := r.engineHashes(), r.len()
 	for at := range size {
 		if name := names[at]; name != 0 && (blocks|dead)>>at&1 == 0 {
 			k := mix(name) % uint64(len(slots))
@@ -637,25 +606,25 @@ func (p *storing) gather(i int, r *piece, blocks, dead uint64) (int, uint64) {
 	return i + found, blocks
 }
 
-// meant stores the block that an engine hash means, while all lanes are locked.
-func (p *storing) meant(engine uint64, q place) cursor {
+// storeMeant stores the block that an engine hash means, while all lanes are locked.
+func (p *storing) storeMeant(engine uint64, q position) cursor {
 	x := p.x
-	p.resolve(engine, x.tree.keyOf(q), q)
-	if line := x.names.lineOf(q, engine); line != 0 && p.s.private.ref(engine) == nil {
+	p.moveWaiting(engine, x.tree.keyOf(q), q)
+	if line := x.names.lineOf(q, engine); line != 0 && p.s.private.find(engine) == nil {
 		x.finder.joinTeacher(p.s, line)
 	}
-	p.hold(q)
+	p.holdBlock(q)
 	c := x.tree.cursorAt(q)
 	if p.s.room.used > 0 {
 		p.res.Resolved += p.placeWaiting(engine, c)
-		p.placeOthers()
+		p.placeWaiters()
 		c = x.tree.refreshCursor(c)
 	}
 	return c
 }
 
-// raw stores a block under its engine hash. of is the identity if that is a part of the hash.
-func (p *storing) raw(engine uint64, of root) {
+// storeRaw stores a block under its engine hash. of is the identity if that is a part of the hash.
+func (p *storing) storeRaw(engine uint64, of chainIdentity) {
 	x := p.x
 	q := x.tree.findLoose(engine)
 	if !q.isNone() && !x.names.isAlive(q) {
@@ -670,31 +639,31 @@ func (p *storing) raw(engine uint64, of root) {
 	}
 	p.s.raw = true
 	added := p.res.Added
-	p.hold(q)
+	p.holdBlock(q)
 	p.o.raw += p.res.Added - added
 }
 
-// orphan stores block i, whose key is not known unless its engine hash is.
-func (p *storing) orphan(i int) (int, cursor) {
+// storeOrphan stores block i, whose key is not known unless its engine hash is.
+func (p *storing) storeOrphan(i int) (int, cursor) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if q := x.resolver.meaningOf(p.s, engine); !q.isNone() {
-		return i + 1, p.meant(engine, q)
+		return i + 1, p.storeMeant(engine, q)
 	}
-	p.raw(engine, root{})
+	p.storeRaw(engine, chainIdentity{})
 	p.res.Orphaned++
 	switch {
 	case i > 0:
-		p.wait(engine, normal(e.Engine[i-1]), i)
+		p.waitForParent(engine, normal(e.Engine[i-1]), i)
 	case e.HasParent:
-		p.wait(engine, normal(e.Parent), i)
+		p.waitForParent(engine, normal(e.Parent), i)
 	}
 	return i + 1, cursor{}
 }
 
-// wait parks a block behind its parent. The newest report of a block's parent
+// waitForParent parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link.
-func (p *storing) wait(engine, parent uint64, i int) {
+func (p *storing) waitForParent(engine, parent uint64, i int) {
 	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of,
 		says: p.e.Says}
 	if engine == parent {
@@ -705,14 +674,14 @@ func (p *storing) wait(engine, parent uint64, i int) {
 		p.res.Shed++
 		return
 	}
-	if at := r.of(engine); at != none {
+	if at := r.linkOf(engine); at != none {
 		old := r.links[at].parent
-		r.remove(at)
-		r.push(fresh) // first: it may be what keeps others useful
+		r.removeLink(at)
+		r.pushLink(fresh) // first: it may be what keeps others useful
 		p.x.holders.forgetIdleLinks(p.s, old)
 		return
 	}
-	r.push(fresh)
+	r.pushLink(fresh)
 	if r.used > p.x.maxOrphans {
 		p.x.holders.dropLink(p.s, r.oldest)
 		p.res.Shed++

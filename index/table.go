@@ -15,7 +15,7 @@ import (
 // odd, which is its lock. A reader takes no lock: it believes that a key is absent if the
 // version of the segment was even and the same before and after.
 type table struct {
-	bodies [1 << segBits]atomic.Pointer[body] // of the segments: nearly only read
+	bodies [1 << segBits]atomic.Pointer[segmentBody] // of the segments: nearly only read
 	segs   [1 << segBits]segment
 	size   atomic.Int64 // bytes of all bodies
 }
@@ -41,8 +41,8 @@ func (s *segment) unlock() {
 	chance(nil)
 }
 
-// body is what readers see of a segment.
-type body struct {
+// segmentBody is what readers see of a segment.
+type segmentBody struct {
 	entries []uint64
 	sieve   []uint64 // 16 bits an entry: a clear bit says that its keys are absent, as most probes find
 	shift   uint8    // 28 - log2(len(entries))
@@ -58,142 +58,144 @@ const (
 	wordsEach = 64 / (1 << sieveLog)
 )
 
-// split returns the segment and the tag of a mixed key.
-func split(h uint64) (seg int, tag uint64) { return int(h >> (64 - segBits)), h << segBits >> refBits }
+// splitKey returns the segment and the tag of a mixed key.
+func splitKey(h uint64) (seg int, tag uint64) {
+	return int(h >> (64 - segBits)), h << segBits >> refBits
+}
 
-func (b *body) home(tag uint64) uint64 { return tag >> (b.shift & 63) }
+func (b *segmentBody) homeSlot(tag uint64) uint64 { return tag >> (b.shift & 63) }
 
-func (t *table) resize(seg, log int) {
+func (t *table) resizeSegment(seg, log int) {
 	var old []uint64
 	if b := t.bodies[seg].Load(); b != nil {
 		old = b.entries
 		t.size.Add(-b.bytes())
 	}
-	n := &body{entries: make([]uint64, 1<<log), shift: uint8(tagBits - log)}
+	n := &segmentBody{entries: make([]uint64, 1<<log), shift: uint8(tagBits - log)}
 	mask := uint64(len(n.entries) - 1)
 	for _, v := range old {
 		if v == 0 {
 			continue
 		}
-		p := n.home(v >> refBits)
+		p := n.homeSlot(v >> refBits)
 		for n.entries[p&mask] != 0 {
 			p++
 		}
 		n.entries[p&mask] = v
 	}
-	n.sift()
+	n.buildSieve()
 	t.segs[seg].added = 0
 	t.size.Add(n.bytes())
 	t.bodies[seg].Store(n)
 }
 
-// sift builds the sieve from the entries.
-func (b *body) sift() {
+// buildSieve builds the sieve from the entries.
+func (b *segmentBody) buildSieve() {
 	b.sieve = make([]uint64, (len(b.entries)+wordsEach-1)/wordsEach)
 	for _, v := range b.entries {
 		if v != 0 {
-			b.mark(v >> refBits)
+			b.markTag(v >> refBits)
 		}
 	}
 }
 
-func (b *body) mark(tag uint64) {
+func (b *segmentBody) markTag(tag uint64) {
 	at := tag >> ((b.shift - sieveLog) & 63)
 	write64(&b.sieve[at>>6], b.sieve[at>>6]|1<<(at&63))
 }
 
-// absent reports that no entry has a tag. It may be wrong only by saying no.
-func (b *body) absent(tag uint64) bool {
+// isAbsent reports that no entry has a tag. It may be wrong only by saying no.
+func (b *segmentBody) isAbsent(tag uint64) bool {
 	at := tag >> ((b.shift - sieveLog) & 63)
 	return load64(&b.sieve[at>>6])>>(at&63)&1 == 0
 }
 
-// absent reports that no entry has the tag of a mixed key, which others do not insert meanwhile.
+// isAbsent reports that no entry has the tag of a mixed key, which others do not insert meanwhile.
 // It may be wrong only by saying no.
-func (t *table) absent(h uint64) bool {
-	seg, tag := split(h)
+func (t *table) isAbsent(h uint64) bool {
+	seg, tag := splitKey(h)
 	b := t.bodies[seg].Load()
-	return b == nil || b.absent(tag)
+	return b == nil || b.isAbsent(tag)
 }
 
-func (b *body) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
+func (b *segmentBody) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
-// find returns the place of the first entry with a tag that matches, none if there is none.
-func (b *body) find(tag uint64, matches func(place) bool) place {
-	if b.absent(tag) {
-		return place{}
+// findEntry returns the place of the first entry with a tag that matches, none if there is none.
+func (b *segmentBody) findEntry(tag uint64, matches func(position) bool) position {
+	if b.isAbsent(tag) {
+		return position{}
 	}
 	mask := uint64(len(b.entries) - 1)
-	for p, k := b.home(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
+	for p, k := b.homeSlot(tag)&mask, 0; k < len(b.entries); p, k = (p+1)&mask, k+1 {
 		v := load64(&b.entries[p])
 		if v == 0 {
 			break
 		}
-		if q := placeOf(v & refMask); v>>refBits == tag && matches(q) {
+		if q := decodePosition(v & refMask); v>>refBits == tag && matches(q) {
 			return q
 		}
 	}
-	return place{}
+	return position{}
 }
 
-// find looks a mixed key up, without a lock, and again if the segment changes meanwhile. matches tells entries of
+// findEntry looks a mixed key up, without a lock, and again if the segment changes meanwhile. matches tells entries of
 // the key from others with its tag. Next to other lanes, the caller has to look at the piece again.
-func (t *table) find(h uint64, matches func(place) bool) place {
-	seg, tag := split(h)
+func (t *table) findEntry(h uint64, matches func(position) bool) position {
+	seg, tag := splitKey(h)
 	s := &t.segs[seg]
 	for n := spins(0); ; n.pause() {
 		ver := load32(&s.ver)
 		b := t.bodies[seg].Load()
 		if b == nil {
-			return place{}
+			return position{}
 		}
-		if q := b.find(tag, matches); !q.isNone() || ver&1 == 0 && load32(&s.ver) == ver {
+		if q := b.findEntry(tag, matches); !q.isNone() || ver&1 == 0 && load32(&s.ver) == ver {
 			return q
 		}
 	}
 }
 
-// insert adds an entry for the block of a mixed key, which has none.
-func (t *table) insert(h uint64, p place) { t.claim(h, p, nil) }
+// insertEntry adds an entry for the block of a mixed key, which has none.
+func (t *table) insertEntry(h uint64, p position) { t.claimEntry(h, p, nil) }
 
-// claim adds an entry unless there is one that taken says is of the key. Then it returns false.
-func (t *table) claim(h uint64, at place, taken func(place) bool) bool {
-	seg, tag := split(h)
+// claimEntry adds an entry unless there is one that taken says is of the key. Then it returns false.
+func (t *table) claimEntry(h uint64, at position, taken func(position) bool) bool {
+	seg, tag := splitKey(h)
 	s := &t.segs[seg]
 	s.lock()
 	defer s.unlock()
 	b := t.bodies[seg].Load()
-	if taken != nil && b != nil && !b.find(tag, taken).isNone() {
+	if taken != nil && b != nil && !b.findEntry(tag, taken).isNone() {
 		return false
 	}
 	if b == nil {
-		t.resize(seg, firstLog)
+		t.resizeSegment(seg, firstLog)
 		b = t.bodies[seg].Load()
 	} else if int(s.used)*4 >= len(b.entries)*3 {
-		t.resize(seg, bits.Len(uint(len(b.entries))))
+		t.resizeSegment(seg, bits.Len(uint(len(b.entries))))
 		b = t.bodies[seg].Load()
 	}
 	s.used++
 	if s.added++; int(s.added) > len(b.entries) {
-		n := &body{entries: b.entries, shift: b.shift}
-		n.sift()
+		n := &segmentBody{entries: b.entries, shift: b.shift}
+		n.buildSieve()
 		s.added = 0
 		t.bodies[seg].Store(n)
 		b = n
 	}
-	b.mark(tag)
+	b.markTag(tag)
 	mask := uint64(len(b.entries) - 1)
-	p := b.home(tag) & mask
+	p := b.homeSlot(tag) & mask
 	for b.entries[p] != 0 {
 		p = (p + 1) & mask
 	}
-	write64(&b.entries[p], tag<<refBits|at.ref())
+	write64(&b.entries[p], tag<<refBits|at.encode())
 	return true
 }
 
-// remove takes exactly this entry out, if it is there.
-func (t *table) remove(h uint64, at place) {
-	seg, tag := split(h)
+// removeEntry takes exactly this entry out, if it is there.
+func (t *table) removeEntry(h uint64, at position) {
+	seg, tag := splitKey(h)
 	s := &t.segs[seg]
 	s.lock()
 	defer s.unlock()
@@ -201,9 +203,9 @@ func (t *table) remove(h uint64, at place) {
 	if b == nil {
 		return
 	}
-	want := tag<<refBits | at.ref()
+	want := tag<<refBits | at.encode()
 	mask := uint64(len(b.entries) - 1)
-	p := b.home(tag) & mask
+	p := b.homeSlot(tag) & mask
 	for b.entries[p] != want {
 		if b.entries[p] == 0 {
 			return
@@ -218,19 +220,19 @@ func (t *table) remove(h uint64, at place) {
 		if v == 0 {
 			break
 		}
-		if (p-b.home(v>>refBits))&mask >= (p-hole)&mask {
+		if (p-b.homeSlot(v>>refBits))&mask >= (p-hole)&mask {
 			write64(&b.entries[hole], v)
 			hole = p
 		}
 	}
 	write64(&b.entries[hole], 0)
 	if n := len(b.entries); n > 1<<firstLog && int(s.used)*8 < n {
-		t.resize(seg, bits.Len(uint(n))-2)
+		t.resizeSegment(seg, bits.Len(uint(n))-2)
 	}
 }
 
-// clear gives the memory of an empty table back.
-func (t *table) clear() {
+// clearAll gives the memory of an empty table back.
+func (t *table) clearAll() {
 	for i := range t.segs {
 		s := &t.segs[i]
 		s.lock()
@@ -241,8 +243,8 @@ func (t *table) clear() {
 	t.size.Store(0)
 }
 
-// len returns the number of entries. All lanes are locked.
-func (t *table) len() (n int) {
+// countEntries returns the number of entries. All lanes are locked.
+func (t *table) countEntries() (n int) {
 	for i := range t.segs {
 		n += int(t.segs[i].used)
 	}
@@ -251,8 +253,8 @@ func (t *table) len() (n int) {
 
 // prefetchEntry begins the load that a probe of a present key waits for.
 func (t *table) prefetchEntry(h uint64) {
-	seg, tag := split(h)
+	seg, tag := splitKey(h)
 	if b := t.bodies[seg].Load(); b != nil {
-		prefetch(unsafe.Pointer(&b.entries[b.home(tag)&uint64(len(b.entries)-1)]))
+		prefetch(unsafe.Pointer(&b.entries[b.homeSlot(tag)&uint64(len(b.entries)-1)]))
 	}
 }

@@ -6,11 +6,11 @@ import "slices"
 // says what the hash means. Then it moves to its place, of all sources to which the hash means the
 // block, and so does what waits behind it in their rooms.
 //
-//	learn(hash, block) --blocks wait--> met --placeOthers, at the end of the block--> moved
+//	learn(hash, block) --blocks wait--> met --placeWaiters, at the end of the block--> moved
 //
 // An event next to others does not give a hash its meaning while blocks wait under it (awaited).
 
-// noteMeaning notes that an engine hash has got a meaning, for placeOthers.
+// noteMeaning notes that an engine hash has got a meaning, for placeWaiters.
 func (m *nameMap) noteMeaning(engine uint64) {
 	if m.tree.looseBlocks.Load() > 0 && !m.tree.findLoose(engine).isNone() {
 		m.met = append(m.met, engine)
@@ -37,7 +37,7 @@ func (x *Index) HasLoose() bool { return x.tree.looseBlocks.Load() > 0 }
 
 // alsoLearn lets an engine hash mean a block, for a source that waits under it, and so for all
 // others unless they mean something else by it.
-func (rs *resolver) alsoLearn(engine uint64, p place) {
+func (rs *resolver) alsoLearn(engine uint64, p position) {
 	for _, s := range rs.holders.waitersOf(engine) {
 		if !s.teaches && !rs.isContested(s, engine) && rs.meaningOf(s, engine).isNone() {
 			rs.learnMeaning(s, engine, p, 1)
@@ -46,9 +46,9 @@ func (rs *resolver) alsoLearn(engine uint64, p place) {
 	}
 }
 
-// placeOthers gives places to the blocks that wait under engine hashes which have got a meaning, of
+// placeWaiters gives places to the blocks that wait under engine hashes which have got a meaning, of
 // all sources to which they mean a block now, and to what waits behind those.
-func (p *storing) placeOthers() {
+func (p *storing) placeWaiters() {
 	x := p.x
 	for k := 0; k < len(x.names.met); k++ {
 		engine := x.names.met[k]
@@ -62,7 +62,7 @@ func (p *storing) placeOthers() {
 				continue
 			}
 			p.giveParts(owners, s, engine)
-			if line := x.names.lineOf(q, engine); line != 0 && s.private.ref(engine) == nil {
+			if line := x.names.lineOf(q, engine); line != 0 && s.private.find(engine) == nil {
 				x.finder.joinTeacher(s, line)
 			}
 			w := &storing{x: x, s: s, e: p.e}
@@ -83,19 +83,19 @@ func (p *storing) placeOthers() {
 	x.names.met = x.names.met[:0]
 }
 
-// placeOthers is that of storing, where no event is applied. It reports whether there may have been
+// placeWaiters is that of storing, where no event is applied. It reports whether there may have been
 // such blocks.
 func placeOthers(x *Index) bool {
 	if len(x.names.met) == 0 {
 		return false
 	}
 	w := storing{x: x, e: &Store{}}
-	w.placeOthers()
+	w.placeWaiters()
 	return true
 }
 
-// awaited reports whether blocks may wait under an engine hash for its meaning.
-func (p *storing) awaited(engine uint64) bool {
+// isAwaited reports whether blocks may wait under an engine hash for its meaning.
+func (p *storing) isAwaited(engine uint64) bool {
 	x := p.x
 	if x.tree.looseBlocks.Load() == 0 {
 		return false
@@ -129,7 +129,7 @@ func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 	}
 	set := p.x.tree.lines.setOf(from)
 	for _, o := range s.owners {
-		if p.x.tree.sets.has(set, o.id) {
+		if p.x.tree.sets.hasOwner(set, o.id) {
 			all = append(all, o)
 		}
 	}
@@ -157,4 +157,77 @@ func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
 		}
 		return
 	}
+}
+
+// settledBlock is a block whose key has just become known.
+type settledBlock struct {
+	engine uint64
+	at     cursor
+	up     int // the named block before it, below zero for none
+	local  uint64
+}
+
+// settledCursor returns the cursor of a named block. One that was in no piece is looked for
+// again if blocks have been made since.
+func (p *storing) settledCursor(i int) cursor {
+	w := &p.s.work[i]
+	if c := p.x.tree.refreshCursor(w.at); c.kind != atBlock || !c.at.isNone() {
+		return c
+	}
+	if w.up < 0 {
+		if w.at.at.isNone() && w.at.made == p.x.tree.made {
+			return w.at
+		}
+		return cursor{kind: atKey, key: w.at.key, chainIdentity: w.at.chainIdentity}
+	}
+	if !w.at.at.isNone() || w.at.made != p.x.tree.made {
+		w.at = p.x.tree.childOf(p.settledCursor(w.up), w.local)
+	}
+	return w.at
+}
+
+// placeWaiting gives places to all blocks that wait on an engine hash, directly or through
+// others, and returns how many held blocks moved. Each turn uses up a link, so it
+// ends whatever the publisher claims.
+func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
+	x, s := p.x, p.s
+	if i := s.room.linkOf(engine); i != none {
+		x.holders.dropLink(s, i)
+	}
+	s.work = append(s.work[:0], settledBlock{engine, at, -1, 0})
+	for stack := []int{0}; len(stack) > 0; {
+		top := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		w := s.work[top]
+		for i := s.room.firstChild(w.engine); i != none; i = s.room.firstChild(w.engine) {
+			l := s.room.links[i]
+			s.room.removeLink(i)
+			if w.at = p.settledCursor(top); !x.tree.identities.mayFollow(l.says, l.of, w.at) {
+				continue // it is not this parent that the event meant
+			}
+			next := x.tree.childOf(w.at, l.local)
+			if !x.tree.findHeldRaw(s, l.engine).isNone() {
+				if next = x.resolver.seekBlock(s, l.engine, next, w.at); next.at.isNone() {
+					clientHash := l.clientHash
+					if l.of != w.at.chainIdentity {
+						clientHash = 0 // its tokens are gone
+					}
+					next.at = x.holders.createBlock(s, w.at, next.key, w.engine, l.local, clientHash, 1)
+				}
+				if !next.at.isNone() {
+					if next.kind == atKey {
+						next.at = x.holders.rerootLoose(s, next)
+					}
+					x.holders.moveRaw(s, l.engine, next.at)
+					if x.resolver.learnMeaning(s, l.engine, next.at, 1) {
+						p.res.Conflicts++
+					}
+					moved++
+				}
+			}
+			stack = append(stack, len(s.work))
+			s.work = append(s.work, settledBlock{l.engine, x.tree.refreshCursor(next), top, l.local})
+		}
+	}
+	return moved
 }

@@ -16,6 +16,15 @@ type Budget struct {
 	used atomic.Int64 // sum of the shares
 }
 
+// bounds are the bounds of an index's memory, and what leaves it where they are reached.
+type bounds struct {
+	tree     *tree
+	names    *nameMap
+	maxBytes int          // Options.MaxBytes
+	share    *budgetShare // of Options.Budget, nil for none
+	refused  atomic.Pointer[filter]
+}
+
 // NewBudget returns a budget of most bytes, nil for 0, which is no bound.
 func NewBudget(most int64) *Budget {
 	if most <= 0 {
@@ -45,14 +54,14 @@ func (b *Budget) Charge(n int64) {
 	}
 }
 
-// share is the part of a budget that an index takes.
-type share struct {
+// budgetShare is the part of a budget that an index takes.
+type budgetShare struct {
 	of    *Budget
 	bytes atomic.Int64
 }
 
-// set says what the index takes, and returns the free part of the budget, below 0 for none.
-func (s *share) set(bytes int) float64 {
+// setBytes says what the index takes, and returns the free part of the budget, below 0 for none.
+func (s *budgetShare) setBytes(bytes int) float64 {
 	used := s.of.used.Add(int64(bytes) - s.bytes.Swap(int64(bytes)))
 	return 1 - float64(used)/float64(s.of.most)
 }
@@ -60,7 +69,7 @@ func (s *share) set(bytes int) float64 {
 // accountMemory tells the budget what the index takes.
 func (b *bounds) accountMemory() {
 	if b.share != nil {
-		b.share.set(b.tableBytes())
+		b.share.setBytes(b.tableBytes())
 	}
 }
 
@@ -87,7 +96,7 @@ func (b *bounds) freeShare() float64 {
 		spare = 1 - float64(n)/float64(b.maxBytes)
 	}
 	if b.share != nil {
-		spare = min(spare, b.share.set(n))
+		spare = min(spare, b.share.setBytes(n))
 	}
 	return spare
 }
@@ -120,13 +129,4 @@ func (b *bounds) refuseKey(key uint64) {
 func (b *bounds) wasRefused(key uint64) bool {
 	f := b.refused.Load()
 	return f != nil && hasBits(f[:], normal(key))
-}
-
-// bounds are the bounds of an index's memory, and what leaves it where they are reached.
-type bounds struct {
-	tree     *tree
-	names    *nameMap
-	maxBytes int    // Options.MaxBytes
-	share    *share // of Options.Budget, nil for none
-	refused  atomic.Pointer[filter]
 }

@@ -211,14 +211,14 @@ func TestVagueBound(t *testing.T) {
 	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
-	for i := range uint64(3 * maxVague) {
+	for i := range uint64(3 * maxUnindexed) {
 		x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2}, Local: []uint64{i<<8 | 3, i<<8 | 4}})
 	}
-	if n := len(x.holders.sources[0].vague.pieces); n != maxVague {
-		t.Errorf("%d vague pieces, want %d", n, maxVague)
+	if n := len(x.holders.sources[0].unindexed.pieces); n != maxUnindexed {
+		t.Errorf("%d unindexed pieces, want %d", n, maxUnindexed)
 	}
 	must.Succeed(t, x.Check())
-	for i := range uint64(3 * maxVague) {
+	for i := range uint64(3 * maxUnindexed) {
 		for _, e := range []uint64{i<<8 | 2, i<<8 | 1} {
 			if got := x.Remove(o, []uint64{e}, nil, CopySet); got.Removed != 1 {
 				t.Fatalf("chain %d: %+v", i, got)
@@ -241,16 +241,16 @@ func TestVagueBoundAfterSearches(t *testing.T) {
 			x.Store(&Store{Owner: o, Engine: []uint64{i<<8 | 1, i<<8 | 2, i<<8 | 3}, Local: []uint64{i<<8 | 4, i<<8 | 5, i<<8 | 6}})
 		}
 	}
-	store(0, maxVague)
-	for i := uint64(2 * vaguePatience); i > 0; i-- { // away from where a search goes on
+	store(0, maxUnindexed)
+	for i := uint64(2 * searchPatience); i > 0; i-- { // away from where a search goes on
 		if got := x.Remove(o, []uint64{i<<9 | 2}, nil, CopySet); got.Removed != 1 {
 			t.Fatalf("chain %d: %+v", i, got)
 		}
 	}
-	if !slices.ContainsFunc(x.holders.sources[0].vague.pieces, func(v vaguePiece) bool { return v.piece == 0 }) {
+	if !slices.ContainsFunc(x.holders.sources[0].unindexed.pieces, func(v unindexedPiece) bool { return v.piece == 0 }) {
 		t.Fatal("all pieces are listed")
 	}
-	store(maxVague, 3*maxVague)
+	store(maxUnindexed, 3*maxUnindexed)
 	must.Succeed(t, x.Check())
 }
 
@@ -437,7 +437,7 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 	skipUnderRace(t)
 	x := New(Options{Scheme: hash.Default()})
 	o := x.NewOwner(x.NewSource())
-	const held, blocks = maxVague / 4, 32
+	const held, blocks = maxUnindexed / 4, 32
 	names := func(chain uint64) (engine []uint64) {
 		for i := range uint64(blocks) {
 			engine = append(engine, chain<<8|i+1)
@@ -446,7 +446,7 @@ func TestVagueListForgetsEndedPieces(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	var chains []uint64
-	for i := range uint64(3 * maxVague) {
+	for i := range uint64(3 * maxUnindexed) {
 		engine := names(i + 1)
 		x.Store(&Store{Owner: o, Engine: engine, Local: engine})
 		if chains = append(chains, i+1); len(chains) > held {
@@ -678,7 +678,7 @@ func TestSearchNamesFewPieces(t *testing.T) {
 		x.Store(&Store{Owner: o, Engine: engine, Local: local})
 	}
 	listed := func() (n int) {
-		for _, w := range x.holders.sources[s].vague.pieces {
+		for _, w := range x.holders.sources[s].unindexed.pieces {
 			if w.piece != 0 {
 				n++
 			}
@@ -686,9 +686,9 @@ func TestSearchNamesFewPieces(t *testing.T) {
 		return n
 	}
 	most := 0
-	for i := range uint64(3 * vaguePatience) {
+	for i := range uint64(3 * searchPatience) {
 		before := listed()
-		x.finder.searchVague(x.holders.sources[s], mix(1<<50+i), false)
+		x.finder.searchUnindexed(x.holders.sources[s], mix(1<<50+i), false)
 		most = max(most, before-listed())
 	}
 	if most != namedAtOnce {
