@@ -67,8 +67,8 @@ var table = []room{
 	{dir: "internal/must", tests: true},
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
-	// Places that flows share: those of queries, lists, dumps and replays.
-	{dir: "fair", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Places, bytes and rates that clients share.
+	{dir: "bounds", modules: []string{"golang.org/x/time/rate"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Keys that seal files: the journal and snapshots read the same form.
 	{dir: "keyfile", not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 
@@ -76,7 +76,7 @@ var table = []room{
 	{dir: "events/wire", rooms: []string{"tiers", "events"}, modules: []string{msgpack, xxh3},
 		not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/payload", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "events/stream", rooms: []string{"fair", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3},
+	{dir: "events/stream", rooms: []string{"bounds", "tiers", "events", "events/wire", "events/payload"}, modules: []string{xxh3},
 		not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	// The network of the tests: it stays below the stream, which uses it.
 	{dir: "events/stream/streamtest", tests: true, rooms: []string{"events", "events/payload"}, modules: []string{msgpack},
@@ -144,23 +144,23 @@ var table = []room{
 		not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
-	{dir: "conductor/access", rooms: []string{"fair", "conductor", "conductor/body", "conductor/scope", "conductor/server",
-		"conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3", "golang.org/x/time/rate"},
+	{dir: "conductor/access", rooms: []string{"bounds", "conductor", "conductor/body", "conductor/scope", "conductor/server",
+		"conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3"},
 		not: []string{"flag"}},
 
 	// How long requests spend where, as values: the query path enters stages, the room below reads them.
 	{dir: "conductor/stage", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// The only room that knows OpenTelemetry.
-	{dir: "conductor/telemetry", rooms: []string{"conductor/server", "conductor/stage"},
-		modules: []string{gin, grpc, prometheus, zerolog, "go.opentelemetry.io/otel", "golang.org/x/time/rate"},
+	{dir: "conductor/telemetry", rooms: []string{"bounds", "conductor/server", "conductor/stage"},
+		modules: []string{gin, grpc, prometheus, zerolog, "go.opentelemetry.io/otel"},
 		not:     []string{"flag", "os"}},
 
-	{dir: "conductor/server", rooms: []string{"fair", "conductor", "conductor/body", "conductor/stage"},
+	{dir: "conductor/server", rooms: []string{"bounds", "conductor", "conductor/body", "conductor/stage"},
 		modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"fair", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body",
+	{dir: "conductor/rpc", rooms: []string{"bounds", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body",
 		"conductor/server", "conductor/stage", "conductor/telemetry", "tiers"},
 		modules: []string{gin, grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog},
 		not:     []string{"flag", "os"}},

@@ -24,6 +24,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	kvconductor "example.com/conductor"
+	"example.com/conductor/bounds"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
@@ -32,7 +33,6 @@ import (
 	"example.com/conductor/config"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/zmq"
-	"example.com/conductor/fair"
 	"example.com/conductor/internal/must"
 )
 
@@ -148,7 +148,7 @@ func TestQueriesAreRefused(t *testing.T) {
 			if free.Code != http.StatusOK && free.Code != http.StatusNotFound {
 				t.Errorf("%s with a free place: %d %s", d.path, free.Code, free.Body)
 			}
-			must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+			must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 			start := time.Now()
 			rec := ask(h, d.path, d.contentType, "", strings.NewReader(d.body))
 			if rec.Code != http.StatusServiceUnavailable || rec.Header().Get("Retry-After") != "1" ||
@@ -158,10 +158,10 @@ func TestQueriesAreRefused(t *testing.T) {
 			if waited := time.Since(start); waited != wait {
 				t.Errorf("%s waited for %s", d.path, waited)
 			}
-			a.Leave(fair.Flow{})
+			a.Leave(bounds.Flow{})
 		}
 
-		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 		start := time.Now()
 		f := func(method, path, body string, status int) string {
 			t.Helper()
@@ -193,7 +193,7 @@ func TestQueriesAreRefused(t *testing.T) {
 		if waited := time.Since(start); waited != 0 {
 			t.Errorf("what is no query waited for %s", waited)
 		}
-		a.Leave(fair.Flow{})
+		a.Leave(bounds.Flow{})
 	})
 }
 
@@ -242,13 +242,13 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 			t.Errorf("%s as %s, beside a body that is still to come: %d %s", d.path, d.contentType, rec.Code, rec.Body)
 		}
 		// While the only place is taken, it waits behind its last byte.
-		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 		io.WriteString(sender, d.body[10:])
 		if st := a.Stats(); st != (server.AdmissionStats{Inside: 1}) {
 			t.Errorf("%s as %s, before its last byte: %+v", d.path, d.contentType, st)
 		}
 		sender.Close()
-		a.Leave(fair.Flow{})
+		a.Leave(bounds.Flow{})
 		<-w.begun
 		outside("while its answer is taken")
 		close(w.taken)
@@ -264,7 +264,7 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := server.NewAdmission(1, time.Hour)
 		h, _ := everything(t, a)
-		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 		for _, d := range dialects {
 			ctx, leave := context.WithCancel(t.Context())
 			req := httptest.NewRequestWithContext(ctx, http.MethodPost, d.path, strings.NewReader(d.body))
@@ -284,7 +284,7 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 				t.Errorf("%s as %s, afterwards: %+v", d.path, d.contentType, st)
 			}
 		}
-		a.Leave(fair.Flow{})
+		a.Leave(bounds.Flow{})
 	})
 }
 
@@ -526,7 +526,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 			io.Copy(io.Discard, res.Body)
 			res.Body.Close()
 		}
-		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 		answered := make(chan error, 1)
 		go func() {
 			res, err := router.Post("http://"+address+"/query", "application/json", strings.NewReader(dialects[0].body))
@@ -542,7 +542,7 @@ func TestShutdownInBothProtocols(t *testing.T) {
 		<-began
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.Shutdown(t.Context()) }()
-		a.Leave(fair.Flow{}) // the one that waits is let in, before or after the end began
+		a.Leave(bounds.Flow{}) // the one that waits is let in, before or after the end began
 		if err := <-answered; err != nil {
 			t.Errorf("HTTP/2 %t: a request in flight: %v", h2, err)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
-	"example.com/conductor/fair"
 	"example.com/conductor/internal/apitest"
 	"example.com/conductor/internal/must"
 )
@@ -182,7 +182,7 @@ func TestDumpWhileRecovering(t *testing.T) {
 func TestDumpsAreBounded(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		for i := range maxDumps {
-			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), fair.Flow{Name: fmt.Sprint(i)}))
+			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: fmt.Sprint(i)}))
 		}
 		done := make(chan int)
 		go func() { done <- s.send("GET", "/dump", "").Code }()
@@ -192,11 +192,11 @@ func TestDumpsAreBounded(t *testing.T) {
 			t.Error("one more dump was made")
 		default:
 		}
-		s.dialect.dumps.Leave(fair.Flow{Name: "0"})
+		s.dialect.dumps.Leave(bounds.Flow{Name: "0"})
 		if code := <-done; code != 200 {
 			t.Error(code)
 		}
-		must.Succeed(t, s.dialect.dumps.Enter(t.Context(), fair.Flow{Name: "0"}))
+		must.Succeed(t, s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: "0"}))
 		if rec := s.send("GET", "/dump", ""); rec.Code != 503 || rec.Header().Get("Retry-After") == "" {
 			t.Errorf("a dump without a place: %d", rec.Code)
 		}
@@ -207,9 +207,9 @@ func TestDumpsAreBounded(t *testing.T) {
 func TestDumpsLeaveAPlace(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		for range maxDumps - 1 {
-			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), fair.Flow{Name: "greedy"}))
+			must.Succeed(t, s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: "greedy"}))
 		}
-		if err := s.dialect.dumps.Enter(t.Context(), fair.Flow{Name: "greedy"}); err == nil {
+		if err := s.dialect.dumps.Enter(t.Context(), bounds.Flow{Name: "greedy"}); err == nil {
 			t.Error("one client has all places")
 		}
 		if code := s.send("GET", "/dump", "").Code; code != 200 {

@@ -7,9 +7,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/internal/apitest"
-
-	"example.com/conductor/fair"
 	"example.com/conductor/internal/must"
 )
 
@@ -73,12 +72,12 @@ func TestAnswersFitTheDocument(t *testing.T) {
 		f("POST", "/test/pause_listener", `{"instance_id":5}`, 404)
 		f("POST", "/unregister", `{"instance_id":5,"model_name":"m"}`, 404)
 		f("POST", "/unregister", `{"instance_id":1,"model_name":"m"}`, 200)
-		must.Succeed(t, s.dialect.cfg.Admission.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, s.dialect.cfg.Admission.Enter(t.Context(), bounds.Flow{}))
 		f("POST", "/query", ask(promptOf(3), ""), 503)
 		f("POST", "/query_by_hash", byHash(local1, ""), 503)
 		f("POST", "/query_tiered_by_hash", byHash(local1, ""), 503)
 		f("GET", "/workers", "", 200)
-		s.dialect.cfg.Admission.Leave(fair.Flow{})
+		s.dialect.cfg.Admission.Leave(bounds.Flow{})
 		f("POST", "/query", ask(promptOf(3), ""), 200)
 	})
 }

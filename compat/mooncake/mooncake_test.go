@@ -14,8 +14,8 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
-	"example.com/conductor/fair"
 	"example.com/conductor/internal/must"
 )
 
@@ -79,7 +79,7 @@ func TestNegotiateDialectAndCodec(t *testing.T) {
 // TestErrorsAreTranscoded meets a server without places and a body that is too large.
 func TestErrorsAreTranscoded(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
-		must.Succeed(t, s.places.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, s.places.Enter(t.Context(), bounds.Flow{}))
 		f := func(body string, status int, reason string) *httptest.ResponseRecorder {
 			t.Helper()
 			rec := send(s.mixed, "POST", "/query", []byte(body), "Accept", msgpackType)
@@ -93,7 +93,7 @@ func TestErrorsAreTranscoded(t *testing.T) {
 			t.Error("503 without Retry-After")
 		}
 		f(strings.Repeat(" ", 1<<15), 413, "too_large")
-		s.places.Leave(fair.Flow{})
+		s.places.Leave(bounds.Flow{})
 	})
 }
 

@@ -23,10 +23,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/fair"
 )
 
 // Roles are what a client may do, as a set of bits.
@@ -108,7 +108,7 @@ func (t *askers) of(client *Client, flow string) *asked {
 }
 
 // Flow implements what server.FlowOf looks for.
-func (a *asked) Flow() fair.Flow { return fair.Flow{Name: a.flow, Weight: a.Weight} }
+func (a *asked) Flow() bounds.Flow { return bounds.Flow{Name: a.flow, Weight: a.Weight} }
 
 // reader is the client as a conductor.View needs it.
 func (c *Client) reader() conductor.Reader {

@@ -14,8 +14,8 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/server"
-	"example.com/conductor/fair"
 	"example.com/conductor/internal/must"
 )
 
@@ -82,17 +82,6 @@ func TestRulesFitRoutes(t *testing.T) {
 	}
 }
 
-// TestLimiterForgets holds that a limiter remembers a bounded number of clients.
-func TestLimiterForgets(t *testing.T) {
-	l := newLimiter(1, 1)
-	for i := range 3 * maxBuckets {
-		l.take(fmt.Sprint(i), 1)
-	}
-	if len(l.buckets) > maxBuckets {
-		t.Errorf("%d buckets", len(l.buckets))
-	}
-}
-
 // guarded is a router with one route of each kind.
 func guarded(p Policy) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
@@ -120,7 +109,7 @@ func TestFlows(t *testing.T) {
 	}
 	known, err := readCredentials(strings.NewReader("tokens:\n" + text.String()))
 	must.Succeed(t, err)
-	flow := func(p Policy, token, address string) (f fair.Flow) {
+	flow := func(p Policy, token, address string) (f bounds.Flow) {
 		r := gin.New()
 		r.Use(New(p, zerolog.Nop()).Check)
 		r.POST("/query", func(g *gin.Context) { f = server.FlowOf(g) })

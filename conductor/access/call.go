@@ -5,13 +5,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
-	"example.com/conductor/fair"
 )
 
 // Call is a call of gRPC before its message is read, or a request over HTTP.
@@ -53,7 +54,7 @@ func (a *Guard) Admit(call Call) (*Caller, error) {
 	p := a.policy.Load()
 	c, why := a.find(p, call)
 	if why == nil && !c.rule.open {
-		why = p.limits.takeCall(c.flow)
+		why = p.limits.countCall(c.flow)
 	}
 	if why != nil {
 		a.countRefused(why)
@@ -107,7 +108,7 @@ func (c *Caller) Recheck() error {
 func (c *Caller) Open() bool { return c.rule.open }
 
 // Flow returns whose share the call takes.
-func (c *Caller) Flow() fair.Flow { return fair.Flow{Name: c.flow, Weight: c.client.Weight} }
+func (c *Caller) Flow() bounds.Flow { return bounds.Flow{Name: c.flow, Weight: c.client.Weight} }
 
 // View returns a Conductor as the caller sees it.
 func (c *Caller) View(of *conductor.Conductor) conductor.View {
@@ -117,7 +118,7 @@ func (c *Caller) View(of *conductor.Conductor) conductor.View {
 // Charge counts the bytes of a message.
 func (c *Caller) Charge(bytes int) {
 	if c.guard != nil && c.policy.limits.bytes != nil && !c.rule.open {
-		c.policy.limits.bytes.owe(c.flow, bytes)
+		c.policy.limits.bytes.Charge(c.flow, bytes, time.Now())
 	}
 }
 
@@ -127,7 +128,7 @@ func (c *Caller) CountMessage() error {
 	if c.guard == nil || c.rule.open {
 		return nil
 	}
-	if why := c.policy.limits.takeCall(c.flow); why != nil {
+	if why := c.policy.limits.countCall(c.flow); why != nil {
 		c.guard.countRefused(why)
 		return why
 	}

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/server"
 )
@@ -37,7 +39,7 @@ type Guard struct {
 	policy   atomic.Pointer[policy]
 	log      zerolog.Logger
 	origins  *http.CrossOriginProtection
-	attempts *limiter // of wrong credentials, by address
+	attempts *bounds.Rates // of wrong credentials, by address
 	refused  *prometheus.CounterVec
 	limited  atomic.Uint64 // of refused, those beyond the limits of their clients
 	calls    *prometheus.CounterVec
@@ -47,7 +49,7 @@ type Guard struct {
 // New returns a Guard with a policy.
 func New(p Policy, log zerolog.Logger) *Guard {
 	a := &Guard{
-		log: log, origins: http.NewCrossOriginProtection(), attempts: newLimiter(attemptsPerSecond, attemptsAtOnce),
+		log: log, origins: http.NewCrossOriginProtection(), attempts: bounds.NewRates(attemptsPerSecond, attemptsAtOnce),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "conductor_requests_refused_total", Help: "Requests refused before their handler, by reason.",
 		}, []string{"reason"}),
@@ -131,7 +133,7 @@ func (a *Guard) Check(g *gin.Context) {
 	}
 	var settle func()
 	if why == nil && !r.open && !forwarded {
-		settle, why = p.limits.take(client, g.Request, r.change && !r.often)
+		settle, why = p.limits.countRequest(client, g.Request, r.change && !r.often)
 	}
 	if why != nil {
 		a.refuse(g, why)
@@ -211,7 +213,7 @@ func (a *Guard) identify(p *policy, who Call) (*Client, *refusal) {
 	if client != nil {
 		return client, nil
 	}
-	if !a.attempts.take(server.Neighbourhood(address), 1) {
+	if a.attempts.Spend(server.Neighbourhood(address), 1, time.Now()) != nil {
 		why = errAttempts
 	}
 	return nil, why

@@ -16,6 +16,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	kvconductor "example.com/conductor"
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/docs"
@@ -26,7 +27,6 @@ import (
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/events/zmq"
-	"example.com/conductor/fair"
 	"example.com/conductor/internal/apitest"
 	"example.com/conductor/internal/must"
 )
@@ -158,12 +158,12 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			t.Errorf("%s in another coding: %d %s", path, rec.Code, rec.Body)
 		}
 	}
-	must.Succeed(t, s.places.Enter(t.Context(), fair.Flow{}))
+	must.Succeed(t, s.places.Enter(t.Context(), bounds.Flow{}))
 	f("POST", "/query", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("POST", "/query_by_hash", `{"model":"m","block_size":16,"seq_hashes":[1]}`, 503)
 	f("POST", "/admin/explain", `{"model":"m","block_size":16,"token_ids":[1,2]}`, 503)
 	f("GET", "/ready", "", 200)
-	s.places.Leave(fair.Flow{})
+	s.places.Leave(bounds.Flow{})
 	f("POST", "/routed", `{"model":"m","block_size":16,"token_ids":[9,9],"instance_id":"a"}`, 200)
 	f("GET", "/services", "", 200)
 	f("GET", "/services?fleet=1", "", 404)

@@ -38,11 +38,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
-	"example.com/conductor/fair"
 )
 
 // Options configures a Server.
@@ -251,7 +251,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // placed runs work within a place among all queries. It returns the error of work, or
 // server.ErrBusy.
-func (s *Server) placed(ctx context.Context, flow fair.Flow, work func() error) error {
+func (s *Server) placed(ctx context.Context, flow bounds.Flow, work func() error) error {
 	if err := s.opts.Admission.Enter(ctx, flow); err != nil {
 		return err
 	}

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "example.com/conductor/api/kvconductor/v1"
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/server"
@@ -34,59 +37,45 @@ var errTooManyWatches = errors.New("too many open calls of Watch and RoutedStrea
 // Watches bounds the open calls of Watch and RoutedStream, over all servers. It is a
 // prometheus.Collector.
 type Watches struct {
-	mu      sync.Mutex
-	most    int            // guarded by mu; 0 is no bound
-	open    int            // guarded by mu
-	byFlow  map[string]int // guarded by mu
-	answers uint64         // guarded by mu
+	places  *bounds.Places
+	most    atomic.Int64 // 0 is no bound
+	answers atomic.Uint64
 }
 
 // NewWatches returns a Watches with a bound for all clients together, 0 for none.
 func NewWatches(most int) *Watches {
-	return &Watches{most: most, byFlow: make(map[string]int)}
+	w := &Watches{places: bounds.NewPlaces(0, 0)}
+	w.SetBound(most)
+	return w
 }
 
 // SetBound replaces the bound. Open calls stay.
 func (w *Watches) SetBound(most int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.most = most
+	w.most.Store(int64(most))
+	if most > 0 {
+		w.places.SetMost(most, quarter(most))
+	} else {
+		w.places.SetMost(math.MaxInt, 0)
+	}
 }
 
-// each is how many calls one client may have open, a quarter of all, so that it takes
-// several clients to leave none for the others. w.mu is held.
-func (w *Watches) each() int { return (w.most + 3) / 4 }
+// quarter is how many calls one client may have open, a quarter of all, so that it takes
+// several clients to leave none for the others.
+func quarter(most int) int { return (most + 3) / 4 }
 
 // enter counts a call. It returns errTooManyWatches if the call is beyond a bound.
 func (w *Watches) enter(flow string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case w.most > 0 && w.open >= w.most:
-		return fmt.Errorf("%w: limits.max_watches allows %d", errTooManyWatches, w.most)
-	case w.most > 0 && w.byFlow[flow] >= w.each():
-		return fmt.Errorf("%w: one client has at most %d, a quarter of limits.max_watches", errTooManyWatches, w.each())
-	}
-	w.open++
-	w.byFlow[flow]++
-	return nil
-}
-
-func (w *Watches) leave(flow string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open--
-	if w.byFlow[flow]--; w.byFlow[flow] == 0 {
-		delete(w.byFlow, flow)
+	switch err, most := w.places.TryEnter(bounds.Flow{Name: flow}), int(w.most.Load()); err {
+	case nil:
+		return nil
+	case bounds.ErrShare:
+		return fmt.Errorf("%w: one client has at most %d, a quarter of limits.max_watches", errTooManyWatches, quarter(most))
+	default:
+		return fmt.Errorf("%w: limits.max_watches allows %d", errTooManyWatches, most)
 	}
 }
 
-// noteAnswer counts an answer that was sent.
-func (w *Watches) noteAnswer() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.answers++
-}
+func (w *Watches) leave(flow string) { w.places.Leave(bounds.Flow{Name: flow}) }
 
 var (
 	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch and RoutedStream over gRPC.", nil, nil)
@@ -98,10 +87,9 @@ func (w *Watches) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 
 // Collect implements prometheus.Collector.
 func (w *Watches) Collect(ch chan<- prometheus.Metric) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(w.open))
-	ch <- prometheus.MustNewConstMetric(descAnswers, prometheus.CounterValue, float64(w.answers))
+	open, _ := w.places.Count()
+	ch <- prometheus.MustNewConstMetric(descWatches, prometheus.GaugeValue, float64(open))
+	ch <- prometheus.MustNewConstMetric(descAnswers, prometheus.CounterValue, float64(w.answers.Load()))
 }
 
 // Watch implements kvconductorv1.ConductorServer.
@@ -235,7 +223,7 @@ func (w *watch) send(text []byte) error {
 		return nil // no answer is empty: it has the tenant
 	}
 	w.sent = append(w.sent[:0], text...)
-	w.opts.Watches.noteAnswer()
+	w.opts.Watches.answers.Add(1)
 	return w.stream.Send(withBytes(new(pb.QueryResponse), text))
 }
 

@@ -131,10 +131,9 @@ func TestWatchSendsChanges(t *testing.T) {
 	_, err = r.conductor.Unregister(conductor.Key{Instance: "a", Tenant: conductor.DefaultTenant})
 	must.Succeed(t, err)
 	expect("b:1")
-	if r.watches.mu.Lock(); r.watches.open != 1 {
-		t.Errorf("%d watches", r.watches.open)
+	if n := r.open(); n != 1 {
+		t.Errorf("%d watches", n)
 	}
-	r.watches.mu.Unlock()
 	must.Succeed(t, r.server.Shutdown(ctx))
 	if _, err := w.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("the end is %v", err)

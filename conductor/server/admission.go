@@ -10,21 +10,22 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/stage"
-	"example.com/conductor/fair"
 )
 
 // ErrBusy says that a query got no place in time.
 var ErrBusy = errors.New("too many queries at once")
 
-// An Admission bounds how many queries run at once. The others wait in a fair.Queue, for a while.
+// An Admission bounds how many queries run at once. The others wait for a place (bounds.Places), for a while.
 // Queries belong to flows: a tenant, a client or an address (FlowOf), with their weights.
 //
 // Handlers call Do, after the body has arrived and before they send the answer.
 //
 // A nil Admission admits every query. An Admission is a prometheus.Collector of its counters.
 type Admission struct {
-	queue   *fair.Queue
+	places  *bounds.Places
+	each    int // places of one flow, 0 for no bound
 	refused atomic.Uint64
 	bound   atomic.Pointer[admissionBound]
 }
@@ -41,14 +42,14 @@ func NewAdmission(most int, wait time.Duration) *Admission { return NewSharedAdm
 
 // NewSharedAdmission is NewAdmission for flows that have at most each places, if each is above 0.
 func NewSharedAdmission(most, each int, wait time.Duration) *Admission {
-	a := &Admission{queue: fair.NewQueue(most, each)}
+	a := &Admission{places: bounds.NewPlaces(most, each), each: each}
 	a.SetBound(most, wait)
 	return a
 }
 
 // SetBound replaces the bound and the wait of queries that come from now on.
 func (a *Admission) SetBound(most int, wait time.Duration) {
-	a.queue.SetPlaces(most)
+	a.places.SetMost(most, a.each)
 	a.bound.Store(&admissionBound{wait, fmt.Errorf("%w: limits.max_queries lets %d in, and none of them ended within %s", ErrBusy, most, wait)})
 }
 
@@ -87,15 +88,15 @@ func ClockOf(g *gin.Context) *stage.Clock {
 
 // Enter takes a place for a flow. Leave gives it back. Enter returns ErrBusy if no place comes
 // free within the wait, or before ctx ends.
-func (a *Admission) Enter(ctx context.Context, flow fair.Flow) error {
-	if a == nil || a.queue.TryEnter(flow) {
+func (a *Admission) Enter(ctx context.Context, flow bounds.Flow) error {
+	if a == nil || a.places.TryEnter(flow) == nil {
 		return nil
 	}
 	bound := a.bound.Load()
 	if bound.wait > 0 {
 		limited, cancel := context.WithTimeout(ctx, bound.wait)
 		defer cancel()
-		if a.queue.Enter(limited, flow) {
+		if a.places.Enter(limited, flow) == nil {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -107,9 +108,9 @@ func (a *Admission) Enter(ctx context.Context, flow fair.Flow) error {
 }
 
 // Leave gives the place of a flow to the next query, or back.
-func (a *Admission) Leave(flow fair.Flow) {
+func (a *Admission) Leave(flow bounds.Flow) {
 	if a != nil {
-		a.queue.Leave(flow)
+		a.places.Leave(flow)
 	}
 }
 
@@ -117,11 +118,11 @@ func (a *Admission) Leave(flow fair.Flow) {
 const FlowKey = "conductor.client"
 
 // FlowOf returns whose share a request takes, that of "" if no middleware said so.
-func FlowOf(g *gin.Context) fair.Flow {
+func FlowOf(g *gin.Context) bounds.Flow {
 	if v, ok := g.Get(FlowKey); ok {
-		return v.(interface{ Flow() fair.Flow }).Flow()
+		return v.(interface{ Flow() bounds.Flow }).Flow()
 	}
-	return fair.Flow{}
+	return bounds.Flow{}
 }
 
 // AdmissionStats are the counters of an Admission.
@@ -132,7 +133,7 @@ type AdmissionStats struct {
 
 // Stats returns the counters of a.
 func (a *Admission) Stats() AdmissionStats {
-	inside, waiting := a.queue.Inside()
+	inside, waiting := a.places.Count()
 	return AdmissionStats{Inside: inside, Waiting: waiting, Refused: a.refused.Load()}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/fair"
+	"example.com/conductor/bounds"
 	"example.com/conductor/internal/alloctest"
 	"example.com/conductor/internal/must"
 )
@@ -29,11 +29,11 @@ func TestAdmissionBound(t *testing.T) {
 		var wg sync.WaitGroup
 		for range queries {
 			wg.Go(func() {
-				if err := a.Enter(t.Context(), fair.Flow{}); err != nil {
+				if err := a.Enter(t.Context(), bounds.Flow{}); err != nil {
 					t.Error(err)
 					return
 				}
-				defer a.Leave(fair.Flow{})
+				defer a.Leave(bounds.Flow{})
 				mu.Lock()
 				inside++
 				peak = max(peak, inside)
@@ -63,7 +63,7 @@ func TestAdmissionBound(t *testing.T) {
 func TestAdmissionOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAdmission(1, time.Minute)
-		must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+		must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 		gone, leave := context.WithCancel(t.Context())
 		var served []int
 		for i := range 6 {
@@ -72,7 +72,7 @@ func TestAdmissionOrder(t *testing.T) {
 				ctx = gone
 			}
 			go func() {
-				err := a.Enter(ctx, fair.Flow{})
+				err := a.Enter(ctx, bounds.Flow{})
 				if i == 2 {
 					if !errors.Is(err, ErrBusy) || !errors.Is(err, context.Canceled) {
 						t.Errorf("who went away: %v", err)
@@ -83,7 +83,7 @@ func TestAdmissionOrder(t *testing.T) {
 					t.Errorf("%d: %v", i, err)
 				}
 				served = append(served, i) // one place: no lock needed
-				a.Leave(fair.Flow{})
+				a.Leave(bounds.Flow{})
 			}()
 			synctest.Wait() // it waits before the next one comes
 		}
@@ -92,7 +92,7 @@ func TestAdmissionOrder(t *testing.T) {
 		if st := a.Stats(); st != (AdmissionStats{Inside: 1, Waiting: 5}) {
 			t.Errorf("after one went away: %+v", st)
 		}
-		a.Leave(fair.Flow{})
+		a.Leave(bounds.Flow{})
 		synctest.Wait()
 		if want := []int{0, 1, 3, 4, 5}; !slices.Equal(served, want) {
 			t.Errorf("served %v, want %v", served, want)
@@ -110,9 +110,9 @@ func TestAdmissionRefuses(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			a := NewAdmission(1, wait)
-			must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+			must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 			start := time.Now()
-			err := a.Enter(t.Context(), fair.Flow{})
+			err := a.Enter(t.Context(), bounds.Flow{})
 			if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "limits.max_queries lets 1 in") {
 				t.Errorf("error %v", err)
 			}
@@ -122,8 +122,8 @@ func TestAdmissionRefuses(t *testing.T) {
 			if st := a.Stats(); st != (AdmissionStats{Inside: 1, Refused: 1}) {
 				t.Errorf("%+v", st)
 			}
-			a.Leave(fair.Flow{})
-			if err := a.Enter(t.Context(), fair.Flow{}); err != nil {
+			a.Leave(bounds.Flow{})
+			if err := a.Enter(t.Context(), bounds.Flow{}); err != nil {
 				t.Errorf("a place is free: %v", err)
 			}
 		})
@@ -144,8 +144,8 @@ func TestAdmissionRaces(t *testing.T) {
 				if i%3 == 0 {
 					go cancel()
 				}
-				if err := a.Enter(ctx, fair.Flow{}); err == nil {
-					a.Leave(fair.Flow{})
+				if err := a.Enter(ctx, bounds.Flow{}); err == nil {
+					a.Leave(bounds.Flow{})
 				} else if !errors.Is(err, ErrBusy) {
 					t.Error(err)
 				}
@@ -190,7 +190,7 @@ func TestAdmissionDo(t *testing.T) {
 	if st := a.Stats(); st != (AdmissionStats{}) {
 		t.Errorf("afterwards: %+v", st)
 	}
-	must.Succeed(t, a.Enter(t.Context(), fair.Flow{}))
+	must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 	f(func() error { t.Error("a refused query works"); return nil }, ErrBusy, "1")
 }
 
@@ -224,12 +224,12 @@ func TestAdmissionShares(t *testing.T) {
 		var mu sync.Mutex
 		for range 200 {
 			wg.Go(func() {
-				for ctx.Err() == nil && a.Enter(ctx, fair.Flow{Name: "noisy"}) == nil {
+				for ctx.Err() == nil && a.Enter(ctx, bounds.Flow{Name: "noisy"}) == nil {
 					mu.Lock()
 					noisy++
 					mu.Unlock()
 					time.Sleep(time.Second)
-					a.Leave(fair.Flow{Name: "noisy"})
+					a.Leave(bounds.Flow{Name: "noisy"})
 				}
 			})
 		}
@@ -240,11 +240,11 @@ func TestAdmissionShares(t *testing.T) {
 		mu.Unlock()
 		for range 20 {
 			begun := time.Now()
-			must.Succeed(t, a.Enter(ctx, fair.Flow{Name: "quiet"}))
+			must.Succeed(t, a.Enter(ctx, bounds.Flow{Name: "quiet"}))
 			if waited := time.Since(begun); waited > time.Second {
 				t.Errorf("the quiet flow waited for %s", waited)
 			}
-			a.Leave(fair.Flow{Name: "quiet"})
+			a.Leave(bounds.Flow{Name: "quiet"})
 			time.Sleep(100 * time.Millisecond)
 		}
 		// Both ask without pause: each has half of the places.
@@ -254,12 +254,12 @@ func TestAdmissionShares(t *testing.T) {
 		second := 0
 		for range 50 {
 			wg.Go(func() {
-				for ctx.Err() == nil && a.Enter(ctx, fair.Flow{Name: "second"}) == nil {
+				for ctx.Err() == nil && a.Enter(ctx, bounds.Flow{Name: "second"}) == nil {
 					mu.Lock()
 					second++
 					mu.Unlock()
 					time.Sleep(time.Second)
-					a.Leave(fair.Flow{Name: "second"})
+					a.Leave(bounds.Flow{Name: "second"})
 				}
 			})
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/body"
 )
 
@@ -24,60 +25,19 @@ const grain = 64 << 10
 const perByte = 2
 
 // A Budget bounds the bytes of request bodies and answers that are in flight, over all
-// clients. A flow (FlowOf) gets memory while it has no more than is left for the others: one
-// alone has half of the bytes, two have a third each. A request that does not fit is refused with
-// 503; it never waits, because a client that is slow on purpose would hold up the others.
+// clients, by the shares of bounds.Bytes. A request that does not fit is refused with 503.
 //
 // A nil Budget is no bound. A Budget is a prometheus.Collector.
-type Budget struct {
-	mu      sync.Mutex
-	most    int64            // guarded by mu
-	used    int64            // guarded by mu
-	byFlow  map[string]int64 // guarded by mu
-	refused uint64           // guarded by mu
-}
+type Budget struct{ bytes *bounds.Bytes }
 
 // NewBudget returns a Budget of some bytes; 0 is no bound.
-func NewBudget(most int64) *Budget { return &Budget{most: most, byFlow: make(map[string]int64)} }
+func NewBudget(most int64) *Budget { return &Budget{bounds.NewBytes(most)} }
 
-// SetBound replaces the bound.
-func (b *Budget) SetBound(most int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.most = most
-}
+// SetBound replaces the bound, in bytes; 0 is no bound.
+func (b *Budget) SetBound(most int64) { b.bytes.SetMost(most) }
 
 // Refused returns how many requests did not fit since the start.
-func (b *Budget) Refused() uint64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.refused
-}
-
-// reserve takes bytes for a flow. It reports false, and takes nothing, if they do not fit.
-func (b *Budget) reserve(flow string, n int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.most > 0 && b.byFlow[flow]+n > b.most-b.used-n {
-		b.refused++
-		return false
-	}
-	b.used += n
-	b.byFlow[flow] += n
-	return true
-}
-
-func (b *Budget) release(flow string, n int64) {
-	if n == 0 {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.used -= n
-	if b.byFlow[flow] -= n; b.byFlow[flow] == 0 {
-		delete(b.byFlow, flow)
-	}
-}
+func (b *Budget) Refused() uint64 { return b.bytes.Stats().Refused }
 
 // Reserve takes memory for n bytes that a flow has sent, and the numbers in them. It returns
 // body.ErrMemory if they do not fit, else what gives the memory back.
@@ -86,10 +46,10 @@ func (b *Budget) Reserve(flow string, n int64) (release func(), err error) {
 	if b == nil || want <= 0 {
 		return func() {}, nil
 	}
-	if !b.reserve(flow, want) {
+	if b.bytes.Reserve(flow, want) != nil {
 		return nil, body.ErrMemory
 	}
-	return func() { b.release(flow, want) }, nil
+	return func() { b.bytes.Release(flow, want) }, nil
 }
 
 // Bound is the middleware that counts bodies and answers. It runs behind Decoded: the bytes of
@@ -116,7 +76,7 @@ var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 func (x *exchange) end(g *gin.Context) {
 	g.Writer, x.request.Body = x.ResponseWriter, x.sent // for the middlewares before this one, and net/http
 	x.mu.Lock()
-	x.budget.release(x.flow, x.held)
+	x.budget.bytes.Release(x.flow, x.held)
 	lent := x.lent
 	x.mu.Unlock()
 	if !lent {
@@ -170,7 +130,7 @@ func (x *exchange) hold(n int, err error) (int, error) {
 	x.read += int64(n)
 	if want := perByte*x.read - free; want > x.held {
 		more := want - x.held + grain
-		if !x.budget.reserve(x.flow, more) {
+		if x.budget.bytes.Reserve(x.flow, more) != nil {
 			return 0, body.ErrMemory
 		}
 		x.held += more
@@ -195,14 +155,14 @@ func (x *exchange) Write(p []byte) (int, error) {
 	if n <= free {
 		return x.ResponseWriter.Write(p)
 	}
-	if !x.budget.reserve(x.flow, n) {
+	if x.budget.bytes.Reserve(x.flow, n) != nil {
 		if x.Written() {
 			return 0, body.ErrMemory
 		}
 		x.refuse()
 		return len(p), nil
 	}
-	defer x.budget.release(x.flow, n)
+	defer x.budget.bytes.Release(x.flow, n)
 	return x.ResponseWriter.Write(p)
 }
 
@@ -235,9 +195,8 @@ func (b *Budget) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCol
 
 // Collect implements prometheus.Collector.
 func (b *Budget) Collect(ch chan<- prometheus.Metric) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	ch <- prometheus.MustNewConstMetric(descUsed, prometheus.GaugeValue, float64(b.used))
-	ch <- prometheus.MustNewConstMetric(descMost, prometheus.GaugeValue, float64(b.most))
-	ch <- prometheus.MustNewConstMetric(descUnmatched, prometheus.CounterValue, float64(b.refused))
+	st := b.bytes.Stats()
+	ch <- prometheus.MustNewConstMetric(descUsed, prometheus.GaugeValue, float64(st.Used))
+	ch <- prometheus.MustNewConstMetric(descMost, prometheus.GaugeValue, float64(st.Most))
+	ch <- prometheus.MustNewConstMetric(descUnmatched, prometheus.CounterValue, float64(st.Refused))
 }

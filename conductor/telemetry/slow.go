@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"golang.org/x/time/rate"
 	grpccodes "google.golang.org/grpc/codes"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/stage"
 )
 
@@ -23,14 +23,14 @@ const (
 type slowLog struct {
 	least   atomic.Int64 // time of a slow query in ns, 0 for none
 	log     zerolog.Logger
-	lines   *rate.Limiter
+	lines   *bounds.Rates
 	slow    prometheus.Counter
 	skipped prometheus.Counter
 }
 
 func newSlowLog(log zerolog.Logger) slowLog {
 	return slowLog{
-		log: log, lines: rate.NewLimiter(slowLines, slowBurst),
+		log: log, lines: bounds.NewRates(slowLines, slowBurst),
 		slow: prometheus.NewCounter(prometheus.CounterOpts{Name: "conductor_slow_queries_total",
 			Help: "Queries that took log.slow_query or longer."}),
 		skipped: prometheus.NewCounter(prometheus.CounterOpts{Name: "conductor_slow_queries_unlogged_total",
@@ -45,7 +45,7 @@ func (l *slowLog) observe(q *Query, parts *[stage.Count]stage.Part, took time.Du
 		return
 	}
 	l.slow.Inc()
-	if !l.lines.AllowN(q.start.Add(took), 1) {
+	if l.lines.Spend("", 1, q.start.Add(took)) != nil {
 		l.skipped.Inc()
 		return
 	}

@@ -18,8 +18,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/time/rate"
 
+	"example.com/conductor/bounds"
 	"example.com/conductor/conductor/stage"
 )
 
@@ -87,9 +87,9 @@ func NewTracer(c TracerConfig) (*Tracer, error) {
 		return nil, err
 	}
 	handled.Do(func() {
-		lines := rate.NewLimiter(rate.Every(time.Minute), 1)
+		lines := bounds.NewRates(1/time.Minute.Seconds(), 1)
 		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-			if lines.Allow() {
+			if lines.Spend("", 1, time.Now()) == nil {
 				c.Log.Warn().Err(err).Msg("traces do not reach the collector")
 			}
 		}))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"example.com/conductor/fair"
+	"example.com/conductor/bounds"
 )
 
 // Limiter bounds how many streams replay at once. A replay makes a publisher stream its
@@ -15,7 +15,7 @@ import (
 // stream whose turn is over asks for the rest at the end of the queue. Flows share the places
 // (Config.ReplayFlow), so that the streams of one tenant cannot have them all.
 type Limiter struct {
-	places *fair.Queue
+	places *bounds.Places
 	turn   time.Duration
 }
 
@@ -25,7 +25,7 @@ const replayTurn = 2 * time.Second
 
 // NewLimiter lets n streams replay at once.
 func NewLimiter(n int) *Limiter {
-	return &Limiter{places: fair.NewQueue(max(n, 1), 0), turn: replayTurn}
+	return &Limiter{places: bounds.NewPlaces(max(n, 1), 0), turn: replayTurn}
 }
 
 // acquire returns false if ctx ends first. A nil limiter has no bound.
@@ -33,12 +33,12 @@ func (l *Limiter) acquire(ctx context.Context, flow string) bool {
 	if l == nil {
 		return ctx.Err() == nil
 	}
-	return l.places.Enter(ctx, fair.Flow{Name: flow})
+	return l.places.Enter(ctx, bounds.Flow{Name: flow}) == nil
 }
 
 func (l *Limiter) release(flow string) {
 	if l != nil {
-		l.places.Leave(fair.Flow{Name: flow})
+		l.places.Leave(bounds.Flow{Name: flow})
 	}
 }
 
@@ -57,7 +57,7 @@ func (l *Limiter) limitTurn(over func()) (stop func()) {
 				return
 			case <-t.C:
 			}
-			if _, waiting := l.places.Inside(); waiting > 0 {
+			if _, waiting := l.places.Count(); waiting > 0 {
 				over()
 				return
 			}

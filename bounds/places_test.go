@@ -1,4 +1,4 @@
-package fair
+package bounds
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 )
 
 // crowd lets n users of a flow enter again and again, each for a second, and counts them.
-func crowd(ctx context.Context, wg *sync.WaitGroup, q *Queue, f Flow, n int) (entered *atomic.Int64) {
+func crowd(ctx context.Context, wg *sync.WaitGroup, p *Places, f Flow, n int) (entered *atomic.Int64) {
 	entered = new(atomic.Int64)
 	for range n {
 		wg.Go(func() {
-			for q.Enter(ctx, f) {
+			for p.Enter(ctx, f) == nil {
 				entered.Add(1)
 				time.Sleep(time.Second)
-				q.Leave(f)
+				p.Leave(f)
 			}
 		})
 	}
@@ -32,12 +32,12 @@ func TestShares(t *testing.T) {
 	for _, places := range []int{1, 4, 8, 64} {
 		t.Run(fmt.Sprint(places), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				q := NewQueue(places, 0)
+				p := NewPlaces(places, 0)
 				ctx, stop := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
-				a := crowd(ctx, &wg, q, Flow{"a", 1}, 500)
-				b := crowd(ctx, &wg, q, Flow{"b", 0}, 100)
-				c := crowd(ctx, &wg, q, Flow{"c", 2}, 100)
+				a := crowd(ctx, &wg, p, Flow{"a", 1}, 500)
+				b := crowd(ctx, &wg, p, Flow{"b", 0}, 100)
+				c := crowd(ctx, &wg, p, Flow{"c", 2}, 100)
 				time.Sleep(1000*time.Second + time.Millisecond)
 				stop()
 				total := int64(1001 * places)
@@ -50,8 +50,8 @@ func TestShares(t *testing.T) {
 					}
 				}
 				wg.Wait()
-				if inside, waiting := q.Inside(); inside+waiting+len(q.flows) != 0 {
-					t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(q.flows))
+				if inside, waiting := p.Count(); inside+waiting+len(p.flows) != 0 {
+					t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(p.flows))
 				}
 			})
 		})
@@ -62,18 +62,18 @@ func TestShares(t *testing.T) {
 // most, though there is one place.
 func TestOnePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(1, 0)
+		p := NewPlaces(1, 0)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		crowd(ctx, &wg, q, Flow{Name: "busy"}, 50)
+		crowd(ctx, &wg, p, Flow{Name: "busy"}, 50)
 		time.Sleep(500 * time.Millisecond)
 		for range 20 {
 			begun := time.Now()
-			q.Enter(ctx, Flow{Name: "quiet"})
+			p.Enter(ctx, Flow{Name: "quiet"})
 			if waited := time.Since(begun); waited > time.Second {
 				t.Errorf("waited for %s", waited)
 			}
-			q.Leave(Flow{Name: "quiet"})
+			p.Leave(Flow{Name: "quiet"})
 			time.Sleep(1300 * time.Millisecond)
 		}
 		stop()
@@ -84,16 +84,22 @@ func TestOnePlace(t *testing.T) {
 // TestEach holds that a flow has no more places than its bound, though others are free.
 func TestEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(4, 3)
+		p := NewPlaces(4, 3)
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		entered := crowd(ctx, &wg, q, Flow{Name: "a"}, 10)
+		entered := crowd(ctx, &wg, p, Flow{Name: "a"}, 10)
 		synctest.Wait()
-		if inside, waiting := q.Inside(); inside != 3 || waiting != 7 || entered.Load() != 3 {
+		if inside, waiting := p.Count(); inside != 3 || waiting != 7 || entered.Load() != 3 {
 			t.Errorf("%d inside, %d waiting", inside, waiting)
 		}
-		if !q.TryEnter(Flow{Name: "b"}) {
+		if err := p.TryEnter(Flow{Name: "a"}); err != ErrShare {
+			t.Errorf("a flow that has its share: %v", err)
+		}
+		if p.TryEnter(Flow{Name: "b"}) != nil {
 			t.Error("no place for another flow")
+		}
+		if err := p.TryEnter(Flow{Name: "c"}); err != ErrFull {
+			t.Errorf("without a place: %v", err)
 		}
 		stop()
 		wg.Wait()
@@ -103,7 +109,7 @@ func TestEach(t *testing.T) {
 // TestRaces enters and gives up at random, and holds that no place is lost or given twice.
 func TestRaces(t *testing.T) {
 	const places = 3
-	q := NewQueue(places, 2)
+	p := NewPlaces(places, 2)
 	var inside atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 16 {
@@ -111,23 +117,23 @@ func TestRaces(t *testing.T) {
 			f := Flow{Name: fmt.Sprint(i % 5), Weight: i % 3}
 			for range 300 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(100))*time.Microsecond)
-				if q.Enter(ctx, f) {
+				if p.Enter(ctx, f) == nil {
 					if n := inside.Add(1); n > places {
 						t.Errorf("%d inside", n)
 					}
 					inside.Add(-1)
-					q.Leave(f)
+					p.Leave(f)
 				}
 				cancel()
 			}
 		})
 	}
 	for n := range 100 {
-		q.SetPlaces(1 + n%places)
+		p.SetMost(1+n%places, 2)
 	}
-	q.SetPlaces(places)
+	p.SetMost(places, 2)
 	wg.Wait()
-	if inside, waiting := q.Inside(); inside+waiting+len(q.flows) != 0 {
-		t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(q.flows))
+	if inside, waiting := p.Count(); inside+waiting+len(p.flows) != 0 {
+		t.Errorf("in the end %d inside, %d waiting, %d flows", inside, waiting, len(p.flows))
 	}
 }
