@@ -68,7 +68,10 @@ var table = []room{
 	{dir: "tiers", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 
 	// Places, bytes and rates that clients share.
-	{dir: "bounds", modules: []string{"golang.org/x/time/rate"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	{
+		dir: "bounds", modules: []string{"golang.org/x/time/rate"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
+		noClock: true,
+	},
 	// Keys that seal files: the journal and snapshots read the same form.
 	{dir: "keyfile", not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 
@@ -127,7 +130,8 @@ var table = []room{
 	{dir: "conductor/reply", rooms: []string{"conductor", "conductor/body", "conductor/server"}, modules: []string{gin, msgpack},
 		not: slices.Concat(logging, []string{"flag", "net", "os"}), noClock: true},
 	// The Conductor dialect: what routers and engines use.
-	{dir: "conductor/http", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/discovery", "conductor/fleet",
+	{dir: "conductor/http", rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/discovery",
+		"conductor/fleet",
 		"conductor/lmcache", "conductor/prompt", "conductor/reply", "conductor/scope", "conductor/server", "conductor/stage", "events"},
 		modules: []string{gin, msgpack}, not: slices.Concat(logging, []string{"flag", "os"})},
 	// What every listener has, and /admin: what operators and other replicas use.
@@ -144,7 +148,8 @@ var table = []room{
 		not: slices.Concat(logging, []string{"encoding/json", "net", "os"})},
 
 	// Who may ask what: the middleware of all routers, and the files that it reads.
-	{dir: "conductor/access", rooms: []string{"bounds", "conductor", "conductor/body", "conductor/scope", "conductor/server",
+	{dir: "conductor/access", rooms: []string{"bounds", "conductor", "conductor/forward", "conductor/body", "conductor/scope",
+		"conductor/server",
 		"conductor/stage"}, modules: []string{gin, prometheus, zerolog, "go.yaml.in/yaml/v3"},
 		not: []string{"flag"}},
 
@@ -155,18 +160,25 @@ var table = []room{
 		modules: []string{gin, grpc, prometheus, zerolog, "go.opentelemetry.io/otel"},
 		not:     []string{"flag", "os"}},
 
-	{dir: "conductor/server", rooms: []string{"bounds", "conductor", "conductor/body", "conductor/stage"},
+	// Requests that other replicas answer: what dialects see of it.
+	{dir: "conductor/forward", rooms: []string{"conductor"}, modules: []string{gin},
+		not:     slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
+		noClock: true},
+
+	{dir: "conductor/server", rooms: []string{"bounds", "conductor", "conductor/forward", "conductor/body", "conductor/stage"},
 		modules: []string{gin, prometheus, zerolog, compress}, not: []string{"flag", "os"}},
 
 	// What dialects share of gRPC, and the service of our own. The generated code of api/ knows nothing of us.
 	{dir: "api", modules: []string{grpc, protobuf}},
-	{dir: "conductor/rpc", rooms: []string{"bounds", "api/kvconductor/v1", "conductor", "conductor/access", "conductor/body",
+	{dir: "conductor/rpc", rooms: []string{"bounds", "api/kvconductor/v1", "conductor", "conductor/forward", "conductor/access",
+		"conductor/body",
 		"conductor/server", "conductor/stage", "conductor/telemetry", "tiers"},
 		modules: []string{gin, grpc, protobuf, "google.golang.org/genproto/googleapis/rpc", prometheus, zerolog},
 		not:     []string{"flag", "os"}},
 	// Which shards this replica serves, and queries for those of others sent on.
-	{dir: "conductor/cluster", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/cluster/placement",
-		"conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog},
+	{dir: "conductor/cluster",
+		rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/cluster/placement",
+			"conductor/fleet", "conductor/scope", "conductor/server", "events/stream"}, modules: []string{gin, prometheus, zerolog},
 		not: []string{"flag", "os"}},
 	// Which replicas own which shards: pure, so that every replica computes the same.
 	{dir: "conductor/cluster/placement", not: slices.Concat(httpOrJSON, logging, []string{"net", "os", "math/rand", "math/rand/v2"}),
@@ -200,7 +212,8 @@ var table = []room{
 	{dir: "history/historytest", tests: true, rooms: []string{"conductor", "events/stream/...", "internal/must"},
 		modules: []string{zerolog}},
 
-	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server",
+	{dir: "compat/dynamo", rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/prompt",
+		"conductor/server",
 		"history/peer", "tiers"}, modules: []string{gin, prometheus, zerolog}, not: []string{"flag", "os"}},
 	{dir: "client", modules: []string{msgpack}, not: []string{"flag", "os"}},
 	// The same over gRPC, apart, so that clients over HTTP do not link it.
@@ -209,7 +222,8 @@ var table = []room{
 	{dir: "examples/router", rooms: []string{"client"}},
 	{dir: "compat/sglang", rooms: []string{"api/kvindexer/v1", "conductor", "conductor/access"}, modules: []string{grpc},
 		not: []string{"flag", "os", "net/http"}},
-	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/access", "conductor/body", "conductor/prompt", "conductor/server",
+	{dir: "compat/mooncake", rooms: []string{"conductor", "conductor/forward", "conductor/access", "conductor/body", "conductor/prompt",
+		"conductor/server",
 		"tiers"}, modules: []string{gin}, not: []string{"flag", "os"}},
 	// What the tests of dialects run their scripts with.
 	{dir: "compat/internal", tests: true, rooms: []string{"conductor", "conductor/scripttest", "events/...", "internal/freeport",

@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 )
 
@@ -85,7 +86,7 @@ func (d *Dialect) queryBody(handle func(*exchange) error) gin.HandlerFunc {
 	return d.body(maxQuery, func(r *exchange) error {
 		err := d.cfg.Admission.Do(r.gin, func() error { return handle(r) })
 		if err != nil {
-			return server.Forward(r.gin, r.in.Src, err)
+			return forward.Send(r.gin, r.in.Src, err)
 		}
 		r.gin.Data(http.StatusOK, "application/json", r.in.Out)
 		return nil

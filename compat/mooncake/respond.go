@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/prompt"
 	"example.com/conductor/conductor/server"
 )
@@ -118,7 +119,7 @@ func (d *handlers) queryBody(p promptField) server.Handler {
 			}
 			return d.query(access.View(d.conductor, g), r, f, p, expected)
 		})
-		return server.Forward(g, r.Src, err)
+		return forward.Send(g, r.Src, err)
 	})
 }
 
@@ -147,7 +148,9 @@ func (d *handlers) exchange(work func(*gin.Context, *body.Request) error) server
 // read reads the bytes of a request.
 func (d *handlers) read(g *gin.Context, r *body.Request) error {
 	if kind := d.cfg.Codec; kind == body.Msgpack && !server.Speaks(g.GetHeader("Content-Type"), kind) {
-		return &failure{status: http.StatusBadRequest, text: "Content-Type must be " + kind.ContentType(), reason: "unsupported_content_type"}
+		return &failure{
+			status: http.StatusBadRequest, text: "Content-Type must be " + kind.ContentType(), reason: "unsupported_content_type",
+		}
 	}
 	return r.Fill(g.Writer, g.Request, d.cfg.MaxBody)
 }

@@ -25,6 +25,7 @@ import (
 
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 )
@@ -130,8 +131,8 @@ func Of(g *gin.Context) *Client {
 func View(c *conductor.Conductor, g *gin.Context) conductor.View {
 	client := Of(g)
 	from := conductor.Sender{Client: client}
-	if from.Replica = g.GetHeader(server.ForwardedHeader); from.Replica != "" {
-		from.Mirrored = g.GetHeader(server.MirroredHeader) != ""
+	if from.Replica = g.GetHeader(forward.ForwardedHeader); from.Replica != "" {
+		from.Mirrored = g.GetHeader(forward.MirroredHeader) != ""
 	}
 	return c.For(client.reader()).Timed(server.ClockOf(g)).From(from)
 }

@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
 )
@@ -153,7 +154,7 @@ func (a *Guard) Carried(g *gin.Context) *Caller {
 		return &Caller{client: operator}
 	}
 	c, p := g.MustGet(server.FlowKey).(*asked), a.policy.Load()
-	return &Caller{client: c.Client, flow: c.flow, by: g.GetHeader(server.ForwardedHeader), again: func() bool {
+	return &Caller{client: c.Client, flow: c.flow, by: g.GetHeader(forward.ForwardedHeader), again: func() bool {
 		now := a.policy.Load()
 		if now != p && !a.Again(g) {
 			return false

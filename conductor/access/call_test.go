@@ -9,7 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/internal/must"
 )
 
@@ -18,7 +18,8 @@ import (
 func TestCarriedEndsWithItsReplica(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	policy := func(roles string) Policy {
-		known, err := readCredentials(strings.NewReader("tokens: [{name: replica, sha256: " + digest("token") + ", roles: [" + roles + "], tenants: ['*']}]"))
+		known, err := readCredentials(
+			strings.NewReader("tokens: [{name: replica, sha256: " + digest("token") + ", roles: [" + roles + "], tenants: ['*']}]"))
 		must.Succeed(t, err)
 		return Policy{Credentials: known}
 	}
@@ -29,7 +30,8 @@ func TestCarriedEndsWithItsReplica(t *testing.T) {
 	engine.POST("/grpc/:service/:method", func(g *gin.Context) {
 		asked++
 		c := guard.Carried(g)
-		if c.client.Name != "c" || c.client.Roles != Query || c.Flow().Name != "b" || c.Flow().Weight != 3 || c.Tell() != (&Client{"c", Query, []string{"b"}, 3}).Tell() {
+		if c.client.Name != "c" || c.client.Roles != Query || c.Flow().Name != "b" || c.Flow().Weight != 3 ||
+			c.Tell() != (&Client{"c", Query, []string{"b"}, 3}).Tell() {
 			t.Errorf("%+v of %v", c.client, c.Flow())
 		}
 		must.Succeed(t, c.Recheck())
@@ -44,8 +46,8 @@ func TestCarriedEndsWithItsReplica(t *testing.T) {
 	})
 	r := httptest.NewRequest("POST", "/grpc/kvconductor.v1.Conductor/Watch", nil)
 	r.Header.Set("Authorization", "Bearer token")
-	r.Header.Set(server.ForwardedHeader, "r")
-	r.Header.Set(server.ClientHeader, (&Client{"c", Query, []string{"b"}, 3}).Tell())
+	r.Header.Set(forward.ForwardedHeader, "r")
+	r.Header.Set(forward.ClientHeader, (&Client{"c", Query, []string{"b"}, 3}).Tell())
 	w := httptest.NewRecorder()
 	engine.ServeHTTP(w, r)
 	if w.Code != http.StatusOK || asked != 1 {

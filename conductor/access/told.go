@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/forward"
 )
 
 // toldClient is who another replica says the client of a request is. The replica has identified the
@@ -18,7 +18,7 @@ type toldClient struct {
 	Weight  int      `json:"weight,omitempty"`
 }
 
-// Tell returns what a replica says of a client to another one, in server.ClientHeader.
+// Tell returns what a replica says of a client to another one, in forward.ClientHeader.
 func (c *Client) Tell() string {
 	text, err := json.Marshal(toldClient{Name: c.Name, Roles: c.Roles.names(), Tenants: c.Tenants, Weight: c.Weight})
 	if err != nil {
@@ -27,14 +27,14 @@ func (c *Client) Tell() string {
 	return string(text)
 }
 
-var errTold = &refusal{http.StatusBadRequest, "invalid_value", server.ClientHeader + " cannot be read"}
+var errTold = &refusal{http.StatusBadRequest, "invalid_value", forward.ClientHeader + " cannot be read"}
 
 // told returns the client of a request that another replica sends on: the sender has the role peer
 // and says who the client is. From any other sender the header has no effect. forwarded says that the
 // first replica has counted the request.
 func told(sender *Client, h http.Header) (c *Client, forwarded bool, why *refusal) {
-	text := h.Get(server.ClientHeader)
-	if sender.Roles&Peer == 0 || text == "" || h.Get(server.ForwardedHeader) == "" {
+	text := h.Get(forward.ClientHeader)
+	if sender.Roles&Peer == 0 || text == "" || h.Get(forward.ForwardedHeader) == "" {
 		return sender, false, nil
 	}
 	if c = heard.client(text); c == nil {

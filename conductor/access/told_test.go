@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/conductor/server"
 )
 
 // TestTold: only a sender with the role peer says who the client is, and for its own tenants alone.
@@ -15,9 +15,9 @@ func TestTold(t *testing.T) {
 	f := func(sender *Client, text, forwarded string, roles Roles, tenants scope.Tenants, counted bool) {
 		t.Helper()
 		h := http.Header{}
-		h.Set(server.ClientHeader, text)
+		h.Set(forward.ClientHeader, text)
 		if forwarded != "" {
-			h.Set(server.ForwardedHeader, forwarded)
+			h.Set(forward.ForwardedHeader, forwarded)
 		}
 		c, is, why := told(sender, h)
 		if why != nil || c.Roles != roles || !slices.Equal(c.Tenants, tenants) || c.Tenants.All() != tenants.All() || is != counted {
@@ -35,8 +35,8 @@ func TestTold(t *testing.T) {
 	f(&Client{Roles: Peer, Tenants: []string{"a"}}, (&Client{Roles: Query}).Tell(), "r", Query, []string{"a"}, true)
 	for _, text := range []string{"{", `{"roles": ["king"]}`, `[]`} {
 		h := http.Header{}
-		h.Set(server.ClientHeader, text)
-		h.Set(server.ForwardedHeader, "r")
+		h.Set(forward.ClientHeader, text)
+		h.Set(forward.ForwardedHeader, "r")
 		if _, _, why := told(peer, h); why == nil || why.status != http.StatusBadRequest {
 			t.Errorf("%s: %v", text, why)
 		}

@@ -20,6 +20,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 )
 
@@ -75,10 +76,12 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	return &Forwarder{
 		cfg: cfg, shunned: make(map[string]time.Time),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_cluster_forwarded_total", Help: "Queries, calls of gRPC, reports and parts of batches for other replicas, by result.",
+			Name: "conductor_cluster_forwarded_total",
+			Help: "Queries, calls of gRPC, reports and parts of batches for other replicas, by result.",
 		}, []string{"result"}),
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_cluster_forward_failures_total", Help: "Replicas that did not answer a forwarded query, by reason. The next one was asked.",
+			Name: "conductor_cluster_forward_failures_total",
+			Help: "Replicas that did not answer a forwarded query, by reason. The next one was asked.",
 		}, []string{"reason"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "conductor_cluster_forward_seconds", Help: "Time until a replica began to answer a forwarded query.",
@@ -110,8 +113,8 @@ type Mounted struct {
 
 // At returns a middleware that lets the requests of a listener be sent on.
 func (f *Forwarder) At(m Mounted) gin.HandlerFunc {
-	var here server.Forwarder = &mountedForwarder{f, m}
-	return func(g *gin.Context) { g.Set(server.ForwardKey, here) }
+	var here forward.Forwarder = &mountedForwarder{f, m}
+	return func(g *gin.Context) { g.Set(forward.Key, here) }
 }
 
 // mountedForwarder is a Forwarder on one listener.
@@ -136,7 +139,7 @@ func (f *mountedForwarder) target(g *gin.Context) (target string, root bool) {
 	return path, root
 }
 
-// Forward implements server.Forwarder. With Prefer: redirect the client is sent to the replica.
+// Forward implements forward.Forwarder. With Prefer: redirect the client is sent to the replica.
 func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.UnservedError) error {
 	if prefersRedirect(g.Request.Header) {
 		path, _ := f.target(g)
@@ -157,7 +160,7 @@ func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.Uns
 				h[name] = values
 			}
 		}
-		h.Set(server.ReplicaHeader, by.ID)
+		h.Set(forward.ReplicaHeader, by.ID)
 		g.Status(resp.StatusCode)
 		buffer := buffers.Get().(*[copyBuffer]byte)
 		defer buffers.Put(buffer)
@@ -176,7 +179,7 @@ var buffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 // maxPart bounds the answer of a part of a batch, in bytes.
 const maxPart = 64 << 20
 
-// Ask implements server.Forwarder.
+// Ask implements forward.Forwarder.
 func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.UnservedError) (answer []byte, err error) {
 	out, err := f.outgoing(g, src)
 	if err != nil {
@@ -186,11 +189,11 @@ func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.Unserve
 		answer, err = io.ReadAll(server.Held(g, io.LimitReader(resp.Body, maxPart+1)))
 		switch {
 		case err != nil:
-			return fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)
+			return fmt.Errorf("%w: replica %s: %w", forward.ErrReplicas, by.ID, err)
 		case len(answer) > maxPart:
-			return fmt.Errorf("%w: the answer of replica %s is larger than %d bytes", server.ErrReplicas, by.ID, maxPart)
+			return fmt.Errorf("%w: the answer of replica %s is larger than %d bytes", forward.ErrReplicas, by.ID, maxPart)
 		case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
-			return fmt.Errorf("%w: replica %s answers %s: %.200s", server.ErrReplicas, by.ID, resp.Status, answer)
+			return fmt.Errorf("%w: replica %s answers %s: %.200s", forward.ErrReplicas, by.ID, resp.Status, answer)
 		}
 		return nil
 	})
@@ -198,10 +201,11 @@ func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.Unserve
 }
 
 // Carry implements rpc.Forwarder. The message is not changed any more.
-func (f *Forwarder) Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
+func (f *Forwarder) Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError,
+	use func(*http.Response, conductor.ReplicaAddress) error) error {
 	h := http.Header{"Content-Type": {mediaType}}
-	h.Set(server.ForwardedHeader, f.cfg.Me)
-	h.Set(server.ClientHeader, client)
+	h.Set(forward.ForwardedHeader, f.cfg.Me)
+	h.Set(forward.ClientHeader, client)
 	return f.send(&outgoing{ctx, path, h, message}, to, use)
 }
 
@@ -230,8 +234,8 @@ func (f *mountedForwarder) outgoing(g *gin.Context, src []byte) (*outgoing, erro
 	if root && f.at.Type != "" {
 		h["Content-Type"] = []string{f.at.Type}
 	}
-	h.Set(server.ForwardedHeader, f.forwarder.cfg.Me)
-	h.Set(server.ClientHeader, access.Of(g).Tell())
+	h.Set(forward.ForwardedHeader, f.forwarder.cfg.Me)
+	h.Set(forward.ClientHeader, access.Of(g).Tell())
 	return &outgoing{g.Request.Context(), path, h, body}, nil
 }
 
@@ -256,9 +260,10 @@ func (f *Forwarder) send(out *outgoing, to *conductor.UnservedError, use func(*h
 		if out.ctx.Err() == nil {
 			f.shun(by.ID)
 			f.faults.WithLabelValues(reason).Inc()
-			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", by.URL).Str("reason", reason).Err(err).Msg("a forwarded query is not answered")
+			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", by.URL).Str("reason", reason).Err(err).Msg(
+				"a forwarded query is not answered")
 		}
-		last = fmt.Errorf("%w: replica %s: %w", server.ErrReplicas, by.ID, err)
+		last = fmt.Errorf("%w: replica %s: %w", forward.ErrReplicas, by.ID, err)
 	}
 	f.results.WithLabelValues("failed").Inc()
 	f.cfg.Failed()
@@ -266,7 +271,8 @@ func (f *Forwarder) send(out *outgoing, to *conductor.UnservedError, use func(*h
 }
 
 // try asks one replica. reason is why the next one is to be asked, "" if use was called.
-func (f *Forwarder) try(out *outgoing, by conductor.ReplicaAddress, use func(*http.Response, conductor.ReplicaAddress) error) (reason string, err error) {
+func (f *Forwarder) try(out *outgoing, by conductor.ReplicaAddress,
+	use func(*http.Response, conductor.ReplicaAddress) error) (reason string, err error) {
 	ctx, cancel := context.WithCancel(out.ctx)
 	defer cancel()
 	late := time.AfterFunc(f.cfg.Timeout, cancel)
@@ -314,13 +320,15 @@ func refusedBy(status int) string {
 
 // hopByHop are the headers of one connection.
 var hopByHop = map[string]bool{
-	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Date": true,
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true, "Transfer-Encoding": true,
+	"Upgrade": true, "Date": true,
 }
 
 // ownHeaders are headers of a client that are for this replica alone: its credentials among them.
 var ownHeaders = map[string]bool{
-	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Content-Length": true, "Content-Encoding": true, "Accept-Encoding": true, "Expect": true,
-	"Prefer": true, "Host": true, server.ForwardedHeader: true, server.MirroredHeader: true, server.ClientHeader: true, "Range": true,
+	"Authorization": true, "Proxy-Authorization": true, "Cookie": true, "Content-Length": true, "Content-Encoding": true,
+	"Accept-Encoding": true, "Expect": true,
+	"Prefer": true, "Host": true, forward.ForwardedHeader: true, forward.MirroredHeader: true, forward.ClientHeader: true, "Range": true,
 	"Origin": true, "Sec-Fetch-Site": true, // this replica has compared them with its own name
 }
 

@@ -21,7 +21,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/fleet"
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/forward"
 )
 
 const (
@@ -107,7 +107,8 @@ func NewMirror(cfg MirrorConfig) *Mirror {
 	return &Mirror{
 		cfg: cfg, ctx: ctx, stop: stop, queues: make(map[string]*queue), asking: make(chan struct{}, mostAsking),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_reports_mirrored_total", Help: "Reports of routers, and requests that take them back, for other replicas that serve the model, by result.",
+			Name: "conductor_reports_mirrored_total",
+			Help: "Reports of routers, and requests that take them back, for other replicas that serve the model, by result.",
 		}, []string{"result"}),
 	}
 }
@@ -342,7 +343,8 @@ func (m *Mirror) after(q *queue, pause time.Duration, err error) {
 		return
 	}
 	if !was {
-		m.cfg.Log.Warn().Str("replica", q.to.ID).Str("url", q.to.URL).Err(err).Msg("a replica does not take the reports of routers that other replicas have got")
+		m.cfg.Log.Warn().Str("replica", q.to.ID).Str("url", q.to.URL).Err(err).Msg(
+			"a replica does not take the reports of routers that other replicas have got")
 	}
 	q.pause = now.Add(pause)
 	if n := len(q.waits); n > 0 {
@@ -374,7 +376,8 @@ func (m *Mirror) deliver(to conductor.ReplicaAddress, batch []mirrored) (counts 
 		kept := keptOf(answer, n)
 		return map[string]int{delivered: kept, refused: n - kept}, 0, nil
 	case status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
-		return map[string]int{failed: n}, unknownPause, fmt.Errorf("it has no %s %s: it is of an older version, or another kind of server", method, path)
+		return map[string]int{failed: n}, unknownPause, fmt.Errorf("it has no %s %s: it is of an older version, or another kind of server",
+			method, path)
 	case reason == "" || reason == "misdirected":
 		return map[string]int{refused: n}, 0, nil
 	default:
@@ -386,7 +389,8 @@ func (m *Mirror) deliver(to conductor.ReplicaAddress, batch []mirrored) (counts 
 const maxAnswer = 64 << 10
 
 // request sends a request of a client to another replica. all says that this replica tells the others itself.
-func (m *Mirror) request(ctx context.Context, to conductor.ReplicaAddress, method, path string, text []byte, from string, all bool) (status int, answer []byte, err error) {
+func (m *Mirror) request(ctx context.Context, to conductor.ReplicaAddress, method, path string, text []byte, from string,
+	all bool) (status int, answer []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(to.URL, "/")+path, bytes.NewReader(text))
 	if err != nil {
 		return 0, nil, err
@@ -397,12 +401,12 @@ func (m *Mirror) request(ctx context.Context, to conductor.ReplicaAddress, metho
 		h["Content-Type"] = []string{body.Msgpack.ContentType()}
 	}
 	h[idempotencyKey] = []string{} // see send of Forwarder
-	h.Set(server.ForwardedHeader, m.cfg.Me)
+	h.Set(forward.ForwardedHeader, m.cfg.Me)
 	if from != "" {
-		h.Set(server.ClientHeader, from)
+		h.Set(forward.ClientHeader, from)
 	}
 	if all {
-		h.Set(server.MirroredHeader, "1")
+		h.Set(forward.MirroredHeader, "1")
 	}
 	resp, err := m.cfg.To.RoundTrip(req)
 	if err != nil {
@@ -442,7 +446,8 @@ func reports(batch []mirrored) []byte {
 // reportOf returns a report as an element of prompts, in msgpack.
 func reportOf(r *conductor.Routed) []byte {
 	texts := [...]struct{ name, value string }{
-		{"model", r.Model}, {"tenant_id", r.Tenant}, {"lora_name", r.Lora}, {"cache_salt", r.Salt}, {"instance_id", r.Target}, {"request_id", r.RequestID},
+		{"model", r.Model}, {"tenant_id", r.Tenant}, {"lora_name", r.Lora}, {"cache_salt", r.Salt}, {"instance_id", r.Target},
+		{"request_id", r.RequestID},
 		{"ttl", ""}, {"hash", ""},
 	}
 	if r.TTL > 0 {

@@ -18,7 +18,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/internal/must"
 )
 
@@ -107,9 +107,9 @@ func (b *mirrorBench) expect(want string, a mirrorAnswer) {
 
 // String returns who is asked for whom, and the request ids of a batch as first..last.
 func (r *mirrorRequest) String() string {
-	out := r.URL.Host + " for " + r.Header.Get(server.ClientHeader) + ": "
+	out := r.URL.Host + " for " + r.Header.Get(forward.ClientHeader) + ": "
 	if r.Method == http.MethodDelete {
-		return out + "DELETE " + r.URL.RequestURI() + " " + r.Header.Get(server.MirroredHeader)
+		return out + "DELETE " + r.URL.RequestURI() + " " + r.Header.Get(forward.MirroredHeader)
 	}
 	var in struct {
 		Prompts []struct {
@@ -144,7 +144,10 @@ func (c client) Tell() string { return string(c) }
 
 // report reports a prompt of some blocks of 16 tokens.
 func (b *mirrorBench) report(from client, id string, blocks int) {
-	b.Routed(from, &conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: make([]uint32, 16*blocks)}, Target: "A", Rank: conductor.AnyRank, RequestID: id})
+	b.Routed(from, &conductor.Routed{
+		Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: make([]uint32, 16*blocks)}, Target: "A", Rank: conductor.AnyRank,
+		RequestID: id,
+	})
 }
 
 var kept = mirrorAnswer{status: http.StatusNoContent}
@@ -167,7 +170,8 @@ func TestMirrorKeepsOrder(t *testing.T) {
 			t.Error(first)
 		}
 		h := first.Header
-		if h.Get(server.ForwardedHeader) != "me" || h.Get(server.MirroredHeader) == "" || h.Get("Accept") != "application/json" || h.Get("Content-Type") != "application/msgpack" || first.URL.Path != "/conductor/v1/routed" {
+		if h.Get(forward.ForwardedHeader) != "me" || h.Get(forward.MirroredHeader) == "" || h.Get("Accept") != "application/json" ||
+			h.Get("Content-Type") != "application/msgpack" || first.URL.Path != "/conductor/v1/routed" {
 			t.Error(first.URL, h)
 		}
 		first.answer <- kept
@@ -253,7 +257,9 @@ func TestMirrorLeavesReplicasAlone(t *testing.T) {
 			}
 			first.answer <- test.answer
 			if test.pause == 0 {
-				b.expect("a for : 3: 1..3", mirrorAnswer{test.answer.status, strings.Replace(test.answer.text, "99", "3", 1), test.answer.err})
+				b.expect("a for : 3: 1..3", mirrorAnswer{
+					test.answer.status, strings.Replace(test.answer.text, "99", "3", 1), test.answer.err,
+				})
 			}
 			synctest.Wait()
 			b.counts(test.counts)
@@ -303,7 +309,8 @@ func TestMirrorTakesBack(t *testing.T) {
 			go func() { had <- b.TakeBack(client("x"), "t", "id") }()
 			for _, s := range status {
 				r := b.next()
-				if got := r.String(); got[1:] != " for x: DELETE /conductor/v1/routed/id?tenant_id=t " || r.Header.Get(server.ForwardedHeader) != "me" {
+				if got := r.String(); got[1:] != " for x: DELETE /conductor/v1/routed/id?tenant_id=t " ||
+					r.Header.Get(forward.ForwardedHeader) != "me" {
 					t.Error(got, r.Header)
 				}
 				r.answer <- mirrorAnswer{status: s}

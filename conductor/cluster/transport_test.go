@@ -19,7 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/internal/must"
 )
 
@@ -187,12 +187,12 @@ func TestForwardRefusals(t *testing.T) {
 			io.WriteString(c, answer)
 			io.Copy(io.Discard, c)
 		})
-		if got, err := carry(t.Context(), carrier(), url, []byte("abc")); !errors.Is(err, server.ErrReplicas) {
+		if got, err := carry(t.Context(), carrier(), url, []byte("abc")); !errors.Is(err, forward.ErrReplicas) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 	for _, url := range []string{"http://127.0.0.1:1", "ftp://127.0.0.1"} {
-		if got, err := carry(t.Context(), carrier(), url, []byte("abc")); !errors.Is(err, server.ErrReplicas) {
+		if got, err := carry(t.Context(), carrier(), url, []byte("abc")); !errors.Is(err, forward.ErrReplicas) {
 			t.Errorf("%s: %q, %v", url, got, err)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/reply"
-	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
 )
 
@@ -50,7 +50,7 @@ func (a *api) batch(f *fields, r *body.Request) error {
 		var unserved *conductor.UnservedError
 		switch {
 		case errors.As(err, &unserved) && f.forwarded:
-			return server.ErrMisdirected // as a whole: the sender asks another replica
+			return forward.ErrMisdirected // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
 			away.leave(e, i, unserved)
 		case err != nil:

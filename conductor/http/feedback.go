@@ -8,8 +8,8 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/reply"
-	"example.com/conductor/conductor/server"
 )
 
 var feedbackFields = body.Of("instance_id", "tenant_id", "medium", "matched_tokens", "cached_tokens")
@@ -34,7 +34,7 @@ func (a *api) feedback(g *gin.Context) (any, error) {
 	}
 	res, err := access.View(a.conductor, g).Feedback(report)
 	if errors.As(err, new(*conductor.UnservedError)) {
-		return reply.Sent{}, server.Forward(g, in.Src, err)
+		return reply.Sent{}, forward.Send(g, in.Src, err)
 	}
 	if err != nil {
 		return nil, err

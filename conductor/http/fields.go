@@ -10,7 +10,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
-	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/stage"
 )
 
@@ -40,8 +40,8 @@ type fields struct {
 	clock  *stage.Clock // of the request, nil for none
 	err    error
 
-	forwarded bool             // by another replica
-	forwarder server.Forwarder // nil if the request may not be sent on
+	forwarded bool              // by another replica
+	forwarder forward.Forwarder // nil if the request may not be sent on
 
 	warnings []string // about unknown fields
 

@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 )
@@ -84,7 +85,7 @@ func complete(g *gin.Context, r *body.Request, err error) bool {
 		away.join(g, r)
 		return true
 	}
-	if err = server.Forward(g, r.Src, err); err != nil {
+	if err = forward.Send(g, r.Src, err); err != nil {
 		reply.Refuse(g, r.Codec, err)
 	}
 	return false
@@ -121,7 +122,7 @@ func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s 
 		read.known = f.known
 		*f = read
 		f.detail, f.spare, f.warnings, f.view = detail, spare, warnings, access.View(a.conductor, g)
-		f.clock, f.forwarder, f.forwarded = server.ClockOf(g), server.ForwarderOf(g), g.GetHeader(server.ForwardedHeader) != ""
+		f.clock, f.forwarder, f.forwarded = server.ClockOf(g), forward.Of(g), g.GetHeader(forward.ForwardedHeader) != ""
 		return answer(f, r)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
@@ -170,7 +171,7 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 		var unserved *conductor.UnservedError
 		switch {
 		case errors.As(err, &unserved) && f.forwarded && !f.view.Mirrored():
-			return server.ErrMisdirected // as a whole: the sender asks another replica
+			return forward.ErrMisdirected // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
 			away.parts.Add(i, unserved)
 		case err != nil:
@@ -212,7 +213,7 @@ type splitRouted struct {
 // join adds what the other replicas say to the answer.
 func (s *splitRouted) join(g *gin.Context, r *body.Request) {
 	var mu sync.Mutex
-	s.ask(g, func(p *server.Part, answer []byte, err error) {
+	s.ask(g, func(p *forward.Part, answer []byte, err error) {
 		part := routedRow{Kept: len(p.At)}
 		if err == nil && len(answer) > 0 {
 			part = routedRow{}

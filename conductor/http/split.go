@@ -12,8 +12,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/reply"
-	"example.com/conductor/conductor/server"
 )
 
 // elsewhere is an answer that lacks what other replicas say. It is an error, so that the place of the request
@@ -30,21 +30,21 @@ type split struct {
 	codec  body.Codec    // of the request
 	list   string        // the field that has the prompts
 	shared []body.Member // what counts for all of them, and the list
-	parts  server.Parts
+	parts  forward.Parts
 }
 
 func (s *split) Error() string { return "parts of " + s.list + " are served elsewhere" }
 
 // ask asks the other replicas, all at once, and calls use with what each answers. Calls of use run side by side.
-func (s *split) ask(g *gin.Context, use func(p *server.Part, answer []byte, err error)) {
+func (s *split) ask(g *gin.Context, use func(p *forward.Part, answer []byte, err error)) {
 	var all [][]byte // prompts as text
 	for _, m := range s.shared {
 		if m.Name == s.list {
 			all = slices.Collect(s.codec.Elements(m.Raw))
 		}
 	}
-	forwarder := server.ForwarderOf(g)
-	s.parts.Ask(func(p *server.Part) {
+	forwarder := forward.Of(g)
+	s.parts.Ask(func(p *forward.Part) {
 		answer, err := forwarder.Ask(g, s.body(all, p), p.To)
 		if errors.Is(err, body.ErrMemory) {
 			err = body.ErrMemory // of this replica, not of that one
@@ -54,7 +54,7 @@ func (s *split) ask(g *gin.Context, use func(p *server.Part, answer []byte, err 
 }
 
 // body returns the body of a part.
-func (s *split) body(all [][]byte, p *server.Part) []byte {
+func (s *split) body(all [][]byte, p *forward.Part) []byte {
 	e := body.Encoder{Codec: s.codec}
 	e.Map(len(s.shared)) // the list is one of them
 	for _, m := range s.shared {
@@ -74,8 +74,8 @@ func (s *split) body(all [][]byte, p *server.Part) []byte {
 }
 
 // wrongNumber is the error of an answer that is not about the prompts of a part.
-func wrongNumber(n int, p *server.Part) error {
-	return fmt.Errorf("%w: %d answers for %d prompts", server.ErrReplicas, n, len(p.At))
+func wrongNumber(n int, p *forward.Part) error {
+	return fmt.Errorf("%w: %d answers for %d prompts", forward.ErrReplicas, n, len(p.At))
 }
 
 // decode reads the answer of another replica.
@@ -88,7 +88,7 @@ func decode(text []byte, codec body.Codec, into any) (err error) {
 		err = json.Unmarshal(text, into)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w: its answer cannot be read: %w", server.ErrReplicas, err)
+		err = fmt.Errorf("%w: its answer cannot be read: %w", forward.ErrReplicas, err)
 	}
 	return err
 }
@@ -117,7 +117,7 @@ func (s *splitBatch) leave(e *body.Encoder, i int, to *conductor.UnservedError) 
 // join puts the answers of the other replicas into that of r.
 func (s *splitBatch) join(g *gin.Context, r *body.Request) {
 	answers := make([][]byte, len(r.Items))
-	s.ask(g, func(p *server.Part, answer []byte, err error) {
+	s.ask(g, func(p *forward.Part, answer []byte, err error) {
 		var part [][]byte
 		if err == nil {
 			part, err = answersOf(answer, r.Codec)

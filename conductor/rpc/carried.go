@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
 )
@@ -181,7 +182,7 @@ func (c *carriedStream) write(kind byte, text []byte) error {
 
 // readFrames passes the messages of a carried call to take, which may keep them. reserve takes memory for
 // a frame before it is read. readFrames returns the error that the call ends with, nil for none, or
-// server.ErrReplicas if the answer is cut off.
+// forward.ErrReplicas if the answer is cut off.
 func readFrames(from io.Reader, reserve func(bytes int64) error, take func(message []byte) error) error {
 	for {
 		var header [frameHeader]byte
@@ -189,18 +190,19 @@ func readFrames(from io.Reader, reserve func(bytes int64) error, take func(messa
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			return fmt.Errorf("%w: its answer is cut off: %w", server.ErrReplicas, err)
+			return fmt.Errorf("%w: its answer is cut off: %w", forward.ErrReplicas, err)
 		}
 		size := int64(binary.BigEndian.Uint32(header[1:]))
 		if size > mostFrame {
-			return fmt.Errorf("%w: its answer is larger than %d bytes", server.ErrReplicas, mostFrame)
+			return fmt.Errorf("%w: its answer is larger than %d bytes", forward.ErrReplicas, mostFrame)
 		}
 		if err := reserve(size); err != nil {
 			return err
 		}
 		var text bytes.Buffer
 		if n, err := io.Copy(&text, io.LimitReader(from, size)); err != nil || n < size {
-			return fmt.Errorf("%w: its answer is cut off after %d of %d bytes: %w", server.ErrReplicas, n, size, errors.Join(err, io.ErrUnexpectedEOF))
+			return fmt.Errorf("%w: its answer is cut off after %d of %d bytes: %w", forward.ErrReplicas, n, size,
+				errors.Join(err, io.ErrUnexpectedEOF))
 		}
 		if header[0] == messageFrame {
 			if err := take(text.Bytes()); err != nil {
@@ -210,7 +212,7 @@ func readFrames(from io.Reader, reserve func(bytes int64) error, take func(messa
 		}
 		var st spb.Status
 		if proto.Unmarshal(text.Bytes(), &st) != nil || st.Code == int32(codes.OK) {
-			return fmt.Errorf("%w: its status cannot be read", server.ErrReplicas)
+			return fmt.Errorf("%w: its status cannot be read", forward.ErrReplicas)
 		}
 		return status.ErrorProto(&st)
 	}

@@ -13,6 +13,7 @@ import (
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 )
 
@@ -20,8 +21,9 @@ import (
 type Forwarder interface {
 	// Carry sends a message to one replica after another until one answers, and passes its answer
 	// to use. client is what access.Caller.Tell returns. It returns the error of use, or
-	// server.ErrReplicas.
-	Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error
+	// forward.ErrReplicas.
+	Carry(ctx context.Context, client, path, mediaType string, message []byte, to *conductor.UnservedError,
+		use func(*http.Response, conductor.ReplicaAddress) error) error
 }
 
 // kept is the memory of the answers of other replicas to one call. Parts of a batch share it.
@@ -62,7 +64,8 @@ func (k *kept) release() {
 // carry sends a message to a replica that serves it, and passes the answers of that to take. reserve
 // takes memory for an answer before it is read. begun is called before the first one; it may be nil. The error is a status of the
 // call, ctx.Err(), or wraps to.
-func (s *Server) carry(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, begun func(conductor.ReplicaAddress), reserve func(bytes int64) error, take func([]byte) error) error {
+func (s *Server) carry(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError,
+	begun func(conductor.ReplicaAddress), reserve func(bytes int64) error, take func([]byte) error) error {
 	if s.opts.Forward == nil || len(to.Serving) == 0 {
 		return to
 	}
@@ -70,36 +73,38 @@ func (s *Server) carry(ctx context.Context, method string, message proto.Message
 	if err != nil {
 		return err
 	}
-	err = s.opts.Forward.Carry(ctx, access.CallerOf(ctx).Tell(), "/grpc"+method, carriedType, text, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
-		if kind := resp.Header.Get("Content-Type"); kind != carriedType {
-			return fmt.Errorf("%w: replica %s answers %s", server.ErrReplicas, by.ID, resp.Status)
-		}
-		if begun != nil {
-			begun(by)
-		}
-		return readFrames(resp.Body, reserve, take)
-	})
+	err = s.opts.Forward.Carry(ctx, access.CallerOf(ctx).Tell(), "/grpc"+method, carriedType, text, to,
+		func(resp *http.Response, by conductor.ReplicaAddress) error {
+			if kind := resp.Header.Get("Content-Type"); kind != carriedType {
+				return fmt.Errorf("%w: replica %s answers %s", forward.ErrReplicas, by.ID, resp.Status)
+			}
+			if begun != nil {
+				begun(by)
+			}
+			return readFrames(resp.Body, reserve, take)
+		})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, server.ErrReplicas):
+	case errors.Is(err, forward.ErrReplicas):
 		return fmt.Errorf("%w: %w", to, err)
 	}
 	return err
 }
 
 // carryOne is carry for a method with one answer.
-func (s *Server) carryOne(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError, room *kept) (answer []byte, err error) {
+func (s *Server) carryOne(ctx context.Context, method string, message proto.Message, to *conductor.UnservedError,
+	room *kept) (answer []byte, err error) {
 	answers := 0
 	err = s.carry(ctx, method, message, to, nil, room.reserve, func(text []byte) error {
 		if answers++; answers > 1 {
-			return fmt.Errorf("%w: more than one answer of one call", server.ErrReplicas)
+			return fmt.Errorf("%w: more than one answer of one call", forward.ErrReplicas)
 		}
 		answer = text
 		return nil
 	})
 	if err == nil && answers != 1 {
-		err = fmt.Errorf("%w: %w: %d answers of one call", to, server.ErrReplicas, answers)
+		err = fmt.Errorf("%w: %w: %d answers of one call", to, forward.ErrReplicas, answers)
 	}
 	return answer, err
 }
@@ -143,21 +148,21 @@ func withBytes[M proto.Message](m M, text []byte) M {
 type split struct {
 	in    *pb.QueryBatchRequest
 	out   *pb.QueryBatchResponse // without the answers of others
-	parts server.Parts
+	parts forward.Parts
 }
 
 func (*split) Error() string { return "parts of the batch are served elsewhere" }
 
 // join asks the other replicas, all at once. A part that fails costs its queries alone.
 func (s *Server) join(ctx context.Context, method string, batch *split, room *kept) {
-	batch.parts.Ask(func(p *server.Part) {
+	batch.parts.Ask(func(p *forward.Part) {
 		var in pb.QueryBatchRequest
 		for _, i := range p.At {
 			in.Queries = append(in.Queries, batch.in.Queries[i])
 		}
 		answers, err := answersOf(s.carryOne(ctx, method, &in, p.To, room))
 		if err == nil && len(answers) != len(p.At) {
-			err = fmt.Errorf("%w: %d answers for %d queries", server.ErrReplicas, len(answers), len(p.At))
+			err = fmt.Errorf("%w: %d answers for %d queries", forward.ErrReplicas, len(answers), len(p.At))
 		}
 		for n, i := range p.At {
 			if err != nil {
@@ -174,11 +179,11 @@ func answersOf(text []byte, err error) (all [][]byte, _ error) {
 	for err == nil && len(text) > 0 {
 		number, kind, n := protowire.ConsumeTag(text)
 		if n < 0 || number != 1 || kind != protowire.BytesType {
-			return nil, fmt.Errorf("%w: its answer cannot be read", server.ErrReplicas)
+			return nil, fmt.Errorf("%w: its answer cannot be read", forward.ErrReplicas)
 		}
 		answer, m := protowire.ConsumeBytes(text[n:])
 		if m < 0 {
-			return nil, fmt.Errorf("%w: its answer cannot be read: %w", server.ErrReplicas, protowire.ParseError(m))
+			return nil, fmt.Errorf("%w: its answer cannot be read: %w", forward.ErrReplicas, protowire.ParseError(m))
 		}
 		all, text = append(all, answer), text[n+m:]
 	}

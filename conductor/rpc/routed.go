@@ -17,6 +17,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 )
 
@@ -52,8 +53,8 @@ func (s *service) TakeBack(ctx context.Context, in *pb.TakeBackRequest) (*pb.Tak
 type reports struct {
 	in     *pb.RoutedRequest
 	out    *pb.RoutedResponse
-	parts  server.Parts // of other replicas
-	single bool         // the error of the prompt is that of the call
+	parts  forward.Parts // of other replicas
+	single bool          // the error of the prompt is that of the call
 }
 
 func (*reports) Error() string { return "other replicas keep parts of the request" }
@@ -61,14 +62,18 @@ func (*reports) Error() string { return "other replicas keep parts of the reques
 // keepReports keeps the prompts that this replica answers for. Its error is about the request as a whole.
 func (s *service) keepReports(ctx context.Context, r *reports) error {
 	if n := len(r.in.Prompts); n > body.MaxItems {
-		return &conductor.FieldError{Field: "prompts", Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("prompts has %d elements, at most %d are allowed", n, body.MaxItems)}
+		return &conductor.FieldError{
+			Field: "prompts", Index: body.MaxItems, Reason: "out_of_range",
+			Message: fmt.Sprintf("prompts has %d elements, at most %d are allowed", n, body.MaxItems),
+		}
 	}
 	total := 0
 	for _, p := range r.in.Prompts {
 		total += len(p.GetTokens().GetIds()) + len(p.GetHashes().GetValues())
 	}
 	if total > s.opts.MaxTokens && len(r.in.Prompts) > 1 {
-		return conductor.Invalid("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d", total, s.opts.MaxTokens)
+		return conductor.Invalid("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d",
+			total, s.opts.MaxTokens)
 	}
 	view := access.ViewOf(ctx, s.opts.Conductor)
 	var unsynced server.Unsynced // of all prompts
@@ -100,7 +105,9 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 
 // keepReport keeps one prompt.
 func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conductor.SourceState, error) {
-	prompt := &pb.QueryRequest{TenantId: in.TenantId, Model: in.Model, BlockSize: in.BlockSize, LoraName: in.LoraName, CacheSalt: in.CacheSalt}
+	prompt := &pb.QueryRequest{
+		TenantId: in.TenantId, Model: in.Model, BlockSize: in.BlockSize, LoraName: in.LoraName, CacheSalt: in.CacheSalt,
+	}
 	switch p := in.Prompt.(type) {
 	case *pb.RoutedPrompt_Tokens:
 		prompt.Prompt = &pb.QueryRequest_Tokens{Tokens: p.Tokens}
@@ -111,7 +118,10 @@ func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conduc
 	if err != nil {
 		return nil, err
 	}
-	r := conductor.Routed{Query: q, Target: in.InstanceId, Rank: conductor.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond, RequestID: in.RequestId}
+	r := conductor.Routed{
+		Query: q, Target: in.InstanceId, Rank: conductor.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond,
+		RequestID: in.RequestId,
+	}
 	if in.DpRank != nil {
 		if *in.DpRank > math.MaxInt32 {
 			return nil, conductor.Invalid("dp_rank", "out_of_range", "dp_rank must be at most %d, got %d", math.MaxInt32, *in.DpRank)
@@ -143,14 +153,14 @@ func (s *Server) tellOthers(ctx context.Context, r *reports, room *kept) error {
 		err error
 	}
 	answers := make(chan *answer, len(r.parts))
-	r.parts.Ask(func(p *server.Part) {
+	r.parts.Ask(func(p *forward.Part) {
 		a, in := &answer{at: p.At}, new(pb.RoutedRequest)
 		for _, i := range p.At {
 			in.Prompts = append(in.Prompts, r.in.Prompts[i])
 		}
 		text, err := s.carryOne(ctx, pb.Conductor_Routed_FullMethodName, in, p.To, room)
 		if err == nil && proto.Unmarshal(text, &a.out) != nil {
-			err = fmt.Errorf("%w: its answer cannot be read", server.ErrReplicas)
+			err = fmt.Errorf("%w: its answer cannot be read", forward.ErrReplicas)
 		}
 		a.err = err
 		answers <- a

@@ -11,6 +11,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/server"
 )
 
@@ -34,14 +35,18 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 // some of the queries.
 func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb.QueryBatchResponse, error) {
 	if n := len(in.Queries); n > body.MaxItems {
-		return nil, &conductor.FieldError{Field: "queries", Index: body.MaxItems, Reason: "out_of_range", Message: fmt.Sprintf("queries has %d elements, at most %d are allowed", n, body.MaxItems)}
+		return nil, &conductor.FieldError{
+			Field: "queries", Index: body.MaxItems, Reason: "out_of_range",
+			Message: fmt.Sprintf("queries has %d elements, at most %d are allowed", n, body.MaxItems),
+		}
 	}
 	total := 0
 	for _, q := range in.Queries {
 		total += len(q.GetTokens().GetIds()) + len(q.GetHashes().GetValues())
 	}
 	if total > s.opts.MaxTokens {
-		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d", total, s.opts.MaxTokens)
+		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d",
+			total, s.opts.MaxTokens)
 	}
 	out := &pb.QueryBatchResponse{Answers: make([]*pb.Answer, len(in.Queries))}
 	away := split{in: in, out: out}
@@ -86,7 +91,7 @@ func errorOf(err error) *pb.Error {
 		return &pb.Error{Message: err.Error(), Reason: "not_found", Field: unknown.Field, Known: unknown.Known}
 	case errors.Is(err, conductor.ErrForbidden):
 		return &pb.Error{Message: err.Error(), Reason: "forbidden"}
-	case errors.Is(err, server.ErrReplicas):
+	case errors.Is(err, forward.ErrReplicas):
 		return &pb.Error{Message: err.Error(), Reason: "replicas"}
 	case errors.As(err, new(*conductor.UnservedError)):
 		return &pb.Error{Message: err.Error(), Reason: "unserved"}
@@ -102,7 +107,10 @@ func errorOf(err error) *pb.Error {
 
 // read checks a request. The query has the lists of the request.
 func (s *service) read(in *pb.QueryRequest) (q conductor.Query, err error) {
-	q = conductor.Query{Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail, Expected: in.Expected}
+	q = conductor.Query{
+		Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail,
+		Expected: in.Expected,
+	}
 	if q.Model == "" {
 		return q, conductor.Invalid("model", "missing", "model is required")
 	}

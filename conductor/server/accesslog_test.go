@@ -108,8 +108,10 @@ func TestAccessLogLine(t *testing.T) {
 		f(200, `"trace_id":"-","method":"GET","path":"/health","model":"-","status":200,"duration_ms":0}`, "GET", "/health", "ä")
 		f(200, `"trace_id":"`+strings.Repeat("x", 1024)+`","method":"GET","path":"/health","model":"-","status":200,"duration_ms":0}`,
 			"GET", "/health", strings.Repeat("x", 1025))
-		f(404, `"trace_id":"-","method":"POST","path":"/query","model":"llama","status":404,"duration_ms":1.5}`, "POST", "/query?model=llama")
-		f(404, `"trace_id":"-","method":"POST","path":"/query","model":"<a>\"\né","status":404,"duration_ms":1.5}`, "POST", "/query?model=%3Ca%3E%22%0A%C3%A9")
+		f(404, `"trace_id":"-","method":"POST","path":"/query","model":"llama","status":404,"duration_ms":1.5}`, "POST",
+			"/query?model=llama")
+		f(404, `"trace_id":"-","method":"POST","path":"/query","model":"<a>\"\né","status":404,"duration_ms":1.5}`, "POST",
+			"/query?model=%3Ca%3E%22%0A%C3%A9")
 		f(404, `"trace_id":"-","method":"GET","path":"unknown","model":"-","status":404,"duration_ms":0}`, "GET", "/query/")
 		f(405, `"trace_id":"-","method":"DELETE","path":"/query","model":"-","status":405,"duration_ms":0}`, "DELETE", "/query")
 		f(500, `"trace_id":"-","method":"GET","path":"/panic","model":"-","status":500,"duration_ms":0}`, "GET", "/panic")

@@ -185,9 +185,12 @@ func (x *exchange) refuse() {
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 var (
-	descUsed      = prometheus.NewDesc("conductor_request_bytes", "Bytes that request bodies and answers in flight have reserved; small ones do not.", nil, nil)
-	descMost      = prometheus.NewDesc("conductor_request_bytes_limit", "Bytes that request bodies and answers in flight may reserve (limits.memory).", nil, nil)
-	descUnmatched = prometheus.NewDesc("conductor_requests_without_memory_total", "Requests refused because their body or answer did not fit into limits.memory.", nil, nil)
+	descUsed = prometheus.NewDesc("conductor_request_bytes",
+		"Bytes that request bodies and answers in flight have reserved; small ones do not.", nil, nil)
+	descMost = prometheus.NewDesc("conductor_request_bytes_limit",
+		"Bytes that request bodies and answers in flight may reserve (limits.memory).", nil, nil)
+	descUnmatched = prometheus.NewDesc("conductor_requests_without_memory_total",
+		"Requests refused because their body or answer did not fit into limits.memory.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

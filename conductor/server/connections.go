@@ -63,10 +63,14 @@ const (
 )
 
 var reasons = [...]struct{ name, text string }{
-	atAddress:     {"connections_per_address", "an address has limits.connections_per_address connections, and further ones are closed; if it is a proxy or an ingress, all of its clients count as one: raise the setting"},
-	roomAtAddress: {"room_at_address", "an address has limits.connections_per_address connections: the oldest without an admitted request are closed for new ones; if it is a proxy or an ingress, all of its clients count as one: raise the setting"},
-	atAll:         {"max_connections", "limits.max_connections connections are open, and further ones are closed"},
-	roomAtAll:     {"room", "limits.max_connections connections are open: the oldest without an admitted request are closed for new ones"},
+	atAddress: {"connections_per_address",
+		"an address has limits.connections_per_address connections, and further ones are closed; if it is a proxy or an ingress, all " +
+			"of its clients count as one: raise the setting"},
+	roomAtAddress: {"room_at_address",
+		"an address has limits.connections_per_address connections: the oldest without an admitted request are closed for new ones; if " +
+			"it is a proxy or an ingress, all of its clients count as one: raise the setting"},
+	atAll:     {"max_connections", "limits.max_connections connections are open, and further ones are closed"},
+	roomAtAll: {"room", "limits.max_connections connections are open: the oldest without an admitted request are closed for new ones"},
 }
 
 // logPause lies between two lines of the log for one reason.
@@ -169,7 +173,8 @@ func (c *Connections) tell(reason int, address string, ofAddress int) {
 var (
 	descConnections        = prometheus.NewDesc("conductor_connections", "Open connections, of HTTP and of gRPC.", nil, nil)
 	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total",
-		"Connections closed because of limits.max_connections or limits.connections_per_address, by reason: new ones, or, for room and room_at_address, old ones without an admitted request.", []string{"reason"}, nil)
+		"Connections closed because of limits.max_connections or limits.connections_per_address, by reason: new ones, or, for room and "+
+			"room_at_address, old ones without an admitted request.", []string{"reason"}, nil)
 )
 
 // Describe implements prometheus.Collector.

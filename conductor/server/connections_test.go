@@ -126,7 +126,10 @@ func TestSilentConnectionsEnd(t *testing.T) {
 		{"a request", get, "", false, 2 * time.Minute},
 		{"a request, then half a header", get + "GET /", "", false, headerTimeout},
 		{"a request over HTTP/2", preface + settings + getH2, "", false, 2 * time.Minute},
-		{"a request over HTTP/2, then half a header block", preface + settings + getH2 + strings.Replace(half, "\x01\x82", "\x03\x82", 1), "", false, 2 * time.Minute},
+		{
+			"a request over HTTP/2, then half a header block",
+			preface + settings + getH2 + strings.Replace(half, "\x01\x82", "\x03\x82", 1), "", false, 2 * time.Minute,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -154,7 +157,8 @@ func TestSilentConnectionsEnd(t *testing.T) {
 				io.Copy(io.Discard, c)
 				got := time.Since(began)
 				sender.Wait()
-				if isSilent := test.want == headerTimeout; isSilent && got > test.want || !isSilent && (got < test.want || got > test.want+10*time.Second) {
+				if isSilent := test.want == headerTimeout; isSilent && got > test.want || !isSilent &&
+					(got < test.want || got > test.want+10*time.Second) {
 					t.Errorf("closed after %v, want %v", got, test.want)
 				}
 			})
@@ -268,7 +272,8 @@ func TestStrangersMakeRoom(t *testing.T) {
 			t.Errorf("%d lines, want one for each reason\n%s", n, log)
 		}
 		if len(s.Connections.neighbours) != 7 || s.Connections.open != 8 || s.Connections.strangers.Len() != 0 {
-			t.Errorf("%d addresses, %d connections, %d strangers", len(s.Connections.neighbours), s.Connections.open, s.Connections.strangers.Len())
+			t.Errorf("%d addresses, %d connections, %d strangers", len(s.Connections.neighbours), s.Connections.open,
+				s.Connections.strangers.Len())
 		}
 		for _, c := range append(a, b...) {
 			c.Close()

@@ -24,7 +24,8 @@ func TestLatePortKeepsItsAddress(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0", ":0", "localhost:0"} {
 		t.Run(address, func(t *testing.T) {
 			t.Parallel()
-			s := NewServers([]Listener{{Address: address, Dialect: "late", Late: true}}, Timeouts{Read: time.Minute, Idle: time.Minute}, zerolog.Nop())
+			s := NewServers([]Listener{{Address: address, Dialect: "late", Late: true}}, Timeouts{Read: time.Minute, Idle: time.Minute},
+				zerolog.Nop())
 			if err := s.Bind(); err != nil && address == "[::1]:0" {
 				must.Skip(t, "no IPv6: "+err.Error())
 			} else {
@@ -78,7 +79,8 @@ func TestQuietShutdown(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		log := new(bytes.Buffer)
-		s := NewServers([]Listener{{Address: "127.0.0.1:0", Dialect: "d"}}, Timeouts{Read: time.Minute, Idle: time.Minute}, zerolog.New(log).Level(zerolog.WarnLevel))
+		s := NewServers([]Listener{{Address: "127.0.0.1:0", Dialect: "d"}}, Timeouts{Read: time.Minute, Idle: time.Minute},
+			zerolog.New(log).Level(zerolog.WarnLevel))
 		must.Succeed(t, s.Bind())
 		s.Handler = func(string) http.Handler { return http.NotFoundHandler() }
 		ctx, stop := context.WithCancel(t.Context())

@@ -107,7 +107,9 @@ func (t Dialects) handler(route Route) gin.HandlerFunc {
 		switch i, codec := t.choose(g.Request, name); {
 		case i < 0:
 			named := slices.IndexFunc(t, Dialect.named)
-			t[named].Refuse(g, codec, &Refusal{http.StatusBadRequest, "invalid_value", "dialect", fmt.Sprintf("dialect must be %s, got %q", t[named].Name, name)})
+			t[named].Refuse(g, codec, &Refusal{
+				http.StatusBadRequest, "invalid_value", "dialect", fmt.Sprintf("dialect must be %s, got %q", t[named].Name, name),
+			})
 		case by[i] != nil:
 			by[i](g, codec)
 		case route.Packed && t[i].Codec == body.Msgpack:

@@ -89,8 +89,8 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 }
 
 // ZeroRun counts the leading rows that have no blocks, held or expected, and that are neighbours in the
-// roster, and returns where the first of them stands there. Such rows equal those that were prepared for the roster: an instance has no rank but
-// those registered unless it holds something.
+// roster, and returns where the first of them stands there. Such rows equal those that were prepared for the roster: an instance
+// has no rank but those registered unless it holds something.
 func ZeroRun(rows []conductor.Row) (first, n int) {
 	for n < len(rows) && rows[n].Longest == 0 && rows[n].Expected == 0 && rows[n].Detail == nil {
 		at, listed := rows[n].At()
@@ -108,6 +108,7 @@ func ZeroRun(rows []conductor.Row) (first, n int) {
 // equal reports whether all but the instances of two rows is equal, which costs less than
 // to write one.
 func equal(a, b *conductor.Row) bool {
-	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.Window == b.Window && a.Detail == nil && b.Detail == nil &&
+	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.Window == b.Window &&
+		a.Detail == nil && b.Detail == nil &&
 		slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Media, b.Media)
 }

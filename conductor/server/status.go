@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/forward"
 )
 
 // NotDurable is the reason of conductor.ErrNotDurable.
@@ -59,9 +60,9 @@ func Status(err error) (status int, reason string) {
 		return http.StatusServiceUnavailable, "busy"
 	case errors.Is(err, conductor.ErrClosed):
 		return http.StatusServiceUnavailable, "shutting_down"
-	case errors.Is(err, ErrMisdirected):
+	case errors.Is(err, forward.ErrMisdirected):
 		return http.StatusMisdirectedRequest, "misdirected"
-	case errors.Is(err, ErrReplicas):
+	case errors.Is(err, forward.ErrReplicas):
 		return http.StatusServiceUnavailable, "replicas"
 	case errors.As(err, new(*conductor.UnservedError)):
 		return http.StatusServiceUnavailable, "unserved"

@@ -30,7 +30,8 @@ func (u Unsynced) Warnings() (all []string) {
 	for i, s := range u {
 		switch left := len(u) - i; {
 		case i < mostUnsynced:
-			all = append(all, fmt.Sprintf("%s is %s: its events may not confirm the report", s.Key, strings.TrimSpace(string(s.State)+" "+s.Reason)))
+			all = append(all, fmt.Sprintf("%s is %s: its events may not confirm the report", s.Key,
+				strings.TrimSpace(string(s.State)+" "+s.Reason)))
 		case left == 1:
 			return append(all, "1 more source is not synced")
 		default:

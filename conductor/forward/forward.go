@@ -1,4 +1,14 @@
-package server
+// Package forward sends requests on to the replicas that serve their shards.
+//
+//	dialect --UnservedError--> Send --Forwarder--> replica --> its answer, as it came
+//	batch   --UnservedError--> Parts --Ask--> one request for each replica
+//
+// A middleware leaves a Forwarder in the request (conductor/cluster has one for each listener); a request without one, or
+// one that a replica has sent on already, is not sent on. This room has what dialects see of it, so that none of them
+// knows the cluster. The headers between replicas are here too.
+//
+// All functions are for the goroutine of one request, but Parts.Ask calls its function side by side.
+package forward
 
 import (
 	"errors"
@@ -31,8 +41,8 @@ type Forwarder interface {
 	Ask(g *gin.Context, body []byte, to *conductor.UnservedError) ([]byte, error)
 }
 
-// ForwardKey is where a middleware leaves the Forwarder.
-const ForwardKey = "conductor.forward"
+// Key is where a middleware leaves the Forwarder of a request.
+const Key = "conductor.forward"
 
 var (
 	// ErrMisdirected says that another replica has sent a request here that this one does not serve.
@@ -41,17 +51,17 @@ var (
 	ErrReplicas = errors.New("no replica that serves the model answers")
 )
 
-// ForwarderOf returns the Forwarder of a request, nil if the request may not be sent on.
-func ForwarderOf(g *gin.Context) Forwarder {
-	if v, ok := g.Get(ForwardKey); ok && g.GetHeader(ForwardedHeader) == "" {
+// Of returns the Forwarder of a request, nil if the request may not be sent on.
+func Of(g *gin.Context) Forwarder {
+	if v, ok := g.Get(Key); ok && g.GetHeader(ForwardedHeader) == "" {
 		return v.(Forwarder)
 	}
 	return nil
 }
 
-// Forward sends a request to a replica that serves it if err is an *UnservedError, and returns nil
+// Send sends a request to a replica that serves it if err is an *UnservedError, and returns nil
 // once that has answered. Else it returns the error that the client gets. src is the body.
-func Forward(g *gin.Context, src []byte, err error) error {
+func Send(g *gin.Context, src []byte, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -60,7 +70,7 @@ func Forward(g *gin.Context, src []byte, err error) error {
 		return err
 	}
 	err = Unserved(g, unserved)
-	if f := ForwarderOf(g); f != nil && len(unserved.Serving) > 0 {
+	if f := Of(g); f != nil && len(unserved.Serving) > 0 {
 		err = f.Forward(g, src, unserved)
 	}
 	if err != nil && !errors.Is(err, ErrMisdirected) {
