@@ -13,10 +13,14 @@ func FuzzBlocks(f *testing.F) {
 	for _, list := range []string{
 		``, `{}`, `{"block_hash":1,"tokens_hash":2}`, `{"block_hash":1,"tokens_hash":2,"mm_extra_info":null}`,
 		`{"block_hash":18446744073709551615,"tokens_hash":0},{"block_hash":7,"tokens_hash":9,"mm_extra_info":null}`,
-		`{"block_hash":18446744073709551616,"tokens_hash":0}`, `{"block_hash":184467440737095516150,"tokens_hash":0}`, `{"block_hash":-1,"tokens_hash":2}`,
-		`{"block_hash":01,"tokens_hash":2}`, `{"block_hash":1.5,"tokens_hash":2}`, `{"block_hash":1e3,"tokens_hash":2}`, `{"block_hash":,"tokens_hash":2}`,
-		`{"tokens_hash":2,"block_hash":1}`, `{"block_hash": 1,"tokens_hash":2}`, `{"block_hash":1,"tokens_hash":2},`, `{"block_hash":1,"tokens_hash":2}{`,
-		`{"block_hash":1,"tokens_hash":2,"mm_extra_info":{"mm_objects":[]}}`, `{"block_hash":1,"tokens_hash":2,"mm_extra_info":null,"x":1}`, `{"block_hash":1`,
+		`{"block_hash":18446744073709551616,"tokens_hash":0}`, `{"block_hash":184467440737095516150,"tokens_hash":0}`,
+		`{"block_hash":-1,"tokens_hash":2}`,
+		`{"block_hash":01,"tokens_hash":2}`, `{"block_hash":1.5,"tokens_hash":2}`, `{"block_hash":1e3,"tokens_hash":2}`,
+		`{"block_hash":,"tokens_hash":2}`,
+		`{"tokens_hash":2,"block_hash":1}`, `{"block_hash": 1,"tokens_hash":2}`, `{"block_hash":1,"tokens_hash":2},`,
+		`{"block_hash":1,"tokens_hash":2}{`,
+		`{"block_hash":1,"tokens_hash":2,"mm_extra_info":{"mm_objects":[]}}`, `{"block_hash":1,"tokens_hash":2,"mm_extra_info":null,"x":1}`,
+		`{"block_hash":1`,
 	} {
 		f.Add(fmt.Sprintf(`{"a":"\"blocks\":[","blocks":[%s],"z":1}`, list))
 	}

@@ -96,7 +96,9 @@ func (s *script) query(st *scripttest.Step) string {
 		}
 		sort.Strings(ranks)
 		if i.Longest > 0 {
-			lines = append(lines, strings.TrimSpace(fmt.Sprintf("%s gpu %d cpu %d disk %d longest %d dp %s", id, i.GPU, i.CPU, i.Disk, i.Longest, strings.Join(ranks, ","))))
+			lines = append(lines,
+				strings.TrimSpace(fmt.Sprintf("%s gpu %d cpu %d disk %d longest %d dp %s", id, i.GPU, i.CPU, i.Disk, i.Longest,
+					strings.Join(ranks, ","))))
 		}
 	}
 	for id := range a.Scores {

@@ -207,7 +207,8 @@ func (s *script) wire(st *scripttest.Step) string {
 	}
 	s.settle(st, e, instance, model)
 	out := s.dump(model, "default")
-	if status, _, answer := s.do("POST", "/unregister", json, fmt.Sprintf(`{"instance_id":%s,"model_name":%q}`, instance, model)); status != 200 {
+	if status, _, answer := s.do("POST", "/unregister", json,
+		fmt.Sprintf(`{"instance_id":%s,"model_name":%q}`, instance, model)); status != 200 {
 		s.T.Fatalf("line %d: unregister: %d %s", st.Line, status, answer)
 	}
 	return out

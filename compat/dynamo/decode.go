@@ -259,5 +259,6 @@ func (d *decoder) fail(status int, text string, e body.Error, fault string) {
 		text += ": "
 	}
 	read := d.in.Src[:e.Offset]
-	d.err = &rejection{status, fmt.Sprintf("%s%s at line %d column %d", text, fault, 1+bytes.Count(read, []byte{'\n'}), e.Offset-1-bytes.LastIndexByte(read, '\n'))}
+	d.err = &rejection{status, fmt.Sprintf("%s%s at line %d column %d", text, fault, 1+bytes.Count(read, []byte{'\n'}),
+		e.Offset-1-bytes.LastIndexByte(read, '\n'))}
 }

@@ -68,7 +68,8 @@ func length(text []byte) int {
 
 // FuzzNumbersInArrays compares them for arbitrary text.
 func FuzzNumbersInArrays(f *testing.F) {
-	for _, text := range []string{`[1,22,333,4444,55555,666666,7777777,88888888,999999999,4294967295]`, `[ 1 , 2]x`, `[-1,18446744073709551615]`, `[1,-0]`, `[1,1.0,1e0,01,null,"x",[1]]`, `[]`, `null`} {
+	for _, text := range []string{`[1,22,333,4444,55555,666666,7777777,88888888,999999999,4294967295]`, `[ 1 , 2]x`,
+		`[-1,18446744073709551615]`, `[1,-0]`, `[1,1.0,1e0,01,null,"x",[1]]`, `[]`, `null`} {
 		f.Add([]byte(text))
 	}
 	f.Add(append(append([]byte("[1"), bytes.Repeat([]byte(",123456"), 40)...), ']'))

@@ -34,7 +34,8 @@ func benchDump() []byte {
 			names[i] = rng.Uint64()
 		}
 		for c := range benchChains {
-			fmt.Fprintf(&out, `{"key":"m:default","block_size":16,"event":{"worker_id":%d,"storage_tier":"device","residency_domain":"worker","event":{"event_id":%d,`+
+			fmt.Fprintf(&out, `{"key":"m:default","block_size":16,"event":{"worker_id":%d,"storage_tier":"device",`+
+				`"residency_domain":"worker","event":{"event_id":%d,`+
 				`"data":{"stored":{"parent_hash":null,"start_position":null,"blocks":[`, w+1, w*benchChains+c)
 			for i := range benchLength {
 				local, name := rng.Uint64(), rng.Uint64()
@@ -71,7 +72,8 @@ func BenchmarkRecover(b *testing.B) {
 	for b.Loop() {
 		s := newServer(b, Config{})
 		in := s.conductor.Recover(0)
-		if err := (&loader{in: in, skip: func(string) {}, longest: longestValue}).lines(bytes.NewReader(dump)); err != nil || in.Blocks != benchBlocks {
+		if err := (&loader{in: in, skip: func(string) {}, longest: longestValue}).lines(bytes.NewReader(dump)); err != nil ||
+			in.Blocks != benchBlocks {
 			b.Fatal(in.Blocks, err)
 		}
 		in.Done()

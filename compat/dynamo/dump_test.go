@@ -71,7 +71,8 @@ func TestDumpInBothForms(t *testing.T) {
 			kept("7", "disk", 5, 0, "1004", "1005 "+local5),
 			kept("7", "external", 6, 0, "1005", "1006 "+local6),
 		}
-		whole := `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[` + strings.Join(want, ",") + `]},` + idle + "}"
+		whole := `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[` + strings.Join(want, ",") + `]},` +
+			idle + "}"
 		for _, path := range []string{"/dump", "/dynamo/v1/dump", "/dump?new=1"} {
 			s.do("GET", path, "", 200, whole)
 		}
@@ -83,7 +84,8 @@ func TestDumpInBothForms(t *testing.T) {
 		if rec.Body.String() != lines.String() || rec.Header().Get("Content-Type") != "application/x-ndjson" {
 			t.Errorf("%s\n got %s\nwant %s", rec.Header(), rec.Body, &lines)
 		}
-		if rec := s.accept("/dump", "application/json, */*"); rec.Body.String() != whole || rec.Header().Get("Content-Type") != "application/json" {
+		if rec := s.accept("/dump", "application/json, */*"); rec.Body.String() != whole ||
+			rec.Header().Get("Content-Type") != "application/json" {
 			t.Errorf("%s %s", rec.Header(), rec.Body)
 		}
 	})
@@ -110,7 +112,8 @@ func TestDumpUnifiesNames(t *testing.T) {
 			s.register(worker, 0, "")
 		}
 		for i, node := range []string{"node-a", "node-b", "node-c"} { // a dump leaves them out
-			s.do("POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":"inproc://%d/0","model_name":"m","block_size":4}`, node, i+1), 201, done)
+			s.do("POST", "/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":"inproc://%d/0","model_name":"m","block_size":4}`, node,
+				i+1), 201, done)
 			s.publish(i+1, 0, renamed(8000, stored("GPU", 1, 2)))
 		}
 		s.publish(8, 0, renamed(1000, stored("GPU", 1, 1)), renamed(1000, stored("GPU", 2, 3)), renamed(1000, stored("CPU", 4, 4)))
@@ -235,7 +238,8 @@ func TestDumpAfterChanges(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		f := func(want ...string) {
 			t.Helper()
-			s.do("GET", "/dump", "", 200, `{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[`+strings.Join(want, ",")+`]}}`)
+			s.do("GET", "/dump", "", 200,
+				`{"m:default":{"block_size":4,"model_name":"m","routing_group":"default","events":[`+strings.Join(want, ",")+`]}}`)
 		}
 		s.register(7, 0, "")
 		f()
@@ -282,7 +286,8 @@ func TestDumpKeys(t *testing.T) {
 		register := func(instance, model, group string, size int) {
 			t.Helper()
 			rec := s.send("POST", "/conductor/v1/register", fmt.Sprintf(
-				`{"instance_id":%q,"endpoint":"tcp://10.0.0.1:1","type":"vLLM","modelname":%q,"tenant_id":%q,"block_size":%d,"dp_rank":%d}`, instance, model, group, size, size))
+				`{"instance_id":%q,"endpoint":"tcp://10.0.0.1:1","type":"vLLM","modelname":%q,"tenant_id":%q,"block_size":%d,"dp_rank":%d}`,
+				instance, model, group, size, size))
 			if rec.Code != 200 {
 				t.Fatal(rec.Body)
 			}
@@ -299,7 +304,8 @@ func TestDumpKeys(t *testing.T) {
 		keys("a:b:c is a, b:c, 4", "a:b:c@4 is a:b, c, 4", "m:g is m, g, 4", "m:g@8@8 is m, g, 8", "m:g@16 is m, g, 16",
 			"m:g@8 is m, g@8, 4", "m:g@8@8@8 is m, g@8, 8")
 		register("4", `"<é`, "\n", 4)
-		keys("\"<é:\n is \"<é, \n, 4", "a:b:c is a, b:c, 4", "a:b:c@4 is a:b, c, 4", "m:g is m, g, 4", "m:g@8@8 is m, g, 8", "m:g@16 is m, g, 16",
+		keys("\"<é:\n is \"<é, \n, 4", "a:b:c is a, b:c, 4", "a:b:c@4 is a:b, c, 4", "m:g is m, g, 4", "m:g@8@8 is m, g, 8",
+			"m:g@16 is m, g, 16",
 			"m:g@8 is m, g@8, 4", "m:g@8@8@8 is m, g@8, 8")
 	})
 }
@@ -333,7 +339,9 @@ func TestDumpFitsOpenAPI(t *testing.T) {
 	}
 	inBubble(t, Config{}, func(t *testing.T, s *testServer) {
 		s.fleet()
-		s.publish(7, 0, stored("GPU", 9, 9), map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{}, "block_size": 4})
+		s.publish(7, 0, stored("GPU", 9, 9), map[string]any{
+			"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{}, "block_size": 4,
+		})
 		f(t, s, "*/*", 200)
 		f(t, s, ndjson, 200)
 	})

@@ -19,7 +19,10 @@ var bodies = []struct {
 	required   []string
 	limit      int
 }{
-	{"/register", `{"instance_id":1,"endpoint":"inproc://1/0","model_name":"m","block_size":4}`, 201, []string{"instance_id", "endpoint", "model_name", "block_size"}, 2 << 20},
+	{
+		"/register", `{"instance_id":1,"endpoint":"inproc://1/0","model_name":"m","block_size":4}`, 201,
+		[]string{"instance_id", "endpoint", "model_name", "block_size"}, 2 << 20,
+	},
 	{"/unregister", `{"instance_id":1,"model_name":"m"}`, 404, []string{"instance_id", "model_name"}, 2 << 20},
 	{"/query", `{"token_ids":[1,2,3,4],"model_name":"m"}`, 404, []string{"token_ids", "model_name"}, 8 << 20},
 	{"/query_by_hash", `{"block_hashes":[1,-1],"model_name":"m"}`, 404, []string{"block_hashes", "model_name"}, 8 << 20},
@@ -59,7 +62,8 @@ func TestFrameworkAnswers(t *testing.T) {
 		t.Helper()
 		resp, text := send("POST", path, contentType, body)
 		if resp.StatusCode != status || text != want || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
-			t.Errorf("%s %q %.100q\n got %d %q %q\nwant %d %q", path, contentType, body, resp.StatusCode, resp.Header.Get("Content-Type"), text, status, want)
+			t.Errorf("%s %q %.100q\n got %d %q %q\nwant %d %q", path, contentType, body, resp.StatusCode, resp.Header.Get("Content-Type"),
+				text, status, want)
 		}
 	}
 	const unsupported = "Expected request with `Content-Type: application/json`"
@@ -76,8 +80,10 @@ func TestFrameworkAnswers(t *testing.T) {
 		f(b.path, "application/json", "{}", 422, shapeError+"missing field `"+b.required[0]+"` at line 1 column 2")
 		f(b.path, "application/json", `{"a":1}`, 422, shapeError+"missing field `"+b.required[0]+"` at line 1 column 7")
 		for _, name := range b.required {
-			f(b.path, "application/json", fmt.Sprintf(`{"%s":{}}`, name), 422, fmt.Sprintf("%s%s: invalid type: map, expected %s at line 1 column %d", shapeError, name, wanted(name), len(name)+4))
-			f(b.path, "application/json", fmt.Sprintf(`{"%s":null}`, name), 422, fmt.Sprintf("%s%s: invalid type: null, expected %s at line 1 column %d", shapeError, name, wanted(name), len(name)+8))
+			f(b.path, "application/json", fmt.Sprintf(`{"%s":{}}`, name), 422,
+				fmt.Sprintf("%s%s: invalid type: map, expected %s at line 1 column %d", shapeError, name, wanted(name), len(name)+4))
+			f(b.path, "application/json", fmt.Sprintf(`{"%s":null}`, name), 422,
+				fmt.Sprintf("%s%s: invalid type: null, expected %s at line 1 column %d", shapeError, name, wanted(name), len(name)+8))
 		}
 		for _, method := range []string{"GET", "PUT", "DELETE", "HEAD", "OPTIONS"} {
 			resp, text := send(method, b.path, "", "")
@@ -103,7 +109,8 @@ func TestFrameworkAnswers(t *testing.T) {
 			t.Errorf("HEAD %s: %d %q", path, resp.StatusCode, text)
 		}
 	}
-	for _, path := range []string{"/", "/nothing", "/query/", "//query", "/workers/1", "/Query", "/services", "/test", "/conductor/v1/nothing"} {
+	for _, path := range []string{"/", "/nothing", "/query/", "//query", "/workers/1", "/Query", "/services", "/test",
+		"/conductor/v1/nothing"} {
 		for _, method := range []string{"GET", "POST"} {
 			resp, text := send(method, path, "application/json", "")
 			if resp.StatusCode != 404 || text != "" || resp.Header.Get("Content-Type") != "" {
@@ -153,30 +160,39 @@ func TestDecodeErrors(t *testing.T) {
 	f("/register", `{"instance_id":1.5}`, 422, "instance_id: invalid type: floating point `1.5`, expected u64 at line 1 column 18")
 	f("/register", `{"instance_id":1e3}`, 422, "instance_id: invalid type: floating point `1e3`, expected u64 at line 1 column 18")
 	f("/register", `{"instance_id":-0}`, 422, "instance_id: invalid type: floating point `-0`, expected u64 at line 1 column 17")
-	f("/register", `{"instance_id":18446744073709551616}`, 422, "instance_id: invalid type: floating point `18446744073709551616`, expected u64 at line 1 column 35")
+	f("/register", `{"instance_id":18446744073709551616}`, 422,
+		"instance_id: invalid type: floating point `18446744073709551616`, expected u64 at line 1 column 35")
 	f("/register", `{"instance_id":1,"instance_id":2}`, 422, "duplicate field `instance_id` at line 1 column 30")
 	f("/register", `{"modelname":"m","model_name":"m"}`, 422, "missing field `instance_id` at line 1 column 34")
-	f("/register", `{"model_name":"m","modelname":7,"modelname":8,"model_name":"m"}`, 422, "duplicate field `model_name` at line 1 column 58")
+	f("/register", `{"model_name":"m","modelname":7,"modelname":8,"model_name":"m"}`, 422,
+		"duplicate field `model_name` at line 1 column 58")
 	f("/register", `{"modelname":"m","modelname":"m"}`, 422, "missing field `instance_id` at line 1 column 33")
 	f("/register", registration("routing_group", "null"), 422, "routing_group: invalid type: null, expected a string at line 1 column 95")
 	f("/register", registration("tenant_id", "null"), 422, "tenant_id: invalid type: null, expected a string at line 1 column 91")
-	f("/register", registration("block_size", "4294967296"), 422, "block_size: invalid value: integer `4294967296`, expected u32 at line 1 column 83")
+	f("/register", registration("block_size", "4294967296"), 422,
+		"block_size: invalid value: integer `4294967296`, expected u32 at line 1 column 83")
 	f("/register", registration("dp_rank", "-1"), 422, "dp_rank: invalid value: integer `-1`, expected u32 at line 1 column 87")
 	f("/register", registration("dp_rank", `"0"`), 422, `dp_rank: invalid type: string "0", expected u32 at line 1 column 88`)
-	f("/register", registration("replay_endpoint", "5"), 422, "replay_endpoint: invalid type: integer `5`, expected a string at line 1 column 94")
+	f("/register", registration("replay_endpoint", "5"), 422,
+		"replay_endpoint: invalid type: integer `5`, expected a string at line 1 column 94")
 	f("/query", "{\n\"token_ids\":\n [1,-1]}", 422, "token_ids[1]: invalid value: integer `-1`, expected u32 at line 3 column 6")
 	f("/query", `{"token_ids":[1,-1]}`, 422, "token_ids[1]: invalid value: integer `-1`, expected u32 at line 1 column 18")
-	f("/query", `{"token_ids":[1,2,4294967296]}`, 422, "token_ids[2]: invalid value: integer `4294967296`, expected u32 at line 1 column 28")
+	f("/query", `{"token_ids":[1,2,4294967296]}`, 422,
+		"token_ids[2]: invalid value: integer `4294967296`, expected u32 at line 1 column 28")
 	f("/query", `{"token_ids":[1, 2 ,3.0]}`, 422, "token_ids[2]: invalid type: floating point `3.0`, expected u32 at line 1 column 23")
 	f("/query", `{"token_ids":[null]}`, 422, "token_ids[0]: invalid type: null, expected u32 at line 1 column 18")
 	f("/query", `{"token_ids":["1"]}`, 422, `token_ids[0]: invalid type: string "1", expected u32 at line 1 column 17`)
 	f("/query", `{"token_ids":[[1]]}`, 422, "token_ids[0]: invalid type: sequence, expected u32 at line 1 column 14")
 	f("/query", `{"token_ids":null}`, 422, "token_ids: invalid type: null, expected a sequence at line 1 column 17")
 	f("/query", `{"token_ids":"1,2"}`, 422, `token_ids: invalid type: string "1,2", expected a sequence at line 1 column 18`)
-	f("/query", `{"model_name":"m","token_ids":[],"lora_name":1}`, 422, "lora_name: invalid type: integer `1`, expected a string at line 1 column 46")
-	f("/query_by_hash", `{"block_hashes":[1,18446744073709551616]}`, 422, "block_hashes[1]: invalid type: floating point `18446744073709551616`, expected i64 at line 1 column 39")
-	f("/query_by_hash", `{"block_hashes":[-9223372036854775809]}`, 422, "block_hashes[0]: invalid type: floating point `-9223372036854775809`, expected i64 at line 1 column 37")
-	f("/query_by_hash", `{"block_hashes":[1.0]}`, 422, "block_hashes[0]: invalid type: floating point `1.0`, expected i64 at line 1 column 20")
+	f("/query", `{"model_name":"m","token_ids":[],"lora_name":1}`, 422,
+		"lora_name: invalid type: integer `1`, expected a string at line 1 column 46")
+	f("/query_by_hash", `{"block_hashes":[1,18446744073709551616]}`, 422,
+		"block_hashes[1]: invalid type: floating point `18446744073709551616`, expected i64 at line 1 column 39")
+	f("/query_by_hash", `{"block_hashes":[-9223372036854775809]}`, 422,
+		"block_hashes[0]: invalid type: floating point `-9223372036854775809`, expected i64 at line 1 column 37")
+	f("/query_by_hash", `{"block_hashes":[1.0]}`, 422,
+		"block_hashes[0]: invalid type: floating point `1.0`, expected i64 at line 1 column 20")
 
 	f("/query", `{"token_ids":[1,`, 400, "token_ids[1]: EOF while parsing a value at line 1 column 16")
 	f("/query", `{"token_ids":[1`, 400, "token_ids[0]: EOF while parsing a list at line 1 column 15")
@@ -205,7 +221,8 @@ func TestDecodeErrors(t *testing.T) {
 	f("/query", `{"model_name":"\udc00"}`, 400, "model_name: invalid syntax at line 1 column 22")
 	f("/query", `{"model_name":"\u00zz"}`, 400, "model_name: invalid syntax at line 1 column 20")
 	f("/query", `{"model_name":"\u00"}`, 400, "model_name: invalid syntax at line 1 column 20")
-	f("/query", `{"token_ids":["é\n\"'`+"\x7f"+`"]}`, 422, `token_ids[0]: invalid type: string "é\n\"'\x7f", expected u32 at line 1 column 24`)
+	f("/query", `{"token_ids":["é\n\"'`+"\x7f"+`"]}`, 422,
+		`token_ids[0]: invalid type: string "é\n\"'\x7f", expected u32 at line 1 column 24`)
 	f("/query", `{"x":[1,]}`, 400, "x: invalid syntax at line 1 column 9")
 	f("/query", `{"x":{"y":1,}}`, 400, "x: invalid syntax at line 1 column 13")
 	f("/query", "{\"model_name\":\"\xff\"}", 400, "model_name: invalid syntax at line 1 column 17")
@@ -225,7 +242,8 @@ func TestUnusualButRight(t *testing.T) {
 	f(" \t\r\n{ \"token_ids\" : [ ] , \"model_name\" : \"m\" } garbage", "m routing_group=default")
 	f(`{"token_ids":[0,4294967295, 7 ,0],"model_name":"m"}`, "m routing_group=default")
 	f(`{"\u0074oken_ids":[1],"model_name":"\ud83d\ude00\n\"ü"}`, "😀\n\"ü routing_group=default")
-	f(`{"token_ids":[1],"model_name":"m","x":{"y":[{},[],"\ud800",-1.5e-7,1e999,true,false,null,{"z":0}]},"x":1}`, "m routing_group=default")
+	f(`{"token_ids":[1],"model_name":"m","x":{"y":[{},[],"\ud800",-1.5e-7,1e999,true,false,null,{"z":0}]},"x":1}`,
+		"m routing_group=default")
 	f(`{"token_ids":[1],"model_name":"","routing_group":"a:b"}`, " routing_group=a:b")
 	f(`{"token_ids":[1],"model_name":"m","lora_name":null,"cache_salt":null,"tenant_id":"t"}`, "m routing_group=t")
 }
@@ -237,7 +255,8 @@ func FuzzBodies(f *testing.F) {
 		f.Add(i, []byte(b.body))
 		f.Add(i, []byte(b.body[:len(b.body)/2]))
 	}
-	f.Add(0, []byte(`{"instance_id":"\ud83d\ude00","endpoint":"tcp://*:0","model_name":"m","block_size":4294967295,"dp_rank":2147483647,"routing_group":""}`))
+	f.Add(0, []byte(`{"instance_id":"\ud83d\ude00","endpoint":"tcp://*:0","model_name":"m","block_size":4294967295,`+
+		`"dp_rank":2147483647,"routing_group":""}`))
 	f.Add(2, []byte(`{"token_ids":[1,-2,3.5,1e3,null,"x",[1]],"model_name":"m"}`))
 	f.Add(2, []byte(`{"token_ids":[000000001,0,12345678901,1 , 2],"model_name":null}`))
 	f.Add(3, []byte(`{"block_hashes":[-9223372036854775808,18446744073709551615],"cache_salt":""}`))

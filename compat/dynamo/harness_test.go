@@ -55,7 +55,10 @@ func newServerOn(t testing.TB, cfg Config, n *streamtest.Network, gate <-chan st
 	d := New(cfg)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: c}, d, d.replica)
-	opts := admin.Options{Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"}, OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop()}
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16, Version: "test"}, OpenAPI: kvconductor.OpenAPI,
+		Gatherer: registry, Log: zerolog.Nop(),
+	}
 	r := admin.New(c, opts)
 	d.MountRoot(r)
 	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts.Dialect)

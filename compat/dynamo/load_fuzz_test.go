@@ -15,8 +15,10 @@ import (
 func FuzzLoad(f *testing.F) {
 	for _, text := range []string{
 		"{" + slotText("m:default", event()) + "}",
-		"{" + slotText("m:default", event(), kept("7", "disk", 1, 3, "1001", "1002 "+local2, "-3 -4"), event(`"worker"`, "null")) + `,"x":{"error":"y"},"z":[` + event() + "]}",
-		`{"m:g":{"block_size":4,"model_name":"m","routing_group":"g","new":[{"a":1}],"events":[` + strings.TrimSuffix(event(), "}") + `,"new":{"a":[1]}}]}}`,
+		"{" + slotText("m:default", event(), kept("7", "disk", 1, 3, "1001", "1002 "+local2, "-3 -4"),
+			event(`"worker"`, "null")) + `,"x":{"error":"y"},"z":[` + event() + "]}",
+		`{"m:g":{"block_size":4,"model_name":"m","routing_group":"g","new":[{"a":1}],"events":[` + strings.TrimSuffix(event(), "}") +
+			`,"new":{"a":[1]}}]}}`,
 		"{" + slotText("m:default", event(local1, "0")) + "}",
 		"{" + slotText("m:default", event(`"parent_hash":null`, `"parent_hash":5`)) + "}",
 		"{" + slotText("m:default", event(`{"block_hash"`, `{"block_hash":1,"tokens_hash":2},{"block_hash"`)) + "}",
@@ -27,7 +29,9 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, dump []byte, lines bool) {
 		closed := make(chan struct{})
-		c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, MaxSources: 64, MaxOrphans: 64, Log: zerolog.Nop(), Gate: closed})
+		c := conductor.New(conductor.Options{
+			HashSeed: 1337, KeepClientHashes: true, MaxSources: 64, MaxOrphans: 64, Log: zerolog.Nop(), Gate: closed,
+		})
 		defer c.Close()
 		s := &testServer{t: t, conductor: c, dialect: New(Config{Conductor: c, Log: zerolog.Nop()})}
 		_, err := s.load(lines, string(dump))

@@ -82,7 +82,8 @@ func TestLoadSkipsBadItems(t *testing.T) {
 		t.Helper()
 		inReplica(t, func(t *testing.T, s *testServer) {
 			s.do("POST", "/register", `{"instance_id":1,"endpoint":"inproc://1/0","model_name":"known","block_size":4}`, 201, done)
-			s.do("POST", "/register", `{"instance_id":2,"endpoint":"inproc://2/0","model_name":"known:x","routing_group":"y:z","block_size":4}`, 201, done)
+			s.do("POST", "/register",
+				`{"instance_id":2,"endpoint":"inproc://2/0","model_name":"known:x","routing_group":"y:z","block_size":4}`, 201, done)
 			if dump != "" {
 				dump += ","
 			}
@@ -117,15 +118,20 @@ func TestLoadSkipsBadItems(t *testing.T) {
 	whole(slotText("m:default", event(`"storage_tier":"device"`, `"storage_tier":null`)), one)
 	whole(slotText("m:default", event(`,"dp_rank":0`, "")), one)
 	whole(slotText("m:default", event(`"start_position":null,`, "", `,"mm_extra_info":null`, "")), one)
-	whole(slotText("m:default", event(`"start_position":null`, `"start_position":7`, `"mm_extra_info":null`, `"mm_extra_info":{"mm_objects":[{"mm_hash":1,"offsets":[[0,1]]}]}`)), one)
-	whole(slotText("m:default", event(`"worker_id":7`, `"state_source":{"a":1},"new":[[]],"worker_id":7`, `"blocks"`, `"new":{},"blocks"`)), one)
+	whole(slotText("m:default", event(`"start_position":null`, `"start_position":7`, `"mm_extra_info":null`,
+		`"mm_extra_info":{"mm_objects":[{"mm_hash":1,"offsets":[[0,1]]}]}`)), one)
+	whole(slotText("m:default", event(`"worker_id":7`, `"state_source":{"a":1},"new":[[]],"worker_id":7`, `"blocks"`, `"new":{},"blocks"`)),
+		one)
 	whole(`"m:default":{"new":{"events":[1]},"block_size":4,"newer":"x","events":[`+usual+`],"newest":[1,{}]}`, one)
 	whole(slotText("m:default", event("1001", signedOf(1001), local1, "-3803038269031200164")), one)
 	whole(slotText("m:default", event("1001", "-1")), "m default 7/0 device -/18446744073709551615")
-	whole(slotText("m:default", usual, kept("7", "device", 1, 0, "1001", "-5 "+local2), kept("7", "disk", 1, 0, "18446744073709551611", "1003 "+local3)),
+	whole(slotText("m:default", usual, kept("7", "device", 1, 0, "1001", "-5 "+local2),
+		kept("7", "disk", 1, 0, "18446744073709551611", "1003 "+local3)),
 		one, "m default 7/0 device 1001/18446744073709551611", "m default 7/0 disk 18446744073709551611/1003")
-	whole(slotText("m:default", usual, event(`:7,`, `:8,`), event(`"dp_rank":0`, `"dp_rank":3`), event("device", "host_pinned"), event("device", "external")),
-		one, "m default 7/0 external -/1001", "m default 7/0 host_pinned -/1001", "m default 7/3 device -/1001", "m default 8/0 device -/1001")
+	whole(slotText("m:default", usual, event(`:7,`, `:8,`), event(`"dp_rank":0`, `"dp_rank":3`), event("device", "host_pinned"),
+		event("device", "external")),
+		one, "m default 7/0 external -/1001", "m default 7/0 host_pinned -/1001", "m default 7/3 device -/1001",
+		"m default 8/0 device -/1001")
 
 	// Keys.
 	whole(slotText("m", usual), one)
@@ -135,7 +141,8 @@ func TestLoadSkipsBadItems(t *testing.T) {
 	whole(`"a:b":{"block_size":4,"model_name":"a:b:c","routing_group":"d:e","events":[`+usual+`]}`, "a:b:c d:e 7/0 device -/1001")
 	whole(`"a:b":{"block_size":4,"model_name":"a","events":[`+usual+`]}`, "a default 7/0 device -/1001")
 	whole(`"m:g@8":{"block_size":8,"model_name":"m","routing_group":"g","events":[`+usual+`]},`+
-		`"m:g":{"block_size":4,"model_name":"m","routing_group":"g","events":[`+event(`:7,`, `:8,`)+`]}`, "m g 7/0 device -/1001", "m g 8/0 device -/1001")
+		`"m:g":{"block_size":4,"model_name":"m","routing_group":"g","events":[`+event(`:7,`, `:8,`)+`]}`, "m g 7/0 device -/1001",
+		"m g 8/0 device -/1001")
 	partly(slotText(":g", usual, usual), "bad_event:2")
 
 	// A block size that no registration has.
@@ -244,7 +251,8 @@ func (s *testServer) blocks() []string {
 				if i == 0 && st.HasParent {
 					parent = fmt.Sprint(st.Parent)
 				}
-				all = append(all, fmt.Sprintf("%s %s %s/%d %s %s/%d", st.Model, st.Tenant, st.Source.Instance, st.Rank, tierNames[tier], parent, engine))
+				all = append(all, fmt.Sprintf("%s %s %s/%d %s %s/%d", st.Model, st.Tenant, st.Source.Instance, st.Rank, tierNames[tier],
+					parent, engine))
 				parent = fmt.Sprint(engine)
 			}
 			return true
@@ -376,7 +384,8 @@ func TestLoadInventedNames(t *testing.T) {
 				if got := fmt.Sprint(err); !strings.Contains(got, want) {
 					t.Errorf("%s, want %s", got, want)
 				}
-				if blocks, sources := len(s.blocks()), len(s.conductor.Services()); err != nil && blocks+sources > 0 || err == nil && blocks != n {
+				if blocks, sources := len(s.blocks()), len(s.conductor.Services()); err != nil && blocks+sources > 0 || err == nil &&
+					blocks != n {
 					t.Errorf("%v: %d blocks, %d sources", err, blocks, sources)
 				}
 			})
@@ -394,7 +403,9 @@ func TestLoadInventedNames(t *testing.T) {
 func TestLoadBeyondMemory(t *testing.T) {
 	f := func(change func(i int) string) {
 		t.Helper()
-		c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, MaxBytesTotal: 1 << 20, Log: zerolog.Nop(), Gate: make(chan struct{})})
+		c := conductor.New(conductor.Options{
+			HashSeed: 1337, KeepClientHashes: true, MaxBytesTotal: 1 << 20, Log: zerolog.Nop(), Gate: make(chan struct{}),
+		})
 		defer c.Close()
 		in := c.Recover(0)
 		l := &loader{in: in, skip: func(string) {}, longest: 4 << 10}
@@ -458,7 +469,8 @@ func TestLoadChildrenFirst(t *testing.T) {
 func TestLoadEndlessValue(t *testing.T) {
 	inReplica(t, func(t *testing.T, s *testServer) {
 		endless := strings.Repeat("a", 64<<10)
-		for _, begin := range []string{`{"`, `{"m:default": "`, `{"m:default": {"`, `{"m:default": {"events": [{"`, `{"m:default": {"block_size": 4, "events": [{"event": "`, `{"m:default": {"new": ["`} {
+		for _, begin := range []string{`{"`, `{"m:default": "`, `{"m:default": {"`, `{"m:default": {"events": [{"`,
+			`{"m:default": {"block_size": 4, "events": [{"event": "`, `{"m:default": {"new": ["`} {
 			if _, err := s.load(false, begin+endless); err == nil || !strings.Contains(err.Error(), "a value of more than 4096 bytes") {
 				t.Errorf("%s: %v", begin, err)
 			}

@@ -63,10 +63,13 @@ var (
 	descModels    = prometheus.NewDesc("dynamo_kvindexer_models", "Number of active model+routing-group indexers", nil, nil)
 	descWorkers   = prometheus.NewDesc("dynamo_kvindexer_workers", "Number of registered worker instances", nil, nil)
 	descListeners = prometheus.NewDesc("dynamo_kvindexer_listeners", "Number of ZMQ listeners by status", []string{"status"}, nil)
-	descApplied   = prometheus.NewDesc("dynamo_kvrouter_kv_cache_events_applied", "Total number of KV cache events applied to index", []string{"event_type", "status"}, nil)
-	descWarnings  = prometheus.NewDesc("dynamo_kvrouter_kv_cache_event_warnings", "Total number of suspicious KV cache events seen by the router indexer", []string{"warning_kind"}, nil)
+	descApplied   = prometheus.NewDesc("dynamo_kvrouter_kv_cache_events_applied", "Total number of KV cache events applied to index",
+		[]string{"event_type", "status"}, nil)
+	descWarnings = prometheus.NewDesc("dynamo_kvrouter_kv_cache_event_warnings",
+		"Total number of suspicious KV cache events seen by the router indexer", []string{"warning_kind"}, nil)
 
-	descFilter = prometheus.NewDesc("dynamo_kvrouter_ckf_mutation_total", "Total number of CKF block-level mutation outcomes", []string{"outcome"}, nil)
+	descFilter = prometheus.NewDesc("dynamo_kvrouter_ckf_mutation_total", "Total number of CKF block-level mutation outcomes",
+		[]string{"outcome"}, nil)
 )
 
 // Describe implements prometheus.Collector.

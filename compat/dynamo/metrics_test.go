@@ -21,7 +21,8 @@ func TestMetrics(t *testing.T) {
 			for _, kind := range []string{"cleared", "removed", "stored"} {
 				for _, status := range []string{"allocation_failed", "block_not_found", "capacity_exhausted", "indexer_invariant_violation",
 					"invalid_block", "ok", "ownership_degree_overflow", "parent_block_not_found", "unsupported_residency_domain"} {
-					fmt.Fprintf(&out, "dynamo_kvrouter_kv_cache_events_applied{event_type=%q,status=%q} %d\n", kind, status, counts[kind+" "+status])
+					fmt.Fprintf(&out, "dynamo_kvrouter_kv_cache_events_applied{event_type=%q,status=%q} %d\n", kind, status,
+						counts[kind+" "+status])
 				}
 			}
 			return out.String()
@@ -32,8 +33,12 @@ func TestMetrics(t *testing.T) {
 			"dynamo_kvindexer_models 0\ndynamo_kvindexer_workers 0\n")
 		f("dynamo_kvrouter_kv_cache_events_applied", applied(nil))
 		f("dynamo_kvrouter_kv_cache_event_warnings", "dynamo_kvrouter_kv_cache_event_warnings{warning_kind=\"duplicate_store\"} 0\n")
-		f("dynamo_kvrouter_ckf", "dynamo_kvrouter_ckf_mutation_total{outcome=\"capacity_exhausted\"} 0\ndynamo_kvrouter_ckf_mutation_total{outcome=\"unknown_remove\"} 0\n")
-		f("# TYPE dynamo_kvrouter", "# TYPE dynamo_kvrouter_ckf_mutation_total counter\n# TYPE dynamo_kvrouter_kv_cache_event_warnings counter\n# TYPE dynamo_kvrouter_kv_cache_events_applied counter\n")
+		f("dynamo_kvrouter_ckf",
+			"dynamo_kvrouter_ckf_mutation_total{outcome=\"capacity_exhausted\"} "+
+				"0\ndynamo_kvrouter_ckf_mutation_total{outcome=\"unknown_remove\"} 0\n")
+		f("# TYPE dynamo_kvrouter",
+			"# TYPE dynamo_kvrouter_ckf_mutation_total counter\n# TYPE dynamo_kvrouter_kv_cache_event_warnings counter\n# TYPE "+
+				"dynamo_kvrouter_kv_cache_events_applied counter\n")
 
 		s.register(1, 0, "")
 		s.register(1, 1, "")
@@ -68,11 +73,14 @@ func TestMetrics(t *testing.T) {
 			le, _, _ = strings.Cut(le, `"`)
 			buckets = append(buckets, le)
 		}
-		if got := strings.Join(buckets, " "); got != "0.0001 0.0002 0.0004 0.0008 0.0016 0.0032 0.0064 0.0128 0.0256 0.0512 0.1024 0.2048 0.4096 0.8192 1.6384 3.2768 6.5536 13.1072 26.2144 52.4288 +Inf" {
+		if got := strings.Join(
+			buckets, " "); got != "0.0001 0.0002 0.0004 0.0008 0.0016 0.0032 0.0064 0.0128 0.0256 0.0512 0.1024 0.2048 0.4096 0.8192 "+
+			"1.6384 3.2768 6.5536 13.1072 26.2144 52.4288 +Inf" {
 			t.Errorf("buckets %s", got)
 		}
-		f("dynamo_kvindexer_listeners", "dynamo_kvindexer_listeners{status=\"active\"} 2\ndynamo_kvindexer_listeners{status=\"failed\"} 1\n"+
-			"dynamo_kvindexer_listeners{status=\"paused\"} 0\ndynamo_kvindexer_listeners{status=\"pending\"} 0\n")
+		f("dynamo_kvindexer_listeners",
+			"dynamo_kvindexer_listeners{status=\"active\"} 2\ndynamo_kvindexer_listeners{status=\"failed\"} 1\n"+
+				"dynamo_kvindexer_listeners{status=\"paused\"} 0\ndynamo_kvindexer_listeners{status=\"pending\"} 0\n")
 		f("dynamo_kvindexer_models", "dynamo_kvindexer_models 2\n")
 		f("dynamo_kvindexer_workers", "dynamo_kvindexer_workers 2\n")
 		f("dynamo_kvrouter_kv_cache_events_applied", applied(map[string]int{

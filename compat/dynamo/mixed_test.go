@@ -14,7 +14,8 @@ import (
 func TestLoadWithoutAdapterAndSalt(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, a *testServer) {
 		a.register(1, 0, "")
-		a.publish(1, 0, stored("GPU", 1, 2, "lora_name", "sql", "cache_salt", "s"), stored("CPU", 3, 3, "lora_name", "sql", "cache_salt", "s"))
+		a.publish(1, 0, stored("GPU", 1, 2, "lora_name", "sql", "cache_salt", "s"),
+			stored("CPU", 3, 3, "lora_name", "sql", "cache_salt", "s"))
 		a.register(2, 0, "")
 		a.publish(2, 0, stored("GPU", 1, 1))
 		dump := a.send("GET", "/dump", "").Body.Bytes()

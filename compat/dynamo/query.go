@@ -41,7 +41,8 @@ func (d *Dialect) queryByHash(r *exchange) error {
 		return err
 	}
 	if salt != nil {
-		return refusef(http.StatusBadRequest, "cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt")
+		return refusef(http.StatusBadRequest,
+			"cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt")
 	}
 	return d.ask(r, q, in)
 }
@@ -51,7 +52,8 @@ func (d *Dialect) queryByHash(r *exchange) error {
 func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in group, salt *string, err error) {
 	var routingGroup, tenant string
 	err = r.decode(kind,
-		blockHashes, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant), stringOrNull("cache_salt", &salt),
+		blockHashes, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant),
+		stringOrNull("cache_salt", &salt),
 	)
 	if err != nil {
 		return q, in, nil, err

@@ -48,7 +48,8 @@ func TestQuery(t *testing.T) {
 			`"7":{"longest_matched":12,"gpu":8,"dp":{"0":8},"cpu":12,"disk":12},` +
 			`"8":{"longest_matched":8,"gpu":8,"dp":{"0":8},"cpu":8,"disk":8}}}`
 		f(ask(promptOf(3), ""), want)
-		f(ask(promptOf(4), `,"routing_group":"default","tenant_id":"other","lora_name":null,"cache_salt":"","unknown":{"a":[1,null]}`), want)
+		f(ask(promptOf(4), `,"routing_group":"default","tenant_id":"other","lora_name":null,"cache_salt":"","unknown":{"a":[1,null]}`),
+			want)
 		f(ask("[]", ""), none)
 		f(ask("[1,2,3]", ""), none)
 		f(ask("[2,3,4,5]", ""), none)
@@ -69,14 +70,17 @@ func TestQuery(t *testing.T) {
 			`{"error":"cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt"}`)
 		s.do("POST", "/query_by_hash", strings.Replace(byHash(local1, `,"cache_salt":"x"`), `"m"`, `"n"`, 1), 400,
 			`{"error":"cache_salt is not accepted by /query_by_hash; block_hashes must already include the intended cache salt"}`)
-		s.do("POST", "/query_by_hash", byHash(local1, `,"cache_salt":null,"routing_group":"g"`), 404, `{"error":"no indexer for model=m routing_group=g"}`)
+		s.do("POST", "/query_by_hash", byHash(local1, `,"cache_salt":null,"routing_group":"g"`), 404,
+			`{"error":"no indexer for model=m routing_group=g"}`)
 
 		s.do("POST", "/query_tiered_by_hash", byHash(local1+","+local2+","+local3, ""), 200,
-			`{"block_size":4,"tiered":{"device":{"scores":[[{"worker_id":7,"dp_rank":0},2],[{"worker_id":8,"dp_rank":0},2]],"frequencies":[]},`+
+			`{"block_size":4,"tiered":{"device":{"scores":[[{"worker_id":7,"dp_rank":0},2],[{"worker_id":8,"dp_rank":0},2]],`+
+				`"frequencies":[]},`+
 				`"lower_tier":[["host_pinned",{"hits":[[{"worker_id":7,"dp_rank":0},1]]}]]}}`)
 		s.do("POST", "/query_tiered_by_hash", byHash(local2, ""), 200,
 			`{"block_size":4,"tiered":{"device":{"scores":[],"frequencies":[]},"lower_tier":[]}}`)
-		s.do("POST", "/query_tiered_by_hash", strings.Replace(byHash(local2, ""), `"m"`, `"n"`, 1), 404, `{"error":"no indexer for model=n routing_group=default"}`)
+		s.do("POST", "/query_tiered_by_hash", strings.Replace(byHash(local2, ""), `"m"`, `"n"`, 1), 404,
+			`{"error":"no indexer for model=n routing_group=default"}`)
 
 		s.publish(7, 0, removed("GPU", 2))
 		f(ask(promptOf(3), ""), `{"scores":{"7":{"0":4},"8":{"0":8}},"frequencies":[],"tree_sizes":{"7":{"0":1},"8":{"0":2}},"instances":{`+
@@ -118,8 +122,10 @@ func TestAdaptersAndSalts(t *testing.T) {
 		s.publish(1, 0, stored("GPU", 1, 2, "lora_name", "alpha-7b"))
 		s.publish(2, 0, stored("GPU", 1, 1), stored("GPU", 1, 3, "cache_salt", "s"))
 		one := func(id string, tokens, held string) string {
-			return `{"scores":{"` + id + `":{"0":` + tokens + `}},"frequencies":[],"tree_sizes":{"` + id + `":{"0":` + held + `}},"instances":{"` +
-				id + `":{"longest_matched":` + tokens + `,"gpu":` + tokens + `,"dp":{"0":` + tokens + `},"cpu":` + tokens + `,"disk":` + tokens + `}}}`
+			return `{"scores":{"` + id + `":{"0":` + tokens + `}},"frequencies":[],"tree_sizes":{"` + id + `":{"0":` + held +
+				`}},"instances":{"` +
+				id + `":{"longest_matched":` + tokens + `,"gpu":` + tokens + `,"dp":{"0":` + tokens + `},"cpu":` + tokens + `,"disk":` +
+				tokens + `}}}`
 		}
 		s.do("POST", "/query", ask(promptOf(4), ""), 200, one("2", "4", "4"))
 		s.do("POST", "/query", ask(promptOf(4), `,"cache_salt":"s"`), 200, one("2", "12", "4"))
@@ -154,15 +160,23 @@ func TestBothDialects(t *testing.T) {
 			return rec.Body.String()
 		}
 		// tcp endpoints never seen by a socket: the network is ours.
-		there(`{"instance_id":"node-a","endpoint":"tcp://10.0.0.1:1","type":"SGLang","modelname":"m","block_size":4,"dp_rank":0,"tenant_id":"g"}`, 200)
-		there(`{"instance_id":"node-a","endpoint":"tcp://10.0.0.1:2","type":"vLLM","modelname":"m","block_size":8,"dp_rank":1,"tenant_id":"g"}`, 200)
-		there(`{"instance_id":"pool","endpoint":"tcp://10.0.0.1:3","type":"Mooncake","modelname":"m","block_size":4,"dp_rank":0,"tenant_id":"g"}`, 200)
-		s.do("POST", "/register", `{"instance_id":12,"endpoint":"tcp://10.0.0.1:4","model_name":"m","block_size":8,"routing_group":"g"}`, 201, done)
-		there(`{"instance_id":"12","endpoint":"tcp://10.0.0.1:4","type":"vLLM","modelname":"m","block_size":8,"dp_rank":0,"tenant_id":"g"}`, 200)
+		there(`{"instance_id":"node-a","endpoint":"tcp://10.0.0.1:1","type":"SGLang","modelname":"m","block_size":4,"dp_rank":0,`+
+			`"tenant_id":"g"}`, 200)
+		there(`{"instance_id":"node-a","endpoint":"tcp://10.0.0.1:2","type":"vLLM","modelname":"m","block_size":8,"dp_rank":1,`+
+			`"tenant_id":"g"}`, 200)
+		there(`{"instance_id":"pool","endpoint":"tcp://10.0.0.1:3","type":"Mooncake","modelname":"m","block_size":4,"dp_rank":0,`+
+			`"tenant_id":"g"}`, 200)
+		s.do("POST", "/register", `{"instance_id":12,"endpoint":"tcp://10.0.0.1:4","model_name":"m","block_size":8,"routing_group":"g"}`,
+			201, done)
+		there(`{"instance_id":"12","endpoint":"tcp://10.0.0.1:4","type":"vLLM","modelname":"m","block_size":8,"dp_rank":0,"tenant_id":"g"}`,
+			200)
 		synctest.Wait()
 		s.network.At("tcp://10.0.0.1:1").Publish(streamtest.Batch(1.5, nil, stored("GPU", 1, 3)))
 		s.network.At("tcp://10.0.0.1:2").Publish(streamtest.Batch(1.5, nil,
-			map[string]any{"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{1, 2, 3, 4, 5, 6, 7, 8}, "block_size": 8},
+			map[string]any{
+				"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{1, 2, 3, 4, 5, 6, 7, 8},
+				"block_size": 8,
+			},
 		))
 		synctest.Wait()
 		// Over both block sizes, and a string stays one.
@@ -175,14 +189,16 @@ func TestBothDialects(t *testing.T) {
 		if err := json.Unmarshal(s.send("GET", "/workers", "").Body.Bytes(), &rows); err != nil || len(rows) != 3 {
 			t.Fatalf("%v %v", err, rows)
 		}
-		if rows[0]["instance_id"] != 12.0 || rows[1]["instance_id"] != "node-a" || rows[1]["block_size"] != 4.0 || rows[2]["block_size"] != 8.0 {
+		if rows[0]["instance_id"] != 12.0 || rows[1]["instance_id"] != "node-a" || rows[1]["block_size"] != 4.0 ||
+			rows[2]["block_size"] != 8.0 {
 			t.Errorf("workers %v", rows)
 		}
 		s.do("POST", "/register", `{"instance_id":"pool","endpoint":"inproc://p","model_name":"m","block_size":4,"routing_group":"g"}`, 409,
 			`{"error":"instance pool dp_rank 0 already registered"}`)
 		s.do("POST", "/unregister", `{"instance_id":"pool","model_name":"m"}`, 404, `{"error":"instance pool not found"}`)
 		s.do("POST", "/unregister", `{"instance_id":"node-a","modelname":"m"}`, 200, done)
-		if rec := s.send("GET", "/conductor/v1/services", ""); strings.Contains(rec.Body.String(), "node-a") || !strings.Contains(rec.Body.String(), `"pool"`) {
+		if rec := s.send("GET", "/conductor/v1/services", ""); strings.Contains(rec.Body.String(), "node-a") ||
+			!strings.Contains(rec.Body.String(), `"pool"`) {
 			t.Errorf("services after the worker left: %s", rec.Body)
 		}
 	})
@@ -194,5 +210,6 @@ func TestQueryLimits(t *testing.T) {
 	s.register(1, 0, "")
 	s.do("POST", "/query", ask(promptOf(2), ""), 200, none)
 	s.do("POST", "/query", ask("[1,2,3,4,5,6,7,8,9]", ""), 413, "token_ids has more than 8 elements, the most limits.max_tokens allows")
-	s.do("POST", "/query_by_hash", byHash("1,2,3,4,5,6,7,8,9", ""), 413, "block_hashes has more than 8 elements, the most limits.max_tokens allows")
+	s.do("POST", "/query_by_hash", byHash("1,2,3,4,5,6,7,8,9", ""), 413,
+		"block_hashes has more than 8 elements, the most limits.max_tokens allows")
 }

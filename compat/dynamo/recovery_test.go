@@ -31,19 +31,20 @@ func (p pipes) serve(t testing.TB, address string, h http.Handler) {
 // client returns one that connects through the pipes. Other addresses refuse connections. Its
 // transport goes on connecting when the request has been given up.
 func (p pipes) client(t testing.TB) *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
-		l, known := p[address]
-		if !known {
-			return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
-		}
-		near, far := net.Pipe()
-		select {
-		case l <- far:
-			return near, nil
-		case <-t.Context().Done():
-			return nil, t.Context().Err()
-		}
-	}}}
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(_ context.Context, network, address string) (net.Conn, error) {
+			l, known := p[address]
+			if !known {
+				return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+			}
+			near, far := net.Pipe()
+			select {
+			case l <- far:
+				return near, nil
+			case <-t.Context().Done():
+				return nil, t.Context().Err()
+			}
+		}}}
 }
 
 type pipeListener struct {
@@ -118,7 +119,8 @@ func at(path string, h http.Handler) http.Handler {
 
 // told writes a status out.
 func told(r peer.Status) string {
-	return fmt.Sprintf("%s %s, %d blocks, %d bytes, %vs, skipped %v, errors %q", r.State, r.Peer, r.Blocks, r.Bytes, r.Seconds, r.Skipped, r.Errors)
+	return fmt.Sprintf("%s %s, %d blocks, %d bytes, %vs, skipped %v, errors %q", r.State, r.Peer, r.Blocks, r.Bytes, r.Seconds, r.Skipped,
+		r.Errors)
 }
 
 // asks returns a replica that asks peers for dumps through pipes.
@@ -180,7 +182,8 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 	f(map[string]http.Handler{"a": at("/dump", ok)}, "http://a// http://b", done("http://a//", 1), one)
 	f(map[string]http.Handler{"a": at("/x/dump", ok)}, "http://a/x/", done("http://a/x/", 1), one)
 	f(map[string]http.Handler{"a": says(200, "text/plain", whole)}, "http://a", done("http://a", 1), one)
-	f(map[string]http.Handler{"a": slowly(9*time.Second, true, whole[:1], whole[1:100], whole[100:101], whole[101:])}, "http://a", done("http://a", 28), one)
+	f(map[string]http.Handler{"a": slowly(9*time.Second, true, whole[:1], whole[1:100], whole[100:101], whole[101:])}, "http://a",
+		done("http://a", 28), one)
 
 	// Parts that are left out are counted, and an empty index is whole.
 	text := "{" + slotText("m:default", event(`"worker"`, "null"), event()) + `,"x:y":{"error":"z"},` + last + "}"
@@ -245,7 +248,8 @@ func TestRecoverEnds(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			start := time.Now()
-			if got := s.dialect.replica.Recover(ctx, s.conductor, time.Hour); got.State != peer.Failed || time.Since(start) != after || len(got.Errors) > 1 {
+			if got := s.dialect.replica.Recover(ctx, s.conductor, time.Hour); got.State != peer.Failed || time.Since(start) != after ||
+				len(got.Errors) > 1 {
 				t.Errorf("%s after %s", told(got), time.Since(start))
 			}
 			if left := s.conductor.Snapshot().Sources; len(left) > 0 {
@@ -263,7 +267,8 @@ func TestRecoverEnds(t *testing.T) {
 func TestRecoveredExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		web := pipes{}
-		web.serve(t, "a:80", says(200, "application/json", "{"+slotText("m:default", event(), event(`:7,`, `:8,`), event(`:7,`, `:9,`))+"}"))
+		web.serve(t, "a:80",
+			says(200, "application/json", "{"+slotText("m:default", event(), event(`:7,`, `:8,`), event(`:7,`, `:9,`))+"}"))
 		gate := make(chan struct{})
 		s := newServerOn(t, Config{Replica: web.asks(t, "http://a")}, newNetwork(), gate)
 		s.register(7, 0, "")
@@ -279,8 +284,9 @@ func TestRecoveredExpire(t *testing.T) {
 				sizes = append(sizes, fmt.Sprintf(`"%s":{"0":1}`, id))
 				rows = append(rows, fmt.Sprintf(`"%s":{"longest_matched":4,"gpu":4,"dp":{"0":4},"cpu":4,"disk":4}`, id))
 			}
-			s.do("POST", "/query", ask(promptOf(3), ""), 200, fmt.Sprintf(`{"scores":{%s},"frequencies":[],"tree_sizes":{%s},"instances":{%s}}`,
-				strings.Join(scores, ","), strings.Join(sizes, ","), strings.Join(rows, ",")))
+			s.do("POST", "/query", ask(promptOf(3), ""), 200,
+				fmt.Sprintf(`{"scores":{%s},"frequencies":[],"tree_sizes":{%s},"instances":{%s}}`,
+					strings.Join(scores, ","), strings.Join(sizes, ","), strings.Join(rows, ",")))
 		}
 		f("7", "8", "9")
 		if n := len(s.conductor.Registrations()); n != 1 {

@@ -38,7 +38,10 @@ func (d *Dialect) register(r *exchange) error {
 		identity(&reg.Instance),
 		member{name: "endpoint", required: true, read: func(d *decoder, f *body.Member) { reg.Endpoint = d.text(f) }},
 		model(&reg.Model),
-		member{name: "block_size", required: true, read: func(d *decoder, f *body.Member) { blockSize = d.unsigned(f, math.MaxUint32, "u32") }},
+		member{
+			name: "block_size", required: true,
+			read: func(d *decoder, f *body.Member) { blockSize = d.unsigned(f, math.MaxUint32, "u32") },
+		},
 		stringMember("routing_group", &routingGroup),
 		stringMember("tenant_id", &tenant),
 		rankOrNull(&dpRank),
@@ -118,7 +121,8 @@ func admit(reg *conductor.Registration, all iter.Seq[conductor.Registration]) er
 		partition := other.Tenant == reg.Tenant && other.Model == reg.Model
 		if other.Instance == reg.Instance {
 			if !partition {
-				return refusef(http.StatusConflict, "instance %s is already registered for model=%s routing_group=%s", reg.Instance, other.Model, other.Tenant)
+				return refusef(http.StatusConflict, "instance %s is already registered for model=%s routing_group=%s", reg.Instance,
+					other.Model, other.Tenant)
 			}
 			taken = taken || other.Rank == reg.Rank
 		}
@@ -154,7 +158,8 @@ func (d *Dialect) unregister(r *exchange) error {
 		dpRank         *uint64
 	)
 	if err := r.decode("UnregisterRequest",
-		identity(&instance), model(&name), stringOrNull("routing_group", &in.routing), stringOrNull("tenant_id", &in.tenant), rankOrNull(&dpRank),
+		identity(&instance), model(&name), stringOrNull("routing_group", &in.routing), stringOrNull("tenant_id", &in.tenant),
+		rankOrNull(&dpRank),
 	); err != nil {
 		return err
 	}

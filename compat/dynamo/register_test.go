@@ -71,13 +71,15 @@ func TestRegister(t *testing.T) {
 
 		f(201, "")
 		f(409, "instance 1 dp_rank 0 already registered")
-		f(409, "instance 1 dp_rank 0 already registered", "dp_rank", "null", "replay_endpoint", "null", "additional_salt", "null", "block_size", "8")
+		f(409, "instance 1 dp_rank 0 already registered", "dp_rank", "null", "replay_endpoint", "null", "additional_salt", "null",
+			"block_size", "8")
 		f(201, "", "dp_rank", "1", "endpoint", `"inproc://1/1"`, "additionalsalt", `"s"`, "anything", "[{}]")
 		f(409, "instance 1 is already registered for model=m routing_group=default", "model_name", `"n"`, "dp_rank", "2")
 		f(409, "instance 1 is already registered for model=m routing_group=default", "routing_group", `"g"`)
 		f(409, "instance 1 is already registered for model=m routing_group=default", "tenant_id", `"g"`, "block_size", "8")
 		f(409, "block_size mismatch for model=m routing_group=default: existing=4, requested=8", "instance_id", "2", "block_size", "8")
-		f(409, "block_size mismatch for model=m routing_group=default: existing=4, requested=8", "instance_id", "1", "dp_rank", "2", "block_size", "8")
+		f(409, "block_size mismatch for model=m routing_group=default: existing=4, requested=8", "instance_id", "1", "dp_rank", "2",
+			"block_size", "8")
 		f(201, "", "instance_id", "2", "block_size", "8", "tenant_id", `"old"`)
 		f(201, "", "instance_id", "3", "block_size", "8", "tenant_id", `"old"`, "routing_group", `"new"`)
 		f(201, "", "instance_id", "4", "tenant_id", `""`, "routing_group", `""`)
@@ -110,7 +112,8 @@ func TestConcurrentRegistrations(t *testing.T) {
 			if i%3 == 0 {
 				model = `"n"`
 			}
-			codes[i] = s.send("POST", "/register", registration("instance_id", fmt.Sprint(i/4), "dp_rank", fmt.Sprint(i%4), "block_size", size, "model_name", model)).Code
+			codes[i] = s.send("POST", "/register",
+				registration("instance_id", fmt.Sprint(i/4), "dp_rank", fmt.Sprint(i%4), "block_size", size, "model_name", model)).Code
 		})
 	}
 	all.Wait()
@@ -195,7 +198,8 @@ func TestUnregister(t *testing.T) {
 
 		// Blocks go at once, and the partition with its last worker.
 		s.publish(10, 0, stored("GPU", 1, 1), stored("CPU", 2, 2))
-		if got := s.send("POST", "/query", ask(promptOf(2), `,"routing_group":"g"`)).Body.String(); !strings.Contains(got, `"10":{"longest_matched":8`) {
+		if got := s.send("POST", "/query",
+			ask(promptOf(2), `,"routing_group":"g"`)).Body.String(); !strings.Contains(got, `"10":{"longest_matched":8`) {
 			t.Errorf("got %s", got)
 		}
 		f(`{"instance_id":"10","modelname":"m"}`, 200, "") // in every group
@@ -219,12 +223,15 @@ func TestWorkers(t *testing.T) {
 		}
 		f("/workers", "[]")
 		s.register(10, 0, "")
-		s.do("POST", "/register", registration("instance_id", "9", "endpoint", `"inproc://never"`, "model_name", `"llama"`, "routing_group", `"acme"`, "dp_rank", "3"), 201, done)
+		s.do("POST", "/register", registration("instance_id", "9", "endpoint", `"inproc://never"`, "model_name", `"llama"`, "routing_group",
+			`"acme"`, "dp_rank", "3"), 201, done)
 		s.publish(10, 0, stored("GPU", 1, 1))
 		ten := `{"instance_id":10,"source":"zmq","status":"active","model_name":"m","routing_group":"default","block_size":4,` +
-			`"endpoints":{"0":"inproc://10/0"},"listeners":{"0":{"endpoint":"inproc://10/0","status":"active","state":"synced","reason":"","epoch":1,"watermark":0}}}`
+			`"endpoints":{"0":"inproc://10/0"},"listeners":{"0":{"endpoint":"inproc://10/0","status":"active","state":"synced",` +
+			`"reason":"","epoch":1,"watermark":0}}}`
 		nine := `{"instance_id":9,"source":"zmq","status":"failed","model_name":"llama","routing_group":"acme","block_size":4,` +
-			`"endpoints":{"3":"inproc://never"},"listeners":{"3":{"endpoint":"inproc://never","status":"failed","last_error":"this endpoint never works","state":"failed","reason":"bad_endpoint","epoch":1,"watermark":null}}}`
+			`"endpoints":{"3":"inproc://never"},"listeners":{"3":{"endpoint":"inproc://never","status":"failed","last_error":"this ` +
+			`endpoint never works","state":"failed","reason":"bad_endpoint","epoch":1,"watermark":null}}}`
 		f("/workers", "["+nine+","+ten+"]")
 		f("/workers?tenant_id=acme&foo=%zz&foo=1", "["+nine+","+ten+"]")
 		f("/workers?routing_group=acme", "["+nine+"]")
@@ -254,7 +261,8 @@ func TestPeers(t *testing.T) {
 	s.do("POST", "/deregister_peer", `{"url":""}`, 200, done)
 	s.do("POST", "/deregister_peer", `{"url":"http://a:1"}`, 200, done)
 	s.do("GET", "/peers", "", 200, `[]`)
-	s.do("POST", "/register_peer", `{"url":null}`, 422, "Failed to deserialize the JSON body into the target type: url: invalid type: null, expected a string at line 1 column 11")
+	s.do("POST", "/register_peer", `{"url":null}`, 422,
+		"Failed to deserialize the JSON body into the target type: url: invalid type: null, expected a string at line 1 column 11")
 }
 
 func TestReopenLogs(t *testing.T) {
@@ -284,10 +292,14 @@ func TestListenerControl(t *testing.T) {
 		synctest.Wait()
 		s.do("POST", "/test/pause_listener", `{"instance_id":2}`, 404, refusal("instance 2 not found"))
 		s.do("POST", "/test/pause_listener", `{"instance_id":1,"dp_rank":2}`, 404, refusal("instance 1 dp_rank 2 not found"))
-		s.do("POST", "/test/pause_listener", `{"instance_id":1,"dp_rank":1}`, 409, refusal("instance 1 dp_rank 1 cannot be paused from status failed"))
-		s.do("POST", "/test/resume_listener", `{"instance_id":1}`, 409, refusal("instance 1 dp_rank 0 cannot be resumed from status active"))
-		s.do("POST", "/test/resume_listener", `{"instance_id":1,"dp_rank":null}`, 409, refusal("instance 1 dp_rank 0 cannot be resumed from status active"))
+		s.do("POST", "/test/pause_listener", `{"instance_id":1,"dp_rank":1}`, 409,
+			refusal("instance 1 dp_rank 1 cannot be paused from status failed"))
+		s.do("POST", "/test/resume_listener", `{"instance_id":1}`, 409,
+			refusal("instance 1 dp_rank 0 cannot be resumed from status active"))
+		s.do("POST", "/test/resume_listener", `{"instance_id":1,"dp_rank":null}`, 409,
+			refusal("instance 1 dp_rank 0 cannot be resumed from status active"))
 		s.do("POST", "/test/pause_listener", `{"instance_id":"1","dp_rank":0}`, 200, done)
-		s.do("POST", "/test/pause_listener", `{}`, 422, "Failed to deserialize the JSON body into the target type: missing field `instance_id` at line 1 column 2")
+		s.do("POST", "/test/pause_listener", `{}`, 422,
+			"Failed to deserialize the JSON body into the target type: missing field `instance_id` at line 1 column 2")
 	})
 }

@@ -43,8 +43,9 @@ func (p publisherOf) endpoint() string {
 // follow registers a worker.
 func (s *testServer) follow(p publisherOf) {
 	s.t.Helper()
-	rec := s.send("POST", "/conductor/v1/register", fmt.Sprintf(`{"instance_id":%q,"endpoint":%q,"type":%q,"modelname":"m:x","tenant_id":%q,"block_size":4,"dp_rank":%d}`,
-		p.instance, p.endpoint(), p.kind, p.group, p.rank))
+	rec := s.send("POST", "/conductor/v1/register",
+		fmt.Sprintf(`{"instance_id":%q,"endpoint":%q,"type":%q,"modelname":"m:x","tenant_id":%q,"block_size":4,"dp_rank":%d}`,
+			p.instance, p.endpoint(), p.kind, p.group, p.rank))
 	if rec.Code != 200 {
 		s.t.Fatal(rec.Body)
 	}

@@ -118,7 +118,8 @@ type slot struct {
 
 func (s slot) compare(t slot) int {
 	return cmp.Or(
-		strings.Compare(s.partition.Model, t.partition.Model), strings.Compare(s.partition.Tenant, t.partition.Tenant), cmp.Compare(s.blockSize, t.blockSize),
+		strings.Compare(s.partition.Model, t.partition.Model), strings.Compare(s.partition.Tenant,
+			t.partition.Tenant), cmp.Compare(s.blockSize, t.blockSize),
 	)
 }
 

@@ -109,7 +109,8 @@ func TestParseWorkers(t *testing.T) {
 // FuzzParseWorkers holds that no text stops the parser, and that what it accepts
 // reads the same when written out.
 func FuzzParseWorkers(f *testing.F) {
-	for _, seed := range []string{"", "1=tcp://h:1", "1:2=ipc://x,3=inproc://y", "1=tcp://[::1:5", "=", ":=://", "1=tcp://[", "+1=tcp://*:0,,"} {
+	for _, seed := range []string{"", "1=tcp://h:1", "1:2=ipc://x,3=inproc://y", "1=tcp://[::1:5", "=", ":=://", "1=tcp://[",
+		"+1=tcp://*:0,,"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, in string) {

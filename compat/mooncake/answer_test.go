@@ -21,7 +21,8 @@ func TestPreparedRows(t *testing.T) {
 			name string
 			rank int
 		}{{"a", 0}, {"a", 3}, {"b", 0}, {"c", 0}, {"d", 0}, {"e", 0}, {"f", 0}} {
-			if rec := send(s.mixed, "POST", "/register", packed(t, source(reg.name, reg.rank)), "Content-Type", msgpackType); rec.Code != 200 {
+			if rec := send(s.mixed, "POST", "/register", packed(t, source(reg.name, reg.rank)), "Content-Type",
+				msgpackType); rec.Code != 200 {
 				t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 			}
 			if n := holders[reg.name]; n > 0 {
@@ -55,11 +56,12 @@ func TestPreparedRows(t *testing.T) {
 			}
 		}
 		held := 0
-		s.conductor.Answer(&conductor.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)}, func(ans *conductor.Answer) {
-			for _, row := range ans.Rows {
-				held += row.Longest
-			}
-		})
+		s.conductor.Answer(&conductor.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)},
+			func(ans *conductor.Answer) {
+				for _, row := range ans.Rows {
+					held += row.Longest
+				}
+			})
 		if held != 3 {
 			t.Fatalf("%d blocks are held, want 3", held)
 		}
@@ -87,11 +89,15 @@ func TestExpectedRows(t *testing.T) {
 		if _, err := s.conductor.For(conductor.Reader{}).Routed(&r); err != nil {
 			t.Fatal(err)
 		}
-		body := fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, blockSize, strings.ReplaceAll(fmt.Sprint(promptTokens(2*blockSize)), " ", ","))
+		body := fmt.Sprintf(`{"model":"m","block_size":%d,"token_ids":%s}`, blockSize,
+			strings.ReplaceAll(fmt.Sprint(promptTokens(2*blockSize)), " ", ","))
 		query := map[string]any{"model": "m", "block_size": blockSize, "token_ids": promptTokens(2 * blockSize)}
-		soon := fmt.Sprintf(`"a":{"longest_matched":%d,"expected":%d,"dp":{"0":%[1]d},"rank_matches":{"0":{"gpu":%[1]d,"cpu":%[1]d,"disk":%[1]d,"expected":%d}}`, blockSize, 2*blockSize, 2*blockSize)
+		soon := fmt.Sprintf(
+			`"a":{"longest_matched":%d,"expected":%d,"dp":{"0":%[1]d},"rank_matches":{"0":{"gpu":%[1]d,"cpu":%[1]d,"disk":%[1]d,`+
+				`"expected":%d}}`, blockSize, 2*blockSize, 2*blockSize)
 		none := `"b":{"longest_matched":0,"expected":0,"dp":{"0":0},"rank_matches":{"0":{"gpu":0,"cpu":0,"disk":0,"expected":0}}`
-		for query, status := range map[string]int{"?dialect=v2&expected=1": 200, "?dialect=v2&expected": 200, "?dialect=v2&expected=0": 0, "?dialect=v2": 0, "?dialect=v2&expected=some": 400} {
+		for query, status := range map[string]int{"?dialect=v2&expected=1": 200, "?dialect=v2&expected": 200, "?dialect=v2&expected=0": 0,
+			"?dialect=v2": 0, "?dialect=v2&expected=some": 400} {
 			rec := send(s.mixed, "POST", "/query"+query, []byte(body))
 			text := rec.Body.String()
 			switch {

@@ -52,7 +52,10 @@ func (u *target) url(t *testing.T) string {
 func startServer(t *testing.T) string {
 	c := conformance.Conductor(t, conductor.Options{MaxOrphans: 1 << 10, GhostBytes: 1 << 20})
 	d := mooncake.New(mooncake.Config{Conductor: c, MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test", Codec: body.Msgpack})
-	opts := admin.Options{Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := admin.Options{
+		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Version: "test"}, Gatherer: prometheus.NewRegistry(),
+		Log: zerolog.Nop(),
+	}
 	r := admin.New(c, opts)
 	server.Dialects{d}.MountRoot(r)
 	conductorhttp.Mount(r.Group("/conductor/v1"), c, opts.Dialect)

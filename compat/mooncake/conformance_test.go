@@ -74,9 +74,10 @@ func runScript(t *testing.T, u *target, name, file string) {
 	s := &script{u: u, pools: make(map[*conformance.Engine]bool), block: "4"}
 	vars := map[string]string{"M": fmt.Sprintf("conformance-%s-%d", name, rand.Uint32())}
 	s.Script = conformance.Script{
-		Runner: scripttest.Runner{T: t, Kind: u.kind, Vars: vars, Rewrite: *rewrite, Execute: s.execute, Patient: func(st *scripttest.Step) bool {
-			return u.kind != conformance.Ours && slices.Contains([]string{"query", "view", "services"}, st.Name)
-		}},
+		Runner: scripttest.Runner{T: t, Kind: u.kind, Vars: vars, Rewrite: *rewrite, Execute: s.execute,
+			Patient: func(st *scripttest.Step) bool {
+				return u.kind != conformance.Ours && slices.Contains([]string{"query", "view", "services"}, st.Name)
+			}},
 		Base: u.url(t), Engines: make(map[string]*conformance.Engine),
 	}
 	t.Cleanup(s.clean)

@@ -45,7 +45,10 @@ func newServer(t testing.TB) *testServer {
 	j := New(cfg)
 	cfg.Codec = body.Msgpack
 	d := New(cfg)
-	opts := admin.Options{Dialect: conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"}, Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop()}
+	opts := admin.Options{
+		Dialect:  conductorhttp.Options{MaxBody: 1 << 14, MaxTokens: 64, Admission: places, Version: "test"},
+		Gatherer: prometheus.NewRegistry(), Log: zerolog.Nop(),
+	}
 	s := &testServer{t: t, conductor: c, places: places, alone: admin.New(c, opts), plain: admin.New(c, opts), network: n}
 	s.mixed = admin.New(c, opts)
 	server.Dialects{d}.MountRoot(s.alone)

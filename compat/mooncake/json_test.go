@@ -69,7 +69,8 @@ func TestErrorsInJSON(t *testing.T) {
 			s.doJSON(s.mixed, &steps[i], "?dialect=v2")
 		}
 		for _, body := range []string{"{\"model\":\"\xff\"}", "{\"\xc0\x80\":1}"} { // not UTF-8
-			s.doJSON(s.plain, &step{Request: "POST /query", JSONBody: body, Status: 400, JSONAnswer: `{"error":"Invalid JSON object","reason":"invalid_json"}`}, "")
+			s.doJSON(s.plain, &step{Request: "POST /query", JSONBody: body, Status: 400,
+				JSONAnswer: `{"error":"Invalid JSON object","reason":"invalid_json"}`}, "")
 			s.doJSON(s.plain, &step{Request: "POST /register", JSONBody: body, Status: 400, JSONAnswer: "Invalid JSON\n"}, "")
 		}
 		if all := s.conductor.Registrations(); len(all) != 0 {
@@ -118,13 +119,15 @@ func TestNegotiateJSON(t *testing.T) {
 		f("/query?dialect=", body, "", "{}")
 		f("/query?dialect=v2", body, "", "{\"instances\":{}}\n")
 		f("/query?detail=1&dialect=v2", body, "application/json", "{\"instances\":{}}\n")
-		f("/query?dialect=v2", string(packed(t, map[string]any{"model": "m", "block_size": 16, "token_ids": []int{}})), msgpackType, "\x81\xa9instances\x80")
+		f("/query?dialect=v2", string(packed(t, map[string]any{"model": "m", "block_size": 16, "token_ids": []int{}})), msgpackType,
+			"\x81\xa9instances\x80")
 		f("/query?dialect=v3", body, "", `{"error":"dialect must be v2, got \"v3\"","reason":"invalid_value","field":"dialect"}`)
 		f("/query_batch?dialect=v2", `{"queries":[]}`, "", `{"answers":[]}`) // a path that the published dialect alone has
 		f("/nothing?dialect=v3", body, "", `{"error":"no such path: /nothing","reason":"not_found"}`)
 		f("/nothing?dialect=v2", body, "", "no such path: /nothing\n")
 		f("/services?dialect=v2", body, "", "Method not allowed\n")
-		if rec := send(s.mixed, "GET", "/services?dialect=v2", nil, "Accept", msgpackType); rec.Header().Get("Content-Type") != msgpackType {
+		if rec := send(s.mixed, "GET", "/services?dialect=v2", nil, "Accept",
+			msgpackType); rec.Header().Get("Content-Type") != msgpackType {
 			t.Errorf("msgpack is accepted and %q comes", rec.Header().Get("Content-Type"))
 		}
 	})

@@ -44,7 +44,8 @@ func TestNegotiateDialectAndCodec(t *testing.T) {
 			}
 			rec := send(s.mixed, method, path, body, "Accept", accept, "Content-Type", contentType)
 			if got, _, _ := strings.Cut(rec.Header().Get("Content-Type"), ";"); rec.Code != 200 || got != want {
-				t.Errorf("%s %s accepting %q, sending %q: %d %q, want 200 %q: %s", method, path, accept, contentType, rec.Code, got, want, rec.Body)
+				t.Errorf("%s %s accepting %q, sending %q: %d %q, want 200 %q: %s", method, path, accept, contentType, rec.Code, got, want,
+					rec.Body)
 			}
 		}
 		for _, path := range []string{"/services", "/global_view", "/health"} {
@@ -101,7 +102,9 @@ func TestErrorsAreTranscoded(t *testing.T) {
 func TestNotInDialect(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
 		rec := send(s.mixed, "POST", "/query_batch", packed(t, map[string]any{"queries": []any{}}), "Content-Type", msgpackType)
-		want := map[string]any{"error": "/query_batch is not in this dialect: Content-Type must be application/json", "reason": "unsupported_content_type"}
+		want := map[string]any{
+			"error": "/query_batch is not in this dialect: Content-Type must be application/json", "reason": "unsupported_content_type",
+		}
 		if got := unpacked(rec.Body.Bytes()); rec.Code != 400 || !reflect.DeepEqual(got, want) {
 			t.Errorf("%d %v", rec.Code, got)
 		}
@@ -113,7 +116,8 @@ func TestAcceptPublished(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range 3 {
 			for rank := range 2 {
-				if rec := send(s.mixed, "POST", "/register", packed(t, source(fmt.Sprintf("i%d", i), rank)), "Content-Type", msgpackType); rec.Code != 200 {
+				if rec := send(s.mixed, "POST", "/register", packed(t, source(fmt.Sprintf("i%d", i), rank)), "Content-Type",
+					msgpackType); rec.Code != 200 {
 					t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 				}
 			}
@@ -137,7 +141,8 @@ func TestAcceptPublished(t *testing.T) {
 			if err == nil {
 				err = json.Unmarshal(text, &got)
 			}
-			if err != nil || plain.Code != coded.Code || !reflect.DeepEqual(got, want) || coded.Header().Get("Content-Length") != strconv.Itoa(coded.Body.Len()) {
+			if err != nil || plain.Code != coded.Code || !reflect.DeepEqual(got, want) ||
+				coded.Header().Get("Content-Length") != strconv.Itoa(coded.Body.Len()) {
 				t.Errorf("%s: %d %v %v, in JSON %d %v", body, coded.Code, got, err, plain.Code, want)
 			}
 		}
@@ -151,11 +156,14 @@ func TestAnswersOfBothDialects(t *testing.T) {
 			t.Fatal(rec.Code, unpacked(rec.Body.Bytes()))
 		}
 		rec := send(s.mixed, "POST", "/query", []byte(`{"model":"m","block_size":16,"token_ids":[]}`))
-		if want := `{"default":{"a":{"longest_matched":0,"GPU":0,"CPU":0,"DISK":0,"DP":{"0":0},"rank_matches":{"0":{"gpu":0,"cpu":0,"disk":0}}}}}`; rec.Body.String() != want {
+		if want := `{"default":{"a":{"longest_matched":0,"GPU":0,"CPU":0,"DISK":0,"DP":{"0":0},"rank_matches":{"0":{"gpu":0,"cpu":0,` +
+			`"disk":0}}}}}`; rec.Body.String() != want {
 			t.Errorf("JSON: %s, want %s", rec.Body, want)
 		}
 		// What only JSON can say is another registration.
-		rec = send(s.mixed, "POST", "/register", []byte(`{"endpoint":"tcp://s:1","type":"vLLM","modelname":"m","instance_id":"s","block_size":16,"dp_rank":0,"additionalsalt":"x"}`))
+		rec = send(s.mixed, "POST", "/register",
+			[]byte(`{"endpoint":"tcp://s:1","type":"vLLM","modelname":"m","instance_id":"s","block_size":16,"dp_rank":0,`+
+				`"additionalsalt":"x"}`))
 		if rec.Code != 200 {
 			t.Fatal(rec.Code, rec.Body)
 		}

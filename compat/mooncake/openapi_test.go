@@ -63,7 +63,8 @@ func TestQueriesAreDescribed(t *testing.T) {
 		}
 		bin := binary.LittleEndian.AppendUint32(nil, 7)
 		f("/query", map[string]any{"token_ids": bin}, true)
-		f("/query", map[string]any{"token_ids": []int{1, -2}, "instance_id": "a", "tenant_id": "default", "lora_name": "", "cache_salt": nil}, true)
+		f("/query", map[string]any{"token_ids": []int{1, -2}, "instance_id": "a", "tenant_id": "default", "lora_name": "",
+			"cache_salt": nil}, true)
 		f("/query", map[string]any{"token_ids": []int{1 << 31}}, false)
 		f("/query", map[string]any{"token_ids": []string{"1"}}, false)
 		f("/query", map[string]any{"token_ids": nil}, false)

@@ -24,7 +24,8 @@ func (f *fields) profile() *profile {
 	}
 	codec := f.d.cfg.Codec
 	if f.kind(m) != body.Object {
-		f.fail(bad(m.Name, "invalid_type", "hash_profile must be %s", map[body.Codec]string{body.JSON: "an object", body.Msgpack: "a map"}[codec]))
+		f.fail(bad(m.Name, "invalid_type", "hash_profile must be %s",
+			map[body.Codec]string{body.JSON: "an object", body.Msgpack: "a map"}[codec]))
 		return nil
 	}
 	members, _, err := new(body.Request).ScanText(m.Raw, profileFields, body.Options{Codec: codec, Every: maxFields})

@@ -132,8 +132,9 @@ func refused(reg conductor.Registration, err error) error {
 	case errors.Is(err, conductor.ErrClosed):
 		return invalidRegistration("manager stopped")
 	case errors.As(err, &field) && field.Field == "endpoint":
-		return &failure{status: http.StatusInternalServerError, text: "Failed to subscribe: failed to start ZMQ client: initial connection failed: failed to connect to " +
-			reg.Endpoint + ": " + strings.TrimPrefix(field.Message, "endpoint: ")}
+		return &failure{status: http.StatusInternalServerError,
+			text: "Failed to subscribe: failed to start ZMQ client: initial connection failed: failed to connect to " +
+				reg.Endpoint + ": " + strings.TrimPrefix(field.Message, "endpoint: ")}
 	case errors.As(err, &field):
 		return invalidRegistration("invalid service registration: " + field.Message)
 	}

@@ -48,7 +48,8 @@ func (f *fleet) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (f *fleet) tokenize(w http.ResponseWriter, req *http.Request) {
 	var ask map[string]any
-	if err := json.NewDecoder(req.Body).Decode(&ask); err != nil || ask["stream"] != false || ask["max_tokens"] != 1.0 || ask["stream_options"] != nil {
+	if err := json.NewDecoder(req.Body).Decode(&ask); err != nil || ask["stream"] != false || ask["max_tokens"] != 1.0 ||
+		ask["stream_options"] != nil {
 		f.s.t.Errorf("an engine is asked for tokens with %v: %v", ask, err)
 	}
 	if f.noTokens {
@@ -81,7 +82,8 @@ func withProxies(t *testing.T, test func(*testing.T, *fleet, func() *proxy)) {
 				f := &fleet{s: s, on: c.on(s)}
 				test(t, f, func() *proxy {
 					return &proxy{
-						form: c.form, client: http.Client{Transport: f}, conductor: "http://conductor", blockSize: blockSize, model: "m", tenant: "default",
+						form: c.form, client: http.Client{Transport: f}, conductor: "http://conductor", blockSize: blockSize, model: "m",
+						tenant: "default",
 						engines: []routable{
 							{"a", "http://a", []string{"tcp://a:1", "tcp://a:2"}},
 							{"b", "http://b", []string{"tcp://b:1"}},
@@ -119,14 +121,16 @@ func TestProxyStarts(t *testing.T) {
 				keys = append(keys, fmt.Sprint(r.Key(), r.Endpoint, r.ReplayEndpoint, r.Type, r.Model, r.Lora, r.BlockSize))
 			}
 			slices.Sort(keys)
-			if got := strings.Join(keys, " "); got != "a|default|0tcp://a:1vLLMm16 a|default|1tcp://a:2vLLMm16 b|default|0tcp://b:1vLLMm16" {
+			if got := strings.Join(
+				keys, " "); got != "a|default|0tcp://a:1vLLMm16 a|default|1tcp://a:2vLLMm16 b|default|0tcp://b:1vLLMm16" {
 				t.Errorf("registered: %s", got)
 			}
 		}
 		moved := proxyOf()
 		moved.engines[0].ranks[1] = "tcp://elsewhere:1"
 		f.registers = 0
-		if err := moved.start(); err == nil || !strings.Contains(err.Error(), "conflicting registration for service key: a|default|1") || f.registers != 2 {
+		if err := moved.start(); err == nil || !strings.Contains(err.Error(), "conflicting registration for service key: a|default|1") ||
+			f.registers != 2 {
 			t.Errorf("after %d registrations: %v", f.registers, err)
 		}
 		wider := proxyOf()
@@ -189,7 +193,8 @@ func TestProxyRoutes(t *testing.T) {
 		p.goes(t, salted, "b", "a")
 
 		// What the model of the user's request is decides, not the configured one.
-		if instance, reason := p.route(map[string]any{"prompt": words(16), "model": "unheard"}, ""); instance+reason != "a"+nothingRoutable {
+		if instance, reason := p.route(map[string]any{"prompt": words(16), "model": "unheard"},
+			""); instance+reason != "a"+nothingRoutable {
 			t.Errorf("another model: %s %s", instance, reason)
 		}
 	})
@@ -283,5 +288,6 @@ func TestProxyChooses(t *testing.T) {
 	f(`{"instances":{"a":{"longest_matched":0},"b":{"longest_matched":0}}}`, thrice(allZero))
 	f(`{"instances":{"a":{"longest_matched":16},"c":{"longest_matched":64}}}`, "a a a")
 	f(`{"instances":{"b":{"longest_matched":16},"a":{"longest_matched":16}}}`, "a b a")
-	f(`{"instances":{"a":{"longest_matched":16,"rank_matches":{"0":{"gpu":16}}},"b":{"longest_matched":32,"rank_matches":{"0":{"gpu":0}}}}}`, "b b b")
+	f(`{"instances":{"a":{"longest_matched":16,"rank_matches":{"0":{"gpu":16}}},"b":{"longest_matched":32,`+
+		`"rank_matches":{"0":{"gpu":0}}}}}`, "b b b")
 }

@@ -102,7 +102,10 @@ func TestTokensTwice(t *testing.T) {
 	for i := range long {
 		long[i] = 1000 * i
 	}
-	values := []any{[]int{}, []int{7}, long, append(long, 1), []byte{1, 0, 0, 0}, []byte{1}, "text", []any{1, 2, 3, 4, 5, 6, 7, 8, -1, 9}, []any{"x"}}
+	values := []any{
+		[]int{}, []int{7}, long, append(long, 1), []byte{1, 0, 0, 0}, []byte{1}, "text", []any{1, 2, 3, 4, 5, 6, 7, 8, -1, 9},
+		[]any{"x"},
+	}
 	ask := func(of ...any) (string, *failure) {
 		e := body.Encoder{Codec: body.Msgpack}
 		e.Map(len(of))

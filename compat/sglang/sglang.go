@@ -47,7 +47,8 @@ type Indexer struct {
 func New(cfg Config) *Indexer { return &Indexer{cfg: cfg} }
 
 // MatchExternalKvPrefix implements kvindexerv1.KVIndexerServer.
-func (x *Indexer) MatchExternalKvPrefix(ctx context.Context, in *pb.MatchExternalKvPrefixRequest) (*pb.MatchExternalKvPrefixResponse, error) {
+func (x *Indexer) MatchExternalKvPrefix(ctx context.Context, in *pb.MatchExternalKvPrefixRequest) (*pb.MatchExternalKvPrefixResponse,
+	error) {
 	signed := in.Hashes
 	if most := int(in.MaxBlocks); most > 0 {
 		signed = signed[:min(most, len(signed))]
@@ -56,7 +57,8 @@ func (x *Indexer) MatchExternalKvPrefix(ctx context.Context, in *pb.MatchExterna
 	case len(in.Hashes) == 0:
 		return nil, status.Error(codes.InvalidArgument, "hashes: there is none")
 	case len(signed) > x.cfg.MaxTokens:
-		return nil, status.Errorf(codes.OutOfRange, "hashes[%d]: limits.max_tokens allows %d hashes, got %d", x.cfg.MaxTokens, x.cfg.MaxTokens, len(signed))
+		return nil, status.Errorf(codes.OutOfRange, "hashes[%d]: limits.max_tokens allows %d hashes, got %d", x.cfg.MaxTokens,
+			x.cfg.MaxTokens, len(signed))
 	}
 	hashes := make([]uint64, len(signed))
 	for i, h := range signed {

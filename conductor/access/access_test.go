@@ -46,8 +46,10 @@ certificates:
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`tokens[1]: name: "a" is taken`, "tokens[2]: sha256: another entry", "tokens[3]: sha256: not 64", `tokens[4]: roles: "root" is no role`, "tokens[5]: roles: is required",
-		"tokens[6]: tenants: is required", `tokens[7]: tenants: "*"`, "tokens[8]: subject", "tokens[9]: name: is required", "certificates[0]: subject: is required", "certificates[1]: sha256",
+		`tokens[1]: name: "a" is taken`, "tokens[2]: sha256: another entry", "tokens[3]: sha256: not 64",
+		`tokens[4]: roles: "root" is no role`, "tokens[5]: roles: is required",
+		"tokens[6]: tenants: is required", `tokens[7]: tenants: "*"`, "tokens[8]: subject", "tokens[9]: name: is required",
+		"certificates[0]: subject: is required", "certificates[1]: sha256",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not in\n%v", want, err)
@@ -151,7 +153,8 @@ func TestDefaultDeny(t *testing.T) {
 // TestForwardedAddressesCountForNothing asks from another machine with the headers that proxies set.
 func TestForwardedAddressesCountForNothing(t *testing.T) {
 	h := guarded(Policy{Anonymous: Query, Loopback: Admin})
-	for address, want := range map[string]int{"203.0.113.9:4711": 403, "127.0.0.1:4711": 200, "[::1]:4711": 200, "[::ffff:127.0.0.1]:1": 200, "": 403, "localhost:1": 403} {
+	for address, want := range map[string]int{"203.0.113.9:4711": 403, "127.0.0.1:4711": 200, "[::1]:4711": 200,
+		"[::ffff:127.0.0.1]:1": 200, "": 403, "localhost:1": 403} {
 		r := httptest.NewRequest("GET", "/metrics", nil)
 		r.RemoteAddr = address
 		for _, name := range []string{"X-Forwarded-For", "X-Real-Ip", "Forwarded", "True-Client-Ip", "X-Client-Ip"} {
@@ -190,8 +193,10 @@ func TestPageIsOpenWhereClientsHaveCredentials(t *testing.T) {
 func TestNamesOfOthersAreNotLocal(t *testing.T) {
 	h := guarded(Policy{Anonymous: Query, Loopback: Admin})
 	for name, want := range map[string]int{
-		"127.0.0.1:13333": 200, "[::1]:13333": 200, "[::1]": 200, "localhost": 200, "LOCALHOST:1": 200, "localhost.:1": 200, "a.localhost:1": 200, "conductor-0:13333": 200, "": 200, "192.0.2.1": 200,
-		"rebind.example": 403, "rebind.example:13333": 403, "rebind.example.:13333": 403, "127.0.0.1.rebind.example": 403, "xlocalhost.example": 403, "localhost.example": 403,
+		"127.0.0.1:13333": 200, "[::1]:13333": 200, "[::1]": 200, "localhost": 200, "LOCALHOST:1": 200, "localhost.:1": 200,
+		"a.localhost:1": 200, "conductor-0:13333": 200, "": 200, "192.0.2.1": 200,
+		"rebind.example": 403, "rebind.example:13333": 403, "rebind.example.:13333": 403, "127.0.0.1.rebind.example": 403,
+		"xlocalhost.example": 403, "localhost.example": 403,
 	} {
 		for _, target := range []string{"GET /metrics", "POST /register"} {
 			method, path, _ := strings.Cut(target, " ")
@@ -245,7 +250,8 @@ func TestAttemptsOfOneNetwork(t *testing.T) {
 func FuzzGuard(f *testing.F) {
 	known, err := readCredentials(strings.NewReader("tokens: [{name: a, sha256: " + digest("token") + ", roles: [query], tenants: [x]}]"))
 	must.Succeed(f, err)
-	for _, seed := range []string{"", "Bearer token", "bearer token", "Bearer", "Bearer  token ", "Basic dG9rZW4=", "Bearer tok\x00en", "Bearer token, Bearer token"} {
+	for _, seed := range []string{"", "Bearer token", "bearer token", "Bearer", "Bearer  token ", "Basic dG9rZW4=", "Bearer tok\x00en",
+		"Bearer token, Bearer token"} {
 		f.Add(seed, "application/json", "", "203.0.113.9:1")
 	}
 	f.Fuzz(func(t *testing.T, authorization, contentType, origin, address string) {
@@ -299,7 +305,8 @@ func BenchmarkCheck(b *testing.B) {
 		name    string
 		entries int
 		limits  Limits
-	}{{"open", 0, Limits{}}, {"1 token", 1, Limits{}}, {"1000 tokens", 1000, Limits{}}, {"limits", 1, Limits{Requests: 1 << 30, Bytes: 1 << 40}}} {
+	}{{"open", 0, Limits{}}, {"1 token", 1, Limits{}}, {"1000 tokens", 1000, Limits{}}, {"limits", 1,
+		Limits{Requests: 1 << 30, Bytes: 1 << 40}}} {
 		b.Run(bench.name, func(b *testing.B) {
 			p := Policy{Anonymous: Query, Limits: bench.limits}
 			if bench.entries > 0 {

@@ -84,7 +84,8 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 		if err == nil && len(c.Tenants) == 1 {
 			other, known := weights[c.Tenants[0]]
 			if weights[c.Tenants[0]] = c.Weight; known && other != c.Weight {
-				err = fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share places", c.Weight, other, c.Tenants[0])
+				err = fmt.Errorf("weight: %d, and %d in another entry of tenant %q: its clients share places", c.Weight, other,
+					c.Tenants[0])
 			}
 		}
 		if err != nil {

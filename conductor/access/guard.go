@@ -94,16 +94,24 @@ type refusal struct {
 }
 
 var (
-	errToken     = &refusal{http.StatusUnauthorized, "unauthorized", "the token is not known"}
-	errNoToken   = &refusal{http.StatusUnauthorized, "unauthorized", "this needs a token: send Authorization: Bearer TOKEN"}
-	errScheme    = &refusal{http.StatusUnauthorized, "unauthorized", "the Authorization header is not of the form Bearer TOKEN"}
-	errSubject   = &refusal{http.StatusUnauthorized, "unauthorized", "the client certificate is not known"}
-	errAttempts  = &refusal{http.StatusTooManyRequests, "too_many_attempts", "too many wrong credentials from this address"}
-	errWhole     = &refusal{http.StatusForbidden, "forbidden", "this is about the server as a whole: the credentials must be for every tenant"}
-	errWithdrawn = &refusal{http.StatusUnauthorized, "unauthorized", "the credentials of the replica that sends the call on, or their roles, have been withdrawn"}
+	errToken    = &refusal{http.StatusUnauthorized, "unauthorized", "the token is not known"}
+	errNoToken  = &refusal{http.StatusUnauthorized, "unauthorized", "this needs a token: send Authorization: Bearer TOKEN"}
+	errScheme   = &refusal{http.StatusUnauthorized, "unauthorized", "the Authorization header is not of the form Bearer TOKEN"}
+	errSubject  = &refusal{http.StatusUnauthorized, "unauthorized", "the client certificate is not known"}
+	errAttempts = &refusal{http.StatusTooManyRequests, "too_many_attempts", "too many wrong credentials from this address"}
+	errWhole    = &refusal{
+		http.StatusForbidden, "forbidden", "this is about the server as a whole: the credentials must be for every tenant",
+	}
+	errWithdrawn = &refusal{
+		http.StatusUnauthorized, "unauthorized",
+		"the credentials of the replica that sends the call on, or their roles, have been withdrawn",
+	}
 	errNoRule    = &refusal{http.StatusForbidden, "forbidden", "no rule allows this path"}
 	errOrigin    = &refusal{http.StatusForbidden, "cross_origin", "a web page of another origin may not ask for this"}
-	errPlainBody = &refusal{http.StatusUnsupportedMediaType, "unsupported_content_type", "Content-Type must be application/json or application/msgpack: browsers send other types for any web page"}
+	errPlainBody = &refusal{
+		http.StatusUnsupportedMediaType, "unsupported_content_type",
+		"Content-Type must be application/json or application/msgpack: browsers send other types for any web page",
+	}
 )
 
 // Check is the middleware of all routers.
@@ -171,7 +179,8 @@ func (a *Guard) Again(g *gin.Context) bool {
 		return false
 	}
 	was := Of(g)
-	return client.Name == was.Name && client.Roles == was.Roles && slices.Equal(client.Tenants, was.Tenants) && client.Tenants.All() == was.Tenants.All()
+	return client.Name == was.Name && client.Roles == was.Roles && slices.Equal(client.Tenants, was.Tenants) &&
+		client.Tenants.All() == was.Tenants.All()
 }
 
 // noTenants is the scope of a client that may name no tenant.
@@ -304,7 +313,8 @@ func (a *Guard) refuse(g *gin.Context, why *refusal) {
 
 // audit writes the line of a call. Bodies are not in it: they may hold secrets.
 func (a *Guard) audit(g *gin.Context, client *Client) {
-	a.writeAudit(withoutPort(g.Request.RemoteAddr), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client, g.GetString(SubjectKey))
+	a.writeAudit(withoutPort(g.Request.RemoteAddr), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client,
+		g.GetString(SubjectKey))
 }
 
 // writeAudit writes the line of a call with the status that its answer has in HTTP.

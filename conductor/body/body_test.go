@@ -20,7 +20,8 @@ import (
 
 var (
 	testInner = Shape{{Name: "tokens", Kind: Tokens(Token)}, {Name: "x"}}
-	testShape = append(Shape{{Name: "tokens", Kind: Tokens(Token)}, {Name: "hashes", Kind: Hashes(Hash)}, {Name: "list", Kind: Objects(testInner)}}, Of("a", "b")...)
+	testShape = append(Shape{{Name: "tokens", Kind: Tokens(Token)}, {Name: "hashes", Kind: Hashes(Hash)},
+		{Name: "list", Kind: Objects(testInner)}}, Of("a", "b")...)
 )
 
 // show lists members: name, text, elements, first bad element.
@@ -75,7 +76,9 @@ func TestScanMembers(t *testing.T) {
 	f(`{"a":01}`, def, "a=0", Error{Field: "a", Index: -1, Reason: Syntax, Offset: 6})
 	f(`{"a":1} x`, def, "a=1", Error{Index: -1, Reason: Syntax, Offset: 8})
 	f(`{"z":[1,}`, def, "", Error{Index: -1, Reason: Syntax, Offset: 8})
-	f(`{"list":[{},{"x":1,"tokens":[1,2,x`, def, "list=[{},{\"x\":1,\"tokens\":[1,2,/1", Error{Field: "list", Index: 1, Within: "tokens[2]", Reason: Syntax, Offset: 33})
+	f(`{"list":[{},{"x":1,"tokens":[1,2,x`, def, "list=[{},{\"x\":1,\"tokens\":[1,2,/1", Error{
+		Field: "list", Index: 1, Within: "tokens[2]", Reason: Syntax, Offset: 33,
+	})
 
 	f(`{"a":1} x`, Options{Tail: true}, "a=1", Error{})
 	f(`{"z":[1,}`, Options{Unknown: true}, "", Error{Field: "z", Index: -1, Reason: Syntax, Offset: 8})
@@ -122,7 +125,8 @@ func TestScanStoresNumbers(t *testing.T) {
 
 // FuzzScan holds that Scan accepts what encoding/json does, and finds the same fields.
 func FuzzScan(f *testing.F) {
-	for _, src := range []string{`{"a":1,"b":[2],"tokens":[1,2],"a":3}`, `{"list":[{"x":1}]}`, `{"a":01}`, `{"a"`, `{} `, `[`, "{\"\xff\":1}", `{"\u0061":null}`} {
+	for _, src := range []string{`{"a":1,"b":[2],"tokens":[1,2],"a":3}`, `{"list":[{"x":1}]}`, `{"a":01}`, `{"a"`, `{} `, `[`,
+		"{\"\xff\":1}", `{"\u0061":null}`} {
 		f.Add([]byte(src))
 	}
 	f.Fuzz(func(t *testing.T, src []byte) {
@@ -211,7 +215,10 @@ func TestFillReadsWithinSize(t *testing.T) {
 
 // TestResetDropsGiantBuffers holds that a giant body leaves no memory behind.
 func TestResetDropsGiantBuffers(t *testing.T) {
-	r := &Request{Src: make([]byte, prompt.KeepBytes+1), Tokens: make([]uint32, prompt.KeepNumbers+1), Hashes: make([]uint64, 5), Members: make([]Member, 1<<13)}
+	r := &Request{
+		Src: make([]byte, prompt.KeepBytes+1), Tokens: make([]uint32, prompt.KeepNumbers+1), Hashes: make([]uint64, 5),
+		Members: make([]Member, 1<<13),
+	}
 	if r.Reset(); r.Src != nil || r.Tokens != nil || r.Members != nil || cap(r.Hashes) != 5 || len(r.Hashes) != 0 {
 		t.Errorf("%d bytes, %d tokens, %d hashes and %d members are kept", cap(r.Src), cap(r.Tokens), cap(r.Hashes), cap(r.Members))
 	}

@@ -133,7 +133,8 @@ func FuzzScanPacked(f *testing.F) {
 	shape := Shape{{Name: "t", Kind: Tokens(Token)}, {Name: "h", Kind: Hashes(Hash)}, {Name: "s"}}
 	for _, v := range []any{
 		map[string]any{"t": []int{1, -2, 1 << 20, 1 << 33}, "s": "x"}, map[string]any{"h": []any{uint64(1) << 63, -1, "x", nil, 1.5}},
-		map[string]any{"t": []byte{1, 2, 3, 4, 5}, "h": make([]byte, 16)}, map[string]any{"u": map[string]any{"a": []any{[]any{}, true}}}, []int{1}, map[int]int{1: 2},
+		map[string]any{"t": []byte{1, 2, 3, 4, 5}, "h": make([]byte, 16)}, map[string]any{"u": map[string]any{"a": []any{[]any{}, true}}},
+		[]int{1}, map[int]int{1: 2},
 	} {
 		b, err := msgpack.Marshal(v)
 		if err != nil {

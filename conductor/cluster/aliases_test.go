@@ -19,8 +19,12 @@ func TestAliasesOfOthers(t *testing.T) {
 	register := func(instance, model string, aliases ...string) {
 		t.Helper()
 		endpoint := "tcp://" + instance + ":1"
-		s.engines.At(endpoint).Publish(streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{7}, prompt, len(prompt))))
-		r := conductor.Registration{Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model, BlockSize: len(prompt), Aliases: aliases}
+		s.engines.At(endpoint).Publish(streamtest.Batch(1.5, 0,
+			streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{7}, prompt, len(prompt))))
+		r := conductor.Registration{
+			Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model,
+			BlockSize: len(prompt), Aliases: aliases,
+		}
 		must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
 	}
 	// answers returns who answers for a name, and to which shard each of the others sends the query.

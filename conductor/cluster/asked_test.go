@@ -17,7 +17,9 @@ import (
 func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	t.Parallel()
 	network := streamtest.NewPublisher()
-	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network }})
+	c := conductor.New(conductor.Options{
+		Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network },
+	})
 	defer c.Close()
 	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
 	a := NewAsked(c)
@@ -27,7 +29,9 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 		shards.chart.Store(&chart{rows: map[conductor.Shard]*Row{shard: {Shard: shard, Phase: p}}, known: true})
 	}
 	publish(Absent)
-	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
+	r := conductor.Registration{
+		Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
+	}
 	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
 	a.ReportLearned(r.Key(), "it told its model")
 	if state, _, ok := a.Health(r.Key()); c.Follows(r.Key()) || state != stream.Synced || !ok || len(a.Sources()) != 1 {
@@ -56,7 +60,8 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 
 // TestKeysOfShards: texts of shards are read back, whatever the names have in them.
 func TestKeysOfShards(t *testing.T) {
-	for _, s := range []conductor.Shard{{Tenant: "a", Model: "m"}, {Tenant: "a/b", Model: "c"}, {Tenant: "a", Model: "b/c"}, {Tenant: "a%2Fb", Model: "/"}, {}} {
+	for _, s := range []conductor.Shard{{Tenant: "a", Model: "m"}, {Tenant: "a/b", Model: "c"}, {Tenant: "a", Model: "b/c"},
+		{Tenant: "a%2Fb", Model: "/"}, {}} {
 		if got, ok := shardOf(Key(s)); got != s || !ok {
 			t.Errorf("%+v has the text %q, which is %+v", s, Key(s), got)
 		}
@@ -73,10 +78,14 @@ func TestKeysOfShards(t *testing.T) {
 func TestWantedKeepsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	network := streamtest.NewPublisher()
-	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network }})
+	c := conductor.New(conductor.Options{
+		Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network },
+	})
 	defer c.Close()
 	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
-	r := conductor.Registration{Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16}
+	r := conductor.Registration{
+		Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
+	}
 	if shards.Wanted(r) {
 		t.Error("a source of others is wanted before the registry was read")
 	}

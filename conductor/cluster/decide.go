@@ -77,7 +77,8 @@ func decide(me string, owners []string, told map[string]Fact, own holding) Phase
 	}
 	wanted := slices.Contains(owners, me)
 	worse := own.behind && served && own.whole < best
-	replaced := worse || len(owners) > 0 && !wanted && !slices.ContainsFunc(owners, func(id string) bool { return told[id].Phase != Serving })
+	replaced := worse || len(owners) > 0 && !wanted &&
+		!slices.ContainsFunc(owners, func(id string) bool { return told[id].Phase != Serving })
 	switch own.phase {
 	case Absent:
 		if wanted {

@@ -40,7 +40,9 @@ func TestPartsAreHeldAgainstTheBudget(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	c.ServeBy(allAt(other.URL))
-	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{
+		Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop(),
+	})
 	budget, registry := server.NewBudget(0), prometheus.NewRegistry()
 	registry.MustRegister(budget)
 	opts := admin.Options{
@@ -86,7 +88,8 @@ func TestPartsWithoutAnAnswer(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		said := `{"kept":1,"errors":[{"prompt":1,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`
+		said := `{"kept":1,"errors":[{"prompt":1,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],` +
+			`"warnings":["late"]}`
 		if r.Header.Get("Accept") == "application/msgpack" {
 			said = recoded(t, said, json.Unmarshal, msgpack.Marshal)
 		}
@@ -96,7 +99,9 @@ func TestPartsWithoutAnAnswer(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	c.ServeBy(allAt(other.URL))
-	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})
+	forwarder := cluster.NewForwarder(cluster.ForwarderConfig{
+		Me: "me", To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop(),
+	})
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 16}, Gatherer: prometheus.NewRegistry(),
 		Log: zerolog.Nop(), Use: []gin.HandlerFunc{forwarder.At(cluster.Mounted{Prefix: "/conductor/v1"})},
@@ -110,7 +115,8 @@ func TestPartsWithoutAnAnswer(t *testing.T) {
 			prompts = append(prompts, fmt.Sprintf(`{"model":%q,"token_ids":[1]}`, model))
 		}
 		for _, accept := range []string{"application/json", "application/msgpack"} {
-			w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/routed", strings.NewReader(`{"block_size":16,"instance_id":"a","prompts":[`+strings.Join(prompts, ",")+`]}`))
+			w, r := httptest.NewRecorder(), httptest.NewRequest("POST", "/routed",
+				strings.NewReader(`{"block_size":16,"instance_id":"a","prompts":[`+strings.Join(prompts, ",")+`]}`))
 			r.Header.Set("Accept", accept)
 			router.ServeHTTP(w, r)
 			got := w.Body.String()
@@ -123,8 +129,10 @@ func TestPartsWithoutAnAnswer(t *testing.T) {
 		}
 	}
 	f("all all", http.StatusNoContent, "")
-	f("all some some", http.StatusOK, `{"kept":2,"errors":[{"prompt":2,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`)
-	f("some some all all", http.StatusOK, `{"kept":3,"errors":[{"prompt":1,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`)
+	f("all some some", http.StatusOK,
+		`{"kept":2,"errors":[{"prompt":2,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`)
+	f("some some all all", http.StatusOK,
+		`{"kept":3,"errors":[{"prompt":1,"error":"no rank","reason":"not_found","field":"dp_rank","known":["0"]}],"warnings":["late"]}`)
 }
 
 // recoded returns what became of a list of reports in another codec.

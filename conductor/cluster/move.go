@@ -41,7 +41,8 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 		if next != own.phase {
 			moved = true
 			c.moves.Add(1)
-			c.cfg.Log.Info().Str("tenant", s.Tenant).Str("model", s.Model).Stringer("from", own.phase).Stringer("to", next).Strs("owners", row.Owners).Msg("a shard moves")
+			c.cfg.Log.Info().Str("tenant", s.Tenant).Str("model", s.Model).Stringer("from", own.phase).Stringer("to", next).Strs(
+				"owners", row.Owners).Msg("a shard moves")
 			switch {
 			case next == Absent:
 				c.letGo(s, h)
@@ -101,7 +102,10 @@ func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, w
 	ctx, stop := context.WithCancel(ctx)
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
 	from, best := row.serving(urls)
-	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool { return c.cfg.Conductor.Follows(r.Key()) && !r.Pool() })
+	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
+		return c.cfg.Conductor.Follows(r.Key()) &&
+			!r.Pool()
+	})
 	if followed && whole >= best && c.chart.Load().rows[row.Shard] == nil {
 		h.brought, h.since = true, c.cfg.Now()
 		return h
@@ -153,13 +157,15 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 			break
 		}
 		if err := c.cfg.Bring(ctx, d, from); err != nil && ctx.Err() == nil {
-			c.cfg.Log.Warn().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Err(err).Msg("the blocks of a shard cannot be taken over: its engines replay what they have")
+			c.cfg.Log.Warn().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Err(err).Msg(
+				"the blocks of a shard cannot be taken over: its engines replay what they have")
 		}
 	}
 	c.mu.Lock()
 	h.brought, h.since = ctx.Err() == nil, c.cfg.Now()
 	c.mu.Unlock()
-	c.cfg.Log.Info().Str("tenant", row.Tenant).Str("model", row.Model).Dur("took", time.Since(start)).Msg("the blocks of a shard are taken over, its sources are followed")
+	c.cfg.Log.Info().Str("tenant", row.Tenant).Str("model", row.Model).Dur("took", time.Since(start)).Msg(
+		"the blocks of a shard are taken over, its sources are followed")
 	c.cfg.Registry.Again()
 }
 

@@ -18,7 +18,9 @@ func BenchmarkReady(b *testing.B) {
 	for _, models := range []int{100, 1} {
 		b.Run(fmt.Sprintf("models=%d", models), func(b *testing.B) {
 			engines := new(streamtest.Network)
-			co := conductor.New(conductor.Options{Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return engines }})
+			co := conductor.New(conductor.Options{
+				Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return engines },
+			})
 			defer co.Close()
 			sources := make([]conductor.Registration, 2001)
 			for i := range sources {
@@ -33,7 +35,8 @@ func BenchmarkReady(b *testing.B) {
 			c := &Cluster{cfg: Config{Conductor: co}}
 			rows := c.rowsOf(sources, nil)
 			c.chart.Store(&chart{rows: rows})
-			c.held = map[conductor.Shard]*heldShard{{Tenant: conductor.DefaultTenant, Model: "m0"}: {holding: holding{phase: Bringing}, brought: true}}
+			c.held = map[conductor.Shard]*heldShard{{Tenant: conductor.DefaultTenant, Model: "m0"}: {holding: holding{phase: Bringing},
+				brought: true}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if c.ready() {

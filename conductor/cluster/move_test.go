@@ -53,7 +53,9 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		must.Succeed(t, err)
 		t.Cleanup(func() { opened.Close() })
 		id := fmt.Sprintf("r%d", i)
-		m := &member{fleet: fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: time.Hour, Log: zerolog.Nop()})}
+		m := &member{fleet: fleet.New(fleet.Config{
+			Store: opened, Replica: fleet.Replica{ID: id, URL: "http://" + id, Weight: 1}, Lease: time.Hour, Log: zerolog.Nop(),
+		})}
 		m.conductor = conductor.New(conductor.Options{
 			Log:       zerolog.Nop(),
 			Transport: func(conductor.Registration, bool) stream.Transport { return &s.engines },
@@ -109,8 +111,12 @@ func (s *sharing) register(instance, model string) {
 	s.t.Helper()
 	endpoint := "tcp://" + instance + ":1"
 	s.engines.At(endpoint).Publish(streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{7}, prompt, len(prompt))))
-	r := conductor.Registration{Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model, BlockSize: len(prompt)}
-	must.Succeed(s.t, s.members[0].conductor.For(conductor.Reader{}).Register(r, conductor.RegisterOptions{Replace: true, AnyEndpoint: true}))
+	r := conductor.Registration{
+		Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model,
+		BlockSize: len(prompt),
+	}
+	must.Succeed(s.t, s.members[0].conductor.For(conductor.Reader{}).Register(r,
+		conductor.RegisterOptions{Replace: true, AnyEndpoint: true}))
 }
 
 // prompt is the one block that every engine holds.
@@ -204,7 +210,8 @@ func TestServesAnEngineThatPublishesNothing(t *testing.T) {
 	s := newSharing(t, 2, 2)
 	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
 	must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(conductor.Registration{
-		Instance: "llama", Type: conductor.TypeStandard, Model: shard.Model, BlockSize: len(prompt), Events: conductor.EventsNone, CapacityBlocks: 8,
+		Instance: "llama", Type: conductor.TypeStandard, Model: shard.Model, BlockSize: len(prompt), Events: conductor.EventsNone,
+		CapacityBlocks: 8,
 	}, conductor.RegisterOptions{}))
 	s.until("an owner does not serve", func() (string, bool) {
 		text, n := s.serving(shard)
@@ -337,7 +344,8 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 	}
 	s.members = []*member{other}
 	shared := first.fleet.Store()
-	must.Succeed(t, shared.Client().ZAdd(t.Context(), shared.Key("replicas"), redis.Z{Score: 1, Member: first.fleet.ID()}).Err()) // its lease has ended
+	// its lease has ended
+	must.Succeed(t, shared.Client().ZAdd(t.Context(), shared.Key("replicas"), redis.Z{Score: 1, Member: first.fleet.ID()}).Err())
 	s.until("the other replica never serves alone", func() (string, bool) {
 		text, n := s.serving(shard)
 		return text + "; " + other.answer(shard), n == 1 && strings.Contains(other.answer(shard), "partial")
@@ -419,7 +427,8 @@ func TestHotShardGetsAnotherOwner(t *testing.T) {
 	s.until("a shard that is quiet again keeps its third owner", func() (string, bool) {
 		text, right := owners(2)()
 		for _, m := range s.members {
-			serves, follows := m.shards.Serves(hot) == nil, m.conductor.Follows(conductor.Key{Instance: "e0-0", Tenant: conductor.DefaultTenant})
+			serves, follows := m.shards.Serves(hot) == nil,
+				m.conductor.Follows(conductor.Key{Instance: "e0-0", Tenant: conductor.DefaultTenant})
 			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.fleet.ID(), serves, follows), right && serves == follows
 		}
 		return text, right
@@ -463,7 +472,9 @@ func TestNewModelIsLeftWhereItHasNoOwner(t *testing.T) {
 			text, n := s.serving(shard)
 			right := n == 1
 			for _, m := range s.members {
-				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Follows(conductor.Key{Instance: "e-" + model, Tenant: conductor.DefaultTenant})
+				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Follows(conductor.Key{
+					Instance: "e-" + model, Tenant: conductor.DefaultTenant,
+				})
 				text, right = text+fmt.Sprintf("; %s serves %v, follows %v", m.fleet.ID(), serves, follows), right && serves == follows
 			}
 			return text, right

@@ -31,7 +31,8 @@ func TestServesInstance(t *testing.T) {
 	}
 	now := &chart{known: true, rows: make(map[conductor.Shard]*Row)}
 	for _, r := range []*Row{
-		row("default", "here", false, engine("", "a"), engine("default", "both")), row("default", "there", true, engine("", "both"), engine("", "b")), nowhere,
+		row("default", "here", false, engine("", "a"), engine("default", "both")), row("default", "there", true, engine("", "both"),
+			engine("", "b")), nowhere,
 		row("t", "there", true, engine("t", "a"), engine("default", "lent")),
 		row("default", "pool", true, conductor.Registration{Instance: "p", Type: conductor.TypeMooncake}),
 	} {

@@ -35,7 +35,10 @@ func TestAnswerIsAMessage(t *testing.T) {
 				row := &ans.Rows[0]
 				row.Window, row.Approximate = 4096, true
 				row.Ranks[0].Rank = 3
-				row.Detail[0] = conductor.SourceDetail{Key: conductor.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial, Reason: "gap", Epoch: 7, HasMark: true, Age: time.Second, ServesOnly: []string{"a", "b-0"}}
+				row.Detail[0] = conductor.SourceDetail{
+					Key: conductor.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial,
+					Reason: "gap", Epoch: 7, HasMark: true, Age: time.Second, ServesOnly: []string{"a", "b-0"},
+				}
 				ans.Pools = row.Detail
 			}
 			out = appendAnswer(nil, ans)

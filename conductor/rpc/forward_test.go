@@ -59,7 +59,9 @@ type replica struct {
 }
 
 func newReplica(t *testing.T, id string) *replica {
-	r := &replica{forwarder: cluster.NewForwarder(cluster.ForwarderConfig{Me: id, To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop()})}
+	r := &replica{forwarder: cluster.NewForwarder(cluster.ForwarderConfig{
+		Me: id, To: cluster.NewTransport(), Failed: func() {}, Timeout: time.Minute, Log: zerolog.Nop(),
+	})}
 	r.rig = newRigOf(t, r.forwarder)
 	r.conductor.ServeBy(&r.shares)
 	opts := r.server.opts
@@ -133,12 +135,16 @@ func TestForwardedCallsAnswerAsTheOwner(t *testing.T) {
 	bad, long := prompt(8), prompt(1<<16+1)
 	bad.BlockSize = 0
 	for i, q := range []*pb.QueryRequest{prompt(8), prompt(1), detail, {Model: "m", BlockSize: 3}, bad, long} {
-		if want, got := owner.raw(pb.Conductor_Query_FullMethodName, q), other.raw(pb.Conductor_Query_FullMethodName, q); got != want || got == "" {
+		if want, got := owner.raw(pb.Conductor_Query_FullMethodName, q), other.raw(pb.Conductor_Query_FullMethodName, q); got != want ||
+			got == "" {
 			t.Errorf("query %d: %q, the owner answers %q", i, got, want)
 		}
 	}
-	batch := &pb.QueryBatchRequest{Queries: []*pb.QueryRequest{prompt(8), bad, prompt(3), {Model: "none", BlockSize: 1, Prompt: prompt(2).Prompt}, prompt(8)}}
-	if want, got := owner.raw(pb.Conductor_QueryBatch_FullMethodName, batch), other.raw(pb.Conductor_QueryBatch_FullMethodName, batch); got != want || len(got) < 50 {
+	batch := &pb.QueryBatchRequest{Queries: []*pb.QueryRequest{
+		prompt(8), bad, prompt(3), {Model: "none", BlockSize: 1, Prompt: prompt(2).Prompt}, prompt(8),
+	}}
+	if want, got := owner.raw(pb.Conductor_QueryBatch_FullMethodName, batch), other.raw(pb.Conductor_QueryBatch_FullMethodName,
+		batch); got != want || len(got) < 50 {
 		t.Errorf("batch: %q, the owner answers %q", got, want)
 	}
 	if st := other.places.Stats(); st.Inside != 0 {
@@ -183,10 +189,13 @@ func TestForwardedCallsGoOnce(t *testing.T) {
 	other.leave(wrong, dead)
 	_, err := other.client.Query(t.Context(), prompt(8))
 	st := status.Convert(err)
-	if info, is := st.Details()[0].(*errdetails.ErrorInfo); !is || st.Code() != codes.Unavailable || info.Reason != "UNSERVED" || info.Metadata["replica"] != "wrong" || info.Metadata["url"] != wrong.address.URL {
+	if info, is := st.Details()[0].(*errdetails.ErrorInfo); !is || st.Code() != codes.Unavailable || info.Reason != "UNSERVED" ||
+		info.Metadata["replica"] != "wrong" || info.Metadata["url"] != wrong.address.URL {
 		t.Errorf("%v %v", err, st.Details())
 	}
-	batch, err := other.client.QueryBatch(t.Context(), &pb.QueryBatchRequest{Queries: []*pb.QueryRequest{prompt(8), {Model: "none", BlockSize: 1, Prompt: prompt(1).Prompt}}})
+	batch, err := other.client.QueryBatch(t.Context(), &pb.QueryBatchRequest{Queries: []*pb.QueryRequest{prompt(8), {
+		Model: "none", BlockSize: 1, Prompt: prompt(1).Prompt,
+	}}})
 	if err != nil || batch.Answers[0].GetError().GetReason() != "replicas" || batch.Answers[1].GetResponse() == nil {
 		t.Errorf("%v %v", batch, err)
 	}
@@ -235,7 +244,8 @@ func TestCarriedRefuses(t *testing.T) {
 	watch, err := proto.Marshal(&pb.WatchRequest{Query: prompt(1)})
 	must.Succeed(t, err)
 	f("/grpc/kvconductor.v1.Conductor/Watch", string(watch), 421, "misdirected")
-	report, err := proto.Marshal(requestOf(&pb.RoutedPrompt{Model: "none", BlockSize: 1, InstanceId: "a", Prompt: reportOf("a", 1).Prompt}, reportOf("a", 1)))
+	report, err := proto.Marshal(requestOf(&pb.RoutedPrompt{Model: "none", BlockSize: 1, InstanceId: "a", Prompt: reportOf("a", 1).Prompt},
+		reportOf("a", 1)))
 	must.Succeed(t, err)
 	f("/grpc/kvconductor.v1.Conductor/Routed", string(report), 421, "misdirected")
 }

@@ -34,7 +34,8 @@ func NewMetrics(timing *telemetry.Watch) *Metrics {
 		timing:  timing,
 		methods: make(map[string]bool),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "conductor_grpc_requests_total", Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
+			Name: "conductor_grpc_requests_total",
+			Help: "Calls of gRPC that have ended, by method and code. Methods that the server lacks are not counted.",
 		}, []string{"rpc", "code"}),
 		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "conductor_grpc_request_seconds", Help: "Time from the header of a gRPC call to its answer, by method; without streams.",

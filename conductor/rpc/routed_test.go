@@ -98,14 +98,17 @@ func TestUnsyncedSources(t *testing.T) {
 		t.Helper()
 		out, err := r.client.Routed(t.Context(), requestOf(prompts...))
 		must.Succeed(t, err)
-		if w := out.Warnings; len(w) != 9 || !strings.HasPrefix(w[0], "s0|default|0 is ") || !strings.HasPrefix(w[7], "s7|default|0 is ") || w[8] != last {
+		if w := out.Warnings; len(w) != 9 || !strings.HasPrefix(w[0], "s0|default|0 is ") || !strings.HasPrefix(w[7], "s7|default|0 is ") ||
+			w[8] != last {
 			t.Errorf("%q", w)
 		}
 	}
 	var prompts []*pb.RoutedPrompt
 	for i := range 10 {
 		name := fmt.Sprintf("s%d", i)
-		must.Succeed(t, r.conductor.Register(conductor.Registration{Endpoint: "ipc:///nowhere/" + name, Type: conductor.TypeVLLM, Model: "m", Instance: name, BlockSize: 1},
+		must.Succeed(t, r.conductor.Register(conductor.Registration{
+			Endpoint: "ipc:///nowhere/" + name, Type: conductor.TypeVLLM, Model: "m", Instance: name, BlockSize: 1,
+		},
 			conductor.RegisterOptions{AnyEndpoint: true}))
 		prompts = append(prompts, reportOf(name, 3), reportOf(name, 5))
 	}
@@ -126,7 +129,10 @@ func TestRouted(t *testing.T) {
 	if got := r.expected(); out.Kept != 1 || got != "a:0/40 b:0/0" {
 		t.Errorf("%v: %s", out, got)
 	}
-	hashed := &pb.RoutedPrompt{Model: "m", BlockSize: 1, InstanceId: "b", Prompt: &pb.RoutedPrompt_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_ENGINE, Values: []uint64{100, 101}}}}
+	hashed := &pb.RoutedPrompt{
+		Model: "m", BlockSize: 1, InstanceId: "b",
+		Prompt: &pb.RoutedPrompt_Hashes{Hashes: &pb.Hashes{Kind: pb.HashKind_HASH_KIND_ENGINE, Values: []uint64{100, 101}}},
+	}
 	unknown, bad := reportOf("c", 1), reportOf("b", 1)
 	bad.BlockSize = 0
 	out, err = r.client.Routed(ctx, requestOf(hashed, unknown, bad, reportOf("b", 7)))
@@ -439,7 +445,9 @@ func TestWatchSendsExpected(t *testing.T) {
 	_, err = r.client.TakeBack(ctx, &pb.TakeBackRequest{RequestId: "one"})
 	must.Succeed(t, err)
 	expect("a:2/2") // no event tells it: within a second
-	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Minute})
+	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{
+		Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Minute,
+	})
 	must.Succeed(t, err)
 	expect("a:2/5")
 	r.ahead.Store(int64(5 * time.Minute))
@@ -461,7 +469,8 @@ func TestForwardedReports(t *testing.T) {
 	bad.BlockSize = 3
 	for _, p := range []*pb.RoutedPrompt{reportOf("none", 1), bad} {
 		_, want := owner.client.Routed(ctx, requestOf(p))
-		if _, got := other.client.Routed(ctx, requestOf(p)); status.Code(want) == codes.OK || faultOf(got) != faultOf(want) || got.Error() != want.Error() {
+		if _, got := other.client.Routed(ctx, requestOf(p)); status.Code(want) == codes.OK || faultOf(got) != faultOf(want) ||
+			got.Error() != want.Error() {
 			t.Errorf("%s, the owner answers %s", faultOf(got), faultOf(want))
 		}
 	}
@@ -485,7 +494,8 @@ func TestForwardedReports(t *testing.T) {
 	owner.web.CloseClientConnections()
 	owner.web.Close()
 	must.Succeed(t, stream.Send(mixed))
-	if out, err = stream.Recv(); err != nil || out.Kept != 0 || errorsOf(out) != "0  replicas [], 1 model not_found [], 2  replicas [], 3  replicas []" {
+	if out, err = stream.Recv(); err != nil || out.Kept != 0 ||
+		errorsOf(out) != "0  replicas [], 1 model not_found [], 2  replicas [], 3  replicas []" {
 		t.Errorf("%v %v", out, err)
 	}
 	if _, err := other.client.Routed(ctx, requestOf(reportOf("a", 1))); status.Code(err) != codes.Unavailable {

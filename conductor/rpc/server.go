@@ -106,7 +106,8 @@ func NewServer(opts Options) *Server {
 	settings := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(opts.MaxBody)), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeader),
 		grpc.InitialConnWindowSize(connWindow), grpc.InitialWindowSize(streamWindow), grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.KeepaliveParams(alive), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(alive), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPing,
+			PermitWithoutStream: true}),
 		grpc.InTapHandle(s.tap), grpc.StatsHandler(opts.Metrics), grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
 	}
 	if opts.TLS != nil {
@@ -114,7 +115,8 @@ func NewServer(opts Options) *Server {
 	}
 	s.grpc = grpc.NewServer(settings...)
 	s.Register(&pb.Conductor_ServiceDesc, &service{Server: s}, codes.Internal)
-	s.Register(&grpc_health_v1.Health_ServiceDesc, &health{ready: opts.Ready, services: s.grpc.GetServiceInfo, stopping: s.stopping}, codes.Unavailable)
+	s.Register(&grpc_health_v1.Health_ServiceDesc, &health{ready: opts.Ready, services: s.grpc.GetServiceInfo, stopping: s.stopping},
+		codes.Unavailable)
 	reflection.Register(s.grpc)
 	opts.Metrics.know(s.grpc.GetServiceInfo())
 	return s
@@ -186,7 +188,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if s.opts.Guard == nil || !s.opts.Metrics.knows(info.FullMethodName) {
 		return ctx, nil
 	}
-	call := access.Call{Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization")}
+	call := access.Call{
+		Method: info.FullMethodName, Authority: first(info.Header, ":authority"), Authorization: first(info.Header, "authorization"),
+	}
 	if hasPeer {
 		call.Address = p.Addr.String()
 		if t, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(t.State.VerifiedChains) > 0 {

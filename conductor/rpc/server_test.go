@@ -13,7 +13,8 @@ import (
 func TestPanicGivesPlaceBack(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
-	_, err := r.server.unary(ctx, prompt(1), &grpc.UnaryServerInfo{FullMethod: "/kvconductor.v1.Conductor/Query"}, func(context.Context, any) (any, error) { panic("BUG: a test") })
+	_, err := r.server.unary(ctx, prompt(1), &grpc.UnaryServerInfo{FullMethod: "/kvconductor.v1.Conductor/Query"},
+		func(context.Context, any) (any, error) { panic("BUG: a test") })
 	if status.Code(err) != codes.Internal {
 		t.Errorf("the call ends with %v", err)
 	}

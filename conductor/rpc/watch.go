@@ -109,7 +109,8 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 		interval = usualInterval
 	}
 	if interval < leastInterval || interval > mostInterval {
-		return conductor.Invalid("interval_ms", "out_of_range", "interval_ms must be 0 or in %d..%d, got %d", leastInterval.Milliseconds(), mostInterval.Milliseconds(), in.IntervalMs)
+		return conductor.Invalid("interval_ms", "out_of_range", "interval_ms must be 0 or in %d..%d, got %d", leastInterval.Milliseconds(),
+			mostInterval.Milliseconds(), in.IntervalMs)
 	}
 	caller := access.CallerOf(stream.Context())
 	flow := caller.Flow().Name

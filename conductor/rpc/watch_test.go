@@ -42,11 +42,15 @@ func newRig(t *testing.T, dial ...grpc.DialOption) *rig { return newRigOf(t, nil
 func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 	r := &rig{t: t, network: new(streamtest.Network), watches: NewWatches(400), places: server.NewAdmission(1, time.Minute)}
 	now := func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }
-	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Now: now, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: r.network, ReplayTimeout: time.Minute, StaleAfter: time.Hour, Queue: 1024, Replays: stream.NewLimiter(8),
-	}})
+	r.conductor = conductor.New(conductor.Options{HashSeed: 1337, ExpectedBytes: 64 << 20, Now: now, Log: zerolog.Nop(),
+		Stream: stream.Config{
+			Transport: r.network, ReplayTimeout: time.Minute, StaleAfter: time.Hour, Queue: 1024, Replays: stream.NewLimiter(8),
+		}})
 	t.Cleanup(r.conductor.Close)
-	r.server = NewServer(Options{Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Forward: forward, Metrics: NewMetrics(nil), Log: zerolog.Nop()})
+	r.server = NewServer(Options{
+		Conductor: r.conductor, MaxBody: 1 << 20, MaxTokens: 1 << 16, Watches: r.watches, Admission: r.places, Forward: forward,
+		Metrics: NewMetrics(nil), Log: zerolog.Nop(),
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
 	go r.server.Serve(l)
@@ -76,7 +80,9 @@ func stored(n int) map[string]any {
 	for i := range n {
 		hashes, tokens = append(hashes, 100+i), append(tokens, i+1)
 	}
-	return map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 1, "medium": "GPU"}
+	return map[string]any{
+		"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 1, "medium": "GPU",
+	}
 }
 
 func remove(p *streamtest.Publisher, block int) {

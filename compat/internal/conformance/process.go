@@ -39,7 +39,8 @@ func Build(t *testing.T, name string) Command {
 
 func (c Command) process(ctx context.Context, args, env []string) (*exec.Cmd, *bytes.Buffer) {
 	cmd := exec.CommandContext(ctx, c.Line[0], slices.Concat(c.Line[1:], args)...)
-	cmd.Env = slices.Concat(os.Environ(), []string{"CONDUCTOR_SHUTDOWN_DRAIN=0s", "CONDUCTOR_REGISTER_ALLOW=default,tcp://127.0.0.0/8"}, c.Env, env)
+	cmd.Env = slices.Concat(os.Environ(), []string{"CONDUCTOR_SHUTDOWN_DRAIN=0s", "CONDUCTOR_REGISTER_ALLOW=default,tcp://127.0.0.0/8"},
+		c.Env, env)
 	out := new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }

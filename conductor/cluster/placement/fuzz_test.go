@@ -19,7 +19,8 @@ func FuzzPlace(f *testing.F) {
 		return out
 	}
 	f.Add(number(1, 2, 3, 4), number(1, 1, 2), 2, 0.25, 0.5, uint8(0))
-	f.Add(number(math.NaN(), -1, math.Inf(1), 1e308, 5e-324), number(math.NaN(), -1, math.Inf(1), 0, 5e-324, 1), 3, math.NaN(), math.Inf(1), uint8(1))
+	f.Add(number(math.NaN(), -1, math.Inf(1), 1e308, 5e-324), number(math.NaN(), -1, math.Inf(1), 0, 5e-324, 1), 3, math.NaN(), math.Inf(1),
+		uint8(1))
 	f.Add(number(0, 0, 0), number(1, 1), -1, -1.0, 0.0, uint8(2))
 	f.Add([]byte{}, number(1), 1, 1e300, 1e-300, uint8(3))
 	f.Add(number(1, 1), []byte{}, math.MaxInt, 5e-324, 5e-324, uint8(3))

@@ -137,7 +137,9 @@ func TestPlaceRelievesLightly(t *testing.T) {
 	for i, load := range []float64{2.2, 7.3, 2, 8, 8} { // 11.5 on the first replica, its bound is 11.46
 		w.shards[i].Load = load
 	}
-	first := map[string][]string{"shard-0": {"replica-0"}, "shard-1": {"replica-0"}, "shard-2": {"replica-0"}, "shard-3": {"replica-1"}, "shard-4": {"replica-2"}}
+	first := map[string][]string{
+		"shard-0": {"replica-0"}, "shard-1": {"replica-0"}, "shard-2": {"replica-0"}, "shard-3": {"replica-1"}, "shard-4": {"replica-2"},
+	}
 	now := w.after(first).place()
 	if moved(first, now) != 1 || now["shard-2"][0] == "replica-0" {
 		t.Errorf("placed %v", now)

@@ -107,7 +107,8 @@ func (w world) check(t *testing.T, owners map[string][]string) {
 			}
 			for _, r := range replicas {
 				if !slices.Contains(has, r.ID) && of[r.ID]+load < bound(r)*(1-1e-6) {
-					t.Errorf("%s has %g of %g, and %s (%g) fits on %s: %g of %g", id, of[id], bound(replicas[at]), s.Key, load, r.ID, of[r.ID], bound(r))
+					t.Errorf("%s has %g of %g, and %s (%g) fits on %s: %g of %g", id, of[id], bound(replicas[at]), s.Key, load, r.ID,
+						of[r.ID], bound(r))
 				}
 			}
 		}
