@@ -53,7 +53,7 @@ func Refused(err error) int {
 // that change something need no further check.
 func (a *Guard) Admit(call Call) (*Caller, error) {
 	p := a.policy.Load()
-	c, why := a.find(p, call)
+	c, why := a.identifyCaller(p, call)
 	if why == nil && !c.rule.open {
 		why = p.limits.countCall(c.flow)
 	}
@@ -67,8 +67,8 @@ func (a *Guard) Admit(call Call) (*Caller, error) {
 	return c, nil
 }
 
-// find identifies the client of a call and compares its roles.
-func (a *Guard) find(p *policy, call Call) (*Caller, *refusal) {
+// identifyCaller identifies the client of a call and compares its roles.
+func (a *Guard) identifyCaller(p *policy, call Call) (*Caller, *refusal) {
 	c := &Caller{guard: a, policy: p, call: call}
 	var known bool
 	if c.rule, known = calls[call.Method]; !known {
@@ -97,7 +97,7 @@ func (c *Caller) Recheck() error {
 		return nil
 	}
 	p := c.guard.policy.Load()
-	now, why := c.guard.find(p, c.call)
+	now, why := c.guard.identifyCaller(p, c.call)
 	if why != nil {
 		return why
 	}

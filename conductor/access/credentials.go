@@ -102,7 +102,7 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: not 64 hexadecimal digits; make an entry with conductor token", i))
 		case e.Subject != "":
 			errs = append(errs, fmt.Errorf("tokens[%d]: subject: only entries of certificates have one", i))
-		case out.has([sha256.Size]byte(digest)):
+		case out.hasDigest([sha256.Size]byte(digest)):
 			errs = append(errs, fmt.Errorf("tokens[%d]: sha256: another entry has the same token", i))
 		default:
 			if c := add("tokens", i, e); c != nil {
@@ -175,8 +175,8 @@ func (c *Credentials) byToken(text string) (client *Client) {
 	return client
 }
 
-// has reports whether an entry has a digest.
-func (c *Credentials) has(digest [sha256.Size]byte) bool {
+// hasDigest reports whether an entry has a digest.
+func (c *Credentials) hasDigest(digest [sha256.Size]byte) bool {
 	return slices.ContainsFunc(c.found[maphash.Bytes(c.seed, digest[:])], func(i int) bool { return c.tokens[i].digest == digest })
 }
 

@@ -126,7 +126,7 @@ func (a *Guard) Check(g *gin.Context) {
 	client, why := a.identify(p, callOf(g.Request))
 	forwarded := false
 	if why == nil && r.forward {
-		client, forwarded, why = told(client, g.Request.Header)
+		client, forwarded, why = clientBehind(client, g.Request.Header)
 	}
 	switch {
 	case why != nil:
@@ -144,7 +144,7 @@ func (a *Guard) Check(g *gin.Context) {
 		settle, why = p.limits.countRequest(client, g.Request, r.change && !r.often)
 	}
 	if why != nil {
-		a.refuse(g, why)
+		a.sendRefusal(g, why)
 		if r.audited {
 			a.audit(g, client)
 		}
@@ -173,7 +173,7 @@ func (a *Guard) Again(g *gin.Context) bool {
 	p := a.policy.Load()
 	client, why := a.identify(p, callOf(g.Request))
 	if why == nil && r.forward {
-		client, _, why = told(client, g.Request.Header)
+		client, _, why = clientBehind(client, g.Request.Header)
 	}
 	if !known || why != nil || a.allowed(p, g, r, client) != nil {
 		return false
@@ -294,8 +294,8 @@ func isPlainBody(contentType string) bool {
 	return false
 }
 
-// refuse answers with an error, in the codec of the request.
-func (a *Guard) refuse(g *gin.Context, why *refusal) {
+// sendRefusal answers with an error, in the codec of the request.
+func (a *Guard) sendRefusal(g *gin.Context, why *refusal) {
 	a.countRefused(why)
 	switch why.status {
 	case http.StatusUnauthorized:

@@ -118,12 +118,12 @@ func NewTransport(files ClientFiles, base *http.Transport) (*Transport, error) {
 		return nil, errors.New("a client certificate needs both its certificate and its key")
 	}
 	t := &Transport{files: files, base: base}
-	_, _, err := t.read()
+	_, _, err := t.readFiles()
 	return t, err
 }
 
-// read returns the transport and the token of now.
-func (t *Transport) read() (*http.Transport, string, error) {
+// readFiles returns the transport and the token of now.
+func (t *Transport) readFiles() (*http.Transport, string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := &t.files
@@ -164,7 +164,7 @@ func (t *Transport) read() (*http.Transport, string, error) {
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	to, token, err := t.read()
+	to, token, err := t.readFiles()
 	if err != nil {
 		if r.Body != nil {
 			r.Body.Close()

@@ -29,10 +29,10 @@ func (c *Client) Tell() string {
 
 var errTold = &refusal{http.StatusBadRequest, "invalid_value", forward.ClientHeader + " cannot be read"}
 
-// told returns the client of a request that another replica sends on: the sender has the role peer
+// clientBehind returns the client of a request that another replica sends on: the sender has the role peer
 // and says who the client is. From any other sender the header has no effect. forwarded says that the
 // first replica has counted the request.
-func told(sender *Client, h http.Header) (c *Client, forwarded bool, why *refusal) {
+func clientBehind(sender *Client, h http.Header) (c *Client, forwarded bool, why *refusal) {
 	text := h.Get(forward.ClientHeader)
 	if sender.Roles&Peer == 0 || text == "" || h.Get(forward.ForwardedHeader) == "" {
 		return sender, false, nil

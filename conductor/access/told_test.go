@@ -19,7 +19,7 @@ func TestTold(t *testing.T) {
 		if forwarded != "" {
 			h.Set(forward.ForwardedHeader, forwarded)
 		}
-		c, is, why := told(sender, h)
+		c, is, why := clientBehind(sender, h)
 		if why != nil || c.Roles != roles || !slices.Equal(c.Tenants, tenants) || c.Tenants.All() != tenants.All() || is != counted {
 			t.Errorf("%+v with %s: %+v, counted %v, %v", sender, text, c, is, why)
 		}
@@ -37,7 +37,7 @@ func TestTold(t *testing.T) {
 		h := http.Header{}
 		h.Set(forward.ClientHeader, text)
 		h.Set(forward.ForwardedHeader, "r")
-		if _, _, why := told(peer, h); why == nil || why.status != http.StatusBadRequest {
+		if _, _, why := clientBehind(peer, h); why == nil || why.status != http.StatusBadRequest {
 			t.Errorf("%s: %v", text, why)
 		}
 	}

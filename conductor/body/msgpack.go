@@ -212,7 +212,7 @@ func (s *packer) object(n int, rest []byte, of Shape, depth int) (first int, beh
 			return 0, nil, false
 		}
 		m, kind, stored := Member{At: len(s.src) - len(behind)}, &text, true
-		if known := of.find(key.raw); known != nil {
+		if known := of.fieldNamed(key.raw); known != nil {
 			m.Name, kind = known.Name, &known.Kind
 		} else if s.Every > 0 {
 			m.Name = string(key.raw)
@@ -348,7 +348,7 @@ func (r *Request) packedTokens(l *List, src []byte, kind *Kind, depth int) (rest
 			tokens[i], fits = kind.token(r.digits)
 		}
 		if !fits {
-			l.refuse(i, behind[:len(behind)-len(src)])
+			l.recordMisfit(i, behind[:len(behind)-len(src)])
 		}
 	}
 }
@@ -362,15 +362,15 @@ func (r *Request) packedHashes(l *List, src []byte, depth int) (rest []byte, ok 
 			if behind, ok = skipPacked(src, 1, depth); !ok {
 				return nil, false
 			}
-			l.refuse(i, src[:len(src)-len(behind)])
+			l.recordMisfit(i, src[:len(src)-len(behind)])
 		}
 		hashes[i], src = e.bits, behind
 	}
 	return src, true
 }
 
-// refuse records an element that does not fit.
-func (l *List) refuse(i int, text []byte) {
+// recordMisfit records an element that does not fit.
+func (l *List) recordMisfit(i int, text []byte) {
 	if l.Bad < 0 {
 		l.Bad, l.Text = i, text
 	}

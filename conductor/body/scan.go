@@ -174,7 +174,7 @@ func (s *scanner) object(of Shape) (first int, ok bool) {
 		for more := true; more && ok; {
 			var name string
 			var kind *Kind
-			if name, kind, ok = s.name(of); !ok {
+			if name, kind, ok = s.readName(of); !ok {
 				break
 			}
 			m := Member{Name: name, At: s.at}
@@ -220,9 +220,9 @@ func index(members []Member, name string) int {
 // text is the Kind of a field that stays text.
 var text Kind
 
-// name steps over the name at s.at and its colon. kind is nil for a member that Scan
+// readName steps over the name at s.at and its colon. kind is nil for a member that Scan
 // skips; its name is set only if an error needs it.
-func (s *scanner) name(of Shape) (name string, kind *Kind, ok bool) {
+func (s *scanner) readName(of Shape) (name string, kind *Kind, ok bool) {
 	start := s.at
 	if s.at, ok = prompt.Name(s.src, s.at); !ok {
 		return "", nil, false
@@ -237,7 +237,7 @@ func (s *scanner) name(of Shape) (name string, kind *Kind, ok bool) {
 		raw = Unquoted(s.src[start:end])
 	}
 	s.pairs++
-	known := of.find(raw)
+	known := of.fieldNamed(raw)
 	switch {
 	case known != nil && !known.Kind.ignored:
 		return known.Name, &known.Kind, true
@@ -253,8 +253,8 @@ func (s *scanner) name(of Shape) (name string, kind *Kind, ok bool) {
 	return "", nil, true
 }
 
-// find returns the field of a name, nil if the shape lacks it.
-func (s Shape) find(name []byte) *Field {
+// fieldNamed returns the field of a name, nil if the shape lacks it.
+func (s Shape) fieldNamed(name []byte) *Field {
 	for i := range s {
 		if s[i].Name == string(name) {
 			return &s[i]
@@ -331,7 +331,7 @@ func (s *scanner) objects(of Shape) (n int, ok bool) {
 			}
 		}
 		if !ok {
-			s.leave(name, n)
+			s.recordFailure(name, n)
 			return n, false
 		}
 		s.field, s.index = name, n
@@ -343,8 +343,8 @@ func (s *scanner) objects(of Shape) (n int, ok bool) {
 	return n, true
 }
 
-// leave records where an object that is an element of a field fails.
-func (s *scanner) leave(field string, index int) {
+// recordFailure records where an object that is an element of a field fails.
+func (s *scanner) recordFailure(field string, index int) {
 	if s.inner = s.field; s.field != "" && s.index >= 0 {
 		s.inner += "[" + strconv.Itoa(s.index) + "]"
 	}

@@ -21,7 +21,7 @@ func (s Shape) Strangers(c Codec, raw []byte, visit func(path, name string, near
 
 func (s Shape) strangers(c Codec, raw []byte, path string, visit func(path, name string, near Shape)) {
 	for name, value := range c.Pairs(raw) {
-		field := s.find([]byte(name))
+		field := s.fieldNamed([]byte(name))
 		switch {
 		case field == nil:
 			visit(path, name, s)

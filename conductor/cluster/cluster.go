@@ -130,7 +130,7 @@ func New(cfg Config) *Cluster {
 	}
 	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[conductor.Shard]*heldShard)}
 	c.chart.Store(&chart{})
-	c.tell(nil)
+	c.prepareBeat(nil)
 	cfg.Fleet.Tell(factName, func() json.RawMessage { return *c.facts.Load() })
 	cfg.Fleet.Tell(ownersName, c.ownersFact)
 	return c
@@ -272,7 +272,7 @@ func (c *Cluster) State() State {
 // Run takes a step after each beat, until ctx ends. A shard that is ready to be served does not wait
 // for the next beat that is due.
 func (c *Cluster) Run(ctx context.Context) {
-	defer c.end()
+	defer c.endTakeovers()
 	look := time.NewTicker(looking)
 	defer look.Stop()
 	for ctx.Err() == nil {
@@ -293,8 +293,8 @@ func (c *Cluster) Run(ctx context.Context) {
 	}
 }
 
-// end ends the bringing of shards.
-func (c *Cluster) end() {
+// endTakeovers ends the bringing of shards.
+func (c *Cluster) endTakeovers() {
 	c.mu.Lock()
 	for _, h := range c.held {
 		h.stop()
@@ -315,16 +315,16 @@ func (c *Cluster) Step(ctx context.Context) {
 	c.agree(st.Replicas)
 	told := toldOf(st.Replicas)
 	rows := c.rowsOf(sources, told)
-	c.place(rows, st.Replicas, told)
+	c.placeShards(rows, st.Replicas, told)
 	urls := make(map[string]string, len(st.Replicas))
 	for _, r := range st.Replicas {
 		urls[r.ID] = r.URL
 	}
-	moved := c.move(ctx, rows, urls, due)
+	moved := c.decidePhases(ctx, rows, urls, due)
 	for _, row := range rows {
 		row.route(c.cfg.Fleet.ID(), urls)
 	}
-	c.tell(rows)
+	c.prepareBeat(rows)
 	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: conductor.NamesOf(slices.Values(sources)), known: true}).rows
 	fresh := false // sources of new shards are followed where they were registered, see Wanted
 	for s := range rows {
@@ -384,9 +384,9 @@ func (c *Cluster) rowsOf(sources []conductor.Registration, told map[string]map[c
 	return rows
 }
 
-// place computes the owners of all shards. Replicas that have a part in a shard are its placement
+// placeShards computes the owners of all shards. Replicas that have a part in a shard are its placement
 // until now, so that all replicas compute from the same.
-func (c *Cluster) place(rows map[conductor.Shard]*Row, all []fleet.Replica, told map[string]map[conductor.Shard]Fact) {
+func (c *Cluster) placeShards(rows map[conductor.Shard]*Row, all []fleet.Replica, told map[string]map[conductor.Shard]Fact) {
 	var replicas []placement.Replica
 	for _, r := range all {
 		if told[r.ID] != nil {
@@ -455,13 +455,13 @@ func (r *Row) route(me string, urls map[string]string) {
 	}
 }
 
-// tell prepares what the next beat tells.
-func (c *Cluster) tell(rows map[conductor.Shard]*Row) {
+// prepareBeat prepares what the next beat tells.
+func (c *Cluster) prepareBeat(rows map[conductor.Shard]*Row) {
 	facts := make(map[string]Fact)
 	c.mu.Lock()
 	for s, h := range c.held {
 		if rows[s] != nil {
-			facts[Key(s)] = Fact{Phase: h.phase, Whole: h.whole, Queries: c.rates.told(s)}
+			facts[Key(s)] = Fact{Phase: h.phase, Whole: h.whole, Queries: c.rates.roundedRate(s)}
 		}
 	}
 	c.mu.Unlock()

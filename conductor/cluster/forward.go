@@ -123,8 +123,8 @@ type mountedForwarder struct {
 	at        Mounted
 }
 
-// target returns the path and query by which any listener of another replica answers a request.
-func (f *mountedForwarder) target(g *gin.Context) (target string, root bool) {
+// targetOf returns the path and query by which any listener of another replica answers a request.
+func (f *mountedForwarder) targetOf(g *gin.Context) (target string, root bool) {
 	path, query := g.Request.URL.EscapedPath(), g.Request.URL.RawQuery
 	root = !strings.HasPrefix(path, "/conductor/v1/") && !strings.HasPrefix(path, "/dynamo/v1/") && !strings.HasPrefix(path, "/admin/")
 	if root {
@@ -142,8 +142,8 @@ func (f *mountedForwarder) target(g *gin.Context) (target string, root bool) {
 // Forward implements forward.Forwarder. With Prefer: redirect the client is sent to the replica.
 func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.UnservedError) error {
 	if prefersRedirect(g.Request.Header) {
-		path, _ := f.target(g)
-		g.Header("Location", strings.TrimSuffix(f.forwarder.order(to.Serving)[0].URL, "/")+path)
+		path, _ := f.targetOf(g)
+		g.Header("Location", strings.TrimSuffix(f.forwarder.orderReplicas(to.Serving)[0].URL, "/")+path)
 		g.Header("Preference-Applied", "redirect")
 		server.Send(g, http.StatusTemporaryRedirect, "text/plain; charset=utf-8", nil)
 		f.forwarder.results.WithLabelValues("redirected").Inc()
@@ -153,7 +153,7 @@ func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.Uns
 	if err != nil {
 		return err
 	}
-	return f.forwarder.send(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+	return f.forwarder.sendToAny(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
 		h := g.Writer.Header()
 		for name, values := range resp.Header {
 			if !hopByHop[name] {
@@ -185,7 +185,7 @@ func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.Unserve
 	if err != nil {
 		return nil, err
 	}
-	err = f.forwarder.send(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
+	err = f.forwarder.sendToAny(out, to, func(resp *http.Response, by conductor.ReplicaAddress) error {
 		answer, err = io.ReadAll(server.Held(g, io.LimitReader(resp.Body, maxPart+1)))
 		switch {
 		case err != nil:
@@ -206,7 +206,7 @@ func (f *Forwarder) Carry(ctx context.Context, client, path, mediaType string, m
 	h := http.Header{"Content-Type": {mediaType}}
 	h.Set(forward.ForwardedHeader, f.cfg.Me)
 	h.Set(forward.ClientHeader, client)
-	return f.send(&outgoing{ctx, path, h, message}, to, use)
+	return f.sendToAny(&outgoing{ctx, path, h, message}, to, use)
 }
 
 // outgoing is a request that a replica sends on.
@@ -224,7 +224,7 @@ func (f *mountedForwarder) outgoing(g *gin.Context, src []byte) (*outgoing, erro
 	if _, err := io.ReadFull(server.Held(g, bytes.NewReader(src)), body); err != nil {
 		return nil, err
 	}
-	path, root := f.target(g)
+	path, root := f.targetOf(g)
 	h := make(http.Header, len(g.Request.Header)+2)
 	for name, values := range g.Request.Header {
 		if !hopByHop[name] && !ownHeaders[name] {
@@ -239,26 +239,26 @@ func (f *mountedForwarder) outgoing(g *gin.Context, src []byte) (*outgoing, erro
 	return &outgoing{g.Request.Context(), path, h, body}, nil
 }
 
-// send sends a request to one replica after another until one answers, and passes its answer to use.
-func (f *Forwarder) send(out *outgoing, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
+// sendToAny sends a request to one replica after another until one answers, and passes its answer to use.
+func (f *Forwarder) sendToAny(out *outgoing, to *conductor.UnservedError, use func(*http.Response, conductor.ReplicaAddress) error) error {
 	// A transport sends a request again if the connection that it took was closed meanwhile, but a POST only if
 	// it has this header. Without a value the header stays here.
 	if _, given := out.header[idempotencyKey]; !given {
 		out.header[idempotencyKey] = []string{}
 	}
 	var last error
-	for _, by := range f.order(to.Serving) {
+	for _, by := range f.orderReplicas(to.Serving) {
 		if last != nil && out.ctx.Err() != nil {
 			break
 		}
-		reason, err := f.try(out, by, use)
+		reason, err := f.sendTo(out, by, use)
 		if reason == "" {
 			answered := err == nil || out.ctx.Err() != nil // a client may leave in the middle of its answer
 			f.results.WithLabelValues(map[bool]string{true: "answered", false: "failed"}[answered]).Inc()
 			return err
 		}
 		if out.ctx.Err() == nil {
-			f.shun(by.ID)
+			f.shunReplica(by.ID)
 			f.faults.WithLabelValues(reason).Inc()
 			f.cfg.Log.Debug().Str("replica", by.ID).Str("url", by.URL).Str("reason", reason).Err(err).Msg(
 				"a forwarded query is not answered")
@@ -270,8 +270,8 @@ func (f *Forwarder) send(out *outgoing, to *conductor.UnservedError, use func(*h
 	return last
 }
 
-// try asks one replica. reason is why the next one is to be asked, "" if use was called.
-func (f *Forwarder) try(out *outgoing, by conductor.ReplicaAddress,
+// sendTo asks one replica. reason is why the next one is to be asked, "" if use was called.
+func (f *Forwarder) sendTo(out *outgoing, by conductor.ReplicaAddress,
 	use func(*http.Response, conductor.ReplicaAddress) error) (reason string, err error) {
 	ctx, cancel := context.WithCancel(out.ctx)
 	defer cancel()
@@ -344,9 +344,9 @@ func prefersRedirect(h http.Header) bool {
 	return false
 }
 
-// order returns replicas in the order in which they are asked: from one by chance on, those that
+// orderReplicas returns replicas in the order in which they are asked: from one by chance on, those that
 // failed of late at the end.
-func (f *Forwarder) order(all []conductor.ReplicaAddress) []conductor.ReplicaAddress {
+func (f *Forwarder) orderReplicas(all []conductor.ReplicaAddress) []conductor.ReplicaAddress {
 	if len(all) < 2 {
 		return all
 	}
@@ -369,8 +369,8 @@ func (f *Forwarder) order(all []conductor.ReplicaAddress) []conductor.ReplicaAdd
 	return out
 }
 
-// shun lets a replica be asked last for a while.
-func (f *Forwarder) shun(id string) {
+// shunReplica lets a replica be asked last for a while.
+func (f *Forwarder) shunReplica(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.shunned[id] = time.Now().Add(shunning)

@@ -151,14 +151,14 @@ func (m *Mirror) Routed(from conductor.Teller, r *conductor.Routed) {
 		tenant = conductor.DefaultTenant
 	}
 	if to := m.ready(m.cfg.Serving(conductor.Shard{Tenant: tenant, Model: r.Model})); len(to) > 0 {
-		m.add(to, mirrored{from: tell(from), report: reportOf(r), tokens: len(r.Tokens) + len(r.Hashes)})
+		m.queueReport(to, mirrored{from: describeClient(from), report: reportOf(r), tokens: len(r.Tokens) + len(r.Hashes)})
 	}
 }
 
 // TakenBack implements conductor.Mirror.
 func (m *Mirror) TakenBack(from conductor.Teller, tenant, requestID string) {
 	if to := m.ready(m.cfg.All()); len(to) > 0 {
-		m.add(to, mirrored{from: tell(from), path: takeBackPath(tenant, requestID)})
+		m.queueReport(to, mirrored{from: describeClient(from), path: takeBackPath(tenant, requestID)})
 	}
 }
 
@@ -176,7 +176,7 @@ func (m *Mirror) TakeBack(from conductor.Teller, tenant, requestID string) bool 
 	had := make(chan bool, len(to))
 	for _, by := range to {
 		go func() {
-			status, _, err := m.request(ctx, by, http.MethodDelete, takeBackPath(tenant, requestID), nil, tell(from), false)
+			status, _, err := m.request(ctx, by, http.MethodDelete, takeBackPath(tenant, requestID), nil, describeClient(from), false)
 			if err != nil && ctx.Err() != context.Canceled { // the others had not had it yet
 				m.after(m.queueOf(by), shunning, err)
 			}
@@ -191,8 +191,8 @@ func (m *Mirror) TakeBack(from conductor.Teller, tenant, requestID string) bool 
 	return false
 }
 
-// tell describes a client for another replica; "" for a client with every role.
-func tell(from conductor.Teller) string {
+// describeClient describes a client for another replica; "" for a client with every role.
+func describeClient(from conductor.Teller) string {
 	if from == nil {
 		return ""
 	}
@@ -231,8 +231,8 @@ func (m *Mirror) open(to []conductor.ReplicaAddress) (open []conductor.ReplicaAd
 	return open, len(to) - len(open)
 }
 
-// add puts a report into the queues of some replicas.
-func (m *Mirror) add(to []conductor.ReplicaAddress, x mirrored) {
+// queueReport puts a report into the queues of some replicas.
+func (m *Mirror) queueReport(to []conductor.ReplicaAddress, x mirrored) {
 	x.at = m.cfg.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,7 +245,7 @@ func (m *Mirror) add(to []conductor.ReplicaAddress, x mirrored) {
 		q.waits = append(q.waits, x)
 		if q.bytes += x.size(); !q.sending {
 			q.sending = true
-			m.sending.Go(func() { m.send(q) })
+			m.sending.Go(func() { m.sendQueue(q) })
 		}
 	}
 }
@@ -270,8 +270,8 @@ func (m *Mirror) queueLocked(a conductor.ReplicaAddress) *queue {
 // size is about what a report takes while it waits.
 func (x *mirrored) size() int { return len(x.report) + len(x.path) + 100 }
 
-// send sends what waits in a queue until nothing does.
-func (m *Mirror) send(q *queue) {
+// sendQueue sends what waits in a queue until nothing does.
+func (m *Mirror) sendQueue(q *queue) {
 	for {
 		batch := m.next(q)
 		if len(batch) == 0 {
@@ -299,7 +299,7 @@ func (m *Mirror) next(q *queue) (batch []mirrored) {
 	}
 	if old > 0 {
 		m.results.WithLabelValues(dropped).Add(float64(old))
-		q.drop(old)
+		q.dropFirst(old)
 	}
 	n, size, tokens := 0, 0, 0
 	for ; n < len(q.waits) && n < body.MaxItems; n++ {
@@ -310,14 +310,14 @@ func (m *Mirror) next(q *queue) (batch []mirrored) {
 		}
 	}
 	batch = slices.Clone(q.waits[:n])
-	if q.drop(n); n == 0 {
+	if q.dropFirst(n); n == 0 {
 		q.sending = false
 	}
 	return batch
 }
 
-// drop removes the first n reports of a queue.
-func (q *queue) drop(n int) {
+// dropFirst removes the first n reports of a queue.
+func (q *queue) dropFirst(n int) {
 	for i := range q.waits[:n] {
 		q.bytes -= q.waits[i].size()
 	}
@@ -349,7 +349,7 @@ func (m *Mirror) after(q *queue, pause time.Duration, err error) {
 	q.pause = now.Add(pause)
 	if n := len(q.waits); n > 0 {
 		m.results.WithLabelValues(dropped).Add(float64(n))
-		q.drop(n)
+		q.dropFirst(n)
 	}
 	maps.DeleteFunc(m.queues, func(_ string, other *queue) bool { // of replicas that are gone
 		return other != q && !other.sending && now.Sub(other.pause) > unknownPause

@@ -10,11 +10,11 @@ import (
 	"example.com/conductor/events/stream"
 )
 
-// move decides the next phase of every shard. It reports whether this replica wants other sources
+// decidePhases decides the next phase of every shard. It reports whether this replica wants other sources
 // than before. due says that the last beat was one of those that come in each fleet.Pause.
-func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string, due bool) (moved bool) {
+func (c *Cluster) decidePhases(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string, due bool) (moved bool) {
 	me, now := c.cfg.Fleet.ID(), c.cfg.Now()
-	c.rates.step(c.cfg.Conductor.ShardQueries(), now)
+	c.rates.addCounts(c.cfg.Conductor.ShardQueries(), now)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for s, h := range c.held {
@@ -48,18 +48,18 @@ func (c *Cluster) move(ctx context.Context, rows map[conductor.Shard]*Row, urls 
 				c.letGo(s, h)
 				h = nil
 			case h == nil:
-				h = c.begin(ctx, row, urls, whole)
+				h = c.beginTakeover(ctx, row, urls, whole)
 				c.held[s] = h
 			default:
 				h.phase, h.beats = next, 0
 			}
 		}
 		if next == Bringing && own.phase == Bringing && own.settled && now.Sub(h.since) >= h.pause {
-			c.again(ctx, row, urls, h)
+			c.takeOverAgain(ctx, row, urls, h)
 			moved = true
 		}
 		if row.Phase = next; h != nil {
-			row.Told[me] = Fact{Phase: next, Whole: h.whole, Queries: c.rates.told(s)}
+			row.Told[me] = Fact{Phase: next, Whole: h.whole, Queries: c.rates.roundedRate(s)}
 		}
 	}
 	return moved
@@ -94,11 +94,11 @@ func (c *Cluster) letGo(s conductor.Shard, h *heldShard) {
 	delete(c.held, s)
 }
 
-// begin begins to take over a shard. If this replica follows its sources already, from its
+// beginTakeover begins to take over a shard. If this replica follows its sources already, from its
 // configuration or its disk or because they were registered here, and misses no more than those that
 // serve, there is nothing to bring. Sources of a shard that it has left may be followed for a moment.
 // c.mu is held.
-func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, whole int) *heldShard {
+func (c *Cluster) beginTakeover(ctx context.Context, row *Row, urls map[string]string, whole int) *heldShard {
 	ctx, stop := context.WithCancel(ctx)
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
 	from, best := row.serving(urls)
@@ -114,9 +114,9 @@ func (c *Cluster) begin(ctx context.Context, row *Row, urls map[string]string, w
 	return h
 }
 
-// again takes over a shard once more because others have more of it: they may have been busy before, or
+// takeOverAgain takes over a shard once more because others have more of it: they may have been busy before, or
 // the engine out of reach. c.mu is held.
-func (c *Cluster) again(ctx context.Context, row *Row, urls map[string]string, h *heldShard) {
+func (c *Cluster) takeOverAgain(ctx context.Context, row *Row, urls map[string]string, h *heldShard) {
 	h.stop()
 	ctx, h.stop = context.WithCancel(ctx)
 	h.brought, h.settled, h.pause = false, false, min(2*h.pause, maxAgain)

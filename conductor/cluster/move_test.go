@@ -67,7 +67,7 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		t.Cleanup(targets.Close)
 		m.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: m.fleet, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop()})
 		m.shards = New(Config{Conductor: m.conductor, Fleet: m.fleet, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
-		t.Cleanup(m.shards.end)
+		t.Cleanup(m.shards.endTakeovers)
 		m.conductor.ServeBy(m.shards)
 		m.registry.SetWanted(m.shards.Wanted)
 		s.members = append(s.members, m)

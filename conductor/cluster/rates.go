@@ -24,8 +24,8 @@ type rates struct {
 	rate   map[conductor.Shard]float64
 }
 
-// step takes counts over.
-func (r *rates) step(counts map[conductor.Shard]uint64, now time.Time) {
+// addCounts takes counts over.
+func (r *rates) addCounts(counts map[conductor.Shard]uint64, now time.Time) {
 	passed := now.Sub(r.at).Seconds()
 	rate := make(map[conductor.Shard]float64, len(counts))
 	for s, n := range counts {
@@ -40,8 +40,8 @@ func (r *rates) step(counts map[conductor.Shard]uint64, now time.Time) {
 	r.at, r.counts, r.rate = now, counts, rate
 }
 
-// told returns the rate of a shard as beats have it.
-func (r *rates) told(s conductor.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
+// roundedRate returns the rate of a shard as beats have it.
+func (r *rates) roundedRate(s conductor.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
 
 // coarse rounds a rate to a power of the root of two, and a small one to 0: replicas that read the
 // same fleet half a second apart compute the same owners.

@@ -111,12 +111,16 @@ type Findings struct {
 }
 
 // Report adds a finding. The first report of a code is the one that stays.
-func (f *Findings) Report(code, format string, args ...any) { f.report(false, code, format, args...) }
+func (f *Findings) Report(code, format string, args ...any) {
+	f.addFinding(false, code, format, args...)
+}
 
 // Update adds a finding, or changes the message of the one there is.
-func (f *Findings) Update(code, format string, args ...any) { f.report(true, code, format, args...) }
+func (f *Findings) Update(code, format string, args ...any) {
+	f.addFinding(true, code, format, args...)
+}
 
-func (f *Findings) report(replace bool, code, format string, args ...any) {
+func (f *Findings) addFinding(replace bool, code, format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if was, known := f.current[code]; known {

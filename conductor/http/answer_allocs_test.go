@@ -63,7 +63,7 @@ func TestReportsDoNotAllocatePerToken(t *testing.T) {
 		report := func() {
 			r.Reset()
 			r.Src = append(r.Src[:0], e.Out...)
-			fields, err := scan(r, in, routedFields, a.opts.MaxTokens)
+			fields, err := scanBody(r, in, routedFields, a.opts.MaxTokens)
 			if err == nil {
 				fields.view = f.c.For(conductor.Reader{})
 				err = a.routed(&fields, r)

@@ -22,10 +22,10 @@ var (
 			"expected")...)
 )
 
-// batch answers for several prompts, in their order: POST /query_batch. A fault
+// answerBatch answers for several prompts, in their order: POST /query_batch. A fault
 // of one is its answer, and does not change the others. It returns a *splitBatch if other replicas
 // answer some of them.
-func (a *api) batch(f *fields, r *body.Request) error {
+func (a *api) answerBatch(f *fields, r *body.Request) error {
 	if err := a.checkBatch(f, r, "queries"); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (a *api) batch(f *fields, r *body.Request) error {
 		case errors.As(err, &unserved) && f.forwarded:
 			return forward.ErrMisdirected // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
-			away.leave(e, i, unserved)
+			away.leaveGap(e, i, unserved)
 		case err != nil:
 			_, row := reply.DescribeError(err)
 			e.Raw(reply.Encode(e.Codec, row))
@@ -117,50 +117,50 @@ func checkShared(f *fields) error {
 	shared.atLeast("top", 1)
 	shared.boolean("expected")
 	if _, err := conductor.ParseHashKind("hash", shared.text("hash")); err != nil {
-		shared.fail(err)
+		shared.keepError(err)
 	}
 	return shared.err
 }
 
 // readItem reads one query of a batch.
 func (a *api) readItem(batch *fields, r *body.Request, i int) (q conductor.Query, err error) {
-	f, err := item(batch, r, i, "queries", itemFields)
+	f, err := itemFieldsOf(batch, r, i, "queries", itemFields)
 	if err != nil {
 		return q, err
 	}
 	lists := len(r.Tokens)
-	q = f.query(r, a.either(&f))
+	q = f.query(r, a.readEither(&f))
 	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
 	return q, f.err
 }
 
-// item returns the fields of an element of a list of objects.
-func item(batch *fields, r *body.Request, i int, list string, shape body.Shape) (f fields, err error) {
+// itemFieldsOf returns the fields of an element of a list of objects.
+func itemFieldsOf(batch *fields, r *body.Request, i int, list string, shape body.Shape) (f fields, err error) {
 	it := &r.Items[i]
 	members := r.Members[it.From:it.To]
 	switch {
 	case !it.Object:
 		return f, &conductor.FieldError{Field: list, Index: i, Reason: "invalid_type", Message: list + " element must be an object"}
 	case body.Repeated(members) != "":
-		return f, duplicate(body.Repeated(members))
+		return f, duplicateField(body.Repeated(members))
 	}
 	return fields{codec: batch.codec, body: members, spare: batch.body, shape: shape, detail: batch.detail, known: batch.known}, nil
 }
 
-// either returns the reader for a prompt that is given as tokens or as hashes. It is an error to give
+// readEither returns the reader for a prompt that is given as tokens or as hashes. It is an error to give
 // both.
-func (a *api) either(f *fields) promptReader {
+func (a *api) readEither(f *fields) promptReader {
 	given, m := f.member("seq_hashes", "block_hash", "block_hashes")
 	if m == nil {
 		if _, err := conductor.ParseHashKind("hash", f.text("hash")); err != nil {
-			f.fail(err)
+			f.keepError(err)
 		}
-		return a.tokens
+		return a.readTokens
 	}
 	for _, other := range [...]string{"token_ids", "token_ids_b64"} {
 		if f.has(other) {
-			f.fail(conductor.Invalid(given, "conflict", "%s and %s are both given", other, given))
+			f.keepError(conductor.Invalid(given, "conflict", "%s and %s are both given", other, given))
 		}
 	}
-	return a.hashes
+	return a.readHashes
 }

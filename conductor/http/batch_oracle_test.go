@@ -28,7 +28,7 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 		return nil, err
 	}
 	if name := givenTwice(raw, batchFields); name != "" {
-		return nil, duplicate(name)
+		return nil, duplicateField(name)
 	}
 	_, list := b.field("queries")
 	var items []json.RawMessage
@@ -60,7 +60,7 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 			continue
 		}
 		if name := givenTwice(item, queryFields); name != "" {
-			all = append(all, asked{err: duplicate(name)})
+			all = append(all, asked{err: duplicateField(name)})
 			continue
 		}
 		var own oracleBody
@@ -111,7 +111,7 @@ func oracleTokens(item []byte) (n int) {
 func fastBatch(r *body.Request, raw []byte, limit int) ([]asked, error) {
 	a := api{opts: Options{MaxTokens: limit}}
 	r.Src, r.Members, r.Items, r.Tokens, r.Hashes = append(r.Src[:0], raw...), r.Members[:0], r.Items[:0], r.Tokens[:0], r.Hashes[:0]
-	f, err := scan(r, body.JSON, batchFields, limit)
+	f, err := scanBody(r, body.JSON, batchFields, limit)
 	if err == nil {
 		err = a.checkBatch(&f, r, "queries")
 	}

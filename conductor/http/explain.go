@@ -48,7 +48,7 @@ func ExplainHandler(c *conductor.Conductor, opts Options, recent RecentQueries,
 		}
 		return err
 	}
-	return func(g *gin.Context) { a.exchange(g, body.JSON, body.JSON, explainFields, answer) }
+	return func(g *gin.Context) { a.answerWithin(g, body.JSON, body.JSON, explainFields, answer) }
 }
 
 // explained reads the prompt that an explanation is about: that of the body, that of a recent query,
@@ -56,7 +56,7 @@ func ExplainHandler(c *conductor.Conductor, opts Options, recent RecentQueries,
 func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conductor.Query {
 	id, prefix := f.text("recent"), f.text("prefix")
 	if id == "" && prefix == "" {
-		return f.prompt(r, a.tokens)
+		return f.prompt(r, a.readTokens)
 	}
 	given := "recent"
 	if id == "" {
@@ -64,11 +64,11 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 	}
 	for _, name := range []string{"prefix", "token_ids", "token_ids_b64"} {
 		if name != given && f.has(name) {
-			f.fail(conductor.Invalid(name, "conflict", "%s and %s exclude each other", given, name))
+			f.keepError(conductor.Invalid(name, "conflict", "%s and %s exclude each other", given, name))
 		}
 	}
 	if given == "prefix" {
-		return beginning(f, r, recent, prefix)
+		return queryOfPrefix(f, r, recent, prefix)
 	}
 	var q conductor.Query
 	known := false
@@ -76,7 +76,7 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 		q, known = recent.Recent(f.view.Tenants(), id)
 	}
 	if !known {
-		f.fail(conductor.Invalid("recent", "invalid_value", "recent names no query that is kept, got %.64q", id))
+		f.keepError(conductor.Invalid("recent", "invalid_value", "recent names no query that is kept, got %.64q", id))
 		return q
 	}
 	if f.has("model", "modelname", "model_name") {
@@ -97,13 +97,13 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 	return q
 }
 
-// beginning reads a question about a prefix that /admin/prefixes names. The tokens are those of the newest query that
+// queryOfPrefix reads a question about a prefix that /admin/prefixes names. The tokens are those of the newest query that
 // is kept and begins with it, and so is the salt, unless the body has another.
-func beginning(f *fields, r *body.Request, recent RecentQueries, name string) conductor.Query {
+func queryOfPrefix(f *fields, r *body.Request, recent RecentQueries, name string) conductor.Query {
 	q := f.prompt(r, func(*fields, *body.Request) given { return given{} })
 	key, err := strconv.ParseUint(name, 16, 64)
 	if err != nil {
-		f.fail(conductor.Invalid("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))
+		f.keepError(conductor.Invalid("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))
 	}
 	if f.err != nil {
 		return q
@@ -116,7 +116,7 @@ func beginning(f *fields, r *body.Request, recent RecentQueries, name string) co
 			}
 		}
 	}
-	f.fail(conductor.Invalid("prefix", "invalid_value",
+	f.keepError(conductor.Invalid("prefix", "invalid_value",
 		"no recent query begins with the prefix %.16s: queries are kept for five minutes, and only while a page follows them", name))
 	return q
 }

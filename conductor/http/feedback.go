@@ -18,7 +18,7 @@ var feedbackFields = body.Of("instance_id", "tenant_id", "medium", "matched_toke
 func (a *api) feedback(g *gin.Context) (any, error) {
 	in := body.Get()
 	defer in.Release()
-	f, err := a.form(g, in, feedbackFields)
+	f, err := a.readForm(g, in, feedbackFields)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (a *api) feedback(g *gin.Context) (any, error) {
 		Matched: f.integer("matched_tokens", 0), Cached: f.integer("cached_tokens", 0),
 	}
 	if f.err == nil && len(report.Medium) > maxMediumName {
-		f.fail(conductor.Invalid("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))
+		f.keepError(conductor.Invalid("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))
 	}
 	if f.err != nil {
 		return nil, f.err

@@ -14,8 +14,8 @@ import (
 	"example.com/conductor/conductor/stage"
 )
 
-// present returns the first of several spellings that is given and not null.
-func present(c body.Codec, members []body.Member, names ...string) (string, *body.Member) {
+// presentMember returns the first of several spellings that is given and not null.
+func presentMember(c body.Codec, members []body.Member, names ...string) (string, *body.Member) {
 	for _, name := range names {
 		for i := range members {
 			if m := &members[i]; m.Name == name && !c.IsNull(m.Raw) {
@@ -57,8 +57,8 @@ type knownNames struct {
 // maxKnownName bounds a name that is kept, in bytes.
 const maxKnownName = 256
 
-// text returns raw as a string.
-func (k *knownNames) text(raw []byte) string {
+// intern returns raw as a string.
+func (k *knownNames) intern(raw []byte) string {
 	if k == nil || len(raw) > maxKnownName {
 		return string(raw)
 	}
@@ -86,9 +86,9 @@ func (f *fields) member(names ...string) (string, *body.Member) {
 	if f.shape != nil && !f.shape.Has(names[0]) {
 		panic("BUG: a field that the shape of the body does not have: " + names[0])
 	}
-	name, m := present(f.codec, f.body, names...)
+	name, m := presentMember(f.codec, f.body, names...)
 	if m == nil {
-		if spare, m := present(f.codec, f.spare, names...); m != nil {
+		if spare, m := presentMember(f.codec, f.spare, names...); m != nil {
 			return spare, m
 		}
 	}
@@ -110,7 +110,7 @@ func (f *fields) field(names ...string) (string, []byte) {
 	return name, m.Raw
 }
 
-func (f *fields) fail(err error) {
+func (f *fields) keepError(err error) {
 	if f.err == nil {
 		f.err = err
 	}
@@ -118,19 +118,19 @@ func (f *fields) fail(err error) {
 
 // text reads a string; absent and null are "". Further names are aliases.
 func (f *fields) text(names ...string) string {
-	text, _ := f.given(names...)
+	text, _ := f.givenText(names...)
 	return string(text)
 }
 
 // name is text for a name that many requests have.
 func (f *fields) name(names ...string) string {
-	text, _ := f.given(names...)
-	return f.known.text(text)
+	text, _ := f.givenText(names...)
+	return f.known.intern(text)
 }
 
 // optional reads a string and keeps absent apart from "".
 func (f *fields) optional(names ...string) *string {
-	text, ok := f.given(names...)
+	text, ok := f.givenText(names...)
 	if !ok {
 		return nil
 	}
@@ -138,19 +138,19 @@ func (f *fields) optional(names ...string) *string {
 	return &v
 }
 
-// given reads a string. It is not ok if the field is absent, null or no string.
-func (f *fields) given(names ...string) (text []byte, ok bool) {
+// givenText reads a string. It is not ok if the field is absent, null or no string.
+func (f *fields) givenText(names ...string) (text []byte, ok bool) {
 	name, raw := f.field(names...)
 	if raw == nil {
 		return nil, false
 	}
 	if f.codec.Type(raw) != body.Text {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil, false
 	}
 	text = f.codec.Text(raw)
 	if f.codec == body.Msgpack && !utf8.Valid(text) { // in JSON the whole body is
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must be UTF-8", name))
+		f.keepError(conductor.Invalid(name, "invalid_value", "%s must be UTF-8", name))
 		return nil, false
 	}
 	return text, true
@@ -163,13 +163,13 @@ func (f *fields) texts(name string) []string {
 		return nil
 	}
 	if raw[0] != '[' {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an array of strings", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be an array of strings", name))
 		return nil
 	}
 	texts := []string{}
 	for text := range body.Elements(raw) {
 		if text[0] != '"' {
-			f.fail(&conductor.FieldError{
+			f.keepError(&conductor.FieldError{
 				Field: name, Index: len(texts), Reason: "invalid_type", Message: name + " element must be a string",
 			})
 			return nil
@@ -183,12 +183,12 @@ func (f *fields) texts(name string) []string {
 func (f *fields) required(names ...string) string {
 	name, raw := f.field(names...)
 	if raw == nil {
-		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
+		f.keepError(conductor.Invalid(name, "missing", "%s is required", name))
 		return ""
 	}
 	v := f.name(names...)
 	if v == "" { // that it is no string counts more
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must not be empty", name))
+		f.keepError(conductor.Invalid(name, "invalid_value", "%s must not be empty", name))
 	}
 	return v
 }
@@ -200,7 +200,7 @@ func (f *fields) boolean(name string) bool {
 		return false
 	}
 	if f.codec.Type(raw) != body.Boolean {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
 		return false
 	}
 	return f.codec.True(raw)
@@ -214,7 +214,7 @@ func (f *fields) duration(name string) time.Duration {
 	}
 	d, err := time.ParseDuration(*text)
 	if err != nil || d < 0 {
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must be a time such as 10m, got %q", name, *text))
+		f.keepError(conductor.Invalid(name, "invalid_value", "%s must be a time such as 10m, got %q", name, *text))
 	}
 	return d
 }
@@ -230,12 +230,12 @@ func (f *fields) durations(name string) (all time.Duration, each map[string]time
 		field := name + "." + key
 		in := fields{body: []body.Member{{Name: field, Raw: text}}}
 		if _, twice := each[key]; twice {
-			in.fail(duplicate(field))
+			in.keepError(duplicateField(field))
 		}
 		if _, m := in.member(field); m != nil {
 			each[key] = in.duration(field)
 		}
-		f.fail(in.err)
+		f.keepError(in.err)
 	}
 	return 0, each
 }
@@ -244,16 +244,16 @@ func (f *fields) durations(name string) (all time.Duration, each map[string]time
 func (f *fields) integer(name string, low int64) int {
 	_, raw := f.field(name)
 	if raw == nil {
-		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
+		f.keepError(conductor.Invalid(name, "missing", "%s is required", name))
 		return 0
 	}
 	raw = f.codec.Digits(raw)
 	v, err := strconv.ParseInt(string(raw), 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && (v < low || v > math.MaxInt32):
-		f.fail(conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, math.MaxInt32, raw))
+		f.keepError(conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, math.MaxInt32, raw))
 	case err != nil:
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
 	default:
 		return int(v)
 	}

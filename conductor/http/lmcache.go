@@ -49,7 +49,7 @@ func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 		if json.Valid(in.Src) && errors.As(err, &wrong) && wrong.Field == "batches" {
 			return nil, conductor.Invalid("batches", "invalid_type", "batches must be an array")
 		}
-		return nil, explain(in.Src, &body.Error{Index: -1, Reason: body.Syntax, Err: err})
+		return nil, wordSyntaxError(in.Src, &body.Error{Index: -1, Reason: body.Syntax, Err: err})
 	}
 	switch {
 	case request.Batches == nil:

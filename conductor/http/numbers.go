@@ -17,16 +17,16 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 	packed, text := f.field("token_ids_b64")
 	switch {
 	case m == nil && text == nil:
-		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
+		f.keepError(conductor.Invalid(name, "missing", "%s is required", name))
 		return nil
 	case m == nil:
 		return f.packedTokens(r, packed, text, limit)
 	case text != nil:
-		f.fail(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
+		f.keepError(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
 		return nil
 	}
-	if l := m.List; f.isList(name, m) && f.isWhole(name, &l, 4) && f.fits(name, &l, "a token id in 0..4294967295") &&
-		f.bound(name, l.N, limit) {
+	if l := m.List; f.isList(name, m) && f.isWhole(name, &l, 4) && f.checkElements(name, &l, "a token id in 0..4294967295") &&
+		f.checkLength(name, l.N, limit) {
 		return r.Tokens[l.From:l.To]
 	}
 	return nil
@@ -35,7 +35,7 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 // packedTokens reads token ids as little-endian u32 in base64.
 func (f *fields) packedTokens(r *body.Request, name string, raw []byte, limit int) []uint32 {
 	if f.codec.Type(raw) != body.Text {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
 	from := len(r.Tokens)
@@ -43,10 +43,10 @@ func (f *fields) packedTokens(r *body.Request, name string, raw []byte, limit in
 	r.Tokens, err = prompt.Base64(r.Tokens, f.codec.Text(raw))
 	switch {
 	case errors.Is(err, prompt.ErrWords):
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
+		f.keepError(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
 	case err != nil:
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
-	case f.bound(name, len(r.Tokens)-from, limit):
+		f.keepError(conductor.Invalid(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
+	case f.checkLength(name, len(r.Tokens)-from, limit):
 		return r.Tokens[from:]
 	}
 	return nil
@@ -66,19 +66,20 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 		l := m.List
 		// An element that is not a number comes before a list that is too long, and that
 		// before numbers that do not fit.
-		if !f.isList(name, m) || !f.isWhole(name, &l, 8) || l.Other && !f.fits(name, &l, want) || !f.bound(name, l.N, limit) ||
-			!f.fits(name, &l, want) {
+		if !f.isList(name, m) || !f.isWhole(name, &l, 8) || l.Other && !f.checkElements(name, &l, want) ||
+			!f.checkLength(name, l.N, limit) ||
+			!f.checkElements(name, &l, want) {
 			return nil
 		}
 		given := r.Hashes[l.From:l.To]
 		if from != "" && !slices.Equal(found, given) {
-			f.fail(conductor.Invalid(name, "conflict", "%s and %s are both given and differ", from, name))
+			f.keepError(conductor.Invalid(name, "conflict", "%s and %s are both given and differ", from, name))
 			return nil
 		}
 		found, from = given, name
 	}
 	if from == "" {
-		f.fail(conductor.Invalid(names[0], "missing", "%s is required", names[0]))
+		f.keepError(conductor.Invalid(names[0], "missing", "%s is required", names[0]))
 	}
 	return found
 }
@@ -86,7 +87,7 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 // isList refuses a value that is not an array.
 func (f *fields) isList(name string, m *body.Member) bool {
 	if !m.Read {
-		f.fail(conductor.Invalid(name, "not_array", "%s must be an array", name))
+		f.keepError(conductor.Invalid(name, "not_array", "%s must be an array", name))
 	}
 	return m.Read
 }
@@ -94,25 +95,25 @@ func (f *fields) isList(name string, m *body.Member) bool {
 // isWhole refuses a bin that is no list of numbers of some bytes.
 func (f *fields) isWhole(name string, l *body.List, size int) bool {
 	if l.Rest != 0 {
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of %d bytes", name, size))
+		f.keepError(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of %d bytes", name, size))
 	}
 	return l.Rest == 0
 }
 
-// fits refuses a list with an element of another kind.
-func (f *fields) fits(name string, l *body.List, want string) bool {
+// checkElements refuses a list with an element of another kind.
+func (f *fields) checkElements(name string, l *body.List, want string) bool {
 	if l.Bad >= 0 {
-		f.fail(&conductor.FieldError{
+		f.keepError(&conductor.FieldError{
 			Field: name, Index: l.Bad, Reason: numberReason(f.codec, l.Text), Message: name + " element must be " + want,
 		})
 	}
 	return l.Bad < 0
 }
 
-// bound refuses a list that is too long, at its first element that is too many.
-func (f *fields) bound(name string, n, limit int) bool {
+// checkLength refuses a list that is too long, at its first element that is too many.
+func (f *fields) checkLength(name string, n, limit int) bool {
 	if n > limit {
-		f.fail(&conductor.FieldError{Field: name, Index: limit, Reason: "out_of_range",
+		f.keepError(&conductor.FieldError{Field: name, Index: limit, Reason: "out_of_range",
 			Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, limit)})
 	}
 	return n <= limit

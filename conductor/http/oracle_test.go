@@ -381,11 +381,11 @@ func askFast(r *body.Request, raw []byte, byHash bool, limit int) (conductor.Que
 	a := api{opts: Options{MaxTokens: limit}}
 	r.Src, r.Members, r.Items = append(r.Src[:0], raw...), r.Members[:0], r.Items[:0]
 	r.Tokens, r.Hashes = r.Tokens[:0], r.Hashes[:0]
-	s, prompt := queryFields, a.tokens
+	s, prompt := queryFields, a.readTokens
 	if byHash {
-		s, prompt = hashFields, a.hashes
+		s, prompt = hashFields, a.readHashes
 	}
-	f, err := scan(r, body.JSON, s, limit)
+	f, err := scanBody(r, body.JSON, s, limit)
 	if err != nil {
 		return conductor.Query{}, err
 	}
@@ -410,7 +410,7 @@ func compare(t *testing.T, raw []byte, byHash bool, limit int) {
 	}
 	if json.Valid(raw) && utf8.Valid(raw) {
 		if name := givenTwice(raw, s); name != "" {
-			wantErr = duplicate(name)
+			wantErr = duplicateField(name)
 		}
 	}
 	if (gotErr == nil) != (wantErr == nil) {

@@ -21,7 +21,7 @@ func (f *fields) profile() conductor.HashProfile {
 	}
 	members, _, err := new(body.Request).ScanText(raw, profileShape, body.Options{})
 	if err != nil {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
 		return conductor.HashProfile{}
 	}
 	in := fields{body: members, shape: profileShape}
@@ -29,10 +29,10 @@ func (f *fields) profile() conductor.HashProfile {
 	profileShape.Strangers(body.JSON, raw, func(_, name string, _ body.Shape) { unknown = append(unknown, name) })
 	if len(unknown) > 0 {
 		field := slices.Min(unknown)
-		in.fail(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
+		in.keepError(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
 	}
 	if twice := body.Repeated(members); twice != "" {
-		in.fail(duplicate(twice))
+		in.keepError(duplicateField(twice))
 	}
 	p := conductor.HashProfile{
 		Strategy: in.required("strategy"), Algorithm: in.required("algorithm"),
@@ -41,7 +41,7 @@ func (f *fields) profile() conductor.HashProfile {
 	}
 	var field *conductor.FieldError
 	if errors.As(in.err, &field) {
-		f.fail(conductor.Invalid(name+"."+field.Field, field.Reason, "%s", field.Message))
+		f.keepError(conductor.Invalid(name+"."+field.Field, field.Reason, "%s", field.Message))
 	}
 	return p
 }

@@ -36,17 +36,17 @@ type given struct {
 	kind   conductor.HashKind
 }
 
-// tokens reads a prompt given as tokens: POST /query.
-func (a *api) tokens(f *fields, r *body.Request) given {
+// readTokens reads a prompt given as tokens: POST /query.
+func (a *api) readTokens(f *fields, r *body.Request) given {
 	return given{tokens: f.tokens(r, a.opts.MaxTokens)}
 }
 
-// hashes reads a prompt given as hashes of a kind: POST /query_by_hash. block_hash is the name
+// readHashes reads a prompt given as hashes of a kind: POST /query_by_hash. block_hash is the name
 // earlier drafts used.
-func (a *api) hashes(f *fields, r *body.Request) given {
+func (a *api) readHashes(f *fields, r *body.Request) given {
 	kind, err := conductor.ParseHashKind("hash", f.text("hash"))
 	if err != nil {
-		f.fail(err)
+		f.keepError(err)
 	}
 	return given{hashes: f.hashes(r, a.opts.MaxTokens, "seq_hashes", "block_hash", "block_hashes"), byHash: true, kind: kind}
 }
@@ -54,20 +54,20 @@ func (a *api) hashes(f *fields, r *body.Request) given {
 // promptReader reads a prompt for a query, which must not keep it.
 type promptReader func(*fields, *body.Request) given
 
-// query returns the handler of a query with a body of a shape. answer writes the answer
+// queryHandler returns the handler of a query with a body of a shape. answer writes the answer
 // within a place.
-func (a *api) query(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
-	return func(g *gin.Context, codec body.Codec) { a.exchange(g, body.JSON, codec, s, answer) }
+func (a *api) queryHandler(s body.Shape, answer func(*fields, *body.Request) error) server.Handler {
+	return func(g *gin.Context, codec body.Codec) { a.answerWithin(g, body.JSON, codec, s, answer) }
 }
 
-// exchange reads a body in codec in and answers in codec. If answer writes nothing, the status is 204.
-func (a *api) exchange(g *gin.Context, in, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) {
+// answerWithin reads a body in codec in and answers in codec. If answer writes nothing, the status is 204.
+func (a *api) answerWithin(g *gin.Context, in, codec body.Codec, s body.Shape, answer func(*fields, *body.Request) error) {
 	r := body.Get()
 	defer r.Release()
 	r.Codec, r.HTML = codec, true
 	f := pooledFields.Get().(*fields)
 	defer f.release()
-	if err := a.work(g, in, r, f, s, answer); err != nil && !complete(g, r, err) {
+	if err := a.readAndAnswer(g, in, r, f, s, answer); err != nil && !completeAnswer(g, r, err) {
 		return
 	}
 	if len(r.Out) == 0 {
@@ -77,12 +77,12 @@ func (a *api) exchange(g *gin.Context, in, codec body.Codec, s body.Shape, answe
 	server.SendAnswer(g, codec, r.Out)
 }
 
-// complete lets other replicas complete an answer if err says that they have the rest, and reports true. Else it
+// completeAnswer lets other replicas complete an answer if err says that they have the rest, and reports true. Else it
 // sends the request on, or refuses it.
-func complete(g *gin.Context, r *body.Request, err error) bool {
+func completeAnswer(g *gin.Context, r *body.Request, err error) bool {
 	var away elsewhere
 	if errors.As(err, &away) {
-		away.join(g, r)
+		away.joinAnswers(g, r)
 		return true
 	}
 	if err = forward.Send(g, r.Src, err); err != nil {
@@ -91,9 +91,9 @@ func complete(g *gin.Context, r *body.Request, err error) bool {
 	return false
 }
 
-// work reads a request with a body of a shape, in a codec, into f, and lets answer answer it when its turn
+// readAndAnswer reads a request with a body of a shape, in a codec, into f, and lets answer answer it when its turn
 // has come.
-func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s body.Shape,
+func (a *api) readAndAnswer(g *gin.Context, in body.Codec, r *body.Request, f *fields, s body.Shape,
 	answer func(*fields, *body.Request) error) error {
 	detail, err := reply.ReadFlag(g, "detail")
 	if err != nil {
@@ -103,7 +103,7 @@ func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s 
 	if err != nil {
 		return err
 	}
-	spare, err := limits(g)
+	spare, err := queryLimits(g)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s 
 		return err
 	}
 	return a.opts.Admission.Do(g, func() error {
-		read, err := scan(r, in, s, a.opts.MaxTokens)
+		read, err := scanBody(r, in, s, a.opts.MaxTokens)
 		if err != nil {
 			return err
 		}
@@ -127,8 +127,8 @@ func (a *api) work(g *gin.Context, in body.Codec, r *body.Request, f *fields, s 
 	})
 }
 
-// one returns what answers a query.
-func (a *api) one(prompt promptReader) func(*fields, *body.Request) error {
+// answerOne returns what answers a query.
+func (a *api) answerOne(prompt promptReader) func(*fields, *body.Request) error {
 	return func(f *fields, r *body.Request) error {
 		q := f.query(r, prompt)
 		if f.err != nil {
@@ -174,9 +174,9 @@ func (f *fields) prompt(r *body.Request, prompt promptReader) conductor.Query {
 	return q
 }
 
-// limits are min_matched, top and expected of the query string, which count where a body does not
+// queryLimits are min_matched, top and expected of the query string, which count where a body does not
 // say them.
-func limits(g *gin.Context) (spare []body.Member, err error) {
+func queryLimits(g *gin.Context) (spare []body.Member, err error) {
 	if g.Request.URL.RawQuery == "" {
 		return nil, nil
 	}

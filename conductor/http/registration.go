@@ -29,7 +29,7 @@ var (
 func (a *api) register(g *gin.Context) (any, error) {
 	in := body.Get()
 	defer in.Release()
-	f, err := a.form(g, in, registrationFields)
+	f, err := a.readForm(g, in, registrationFields)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 	g.Set(access.SubjectKey, r.Key().String())
 	view := access.View(a.conductor, g)
 	if discover != "" || auto {
-		err = a.follow(g, discovery.Target{Registration: r, URL: discover}, opts.Replace)
+		err = a.askEngine(g, discovery.Target{Registration: r, URL: discover}, opts.Replace)
 	} else {
 		err = view.Register(r, opts)
 	}
@@ -102,8 +102,8 @@ func (a *api) register(g *gin.Context) (any, error) {
 	return out, nil
 }
 
-// follow lets an engine say what its registration lacks.
-func (a *api) follow(g *gin.Context, t discovery.Target, replace bool) error {
+// askEngine lets an engine say what its registration lacks.
+func (a *api) askEngine(g *gin.Context, t discovery.Target, replace bool) error {
 	if a.opts.Discovery == nil {
 		return conductor.ErrPast
 	}
@@ -132,8 +132,8 @@ func (a *api) awaitDropped(g *gin.Context, name conductor.Key) error {
 	return nil
 }
 
-// forget stops asking the engine of a key, if one is asked.
-func (a *api) forget(g *gin.Context, key conductor.Key) (bool, error) {
+// stopAsking stops asking the engine of a key, if one is asked.
+func (a *api) stopAsking(g *gin.Context, key conductor.Key) (bool, error) {
 	if a.opts.Discovery == nil {
 		return false, nil
 	}
@@ -155,7 +155,7 @@ func (a *api) forget(g *gin.Context, key conductor.Key) (bool, error) {
 func (a *api) unregister(g *gin.Context) (any, error) {
 	in := body.Get()
 	defer in.Release()
-	f, err := a.read(g, in, keyFields)
+	f, err := a.readObject(g, in, keyFields)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	}
 	g.Set(access.SubjectKey, key.String())
 	view := access.View(a.conductor, g)
-	asked, err := a.forget(g, key)
+	asked, err := a.stopAsking(g, key)
 	if err != nil {
 		return nil, err
 	}

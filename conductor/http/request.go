@@ -13,19 +13,19 @@ import (
 	"example.com/conductor/conductor/reply"
 )
 
-// read reads one JSON object of a shape within the size limit, and returns its fields.
-func (a *api) read(g *gin.Context, r *body.Request, s body.Shape) (fields, error) {
+// readObject reads one JSON object of a shape within the size limit, and returns its fields.
+func (a *api) readObject(g *gin.Context, r *body.Request, s body.Shape) (fields, error) {
 	if err := r.Fill(g.Writer, g.Request, a.opts.MaxBody); err != nil {
 		return fields{}, err
 	}
-	return scan(r, body.JSON, s, a.opts.MaxTokens)
+	return scanBody(r, body.JSON, s, a.opts.MaxTokens)
 }
 
-// form reads the body of a request that is no query, and notes the warnings about its unknown fields.
-func (a *api) form(g *gin.Context, r *body.Request, s body.Shape) (f fields, err error) {
+// readForm reads the body of a request that is no query, and notes the warnings about its unknown fields.
+func (a *api) readForm(g *gin.Context, r *body.Request, s body.Shape) (f fields, err error) {
 	strict, err := reply.ReadFlag(g, "strict")
 	if err == nil {
-		f, err = a.read(g, r, s)
+		f, err = a.readObject(g, r, s)
 	}
 	if err == nil {
 		f.warnings, err = a.checkNames(r, body.JSON, s, strict, true)
@@ -33,30 +33,30 @@ func (a *api) form(g *gin.Context, r *body.Request, s body.Shape) (f fields, err
 	return f, err
 }
 
-// scan reads the body in r.Src, in a codec. Text behind the object is an error, and so is text in JSON that
+// scanBody reads the body in r.Src, in a codec. Text behind the object is an error, and so is text in JSON that
 // is not UTF-8.
-func scan(r *body.Request, in body.Codec, s body.Shape, limit int) (fields, error) {
+func scanBody(r *body.Request, in body.Codec, s body.Shape, limit int) (fields, error) {
 	members, end, err := r.Scan(s, body.Options{Codec: in, Limit: limit})
 	switch {
 	case in == body.Msgpack && (err != nil || end < len(r.Src)):
-		return fields{}, explainPacked(err)
+		return fields{}, wordPackedError(err)
 	case err != nil:
-		return fields{}, explain(r.Src, err)
+		return fields{}, wordSyntaxError(r.Src, err)
 	}
 	if name := body.Repeated(members); name != "" {
-		return fields{}, duplicate(name)
+		return fields{}, duplicateField(name)
 	}
 	return fields{codec: in, body: members, shape: s}, nil
 }
 
-func duplicate(name string) error {
+func duplicateField(name string) error {
 	return conductor.Invalid(name, "duplicate", "%s is given more than once", name)
 }
 
-// explain words an error of a body that is not a JSON object, as encoding/json does.
-func explain(src []byte, e *body.Error) error {
+// wordSyntaxError words an error of a body that is not a JSON object, as encoding/json does.
+func wordSyntaxError(src []byte, e *body.Error) error {
 	if !utf8.Valid(src) {
-		return place(e, "request body is not valid UTF-8")
+		return wordBodyError(e, "request body is not valid UTF-8")
 	}
 	trimmed := bytes.TrimLeft(src, " \t\r\n")
 	if len(trimmed) == 0 {
@@ -67,15 +67,15 @@ func explain(src []byte, e *body.Error) error {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		return place(e, "Invalid JSON object: "+err.Error())
+		return wordBodyError(e, "Invalid JSON object: "+err.Error())
 	case trimmed[0] != '{':
 		return invalidJSON("request body must be a JSON object")
 	}
-	return place(e, "Invalid JSON object")
+	return wordBodyError(e, "Invalid JSON object")
 }
 
-// explainPacked words an error of a body that is not a map in msgpack; nil is one of the bytes behind the map.
-func explainPacked(e *body.Error) error {
+// wordPackedError words an error of a body that is not a map in msgpack; nil is one of the bytes behind the map.
+func wordPackedError(e *body.Error) error {
 	text := "Invalid msgpack object"
 	switch {
 	case e == nil:
@@ -91,8 +91,8 @@ func explainPacked(e *body.Error) error {
 // invalidMsgpack is the reason of a body that is not in msgpack, as invalid_json is for JSON.
 const invalidMsgpack = "invalid_msgpack"
 
-// place puts an error of the body as a whole into words.
-func place(e *body.Error, text string) error {
+// wordBodyError puts an error of the body as a whole into words.
+func wordBodyError(e *body.Error, text string) error {
 	if e.Within != "" {
 		text += ", in " + e.Within
 	}

@@ -28,7 +28,7 @@ func TestGiantPrompts(t *testing.T) {
 	f := func(src []byte, reason, text string, index int) {
 		t.Helper()
 		r := &body.Request{Src: src}
-		in, err := scan(r, body.JSON, queryFields, limit)
+		in, err := scanBody(r, body.JSON, queryFields, limit)
 		if err == nil {
 			in.tokens(r, limit)
 			err = in.err
@@ -62,11 +62,11 @@ func TestQueriesAllocate(t *testing.T) {
 		return alloctest.PerRun(20, func() {
 			r.Src, r.Members, r.Tokens, r.Hashes = src, r.Members[:0], r.Tokens[:0], r.Hashes[:0]
 			a := api{opts: Options{MaxTokens: 1 << 20}}
-			s, read := queryFields, a.tokens
+			s, read := queryFields, a.readTokens
 			if byHash {
-				s, read = hashFields, a.hashes
+				s, read = hashFields, a.readHashes
 			}
-			f, err := scan(r, body.JSON, s, 1<<20)
+			f, err := scanBody(r, body.JSON, s, 1<<20)
 			if q := f.query(r, read); errors.Join(err, f.err) != nil || len(q.Tokens)+len(q.Hashes) == 0 {
 				t.Fatal(err, f.err, len(q.Tokens))
 			}
@@ -108,7 +108,7 @@ func TestStringArrayField(t *testing.T) {
 	f := func(raw string, index int) {
 		t.Helper()
 		r := &body.Request{Src: []byte(`{"serves":` + raw + `}`)}
-		in, err := scan(r, body.JSON, registrationFields, 0)
+		in, err := scanBody(r, body.JSON, registrationFields, 0)
 		if err != nil {
 			t.Fatal(raw, err)
 		}
@@ -148,7 +148,7 @@ func TestProfileFaults(t *testing.T) {
 	f := func(raw, reason, field string) {
 		t.Helper()
 		r := &body.Request{Src: []byte(`{"hash_profile":` + raw + `}`)}
-		in, err := scan(r, body.JSON, registrationFields, 0)
+		in, err := scanBody(r, body.JSON, registrationFields, 0)
 		if err != nil {
 			t.Fatal(raw, err)
 		}

@@ -37,13 +37,13 @@ var notShared = [...]string{"token_ids", "token_ids_b64", "seq_hashes", "block_h
 // maxSeconds bounds a ttl in seconds, far beyond what a report may have, so that it fits into a time.Duration.
 const maxSeconds = 1e9
 
-// report notes where prompts go: POST /routed. The answer is empty unless there is something to say.
-func (a *api) report(g *gin.Context, codec body.Codec) {
+// routedHandler notes where prompts go: POST /routed. The answer is empty unless there is something to say.
+func (a *api) routedHandler(g *gin.Context, codec body.Codec) {
 	in := body.JSON
 	if server.Speaks(g.GetHeader("Content-Type"), body.Msgpack) {
 		in = body.Msgpack
 	}
-	a.exchange(g, in, codec, routedFields, a.routed)
+	a.answerWithin(g, in, codec, routedFields, a.routed)
 }
 
 // takeBack takes a report back: DELETE /routed/ID?tenant_id=TENANT.
@@ -56,7 +56,7 @@ func (a *api) routed(f *fields, r *body.Request) error {
 	if f.has("prompts") {
 		return a.routedList(f, r)
 	}
-	x := f.routed(r, a.either(f))
+	x := f.routed(r, a.readEither(f))
 	if f.err != nil {
 		return f.err
 	}
@@ -99,18 +99,18 @@ func (f *fields) ttl() time.Duration {
 	if text {
 		var err error
 		if d, err = time.ParseDuration(string(f.codec.Text(raw))); err != nil {
-			f.fail(conductor.Invalid(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name,
+			f.keepError(conductor.Invalid(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name,
 				f.codec.Text(raw)))
 			return 0
 		}
 	} else if seconds, ok := f.codec.Number(raw); ok && !math.IsNaN(seconds) {
 		d = time.Duration(min(max(seconds, -maxSeconds), maxSeconds) * float64(time.Second))
 	} else {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a time such as \"2s\", or a number of seconds", name))
+		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be a time such as \"2s\", or a number of seconds", name))
 		return 0
 	}
 	if d == 0 {
-		f.fail(conductor.Invalid(name, "out_of_range", "%s must be more than 0; left out, it is learned", name))
+		f.keepError(conductor.Invalid(name, "out_of_range", "%s must be more than 0; left out, it is learned", name))
 	}
 	return d
 }
@@ -128,14 +128,14 @@ type routedError struct {
 	reply.ErrorBody
 }
 
-// refuse notes the error of a prompt.
-func (row *routedRow) refuse(prompt int, err error) {
+// addError notes the error of a prompt.
+func (row *routedRow) addError(prompt int, err error) {
 	_, why := reply.DescribeError(err)
 	row.Errors = append(row.Errors, routedError{prompt, why})
 }
 
-// warn adds warnings that are not there yet.
-func (row *routedRow) warn(all []string) {
+// addWarnings adds warnings that are not there yet.
+func (row *routedRow) addWarnings(all []string) {
 	for _, w := range all {
 		if !slices.Contains(row.Warnings, w) {
 			row.Warnings = append(row.Warnings, w)
@@ -143,8 +143,8 @@ func (row *routedRow) warn(all []string) {
 	}
 }
 
-// write writes the row, unless all was kept without a warning.
-func (row *routedRow) write(r *body.Request) {
+// writeUnlessEmpty writes the row, unless all was kept without a warning.
+func (row *routedRow) writeUnlessEmpty(r *body.Request) {
 	if len(row.Errors)+len(row.Warnings) > 0 {
 		r.Raw(reply.Encode(r.Codec, row))
 	}
@@ -163,7 +163,7 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 	}
 	away := splitRouted{split: split{codec: f.codec, list: "prompts", shared: f.body}}
 	row := &away.row
-	row.warn(f.warnings)
+	row.addWarnings(f.warnings)
 	var unsynced server.Unsynced // of all prompts
 	for i := range r.Items {
 		f.clock.Enter(stage.Parse)
@@ -175,28 +175,28 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 		case unserved != nil && len(unserved.Serving) > 0 && f.forwarder != nil:
 			away.parts.Add(i, unserved)
 		case err != nil:
-			row.refuse(i, err)
+			row.addError(i, err)
 		default:
 			row.Kept++
 			unsynced.Add(of)
 		}
 	}
-	row.warn(unsynced.Warnings())
+	row.addWarnings(unsynced.Warnings())
 	if len(away.parts) > 0 {
 		return &away
 	}
-	row.write(r)
+	row.writeUnlessEmpty(r)
 	return nil
 }
 
 // routedItem notes where one prompt of a list goes.
 func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []conductor.SourceState, err error) {
-	f, err := item(batch, r, i, "prompts", reportFields)
+	f, err := itemFieldsOf(batch, r, i, "prompts", reportFields)
 	if err != nil {
 		return nil, err
 	}
 	lists := len(r.Tokens)
-	x := f.routed(r, a.either(&f))
+	x := f.routed(r, a.readEither(&f))
 	r.Tokens = r.Tokens[:lists] // what base64 has added is read before the next is
 	if f.err != nil {
 		return nil, f.err
@@ -210,10 +210,10 @@ type splitRouted struct {
 	row routedRow
 }
 
-// join adds what the other replicas say to the answer.
-func (s *splitRouted) join(g *gin.Context, r *body.Request) {
+// joinAnswers adds what the other replicas say to the answer.
+func (s *splitRouted) joinAnswers(g *gin.Context, r *body.Request) {
 	var mu sync.Mutex
-	s.ask(g, func(p *forward.Part, answer []byte, err error) {
+	s.askReplicas(g, func(p *forward.Part, answer []byte, err error) {
 		part := routedRow{Kept: len(p.At)}
 		if err == nil && len(answer) > 0 {
 			part = routedRow{}
@@ -226,7 +226,7 @@ func (s *splitRouted) join(g *gin.Context, r *body.Request) {
 		defer mu.Unlock()
 		if err != nil {
 			for _, i := range p.At {
-				s.row.refuse(i, err)
+				s.row.addError(i, err)
 			}
 			return
 		}
@@ -235,8 +235,8 @@ func (s *splitRouted) join(g *gin.Context, r *body.Request) {
 			s.row.Errors = append(s.row.Errors, e)
 		}
 		s.row.Kept += part.Kept
-		s.row.warn(part.Warnings)
+		s.row.addWarnings(part.Warnings)
 	})
 	slices.SortFunc(s.row.Errors, func(a, b routedError) int { return cmp.Compare(a.Prompt, b.Prompt) })
-	s.row.write(r)
+	s.row.writeUnlessEmpty(r)
 }

@@ -21,8 +21,8 @@ import (
 // would wait for ever.
 type elsewhere interface {
 	error
-	// join asks them and completes the answer in r. A part that fails costs its prompts alone.
-	join(g *gin.Context, r *body.Request)
+	// joinAnswers asks them and completes the answer in r. A part that fails costs its prompts alone.
+	joinAnswers(g *gin.Context, r *body.Request)
 }
 
 // split is a list of prompts that other replicas answer in parts.
@@ -35,8 +35,8 @@ type split struct {
 
 func (s *split) Error() string { return "parts of " + s.list + " are served elsewhere" }
 
-// ask asks the other replicas, all at once, and calls use with what each answers. Calls of use run side by side.
-func (s *split) ask(g *gin.Context, use func(p *forward.Part, answer []byte, err error)) {
+// askReplicas asks the other replicas, all at once, and calls use with what each answers. Calls of use run side by side.
+func (s *split) askReplicas(g *gin.Context, use func(p *forward.Part, answer []byte, err error)) {
 	var all [][]byte // prompts as text
 	for _, m := range s.shared {
 		if m.Name == s.list {
@@ -45,7 +45,7 @@ func (s *split) ask(g *gin.Context, use func(p *forward.Part, answer []byte, err
 	}
 	forwarder := forward.Of(g)
 	s.parts.Ask(func(p *forward.Part) {
-		answer, err := forwarder.Ask(g, s.body(all, p), p.To)
+		answer, err := forwarder.Ask(g, s.bodyOf(all, p), p.To)
 		if errors.Is(err, body.ErrMemory) {
 			err = body.ErrMemory // of this replica, not of that one
 		}
@@ -53,8 +53,8 @@ func (s *split) ask(g *gin.Context, use func(p *forward.Part, answer []byte, err
 	})
 }
 
-// body returns the body of a part.
-func (s *split) body(all [][]byte, p *forward.Part) []byte {
+// bodyOf returns the body of a part.
+func (s *split) bodyOf(all [][]byte, p *forward.Part) []byte {
 	e := body.Encoder{Codec: s.codec}
 	e.Map(len(s.shared)) // the list is one of them
 	for _, m := range s.shared {
@@ -105,8 +105,8 @@ type gap struct {
 	from, to int // of its null, in the answer
 }
 
-// leave leaves a place for the answer of query i.
-func (s *splitBatch) leave(e *body.Encoder, i int, to *conductor.UnservedError) {
+// leaveGap leaves a place for the answer of query i.
+func (s *splitBatch) leaveGap(e *body.Encoder, i int, to *conductor.UnservedError) {
 	null := body.Encoder{Codec: e.Codec}
 	null.Null()
 	e.Raw(null.Out)
@@ -114,10 +114,10 @@ func (s *splitBatch) leave(e *body.Encoder, i int, to *conductor.UnservedError) 
 	s.parts.Add(i, to)
 }
 
-// join puts the answers of the other replicas into that of r.
-func (s *splitBatch) join(g *gin.Context, r *body.Request) {
+// joinAnswers puts the answers of the other replicas into that of r.
+func (s *splitBatch) joinAnswers(g *gin.Context, r *body.Request) {
 	answers := make([][]byte, len(r.Items))
-	s.ask(g, func(p *forward.Part, answer []byte, err error) {
+	s.askReplicas(g, func(p *forward.Part, answer []byte, err error) {
 		var part [][]byte
 		if err == nil {
 			part, err = answersOf(answer, r.Codec)

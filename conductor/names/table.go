@@ -101,7 +101,7 @@ type fold struct {
 func New(x *index.Index, most int, weight func(scope.Variant) uint64) *Table {
 	t := &Table{x: x, most: most, weight: weight, seed: maphash.MakeSeed(), by: make(map[uint64]*Identity), base: new(Identity)}
 	t.all.Store(new([]*chunk))
-	t.put(0, t.base)
+	t.setNumber(0, t.base)
 	rand.Read(t.secret[:]) // it never fails
 	t.folds.Store(&[]fold{{}})
 	return t
@@ -131,7 +131,7 @@ func (t *Table) Look(v scope.Variant) *Identity {
 	return &Identity{Variant: v, Constant: t.Constant(v)}
 }
 
-// find is Find. mu is held.
+// find returns the identity of an adapter and salt, nil if none has entered. mu is held.
 func (t *Table) find(v scope.Variant) *Identity {
 	if v == (scope.Variant{}) {
 		return t.base
@@ -182,20 +182,20 @@ func (t *Table) Enter(v scope.Variant) (*Identity, error) {
 	}
 	size := len(v.Lora) + len(v.Salt)
 	for t.most > 0 && (t.Len() >= t.most || t.bytes+size > t.most*nameBytes) {
-		if !t.drop() {
+		if !t.dropUnused() {
 			return nil, ErrFull
 		}
 	}
-	return t.add(v, t.constant(v)), nil
+	return t.addIdentity(v, t.constant(v)), nil
 }
 
-// add adds an identity. mu is held.
-func (t *Table) add(v scope.Variant, constant uint64) *Identity {
+// addIdentity adds an identity. mu is held.
+func (t *Table) addIdentity(v scope.Variant, constant uint64) *Identity {
 	id := &Identity{Variant: v, Constant: constant, Number: t.x.NewIdentity(constant)}
 	t.x.SetWeight(id.Number, t.weight(v))
 	t.by[maphash.Comparable(t.seed, v)] = id
-	t.put(id.Number, id)
-	t.use(id.Number)
+	t.setNumber(id.Number, id)
+	t.markUsed(id.Number)
 	t.last = max(t.last, id.Number)
 	t.bytes += len(v.Lora) + len(v.Salt)
 	t.n.Add(1)
@@ -206,26 +206,26 @@ func (t *Table) add(v scope.Variant, constant uint64) *Identity {
 // for each request costly.
 const maxLooks = 8
 
-// drop drops an identity without blocks, of the next few one that was not used for a while if there is
+// dropUnused drops an identity without blocks, of the next few one that was not used for a while if there is
 // one. It reports false if all of them have blocks. mu is held.
-func (t *Table) drop() bool {
+func (t *Table) dropUnused() bool {
 	for look := range 2 * maxLooks {
 		if t.hand++; t.hand > int(t.last) {
 			t.hand = 1
 		}
 		id := t.Of(index.Identity(t.hand))
 		if id != nil && (!t.chunk(id.Number).used[id.Number%chunkSize].Swap(false) || look >= maxLooks) && t.x.DropIdentity(id.Number) {
-			t.remove(id)
+			t.removeIdentity(id)
 			return true
 		}
 	}
 	return false
 }
 
-// remove takes an identity out. mu is held.
-func (t *Table) remove(id *Identity) {
+// removeIdentity takes an identity out. mu is held.
+func (t *Table) removeIdentity(id *Identity) {
 	delete(t.by, maphash.Comparable(t.seed, id.Variant))
-	t.put(id.Number, nil)
+	t.setNumber(id.Number, nil)
 	t.bytes -= len(id.Lora) + len(id.Salt)
 	t.n.Add(-1)
 }
@@ -235,7 +235,7 @@ func (t *Table) remove(id *Identity) {
 func (t *Table) Pin(id *Identity) bool {
 	t.mu.RLock()
 	if t.Of(id.Number) == id {
-		t.use(id.Number)
+		t.markUsed(id.Number)
 		return true
 	}
 	t.mu.RUnlock()
@@ -245,8 +245,8 @@ func (t *Table) Pin(id *Identity) bool {
 // Unpin undoes Pin.
 func (t *Table) Unpin() { t.mu.RUnlock() }
 
-// use notes that an identity of the table is in use.
-func (t *Table) use(n index.Identity) {
+// markUsed notes that an identity of the table is in use.
+func (t *Table) markUsed(n index.Identity) {
 	if used := &t.chunk(n).used[n%chunkSize]; !used.Load() {
 		used.Store(true)
 	}
@@ -269,8 +269,8 @@ func (t *Table) chunk(n index.Identity) *chunk {
 	return nil
 }
 
-// put sets the identity of a number. mu is held.
-func (t *Table) put(n index.Identity, id *Identity) {
+// setNumber sets the identity of a number. mu is held.
+func (t *Table) setNumber(n index.Identity, id *Identity) {
 	for t.chunk(n) == nil {
 		all := append(slices.Clip(*t.all.Load()), new(chunk))
 		t.all.Store(&all)

@@ -39,7 +39,7 @@ func appendAnswer(b []byte, ans *conductor.Answer) []byte {
 	if b == nil && zeros != nil {
 		b = make([]byte, 0, 64+len(zeros.text)*len(ans.Rows)/(len(zeros.starts)-1)+1024)
 	}
-	b = text(b, answerTenant, ans.Tenant)
+	b = appendText(b, answerTenant, ans.Tenant)
 	for i := 0; i < len(ans.Rows); i++ {
 		if zeros != nil {
 			if first, n := server.ZeroRun(ans.Rows[i:]); n > 0 {
@@ -102,7 +102,7 @@ func (w *writer) message(b []byte, field protowire.Number, write func([]byte) []
 	return b
 }
 
-func text(b []byte, field protowire.Number, s string) []byte {
+func appendText(b []byte, field protowire.Number, s string) []byte {
 	if s == "" {
 		return b
 	}
@@ -127,11 +127,11 @@ func (w *writer) tokens(b []byte, field protowire.Number, blocks int) []byte {
 }
 
 func (w *writer) row(b []byte, row *conductor.Row) []byte {
-	b = text(b, rowInstance, row.Instance)
+	b = appendText(b, rowInstance, row.Instance)
 	b = w.tokens(b, rowLongest, row.Longest)
 	for i := range row.Media {
 		m := &row.Media[i]
-		b = w.message(b, rowMedia, func(b []byte) []byte { return w.tokens(text(b, mediumName, m.Name), mediumMatched, m.Blocks) })
+		b = w.message(b, rowMedia, func(b []byte) []byte { return w.tokens(appendText(b, mediumName, m.Name), mediumMatched, m.Blocks) })
 	}
 	for i := range row.Ranks {
 		r := &row.Ranks[i]
@@ -159,9 +159,9 @@ func (w *writer) sources(b []byte, field protowire.Number, all []conductor.Sourc
 	for i := range all {
 		d := &all[i]
 		b = w.message(b, field, func(b []byte) []byte {
-			b = text(b, sourceKey, d.Key.String())
+			b = appendText(b, sourceKey, d.Key.String())
 			b = number(b, sourceRank, uint64(uint32(d.Rank)))
-			b = text(text(b, sourceState, string(d.State)), sourceReason, d.Reason)
+			b = appendText(appendText(b, sourceState, string(d.State)), sourceReason, d.Reason)
 			b = number(b, sourceEpoch, d.Epoch)
 			if d.HasMark {
 				b = present(b, sourceWatermark, d.Watermark)
@@ -170,7 +170,7 @@ func (w *writer) sources(b []byte, field protowire.Number, all []conductor.Sourc
 				b = present(b, sourceAge, uint64(d.Age.Milliseconds()))
 			}
 			for _, instance := range d.ServesOnly {
-				b = text(b, sourceServes, instance)
+				b = appendText(b, sourceServes, instance)
 			}
 			return b
 		})

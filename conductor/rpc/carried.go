@@ -56,14 +56,14 @@ func (s *Server) Carried(g *gin.Context) {
 	method := "/" + g.Param("service") + "/" + g.Param("method")
 	m, known := s.carried[method]
 	if !known {
-		refuse(g, http.StatusNotFound, "not_found", "no such method: "+method)
+		sendRefusal(g, http.StatusNotFound, "not_found", "no such method: "+method)
 		return
 	}
 	r := body.Get()
 	defer r.Release()
 	if err := r.Fill(g.Writer, g.Request, s.opts.MaxBody); err != nil {
 		status, reason := server.Status(err)
-		refuse(g, status, reason, err.Error())
+		sendRefusal(g, status, reason, err.Error())
 		return
 	}
 	ctx := stage.With(s.opts.Guard.Carried(g).With(g.Request.Context()), server.ClockOf(g))
@@ -78,14 +78,14 @@ func (s *Server) Carried(g *gin.Context) {
 		if isElsewhere(st) {
 			status, reason = http.StatusMisdirectedRequest, "misdirected"
 		}
-		refuse(g, status, reason, st.Message())
+		sendRefusal(g, status, reason, st.Message())
 		return
 	}
 	text, err := proto.Marshal(st.Proto())
 	if err != nil {
 		panic("BUG: a status cannot be encoded: " + err.Error())
 	}
-	out.write(statusFrame, text) // a sender that is gone needs none
+	out.writeFrame(statusFrame, text) // a sender that is gone needs none
 }
 
 // answer lets the handler of a method answer one message.
@@ -100,8 +100,8 @@ func (s *Server) answer(m carried, method string, out *carriedStream) (err error
 	return out.SendMsg(answer)
 }
 
-// refuse answers a call that the sender may make at another replica.
-func refuse(g *gin.Context, status int, reason, text string) {
+// sendRefusal answers a call that the sender may make at another replica.
+func sendRefusal(g *gin.Context, status int, reason, text string) {
 	if status >= http.StatusInternalServerError {
 		g.Header("Retry-After", "1") // seconds
 	}
@@ -156,10 +156,10 @@ func (c *carriedStream) SendMsg(m any) error {
 	if err != nil {
 		return status.Errorf(codes.Internal, "the message cannot be encoded: %v", err)
 	}
-	return c.write(messageFrame, text)
+	return c.writeFrame(messageFrame, text)
 }
 
-func (c *carriedStream) write(kind byte, text []byte) error {
+func (c *carriedStream) writeFrame(kind byte, text []byte) error {
 	if !c.begun {
 		c.begun = true
 		c.g.Header("Content-Type", carriedType)

@@ -35,7 +35,7 @@ type kept struct {
 	free []func() // guarded by mu
 }
 
-func (s *Server) keep(ctx context.Context) *kept {
+func (s *Server) keepMemory(ctx context.Context) *kept {
 	return &kept{budget: s.opts.Budget, flow: access.CallerOf(ctx).Flow().Name}
 }
 
@@ -51,8 +51,8 @@ func (k *kept) reserve(bytes int64) error {
 	return nil
 }
 
-// release gives all of it back.
-func (k *kept) release() {
+// releaseMemory gives all of it back.
+func (k *kept) releaseMemory() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, free := range k.free {
@@ -120,17 +120,17 @@ func (s *Server) forward(ctx context.Context, method string, message, answer any
 	)
 	switch {
 	case errors.As(err, &told):
-		room := s.keep(ctx)
-		defer room.release()
+		room := s.keepMemory(ctx)
+		defer room.releaseMemory()
 		return told.out, s.tellOthers(ctx, told, room)
 	case errors.As(err, &parts):
-		room := s.keep(ctx)
-		defer room.release()
-		s.join(ctx, method, parts, room)
+		room := s.keepMemory(ctx)
+		defer room.releaseMemory()
+		s.joinAnswers(ctx, method, parts, room)
 		return parts.out, nil
 	case errors.As(err, &to):
-		room := s.keep(ctx)
-		defer room.release()
+		room := s.keepMemory(ctx)
+		defer room.releaseMemory()
 		text, err := s.carryOne(ctx, method, message.(proto.Message), to, room)
 		return withBytes(new(pb.QueryResponse), text), err
 	}
@@ -153,8 +153,8 @@ type split struct {
 
 func (*split) Error() string { return "parts of the batch are served elsewhere" }
 
-// join asks the other replicas, all at once. A part that fails costs its queries alone.
-func (s *Server) join(ctx context.Context, method string, batch *split, room *kept) {
+// joinAnswers asks the other replicas, all at once. A part that fails costs its queries alone.
+func (s *Server) joinAnswers(ctx context.Context, method string, batch *split, room *kept) {
 	batch.parts.Ask(func(p *forward.Part) {
 		var in pb.QueryBatchRequest
 		for _, i := range p.At {

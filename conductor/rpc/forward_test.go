@@ -389,6 +389,6 @@ func TestForwardedAnswersNeedMemory(t *testing.T) {
 		if n, err := read(4 << 20); !errors.Is(err, body.ErrMemory) || n != 0 {
 			t.Errorf("a frame that does not fit: %d bytes, %v", n, err)
 		}
-		room.release()
+		room.releaseMemory()
 	}
 }

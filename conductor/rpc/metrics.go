@@ -86,13 +86,13 @@ type call struct {
 
 type callKey struct{}
 
-// refuse counts a call that the tap has refused.
-func (m *Metrics) refuse(method string, code codes.Code) {
+// countRefused counts a call that the tap has refused.
+func (m *Metrics) countRefused(method string, code codes.Code) {
 	m.calls.WithLabelValues(method, code.String()).Inc()
 }
 
-// hold reserves memory for an answer until it is sent.
-func (m *Metrics) hold(ctx context.Context, b *server.Budget, flow string, bytes int) error {
+// reserveAnswer reserves memory for an answer until it is sent.
+func (m *Metrics) reserveAnswer(ctx context.Context, b *server.Budget, flow string, bytes int) error {
 	release, err := b.Reserve(flow, int64(bytes))
 	if err != nil {
 		return statusOf(err)

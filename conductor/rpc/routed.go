@@ -93,7 +93,7 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 		case err != nil && r.single:
 			return err
 		case err != nil:
-			r.fail(i, errorOf(err))
+			r.addError(i, errorOf(err))
 		default:
 			r.out.Kept++
 			unsynced.Add(of)
@@ -114,7 +114,7 @@ func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conduc
 	case *pb.RoutedPrompt_Hashes:
 		prompt.Prompt = &pb.QueryRequest_Hashes{Hashes: p.Hashes}
 	}
-	q, err := s.read(prompt)
+	q, err := s.readQuery(prompt)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conduc
 	return view.Routed(&r)
 }
 
-func (r *reports) fail(prompt int, e *pb.Error) {
+func (r *reports) addError(prompt int, e *pb.Error) {
 	r.out.Errors = append(r.out.Errors, &pb.RoutedError{Prompt: uint32(prompt), Error: e})
 }
 
@@ -172,7 +172,7 @@ func (s *Server) tellOthers(ctx context.Context, r *reports, room *kept) error {
 				return a.err
 			}
 			for _, i := range a.at {
-				r.fail(i, errorOf(a.err))
+				r.addError(i, errorOf(a.err))
 			}
 			continue
 		}
@@ -184,7 +184,7 @@ func (s *Server) tellOthers(ctx context.Context, r *reports, room *kept) error {
 			if r.single {
 				return statusOfError(e.Error)
 			}
-			r.fail(a.at[e.Prompt], e.Error)
+			r.addError(a.at[e.Prompt], e.Error)
 		}
 		r.warn(a.out.Warnings)
 	}
@@ -198,10 +198,10 @@ func (s *service) RoutedStream(stream grpc.BidiStreamingServer[pb.RoutedRequest,
 	ctx := stream.Context()
 	caller := access.CallerOf(ctx)
 	flow := caller.Flow().Name
-	if err := s.opts.Watches.enter(flow); err != nil {
+	if err := s.opts.Watches.countCall(flow); err != nil {
 		return err
 	}
-	defer s.opts.Watches.leave(flow)
+	defer s.opts.Watches.endCall(flow)
 	requests := make(chan streamed)
 	go receive(stream, requests)
 	for n := uint64(1); ; n++ {
@@ -275,8 +275,8 @@ func (s *service) keepStreamed(ctx context.Context, caller *access.Caller, in *p
 	r := &reports{in: in, out: new(pb.RoutedResponse)}
 	err = s.placed(ctx, caller.Flow(), func() error { return s.keepReports(ctx, r) })
 	if err == nil && len(r.parts) > 0 {
-		room := s.keep(ctx)
-		defer room.release()
+		room := s.keepMemory(ctx)
+		defer room.releaseMemory()
 		err = s.tellOthers(ctx, r, room)
 	}
 	return r.out, err

@@ -200,7 +200,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	caller, err := s.opts.Guard.Admit(call)
 	if err != nil {
 		err = statusOf(err)
-		s.opts.Metrics.refuse(info.FullMethodName, status.Code(err))
+		s.opts.Metrics.countRefused(info.FullMethodName, status.Code(err))
 		return ctx, err
 	}
 	if hasPeer && !caller.Open() {
@@ -250,7 +250,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if answer, err = s.forward(ctx, info.FullMethod, req, answer, err); err != nil {
 		return nil, statusOf(err)
 	}
-	return answer, s.opts.Metrics.hold(ctx, s.opts.Budget, flow.Name, proto.Size(answer.(proto.Message)))
+	return answer, s.opts.Metrics.reserveAnswer(ctx, s.opts.Budget, flow.Name, proto.Size(answer.(proto.Message)))
 }
 
 // placed runs work within a place among all queries. It returns the error of work, or

@@ -23,7 +23,7 @@ type service struct {
 
 // Query implements kvconductorv1.ConductorServer.
 func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.QueryResponse, err error) {
-	q, err := s.read(in)
+	q, err := s.readQuery(in)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +105,8 @@ func errorOf(err error) *pb.Error {
 	return &pb.Error{Message: "internal error", Reason: "internal"}
 }
 
-// read checks a request. The query has the lists of the request.
-func (s *service) read(in *pb.QueryRequest) (q conductor.Query, err error) {
+// readQuery checks a request. The query has the lists of the request.
+func (s *service) readQuery(in *pb.QueryRequest) (q conductor.Query, err error) {
 	q = conductor.Query{
 		Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail,
 		Expected: in.Expected,
@@ -130,14 +130,14 @@ func (s *service) read(in *pb.QueryRequest) (q conductor.Query, err error) {
 	switch p := in.Prompt.(type) {
 	case *pb.QueryRequest_Tokens:
 		q.Tokens = p.Tokens.GetIds()
-		return q, s.bound("tokens.ids", len(q.Tokens))
+		return q, s.checkLength("tokens.ids", len(q.Tokens))
 	case *pb.QueryRequest_Hashes:
 		q.Hashes, q.ByHash = p.Hashes.GetValues(), true
 		var known bool
 		if q.HashKind, known = hashKinds[p.Hashes.GetKind()]; !known {
 			return q, conductor.Invalid("hashes.kind", "invalid_value", "hashes.kind has no value %d", int32(p.Hashes.GetKind()))
 		}
-		return q, s.bound("hashes.values", len(q.Hashes))
+		return q, s.checkLength("hashes.values", len(q.Hashes))
 	}
 	return q, conductor.Invalid("prompt", "missing", "tokens or hashes are required")
 }
@@ -151,8 +151,8 @@ var hashKinds = map[pb.HashKind]conductor.HashKind{
 	pb.HashKind_HASH_KIND_SGLANG:      conductor.SGLangHashes,
 }
 
-// bound refuses a list that is too long, at its first element that is too many.
-func (s *service) bound(name string, n int) error {
+// checkLength refuses a list that is too long, at its first element that is too many.
+func (s *service) checkLength(name string, n int) error {
 	if n <= s.opts.MaxTokens {
 		return nil
 	}

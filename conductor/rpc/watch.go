@@ -63,8 +63,8 @@ func (w *Watches) SetBound(most int) {
 // several clients to leave none for the others.
 func quarter(most int) int { return (most + 3) / 4 }
 
-// enter counts a call. It returns errTooManyWatches if the call is beyond a bound.
-func (w *Watches) enter(flow string) error {
+// countCall counts a call. It returns errTooManyWatches if the call is beyond a bound.
+func (w *Watches) countCall(flow string) error {
 	switch err, most := w.places.TryEnter(bounds.Flow{Name: flow}), int(w.most.Load()); err {
 	case nil:
 		return nil
@@ -75,7 +75,7 @@ func (w *Watches) enter(flow string) error {
 	}
 }
 
-func (w *Watches) leave(flow string) { w.places.Leave(bounds.Flow{Name: flow}) }
+func (w *Watches) endCall(flow string) { w.places.Leave(bounds.Flow{Name: flow}) }
 
 var (
 	descWatches = prometheus.NewDesc("conductor_grpc_watches", "Open calls of Watch and RoutedStream over gRPC.", nil, nil)
@@ -97,7 +97,7 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 	if in.Query == nil {
 		return conductor.Invalid("query", "missing", "query is required")
 	}
-	q, err := s.read(in.Query)
+	q, err := s.readQuery(in.Query)
 	if err != nil {
 		return within("query.", err)
 	}
@@ -114,10 +114,10 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 	}
 	caller := access.CallerOf(stream.Context())
 	flow := caller.Flow().Name
-	if err := s.opts.Watches.enter(flow); err != nil {
+	if err := s.opts.Watches.countCall(flow); err != nil {
 		return err
 	}
-	defer s.opts.Watches.leave(flow)
+	defer s.opts.Watches.endCall(flow)
 	held, err := s.reserve(caller, in)
 	if err != nil {
 		return err
@@ -165,25 +165,25 @@ func (w *watch) run(ctx context.Context) error {
 		view := w.caller.View(w.opts.Conductor)
 		changed := view.Changes(w.query) // before the answer
 		begun := time.Now()
-		again, err := w.look(ctx, view)
+		again, err := w.answerOnce(ctx, view)
 		if err != nil {
 			return err
 		}
 		if !again {
 			pause.Reset(conductor.LookAgain)
-			if err := w.wait(ctx, changed, pause.C); err != nil {
+			if err := w.awaitChange(ctx, changed, pause.C); err != nil {
 				return err
 			}
 		}
 		pause.Reset(time.Until(begun.Add(w.interval)))
-		if err := w.wait(ctx, nil, pause.C); err != nil {
+		if err := w.awaitChange(ctx, nil, pause.C); err != nil {
 			return err
 		}
 	}
 }
 
-// wait waits for a change or the time. It returns an error if the call is over.
-func (w *watch) wait(ctx context.Context, changed <-chan struct{}, passed <-chan time.Time) error {
+// awaitChange waits for a change or the time. It returns an error if the call is over.
+func (w *watch) awaitChange(ctx context.Context, changed <-chan struct{}, passed <-chan time.Time) error {
 	select {
 	case <-changed:
 	case <-passed:
@@ -195,9 +195,9 @@ func (w *watch) wait(ctx context.Context, changed <-chan struct{}, passed <-chan
 	return nil
 }
 
-// look asks within a place, and sends the answer if it is another than the one before. again says
+// answerOnce asks within a place, and sends the answer if it is another than the one before. again says
 // that there was no place, or that another replica has answered until now.
-func (w *watch) look(ctx context.Context, view conductor.View) (again bool, err error) {
+func (w *watch) answerOnce(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
 	err = w.placed(ctx, w.caller.Flow(), func() error {
 		return view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
@@ -207,7 +207,7 @@ func (w *watch) look(ctx context.Context, view conductor.View) (again bool, err 
 	case errors.Is(err, server.ErrBusy):
 		return ctx.Err() == nil, ctx.Err()
 	case errors.As(err, &unserved):
-		return true, w.follow(ctx, unserved)
+		return true, w.relayAnswers(ctx, unserved)
 	case err != nil:
 		return false, err
 	}
@@ -215,11 +215,11 @@ func (w *watch) look(ctx context.Context, view conductor.View) (again bool, err 
 	if err != nil {
 		return false, err
 	}
-	return false, w.send(text)
+	return false, w.sendIfNew(text)
 }
 
-// send sends an answer if it is another than the one before.
-func (w *watch) send(text []byte) error {
+// sendIfNew sends an answer if it is another than the one before.
+func (w *watch) sendIfNew(text []byte) error {
 	if bytes.Equal(text, w.sent) {
 		return nil // no answer is empty: it has the tenant
 	}
@@ -231,21 +231,21 @@ func (w *watch) send(text []byte) error {
 // errMoved ends a watch at a replica that serves the model no more.
 var errMoved = errors.New("another replica serves the model")
 
-// follow sends what another replica answers. It returns nil once that replica has ended the call, or
+// relayAnswers sends what another replica answers. It returns nil once that replica has ended the call, or
 // is no more the one to ask.
-func (w *watch) follow(ctx context.Context, to *conductor.UnservedError) error {
+func (w *watch) relayAnswers(ctx context.Context, to *conductor.UnservedError) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var looking sync.WaitGroup
-	began, room := false, w.keep(ctx)
-	defer room.release()
+	began, room := false, w.keepMemory(ctx)
+	defer room.releaseMemory()
 	reserve := func(bytes int64) error { // for one answer at a time
-		room.release()
+		room.releaseMemory()
 		return room.reserve(bytes)
 	}
 	err := w.carry(ctx, pb.Conductor_Watch_FullMethodName, w.in, to, func(by conductor.ReplicaAddress) {
 		began = true
 		looking.Go(func() { cancel(w.lookAfter(ctx, by)) })
-	}, reserve, w.send)
+	}, reserve, w.sendIfNew)
 	cancel(nil)
 	looking.Wait()
 	cause := context.Cause(ctx)
@@ -265,7 +265,7 @@ func (w *watch) lookAfter(ctx context.Context, by conductor.ReplicaAddress) erro
 	pace := time.NewTicker(conductor.LookAgain)
 	defer pace.Stop()
 	for {
-		if err := w.wait(ctx, nil, pace.C); err != nil {
+		if err := w.awaitChange(ctx, nil, pace.C); err != nil {
 			return err
 		}
 		if err := w.caller.Recheck(); err != nil {

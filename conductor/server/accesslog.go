@@ -94,7 +94,7 @@ func (l *AccessLog) Reopen() error {
 	if err != nil {
 		return err
 	}
-	l.write()
+	l.writeLines()
 	l.file.Close()
 	l.file, l.torn = file, false
 	return nil
@@ -114,7 +114,7 @@ func (l *AccessLog) Close() error {
 	if l.file == nil {
 		return nil
 	}
-	l.write()
+	l.writeLines()
 	err := l.file.Close()
 	l.file = nil
 	return err
@@ -125,12 +125,12 @@ func (l *AccessLog) flush() {
 	l.out.Lock()
 	defer l.out.Unlock()
 	if l.file != nil {
-		l.write()
+		l.writeLines()
 	}
 }
 
-// write writes the waiting lines to the file. The caller holds out.
-func (l *AccessLog) write() {
+// writeLines writes the waiting lines to the file. The caller holds out.
+func (l *AccessLog) writeLines() {
 	l.mu.Lock()
 	lines := l.pending
 	l.pending = l.spare[:0]
@@ -154,7 +154,7 @@ func (l *AccessLog) write() {
 	}
 	if l.failing {
 		l.failing = false
-		l.report(nil)
+		l.reportError(nil)
 	}
 }
 
@@ -163,11 +163,11 @@ func (l *AccessLog) lose(lines []byte, err error) {
 	l.dropped.Add(uint64(bytes.Count(lines, []byte{'\n'})))
 	if !l.failing {
 		l.failing = true
-		l.report(err)
+		l.reportError(err)
 	}
 }
 
-func (l *AccessLog) report(err error) {
+func (l *AccessLog) reportError(err error) {
 	if l.opts.Report != nil {
 		l.opts.Report(err)
 	}

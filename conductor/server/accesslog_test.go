@@ -271,10 +271,10 @@ func TestAccessLogTornLine(t *testing.T) {
 		l := newAccessLog(t, AccessLogOptions{Open: func() (io.WriteCloser, error) { return file, nil }})
 		l.append([]byte("first\nsecond\nthird\n"))
 		l.out.Lock()
-		l.write()
+		l.writeLines()
 		file.room = 1000
 		l.append([]byte("fourth\n"))
-		l.write()
+		l.writeLines()
 		l.out.Unlock()
 		l.Close()
 		if got := string(file.data); got != want || l.Dropped() != dropped {

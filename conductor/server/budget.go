@@ -65,15 +65,15 @@ func (b *Budget) Bound(g *gin.Context) {
 	if x.sent != nil && x.sent != http.NoBody {
 		g.Request.Body = x
 	}
-	defer x.end(g)
+	defer x.releaseMemory(g)
 	g.Next()
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// end gives back what the exchange has reserved. Another request gets x, unless requests to other replicas may
+// releaseMemory gives back what the exchange has reserved. Another request gets x, unless requests to other replicas may
 // still read through it.
-func (x *exchange) end(g *gin.Context) {
+func (x *exchange) releaseMemory(g *gin.Context) {
 	g.Writer, x.request.Body = x.ResponseWriter, x.sent // for the middlewares before this one, and net/http
 	x.mu.Lock()
 	x.budget.bytes.Release(x.flow, x.held)
@@ -107,9 +107,9 @@ type heldReader struct {
 	from io.Reader
 }
 
-func (r *heldReader) Read(p []byte) (int, error) { return r.of.hold(r.from.Read(p)) }
+func (r *heldReader) Read(p []byte) (int, error) { return r.of.reserveRead(r.from.Read(p)) }
 
-// exchange is the body and the writer of one request. One goroutine uses it, but for hold.
+// exchange is the body and the writer of one request. One goroutine uses it, but for reserveRead.
 type exchange struct {
 	gin.ResponseWriter
 	request *http.Request
@@ -123,8 +123,8 @@ type exchange struct {
 	lent bool  // readers of Held have it; guarded by mu
 }
 
-// hold reserves memory for what a Read has returned. It returns ErrMemory in its place if that does not fit.
-func (x *exchange) hold(n int, err error) (int, error) {
+// reserveRead reserves memory for what a Read has returned. It returns ErrMemory in its place if that does not fit.
+func (x *exchange) reserveRead(n int, err error) (int, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.read += int64(n)
@@ -139,7 +139,7 @@ func (x *exchange) hold(n int, err error) (int, error) {
 }
 
 // Read reads the body and reserves memory for it. It returns ErrMemory.
-func (x *exchange) Read(p []byte) (int, error) { return x.hold(x.sent.Read(p)) }
+func (x *exchange) Read(p []byte) (int, error) { return x.reserveRead(x.sent.Read(p)) }
 
 // Close closes the body. The request has it again then, because net/http knows of its own bodies alone that they
 // have been read.
@@ -159,15 +159,15 @@ func (x *exchange) Write(p []byte) (int, error) {
 		if x.Written() {
 			return 0, body.ErrMemory
 		}
-		x.refuse()
+		x.sendNoMemory()
 		return len(p), nil
 	}
 	defer x.budget.bytes.Release(x.flow, n)
 	return x.ResponseWriter.Write(p)
 }
 
-// refuse sends 503.
-func (x *exchange) refuse() {
+// sendNoMemory sends 503.
+func (x *exchange) sendNoMemory() {
 	e := body.Encoder{}
 	e.Map(2)
 	e.TextField("error", body.ErrMemory.Error())

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// busy knows the connections that have a request, or have not had one yet. The server calls note twice a request, so
+// busy knows the connections that have a request, or have not had one yet. The server calls noteState twice a request, so
 // connections are spread over parts with locks of their own.
 type busy struct {
 	seed  maphash.Seed
@@ -30,8 +30,8 @@ func newBusy() *busy {
 	return b
 }
 
-// note is the ConnState of a server.
-func (b *busy) note(c net.Conn, state http.ConnState) {
+// noteState is the ConnState of a server.
+func (b *busy) noteState(c net.Conn, state http.ConnState) {
 	p := &b.parts[maphash.Comparable(b.seed, c)%uint64(len(b.parts))]
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,8 +42,8 @@ func (b *busy) note(c net.Conn, state http.ConnState) {
 	}
 }
 
-// none reports whether there are none.
-func (b *busy) none() bool {
+// isEmpty reports whether there are none.
+func (b *busy) isEmpty() bool {
 	for i := range b.parts {
 		p := &b.parts[i]
 		p.mu.Lock()
@@ -56,13 +56,13 @@ func (b *busy) none() bool {
 	return true
 }
 
-// wait waits until there are none, for a duration at most.
-func (b *busy) wait(ctx context.Context, most time.Duration) {
+// awaitEmpty waits until there are none, for a duration at most.
+func (b *busy) awaitEmpty(ctx context.Context, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	pace := time.NewTicker(5 * time.Millisecond)
 	defer pace.Stop()
-	for !b.none() {
+	for !b.isEmpty() {
 		select {
 		case <-pace.C:
 		case <-ctx.Done():

@@ -57,7 +57,7 @@ func Decoded(limit int64) gin.HandlerFunc {
 		g.Request.Header.Del("Content-Encoding")
 		g.Request.Header.Del("Content-Length")
 		g.Next()
-		b.release() // a decoder that panicked is not used again
+		b.releaseDecoder() // a decoder that panicked is not used again
 	}
 }
 
@@ -127,8 +127,8 @@ func (b *codedBody) fault(err error) error {
 	return fmt.Errorf("content encoding %s: %w", b.name, err)
 }
 
-// release gives the decoder back. The body ends here.
-func (b *codedBody) release() {
+// releaseDecoder gives the decoder back. The body ends here.
+func (b *codedBody) releaseDecoder() {
 	b.err = http.ErrBodyReadAfterClose
 	b.coding.wire = wire{}
 	b.codings.Put(b.coding)

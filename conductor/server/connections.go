@@ -83,9 +83,9 @@ func (c *Connections) SetBounds(most, perAddress int) {
 	c.most, c.perAddress = most, perAddress
 }
 
-// enter counts a connection, and closes another one where a bound is reached. It reports false if the
+// countConn counts a connection, and closes another one where a bound is reached. It reports false if the
 // connection has to be closed itself.
-func (c *Connections) enter(b *boundedConn) bool {
+func (c *Connections) countConn(b *boundedConn) bool {
 	c.mu.Lock()
 	n := c.neighbours[b.address]
 	if n == nil {
@@ -105,7 +105,7 @@ func (c *Connections) enter(b *boundedConn) bool {
 	}
 	if reason >= 0 {
 		c.closed[reason]++
-		c.tell(reason, b.address, n.open)
+		c.logBound(reason, b.address, n.open)
 	}
 	if reason >= 0 && old == nil {
 		c.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *Connections) enter(b *boundedConn) bool {
 	var leaves *boundedConn
 	if old != nil {
 		leaves = old.Value.(*boundedConn)
-		c.forget(leaves)
+		c.forgetConn(leaves)
 	}
 	if c.neighbours == nil {
 		c.neighbours = make(map[string]*neighbour)
@@ -131,19 +131,19 @@ func (c *Connections) enter(b *boundedConn) bool {
 	return true
 }
 
-// leave gives the place of a connection back, unless it has none any more.
-func (c *Connections) leave(b *boundedConn) {
+// removeConn gives the place of a connection back, unless it has none any more.
+func (c *Connections) removeConn(b *boundedConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forget(b)
+	c.forgetConn(b)
 }
 
-// forget is leave with c.mu held.
-func (c *Connections) forget(b *boundedConn) {
+// forgetConn gives the place of a connection back, unless it has none any more. c.mu is held.
+func (c *Connections) forgetConn(b *boundedConn) {
 	if b.neighbour == nil {
 		return
 	}
-	c.admit(b)
+	c.removeStranger(b)
 	c.open--
 	if b.neighbour.open--; b.neighbour.open == 0 {
 		delete(c.neighbours, b.address)
@@ -151,8 +151,8 @@ func (c *Connections) forget(b *boundedConn) {
 	b.neighbour = nil
 }
 
-// admit takes a connection out of those that make room. c.mu is held.
-func (c *Connections) admit(b *boundedConn) {
+// removeStranger takes a connection out of those that make room. c.mu is held.
+func (c *Connections) removeStranger(b *boundedConn) {
 	if b.entry != nil {
 		c.strangers.Remove(b.entry)
 		b.neighbour.strangers.Remove(b.neighbourEntry)
@@ -160,8 +160,8 @@ func (c *Connections) admit(b *boundedConn) {
 	}
 }
 
-// tell writes a line of the log, unless there was one of late. c.mu is held.
-func (c *Connections) tell(reason int, address string, ofAddress int) {
+// logBound writes a line of the log, unless there was one of late. c.mu is held.
+func (c *Connections) logBound(reason int, address string, ofAddress int) {
 	now := time.Now()
 	if last := c.told[reason]; !last.IsZero() && now.Sub(last) < logPause {
 		return
@@ -208,7 +208,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		address, _, _ := net.SplitHostPort(c.RemoteAddr().String())
 		b := &boundedConn{tcpConn: c.(tcpConn), bounds: l.bounds, address: Neighbourhood(address)}
 		b.limit = time.AfterFunc(l.patience, b.endSilence)
-		if l.bounds.enter(b) {
+		if l.bounds.countConn(b) {
 			return b, nil
 		}
 		b.Close()
@@ -231,19 +231,19 @@ type boundedConn struct {
 // Close implements net.Conn.
 func (b *boundedConn) Close() error {
 	b.limit.Stop()
-	return b.end()
+	return b.closeConn()
 }
 
-// end is Close without an end of the timer, which may be the one that calls it.
-func (b *boundedConn) end() error {
-	b.bounds.leave(b)
+// closeConn is Close without an end of the timer, which may be the one that calls it.
+func (b *boundedConn) closeConn() error {
+	b.bounds.removeConn(b)
 	return b.tcpConn.Close()
 }
 
 // endSilence closes a connection that has asked for nothing.
 func (b *boundedConn) endSilence() {
 	if !b.asked.Load() {
-		b.end()
+		b.closeConn()
 	}
 }
 
@@ -276,7 +276,7 @@ func Admits(from net.Addr) {
 	a.conn.known.Store(true)
 	a.conn.bounds.mu.Lock()
 	defer a.conn.bounds.mu.Unlock()
-	a.conn.bounds.admit(a.conn)
+	a.conn.bounds.removeStranger(a.conn)
 }
 
 type peerKey struct{}

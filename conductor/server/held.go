@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// hold binds a socket to an address and does not listen. Connections are refused then, and the
+// holdPort binds a socket to an address and does not listen. Connections are refused then, and the
 // system gives the port to no other program. letGo ends that.
-func hold(addr *net.TCPAddr) (letGo func(), err error) {
+func holdPort(addr *net.TCPAddr) (letGo func(), err error) {
 	family, to := syscall.AF_INET6, syscall.Sockaddr(&syscall.SockaddrInet6{Port: addr.Port, Addr: [16]byte(addr.IP.To16())})
 	if ip := addr.IP.To4(); ip != nil {
 		family, to = syscall.AF_INET, &syscall.SockaddrInet4{Port: addr.Port, Addr: [4]byte(ip)}

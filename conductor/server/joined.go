@@ -23,17 +23,17 @@ type tcpConn interface {
 	CloseWrite() error
 }
 
-// joinedConn joins all writes between join and send. One goroutine may call join,
-// Write and send at a time.
+// joinedConn joins all writes between holdWrites and sendHeld. One goroutine may call holdWrites,
+// Write and sendHeld at a time.
 type joinedConn struct {
 	tcpConn
-	buffer *[joinedSize]byte // nil outside of join and send
+	buffer *[joinedSize]byte // nil outside of holdWrites and sendHeld
 	held   int               // bytes of buffer
 	paced  pacedWriter       // of the request at hand
 }
 
-// join lets Write hold data back until send.
-func (c *joinedConn) join() { c.buffer = joinedBuffers.Get().(*[joinedSize]byte) }
+// holdWrites lets Write hold data back until sendHeld.
+func (c *joinedConn) holdWrites() { c.buffer = joinedBuffers.Get().(*[joinedSize]byte) }
 
 // Write implements net.Conn.
 func (c *joinedConn) Write(p []byte) (int, error) {
@@ -50,8 +50,8 @@ func (c *joinedConn) Write(p []byte) (int, error) {
 	return c.tcpConn.Write(p)
 }
 
-// send writes what Write has held back, and ends join.
-func (c *joinedConn) send() error {
+// sendHeld writes what Write has held back, and ends holdWrites.
+func (c *joinedConn) sendHeld() error {
 	err := c.flush()
 	joinedBuffers.Put(c.buffer)
 	c.buffer = nil

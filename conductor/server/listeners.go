@@ -95,7 +95,7 @@ func bind(ports []*port) error {
 		if p.bound != nil {
 			continue
 		}
-		p.release()
+		p.releasePort()
 		var err error
 		if p.bound, err = net.Listen("tcp", p.Address); err != nil {
 			p.bound = nil
@@ -120,12 +120,12 @@ func (s *Servers) Address(listener int) string { return s.ports[listener].bound.
 func (s *Servers) Unbind() {
 	unbind(s.ports)
 	for _, p := range s.ports {
-		p.release()
+		p.releasePort()
 	}
 }
 
-// release ends the hold on a closed port.
-func (p *port) release() {
+// releasePort ends the hold on a closed port.
+func (p *port) releasePort() {
 	if p.letGo != nil {
 		p.letGo()
 		p.letGo = nil
@@ -142,7 +142,7 @@ func (s *Servers) shut() {
 			continue
 		}
 		var err error
-		if p.letGo, err = hold(at); err != nil {
+		if p.letGo, err = holdPort(at); err != nil {
 			s.log.Debug().Err(err).Msg("a port cannot be held until it is served: another program may take it")
 		}
 	}
@@ -184,7 +184,7 @@ func (s *Servers) start(ports []*port) error {
 		}
 		web := NewServer(s.parting(s.Handler(p.Dialect)), s.timeouts)
 		p.server = web
-		web.ConnState = s.busy.note
+		web.ConnState = s.busy.noteState
 		web.ErrorLog = stdlog.New(debugLines{s.log}, "", 0)
 		if s.TLS == nil {
 			go func() { s.failed <- web.Serve(Joined(bound)) }()
@@ -329,7 +329,7 @@ func (s *Servers) Shutdown(timeout time.Duration) {
 			p.bound.Close()
 		}
 	}
-	s.busy.wait(ctx, min(answering, timeout/2)) // net/http drops requests that it reads from now on
+	s.busy.awaitEmpty(ctx, min(answering, timeout/2)) // net/http drops requests that it reads from now on
 	var ending sync.WaitGroup
 	for _, p := range s.ports {
 		if p.server == nil {

@@ -78,15 +78,15 @@ func (t Dialects) MountRoot(r *gin.Engine) {
 	t.Mount(r)
 	r.RedirectTrailingSlash = false
 	r.NoRoute(func(g *gin.Context) {
-		t.refuse(g, &Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such path: " + g.Request.URL.Path})
+		t.refuseRequest(g, &Refusal{Status: http.StatusNotFound, Reason: "not_found", Text: "no such path: " + g.Request.URL.Path})
 	})
 	r.NoMethod(func(g *gin.Context) {
-		t.refuse(g, &Refusal{Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed", Text: "Method not allowed"})
+		t.refuseRequest(g, &Refusal{Status: http.StatusMethodNotAllowed, Reason: "method_not_allowed", Text: "Method not allowed"})
 	})
 }
 
-// refuse lets the dialect that a request asks for word an error.
-func (t Dialects) refuse(g *gin.Context, why *Refusal) {
+// refuseRequest lets the dialect that a request asks for word an error.
+func (t Dialects) refuseRequest(g *gin.Context, why *Refusal) {
 	i, codec := t.choose(g.Request, parameter(g))
 	t[max(i, 0)].Refuse(g, codec, why)
 }

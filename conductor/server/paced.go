@@ -52,9 +52,9 @@ func (p *pacedWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	for {
-		p.begin()
+		p.beginPiece()
 		piece := b[:min(len(b), pieceSize)]
-		wrote, err := p.send(piece)
+		wrote, err := p.sendPiece(piece)
 		n, b = n+wrote, b[len(piece):]
 		if err != nil || len(b) == 0 {
 			return n, err
@@ -62,14 +62,14 @@ func (p *pacedWriter) Write(b []byte) (n int, err error) {
 	}
 }
 
-// send writes a piece of an answer to the connection at once.
-func (p *pacedWriter) send(piece []byte) (n int, err error) {
+// sendPiece writes a piece of an answer to the connection at once.
+func (p *pacedWriter) sendPiece(piece []byte) (n int, err error) {
 	if p.conn == nil {
 		return p.ResponseWriter.Write(piece)
 	}
-	p.conn.join()
+	p.conn.holdWrites()
 	defer func() {
-		if failed := p.conn.send(); err == nil {
+		if failed := p.conn.sendHeld(); err == nil {
 			err = failed
 		}
 	}()
@@ -79,7 +79,7 @@ func (p *pacedWriter) send(piece []byte) (n int, err error) {
 // Flush implements http.Flusher.
 func (p *pacedWriter) Flush() {
 	if f, ok := p.ResponseWriter.(http.Flusher); ok {
-		p.begin()
+		p.beginPiece()
 		if f.Flush(); p.shared && p.deadline != nil {
 			p.deadline.SetWriteDeadline(time.Time{}) // the next piece may come later
 		}
@@ -92,11 +92,11 @@ func (p *pacedWriter) SetWriteDeadline(at time.Time) error {
 		return http.ErrNotSupported
 	}
 	p.own = at
-	return p.begin()
+	return p.beginPiece()
 }
 
-// begin gives a piece its time.
-func (p *pacedWriter) begin() error {
+// beginPiece gives a piece its time.
+func (p *pacedWriter) beginPiece() error {
 	if p.deadline == nil {
 		return nil
 	}

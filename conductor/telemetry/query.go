@@ -38,8 +38,8 @@ type Query struct {
 	span  span // the zero value: not sampled
 }
 
-// begin gives a query a clock if a trace or the log of slow queries needs one. Else it returns nil.
-func (w *Watch) begin(ctx context.Context, of inquiry) *Query {
+// beginQuery gives a query a clock if a trace or the log of slow queries needs one. Else it returns nil.
+func (w *Watch) beginQuery(ctx context.Context, of inquiry) *Query {
 	span := w.tracer.start(ctx, &of)
 	if !span.sampled() && w.slow.least.Load() == 0 {
 		return nil
@@ -57,25 +57,25 @@ func (w *Watch) begin(ctx context.Context, of inquiry) *Query {
 func (w *Watch) End(q *Query, status int) {
 	parts, took := q.Clock.End()
 	if q.span.sampled() {
-		q.span.end(q, &parts, took, status)
+		q.span.endSpan(q, &parts, took, status)
 	}
-	w.slow.observe(q, &parts, took, status)
+	w.slow.logIfSlow(q, &parts, took, status)
 }
 
-// beginRequest is begin for a request over HTTP.
+// beginRequest is beginQuery for a request over HTTP.
 func (w *Watch) beginRequest(g *gin.Context, r *route, start time.Time) *Query {
 	of := inquiry{verb: g.Request.Method, route: r.path, start: start}
 	if w.tracer != nil {
 		of.parent, of.state = g.Request.Header.Get("Traceparent"), g.Request.Header.Get("Tracestate")
 	}
-	q := w.begin(g.Request.Context(), of)
+	q := w.beginQuery(g.Request.Context(), of)
 	if q != nil {
 		g.Set(server.ClockKey, q.Clock)
 	}
 	return q
 }
 
-// BeginCall is begin for a call of gRPC, whose metadata ctx has. A nil Watch watches no call.
+// BeginCall is beginQuery for a call of gRPC, whose metadata ctx has. A nil Watch watches no call.
 func (w *Watch) BeginCall(ctx context.Context, method string, start time.Time) *Query {
 	if w == nil {
 		return nil
@@ -84,7 +84,7 @@ func (w *Watch) BeginCall(ctx context.Context, method string, start time.Time) *
 	if w.tracer != nil {
 		of.parent, of.state = firstOf(ctx, "traceparent"), firstOf(ctx, "tracestate")
 	}
-	return w.begin(ctx, of)
+	return w.beginQuery(ctx, of)
 }
 
 // firstOf returns the first value of metadata, "" if there is none.

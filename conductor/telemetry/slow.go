@@ -38,8 +38,8 @@ func newSlowLog(log zerolog.Logger) slowLog {
 	}
 }
 
-// observe logs a query that was slow.
-func (l *slowLog) observe(q *Query, parts *[stage.Count]stage.Part, took time.Duration, status int) {
+// logIfSlow logs a query that was slow.
+func (l *slowLog) logIfSlow(q *Query, parts *[stage.Count]stage.Part, took time.Duration, status int) {
 	least := time.Duration(l.least.Load())
 	if least == 0 || took < least {
 		return

@@ -68,11 +68,11 @@ func TestSlowLogIsBounded(t *testing.T) {
 	var lines counter
 	w := New(nil, zerolog.New(&lines))
 	w.SetSlow(time.Millisecond)
-	q := w.begin(t.Context(), inquiry{verb: http.MethodPost, route: "/query", start: time.Now()})
+	q := w.beginQuery(t.Context(), inquiry{verb: http.MethodPost, route: "/query", start: time.Now()})
 	parts, _ := q.Clock.End()
 	for range 100 {
-		w.slow.observe(q, &parts, time.Millisecond, http.StatusOK)
-		w.slow.observe(q, &parts, time.Millisecond-1, http.StatusOK)
+		w.slow.logIfSlow(q, &parts, time.Millisecond, http.StatusOK)
+		w.slow.logIfSlow(q, &parts, time.Millisecond-1, http.StatusOK)
 	}
 	if lines != slowBurst {
 		t.Errorf("%d lines, want %d", lines, slowBurst)

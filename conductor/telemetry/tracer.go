@@ -150,8 +150,8 @@ func (t *Tracer) sampled(ctx context.Context, q *inquiry) (context.Context, bool
 	return ctx, rand.Float64() < t.sample
 }
 
-// end ends the span, with one span below it for each stage.
-func (s *span) end(q *Query, parts *[stage.Count]stage.Part, took time.Duration, status int) {
+// endSpan ends the span, with one span below it for each stage.
+func (s *span) endSpan(q *Query, parts *[stage.Count]stage.Part, took time.Duration, status int) {
 	for i := range stage.Count {
 		if p := &parts[i]; p.Entered {
 			_, child := s.tracer.tracer.Start(s.ctx, i.String(), trace.WithTimestamp(q.start.Add(p.From)))

@@ -70,8 +70,8 @@ func (s *sums) tier(t tiers.Tier) (n int) {
 	return n
 }
 
-// add adds the numbers of another tenant.
-func (s *sums) add(o *sums) {
+// addSums adds the numbers of another tenant.
+func (s *sums) addSums(o *sums) {
 	s.sources += o.sources
 	s.instances += o.instances
 	s.findings += o.findings
@@ -192,7 +192,7 @@ func (c *collection) in(tenants scope.Tenants) *sums {
 	all := newSums()
 	for name, t := range c.tenants {
 		if tenants.Has(name) {
-			all.add(t)
+			all.addSums(t)
 		}
 	}
 	if tenants.All() {

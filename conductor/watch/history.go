@@ -47,8 +47,8 @@ type history struct {
 	byTenant map[string]*series
 }
 
-// add counts a collection. It returns the point of all tenants if this is the time of one.
-func (h *history) add(c *collection) *point {
+// addCollection counts a collection. It returns the point of all tenants if this is the time of one.
+func (h *history) addCollection(c *collection) *point {
 	if h.byTenant == nil {
 		h.byTenant, h.last = make(map[string]*series), c.at
 	}
@@ -59,7 +59,7 @@ func (h *history) add(c *collection) *point {
 	}
 	all := newSums()
 	for name, t := range c.tenants {
-		all.add(t)
+		all.addSums(t)
 		all.events += t.events
 		s := h.byTenant[name]
 		if s == nil {
@@ -69,10 +69,10 @@ func (h *history) add(c *collection) *point {
 			s = &series{queries: t.queries}
 			h.byTenant[name] = s
 		}
-		s.add(c.at, passed, t, due)
+		s.addPoint(c.at, passed, t, due)
 	}
 	all.queries = c.queries
-	h.all.add(c.at, passed, all, due)
+	h.all.addPoint(c.at, passed, all, due)
 	if due {
 		h.all.addServer(c, passed)
 	}
@@ -89,8 +89,8 @@ func (h *history) add(c *collection) *point {
 	return &h.all.points[len(h.all.points)-1]
 }
 
-// add counts what a tenant has, as a point if due.
-func (s *series) add(at time.Time, passed time.Duration, t *sums, due bool) {
+// addPoint counts what a tenant has, as a point if due.
+func (s *series) addPoint(at time.Time, passed time.Duration, t *sums, due bool) {
 	s.events += t.events
 	if !due {
 		return

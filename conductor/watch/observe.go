@@ -24,8 +24,8 @@ const (
 // budget is how many more things an audience sees in this second.
 type budget struct{ left, skipped atomic.Int64 }
 
-// take reports whether there is room, and counts what there is none for.
-func (b *budget) take() bool {
+// spendOne reports whether there is room, and counts what there is none for.
+func (b *budget) spendOne() bool {
 	if b.left.Load() > 0 && b.left.Add(-1) >= 0 {
 		return true
 	}
@@ -37,7 +37,7 @@ func (b *budget) take() bool {
 // old queries.
 func (a *audience) refill(now time.Time) {
 	a.recent.mu.Lock()
-	a.recent.forget(now, maxRecent, a.limit.Load())
+	a.recent.forgetOld(now, maxRecent, a.limit.Load())
 	a.recent.mu.Unlock()
 	a.batches.left.Store(batchesPerSecond)
 	a.queries.left.Store(queriesPerSecond)
@@ -59,7 +59,7 @@ func (h *Hub) Batch(b *conductor.AppliedBatch) {
 	}
 	var f []byte
 	for _, a := range *all {
-		if a.feeders.Load() == 0 || !a.tenants.Has(b.Source.Tenant) || !a.batches.take() {
+		if a.feeders.Load() == 0 || !a.tenants.Has(b.Source.Tenant) || !a.batches.spendOne() {
 			continue
 		}
 		if f == nil {
@@ -105,8 +105,8 @@ func (h *Hub) Query(q *conductor.AnsweredQuery) {
 		return
 	}
 	for _, a := range *all {
-		if a.tenants.Has(q.Answer.Tenant) && a.queries.take() {
-			a.push(frame("query", a.note(q, h.cfg.KeepQueries)), false)
+		if a.tenants.Has(q.Answer.Tenant) && a.queries.spendOne() {
+			a.push(frame("query", a.rememberQuery(q, h.cfg.KeepQueries)), false)
 		}
 	}
 }
@@ -138,8 +138,8 @@ type shownQuery struct {
 // size returns the bytes of its tokens.
 func (q *shownQuery) size() int64 { return int64(4 * len(q.query.Tokens)) }
 
-// note remembers a query, and returns its row.
-func (a *audience) note(q *conductor.AnsweredQuery, keep bool) []byte {
+// rememberQuery remembers a query, and returns its row.
+func (a *audience) rememberQuery(q *conductor.AnsweredQuery, keep bool) []byte {
 	asked := q.Query
 	n, limit := int64(4*len(asked.Tokens)), a.limit.Load()
 	keep = keep && len(asked.Tokens) > 0 && n <= limit
@@ -154,13 +154,13 @@ func (a *audience) note(q *conductor.AnsweredQuery, keep bool) []byte {
 	}
 	asked.Tenant, asked.Tokens = q.Answer.Tenant, slices.Clone(asked.Tokens)
 	asked.Instance, asked.MinMatched, asked.Top, asked.Detail = nil, 0, 0, false
-	r.forget(q.At, maxRecent-1, limit-n)
+	r.forgetOld(q.At, maxRecent-1, limit-n)
 	r.shown, r.bytes = append(r.shown, shownQuery{id, text, q.At, asked}), r.bytes+n
 	return text
 }
 
-// forget drops queries that are too old, and the oldest beyond bounds. r.mu is held.
-func (r *recent) forget(now time.Time, most int, bytes int64) {
+// forgetOld drops queries that are too old, and the oldest beyond bounds. r.mu is held.
+func (r *recent) forgetOld(now time.Time, most int, bytes int64) {
 	n := 0
 	for n < len(r.shown) && (len(r.shown)-n > most || r.bytes > bytes || now.Sub(r.shown[n].at) >= maxRecentAge) {
 		r.bytes -= r.shown[n].size()
@@ -214,7 +214,7 @@ func (h *Hub) Recent(tenants scope.Tenants, id string) (q conductor.Query, kept 
 	}
 	a.recent.mu.Lock()
 	defer a.recent.mu.Unlock()
-	a.recent.forget(h.cfg.Now(), maxRecent, a.limit.Load())
+	a.recent.forgetOld(h.cfg.Now(), maxRecent, a.limit.Load())
 	for i := range a.recent.shown {
 		if s := &a.recent.shown[i]; s.id == id {
 			return s.query, true
@@ -231,7 +231,7 @@ func (h *Hub) Kept(tenants scope.Tenants) (all []conductor.Query) {
 	}
 	a.recent.mu.Lock()
 	defer a.recent.mu.Unlock()
-	a.recent.forget(h.cfg.Now(), maxRecent, a.limit.Load())
+	a.recent.forgetOld(h.cfg.Now(), maxRecent, a.limit.Load())
 	for _, s := range slices.Backward(a.recent.shown) {
 		all = append(all, s.query)
 	}
@@ -247,7 +247,7 @@ func (h *Hub) Queries(tenants scope.Tenants) []byte {
 	if a := h.of(tenants); a != nil {
 		a.recent.mu.Lock()
 		defer a.recent.mu.Unlock()
-		a.recent.forget(h.cfg.Now(), maxRecent, a.limit.Load())
+		a.recent.forgetOld(h.cfg.Now(), maxRecent, a.limit.Load())
 		for _, s := range slices.Backward(a.recent.shown) {
 			e.Raw(s.text)
 		}

@@ -57,20 +57,20 @@ func (v *Viewer) push(f []byte) bool {
 		v.frames, v.bytes, v.lacks = nil, 0, true
 		return false
 	}
-	v.put(f)
+	v.queueFrame(f)
 	return true
 }
 
-// begin queues the whole state.
-func (v *Viewer) begin(f []byte) {
+// queueState queues the whole state.
+func (v *Viewer) queueState(f []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.lacks = false
-	v.put(f)
+	v.queueFrame(f)
 }
 
-// put queues a frame. v.mu is held.
-func (v *Viewer) put(f []byte) {
+// queueFrame queues a frame. v.mu is held.
+func (v *Viewer) queueFrame(f []byte) {
 	v.frames, v.bytes = append(v.frames, f), v.bytes+len(f)
 	select {
 	case v.wake <- struct{}{}:
@@ -116,8 +116,8 @@ func newAudience(tenants scope.Tenants) *audience {
 // all returns the viewers.
 func (a *audience) all() []*Viewer { return *a.viewers.Load() }
 
-// add adds a viewer. Hub.mu is held.
-func (a *audience) add(v *Viewer) {
+// addViewer adds a viewer. Hub.mu is held.
+func (a *audience) addViewer(v *Viewer) {
 	all := append(slices.Clone(a.all()), v)
 	a.viewers.Store(&all)
 	if v.feed {

@@ -160,7 +160,7 @@ func (h *Hub) advance(rows bool) {
 	if h.cfg.Refused != nil {
 		h.now.refused = h.cfg.Refused()
 	}
-	h.now.point = h.history.add(h.now)
+	h.now.point = h.history.addCollection(h.now)
 	h.serve(true)
 	h.took = time.Since(began)
 }
@@ -172,7 +172,7 @@ func (h *Hub) serve(fresh bool) {
 		var difference []byte
 		for _, v := range a.all() {
 			if v.wantsAll() {
-				v.begin(h.whole(a))
+				v.queueState(h.whole(a))
 				continue
 			}
 			if fresh {
@@ -228,7 +228,7 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 		h.groups[key] = a
 	}
 	v := &Viewer{audience: a, feed: feed, wake: make(chan struct{}, 1), over: make(chan struct{}), lacks: true}
-	a.add(v)
+	a.addViewer(v)
 	h.viewers++
 	h.publish()
 	select {
