@@ -6,18 +6,6 @@ package kvconductor_test
 // out, add none. "go test . -run Shape -update-shape" rewrites this file if values only fell. If a rebase conflicts
 // here, take the other side's file and run that.
 var shapeExceptions = []exception{
-	// compat/dynamo
-	{"columns", "compat/dynamo", 99},
-
-	// compat/internal/conformance
-	{"columns", "compat/internal/conformance", 1},
-
-	// compat/mooncake
-	{"columns", "compat/mooncake", 34},
-
-	// compat/sglang
-	{"columns", "compat/sglang", 2},
-
 	// conductor
 	{"columns", "conductor", 277},
 	{"embedded", "conductor", 3},
@@ -32,18 +20,6 @@ var shapeExceptions = []exception{
 	{"methods", "conductor.registry", 60},
 	{"methods", "conductor.source", 128},
 
-	// conductor/access
-	{"columns", "conductor/access", 15},
-
-	// conductor/body
-	{"columns", "conductor/body", 5},
-
-	// conductor/cluster
-	{"columns", "conductor/cluster", 46},
-
-	// conductor/cluster/placement
-	{"columns", "conductor/cluster/placement", 3},
-
 	// conductor/discovery
 	{"methods", "conductor/discovery.State", 44},
 	{"methods", "conductor/discovery.Target", 43},
@@ -54,12 +30,7 @@ var shapeExceptions = []exception{
 	{"methods", "conductor/fleet.Source", 43},
 
 	// conductor/rpc
-	{"columns", "conductor/rpc", 37},
 	{"embedded", "conductor/rpc", 2},
-
-	// conductor/server
-	{"columns", "conductor/server", 20},
-	{"exported", "conductor/server", 63},
 
 	// config
 	{"columns", "config", 16},
