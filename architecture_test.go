@@ -86,7 +86,7 @@ var table = []room{
 		not: slices.Concat(httpOrJSON, logging, []string{"net"}), noClock: true},
 	{dir: "events/tape", rooms: []string{"events/payload", "keyfile"}, not: slices.Concat(httpOrJSON, logging, []string{"net"})},
 	{dir: "events/relay", rooms: []string{"tiers", "events", "events/tape", "events/payload", "events/stream", "events/wire", "events/zmq"},
-		not: slices.Concat(httpOrJSON, logging)},
+		modules: []string{msgpack}, not: slices.Concat(httpOrJSON, logging)},
 	// Rules for endpoints, as values: the configuration checks them, sockets obey them.
 	{dir: "events/reach", not: slices.Concat(httpOrJSON, logging, []string{"os"}), noClock: true},
 	{dir: "events/objectkey", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},

@@ -21,26 +21,26 @@ var relaySeries = []relayRow{
 	relayGauge("synced", "1 if the relay has all batches of the engine's lifetime, or all that matter.", func(s *relay.Stats) float64 {
 		return flag(s.Stream.State == stream.Synced)
 	}),
-	relayGauge("last_seq", "Number of the newest batch.", func(s *relay.Stats) float64 { return float64(s.Log.Last) }),
-	relayGauge("first_seq", "Number of the oldest batch in the log.", func(s *relay.Stats) float64 { return float64(s.Log.First) }),
-	relayGauge("log_memory_bytes", "Bytes of batches in memory.", func(s *relay.Stats) float64 { return float64(s.Log.Memory) }),
-	relayGauge("log_disk_bytes", "Bytes of batches on the disk.", func(s *relay.Stats) float64 { return float64(s.Log.Disk) }),
+	relayGauge("last_seq", "Number of the newest batch.", func(s *relay.Stats) float64 { return float64(s.Tape.Last) }),
+	relayGauge("first_seq", "Number of the oldest batch in the log.", func(s *relay.Stats) float64 { return float64(s.Tape.First) }),
+	relayGauge("log_memory_bytes", "Bytes of batches in memory.", func(s *relay.Stats) float64 { return float64(s.Tape.Memory) }),
+	relayGauge("log_disk_bytes", "Bytes of batches on the disk.", func(s *relay.Stats) float64 { return float64(s.Tape.Disk) }),
 	relayGauge("tree_blocks", "Blocks that the engine held when the oldest batch of the log came.", func(s *relay.Stats) float64 {
-		return float64(s.Log.Tree.Blocks)
+		return float64(s.Past.Blocks)
 	}),
 	relayGauge("tree_kept_blocks", "Blocks that the engine held no more, kept because others hang from them.",
 		func(s *relay.Stats) float64 {
-			return float64(s.Log.Tree.Kept)
+			return float64(s.Past.Kept)
 		}),
-	relayGauge("tree_bytes", "Memory of these blocks, estimated.", func(s *relay.Stats) float64 { return float64(s.Log.Tree.Bytes) }),
+	relayGauge("tree_bytes", "Memory of these blocks, estimated.", func(s *relay.Stats) float64 { return float64(s.Past.Bytes) }),
 	relayGauge("tree_doubtful", "1 if what the engine held then is not known for certain.", func(s *relay.Stats) float64 {
-		return flag(s.Log.Doubt != "")
+		return flag(s.Past.Doubt != "")
 	}),
 	relayGauge("followers", "Live connections of followers.", func(s *relay.Stats) float64 { return float64(s.Live) }),
 	relayGauge("replay_followers", "Connections of followers that ask for replays.", func(s *relay.Stats) float64 {
 		return float64(s.Replays)
 	}),
-	relayCounter("batches", "Batches of the engine.", func(s *relay.Stats) uint64 { return s.Log.Batches }),
+	relayCounter("batches", "Batches of the engine.", func(s *relay.Stats) uint64 { return s.Tape.Batches }),
 	relayCounter("lifetimes", "Lifetimes of the engine that ended.", func(s *relay.Stats) uint64 { return s.Resets }),
 	relayCounter("gaps", "Holes in the engine's numbers.", func(s *relay.Stats) uint64 { return s.Stream.Gaps }),
 	relayCounter("published", "Batches sent live, over all followers.", func(s *relay.Stats) uint64 { return s.Published }),

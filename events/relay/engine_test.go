@@ -56,6 +56,7 @@ type engine struct {
 	live, replay net.Listener
 	topics       bool // replies carry the topic
 	ids          bool // the frame of the number carries an id of the lifetime
+	padding      int  // bytes of a field that makes stores larger
 
 	mu    sync.Mutex
 	next  uint64
@@ -177,8 +178,12 @@ func (e *engine) store(n int, parent uint64) uint64 {
 	if parent != 0 {
 		above = parent
 	}
-	e.send(map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": above, "token_ids": tokens,
-		"block_size": blockSize, "lora_id": nil, "medium": "GPU", "lora_name": nil})
+	event := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": above, "token_ids": tokens,
+		"block_size": blockSize, "lora_id": nil, "medium": "GPU", "lora_name": nil}
+	if e.padding > 0 {
+		event["padding"] = make([]byte, e.padding)
+	}
+	e.send(event)
 	return hashes[n-1]
 }
 
@@ -301,6 +306,6 @@ func (r *relayed) caughtUp(t *testing.T, e *engine) {
 		s := r.Stats()
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		return s.Log.Any && s.Log.Last+1 == e.next
+		return s.Tape.Any && s.Tape.Last+1 == e.next
 	})
 }

@@ -30,7 +30,8 @@ type libzmq struct {
 
 func startLibzmq(t *testing.T, python string, r *relayed, from int, flags ...string) *libzmq {
 	t.Helper()
-	args := append([]string{"testdata/follower.py", "tcp://" + r.live.Addr().String(), "tcp://" + r.replay.Addr().String(), fmt.Sprint(from)}, flags...)
+	args := append([]string{"testdata/follower.py", "tcp://" + r.live.Addr().String(), "tcp://" + r.replay.Addr().String(), fmt.Sprint(from)},
+		flags...)
 	l := &libzmq{t: t, cmd: exec.Command(python, args...)}
 	l.cmd.Stderr = os.Stderr
 	out, err := l.cmd.StdoutPipe()
@@ -55,7 +56,9 @@ type got struct{ replayed, first, last, holes, empty, live, liveHoles int }
 func (l *libzmq) result() (g got) {
 	l.t.Helper()
 	line := l.line()
-	if _, err := fmt.Sscanf(line, "replayed %d %d %d %d %d live %d %d", &g.replayed, &g.first, &g.last, &g.holes, &g.empty, &g.live, &g.liveHoles); err != nil {
+	_, err := fmt.Sscanf(line, "replayed %d %d %d %d %d live %d %d",
+		&g.replayed, &g.first, &g.last, &g.holes, &g.empty, &g.live, &g.liveHoles)
+	if err != nil {
 		l.t.Fatalf("the follower says %q: %v", line, err)
 	}
 	return g
@@ -73,8 +76,8 @@ func TestInteropHistory(t *testing.T) {
 		e.store(1, 0)
 	}
 	r.caughtUp(t, e)
-	if s := r.Stats(); s.Log.First != 0 || s.Log.Disk == 0 {
-		t.Fatalf("the log begins with %d and has %d bytes on the disk", s.Log.First, s.Log.Disk)
+	if s := r.Stats(); s.Tape.First != 0 || s.Tape.Disk == 0 {
+		t.Fatalf("the log begins with %d and has %d bytes on the disk", s.Tape.First, s.Tape.Disk)
 	}
 	hurry := startLibzmq(t, py, r, 0, "--wait", "100")
 	until(t, "it has subscribed", func() bool { return r.Stats().Live == 1 })

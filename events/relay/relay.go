@@ -1,32 +1,30 @@
-// Package relay follows one engine and serves its events onwards, in the engine's own
-// protocol, with a history as long as its memory and its disk allow.
+// Package relay follows one engine and serves its events onwards, in the engine's own protocol, with a history as long
+// as its memory and its disk allow.
 //
-//	engine --PUB-----> stream --> log: newest batches in memory, older ones in files
-//	       --ROUTER-->   |         |                 |
-//	                     |         |                 v what the oldest left behind
-//	                     |         |               tree
-//	                     v         v                 |
-//	      topic, layout, id     PUB: live        ROUTER: tree, then log, then the end marker
+//	engine --PUB-----> stream --> tape: newest batches in memory, and those before on the disk
+//	       --ROUTER-->   |         |        |
+//	                     |         |        v evicted from memory
+//	                     |         |       past: what the engine held then
+//	                     v         v        |
+//	      topic, layout, id     PUB: live  ROUTER: past, then tape, then the end marker
 //
-// Followers see the engine's numbers and bytes, so that one may change between the engine and
-// its relay, or outlive a restart of the relay, without noticing.
-//
-// A reply to a number that has left the log begins with the tree: a batch that clears, then
-// batches that store what the engine held, then batches that remove the blocks stored only
-// because others hang from them. They have numbers that the log no longer needs.
+// Followers see the engine's numbers and bytes, so that one may change between the engine and its relay, or outlive a
+// restart of the relay, without noticing. A reply to a number that the tape does not have begins with a dump of the
+// past, under numbers that nobody needs any more.
 //
 // Invariants:
 //
-//  1. A follower that applies a reply from its first batch to its end marker, and then what
-//     comes live, holds what the engine holds. Where that cannot be promised, a number is left
-//     out, as the engine's own ring does when it begins too late.
-//  2. Nothing is dropped on the way to a follower: each connection reads the log at its own
-//     pace. One that falls behind the log meets a hole in the numbers, and asks.
-//  3. Live connections exist only while the engine's does: a follower of the relay learns of a
-//     dead engine as one of the engine does.
+//  1. A follower that applies a reply from its first batch to its end marker, and then what comes live, holds what the
+//     engine holds. Where that cannot be promised, a number is left out, as the engine's own ring does when it begins
+//     too late.
+//  2. Nothing is dropped on the way to a follower: each connection reads the tape at its own pace. One that falls
+//     behind the tape meets a hole in the numbers, and asks.
+//  3. Live connections exist only while the engine's does: a follower of the relay learns of a dead engine as one of
+//     the engine does.
+//  4. The past and the tape's memory together are all batches of the lifetime.
 //
-// Concurrency: one goroutine follows the engine and writes the log, one or two serve each
-// connection.
+// Concurrency: one goroutine follows the engine and writes the tape, one or two serve each connection. Relay.mu is held
+// while a batch goes to the tape and the past, so that a reply sees both at one moment.
 package relay
 
 import (
@@ -34,13 +32,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"example.com/conductor/events"
-	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
@@ -52,8 +46,9 @@ type Config struct {
 	Endpoint       string // of the engine's live events
 	ReplayEndpoint string // of the engine's replay service, "" if it has none
 
-	// Memory and Disk are how many bytes of batches are kept in each (64 MiB, none). Dir is
-	// where files go; what a relay before has left there is removed.
+	// Memory is how many bytes of batches are kept in memory, 64 MiB by default and at least 256 KiB. Disk is how many
+	// bytes are kept in files, none by default and else at least tape.MinBytes. Dir is where the files go; what a relay
+	// before has left there is removed.
 	Memory, Disk int64
 	Dir          string
 
@@ -64,22 +59,48 @@ type Config struct {
 	Transport zmq.Transport
 }
 
-const defaultMemory = 64 << 20
+const (
+	defaultMemory = 64 << 20
+	minMemory     = 256 << 10 // a follower that has a batch must not find its number in the past soon
+
+	// doubtUnread: the past could not read an event.
+	doubtUnread = "unread_events"
+)
 
 // Relay is one engine and its followers.
 type Relay struct {
 	cfg    Config
 	stream *stream.Stream
-	log    *log
+	tape   *tape.Tape
+	record *tape.Recorder // of the engine
 	form   wording
-	lock   *os.File // of Config.Dir, nil without
-	fresh  bool     // a lifetime began, and its first batch is still to come
+	fresh  bool // a lifetime began, and its first batch is still to come; owned by follow
 	tasks  sync.WaitGroup
 	cancel context.CancelFunc
 	ctx    context.Context
 
-	resets  atomic.Uint64
+	mu      sync.Mutex
+	past    *past
+	life    lifetime
+	changed chan struct{} // closed and replaced when the tape has more
+	losses  []loss        // behind past.base, oldest first
+	doubt   string        // why batches up to past.base may be missing
+	batches uint64        // since the start
+	resets  uint64        // lifetimes that ended
+
 	serving serving
+}
+
+// lifetime is one of the engine's.
+type lifetime struct {
+	epoch uint64
+	id    events.PublisherID // zero if its batches have none
+}
+
+// loss says why batches up to a number may be missing, "" if none are.
+type loss struct {
+	upTo uint64
+	why  string
 }
 
 // Open begins to follow the engine. It waits for no connection.
@@ -107,20 +128,22 @@ func Open(cfg Config) (*Relay, error) {
 	if cfg.Dir != "" && cfg.Disk <= 0 {
 		return nil, errors.New("a directory needs a number of bytes for the disk")
 	}
-	r := &Relay{cfg: cfg}
-	if cfg.Dir != "" {
-		lock, err := tape.Claim(cfg.Dir, "history")
-		if err != nil {
-			return nil, err
-		}
-		r.lock = lock
-	}
+	r := &Relay{cfg: cfg, past: newPast(), changed: make(chan struct{}), life: lifetime{epoch: 1}}
 	var err error
-	r.log, err = newLog(limits{memory: cfg.Memory, disk: cfg.Disk, dir: cfg.Dir}, cfg.Endpoint, cfg.Report, r.history)
+	r.tape, err = tape.Create(tape.Options{
+		Dir: cfg.Dir, MaxBytes: max(cfg.Disk, tape.MinBytes), Memory: int(max(cfg.Memory, minMemory)), Fresh: true, Use: "history",
+		Report: func(err error) {
+			if err != nil {
+				err = fmt.Errorf("the relay has no history on the disk: %w", err)
+			}
+			cfg.Report(err)
+		},
+		Evict: r.evict,
+	})
 	if err != nil {
-		r.lock.Close()
 		return nil, fmt.Errorf("cannot keep history in %q: %w", cfg.Dir, err)
 	}
+	r.record = r.tape.Register(cfg.Endpoint)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.serving.init(r.ctx)
 	r.stream = stream.Open(stream.Config{
@@ -146,7 +169,7 @@ func decode(p []byte) (events.Batch, error) {
 	return b, nil
 }
 
-// follow writes the log until the stream is closed.
+// follow writes the tape until the stream is closed.
 func (r *Relay) follow() {
 	for {
 		step, ok := r.stream.Next()
@@ -155,9 +178,7 @@ func (r *Relay) follow() {
 		}
 		switch step.Kind {
 		case stream.Reset:
-			r.resets.Add(1)
-			r.log.reset(step.Epoch)
-			r.fresh = true
+			r.reset(step.Epoch, step.Reason)
 		case stream.Apply:
 			r.apply(&step)
 			wire.Release(&step.Batch)
@@ -165,133 +186,112 @@ func (r *Relay) follow() {
 	}
 }
 
-// apply appends a batch. Where a lifetime begins behind the number that followers have seen,
-// they could take it for more of the last one. So a batch that clears comes first, and the
-// number between the two is missing, as others are.
+// reset begins a lifetime of the engine: nothing from before counts.
+func (r *Relay) reset(epoch uint64, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.record.RecordReset(epoch, reason)
+	r.past, r.life, r.losses, r.doubt, r.fresh = newPast(), lifetime{epoch: epoch}, nil, "", true
+	r.resets++
+	r.wakeFollowers()
+}
+
+// apply records a batch. Where a lifetime begins behind the number that followers have seen, they could take it for more
+// of the last one. So a batch that clears comes first, and the number between the two is missing, as others are.
 func (r *Relay) apply(step *stream.Step) {
-	b := batch{seq: step.Seq, at: time.Now(), id: step.ID, payload: step.Payload}
+	why := r.stream.Status().History // of the batches before this one
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if step.ID != (events.PublisherID{}) {
+		r.life.id = step.ID
+	}
+	if n := len(r.losses); n > 0 && r.losses[n-1].why != why || n == 0 && r.doubt != why {
+		upTo := uint64(0)
+		if step.Seq > 0 {
+			upTo = step.Seq - 1
+		}
+		if span := r.record.Span(); span.Any {
+			upTo = span.Last
+		}
+		r.losses = append(r.losses, loss{upTo, why})
+	}
 	if r.fresh && step.Seq > 1 {
-		c := b
-		c.seq, c.payload = step.Seq-2, clearBatch(step.Payload)
-		r.log.append(step.Epoch, &c)
+		r.batches++
+		r.record.RecordBatch(step.Epoch, step.Seq-2, false, clearBatch(step.Payload), nil)
 	}
 	r.fresh = false
-	r.log.append(step.Epoch, &b)
+	r.batches++
+	r.record.RecordBatch(step.Epoch, step.Seq, false, step.Payload, step.Block)
+	r.wakeFollowers()
 }
 
-// clearBatch returns a batch that clears, in the form of another batch.
-func clearBatch(like []byte) []byte {
-	t := newTree()
-	t.apply(like)
-	for p := range t.dump().batches(maxBatch) {
-		return p
+// evict moves a batch from the tape's memory into the past. It runs within apply.
+func (r *Relay) evict(rec *tape.Record) {
+	r.past.apply(rec.Payload)
+	r.past.any, r.past.base = true, rec.Seq
+	for len(r.losses) > 0 && r.losses[0].upTo <= rec.Seq {
+		r.doubt, r.losses = r.losses[0].why, r.losses[1:]
 	}
-	panic("BUG: a dump has no batch that clears")
 }
 
-// history is why batches before the one in hand may be missing.
-func (r *Relay) history() string { return r.stream.Status().History }
+// wakeFollowers tells live connections that the tape has more. mu is held.
+func (r *Relay) wakeFollowers() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// doubts returns why the past may lack something, "" if it does not. mu is held.
+func (r *Relay) doubts() string {
+	if r.doubt == "" && r.past.doubtful {
+		return doubtUnread
+	}
+	return r.doubt
+}
 
 // Close ends all connections.
 func (r *Relay) Close() {
 	r.cancel()
 	r.stream.Close()
 	r.tasks.Wait()
-	r.serving.wait()
-	r.log.reset(0)
-	r.lock.Close()
-}
-
-// wording is how the engine sends: learnt from what it sends.
-type wording struct {
-	now atomic.Pointer[shape]
-}
-
-// shape is one form. The zero value is that of engines until June 2026.
-type shape struct {
-	topic  string
-	topics bool // replies carry the topic
-	ids    bool // the frame of the number carries the publisher id
-}
-
-func (f *wording) get() shape {
-	if s := f.now.Load(); s != nil {
-		return *s
+	r.serving.tasks.Wait()
+	r.tape.Close()
+	if r.cfg.Dir != "" {
+		if err := tape.RemoveSegments(r.cfg.Dir); err != nil {
+			r.cfg.Report(fmt.Errorf("cannot remove the history: %w", err))
+		}
 	}
-	return shape{}
-}
-
-// live learns from a live message.
-func (f *wording) live(frames [][]byte) {
-	if len(frames) != 3 {
-		return
-	}
-	s := f.get()
-	ids := len(frames[1]) > numberSize
-	if string(frames[0]) != s.topic || ids != s.ids {
-		s.topic, s.ids = string(frames[0]), ids
-		f.now.Store(&s)
-	}
-}
-
-// reply learns from a reply.
-func (f *wording) reply(frames [][]byte) {
-	if len(frames) > 0 && len(frames[0]) == 0 {
-		frames = frames[1:]
-	}
-	s := f.get()
-	if topics := len(frames) == 3; topics != s.topics && len(frames) > 1 {
-		s.topics = topics
-		f.now.Store(&s)
-	}
-}
-
-// overheard is a transport whose messages tell the form.
-type overheard struct {
-	from stream.Transport
-	form *wording
-}
-
-func (o *overheard) Subscribe(ctx context.Context, endpoint string) (stream.Subscription, error) {
-	s, err := o.from.Subscribe(ctx, endpoint)
-	if err != nil {
-		return nil, err
-	}
-	return overhearing{s, o.form.live}, nil
-}
-
-func (o *overheard) Replay(ctx context.Context, endpoint string, from uint64) (stream.Subscription, error) {
-	s, err := o.from.Replay(ctx, endpoint, from)
-	if err != nil {
-		return nil, err
-	}
-	return overhearing{s, o.form.reply}, nil
-}
-
-type overhearing struct {
-	stream.Subscription
-	learn func(frames [][]byte)
-}
-
-func (o overhearing) Recv() (payload.Message, error) {
-	m, err := o.Subscription.Recv()
-	if err == nil {
-		o.learn(m.Frames)
-	}
-	return m, err
 }
 
 // Stats is what a relay has and did.
 type Stats struct {
 	Stream stream.Status
-	Log    LogStats
+	Tape   TapeStats
+	Past   PastStats
 	Resets uint64 // lifetimes of the engine that ended
 	ServeStats
 }
 
+// TapeStats is what the tape of a relay has.
+type TapeStats struct {
+	Any          bool
+	First, Last  uint64 // numbers of batches, valid if Any
+	Memory, Disk int64  // bytes
+	Batches      uint64 // since the start
+}
+
 // Stats returns what the relay has and did so far.
 func (r *Relay) Stats() Stats {
-	return Stats{Stream: r.stream.Status(), Log: r.log.stats(), Resets: r.resets.Load(), ServeStats: r.serving.stats()}
+	s := Stats{Stream: r.stream.Status(), ServeStats: r.serving.stats()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	span := r.record.Span()
+	s.Tape = TapeStats{span.Any, span.First, span.Last, int64(r.tape.MemoryBytes()), r.tape.Stats().OnDisk, r.batches}
+	if s.Tape.Any {
+		s.Tape.First = r.record.OldestNumber()
+	}
+	s.Past, s.Resets = r.past.stats(), r.resets
+	s.Past.Doubt = r.doubts()
+	return s
 }
 
 // ServeLive serves live batches to the connections of a listener until the relay is closed.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/zmq"
 	"example.com/conductor/internal/must"
 )
@@ -45,7 +47,10 @@ func TestFollowersOfARelay(t *testing.T) {
 	}{
 		{"everything in memory", func(_ *testing.T, _ *engine, c *Config) { c.Memory = 64 << 20 }},
 		{"most of it in the tree", func(_ *testing.T, _ *engine, c *Config) { c.Memory = 1 }},
-		{"some of it on the disk", func(t *testing.T, _ *engine, c *Config) { c.Memory, c.Disk, c.Dir = 1, 512<<10, t.TempDir() }},
+		{"some of it on the disk", func(t *testing.T, e *engine, c *Config) {
+			c.Memory, c.Disk, c.Dir = 1, tape.MinBytes, t.TempDir()
+			e.padding = 8 << 10
+		}},
 		{"all of it on the disk", func(t *testing.T, _ *engine, c *Config) { c.Memory, c.Disk, c.Dir = 1, 64<<20, t.TempDir() }},
 		{"replies with topics", func(_ *testing.T, e *engine, c *Config) { e.topics, c.Memory = true, 1 }},
 		{"lifetimes with ids", func(_ *testing.T, e *engine, c *Config) { e.ids, c.Memory = true, 1 }},
@@ -75,8 +80,8 @@ func TestFollowersOfARelay(t *testing.T) {
 				t.Errorf("the followers began anew %d and %d times: %+v", early.resets, late.resets, early.s.Status())
 			}
 			s := r.Stats()
-			if (s.Log.First > 0) != (s.Dumps > 0) {
-				t.Errorf("the log begins with %d after %d dumps", s.Log.First, s.Dumps)
+			if (s.Tape.First > 0) != (s.Dumps > 0) {
+				t.Errorf("the log begins with %d after %d dumps", s.Tape.First, s.Dumps)
 			}
 			if s.Unfinished+s.DumpsLeftOut+s.BadRequests > 0 {
 				t.Errorf("the relay says %+v", s.ServeStats)
@@ -217,7 +222,7 @@ func TestHoleOfTheEngine(t *testing.T) {
 				st := f.s.Status()
 				return st.LastSeq+1 == e.next && st.State == stream.Partial && st.History != ""
 			})
-			if s := r.Stats(); memory == 1 && (s.Log.Doubt == "" || s.Dumps+s.DumpsLeftOut == 0) {
+			if s := r.Stats(); memory == 1 && (s.Past.Doubt == "" || s.Dumps+s.DumpsLeftOut == 0) {
 				t.Errorf("the tree is taken for whole: %+v", s)
 			}
 			e.send(map[string]any{"type": "AllBlocksCleared"})
@@ -245,8 +250,8 @@ func TestUnreadablePayload(t *testing.T) {
 	e.raw([]byte("\x93no batch"))
 	e.churn(3000, 50)
 	r.caughtUp(t, e)
-	if s := r.Stats(); s.Log.Doubt != doubtUnread {
-		t.Errorf("the tree behind a payload that is no batch: %q", s.Log.Doubt)
+	if s := r.Stats(); s.Past.Doubt != doubtUnread {
+		t.Errorf("the tree behind a payload that is no batch: %q", s.Past.Doubt)
 	}
 	direct, relayed := newFollower(t, e.live, e.replay), newFollower(t, r.live, r.replay)
 	until(t, "both followers are partial", func() bool {
@@ -261,27 +266,30 @@ func TestDiskFails(t *testing.T) {
 	var mu sync.Mutex
 	var said []error
 	e := newEngine(t, 100_000)
+	e.padding = 4 << 10 // and so the tape needs a new file for every 500 batches
 	r := relayOf(t, e, func(c *Config) {
 		c.Memory, c.Disk, c.Dir = 1, 16<<20, dir
 		c.Report = func(err error) { mu.Lock(); said = append(said, err); mu.Unlock() }
 	})
+	heard := func(ok func(error) bool) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.ContainsFunc(said, ok)
+	}
 	e.churn(2000, 500)
 	r.caughtUp(t, e)
 	must.Succeed(t, os.Rename(dir, t.TempDir()+"/gone")) // at once, the relay may be writing
 	e.churn(2000, 500)
 	r.caughtUp(t, e)
-	mu.Lock()
-	if len(said) == 0 || !errors.Is(said[0], os.ErrNotExist) {
-		t.Errorf("the relay said %v", said)
-	}
-	said = nil
-	mu.Unlock()
+	until(t, "the relay says so", func() bool { return heard(func(err error) bool { return errors.Is(err, os.ErrNotExist) }) })
 	must.Succeed(t, os.MkdirAll(dir, 0o700))
-	e.churn(2000, 500)
+	until(t, "the disk is used again", func() bool {
+		e.churn(100, 500)
+		return heard(func(err error) bool { return err == nil })
+	})
 	r.caughtUp(t, e)
-	until(t, "the disk is used again", func() bool { return r.Stats().Log.Disk > 0 })
 	f := newFollower(t, r.live, r.replay)
-	until(t, "the follower has what the relay has", func() bool { return f.s.Status().LastSeq+1 == e.next })
+	until(t, "the follower has what the relay has", func() bool { return f.has(e) })
 }
 
 func TestBadRequests(t *testing.T) {
@@ -321,9 +329,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestFollowerBehindTheLog publishes faster than a follower reads, with a log of some hundred
+// TestFollowerBehindTheTape publishes faster than a follower reads, with a log of some hundred
 // batches. The follower meets holes, and numbers that it knows otherwise, and ends right.
-func TestFollowerBehindTheLog(t *testing.T) {
+func TestFollowerBehindTheTape(t *testing.T) {
 	for name, ids := range map[string]bool{"without ids": false, "with ids": true} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, 100_000)
@@ -340,36 +348,6 @@ func TestFollowerBehindTheLog(t *testing.T) {
 				t.Errorf("the follower does not come to an end: %+v, %+v", f.s.Status(), r.Stats())
 			}
 		})
-	}
-}
-
-// TestReaderRejoins: a reader that lost batches goes on with the newest one, also if there are no
-// more to come. So a follower sees the hole.
-func TestReaderRejoins(t *testing.T) {
-	l, err := newLog(limits{memory: 1}, "e", func(err error) { must.Succeed(t, err) }, func() string { return "" })
-	must.Succeed(t, err)
-	payload := pack(t, []any{0.5, []any{}})
-	l.append(0, &batch{seq: 0, payload: payload})
-	r := l.follow()
-	defer r.close()
-	last := uint64(0)
-	for range 10_000 {
-		last++
-		l.append(0, &batch{seq: last, payload: payload})
-	}
-	var b batch
-	if r.next(&b) || r.lost != lostBatches {
-		t.Fatalf("the reader reads batch %d and has lost %d", b.seq, r.lost)
-	}
-	r.rejoin()
-	l.append(0, &batch{seq: last + 1, payload: payload})
-	for want := last; want <= last+1; want++ {
-		if !r.next(&b) || b.seq != want {
-			t.Fatalf("the reader reads batch %d, want %d", b.seq, want)
-		}
-	}
-	if r.next(&b) {
-		t.Errorf("the reader reads batch %d behind the last", b.seq)
 	}
 }
 
@@ -397,10 +375,11 @@ func TestBusyEngineHangs(t *testing.T) {
 	e := newEngine(t, 1<<20)
 	r := relayOf(t, e, func(c *Config) {
 		c.Memory = 64 << 20
-		c.Transport = zmq.Transport{Heartbeat: beat, HandshakeTimeout: time.Second, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c.Transport = zmq.Transport{Heartbeat: beat, HandshakeTimeout: time.Second}
+		c.Transport.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			raw, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 			return &swallowed{Conn: raw, hole: &hole}, err
-		}}
+		}
 	})
 	f := newFollower(t, r.live, r.replay)
 	e.store(1, 0)

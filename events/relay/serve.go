@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"example.com/conductor/events"
+	"example.com/conductor/events/tape"
 	"example.com/conductor/events/zmq"
 )
 
@@ -19,9 +21,6 @@ const (
 	maxFollowers = 1024
 	// maxSubscriptions bounds the topics of one connection.
 	maxSubscriptions = 64
-	// Two dumps at once: each lists the whole tree.
-	maxDumps = 2
-
 	// maxBatch is the size that batches of a dump have if there are numbers enough, in bytes.
 	maxBatch = 1 << 20
 	// No decoder known takes more than 32 MiB.
@@ -39,11 +38,11 @@ type ServeStats struct {
 	Live, Replays         int    // connections
 	Refused               uint64 // connections: a handshake failed, the engine was away, or there were too many
 	Published             uint64 // batches, over all live connections
-	Skipped               uint64 // times that a live connection fell behind the log
+	Skipped               uint64 // times that a live connection fell behind the tape
 	Requests, BadRequests uint64
-	Replayed              uint64 // batches of the log in replies
-	Dumps, Dumped         uint64 // replies that began with the tree, and its batches
-	DumpsLeftOut          uint64 // replies that began behind the tree: too few numbers were left for it
+	Replayed              uint64 // batches of the tape in replies
+	Dumps, Dumped         uint64 // replies that began with the past, and its batches
+	DumpsLeftOut          uint64 // replies that began behind the past: too few numbers were left for it
 	Unfinished            uint64 // replies that ended without their end marker
 	connected             bool
 }
@@ -52,7 +51,6 @@ type ServeStats struct {
 type serving struct {
 	ctx   context.Context
 	tasks sync.WaitGroup
-	dumps chan struct{}
 
 	mu         sync.Mutex
 	n          ServeStats
@@ -61,12 +59,12 @@ type serving struct {
 }
 
 func (s *serving) init(ctx context.Context) {
-	s.ctx, s.dumps = ctx, make(chan struct{}, maxDumps)
+	s.ctx = ctx
 	s.live, s.disconnect = context.WithCancel(ctx)
 	s.disconnect()
 }
 
-// connect notes whether there is a connection to the engine.
+// connect tells whether there is a connection to the engine.
 func (s *serving) connect(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +77,8 @@ func (s *serving) connect(up bool) {
 	s.n.connected = up
 }
 
-func (s *serving) note(change func(*ServeStats)) {
+// count changes the counts.
+func (s *serving) count(change func(*ServeStats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.n)
@@ -90,8 +89,6 @@ func (s *serving) stats() ServeStats {
 	defer s.mu.Unlock()
 	return s.n
 }
-
-func (s *serving) wait() { s.tasks.Wait() }
 
 // accept serves connections until the relay is closed. Live ones end with the connection to
 // the engine, and there are none without it.
@@ -120,7 +117,7 @@ func (s *serving) accept(ln net.Listener, serve func(context.Context, net.Conn) 
 			s.mu.Unlock()
 		}
 		if ctx.Err() != nil || open.Load() >= maxFollowers {
-			s.note(func(n *ServeStats) { n.Refused++ })
+			s.count(func(n *ServeStats) { n.Refused++ })
 			raw.Close()
 			continue
 		}
@@ -130,7 +127,7 @@ func (s *serving) accept(ln net.Listener, serve func(context.Context, net.Conn) 
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			if serve(ctx, raw) != nil {
-				s.note(func(n *ServeStats) { n.Refused++ })
+				s.count(func(n *ServeStats) { n.Refused++ })
 			}
 		})
 	}
@@ -155,7 +152,7 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 			if err != nil {
 				return
 			}
-			subs.obey(m.Frames)
+			subs.change(m.Frames)
 			m.Block.Release()
 		}
 	})
@@ -164,45 +161,70 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 	case <-ctx.Done():
 		return nil
 	}
-	log := r.log.follow()
-	defer log.close()
-	r.serving.note(func(n *ServeStats) { n.Live++ })
-	defer r.serving.note(func(n *ServeStats) { n.Live-- })
-	for b := (batch{}); ; {
-		sent := uint64(0)
-		for log.next(&b) {
-			shape := r.form.get()
-			if !subs.want(shape.topic) {
-				continue
+	r.serving.count(func(n *ServeStats) { n.Live++ })
+	defer r.serving.count(func(n *ServeStats) { n.Live-- })
+	r.mu.Lock()
+	life, span := r.life, r.record.Span()
+	r.mu.Unlock()
+	at := tape.Range{Epoch: life.epoch, From: span.Last + 1, Oldest: !span.Any, To: math.MaxUint64, Limit: math.MaxInt}
+	for {
+		r.mu.Lock()
+		now, span, changed, evicted := r.life, r.record.Span(), r.changed, r.past.any
+		r.mu.Unlock()
+		skipped := 0
+		if now.epoch != life.epoch {
+			if evicted {
+				r.serving.count(func(n *ServeStats) { n.Skipped++ })
+				return nil // a connection from now on cannot take this lifetime for the last one
 			}
-			if p.Send([]byte(shape.topic), number(shape, &b), b.payload) != nil {
-				return nil
+			skipped, at.Epoch, at.Oldest = 1, now.epoch, true
+		}
+		life = now
+		sent, broken := uint64(0), false
+		next, err := r.record.Visit(at, func(rec *tape.Record) bool {
+			form := r.form.shape()
+			if !subs.include(form.topic) {
+				return true
 			}
+			b := batch{rec.Seq, life.id, rec.Payload}
+			broken = p.Send([]byte(form.topic), number(form, &b), b.payload) != nil
 			sent++
-		}
-		lost := log.lost
-		log.lost = lostNone
-		r.serving.note(func(n *ServeStats) {
-			n.Published += sent
-			if lost != lostNone {
-				n.Skipped++
-			}
+			return !broken
 		})
+		behind := err != nil && span.Any && at.From <= span.Last
 		switch {
-		case lost == lostLife && r.log.left(0):
-			return nil // a connection from now on cannot take this lifetime for the last one
-		case lost == lostLife:
-			continue // from its first batch on
-		case lost == lostBatches:
-			// The oldest batches may leave as soon. The number of the newest one shows the follower the
-			// hole, also if the engine has no more to say.
-			log.rejoin()
-			continue
+		case broken:
+			return nil
+		case behind:
+			// The oldest batches may leave as soon. The number of the newest one shows the follower the hole, also if
+			// the engine has no more to say.
+			skipped, at.From, at.Oldest = 1, span.Last, false
+		case err == nil && next > 0:
+			at.From, at.Oldest = next, false
 		}
-		if p.Flush() != nil || log.wait(ctx) != nil {
+		r.serving.count(func(n *ServeStats) {
+			n.Published += sent
+			n.Skipped += uint64(skipped)
+		})
+		if behind || sent > 0 {
+			continue // there may be more already
+		}
+		if p.Flush() != nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// batch is one batch on its way to a follower.
+type batch struct {
+	seq     uint64
+	id      events.PublisherID // zero for none
+	payload []byte
 }
 
 // number returns the frame of a batch's number.
@@ -223,8 +245,8 @@ type subscriptions struct {
 	any    bool // first is closed
 }
 
-// obey reads a message that subscribes or ends a subscription.
-func (s *subscriptions) obey(frames [][]byte) {
+// change reads a message that subscribes or ends a subscription.
+func (s *subscriptions) change(frames [][]byte) {
 	if len(frames) != 1 || len(frames[0]) == 0 {
 		return
 	}
@@ -248,8 +270,8 @@ func (s *subscriptions) obey(frames [][]byte) {
 	}
 }
 
-// want reports whether a topic is subscribed to.
-func (s *subscriptions) want(topic string) bool {
+// include reports whether a topic is subscribed to.
+func (s *subscriptions) include(topic string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.topics {
@@ -267,8 +289,8 @@ func (r *Relay) route(ctx context.Context, raw net.Conn) error {
 		return err
 	}
 	defer p.Close()
-	r.serving.note(func(n *ServeStats) { n.Replays++ })
-	defer r.serving.note(func(n *ServeStats) { n.Replays-- })
+	r.serving.count(func(n *ServeStats) { n.Replays++ })
+	defer r.serving.count(func(n *ServeStats) { n.Replays-- })
 	for {
 		m, err := p.Receive()
 		if err != nil {
@@ -282,81 +304,116 @@ func (r *Relay) route(ctx context.Context, raw net.Conn) error {
 		}
 		m.Block.Release()
 		if !ok { // engines do not answer either
-			r.serving.note(func(n *ServeStats) { n.BadRequests++ })
+			r.serving.count(func(n *ServeStats) { n.BadRequests++ })
 			continue
 		}
-		r.serving.note(func(n *ServeStats) { n.Requests++ })
-		if !r.reply(ctx, p, from) {
-			r.serving.note(func(n *ServeStats) { n.Unfinished++ })
+		r.serving.count(func(n *ServeStats) { n.Requests++ })
+		if !r.reply(p, from) {
+			r.serving.count(func(n *ServeStats) { n.Unfinished++ })
 			return nil
 		}
 	}
 }
 
-// reply sends what brings a follower from a number to the present, and the end marker. It
-// reports whether all was sent.
-func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
-	if r.log.left(from) {
-		select {
-		case r.serving.dumps <- struct{}{}:
-			defer func() { <-r.serving.dumps }()
-		case <-ctx.Done():
+// reply sends what brings a follower from a number to the present, and the end marker. It reports whether all was sent.
+func (r *Relay) reply(p *zmq.Peer, from uint64) bool {
+	out := replies{peer: p, shape: r.form.shape()}
+	r.mu.Lock()
+	life := r.life
+	r.mu.Unlock()
+	next := from
+	for r.cfg.Disk > 0 { // until the rest is in memory, or the disk does not have it
+		r.mu.Lock()
+		q := tape.Range{Epoch: life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
+		onDisk := r.past.any && next <= r.past.base && r.life.epoch == life.epoch
+		r.mu.Unlock()
+		if !onDisk {
+			break
+		}
+		sent, broken := uint64(0), false
+		read, err := r.record.Visit(q, func(rec *tape.Record) bool {
+			broken = out.send(&batch{rec.Seq, life.id, rec.Payload}) != nil
+			sent++
+			return !broken
+		})
+		r.serving.count(func(n *ServeStats) { n.Replayed += sent })
+		switch {
+		case broken:
+			return false
+		case err != nil || read <= next:
+			onDisk = false
+		}
+		if !onDisk {
+			break
+		}
+		next = read
+	}
+
+	// What is in memory, and the past before it if need be, at one moment.
+	r.mu.Lock()
+	span := r.record.Span()
+	changed := r.life.epoch != life.epoch
+	base, whole := r.past.base, r.doubts() == ""
+	var frame frame
+	var dump [][]byte
+	if r.past.any && next <= base && next == from && !changed {
+		dump = r.past.dump()
+		frame = r.past.frame
+	}
+	lost := changed || r.past.any && next <= base && next > from // between the disk and the memory
+	var recent []batch
+	if span.Any && !lost {
+		_, err := r.record.Visit(tape.Range{Epoch: life.epoch, From: max(next, span.First), To: span.Last, Limit: math.MaxInt},
+			func(rec *tape.Record) bool {
+				recent = append(recent, batch{rec.Seq, life.id, rec.Payload})
+				return true
+			})
+		lost = err != nil && err != tape.ErrTooNew
+	}
+	r.mu.Unlock()
+	if lost || dump != nil && !r.sendDump(&out, frame, dump, from, base, whole) {
+		return false
+	}
+	for i := range recent {
+		if out.send(&recent[i]) != nil {
 			return false
 		}
 	}
-	h := r.log.since(from)
-	defer h.close()
-	out := replies{peer: p, shape: r.form.get()}
-	if h.dump != nil && !r.sendDump(&out, h, from) {
-		return false
-	}
-	sent := uint64(0)
-	defer func() { r.serving.note(func(n *ServeStats) { n.Replayed += sent }) }()
-	whole := !h.any
-	for b := (batch{}); !whole && h.next(&b); {
-		if b.seq >= from {
-			if out.send(&b) != nil {
-				return false
-			}
-			sent++
-		}
-		whole = b.seq >= h.last
-	}
-	return whole && out.end() == nil
+	r.serving.count(func(n *ServeStats) { n.Replayed += uint64(len(recent)) })
+	return out.end() == nil
 }
 
-// sendDump sends the tree as batches that end with the last number that the tree has.
-func (r *Relay) sendDump(out *replies, h *history, from uint64) bool {
+// sendDump sends the past as batches whose numbers end with base.
+func (r *Relay) sendDump(out *replies, f frame, dump [][]byte, from, base uint64, whole bool) bool {
 	first := from
-	if !h.whole {
-		first += 2 // and so the follower sees that something is missing: an engine may count from 1
+	if !whole {
+		first += 2      // and so the follower sees that something is missing: an engine may count from 1
+		dump = dump[1:] // a clear would end the follower's doubt
 	}
-	if h.base > maxFill {
-		first = max(first, h.base-maxFill)
+	if base > maxFill {
+		first = max(first, base-maxFill)
 	}
-	size := int64(maxDense + 1)
-	if first <= h.base {
-		size = max(maxBatch, 2*h.dump.bytes()/int64(h.base-first+1))
+	size := maxDense + 1
+	if first <= base {
+		bytes := 0
+		for _, raw := range dump {
+			bytes += len(raw)
+		}
+		size = max(maxBatch, int(2*uint64(bytes)/(base-first+1)))
 	}
-	if size > maxDense { // the reply begins behind the tree
-		r.serving.note(func(n *ServeStats) { n.DumpsLeftOut++ })
+	if size > maxDense { // the reply begins behind the past
+		r.serving.count(func(n *ServeStats) { n.DumpsLeftOut++ })
 		return true
 	}
 	b := batch{seq: first} // without an id: a follower may have had another batch of the number
-	clears := true
-	for b.payload = range h.dump.batches(int(size)) {
-		if clears && !h.whole { // it would end the follower's doubt
-			clears = false
-			continue
-		}
-		clears = false
-		if b.seq > h.base || out.send(&b) != nil {
+	for b.payload = range packBatches(f, dump, whole, size) {
+		if b.seq > base || out.send(&b) != nil {
 			return false
 		}
 		b.seq++
 	}
-	r.serving.note(func(n *ServeStats) { n.Dumps++; n.Dumped += b.seq - first })
-	for b.payload = h.dump.empty(); b.seq <= h.base; b.seq++ {
+	r.serving.count(func(n *ServeStats) { n.Dumps++; n.Dumped += b.seq - first })
+	for b.payload = f.wrap(nil); b.seq <= base; b.seq++ {
 		if out.send(&b) != nil {
 			return false
 		}

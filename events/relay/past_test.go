@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -40,8 +41,8 @@ func pack(t testing.TB, v any) []byte {
 	return b.Bytes()
 }
 
-// holding is what a follower of either policy knows of one hash in one place.
-type holding struct {
+// blockPlace is what a follower of either policy knows of one hash in one place.
+type blockPlace struct {
 	hash   uint64
 	medium string
 	group  int
@@ -56,13 +57,13 @@ type meaning struct {
 // oracle is a follower that reads by events/wire.
 type oracle struct {
 	t       testing.TB
-	copies  map[holding]int  // of a follower that counts
-	present map[holding]bool // of one that does not
+	copies  map[blockPlace]int  // of a follower that counts
+	present map[blockPlace]bool // of one that does not
 	means   map[uint64]meaning
 }
 
 func newOracle(t testing.TB) *oracle {
-	return &oracle{t: t, copies: map[holding]int{}, present: map[holding]bool{}, means: map[uint64]meaning{}}
+	return &oracle{t: t, copies: map[blockPlace]int{}, present: map[blockPlace]bool{}, means: map[uint64]meaning{}}
 }
 
 func (o *oracle) apply(payload []byte) {
@@ -80,7 +81,7 @@ func (o *oracle) apply(payload []byte) {
 func (o *oracle) event(ev *events.Event) {
 	medium := tiers.Parse(ev.Medium)
 	for i, hash := range ev.Hashes {
-		h := holding{hash, medium.Name, max(ev.Group, 0), ev.Owned}
+		h := blockPlace{hash, medium.Name, max(ev.Group, 0), ev.Owned}
 		switch {
 		case ev.Kind == events.Stored:
 			if o.copies[h] == 0 || !ev.Owned {
@@ -313,7 +314,8 @@ func (w *teller) stored(all []uint64, above any, list, more []any, medium string
 		return e[:w.fields]
 	}
 	e := ordered{"type", "BlockStored", "block_hashes", w.hashes(all), "parent_block_hash", above, "token_ids", list,
-		"block_size", w.size, "lora_id", nil, "medium", medium, "lora_name", adapter, "new_field", map[string]int{"of an engine to come": 7}}
+		"block_size", w.size, "lora_id", nil, "medium", medium, "lora_name", adapter,
+		"new_field", map[string]int{"of an engine to come": 7}}
 	if extra != nil {
 		e = append(e, "extra_keys", extra)
 	}
@@ -332,13 +334,13 @@ func (w *teller) stored(all []uint64, above any, list, more []any, medium string
 }
 
 func (w *teller) remove() any {
-	var some []holding
+	var some []blockPlace
 	for k, n := range w.oracle.copies {
 		if n > 0 {
 			some = append(some, k)
 		}
 	}
-	slices.SortFunc(some, func(a, b holding) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	slices.SortFunc(some, func(a, b blockPlace) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	if len(some) == 0 {
 		return nil
 	}
@@ -406,48 +408,48 @@ func (w *teller) batch() []byte {
 	return pack(w.t, append([]any{float64(w.r.IntN(1000)), append([]any{}, list...)}, []any{0, "later"}[:w.tail]...))
 }
 
-// TestTreeModel compares what a follower holds that heard all with what one holds that heard a
+// TestPastModel compares what a follower holds that heard all with what one holds that heard a
 // dump and the rest.
-func TestTreeModel(t *testing.T) {
+func TestPastModel(t *testing.T) {
 	worlds := 150
 	if testing.Short() || payload.Spoils { // the race detector takes ten times as long
 		worlds = 30
 	}
 	for seed := range uint64(worlds) {
-		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { treeWorld(t, rand.New(rand.NewPCG(seed, 7))) }) {
+		if !t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { pastWorld(t, rand.New(rand.NewPCG(seed, 7))) }) {
 			return
 		}
 	}
 }
 
-func treeWorld(t *testing.T, r *rand.Rand) {
+func pastWorld(t *testing.T, r *rand.Rand) {
 	w := newTeller(t, r)
-	tree, follower := newTree(), newOracle(t)
+	past, follower := newPast(), newOracle(t)
 	cut, limit := r.IntN(80), []int{1, 300, 1 << 20}[r.IntN(3)]
-	var d *dump
+	dumped := false
 	for i := range 120 {
 		b := w.batch()
-		tree.apply(b)
-		if d != nil {
+		past.apply(b)
+		if dumped {
 			follower.apply(b)
 		}
 		if i == cut {
-			d = tree.dump()
-			w.check(tree)
-			for p := range tree.dump().batches(limit) {
+			dumped = true
+			w.check(past)
+			for p := range dumpOf(past, limit) {
 				follower.apply(p)
 			}
 			w.compare("at the cut", follower)
-			follower.apply(d.empty())
+			follower.apply(past.frame.wrap(nil))
 		}
 	}
 	w.compare("at the end", follower)
-	w.check(tree)
-	if tree.doubtful || tree.n.Unread > 0 {
-		t.Fatalf("the tree is doubtful %t, unread %d", tree.doubtful, tree.n.Unread)
+	w.check(past)
+	if past.doubtful {
+		t.Fatal("the past is doubtful")
 	}
 	later := newOracle(t)
-	for p := range tree.dump().batches(limit) {
+	for p := range dumpOf(past, limit) {
 		later.apply(p)
 	}
 	w.compare("of a second dump", later)
@@ -460,52 +462,48 @@ func (w *teller) compare(when string, follower *oracle) {
 	}
 }
 
-// check verifies the invariants of a tree.
-func (w *teller) check(t *tree) {
+// dumpOf yields the batches of a dump.
+func dumpOf(p *past, limit int) iter.Seq[[]byte] {
+	dump := p.dump()
+	return packBatches(p.frame, dump, true, limit)
+}
+
+// check compares what a past holds with the follower that heard all, and verifies that it keeps what it needs alone.
+func (w *teller) check(p *past) {
 	w.t.Helper()
-	needs, refs := map[*node]int{}, map[*template]int{}
-	var n TreeStats
-	for hash, node := range t.nodes {
-		if node.hash != hash || node.records == nil && node.needs == 0 {
-			w.t.Fatalf("node %x has hash %x and %d needs", hash, node.hash, node.needs)
-		}
-		for r := node.records; r != nil; r = r.next {
-			n.Bytes += int64(recordBytes + len(r.own))
-			refs[r.template]++
-			if r.copies > 0 {
-				n.Blocks++
-			} else {
-				n.Kept++
-				if !r.needed() {
-					w.t.Fatalf("a record of %x stays that nothing needs", hash)
-				}
-			}
-			if r.parent != nil {
-				needs[r.parent]++
-			}
-			if !r.tokens {
-				needs[node]++
-			}
+	numbers := map[uint32]place{}
+	for at, number := range p.places {
+		numbers[number] = at
+	}
+	for k, h := range p.held {
+		at := numbers[k.place]
+		of := blockPlace{k.hash, at.medium, at.group, at.owned}
+		if h.copies <= 0 || int(h.copies) != w.oracle.copies[of] || h.absent == w.oracle.present[of] {
+			w.t.Fatalf("the past holds %+v as %+v", of, h)
 		}
 	}
-	for _, node := range t.nodes {
-		if node.needs != needs[node] {
-			w.t.Fatalf("node %x counts %d needs of %d", node.hash, node.needs, needs[node])
+	n := 0
+	for _, copies := range w.oracle.copies {
+		if copies > 0 {
+			n++
 		}
 	}
-	for _, tmpl := range t.templates {
-		if tmpl.refs != refs[tmpl] {
-			w.t.Fatalf("a template counts %d uses of %d", tmpl.refs, refs[tmpl])
-		}
+	p.compact()
+	bytes := 0
+	for _, raw := range p.kept {
+		bytes += len(raw)
 	}
-	if len(refs) != len(t.templates) || n.Blocks != t.n.Blocks || n.Kept != t.n.Kept || n.Bytes != t.n.Bytes {
-		w.t.Fatalf("the tree counts %+v, has %+v; %d templates of %d", t.n, n, len(t.templates), len(refs))
+	before := len(p.kept)
+	p.compact()
+	if len(p.held) != n || p.bytes != int64(bytes) || len(p.kept) != before || len(p.kept) > 0 && len(p.held) == 0 {
+		w.t.Fatalf("the past holds %d blocks of %d, and keeps %d events of %d, %d bytes of %d",
+			len(p.held), n, len(p.kept), before, p.bytes, bytes)
 	}
 }
 
-// TestTreeForgets churns through ten times what the engine holds.
-func TestTreeForgets(t *testing.T) {
-	tree := newTree()
+// TestPastForgets churns through ten times what the engine holds.
+func TestPastForgets(t *testing.T) {
+	past := newPast()
 	var held []uint64
 	for i := range 10_000 {
 		var all []any
@@ -516,14 +514,18 @@ func TestTreeForgets(t *testing.T) {
 			all = append(all, h)
 			list = append(list, h, h)
 		}
-		tree.apply(pack(t, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil, "token_ids", list, "block_size", 2, "session_id", fmt.Sprint(i)}}}))
+		past.apply(pack(t, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil,
+			"token_ids", list, "block_size", 2, "session_id", fmt.Sprint(i)}}}))
 		if len(held) > 8000 {
-			tree.apply(pack(t, []any{0.5, []any{ordered{"type", "BlockRemoved", "block_hashes", held[:8]}}}))
+			past.apply(pack(t, []any{0.5, []any{ordered{"type", "BlockRemoved", "block_hashes", held[:8]}}}))
 			held = held[8:]
 		}
 	}
-	if s := tree.stats(); s.Blocks != 8000 || s.Kept != 0 || len(tree.nodes) != 8000 || len(tree.templates) != 1000 {
-		t.Errorf("the tree has %+v, %d nodes and %d templates", s, len(tree.nodes), len(tree.templates))
+	if past.bytes > 2*minCompaction {
+		t.Errorf("the past keeps %d events, most of which nobody needs", len(past.kept))
+	}
+	if past.compact(); len(past.held) != 8000 || past.dead != 0 || len(past.kept) != 1000 {
+		t.Errorf("the past has %+v in %d events", past.stats(), len(past.kept))
 	}
 }
 
@@ -531,14 +533,16 @@ func TestTreeForgets(t *testing.T) {
 // the engine's. What follows the rank in a batch is about that batch alone, as its publisher id.
 func TestDumpKeepsFields(t *testing.T) {
 	for _, event := range []any{
-		ordered{"type", "BlockStored", "block_hashes", []any{1, 2, 3}, "parent_block_hash", nil, "token_ids", []any{1, 2, 3}, "block_size", 1, "new", []any{"x", nil}, "extra_keys", []any{[]any{"a"}, nil, []any{"b", 3}}},
-		[]any{"BlockStored", []any{1, 2, 3}, 9, []any{1, 2, 3}, 1, nil, "GPU", nil, []any{nil, []any{"a"}, nil}, 0, "full_attention", nil, "LOCAL", 7},
+		ordered{"type", "BlockStored", "block_hashes", []any{1, 2, 3}, "parent_block_hash", nil, "token_ids", []any{1, 2, 3}, "block_size", 1,
+			"new", []any{"x", nil}, "extra_keys", []any{[]any{"a"}, nil, []any{"b", 3}}},
+		[]any{"BlockStored", []any{1, 2, 3}, 9, []any{1, 2, 3}, 1, nil, "GPU", nil, []any{nil, []any{"a"}, nil},
+			0, "full_attention", nil, "LOCAL", 7},
 	} {
 		payload := pack(t, []any{1.5, []any{event}, 3})
-		tree := newTree()
-		tree.apply(pack(t, []any{1.5, []any{event}, 3, "publisher"}))
+		past := newPast()
+		past.apply(pack(t, []any{1.5, []any{event}, 3, "publisher"}))
 		var got [][]byte
-		for p := range tree.dump().batches(1 << 20) {
+		for p := range dumpOf(past, 1<<20) {
 			got = append(got, p)
 		}
 		if len(got) != 2 || !bytes.Equal(got[1], payload) {
@@ -547,8 +551,8 @@ func TestDumpKeepsFields(t *testing.T) {
 	}
 }
 
-// FuzzTree feeds any bytes. A dump is a number of batches that decode whole.
-func FuzzTree(f *testing.F) {
+// FuzzPast feeds any bytes. A dump is a number of batches that decode whole.
+func FuzzPast(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		w := newTeller(f, r)
@@ -556,10 +560,10 @@ func FuzzTree(f *testing.F) {
 		f.Add(a, b)
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		tree := newTree()
+		past := newPast()
 		for _, p := range [][]byte{a, b, a} {
-			tree.apply(p)
-			for p := range tree.dump().batches(500) {
+			past.apply(p)
+			for p := range dumpOf(past, 500) {
 				if _, err := wire.Decode(p, wire.DefaultLimits); err != nil {
 					t.Fatalf("a batch of a dump: %v: %q", err, p)
 				}
@@ -568,8 +572,8 @@ func FuzzTree(f *testing.F) {
 	})
 }
 
-// BenchmarkTree stores chains of 32 blocks of 16 tokens in vLLM's maps, and removes the oldest.
-func BenchmarkTree(b *testing.B) {
+// BenchmarkPast stores chains of 32 blocks of 16 tokens in vLLM's maps, and removes the oldest.
+func BenchmarkPast(b *testing.B) {
 	const n, blocks, size = 2000, 32, 16
 	var stores, removals [][]byte
 	for i := range n {
@@ -580,28 +584,30 @@ func BenchmarkTree(b *testing.B) {
 				list = append(list, 100*k+i)
 			}
 		}
-		stores = append(stores, pack(b, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil, "token_ids", list, "block_size", size, "lora_id", nil, "medium", "GPU", "lora_name", nil, "group_idx", 0}}, 0}))
-		removals = append(removals, pack(b, []any{0.5, []any{ordered{"type", "BlockRemoved", "block_hashes", all, "medium", "GPU", "group_idx", 0}}, 0}))
+		stores = append(stores, pack(b, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil, "token_ids", list,
+			"block_size", size, "lora_id", nil, "medium", "GPU", "lora_name", nil, "group_idx", 0}}, 0}))
+		removed := ordered{"type", "BlockRemoved", "block_hashes", all, "medium", "GPU", "group_idx", 0}
+		removals = append(removals, pack(b, []any{0.5, []any{removed}, 0}))
 	}
-	tree := newTree()
+	past := newPast()
 	b.Run("apply", func(b *testing.B) {
 		for b.Loop() {
 			for i := range stores {
-				tree.apply(stores[i])
+				past.apply(stores[i])
 			}
 			for i := range removals {
-				tree.apply(removals[i])
+				past.apply(removals[i])
 			}
 		}
 		b.ReportMetric(float64(b.N)*n*blocks/b.Elapsed().Seconds(), "blocks/s")
 	})
 	for i := range stores {
-		tree.apply(stores[i])
+		past.apply(stores[i])
 	}
 	b.Run("dump", func(b *testing.B) {
 		bytes := 0
 		for b.Loop() {
-			for p := range tree.dump().batches(maxBatch) {
+			for p := range dumpOf(past, maxBatch) {
 				bytes += len(p)
 			}
 		}
