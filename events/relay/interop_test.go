@@ -65,7 +65,7 @@ func (l *libzmq) result() (g got) {
 }
 
 // TestInteropHistory has followers on libzmq read 100,000 batches: one in a hurry, one that
-// stops in between for longer than buffers last, and one that vanishes. Another reads the tree.
+// stops in between for longer than buffers last, and one that vanishes. Another reads the past.
 func TestInteropHistory(t *testing.T) {
 	py := python(t)
 	const n = 100_000
@@ -77,7 +77,7 @@ func TestInteropHistory(t *testing.T) {
 	}
 	r.caughtUp(t, e)
 	if s := r.Stats(); s.Tape.First != 0 || s.Tape.Disk == 0 {
-		t.Fatalf("the log begins with %d and has %d bytes on the disk", s.Tape.First, s.Tape.Disk)
+		t.Fatalf("the tape begins with %d and has %d bytes on the disk", s.Tape.First, s.Tape.Disk)
 	}
 	hurry := startLibzmq(t, py, r, 0, "--wait", "100")
 	until(t, "it has subscribed", func() bool { return r.Stats().Live == 1 })
@@ -104,7 +104,7 @@ func TestInteropHistory(t *testing.T) {
 	}
 }
 
-// TestInteropDump has a follower on libzmq read a history that is mostly behind the log.
+// TestInteropDump has a follower on libzmq read a history that is mostly behind the tape.
 func TestInteropDump(t *testing.T) {
 	py := python(t)
 	e := newEngine(t, 100_000)

@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"iter"
+	"maps"
 
 	"github.com/vmihailenco/msgpack/v5"
 
@@ -94,6 +95,13 @@ type PastStats struct {
 	Kept   int    // that it held no more, in events that are kept; at the last compaction
 	Bytes  int64  // of memory, estimated
 	Doubt  string // why a dump is not offered as the whole, "" if it is
+}
+
+// clone returns a past that later batches do not change.
+func (p *past) clone() *past {
+	c := *p
+	c.held, c.places, c.one = maps.Clone(p.held), maps.Clone(p.places), nil
+	return &c
 }
 
 func (p *past) stats() PastStats {

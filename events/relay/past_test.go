@@ -529,7 +529,7 @@ func TestPastForgets(t *testing.T) {
 	}
 }
 
-// TestDumpKeepsFields: what the tree does not know comes back as it was, in events as large as
+// TestDumpKeepsFields: what the past does not know comes back as it was, in events as large as
 // the engine's. What follows the rank in a batch is about that batch alone, as its publisher id.
 func TestDumpKeepsFields(t *testing.T) {
 	for _, event := range []any{

@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -79,9 +80,10 @@ type Relay struct {
 	cancel context.CancelFunc
 	ctx    context.Context
 
+	life atomic.Pointer[lifetime] // stored with mu held
+
 	mu      sync.Mutex
 	past    *past
-	life    lifetime
 	changed chan struct{} // closed and replaced when the tape has more
 	losses  []loss        // behind past.base, oldest first
 	doubt   string        // why batches up to past.base may be missing
@@ -128,7 +130,8 @@ func Open(cfg Config) (*Relay, error) {
 	if cfg.Dir != "" && cfg.Disk <= 0 {
 		return nil, errors.New("a directory needs a number of bytes for the disk")
 	}
-	r := &Relay{cfg: cfg, past: newPast(), changed: make(chan struct{}), life: lifetime{epoch: 1}}
+	r := &Relay{cfg: cfg, past: newPast(), changed: make(chan struct{})}
+	r.life.Store(&lifetime{epoch: 1})
 	var err error
 	r.tape, err = tape.Create(tape.Options{
 		Dir: cfg.Dir, MaxBytes: max(cfg.Disk, tape.MinBytes), Memory: int(max(cfg.Memory, minMemory)), Fresh: true, Use: "history",
@@ -191,7 +194,8 @@ func (r *Relay) reset(epoch uint64, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record.RecordReset(epoch, reason)
-	r.past, r.life, r.losses, r.doubt, r.fresh = newPast(), lifetime{epoch: epoch}, nil, "", true
+	r.life.Store(&lifetime{epoch: epoch})
+	r.past, r.losses, r.doubt, r.fresh = newPast(), nil, "", true
 	r.resets++
 	r.wakeFollowers()
 }
@@ -202,8 +206,8 @@ func (r *Relay) apply(step *stream.Step) {
 	why := r.stream.Status().History // of the batches before this one
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if step.ID != (events.PublisherID{}) {
-		r.life.id = step.ID
+	if life := *r.life.Load(); step.ID != (events.PublisherID{}) && step.ID != life.id {
+		r.life.Store(&lifetime{life.epoch, step.ID})
 	}
 	if n := len(r.losses); n > 0 && r.losses[n-1].why != why || n == 0 && r.doubt != why {
 		upTo := uint64(0)

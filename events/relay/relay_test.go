@@ -46,7 +46,7 @@ func TestFollowersOfARelay(t *testing.T) {
 		change func(*testing.T, *engine, *Config)
 	}{
 		{"everything in memory", func(_ *testing.T, _ *engine, c *Config) { c.Memory = 64 << 20 }},
-		{"most of it in the tree", func(_ *testing.T, _ *engine, c *Config) { c.Memory = 1 }},
+		{"most of it in the past", func(_ *testing.T, _ *engine, c *Config) { c.Memory = 1 }},
 		{"some of it on the disk", func(t *testing.T, e *engine, c *Config) {
 			c.Memory, c.Disk, c.Dir = 1, tape.MinBytes, t.TempDir()
 			e.padding = 8 << 10
@@ -64,7 +64,7 @@ func TestFollowersOfARelay(t *testing.T) {
 			early := newFollower(t, r.live, r.replay)
 			r.caughtUp(t, e)
 			until(t, "the relay has a follower", func() bool { return r.Stats().Live == 1 })
-			for range 80 { // the early follower stays within the log
+			for range 80 { // the early follower stays within the tape
 				e.churn(50, 2000)
 				until(t, "the early follower has all", func() bool { return early.has(e) })
 			}
@@ -81,7 +81,7 @@ func TestFollowersOfARelay(t *testing.T) {
 			}
 			s := r.Stats()
 			if (s.Tape.First > 0) != (s.Dumps > 0) {
-				t.Errorf("the log begins with %d after %d dumps", s.Tape.First, s.Dumps)
+				t.Errorf("the tape begins with %d after %d dumps", s.Tape.First, s.Dumps)
 			}
 			if s.Unfinished+s.DumpsLeftOut+s.BadRequests > 0 {
 				t.Errorf("the relay says %+v", s.ServeStats)
@@ -204,9 +204,9 @@ func TestEngineGone(t *testing.T) {
 }
 
 // TestHoleOfTheEngine: what the engine itself has lost, a relay does not hide, neither in its
-// log nor behind it.
+// tape nor behind it.
 func TestHoleOfTheEngine(t *testing.T) {
-	for name, memory := range map[string]int64{"in the log": 1 << 20, "behind the log": 1} {
+	for name, memory := range map[string]int64{"in the tape": 1 << 20, "behind the tape": 1} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, 100_000)
 			r := relayOf(t, e, func(c *Config) { c.Memory = memory })
@@ -223,7 +223,7 @@ func TestHoleOfTheEngine(t *testing.T) {
 				return st.LastSeq+1 == e.next && st.State == stream.Partial && st.History != ""
 			})
 			if s := r.Stats(); memory == 1 && (s.Past.Doubt == "" || s.Dumps+s.DumpsLeftOut == 0) {
-				t.Errorf("the tree is taken for whole: %+v", s)
+				t.Errorf("the past is taken for whole: %+v", s)
 			}
 			e.send(map[string]any{"type": "AllBlocksCleared"})
 			e.restartTruth()
@@ -242,7 +242,7 @@ func (e *engine) restartTruth() {
 	clear(e.holds)
 }
 
-// TestUnreadablePayload goes on to followers as it is, and no tree claims to be whole behind it.
+// TestUnreadablePayload goes on to followers as it is, and no dump claims to be whole behind it.
 func TestUnreadablePayload(t *testing.T) {
 	e := newEngine(t, 100_000)
 	r := relayOf(t, e, func(c *Config) { c.Memory = 1 })
@@ -251,7 +251,7 @@ func TestUnreadablePayload(t *testing.T) {
 	e.churn(3000, 50)
 	r.caughtUp(t, e)
 	if s := r.Stats(); s.Past.Doubt != doubtUnread {
-		t.Errorf("the tree behind a payload that is no batch: %q", s.Past.Doubt)
+		t.Errorf("the past behind a payload that is no batch: %q", s.Past.Doubt)
 	}
 	direct, relayed := newFollower(t, e.live, e.replay), newFollower(t, r.live, r.replay)
 	until(t, "both followers are partial", func() bool {
@@ -329,7 +329,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestFollowerBehindTheTape publishes faster than a follower reads, with a log of some hundred
+// TestFollowerBehindTheTape publishes faster than a follower reads, with a tape of some hundred
 // batches. The follower meets holes, and numbers that it knows otherwise, and ends right.
 func TestFollowerBehindTheTape(t *testing.T) {
 	for name, ids := range map[string]bool{"without ids": false, "with ids": true} {

@@ -21,12 +21,14 @@ const (
 	maxFollowers = 1024
 	// maxSubscriptions bounds the topics of one connection.
 	maxSubscriptions = 64
+	// maxDumps bounds the dumps that are made and sent at once: each lists all that the engine holds.
+	maxDumps = 2
 	// maxBatch is the size that batches of a dump have if there are numbers enough, in bytes.
 	maxBatch = 1 << 20
 	// No decoder known takes more than 32 MiB.
 	maxDense = 16 << 20
 	// maxFill is how many batches without events fill up the numbers between those of a dump
-	// and the log. A dump begins later where they are more.
+	// and the tape's memory. A dump begins later where they are more.
 	maxFill = 100_000
 )
 
@@ -51,6 +53,7 @@ type ServeStats struct {
 type serving struct {
 	ctx   context.Context
 	tasks sync.WaitGroup
+	dumps chan struct{} // has as many values as dumps are under way
 
 	mu         sync.Mutex
 	n          ServeStats
@@ -59,7 +62,7 @@ type serving struct {
 }
 
 func (s *serving) init(ctx context.Context) {
-	s.ctx = ctx
+	s.ctx, s.dumps = ctx, make(chan struct{}, maxDumps)
 	s.live, s.disconnect = context.WithCancel(ctx)
 	s.disconnect()
 }
@@ -164,12 +167,12 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 	r.serving.count(func(n *ServeStats) { n.Live++ })
 	defer r.serving.count(func(n *ServeStats) { n.Live-- })
 	r.mu.Lock()
-	life, span := r.life, r.record.Span()
+	life, span := *r.life.Load(), r.record.Span()
 	r.mu.Unlock()
 	at := tape.Range{Epoch: life.epoch, From: span.Last + 1, Oldest: !span.Any, To: math.MaxUint64, Limit: math.MaxInt}
 	for {
 		r.mu.Lock()
-		now, span, changed, evicted := r.life, r.record.Span(), r.changed, r.past.any
+		now, span, changed, evicted := *r.life.Load(), r.record.Span(), r.changed, r.past.any
 		r.mu.Unlock()
 		skipped := 0
 		if now.epoch != life.epoch {
@@ -186,7 +189,7 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 			if !subs.include(form.topic) {
 				return true
 			}
-			b := batch{rec.Seq, life.id, rec.Payload}
+			b := r.batchOf(&life, rec)
 			broken = p.Send([]byte(form.topic), number(form, &b), b.payload) != nil
 			sent++
 			return !broken
@@ -227,6 +230,14 @@ type batch struct {
 	payload []byte
 }
 
+// batchOf returns a batch of a lifetime, whose id may be known by now.
+func (r *Relay) batchOf(life *lifetime, rec *tape.Record) batch {
+	if now := r.life.Load(); now.epoch == life.epoch {
+		*life = *now
+	}
+	return batch{rec.Seq, life.id, rec.Payload}
+}
+
 // number returns the frame of a batch's number.
 func number(s shape, b *batch) []byte {
 	n := binary.BigEndian.AppendUint64(make([]byte, 0, numberSize+len(b.id)), b.seq)
@@ -245,7 +256,7 @@ type subscriptions struct {
 	any    bool // first is closed
 }
 
-// change reads a message that subscribes or ends a subscription.
+// change obeys a message that subscribes or ends a subscription.
 func (s *subscriptions) change(frames [][]byte) {
 	if len(frames) != 1 || len(frames[0]) == 0 {
 		return
@@ -308,7 +319,7 @@ func (r *Relay) route(ctx context.Context, raw net.Conn) error {
 			continue
 		}
 		r.serving.count(func(n *ServeStats) { n.Requests++ })
-		if !r.reply(p, from) {
+		if !r.reply(ctx, p, from) {
 			r.serving.count(func(n *ServeStats) { n.Unfinished++ })
 			return nil
 		}
@@ -316,23 +327,32 @@ func (r *Relay) route(ctx context.Context, raw net.Conn) error {
 }
 
 // reply sends what brings a follower from a number to the present, and the end marker. It reports whether all was sent.
-func (r *Relay) reply(p *zmq.Peer, from uint64) bool {
+func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
 	out := replies{peer: p, shape: r.form.shape()}
+	life, next := *r.life.Load(), from
 	r.mu.Lock()
-	life := r.life
+	late := r.past.any && from <= r.past.base
 	r.mu.Unlock()
-	next := from
+	if late {
+		select {
+		case r.serving.dumps <- struct{}{}:
+			defer func() { <-r.serving.dumps }()
+		case <-ctx.Done():
+			return false
+		}
+	}
 	for r.cfg.Disk > 0 { // until the rest is in memory, or the disk does not have it
 		r.mu.Lock()
 		q := tape.Range{Epoch: life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
-		onDisk := r.past.any && next <= r.past.base && r.life.epoch == life.epoch
+		onDisk := r.past.any && next <= r.past.base && r.life.Load().epoch == life.epoch
 		r.mu.Unlock()
 		if !onDisk {
 			break
 		}
 		sent, broken := uint64(0), false
 		read, err := r.record.Visit(q, func(rec *tape.Record) bool {
-			broken = out.send(&batch{rec.Seq, life.id, rec.Payload}) != nil
+			b := r.batchOf(&life, rec)
+			broken = out.send(&b) != nil
 			sent++
 			return !broken
 		})
@@ -352,26 +372,24 @@ func (r *Relay) reply(p *zmq.Peer, from uint64) bool {
 	// What is in memory, and the past before it if need be, at one moment.
 	r.mu.Lock()
 	span := r.record.Span()
-	changed := r.life.epoch != life.epoch
+	changed := r.life.Load().epoch != life.epoch
 	base, whole := r.past.base, r.doubts() == ""
-	var frame frame
-	var dump [][]byte
+	var past *past
 	if r.past.any && next <= base && next == from && !changed {
-		dump = r.past.dump()
-		frame = r.past.frame
+		past = r.past.clone()
 	}
 	lost := changed || r.past.any && next <= base && next > from // between the disk and the memory
 	var recent []batch
 	if span.Any && !lost {
 		_, err := r.record.Visit(tape.Range{Epoch: life.epoch, From: max(next, span.First), To: span.Last, Limit: math.MaxInt},
 			func(rec *tape.Record) bool {
-				recent = append(recent, batch{rec.Seq, life.id, rec.Payload})
+				recent = append(recent, r.batchOf(&life, rec))
 				return true
 			})
 		lost = err != nil && err != tape.ErrTooNew
 	}
 	r.mu.Unlock()
-	if lost || dump != nil && !r.sendDump(&out, frame, dump, from, base, whole) {
+	if lost || past != nil && !r.sendDump(&out, past, from, whole) {
 		return false
 	}
 	for i := range recent {
@@ -383,10 +401,10 @@ func (r *Relay) reply(p *zmq.Peer, from uint64) bool {
 	return out.end() == nil
 }
 
-// sendDump sends the past as batches whose numbers end with base.
-func (r *Relay) sendDump(out *replies, f frame, dump [][]byte, from, base uint64, whole bool) bool {
-	first := from
-	if !whole {
+// sendDump sends the past as batches whose numbers end with its last one. whole says that nothing is missing.
+func (r *Relay) sendDump(out *replies, p *past, from uint64, whole bool) bool {
+	first, base, dump := from, p.base, p.dump()
+	if whole = whole && !p.doubtful; !whole {
 		first += 2      // and so the follower sees that something is missing: an engine may count from 1
 		dump = dump[1:] // a clear would end the follower's doubt
 	}
@@ -406,14 +424,14 @@ func (r *Relay) sendDump(out *replies, f frame, dump [][]byte, from, base uint64
 		return true
 	}
 	b := batch{seq: first} // without an id: a follower may have had another batch of the number
-	for b.payload = range packBatches(f, dump, whole, size) {
+	for b.payload = range packBatches(p.frame, dump, whole, size) {
 		if b.seq > base || out.send(&b) != nil {
 			return false
 		}
 		b.seq++
 	}
 	r.serving.count(func(n *ServeStats) { n.Dumps++; n.Dumped += b.seq - first })
-	for b.payload = f.wrap(nil); b.seq <= base; b.seq++ {
+	for b.payload = p.frame.wrap(nil); b.seq <= base; b.seq++ {
 		if out.send(&b) != nil {
 			return false
 		}
