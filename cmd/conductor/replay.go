@@ -186,7 +186,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 			return nil, err
 		}
 		if until == "" {
-			p.runs.Take(&rec)
+			p.runs.AddRecord(&rec)
 		}
 		if err := replay.Take(&rec); err != nil {
 			if p.odd++; p.odd <= 3 {

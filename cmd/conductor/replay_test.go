@@ -266,7 +266,7 @@ func TestReplayUntilTime(t *testing.T) {
 	var runs tape.Runs
 	var batches []tape.Record
 	for rec := (tape.Record{}); r.Next(&rec) == nil; {
-		if runs.Take(&rec); rec.Kind == tape.Batch {
+		if runs.AddRecord(&rec); rec.Kind == tape.Batch {
 			batches = append(batches, rec)
 		}
 	}

@@ -153,7 +153,7 @@ func (e *engine) raw(payload []byte) {
 		e.old = e.old[1:]
 	}
 	e.peers = slices.DeleteFunc(e.peers, func(p *zmq.Peer) bool {
-		return p.Send([]byte(engineTopic), number(e.shape(), &b), payload) != nil || p.Flush() != nil
+		return p.Send([]byte(engineTopic), numberFrame(e.shape(), &b), payload) != nil || p.Flush() != nil
 	})
 }
 

@@ -12,8 +12,8 @@ import (
 // Fields behind the rank of an array name one batch, as the publisher id does, and are left out.
 type frame struct{ before, after []byte }
 
-// wrap returns a batch of some events.
-func (f frame) wrap(all [][]byte) []byte {
+// wrapEvents returns a batch of some events.
+func (f frame) wrapEvents(all [][]byte) []byte {
 	if f.before == nil { // no batch was seen: the time is 0
 		f.before = []byte{0x92, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0}
 	}
@@ -28,22 +28,22 @@ func (f frame) wrap(all [][]byte) []byte {
 // copy, the events are not. ok is false if the batch cannot be put together again.
 func splitBatch(payload []byte) (f frame, all [][]byte, ok bool) {
 	c := newCutter(payload)
-	fields, isMap := c.enter()
-	start := c.at()
+	fields, isMap := c.openValue()
+	start := c.offset()
 	for i := 0; i < fields && c.err == nil; i++ {
-		if isMap && c.key() != "events" || !isMap && i != 1 {
-			c.cut()
+		if isMap && c.readKey() != "events" || !isMap && i != 1 {
+			c.cutValue()
 			continue
 		}
-		at := c.at()
-		all = c.elements()
+		at := c.offset()
+		all = c.cutElements()
 		if isMap {
-			f.before, f.after = bytes.Clone(payload[:at]), bytes.Clone(payload[c.at():])
+			f.before, f.after = bytes.Clone(payload[:at]), bytes.Clone(payload[c.offset():])
 			return f, all, c.err == nil
 		}
 		f.before = append(appendArrayHeader(nil, min(fields, 3)), payload[start:at]...)
 		if fields > 2 {
-			f.after = bytes.Clone(c.cut())
+			f.after = bytes.Clone(c.cutValue())
 		}
 		return f, all, c.err == nil
 	}
@@ -53,13 +53,13 @@ func splitBatch(payload []byte) (f frame, all [][]byte, ok bool) {
 // rawHashes returns the hashes of an event as they were sent, nil if they cannot be found.
 func rawHashes(event []byte) [][]byte {
 	c := newCutter(event)
-	fields, isMap := c.enter()
+	fields, isMap := c.openValue()
 	for i := 0; i < fields && c.err == nil; i++ {
-		if isMap && c.key() != "block_hashes" || !isMap && i != 1 {
-			c.cut()
+		if isMap && c.readKey() != "block_hashes" || !isMap && i != 1 {
+			c.cutValue()
 			continue
 		}
-		if all := c.elements(); c.err == nil {
+		if all := c.cutElements(); c.err == nil {
 			return all
 		}
 	}
@@ -79,11 +79,11 @@ func newCutter(data []byte) *cutter {
 	return &cutter{data: data, rest: rest, dec: msgpack.NewDecoder(rest)}
 }
 
-// at returns where the cutter is.
-func (c *cutter) at() int { return len(c.data) - c.rest.Len() }
+// offset returns where the cutter is.
+func (c *cutter) offset() int { return len(c.data) - c.rest.Len() }
 
-// enter goes into an array or a map, and returns how many elements, or pairs, it has.
-func (c *cutter) enter() (n int, isMapped bool) {
+// openValue goes into an array or a map, and returns how many elements, or pairs, it has.
+func (c *cutter) openValue() (n int, isMapped bool) {
 	code, err := c.dec.PeekCode()
 	if c.err = err; err != nil {
 		return 0, false
@@ -96,31 +96,31 @@ func (c *cutter) enter() (n int, isMapped bool) {
 	return n, isMapped
 }
 
-// key reads the key of a pair.
-func (c *cutter) key() (name string) {
+// readKey reads the key of a pair.
+func (c *cutter) readKey() (name string) {
 	if c.err == nil {
 		name, c.err = c.dec.DecodeString()
 	}
 	return name
 }
 
-// cut returns the bytes of the next value.
-func (c *cutter) cut() []byte {
-	from := c.at()
+// cutValue returns the bytes of the next value.
+func (c *cutter) cutValue() []byte {
+	from := c.offset()
 	if c.err == nil {
 		c.err = c.dec.Skip()
 	}
-	return c.data[from:c.at():c.at()]
+	return c.data[from:c.offset():c.offset()]
 }
 
-// elements returns the bytes of the elements of an array.
-func (c *cutter) elements() (all [][]byte) {
+// cutElements returns the bytes of the elements of an array.
+func (c *cutter) cutElements() (all [][]byte) {
 	n := 0
 	if c.err == nil {
 		n, c.err = c.dec.DecodeArrayLen()
 	}
 	for i := 0; i < n && c.err == nil; i++ {
-		all = append(all, c.cut())
+		all = append(all, c.cutValue())
 	}
 	return all
 }
@@ -129,8 +129,8 @@ func isMap(code byte) bool {
 	return msgpcode.IsFixedMap(code) || code == msgpcode.Map16 || code == msgpcode.Map32
 }
 
-// encode encodes what this package makes up itself.
-func encode(v any) []byte {
+// encodeEvent encodes what this package makes up itself.
+func encodeEvent(v any) []byte {
 	b, err := msgpack.Marshal(v)
 	if err != nil {
 		panic("BUG: an event that removes or clears cannot be encoded: " + err.Error())

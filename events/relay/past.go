@@ -108,8 +108,8 @@ func (p *past) stats() PastStats {
 	return PastStats{Blocks: len(p.held), Kept: p.dead, Bytes: p.bytes + int64(len(p.held)*holdingBytes+len(p.kept)*24)}
 }
 
-// apply changes the past as a batch of the engine says.
-func (p *past) apply(payload []byte) {
+// applyBatch changes the past as a batch of the engine says.
+func (p *past) applyBatch(payload []byte) {
 	b, err := wire.Decode(payload, wire.DefaultLimits)
 	if err != nil {
 		p.doubtful = true
@@ -368,7 +368,7 @@ func (p *past) removalEvent(from source, hashes [][]byte) []byte {
 		fields = append(fields, from.group)
 	}
 	if !p.maps {
-		return encode(fields)
+		return encodeEvent(fields)
 	}
 	object := map[string]any{"type": fields[0], "block_hashes": fields[1], "medium": wireMedium(from.medium)}
 	if from.group >= 0 {
@@ -377,7 +377,7 @@ func (p *past) removalEvent(from source, hashes [][]byte) []byte {
 	if from.owned {
 		object["ownership"] = "kvcr"
 	}
-	return encode(object)
+	return encodeEvent(object)
 }
 
 // wireMedium returns what an event says of a medium: nil for none.
@@ -395,15 +395,15 @@ func (p *past) clearEvent() []byte {
 	case p.clear != nil:
 		return p.clear
 	case p.maps:
-		return encode(map[string]any{"type": name})
+		return encodeEvent(map[string]any{"type": name})
 	}
-	return encode([]any{name})
+	return encodeEvent([]any{name})
 }
 
 // clearBatch returns a batch that clears, in the form of another batch.
 func clearBatch(like []byte) []byte {
 	p := newPast()
-	p.apply(like)
+	p.applyBatch(like)
 	for b := range packBatches(p.frame, [][]byte{p.clearEvent()}, true, maxBatch) {
 		return b
 	}
@@ -419,7 +419,7 @@ func packBatches(f frame, all [][]byte, apart bool, limit int) iter.Seq[[]byte] 
 				size += len(all[end])
 				end++
 			}
-			if !yield(f.wrap(all[begin:end])) {
+			if !yield(f.wrapEvents(all[begin:end])) {
 				return
 			}
 		}

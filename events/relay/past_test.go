@@ -429,7 +429,7 @@ func pastWorld(t *testing.T, r *rand.Rand) {
 	dumped := false
 	for i := range 120 {
 		b := w.batch()
-		past.apply(b)
+		past.applyBatch(b)
 		if dumped {
 			follower.apply(b)
 		}
@@ -440,7 +440,7 @@ func pastWorld(t *testing.T, r *rand.Rand) {
 				follower.apply(p)
 			}
 			w.compare("at the cut", follower)
-			follower.apply(past.frame.wrap(nil))
+			follower.apply(past.frame.wrapEvents(nil))
 		}
 	}
 	w.compare("at the end", follower)
@@ -514,10 +514,10 @@ func TestPastForgets(t *testing.T) {
 			all = append(all, h)
 			list = append(list, h, h)
 		}
-		past.apply(pack(t, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil,
+		past.applyBatch(pack(t, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil,
 			"token_ids", list, "block_size", 2, "session_id", fmt.Sprint(i)}}}))
 		if len(held) > 8000 {
-			past.apply(pack(t, []any{0.5, []any{ordered{"type", "BlockRemoved", "block_hashes", held[:8]}}}))
+			past.applyBatch(pack(t, []any{0.5, []any{ordered{"type", "BlockRemoved", "block_hashes", held[:8]}}}))
 			held = held[8:]
 		}
 	}
@@ -540,7 +540,7 @@ func TestDumpKeepsFields(t *testing.T) {
 	} {
 		payload := pack(t, []any{1.5, []any{event}, 3})
 		past := newPast()
-		past.apply(pack(t, []any{1.5, []any{event}, 3, "publisher"}))
+		past.applyBatch(pack(t, []any{1.5, []any{event}, 3, "publisher"}))
 		var got [][]byte
 		for p := range dumpOf(past, 1<<20) {
 			got = append(got, p)
@@ -562,7 +562,7 @@ func FuzzPast(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		past := newPast()
 		for _, p := range [][]byte{a, b, a} {
-			past.apply(p)
+			past.applyBatch(p)
 			for p := range dumpOf(past, 500) {
 				if _, err := wire.Decode(p, wire.DefaultLimits); err != nil {
 					t.Fatalf("a batch of a dump: %v: %q", err, p)
@@ -593,16 +593,16 @@ func BenchmarkPast(b *testing.B) {
 	b.Run("apply", func(b *testing.B) {
 		for b.Loop() {
 			for i := range stores {
-				past.apply(stores[i])
+				past.applyBatch(stores[i])
 			}
 			for i := range removals {
-				past.apply(removals[i])
+				past.applyBatch(removals[i])
 			}
 		}
 		b.ReportMetric(float64(b.N)*n*blocks/b.Elapsed().Seconds(), "blocks/s")
 	})
 	for i := range stores {
-		past.apply(stores[i])
+		past.applyBatch(stores[i])
 	}
 	b.Run("dump", func(b *testing.B) {
 		bytes := 0

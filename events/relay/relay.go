@@ -75,7 +75,7 @@ type Relay struct {
 	tape   *tape.Tape
 	record *tape.Recorder // of the engine
 	form   wording
-	fresh  bool // a lifetime began, and its first batch is still to come; owned by follow
+	fresh  bool // a lifetime began, and its first batch is still to come; owned by followEngine
 	tasks  sync.WaitGroup
 	cancel context.CancelFunc
 	ctx    context.Context
@@ -141,7 +141,7 @@ func Open(cfg Config) (*Relay, error) {
 			}
 			cfg.Report(err)
 		},
-		Evict: r.evict,
+		Evict: r.moveToPast,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep history in %q: %w", cfg.Dir, err)
@@ -152,19 +152,19 @@ func Open(cfg Config) (*Relay, error) {
 	r.stream = stream.Open(stream.Config{
 		Endpoint: cfg.Endpoint, ReplayEndpoint: cfg.ReplayEndpoint,
 		Transport: &overheard{(&zmq.Sockets{Transport: cfg.Transport}).For(zmq.Claim{}, cfg.Transport.Reach), &r.form},
-		Decode:    decode,
+		Decode:    decodeBatch,
 		OnState: func(state stream.State, reason string) {
-			r.serving.connect(state != stream.Connecting && state != stream.Failed)
+			r.serving.setConnected(state != stream.Connecting && state != stream.Failed)
 			cfg.OnState(state, reason)
 		},
 	})
-	r.tasks.Go(r.follow)
+	r.tasks.Go(r.followEngine)
 	return r, nil
 }
 
-// decode reads a batch for the stream, which needs its clears. What cannot be read goes on as
+// decodeBatch reads a batch for the stream, which needs its clears. What cannot be read goes on as
 // it is: followers may know it.
-func decode(p []byte) (events.Batch, error) {
+func decodeBatch(p []byte) (events.Batch, error) {
 	b, err := wire.Decode(p, wire.DefaultLimits)
 	if err != nil {
 		return events.Batch{Rank: -1}, nil
@@ -172,8 +172,8 @@ func decode(p []byte) (events.Batch, error) {
 	return b, nil
 }
 
-// follow writes the tape until the stream is closed.
-func (r *Relay) follow() {
+// followEngine writes the tape until the stream is closed.
+func (r *Relay) followEngine() {
 	for {
 		step, ok := r.stream.Next()
 		if !ok {
@@ -181,16 +181,16 @@ func (r *Relay) follow() {
 		}
 		switch step.Kind {
 		case stream.Reset:
-			r.reset(step.Epoch, step.Reason)
+			r.beginLifetime(step.Epoch, step.Reason)
 		case stream.Apply:
-			r.apply(&step)
+			r.recordBatch(&step)
 			wire.Release(&step.Batch)
 		}
 	}
 }
 
-// reset begins a lifetime of the engine: nothing from before counts.
-func (r *Relay) reset(epoch uint64, reason string) {
+// beginLifetime begins a lifetime of the engine: nothing from before counts.
+func (r *Relay) beginLifetime(epoch uint64, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record.RecordReset(epoch, reason)
@@ -200,9 +200,9 @@ func (r *Relay) reset(epoch uint64, reason string) {
 	r.wakeFollowers()
 }
 
-// apply records a batch. Where a lifetime begins behind the number that followers have seen, they could take it for more
+// recordBatch records a batch. Where a lifetime begins behind the number that followers have seen, they could take it for more
 // of the last one. So a batch that clears comes first, and the number between the two is missing, as others are.
-func (r *Relay) apply(step *stream.Step) {
+func (r *Relay) recordBatch(step *stream.Step) {
 	why := r.stream.Status().History // of the batches before this one
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,9 +229,9 @@ func (r *Relay) apply(step *stream.Step) {
 	r.wakeFollowers()
 }
 
-// evict moves a batch from the tape's memory into the past. It runs within apply.
-func (r *Relay) evict(rec *tape.Record) {
-	r.past.apply(rec.Payload)
+// moveToPast moves a batch from the tape's memory into the past. It runs within recordBatch.
+func (r *Relay) moveToPast(rec *tape.Record) {
+	r.past.applyBatch(rec.Payload)
 	r.past.any, r.past.base = true, rec.Seq
 	for len(r.losses) > 0 && r.losses[0].upTo <= rec.Seq {
 		r.doubt, r.losses = r.losses[0].why, r.losses[1:]
@@ -244,8 +244,8 @@ func (r *Relay) wakeFollowers() {
 	r.changed = make(chan struct{})
 }
 
-// doubts returns why the past may lack something, "" if it does not. mu is held.
-func (r *Relay) doubts() string {
+// doubtReason returns why the past may lack something, "" if it does not. mu is held.
+func (r *Relay) doubtReason() string {
 	if r.doubt == "" && r.past.doubtful {
 		return doubtUnread
 	}
@@ -294,17 +294,17 @@ func (r *Relay) Stats() Stats {
 		s.Tape.First = r.record.OldestNumber()
 	}
 	s.Past, s.Resets = r.past.stats(), r.resets
-	s.Past.Doubt = r.doubts()
+	s.Past.Doubt = r.doubtReason()
 	return s
 }
 
 // ServeLive serves live batches to the connections of a listener until the relay is closed.
 func (r *Relay) ServeLive(ln net.Listener) {
-	r.serving.tasks.Go(func() { r.serving.accept(ln, r.publish, true) })
+	r.serving.tasks.Go(func() { r.serving.accept(ln, r.publishLive, true) })
 }
 
 // ServeReplays answers what followers ask over the connections of a listener until the relay is
 // closed.
 func (r *Relay) ServeReplays(ln net.Listener) {
-	r.serving.tasks.Go(func() { r.serving.accept(ln, r.route, false) })
+	r.serving.tasks.Go(func() { r.serving.accept(ln, r.answerRequests, false) })
 }

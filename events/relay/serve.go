@@ -67,8 +67,8 @@ func (s *serving) init(ctx context.Context) {
 	s.disconnect()
 }
 
-// connect tells whether there is a connection to the engine.
-func (s *serving) connect(up bool) {
+// setConnected tells whether there is a connection to the engine.
+func (s *serving) setConnected(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -80,8 +80,8 @@ func (s *serving) connect(up bool) {
 	s.n.connected = up
 }
 
-// count changes the counts.
-func (s *serving) count(change func(*ServeStats)) {
+// changeStats changes the counts.
+func (s *serving) changeStats(change func(*ServeStats)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.n)
@@ -120,7 +120,7 @@ func (s *serving) accept(ln net.Listener, serve func(context.Context, net.Conn) 
 			s.mu.Unlock()
 		}
 		if ctx.Err() != nil || open.Load() >= maxFollowers {
-			s.count(func(n *ServeStats) { n.Refused++ })
+			s.changeStats(func(n *ServeStats) { n.Refused++ })
 			raw.Close()
 			continue
 		}
@@ -130,14 +130,14 @@ func (s *serving) accept(ln net.Listener, serve func(context.Context, net.Conn) 
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			if serve(ctx, raw) != nil {
-				s.count(func(n *ServeStats) { n.Refused++ })
+				s.changeStats(func(n *ServeStats) { n.Refused++ })
 			}
 		})
 	}
 }
 
-// publish sends live batches to a follower. The error is that of the handshake.
-func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
+// publishLive sends live batches to a follower. The error is that of the handshake.
+func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 	p, err := r.cfg.Transport.Publish(ctx, raw)
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 			if err != nil {
 				return
 			}
-			subs.change(m.Frames)
+			subs.update(m.Frames)
 			m.Block.Release()
 		}
 	})
@@ -164,8 +164,8 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 	case <-ctx.Done():
 		return nil
 	}
-	r.serving.count(func(n *ServeStats) { n.Live++ })
-	defer r.serving.count(func(n *ServeStats) { n.Live-- })
+	r.serving.changeStats(func(n *ServeStats) { n.Live++ })
+	defer r.serving.changeStats(func(n *ServeStats) { n.Live-- })
 	r.mu.Lock()
 	life, span := *r.life.Load(), r.record.Span()
 	r.mu.Unlock()
@@ -177,7 +177,7 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 		skipped := 0
 		if now.epoch != life.epoch {
 			if evicted {
-				r.serving.count(func(n *ServeStats) { n.Skipped++ })
+				r.serving.changeStats(func(n *ServeStats) { n.Skipped++ })
 				return nil // a connection from now on cannot take this lifetime for the last one
 			}
 			skipped, at.Epoch, at.Oldest = 1, now.epoch, true
@@ -186,11 +186,11 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 		sent, broken := uint64(0), false
 		next, err := r.record.Visit(at, func(rec *tape.Record) bool {
 			form := r.form.shape()
-			if !subs.include(form.topic) {
+			if !subs.match(form.topic) {
 				return true
 			}
 			b := r.batchOf(&life, rec)
-			broken = p.Send([]byte(form.topic), number(form, &b), b.payload) != nil
+			broken = p.Send([]byte(form.topic), numberFrame(form, &b), b.payload) != nil
 			sent++
 			return !broken
 		})
@@ -205,7 +205,7 @@ func (r *Relay) publish(ctx context.Context, raw net.Conn) error {
 		case err == nil && next > 0:
 			at.From, at.Oldest = next, false
 		}
-		r.serving.count(func(n *ServeStats) {
+		r.serving.changeStats(func(n *ServeStats) {
 			n.Published += sent
 			n.Skipped += uint64(skipped)
 		})
@@ -238,8 +238,8 @@ func (r *Relay) batchOf(life *lifetime, rec *tape.Record) batch {
 	return batch{rec.Seq, life.id, rec.Payload}
 }
 
-// number returns the frame of a batch's number.
-func number(s shape, b *batch) []byte {
+// numberFrame returns the frame of a batch's number.
+func numberFrame(s shape, b *batch) []byte {
 	n := binary.BigEndian.AppendUint64(make([]byte, 0, numberSize+len(b.id)), b.seq)
 	if s.ids && b.id != (events.PublisherID{}) {
 		n = append(n, b.id[:]...)
@@ -256,8 +256,8 @@ type subscriptions struct {
 	any    bool // first is closed
 }
 
-// change obeys a message that subscribes or ends a subscription.
-func (s *subscriptions) change(frames [][]byte) {
+// update obeys a message that subscribes or ends a subscription.
+func (s *subscriptions) update(frames [][]byte) {
 	if len(frames) != 1 || len(frames[0]) == 0 {
 		return
 	}
@@ -281,8 +281,8 @@ func (s *subscriptions) change(frames [][]byte) {
 	}
 }
 
-// include reports whether a topic is subscribed to.
-func (s *subscriptions) include(topic string) bool {
+// match reports whether a topic is subscribed to.
+func (s *subscriptions) match(topic string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.topics {
@@ -293,15 +293,15 @@ func (s *subscriptions) include(topic string) bool {
 	return false
 }
 
-// route answers a follower's requests, one after the other. The error is that of the handshake.
-func (r *Relay) route(ctx context.Context, raw net.Conn) error {
+// answerRequests answers a follower's requests, one after the other. The error is that of the handshake.
+func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
 	p, err := r.cfg.Transport.Route(ctx, raw)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	r.serving.count(func(n *ServeStats) { n.Replays++ })
-	defer r.serving.count(func(n *ServeStats) { n.Replays-- })
+	r.serving.changeStats(func(n *ServeStats) { n.Replays++ })
+	defer r.serving.changeStats(func(n *ServeStats) { n.Replays-- })
 	for {
 		m, err := p.Receive()
 		if err != nil {
@@ -315,19 +315,19 @@ func (r *Relay) route(ctx context.Context, raw net.Conn) error {
 		}
 		m.Block.Release()
 		if !ok { // engines do not answer either
-			r.serving.count(func(n *ServeStats) { n.BadRequests++ })
+			r.serving.changeStats(func(n *ServeStats) { n.BadRequests++ })
 			continue
 		}
-		r.serving.count(func(n *ServeStats) { n.Requests++ })
-		if !r.reply(ctx, p, from) {
-			r.serving.count(func(n *ServeStats) { n.Unfinished++ })
+		r.serving.changeStats(func(n *ServeStats) { n.Requests++ })
+		if !r.answerRequest(ctx, p, from) {
+			r.serving.changeStats(func(n *ServeStats) { n.Unfinished++ })
 			return nil
 		}
 	}
 }
 
-// reply sends what brings a follower from a number to the present, and the end marker. It reports whether all was sent.
-func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
+// answerRequest sends what brings a follower from a number to the present, and the end marker. It reports whether all was sent.
+func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) bool {
 	out := replies{peer: p, shape: r.form.shape()}
 	life, next := *r.life.Load(), from
 	r.mu.Lock()
@@ -356,7 +356,7 @@ func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
 			sent++
 			return !broken
 		})
-		r.serving.count(func(n *ServeStats) { n.Replayed += sent })
+		r.serving.changeStats(func(n *ServeStats) { n.Replayed += sent })
 		switch {
 		case broken:
 			return false
@@ -373,7 +373,7 @@ func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
 	r.mu.Lock()
 	span := r.record.Span()
 	changed := r.life.Load().epoch != life.epoch
-	base, whole := r.past.base, r.doubts() == ""
+	base, whole := r.past.base, r.doubtReason() == ""
 	var past *past
 	if r.past.any && next <= base && next == from && !changed {
 		past = r.past.clone()
@@ -397,7 +397,7 @@ func (r *Relay) reply(ctx context.Context, p *zmq.Peer, from uint64) bool {
 			return false
 		}
 	}
-	r.serving.count(func(n *ServeStats) { n.Replayed += uint64(len(recent)) })
+	r.serving.changeStats(func(n *ServeStats) { n.Replayed += uint64(len(recent)) })
 	return out.end() == nil
 }
 
@@ -420,7 +420,7 @@ func (r *Relay) sendDump(out *replies, p *past, from uint64, whole bool) bool {
 		size = max(maxBatch, int(2*uint64(bytes)/(base-first+1)))
 	}
 	if size > maxDense { // the reply begins behind the past
-		r.serving.count(func(n *ServeStats) { n.DumpsLeftOut++ })
+		r.serving.changeStats(func(n *ServeStats) { n.DumpsLeftOut++ })
 		return true
 	}
 	b := batch{seq: first} // without an id: a follower may have had another batch of the number
@@ -430,8 +430,8 @@ func (r *Relay) sendDump(out *replies, p *past, from uint64, whole bool) bool {
 		}
 		b.seq++
 	}
-	r.serving.count(func(n *ServeStats) { n.Dumps++; n.Dumped += b.seq - first })
-	for b.payload = p.frame.wrap(nil); b.seq <= base; b.seq++ {
+	r.serving.changeStats(func(n *ServeStats) { n.Dumps++; n.Dumped += b.seq - first })
+	for b.payload = p.frame.wrapEvents(nil); b.seq <= base; b.seq++ {
 		if out.send(&b) != nil {
 			return false
 		}
@@ -447,9 +447,9 @@ type replies struct {
 
 func (o *replies) send(b *batch) error {
 	if o.shape.topics {
-		return o.peer.Send(nil, []byte(o.shape.topic), number(o.shape, b), b.payload)
+		return o.peer.Send(nil, []byte(o.shape.topic), numberFrame(o.shape, b), b.payload)
 	}
-	return o.peer.Send(nil, number(o.shape, b), b.payload)
+	return o.peer.Send(nil, numberFrame(o.shape, b), b.payload)
 }
 
 func (o *replies) end() (err error) {

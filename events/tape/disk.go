@@ -83,7 +83,7 @@ func (t *Tape) writeEntries(entries []entry) {
 		entries[i].block.Release()
 		entries[i] = entry{}
 		if room >= pieceBytes {
-			t.release(room, d.settle())
+			t.releaseRoom(room, d.takeCounts())
 			room = 0
 		}
 	}
@@ -92,11 +92,11 @@ func (t *Tape) writeEntries(entries []entry) {
 			t.failSegment(err)
 		}
 	}
-	t.release(room, d.settle())
+	t.releaseRoom(room, d.takeCounts())
 }
 
-// settle returns the counts since it was last called.
-func (d *disk) settle() (done Stats) {
+// takeCounts returns the counts since it was last called.
+func (d *disk) takeCounts() (done Stats) {
 	done, d.done = d.done, Stats{}
 	done.OnDisk = d.total
 	return done
@@ -206,7 +206,7 @@ func (t *Tape) encodeRecord(r *Record) error {
 	if err := t.makeRoom(need); err != nil {
 		return err
 	}
-	d.buf = d.frame.append(d.buf, r)
+	d.buf = d.frame.appendRecord(d.buf, r)
 	d.size += need
 	d.total += need
 	d.records++

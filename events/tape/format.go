@@ -104,8 +104,8 @@ func (h header) frame(key *keyfile.Key) (s frame) {
 	return s
 }
 
-// append encodes a record.
-func (s frame) append(dst []byte, r *Record) []byte {
+// appendRecord encodes a record.
+func (s frame) appendRecord(dst []byte, r *Record) []byte {
 	at, n := len(dst), len(r.Payload)
 	if s.aead != nil {
 		n += sealBytes
@@ -125,25 +125,25 @@ func (s frame) append(dst []byte, r *Record) []byte {
 		// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
 		dst = s.aead.Seal(dst, nil, r.Payload, dst[at+kindAt:at+recordSize])
 	}
-	s.close(dst[at:])
+	s.setChecksum(dst[at:])
 	return dst
 }
 
-// close gives an encoded record its checksum.
-func (s frame) close(b []byte) { le.PutUint32(b[sumAt:], s.sum(b)) }
+// setChecksum gives an encoded record its checksum.
+func (s frame) setChecksum(b []byte) { le.PutUint32(b[sumAt:], s.checksum(b)) }
 
-// sum is the checksum of an encoded record.
-func (s frame) sum(b []byte) uint32 {
+// checksum is the checksum of an encoded record.
+func (s frame) checksum(b []byte) uint32 {
 	if s.bare {
 		return 0
 	}
 	return crc32.Update(crc32.Update(s.crc, crcs, b[4:8]), crcs, b[12:])
 }
 
-// parse reads the record at the start of b and returns its size, 0 if there is
+// parseRecord reads the record at the start of b and returns its size, 0 if there is
 // none. It returns errUnopened if the checksum fits and the key does not. b may be
 // parsed again: a sealed payload is opened into memory of its own.
-func (s frame) parse(b []byte, r *Record) (int, error) {
+func (s frame) parseRecord(b []byte, r *Record) (int, error) {
 	if len(b) < recordSize || !bytes.Equal(b[:4], s.mark[:]) {
 		return 0, nil
 	}
@@ -152,7 +152,7 @@ func (s frame) parse(b []byte, r *Record) (int, error) {
 		return 0, nil
 	}
 	b = b[: recordSize+n : recordSize+n]
-	if s.sum(b) != le.Uint32(b[8:]) {
+	if s.checksum(b) != le.Uint32(b[8:]) {
 		return 0, nil
 	}
 	payload := b[recordSize:]

@@ -21,8 +21,8 @@ func FuzzSegment(f *testing.F) {
 		{Kind: Unregistered, Source: 1},
 	} {
 		r.Time = time.Unix(int64(i), 0)
-		data = s.append(data, &r)
-		hidden = under.append(hidden, &r)
+		data = s.appendRecord(data, &r)
+		hidden = under.appendRecord(hidden, &r)
 	}
 	f.Add(data, 0, byte(0))
 	f.Add(data, 60, byte(1))
@@ -43,7 +43,7 @@ func FuzzSegment(f *testing.F) {
 		// A payload that the key has not sealed does not open, even if the checksum fits.
 		forger := under
 		forger.aead = nil
-		forged := forger.append(sealed.encode(), &Record{Kind: Batch, Source: 1, Payload: in})
+		forged := forger.appendRecord(sealed.encode(), &Record{Kind: Batch, Source: 1, Payload: in})
 		if damage := check(t, forged); damage.Unopened != 1 {
 			t.Fatalf("a forged record is read, damage %+v", damage)
 		}
@@ -57,7 +57,7 @@ func check(t *testing.T, in []byte) Damage {
 	}
 	taken, end := int64(headerSize), int64(headerSize)
 	for rec := (Record{}); s.Next(&rec); {
-		again := s.frame.append(nil, &rec)
+		again := s.frame.appendRecord(nil, &rec)
 		place := in[rec.At.Offset:][:len(again)]
 		if s.head.sealed { // with another nonce
 			place = s.reopened(t, place, again)
@@ -91,10 +91,10 @@ func check(t *testing.T, in []byte) Damage {
 func (s *Scanner) reopened(t *testing.T, place, again []byte) []byte {
 	t.Helper()
 	var a, b Record
-	if n, err := s.frame.parse(again, &a); n != len(place) || err != nil {
+	if n, err := s.frame.parseRecord(again, &a); n != len(place) || err != nil {
 		t.Fatalf("a sealed record does not open: %d bytes of %d, %v", n, len(place), err)
 	}
-	s.frame.parse(place, &b)
+	s.frame.parseRecord(place, &b)
 	if !a.Time.Equal(b.Time) || text(&a) != text(&b) {
 		return place
 	}

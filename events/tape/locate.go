@@ -14,7 +14,7 @@ import (
 	"example.com/conductor/spelling"
 )
 
-// Target names one batch of a journal, or a time.
+// Target names one batch of a tape, or a time.
 type Target struct {
 	Source string // instance|tenant|rank, or the instance alone
 	Epoch  uint64 // 0: the last one that has Seq
@@ -70,8 +70,8 @@ type contents struct {
 	ok    bool
 }
 
-// Locate reads a whole journal and returns the place of the target, the last one if
-// several fit, and the runs of the journal. key is that of Open.
+// Locate reads a whole tape and returns the place of the target, the last one if
+// several fit, and the runs of the tape. key is that of Open.
 func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total int64)) (Place, Runs, error) {
 	var runs Runs
 	r, err := Open(dir, key)
@@ -87,7 +87,7 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 		} else if err != nil {
 			return Place{}, runs, err
 		}
-		runs.Take(&rec)
+		runs.AddRecord(&rec)
 		if !rec.Time.After(t.Time) {
 			upTo.found, upTo.ok = rec.At, true
 		}
@@ -97,7 +97,7 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 		case rec.Kind == Registered && all[name] == nil:
 			all[name] = &contents{}
 		case rec.Kind == Batch || rec.Kind == Idle:
-			all[name].note(&rec, t)
+			all[name].addBatches(&rec, t)
 		}
 		if progress != nil {
 			progress(r.Progress())
@@ -108,11 +108,11 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 	}
 	if !t.Time.IsZero() {
 		if !upTo.ok {
-			return Place{}, runs, fmt.Errorf("the journal holds nothing of %s; %s", t.Time.Format(time.RFC3339Nano), runs.begin())
+			return Place{}, runs, fmt.Errorf("the journal holds nothing of %s; %s", t.Time.Format(time.RFC3339Nano), runs.describeBegin())
 		}
 		return upTo.found, runs, nil
 	}
-	name, err := choose(t.Source, slices.Sorted(maps.Keys(all)))
+	name, err := chooseKey(t.Source, slices.Sorted(maps.Keys(all)))
 	if err != nil {
 		return Place{}, runs, err
 	}
@@ -123,11 +123,11 @@ func Locate(dir string, key *keyfile.Key, t Target, progress func(read, total in
 	case len(c.spans) == 0:
 		return Place{}, runs, fmt.Errorf("the journal holds no batch of %q", name)
 	}
-	return Place{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), name, join(c.spans))
+	return Place{}, runs, fmt.Errorf("the journal holds no batch %s of %q; it holds %s", t.batch(), name, joinSpans(c.spans))
 }
 
-// note takes a record of batches of the key.
-func (c *contents) note(rec *Record, t Target) {
+// addBatches adds a record of batches of the key.
+func (c *contents) addBatches(rec *Record, t Target) {
 	first := rec.Seq
 	if n := len(c.spans); n > 0 && c.spans[n-1].run == rec.Run && c.spans[n-1].source == rec.Source && c.spans[n-1].epoch == rec.Epoch {
 		if rec.Kind == Idle {
@@ -149,8 +149,8 @@ func (t Target) batch() string {
 	return fmt.Sprintf("%d/%d", t.Epoch, t.Seq)
 }
 
-// choose returns the key that a source was named by.
-func choose(source string, keys []string) (string, error) {
+// chooseKey returns the key that a source was named by.
+func chooseKey(source string, keys []string) (string, error) {
 	if slices.Contains(keys, source) {
 		return source, nil
 	}
@@ -164,17 +164,17 @@ func choose(source string, keys []string) (string, error) {
 	case len(fits) == 1:
 		return fits[0], nil
 	case len(fits) > 1:
-		return "", fmt.Errorf("%q is several sources: %s", source, list(fits))
+		return "", fmt.Errorf("%q is several sources: %s", source, quoteKeys(fits))
 	case len(keys) == 0:
 		return "", errors.New("the journal holds no source")
 	}
-	return "", fmt.Errorf("the journal holds no source %q; it holds %s", source, list(keys))
+	return "", fmt.Errorf("the journal holds no source %q; it holds %s", source, quoteKeys(keys))
 }
 
 // listed bounds what an error lists.
 const listed = 8
 
-func list(keys []string) string {
+func quoteKeys(keys []string) string {
 	quoted := make([]string, 0, listed)
 	for _, k := range keys[:min(listed, len(keys))] {
 		quoted = append(quoted, strconv.Quote(k))
@@ -185,8 +185,8 @@ func list(keys []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// join prints the last spans, oldest first.
-func join(spans []span) string {
+// joinSpans prints the last spans, oldest first.
+func joinSpans(spans []span) string {
 	var parts []string
 	if n := len(spans) - listed; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d older epochs", n))

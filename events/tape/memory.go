@@ -117,7 +117,7 @@ func (m *memory) appendRecord(r *Record) (evicted []part) {
 		n++
 	}
 	newest := &m.parts[n-1]
-	newest.data = m.frame.append(newest.data, r)
+	newest.data = m.frame.appendRecord(newest.data, r)
 	m.bytes += size
 	m.next = r.Seq + 1
 	return evicted
@@ -134,9 +134,9 @@ func (m *memory) size() int {
 	return n
 }
 
-// visit lets p read the batches of its range, and returns the span of the batches in memory. It returns ErrGone if
+// visitRange lets p read the batches of its range, and returns the span of the batches in memory. It returns ErrGone if
 // the range begins before that span, and ErrTooNew if it begins after it.
-func (m *memory) visit(p *passage) (Span, error) {
+func (m *memory) visitRange(p *passage) (Span, error) {
 	m.mu.Lock()
 	span, idle := m.span, m.idle
 	if m.limit == 0 {

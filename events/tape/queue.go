@@ -55,7 +55,7 @@ func (q *queue) hasRoom(n int) bool {
 	return !q.full
 }
 
-func (q *queue) append(e entry) {
+func (q *queue) addEntry(e entry) {
 	q.entries = append(q.entries, e)
 	q.bytes += e.size()
 }
@@ -84,12 +84,12 @@ func (t *Tape) enqueue(s *Recorder, r Record, block *payload.Block) {
 		t.markLosses(r.Time)
 	}
 	block.Retain()
-	q.append(entry{Record: r, block: block, source: s})
+	q.addEntry(entry{Record: r, block: block, source: s})
 	if idle {
-		signal(t.wake)
+		wake(t.wake)
 	}
 	if q.bytes > q.max/2 {
-		signal(t.rush)
+		wake(t.rush)
 	}
 }
 
@@ -102,11 +102,11 @@ func (t *Tape) markLosses(now time.Time) {
 			alive = append(alive, standing{s, s.pos})
 		}
 		slices.SortFunc(alive, func(a, b standing) int { return cmp.Compare(a.source.id, b.source.id) })
-		q.append(entry{alive: alive})
+		q.addEntry(entry{alive: alive})
 	}
 	for _, s := range q.lossy {
 		if !s.gone {
-			q.append(entry{Record: Record{Kind: Lost, Source: s.id, Time: now, Seq: s.lost}, source: s})
+			q.addEntry(entry{Record: Record{Kind: Lost, Source: s.id, Time: now, Seq: s.lost}, source: s})
 		}
 		s.lost = 0
 	}
@@ -114,7 +114,7 @@ func (t *Tape) markLosses(now time.Time) {
 }
 
 // takeEntries returns the queued records and leaves an empty slice in its place; closed
-// says that no more will come. The room is given back by release.
+// says that no more will come. The room is given back by releaseRoom.
 func (t *Tape) takeEntries(empty []entry) (full []entry, closed bool) {
 	if cap(empty) > keptEntries {
 		empty = nil
@@ -125,8 +125,8 @@ func (t *Tape) takeEntries(empty []entry) (full []entry, closed bool) {
 	return full, t.closed
 }
 
-// release gives room of the queue back and adds to the counts.
-func (t *Tape) release(bytes int, done Stats) {
+// releaseRoom gives room of the queue back and adds to the counts.
+func (t *Tape) releaseRoom(bytes int, done Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.queue.bytes -= bytes

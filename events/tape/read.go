@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync"
 )
 
 // maxExcerpt bounds the bytes of records in an excerpt, apart from the first record.
@@ -73,7 +74,7 @@ func (s *Recorder) Read(q Range) (Excerpt, Span, error) {
 		segment.Append(rec)
 		return true
 	}
-	span, err := p.read(&s.tape.reading)
+	span, err := p.readRange(&s.tape.reading)
 	if err != nil {
 		return Excerpt{}, span, err
 	}
@@ -89,7 +90,7 @@ func (s *Recorder) Read(q Range) (Excerpt, Span, error) {
 // Options.Evict is set. One segment of the disk is in memory meanwhile.
 func (s *Recorder) Visit(q Range, visit func(*Record) bool) (next uint64, err error) {
 	p := passage{source: s, q: q, visit: visit}
-	_, err = p.read(nil)
+	_, err = p.readRange(nil)
 	return p.next, err
 }
 
@@ -137,15 +138,9 @@ type passage struct {
 	gone, done  bool
 }
 
-// locker is what reads of the disk wait for, if they do.
-type locker interface {
-	Lock()
-	Unlock()
-}
-
-// read reads the range, from the disk under a lock if there is one, and returns the span of the tape.
-func (p *passage) read(disk locker) (Span, error) {
-	span, err := p.source.memory.visit(p)
+// readRange reads the range, from the disk under a lock if there is one, and returns the span of the tape.
+func (p *passage) readRange(disk sync.Locker) (Span, error) {
+	span, err := p.source.memory.visitRange(p)
 	if err != ErrGone || p.source.tape.opts.Dir == "" {
 		return span, err
 	}

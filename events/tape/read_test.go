@@ -177,7 +177,7 @@ func openingOnly(t *testing.T, s *Recorder) []byte {
 	h := header{run: s.tape.disk.run, number: 3}
 	b := h.encode()
 	for _, rec := range s.tape.openingRecords(time.Now()) {
-		b = h.frame(nil).append(b, &rec)
+		b = h.frame(nil).appendRecord(b, &rec)
 	}
 	return b
 }

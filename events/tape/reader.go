@@ -11,7 +11,7 @@ import (
 )
 
 // maxRead bounds the bytes that are taken into memory of a file that is named like a
-// segment. A segment is three quarters of a journal at most, and usually 64 MiB.
+// segment. A segment is three quarters of a tape at most, and usually 64 MiB.
 const maxRead = 4 << 30
 
 // Reader reads segments from their oldest record on. Of a directory it holds one segment
@@ -63,21 +63,21 @@ func (r *Reader) Next(rec *Record) error {
 		if r.scan != nil && r.scan.Next(rec) {
 			return nil
 		}
-		r.close()
+		r.closeSegment()
 		if len(r.files) == 0 {
 			return io.EOF
 		}
 		f := r.files[0]
 		r.files = r.files[1:]
-		if err := r.load(f); err != nil {
+		if err := r.loadSegment(f); err != nil {
 			return err
 		}
 	}
 }
 
-// load reads a segment. One that the recording server has removed meanwhile is
+// loadSegment reads a segment. One that the recording server has removed meanwhile is
 // no error.
-func (r *Reader) load(f segment) error {
+func (r *Reader) loadSegment(f segment) error {
 	name, data := "segment in memory", f.data
 	if r.dir != "" {
 		if name = Path(r.dir, f.number); f.size > maxRead {
@@ -108,8 +108,8 @@ func (r *Reader) load(f segment) error {
 	return nil
 }
 
-// close ends the segment in memory.
-func (r *Reader) close() {
+// closeSegment ends the segment in memory.
+func (r *Reader) closeSegment() {
 	if r.scan == nil {
 		return
 	}

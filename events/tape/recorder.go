@@ -82,42 +82,42 @@ func (s *Recorder) RecordBatch(epoch, seq uint64, replayed bool, raw []byte, blo
 	if replayed {
 		r.Flags = Replayed
 	}
-	s.record(r, block)
+	s.recordAny(r, block)
 }
 
 // RecordIdle records a batch without events, with those that follow it.
 func (s *Recorder) RecordIdle(epoch, seq uint64) {
-	s.record(Record{Kind: Idle, Epoch: epoch, Seq: seq}, nil)
+	s.recordAny(Record{Kind: Idle, Epoch: epoch, Seq: seq}, nil)
 }
 
 // RecordUndecodable records a batch that has no effect. raw is never written to again.
 func (s *Recorder) RecordUndecodable(epoch, seq uint64, raw []byte) {
-	s.record(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: raw}, nil)
+	s.recordAny(Record{Kind: Undecodable, Epoch: epoch, Seq: seq, Payload: raw}, nil)
 }
 
 // RecordReset records that the blocks of the source are dropped and an epoch begins.
 func (s *Recorder) RecordReset(epoch uint64, reason string) {
-	s.record(Record{Kind: Reset, Epoch: epoch, Payload: []byte(reason)}, nil)
+	s.recordAny(Record{Kind: Reset, Epoch: epoch, Payload: []byte(reason)}, nil)
 }
 
 // RecordState records how far the source can be trusted from here on.
 func (s *Recorder) RecordState(state, reason string) {
-	s.record(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})}, nil)
+	s.recordAny(Record{Kind: State, Payload: AppendFields(nil, Field{FieldState, state}, Field{FieldReason, reason})}, nil)
 }
 
 // RecordOmission records that n records are left out: what was applied is not in the tape.
-func (s *Recorder) RecordOmission(n uint64) { s.record(Record{Kind: Lost, Seq: n}, nil) }
+func (s *Recorder) RecordOmission(n uint64) { s.recordAny(Record{Kind: Lost, Seq: n}, nil) }
 
 // RecordAging records that half of a time to live is over: blocks on the media that have it
 // expire, unless they were announced meanwhile.
 func (s *Recorder) RecordAging(ttl time.Duration) {
-	s.record(Record{Kind: Aged, Seq: uint64(ttl)}, nil)
+	s.recordAny(Record{Kind: Aged, Seq: uint64(ttl)}, nil)
 }
 
 // Unregister ends the source; later calls do nothing.
-func (s *Recorder) Unregister() { s.record(Record{Kind: Unregistered}, nil) }
+func (s *Recorder) Unregister() { s.recordAny(Record{Kind: Unregistered}, nil) }
 
-func (s *Recorder) record(r Record, block *payload.Block) {
+func (s *Recorder) recordAny(r Record, block *payload.Block) {
 	if s == nil {
 		return
 	}

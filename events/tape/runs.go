@@ -2,7 +2,7 @@ package tape
 
 import "time"
 
-// Run is one life of the recording server, as far as the journal has it.
+// Run is one life of the recording server, as far as the tape has it.
 type Run struct {
 	ID          uint64
 	First, Last time.Time // of the first record and of the last one
@@ -14,7 +14,7 @@ type Run struct {
 	begin uint64 // first segment
 }
 
-// Runs collects the runs of a journal from its records. The zero value has none.
+// Runs collects the runs of a tape from its records. The zero value has none.
 type Runs struct {
 	List []Run // oldest first
 
@@ -22,8 +22,8 @@ type Runs struct {
 	seen map[string]bool   // of the last run: printed keys
 }
 
-// Take takes the next record of the journal.
-func (r *Runs) Take(rec *Record) {
+// AddRecord adds the next record of the tape.
+func (r *Runs) AddRecord(rec *Record) {
 	if n := len(r.List); n == 0 || r.List[n-1].ID != rec.Run {
 		r.List = append(r.List, Run{ID: rec.Run, First: rec.Time, begin: rec.At.Segment})
 		r.keys, r.seen = make(map[uint32]string), make(map[string]bool)
@@ -46,8 +46,8 @@ func (r *Runs) Take(rec *Record) {
 	}
 }
 
-// begin says when the first run began.
-func (r *Runs) begin() string {
+// describeBegin says when the first run began.
+func (r *Runs) describeBegin() string {
 	if len(r.List) == 0 {
 		return "it holds no record that can be read"
 	}

@@ -27,7 +27,7 @@ type Scanner struct {
 }
 
 // NewScanner returns a Scanner at the beginning of a segment. It fails if the header is no
-// journal's, or if the segment is sealed and key is nil.
+// tape's, or if the segment is sealed and key is nil.
 func NewScanner(data []byte, key *keyfile.Key) (*Scanner, error) {
 	head, err := decodeHeader(data)
 	if err == nil && head.sealed && key == nil {
@@ -59,7 +59,7 @@ func (s *Scanner) Damage() Damage { return s.damage }
 // one. The payload stays valid.
 func (s *Scanner) Next(r *Record) bool {
 	for start := s.off; s.off < len(s.data); {
-		n, err := s.frame.parse(s.data[s.off:], r)
+		n, err := s.frame.parseRecord(s.data[s.off:], r)
 		if n > 0 {
 			if s.off > start {
 				s.damage.Skipped++

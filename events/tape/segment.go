@@ -15,7 +15,7 @@ import (
 
 const suffix = ".journal"
 
-// segment is a part of a journal: a file, or data.
+// segment is a part of a tape: a file, or data.
 type segment struct {
 	number uint64 // of a file
 	size   int64
@@ -133,7 +133,7 @@ func newSegment(h header, settings []Field, source uint32, registration []byte, 
 	}
 	told := Record{Kind: Settings, Time: now, Payload: AppendFields(nil, settings...)}
 	for _, rec := range [...]Record{told, standing, {Kind: Begin, Time: now, Seq: 1}} {
-		s.data = s.frame.append(s.data, &rec)
+		s.data = s.frame.appendRecord(s.data, &rec)
 	}
 	return s
 }
@@ -141,7 +141,7 @@ func newSegment(h header, settings []Field, source uint32, registration []byte, 
 // Append adds a record of the source. It copies the payload.
 func (s *Segment) Append(rec *Record) {
 	rec.Source = s.source
-	s.data = s.frame.append(s.data, rec)
+	s.data = s.frame.appendRecord(s.data, rec)
 }
 
 // Bytes returns the segment as it is now.

@@ -139,7 +139,7 @@ func Create(o Options) (*Tape, error) {
 		lock.Close()
 		return nil, err
 	}
-	t.release(0, d.settle())
+	t.releaseRoom(0, d.takeCounts())
 	t.done.Go(t.writeQueue)
 	return t, nil
 }
@@ -156,14 +156,14 @@ func (t *Tape) Close() error {
 	t.mu.Lock()
 	t.closed = true
 	t.mu.Unlock()
-	signal(t.wake)
-	signal(t.rush)
+	wake(t.wake)
+	wake(t.rush)
 	t.done.Wait()
 	return t.lock.Close()
 }
 
-// signal puts a value into a channel of capacity 1, unless it has one.
-func signal(c chan struct{}) {
+// wake puts a value into a channel of capacity 1, unless it has one.
+func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

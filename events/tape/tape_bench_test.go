@@ -14,7 +14,7 @@ func BenchmarkAppend(b *testing.B) {
 		b.SetBytes(int64(len(rec.Payload)))
 		b.ReportAllocs()
 		for b.Loop() {
-			buf = frame.append(buf[:0], &rec)
+			buf = frame.appendRecord(buf[:0], &rec)
 		}
 	}
 	b.Run("plain", func(b *testing.B) { run(b, header{run: 1, number: 1}) })

@@ -226,7 +226,7 @@ func TestReaderSkipsTornTail(t *testing.T) {
 	dir := t.TempDir()
 	next := header{run: 5, number: 2}
 	rec := Record{Kind: Begin, Time: time.Unix(1, 0)}
-	must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(2)), next.frame(nil).append(next.encode(), &rec), 0o600))
+	must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(2)), next.frame(nil).appendRecord(next.encode(), &rec), 0o600))
 	for cut := range data {
 		must.Succeed(t, os.WriteFile(filepath.Join(dir, segmentName(1)), data[:cut], 0o600))
 		got, damage := contentsOf(t, dir)
