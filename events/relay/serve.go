@@ -150,14 +150,7 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 	subs := subscriptions{first: make(chan struct{})}
 	reading.Go(func() {
 		defer cancel()
-		for {
-			m, err := p.Receive()
-			if err != nil {
-				return
-			}
-			subs.update(m.Frames)
-			m.Block.Release()
-		}
+		subs.read(p)
 	})
 	select {
 	case <-subs.first:
@@ -256,6 +249,18 @@ type subscriptions struct {
 	any    bool // first is closed
 }
 
+// read reads subscriptions until the connection ends.
+func (s *subscriptions) read(p *zmq.Peer) {
+	for {
+		m, err := p.Receive()
+		if err != nil {
+			return
+		}
+		s.update(m.Frames)
+		m.Block.Release()
+	}
+}
+
 // update obeys a message that subscribes or ends a subscription.
 func (s *subscriptions) update(frames [][]byte) {
 	if len(frames) != 1 || len(frames[0]) == 0 {
@@ -330,8 +335,15 @@ func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
 func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) bool {
 	out := replies{peer: p, shape: r.form.shape()}
 	life, next := *r.life.Load(), from
+	if r.cfg.Disk > 0 {
+		var ok bool
+		if next, ok = r.sendFromDisk(&out, &life, next); !ok {
+			return false
+		}
+	}
+
 	r.mu.Lock()
-	late := r.past.any && from <= r.past.base
+	late := r.past.any && next == from && from <= r.past.base
 	r.mu.Unlock()
 	if late {
 		select {
@@ -340,33 +352,6 @@ func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) boo
 		case <-ctx.Done():
 			return false
 		}
-	}
-	for r.cfg.Disk > 0 { // until the rest is in memory, or the disk does not have it
-		r.mu.Lock()
-		q := tape.Range{Epoch: life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
-		onDisk := r.past.any && next <= r.past.base && r.life.Load().epoch == life.epoch
-		r.mu.Unlock()
-		if !onDisk {
-			break
-		}
-		sent, broken := uint64(0), false
-		read, err := r.record.Visit(q, func(rec *tape.Record) bool {
-			b := r.batchOf(&life, rec)
-			broken = out.send(&b) != nil
-			sent++
-			return !broken
-		})
-		r.serving.changeStats(func(n *ServeStats) { n.Replayed += sent })
-		switch {
-		case broken:
-			return false
-		case err != nil || read <= next:
-			onDisk = false
-		}
-		if !onDisk {
-			break
-		}
-		next = read
 	}
 
 	// What is in memory, and the past before it if need be, at one moment.
@@ -399,6 +384,32 @@ func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) boo
 	}
 	r.serving.changeStats(func(n *ServeStats) { n.Replayed += uint64(len(recent)) })
 	return out.end() == nil
+}
+
+// sendFromDisk sends batches from a number on, until the rest is in memory or the disk does not have it. It returns the
+// number behind the last one, and reports whether all could be sent.
+func (r *Relay) sendFromDisk(out *replies, life *lifetime, next uint64) (uint64, bool) {
+	for {
+		r.mu.Lock()
+		q := tape.Range{Epoch: life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
+		evicted := r.past.any && next <= r.past.base && r.life.Load().epoch == life.epoch
+		r.mu.Unlock()
+		if !evicted {
+			return next, true
+		}
+		sent, broken := uint64(0), false
+		read, err := r.record.Visit(q, func(rec *tape.Record) bool {
+			b := r.batchOf(life, rec)
+			broken = out.send(&b) != nil
+			sent++
+			return !broken
+		})
+		r.serving.changeStats(func(n *ServeStats) { n.Replayed += sent })
+		if broken || err != nil || read <= next {
+			return next, !broken
+		}
+		next = read
+	}
 }
 
 // sendDump sends the past as batches whose numbers end with its last one. whole says that nothing is missing.
