@@ -21,6 +21,9 @@ const (
 	maxFollowers = 1024
 	// maxSubscriptions bounds the topics of one connection.
 	maxSubscriptions = 64
+	// A batch that has left the memory may still be on its way to the disk: an answer looks this often, in these steps.
+	maxDiskWaits = 100
+	diskWait     = 10 * time.Millisecond
 	// maxDumps bounds the dumps that are made and sent at once: each lists all that the engine holds.
 	maxDumps = 2
 	// maxBatch is the size that batches of a dump have if there are numbers enough, in bytes.
@@ -337,7 +340,7 @@ func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) boo
 	life, next := *r.life.Load(), from
 	if r.cfg.Disk > 0 {
 		var ok bool
-		if next, ok = r.sendFromDisk(&out, &life, next); !ok {
+		if next, ok = r.sendFromDisk(ctx, &out, &life, next); !ok {
 			return false
 		}
 	}
@@ -388,8 +391,8 @@ func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) boo
 
 // sendFromDisk sends batches from a number on, until the rest is in memory or the disk does not have it. It returns the
 // number behind the last one, and reports whether all could be sent.
-func (r *Relay) sendFromDisk(out *replies, life *lifetime, next uint64) (uint64, bool) {
-	for {
+func (r *Relay) sendFromDisk(ctx context.Context, out *replies, life *lifetime, next uint64) (uint64, bool) {
+	for waits := 0; ; {
 		r.mu.Lock()
 		q := tape.Range{Epoch: life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
 		evicted := r.past.any && next <= r.past.base && r.life.Load().epoch == life.epoch
@@ -405,10 +408,19 @@ func (r *Relay) sendFromDisk(out *replies, life *lifetime, next uint64) (uint64,
 			return !broken
 		})
 		r.serving.changeStats(func(n *ServeStats) { n.Replayed += sent })
-		if broken || err != nil || read <= next {
+		switch {
+		case !broken && err == nil && read > next:
+			next, waits = read, 0
+		case !broken && err == tape.ErrTooNew && waits < maxDiskWaits: // it left the memory before it was written
+			waits++
+			select {
+			case <-time.After(diskWait):
+			case <-ctx.Done():
+				return next, false
+			}
+		default:
 			return next, !broken
 		}
-		next = read
 	}
 }
 
