@@ -195,15 +195,15 @@ var table = []room{
 	{dir: "conductor/fleet", rooms: []string{"conductor", "conductor/discovery", "events/tape", "store"},
 		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "net/http", "os"}},
 
-	// Snapshots as bytes: written, read, sealed.
-	{dir: "history", rooms: []string{"conductor", "conductor/scope", "events/tape", "index", "keyfile"},
+	// Snapshots as bytes: written, read, sealed. A recovery asks the places below in order.
+	{dir: "history", rooms: []string{"conductor", "conductor/scope", "events/tape", "index", "keyfile"}, modules: []string{zerolog},
 		not: []string{"flag", "net/http", "os"}},
 	// Places for snapshots: a directory of the server's own, its peers, the store. None knows another one.
 	{dir: "history/file", rooms: []string{"conductor", "events/tape", "history"}, modules: []string{prometheus, zerolog},
 		not: []string{"flag", "net/http"}},
 	{dir: "history/peer", rooms: []string{"conductor", "conductor/scope", "history"}, modules: []string{prometheus, zerolog},
 		not: []string{"flag"}},
-	{dir: "history/store", rooms: []string{"conductor", "conductor/fleet", "conductor/scope", "history", "history/peer", "store"},
+	{dir: "history/store", rooms: []string{"conductor", "conductor/fleet", "conductor/scope", "history", "store"},
 		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Two snapshots compared, block by block.
 	{dir: "history/diff", rooms: []string{"conductor", "conductor/scope", "history", "index/hash", "tiers"}, modules: []string{zerolog},

@@ -1,14 +1,3 @@
-// Package snapshot writes what a Conductor holds as a stream of bytes, reads it back, and keeps
-// such snapshots in a directory.
-//
-//	Conductor.WriteImage --sections--> Write --> file, or a peer
-//	file, or a peer --> Read --sections--> conductor.Recovery
-//
-// docs/formats.md is the format. A reader believes no length, and takes nothing of a section
-// whose checksum does not fit. Sections of unknown kinds are passed over.
-//
-// Concurrency: the functions may be called at the same time for different streams. A Dir is used
-// by one goroutine for snapshots, and by one for the registrations.
 package history
 
 import (

@@ -35,8 +35,6 @@ type Reading struct {
 	Change func([]tape.Field)
 	// MaxHead bounds the bytes before the first chunk, which stay in memory; 0 is no bound.
 	MaxHead int64
-	// Progress, if set, is called behind each section.
-	Progress func(Summary)
 }
 
 // reader reads one snapshot.
@@ -98,9 +96,6 @@ func (r *reader) all() error {
 		r.sum.Blocks += int(s.blocks)
 		r.offset += sectionSize + int64(len(payload))
 		r.sum.Bytes = r.offset
-		if r.how.Progress != nil {
-			r.how.Progress(r.sum)
-		}
 	}
 	return r.finish()
 }

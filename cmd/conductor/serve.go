@@ -28,6 +28,7 @@ import (
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/config"
+	"example.com/conductor/history"
 	"example.com/conductor/history/file"
 	"example.com/conductor/history/peer"
 	"example.com/conductor/index/hash"
@@ -163,8 +164,11 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	c := conductor.New(options)
 	c.Tune(tunables(&cfg))
+	loader := &history.Loader{Conductor: c, TTL: recoveredTTL, Log: log}
+	var shelved *shelving // set once the store is known
 	peers := peer.New(peer.Config{
-		Peers: cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(log)},
+		Others: func(ctx context.Context) []string { return shelved.others(ctx) },
+		Peers:  cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(log)},
 		Client:  asking,
 		Digests: peer.Digests{Path: admin.DigestPath, Read: admin.ReadDigests}, Log: log,
 	})
@@ -204,7 +208,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	if kept != nil && replicas.registry != nil {
 		keeper.Registrations.Share(replicas.registry)
 	}
-	shelved, err := newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
+	shelved, err = newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
 	if err == nil {
 		err = replicas.share(loaded, c, discovered, shelved, registry, log)
 	}
@@ -239,7 +243,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	targets.Settle(ctx, firstAnswers)
 	if kept != nil {
-		keeper.RestoreSources()
+		keeper.RestoreRegistrations()
 	}
 	replicas.start()
 	following := make(chan struct{})
@@ -266,12 +270,10 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		Cluster: replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
 		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
-			for _, p := range []conductor.Progress{keeper.Progress(), shelved.progress()} {
-				if p.From != "" {
-					return p
-				}
+			if p := loader.Progress(); p.From != "" {
+				return p
 			}
-			return peers.Progress()
+			return shelved.progress()
 		},
 	}
 	if cfg.UI.Enabled {
@@ -310,26 +312,22 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	stopped, stopKeeping := context.WithCancel(context.Background())
 	defer stopKeeping()
 	if kept != nil {
-		keeping.Go(func() { keeper.Registrations.Keep(stopped) })
+		keeping.Go(func() { keeper.Registrations.Run(stopped) })
 	}
 	settle := func(settling context.Context) bool {
+		var own history.Place
 		if kept != nil {
-			keeper.Restore(settling)
+			own = keeper
 		}
-		if c.Unfilled() > 0 {
-			peers.Recover(settling, c, recoveredTTL, shelved.others(settling)...)
-		}
-		if c.Unfilled() > 0 {
-			shelved.restore(settling)
-		}
+		history.Recover(settling, loader, own, append([]history.Place{peers}, shelved.restores()...)...)
 		if recovers {
 			close(gate) // what engines sent meanwhile is applied
 		}
 		if kept != nil && settling.Err() == nil {
-			keeping.Go(func() { keeper.Keep(stopped) })
+			keeping.Go(func() { keeper.Run(stopped) })
 		}
 		if shelved != nil && settling.Err() == nil {
-			keeping.Go(func() { shelved.shelf.Keep(stopped) })
+			keeping.Go(func() { shelved.kept.Run(stopped) })
 		}
 		if every := cfg.Dynamo.CompareInterval; every > 0 {
 			go peers.Compare(ctx, c, every)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -38,11 +37,8 @@ func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *c
 		Log: log})
 	r.shards = cluster.New(cluster.Config{
 		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners),
-		Log: log,
-		Bring: func(ctx context.Context, d scope.Deployment, from []string) error {
-			_, _, err := shelved.takeover.Bring(ctx, d, from)
-			return err
-		},
+		Log:   log,
+		Bring: shelved.bring,
 	})
 	asked.Share(r.shards)
 	c.ServeBy(r.shards)

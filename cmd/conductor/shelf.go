@@ -13,6 +13,8 @@ import (
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/config"
+	"example.com/conductor/history"
+	"example.com/conductor/history/peer"
 	historystore "example.com/conductor/history/store"
 )
 
@@ -20,8 +22,9 @@ import (
 // its own. Nil is a server without a store.
 type shelving struct {
 	fleet    *fleet.Fleet
-	shelf    *historystore.Shelf
-	takeover *historystore.Takeover
+	kept     *historystore.Keeper
+	takeover *history.Takeover
+	asking   *http.Client
 	shards   bool // single shards are brought, the start brings nothing
 }
 
@@ -41,13 +44,21 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 	if err != nil {
 		return nil, err
 	}
-	s := historystore.New(historystore.Config{
-		Fleet: members, Conductor: c, Key: key, Log: log,
-		MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval, TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
+	kept := historystore.New(historystore.Config{
+		Fleet: members, Conductor: c, Key: key, Log: log, MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval,
+		TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
 	})
-	metrics.MustRegister(s)
-	return &shelving{fleet: members, shelf: s, shards: cfg.Cluster.Mode == config.Shards,
-		takeover: &historystore.Takeover{Conductor: c, Client: asking, Shelf: s, TTL: recoveredTTL, Log: log}}, nil
+	metrics.MustRegister(kept)
+	return &shelving{
+		fleet: members, kept: kept, asking: asking, shards: cfg.Cluster.Mode == config.Shards,
+		takeover: &history.Takeover{Loader: &history.Loader{Conductor: c, TTL: recoveredTTL, Refill: true, Log: log}},
+	}, nil
+}
+
+// bring brings the blocks of a deployment, from one of the replicas at these URLs or from the store.
+func (s *shelving) bring(ctx context.Context, d scope.Deployment, from []string) error {
+	_, _, err := s.takeover.BringDeployment(ctx, d, peer.Replicas{Client: s.asking, URLs: from}, s.kept)
+	return err
 }
 
 // others returns the URLs of the other replicas that are alive, those that have run longest first.
@@ -92,17 +103,18 @@ func (s *shelving) first(ctx context.Context) fleet.Status {
 	}
 }
 
-// restore fills the Conductor from the shelf.
-func (s *shelving) restore(ctx context.Context) {
-	if s != nil && !s.shards {
-		s.shelf.Restore(ctx, s.takeover.TTL)
+// restores returns the store as a place to start from, none without a store, or with shards.
+func (s *shelving) restores() []history.Place {
+	if s == nil || s.shards {
+		return nil
 	}
+	return []history.Place{s.kept}
 }
 
-// progress returns how far that has come.
+// progress returns how far the takeover under way has come.
 func (s *shelving) progress() conductor.Progress {
 	if s == nil {
 		return conductor.Progress{}
 	}
-	return s.shelf.Progress()
+	return s.takeover.Loader.Progress()
 }

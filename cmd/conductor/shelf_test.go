@@ -227,17 +227,17 @@ func TestTakeoverWhileServing(t *testing.T) {
 	defer connected.Close()
 	members := fleet.New(fleet.Config{Store: connected, Log: zerolog.Nop()})
 	members.Beat(t.Context())
-	take := historystore.Takeover{
-		Conductor: c, Client: peer.PlainClient(), TTL: time.Minute, Log: zerolog.Nop(),
-		Shelf: historystore.New(historystore.Config{Fleet: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour,
-			Log: zerolog.Nop()}),
-	}
+	take := history.Takeover{Loader: &history.Loader{Conductor: c, TTL: time.Minute, Refill: true, Log: zerolog.Nop()}}
+	kept := historystore.New(historystore.Config{
+		Fleet: members, Conductor: c, Key: history.NoKey, MaxBytes: 1 << 30, TTL: time.Hour, Log: zerolog.Nop(),
+	})
 	takeOver := func(origin string, from ...string) {
 		t.Helper()
 		f.past()
 		f.shelved(a)
 		rest := f.someSteps()
-		blocks, got, err := take.Bring(t.Context(), scope.Deployment{Tenant: "default", Model: "m", BlockSize: replicaBlock}, from)
+		blocks, got, err := take.BringDeployment(t.Context(), scope.Deployment{Tenant: "default", Model: "m", BlockSize: replicaBlock},
+			peer.Replicas{Client: peer.PlainClient(), URLs: from}, kept)
 		if err != nil || got != origin || blocks < 6*replicaDevice/2 {
 			t.Errorf("%d blocks from %q, want %s: %v", blocks, got, origin, err)
 		}

@@ -20,7 +20,8 @@ func documentedKeys(t *testing.T) map[string]*regexp.Regexp {
 	text, err := os.ReadFile("../../docs/formats.md")
 	must.Succeed(t, err)
 	keys := make(map[string]*regexp.Regexp)
-	parts := strings.NewReplacer("{name", `\{default`, "bucket}", `[0-9]+\}`, ":hash:", ":[0-9a-f]{24}:", "ID", "[A-Z2-7]+", ":N",
+	parts := strings.NewReplacer("{name", `\{default`, "bucket}", `[0-9]+\}`, ":hash:", ":[0-9a-f]{24}:",
+		"DEPLOYMENT", "[0-9a-f]{24}", "ID", "[A-Z2-7]+", ":N",
 		":[0-9]+")
 	for _, m := range regexp.MustCompile("(?m)^\\| `(kvconductor:[^`]*)`").FindAllStringSubmatch(string(text), -1) {
 		keys[m[1]] = regexp.MustCompile("^" + parts.Replace(m[1]) + "$")

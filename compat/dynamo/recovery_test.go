@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/history"
 	"example.com/conductor/history/peer"
 )
 
@@ -146,7 +147,7 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 				s := newServerOn(t, cfg, newNetwork(), make(chan struct{}))
 				s.register(1, 0, "")
 				start := time.Now()
-				got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour)
+				got := s.restore(t.Context(), time.Hour)
 				if took := time.Since(start).Seconds(); got.Seconds != took {
 					t.Errorf("%v s, it took %v", got.Seconds, took)
 				}
@@ -197,7 +198,7 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 		web := pipes{}
 		web.serve(t, "a:80", says(200, "application/json", "{}"))
 		s := newServer(t, Config{Replica: web.asks(t, "http://a")})
-		if got := s.dialect.replica.Recover(t.Context(), s.conductor, 0); got.State != peer.Done || got.Blocks != 0 {
+		if got := s.restore(t.Context(), 0); got.State != peer.Done || got.Blocks != 0 {
 			t.Errorf("%s", told(got))
 		}
 	})
@@ -237,6 +238,12 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 	bad("/", nil, 0, `Get "/dump": unsupported protocol scheme ""`)
 }
 
+// restore fills the server from its peers.
+func (s *testServer) restore(ctx context.Context, ttl time.Duration) peer.Status {
+	s.dialect.replica.Restore(ctx, &history.Loader{Conductor: s.conductor, TTL: ttl, Log: zerolog.Nop()})
+	return s.dialect.replica.Status()
+}
+
 // TestRecoverEnds stops a server during a recovery, which does not wait for the peer.
 func TestRecoverEnds(t *testing.T) {
 	f := func(after time.Duration, handler http.Handler) {
@@ -248,8 +255,7 @@ func TestRecoverEnds(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), after)
 			defer cancel()
 			start := time.Now()
-			if got := s.dialect.replica.Recover(ctx, s.conductor, time.Hour); got.State != peer.Failed || time.Since(start) != after ||
-				len(got.Errors) > 1 {
+			if got := s.restore(ctx, time.Hour); got.State != peer.Failed || time.Since(start) != after || len(got.Errors) > 1 {
 				t.Errorf("%s after %s", told(got), time.Since(start))
 			}
 			if left := s.conductor.Snapshot().Sources; len(left) > 0 {
@@ -272,7 +278,7 @@ func TestRecoveredExpire(t *testing.T) {
 		gate := make(chan struct{})
 		s := newServerOn(t, Config{Replica: web.asks(t, "http://a")}, newNetwork(), gate)
 		s.register(7, 0, "")
-		if got := s.dialect.replica.Recover(t.Context(), s.conductor, time.Hour); got.State != peer.Done {
+		if got := s.restore(t.Context(), time.Hour); got.State != peer.Done {
 			t.Fatal(got)
 		}
 		close(gate)

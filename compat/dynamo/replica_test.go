@@ -259,7 +259,7 @@ func (w *world) replica(t *testing.T, handler http.Handler, follow ...publisherO
 	for _, p := range follow {
 		s.follow(p)
 	}
-	got := s.dialect.replica.Recover(t.Context(), s.conductor, 0)
+	got := s.restore(t.Context(), 0)
 	if got.State != peer.Done || len(got.Skipped) > 0 {
 		t.Fatal(got)
 	}

@@ -97,7 +97,8 @@ func TestSnapshotOfAPeer(t *testing.T) {
 		Peers: []string{url}, Formats: []historypeer.Format{historypeer.OwnFormat()}, Client: &http.Client{Transport: broken},
 		Log: zerolog.Nop(),
 	})
-	st := r.Recover(t.Context(), c, time.Minute)
+	r.Restore(t.Context(), &history.Loader{Conductor: c, TTL: time.Minute, Log: zerolog.Nop()})
+	st := r.Status()
 	if all := c.Services(); st.State != historypeer.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 ||
 		*all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
 		t.Errorf("%+v, %+v", st, all)

@@ -115,8 +115,8 @@ func (d *Dir) numbers() (all []uint64, err error) {
 	return all, err
 }
 
-// Save writes what a Conductor holds now, and removes snapshots but for the newest keep.
-func (d *Dir) Save(c *conductor.Conductor, now time.Time, keep int) (sum history.Summary, err error) {
+// SaveSnapshot writes what a Conductor holds now, and removes snapshots but for the newest keep.
+func (d *Dir) SaveSnapshot(c *conductor.Conductor, now time.Time, keep int) (sum history.Summary, err error) {
 	numbers, err := d.numbers()
 	if err != nil {
 		return sum, err
@@ -139,12 +139,12 @@ func (d *Dir) Save(c *conductor.Conductor, now time.Time, keep int) (sum history
 	return sum, err
 }
 
-// sourcesFile is the file of the registrations, which is newer than the snapshots.
-const sourcesFile = "registrations"
+// registrationsFile is the file of the registrations, which is newer than the snapshots.
+const registrationsFile = "registrations"
 
-// SaveSources writes the registrations of a Conductor.
-func (d *Dir) SaveSources(c *conductor.Conductor, now time.Time) (history.Summary, error) {
-	return d.write(sourcesFile, nameOf(0, unfinished), func(to io.Writer) (history.Summary, error) {
+// SaveRegistrations writes the registrations of a Conductor.
+func (d *Dir) SaveRegistrations(c *conductor.Conductor, now time.Time) (history.Summary, error) {
+	return d.write(registrationsFile, nameOf(0, unfinished), func(to io.Writer) (history.Summary, error) {
 		return history.WriteRegistrations(to, c, now, d.key.Seal, fieldsOf(d.Targets), fieldsOf(d.Changes))
 	})
 }
@@ -154,14 +154,6 @@ func fieldsOf(saved func() [][]tape.Field) [][]tape.Field {
 		return nil
 	}
 	return saved()
-}
-
-// LoadSources gives try the registrations. It reports whether there are any.
-func (d *Dir) LoadSources(try func(name string, size int64, from io.Reader, open history.Opener) error) bool {
-	if _, err := os.Lstat(filepath.Join(d.path, sourcesFile)); errors.Is(err, fs.ErrNotExist) {
-		return false
-	}
-	return d.open(sourcesFile, try) == nil
 }
 
 // write writes a file. It has its name only once all of it is on the disk.
@@ -192,36 +184,23 @@ func ignore(err, meaningless error) error {
 	return err
 }
 
-// Load tries the snapshots, the newest first, until try returns nil for one. Each time it gets
-// the file's name and bytes. It reports false if there is no snapshot left.
-func (d *Dir) Load(try func(name string, size int64, from io.Reader, open history.Opener) error) (loaded bool, err error) {
+// snapshots returns the names of the snapshots, the newest first.
+func (d *Dir) snapshots() (names []string, err error) {
 	numbers, err := d.numbers()
-	if err != nil {
-		return false, err
-	}
 	for _, n := range numbers {
-		if d.open(nameOf(n, suffix), try) == nil {
-			return true, nil
-		}
+		names = append(names, nameOf(n, suffix))
 	}
-	return false, nil
+	return names, err
 }
 
-// open gives try one snapshot.
-func (d *Dir) open(name string, try func(string, int64, io.Reader, history.Opener) error) error {
-	file, err := os.Open(filepath.Join(d.path, name))
+// open opens a file, and returns its size, 0 if the disk does not tell it.
+func (d *Dir) open(name string) (file *os.File, size int64, err error) {
+	file, err = os.Open(filepath.Join(d.path, name))
 	if err != nil {
-		return try(name, 0, failing{err}, d.key.Open)
+		return nil, 0, err
 	}
-	defer file.Close()
-	size := int64(0)
 	if info, err := file.Stat(); err == nil {
 		size = info.Size()
 	}
-	return try(name, size, file, d.key.Open)
+	return file, size, nil
 }
-
-// failing is a reader of a file that cannot be opened.
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.err }

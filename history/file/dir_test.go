@@ -2,11 +2,12 @@ package file
 
 import (
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/history"
@@ -37,19 +38,23 @@ func files(t testing.TB, path string) (names []string) {
 // load reads the first snapshot that can be read, and returns the errors of those before.
 func load(t testing.TB, d *Dir, c *conductor.Conductor) (errs []string, loaded bool) {
 	t.Helper()
-	loaded, err := d.Load(func(name string, _ int64, from io.Reader, open history.Opener) error {
-		r := c.Recover(0)
-		_, err := history.Read(from, history.Reading{Into: r, Open: open})
-		if err != nil {
-			r.Undo()
-			errs = append(errs, name+": "+err.Error())
-			return err
-		}
-		r.Done()
-		return nil
-	})
+	names, err := d.snapshots()
 	must.Succeed(t, err)
-	return errs, loaded
+	loader := &history.Loader{Conductor: c, Log: zerolog.Nop()}
+	for _, name := range names {
+		file, _, err := d.open(name)
+		must.Succeed(t, err)
+		_, err = loader.Load(history.Snapshot{Name: name}, func(l *history.Loading) error {
+			_, err := history.Read(file, history.Reading{Into: l.Into, Open: d.key.Open})
+			return err
+		})
+		must.Succeed(t, file.Close())
+		if err == nil {
+			return errs, true
+		}
+		errs = append(errs, name+": "+err.Error())
+	}
+	return errs, false
 }
 
 // A directory keeps some snapshots. One that cannot be read makes room for the one before.
@@ -62,7 +67,7 @@ func TestDir(t *testing.T) {
 	}
 	historytest.Fill(t, a, 2, 100)
 	for range 4 {
-		_, err := d.Save(a, historytest.At, 2)
+		_, err := d.SaveSnapshot(a, historytest.At, 2)
 		must.Succeed(t, err)
 	}
 	if got := files(t, path); !slices.Equal(got, []string{"00000003.snapshot", "00000004.snapshot", "lock"}) {
@@ -100,10 +105,10 @@ func TestDirFull(t *testing.T) {
 	d := openDir(t, path)
 	a := historytest.Server(t, nil)
 	historytest.Fill(t, a, 1, 10)
-	_, err := d.Save(a, historytest.At, 1)
+	_, err := d.SaveSnapshot(a, historytest.At, 1)
 	must.Succeed(t, err)
 	must.Succeed(t, os.Mkdir(filepath.Join(path, "00000002.snapshot.tmp"), 0o700)) // no file can be made there
-	if _, err := d.Save(a, historytest.At, 1); err == nil || errors.Is(err, os.ErrNotExist) {
+	if _, err := d.SaveSnapshot(a, historytest.At, 1); err == nil || errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 	if got := files(t, path); !slices.Contains(got, "00000001.snapshot") {

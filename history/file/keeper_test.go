@@ -35,9 +35,14 @@ func restart(t testing.TB, d *Dir, change func(*conductor.Options), register ...
 		must.Succeed(t, c.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
 	}
 	k := keep(t, c, d)
-	k.RestoreSources()
-	k.Restore(t.Context())
+	k.RestoreRegistrations()
+	k.Restore(t.Context(), loaderOf(c))
 	return c, k.Status()
+}
+
+// loaderOf loads snapshots into a Conductor.
+func loaderOf(c *conductor.Conductor) *history.Loader {
+	return &history.Loader{Conductor: c, Log: zerolog.Nop()}
 }
 
 // A server writes a snapshot at an interval and at its end, also when the clock steps back.
@@ -51,7 +56,7 @@ func TestKeep(t *testing.T) {
 		ended := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			k.Keep(ctx)
+			k.Run(ctx)
 			close(ended)
 		}()
 		f := func(wait time.Duration, want int) {
@@ -83,7 +88,7 @@ func TestRestore(t *testing.T) {
 		must.Succeed(t, a.Register(historytest.Registration(instance), conductor.RegisterOptions{AnyEndpoint: true, Static: instance == "c"}))
 	}
 	historytest.Fill(t, a, 3, 100)
-	_, err := d.Save(a, historytest.At, 2)
+	_, err := d.SaveSnapshot(a, historytest.At, 2)
 	must.Succeed(t, err)
 
 	// The configuration has another block size for a, and does not name c.
@@ -102,7 +107,7 @@ func TestRestore(t *testing.T) {
 	// A client has unregistered b since.
 	_, err = a.Unregister(conductor.Key{Instance: "b", Tenant: "default"})
 	must.Succeed(t, err)
-	_, err = d.SaveSources(a, historytest.At)
+	_, err = d.SaveRegistrations(a, historytest.At)
 	must.Succeed(t, err)
 	c, st = restart(t, d, nil)
 	if got := historytest.Held(c); got["a"] != 100 || len(got) != 1 || st.LeftOut[reasonChanged] != 3 { // c in both files
@@ -115,7 +120,7 @@ func TestRestoreBeyondTheBudget(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	a := historytest.Server(t, nil)
 	historytest.Fill(t, a, 20, 2000)
-	_, err := d.Save(a, historytest.At, 2)
+	_, err := d.SaveSnapshot(a, historytest.At, 2)
 	must.Succeed(t, err)
 	c, st := restart(t, d, func(o *conductor.Options) { o.MaxBytes = 300_000 })
 	if st.Blocks == 0 || st.LeftOut[reasonBudget] == 0 || st.Blocks+st.LeftOut[reasonBudget] != 40_000 { // as many have a salt
@@ -136,7 +141,7 @@ func TestRestoreBadFiles(t *testing.T) {
 		a := historytest.Server(t, nil)
 		historytest.Fill(t, a, 1, 10)
 		for range 2 {
-			_, err := d.Save(a, historytest.At, 2)
+			_, err := d.SaveSnapshot(a, historytest.At, 2)
 			must.Succeed(t, err)
 		}
 		spoil(filepath.Join(path, "00000002.snapshot"))
@@ -194,7 +199,7 @@ func TestTargetsAreKept(t *testing.T) {
 	if k.Registrations.revision() == before {
 		t.Error("a target changes nothing")
 	}
-	k.save()
+	k.writeSnapshot()
 	k.Registrations.open(nil)
 	if err := k.Registrations.Commit(t.Context()); err != nil || k.Registrations.salted != 1 {
 		t.Errorf("%v, %d were left out", err, k.Registrations.salted)
@@ -205,8 +210,8 @@ func TestTargetsAreKept(t *testing.T) {
 		m := targetsFor(t, c)
 		begin(m)
 		k := NewKeeper(Config{Dir: d, Conductor: c, Targets: m, Log: zerolog.Nop()})
-		k.RestoreSources()
-		k.Restore(t.Context())
+		k.RestoreRegistrations()
+		k.Restore(t.Context(), loaderOf(c))
 		var got []string
 		for _, s := range m.List() {
 			got = append(got, s.Tenant+"/"+s.Instance+" "+s.URL)
@@ -220,6 +225,6 @@ func TestTargetsAreKept(t *testing.T) {
 	f("blue/open http://127.0.0.2:1", 1, func(m *discovery.Manager) { // the settings win
 		must.Succeed(t, m.Add(discovery.Target{URL: "http://127.0.0.2:1", Static: true, Registration: conductor.Registration{Instance: "open", Tenant: "blue"}}, false))
 	})
-	must.Succeed(t, os.Remove(filepath.Join(path, sourcesFile)))
+	must.Succeed(t, os.Remove(filepath.Join(path, registrationsFile)))
 	f(restored, 0, func(*discovery.Manager) {})
 }

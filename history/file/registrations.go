@@ -20,7 +20,7 @@ const lastly = time.Second
 // Registrations keeps the file of the registrations up to date:
 //
 //	a client registers, unregisters ---Commit---> one write for all who wait: file, fsync, rename, fsync
-//	reload, discovery, other replicas --Keep----^
+//	reload, discovery, other replicas --Run-----^
 //
 // A change is on the disk once the file and its name in the directory are synced.
 //
@@ -168,7 +168,7 @@ func (r *Registrations) write() {
 
 // save writes the file. failing says that the previous attempt failed, so that a disk that stays full is logged once.
 func (r *Registrations) save(failing bool) error {
-	sum, err := r.cfg.Dir.SaveSources(r.cfg.Conductor, r.cfg.Now())
+	sum, err := r.cfg.Dir.SaveRegistrations(r.cfg.Conductor, r.cfg.Now())
 	if err != nil {
 		if !failing {
 			r.cfg.Log.Error().Err(err).Msg("the registrations cannot be written: calls that register and unregister fail until they are")
@@ -202,9 +202,9 @@ func (r *Registrations) revision() (at [3]uint64) {
 	return at
 }
 
-// Keep writes the changes that no client waits for, such as those of reloads and discovery, until ctx ends,
+// Run writes the changes that no client waits for, such as those of reloads and discovery, until ctx ends,
 // and then the last of them. It waits at most lastly for that, because a disk may hang.
-func (r *Registrations) Keep(ctx context.Context) {
+func (r *Registrations) Run(ctx context.Context) {
 	tick := time.NewTicker(soon)
 	defer tick.Stop()
 	for {

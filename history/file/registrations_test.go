@@ -144,8 +144,8 @@ func keeperOn(t testing.TB, d disk, key *history.Key) (*conductor.Conductor, *Ke
 	c := historytest.Server(t, nil)
 	k := keep(t, c, dir)
 	c.KeepRegistrations(k.Registrations)
-	k.RestoreSources()
-	k.Restore(t.Context())
+	k.RestoreRegistrations()
+	k.Restore(t.Context(), loaderOf(c))
 	return c, k
 }
 
@@ -309,7 +309,7 @@ func TestRegistrationsDoNotWaitForSnapshots(t *testing.T) {
 		historytest.Fill(t, c, 2, 100)
 		ended := make(chan struct{})
 		go func() {
-			k.save()
+			k.writeSnapshot()
 			close(ended)
 		}()
 		synctest.Wait()
@@ -340,7 +340,7 @@ func TestRegistrationsOnHungDisk(t *testing.T) {
 		if s := c.Services(); len(s) != 1 || len(s[0].Findings) > 0 {
 			t.Errorf("a client that went away leaves %+v", s)
 		}
-		k.Registrations.Keep(ctx) // returns
+		k.Registrations.Run(ctx) // returns
 		close(stuck)
 		must.Succeed(t, register(t.Context(), c, "a"))
 		c.Close()
@@ -401,13 +401,13 @@ func TestRegistrationsWaitForTheirStart(t *testing.T) {
 		a := historytest.Server(t, nil)
 		historytest.Fill(t, a, 2, 10)
 		must.Succeed(t, a.Register(historytest.Registration("a"), conductor.RegisterOptions{AnyEndpoint: true}))
-		_, err := d.Save(a, historytest.At, 2) // without a file of registrations
+		_, err := d.SaveSnapshot(a, historytest.At, 2) // without a file of registrations
 		must.Succeed(t, err)
 		start := func() (*conductor.Conductor, *Keeper, chan error) {
 			c := historytest.Server(t, nil)
 			k := keep(t, c, d)
 			c.KeepRegistrations(k.Registrations)
-			k.RestoreSources()
+			k.RestoreRegistrations()
 			answered := make(chan error, 1)
 			go func() { answered <- register(t.Context(), c, "z") }()
 			synctest.Wait()
@@ -421,13 +421,13 @@ func TestRegistrationsWaitForTheirStart(t *testing.T) {
 		c, k, answered := start()
 		stopped, stop := context.WithCancel(t.Context())
 		stop()
-		k.Restore(stopped)
+		k.Restore(stopped, loaderOf(c))
 		if err := <-answered; !errors.Is(err, conductor.ErrNotDurable) {
 			t.Errorf("%v", err)
 		}
 		c.Close()
 		c, k, answered = start()
-		k.Restore(t.Context())
+		k.Restore(t.Context(), loaderOf(c))
 		must.Succeed(t, <-answered)
 		c.Close()
 		a.Close()
@@ -446,7 +446,7 @@ func TestKeepEndsWithTheLastChange(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
-			k.Registrations.Keep(ctx)
+			k.Registrations.Run(ctx)
 			close(ended)
 		}()
 		synctest.Wait()

@@ -70,10 +70,10 @@ type PeerDrift struct {
 }
 
 // Drift returns the state of the comparisons.
-func (r *Peers) Drift() Drift {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	d := r.drift
+func (p *Peers) Drift() Drift {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d := p.drift
 	d.Sources, d.Peers = maps.Clone(d.Sources), maps.Clone(d.Peers)
 	return d
 }
@@ -86,7 +86,7 @@ type pair struct {
 
 // comparer compares one Conductor with its peers. One goroutine uses it.
 type comparer struct {
-	r       *Peers
+	peers   *Peers
 	c       *conductor.Conductor
 	suspect map[pair]uint64 // batch at which a difference was seen
 	differs map[pair]bool   // confirmed, and not equal since
@@ -104,9 +104,9 @@ type retry struct {
 // Compare compares the sources of c with those of the peers, each interval, until ctx ends. A
 // difference is confirmed by a second round. Then the side whose history is not whole resyncs,
 // and both if both are whole.
-func (r *Peers) Compare(ctx context.Context, c *conductor.Conductor, interval time.Duration) {
+func (p *Peers) Compare(ctx context.Context, c *conductor.Conductor, interval time.Duration) {
 	m := &comparer{
-		r: r, c: c, suspect: make(map[pair]uint64), differs: make(map[pair]bool), late: make(map[pair]bool),
+		peers: p, c: c, suspect: make(map[pair]uint64), differs: make(map[pair]bool), late: make(map[pair]bool),
 		retry: make(map[conductor.Key]retry), refused: make(map[string]string),
 	}
 	tick := time.NewTicker(interval)
@@ -114,30 +114,30 @@ func (r *Peers) Compare(ctx context.Context, c *conductor.Conductor, interval ti
 	for {
 		select {
 		case <-tick.C:
-			m.round(ctx)
+			m.compareAll(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// round compares all sources with those of each peer once.
-func (m *comparer) round(ctx context.Context) {
+// compareAll compares all sources with those of each peer once.
+func (m *comparer) compareAll(ctx context.Context) {
 	d := Drift{Sources: make(map[string]int), Peers: make(map[string]PeerDrift)}
-	before := m.r.Drift().Peers
+	before := m.peers.Drift().Peers
 	verdicts := make(map[conductor.Key]string) // the worst, of sources that some peer has
 	behind := make(map[conductor.Key]string)   // why, of sources that some peer has; "" if they are not
 	seen := make(map[pair]bool)
-	for _, peer := range m.r.Peers() {
-		theirs, err := m.ask(ctx, peer)
+	for _, peer := range m.peers.Peers() {
+		theirs, err := m.askDigests(ctx, peer)
 		if ctx.Err() != nil {
 			return
 		}
 		if errors.Is(err, errSelf) {
-			m.r.dropSelf(peer)
+			m.peers.dropSelf(peer)
 			continue
 		}
-		if m.refuse(peer, err); err != nil {
+		if m.logRefusal(peer, err); err != nil {
 			p := before[peer]
 			p.Error = err.Error()
 			d.Peers[peer] = p
@@ -157,16 +157,16 @@ func (m *comparer) round(ctx context.Context) {
 				continue
 			}
 			seen[p] = true
-			n, text := m.lag(p, our, their)
+			n, text := m.countBehind(p, our, their)
 			with.Behind = max(with.Behind, n)
 			d.Behind = max(d.Behind, n)
 			if text != "" || behind[p.key] == "" {
 				behind[p.key] = text
 			}
-			result, blocks := m.judge(p, our, their)
+			result, blocks := m.judgeSource(p, our, their)
 			d.Sources[result]++
 			d.Blocks += blocks
-			with.count(result)
+			with.countResult(result)
 			if result == Different || result == Equal && verdicts[p.key] == "" {
 				verdicts[p.key] = result
 			}
@@ -188,7 +188,7 @@ func (m *comparer) round(ctx context.Context) {
 	maps.DeleteFunc(m.suspect, func(p pair, _ uint64) bool { return !seen[p] })
 	maps.DeleteFunc(m.differs, func(p pair, _ bool) bool { return !seen[p] })
 	maps.DeleteFunc(m.late, func(p pair, _ bool) bool { return !seen[p] })
-	m.r.noteDrift(func(now *Drift) {
+	m.peers.updateDrift(func(now *Drift) {
 		d.Differences, d.Resyncs = now.Differences, now.Resyncs
 		if d.Compared.IsZero() {
 			d.Compared = now.Compared
@@ -197,8 +197,8 @@ func (m *comparer) round(ctx context.Context) {
 	})
 }
 
-// count counts the result of a source.
-func (p *PeerDrift) count(result string) {
+// countResult counts the result of a source.
+func (p *PeerDrift) countResult(result string) {
 	if result == Different {
 		p.Different++
 	}
@@ -207,27 +207,27 @@ func (p *PeerDrift) count(result string) {
 	}
 }
 
-// noteDrift changes the state of the comparisons.
-func (r *Peers) noteDrift(change func(*Drift)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	change(&r.drift)
+// updateDrift changes the state of the comparisons.
+func (p *Peers) updateDrift(change func(*Drift)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&p.drift)
 }
 
 // errForeign is why a peer has nothing to compare.
 var errForeign = errors.New("it has no digests: it is another kind of server, or an older one")
 
-// ask returns the digests of a peer.
-func (m *comparer) ask(ctx context.Context, peer string) ([]conductor.SourceDigest, error) {
+// askDigests returns the digests of a peer.
+func (m *comparer) askDigests(ctx context.Context, peer string) ([]conductor.SourceDigest, error) {
 	ctx, cancel := context.WithTimeout(ctx, digestPatience)
 	defer cancel()
-	digests := m.r.cfg.Digests
+	digests := m.peers.cfg.Digests
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(peer, "/")+digests.Path, nil)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set(Header, m.r.me)
-	res, err := m.r.cfg.Client.Do(req)
+	req.Header.Set(Header, m.peers.me)
+	res, err := m.peers.cfg.Client.Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +235,7 @@ func (m *comparer) ask(ctx context.Context, peer string) ([]conductor.SourceDige
 	if res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusMethodNotAllowed {
 		return nil, errForeign
 	}
-	if err := m.r.refused(res); err != nil {
+	if err := answerError(res, m.peers.me); err != nil {
 		return nil, err
 	}
 	seed, all, err := digests.Read(io.LimitReader(res.Body, maxDigests))
@@ -245,26 +245,26 @@ func (m *comparer) ask(ctx context.Context, peer string) ([]conductor.SourceDige
 	return all, err
 }
 
-// refuse logs why a peer is left alone, once for each reason.
-func (m *comparer) refuse(peer string, err error) {
+// logRefusal logs why a peer is left alone, once for each reason.
+func (m *comparer) logRefusal(peer string, err error) {
 	if err == nil {
 		delete(m.refused, peer)
 		return
 	}
 	level := zerolog.WarnLevel
-	if m.r.excused(err) {
+	if m.peers.isStarting(err) {
 		level = zerolog.InfoLevel
 	}
 	// After the grace the same reason is logged again, as a warning.
 	if why := level.String() + err.Error(); m.refused[peer] != why {
 		m.refused[peer] = why
-		m.r.cfg.Log.WithLevel(level).Str("peer", peer).Err(err).Msg("a peer cannot be compared with")
+		m.peers.cfg.Log.WithLevel(level).Str("peer", peer).Err(err).Msg("a peer cannot be compared with")
 	}
 }
 
-// lag returns how many batches a synced peer had applied that this server, which is asked later, has
+// countBehind returns how many batches a synced peer had applied that this server, which is asked later, has
 // not. The text says so from the second round on.
-func (m *comparer) lag(p pair, our, their *conductor.SourceDigest) (batches uint64, text string) {
+func (m *comparer) countBehind(p pair, our, their *conductor.SourceDigest) (batches uint64, text string) {
 	if their.Synced() && their.Mark != nil {
 		next := uint64(0)
 		if our.Mark != nil {
@@ -279,9 +279,9 @@ func (m *comparer) lag(p pair, our, their *conductor.SourceDigest) (batches uint
 	return batches, text
 }
 
-// judge compares a source with that of a peer, and acts on a confirmed difference. It returns the
+// judgeSource compares a source with that of a peer, and acts on a confirmed difference. It returns the
 // result, and the blocks that it is about.
-func (m *comparer) judge(p pair, our, their *conductor.SourceDigest) (result string, blocks int) {
+func (m *comparer) judgeSource(p pair, our, their *conductor.SourceDigest) (result string, blocks int) {
 	a, b, fresh := common(our, their)
 	switch {
 	case a == nil || our.Settings != their.Settings:
@@ -302,7 +302,7 @@ func (m *comparer) judge(p pair, our, their *conductor.SourceDigest) (result str
 		}
 		return Suspected, 0
 	}
-	m.confirmed(p, our, their, a, b, fresh)
+	m.confirmDifference(p, our, their, a, b, fresh)
 	return Different, a.Blocks
 }
 
@@ -327,12 +327,12 @@ func common(our, their *conductor.SourceDigest) (a, b *conductor.Checkpoint, fre
 	return nil, nil, false
 }
 
-// confirmed reports a difference and resyncs the source if it is for this side to do.
-func (m *comparer) confirmed(p pair, our, their *conductor.SourceDigest, a, b *conductor.Checkpoint, fresh bool) {
+// confirmDifference reports a difference and resyncs the source if it is for this side to do.
+func (m *comparer) confirmDifference(p pair, our, their *conductor.SourceDigest, a, b *conductor.Checkpoint, fresh bool) {
 	known, now := m.differs[p], time.Now()
 	m.differs[p] = true
 	resync := m.mayResync(our, their, now)
-	m.r.noteDrift(func(d *Drift) {
+	m.peers.updateDrift(func(d *Drift) {
 		if !known {
 			d.Differences++
 		}
@@ -344,12 +344,12 @@ func (m *comparer) confirmed(p pair, our, their *conductor.SourceDigest, a, b *c
 		return
 	}
 	m.c.ReportDrift(p.key, fmt.Sprintf("behind batch %d this server holds %s and the replica %s %d: one side lost events, or applied them in another way", a.Seq, spelling.Count(a.Blocks, "block"), p.peer, b.Blocks))
-	line := m.r.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", p.peer).Uint64("seq", a.Seq).
+	line := m.peers.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", p.peer).Uint64("seq", a.Seq).
 		Int("blocks", a.Blocks).Int("blocks_there", b.Blocks).
 		Str("digest", fmt.Sprintf("%016x", a.Sum)).Str("digest_there", fmt.Sprintf("%016x", b.Sum)).
 		Str("missing", our.Missing).Str("missing_there", their.Missing)
 	if fresh {
-		line = line.Strs("deployments", differing(our, their))
+		line = line.Strs("deployments", describeDeployments(our, their))
 	}
 	line.Bool("resync", resync).Msg("a replica holds other blocks of a source behind the same batch")
 	if resync {
@@ -373,8 +373,8 @@ func (m *comparer) mayResync(our, their *conductor.SourceDigest, now time.Time) 
 	return true
 }
 
-// differing names some deployments in which two digests of a source differ.
-func differing(our, their *conductor.SourceDigest) (out []string) {
+// describeDeployments names some deployments in which two digests of a source differ.
+func describeDeployments(our, their *conductor.SourceDigest) (out []string) {
 	type both struct{ here, there conductor.Digest }
 	all := make(map[conductor.DeploymentDigest]*both)
 	var order []conductor.DeploymentDigest

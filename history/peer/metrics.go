@@ -19,11 +19,11 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (r *Peers) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(r, ch) }
+func (p *Peers) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(p, ch) }
 
 // Collect implements prometheus.Collector.
-func (r *Peers) Collect(ch chan<- prometheus.Metric) {
-	st := r.Status()
+func (p *Peers) Collect(ch chan<- prometheus.Metric) {
+	st := p.Status()
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
 	}
@@ -39,12 +39,12 @@ func (r *Peers) Collect(ch chan<- prometheus.Metric) {
 	gauge(descSeconds, st.Seconds)
 	gauge(descFailed, float64(len(st.Errors)))
 	gauge(descSkipped, float64(st.Skipped[SkipRefused]), SkipRefused)
-	for _, f := range r.cfg.Formats {
+	for _, f := range p.cfg.Formats {
 		for _, reason := range f.Reasons {
 			gauge(descSkipped, float64(st.Skipped[reason]), reason)
 		}
 	}
-	d, at := r.Drift(), 0.0
+	d, at := p.Drift(), 0.0
 	if !d.Compared.IsZero() {
 		at = float64(d.Compared.UnixMilli()) / 1000
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/history"
 	"example.com/conductor/internal/must"
 )
 
@@ -70,9 +71,16 @@ var format = Format{
 	},
 }
 
-// TestRecover asks peers in order until one gives a whole snapshot. Nothing stays of the
+// restore fills a Conductor from the peers.
+func restore(t *testing.T, p *Peers, c *conductor.Conductor) Status {
+	t.Helper()
+	p.Restore(t.Context(), &history.Loader{Conductor: c, TTL: time.Minute, Log: p.cfg.Log})
+	return p.Status()
+}
+
+// TestRestore asks peers in order until one gives a whole snapshot. Nothing stays of the
 // others.
-func TestRecover(t *testing.T) {
+func TestRestore(t *testing.T) {
 	f := func(want string, blocks int, errs []string, peers ...string) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
@@ -83,7 +91,7 @@ func TestRecover(t *testing.T) {
 				Peers: peers, Formats: []Format{format}, Log: zerolog.Nop(),
 				Client: &http.Client{Transport: answers{"good": "whole", "torn": "part"}},
 			})
-			st := r.Recover(t.Context(), c, time.Minute)
+			st := restore(t, r, c)
 			if st.State != want || st.Blocks != blocks || !slices.Equal(st.Errors, errs) {
 				t.Errorf("%v: %+v", peers, st)
 			}
@@ -117,7 +125,7 @@ func TestPeersThatStartToo(t *testing.T) {
 			defer c.Close()
 			r := New(Config{Peers: peers, Formats: []Format{format}, Log: zerolog.New(log), Client: &http.Client{Transport: answers{"torn": "part"}}})
 			time.Sleep(after)
-			r.Recover(t.Context(), c, time.Minute)
+			restore(t, r, c)
 			var got []string
 			for line := range strings.Lines(log.String()) {
 				var l struct{ Level, Message string }
@@ -181,7 +189,7 @@ func TestPatience(t *testing.T) {
 				Peers: []string{"http://slow"}, Formats: []Format{format}, Log: zerolog.New(log),
 				Client: &http.Client{Transport: trickle{pieces, 20 * time.Second}},
 			})
-			st := r.Recover(t.Context(), c, time.Minute)
+			st := restore(t, r, c)
 			if st.State != Failed || !slices.Equal(st.Errors, []string{"http://slow: it gave less than 16384 bytes in 30s"}) || st.Seconds != seconds {
 				t.Errorf("%+v", st)
 			}
@@ -245,8 +253,8 @@ func TestEndlessPeers(t *testing.T) {
 				return err
 			}
 			r := New(Config{Peers: peers, Formats: []Format{discards}, Log: zerolog.Nop(), Client: &http.Client{Transport: transport}})
-			st := r.Recover(t.Context(), c, time.Minute)
-			if st.State != state || !slices.Equal(st.Errors, errs) || st.Seconds > InAll.Seconds() {
+			st := restore(t, r, c)
+			if st.State != state || !slices.Equal(st.Errors, errs) || st.Seconds > inAll.Seconds() {
 				t.Errorf("%+v", st)
 			}
 			close(gate)
@@ -314,7 +322,7 @@ func TestPlainClient(t *testing.T) {
 		return errors.Join(err, errors.New("it is no snapshot"))
 	}
 	r := New(Config{Peers: []string{peer.URL + "/elsewhere", peer.URL}, Formats: []Format{f}, Log: zerolog.Nop()})
-	st := r.Recover(t.Context(), c, time.Minute)
+	st := restore(t, r, c)
 	want := []string{peer.URL + "/elsewhere: it answers 302 Found", peer.URL + ": it is no snapshot"}
 	if st.State != Failed || !slices.Equal(st.Errors, want) || asked > 0 || read != int64(packed.Len()) {
 		t.Errorf("%+v, the other place was asked %d times, %d of %d bytes were read", st, asked, read, packed.Len())

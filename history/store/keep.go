@@ -10,7 +10,7 @@ import (
 	"example.com/conductor/conductor/scope"
 )
 
-// Status is what a Shelf has done, and what it knows of the store.
+// Status is what a Keeper has done, and what it knows of the store.
 type Status struct {
 	Written   int            // snapshots
 	Failed    map[string]int // snapshots that were not, by reason
@@ -24,63 +24,56 @@ type Status struct {
 	// value if it writes none. A deployment without one counts since that was seen.
 	Oldest time.Time
 	// Loaded are blocks brought back from the shelf, LeftOut snapshots that could not be, by reason.
-	Loaded   int
-	LeftOut  map[string]int
-	Progress conductor.Progress // of the restore under way
+	Loaded  int
+	LeftOut map[string]int
 }
 
 // Status returns what was done so far.
-func (s *Shelf) Status() Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st := s.status
+func (k *Keeper) Status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	st := k.status
 	st.Failed, st.LeftOut = maps.Clone(st.Failed), maps.Clone(st.LeftOut)
 	return st
 }
 
-// Progress returns how far the restore under way has come, the zero value for none.
-func (s *Shelf) Progress() conductor.Progress {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status.Progress
+// updateStatus lets change change the status.
+func (k *Keeper) updateStatus(change func(*Status)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(&k.status)
 }
 
-func (s *Shelf) note(change func(*Status)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.status)
-}
-
-// Keep writes snapshots until ctx ends. It looks for old ones four times an interval, and at once
+// Run writes snapshots until ctx ends. It looks for old ones four times an interval, and at once
 // when the store has lost something.
-func (s *Shelf) Keep(ctx context.Context) {
-	if s.cfg.Interval <= 0 {
+func (k *Keeper) Run(ctx context.Context) {
+	if k.cfg.Interval <= 0 {
 		return
 	}
-	look := max(s.cfg.Interval/4, 100*time.Millisecond)
+	look := max(k.cfg.Interval/4, 100*time.Millisecond)
 	tick := time.NewTicker(look)
 	defer tick.Stop()
-	lost, up := s.cfg.Fleet.Status().Lost, false
+	lost, up := k.cfg.Fleet.Status().Lost, false
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.cfg.Fleet.Changed():
-			st := s.cfg.Fleet.Status()
+		case <-k.cfg.Fleet.Changed():
+			st := k.cfg.Fleet.Status()
 			again, news := st.Lost > lost, st.Up && !up
 			if lost, up = st.Lost, st.Up; again || news {
-				s.look(ctx, again)
+				k.writeDue(ctx, again)
 			}
 		case <-tick.C:
-			s.look(ctx, false)
+			k.writeDue(ctx, false)
 		}
 	}
 }
 
-// look writes the snapshots that are due, all of them again if the store has lost something: chunks
+// writeDue writes the snapshots that are due, all of them again if the store has lost something: chunks
 // may be gone whose manifest is there.
-func (s *Shelf) look(ctx context.Context, again bool) {
-	all, now, err := s.list(ctx)
+func (k *Keeper) writeDue(ctx context.Context, again bool) {
+	all, now, err := k.readManifests(ctx)
 	if err != nil {
 		return // the fleet says so
 	}
@@ -89,14 +82,14 @@ func (s *Shelf) look(ctx context.Context, again bool) {
 		known[all[i].deployment()] = &all[i]
 	}
 	oldest, moments := time.Time{}, make(map[scope.Deployment]time.Time)
-	for _, d := range s.cfg.Conductor.HeldDeployments() {
-		if s.cfg.Wanted != nil && !s.cfg.Wanted(d.Deployment) {
+	for _, d := range k.cfg.Conductor.HeldDeployments() {
+		if k.cfg.Wanted != nil && !k.cfg.Wanted(d.Deployment) {
 			continue
 		}
 		m := known[d.Deployment]
-		at, seen := s.moments[d.Deployment]
+		at, seen := k.moments[d.Deployment]
 		switch {
-		case (again || s.due(m, d, now)) && s.try(ctx, d, m), m == nil && !seen:
+		case (again || k.isDue(m, d, now)) && k.tryWrite(ctx, d, m), m == nil && !seen:
 			at = time.Now()
 		case m != nil:
 			at = time.Now().Add(time.Duration(m.At-now) * time.Millisecond)
@@ -105,44 +98,45 @@ func (s *Shelf) look(ctx context.Context, again bool) {
 			oldest = at
 		}
 	}
-	s.moments = moments
-	s.note(func(st *Status) { st.Oldest = oldest })
+	k.moments = moments
+	k.updateStatus(func(st *Status) { st.Oldest = oldest })
 }
 
-// due reports whether this replica should write a deployment. One whose sources are all synced
+// isDue reports whether this replica should write a deployment. One whose sources are all synced
 // goes before others: it replaces what another kind wrote, and those wait half an interval longer.
-func (s *Shelf) due(m *manifest, d conductor.HeldDeployment, now int64) bool {
+func (k *Keeper) isDue(m *manifest, d conductor.HeldDeployment, now int64) bool {
 	if m == nil || d.Synced && !m.Synced {
 		return true
 	}
 	age := time.Duration(now-m.At) * time.Millisecond
 	if !d.Synced {
-		return age >= s.cfg.Interval*3/2
+		return age >= k.cfg.Interval*3/2
 	}
-	return age >= s.cfg.Interval || age < -s.cfg.Interval
+	return age >= k.cfg.Interval || age < -k.cfg.Interval
 }
 
-// try writes a deployment, and reports whether it is written, by this replica or another.
-func (s *Shelf) try(ctx context.Context, d conductor.HeldDeployment, known *manifest) bool {
-	err := s.write(ctx, d, known)
+// tryWrite writes a deployment, and reports whether it is written, by this replica or another.
+func (k *Keeper) tryWrite(ctx context.Context, d conductor.HeldDeployment, known *manifest) bool {
+	err := k.writeDeployment(ctx, d, known)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errTaken) {
 		return true
 	}
 	reason := failedStore
 	switch {
-	case errors.Is(err, errLease):
+	case errors.Is(err, errLock):
 		reason = failedLease
 	case errors.Is(err, errRoom):
 		reason = failedRoom
 	}
 	before := ""
-	s.note(func(st *Status) {
+	k.updateStatus(func(st *Status) {
 		before = st.Error
 		st.Failed[reason]++
 		st.Error = err.Error()
 	})
 	if before != err.Error() {
-		s.cfg.Log.Warn().Err(err).Str("model", d.Model).Str("tenant", d.Tenant).Str("reason", reason).Msg("a snapshot cannot be put on the shelf, trying again")
+		k.cfg.Log.Warn().Err(err).Str("model", d.Model).Str("tenant", d.Tenant).Str("reason", reason).
+			Msg("a snapshot cannot be put on the shelf, trying again")
 	}
 	return false
 }

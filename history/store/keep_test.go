@@ -47,10 +47,10 @@ func TestShelfBound(t *testing.T) {
 		t.Fatalf("%+v", st)
 	}
 	a.hold("third", 1500)
-	a.look(t.Context(), false)
-	all, _, err := a.list(t.Context())
+	a.writeDue(t.Context(), false)
+	all, _, err := a.readManifests(t.Context())
 	must.Succeed(t, err)
-	if st := a.Status(); st.Evicted != 1 || st.Bytes > 55_000 || len(all) != 2 || of(all, model("first")) != nil || len(a.keysOf("shelf:*:")) != sum(t, a) {
+	if st := a.Status(); st.Evicted != 1 || st.Bytes > 55_000 || len(all) != 2 || manifestOf(all, model("first")) != nil || len(a.keysOf("shelf:*:")) != sum(t, a) {
 		t.Errorf("%+v %+v", st, all)
 	}
 	b := newMember(t, server, "b", func(c *Config) { c.MaxBytes = 55_000 })
@@ -64,7 +64,7 @@ func TestShelfBound(t *testing.T) {
 	}
 }
 
-// TestShelfOneWriter: a deployment has one writer at a time, and a writer whose lease another one
+// TestShelfOneWriter: a deployment has one writer at a time, and a writer whose lock another one
 // has taken writes no manifest.
 func TestShelfOneWriter(t *testing.T) {
 	t.Parallel()
@@ -73,27 +73,31 @@ func TestShelfOneWriter(t *testing.T) {
 	a.hold("m", 1000)
 	b.hold("m", 1000)
 	held := a.c.HeldDeployments()[0]
-	w := &writing{s: a.Shelf, ctx: t.Context(), deployment: name(held.Deployment), token: "a", m: manifest{ID: "a", Model: "m", BlockSize: 16}, sum: sha256.New(), renewed: time.Now()}
-	if at, err := w.run(taking, "", "a", 60_000).Int64(); at == 0 || err != nil {
+	u := &upload{
+		k: a.Keeper, ctx: t.Context(), deployment: keyName(held.Deployment), token: "a", sum: sha256.New(),
+		m: manifest{ID: "a", Model: "m", BlockSize: 16},
+	}
+	if at, err := u.run(locking, 60_000, "").Int64(); at == 0 || err != nil {
 		t.Fatal(at, err)
 	}
 	if st := b.now(); st.Written != 0 || len(st.Failed) != 0 {
 		t.Errorf("two write: %+v", st)
 	}
-	if ok, err := w.run(holding, "a", 1).Int64(); ok != 1 || err != nil { // a sleeps for longer than its lease
-		t.Fatal(ok, err)
+	// a sleeps for longer than its lock
+	if ended, err := a.store().Client().PExpire(t.Context(), a.lockKey(u.deployment), time.Millisecond).Result(); !ended || err != nil {
+		t.Fatal(ended, err)
 	}
 	b.written(1)
-	if err := w.all(held); err != errLease {
-		t.Errorf("a writer without its lease: %v", err)
+	if err := u.writeAll(held); err != errLock {
+		t.Errorf("a writer without its lock: %v", err)
 	}
-	w.giveBack()
+	u.undo()
 	restored(t, server, nil).expect("two writers", "engine of m 1000 41 shelf\n")
 	if got := b.keysOf("shelf:*:"); len(got) != sum(t, b) {
 		t.Errorf("%q", got)
 	}
 	// What was written since the manifest was read is not written once more.
-	if err := a.write(t.Context(), held, nil); err != errTaken {
+	if err := a.writeDeployment(t.Context(), held, nil); err != errTaken {
 		t.Error(err)
 	}
 }
@@ -104,7 +108,7 @@ func TestShelfDue(t *testing.T) {
 	f := func(mine, theirs bool, age time.Duration, want bool) {
 		t.Helper()
 		m := &manifest{At: 1_000_000, Synced: theirs}
-		if got := s.due(m, conductor.HeldDeployment{Synced: mine}, 1_000_000+age.Milliseconds()); got != want {
+		if got := s.isDue(m, conductor.HeldDeployment{Synced: mine}, 1_000_000+age.Milliseconds()); got != want {
 			t.Errorf("synced %t, on the shelf %t, %s old: %t", mine, theirs, age, got)
 		}
 	}
@@ -115,7 +119,7 @@ func TestShelfDue(t *testing.T) {
 	f(false, false, 89*time.Second, false)
 	f(false, false, 90*time.Second, true)
 	f(true, true, -2*time.Minute, true) // the clock of the store was put back
-	if !s.due(nil, conductor.HeldDeployment{}, 0) {
+	if !s.isDue(nil, conductor.HeldDeployment{}, 0) {
 		t.Error("one that is not there is not due")
 	}
 }

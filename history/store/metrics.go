@@ -19,11 +19,11 @@ var (
 )
 
 // Describe implements prometheus.Collector.
-func (s *Shelf) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(s, ch) }
+func (k *Keeper) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(k, ch) }
 
 // Collect implements prometheus.Collector.
-func (s *Shelf) Collect(ch chan<- prometheus.Metric) {
-	st := s.Status()
+func (k *Keeper) Collect(ch chan<- prometheus.Metric) {
+	st := k.Status()
 	put := func(desc *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, kind, v, labels...)
 	}

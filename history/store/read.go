@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash"
 	"io"
 	"time"
@@ -16,7 +17,7 @@ import (
 	"example.com/conductor/history"
 )
 
-// Reasons why a snapshot on the shelf was not used.
+// Reasons why a snapshot in the store was not used.
 const (
 	leftMissing = "missing" // a chunk is gone
 	leftDigest  = "digest"  // the bytes are not those of the manifest
@@ -36,7 +37,7 @@ type storeError struct{ error }
 
 // chunks reads the bytes of a peer. It ends with an error unless they are those of the manifest.
 type chunks struct {
-	s    *Shelf
+	k    *Keeper
 	ctx  context.Context
 	m    *manifest
 	next int
@@ -54,7 +55,7 @@ func (c *chunks) Read(p []byte) (int, error) {
 			}
 			return 0, io.EOF
 		}
-		if err := c.fetch(); err != nil {
+		if err := c.fetchNext(); err != nil {
 			return 0, err
 		}
 	}
@@ -63,11 +64,12 @@ func (c *chunks) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fetch gets the next chunk.
-func (c *chunks) fetch() error {
-	ctx, cancel := context.WithTimeout(c.ctx, c.s.store().Timeout())
+// fetchNext gets the next chunk.
+func (c *chunks) fetchNext() error {
+	ctx, cancel := context.WithTimeout(c.ctx, c.k.store().Timeout())
 	defer cancel()
-	chunk, err := c.s.store().Client().Get(ctx, c.s.chunkKey(name(c.m.deployment()), c.m.ID, c.next)).Bytes()
+	key := c.k.chunkKey(keyName(c.m.deployment()), c.m.ID, c.next)
+	chunk, err := c.k.store().Client().Get(ctx, key).Bytes()
 	switch {
 	case errors.Is(err, redis.Nil):
 		return errMissing
@@ -93,27 +95,29 @@ redis.call('HDEL', KEYS[3], ARGV[1])
 return 1
 `)
 
-// load brings a snapshot back.
-func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery) error {
-	from := &chunks{s: s, ctx: ctx, m: m, sum: sha256.New()}
-	began := time.Now()
-	sum, err := history.Read(from, history.Reading{
-		Into: into, MaxHead: history.MaxHead, Open: s.cfg.Key.Open, Sources: history.Only(m.deployment()),
-		Progress: func(sum history.Summary) {
-			s.note(func(st *Status) {
-				st.Progress = conductor.Progress{From: conductor.FromShelf, Name: m.Model, Blocks: into.Blocks, Bytes: sum.Bytes, TotalBytes: m.Bytes, Since: began}
-			})
-		},
+// loadManifest loads the snapshot of a manifest. One that is not whole is taken down, so that a replica which holds the
+// blocks writes it again.
+func (k *Keeper) loadManifest(ctx context.Context, loader *history.Loader, m *manifest) (conductor.Progress, error) {
+	var sum history.Summary
+	snapshot := history.Snapshot{
+		Origin: conductor.FromShelf, Name: m.Model, Bytes: m.Bytes, Slow: "still recovering", Field: "model",
+	}
+	progress, err := loader.Load(snapshot, func(l *history.Loading) (err error) {
+		from := l.Reader(ctx, &chunks{k: k, ctx: ctx, m: m, sum: sha256.New()}, nil)
+		sum, err = history.Read(from, history.Reading{
+			Into: l.Into, MaxHead: history.MaxHead, Open: k.cfg.Key.Open, Sources: history.Only(m.deployment()),
+		})
+		if err == nil {
+			_, err = io.Copy(io.Discard, from) // the digest is behind the last section
+		}
+		return err
 	})
 	if err == nil {
-		_, err = io.Copy(io.Discard, from) // the digest is behind the last section
-	}
-	s.note(func(st *Status) { st.Progress = conductor.Progress{} })
-	if err == nil {
-		s.note(func(st *Status) { st.Loaded += into.Blocks })
-		s.cfg.Log.Info().Str("model", m.Model).Str("tenant", m.Tenant).Str("replica", m.Replica).Time("taken", sum.Time).Int("blocks", into.Blocks).
-			Int("left_out", sum.LeftOut).Dur("took", time.Since(began)).Msg("recovered from the shelf")
-		return nil
+		k.updateStatus(func(st *Status) { st.Loaded += progress.Blocks })
+		k.cfg.Log.Info().Str("model", m.Model).Str("tenant", m.Tenant).Str("replica", m.Replica).Time("taken", sum.Time).
+			Int("blocks", progress.Blocks).Int("left_out", sum.LeftOut).Dur("took", time.Since(progress.Since)).
+			Msg("recovered from the shelf")
+		return progress, nil
 	}
 	reason := leftDamaged
 	switch {
@@ -124,47 +128,49 @@ func (s *Shelf) load(ctx context.Context, m *manifest, into *conductor.Recovery)
 	case errors.As(err, new(storeError)), ctx.Err() != nil:
 		reason = leftStore
 	}
-	s.note(func(st *Status) { st.LeftOut[reason]++ })
-	s.cfg.Log.Warn().Err(err).Str("model", m.Model).Str("tenant", m.Tenant).Str("reason", reason).Msg("a snapshot on the shelf cannot be used")
+	k.updateStatus(func(st *Status) { st.LeftOut[reason]++ })
+	k.cfg.Log.Warn().Err(err).Str("model", m.Model).Str("tenant", m.Tenant).Str("reason", reason).
+		Msg("a snapshot on the shelf cannot be used")
 	if reason == leftMissing || reason == leftDigest {
-		ctx, cancel := context.WithTimeout(ctx, s.store().Timeout())
+		ctx, cancel := context.WithTimeout(ctx, k.store().Timeout())
 		defer cancel()
-		_ = dropping.Run(ctx, s.store().Client(), s.keys(), name(m.deployment()), m.text).Err() // a replica that holds the blocks writes it again then
+		_ = dropping.Run(ctx, k.store().Client(), k.keys(), keyName(m.deployment()), m.text).Err() // it ends anyway
 	}
-	return err
+	return conductor.Progress{}, err
 }
 
 // tries is how often a snapshot is looked up that was written again while it was read.
 const tries = 3
 
-// Load brings the snapshot of a deployment back, and reports whether there is one. After an error
-// nothing of it is there.
-func (s *Shelf) Load(ctx context.Context, d scope.Deployment, begin func() *conductor.Recovery) (found bool, err error) {
+// LoadDeployment implements history.DeploymentPlace.
+func (k *Keeper) LoadDeployment(ctx context.Context, loader *history.Loader, d scope.Deployment) (
+	progress conductor.Progress, err error,
+) {
 	last := ""
 	for range tries {
-		all, _, listed := s.list(ctx)
-		if listed != nil {
-			return false, listed
+		all, _, failed := k.readManifests(ctx)
+		if failed != nil {
+			return conductor.Progress{}, fmt.Errorf("the shelf: %w", failed)
 		}
-		m := of(all, d)
+		m := manifestOf(all, d)
 		if m == nil || m.ID == last {
-			return false, err
+			break
 		}
-		into := begin()
-		if err = s.load(ctx, m, into); err == nil {
-			into.Done()
-			return true, nil
+		if progress, err = k.loadManifest(ctx, loader, m); err == nil {
+			return progress, nil
 		}
-		into.Undo()
 		if last = m.ID; !errors.Is(err, errMissing) {
 			break
 		}
 	}
-	return false, err
+	if err != nil {
+		err = fmt.Errorf("the shelf: %w", err)
+	}
+	return conductor.Progress{}, err
 }
 
-// of returns the manifest of a deployment, nil without one.
-func of(all []manifest, d scope.Deployment) *manifest {
+// manifestOf returns the manifest of a deployment, nil without one.
+func manifestOf(all []manifest, d scope.Deployment) *manifest {
 	for i := range all {
 		if all[i].deployment() == d {
 			return &all[i]
@@ -173,32 +179,22 @@ func of(all []manifest, d scope.Deployment) *manifest {
 	return nil
 }
 
-// Restore fills a Conductor whose gate is closed with snapshots on the shelf, as far as it
-// lacks them. Blocks of sources without a registration expire after ttl. It returns how many blocks
-// it brought back.
-func (s *Shelf) Restore(ctx context.Context, ttl time.Duration) (blocks int) {
-	all, _, err := s.list(ctx)
+// Restore implements history.Place: it loads the snapshots of all deployments whose sources have no blocks yet, and
+// which this replica serves.
+func (k *Keeper) Restore(ctx context.Context, loader *history.Loader) {
+	all, _, err := k.readManifests(ctx)
 	if err != nil {
-		s.cfg.Log.Warn().Err(err).Msg("the shelf cannot be read")
-		return 0
+		k.cfg.Log.Warn().Err(err).Msg("the shelf cannot be read")
+		return
 	}
 	for i := range all {
 		if ctx.Err() != nil {
 			break
 		}
 		d := all[i].deployment()
-		if s.cfg.Wanted != nil && !s.cfg.Wanted(d) || s.cfg.Conductor.UnfilledIn(d) == 0 {
+		if k.cfg.Wanted != nil && !k.cfg.Wanted(d) || k.cfg.Conductor.UnfilledIn(d) == 0 {
 			continue
 		}
-		var into *conductor.Recovery
-		found, _ := s.Load(ctx, d, func() *conductor.Recovery { // load says why it fails
-			into = s.cfg.Conductor.Recover(ttl)
-			into.Origin = conductor.FromShelf
-			return into
-		})
-		if found {
-			blocks += into.Blocks
-		}
+		_, _ = k.LoadDeployment(ctx, loader, d) // it has logged why it failed
 	}
-	return blocks
 }

@@ -1,23 +1,26 @@
-// Package shelf keeps snapshots in the store, for replicas that have no peer alive.
+// Package store keeps snapshots in the store that replicas share, for a replica that has no peer alive. Metrics and
+// settings call them the shelf.
 //
-//	deployment --history.WriteOf--> chunks, each a key with a TTL   (one hash slot a deployment)
-//	                                   manifest, once all are there  (the slot of the fleet)
-//	manifest --> chunks --history.Read--> conductor.Recovery
+//	deployment --history.Write--> chunks, each a key with a TTL   (one hash slot a deployment)
+//	                              manifest, once all are there    (the slot of the fleet)
+//	manifest --> chunks --history.Read--> history.Loading
 //
-// A snapshot on the shelf is of one deployment: that is what a replica takes over, and what one
-// hash slot of a cluster can hold. It has one manifest, that of the newest peer. The manifest
-// names the chunks by the id of the snapshot, so that a reader never gets those of two.
+// Each snapshot is of one deployment, because that is what a replica takes over, and what one hash slot of a cluster
+// can hold. A deployment has one manifest, that of its newest snapshot. It names the chunks by the id of the
+// snapshot, so that a reader never mixes the chunks of two.
 //
 // Invariants:
 //
-//  1. A manifest is written by one script, after all its chunks, and by the holder of the
-//     deployment's lease alone. Its chunks outlive it.
+//  1. A manifest is written by one script, after all its chunks, and only while its writer has the lock of the
+//     deployment. Its chunks outlive it.
 //  2. All manifests together claim at most Config.MaxBytes.
-//  3. One chunk is in memory, whatever a deployment holds.
+//  3. One chunk is in memory, however large a deployment is.
 //
 // Times are those of the store's clock.
 //
-// Concurrency: all methods are safe for concurrent use. One goroutine calls Keep.
+// Concurrency: all methods are safe for concurrent use. One goroutine calls Run.
+//
+// Cost: a look asks the store for all manifests, one round trip. A snapshot costs one round trip for each MiB.
 package store
 
 import (
@@ -40,7 +43,7 @@ import (
 	"example.com/conductor/store"
 )
 
-// Config is what a Shelf is made of.
+// Config is what a Keeper is made of.
 type Config struct {
 	Fleet     *fleet.Fleet
 	Conductor *conductor.Conductor
@@ -61,22 +64,25 @@ type Config struct {
 // chunkBytes is how many bytes a key holds: the store answers no other command while it copies them.
 const chunkBytes = 1 << 20
 
-// Shelf writes and reads snapshots in the store.
-type Shelf struct {
+// Keeper writes snapshots of deployments into the store, and reads them back.
+type Keeper struct {
 	cfg     Config
-	moments map[scope.Deployment]time.Time // of the snapshots last seen, or since when there is none; owned by Keep
+	moments map[scope.Deployment]time.Time // of the snapshots last seen, or since when there is none; owned by Run
 
 	mu     sync.Mutex
 	status Status // guarded by mu
 }
 
-// New returns a Shelf. It asks nothing before Keep or Restore.
-func New(cfg Config) *Shelf {
+// New returns a Keeper. It asks nothing before Run or Restore.
+func New(cfg Config) *Keeper {
 	cfg.Chunk = cmp.Or(cfg.Chunk, chunkBytes)
-	return &Shelf{cfg: cfg, moments: make(map[scope.Deployment]time.Time), status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)}}
+	return &Keeper{
+		cfg: cfg, moments: make(map[scope.Deployment]time.Time),
+		status: Status{Failed: make(map[string]int), LeftOut: make(map[string]int)},
+	}
 }
 
-// manifest says what a snapshot on the shelf is.
+// manifest says what a snapshot in the store is.
 type manifest struct {
 	ID        string `json:"id"` // of the snapshot, in the names of its chunks
 	Tenant    string `json:"tenant_id"`
@@ -96,28 +102,31 @@ func (m *manifest) deployment() scope.Deployment {
 	return scope.Deployment{Tenant: m.Tenant, Model: m.Model, BlockSize: m.BlockSize}
 }
 
-// name is the name of a deployment in keys.
-func name(d scope.Deployment) string {
+// keyName returns the name of a deployment in keys.
+func keyName(d scope.Deployment) string {
 	return store.Hash("shelf/" + strconv.Itoa(d.BlockSize) + "/" + strconv.Quote(d.Tenant) + "/" + d.Model)
 }
 
 // chunkKey is the key of a chunk.
-func (s *Shelf) chunkKey(deployment, id string, n int) string {
-	return s.store().SpreadKey("shelf/"+deployment, "shelf:"+id+":"+strconv.Itoa(n))
+func (k *Keeper) chunkKey(deployment, id string, n int) string {
+	return k.store().SpreadKey("shelf/"+deployment, "shelf:"+id+":"+strconv.Itoa(n))
 }
 
-func (s *Shelf) store() *store.Store { return s.cfg.Fleet.Store() }
+func (k *Keeper) store() *store.Store { return k.cfg.Fleet.Store() }
 
-// keys are the keys that scripts get: manifests by the name of their deployment, the names by the
-// moments of the snapshots, their bytes, and the leases of those who write.
-func (s *Shelf) keys() []string {
-	key := s.store().Key
-	return []string{key("shelf"), key("shelf:times"), key("shelf:bytes"), key("shelf:writing")}
+// keys returns the keys that scripts get: manifests by the name of their deployment, the names by the moments of the
+// snapshots, and their bytes.
+func (k *Keeper) keys() []string {
+	key := k.store().Key
+	return []string{key("shelf"), key("shelf:times"), key("shelf:bytes")}
 }
 
-// usable returns why the store is not to be used, nil if it is.
-func (s *Shelf) usable() error {
-	switch st := s.cfg.Fleet.Status(); {
+// lockKey returns the key of the lock of a deployment. It is in the slot of the other keys of scripts.
+func (k *Keeper) lockKey(deployment string) string { return k.store().Key("shelf:lock:" + deployment) }
+
+// checkStore returns why the store is not to be used, nil if it is.
+func (k *Keeper) checkStore() error {
+	switch st := k.cfg.Fleet.Status(); {
 	case st.Refused:
 		return fmt.Errorf("the store is left alone: %s", st.Error)
 	case !st.Up:
@@ -132,15 +141,15 @@ local clock = redis.call('TIME')
 return {clock[1] * 1000 + math.floor(clock[2] / 1000), redis.call('HVALS', KEYS[1])}
 `)
 
-// list returns the manifests that count, the newest first, and the clock of the store in ms. One
+// readManifests returns the manifests that count, the newest first, and the clock of the store in ms. One
 // that no replica can have written counts for nothing.
-func (s *Shelf) list(ctx context.Context) (all []manifest, now int64, err error) {
-	if err := s.usable(); err != nil {
+func (k *Keeper) readManifests(ctx context.Context) (all []manifest, now int64, err error) {
+	if err := k.checkStore(); err != nil {
 		return nil, 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.store().Timeout())
+	ctx, cancel := context.WithTimeout(ctx, k.store().Timeout())
 	defer cancel()
-	answer, err := listing.Run(ctx, s.store().Client(), s.keys()).Slice()
+	answer, err := listing.Run(ctx, k.store().Client(), k.keys()).Slice()
 	if err != nil {
 		return nil, 0, err
 	}
@@ -155,12 +164,12 @@ func (s *Shelf) list(ctx context.Context) (all []manifest, now int64, err error)
 		switch err := json.Unmarshal([]byte(m.text), &m); {
 		case err != nil || m.ID == "" || m.Model == "" || m.BlockSize <= 0 || m.Chunks < 0 || m.Bytes < 0:
 			malformed++
-		case max(now-m.At, m.At-now) < s.cfg.TTL.Milliseconds():
+		case max(now-m.At, m.At-now) < k.cfg.TTL.Milliseconds():
 			all = append(all, m)
 		}
 	}
 	slices.SortFunc(all, func(a, b manifest) int { return cmp.Or(cmp.Compare(b.At, a.At), cmp.Compare(a.ID, b.ID)) })
-	s.note(func(st *Status) {
+	k.updateStatus(func(st *Status) {
 		st.Snapshots, st.Bytes, st.Malformed = len(all), 0, malformed
 		for i := range all {
 			st.Bytes += all[i].Bytes
@@ -169,18 +178,18 @@ func (s *Shelf) list(ctx context.Context) (all []manifest, now int64, err error)
 	return all, now, nil
 }
 
-// remove deletes chunks, which end anyway.
-func (s *Shelf) remove(ctx context.Context, deployment, id string, chunks int) {
-	ctx, cancel := context.WithTimeout(ctx, s.store().Timeout())
+// removeChunks deletes chunks, which end anyway.
+func (k *Keeper) removeChunks(ctx context.Context, deployment, id string, chunks int) {
+	ctx, cancel := context.WithTimeout(ctx, k.store().Timeout())
 	defer cancel()
-	_, err := s.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, err := k.store().Client().Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range min(chunks, mostChunks) {
-			p.Unlink(ctx, s.chunkKey(deployment, id, n))
+			p.Unlink(ctx, k.chunkKey(deployment, id, n))
 		}
 		return nil
 	})
 	if err != nil {
-		s.cfg.Log.Debug().Err(err).Msg("chunks of an old snapshot end by their time to live")
+		k.cfg.Log.Debug().Err(err).Msg("chunks of an old snapshot end by their time to live")
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 
 // member is a replica of a test, which looks at the shelf when the test says so.
 type member struct {
-	*Shelf
+	*Keeper
 	t *testing.T
 	c *conductor.Conductor
 }
@@ -53,9 +53,14 @@ func memberOf(t *testing.T, at store.Config, id string, change func(*Config)) *m
 	if change != nil {
 		change(&cfg)
 	}
-	m := &member{Shelf: New(cfg), t: t, c: c}
+	m := &member{Keeper: New(cfg), t: t, c: c}
 	cfg.Fleet.Beat(t.Context())
 	return m
+}
+
+// loader loads snapshots into the replica, those of a takeover if refill is set.
+func (m *member) loader(refill bool) *history.Loader {
+	return &history.Loader{Conductor: m.c, Refill: refill, Log: zerolog.Nop()}
 }
 
 // model is the deployment of a model in these tests.
@@ -111,7 +116,7 @@ func (m *member) expect(when, want string) {
 func restored(t *testing.T, server *redistest.Server, change func(*Config)) (m *member) {
 	t.Helper()
 	m = newMember(t, server, "fresh", change)
-	m.Restore(t.Context(), 0)
+	m.Restore(t.Context(), m.loader(false))
 	return m
 }
 
@@ -131,7 +136,7 @@ func (m *member) written(times int) {
 	for m.Status().Written < times {
 		select {
 		case <-again.C:
-			m.look(m.t.Context(), true)
+			m.writeDue(m.t.Context(), true)
 		case <-deadline:
 			m.t.Fatalf("%+v", m.Status())
 		}
@@ -139,7 +144,7 @@ func (m *member) written(times int) {
 }
 
 // now looks at the shelf.
-func (m *member) now() Status { m.look(m.t.Context(), false); return m.Status() }
+func (m *member) now() Status { m.writeDue(m.t.Context(), false); return m.Status() }
 
 func TestShelfRoundTrip(t *testing.T) {
 	t.Parallel()
@@ -150,9 +155,9 @@ func TestShelfRoundTrip(t *testing.T) {
 	if st := a.now(); st.Written != 2 || st.Error != "" || time.Since(st.Oldest) > time.Minute {
 		t.Fatalf("%+v", st)
 	}
-	all, _, err := a.list(t.Context())
+	all, _, err := a.readManifests(t.Context())
 	must.Succeed(t, err)
-	if len(all) != 2 || of(all, model("m")).Chunks < 8 || of(all, model("m")).Replica != "a" || of(all, model("m")).Blocks != 1000 {
+	if len(all) != 2 || manifestOf(all, model("m")).Chunks < 8 || manifestOf(all, model("m")).Replica != "a" || manifestOf(all, model("m")).Blocks != 1000 {
 		t.Errorf("%+v", all)
 	}
 	for _, key := range a.keysOf("shelf") {
@@ -168,7 +173,7 @@ func TestShelfRoundTrip(t *testing.T) {
 	if st := a.now(); st.Written != 2 {
 		t.Errorf("written again before the interval: %+v", st)
 	}
-	a.look(t.Context(), true)
+	a.writeDue(t.Context(), true)
 	if st := a.Status(); st.Written != 4 || len(a.keysOf("shelf:*:")) != sum(t, a) {
 		t.Errorf("%+v, keys %q", st, a.keysOf("shelf"))
 	}
@@ -178,7 +183,7 @@ func TestShelfRoundTrip(t *testing.T) {
 // sum returns how many chunks are on the shelf.
 func sum(t *testing.T, m *member) (n int) {
 	t.Helper()
-	all, _, err := m.list(t.Context())
+	all, _, err := m.readManifests(t.Context())
 	must.Succeed(t, err)
 	for i := range all {
 		n += all[i].Chunks
@@ -213,16 +218,16 @@ func TestShelfDamaged(t *testing.T) {
 	client, ctx := a.store().Client(), t.Context()
 	f := func(reason string, spoil func(m *manifest, chunk func(n int) string)) {
 		t.Helper()
-		a.look(ctx, true)
-		all, _, err := a.list(ctx)
+		a.writeDue(ctx, true)
+		all, _, err := a.readManifests(ctx)
 		must.Succeed(t, err)
-		spoil(&all[0], func(n int) string { return a.chunkKey(name(model("m")), all[0].ID, n) })
+		spoil(&all[0], func(n int) string { return a.chunkKey(keyName(model("m")), all[0].ID, n) })
 		b := restored(t, server, nil)
 		b.expect(reason, "")
 		if st := b.Status(); st.LeftOut[reason] != 1 || st.Loaded != 0 {
 			t.Errorf("%s: %+v", reason, st)
 		}
-		all, _, err = a.list(ctx)
+		all, _, err = a.readManifests(ctx)
 		if gone := len(all) == 0; err != nil || gone != (reason == leftMissing || reason == leftDigest) {
 			t.Errorf("%s: %d manifests, %v", reason, len(all), err)
 		}
@@ -238,7 +243,7 @@ func TestShelfDamaged(t *testing.T) {
 		if text == m.text {
 			t.Fatalf("%s has no %s", text, old)
 		}
-		must.Succeed(t, client.HSet(ctx, a.keys()[0], name(model("m")), text).Err())
+		must.Succeed(t, client.HSet(ctx, a.keys()[0], keyName(model("m")), text).Err())
 	}
 	f(leftDigest, func(m *manifest, _ func(int) string) { edit(m, m.Digest, strings.Repeat("0", 64)) })
 	f(leftDigest, func(m *manifest, _ func(int) string) {
@@ -260,29 +265,29 @@ func TestShelfTorn(t *testing.T) {
 	a := newMember(t, server, "a", nil)
 	a.hold("m", 1000)
 	a.now()
-	all, _, err := a.list(t.Context())
+	all, _, err := a.readManifests(t.Context())
 	must.Succeed(t, err)
 
 	held := a.c.HeldDeployments()[0]
 	dying, kill := context.WithCancel(t.Context()) // the process ends behind the third chunk
 	a.cfg.Key = history.NoKey
-	w := &writing{s: a.Shelf, ctx: dying, deployment: name(held.Deployment), token: "dead", m: manifest{ID: "dead"}, sum: sha256.New(), renewed: time.Now()}
-	if at, err := w.run(taking, all[0].text, w.token, 1).Int64(); at == 0 || err != nil {
+	u := &upload{k: a.Keeper, ctx: dying, deployment: keyName(held.Deployment), token: "dead", m: manifest{ID: "dead"}, sum: sha256.New()}
+	if at, err := u.run(locking, 1, all[0].text).Int64(); at == 0 || err != nil {
 		t.Fatal(at, err)
 	}
 	for range 3 {
-		_, err := w.Write(make([]byte, 1000))
+		_, err := u.Write(make([]byte, 1000))
 		must.Succeed(t, err)
 	}
 	kill()
-	if _, err := w.Write(make([]byte, 1000)); err == nil {
+	if _, err := u.Write(make([]byte, 1000)); err == nil {
 		t.Error("a dead writer writes")
 	}
 	if got := a.keysOf("dead"); len(got) != 3 {
 		t.Errorf("%q", got)
 	}
 	restored(t, server, nil).expect("torn", "engine of m 1000 41 shelf\n")
-	a.written(2) // its lease ends by the store's clock
+	a.written(2) // its lock ends by the store's clock
 }
 
 // TestShelfIgnoresGarbage: an entry that no replica wrote costs itself alone.
@@ -296,7 +301,7 @@ func TestShelfIgnoresGarbage(t *testing.T) {
 	must.Succeed(t, client.HSet(ctx, a.keys()[0], "x", "nonsense", "y", `{"id":"z","model":"m","block_size":-1}`, "z", `{"id":7}`, "v", `{"id":"v","model":"late","block_size":16,"at":9000000000000000}`,
 		"w", fmt.Sprintf(`{"id":"w","model":"gone","block_size":16,"at":%d,"bytes":9,"chunks":99999999999}`, time.Now().UnixMilli())).Err())
 	must.Succeed(t, client.HSet(ctx, a.keys()[2], "x", "many").Err())
-	a.look(ctx, true)
+	a.writeDue(ctx, true)
 	b := restored(t, server, nil)
 	b.expect("garbage", "engine of m 10 41 shelf\n")
 	if st := b.Status(); st.Malformed != 3 || st.LeftOut[leftMissing] != 1 {
@@ -307,7 +312,7 @@ func TestShelfIgnoresGarbage(t *testing.T) {
 // list returns the manifests.
 func list(t *testing.T, m *member) []manifest {
 	t.Helper()
-	all, _, err := m.list(t.Context())
+	all, _, err := m.readManifests(t.Context())
 	must.Succeed(t, err)
 	return all
 }
@@ -336,12 +341,12 @@ func TestShelfInACluster(t *testing.T) {
 	a.hold("m", 1000)
 	a.hold("n", 10)
 	for range 2 {
-		a.look(t.Context(), true)
+		a.writeDue(t.Context(), true)
 	}
 	if st := a.Status(); st.Written != 4 || st.Error != "" || len(a.keysOf("shelf:*:")) != sum(t, a) {
 		t.Errorf("%+v", st)
 	}
 	b := memberOf(t, at, "b", nil)
-	b.Restore(t.Context(), 0)
+	b.Restore(t.Context(), b.loader(false))
 	b.expect("a cluster", "engine of m 1000 41 shelf\nengine of n 10 41 shelf\n")
 }

@@ -7,16 +7,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
-
 	"example.com/conductor/conductor"
+	"example.com/conductor/history"
 	"example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
 
-// TestTakeoverFromShelf brings single deployments to a replica that runs, without a peer alive.
-func TestTakeoverFromShelf(t *testing.T) {
+// TestTakeoverFromStore brings single deployments to a replica that runs, without a peer alive.
+func TestTakeoverFromStore(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	a := newMember(t, server, "a", nil)
@@ -25,10 +24,13 @@ func TestTakeoverFromShelf(t *testing.T) {
 	a.now()
 	b := newMember(t, server, "b", nil)
 	b.hold("own", 7)
-	take := &Takeover{Conductor: b.c, Client: peer.PlainClient(), Shelf: b.Shelf, Log: zerolog.Nop()}
+	take := &history.Takeover{Loader: b.loader(true)}
+	bring := func(ctx context.Context, of string, from ...string) (int, string, error) {
+		return take.BringDeployment(ctx, model(of), peer.Replicas{Client: peer.PlainClient(), URLs: from}, b.Keeper)
+	}
 	f := func(of string, from []string, blocks int, origin, mistake string) {
 		t.Helper()
-		n, got, err := take.Bring(t.Context(), model(of), from)
+		n, got, err := bring(t.Context(), of, from...)
 		if n != blocks || got != origin || (err == nil) != (mistake == "") || err != nil && !strings.Contains(err.Error(), mistake) {
 			t.Errorf("%s: %d blocks, %q, %v", of, n, got, err)
 		}
@@ -42,7 +44,7 @@ func TestTakeoverFromShelf(t *testing.T) {
 	b.expect("one deployment", "engine of m 1000 41 shelf\n"+own)
 	f("m", nil, 1000, conductor.FromShelf, "") // again, the old ones go
 	b.expect("again", "engine of m 1000 41 shelf\n"+own)
-	must.Succeed(t, a.store().Client().Del(t.Context(), a.chunkKey(name(model("n")), of(list(t, a), model("n")).ID, 0)).Err())
+	must.Succeed(t, a.store().Client().Del(t.Context(), a.chunkKey(keyName(model("n")), manifestOf(list(t, a), model("n")).ID, 0)).Err())
 	f("n", nil, 0, "", "a chunk is gone")
 	b.expect("a snapshot that is not whole", "engine of m 1000 41 shelf\n"+own)
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // a replica that does not answer
@@ -51,13 +53,13 @@ func TestTakeoverFromShelf(t *testing.T) {
 	waiting, give := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() {
-		_, _, err := take.Bring(waiting, model("n"), []string{"http://" + silent.Addr().String()})
+		_, _, err := bring(waiting, "n", "http://"+silent.Addr().String())
 		ended <- err
 	}()
 	c, err := silent.Accept()
 	must.Succeed(t, err)
 	defer c.Close()
-	f("n", nil, 0, "", errUnderWay.Error())
+	f("n", nil, 0, "", "the deployment is being taken over already")
 	give()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -1,0 +1,252 @@
+// Package history brings a restarted server back to what it knew. The history of a source is the newest snapshot of it
+// plus what its engine replays behind the snapshot. A snapshot is what a server holds at one moment, as bytes: its
+// sources, each with the batch that it had applied last, and their blocks.
+//
+//	server --Write--> bytes --> history/file, history/peer, history/store   (places)
+//	                              | Restore, in this order
+//	                              v
+//	server <--Read-- bytes <-- Loader, which tells its Progress
+//
+// docs/formats.md describes the bytes, which are the same in all places.
+//
+// Invariants:
+//
+//  1. A snapshot is loaded whole or not at all: after an error nothing of it is left.
+//  2. A reader believes no length, and takes nothing of a section whose checksum does not fit. It passes over sections
+//     of unknown kinds, so that a newer version of the same format can be read.
+//  3. A salt, or what would help to guess one, is written only sealed, unless the reader is a peer.
+//
+// Concurrency: Read and Write may run at the same time for different streams. A Loader and a Takeover are safe for
+// concurrent use.
+//
+// Cost: 16 to 18 bytes a block. Events wait for the pieces that they change while a snapshot is written, and not for
+// the disk or the network. A reader keeps the names of sources and contexts in memory, and one section of blocks.
+package history
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
+)
+
+// Place is where a server looks for snapshots when it starts: a directory of its own, its peers, the store.
+type Place interface {
+	// Restore gives the loader the snapshots that the place has, the best first, until one was loaded whole or
+	// ctx ends. It logs why the others were not.
+	Restore(ctx context.Context, loader *Loader)
+}
+
+// Recover fills the sources of a server whose gate is closed. It reads the server's own snapshots if own is not nil.
+// Then it asks the other places in order, for as long as a registered source has no blocks from a snapshot yet.
+func Recover(ctx context.Context, loader *Loader, own Place, others ...Place) {
+	if own != nil {
+		own.Restore(ctx, loader)
+	}
+	for _, place := range others {
+		if loader.Conductor.Unfilled() > 0 {
+			place.Restore(ctx, loader)
+		}
+	}
+}
+
+// Loader loads snapshots into one server, whichever place they come from. A snapshot is loaded whole or not at all.
+//
+// All methods are safe for concurrent use.
+type Loader struct {
+	Conductor *conductor.Conductor
+	// TTL is how long the blocks of a source stay if nobody registers it; 0 is for ever.
+	TTL time.Duration
+	// Refill replaces the blocks of a source without a registration that an earlier snapshot has filled.
+	Refill bool
+	Log    zerolog.Logger
+
+	mu      sync.Mutex
+	current *Loading // the one that began last, nil if it has ended; guarded by mu
+}
+
+// Snapshot describes a snapshot that a place has.
+type Snapshot struct {
+	// Origin is conductor.FromSnapshot, FromPeer or FromShelf. The sources that the snapshot fills show it.
+	Origin string
+	// Name is that of the file, the URL of the peer or the model.
+	Name string
+	// Bytes is the size of the snapshot, 0 if it is not known.
+	Bytes int64
+	// Slow is the line of the log, every five seconds, about a snapshot that is not loaded yet. It names the
+	// snapshot in the field Field.
+	Slow, Field string
+}
+
+// progressEvery is the pause between two lines of the log about one snapshot.
+const progressEvery = 5 * time.Second
+
+// Loading is a snapshot that is being loaded.
+type Loading struct {
+	// Into takes the sources and blocks.
+	Into *conductor.Recovery
+
+	loader   *Loader
+	snapshot Snapshot
+	logged   time.Time
+
+	mu       sync.Mutex
+	progress conductor.Progress // guarded by mu
+}
+
+// Load lets read bring one snapshot back into loading.Into, all of it or, if read returns an error, nothing. It
+// returns how far read came; after an error the blocks are 0.
+func (l *Loader) Load(snapshot Snapshot, read func(loading *Loading) error) (conductor.Progress, error) {
+	now := time.Now()
+	loading := &Loading{
+		Into: l.Conductor.Recover(l.TTL), loader: l, snapshot: snapshot, logged: now,
+		progress: conductor.Progress{From: snapshot.Origin, Name: snapshot.Name, TotalBytes: snapshot.Bytes, Since: now},
+	}
+	loading.Into.Origin, loading.Into.Refill = snapshot.Origin, l.Refill
+	l.mu.Lock()
+	l.current = loading
+	l.mu.Unlock()
+	err := read(loading)
+	loading.advance(0)
+	if err != nil {
+		loading.Into.Undo()
+	} else {
+		loading.Into.Done()
+	}
+	l.mu.Lock()
+	if l.current == loading {
+		l.current = nil
+	}
+	l.mu.Unlock()
+	loading.progress.Blocks = loading.Into.Blocks // 0 after Undo
+	return loading.progress, err
+}
+
+// Progress returns how far the load that began last has come, the zero value if it has ended.
+func (l *Loader) Progress() conductor.Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current == nil {
+		return conductor.Progress{}
+	}
+	return l.current.Progress()
+}
+
+// Progress returns how far the load has come.
+func (l *Loading) Progress() conductor.Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.progress
+}
+
+// BeginBytes says that the first bytes of the snapshot come, of total bytes in all, 0 if that is not known. The rate
+// counts from here, because a peer may take long to make a snapshot.
+func (l *Loading) BeginBytes(total int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.progress.TotalBytes, l.progress.Since = total, time.Now()
+}
+
+// Reader returns the bytes of from and counts them. It fails once ctx ends, also where more bytes are there already.
+// After each read it calls observe with the number of bytes; observe may be nil.
+func (l *Loading) Reader(ctx context.Context, from io.Reader, observe func(n int)) io.Reader {
+	return &loadingReader{ctx, from, l, observe}
+}
+
+type loadingReader struct {
+	ctx     context.Context
+	from    io.Reader
+	loading *Loading
+	observe func(n int)
+}
+
+// Read implements io.Reader.
+func (r *loadingReader) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	n, err := r.from.Read(p)
+	r.loading.advance(n)
+	if r.observe != nil {
+		r.observe(n)
+	}
+	return n, err
+}
+
+// advance counts bytes that were read, and logs the progress of a slow load. The goroutine of Load calls it.
+func (l *Loading) advance(bytes int) {
+	l.mu.Lock()
+	l.progress.Bytes += int64(bytes)
+	l.progress.Blocks = l.Into.Blocks
+	p := l.progress
+	l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.logged) <= progressEvery {
+		return
+	}
+	l.logged = now
+	line := l.loader.Log.Info().Str(l.snapshot.Field, p.Name).Int("blocks", p.Blocks).Int64("bytes", p.Bytes).
+		Float64("blocks_per_second", p.Rate(now))
+	if left := p.Left(now); left >= 0 {
+		line = line.Int64("of_bytes", p.TotalBytes).Float64("seconds_left", left.Seconds())
+	}
+	line.Msg(l.snapshot.Slow)
+}
+
+// DeploymentPlace has snapshots of single deployments: other replicas, the store.
+type DeploymentPlace interface {
+	// LoadDeployment loads the snapshot of a deployment. It returns the zero value without an error if the place
+	// has none, and the reasons why those that it has cannot be used.
+	LoadDeployment(ctx context.Context, loader *Loader, d scope.Deployment) (conductor.Progress, error)
+}
+
+// Takeover brings the blocks of single deployments to a server that runs. Their sources are registered afterwards,
+// and each of them continues behind its mark in the snapshot.
+//
+// All methods are safe for concurrent use.
+type Takeover struct {
+	// Loader refills sources, because a deployment may be taken over more than once.
+	Loader *Loader
+
+	underWay sync.Map // scope.Deployment -> nil: those that are being taken over
+}
+
+// errUnderWay is the error of BringDeployment while another call brings the same deployment.
+var errUnderWay = errors.New("the deployment is being taken over already")
+
+// BringDeployment loads what the sources of a deployment hold from the first of the places that has it. Sources that
+// are registered already, and run, get nothing. It returns the number of blocks and the origin, conductor.FromPeer or
+// FromShelf, or "" if no place has a snapshot; the error says why those that might have had one gave none.
+func (t *Takeover) BringDeployment(ctx context.Context, d scope.Deployment, places ...DeploymentPlace) (
+	blocks int, origin string, err error,
+) {
+	if _, underWay := t.underWay.LoadOrStore(d, nil); underWay {
+		return 0, "", errUnderWay
+	}
+	defer t.underWay.Delete(d)
+	began := time.Now()
+	var all []error
+	for _, place := range places {
+		p, err := place.LoadDeployment(ctx, t.Loader, d)
+		switch {
+		case err == nil && p.From != "":
+			from := p.Name
+			if p.From == conductor.FromShelf {
+				from = "the shelf"
+			}
+			t.Loader.Log.Info().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Str("from", from).
+				Int("blocks", p.Blocks).Dur("took", time.Since(began)).Msg("took the blocks of a deployment over")
+			return p.Blocks, p.From, nil
+		case ctx.Err() != nil:
+			return 0, "", ctx.Err()
+		}
+		all = append(all, err)
+	}
+	return 0, "", errors.Join(all...)
+}
