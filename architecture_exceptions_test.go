@@ -58,24 +58,6 @@ var shapeExceptions = []exception{
 	// events/zmq
 	{"columns", "events/zmq", 12},
 
-	// history
-	{"columns", "history", 10},
-
-	// history/diff
-	{"columns", "history/diff", 6},
-
-	// history/file
-	{"columns", "history/file", 19},
-
-	// history/historytest
-	{"columns", "history/historytest", 3},
-
-	// history/peer
-	{"columns", "history/peer", 17},
-
-	// history/store
-	{"columns", "history/store", 17},
-
 	// internal/apitest
 	{"methods", "internal/apitest.Document", 50},
 

@@ -176,15 +176,15 @@ func decodeSection(b []byte) section {
 	return section{kind: le.Uint16(b), deployment: le.Uint32(b[4:]), blocks: le.Uint32(b[8:]), length: le.Uint32(b[12:])}
 }
 
-// chunk returns the kind of a chunk, false for another section.
-func (s section) chunk() (index.ChunkKind, bool) {
+// chunkKind returns the kind of a chunk, false for another section.
+func (s section) chunkKind() (index.ChunkKind, bool) {
 	if s.kind < kindChunk || s.kind > kindChunk+uint16(index.ChunkLinks) {
 		return 0, false
 	}
 	return index.ChunkKind(s.kind - kindChunk), true
 }
 
-// fields reads a payload of fields.
-func fields(payload []byte) ([]tape.Field, error) {
+// decodeFields reads a payload of fields.
+func decodeFields(payload []byte) ([]tape.Field, error) {
 	return (&tape.Record{Kind: tape.Registered, Payload: payload}).Fields()
 }

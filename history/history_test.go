@@ -21,7 +21,7 @@ import (
 func write(t testing.TB, c *conductor.Conductor, seal Sealer) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	sum, err := Write(&b, c, historytest.At, seal)
+	sum, err := Write(&b, c, nil, historytest.At, seal)
 	must.Succeed(t, err)
 	if sum.Bytes != int64(b.Len()) {
 		t.Errorf("%+v, written %d bytes", sum, b.Len())
@@ -38,7 +38,8 @@ func TestRoundTrip(t *testing.T) {
 	sum, err := Read(bytes.NewReader(data), Reading{Into: r})
 	must.Succeed(t, err)
 	r.Done()
-	if sum.Blocks != 6000 || r.Blocks != 6000 || sum.Sources != 3 || sum.Deployments != 1 || !sum.Time.Equal(historytest.At) || sum.Bytes != int64(len(data)) {
+	if sum.Blocks != 6000 || r.Blocks != 6000 || sum.Sources != 3 || sum.Deployments != 1 || !sum.Time.Equal(historytest.At) ||
+		sum.Bytes != int64(len(data)) {
 		t.Errorf("%+v, %d blocks", sum, r.Blocks)
 	}
 	if got := historytest.Held(b); len(got) != 3 || got["a"] != 2000 || got["c"] != 2000 {
@@ -118,7 +119,8 @@ func TestUnknownSections(t *testing.T) {
 	for at := headerSize; at < len(with); at += sectionSize + int(le.Uint32(with[at+12:])) {
 		sections++
 	}
-	payload := tape.AppendFields(nil, tape.Field{Name: fieldSections, Value: strconv.Itoa(sections)}, tape.Field{Name: fieldBlocks, Value: "20"})
+	payload := tape.AppendFields(nil, tape.Field{Name: fieldSections, Value: strconv.Itoa(sections)},
+		tape.Field{Name: fieldBlocks, Value: "20"})
 	head := s.encode(h.seed(), payload)
 	with = append(append(with, head[:]...), payload...)
 	r := b.Recover(0)
@@ -136,14 +138,16 @@ func TestOnly(t *testing.T) {
 	historytest.Fill(t, a, 2, 10)
 	data := write(t, a, nil)
 	for _, d := range []scope.Deployment{
-		{Tenant: "default", Model: "m", BlockSize: 16}, {Tenant: "other", Model: "m", BlockSize: 16}, {Tenant: "default", Model: "n", BlockSize: 16}, {Tenant: "default", Model: "m", BlockSize: 32},
+		{Tenant: "default", Model: "m", BlockSize: 16}, {Tenant: "other", Model: "m", BlockSize: 16},
+		{Tenant: "default", Model: "n", BlockSize: 16}, {Tenant: "default", Model: "m", BlockSize: 32},
 	} {
 		b := historytest.Server(t, nil)
 		r := b.Recover(0)
 		_, err := Read(bytes.NewReader(data), Reading{Into: r, Sources: Only(d)})
 		must.Succeed(t, err)
 		r.Done()
-		if got := historytest.Held(b); (len(got) == 2 && got["a"] == 20) != (d == scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}) || len(got) == 1 {
+		if got := historytest.Held(b); (len(got) == 2 && got["a"] == 20) != (d == scope.Deployment{Tenant: "default", Model: "m",
+			BlockSize: 16}) || len(got) == 1 {
 			t.Errorf("%+v: %v", d, got)
 		}
 	}
@@ -153,7 +157,7 @@ func TestOnly(t *testing.T) {
 func TestSealer(t *testing.T) {
 	a, b, c := historytest.Server(t, nil), historytest.Server(t, nil), historytest.Server(t, nil)
 	historytest.Fill(t, a, 2, 10)
-	key, err := NewKey(&keyfile.Key{1})
+	key, err := NewSealingKey(&keyfile.Key{1})
 	must.Succeed(t, err)
 	data := write(t, a, key.Seal)
 	if bytes.Contains(data, []byte("pepper")) {
@@ -203,7 +207,7 @@ func TestReportsAreLeftOut(t *testing.T) {
 	all := func() (texts []string) {
 		texts = append(texts, string(write(t, c, nil)))
 		var one, sources bytes.Buffer
-		_, err := WriteOf(&one, c, &scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}, historytest.At, nil)
+		_, err := Write(&one, c, &scope.Deployment{Tenant: "default", Model: "m", BlockSize: 16}, historytest.At, nil)
 		must.Succeed(t, err)
 		_, err = WriteRegistrations(&sources, c, historytest.At, nil, nil, nil)
 		must.Succeed(t, err)
@@ -211,10 +215,12 @@ func TestReportsAreLeftOut(t *testing.T) {
 	}
 	before := all()
 	prompt := make([]uint32, 16*8)
-	report := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt}, Target: "a", Rank: 0, TTL: time.Minute, RequestID: "kept"}
+	report := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt}, Target: "a", Rank: 0, TTL: time.Minute,
+		RequestID: "kept"}
 	_, err := c.For(conductor.Reader{}).Routed(&report)
 	must.Succeed(t, err)
-	if rows := c.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 || rows[0].Expected != 8 {
+	if rows := c.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
+		rows[0].Expected != 8 {
 		t.Fatalf("%+v", rows)
 	}
 	for i, text := range all() {
@@ -228,7 +234,8 @@ func TestReportsAreLeftOut(t *testing.T) {
 	_, err = Read(bytes.NewReader(write(t, c, nil)), Reading{Into: r})
 	must.Succeed(t, err)
 	r.Done()
-	if rows := b.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 || rows[0].Expected != 0 {
+	if rows := b.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
+		rows[0].Expected != 0 {
 		t.Errorf("a server with the snapshot expects %+v", rows)
 	}
 }

@@ -63,30 +63,30 @@ func Read(from io.Reader, how Reading) (Summary, error) {
 		how: how, from: bufio.NewReaderSize(from, bufferBytes),
 		deployments: make(map[uint32]int), done: make(map[uint32]bool),
 	}
-	err := r.all()
+	err := r.readAll()
 	return r.sum, err
 }
 
-// all reads all sections.
-func (r *reader) all() error {
+// readAll reads the header and all sections.
+func (r *reader) readAll() error {
 	b := make([]byte, headerSize)
 	n, err := io.ReadFull(r.from, b)
 	h, headErr := decodeHeader(b[:n])
 	if headErr != nil {
-		return because(err, headErr)
+		return causeOf(err, headErr)
 	}
 	r.offset, r.seed = headerSize, h.seed()
 	r.sum.ID, r.sum.Time = h.id, h.time
 	var payload []byte
 	for !r.ended {
-		s, next, err := r.next(payload)
+		s, next, err := r.readSection(payload)
 		if err != nil {
 			return err
 		}
 		if payload = next; payload == nil {
 			continue
 		}
-		if err := r.take(s, payload); err != nil {
+		if err := r.handleSection(s, payload); err != nil {
 			if r.sum.Sections++; errors.As(err, new(*conductor.FieldError)) {
 				return err
 			}
@@ -97,22 +97,31 @@ func (r *reader) all() error {
 		r.offset += sectionSize + int64(len(payload))
 		r.sum.Bytes = r.offset
 	}
-	return r.finish()
+	if err := r.beginChunks(); err != nil { // a snapshot without blocks
+		return err
+	}
+	if err := r.finishDeployment(); err != nil {
+		return err
+	}
+	if r.how.For != nil {
+		r.how.Into.Done()
+	}
+	return nil
 }
 
-// because returns the error of a connection or disk, unless it is the end of the bytes.
-func because(read, other error) error {
+// causeOf returns the error of a connection or disk, unless it is the end of the bytes.
+func causeOf(read, other error) error {
 	if read == nil || errors.Is(read, io.EOF) || errors.Is(read, io.ErrUnexpectedEOF) {
 		return other
 	}
 	return read
 }
 
-// next reads a section, and its payload into room.
-func (r *reader) next(room []byte) (s section, payload []byte, err error) {
+// readSection reads a section, and its payload into room.
+func (r *reader) readSection(room []byte) (s section, payload []byte, err error) {
 	var b [sectionSize]byte
 	if _, err := io.ReadFull(r.from, b[:]); err != nil {
-		return s, nil, because(err, errTorn)
+		return s, nil, causeOf(err, errTorn)
 	}
 	if s = decodeSection(b[:]); s.length > maxSection {
 		return s, nil, &damageError{r.sum.Sections, r.offset, fmt.Errorf("it claims %d bytes", s.length)}
@@ -125,7 +134,7 @@ func (r *reader) next(room []byte) (s section, payload []byte, err error) {
 		have := len(payload)
 		payload = payload[:n]
 		if _, err := io.ReadFull(r.from, payload[have:]); err != nil {
-			return s, nil, because(err, errTorn)
+			return s, nil, causeOf(err, errTorn)
 		}
 	}
 	if crc32.Update(crc32.Update(r.seed, crcs, b[:16]), crcs, payload) != le.Uint32(b[16:]) {
@@ -134,10 +143,10 @@ func (r *reader) next(room []byte) (s section, payload []byte, err error) {
 	return s, payload, nil
 }
 
-// take takes a section.
-func (r *reader) take(s section, payload []byte) error {
-	if kind, ok := s.chunk(); ok {
-		if err := r.turnTo(s.deployment); err != nil || r.loading == nil {
+// handleSection gives a section to what it is of. Sections of unknown kinds are passed over.
+func (r *reader) handleSection(s section, payload []byte) error {
+	if kind, ok := s.chunkKind(); ok {
+		if err := r.switchDeployment(s.deployment); err != nil || r.loading == nil {
 			return err
 		}
 		return r.loading.Chunk(kind, payload)
@@ -153,7 +162,7 @@ func (r *reader) take(s section, payload []byte) error {
 	if r.head += int64(len(payload)) + sectionSize; r.how.MaxHead > 0 && r.head > r.how.MaxHead {
 		return fmt.Errorf("sources, deployments and holders take more than %d bytes", r.how.MaxHead)
 	}
-	f, err := fields(payload)
+	f, err := decodeFields(payload)
 	if err != nil {
 		return err
 	}
@@ -162,25 +171,25 @@ func (r *reader) take(s section, payload []byte) error {
 		r.img.HashSeed, err = strconv.ParseUint(tape.Value(f, fieldSeed), 10, 64)
 		return err
 	case kindSource:
-		return r.source(f)
+		return r.addSource(f)
 	case kindTarget:
-		r.opened(f, r.how.Target)
+		r.passOpened(f, r.how.Target)
 		return nil
 	case kindChange:
-		r.opened(f, r.how.Change)
+		r.passOpened(f, r.how.Change)
 		return nil
 	case kindDeployment:
-		return r.deployment(s.deployment, f)
+		return r.addDeployment(s.deployment, f)
 	case kindIdentity:
-		return r.identity(s.deployment, f)
+		return r.addIdentity(s.deployment, f)
 	case kindHolder:
-		return r.holder(s.deployment, f)
+		return r.addHolder(s.deployment, f)
 	}
-	return r.end(f)
+	return r.checkEnd(f)
 }
 
-// source takes a source. One that was left out, or cannot be opened, keeps its place.
-func (r *reader) source(f []tape.Field) (err error) {
+// addSource adds a source to the head. One that was left out, or cannot be opened, keeps its place.
+func (r *reader) addSource(f []tape.Field) (err error) {
 	var m conductor.SourceMark
 	if open, ok := r.how.Open(f); ok && len(f) > 0 {
 		m, err = conductor.SourceMarkOf(open)
@@ -192,8 +201,8 @@ func (r *reader) source(f []tape.Field) (err error) {
 	return err
 }
 
-// opened gives fields to take, which may be nil.
-func (r *reader) opened(f []tape.Field, take func([]tape.Field)) {
+// passOpened opens fields and calls take with them, which may be nil.
+func (r *reader) passOpened(f []tape.Field, take func([]tape.Field)) {
 	if open, ok := r.how.Open(f); !ok {
 		r.sum.LeftOut++
 	} else if take != nil {
@@ -201,7 +210,8 @@ func (r *reader) opened(f []tape.Field, take func([]tape.Field)) {
 	}
 }
 
-func (r *reader) deployment(n uint32, f []tape.Field) error {
+// addDeployment adds deployment n to the head. One that cannot be opened is left out with its chunks.
+func (r *reader) addDeployment(n uint32, f []tape.Field) error {
 	if int64(n) != int64(r.sum.Deployments) {
 		return fmt.Errorf("deployment %d follows %d", n, r.sum.Deployments)
 	}
@@ -219,8 +229,8 @@ func (r *reader) deployment(n uint32, f []tape.Field) error {
 	return nil
 }
 
-// identity takes an adapter and salt of a deployment.
-func (r *reader) identity(n uint32, f []tape.Field) error {
+// addIdentity adds an adapter and salt to a deployment.
+func (r *reader) addIdentity(n uint32, f []tape.Field) error {
 	f, ok := r.how.Open(f)
 	if !ok {
 		r.sum.LeftOut++
@@ -248,7 +258,8 @@ func (r *reader) deploymentOf(n uint32, section string) (*conductor.ImageDeploym
 	return nil, fmt.Errorf("%s of deployment %d of %d", section, n, r.sum.Deployments)
 }
 
-func (r *reader) holder(n uint32, f []tape.Field) error {
+// addHolder adds a holder to deployment n.
+func (r *reader) addHolder(n uint32, f []tape.Field) error {
 	h, err := conductor.ImageHolderOf(f)
 	if err != nil {
 		return err
@@ -260,8 +271,8 @@ func (r *reader) holder(n uint32, f []tape.Field) error {
 	return err
 }
 
-// begin lets the recovery take the sources.
-func (r *reader) begin() error {
+// beginChunks gives the head to the recovery, before the first chunk.
+func (r *reader) beginChunks() error {
 	if r.begun {
 		return nil
 	}
@@ -275,15 +286,15 @@ func (r *reader) begin() error {
 	return r.how.Into.Image(&r.img)
 }
 
-// turnTo ends the deployment before, and begins one.
-func (r *reader) turnTo(n uint32) error {
-	if err := r.begin(); err != nil {
+// switchDeployment lets the chunks that follow be those of deployment n.
+func (r *reader) switchDeployment(n uint32) error {
+	if err := r.beginChunks(); err != nil {
 		return err
 	}
 	if r.loading != nil && r.current == n {
 		return nil
 	}
-	if err := r.leave(); err != nil {
+	if err := r.finishDeployment(); err != nil {
 		return err
 	}
 	at, known := r.deployments[n]
@@ -301,8 +312,8 @@ func (r *reader) turnTo(n uint32) error {
 	return err
 }
 
-// leave ends the deployment before.
-func (r *reader) leave() error {
+// finishDeployment says that no more chunks of the present deployment come, if there is one.
+func (r *reader) finishDeployment() error {
 	if r.loading == nil {
 		return nil
 	}
@@ -311,8 +322,8 @@ func (r *reader) leave() error {
 	return l.Done()
 }
 
-// end takes the end.
-func (r *reader) end(f []tape.Field) error {
+// checkEnd compares what was read with the numbers in the end.
+func (r *reader) checkEnd(f []tape.Field) error {
 	r.ended = true
 	for _, n := range []struct {
 		name string
@@ -321,20 +332,6 @@ func (r *reader) end(f []tape.Field) error {
 		if v := tape.Value(f, n.name); v != strconv.Itoa(n.have) {
 			return fmt.Errorf("it has %d %s, and its end says %s", n.have, n.name, v)
 		}
-	}
-	return nil
-}
-
-// finish ends the last deployment.
-func (r *reader) finish() error {
-	if err := r.begin(); err != nil {
-		return err
-	}
-	if err := r.leave(); err != nil {
-		return err
-	}
-	if r.how.For != nil {
-		r.how.Into.Done()
 	}
 	return nil
 }

@@ -12,37 +12,37 @@ import (
 	"example.com/conductor/keyfile"
 )
 
-// Key seals the salts of sources and identities, which may be secrets, by AES-GCM. The zero
+// SealingKey seals the salts of sources and identities, which may be secrets, by AES-GCM. The zero
 // value has no key: it leaves out what has a salt.
-type Key struct{ aead cipher.AEAD }
+type SealingKey struct{ aead cipher.AEAD }
 
 // NoKey leaves out sources and identities with a salt.
-var NoKey = &Key{}
+var NoKey = &SealingKey{}
 
 // sealedSuffix ends the name of a sealed field.
 const sealedSuffix = ".sealed"
 
-// NewKey returns the key of a secret.
-func NewKey(secret *keyfile.Key) (*Key, error) {
+// NewSealingKey returns the key of a secret.
+func NewSealingKey(secret *keyfile.Key) (*SealingKey, error) {
 	block, err := aes.NewCipher(secret[:])
 	if err != nil {
 		return nil, err
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return &Key{aead}, err
+	return &SealingKey{aead}, err
 }
 
-// ReadKey reads a key file.
-func ReadKey(name string) (*Key, error) {
+// ReadSealingKey reads a key file.
+func ReadSealingKey(name string) (*SealingKey, error) {
 	secret, err := keyfile.Read(name)
 	if err != nil {
 		return nil, err
 	}
-	return NewKey(secret)
+	return NewSealingKey(secret)
 }
 
 // Seal is a Sealer.
-func (k *Key) Seal(f []tape.Field) ([]tape.Field, bool) {
+func (k *SealingKey) Seal(f []tape.Field) ([]tape.Field, bool) {
 	at := slices.IndexFunc(f, func(f tape.Field) bool {
 		return f.Name == conductor.FieldSalt || f.Name == conductor.FieldSaltedSecret
 	})
@@ -61,14 +61,14 @@ func (k *Key) Seal(f []tape.Field) ([]tape.Field, bool) {
 
 // Open is an Opener. It drops the secret of a deployment that it cannot open: the blocks without an
 // adapter and a salt do without.
-func (k *Key) Open(f []tape.Field) ([]tape.Field, bool) {
+func (k *SealingKey) Open(f []tape.Field) ([]tape.Field, bool) {
 	at := slices.IndexFunc(f, func(f tape.Field) bool { return strings.HasSuffix(f.Name, sealedSuffix) })
 	if at < 0 {
 		return f, true
 	}
 	f = slices.Clone(f)
 	name := strings.TrimSuffix(f[at].Name, sealedSuffix)
-	text, ok := k.open(f[at].Value)
+	text, ok := k.openText(f[at].Value)
 	switch {
 	case ok:
 		f[at] = tape.Field{Name: name, Value: text}
@@ -80,8 +80,8 @@ func (k *Key) Open(f []tape.Field) ([]tape.Field, bool) {
 	return f, true
 }
 
-// open returns a sealed text.
-func (k *Key) open(value string) (string, bool) {
+// openText returns a sealed text.
+func (k *SealingKey) openText(value string) (string, bool) {
 	if k.aead == nil {
 		return "", false
 	}

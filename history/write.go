@@ -58,44 +58,42 @@ type writer struct {
 	err         error
 }
 
-// Write writes what a Conductor holds now. seal may be nil.
-//
-// targets are the fields of the targets of discovery, if they are to be in it.
-func Write(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets ...[]tape.Field) (Summary, error) {
-	return WriteOf(to, c, nil, now, seal, targets...)
-}
-
-// WriteOf is Write for the sources of one deployment, or all if of is nil.
-func WriteOf(to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]tape.Field) (Summary, error) {
-	w := begin(to, now, seal)
+// Write writes what a Conductor holds now: the sources of one deployment, or all if of is nil, and their blocks. seal may
+// be nil. targets are the fields of the targets of discovery, if they are to be in it.
+func Write(
+	to io.Writer, c *conductor.Conductor, of *scope.Deployment, now time.Time, seal Sealer, targets ...[]tape.Field,
+) (Summary, error) {
+	w := newWriter(to, now, seal)
 	w.targets = targets
-	return w.end(c.WriteImage(of, w.head, w.chunk))
+	return w.finish(c.WriteImage(of, w.writeHead, w.writeChunk))
 }
 
-// WriteRegistrations writes the registrations of a Conductor, without blocks. targets are those of discovery, changes are the fields of changes
-// that wait for the store.
-func WriteRegistrations(to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]tape.Field) (Summary, error) {
-	w := begin(to, now, seal)
+// WriteRegistrations writes the registrations of a Conductor, without blocks. targets are the fields of the targets of
+// discovery, changes those of changes that wait for the store.
+func WriteRegistrations(
+	to io.Writer, c *conductor.Conductor, now time.Time, seal Sealer, targets, changes [][]tape.Field,
+) (Summary, error) {
+	w := newWriter(to, now, seal)
 	w.targets, w.changes = targets, changes
-	return w.end(w.head(c.ImageOfSources()))
+	return w.finish(w.writeHead(c.ImageOfSources()))
 }
 
-// begin writes the header.
-func begin(to io.Writer, now time.Time, seal Sealer) *writer {
+// newWriter returns a writer that has written the header.
+func newWriter(to io.Writer, now time.Time, seal Sealer) *writer {
 	if seal == nil {
 		seal = func(f []tape.Field) ([]tape.Field, bool) { return f, true }
 	}
 	h := header{id: rand.Uint64(), time: now}
 	w := &writer{into: to, to: bufio.NewWriterSize(to, bufferBytes), seed: h.seed(), seal: seal}
 	w.sum.ID, w.sum.Time = h.id, now
-	w.write(h.encode())
+	w.writeBytes(h.encode())
 	return w
 }
 
-// end writes the end, unless something has failed.
-func (w *writer) end(err error) (Summary, error) {
+// finish writes the end, unless something has failed before. err is that of what came before the end.
+func (w *writer) finish(err error) (Summary, error) {
 	if err == nil {
-		w.sectionOf(section{kind: kindEnd}, []tape.Field{
+		w.writeFields(section{kind: kindEnd}, []tape.Field{
 			{Name: fieldSections, Value: strconv.Itoa(w.sum.Sections)}, {Name: fieldBlocks, Value: strconv.Itoa(w.sum.Blocks)},
 		})
 		err = w.err
@@ -106,33 +104,33 @@ func (w *writer) end(err error) (Summary, error) {
 	return w.sum, err
 }
 
-// write writes bytes, unless a write has failed before.
-func (w *writer) write(b []byte) {
+// writeBytes writes bytes, unless a write has failed before.
+func (w *writer) writeBytes(b []byte) {
 	if w.err == nil {
 		_, w.err = w.to.Write(b)
 		w.sum.Bytes += int64(len(b))
 	}
 }
 
-// section writes a section.
-func (w *writer) section(s section, payload []byte) {
+// writeSection writes a section.
+func (w *writer) writeSection(s section, payload []byte) {
 	b := s.encode(w.seed, payload)
-	w.write(b[:])
-	w.write(payload)
+	w.writeBytes(b[:])
+	w.writeBytes(payload)
 	w.sum.Sections++
 	w.sum.Blocks += int(s.blocks)
 }
 
-// sectionOf writes a section of fields.
-func (w *writer) sectionOf(s section, fields []tape.Field) {
+// writeFields writes a section of fields.
+func (w *writer) writeFields(s section, fields []tape.Field) {
 	w.payload = tape.AppendFields(w.payload[:0], fields...)
-	w.section(s, w.payload)
+	w.writeSection(s, w.payload)
 }
 
-// head writes the sources and deployments.
-func (w *writer) head(img *conductor.Image) error {
+// writeHead writes the sources and deployments.
+func (w *writer) writeHead(img *conductor.Image) error {
 	w.sum.Paused = img.Paused
-	w.sectionOf(section{kind: kindHead}, []tape.Field{
+	w.writeFields(section{kind: kindHead}, []tape.Field{
 		{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)}, {Name: fieldSources, Value: strconv.Itoa(len(img.Sources))},
 	})
 	for i := range img.Sources {
@@ -143,10 +141,10 @@ func (w *writer) head(img *conductor.Image) error {
 			sealed = nil // chunks and holders count it
 		}
 		w.sum.Sources++
-		w.sectionOf(section{kind: kindSource}, sealed)
+		w.writeFields(section{kind: kindSource}, sealed)
 	}
-	w.sealed(kindTarget, w.targets)
-	w.sealed(kindChange, w.changes)
+	w.writeSealed(kindTarget, w.targets)
+	w.writeSealed(kindChange, w.changes)
 	w.deployments = slices.Repeat([]int{-1}, len(img.Deployments))
 	for i := range img.Deployments {
 		c := &img.Deployments[i]
@@ -158,7 +156,7 @@ func (w *writer) head(img *conductor.Image) error {
 		n := w.sum.Deployments
 		w.deployments[i] = n
 		w.sum.Deployments++
-		w.sectionOf(section{kind: kindDeployment, deployment: uint32(n)}, sealed)
+		w.writeFields(section{kind: kindDeployment, deployment: uint32(n)}, sealed)
 		for _, number := range slices.Sorted(maps.Keys(c.Identities)) {
 			sealed, ok := w.seal(conductor.IdentityFields(number, c.Identities[number]))
 			if !ok {
@@ -166,11 +164,11 @@ func (w *writer) head(img *conductor.Image) error {
 				delete(c.Identities, number)
 				continue
 			}
-			w.sectionOf(section{kind: kindIdentity, deployment: uint32(n)}, sealed)
+			w.writeFields(section{kind: kindIdentity, deployment: uint32(n)}, sealed)
 		}
 		for i := range c.Holders {
 			w.fields = c.Holders[i].AppendFields(w.fields[:0])
-			w.sectionOf(section{kind: kindHolder, deployment: uint32(n)}, w.fields)
+			w.writeFields(section{kind: kindHolder, deployment: uint32(n)}, w.fields)
 		}
 	}
 	if split, ok := w.into.(HeadWriter); ok && w.err == nil {
@@ -180,21 +178,21 @@ func (w *writer) head(img *conductor.Image) error {
 	return w.err
 }
 
-// sealed writes sections of a kind.
-func (w *writer) sealed(kind uint16, all [][]tape.Field) {
+// writeSealed writes sections of a kind.
+func (w *writer) writeSealed(kind uint16, all [][]tape.Field) {
 	for _, f := range all {
 		if sealed, ok := w.seal(f); ok {
-			w.sectionOf(section{kind: kind}, sealed)
+			w.writeFields(section{kind: kind}, sealed)
 		} else {
 			w.sum.LeftOut++
 		}
 	}
 }
 
-// chunk writes a chunk of a deployment.
-func (w *writer) chunk(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error {
+// writeChunk writes a chunk of a deployment.
+func (w *writer) writeChunk(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error {
 	if n := w.deployments[deployment]; n >= 0 {
-		w.section(section{kind: kindChunk + uint16(kind), deployment: uint32(n), blocks: uint32(blocks)}, bytes)
+		w.writeSection(section{kind: kindChunk + uint16(kind), deployment: uint32(n), blocks: uint32(blocks)}, bytes)
 	}
 	return w.err
 }

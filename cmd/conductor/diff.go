@@ -56,7 +56,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 		key := history.NoKey
 		if keyFile != "" {
 			var err error
-			if key, err = history.ReadKey(keyFile); err != nil {
+			if key, err = history.ReadSealingKey(keyFile); err != nil {
 				return err
 			}
 		}
@@ -80,7 +80,7 @@ that no later event mends. The exit status is 1 if there is any difference.`,
 }
 
 // loadSnapshot takes a snapshot of a server, or reads a file.
-func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *history.Key) (*diff.Loaded, error) {
+func loadSnapshot(ctx context.Context, asks *cli.ClientFlags, name string, key *history.SealingKey) (*diff.Loaded, error) {
 	if !strings.Contains(name, "://") {
 		file, err := os.Open(name)
 		if err == nil {

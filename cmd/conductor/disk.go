@@ -32,12 +32,12 @@ func snapshotDir(loaded *config.Loaded) (*file.Dir, error) {
 }
 
 // snapshotKey reads the key that seals salts in snapshots.
-func snapshotKey(loaded *config.Loaded) (*history.Key, error) {
+func snapshotKey(loaded *config.Loaded) (*history.SealingKey, error) {
 	name := loaded.Config.Snapshot.KeyFile
 	if name == "" {
 		return history.NoKey, nil
 	}
-	key, err := history.ReadKey(name)
+	key, err := history.ReadSealingKey(name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: snapshot.key_file: %w", loaded.Place("snapshot.key_file"), err)
 	}

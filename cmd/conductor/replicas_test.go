@@ -187,10 +187,10 @@ func heldBlocks(ctx context.Context, p *process) (map[string][]string, error) {
 	bare := conductor.New(conductor.Options{HashSeed: held.HashSeed, KeepClientHashes: true, Log: zerolog.Nop()})
 	defer bare.Close()
 	var empty bytes.Buffer
-	if _, err := history.Write(&empty, bare, time.Now(), nil); err != nil {
+	if _, err := history.Write(&empty, bare, nil, time.Now(), nil); err != nil {
 		return nil, err
 	}
-	nothing, err := diff.Load(&empty, (*history.Key)(nil).Open)
+	nothing, err := diff.Load(&empty, (*history.SealingKey)(nil).Open)
 	if err != nil {
 		return nil, err
 	}

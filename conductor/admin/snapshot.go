@@ -59,7 +59,7 @@ func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 		if err != nil {
 			return nil, conductor.Invalid("id", "invalid_value", "id must be the hexadecimal number of a snapshot, got %q", text)
 		}
-		return a.opts.Snapshots.Again(id), nil
+		return a.opts.Snapshots.FindSnapshot(id), nil
 	}
 	of, err := snapshotScope(g)
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 	if of != (scope.Deployment{}) && !a.conductor.Registered(of) {
 		return nil, fmt.Errorf("%w: no source of this deployment is registered here", conductor.ErrNotFound)
 	}
-	return a.opts.Snapshots.Take(a.conductor, of)
+	return a.opts.Snapshots.MakeSnapshot(a.conductor, of)
 }
 
 // snapshotScope reads which deployment is asked for; the zero value is all.

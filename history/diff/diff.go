@@ -30,7 +30,8 @@ func Load(from io.Reader, open history.Opener) (*Loaded, error) {
 	l := &Loaded{}
 	sum, err := history.Read(from, history.Reading{Open: open, For: func(seed uint64) *conductor.Recovery {
 		l.HashSeed = seed
-		l.conductor = conductor.New(conductor.Options{HashSeed: seed, KeepClientHashes: true, Gate: make(chan struct{}), Log: zerolog.Nop()})
+		l.conductor = conductor.New(conductor.Options{HashSeed: seed, KeepClientHashes: true, Gate: make(chan struct{}),
+			Log: zerolog.Nop()})
 		return l.conductor.Recover(0)
 	}})
 	l.Summary = sum
@@ -129,8 +130,9 @@ func (l *Loaded) gather(of func(conductor.Key, place) *[]heldBlock) {
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
 		l.snap.Walk(tier, func(s *conductor.Stored) bool {
 			at := place{
-				Context: scope.Context{Deployment: scope.Deployment{Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize}, Variant: scope.Variant{Lora: s.Lora, Salt: s.Salt}},
-				rank:    s.Rank, medium: s.Medium.Name, group: s.Group, backend: s.Backend, owned: s.Owned,
+				Context: scope.Context{Deployment: scope.Deployment{Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize},
+					Variant: scope.Variant{Lora: s.Lora, Salt: s.Salt}},
+				rank: s.Rank, medium: s.Medium.Name, group: s.Group, backend: s.Backend, owned: s.Owned,
 			}
 			blocks := of(s.Source.Key(), at)
 			key := s.Key

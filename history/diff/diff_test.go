@@ -16,12 +16,14 @@ import (
 func with(t testing.TB, c *conductor.Conductor, instance string, seq uint64, missing string, blocks ...uint64) {
 	t.Helper()
 	r := c.Recover(0)
-	reg := conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default"}
+	reg := conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM,
+		Tenant: "default"}
 	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: seq, Print: seq, Missing: missing}}))
 	for _, b := range blocks {
 		must.Succeed(t, r.Stored(&conductor.Stored{
 			Source: reg, Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16,
-			Stretch: &conductor.Stretch{Root: true, Key: b, HasKey: true, Engine: []uint64{b + 100}, ClientHashes: []uint64{b}}, Local: []uint64{b},
+			Stretch: &conductor.Stretch{Root: true, Key: b, HasKey: true, Engine: []uint64{b + 100}, ClientHashes: []uint64{b}},
+			Local:   []uint64{b},
 		}))
 	}
 	r.Done()
@@ -31,7 +33,7 @@ func with(t testing.TB, c *conductor.Conductor, instance string, seq uint64, mis
 func loaded(t testing.TB, c *conductor.Conductor) *Loaded {
 	t.Helper()
 	var b bytes.Buffer
-	_, err := history.Write(&b, c, historytest.At, nil)
+	_, err := history.Write(&b, c, nil, historytest.At, nil)
 	must.Succeed(t, err)
 	l, err := Load(&b, nil)
 	must.Succeed(t, err)
@@ -67,10 +69,12 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	slices.Sort(blocks)
-	if want := []string{"ahead|default|0 102 2 false", "alone|default|0 101 1 false", "drift|default|0 102 2 false", "drift|default|0 104 4 true"}; !slices.Equal(blocks, want) {
+	if want := []string{"ahead|default|0 102 2 false", "alone|default|0 101 1 false", "drift|default|0 102 2 false",
+		"drift|default|0 104 4 true"}; !slices.Equal(blocks, want) {
 		t.Errorf("%q", blocks)
 	}
-	if _, err := Compare(loaded(t, a), loaded(t, historytest.Server(t, func(o *conductor.Options) { o.HashSeed = 1 })), true, nil); err == nil {
+	if _, err := Compare(loaded(t, a), loaded(t, historytest.Server(t, func(o *conductor.Options) { o.HashSeed = 1 })), true,
+		nil); err == nil {
 		t.Error("two hash seeds compare")
 	}
 }

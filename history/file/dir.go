@@ -30,7 +30,7 @@ type Dir struct {
 	Targets, Changes func() [][]tape.Field
 
 	path string
-	key  *history.Key
+	key  *history.SealingKey
 	lock *os.File
 	disk disk
 }
@@ -71,7 +71,7 @@ func (system) syncDir(path string) error {
 
 // OpenDir makes a directory if it is missing, and claims it for this process. It removes what a
 // server that was killed had not finished.
-func OpenDir(path string, key *history.Key) (*Dir, error) {
+func OpenDir(path string, key *history.SealingKey) (*Dir, error) {
 	lock, err := tape.Claim(path, "snapshot directory")
 	if err != nil {
 		return nil, err
@@ -125,8 +125,8 @@ func (d *Dir) SaveSnapshot(c *conductor.Conductor, now time.Time, keep int) (sum
 	if len(numbers) > 0 {
 		next = numbers[0] + 1
 	}
-	sum, err = d.write(nameOf(next, suffix), nameOf(next, unfinished), func(to io.Writer) (history.Summary, error) {
-		return history.Write(to, c, now, d.key.Seal, fieldsOf(d.Targets)...)
+	sum, err = d.writeFile(nameOf(next, suffix), nameOf(next, unfinished), func(to io.Writer) (history.Summary, error) {
+		return history.Write(to, c, nil, now, d.key.Seal, fieldsOf(d.Targets)...)
 	})
 	if err != nil {
 		return sum, err
@@ -144,7 +144,7 @@ const registrationsFile = "registrations"
 
 // SaveRegistrations writes the registrations of a Conductor.
 func (d *Dir) SaveRegistrations(c *conductor.Conductor, now time.Time) (history.Summary, error) {
-	return d.write(registrationsFile, nameOf(0, unfinished), func(to io.Writer) (history.Summary, error) {
+	return d.writeFile(registrationsFile, nameOf(0, unfinished), func(to io.Writer) (history.Summary, error) {
 		return history.WriteRegistrations(to, c, now, d.key.Seal, fieldsOf(d.Targets), fieldsOf(d.Changes))
 	})
 }
@@ -156,8 +156,8 @@ func fieldsOf(saved func() [][]tape.Field) [][]tape.Field {
 	return saved()
 }
 
-// write writes a file. It has its name only once all of it is on the disk.
-func (d *Dir) write(name, temporary string, content func(io.Writer) (history.Summary, error)) (sum history.Summary, err error) {
+// writeFile writes a file. It has its name only once all of it is on the disk.
+func (d *Dir) writeFile(name, temporary string, content func(io.Writer) (history.Summary, error)) (sum history.Summary, err error) {
 	temporary = filepath.Join(d.path, temporary)
 	file, err := d.disk.create(temporary)
 	if err != nil {
@@ -193,8 +193,8 @@ func (d *Dir) snapshots() (names []string, err error) {
 	return names, err
 }
 
-// open opens a file, and returns its size, 0 if the disk does not tell it.
-func (d *Dir) open(name string) (file *os.File, size int64, err error) {
+// openFile opens a file, and returns its size, 0 if the disk does not tell it.
+func (d *Dir) openFile(name string) (file *os.File, size int64, err error) {
 	file, err = os.Open(filepath.Join(d.path, name))
 	if err != nil {
 		return nil, 0, err

@@ -42,7 +42,7 @@ func load(t testing.TB, d *Dir, c *conductor.Conductor) (errs []string, loaded b
 	must.Succeed(t, err)
 	loader := &history.Loader{Conductor: c, Log: zerolog.Nop()}
 	for _, name := range names {
-		file, _, err := d.open(name)
+		file, _, err := d.openFile(name)
 		must.Succeed(t, err)
 		_, err = loader.Load(history.Snapshot{Name: name}, func(l *history.Loading) error {
 			_, err := history.Read(file, history.Reading{Into: l.Into, Open: d.key.Open})
@@ -75,7 +75,8 @@ func TestDir(t *testing.T) {
 	}
 	must.Succeed(t, os.Truncate(filepath.Join(path, "00000004.snapshot"), 1000))
 	b := historytest.Server(t, nil)
-	if errs, loaded := load(t, d, b); !loaded || !slices.Equal(errs, []string{"00000004.snapshot: it ends in the middle"}) || historytest.Held(b)["a"] != 100 {
+	if errs, loaded := load(t, d, b); !loaded || !slices.Equal(errs, []string{"00000004.snapshot: it ends in the middle"}) ||
+		historytest.Held(b)["a"] != 100 {
 		t.Errorf("%v, %t, %v", errs, loaded, historytest.Held(b))
 	}
 	if info, err := os.Stat(filepath.Join(path, "00000003.snapshot")); err != nil || info.Mode().Perm() != 0o600 {

@@ -132,7 +132,7 @@ func (k *Keeper) updateStatus(change func(*Status)) {
 // RestoreRegistrations loads the registrations, so that no answer lacks a source while Restore loads the blocks, which
 // comes later.
 func (k *Keeper) RestoreRegistrations() {
-	file, _, err := k.cfg.Dir.open(registrationsFile)
+	file, _, err := k.cfg.Dir.openFile(registrationsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return // the snapshots have them too, and Restore brings them
 	}
@@ -162,7 +162,7 @@ func (k *Keeper) RestoreRegistrations() {
 		}
 	}
 	k.known = true
-	k.Registrations.open(nil)
+	k.Registrations.allowWrites(nil)
 }
 
 // restoreTargets lets discovery follow targets again, whose sources are registered.
@@ -202,13 +202,13 @@ func (k *Keeper) Restore(ctx context.Context, loader *history.Loader) {
 		k.reportUnusable(name, err)
 	}
 	if ctx.Err() != nil {
-		k.Registrations.open(conductor.ErrClosed) // some of them may not be here
+		k.Registrations.allowWrites(conductor.ErrClosed) // some of them may not be here
 		return
 	}
 	if !loaded {
 		k.cfg.Log.Info().Msg("no snapshot, starting with what peers have and engines replay")
 	}
-	k.Registrations.open(nil)
+	k.Registrations.allowWrites(nil)
 }
 
 // restoreFile loads one snapshot.
@@ -216,7 +216,7 @@ func (k *Keeper) restoreFile(ctx context.Context, loader *history.Loader, name s
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	file, size, err := k.cfg.Dir.open(name)
+	file, size, err := k.cfg.Dir.openFile(name)
 	if err != nil {
 		return err
 	}
@@ -307,5 +307,6 @@ func (k *Keeper) writeSnapshot() {
 		return
 	}
 	k.updateStatus(func(st *Status) { st.Written, st.Last, st.LastTook, st.Error = st.Written+1, sum, took, "" })
-	k.cfg.Log.Debug().Int("blocks", sum.Blocks).Int64("bytes", sum.Bytes).Int("left_out", sum.LeftOut).Dur("took", took).Msg("snapshot written")
+	k.cfg.Log.Debug().Int("blocks", sum.Blocks).Int64("bytes", sum.Bytes).Int("left_out", sum.LeftOut).Dur("took",
+		took).Msg("snapshot written")
 }

@@ -52,7 +52,8 @@ func TestKeep(t *testing.T) {
 		a := historytest.Server(t, nil)
 		historytest.Fill(t, a, 1, 10)
 		var back atomic.Int64
-		k := NewKeeper(Config{Dir: d, Conductor: a, Interval: time.Minute, Keep: 2, Log: zerolog.Nop(), Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }})
+		k := NewKeeper(Config{Dir: d, Conductor: a, Interval: time.Minute, Keep: 2, Log: zerolog.Nop(),
+			Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }})
 		ended := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -85,7 +86,8 @@ func TestRestore(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	a := historytest.Server(t, nil)
 	for _, instance := range []string{"a", "b", "c"} {
-		must.Succeed(t, a.Register(historytest.Registration(instance), conductor.RegisterOptions{AnyEndpoint: true, Static: instance == "c"}))
+		must.Succeed(t, a.Register(historytest.Registration(instance), conductor.RegisterOptions{AnyEndpoint: true,
+			Static: instance == "c"}))
 	}
 	historytest.Fill(t, a, 3, 100)
 	_, err := d.SaveSnapshot(a, historytest.At, 2)
@@ -191,7 +193,8 @@ func TestTargetsAreKept(t *testing.T) {
 	m := targetsFor(t, a)
 	k := NewKeeper(Config{Dir: d, Conductor: a, Targets: m, Keep: 2, Log: zerolog.Nop()})
 	target := func(instance, salt string) discovery.Target {
-		return discovery.Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: instance, Tenant: "blue", BlockSize: 16, Salt: salt}}
+		return discovery.Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: instance, Tenant: "blue",
+			BlockSize: 16, Salt: salt}}
 	}
 	before := k.Registrations.revision()
 	must.Succeed(t, m.Add(target("open", ""), false))
@@ -200,7 +203,7 @@ func TestTargetsAreKept(t *testing.T) {
 		t.Error("a target changes nothing")
 	}
 	k.writeSnapshot()
-	k.Registrations.open(nil)
+	k.Registrations.allowWrites(nil)
 	if err := k.Registrations.Commit(t.Context()); err != nil || k.Registrations.salted != 1 {
 		t.Errorf("%v, %d were left out", err, k.Registrations.salted)
 	}
@@ -223,7 +226,8 @@ func TestTargetsAreKept(t *testing.T) {
 	const restored = "blue/open http://127.0.0.1:1"
 	f(restored, 0, func(*discovery.Manager) {})
 	f("blue/open http://127.0.0.2:1", 1, func(m *discovery.Manager) { // the settings win
-		must.Succeed(t, m.Add(discovery.Target{URL: "http://127.0.0.2:1", Static: true, Registration: conductor.Registration{Instance: "open", Tenant: "blue"}}, false))
+		must.Succeed(t, m.Add(discovery.Target{URL: "http://127.0.0.2:1", Static: true,
+			Registration: conductor.Registration{Instance: "open", Tenant: "blue"}}, false))
 	})
 	must.Succeed(t, os.Remove(filepath.Join(path, registrationsFile)))
 	f(restored, 0, func(*discovery.Manager) {})

@@ -10,16 +10,22 @@ import (
 
 var (
 	descLoaded  = prometheus.NewDesc("conductor_snapshot_loaded_blocks", "Blocks of the snapshot that the server began with.", nil, nil)
-	descSeconds = prometheus.NewDesc("conductor_snapshot_load_seconds", "Seconds that it took to load the snapshot that the server began with.", nil, nil)
-	descLeftOut = prometheus.NewDesc("conductor_snapshot_left_out", "Snapshots that could not be used at the start, and sources, deployments, salts and blocks of the one loaded that were left out, by reason.", []string{"reason"}, nil)
+	descSeconds = prometheus.NewDesc("conductor_snapshot_load_seconds",
+		"Seconds that it took to load the snapshot that the server began with.", nil, nil)
+	descLeftOut = prometheus.NewDesc("conductor_snapshot_left_out",
+		"Snapshots that could not be used at the start, and sources, deployments, salts and blocks of the one loaded that were left "+
+			"out, by reason.", []string{"reason"}, nil)
 	descWritten = prometheus.NewDesc("conductor_snapshots_written_total", "Snapshots written to the disk.", nil, nil)
 	descFailed  = prometheus.NewDesc("conductor_snapshots_failed_total", "Snapshots that could not be written.", nil, nil)
-	descTime    = prometheus.NewDesc("conductor_snapshot_timestamp_seconds", "Time of the newest snapshot written, 0 before the first.", nil, nil)
-	descBytes   = prometheus.NewDesc("conductor_snapshot_bytes", "Bytes of the newest snapshot written.", nil, nil)
-	descBlocks  = prometheus.NewDesc("conductor_snapshot_blocks", "Blocks of the newest snapshot written.", nil, nil)
-	descTook    = prometheus.NewDesc("conductor_snapshot_write_seconds", "Seconds that it took to write the newest snapshot.", nil, nil)
-	descUnkept  = prometheus.NewDesc("conductor_registrations_failing", "1 while the disk does not accept registrations, so that calls which register or unregister fail.", nil, nil)
-	descPaused  = prometheus.NewDesc("conductor_snapshot_pause_seconds", "Seconds that events waited while the newest snapshot was begun.", nil, nil)
+	descTime    = prometheus.NewDesc("conductor_snapshot_timestamp_seconds", "Time of the newest snapshot written, 0 before the first.",
+		nil, nil)
+	descBytes  = prometheus.NewDesc("conductor_snapshot_bytes", "Bytes of the newest snapshot written.", nil, nil)
+	descBlocks = prometheus.NewDesc("conductor_snapshot_blocks", "Blocks of the newest snapshot written.", nil, nil)
+	descTook   = prometheus.NewDesc("conductor_snapshot_write_seconds", "Seconds that it took to write the newest snapshot.", nil, nil)
+	descUnkept = prometheus.NewDesc("conductor_registrations_failing",
+		"1 while the disk does not accept registrations, so that calls which register or unregister fail.", nil, nil)
+	descPaused = prometheus.NewDesc("conductor_snapshot_pause_seconds",
+		"Seconds that events waited while the newest snapshot was begun.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

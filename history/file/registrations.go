@@ -29,7 +29,7 @@ const lastly = time.Second
 //  1. When Commit returns nil, the file on the disk has everything that was registered and unregistered
 //     before the call.
 //  2. Until the sources in the file that the server found at its start are registered again, nothing
-//     replaces that file: see open.
+//     replaces that file: see allowWrites.
 //  3. A write does not wait for a snapshot. A caller waits for at most two writes: the one under way,
 //     which may lack its change, and the next one.
 //
@@ -37,7 +37,7 @@ const lastly = time.Second
 // writes until no caller waits.
 type Registrations struct {
 	cfg    Config
-	opened chan struct{} // closed by open
+	opened chan struct{} // closed by allowWrites
 	shared Kept          // see Share; nil for none
 
 	once   sync.Once
@@ -49,7 +49,7 @@ type Registrations struct {
 	writing bool      // guarded by mu
 	failure error     // of the last write; guarded by mu
 
-	salted int // sources and targets that were left out of the last write; owned by write
+	salted int // sources and targets that were left out of the last write; owned by writePending
 }
 
 // commit is a write that callers wait for.
@@ -62,8 +62,8 @@ func newRegistrations(cfg Config) *Registrations {
 	return &Registrations{cfg: cfg, opened: make(chan struct{})}
 }
 
-// open lets writes begin if err is nil. Otherwise every Commit fails with err. Only the first call counts.
-func (r *Registrations) open(err error) {
+// allowWrites lets writes begin if err is nil. Otherwise every Commit fails with err. Only the first call counts.
+func (r *Registrations) allowWrites(err error) {
 	r.once.Do(func() {
 		r.closed = err
 		close(r.opened)
@@ -126,7 +126,7 @@ func (r *Registrations) Commit(ctx context.Context) error {
 	c := r.next
 	if !r.writing {
 		r.writing = true
-		go r.write()
+		go r.writePending()
 	}
 	r.mu.Unlock()
 	select {
@@ -137,8 +137,8 @@ func (r *Registrations) Commit(ctx context.Context) error {
 	}
 }
 
-// write writes the file until no caller waits.
-func (r *Registrations) write() {
+// writePending writes the file until no caller waits.
+func (r *Registrations) writePending() {
 	for {
 		r.mu.Lock()
 		c, before := r.next, r.failure
@@ -151,7 +151,7 @@ func (r *Registrations) write() {
 		written := at == r.saved // the previous write already had these changes
 		r.mu.Unlock()
 		if !written {
-			c.err = r.save(before != nil)
+			c.err = r.writeFile(before != nil)
 			r.mu.Lock()
 			if r.failure = c.err; c.err == nil {
 				r.saved = at
@@ -166,8 +166,8 @@ func (r *Registrations) write() {
 	}
 }
 
-// save writes the file. failing says that the previous attempt failed, so that a disk that stays full is logged once.
-func (r *Registrations) save(failing bool) error {
+// writeFile writes the file. failing says that the previous attempt failed, so that a disk that stays full is logged once.
+func (r *Registrations) writeFile(failing bool) error {
 	sum, err := r.cfg.Dir.SaveRegistrations(r.cfg.Conductor, r.cfg.Now())
 	if err != nil {
 		if !failing {

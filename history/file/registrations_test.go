@@ -135,7 +135,7 @@ func (d *faultyDisk) folder(t testing.TB, power bool) string {
 }
 
 // keeperOn returns a Keeper of an empty directory on a disk, for a Conductor whose clients wait for it.
-func keeperOn(t testing.TB, d disk, key *history.Key) (*conductor.Conductor, *Keeper) {
+func keeperOn(t testing.TB, d disk, key *history.SealingKey) (*conductor.Conductor, *Keeper) {
 	t.Helper()
 	dir, err := OpenDir(t.TempDir(), key)
 	must.Succeed(t, err)
@@ -241,7 +241,8 @@ func TestAnsweredRegistrationsLast(t *testing.T) {
 			for _, instance := range []string{"a", "b", "c", "d", "e", "f", "x"} {
 				there := slices.Contains(found, instance)
 				if there != sure[instance] && !since[instance][there] {
-					t.Errorf("%+v, power %t: %s is there: %t; a client was told %t, then failed %v", f, power, instance, there, sure[instance], since[instance])
+					t.Errorf("%+v, power %t: %s is there: %t; a client was told %t, then failed %v", f, power, instance, there,
+						sure[instance], since[instance])
 				}
 			}
 			if want := []string{"c", "d", "e", "f"}; !failed && !slices.Equal(found, want) {
@@ -462,9 +463,9 @@ func TestKeepEndsWithTheLastChange(t *testing.T) {
 
 // A salt is on the disk only under a key. The answer says so.
 func TestDurable(t *testing.T) {
-	key, err := history.NewKey(&keyfile.Key{1})
+	key, err := history.NewSealingKey(&keyfile.Key{1})
 	must.Succeed(t, err)
-	f := func(key *history.Key, salt string, want bool) {
+	f := func(key *history.SealingKey, salt string, want bool) {
 		t.Helper()
 		c, _ := keeperOn(t, newFaultyDisk(), key)
 		r := historytest.Registration("a")

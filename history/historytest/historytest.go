@@ -19,7 +19,8 @@ var At = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 // Server returns a Conductor behind a gate.
 func Server(t testing.TB, change func(*conductor.Options)) *conductor.Conductor {
 	t.Helper()
-	opts := conductor.Options{HashSeed: 1337, Gate: make(chan struct{}), Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}}
+	opts := conductor.Options{HashSeed: 1337, Gate: make(chan struct{}), Log: zerolog.Nop(),
+		Stream: stream.Config{Transport: new(streamtest.Network)}}
 	if change != nil {
 		change(&opts)
 	}
@@ -34,7 +35,8 @@ func Fill(t testing.TB, c *conductor.Conductor, instances, blocks int) {
 	r := c.Recover(0)
 	for i := range instances {
 		reg := conductor.Registration{
-			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default",
+			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: conductor.TypeVLLM,
+			Tenant: "default",
 		}
 		must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: uint64(i), Print: 7}}))
 		for _, salt := range []string{"", "pepper"} {
@@ -62,5 +64,6 @@ func Held(c *conductor.Conductor) map[string]int {
 
 // Registration is that of an instance of Fill.
 func Registration(instance string) conductor.Registration {
-	return conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default"}
+	return conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM,
+		Tenant: "default"}
 }

@@ -273,7 +273,8 @@ func (m *comparer) countBehind(p pair, our, their *conductor.SourceDigest) (batc
 		batches = max(their.Mark.Seq+1, next) - next
 	}
 	if batches > 0 && m.late[p] {
-		text = fmt.Sprintf("the replica %s has applied %s more: this server does not get them, or does not keep up", p.peer, spelling.Count(batches, "batch"))
+		text = fmt.Sprintf("the replica %s has applied %s more: this server does not get them, or does not keep up", p.peer,
+			spelling.Count(batches, "batch"))
 	}
 	m.late[p] = batches > 0
 	return batches, text
@@ -343,7 +344,9 @@ func (m *comparer) confirmDifference(p pair, our, their *conductor.SourceDigest,
 	if known && !resync {
 		return
 	}
-	m.c.ReportDrift(p.key, fmt.Sprintf("behind batch %d this server holds %s and the replica %s %d: one side lost events, or applied them in another way", a.Seq, spelling.Count(a.Blocks, "block"), p.peer, b.Blocks))
+	m.c.ReportDrift(p.key,
+		fmt.Sprintf("behind batch %d this server holds %s and the replica %s %d: one side lost events, or applied them in another way",
+			a.Seq, spelling.Count(a.Blocks, "block"), p.peer, b.Blocks))
 	line := m.peers.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", p.peer).Uint64("seq", a.Seq).
 		Int("blocks", a.Blocks).Int("blocks_there", b.Blocks).
 		Str("digest", fmt.Sprintf("%016x", a.Sum)).Str("digest_there", fmt.Sprintf("%016x", b.Sum)).

@@ -340,7 +340,8 @@ func TestCompareLeavesAlone(t *testing.T) {
 				t.Errorf("want %s once in\n%s", want, text)
 			}
 		}
-		if d := a.r.Drift(); strings.Count(text, "\n") != 4 || !reflect.DeepEqual(d.Sources, map[string]int{peer.Equal: 1}) || d.Blocks != 3 || d.Compared.IsZero() {
+		if d := a.r.Drift(); strings.Count(text, "\n") != 4 || !reflect.DeepEqual(d.Sources, map[string]int{peer.Equal: 1}) ||
+			d.Blocks != 3 || d.Compared.IsZero() {
 			t.Errorf("%+v\n%s", d, text)
 		}
 		// A registration that differs is not compared.

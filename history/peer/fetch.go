@@ -130,7 +130,8 @@ func (f *fetch) read(ctx context.Context, peer string, format *Format, l *histor
 		room = dumpRoom * most
 	}
 	from := &download{
-		ctx: ctx, client: f.client, me: f.me, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept, resumes: format.Resumes,
+		ctx: ctx, client: f.client, me: f.me, url: strings.TrimRight(peer, "/") + format.Path, accept: format.Accept,
+		resumes: format.Resumes,
 	}
 	res, err := from.open("")
 	if err != nil {

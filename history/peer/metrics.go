@@ -3,19 +3,26 @@ package peer
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	descState   = prometheus.NewDesc("conductor_recovery_state", "1 for the current state of the recovery from peers.", []string{"state"}, nil)
+	descState = prometheus.NewDesc("conductor_recovery_state", "1 for the current state of the recovery from peers.", []string{"state"},
+		nil)
 	descBlocks  = prometheus.NewDesc("conductor_recovery_blocks", "Blocks recovered from the peer asked last.", nil, nil)
 	descBytes   = prometheus.NewDesc("conductor_recovery_bytes", "Bytes read from the peer asked last.", nil, nil)
 	descSeconds = prometheus.NewDesc("conductor_recovery_seconds", "Seconds that the recovery has taken.", nil, nil)
-	descSkipped = prometheus.NewDesc("conductor_recovery_skipped", "Parts of the snapshot of the peer asked last that were left out, by reason.", []string{"reason"}, nil)
-	descFailed  = prometheus.NewDesc("conductor_recovery_failed_peers", "Peers that gave no whole snapshot.", nil, nil)
+	descSkipped = prometheus.NewDesc("conductor_recovery_skipped",
+		"Parts of the snapshot of the peer asked last that were left out, by reason.", []string{"reason"}, nil)
+	descFailed = prometheus.NewDesc("conductor_recovery_failed_peers", "Peers that gave no whole snapshot.", nil, nil)
 
-	descCompared    = prometheus.NewDesc("conductor_drift_compared_timestamp_seconds", "Time of the last comparison with a peer, in seconds since 1970; 0 before the first.", nil, nil)
-	descPairs       = prometheus.NewDesc("conductor_drift_sources", "Sources in the last comparison with the peers, once for each peer, by result.", []string{"result"}, nil)
-	descPairBlocks  = prometheus.NewDesc("conductor_drift_blocks", "Pairs of block and holder that the last comparison with the peers was about.", nil, nil)
-	descDifferences = prometheus.NewDesc("conductor_drift_differences_total", "Confirmed differences between a source and that of a peer.", nil, nil)
-	descBehind      = prometheus.NewDesc("conductor_drift_behind_batches", "Most batches of one source that a peer had applied in the last comparison and this server had not.", nil, nil)
-	descResyncs     = prometheus.NewDesc("conductor_drift_resyncs_total", "Resyncs of sources after a confirmed difference.", nil, nil)
+	descCompared = prometheus.NewDesc("conductor_drift_compared_timestamp_seconds",
+		"Time of the last comparison with a peer, in seconds since 1970; 0 before the first.", nil, nil)
+	descPairs = prometheus.NewDesc("conductor_drift_sources",
+		"Sources in the last comparison with the peers, once for each peer, by result.", []string{"result"}, nil)
+	descPairBlocks = prometheus.NewDesc("conductor_drift_blocks",
+		"Pairs of block and holder that the last comparison with the peers was about.", nil, nil)
+	descDifferences = prometheus.NewDesc("conductor_drift_differences_total",
+		"Confirmed differences between a source and that of a peer.", nil, nil)
+	descBehind = prometheus.NewDesc("conductor_drift_behind_batches",
+		"Most batches of one source that a peer had applied in the last comparison and this server had not.", nil, nil)
+	descResyncs = prometheus.NewDesc("conductor_drift_resyncs_total", "Resyncs of sources after a confirmed difference.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

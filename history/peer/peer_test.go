@@ -123,7 +123,8 @@ func TestPeersThatStartToo(t *testing.T) {
 			gate, log := make(chan struct{}), new(strings.Builder)
 			c := conductor.New(conductor.Options{Gate: gate, Log: zerolog.Nop()})
 			defer c.Close()
-			r := New(Config{Peers: peers, Formats: []Format{format}, Log: zerolog.New(log), Client: &http.Client{Transport: answers{"torn": "part"}}})
+			r := New(Config{Peers: peers, Formats: []Format{format}, Log: zerolog.New(log),
+				Client: &http.Client{Transport: answers{"torn": "part"}}})
 			time.Sleep(after)
 			restore(t, r, c)
 			var got []string
@@ -148,7 +149,8 @@ func TestPeersThatStartToo(t *testing.T) {
 	none := "info: no peer is up yet: this server starts without their blocks"
 	f(0, 2, []string{"info: " + away, "info: " + itself, "info: " + away, none}, "http://down", "http://self", "http://starting")
 	f(0, 0, []string{"info: " + itself}, "http://self")
-	f(0, 2, []string{"info: " + away, "warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://starting", "http://torn")
+	f(0, 2, []string{"info: " + away, "warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://starting",
+		"http://torn")
 	f(0, 1, []string{"warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://busy")
 	f(startGrace, 1, []string{"warn: a peer gave no whole snapshot", "error: no peer could be recovered from"}, "http://down")
 }
@@ -190,7 +192,8 @@ func TestPatience(t *testing.T) {
 				Client: &http.Client{Transport: trickle{pieces, 20 * time.Second}},
 			})
 			st := restore(t, r, c)
-			if st.State != Failed || !slices.Equal(st.Errors, []string{"http://slow: it gave less than 16384 bytes in 30s"}) || st.Seconds != seconds {
+			if st.State != Failed || !slices.Equal(st.Errors, []string{"http://slow: it gave less than 16384 bytes in 30s"}) ||
+				st.Seconds != seconds {
 				t.Errorf("%+v", st)
 			}
 			if n := strings.Count(log.String(), "still recovering"); n != lines {
@@ -265,8 +268,10 @@ func TestEndlessPeers(t *testing.T) {
 	f(endless{5 * time.Second, -1}, 0, Done, all, slow...)
 	f(endless{5 * time.Second, 1 << 40}, 0, Done, all, slow...)
 	f(endless{5 * time.Second, -1}, 0, Failed, all[:2], slow...)
-	f(endless{0, -1}, 1<<20, Done, all, "http://a: it sent more than 32 bytes for each byte of index.max_bytes_total", "http://b: it sent more than 32 bytes for each byte of index.max_bytes_total")
-	f(endless{0, 1 << 40}, 1<<20, Failed, all[:1], "http://a: it announces 1099511627776 bytes, more than 32 for each byte of index.max_bytes_total")
+	f(endless{0, -1}, 1<<20, Done, all, "http://a: it sent more than 32 bytes for each byte of index.max_bytes_total",
+		"http://b: it sent more than 32 bytes for each byte of index.max_bytes_total")
+	f(endless{0, 1 << 40}, 1<<20, Failed, all[:1],
+		"http://a: it announces 1099511627776 bytes, more than 32 for each byte of index.max_bytes_total")
 }
 
 // TestPeers adds and removes peers.

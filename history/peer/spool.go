@@ -42,13 +42,13 @@ type Spooled struct {
 	expire *time.Timer
 }
 
-// Take returns a snapshot of what a Conductor holds now: of the sources of one deployment, or of
+// MakeSnapshot returns a snapshot of what a Conductor holds now: of the sources of one deployment, or of
 // all if of is the zero value. Who waits for the one before may share the next one.
-func (s *Spool) Take(c *conductor.Conductor, of scope.Deployment) (*Spooled, error) {
+func (s *Spool) MakeSnapshot(c *conductor.Conductor, of scope.Deployment) (*Spooled, error) {
 	asked := time.Now()
 	s.making.Lock()
 	defer s.making.Unlock()
-	if k := s.use(func(k *Spooled) bool { return k.of == of && k.Time.After(asked) }); k != nil {
+	if k := s.findKept(func(k *Spooled) bool { return k.of == of && k.Time.After(asked) }); k != nil {
 		return k, nil
 	}
 	only := &of
@@ -64,13 +64,13 @@ func (s *Spool) Take(c *conductor.Conductor, of scope.Deployment) (*Spooled, err
 		return nil, err
 	}
 	to := &spoolWriter{file: file}
-	sum, err := history.WriteOf(to, c, only, time.Now(), nil)
+	sum, err := history.Write(to, c, only, time.Now(), nil)
 	if err != nil {
 		file.Close()
 		return nil, err
 	}
 	k := &Spooled{Summary: sum, spool: s, of: of, head: to.head.Bytes(), file: file, users: 2}
-	k.expire = time.AfterFunc(keptFor, func() { s.drop(k) })
+	k.expire = time.AfterFunc(keptFor, func() { s.expireKept(k) })
 	s.mu.Lock()
 	old := s.kept[of]
 	if s.kept == nil {
@@ -84,13 +84,13 @@ func (s *Spool) Take(c *conductor.Conductor, of scope.Deployment) (*Spooled, err
 	return k, nil
 }
 
-// Again returns the snapshot with an id, nil if it is not kept any more.
-func (s *Spool) Again(id uint64) *Spooled {
-	return s.use(func(k *Spooled) bool { return k.ID == id })
+// FindSnapshot returns the snapshot with an id, nil if it is not kept any more.
+func (s *Spool) FindSnapshot(id uint64) *Spooled {
+	return s.findKept(func(k *Spooled) bool { return k.ID == id })
 }
 
-// use returns a kept snapshot that is meant, nil without one.
-func (s *Spool) use(meant func(*Spooled) bool) *Spooled {
+// findKept returns a kept snapshot that is meant, nil without one.
+func (s *Spool) findKept(meant func(*Spooled) bool) *Spooled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.kept {
@@ -103,8 +103,8 @@ func (s *Spool) use(meant func(*Spooled) bool) *Spooled {
 	return nil
 }
 
-// drop stops keeping a snapshot.
-func (s *Spool) drop(k *Spooled) {
+// expireKept stops keeping a snapshot.
+func (s *Spool) expireKept(k *Spooled) {
 	s.mu.Lock()
 	kept := s.kept[k.of] == k
 	if kept {

@@ -50,7 +50,8 @@ func TestShelfBound(t *testing.T) {
 	a.writeDue(t.Context(), false)
 	all, _, err := a.readManifests(t.Context())
 	must.Succeed(t, err)
-	if st := a.Status(); st.Evicted != 1 || st.Bytes > 55_000 || len(all) != 2 || manifestOf(all, model("first")) != nil || len(a.keysOf("shelf:*:")) != sum(t, a) {
+	if st := a.Status(); st.Evicted != 1 || st.Bytes > 55_000 || len(all) != 2 || manifestOf(all, model("first")) != nil ||
+		len(a.keysOf("shelf:*:")) != sum(t, a) {
 		t.Errorf("%+v %+v", st, all)
 	}
 	b := newMember(t, server, "b", func(c *Config) { c.MaxBytes = 55_000 })
@@ -132,7 +133,8 @@ func TestShelfFullStore(t *testing.T) {
 	a.hold("m", 10)
 	a.hold("n", 200_000)
 	a.now()
-	if st := a.Status(); st.Written != 1 || st.Failed[failedStore] != 1 || !strings.Contains(st.Error, "OOM") || len(a.keysOf("shelf:*:")) != sum(t, a) {
+	if st := a.Status(); st.Written != 1 || st.Failed[failedStore] != 1 || !strings.Contains(st.Error, "OOM") ||
+		len(a.keysOf("shelf:*:")) != sum(t, a) {
 		t.Errorf("%+v, %d keys", st, len(a.keysOf("shelf:*:")))
 	}
 	restored(t, server, nil).expect("a full store", "engine of m 10 41 shelf\n")

@@ -48,7 +48,7 @@ type Config struct {
 	Fleet     *fleet.Fleet
 	Conductor *conductor.Conductor
 	// Key seals salts; NoKey leaves out what has one.
-	Key *history.Key
+	Key *history.SealingKey
 	// MaxBytes bounds the snapshots of all deployments together.
 	MaxBytes int64
 	// Interval is the age from which a snapshot is written again, 0 for never. TTL is the age from

@@ -71,7 +71,8 @@ func model(name string) scope.Deployment {
 // hold registers an engine of a model with blocks, and a context of it with a salt.
 func (m *member) hold(of string, blocks int) {
 	m.t.Helper()
-	reg := conductor.Registration{Endpoint: "inproc://engine", Instance: "engine of " + of, Model: of, BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default"}
+	reg := conductor.Registration{Endpoint: "inproc://engine", Instance: "engine of " + of, Model: of, BlockSize: 16,
+		Type: conductor.TypeVLLM, Tenant: "default"}
 	r := m.c.Recover(0)
 	must.Succeed(m.t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
 	for _, salt := range []string{"", "pepper"} {
@@ -157,7 +158,8 @@ func TestShelfRoundTrip(t *testing.T) {
 	}
 	all, _, err := a.readManifests(t.Context())
 	must.Succeed(t, err)
-	if len(all) != 2 || manifestOf(all, model("m")).Chunks < 8 || manifestOf(all, model("m")).Replica != "a" || manifestOf(all, model("m")).Blocks != 1000 {
+	if len(all) != 2 || manifestOf(all, model("m")).Chunks < 8 || manifestOf(all, model("m")).Replica != "a" ||
+		manifestOf(all, model("m")).Blocks != 1000 {
 		t.Errorf("%+v", all)
 	}
 	for _, key := range a.keysOf("shelf") {
@@ -194,7 +196,7 @@ func sum(t *testing.T, m *member) (n int) {
 func TestShelfSealsSalts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	key, err := history.NewKey(&keyfile.Key{1})
+	key, err := history.NewSealingKey(&keyfile.Key{1})
 	must.Succeed(t, err)
 	sealed := func(c *Config) { c.Key = key }
 	a := newMember(t, server, "a", sealed)
@@ -298,7 +300,8 @@ func TestShelfIgnoresGarbage(t *testing.T) {
 	a.hold("m", 10)
 	a.now()
 	ctx, client := t.Context(), a.store().Client()
-	must.Succeed(t, client.HSet(ctx, a.keys()[0], "x", "nonsense", "y", `{"id":"z","model":"m","block_size":-1}`, "z", `{"id":7}`, "v", `{"id":"v","model":"late","block_size":16,"at":9000000000000000}`,
+	must.Succeed(t, client.HSet(ctx, a.keys()[0], "x", "nonsense", "y", `{"id":"z","model":"m","block_size":-1}`, "z", `{"id":7}`, "v",
+		`{"id":"v","model":"late","block_size":16,"at":9000000000000000}`,
 		"w", fmt.Sprintf(`{"id":"w","model":"gone","block_size":16,"at":%d,"bytes":9,"chunks":99999999999}`, time.Now().UnixMilli())).Err())
 	must.Succeed(t, client.HSet(ctx, a.keys()[2], "x", "many").Err())
 	a.writeDue(ctx, true)

@@ -129,7 +129,7 @@ func (k *Keeper) writeDeployment(ctx context.Context, d conductor.HeldDeployment
 // writeAll writes the chunks, then the manifest, and removes the chunks of those that the manifest replaces.
 func (u *upload) writeAll(d conductor.HeldDeployment) error {
 	k := u.k
-	sum, err := history.WriteOf(u, k.cfg.Conductor, &d.Deployment, time.UnixMilli(u.m.At), k.cfg.Key.Seal)
+	sum, err := history.Write(u, k.cfg.Conductor, &d.Deployment, time.UnixMilli(u.m.At), k.cfg.Key.Seal)
 	if err == nil && len(u.chunk) > 0 {
 		err = u.flush()
 	}
