@@ -23,27 +23,35 @@ import (
 	"example.com/conductor/events/reach"
 )
 
+// settingsInUse are those of the start until a reload replaces them.
+type settingsInUse struct {
+	mu      sync.Mutex
+	current config.Config // guarded by mu
+}
+
+// get returns the settings in use. It waits for a reload to end.
+func (s *settingsInUse) get() config.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
 // reloader takes over settings that change while the server runs. A change that needs a restart
 // refuses all of them, so that no half of a file counts.
 type reloader struct {
 	load      func() (*config.Loaded, error) // as at the start
+	settings  *settingsInUse                 // locked as long as a reload takes
 	conductor *conductor.Conductor
 	sources   *following
-	// files looks at discovery.sources_dir, and returns its faults; nil if there is none.
-	files func() map[string]string
-	// owner returns the file there that has a source, "" for none; nil if there is no folder.
-	owner   func(key string) string
-	entry   *gate
-	web     *server.Servers
-	places  *server.Admission
-	budget  *server.Budget
-	timing  *telemetry.Watch
-	watches *rpc.Watches
-	allowed *reaching
-	log     zerolog.Logger
-
-	mu      sync.Mutex
-	current config.Config // guarded by mu
+	folder    *folder // nil without discovery.sources_dir
+	entry     *gate
+	listeners *server.Servers
+	places    *server.Admission
+	budget    *server.Budget
+	timing    *telemetry.Watch
+	watches   *rpc.Watches
+	allowed   *reaching
+	log       zerolog.Logger
 
 	results *prometheus.CounterVec
 	last    prometheus.Gauge
@@ -72,26 +80,19 @@ func (r *reloader) Collect(ch chan<- prometheus.Metric) {
 	r.last.Collect(ch)
 }
 
-// settings returns the settings in use.
-func (r *reloader) settings() config.Config {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.current
-}
-
 // Reload reads the settings again and applies what has changed. A dry run changes nothing.
 func (r *reloader) Reload(dry bool) admin.Reload {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.settings.mu.Lock()
+	defer r.settings.mu.Unlock()
 	out := r.reload(dry)
 	if dry {
 		return out
 	}
-	if r.files != nil {
+	if r.folder != nil {
 		// The folder asks for the settings.
-		r.mu.Unlock()
-		out.Files = r.files()
-		r.mu.Lock()
+		r.settings.mu.Unlock()
+		out.Files = r.folder.look()
+		r.settings.mu.Lock()
 	}
 	r.results.WithLabelValues(out.Result).Inc()
 	line := r.log.Info()
@@ -112,18 +113,18 @@ func (r *reloader) reload(dry bool) (out admin.Reload) {
 		return out
 	}
 	next := loaded.Config
-	added, changed, removed := config.DiffSources(&r.current, &next)
-	for _, c := range config.Diff(&r.current, &next) {
+	added, changed, removed := config.DiffSources(&r.settings.current, &next)
+	for _, c := range config.Diff(&r.settings.current, &next) {
 		out.Changes = append(out.Changes, admin.Change(c))
 		if !c.Live {
 			out.Errors = append(out.Errors, fmt.Sprintf("%s: needs a restart (%s is in use, %s is set)", c.Path, c.Was, c.Is))
 		}
 	}
 	for _, s := range added {
-		if r.owner == nil {
+		if r.folder == nil {
 			break
 		}
-		if file := r.owner(s.Key()); file != "" {
+		if file := r.folder.owner(s.Key()); file != "" {
 			out.Errors = append(out.Errors, fmt.Sprintf("source %s: is a source of %s in discovery.sources_dir", s.Key(), file))
 		}
 	}
@@ -146,13 +147,13 @@ func (r *reloader) reload(dry bool) (out admin.Reload) {
 	}
 	r.conductor.Tune(tunables(&next)) // new sources may need the new bounds
 	if err := r.follow(added, changed, removed); err != nil {
-		r.conductor.Tune(tunables(&r.current))
+		r.conductor.Tune(tunables(&r.settings.current))
 		out.Result, out.Errors = admin.ReloadRefused, strings.Split(err.Error(), "\n")
 		return out
 	}
 	r.entry.use(&next, policy)
 	r.apply(&next)
-	r.current = next
+	r.settings.current = next
 	r.last.Set(float64(time.Now().Unix()))
 	return out
 }
@@ -162,7 +163,7 @@ func (r *reloader) follow(added, changed, removed []config.Source) error {
 	var undo []func()
 	register := r.sources.register
 	before := func(s config.Source) config.Source {
-		for _, old := range r.current.Sources {
+		for _, old := range r.settings.current.Sources {
 			if old.Key() == s.Key() {
 				return old
 			}
@@ -214,7 +215,7 @@ func keysOf(all []config.Source) (keys []string) {
 func (r *reloader) apply(c *config.Config) {
 	setLevel(c.Log.Level)
 	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
-	r.web.Connections.SetBounds(connectionBounds(c.Limits))
+	r.listeners.Connections.SetBounds(connectionBounds(c.Limits))
 	r.budget.SetBound(requestBytes(c.Limits))
 	r.timing.SetSlow(c.Log.SlowQuery)
 	r.watches.SetBound(c.Limits.MaxWatches)

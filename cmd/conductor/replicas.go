@@ -7,46 +7,48 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/cluster"
-	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 	"example.com/conductor/history/peer"
 )
 
-// replicas is what this server shares with others by a store. Without a store it does nothing.
+// replicas is what this server shares with others: by a store, and what routers report also with peers.
 type replicas struct {
-	members  *fleet.Fleet
-	registry *fleet.Registry
+	members  *fleet.Fleet       // nil without a store, as are registry and shelved
+	registry *fleet.Registry    // sources
+	shelved  *shelving          // blocks
 	shards   *cluster.Cluster   // nil if every replica follows every source
 	sender   *cluster.Forwarder // likewise
-	mirror   *cluster.Mirror    // tells the others what routers report here; nil before mirrorTo
+	mirror   *cluster.Mirror    // tells the others what routers report here
 	stop     context.CancelFunc
 	tasks    sync.WaitGroup
 }
 
-// newReplicas returns what this server shares; members is nil without a store.
-func newReplicas(members *fleet.Fleet, c *conductor.Conductor, targets *discovery.Manager, metrics *prometheus.Registry,
-	log zerolog.Logger) *replicas {
-	r := &replicas{members: members, stop: func() {}}
-	if members != nil {
-		r.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: members, Conductor: c, Targets: targets, Log: log})
-		metrics.MustRegister(members, r.registry)
+// newReplicas connects this server with the others. Close what it returns, even with an error.
+func newReplicas(s *serving) (r *replicas, err error) {
+	r = &replicas{stop: func() {}, members: newFleet(&s.cfg, s.store, s.listeners, s.log)}
+	if r.members != nil {
+		r.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: r.members, Conductor: s.conductor, Targets: s.targets, Log: s.log})
+		if r.shelved, err = newShelving(s.loaded, r.members, s.conductor, s.asking, r.keeps, s.log); err != nil {
+			return r, err
+		}
+		if s.cfg.Cluster.Mode == config.Shards {
+			if err := r.followShards(s); err != nil {
+				return r, err
+			}
+		}
 	}
-	return r
-}
 
-// mirrorTo lets other replicas hear what routers report here: those that share the store, else peers.
-func (r *replicas) mirrorTo(peers *peer.Peers, c *conductor.Conductor, cfg *config.Config, asking *http.Client,
-	metrics *prometheus.Registry, log zerolog.Logger) {
-	to := cluster.MirrorConfig{Me: peers.Me(), To: asking.Transport, Timeout: forwardTimeout, MaxTokens: cfg.Limits.MaxTokens, Log: log}
+	// Those that hear what routers report here: the replicas of the store, else the peers.
+	to := cluster.MirrorConfig{Me: s.peers.Me(), To: s.asking.Transport, Timeout: forwardTimeout, MaxTokens: s.cfg.Limits.MaxTokens,
+		Log: s.log}
 	to.All = func() (all []conductor.ReplicaAddress) {
-		for _, url := range peers.Peers() {
+		for _, url := range s.peers.Peers() {
 			all = append(all, conductor.ReplicaAddress{ID: url, URL: url})
 		}
 		return all
@@ -59,8 +61,20 @@ func (r *replicas) mirrorTo(peers *peer.Peers, c *conductor.Conductor, cfg *conf
 		to.Serving = r.shards.Others
 	}
 	r.mirror = cluster.NewMirror(to)
-	c.MirrorBy(r.mirror)
-	metrics.MustRegister(r.mirror)
+	s.conductor.MirrorBy(r.mirror)
+	return r, nil
+}
+
+// collectors returns the metrics of all that is shared.
+func (r *replicas) collectors() []prometheus.Collector {
+	all := []prometheus.Collector{r.mirror}
+	if r.members != nil {
+		all = append(all, r.members, r.registry, r.shelved.kept)
+	}
+	if r.shards != nil {
+		all = append(all, r.sender, r.shards)
+	}
+	return all
 }
 
 // refuseOwn refuses requests that this server has sent itself, because it was given itself as a peer.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/docs"
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/rpc"
@@ -28,11 +30,14 @@ import (
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/config"
+	"example.com/conductor/events/tape"
+	"example.com/conductor/events/zmq"
 	"example.com/conductor/history"
 	"example.com/conductor/history/file"
 	"example.com/conductor/history/peer"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/memory"
+	"example.com/conductor/store"
 )
 
 func serveCommand() *cobra.Command {
@@ -96,184 +101,259 @@ func newLogger(c config.Log, w io.Writer) zerolog.Logger {
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
 }
 
-// serve runs until ctx ends: ports first, so that a taken one is known before
-// any engine is bothered, then sources, then HTTP. load reads the settings again. The Conductor, the servers and
-// the metrics are passed to show, just before the servers run.
+// serve runs until ctx ends, in five phases: it opens what can fail, wires the rooms, recovers what it served before,
+// runs the listeners, and stops. load reads the settings again. The Conductor, the servers and the metrics are passed
+// to show, just before the servers run.
 func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Loaded, error), log zerolog.Logger,
 	show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
-	cfg, stamp := loaded.Config, stampOf(loaded.File)
-	if err := errors.Join(refusals(loaded)...); err != nil {
+	s := &serving{
+		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: log,
+		gate: make(chan struct{}), metrics: prometheus.NewRegistry(),
+	}
+	defer s.release()
+	if err := s.openResources(ctx); err != nil {
 		return err
 	}
-	web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), log)
-	if err := web.Bind(); err != nil {
-		return err
-	}
-	defer web.Unbind()
-	web.Connections.SetBounds(connectionBounds(cfg.Limits))
-	entry, err := newGate(loaded, log)
-	if err != nil {
-		return err
-	}
-	entry.warnOfExpiry()
-	entry.watch(ctx)
-	if entry.certificates != nil {
-		web.TLS = entry.certificates.Config()
-	}
-	asking, err := peerClient(loaded)
-	if err != nil {
-		return err
-	}
-	tracer, err := newTracer(loaded, log)
-	if err != nil {
-		return err
-	}
-	defer closeTracer(tracer, log)
-	timing := telemetry.New(tracer, log)
-	timing.SetSlow(cfg.Log.SlowQuery)
-	access, err := accessLog(cfg.Dynamo, log)
-	if err != nil {
-		return err
-	}
-	defer closeAccessLog(access, log)
-	sockets, allowed := newSockets(cfg), newReaching(&cfg)
-	options := conductorOptions(cfg, sockets, allowed, log)
-	kept, err := snapshotDir(loaded)
-	if err != nil {
-		return err
-	}
-	if kept != nil {
-		defer kept.Close()
-	}
-	shared, err := openStore(loaded)
-	if err != nil {
-		return err
-	}
-	recovers := kept != nil || len(cfg.Dynamo.Peers) > 0 || shared != nil
-	gate := make(chan struct{})
-	options.Gate = gate
-	if !recovers {
-		close(gate)
-	}
-	if options.Memo, err = hash.NewMemo(memoBytes); err != nil {
-		return err
-	}
-	defer options.Memo.Close()
-	if options.Tape, err = record(loaded, options, log); err != nil {
-		return err
-	}
-	c := conductor.New(options)
-	c.Tune(tunables(&cfg))
-	loader := &history.Loader{Conductor: c, TTL: recoveredTTL, Log: log}
-	var shelved *shelving // set once the store is known
-	peers := peer.New(peer.Config{
-		Others: func(ctx context.Context) []string { return shelved.others(ctx) },
-		Peers:  cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(log)},
-		Client:  asking,
-		Digests: peer.Digests{Path: admin.DigestPath, Read: admin.ReadDigests}, Log: log,
-	})
-	discovered := cluster.NewAsked(c)
-	targets := newTargets(&cfg, discovered, sockets, allowed, log)
-	keeper := file.NewKeeper(file.Config{
-		Dir: kept, Conductor: c, Targets: targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: log,
-	})
-	if kept != nil {
-		c.KeepRegistrations(keeper.Registrations)
-	}
-	members := newFleet(&cfg, shared, web, log)
-	places, budget := admission(cfg.Limits), requestBudget(cfg.Limits)
-	looks := watching(&cfg.UI, c, web, kept != nil, keeper, peers, targets, members)
-	looks.Refused = func() uint64 { return places.Stats().Refused + budget.Refused() + entry.Limited() }
-	hub := watch.New(looks)
-	defer hub.Close()
-	calls, watches := rpc.NewMetrics(timing), rpc.NewWatches(cfg.Limits.MaxWatches)
-	dialect := dynamo.New(dynamo.Config{
-		Conductor: c, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: places, Replica: peers,
-		ReopenLogs: access.Reopen, Log: log,
-	})
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c},
-		conductor.ExpectedCollector{Conductor: c}, conductor.LivesCollector{Conductor: c}, memory.Collector{Conductor: c}, dialect, peers,
-		keeper, hub, places, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(), accessLogLosses(access), unclaimedMessages(sockets),
-		entry, budget, &web.Connections, timing, calls, watches)
-	if entry.certificates != nil {
-		registry.MustRegister(entry.certificates.Expiry())
-	}
-
-	registry.MustRegister(targets)
-	c.AwaitUnfound(func() []conductor.SourceState { return targets.Unfound(cfg.Stream.StaleAfter) })
-	replicas := newReplicas(members, c, targets, registry, log)
-	defer replicas.close()
-	if kept != nil && replicas.registry != nil {
-		keeper.Registrations.Share(replicas.registry)
-	}
-	shelved, err = newShelving(loaded, members, c, asking, replicas.keeps, registry, log)
+	err := s.wireRooms()
 	if err == nil {
-		err = replicas.share(loaded, c, discovered, shelved, registry, log)
+		err = s.recoverSources(ctx)
 	}
 	if err != nil {
-		c.Close()
-		options.Tape.Close()
+		s.targets.Close()
+		s.conductor.Close()
+		s.tape.Close()
 		return err
 	}
-	replicas.mirrorTo(peers, c, &cfg, asking, registry, log)
-	sources := &following{conductor: c, targets: targets, shared: replicas.registry}
-	for i, src := range cfg.Sources {
-		if err := sources.register(src, false); err != nil {
-			targets.Close()
-			c.Close()
-			options.Tape.Close()
-			path := fmt.Sprintf("sources[%d]", i)
-			return fmt.Errorf("%s: %s: %w", loaded.Place(path), path, err)
+	err = s.runListeners(ctx, show)
+	s.stopServing(err == nil)
+	return err
+}
+
+// serving is a server between its start and its end. Each phase fills in what the later ones use.
+type serving struct {
+	loaded  *config.Loaded
+	cfg     config.Config // of loaded; a reload changes that of settings
+	stamp   string        // of the settings file when it was read
+	load    func() (*config.Loaded, error)
+	log     zerolog.Logger
+	metrics *prometheus.Registry
+	opened  []func() // closes what is open, the oldest first
+
+	// Phase 1. What is nil is not configured.
+	listeners *server.Servers
+	entry     *gate
+	asking    *http.Client // of peers
+	timing    *telemetry.Watch
+	accessLog *server.AccessLog
+	sockets   *zmq.Sockets
+	allowed   *reaching
+	snapshots *file.Dir
+	store     *store.Store
+	memo      *hash.Memo
+	tape      *tape.Tape
+
+	// Phase 2. No batch is applied before the gate is closed, which is at the end of the recovery.
+	gate      chan struct{}
+	conductor *conductor.Conductor
+	loader    *history.Loader
+	peers     *peer.Peers
+	asked     *cluster.Asked
+	targets   *discovery.Manager
+	keeper    *file.Keeper
+	replicas  *replicas
+	places    *server.Admission
+	budget    *server.Budget
+	hub       *watch.Hub
+	dynamo    *dynamo.Dialect
+	calls     *rpc.Metrics
+	watches   *rpc.Watches
+	settings  *settingsInUse
+	sources   *following
+	folder    *folder // nil without discovery.sources_dir
+	reloads   *reloader
+	carried   *rpc.Server // for calls that other replicas send on; it has no listener
+
+	// Phases 3 and 4.
+	keeping     sync.WaitGroup // writes snapshots, until stopKeeping
+	stopped     context.Context
+	stopKeeping context.CancelFunc
+}
+
+// release closes what was opened, the newest first.
+func (s *serving) release() {
+	for _, closeOne := range slices.Backward(s.opened) {
+		closeOne()
+	}
+}
+
+// recovers reports whether this server has anywhere to get blocks from before engines publish them.
+func (s *serving) recovers() bool {
+	return s.snapshots != nil || len(s.cfg.Dynamo.Peers) > 0 || s.store != nil
+}
+
+// Phase 1: open
+
+// openResources opens ports, files and connections: ports first, so that a taken one is known before any engine is
+// bothered. It follows nobody yet.
+func (s *serving) openResources(ctx context.Context) (err error) {
+	cfg := &s.cfg
+	if err := errors.Join(refusals(s.loaded)...); err != nil {
+		return err
+	}
+	s.listeners = server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), s.log)
+	if err := s.listeners.Bind(); err != nil {
+		return err
+	}
+	s.opened = append(s.opened, s.listeners.Unbind)
+	s.listeners.Connections.SetBounds(connectionBounds(cfg.Limits))
+
+	// Who may ask, and as whom this server asks others.
+	if s.entry, err = newGate(s.loaded, s.log); err != nil {
+		return err
+	}
+	s.entry.warnOfExpiry()
+	s.entry.watch(ctx)
+	if s.entry.certificates != nil {
+		s.listeners.TLS = s.entry.certificates.Config()
+	}
+	if s.asking, err = peerClient(s.loaded); err != nil {
+		return err
+	}
+
+	// Traces and the access log.
+	tracer, err := newTracer(s.loaded, s.log)
+	if err != nil {
+		return err
+	}
+	s.opened = append(s.opened, func() { closeTracer(tracer, s.log) })
+	s.timing = telemetry.New(tracer, s.log)
+	s.timing.SetSlow(cfg.Log.SlowQuery)
+	if s.accessLog, err = accessLog(cfg.Dynamo, s.log); err != nil {
+		return err
+	}
+	s.opened = append(s.opened, func() { closeAccessLog(s.accessLog, s.log) })
+
+	// Where events come from, and where history is kept.
+	s.sockets, s.allowed = newSockets(*cfg), newReaching(cfg)
+	if s.snapshots, err = snapshotDir(s.loaded); err != nil {
+		return err
+	}
+	if s.snapshots != nil {
+		s.opened = append(s.opened, func() { s.snapshots.Close() })
+	}
+	if s.store, err = openStore(s.loaded); err != nil {
+		return err
+	}
+	if s.memo, err = hash.NewMemo(memoBytes); err != nil {
+		return err
+	}
+	s.opened = append(s.opened, s.memo.Close)
+	s.tape, err = record(s.loaded, s.conductorOptions(), s.log)
+	return err
+}
+
+// conductorOptions returns the options of the Conductor but for the tape, which has to know them.
+func (s *serving) conductorOptions() conductor.Options {
+	options := conductorOptions(s.cfg, s.sockets, s.allowed, s.log)
+	options.Gate, options.Memo = s.gate, s.memo
+	return options
+}
+
+// Phase 2: wire
+
+// wireRooms builds every room and hands each the others that it needs. Nothing runs yet but the Conductor, whose
+// gate is closed where there is something to recover.
+func (s *serving) wireRooms() (err error) {
+	cfg := &s.cfg
+	if !s.recovers() {
+		close(s.gate)
+	}
+	options := s.conductorOptions()
+	options.Tape = s.tape
+	s.conductor = conductor.New(options)
+	s.conductor.Tune(tunables(cfg))
+	s.loader = &history.Loader{Conductor: s.conductor, TTL: recoveredTTL, Log: s.log}
+	s.peers = peer.New(peer.Config{
+		Others: func(ctx context.Context) []string { return s.replicas.shelved.others(ctx) },
+		Peers:  cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(s.log)}, Client: s.asking,
+		Digests: peer.Digests{Path: admin.DigestPath, Read: admin.ReadDigests}, Log: s.log,
+	})
+	s.asked = cluster.NewAsked(s.conductor)
+	s.targets = newTargets(cfg, s.asked, s.sockets, s.allowed, s.log)
+	s.conductor.AwaitUnfound(func() []conductor.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
+	s.keeper = file.NewKeeper(file.Config{
+		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
+	})
+	s.replicas, err = newReplicas(s)
+	s.opened = append(s.opened, s.replicas.close)
+	if err != nil {
+		return err
+	}
+	if s.snapshots != nil {
+		s.conductor.KeepRegistrations(s.keeper.Registrations)
+		if s.replicas.registry != nil {
+			s.keeper.Registrations.Share(s.replicas.registry)
 		}
 	}
 
-	var found *folder
-	again := newReloader(&reloader{
-		load: load, conductor: c, sources: sources, entry: entry, web: web, places: places, budget: budget, timing: timing,
-		watches: watches, allowed: allowed, log: log, current: cfg,
+	// What limits requests, and what operators see of them.
+	s.places, s.budget = admission(cfg.Limits), requestBudget(cfg.Limits)
+	s.hub = watch.New(watching(s))
+	s.opened = append(s.opened, s.hub.Close)
+	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(cfg.Limits.MaxWatches)
+	s.dynamo = dynamo.New(dynamo.Config{
+		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.places,
+		Replica: s.peers, ReopenLogs: s.accessLog.Reopen, Log: s.log,
 	})
-	registry.MustRegister(again)
+
+	// What changes while the server runs: settings, and sources in files.
+	s.settings = &settingsInUse{current: *cfg}
+	s.sources = &following{conductor: s.conductor, targets: s.targets, shared: s.replicas.registry}
 	if dir := cfg.Discovery.SourcesDir; dir != "" {
-		found = newFolder(dir, sources, again.settings, log)
-		registry.MustRegister(found)
-		found.look()
-		again.files, again.owner = found.look, found.owner
+		s.folder = newFolder(dir, s.sources, s.settings.get, s.log)
 	}
-	targets.Settle(ctx, firstAnswers)
-	if kept != nil {
-		keeper.RestoreRegistrations()
+	s.reloads = newReloader(&reloader{
+		load: s.load, settings: s.settings, conductor: s.conductor, sources: s.sources, folder: s.folder, entry: s.entry,
+		listeners: s.listeners, places: s.places, budget: s.budget, timing: s.timing, watches: s.watches, allowed: s.allowed, log: s.log,
+	})
+	s.registerMetrics()
+	s.wireListeners()
+	return nil
+}
+
+// registerMetrics lets /metrics ask every room.
+func (s *serving) registerMetrics() {
+	c := s.conductor
+	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo(),
+		memory.Collector{Conductor: c}, unclaimedMessages(s.sockets), accessLogLosses(s.accessLog),
+		conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c}, conductor.ExpectedCollector{Conductor: c},
+		conductor.LivesCollector{Conductor: c}, s.targets, s.peers, s.keeper, s.hub, s.dynamo, s.reloads, s.entry, s.places, s.budget,
+		&s.listeners.Connections, s.timing, s.calls, s.watches)
+	s.metrics.MustRegister(s.replicas.collectors()...)
+	if s.folder != nil {
+		s.metrics.MustRegister(s.folder)
 	}
-	replicas.start()
-	following := make(chan struct{})
-	go func() {
-		defer close(following)
-		var folder sync.WaitGroup
-		if found != nil {
-			folder.Go(func() { found.run(ctx) })
-		}
-		targets.Run(ctx)
-		folder.Wait()
-	}()
-	defer func() { targets.Close(); <-following }()
-	defer onHangup(loaded.File != "", again, access, log)()
-	if cfg.Reload.Watch && loaded.File != "" {
-		go watchFile(ctx, loaded.File, stamp, again)
+	if s.entry.certificates != nil {
+		s.metrics.MustRegister(s.entry.certificates.Expiry())
 	}
+}
+
+// wireListeners says what the listeners serve: each its dialect, over HTTP or gRPC.
+func (s *serving) wireListeners() {
+	cfg, c := &s.cfg, s.conductor
 	opts := admin.Options{
 		Dialect: conductorhttp.Options{
-			Discovery: targets, Fleet: replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
-			Admission: places, Version: version,
+			Discovery: s.targets, Fleet: s.replicas.registry, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens,
+			Admission: s.places, Version: version,
 		},
-		Reload: again.Reload, Settings: settingsOf(loaded.File, again), Watch: hub, Again: entry.Again,
-		Cluster: replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: log,
-		Draining: web.Draining, Guard: entry.Check, Budget: budget, Lists: server.NewLists(),
+		Reload: s.reloads.Reload, Settings: settingsOf(s.loaded.File, s.settings), Watch: s.hub, Again: s.entry.Again,
+		Cluster: s.replicas.shards, Snapshots: new(peer.Spool), OpenAPI: kvconductor.OpenAPI, Gatherer: s.metrics, Log: s.log,
+		Draining: s.listeners.Draining, Guard: s.entry.Check, Budget: s.budget, Lists: server.NewLists(),
 		Progress: func() conductor.Progress {
-			if p := loader.Progress(); p.From != "" {
+			if p := s.loader.Progress(); p.From != "" {
 				return p
 			}
-			return shelved.progress()
+			return s.replicas.shelved.progress()
 		},
 	}
 	if cfg.UI.Enabled {
@@ -281,71 +361,120 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 	}
 	called := rpc.Options{
 		Conductor: c, MaxBody: cfg.Limits.MaxBody, MaxTokens: cfg.Limits.MaxTokens, Idle: cfg.Limits.IdleTimeout,
-		Admission: places, Budget: budget, Watches: watches, Guard: entry.Guard, TLS: web.TLS,
-		Ready: func() bool { return c.Ready().Ready && !web.Draining() }, Metrics: calls, Log: log,
+		Admission: s.places, Budget: s.budget, Watches: s.watches, Guard: s.entry.Guard, TLS: s.listeners.TLS,
+		Ready: func() bool { return c.Ready().Ready && !s.listeners.Draining() }, Metrics: s.calls, Log: s.log,
 	}
-	carried := grpcServer(c, &cfg, called) // it has no listener
-	if replicas.shards != nil {
-		opts.Calls = carried.Carried
+	s.carried = grpcServer(c, cfg, called)
+	if s.replicas.shards != nil {
+		opts.Calls = s.carried.Carried
 	}
-	web.Handler = func(root string) http.Handler {
+	s.listeners.Handler = func(root string) http.Handler {
 		at := opts
-		at.Use = append(replicas.forwards(root), refuseOwn(peers.Me()), timing.Middleware)
+		at.Use = append(s.replicas.forwards(root), refuseOwn(s.peers.Me()), s.timing.Middleware)
 		if root == config.Dynamo {
-			at.Use = append(at.Use, access.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey))
+			at.Use = append(at.Use, s.accessLog.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey))
 		}
-		return handler(root, c, dialect, at)
+		return handler(root, c, s.dynamo, at)
 	}
-	web.Special = func(root string) server.Server {
+	s.listeners.Special = func(root string) server.Server {
 		if root != config.GRPC {
 			return nil
 		}
-		return grpcServer(c, &cfg, replicas.carries(called))
+		return grpcServer(c, cfg, s.replicas.carries(called))
 	}
-	defer memory.Keep(log)()
-	tellIndexBytes(cfg.Index, log)
-	logStart(loaded.File, &cfg, web, log)
+}
+
+// Phase 3: recover
+
+// recoverSources registers the sources of the settings, of files and of the last run, those of other replicas too,
+// and goes on following them. Blocks come back later, in recoverBlocks, so that /health answers meanwhile.
+func (s *serving) recoverSources(ctx context.Context) error {
+	for i, src := range s.cfg.Sources {
+		if err := s.sources.register(src, false); err != nil {
+			path := fmt.Sprintf("sources[%d]", i)
+			return fmt.Errorf("%s: %s: %w", s.loaded.Place(path), path, err)
+		}
+	}
+	if s.folder != nil {
+		s.folder.look()
+	}
+	s.targets.Settle(ctx, firstAnswers)
+	if s.snapshots != nil {
+		s.keeper.RestoreRegistrations()
+	}
+	s.replicas.start()
+
+	var following sync.WaitGroup
+	following.Go(func() { s.targets.Run(ctx) })
+	if s.folder != nil {
+		following.Go(func() { s.folder.run(ctx) })
+	}
+	s.opened = append(s.opened, func() { s.targets.Close(); following.Wait() })
+	s.opened = append(s.opened, onHangup(s.loaded.File != "", s.reloads, s.accessLog, s.log))
+	if s.cfg.Reload.Watch && s.loaded.File != "" {
+		go watchFile(ctx, s.loaded.File, s.stamp, s.reloads)
+	}
+	return nil
+}
+
+// recoverBlocks fills the sources with what they held: from the newest snapshot, else from a peer, else from the
+// store. Then it opens the gate, so that what engines sent meanwhile is applied behind it. It reports whether routers
+// may be answered; settling ends with the server.
+func (s *serving) recoverBlocks(ctx, settling context.Context) bool {
+	shelved := s.replicas.shelved
+	var own history.Place
+	if s.snapshots != nil {
+		own = s.keeper
+	}
+	history.Recover(settling, s.loader, own, append([]history.Place{s.peers}, shelved.restores()...)...)
+	if s.recovers() {
+		close(s.gate)
+	}
+	if s.snapshots != nil && settling.Err() == nil {
+		s.keeping.Go(func() { s.keeper.Run(s.stopped) })
+	}
+	if shelved != nil && settling.Err() == nil {
+		s.keeping.Go(func() { shelved.kept.Run(s.stopped) })
+	}
+	if every := s.cfg.Dynamo.CompareInterval; every > 0 {
+		go s.peers.Compare(ctx, s.conductor, every)
+	}
+	return waitForWorkers(settling, s.cfg.Dynamo, s.dynamo, s.log)
+}
+
+// Phase 4: run
+
+// runListeners answers until ctx ends, the first clients while blocks are still being recovered.
+func (s *serving) runListeners(ctx context.Context, show func(*conductor.Conductor, *server.Servers, *prometheus.Registry)) error {
+	s.opened = append(s.opened, memory.Keep(s.log))
+	tellIndexBytes(s.cfg.Index, s.log)
+	logStart(s.loaded.File, &s.cfg, s.listeners, s.log)
 	if show != nil {
-		show(c, web, registry)
+		show(s.conductor, s.listeners, s.metrics)
 	}
-	var keeping sync.WaitGroup
-	stopped, stopKeeping := context.WithCancel(context.Background())
-	defer stopKeeping()
-	if kept != nil {
-		keeping.Go(func() { keeper.Registrations.Run(stopped) })
+	s.stopped, s.stopKeeping = context.WithCancel(context.Background())
+	if s.snapshots != nil {
+		s.keeping.Go(func() { s.keeper.Registrations.Run(s.stopped) })
 	}
-	settle := func(settling context.Context) bool {
-		var own history.Place
-		if kept != nil {
-			own = keeper
-		}
-		history.Recover(settling, loader, own, append([]history.Place{peers}, shelved.restores()...)...)
-		if recovers {
-			close(gate) // what engines sent meanwhile is applied
-		}
-		if kept != nil && settling.Err() == nil {
-			keeping.Go(func() { keeper.Run(stopped) })
-		}
-		if shelved != nil && settling.Err() == nil {
-			keeping.Go(func() { shelved.kept.Run(stopped) })
-		}
-		if every := cfg.Dynamo.CompareInterval; every > 0 {
-			go peers.Compare(ctx, c, every)
-		}
-		return waitForWorkers(settling, cfg.Dynamo, dialect, log)
+	settle := func(settling context.Context) bool { return s.recoverBlocks(ctx, settling) }
+	return s.listeners.Run(ctx, settle, s.recovers() || s.cfg.Dynamo.MinInitialWorkers > 0)
+}
+
+// Phase 5: stop
+
+// stopServing lets clients turn to another server, and then writes down what the sources hold. After an error of a
+// listener it does not wait for clients.
+func (s *serving) stopServing(drains bool) {
+	if drains {
+		drain(s.listeners, s.settings.get().Shutdown.Drain, s.log)
+		s.log.Info().Msg("stopping")
 	}
-	err = web.Run(ctx, settle, recovers || cfg.Dynamo.MinInitialWorkers > 0)
-	if err == nil {
-		drain(web, again.settings().Shutdown.Drain, log)
-		log.Info().Msg("stopping")
-	}
-	hub.Close()     // viewers have seen the drain, and look for another server
-	carried.Close() // its watches end
-	web.Shutdown(shutdownTimeout)
-	stopKeeping()
-	keeping.Wait() // the last snapshot has what the sources hold
-	shutdown(c, options.Tape, log)
-	return err
+	s.hub.Close()     // viewers have seen the drain, and look for another server
+	s.carried.Close() // its watches end
+	s.listeners.Shutdown(shutdownTimeout)
+	s.stopKeeping()
+	s.keeping.Wait() // the last snapshot has what the sources hold
+	shutdown(s.conductor, s.tape, s.log)
 }
 
 // recoveredTTL is how long blocks recovered from a peer stay while their workers are not

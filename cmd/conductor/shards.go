@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
@@ -20,30 +18,24 @@ import (
 // on. Then the next one is asked: a replica that was stopped costs a query as much, once.
 const forwardTimeout = 2 * time.Second
 
-// share lets this server follow the sources of its shards alone, if cluster.mode says so.
-func (r *replicas) share(loaded *config.Loaded, c *conductor.Conductor, asked *cluster.Asked, shelved *shelving,
-	metrics *prometheus.Registry, log zerolog.Logger) error {
-	cfg := &loaded.Config
-	if r.members == nil || cfg.Cluster.Mode != config.Shards {
-		return nil
-	}
-	p := cfg.Peer
+// followShards lets this server follow the sources of its shards alone.
+func (r *replicas) followShards(s *serving) error {
+	p := s.cfg.Peer
 	to, err := access.NewTransport(access.ClientFiles{CACert: p.CACert, Cert: p.Cert, Key: p.Key, TokenFile: p.TokenFile},
 		cluster.NewTransport())
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
 	r.sender = cluster.NewForwarder(cluster.ForwarderConfig{Me: r.members.ID(), To: to, Timeout: forwardTimeout, Failed: r.members.Hasten,
-		Log: log})
+		Log: s.log})
 	r.shards = cluster.New(cluster.Config{
-		Conductor: c, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: asked}, Owners: int(cfg.Cluster.Owners),
-		Log:   log,
-		Bring: shelved.bring,
+		Conductor: s.conductor, Fleet: r.members, Registry: cluster.Sources{Registry: r.registry, Asked: s.asked},
+		Owners: int(s.cfg.Cluster.Owners), Log: s.log,
+		Bring: r.shelved.bring,
 	})
-	asked.Share(r.shards)
-	c.ServeBy(r.shards)
+	s.asked.Share(r.shards)
+	s.conductor.ServeBy(r.shards)
 	r.registry.SetWanted(r.shards.Wanted)
-	metrics.MustRegister(r.sender, r.shards)
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
@@ -33,12 +32,9 @@ type shelving struct {
 const shelfTTL = time.Hour
 
 // newShelving connects the shelf with the settings. asking is the client of peers, keeps says which
-// deployments this server writes; members is nil without a store.
+// deployments this server writes.
 func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Conductor, asking *http.Client,
-	keeps func(scope.Deployment) bool, metrics *prometheus.Registry, log zerolog.Logger) (*shelving, error) {
-	if members == nil {
-		return nil, nil
-	}
+	keeps func(scope.Deployment) bool, log zerolog.Logger) (*shelving, error) {
 	cfg := &loaded.Config
 	key, err := snapshotKey(loaded)
 	if err != nil {
@@ -48,7 +44,6 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 		Fleet: members, Conductor: c, Key: key, Log: log, MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval,
 		TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
 	})
-	metrics.MustRegister(kept)
 	return &shelving{
 		fleet: members, kept: kept, asking: asking, shards: cfg.Cluster.Mode == config.Shards,
 		takeover: &history.Takeover{Loader: &history.Loader{Conductor: c, TTL: recoveredTTL, Refill: true, Log: log}},

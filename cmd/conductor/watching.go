@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
-	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/watch"
-	"example.com/conductor/config"
 	"example.com/conductor/history/file"
 	"example.com/conductor/history/peer"
 )
@@ -20,29 +17,27 @@ import (
 const viewers = 16
 
 // watching returns what the page and /admin/stats are made of.
-func watching(ui *config.UI, c *conductor.Conductor, web *server.Servers, snapshots bool, keeper *file.Keeper, peers *peer.Peers,
-	targets *discovery.Manager, members *fleet.Fleet) watch.Config {
+func watching(s *serving) watch.Config {
 	out := watch.Config{
-		Conductor: c, Version: version, Viewers: viewers, KeepQueries: ui.RecentQueries, Draining: web.Draining,
-		Snapshots: func() watch.Snapshots {
-			return snapshotsOf(snapshots, keeper.Status(), time.Now())
-		},
-		Replicas: func() []watch.Replica { return replicasOf(peers.Peers(), peers.Drift()) },
-		Targets:  func() []watch.Target { return targetsOf(targets.List()) },
+		Conductor: s.conductor, Version: version, Viewers: viewers, KeepQueries: s.cfg.UI.RecentQueries, Draining: s.listeners.Draining,
+		Snapshots: func() watch.Snapshots { return snapshotsOf(s.snapshots != nil, s.keeper.Status(), time.Now()) },
+		Replicas:  func() []watch.Replica { return replicasOf(s.peers.Peers(), s.peers.Drift()) },
+		Targets:   func() []watch.Target { return targetsOf(s.targets.List()) },
+		Refused:   func() uint64 { return s.places.Stats().Refused + s.budget.Refused() + s.entry.Limited() },
 	}
-	if members != nil {
+	if members := s.replicas.members; members != nil {
 		out.Store = func() *watch.Store { return storeOf(members) }
 	}
-	if !ui.Enabled {
+	if !s.cfg.UI.Enabled {
 		out.Viewers = 0
 	}
 	return out
 }
 
 // settingsOf returns a function that tells the name of the settings file and the settings in use.
-func settingsOf(file string, in *reloader) func() (string, []admin.Setting) {
+func settingsOf(file string, in *settingsInUse) func() (string, []admin.Setting) {
 	return func() (string, []admin.Setting) {
-		c := in.settings()
+		c := in.get()
 		var all []admin.Setting
 		for _, s := range c.Settings() {
 			all = append(all, admin.Setting(s))
