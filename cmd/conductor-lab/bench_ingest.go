@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -119,17 +120,15 @@ func runRecorded(c *ingest.Compared, program *serverFlag, dynamo, profile string
 }
 
 // playerCommand is a process of publishers of bench ingest --stream.
-func playerCommand() *cobra.Command {
-	var load ingest.Recorded
-	return childCommand("player", &load, func(cmd *cobra.Command) error {
-		return ingest.Play(load, cmd.InOrStdin(), cmd.OutOrStdout())
-	})
-}
+func playerCommand() *cobra.Command { return publishingCommand("player", ingest.Play) }
 
 // publisherCommand is the publishing process of bench ingest and bench memory.
-func publisherCommand() *cobra.Command {
-	var l ingest.Load
-	return childCommand("publisher", &l, func(cmd *cobra.Command) error {
-		return ingest.Publish(l, cmd.InOrStdin(), cmd.OutOrStdout())
+func publisherCommand() *cobra.Command { return publishingCommand("publisher", ingest.Publish) }
+
+// publishingCommand is a process that publishes the load it is given, as its parent says over its input and output.
+func publishingCommand[Load any](use string, publish func(Load, io.Reader, io.Writer) error) *cobra.Command {
+	var load Load
+	return childCommand(use, &load, func(cmd *cobra.Command) error {
+		return publish(load, cmd.InOrStdin(), cmd.OutOrStdout())
 	})
 }
