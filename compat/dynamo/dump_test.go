@@ -314,7 +314,7 @@ func TestDumpKeys(t *testing.T) {
 func TestDumpFitsOpenAPI(t *testing.T) {
 	openapi3filter.RegisterBodyDecoder(ndjson, openapi3filter.FileBodyDecoder)
 	doc := apitest.Load(t)
-	line := doc.Components.Schemas["DynamoDumpLine"].Value
+	line := doc.OpenAPI.Components.Schemas["DynamoDumpLine"].Value
 	f := func(t *testing.T, s *testServer, accept string, status int) {
 		t.Helper()
 		req := httptest.NewRequest("GET", prefix+"/dump", nil)

@@ -17,7 +17,7 @@ import (
 func TestQueriesAreDescribed(t *testing.T) {
 	doc := apitest.Load(t)
 	described := func(path string) (body, answer, plain *openapi3.Schema) {
-		op := doc.Paths.Find(path).Post
+		op := doc.OpenAPI.Paths.Find(path).Post
 		content := op.Responses.Status(200).Value.Content
 		anyOf := content.Get(msgpackType).Schema.Value.AnyOf
 		if len(anyOf) != 2 || anyOf[1].Value != content.Get(jsonType).Schema.Value {

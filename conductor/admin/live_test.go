@@ -95,7 +95,8 @@ func TestLiveStream(t *testing.T) {
 					}
 					var v any
 					must.Succeed(t, json.Unmarshal([]byte(data), &v))
-					schema := doc.Components.Schemas[map[string]string{"stats": "FleetStats", "change": "FleetChange", "feed": "LiveBatch",
+					schema := doc.OpenAPI.Components.Schemas[map[string]string{"stats": "FleetStats", "change": "FleetChange",
+						"feed":  "LiveBatch",
 						"query": "LiveQuery"}[name]]
 					if err := schema.Value.VisitJSON(v); err != nil {
 						t.Errorf("%s: %v: %s", name, err, data)

@@ -21,8 +21,8 @@ import (
 
 // Document is openapi.yaml.
 type Document struct {
-	*openapi3.T
-	router routers.Router
+	OpenAPI *openapi3.T
+	router  routers.Router
 }
 
 // Load reads the document.
@@ -49,7 +49,7 @@ func (d *Document) CompareRoutes(t *testing.T, routes gin.RoutesInfo, described 
 			have = append(have, r.Method+" "+parameter.ReplaceAllString(r.Path, "{$1}"))
 		}
 	}
-	for path, item := range d.Paths.Map() {
+	for path, item := range d.OpenAPI.Paths.Map() {
 		for method := range item.Operations() {
 			if described(path) {
 				want = append(want, method+" "+path)

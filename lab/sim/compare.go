@@ -120,7 +120,7 @@ func (c *Config) arrivals() (all []workload.Request) {
 
 // trial is one policy at work on a fleet of its own.
 type trial struct {
-	*driver
+	driver   *driver
 	policy   Policy
 	stations []station // by rank
 	scratch  *scratch
@@ -154,9 +154,9 @@ func (c Config) try(ctx context.Context, p Policy, requests []workload.Request) 
 		p.Begin(func(prompt []uint32) []Cached { return t.cached(prompt, true) })
 	}
 	if p.Asks {
-		defer func() { failed = errors.Join(failed, t.unregister()) }()
+		defer func() { failed = errors.Join(failed, t.driver.unregister()) }()
 		for _, r := range f.ranks {
-			if err := t.register(ctx, t.registration(r)); err != nil {
+			if err := t.driver.register(ctx, t.driver.fleet.registration(r)); err != nil {
 				return nil, err
 			}
 		}
@@ -185,7 +185,7 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 		t.policy.Wait(ctx, r.At)
 	}
 	if t.policy.Asks && !t.settled {
-		if err := t.await(ctx, t.SettleTimeout, true); err != nil {
+		if err := t.driver.await(ctx, t.driver.fleet.SettleTimeout, true); err != nil {
 			return fmt.Errorf("the server does not keep up: %w", err)
 		}
 		t.settled = true

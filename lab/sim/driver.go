@@ -16,7 +16,7 @@ import (
 
 // driver sends the workload through the server and the fleet.
 type driver struct {
-	*Fleet
+	fleet  *Fleet
 	client *client
 	router *router
 	tally  *tally
@@ -66,7 +66,7 @@ func (f *Fleet) newScratch() *scratch {
 
 func newDriver(f *Fleet, c *client) *driver {
 	return &driver{
-		Fleet:    f,
+		fleet:    f,
 		client:   c,
 		router:   newRouter(len(f.ranks), f.Seed),
 		tally:    &tally{},
@@ -90,14 +90,14 @@ func (f *Fleet) total() int {
 
 // warm runs requests before the server knows of the fleet.
 func (d *driver) warm() error {
-	s := d.newScratch()
-	for i := range d.Warm {
+	s := d.fleet.newScratch()
+	for i := range d.fleet.Warm {
 		_, req, ok := d.next()
 		if !ok {
 			return nil
 		}
 		s.tokens = req.AppendTokens(s.tokens[:0])
-		if err := d.submit(d.ranks[i%len(d.ranks)], s.tokens, req.PromptLen()); err != nil {
+		if err := d.fleet.submit(d.fleet.ranks[i%len(d.fleet.ranks)], s.tokens, req.PromptLen()); err != nil {
 			return err
 		}
 	}
@@ -106,16 +106,16 @@ func (d *driver) warm() error {
 
 // drive runs all clients until the workload, the time or ctx ends.
 func (d *driver) drive(ctx context.Context) error {
-	if d.Duration > 0 {
+	if d.fleet.Duration > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.Duration)
+		ctx, cancel = context.WithTimeout(ctx, d.fleet.Duration)
 		defer cancel()
 	}
 	d.started = time.Now()
 	var clients sync.WaitGroup
-	for range d.Clients {
+	for range d.fleet.Clients {
 		clients.Go(func() {
-			s := d.newScratch()
+			s := d.fleet.newScratch()
 			for d.turn(ctx, s) {
 			}
 		})
@@ -128,18 +128,18 @@ func (d *driver) drive(ctx context.Context) error {
 func (d *driver) next() (int, workload.Request, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.err != nil || d.Requests > 0 && d.drawn >= d.Requests {
+	if d.err != nil || d.fleet.Requests > 0 && d.drawn >= d.fleet.Requests {
 		return 0, workload.Request{}, false
 	}
-	req, ok := d.Source.Next()
+	req, ok := d.fleet.Source.Next()
 	if !ok {
 		return 0, workload.Request{}, false
 	}
 	n := d.drawn
 	d.drawn++
-	if len(d.earlier) < d.Audit {
+	if len(d.earlier) < d.fleet.Audit {
 		d.earlier = append(d.earlier, req)
-	} else if at := d.dice.IntN(d.drawn); at < d.Audit {
+	} else if at := d.dice.IntN(d.drawn); at < d.fleet.Audit {
 		d.earlier[at] = req
 	}
 	return n, req, true
@@ -155,7 +155,7 @@ func (d *driver) turn(ctx context.Context, s *scratch) bool {
 	prompt := req.PromptLen()
 	s.tokens = req.AppendTokens(s.tokens[:0])
 
-	settle := d.SettleEvery > 0 && n%d.SettleEvery == 0
+	settle := d.fleet.SettleEvery > 0 && n%d.fleet.SettleEvery == 0
 	if settle {
 		d.publishing.Lock()
 		d.settle(ctx)
@@ -168,9 +168,9 @@ func (d *driver) turn(ctx context.Context, s *scratch) bool {
 		return false
 	}
 
-	r := d.router.pick(d.Fleet, rows, prompt)
+	r := d.router.pick(d.fleet, rows, prompt)
 	d.publishing.Lock()
-	err := d.submit(r, s.tokens, prompt)
+	err := d.fleet.submit(r, s.tokens, prompt)
 	d.publishing.Unlock()
 	if err != nil {
 		d.fail(err)
@@ -178,19 +178,19 @@ func (d *driver) turn(ctx context.Context, s *scratch) bool {
 	}
 	d.tally.routed(prompt, len(s.tokens)-prompt)
 	if rows != nil {
-		d.tally.matched(s.rows[r.instance.first/d.Ranks], rows[r.instance.id])
+		d.tally.matched(s.rows[r.instance.first/d.fleet.Ranks], rows[r.instance.id])
 	}
 	wrong, behind, failed := d.tally.brief()
-	d.Progress.add(wrong, behind, failed)
+	d.fleet.Progress.add(wrong, behind, failed)
 	return true
 }
 
 // pace waits until request n is due.
 func (d *driver) pace(ctx context.Context, n int) bool {
-	if d.QPS <= 0 {
+	if d.fleet.QPS <= 0 {
 		return ctx.Err() == nil
 	}
-	due := d.started.Add(time.Duration(float64(n-d.Warm) / d.QPS * float64(time.Second)))
+	due := d.started.Add(time.Duration(float64(n-d.fleet.Warm) / d.fleet.QPS * float64(time.Second)))
 	return harness.Wait(ctx, time.Until(due))
 }
 
@@ -198,7 +198,7 @@ func (d *driver) pace(ctx context.Context, n int) bool {
 // leaves in s.rows. It returns the rows of the answer, nil if there is none.
 func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) map[string]*row {
 	s.body = appendQuery(append(s.body[:0], d.head...), prompt)
-	for i, in := range d.instances {
+	for i, in := range d.fleet.instances {
 		s.lives[i] = in.restarts.Load()
 	}
 	began, edges := time.Now(), d.outage.edges.Load()
@@ -208,7 +208,7 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 	case err != nil && d.outage.during(edges):
 		d.tally.unanswered()
 		harness.Wait(ctx, lastPoll) // the fleet works on, but does not race
-	case d.Servers != nil && unserved(err):
+	case d.fleet.Servers != nil && unserved(err):
 		d.tally.unserved()
 		harness.Wait(ctx, lastPoll)
 	case err == nil || ctx.Err() == nil:
@@ -219,16 +219,16 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 		return nil
 	}
 
-	rows := got[d.Tenant]
+	rows := got[d.fleet.Tenant]
 	if rows == nil {
 		rows = map[string]*row{}
 	}
-	d.Fleet.mu.Lock()
-	defer d.Fleet.mu.Unlock()
-	named := d.pool == nil || d.announced(rows)
-	for _, tree := range d.trees {
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
+	named := d.fleet.pool == nil || d.fleet.announced(rows)
+	for _, tree := range d.fleet.trees {
 		s.path = tree.Walk(prompt, s.path[:0])
-		for i, in := range d.instances {
+		for i, in := range d.fleet.instances {
 			if in.tree == tree {
 				s.rows[i] = tree.Row(s.path, in.first, s.rows[i].Ranks)
 				same := s.lives[i] == in.restarts.Load()
@@ -245,8 +245,8 @@ func (d *driver) ask(ctx context.Context, s *scratch, n int, prompt []uint32) ma
 func (d *driver) judge(in *instance, n, prompt int, named, same bool, want truth.Row, got *row) {
 	settled, incomplete, note := in.settled(got)
 	settled = settled && same
-	if d.pooled(in) && got != nil {
-		whole, lost, pooled := d.pool.settled(got)
+	if d.fleet.pooled(in) && got != nil {
+		whole, lost, pooled := d.fleet.pool.settled(got)
 		settled, incomplete = settled && whole && named, incomplete || lost
 		note += ", " + pooled
 	}
@@ -278,7 +278,7 @@ func (d *driver) judge(in *instance, n, prompt int, named, same bool, want truth
 // audit asks earlier prompts again while no rank publishes. Blocks evicted long ago must
 // be gone from the answers.
 func (d *driver) audit(ctx context.Context) {
-	s := d.newScratch()
+	s := d.fleet.newScratch()
 	d.mu.Lock()
 	earlier := slices.Clone(d.earlier)
 	d.mu.Unlock()

@@ -51,9 +51,9 @@ func (r *rank) endpoints() (live, replay string) {
 
 // disturb does something to a random rank now and then, until ctx ends.
 func (d *driver) disturb(ctx context.Context) {
-	dice := rand.New(rand.NewPCG(d.Seed, 0x6661756c74))
-	for _, r := range d.ranks {
-		spoils := rand.New(rand.NewPCG(d.Seed, uint64(len(r.key))+uint64(r.n)))
+	dice := rand.New(rand.NewPCG(d.fleet.Seed, 0x6661756c74))
+	for _, r := range d.fleet.ranks {
+		spoils := rand.New(rand.NewPCG(d.fleet.Seed, uint64(len(r.key))+uint64(r.n)))
 		r.replay.Spoil(func() proxy.Spoil { return d.spoil(r, spoils) })
 	}
 	tick := time.NewTicker(faultEvery)
@@ -64,9 +64,9 @@ func (d *driver) disturb(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		r := d.ranks[dice.IntN(len(d.ranks))]
+		r := d.fleet.ranks[dice.IntN(len(d.fleet.ranks))]
 		d.publishing.Lock()
-		d.Fleet.mu.Lock()
+		d.fleet.mu.Lock()
 		var err error
 		switch n := dice.IntN(100); {
 		case n < 45:
@@ -82,7 +82,7 @@ func (d *driver) disturb(ctx context.Context) {
 		default:
 			err = d.restart(ctx, r)
 		}
-		d.Fleet.mu.Unlock()
+		d.fleet.mu.Unlock()
 		d.publishing.Unlock()
 		if err != nil {
 			d.fail(err)
@@ -98,9 +98,9 @@ func (d *driver) spoil(r *rank, dice *rand.Rand) proxy.Spoil {
 		return proxy.Spoil{}
 	}
 	go func() { // the proxy calls under its own lock
-		d.Fleet.mu.Lock()
+		d.fleet.mu.Lock()
 		r.faults.Spoiled++
-		d.Fleet.mu.Unlock()
+		d.fleet.mu.Unlock()
 	}()
 	if n < 2 {
 		return proxy.Spoil{Swallow: true}
@@ -113,7 +113,7 @@ func (d *driver) spoil(r *rank, dice *rand.Rand) proxy.Spoil {
 // until the server has seen the connection end: from then on a source that says
 // synced is about the new life. Fleet.mu is held.
 func (d *driver) restart(ctx context.Context, r *rank) error {
-	if err := d.work(r, 0); err != nil {
+	if err := d.fleet.work(r, 0); err != nil {
 		return err
 	}
 	defer r.instance.restarts.Add(1)
@@ -130,20 +130,20 @@ func (d *driver) restart(ctx context.Context, r *rank) error {
 	r.live.Turn(strings.TrimPrefix(pub.Endpoint(), "tcp://"))
 	r.replay.Turn(strings.TrimPrefix(pub.ReplayEndpoint(), "tcp://"))
 	old.Close()
-	for end := time.Now().Add(d.SettleTimeout); time.Now().Before(end); {
+	for end := time.Now().Add(d.fleet.SettleTimeout); time.Now().Before(end); {
 		if s := d.states(ctx)[r.key]; s.State != "synced" && s.State != "partial" || s.Reconnects > before.Reconnects {
 			break
 		}
 	}
 	if r.clearsAtStart {
-		return d.publish(r, cleared)
+		return d.fleet.publish(r, cleared)
 	}
 	return nil
 }
 
 // heal ends all faults. A further batch shows readers that the last one was lost.
 func (d *driver) heal() error {
-	for _, r := range d.ranks {
+	for _, r := range d.fleet.ranks {
 		r.replay.Spoil(nil)
 		r.pub.Lose(0)
 	}
@@ -153,12 +153,12 @@ func (d *driver) heal() error {
 // remind publishes an empty batch for ranks whose newest batch was lost. A reader learns
 // from the next batch that one is missing, and an engine at work soon publishes one.
 func (d *driver) remind(which func(*rank) bool) error {
-	d.Fleet.mu.Lock()
-	defer d.Fleet.mu.Unlock()
-	for _, r := range d.ranks {
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
+	for _, r := range d.fleet.ranks {
 		if which(r) {
 			r.pub.Lose(0)
-			if err := d.publish(r, nil); err != nil {
+			if err := d.fleet.publish(r, nil); err != nil {
 				return err
 			}
 		}

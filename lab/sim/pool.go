@@ -132,9 +132,9 @@ func (p *pool) flush() error {
 // followed waits until the server has subscribed to the pool: the master has no
 // replay, so its first event must not be missed.
 func (d *driver) followed(ctx context.Context) error {
-	for end := time.Now().Add(max(d.SettleTimeout, time.Second)); !d.pool.pub.Followed(); {
+	for end := time.Now().Add(max(d.fleet.SettleTimeout, time.Second)); !d.fleet.pool.pub.Followed(); {
 		if time.Now().After(end) {
-			return fmt.Errorf("the server has not subscribed to %s at %s", d.pool.key, d.pool.pub.Endpoint())
+			return fmt.Errorf("the server has not subscribed to %s at %s", d.fleet.pool.key, d.fleet.pool.pub.Endpoint())
 		}
 		if !harness.Wait(ctx, time.Millisecond) {
 			return ctx.Err()

@@ -23,7 +23,7 @@ type Pool struct {
 
 // poolReport returns the pool's part of a report. Fleet.mu is held.
 func (d *driver) poolReport(states map[string]service) *Pool {
-	p := d.pool
+	p := d.fleet.pool
 	if p == nil {
 		return nil
 	}
@@ -37,8 +37,8 @@ func (d *driver) poolReport(states map[string]service) *Pool {
 		State:      states[p.key].text(),
 		WireTokens: p.pub.Tokens(),
 	}
-	for _, r := range d.ranks {
-		out.Loaded += r.engine.Stats().Reused[3] * d.BlockSize
+	for _, r := range d.fleet.ranks {
+		out.Loaded += r.engine.Stats().Reused[3] * d.fleet.BlockSize
 	}
 	return out
 }

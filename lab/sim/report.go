@@ -159,7 +159,7 @@ func (r *Report) Err() error {
 
 // fill takes the counts of a run into the report.
 func (d *driver) fill(ctx context.Context, r *Report) {
-	r.Source, r.Seed, r.BlockSize = d.Source.String(), d.Seed, d.BlockSize
+	r.Source, r.Seed, r.BlockSize = d.fleet.Source.String(), d.fleet.Seed, d.fleet.BlockSize
 
 	t := d.tally
 	t.mu.Lock()
@@ -181,9 +181,9 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 	t.mu.Unlock()
 
 	states := d.states(ctx)
-	d.Fleet.mu.Lock()
-	defer d.Fleet.mu.Unlock()
-	for _, k := range d.ranks {
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
+	for _, k := range d.fleet.ranks {
 		s := k.engine.Stats()
 		r.Events += k.events
 		r.Batches += k.batches
@@ -192,7 +192,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 		r.Copies += s.Copies
 		r.Clears += s.Clears
 		r.Replays += k.pub.Replays()
-		r.Reused += (s.Reused[0] + s.Reused[1] + s.Reused[2] + s.Reused[3]) * d.BlockSize
+		r.Reused += (s.Reused[0] + s.Reused[1] + s.Reused[2] + s.Reused[3]) * d.fleet.BlockSize
 		device, host, disk := k.engine.Blocks()
 		in := Instance{
 			Instance: k.instance.id, Rank: k.n, Publisher: k.describe,
@@ -200,7 +200,7 @@ func (d *driver) fill(ctx context.Context, r *Report) {
 			Holds: Blocks{device, host, disk},
 			State: states[k.key].text(),
 		}
-		if d.Faults {
+		if d.fleet.Faults {
 			faults, s := k.faults, states[k.key]
 			in.Faults = &faults
 			in.Recoveries = &Recoveries{s.Epoch, s.Gaps, s.Replayed, s.Restarts, s.Overruns, s.Reconnects}

@@ -36,13 +36,13 @@ func (o *outage) during(edges int64) bool { return edges%2 != 0 || o.edges.Load(
 
 // restart restarts the server some times, until ctx ends.
 func (d *driver) restarts(ctx context.Context) {
-	dice := rand.New(rand.NewPCG(d.Seed, 0x6b696c6c))
-	for range d.Restarts.Times {
-		if !harness.Wait(ctx, d.Restarts.Every/2+time.Duration(dice.Int64N(int64(d.Restarts.Every)))) {
+	dice := rand.New(rand.NewPCG(d.fleet.Seed, 0x6b696c6c))
+	for range d.fleet.Restarts.Times {
+		if !harness.Wait(ctx, d.fleet.Restarts.Every/2+time.Duration(dice.Int64N(int64(d.fleet.Restarts.Every)))) {
 			return
 		}
 		d.outage.edges.Add(1)
-		down, err := d.Restarts.Restart(ctx)
+		down, err := d.fleet.Restarts.Restart(ctx)
 		d.outage.edges.Add(1)
 		if err != nil {
 			if ctx.Err() == nil {

@@ -41,7 +41,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 		defer func() { failed = errors.Join(failed, d.unregister()) }()
 	}
 	if f.pool != nil {
-		if err := d.register(ctx, d.poolRegistration()); err != nil {
+		if err := d.register(ctx, d.fleet.poolRegistration()); err != nil {
 			return nil, err
 		}
 		if err := d.followed(ctx); err != nil {
@@ -54,8 +54,8 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	if err := d.warm(); err != nil {
 		return nil, err
 	}
-	for _, r := range d.ranks {
-		if err := d.register(ctx, d.registration(r)); err != nil {
+	for _, r := range d.fleet.ranks {
+		if err := d.register(ctx, d.fleet.registration(r)); err != nil {
 			return nil, err
 		}
 	}
@@ -67,14 +67,14 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	}
 	f.Stage.enter(d)
 
-	d.Progress.start(f.total())
+	d.fleet.Progress.start(f.total())
 	began := time.Now()
 	faults, calm := context.WithCancel(ctx)
 	disturbed := make(chan struct{})
 	go func() {
 		defer close(disturbed)
 		var both sync.WaitGroup
-		if d.Faults {
+		if d.fleet.Faults {
 			both.Go(func() { d.disturb(faults) })
 		}
 		both.Go(func() { d.restarts(faults) })
@@ -84,7 +84,7 @@ func (f *Fleet) run(ctx context.Context) (report *Report, failed error) {
 	calm()
 	<-disturbed
 	report = &Report{Interrupted: ctx.Err() != nil, Elapsed: time.Since(began)}
-	d.Progress.stop()
+	d.fleet.Progress.stop()
 	if err == nil {
 		err = f.drain()
 	}

@@ -37,7 +37,7 @@ func (d *driver) samples(ctx context.Context) ([]Sample, error) {
 
 	prompt, names := d.hit()
 	if prompt != nil {
-		s, err := d.sample(ctx, http.MethodPost, "/query", appendQuery(d.Config.queryHead(), prompt))
+		s, err := d.sample(ctx, http.MethodPost, "/query", appendQuery(d.fleet.Config.queryHead(), prompt))
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func (d *driver) byHash(view []byte, names []uint64) []byte {
 			}
 		}
 		if len(hashes) == len(names) && len(names) > 0 {
-			body := bytes.Replace(d.Config.queryHead(), []byte(`"token_ids":[`), []byte(`"seq_hashes":`), 1)
+			body := bytes.Replace(d.fleet.Config.queryHead(), []byte(`"token_ids":[`), []byte(`"seq_hashes":`), 1)
 			list, _ := json.Marshal(hashes) // integers always have a JSON form
 			return append(append(body, list...), '}')
 		}
@@ -114,13 +114,13 @@ func firstService(b []byte) string {
 // hit returns a short prompt whose last block some rank holds on its device,
 // and that rank's names of the blocks; nil if there is none.
 func (d *driver) hit() (prompt []uint32, names []uint64) {
-	d.Fleet.mu.Lock()
-	defer d.Fleet.mu.Unlock()
-	for n, r := range d.ranks {
+	d.fleet.mu.Lock()
+	defer d.fleet.mu.Unlock()
+	for n, r := range d.fleet.ranks {
 		found := truth.Root
 		tree := r.instance.tree
 		tree.Each(n, func(id truth.ID, held truth.Tier) {
-			if found == truth.Root && held&truth.Device != 0 && len(tree.Path(id)) == sampleBlocks*d.BlockSize+tree.Ahead() {
+			if found == truth.Root && held&truth.Device != 0 && len(tree.Path(id)) == sampleBlocks*d.fleet.BlockSize+tree.Ahead() {
 				found = id
 			}
 		})

@@ -113,8 +113,8 @@ func (s *Servers) fail(u *url.URL, again bool) {
 
 // turns is a transport that asks servers in turn.
 type turns struct {
-	*Servers
-	to http.RoundTripper
+	servers *Servers
+	to      http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper. The bodies of all requests can be read again. Where no
@@ -134,7 +134,7 @@ const rounds = 5
 // round asks all servers in turn until one answers.
 func (t *turns) round(req *http.Request) (resp *http.Response, err error) {
 	err = errors.New("there is no server to ask")
-	all := t.order()
+	all := t.servers.order()
 	for i, u := range all {
 		one := req.Clone(req.Context())
 		one.URL.Scheme, one.URL.Host, one.Host = u.Scheme, u.Host, u.Host
@@ -146,7 +146,7 @@ func (t *turns) round(req *http.Request) (resp *http.Response, err error) {
 		if resp, err = t.to.RoundTrip(one); err == nil || req.Context().Err() != nil {
 			return resp, err
 		}
-		t.fail(u, i+1 < len(all))
+		t.servers.fail(u, i+1 < len(all))
 	}
 	return nil, err
 }
@@ -161,13 +161,14 @@ func unserved(err error) bool {
 // known waits until every server answers for all instances: servers hear of registrations from each
 // other, and have no row for an instance that they have not heard of.
 func (d *driver) known(ctx context.Context) error {
-	body := append(d.queryHead(), `]}`...)
-	for end := time.Now().Add(lastWait * max(d.SettleTimeout, time.Second)); ; {
+	body := append(d.fleet.queryHead(), `]}`...)
+	for end := time.Now().Add(lastWait * max(d.fleet.SettleTimeout, time.Second)); ; {
 		lag := error(nil)
-		for _, u := range d.Servers.well() {
+		for _, u := range d.fleet.Servers.well() {
 			rows, err := (&client{base: u.String(), http: d.client.direct}).query(ctx, body)
-			if err == nil && len(rows[d.Tenant]) < len(d.instances) {
-				err = fmt.Errorf("%s knows %d of %d instances of model %s", u, len(rows[d.Tenant]), len(d.instances), d.Model)
+			if err == nil && len(rows[d.fleet.Tenant]) < len(d.fleet.instances) {
+				err = fmt.Errorf("%s knows %d of %d instances of model %s", u, len(rows[d.fleet.Tenant]), len(d.fleet.instances),
+					d.fleet.Model)
 			}
 			lag = errors.Join(lag, err)
 		}

@@ -23,7 +23,7 @@ const (
 // settle waits until the server has applied every batch. The caller keeps
 // others from publishing. After a wait in vain the next one is shorter.
 func (d *driver) settle(ctx context.Context) bool {
-	if d.Faults {
+	if d.fleet.Faults {
 		if err := d.remind(func(r *rank) bool { return r.pub.Lost() }); err != nil {
 			d.fail(err)
 		}
@@ -32,7 +32,7 @@ func (d *driver) settle(ctx context.Context) bool {
 	patience := d.patience
 	d.mu.Unlock()
 
-	ok := d.await(ctx, patience, d.Servers == nil) == nil
+	ok := d.await(ctx, patience, d.fleet.Servers == nil) == nil
 	if ctx.Err() != nil {
 		return ok
 	}
@@ -41,7 +41,7 @@ func (d *driver) settle(ctx context.Context) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if ok {
-		d.patience = d.SettleTimeout
+		d.patience = d.fleet.SettleTimeout
 	} else {
 		d.patience = max(d.patience/2, leastPatience)
 	}
@@ -78,7 +78,7 @@ func (d *driver) lagging(ctx context.Context) (lag []string, unfollowed bool, er
 	if err != nil {
 		return nil, false, err
 	}
-	for _, r := range d.ranks {
+	for _, r := range d.fleet.ranks {
 		name, newest := r.key, r.pub.LastSeq()
 		s, ok := known[name]
 		at := seqOf(s.LastSeq)
@@ -90,7 +90,7 @@ func (d *driver) lagging(ctx context.Context) (lag []string, unfollowed bool, er
 			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d%s", name, s.State, at, newest, because(s.Reason)))
 		}
 	}
-	if p := d.pool; p != nil {
+	if p := d.fleet.pool; p != nil {
 		s, newest := known[p.key], p.pub.LastSeq()
 		if at := seqOf(s.LastSeq); at != newest {
 			lag = append(lag, fmt.Sprintf("%s is %s at batch %d of %d", p.key, cmp.Or(s.State, "without detail"), at, newest))

@@ -64,7 +64,7 @@ func (s *Stage) Quiet(ctx context.Context, most time.Duration, f func() error) e
 	}
 	for _, d := range all {
 		if err := d.await(ctx, most, true); err != nil {
-			return fmt.Errorf("model %s: %w", d.Model, err)
+			return fmt.Errorf("model %s: %w", d.fleet.Model, err)
 		}
 	}
 	if err := f(); err != nil {
@@ -76,7 +76,7 @@ func (s *Stage) Quiet(ctx context.Context, most time.Duration, f func() error) e
 		wrong, examples := d.tally.Wrong, d.tally.examples
 		d.tally.mu.Unlock()
 		if wrong > 0 {
-			return fmt.Errorf("model %s: %d settled answers are wrong, the first: %s", d.Model, wrong, examples[0])
+			return fmt.Errorf("model %s: %d settled answers are wrong, the first: %s", d.fleet.Model, wrong, examples[0])
 		}
 	}
 	return nil
@@ -89,15 +89,15 @@ func (s *Stage) Holds() map[string]Blocks {
 	defer s.mu.Unlock()
 	holds := make(map[string]Blocks)
 	for _, d := range s.drivers {
-		d.Fleet.mu.Lock()
-		for i, r := range d.ranks {
+		d.fleet.mu.Lock()
+		for i, r := range d.fleet.ranks {
 			var b Blocks
 			r.instance.tree.Each(i, func(_ truth.ID, held truth.Tier) {
 				b.add(int(held&truth.Device/truth.Device), int(held&truth.Host/truth.Host), int(held&truth.Disk/truth.Disk))
 			})
 			holds[r.key] = b
 		}
-		d.Fleet.mu.Unlock()
+		d.fleet.mu.Unlock()
 	}
 	return holds
 }
@@ -107,7 +107,7 @@ func (s *Stage) Ways() (all []*proxy.Proxy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.drivers {
-		for _, r := range d.ranks {
+		for _, r := range d.fleet.ranks {
 			if r.live != nil {
 				all = append(all, r.live, r.replay)
 			}
@@ -122,8 +122,8 @@ func (s *Stage) Registered() (bodies [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.drivers {
-		for _, r := range d.ranks {
-			g := d.registration(r)
+		for _, r := range d.fleet.ranks {
+			g := d.fleet.registration(r)
 			g.Endpoint, g.ReplayEndpoint = r.pub.Endpoint(), r.pub.ReplayEndpoint()
 			body, err := json.Marshal(g)
 			if err != nil {

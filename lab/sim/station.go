@@ -56,19 +56,19 @@ func (t *trial) advance(n int, until time.Duration) error {
 // begin looks for what a rank reuses of a prompt, and returns how long the prompt takes there. The
 // rank's cache stays as it is until finish.
 func (t *trial) begin(n int, j *job) (took time.Duration) {
-	most := (j.length - 1) / t.BlockSize * t.BlockSize // an engine computes at least the last token
+	most := (j.length - 1) / t.driver.fleet.BlockSize * t.driver.fleet.BlockSize // an engine computes at least the last token
 	elsewhere := 0
 	for _, c := range t.cached(j.prompt(), false) {
 		elsewhere = max(elsewhere, min(c.Expected, most))
 	}
-	tree := t.ranks[n].instance.tree
+	tree := t.driver.fleet.ranks[n].instance.tree
 	t.scratch.path = tree.Walk(j.prompt(), t.scratch.path[:0])
-	for _, id := range t.scratch.path[:min(len(t.scratch.path), most/t.BlockSize)] {
+	for _, id := range t.scratch.path[:min(len(t.scratch.path), most/t.driver.fleet.BlockSize)] {
 		held := tree.Held(id, n)
 		if held == 0 {
 			break
 		}
-		j.reused[bits.TrailingZeros8(uint8(held))] += t.BlockSize // from the fastest tier
+		j.reused[bits.TrailingZeros8(uint8(held))] += t.driver.fleet.BlockSize // from the fastest tier
 	}
 	reused := j.reused[0] + j.reused[1] + j.reused[2]
 	t.hits.add(j.reused[0], j.reused[1], j.reused[2], reused)
@@ -78,14 +78,14 @@ func (t *trial) begin(n int, j *job) (took time.Duration) {
 
 // finish runs a request on a rank's engine, which publishes its events.
 func (t *trial) finish(n int, j *job) error {
-	r := t.ranks[n]
+	r := t.driver.fleet.ranks[n]
 	before, batches := r.engine.Stats().Reused, r.batches
-	if err := t.submit(r, j.tokens, j.length); err != nil {
+	if err := t.driver.fleet.submit(r, j.tokens, j.length); err != nil {
 		return err
 	}
 	after := r.engine.Stats().Reused
 	for tier, tokens := range j.reused {
-		if got := (after[tier] - before[tier]) * t.BlockSize; got != tokens {
+		if got := (after[tier] - before[tier]) * t.driver.fleet.BlockSize; got != tokens {
 			return fmt.Errorf("BUG: rank %d took %d tokens from tier %d and reused %d", n, tokens, tier, got)
 		}
 	}
@@ -101,17 +101,17 @@ type Cached struct{ GPU, CPU, Disk, Expected int }
 // cached returns what each rank has of a prompt. Expected are prompts at hand, or all that wait for
 // a rank too.
 func (t *trial) cached(prompt []uint32, waiting bool) []Cached {
-	all, one := make([]Cached, len(t.ranks)), make([]truth.Rank, 1)
-	for _, tree := range t.trees {
+	all, one := make([]Cached, len(t.driver.fleet.ranks)), make([]truth.Rank, 1)
+	for _, tree := range t.driver.fleet.trees {
 		path := tree.Walk(prompt, t.scratch.path[:0])
 		t.scratch.path = path
-		for n, r := range t.ranks {
+		for n, r := range t.driver.fleet.ranks {
 			if r.instance.tree != tree {
 				continue
 			}
 			expected := t.expected(n, prompt, waiting)
 			tree.Row(path, n, one)
-			all[n] = Cached{GPU: one[0].GPU, CPU: one[0].CPU, Disk: one[0].Disk, Expected: expected * t.BlockSize}
+			all[n] = Cached{GPU: one[0].GPU, CPU: one[0].CPU, Disk: one[0].Disk, Expected: expected * t.driver.fleet.BlockSize}
 			tree.Row(path[min(expected, len(path)):], n, one)
 			all[n].Expected += one[0].Disk
 		}
@@ -137,7 +137,7 @@ func (t *trial) expected(n int, prompt []uint32, waiting bool) (blocks int) {
 			}
 			shared++
 		}
-		blocks = max(blocks, (shared-t.ranks[n].instance.tree.Ahead())/t.BlockSize)
+		blocks = max(blocks, (shared-t.driver.fleet.ranks[n].instance.tree.Ahead())/t.driver.fleet.BlockSize)
 	}
 	return blocks
 }

@@ -57,7 +57,7 @@ type step struct {
 
 // writer imagines the history of one source.
 type writer struct {
-	*source
+	source *source
 	rng    *rand.Rand
 	events []any
 }
@@ -93,7 +93,7 @@ func (s *source) imagine(rng *rand.Rand) {
 
 // repeat acts until the history is long enough.
 func (w *writer) repeat(act func()) {
-	for w.event < roundEvents {
+	for w.source.event < roundEvents {
 		for range 1 + w.rng.IntN(4) {
 			act()
 		}
@@ -106,14 +106,14 @@ func (w *writer) send() {
 	if len(w.events) == 0 {
 		return
 	}
-	batch, err := msgpack.Marshal([]any{1.5, w.events, w.reg.Rank})
+	batch, err := msgpack.Marshal([]any{1.5, w.events, w.source.reg.Rank})
 	if err != nil {
 		panic(fmt.Sprintf("BUG: %v", err))
 	}
-	w.steps = append(w.steps, step{batch: batch, seq: w.next, event: w.event})
-	l := &w.lives[len(w.lives)-1]
-	l.ends = append(l.ends, w.event)
-	w.next++
+	w.source.steps = append(w.source.steps, step{batch: batch, seq: w.source.next, event: w.source.event})
+	l := &w.source.lives[len(w.source.lives)-1]
+	l.ends = append(l.ends, w.source.event)
+	w.source.next++
 	w.events = nil
 }
 
@@ -121,13 +121,13 @@ func (w *writer) send() {
 func (w *writer) drop() {
 	w.send()
 	w.forget(func(*holder) bool { return true }, kindDrop)
-	w.next = 0
-	if w.pool() {
-		w.next = firstOfPool
+	w.source.next = 0
+	if w.source.pool() {
+		w.source.next = firstOfPool
 	}
-	w.steps = append(w.steps, step{drop: true, event: w.event})
-	w.lives = append(w.lives, life{first: w.next})
-	if w.pool() {
+	w.source.steps = append(w.source.steps, step{drop: true, event: w.source.event})
+	w.source.lives = append(w.source.lives, life{first: w.source.next})
+	if w.source.pool() {
 		w.reserve()
 	}
 }
@@ -135,10 +135,10 @@ func (w *writer) drop() {
 // forget notes an event after which holders have nothing.
 func (w *writer) forget(of func(*holder) bool, kind int) {
 	w.begin(kind)
-	for _, h := range w.holders {
+	for _, h := range w.source.holders {
 		for n := range h.now {
 			if of(h) {
-				w.set(h, int32(n), absent)
+				w.source.set(h, int32(n), absent)
 				h.count[n] = 0
 			}
 		}
@@ -147,31 +147,31 @@ func (w *writer) forget(of func(*holder) bool, kind int) {
 
 // begin numbers an event.
 func (w *writer) begin(kind int) {
-	w.event++
-	w.played[kind]++
+	w.source.event++
+	w.source.played[kind]++
 }
 
 // teach stores all prompts on the device, after a clear or not.
 func (w *writer) teach() {
-	if w.has(w.prompts[0].path[0]) && w.rng.IntN(2) == 0 {
-		for n := range w.taught {
-			w.taught[n] = 0
+	if w.source.has(w.source.prompts[0].path[0]) && w.rng.IntN(2) == 0 {
+		for n := range w.source.taught {
+			w.source.taught[n] = 0
 		}
 	} else {
-		for n := range w.taught {
-			w.taught[n] = math.MaxInt32
+		for n := range w.source.taught {
+			w.source.taught[n] = math.MaxInt32
 		}
 		w.clear()
 	}
-	h := w.holders[0]
-	for _, i := range w.rng.Perm(len(w.prompts)) {
-		path := w.prompts[i].path
+	h := w.source.holders[0]
+	for _, i := range w.rng.Perm(len(w.source.prompts)) {
+		path := w.source.prompts[i].path
 		at := slices.IndexFunc(path, func(n int32) bool { return h.now[n] != sure })
 		for at >= 0 && at < len(path) {
 			to := min(len(path), at+1+w.rng.IntN(64))
 			w.store(h, path[at:to], true)
 			for _, n := range path[at:to] {
-				w.taught[n] = w.event
+				w.source.taught[n] = w.source.event
 			}
 			if at = to; w.rng.IntN(3) == 0 {
 				w.send()
@@ -187,9 +187,9 @@ func (w *writer) teach() {
 
 // stretch returns a part of a prompt, and the holder of a medium.
 func (w *writer) stretch() ([]int32, *holder) {
-	path := w.prompts[w.pick(w.rng)].path
+	path := w.source.prompts[w.source.pick(w.rng)].path
 	from := w.rng.IntN(len(path))
-	return path[from:min(len(path), from+1+w.rng.IntN(64))], w.holders[w.rng.IntN(len(w.holders))]
+	return path[from:min(len(path), from+1+w.rng.IntN(64))], w.source.holders[w.rng.IntN(len(w.source.holders))]
 }
 
 // act is one thing that an engine does.
@@ -197,22 +197,22 @@ func (w *writer) act() {
 	path, h := w.stretch()
 	switch dice := w.rng.IntN(1000); {
 	case dice < 400: // behind a block that the engine holds
-		path = w.prompts[w.pick(w.rng)].path
+		path = w.source.prompts[w.source.pick(w.rng)].path
 		from := w.rng.IntN(len(path))
-		for from > 0 && !w.has(path[from-1]) {
+		for from > 0 && !w.source.has(path[from-1]) {
 			from--
 		}
 		w.store(h, path[from:min(len(path), from+1+w.rng.IntN(64))], true)
 	case dice < 430:
 		w.store(h, path, true)
 	case dice < 500:
-		w.store(w.holders[host+w.rng.IntN(2)], path, false)
+		w.store(w.source.holders[host+w.rng.IntN(2)], path, false)
 	case dice < 600: // blocks leave the device for a lower tier
-		from := w.holders[device]
+		from := w.source.holders[device]
 		if end := slices.IndexFunc(path, func(n int32) bool { return from.now[n] != sure }); end >= 0 {
 			path = path[:end]
 		}
-		w.store(w.holders[host+w.rng.IntN(2)], path, w.rng.IntN(3) == 0)
+		w.store(w.source.holders[host+w.rng.IntN(2)], path, w.rng.IntN(3) == 0)
 		if w.rng.IntN(2) == 0 {
 			w.send()
 		}
@@ -247,9 +247,9 @@ func (w *writer) clear() {
 func (w *writer) store(h *holder, path []int32, tokens bool) {
 	parent := int32(-1)
 	if len(path) > 0 {
-		parent = w.nodes[path[0]].parent
+		parent = w.source.nodes[path[0]].parent
 	}
-	placed := parent < 0 || w.has(parent)
+	placed := parent < 0 || w.source.has(parent)
 	end := slices.IndexFunc(path, func(n int32) bool {
 		return h.now[n] == orphan || h.now[n] == named || h.now[n] == sure && tokens && !placed || h.count[n] == math.MaxUint8
 	})
@@ -270,16 +270,16 @@ func (w *writer) store(h *holder, path []int32, tokens bool) {
 	}
 	w.begin(kind)
 	for _, n := range path {
-		switch known := w.has(n); {
+		switch known := w.source.has(n); {
 		case tokens && placed || !tokens && known:
-			w.set(h, n, sure)
-			w.settleBlock(n)
+			w.source.set(h, n, sure)
+			w.source.settleBlock(n)
 		case tokens:
-			w.set(h, n, orphan)
+			w.source.set(h, n, orphan)
 		default:
-			w.set(h, n, named)
+			w.source.set(h, n, named)
 		}
-		if h.count[n]++; w.reg.Copies != "" {
+		if h.count[n]++; w.source.reg.Copies != "" {
 			h.count[n] = 1
 		}
 	}
@@ -290,11 +290,11 @@ func (w *writer) store(h *holder, path []int32, tokens bool) {
 	if tokens {
 		ids := make([]uint32, 0, len(path)*blockSize)
 		for _, n := range path {
-			ids = append(ids, w.nodes[n].tokens[:]...)
+			ids = append(ids, w.source.nodes[n].tokens[:]...)
 		}
 		e["token_ids"] = ids
 		if parent >= 0 {
-			e["parent_block_hash"] = w.name(parent)
+			e["parent_block_hash"] = w.source.name(parent)
 		}
 	}
 	w.events = append(w.events, e)
@@ -303,7 +303,7 @@ func (w *writer) store(h *holder, path []int32, tokens bool) {
 func (w *writer) hashes(path []int32) []uint64 {
 	all := make([]uint64, len(path))
 	for i, n := range path {
-		all[i] = w.name(n)
+		all[i] = w.source.name(n)
 	}
 	return all
 }
@@ -318,7 +318,7 @@ func (w *writer) remove(h *holder, path []int32, kind int) {
 		if h.count[n] > 1 {
 			h.count[n]--
 		} else {
-			w.set(h, n, absent)
+			w.source.set(h, n, absent)
 			h.count[n] = 0
 		}
 	}
@@ -328,7 +328,7 @@ func (w *writer) remove(h *holder, path []int32, kind int) {
 // reserve puts a block of no prompt into each backend. So the pool knows the number of
 // shards of its blocks, also if all other blocks leave.
 func (w *writer) reserve() {
-	for _, h := range w.holders {
+	for _, h := range w.source.holders {
 		for shard := range shards {
 			if h.tier == host && h.count[anchor]>>shard&1 == 0 {
 				w.put(h, anchor, shard)
@@ -380,11 +380,11 @@ func (w *writer) actOfPool() {
 
 // put stores one object of a block. The block counts when all its shards are there.
 func (w *writer) put(h *holder, n int32, shard int) {
-	known := w.has(n)
+	known := w.source.has(n)
 	w.begin(kindPut)
 	if h.count[n] |= 1 << shard; h.count[n] == allShards && h.now[n] == absent {
-		if w.set(h, n, named); known {
-			w.set(h, n, sure)
+		if w.source.set(h, n, named); known {
+			w.source.set(h, n, sure)
 		}
 	}
 	w.tell(h, n, shard, "stored")
@@ -394,19 +394,20 @@ func (w *writer) put(h *holder, n int32, shard int) {
 func (w *writer) take(h *holder, n int32, shard int) {
 	w.begin(kindTake)
 	left := h.count[n] &^ (1 << shard)
-	w.set(h, n, absent)
+	w.source.set(h, n, absent)
 	h.count[n] = left
 	w.tell(h, n, shard, "removed")
 }
 
 // tell publishes an event of a Mooncake master.
 func (w *writer) tell(h *holder, n int32, shard int, what string) {
-	w.object++
+	w.source.object++
 	w.events = append(w.events, map[string]any{
-		"event_id": w.object, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil,
+		"event_id": w.source.object, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil,
 		"additional_salt": nil,
 		"tenant_id":       "default", "backend_id": h.backend, "medium": media[h.tier], "dp_rank": nil,
-		"object_key": fmt.Sprintf("%s@tp_rank:%d@%048x%016x", model, shard, 0, w.name(n)), "seq_hashes": []any{}, "base_block_idx": 0,
+		"object_key": fmt.Sprintf("%s@tp_rank:%d@%048x%016x", model, shard, 0, w.source.name(n)), "seq_hashes": []any{},
+		"base_block_idx": 0,
 	})
 }
 

@@ -31,21 +31,21 @@ type follower interface {
 }
 
 // inProcess is a Conductor in this process.
-type inProcess struct{ *conductor.Conductor }
+type inProcess struct{ conductor *conductor.Conductor }
 
 func (k inProcess) follow(endpoint, instance string, blockSize int) error {
-	return k.Register(conductor.Registration{
+	return k.conductor.Register(conductor.Registration{
 		Endpoint: endpoint, Type: conductor.TypeVLLM, Model: model, Instance: instance, BlockSize: blockSize,
 	}, conductor.RegisterOptions{})
 }
 
 func (k inProcess) watermarks(applied []uint64) error {
-	copy(applied, k.Watermarks())
+	copy(applied, k.conductor.Watermarks())
 	return nil
 }
 
 func (k inProcess) check() error {
-	for _, s := range k.Services() {
+	for _, s := range k.conductor.Services() {
 		if s.Gaps > 0 || s.State == stream.Failed {
 			return fmt.Errorf("source %s is %s %s: %s", s.Key(), s.State, s.Reason, s.LastError)
 		}

@@ -150,7 +150,7 @@ func (p *position) UnreadByte() error {
 }
 
 // decoder reads the parts of records.
-type decoder struct{ *msgpack.Decoder }
+type decoder struct{ in *msgpack.Decoder }
 
 // mostEngines bounds what readers make for each engine.
 const mostEngines = 1 << 16
@@ -159,7 +159,7 @@ func (d decoder) record() (r Record, err error) {
 	if err := d.array("a record", 2, 2); err != nil {
 		return r, err
 	}
-	if r.Engine, err = d.DecodeInt(); err != nil {
+	if r.Engine, err = d.in.DecodeInt(); err != nil {
 		return r, fmt.Errorf("the engine: %w", err)
 	}
 	switch {
@@ -169,7 +169,7 @@ func (d decoder) record() (r Record, err error) {
 	case r.Engine < 0 || r.Engine >= mostEngines:
 		return r, fmt.Errorf("engine is %d, must be between -1 and %d", r.Engine, mostEngines-1)
 	}
-	n, err := d.DecodeArrayLen()
+	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return r, fmt.Errorf("the events: %w", err)
 	}
@@ -184,11 +184,11 @@ func (d decoder) record() (r Record, err error) {
 }
 
 func (d decoder) event() (e Event, err error) {
-	n, err := d.DecodeArrayLen()
+	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return e, err
 	}
-	kind, err := d.DecodeString()
+	kind, err := d.in.DecodeString()
 	if err != nil {
 		return e, fmt.Errorf("the kind: %w", err)
 	}
@@ -209,7 +209,7 @@ func (d decoder) event() (e Event, err error) {
 		}
 	}
 	if n > least {
-		if e.Medium, err = d.DecodeString(); err != nil {
+		if e.Medium, err = d.in.DecodeString(); err != nil {
 			return e, fmt.Errorf("the medium: %w", err)
 		}
 	}
@@ -218,16 +218,16 @@ func (d decoder) event() (e Event, err error) {
 
 // stored reads parent and local hashes.
 func (d decoder) stored(e *Event) error {
-	code, err := d.PeekCode()
+	code, err := d.in.PeekCode()
 	if err != nil {
 		return fmt.Errorf("the parent: %w", err)
 	}
 	const null = 0xc0
 	if code == null {
-		err = d.DecodeNil()
+		err = d.in.DecodeNil()
 	} else {
 		e.HasParent = true
-		e.Parent, err = d.DecodeUint64()
+		e.Parent, err = d.in.DecodeUint64()
 		e.Parent = spreadHash(e.Parent)
 	}
 	if err != nil {
@@ -244,7 +244,7 @@ func (d decoder) stored(e *Event) error {
 
 // array reads the head of an array whose length lies between least and most.
 func (d decoder) array(what string, least, most int) error {
-	n, err := d.DecodeArrayLen()
+	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return err
 	}
@@ -256,14 +256,14 @@ func (d decoder) array(what string, least, most int) error {
 
 // numbers reads an array and spreads its numbers.
 func (d decoder) numbers(what string, spread func(uint64) uint64) ([]uint64, error) {
-	n, err := d.DecodeArrayLen()
+	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	const trusted = 1 << 16 // a damaged length must not take memory that the file does not fill
 	list := make([]uint64, 0, min(max(n, 0), trusted))
 	for range n {
-		v, err := d.DecodeUint64()
+		v, err := d.in.DecodeUint64()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
