@@ -58,24 +58,6 @@ var shapeExceptions = []exception{
 	// events/zmq
 	{"columns", "events/zmq", 12},
 
-	// internal/apitest
-	{"methods", "internal/apitest.Document", 50},
-
-	// lab/bench/query
-	{"embedded", "lab/bench/query", 1},
-	{"methods", "lab/bench/query.inProcess", 151},
-
-	// lab/bench/streams
-	{"methods", "lab/bench/streams.decoder", 108},
-
-	// lab/sim
-	{"embedded", "lab/sim", 3},
-	{"methods", "lab/sim.driver", 53},
-	{"methods", "lab/sim.trial", 59},
-
-	// lab/soak
-	{"methods", "lab/soak.writer", 47},
-
 	// tiers
 	{"backrefs", "tiers", 30},
 }

@@ -82,8 +82,8 @@ func policyOf(c *config.Config) (p access.Policy, err error) {
 	return p, nil
 }
 
-// use takes over a configuration and the policy that was read for it.
-func (g *gate) use(c *config.Config, p access.Policy) {
+// replacePolicy takes over a configuration and the policy that was read for it.
+func (g *gate) replacePolicy(c *config.Config, p access.Policy) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.current = *c
@@ -143,8 +143,8 @@ func (g *gate) readAll() {
 	}
 }
 
-// watch reads files again when they change, until ctx ends.
-func (g *gate) watch(ctx context.Context) {
+// watchFiles reads files again when they change, until ctx ends.
+func (g *gate) watchFiles(ctx context.Context) {
 	go access.Watch(ctx, g.credentialsStamp, g.credentialsFiles, g.readCredentials)
 	if g.certificates != nil {
 		go access.Watch(ctx, g.certificatesStamp, g.certificates.Paths, g.readCertificates)

@@ -69,8 +69,8 @@ func connectionBounds(limits config.Limits) (most, perAddress int) {
 // it; several, because a short one shall pass those of a million tokens.
 const queriesPerProcessor = 4
 
-// admission is the bound of queries as configured.
-func admission(limits config.Limits) *server.Admission {
+// newAdmission is the bound of queries as configured.
+func newAdmission(limits config.Limits) *server.Admission {
 	return server.NewAdmission(maxQueries(limits), limits.QueryWait)
 }
 

@@ -60,8 +60,8 @@ func journalKey(loaded *config.Loaded) (*keyfile.Key, error) {
 // journalDelay is how much of the journal the end of the process may cost.
 const journalDelay = 10 * time.Millisecond
 
-// record begins the journal, if one is configured, on the disk or in memory alone.
-func record(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*tape.Tape, error) {
+// openTape begins the journal, if one is configured, on the disk or in memory alone.
+func openTape(loaded *config.Loaded, opts conductor.Options, log zerolog.Logger) (*tape.Tape, error) {
 	cfg := loaded.Config.Journal
 	if cfg.Dir == "" && cfg.RingBytes == 0 {
 		return nil, nil

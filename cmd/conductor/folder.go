@@ -57,8 +57,8 @@ func newFolder(dir string, follow *following, settings func() config.Config, log
 	}
 }
 
-// run looks at the folder until ctx ends.
-func (f *folder) run(ctx context.Context) {
+// watchFiles looks at the folder until ctx ends.
+func (f *folder) watchFiles(ctx context.Context) {
 	tick := time.NewTicker(folderEvery)
 	defer tick.Stop()
 	for {
@@ -66,21 +66,21 @@ func (f *folder) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			f.look()
+			f.readFiles()
 		}
 	}
 }
 
-// owner returns the file that has a source, "" if none has.
-func (f *folder) owner(key string) string {
+// ownerOf returns the file that has a source, "" if none has.
+func (f *folder) ownerOf(key string) string {
 	if owners := f.owners.Load(); owners != nil {
 		return (*owners)[key]
 	}
 	return ""
 }
 
-// publish shows reloads the sources in use, and those that a file is about to have. mu is held.
-func (f *folder) publish(name string, about []config.Source) {
+// publishOwners shows reloads the sources in use, and those that a file is about to have. mu is held.
+func (f *folder) publishOwners(name string, about []config.Source) {
 	owners := make(map[string]string)
 	for other, file := range f.files {
 		for _, s := range file.sources {
@@ -95,19 +95,19 @@ func (f *folder) publish(name string, about []config.Source) {
 	f.owners.Store(&owners)
 }
 
-// look brings the sources in line with the files. It returns the faults by file.
-func (f *folder) look() map[string]string {
+// readFiles reads the folder and brings the sources in line with its files. It returns the faults by file.
+func (f *folder) readFiles() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	names, err := sourceFiles(f.dir)
-	if f.note(&f.fault, f.dir, err); err != nil {
+	if f.logFault(&f.fault, f.dir, err); err != nil {
 		return f.faults()
 	}
 	for name, file := range f.files {
 		if !slices.Contains(names, name) {
-			f.apply(name, file, nil)
+			f.replaceSources(name, file, nil)
 			delete(f.files, name)
-			f.publish("", nil)
+			f.publishOwners("", nil)
 			f.log.Info().Str("file", name).Int("sources", len(file.sources)).Msg("file of sources gone")
 		}
 	}
@@ -126,22 +126,22 @@ func (f *folder) look() map[string]string {
 		file.stamp = stamp
 		sources, err := config.ReadSources(path)
 		if err == nil {
-			f.publish(name, sources) // before the settings are read: a reload sees it, or is seen
-			err = f.clash(name, sources)
+			f.publishOwners(name, sources) // before the settings are read: a reload sees it, or is seen
+			err = f.findClash(name, sources)
 		}
 		if err == nil {
-			err = f.apply(name, file, sources)
+			err = f.replaceSources(name, file, sources)
 		}
-		f.publish("", nil)
-		if f.note(&file.fault, path, err); err == nil && changed {
+		f.publishOwners("", nil)
+		if f.logFault(&file.fault, path, err); err == nil && changed {
 			f.log.Info().Str("file", name).Int("sources", len(file.sources)).Msg("file of sources read")
 		}
 	}
 	return f.faults()
 }
 
-// note keeps and logs a fault that is new.
-func (f *folder) note(at *string, path string, err error) {
+// logFault keeps a fault in at, and logs it if it is new.
+func (f *folder) logFault(at *string, path string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -187,8 +187,8 @@ func sourceFiles(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// clash returns an error if a source has the name of one of the settings or another file.
-func (f *folder) clash(name string, sources []config.Source) error {
+// findClash returns an error if a source has the name of one of the settings or another file.
+func (f *folder) findClash(name string, sources []config.Source) error {
 	owners := make(map[string]string)
 	for _, s := range f.taken() {
 		owners[s.Key()] = "the settings"
@@ -209,8 +209,8 @@ func (f *folder) clash(name string, sources []config.Source) error {
 	return nil
 }
 
-// apply replaces the sources of a file. A source that cannot be registered costs itself.
-func (f *folder) apply(name string, file *sourceFile, next []config.Source) error {
+// replaceSources replaces the sources of a file. A source that cannot be registered costs itself.
+func (f *folder) replaceSources(name string, file *sourceFile, next []config.Source) error {
 	was, is := &config.Config{Sources: file.sources}, &config.Config{Sources: next}
 	added, changed, removed := config.DiffSources(was, is)
 	var errs []error
@@ -222,14 +222,14 @@ func (f *folder) apply(name string, file *sourceFile, next []config.Source) erro
 		}
 	}
 	for _, s := range removed {
-		try(s, f.follow.unregister(s))
+		try(s, f.follow.unregisterSource(s))
 	}
 	for _, s := range changed {
 		i := slices.IndexFunc(file.sources, func(old config.Source) bool { return old.Key() == s.Key() })
-		try(s, f.follow.change(file.sources[i], s))
+		try(s, f.follow.changeSource(file.sources[i], s))
 	}
 	for _, s := range added {
-		try(s, f.follow.register(s, false))
+		try(s, f.follow.registerSource(s, false))
 	}
 	file.sources = slices.DeleteFunc(slices.Clone(next), func(s config.Source) bool { return slices.Contains(refused, s.Key()) })
 	return errors.Join(errs...)

@@ -24,8 +24,8 @@ type following struct {
 	shared    *fleet.Registry // of replicas; nil for none
 }
 
-// register starts a source.
-func (f *following) register(s config.Source, replace bool) error {
+// registerSource starts a source.
+func (f *following) registerSource(s config.Source, replace bool) error {
 	var err error
 	if s.Learns() {
 		err = f.targets.Add(targetOf(s), replace)
@@ -40,8 +40,8 @@ func (f *following) register(s config.Source, replace bool) error {
 	return err
 }
 
-// unregister stops a source. One that is gone is no error.
-func (f *following) unregister(s config.Source) error {
+// unregisterSource stops a source. One that is gone is no error.
+func (f *following) unregisterSource(s config.Source) error {
 	entry := entryOf(s)
 	f.shared.Unconfigured(entry.Name()) // first, so that the registry does not register it again
 	if s.Learns() {
@@ -55,15 +55,15 @@ func (f *following) unregister(s config.Source) error {
 	return nil
 }
 
-// change replaces a source by another one of its key.
-func (f *following) change(was, is config.Source) error {
+// changeSource replaces a source by another one of its key.
+func (f *following) changeSource(was, is config.Source) error {
 	if was.Learns() == is.Learns() {
-		return f.register(is, true)
+		return f.registerSource(is, true)
 	}
-	if err := f.unregister(was); err != nil {
+	if err := f.unregisterSource(was); err != nil {
 		return err
 	}
-	return f.register(is, true)
+	return f.registerSource(is, true)
 }
 
 // entryOf returns a source as the registry of replicas has it.

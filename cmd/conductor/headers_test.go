@@ -42,7 +42,7 @@ func FuzzHeaders(f *testing.F) {
 	d := dynamo.New(dynamo.Config{Conductor: c, TestEndpoints: true, MaxTokens: 64, Log: zerolog.Nop()})
 	listeners := make(map[string]http.Handler)
 	for _, root := range []string{config.Conductor, config.ConductorMsgpack, config.ConductorJSONV2, config.Dynamo} {
-		listeners[root] = handler(root, c, d, opts)
+		listeners[root] = dialectHandler(root, c, d, opts)
 	}
 	f.Fuzz(func(t *testing.T, contentType, accept, coding, origin, site, other string) {
 		for root, h := range listeners {

@@ -27,14 +27,14 @@ func listeners(all []config.Listener) []server.Listener {
 	return out
 }
 
-// timeouts returns the configured timeouts of connections.
-func timeouts(limits config.Limits) server.Timeouts {
+// listenerTimeouts returns the configured timeouts of connections.
+func listenerTimeouts(limits config.Limits) server.Timeouts {
 	return server.Timeouts{Read: limits.ReadTimeout, Idle: limits.IdleTimeout}
 }
 
-// handler serves one dialect at the root, and the others under their prefixes. Where the
+// dialectHandler serves one dialect at the root, and the others under their prefixes. Where the
 // published Conductor dialect is, requests may ask for that of the second server.
-func handler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts admin.Options) http.Handler {
+func dialectHandler(root string, c *conductor.Conductor, d *dynamo.Dialect, opts admin.Options) http.Handler {
 	second := mooncake.Config{Conductor: c, MaxBody: opts.Dialect.MaxBody, MaxTokens: opts.Dialect.MaxTokens,
 		Admission: opts.Dialect.Admission,
 		Version:   opts.Dialect.Version}

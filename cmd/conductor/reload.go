@@ -84,14 +84,14 @@ func (r *reloader) Collect(ch chan<- prometheus.Metric) {
 func (r *reloader) Reload(dry bool) admin.Reload {
 	r.settings.mu.Lock()
 	defer r.settings.mu.Unlock()
-	out := r.reload(dry)
+	out := r.applySettings(dry)
 	if dry {
 		return out
 	}
 	if r.folder != nil {
 		// The folder asks for the settings.
 		r.settings.mu.Unlock()
-		out.Files = r.folder.look()
+		out.Files = r.folder.readFiles()
 		r.settings.mu.Lock()
 	}
 	r.results.WithLabelValues(out.Result).Inc()
@@ -106,7 +106,7 @@ func (r *reloader) Reload(dry bool) admin.Reload {
 	return out
 }
 
-func (r *reloader) reload(dry bool) (out admin.Reload) {
+func (r *reloader) applySettings(dry bool) (out admin.Reload) {
 	loaded, err := r.load()
 	if err != nil {
 		out.Result, out.Errors = admin.ReloadInvalid, strings.Split(err.Error(), "\n")
@@ -124,7 +124,7 @@ func (r *reloader) reload(dry bool) (out admin.Reload) {
 		if r.folder == nil {
 			break
 		}
-		if file := r.folder.owner(s.Key()); file != "" {
+		if file := r.folder.ownerOf(s.Key()); file != "" {
 			out.Errors = append(out.Errors, fmt.Sprintf("source %s: is a source of %s in discovery.sources_dir", s.Key(), file))
 		}
 	}
@@ -146,22 +146,22 @@ func (r *reloader) reload(dry bool) (out admin.Reload) {
 		return out
 	}
 	r.conductor.Tune(tunables(&next)) // new sources may need the new bounds
-	if err := r.follow(added, changed, removed); err != nil {
+	if err := r.replaceSources(added, changed, removed); err != nil {
 		r.conductor.Tune(tunables(&r.settings.current))
 		out.Result, out.Errors = admin.ReloadRefused, strings.Split(err.Error(), "\n")
 		return out
 	}
-	r.entry.use(&next, policy)
-	r.apply(&next)
+	r.entry.replacePolicy(&next, policy)
+	r.applyLiveSettings(&next)
 	r.settings.current = next
 	r.last.Set(float64(time.Now().Unix()))
 	return out
 }
 
-// follow replaces sources. If one cannot be registered, those before it are put back.
-func (r *reloader) follow(added, changed, removed []config.Source) error {
+// replaceSources replaces sources. If one cannot be registered, those before it are put back.
+func (r *reloader) replaceSources(added, changed, removed []config.Source) error {
 	var undo []func()
-	register := r.sources.register
+	register := r.sources.registerSource
 	before := func(s config.Source) config.Source {
 		for _, old := range r.settings.current.Sources {
 			if old.Key() == s.Key() {
@@ -171,29 +171,29 @@ func (r *reloader) follow(added, changed, removed []config.Source) error {
 		panic("BUG: a changed source was not there before: " + s.Key())
 	}
 	for _, s := range removed {
-		if err := r.sources.unregister(s); err != nil {
-			return r.undone(undo, s, err)
+		if err := r.sources.unregisterSource(s); err != nil {
+			return r.undoChanges(undo, s, err)
 		}
 		undo = append(undo, func() { register(s, true) })
 	}
 	for _, s := range changed {
 		was := before(s)
-		if err := r.sources.change(was, s); err != nil {
-			return r.undone(undo, s, err)
+		if err := r.sources.changeSource(was, s); err != nil {
+			return r.undoChanges(undo, s, err)
 		}
-		undo = append(undo, func() { r.sources.change(s, was) })
+		undo = append(undo, func() { r.sources.changeSource(s, was) })
 	}
 	for _, s := range added {
 		if err := register(s, false); err != nil {
-			return r.undone(undo, s, err)
+			return r.undoChanges(undo, s, err)
 		}
-		undo = append(undo, func() { r.sources.unregister(s) })
+		undo = append(undo, func() { r.sources.unregisterSource(s) })
 	}
 	return nil
 }
 
-// undone takes back what was done before an error.
-func (r *reloader) undone(undo []func(), s config.Source, err error) error {
+// undoChanges takes back what was done before an error.
+func (r *reloader) undoChanges(undo []func(), s config.Source, err error) error {
 	for i := len(undo) - 1; i >= 0; i-- {
 		undo[i]()
 	}
@@ -211,8 +211,8 @@ func keysOf(all []config.Source) (keys []string) {
 	return keys
 }
 
-// apply takes over the settings that config.Live names, but those of the Conductor. Nothing here can fail.
-func (r *reloader) apply(c *config.Config) {
+// applyLiveSettings takes over the settings that config.Live names, but those of the Conductor. Nothing here can fail.
+func (r *reloader) applyLiveSettings(c *config.Config) {
 	setLevel(c.Log.Level)
 	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
 	r.listeners.Connections.SetBounds(connectionBounds(c.Limits))

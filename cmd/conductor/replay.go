@@ -303,7 +303,7 @@ func (p *past) handler() http.Handler {
 	d := dynamo.New(dynamo.Config{Conductor: p.conductor, MaxTokens: limits.MaxTokens, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(conductor.Collector{Conductor: p.conductor}, d, buildInfo())
-	return handler(config.Conductor, p.conductor, d, admin.Options{
+	return dialectHandler(config.Conductor, p.conductor, d, admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: limits.MaxBody, MaxTokens: limits.MaxTokens, Version: version},
 		OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
 	})
@@ -315,7 +315,7 @@ func (p *past) serve(ctx context.Context, address string, errs io.Writer) error 
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	s := server.NewServer(p.handler(), timeouts(config.Default().Limits))
+	s := server.NewServer(p.handler(), listenerTimeouts(config.Default().Limits))
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	fmt.Fprintf(errs, "the past is at http://%s\n", l.Addr())
 	if err := s.Serve(l); ctx.Err() == nil {

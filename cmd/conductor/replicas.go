@@ -34,7 +34,7 @@ func newReplicas(s *serving) (r *replicas, err error) {
 	r = &replicas{stop: func() {}, members: newFleet(&s.cfg, s.store, s.listeners, s.log)}
 	if r.members != nil {
 		r.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: r.members, Conductor: s.conductor, Targets: s.targets, Log: s.log})
-		if r.shelved, err = newShelving(s.loaded, r.members, s.conductor, s.asking, r.keeps, s.log); err != nil {
+		if r.shelved, err = newShelving(s.loaded, r.members, s.conductor, s.asking, r.keepsDeployment, s.log); err != nil {
 			return r, err
 		}
 		if s.cfg.Cluster.Mode == config.Shards {
@@ -88,9 +88,9 @@ func refuseOwn(me string) gin.HandlerFunc {
 	}
 }
 
-// start begins to share. It waits for the first answer of the store, so that the server knows the
+// joinFleet begins to share. It waits for the first answer of the store, so that the server knows the
 // sources of the others before it listens, but not for a store that is down.
-func (r *replicas) start() {
+func (r *replicas) joinFleet() {
 	if r.members == nil {
 		return
 	}
@@ -106,8 +106,8 @@ func (r *replicas) start() {
 	r.tasks.Go(func() { r.registry.Run(ctx) })
 }
 
-// close gives the lease back.
-func (r *replicas) close() {
+// leaveFleet gives the lease back.
+func (r *replicas) leaveFleet() {
 	r.stop()
 	r.tasks.Wait()
 	if r.mirror != nil {

@@ -110,7 +110,7 @@ func serve(ctx context.Context, loaded *config.Loaded, load func() (*config.Load
 		loaded: loaded, cfg: loaded.Config, stamp: stampOf(loaded.File), load: load, log: log,
 		gate: make(chan struct{}), metrics: prometheus.NewRegistry(),
 	}
-	defer s.release()
+	defer s.closeResources()
 	if err := s.openResources(ctx); err != nil {
 		return err
 	}
@@ -179,8 +179,8 @@ type serving struct {
 	stopKeeping context.CancelFunc
 }
 
-// release closes what was opened, the newest first.
-func (s *serving) release() {
+// closeResources closes what was opened, the newest first.
+func (s *serving) closeResources() {
 	for _, closeOne := range slices.Backward(s.opened) {
 		closeOne()
 	}
@@ -200,7 +200,7 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 	if err := errors.Join(refusals(s.loaded)...); err != nil {
 		return err
 	}
-	s.listeners = server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), s.log)
+	s.listeners = server.NewServers(listeners(cfg.Listeners), listenerTimeouts(cfg.Limits), s.log)
 	if err := s.listeners.Bind(); err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 		return err
 	}
 	s.entry.warnOfExpiry()
-	s.entry.watch(ctx)
+	s.entry.watchFiles(ctx)
 	if s.entry.certificates != nil {
 		s.listeners.TLS = s.entry.certificates.Config()
 	}
@@ -248,7 +248,7 @@ func (s *serving) openResources(ctx context.Context) (err error) {
 		return err
 	}
 	s.opened = append(s.opened, s.memo.Close)
-	s.tape, err = record(s.loaded, s.conductorOptions(), s.log)
+	s.tape, err = openTape(s.loaded, s.conductorOptions(), s.log)
 	return err
 }
 
@@ -274,7 +274,7 @@ func (s *serving) wireRooms() (err error) {
 	s.conductor.Tune(tunables(cfg))
 	s.loader = &history.Loader{Conductor: s.conductor, TTL: recoveredTTL, Log: s.log}
 	s.peers = peer.New(peer.Config{
-		Others: func(ctx context.Context) []string { return s.replicas.shelved.others(ctx) },
+		Others: func(ctx context.Context) []string { return s.replicas.shelved.otherReplicas(ctx) },
 		Peers:  cfg.Dynamo.Peers, Formats: []peer.Format{peer.OwnFormat(), dynamo.Dumps(s.log)}, Client: s.asking,
 		Digests: peer.Digests{Path: admin.DigestPath, Read: admin.ReadDigests}, Log: s.log,
 	})
@@ -285,7 +285,7 @@ func (s *serving) wireRooms() (err error) {
 		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
 	})
 	s.replicas, err = newReplicas(s)
-	s.opened = append(s.opened, s.replicas.close)
+	s.opened = append(s.opened, s.replicas.leaveFleet)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (s *serving) wireRooms() (err error) {
 	}
 
 	// What limits requests, and what operators see of them.
-	s.places, s.budget = admission(cfg.Limits), requestBudget(cfg.Limits)
+	s.places, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
 	s.hub = watch.New(watching(s))
 	s.opened = append(s.opened, s.hub.Close)
 	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(cfg.Limits.MaxWatches)
@@ -370,17 +370,17 @@ func (s *serving) wireListeners() {
 	}
 	s.listeners.Handler = func(root string) http.Handler {
 		at := opts
-		at.Use = append(s.replicas.forwards(root), refuseOwn(s.peers.Me()), s.timing.Middleware)
+		at.Use = append(s.replicas.forwardQueries(root), refuseOwn(s.peers.Me()), s.timing.Middleware)
 		if root == config.Dynamo {
 			at.Use = append(at.Use, s.accessLog.Middleware(cfg.Dynamo.TraceIDHeader, dynamo.ModelKey))
 		}
-		return handler(root, c, s.dynamo, at)
+		return dialectHandler(root, c, s.dynamo, at)
 	}
 	s.listeners.Special = func(root string) server.Server {
 		if root != config.GRPC {
 			return nil
 		}
-		return grpcServer(c, cfg, s.replicas.carries(called))
+		return grpcServer(c, cfg, s.replicas.forwardCalls(called))
 	}
 }
 
@@ -390,24 +390,24 @@ func (s *serving) wireListeners() {
 // and goes on following them. Blocks come back later, in recoverBlocks, so that /health answers meanwhile.
 func (s *serving) recoverSources(ctx context.Context) error {
 	for i, src := range s.cfg.Sources {
-		if err := s.sources.register(src, false); err != nil {
+		if err := s.sources.registerSource(src, false); err != nil {
 			path := fmt.Sprintf("sources[%d]", i)
 			return fmt.Errorf("%s: %s: %w", s.loaded.Place(path), path, err)
 		}
 	}
 	if s.folder != nil {
-		s.folder.look()
+		s.folder.readFiles()
 	}
 	s.targets.Settle(ctx, firstAnswers)
 	if s.snapshots != nil {
 		s.keeper.RestoreRegistrations()
 	}
-	s.replicas.start()
+	s.replicas.joinFleet()
 
 	var following sync.WaitGroup
 	following.Go(func() { s.targets.Run(ctx) })
 	if s.folder != nil {
-		following.Go(func() { s.folder.run(ctx) })
+		following.Go(func() { s.folder.watchFiles(ctx) })
 	}
 	s.opened = append(s.opened, func() { s.targets.Close(); following.Wait() })
 	s.opened = append(s.opened, onHangup(s.loaded.File != "", s.reloads, s.accessLog, s.log))
@@ -466,7 +466,7 @@ func (s *serving) runListeners(ctx context.Context, show func(*conductor.Conduct
 // listener it does not wait for clients.
 func (s *serving) stopServing(drains bool) {
 	if drains {
-		drain(s.listeners, s.settings.get().Shutdown.Drain, s.log)
+		drainListeners(s.listeners, s.settings.get().Shutdown.Drain, s.log)
 		s.log.Info().Msg("stopping")
 	}
 	s.hub.Close()     // viewers have seen the drain, and look for another server
@@ -474,7 +474,7 @@ func (s *serving) stopServing(drains bool) {
 	s.listeners.Shutdown(shutdownTimeout)
 	s.stopKeeping()
 	s.keeping.Wait() // the last snapshot has what the sources hold
-	shutdown(s.conductor, s.tape, s.log)
+	closeSources(s.conductor, s.tape, s.log)
 }
 
 // recoveredTTL is how long blocks recovered from a peer stay while their workers are not

@@ -39,13 +39,13 @@ func (r *replicas) followShards(s *serving) error {
 	return nil
 }
 
-// keeps reports whether this server writes a deployment to the shelf.
-func (r *replicas) keeps(d scope.Deployment) bool {
+// keepsDeployment reports whether this server writes a deployment to the shelf.
+func (r *replicas) keepsDeployment(d scope.Deployment) bool {
 	return r.shards == nil || r.shards.Keeps(conductor.Shard{Tenant: d.Tenant, Model: d.Model})
 }
 
-// forwards returns the middleware that lets queries of a listener be sent on, none without shards.
-func (r *replicas) forwards(root string) []gin.HandlerFunc {
+// forwardQueries returns the middleware that lets queries of a listener be sent on, none without shards.
+func (r *replicas) forwardQueries(root string) []gin.HandlerFunc {
 	if r.sender == nil {
 		return nil
 	}
@@ -59,8 +59,8 @@ func (r *replicas) forwards(root string) []gin.HandlerFunc {
 	return []gin.HandlerFunc{r.sender.At(at)}
 }
 
-// carries lets calls of a listener of gRPC be sent on, with shards.
-func (r *replicas) carries(opts rpc.Options) rpc.Options {
+// forwardCalls lets calls of a listener of gRPC be sent on, with shards.
+func (r *replicas) forwardCalls(opts rpc.Options) rpc.Options {
 	if r.sender != nil {
 		opts.Forward = r.sender
 	}

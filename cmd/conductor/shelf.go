@@ -56,13 +56,13 @@ func (s *shelving) bring(ctx context.Context, d scope.Deployment, from []string)
 	return err
 }
 
-// others returns the URLs of the other replicas that are alive, those that have run longest first.
+// otherReplicas returns the URLs of the other replicas that are alive, those that have run longest first.
 // At the start it waits for the first beat, or until that has failed.
-func (s *shelving) others(ctx context.Context) (urls []string) {
+func (s *shelving) otherReplicas(ctx context.Context) (urls []string) {
 	if s == nil || s.shards {
 		return nil
 	}
-	all := slices.Clone(s.first(ctx).Replicas)
+	all := slices.Clone(s.awaitFirstBeat(ctx).Replicas)
 	slices.SortStableFunc(all, func(a, b fleet.Replica) int { return a.Started.Compare(b.Started) })
 	own := ""
 	for _, r := range all {
@@ -78,9 +78,9 @@ func (s *shelving) others(ctx context.Context) (urls []string) {
 	return urls
 }
 
-// first returns the state behind the first beat. The store may take longer than one beat to be
+// awaitFirstBeat returns the state behind the first beat. The store may take longer than one beat to be
 // connected with.
-func (s *shelving) first(ctx context.Context) fleet.Status {
+func (s *shelving) awaitFirstBeat(ctx context.Context) fleet.Status {
 	patience := time.NewTimer(s.fleet.Store().Timeout() + 2*fleet.Pause)
 	defer patience.Stop()
 	for {

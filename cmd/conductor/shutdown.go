@@ -14,8 +14,8 @@ import (
 	"example.com/conductor/events/tape"
 )
 
-// drain lets the servers answer on for a while. A further signal ends that.
-func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
+// drainListeners lets the servers answer on for a while. A further signal ends that.
+func drainListeners(web *server.Servers, d time.Duration, log zerolog.Logger) {
 	if d <= 0 {
 		return
 	}
@@ -25,20 +25,20 @@ func drain(web *server.Servers, d time.Duration, log zerolog.Logger) {
 	web.Drain(hurry, d)
 }
 
-// shutdown closes the sources and the journal. It returns in time, whatever engines do.
-func shutdown(c *conductor.Conductor, j *tape.Tape, log zerolog.Logger) {
-	if !within(500*time.Millisecond, c.Close) {
+// closeSources closes the sources and the journal. It returns in time, whatever engines do.
+func closeSources(c *conductor.Conductor, j *tape.Tape, log zerolog.Logger) {
+	if !finishesWithin(500*time.Millisecond, c.Close) {
 		log.Warn().Msg("sources did not stop in time")
 	}
 	// Longer than a full queue takes to a disk that works.
-	if !within(time.Second, func() { j.Close() }) {
+	if !finishesWithin(time.Second, func() { j.Close() }) {
 		log.Warn().Msg("the journal was not written to its end")
 	}
 	log.Info().Msg("stopped")
 }
 
-// within reports whether f returned in time.
-func within(limit time.Duration, f func()) bool {
+// finishesWithin reports whether f returned in time.
+func finishesWithin(limit time.Duration, f func()) bool {
 	done := make(chan struct{})
 	go func() {
 		f()

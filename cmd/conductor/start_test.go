@@ -22,7 +22,7 @@ func TestStartIsLogged(t *testing.T) {
 		cfg.Listeners = []config.Listener{{Address: "127.0.0.1:0", Dialect: config.GRPC},
 			{Address: "127.0.0.1:0", Dialect: config.Conductor}}
 		change(&cfg)
-		web := server.NewServers(listeners(cfg.Listeners), timeouts(cfg.Limits), zerolog.Nop())
+		web := server.NewServers(listeners(cfg.Listeners), listenerTimeouts(cfg.Limits), zerolog.Nop())
 		must.Succeed(t, web.Bind())
 		defer web.Unbind()
 		var out bytes.Buffer

@@ -76,12 +76,12 @@ func newFleet(cfg *config.Config, shared *store.Store, web *server.Servers, log 
 	}
 	return fleet.New(fleet.Config{
 		Store: shared, Log: log,
-		Replica: fleet.Replica{URL: advertised(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},
+		Replica: fleet.Replica{URL: advertisedURL(cfg, web), Started: time.Now(), Version: version, Weight: float64(cfg.Store.Weight)},
 	})
 }
 
-// advertised is the URL where other replicas reach this server.
-func advertised(cfg *config.Config, web *server.Servers) string {
+// advertisedURL is the URL where other replicas reach this server.
+func advertisedURL(cfg *config.Config, web *server.Servers) string {
 	if cfg.Store.Advertise != "" {
 		return cfg.Store.Advertise
 	}

@@ -72,7 +72,7 @@ func everything(t testing.TB, a *server.Admission) (http.Handler, *conductor.Con
 	if a != nil {
 		registry.MustRegister(a)
 	}
-	return handler(config.Conductor, c, d, admin.Options{
+	return dialectHandler(config.Conductor, c, d, admin.Options{
 		Dialect: conductorhttp.Options{MaxBody: 1 << 20, MaxTokens: 1 << 20, Admission: a, Version: "test"},
 		OpenAPI: kvconductor.OpenAPI, Gatherer: registry, Log: zerolog.Nop(),
 	}), c
@@ -293,7 +293,7 @@ func listen(t *testing.T, h http.Handler, limits config.Limits, state func(net.C
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
-	s := server.NewServer(h, timeouts(limits))
+	s := server.NewServer(h, listenerTimeouts(limits))
 	s.ConnState = state
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(server.Joined(l)) }()
