@@ -6,73 +6,6 @@ const (
 	Retired int32 = -2 // an owner that is gone: its blocks count nowhere
 )
 
-// Owner is what one owner id of an index stands for.
-type Owner struct {
-	// Instance is the id of the instance, Pool or Retired.
-	Instance int32
-	// Rank is the data-parallel rank; meaningless for a pool.
-	Rank int32
-	// Medium is where the owner keeps its blocks.
-	Medium Medium
-	// Serves lists the instances a pool is bound to; nil is all of them, an
-	// empty list none. Not used for instances.
-	Serves []int32
-	// Chunk is how many blocks the owner loads whole or not at all; 0 and 1 are one. Every stretch
-	// of blocks that it holds begins with a chunk.
-	Chunk uint32
-}
-
-// Whole returns the end of the whole chunks among blocks [from, to) that the owner holds.
-func (o *Owner) Whole(from, to uint32) uint32 { return to - (to-from)%max(o.Chunk, 1) }
-
-// Prefix is how many leading blocks an owner holds without a gap, at least one. Owner is an
-// index into the owner table. The type has no name of its own: an index hands its list on.
-type Prefix = struct{ Owner, Blocks uint32 }
-
-// Span is blocks [From, To) that an owner holds, From above zero and below To.
-type Span = struct{ Owner, From, To uint32 }
-
-// Instance is one routable target a row is wanted for.
-type Instance struct {
-	ID    int32   // >= 0, dense: a Roster keeps a table as long as the largest id
-	Ranks []int32 // registered ranks; each appears in the row, also with zeros
-}
-
-// Rank is what one data-parallel rank of an instance can serve, in blocks.
-type Rank struct {
-	Rank int32
-	// Blocks of the matched prefix the rank holds itself, on any medium.
-	Blocks int
-	// Device, Host, Disk and External are cumulative cascade boundaries.
-	Device, Host, Disk, External int
-	// Expected is how far the cascade reaches if the blocks expected of the rank count as on its device:
-	// at least External. It is 0 unless it was asked for.
-	Expected int
-}
-
-// MediumCount is the number of blocks of the matched prefix on one medium.
-type MediumCount struct {
-	Name   string
-	Blocks int
-}
-
-// Row is the answer for one instance, in blocks.
-type Row struct {
-	Longest int
-	// Media begins with GPU, CPU and DISK, in this order and also when zero.
-	// Further media follow by name, each with at least one block.
-	Media []MediumCount
-	// Ranks is sorted by rank: the registered ones, and any other that holds a
-	// block of the matched prefix.
-	Ranks []Rank
-}
-
-// Hit is the row of an instance that holds something, or that a pool bound to it does.
-type Hit struct {
-	At int32 // position in the roster
-	Row
-}
-
 // Folder computes rows. Its zero value is ready; keeping one saves allocations.
 type Folder struct {
 	roster *Roster    // of this fold
@@ -84,13 +17,6 @@ type Folder struct {
 	hits  []Hit
 	media []MediumCount // of others
 	ranks []Rank        // of others; what Other has handed out of it stays
-}
-
-// Soon is blocks [From, To) that count as if they were on the device of a rank. They do not have to be of
-// a rank: Rank is -1 then.
-type Soon struct {
-	Instance, Rank int32
-	From, To       uint32
 }
 
 // Hits returns the rows of the instances that hold a block, or whose pools do, in no
