@@ -54,7 +54,9 @@ func chunkLines(k int) int {
 	return firstLines << (k - 1)
 }
 
-// addressOf returns the address of a line.
+// addressOf returns the address of a line. Chunks double, so the chunk is the number of
+// leading bits. This is the first step of every access to a piece, and must stay small
+// enough to be inlined: no bounds check, no lock.
 func (a *arena) addressOf(line uint32) unsafe.Pointer {
 	k := bits.Len32(line / firstLines)
 	first := uint32(firstLines) << k >> 1 &^ (firstLines - 1)
@@ -80,7 +82,10 @@ func (a *arena) allocLines(kind, n int) uint32 {
 	return line
 }
 
-// takeFreshLines takes lines that were never used.
+// takeFreshLines takes lines that were never used. In large chunks it asks the system for
+// 64 KiB of pages at once: a fault for each 4 KiB page costs more than the blocks that are
+// written there. The pages of a chunk that has just been filled may become huge ones, of
+// which the processor can keep more at hand.
 func (a *arena) takeFreshLines(n int) uint32 {
 	line := max(a.next.Load(), 1)
 	k := bits.Len32(line / firstLines)
@@ -123,7 +128,8 @@ func (a *arena) freeLines(kind int, line uint32, n int) {
 	a.heads[line/pageLines] &^= 1 << (line % pageLines)
 }
 
-// markLines notes that lines are in use, or not.
+// markLines notes that lines are in use, or not. The bitmap has a word a page, so that
+// trimPages finds an empty page by one comparison with zero.
 func (a *arena) markLines(line uint32, n int, used bool) {
 	for n > 0 {
 		page, off := line/pageLines, line%pageLines
@@ -143,8 +149,10 @@ func (a *arena) markLines(line uint32, n int, used bool) {
 	}
 }
 
-// trimPages gives pages without a used line back to the system, up to a number of stretches. The
-// next call goes on there. It reports whether it has visited all pages.
+// trimPages gives pages without a used line back to the system, up to a number of
+// stretches. The next call goes on there. It reports whether it has visited all pages. The
+// numbers of their lines stay in the lists of spare ones: a line that is taken again just
+// gets a new page from the system, full of zeros.
 func (a *arena) trimPages(stretches int) bool {
 	end := int(a.next.Load()) / pageLines // the page of next may be written soon
 	p := a.trimmed

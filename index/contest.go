@@ -50,6 +50,10 @@ func (rs *resolver) isUncontested(s *source) bool { return s.teaches || rs.conte
 // contestHash notes that a source means something else by an engine hash than a block, which the
 // hash means to all. Blocks of sources without tokens begin to wait by it. All lanes are
 // locked.
+//
+// The sources of the pool are not asked which meaning is theirs; they have no tokens. Their
+// blocks wait under the hash itself, so no query counts them for the wrong prompt, and they
+// get their places back when the contest is decided.
 func (rs *resolver) contestHash(s *source, engine uint64, shared position) {
 	c := &rs.contests
 	if c.contradicts == nil || !s.teaches || !c.contradicts() || !c.of[engine] && len(c.of) >= maxContested {
@@ -123,6 +127,9 @@ func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 
 // decideContest ends the contest of an engine hash if the holders of one block alone are left. All lanes are
 // locked.
+//
+// It is not enough that one source is left which announced a meaning: as long as the holder
+// of the other meaning holds its block, both are true for somebody.
 func (rs *resolver) decideContest(engine uint64) {
 	c := &rs.contests
 	if !c.of[engine] {

@@ -1,6 +1,9 @@
 package index
 
-// cursor is where the next block of a chain goes: behind a block.
+// A cursor is where the next block of a chain goes: behind a block. It carries the key and
+// the identity, so that a walk along a chain computes one hash a block and never looks
+// back. A cursor holds nothing: after anything else has changed, the caller asks
+// refreshCursor whether the block is still there.
 type cursor struct {
 	kind          cursorKind
 	at            position // the block, none where it is in no piece
@@ -39,7 +42,10 @@ func (t *tree) markCursor(c cursor) chainMark {
 	return chainMark{c.at, c.key, r.head, r.lost}
 }
 
-// cursorAtMark returns the cursor of a mark, whose block is still in its place.
+// cursorAtMark returns the cursor of a mark, whose block is still in its place. Engines
+// announce a growing prompt in many small events, and each of them begins where the last
+// one ended. If the piece has neither ended nor lost a block since, the key in the mark is
+// still right, and up to 63 hashes are saved.
 func (t *tree) cursorAtMark(m *chainMark) cursor {
 	if r := t.lines.pieceAt(m.at.piece); r.head == m.head && r.lost == m.lost {
 		return cursor{kind: atBlock, at: m.at, key: m.key, chainIdentity: r.chainIdentity()}
@@ -47,7 +53,10 @@ func (t *tree) cursorAtMark(m *chainMark) cursor {
 	return t.cursorAt(m.at)
 }
 
-// childOf returns the cursor behind the child of a block with a local hash.
+// childOf returns the cursor behind the child of a block with a local hash: in the same
+// piece, at the head of another one, or, if the parent's place is not known, as a loose
+// block of the child's key. The child need not exist; then the cursor has its key and no
+// position, and says (made) as of when.
 func (t *tree) childOf(c cursor, local uint64) cursor {
 	if c.kind == atUnknown {
 		return cursor{}
@@ -70,7 +79,8 @@ func (t *tree) childOf(c cursor, local uint64) cursor {
 	return next
 }
 
-// refreshCursor looks at a cursor after other blocks have changed.
+// refreshCursor looks at a cursor again after other blocks have changed. Lines are used
+// again, so that a block is at the old position proves nothing: only the key does.
 func (t *tree) refreshCursor(c cursor) cursor {
 	if c.kind != atBlock && c.kind != atKey || c.at.isNone() {
 		return c
@@ -99,7 +109,8 @@ func (t *tree) notePlace(key uint64, p position) {
 	}
 }
 
-// writeBlock writes the words of a block of a chained piece, without a name.
+// writeBlock writes the words of a block of a chained piece, without a name. The block is
+// not yet counted in meta, so no reader looks at it.
 func (t *tree) writeBlock(r *piece, at uint32, local, clientHash uint64) {
 	t.made++ // all lanes are locked
 	write64(&r.localHashes()[at], local)

@@ -2,8 +2,14 @@ package index
 
 import "math/bits"
 
-// growChain stores blocks from i on behind a block of a chain or the root, as many as lie in
-// one piece. It reports false if the first of them is not ordinary.
+// growChain stores blocks from i on behind a block of a chain or the root, as many as lie
+// in one piece. It reports false if the first of them is not ordinary.
+//
+// It looks for the child of the cursor's block where it costs least: the next block of the
+// same piece, then the piece that the hint names, then the table of heads. Only if the
+// child is nowhere does it make it. The loop goes round again when another lane was faster:
+// a piece found without its lock may have ended, or have been begun, until this lane holds
+// it.
 func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	p.constant = c.constant
@@ -65,6 +71,10 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 
 // growPiece stores blocks from i on, none of them in a chain, behind the last block of a held
 // piece or, if that is nil, at the beginning of one. again says that another lane was faster.
+//
+// Room is left for what is likely to come. An event of a few blocks that continues its own
+// chain is an engine announcing a prompt while it computes it, so the next piece gets twice
+// the length of this one; a long event knows its own length.
 func (p *storing) growPiece(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	if !p.isFresh(i, key) || x.bounds.isOverBudget() {
@@ -98,7 +108,9 @@ func (p *storing) growPiece(i int, c cursor, r *piece, key uint64) (next int, la
 }
 
 // isFresh reports whether an engine hash is new, as far as the table of names tells, and
-// concerns nothing else. key is that of the block.
+// concerns nothing else. key is that of the block. While names get entries on demand the
+// table does not tell all: a hash without an entry may be the name of another block.
+// Entering it later finds that out (nameBlocks), and ends naming on demand.
 func (p *storing) isFresh(i int, key uint64) bool {
 	engine := normal(p.e.Engine[i])
 	if p.isAwaited(engine) {
@@ -132,6 +144,14 @@ func (p *storing) isSimple() bool {
 
 // storeAlong stores blocks from i on which are in a held piece from a place on, the first one for
 // sure: its key is next. It reports false if the first one is not ordinary.
+//
+// It is the way of a block that others hold already, and most blocks of a large fleet are
+// such blocks. With simple sources it compares two words a block, local hash and name, and
+// then changes one interval.
+//
+// names, from position first on, are those that the event's hashes are compared with: the
+// ones in the body or those of a side. An event nearly always stays with the family that
+// taught them, so the line is looked for again only where a comparison fails.
 func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cursor, bool) {
 	x, e, n, at := p.x, p.e, q.piece, q.at
 	r := x.tree.lines.pieceAt(n)
@@ -209,9 +229,17 @@ func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cur
 	return i, cursor{kind: atBlock, at: position{n, at - 1}, key: x.tree.keyWithin(r, lo, next, at-1), chainIdentity: c.chainIdentity}, true
 }
 
-// fillPiece writes blocks from i on into the room of a changing piece, until one of them begins
-// a piece or has a hash that is not new. It reports false if that is the first one. Readers go
-// on then.
+// fillPiece writes blocks from i on into the room of a changing piece, until one of them
+// begins a piece or has a hash that is not new. It reports false if that is the first one.
+// Readers go on then.
+//
+// Nothing of what it writes is seen before extendPiece changes the count of blocks, so it
+// can write names and hashes as it goes and stop at any block. The entries of names are the
+// exception: a lane may find one at once. It gets to the piece, which is held, and waits.
+//
+// A new block whose key begins a piece already stops the loop, because a chain must not
+// have two blocks of one key. The sieve of the table of heads answers that for nearly every
+// block with one load.
 func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (int, cursor, bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	if r.by == 0 {

@@ -14,6 +14,8 @@ type holders struct {
 }
 
 // eachHolder calls f for the living owners of a set. All lanes are locked.
+//
+// Retired ids are left out. They stay in sets until the sweep has passed.
 func (h *holders) eachHolder(set uint32, f func(*owner)) {
 	d := h.tree.ids.Load()
 	for i, w := range h.tree.sets.body.Load().wordsOf(set) {
@@ -28,7 +30,9 @@ func (h *holders) eachHolder(set uint32, f func(*owner)) {
 	}
 }
 
-// addHolder gives a block to an owner and reports whether it did not hold it.
+// addHolder gives a block to an owner and reports whether it did not hold it. A block that
+// had no owner and is no ghost still has the engine hashes of its former life. They are
+// cleared first.
 func (h *holders) addHolder(o *owner, p position) bool {
 	r, dead := h.tree.lines.pieceAt(p.piece), uint64(0)
 	if h.tree.lines.setOf(p) == 0 {
@@ -46,7 +50,8 @@ func (h *holders) addHolder(o *owner, p position) bool {
 }
 
 // addHolders gives blocks of a locked piece to an owner, and returns those that it did not
-// hold. dead are blocks that were no ghosts and had no owner before the event.
+// hold. dead are blocks that were no ghosts and had no owner before the event: of all
+// others that get their first owner here, it is known that they were ghosts.
 func (h *holders) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead uint64) (changed uint64) {
 	changed, edge := h.tree.changeHolder(o.s.lane, r, lo, hi, o.id, true)
 	if changed != 0 {
@@ -69,6 +74,11 @@ func (h *holders) removeHolder(o *owner, p position) bool {
 }
 
 // removeHolders takes blocks of a piece from an owner, and returns those that it held.
+//
+// lost is counted up before readers may look again: a query that has passed the piece
+// compares it at its end, and so never claims a block that left while it ran. Blocks
+// without an owner become ghosts or lose their names, and the end of the piece goes with
+// them. The piece may have ended when this returns.
 func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	r := h.tree.lines.pieceAt(n)
 	h.tree.lockPiece(n, r)
@@ -99,6 +109,9 @@ func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 
 // removeEach takes blocks of a piece from an owner, and returns those that it held. The last
 // ones go first: the piece ends with its first one.
+//
+// While other lanes are at work, the lane must still hold the piece, since an ended piece
+// may be somebody else's already.
 func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 	for blocks != 0 {
 		hi := uint32(bits.Len64(blocks))
@@ -116,6 +129,10 @@ func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64)
 
 // moveBlock takes a block from an owner and gives it another one instead, with its copies. An owner of
 // both was told of the block twice, by two names, so it has one copy more.
+//
+// Both moments are seen by queries. The owner gets the new block first, and turns tells
+// queries that a block has moved from a place that they may already have passed to one that
+// they may not have reached.
 func (h *holders) moveBlock(o *owner, from, to position) {
 	more, doubted := o.copies.extraOf(from), o.copies.isDoubted(from)
 	if held := !h.addHolder(o, to); held { // first, so that the owner is not seen without the block
@@ -136,7 +153,8 @@ func (h *holders) moveBlock(o *owner, from, to position) {
 }
 
 // moveRaw moves the source's memberships under an engine hash to a block, and reports
-// whether there were any.
+// whether there were any. The set is kept by a reference of its own: with the last owner
+// the loose block ends, and with its interval the set would.
 func (h *holders) moveRaw(s *source, engine uint64, to position) (moved bool) {
 	if !s.raw {
 		return false
@@ -191,8 +209,12 @@ func (h *holders) createBlock(s *source, c cursor, key, up, local, clientHash ui
 	return position{n, 0}
 }
 
-// createLoose makes a block of a key whose place is not known. It has no owner. of is the identity
-// of the key, that of the base if the key is an engine hash without a constant.
+// createLoose makes a block of a key whose place is not known. It has no owner. of is the
+// identity of the key, that of the base if the key is an engine hash without a constant.
+//
+// Loose blocks of a source are put into one piece after another, each twice as large as the
+// last one if it was filled, so a source that announces no tokens at all still gets full
+// pieces, and one stray hash takes no more than two lines.
 func (h *holders) createLoose(s *source, of chainIdentity, key, clientHash uint64, want int) position {
 	if h.bounds.isOverBudget() && !h.bounds.evictForRoom() {
 		return position{}
@@ -225,8 +247,9 @@ func (h *holders) createLoose(s *source, of chainIdentity, key, clientHash uint6
 	return s.tail
 }
 
-// rerootLoose returns the loose block of a cursor, in a piece of the cursor's identity. What waits under
-// the key as if that were an engine hash moves there.
+// rerootLoose returns the loose block of a cursor, in a piece of the cursor's identity.
+// What waits under the key as if that were an engine hash moves there: it was made before
+// anyone knew whose the key is.
 func (h *holders) rerootLoose(s *source, c cursor) position {
 	from := c.at
 	r := h.tree.lines.pieceAt(from.piece)

@@ -63,7 +63,11 @@ type laneSet struct {
 	alone bool // all lanes are locked
 }
 
-// lock locks all lanes, when no event is half applied: nothing else changes the index.
+// lock locks all lanes, once no event is half applied: nothing else changes the index. It
+// waits for such events by letting them have the lanes again and again, since an event that
+// was begun next to others and needs all lanes for its rest must not see its work of before
+// undone by a call that came between. waiters tells events that begin to do so alone at
+// once, or a steady stream of them would keep the caller waiting.
 func (x *Index) lock() {
 	x.tree.lanes.waiters.Add(1)
 	x.lockRest()
@@ -75,7 +79,9 @@ func (x *Index) lock() {
 	x.tree.lanes.waiters.Add(-1)
 }
 
-// lockRest locks all lanes for the rest of an event.
+// lockRest locks all lanes for the rest of an event. The locks are taken in one order, by
+// everyone, so two callers do not wait for each other. What lanes have put off because it
+// needs all of them is done here first, before the caller looks at anything.
 func (x *Index) lockRest() {
 	for i := range x.tree.lanes.each {
 		x.tree.lanes.each[i].lane.mu.Lock()
@@ -87,6 +93,8 @@ func (x *Index) lockRest() {
 	}
 }
 
+// unlock lets all lanes go. A question may have ended naming on demand, and so have given a
+// meaning to hashes under which blocks wait: they move now, while nothing else runs.
 func (x *Index) unlock() {
 	if placeOthers(x) { // a question may begin to name all blocks
 		x.tree.places = nil
@@ -116,8 +124,10 @@ func (ls *laneSet) countEvents() uint32 {
 	return uint32(ls.sumLanes(func(l *lane) int { return int(l.events) }))
 }
 
-// calm reports whether nothing is under way that concerns all sources, and the source has
-// nothing that is not ordinary.
+// isCalmFor reports whether nothing is under way that concerns all sources, and the source
+// has nothing that is not ordinary. It is asked once an event, under the lane's lock. Each
+// condition is about something that changes only while all lanes are locked, so the answer
+// holds for the whole event.
 func (rs *resolver) isCalmFor(s *source) bool {
 	return rs.tree.lanes.waiters.Load() == 0 && rs.names.sweep.left == 0 && rs.names.naming != catchingUp && rs.tree.places == nil &&
 		s.isSimple() && rs.isUncontested(s)
@@ -125,6 +135,9 @@ func (rs *resolver) isCalmFor(s *source) bool {
 
 // leaves ends what an event did next to others, up to block i of n. It reports whether it has a
 // rest, or something else is to be done, while all lanes are locked.
+//
+// The budget hears of new memory with every 64th event only: it is a word that all indexes
+// share, and a store that changed it would take the cache line from all other cores.
 func (rs *resolver) leaveLane(s *source, i, n int) bool {
 	l := s.lane
 	rs.finder.nameDuePieces(s)
@@ -159,6 +172,10 @@ func (ls *laneSet) laneOf(s Source) *lane { return &ls.each[s%lanes].lane }
 func (ls *laneSet) laneOfOwner(o Owner) *lane { return &ls.each[(*ls.laneBy.Load())[o]].lane }
 
 // holdPiece returns a piece that no other lane changes until this one holds another.
+//
+// The bit is taken by a compare-and-swap on the version, so one word says both who writes
+// and what readers may believe. It is held for a microsecond or so. spins gives the
+// processor away if that takes longer, because then the holder has lost its own.
 func (t *tree) holdPiece(l *lane, n uint32) *piece {
 	r := t.lines.pieceAt(n)
 	if t.lanes.alone || l.piece == n {
@@ -174,7 +191,9 @@ func (t *tree) holdPiece(l *lane, n uint32) *piece {
 	}
 }
 
-// holdNewPiece notes that a new piece is held. The one held before is released.
+// holdNewPiece notes that a new piece is held, as beginPiece has set the bit. The one held
+// before is released only now: that of the block before must not change until its child is
+// in the tables.
 func (t *tree) holdNewPiece(l *lane, n uint32) {
 	if !t.lanes.alone {
 		t.releasePiece(l)
@@ -192,7 +211,9 @@ func (t *tree) releasePiece(l *lane) {
 	l.piece = 0
 }
 
-// spin is a lock that is held for less than a microsecond.
+// A spin is a lock that is held for less than a microsecond. A sync.Mutex would do, but
+// takes eight bytes and costs more where nobody waits, and there is one of these for each
+// segment of the table of names.
 type spin struct{ word uint32 }
 
 func (s *spin) lock() {

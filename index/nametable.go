@@ -64,8 +64,9 @@ func (d *nameDir) segmentOf(h uint64) *nameSegment {
 	return d.segs[h>>((64-d.depth)&63)&uint64(len(d.segs)-1)].Load()
 }
 
-// lockSegment returns the segment of a mixed hash, locked, and the upper bits of the hash; nil in an
-// empty table.
+// lockSegment returns the segment of a mixed hash, locked, and the upper bits of the hash;
+// nil in an empty table. A segment that died between the look at the directory and its lock
+// has been replaced, so the directory is asked again.
 func (t *nameTable) lockSegment(h uint64) (*nameSegment, uint64) {
 	for {
 		d := t.dir.Load()
@@ -88,7 +89,10 @@ func (s *nameSegment) nextBucket(b int) int {
 	return 0
 }
 
-// appendRefs appends the references of entries that may have a mixed hash.
+// appendRefs appends the references of entries that may have a mixed hash. 28 bits of 64
+// are compared, so a wrong one among them is rare; the caller asks the block. They are
+// copied out, because the block must not be looked at under the segment's lock: that look
+// can end in the removal of the very entry.
 func (t *nameTable) appendRefs(h uint64, dst []uint64) []uint64 {
 	s, tag := t.lockSegment(h)
 	if s == nil {
@@ -146,6 +150,10 @@ func (t *nameTable) addEntry(h, ref uint64) bool { return t.placeEntry(h, ref, f
 // insertEntry adds an entry. The hash has none with this reference.
 func (t *nameTable) insertEntry(h, ref uint64) { t.placeEntry(h, ref, true) }
 
+// placeEntry adds an entry. Unless always is set, it returns false if there is one with the
+// same tag, which may be of the same hash. It takes the first slot that is free or was
+// used, but must look on to the end of the probe before: an entry with the tag may stand
+// behind it.
 func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
 	s, tag := t.lockSegment(h)
 	if s == nil {
@@ -184,7 +192,9 @@ func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
 	}
 }
 
-// removeEntry takes exactly this entry out and reports whether it was there.
+// removeEntry takes exactly this entry out and reports whether it was there. The slot is
+// marked as used, not as free, or probes that had passed the full bucket would end too
+// early. If the bucket has a free slot already, none has passed it.
 func (t *nameTable) removeEntry(h, ref uint64) bool {
 	s, tag := t.lockSegment(h)
 	if s == nil {
@@ -272,8 +282,9 @@ func (t *nameTable) copyHalf(s *nameSegment, live int, side uint64) *nameSegment
 	})
 }
 
-// copySegment returns a segment of n buckets, or more, with the entries of another one that want
-// accepts.
+// copySegment returns a segment of n buckets, or more, with the entries of another one that
+// want accepts. Entries are in the order of their hashes, so it reads one array and writes
+// another from front to back, and needs no hash function.
 func (t *nameTable) copySegment(s *nameSegment, depth uint, n int, want func(tag uint64) bool) *nameSegment {
 	for ; ; n += max(1, n/4) {
 		fresh := &nameSegment{buckets: t.allocBuckets(n), depth: depth}
@@ -335,7 +346,9 @@ func (s *nameSegment) fillFrom(from []bucket, want func(tag uint64) bool) bool {
 	return true
 }
 
-// clearAll gives the memory of the table back. All lanes are locked; queries may look at it.
+// clearAll gives the memory of the table back. All lanes are locked; queries may look at
+// it. The segments die under their own locks, so that a query which waits for one asks the
+// directory again and finds it empty.
 func (t *nameTable) clearAll() {
 	dead := slices.Collect(t.eachSegment)
 	t.dir.Store(nil)

@@ -6,23 +6,37 @@ import (
 	"unsafe"
 )
 
-// piece is the head of up to 64 consecutive blocks, one line; its body follows it.
+// A piece is a run of up to 64 consecutive blocks of one chain. Its head is one cache line,
+// and its body follows directly behind it, so that a query which knows the number of a
+// piece needs no further pointer:
 //
 //	chained  head | local hashes | engine hashes | client hashes, if wide | constant, number
 //	loose    head | keys | client hashes, if wide | constant, number
 //
-// Constant and number are those of the identity, and only there if it is not the base one (isOther).
-// Such a piece has room for a block less, so that its lines are as many.
+// The local hashes come first because they are all that a query compares: 64 blocks are
+// eight cache lines in a row, which the prefetcher of the processor follows by itself.
+// Engine hashes are touched by events alone.
 //
-// The blocks of a chained piece follow each other in a chain, and the first one is found
-// by its key in tree.firsts or tree.heads. A loose block stands alone: its place in a chain is not
-// known, and it is found by its key in tree.loose.
+// The constant and the number are those of the identity, and are there only if it is not
+// the base one (isOther). Such a piece has room for a block less, so that it takes as many
+// lines as another one.
 //
-// All words are written while a lane holds the piece, or all lanes are locked. Blocks, keys and
-// owners change while ver is odd. A reader looks at ver before and after. The hints (next, prev)
-// and the names (side, engine hashes) also change while ver is even. A hint is followed by a
-// look at a key or a name in the piece there. A name is one word: 0, or an engine hash of its
-// block.
+// The blocks of a chained piece follow each other in a chain, and the first one is found by
+// its key in tree.firsts or tree.heads; all others are found by walking from there. A loose
+// block stands alone: its place in a chain is not known, and it is found by its own key in
+// tree.loose.
+//
+// Who writes: a lane that holds the piece (the bit held of ver), or anyone while all lanes
+// are locked. Blocks, keys and owners change only while ver is odd, and a reader looks at
+// ver before and after, as with any seqlock: what it read between two equal even versions
+// was true together. A reader may therefore see any mixture of old and new words meanwhile,
+// so it must check every number that it is about to use as an index or a length before it
+// uses it.
+//
+// Some words also change while ver is even, because a reader can check them on their own.
+// The hints (next, prev) are followed by a look at a key or a name in the piece there, so a
+// wrong hint costs a probe and nothing else. A name is one word: 0, or an engine hash of
+// its block, so it cannot be half written.
 type piece struct {
 	meta uint32 // blocks, capacity, intervals: a byte each; flags, and which block the anchor is
 	ver  uint32 // version, and whether the piece is held and changes
@@ -92,6 +106,7 @@ func intervalOf(word uint32) interval { return interval{word >> endBits, word & 
 // position is a block: a piece and a position in it. The zero value is none.
 type position struct{ piece, at uint32 }
 
+// encode packs a position into the 36 bits that the tables of keys and names have for it.
 func (p position) encode() uint64        { return uint64(p.piece)<<6 | uint64(p.at) }
 func decodePosition(ref uint64) position { return position{uint32(ref >> 6), uint32(ref & 63)} }
 func (p position) isNone() bool          { return p.piece == 0 }
@@ -104,17 +119,25 @@ func (r *piece) len() uint32        { return r.meta & 255 }
 func (r *piece) cap() uint32        { return r.meta >> 8 & 255 }
 func (r *piece) intervalCount() int { return int(r.meta >> 16 & 255) }
 func (r *piece) loose() bool        { return r.meta&isLoose != 0 }
+
+// setCounts writes how many blocks and intervals a piece has. Both are in one word together
+// with the flags, so a reader that loads meta once sees a pair that belonged together.
 func (r *piece) setCounts(n uint32, k int) {
 	write32(&r.meta, r.meta&^0xff00ff|n|uint32(k)<<16)
 }
 
 type words = [maxPiece]uint64
 
+// wordsAt returns the k-th array of the body. Its type says 64 words even if the capacity
+// is less: a constant length lets the compiler drop the bounds checks, and what lies behind
+// is memory of the arena in any case.
 func (r *piece) wordsAt(k uint32) *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(k*r.cap())))
 }
 
-// engineHashesAt returns the engine hashes of a chained piece whose meta was read before.
+// engineHashesAt returns the engine hashes of a chained piece whose meta was read before. A
+// reader without a lock uses it instead of engineHashes, which would load meta again and
+// might find another capacity than the one it checked.
 func (r *piece) engineHashesAt(meta uint32) *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(meta>>8&255)))
 }
@@ -144,7 +167,10 @@ func wordsOfBlock(meta uint32) (n int) {
 	return n
 }
 
-// capFor returns the capacity of a piece for at least want blocks, as far as those fit.
+// capFor returns the capacity of a piece for at least want blocks, as far as those fit. It
+// rounds up to whole cache lines of the body (a chained piece has two words a block, so
+// four blocks fill one), because a line that is half empty costs as much memory as a full
+// one. The two words of an identity then take the place of a block or two.
 func capFor(want int, flags uint32) uint32 {
 	less := 0 // blocks that make room for the words of the identity
 	if flags&isOther != 0 {
@@ -181,7 +207,11 @@ func linesFor(meta uint32) int {
 	return 1 + (n*8+lineBytes-1)/lineBytes
 }
 
-// anchorAt returns which block of a piece the anchor is.
+// anchorAt returns which block of a piece the anchor is. A query that leaves a piece in its
+// midst needs the key of the block where it left, and has only that of the first one. It
+// would have to hash every block between. The anchor is one more known key: at the last
+// block as long as all prompts run through the whole piece, and close to the fork once some
+// prompt has left the piece earlier.
 func anchorAt(meta uint32) uint32 {
 	if n := meta >> anchorShift; n != 0 {
 		return n*anchorStep - 1
@@ -196,11 +226,16 @@ func (r *piece) setLastKey(key uint64) {
 	}
 }
 
-// lockReaders makes readers wait, unlock lets them go on. The lane holds the piece.
+// lockReaders makes readers wait, and unlockReaders lets them go on with a new version. The
+// caller holds the piece, so no other writer is there. The first store must be atomic: it
+// may not move behind the changes that follow, or a reader could take a half-written piece
+// for an unchanged one.
 func (r *piece) lockReaders()   { store32(&r.ver, load32(&r.ver)|changing) }
 func (r *piece) unlockReaders() { write32(&r.ver, load32(&r.ver)&^changing+versionStep) }
 
-// readVersion returns the version of a piece for a reader, and whether it is changing.
+// readVersion returns the version of a piece for a reader, and whether it is changing. The
+// bit held is no part of a version: a lane that holds a piece without changing it disturbs
+// no reader.
 func (r *piece) readVersion() (ver uint32, busy bool) {
 	v := load32(&r.ver) &^ held
 	return v, v&changing != 0
@@ -241,7 +276,9 @@ func (d *side) initialize(p position, names, next, by uint32) {
 // covers reports whether a side has room for a name of a block.
 func (d *side) covers(at uint32) bool { return at-d.firstBlock() < d.cap() }
 
-// sideLines returns the lines for at least n names, and how many fit.
+// sideLines returns the lines for at least n names, and how many fit. There are four sizes,
+// so that lines of sides that have ended fit new ones: a free list of each of 64 sizes
+// would keep memory that nobody asks for.
 func sideLines(n uint32) (lines int, names uint32) {
 	switch {
 	case n <= 4:
@@ -254,7 +291,9 @@ func sideLines(n uint32) (lines int, names uint32) {
 	return 9, maxPiece
 }
 
-// intervalWords returns the intervals of a piece where they are.
+// intervalWords returns the intervals of a piece where they are: in its head if there is
+// one, as for a piece whose blocks all have the same owners, else in a list of lines. The
+// caller holds the piece.
 func (a *arena) intervalWords(r *piece) []uint32 {
 	n := r.intervalCount()
 	if n > inlineIntervals {
@@ -263,7 +302,9 @@ func (a *arena) intervalWords(r *piece) []uint32 {
 	return r.intervals[:n]
 }
 
-// intervalsOf copies the intervals of a piece.
+// intervalsOf copies the intervals of a piece into a buffer of the caller's stack, for
+// changes that read the old list while they write the new one. There may be two more than
+// blocks while a change is under way.
 func (a *arena) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
 	w := a.intervalWords(r)
 	for i, v := range w {
@@ -272,7 +313,8 @@ func (a *arena) intervalsOf(r *piece, to *[maxPiece + 2]interval) []interval {
 	return to[:len(w)]
 }
 
-// setOf returns the owners of a block.
+// setOf returns the owner set of a block, 0 if it has none. It is a search from the first
+// interval on. The lists are so short that anything cleverer would be slower.
 func (a *arena) setOf(p position) uint32 {
 	for _, v := range a.intervalWords(a.pieceAt(p.piece)) {
 		if p.at < v&endMask {
@@ -282,6 +324,8 @@ func (a *arena) setOf(p position) uint32 {
 	return 0
 }
 
+// intervalLines returns how many lines a list of n intervals takes: none for one, and steps
+// of a few sizes for the reason that sideLines has.
 func intervalLines(n int) int {
 	switch {
 	case n <= inlineIntervals:
@@ -294,7 +338,9 @@ func intervalLines(n int) int {
 	return 5
 }
 
-// appendInterval appends blocks with a set to intervals.
+// appendInterval appends blocks with a set to intervals. It extends the last interval if
+// that has the same set, so the lists that it builds keep invariant 2 without a pass of
+// their own.
 func appendInterval(out []interval, set, end uint32) []interval {
 	if n := len(out); n > 0 && out[n-1].set == set {
 		out[n-1].end = end
@@ -303,11 +349,17 @@ func appendInterval(out []interval, set, end uint32) []interval {
 	return append(out, interval{set, end})
 }
 
-// spanOf returns the bits lo to hi-1, lo < hi <= 64.
+// spanOf returns the bits lo to hi-1, lo < hi <= 64. An empty span has no answer here: a
+// shift by 64 is a shift by 0 in this formula, and would return all bits.
 func spanOf(lo, hi uint32) uint64 { return ^uint64(0) >> (64 - (hi - lo)) << lo }
 
 // deadBlocks returns the blocks of a piece that have no owner and are no ghosts. Their engine hashes
 // stay, for Snapshot, and are no names.
+//
+// A dead block lies between two blocks with owners, or before one. Its local hash must
+// stay, as the keys behind it depend on it. Its engine hashes stay only because clearing
+// them would cost the removal a cache line each; the next store of the block clears them
+// first (clearStaleNames).
 func (a *arena) deadBlocks(r *piece) (dead uint64) {
 	if r.intervalCount() < 2 && (r.intervalCount() == 0 || intervalOf(r.intervals[0]).set != 0) {
 		return 0
@@ -345,7 +397,9 @@ func (r *piece) claimLine(a *arena, alone bool) (lost uint32) {
 	}
 }
 
-// eachPiece calls f for each piece.
+// eachPiece calls f for each piece in the order of lines. f may end the piece that it gets,
+// and others: the loop reads a page's bitmap before it calls f, so all lanes must be
+// locked, and f must bear a piece that has just ended.
 func (a *arena) eachPiece(f func(n uint32, r *piece)) {
 	for page, w := range a.heads {
 		for ; w != 0; w &= w - 1 {
@@ -420,6 +474,10 @@ func (a *arena) countNames(r *piece, blocks uint64) (n int) {
 
 // leadingHeld returns how many leading blocks of a piece have an owner each: a query need not hash a
 // prompt as far as ghosts go. The answer is right if the piece has the version afterwards.
+//
+// It is called between two looks at the version, so the list may be gone: the number of its
+// line is believed only after the version was seen to be the same, because the line of a
+// dead list may be that of a piece by now.
 func (a *arena) leadingHeld(r *piece, ver uint32, count int) int {
 	list := r.intervals[:]
 	if count > inlineIntervals {
@@ -442,6 +500,10 @@ func (a *arena) leadingHeld(r *piece, ver uint32, count int) int {
 
 // mayHaveName reports whether a block of a piece may have an engine hash. The piece need not be held:
 // the names of a block stay while the source that asks holds it.
+//
+// It answers true where it would have to look further than the body, and the caller looks
+// again with the piece held. A search goes through up to 32,768 pieces, and taking each of
+// them would make all other lanes wait in turn.
 func (a *arena) mayHaveName(n uint32, engine uint64) bool {
 	r := a.pieceAt(n)
 	meta := load32(&r.meta)
@@ -469,6 +531,9 @@ func (r *piece) prefetchNames() {
 }
 
 // findNameIn returns the block of a piece that has an engine hash, and the line of the name.
+//
+// A word counts as a name only if the block has an owner, or an entry, which only ghosts
+// and held blocks have: words of dead blocks are what removals have left behind.
 func (a *arena) findNameIn(n uint32, engine uint64) (position, uint32) {
 	r := a.pieceAt(n)
 	if r.loose() {
@@ -513,6 +578,8 @@ func (a *arena) hasUnindexedNames(r *piece, lo, hi uint32) bool {
 }
 
 // partOf returns which names of a side are of some blocks of its piece.
+//
+// Bit i of the result is block firstBlock+i of the piece.
 func (d *side) partOf(blocks uint64) uint64 {
 	here := blocks >> d.firstBlock()
 	if d.cap() < maxPiece {

@@ -41,8 +41,9 @@ func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy Copy
 	return r.res
 }
 
-// removeBesideOthers removes the first blocks next to events of other sources, as far as they are
-// ordinary. It returns the next one, and whether all lanes have to be locked for the rest.
+// removeBesideOthers removes the first blocks next to events of other sources, as far as
+// they are ordinary. It returns the next one, and whether all lanes have to be locked for
+// the rest. Counts of copies that an event gives itself are rare, and take all lanes.
 func (r *removing) removeBesideOthers(name Owner, engine []uint64, remaining []int) (i int, more bool) {
 	x := r.x
 	l := x.tree.lanes.laneOfOwner(name)
@@ -94,7 +95,10 @@ type removing struct {
 	res    RemoveResult
 }
 
-// resolveHash returns the block that an engine hash of the owner means.
+// resolveHash returns the block that an engine hash of the owner means. With all lanes
+// locked it also looks at what the owner holds raw: it may have stored the hash before
+// others taught what that means, and if the budget had no room for the move, the block is
+// still there.
 func (r *removing) resolveHash(engine uint64) position {
 	x := r.x
 	if !x.tree.lanes.alone {
@@ -145,9 +149,14 @@ func (r *removing) removeOne(engine uint64, left int) {
 	r.res.Removed++
 }
 
-// removeRun removes blocks from i on, as many as lie next to each other, and returns the next
-// one. Of blocks with copies it takes a copy. It reports false if the first one is not
+// removeRun removes blocks from i on, as many as lie next to each other, and returns the
+// next one. Of blocks with copies it takes a copy. It reports false if the first one is not
 // ordinary.
+//
+// Engines evict either from the end of a chain towards its beginning, block by block, or a
+// stretch from its first block on. Both are runs of names in the body of one piece, in
+// falling or rising order, and a run costs one change of the owner sets. Where a removal
+// ended is kept in o.gone, so that the next event finds the neighbour without a lookup.
 func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 	x, o := r.x, r.o
 	p := r.findNear(normal(engine[i]))
@@ -224,7 +233,8 @@ func (r *removing) dropCopies(n uint32, blocks uint64) uint64 {
 	return blocks &^ taken
 }
 
-// isPlain reports whether the name of a block tells all that its engine hash means.
+// isPlain reports whether the name of a block tells all that its engine hash means: the
+// source means nothing else by it, holds nothing raw under it, and nothing waits for it.
 func (r *removing) isPlain(engine uint64) bool {
 	return r.s.private.len() == 0 && !r.s.raw || r.x.resolver.isOrdinary(r.s, normal(engine))
 }
@@ -241,6 +251,9 @@ func (r *removing) isSameMeaning(h *piece, engine uint64) bool {
 // findNear returns the block that an engine hash names if it is close to where one of the last
 // removals ended, which becomes the newest. Else the newest becomes the older one, and the
 // block where the older one would have gone on gets its entry. The lane holds the block's piece.
+//
+// Two trails are kept because engines with two tiers, or with two prompts being evicted at
+// once, go back and forth between two chains.
 func (r *removing) findNear(engine uint64) position {
 	x, l, gone := r.x, r.s.lane, &r.o.gone
 	if x.names.sweep.left > 0 || !r.isPlain(engine) {

@@ -17,8 +17,9 @@ type resolver struct {
 	contests contests
 }
 
-// meaningOf returns the block an engine hash stands for in the source, none if it is not
-// known.
+// meaningOf returns the block that an engine hash stands for in the source, none if it is
+// not known. What the source means alone comes first. A contested hash means nothing to a
+// source that has no tokens of its own to tell which of the meanings is right.
 func (rs *resolver) meaningOf(s *source, engine uint64) position {
 	if s.private.len() > 0 {
 		if ref := s.private.find(engine); ref != nil {
@@ -36,6 +37,10 @@ func (rs *resolver) meaningOf(s *source, engine uint64) position {
 
 // seekMeaning returns the block that an engine hash means to a source, nil for none, and to all. Of several
 // blocks it is one that the source holds, if there is one.
+//
+// A hash that is nowhere found ends naming on demand: the source mentions what it has not
+// announced itself, so some other source must have taught it, and no search near the
+// source's own mentions will ever find that.
 func (rs *resolver) seekMeaning(s *source, engine uint64) position {
 	p, line := rs.names.findName(engine)
 	if rs.names.naming == allNamed {
@@ -58,7 +63,8 @@ func (rs *resolver) seekMeaning(s *source, engine uint64) position {
 }
 
 // isOrdinary reports that an engine hash has nothing to do with the private names, the raw
-// blocks or the waiting room of the source.
+// blocks or the waiting room of the source. It is asked for each block of a source that has
+// any of these, so the cheapest conditions come first.
 func (rs *resolver) isOrdinary(s *source, engine uint64) bool {
 	return (s.private.len() == 0 || s.private.find(engine) == nil) && !rs.isContested(s, engine) &&
 		(!s.raw || rs.tree.findLoose(engine).isNone()) &&
@@ -68,6 +74,10 @@ func (rs *resolver) isOrdinary(s *source, engine uint64) bool {
 // learnMeaning notes what an engine hash means to the source, a block with an owner. What it
 // meant before, no removal can name any more, so the source's owners lose it. It reports
 // whether any did. A ghost gives the name up.
+//
+// If the hash means another block to all others, the source keeps its own meaning to
+// itself, and both go on. Which of them is right cannot be told here, but removals by this
+// source are about the block that this source has stored.
 func (rs *resolver) learnMeaning(s *source, engine uint64, p position, want int) (conflict bool) {
 	if ref := s.private.find(engine); ref != nil && rs.names.sweep.left > 0 {
 		own := decodePosition(*ref)
@@ -115,7 +125,9 @@ func (rs *resolver) learnMeaning(s *source, engine uint64, p position, want int)
 }
 
 // placeLoose moves what the source holds under a key, as if it were an engine hash, to the
-// block of the key. A loose block with names is one of that key, so it moves whole.
+// block of the key. A loose block with names is one of that key, so it moves whole. Without
+// names it is a hash that waits, and concerns this source alone: another source may mean
+// something else by the same number.
 func (rs *resolver) placeLoose(s *source, key uint64, to position) {
 	from := rs.tree.findLoose(key)
 	if from.isNone() || from == to || !rs.names.isAlive(from) {
@@ -130,6 +142,9 @@ func (rs *resolver) placeLoose(s *source, key uint64, to position) {
 
 // absorbLoose moves a loose block into the block of a chain with the same key: owners, copies
 // and names. For a source that uses none of the names the key becomes one.
+//
+// Names are added before the owners' private ones, since a source whose family has taught a
+// name needs none of its own.
 func (rs *resolver) absorbLoose(from, to position) {
 	type taught struct {
 		engine uint64
@@ -202,6 +217,9 @@ func (rs *resolver) dropName(p position, engine uint64) {
 
 // findByKey returns the block of a key, if it is found by its name, as the first of a piece,
 // or as a loose one.
+//
+// It may miss a block in the midst of a piece. The block is then held as a loose one for
+// now, and joins its chain when the parent is known.
 func (rs *resolver) findByKey(s *source, engine, key uint64) position {
 	if p := rs.meaningOf(s, engine); !p.isNone() && rs.tree.keyOf(p) == key {
 		return p
@@ -214,8 +232,11 @@ func (rs *resolver) findByKey(s *source, engine, key uint64) position {
 	return rs.names.cleanCursor(cursor{kind: atKey, at: rs.tree.findLoose(key), key: key}).at
 }
 
-// findPlace finds a block of a chain by its key. It makes a map of all blocks, which serves
-// until the next event.
+// findPlace finds a block of a chain by its key. Nothing else in the index does, since keys
+// within pieces are in no table. It makes a map of all blocks, which serves until the next
+// event. Only snapshots from other indexes need it, and they come in many events one after
+// the other, so the map is kept up to date by those (notePlace) and thrown away by any
+// other.
 func (rs *resolver) findPlace(key uint64) position {
 	if rs.tree.places == nil {
 		rs.tree.places = make(map[uint64]uint64, rs.tree.lanes.liveBlocks())
@@ -277,7 +298,8 @@ func (rs *resolver) parentOf(s *source, p position) (parent position, root bool)
 	return position{}, false
 }
 
-// beginNamingAll begins to give all blocks their entries.
+// beginNamingAll begins to give all blocks their entries, and does a first part at once, in
+// the hope that this is the part that the caller is looking for.
 func (rs *resolver) beginNamingAll() {
 	if rs.names.naming == onDemand {
 		rs.names.beginNaming()
@@ -286,6 +308,9 @@ func (rs *resolver) beginNamingAll() {
 }
 
 // namePages gives the blocks of some pages their entries.
+//
+// A piece may end while names of another one on its page are entered, since a clash takes
+// blocks from owners. So its bit is looked at again before each.
 func (rs *resolver) namePages(pages int) {
 	for ; pages > 0 && rs.names.namedPages < len(rs.tree.lines.heads); pages-- {
 		for m := rs.tree.lines.heads[rs.names.namedPages]; m != 0; m &= m - 1 {

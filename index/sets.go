@@ -80,21 +80,26 @@ func (b *setBody) wordsOf(id uint32) []uint64 {
 	return b.bits[at : at+b.width : at+b.width]
 }
 
-// stateOf returns the generation and the references of a set.
+// stateOf returns the generation and the references of a set. Chunks double in size and
+// never move, so the word can be changed without the lock while the sets grow.
 func (s *sets) stateOf(id uint32) *uint64 {
 	k := bits.Len32(id / firstSets)
 	first := uint32(firstSets) << k >> 1 &^ (firstSets - 1)
 	return &(*s.used[k].Load())[id-first]
 }
 
-// hasOwner reports whether an owner is in a set that a piece of any source names.
+// hasOwner reports whether an owner is in a set that a piece of any source names. The
+// caller holds such a piece, or all lanes are locked. Otherwise the number may be given to
+// another set between its load and the look at its words.
 func (s *sets) hasOwner(id, owner uint32) bool {
 	b := s.body.Load()
 	w := int(owner >> 6)
 	return w < b.width && b.bits[int(id)*b.width+w]>>(owner&63)&1 != 0
 }
 
-// resizeBody replaces the words by a body for more sets or more owners.
+// resizeBody replaces the words by a body for more sets or more owners. Readers may go on
+// with the old body: the sets that they have numbers of are in it, unchanged, until their
+// pieces change.
 func (s *sets) resizeBody(n, width int) {
 	old := s.body.Load()
 	b := newSetBody(n, width)
@@ -119,8 +124,15 @@ func (s *sets) widenFor(owner uint32) {
 	}
 }
 
-// toggleOwner returns the set that differs from another by one owner, with a reference for the
-// caller. A piece that the lane holds names the other one.
+// toggleOwner returns the set that differs from another by one owner, with a reference for
+// the caller. A piece that the lane holds names the other one.
+//
+// Owners come and go in the same steps over and over: rank 7 stores what rank 3 has, in
+// piece after piece. So each lane remembers its last steps in a small table, and a step
+// that it remembers costs a compare-and-swap instead of the lock and a comparison of
+// bitmaps. A generation says whether a number still stands for the set that was meant: a
+// memo is nothing but a guess, and retainIfLive checks the guess in the same operation that
+// takes the reference.
 func (s *sets) toggleOwner(l *lane, from, owner uint32) uint32 {
 	if l.memo == nil {
 		l.memo = make([]transition, 16)
@@ -138,7 +150,9 @@ func (s *sets) toggleOwner(l *lane, from, owner uint32) uint32 {
 
 func (s *sets) generation(id uint32) uint32 { return uint32(load64(s.stateOf(id)) >> 32) }
 
-// retainIfLive adds a reference to a set of a generation, if it has one.
+// retainIfLive adds a reference to a set of a generation, if it has one. A count that is
+// zero must not rise here: another lane is about to give the number to another set, under
+// the lock.
 func (s *sets) retainIfLive(id, gen uint32) bool {
 	w := s.stateOf(id)
 	for {
@@ -155,7 +169,8 @@ func (s *sets) retainIfLive(id, gen uint32) bool {
 // setOfOne returns the set of one owner, with a reference for the caller.
 func (s *sets) setOfOne(l *lane, owner uint32) uint32 { return s.toggleOwner(l, 0, owner) }
 
-// makeSet is toggle without the memo.
+// makeSet is toggleOwner without the memo. It also lets the lane's memo grow with the
+// number of sets, since a fleet with few sets would waste it.
 func (s *sets) makeSet(l *lane, from, owner uint32) uint32 {
 	s.mu.lock()
 	defer s.mu.unlock()
@@ -185,7 +200,9 @@ func (s *sets) makeSet(l *lane, from, owner uint32) uint32 {
 func setWord(owner uint32) uint64 { return mix(mix(uint64(owner))) }
 
 // internSet returns the set of some words, with a reference for the caller. The sets are
-// locked.
+// locked. Words are written before the number is known to anybody, one by one, because a
+// reader may still be at the words of the number's last set. It will see that the version
+// of its piece has changed.
 func (s *sets) internSet(h uint64, words []uint64) uint32 {
 	b := s.body.Load()
 	if have := s.intern.find(normal(h)); have != nil && slices.Equal(b.wordsOf(*have), words) {
@@ -216,14 +233,17 @@ func (s *sets) internSet(h uint64, words []uint64) uint32 {
 	return id
 }
 
-// retainSet adds a reference to a set that has one, or whose number is new.
+// retainSet adds a reference to a set that has one, or whose number is new. Therefore the
+// count cannot be zero meanwhile, and no lock is needed.
 func (s *sets) retainSet(id uint32) {
 	if id != 0 {
 		atomic.AddUint64(s.stateOf(id), 1)
 	}
 }
 
-// releaseSet takes a reference away and forgets the set with the last.
+// releaseSet takes a reference away and forgets the set with the last. Above one it is a
+// compare-and-swap. The last reference goes under the lock, where makeSet looks for sets to
+// share: it either finds the set with a reference or not at all.
 func (s *sets) releaseSet(id uint32) {
 	if id == 0 {
 		return
@@ -241,7 +261,8 @@ func (s *sets) releaseSet(id uint32) {
 	s.mu.unlock()
 }
 
-// forgetSet ends a set without references. The sets are locked.
+// forgetSet ends a set without references. The sets are locked. The next generation makes
+// every memo of the number void.
 func (s *sets) forgetSet(id uint32) {
 	if h := normal(s.hash[id]); s.intern.find(h) != nil && *s.intern.find(h) == id {
 		s.intern.deleteKey(h)

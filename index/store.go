@@ -131,9 +131,13 @@ func (p *storing) clientHash(i int, id Identity) uint64 {
 	return p.client[i]
 }
 
-// storeBesideOthers stores the first blocks next to events of other sources, as far as they are
-// ordinary. It returns the next block and the cursor of the one before it, and whether all
-// lanes have to be locked for the rest.
+// storeBesideOthers stores the first blocks next to events of other sources, as far as they
+// are ordinary. It returns the next block and the cursor of the one before it, and whether
+// all lanes have to be locked for the rest.
+//
+// Nearly every event ends here. Each step below it decides whether it is ordinary before it
+// changes anything that an answer shows, so the event can stop between any two blocks and
+// go on in storeAlone as if nothing had happened.
 func (p *storing) storeBesideOthers() (i int, c cursor, more bool) {
 	x, e := p.x, p.e
 	l := x.tree.lanes.laneOfOwner(e.Owner)
@@ -154,7 +158,9 @@ func (p *storing) storeBesideOthers() (i int, c cursor, more bool) {
 	return i, c, x.resolver.leaveLane(p.s, i, len(e.Engine))
 }
 
-// storeAlone stores the blocks from i on while all lanes are locked.
+// storeAlone stores the blocks from i on while all lanes are locked. Between the lane's
+// lock and this one other calls may have taken anything away, the owner included. So the
+// cursor is looked at again, and if its block has gone, only its key is believed.
 func (p *storing) storeAlone(i int, c cursor) {
 	x, e := p.x, p.e
 	x.lockRest()
@@ -198,6 +204,10 @@ func (p *storing) storeOrdinary() (i int, c cursor) {
 }
 
 // storeByName is store for an event that says nothing about blocks with known hashes.
+//
+// Engines announce copies on lower tiers that way. They know the hash of the block and
+// sometimes the tokens, but not always the adapter or the salt. The hash was taught by the
+// event about the device, which knew all of it.
 func (p *storing) storeByName() (i int, c cursor) {
 	x, e, l := p.x, p.e, p.s.lane
 	last, ok := position{}, false // the block before, where c is not its cursor yet
@@ -238,6 +248,8 @@ func (p *storing) storeByName() (i int, c cursor) {
 }
 
 // storeRest stores the blocks from i on, each behind the one before. All lanes are locked.
+// It handles everything, and goes back to growChain for stretches that are ordinary, which
+// is much cheaper a block.
 func (p *storing) storeRest(i int, c cursor) {
 	x, e := p.x, p.e
 	for i < len(e.Engine) {
@@ -278,8 +290,10 @@ func (p *storing) storeRest(i int, c cursor) {
 	}
 }
 
-// findStart returns the cursor of the event's parent, and whether that was ordinary. The lane
-// holds its piece.
+// findStart returns the cursor of the event's parent, and whether that was ordinary. The
+// lane holds its piece. A parent of an identity that contradicts what the event says is
+// none: two salts may have used one engine hash, and the block waits for the parent that
+// was meant.
 func (p *storing) findStart() (c cursor, ok bool) {
 	if c, ok = p.findParent(); ok && !p.x.tree.identities.mayFollow(p.e.Says, p.of, c) {
 		return cursor{}, false // it waits for a parent that the event may mean
@@ -343,15 +357,19 @@ func (p *storing) hasMeaning(i int) bool {
 	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.resolver.meaningOf(p.s, normal(p.e.Engine[i])).isNone()
 }
 
-// nameLastBlock makes an entry for the block where the owner's last event ended: its chain will go
-// on there, or be taken away from there.
+// nameLastBlock gives the block where the owner's last event ended an entry in the table of
+// names. The chain will go on there, or be taken away from there, and this event is about
+// something else, so the block will no longer be found as the one that was mentioned last.
 func (p *storing) nameLastBlock() {
 	if p.x.names.naming == onDemand {
 		p.x.names.nameBlock(p.s.lane, p.o.last.at)
 	}
 }
 
-// storeKeyed stores the first block of an event that says its key.
+// storeKeyed stores the first block of an event that says its key. Such events come from
+// snapshots: their blocks are in any order, so the parent may come later, or never
+// (Complete). A block whose key is known but whose place is not is held as a loose one
+// under that key, where queries find it, and moves into its chain once the parent appears.
 func (p *storing) storeKeyed(c cursor) cursor {
 	x, e := p.x, p.e
 	of := p.of
@@ -378,6 +396,11 @@ func (p *storing) storeKeyed(c cursor) cursor {
 
 // storeOne stores block i, which is at next or is made behind c, whatever its engine hash
 // meant before.
+//
+// The order of its steps is fixed. The owner gets the block before the hash gets its
+// meaning, as a name belongs to a held block. What waits is moved after that, because only
+// then is it known where to. Each step may move blocks, end pieces or make new ones, so the
+// cursor is looked at again behind each.
 func (p *storing) storeOne(i int, next, c cursor) cursor {
 	x, e := p.x, p.e
 	engine, clientHash := normal(e.Engine[i]), uint64(0)
@@ -427,7 +450,7 @@ func (p *storing) storeOne(i int, next, c cursor) cursor {
 }
 
 // moveWaiting moves what the source holds under an engine hash, or under the key as if it
-// were one, to a block.
+// were one, to a block. The second case is that of engines whose hashes are the keys.
 func (p *storing) moveWaiting(engine, key uint64, q position) {
 	if p.x.tree.looseBlocks.Load() == 0 {
 		return
@@ -477,7 +500,9 @@ func (p *storing) countCopies(n uint32, blocks uint64) {
 }
 
 // storeHashes stores blocks without tokens from i on: as many as have names next to each
-// other, or a single one. It returns the next block, and reports false if the first one is not ordinary.
+// other, or a single one. It returns the next block, and reports false if the first one is
+// not ordinary. A hash that nobody has taught is held raw, as a loose block under the hash
+// itself, until an event with tokens says what it means.
 func (p *storing) storeHashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
@@ -512,6 +537,9 @@ func (p *storing) storeHashes(i int) (int, bool) {
 // findBeside returns the block that an engine hash means to the source if it lies close to the last one
 // of the event, and the source holds it. vLLM announces what it has offloaded of a chain in no order.
 // The lane holds the block's piece.
+//
+// It looks at four pieces around the last one. A wider search would cost more than the one
+// lookup in the table of names that it saves.
 func (p *storing) findBeside(engine uint64) position {
 	x, l := p.x, p.s.lane
 	if p.piece == 0 || x.names.naming != onDemand || x.names.sweep.left > 0 || !x.resolver.isOrdinary(p.s, engine) {
@@ -527,8 +555,9 @@ func (p *storing) findBeside(engine uint64) position {
 	return position{}
 }
 
-// storeRun stores blocks from i on which have names next to each other from a block on, as hashes does.
-// The lane holds its piece.
+// storeRun stores blocks from i on which have names next to each other from a block on, as
+// storeHashes does. The lane holds its piece. Owners change once for the whole run, so the
+// cost of a block is the comparison of one word.
 func (p *storing) storeRun(i int, q position, engine uint64) (int, position, bool) {
 	x, e := p.x, p.e
 	r := x.tree.lines.pieceAt(q.piece)
@@ -576,6 +605,10 @@ const gatherAhead = 512
 
 // gatherNames adds to some blocks of a piece those that an event without tokens names from i on, in any order, as vLLM's
 // offloading does. It brings their hashes to i and behind, and returns the first one behind them.
+//
+// It puts the names of the piece into a hash table of 128 bytes on the stack, two cache
+// lines, and looks each hash of the event up there. Comparing each with each would be 64
+// times 512.
 func (p *storing) gatherNames(i int, r *piece, blocks, dead uint64) (int, uint64) {
 	if p.e.Local != nil || !p.s.isSimple() || p.x.resolver.contests.some.Load() || p.e.Parts > 1 {
 		return i, blocks
@@ -623,7 +656,9 @@ func (p *storing) storeMeant(engine uint64, q position) cursor {
 	return c
 }
 
-// storeRaw stores a block under its engine hash. of is the identity if that is a part of the hash.
+// storeRaw stores a block under its engine hash. of is the identity if that is a part of
+// the hash. Sources that hash alike share the loose block, so a pool with many clients does
+// not pay for each of them.
 func (p *storing) storeRaw(engine uint64, of chainIdentity) {
 	x := p.x
 	q := x.tree.findLoose(engine)
@@ -662,7 +697,8 @@ func (p *storing) storeOrphan(i int) (int, cursor) {
 }
 
 // waitForParent parks a block behind its parent. The newest report of a block's parent
-// counts; a full room loses its oldest link.
+// counts; a full room loses its oldest link, since a parent that has not come for so long
+// was most likely evicted before this server listened.
 func (p *storing) waitForParent(engine, parent uint64, i int) {
 	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of,
 		says: p.e.Says}

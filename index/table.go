@@ -58,13 +58,18 @@ const (
 	wordsEach = 64 / (1 << sieveLog)
 )
 
-// splitKey returns the segment and the tag of a mixed key.
+// splitKey returns the segment and the tag of a mixed key: six bits for the one, the next
+// 28 for the other. Segments grow one at a time, so the longest pause of a store is that of
+// copying a 64th of the table.
 func splitKey(h uint64) (seg int, tag uint64) {
 	return int(h >> (64 - segBits)), h << segBits >> refBits
 }
 
 func (b *segmentBody) homeSlot(tag uint64) uint64 { return tag >> (b.shift & 63) }
 
+// resizeSegment replaces the body of a locked segment by one of another size. Readers of
+// the old body lose nothing: whoever finds an entry there asks the piece, and whoever finds
+// none sees that the version has changed and looks again.
 func (t *table) resizeSegment(seg, log int) {
 	var old []uint64
 	if b := t.bodies[seg].Load(); b != nil {
@@ -89,7 +94,9 @@ func (t *table) resizeSegment(seg, log int) {
 	t.bodies[seg].Store(n)
 }
 
-// buildSieve builds the sieve from the entries.
+// buildSieve fills the sieve from the entries. Most probes are for keys that are absent: a
+// prompt's next block usually begins no piece. A bit of the sieve answers them with one
+// load from a table a quarter as large as the entries.
 func (b *segmentBody) buildSieve() {
 	b.sieve = make([]uint64, (len(b.entries)+wordsEach-1)/wordsEach)
 	for _, v := range b.entries {
@@ -158,7 +165,13 @@ func (t *table) findEntry(h uint64, matches func(position) bool) position {
 // insertEntry adds an entry for the block of a mixed key, which has none.
 func (t *table) insertEntry(h uint64, p position) { t.claimEntry(h, p, nil) }
 
-// claimEntry adds an entry unless there is one that taken says is of the key. Then it returns false.
+// claimEntry adds an entry unless there is one that taken says is of the key. Then it
+// returns false. The look and the insertion are one step under the segment's lock: of two
+// lanes that make the first block of one chain, one gets the entry.
+//
+// Bits of the sieve are only ever set. Entries that were removed leave theirs behind, so
+// after as many insertions as there are slots the sieve is built again, or under churn it
+// would say of every key that it may be there.
 func (t *table) claimEntry(h uint64, at position, taken func(position) bool) bool {
 	seg, tag := splitKey(h)
 	s := &t.segs[seg]
@@ -193,7 +206,9 @@ func (t *table) claimEntry(h uint64, at position, taken func(position) bool) boo
 	return true
 }
 
-// removeEntry takes exactly this entry out, if it is there.
+// removeEntry takes exactly this entry out, if it is there. It pulls back entries that had
+// probed over the slot, so the table needs no tombstones. A reader that probes meanwhile
+// may miss an entry that moves, and sees by the version that it must look again.
 func (t *table) removeEntry(h uint64, at position) {
 	seg, tag := splitKey(h)
 	s := &t.segs[seg]
@@ -251,7 +266,8 @@ func (t *table) countEntries() (n int) {
 	return n
 }
 
-// prefetchEntry begins the load that a probe of a present key waits for.
+// prefetchEntry begins the load that a probe of a present key waits for, so that the caller
+// can do something else meanwhile.
 func (t *table) prefetchEntry(h uint64) {
 	seg, tag := splitKey(h)
 	if b := t.bodies[seg].Load(); b != nil {

@@ -38,7 +38,9 @@ type tree struct {
 	places     map[uint64]uint64 // key -> block, of findPlace
 }
 
-// keyOfBlock returns the key of a block.
+// keyOf returns the key of a block. Of a chained one it costs a hash for each block between
+// it and the nearest known key before it, 63 at most, so callers that go on from block to
+// block keep the key in a cursor instead.
 func (t *tree) keyOf(p position) uint64 {
 	r := t.lines.pieceAt(p.piece)
 	if r.loose() {
@@ -55,7 +57,9 @@ func (t *tree) keyWithin(r *piece, from uint32, key uint64, at uint32) uint64 {
 	return t.followKeys(key, r.constant(), r.localHashes()[from+1:at+1])
 }
 
-// hasClientHashes reports whether pieces of an identity have client hashes.
+// hasClientHashes reports whether pieces of an identity have client hashes of their own.
+// For base prompts clients usually compute exactly the local hash, and a third word a block
+// would be a copy of the first.
 func (t *tree) hasClientHashes(id Identity) bool { return t.keepsClientHashes && (t.wide || id != 0) }
 
 // followKey returns the key of a block behind another one of an identity with a constant.
@@ -63,7 +67,9 @@ func (t *tree) followKey(key, constant, local uint64) uint64 {
 	return normal(t.step.Next(plain(key)^constant, local) ^ constant)
 }
 
-// followKeys returns the key of the last of blocks with some local hashes, which follow one with a key.
+// followKeys returns the key of the last of some blocks with local hashes that follow one
+// with a key. It is followKey in a loop, with the constant taken off once instead of at
+// every block: this is the innermost loop of a query that leaves a piece, so it matters.
 func (t *tree) followKeys(key, constant uint64, locals []uint64) uint64 {
 	if len(locals) == 0 {
 		return key
@@ -88,6 +94,10 @@ func (t *tree) headsFor(r *piece) *table {
 	return t.headsTable(r.meta&isFirst != 0)
 }
 
+// headsTable returns the table of keys that begin prompts, or that of keys which begin a
+// later piece. There are two, because a publisher chooses tokens and could make a later
+// block have the key of a first one. A query that looked for the beginning of a prompt in
+// one common table would then start in the midst of somebody else's chain.
 func (t *tree) headsTable(first bool) *table {
 	if first {
 		return &t.firsts
@@ -107,7 +117,8 @@ func (t *tree) findHead(key uint64) position {
 	return t.heads.findEntry(mix(key), func(q position) bool { return load64(&t.lines.pieceAt(q.piece).head) == key })
 }
 
-// findBeginning finds the block of a key that begins a piece, either a prompt as well or not.
+// findBeginning finds the block of a key that begins a piece, in the table of first blocks
+// or in the other one.
 func (t *tree) findBeginning(key uint64, first bool) position {
 	if first {
 		return t.findFirst(key)
@@ -117,6 +128,9 @@ func (t *tree) findBeginning(key uint64, first bool) position {
 
 // findLoose finds the loose block of a key. Next to other lanes, the caller has to look at
 // the piece again.
+//
+// It takes no lock. The table proves nothing more than that an entry was there a moment
+// ago; the piece has the last word on whether the block is still that one.
 func (t *tree) findLoose(key uint64) position {
 	return t.loose.findEntry(mix(key), func(q position) bool {
 		r := t.lines.pieceAt(q.piece)
@@ -125,7 +139,14 @@ func (t *tree) findLoose(key uint64) position {
 	})
 }
 
-// beginPiece makes an empty piece of an identity with room for want blocks and returns it locked.
+// beginPiece makes an empty piece of an identity with room for want blocks and returns it
+// held and changing, so that no reader looks at it and no lane takes it before its blocks
+// have owners.
+//
+// The line may be that of a former piece, and readers with old hints may be looking at it
+// right now. So ver is set first (claimLine), each word that a reader may load is written
+// atomically, and lost goes on from where it was: a query that came by the former piece
+// compares lost at its end and must not find the number that it remembers.
 func (t *tree) beginPiece(want int, flags uint32, of chainIdentity) (uint32, *piece) {
 	if of.id != 0 {
 		flags |= isOther
@@ -154,6 +175,10 @@ func (t *tree) beginPiece(want int, flags uint32, of chainIdentity) (uint32, *pi
 // beginChainedPiece makes a piece that begins with a block of a key and a local hash, behind another one or
 // none, whose identity it has, and returns it changing. up is the engine hash of that other one, 0 for none. It
 // returns 0 if another lane has begun a piece with the key meanwhile.
+//
+// The entry is what makes the piece known, and it is claimed, not inserted, if other lanes
+// are at work: two sources that announce the same new prompt at one moment both get here,
+// one of them wins the entry, and the other one starts over and finds the winner's piece.
 func (t *tree) beginChainedPiece(want int, key, local uint64, behind cursor, up uint64) (uint32, *piece) {
 	flags := uint32(0)
 	if t.hasClientHashes(behind.id) {
@@ -177,7 +202,9 @@ func (t *tree) beginChainedPiece(want int, key, local uint64, behind cursor, up 
 	return n, r
 }
 
-// abandonPiece ends a new piece without blocks.
+// abandonPiece ends a new piece without blocks: its first block turned out not to be
+// ordinary after the piece had been entered. The head is cleared before the entry goes, so
+// that a reader which has found the entry does not believe it.
 func (t *tree) abandonPiece(l *lane, n uint32, r *piece) {
 	head := r.head
 	write64(&r.head, 0)
@@ -188,7 +215,9 @@ func (t *tree) abandonPiece(l *lane, n uint32, r *piece) {
 	t.discardPiece(n, r)
 }
 
-// discardPiece frees a new piece without blocks that is in no table.
+// discardPiece frees a new piece without blocks that is in no table. The version goes on,
+// and held and changing are cleared in the same store: nobody can have seen the piece, but
+// the next user of the line spins until held is clear.
 func (t *tree) discardPiece(n uint32, r *piece) {
 	lines := linesFor(r.meta)
 	t.identities.countPiece(r, -1)
@@ -197,7 +226,9 @@ func (t *tree) discardPiece(n uint32, r *piece) {
 	t.lines.freeLines(forPieces, n, lines)
 }
 
-// extendPiece appends n blocks to a locked piece, with a set. Their words are written.
+// extendPiece appends n blocks to a locked piece, with a set. Their words are written
+// already. Nearly always the last interval has the same set and just grows, which touches
+// nothing but the head.
 func (t *tree) extendPiece(r *piece, n, set uint32) {
 	end, k := r.len()+n, r.intervalCount()
 	var buf [maxPiece + 2]interval
@@ -218,8 +249,17 @@ func (t *tree) extendPiece(r *piece, n, set uint32) {
 	t.replaceIntervals(r, old, appendInterval(append(more[:0], old...), set, end))
 }
 
-// changeHolder gives blocks [lo, hi) of a changing piece to an owner, or takes them. It returns
-// those that changed, and of them those that had no owner before or have none now.
+// changeHolder gives blocks [lo, hi) of a changing piece to an owner, or takes them. It
+// returns those that changed, and of them those that had no owner before or have none now.
+//
+// Sets are interned, so a piece of which one owner gets all blocks changes one number: the
+// set in its only interval. That is the usual case, and has a way of its own at the top
+// that allocates nothing and copies no list. Everything else splits and joins intervals in
+// buffers on the stack.
+//
+// References are counted in an order that never lets a set die between: toggleOwner returns
+// the new set with a reference for this call, replaceIntervals takes those of the intervals
+// and drops the old ones, and only then the call lets go of its own.
 func (t *tree) changeHolder(l *lane, r *piece, lo, hi, owner uint32, give bool) (changed, edge uint64) {
 	s := &t.sets
 	if r.intervalCount() == 1 && lo == 0 && hi == r.len() {
@@ -269,8 +309,14 @@ func (t *tree) changeHolder(l *lane, r *piece, lo, hi, owner uint32, give bool) 
 	return changed, edge
 }
 
-// replaceIntervals replaces the intervals of a piece. old is what it has, with the references; those
-// of new are taken.
+// replaceIntervals replaces the intervals of a piece. old is what it has, with the
+// references; those of new are taken. Equal intervals at both ends keep their references as
+// they are: each one costs an atomic operation on a word that other lanes use too.
+//
+// A list that changes its size moves to other lines. The old lines are freed at the end,
+// after the head names the new ones, and free lines of lists never become anything else, so
+// a reader with the old number reads numbers of sets at worst, and then sees that the
+// version has changed.
 func (t *tree) replaceIntervals(r *piece, old, new []interval) {
 	a, b := old, new
 	for len(a) > 0 && len(b) > 0 && a[0].set == b[0].set {
@@ -313,8 +359,13 @@ func (a *arena) writeIntervals(line uint32, v []interval) {
 	}
 }
 
-// trimPiece takes blocks without an owner off the end of a changing piece, up to a ghost, and frees it
-// if none is left. Readers go on then.
+// trimPiece takes blocks without an owner off the end of a changing piece, up to a ghost,
+// and frees it if none is left. Readers go on then.
+//
+// Only the end can go: the keys of later blocks depend on the local hashes of all before
+// them. Engines evict chains from their end, so that is where nearly all blocks leave. If
+// the anchor was among those that leave, the piece forgets it, unless many blocks went at
+// once. A chain that leaves block by block would compute a key for each of them.
 func (t *tree) trimPiece(l *lane, n uint32, r *piece) {
 	var was [maxPiece + 2]interval
 	old := t.lines.intervalsOf(r, &was)
@@ -368,7 +419,10 @@ func (t *tree) trimPiece(l *lane, n uint32, r *piece) {
 	t.endPiece(l, n, r)
 }
 
-// endPiece unlocks a piece that has no block and frees its lines.
+// endPiece unlocks a piece that has no block and frees its lines. The order matters: the
+// piece has left the tables before, then its names are freed, then the version changes,
+// then the lane lets go, and the lines of the piece are freed last, because from that
+// moment on another lane may build a new piece there.
 func (t *tree) endPiece(l *lane, n uint32, r *piece) {
 	lines := linesFor(r.meta)
 	t.identities.countPiece(r, -1)
@@ -390,8 +444,11 @@ func (t *tree) endPiece(l *lane, n uint32, r *piece) {
 	t.lines.freeLines(forPieces, n, lines)
 }
 
-// noteFork notes that another piece follows a block in the midst of this one, and gets the key of that block. A query
-// that leaves the piece there begins at a key close by. Later forks of the piece change nothing. The lane holds it.
+// noteFork notes that another piece follows a block in the midst of this one, and gets the
+// key of that block. A query that leaves the piece there begins at a key close by. Later
+// forks of the piece change nothing: one bit field says where the anchor is, and the first
+// fork is usually the one that most prompts share (the end of a system prompt). The lane
+// holds the piece.
 func (t *tree) noteFork(p position, r *piece, key uint64) {
 	n := (p.at + 1) / anchorStep
 	if n == 0 || r.meta>>anchorShift != 0 {
@@ -407,6 +464,8 @@ func (t *tree) noteFork(p position, r *piece, key uint64) {
 }
 
 // countBlocks counts blocks of a piece that got an owner, or lost the last one if negative.
+// Blocks of the base identity are counted by the lane alone, which costs no shared word;
+// those of others share a word with other lanes.
 func (t *tree) countBlocks(l *lane, r *piece, n int) {
 	l.live += n
 	if r.meta&isOther != 0 {
@@ -417,7 +476,9 @@ func (t *tree) countBlocks(l *lane, r *piece, n int) {
 // isHeldBy reports whether an owner of the source holds a block.
 func (t *tree) isHeldBy(s *source, p position) bool { return t.isInSet(s, t.lines.setOf(p)) }
 
-// isInSet reports whether an owner of the source is in a set.
+// isInSet reports whether an owner of the source is in a set. A source has a handful of
+// owners (a rank's media and attention groups), so a loop over them is faster than a set of
+// the source's own.
 func (t *tree) isInSet(s *source, set uint32) bool {
 	for _, o := range s.owners {
 		if t.sets.hasOwner(set, o.id) {
@@ -438,6 +499,8 @@ func (t *tree) findHeldRaw(s *source, engine uint64) position {
 }
 
 // clearStaleNames drops the engine hashes that a block had when it lost its last owner.
+// They were left where they were, as nobody takes the words of a dead block for names. Now
+// it gets an owner again, and they would become names that nobody has announced.
 func (t *tree) clearStaleNames(n uint32, r *piece, at uint32) {
 	if r.loose() {
 		return
