@@ -51,6 +51,10 @@ func (m *Match) matchJoined(ways []chainWalk) {
 }
 
 // joinWalks goes all ways side by side, a stretch of blocks with the same owners at a time.
+//
+// A stretch is as long as all places allow: as many blocks as are left of the shortest run
+// at hand, or one where loose blocks may be in the way. As long as no place's owners
+// change, the answer only grows longer, and no list is touched.
 func (m *Match) joinWalks(ways []chainWalk) {
 	m.Reset()
 	for i := 0; ; {
@@ -170,6 +174,9 @@ func (w *chainWalk) keyOfBlock(i int) uint64 {
 }
 
 // looseRunAt returns who holds block i, its place in a chain being unknown.
+//
+// Loose blocks of one source lie in the order in which they were stored, so the block
+// behind the last one found is tried before the table.
 func (w *chainWalk) looseRunAt(i int) ownerRun {
 	x, key := w.x, w.keyOfBlock(i)
 	looks := spins(0)

@@ -74,6 +74,9 @@ func (b *bounds) accountMemory() {
 }
 
 // isOverBudget reports whether there is no room for a new block.
+//
+// Before it says no it takes the time to sweep: blocks of retired owners are memory that
+// nobody would miss.
 func (b *bounds) isOverBudget() bool {
 	if b.maxBytes <= 0 && b.share == nil {
 		return false

@@ -98,6 +98,9 @@ func (c *check) useLines(line uint32, n int, by string) {
 }
 
 // checkPieces checks each piece on its own, and reports whether they can be read.
+//
+// If a piece is broken, nothing that follows can be trusted to end, so the caller stops
+// there.
 func (c *check) checkPieces() bool {
 	x := c.x
 	x.tree.lines.eachPiece(func(n uint32, r *piece) {
@@ -367,6 +370,9 @@ func (c *check) checkCounts() {
 }
 
 // checkGhostQueue checks that the queue has each ghost once, and what else it has is counted as stale.
+//
+// It counts entries as the queue would pop them: those that concern a former life of a
+// block come first and must each have a count in stale.
 func (c *check) checkGhostQueue() {
 	g := &c.x.names.ghosts
 	if len(c.ghosts) != c.x.names.countGhosts() {

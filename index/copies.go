@@ -82,6 +82,9 @@ func (c *copies) raiseCounts(piece uint32, blocks uint64) {
 }
 
 // takeCopies takes a copy of those of some blocks of a piece that have several, and returns them.
+//
+// Only the map of third copies needs a look at each block; the word of second copies is
+// changed for all of them at once.
 func (c *copies) takeCopies(piece uint32, blocks uint64) (taken uint64) {
 	w := c.second.find(uint64(piece))
 	if w == nil || *w&blocks == 0 {

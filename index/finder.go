@@ -7,8 +7,11 @@ type finder struct {
 	names *nameMap
 }
 
-// holdNamed returns the block that an engine hash means to a source, if it is found at once,
-// or none. The lane holds its piece. event is the engine hashes of blocks behind it, or nil.
+// holdNamed returns the block that an engine hash means to a source, if it is found at
+// once, or none. The lane holds its piece. event is the engine hashes of blocks behind it,
+// or nil. While names get entries on demand, an entry that leads to a block which the
+// source does not hold is not enough: the source may mean a block of its own with the same
+// hash that has no entry yet.
 func (f *finder) holdNamed(s *source, engine uint64, event []uint64) position {
 	q := f.holdEntered(s, engine)
 	if f.names.naming == allNamed {
@@ -24,6 +27,8 @@ func (f *finder) holdNamed(s *source, engine uint64, event []uint64) position {
 }
 
 // holdEntered returns the block of a name with an entry, or none. The lane holds its piece.
+// The entry is looked at again once the piece is held, as everything found without the hold
+// may have changed.
 func (f *finder) holdEntered(s *source, engine uint64) position {
 	q, _ := f.names.findName(engine)
 	if !q.isNone() {
@@ -36,6 +41,9 @@ func (f *finder) holdEntered(s *source, engine uint64) position {
 
 // addName makes an engine hash the name of a block for all. It reports false if the piece
 // has too many names, or the hash means another block. Names of want blocks may follow.
+//
+// The word is written while readers wait if an entry follows, because a query by names
+// believes a word that it finds in the piece. Without an entry no query gets to it.
 func (f *finder) addName(s *source, p position, engine uint64, want int) bool {
 	f.tree.keepForCheckpoint(p.piece)
 	line, i, named := f.spareWord(s, p, want)
@@ -69,6 +77,9 @@ func (f *finder) addName(s *source, p position, engine uint64, want int) bool {
 
 // spareWord returns where an engine hash of a source's family can lie for a block that has none
 // there: the line, the position in it, and which others have entries.
+//
+// Names of one family lie in one line as far as possible, so that events of its sources
+// compare them in one stretch.
 func (f *finder) spareWord(s *source, p position, want int) (line, i uint32, named *uint64) {
 	r := f.tree.lines.pieceAt(p.piece)
 	if !r.loose() && r.engineHashes()[p.at] == 0 && (r.by == 0 || f.names.families.sameFamily(s.name, r.by)) {
@@ -205,6 +216,9 @@ func (f *finder) nameExpected(l *lane, t trail) {
 // findIdentity returns the identity under which there are all blocks of a prompt, with an owner or as ghosts,
 // of those with some constants. It reports whether it is exactly one. The lane holds another piece
 // afterwards.
+//
+// Two identities with the same tokens are two answers, and then none is given: a guess
+// would put blocks of one tenant under another's salt.
 func (f *finder) findIdentity(l *lane, constants, local []uint64) (of chainIdentity, once bool) {
 	for _, constant := range constants {
 		found, all := f.findPrompt(l, constant, local)

@@ -150,6 +150,9 @@ func (m *nameMap) isGhost(p position) bool {
 
 // fadeBlocks makes ghosts of those blocks of a changing piece that have names, and returns the others.
 // They have just lost their last owner.
+//
+// Private names end at once: they are for a source's own removals, and no source holds the
+// block any more.
 func (m *nameMap) fadeBlocks(l *lane, n uint32, r *piece, blocks uint64) (rest uint64) {
 	if m.naming != allNamed {
 		m.nameFadingBlocks(n, r, blocks)
@@ -192,7 +195,9 @@ func (m *nameMap) nameFadingBlocks(n uint32, r *piece, blocks uint64) {
 	}
 }
 
-// reviveGhosts notes that ghosts of a piece have an owner again.
+// reviveGhosts notes that ghosts of a piece have an owner again. Their entries in the queue
+// stay, since finding them would cost a search; they are counted as stale instead, and
+// skipped when their turn comes.
 func (b *bounds) reviveGhosts(l *lane, n uint32, r *piece, blocks uint64) {
 	l.names += b.tree.lines.countNames(r, blocks)
 	g := &b.names.ghosts
@@ -203,6 +208,9 @@ func (b *bounds) reviveGhosts(l *lane, n uint32, r *piece, blocks uint64) {
 }
 
 // pushBlocks adds blocks that have become ghosts to the queue.
+//
+// Engines evict neighbours one after the other, so the newest entry is usually of the same
+// piece and just gets another bit.
 func (g *ghosts) pushBlocks(n uint32, blocks uint64) {
 	if k := len(g.queue); k > g.first && g.queue[k-1].piece == n {
 		g.stale.takeCopies(n, g.queue[k-1].blocks&blocks) // that entry is the newest one again
@@ -279,6 +287,10 @@ func (b *bounds) evictInAllLanes() {
 }
 
 // evictOldest lets the ghosts of the oldest entry go, and returns how many they were.
+//
+// Between the look at the queue and the hold of the piece another lane may have taken the
+// entry, so the queue is asked again, with the piece held. From then on its blocks stay
+// what they are.
 func (b *bounds) evictOldest(l *lane) (int, bool) {
 	g := &b.names.ghosts
 	for {
@@ -309,6 +321,9 @@ func (b *bounds) evictOldest(l *lane) (int, bool) {
 
 // evictForRoom lets ghosts go until the bounds of memory have room, and reports whether they have. All
 // lanes are locked. Only blocks with an owner are where they were.
+//
+// It lets many go at once, since the way here is taken with all lanes locked, and the next
+// block would come here again.
 func (b *bounds) evictForRoom() bool {
 	for l := &b.tree.lanes.each[0].lane; b.tree.lanes.alone && b.names.ghosts.hasGhosts(); {
 		for n := 0; n < manyGhosts && b.names.ghosts.hasGhosts(); {
@@ -343,6 +358,9 @@ func (b *bounds) dismissGhost(p position) {
 }
 
 // loseNames remembers the names and keys of ghosts that have to go.
+//
+// Their names are remembered by a filter and not by themselves: that is the memory which
+// had to go.
 func (b *bounds) loseNames(n uint32, blocks uint64) {
 	r, g := b.tree.lines.pieceAt(n), &b.names.ghosts
 	key, at, local, c := r.head, uint32(0), r.localHashes(), r.constant()
@@ -362,6 +380,10 @@ func (b *bounds) loseNames(n uint32, blocks uint64) {
 }
 
 // rememberLost puts a name that had to go into the filter.
+//
+// Two generations alternate. When the newer one is full, the older one is forgotten, so the
+// filter stays as exact as it was made to be, and what it forgets is what was lost longest
+// ago.
 func (g *ghosts) rememberLost(engine, key uint64) {
 	gens := g.gens.Load()
 	if gens == nil || gens[0].n >= gens[0].most {

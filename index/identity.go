@@ -79,7 +79,9 @@ func (t *identities) constantOf(id Identity) uint64 {
 	return load64(&t.byID(id).constant)
 }
 
-// isCurrent reports whether a root is that of an identity, whose number is not another one's by now.
+// isCurrent reports whether a root is that of an identity, whose number is not another
+// one's by now. Links in waiting rooms outlive identities, and a number that was dropped is
+// given to the next one.
 func (t *identities) isCurrent(of chainIdentity) bool {
 	return of.id == 0 || !t.byID(of.id).dropped && t.byID(of.id).constant == of.constant
 }

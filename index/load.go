@@ -213,6 +213,10 @@ func (l *Loader) readIdentity(c *chunkReader) (of chainIdentity, ok bool) {
 }
 
 // readPiece reads a piece and makes it.
+//
+// The bytes may come from a peer or a damaged disk, so every number is checked before it is
+// used, and a piece is made only once all of it has been read. What belongs to blocks that
+// are left out is read all the same, to get to the next piece.
 func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	flags, n := c.readNumber(), uint32(c.readByte())
 	gap := c.readNumber()
@@ -305,6 +309,9 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 }
 
 // makePiece makes a piece with blocks of an identity, and returns its line, 0 if there is no room for it.
+//
+// It makes the piece as it was, without going through Store: one copy of words a block
+// instead of a comparison, a name and a count.
 func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, intervals []interval, local, engine []byte,
 	clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end

@@ -90,6 +90,9 @@ func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 }
 
 // noteBlocks remembers blocks of a piece that an owner has just lost. sum is that of their words.
+//
+// It runs within each removal, so it adds no hash and no lock: local hashes are at hand,
+// and Find pays for the rest when somebody asks.
 func (l *Losses) noteBlocks(r *piece, blocks, sum uint64, label uint32) {
 	words := r.localHashes()
 	if r.loose() {

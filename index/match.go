@@ -83,6 +83,13 @@ type Lookup struct {
 // the first block without an owner anywhere. Of a single chain Match asks for the first local hash alone,
 // then for those of a group at a time, and for none behind the group of the first block without an owner.
 // It does not allocate once the buffers of m are long enough, unless a name is 0.
+//
+// How it can do without a lock: a query reads piece by piece, each between two looks at its
+// version, and remembers how often each had lost blocks. At its end it looks at those
+// counts again. If none has risen, every block that it saw held was still held then, so the
+// answer is true of that moment. Blocks that came meanwhile may be missing, which no router
+// can tell from a query that came a moment earlier. If a count has risen, the query starts
+// over; after eight tries it locks the index, so that it ends however busy the writers are.
 func (x *Index) Match(first Lookup, others []Lookup, m *Match) {
 	ways := m.growWalks(len(others) + 1)
 	ways[0].startAt(x, &first)
@@ -168,8 +175,10 @@ func (w *chainWalk) startAt(x *Index, look *Lookup) {
 	}
 }
 
-// endsUnknown reports whether a chain may go on behind some blocks: the next one was refused for want of
-// memory, or looks like a ghost that had to go while blocks are held that were stored by such names.
+// endsUnknown reports whether a chain may go on behind some blocks: the next one was
+// refused for want of memory, or looks like a ghost that had to go while blocks are held
+// that were stored by such names. Both are answered by filters, which may say yes by
+// mistake, and never no.
 func (w *chainWalk) endsUnknown(blocks int) bool {
 	if w.c == nil || blocks >= w.length {
 		return false
@@ -185,8 +194,10 @@ func (w *chainWalk) restart() {
 	w.run, w.start, w.each, w.keys, w.loose, w.was = 0, 0, 0, 0, position{}, [2]ownerRun{}
 }
 
-// isStillTrue reports whether no owner has lost a block that the way came by, and no block moved
-// from where the way was still to come to where it had been.
+// isStillTrue reports whether no owner has lost a block that the way came by, and no block
+// moved from where the way was still to come to where it had been. The second cannot be
+// seen from the pieces, because each of them was right when it was read, so the whole index
+// counts such moves.
 func (w *chainWalk) isStillTrue() bool {
 	if w.x.tree.turns.Load() != w.turns {
 		return false
@@ -199,7 +210,9 @@ func (w *chainWalk) isStillTrue() bool {
 	return true
 }
 
-// localHash returns the local hash of block i, and asks for its group if it is not known yet.
+// localHash returns the local hash of block i, and asks for its group if it is not known
+// yet. The first block alone is a group, as most prompts of a fleet with many tenants have
+// no block here at all, and hashing tokens costs more than the lookup.
 func (w *chainWalk) localHash(i int) uint64 {
 	if i >= len(w.local) {
 		n := 1
@@ -227,6 +240,10 @@ func (w *chainWalk) nextKey() uint64 {
 }
 
 // stepPiece goes on as far as blocks lie in one piece, and reports whether there was one.
+//
+// The hint of the piece before saves the probe of the table, and the piece's own key says
+// whether the hint is right. Where there is no hint, the load of the entry is begun before
+// the sieve is asked: a later block that is looked for is usually there.
 func (w *chainWalk) stepPiece() bool {
 	x := w.x
 	if w.n >= w.length {
@@ -274,6 +291,10 @@ func (w *chainWalk) stepPiece() bool {
 
 // findNamedPiece returns the piece that begins with the next block of a chain of engine hashes, and
 // the key of that block. It returns 0 if the entry of the hash leads to no block that can be next.
+//
+// An entry that leads to a block and is gone right afterwards may have moved with its
+// block, so the table is asked again. Without that, a query could miss a chain which was
+// there all the time.
 func (w *chainWalk) findNamedPiece() (n uint32, key uint64) {
 	x, engine := w.x, w.engine[w.n]
 	for h := mix(engine); ; {
@@ -333,6 +354,14 @@ const (
 )
 
 // readPiece reads a piece that begins with the next block, whose key it gets.
+//
+// It reads everything first and believes it last. Each number that serves as a length or an
+// index is checked before (length against maxPiece, sets against the body), as it may be
+// half of one piece and half of another. What was added to the walk's lists is taken back
+// if the version has changed.
+//
+// A set's words are copied, not referred to: the set may end while the walk goes on, and
+// its number be another one's. Equal stretches of neighbouring pieces share one copy.
 func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 	x := w.x
 	r := x.tree.lines.pieceAt(n)
@@ -432,8 +461,10 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 	return stepped
 }
 
-// countEqual returns how many blocks of a piece are those of the chain from the next one on, up to
-// most. Those have the key of the first one in common.
+// countEqual returns how many blocks of a piece are those of the chain from the next one
+// on, up to most. Those have the key of the first one in common. Equal local hashes behind
+// an equal key mean equal keys, so no key is computed here: the whole comparison is a loop
+// over two arrays, eight blocks to a cache line.
 func (w *chainWalk) countEqual(r *piece, key uint64, most int) (m int) {
 	l := r.localHashes()
 	if w.locals == nil {
@@ -560,6 +591,9 @@ func (w *chainWalk) holdersOf(dst []uint32, r ownerRun) []uint32 {
 
 // collect turns the sets of one way into owners. It asks only now who is retired: an owner
 // that was cleared and came back under another id would else be listed twice.
+//
+// It works on 64 owners at a time: what changes from one stretch to the next is the
+// exclusive or of two words, and most stretches change nothing.
 func (m *Match) collect(w *chainWalk) {
 	m.Reset()
 	d := w.x.tree.ids.Load()
@@ -600,6 +634,9 @@ func (m *Match) collect(w *chainWalk) {
 }
 
 // endHolding ends what owners hold at m.Blocks. They are a word of internal ids.
+//
+// With many owners in one word it writes a row for each of the 64 bits and moves on only
+// where the bit is set. That has no branch that the processor could guess wrong.
 func (m *Match) endHolding(d *ids, i int, word uint64) {
 	if late := m.late[i] & word; late != 0 {
 		word &^= late

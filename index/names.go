@@ -29,6 +29,9 @@ type nameMap struct {
 
 // findName returns the block that an engine hash means to all, and the line of the name. Next to
 // other lanes it is to be looked at again.
+//
+// Without any hold it may find a block that is just leaving. Callers next to other lanes
+// hold the piece and ask lineOf again.
 func (m *nameMap) findName(engine uint64) (at position, line uint32) {
 	var buf [4]uint64
 	for _, ref := range m.table.appendRefs(mix(engine), buf[:0]) {
@@ -43,7 +46,9 @@ func (m *nameMap) findName(engine uint64) (at position, line uint32) {
 	return position{}, 0
 }
 
-// blockAt returns the block of a name, if the reference leads to it.
+// blockAt returns the block of a name, if the reference leads to it. The line may be a
+// piece, a side, or either of another life; the word there decides, and flags and lengths
+// are checked before it is read.
 func (m *nameMap) blockAt(ref, engine uint64) (position, uint32) {
 	q := decodePosition(ref)
 	r := m.tree.lines.pieceAt(q.piece)
@@ -70,6 +75,9 @@ func (m *nameMap) hasEntry(ref, engine uint64) bool {
 func (s *source) isSimple() bool { return s.private.len() == 0 && !s.raw && s.room.used == 0 }
 
 // enterName makes the entry of an engine hash of a block, unless it means another block.
+//
+// The first try adds nothing if any entry has the same tag, which needs no look at a block
+// in the usual case. Only then are the blocks asked whether one of them has this very hash.
 func (m *nameMap) enterName(engine uint64, at position) bool {
 	h := mix(engine)
 	if m.table.addEntry(h, at.encode()) {
@@ -83,6 +91,8 @@ func (m *nameMap) enterName(engine uint64, at position) bool {
 }
 
 // dropNames makes ghosts of blocks that have no owner any more, or strips them. The piece is changing.
+//
+// The caller has made readers wait, so none of them comes by a name without its block.
 func (m *nameMap) dropNames(l *lane, n uint32, r *piece, blocks uint64) {
 	if m.ghosts.on.Load() {
 		if blocks = m.fadeBlocks(l, n, r, blocks); blocks == 0 {
@@ -93,6 +103,9 @@ func (m *nameMap) dropNames(l *lane, n uint32, r *piece, blocks uint64) {
 }
 
 // stripNames drops all names of blocks without an owner, and the entries of loose ones.
+//
+// Entries of all names are fetched before the first is removed. A removal of a full piece
+// would otherwise wait for 64 cache misses one after the other.
 func (m *nameMap) stripNames(l *lane, n uint32, r *piece, blocks uint64) {
 	local := r.localHashes()
 	if !r.loose() {

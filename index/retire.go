@@ -53,6 +53,9 @@ func (h *holders) assignID(o *owner) {
 
 // retireOwner takes an owner's internal id out of all answers, at once, and all blocks from
 // it.
+//
+// turns is counted first: a query that has read the owner's blocks, but not yet the retired
+// bit, must not pair them with blocks that the owner stores afterwards under its new id.
 func (h *holders) retireOwner(o *owner) {
 	d := h.tree.ids.Load()
 	o.countHeld(-o.digest.Blocks, -o.digest.Loose, -o.digest.Sum)
@@ -115,6 +118,9 @@ func (x *Index) DropSource(src Source) {
 
 // maintain does what an event owes at its end: a part of the sweep, and memory that nothing
 // uses any more. It reports whether waiting blocks got their places.
+//
+// All of it is bounded a call, so that no event pays for what a thousand others have left
+// behind.
 func (x *Index) maintain(s *source) (placed bool) {
 	if x.tree.places != nil {
 		x.tree.places = nil
@@ -170,6 +176,10 @@ func (b *bounds) giveMemoryBack(stretches int) {
 }
 
 // sweepPages sweeps some pages.
+//
+// Owners that retire while a pass is under way wait for the next one, because this one has
+// been to some pages already. An id is used again only after a whole pass has found it in
+// no set.
 func (m *nameMap) sweepPages(pages int) {
 	w := &m.sweep
 	if len(w.running) == 0 {
@@ -206,6 +216,10 @@ func (b *bounds) compactAll() {
 
 // cleanPiece takes retired owners out of a piece, and reports whether a block lost its last
 // owner. Then the piece may have ended.
+//
+// It is called for every piece that an event looks at while a sweep is under way, so that
+// no event sees blocks of retired owners. The first loop is therefore only a test whether
+// there is anything to do.
 func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
 	var was, buf [maxPiece + 2]interval
 	l, old := &m.tree.lanes.each[0].lane, m.tree.lines.intervalsOf(r, &was)

@@ -199,6 +199,9 @@ func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 }
 
 // linkPieces finds out how the pieces hang together, once.
+//
+// It is done at the first walk and not when the snapshot is made, because a snapshot that
+// becomes an image needs none of it, and it costs a hash a block.
 func (s *Snapshot) linkPieces() {
 	if s.planted {
 		return
@@ -274,6 +277,9 @@ func (s *Snapshot) linkPieces() {
 
 // breakCycles makes a root of a piece of each circle. Keys that two chains have by chance, or by
 // an attacker's choice, could close one.
+//
+// A walk that begins at roots would never come by a circle, and its blocks would be missing
+// from the snapshot.
 func (s *Snapshot) breakCycles() {
 	for i, p := range s.pieces {
 		for p.climb == 0 {
@@ -485,6 +491,9 @@ func (w *snapWalk) findOwnNames(b snapBlock, src *snapSource) {
 // Of equal votes the name wins whose voter has the lowest rank. Without votes, the only
 // holder's private hash is the name, unless that source holds another block of the name.
 // The last choice is the key.
+//
+// A reader of a unified snapshot knows one name for each block, so all owners must agree on
+// it; and the vote must come out the same whichever owner is visited first.
 func (w *snapWalk) electName(b snapBlock) uint64 {
 	clear(w.polls)
 	only, names := uint64(0), 0

@@ -85,6 +85,9 @@ type fullNaming struct {
 }
 
 // noteUnindexed says that a source holds blocks of a piece that have no entries.
+//
+// Only the last two entries are compared, so a piece may be listed twice; a second entry
+// costs a search eight bytes to pass, and a lookup in a set would cost each store more.
 func (f *finder) noteUnindexed(s *source, n uint32) {
 	if f.names.naming == allNamed {
 		return
@@ -128,6 +131,9 @@ func (f *finder) nameDuePieces(s *source) {
 
 // surelyLists reports whether a source that is about to hold blocks of a held piece lists it for sure:
 // it holds a block whose name in the body has no entry.
+//
+// It spares the list an entry with each event of a source that comes by the same pieces
+// again and again.
 func (f *finder) surelyLists(s *source, r *piece) bool {
 	if r.loose() || !f.names.families.sameFamily(s.name, r.by) {
 		return false
@@ -166,6 +172,11 @@ func (f *finder) holdsBlockOf(s *source, n uint32) bool {
 // searchUnindexed looks for an engine hash in the unindexed pieces of a source: in some from where the last search
 // ended, as an engine evicts the oldest blocks first, then in all, the newest first. held asks
 // for a block that the source holds. The lane holds the block's piece.
+//
+// A piece that is searched in vain again and again gets all of its entries and leaves the
+// list: it holds what the engine keeps for long, while what is asked for is what it evicts.
+// That bounds the cost of a search over time. Heads and names are fetched ahead, since the
+// pieces lie anywhere in memory and each would otherwise be waited for.
 func (f *finder) searchUnindexed(s *source, engine uint64, held bool) position {
 	v := &s.unindexed
 	n := len(v.pieces)
@@ -264,6 +275,9 @@ func (m *nameMap) namePiece(l *lane, n uint32) {
 
 // nameBlocks gives the engine hashes of some blocks their entries. A hash that means another
 // block by now gets none here. It tells of a source that lies, and ends naming on demand.
+//
+// Names that get an entry are fetched together first: the entries lie in different cache
+// lines, and the loads overlap.
 func (m *nameMap) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
 	blocks &^= m.tree.lines.deadBlocks(r)
 	for line := n; line != 0; {
@@ -284,8 +298,9 @@ func (m *nameMap) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
 	}
 }
 
-// endOnDemand ends naming on demand if a lane came upon a name that means two blocks. All lanes
-// are locked.
+// endOnDemand ends naming on demand if a lane came upon a name that means two blocks. All
+// lanes are locked. Some publisher is wrong then, or hashes differently, and only a full
+// table tells which blocks are concerned.
 func (m *nameMap) endOnDemand(l *lane) {
 	if l.clash && m.naming == onDemand {
 		m.beginNaming()
@@ -296,6 +311,9 @@ func (m *nameMap) endOnDemand(l *lane) {
 // reconsiderNaming goes back to names on demand after some thousand events that mentioned only what
 // their sources hold, as when a follower came late and the engines have evicted what it missed.
 // Each time it takes twice as many. All lanes are locked, and all blocks are named.
+//
+// One late subscriber, whose engines evict blocks that it never saw, would otherwise cost
+// every index a full table for good.
 func (f *finder) reconsiderNaming() {
 	events, foreign := f.tree.lanes.countEvents(), false
 	for i := range f.tree.lanes.each {

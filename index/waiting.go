@@ -48,6 +48,9 @@ func (rs *resolver) alsoLearn(engine uint64, p position) {
 
 // placeWaiters gives places to the blocks that wait under engine hashes which have got a meaning, of
 // all sources to which they mean a block now, and to what waits behind those.
+//
+// It goes on until no hash is left that has got a meaning: a block that moves may give one
+// to the next. Each turn moves a block out of its waiting place, so that ends.
 func (p *storing) placeWaiters() {
 	x := p.x
 	for k := 0; k < len(x.names.met); k++ {
@@ -189,6 +192,9 @@ func (p *storing) settledCursor(i int) cursor {
 // placeWaiting gives places to all blocks that wait on an engine hash, directly or through
 // others, and returns how many held blocks moved. Each turn uses up a link, so it
 // ends whatever the publisher claims.
+//
+// It keeps a stack of its own and does not recurse: a prompt of a million tokens is a chain
+// of 65,536 links.
 func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 	x, s := p.x, p.s
 	if i := s.room.linkOf(engine); i != none {

@@ -44,6 +44,9 @@ func (r *waitingRoom) firstChild(parent uint64) int32 {
 }
 
 // pushLink adds a link as the newest. The engine hash has none yet.
+//
+// The records are in one slice and chained by number, so that a full room costs the
+// collector one object to look at.
 func (r *waitingRoom) pushLink(l link) {
 	if r.used == 0 {
 		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
@@ -137,7 +140,7 @@ func (h *holders) forgetIdleLinks(s *source, engine uint64) {
 	}
 }
 
-// sweepRoom is forgetIdleLinks for all links.
+// sweepRoom is forgetIdleLinks for all links, after an owner has lost everything at once.
 func (h *holders) sweepRoom(s *source) {
 	var gone []uint64
 	for engine := range s.room.byEngine.each {
