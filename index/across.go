@@ -102,8 +102,8 @@ func (m *Match) joinWalks(ways []chainWalk) {
 	}
 }
 
-// openOwner is an owner that holds the blocks at hand, and where it is in the answer: a place
-// in Prefixes, or the complement of one in Later.
+// openOwner is an owner that holds the blocks at hand, and where it is in the answer: a
+// place in Prefixes, or the complement of one in Later.
 type openOwner struct {
 	owner uint32
 	at    int32
@@ -228,7 +228,8 @@ func (w *chainWalk) looseRunAt(i int) ownerRun {
 	}
 }
 
-// sameOwners reports whether two runs have the same owners, as far as is known without the order of ids.
+// sameOwners reports whether two runs have the same owners, as far as is known without the
+// order of ids.
 func (w *chainWalk) sameOwners(a, b ownerRun) bool {
 	return a.set == b.set && (a.set == 0 || slices.Equal(w.wordsOfRun(a), w.wordsOfRun(b)))
 }

@@ -5,15 +5,15 @@ const NoSource = ^Source(0)
 
 // Known is what an index knows of an engine hash.
 type Known struct {
-	// Key is the canonical sequence hash of the block that the hash stands for among the sources of the
-	// index, a ghost included. Key and Identity are valid if Named. Of sources that mean different
-	// things by the hash one is believed.
+	// Key is the canonical sequence hash of the block that the hash stands for among the
+	// sources of the index, a ghost included. Key and Identity are valid if Named. Of
+	// sources that mean different things by the hash one is believed.
 	Key      uint64
 	Identity Identity
 	Named    bool
-	// Own says that the hash means something to the source that asks: Named, or a block by a name of its
-	// own, or one that an owner of it holds under the hash itself. To NoSource it is Named, to a source that was
-	// dropped nothing.
+	// Own says that the hash means something to the source that asks: Named, or a block by
+	// a name of its own, or one that an owner of it holds under the hash itself. To
+	// NoSource it is Named, to a source that was dropped nothing.
 	Own bool
 }
 

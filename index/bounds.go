@@ -60,7 +60,8 @@ type budgetShare struct {
 	bytes atomic.Int64
 }
 
-// setBytes says what the index takes, and returns the free part of the budget, below 0 for none.
+// setBytes says what the index takes, and returns the free part of the budget, below 0 for
+// none.
 func (s *budgetShare) setBytes(bytes int) float64 {
 	used := s.of.used.Add(int64(bytes) - s.bytes.Swap(int64(bytes)))
 	return 1 - float64(used)/float64(s.of.most)
@@ -111,7 +112,8 @@ func (b *bounds) tableBytes() int {
 		b.tree.sets.bytes() + privateBytes*int(b.names.privates.n.Load())
 }
 
-// filter remembers refused keys: lostProbes bits a key, so that of 20,000 keys it takes 0.5 % of others for one.
+// filter remembers refused keys: lostProbes bits a key, so that of 20,000 keys it takes 0.5
+// % of others for one.
 type filter [1 << 12]uint64
 
 func (b *bounds) refuseKey(key uint64) {

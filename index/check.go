@@ -167,8 +167,8 @@ func (c *check) checkIdentity(n uint32, r *piece) bool {
 	return true
 }
 
-// checkWaiting checks that blocks wait under engine hashes that mean nothing to their sources, or are
-// contested: a source may wait since before it announced tokens.
+// checkWaiting checks that blocks wait under engine hashes that mean nothing to their
+// sources, or are contested: a source may wait since before it announced tokens.
 func (c *check) checkWaiting() {
 	x := c.x
 	x.tree.lines.eachPiece(func(n uint32, r *piece) {
@@ -369,7 +369,8 @@ func (c *check) checkCounts() {
 	}
 }
 
-// checkGhostQueue checks that the queue has each ghost once, and what else it has is counted as stale.
+// checkGhostQueue checks that the queue has each ghost once, and what else it has is
+// counted as stale.
 //
 // It counts entries as the queue would pop them: those that concern a former life of a
 // block come first and must each have a count in stale.

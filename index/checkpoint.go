@@ -7,19 +7,21 @@ import (
 	"sync/atomic"
 )
 
-// Checkpoint is an index at one moment, as databases mean the word. Making one waits for the events under way, and copies
-// the owner sets and what sources have apart from blocks. The blocks are copied later, while
-// events go on: an event that is about to change a piece copies it first, unless the checkpoint has
-// it already. So an event waits for the copies of the pieces that it changes, and no longer.
+// Checkpoint is an index at one moment, as databases mean the word. Making one waits for
+// the events under way, and copies the owner sets and what sources have apart from blocks.
+// The blocks are copied later, while events go on: an event that is about to change a piece
+// copies it first, unless the checkpoint has it already. So an event waits for the copies
+// of the pieces that it changes, and no longer.
 //
 //	moment:   heads ---------------- pieces there are
 //	reader:   piece by piece, in the order of lines:  claim, copy, mark as copied
 //	writer:   before its change:                      claim, copy into saved, mark as copied
 //
-// One checkpoint of an index lasts at a time. Release ends it, and so does every method that says so.
+// One checkpoint of an index lasts at a time. Release ends it, and so does every method
+// that says so.
 type Checkpoint struct {
-	// Yield, if it is set, is called between the copies of pieces and of owner sets, some 70 microseconds of work
-	// apart. It may take its time.
+	// Yield, if it is set, is called between the copies of pieces and of owner sets, some
+	// 70 microseconds of work apart. It may take its time.
 	Yield func()
 	steps int // pieces and sets so far
 
@@ -60,7 +62,8 @@ func (c *Checkpoint) Release() {
 	c.x.checkpointing.Unlock()
 }
 
-// lockPiece makes readers of a piece wait that is about to change. The lane holds the piece.
+// lockPiece makes readers of a piece wait that is about to change. The lane holds the
+// piece.
 func (t *tree) lockPiece(n uint32, r *piece) {
 	t.keepForCheckpoint(n)
 	r.lockReaders()
@@ -119,8 +122,8 @@ func (c *Checkpoint) countStep() {
 	}
 }
 
-// eachPiece yields each piece of the moment. The next one may use the same memory, unless that is moved
-// away before.
+// eachPiece yields each piece of the moment. The next one may use the same memory, unless
+// that is moved away before.
 //
 // Writers' copies are taken out as the walk passes them, so that memory grows with the
 // pieces that are changed ahead of the walk alone.
@@ -148,7 +151,8 @@ func (c *Checkpoint) eachPiece(yield func(*snapPiece) bool) {
 	}
 }
 
-// Snapshot copies the blocks, and ends the checkpoint. Options.KeepClientHashes must be set.
+// Snapshot copies the blocks, and ends the checkpoint. Options.KeepClientHashes must be
+// set.
 func (c *Checkpoint) Snapshot() *Snapshot {
 	defer c.Release()
 	if !c.x.tree.keepsClientHashes {

@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// An engine hash is contested while sources that announce tokens hold different blocks by it.
-// One of them is wrong, or hostile, and the index cannot know which one:
+// An engine hash is contested while sources that announce tokens hold different blocks by
+// it. One of them is wrong, or hostile, and the index cannot know which one:
 //
 //	learn(hash, block) --another block is the hash's--> contest --> blocks of sources without
 //	                                                                tokens wait by the hash
 //	Decide: the holders of one block alone are left --> the hash means that block to all
 //
 // Sources that announce tokens go on with what they mean themselves. To others, and to
-// Means, a contested hash means nothing. What a source has under it goes on waiting if the source
-// begins to announce tokens meanwhile.
+// Means, a contested hash means nothing. What a source has under it goes on waiting if the
+// source begins to announce tokens meanwhile.
 
 // maxContested bounds the contested hashes of an index: 2 MiB. More keep the meaning that
 // came first.
@@ -39,7 +39,8 @@ type contests struct {
 	news        []Contest
 }
 
-// isContested reports whether an engine hash means nothing to a source because it is contested.
+// isContested reports whether an engine hash means nothing to a source because it is
+// contested.
 func (rs *resolver) isContested(s *source, engine uint64) bool {
 	return (s == nil || !s.teaches) && rs.contests.n.Load() > 0 && rs.contests.of[engine]
 }
@@ -47,9 +48,9 @@ func (rs *resolver) isContested(s *source, engine uint64) bool {
 // isUncontested reports whether contested hashes concern a source.
 func (rs *resolver) isUncontested(s *source) bool { return s.teaches || rs.contests.n.Load() == 0 }
 
-// contestHash notes that a source means something else by an engine hash than a block, which the
-// hash means to all. Blocks of sources without tokens begin to wait by it. All lanes are
-// locked.
+// contestHash notes that a source means something else by an engine hash than a block,
+// which the hash means to all. Blocks of sources without tokens begin to wait by it. All
+// lanes are locked.
 //
 // The sources of the pool are not asked which meaning is theirs; they have no tokens. Their
 // blocks wait under the hash itself, so no query counts them for the wrong prompt, and they
@@ -93,9 +94,9 @@ func (rs *resolver) markContested(engine uint64) {
 	c.n.Store(int64(len(c.of)))
 }
 
-// unplaceBlock lets a block of an owner wait by an engine hash. Of several copies of a block that
-// has other names too, one waits: which hash announced which copy is not known. Where the
-// budget has no room the owner loses the block.
+// unplaceBlock lets a block of an owner wait by an engine hash. Of several copies of a
+// block that has other names too, one waits: which hash announced which copy is not known.
+// Where the budget has no room the owner loses the block.
 func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 	to := rs.tree.findLoose(engine)
 	if !to.isNone() && !rs.names.isAlive(to) {
@@ -125,8 +126,8 @@ func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 	o.raw = min(o.raw+1, o.digest.Blocks)
 }
 
-// decideContest ends the contest of an engine hash if the holders of one block alone are left. All lanes are
-// locked.
+// decideContest ends the contest of an engine hash if the holders of one block alone are
+// left. All lanes are locked.
 //
 // It is not enough that one source is left which announced a meaning: as long as the holder
 // of the other meaning holds its block, both are true for somebody.
@@ -180,8 +181,8 @@ func (x *Index) MarkTeaching(src Source) {
 // ContestedHashes returns the number of contested hashes.
 func (x *Index) ContestedHashes() int { return int(x.resolver.contests.n.Load()) }
 
-// DecideContests looks whether contests of some engine hashes, nil for all, have ended because
-// sources have lost blocks.
+// DecideContests looks whether contests of some engine hashes, nil for all, have ended
+// because sources have lost blocks.
 func (x *Index) DecideContests(engine []uint64) {
 	if x.ContestedHashes() == 0 {
 		return
@@ -203,7 +204,8 @@ func (x *Index) DecideContests(engine []uint64) {
 	}
 }
 
-// TakeContests returns the contests that began or got another announcement, at most 1,024. It leaves none.
+// TakeContests returns the contests that began or got another announcement, at most 1,024.
+// It leaves none.
 func (x *Index) TakeContests() (news []Contest) {
 	c := &x.resolver.contests
 	if !c.some.Load() {

@@ -5,8 +5,8 @@ import "math/bits"
 // copies counts the copies that an owner has of blocks, beyond the first ones. Engines copy
 // stretches, and nearly always once: a word a piece says which blocks have a second copy.
 //
-// It also remembers the blocks whose last event took a copy and left another one. If the owner's stores
-// had been touches, it would not hold them: see Index.Uncount.
+// It also remembers the blocks whose last event took a copy and left another one. If the
+// owner's stores had been touches, it would not hold them: see Index.Uncount.
 type copies struct {
 	second  flat[uint64] // piece -> its blocks with a second copy
 	third   flat[uint32] // block -> copies beyond the second
@@ -81,7 +81,8 @@ func (c *copies) raiseCounts(piece uint32, blocks uint64) {
 	*w |= blocks
 }
 
-// takeCopies takes a copy of those of some blocks of a piece that have several, and returns them.
+// takeCopies takes a copy of those of some blocks of a piece that have several, and returns
+// them.
 //
 // Only the map of third copies needs a look at each block; the word of second copies is
 // changed for all of them at once.
@@ -140,7 +141,8 @@ func (c *copies) clearBlocks(piece uint32, w *uint64, blocks uint64) {
 // isEmpty reports whether no block has several copies, nor a last event that took one.
 func (c *copies) isEmpty() bool { return c.n == 0 && c.doubted.len() == 0 }
 
-// eachBlock calls f for each block with several copies, and how many it has beyond the first.
+// eachBlock calls f for each block with several copies, and how many it has beyond the
+// first.
 func (c *copies) eachBlock(f func(p position, n uint32)) {
 	for piece, w := range c.second.each {
 		for left := *w; left != 0; left &= left - 1 {

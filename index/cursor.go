@@ -93,7 +93,8 @@ func (t *tree) refreshCursor(c cursor) cursor {
 	return c
 }
 
-// cleanCursor takes retired owners out of the piece of a cursor, and looks at the cursor again.
+// cleanCursor takes retired owners out of the piece of a cursor, and looks at the cursor
+// again.
 func (m *nameMap) cleanCursor(c cursor) cursor {
 	if c.at.isNone() || m.sweep.left == 0 {
 		return c

@@ -9,12 +9,13 @@ import (
 // blocks came, nor on names, nor on how pieces are cut. So two indexes with the same blocks
 // have the same digest.
 //
-// Blocks of different identities may have the same words, and weights tell them apart (SetWeight).
+// Blocks of different identities may have the same words, and weights tell them apart
+// (SetWeight).
 //
-// The word of a block in a chain is its local hash, which the piece has at hand, and of a loose
-// block a mix of its key. A block that gets a place in a chain changes its word. The sum does
-// not tell blocks with the same tokens apart that stand behind different parents. A key would,
-// but costs a hash for each block that a removal or a shared piece mentions.
+// The word of a block in a chain is its local hash, which the piece has at hand, and of a
+// loose block a mix of its key. A block that gets a place in a chain changes its word. The
+// sum does not tell blocks with the same tokens apart that stand behind different parents.
+// A key would, but costs a hash for each block that a removal or a shared piece mentions.
 type Digest struct {
 	Blocks int    // memberships
 	Loose  int    // memberships of loose blocks, which may get a place when others teach it
@@ -28,8 +29,9 @@ func (d *Digest) addBlocks(blocks, loose int, sum uint64) {
 	d.Sum += sum
 }
 
-// SharedDigest is the digest of owners of one or several indexes. An event may also move loose
-// blocks of other sources, so the numbers are atomic. A reader may see a move half done.
+// SharedDigest is the digest of owners of one or several indexes. An event may also move
+// loose blocks of other sources, so the numbers are atomic. A reader may see a move half
+// done.
 type SharedDigest struct {
 	blocks, loose atomic.Int64
 	sum           atomic.Uint64
@@ -48,8 +50,8 @@ func (d *SharedDigest) addBlocks(blocks, loose int, sum uint64) {
 	}
 }
 
-// Digest returns the digest of one owner with the weight 1. A retired owner holds nothing. No
-// event of the owner's source may run.
+// Digest returns the digest of one owner with the weight 1. A retired owner holds nothing.
+// No event of the owner's source may run.
 func (x *Index) Digest(o Owner) (d Digest) {
 	l := x.tree.lanes.laneOfOwner(o)
 	l.mu.Lock()
@@ -60,8 +62,8 @@ func (x *Index) Digest(o Owner) (d Digest) {
 	return d
 }
 
-// JoinDigest makes the digest of an owner a part of d, times an odd weight, instead of the one that
-// it was in. With nil, the owner is in none.
+// JoinDigest makes the digest of an owner a part of d, times an odd weight, instead of the
+// one that it was in. With nil, the owner is in none.
 func (x *Index) JoinDigest(d *SharedDigest, o Owner, weight uint64) {
 	l := x.tree.lanes.laneOfOwner(o)
 	l.mu.Lock()
@@ -85,7 +87,8 @@ func looseWord(key uint64) uint64 {
 	return hi ^ lo
 }
 
-// looseWord returns the word of a block of a loose piece. It does not depend on the constant.
+// looseWord returns the word of a block of a loose piece. It does not depend on the
+// constant.
 func (r *piece) looseWord(at uint32) uint64 {
 	if r.meta&isOther != 0 {
 		return looseWord(normal(r.chainIdentity().seqOf(r.localHashes()[at])))

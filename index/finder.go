@@ -1,7 +1,8 @@
 package index
 
-// finder finds the block that a source means by an engine hash where it most likely is, near what the source
-// mentioned last, and gives names their entries where such a search would not lead.
+// finder finds the block that a source means by an engine hash where it most likely is,
+// near what the source mentioned last, and gives names their entries where such a search
+// would not lead.
 type finder struct {
 	tree  *tree
 	names *nameMap
@@ -75,8 +76,8 @@ func (f *finder) addName(s *source, p position, engine uint64, want int) bool {
 	return true
 }
 
-// spareWord returns where an engine hash of a source's family can lie for a block that has none
-// there: the line, the position in it, and which others have entries.
+// spareWord returns where an engine hash of a source's family can lie for a block that has
+// none there: the line, the position in it, and which others have entries.
 //
 // Names of one family lie in one line as far as possible, so that events of its sources
 // compare them in one stretch.
@@ -110,7 +111,8 @@ func (f *finder) spareWord(s *source, p position, want int) (line, i uint32, nam
 	return line, 0, &d.named
 }
 
-// joinTeacher notes that a source uses a name in a line. It reports false if that needs all lanes.
+// joinTeacher notes that a source uses a name in a line. It reports false if that needs all
+// lanes.
 func (f *finder) joinTeacher(s *source, line uint32) bool {
 	r := f.tree.lines.pieceAt(line)
 	if r.meta&isSide != 0 {
@@ -120,8 +122,8 @@ func (f *finder) joinTeacher(s *source, line uint32) bool {
 }
 
 // namesFor returns the names of a piece among which a block has an engine hash, and the
-// block of the first of them; nil if it has another one. ok is false if the source would have
-// to join the family of their teacher, which needs all lanes.
+// block of the first of them; nil if it has another one. ok is false if the source would
+// have to join the family of their teacher, which needs all lanes.
 func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
 	if r.engineHashes()[at] == engine {
 		return r.engineHashes(), 0, f.names.joinFamily(s.name, r.by)
@@ -145,8 +147,8 @@ func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names 
 	return nil, 0, true
 }
 
-// findNeighbour returns the block before or after another one if it has an engine hash. The lane
-// holds its piece.
+// findNeighbour returns the block before or after another one if it has an engine hash. The
+// lane holds its piece.
 func (f *finder) findNeighbour(l *lane, p position, engine uint64) position {
 	if p.isNone() {
 		return position{}
@@ -180,8 +182,8 @@ func (f *finder) lastBlock(l *lane, n uint32) position {
 	return position{n, max(f.names.holdCleanPiece(l, n).len(), 1) - 1}
 }
 
-// searchAround returns the block that has an engine hash, of some pieces along a chain from one on
-// towards the root. The lane holds its piece.
+// searchAround returns the block that has an engine hash, of some pieces along a chain from
+// one on towards the root. The lane holds its piece.
 func (f *finder) searchAround(l *lane, n uint32, pieces int, engine uint64) position {
 	for ; n != 0 && pieces > 0; pieces-- {
 		r := f.tree.lines.pieceAt(n)
@@ -213,9 +215,9 @@ func (f *finder) nameExpected(l *lane, t trail) {
 	}
 }
 
-// findIdentity returns the identity under which there are all blocks of a prompt, with an owner or as ghosts,
-// of those with some constants. It reports whether it is exactly one. The lane holds another piece
-// afterwards.
+// findIdentity returns the identity under which there are all blocks of a prompt, with an
+// owner or as ghosts, of those with some constants. It reports whether it is exactly one.
+// The lane holds another piece afterwards.
 //
 // Two identities with the same tokens are two answers, and then none is given: a guess
 // would put blocks of one tenant under another's salt.
@@ -233,7 +235,8 @@ func (f *finder) findIdentity(l *lane, constants, local []uint64) (of chainIdent
 	return of, once
 }
 
-// findPrompt reports whether there are all blocks of a prompt under an identity, and returns that.
+// findPrompt reports whether there are all blocks of a prompt under an identity, and
+// returns that.
 func (f *finder) findPrompt(l *lane, constant uint64, local []uint64) (of chainIdentity, all bool) {
 	key := normal(local[0] ^ constant)
 	for i := 0; ; {
@@ -261,8 +264,8 @@ func (f *finder) findPrompt(l *lane, constant uint64, local []uint64) (of chainI
 	}
 }
 
-// noteMention notes, while all blocks are named, whether a hash that a source mentions is why
-// they are: the source does not hold the block.
+// noteMention notes, while all blocks are named, whether a hash that a source mentions is
+// why they are: the source does not hold the block.
 func (f *finder) noteMention(s *source, p position) {
 	if s == nil {
 		f.tree.lanes.each[0].lane.foreign = true
@@ -271,9 +274,9 @@ func (f *finder) noteMention(s *source, p position) {
 	}
 }
 
-// searchHash looks for an engine hash without an entry: before the last block of an event, where
-// events of the source ended last, and in its unindexed pieces. held asks for a block that the source
-// holds. The lane holds the block's piece.
+// searchHash looks for an engine hash without an entry: before the last block of an event,
+// where events of the source ended last, and in its unindexed pieces. held asks for a block
+// that the source holds. The lane holds the block's piece.
 func (f *finder) searchHash(s *source, engine uint64, event []uint64, held bool) position {
 	fits := func(q position) bool { return !q.isNone() && (!held || f.tree.isHeldBy(s, q)) }
 	if n := len(event); n > 0 {
@@ -299,8 +302,9 @@ func (f *finder) searchHash(s *source, engine uint64, event []uint64, held bool)
 	return f.searchUnindexed(s, engine, held)
 }
 
-// searchBefore returns the block of an engine hash that lies n blocks before another one, or close to
-// there. The end of a chain has an entry, and what leaves one tier for the next is ends.
+// searchBefore returns the block of an engine hash that lies n blocks before another one,
+// or close to there. The end of a chain has an entry, and what leaves one tier for the next
+// is ends.
 func (f *finder) searchBefore(l *lane, p position, n int, engine uint64) position {
 	r := f.names.holdCleanPiece(l, p.piece)
 	for n > int(p.at) && r.prev != 0 {

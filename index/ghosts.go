@@ -7,29 +7,30 @@ import (
 	"unsafe"
 )
 
-// Names that outlive their blocks. In an index that keeps ghosts, a block that loses its last owner
-// and has a name stays where it is, as a ghost: its names keep their entries, so that an event
-// finds the block by them. No query sees it, as no owner holds it. The next store gives it an owner
-// again, in its place.
+// Names that outlive their blocks. In an index that keeps ghosts, a block that loses its
+// last owner and has a name stays where it is, as a ghost: its names keep their entries, so
+// that an event finds the block by them. No query sees it, as no owner holds it. The next
+// store gives it an owner again, in its place.
 //
 //	last owner leaves --fade--> ghost --revive--> owner
 //	                              +-----dismiss--> gone; its names and its key are remembered as lost
 //
-// All names have entries in such an index. So a block without an owner is a ghost if one of its
-// names has an entry, and else its words are no names.
+// All names have entries in such an index. So a block without an owner is a ghost if one of
+// its names has an entry, and else its words are no names.
 //
 // Ghosts leave in the order in which they came. The queue has for each block, by line and
-// position, one entry if it is a ghost, and one more for each time that it has stopped being one
-// before its entry was popped. Those come first, and are counted in stale: so an entry that is
-// popped concerns its blocks without a count, and takes one off the others. This is so whatever
-// the line was used for between.
+// position, one entry if it is a ghost, and one more for each time that it has stopped
+// being one before its entry was popped. Those come first, and are counted in stale: so an
+// entry that is popped concerns its blocks without a count, and takes one off the others.
+// This is so whatever the line was used for between.
 //
-// Names that had to go are in a filter. A store by such a name is lost: its block would have been
-// found. While it is held, queries that may end because of it say so.
+// Names that had to go are in a filter. A store by such a name is lost: its block would
+// have been found. While it is held, queries that may end because of it say so.
 
-// ghostBytes is what a ghost counts: two words, 10 to 13 bytes of the table of names, its share of a
-// piece of 16 blocks and of the table of heads, and of the queue what blocks need that leave by
-// threes. TestGhostsCost measures 28 to 33 bytes. Chains of single blocks cost more.
+// ghostBytes is what a ghost counts: two words, 10 to 13 bytes of the table of names, its
+// share of a piece of 16 blocks and of the table of heads, and of the queue what blocks
+// need that leave by threes. TestGhostsCost measures 28 to 33 bytes. Chains of single
+// blocks cost more.
 const ghostBytes = 40
 
 const (
@@ -37,16 +38,18 @@ const (
 	someGhosts = 8
 	// manyGhosts is how many ghosts go at once where there is no room for a block.
 	manyGhosts = 4096
-	// queueSlack is how many entries of the queue may be stale, apart from as many as there are ghosts.
+	// queueSlack is how many entries of the queue may be stale, apart from as many as there
+	// are ghosts.
 	queueSlack = 64
 	// fewLost is the least number of names in a generation of the filter of lost names.
 	fewLost = 64
-	// lostProbes is how many bits a name or key sets in a filter, which has 8 for each name that it is made for.
+	// lostProbes is how many bits a name or key sets in a filter, which has 8 for each name
+	// that it is made for.
 	lostProbes = 4
 )
 
-// Ghosts bounds the memory of the blocks without an owner that several indexes keep for their
-// names. Each of those indexes may have an equal part of it. Safe for concurrent use.
+// Ghosts bounds the memory of the blocks without an owner that several indexes keep for
+// their names. Each of those indexes may have an equal part of it. Safe for concurrent use.
 type Ghosts struct {
 	most    int64
 	used    atomic.Int64
@@ -116,8 +119,9 @@ type generation struct {
 	n, most     int      // names; guarded by ghosts.mu
 }
 
-// KeepGhosts makes the index keep blocks that lose their last owner, for their names, from now
-// on. All names get entries, as with NameAllBlocks. Without Options.Ghosts it does nothing.
+// KeepGhosts makes the index keep blocks that lose their last owner, for their names, from
+// now on. All names get entries, as with NameAllBlocks. Without Options.Ghosts it does
+// nothing.
 func (x *Index) KeepGhosts() {
 	g := &x.names.ghosts
 	if g.count == nil || g.on.Load() {
@@ -148,8 +152,8 @@ func (m *nameMap) isGhost(p position) bool {
 	return m.ghosts.on.Load() && m.tree.lines.setOf(p) == 0 && m.tree.lines.enteredBlocks(m.tree.lines.pieceAt(p.piece))>>p.at&1 != 0
 }
 
-// fadeBlocks makes ghosts of those blocks of a changing piece that have names, and returns the others.
-// They have just lost their last owner.
+// fadeBlocks makes ghosts of those blocks of a changing piece that have names, and returns
+// the others. They have just lost their last owner.
 //
 // Private names end at once: they are for a source's own removals, and no source holds the
 // block any more.
@@ -172,8 +176,8 @@ func (m *nameMap) fadeBlocks(l *lane, n uint32, r *piece, blocks uint64) (rest u
 	return blocks &^ stay
 }
 
-// nameFadingBlocks gives names of blocks that become ghosts their entries, where not all names have them
-// yet. A name that means another block is dropped.
+// nameFadingBlocks gives names of blocks that become ghosts their entries, where not all
+// names have them yet. A name that means another block is dropped.
 func (m *nameMap) nameFadingBlocks(n uint32, r *piece, blocks uint64) {
 	enter := func(engine *words, line uint32, named *uint64, here uint64) {
 		made, _ := m.enterNames(engine, line, here&^*named)
@@ -258,8 +262,8 @@ func (g *ghosts) popOldest() uint64 {
 	return e.blocks &^ g.stale.takeCopies(e.piece, e.blocks)
 }
 
-// evictGhosts lets the oldest ghosts go that are too many, as part of an event. It reports false if that
-// takes all lanes. The lane holds another piece afterwards.
+// evictGhosts lets the oldest ghosts go that are too many, as part of an event. It reports
+// false if that takes all lanes. The lane holds another piece afterwards.
 func (b *bounds) evictGhosts(l *lane) bool {
 	g := &b.names.ghosts
 	if !g.on.Load() {
@@ -300,7 +304,8 @@ func (b *bounds) evictOldest(l *lane) (int, bool) {
 		if n == 0 {
 			return 0, true
 		}
-		// While the lane holds the piece, no block of it becomes a ghost, or stops being one.
+		// While the lane holds the piece, no block of it becomes a ghost, or stops being
+		// one.
 		if r := b.tree.holdPiece(l, n); r.loose() && !b.tree.lanes.alone {
 			return 0, false
 		}
@@ -319,8 +324,8 @@ func (b *bounds) evictOldest(l *lane) (int, bool) {
 	}
 }
 
-// evictForRoom lets ghosts go until the bounds of memory have room, and reports whether they have. All
-// lanes are locked. Only blocks with an owner are where they were.
+// evictForRoom lets ghosts go until the bounds of memory have room, and reports whether
+// they have. All lanes are locked. Only blocks with an owner are where they were.
 //
 // It lets many go at once, since the way here is taken with all lanes locked, and the next
 // block would come here again.
@@ -337,8 +342,8 @@ func (b *bounds) evictForRoom() bool {
 	return false
 }
 
-// dismissGhosts ends ghosts of a piece, which are in no entry of the queue any more, or stale there. The
-// lane holds the piece, which may end.
+// dismissGhosts ends ghosts of a piece, which are in no entry of the queue any more, or
+// stale there. The lane holds the piece, which may end.
 func (b *bounds) dismissGhosts(l *lane, n uint32, blocks uint64) {
 	r := b.tree.lines.pieceAt(n)
 	b.tree.lockPiece(n, r)
@@ -430,9 +435,9 @@ func probesOf(hash uint64) (first, step uint64) {
 	return h, h*0x9e3779b97f4a7c15 | 1
 }
 
-// isLostName reports whether an unknown engine hash, by which a block has just been stored, looks like
-// the name of a ghost that had to go. If the block waits under the hash, queries know of it as long
-// as it does.
+// isLostName reports whether an unknown engine hash, by which a block has just been stored,
+// looks like the name of a ghost that had to go. If the block waits under the hash, queries
+// know of it as long as it does.
 func (b *bounds) isLostName(engine uint64) bool {
 	g := &b.names.ghosts
 	gens := g.gens.Load()
@@ -463,7 +468,8 @@ func (b *bounds) isLostName(engine uint64) bool {
 	return false
 }
 
-// forgetLost says that no block is held by an engine hash any more, or that the hash has a meaning.
+// forgetLost says that no block is held by an engine hash any more, or that the hash has a
+// meaning.
 func (g *ghosts) forgetLost(engine uint64) {
 	if g.lost.Load() == 0 {
 		return

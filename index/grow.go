@@ -69,8 +69,9 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 	}
 }
 
-// growPiece stores blocks from i on, none of them in a chain, behind the last block of a held
-// piece or, if that is nil, at the beginning of one. again says that another lane was faster.
+// growPiece stores blocks from i on, none of them in a chain, behind the last block of a
+// held piece or, if that is nil, at the beginning of one. again says that another lane was
+// faster.
 //
 // Room is left for what is likely to come. An event of a few blocks that continues its own
 // chain is an engine announcing a prompt while it computes it, so the next piece gets twice
@@ -124,8 +125,8 @@ func (p *storing) isFresh(i int, key uint64) bool {
 	return p.isOrdinary(engine, key)
 }
 
-// isOrdinary reports that the source holds nothing under an engine hash, or under the key as
-// if it were one, and means by it what others do. No loose block of the key has names.
+// isOrdinary reports that the source holds nothing under an engine hash, or under the key
+// as if it were one, and means by it what others do. No loose block of the key has names.
 func (p *storing) isOrdinary(engine, key uint64) bool {
 	if !p.x.resolver.isOrdinary(p.s, engine) || p.mayAlsoWait() && p.isAwaited(engine) {
 		return false
@@ -142,8 +143,8 @@ func (p *storing) isSimple() bool {
 	return p.s.isSimple() && p.x.tree.looseSides == 0 && (!p.mayAlsoWait() || p.x.tree.looseBlocks.Load() == 0)
 }
 
-// storeAlong stores blocks from i on which are in a held piece from a place on, the first one for
-// sure: its key is next. It reports false if the first one is not ordinary.
+// storeAlong stores blocks from i on which are in a held piece from a place on, the first
+// one for sure: its key is next. It reports false if the first one is not ordinary.
 //
 // It is the way of a block that others hold already, and most blocks of a large fleet are
 // such blocks. With simple sources it compares two words a block, local hash and name, and

@@ -2,7 +2,8 @@ package index
 
 import "math/bits"
 
-// holders are the sources and owners of an index. Its methods give blocks to owners and take them away.
+// holders are the sources and owners of an index. Its methods give blocks to owners and
+// take them away.
 type holders struct {
 	tree    *tree
 	names   *nameMap
@@ -107,8 +108,8 @@ func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	return changed
 }
 
-// removeEach takes blocks of a piece from an owner, and returns those that it held. The last
-// ones go first: the piece ends with its first one.
+// removeEach takes blocks of a piece from an owner, and returns those that it held. The
+// last ones go first: the piece ends with its first one.
 //
 // While other lanes are at work, the lane must still hold the piece, since an ended piece
 // may be somebody else's already.
@@ -127,8 +128,8 @@ func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64)
 	return changed
 }
 
-// moveBlock takes a block from an owner and gives it another one instead, with its copies. An owner of
-// both was told of the block twice, by two names, so it has one copy more.
+// moveBlock takes a block from an owner and gives it another one instead, with its copies.
+// An owner of both was told of the block twice, by two names, so it has one copy more.
 //
 // Both moments are seen by queries. The owner gets the new block first, and turns tells
 // queries that a block has moved from a place that they may already have passed to one that
@@ -176,9 +177,9 @@ func (h *holders) moveRaw(s *source, engine uint64, to position) (moved bool) {
 	return moved
 }
 
-// createBlock makes the block behind a cursor, which is in no piece yet, and has no owner. It
-// returns none if the budget is spent. up is the engine hash of the block before it, want
-// the number of blocks that may follow.
+// createBlock makes the block behind a cursor, which is in no piece yet, and has no owner.
+// It returns none if the budget is spent. up is the engine hash of the block before it,
+// want the number of blocks that may follow.
 func (h *holders) createBlock(s *source, c cursor, key, up, local, clientHash uint64, want int) position {
 	if c.kind == atKey {
 		return h.createLoose(s, c.chainIdentity, key, clientHash, want)
@@ -268,8 +269,8 @@ func (h *holders) rerootLoose(s *source, c cursor) position {
 	return to
 }
 
-// enterLoaded enters the names that need an entry, and lists the piece with the sources that use
-// others. A name that means another block already is dropped.
+// enterLoaded enters the names that need an entry, and lists the piece with the sources
+// that use others. A name that means another block already is dropped.
 func (h *holders) enterLoaded(n uint32, r *piece) {
 	dead := h.tree.lines.deadBlocks(r)
 	for i := range r.len() {

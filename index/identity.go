@@ -5,17 +5,20 @@ import (
 	"unsafe"
 )
 
-// An identity is an adapter and a salt of the deployment. All identities share tables, pieces,
-// owner sets, owners and names. What keeps their chains apart is a constant C of 64 bits:
+// An identity is an adapter and a salt of the deployment. All identities share tables,
+// pieces, owner sets, owners and names. What keeps their chains apart is a constant C of 64
+// bits:
 //
 //	S[0] = local[0]   S[i] = next(S[i-1], local[i])   canonical sequence hashes, the same in all
 //	K[i] = S[i] ^ C                                   keys in the index; C of the base identity is 0
 //
-// A piece of another identity than the base one has two more words in its body: the constant and
-// the number. Writers that go on behind a piece read them there, so a chain keeps its identity
-// whatever an event says. Queries have the constant of the identity that they ask for.
+// A piece of another identity than the base one has two more words in its body: the
+// constant and the number. Writers that go on behind a piece read them there, so a chain
+// keeps its identity whatever an event says. Queries have the constant of the identity that
+// they ask for.
 
-// Identity numbers an adapter and salt of the deployment; 0 is the base model without a salt.
+// Identity numbers an adapter and salt of the deployment; 0 is the base model without a
+// salt.
 type Identity uint32
 
 // chainIdentity is the identity of a chain, for writers that go on with it.
@@ -27,11 +30,13 @@ type chainIdentity struct {
 // firstKey returns the key of a block that begins prompts.
 func (b chainIdentity) firstKey(local uint64) uint64 { return normal(local ^ b.constant) }
 
-// keyOfBlock returns the key of a block by its canonical sequence hash, and seq is the reverse.
+// keyOfBlock returns the key of a block by its canonical sequence hash, and seq is the
+// reverse.
 func (b chainIdentity) keyOf(seq uint64) uint64 { return normal(seq ^ b.constant) }
 func (b chainIdentity) seqOf(key uint64) uint64 { return plain(key) ^ b.constant }
 
-// Says is what an event says of the identity of its blocks. The rest of Store.Identity is a guess.
+// Says is what an event says of the identity of its blocks. The rest of Store.Identity is a
+// guess.
 type Says uint8
 
 const (
@@ -39,8 +44,9 @@ const (
 	SaysSalt
 )
 
-// mayFollow reports whether blocks of an event may lie behind a parent: what the event says of their
-// identity is true of the parent's. An identity that has left since agrees with no other.
+// mayFollow reports whether blocks of an event may lie behind a parent: what the event says
+// of their identity is true of the parent's. An identity that has left since agrees with no
+// other.
 func (t *identities) mayFollow(says Says, of chainIdentity, c cursor) bool {
 	return says == 0 || c.kind == atUnknown || c.chainIdentity == of || t.agree == nil ||
 		t.isCurrent(of) && t.agree(says, of.id, c.id)
@@ -55,8 +61,8 @@ type identity struct {
 	dropped  bool   // its number is to be used again
 }
 
-// identities are those of an index by number; entry 0 is not used. All lanes are locked while one
-// comes or goes. Queries read the constants meanwhile.
+// identities are those of an index by number; entry 0 is not used. All lanes are locked
+// while one comes or goes. Queries read the constants meanwhile.
 type identities struct {
 	list  atomic.Pointer[[]identity]
 	spare []Identity                          // dropped ones
@@ -90,8 +96,8 @@ func (t *identities) bytes() int {
 	return cap(*t.list.Load())*int(unsafe.Sizeof(identity{})) + 4*cap(t.spare)
 }
 
-// NewIdentity returns the number of an identity with a constant, which no other one may have. It
-// panics if the constant is 0. Numbers of dropped identities are used again.
+// NewIdentity returns the number of an identity with a constant, which no other one may
+// have. It panics if the constant is 0. Numbers of dropped identities are used again.
 func (x *Index) NewIdentity(constant uint64) Identity {
 	if constant == 0 {
 		panic("BUG: the constant 0 is that of the base identity")
@@ -111,9 +117,10 @@ func (x *Index) NewIdentity(constant uint64) Identity {
 	return Identity(len(list) - 1)
 }
 
-// DropIdentity gives the number of an identity back. It does nothing and returns false if a piece of
-// the identity is there, which may be one whose owners were cleared a while ago, or one of ghosts, or
-// if id is 0 or was dropped before. The caller sees to it that no event or query with the number runs.
+// DropIdentity gives the number of an identity back. It does nothing and returns false if a
+// piece of the identity is there, which may be one whose owners were cleared a while ago,
+// or one of ghosts, or if id is 0 or was dropped before. The caller sees to it that no
+// event or query with the number runs.
 func (x *Index) DropIdentity(id Identity) bool {
 	x.lock()
 	defer x.unlock()
@@ -126,9 +133,9 @@ func (x *Index) DropIdentity(id Identity) bool {
 	return true
 }
 
-// IdentityBlocks returns the blocks with an owner by Identity, in dst if it is large enough. The
-// base identity has those that no other one has, with the blocks that wait under engine hashes
-// without a constant. It costs the number of identities.
+// IdentityBlocks returns the blocks with an owner by Identity, in dst if it is large
+// enough. The base identity has those that no other one has, with the blocks that wait
+// under engine hashes without a constant. It costs the number of identities.
 func (x *Index) IdentityBlocks(dst []int) []int {
 	x.lock()
 	defer x.unlock()
@@ -142,8 +149,8 @@ func (x *Index) IdentityBlocks(dst []int) []int {
 	return dst
 }
 
-// SetWeight makes each block of an identity count in digests as its word times an odd weight. The
-// weight of the base identity is 1, as that of others is until it is set.
+// SetWeight makes each block of an identity count in digests as its word times an odd
+// weight. The weight of the base identity is 1, as that of others is until it is set.
 func (x *Index) SetWeight(id Identity, odd uint64) {
 	if id == 0 {
 		return
@@ -190,8 +197,9 @@ func (t *identities) countPiece(r *piece, n int) {
 // rootOf returns the identity that a number stands for.
 func (t *identities) rootOf(id Identity) chainIdentity { return chainIdentity{id, t.constantOf(id)} }
 
-// ClearIdentity takes from an owner the blocks of one identity and returns how many it held. Those
-// of the base identity include what waits under engine hashes without a constant. It walks all pieces.
+// ClearIdentity takes from an owner the blocks of one identity and returns how many it
+// held. Those of the base identity include what waits under engine hashes without a
+// constant. It walks all pieces.
 func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
 	x.lock()
 	defer x.unlock()

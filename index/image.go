@@ -13,7 +13,8 @@ import (
 // ChunkKind says what a chunk of an image has.
 type ChunkKind uint8
 
-// The kinds, in the order of their chunks. Chunks of pieces, client hashes and singles come in turns.
+// The kinds, in the order of their chunks. Chunks of pieces, client hashes and singles come
+// in turns.
 const (
 	ChunkFamilies     ChunkKind = iota + 1 // sources that hash alike
 	ChunkSets                              // owner sets
@@ -23,8 +24,8 @@ const (
 	ChunkLinks                             // blocks that wait for their parents
 )
 
-// Numbers are the numbers that an image gives sources and owners. Those without a number are
-// left out.
+// Numbers are the numbers that an image gives sources and owners. Those without a number
+// are left out.
 type Numbers struct {
 	Source func(Source) (number uint32, ok bool)
 	Owner  func(Owner) (number uint32, ok bool)
@@ -83,8 +84,8 @@ type chunkBuffer struct {
 	blocks int
 }
 
-// WriteImage writes the blocks, and ends the checkpoint. emit gets each chunk, and how many blocks its
-// pieces or stretches have; it must not keep the bytes.
+// WriteImage writes the blocks, and ends the checkpoint. emit gets each chunk, and how many
+// blocks its pieces or stretches have; it must not keep the bytes.
 func (c *Checkpoint) WriteImage(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
 	defer c.Release()
 	w := &imageWriter{c: c, numbers: numbers, emit: emit}
@@ -157,8 +158,8 @@ func (w *imageWriter) numberAll() {
 	}
 }
 
-// writeFamilies writes pairs of relatives: source, family. The source that stands for a family is a
-// relative like the others.
+// writeFamilies writes pairs of relatives: source, family. The source that stands for a
+// family is a relative like the others.
 func (w *imageWriter) writeFamilies() {
 	s, b := w.c.snap, chunkBuffer{}
 	members := make([]int, len(s.families))
@@ -320,8 +321,8 @@ func (w *imageWriter) teacherOf(teacher uint32) uint32 {
 	return w.source[teacher-1]
 }
 
-// encodeNames returns the further names of blocks [lo, hi): count, then block, teacher plus one, name. It
-// returns nil if there is none.
+// encodeNames returns the further names of blocks [lo, hi): count, then block, teacher plus
+// one, name. It returns nil if there is none.
 func (w *imageWriter) encodeNames(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
 	for i := range p.sides {
@@ -337,8 +338,9 @@ func (w *imageWriter) encodeNames(p *snapPiece, lo, hi uint32) (b []byte) {
 	return listOf(count, b)
 }
 
-// encodeOwnWords returns what single owners and sources have of blocks [lo, hi): count, then block, number of
-// the owner or source, copies; without copies a name. It returns nil if they have nothing.
+// encodeOwnWords returns what single owners and sources have of blocks [lo, hi): count,
+// then block, number of the owner or source, copies; without copies a name. It returns nil
+// if they have nothing.
 func (w *imageWriter) encodeOwnWords(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
 	for _, o := range w.own[p.line] {
@@ -369,8 +371,8 @@ const (
 	singleHasIdentity = 8 // another identity than the base one
 )
 
-// writeSingles writes the blocks of a loose piece, each with its identity, key, client hash, set, names, and what
-// single owners and sources have of it.
+// writeSingles writes the blocks of a loose piece, each with its identity, key, client
+// hash, set, names, and what single owners and sources have of it.
 func (w *imageWriter) writeSingles(p *snapPiece) {
 	for block := range p.eachBlock {
 		at, set := block.at, block.ownerSet()
@@ -401,8 +403,8 @@ func (w *imageWriter) writeSingles(p *snapPiece) {
 	}
 }
 
-// writeLinks writes the blocks that wait for their parents: source, then engine hash, parent, local
-// hash and client hash, the oldest first.
+// writeLinks writes the blocks that wait for their parents: source, then engine hash,
+// parent, local hash and client hash, the oldest first.
 func (w *imageWriter) writeLinks() {
 	b := chunkBuffer{}
 	for i, src := range w.c.snap.sources {

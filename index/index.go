@@ -15,33 +15,34 @@
 //	  |  --ghosts-> blocks without an owner that are kept for their names, the oldest first
 //	  +--sources-> private names, unindexed pieces, waiting room, owners' counts and copies
 //
-// Each chain is of one identity: of the base model, or of an adapter and a salt (identity.go). Identities
-// share everything above and differ in the keys of their blocks, so their chains never meet. A key is the
-// canonical sequence hash of package hash XOR the constant of the identity, where the
-// tokens of the whole prefix are known, else the engine's own hash (raw). Blocks with a known place lie in
-// pieces of chains: a query finds the first piece by its key, compares local hashes
-// eight to a cache line, and computes the key of the block behind the last equal one, from that of the
-// piece's anchor. All other blocks are
-// loose. A block of a chain and a loose one may have the same key: a query joins them. The first
-// block of a prompt and a later block may have the same key too, by chance or by a publisher's choice of
-// tokens, but they are two blocks: a query finds the first one only at its beginning, the
-// later one only behind it.
+// Each chain is of one identity: of the base model, or of an adapter and a salt
+// (identity.go). Identities share everything above and differ in the keys of their blocks,
+// so their chains never meet. A key is the canonical sequence hash of package hash XOR the
+// constant of the identity, where the tokens of the whole prefix are known, else the
+// engine's own hash (raw). Blocks with a known place lie in pieces of chains: a query finds
+// the first piece by its key, compares local hashes eight to a cache line, and computes the
+// key of the block behind the last equal one, from that of the piece's anchor. All other
+// blocks are loose. A block of a chain and a loose one may have the same key: a query joins
+// them. The first block of a prompt and a later block may have the same key too, by chance
+// or by a publisher's choice of tokens, but they are two blocks: a query finds the first
+// one only at its beginning, the later one only behind it.
 //
-// All sources share the meaning of an engine hash: publishers that hash alike pay for
-// it once, and may name blocks that another has taught. A source that means something
-// else by a hash keeps that to itself, and for sources without tokens the hash means nothing
-// as long as holders disagree (contest.go). A name lives as long as its block, and where
-// ghosts are kept longer than the block's last owner (ghosts.go). A parent that has left for good has
-// no name, and its children arrive as orphans. They are held raw, and a link (engine hash, parent,
-// local hash) waits in the room of the source until the parent's key is learned. Once any source
-// says what a hash means, the blocks of all sources that wait under it move to their place (waiting.go).
+// All sources share the meaning of an engine hash: publishers that hash alike pay for it
+// once, and may name blocks that another has taught. A source that means something else by
+// a hash keeps that to itself, and for sources without tokens the hash means nothing as
+// long as holders disagree (contest.go). A name lives as long as its block, and where
+// ghosts are kept longer than the block's last owner (ghosts.go). A parent that has left
+// for good has no name, and its children arrive as orphans. They are held raw, and a link
+// (engine hash, parent, local hash) waits in the room of the source until the parent's key
+// is learned. Once any source says what a hash means, the blocks of all sources that wait
+// under it move to their place (waiting.go).
 //
 // The names of a piece lie in the piece. A name gets an entry in the table of names only
-// where chains and removals stop (unindexed.go): sources nearly always mention blocks next to
-// those that they mentioned last. The first block of a piece always has entries, so that a
-// query finds a chain by its engine hashes (Lookup.Names). A piece with names without entries is unindexed, and each
-// source that uses such names lists the piece. Once a source mentions a hash that it has
-// not announced, all names get entries, a part with each event.
+// where chains and removals stop (unindexed.go): sources nearly always mention blocks next
+// to those that they mentioned last. The first block of a piece always has entries, so that
+// a query finds a chain by its engine hashes (Lookup.Names). A piece with names without
+// entries is unindexed, and each source that uses such names lists the piece. Once a source
+// mentions a hash that it has not announced, all names get entries, a part with each event.
 //
 // Invariants, checked by Check:
 //
@@ -76,27 +77,27 @@
 //     if it is a ghost.
 //  13. A lost name that is held is the key of a loose block.
 //
-// Concurrency: Match takes no lock but, for names, the small one of a segment of names.
-// It waits for a writer only while the writer changes the piece, or the part of a table, at
-// hand. Each piece has a version, odd while its blocks or their owners change. A piece counts the
-// times that an owner lost blocks of it. The index counts the times that a held block moved or
-// an owner was retired (turns). A query compares these counts at its end and asks again if one
-// has changed. So its answer may be shorter than the truth, never longer than the truth of some moment while it
-// ran. After eight tries it locks the index. Events of different sources run side by side as
-// long as they are ordinary (lane.go). All other calls lock the index. No goroutine, no clock,
-// no log.
+// Concurrency: Match takes no lock but, for names, the small one of a segment of names. It
+// waits for a writer only while the writer changes the piece, or the part of a table, at
+// hand. Each piece has a version, odd while its blocks or their owners change. A piece
+// counts the times that an owner lost blocks of it. The index counts the times that a held
+// block moved or an owner was retired (turns). A query compares these counts at its end and
+// asks again if one has changed. So its answer may be shorter than the truth, never longer
+// than the truth of some moment while it ran. After eight tries it locks the index. Events
+// of different sources run side by side as long as they are ordinary (lane.go). All other
+// calls lock the index. No goroutine, no clock, no log.
 //
-// Callers: events of one source come one at a time. A caller begins a store or removal after
-// the source's last one has returned. Callbacks must not call the index.
+// Callers: events of one source come one at a time. A caller begins a store or removal
+// after the source's last one has returned. Callbacks must not call the index.
 //
 // Cost: a store or removal changes one interval per piece, and writes or clears one name
-// per block that appears or disappears. A name with an entry costs two cache misses
-// more. A search for a name without an entry looks through the unindexed pieces of one source (those
-// that have names without entries): first 32 of them from where the last search ended, then all, the newest
-// first, at most 32,768. A query costs a comparison per block and a cache miss or two per
-// piece; with loose blocks in the index also a probe per block. Clear and DropSource cost
-// nothing per block; answers change at once, memory comes back with the sweep; each later
-// event does a part of it.
+// per block that appears or disappears. A name with an entry costs two cache misses more. A
+// search for a name without an entry looks through the unindexed pieces of one source
+// (those that have names without entries): first 32 of them from where the last search
+// ended, then all, the newest first, at most 32,768. A query costs a comparison per block
+// and a cache miss or two per piece; with loose blocks in the index also a probe per block.
+// Clear and DropSource cost nothing per block; answers change at once, memory comes back
+// with the sweep; each later event does a part of it.
 package index
 
 import (
@@ -125,8 +126,8 @@ type Options struct {
 	// MaxOrphans is the most links that wait for their parent, per source. 0 is
 	// DefaultMaxOrphans, below zero none wait.
 	MaxOrphans int
-	// MaxBytes is the most memory for blocks, sets and names, those of ghosts included, 0 for no limit.
-	// At the limit all ghosts go, then new blocks are refused: see budget.go.
+	// MaxBytes is the most memory for blocks, sets and names, those of ghosts included, 0
+	// for no limit. At the limit all ghosts go, then new blocks are refused: see budget.go.
 	MaxBytes int
 	// Budget bounds the indexes that have it together; nil is no bound.
 	Budget *Budget
@@ -135,22 +136,24 @@ type Options struct {
 	// KeepClientHashes keeps Store.EachClientHash, for Snapshot. Those that equal the local
 	// hashes cost nothing.
 	KeepClientHashes bool
-	// Ghosts bounds the blocks without an owner that this index and others with the same Ghosts keep
-	// for their names, once KeepGhosts was called. Nil keeps none.
+	// Ghosts bounds the blocks without an owner that this index and others with the same
+	// Ghosts keep for their names, once KeepGhosts was called. Nil keeps none.
 	Ghosts *Ghosts
-	// NameAllBlocks lets all names have entries from the beginning on, as Index.NameAllBlocks does.
+	// NameAllBlocks lets all names have entries from the beginning on, as
+	// Index.NameAllBlocks does.
 	NameAll bool
-	// Agree reports whether two identities have in common what an event says of the first one; if not,
-	// its blocks do not go behind a parent of the second one. Several events may call it at a time, under
-	// locks of the index, so it must neither call the index nor wait. Nil reports true.
+	// Agree reports whether two identities have in common what an event says of the first
+	// one; if not, its blocks do not go behind a parent of the second one. Several events
+	// may call it at a time, under locks of the index, so it must neither call the index
+	// nor wait. Nil reports true.
 	Agree func(says Says, a, b Identity) bool
 	// Contradicts reports whether two meanings of an engine hash contradict each other; nil
 	// is never. See contest.go.
 	Contradicts func() bool
 }
 
-// Index is the blocks of one deployment. Create it with New. Each part knows only the parts before it, so
-// every call runs from the top to the bottom.
+// Index is the blocks of one deployment. Create it with New. Each part knows only the parts
+// before it, so every call runs from the top to the bottom.
 type Index struct {
 	tree     tree     // blocks by their place in chains, and who holds them
 	names    nameMap  // blocks by engine hash, for all sources

@@ -2,22 +2,23 @@ package index
 
 import "slices"
 
-// Inspector answers what a query does not: which names a block has, what waits, what was lost for
-// want of memory. People and tests ask, and callers that meet an event out of the ordinary. Each
-// method locks the whole index and some walk all of it, so none belongs on the way of a query.
+// Inspector answers what a query does not: which names a block has, what waits, what was
+// lost for want of memory. People and tests ask, and callers that meet an event out of the
+// ordinary. Each method locks the whole index and some walk all of it, so none belongs on
+// the way of a query.
 type Inspector struct{ x *Index }
 
 // Inspect returns the Inspector of the index. It costs nothing.
 func (x *Index) Inspect() Inspector { return Inspector{x} }
 
-// WasRefused reports whether a key was refused since there was room last, or looks like one that
-// was. The key is a canonical sequence hash, of the identity with a constant.
+// WasRefused reports whether a key was refused since there was room last, or looks like one
+// that was. The key is a canonical sequence hash, of the identity with a constant.
 func (q Inspector) WasRefused(constant, key uint64) bool {
 	return q.x.bounds.wasRefused(normal(key ^ constant))
 }
 
-// WaitingAmong returns the positions of the local hashes under which blocks of a source wait for
-// their parent. It walks the waiting room.
+// WaitingAmong returns the positions of the local hashes under which blocks of a source
+// wait for their parent. It walks the waiting room.
 func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -37,8 +38,8 @@ func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
 	return at
 }
 
-// CountTokenless returns how many memberships of a source are under engine hashes that wait for
-// tokens, not for a parent. It is an estimate.
+// CountTokenless returns how many memberships of a source are under engine hashes that wait
+// for tokens, not for a parent. It is an estimate.
 func (q Inspector) CountTokenless(src Source) (n int) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -52,8 +53,9 @@ func (q Inspector) CountTokenless(src Source) (n int) {
 	return max(n-s.room.used, 0)
 }
 
-// NamesAt returns the engine hashes of a block of a chain, of the identity with a constant, as far as an
-// owner holds the block, or it is a ghost, and all blocks before it have a place.
+// NamesAt returns the engine hashes of a block of a chain, of the identity with a constant,
+// as far as an owner holds the block, or it is a ghost, and all blocks before it have a
+// place.
 func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []uint64) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -80,8 +82,8 @@ func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []ui
 	return nil
 }
 
-// HasRawBlocks reports whether a source may hold blocks under their engine hashes, as their keys are not
-// known.
+// HasRawBlocks reports whether a source may hold blocks under their engine hashes, as their
+// keys are not known.
 func (q Inspector) HasRawBlocks(src Source) bool {
 	q.x.lock()
 	defer q.x.unlock()
@@ -89,8 +91,8 @@ func (q Inspector) HasRawBlocks(src Source) bool {
 	return s != nil && s.raw
 }
 
-// EachAlias calls f for each source and each engine hash of known key that an owner
-// of the source holds, with the identity of the block and its canonical sequence hash, in no
+// EachAlias calls f for each source and each engine hash of known key that an owner of the
+// source holds, with the identity of the block and its canonical sequence hash, in no
 // particular order, until f returns false. f must not call the index.
 func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64) bool) {
 	q.x.lock()
@@ -138,7 +140,8 @@ func (q Inspector) IsPlaced(src Source, engine uint64) bool {
 	return !p.isNone() && !q.x.tree.lines.pieceAt(p.piece).loose()
 }
 
-// CountCopies returns how many blocks an owner holds, with all their copies. It costs the blocks with copies.
+// CountCopies returns how many blocks an owner holds, with all their copies. It costs the
+// blocks with copies.
 func (q Inspector) CountCopies(name Owner) (n int) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -149,9 +152,10 @@ func (q Inspector) CountCopies(name Owner) (n int) {
 	return n
 }
 
-// NamesBefore appends names of the n blocks before the one that an engine hash means to a source, in the order of
-// the chain. It appends fewer where the chain begins, and then reports root, or where a block has no name
-// that means it to the source. All events wait meanwhile.
+// NamesBefore appends names of the n blocks before the one that an engine hash means to a
+// source, in the order of the chain. It appends fewer where the chain begins, and then
+// reports root, or where a block has no name that means it to the source. All events wait
+// meanwhile.
 func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (names []uint64, root bool) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -180,8 +184,8 @@ func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (
 	return dst, root
 }
 
-// GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for so far
-// would have been lost, 0 if none was. It is an estimate.
+// GhostsWanted returns the bytes of Options.Ghosts with which no name that events asked for
+// so far would have been lost, 0 if none was. It is an estimate.
 func (q Inspector) GhostsWanted() int64 {
 	if q.x.names.ghosts.count == nil {
 		return 0

@@ -11,8 +11,8 @@ import (
 // sources in other lanes. All other calls lock all lanes. Ordinary is what engines send
 // nearly always: blocks with tokens behind a block whose name is found at once, and
 // removals of blocks that are found at once. Each step looks whether it is ordinary before
-// it changes anything that an answer shows. If not, the event locks all lanes and goes on there
-// (storing.alone).
+// it changes anything that an answer shows. If not, the event locks all lanes and goes on
+// there (storing.alone).
 //
 // Next to others, a lane holds one piece at a time, by a bit of its version. It believes
 // what it found before only after it has seen it again in the piece it holds. Below that
@@ -26,14 +26,16 @@ import (
 //   - A piece that ends leaves the tables, then its lines are free.
 
 const (
-	// lanes is twice the cores of a usual machine: of 16 sources whose events come at the same time, 13 are in lanes of
-	// their own on average. An event that needs all lanes takes all 32 locks, which costs half a microsecond as long
-	// as no other event holds one of them; else it also waits for that event to end or to let go.
+	// lanes is twice the cores of a usual machine: of 16 sources whose events come at the
+	// same time, 13 are in lanes of their own on average. An event that needs all lanes
+	// takes all 32 locks, which costs half a microsecond as long as no other event holds
+	// one of them; else it also waits for that event to end or to let go.
 	lanes     = 32
 	cacheLine = 64
 )
 
-// lane is a lock for the sources whose number ends alike, and what one event at a time needs.
+// lane is a lock for the sources whose number ends alike, and what one event at a time
+// needs.
 type lane struct {
 	mu      sync.Mutex
 	piece   uint32 // the one that it holds, 0 for none
@@ -50,7 +52,8 @@ type lane struct {
 	due     []uint32 // pieces that left the source's list of unindexed pieces and have no entries yet
 }
 
-// laneSet is the lanes of an index. Each has cache lines of its own, because a lane changes with every event.
+// laneSet is the lanes of an index. Each has cache lines of its own, because a lane changes
+// with every event.
 type laneSet struct {
 	laneBy  atomic.Pointer[[]uint8] // lanes by Owner
 	waiters atomic.Int32            // calls that wait for all lanes until no event is half applied
@@ -114,12 +117,13 @@ func (ls *laneSet) sumLanes(count func(*lane) int) (n int) {
 	return n
 }
 
-// liveBlocks returns the number of blocks with an owner, aliases that of engine hashes that all mean. All lanes
-// are locked.
+// liveBlocks returns the number of blocks with an owner, aliases that of engine hashes that
+// all mean. All lanes are locked.
 func (ls *laneSet) liveBlocks() int  { return ls.sumLanes(func(l *lane) int { return l.live }) }
 func (ls *laneSet) sharedNames() int { return ls.sumLanes(func(l *lane) int { return l.names }) }
 
-// countEvents returns the number of events applied so far, of all lanes. All lanes are locked.
+// countEvents returns the number of events applied so far, of all lanes. All lanes are
+// locked.
 func (ls *laneSet) countEvents() uint32 {
 	return uint32(ls.sumLanes(func(l *lane) int { return int(l.events) }))
 }
@@ -133,8 +137,8 @@ func (rs *resolver) isCalmFor(s *source) bool {
 		s.isSimple() && rs.isUncontested(s)
 }
 
-// leaves ends what an event did next to others, up to block i of n. It reports whether it has a
-// rest, or something else is to be done, while all lanes are locked.
+// leaves ends what an event did next to others, up to block i of n. It reports whether it
+// has a rest, or something else is to be done, while all lanes are locked.
 //
 // The budget hears of new memory with every 64th event only: it is a word that all indexes
 // share, and a store that changed it would take the cache line from all other cores.

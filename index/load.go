@@ -7,8 +7,9 @@ import (
 	"math/bits"
 )
 
-// Loader fills an index from the chunks of an image. Pieces of chains are made as they were,
-// so the index must be empty before. One goroutine loads; events wait for a chunk at most.
+// Loader fills an index from the chunks of an image. Pieces of chains are made as they
+// were, so the index must be empty before. One goroutine loads; events wait for a chunk at
+// most.
 type Loader struct {
 	x       *Index
 	numbers func(number uint32) (Source, bool)
@@ -23,8 +24,8 @@ type Loader struct {
 	behind   []pendingPrev     // pieces that name one before them
 	learned  []learnedHash     // of the chunk
 
-	// Learn gets each client hash that differs from the local hash of its block, whose it is, and whether the
-	// block begins prompts. Nil learns none.
+	// Learn gets each client hash that differs from the local hash of its block, whose it
+	// is, and whether the block begins prompts. Nil learns none.
 	Learn func(clientHash, local uint64, id Identity, root bool)
 
 	Blocks  int // blocks loaded that have an owner here
@@ -40,13 +41,13 @@ type pendingPrev struct {
 // errChunk is what a chunk has that no index writes.
 var errChunk = errors.New("the chunk is not one of an image")
 
-// maxGap bounds the ordinals without a piece, apart from 64 for each piece, whose places are
-// remembered. Behind it pieces do without hints.
+// maxGap bounds the ordinals without a piece, apart from 64 for each piece, whose places
+// are remembered. Behind it pieces do without hints.
 const maxGap = 1 << 20
 
-// NewLoader begins to fill an empty index. The functions say which source, owner and identity of the
-// index has a number, false for one that is to be left out. The constant of an identity is that of the
-// index that wrote the image.
+// NewLoader begins to fill an empty index. The functions say which source, owner and
+// identity of the index has a number, false for one that is to be left out. The constant of
+// an identity is that of the index that wrote the image.
 func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(number uint32) (Owner, bool),
 	identity func(number uint32) (Identity, bool)) *Loader {
 	return &Loader{
@@ -55,8 +56,8 @@ func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(n
 	}
 }
 
-// Load loads a chunk. After an error the index has a part of the image. A chunk of an unknown
-// kind is an error.
+// Load loads a chunk. After an error the index has a part of the image. A chunk of an
+// unknown kind is an error.
 func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	c := &chunkReader{b: chunk}
 	var read func(*chunkReader)
@@ -92,7 +93,8 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	return c.err
 }
 
-// errNumbers is the error of an image whose numbers alone take more memory than the index may.
+// errNumbers is the error of an image whose numbers alone take more memory than the index
+// may.
 var errNumbers = errors.New("the image numbers more pieces and sets than there is memory for")
 
 // memoryNeeded returns roughly the memory that the loader needs until Done.
@@ -145,8 +147,8 @@ func (l *Loader) sourceOf(number uint64) (Source, bool) {
 	return s, ok && int(s) < len(l.x.holders.sources) && l.x.holders.sources[s] != nil
 }
 
-// teacherOf returns the teacher of a number or a relative of it, plus one. Names of a source that is left
-// out get a teacher that is gone.
+// teacherOf returns the teacher of a number or a relative of it, plus one. Names of a
+// source that is left out get a teacher that is gone.
 func (l *Loader) teacherOf(number uint64) uint32 {
 	if s, ok := l.sourceOf(number); ok {
 		return uint32(s) + 1
@@ -308,7 +310,8 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	*ordinal++
 }
 
-// makePiece makes a piece with blocks of an identity, and returns its line, 0 if there is no room for it.
+// makePiece makes a piece with blocks of an identity, and returns its line, 0 if there is
+// no room for it.
 //
 // It makes the piece as it was, without going through Store: one copy of words a block
 // instead of a comparison, a name and a count.
@@ -480,8 +483,8 @@ func (l *Loader) readSingle(c *chunkReader) {
 	}
 }
 
-// makeSingle makes a block with owners, and returns its place, none if there is no room for it or
-// its key is there.
+// makeSingle makes a block with owners, and returns its place, none if there is no room for
+// it or its key is there.
 func (l *Loader) makeSingle(of chainIdentity, key, clientHash uint64, set uint32) (p position) {
 	x := l.x
 	var owners []*owner

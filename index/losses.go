@@ -5,15 +5,17 @@ import (
 	"unsafe"
 )
 
-// Losses remembers the blocks that owners lost last, each stretch with the mark of the event
-// that took it. It knows blocks by their place in a chain of an identity: the key of the first block
-// of the piece, and sums of the local hashes behind it. So an event computes no key.
+// Losses remembers the blocks that owners lost last, each stretch with the mark of the
+// event that took it. It knows blocks by their place in a chain of an identity: the key of
+// the first block of the piece, and sums of the local hashes behind it. So an event
+// computes no key.
 //
 //	Remove --stretch--> ring --Find(prompt)--> mark of the event
 //
-// The owners of one source share it, over all indexes. The source's events write it, and no event
-// of the source may run meanwhile when others read it, Bytes excepted. Blocks of a chain that
-// leave one by one from its end, with one event, make one stretch. A nil Losses remembers nothing.
+// The owners of one source share it, over all indexes. The source's events write it, and no
+// event of the source may run meanwhile when others read it, Bytes excepted. Blocks of a
+// chain that leave one by one from its end, with one event, make one stretch. A nil Losses
+// remembers nothing.
 type Losses struct {
 	mark  uint64 // of the event at hand
 	most  int    // stretches
@@ -80,7 +82,8 @@ func (l *Losses) Since() (mark uint64, some bool) {
 	return l.since, l.over
 }
 
-// RecordLosses makes an owner remember its losses in l, under a label. With nil it remembers none.
+// RecordLosses makes an owner remember its losses in l, under a label. With nil it
+// remembers none.
 func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 	x.lock()
 	defer x.unlock()
@@ -89,7 +92,8 @@ func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 	}
 }
 
-// noteBlocks remembers blocks of a piece that an owner has just lost. sum is that of their words.
+// noteBlocks remembers blocks of a piece that an owner has just lost. sum is that of their
+// words.
 //
 // It runs within each removal, so it adds no hash and no lock: local hashes are at hand,
 // and Find pays for the rest when somebody asks.
@@ -163,8 +167,8 @@ func (l *Losses) putLoss(one loss, first uint64) {
 	l.next++
 }
 
-// Find returns the mark of the last event that took a block of a chain, of the identity with a constant,
-// from owners with a label, and false if the Losses remember none.
+// Find returns the mark of the last event that took a block of a chain, of the identity
+// with a constant, from owners with a label, and false if the Losses remember none.
 func (l *Losses) Find(constant uint64, c LocalChain, block int, label uint32) (mark uint64, found bool) {
 	if l == nil || block >= c.Len() {
 		return 0, false

@@ -22,9 +22,9 @@ type Match struct {
 	Later []Span
 	// Blocks is how many leading blocks have an owner each.
 	Blocks int
-	// Truncated says that the chain may be held further than Blocks: its next block was refused
-	// for want of memory, or looks like a ghost that had to go while blocks are held that were
-	// stored by names of such ghosts. A look-up by names does not tell.
+	// Truncated says that the chain may be held further than Blocks: its next block was
+	// refused for want of memory, or looks like a ghost that had to go while blocks are
+	// held that were stored by names of such ghosts. A look-up by names does not tell.
 	Truncated bool
 
 	held   []uint64       // who holds the blocks at hand, by internal id
@@ -53,8 +53,8 @@ type LocalChain interface {
 // ahead is how many local hashes a query asks for at a time, of those behind the first.
 const ahead = 16
 
-// dense is how many owners in a word of a set make it faster to look at each bit than to search
-// for those that are set.
+// dense is how many owners in a word of a set make it faster to look at each bit than to
+// search for those that are set.
 const dense = 24
 
 // fewSets is how many sets a processor loads at once without being told.
@@ -66,23 +66,26 @@ const patience = 8
 // Lookup is a place where a prompt's blocks are looked up.
 type Lookup struct {
 	Constant uint64 // of the identity, 0 of the base one
-	// Chain has the canonical sequence hashes of the blocks or, with Loose, hashes of any kind.
+	// Chain has the canonical sequence hashes of the blocks or, with Loose, hashes of any
+	// kind.
 	Chain Chain
-	// Loose says that only blocks are looked for that wait under a hash itself, XORed with Constant.
-	// Chains of blocks are not looked at.
+	// Loose says that only blocks are looked for that wait under a hash itself, XORed with
+	// Constant. Chains of blocks are not looked at.
 	Loose bool
-	// Names are used where Chain is nil: the engine hashes of the blocks, as sources have taught them.
-	// Each stands for the block that it means to all sources, if that is one of the identity; the first
-	// one is that of the first block of a prompt. The look-up ends at the first block that no name leads
-	// to, and finds none whose place in a chain is not known.
+	// Names are used where Chain is nil: the engine hashes of the blocks, as sources have
+	// taught them. Each stands for the block that it means to all sources, if that is one
+	// of the identity; the first one is that of the first block of a prompt. The look-up
+	// ends at the first block that no name leads to, and finds none whose place in a chain
+	// is not known.
 	Names []uint64
 }
 
-// Match looks a prompt up. A block is held by each owner that holds it in one of the places; a place whose
-// chain is shorter than the first ends before. Chains are asked for a block in turn, and for none behind
-// the first block without an owner anywhere. Of a single chain Match asks for the first local hash alone,
-// then for those of a group at a time, and for none behind the group of the first block without an owner.
-// It does not allocate once the buffers of m are long enough, unless a name is 0.
+// Match looks a prompt up. A block is held by each owner that holds it in one of the
+// places; a place whose chain is shorter than the first ends before. Chains are asked for a
+// block in turn, and for none behind the first block without an owner anywhere. Of a single
+// chain Match asks for the first local hash alone, then for those of a group at a time, and
+// for none behind the group of the first block without an owner. It does not allocate once
+// the buffers of m are long enough, unless a name is 0.
 //
 // How it can do without a lock: a query reads piece by piece, each between two looks at its
 // version, and remembers how often each had lost blocks. At its end it looks at those
@@ -143,8 +146,8 @@ type chainWalk struct {
 	was    [2]ownerRun // what held the block before: of the chain, and loose
 }
 
-// visitedPiece is a piece that an answer is made of, and how often its owners had lost blocks. If
-// none has since, all that was true of the piece still is.
+// visitedPiece is a piece that an answer is made of, and how often its owners had lost
+// blocks. If none has since, all that was true of the piece still is.
 type visitedPiece struct{ piece, lost uint32 }
 
 // ownerRun is a stretch of blocks with one set.
@@ -289,8 +292,9 @@ func (w *chainWalk) stepPiece() bool {
 	}
 }
 
-// findNamedPiece returns the piece that begins with the next block of a chain of engine hashes, and
-// the key of that block. It returns 0 if the entry of the hash leads to no block that can be next.
+// findNamedPiece returns the piece that begins with the next block of a chain of engine
+// hashes, and the key of that block. It returns 0 if the entry of the hash leads to no
+// block that can be next.
 //
 // An entry that leads to a block and is gone right afterwards may have moved with its
 // block, so the table is asked again. Without that, a query could miss a chain which was
@@ -314,8 +318,8 @@ func (w *chainWalk) findNamedPiece() (n uint32, key uint64) {
 	}
 }
 
-// keyIfNext returns the key of the block that begins a piece if it follows the block before the
-// next one. Else it returns 0.
+// keyIfNext returns the key of the block that begins a piece if it follows the block before
+// the next one. Else it returns 0.
 func (w *chainWalk) keyIfNext(n uint32) uint64 {
 	r := w.x.tree.lines.pieceAt(n)
 	if load32(&r.meta)&(isLoose|isSide) != 0 {
@@ -489,8 +493,8 @@ func (w *chainWalk) countEqual(r *piece, key uint64, most int) (m int) {
 	return m
 }
 
-// countEqualNames is equal for a chain of engine hashes. The names of the blocks may lie in the body
-// and in several sides.
+// countEqualNames is equal for a chain of engine hashes. The names of the blocks may lie in
+// the body and in several sides.
 func (w *chainWalk) countEqualNames(r *piece, ver, meta uint32, most int) (m int) {
 	want := w.engine[w.n : w.n+most]
 	for more := true; more; {
@@ -530,8 +534,8 @@ func sameUpTo(a *words, b []uint64, m int) int {
 	return m
 }
 
-// addRun appends blocks with a set. The words of the set stay as they are for as long as the
-// piece does.
+// addRun appends blocks with a set. The words of the set stay as they are for as long as
+// the piece does.
 func (w *chainWalk) addRun(b *setBody, set uint32, blocks int) {
 	last := ownerRun{}
 	if k := len(w.runs); k > 0 {
@@ -545,8 +549,9 @@ func (w *chainWalk) addRun(b *setBody, set uint32, blocks int) {
 	w.runs = append(w.runs, now)
 }
 
-// runOf returns a run with a set, whose words are those of another run if that has the same owners. The
-// number of a set alone does not tell: it may have been given to another one meanwhile.
+// runOf returns a run with a set, whose words are those of another run if that has the same
+// owners. The number of a set alone does not tell: it may have been given to another one
+// meanwhile.
 func (w *chainWalk) runOf(b *setBody, set uint32, like ownerRun) ownerRun {
 	if set == 0 {
 		return ownerRun{words: like.words}

@@ -21,22 +21,22 @@ func reserveMemory(n int) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(b))
 }
 
-// releaseWith gives memory of reserveMemory back to the system once the arena, and with it the index that
-// it is a part of, is unreachable.
+// releaseWith gives memory of reserveMemory back to the system once the arena, and with it
+// the index that it is a part of, is unreachable.
 func releaseWith(a *arena, p unsafe.Pointer, n int) {
 	runtime.AddCleanup(a, func(p uintptr) {
 		_, _, _ = syscall.Syscall(syscall.SYS_MUNMAP, p, uintptr(n), 0)
 	}, uintptr(p))
 }
 
-// discardMemory gives the pages of n bytes back to the system. They read as zeros until they
-// are written again.
+// discardMemory gives the pages of n bytes back to the system. They read as zeros until
+// they are written again.
 func discardMemory(p unsafe.Pointer, n int) {
 	_ = syscall.Madvise(unsafe.Slice((*byte)(p), n), syscall.MADV_DONTNEED)
 }
 
-// takePages makes the system give n bytes their memory at once, which costs less than a fault
-// for each page. Where the system cannot, the first writes do.
+// takePages makes the system give n bytes their memory at once, which costs less than a
+// fault for each page. Where the system cannot, the first writes do.
 func takePages(p unsafe.Pointer, n int) {
 	const populateWrite = 23 // MADV_POPULATE_WRITE
 	_ = syscall.Madvise(unsafe.Slice((*byte)(p), n), populateWrite)

@@ -8,8 +8,9 @@ import (
 // a block, as far as sources of one family have taught them; all others lie in sides. All
 // names of a block leave with its last owner.
 
-// nameMap is the engine hashes of blocks as all sources mean them. It also takes retired owners out of
-// pieces (the sweep), because a name may lead to a block that only they held, and keeps ghosts.
+// nameMap is the engine hashes of blocks as all sources mean them. It also takes retired
+// owners out of pieces (the sweep), because a name may lead to a block that only they held,
+// and keeps ghosts.
 type nameMap struct {
 	tree     *tree
 	table    *nameTable
@@ -27,8 +28,8 @@ type nameMap struct {
 	ghosts ghosts // last: its queue changes with events, and what stands above is read by each of them
 }
 
-// findName returns the block that an engine hash means to all, and the line of the name. Next to
-// other lanes it is to be looked at again.
+// findName returns the block that an engine hash means to all, and the line of the name.
+// Next to other lanes it is to be looked at again.
 //
 // Without any hold it may find a block that is just leaving. Callers next to other lanes
 // hold the piece and ask lineOf again.
@@ -90,7 +91,8 @@ func (m *nameMap) enterName(engine uint64, at position) bool {
 	return true
 }
 
-// dropNames makes ghosts of blocks that have no owner any more, or strips them. The piece is changing.
+// dropNames makes ghosts of blocks that have no owner any more, or strips them. The piece
+// is changing.
 //
 // The caller has made readers wait, so none of them comes by a name without its block.
 func (m *nameMap) dropNames(l *lane, n uint32, r *piece, blocks uint64) {
@@ -181,7 +183,8 @@ func (m *nameMap) lineOf(p position, engine uint64) uint32 {
 	return line
 }
 
-// lineOfName returns the line in which a block with an owner, or a ghost, has a name; 0 for none.
+// lineOfName returns the line in which a block with an owner, or a ghost, has a name; 0 for
+// none.
 func (m *nameMap) lineOfName(p position, engine uint64) uint32 {
 	r := m.tree.lines.pieceAt(p.piece)
 	if !r.loose() {
@@ -197,8 +200,9 @@ func (m *nameMap) lineOfName(p position, engine uint64) uint32 {
 	return line
 }
 
-// findKnown returns the block that an engine hash means, and the line of the name. It is the
-// block at hand if that has the name. While names get entries on demand it knows no other.
+// findKnown returns the block that an engine hash means, and the line of the name. It is
+// the block at hand if that has the name. While names get entries on demand it knows no
+// other.
 func (m *nameMap) findKnown(engine uint64, at position) (position, uint32) {
 	if line := m.lineOf(at, engine); line != 0 {
 		return at, line

@@ -7,9 +7,9 @@ import (
 )
 
 // nameTable says which block an engine hash may mean, where the hash has an entry (see
-// unindexed.go). An entry lies in the bucket of its hash, or in one behind it, before the first
-// bucket with a free slot. A segment is locked during each call. One that is too small, or
-// not small enough, dies, and others take its place in the directory.
+// unindexed.go). An entry lies in the bucket of its hash, or in one behind it, before the
+// first bucket with a free slot. A segment is locked during each call. One that is too
+// small, or not small enough, dies, and others take its place in the directory.
 //
 //	directory  upper bits of the mixed hash -> segment, which several may share
 //	segment    buckets in the order of the hashes, some 12,000 entries at most
@@ -114,7 +114,8 @@ func (t *nameTable) appendRefs(h uint64, dst []uint64) []uint64 {
 	return dst
 }
 
-// findEntry returns the bucket of exactly this entry and its slot there, nil if there is none.
+// findEntry returns the bucket of exactly this entry and its slot there, nil if there is
+// none.
 func (s *nameSegment) findEntry(tag, ref uint64) (*bucket, int) {
 	want := tag<<nameRefBits | ref
 	for b, k := s.homeBucket(tag), 0; k < len(s.buckets); b, k = s.nextBucket(b), k+1 {
@@ -245,10 +246,10 @@ func (t *nameTable) freeBuckets(b []bucket) {
 	freeBuckets(b)
 }
 
-// rebuildSegment replaces a locked segment of a tag by a larger one, a smaller one, one without used
-// slots, or two. A segment that is not full for its entries only loses the used slots: growth
-// because of those would leave two slots of three empty under churn. The segment is dead then,
-// and not locked.
+// rebuildSegment replaces a locked segment of a tag by a larger one, a smaller one, one
+// without used slots, or two. A segment that is not full for its entries only loses the
+// used slots: growth because of those would leave two slots of three empty under churn. The
+// segment is dead then, and not locked.
 func (t *nameTable) rebuildSegment(s *nameSegment, tag uint64) {
 	live, used := 0, 0
 	for i := range s.buckets {
@@ -275,7 +276,8 @@ func (t *nameTable) rebuildSegment(s *nameSegment, tag uint64) {
 	t.replaceSegment(s, tag, fresh, fresh)
 }
 
-// copyHalf returns a segment with those entries of another one whose next upper bit is side.
+// copyHalf returns a segment with those entries of another one whose next upper bit is
+// side.
 func (t *nameTable) copyHalf(s *nameSegment, live int, side uint64) *nameSegment {
 	return t.copySegment(s, s.depth+1, live*25/32/len(bucket{})+1, func(tag uint64) bool {
 		return tag>>(nameTagBits-s.depth-1)&1 == side
@@ -295,8 +297,8 @@ func (t *nameTable) copySegment(s *nameSegment, depth uint, n int, want func(tag
 	}
 }
 
-// replaceSegment puts two segments in the place of a locked one of a tag, which dies: its lower and
-// its upper half. They may be the same.
+// replaceSegment puts two segments in the place of a locked one of a tag, which dies: its
+// lower and its upper half. They may be the same.
 func (t *nameTable) replaceSegment(s *nameSegment, tag uint64, lower, upper *nameSegment) {
 	t.mu.lock()
 	d := t.dir.Load()

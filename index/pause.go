@@ -2,11 +2,12 @@ package index
 
 import "runtime"
 
-// spins counts how often a goroutine has looked at a word that another one is about to change.
+// spins counts how often a goroutine has looked at a word that another one is about to
+// change.
 type spins uint32
 
-// spinLooks is some microseconds of looking: longer than a piece or a small lock is held, unless
-// its holder has lost the processor.
+// spinLooks is some microseconds of looking: longer than a piece or a small lock is held,
+// unless its holder has lost the processor.
 const spinLooks = 4096
 
 // pause lets time pass between two looks, and others run after many of them.

@@ -84,8 +84,8 @@ const (
 	isOther = 1 << 27 // of another identity than the base one
 	isFirst = 1 << 28 // begins a prompt, as its first key says
 
-	// Bits 29 to 31 of meta say which block the anchor is: 0 is the last block of the piece, n is block 8n-1.
-	// Prompts part behind that one, or at most seven blocks later.
+	// Bits 29 to 31 of meta say which block the anchor is: 0 is the last block of the
+	// piece, n is block 8n-1. Prompts part behind that one, or at most seven blocks later.
 	anchorShift = 29
 	anchorStep  = 8
 
@@ -181,7 +181,8 @@ func capFor(want int, flags uint32) uint32 {
 	return uint32(min((max(want, 1)+less+3)&^3, maxPiece) - less)
 }
 
-// identityWords returns the constant and the number of the identity, of a piece that has them.
+// identityWords returns the constant and the number of the identity, of a piece that has
+// them.
 func (r *piece) identityWords() *[2]uint64 {
 	return (*[2]uint64)(unsafe.Add(unsafe.Pointer(r), lineBytes+8*uintptr(int(r.cap())*wordsOfBlock(r.meta))))
 }
@@ -219,7 +220,8 @@ func anchorAt(meta uint32) uint32 {
 	return meta&255 - 1
 }
 
-// setLastKey makes the last block of a changing piece the anchor, unless prompts part before it.
+// setLastKey makes the last block of a changing piece the anchor, unless prompts part
+// before it.
 func (r *piece) setLastKey(key uint64) {
 	if r.meta>>anchorShift == 0 {
 		write64(&r.anchor, key)
@@ -262,7 +264,8 @@ func (d *side) engineHashes() *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(d), unsafe.Sizeof(side{})))
 }
 
-// initialize makes names of blocks from one on. Another lane may look at them with an old number.
+// initialize makes names of blocks from one on. Another lane may look at them with an old
+// number.
 func (d *side) initialize(p position, names, next, by uint32) {
 	write32(&d.meta, p.at|names<<8|isSide)
 	write32(&d.piece, p.piece)
@@ -353,8 +356,8 @@ func appendInterval(out []interval, set, end uint32) []interval {
 // shift by 64 is a shift by 0 in this formula, and would return all bits.
 func spanOf(lo, hi uint32) uint64 { return ^uint64(0) >> (64 - (hi - lo)) << lo }
 
-// deadBlocks returns the blocks of a piece that have no owner and are no ghosts. Their engine hashes
-// stay, for Snapshot, and are no names.
+// deadBlocks returns the blocks of a piece that have no owner and are no ghosts. Their
+// engine hashes stay, for Snapshot, and are no names.
 //
 // A dead block lies between two blocks with owners, or before one. Its local hash must
 // stay, as the keys behind it depend on it. Its engine hashes stay only because clearing
@@ -378,8 +381,9 @@ func (a *arena) deadBlocks(r *piece) (dead uint64) {
 	return dead
 }
 
-// claimLine makes a free line the head of a piece, held and changing, and returns the count of
-// lost blocks of the piece before. A lane with an old number may hold the line for a moment.
+// claimLine makes a free line the head of a piece, held and changing, and returns the count
+// of lost blocks of the piece before. A lane with an old number may hold the line for a
+// moment.
 func (r *piece) claimLine(a *arena, alone bool) (lost uint32) {
 	for n := spins(0); ; n.pause() {
 		v := load32(&r.ver)
@@ -472,8 +476,9 @@ func (a *arena) countNames(r *piece, blocks uint64) (n int) {
 	return n
 }
 
-// leadingHeld returns how many leading blocks of a piece have an owner each: a query need not hash a
-// prompt as far as ghosts go. The answer is right if the piece has the version afterwards.
+// leadingHeld returns how many leading blocks of a piece have an owner each: a query need
+// not hash a prompt as far as ghosts go. The answer is right if the piece has the version
+// afterwards.
 //
 // It is called between two looks at the version, so the list may be gone: the number of its
 // line is believed only after the version was seen to be the same, because the line of a
@@ -498,8 +503,8 @@ func (a *arena) leadingHeld(r *piece, ver uint32, count int) int {
 	return held
 }
 
-// mayHaveName reports whether a block of a piece may have an engine hash. The piece need not be held:
-// the names of a block stay while the source that asks holds it.
+// mayHaveName reports whether a block of a piece may have an engine hash. The piece need
+// not be held: the names of a block stay while the source that asks holds it.
 //
 // It answers true where it would have to look further than the body, and the caller looks
 // again with the piece held. A search goes through up to 32,768 pieces, and taking each of
@@ -530,7 +535,8 @@ func (r *piece) prefetchNames() {
 	}
 }
 
-// findNameIn returns the block of a piece that has an engine hash, and the line of the name.
+// findNameIn returns the block of a piece that has an engine hash, and the line of the
+// name.
 //
 // A word counts as a name only if the block has an owner, or an entry, which only ghosts
 // and held blocks have: words of dead blocks are what removals have left behind.
@@ -556,7 +562,8 @@ func (a *arena) findNameIn(n uint32, engine uint64) (position, uint32) {
 	return position{}, 0
 }
 
-// hasUnindexedNames reports whether some blocks of a piece have engine hashes without an entry.
+// hasUnindexedNames reports whether some blocks of a piece have engine hashes without an
+// entry.
 func (a *arena) hasUnindexedNames(r *piece, lo, hi uint32) bool {
 	if r.loose() {
 		return false

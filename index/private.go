@@ -17,8 +17,8 @@ type privateNames struct {
 	n  atomic.Int64
 }
 
-// losePrivates drops the private names of blocks that have no owner any more, or notes that they
-// are to go.
+// losePrivates drops the private names of blocks that have no owner any more, or notes that
+// they are to go.
 func (m *nameMap) losePrivates(l *lane, n uint32, blocks uint64) {
 	if len(m.privates.of) == 0 {
 		return
@@ -33,8 +33,8 @@ func (m *nameMap) losePrivates(l *lane, n uint32, blocks uint64) {
 	}
 }
 
-// endPrivates drops the private names of blocks that an event took from their last owner. All
-// lanes are locked.
+// endPrivates drops the private names of blocks that an event took from their last owner.
+// All lanes are locked.
 func (pn *privateNames) endPrivates(l *lane) {
 	for _, ref := range l.ended {
 		for p := range pn.of[ref] {
@@ -69,8 +69,8 @@ func (pn *privateNames) dropPrivate(s *source, engine uint64) {
 	}
 }
 
-// forgetPrivate takes a private name from those of its block. A source may give one block any number of them, so
-// they are no list to be searched.
+// forgetPrivate takes a private name from those of its block. A source may give one block
+// any number of them, so they are no list to be searched.
 func (pn *privateNames) forgetPrivate(ref uint64, p private) {
 	of := pn.of[ref]
 	if _, has := of[p]; has {

@@ -63,9 +63,9 @@ func (r *removing) removeBesideOthers(name Owner, engine []uint64, remaining []i
 	return i, x.resolver.leaveLane(r.s, i, len(engine))
 }
 
-// DropCopies changes what an owner holds to what it would hold if each of its stores of a block that it held
-// had been a touch (CopySet). The copies beyond the first go, and the blocks whose last event took one of
-// several copies. It returns how many blocks went.
+// DropCopies changes what an owner holds to what it would hold if each of its stores of a
+// block that it held had been a touch (CopySet). The copies beyond the first go, and the
+// blocks whose last event took one of several copies. It returns how many blocks went.
 func (x *Index) DropCopies(name Owner) (gone int) {
 	x.lock()
 	defer x.unlock()
@@ -239,8 +239,8 @@ func (r *removing) isPlain(engine uint64) bool {
 	return r.s.private.len() == 0 && !r.s.raw || r.x.resolver.isOrdinary(r.s, normal(engine))
 }
 
-// isSameMeaning reports whether the block of a piece that has an engine hash is the one that the
-// hash means.
+// isSameMeaning reports whether the block of a piece that has an engine hash is the one
+// that the hash means.
 func (r *removing) isSameMeaning(h *piece, engine uint64) bool {
 	if !h.loose() {
 		return r.isPlain(engine)
@@ -248,9 +248,10 @@ func (r *removing) isSameMeaning(h *piece, engine uint64) bool {
 	return r.x.resolver.meaningOf(r.s, normal(engine)).isNone()
 }
 
-// findNear returns the block that an engine hash names if it is close to where one of the last
-// removals ended, which becomes the newest. Else the newest becomes the older one, and the
-// block where the older one would have gone on gets its entry. The lane holds the block's piece.
+// findNear returns the block that an engine hash names if it is close to where one of the
+// last removals ended, which becomes the newest. Else the newest becomes the older one, and
+// the block where the older one would have gone on gets its entry. The lane holds the
+// block's piece.
 //
 // Two trails are kept because engines with two tiers, or with two prompts being evicted at
 // once, go back and forth between two chains.

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// resolver says what an engine hash means to a source. Where an event says so, it moves the blocks that
-// waited for it.
+// resolver says what an engine hash means to a source. Where an event says so, it moves the
+// blocks that waited for it.
 type resolver struct {
 	tree     *tree
 	names    *nameMap
@@ -35,8 +35,8 @@ func (rs *resolver) meaningOf(s *source, engine uint64) position {
 	return rs.seekMeaning(s, engine)
 }
 
-// seekMeaning returns the block that an engine hash means to a source, nil for none, and to all. Of several
-// blocks it is one that the source holds, if there is one.
+// seekMeaning returns the block that an engine hash means to a source, nil for none, and to
+// all. Of several blocks it is one that the source holds, if there is one.
 //
 // A hash that is nowhere found ends naming on demand: the source mentions what it has not
 // announced itself, so some other source must have taught it, and no search near the
@@ -71,8 +71,8 @@ func (rs *resolver) isOrdinary(s *source, engine uint64) bool {
 		(s.room.used == 0 || s.room.linkOf(engine) == none && s.room.firstChild(engine) == none)
 }
 
-// learnMeaning notes what an engine hash means to the source, a block with an owner. What it
-// meant before, no removal can name any more, so the source's owners lose it. It reports
+// learnMeaning notes what an engine hash means to the source, a block with an owner. What
+// it meant before, no removal can name any more, so the source's owners lose it. It reports
 // whether any did. A ghost gives the name up.
 //
 // If the hash means another block to all others, the source keeps its own meaning to
@@ -140,8 +140,8 @@ func (rs *resolver) placeLoose(s *source, key uint64, to position) {
 	}
 }
 
-// absorbLoose moves a loose block into the block of a chain with the same key: owners, copies
-// and names. For a source that uses none of the names the key becomes one.
+// absorbLoose moves a loose block into the block of a chain with the same key: owners,
+// copies and names. For a source that uses none of the names the key becomes one.
 //
 // Names are added before the owners' private ones, since a source whose family has taught a
 // name needs none of its own.
@@ -177,8 +177,8 @@ func (rs *resolver) absorbLoose(from, to position) {
 	}
 }
 
-// joinGhost gives the names of a loose ghost to the block of a chain with the same key, which has
-// an owner.
+// joinGhost gives the names of a loose ghost to the block of a chain with the same key,
+// which has an owner.
 func (rs *resolver) joinGhost(key uint64, to position) {
 	if rs.tree.looseBlocks.Load() == 0 || !rs.names.ghosts.hasGhosts() {
 		return
@@ -215,8 +215,8 @@ func (rs *resolver) dropName(p position, engine uint64) {
 	}
 }
 
-// findByKey returns the block of a key, if it is found by its name, as the first of a piece,
-// or as a loose one.
+// findByKey returns the block of a key, if it is found by its name, as the first of a
+// piece, or as a loose one.
 //
 // It may miss a block in the midst of a piece. The block is then held as a loose one for
 // now, and joins its chain when the parent is known.
@@ -256,8 +256,9 @@ func (rs *resolver) findPlace(key uint64) position {
 	return rs.names.cleanCursor(rs.tree.refreshCursor(cursor{kind: atBlock, at: decodePosition(rs.tree.places[key]), key: key})).at
 }
 
-// seekBlock looks for the block of a cursor by its engine hash as well, where only the key is known,
-// and takes retired owners out of its piece. behind is the cursor of the block before.
+// seekBlock looks for the block of a cursor by its engine hash as well, where only the key
+// is known, and takes retired owners out of its piece. behind is the cursor of the block
+// before.
 func (rs *resolver) seekBlock(s *source, engine uint64, c, behind cursor) cursor {
 	if c.kind == atKey {
 		if q := rs.meaningOf(s, engine); !q.isNone() && rs.tree.keyOf(q) == c.key {
@@ -270,8 +271,8 @@ func (rs *resolver) seekBlock(s *source, engine uint64, c, behind cursor) cursor
 	return c
 }
 
-// parentOf returns the block before one of a chain, none if it is not known, and whether there is none
-// because the block begins a prompt. All lanes are locked.
+// parentOf returns the block before one of a chain, none if it is not known, and whether
+// there is none because the block begins a prompt. All lanes are locked.
 func (rs *resolver) parentOf(s *source, p position) (parent position, root bool) {
 	r := rs.tree.lines.pieceAt(p.piece)
 	first := r.localHashes()[0]
@@ -335,9 +336,9 @@ func (rs *resolver) namePages(pages int) {
 	}
 }
 
-// yieldNames handles the names of a piece that mean another block to others. A source that uses
-// such a name keeps it to itself. A source that holds both blocks loses the block of the
-// piece, since its removals would find the other one.
+// yieldNames handles the names of a piece that mean another block to others. A source that
+// uses such a name keeps it to itself. A source that holds both blocks loses the block of
+// the piece, since its removals would find the other one.
 func (rs *resolver) yieldNames(n uint32) {
 	type lie struct {
 		p      position

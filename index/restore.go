@@ -37,8 +37,8 @@ func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete boo
 	}
 }
 
-// addAlias teaches an owner's source a further name of a block of a key that the owner holds under an
-// engine hash. It reports false if the hash means no such block.
+// addAlias teaches an owner's source a further name of a block of a key that the owner
+// holds under an engine hash. It reports false if the hash means no such block.
 func addAlias(x *Index, name Owner, id Identity, engine, more, key uint64) bool {
 	x.lock()
 	defer x.unlock()

@@ -24,7 +24,8 @@ type sweep struct {
 // portion is how many pages of 64 lines an event sweeps, and names.
 type portion struct{ sweep, naming int }
 
-// trimStretches is how many stretches of pages an event gives back to the system: some 5 us each.
+// trimStretches is how many stretches of pages an event gives back to the system: some 5 us
+// each.
 const trimStretches = 8
 
 // assignID gives an owner a fresh internal id.
@@ -154,8 +155,8 @@ func (b *bounds) isWasteful() bool {
 	return b.tree.lines.trimmed > 0 || free > 4096 && free > int(b.tree.lines.live.Load()) && free > 2*b.tree.lines.kept
 }
 
-// giveMemoryBack returns memory to the system: pages without a used line, in some stretches, and
-// all tables of an empty index.
+// giveMemoryBack returns memory to the system: pages without a used line, in some
+// stretches, and all tables of an empty index.
 func (b *bounds) giveMemoryBack(stretches int) {
 	done := b.tree.lines.trimPages(stretches)
 	if b.tree.lines.live.Load() == 0 {

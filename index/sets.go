@@ -195,8 +195,8 @@ func (s *sets) makeSet(l *lane, from, owner uint32) uint32 {
 	return id
 }
 
-// setWord returns what an owner adds to the hash of a set. Internal ids follow each other, and sums of their
-// mixed numbers would be alike too often for sets of a few owners.
+// setWord returns what an owner adds to the hash of a set. Internal ids follow each other,
+// and sums of their mixed numbers would be alike too often for sets of a few owners.
 func setWord(owner uint32) uint64 { return mix(mix(uint64(owner))) }
 
 // internSet returns the set of some words, with a reference for the caller. The sets are
@@ -283,9 +283,9 @@ func (s *sets) countMemory() {
 
 func (s *sets) bytes() int { return int(s.size.Load()) }
 
-// trimMemory gives memory back when no set is left, and reports whether it did. All lanes are
-// locked, and have to forget what they remember. Generations begin again: a query that has read sets
-// before asks again, because each piece that it read has lost owners since.
+// trimMemory gives memory back when no set is left, and reports whether it did. All lanes
+// are locked, and have to forget what they remember. Generations begin again: a query that
+// has read sets before asks again, because each piece that it read has lost owners since.
 func (s *sets) trimMemory() bool {
 	if s.countSets() != 0 || s.n <= 64 {
 		return false

@@ -1,6 +1,7 @@
 package index
 
-// Share is how many blocks some owners hold, each once, and how many of them no other owner does.
+// Share is how many blocks some owners hold, each once, and how many of them no other owner
+// does.
 type Share struct{ Held, Alone int }
 
 // SourceIdentity is a source and an identity of which it holds blocks.
@@ -28,8 +29,8 @@ func (c *Checkpoint) countBySet() map[identitySet]int {
 	return blocks
 }
 
-// Shares returns the share of some owners by Identity, and ends the checkpoint. Blocks that wait
-// under an engine hash without a constant count as the base identity's.
+// Shares returns the share of some owners by Identity, and ends the checkpoint. Blocks that
+// wait under an engine hash without a constant count as the base identity's.
 func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
 	defer c.Release()
 	blocks := c.countBySet()
@@ -51,8 +52,8 @@ func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
 	return all
 }
 
-// HeldBySource returns how many blocks each source holds of each identity, a block as often as
-// owners of the source hold it, and ends the checkpoint.
+// HeldBySource returns how many blocks each source holds of each identity, a block as often
+// as owners of the source hold it, and ends the checkpoint.
 func (c *Checkpoint) HeldBySource() map[SourceIdentity]int {
 	defer c.Release()
 	held := make(map[SourceIdentity]int)

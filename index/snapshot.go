@@ -21,7 +21,8 @@ type Snapshot struct {
 	owners   map[uint32]*snapOwner // by internal id
 	unified  bool                  // one name for each block, see Unify
 	planted  bool
-	// Engine hashes that a source means alone, and the block that they mean to others. For elect.
+	// Engine hashes that a source means alone, and the block that they mean to others. For
+	// elect.
 	toOthers map[uint64]snapBlock
 }
 
@@ -90,10 +91,12 @@ type Stretch struct {
 	// block's by now, or, if Waiting, one that no event has announced.
 	Root, HasParent, Gone, Waiting bool
 	Parent                         uint64
-	// Key of the first block, if HasKey; not where it is Waiting. It is a canonical sequence hash.
+	// Key of the first block, if HasKey; not where it is Waiting. It is a canonical
+	// sequence hash.
 	Key    uint64
 	HasKey bool
-	// Identity of the blocks; of one that is Waiting that of its client hash, which is a guess.
+	// Identity of the blocks; of one that is Waiting that of its client hash, which is a
+	// guess.
 	Identity Identity
 	// Engine hashes and client hashes of the blocks. A block without tokens has the client
 	// hash 0, and is a stretch of its own.
@@ -275,8 +278,8 @@ func (s *Snapshot) linkPieces() {
 	}
 }
 
-// breakCycles makes a root of a piece of each circle. Keys that two chains have by chance, or by
-// an attacker's choice, could close one.
+// breakCycles makes a root of a piece of each circle. Keys that two chains have by chance,
+// or by an attacker's choice, could close one.
 //
 // A walk that begins at roots would never come by a circle, and its blocks would be missing
 // from the snapshot.
@@ -322,7 +325,8 @@ func (b snapBlock) ownerSet() uint32 {
 	return b.intervals[k].set
 }
 
-// blockBefore returns the block before another one, none if that begins a chain or is in none.
+// blockBefore returns the block before another one, none if that begins a chain or is in
+// none.
 func (b snapBlock) blockBefore() snapBlock {
 	if b.at > 0 && !b.loose {
 		return snapBlock{b.snapPiece, b.at - 1}
@@ -486,11 +490,11 @@ func (w *snapWalk) findOwnNames(b snapBlock, src *snapSource) {
 	}
 }
 
-// electName returns the name of a block for all owners, by a vote of the sources that hold the
-// block. A source votes for the engine hashes it has taught, else for those of its family.
-// Of equal votes the name wins whose voter has the lowest rank. Without votes, the only
-// holder's private hash is the name, unless that source holds another block of the name.
-// The last choice is the key.
+// electName returns the name of a block for all owners, by a vote of the sources that hold
+// the block. A source votes for the engine hashes it has taught, else for those of its
+// family. Of equal votes the name wins whose voter has the lowest rank. Without votes, the
+// only holder's private hash is the name, unless that source holds another block of the
+// name. The last choice is the key.
 //
 // A reader of a unified snapshot knows one name for each block, so all owners must agree on
 // it; and the vote must come out the same whichever owner is visited first.

@@ -116,7 +116,8 @@ func memoryOf(x *Index) Memory {
 	return m
 }
 
-// Holdings are how many blocks owners have, and how many wait for their parent, at one moment.
+// Holdings are how many blocks owners have, and how many wait for their parent, at one
+// moment.
 type Holdings struct {
 	Owners  []int // by Owner
 	Waiting []int // by Source
@@ -130,8 +131,8 @@ func (h *Holdings) Of(o Owner) int {
 	return h.Owners[o]
 }
 
-// WaitingOf returns the blocks of a source that wait for their parent, 0 of one that came after
-// the Holdings.
+// WaitingOf returns the blocks of a source that wait for their parent, 0 of one that came
+// after the Holdings.
 func (h *Holdings) WaitingOf(s Source) int {
 	if int(s) >= len(h.Waiting) {
 		return 0
@@ -139,7 +140,8 @@ func (h *Holdings) WaitingOf(s Source) int {
 	return h.Waiting[s]
 }
 
-// Holdings returns what all owners and sources have. It takes the lock once, whatever their number.
+// Holdings returns what all owners and sources have. It takes the lock once, whatever their
+// number.
 func (x *Index) Holdings() Holdings {
 	x.lock()
 	defer x.unlock()

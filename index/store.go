@@ -18,9 +18,9 @@ const (
 // Store is one stored event. The index keeps none of its slices.
 type Store struct {
 	Owner Owner
-	// Identity of a chain that begins with Engine[0], or of Key. Behind a known parent the identity
-	// of the parent counts, unless it contradicts what the event says. Without tokens, it is 0 unless
-	// its constant is in the hashes.
+	// Identity of a chain that begins with Engine[0], or of Key. Behind a known parent the
+	// identity of the parent counts, unless it contradicts what the event says. Without
+	// tokens, it is 0 unless its constant is in the hashes.
 	Identity  Identity
 	Says      Says
 	Parent    uint64 // engine hash of the block before Engine[0], with HasParent
@@ -28,13 +28,14 @@ type Store struct {
 	// Rootless says that without a parent the position is unknown; else a missing
 	// parent is the root.
 	Rootless bool
-	// Engine are the publisher's hashes, in chain order. Without Local the order does not matter, and Store may
-	// permute them.
+	// Engine are the publisher's hashes, in chain order. Without Local the order does not
+	// matter, and Store may permute them.
 	Engine []uint64
 	Local  []uint64 // local hashes of the tokens, as many; nil without tokens
-	// EachClientHash returns the local hashes as clients compute them for an identity, as many; nil if
-	// they equal Local, 0 if a block has none. The index asks once it knows whose the blocks are, if
-	// Options.KeepClientHashes is set. Nil is a function that returns nil.
+	// EachClientHash returns the local hashes as clients compute them for an identity, as
+	// many; nil if they equal Local, 0 if a block has none. The index asks once it knows
+	// whose the blocks are, if Options.KeepClientHashes is set. Nil is a function that
+	// returns nil.
 	ClientHashes func(Identity) []uint64
 	// Key is the key of Engine[0], with HasKey: a snapshot knows it where the parent
 	// is not known.
@@ -43,21 +44,25 @@ type Store struct {
 	// Complete says, with HasKey, that no block before Engine[0] will become known: where
 	// its parent is not known, it begins a piece.
 	Complete bool
-	// ByName says that the tokens do not say all of a block's identity, as those of events about lower
-	// tiers: an engine hash that is known means its block, whatever the tokens say. Only other
-	// blocks are placed by their tokens: behind the block before in the event, wherever that is,
-	// else behind Parent, else at the beginning of a prompt of Identity.
+	// ByName says that the tokens do not say all of a block's identity, as those of events
+	// about lower tiers: an engine hash that is known means its block, whatever the tokens
+	// say. Only other blocks are placed by their tokens: behind the block before in the
+	// event, wherever that is, else behind Parent, else at the beginning of a prompt of
+	// Identity.
 	ByName bool
-	// Begins are constants of identities, with Local and neither parent nor Rootless. If the tokens of all
-	// blocks begin prompts there under exactly one of them, that is the Identity.
+	// Begins are constants of identities, with Local and neither parent nor Rootless. If
+	// the tokens of all blocks begin prompts there under exactly one of them, that is the
+	// Identity.
 	Begins []uint64
-	// AlsoWaiting, if not 0, says that sources without tokens name blocks Engine[i]^AlsoWaiting: what
-	// waits under those hashes gets its place as well. So does what waits under Engine[i] XOR the
-	// constant of the block's identity: its sources name the identity, their hashes do not.
+	// AlsoWaiting, if not 0, says that sources without tokens name blocks
+	// Engine[i]^AlsoWaiting: what waits under those hashes gets its place as well. So does
+	// what waits under Engine[i] XOR the constant of the block's identity: its sources name
+	// the identity, their hashes do not.
 	AlsoWaiting uint64
 	Copies      CopyPolicy
-	// Parts, if above 1, says that Engine has as many hashes for each block as its publisher knows it,
-	// and that the last of them is the publisher's. Who waits by that gets all parts of the block.
+	// Parts, if above 1, says that Engine has as many hashes for each block as its
+	// publisher knows it, and that the last of them is the publisher's. Who waits by that
+	// gets all parts of the block.
 	Parts int
 }
 
@@ -74,20 +79,20 @@ type StoreResult struct {
 	ByName    int // with Store.ByName and tokens, whose hash was known
 	Lost      int // stored by an unknown hash alone, or ByName, which looks like a name of a ghost that had to go lately
 
-	// Identity of the first block of the event that has a place in a chain; Placed is false if
-	// none has.
+	// Identity of the first block of the event that has a place in a chain; Placed is false
+	// if none has.
 	Identity Identity
 	Placed   bool
 	Begun    bool // Store.Begins has it
 
-	// Before is the canonical sequence hash of the block before the first one of the event, 0 at the
-	// beginning of a prompt. It is valid if Chained.
+	// Before is the canonical sequence hash of the block before the first one of the event,
+	// 0 at the beginning of a prompt. It is valid if Chained.
 	Before  uint64
 	Chained bool
 }
 
-// Store applies a stored event. A retired owner stores nothing. It panics if
-// Local is neither nil nor as long as Engine, or what EachClientHash returns not as long as Local.
+// Store applies a stored event. A retired owner stores nothing. It panics if Local is
+// neither nil nor as long as Engine, or what EachClientHash returns not as long as Local.
 func (x *Index) Store(e *Store) StoreResult {
 	if e.Local != nil && len(e.Local) != len(e.Engine) {
 		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))
@@ -186,8 +191,8 @@ func (p *storing) storeAlone(i int, c cursor) {
 	}
 }
 
-// storeOrdinary stores blocks, each behind the one before, until one is not ordinary. It returns that
-// one and the cursor of the block before it.
+// storeOrdinary stores blocks, each behind the one before, until one is not ordinary. It
+// returns that one and the cursor of the block before it.
 func (p *storing) storeOrdinary() (i int, c cursor) {
 	if p.e.ByName && p.e.Local != nil {
 		return p.storeByName()
@@ -338,8 +343,8 @@ func (p *storing) findParent() (c cursor, ok bool) {
 	return cursor{kind: atRoot, chainIdentity: p.of}, true
 }
 
-// countLost counts blocks of an event by names whose hashes were not known: those that look like
-// names of ghosts that had to go.
+// countLost counts blocks of an event by names whose hashes were not known: those that look
+// like names of ghosts that had to go.
 func (p *storing) countLost(from, to int) {
 	if !p.e.ByName || p.e.Local == nil || p.x.names.ghosts.gens.Load() == nil {
 		return
@@ -351,8 +356,8 @@ func (p *storing) countLost(from, to int) {
 	}
 }
 
-// hasEntry reports whether the hash of block i says which block it is, whatever the tokens say. All lanes
-// are locked.
+// hasEntry reports whether the hash of block i says which block it is, whatever the tokens
+// say. All lanes are locked.
 func (p *storing) hasMeaning(i int) bool {
 	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.resolver.meaningOf(p.s, normal(p.e.Engine[i])).isNone()
 }
@@ -472,7 +477,8 @@ func (e *Store) parentOf(i int) uint64 {
 	return 0
 }
 
-// notePlacing remembers the identity of the first block of the event that has a place in a chain.
+// notePlacing remembers the identity of the first block of the event that has a place in a
+// chain.
 func (r *StoreResult) notePlacing(of *piece) {
 	if !r.Placed && !of.loose() {
 		r.Identity, r.Placed = of.identityID(), true
@@ -534,9 +540,9 @@ func (p *storing) storeHashes(i int) (int, bool) {
 	return i + 1, true
 }
 
-// findBeside returns the block that an engine hash means to the source if it lies close to the last one
-// of the event, and the source holds it. vLLM announces what it has offloaded of a chain in no order.
-// The lane holds the block's piece.
+// findBeside returns the block that an engine hash means to the source if it lies close to
+// the last one of the event, and the source holds it. vLLM announces what it has offloaded
+// of a chain in no order. The lane holds the block's piece.
 //
 // It looks at four pieces around the last one. A wider search would cost more than the one
 // lookup in the table of names that it saves.
@@ -603,8 +609,9 @@ func (p *storing) storeRun(i int, q position, engine uint64) (int, position, boo
 // gatherAhead is how many hashes of an event are compared with the names of a piece.
 const gatherAhead = 512
 
-// gatherNames adds to some blocks of a piece those that an event without tokens names from i on, in any order, as vLLM's
-// offloading does. It brings their hashes to i and behind, and returns the first one behind them.
+// gatherNames adds to some blocks of a piece those that an event without tokens names from
+// i on, in any order, as vLLM's offloading does. It brings their hashes to i and behind,
+// and returns the first one behind them.
 //
 // It puts the names of the piece into a hash table of 128 bytes on the stack, two cache
 // lines, and looks each hash of the event up there. Comparing each with each would be 64

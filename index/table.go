@@ -117,8 +117,8 @@ func (b *segmentBody) isAbsent(tag uint64) bool {
 	return load64(&b.sieve[at>>6])>>(at&63)&1 == 0
 }
 
-// isAbsent reports that no entry has the tag of a mixed key, which others do not insert meanwhile.
-// It may be wrong only by saying no.
+// isAbsent reports that no entry has the tag of a mixed key, which others do not insert
+// meanwhile. It may be wrong only by saying no.
 func (t *table) isAbsent(h uint64) bool {
 	seg, tag := splitKey(h)
 	b := t.bodies[seg].Load()
@@ -127,7 +127,8 @@ func (t *table) isAbsent(h uint64) bool {
 
 func (b *segmentBody) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.sieve)) }
 
-// findEntry returns the place of the first entry with a tag that matches, none if there is none.
+// findEntry returns the place of the first entry with a tag that matches, none if there is
+// none.
 func (b *segmentBody) findEntry(tag uint64, matches func(position) bool) position {
 	if b.isAbsent(tag) {
 		return position{}
@@ -145,8 +146,9 @@ func (b *segmentBody) findEntry(tag uint64, matches func(position) bool) positio
 	return position{}
 }
 
-// findEntry looks a mixed key up, without a lock, and again if the segment changes meanwhile. matches tells entries of
-// the key from others with its tag. Next to other lanes, the caller has to look at the piece again.
+// findEntry looks a mixed key up, without a lock, and again if the segment changes
+// meanwhile. matches tells entries of the key from others with its tag. Next to other
+// lanes, the caller has to look at the piece again.
 func (t *table) findEntry(h uint64, matches func(position) bool) position {
 	seg, tag := splitKey(h)
 	s := &t.segs[seg]

@@ -8,9 +8,9 @@ import (
 	"example.com/conductor/index/hash"
 )
 
-// tree is the blocks of chains by their keys, in pieces, with the owner set of each stretch, and the loose
-// blocks, whose place in a chain is not known. It is all that a query reads, apart from names. It knows neither
-// engine hashes nor what owners are.
+// tree is the blocks of chains by their keys, in pieces, with the owner set of each
+// stretch, and the loose blocks, whose place in a chain is not known. It is all that a
+// query reads, apart from names. It knows neither engine hashes nor what owners are.
 type tree struct {
 	scheme            hash.Scheme
 	step              hash.Stepper
@@ -49,7 +49,8 @@ func (t *tree) keyOf(p position) uint64 {
 	return t.keyWithin(r, 0, r.head, p.at)
 }
 
-// keyWithin returns the key of a block of a chained piece, from that of another one, which is not behind it.
+// keyWithin returns the key of a block of a chained piece, from that of another one, which
+// is not behind it.
 func (t *tree) keyWithin(r *piece, from uint32, key uint64, at uint32) uint64 {
 	if a := anchorAt(r.meta); r.anchor != 0 && from < a && a <= at {
 		from, key = a, r.anchor
@@ -84,7 +85,8 @@ func (t *tree) followKeys(key, constant uint64, locals []uint64) uint64 {
 	return normal(seq ^ constant)
 }
 
-// seqOf returns the canonical sequence hash of a block, or the hash that a loose one waits under.
+// seqOf returns the canonical sequence hash of a block, or the hash that a loose one waits
+// under.
 func (t *tree) seqOf(p position) uint64 {
 	return plain(t.keyOf(p)) ^ t.lines.pieceAt(p.piece).constant()
 }
@@ -105,14 +107,14 @@ func (t *tree) headsTable(first bool) *table {
 	return &t.heads
 }
 
-// findFirst finds the block of a key that begins a prompt. Next to other lanes, the caller has to
-// look at the piece again.
+// findFirst finds the block of a key that begins a prompt. Next to other lanes, the caller
+// has to look at the piece again.
 func (t *tree) findFirst(key uint64) position {
 	return t.firsts.findEntry(mix(key), func(q position) bool { return load64(&t.lines.pieceAt(q.piece).head) == key })
 }
 
-// findHead finds the block of a key that begins a piece but no prompt. Next to other lanes, the
-// caller has to look at the piece again.
+// findHead finds the block of a key that begins a piece but no prompt. Next to other lanes,
+// the caller has to look at the piece again.
 func (t *tree) findHead(key uint64) position {
 	return t.heads.findEntry(mix(key), func(q position) bool { return load64(&t.lines.pieceAt(q.piece).head) == key })
 }
@@ -172,9 +174,10 @@ func (t *tree) beginPiece(want int, flags uint32, of chainIdentity) (uint32, *pi
 	return n, r
 }
 
-// beginChainedPiece makes a piece that begins with a block of a key and a local hash, behind another one or
-// none, whose identity it has, and returns it changing. up is the engine hash of that other one, 0 for none. It
-// returns 0 if another lane has begun a piece with the key meanwhile.
+// beginChainedPiece makes a piece that begins with a block of a key and a local hash,
+// behind another one or none, whose identity it has, and returns it changing. up is the
+// engine hash of that other one, 0 for none. It returns 0 if another lane has begun a piece
+// with the key meanwhile.
 //
 // The entry is what makes the piece known, and it is claimed, not inserted, if other lanes
 // are at work: two sources that announce the same new prompt at one moment both get here,
@@ -488,7 +491,8 @@ func (t *tree) isInSet(s *source, set uint32) bool {
 	return false
 }
 
-// findHeldRaw returns the loose block of an engine hash, if an owner of the source holds it.
+// findHeldRaw returns the loose block of an engine hash, if an owner of the source holds
+// it.
 func (t *tree) findHeldRaw(s *source, engine uint64) position {
 	if s.raw {
 		if p := t.findLoose(engine); !p.isNone() && t.isHeldBy(s, p) {

@@ -6,37 +6,41 @@ import (
 
 // Names on demand. An entry in the table of names costs two cache misses, and nearly all
 // removals and parents are next to what their source mentioned last. So a block gets its
-// entry only where a chain or a removal of an owner stops and something else has its turn, where
-// the block begins a piece, since queries by engine hashes begin there, or where it begins a stored
-// event of several blocks: SGLang evicts such stretches from their first block on.
-// All other blocks are found from there, or by a search of the source's unindexed pieces: those
-// with blocks that it holds and that have no entry. A search is bounded by the length of that
-// list, and a piece that was searched often gets all its entries.
+// entry only where a chain or a removal of an owner stops and something else has its turn,
+// where the block begins a piece, since queries by engine hashes begin there, or where it
+// begins a stored event of several blocks: SGLang evicts such stretches from their first
+// block on. All other blocks are found from there, or by a search of the source's unindexed
+// pieces: those with blocks that it holds and that have no entry. A search is bounded by
+// the length of that list, and a piece that was searched often gets all its entries.
 //
-// This lasts until a source mentions an engine hash that it has not announced, as with blocks
-// that come without tokens, or whose parent was missed. Any other source may have taught that
-// hash. From then on all blocks get entries, those at hand a part with each event, until no
-// source has mentioned such a hash for some thousand events.
+// This lasts until a source mentions an engine hash that it has not announced, as with
+// blocks that come without tokens, or whose parent was missed. Any other source may have
+// taught that hash. From then on all blocks get entries, those at hand a part with each
+// event, until no source has mentioned such a hash for some thousand events.
 
 const (
-	// maxUnindexed bounds the list of a source: two million blocks in full pieces, which a search passes in
-	// less than a millisecond. The oldest piece makes room with all its entries, half as much memory again.
+	// maxUnindexed bounds the list of a source: two million blocks in full pieces, which a
+	// search passes in less than a millisecond. The oldest piece makes room with all its
+	// entries, half as much memory again.
 	maxUnindexed = 1 << 15
-	// searchPatience is how often a piece is searched before it gets all its entries, namedAtOnce how many pieces
-	// get theirs in one search: each takes some microseconds.
+	// searchPatience is how often a piece is searched before it gets all its entries,
+	// namedAtOnce how many pieces get theirs in one search: each takes some microseconds.
 	searchPatience, namedAtOnce = 16, 64
-	// maxNearby is how many owners of a source a search looks at before their unindexed pieces.
+	// maxNearby is how many owners of a source a search looks at before their unindexed
+	// pieces.
 	maxNearby = 4
-	// calmEvents is how many events pass between two looks whether all blocks have to be named,
-	// maxCalm how many looks that find no reason it takes at most.
+	// calmEvents is how many events pass between two looks whether all blocks have to be
+	// named, maxCalm how many looks that find no reason it takes at most.
 	calmEvents = 1 << 10
 	maxCalm    = 1 << 12
-	// farAround is how many pieces along a chain a search looks at before the unindexed ones.
+	// farAround is how many pieces along a chain a search looks at before the unindexed
+	// ones.
 	farAround = 16
-	// searchAhead is how many unindexed pieces a search looks at from where the last one ended.
+	// searchAhead is how many unindexed pieces a search looks at from where the last one
+	// ended.
 	searchAhead = 32
-	// headsAhead and namesAhead are how far ahead of a search the heads of pieces and their names
-	// are fetched.
+	// headsAhead and namesAhead are how far ahead of a search the heads of pieces and their
+	// names are fetched.
 	headsAhead, namesAhead = 8, 4
 )
 
@@ -47,8 +51,9 @@ type unindexedList struct {
 	found  int // in pieces: where the last search ended
 }
 
-// unindexedPiece is a piece and bits of its first key: other ones say that the piece has ended, and
-// its line is that of another one. The source has noted that too, if it holds a block of it.
+// unindexedPiece is a piece and bits of its first key: other ones say that the piece has
+// ended, and its line is that of another one. The source has noted that too, if it holds a
+// block of it.
 type unindexedPiece struct {
 	piece uint32
 	life  uint32 // bits of the key, and below lookBits how often it was searched
@@ -117,8 +122,8 @@ func (f *finder) noteUnindexed(s *source, n uint32) {
 	}
 }
 
-// nameDuePieces gives pieces that left the list of a source their entries. The lane holds another
-// piece afterwards.
+// nameDuePieces gives pieces that left the list of a source their entries. The lane holds
+// another piece afterwards.
 func (f *finder) nameDuePieces(s *source) {
 	l := s.lane
 	for _, n := range l.due {
@@ -129,8 +134,8 @@ func (f *finder) nameDuePieces(s *source) {
 	l.due = l.due[:0]
 }
 
-// surelyLists reports whether a source that is about to hold blocks of a held piece lists it for sure:
-// it holds a block whose name in the body has no entry.
+// surelyLists reports whether a source that is about to hold blocks of a held piece lists
+// it for sure: it holds a block whose name in the body has no entry.
 //
 // It spares the list an entry with each event of a source that comes by the same pieces
 // again and again.
@@ -169,9 +174,10 @@ func (f *finder) holdsBlockOf(s *source, n uint32) bool {
 	return false
 }
 
-// searchUnindexed looks for an engine hash in the unindexed pieces of a source: in some from where the last search
-// ended, as an engine evicts the oldest blocks first, then in all, the newest first. held asks
-// for a block that the source holds. The lane holds the block's piece.
+// searchUnindexed looks for an engine hash in the unindexed pieces of a source: in some
+// from where the last search ended, as an engine evicts the oldest blocks first, then in
+// all, the newest first. held asks for a block that the source holds. The lane holds the
+// block's piece.
 //
 // A piece that is searched in vain again and again gets all of its entries and leaves the
 // list: it holds what the engine keeps for long, while what is asked for is what it evicts.
@@ -273,8 +279,9 @@ func (m *nameMap) namePiece(l *lane, n uint32) {
 	}
 }
 
-// nameBlocks gives the engine hashes of some blocks their entries. A hash that means another
-// block by now gets none here. It tells of a source that lies, and ends naming on demand.
+// nameBlocks gives the engine hashes of some blocks their entries. A hash that means
+// another block by now gets none here. It tells of a source that lies, and ends naming on
+// demand.
 //
 // Names that get an entry are fetched together first: the entries lie in different cache
 // lines, and the loads overlap.
@@ -308,9 +315,10 @@ func (m *nameMap) endOnDemand(l *lane) {
 	l.clash = false
 }
 
-// reconsiderNaming goes back to names on demand after some thousand events that mentioned only what
-// their sources hold, as when a follower came late and the engines have evicted what it missed.
-// Each time it takes twice as many. All lanes are locked, and all blocks are named.
+// reconsiderNaming goes back to names on demand after some thousand events that mentioned
+// only what their sources hold, as when a follower came late and the engines have evicted
+// what it missed. Each time it takes twice as many. All lanes are locked, and all blocks
+// are named.
 //
 // One late subscriber, whose engines evict blocks that it never saw, would otherwise cost
 // every index a full table for good.

@@ -2,13 +2,14 @@ package index
 
 import "slices"
 
-// A block stored without tokens waits under its engine hash, as a loose block, until any source
-// says what the hash means. Then it moves to its place, of all sources to which the hash means the
-// block, and so does what waits behind it in their rooms.
+// A block stored without tokens waits under its engine hash, as a loose block, until any
+// source says what the hash means. Then it moves to its place, of all sources to which the
+// hash means the block, and so does what waits behind it in their rooms.
 //
 //	learn(hash, block) --blocks wait--> met --placeWaiters, at the end of the block--> moved
 //
-// An event next to others does not give a hash its meaning while blocks wait under it (awaited).
+// An event next to others does not give a hash its meaning while blocks wait under it
+// (awaited).
 
 // noteMeaning notes that an engine hash has got a meaning, for placeWaiters.
 func (m *nameMap) noteMeaning(engine uint64) {
@@ -35,8 +36,8 @@ func (h *holders) waitersOf(engine uint64) (all []*source) {
 // HasLoose reports whether blocks wait under hashes.
 func (x *Index) HasLoose() bool { return x.tree.looseBlocks.Load() > 0 }
 
-// alsoLearn lets an engine hash mean a block, for a source that waits under it, and so for all
-// others unless they mean something else by it.
+// alsoLearn lets an engine hash mean a block, for a source that waits under it, and so for
+// all others unless they mean something else by it.
 func (rs *resolver) alsoLearn(engine uint64, p position) {
 	for _, s := range rs.holders.waitersOf(engine) {
 		if !s.teaches && !rs.isContested(s, engine) && rs.meaningOf(s, engine).isNone() {
@@ -46,8 +47,8 @@ func (rs *resolver) alsoLearn(engine uint64, p position) {
 	}
 }
 
-// placeWaiters gives places to the blocks that wait under engine hashes which have got a meaning, of
-// all sources to which they mean a block now, and to what waits behind those.
+// placeWaiters gives places to the blocks that wait under engine hashes which have got a
+// meaning, of all sources to which they mean a block now, and to what waits behind those.
 //
 // It goes on until no hash is left that has got a meaning: a block that moves may give one
 // to the next. Each turn moves a block out of its waiting place, so that ends.
@@ -86,8 +87,8 @@ func (p *storing) placeWaiters() {
 	x.names.met = x.names.met[:0]
 }
 
-// placeWaiters is that of storing, where no event is applied. It reports whether there may have been
-// such blocks.
+// placeWaiters is that of storing, where no event is applied. It reports whether there may
+// have been such blocks.
 func placeOthers(x *Index) bool {
 	if len(x.names.met) == 0 {
 		return false
@@ -114,17 +115,18 @@ func (p *storing) isAwaited(engine uint64) bool {
 	return false
 }
 
-// mayAlsoWait reports whether sources without tokens may have other hashes for the block at hand.
+// mayAlsoWait reports whether sources without tokens may have other hashes for the block at
+// hand.
 func (p *storing) mayAlsoWait() bool { return p.e.AlsoWaiting != 0 || p.constant != 0 }
 
-// otherHashes returns the other hashes that sources without tokens may have for the block at hand, whose
-// name is engine. Two may be the same.
+// otherHashes returns the other hashes that sources without tokens may have for the block
+// at hand, whose name is engine. Two may be the same.
 func (p *storing) otherHashes(engine uint64) [2]uint64 {
 	return [2]uint64{normal(plain(engine) ^ p.e.AlsoWaiting), normal(plain(engine) ^ p.constant)}
 }
 
-// partHolders returns the owners of a source that wait under the hash of a block which the event at hand
-// has in parts.
+// partHolders returns the owners of a source that wait under the hash of a block which the
+// event at hand has in parts.
 func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 	from := p.x.tree.findLoose(engine)
 	if p.e.Parts < 2 || from.isNone() {
@@ -139,8 +141,8 @@ func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 	return all
 }
 
-// giveParts gives owners that waited under the hash of a block the parts of it that come before the one
-// which the hash names.
+// giveParts gives owners that waited under the hash of a block the parts of it that come
+// before the one which the hash names.
 func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
 	if len(owners) == 0 {
 		return

@@ -127,8 +127,8 @@ func (h *holders) dropLink(s *source, i int32) {
 	h.forgetIdleLinks(s, parent)
 }
 
-// forgetIdleLinks drops the link of an engine hash that the source does not hold and nothing
-// waits on, and goes on with its parent.
+// forgetIdleLinks drops the link of an engine hash that the source does not hold and
+// nothing waits on, and goes on with its parent.
 func (h *holders) forgetIdleLinks(s *source, engine uint64) {
 	for {
 		i := s.room.linkOf(engine)
