@@ -22,6 +22,9 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 		case c.at.isNone():
 			key = x.tree.followKey(c.key, c.constant, e.Local[i])
 		default:
+			// What the lane held before is what the event came from: findStart leaves the
+			// parent's piece held. If it is the same piece, nothing can have happened to
+			// the block since.
 			was := l.piece
 			r = x.tree.holdPiece(l, c.at.piece)
 			if x.names.sweep.left > 0 {
@@ -33,11 +36,16 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 			}
 			key = x.tree.followKey(c.key, c.constant, e.Local[i])
 			if at := c.at.at + 1; at < r.len() {
+				// The child is the next block of the same piece. This is where nearly all
+				// blocks of a long event go.
 				if r.localHashes()[at] == e.Local[i] {
 					return p.storeAlong(i, c, position{c.at.piece, at}, key)
 				}
 				x.tree.noteFork(c.at, r, c.key)
 				r = nil
+				// The block is the last of its piece. The hint leads to the piece that went on
+				// behind it most recently, and the key there says whether that one begins with
+				// the child.
 			} else if to.piece = r.next; !to.isNone() && load64(&x.tree.lines.pieceAt(to.piece).head) != key {
 				to = position{}
 			}
@@ -46,6 +54,8 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 			to = x.tree.findBeginning(key, c.kind == atRoot)
 		}
 		if to.isNone() {
+			// Nobody has the child. Make it, unless another lane begins a piece with the
+			// key at this moment; then go round again and find that one.
 			if i, c, ok, again := p.growPiece(i, c, r, key); !again {
 				return i, c, ok
 			}
@@ -54,6 +64,8 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 		if r != nil {
 			write32(&r.next, to.piece)
 		}
+		// Holding the child's piece lets go of the parent's. That is safe: the owner holds
+		// the parent, and only events of its own source take it away.
 		t := x.tree.holdPiece(l, to.piece)
 		if x.names.sweep.left > 0 {
 			x.names.cleanPiece(to.piece, t)
@@ -61,6 +73,8 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 		if t.head != key {
 			continue // it has ended
 		}
+		// The way back is a hint as well. It is part of what a checkpoint copies, so the
+		// piece is copied before it changes.
 		if !c.at.isNone() && load32(&t.prev) != c.at.piece {
 			x.tree.keepForCheckpoint(to.piece)
 			write32(&t.prev, c.at.piece)
@@ -78,9 +92,14 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 // the length of this one; a long event knows its own length.
 func (p *storing) growPiece(i int, c cursor, r *piece, key uint64) (next int, last cursor, ok, again bool) {
 	x, e, l := p.x, p.e, p.s.lane
+	// A hash that means something already, or memory that is full, is for storeAlone to
+	// deal with.
 	if !p.isFresh(i, key) || x.bounds.isOverBudget() {
 		return i, c, false, false
 	}
+	// There is room behind the block before. Names in the body are all of one family, so
+	// another family's source does not extend the piece next to others: its names would
+	// need sides, which need all lanes here.
 	if r != nil && r.len() < r.cap() {
 		if r.by != 0 && !x.names.families.sameFamily(p.s.name, r.by) {
 			return i, c, false, false
@@ -97,6 +116,7 @@ func (p *storing) growPiece(i int, c cursor, r *piece, key uint64) (next int, la
 		x.tree.releasePiece(l) // it may be the line of the new piece
 	}
 	n, fresh := x.tree.beginChainedPiece(want, key, e.Local[i], c, p.e.parentOf(i))
+	// Another lane has claimed the key.
 	if n == 0 {
 		return i, c, false, true
 	}
@@ -158,12 +178,15 @@ func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cur
 	r := x.tree.lines.pieceAt(n)
 	l, lo, from := r.localHashes(), at, i
 	key, last := uint64(0), uint64(0) // kept up where a loose block may have it
+	// Blocks without an owner in the midst of the piece have local hashes that count and
+	// engine hashes that do not.
 	dead := x.tree.lines.deadBlocks(r)
 	names, first, ok := x.finder.namesFor(p.s, r, at, normal(e.Engine[i]))
 	if !ok {
 		return i, c, false
 	}
 	simple := p.isSimple()
+	// First the loop that needs no decision: the same tokens under the same names.
 	if simple && names != nil && dead == 0 { // mostly all of them
 		for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] && at-first < maxPiece && names[at-first] == normal(e.Engine[i]) {
 			at++
@@ -173,15 +196,21 @@ func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cur
 	byName := i - from
 	for at < r.len() && i < len(e.Engine) && l[at] == e.Local[i] {
 		engine := normal(e.Engine[i])
+		// From here on block by block. A dead block gets an owner with this event, so its
+		// old words must go before it is compared.
 		if dead>>at&1 != 0 {
 			x.tree.clearStaleNames(n, r, at)
 		}
+		// The key of the block is needed only if a loose block may have it, so it is kept
+		// up only then.
 		if !simple {
 			if key = next; i > from {
 				key = x.tree.followKey(last, c.constant, e.Local[i])
 			}
 			last = key
 		}
+		// Known means that the event's hash is the block's name already, and means nothing
+		// else to the source.
 		known := dead>>at&1 == 0 && names != nil && at-first < maxPiece && names[at-first] == engine &&
 			(simple || p.isOrdinary(engine, key))
 		if !known && dead>>at&1 == 0 && (simple || p.isOrdinary(engine, key)) {
@@ -193,6 +222,8 @@ func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cur
 				names, first, known = others, from, true
 			}
 		}
+		// A new name for a block that others hold: publishers that hash differently, or a
+		// block whose names are all those of ghosts.
 		if !known && !(p.isFresh(i, key) && x.finder.addName(p.s, position{n, at}, engine, len(e.Engine)-i)) {
 			break
 		}
@@ -208,6 +239,9 @@ func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cur
 	if at == lo {
 		return i, c, false
 	}
+	// The source now holds blocks that only a search finds by their names, so its list must
+	// have the piece (invariant 9). This comes before the owners change: afterwards
+	// surelyLists would say that the piece is listed.
 	if x.names.naming != allNamed && x.tree.lines.hasUnindexedNames(r, lo, at) && !x.finder.surelyLists(p.s, r) {
 		x.finder.noteUnindexed(p.s, n)
 	}
@@ -216,6 +250,8 @@ func (p *storing) storeAlong(i int, c cursor, q position, next uint64) (int, cur
 	}
 	p.res.notePlacing(r)
 	x.tree.lockPiece(n, r)
+	// Readers wait for this one call. Everything before was either invisible to them or a
+	// single word.
 	changed := x.holders.addHolders(p.o, n, r, lo, at, dead)
 	r.unlockReaders()
 	p.res.Added += bits.OnesCount64(changed)
@@ -246,6 +282,7 @@ func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (in
 	if r.by == 0 {
 		r.by = uint32(p.s.name) + 1
 	}
+	// Cursors that say a block is nowhere are void from now on.
 	if x.tree.lanes.alone {
 		x.tree.made++
 	}
@@ -254,6 +291,8 @@ func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (in
 	engine, local := e.Engine[i:i+most], e.Local[i:i+most]
 	all, simple, waiters := x.names.naming != onDemand, p.isSimple(), x.tree.looseBlocks.Load() > 0
 	begins := i == 0 && len(e.Engine) > 1
+	// Begin the loads of all slots in the table of names that the loop below will write.
+	// Without them each new name would wait for memory by itself.
 	for j := range engine {
 		if all || lo+uint32(j) == 0 || begins && j == 0 {
 			x.names.table.prefetchBucket(mix(normal(engine[j])))
@@ -270,12 +309,17 @@ func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (in
 			if key = x.tree.followKey(last, c.constant, local[k]); !x.tree.heads.isAbsent(mix(key)) && !x.tree.findHead(key).isNone() {
 				break
 			}
+			// A block that somebody waits for, or that the source means something else by,
+			// needs all lanes.
 			if !simple && !p.isOrdinary(hash, key) || waiters && p.isAwaited(hash) {
 				break
 			}
 		}
 		write64(&names[at], hash)
 		if all || at == 0 || begins && k == 0 {
+			// The hash means another block. The word that was just written is behind the
+			// end of the piece and is overwritten by the next block, so it need not be
+			// cleared.
 			if !x.names.enterName(hash, position{n, at}) {
 				break
 			}
@@ -290,6 +334,8 @@ func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (in
 		last = key
 		at++
 	}
+	// Not even the first block was ordinary. A piece of others is as it was; a new one must
+	// not stay without blocks.
 	if k == 0 {
 		if lo > 0 {
 			r.unlockReaders()
@@ -299,6 +345,8 @@ func (p *storing) fillPiece(i int, c cursor, n uint32, r *piece, key uint64) (in
 		return i, c, false
 	}
 	r.setLastKey(last)
+	// The new blocks have one owner. Its set is one that the lane remembers, in nearly
+	// every event after the first.
 	one := x.tree.sets.setOfOne(l, p.o.id)
 	x.tree.extendPiece(r, at-lo, one)
 	x.tree.sets.releaseSet(one)

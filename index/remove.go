@@ -169,6 +169,8 @@ func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 			return i + 1, true
 		}
 	}
+	// The lane holds the block's piece. Which of the piece's names does the event go on
+	// with?
 	h := x.tree.lines.pieceAt(p.piece)
 	names, from := h.localHashes(), i
 	if !h.loose() {
@@ -178,6 +180,8 @@ func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 			if names, first, ok = x.finder.namesFor(r.s, h, p.at, normal(engine[i])); !ok {
 				return i, false
 			}
+			// The name lies in a side that does not begin with the first block: compare no
+			// further ones, as positions differ.
 			if first != 0 {
 				names = nil
 			}
@@ -187,10 +191,13 @@ func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 	i++
 	if names != nil && i < len(engine) {
 		dead := x.tree.lines.deadBlocks(h)
+		// Forwards: SGLang evicts a stretch from its first block on.
 		for i < len(engine) && hi < h.len() && names[hi] == normal(engine[i]) && dead>>hi&1 == 0 && r.isSameMeaning(h, engine[i]) {
 			hi++
 			i++
 		}
+		// Or backwards, if the first step was not forwards: most engines evict a chain from
+		// its end.
 		for one := hi == lo+1; one && i < len(engine) && lo > 0 && names[lo-1] == normal(engine[i]) && dead>>(lo-1)&1 == 0 &&
 			r.isSameMeaning(h, engine[i]); {
 			lo--
@@ -198,9 +205,11 @@ func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 		}
 	}
 	loose, raw := h.loose(), o.raw
+	// The next removal is looked for beside the end of this one.
 	if o.gone[0] = (trail{at: position{p.piece, lo}}); hi > p.at+1 {
 		o.gone[0] = trail{position{p.piece, hi - 1}, true}
 	}
+	// Blocks of which the owner has several copies lose one and stay.
 	leaving := r.dropCopies(p.piece, spanOf(lo, hi))
 	changed := x.holders.removeEach(o, p.piece, leaving)
 	n := bits.OnesCount64(changed)
@@ -209,6 +218,7 @@ func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 	if loose {
 		o.raw = max(raw-n, 0)
 	}
+	// Links that were kept only because the source held these blocks have become useless.
 	if n > 0 && r.s.room.used > 0 {
 		for k, e := range engine[from:i] {
 			at := p.at + uint32(k)

@@ -83,7 +83,11 @@ func (rs *resolver) learnMeaning(s *source, engine uint64, p position, want int)
 		own := decodePosition(*ref)
 		rs.names.cleanPiece(own.piece, rs.tree.lines.pieceAt(own.piece)) // the name leaves if only retired owners hold its block
 	}
+	// before is what the hash meant to this source, shared what it means to all. They
+	// differ only if the source has a meaning of its own.
 	before, line := rs.names.findName(engine)
+	// Without an entry the table does not know the name, but the block itself may have it
+	// already.
 	if line == 0 && s.private.find(engine) == nil {
 		before, line = rs.names.findKnown(engine, p)
 	}
@@ -95,15 +99,22 @@ func (rs *resolver) learnMeaning(s *source, engine uint64, p position, want int)
 		rs.finder.joinTeacher(s, line)
 	}
 	if before != p && !before.isNone() {
+		// It was the same block, held by its key because its place was not known. It moves
+		// there with all its owners. Then the hash is looked at once more; the loose block
+		// is gone, so this happens once.
 		if rs.tree.lines.pieceAt(before.piece).loose() && rs.tree.keyOf(before) == rs.tree.keyOf(p) {
 			rs.absorbLoose(before, p)
 			return rs.learnMeaning(s, engine, p, want)
 		}
+		// The publisher has given the hash to another block, so it cannot name the old one
+		// any more, not even to remove it. What it cannot remove must not stay in answers.
 		for _, o := range s.owners {
 			conflict = rs.holders.removeHolder(o, before) || conflict
 		}
 		shared, _ = rs.names.findName(engine)
 	}
+	// No source holds the block that all mean by the hash, so nobody is contradicted if the
+	// name moves.
 	if !shared.isNone() && shared != p && rs.names.isGhost(shared) {
 		rs.dropName(shared, engine)
 		shared = position{}
@@ -111,9 +122,11 @@ func (rs *resolver) learnMeaning(s *source, engine uint64, p position, want int)
 	rs.names.privates.dropPrivate(s, engine)
 	switch {
 	case shared == p:
+	// Holders of the other block go on meaning that one.
 	case !shared.isNone():
 		rs.names.privates.addPrivate(s, engine, p)
 		rs.contestHash(s, engine, shared)
+	// The block has more names than fit. What is one too many is kept by the source itself.
 	case !rs.finder.addName(s, p, engine, want):
 		rs.names.privates.addPrivate(s, engine, p)
 	}
@@ -152,6 +165,8 @@ func (rs *resolver) absorbLoose(from, to position) {
 	}
 	var names []taught
 	rs.tree.lines.eachNameOf(from, func(engine uint64, by uint32) { names = append(names, taught{engine, by}) })
+	// Collect everything first. The loose block may end with its last owner, and its names
+	// and private names with it.
 	own := slices.Collect(maps.Keys(rs.names.privates.of[from.encode()]))
 	var owners []*owner
 	rs.holders.eachHolder(rs.tree.lines.setOf(from), func(o *owner) { owners = append(owners, o) })
@@ -162,6 +177,8 @@ func (rs *resolver) absorbLoose(from, to position) {
 		rs.bounds.dismissGhost(from) // before its names come to the other block
 	}
 	for _, n := range names {
+		// A name stays its teacher's, even if that source is gone by now, because families
+		// go by teachers.
 		rs.finder.addName(&source{name: Source(n.by - 1), lane: rs.tree.lanes.laneOf(0)}, to, n.engine, 1)
 	}
 	for _, p := range own {
@@ -171,6 +188,8 @@ func (rs *resolver) absorbLoose(from, to position) {
 		rs.finder.noteUnindexed(o.s, to.piece)
 		named := slices.ContainsFunc(names, func(n taught) bool { return rs.names.families.sameFamily(o.s.name, n.by) }) ||
 			slices.ContainsFunc(own, func(p private) bool { return p.s == o.s })
+		// The source stored the block by its key, as if that were an engine hash, and will
+		// remove it by that.
 		if key := rs.tree.keyOf(to); o.s.raw && !named && rs.meaningOf(o.s, key).isNone() {
 			rs.names.privates.addPrivate(o.s, key, to)
 		}
@@ -282,6 +301,8 @@ func (rs *resolver) parentOf(s *source, p position) (parent position, root bool)
 	case r.up == 0:
 		return position{}, r.head == r.chainIdentity().firstKey(first)
 	}
+	// The hint may be right: then some block of that piece is the parent, and the keys say
+	// which.
 	if h := rs.tree.lines.pieceAt(r.prev); r.prev != 0 && rs.tree.findBeginning(h.head, h.meta&isFirst != 0) == (position{piece: r.prev}) {
 		for k, i := h.head, uint32(0); ; k = rs.tree.followKey(k, r.constant(), h.localHashes()[i]) {
 			if rs.tree.followKey(k, r.constant(), first) == r.head {
@@ -348,6 +369,8 @@ func (rs *resolver) yieldNames(n uint32) {
 	var lies []lie
 	r := rs.tree.lines.pieceAt(n)
 	blocks := spanOf(0, r.len()) &^ rs.tree.lines.deadBlocks(r)
+	// The names that got no entry mean another block to all. Take them off the piece, line
+	// by line, the body first.
 	for line, engine, named, by := n, r.engineHashes(), r.named, r.by; ; {
 		from, here := uint32(0), blocks
 		next := r.side
@@ -369,6 +392,8 @@ func (rs *resolver) yieldNames(n uint32) {
 	}
 	head := r.head
 	for _, l := range lies {
+		// What follows takes blocks from owners, so the piece may have ended, and its line
+		// may be anything.
 		if r.meta&isSide != 0 || r.head != head || l.p.at >= r.len() || rs.tree.lines.setOf(l.p) == 0 {
 			continue // the owners lost the block by a name before
 		}
@@ -379,6 +404,8 @@ func (rs *resolver) yieldNames(n uint32) {
 				continue
 			}
 		}
+		// Sources of the teacher's family use the name. Each of them either keeps it for
+		// itself or has lied twice.
 		var users []*source
 		rs.holders.eachHolder(rs.tree.lines.setOf(l.p), func(o *owner) {
 			if rs.names.families.sameFamily(o.s.name, l.by) && !slices.Contains(users, o.s) {

@@ -319,13 +319,18 @@ func (p *storing) findParent() (c cursor, ok bool) {
 		return cursor{}, true
 	case e.HasParent:
 		parent := normal(e.Parent)
+		// The parent is usually where the owner's last event ended. Then its key is known
+		// too, and no table is asked.
 		if q := p.o.last.at; !q.isNone() && p.s.private.len() == 0 && x.names.sweep.left == 0 {
 			x.tree.holdPiece(l, q.piece)
 			if x.names.lineOf(q, parent) != 0 {
 				return x.tree.cursorAtMark(&p.o.last), true
 			}
+			// It is not, so the chain was left there, and may be taken up again by name.
 			p.nameLastBlock()
 		}
+		// With all lanes locked meanings are looked up in full: private names, contests,
+		// searches.
 		if x.tree.lanes.alone {
 			return x.tree.cursorAt(x.resolver.meaningOf(p.s, parent)), true
 		}
@@ -335,6 +340,8 @@ func (p *storing) findParent() (c cursor, ok bool) {
 		return cursor{}, false
 	}
 	p.nameLastBlock()
+	// The publisher does not say whose the prompt is. If its blocks are there under exactly
+	// one of the identities that it serves, that one is believed.
 	if len(e.Begins) > 0 && len(e.Local) > 0 {
 		if of, once := x.finder.findIdentity(l, e.Begins, e.Local); once {
 			p.of, p.res.Begun = of, true
@@ -384,14 +391,19 @@ func (p *storing) storeKeyed(c cursor) cursor {
 	engine, key := normal(e.Engine[0]), of.keyOf(e.Key)
 	next := cursor{kind: atKey, key: key, chainIdentity: of}
 	if e.Local != nil && c.kind != atUnknown {
+		// The parent is known, and the block follows it as its key says: an ordinary place.
 		if n := x.tree.childOf(c, e.Local[0]); n.key == key && (n.kind == atBlock || !e.Complete) {
 			return p.storeOne(0, n, c)
 		}
 	}
+	// The parent is not known, or is another one than the key says. The key is right, as it
+	// was computed from all tokens.
 	if next.at = x.resolver.findByKey(p.s, engine, key); !next.at.isNone() {
 		next = x.tree.cursorAt(next.at)
 		next.chainIdentity = of
 	}
+	// Nothing before it will ever come. So it begins a piece of its own, in which later
+	// blocks are found by their keys.
 	if e.Complete && e.Local != nil && next.kind == atKey {
 		next = cursor{kind: atBlock, at: x.resolver.findPlace(key), key: key, made: x.tree.made, chainIdentity: of}
 		return p.storeOne(0, next, cursor{kind: atBlock, made: x.tree.made, chainIdentity: of})
@@ -412,6 +424,7 @@ func (p *storing) storeOne(i int, next, c cursor) cursor {
 	if e.Local != nil {
 		clientHash = p.clientHash(i, next.id)
 	}
+	// Find the block, by position, key or name, or make it.
 	if next = x.resolver.seekBlock(p.s, engine, next, c); next.at.isNone() {
 		local := uint64(0)
 		if e.Local != nil {
@@ -429,24 +442,33 @@ func (p *storing) storeOne(i int, next, c cursor) cursor {
 	if next.kind == atKey {
 		next.at = x.holders.rerootLoose(p.s, next)
 	}
+	// What this source has stored under the hash alone moves to the block before the owner
+	// gets it, or the owner would hold two blocks for a moment and count one copy too many.
 	p.moveWaiting(engine, next.key, next.at)
 	p.holdBlock(next.at)
 	x.resolver.joinGhost(next.key, next.at)
+	// The block is held, so the hash may mean it now. If it meant another one to this
+	// source, that one is gone.
 	if x.resolver.learnMeaning(p.s, engine, next.at, len(e.Engine)-i) {
 		p.res.Conflicts++
 		next = x.tree.refreshCursor(next)
 	} else if x.resolver.contests.some.Load() {
 		next = x.tree.refreshCursor(next) // blocks of others have moved
 	}
+	// Blocks that waited in the source's room for this one as their parent get their
+	// places.
 	if p.s.room.used > 0 {
 		p.res.Resolved += p.placeWaiting(engine, next)
 		next = x.tree.refreshCursor(next)
 	}
+	// Sources without tokens may wait under other forms of the hash, with or without a
+	// constant.
 	if p.constant = next.constant; p.mayAlsoWait() && x.tree.looseBlocks.Load() > 0 {
 		for _, other := range p.otherHashes(engine) {
 			x.resolver.alsoLearn(other, next.at)
 		}
 	}
+	// And so may blocks of other sources, which this event has just given a meaning.
 	if len(x.names.met) > 0 {
 		p.placeWaiters()
 		next = x.tree.refreshCursor(next)
@@ -513,6 +535,7 @@ func (p *storing) storeHashes(i int) (int, bool) {
 	x, e := p.x, p.e
 	engine := normal(e.Engine[i])
 	if !x.tree.lanes.alone {
+		// Next to others only a block that is found at once is ordinary.
 		q := p.findBeside(engine)
 		if q.isNone() {
 			q = x.finder.holdNamed(p.s, engine, nil)
@@ -575,6 +598,7 @@ func (p *storing) storeRun(i int, q position, engine uint64) (int, position, boo
 	lo, at := q.at, q.at+1
 	i++
 	dead := x.tree.lines.deadBlocks(r)
+	// Go on along the body as long as the event's hashes are its names.
 	if line == q.piece {
 		for at < r.len() && i < len(e.Engine) && r.engineHashes()[at] == normal(e.Engine[i]) && dead>>at&1 == 0 &&
 			x.resolver.isOrdinary(p.s, normal(e.Engine[i])) {
@@ -592,6 +616,8 @@ func (p *storing) storeRun(i int, q position, engine uint64) (int, position, boo
 	}
 	changed := uint64(0)
 	x.tree.lockPiece(q.piece, r)
+	// Blocks that were gathered may have gaps, so each run of neighbours is given on its
+	// own, under one lock.
 	for w := blocks; w != 0; {
 		lo = lowestBit(w)
 		at = lo + uint32(bits.TrailingZeros64(^(w >> lo)))
@@ -624,6 +650,7 @@ func (p *storing) gatherNames(i int, r *piece, blocks, dead uint64) (int, uint64
 	names, size := r.engineHashes(), r.len()
 	for at := range size {
 		if name := names[at]; name != 0 && (blocks|dead)>>at&1 == 0 {
+			// Half of the slots are free at least, so a probe ends soon.
 			k := mix(name) % uint64(len(slots))
 			for slots[k] != 0 {
 				k = (k + 1) % uint64(len(slots))

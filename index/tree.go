@@ -156,12 +156,15 @@ func (t *tree) beginPiece(want int, flags uint32, of chainIdentity) (uint32, *pi
 	meta := capFor(want, flags)<<8 | flags
 	n := t.lines.allocLines(forPieces, linesFor(meta))
 	r := t.lines.pieceAt(n)
+	// From here on the piece is changing, and a reader with an old number waits or looks
+	// elsewhere.
 	lost := r.claimLine(&t.lines, t.lanes.alone)
 	write32(&r.meta, meta)
 	write32(&r.lost, lost+1)
 	write32(&r.next, 0)
 	write32(&r.side, 0)
 	write32(&r.prev, 0)
+	// These are read under the hold alone.
 	r.by, r.up, r.named = 0, 0, 0
 	write64(&r.head, 0)
 	write64(&r.anchor, 0)
@@ -236,11 +239,13 @@ func (t *tree) extendPiece(r *piece, n, set uint32) {
 	end, k := r.len()+n, r.intervalCount()
 	var buf [maxPiece + 2]interval
 	switch {
+	// A new piece: its first interval is all that it has.
 	case k == 0:
 		t.sets.retainSet(set)
 		write32(&r.intervals[0], interval{set, end}.encode())
 		r.setCounts(end, 1)
 		return
+	// The chain goes on with the same owners.
 	case k <= inlineIntervals && intervalOf(r.intervals[k-1]).set == set:
 		write32(&r.intervals[k-1], interval{set, end}.encode())
 		r.setCounts(end, k)
@@ -267,6 +272,8 @@ func (t *tree) changeHolder(l *lane, r *piece, lo, hi, owner uint32, give bool) 
 	s := &t.sets
 	if r.intervalCount() == 1 && lo == 0 && hi == r.len() {
 		v := intervalOf(r.intervals[0])
+		// A source that stores what it holds, or removes what it does not hold, changes
+		// nothing, and disturbs no reader.
 		if s.hasOwner(v.set, owner) == give {
 			return 0, 0
 		}
@@ -282,6 +289,8 @@ func (t *tree) changeHolder(l *lane, r *piece, lo, hi, owner uint32, give bool) 
 	var taken [maxPiece + 2]uint32
 	old, out, start, k := t.lines.intervalsOf(r, &was), buf[:0], uint32(0), 0
 	for _, v := range old {
+		// [a, b) is the part of the interval that the change is about. What lies before and
+		// behind keeps its set.
 		a, b := max(start, lo), min(v.end, hi)
 		if a >= b || s.hasOwner(v.set, owner) == give {
 			out = appendInterval(out, v.set, v.end)
@@ -321,6 +330,7 @@ func (t *tree) changeHolder(l *lane, r *piece, lo, hi, owner uint32, give bool) 
 // a reader with the old number reads numbers of sets at worst, and then sees that the
 // version has changed.
 func (t *tree) replaceIntervals(r *piece, old, new []interval) {
+	// Skip what is equal at both ends. Those intervals keep their references.
 	a, b := old, new
 	for len(a) > 0 && len(b) > 0 && a[0].set == b[0].set {
 		a, b = a[1:], b[1:]
@@ -328,6 +338,8 @@ func (t *tree) replaceIntervals(r *piece, old, new []interval) {
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1].set == b[len(b)-1].set {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
+	// New references first. A set that is in both lists, at different places, must not lose
+	// its last one between.
 	for _, v := range b {
 		t.sets.retainSet(v.set)
 	}
@@ -341,6 +353,7 @@ func (t *tree) replaceIntervals(r *piece, old, new []interval) {
 			write32(&r.intervals[i], v.encode())
 		}
 	} else {
+		// The new list is complete before the head names it.
 		if have != want {
 			n := t.lines.allocLines(forIntervals, want)
 			write32(&r.intervals[0], n)
@@ -377,11 +390,15 @@ func (t *tree) trimPiece(l *lane, n uint32, r *piece) {
 		r.unlockReaders()
 		return
 	}
+	// The last interval has no owner, and leaves. Intervals next to each other differ, so
+	// the one before it has one.
 	from, kept := uint32(0), old[:max(k-1, 0)]
 	if k > 1 {
 		from = old[k-2].end
 	}
 	if k > 0 {
+		// But ghosts stay: blocks without an owner that have a name with an entry. The
+		// piece ends behind the last of them.
 		if ghosts := t.lines.enteredBlocks(r) >> from << from; ghosts != 0 {
 			if from = uint32(bits.Len64(ghosts)); from == r.len() {
 				r.unlockReaders()
@@ -401,6 +418,9 @@ func (t *tree) trimPiece(l *lane, n uint32, r *piece) {
 			write64(&r.anchor, anchor)
 		}
 		t.replaceIntervals(r, old, kept)
+		// Names of the blocks that leave must not become names of blocks that come later at
+		// their positions. The words in the body are overwritten when that happens, those
+		// in sides are not.
 		for line := r.side; line != 0; {
 			d := t.lines.sideAt(line)
 			for i := max(from, d.firstBlock()); i < r.len() && d.covers(i); i++ {
@@ -414,6 +434,8 @@ func (t *tree) trimPiece(l *lane, n uint32, r *piece) {
 	}
 	t.replaceIntervals(r, old, nil)
 	r.setCounts(0, 0)
+	// The piece is empty. Clear the key first: from then on no reader that has found the
+	// entry believes it.
 	if !r.loose() {
 		head := r.head
 		write64(&r.head, 0)
@@ -457,6 +479,8 @@ func (t *tree) noteFork(p position, r *piece, key uint64) {
 	if n == 0 || r.meta>>anchorShift != 0 {
 		return
 	}
+	// The anchor has a position of few bits, so it is the last block of a group of eight at
+	// or before the fork. That costs the query up to seven hashes.
 	if at := n*anchorStep - 1; at < p.at {
 		key = t.keyOf(position{p.piece, at})
 	}
