@@ -14,7 +14,9 @@ func (m *Match) growWalks(n int) []chainWalk {
 	return m.walks[:n]
 }
 
-// releaseWalks lets go of what a query lent.
+// releaseWalks lets go of what a query lent, so that a Match which its caller keeps does
+// not keep a prompt or an index alive. The index must live until here: the walks read
+// memory that its death gives back.
 func releaseWalks(ways []chainWalk) {
 	for i := range ways {
 		w := &ways[i]
@@ -110,6 +112,9 @@ type openOwner struct {
 }
 
 // changeOwners goes on with m.owners as the owners of the blocks from m.Blocks on.
+//
+// Both lists are in the order of owners, so one pass tells who came, who stayed and who
+// left.
 func (m *Match) changeOwners() {
 	before, now, at := m.joined[0], m.joined[1][:0], uint32(m.Blocks)
 	for _, o := range m.owners {

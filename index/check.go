@@ -12,6 +12,10 @@ const maxFindings = 20
 // Check walks everything and reports broken invariants by their number in the
 // package comment, nil if there are none. Writers wait for it, readers do not; it
 // costs the whole index in time.
+//
+// The model tests call it after each event, and the bench after each run. Its findings are
+// ordered as the invariants depend on each other: if owners and ids, or the pieces
+// themselves, are broken, it reports those alone.
 func (x *Index) Check() error {
 	x.lock()
 	defer x.unlock()
@@ -52,6 +56,8 @@ type check struct {
 	identities [][2]uint32     // by number: pieces, and blocks with an owner
 }
 
+// report notes a broken invariant. The first findings explain the rest, so later ones are
+// dropped.
 func (c *check) report(invariant int, format string, args ...any) {
 	if len(c.findings) < maxFindings {
 		c.findings = append(c.findings, fmt.Errorf("invariant %d: "+format, append([]any{invariant}, args...)...))
@@ -187,6 +193,9 @@ func (c *check) checkWaiting() {
 }
 
 // checkIntervals checks the owners of a piece.
+//
+// Digests are summed up block by block here, and not by runs as events do, so that the
+// check shares no shortcut with what it checks.
 func (c *check) checkIntervals(n uint32, r *piece) {
 	x := c.x
 	var buf [maxPiece + 2]interval
@@ -277,6 +286,9 @@ func (c *check) checkLooseBlocks(n uint32, r *piece) {
 }
 
 // checkName checks a name of a block, with or without an entry, and who uses it.
+//
+// Names without an entry are allowed only while names get entries on demand, and then each
+// source that would mention them must list the piece.
 func (c *check) checkName(engine uint64, p position, ref uint64, entry bool, by uint32) {
 	x := c.x
 	if entry || x.names.naming != catchingUp {
@@ -415,6 +427,9 @@ func (c *check) checkGhostQueue() {
 }
 
 // checkTables checks that the tables have no other entries.
+//
+// Everything that pieces have was looked up before. If the tables have as many entries,
+// they have no others.
 func (c *check) checkTables() {
 	x := c.x
 	if c.named != int(x.names.table.n.Load()) {
@@ -451,6 +466,8 @@ func (c *check) checkTables() {
 }
 
 // checkSets checks that each set is counted, and can be found by what it holds.
+//
+// Interned means that looking a set up by its words must return its own number.
 func (c *check) checkSets() {
 	s := &c.x.tree.sets
 	b := s.body.Load()
@@ -480,6 +497,9 @@ func (c *check) checkSets() {
 }
 
 // checkRoom checks the links of one source and the orders they are kept in.
+//
+// The links are in three orders: by engine hash, by parent and by age. Each must have all
+// of them.
 func (c *check) checkRoom(src Source, s *source) {
 	r := &s.room
 	if r.used != r.byEngine.len() || r.used > max(c.x.maxOrphans, 0) || r.used > 0 && s.held == 0 {

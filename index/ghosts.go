@@ -161,11 +161,13 @@ func (m *nameMap) fadeBlocks(l *lane, n uint32, r *piece, blocks uint64) (rest u
 	if m.naming != allNamed {
 		m.nameFadingBlocks(n, r, blocks)
 	}
+	// A block without a name stays for nothing: no event could mention it.
 	stay := blocks & m.tree.lines.enteredBlocks(r)
 	if stay == 0 {
 		return blocks
 	}
 	m.losePrivates(l, n, stay)
+	// Names of ghosts are not counted as names of blocks.
 	l.names -= m.tree.lines.countNames(r, stay)
 	l.faded += bits.OnesCount64(stay)
 	g := &m.ghosts
@@ -221,11 +223,14 @@ func (g *ghosts) pushBlocks(n uint32, blocks uint64) {
 		g.queue[k-1].blocks |= blocks
 		return
 	}
+	// Before the queue grows, use the space of what was popped.
 	if len(g.queue) == cap(g.queue) && g.first > len(g.queue)/4 {
 		g.queue = append(g.queue[:0], g.queue[g.first:]...)
 		g.first = 0
 	}
 	g.queue = append(g.queue, ghostEntry{blocks, n})
+	// More than half of the entries are stale: engines store again what they have just
+	// evicted.
 	if int64(len(g.queue)-g.first) > 2*g.count.n.Load()+queueSlack {
 		g.compactQueue()
 	}
@@ -269,6 +274,8 @@ func (b *bounds) evictGhosts(l *lane) bool {
 	if !g.on.Load() {
 		return true
 	}
+	// Twice as many as came, so that the number falls to the bound although each event lets
+	// go only a few.
 	left := 2*l.faded + someGhosts
 	l.faded = 0
 	for left > 0 && g.count.n.Load() > g.capacity() {

@@ -36,6 +36,8 @@ func (h *holders) eachHolder(set uint32, f func(*owner)) {
 // cleared first.
 func (h *holders) addHolder(o *owner, p position) bool {
 	r, dead := h.tree.lines.pieceAt(p.piece), uint64(0)
+	// Nobody holds the block. Either it is a ghost and has its names, or its words are
+	// those of a former life.
 	if h.tree.lines.setOf(p) == 0 {
 		if !h.names.isGhost(p) {
 			h.tree.clearStaleNames(p.piece, r, p.at)
@@ -59,6 +61,7 @@ func (h *holders) addHolders(o *owner, n uint32, r *piece, lo, hi uint32, dead u
 		sum, loose := r.sumWords(changed)
 		o.countHeld(bits.OnesCount64(changed), loose, h.tree.identities.weighWords(r, sum))
 		h.tree.countBlocks(o.s.lane, r, bits.OnesCount64(edge))
+		// edge has the blocks that had no owner. Those that were not dead were ghosts.
 		if ghosts := edge &^ dead; ghosts != 0 {
 			h.bounds.reviveGhosts(o.s.lane, n, r, ghosts)
 		}
@@ -88,16 +91,20 @@ func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 		r.unlockReaders()
 		return 0
 	}
+	// Before readers go on: whoever came by with the old owners sees at its end that the
+	// piece has lost some.
 	write32(&r.lost, r.lost+1)
 	sum, loose := r.sumWords(changed)
 	o.countHeld(-bits.OnesCount64(changed), -loose, -h.tree.identities.weighWords(r, sum))
 	if o.losses != nil {
 		o.losses.noteBlocks(r, changed, sum, o.label)
 	}
+	// raw is an estimate, and must not be more than there is.
 	o.raw = min(o.raw, o.digest.Blocks)
 	if !o.copies.isEmpty() {
 		o.copies.dropBlocks(n, changed)
 	}
+	// Others hold the blocks still.
 	if edge == 0 {
 		r.unlockReaders()
 		return changed
@@ -115,6 +122,7 @@ func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 // may be somebody else's already.
 func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64) {
 	for blocks != 0 {
+		// The last run of bits that are set: [lo, hi).
 		hi := uint32(bits.Len64(blocks))
 		lo := hi - uint32(bits.LeadingZeros64(^(blocks << (64 - hi))))
 		if !h.tree.lanes.alone && o.s.lane.piece != n {
@@ -164,6 +172,7 @@ func (h *holders) moveRaw(s *source, engine uint64, to position) (moved bool) {
 	if from.isNone() || from == to {
 		return false
 	}
+	// Owners leave the set while the loop goes on, so it asks the set of before.
 	set := h.tree.lines.setOf(from)
 	h.tree.sets.retainSet(set) // the block may end before the list does
 	for _, o := range s.owners {
@@ -184,6 +193,7 @@ func (h *holders) createBlock(s *source, c cursor, key, up, local, clientHash ui
 	if c.kind == atKey {
 		return h.createLoose(s, c.chainIdentity, key, clientHash, want)
 	}
+	// The caller finds the block absent and counts it as refused.
 	if h.bounds.isOverBudget() {
 		if !h.bounds.evictForRoom() {
 			return position{}
@@ -192,6 +202,9 @@ func (h *holders) createBlock(s *source, c cursor, key, up, local, clientHash ui
 	}
 	if !c.at.isNone() {
 		r := h.tree.lines.pieceAt(c.at.piece)
+		// Behind the last block of a piece with room. The block has no owner yet, and
+		// addHolder gives it one; between the two all lanes are locked, so nobody sees the
+		// piece end in such a block.
 		if n := r.len(); c.at.at+1 == n && n < r.cap() {
 			h.tree.lockPiece(c.at.piece, r)
 			h.tree.writeBlock(r, n, local, clientHash)
@@ -222,6 +235,9 @@ func (h *holders) createLoose(s *source, of chainIdentity, key, clientHash uint6
 	}
 	n, at := s.tail.piece, s.tail.at+1
 	r := h.tree.lines.pieceAt(n)
+	// The source's last loose block was in this piece once. Go on behind it only if it
+	// still is the last one of a loose piece of the same kind: the line may have begun
+	// another life.
 	if n == 0 || r.meta&(isLoose|isSide) != isLoose || r.len() != at || at >= r.cap() || clientHash != 0 && r.meta&isWide == 0 ||
 		r.identityID() != of.id {
 		flags := uint32(isLoose)

@@ -86,6 +86,9 @@ type chunkBuffer struct {
 
 // WriteImage writes the blocks, and ends the checkpoint. emit gets each chunk, and how many
 // blocks its pieces or stretches have; it must not keep the bytes.
+//
+// Chunks are written while events go on. A piece is copied when its turn comes, or before
+// by the event that changes it.
 func (c *Checkpoint) WriteImage(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
 	defer c.Release()
 	w := &imageWriter{c: c, numbers: numbers, emit: emit}
@@ -121,6 +124,9 @@ func (w *imageWriter) flushChunk(kind ChunkKind, b *chunkBuffer) {
 }
 
 // numberAll finds the numbers of owners and sources, and the living sets.
+//
+// A set lives if an owner with a number is in it. Ranks of pages turn a line into an
+// ordinal: how many pieces begin before it.
 func (w *imageWriter) numberAll() {
 	s := w.c.snap
 	for _, o := range s.owners {
@@ -205,6 +211,9 @@ func (w *imageWriter) writeSets() {
 }
 
 // listOwnWords lists copies and private names by their pieces.
+//
+// They are in maps by source and owner, and pieces are written in the order of lines, so
+// they are sorted by piece first.
 func (w *imageWriter) listOwnWords() {
 	w.own = make(map[uint32][]ownWord)
 	for _, o := range w.c.snap.owners {
@@ -226,6 +235,11 @@ func (w *imageWriter) listOwnWords() {
 }
 
 // writePiece writes a piece of a chain, as far as its blocks have owners with numbers.
+//
+// Blocks at the end whose owners are all left out are cut off; those in the midst stay,
+// without an owner, because keys behind them need their local hashes. Fields that have
+// their usual value take no byte: a full piece of a shared prompt is its words and some ten
+// bytes more.
 func (w *imageWriter) writePiece(p *snapPiece) {
 	var buf [maxPiece + 2]interval
 	intervals, blocks, start := buf[:0], 0, uint32(0)
@@ -373,6 +387,8 @@ const (
 
 // writeSingles writes the blocks of a loose piece, each with its identity, key, client
 // hash, set, names, and what single owners and sources have of it.
+//
+// Loose blocks have nothing in common but their line, so each is written for itself.
 func (w *imageWriter) writeSingles(p *snapPiece) {
 	for block := range p.eachBlock {
 		at, set := block.at, block.ownerSet()

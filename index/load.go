@@ -103,6 +103,9 @@ func (l *Loader) memoryNeeded() int {
 }
 
 // Done ends the loading.
+//
+// The hints between pieces are set only here, since a piece may come before the one that it
+// is behind.
 func (l *Loader) Done() {
 	x := l.x
 	x.lock()
@@ -123,7 +126,9 @@ func (l *Loader) Done() {
 	*l = Loader{Blocks: l.Blocks, Refused: l.Refused}
 }
 
-// readFamily reads that a source is of a family.
+// readFamily reads that a source is of a family. The first source of a family that is here
+// stands for it; relatives that are left out are remembered, because names in the pieces
+// may be theirs.
 func (l *Loader) readFamily(c *chunkReader) {
 	number, family := c.readNumber(), c.readNumber()
 	s, ok := l.sourceOf(number)
@@ -148,7 +153,9 @@ func (l *Loader) sourceOf(number uint64) (Source, bool) {
 }
 
 // teacherOf returns the teacher of a number or a relative of it, plus one. Names of a
-// source that is left out get a teacher that is gone.
+// source that is left out get a teacher that is gone: a number of its own in the table of
+// families, with no source behind it. So they still count as names of one family, and are
+// not mixed up with those of another.
 func (l *Loader) teacherOf(number uint64) uint32 {
 	if s, ok := l.sourceOf(number); ok {
 		return uint32(s) + 1
@@ -175,7 +182,9 @@ func (l *Loader) ownerOf(number uint64) *owner {
 	return nil
 }
 
-// readSet reads an owner set.
+// readSet reads an owner set. Owners come in rising order by their distances, so a set that
+// is no set (an owner twice) shows as a distance of 0. The loader keeps a reference until
+// Done, so that a set survives until the pieces that name it have come.
 func (l *Loader) readSet(c *chunkReader) {
 	id, n := c.readNumber(), c.readNumber()
 	set, last := uint32(0), uint64(0)
@@ -223,12 +232,14 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	flags, n := c.readNumber(), uint32(c.readByte())
 	gap := c.readNumber()
 	of, wanted := chainIdentity{}, true
+	// A flag that this version does not know stands for words that it could not skip.
 	if flags >= pieceHasIdentity<<1 {
 		c.failChunk()
 	}
 	if flags&pieceHasIdentity != 0 {
 		of, wanted = l.readIdentity(c)
 	}
+	// The fields that are there follow in this order, each with its flag.
 	var up, head, by uint64
 	prev := ^uint64(0)
 	if flags&pieceHasUp != 0 {
@@ -258,6 +269,9 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 			end = uint32(c.readByte())
 		}
 		// An interval without an owner has the number 0.
+		// An interval without an owner has the number 0, which no set has. The last one
+		// must have owners here or elsewhere, because the writer ends the piece behind
+		// them.
 		if c.err != nil || end <= start || end > n || i == count-1 && end != n || !known && i == count-1 {
 			c.failChunk()
 			return
@@ -273,6 +287,9 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	if c.err != nil {
 		return
 	}
+	// The key of a first block need not be written: it follows from the local hash. With an
+	// identity it is written all the same, and tells whether the reader's constant is the
+	// writer's.
 	if first := of.firstKey(binary.LittleEndian.Uint64(local)); flags&(pieceHasHead|pieceHasIdentity) == 0 {
 		head = first
 	} else if flags&pieceHasHead == 0 && wanted && head != first {
@@ -280,10 +297,12 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 		return
 	}
 	at := position{}
+	// Owners that are left out may have been the only ones at the end.
 	if k := len(intervals); intervals[k-1].set == 0 {
 		intervals = intervals[:k-1]
 	}
 	if len(intervals) > 0 && head != 0 && wanted {
+		// Two pieces with one key are no image of an index, and would break invariant 1.
 		if !l.x.tree.findBeginning(head, head == of.firstKey(binary.LittleEndian.Uint64(local))).isNone() {
 			c.failChunk()
 			return
@@ -298,6 +317,8 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 	}
 	*ordinal += gap
 	l.records++
+	// A gap is as large as the writer says, so the table of pieces grows no faster than the
+	// bytes that were read allow.
 	if uint64(len(l.lines)) <= *ordinal && *ordinal < 64*l.records+maxGap {
 		l.lines = append(l.lines, make([]uint32, *ordinal+1-uint64(len(l.lines)))...)
 	}
@@ -318,6 +339,8 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, intervals []interval, local, engine []byte,
 	clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end
+	// There is no room. The keys are remembered as refused, so that answers which end
+	// before them say that they may be too short.
 	if x.bounds.isOverBudget() && !x.bounds.evictForRoom() {
 		l.Refused += int(k)
 		key := head
@@ -343,6 +366,8 @@ func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, interva
 		write64(&r.localHashes()[i], binary.LittleEndian.Uint64(local[8*i:]))
 		write64(&r.engineHashes()[i], binary.LittleEndian.Uint64(engine[8*i:]))
 		if flags&isWide != 0 {
+			// A chunk of client hashes follows, or none: then they were equal to the local
+			// ones.
 			write64(&r.clientHashes()[i], 0)
 			if !clientHashes {
 				write64(&r.clientHashes()[i], r.localHashes()[i])
@@ -353,6 +378,7 @@ func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, interva
 	r.setLastKey(x.tree.keyWithin(r, 0, head, k-1))
 	x.tree.replaceIntervals(r, nil, intervals)
 	x.tree.headsFor(r).insertEntry(mix(head), position{piece: n})
+	// Count what Store would have counted, for each stretch of blocks with the same owners.
 	start, lane := uint32(0), &x.tree.lanes.each[0].lane
 	for _, v := range intervals {
 		if v.set != 0 {

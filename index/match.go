@@ -325,6 +325,8 @@ func (w *chainWalk) keyIfNext(n uint32) uint64 {
 	if load32(&r.meta)&(isLoose|isSide) != 0 {
 		return 0
 	}
+	// The key is computed from the block's own hash and compared with the head: that proves
+	// that the block follows, whatever the hint was.
 	key := load64(&r.localHashes()[0])
 	if w.n == 0 {
 		key = normal(key ^ w.constant)
@@ -376,12 +378,16 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 	lost, meta := load32(&r.lost), load32(&r.meta)
 	length, count := int(meta&255), int(meta>>16&255)
 	list := r.intervals[:]
+	// Wrong key, or a piece that has ended. If the version is still the same, this is not
+	// the piece, and the table has to be asked.
 	if load64(&r.head) != key || length == 0 || length > maxPiece {
 		if !r.hasVersion(ver) {
 			return busy
 		}
 		return moved
 	}
+	// While this piece is compared, the next one is on its way. Only the lines that the
+	// prompt can reach are fetched.
 	next := load32(&r.next)
 	if left := w.length - w.n - length; next != 0 && left > 0 {
 		prefetchLines(unsafe.Pointer(x.tree.lines.pieceAt(next)), 1+(min(left, maxPiece)+7)/8)
@@ -389,6 +395,8 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 	// How many blocks are those of the chain?
 	most := min(length, w.length-w.n)
 	if x.names.ghosts.on.Load() && !w.joined && w.engine == nil {
+		// Ghosts are in the piece and in no answer. A prompt need not be hashed further
+		// than blocks have owners.
 		if most = min(most, x.tree.lines.leadingHeld(r, ver, count)); most == 0 {
 			if !r.hasVersion(ver) {
 				return busy
@@ -412,6 +420,8 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 		}
 		list = unsafe.Slice((*uint32)(x.tree.lines.addressOf(line)), count)
 	}
+	// Remember how long the lists are, to take back what follows if the piece has changed
+	// meanwhile.
 	runs, words := len(w.runs), len(w.words)
 	start, held := 0, 0
 	tail := ownerRun{}
@@ -424,6 +434,8 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 	}
 	for i := 0; i < len(list) && start < m; i++ {
 		v := intervalOf(load32(&list[i]))
+		// The set is newer than the body that was loaded, or the word is half of something.
+		// A second look at the body tells which.
 		if v.set >= b.cap {
 			if b = x.tree.sets.body.Load(); v.set >= b.cap {
 				break
@@ -432,6 +444,8 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 		if v.set == 0 && (!w.joined || w.engine != nil) {
 			break
 		}
+		// m bounds the end, so a word that is not an interval cannot make the answer longer
+		// than the prompt.
 		if end := min(int(v.end), m); end > start {
 			w.addRun(b, v.set, end-start)
 			start, held = end, end

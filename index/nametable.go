@@ -162,6 +162,8 @@ func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
 		s, tag = t.lockSegment(h)
 	}
 	for {
+		// The first slot that could take the entry is remembered while the probe goes on to
+		// a bucket with a free one. An entry with the same tag may stand there.
 		var slot *uint64
 		full := 0
 		for b, k := s.homeBucket(tag), 0; k < len(s.buckets); b, k = s.nextBucket(b), k+1 {
@@ -182,6 +184,7 @@ func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
 			}
 			full++
 		}
+		// A long run of full buckets is a segment that is too small, or full of used slots.
 		if full <= longProbe && slot != nil && full < len(s.buckets) {
 			*slot = tag<<nameRefBits | ref
 			s.mu.unlock()
@@ -261,10 +264,13 @@ func (t *nameTable) rebuildSegment(s *nameSegment, tag uint64) {
 			}
 		}
 	}
+	// Segments split before they get large, so no rebuild copies more than some 100 KB
+	// while its lock is held.
 	if live >= segmentFull && s.depth < maxDepth {
 		t.replaceSegment(s, tag, t.copyHalf(s, live, 0), t.copyHalf(s, live, 1))
 		return
 	}
+	// Else the segment stays one, and gets as many buckets as its entries need.
 	n := len(s.buckets)
 	switch slots := n * len(bucket{}); {
 	case used == 0 || live*20 > slots*14:
@@ -303,6 +309,8 @@ func (t *nameTable) replaceSegment(s *nameSegment, tag uint64, lower, upper *nam
 	t.mu.lock()
 	d := t.dir.Load()
 	if lower.depth > d.depth {
+		// The directory doubles: each segment stands there twice. Readers may go on with
+		// the old one, as the segments that die say so.
 		wide := &nameDir{segs: make([]atomic.Pointer[nameSegment], 2*len(d.segs)), depth: d.depth + 1}
 		for i := range d.segs {
 			wide.segs[2*i].Store(d.segs[i].Load())

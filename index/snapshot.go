@@ -154,6 +154,9 @@ func newSnapshot(x *Index) *Snapshot {
 
 // Unify keeps the owners that among accepts, before the first Walk. From then on a
 // block has one name, for every owner: see elect. among also ranks the owner's source.
+//
+// Recoveries need it, as their reader follows one engine at a time and would otherwise know
+// a block by names of engines that it does not follow.
 func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 	maps.DeleteFunc(s.owners, func(_ uint32, o *snapOwner) bool {
 		rank, ok := among(o.name)
@@ -165,6 +168,9 @@ func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 
 // Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
 // a wanted owner holds comes before its children. One goroutine walks at a time.
+//
+// The pieces are visited from the beginnings of prompts on, depth first, with a stack of
+// pieces: readers that learn names from what they read need the parent's first.
 func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 	s.linkPieces()
 	w := &snapWalk{Snapshot: s, f: f, polls: make(map[Source]poll)}
@@ -373,6 +379,9 @@ type poll struct{ votes, rank int }
 func (p poll) withVote(s *snapSource) poll { return poll{p.votes + 1, min(p.rank, s.rank)} }
 
 // visitBlock adds a block to what an owner holds.
+//
+// An owner's blocks are gathered as long as each is behind the one before, and handed out
+// where that ends.
 func (w *snapWalk) visitBlock(b snapBlock, o *snapOwner) {
 	up, clientHash, r := b.blockBefore(), b.clientHash(), &o.run
 	if up.isNone() || up != o.last || clientHash == 0 || len(r.Engine) == longest {
@@ -403,6 +412,9 @@ func (w *snapWalk) visitBlock(b snapBlock, o *snapOwner) {
 }
 
 // beginStretch starts a stretch at a block, which is behind up.
+//
+// The parent's name must be one that the reader has come across: one that this owner has
+// handed out, or that of another owner, which is flushed first.
 func (w *snapWalk) beginStretch(b, up snapBlock, o *snapOwner, clientHash uint64) {
 	r, key := &o.run, b.key()
 	r.Key, r.HasKey, r.Identity = b.identity.seqOf(key), true, b.identity.id
@@ -473,6 +485,8 @@ func (w *snapWalk) namesFor(b snapBlock, src *snapSource) []uint64 {
 }
 
 // findOwnNames finds the names that a source itself uses.
+//
+// What the source taught itself comes first, as that is what its engine says.
 func (w *snapWalk) findOwnNames(b snapBlock, src *snapSource) {
 	w.found = append(w.found[:0], src.private[b.ref()]...)
 	own := len(w.found)

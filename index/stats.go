@@ -24,6 +24,9 @@ type Stats struct {
 const sweepable = 1 << 13
 
 // Stats returns the sizes. It costs the number of sources and owners, not blocks.
+//
+// In a small index it finishes the sweep first, so that a cleared owner's blocks are gone
+// from the numbers at once.
 func (x *Index) Stats() Stats {
 	x.lock()
 	defer x.unlock()
@@ -83,6 +86,8 @@ func (x *Index) Memory() Memory {
 }
 
 // memoryOf returns the account of an index whose lanes are all locked.
+//
+// Maps are counted by what they take on average, everything else by its capacity.
 func memoryOf(x *Index) Memory {
 	d := x.tree.ids.Load()
 	m := Memory{
