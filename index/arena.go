@@ -64,6 +64,9 @@ func (a *arena) addressOf(line uint32) unsafe.Pointer {
 }
 
 // allocLines returns n lines next to each other. Their words have any values.
+//
+// Free places of the very length come first. They are not split or joined: pieces have few
+// lengths, and the lines of a page that is empty go back to the system whole.
 func (a *arena) allocLines(kind, n int) uint32 {
 	a.mu.lock()
 	defer a.mu.unlock()
@@ -118,6 +121,9 @@ func (a *arena) takeFreshLines(n int) uint32 {
 }
 
 // freeLines takes lines back.
+//
+// The caller has made sure that no table leads there any more. Readers with an old number
+// may still come; they find a version that does not match, or a key that is not theirs.
 func (a *arena) freeLines(kind int, line uint32, n int) {
 	a.mu.lock()
 	defer a.mu.unlock()
@@ -181,7 +187,8 @@ func (a *arena) trimPages(stretches int) bool {
 	return true
 }
 
-// unusedLines returns the lines that take memory for nothing.
+// unusedLines returns the lines that take memory for nothing: used before, free now, and on
+// a page that has not been given back.
 func (a *arena) unusedLines() int {
 	return int(a.next.Load()) - int(a.live.Load()) - int(a.back.Load())*pageLines
 }

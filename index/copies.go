@@ -18,6 +18,8 @@ func (c *copies) len() int   { return c.n }
 func (c *copies) bytes() int { return c.second.bytes() + c.third.bytes() + c.doubted.bytes() }
 
 // extraOf returns the copies of a block beyond the first.
+//
+// Nearly every block has none, and the word of its piece says so.
 func (c *copies) extraOf(p position) uint32 {
 	w := c.second.find(uint64(p.piece))
 	if w == nil || *w>>p.at&1 == 0 {

@@ -124,6 +124,9 @@ func (f *finder) joinTeacher(s *source, line uint32) bool {
 // namesFor returns the names of a piece among which a block has an engine hash, and the
 // block of the first of them; nil if it has another one. ok is false if the source would
 // have to join the family of their teacher, which needs all lanes.
+//
+// A side may have fewer than 64 names. It is copied to a buffer of the lane then, so that
+// the caller's loop can read 64 words whatever line they come from.
 func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names *words, first uint32, ok bool) {
 	if r.engineHashes()[at] == engine {
 		return r.engineHashes(), 0, f.names.joinFamily(s.name, r.by)
@@ -149,6 +152,9 @@ func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names 
 
 // findNeighbour returns the block before or after another one if it has an engine hash. The
 // lane holds its piece.
+//
+// Both sides are tried, because engines evict towards the beginning and announce towards
+// the end.
 func (f *finder) findNeighbour(l *lane, p position, engine uint64) position {
 	if p.isNone() {
 		return position{}
@@ -184,6 +190,9 @@ func (f *finder) lastBlock(l *lane, n uint32) position {
 
 // searchAround returns the block that has an engine hash, of some pieces along a chain from
 // one on towards the root. The lane holds its piece.
+//
+// It goes towards the root only, as the hints in that direction are unambiguous: a piece
+// has one before it and any number behind.
 func (f *finder) searchAround(l *lane, n uint32, pieces int, engine uint64) position {
 	for ; n != 0 && pieces > 0; pieces-- {
 		r := f.tree.lines.pieceAt(n)
@@ -199,6 +208,8 @@ func (f *finder) searchAround(l *lane, n uint32, pieces int, engine uint64) posi
 }
 
 // nameExpected makes an entry for the block where removals would go on.
+//
+// The removal has gone elsewhere. If it comes back, it will be here, and finds the entry.
 func (f *finder) nameExpected(l *lane, t trail) {
 	if t.at.isNone() {
 		return
@@ -277,6 +288,9 @@ func (f *finder) noteMention(s *source, p position) {
 // searchHash looks for an engine hash without an entry: before the last block of an event,
 // where events of the source ended last, and in its unindexed pieces. held asks for a block
 // that the source holds. The lane holds the block's piece.
+//
+// The places are tried in the order of how often they hit in streams of engines: the parent
+// of what is announced, then ends of removals and stores, then the list.
 func (f *finder) searchHash(s *source, engine uint64, event []uint64, held bool) position {
 	fits := func(q position) bool { return !q.isNone() && (!held || f.tree.isHeldBy(s, q)) }
 	if n := len(event); n > 0 {

@@ -1,19 +1,27 @@
 // Package index keeps, for one deployment, which owner holds which blocks of a prefix,
 // and answers how far a chain of hashes is held.
 //
-//	Index --firsts-> key of the first block of a prompt -> piece
-//	  |  --heads--> key of another block that begins a piece -> piece
-//	  |  --names--> engine hash ----------> block of a piece; entries on demand
-//	  |  --loose--> key ------------------> block whose place in a chain is not known
-//	  |  --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block
+//	Index
+//	  +--tree      --firsts-> key of the first block of a prompt -> piece
+//	  |            --heads--> key of another block that begins a piece -> piece
+//	  |            --loose--> key -> block whose place in a chain is not known
+//	  |            --lines--> pieces: up to 64 blocks of a chain, 64 bytes and 16 a block
 //	  |               |--next, prev--> hints: pieces behind and before
 //	  |               |--intervals---> stretches of blocks with one owner set
 //	  |               +--side--------> engine hashes that do not fit into the piece
-//	  |  --sets---> owner sets, each once, counted by intervals
-//	  |  --lanes--> locks of sources, which events of different sources take
-//	  |  --identities-> constants of adapters and salts, counts of their pieces and blocks
-//	  |  --ghosts-> blocks without an owner that are kept for their names, the oldest first
-//	  +--sources-> private names, unindexed pieces, waiting room, owners' counts and copies
+//	  |            --sets---> owner sets, each once, counted by intervals
+//	  |            --lanes--> locks of sources, which events of different sources take
+//	  |            --identities-> constants of adapters and salts, counts of their pieces and blocks
+//	  +--names     --table--> engine hash -> block of a piece; entries on demand
+//	  |            --ghosts-> blocks without an owner that are kept for their names, the oldest first
+//	  |            --sweep--> retired owners, on their way out of the pieces
+//	  +--finder    where a source's next hash most likely is
+//	  +--bounds    memory, and what goes first
+//	  +--holders   --sources-> private names, unindexed pieces, waiting room, owners' counts and copies
+//	  +--resolver  what a hash means to a source; --contests-> hashes about which sources disagree
+//
+// A part knows only those above it in this list, so a call runs from the bottom of the list to its
+// top, and a method's receiver says what it can change.
 //
 // Each chain is of one identity: of the base model, or of an adapter and a salt
 // (identity.go). Identities share everything above and differ in the keys of their blocks,
@@ -154,6 +162,9 @@ type Options struct {
 
 // Index is the blocks of one deployment. Create it with New. Each part knows only the parts
 // before it, so every call runs from the top to the bottom.
+//
+// All parts lie in the one allocation of the Index, so the pointers from part to part cost
+// no cache miss of their own.
 type Index struct {
 	tree     tree     // blocks by their place in chains, and who holds them
 	names    nameMap  // blocks by engine hash, for all sources
@@ -212,7 +223,9 @@ type chainMark struct {
 	lost uint32
 }
 
-// countHeld counts blocks in, or out if negative. sum is that of their words.
+// countHeld counts blocks in, or out if negative. sum is that of their words. The
+// application's counters are shared by several indexes, so they change here, where the
+// difference is known, and are never summed up.
 func (o *owner) countHeld(n, loose int, sum uint64) {
 	o.digest.addBlocks(n, loose, sum)
 	o.s.held += n
@@ -320,7 +333,9 @@ func (x *Index) BlocksOf(o Owner) int {
 // zeroKey stands for the key and the engine hash 0, since 0 marks free entries.
 const zeroKey = 0x7c15_9e37_79b9_7f4b
 
-// normal replaces the hash 0.
+// normal replaces the hash 0, which marks free slots in all tables. A publisher that uses
+// both 0 and zeroKey would mix two blocks up; with hashes of 64 bits that does not happen
+// by chance, and by choice it harms the publisher's own blocks alone.
 func normal(key uint64) uint64 {
 	if key == 0 {
 		return zeroKey

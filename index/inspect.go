@@ -56,6 +56,9 @@ func (q Inspector) CountTokenless(src Source) (n int) {
 // NamesAt returns the engine hashes of a block of a chain, of the identity with a constant,
 // as far as an owner holds the block, or it is a ghost, and all blocks before it have a
 // place.
+//
+// It looks back up to 64 blocks for the head of the piece that has the block, since keys
+// within pieces are in no table.
 func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []uint64) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -94,6 +97,9 @@ func (q Inspector) HasRawBlocks(src Source) bool {
 // EachAlias calls f for each source and each engine hash of known key that an owner of the
 // source holds, with the identity of the block and its canonical sequence hash, in no
 // particular order, until f returns false. f must not call the index.
+//
+// Each name is given once for each source, even if several owners of the source hold the
+// block.
 func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64) bool) {
 	q.x.lock()
 	defer q.x.unlock()

@@ -121,6 +121,9 @@ func (l *Losses) noteBlocks(r *piece, blocks, sum uint64, label uint32) {
 }
 
 // noteStretch remembers neighbouring blocks. sum is that of their local hashes.
+//
+// A removal that goes on where the last one ended, downwards, costs no sum over the piece:
+// the difference is known.
 func (l *Losses) noteStretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
 	words := r.localHashes()
 	if l.next > 0 && lo > 0 {

@@ -162,6 +162,8 @@ func (m *nameMap) isAlive(p position) bool {
 }
 
 // lineOf returns the line in which a block has an engine hash, 0 if it has another one.
+//
+// Engines ask for the block whose name lies in the body, so that is one comparison.
 func (m *nameMap) lineOf(p position, engine uint64) uint32 {
 	r := m.tree.lines.pieceAt(p.piece)
 	if r.loose() || p.at >= r.len() {

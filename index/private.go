@@ -47,6 +47,9 @@ func (pn *privateNames) endPrivates(l *lane) {
 }
 
 // addPrivate lets a source alone mean a block by an engine hash.
+//
+// Both directions are kept. The source looks a hash up, and a block that ends must find the
+// hashes that led to it.
 func (pn *privateNames) addPrivate(s *source, engine uint64, p position) {
 	pn.dropPrivate(s, engine)
 	if pn.of == nil {

@@ -5,6 +5,9 @@ package index
 // block before need not be known, and nothing has to come in order. A block that
 // the owner holds already gains no copy. complete says that no block before it will
 // become known.
+//
+// It goes through Store like an event, so that a snapshot may come in any order, twice, or
+// next to events.
 func (x *Index) RestoreStretch(o Owner, e *Stretch, local []uint64, complete bool) {
 	waits := local == nil && (e.Key == e.Engine[0] || e.Key == x.tree.identities.rootOf(e.Identity).seqOf(normal(e.Engine[0])))
 	st := Store{

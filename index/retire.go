@@ -29,6 +29,8 @@ type portion struct{ sweep, naming int }
 const trimStretches = 8
 
 // assignID gives an owner a fresh internal id.
+//
+// The bitmap of retired ids is changed before any set can have the id.
 func (h *holders) assignID(o *owner) {
 	d := h.tree.ids.Load()
 	id := uint32(0)
@@ -75,6 +77,8 @@ func (h *holders) retireOwner(o *owner) {
 
 // ClearOwner takes all blocks from an owner, which stays, and returns how many it held.
 // Its cost does not depend on them: they leave the memory with later events.
+//
+// Its new internal id is in no set, so the owner is empty at once.
 func (x *Index) ClearOwner(name Owner) int {
 	x.lock()
 	defer x.unlock()
@@ -157,6 +161,9 @@ func (b *bounds) isWasteful() bool {
 
 // giveMemoryBack returns memory to the system: pages without a used line, in some
 // stretches, and all tables of an empty index.
+//
+// Tables of an empty index go as a whole; they only ever grow while there is something in
+// them.
 func (b *bounds) giveMemoryBack(stretches int) {
 	done := b.tree.lines.trimPages(stretches)
 	if b.tree.lines.live.Load() == 0 {
@@ -261,6 +268,9 @@ func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
 }
 
 // setWithoutRetired returns a set without retired ids, with a reference for the caller.
+//
+// It goes by single owners, through the lane's memo: a fleet's sets lose the same owner
+// again and again.
 func (m *nameMap) setWithoutRetired(set uint32) uint32 {
 	s := &m.tree.sets
 	s.retainSet(set)

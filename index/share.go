@@ -31,6 +31,8 @@ func (c *Checkpoint) countBySet() map[identitySet]int {
 
 // Shares returns the share of some owners by Identity, and ends the checkpoint. Blocks that
 // wait under an engine hash without a constant count as the base identity's.
+//
+// It counts sets, not blocks: as many steps as there are intervals, then one for each set.
 func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
 	defer c.Release()
 	blocks := c.countBySet()

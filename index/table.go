@@ -119,6 +119,8 @@ func (b *segmentBody) isAbsent(tag uint64) bool {
 
 // isAbsent reports that no entry has the tag of a mixed key, which others do not insert
 // meanwhile. It may be wrong only by saying no.
+//
+// It is asked for each new block, as none may have the key of a piece that is there.
 func (t *table) isAbsent(h uint64) bool {
 	seg, tag := splitKey(h)
 	b := t.bodies[seg].Load()
@@ -129,6 +131,8 @@ func (b *segmentBody) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.si
 
 // findEntry returns the place of the first entry with a tag that matches, none if there is
 // none.
+//
+// It is linear probing: the next slot is nearly always in the same cache line.
 func (b *segmentBody) findEntry(tag uint64, matches func(position) bool) position {
 	if b.isAbsent(tag) {
 		return position{}
@@ -149,6 +153,9 @@ func (b *segmentBody) findEntry(tag uint64, matches func(position) bool) positio
 // findEntry looks a mixed key up, without a lock, and again if the segment changes
 // meanwhile. matches tells entries of the key from others with its tag. Next to other
 // lanes, the caller has to look at the piece again.
+//
+// If the segment changes meanwhile, a found entry is as good as any, since the piece is
+// asked. Only that nothing was found must be true of one moment.
 func (t *table) findEntry(h uint64, matches func(position) bool) position {
 	seg, tag := splitKey(h)
 	s := &t.segs[seg]

@@ -19,6 +19,9 @@ func (m *nameMap) noteMeaning(engine uint64) {
 }
 
 // waitersOf returns the sources that hold blocks under an engine hash itself.
+//
+// They come in the order of their numbers: the answer of the index must not depend on the
+// order of a map.
 func (h *holders) waitersOf(engine uint64) (all []*source) {
 	p := h.tree.findLoose(engine)
 	if p.isNone() || !h.names.isAlive(p) || h.names.hasNames(p) {
@@ -99,6 +102,9 @@ func placeOthers(x *Index) bool {
 }
 
 // isAwaited reports whether blocks may wait under an engine hash for its meaning.
+//
+// It is asked for every new hash as long as any block waits, so it is one probe of the
+// table of loose blocks, and one more for each other form of the hash.
 func (p *storing) isAwaited(engine uint64) bool {
 	x := p.x
 	if x.tree.looseBlocks.Load() == 0 {
@@ -143,6 +149,8 @@ func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 
 // giveParts gives owners that waited under the hash of a block the parts of it that come
 // before the one which the hash names.
+//
+// The source announced one block by the hash of its last part, and holds all of them.
 func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
 	if len(owners) == 0 {
 		return
@@ -174,6 +182,9 @@ type settledBlock struct {
 
 // settledCursor returns the cursor of a named block. One that was in no piece is looked for
 // again if blocks have been made since.
+//
+// Blocks that are made on the way may be the ones that others on the stack were looking
+// for.
 func (p *storing) settledCursor(i int) cursor {
 	w := &p.s.work[i]
 	if c := p.x.tree.refreshCursor(w.at); c.kind != atBlock || !c.at.isNone() {

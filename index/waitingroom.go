@@ -76,6 +76,9 @@ func (r *waitingRoom) pushLink(l link) {
 }
 
 // removeLink takes a link out. A room that has become empty gives its memory back.
+//
+// The record is chained into the free ones. A room that was large once would otherwise stay
+// large.
 func (r *waitingRoom) removeLink(i int32) {
 	l := &r.links[i]
 	if l.next != none {
@@ -129,6 +132,9 @@ func (h *holders) dropLink(s *source, i int32) {
 
 // forgetIdleLinks drops the link of an engine hash that the source does not hold and
 // nothing waits on, and goes on with its parent.
+//
+// A link is useful as long as its block is held or something waits behind it: it carries
+// the tokens by which those get their keys.
 func (h *holders) forgetIdleLinks(s *source, engine uint64) {
 	for {
 		i := s.room.linkOf(engine)
