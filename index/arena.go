@@ -47,6 +47,8 @@ const (
 	maxLines    = 1 + 3*maxPiece*8/lineBytes // of a wide piece
 )
 
+// chunkLines returns how many lines chunk k has: as many as all chunks before it together,
+// so that memory is reserved ahead by at most as much as is in use.
 func chunkLines(k int) int {
 	if k == 0 {
 		return firstLines

@@ -116,6 +116,9 @@ func (b *bounds) tableBytes() int {
 // % of others for one.
 type filter [1 << 12]uint64
 
+// refuseKey remembers a key whose block there was no room for. The filter is made with the
+// first one, as most indexes never refuse any. Lanes may do so at one moment, so the first
+// filter wins.
 func (b *bounds) refuseKey(key uint64) {
 	f := b.refused.Load()
 	if f == nil {

@@ -38,6 +38,8 @@ func (x *Index) Check() error {
 	return errors.Join(c.findings...)
 }
 
+// check is a check in progress: what it has counted so far, to be compared with what the
+// index has counted.
 type check struct {
 	x        *Index
 	findings []error

@@ -12,6 +12,7 @@ type cursor struct {
 	chainIdentity          // of the block, or of those that come behind
 }
 
+// cursorKind says what is known of the block that a cursor is behind.
 type cursorKind uint8
 
 const (

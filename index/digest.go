@@ -42,6 +42,8 @@ func (d *SharedDigest) Load() Digest {
 	return Digest{int(d.blocks.Load()), int(d.loose.Load()), d.sum.Load()}
 }
 
+// addBlocks counts blocks in, or out if negative. Loose ones are rare, so their word is
+// left alone unless it changes.
 func (d *SharedDigest) addBlocks(blocks, loose int, sum uint64) {
 	d.blocks.Add(int64(blocks))
 	d.sum.Add(sum)

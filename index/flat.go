@@ -37,6 +37,7 @@ func mix(k uint64) uint64 {
 	return hi ^ lo
 }
 
+// homeSlot returns the slot where the probe for a key begins.
 func (t *flat[V]) homeSlot(k uint64) int { return int(mix(k) >> t.shift) }
 
 // len returns the number of keys.

@@ -78,6 +78,8 @@ type ghostCount struct {
 	n  atomic.Int64
 }
 
+// addGhosts counts ghosts in, or out if negative, here and among those of all indexes that
+// share the bound.
 func (c *ghostCount) addGhosts(n int) {
 	c.n.Add(int64(n))
 	c.of.used.Add(int64(n) * ghostBytes)
@@ -437,6 +439,9 @@ func hasBits(words []uint64, hash uint64) bool {
 	return true
 }
 
+// probesOf returns where the bits of a hash begin in a filter, and how far they are apart.
+// An odd step is prime to the size of a filter of a power of two, and good enough for
+// others.
 func probesOf(hash uint64) (first, step uint64) {
 	h := mix(hash)
 	return h, h*0x9e3779b97f4a7c15 | 1

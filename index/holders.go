@@ -312,6 +312,7 @@ func (h *holders) noteUnindexedToAll(n uint32, r *piece) {
 	}
 }
 
+// countMemberships returns the number of pairs of an owner and a block that it holds.
 func (h *holders) countMemberships() (n int) {
 	for _, s := range h.sources {
 		if s != nil {

@@ -69,12 +69,16 @@ type identities struct {
 	agree func(says Says, a, b Identity) bool // Options.Agree, nil if all identities agree
 }
 
+// newIdentities returns a list with the base identity alone.
 func newIdentities(agree func(says Says, a, b Identity) bool) *identities {
 	t := &identities{agree: agree}
 	t.list.Store(new(make([]identity, 1)))
 	return t
 }
 
+// byID returns what the index has of an identity. The list may be replaced by a longer one
+// meanwhile, but the counters of an entry are changed only by events, and the list only
+// while none runs.
 func (t *identities) byID(id Identity) *identity { return &(*t.list.Load())[id] }
 
 // constantOf returns the constant of an identity.

@@ -441,6 +441,7 @@ func (w *imageWriter) writeLinks() {
 	w.flushChunk(ChunkLinks, &b)
 }
 
+// putWords appends words as eight bytes each, the lowest first.
 func putWords(b []byte, words []uint64) []byte {
 	for _, word := range words {
 		b = binary.LittleEndian.AppendUint64(b, word)

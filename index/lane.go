@@ -220,12 +220,15 @@ func (t *tree) releasePiece(l *lane) {
 // segment of the table of names.
 type spin struct{ word uint32 }
 
+// lock waits until the word is free. It looks before it tries to take it: a failed
+// compare-and-swap would take the cache line from the holder.
 func (s *spin) lock() {
 	for n := spins(0); load32(&s.word) != 0 || !atomic.CompareAndSwapUint32(&s.word, 0, 1); {
 		n.pause()
 	}
 }
 
+// unlock lets the next one in.
 func (s *spin) unlock() {
 	write32(&s.word, 0)
 	chance(nil)

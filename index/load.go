@@ -552,6 +552,8 @@ type chunkReader struct {
 	err error
 }
 
+// failChunk ends the reading. What follows reads zeros, so a reader need not look for an
+// error after each field.
 func (c *chunkReader) failChunk() {
 	if c.err == nil {
 		c.err = errChunk

@@ -350,6 +350,7 @@ func (w *chainWalk) skipBlock() bool {
 	return w.joined
 }
 
+// outcome is what a look at a piece has come to.
 type outcome uint8
 
 const (

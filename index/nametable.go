@@ -32,6 +32,8 @@ type nameDir struct {
 	depth uint
 }
 
+// nameSegment is the entries of hashes with the same upper bits. It is replaced as a whole,
+// so a lane that waits for its lock must look whether it is dead afterwards.
 type nameSegment struct {
 	mu      spin
 	dead    bool // others have taken its place
@@ -39,6 +41,7 @@ type nameSegment struct {
 	depth   uint // upper bits that all its hashes have in common
 }
 
+// bucket is a cache line of entries: one miss finds all entries that may be of a hash.
 type bucket [8]uint64
 
 const (
@@ -55,6 +58,9 @@ const (
 	maxDepth    = 20
 )
 
+// homeBucket returns the bucket where the probe for a tag begins. It scales the tag to the
+// number of buckets and does not mask it, so a segment may have any number of them, and its
+// entries are in the order of their hashes.
 func (s *nameSegment) homeBucket(tag uint64) int {
 	return int((tag << s.depth & nameTagMask) * uint64(len(s.buckets)) >> nameTagBits)
 }
@@ -239,11 +245,14 @@ func (t *nameTable) initialize() {
 	}
 }
 
+// allocBuckets returns free buckets and counts their memory.
 func (t *nameTable) allocBuckets(n int) []bucket {
 	t.size.Add(int64(n) * lineBytes)
 	return makeBuckets(n)
 }
 
+// freeBuckets gives buckets back and takes their memory off. No lane may be looking at
+// them: the segment is locked, and dead.
 func (t *nameTable) freeBuckets(b []bucket) {
 	t.size.Add(-int64(len(b)) * lineBytes)
 	freeBuckets(b)

@@ -107,18 +107,33 @@ func intervalOf(word uint32) interval { return interval{word >> endBits, word & 
 type position struct{ piece, at uint32 }
 
 // encode packs a position into the 36 bits that the tables of keys and names have for it.
-func (p position) encode() uint64        { return uint64(p.piece)<<6 | uint64(p.at) }
+func (p position) encode() uint64 { return uint64(p.piece)<<6 | uint64(p.at) }
+
+// decodePosition is the reverse of encode.
 func decodePosition(ref uint64) position { return position{uint32(ref >> 6), uint32(ref & 63)} }
-func (p position) isNone() bool          { return p.piece == 0 }
+
+// isNone reports whether the position is that of no block. Line 0 is never used.
+func (p position) isNone() bool { return p.piece == 0 }
+
+// pieceAt returns the piece of a line. The line need not be one of a piece by now: who has
+// the number from a table or a hint looks at the key or the flags first.
 func (a *arena) pieceAt(n uint32) *piece { return (*piece)(a.addressOf(n)) }
+
+// sideAt returns the side of a line.
 func (a *arena) sideAt(n uint32) *side {
 	return (*side)(a.addressOf(n))
 }
 
-func (r *piece) len() uint32        { return r.meta & 255 }
-func (r *piece) cap() uint32        { return r.meta >> 8 & 255 }
+// len returns the number of blocks, and cap the number that there is room for. Callers hold
+// the piece; readers take both from one load of meta.
+func (r *piece) len() uint32 { return r.meta & 255 }
+func (r *piece) cap() uint32 { return r.meta >> 8 & 255 }
+
+// intervalCount returns the number of intervals, 0 of a piece in the making.
 func (r *piece) intervalCount() int { return int(r.meta >> 16 & 255) }
-func (r *piece) loose() bool        { return r.meta&isLoose != 0 }
+
+// loose reports whether the blocks of the piece are in no chain.
+func (r *piece) loose() bool { return r.meta&isLoose != 0 }
 
 // setCounts writes how many blocks and intervals a piece has. Both are in one word together
 // with the flags, so a reader that loads meta once sees a pair that belonged together.
@@ -126,6 +141,7 @@ func (r *piece) setCounts(n uint32, k int) {
 	write32(&r.meta, r.meta&^0xff00ff|n|uint32(k)<<16)
 }
 
+// words is an array of a body. Only its first cap words are the piece's, see wordsAt.
 type words = [maxPiece]uint64
 
 // wordsAt returns the k-th array of the body. Its type says 64 words even if the capacity
@@ -196,6 +212,7 @@ func (r *piece) chainIdentity() chainIdentity {
 	return chainIdentity{Identity(w[1]), w[0]}
 }
 
+// constant returns what the identity XORs into the keys of its blocks, 0 for the base one.
 func (r *piece) constant() uint64     { return r.chainIdentity().constant }
 func (r *piece) identityID() Identity { return r.chainIdentity().id }
 
@@ -260,6 +277,8 @@ func (r *piece) clientHashOf(at uint32) uint64 {
 // names of a side.
 func (d *side) firstBlock() uint32 { return d.meta & 255 }
 func (d *side) cap() uint32        { return d.meta >> 8 & 255 }
+
+// engineHashes returns the names of a side; 0 is none.
 func (d *side) engineHashes() *words {
 	return (*words)(unsafe.Add(unsafe.Pointer(d), unsafe.Sizeof(side{})))
 }

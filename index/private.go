@@ -65,6 +65,7 @@ func (pn *privateNames) addPrivate(s *source, engine uint64, p position) {
 	pn.n.Add(1)
 }
 
+// dropPrivate forgets what a source alone means by an engine hash, if it does.
 func (pn *privateNames) dropPrivate(s *source, engine uint64) {
 	if ref := s.private.find(engine); ref != nil {
 		pn.forgetPrivate(*ref, private{s, engine})

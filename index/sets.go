@@ -57,6 +57,7 @@ func (s *sets) initialize(width int) {
 	s.countMemory()
 }
 
+// newSetBody returns room for n sets of some words each.
 func newSetBody(n, width int) *setBody {
 	return &setBody{width: width, cap: uint32(n), bits: make([]uint64, n*width)}
 }
@@ -148,6 +149,7 @@ func (s *sets) toggleOwner(l *lane, from, owner uint32) uint32 {
 	return to
 }
 
+// generation returns how often the number of a set has been used before.
 func (s *sets) generation(id uint32) uint32 { return uint32(load64(s.stateOf(id)) >> 32) }
 
 // retainIfLive adds a reference to a set of a generation, if it has one. A count that is
@@ -306,4 +308,6 @@ type ids struct {
 // maskRetired returns the words of a set without those of retired ids.
 func (d *ids) maskRetired(word uint64, i int) uint64 { return word &^ load64(&d.retired[i]) }
 
+// lowestBit returns the position of the lowest bit that is set. Loops over the blocks in a
+// word go from there with w &= w-1.
 func lowestBit(w uint64) uint32 { return uint32(bits.TrailingZeros64(w)) }

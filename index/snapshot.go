@@ -318,6 +318,8 @@ func (p *snapPiece) eachBlock(yield func(snapBlock) bool) {
 	}
 }
 
+// isNone reports whether there is no such block; key returns its key, once linkPieces has
+// computed it.
 func (b snapBlock) isNone() bool { return b.snapPiece == nil }
 func (b snapBlock) key() uint64  { return b.keys[b.at] }
 func (b snapBlock) ref() uint64  { return position{b.line, b.at}.encode() }
@@ -376,6 +378,7 @@ type snapWalk struct {
 // poll is the number of votes for a name, and the lowest rank of the voters.
 type poll struct{ votes, rank int }
 
+// withVote returns the poll with the vote of a source.
 func (p poll) withVote(s *snapSource) poll { return poll{p.votes + 1, min(p.rank, s.rank)} }
 
 // visitBlock adds a block to what an owner holds.

@@ -20,6 +20,7 @@ type table struct {
 	size   atomic.Int64 // bytes of all bodies
 }
 
+// segment is what a lane changes of a segment; readers look at ver alone.
 type segment struct {
 	ver   uint32 // odd while entries change
 	used  uint32 // entries
@@ -36,6 +37,7 @@ func (s *segment) lock() {
 	}
 }
 
+// unlock makes the version even again, and another one than before.
 func (s *segment) unlock() {
 	write32(&s.ver, load32(&s.ver)+1)
 	chance(nil)
@@ -65,6 +67,7 @@ func splitKey(h uint64) (seg int, tag uint64) {
 	return int(h >> (64 - segBits)), h << segBits >> refBits
 }
 
+// homeSlot returns the slot where the probe for a tag begins.
 func (b *segmentBody) homeSlot(tag uint64) uint64 { return tag >> (b.shift & 63) }
 
 // resizeSegment replaces the body of a locked segment by one of another size. Readers of
@@ -106,6 +109,8 @@ func (b *segmentBody) buildSieve() {
 	}
 }
 
+// markTag sets the bit of a tag in the sieve. It is set before the entry is written, so no
+// reader finds the entry and not the bit.
 func (b *segmentBody) markTag(tag uint64) {
 	at := tag >> ((b.shift - sieveLog) & 63)
 	write64(&b.sieve[at>>6], b.sieve[at>>6]|1<<(at&63))

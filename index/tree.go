@@ -368,6 +368,8 @@ func (t *tree) replaceIntervals(r *piece, old, new []interval) {
 	r.setCounts(r.len(), len(new))
 }
 
+// writeIntervals writes a list of intervals. Readers may look at it meanwhile, so each word
+// is written at once.
 func (a *arena) writeIntervals(line uint32, v []interval) {
 	w := unsafe.Slice((*uint32)(a.addressOf(line)), len(v))
 	for i := range v {
