@@ -91,7 +91,7 @@ func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 		r.unlockReaders()
 		return 0
 	}
-	// Before readers go on: whoever came by with the old owners sees at its end that the
+	// Before readers go on: a query that came by with the old owners sees at its end that the
 	// piece has lost some.
 	write32(&r.lost, r.lost+1)
 	sum, loose := r.sumWords(changed)

@@ -71,7 +71,7 @@ func splitKey(h uint64) (seg int, tag uint64) {
 func (b *segmentBody) homeSlot(tag uint64) uint64 { return tag >> (b.shift & 63) }
 
 // resizeSegment replaces the body of a locked segment by one of another size. Readers of
-// the old body lose nothing: whoever finds an entry there asks the piece, and whoever finds
+// the old body lose nothing: one that finds an entry there asks the piece, and one that finds
 // none sees that the version has changed and looks again.
 func (t *table) resizeSegment(seg, log int) {
 	var old []uint64
