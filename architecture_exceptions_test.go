@@ -57,7 +57,4 @@ var shapeExceptions = []exception{
 
 	// events/zmq
 	{"columns", "events/zmq", 12},
-
-	// tiers
-	{"backrefs", "tiers", 30},
 }
