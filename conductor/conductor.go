@@ -118,7 +118,7 @@ type Options struct {
 	// Gate, if set, holds back what publishers send until it is closed: sockets
 	// connect and batches queue, nothing is applied. See Recover.
 	Gate <-chan struct{}
-	// ExpectedBytes bounds the memory for what instances are expected to have (expected.max_bytes),
+	// ExpectedBytes bounds the memory for what instances are expected to have,
 	// 64 MiB when 0.
 	ExpectedBytes int64
 	// Tape records applied batches, in memory or on the disk too; nil records nothing. It

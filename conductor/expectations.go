@@ -20,7 +20,7 @@ type InstanceExpectations struct {
 	Confirmed        uint64 // announced in time
 	Expired          uint64 // not announced in time
 	TakenBack        uint64 // by the router
-	Dropped          uint64 // its source restarted, was cleared or left, or expected.max_bytes had no room
+	Dropped          uint64 // its source restarted, was cleared or left, or there was no room
 	Evicted          uint64 // an approximate instance had no room, or their time there was over
 	Pending          uint64 // expected now
 	// Delay is how long blocks took from their report to their announcement, of late, those that came late
@@ -131,7 +131,7 @@ var (
 	descExpectedTokens  = prometheus.NewDesc("conductor_expected_tokens_total", "Tokens of reported prompts that their instance did not have yet, by what became of them: confirmed by events, expired, taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
 	descExpectedPending = prometheus.NewDesc("conductor_expected_pending_tokens", "Tokens that instances are expected to have soon, or to have without announcing them.", nil, nil)
 	descExpectedBytes   = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports of routers and their blocks take.", nil, nil)
-	descExpectedLimit   = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that reports of routers may take (expected.max_bytes).", nil, nil)
+	descExpectedLimit   = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that reports of routers may take.", nil, nil)
 
 	descInstancePrompts = prometheus.NewDesc("conductor_instance_expected_prompts_total", "Prompts that routers reported for an instance.", expectedLabels, nil)
 	descInstanceTokens  = prometheus.NewDesc("conductor_instance_expected_tokens_total", "Tokens of prompts reported for an instance that it did not have yet, by what became of them.", append(expectedLabels, "result"), nil)

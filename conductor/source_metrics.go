@@ -16,7 +16,7 @@ import (
 //	SeriesNever, beyond that     state and findings of those that are not ready or have a finding,
 //	                             at most maxSourceSeries, the worst first
 
-// SourceSeries says which sources have series of their own (metrics.per_source).
+// SourceSeries says which sources have series of their own.
 type SourceSeries uint8
 
 // Values of Tunables.SourceSeries.
@@ -37,7 +37,7 @@ var (
 
 var (
 	descSources     = desc("sources", "Registered sources by state.", "state")
-	descListed      = desc("sources_listed", "Sources with series of their own (metrics.per_source).")
+	descListed      = desc("sources_listed", "Sources with series of their own.")
 	descState       = desc("source_state", "1 for the state of a source, and the reason of that state.", append(sourceLabels, "state", "reason")...)
 	descFinding     = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
 	descBlocks      = desc("source_blocks", "Blocks that a source holds; a block on two tiers counts twice.", sourceLabels...)

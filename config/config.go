@@ -32,9 +32,7 @@ const (
 const (
 	Set    = "set"    // Stream.Copies: a block leaves at the first removal; the other value counts copies
 	Any    = "any"    // Pool.Completeness: a block counts with any of its objects; the other value wants all
-	Auto   = "auto"   // Metrics.PerSource, Auth.Anonymous, Auth.Loopback: the server decides
-	Always = "always" // Metrics.PerSource
-	Never  = "never"  // Metrics.PerSource
+	Auto   = "auto"   // Auth.Anonymous, Auth.Loopback and numbers: the server decides
 	Shards = "shards" // Cluster.Mode: each replica follows the sources of its shards; the other value has all follow all
 )
 

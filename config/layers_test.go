@@ -65,16 +65,12 @@ func TestDefaults(t *testing.T) {
 	f("snapshot.key_file", "")
 	f("ready.min_sources", "0")
 	f("log.slow_query", "0s")
-	f("metrics.per_source", "auto")
 	f("tracing.endpoint", "")
 	f("tracing.sample", "0.01")
 	f("tracing.headers_file", "")
-	f("tracing.cacert", "")
 	f("dynamo.peers", "")
 	f("dynamo.min_initial_workers", "0")
-	f("dynamo.compare_interval", "1m")
 	f("feedback.max_error", "0")
-	f("expected.max_bytes", "64MiB")
 	f("index.local_hashes", "true")
 	f("dynamo.access_log", "")
 	f("dynamo.trace_id_header", "x-trace-id")
@@ -98,26 +94,21 @@ func TestDefaults(t *testing.T) {
 	f("store.key", "")
 	f("store.advertise", "")
 	f("store.weight", "100")
-	f("store.shelf_interval", "1m")
 	f("store.shelf_bytes", "1GiB")
 	f("cluster.mode", "replicas")
 	f("cluster.owners", "2")
 	f("discovery.sources_dir", "")
-	f("limits.max_queries", "0")
 	f("limits.query_wait", "100ms")
 	f("limits.max_sources", "10000")
 	f("limits.max_tenant_sources", "0")
 	f("limits.max_payload", "32MiB")
-	f("limits.read_timeout", "30s")
 	f("limits.idle_timeout", "2m")
 	f("limits.memory", "auto")
 	f("limits.max_contexts", "16384")
-	f("limits.max_connections", "16384")
 	f("limits.connections_per_address", "auto")
 	f("limits.client_requests", "0")
 	f("limits.client_bytes", "0")
 	f("limits.client_changes", "0")
-	f("limits.max_watches", "1024")
 	f("sglang.model", "")
 	f("tls.cert", "")
 	f("tls.key", "")
@@ -350,7 +341,7 @@ func TestValidateBuiltConfig(t *testing.T) {
 	c.Log.Level = "loud"
 	c.Stream.StaleAfter = -time.Second
 	c.Stream.QueueBytesTotal = c.Limits.MaxPayload
-	c.Metrics.PerSource = "some"
+	c.Cluster.Mode = "some"
 	c.Limits.MaxContexts = -1
 	c.Limits.MaxSources = 1
 	one := Source{Endpoint: "tcp://h:1", Type: "vLLM", ModelName: "m", InstanceID: "a", BlockSize: 16}
@@ -360,8 +351,8 @@ func TestValidateBuiltConfig(t *testing.T) {
 	want := `listeners: no listener; without one nobody can ask
 log.level: "loud" is none of debug, info, warn, error
 stream.stale_after: -1s is too small; the least is 1ms
-metrics.per_source: "some" is none of auto, always, never
 limits.max_contexts: -1 is too small; the least is 0
+cluster.mode: "some" is none of replicas, shards
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path

@@ -21,12 +21,10 @@ type Config struct {
 	Stream    Stream        `yaml:"stream"`
 	Index     Index         `yaml:"index"`
 	Pool      Pool          `yaml:"pool"`
-	Expected  Expected      `yaml:"expected"`
 	Feedback  Feedback      `yaml:"feedback"`
 	Snapshot  Snapshot      `yaml:"snapshot"`
 	Ready     Ready         `yaml:"ready"`
 	Journal   Journal       `yaml:"journal"`
-	Metrics   Metrics       `yaml:"metrics"`
 	Tracing   Tracing       `yaml:"tracing"`
 	Dynamo    DynamoDialect `yaml:"dynamo"`
 	SGLang    SGLangDialect `yaml:"sglang"`
@@ -134,15 +132,6 @@ type Pool struct {
 	MaxBytes int64 `yaml:"max_bytes" default:"512MiB" min:"1MiB"`
 }
 
-// Expected bounds what routers report of where they send prompts.
-type Expected struct {
-	// bytes for what routers report by POST /routed, of all tenants; beyond it the oldest report of the tenant with
-	// the most bytes leaves. Raise it if conductor_expected_bytes stays close to it
-	//
-	// Default: 100,000 prompts with 47 new blocks each, so 10,000 a second for 10 s
-	MaxBytes int64 `yaml:"max_bytes" default:"64MiB" min:"1MiB" reload:"yes"`
-}
-
 // Feedback is what reports of requests lead to.
 type Feedback struct {
 	// percent of the tokens of reports to /feedback that may be wrong; beyond it the instance has a finding and
@@ -157,8 +146,8 @@ type Snapshot struct {
 	// directory
 	Dir string `yaml:"dir"`
 
-	// pause between snapshots; lower it to lose less in a crash, raise it to write less; 0 writes only one, at the
-	// end
+	// pause between snapshots on disk, and age from which one in the store is written again. Lower it to lose less in
+	// a crash, raise it to write less; 0 writes only one on disk, at the end, and none in the store
 	//
 	// Default: engines can replay minutes, so a snapshot should be younger
 	Interval time.Duration `yaml:"interval" default:"1m"`
@@ -193,15 +182,6 @@ type Journal struct {
 	RingBytes int64 `yaml:"ring_bytes"`
 }
 
-// Metrics rules what /metrics has.
-type Metrics struct {
-	// which sources have series of their own: auto all while there are up to 500, and beyond that those with a
-	// problem; always all; never only those with a problem
-	//
-	// Default: hundreds of sources can be looked at one by one, thousands cannot
-	PerSource string `yaml:"per_source" words:"auto|always|never" default:"auto" reload:"yes"`
-}
-
 // Tracing is where traces of queries go.
 type Tracing struct {
 	// URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty sends none
@@ -215,9 +195,6 @@ type Tracing struct {
 
 	// file of headers for the collector, such as its credentials, as lines of name: value
 	HeadersFile string `yaml:"headers_file"`
-
-	// file of the authorities that sign the collector's certificate; empty uses those of the system
-	CACert string `yaml:"cacert"`
 }
 
 // DynamoDialect is what the Dynamo dialect has beyond its listener.
@@ -229,11 +206,6 @@ type DynamoDialect struct {
 	// instances that must be registered before the Dynamo dialect answers (also DYN_ROUTER_MIN_INITIAL_WORKERS).
 	// Raise it to keep routers waiting while a fleet starts
 	MinInitialWorkers int `yaml:"min_initial_workers" flag:"min-initial-workers"`
-
-	// pause between comparisons of blocks with peers; lower it to find differences sooner; 0 does not compare
-	//
-	// Default: differences are rare, and a second comparison confirms them a minute later
-	CompareInterval time.Duration `yaml:"compare_interval" default:"1m" flag:"compare-interval"`
 
 	// file of one JSON line for each request of the Dynamo dialect; empty writes none
 	AccessLog string `yaml:"access_log" flag:"access-log"`
@@ -273,10 +245,6 @@ type Limits struct {
 	// forge hashes; 0 is no bound
 	MaxTokenID int `yaml:"max_token_id" flag:"max-token-id" reload:"yes"`
 
-	// queries that are worked on at once, over all listeners; further ones wait for limits.query_wait. 0 allows four
-	// per CPU: queries are CPU-bound, so more would only make each of them slower
-	MaxQueries int `yaml:"max_queries" flag:"max-queries" reload:"yes"`
-
 	// time that a query may wait for a place before it is refused with 503; raise it if your routers would rather
 	// wait than go without
 	//
@@ -299,11 +267,6 @@ type Limits struct {
 	// Default: the announcement of a million-token prompt with hashes and tokens is about 6 MB
 	MaxPayload int64 `yaml:"max_payload" default:"32MiB" min:"1" flag:"max-payload"`
 
-	// time in which an HTTP request must have arrived; raise it for slow clients with long prompts
-	//
-	// Default: max_body at 5 Mbit/s
-	ReadTimeout time.Duration `yaml:"read_timeout" default:"30s" min:"1ms" flag:"read-timeout"`
-
 	// time that a kept connection may wait for its next request, and that a client may take for 64 KB of its answer.
 	// Keep it longer than the idle timeout of your load balancer
 	//
@@ -322,14 +285,8 @@ type Limits struct {
 	// Default: a salt for each user of a fleet; some 5 MB
 	MaxContexts int `yaml:"max_contexts" default:"16384" flag:"max-contexts"`
 
-	// open connections of all listeners; beyond it a new one takes the place of the oldest whose client was not let
-	// in yet. Raise it for very many clients; 0 is no bound
-	//
-	// Default: 10,000 half-open connections still leave room for routers
-	MaxConnections int `yaml:"max_connections" default:"16384" flag:"max-connections" reload:"yes"`
-
 	// open connections of one address. Raise it if clients come through a proxy or an ingress, because they then
-	// share its address; auto is a quarter of max_connections, 0 no bound
+	// share its address; auto is a quarter of the 16,384 of all addresses, 0 no bound
 	//
 	// Default: leaves room for other addresses, and is enough for most proxies
 	ConnectionsPerAddress int `yaml:"connections_per_address" auto:"yes" default:"auto" flag:"connections-per-address" reload:"yes"`
@@ -345,12 +302,6 @@ type Limits struct {
 	// registrations and other changes of one client a minute; more is 429. Set it if clients that you do not control
 	// may register; 0 is no bound
 	ClientChanges int `yaml:"client_changes" flag:"client-changes" reload:"yes"`
-
-	// open calls of Watch and RoutedStream over gRPC; more are RESOURCE_EXHAUSTED. Raise it if you have more routers;
-	// 0 is no bound
-	//
-	// Default: each asks at most ten times a second, which together takes a quarter of a CPU
-	MaxWatches int `yaml:"max_watches" default:"1024" flag:"max-watches" reload:"yes"`
 }
 
 // TLS is that of the listeners. Its files are read again when they change.
@@ -456,12 +407,6 @@ type Store struct {
 	// base URL at which other replicas reach this server; empty is the host's name and the port of the first HTTP
 	// listener. Set it if they cannot resolve that name
 	Advertise string `yaml:"advertise" kind:"url"`
-
-	// age from which a deployment's snapshot in the store is written again; lower it to lose less if all replicas
-	// fail, raise it to write less; 0 writes none
-	//
-	// Default: engines can replay minutes, so a snapshot should be younger
-	ShelfInterval time.Duration `yaml:"shelf_interval" default:"1m"`
 
 	// bytes that all snapshots in the store may take; beyond it the oldest go. Raise it, and the store's memory, for
 	// more than 60 M blocks

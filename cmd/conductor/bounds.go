@@ -59,9 +59,9 @@ func requestBytes(limits config.Limits) int64 {
 // connectionBounds are the bounds of open connections, of all clients and of one address.
 func connectionBounds(limits config.Limits) (most, perAddress int) {
 	if limits.ConnectionsPerAddress == config.AutoCount {
-		return limits.MaxConnections, (limits.MaxConnections + 3) / 4
+		return fixed.Connections, (fixed.Connections + 3) / 4
 	}
-	return limits.MaxConnections, limits.ConnectionsPerAddress
+	return fixed.Connections, limits.ConnectionsPerAddress
 }
 
 // queriesPerProcessor is how many queries are worked on at once for each processor. In
@@ -71,13 +71,10 @@ const queriesPerProcessor = 4
 
 // newAdmission is the bound of queries as configured.
 func newAdmission(limits config.Limits) *server.Admission {
-	return server.NewAdmission(maxQueries(limits), limits.QueryWait)
+	return server.NewAdmission(maxQueries(), limits.QueryWait)
 }
 
 // maxQueries is how many queries are worked on at once.
-func maxQueries(limits config.Limits) int {
-	if limits.MaxQueries > 0 {
-		return limits.MaxQueries
-	}
+func maxQueries() int {
 	return queriesPerProcessor * runtime.GOMAXPROCS(0)
 }

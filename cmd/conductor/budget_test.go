@@ -35,7 +35,7 @@ func resident(t *testing.T, p *process) int {
 // and goes on answering queries; when the clients are gone, large bodies are welcome again.
 func TestUnfinishedBodies(t *testing.T) {
 	t.Parallel()
-	p := serveProcess(t, "limits: {memory: 48MiB, read_timeout: 60s}\n")
+	p := serveProcess(t, "limits: {memory: 48MiB}\n# fixed: {readtimeout: 60s}\n")
 	before := resident(t, p)
 	const half = 4 << 20
 	body := `{"model":"m","block_size":16,"token_ids":[` + strings.Repeat("123456, ", half/8)

@@ -27,9 +27,9 @@ func listeners(all []config.Listener) []server.Listener {
 	return out
 }
 
-// listenerTimeouts returns the configured timeouts of connections.
+// listenerTimeouts returns the timeouts of connections.
 func listenerTimeouts(limits config.Limits) server.Timeouts {
-	return server.Timeouts{Read: limits.ReadTimeout, Idle: limits.IdleTimeout}
+	return server.Timeouts{Read: fixed.ReadTimeout, Idle: limits.IdleTimeout}
 }
 
 // dialectHandler serves one dialect at the root, and the others under their prefixes. Where the

@@ -40,6 +40,9 @@ const (
 	snapshotTimeout = 10 * time.Second
 	// snapshotsKept is how many snapshots stay on disk: if the newest is damaged, there is one before it.
 	snapshotsKept = 2
+	// expectedBytes bounds what routers report by POST /routed, of all tenants; beyond it the oldest report of the
+	// tenant with the most bytes leaves. It holds 100,000 prompts with 47 new blocks each, so 10,000 a second for 10 s.
+	expectedBytes = 64 << 20
 	// removalsBytes bounds the record of the blocks that a source removed last, which
 	// /admin/explain reads. It has room for 1,600 runs of neighbouring blocks.
 	removalsBytes = 64 << 10
@@ -92,7 +95,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		KeepClientHashes: cfg.Index.LocalHashes,
 		Completeness:     completeness,
 		GhostBytes:       cfg.Index.GhostBytes,
-		ExpectedBytes:    cfg.Expected.MaxBytes,
+		ExpectedBytes:    expectedBytes,
 		RemovalsBytes:    removalsBytes,
 		PoolBytes:        cfg.Pool.MaxBytes,
 		SilentAfter:      fixed.SilentAfter,

@@ -55,7 +55,7 @@ func testPageSource(t *testing.T, browser context.Context, p *process) {
 
 // testPageRanks looks at an instance with three ranks, which is one row that opens, and at the settings.
 func testPageRanks(t *testing.T, browser context.Context) {
-	settings := "stream: {stale_after: 1h}\nlimits: {max_queries: 7}\nsources:\n"
+	settings := "stream: {stale_after: 1h}\nlimits: {max_tenant_sources: 7}\nsources:\n"
 	ranked := newRuledEngine(t, "ranked", 0)
 	settings += explainSource(ranked, "vLLM", "m", ", dp_rank: 1")
 	for _, rank := range []int{0, 2} {
@@ -84,7 +84,7 @@ func testPageRanks(t *testing.T, browser context.Context) {
 
 	page.view("server")
 	const settingsCard = `(document.querySelector("#settings")?.innerText.replace(/\s+/g, " ") ?? "")`
-	page.await("the settings are not there", settingsCard+`.includes("limits.max_queries") && `+settingsCard+
+	page.await("the settings are not there", settingsCard+`.includes("limits.max_tenant_sources") && `+settingsCard+
 		`.includes("settings at the default")`)
 	if js[bool](page, settingsCard+`.includes("snapshot.interval")`) ||
 		js[int](page, `document.querySelectorAll("#settings details tbody tr").length`) < 50 {

@@ -52,7 +52,6 @@ func TestCheckRefusesWhatServeRefuses(t *testing.T) {
 		{"journal: {dir: " + dir + "/same}\nsnapshot: {dir: " + dir + "/same/}", "journal.dir: "},
 		{"dynamo: {access_log: " + dir + "}", "failed to open access log "},
 		{"tracing: {endpoint: 'http://127.0.0.1:1', headers_file: " + bad + "}", "tracing.headers_file: "},
-		{"tracing: {endpoint: 'https://127.0.0.1:1', cacert: " + none + "}", "tracing.cacert: "},
 		{"auth: {file: " + none + "}\nsnapshot: {dir: " + file + "}", "snapshot.dir: "}, // all of them at once
 	} {
 		settings := write("settings.yaml", port+c.settings+"\n")

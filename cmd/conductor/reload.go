@@ -214,11 +214,10 @@ func keysOf(all []config.Source) (keys []string) {
 // applyLiveSettings takes over the settings that config.Live names, but those of the Conductor. Nothing here can fail.
 func (r *reloader) applyLiveSettings(c *config.Config) {
 	setLevel(c.Log.Level)
-	r.places.SetBound(maxQueries(c.Limits), c.Limits.QueryWait)
+	r.places.SetBound(maxQueries(), c.Limits.QueryWait)
 	r.listeners.Connections.SetBounds(connectionBounds(c.Limits))
 	r.budget.SetBound(requestBytes(c.Limits))
 	r.timing.SetSlow(c.Log.SlowQuery)
-	r.watches.SetBound(c.Limits.MaxWatches)
 	r.allowed.set(c)
 }
 
@@ -255,7 +254,6 @@ func tunables(c *config.Config) conductor.Tunables {
 	return conductor.Tunables{
 		MaxSources: c.Limits.MaxSources, MaxTenantSources: c.Limits.MaxTenantSources, MinSynced: c.Ready.MinSources,
 		SaltedOnly: c.Privacy.SaltedOnly, MaxTokenID: maxTokenID(c.Limits), MaxError: float64(c.Feedback.MaxError) / 100,
-		SourceSeries: sourceSeries(c.Metrics), ExpectedBytes: c.Expected.MaxBytes,
 	}
 }
 

@@ -61,13 +61,13 @@ func TestReload(t *testing.T) {
 	}
 
 	// A file with mistakes.
-	write("limits: {max_queries: many}\n")
+	write("limits: {max_sources: many}\n")
 	if answer := reload("", 409); !strings.Contains(answer, `"invalid"`) || !strings.Contains(answer, "conductor.yaml:1:23") {
 		t.Errorf("a mistake: %s", answer)
 	}
 
 	// Sources come, change and go, and settings of limits, by a signal.
-	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" +
+	write("limits: {max_sources: 2, max_tenant_sources: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" +
 		source(stays, "") + source(comes, ""))
 	if answer := reload("?dry_run=1", 200); !strings.Contains(answer, `"applied"`) || strings.Contains(services(), "comes") {
 		t.Errorf("a dry run: %s", answer)
@@ -97,7 +97,7 @@ func TestReload(t *testing.T) {
 	}
 
 	// A changed source begins with nothing, and only that one.
-	write("limits: {max_sources: 2, max_queries: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" +
+	write("limits: {max_sources: 2, max_tenant_sources: 3}\nregister: {allow: ['tcp://10.0.0.0/8']}\nready: {min_sources: 5}\nsources:\n" +
 		source(stays, "") + source(comes, ", additionalsalt: x"))
 	if answer := reload("", 200); !strings.Contains(answer, `"changed":["comes|default|0"]`) {
 		t.Errorf("a changed source: %s", answer)
@@ -217,14 +217,14 @@ func TestReloadOfBounds(t *testing.T) {
 	count(2)
 }
 
-// TestReloadOfExpectedBound changes expected.max_bytes, and reads what became of a report.
-func TestReloadOfExpectedBound(t *testing.T) {
+// TestReportsSurviveReload reads what a reload leaves of a report.
+func TestReportsSurviveReload(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "conductor.yaml")
-	write := func(bound string) {
+	write := func(before string) {
 		t.Helper()
 		must.Succeed(t, os.WriteFile(file,
-			[]byte(bound+"sources:\n  - {events: none, capacity_blocks: 100, type: Standard, modelname: m, instance_id: llama, "+
+			[]byte(before+"sources:\n  - {events: none, capacity_blocks: 100, type: Standard, modelname: m, instance_id: llama, "+
 				"block_size: 2}\n"), 0o600))
 	}
 	write("")
@@ -239,11 +239,11 @@ func TestReloadOfExpectedBound(t *testing.T) {
 	post(t, p.url+"/routed", `{"model":"m","block_size":2,"token_ids":[1,2,3,4],"instance_id":"llama","ttl":"10m"}`, 204)
 	has("conductor_expected_pending_tokens 4")
 	has(`conductor_instance_expected_prompts_total{instance_id="llama",tenant_id="default"} 1`)
-	write("expected: {max_bytes: 1MiB}\n")
+	write("log: {slow_query: 1s}\n")
 	if answer := post(t, p.url+"/admin/reload", "{}", 200); !strings.Contains(answer, `"applied"`) {
 		t.Error(answer)
 	}
-	has("conductor_expected_bytes_limit 1.048576e+06")
+	has("conductor_expected_pending_tokens 4")
 	out, err := command("doctor", "--server", p.url).Output()
 	if want := "nothing to do\nllama|default: expectations\n  prompts reported: 1, tokens expected now: 4\n"; err != nil ||
 		string(out) != want {

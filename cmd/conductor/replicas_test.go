@@ -339,7 +339,7 @@ func TestServerIsItsOwnPeer(t *testing.T) {
 	must.Succeed(t, err)
 	down, err := freeport.Address()
 	must.Succeed(t, err)
-	p := serveProcess(t, "dynamo: {peers: ['http://"+address+"', 'http://"+down+"'], compare_interval: 100ms}\n", address+"=dynamo")
+	p := serveProcess(t, "dynamo: {peers: ['http://"+address+"', 'http://"+down+"']}\n# fixed: {compareevery: 100ms}\n", address+"=dynamo")
 	const itself = "a peer is this server itself, and is not asked again"
 	eventually(t, "it does not know itself", func() (string, bool) { return p.log(), strings.Contains(p.log(), itself) })
 	eventually(t, "it stays its own peer", func() (string, bool) {

@@ -87,7 +87,7 @@ func TestReportsOverGRPC(t *testing.T) {
 // later, and that streams count as long calls.
 func TestReportsAreBounded(t *testing.T) {
 	t.Parallel()
-	_, address := grpcProcess(t, "limits: {client_requests: 8, max_watches: 4}\nauth: {file: "+credentialsFile(t, "a query a")+"}\n")
+	_, address := grpcProcess(t, "limits: {client_requests: 8}\n# fixed: {watches: 4}\nauth: {file: "+credentialsFile(t, "a query a")+"}\n")
 	ctx := inTime(t)
 	client := pb.NewConductorClient(dialed(t, address, "a", nil))
 	stream, err := client.RoutedStream(ctx)

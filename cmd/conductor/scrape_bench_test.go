@@ -79,7 +79,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// scrapeModes are the values of metrics.per_source.
+// scrapeModes are the values of Tunables.SourceSeries.
 var scrapeModes = []struct {
 	name string
 	set  func(*conductor.Conductor)

@@ -300,7 +300,7 @@ func (s *serving) wireRooms() (err error) {
 	s.places, s.budget = newAdmission(cfg.Limits), requestBudget(cfg.Limits)
 	s.hub = watch.New(watching(s))
 	s.opened = append(s.opened, s.hub.Close)
-	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(cfg.Limits.MaxWatches)
+	s.calls, s.watches = rpc.NewMetrics(s.timing), rpc.NewWatches(fixed.Watches)
 	s.dynamo = dynamo.New(dynamo.Config{
 		Conductor: s.conductor, MaxTokens: cfg.Limits.MaxTokens, TestEndpoints: cfg.Dynamo.TestEndpoints, Admission: s.places,
 		Replica: s.peers, ReopenLogs: s.accessLog.Reopen, Log: s.log,
@@ -436,9 +436,7 @@ func (s *serving) recoverBlocks(ctx, settling context.Context) bool {
 	if shelved != nil && settling.Err() == nil {
 		s.keeping.Go(func() { shelved.kept.Run(s.stopped) })
 	}
-	if every := s.cfg.Dynamo.CompareInterval; every > 0 {
-		go s.peers.Compare(ctx, s.conductor, every)
-	}
+	go s.peers.Compare(ctx, s.conductor, fixed.CompareEvery)
 	return waitForWorkers(settling, s.cfg.Dynamo, s.dynamo, s.log)
 }
 

@@ -28,7 +28,7 @@ type shelving struct {
 }
 
 // shelfTTL is the age from which a snapshot in the store is not used any more: engines have replaced
-// much of what they held. Where store.shelf_interval is long, it is twice as long as that.
+// much of what they held. Where snapshot.interval is long, it is twice as long as that.
 const shelfTTL = time.Hour
 
 // newShelving connects the shelf with the settings. asking is the client of peers, keeps says which
@@ -41,8 +41,8 @@ func newShelving(loaded *config.Loaded, members *fleet.Fleet, c *conductor.Condu
 		return nil, err
 	}
 	kept := historystore.New(historystore.Config{
-		Fleet: members, Conductor: c, Key: key, Log: log, MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Store.ShelfInterval,
-		TTL: max(shelfTTL, 2*cfg.Store.ShelfInterval), Wanted: keeps,
+		Fleet: members, Conductor: c, Key: key, Log: log, MaxBytes: cfg.Store.ShelfBytes, Interval: cfg.Snapshot.Interval,
+		TTL: max(shelfTTL, 2*cfg.Snapshot.Interval), Wanted: keeps,
 	})
 	return &shelving{
 		fleet: members, kept: kept, asking: asking, shards: cfg.Cluster.Mode == config.Shards,

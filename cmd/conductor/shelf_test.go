@@ -29,7 +29,7 @@ import (
 
 // sharing are the settings of servers that share a store and write it often.
 func sharing(shared *redistest.Server) string {
-	return "store: {url: '" + shared.URL() + "', shelf_interval: 200ms}\n"
+	return "store: {url: '" + shared.URL() + "'}\nsnapshot: {interval: 200ms}\n"
 }
 
 // sharingProcess starts a server of the Conductor dialect, whose port is open from the start. Its URL

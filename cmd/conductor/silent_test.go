@@ -51,7 +51,7 @@ func TestConnectionsWithoutRequestEnd(t *testing.T) {
 		ping     = "\x00\x00\x08\x06\x00\x00\x00\x00\x0001234567"
 		half     = "\x00\x00\x01\x01\x01\x00\x00\x00\x01\x82" // of a header block: :method: GET
 	)
-	const limits = "limits: {read_timeout: 3s, idle_timeout: 1h}\n"
+	const limits = "limits: {idle_timeout: 1h}\n# fixed: {readtimeout: 3s}\n"
 	ca := newAuthority(t, "ours")
 	_, withTLS := silentListeners(t, ca, limits)
 	p, rpc := grpcProcess(t, limits, "--listen", "127.0.0.1:0=dynamo")
@@ -93,7 +93,7 @@ func TestConnectionsWithoutRequestEnd(t *testing.T) {
 func TestSilentConnectionsLockNobodyOut(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ours")
-	p, addresses := silentListeners(t, ca, "limits: {max_connections: 300, read_timeout: 1h, idle_timeout: 1h}\n")
+	p, addresses := silentListeners(t, ca, "limits: {idle_timeout: 1h}\n# fixed: {connections: 300, readtimeout: 1h}\n")
 	clients := func() {
 		t.Helper()
 		for _, url := range []string{p.url + "/services", "https://" + addresses[config.Dynamo] + "/workers", p.url + "/health"} {

@@ -97,9 +97,9 @@ func TestSourceStory(t *testing.T) {
 // TestSettingsInForce holds that operators see the settings in use, after a reload too, and no password.
 func TestSettingsInForce(t *testing.T) {
 	t.Parallel()
-	p := serveProcess(t, "tracing: {endpoint: 'http://user:secret@127.0.0.1:1/'}\nlimits: {max_queries: 7}\n")
+	p := serveProcess(t, "tracing: {endpoint: 'http://user:secret@127.0.0.1:1/'}\nlimits: {max_tenant_sources: 7}\n")
 	_, text := get(p.url + "/admin/settings")
-	for _, want := range []string{`"file":"/`, `"name":"limits.max_queries","value":"7","default":"0","changed":true,"live":true`,
+	for _, want := range []string{`"file":"/`, `"name":"limits.max_tenant_sources","value":"7","default":"0","changed":true,"live":true`,
 		`"name":"tracing.endpoint","value":"http://***@127.0.0.1:1/"`,
 		`"name":"log.level","value":"info","default":"info","changed":false`} {
 		if !strings.Contains(text, want) {

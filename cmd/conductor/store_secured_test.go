@@ -94,7 +94,7 @@ func (s *securedStore) url(user string) string {
 
 // settings are those of a replica.
 func (s *securedStore) settings() string {
-	return fmt.Sprintf("store: {url: '%s', password_file: %s, shelf_interval: 200ms%s}\n", s.url("conductor"), s.password, s.mine)
+	return fmt.Sprintf("store: {url: '%s', password_file: %s%s}\nsnapshot: {interval: 200ms}\n", s.url("conductor"), s.password, s.mine)
 }
 
 // stored publishes blocks until replicas have all up to the last. The engine replays nothing: a replica

@@ -204,7 +204,7 @@ func behindServer(t *testing.T) (e *ruledEngine, second *process, road *proxy.Pr
 	road, err := proxy.Open(e.pub.Addr().String())
 	must.Succeed(t, err)
 	t.Cleanup(road.Close)
-	second = serveProcess(t, fmt.Sprintf("dynamo: {peers: %q, compare_interval: 200ms}\nsources:\n", first.url)+
+	second = serveProcess(t, fmt.Sprintf("dynamo: {peers: %q}\n# fixed: {compareevery: 200ms}\nsources:\n", first.url)+
 		fmt.Sprintf("  - {endpoint: \"tcp://%s\", type: vLLM, modelname: m, instance_id: engine, block_size: %d}\n", road.Addr(),
 			recordedBlock))
 	e.settled(second)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +12,6 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/net/http/httpguts"
 
-	"example.com/conductor/conductor"
-	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/telemetry"
 	"example.com/conductor/config"
 )
@@ -31,13 +28,6 @@ func newTracer(loaded *config.Loaded, log zerolog.Logger) (*telemetry.Tracer, er
 		if to.Headers, err = readHeaders(c.HeadersFile); err != nil {
 			return nil, fmt.Errorf("%s: tracing.headers_file: %w", loaded.Place("tracing.headers_file"), err)
 		}
-	}
-	if c.CACert != "" {
-		authorities, err := access.Authorities(c.CACert)
-		if err != nil {
-			return nil, fmt.Errorf("%s: tracing.cacert: %w", loaded.Place("tracing.cacert"), err)
-		}
-		to.TLS = &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}
 	}
 	t, err := telemetry.NewTracer(to)
 	if err != nil {
@@ -86,15 +76,4 @@ func closeTracer(t *telemetry.Tracer, log zerolog.Logger) {
 	if err := t.Close(ctx); err != nil {
 		log.Warn().Err(err).Msg("traces were lost")
 	}
-}
-
-// sourceSeries is metrics.per_source as the Conductor takes it.
-func sourceSeries(c config.Metrics) conductor.SourceSeries {
-	switch c.PerSource {
-	case config.Always:
-		return conductor.SeriesAlways
-	case config.Never:
-		return conductor.SeriesNever
-	}
-	return conductor.SeriesAuto
 }

@@ -210,7 +210,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 func TestHalfOpenHandshakes(t *testing.T) {
 	t.Parallel()
 	ca := newAuthority(t, "ours")
-	p, _, _ := tlsProcess(t, ca, "limits: {max_connections: 600, read_timeout: 1s}\n")
+	p, _, _ := tlsProcess(t, ca, "# fixed: {connections: 600, readtimeout: 1s}\n")
 	kept := ca.client("", "")
 	kept.Transport.(*http.Transport).DisableKeepAlives = false
 	eventually(t, "no client is connected", func() (string, bool) { // the handshake may take more than a second

@@ -291,9 +291,17 @@ func TestWhoGoesAwayLeavesTheQueue(t *testing.T) {
 // listen serves a handler on a socket as the listeners are served.
 func listen(t *testing.T, h http.Handler, limits config.Limits, state func(net.Conn, http.ConnState)) (*http.Server, string) {
 	t.Helper()
+	return listenFor(t, h, listenerTimeouts(limits), state)
+}
+
+// listenFor is listen with other timeouts.
+func listenFor(
+	t *testing.T, h http.Handler, patience server.Timeouts, state func(net.Conn, http.ConnState),
+) (*http.Server, string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Succeed(t, err)
-	s := server.NewServer(h, listenerTimeouts(limits))
+	s := server.NewServer(h, patience)
 	s.ConnState = state
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(server.Joined(l)) }()
@@ -384,17 +392,16 @@ func TestServeInBothProtocols(t *testing.T) {
 	}
 }
 
-// TestTimeoutsInBothProtocols holds that a body that does not come costs limits.read_timeout,
+// TestTimeoutsInBothProtocols holds that a body that does not come costs the read timeout,
 // and an idle connection limits.idle_timeout.
 func TestTimeoutsInBothProtocols(t *testing.T) {
 	t.Parallel()
-	limits := config.Default().Limits
-	limits.ReadTimeout, limits.IdleTimeout = 50*time.Millisecond, 50*time.Millisecond
+	patience := server.Timeouts{Read: 50 * time.Millisecond, Idle: 50 * time.Millisecond}
 	h, _ := everything(t, nil)
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
 	changed := make(chan struct{}, 1000)
-	_, address := listen(t, h, limits, func(c net.Conn, state http.ConnState) {
+	_, address := listenFor(t, h, patience, func(c net.Conn, state http.ConnState) {
 		mu.Lock()
 		defer mu.Unlock()
 		if open[c] = true; state == http.StateClosed {

@@ -69,9 +69,9 @@ func (w *Watches) countCall(flow string) error {
 	case nil:
 		return nil
 	case bounds.ErrShare:
-		return fmt.Errorf("%w: one client has at most %d, a quarter of limits.max_watches", errTooManyWatches, quarter(most))
+		return fmt.Errorf("%w: one client has at most %d, a quarter of all", errTooManyWatches, quarter(most))
 	default:
-		return fmt.Errorf("%w: limits.max_watches allows %d", errTooManyWatches, most)
+		return fmt.Errorf("%w: %d are open, which is the most", errTooManyWatches, most)
 	}
 }
 

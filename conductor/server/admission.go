@@ -50,7 +50,7 @@ func NewSharedAdmission(most, each int, wait time.Duration) *Admission {
 // SetBound replaces the bound and the wait of queries that come from now on.
 func (a *Admission) SetBound(most int, wait time.Duration) {
 	a.places.SetMost(most, a.each)
-	a.bound.Store(&admissionBound{wait, fmt.Errorf("%w: limits.max_queries lets %d in, and none of them ended within %s", ErrBusy, most,
+	a.bound.Store(&admissionBound{wait, fmt.Errorf("%w: %d are let in, and none of them ended within %s", ErrBusy, most,
 		wait)})
 }
 
@@ -141,7 +141,7 @@ func (a *Admission) Stats() AdmissionStats {
 var (
 	descInside = prometheus.NewDesc("conductor_queries_in_flight",
 		"Queries that are being worked on: their body has arrived, and their answer is not ready.", nil, nil)
-	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for a place (limits.max_queries).", nil, nil)
+	descWaiting = prometheus.NewDesc("conductor_queries_waiting", "Queries that wait for a place: four per CPU are let in.", nil, nil)
 	descRefused = prometheus.NewDesc("conductor_queries_refused_total", "Queries refused because they had waited for limits.query_wait.",
 		nil, nil)
 )

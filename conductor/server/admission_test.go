@@ -113,7 +113,7 @@ func TestAdmissionRefuses(t *testing.T) {
 			must.Succeed(t, a.Enter(t.Context(), bounds.Flow{}))
 			start := time.Now()
 			err := a.Enter(t.Context(), bounds.Flow{})
-			if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "limits.max_queries lets 1 in") {
+			if !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "1 are let in") {
 				t.Errorf("error %v", err)
 			}
 			if waited := time.Since(start); waited != wait {

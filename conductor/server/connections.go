@@ -69,8 +69,8 @@ var reasons = [...]struct{ name, text string }{
 	roomAtAddress: {"room_at_address",
 		"an address has limits.connections_per_address connections: the oldest without an admitted request are closed for new ones; if " +
 			"it is a proxy or an ingress, all of its clients count as one: raise the setting"},
-	atAll:     {"max_connections", "limits.max_connections connections are open, and further ones are closed"},
-	roomAtAll: {"room", "limits.max_connections connections are open: the oldest without an admitted request are closed for new ones"},
+	atAll:     {"max_connections", "all connections that the server may have are open, and further ones are closed"},
+	roomAtAll: {"room", "all connections that the server may have are open: the oldest without an admitted request are closed for new ones"},
 }
 
 // logPause lies between two lines of the log for one reason.
@@ -173,7 +173,8 @@ func (c *Connections) logBound(reason int, address string, ofAddress int) {
 var (
 	descConnections        = prometheus.NewDesc("conductor_connections", "Open connections, of HTTP and of gRPC.", nil, nil)
 	descConnectionsRefused = prometheus.NewDesc("conductor_connections_refused_total",
-		"Connections closed because of limits.max_connections or limits.connections_per_address, by reason: new ones, or, for room and "+
+		"Connections closed because all connections of the server, or of one address (limits.connections_per_address), were "+
+			"taken, by reason: new ones, or, for room and "+
 			"room_at_address, old ones without an admitted request.", []string{"reason"}, nil)
 )
 

@@ -35,7 +35,7 @@ func (c *Config) reseed() (*ReseedReport, error) {
 	own := *c
 	own.Store = url
 	// The shelf is not due for a minute: replicas write it only because the store was emptied.
-	g, err := own.servers(2, "--store-shelf-interval", "1m")
+	g, err := own.servers(2, "--snapshot-interval", "1m")
 	defer g.close()
 	if err == nil {
 		err = own.follow(g)

@@ -66,7 +66,7 @@ func (c *Config) takeovers() (all []TakeoverReport, err error) {
 // takeover kills one of the owners.
 func (c *Config) takeover(owners int) (*TakeoverReport, error) {
 	c.Progress.Say("%d replicas, %d of them own the shard", replicas, owners)
-	g, err := c.servers(replicas, "--cluster-mode", "shards", "--cluster-owners", strconv.Itoa(owners), "--store-shelf-interval", "500ms")
+	g, err := c.servers(replicas, "--cluster-mode", "shards", "--cluster-owners", strconv.Itoa(owners), "--snapshot-interval", "500ms")
 	defer g.close()
 	if err == nil {
 		err = c.follow(g)
