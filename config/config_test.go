@@ -85,3 +85,44 @@ func TestRenderingLoadsBack(t *testing.T) {
 		}
 	}
 }
+
+// TestStarterYAML holds that the file of config init is the defaults, and that each of its examples can be taken as
+// it stands.
+func TestStarterYAML(t *testing.T) {
+	load := func(text string) (*Loaded, error) {
+		return newLoader().load("conductor.yaml", []byte(text), nil, Options{})
+	}
+	d, err := load(StarterYAML())
+	if err != nil || len(d.Warnings) > 0 || !reflect.DeepEqual(d.Config, Default()) {
+		t.Errorf("as written: %v %v %+v", err, d.Warnings, d.Config)
+	}
+	var taken []string
+	for line := range strings.Lines(StarterYAML()) {
+		for _, s := range settings {
+			if strings.HasPrefix(line, "  # "+s.name+": ") && strings.Contains(line, s.example) && s.example != "" {
+				line = strings.Replace(line, "# ", "", 1)
+			}
+		}
+		if strings.HasPrefix(line, "# sources:") || strings.HasPrefix(line, "#  ") {
+			line = strings.Replace(strings.Replace(line, "# ", "", 1), "#", "", 1)
+		}
+		taken = append(taken, line)
+	}
+	d, err = load(strings.Join(taken, ""))
+	must.Succeed(t, err)
+	if len(d.Config.Sources) != 2 {
+		t.Errorf("%d sources", len(d.Config.Sources))
+	}
+	def, dozen := Default(), 2 // sources and listeners
+	for _, s := range settings {
+		if s.example != "" {
+			dozen++
+		}
+		if (s.example != "") != (s.format(&d.Config) != s.format(&def)) {
+			t.Errorf("%s: example %q, is %s", s.path, s.example, s.format(&d.Config))
+		}
+	}
+	if dozen != 12 {
+		t.Errorf("the dozen has %d", dozen)
+	}
+}

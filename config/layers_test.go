@@ -263,9 +263,9 @@ env CONDUCTOR_LISTENERS: listeners: ":1=carrier": dialect "carrier" is none of c
 env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s" if seconds are meant
 env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missing port in address
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
-flag --hash-seed: hash.seed: "x" is no whole number
-flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
 flag --snapshot-interval: snapshot.interval: 5 has no unit; write "5s" if seconds are meant
+flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
+flag --hash-seed: hash.seed: "x" is no whole number
 flag --max-sources: limits.max_sources: 0 is too small; the least is 1
 `
 	if got != want {
@@ -350,9 +350,9 @@ func TestValidateBuiltConfig(t *testing.T) {
 	c.Sources = []Source{one, same, {Endpoint: "h:1", DPRank: -1, BlockSize: 16, Type: "x", ModelName: "m", InstanceID: "b"}}
 	want := `listeners: no listener; without one nobody can ask
 log.level: "loud" is none of debug, info, warn, error
+cluster.mode: "some" is none of replicas, shards
 stream.stale_after: -1s is too small; the least is 1ms
 limits.max_contexts: -1 is too small; the least is 0
-cluster.mode: "some" is none of replicas, shards
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
 sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path

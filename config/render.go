@@ -11,34 +11,48 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAML renders the config as a file that loads to the same config. With comments, every
-// key has its meaning, its flag and its variable above it.
+// YAML renders the config as a file that loads to the same config. With comments, every setting has its meaning, its
+// flag and its variable above it, every group its name, and the file begins with the settings that matter most.
 func (c *Config) YAML(comments bool) string {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	put := func(m *yaml.Node, name string, value *yaml.Node, comment string) {
 		addPair(m, name, value)
-		if comments {
-			m.Content[len(m.Content)-2].HeadComment = comment
+		if comments && comment != "" {
+			m.Content[len(m.Content)-2].HeadComment = wrapText(comment)
 		}
 	}
 
+	first := []string{"sources", "listeners"}
+	for _, s := range settings {
+		if s.example != "" {
+			first = append(first, s.path)
+		}
+	}
+	top := "Most servers set some of these: " + strings.Join(first, ", ") + ". conductor config init writes a file with them."
 	put(root, "listeners", listNode(c.Listeners, listenerFields), "ports; dialect is one of "+
 		strings.Join(dialectKind.words, ", ")+" (--"+flagListen+", "+envListeners+")")
+	if comments {
+		root.Content[0].HeadComment = wrapText(top) + "\n\n" + root.Content[0].HeadComment
+	}
 	var last string
 	var m *yaml.Node
-	for _, one := range settings {
-		if section := one.sectionName(); section != last {
+	for _, s := range settings {
+		if section := s.sectionName(); section != last {
 			last, m = section, &yaml.Node{Kind: yaml.MappingNode}
-			addPair(root, section, m)
+			heading := ""
+			if s.group != "" {
+				heading = "---- " + s.group + " ----"
+			}
+			put(root, section, m, heading)
 		}
-		n := one.kind.valueNode(one.value(c))
-		if one.kind.list {
+		n := s.kind.valueNode(s.value(c))
+		if s.kind.list {
 			n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-			for _, text := range one.value(c).([]string) {
+			for _, text := range s.value(c).([]string) {
 				n.Content = append(n.Content, textNode(text))
 			}
 		}
-		put(m, one.name, n, fmt.Sprintf("%s (%s; --%s, %s)", one.help, one.kind.word, one.flag, one.env()))
+		put(m, s.name, n, fmt.Sprintf("%s (%s; --%s, %s)", s.help, s.kind.word, s.flag, s.env()))
 	}
 	put(root, "sources", listNode(c.Sources, sourceFields), "engines to subscribe to from the start, with the fields of POST /register")
 
@@ -47,6 +61,63 @@ func (c *Config) YAML(comments bool) string {
 	enc.SetIndent(2)
 	if err := enc.Encode(root); err != nil {
 		panic(fmt.Sprintf("BUG: config cannot be rendered: %v", err))
+	}
+	return out.String()
+}
+
+// StarterYAML returns a file with the dozen settings that most servers set, each with its meaning and an example.
+// All but the listeners are commented out, so that it loads to the defaults.
+func StarterYAML() string {
+	var out strings.Builder
+	comment := func(indent, text string) {
+		for _, line := range strings.Split(wrapText(text), "\n") {
+			out.WriteString(strings.TrimRight(indent+"# "+line, " ") + "\n")
+		}
+	}
+	comment("", "Settings of conductor serve, at their defaults: remove the # before what you change, then run conductor config "+
+		"check on this file. conductor config defaults prints all settings.")
+	out.WriteString("\n")
+	comment("", "ports, with what is spoken there: "+strings.Join(dialectKind.words, ", "))
+	out.WriteString("listeners:\n")
+	for _, l := range Default().Listeners {
+		fmt.Fprintf(&out, "  - {address: %q, dialect: %s}\n", l.Address, l.Dialect)
+	}
+	out.WriteString("\n")
+	comment("", "engines that you know; others are registered over HTTP, by conductor register or a router. "+
+		"With discover an engine is asked where it publishes, and for its block size.")
+	out.WriteString("# sources:\n" +
+		"#   - {instance_id: prefill, type: vLLM, modelname: deepseek, discover: \"http://10.0.0.1:8000\"}\n" +
+		"#   - {instance_id: decode, type: vLLM, modelname: deepseek, block_size: 16,\n" +
+		"#      endpoint: \"tcp://10.0.0.2:5557\", replay_endpoint: \"tcp://10.0.0.2:6557\"}\n")
+	last := ""
+	for _, s := range settings {
+		if s.example == "" {
+			continue
+		}
+		if section := s.sectionName(); section != last {
+			last = section
+			fmt.Fprintf(&out, "\n%s:\n", section)
+		}
+		comment("  ", s.help)
+		fmt.Fprintf(&out, "  # %s: %s\n", s.name, s.example)
+	}
+	return out.String()
+}
+
+// wrapText breaks a text into lines of at most 100 characters.
+func wrapText(text string) string {
+	var out strings.Builder
+	column := 0
+	for _, word := range strings.Fields(text) {
+		if column > 0 && column+1+len(word) > 100 {
+			out.WriteString("\n")
+			column = 0
+		} else if column > 0 {
+			out.WriteString(" ")
+			column++
+		}
+		out.WriteString(word)
+		column += len(word)
 	}
 	return out.String()
 }

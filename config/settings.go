@@ -11,64 +11,255 @@ import "time"
 //     unless flag says otherwise
 //   - default is its default, and min its least value, both written as in a file
 //   - words are the values of a text that is one of a few; kind is how other texts are written; see kindOf
+//   - start makes it one of the dozen of conductor config init, which shows this example
 //   - auto means that the word auto is a value too, and reload that a running server takes a change over
 
-// Config is everything a server needs to know before it starts. Settings are printed in its order.
+// Config is everything a server needs to know before it starts. Settings are printed in its order, under the names of
+// their groups; a group ends where the next one begins.
 type Config struct {
-	Listeners []Listener    `yaml:"listeners"`
-	Log       Log           `yaml:"log"`
-	Hash      Hash          `yaml:"hash"`
-	Stream    Stream        `yaml:"stream"`
-	Index     Index         `yaml:"index"`
-	Pool      Pool          `yaml:"pool"`
-	Feedback  Feedback      `yaml:"feedback"`
-	Snapshot  Snapshot      `yaml:"snapshot"`
-	Ready     Ready         `yaml:"ready"`
-	Journal   Journal       `yaml:"journal"`
-	Tracing   Tracing       `yaml:"tracing"`
-	Dynamo    DynamoDialect `yaml:"dynamo"`
-	SGLang    SGLangDialect `yaml:"sglang"`
-	Limits    Limits        `yaml:"limits"`
-	TLS       TLS           `yaml:"tls"`
-	Auth      Auth          `yaml:"auth"`
-	Peer      Peer          `yaml:"peer"`
-	Privacy   Privacy       `yaml:"privacy"`
-	Discovery Discovery     `yaml:"discovery"`
-	Store     Store         `yaml:"store"`
-	Cluster   Cluster       `yaml:"cluster"`
-	Reload    Reload        `yaml:"reload"`
-	Register  Register      `yaml:"register"`
-	UI        UI            `yaml:"ui"`
-	Shutdown  Shutdown      `yaml:"shutdown"`
-	Sources   []Source      `yaml:"sources"`
+	Listeners []Listener `yaml:"listeners"`
+
+	Snapshot Snapshot `yaml:"snapshot" group:"What most servers set"`
+	Ready    Ready    `yaml:"ready"`
+	Auth     Auth     `yaml:"auth"`
+	TLS      TLS      `yaml:"tls"`
+	Register Register `yaml:"register"`
+	Index    Index    `yaml:"index"`
+	Log      Log      `yaml:"log"`
+
+	Dynamo  DynamoDialect `yaml:"dynamo" group:"Several servers"`
+	Store   Store         `yaml:"store"`
+	Cluster Cluster       `yaml:"cluster"`
+	Peer    Peer          `yaml:"peer"`
+
+	Stream    Stream    `yaml:"stream" group:"Engines and caches"`
+	Pool      Pool      `yaml:"pool"`
+	Discovery Discovery `yaml:"discovery"`
+	Hash      Hash      `yaml:"hash"`
+
+	Limits   Limits        `yaml:"limits" group:"Clients"`
+	Privacy  Privacy       `yaml:"privacy"`
+	Feedback Feedback      `yaml:"feedback"`
+	SGLang   SGLangDialect `yaml:"sglang"`
+
+	UI      UI      `yaml:"ui" group:"Looking inside"`
+	Tracing Tracing `yaml:"tracing"`
+	Journal Journal `yaml:"journal"`
+
+	Reload   Reload   `yaml:"reload" group:"The process"`
+	Shutdown Shutdown `yaml:"shutdown"`
+
+	Sources []Source `yaml:"sources"`
+}
+
+// Snapshot is what the server keeps on disk of its indexes, for its next start.
+type Snapshot struct {
+	// directory of snapshots and registrations, from which the next start is warm; empty keeps nothing. One server a
+	// directory
+	Dir string `yaml:"dir" start:"/var/lib/conductor/snapshots"`
+
+	// pause between snapshots on disk, and age from which one in the store is written again. Lower it to lose less in
+	// a crash, raise it to write less; 0 writes only one on disk, at the end, and none in the store
+	//
+	// Default: engines can replay minutes, so a snapshot should be younger
+	Interval time.Duration `yaml:"interval" default:"1m"`
+
+	// file of a key (32 bytes or 64 hexadecimal digits) that seals salts in snapshots; without it, sources and blocks
+	// with a salt are in no snapshot
+	KeyFile string `yaml:"key_file"`
+}
+
+// Ready rules when routers may rely on the answers.
+type Ready struct {
+	// sources that must be synced before /ready is 200, whether configured or registered. Set it to most of your
+	// fleet, so that a restarted server gets no queries too early; 0 waits only for configured sources
+	MinSources int `yaml:"min_sources" reload:"yes" start:"6"`
+}
+
+// Auth says which client may ask what.
+type Auth struct {
+	// file of tokens and certificates with their roles and tenants (conductor token makes entries); empty lets all
+	// clients query and register
+	File string `yaml:"file" reload:"yes" start:"/etc/conductor/auth.yaml"`
+
+	// roles of clients without credentials: query, register, metrics, peer, admin, none. auto is query and register,
+	// or none if there is an auth.file
+	//
+	// Default: what routers and engines need; nothing once there are credentials
+	Anonymous []string `yaml:"anonymous" kind:"roles" default:"auto" reload:"yes"`
+
+	// further roles of clients without credentials on this machine; auto is admin, or none if there is an auth.file
+	//
+	// Default: what operators need; nothing once there are credentials
+	Loopback []string `yaml:"loopback" kind:"roles" default:"auto" reload:"yes"`
+}
+
+// TLS is that of the listeners. Its files are read again when they change.
+type TLS struct {
+	// file of the listeners' certificate, in PEM form; empty serves without TLS. It is read again when it changes
+	Cert string `yaml:"cert" start:"/etc/conductor/tls.crt"`
+
+	// file of that certificate's key
+	Key string `yaml:"key" start:"/etc/conductor/tls.key"`
+
+	// file of the authorities that sign clients' certificates; empty asks clients for none
+	ClientCA string `yaml:"client_ca"`
+
+	// refuse connections without a client certificate, those of load balancers that check /ready included
+	RequireClientCert bool `yaml:"require_client_cert"`
+}
+
+// Register bounds what clients register.
+type Register struct {
+	// endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports. Narrow it
+	// to the networks of your engines
+	//
+	// Default: private and public addresses, but not link-local, multicast or cloud-metadata ones
+	Allow []string `yaml:"allow" kind:"rules" default:"default" reload:"yes" start:"[tcp://10.0.0.0/8]"`
+}
+
+// Index rules how long blocks are kept, and in how much memory.
+type Index struct {
+	// bytes that all indexes together may take; beyond it new blocks are refused and answers get shorter. auto is
+	// half of the available memory: the container's limit, or the machine's memory if there is none. Lower it if
+	// other programs need the memory; 0 is no bound
+	//
+	// Default: a server that runs out of memory is killed and loses everything
+	MaxBytesTotal int64 `yaml:"max_bytes_total" auto:"yes" default:"auto" start:"24GiB"`
+
+	// bytes that the index of one tenant, model and block size may take; beyond it new blocks are refused. Set it so
+	// that one tenant cannot use up everybody's memory; auto is half of the available memory, 0 no bound
+	MaxBytes int64 `yaml:"max_bytes" auto:"yes"`
+
+	// bytes for blocks that no instance holds any more, but that a pool or a lower tier may still name. Raise it if
+	// the finding lost_names comes; 0 keeps none
+	//
+	// Default: some 3 million blocks, more than a pool usually lags behind its engines
+	GhostBytes int64 `yaml:"ghost_bytes" default:"128MiB"`
+
+	// keep what GET /dump needs, and so peers of the Dynamo dialect; false saves up to 8 bytes a block
+	//
+	// Default: without it a peer notices too late that it cannot recover from this server
+	LocalHashes bool `yaml:"local_hashes" default:"true"`
 }
 
 // Log is the form of the lines on standard error.
 type Log struct {
+	// json for programs, console for people
+	//
+	// Default: logs are usually collected by programs
+	Format string `yaml:"format" words:"json|console" default:"json" start:"console"`
+
 	// write lines of this level and worse. debug adds a line for each replay and connection: set it while you look
 	// into one engine
 	//
 	// Default: one line for each change of a source's state, none for each event
 	Level string `yaml:"level" words:"debug|info|warn|error" default:"info" reload:"yes"`
 
-	// json for programs, console for people
-	//
-	// Default: logs are usually collected by programs
-	Format string `yaml:"format" words:"json|console" default:"json"`
-
 	// log each query that takes this long or longer, with the time of each stage, at most two lines a second; lower
 	// it to see more; 0 logs none
 	SlowQuery time.Duration `yaml:"slow_query" reload:"yes"`
 }
 
-// Hash fixes the hash that names blocks.
-type Hash struct {
-	// seed of the hash that names blocks (XXH3-64); all servers and clients that exchange hashes need the same one.
-	// random draws another at each start, which keeps clients from forging hashes, but then replicas and clients that
-	// hash cannot work with this server
+// DynamoDialect is what the Dynamo dialect has beyond its listener.
+type DynamoDialect struct {
+	// other servers from which this one copies blocks at its start, in this order, and with which it compares blocks
+	// later: base URLs, comma-separated. One that is this server itself is skipped
+	Peers []string `yaml:"peers" kind:"urls" flag:"peers" start:"[http://conductor-2:8090]"`
+
+	// instances that must be registered before the Dynamo dialect answers (also DYN_ROUTER_MIN_INITIAL_WORKERS).
+	// Raise it to keep routers waiting while a fleet starts
+	MinInitialWorkers int `yaml:"min_initial_workers" flag:"min-initial-workers"`
+
+	// file of one JSON line for each request of the Dynamo dialect; empty writes none
+	AccessLog string `yaml:"access_log" flag:"access-log"`
+
+	// request header that is copied into the access log
 	//
-	// Default: the seed of Dynamo and of standardized publishers
-	Seed uint64 `yaml:"seed" default:"1337"`
+	// Default: the header that Dynamo uses
+	TraceIDHeader string `yaml:"trace_id_header" kind:"header" default:"x-trace-id" flag:"trace-id-header"`
+
+	// local time in the access log instead of UTC
+	AccessLogLocalTime bool `yaml:"access_log_local_time" flag:"access-log-local-time"`
+
+	// let clients of the Dynamo dialect pause and resume subscriptions, for tests only (also
+	// DYN_KV_INDEXER_TEST_ENDPOINTS)
+	TestEndpoints bool `yaml:"test_endpoints" flag:"test-endpoints"`
+}
+
+// Store is the Valkey or Redis that replicas share.
+type Store struct {
+	// Valkey or Redis that replicas share, as redis:// or rediss:// with user, host and database; empty uses none
+	URL string `yaml:"url" kind:"store" flag:"store" start:"rediss://conductor@valkey:6379"`
+
+	// further nodes of a cluster, or further Sentinels, as host:port
+	Addresses []string `yaml:"addresses" kind:"addresses"`
+
+	// name by which Sentinels know the store; store.url and store.addresses are then Sentinels
+	Master string `yaml:"master"`
+
+	// whether the store is a cluster
+	Cluster bool `yaml:"cluster"`
+
+	// name of this fleet in the store; give two fleets in one store different names
+	Name string `yaml:"name" kind:"filled" default:"default"`
+
+	// file of the store's password, read for each connection; empty uses the one in store.url
+	PasswordFile string `yaml:"password_file"`
+
+	// file of the Sentinels' password; empty sends none
+	SentinelPasswordFile string `yaml:"sentinel_password_file"`
+
+	// file of the authorities that sign the store's certificate, for rediss://; empty uses those of the system
+	CACert string `yaml:"cacert"`
+
+	// file of the certificate that this server shows to the store
+	Cert string `yaml:"cert"`
+
+	// file of that certificate's key
+	Key string `yaml:"key"`
+
+	// base URL at which other replicas reach this server; empty is the host's name and the port of the first HTTP
+	// listener. Set it if they cannot resolve that name
+	Advertise string `yaml:"advertise" kind:"url"`
+
+	// bytes that all snapshots in the store may take; beyond it the oldest go. Raise it, and the store's memory, for
+	// more than 60 M blocks
+	//
+	// Default: 60 M blocks, which fit into a small store
+	ShelfBytes int64 `yaml:"shelf_bytes" default:"1GiB" min:"1"`
+
+	// share of the work that this replica takes with cluster.mode shards, relative to the others' weights; raise it
+	// on larger machines
+	Weight int `yaml:"weight" default:"100" min:"1"`
+}
+
+// Cluster is how the replicas of a store share the work.
+type Cluster struct {
+	// replicas: every replica follows every source. shards: each follows the sources of its share of the models, and
+	// sends other queries on, for fleets that one machine cannot follow
+	Mode string `yaml:"mode" words:"replicas|shards" default:"replicas"`
+
+	// replicas that serve each model with cluster.mode shards; busy models get more. Raise it to survive more
+	// failures; each costs as much as the first
+	//
+	// Default: if one dies, the other answers at once
+	Owners int `yaml:"owners" default:"2" min:"1"`
+}
+
+// Peer is what the server shows to other replicas.
+type Peer struct {
+	// file of the authorities that sign the certificates of other replicas; empty uses those of the system
+	CACert string `yaml:"cacert"`
+
+	// file of the certificate that this server shows to other replicas
+	Cert string `yaml:"cert"`
+
+	// file of that certificate's key
+	Key string `yaml:"key"`
+
+	// file of the token that this server sends to other replicas; it needs the role peer there
+	TokenFile string `yaml:"token_file"`
 }
 
 // Stream rules what happens between the socket of a source and the index.
@@ -92,31 +283,6 @@ type Stream struct {
 	Copies string `yaml:"copies" words:"count|set" default:"count" flag:"copies"`
 }
 
-// Index rules how long blocks are kept, and in how much memory.
-type Index struct {
-	// bytes that the index of one tenant, model and block size may take; beyond it new blocks are refused. Set it so
-	// that one tenant cannot use up everybody's memory; auto is half of the available memory, 0 no bound
-	MaxBytes int64 `yaml:"max_bytes" auto:"yes"`
-
-	// bytes that all indexes together may take; beyond it new blocks are refused and answers get shorter. auto is
-	// half of the available memory: the container's limit, or the machine's memory if there is none. Lower it if
-	// other programs need the memory; 0 is no bound
-	//
-	// Default: a server that runs out of memory is killed and loses everything
-	MaxBytesTotal int64 `yaml:"max_bytes_total" auto:"yes" default:"auto"`
-
-	// bytes for blocks that no instance holds any more, but that a pool or a lower tier may still name. Raise it if
-	// the finding lost_names comes; 0 keeps none
-	//
-	// Default: some 3 million blocks, more than a pool usually lags behind its engines
-	GhostBytes int64 `yaml:"ghost_bytes" default:"128MiB"`
-
-	// keep what GET /dump needs, and so peers of the Dynamo dialect; false saves up to 8 bytes a block
-	//
-	// Default: without it a peer notices too late that it cannot recover from this server
-	LocalHashes bool `yaml:"local_hashes" default:"true"`
-}
-
 // Pool is for caches below the engines, which announce objects instead of blocks.
 type Pool struct {
 	// when a block of a pool counts: all if all its objects are there, any if one is. Choose any if your store keeps
@@ -132,101 +298,28 @@ type Pool struct {
 	MaxBytes int64 `yaml:"max_bytes" default:"512MiB" min:"1MiB"`
 }
 
-// Feedback is what reports of requests lead to.
-type Feedback struct {
-	// percent of the tokens of reports to /feedback that may be wrong; beyond it the instance has a finding and
-	// starts over from a replay. Lower it to start over sooner, but not below what is usual in your fleet, or engines
-	// replay for nothing; 0 only counts
-	MaxError int `yaml:"max_error" reload:"yes"`
-}
-
-// Snapshot is what the server keeps on disk of its indexes, for its next start.
-type Snapshot struct {
-	// directory of snapshots and registrations, from which the next start is warm; empty keeps nothing. One server a
-	// directory
-	Dir string `yaml:"dir"`
-
-	// pause between snapshots on disk, and age from which one in the store is written again. Lower it to lose less in
-	// a crash, raise it to write less; 0 writes only one on disk, at the end, and none in the store
+// Discovery finds sources.
+type Discovery struct {
+	// file of the bearer token for engines of configured sources with discover; engines that clients register never
+	// get it
 	//
-	// Default: engines can replay minutes, so a snapshot should be younger
-	Interval time.Duration `yaml:"interval" default:"1m"`
+	// Default: engines without --api-key need no token
+	TokenFile string `yaml:"token_file"`
 
-	// file of a key (32 bytes or 64 hexadecimal digits) that seals salts in snapshots; without it, sources and blocks
-	// with a salt are in no snapshot
-	KeyFile string `yaml:"key_file"`
-}
-
-// Ready rules when routers may rely on the answers.
-type Ready struct {
-	// sources that must be synced before /ready is 200, whether configured or registered. Set it to most of your
-	// fleet, so that a restarted server gets no queries too early; 0 waits only for configured sources
-	MinSources int `yaml:"min_sources" reload:"yes"`
-}
-
-// Journal is the record of the events that were applied. It holds prompts.
-type Journal struct {
-	// directory of a record of all events, for conductor replay. It has users' tokens; empty records nothing
-	Dir string `yaml:"dir"`
-
-	// bytes that this record may take; beyond it the oldest part goes. Raise it to look back further
+	// folder of YAML files with sources, followed as files come, change and go; empty watches none
 	//
-	// Default: hours of a small fleet, and little for a disk
-	MaxBytes int64 `yaml:"max_bytes" default:"1GiB" min:"8MiB"`
-
-	// file of a 32-byte key that seals the record; empty leaves it readable
-	KeyFile string `yaml:"key_file"`
-
-	// bytes of the newest batches of each source that stay in memory for /admin/events, users' tokens included. Raise
-	// it to look back further; 0 keeps none
-	RingBytes int64 `yaml:"ring_bytes"`
+	// Default: most fleets name their sources in the settings or register them
+	SourcesDir string `yaml:"sources_dir" flag:"sources-dir"`
 }
 
-// Tracing is where traces of queries go.
-type Tracing struct {
-	// URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty sends none
-	Endpoint string `yaml:"endpoint" kind:"url"`
-
-	// share of the queries that are traced, 0 to 1; raise it to see rare ones. If a query has a traceparent, its
-	// caller decides instead
+// Hash fixes the hash that names blocks.
+type Hash struct {
+	// seed of the hash that names blocks (XXH3-64); all servers and clients that exchange hashes need the same one.
+	// random draws another at each start, which keeps clients from forging hashes, but then replicas and clients that
+	// hash cannot work with this server
 	//
-	// Default: enough to see each second, at hardly any cost
-	Sample float64 `yaml:"sample" default:"0.01"`
-
-	// file of headers for the collector, such as its credentials, as lines of name: value
-	HeadersFile string `yaml:"headers_file"`
-}
-
-// DynamoDialect is what the Dynamo dialect has beyond its listener.
-type DynamoDialect struct {
-	// other servers from which this one copies blocks at its start, in this order, and with which it compares blocks
-	// later: base URLs, comma-separated. One that is this server itself is skipped
-	Peers []string `yaml:"peers" kind:"urls" flag:"peers"`
-
-	// instances that must be registered before the Dynamo dialect answers (also DYN_ROUTER_MIN_INITIAL_WORKERS).
-	// Raise it to keep routers waiting while a fleet starts
-	MinInitialWorkers int `yaml:"min_initial_workers" flag:"min-initial-workers"`
-
-	// file of one JSON line for each request of the Dynamo dialect; empty writes none
-	AccessLog string `yaml:"access_log" flag:"access-log"`
-
-	// request header that is copied into the access log
-	//
-	// Default: the header that Dynamo uses
-	TraceIDHeader string `yaml:"trace_id_header" kind:"header" default:"x-trace-id" flag:"trace-id-header"`
-
-	// local time in the access log instead of UTC
-	AccessLogLocalTime bool `yaml:"access_log_local_time" flag:"access-log-local-time"`
-
-	// let clients of the Dynamo dialect pause and resume subscriptions, for tests only (also
-	// DYN_KV_INDEXER_TEST_ENDPOINTS)
-	TestEndpoints bool `yaml:"test_endpoints" flag:"test-endpoints"`
-}
-
-// SGLangDialect is what sgl-router asks over gRPC.
-type SGLangDialect struct {
-	// model of the sgl-router that asks over gRPC; empty answers for the engines of all models
-	Model string `yaml:"model"`
+	// Default: the seed of Dynamo and of standardized publishers
+	Seed uint64 `yaml:"seed" default:"1337"`
 }
 
 // Limits bounds what one peer can make the server do.
@@ -304,148 +397,24 @@ type Limits struct {
 	ClientChanges int `yaml:"client_changes" flag:"client-changes" reload:"yes"`
 }
 
-// TLS is that of the listeners. Its files are read again when they change.
-type TLS struct {
-	// file of the listeners' certificate, in PEM form; empty serves without TLS. It is read again when it changes
-	Cert string `yaml:"cert"`
-
-	// file of that certificate's key
-	Key string `yaml:"key"`
-
-	// file of the authorities that sign clients' certificates; empty asks clients for none
-	ClientCA string `yaml:"client_ca"`
-
-	// refuse connections without a client certificate, those of load balancers that check /ready included
-	RequireClientCert bool `yaml:"require_client_cert"`
-}
-
-// Auth says which client may ask what.
-type Auth struct {
-	// file of tokens and certificates with their roles and tenants (conductor token makes entries); empty lets all
-	// clients query and register
-	File string `yaml:"file" reload:"yes"`
-
-	// roles of clients without credentials: query, register, metrics, peer, admin, none. auto is query and register,
-	// or none if there is an auth.file
-	//
-	// Default: what routers and engines need; nothing once there are credentials
-	Anonymous []string `yaml:"anonymous" kind:"roles" default:"auto" reload:"yes"`
-
-	// further roles of clients without credentials on this machine; auto is admin, or none if there is an auth.file
-	//
-	// Default: what operators need; nothing once there are credentials
-	Loopback []string `yaml:"loopback" kind:"roles" default:"auto" reload:"yes"`
-}
-
-// Peer is what the server shows to other replicas.
-type Peer struct {
-	// file of the authorities that sign the certificates of other replicas; empty uses those of the system
-	CACert string `yaml:"cacert"`
-
-	// file of the certificate that this server shows to other replicas
-	Cert string `yaml:"cert"`
-
-	// file of that certificate's key
-	Key string `yaml:"key"`
-
-	// file of the token that this server sends to other replicas; it needs the role peer there
-	TokenFile string `yaml:"token_file"`
-}
-
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
 	// answer queries without a cache salt with no match, because unsalted blocks tell which prompts other users asked
 	SaltedOnly bool `yaml:"salted_only" flag:"salted-only" reload:"yes"`
 }
 
-// Discovery finds sources.
-type Discovery struct {
-	// file of the bearer token for engines of configured sources with discover; engines that clients register never
-	// get it
-	//
-	// Default: engines without --api-key need no token
-	TokenFile string `yaml:"token_file"`
-
-	// folder of YAML files with sources, followed as files come, change and go; empty watches none
-	//
-	// Default: most fleets name their sources in the settings or register them
-	SourcesDir string `yaml:"sources_dir" flag:"sources-dir"`
+// Feedback is what reports of requests lead to.
+type Feedback struct {
+	// percent of the tokens of reports to /feedback that may be wrong; beyond it the instance has a finding and
+	// starts over from a replay. Lower it to start over sooner, but not below what is usual in your fleet, or engines
+	// replay for nothing; 0 only counts
+	MaxError int `yaml:"max_error" reload:"yes"`
 }
 
-// Store is the Valkey or Redis that replicas share.
-type Store struct {
-	// Valkey or Redis that replicas share, as redis:// or rediss:// with user, host and database; empty uses none
-	URL string `yaml:"url" kind:"store" flag:"store"`
-
-	// further nodes of a cluster, or further Sentinels, as host:port
-	Addresses []string `yaml:"addresses" kind:"addresses"`
-
-	// name by which Sentinels know the store; store.url and store.addresses are then Sentinels
-	Master string `yaml:"master"`
-
-	// whether the store is a cluster
-	Cluster bool `yaml:"cluster"`
-
-	// name of this fleet in the store; give two fleets in one store different names
-	Name string `yaml:"name" kind:"filled" default:"default"`
-
-	// file of the store's password, read for each connection; empty uses the one in store.url
-	PasswordFile string `yaml:"password_file"`
-
-	// file of the Sentinels' password; empty sends none
-	SentinelPasswordFile string `yaml:"sentinel_password_file"`
-
-	// file of the authorities that sign the store's certificate, for rediss://; empty uses those of the system
-	CACert string `yaml:"cacert"`
-
-	// file of the certificate that this server shows to the store
-	Cert string `yaml:"cert"`
-
-	// file of that certificate's key
-	Key string `yaml:"key"`
-
-	// base URL at which other replicas reach this server; empty is the host's name and the port of the first HTTP
-	// listener. Set it if they cannot resolve that name
-	Advertise string `yaml:"advertise" kind:"url"`
-
-	// bytes that all snapshots in the store may take; beyond it the oldest go. Raise it, and the store's memory, for
-	// more than 60 M blocks
-	//
-	// Default: 60 M blocks, which fit into a small store
-	ShelfBytes int64 `yaml:"shelf_bytes" default:"1GiB" min:"1"`
-
-	// share of the work that this replica takes with cluster.mode shards, relative to the others' weights; raise it
-	// on larger machines
-	Weight int `yaml:"weight" default:"100" min:"1"`
-}
-
-// Cluster is how the replicas of a store share the work.
-type Cluster struct {
-	// replicas: every replica follows every source. shards: each follows the sources of its share of the models, and
-	// sends other queries on, for fleets that one machine cannot follow
-	Mode string `yaml:"mode" words:"replicas|shards" default:"replicas"`
-
-	// replicas that serve each model with cluster.mode shards; busy models get more. Raise it to survive more
-	// failures; each costs as much as the first
-	//
-	// Default: if one dies, the other answers at once
-	Owners int `yaml:"owners" default:"2" min:"1"`
-}
-
-// Reload says when the settings are read again, besides SIGHUP and POST /admin/reload.
-type Reload struct {
-	// read the settings file again when it changes, as SIGHUP and POST /admin/reload do. Set it if a tool writes the
-	// file, such as a mounted ConfigMap
-	Watch bool `yaml:"watch"`
-}
-
-// Register bounds what clients register.
-type Register struct {
-	// endpoints that clients may register: default, tcp://network:ports, ipc:///path/, bind:tcp://*:ports. Narrow it
-	// to the networks of your engines
-	//
-	// Default: private and public addresses, but not link-local, multicast or cloud-metadata ones
-	Allow []string `yaml:"allow" kind:"rules" default:"default" reload:"yes"`
+// SGLangDialect is what sgl-router asks over gRPC.
+type SGLangDialect struct {
+	// model of the sgl-router that asks over gRPC; empty answers for the engines of all models
+	Model string `yaml:"model"`
 }
 
 // UI is the page for operators and what it shows.
@@ -460,6 +429,46 @@ type UI struct {
 	//
 	// Default: an explanation needs the prompt
 	RecentQueries bool `yaml:"recent_queries" default:"true"`
+}
+
+// Tracing is where traces of queries go.
+type Tracing struct {
+	// URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty sends none
+	Endpoint string `yaml:"endpoint" kind:"url"`
+
+	// share of the queries that are traced, 0 to 1; raise it to see rare ones. If a query has a traceparent, its
+	// caller decides instead
+	//
+	// Default: enough to see each second, at hardly any cost
+	Sample float64 `yaml:"sample" default:"0.01"`
+
+	// file of headers for the collector, such as its credentials, as lines of name: value
+	HeadersFile string `yaml:"headers_file"`
+}
+
+// Journal is the record of the events that were applied. It holds prompts.
+type Journal struct {
+	// directory of a record of all events, for conductor replay. It has users' tokens; empty records nothing
+	Dir string `yaml:"dir"`
+
+	// bytes that this record may take; beyond it the oldest part goes. Raise it to look back further
+	//
+	// Default: hours of a small fleet, and little for a disk
+	MaxBytes int64 `yaml:"max_bytes" default:"1GiB" min:"8MiB"`
+
+	// file of a 32-byte key that seals the record; empty leaves it readable
+	KeyFile string `yaml:"key_file"`
+
+	// bytes of the newest batches of each source that stay in memory for /admin/events, users' tokens included. Raise
+	// it to look back further; 0 keeps none
+	RingBytes int64 `yaml:"ring_bytes"`
+}
+
+// Reload says when the settings are read again, besides SIGHUP and POST /admin/reload.
+type Reload struct {
+	// read the settings file again when it changes, as SIGHUP and POST /admin/reload do. Set it if a tool writes the
+	// file, such as a mounted ConfigMap
+	Watch bool `yaml:"watch"`
 }
 
 // Shutdown is how the server leaves.

@@ -58,6 +58,8 @@ type setting struct {
 	initial any    // the default
 	least   int64  // least value of a number, in its own unit (ns, bytes)
 	live    bool   // a running server takes a change over
+	group   string // heading above the setting; "" for all but the first of a group
+	example string // what config init shows; "" for all but a dozen
 	help    string // what it does, in one line
 	reason  string // why the default is what it is; "" if that needs no words
 }
@@ -74,9 +76,13 @@ func walkConfig() (out []setting) {
 		if section.Type.Kind() != reflect.Struct {
 			continue // listeners and sources are lists
 		}
-		for _, f := range fieldsOf(section.Type) {
+		for k, f := range fieldsOf(section.Type) {
 			member := section.Type.Field(f.index)
 			s := setting{field: f, section: i, path: section.Tag.Get("yaml") + "." + f.name, live: member.Tag.Get("reload") != ""}
+			s.example = member.Tag.Get("start")
+			if k == 0 {
+				s.group = section.Tag.Get("group")
+			}
 			s.flag = member.Tag.Get("flag")
 			if s.flag == "" {
 				s.flag = strings.NewReplacer(".", "-", "_", "-").Replace(s.path)

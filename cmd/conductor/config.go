@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -24,9 +27,9 @@ func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "config",
 		SuggestFor: []string{"settings"},
-		Short:      "Check and show settings",
+		Short:      "Write, check and show settings",
 	}
-	cmd.AddCommand(configCheckCommand(), configShowCommand(), configDefaultsCommand(), configDiffCommand())
+	cmd.AddCommand(configInitCommand(), configCheckCommand(), configShowCommand(), configDefaultsCommand(), configDiffCommand())
 	return cmd
 }
 
@@ -38,6 +41,37 @@ type checked struct {
 	Warnings  []string `json:"warnings"`
 	Listeners int      `json:"listeners"`
 	Sources   int      `json:"sources"`
+}
+
+func configInitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init [FILE]",
+		Short: "Write a settings file with the dozen settings that most servers set",
+		Long: "Writes FILE, conductor.yaml if it is not given, with the settings that most servers set, each with what it does\n" +
+			"and an example. All but the listeners are commented out, so the file changes nothing until you edit it.\n" +
+			"A file that exists is not overwritten.",
+		Example: "  conductor config init\n  conductor config init /etc/conductor/config.yaml",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := "conductor.yaml"
+			if len(args) > 0 {
+				name = args[0]
+			}
+			f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // it may get the password of a store
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%s exists: name another file, or remove it first", name)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = io.WriteString(f, config.StarterYAML())
+			if err := cmp.Or(err, f.Close()); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: edit it, then conductor config check %s\n", name, name)
+			return nil
+		},
+	}
 }
 
 func configCheckCommand() *cobra.Command {
@@ -251,7 +285,8 @@ func configDefaultsCommand() *cobra.Command {
 		Use:   "defaults",
 		Short: "Print every setting with its default, meaning, flag and variable, as YAML",
 		Long: `Prints every setting with its default, what it does, and its flag and environment variable.
-The output is a settings file to begin with.`,
+They are in groups, those that most servers set first. The output is a settings file; conductor config init writes a
+shorter one to begin with.`,
 		Example: "  conductor config defaults >config.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -63,8 +63,16 @@ bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 bad.yaml:2:1: hsah: unknown key; did you mean "hash"?
 flag --max-sources: limits.max_sources: "many" is no whole number
 `, true)
-	f("defaults", "# ports; dialect is one of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc (--listen, "+
-		"CONDUCTOR_LISTENERS)\nlisteners:\n", "", false)
+	f("init", "conductor.yaml: edit it, then conductor config check conductor.yaml\n", "", false)
+	f("check conductor.yaml", "conductor.yaml: ok\n",
+		"warning: no source is configured: every answer is empty until engines are registered over HTTP\n", false)
+	if _, _, err := runConfig("init"); err == nil || err.Error() != "conductor.yaml exists: name another file, or remove it first" {
+		t.Errorf("init twice: %v", err)
+	}
+	if out, _, err := runConfig("init", "--help"); err != nil || !strings.Contains(out, "is not overwritten") {
+		t.Errorf("init --help: %v %s", err, out)
+	}
+	f("defaults", "# Most servers set some of these: sources, listeners, snapshot.dir,", "", false)
 }
 
 // TestConfigCheckFiles checks every file of testdata/check. The file of the same name
