@@ -32,7 +32,8 @@ func TestDynamoEnvironment(t *testing.T) {
 	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=+07"}, nil, 7, false, "")
 	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS="}, nil, 3, false, "")
 	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=5", "CONDUCTOR_DYNAMO_MIN_INITIAL_WORKERS=6"}, nil, 6, false, "")
-	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=5", "CONDUCTOR_DYNAMO_MIN_INITIAL_WORKERS=6"}, []string{"--min-initial-workers=7"}, 7, false, "")
+	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=5", "CONDUCTOR_DYNAMO_MIN_INITIAL_WORKERS=6"},
+		[]string{"--min-initial-workers=7"}, 7, false, "")
 	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=x"}, nil, 0, false,
 		`DYN_ROUTER_MIN_INITIAL_WORKERS must be a non-negative integer, got "x": invalid digit found in string`)
 	f([]string{"DYN_ROUTER_MIN_INITIAL_WORKERS=-1"}, nil, 0, false,
@@ -76,19 +77,23 @@ func TestDynamoListener(t *testing.T) {
 	f("", nil, nil, true, "0.0.0.0:9=dynamo", "")
 	f("http_server_port: 3\n", nil, nil, false, ":3=conductor,0.0.0.0:9=dynamo", "")
 	f("http_server_port: 3\n", nil, nil, true, "0.0.0.0:9=dynamo", "")
-	f("listeners: [{address: ':1', dialect: dynamo}, {address: ':2'}, {address: ':3', dialect: dynamo}]\n", nil, nil, false, ":2=conductor,0.0.0.0:9=dynamo", "")
+	f("listeners: [{address: ':1', dialect: dynamo}, {address: ':2'}, {address: ':3', dialect: dynamo}]\n", nil, nil, false,
+		":2=conductor,0.0.0.0:9=dynamo", "")
 	f("", []string{"CONDUCTOR_LISTENERS=:4=dynamo,:5"}, nil, false, ":5=conductor,0.0.0.0:9=dynamo", "")
 	f("", []string{"CONDUCTOR_LISTENERS=:4=dynamo,:5"}, nil, true, "0.0.0.0:9=dynamo", "")
 	f("", nil, []string{"--listen=:5"}, false, ":5=conductor,0.0.0.0:9=dynamo", "")
-	f("", nil, []string{"--listen=:5,:4=dynamo"}, false, "", "flag --port: listeners: --listen says where the dynamo dialect listens; keep one of the two")
-	f("", nil, []string{"--listen=0.0.0.0:9"}, false, "", `flag --port: listeners[1]: the same address "0.0.0.0:9" as listeners[0] (flag --listen)`)
+	f("", nil, []string{"--listen=:5,:4=dynamo"}, false, "",
+		"flag --port: listeners: --listen says where the dynamo dialect listens; keep one of the two")
+	f("", nil, []string{"--listen=0.0.0.0:9"}, false, "",
+		`flag --port: listeners[1]: the same address "0.0.0.0:9" as listeners[0] (flag --listen)`)
 }
 
 // TestDynamoWorkers lays workers over sources: they are checked against the rest
 // and each alone, but for the endpoint.
 func TestDynamoWorkers(t *testing.T) {
 	t.Chdir(t.TempDir())
-	file := write(t, "c.yaml", "sources: [{endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: '1', block_size: 16}]\nlimits: {max_sources: 3}\n")
+	file := write(t, "c.yaml",
+		"sources: [{endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: '1', block_size: 16}]\nlimits: {max_sources: 3}\n")
 	worker := Source{Endpoint: "inproc://x", Type: "vLLM", ModelName: "m", InstanceID: "2", BlockSize: 16, DPRank: 1}
 	other := worker
 	other.InstanceID, other.TenantID, other.Endpoint = "3", "blue", "tcp://*:0"

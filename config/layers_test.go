@@ -455,7 +455,8 @@ func TestDidYouMean(t *testing.T) {
 func TestFlagsSpeakForThemselves(t *testing.T) {
 	usage := flags(t).FlagUsages()
 	for _, want := range []string{"--config file", "--listen address=dialect", "(default :13333=conductor,:8090=dynamo)",
-		"--access-log-local-time", "--peers urls", "--stale-after duration", "(default 30s)", "--max-body bytes", "(default 16MiB)", "--copies count|set"} {
+		"--access-log-local-time", "--peers urls", "--stale-after duration", "(default 30s)",
+		"--max-body bytes", "(default 16MiB)", "--copies count|set"} {
 		if !strings.Contains(usage, want) {
 			t.Errorf("usage lacks %q:\n%s", want, usage)
 		}

@@ -41,7 +41,8 @@ func settingTables() string {
 				out.WriteString("\n")
 			}
 			last = section
-			fmt.Fprintf(&out, "## %s\n\n| Setting | Default | Meaning | Type | Flag | Change needs | Why this default |\n|---|---|---|---|---|---|---|\n", section)
+			fmt.Fprintf(&out, "## %s\n\n| Setting | Default | Meaning | Type | Flag | Change needs | Why this default |\n"+
+				"|---|---|---|---|---|---|---|\n", section)
 		}
 		def := formatValue(s.initial)
 		if def != "" {
@@ -51,7 +52,8 @@ func settingTables() string {
 		if s.live {
 			change = "reload"
 		}
-		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | `--%s` | %s | %s |\n", s.path, def, cell(s.help), cell(s.kind.word), s.flag, change, cell(s.reason))
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s | `--%s` | %s | %s |\n",
+			s.path, def, cell(s.help), cell(s.kind.word), s.flag, change, cell(s.reason))
 	}
 	return out.String()
 }

@@ -54,8 +54,8 @@ type Config struct {
 
 // Snapshot is what the server keeps on disk of its indexes, for its next start.
 type Snapshot struct {
-	// directory of snapshots and registrations, from which the next start is warm; empty keeps nothing. One server a
-	// directory
+	// directory of snapshots and registrations, from which the next start is warm; empty keeps nothing. Set it in
+	// production, another one for each server
 	Dir string `yaml:"dir" start:"/var/lib/conductor/snapshots"`
 
 	// pause between snapshots on disk, and age from which one in the store is written again. Lower it to lose less in
@@ -64,8 +64,8 @@ type Snapshot struct {
 	// Default: engines can replay minutes, so a snapshot should be younger
 	Interval time.Duration `yaml:"interval" default:"1m"`
 
-	// file of a key (32 bytes or 64 hexadecimal digits) that seals salts in snapshots; without it, sources and blocks
-	// with a salt are in no snapshot
+	// file of a key (32 bytes or 64 hexadecimal digits) that seals salts in snapshots. Set it if engines use salts:
+	// without it, sources and blocks with a salt are in no snapshot
 	KeyFile string `yaml:"key_file"`
 }
 
@@ -79,7 +79,7 @@ type Ready struct {
 // Auth says which client may ask what.
 type Auth struct {
 	// file of tokens and certificates with their roles and tenants (conductor token makes entries); empty lets all
-	// clients query and register
+	// clients query and register. Set it if anybody else can reach the port
 	File string `yaml:"file" reload:"yes" start:"/etc/conductor/auth.yaml"`
 
 	// roles of clients without credentials: query, register, metrics, peer, admin, none. auto is query and register,
@@ -96,16 +96,19 @@ type Auth struct {
 
 // TLS is that of the listeners. Its files are read again when they change.
 type TLS struct {
-	// file of the listeners' certificate, in PEM form; empty serves without TLS. It is read again when it changes
+	// file of the listeners' certificate, in PEM form; empty serves without TLS. Set it if the network between
+	// routers and server is not trusted. It is read again when it changes
 	Cert string `yaml:"cert" start:"/etc/conductor/tls.crt"`
 
 	// file of that certificate's key
 	Key string `yaml:"key" start:"/etc/conductor/tls.key"`
 
-	// file of the authorities that sign clients' certificates; empty asks clients for none
+	// file of the authorities that sign clients' certificates; empty asks clients for none. Set it if clients show
+	// certificates instead of tokens
 	ClientCA string `yaml:"client_ca"`
 
-	// refuse connections without a client certificate, those of load balancers that check /ready included
+	// refuse connections without a client certificate, those of load balancers that check /ready included. Set it if
+	// nobody without one may even ask for /ready
 	RequireClientCert bool `yaml:"require_client_cert"`
 }
 
@@ -137,7 +140,8 @@ type Index struct {
 	// Default: some 3 million blocks, more than a pool usually lags behind its engines
 	GhostBytes int64 `yaml:"ghost_bytes" default:"128MiB"`
 
-	// keep what GET /dump needs, and so peers of the Dynamo dialect; false saves up to 8 bytes a block
+	// keep what GET /dump needs, and so peers of the Dynamo dialect. false saves up to 8 bytes a block: choose it if
+	// you use adapters, salts or another seed, and no server reads dumps of this one
 	//
 	// Default: without it a peer notices too late that it cannot recover from this server
 	LocalHashes bool `yaml:"local_hashes" default:"true"`
@@ -145,41 +149,42 @@ type Index struct {
 
 // Log is the form of the lines on standard error.
 type Log struct {
-	// json for programs, console for people
+	// json for programs; choose console if people read the log
 	//
 	// Default: logs are usually collected by programs
 	Format string `yaml:"format" words:"json|console" default:"json" start:"console"`
 
-	// write lines of this level and worse. debug adds a line for each replay and connection: set it while you look
-	// into one engine
+	// write lines of this level and worse. Lower it to debug, which adds a line for each replay and connection, while
+	// you look into one engine; raise it to warn to see problems alone
 	//
 	// Default: one line for each change of a source's state, none for each event
 	Level string `yaml:"level" words:"debug|info|warn|error" default:"info" reload:"yes"`
 
-	// log each query that takes this long or longer, with the time of each stage, at most two lines a second; lower
-	// it to see more; 0 logs none
+	// log each query that takes this long or longer, with the time of each stage, at most two lines a second. Lower
+	// it to see more of them, while you look into latency; 0 logs none
 	SlowQuery time.Duration `yaml:"slow_query" reload:"yes"`
 }
 
 // DynamoDialect is what the Dynamo dialect has beyond its listener.
 type DynamoDialect struct {
 	// other servers from which this one copies blocks at its start, in this order, and with which it compares blocks
-	// later: base URLs, comma-separated. One that is this server itself is skipped
+	// later: base URLs, comma-separated. Set it if you run several servers. One that is this server itself is skipped
 	Peers []string `yaml:"peers" kind:"urls" flag:"peers" start:"[http://conductor-2:8090]"`
 
 	// instances that must be registered before the Dynamo dialect answers (also DYN_ROUTER_MIN_INITIAL_WORKERS).
 	// Raise it to keep routers waiting while a fleet starts
 	MinInitialWorkers int `yaml:"min_initial_workers" flag:"min-initial-workers"`
 
-	// file of one JSON line for each request of the Dynamo dialect; empty writes none
+	// file of one JSON line for each request of the Dynamo dialect; empty writes none. Set it if your tools read the
+	// log of Dynamo's indexer
 	AccessLog string `yaml:"access_log" flag:"access-log"`
 
-	// request header that is copied into the access log
+	// request header that is copied into the access log; change it if your routers send another
 	//
 	// Default: the header that Dynamo uses
 	TraceIDHeader string `yaml:"trace_id_header" kind:"header" default:"x-trace-id" flag:"trace-id-header"`
 
-	// local time in the access log instead of UTC
+	// local time in the access log instead of UTC, for tools that expect it
 	AccessLogLocalTime bool `yaml:"access_log_local_time" flag:"access-log-local-time"`
 
 	// let clients of the Dynamo dialect pause and resume subscriptions, for tests only (also
@@ -189,7 +194,8 @@ type DynamoDialect struct {
 
 // Store is the Valkey or Redis that replicas share.
 type Store struct {
-	// Valkey or Redis that replicas share, as redis:// or rediss:// with user, host and database; empty uses none
+	// Valkey or Redis that replicas share, as redis:// or rediss:// with user, host and database; empty uses none.
+	// Set it if replicas are to share registrations and snapshots
 	URL string `yaml:"url" kind:"store" flag:"store" start:"rediss://conductor@valkey:6379"`
 
 	// further nodes of a cluster, or further Sentinels, as host:port
@@ -198,7 +204,7 @@ type Store struct {
 	// name by which Sentinels know the store; store.url and store.addresses are then Sentinels
 	Master string `yaml:"master"`
 
-	// whether the store is a cluster
+	// whether the store is a cluster; set it for Valkey Cluster, Redis Cluster and their managed kinds
 	Cluster bool `yaml:"cluster"`
 
 	// name of this fleet in the store; give two fleets in one store different names
@@ -300,13 +306,14 @@ type Pool struct {
 
 // Discovery finds sources.
 type Discovery struct {
-	// file of the bearer token for engines of configured sources with discover; engines that clients register never
-	// get it
+	// file of the bearer token for engines of configured sources with discover. Set it if they run with --api-key;
+	// engines that clients register never get it
 	//
 	// Default: engines without --api-key need no token
 	TokenFile string `yaml:"token_file"`
 
-	// folder of YAML files with sources, followed as files come, change and go; empty watches none
+	// folder of YAML files with sources, followed as files come, change and go; empty watches none. Set it if a tool
+	// writes a file for each engine
 	//
 	// Default: most fleets name their sources in the settings or register them
 	SourcesDir string `yaml:"sources_dir" flag:"sources-dir"`
@@ -315,8 +322,8 @@ type Discovery struct {
 // Hash fixes the hash that names blocks.
 type Hash struct {
 	// seed of the hash that names blocks (XXH3-64); all servers and clients that exchange hashes need the same one.
-	// random draws another at each start, which keeps clients from forging hashes, but then replicas and clients that
-	// hash cannot work with this server
+	// Change it only if your publishers use another. random draws another at each start, which keeps clients from
+	// forging hashes, but then replicas and clients that hash cannot work with this server
 	//
 	// Default: the seed of Dynamo and of standardized publishers
 	Seed uint64 `yaml:"seed" default:"1337"`
@@ -329,7 +336,7 @@ type Limits struct {
 	// Default: a million token ids of six digits are 7 MB of JSON; twice that, with room for spaces
 	MaxBody int64 `yaml:"max_body" default:"16MiB" min:"1" flag:"max-body"`
 
-	// token ids or hashes in one query; more is 400. Raise it for longer prompts
+	// token ids or hashes in one query; more is 400. Raise it for longer prompts, with max_body
 	//
 	// Default: twice the longest usual context, and about what max_body holds
 	MaxTokens int `yaml:"max_tokens" default:"2097152" min:"1" flag:"max-tokens"`
@@ -366,8 +373,8 @@ type Limits struct {
 	// Default: load balancers usually close after 60 s, and should close first
 	IdleTimeout time.Duration `yaml:"idle_timeout" default:"2m" min:"1ms" flag:"idle-timeout"`
 
-	// bytes that request bodies and answers in flight may take; more is 503. auto is an eighth of the available
-	// memory, at most 512MiB; 0 is no bound
+	// bytes that request bodies and answers in flight may take; more is 503. Raise it if queries or answers are many
+	// and large, and there is memory; auto is an eighth of the available memory, at most 512MiB; 0 is no bound
 	//
 	// Default: leaves the rest to the indexes and queues
 	Memory int64 `yaml:"memory" auto:"yes" default:"auto" flag:"limit-memory" reload:"yes"`
@@ -399,7 +406,8 @@ type Limits struct {
 
 // Privacy is what users of one tenant learn of each other.
 type Privacy struct {
-	// answer queries without a cache salt with no match, because unsalted blocks tell which prompts other users asked
+	// answer queries without a cache salt with no match, because unsalted blocks tell which prompts other users
+	// asked. Set it if users of one tenant must not learn of each other
 	SaltedOnly bool `yaml:"salted_only" flag:"salted-only" reload:"yes"`
 }
 
@@ -413,19 +421,21 @@ type Feedback struct {
 
 // SGLangDialect is what sgl-router asks over gRPC.
 type SGLangDialect struct {
-	// model of the sgl-router that asks over gRPC; empty answers for the engines of all models
+	// model of the sgl-router that asks over gRPC; empty answers for the engines of all models. Set it if engines of
+	// several models are registered here
 	Model string `yaml:"model"`
 }
 
 // UI is the page for operators and what it shows.
 type UI struct {
-	// serve the operator's page at /ui, its documents at /docs, and its stream at /admin/live
+	// serve the operator's page at /ui, its documents at /docs, and its stream at /admin/live. Switch it off if
+	// nobody is to see them
 	//
 	// Default: it costs nothing until a browser opens it
 	Enabled bool `yaml:"enabled" default:"true" flag:"ui"`
 
 	// keep the token ids of some queries in memory while the page is open, so that it can explain them: at most 64
-	// queries, 1 MiB and five minutes
+	// queries, 1 MiB and five minutes. Switch it off if operators must not see prompts
 	//
 	// Default: an explanation needs the prompt
 	RecentQueries bool `yaml:"recent_queries" default:"true"`
@@ -433,11 +443,12 @@ type UI struct {
 
 // Tracing is where traces of queries go.
 type Tracing struct {
-	// URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty sends none
+	// URL of a collector that takes traces as OTLP over HTTP, such as http://collector:4318; empty sends none. The
+	// authorities of https are those of the system, or of SSL_CERT_FILE
 	Endpoint string `yaml:"endpoint" kind:"url"`
 
-	// share of the queries that are traced, 0 to 1; raise it to see rare ones. If a query has a traceparent, its
-	// caller decides instead
+	// share of the queries that are traced, 0 to 1. Raise it to see rare ones, lower it if the collector has too
+	// much. If a query has a traceparent, its caller decides instead
 	//
 	// Default: enough to see each second, at hardly any cost
 	Sample float64 `yaml:"sample" default:"0.01"`
@@ -448,7 +459,8 @@ type Tracing struct {
 
 // Journal is the record of the events that were applied. It holds prompts.
 type Journal struct {
-	// directory of a record of all events, for conductor replay. It has users' tokens; empty records nothing
+	// directory of a record of all events, for conductor replay; empty records nothing. Set it while you look into
+	// wrong answers: it has users' tokens
 	Dir string `yaml:"dir"`
 
 	// bytes that this record may take; beyond it the oldest part goes. Raise it to look back further
@@ -456,7 +468,7 @@ type Journal struct {
 	// Default: hours of a small fleet, and little for a disk
 	MaxBytes int64 `yaml:"max_bytes" default:"1GiB" min:"8MiB"`
 
-	// file of a 32-byte key that seals the record; empty leaves it readable
+	// file of a 32-byte key that seals the record; empty leaves it readable. Set it if the disk is not yours alone
 	KeyFile string `yaml:"key_file"`
 
 	// bytes of the newest batches of each source that stay in memory for /admin/events, users' tokens included. Raise

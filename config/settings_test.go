@@ -14,7 +14,8 @@ func TestSettings(t *testing.T) {
 	c.Tracing.Endpoint = "http://collector:4318/?token=secret"
 	c.Log.Level = "debug"
 	want := map[string]string{
-		"hash.seed": "***", "store.url": "redis://***@store:6379/1?***", "dynamo.peers": "http://a:1,http://***@b:2", "tracing.endpoint": "http://collector:4318/?***", "log.level": "debug",
+		"hash.seed": "***", "store.url": "redis://***@store:6379/1?***",
+		"dynamo.peers": "http://a:1,http://***@b:2", "tracing.endpoint": "http://collector:4318/?***", "log.level": "debug",
 	}
 	for _, s := range c.Settings() {
 		if w, changed := want[s.Path]; s.Changed != changed || changed && s.Value != w {

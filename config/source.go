@@ -27,35 +27,56 @@ const (
 // Source is one subscription known from the start, with the fields of POST /register. A field with omitempty
 // may be null in a file, which counts as absent.
 type Source struct {
-	Endpoint         string `yaml:"endpoint"`                    // PUB socket of the engine: tcp://host:port or ipc://path
-	Discover         string `yaml:"discover,omitempty"`          // HTTP server of the engine, which is asked for endpoints; "" where they are given
-	ReplayEndpoint   string `yaml:"replay_endpoint,omitempty"`   // its ROUTER socket, "" when it has none
-	SnapshotEndpoint string `yaml:"snapshot_endpoint,omitempty"` // its ROUTER socket for snapshots of its cache, "" when it has none
-	Type             string `yaml:"type" words:"vLLM|SGLang|Mooncake|Standard|LMCache"`
-	ModelName        string `yaml:"modelname"`
-	LoraName         string `yaml:"lora_name,omitempty"`      // "" is the base model
-	TenantID         string `yaml:"tenant_id,omitempty"`      // "" is DefaultTenant
-	InstanceID       string `yaml:"instance_id"`              // the name answers give; several ranks may share it
-	BlockSize        int    `yaml:"block_size" auto:"yes"`    // tokens a block
-	DPRank           int    `yaml:"dp_rank"`                  // data-parallel rank, 0 where there is one
-	AdditionalSalt   string `yaml:"additionalsalt,omitempty"` // salt of blocks whose events carry none
+	// Endpoint is the PUB socket of the engine, as tcp://host:port or ipc://path. It is "" with Discover.
+	Endpoint string `yaml:"endpoint"`
+	// Discover is the HTTP server of the engine, which is asked for the endpoints; "" where they are given.
+	Discover string `yaml:"discover,omitempty"`
+	// ReplayEndpoint is the ROUTER socket that replays batches, "" when the engine has none.
+	ReplayEndpoint string `yaml:"replay_endpoint,omitempty"`
+	// SnapshotEndpoint is the ROUTER socket for snapshots of the engine's cache, "" when it has none.
+	SnapshotEndpoint string `yaml:"snapshot_endpoint,omitempty"`
 
-	TTL      time.Duration            `yaml:"ttl,omitempty"` // how long a block stays after its last announcement; 0 is until it is removed
-	MediaTTL map[string]time.Duration // of single media, by the names engines give them; in files a map under ttl
+	Type           string `yaml:"type" words:"vLLM|SGLang|Mooncake|Standard|LMCache"`
+	ModelName      string `yaml:"modelname"`
+	LoraName       string `yaml:"lora_name,omitempty"`      // "" is the base model
+	TenantID       string `yaml:"tenant_id,omitempty"`      // "" is DefaultTenant
+	InstanceID     string `yaml:"instance_id"`              // the name that answers give; several ranks may share it
+	BlockSize      int    `yaml:"block_size" auto:"yes"`    // tokens a block; AutoCount if the engine tells it
+	DPRank         int    `yaml:"dp_rank"`                  // data-parallel rank, 0 where there is one
+	AdditionalSalt string `yaml:"additionalsalt,omitempty"` // salt of blocks whose events carry none
 
-	Serves  []string `yaml:"serves,omitempty" kind:"names"`              // instances a pool is bound to; none is all
-	Aliases []string `yaml:"aliases,omitempty" kind:"names"`             // further names of the model in queries
-	Copies  string   `yaml:"copies,omitempty" words:"count|set"`         // as Stream.Copies, for this source; "" is that
-	Reports string   `yaml:"reports,omitempty" words:"incremental|full"` // what a store of a block that the engine has means; "" is what its events show
-	Owned   string   `yaml:"owned,omitempty" words:"count|drop"`         // blocks of the engine's cache runner; "" is count
-	Clear   string   `yaml:"clear,omitempty" words:"all|device"`         // what an engine's clear takes; "" is all
+	// TTL is how long a block stays after its last announcement; 0 is until it is removed.
+	TTL time.Duration `yaml:"ttl,omitempty"`
+	// MediaTTL is the same of single media, by the names that engines give them. Files have it as a map under ttl.
+	MediaTTL map[string]time.Duration
 
-	MayAnnounce    []string    `yaml:"may_announce,omitempty" kind:"names"`   // tenants its events may name besides its own
-	Sequence       string      `yaml:"sequence,omitempty" words:"own|shared"` // what the publisher numbers; "" is the rule of its type
-	Events         string      `yaml:"events,omitempty" words:"none"`         // none for an engine that publishes no events, else ""
-	CapacityBlocks int         `yaml:"capacity_blocks,omitempty"`             // room of the engine's cache, with Events none
-	Approximate    string      `yaml:"approximate,omitempty" words:"count"`   // count: expected blocks count as held, with Events none; else ""
-	HashProfile    HashProfile `yaml:"hash_profile,omitempty"`                // how the engine names its blocks
+	// Serves are the instances that a pool is bound to; none is all.
+	Serves []string `yaml:"serves,omitempty" kind:"names"`
+	// Aliases are further names of the model in queries.
+	Aliases []string `yaml:"aliases,omitempty" kind:"names"`
+	// Copies is Stream.Copies for this source; "" is that.
+	Copies string `yaml:"copies,omitempty" words:"count|set"`
+	// Reports is what a store of a block that the engine has means: incremental for a further copy, full for a reuse.
+	// With "" its events show it.
+	Reports string `yaml:"reports,omitempty" words:"incremental|full"`
+	// Owned says whether blocks of the engine's cache runner count or are dropped; "" is count.
+	Owned string `yaml:"owned,omitempty" words:"count|drop"`
+	// Clear says whether a clear takes all tiers or only the device; "" is all.
+	Clear string `yaml:"clear,omitempty" words:"all|device"`
+	// MayAnnounce are the tenants that its events may name besides its own.
+	MayAnnounce []string `yaml:"may_announce,omitempty" kind:"names"`
+	// Sequence says whether the publisher numbers the batches of this source alone or of all its topics; "" is the
+	// rule of its type.
+	Sequence string `yaml:"sequence,omitempty" words:"own|shared"`
+
+	// Events is none for an engine that publishes no events, else "". CapacityBlocks and Approximate are for such
+	// engines: the room of the cache in blocks, and count if expected blocks count as held.
+	Events         string `yaml:"events,omitempty" words:"none"`
+	CapacityBlocks int    `yaml:"capacity_blocks,omitempty"`
+	Approximate    string `yaml:"approximate,omitempty" words:"count"`
+
+	// HashProfile is how the engine names its blocks.
+	HashProfile HashProfile `yaml:"hash_profile,omitempty"`
 }
 
 // HashProfile says how an engine names its blocks; the zero value is not known. A file that has it must give

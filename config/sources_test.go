@@ -29,14 +29,16 @@ func TestReadSources(t *testing.T) {
 			t.Errorf("%s: got %q %v, want %q", text, names, err, keys)
 		}
 	}
-	f("sources:\n- {discover: 'http://h:8000', instance_id: a}\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b, block_size: auto}\n", "", "a|default|0", "b|default|0")
+	f("sources:\n- {discover: 'http://h:8000', instance_id: a}\n"+
+		"- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b, block_size: auto}\n", "", "a|default|0", "b|default|0")
 	f(`{"sources": [{"discover": "http://h:8000", "instance_id": "a", "block_size": 16}]}`, "", "a|default|0")
 	f("sources: []\n", "")
 	f("", "")
 	f("log: {level: debug}\n", "no other settings")
 	f("sources:\n- {instance_id: a}\n", "endpoint: is required")
 	f("sources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b}\n", "block_size: is required")
-	f("sources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b, block_size: '16'}\n", "must be a whole number, or auto")
+	f("sources:\n- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: b, block_size: '16'}\n",
+		"must be a whole number, or auto")
 	f("sources:\n- {discover: 'tcp://h:1', instance_id: b}\n", "is no URL")
 	f("sources:\n- {discover: 'http://h', endpoint: 'tcp://h:1', instance_id: b}\n", "comes from the engine")
 	f("sources: [\n", "pod.yaml")

@@ -17,6 +17,7 @@ func TestValidateStore(t *testing.T) {
 		}
 	}
 	f("store.cacert: is for TLS; write rediss:// in store.url", func(s *Store) { s.URL, s.CACert = "redis://a", "f" })
-	f("store.cert: is for TLS; write rediss:// in store.url\nstore.key: is for TLS; write rediss:// in store.url", func(s *Store) { s.URL, s.Cert, s.Key = "redis://a", "f", "f" })
+	f("store.cert: is for TLS; write rediss:// in store.url\nstore.key: is for TLS; write rediss:// in store.url",
+		func(s *Store) { s.URL, s.Cert, s.Key = "redis://a", "f", "f" })
 	f("", func(s *Store) { s.URL, s.CACert, s.Cert, s.Key = "rediss://a", "f", "f", "f" })
 }

@@ -102,7 +102,9 @@ func (c *Config) complaints() (out []Complaint) {
 	}
 
 	if strings.HasPrefix(c.Store.URL, "redis://") {
-		for _, f := range []struct{ path, file string }{{"store.cacert", c.Store.CACert}, {"store.cert", c.Store.Cert}, {"store.key", c.Store.Key}} {
+		for _, f := range []struct{ path, file string }{
+			{"store.cacert", c.Store.CACert}, {"store.cert", c.Store.Cert}, {"store.key", c.Store.Key},
+		} {
 			if f.file != "" {
 				clash(f.path, "store.url", "is for TLS; write rediss:// in")
 			}
