@@ -101,7 +101,8 @@ func (a *arena) join(ahead time.Duration) *runningReplica {
 	r.store, err = proxy.Open(a.shared.Addr)
 	must.Succeed(a.t, err)
 	a.t.Cleanup(r.store.Close)
-	cmd := serveCommandLine(a.t, fmt.Sprintf("store: {%s, advertise: 'http://%s'}\nsnapshot: {interval: 1s}\nindex: {ghost_bytes: 512MiB}\n%s",
+	cmd := serveCommandLine(a.t, fmt.Sprintf(
+		"store: {%s, advertise: 'http://%s'}\nsnapshot: {interval: 1s}\nindex: {ghost_bytes: 512MiB}\n%s",
 		a.shared.settings(r.store.Addr()), r.peers.Addr(), a.settings))
 	r.process = startBy(a.t, cmd, func() {
 		if clocktest.Works {

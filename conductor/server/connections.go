@@ -69,8 +69,9 @@ var reasons = [...]struct{ name, text string }{
 	roomAtAddress: {"room_at_address",
 		"an address has limits.connections_per_address connections: the oldest without an admitted request are closed for new ones; if " +
 			"it is a proxy or an ingress, all of its clients count as one: raise the setting"},
-	atAll:     {"max_connections", "all connections that the server may have are open, and further ones are closed"},
-	roomAtAll: {"room", "all connections that the server may have are open: the oldest without an admitted request are closed for new ones"},
+	atAll: {"max_connections", "all connections that the server may have are open, and further ones are closed"},
+	roomAtAll: {"room",
+		"all connections that the server may have are open: the oldest without an admitted request are closed for new ones"},
 }
 
 // logPause lies between two lines of the log for one reason.
