@@ -607,7 +607,7 @@ func TestShortenedTestsRunInFull(t *testing.T) {
 			shorter := bytes.HasPrefix(text, []byte("//go:build !race\n")) && strings.HasPrefix(fn.Name.Name, "Test")
 			ast.Inspect(fn, func(n ast.Node) bool {
 				sel, ok := n.(*ast.SelectorExpr)
-				shorter = shorter || ok && sel.Sel.Name == "Spoils"
+				shorter = shorter || ok && sel.Sel.Name == "PoisonsReleased"
 				return true
 			})
 			if shorter && (!slices.Contains(tests, fn.Name.Name) || !slices.Contains(of, in)) {

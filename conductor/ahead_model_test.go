@@ -92,7 +92,7 @@ func TestAheadModel(t *testing.T) {
 			}
 			for range 120 {
 				e := engines[rng.IntN(len(engines))]
-				at := b.network.At("ipc://" + e.name + "/0")
+				at := b.network.PublisherAt("ipc://" + e.name + "/0")
 				switch rng.IntN(12) {
 				case 0:
 					for name := range e.held { // any block, under every hash it can have

@@ -200,7 +200,7 @@ func runTraffic(t *testing.T, tr traffic, seed uint64) (got outcome) {
 			}
 			c.out = nil
 			c.serve(path, parallel)
-			publish(network.At("ipc://E/0"), 0, c.out, true, true)
+			publish(network.PublisherAt("ipc://E/0"), 0, c.out, true, true)
 			if asked = append(asked, path); n < tr.late {
 				continue
 			}

@@ -508,7 +508,7 @@ func (l *line) Recv() (payload.Message, error) {
 			f.count(&f.counts.Delayed)
 			select {
 			case <-time.After(time.Duration(f.pick(300)) * time.Millisecond):
-			case <-l.Done():
+			case <-l.Closing():
 				return payload.Message{}, streamtest.ErrCut
 			}
 		case f.chance(3):

@@ -14,9 +14,9 @@ type feed interface {
 	Next() (stream.Step, bool)
 	Status() stream.Status
 	Resync(reason string)
-	Resume(stream.Mark)
-	Doubt(reason string)
-	Unusable(why string)
+	ResumeBehind(stream.Mark)
+	MarkIncomplete(reason string)
+	MarkUnusable(why string)
 	Close()
 }
 
@@ -56,12 +56,12 @@ func (f *recorded) hand(step stream.Step, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch step.Kind {
-	case stream.Apply:
+	case stream.ApplyBatch:
 		f.st.Epoch, f.st.LastSeq, f.st.HasSeq, f.st.LastBatchAt = step.Epoch, step.Seq, true, at
 		if step.Replayed {
 			f.st.Replayed++
 		}
-	case stream.Reset:
+	case stream.DropBlocks:
 		if step.Epoch != f.st.Epoch {
 			f.st.Epoch, f.st.LastSeq, f.st.HasSeq = step.Epoch, 0, false
 			f.lost = ""
@@ -88,14 +88,14 @@ func (f *recorded) Next() (stream.Step, bool) {
 // Resync does nothing: the journal has the steps that a resync led to.
 func (f *recorded) Resync(string) {}
 
-// Resume does nothing: the journal begins with the history.
-func (f *recorded) Resume(stream.Mark) {}
+// ResumeBehind does nothing: the journal begins with the history.
+func (f *recorded) ResumeBehind(stream.Mark) {}
 
-// Doubt does nothing: the journal has the states of the stream.
-func (f *recorded) Doubt(string) {}
+// MarkIncomplete does nothing: the journal has the states of the stream.
+func (f *recorded) MarkIncomplete(string) {}
 
-// Unusable does nothing, as Doubt.
-func (f *recorded) Unusable(string) {}
+// MarkUnusable does nothing, as MarkIncomplete.
+func (f *recorded) MarkUnusable(string) {}
 
 // Close makes Next return false.
 func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
@@ -153,8 +153,8 @@ func newApproximate() *unfollowed {
 
 func (f *unfollowed) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
 func (f *unfollowed) Resync(string)             {}
-func (f *unfollowed) Doubt(string)              {}
-func (f *unfollowed) Unusable(string)           {}
+func (f *unfollowed) MarkIncomplete(string)     {}
+func (f *unfollowed) MarkUnusable(string)       {}
 func (f *unfollowed) Close()                    { close(f.closed) }
 
 func (f *unfollowed) Status() stream.Status {
@@ -163,7 +163,7 @@ func (f *unfollowed) Status() stream.Status {
 	return f.st
 }
 
-func (f *unfollowed) Resume(m stream.Mark) {
+func (f *unfollowed) ResumeBehind(m stream.Mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.st.LastSeq, f.st.HasSeq, f.st.History = m.Seq, true, m.Missing

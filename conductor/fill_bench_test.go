@@ -36,15 +36,15 @@ func snapshotOf1M(blocks int) []string {
 		for i := range tokens {
 			tokens[i] = rng.Uint32N(128_000)
 		}
-		r.Stored(gpu, parent, hashes, tokens)
-		r.Stored(gpu, 0, hashes[:long/20], nil)
+		r.RecordStore(gpu, parent, hashes, tokens)
+		r.RecordStore(gpu, 0, hashes[:long/20], nil)
 		if rng.IntN(100) == 0 {
-			r.Removed(gpu, hashes[long/2:long/2+1]...)
+			r.RecordRemoval(gpu, hashes[long/2:long/2+1]...)
 		}
 		system = append(system, hashes[long/2])
 		n += long
 	}
-	return r.Parts(1.5, 0)
+	return r.SnapshotParts(1.5, 0)
 }
 
 // BenchmarkEngineSnapshot measures the way of a snapshot of 1 M blocks from its last byte to
@@ -57,7 +57,7 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 	var took time.Duration
 	for range b.N {
 		var net timedNetwork
-		p := net.At("tcp://e:1")
+		p := net.PublisherAt("tcp://e:1")
 		p.ID, p.Parts = events.PublisherID{1}, parts
 		synced := make(chan struct{}, 1)
 		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
@@ -70,7 +70,7 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 				}
 			})
 		}
-		p.Lose("")
+		p.PublishToRing("")
 		must.Succeed(b, c.Register(Registration{
 			Endpoint: "tcp://e:1", SnapshotEndpoint: "tcp://e:1/snapshot", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: 16,
 		}, RegisterOptions{AnyEndpoint: true}))

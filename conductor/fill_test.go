@@ -65,19 +65,19 @@ func (e *engine) event() map[string]any {
 		if e.held[at][h]--; e.held[at][h] == 0 {
 			delete(e.held[at], h)
 		}
-		e.Recorder.Removed(at, h)
-		return at.Removed(h)
+		e.Recorder.RecordRemoval(at, h)
+		return at.RemovedEvent(h)
 	case n < 6 && len(e.known) > 0 && at.Medium != "GPU", n < 5 && len(held) > 0:
 		// Again, or on a lower tier without tokens.
 		var h uint64
 		if at.Medium == "GPU" {
 			h = held[e.rng.IntN(len(held))]
-		} else if h = e.known[e.rng.IntN(len(e.known))]; len(e.Cached(h)) == 0 || at.Ownership != "" && e.held[at][h] > 0 {
+		} else if h = e.known[e.rng.IntN(len(e.known))]; len(e.CopiesOf(h)) == 0 || at.Ownership != "" && e.held[at][h] > 0 {
 			return nil
 		}
 		e.held[at][h]++
-		e.Recorder.Stored(at, 0, []uint64{h}, nil)
-		return at.Stored(0, []uint64{h}, nil, 0)
+		e.Recorder.RecordStore(at, 0, []uint64{h}, nil)
+		return at.StoredEvent(0, []uint64{h}, nil, 0)
 	}
 	at = fillScopes[0]
 	var parent uint64
@@ -100,8 +100,8 @@ func (e *engine) event() map[string]any {
 		e.held[at][h]++
 	}
 	e.known = append(e.known, hashes...)
-	e.Recorder.Stored(at, parent, hashes, tokens)
-	return at.Stored(parent, hashes, tokens, fillBlock)
+	e.Recorder.RecordStore(at, parent, hashes, tokens)
+	return at.StoredEvent(parent, hashes, tokens, fillBlock)
 }
 
 // publish publishes batches of events. The next snapshot contains them.
@@ -113,12 +113,12 @@ func (e *engine) publish(batches int) {
 				all = append(all, ev)
 			}
 		}
-		e.Publish(streamtest.Batch(1.5, 0, all...))
+		e.Publish(streamtest.EncodeBatch(1.5, 0, all...))
 	}
-	parts := e.Recorder.Parts(1.5, 0)
-	e.Lock()
+	parts := e.Recorder.SnapshotParts(1.5, 0)
+	e.Mu.Lock()
 	e.Publisher.Parts = parts
-	e.Unlock()
+	e.Mu.Unlock()
 }
 
 func (e *engine) answers(c *Conductor) (all []string) {
@@ -135,13 +135,13 @@ func (e *engine) answers(c *Conductor) (all []string) {
 // the first batch on, also after what comes later, whatever stream.copies says.
 func TestSnapshotEqualsHistory(t *testing.T) {
 	seeds := uint64(20)
-	if payload.Spoils {
+	if payload.PoisonsReleased {
 		seeds = 4 // the race detector takes ten times as long
 	}
 	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			var net streamtest.Network
-			p := net.At("tcp://e:1")
+			p := net.PublisherAt("tcp://e:1")
 			p.ID = events.PublisherID{1}
 			e := newEngine(p, seed)
 			follower, late := New(Options{Stream: stream.Config{Transport: &net}}), New(Options{Copies: index.CopySet, Stream: stream.Config{Transport: &net}})
@@ -159,7 +159,7 @@ func TestSnapshotEqualsHistory(t *testing.T) {
 				got, want := e.answers(late), e.answers(follower)
 				for i, h := range e.known {
 					if got[i] != want[i] {
-						t.Fatalf("seed %d, round %d: block %d behind %d, cached %v\n got %v\nwant %v", seed, round, h, e.parent[h], e.Cached(h), got[i], want[i])
+						t.Fatalf("seed %d, round %d: block %d behind %d, cached %v\n got %v\nwant %v", seed, round, h, e.parent[h], e.CopiesOf(h), got[i], want[i])
 					}
 				}
 				for _, err := range late.Check() {
@@ -179,9 +179,9 @@ func TestSnapshotEqualsHistory(t *testing.T) {
 func TestFleetCountsEngineSnapshots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net streamtest.Network
-		newEngine(net.At("tcp://e:1"), 1).publish(1)
-		newEngine(net.At("tcp://e:2"), 2).publish(1)
-		net.At("tcp://e:2").Unavailable = 1000
+		newEngine(net.PublisherAt("tcp://e:1"), 1).publish(1)
+		newEngine(net.PublisherAt("tcp://e:2"), 2).publish(1)
+		net.PublisherAt("tcp://e:2").Unavailable = 1000
 		c := New(Options{Stream: stream.Config{Transport: &net}})
 		defer c.Close()
 		metrics := prometheus.NewPedanticRegistry()
@@ -242,8 +242,8 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	s := c.registered()[0]
 	step := func(kind stream.StepKind, reason string, all ...any) {
 		st := stream.Step{Kind: kind, Reason: reason, Epoch: 1, Seq: 7, ID: events.PublisherID{1}}
-		if kind != stream.Reset {
-			batch, err := wire.Decode([]byte(streamtest.Batch(1.5, 0, all...)), wire.DefaultLimits)
+		if kind != stream.DropBlocks {
+			batch, err := wire.Decode([]byte(streamtest.EncodeBatch(1.5, 0, all...)), wire.DefaultLimits)
 			must.Succeed(t, err)
 			st.Batch = batch
 		}
@@ -260,32 +260,32 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 			t.Errorf("%s: %d blocks match, want %d", when, got, n)
 		}
 	}
-	step(stream.Apply, "", scope.Stored(0, []uint64{1}, a, fillBlock))
+	step(stream.ApplyBatch, "", scope.StoredEvent(0, []uint64{1}, a, fillBlock))
 	want("before", 1)
-	step(stream.Reset, stream.ReasonSnapshot)
+	step(stream.DropBlocks, stream.ReasonSnapshot)
 	want("after the old blocks", 0)
-	step(stream.Fill, "", scope.Stored(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
+	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
 	want("with blocks that are gone", 0)
 	if snap := c.Snapshot(); len(snap.deployments) != 0 {
 		t.Errorf("a snapshot of our own has %d deployments of the source", len(snap.deployments))
 	}
-	step(stream.Fill, "", scope.Stored(0, []uint64{1}, nil, 0))
-	step(stream.Fill, "", scope.Removed(1, 2))
+	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1}, nil, 0))
+	step(stream.ApplySnapshotPart, "", scope.RemovedEvent(1, 2))
 	want("before the end", 0)
 	if s.historyFrom() != FromLive {
 		t.Errorf("before the end history is from %s", s.historyFrom())
 	}
-	step(stream.Filled, "")
+	step(stream.EndSnapshot, "")
 	want("after the end", 1)
 	if s.historyFrom() != FromEngine || s.mark.Seq != 7 || !s.marked {
 		t.Errorf("after the end: %s %+v", s.historyFrom(), s.mark)
 	}
 	// One that fails drops all.
-	step(stream.Reset, stream.ReasonSnapshot)
-	step(stream.Fill, "", scope.Stored(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
-	step(stream.Reset, stream.SnapshotMalformed)
+	step(stream.DropBlocks, stream.ReasonSnapshot)
+	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
+	step(stream.DropBlocks, stream.SnapshotMalformed)
 	want("after a failure", 0)
-	step(stream.Apply, "", scope.Stored(0, []uint64{1}, a, fillBlock))
+	step(stream.ApplyBatch, "", scope.StoredEvent(0, []uint64{1}, a, fillBlock))
 	want("after the next batch", 1)
 	for _, err := range c.Check() {
 		t.Error(err)

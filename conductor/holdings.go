@@ -49,7 +49,7 @@ type holdings struct {
 // withdraw takes blocks from every deployment that has them, and returns how many of them one had.
 func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 	if e.Joined > 0 && !s.namesOnce(e) {
-		for one := range e.Apart() {
+		for one := range e.Split() {
 			found += s.withdraw(one, key) // a block leaves under the first of its names that one has
 		}
 		return found

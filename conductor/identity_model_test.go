@@ -501,7 +501,7 @@ func newIdentBench(f *identFleet, o *identOracle) *identBench {
 // apply tells both an event. It returns why the rules say nothing of it, "" if they do.
 func (b *identBench) apply(e identEvent) (undefined string) {
 	if undefined = b.oracle.apply(e); undefined == "" {
-		publish(b.network.At("ipc://"+b.fleet.sources[e.source].name+"/0"), 0, []any{e.wire()}, true, true)
+		publish(b.network.PublisherAt("ipc://"+b.fleet.sources[e.source].name+"/0"), 0, []any{e.wire()}, true, true)
 		synctest.Wait()
 	}
 	return undefined

@@ -29,7 +29,7 @@ func (s *source) apply(b *events.Batch) {
 	}
 	s.noteObjects()
 	if all > 0 && s.refusedEvents == all {
-		s.stream.Unusable(fmt.Sprintf("all events of a batch are refused, as %s", s.refusedAs))
+		s.stream.MarkUnusable(fmt.Sprintf("all events of a batch are refused, as %s", s.refusedAs))
 	}
 }
 
@@ -73,7 +73,7 @@ func (s *source) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 		f(c)
 		return
 	}
-	for e := range c.Event.Apart() {
+	for e := range c.Event.Split() {
 		var one normalize.Change
 		s.normal.Event(e, c.Owner.Rank, &one)
 		f(&one)

@@ -119,7 +119,7 @@ func follow(t *testing.T, reg Registration) *follower {
 }
 
 func (f *follower) apply(b events.Batch) {
-	step := stream.Step{Kind: stream.Apply, Batch: b, Seq: f.seq, Epoch: 1}
+	step := stream.Step{Kind: stream.ApplyBatch, Batch: b, Seq: f.seq, Epoch: 1}
 	f.seq++
 	f.s.guard(func() { f.s.applyStep(&step) })
 }
@@ -157,7 +157,7 @@ func TestJoinedEvents(t *testing.T) {
 				joined += b.Count() - len(b.Events)
 				var list []events.Event
 				for j := range each.Events {
-					for e := range each.Events[j].Apart() {
+					for e := range each.Events[j].Split() {
 						list = append(list, *e)
 					}
 				}

@@ -36,15 +36,15 @@ func (l *loop) Next() (stream.Step, bool) {
 	if l.n == l.most {
 		close(l.closed)
 	}
-	return stream.Step{Kind: stream.Apply, Batch: batch, Payload: payload, Seq: l.n - 1, Epoch: 1}, true
+	return stream.Step{Kind: stream.ApplyBatch, Batch: batch, Payload: payload, Seq: l.n - 1, Epoch: 1}, true
 }
 
-func (l *loop) Status() stream.Status { return stream.Status{State: stream.Synced} }
-func (l *loop) Resync(string)         {}
-func (l *loop) Resume(stream.Mark)    {}
-func (l *loop) Doubt(string)          {}
-func (l *loop) Unusable(string)       {}
-func (l *loop) Close()                {}
+func (l *loop) Status() stream.Status    { return stream.Status{State: stream.Synced} }
+func (l *loop) Resync(string)            {}
+func (l *loop) ResumeBehind(stream.Mark) {}
+func (l *loop) MarkIncomplete(string)    {}
+func (l *loop) MarkUnusable(string)      {}
+func (l *loop) Close()                   {}
 
 // storeAndClear is batches of 32 blocks of 16 tokens in vLLM's maps, and a clear
 // behind all of them.

@@ -165,7 +165,7 @@ func TestPoolFollowsAdoptedBlocks(t *testing.T) {
 // TestPoolForgetsScopes: adapters and salts of objects that are gone are no bound on
 // those to come.
 func TestPoolForgetsScopes(t *testing.T) {
-	if payload.Spoils {
+	if payload.PoisonsReleased {
 		t.Skip("one source, and 16,384 scopes of it: make test runs this without the race detector")
 	}
 	inBubble(t, func(t *testing.T, b *bench) {

@@ -39,7 +39,7 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 		}
 		s := c.sources[Key{Instance: "i", Tenant: DefaultTenant}]
 		s.guard(func() {
-			s.applyStep(&stream.Step{Kind: stream.Apply, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}})
+			s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}})
 		})
 	}
 	return c, prompts

@@ -13,7 +13,7 @@ import (
 // some returns all cases. Under the race detector, which takes ten times as long, and with -short it
 // returns the first n of them: make test runs this package once more without the detector.
 func some[T any](n int, cases ...T) []T {
-	if payload.Spoils || testing.Short() {
+	if payload.PoisonsReleased || testing.Short() {
 		return cases[:n]
 	}
 	return cases
@@ -21,7 +21,7 @@ func some[T any](n int, cases ...T) []T {
 
 // times returns n rounds, or a fifth of them under the race detector and with -short; see some.
 func times(n int) int {
-	if payload.Spoils || testing.Short() {
+	if payload.PoisonsReleased || testing.Short() {
 		return n / 5
 	}
 	return n
@@ -30,15 +30,15 @@ func times(n int) int {
 // publish publishes events of a rank as one batch. The batch reaches subscribers if live,
 // and replays if kept.
 func publish(p *streamtest.Publisher, rank int, events []any, live, kept bool) {
-	switch batch := streamtest.Batch(float64(p.Next())+0.5, rank, events...); {
+	switch batch := streamtest.EncodeBatch(float64(p.NextSequence())+0.5, rank, events...); {
 	case live && kept:
 		p.Publish(batch)
 	case live:
 		p.PublishOnce(batch)
 	case kept:
-		p.Lose(batch)
+		p.PublishToRing(batch)
 	default:
-		p.Forget()
+		p.SkipSequence()
 	}
 }
 

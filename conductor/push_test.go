@@ -186,7 +186,7 @@ func TestSlowPush(t *testing.T) {
 	feed.mu.Lock()
 	feed.decode = func(payload []byte) (events.Batch, error) {
 		taken.Add(1)
-		return stream.DecodeDefault(payload)
+		return stream.DecodeWithDefaults(payload)
 	}
 	feed.mu.Unlock()
 	b.store(false, b.chunks[0])

@@ -54,7 +54,7 @@ func (c *Conductor) openPushed(r Registration, on func(stream.State, string)) *p
 		st:   stream.Status{Epoch: 1, Dropped: make(map[events.Reason]uint64)}, opened: c.now(),
 	}
 	if f.decode == nil {
-		f.decode = stream.DecodeDefault
+		f.decode = stream.DecodeWithDefaults
 	}
 	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, cmp.Or(c.opts.PoolBytes, pool.DefaultLimit), r.BlockSize)
 	f.hub.Add(f.feed)
@@ -105,7 +105,7 @@ func (f *pushed) next() (step stream.Step, blocked <-chan struct{}, state int) {
 			f.shift()
 			f.st.Epoch++
 			f.st.LastSeq, f.st.HasSeq = 0, false
-			return stream.Step{Kind: stream.Reset, Epoch: f.st.Epoch, Reason: next.reason}, nil, pushedDue
+			return stream.Step{Kind: stream.DropBlocks, Epoch: f.st.Epoch, Reason: next.reason}, nil, pushedDue
 		}
 		if blocked = next.delivery.Blocked(); blocked != nil {
 			return step, blocked, pushedIdle
@@ -126,7 +126,7 @@ func (f *pushed) next() (step stream.Step, blocked <-chan struct{}, state int) {
 			f.seq = f.st.LastSeq + 1
 		}
 		f.shift()
-		return stream.Step{Kind: stream.Apply, Batch: batch, Payload: payload, Epoch: f.st.Epoch, Seq: f.seq}, nil, pushedDue
+		return stream.Step{Kind: stream.ApplyBatch, Batch: batch, Payload: payload, Epoch: f.st.Epoch, Seq: f.seq}, nil, pushedDue
 	}
 }
 
@@ -151,14 +151,14 @@ func (f *pushed) Resync(reason string) {
 	})
 }
 
-// Resume does nothing: pools have no blocks in snapshots.
-func (f *pushed) Resume(stream.Mark) {}
+// ResumeBehind does nothing: pools have no blocks in snapshots.
+func (f *pushed) ResumeBehind(stream.Mark) {}
 
-// Doubt notes that the source misses something.
-func (f *pushed) Doubt(reason string) { f.change(func() { f.doubt = reason }) }
+// MarkIncomplete notes that the source misses something.
+func (f *pushed) MarkIncomplete(reason string) { f.change(func() { f.doubt = reason }) }
 
-// Unusable does nothing: who reports an entry that makes no sense hears of it in the answer.
-func (f *pushed) Unusable(string) {}
+// MarkUnusable does nothing: who reports an entry that makes no sense hears of it in the answer.
+func (f *pushed) MarkUnusable(string) {}
 
 // Pause lets batches pass by until Unpause. The source starts over then.
 func (f *pushed) Pause() { f.change(func() { f.paused = true }) }

@@ -19,9 +19,9 @@ type idle struct{ closed chan struct{} }
 func (f idle) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
 func (f idle) Status() stream.Status     { return stream.Status{State: stream.Synced} }
 func (f idle) Resync(string)             {}
-func (f idle) Resume(stream.Mark)        {}
-func (f idle) Doubt(string)              {}
-func (f idle) Unusable(string)           {}
+func (f idle) ResumeBehind(stream.Mark)  {}
+func (f idle) MarkIncomplete(string)     {}
+func (f idle) MarkUnusable(string)       {}
 func (f idle) Close()                    { close(f.closed) }
 
 // BenchmarkQueryProfile asks for prompts of 8,192 tokens in blocks of 16 whose first
@@ -64,7 +64,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 			}
 			apply := func(s *source, e events.Event) {
 				batch := events.Batch{Events: []events.Event{e}, Rank: -1}
-				s.guard(func() { s.applyStep(&stream.Step{Kind: stream.Apply, Batch: batch}) })
+				s.guard(func() { s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: batch}) })
 			}
 			if announced {
 				apply(engines[instances-1], store)

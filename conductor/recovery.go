@@ -218,7 +218,7 @@ func (r *Recovery) Done() {
 	for s := range r.filled() {
 		s.origin.Store(&r.Origin)
 		if s.marked {
-			s.stream.Resume(s.mark)
+			s.stream.ResumeBehind(s.mark)
 		}
 		s.settled = true
 		if s.recovered && r.ttl > 0 {

@@ -194,14 +194,14 @@ func (r *Registration) normalize(anyEndpoint bool) error {
 	if err := r.resolve(); err != nil || anyEndpoint || r.pushed() || r.approximate() {
 		return err
 	}
-	if err := zmq.CheckLive(r.Endpoint); err != nil {
+	if err := zmq.CheckLiveEndpoint(r.Endpoint); err != nil {
 		return Invalid("endpoint", "invalid_value", "endpoint: %v", err)
 	}
 	for _, f := range r.dialed() {
 		if f.endpoint == "" {
 			continue
 		}
-		if err := zmq.Check(f.endpoint); err != nil {
+		if err := zmq.CheckEndpoint(f.endpoint); err != nil {
 			return Invalid(f.field, "invalid_value", "%s: %v", f.field, err)
 		}
 	}

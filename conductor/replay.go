@@ -152,7 +152,7 @@ func (p *Replay) Take(rec *tape.Record) error {
 	case tape.Reset:
 		p.sum.Epochs++
 		f.suspect = false
-		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: string(rec.Payload)}, rec.Time)
+		f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: rec.Epoch, Reason: string(rec.Payload)}, rec.Time)
 	case tape.State:
 		fields, err := rec.Fields()
 		if err != nil {
@@ -216,7 +216,7 @@ func (p *Replay) registered(rec *tape.Record) error {
 	}
 	has := rec.Flags&tape.HasSeq != 0
 	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
+		f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
 	}
 	if has != f.st.HasSeq || has && rec.Seq != f.st.LastSeq {
 		f.incomplete(reasonJournalGap)
@@ -271,7 +271,7 @@ func (p *Replay) opened(rec *tape.Record) {
 // enter begins the epoch of a record whose Reset is missing.
 func (p *Replay) enter(f *recorded, rec *tape.Record) {
 	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.Reset, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
+		f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
 		f.incomplete(reasonJournalGap)
 	}
 }
@@ -307,7 +307,7 @@ func (p *Replay) batch(f *recorded, rec *tape.Record) error {
 	}
 	p.sum.Batches++
 	f.hand(stream.Step{
-		Kind: stream.Apply, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&tape.Replayed != 0,
+		Kind: stream.ApplyBatch, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&tape.Replayed != 0,
 	}, rec.Time)
 	f.change(func(st *stream.Status) {
 		for reason, n := range batch.Dropped {

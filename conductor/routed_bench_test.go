@@ -44,7 +44,7 @@ func BenchmarkRouted(b *testing.B) {
 		}
 		apply := func(s *source, e events.Event) {
 			batch := events.Batch{Events: []events.Event{e}, Rank: -1}
-			s.guard(func() { s.applyStep(&stream.Step{Kind: stream.Apply, Batch: batch}) })
+			s.guard(func() { s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: batch}) })
 		}
 		apply(engines[instances-1], store)
 		half := store

@@ -189,11 +189,11 @@ func (b *bench) run(line string) string {
 	case "gap":
 		// Batches that no subscriber received: kept=yes leaves them in the replay ring.
 		for range a.number("batches", 1) {
-			publish(b.network.At(endpoint(a)), a.number("rank", 0), nil, false, a.get("kept", "no") == "yes")
+			publish(b.network.PublisherAt(endpoint(a)), a.number("rank", 0), nil, false, a.get("kept", "no") == "yes")
 		}
 		return ""
 	case "restart":
-		b.network.At(endpoint(a)).Restart()
+		b.network.PublisherAt(endpoint(a)).Restart()
 		return ""
 	case "wait":
 		d, err := time.ParseDuration(a.word)
@@ -542,7 +542,7 @@ func group(a args, e map[string]any) {
 func (b *bench) publish(a args, events ...any) string {
 	lost := a.get("lost", "")
 	for range a.number("times", 1) {
-		publish(b.network.At(endpoint(a)), a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
+		publish(b.network.PublisherAt(endpoint(a)), a.number("batch_rank", a.number("rank", 0)), events, lost == "", lost != "gone")
 	}
 	return ""
 }

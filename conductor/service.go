@@ -518,7 +518,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "index_owners", Bytes: int64(x.Owners)},
 		{Name: "payloads", Bytes: waiting},
 		{Name: "socket_blocks", Bytes: reading},
-		{Name: "payload_pools", Bytes: payload.Pooled()},
+		{Name: "payload_pools", Bytes: payload.PooledBytes()},
 		{Name: "streams", Bytes: int64(streams)},
 		{Name: "removals", Bytes: int64(removals)},
 		{Name: "pools", Bytes: pools},

@@ -29,7 +29,7 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	c := New(Options{HashSeed: 1337, Log: zerolog.Nop()})
 	defer c.Close()
 	f := &oneStep{applied: make(chan struct{}), closed: make(chan struct{})}
-	f.step = stream.Step{Kind: stream.Apply, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
+	f.step = stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
 	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
 	must.Succeed(t, c.Register(Registration{Type: TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied

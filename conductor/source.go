@@ -243,7 +243,7 @@ func (c *registry) regroup(groups []scope.Group) {
 // applyStep applies one step. turn is held.
 func (s *source) applyStep(step *stream.Step) {
 	switch step.Kind {
-	case stream.Reset:
+	case stream.DropBlocks:
 		s.tape.RecordReset(step.Epoch, step.Reason)
 		s.states.Dropped(step.Reason, step.Epoch)
 		s.leaveFilling()
@@ -254,11 +254,11 @@ func (s *source) applyStep(step *stream.Step) {
 		if step.Reason == stream.ReasonSnapshot {
 			s.beginFilling()
 		}
-	case stream.Fill:
+	case stream.ApplySnapshotPart:
 		s.fill(step)
-	case stream.Filled:
+	case stream.EndSnapshot:
 		s.reveal(step)
-	case stream.Apply:
+	case stream.ApplyBatch:
 		if s.marked && step.Seq != s.mark.Seq+1 {
 			if step.Seq > s.mark.Seq {
 				s.states.Lost(step.Seq - s.mark.Seq - 1)
@@ -292,7 +292,7 @@ func (s *source) applyStep(step *stream.Step) {
 func (s *source) release(b *events.Batch) {
 	s.stored, s.clientHashes = index.Store{}, nil // they refer to it
 	normalLists.Put(s.normal.Release())
-	wire.Release(b)
+	wire.ReleaseBatch(b)
 }
 
 // normalLists are those that no source uses.
@@ -350,7 +350,7 @@ func (s *source) noteGaps() {
 	if gaps {
 		reason = reasonEventGap
 	}
-	s.stream.Doubt(reason)
+	s.stream.MarkIncomplete(reason)
 }
 
 // drop counts n skipped events or hashes.
@@ -432,7 +432,7 @@ func (s *source) inheritFrom(old *source) {
 	s.mu.Unlock()
 	old.namespaces, old.tallies, old.gone = left, nil, true
 	if s.settled && s.marked {
-		s.stream.Resume(s.mark)
+		s.stream.ResumeBehind(s.mark)
 	}
 }
 

@@ -106,16 +106,16 @@ func TestStaleIsAFinding(t *testing.T) {
 		cut := time.Now()
 		var gone atomic.Bool
 		gone.Store(true)
-		engine := n.At("tcp://h:1")
-		engine.Lock()
+		engine := n.PublisherAt("tcp://h:1")
+		engine.Mu.Lock()
 		engine.OnSubscribe = func(context.Context) error {
 			if gone.Load() {
 				return errors.New("connection refused")
 			}
 			return nil
 		}
-		engine.Unlock()
-		engine.Cut()
+		engine.Mu.Unlock()
+		engine.CutConnections()
 		time.Sleep(time.Minute)
 		const want = "there has been no connection to the engine since 2000-01-01 00:01:00 UTC: check that it runs, and the network; its blocks stay in the answers until it is heard again or unregistered"
 		if found := of("e"); len(found) != 1 || !found[0].Since.Equal(cut.Add(30*time.Second)) || found[0].Message != want {

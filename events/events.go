@@ -121,8 +121,8 @@ type Event struct {
 // Count returns how many events of the publisher e stands for.
 func (e *Event) Count() int { return 1 + e.Joined }
 
-// Apart yields the events of the publisher that e stands for. What it yields is valid until the next one.
-func (e *Event) Apart() iter.Seq[*Event] {
+// Split yields the events of the publisher that e stands for. What it yields is valid until the next one.
+func (e *Event) Split() iter.Seq[*Event] {
 	return func(yield func(*Event) bool) {
 		if e.Joined == 0 {
 			yield(e)
@@ -187,8 +187,8 @@ func (b *Batch) Count() (n int) {
 	return n
 }
 
-// Drop counts n skipped things under a reason.
-func (b *Batch) Drop(r Reason, n int) {
+// CountDropped counts n skipped things under a reason.
+func (b *Batch) CountDropped(r Reason, n int) {
 	if b.Dropped == nil {
 		b.Dropped = make(map[Reason]int)
 	}

@@ -37,7 +37,7 @@ func footprintOf(t *testing.T, c footprint.Config, flags ...string) *footprint.R
 // loaded and when it is idle, and loses nothing.
 func TestMemoryIsAccountedFor(t *testing.T) {
 	t.Parallel()
-	if payload.Spoils {
+	if payload.PoisonsReleased {
 		t.Skip("a race build takes memory that no part is for")
 	}
 	r := footprintOf(t, footprint.Config{

@@ -64,7 +64,7 @@ func TestUnfinishedBodies(t *testing.T) {
 		}
 		return text, refused > 40
 	})
-	if grown := resident(t, p) - before; grown > 200<<20 && !payload.Spoils {
+	if grown := resident(t, p) - before; grown > 200<<20 && !payload.PoisonsReleased {
 		t.Errorf("60 unfinished bodies took %d MiB", grown>>20)
 	}
 	post(t, p.url+"/query", `{"model":"m","block_size":16,"token_ids":[1,2,3]}`, 200)
@@ -117,7 +117,7 @@ func TestUnreadAnswers(t *testing.T) {
 	})
 	// Eight at a time are made, in buffers that grow and that the collector takes later. All
 	// of them would be a gigabyte.
-	if grown := resident(t, p) - before; grown > 700<<20 && !payload.Spoils {
+	if grown := resident(t, p) - before; grown > 700<<20 && !payload.PoisonsReleased {
 		t.Errorf("60 unread answers took %d MiB", grown>>20)
 	}
 	eventually(t, "a small query is refused", func() (string, bool) { // the batches take all places while they are made

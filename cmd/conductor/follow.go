@@ -83,14 +83,15 @@ func newTargets(cfg *config.Config, c *cluster.Asked, sockets *zmq.Sockets, allo
 	decode := func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) }
 	return discovery.New(discovery.Options{
 		Registry: c, Rules: allowed.get, TokenFile: cfg.Discovery.TokenFile, Log: log,
-		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
+		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.get(), endpoint) },
 		Bounds:  c.SourceBounds,
 		Learn: func(ctx context.Context, t *discovery.Target, r discovery.Rank) (int, error) {
 			rules := allowed.get()
 			if t.Static {
 				rules = nil
 			}
-			return discovery.LearnBlockSize(ctx, sockets.For(zmq.Claim{Pod: t.Instance, Model: t.Model, Rank: r.Rank}, rules), r, decode)
+			claim := zmq.Claim{Pod: t.Instance, Model: t.Model, Rank: r.Rank}
+			return discovery.LearnBlockSize(ctx, sockets.TransportFor(claim, rules), r, decode)
 		},
 	})
 }

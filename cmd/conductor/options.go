@@ -54,7 +54,7 @@ const frameRoom = 64 << 10
 // newSockets returns the sockets of all sources. They and the queues of the streams
 // share one bound of memory.
 func newSockets(cfg config.Config) *zmq.Sockets {
-	return &zmq.Sockets{Rank: wire.Rank, Transport: zmq.Transport{
+	return &zmq.Sockets{Rank: wire.RankOf, Transport: zmq.Transport{
 		MaxMessage: int(cfg.Limits.MaxPayload) + frameRoom,
 		Heartbeat:  heartbeat(cfg.Stream.StaleAfter),
 		Memory:     payload.NewMemory(memory.Bound(cfg.Stream.QueueBytesTotal)),
@@ -106,20 +106,20 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 			if static {
 				rules = nil // who writes the configuration may read the network
 			}
-			return sockets.For(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
+			return sockets.TransportFor(zmq.Claim{Pod: r.Instance, Model: r.Model, Rank: r.Rank}, rules)
 		},
 		Strays: func() []zmq.Stray {
 			_, all := sockets.Strays()
 			return all
 		},
-		Reaches: func(endpoint string) error { return zmq.Reaches(allowed.get(), endpoint) },
+		Reaches: func(endpoint string) error { return zmq.CheckReach(allowed.get(), endpoint) },
 		Stream: stream.Config{
 			StaleAfter: cfg.Stream.StaleAfter,
 			QueueBytes: max(queueBytes, int(cfg.Limits.MaxPayload)),
 			Memory:     sockets.Memory,
 			// Blocks of a source whose events are lost stay, because a wrong hit costs one prefill, and an
 			// emptied index thousands.
-			OnUnrecoverableGap: stream.Keep,
+			OnUnrecoverableGap: stream.KeepOnGap,
 			Decode:             func(batch []byte) (events.Batch, error) { return wire.Decode(batch, limits) },
 			Replays:            stream.NewLimiter(replaysAtOnce),
 			SnapshotTimeout:    snapshotTimeout,

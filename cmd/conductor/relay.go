@@ -91,11 +91,11 @@ func (o *relayOptions) check() error {
 			return fmt.Errorf("--%s is missing", need.flag)
 		}
 	}
-	if err := zmq.Check(o.endpoint); err != nil {
+	if err := zmq.CheckEndpoint(o.endpoint); err != nil {
 		return fmt.Errorf("--endpoint: %w", err)
 	}
 	if o.replay != "" {
-		if err := zmq.Check(o.replay); err != nil {
+		if err := zmq.CheckEndpoint(o.replay); err != nil {
 			return fmt.Errorf("--replay-endpoint: %w", err)
 		}
 	}

@@ -101,7 +101,7 @@ func endpointOf(id, rank int) string { return fmt.Sprintf("inproc://%d/%d", id, 
 // a synctest bubble.
 func (s *testServer) publish(id, rank int, events ...any) {
 	synctest.Wait()
-	s.network.At(endpointOf(id, rank)).Publish(streamtest.Batch(1.5, nil, events...))
+	s.network.PublisherAt(endpointOf(id, rank)).Publish(streamtest.EncodeBatch(1.5, nil, events...))
 	synctest.Wait()
 }
 

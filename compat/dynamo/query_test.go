@@ -171,8 +171,8 @@ func TestBothDialects(t *testing.T) {
 		there(`{"instance_id":"12","endpoint":"tcp://10.0.0.1:4","type":"vLLM","modelname":"m","block_size":8,"dp_rank":0,"tenant_id":"g"}`,
 			200)
 		synctest.Wait()
-		s.network.At("tcp://10.0.0.1:1").Publish(streamtest.Batch(1.5, nil, stored("GPU", 1, 3)))
-		s.network.At("tcp://10.0.0.1:2").Publish(streamtest.Batch(1.5, nil,
+		s.network.PublisherAt("tcp://10.0.0.1:1").Publish(streamtest.EncodeBatch(1.5, nil, stored("GPU", 1, 3)))
+		s.network.PublisherAt("tcp://10.0.0.1:2").Publish(streamtest.EncodeBatch(1.5, nil,
 			map[string]any{
 				"type": "BlockStored", "block_hashes": []int{5}, "parent_block_hash": nil, "token_ids": []int{1, 2, 3, 4, 5, 6, 7, 8},
 				"block_size": 8,

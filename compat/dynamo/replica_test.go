@@ -115,7 +115,7 @@ func (w *world) act() {
 		e = map[string]any{"type": "AllBlocksCleared"}
 	}
 	synctest.Wait()
-	w.network.At(p.endpoint()).Publish(streamtest.Batch(1.5, nil, e))
+	w.network.PublisherAt(p.endpoint()).Publish(streamtest.EncodeBatch(1.5, nil, e))
 	synctest.Wait()
 }
 

@@ -80,7 +80,7 @@ func send(e *gin.Engine, method, path string, body []byte, headers ...string) *h
 func (s *testServer) publish(endpoint string, event map[string]any) {
 	s.t.Helper()
 	synctest.Wait()
-	if n := s.network.At(endpoint).Publish(streamtest.Batch(1.5, nil, event)); n == 0 {
+	if n := s.network.PublisherAt(endpoint).Publish(streamtest.EncodeBatch(1.5, nil, event)); n == 0 {
 		s.t.Fatalf("nobody listens to %s", endpoint)
 	}
 	synctest.Wait()

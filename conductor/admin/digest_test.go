@@ -38,10 +38,10 @@ func TestDigestAnswer(t *testing.T) {
 				"lora_id": nil, "medium": medium, "lora_name": nil, "cache_salt": salt,
 			}
 		}
-		p := n.At("tcp://e:1")
-		p.Publish(streamtest.Batch(0.5, 0, store(1, "GPU", []int{1, 2}, "s"), store(1, "CPU", []int{1, 2}, "s"),
+		p := n.PublisherAt("tcp://e:1")
+		p.Publish(streamtest.EncodeBatch(0.5, 0, store(1, "GPU", []int{1, 2}, "s"), store(1, "CPU", []int{1, 2}, "s"),
 			store(1, "DISK", []int{1, 2}, "s")))
-		p.Publish(streamtest.Batch(1.5, 0, store(2, "GPU", []int{3, 4}, "t"), store(3, "GPU", []int{}, nil)))
+		p.Publish(streamtest.EncodeBatch(1.5, 0, store(2, "GPU", []int{3, 4}, "t"), store(3, "GPU", []int{}, nil)))
 		synctest.Wait()
 
 		opts := admin.Options{

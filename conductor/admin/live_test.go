@@ -38,7 +38,7 @@ func streamed(t *testing.T, opts admin.Options,
 	defer hub.Close()
 	opts.Dialect.MaxBody, opts.Dialect.MaxTokens, opts.Gatherer, opts.Log, opts.Watch = 1<<10, 64, prometheus.NewRegistry(), zerolog.Nop(),
 		hub
-	f(admin.New(c, opts), n.At("tcp://e:1"), c, hub)
+	f(admin.New(c, opts), n.PublisherAt("tcp://e:1"), c, hub)
 }
 
 // TestLiveStream reads a stream for a minute: each event fits the document, comments keep it alive,
@@ -57,7 +57,7 @@ func TestLiveStream(t *testing.T) {
 				}()
 				time.Sleep(2500 * time.Millisecond) // between two collections, which begin a new second of the feed
 				for i := range 60 {
-					engine.Publish(streamtest.Batch(0.5, 0, map[string]any{
+					engine.Publish(streamtest.EncodeBatch(0.5, 0, map[string]any{
 						"type": "BlockStored", "block_hashes": []int{i}, "parent_block_hash": nil, "token_ids": []int{i, i},
 						"block_size": 2,
 						"lora_id":    nil, "medium": "GPU",

@@ -19,8 +19,8 @@ func TestAliasesOfOthers(t *testing.T) {
 	register := func(instance, model string, aliases ...string) {
 		t.Helper()
 		endpoint := "tcp://" + instance + ":1"
-		s.engines.At(endpoint).Publish(streamtest.Batch(1.5, 0,
-			streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{7}, prompt, len(prompt))))
+		s.engines.PublisherAt(endpoint).Publish(streamtest.EncodeBatch(1.5, 0,
+			streamtest.Scope{Medium: "GPU"}.StoredEvent(0, []uint64{7}, prompt, len(prompt))))
 		r := conductor.Registration{
 			Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model,
 			BlockSize: len(prompt), Aliases: aliases,

@@ -110,7 +110,8 @@ func (s *sharing) until(what string, right func() (string, bool)) {
 func (s *sharing) register(instance, model string) {
 	s.t.Helper()
 	endpoint := "tcp://" + instance + ":1"
-	s.engines.At(endpoint).Publish(streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{7}, prompt, len(prompt))))
+	stored := streamtest.Scope{Medium: "GPU"}.StoredEvent(0, []uint64{7}, prompt, len(prompt))
+	s.engines.PublisherAt(endpoint).Publish(streamtest.EncodeBatch(1.5, 0, stored))
 	r := conductor.Registration{
 		Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model,
 		BlockSize: len(prompt),
@@ -169,7 +170,7 @@ func TestServesWithoutAnEngineThatIsDown(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t, 2, 2)
 	var up atomic.Bool
-	s.engines.At("tcp://down:1").OnSubscribe = func(context.Context) error {
+	s.engines.PublisherAt("tcp://down:1").OnSubscribe = func(context.Context) error {
 		if up.Load() {
 			return nil
 		}
@@ -235,10 +236,10 @@ func TestReplicaWaitsForAnEngineThatAnotherReaches(t *testing.T) {
 		text := s.members[0].answer(shard)
 		return text, text == "e 1 synced"
 	})
-	p := s.engines.At("tcp://e:1")
-	p.Lock()
+	p := s.engines.PublisherAt("tcp://e:1")
+	p.Mu.Lock()
 	p.OnSubscribe = func(context.Context) error { return errors.New("no way to the engine") }
-	p.Unlock()
+	p.Mu.Unlock()
 	s.members = append(s.members, late)
 	s.until("the second replica never follows the engine", func() (string, bool) {
 		states := fmt.Sprint(late.conductor.States())
@@ -262,28 +263,28 @@ func TestShardIsTakenOverAgain(t *testing.T) {
 	s.members = s.members[:1]
 	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
 	s.register("e", shard.Model)
-	p := s.engines.At("tcp://e:1")
-	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(7, []uint64{8}, prompt, len(prompt))))
-	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(8, []uint64{9}, prompt, len(prompt))))
+	p := s.engines.PublisherAt("tcp://e:1")
+	p.Publish(streamtest.EncodeBatch(2.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(7, []uint64{8}, prompt, len(prompt))))
+	p.Publish(streamtest.EncodeBatch(2.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(8, []uint64{9}, prompt, len(prompt))))
 	s.until("the first replica never serves", func() (string, bool) {
 		text := s.members[0].answer(shard)
 		return text, text == "e 1 synced"
 	})
-	p.Lock()
+	p.Mu.Lock()
 	p.OnReplay = func(from uint64, replies [][][]byte) [][][]byte {
 		if from == 0 {
 			return replies[2:]
 		}
 		return replies
 	}
-	p.Unlock()
+	p.Mu.Unlock()
 	var calls atomic.Int64
 	late.shards.cfg.Bring = func(context.Context, scope.Deployment, []string) error {
 		if calls.Add(1) == 1 {
 			return errors.New("the replica is busy")
 		}
-		p.Lock()
-		defer p.Unlock()
+		p.Mu.Lock()
+		defer p.Mu.Unlock()
 		p.OnReplay = nil
 		return nil
 	}
@@ -318,27 +319,27 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 	s.members = []*member{first}
 	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
 	s.register("e", shard.Model)
-	p := s.engines.At("tcp://e:1")
-	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(7, []uint64{8}, prompt, len(prompt))))
-	p.Publish(streamtest.Batch(2.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(8, []uint64{9}, prompt, len(prompt))))
+	p := s.engines.PublisherAt("tcp://e:1")
+	p.Publish(streamtest.EncodeBatch(2.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(7, []uint64{8}, prompt, len(prompt))))
+	p.Publish(streamtest.EncodeBatch(2.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(8, []uint64{9}, prompt, len(prompt))))
 	s.until("the first replica never serves", func() (string, bool) {
 		text := first.answer(shard)
 		return text, text == "e 1 synced"
 	})
-	p.Lock()
+	p.Mu.Lock()
 	p.OnReplay = func(from uint64, replies [][][]byte) [][][]byte {
 		if from == 0 {
 			return replies[2:]
 		}
 		return replies
 	}
-	p.Unlock()
+	p.Mu.Unlock()
 	other.shards.cfg.Bring = func(_ context.Context, _ scope.Deployment, from []string) error {
 		if len(from) == 0 {
 			return errors.New("no replica serves")
 		}
-		p.Lock()
-		defer p.Unlock()
+		p.Mu.Lock()
+		defer p.Mu.Unlock()
 		p.OnReplay = nil
 		return nil
 	}

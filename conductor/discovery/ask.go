@@ -142,7 +142,7 @@ func (m *Manager) transport(t *Target, address netip.Addr) *http.Transport {
 	if !t.Static && m.opts.Rules != nil {
 		dialer.Control = func(_, at string, _ syscall.RawConn) error {
 			if rules := m.opts.Rules(); rules != nil {
-				if to, err := netip.ParseAddrPort(at); err != nil || !rules.TCP(to) {
+				if to, err := netip.ParseAddrPort(at); err != nil || !rules.AllowsTCP(to) {
 					return fmt.Errorf("%s is not an address that register.allow allows", at)
 				}
 			}

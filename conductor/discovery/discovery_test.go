@@ -139,7 +139,7 @@ func TestDiscoverVLLM(t *testing.T) {
 	// An older vLLM knows no /kv_event_sources: the port is a convention.
 	f.want("e|default|0 tcp://127.0.0.1:5557 vLLM llama 16 ")
 	var refuses atomic.Bool
-	f.net.At("tcp://127.0.0.1:7001").OnSubscribe = func(context.Context) error {
+	f.net.PublisherAt("tcp://127.0.0.1:7001").OnSubscribe = func(context.Context) error {
 		if refuses.Load() {
 			return errors.New("refused")
 		}
@@ -155,7 +155,7 @@ func TestDiscoverVLLM(t *testing.T) {
 	f.pass(time.Minute)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7009))
 	refuses.Store(true)
-	f.net.At("tcp://127.0.0.1:7001").Cut()
+	f.net.PublisherAt("tcp://127.0.0.1:7001").CutConnections()
 	until(t, func() bool {
 		f.pass(time.Second)
 		return f.asked["127.0.0.1"] > asked
@@ -298,7 +298,7 @@ func TestDiscoverSGLang(t *testing.T) {
 // while the engine does not tell them.
 func TestDiscoverAliases(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
-	f.net.At("tcp://127.0.0.1:7000").OnSubscribe = func(context.Context) error { return errors.New("refused") }
+	f.net.PublisherAt("tcp://127.0.0.1:7000").OnSubscribe = func(context.Context) error { return errors.New("refused") }
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"a","root":"/m"},{"id":"b","root":"/m"},{"id":"sql","root":"/sql","parent":"a"}]}`)
 	f.add("127.0.0.1", nil)
@@ -342,15 +342,15 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
 	target := Target{URL: "http://127.0.0.1:" + f.port, Registration: conductor.Registration{Instance: "e"}}
-	p := f.net.At("tcp://127.0.0.1:7000")
+	p := f.net.PublisherAt("tcp://127.0.0.1:7000")
 	must.Succeed(t, f.m.Add(target, false))
-	until(t, func() bool { return p.Tried() > 0 })
+	until(t, func() bool { return p.CountAttempts() > 0 })
 	f.want()
 	until(t, func() bool {
 		l := f.m.List()
 		return len(l) == 1 && l[0].Learning && l[0].Error != ""
 	})
-	stored := streamtest.Batch(1.5, 0, streamtest.Scope{Medium: "GPU"}.Stored(0, []uint64{1}, make([]uint32, 32), 32))
+	stored := streamtest.EncodeBatch(1.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(0, []uint64{1}, make([]uint32, 32), 32))
 	until(t, func() bool { return p.Publish(stored) > 0 })
 	f.m.tasks.Wait()
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ")

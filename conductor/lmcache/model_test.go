@@ -66,7 +66,7 @@ func (h *heard) apply(d *Delivery) {
 		h.t.Fatalf("the decoder refuses a batch: %v, %v %s", err, b.Dropped, b.Note)
 	}
 	for i := range b.Events {
-		for e := range b.Events[i].Apart() {
+		for e := range b.Events[i].Split() {
 			h.note(e)
 		}
 	}

@@ -156,7 +156,7 @@ type Part struct {
 
 // Parts returns how far blocks with a hash are in the pool. It walks all objects.
 func (p *Pool) Parts(hash uint64) (all []Part) {
-	p.shards.Parts(hash, func(b objectkey.Block, have, want int) {
+	p.shards.EachWithHash(hash, func(b objectkey.Block, have, want int) {
 		all = append(all, Part{p.media[b.Tier], have, want})
 	})
 	return all
@@ -330,10 +330,10 @@ func (p *Pool) Age(ages func(medium string) bool) []Change {
 	for i := range p.media {
 		aging[i] = ages(p.media[i].Name)
 	}
-	p.shards.Age(func(t objectkey.Tier) bool { return aging[t] })
+	p.shards.ForgetStale(func(t objectkey.Tier) bool { return aging[t] })
 	for print, at := range p.objects {
 		switch {
-		case !aging[at.tier], !at.bare && p.shards.Known(at.block):
+		case !aging[at.tier], !at.bare && p.shards.KnowsBlock(at.block):
 			continue
 		case at.bare && !at.old:
 			at.old = true
@@ -355,7 +355,7 @@ func (p *Pool) Clear(e *events.Event, medium string) {
 		return p.origins[n].agrees(e) && scope.Agrees(e.Backend, p.origins[n].backend) && (medium == "" || p.media[tier].Name == medium)
 	}
 	p.muted = true
-	p.shards.Clear(goes)
+	p.shards.RemoveWhere(goes)
 	p.muted = false
 	for print, at := range p.objects {
 		if goes(at.origin, at.tier) {
@@ -385,8 +385,8 @@ func readObject(e *events.Event) (key objectkey.Key, bare bool, why events.Reaso
 		case bad != nil, len(e.Hashes) > 0 && e.Hashes[0] != h:
 			return key, false, events.ObjectConflict
 		case err != nil || key.Publisher == objectkey.Plain:
-			return objectkey.Named(digits, h), true, ""
-		case !key.Has(digits):
+			return objectkey.NamedKey(digits, h), true, ""
+		case !key.HasDigest(digits):
 			return key, false, events.ObjectConflict
 		}
 		return key, false, ""
@@ -395,7 +395,7 @@ func readObject(e *events.Event) (key objectkey.Key, bare bool, why events.Reaso
 	case err == nil && key.Publisher != objectkey.Plain:
 		return key, false, ""
 	case len(e.Hashes) == 1:
-		return objectkey.Named(e.ObjectKey, e.Hashes[0]), true, ""
+		return objectkey.NamedKey(e.ObjectKey, e.Hashes[0]), true, ""
 	case err == nil:
 		return key, true, ""
 	}
@@ -409,7 +409,7 @@ func (p *Pool) originOf(e *events.Event, key *objectkey.Key) origin {
 		context: p.opts.Registered.Named(e), backend: backendOf(e),
 		hasLora: e.LoraName != nil && *e.LoraName != "", hasSalt: e.Salt != nil && *e.Salt != "",
 	}
-	if dk := &o.context.Deployment; e.Model == nil && key.Model != "" && !key.Names(dk.Model) {
+	if dk := &o.context.Deployment; e.Model == nil && key.Model != "" && !key.NamesModel(dk.Model) {
 		p.opts.Findings.Report(doctor.FindingContext,
 			"objects are of model %q, registered is %q: they count for the model of their keys; register the name the engines use as "+
 				"their model path",
@@ -523,7 +523,7 @@ func (p *Pool) Regroup(at scope.Group) []Change {
 	in := func(n objectkey.Pool, group int32) bool {
 		return max(int(group), 0) == at.Index && p.origins[n].context.Deployment == at.Deployment
 	}
-	p.shards.Blocks(func(b objectkey.Block) {
+	p.shards.EachWhole(func(b objectkey.Block) {
 		if in(b.Pool, b.Kind.Group) {
 			p.add(Change{Hash: b.Hash, Vanishes: !main, Object: true, tier: b.Tier, origin: b.Pool})
 		}

@@ -296,13 +296,13 @@ func TestForwardedWatchFollowsItsModel(t *testing.T) {
 		}
 	}
 	expect(5)
-	remove(first.network.At("ipc://a"), 4)
+	remove(first.network.PublisherAt("ipc://a"), 4)
 	expect(4)
 	here.leave(second)
 	first.leave(second)
 	expect(6)
 	second.web.CloseClientConnections() // the call begins again, with an answer that is known
-	remove(second.network.At("ipc://a"), 5)
+	remove(second.network.PublisherAt("ipc://a"), 5)
 	expect(5)
 	here.shares.m.Store(nil)
 	expect(7)

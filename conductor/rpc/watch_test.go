@@ -69,11 +69,11 @@ func (r *rig) register(instance string) *streamtest.Publisher {
 	must.Succeed(r.t, r.conductor.Register(conductor.Registration{
 		Endpoint: at, ReplayEndpoint: at + "/replay", Type: conductor.TypeVLLM, Model: "m", Instance: instance, BlockSize: 1,
 	}, conductor.RegisterOptions{AnyEndpoint: true}))
-	return r.network.At(at)
+	return r.network.PublisherAt(at)
 }
 
 // store lets an engine announce the first n tokens of the prompt 1 2 3 …
-func store(p *streamtest.Publisher, n int) { p.Publish(streamtest.Batch(1, 0, stored(n))) }
+func store(p *streamtest.Publisher, n int) { p.Publish(streamtest.EncodeBatch(1, 0, stored(n))) }
 
 func stored(n int) map[string]any {
 	var hashes, tokens []int
@@ -86,7 +86,7 @@ func stored(n int) map[string]any {
 }
 
 func remove(p *streamtest.Publisher, block int) {
-	p.Publish(streamtest.Batch(1, 0, map[string]any{"type": "BlockRemoved", "block_hashes": []int{100 + block}, "medium": "GPU"}))
+	p.Publish(streamtest.EncodeBatch(1, 0, map[string]any{"type": "BlockRemoved", "block_hashes": []int{100 + block}, "medium": "GPU"}))
 }
 
 func prompt(n int) *pb.QueryRequest {
@@ -167,7 +167,7 @@ func TestWatchCoalesces(t *testing.T) {
 		if i == changes-1 {
 			n = 64
 		}
-		if a.Publish(streamtest.Batch(1, 0, map[string]any{"type": "AllBlocksCleared"}, stored(n))); i == changes/2 {
+		if a.Publish(streamtest.EncodeBatch(1, 0, map[string]any{"type": "AllBlocksCleared"}, stored(n))); i == changes/2 {
 			_, err := r.client.Query(ctx, prompt(64)) // the watch waits for the client by now, or soon
 			must.Succeed(t, err)
 		}

@@ -52,7 +52,7 @@ func (w *watched) engine(instance, tenant string) conductor.Key {
 
 // store publishes a batch that stores one block.
 func (w *watched) store(k conductor.Key, medium string, block int) {
-	w.net.At(endpointOf(k.Instance, k.Tenant)).Publish(streamtest.Batch(0.5, 0, map[string]any{
+	w.net.PublisherAt(endpointOf(k.Instance, k.Tenant)).Publish(streamtest.EncodeBatch(0.5, 0, map[string]any{
 		"type": "BlockStored", "block_hashes": []int{1000 + block}, "parent_block_hash": nil, "token_ids": []int{block, block},
 		"block_size": 2, "lora_id": nil, "medium": medium,
 	}))

@@ -180,9 +180,9 @@ func parsePlain(text string) (Key, error) {
 	return k, nil
 }
 
-// Names reports whether the key names the model. SGLang writes - for / and may
+// NamesModel reports whether the key names the model. SGLang writes - for / and may
 // put a tag in front.
-func (k *Key) Names(model string) bool {
+func (k *Key) NamesModel(model string) bool {
 	if k.Publisher != SGLang {
 		return model != "" && k.Model == model
 	}
@@ -202,9 +202,9 @@ func (k *Key) Names(model string) bool {
 	return true
 }
 
-// Named returns the key of an object that is all there is of a block, whose hash came
+// NamedKey returns the key of an object that is all there is of a block, whose hash came
 // next to it.
-func Named(digest string, hash uint64) Key {
+func NamedKey(digest string, hash uint64) Key {
 	k := blank(Plain)
 	k.Digest, k.Hash = digest, hash
 	return k
@@ -235,8 +235,8 @@ func (k *Key) AppendID(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, who.hash), who.rest)
 }
 
-// Has reports whether the key's digest is the one of these hex digits.
-func (k *Key) Has(digits string) bool { return strings.EqualFold(k.Digest, digits) }
+// HasDigest reports whether the key's digest is the one of these hex digits.
+func (k *Key) HasDigest(digits string) bool { return strings.EqualFold(k.Digest, digits) }
 
 func blank(p Publisher) Key {
 	return Key{

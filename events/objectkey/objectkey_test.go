@@ -199,7 +199,7 @@ func TestKeyNamesModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if k.Names(model) != want {
+		if k.NamesModel(model) != want {
 			t.Errorf("%q names %q: %v", text, model, !want)
 		}
 	}

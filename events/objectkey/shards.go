@@ -181,8 +181,8 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	return in.number, true
 }
 
-// Known reports whether the block with this number is known.
-func (s *Shards) Known(n Number) bool { return int(n) < len(s.numbered) && s.numbered[n] != nil }
+// KnowsBlock reports whether the block with this number is known.
+func (s *Shards) KnowsBlock(n Number) bool { return int(n) < len(s.numbered) && s.numbered[n] != nil }
 
 // Remove takes one object away; one that is not there changes nothing.
 func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
@@ -206,8 +206,8 @@ func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
 	}
 }
 
-// Blocks calls f for every block that counts.
-func (s *Shards) Blocks(f func(Block)) {
+// EachWhole calls f for every block that counts.
+func (s *Shards) EachWhole(f func(Block)) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
 			if s.whole(m, in) {
@@ -217,9 +217,9 @@ func (s *Shards) Blocks(f func(Block)) {
 	}
 }
 
-// Parts calls f for each block with a hash: how many of its shards are there, and how many are
+// EachWithHash calls f for each block with a hash: how many of its shards are there, and how many are
 // known. It walks all blocks.
-func (s *Shards) Parts(hash uint64, f func(b Block, have, want int)) {
+func (s *Shards) EachWithHash(hash uint64, f func(b Block, have, want int)) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
 			if who.hash == hash {
@@ -229,8 +229,8 @@ func (s *Shards) Parts(hash uint64, f func(b Block, have, want int)) {
 	}
 }
 
-// Clear takes away what goes.
-func (s *Shards) Clear(goes func(Pool, Tier) bool) {
+// RemoveWhere takes away what goes.
+func (s *Shards) RemoveWhere(goes func(Pool, Tier) bool) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
 			if goes(at.pool, who.tier) {
@@ -241,9 +241,9 @@ func (s *Shards) Clear(goes func(Pool, Tier) bool) {
 	}
 }
 
-// Age forgets the blocks on the tiers that ages names, unless Add met one of
+// ForgetStale forgets the blocks on the tiers that ages names, unless Add met one of
 // their objects since the Age before.
-func (s *Shards) Age(ages func(Tier) bool) {
+func (s *Shards) ForgetStale(ages func(Tier) bool) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
 			if !ages(who.tier) {

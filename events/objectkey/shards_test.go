@@ -45,13 +45,13 @@ func TestShardsScript(t *testing.T) {
 				t.Fatalf("%s: refused", step)
 			}
 		case "age":
-			s.Age(func(tier Tier) bool { return tier == 1 })
+			s.ForgetStale(func(tier Tier) bool { return tier == 1 })
 		case "remove":
 			s.Remove(1, 1, must(t, text))
 		case "clear":
-			s.Clear(func(pool Pool, _ Tier) bool { return pool == 1 })
+			s.RemoveWhere(func(pool Pool, _ Tier) bool { return pool == 1 })
 		case "clear-disk":
-			s.Clear(func(pool Pool, tier Tier) bool { return pool == 1 && tier == 2 })
+			s.RemoveWhere(func(pool Pool, tier Tier) bool { return pool == 1 && tier == 2 })
 		}
 		s.Check()
 		expected := strings.Fields(want)
@@ -132,10 +132,10 @@ func TestShardsAtTheLimit(t *testing.T) {
 	if s.Check(); !add("m@tp_rank:0@0000ffff") {
 		t.Error("nothing came free")
 	}
-	if s.Age(func(Tier) bool { return true }); s.Len() != n {
+	if s.ForgetStale(func(Tier) bool { return true }); s.Len() != n {
 		t.Errorf("%d blocks are left of %d", s.Len(), n)
 	}
-	s.Age(func(Tier) bool { return true })
+	s.ForgetStale(func(Tier) bool { return true })
 	if s.Bytes() != 0 {
 		t.Errorf("%d bytes are left", s.Bytes())
 	}
@@ -284,13 +284,13 @@ func TestShardsModel(t *testing.T) {
 				gone := object{place{pool, k.Kind}, tier, k.Digest, k.Shard}
 				n.remove(func(o object) bool { return o == gone })
 			case x == 97:
-				s.Age(func(t Tier) bool { return t == tier })
+				s.ForgetStale(func(t Tier) bool { return t == tier })
 				n.age(tier)
 			case x == 98:
-				s.Clear(func(p Pool, t Tier) bool { return p == pool && t == tier })
+				s.RemoveWhere(func(p Pool, t Tier) bool { return p == pool && t == tier })
 				n.remove(func(o object) bool { return o.pool == pool && o.tier == tier })
 			default:
-				s.Clear(func(p Pool, _ Tier) bool { return p == pool })
+				s.RemoveWhere(func(p Pool, _ Tier) bool { return p == pool })
 				n.remove(func(o object) bool { return o.pool == pool })
 			}
 			s.Check()
@@ -304,7 +304,7 @@ func TestShardsModel(t *testing.T) {
 				}
 			}
 			for o := range there {
-				if !s.Known(numbers[o]) {
+				if !s.KnowsBlock(numbers[o]) {
 					t.Fatalf("seed %d, step %d: block %v has number %d, which is not known", seed, step, o, numbers[o])
 				}
 			}

@@ -33,8 +33,8 @@ func (m *Memory) Used() (waiting, reading int64) {
 	return m.live.used.Load() + m.replay.used.Load(), m.reading.Load()
 }
 
-// Read adds to the bytes of the blocks that connections read into.
-func (m *Memory) Read(bytes int) {
+// CountRead adds to the bytes of the blocks that connections read into.
+func (m *Memory) CountRead(bytes int) {
 	if m != nil {
 		m.reading.Add(int64(bytes))
 	}

@@ -66,16 +66,16 @@ var pools = func() (p [10]chan *Block) {
 	return p
 }()
 
-// Pooled returns the bytes of free blocks.
-func Pooled() (bytes int64) {
+// PooledBytes returns the bytes of free blocks.
+func PooledBytes() (bytes int64) {
 	for c, p := range pools {
 		bytes += int64(len(p)) * MinBlock << c
 	}
 	return bytes
 }
 
-// Trim leaves all free blocks to the garbage collector.
-func Trim() {
+// TrimPools leaves all free blocks to the garbage collector.
+func TrimPools() {
 	for _, p := range pools {
 		for range len(p) {
 			select {
@@ -94,10 +94,10 @@ var discards = make(chan struct{}, 1)
 
 const discardStep = 16 << 20
 
-// Discarded returns how many bytes of blocks the garbage collector got so far. After each
+// DiscardedBytes returns how many bytes of blocks the garbage collector got so far. After each
 // 16 MiB the channel has something, as a flood leaves much garbage and may be followed by
 // silence.
-func Discarded() (bytes int64, more <-chan struct{}) { return discarded.Load(), discards }
+func DiscardedBytes() (bytes int64, more <-chan struct{}) { return discarded.Load(), discards }
 
 func discard(bytes int) {
 	if n := discarded.Add(int64(bytes)); n/discardStep != (n-int64(bytes))/discardStep {
@@ -110,8 +110,8 @@ func discard(bytes int) {
 
 func class(n int) int { return bits.Len(uint(max(n, MinBlock)-1)) - bits.Len(uint(MinBlock-1)) }
 
-// Take returns a block of at least n bytes of any value, with one reference.
-func Take(n int) *Block {
+// TakeBlock returns a block of at least n bytes of any value, with one reference.
+func TakeBlock(n int) *Block {
 	var b *Block
 	if n > maxPooled {
 		b = &Block{Bytes: make([]byte, n)}
@@ -143,8 +143,8 @@ func (b *Block) Release() {
 	case n < 0:
 		panic("BUG: a block of payloads is released twice")
 	case n == 0:
-		if Spoils {
-			spoil(b.Bytes)
+		if PoisonsReleased {
+			poison(b.Bytes)
 		}
 		if len(b.Bytes) <= maxPooled {
 			select {
@@ -157,10 +157,10 @@ func (b *Block) Release() {
 	}
 }
 
-// Alone reports whether the caller's reference is the only one.
-func (b *Block) Alone() bool { return b.refs.Load() == 1 }
+// HasOneReference reports whether the caller's reference is the only one.
+func (b *Block) HasOneReference() bool { return b.refs.Load() == 1 }
 
-func spoil(p []byte) {
+func poison(p []byte) {
 	for i := range p {
 		p[i] = 0xdb
 	}

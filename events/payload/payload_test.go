@@ -8,7 +8,7 @@ import (
 func TestTakeSizes(t *testing.T) {
 	f := func(n, want int) {
 		t.Helper()
-		b := Take(n)
+		b := TakeBlock(n)
 		if len(b.Bytes) != want {
 			t.Errorf("Take(%d) has %d bytes, want %d", n, len(b.Bytes), want)
 		}
@@ -26,10 +26,10 @@ func TestTakeSizes(t *testing.T) {
 
 // A block goes round only after its last reference.
 func TestBlockReferences(t *testing.T) {
-	b := Take(100)
+	b := TakeBlock(100)
 	b.Retain()
 	b.Release()
-	if !b.Alone() {
+	if !b.HasOneReference() {
 		t.Error("a block with one reference is not alone")
 	}
 	b.Release()
@@ -43,20 +43,20 @@ func TestBlockReferences(t *testing.T) {
 
 // Free blocks are bounded and counted, and go when they are trimmed.
 func TestPoolsAreBounded(t *testing.T) {
-	Trim()
+	TrimPools()
 	var all []*Block
 	for range 100 {
-		all = append(all, Take(64<<10))
+		all = append(all, TakeBlock(64<<10))
 	}
-	before, _ := Discarded()
+	before, _ := DiscardedBytes()
 	for _, b := range all {
 		b.Release()
 	}
-	if after, more := Discarded(); Pooled() != poolBytes || after-before != 100*64<<10-poolBytes || len(more) > 1 {
-		t.Errorf("%d bytes are free, %d are discarded", Pooled(), after-before)
+	if after, more := DiscardedBytes(); PooledBytes() != poolBytes || after-before != 100*64<<10-poolBytes || len(more) > 1 {
+		t.Errorf("%d bytes are free, %d are discarded", PooledBytes(), after-before)
 	}
-	if Trim(); Pooled() != 0 {
-		t.Errorf("%d bytes are free after all have gone", Pooled())
+	if TrimPools(); PooledBytes() != 0 {
+		t.Errorf("%d bytes are free after all have gone", PooledBytes())
 	}
 }
 
@@ -66,7 +66,7 @@ func TestNilBlockDoesNothing(t *testing.T) {
 	b.Retain()
 	b.Release()
 	var m *Memory
-	m.Read(10)
+	m.CountRead(10)
 	s := m.LiveShare()
 	s.Set(10, 1<<40)
 	if waiting, reading := m.Used(); !s.Fits(1<<40) || waiting+reading != 0 {
@@ -80,7 +80,7 @@ func TestBlocksAreNotShared(t *testing.T) {
 	for g := range byte(4) {
 		all.Go(func() {
 			for i := range 2000 {
-				b := Take(MinBlock << (i % 4))
+				b := TakeBlock(MinBlock << (i % 4))
 				for j := range b.Bytes[:64] {
 					b.Bytes[j] = g
 				}

@@ -131,8 +131,8 @@ func parsePorts(text string) (p ports, ok bool) {
 	return ports{uint16(a), uint16(b)}, err == nil && err2 == nil && 0 < a && a <= b
 }
 
-// TCP reports whether an address may be connected to.
-func (r *Rules) TCP(at netip.AddrPort) bool {
+// AllowsTCP reports whether an address may be connected to.
+func (r *Rules) AllowsTCP(at netip.AddrPort) bool {
 	addr := at.Addr().Unmap().WithZone("")
 	for _, n := range r.tcp {
 		if n.has(at.Port()) && n.Contains(addr) {
@@ -142,8 +142,8 @@ func (r *Rules) TCP(at netip.AddrPort) bool {
 	return r.standard && r.usual(addr)
 }
 
-// Name reports whether a name may be looked up for a port: its addresses decide.
-func (r *Rules) Name(port uint16) bool {
+// AllowsName reports whether a name may be looked up for a port: its addresses decide.
+func (r *Rules) AllowsName(port uint16) bool {
 	for _, n := range r.tcp {
 		if n.has(port) {
 			return true
@@ -152,8 +152,8 @@ func (r *Rules) Name(port uint16) bool {
 	return r.standard
 }
 
-// Path reports whether a socket may be connected to.
-func (r *Rules) Path(name string) bool {
+// AllowsPath reports whether a socket may be connected to.
+func (r *Rules) AllowsPath(name string) bool {
 	if !path.IsAbs(name) {
 		return r.local // an abstract socket, or one in the server's directory
 	}
@@ -166,8 +166,8 @@ func (r *Rules) Path(name string) bool {
 	return r.local
 }
 
-// Bind reports whether a port may be listened at.
-func (r *Rules) Bind(port uint16) bool {
+// AllowsBind reports whether a port may be listened at.
+func (r *Rules) AllowsBind(port uint16) bool {
 	for _, p := range r.bind {
 		if p.has(port) {
 			return true

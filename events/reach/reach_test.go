@@ -19,28 +19,28 @@ func parse(t *testing.T, local bool, rules ...string) *Rules {
 func TestDefault(t *testing.T) {
 	r, local := parse(t, false, "default"), parse(t, true, "default")
 	for _, at := range strings.Fields(`10.0.0.1:5557 192.168.1.9:1 8.8.8.8:80 [2001:db8::1]:5557 [fd12::1]:5557 [64:ff9b::808:808]:80`) {
-		if addr := netip.MustParseAddrPort(at); !r.TCP(addr) || !local.TCP(addr) {
+		if addr := netip.MustParseAddrPort(at); !r.AllowsTCP(addr) || !local.AllowsTCP(addr) {
 			t.Errorf("%s is refused", at)
 		}
 	}
 	for _, at := range strings.Fields(`169.254.169.254:80 169.254.1.1:80 [fe80::1]:80 [fd00:ec2::254]:80 100.100.100.200:80 168.63.129.16:80 0.0.0.0:80 0.1.2.3:80
 		[::]:80 224.0.0.1:80 255.255.255.255:80 [ff02::1]:80 [::ffff:169.254.169.254]:80 [64:ff9b::a9fe:a9fe]:80 [2002:a9fe:a9fe::1]:80 [fe80::1%eth0]:80
 		[64:ff9b:1::a9fe:a9fe]:80 [2001:0:a9fe:a9fe::1]:80 [::169.254.169.254]:80 [::ffff:0:169.254.169.254]:80`) {
-		if addr := netip.MustParseAddrPort(at); r.TCP(addr) || local.TCP(addr) {
+		if addr := netip.MustParseAddrPort(at); r.AllowsTCP(addr) || local.AllowsTCP(addr) {
 			t.Errorf("%s is allowed", at)
 		}
 	}
 	for _, at := range strings.Fields(`127.0.0.1:5557 127.9.9.9:5557 [::1]:5557 [::ffff:127.0.0.1]:5557 [64:ff9b::7f00:1]:80 [2002:7f00:1::]:80`) {
-		if addr := netip.MustParseAddrPort(at); r.TCP(addr) || !local.TCP(addr) {
-			t.Errorf("%s: %t from elsewhere, %t from here", at, r.TCP(addr), local.TCP(addr))
+		if addr := netip.MustParseAddrPort(at); r.AllowsTCP(addr) || !local.AllowsTCP(addr) {
+			t.Errorf("%s: %t from elsewhere, %t from here", at, r.AllowsTCP(addr), local.AllowsTCP(addr))
 		}
 	}
 	for _, name := range []string{"/run/x.sock", "@abstract", "x.sock"} {
-		if r.Path(name) || !local.Path(name) {
-			t.Errorf("%s: %t from elsewhere, %t from here", name, r.Path(name), local.Path(name))
+		if r.AllowsPath(name) || !local.AllowsPath(name) {
+			t.Errorf("%s: %t from elsewhere, %t from here", name, r.AllowsPath(name), local.AllowsPath(name))
 		}
 	}
-	if r.Bind(5557) || !local.Bind(5557) || !r.Name(80) {
+	if r.AllowsBind(5557) || !local.AllowsBind(5557) || !r.AllowsName(80) {
 		t.Error("bound sockets or names")
 	}
 }
@@ -50,7 +50,7 @@ func TestRules(t *testing.T) {
 	f := func(want bool, all string) {
 		t.Helper()
 		for _, at := range strings.Fields(all) {
-			if got := r.TCP(netip.MustParseAddrPort(at)); got != want {
+			if got := r.AllowsTCP(netip.MustParseAddrPort(at)); got != want {
 				t.Errorf("%s: %t", at, got)
 			}
 		}
@@ -61,20 +61,20 @@ func TestRules(t *testing.T) {
 		"/run/engines/a": true, "/run/engines/b/c": true, "/srv/one": true, "/run/engines/../secret": false, "/run/engines": false, "/run/enginesX": false,
 		"/srv/one/more": false, "@run/engines/a": false, "run/engines/a": false,
 	} {
-		if got := r.Path(name); got != want {
+		if got := r.AllowsPath(name); got != want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
-	if !r.Bind(7001) || r.Bind(7002) || !r.Name(80) {
+	if !r.AllowsBind(7001) || r.AllowsBind(7002) || !r.AllowsName(80) {
 		t.Error("bound sockets or names")
 	}
-	if r := parse(t, false, "tcp://10.0.0.0/8:5000-6000"); !r.Name(5500) || r.Name(80) {
+	if r := parse(t, false, "tcp://10.0.0.0/8:5000-6000"); !r.AllowsName(5500) || r.AllowsName(80) {
 		t.Error("names on ports")
 	}
-	if r := parse(t, true); r.Name(1) || r.Bind(1) || r.Path("/x") || r.TCP(netip.MustParseAddrPort("10.0.0.1:1")) {
+	if r := parse(t, true); r.AllowsName(1) || r.AllowsBind(1) || r.AllowsPath("/x") || r.AllowsTCP(netip.MustParseAddrPort("10.0.0.1:1")) {
 		t.Error("no rule allows something")
 	}
-	if any := parse(t, false, "tcp://*:80"); !any.TCP(netip.MustParseAddrPort("169.254.169.254:80")) || any.TCP(netip.MustParseAddrPort("[::1]:81")) {
+	if any := parse(t, false, "tcp://*:80"); !any.AllowsTCP(netip.MustParseAddrPort("169.254.169.254:80")) || any.AllowsTCP(netip.MustParseAddrPort("[::1]:81")) {
 		t.Error("any address on a port")
 	}
 }
@@ -108,23 +108,23 @@ func FuzzRules(f *testing.F) {
 			return
 		}
 		at := netip.AddrPortFrom(addr, port)
-		if plain := addr.Unmap().WithZone(""); standard.TCP(at) && (plain.IsLoopback() || plain.IsLinkLocalUnicast() || plain.IsMulticast() || plain.IsUnspecified()) {
+		if plain := addr.Unmap().WithZone(""); standard.AllowsTCP(at) && (plain.IsLoopback() || plain.IsLinkLocalUnicast() || plain.IsMulticast() || plain.IsUnspecified()) {
 			t.Errorf("default allows %s", at)
 		}
-		if standard.Path(name) || standard.Bind(port) {
+		if standard.AllowsPath(name) || standard.AllowsBind(port) {
 			t.Errorf("default allows %q or port %d", name, port)
 		}
 		r, err := Parse([]string{rule}, false)
 		if err != nil || rule == "default" {
 			return
 		}
-		if r.TCP(at) && !strings.HasPrefix(rule, "tcp://") {
+		if r.AllowsTCP(at) && !strings.HasPrefix(rule, "tcp://") {
 			t.Errorf("%q allows %s", rule, at)
 		}
-		if mapped := netip.AddrPortFrom(netip.AddrFrom16(addr.As16()), port); r.TCP(mapped) != r.TCP(at) {
+		if mapped := netip.AddrPortFrom(netip.AddrFrom16(addr.As16()), port); r.AllowsTCP(mapped) != r.AllowsTCP(at) {
 			t.Errorf("%q tells %s and %s apart", rule, at, mapped)
 		}
-		if r.Path(name) && !strings.HasPrefix(rule, "ipc://") || r.Bind(port) && !strings.HasPrefix(rule, "bind:") {
+		if r.AllowsPath(name) && !strings.HasPrefix(rule, "ipc://") || r.AllowsBind(port) && !strings.HasPrefix(rule, "bind:") {
 			t.Errorf("%q allows %q or port %d", rule, name, port)
 		}
 	})

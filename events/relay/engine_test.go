@@ -69,7 +69,7 @@ type engine struct {
 func newEngine(t testing.TB, ring int) *engine {
 	e := &engine{t: t, ring: ring, live: listenLocal(t), replay: listenLocal(t), holds: make(map[uint64]bool)}
 	go e.accept(e.live, func(raw net.Conn) {
-		p, err := zmq.Transport{}.Publish(t.Context(), raw)
+		p, err := zmq.Transport{}.GreetAsPublisher(t.Context(), raw)
 		if err != nil {
 			return
 		}
@@ -88,7 +88,7 @@ func newEngine(t testing.TB, ring int) *engine {
 		}
 	})
 	go e.accept(e.replay, func(raw net.Conn) {
-		p, err := zmq.Transport{}.Route(t.Context(), raw)
+		p, err := zmq.Transport{}.GreetAsRouter(t.Context(), raw)
 		if err != nil {
 			return
 		}
@@ -233,7 +233,7 @@ func newFollower(t *testing.T, live, replay net.Listener) *follower {
 				return
 			}
 			f.mu.Lock()
-			if step.Kind == stream.Reset {
+			if step.Kind == stream.DropBlocks {
 				f.resets++
 				clear(f.holds)
 			}
@@ -253,7 +253,7 @@ func newFollower(t *testing.T, live, replay net.Listener) *follower {
 				}
 			}
 			f.mu.Unlock()
-			wire.Release(&step.Batch)
+			wire.ReleaseBatch(&step.Batch)
 		}
 	}()
 	return f

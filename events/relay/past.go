@@ -115,7 +115,7 @@ func (p *past) applyBatch(payload []byte) {
 		p.doubtful = true
 		return
 	}
-	defer wire.Release(&b)
+	defer wire.ReleaseBatch(&b)
 	frame, raws, ok := splitBatch(payload)
 	if !ok {
 		p.doubtful = true
@@ -124,7 +124,7 @@ func (p *past) applyBatch(payload []byte) {
 	p.frame = frame
 	if len(raws) == b.Count() {
 		for i := range b.Events {
-			for e := range b.Events[i].Apart() {
+			for e := range b.Events[i].Split() {
 				p.applyEvent(e, raws[0])
 				raws = raws[1:]
 			}
@@ -147,7 +147,7 @@ func (p *past) decodeAlone(raw []byte, visit func(*events.Event)) {
 		visit(&b.Events[0])
 	}
 	if err == nil {
-		wire.Release(&b)
+		wire.ReleaseBatch(&b)
 	}
 }
 

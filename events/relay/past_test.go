@@ -412,7 +412,7 @@ func (w *teller) batch() []byte {
 // dump and the rest.
 func TestPastModel(t *testing.T) {
 	worlds := 150
-	if testing.Short() || payload.Spoils { // the race detector takes ten times as long
+	if testing.Short() || payload.PoisonsReleased { // the race detector takes ten times as long
 		worlds = 30
 	}
 	for seed := range uint64(worlds) {

@@ -116,11 +116,11 @@ func Open(cfg Config) (*Relay, error) {
 	if cfg.OnState == nil {
 		cfg.OnState = func(stream.State, string) {}
 	}
-	if err := zmq.Check(cfg.Endpoint); err != nil {
+	if err := zmq.CheckEndpoint(cfg.Endpoint); err != nil {
 		return nil, err
 	}
 	if cfg.ReplayEndpoint != "" {
-		if err := zmq.Check(cfg.ReplayEndpoint); err != nil {
+		if err := zmq.CheckEndpoint(cfg.ReplayEndpoint); err != nil {
 			return nil, err
 		}
 	}
@@ -151,7 +151,7 @@ func Open(cfg Config) (*Relay, error) {
 	r.serving.init(r.ctx)
 	r.stream = stream.Open(stream.Config{
 		Endpoint: cfg.Endpoint, ReplayEndpoint: cfg.ReplayEndpoint,
-		Transport: &overheard{(&zmq.Sockets{Transport: cfg.Transport}).For(zmq.Claim{}, cfg.Transport.Reach), &r.form},
+		Transport: &overheard{(&zmq.Sockets{Transport: cfg.Transport}).TransportFor(zmq.Claim{}, cfg.Transport.Reach), &r.form},
 		Decode:    decodeBatch,
 		OnState: func(state stream.State, reason string) {
 			r.serving.setConnected(state != stream.Connecting && state != stream.Failed)
@@ -180,11 +180,11 @@ func (r *Relay) followEngine() {
 			return
 		}
 		switch step.Kind {
-		case stream.Reset:
+		case stream.DropBlocks:
 			r.beginLifetime(step.Epoch, step.Reason)
-		case stream.Apply:
+		case stream.ApplyBatch:
 			r.recordBatch(&step)
-			wire.Release(&step.Batch)
+			wire.ReleaseBatch(&step.Batch)
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (s *serving) accept(ln net.Listener, serve func(context.Context, net.Conn) 
 
 // publishLive sends live batches to a follower. The error is that of the handshake.
 func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
-	p, err := r.cfg.Transport.Publish(ctx, raw)
+	p, err := r.cfg.Transport.GreetAsPublisher(ctx, raw)
 	if err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func (s *subscriptions) match(topic string) bool {
 
 // answerRequests answers a follower's requests, one after the other. The error is that of the handshake.
 func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
-	p, err := r.cfg.Transport.Route(ctx, raw)
+	p, err := r.cfg.Transport.GreetAsRouter(ctx, raw)
 	if err != nil {
 		return err
 	}

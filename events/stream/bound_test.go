@@ -29,7 +29,7 @@ func freePort(t *testing.T) string {
 func TestInteropBoundSocket(t *testing.T) {
 	python := python(t)
 	port := freePort(t)
-	sockets := zmq.Sockets{Rank: wire.Rank}
+	sockets := zmq.Sockets{Rank: wire.RankOf}
 	args := func(pod string, rank, life int) []string {
 		return []string{"--connect", "tcp://127.0.0.1:" + port, "--topic", "kv@" + pod + "@org/m@x", "--layout", "B",
 			"--rank", fmt.Sprint(rank), "--life", fmt.Sprint(life)}
@@ -37,7 +37,7 @@ func TestInteropBoundSocket(t *testing.T) {
 	follow := func(pod string, rank int, p *publisher) *subscriber {
 		return subscribe(t, stream.Config{
 			Endpoint: "bind:tcp://*:" + port, ReplayEndpoint: "tcp://127.0.0.1:" + p.replay,
-			Transport: sockets.For(zmq.Claim{Pod: pod, Model: "org/m@x", Rank: rank}, nil),
+			Transport: sockets.TransportFor(zmq.Claim{Pod: pod, Model: "org/m@x", Rank: rank}, nil),
 		})
 	}
 	a0 := startPublisher(t, python, args("a", 0, 1)...)

@@ -44,7 +44,7 @@ func (c *consumer) seqs() []uint64 {
 	defer c.mu.Unlock()
 	var all []uint64
 	for _, s := range c.steps {
-		if s.Kind == Reset {
+		if s.Kind == DropBlocks {
 			all = nil
 			continue
 		}

@@ -36,20 +36,20 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		}
 		step("0")
 		step("1")
-		s.Doubt(why)
+		s.MarkIncomplete(why)
 		want(Synced, "", "") // 1 is in hand
 		step("2c")
 		want(Partial, why, why)
 		step("3")
-		s.Doubt("")
+		s.MarkIncomplete("")
 		want(Partial, why, why)
 		step("4")
 		want(Synced, "", "")
-		s.Applied()
-		s.Doubt(why)
+		s.MarkApplied()
+		s.MarkIncomplete(why)
 		step("5")
 		want(Partial, why, why)
-		p.Lose("6")
+		p.PublishToRing("6")
 		step("7")
 		want(Partial, ReasonGap, why)
 		step("8c")
@@ -59,7 +59,7 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		s.Resync("asked")
 		step("10")
 		want(Partial, ReasonUnknown, why) // the reset is in hand
-		s.Applied()
+		s.MarkApplied()
 		want(Partial, ReasonUnknown, ReasonUnknown)
 		if want := []told{
 			{Synced, ""}, {Partial, why}, {Synced, ""}, {Partial, why}, {Partial, ReasonGap}, {Partial, why}, {Partial, ReasonUnknown},

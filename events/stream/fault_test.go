@@ -154,15 +154,15 @@ func (tr *trial) payload(seq int) string {
 // publish sends a batch through the faults of the live connection.
 func (tr *trial) publish() {
 	p := tr.p
-	p.Lock()
-	defer p.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	payload := tr.payload(len(p.History))
-	seq := p.Record(payload)
+	seq := p.RecordBatch(payload)
 	tr.note("publish %d %q", seq, payload)
 	for c := range p.Live {
-		frames := [][]byte{{}, p.Number(seq), []byte(payload)}
+		frames := [][]byte{{}, p.SequenceFrame(seq), []byte(payload)}
 		switch {
-		case c.Queued() >= p.HWM, tr.chance(tr.rnd, tr.f.drop):
+		case c.CountQueued() >= p.HWM, tr.chance(tr.rnd, tr.f.drop):
 			tr.note("  dropped")
 			continue
 		case tr.chance(tr.rnd, tr.f.swap) && tr.held[c] == nil:
@@ -219,11 +219,11 @@ func (tr *trial) step() {
 	case n < 75:
 		tr.note("connections cut")
 		clear(tr.held)
-		tr.p.Cut()
+		tr.p.CutConnections()
 	case n < 80:
 		tr.note("connections cut, batches published meanwhile")
 		clear(tr.held)
-		tr.p.Cut()
+		tr.p.CutConnections()
 		for range tr.rnd.IntN(20) {
 			tr.publish()
 		}
@@ -266,7 +266,7 @@ func (tr *trial) resume() {
 		tr.missing = st.History
 		mark := Mark{Seq: st.LastSeq, Print: tr.print, Missing: st.History}
 		follow.resume(mark)
-		next.Resume(mark)
+		next.ResumeBehind(mark)
 		tr.log = append(tr.log, fmt.Sprintf("it resumes behind %+v", mark))
 	} else {
 		clear(tr.have)
@@ -308,12 +308,12 @@ func (tr *trial) run(s *Stream, follow *follower) {
 			if !ok {
 				return
 			}
-			if step.Kind == Apply && tr.chance(tr.pauses, tr.f.slow) {
+			if step.Kind == ApplyBatch && tr.chance(tr.pauses, tr.f.slow) {
 				time.Sleep(time.Duration(tr.pauses.IntN(3000)) * time.Millisecond)
 			}
 			tr.mu.Lock()
 			must.Report(tr.t, follow.take(step))
-			if step.Kind == Reset {
+			if step.Kind == DropBlocks {
 				clear(tr.have)
 				tr.begun = false
 				tr.log = append(tr.log, "  reset "+step.Reason)
@@ -355,9 +355,9 @@ func (tr *trial) restart() {
 		n = int(st.LastSeq) + 1 // what follows fits
 	}
 	tr.life++
-	tr.p.Lock()
+	tr.p.Mu.Lock()
 	tr.past = append(tr.past, tr.p.History)
-	tr.p.Unlock()
+	tr.p.Mu.Unlock()
 	clear(tr.held)
 	var first []string
 	for i := range n {
@@ -382,9 +382,9 @@ func (tr *trial) judge() bool {
 	tr.t.Helper()
 	synctest.Wait()
 	st := tr.s.Status()
-	tr.p.Lock()
+	tr.p.Mu.Lock()
 	history := tr.p.History
-	tr.p.Unlock()
+	tr.p.Mu.Unlock()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	if st.State != Synced || st.History != "" { // the state may be of a clear in hand
@@ -464,9 +464,9 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 		// is only as unreliable as they are gets back on its own; any other with
 		// the next clear.
 		tr.ok.Store(true)
-		tr.p.Lock()
+		tr.p.Mu.Lock()
 		tr.p.HWM = 1 << 16
-		tr.p.Unlock()
+		tr.p.Mu.Unlock()
 		clear(tr.held)
 		time.Sleep(time.Hour)
 		tr.publish()
@@ -482,9 +482,9 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 		}
 		// One that resumed without a replay service hears of a restart when the
 		// numbers reach its mark.
-		tr.p.Lock()
+		tr.p.Mu.Lock()
 		n := len(tr.p.History)
-		tr.p.Unlock()
+		tr.p.Mu.Unlock()
 		for ; n <= int(tr.s.Status().LastSeq); n++ {
 			tr.publish()
 		}
@@ -493,8 +493,8 @@ func runFaults(t *testing.T, f faults, seed uint64) (synced, resumed int) {
 		if !tr.judge() {
 			t.Errorf("not synced after a clear: %+v", tr.s.Status())
 		}
-		tr.p.Lock()
-		defer tr.p.Unlock()
+		tr.p.Mu.Lock()
+		defer tr.p.Mu.Unlock()
 		if st := tr.s.Status(); int(st.LastSeq) != len(tr.p.History)-1 {
 			t.Errorf("the watermark is %d, the publisher's %d", st.LastSeq, len(tr.p.History)-1)
 		}

@@ -41,13 +41,13 @@ func aside(frame []byte, topic string) bool {
 }
 
 // newMessage reads a sequence frame and the batch next to it. The publisher id is in that frame or in
-// the payload, as wire.Publisher says; known is the id of an earlier message.
+// the payload, as wire.PublisherIDOf says; known is the id of an earlier message.
 func newMessage(number, batch []byte, received payload.Message, known events.PublisherID) (m message, ok bool) {
 	m.block, m.oversize = received.Block, received.Oversize
 	switch len(number) {
 	case seqSize:
 		if m.oversize == 0 {
-			m.id = wire.Publisher(batch, known)
+			m.id = wire.PublisherIDOf(batch, known)
 		}
 	case seqIDSize:
 		m.id = events.PublisherID(number[seqSize:])

@@ -38,7 +38,7 @@ func TestPublisherCountsFromOne(t *testing.T) {
 func TestPublisherFromOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.First = 1
-		p.Lose("1", "2")
+		p.PublishToRing("1", "2")
 		s, c := open(t, p, func(c *Config) { c.FirstSeq = 0 })
 		wantSeqs(t, c, 1, 2)
 		p.Publish("3")

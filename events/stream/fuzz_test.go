@@ -29,7 +29,7 @@ func (f *follower) resume(m Mark) { f.last, f.has, f.whole = m.Seq, true, m.Miss
 // take returns the fault of a step.
 func (f *follower) take(s Step) error {
 	switch s.Kind {
-	case Reset:
+	case DropBlocks:
 		if s.Epoch < f.epoch {
 			return fmt.Errorf("a reset goes from epoch %d back to %d", f.epoch, s.Epoch)
 		}
@@ -40,14 +40,14 @@ func (f *follower) take(s Step) error {
 		if s.Epoch > f.epoch || f.filling {
 			*f = follower{firstSeq: f.firstSeq, epoch: s.Epoch, filling: f.filling}
 		}
-	case Fill, Filled:
+	case ApplySnapshotPart, EndSnapshot:
 		if s.Epoch != f.epoch || !f.filling {
 			return fmt.Errorf("a part of a snapshot of epoch %d comes in epoch %d, filling: %t", s.Epoch, f.epoch, f.filling)
 		}
-		if s.Kind == Filled {
+		if s.Kind == EndSnapshot {
 			f.last, f.has, f.whole, f.filling = s.Seq, true, true, false
 		}
-	case Apply:
+	case ApplyBatch:
 		switch {
 		case f.filling:
 			return fmt.Errorf("batch %d comes within a snapshot", s.Seq)

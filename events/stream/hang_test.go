@@ -81,10 +81,10 @@ func TestInteropBusyPublisherHangs(t *testing.T) {
 		t.Parallel()
 		port := freePort(t)
 		p := startPublisher(t, python, "--layout", "B", "--connect", "tcp://127.0.0.1:"+port, "--topic", "kv@a@m")
-		sockets := &zmq.Sockets{Rank: wire.Rank, Transport: transport}
+		sockets := &zmq.Sockets{Rank: wire.RankOf, Transport: transport}
 		follow(t, p, stream.Config{
 			Endpoint: "bind:tcp://*:" + port, ReplayEndpoint: fmt.Sprintf("tcp://127.0.0.1:%s", p.replay),
-			Transport: sockets.For(zmq.Claim{Pod: "a", Model: "m"}, nil),
+			Transport: sockets.TransportFor(zmq.Claim{Pod: "a", Model: "m"}, nil),
 		}, func() func() { return stop(p) })
 	})
 }

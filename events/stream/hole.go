@@ -65,6 +65,6 @@ func (m *machine) lose(reason string) {
 func (m *machine) miss(reason string) {
 	m.trust.lose(reason)
 	if m.cfg.drop && m.has {
-		m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
+		m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: reason})
 	}
 }

@@ -14,7 +14,7 @@ import (
 // TestHooksHearStates holds what OnState and OnUndecodable hear, between the steps.
 func TestHooksHearStates(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0", "1")
+		p.PublishToRing("0", "1")
 		p.OnSubscribe = func(context.Context) error { time.Sleep(time.Second); return nil }
 		var mu sync.Mutex
 		var heard []string
@@ -69,7 +69,7 @@ func TestHooksHearStates(t *testing.T) {
 		want("is connecting ")
 		time.Sleep(time.Second)
 		want("is synced ")
-		p.Cut()
+		p.CutConnections()
 		want("is connecting ")
 		s.Resync("asked")
 		want("reset 2/0 ")

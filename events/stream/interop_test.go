@@ -181,7 +181,7 @@ func (c *subscriber) run() {
 			return
 		}
 		c.mu.Lock()
-		if step.Kind == stream.Reset {
+		if step.Kind == stream.DropBlocks {
 			clear(c.blocks)
 			c.resets = append(c.resets, step.Reason)
 		}

@@ -22,8 +22,8 @@ func (p trickling) Replay(ctx context.Context, _ string, from uint64) (Subscript
 		for seq := from; ; seq++ {
 			select {
 			case <-time.After(4 * time.Second):
-				c.Send(p.Reply(seq)...)
-			case <-c.Done():
+				c.Send(p.ReplyFrames(seq)...)
+			case <-c.Closing():
 				return
 			case <-ctx.Done():
 				return
@@ -42,7 +42,7 @@ func TestTricklingReplaysStarveNoOther(t *testing.T) {
 			for range tricklers {
 				p := trickling{streamtest.NewPublisher(), t}
 				for i := range 1000 {
-					p.Lose(fmt.Sprint(i))
+					p.PublishToRing(fmt.Sprint(i))
 				}
 				s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, Replays: replays, ReplayFlow: "hostile"})
 				consume(t, s, 0)
@@ -50,7 +50,7 @@ func TestTricklingReplaysStarveNoOther(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			honest := streamtest.NewPublisher()
-			honest.Lose("0", "1", "2")
+			honest.PublishToRing("0", "1", "2")
 			s, c := open(t, honest, func(c *Config) { c.Replays, c.ReplayFlow = replays, "honest" })
 			time.Sleep(replayTurn + time.Millisecond)
 			wantSeqs(t, c, 0, 1, 2)

@@ -337,7 +337,7 @@ func (m *machine) decode(it *item) (events.Batch, error) {
 	case it.aside:
 		return events.Batch{Rank: -1}, nil
 	case it.oversize > 0:
-		return events.Batch{}, wire.Oversize(it.oversize)
+		return events.Batch{}, wire.OversizeError(it.oversize)
 	}
 	return decodeWith(m.cfg.decode, it.payload)
 }
@@ -397,7 +397,7 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	if !m.cfg.partial && clears(&batch) {
 		m.trust.clear()
 	}
-	return Step{Kind: Apply, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed}
+	return Step{Kind: ApplyBatch, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed}
 }
 
 // advance moves past a batch whose turn it is.
@@ -445,7 +445,7 @@ func (m *machine) newEpoch(reason string) {
 	m.stop()
 	m.stopSnapshot()
 	m.epoch++
-	m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: reason})
+	m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: reason})
 	m.has, m.last, m.id, m.overtook = false, print{}, events.PublisherID{}, 0
 	m.first, m.next = m.cfg.firstSeq, m.cfg.firstSeq
 	m.prints.clear()

@@ -98,11 +98,11 @@ func (r *rig) settle() {
 		case !ok:
 			r.obey()
 			return
-		case step.Kind == Reset:
+		case step.Kind == DropBlocks:
 			r.out = append(r.out, "drop:"+step.Reason)
-		case step.Kind == Fill:
+		case step.Kind == ApplySnapshotPart:
 			r.out = append(r.out, string(step.Payload)+"f")
-		case step.Kind == Filled:
+		case step.Kind == EndSnapshot:
 			r.out = append(r.out, fmt.Sprintf("filled%d", step.Seq))
 		case step.Replayed:
 			r.out = append(r.out, fmt.Sprintf("%dr", step.Seq))
@@ -757,9 +757,9 @@ func TestPrintOfStep(t *testing.T) {
 	applied := 0
 	r.seen = func(s Step) {
 		switch {
-		case s.Kind == Reset && s.Print != 0:
+		case s.Kind == DropBlocks && s.Print != 0:
 			t.Errorf("a reset has the fingerprint %x", s.Print)
-		case s.Kind == Apply:
+		case s.Kind == ApplyBatch:
 			applied++
 			if want := newPrint(s.Seq, s.Payload).hash; s.Print != want {
 				t.Errorf("batch %d %q has the fingerprint %x, want %x", s.Seq, s.Payload, s.Print, want)

@@ -13,11 +13,11 @@ type Mark struct {
 	Missing string
 }
 
-// Resume makes the stream go on behind m, as if it had applied everything up to
+// ResumeBehind makes the stream go on behind m, as if it had applied everything up to
 // there itself. It is for a caller that copied the outcome from a peer, once and
 // before the first Next. A first connection verifies the mark as a reconnect
 // verifies the watermark. A mark at 2^64-1, which is no batch's number, is none.
-func (s *Stream) Resume(m Mark) {
+func (s *Stream) ResumeBehind(m Mark) {
 	if !s.turn.TryLock() {
 		panic("BUG: a stream resumes while Next runs")
 	}

@@ -89,7 +89,7 @@ func TestResumeBehindMark(t *testing.T) {
 	f := func(replay string, asked ...uint64) {
 		t.Helper()
 		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-			p.Lose("0", "1", "2")
+			p.PublishToRing("0", "1", "2")
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText})
 			defer s.Close()
 			synctest.Wait()
@@ -97,7 +97,7 @@ func TestResumeBehindMark(t *testing.T) {
 				p.Publish(fmt.Sprint(3 + i))
 			}
 			mark := markAt("6", "")
-			s.Resume(mark)
+			s.ResumeBehind(mark)
 			if st := s.Status(); st.State != Connecting || !st.HasSeq || st.LastSeq != 6 || st.History != "" || st.Epoch != 1 {
 				t.Errorf("status is %+v", st)
 			}
@@ -116,8 +116,8 @@ func TestResumeBehindMark(t *testing.T) {
 				t.Errorf("asked from %d, want %d", got, asked)
 			}
 			// From here on it is a stream like any other.
-			p.Cut()
-			p.Lose("10")
+			p.CutConnections()
+			p.PublishToRing("10")
 			time.Sleep(time.Second)
 			p.Publish("11")
 			if replay == "" {
@@ -142,7 +142,7 @@ func TestResumeOfAnotherLifetime(t *testing.T) {
 			n := 0
 			next := func() string { n++; return fmt.Sprintf("%dx", n-1) }
 			for range before {
-				p.Lose(next())
+				p.PublishToRing(next())
 			}
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText})
 			defer s.Close()
@@ -151,7 +151,7 @@ func TestResumeOfAnotherLifetime(t *testing.T) {
 				p.Publish(next())
 			}
 			mark := markAt("6", "")
-			s.Resume(mark)
+			s.ResumeBehind(mark)
 			follow := newFollower(0)
 			follow.resume(mark)
 			c := consumeAs(t, s, follow)
@@ -192,7 +192,7 @@ func TestResumeTooLate(t *testing.T) {
 					t.Errorf("a stream resumes %s", when)
 				}
 			}()
-			s.Resume(Mark{Seq: 1})
+			s.ResumeBehind(Mark{Seq: 1})
 		}
 		synctest.Wait()
 		late("while Next blocks")
@@ -204,10 +204,10 @@ func TestResumeTooLate(t *testing.T) {
 
 func TestResumeAtNoNumber(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0")
+		p.PublishToRing("0")
 		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText})
 		defer s.Close()
-		s.Resume(Mark{Seq: endSeq})
+		s.ResumeBehind(Mark{Seq: endSeq})
 		wantSeqs(t, consume(t, s, 0), 0)
 		wantState(t, s, Synced, "")
 	})

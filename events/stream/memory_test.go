@@ -121,7 +121,7 @@ func TestMemoryLeavesRoomForReplays(t *testing.T) {
 		for seq := range batches {
 			for i, p := range m.publishers {
 				if i == 0 && seq < batches/2 {
-					p.Lose(text(seq, size))
+					p.PublishToRing(text(seq, size))
 					continue
 				}
 				p.Publish(text(seq, size))

@@ -15,12 +15,12 @@ import (
 
 func TestPauseCutsConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0", "1")
+		p.PublishToRing("0", "1")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1)
 		p.Publish("2")
 		wantSeqs(t, c, 0, 1, 2)
-		paused, tried := time.Now(), p.Tried()
+		paused, tried := time.Now(), p.CountAttempts()
 		s.Pause()
 		s.Pause()
 		if st := s.Status(); st.State != Paused || st.Connected {
@@ -34,7 +34,7 @@ func TestPauseCutsConnections(t *testing.T) {
 		if st.Connected || !st.HasSeq || st.LastSeq != 2 || st.Epoch != 1 || st.LastError != "" || st.History != "" || !st.LastLifeAt.Equal(paused) {
 			t.Errorf("status is %+v", st)
 		}
-		if n := p.Tried(); n != tried {
+		if n := p.CountAttempts(); n != tried {
 			t.Errorf("%d attempts to connect while paused", n-tried)
 		}
 		s.Unpause()
@@ -47,7 +47,7 @@ func TestPauseCutsConnections(t *testing.T) {
 		if st.Epoch != 1 || st.Reconnects != 1 {
 			t.Errorf("status is %+v", st)
 		}
-		if n := p.Tried(); n != tried+1 {
+		if n := p.CountAttempts(); n != tried+1 {
 			t.Errorf("%d attempts to connect again", n-tried)
 		}
 		if got := p.Requests(); !slices.Equal(got, []uint64{0, 2}) {
@@ -121,7 +121,7 @@ func TestPauseEndsTheReplay(t *testing.T) {
 	f := func(busy bool) {
 		t.Helper()
 		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-			p.Lose("0", "1", "2")
+			p.PublishToRing("0", "1", "2")
 			p.OnReplay = func(_ uint64, r [][][]byte) [][][]byte { return r[:min(len(r), 1)] } // and no end
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, ReplayTimeout: time.Hour})
 			defer s.Close()
@@ -133,19 +133,19 @@ func TestPauseEndsTheReplay(t *testing.T) {
 			}
 			s.Pause()
 			synctest.Wait()
-			p.Lock()
+			p.Mu.Lock()
 			for r := range p.Replays {
-				if !r.Closed() {
+				if !r.IsClosed() {
 					t.Error("a replay is still open")
 				}
 			}
 			for l := range p.Live {
-				if !l.Closed() {
+				if !l.IsClosed() {
 					t.Error("a live connection is still open")
 				}
 			}
 			p.OnReplay = nil
-			p.Unlock()
+			p.Mu.Unlock()
 			if st := s.Status(); st.State != Paused {
 				t.Errorf("status is %+v", st)
 			}
@@ -226,7 +226,7 @@ func TestPauseFromManyGoroutines(t *testing.T) {
 
 func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0")
+		p.PublishToRing("0")
 		p.OnSubscribe = func(context.Context) error { return malformed{errors.New("no port")} }
 		s, c := open(t, p, nil)
 		wantState(t, s, Failed, reasonEndpoint)
@@ -234,19 +234,19 @@ func TestUnpauseTriesAFailedEndpointAgain(t *testing.T) {
 		wantState(t, s, Failed, reasonEndpoint)
 		s.Unpause()
 		wantState(t, s, Failed, reasonEndpoint) // again
-		if n := p.Tried(); n != 2 {
+		if n := p.CountAttempts(); n != 2 {
 			t.Errorf("%d attempts", n)
 		}
-		p.Lock()
+		p.Mu.Lock()
 		p.OnSubscribe = nil
-		p.Unlock()
+		p.Mu.Unlock()
 		time.Sleep(time.Minute)
 		wantState(t, s, Failed, reasonEndpoint) // without a call nothing happens
 		s.Unpause()
 		s.Unpause()
 		wantSeqs(t, c, 0)
 		wantState(t, s, Synced, "")
-		if n := p.Tried(); n != 3 {
+		if n := p.CountAttempts(); n != 3 {
 			t.Errorf("%d attempts", n)
 		}
 		s.Pause()
@@ -271,7 +271,7 @@ func TestUnpauseTriesAFailedReplayAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &badReplay{Publisher: streamtest.NewPublisher()}
 		p.bad.Store(true)
-		p.Lose("0", "1")
+		p.PublishToRing("0", "1")
 		s, c := open(t, p.Publisher, func(c *Config) { c.Transport = p })
 		synctest.Wait()
 		p.Publish("2")

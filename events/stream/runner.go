@@ -221,7 +221,7 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		case replyBad:
 			s.refuse()
 			if n := len(received.Frames); n > 0 {
-				s.note(fmt.Errorf("cannot use a reply of the replay service: of its %d frames the last begins with %s", n, wire.Beginning(received.Frames[n-1])))
+				s.note(fmt.Errorf("cannot use a reply of the replay service: of its %d frames the last begins with %s", n, wire.DescribeBeginning(received.Frames[n-1])))
 			}
 		case replyEnd:
 			s.push(ctx, input{kind: inReplayEnd, ask: ask})

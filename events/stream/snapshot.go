@@ -250,7 +250,7 @@ func (m *machine) takeSnapshot(s *snapshot, at, now time.Time) {
 	if m.has {
 		m.newEpoch(ReasonSnapshot)
 	} else {
-		m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: ReasonSnapshot})
+		m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: ReasonSnapshot})
 	}
 	r.fill, r.kept, r.at = s, kept, at
 }
@@ -270,7 +270,7 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 		if err != nil {
 			kept := r.kept
 			r.kept = nil
-			m.resets = append(m.resets, Step{Kind: Reset, Epoch: m.epoch, Reason: SnapshotMalformed})
+			m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: SnapshotMalformed})
 			m.trust.lose(ReasonUnknown)
 			r.hold = true
 			m.failSnapshot(SnapshotMalformed, now)
@@ -283,7 +283,7 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 		}
 		s.chunks = s.chunks[1:]
 		s.bytes -= len(c.Frames[0])
-		return Step{Kind: Fill, Batch: batch, Payload: c.Frames[0], Block: c.Block, Seq: uint64(s.seq), ID: s.id, Epoch: m.epoch, Replayed: true}, r.at, true
+		return Step{Kind: ApplySnapshotPart, Batch: batch, Payload: c.Frames[0], Block: c.Block, Seq: uint64(s.seq), ID: s.id, Epoch: m.epoch, Replayed: true}, r.at, true
 	}
 	seq, at := s.seq, r.at
 	kept := r.kept
@@ -292,7 +292,7 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 	m.has, m.last, m.next, m.id = true, print{uint64(seq) + 1, 0}, uint64(seq)+1, s.id
 	m.prints.clear()
 	m.landSnapshot(kept, now)
-	return Step{Kind: Filled, Seq: uint64(seq), ID: s.id, Epoch: m.epoch}, at, true
+	return Step{Kind: EndSnapshot, Seq: uint64(seq), ID: s.id, Epoch: m.epoch}, at, true
 }
 
 // landSnapshot goes on behind a snapshot with the batches that were kept.

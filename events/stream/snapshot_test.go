@@ -139,13 +139,13 @@ func TestNewSnapshot(t *testing.T) {
 			t.Errorf("%q: got %s %v, want %q", frames, got, ok, want)
 		}
 	}
-	seq, id := string(streamtest.Sequence(42)), strings.Repeat("i", 16)
+	seq, id := string(streamtest.EncodeSequence(42)), strings.Repeat("i", 16)
 	f("42 2 4", "", seq, id, "ab", "cd")
 	f("42 2 4", seq, id, "ab", "cd")
 	f("42 0 0", seq, id)
-	f("-1 0 0", string(streamtest.Sequence(^uint64(0))), id)
-	f("-2 0 0", string(streamtest.Sequence(^uint64(0)-1)), id)
-	f("", string(streamtest.Sequence(^uint64(0)-2)), id)
+	f("-1 0 0", string(streamtest.EncodeSequence(^uint64(0))), id)
+	f("-2 0 0", string(streamtest.EncodeSequence(^uint64(0)-1)), id)
+	f("", string(streamtest.EncodeSequence(^uint64(0)-2)), id)
 	f("", seq)
 	f("", "", seq)
 	f("", seq, id+"i")
@@ -157,7 +157,7 @@ func TestNewSnapshot(t *testing.T) {
 func TestSnapshotOverNetwork(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		p.ID = events.PublisherID{1}
-		p.Lose("0", "1", "2")
+		p.PublishToRing("0", "1", "2")
 		p.Parts = []string{"0", "2"}
 		p.Unavailable = 2
 		s, c := open(t, p, func(cfg *Config) { cfg.SnapshotEndpoint, cfg.ReplayEndpoint = "snapshot", "" })
@@ -188,8 +188,8 @@ func TestSnapshotOverNetwork(t *testing.T) {
 
 // serve makes the parts of the publisher's next snapshots.
 func serve(p *streamtest.Publisher, parts ...string) {
-	p.Lock()
-	defer p.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	p.Parts = parts
 }
 

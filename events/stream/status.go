@@ -153,11 +153,11 @@ func (v *view) applied(h hand) {
 		v.st.History = h.history
 	}
 	switch h.kind {
-	case Filled:
+	case EndSnapshot:
 		v.st.Epoch, v.st.LastSeq, v.st.HasSeq, v.st.LastBatchAt = h.epoch, h.seq, true, h.at
-	case Apply:
+	case ApplyBatch:
 		v.st.Epoch, v.st.LastSeq, v.st.HasSeq, v.st.LastBatchAt = h.epoch, h.seq, true, h.at
-	case Reset:
+	case DropBlocks:
 		if h.epoch != v.st.Epoch {
 			v.st.Epoch, v.st.LastSeq, v.st.HasSeq = h.epoch, 0, false
 		}
@@ -252,7 +252,7 @@ func (s *Stream) Status() Status {
 	for r, n := range v.st.Dropped {
 		st.Dropped[r] += n
 	}
-	if r, ok := s.cfg.Transport.(Refuser); ok {
+	if r, ok := s.cfg.Transport.(RefusalCounter); ok {
 		var n uint64
 		if n, st.RefusedBy = r.Refused(); n > 0 {
 			st.Dropped[events.ForeignConnection] += n

@@ -89,8 +89,8 @@ type Snapshots interface {
 	Snapshot(ctx context.Context, endpoint string, limit int, progress func()) ([]payload.Message, error)
 }
 
-// Refuser is a Transport that other publishers can reach in the name of the source's.
-type Refuser interface {
+// RefusalCounter is a Transport that other publishers can reach in the name of the source's.
+type RefusalCounter interface {
 	// Refused returns how many messages of other connections were refused, and who sent
 	// the last of them. It is safe from any goroutine.
 	Refused() (messages uint64, by string)
@@ -109,8 +109,8 @@ type Subscription = interface {
 
 // Policies for Config.OnUnrecoverableGap.
 const (
-	Keep = "keep" // blocks stay, answers say partial
-	Drop = "drop" // blocks are dropped, history starts over behind the gap
+	KeepOnGap = "keep" // blocks stay, answers say partial
+	DropOnGap = "drop" // blocks are dropped, history starts over behind the gap
 )
 
 // Config describes one source. Zero values stand for the defaults given.
@@ -199,7 +199,7 @@ func (c *Config) fill() {
 	set(&c.BackoffMin, defaultBackoffMin)
 	set(&c.BackoffMax, max(defaultBackoffMax, c.BackoffMin))
 	if c.Decode == nil {
-		c.Decode = DecodeDefault
+		c.Decode = DecodeWithDefaults
 	}
 }
 
@@ -211,8 +211,8 @@ func (c *Config) partDecoder() func([]byte) (events.Batch, error) {
 	return c.Decode
 }
 
-// DecodeDefault is the Decode of a Config without one.
-func DecodeDefault(payload []byte) (events.Batch, error) {
+// DecodeWithDefaults is the Decode of a Config without one.
+func DecodeWithDefaults(payload []byte) (events.Batch, error) {
 	return wire.Decode(payload, wire.DefaultLimits)
 }
 
@@ -226,22 +226,22 @@ func set[T int | time.Duration](v *T, def T) {
 type StepKind uint8
 
 const (
-	Apply  StepKind = iota + 1 // apply Batch
-	Reset                      // drop all blocks of this source
-	Fill                       // apply Batch, a part of a snapshot of the publisher behind Seq
-	Filled                     // the snapshot is complete: what was filled in is true behind Seq
+	ApplyBatch        StepKind = iota + 1 // apply Batch
+	DropBlocks                            // drop all blocks of this source
+	ApplySnapshotPart                     // apply Batch, a part of a snapshot of the publisher behind Seq
+	EndSnapshot                           // the snapshot is complete: what was filled in is true behind Seq
 )
 
 // String returns the lower-case name used in logs.
 func (k StepKind) String() string {
 	switch k {
-	case Apply:
+	case ApplyBatch:
 		return "apply"
-	case Reset:
+	case DropBlocks:
 		return "reset"
-	case Fill:
+	case ApplySnapshotPart:
 		return "fill"
-	case Filled:
+	case EndSnapshot:
 		return "filled"
 	}
 	return "unknown"
@@ -321,7 +321,7 @@ func Open(cfg Config) *Stream {
 			keepBytes:       min(maxKeptBytes, cfg.QueueBytes),
 			jitter:          func(d time.Duration) time.Duration { return d + rand.N(d/2) },
 
-			drop:    cfg.OnUnrecoverableGap == Drop,
+			drop:    cfg.OnUnrecoverableGap == DropOnGap,
 			decode:  cfg.Decode,
 			refused: cfg.OnUndecodable,
 
@@ -344,7 +344,7 @@ func (s *Stream) Next() (step Step, ok bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.begun = true
-	s.Applied()
+	s.MarkApplied()
 	s.lent.Release()
 	s.lent = nil
 	for s.ctx.Err() == nil {
@@ -394,9 +394,9 @@ func (s *Stream) advance(out *Step) (at time.Time, ok bool) {
 	return at, false
 }
 
-// Applied counts the step that Next returned last as applied. Next does the
+// MarkApplied counts the step that Next returned last as applied. Next does the
 // same; calling it earlier moves the watermark earlier.
-func (s *Stream) Applied() {
+func (s *Stream) MarkApplied() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.view.applied(s.hand)

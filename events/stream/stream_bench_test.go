@@ -58,16 +58,16 @@ func BenchmarkStream(b *testing.B) {
 	for !s.Status().Connected {
 		<-tick.C
 	}
-	p.Lock()
+	p.Mu.Lock()
 	var c *streamtest.Conn
 	for c = range p.Live {
 	}
-	p.Unlock()
+	p.Mu.Unlock()
 	payload := make([]byte, benchPayload)
 	b.SetBytes(benchPayload)
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		c.Send(nil, streamtest.Sequence(seq), payload)
+		c.Send(nil, streamtest.EncodeSequence(seq), payload)
 		if seq%64 == 63 { // keep the queue busy, but bounded
 			for range 64 {
 				if _, ok := s.Next(); !ok {

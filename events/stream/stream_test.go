@@ -61,11 +61,11 @@ func TestReplayLayouts(t *testing.T) {
 		t.Helper()
 		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 			p.TopicInReplies, p.Bare, p.Topic = layoutB, bare, topic
-			p.Lose("0", "1", "2")
+			p.PublishToRing("0", "1", "2")
 			s, c := open(t, p, nil)
 			wantSeqs(t, c, 0, 1, 2)
 			p.Publish("3")
-			p.Lose("4", "5")
+			p.PublishToRing("4", "5")
 			p.Publish("6")
 			wantSeqs(t, c, 0, 1, 2, 3, 4, 5, 6)
 			st := wantState(t, s, Synced, "")
@@ -99,7 +99,7 @@ func TestReplyFrames(t *testing.T) {
 			t.Errorf("%q: got %d %+v, want %d %d", frames, got, m, kind, seq)
 		}
 	}
-	three, end := string(streamtest.Sequence(3)), string(streamtest.Sequence(endSeq))
+	three, end := string(streamtest.EncodeSequence(3)), string(streamtest.EncodeSequence(endSeq))
 	f(replyData, 3, "", three, "data")
 	f(replyData, 3, three, "data")
 	f(replyData, 3, "", "kv-events", three, "data")
@@ -134,11 +134,11 @@ func TestLiveFrames(t *testing.T) {
 		s, c := open(t, p, nil)
 		synctest.Wait()
 		p.Publish("0")
-		p.Raw("", string(streamtest.Sequence(1)))
-		p.Raw("", string(streamtest.Sequence(1)), "1", "more")
-		p.Raw("", string(streamtest.Sequence(1))[1:], "1")
-		p.Raw("1")
-		p.Raw("", string(streamtest.Sequence(endSeq)), "1")
+		p.SendFrames("", string(streamtest.EncodeSequence(1)))
+		p.SendFrames("", string(streamtest.EncodeSequence(1)), "1", "more")
+		p.SendFrames("", string(streamtest.EncodeSequence(1))[1:], "1")
+		p.SendFrames("1")
+		p.SendFrames("", string(streamtest.EncodeSequence(endSeq)), "1")
 		for i := range 5 {
 			p.Publish(fmt.Sprint(i + 1))
 		}
@@ -163,7 +163,7 @@ func TestWatermarkFollowsTheCaller(t *testing.T) {
 		if st := s.Status(); st.HasSeq {
 			t.Errorf("watermark %d before anything was applied", st.LastSeq)
 		}
-		s.Applied()
+		s.MarkApplied()
 		if st := s.Status(); !st.HasSeq || st.LastSeq != 0 {
 			t.Errorf("watermark %d %v after batch 0 was applied", st.LastSeq, st.HasSeq)
 		}
@@ -182,7 +182,7 @@ func TestWatermarkFollowsTheCaller(t *testing.T) {
 		if st := s.Status(); st.Epoch != 1 || st.LastSeq != 1 {
 			t.Errorf("epoch %d, watermark %d while the reset is in hand", st.Epoch, st.LastSeq)
 		}
-		s.Applied()
+		s.MarkApplied()
 		if st := s.Status(); st.Epoch != 2 || st.HasSeq {
 			t.Errorf("epoch %d, watermark %v after the reset", st.Epoch, st.HasSeq)
 		}
@@ -203,7 +203,7 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 		}
 		want(0, false, ReasonUnknown)
 		p.Publish("0")
-		p.Lose("1")
+		p.PublishToRing("1")
 		p.Publish("2")
 		p.Publish("3c")
 		s.Next()
@@ -212,9 +212,9 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 		want(0, true, "") // 2 is
 		s.Next()
 		want(2, true, ReasonGap) // the clear is
-		s.Applied()
+		s.MarkApplied()
 		want(3, true, "")
-		p.Cut()
+		p.CutConnections()
 		go s.Next()
 		synctest.Wait()
 		want(3, true, "")
@@ -224,7 +224,7 @@ func TestHistoryFollowsTheWatermark(t *testing.T) {
 
 func TestResyncStartsOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0", "1")
+		p.PublishToRing("0", "1")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1)
 		s.Resync("over_budget")
@@ -235,7 +235,7 @@ func TestResyncStartsOver(t *testing.T) {
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if r := c.steps[2]; r.Kind != Reset || r.Reason != "over_budget" || r.Epoch != 2 {
+		if r := c.steps[2]; r.Kind != DropBlocks || r.Reason != "over_budget" || r.Epoch != 2 {
 			t.Errorf("step is %+v", r)
 		}
 	})
@@ -251,14 +251,14 @@ func TestDeadEndpoint(t *testing.T) {
 			t.Errorf("status is %+v", st)
 		}
 		// Pauses of 0.1, 0.2, 0.4 ... 5 s, each shortened by up to a half.
-		if n := p.Tried(); n < 15 || n > 35 {
+		if n := p.CountAttempts(); n < 15 || n > 35 {
 			t.Errorf("%d attempts in a minute", n)
 		}
 		time.Sleep(time.Hour)
-		p.Lock()
+		p.Mu.Lock()
 		p.OnSubscribe = nil
-		p.Unlock()
-		p.Lose("0")
+		p.Mu.Unlock()
+		p.PublishToRing("0")
 		time.Sleep(5 * time.Second)
 		wantSeqs(t, c, 0)
 		wantState(t, s, Synced, "")
@@ -275,7 +275,7 @@ func TestMalformedEndpoint(t *testing.T) {
 		s, _ := open(t, p, nil)
 		time.Sleep(time.Minute)
 		st := wantState(t, s, Failed, reasonEndpoint)
-		if n := p.Tried(); n != 1 || st.LastError != "open: no port" {
+		if n := p.CountAttempts(); n != 1 || st.LastError != "open: no port" {
 			t.Errorf("%d attempts, status is %+v", n, st)
 		}
 	})
@@ -283,14 +283,14 @@ func TestMalformedEndpoint(t *testing.T) {
 
 func TestLostConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0", "1", "2")
+		p.PublishToRing("0", "1", "2")
 		s, c := open(t, p, nil)
 		wantSeqs(t, c, 0, 1, 2)
 		down := time.Now()
-		p.Lock()
+		p.Mu.Lock()
 		p.OnSubscribe = func(context.Context) error { return errors.New("refused") }
-		p.Unlock()
-		p.Cut()
+		p.Mu.Unlock()
+		p.CutConnections()
 		st := wantState(t, s, Connecting, "")
 		if st.LastError != "connection cut" && st.LastError != "refused" {
 			t.Errorf("last error is %q", st.LastError)
@@ -302,10 +302,10 @@ func TestLostConnection(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		wantState(t, s, Stale, "")
-		p.Lose("3")
-		p.Lock()
+		p.PublishToRing("3")
+		p.Mu.Lock()
 		p.OnSubscribe = nil
-		p.Unlock()
+		p.Mu.Unlock()
 		time.Sleep(6 * time.Second)
 		wantSeqs(t, c, 0, 1, 2, 3)
 		st = wantState(t, s, Synced, "")
@@ -327,7 +327,7 @@ func TestHiddenRestart(t *testing.T) {
 	f := func(after ...string) {
 		t.Helper()
 		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-			p.Lose("0", "1", "2")
+			p.PublishToRing("0", "1", "2")
 			s, c := open(t, p, nil)
 			wantSeqs(t, c, 0, 1, 2)
 			p.Restart(after...)
@@ -428,7 +428,7 @@ func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(100) {
-			p.Lose(fmt.Sprint(i))
+			p.PublishToRing(fmt.Sprint(i))
 			all = append(all, i)
 		}
 		p.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
@@ -444,7 +444,7 @@ func TestReplayGoesOnWhileLiveWaits(t *testing.T) {
 		for c := range p.Replays {
 			for i := range uint64(100) {
 				time.Sleep(time.Second) // each is progress
-				c.Send(p.Reply(i)...)
+				c.Send(p.ReplyFrames(i)...)
 			}
 		}
 		wantSeqs(t, c, all...)
@@ -477,7 +477,7 @@ func TestThrottledReaderEnds(t *testing.T) {
 	f(func(s *Stream, _ *streamtest.Publisher) { s.Pause(); s.Unpause(); time.Sleep(time.Second) }, Connecting)
 	f(func(s *Stream, _ *streamtest.Publisher) { s.Close() }, Connecting)
 	// The reader takes what a lost connection has delivered before it notices the loss.
-	f(func(_ *Stream, p *streamtest.Publisher) { p.Cut(); time.Sleep(time.Hour) }, Connecting)
+	f(func(_ *Stream, p *streamtest.Publisher) { p.CutConnections(); time.Sleep(time.Hour) }, Connecting)
 }
 
 // A stream may be left alone for a while after it was opened. It connects and
@@ -486,7 +486,7 @@ func TestOpenedAndLeft(t *testing.T) {
 	f := func(replay string, published int, cut bool, want []uint64, state State, reason string) {
 		t.Helper()
 		inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-			p.Lose("0")
+			p.PublishToRing("0")
 			s := Open(Config{Endpoint: "live", ReplayEndpoint: replay, Transport: p, Decode: decodeText, Queue: 4})
 			defer s.Close()
 			synctest.Wait()
@@ -494,7 +494,7 @@ func TestOpenedAndLeft(t *testing.T) {
 				p.Publish(fmt.Sprint(1 + i))
 				time.Sleep(10 * time.Second)
 				if cut && i == 1 {
-					p.Cut()
+					p.CutConnections()
 					time.Sleep(time.Second)
 				}
 				if st := s.Status(); st.State != Connecting || st.Reason != "" || !st.Connected || st.HasSeq || st.History != map[bool]string{true: ReasonUnknown}[replay == ""] {
@@ -540,7 +540,7 @@ func TestReplayLargerThanTheQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(100) {
-			p.Lose(fmt.Sprint(i))
+			p.PublishToRing(fmt.Sprint(i))
 			all = append(all, i)
 		}
 		s, c := open(t, p, func(c *Config) { c.Queue = 8 })
@@ -558,7 +558,7 @@ func TestRepliesCutByHighWaterMark(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(2500) {
-			p.Lose(fmt.Sprint(i))
+			p.PublishToRing(fmt.Sprint(i))
 			all = append(all, i)
 		}
 		p.OnReplay = func(_ uint64, replies [][][]byte) [][][]byte {
@@ -576,7 +576,7 @@ func TestRepliesCutByHighWaterMark(t *testing.T) {
 
 func TestSilentReplayService(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
-		p.Lose("0", "1")
+		p.PublishToRing("0", "1")
 		p.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
 		s, c := open(t, p, nil)
 		synctest.Wait()
@@ -589,9 +589,9 @@ func TestSilentReplayService(t *testing.T) {
 		if st.LastError != "no reply to a replay from 0 for 5s" {
 			t.Errorf("last error is %q", st.LastError)
 		}
-		p.Lock()
+		p.Mu.Lock()
 		p.OnReplay = nil
-		p.Unlock()
+		p.Mu.Unlock()
 		time.Sleep(time.Minute)
 		wantSeqs(t, c, 0, 1, 2)
 		wantState(t, s, Synced, "")
@@ -605,7 +605,7 @@ func TestLimiterDelaysReplay(t *testing.T) {
 		slow := streamtest.NewPublisher()
 		slow.OnReplay = func(uint64, [][][]byte) [][][]byte { return nil }
 		quick := streamtest.NewPublisher()
-		quick.Lose("0")
+		quick.PublishToRing("0")
 		replays := NewLimiter(1)
 		a, _ := open(t, slow, func(c *Config) { c.Replays = replays; c.ReplayTimeout = time.Hour })
 		synctest.Wait()
@@ -660,7 +660,7 @@ func TestCloseEndsAtOnce(t *testing.T) {
 				t.Error("a step after Close")
 			}
 			s.Resync("late")
-			s.Applied()
+			s.MarkApplied()
 			s.Status()
 		})
 	}
@@ -702,7 +702,7 @@ func TestDroppedEventsAreCounted(t *testing.T) {
 		s, c := open(t, p, func(c *Config) {
 			c.Decode = func([]byte) (events.Batch, error) {
 				var b events.Batch
-				b.Drop(events.UnknownType, 2)
+				b.CountDropped(events.UnknownType, 2)
 				return b, nil
 			}
 		})
@@ -722,7 +722,7 @@ func TestSlowCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, p *streamtest.Publisher) {
 		var all []uint64
 		for i := range uint64(20) {
-			p.Lose(fmt.Sprint(i))
+			p.PublishToRing(fmt.Sprint(i))
 			all = append(all, i)
 		}
 		s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText})

@@ -24,7 +24,7 @@ func newTopics(p *streamtest.Publisher) *topics {
 	p.OnReplay = func(_ uint64, replies [][][]byte) [][][]byte {
 		for _, frames := range replies {
 			for seq, name := range n.names {
-				if len(frames) == 4 && string(frames[2]) == string(streamtest.Sequence(uint64(seq))) {
+				if len(frames) == 4 && string(frames[2]) == string(streamtest.EncodeSequence(uint64(seq))) {
 					frames[1] = []byte(name)
 				}
 			}
@@ -36,12 +36,12 @@ func newTopics(p *streamtest.Publisher) *topics {
 
 // publish sends a batch of a topic, unless it is lost on the way.
 func (n *topics) publish(topic, payload string, lost bool) {
-	n.Lock()
-	seq := n.Record(payload)
+	n.Mu.Lock()
+	seq := n.RecordBatch(payload)
 	n.names = append(n.names, topic)
-	n.Unlock()
+	n.Mu.Unlock()
 	if !lost {
-		n.Raw(topic, string(streamtest.Sequence(seq)), payload)
+		n.SendFrames(topic, string(streamtest.EncodeSequence(seq)), payload)
 	}
 }
 

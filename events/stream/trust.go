@@ -31,7 +31,7 @@ type trust struct {
 	// consumed before, is of the same lifetime.
 	unverified bool
 	anchor     print
-	// doubt: the caller misses something, see Doubt.
+	// doubt: the caller misses something, see MarkIncomplete.
 	doubt string
 
 	heal heal

@@ -34,9 +34,9 @@ type recent struct {
 	inHand   bool   // the last message is the batch in hand, and can be used as far as the stream knows
 }
 
-// Unusable says that nothing of the batch in hand could be used, and why: the caller refused all of its
-// events. It is for the goroutine that calls Next, as Doubt is. A batch that was replayed does not count.
-func (s *Stream) Unusable(why string) {
+// MarkUnusable says that nothing of the batch in hand could be used, and why: the caller refused all of its
+// events. It is for the goroutine that calls Next, as MarkIncomplete is. A batch that was replayed does not count.
+func (s *Stream) MarkUnusable(why string) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	if r := &s.machine.recent; r.inHand {
@@ -98,7 +98,7 @@ func (r *recent) noteBatch(b *events.Batch) {
 
 // explainBatch says why a payload is no batch.
 func explainBatch(payload []byte, err error) string {
-	return fmt.Sprintf("%v; it begins with %s", err, wire.Beginning(payload))
+	return fmt.Sprintf("%v; it begins with %s", err, wire.DescribeBeginning(payload))
 }
 
 // explainFrames says how a live message differs from ours by the frames of a live message.
@@ -117,14 +117,14 @@ func explainFrames(f [][]byte) string {
 	}
 	switch len(f) {
 	case 1:
-		return fmt.Sprintf("1 frame %s; it begins with %s%s", want, wire.Beginning(last), lacks)
+		return fmt.Sprintf("1 frame %s; it begins with %s%s", want, wire.DescribeBeginning(last), lacks)
 	case 2:
-		return fmt.Sprintf("2 frames %s; the second begins with %s%s", want, wire.Beginning(last), lacks)
+		return fmt.Sprintf("2 frames %s; the second begins with %s%s", want, wire.DescribeBeginning(last), lacks)
 	case 3:
 		if n := len(f[1]); n != seqSize && n != seqIDSize {
-			return fmt.Sprintf("a sequence number of %s where 8 are expected; the frame behind it begins with %s", spelling.Count(n, "byte"), wire.Beginning(last))
+			return fmt.Sprintf("a sequence number of %s where 8 are expected; the frame behind it begins with %s", spelling.Count(n, "byte"), wire.DescribeBeginning(last))
 		}
 		return "the sequence number that ends a replay"
 	}
-	return fmt.Sprintf("%s %s; the last begins with %s", spelling.Count(len(f), "frame"), want, wire.Beginning(last))
+	return fmt.Sprintf("%s %s; the last begins with %s", spelling.Count(len(f), "frame"), want, wire.DescribeBeginning(last))
 }

@@ -28,7 +28,7 @@ func TestExplainFrames(t *testing.T) {
 		want  = "where 3 are expected (topic, sequence number, batch)"
 		batch = "\x93\xcb\x00\x00\x00\x00\x00\x00\x00\x00\x90\x00"
 	)
-	seq := string(streamtest.Sequence(1))
+	seq := string(streamtest.EncodeSequence(1))
 	f("1 frame "+want+"; it begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no sequence number", batch)
 	f("2 frames "+want+"; the second begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no sequence number", "kv", batch)
 	f("2 frames "+want+"; the second begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no topic, or no sequence number", seq, batch)
@@ -39,7 +39,7 @@ func TestExplainFrames(t *testing.T) {
 	f("1 frame "+want+"; it begins with nothing, it is empty", "")
 	f("4 frames "+want+"; the last begins with 0x93, a msgpack array of 3", "", "kv", seq, batch)
 	f("a sequence number of 4 bytes where 8 are expected; the frame behind it begins with 0x93, a msgpack array of 3", "kv", seq[4:], batch)
-	f("the sequence number that ends a replay", "kv", string(streamtest.Sequence(endSeq)), batch)
+	f("the sequence number that ends a replay", "kv", string(streamtest.EncodeSequence(endSeq)), batch)
 	f("no frames " + want)
 }
 
@@ -56,11 +56,11 @@ func TestUnusableFrames(t *testing.T) {
 		synctest.Wait()
 		p.Publish("0c")
 		for range fewUnusable {
-			p.Raw("kv", "1")
+			p.SendFrames("kv", "1")
 		}
 		synctest.Wait()
 		wantState(t, s, Synced, "")
-		p.Raw("kv", "1")
+		p.SendFrames("kv", "1")
 		synctest.Wait()
 		st := wantState(t, s, Partial, ReasonUnusable)
 		if want := "2 frames where 3 are expected (topic, sequence number, batch); the second begins with 0x31, a msgpack unsigned int"; st.Unusable != want || st.LastError != "cannot use a message: "+want || st.Dropped[events.BadFrames] != 4 {
@@ -75,7 +75,7 @@ func TestUnusableFrames(t *testing.T) {
 			t.Errorf("status is %+v", st)
 		}
 		for range 100_000 { // they take no room
-			p.Raw("1")
+			p.SendFrames("1")
 		}
 		synctest.Wait()
 		wantState(t, s, Partial, ReasonUnusable)
@@ -86,11 +86,11 @@ func TestUnusableFrames(t *testing.T) {
 		wantState(t, s, Synced, "")
 		// Behind another connection may be another process.
 		for range judged {
-			p.Raw("1")
+			p.SendFrames("1")
 		}
 		synctest.Wait()
 		wantState(t, s, Partial, ReasonUnusable)
-		p.Cut()
+		p.CutConnections()
 		wantSeqs(t, c, slices.Collect(func(yield func(uint64) bool) {
 			for i := range uint64(judged/2 + 6) {
 				if !yield(i) {
@@ -117,17 +117,17 @@ func decodeWords(p []byte) (events.Batch, error) {
 	case "!":
 		return b, errors.New("not a batch")
 	case "bad":
-		b.Drop(events.BadEvent, 2)
+		b.CountDropped(events.BadEvent, 2)
 		b.Note = "an empty array"
 	case "unknown":
-		b.Drop(events.UnknownType, 1)
+		b.CountDropped(events.UnknownType, 1)
 		b.Unknown = []string{"BlockMoved"}
 	case "token":
-		b.Drop(events.BadToken, 3)
+		b.CountDropped(events.BadToken, 3)
 	case "foreign":
-		b.Drop(events.Foreign, 1)
+		b.CountDropped(events.Foreign, 1)
 	case "mixed":
-		b.Drop(events.BadEvent, 5)
+		b.CountDropped(events.BadEvent, 5)
 		fallthrough
 	case "good":
 		b.Events = []events.Event{{Kind: events.Stored, Hashes: []uint64{1}}}

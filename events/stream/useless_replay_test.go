@@ -83,7 +83,7 @@ func (u *uselessReplay) run(t *testing.T, p *streamtest.Publisher) {
 		p.Ring = u.ring
 	}
 	for i := range u.before {
-		p.Lose(fmt.Sprint(i))
+		p.PublishToRing(fmt.Sprint(i))
 	}
 	var changes atomic.Int64
 	s, c := open(t, p, func(c *Config) { c.OnState = func(State, string) { changes.Add(1) } })
@@ -93,9 +93,9 @@ func (u *uselessReplay) run(t *testing.T, p *streamtest.Publisher) {
 		switch {
 		case u.idle && i >= u.before+30:
 		case u.lose && i%10 == 9:
-			p.Lose(fmt.Sprint(i))
+			p.PublishToRing(fmt.Sprint(i))
 		case u.skip && i%10 == 9:
-			p.Forget()
+			p.SkipSequence()
 		default:
 			p.Publish(fmt.Sprint(i))
 			live = append(live, uint64(i))

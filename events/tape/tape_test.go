@@ -402,7 +402,7 @@ func TestBlocksAreRetained(t *testing.T) {
 	dir := t.TempDir()
 	w := create(t, Options{Dir: dir})
 	s := w.Register("a|default|0")
-	block := payload.Take(100)
+	block := payload.TakeBlock(100)
 	raw := append(block.Bytes[:0], "what the engine sent"...)
 	s.RecordBatch(1, 0, false, raw, block)
 	block.Release() // by the stream

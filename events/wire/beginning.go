@@ -31,9 +31,9 @@ var foreignFormats = []struct{ magic, name string }{
 	{"[", "JSON text"},
 }
 
-// Beginning says in words what bytes begin with, for an operator who looks for what a
+// DescribeBeginning says in words what bytes begin with, for an operator who looks for what a
 // publisher sends: "0x93, a msgpack array of 3". It shows no text of them.
-func Beginning(p []byte) string {
+func DescribeBeginning(p []byte) string {
 	if len(p) == 0 {
 		return "nothing, it is empty"
 	}

@@ -149,7 +149,7 @@ func sameApart(t *testing.T, b events.Batch, raws [][]byte) {
 	var got, want []string
 	ambiguous := 0
 	for i := range b.Events {
-		for e := range b.Events[i].Apart() {
+		for e := range b.Events[i].Split() {
 			got = append(got, renderEvent(e))
 		}
 	}

@@ -29,10 +29,10 @@ const (
 	keptTokens = 1 << 17
 )
 
-// Release lets later calls of Decode use the memory of a batch's events, which is
+// ReleaseBatch lets later calls of Decode use the memory of a batch's events, which is
 // empty from then on. Nothing may refer to the events, their hashes or their
 // tokens any more; names may be kept. A batch need not be released.
-func Release(b *events.Batch) {
+func ReleaseBatch(b *events.Batch) {
 	if m, ok := b.Memory.(*memory); ok && m.lent {
 		m.recycle()
 		memories.Put(m)

@@ -55,8 +55,8 @@ func TestReleaseEmptiesBatch(t *testing.T) {
 		if render(b) == render(c) || render(c) != want {
 			t.Fatal("two batches share memory")
 		}
-		Release(&b)
-		Release(&b)
+		ReleaseBatch(&b)
+		ReleaseBatch(&b)
 		if b.Events != nil || b.Memory != nil {
 			t.Fatal("a released batch has events")
 		}
@@ -64,11 +64,11 @@ func TestReleaseEmptiesBatch(t *testing.T) {
 		if render(c) != want || render(d) != want {
 			t.Fatal("memory of a batch that was not released is used again")
 		}
-		Release(&c)
-		Release(&d)
+		ReleaseBatch(&c)
+		ReleaseBatch(&d)
 	}
 	if render(kept) != want {
 		t.Error("a batch that was not released has changed")
 	}
-	Release(&events.Batch{})
+	ReleaseBatch(&events.Batch{})
 }

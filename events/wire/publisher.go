@@ -2,11 +2,11 @@ package wire
 
 import "example.com/conductor/events"
 
-// Publisher returns the publisher id of a batch: its fourth element, if that is a bin
+// PublisherIDOf returns the publisher id of a batch: its fourth element, if that is a bin
 // of 16 bytes. It returns zero for any other payload. known is the id of an earlier
 // batch, or zero. A batch of four elements that ends in known is not walked through;
 // one of fewer elements costs one comparison.
-func Publisher(payload []byte, known events.PublisherID) (id events.PublisherID) {
+func PublisherIDOf(payload []byte, known events.PublisherID) (id events.PublisherID) {
 	c := cursor{b: payload, maxDepth: depthCap}
 	k, n := c.head()
 	if k != kArray || n < 4 {

@@ -17,7 +17,7 @@ func TestDecodePublisherID(t *testing.T) {
 			wantID = events.PublisherID(id)
 		}
 		for _, known := range []events.PublisherID{{}, {1}, events.PublisherID(id)} {
-			if got := Publisher(p, known); got != wantID {
+			if got := PublisherIDOf(p, known); got != wantID {
 				t.Errorf("%v: got %x, want %x, known is %x", batch, got, wantID, known)
 			}
 		}
@@ -25,13 +25,13 @@ func TestDecodePublisherID(t *testing.T) {
 			t.Errorf("%v: %v", batch, err)
 		}
 		for i := range p { // truncated: never a panic
-			Publisher(p[:i], events.PublisherID(id))
+			PublisherIDOf(p[:i], events.PublisherID(id))
 		}
 	}
 	// Batches that end like one with an id are distinguished while the id is unknown.
 	g := func(batch any) {
 		t.Helper()
-		if got := Publisher(pack(t, batch), events.PublisherID{}); got != (events.PublisherID{}) {
+		if got := PublisherIDOf(pack(t, batch), events.PublisherID{}); got != (events.PublisherID{}) {
 			t.Errorf("%v: got %x", batch, got)
 		}
 	}
@@ -60,7 +60,7 @@ func TestIdleBatch(t *testing.T) {
 	if err != nil || len(b.Events) != 0 || b.Rank != 0 || b.Time != 1.5 || b.Dropped != nil {
 		t.Errorf("got %+v, %v", b, err)
 	}
-	if id := Publisher(p, events.PublisherID{}); id != events.PublisherID(bytes.Repeat([]byte{9}, 16)) {
+	if id := PublisherIDOf(p, events.PublisherID{}); id != events.PublisherID(bytes.Repeat([]byte{9}, 16)) {
 		t.Errorf("the publisher is %x", id)
 	}
 }
@@ -73,7 +73,7 @@ func BenchmarkPublisher(b *testing.B) {
 			b.SetBytes(int64(len(p)))
 			b.ReportAllocs()
 			for b.Loop() {
-				Publisher(p, events.PublisherID{})
+				PublisherIDOf(p, events.PublisherID{})
 			}
 		})
 	}

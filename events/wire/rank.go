@@ -2,9 +2,9 @@ package wire
 
 import "math"
 
-// Rank returns the data-parallel rank a batch names, without decoding its events.
+// RankOf returns the data-parallel rank a batch names, without decoding its events.
 // ok is false when it names none or is no batch.
-func Rank(payload []byte) (rank int, ok bool) {
+func RankOf(payload []byte) (rank int, ok bool) {
 	c := cursor{b: payload, maxDepth: depthCap}
 	switch k, n := c.head(); {
 	case k == kArray && n >= 3:

@@ -6,12 +6,12 @@ func TestRankOfBatch(t *testing.T) {
 	f := func(batch any, want int, ok bool) {
 		t.Helper()
 		p := pack(t, batch)
-		got, named := Rank(p)
+		got, named := RankOf(p)
 		if got != want && ok || named != ok {
 			t.Errorf("%v: got %d, %v", batch, got, named)
 		}
 		for i := range p { // truncated: never a panic
-			Rank(p[:i])
+			RankOf(p[:i])
 		}
 	}
 	f(arr{1.5, arr{bigStore(3)}, 7}, 7, true)

@@ -21,10 +21,10 @@ func TestRoundTrip(t *testing.T) {
 			switch m.pick(8, "good or bad") {
 			case 0:
 				list = append(list, arr{"BlockNew", m.junk(3)})
-				want.Drop(events.UnknownType, 1)
+				want.CountDropped(events.UnknownType, 1)
 			case 1:
 				list = append(list, obj{"block_hashes", m.junk(3)})
-				want.Drop(events.BadEvent, 1)
+				want.CountDropped(events.BadEvent, 1)
 			default:
 				ev, shape := m.event()
 				want.Events = append(want.Events, ev)

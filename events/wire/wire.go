@@ -109,8 +109,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("cannot decode batch at byte %d: %s", e.Offset, e.what)
 }
 
-// Oversize is the error of a batch whose message was too large to be read.
-func Oversize(bytes uint64) error {
+// OversizeError is the error of a batch whose message was too large to be read.
+func OversizeError(bytes uint64) error {
 	return &Error{Reason: events.TooLarge, Offset: -1, what: fmt.Sprintf("its message of %d bytes is larger than the limit", bytes)}
 }
 
@@ -310,7 +310,7 @@ func (d *decoder) batchEvents(b *events.Batch) {
 			continue
 		}
 		d.previous = previous{}
-		b.Drop(why, 1)
+		b.CountDropped(why, 1)
 		switch why {
 		case events.BadEvent:
 			if b.Note == "" {

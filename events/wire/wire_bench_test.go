@@ -48,7 +48,7 @@ func bench(b *testing.B, p []byte, blocks int) {
 	for b.Loop() {
 		batch, err := Decode(p, DefaultLimits)
 		must.Succeed(b, err)
-		Release(&batch)
+		ReleaseBatch(&batch)
 	}
 	b.ReportMetric(float64(blocks)*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }

@@ -27,30 +27,30 @@ func (e *endpointError) Permanent() bool { return true }
 // maxPath is what a unix socket address holds besides its terminating zero.
 const maxPath = 107
 
-// Check reports whether endpoint can be dialed: tcp://host:port,
+// CheckEndpoint reports whether endpoint can be dialed: tcp://host:port,
 // tcp://[ipv6]:port or ipc://path. It looks nothing up. The error, if any, is
 // an *endpointError.
-func Check(endpoint string) error {
+func CheckEndpoint(endpoint string) error {
 	_, _, err := split(endpoint)
 	return err
 }
 
-// CheckLive is Check for the endpoint of live events, which may also be one where
+// CheckLiveEndpoint is CheckEndpoint for the endpoint of live events, which may also be one where
 // publishers connect to us: bind:tcp://host:port, host * for every address.
-func CheckLive(endpoint string) error {
+func CheckLiveEndpoint(endpoint string) error {
 	if strings.HasPrefix(endpoint, bindScheme) {
 		_, _, err := splitBound(endpoint)
 		return err
 	}
-	return Check(endpoint)
+	return CheckEndpoint(endpoint)
 }
 
 // errReach says that the rules for endpoints of clients refuse one.
 var errReach = errors.New("is not one that register.allow allows")
 
-// Reaches reports whether rules refuse an endpoint, as far as that is known before a name is looked
+// CheckReach reports whether rules refuse an endpoint, as far as that is known before a name is looked
 // up. An endpoint that can never work is not theirs to judge; nil rules refuse nothing.
-func Reaches(rules *reach.Rules, endpoint string) error {
+func CheckReach(rules *reach.Rules, endpoint string) error {
 	if rules == nil {
 		return nil
 	}
@@ -64,7 +64,7 @@ func Reaches(rules *reach.Rules, endpoint string) error {
 		return nil
 	}
 	if network == "unix" {
-		if !rules.Path(addr) {
+		if !rules.AllowsPath(addr) {
 			return fmt.Errorf("%q %w", endpoint, errReach)
 		}
 		return nil
@@ -75,13 +75,13 @@ func Reaches(rules *reach.Rules, endpoint string) error {
 	ip, err := netip.ParseAddr(host)
 	switch {
 	case bound:
-		ok = rules.Bind(port)
+		ok = rules.AllowsBind(port)
 	case err == nil:
-		ok = rules.TCP(netip.AddrPortFrom(ip, port))
+		ok = rules.AllowsTCP(netip.AddrPortFrom(ip, port))
 	case strings.EqualFold(strings.TrimSuffix(host, "."), "localhost"):
-		ok = rules.TCP(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)) || rules.TCP(netip.AddrPortFrom(netip.IPv6Loopback(), port))
+		ok = rules.AllowsTCP(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)) || rules.AllowsTCP(netip.AddrPortFrom(netip.IPv6Loopback(), port))
 	default:
-		ok = rules.Name(port)
+		ok = rules.AllowsName(port)
 	}
 	if !ok {
 		return fmt.Errorf("%q %w", endpoint, errReach)

@@ -28,7 +28,7 @@ func TestCheckEndpoint(t *testing.T) {
 
 	bad := func(endpoint, want string) {
 		t.Helper()
-		err := Check(endpoint)
+		err := CheckEndpoint(endpoint)
 		var e *endpointError
 		if !errors.As(err, &e) || !e.Permanent() || e.Endpoint != endpoint || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want something about %q", endpoint, err, want)
@@ -73,15 +73,15 @@ func TestCheckEndpoint(t *testing.T) {
 
 func TestCheckLive(t *testing.T) {
 	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://0.0.0.0:5557", "bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
-		must.Report(t, CheckLive(e))
+		must.Report(t, CheckLiveEndpoint(e))
 	}
 	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0", "bind:tcp://*:70000", "bind:bind:tcp://*:1", "bind:tcp://${POD_IP}:1", "bind:tcp://:1", "tcp://*:1"} {
-		err := CheckLive(e)
+		err := CheckLiveEndpoint(e)
 		if err == nil || !strings.Contains(err.Error(), strconv.Quote(e)) {
 			t.Errorf("%q: %v", e, err)
 		}
 	}
-	if Check("bind:tcp://*:5557") == nil {
+	if CheckEndpoint("bind:tcp://*:5557") == nil {
 		t.Error("a replay service is bound to")
 	}
 }

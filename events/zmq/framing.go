@@ -234,7 +234,7 @@ func (f *framing) fill(n int) error {
 func (f *framing) room(n int) {
 	if b := f.block; b != nil {
 		empty := f.from == f.to
-		if empty && b.Alone() {
+		if empty && b.HasOneReference() {
 			f.from, f.to = 0, 0
 		}
 		large := f.to == 0 && len(b.Bytes) > 2*max(n, f.want)
@@ -242,7 +242,7 @@ func (f *framing) room(n int) {
 			return
 		}
 	}
-	next := payload.Take(max(n, f.want))
+	next := payload.TakeBlock(max(n, f.want))
 	if f.block != nil {
 		f.to = copy(next.Bytes, f.block.Bytes[f.from:f.to])
 		f.from = 0
@@ -260,14 +260,14 @@ func (f *framing) count(bytes int) {
 	if f.closed {
 		bytes = 0
 	}
-	f.memory.Read(bytes - f.counted)
+	f.memory.CountRead(bytes - f.counted)
 	f.counted = bytes
 }
 
 // Close closes the connection. The garbage collector takes the block.
 func (f *framing) Close() error {
 	f.mu.Lock()
-	f.memory.Read(-f.counted)
+	f.memory.CountRead(-f.counted)
 	f.counted, f.closed = 0, true
 	f.mu.Unlock()
 	return f.Conn.Close()

@@ -226,7 +226,7 @@ func (e *endless) Read(p []byte) (n int, err error) {
 
 // Reading allocates nothing for a message, once blocks go round.
 func TestFramingAllocatesNothing(t *testing.T) {
-	if payload.Spoils {
+	if payload.PoisonsReleased {
 		t.Skip("the pools of a race build lose blocks at random")
 	}
 	for _, size := range []int{100, 8000, 100_000} {

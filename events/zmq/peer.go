@@ -80,13 +80,13 @@ type Peer struct {
 	pending []byte     // encoded and not written
 }
 
-// Publish greets a connection that was accepted as a PUB socket does.
-func (t Transport) Publish(ctx context.Context, raw net.Conn) (*Peer, error) {
+// GreetAsPublisher greets a connection that was accepted as a PUB socket does.
+func (t Transport) GreetAsPublisher(ctx context.Context, raw net.Conn) (*Peer, error) {
 	return t.accept(ctx, raw, zmq4.Pub)
 }
 
-// Route greets a connection that was accepted as a ROUTER socket does.
-func (t Transport) Route(ctx context.Context, raw net.Conn) (*Peer, error) {
+// GreetAsRouter greets a connection that was accepted as a ROUTER socket does.
+func (t Transport) GreetAsRouter(ctx context.Context, raw net.Conn) (*Peer, error) {
 	return t.accept(ctx, raw, zmq4.Router)
 }
 

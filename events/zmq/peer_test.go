@@ -38,7 +38,7 @@ func accepted(t *testing.T, greet func(context.Context, net.Conn) (*Peer, error)
 
 // TestPeerPublishes has subscribers of both implementations receive frames of each length.
 func TestPeerPublishes(t *testing.T) {
-	endpoint, peer := accepted(t, Transport{}.Publish)
+	endpoint, peer := accepted(t, Transport{}.GreetAsPublisher)
 	quiet := zmq4.WithLogger(log.New(io.Discard, "", 0))
 	other := zmq4.NewSub(t.Context(), quiet)
 	defer other.Close()
@@ -90,7 +90,7 @@ func TestPeerPublishes(t *testing.T) {
 }
 
 func TestPeerRoutes(t *testing.T) {
-	endpoint, peer := accepted(t, Transport{}.Route)
+	endpoint, peer := accepted(t, Transport{}.GreetAsRouter)
 	go func() {
 		p := peer()
 		m, err := p.Receive()
@@ -112,7 +112,7 @@ func TestPeerRoutes(t *testing.T) {
 
 // TestPeerAnswersPing: libzmq's heartbeats ask a publisher too, and repeat up to 16 bytes.
 func TestPeerAnswersPing(t *testing.T) {
-	endpoint, peer := accepted(t, Transport{}.Publish)
+	endpoint, peer := accepted(t, Transport{}.GreetAsPublisher)
 	raw, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
 	must.Succeed(t, err)
 	defer raw.Close()
@@ -144,7 +144,7 @@ func TestPeerAnswersPing(t *testing.T) {
 
 // TestPeerThatTakesNothing has Close end a blocked Send.
 func TestPeerThatTakesNothing(t *testing.T) {
-	endpoint, peer := accepted(t, Transport{}.Publish)
+	endpoint, peer := accepted(t, Transport{}.GreetAsPublisher)
 	sub, err := func() (Subscription, error) {
 		got := make(chan *Peer, 1)
 		go func() { got <- peer() }()

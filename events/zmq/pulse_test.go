@@ -127,7 +127,7 @@ func TestBusyPublisherHangs(t *testing.T) {
 				}
 			},
 		}
-		sub, err := (&Sockets{Transport: Transport{Dial: p.dial}}).For(Claim{}, nil).Subscribe(t.Context(), "tcp://engine:5557")
+		sub, err := (&Sockets{Transport: Transport{Dial: p.dial}}).TransportFor(Claim{}, nil).Subscribe(t.Context(), "tcp://engine:5557")
 		must.Succeed(t, err)
 		defer sub.Close()
 		for range lively {
@@ -152,7 +152,7 @@ func TestBusyPublisherHangs(t *testing.T) {
 func TestPublisherHangsUpOnPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &publisher{refuses: true, answers: func() bool { return false }, serve: func(net.Conn) {}}
-		source := (&Sockets{Transport: Transport{Dial: p.dial}}).For(Claim{}, nil)
+		source := (&Sockets{Transport: Transport{Dial: p.dial}}).TransportFor(Claim{}, nil)
 		lasts := func() time.Duration {
 			sub, err := source.Subscribe(t.Context(), "tcp://engine:5557")
 			must.Succeed(t, err)
@@ -180,7 +180,7 @@ func TestPublisherEndsWithoutAnswer(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			c.Close()
 		}}
-		source := (&Sockets{Transport: Transport{Dial: p.dial}}).For(Claim{}, nil)
+		source := (&Sockets{Transport: Transport{Dial: p.dial}}).TransportFor(Claim{}, nil)
 		for range 3 {
 			sub, err := source.Subscribe(t.Context(), "tcp://engine:5557")
 			must.Succeed(t, err)

@@ -65,8 +65,8 @@ const (
 	maxStrayTopic = 256
 )
 
-// For returns the transport of one source. Rules say which endpoints it may have; nil is all.
-func (s *Sockets) For(c Claim, rules *reach.Rules) *Source {
+// TransportFor returns the transport of one source. Rules say which endpoints it may have; nil is all.
+func (s *Sockets) TransportFor(c Claim, rules *reach.Rules) *Source {
 	t := s.Transport
 	t.Reach, t.touchy = rules, &s.touchy
 	return &Source{sockets: s, transport: t, claim: c}
@@ -115,7 +115,7 @@ func (s *Source) Subscribe(ctx context.Context, endpoint string) (Subscription, 
 	if !bound {
 		return s.transport.Subscribe(ctx, endpoint)
 	}
-	if err := Reaches(s.transport.Reach, endpoint); err != nil {
+	if err := CheckReach(s.transport.Reach, endpoint); err != nil {
 		return nil, err
 	}
 	box, err := s.join(ctx, endpoint, address)

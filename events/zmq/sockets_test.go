@@ -92,7 +92,7 @@ func TestSocketsDealOut(t *testing.T) {
 	open := func(c Claim) chan Subscription {
 		opened := make(chan Subscription, 1)
 		go func() {
-			sub, err := s.For(c, nil).Subscribe(t.Context(), endpoint)
+			sub, err := s.TransportFor(c, nil).Subscribe(t.Context(), endpoint)
 			must.Report(t, err)
 			opened <- sub
 		}()
@@ -146,7 +146,7 @@ func TestStraysBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	join := func(c Claim) {
-		go s.For(c, nil).Subscribe(ctx, "bind:tcp://"+address)
+		go s.TransportFor(c, nil).Subscribe(ctx, "bind:tcp://"+address)
 		until(t, "the claim", func() bool { return slices.Contains(claims(s, address), c) })
 	}
 	join(Claim{"a", "m", 0})
@@ -184,7 +184,7 @@ func TestStraysBounded(t *testing.T) {
 func TestSocketsRefuseSecondConnection(t *testing.T) {
 	address := freeAddress(t)
 	s := &Sockets{Rank: lastByte}
-	src := s.For(Claim{"a", "m", 0}, nil)
+	src := s.TransportFor(Claim{"a", "m", 0}, nil)
 	subs := make(chan Subscription, 1)
 	open := func() {
 		go func() {
@@ -255,7 +255,7 @@ func TestSocketsDealOutOversize(t *testing.T) {
 	var opening sync.WaitGroup
 	for rank := range subs {
 		opening.Go(func() {
-			sub, err := s.For(Claim{"a", "m", rank}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
+			sub, err := s.TransportFor(Claim{"a", "m", rank}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
 			must.Report(t, err)
 			subs[rank] = sub
 		})
@@ -285,7 +285,7 @@ func TestSocketsShareAListener(t *testing.T) {
 	address := freeAddress(t)
 	s := &Sockets{}
 	ctx, cancel := context.WithCancel(t.Context())
-	one, two := s.For(Claim{Pod: "a"}, nil), s.For(Claim{Pod: "b"}, nil)
+	one, two := s.TransportFor(Claim{Pod: "a"}, nil), s.TransportFor(Claim{Pod: "b"}, nil)
 	failed := make(chan error, 2)
 	for _, src := range []*Source{one, two} {
 		go func() {
@@ -295,7 +295,7 @@ func TestSocketsShareAListener(t *testing.T) {
 	}
 	claimed(t, s, address, 2)
 	// Another process cannot have it: an error that a retry may mend.
-	_, err := (&Sockets{}).For(Claim{}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
+	_, err := (&Sockets{}).TransportFor(Claim{}, nil).Subscribe(t.Context(), "bind:tcp://"+address)
 	if err == nil || errors.As(err, new(*endpointError)) {
 		t.Errorf("a taken address: %v", err)
 	}
@@ -380,7 +380,7 @@ func TestSharedConnectionIsThrottled(t *testing.T) {
 	subscribe := func(ctx context.Context, pod string) chan Subscription {
 		opened := make(chan Subscription, 1)
 		go func() {
-			if sub, err := s.For(Claim{Pod: pod, Model: "m"}, nil).Subscribe(ctx, "bind:tcp://"+address); err == nil {
+			if sub, err := s.TransportFor(Claim{Pod: pod, Model: "m"}, nil).Subscribe(ctx, "bind:tcp://"+address); err == nil {
 				opened <- sub
 			}
 		}()
@@ -421,7 +421,7 @@ func TestSharedConnectionIsThrottled(t *testing.T) {
 func TestSubscribeAgainAtOnce(t *testing.T) {
 	address := freeAddress(t)
 	s := &Sockets{}
-	src, stays := s.For(Claim{Pod: "a", Model: "m"}, nil), s.For(Claim{Pod: "b", Model: "m"}, nil)
+	src, stays := s.TransportFor(Claim{Pod: "a", Model: "m"}, nil), s.TransportFor(Claim{Pod: "b", Model: "m"}, nil)
 	go stays.Subscribe(t.Context(), "bind:tcp://"+address) // keeps the listener
 	seq := strings.Repeat("\x00", 8)
 	var pub zmq4.Socket

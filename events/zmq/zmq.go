@@ -128,7 +128,7 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 	if err != nil {
 		return nil, err
 	}
-	if err := Reaches(t.Reach, endpoint); err != nil {
+	if err := CheckReach(t.Reach, endpoint); err != nil {
 		return nil, err
 	}
 	raw, err := t.dial(ctx, network, addr)
@@ -158,7 +158,7 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 	dialer := net.Dialer{Timeout: cmp.Or(t.DialTimeout, defaultDialTimeout), KeepAliveConfig: keepAlive}
 	if t.Reach != nil && network == "tcp" {
 		dialer.Control = func(_, address string, _ syscall.RawConn) error {
-			if at, err := netip.ParseAddrPort(address); err != nil || !t.Reach.TCP(at) {
+			if at, err := netip.ParseAddrPort(address); err != nil || !t.Reach.AllowsTCP(at) {
 				return fmt.Errorf("the address %s %w", address, errReach)
 			}
 			return nil

@@ -136,7 +136,7 @@ func removed(hashes ...uint64) any {
 
 // say publishes events as one batch.
 func say(p *streamtest.Publisher, events ...any) {
-	p.Publish(streamtest.Batch(float64(p.Next())+0.5, 0, events...))
+	p.Publish(streamtest.EncodeBatch(float64(p.NextSequence())+0.5, 0, events...))
 }
 
 // run compares until the test ends.
@@ -166,7 +166,7 @@ func TestCompareResyncs(t *testing.T) {
 			a.run(t)
 			b.run(t)
 			synctest.Wait()
-			p := n.At("tcp://e:1")
+			p := n.PublisherAt("tcp://e:1")
 			for i := range 200 {
 				say(p, stored(1000*i, 1+i%5))
 				synctest.Wait()
@@ -229,11 +229,11 @@ func TestCompareResyncsPartialSide(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, w := new(streamtest.Network), web{}
 		a, b := newTwin(n, w, "a", 7, "http://b"), newTwin(n, w, "b", 7, "http://a")
-		p := n.At("tcp://e:1")
+		p := n.PublisherAt("tcp://e:1")
 		a.follow(t, "e")
 		synctest.Wait()
-		p.PublishOnce(streamtest.Batch(0.5, 0, stored(1, 2)))
-		p.PublishOnce(streamtest.Batch(0.5, 0, stored(50, 1)))
+		p.PublishOnce(streamtest.EncodeBatch(0.5, 0, stored(1, 2)))
+		p.PublishOnce(streamtest.EncodeBatch(0.5, 0, stored(50, 1)))
 		say(p, stored(100, 2))
 		b.follow(t, "e")
 		a.run(t)
@@ -282,7 +282,7 @@ func TestCompareFindsWhoIsBehind(t *testing.T) {
 			side.run(t)
 		}
 		synctest.Wait()
-		p := n.At("tcp://e:1")
+		p := n.PublisherAt("tcp://e:1")
 		say(p, stored(1, 3))
 		synctest.Wait()
 		must.Succeed(t, b.c.Pause(conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant}))
@@ -328,7 +328,7 @@ func TestCompareLeavesAlone(t *testing.T) {
 		other.deaf.Store(1)
 		a.run(t)
 		synctest.Wait()
-		say(n.At("tcp://e:1"), stored(1, 3))
+		say(n.PublisherAt("tcp://e:1"), stored(1, 3))
 		time.Sleep(5*time.Minute + time.Second)
 		synctest.Wait()
 		text := a.log.String()
@@ -373,8 +373,8 @@ func TestCompareUnsettled(t *testing.T) {
 			"type": "BlockStored", "block_hashes": []uint64{5}, "parent_block_hash": nil, "token_ids": []uint32{}, "block_size": 4,
 			"lora_id": nil, "medium": "CPU", "lora_name": nil,
 		}
-		say(n.At("tcp://e:1"), bare)
-		say(n.At("tcp://f:1"), stored(5, 1))
+		say(n.PublisherAt("tcp://e:1"), bare)
+		say(n.PublisherAt("tcp://f:1"), stored(5, 1))
 		time.Sleep(3*time.Minute + time.Second)
 		synctest.Wait()
 		x, y := a.digest(t, "e").Mark, b.digest(t, "e").Mark
@@ -405,12 +405,12 @@ func TestReplicasOfFlappingPublisher(t *testing.T) {
 			b.run(t)
 			synctest.Wait()
 			for range 400 {
-				p := n.At("tcp://" + engines[rng.IntN(2)] + ":1")
+				p := n.PublisherAt("tcp://" + engines[rng.IntN(2)] + ":1")
 				switch k := rng.IntN(100); {
 				case k < 4:
-					p.Cut()
+					p.CutConnections()
 				case k < 8:
-					p.Lose(streamtest.Batch(0.5, 0, stored(100*rng.IntN(20), 4)))
+					p.PublishToRing(streamtest.EncodeBatch(0.5, 0, stored(100*rng.IntN(20), 4)))
 				case k < 9:
 					p.Restart()
 				case k < 20:
@@ -423,7 +423,7 @@ func TestReplicasOfFlappingPublisher(t *testing.T) {
 			}
 			time.Sleep(5 * time.Minute)
 			for _, e := range engines {
-				say(n.At("tcp://"+e+":1"), stored(9000, 2))
+				say(n.PublisherAt("tcp://"+e+":1"), stored(9000, 2))
 			}
 			time.Sleep(5 * time.Minute)
 			synctest.Wait()

@@ -87,7 +87,7 @@ type system struct {
 
 func real() system {
 	return system{
-		env: os.Getenv, cgroup: memlimit.FromCgroup, machine: memlimit.FromSystem, runtime: readRuntime, discarded: payload.Discarded,
+		env: os.Getenv, cgroup: memlimit.FromCgroup, machine: memlimit.FromSystem, runtime: readRuntime, discarded: payload.DiscardedBytes,
 		outside: func() int64 {
 			all, _ := resident()
 			return max(0, all-readRuntime().mapped)
@@ -96,7 +96,7 @@ func real() system {
 		setLimit:   func(n int64) { debug.SetMemoryLimit(n) },
 		setPercent: func(n int) { debug.SetGCPercent(n) },
 		give: func() {
-			payload.Trim()
+			payload.TrimPools()
 			debug.FreeOSMemory()
 		},
 	}

@@ -287,7 +287,7 @@ func TestAccountOfThisProcess(t *testing.T) {
 	if r := readRuntime(); r.mapped <= 0 || r.metadata <= 0 || r.objects < 64*mb {
 		t.Errorf("the runtime says %+v", r)
 	}
-	if sum < all*8/10 && !payload.Spoils { // memory of the race detector is no part
+	if sum < all*8/10 && !payload.PoisonsReleased { // memory of the race detector is no part
 		t.Errorf("parts are %d of %d bytes: %v", sum, all, parts)
 	}
 	_ = held[0]

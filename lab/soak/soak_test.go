@@ -14,7 +14,7 @@ import (
 // TestSoakPasses plays a few rounds of a small fleet.
 func TestSoakPasses(t *testing.T) {
 	k := Soak{Rounds: 8, Readers: 2, Prompts: 30, Margin: 16 << 20, Progress: t.Output()}
-	if payload.Spoils { // the race detector multiplies the time, and readers take it from the sources
+	if payload.PoisonsReleased { // the race detector multiplies the time, and readers take it from the sources
 		k.Rounds, k.Readers = 2, 1
 	}
 	res, err := k.Run()

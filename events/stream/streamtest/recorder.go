@@ -26,7 +26,7 @@ type recorded struct {
 	children int
 }
 
-func (b *recorded) live() bool { return len(b.copies) > 0 }
+func (b *recorded) isCached() bool { return len(b.copies) > 0 }
 
 // Limits of the parts of a snapshot.
 const (
@@ -34,8 +34,8 @@ const (
 	eventBlocks = 1024
 )
 
-// Stored notes a store, parent 0 is none. Without tokens it is of blocks that are known.
-func (r *Recorder) Stored(at Scope, parent uint64, hashes []uint64, tokens []uint32) {
+// RecordStore notes a store, parent 0 is none. Without tokens it is of blocks that are known.
+func (r *Recorder) RecordStore(at Scope, parent uint64, hashes []uint64, tokens []uint32) {
 	if r.blocks == nil {
 		r.blocks = make(map[uint64]*recorded)
 	}
@@ -57,8 +57,8 @@ func (r *Recorder) Stored(at Scope, parent uint64, hashes []uint64, tokens []uin
 	}
 }
 
-// Removed notes a removal.
-func (r *Recorder) Removed(at Scope, hashes ...uint64) {
+// RecordRemoval notes a removal.
+func (r *Recorder) RecordRemoval(at Scope, hashes ...uint64) {
 	for _, h := range hashes {
 		b := r.blocks[h]
 		if b == nil || b.copies[at] == 0 {
@@ -67,13 +67,13 @@ func (r *Recorder) Removed(at Scope, hashes ...uint64) {
 		if b.copies[at]--; b.copies[at] == 0 {
 			delete(b.copies, at)
 		}
-		r.forget(h)
+		r.forgetUnused(h)
 	}
 }
 
-// forget drops a block that is cached nowhere and has nothing behind it, and those before it.
-func (r *Recorder) forget(h uint64) {
-	for b := r.blocks[h]; b != nil && !b.live() && b.children == 0; b = r.blocks[h] {
+// forgetUnused drops a block that is cached nowhere and has nothing behind it, and those before it.
+func (r *Recorder) forgetUnused(h uint64) {
+	for b := r.blocks[h]; b != nil && !b.isCached() && b.children == 0; b = r.blocks[h] {
 		delete(r.blocks, h)
 		if h = b.parent; r.blocks[h] != nil {
 			r.blocks[h].children--
@@ -81,21 +81,21 @@ func (r *Recorder) forget(h uint64) {
 	}
 }
 
-// Cached returns how often each scope has a block.
-func (r *Recorder) Cached(h uint64) map[Scope]int {
+// CopiesOf returns how often each scope has a block.
+func (r *Recorder) CopiesOf(h uint64) map[Scope]int {
 	if b := r.blocks[h]; b != nil {
 		return b.copies
 	}
 	return nil
 }
 
-// Parts returns the parts of a snapshot: all blocks once, with tokens; without those that are
+// SnapshotParts returns the parts of a snapshot: all blocks once, with tokens; without those that are
 // not cached; all copies; without the first ones.
-func (r *Recorder) Parts(seconds float64, rank any) (parts []string) {
+func (r *Recorder) SnapshotParts(seconds float64, rank any) (parts []string) {
 	var events []any
 	add := func(e map[string]any) {
 		if events = append(events, e); len(events) == partEvents {
-			parts = append(parts, Batch(seconds, rank, events...))
+			parts = append(parts, EncodeBatch(seconds, rank, events...))
 			events = nil
 		}
 	}
@@ -109,7 +109,7 @@ func (r *Recorder) Parts(seconds float64, rank any) (parts []string) {
 		if len(run) == 0 {
 			return
 		}
-		e := at.event("BlockStored", run)
+		e := at.newEvent("BlockStored", run)
 		e["token_ids"], e["block_size"] = tokens, r.BlockSize
 		if p := r.blocks[run[0]].parent; p != 0 {
 			e["parent_block_hash"] = p
@@ -119,8 +119,8 @@ func (r *Recorder) Parts(seconds float64, rank any) (parts []string) {
 	}
 	for _, h := range r.order {
 		b, scope := r.blocks[h], Scope{Medium: "GPU"}
-		if b.live() {
-			scope = b.scope()
+		if b.isCached() {
+			scope = b.firstScope()
 			first[scope] = append(first[scope], h)
 			for s, n := range b.copies {
 				for range n {
@@ -138,7 +138,7 @@ func (r *Recorder) Parts(seconds float64, rank any) (parts []string) {
 	flush()
 	each := func(kind string, at Scope, hashes []uint64) {
 		for part := range slices.Chunk(hashes, eventBlocks) {
-			add(at.event(kind, part))
+			add(at.newEvent(kind, part))
 		}
 	}
 	each("BlockRemoved", Scope{Medium: "GPU"}, dead)
@@ -149,13 +149,13 @@ func (r *Recorder) Parts(seconds float64, rank any) (parts []string) {
 		each("BlockRemoved", s, hashes)
 	}
 	if len(events) > 0 {
-		parts = append(parts, Batch(seconds, rank, events...))
+		parts = append(parts, EncodeBatch(seconds, rank, events...))
 	}
 	return parts
 }
 
-// scope returns one of the scopes that have the block, the same each time.
-func (b *recorded) scope() (least Scope) {
+// firstScope returns one of the scopes that have the block, the same each time.
+func (b *recorded) firstScope() (least Scope) {
 	found := false
 	for s := range b.copies {
 		if !found || s.Medium+s.Ownership < least.Medium+least.Ownership {
@@ -165,8 +165,8 @@ func (b *recorded) scope() (least Scope) {
 	return least
 }
 
-// event returns an event about blocks in the scope, without tokens.
-func (s Scope) event(kind string, hashes []uint64) map[string]any {
+// newEvent returns an event about blocks in the scope, without tokens.
+func (s Scope) newEvent(kind string, hashes []uint64) map[string]any {
 	e := map[string]any{"type": kind, "block_hashes": hashes, "medium": s.Medium, "group_idx": s.Group}
 	if s.Ownership != "" {
 		e["ownership"] = s.Ownership
@@ -178,9 +178,9 @@ func (s Scope) event(kind string, hashes []uint64) map[string]any {
 	return e
 }
 
-// Stored is the event of a live store.
-func (s Scope) Stored(parent uint64, hashes []uint64, tokens []uint32, blockSize int) map[string]any {
-	e := s.event("BlockStored", hashes)
+// StoredEvent is the event of a live store.
+func (s Scope) StoredEvent(parent uint64, hashes []uint64, tokens []uint32, blockSize int) map[string]any {
+	e := s.newEvent("BlockStored", hashes)
 	e["token_ids"], e["block_size"] = tokens, blockSize
 	if parent != 0 {
 		e["parent_block_hash"] = parent
@@ -188,5 +188,7 @@ func (s Scope) Stored(parent uint64, hashes []uint64, tokens []uint32, blockSize
 	return e
 }
 
-// Removed is the event of a live removal.
-func (s Scope) Removed(hashes ...uint64) map[string]any { return s.event("BlockRemoved", hashes) }
+// RemovedEvent is the event of a live removal.
+func (s Scope) RemovedEvent(hashes ...uint64) map[string]any {
+	return s.newEvent("BlockRemoved", hashes)
+}

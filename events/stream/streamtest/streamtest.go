@@ -42,9 +42,9 @@ type Network struct {
 	publishers map[string]*Publisher // guarded by mu
 }
 
-// At returns the publisher of an endpoint. It makes one for a new endpoint, so a publisher
+// PublisherAt returns the publisher of an endpoint. It makes one for a new endpoint, so a publisher
 // can publish before anything connects.
-func (n *Network) At(endpoint string) *Publisher {
+func (n *Network) PublisherAt(endpoint string) *Publisher {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p, ok := n.publishers[endpoint]
@@ -63,19 +63,19 @@ func (n *Network) At(endpoint string) *Publisher {
 
 // Subscribe connects to the publisher of an endpoint.
 func (n *Network) Subscribe(ctx context.Context, endpoint string) (subscription, error) {
-	return n.At(endpoint).Subscribe(ctx, endpoint)
+	return n.PublisherAt(endpoint).Subscribe(ctx, endpoint)
 }
 
 // Replay asks the publisher whose replay endpoint is its own endpoint plus "/replay".
 func (n *Network) Replay(ctx context.Context, endpoint string, from uint64) (subscription, error) {
-	return n.At(strings.TrimSuffix(endpoint, "/replay")).Replay(ctx, endpoint, from)
+	return n.PublisherAt(strings.TrimSuffix(endpoint, "/replay")).Replay(ctx, endpoint, from)
 }
 
 // Publisher is one engine rank: a sequence, a ring, and its connections. It is the
-// stream.Transport of streams that know no other publisher. Tests lock it to read or
+// stream.Transport of streams that know no other publisher. Tests lock Mu to read or
 // change its fields while a stream is connected.
 type Publisher struct {
-	sync.Mutex
+	Mu sync.Mutex // guards the fields below
 
 	First          uint64 // sequence of the first batch of a lifetime
 	Ring           int    // batches that replays can still return
@@ -112,17 +112,17 @@ func NewPublisher() *Publisher {
 
 // Subscribe opens a live connection.
 func (p *Publisher) Subscribe(ctx context.Context, _ string) (subscription, error) {
-	p.Lock()
+	p.Mu.Lock()
 	hook := p.OnSubscribe
 	p.Attempts++
-	p.Unlock()
+	p.Mu.Unlock()
 	if hook != nil {
 		if err := hook(ctx); err != nil {
 			return nil, err
 		}
 	}
-	p.Lock()
-	defer p.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	c := NewConn()
 	p.Live[c] = true
 	return c, nil
@@ -131,16 +131,16 @@ func (p *Publisher) Subscribe(ctx context.Context, _ string) (subscription, erro
 // Replay opens a connection and sends the batches of the ring from a sequence on, then the
 // end marker.
 func (p *Publisher) Replay(_ context.Context, _ string, from uint64) (subscription, error) {
-	p.Lock()
-	defer p.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	p.Asked = append(p.Asked, from)
 	var replies [][][]byte
 	for i := max(0, len(p.History)-p.Ring); i < len(p.History); i++ {
 		if seq := p.First + uint64(i); seq >= from && p.History[i] != nil {
-			replies = append(replies, p.Reply(seq))
+			replies = append(replies, p.ReplyFrames(seq))
 		}
 	}
-	replies = append(replies, p.layout("", Sequence(endSeq), nil))
+	replies = append(replies, p.layOutReply("", EncodeSequence(endSeq), nil))
 	if p.OnReplay != nil {
 		replies = p.OnReplay(from, replies)
 	}
@@ -159,24 +159,24 @@ func (p *Publisher) Replay(_ context.Context, _ string, from uint64) (subscripti
 // Snapshot asks the publisher of an endpoint for a snapshot. Its service is at its own endpoint
 // plus "/snapshot".
 func (n *Network) Snapshot(ctx context.Context, endpoint string, limit int, progress func()) ([]payload.Message, error) {
-	return n.At(strings.TrimSuffix(endpoint, "/snapshot")).Snapshot(ctx, endpoint, limit, progress)
+	return n.PublisherAt(strings.TrimSuffix(endpoint, "/snapshot")).Snapshot(ctx, endpoint, limit, progress)
 }
 
 // Snapshot returns the frames of a snapshot behind the last batch.
 func (p *Publisher) Snapshot(_ context.Context, _ string, limit int, progress func()) (all []payload.Message, err error) {
-	p.Lock()
-	defer p.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	last := p.First + uint64(len(p.History)) - 1
 	parts := p.Parts
 	if p.Unavailable > 0 {
 		p.Unavailable--
 		last, parts = ^uint64(1), nil
 	}
-	for _, f := range append([]string{"", string(Sequence(last)), string(p.ID[:])}, parts...) {
+	for _, f := range append([]string{"", string(EncodeSequence(last)), string(p.ID[:])}, parts...) {
 		if limit -= len(f); limit < 0 {
 			return nil, tooLarge{}
 		}
-		all = append(all, pooled([][]byte{[]byte(f)}))
+		all = append(all, copyToBlock([][]byte{[]byte(f)}))
 		progress()
 	}
 	return all, nil
@@ -188,12 +188,12 @@ type tooLarge struct{}
 func (tooLarge) Error() string  { return "the snapshot is too large" }
 func (tooLarge) TooLarge() bool { return true }
 
-// Reply returns the frames of a replayed batch. The caller holds the lock.
-func (p *Publisher) Reply(seq uint64) [][]byte {
-	return p.layout(p.Topic, p.Number(seq), p.History[seq-p.First])
+// ReplyFrames returns the frames of a replayed batch. The caller holds the lock.
+func (p *Publisher) ReplyFrames(seq uint64) [][]byte {
+	return p.layOutReply(p.Topic, p.SequenceFrame(seq), p.History[seq-p.First])
 }
 
-func (p *Publisher) layout(topic string, number, payload []byte) [][]byte {
+func (p *Publisher) layOutReply(topic string, number, payload []byte) [][]byte {
 	frames := [][]byte{{}, number, payload}
 	if p.TopicInReplies {
 		frames = [][]byte{{}, []byte(topic), number, payload}
@@ -204,19 +204,19 @@ func (p *Publisher) layout(topic string, number, payload []byte) [][]byte {
 	return frames
 }
 
-// Sequence returns the frame of a sequence number.
-func Sequence(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+// EncodeSequence returns the frame of a sequence number.
+func EncodeSequence(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
 
-// Number returns the sequence frame of a batch, the ID of the publisher included.
-func (p *Publisher) Number(seq uint64) []byte {
+// SequenceFrame returns the sequence frame of a batch, the ID of the publisher included.
+func (p *Publisher) SequenceFrame(seq uint64) []byte {
 	if p.ID == (events.PublisherID{}) || p.Anonymous > 0 && seq%p.Anonymous == p.Anonymous-1 {
-		return Sequence(seq)
+		return EncodeSequence(seq)
 	}
-	return append(Sequence(seq), p.ID[:]...)
+	return append(EncodeSequence(seq), p.ID[:]...)
 }
 
-// Batch encodes events as the payload of one batch. A nil rank is the engine's only one.
-func Batch(seconds float64, rank any, events ...any) string {
+// EncodeBatch encodes events as the payload of one batch. A nil rank is the engine's only one.
+func EncodeBatch(seconds float64, rank any, events ...any) string {
 	var out bytes.Buffer
 	if err := msgpack.NewEncoder(&out).Encode([]any{seconds, events, rank}); err != nil {
 		panic(err)
@@ -224,70 +224,70 @@ func Batch(seconds float64, rank any, events ...any) string {
 	return out.String()
 }
 
-// Next returns the sequence of the next batch.
-func (p *Publisher) Next() uint64 {
-	p.Lock()
-	defer p.Unlock()
+// NextSequence returns the sequence of the next batch.
+func (p *Publisher) NextSequence() uint64 {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	return p.First + uint64(len(p.History))
 }
 
 // Publish records a batch, sends it to every live connection, and returns their number.
 func (p *Publisher) Publish(payload string) (connections int) {
-	p.Lock()
-	defer p.Unlock()
-	return p.send(p.Record(payload), []byte(payload))
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	return p.sendLive(p.RecordBatch(payload), []byte(payload))
 }
 
 // PublishOnce sends a batch to every live connection. No replay returns it.
 func (p *Publisher) PublishOnce(payload string) {
-	p.Lock()
-	defer p.Unlock()
-	p.send(p.record(nil), []byte(payload))
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.sendLive(p.appendBatch(nil), []byte(payload))
 }
 
-func (p *Publisher) send(seq uint64, payload []byte) (connections int) {
+func (p *Publisher) sendLive(seq uint64, payload []byte) (connections int) {
 	for c := range p.Live {
-		if c.Closed() {
+		if c.IsClosed() {
 			delete(p.Live, c)
 			continue
 		}
 		connections++
-		if c.Queued() < p.HWM {
-			c.Send([]byte(p.Topic), p.Number(seq), payload)
+		if c.CountQueued() < p.HWM {
+			c.Send([]byte(p.Topic), p.SequenceFrame(seq), payload)
 		}
 	}
 	return connections
 }
 
-// Record adds a batch that no live connection gets, and returns its sequence. The caller
+// RecordBatch adds a batch that no live connection gets, and returns its sequence. The caller
 // holds the lock.
-func (p *Publisher) Record(payload string) uint64 { return p.record([]byte(payload)) }
+func (p *Publisher) RecordBatch(payload string) uint64 { return p.appendBatch([]byte(payload)) }
 
-func (p *Publisher) record(payload []byte) uint64 {
+func (p *Publisher) appendBatch(payload []byte) uint64 {
 	p.History = append(p.History, payload)
 	return p.First + uint64(len(p.History)-1)
 }
 
-// Lose adds batches that only replays return.
-func (p *Publisher) Lose(payloads ...string) {
-	p.Lock()
-	defer p.Unlock()
+// PublishToRing adds batches that only replays return.
+func (p *Publisher) PublishToRing(payloads ...string) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	for _, s := range payloads {
-		p.Record(s)
+		p.RecordBatch(s)
 	}
 }
 
-// Forget adds a batch that neither a live connection nor a replay returns.
-func (p *Publisher) Forget() {
-	p.Lock()
-	defer p.Unlock()
-	p.record(nil)
+// SkipSequence adds a batch that neither a live connection nor a replay returns.
+func (p *Publisher) SkipSequence() {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.appendBatch(nil)
 }
 
-// Raw sends frames to every live connection as they are.
-func (p *Publisher) Raw(frames ...string) {
-	p.Lock()
-	defer p.Unlock()
+// SendFrames sends frames to every live connection as they are.
+func (p *Publisher) SendFrames(frames ...string) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	for c := range p.Live {
 		var f [][]byte
 		for _, s := range frames {
@@ -297,14 +297,14 @@ func (p *Publisher) Raw(frames ...string) {
 	}
 }
 
-// Cut breaks all connections.
-func (p *Publisher) Cut() {
-	p.Lock()
-	defer p.Unlock()
-	p.cut()
+// CutConnections breaks all connections.
+func (p *Publisher) CutConnections() {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.cutConnections()
 }
 
-func (p *Publisher) cut() {
+func (p *Publisher) cutConnections() {
 	for _, conns := range []map[*Conn]bool{p.Live, p.Replays} {
 		for c := range maps.Keys(conns) {
 			c.Close()
@@ -319,26 +319,26 @@ func (p *Publisher) Restart(payloads ...string) { p.RestartAs(events.PublisherID
 
 // RestartAs is Restart with an ID.
 func (p *Publisher) RestartAs(id events.PublisherID, payloads ...string) {
-	p.Lock()
-	defer p.Unlock()
-	p.cut()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.cutConnections()
 	p.History, p.ID = nil, id
 	for _, s := range payloads {
-		p.Record(s)
+		p.RecordBatch(s)
 	}
 }
 
 // Requests returns the sequences that replay requests began at.
 func (p *Publisher) Requests() []uint64 {
-	p.Lock()
-	defer p.Unlock()
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	return append([]uint64(nil), p.Asked...)
 }
 
-// Tried returns the number of attempts to subscribe.
-func (p *Publisher) Tried() int {
-	p.Lock()
-	defer p.Unlock()
+// CountAttempts returns the number of attempts to subscribe.
+func (p *Publisher) CountAttempts() int {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
 	return p.Attempts
 }
 
@@ -357,7 +357,7 @@ func NewConn() *Conn { return &Conn{sent: make(chan struct{}, 1), gone: make(cha
 
 // Send queues a message, unless the connection is closed.
 func (c *Conn) Send(frames ...[]byte) {
-	if c.Closed() {
+	if c.IsClosed() {
 		return
 	}
 	c.mu.Lock()
@@ -369,14 +369,14 @@ func (c *Conn) Send(frames ...[]byte) {
 	}
 }
 
-// Queued returns the number of messages that Recv has not returned.
-func (c *Conn) Queued() int {
+// CountQueued returns the number of messages that Recv has not returned.
+func (c *Conn) CountQueued() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.queue) - c.next
 }
 
-func (c *Conn) pop() (frames [][]byte, ok bool) {
+func (c *Conn) popMessage() (frames [][]byte, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.next == len(c.queue) {
@@ -391,23 +391,23 @@ func (c *Conn) pop() (frames [][]byte, ok bool) {
 // Recv returns the next message in a pooled block.
 func (c *Conn) Recv() (payload.Message, error) {
 	for {
-		if frames, ok := c.pop(); ok {
-			return pooled(frames), nil
+		if frames, ok := c.popMessage(); ok {
+			return copyToBlock(frames), nil
 		}
 		select {
 		case <-c.sent:
 		case <-c.gone:
-			if frames, ok := c.pop(); ok {
-				return pooled(frames), nil
+			if frames, ok := c.popMessage(); ok {
+				return copyToBlock(frames), nil
 			}
 			return payload.Message{}, ErrCut
 		}
 	}
 }
 
-// pooled copies frames into a block, which is used again as that of a socket.
-func pooled(frames [][]byte) (m payload.Message) {
-	m.Block = payload.Take(len(bytes.Join(frames, nil)))
+// copyToBlock copies frames into a block, which is used again as that of a socket.
+func copyToBlock(frames [][]byte) (m payload.Message) {
+	m.Block = payload.TakeBlock(len(bytes.Join(frames, nil)))
 	at := 0
 	for _, f := range frames {
 		n := copy(m.Block.Bytes[at:], f)
@@ -423,11 +423,11 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Done returns a channel that is closed with the connection.
-func (c *Conn) Done() <-chan struct{} { return c.gone }
+// Closing returns a channel that is closed with the connection.
+func (c *Conn) Closing() <-chan struct{} { return c.gone }
 
-// Closed reports whether the connection is cut.
-func (c *Conn) Closed() bool {
+// IsClosed reports whether the connection is cut.
+func (c *Conn) IsClosed() bool {
 	select {
 	case <-c.gone:
 		return true

@@ -25,7 +25,7 @@ import (
 // runs this package once more without the detector.
 func small() Config {
 	requests := 150
-	if payloads.Spoils {
+	if payloads.PoisonsReleased {
 		requests = 50
 	}
 	return Config{

@@ -118,7 +118,7 @@ func (w *wired) run(segment []payload) error {
 		w.hash += t2 - t1
 		w.index += t3 - t2
 		w.bytes += len(m.bytes)
-		wire.Release(&batch)
+		wire.ReleaseBatch(&batch)
 	}
 	w.allocs += readRuntime().objects - before.objects
 	w.cpu = cpu + harness.CPU() // that of queries is in it

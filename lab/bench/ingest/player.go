@@ -120,7 +120,7 @@ func (p *player) meet(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if s.peer, err = (zmq.Transport{}).Publish(ctx, raw); err != nil {
+		if s.peer, err = (zmq.Transport{}).GreetAsPublisher(ctx, raw); err != nil {
 			return err
 		}
 		m, err := s.peer.Receive() // the subscription

@@ -150,11 +150,11 @@ func (e *engine) upTo(n uint64) {
 
 // open opens the sockets of an engine.
 func (f *fleet) open(ctx context.Context, e *engine) (Ends, error) {
-	live, err := f.listen(ctx, zmq.Transport{}.Publish, e.follow)
+	live, err := f.listen(ctx, zmq.Transport{}.GreetAsPublisher, e.follow)
 	if err != nil {
 		return Ends{}, err
 	}
-	replay, err := f.listen(ctx, zmq.Transport{}.Route, e.answer)
+	replay, err := f.listen(ctx, zmq.Transport{}.GreetAsRouter, e.answer)
 	if err != nil {
 		return Ends{}, err
 	}

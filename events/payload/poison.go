@@ -1,0 +1,6 @@
+//go:build !race
+
+package payload
+
+// PoisonsReleased: a released block is overwritten.
+const PoisonsReleased = false
