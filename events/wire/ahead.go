@@ -15,29 +15,29 @@ import (
 
 // aheadField notes the offset of the look-ahead tokens: a list of one list a block, or
 // nil. Their number is checked when the blocks and their tokens are known.
-func (d *decoder) aheadField(f *form) events.Reason {
+func (f *form) readAhead(c *cursor) events.Reason {
 	f.ahead = 0
-	at := d.i
-	switch k, n := d.head(); k {
+	at := c.i
+	switch k, n := c.readHeader(); k {
 	case kNil:
 		return ""
 	case kArray:
 		if n > 0 {
 			f.ahead = at
 		}
-		d.i = at
-		return d.ignore()
+		c.i = at
+		return c.skipValue()
 	}
 	return events.BadEvent
 }
 
-// lookAhead sets the look-ahead of a stored event from the list at an offset. It drops
+// applyLookAhead sets the look-ahead of a stored event from the list at an offset. It drops
 // an event whose lists differ in length or contradict its tokens. An event that leaves
 // blocks out has tokens that pair with none; it loses them and counts by its hashes. The
 // cursor ends anywhere in the event.
-func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
-	d.i, d.beyond = at, false
-	if _, n := d.head(); int(n) != len(ev.Hashes) || ev.Bigram {
+func (d *decoder) applyLookAhead(ev *events.Event, at int) events.Reason {
+	d.in.i, d.in.beyond = at, false
+	if _, n := d.in.readHeader(); int(n) != len(ev.Hashes) || ev.Bigram {
 		return events.BadEvent
 	}
 	tokens, blocks := ev.Tokens, len(ev.Hashes)
@@ -45,7 +45,7 @@ func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
 	var room, before [events.MaxAhead]uint32
 	for i := range blocks {
 		before = room
-		k, n := d.head()
+		k, n := d.in.readHeader()
 		if k != kArray || i > 0 && int(n) != ev.Ahead {
 			return events.BadEvent
 		}
@@ -55,9 +55,9 @@ func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
 		ev.Ahead = int(n)
 		ahead := room[:n]
 		for j := range ahead {
-			t, ok := d.token()
+			t, ok := d.in.readToken()
 			switch {
-			case d.beyond:
+			case d.in.beyond:
 				return events.BadToken
 			case !ok:
 				return events.BadEvent
@@ -67,8 +67,8 @@ func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
 		if !dense {
 			continue
 		}
-		if behind := tokens[(i+1)*ev.BlockSize:]; !agree(behind, ahead) ||
-			i > 0 && !agree(before[min(ev.BlockSize, int(n)):n], ahead) {
+		if behind := tokens[(i+1)*ev.BlockSize:]; !haveSamePrefix(behind, ahead) ||
+			i > 0 && !haveSamePrefix(before[min(ev.BlockSize, int(n)):n], ahead) {
 			return events.BadEvent
 		}
 	}
@@ -76,14 +76,14 @@ func (d *decoder) lookAhead(ev *events.Event, at int) events.Reason {
 		return ""
 	}
 	if ev.Tokens = nil; dense {
-		ev.Tokens = d.tokens.take(len(tokens)+ev.Ahead, d.siblings, d.rest())
+		ev.Tokens = d.tokens.takeElements(len(tokens)+ev.Ahead, d.siblings, d.in.bytesLeft())
 		copy(ev.Tokens[copy(ev.Tokens, tokens):], room[:ev.Ahead])
 	}
 	return ""
 }
 
-// agree reports whether two lists are equal as far as both go.
-func agree(a, b []uint32) bool {
+// haveSamePrefix reports whether two lists are equal as far as both go.
+func haveSamePrefix(a, b []uint32) bool {
 	n := min(len(a), len(b))
 	return slices.Equal(a[:n], b[:n])
 }

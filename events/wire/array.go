@@ -37,62 +37,62 @@ import (
 //
 // What the Mooncake master sent before is in obsolete.go.
 
-// positional reads an event of n elements.
-func (d *decoder) positional(ev *events.Event, n int) events.Reason {
+// decodeArrayEvent reads an event of n elements.
+func (d *decoder) decodeArrayEvent(ev *events.Event, n int) events.Reason {
 	if n == 0 {
 		return events.BadEvent
 	}
-	k, size := d.head()
+	k, size := d.in.readHeader()
 	if k != kStr {
 		return events.BadEvent
 	}
 	var f form
-	tag := d.take(size)
-	f.kind = engineKind(tag)
+	tag := d.in.readBytes(size)
+	f.kind = kindOfTag(tag)
 	var why events.Reason
 	switch f.kind {
 	case events.Stored:
-		why = d.storedArray(ev, &f, n)
+		why = d.decodeStoredArray(ev, &f, n)
 	case events.Removed:
-		why = d.removedArray(ev, &f, n)
+		why = d.decodeRemovedArray(ev, &f, n)
 	case events.Cleared:
-		why = d.tail(n - 1)
+		why = d.in.skipElements(n - 1)
 	case tierCleared:
 		if n < 2 {
 			return events.BadEvent
 		}
-		if ev.Medium, why = d.word(); why == "" {
-			why = d.tail(n - 2)
+		if ev.Medium, why = d.in.readWord(); why == "" {
+			why = d.in.skipElements(n - 2)
 		}
 	default:
-		f.kind, why = d.obsolete(ev, &f, tag, n)
+		f.kind, why = d.decodeObsoleteEvent(ev, &f, tag, n)
 	}
 	if why != "" {
 		return why
 	}
-	return d.finish(ev, &f)
+	return d.finishEvent(ev, &f)
 }
 
-func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
+func (d *decoder) decodeStoredArray(ev *events.Event, f *form, n int) events.Reason {
 	if n < 5 {
 		return events.BadEvent
 	}
 	at := 1
 	for i := 1; i < n; i++ {
-		if at >= 9 && at <= 12 && d.rest() > 0 && isArray(d.b[d.i]) {
-			if why := d.itemInfos(f); why != "" {
+		if at >= 9 && at <= 12 && d.in.bytesLeft() > 0 && isArray(d.in.b[d.in.i]) {
+			if why := f.readItemInfos(&d.in); why != "" {
 				return why
 			}
 			continue
 		}
-		if at == 9 && d.rest() > 0 && isStr(d.b[d.i]) {
+		if at == 9 && d.in.bytesLeft() > 0 && isStr(d.in.b[d.in.i]) {
 			at = 10
 		}
 		var why events.Reason
-		if at > 6 && !fits(at, d.next()) {
-			why = d.ignore()
+		if at > 6 && !fieldAccepts(at, d.in.peekKind()) {
+			why = d.in.skipValue()
 		} else {
-			why = d.storedField(ev, f, at)
+			why = d.readStoredField(ev, f, at)
 		}
 		if why != "" {
 			return why
@@ -104,9 +104,9 @@ func (d *decoder) storedArray(ev *events.Event, f *form, n int) events.Reason {
 	return ""
 }
 
-// fits reports whether the field at a position behind the medium can have a value
+// fieldAccepts reports whether the field at a position behind the medium can have a value
 // of a kind.
-func fits(at int, k kind) bool {
+func fieldAccepts(at int, k kind) bool {
 	switch {
 	case k == kNil, k == kNone:
 		return true
@@ -122,84 +122,84 @@ func fits(at int, k kind) bool {
 	return true
 }
 
-func (d *decoder) storedField(ev *events.Event, f *form, at int) (why events.Reason) {
+func (d *decoder) readStoredField(ev *events.Event, f *form, at int) (why events.Reason) {
 	switch at {
 	case 1:
-		why = d.hashField(&f.block)
+		why = d.readHashField(&f.block)
 	case 2:
-		why = d.parentField(&f.parent)
+		why = f.parent.readParent(&d.in)
 	case 3:
-		ev.Tokens, ev.Bigram, why = d.tokenList()
+		ev.Tokens, ev.Bigram, why = d.readTokens()
 	case 4:
-		ev.BlockSize, why = d.natural(0)
+		ev.BlockSize, why = d.in.readNatural(0)
 	case 5:
-		why = d.adapterField(&f.adapter)
+		why = f.adapter.readAdapter(&d.in)
 	case 6:
-		ev.Medium, why = d.word()
+		ev.Medium, why = d.in.readWord()
 	case 7:
-		why = d.seventh(ev, f)
+		why = d.readSeventhField(ev, f)
 	case 8:
-		why = d.extraKeys(f)
+		why = f.readExtraKeys(&d.in)
 	case 9:
-		ev.Group, why = d.natural(-1)
+		ev.Group, why = d.in.readNatural(-1)
 	case 10:
-		ev.GroupKind, why = d.groupKind()
+		ev.GroupKind, why = d.in.readGroupKind()
 	case 11:
-		ev.Window, why = d.window()
+		ev.Window, why = d.in.readWindow()
 	case 12:
 		// Any other word than REMOTE may be what a build without localities appended.
 		var p []byte
-		p, why = d.textOf(d.head())
+		p, why = d.in.readTextBody(d.in.readHeader())
 		f.foreign = bytes.EqualFold(p, []byte("REMOTE"))
 	default:
-		why = d.ignore()
+		why = d.in.skipValue()
 	}
 	return why
 }
 
-// seventh reads the slot that three publishers use in three ways.
-func (d *decoder) seventh(ev *events.Event, f *form) events.Reason {
-	at := d.i
-	k, n := d.head()
+// readSeventhField reads the slot that three publishers use in three ways.
+func (d *decoder) readSeventhField(ev *events.Event, f *form) events.Reason {
+	at := d.in.i
+	k, n := d.in.readHeader()
 	switch k {
 	case kMap:
-		return d.metadata(f, int(n))
+		return d.readMetadataPairs(f, int(n))
 	case kArray:
-		d.i = at
-		return d.ignore()
+		d.in.i = at
+		return d.in.skipValue()
 	}
-	p, why := d.textOf(k, n)
+	p, why := d.in.readTextBody(k, n)
 	if p != nil {
-		ev.LoraName = d.shared(slotLora, p)
+		ev.LoraName = d.names.shareName(slotLora, p)
 	}
 	return why
 }
 
-func (d *decoder) removedArray(ev *events.Event, f *form, n int) (why events.Reason) {
+func (d *decoder) decodeRemovedArray(ev *events.Event, f *form, n int) (why events.Reason) {
 	if n < 2 {
 		return events.BadEvent
 	}
-	why = d.hashField(&f.block)
+	why = d.readHashField(&f.block)
 	d.offsets = d.offsets || n > 3
 	for i := 2; i < n && why == ""; i++ {
 		// A removal takes blocks away whatever else it says: a field of
 		// another type here is something else.
-		at, field := d.i, i+6
+		at, field := d.in.i, i+6
 		if i == 2 {
 			field = 6
 		}
-		if d.storedField(ev, f, field) != "" && d.err == nil {
-			d.i = at
-			why = d.ignore()
+		if d.readStoredField(ev, f, field) != "" && d.in.err == nil {
+			d.in.i = at
+			why = d.in.skipValue()
 		}
 	}
 	return why
 }
 
-// tail steps over the n elements, if any, that later builds appended.
-func (d *decoder) tail(n int) events.Reason {
+// skipElements steps over the n elements, if any, that later builds appended.
+func (c *cursor) skipElements(n int) events.Reason {
 	for range n {
-		if why := d.ignore(); why != "" {
+		if why := c.skipValue(); why != "" {
 			return why
 		}
 	}

@@ -49,20 +49,20 @@ func DescribeBeginning(p []byte) string {
 		}
 	}
 	c := cursor{b: p, maxDepth: depthCap}
-	switch k, n := c.head(); k {
+	switch k, n := c.readHeader(); k {
 	case kNone:
 		return first + "no msgpack"
 	case kArray, kMap:
-		return fmt.Sprintf("%s%s of %d", first, inMsgpack(k), n)
+		return fmt.Sprintf("%s%s of %d", first, nameInMsgpack(k), n)
 	case kStr, kBin, kExt:
-		return fmt.Sprintf("%s%s of %s", first, inMsgpack(k), spelling.Count(n, "byte"))
+		return fmt.Sprintf("%s%s of %s", first, nameInMsgpack(k), spelling.Count(n, "byte"))
 	default:
-		return first + inMsgpack(k)
+		return first + nameInMsgpack(k)
 	}
 }
 
-// inMsgpack is the name of a kind with its article, "a msgpack array".
-func inMsgpack(k kind) string {
+// nameInMsgpack is the name of a kind with its article, "a msgpack array".
+func nameInMsgpack(k kind) string {
 	if k == kNil {
 		return "msgpack's nil"
 	}
@@ -85,14 +85,14 @@ func isText(p []byte) bool {
 // LooksLikeBatch reports whether bytes begin as a batch does: an array of a time and a list.
 func LooksLikeBatch(p []byte) bool {
 	c := cursor{b: p, maxDepth: depthCap}
-	if k, n := c.head(); k != kArray || n < 2 {
+	if k, n := c.readHeader(); k != kArray || n < 2 {
 		return false
 	}
-	switch k := c.next(); k {
+	switch k := c.peekKind(); k {
 	case kFloat, kUint, kInt, kNil:
-		c.skip(1)
+		c.skipValues(1)
 	default:
 		return false
 	}
-	return c.next() == kArray
+	return c.peekKind() == kArray
 }

@@ -12,11 +12,11 @@ import (
 // of a map in the order of their keys' bytes. So neither the encoder that wrote the
 // value nor the order in which it wrote a map matters.
 
-// canonical appends the canonical form of the next value to dst, and steps over the
+// appendCanonical appends the canonical form of the next value to dst, and steps over the
 // value. The value's depth has been checked: canonical calls itself for each level.
-func (c *cursor) canonical(dst []byte) []byte {
+func (c *cursor) appendCanonical(dst []byte) []byte {
 	at := c.i
-	switch k, n := c.head(); k {
+	switch k, n := c.readHeader(); k {
 	case kUint:
 		return appendUint(dst, n)
 	case kInt:
@@ -24,32 +24,32 @@ func (c *cursor) canonical(dst []byte) []byte {
 	case kFloat:
 		return binary.BigEndian.AppendUint64(append(dst, 0xcb), n)
 	case kStr:
-		return append(appendHeader(dst, n, 0xa0, 0x1f, 0xd9), c.take(n)...)
+		return append(appendHeader(dst, n, 0xa0, 0x1f, 0xd9), c.readBytes(n)...)
 	case kBin:
-		return append(appendHeader(dst, n, 0, 0, 0xc4), c.take(n)...)
+		return append(appendHeader(dst, n, 0, 0, 0xc4), c.readBytes(n)...)
 	case kExt: // the type byte is counted in n
-		return append(appendExt(dst, n-1), c.take(n)...)
+		return append(appendExt(dst, n-1), c.readBytes(n)...)
 	case kArray:
 		dst = appendHeader(dst, n, 0x90, 0x0f, 0xdb)
 		for range n {
-			dst = c.canonical(dst)
+			dst = c.appendCanonical(dst)
 		}
 		return dst
 	case kMap:
-		return c.canonicalMap(appendHeader(dst, n, 0x80, 0x0f, 0xdd), int(n))
+		return c.appendCanonicalMap(appendHeader(dst, n, 0x80, 0x0f, 0xdd), int(n))
 	}
 	return append(dst, c.b[at:c.i]...) // nil and bools
 }
 
-// canonicalMap appends n pairs, sorted by their keys.
-func (c *cursor) canonicalMap(dst []byte, n int) []byte {
+// appendCanonicalMap appends n pairs, sorted by their keys.
+func (c *cursor) appendCanonicalMap(dst []byte, n int) []byte {
 	type pair struct{ from, value, end int }
 	from, pairs := len(dst), make([]pair, n)
 	for i := range pairs {
 		pairs[i].from = len(dst)
-		dst = c.canonical(dst)
+		dst = c.appendCanonical(dst)
 		pairs[i].value = len(dst)
-		dst = c.canonical(dst)
+		dst = c.appendCanonical(dst)
 		pairs[i].end = len(dst)
 	}
 	unsorted := slices.Clone(dst[from:])

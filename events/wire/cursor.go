@@ -43,29 +43,30 @@ type cursor struct {
 
 	maxDepth int
 	deep     bool // skip met more levels than maxDepth
+	beyond   bool // token met a number that is no token id
 }
 
-// fail records the first error and drives the cursor to the end.
-func (c *cursor) fail(r events.Reason, format string, args ...any) {
+// setError records the first error and drives the cursor to the end.
+func (c *cursor) setError(r events.Reason, format string, args ...any) {
 	if c.err == nil {
 		c.err = &Error{Reason: r, Offset: c.i, what: fmt.Sprintf(format, args...)}
 	}
 	c.i = len(c.b)
 }
 
-func (c *cursor) short() (kind, uint64) {
-	c.fail(events.BadPayload, "truncated")
+func (c *cursor) failTruncated() (kind, uint64) {
+	c.setError(events.BadPayload, "truncated")
 	return kNone, 0
 }
 
-// rest is the number of bytes not read yet.
-func (c *cursor) rest() int { return len(c.b) - c.i }
+// bytesLeft is the number of bytes not read yet.
+func (c *cursor) bytesLeft() int { return len(c.b) - c.i }
 
-// head reads one header and, for scalars, the value. A length or count it
+// readHeader reads one header and, for scalars, the value. A length or count it
 // returns is backed by bytes that are really there.
-func (c *cursor) head() (kind, uint64) {
+func (c *cursor) readHeader() (kind, uint64) {
 	if c.i >= len(c.b) {
-		return c.short()
+		return c.failTruncated()
 	}
 	h := c.b[c.i]
 	c.i++
@@ -73,11 +74,11 @@ func (c *cursor) head() (kind, uint64) {
 	case h <= 0x7f:
 		return kUint, uint64(h)
 	case h <= 0x8f:
-		return c.backed(kMap, uint64(h&0x0f), true)
+		return c.checkLength(kMap, uint64(h&0x0f), true)
 	case h <= 0x9f:
-		return c.backed(kArray, uint64(h&0x0f), true)
+		return c.checkLength(kArray, uint64(h&0x0f), true)
 	case h <= 0xbf:
-		return c.backed(kStr, uint64(h&0x1f), true)
+		return c.checkLength(kStr, uint64(h&0x1f), true)
 	case h >= 0xe0:
 		return kInt, uint64(int64(int8(h)))
 	}
@@ -87,49 +88,49 @@ func (c *cursor) head() (kind, uint64) {
 	case 0xc2, 0xc3:
 		return kBool, uint64(h & 1)
 	case 0xc4, 0xc5, 0xc6:
-		n, ok := c.be(1 << (h - 0xc4))
-		return c.backed(kBin, n, ok)
+		n, ok := c.readBigEndian(1 << (h - 0xc4))
+		return c.checkLength(kBin, n, ok)
 	case 0xc7, 0xc8, 0xc9:
-		n, ok := c.be(1 << (h - 0xc7))
-		return c.backed(kExt, n+1, ok)
+		n, ok := c.readBigEndian(1 << (h - 0xc7))
+		return c.checkLength(kExt, n+1, ok)
 	case 0xca:
-		n, ok := c.be(4)
-		return c.scalar(kFloat, math.Float64bits(float64(math.Float32frombits(uint32(n)))), ok)
+		n, ok := c.readBigEndian(4)
+		return c.scalarOrNone(kFloat, math.Float64bits(float64(math.Float32frombits(uint32(n)))), ok)
 	case 0xcb:
-		n, ok := c.be(8)
-		return c.scalar(kFloat, n, ok)
+		n, ok := c.readBigEndian(8)
+		return c.scalarOrNone(kFloat, n, ok)
 	case 0xcc, 0xcd, 0xce, 0xcf:
-		n, ok := c.be(1 << (h - 0xcc))
-		return c.scalar(kUint, n, ok)
+		n, ok := c.readBigEndian(1 << (h - 0xcc))
+		return c.scalarOrNone(kUint, n, ok)
 	case 0xd0, 0xd1, 0xd2, 0xd3:
 		w := 1 << (h - 0xd0)
-		n, ok := c.be(w)
+		n, ok := c.readBigEndian(w)
 		v := int64(n<<(64-8*w)) >> (64 - 8*w)
 		if v < 0 {
-			return c.scalar(kInt, uint64(v), ok)
+			return c.scalarOrNone(kInt, uint64(v), ok)
 		}
-		return c.scalar(kUint, uint64(v), ok)
+		return c.scalarOrNone(kUint, uint64(v), ok)
 	case 0xd4, 0xd5, 0xd6, 0xd7, 0xd8:
-		return c.backed(kExt, 1<<(h-0xd4)+1, true)
+		return c.checkLength(kExt, 1<<(h-0xd4)+1, true)
 	case 0xd9, 0xda, 0xdb:
-		n, ok := c.be(1 << (h - 0xd9))
-		return c.backed(kStr, n, ok)
+		n, ok := c.readBigEndian(1 << (h - 0xd9))
+		return c.checkLength(kStr, n, ok)
 	case 0xdc, 0xdd:
-		n, ok := c.be(2 << (h - 0xdc))
-		return c.backed(kArray, n, ok)
+		n, ok := c.readBigEndian(2 << (h - 0xdc))
+		return c.checkLength(kArray, n, ok)
 	case 0xde, 0xdf:
-		n, ok := c.be(2 << (h - 0xde))
-		return c.backed(kMap, n, ok)
+		n, ok := c.readBigEndian(2 << (h - 0xde))
+		return c.checkLength(kMap, n, ok)
 	}
 	c.i-- // 0xc1, the one byte msgpack leaves undefined
-	c.fail(events.BadPayload, "byte 0x%02x is not msgpack", h)
+	c.setError(events.BadPayload, "byte 0x%02x is not msgpack", h)
 	return kNone, 0
 }
 
-// be reads w bytes, 1, 2, 4 or 8, as a big-endian number.
-func (c *cursor) be(w int) (uint64, bool) {
-	if c.rest() < w {
-		c.short()
+// readBigEndian reads w bytes, 1, 2, 4 or 8, as a big-endian number.
+func (c *cursor) readBigEndian(w int) (uint64, bool) {
+	if c.bytesLeft() < w {
+		c.failTruncated()
 		return 0, false
 	}
 	p := c.b[c.i:]
@@ -145,34 +146,34 @@ func (c *cursor) be(w int) (uint64, bool) {
 	return binary.BigEndian.Uint64(p), true
 }
 
-func (c *cursor) scalar(k kind, n uint64, ok bool) (kind, uint64) {
+func (c *cursor) scalarOrNone(k kind, n uint64, ok bool) (kind, uint64) {
 	if !ok {
 		return kNone, 0
 	}
 	return k, n
 }
 
-// backed refuses a length or count beyond the bytes left.
-func (c *cursor) backed(k kind, n uint64, ok bool) (kind, uint64) {
+// checkLength refuses a length or count beyond the bytes left.
+func (c *cursor) checkLength(k kind, n uint64, ok bool) (kind, uint64) {
 	if !ok {
 		return kNone, 0
 	}
-	if n > uint64(c.rest()) {
-		return c.short()
+	if n > uint64(c.bytesLeft()) {
+		return c.failTruncated()
 	}
 	return k, n
 }
 
-// take returns the n bytes that head announced. They alias the payload.
-func (c *cursor) take(n uint64) []byte {
+// readBytes returns the n bytes that head announced. They alias the payload.
+func (c *cursor) readBytes(n uint64) []byte {
 	p := c.b[c.i : c.i+int(n)]
 	c.i += int(n)
 	return p
 }
 
-// skip moves past n values of any shape. Levels beyond maxDepth are counted
+// skipValues moves past n values of any shape. Levels beyond maxDepth are counted
 // into their parent's, so the end is exact however deep they go; deep is set.
-func (c *cursor) skip(n int) {
+func (c *cursor) skipValues(n int) {
 	var left [depthCap + 1]int // values still to come, by level
 	left[0] = n
 	for d := 0; ; {
@@ -184,7 +185,7 @@ func (c *cursor) skip(n int) {
 		}
 		left[d]--
 		inner := 0
-		switch k, n := c.head(); k {
+		switch k, n := c.readHeader(); k {
 		case kNone:
 			return
 		case kStr, kBin, kExt:
@@ -206,10 +207,10 @@ func (c *cursor) skip(n int) {
 	}
 }
 
-// next returns the kind of the next value without moving.
-func (c *cursor) next() kind {
+// peekKind returns the kind of the next value without moving.
+func (c *cursor) peekKind() kind {
 	at := c.i
-	k, _ := c.head()
+	k, _ := c.readHeader()
 	if c.err == nil {
 		c.i = at
 	}

@@ -4,16 +4,15 @@ import "example.com/conductor/events"
 
 // decoder reads one payload.
 type decoder struct {
-	cursor
+	in       cursor
 	lim      Limits
 	siblings int // events after the current one
 
 	memory *memory
 	hashes slab[uint64]
 	tokens slab[uint32]
-	names  [slots]*string
+	names  nameCache
 	rank   *int // last event's rank, to share
-	beyond bool // token met a number that is no token id
 
 	previous         previous
 	lists            int // of hashes that the event at hand has
@@ -31,8 +30,8 @@ const (
 	tierCleared events.Kind = 0xfe
 )
 
-// engineKind maps the tag of engine events.
-func engineKind(tag []byte) events.Kind {
+// kindOfTag maps the tag of engine events.
+func kindOfTag(tag []byte) events.Kind {
 	switch string(tag) {
 	case "BlockStored":
 		return events.Stored
@@ -86,76 +85,76 @@ type adapterID struct {
 	given bool
 }
 
-// event reads one element of the event list into ev, whose Group and BaseBlock
+// decodeEvent reads one element of the event list into ev, whose Group and BaseBlock
 // are -1 and whose other fields are zero. On a non-empty reason ev is garbage;
 // the cursor is behind the element in any case, unless d.err is set.
-func (d *decoder) event(ev *events.Event) events.Reason {
-	start := d.i
-	d.deep = false
+func (d *decoder) decodeEvent(ev *events.Event) events.Reason {
+	start := d.in.i
+	d.in.deep = false
 	why := events.BadEvent
-	switch k, n := d.head(); k {
+	switch k, n := d.in.readHeader(); k {
 	case kArray:
-		why = d.positional(ev, int(n))
+		why = d.decodeArrayEvent(ev, int(n))
 	case kMap:
-		why = d.mapped(ev, int(n))
+		why = d.decodeMapEvent(ev, int(n))
 		d.offsets = d.offsets || why == ""
 	}
-	if why != "" && d.err == nil {
-		d.i = start
-		d.skip(1)
+	if why != "" && d.in.err == nil {
+		d.in.i = start
+		d.in.skipValues(1)
 	}
 	return why
 }
 
-// elsewhere reads a locality: a block that is not LOCAL is on storage that is no
+// readLocality reads a locality: a block that is not LOCAL is on storage that is no
 // more this engine's than anybody's.
-func (d *decoder) elsewhere(foreign bool) (bool, events.Reason) {
-	p, why := d.textOf(d.head())
+func (c *cursor) readLocality(foreign bool) (bool, events.Reason) {
+	p, why := c.readTextBody(c.readHeader())
 	return foreign || len(p) > 0 && string(p) != "LOCAL", why
 }
 
-// owned reads an ownership and reports whether it names the KV Cache Runner. Any
+// readOwnership reads an ownership and reports whether it names the KV Cache Runner. Any
 // other name is that of a tier of the engine's own.
-func (d *decoder) owned() (bool, events.Reason) {
-	p, why := d.textOf(d.head())
+func (c *cursor) readOwnership() (bool, events.Reason) {
+	p, why := c.readTextBody(c.readHeader())
 	return string(p) == "kvcr", why
 }
 
-// window reads a sliding window in tokens. It is a hint: any other value is as none.
-func (d *decoder) window() (int, events.Reason) {
-	at := d.i
-	n, why := d.natural(0)
-	if why != "" && d.err == nil {
-		d.i = at
-		return 0, d.ignore()
+// readWindow reads a sliding window in tokens. It is a hint: any other value is as none.
+func (c *cursor) readWindow() (int, events.Reason) {
+	at := c.i
+	n, why := c.readNatural(0)
+	if why != "" && c.err == nil {
+		c.i = at
+		return 0, c.skipValue()
 	}
 	return n, why
 }
 
-// ignore steps over one value.
-func (d *decoder) ignore() events.Reason {
-	d.skip(1)
-	if d.deep {
+// skipValue steps over one value.
+func (c *cursor) skipValue() events.Reason {
+	c.skipValues(1)
+	if c.deep {
 		return events.TooLarge
 	}
 	return ""
 }
 
-// hashField reads a list of hashes that may be nil.
-func (d *decoder) hashField(f *hashField) events.Reason {
-	list, why := d.hashList()
+// readHashField reads a list of hashes that may be nil.
+func (d *decoder) readHashField(f *hashField) events.Reason {
+	list, why := d.readHashList()
 	*f = hashField{list, why == ""}
 	return why
 }
 
 // parentField reads a hash or nil.
-func (d *decoder) parentField(f *parentField) events.Reason {
-	k, n := d.head()
+func (f *parentField) readParent(c *cursor) events.Reason {
+	k, n := c.readHeader()
 	*f = parentField{}
 	if k == kNil {
 		return ""
 	}
-	h, ok := d.hashOf(k, n)
+	h, ok := c.readHashBody(k, n)
 	if !ok {
 		return events.BadEvent
 	}
@@ -164,24 +163,24 @@ func (d *decoder) parentField(f *parentField) events.Reason {
 }
 
 // adapterField reads a lora_id of any type or nil.
-func (d *decoder) adapterField(f *adapterID) events.Reason {
-	at := d.i
-	k, n := d.head()
+func (f *adapterID) readAdapter(c *cursor) events.Reason {
+	at := c.i
+	k, n := c.readHeader()
 	*f = adapterID{given: k != kNil}
 	switch k {
 	case kUint:
 		f.id = n
 	case kNil:
 	default:
-		d.i = at
-		return d.ignore()
+		c.i = at
+		return c.skipValue()
 	}
 	return ""
 }
 
-// resolve names the kind. Both tags may be there (the Mooncake master's legacy
+// resolveKind names the kind. Both tags may be there (the Mooncake master's legacy
 // keys); then they have to agree.
-func (f *form) resolve() (events.Kind, events.Reason) {
+func (f *form) resolveKind() (events.Kind, events.Reason) {
 	switch {
 	case f.kind == 0 && f.standard == 0:
 		return 0, events.BadEvent
@@ -195,10 +194,10 @@ func (f *form) resolve() (events.Kind, events.Reason) {
 	return f.kind, ""
 }
 
-// finish moves what the form collected into ev.
-func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
+// finishEvent moves what the form collected into ev.
+func (d *decoder) finishEvent(ev *events.Event, f *form) events.Reason {
 	var why events.Reason
-	if ev.Kind, why = f.resolve(); why != "" {
+	if ev.Kind, why = f.resolveKind(); why != "" {
 		return why
 	}
 	if f.fault != "" {
@@ -263,17 +262,17 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		ev.Ahead = 1
 	}
 	if f.ahead > 0 {
-		end := d.i
-		why = d.lookAhead(ev, f.ahead)
-		d.i = end
+		end := d.in.i
+		why = d.applyLookAhead(ev, f.ahead)
+		d.in.i = end
 		if why != "" {
 			return why
 		}
 	}
 	if ev.LoraName == nil && f.adapter.given && f.extra > 0 {
-		end := d.i
-		ev.LoraName, why = d.extraLora(f.extra)
-		d.i = end
+		end := d.in.i
+		ev.LoraName, why = d.findExtraAdapter(f.extra)
+		d.in.i = end
 		if why != "" {
 			return why
 		}
@@ -282,16 +281,16 @@ func (d *decoder) finish(ev *events.Event, f *form) events.Reason {
 		ev.LoraID = f.adapter.id
 	}
 	if ev.Salt == nil && f.extra > 0 && (!ev.HasParent || ev.Parent == 0) && ev.BaseBlock <= 0 {
-		end := d.i
-		if ev.Salt, why = d.extraSalt(f, ev.LoraName); why != "" {
+		end := d.in.i
+		if ev.Salt, why = d.findExtraSalt(f, ev.LoraName); why != "" {
 			return why
 		}
-		d.i = end
+		d.in.i = end
 	}
 	if ev.Tokens != nil && (f.extra > 0 || f.infos > 0) {
-		end := d.i
-		ev.Items, why = d.items(f, ev)
-		d.i = end
+		end := d.in.i
+		ev.Items, why = d.collectItems(f, ev)
+		d.in.i = end
 	}
 	return why
 }

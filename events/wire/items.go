@@ -57,15 +57,15 @@ func itemNumber(id []byte) uint64 {
 
 // itemInfos notes where a list of infos is, one a block, or nil. They wait until it
 // is known how many blocks there are.
-func (d *decoder) itemInfos(f *form) events.Reason {
-	at := d.i
-	switch k, _ := d.head(); k {
+func (f *form) readItemInfos(c *cursor) events.Reason {
+	at := c.i
+	switch k, _ := c.readHeader(); k {
 	case kNil: // TensorRT-LLM's do not undo Dynamo's
 		return ""
 	case kArray:
 		f.infos = at
-		d.i = at
-		return d.ignore()
+		c.i = at
+		return c.skipValue()
 	}
 	return events.BadEvent
 }
@@ -74,32 +74,35 @@ func (d *decoder) itemInfos(f *form) events.Reason {
 // event with a longer one is dropped. Engines send digests.
 const maxItem = 64 << 10
 
-// items returns the numbers of the items in each block, nil if there are none. It
+// collectItems returns the numbers of the items in each block, nil if there are none. It
 // leaves the cursor anywhere in the event.
-func (d *decoder) items(f *form, ev *events.Event) ([][]uint64, events.Reason) {
-	if d.err != nil {
+func (d *decoder) collectItems(f *form, ev *events.Event) ([][]uint64, events.Reason) {
+	if d.in.err != nil {
 		return nil, events.BadEvent // the lists may be cut short
 	}
-	infos, extra := d.entriesAt(f.infos), d.entriesAt(f.extra)
+	r := itemReader{in: &d.in, memory: d.memory}
+	infos, extra := r.entriesAt(f.infos), r.entriesAt(f.extra)
 	var all []uint64 // of all blocks
 	var of [][]uint64
 	for i := range min(len(ev.Hashes), max(infos.left, extra.left)) {
 		from, ok := len(all), true
-		if d.enter(&infos) {
-			if all, ok = d.infoItems(all); !ok {
+		if r.enterNext(&infos) {
+			if all, ok = r.appendInfoItems(all); !ok {
 				return nil, events.TooLarge
 			}
-			infos.at = d.i
+			infos.at = d.in.i
 		}
-		if d.enter(&extra) {
+		if r.enterNext(&extra) {
 			salt := ev.Salt
 			if i > 0 || ev.HasParent && ev.Parent != 0 {
 				salt = nil
 			}
-			if all, ok = d.extraItems(all, f.infos > 0, ev.LoraName, salt); !ok {
+			all, ok = r.appendExtraItems(all, f.infos > 0, ev.LoraName, salt)
+			d.offsets = d.offsets || r.offsets
+			if !ok {
 				return nil, events.TooLarge
 			}
-			extra.at = d.i
+			extra.at = d.in.i
 		}
 		if n := len(all); n > d.lim.MaxTokens {
 			return nil, events.TooLarge
@@ -114,50 +117,57 @@ func (d *decoder) items(f *form, ev *events.Event) ([][]uint64, events.Reason) {
 	return of, ""
 }
 
+// itemReader reads the items of one event's blocks.
+type itemReader struct {
+	in      *cursor
+	memory  *memory // for items in canonical form
+	offsets bool    // an identifier came with an offset
+}
+
 // entries are the rest of a list that has one entry a block.
 type entries struct{ at, left int }
 
 // entriesAt returns the list at an offset, an empty one for 0.
-func (d *decoder) entriesAt(at int) entries {
+func (r *itemReader) entriesAt(at int) entries {
 	if at == 0 {
 		return entries{}
 	}
-	d.i = at
-	_, n := d.head()
-	return entries{d.i, int(n)}
+	r.in.i = at
+	_, n := r.in.readHeader()
+	return entries{r.in.i, int(n)}
 }
 
-// enter puts the cursor on the next entry, which it takes from the list. It returns false
+// enterNext puts the cursor on the next entry, which it takes from the list. It returns false
 // if that is nil or there is none.
-func (d *decoder) enter(e *entries) bool {
+func (r *itemReader) enterNext(e *entries) bool {
 	if e.left == 0 {
 		return false
 	}
 	e.left--
-	if d.b[e.at] == 0xc0 {
+	if r.in.b[e.at] == 0xc0 {
 		e.at++
 		return false
 	}
-	d.i = e.at
+	r.in.i = e.at
 	return true
 }
 
-// extraItems appends the numbers of the items among the extra keys of a block; false if
+// appendExtraItems appends the numbers of the items among the extra keys of a block; false if
 // one is too large. Images are left out if they are listed elsewhere. salt is nil behind
 // the first block of a prompt. An entry that is no list is an item itself.
-func (d *decoder) extraItems(all []uint64, listed bool, lora, salt *string) ([]uint64, bool) {
+func (r *itemReader) appendExtraItems(all []uint64, listed bool, lora, salt *string) ([]uint64, bool) {
 	n := uint64(1)
-	if isArray(d.b[d.i]) {
-		_, n = d.head()
+	if isArray(r.in.b[r.in.i]) {
+		_, n = r.in.readHeader()
 	}
 	for range n {
-		at := d.i
-		k, size := d.head()
+		at := r.in.i
+		k, size := r.in.readHeader()
 		switch k {
 		case kNil:
 			continue
 		case kStr:
-			p := d.take(size)
+			p := r.in.readBytes(size)
 			if lora != nil && string(p) == *lora || salt != nil && string(p) == *salt || bytes.HasPrefix(p, saltTag) {
 				continue
 			}
@@ -171,98 +181,98 @@ func (d *decoder) extraItems(all []uint64, listed bool, lora, salt *string) ([]u
 			if size != 2 {
 				break
 			}
-			id := d.stringOrSkip()
-			if offset, _ := d.head(); len(id) > 0 && (offset == kUint || offset == kInt) {
-				if d.offsets = true; !listed {
+			id := r.in.readStringOrSkip()
+			if offset, _ := r.in.readHeader(); len(id) > 0 && (offset == kUint || offset == kInt) {
+				if r.offsets = true; !listed {
 					all = append(all, itemNumber(id))
 				}
 				continue
 			}
 		}
-		d.i = at
+		r.in.i = at
 		var ok bool
-		if all, ok = d.otherItem(all); !ok {
+		if all, ok = r.appendOtherItem(all); !ok {
 			return nil, false
 		}
 	}
 	return all, true
 }
 
-// otherItem appends the number of an item of a form that has none; false if it is too
+// appendOtherItem appends the number of an item of a form that has none; false if it is too
 // large.
-func (d *decoder) otherItem(all []uint64) ([]uint64, bool) {
-	at := d.i
-	if d.skip(1); d.i-at > maxItem {
+func (r *itemReader) appendOtherItem(all []uint64) ([]uint64, bool) {
+	at := r.in.i
+	if r.in.skipValues(1); r.in.i-at > maxItem {
 		return nil, false
 	}
-	d.i = at
-	d.memory.item = d.canonical(d.memory.item[:0])
-	return append(all, xxh3.Hash(d.memory.item)), true
+	r.in.i = at
+	r.memory.item = r.in.appendCanonical(r.memory.item[:0])
+	return append(all, xxh3.Hash(r.memory.item)), true
 }
 
-// infoItems appends the numbers of the items that the info of a block lists; false if one
+// appendInfoItems appends the numbers of the items that the info of a block lists; false if one
 // is too large. An info of another form is an item itself.
-func (d *decoder) infoItems(all []uint64) ([]uint64, bool) {
-	at := d.i
-	switch k, n := d.head(); k {
+func (r *itemReader) appendInfoItems(all []uint64) ([]uint64, bool) {
+	at := r.in.i
+	switch k, n := r.in.readHeader(); k {
 	case kArray:
-		return d.itemList(all, n)
+		return r.appendItemList(all, n)
 	case kMap:
 		lists := n == 0
 		for range n {
-			listed := string(d.stringOrSkip()) == "mm_objects"
-			at := d.i
-			switch k, n := d.head(); {
+			listed := string(r.in.readStringOrSkip()) == "mm_objects"
+			at := r.in.i
+			switch k, n := r.in.readHeader(); {
 			case listed && k == kNil:
 				lists = true
 			case listed && k == kArray:
 				var ok bool
-				if all, ok = d.itemList(all, n); !ok {
+				if all, ok = r.appendItemList(all, n); !ok {
 					return nil, false
 				}
 				lists = true
 			default:
-				d.i = at
-				d.skip(1)
+				r.in.i = at
+				r.in.skipValues(1)
 			}
 		}
 		if lists {
 			return all, true
 		}
 	}
-	d.i = at
-	return d.otherItem(all)
+	r.in.i = at
+	return r.appendOtherItem(all)
 }
 
-// itemList appends the numbers of n items, which are maps with a number or a digest.
-func (d *decoder) itemList(all []uint64, n uint64) (_ []uint64, ok bool) {
+// appendItemList appends the numbers of n items, which are maps with a number or a digest.
+func (r *itemReader) appendItemList(all []uint64, n uint64) (_ []uint64, ok bool) {
 	for range n {
-		start := d.i
-		k, keys := d.head()
+		start := r.in.i
+		k, keys := r.in.readHeader()
 		if k == kNil {
 			continue
 		}
 		item, named := uint64(0), false
 		for k == kMap && keys > 0 {
 			keys--
-			key, at := d.stringOrSkip(), d.i
-			k, n := d.head()
+			key, at := r.in.readStringOrSkip(), r.in.i
+			k, n := r.in.readHeader()
 			switch {
 			case string(key) == "mm_hash" && (k == kUint || k == kInt):
 				item, named = n, true
 			case string(key) == "hash" && k == kStr && n > 0:
-				item, named = itemNumber(d.take(n)), true
+				item, named = itemNumber(r.in.readBytes(n)), true
 			default:
-				d.i = at
-				d.skip(1)
+				r.in.i = at
+				r.in.skipValues(1)
 			}
 		}
 		if named {
 			all = append(all, item)
 			continue
 		}
-		d.i = start
-		if all, ok = d.otherItem(all); !ok {
+		r.in.i = start
+		if all, ok = r.appendOtherItem(all); !ok {
 			return nil, false
 		}
 	}

@@ -33,42 +33,42 @@ type previous struct {
 	hashFrom, hashTo int
 }
 
-// follow lets the next event go on with a good one, which was read from start on.
-func (d *decoder) follow(ev *events.Event, start int) {
+// rememberEvent lets the next event go on with a good one, which was read from start on.
+func (d *decoder) rememberEvent(ev *events.Event, start int) {
 	p := previous{hashes: d.hashes.taken, tokens: d.tokens.taken, start: start}
 	bare := ev.Kind == events.Removed && ev.Remaining == nil || ev.Kind == events.Stored && !ev.HasParent && len(ev.Tokens) == 0
 	sure := d.ambiguous == d.ambiguousBefore // else each event like it counts in Batch.Ambiguous
-	if bare && sure && d.lists == 1 && len(ev.Hashes) == 1 && numberless(ev) {
-		p.end, p.hashFrom, p.hashTo = d.i, d.hashFrom, d.hashTo
+	if bare && sure && d.lists == 1 && len(ev.Hashes) == 1 && hasNoNumber(ev) {
+		p.end, p.hashFrom, p.hashTo = d.in.i, d.hashFrom, d.hashTo
 	}
 	d.previous = p
 }
 
-// numberless reports whether an event is of those that have neither a number nor a name of their own.
-func numberless(ev *events.Event) bool {
+// hasNoNumber reports whether an event is of those that have neither a number nor a name of their own.
+func hasNoNumber(ev *events.Event) bool {
 	return !ev.Envelope && ev.ID == 0 && ev.ObjectKey == "" && ev.ConnectorHash == ""
 }
 
-// repeats reads the next event into the last good one, if it names another block and says the same otherwise.
-func (d *decoder) repeats(ev *events.Event) bool {
+// joinRepeatedEvent reads the next event into the last good one, if it names another block and says the same otherwise.
+func (d *decoder) joinRepeatedEvent(ev *events.Event) bool {
 	p := &d.previous
 	size := p.end - p.start
-	if p.end == 0 || d.rest() < size {
+	if p.end == 0 || d.in.bytesLeft() < size {
 		return false
 	}
-	was, is := d.b[p.start:p.end], d.b[d.i:d.i+size]
+	was, is := d.in.b[p.start:p.end], d.in.b[d.in.i:d.in.i+size]
 	from, to := p.hashFrom-p.start, p.hashTo-p.start
-	if !sameWidth(was[from:to], is[from:to]) || string(was[to:]) != string(is[to:]) || string(was[:from]) != string(is[:from]) {
+	if !haveSameWidth(was[from:to], is[from:to]) || string(was[to:]) != string(is[to:]) || string(was[:from]) != string(is[:from]) {
 		return false
 	}
-	ev.Hashes = d.hashes.push(binary.BigEndian.Uint64(is[to-8:]), min(d.siblings, d.rest()/size))
+	ev.Hashes = d.hashes.appendElement(binary.BigEndian.Uint64(is[to-8:]), min(d.siblings, d.in.bytesLeft()/size))
 	ev.Joined++
-	d.i += size
+	d.in.i += size
 	return true
 }
 
-// sameWidth reports whether two values of the same number of bytes are hashes whose last eight bytes count.
-func sameWidth(was, is []byte) bool {
+// haveSameWidth reports whether two values of the same number of bytes are hashes whose last eight bytes count.
+func haveSameWidth(was, is []byte) bool {
 	switch was[0] {
 	case 0xcf, 0xd3: // an integer
 		return is[0] == 0xcf || is[0] == 0xd3
@@ -78,16 +78,16 @@ func sameWidth(was, is []byte) bool {
 	return false
 }
 
-// goesOn adds an event to the last good one, if both store one block, the second behind the first, and they say the
+// joinNextBlock adds an event to the last good one, if both store one block, the second behind the first, and they say the
 // same otherwise.
-func (d *decoder) goesOn(prev, ev *events.Event) bool {
+func (d *decoder) joinNextBlock(prev, ev *events.Event) bool {
 	n, size := len(prev.Hashes), ev.BlockSize
-	if n != prev.Count() || len(ev.Hashes) != 1 || !ev.HasParent || !prev.HasParent || ev.Parent != prev.Hashes[n-1] || !alike(prev, ev) ||
+	if n != prev.Count() || len(ev.Hashes) != 1 || !ev.HasParent || !prev.HasParent || ev.Parent != prev.Hashes[n-1] || !agreeButForBlock(prev, ev) ||
 		size == 0 || len(ev.Tokens) != size || len(prev.Tokens) != n*size {
 		return false
 	}
 	p := &d.previous
-	if !adjoin(p.hashes, prev.Hashes, ev.Hashes) || !adjoin(p.tokens, prev.Tokens, ev.Tokens) {
+	if !areAdjacent(p.hashes, prev.Hashes, ev.Hashes) || !areAdjacent(p.tokens, prev.Tokens, ev.Tokens) {
 		return false
 	}
 	prev.Hashes, prev.Tokens = p.hashes[:n+1:n+1], p.tokens[:(n+1)*size:(n+1)*size]
@@ -95,15 +95,15 @@ func (d *decoder) goesOn(prev, ev *events.Event) bool {
 	return true
 }
 
-// adjoin reports whether two lists that are not empty lie one behind the other at the beginning of some memory.
-func adjoin[T any](in, a, b []T) bool {
+// areAdjacent reports whether two lists that are not empty lie one behind the other at the beginning of some memory.
+func areAdjacent[T any](in, a, b []T) bool {
 	return len(in) > len(a) && &in[0] == &a[0] && &in[len(a)] == &b[0]
 }
 
-// alike reports whether two stored events of a batch agree in all but hashes, parents and tokens. A batch
+// agreeButForBlock reports whether two stored events of a batch agree in all but hashes, parents and tokens. A batch
 // has each name in one place.
-func alike(a, b *events.Event) bool {
-	return a.Kind == events.Stored && b.Kind == events.Stored && numberless(a) && numberless(b) &&
+func agreeButForBlock(a, b *events.Event) bool {
+	return a.Kind == events.Stored && b.Kind == events.Stored && hasNoNumber(a) && hasNoNumber(b) &&
 		a.Ahead == 0 && b.Ahead == 0 && !a.Bigram && !b.Bigram && a.Items == nil && b.Items == nil &&
 		a.BlockSize == b.BlockSize && a.BaseBlock == -1 && b.BaseBlock == -1 &&
 		a.Medium == b.Medium && a.Group == b.Group && a.GroupKind == b.GroupKind && a.Window == b.Window &&

@@ -67,10 +67,10 @@ func TestJoin(t *testing.T) {
 		{"other events between", arr{page(1, 9, 10), removal(far), page(2, 1, 20), removal(far + 1)}, "stored 1 (1) | removed 1 (1) | stored 1 (1) | removed 1 (1)"},
 	} {
 		m, p := new(memory), pack(t, arr{1.5, c.list, 0})
-		_, err := m.decode(p, DefaultLimits)
+		_, err := m.decodeBatch(p, DefaultLimits)
 		must.Succeed(t, err)
-		m.recycle() // with room for such a batch
-		b, err := m.decode(p, DefaultLimits)
+		m.resetForReuse() // with room for such a batch
+		b, err := m.decodeBatch(p, DefaultLimits)
 		must.Succeed(t, err)
 		var shown []string
 		for i := range b.Events {
@@ -125,11 +125,11 @@ func TestApart(t *testing.T) {
 				parent = h
 			}
 		}
-		b, err := m.decode(pack(t, arr{1.5, list, 0}), DefaultLimits)
+		b, err := m.decodeBatch(pack(t, arr{1.5, list, 0}), DefaultLimits)
 		must.Succeed(t, err)
 		joined += b.Count() - len(b.Events)
 		sameApart(t, b, rawEvents(t, list))
-		m.recycle()
+		m.resetForReuse()
 	}
 	if joined < 1000 {
 		t.Errorf("only %d events were joined", joined)
@@ -206,7 +206,7 @@ func TestAlike(t *testing.T) {
 		for _, name := range own {
 			want = want || name == f.Name
 		}
-		if got := alike(&base, &other) || alike(&other, &base); got != want {
+		if got := agreeButForBlock(&base, &other) || agreeButForBlock(&other, &base); got != want {
 			t.Errorf("events that differ in %s are alike: %t, want %t", f.Name, got, want)
 		}
 	}

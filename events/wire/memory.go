@@ -34,23 +34,23 @@ const (
 // tokens any more; names may be kept. A batch need not be released.
 func ReleaseBatch(b *events.Batch) {
 	if m, ok := b.Memory.(*memory); ok && m.lent {
-		m.recycle()
+		m.resetForReuse()
 		memories.Put(m)
 	}
 	*b = events.Batch{Rank: -1}
 }
 
-// recycle forgets what the last batch put in, and makes room for another like it.
-func (m *memory) recycle() {
+// resetForReuse forgets what the last batch put in, and makes room for another like it.
+func (m *memory) resetForReuse() {
 	clear(m.events[:m.dirty])
-	m.hashes = fit(m.hashes, m.usedHashes, keptHashes)
-	m.tokens = fit(m.tokens, m.usedTokens, keptTokens)
+	m.hashes = chunkAfter(m.hashes, m.usedHashes, keptHashes)
+	m.tokens = chunkAfter(m.tokens, m.usedTokens, keptTokens)
 	m.dirty, m.usedHashes, m.usedTokens, m.lent = 0, 0, 0, false
 }
 
-// fit returns the chunk that later batches begin with, after one that used that
+// chunkAfter returns the chunk that later batches begin with, after one that used that
 // many elements, of this chunk and others.
-func fit[T any](chunk []T, used, most int) []T {
+func chunkAfter[T any](chunk []T, used, most int) []T {
 	switch {
 	case used > len(chunk) && used <= most:
 		return make([]T, used)
@@ -60,8 +60,8 @@ func fit[T any](chunk []T, used, most int) []T {
 	return chunk
 }
 
-// list returns n events that are zero. Those used later are marked in dirty.
-func (m *memory) list(n int) []events.Event {
+// takeEvents returns n events that are zero. Those used later are marked in dirty.
+func (m *memory) takeEvents(n int) []events.Event {
 	if n <= len(m.events) {
 		m.dirty = n
 		return m.events[:n:n]
@@ -86,12 +86,12 @@ type slab[T any] struct {
 // slabChunk bounds what a chunk reserves ahead, in elements: 16 KiB of tokens.
 const slabChunk = 4096
 
-// take returns n elements of any value. A new chunk has room for the siblings to
+// takeElements returns n elements of any value. A new chunk has room for the siblings to
 // come if they are alike, but never more elements than there are bytes left to
 // fill them.
-func (s *slab[T]) take(n, siblings, rest int) []T {
+func (s *slab[T]) takeElements(n, siblings, rest int) []T {
 	if n > len(s.free) {
-		s.begin(max(n, min(n*(siblings+1), slabChunk, rest)))
+		s.startChunk(max(n, min(n*(siblings+1), slabChunk, rest)))
 	}
 	s.taken, s.count = s.free, n
 	s.used += n
@@ -99,12 +99,12 @@ func (s *slab[T]) take(n, siblings, rest int) []T {
 	return s.taken[:n:n]
 }
 
-// push appends an element to those that were taken last, and returns them. A new chunk has room for as
+// appendElement appends an element to those that were taken last, and returns them. A new chunk has room for as
 // many more.
-func (s *slab[T]) push(v T, more int) []T {
+func (s *slab[T]) appendElement(v T, more int) []T {
 	if len(s.free) == 0 {
 		old := s.taken[:s.count]
-		s.begin(s.count + 1 + more)
+		s.startChunk(s.count + 1 + more)
 		copy(s.free, old)
 		s.used += s.count
 		s.taken, s.free = s.free, s.free[s.count:]
@@ -116,8 +116,8 @@ func (s *slab[T]) push(v T, more int) []T {
 	return s.taken[:s.count:s.count]
 }
 
-// begin begins a chunk of n elements.
-func (s *slab[T]) begin(n int) {
+// startChunk begins a chunk of n elements.
+func (s *slab[T]) startChunk(n int) {
 	s.free = make([]T, n)
 	if n > len(s.chunk) {
 		s.chunk = s.free

@@ -22,12 +22,12 @@ func TestMemoryIsUsedAgain(t *testing.T) {
 	m := new(memory)
 	for range 6 * len(payloads) {
 		p := payloads[rng.IntN(len(payloads))]
-		want, wantErr := new(memory).decode(p, DefaultLimits)
-		got, err := m.decode(p, DefaultLimits)
+		want, wantErr := new(memory).decodeBatch(p, DefaultLimits)
+		got, err := m.decodeBatch(p, DefaultLimits)
 		if (err == nil) != (wantErr == nil) || render(got) != render(want) {
 			t.Fatalf("in used memory:\n%s (%v)\nin fresh memory:\n%s (%v)", render(got), err, render(want), wantErr)
 		}
-		m.recycle()
+		m.resetForReuse()
 		for i := range m.events {
 			if e := &m.events[i]; e.Kind != 0 || e.Hashes != nil || e.Tokens != nil || e.LoraName != nil {
 				t.Fatalf("event %d of %d was left behind", i, len(m.events))

@@ -25,18 +25,18 @@ import (
 // separated by commas or space. An update says which replicas are left and not which
 // have gone, so it is of no use and counted as unknown.
 
-// obsolete reads an event with a tag that engines do not use.
-func (d *decoder) obsolete(ev *events.Event, f *form, tag []byte, n int) (events.Kind, events.Reason) {
+// decodeObsoleteEvent reads an event with a tag that engines do not use.
+func (d *decoder) decodeObsoleteEvent(ev *events.Event, f *form, tag []byte, n int) (events.Kind, events.Reason) {
 	switch string(tag) {
 	case "BlockStoreEvent":
-		return events.Stored, d.storeEvent(ev, f, n)
+		return events.Stored, d.decodeStoreEvent(ev, f, n)
 	case "RemoveAllEvent":
-		return events.Cleared, d.tail(n - 1)
+		return events.Cleared, d.in.skipElements(n - 1)
 	}
 	return unknownKind, events.UnknownType
 }
 
-func (d *decoder) storeEvent(ev *events.Event, f *form, n int) (why events.Reason) {
+func (d *decoder) decodeStoreEvent(ev *events.Event, f *form, n int) (why events.Reason) {
 	if n < 8 {
 		return events.BadEvent
 	}
@@ -44,52 +44,52 @@ func (d *decoder) storeEvent(ev *events.Event, f *form, n int) (why events.Reaso
 		switch i {
 		case 1:
 			var p []byte
-			p, why = d.textOf(d.head())
+			p, why = d.in.readTextBody(d.in.readHeader())
 			ev.ObjectKey = string(p)
 		case 2:
-			ev.Medium, why = d.replicas()
+			ev.Medium, why = d.readReplicas()
 		case 3:
-			if ev.Model, why = d.name(slotModel); ev.Model != nil && *ev.Model == "" {
+			if ev.Model, why = d.readName(slotModel); ev.Model != nil && *ev.Model == "" {
 				ev.Model = nil
 			}
 		case 4:
-			ev.BlockSize, why = d.natural(0)
+			ev.BlockSize, why = d.in.readNatural(0)
 		case 5:
-			f.block.list, why = d.writtenHashes()
+			f.block.list, why = d.readWrittenHashes()
 			f.block.given = len(f.block.list) > 0
 		case 6:
 			var parent []uint64
-			if parent, why = d.writtenHashes(); len(parent) > 0 {
+			if parent, why = d.readWrittenHashes(); len(parent) > 0 {
 				f.parent = parentField{parent[0], true}
 			}
 			if len(parent) > 1 {
 				why = events.BadEvent
 			}
 		case 7:
-			ev.Tokens, ev.Bigram, why = d.tokenList()
+			ev.Tokens, ev.Bigram, why = d.readTokens()
 		default:
-			why = d.ignore()
+			why = d.in.skipValue()
 		}
 	}
 	return why
 }
 
-// replicas returns the fastest medium among an object's replicas. Without any that
+// readReplicas returns the fastest medium among an object's replicas. Without any that
 // is known it is the host: the store has nothing on a device.
-func (d *decoder) replicas() (medium string, why events.Reason) {
-	n, why := d.open(d.lim.MaxHashes)
+func (d *decoder) readReplicas() (medium string, why events.Reason) {
+	n, why := d.in.openList(d.lim.MaxHashes)
 	if why != "" {
 		return "", why
 	}
 	medium = "cpu"
 	disk, host := false, false
 	for range n {
-		k, parts := d.head()
+		k, parts := d.in.readHeader()
 		if k != kArray {
 			return "", events.BadEvent
 		}
 		for i := range parts {
-			p, why := d.textOf(d.head())
+			p, why := d.in.readTextBody(d.in.readHeader())
 			if why != "" {
 				return "", why
 			}
@@ -105,10 +105,10 @@ func (d *decoder) replicas() (medium string, why events.Reason) {
 	return medium, ""
 }
 
-// writtenHashes reads hashes that are a list, one, none, or text.
-func (d *decoder) writtenHashes() ([]uint64, events.Reason) {
-	at := d.i
-	k, n := d.head()
+// readWrittenHashes reads hashes that are a list, one, none, or text.
+func (d *decoder) readWrittenHashes() ([]uint64, events.Reason) {
+	at := d.in.i
+	k, n := d.in.readHeader()
 	count := uint64(1)
 	switch k {
 	case kNil:
@@ -116,23 +116,23 @@ func (d *decoder) writtenHashes() ([]uint64, events.Reason) {
 	case kArray:
 		count = n
 	default:
-		d.i = at
+		d.in.i = at
 	}
 	if count > uint64(d.lim.MaxHashes) {
 		return nil, events.TooLarge
 	}
 	var list []uint64
 	for range count {
-		k, n := d.head()
+		k, n := d.in.readHeader()
 		if k != kStr {
-			h, ok := d.hashOf(k, n)
+			h, ok := d.in.readHashBody(k, n)
 			if !ok {
 				return nil, events.BadEvent
 			}
 			list = append(list, h)
 			continue
 		}
-		for _, word := range bytes.FieldsFunc(d.take(n), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }) {
+		for _, word := range bytes.FieldsFunc(d.in.readBytes(n), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }) {
 			h, ok := writtenHash(word)
 			if !ok {
 				return nil, events.BadEvent

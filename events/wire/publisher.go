@@ -8,7 +8,7 @@ import "example.com/conductor/events"
 // one of fewer elements costs one comparison.
 func PublisherIDOf(payload []byte, known events.PublisherID) (id events.PublisherID) {
 	c := cursor{b: payload, maxDepth: depthCap}
-	k, n := c.head()
+	k, n := c.readHeader()
 	if k != kArray || n < 4 {
 		return id
 	}
@@ -22,9 +22,9 @@ func PublisherIDOf(payload []byte, known events.PublisherID) (id events.Publishe
 		}
 		id = events.PublisherID{}
 	}
-	c.skip(3)
-	if k, n := c.head(); k == kBin && n == uint64(len(id)) {
-		copy(id[:], c.take(n))
+	c.skipValues(3)
+	if k, n := c.readHeader(); k == kBin && n == uint64(len(id)) {
+		copy(id[:], c.readBytes(n))
 	}
 	return id
 }

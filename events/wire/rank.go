@@ -6,27 +6,27 @@ import "math"
 // ok is false when it names none or is no batch.
 func RankOf(payload []byte) (rank int, ok bool) {
 	c := cursor{b: payload, maxDepth: depthCap}
-	switch k, n := c.head(); {
+	switch k, n := c.readHeader(); {
 	case k == kArray && n >= 3:
-		c.skip(2)
-		return c.rank()
+		c.skipValues(2)
+		return c.readPlainRank()
 	case k == kMap:
 		for range n {
-			k, size := c.head()
+			k, size := c.readHeader()
 			if k != kStr {
 				return 0, false
 			}
-			switch string(c.take(size)) {
+			switch string(c.readBytes(size)) {
 			case "data_parallel_rank", "attn_dp_rank", "dp_rank":
-				return c.rank()
+				return c.readPlainRank()
 			}
-			c.skip(1)
+			c.skipValues(1)
 		}
 	}
 	return 0, false
 }
 
-func (c *cursor) rank() (int, bool) {
-	k, n := c.head()
+func (c *cursor) readPlainRank() (int, bool) {
+	k, n := c.readHeader()
 	return int(n), k == kUint && n <= math.MaxInt32
 }

@@ -15,39 +15,39 @@ import (
 // saltTag labels the salt among the extra keys.
 var saltTag = []byte("dynamo-cache-salt:")
 
-// salt reads a cache_salt.
-func (d *decoder) salt() (*string, events.Reason) {
-	p, why := d.textOf(d.head())
+// readSalt reads a cache_salt.
+func (d *decoder) readSalt() (*string, events.Reason) {
+	p, why := d.in.readTextBody(d.in.readHeader())
 	if len(p) == 0 {
 		return nil, why
 	}
-	return d.shared(slotSalt, p), ""
+	return d.names.shareName(slotSalt, p), ""
 }
 
-// metadataField reads SGLang's metadata: a map or nil.
-func (d *decoder) metadataField(f *form) events.Reason {
+// readMetadata reads SGLang's metadata: a map or nil.
+func (d *decoder) readMetadata(f *form) events.Reason {
 	f.metaSalt = nil
-	switch k, n := d.head(); k {
+	switch k, n := d.in.readHeader(); k {
 	case kNil:
 		return ""
 	case kMap:
-		return d.metadata(f, int(n))
+		return d.readMetadataPairs(f, int(n))
 	}
 	return events.BadEvent
 }
 
-// metadata reads n pairs of it. Only the salt counts.
-func (d *decoder) metadata(f *form, n int) (why events.Reason) {
+// readMetadataPairs reads n pairs of it. Only the salt counts.
+func (d *decoder) readMetadataPairs(f *form, n int) (why events.Reason) {
 	for range n {
-		k, size := d.head()
+		k, size := d.in.readHeader()
 		if k != kStr {
 			return events.BadEvent
 		}
-		switch string(d.take(size)) {
+		switch string(d.in.readBytes(size)) {
 		case "cache_salt":
-			f.metaSalt, why = d.salt()
+			f.metaSalt, why = d.readSalt()
 		default:
-			why = d.ignore()
+			why = d.in.skipValue()
 		}
 		if why != "" {
 			return why
@@ -59,38 +59,38 @@ func (d *decoder) metadata(f *form, n int) (why events.Reason) {
 // extraKeys notes where the extra keys are: a list with one entry a block, each
 // nil or a list, or nil. They wait until LoRA name and parent are known. A list of
 // nothing but nil, which is what plain prompts have, is none.
-func (d *decoder) extraKeys(f *form) events.Reason {
+func (f *form) readExtraKeys(c *cursor) events.Reason {
 	f.extra = 0
-	at := d.i
-	switch k, n := d.head(); k {
+	at := c.i
+	switch k, n := c.readHeader(); k {
 	case kNil:
 		return ""
 	case kArray:
-		if d.nils(int(n)) == int(n) {
+		if c.skipNils(int(n)) == int(n) {
 			return ""
 		}
 		f.extra = at
-		d.i = at
-		return d.ignore()
+		c.i = at
+		return c.skipValue()
 	}
 	return events.BadEvent
 }
 
-// nils steps over at most n values as long as they are nil, and returns how many.
-func (d *decoder) nils(n int) int {
-	p := d.b[d.i:]
+// skipNils steps over at most n values as long as they are nil, and returns how many.
+func (c *cursor) skipNils(n int) int {
+	p := c.b[c.i:]
 	p = p[:min(n, len(p))]
-	for i, c := range p {
-		if c != 0xc0 {
-			d.i += i
+	for i, b := range p {
+		if b != 0xc0 {
+			c.i += i
 			return i
 		}
 	}
-	d.i += len(p)
+	c.i += len(p)
 	return len(p)
 }
 
-// extraSalt reads the salt out of the extra keys at an offset, for an event whose
+// findExtraSalt reads the salt out of the extra keys at an offset, for an event whose
 // first block begins its chain; no other block carries one. It leaves the cursor
 // somewhere within them.
 //
@@ -104,23 +104,23 @@ func (d *decoder) nils(n int) int {
 // identifier if the second entry repeats it: images reach from block to block, salts
 // do not. Others are taken for salts. If such a salt was an image, its blocks serve no
 // plain prompt: the error costs a hit and makes none.
-func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
-	d.i = f.extra
-	_, blocks := d.head()
+func (d *decoder) findExtraSalt(f *form, lora *string) (*string, events.Reason) {
+	d.in.i = f.extra
+	_, blocks := d.in.readHeader()
 	if blocks == 0 {
 		return nil, ""
 	}
-	k, n := d.head()
+	k, n := d.in.readHeader()
 	if k != kArray {
 		return nil, ""
 	}
 	var last []byte
 	adapter := lora != nil
 	for range n {
-		p := d.stringOrSkip()
+		p := d.in.readStringOrSkip()
 		if tagged, ok := bytes.CutPrefix(p, saltTag); ok {
 			if len(tagged) > 0 && utf8.Valid(tagged) {
-				return d.shared(slotSalt, tagged), ""
+				return d.names.shareName(slotSalt, tagged), ""
 			}
 			continue
 		}
@@ -133,7 +133,7 @@ func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
 		}
 	}
 	_, digest := digestNumber(last)
-	if last == nil || digest && f.infos > 0 || blocks > 1 && d.inAll(last, 1) {
+	if last == nil || digest && f.infos > 0 || blocks > 1 && d.in.nextEntriesHold(last, 1) {
 		return nil, ""
 	}
 	if !utf8.Valid(last) {
@@ -142,44 +142,44 @@ func (d *decoder) extraSalt(f *form, lora *string) (*string, events.Reason) {
 	if digest && f.short {
 		d.ambiguous++
 	}
-	return d.shared(slotSalt, last), ""
+	return d.names.shareName(slotSalt, last), ""
 }
 
-// extraLora reads the adapter's name out of the extra keys at an offset, for an
+// findExtraAdapter reads the adapter's name out of the extra keys at an offset, for an
 // event that says by lora_id that there is one and does not name it. It is the first string of the first entry, and every entry holds it.
-func (d *decoder) extraLora(at int) (*string, events.Reason) {
-	d.i = at
-	_, blocks := d.head()
+func (d *decoder) findExtraAdapter(at int) (*string, events.Reason) {
+	d.in.i = at
+	_, blocks := d.in.readHeader()
 	if blocks == 0 {
 		return nil, ""
 	}
-	k, n := d.head()
+	k, n := d.in.readHeader()
 	if k != kArray || n == 0 {
 		return nil, ""
 	}
-	first := d.stringOrSkip()
+	first := d.in.readStringOrSkip()
 	for range n - 1 {
-		d.skip(1)
+		d.in.skipValues(1)
 	}
-	if len(first) == 0 || !d.inAll(first, int(blocks)-1) {
+	if len(first) == 0 || !d.in.nextEntriesHold(first, int(blocks)-1) {
 		return nil, ""
 	}
 	if !utf8.Valid(first) {
 		return nil, events.BadEvent
 	}
-	return d.shared(slotLora, first), ""
+	return d.names.shareName(slotLora, first), ""
 }
 
-// inAll reports whether each of the next entries holds s.
-func (d *decoder) inAll(s []byte, entries int) bool {
+// nextEntriesHold reports whether each of the next entries holds s.
+func (c *cursor) nextEntriesHold(s []byte, entries int) bool {
 	for range entries {
-		k, n := d.head()
+		k, n := c.readHeader()
 		if k != kArray {
 			return false
 		}
 		found := false
 		for range n {
-			found = bytes.Equal(d.stringOrSkip(), s) || found
+			found = bytes.Equal(c.readStringOrSkip(), s) || found
 		}
 		if !found {
 			return false
@@ -188,13 +188,13 @@ func (d *decoder) inAll(s []byte, entries int) bool {
 	return true
 }
 
-// stringOrSkip returns the bytes of a str and nil for anything else.
-func (d *decoder) stringOrSkip() []byte {
-	at := d.i
-	if k, n := d.head(); k == kStr {
-		return d.take(n)
+// readStringOrSkip returns the bytes of a str and nil for anything else.
+func (c *cursor) readStringOrSkip() []byte {
+	at := c.i
+	if k, n := c.readHeader(); k == kStr {
+		return c.readBytes(n)
 	}
-	d.i = at
-	d.skip(1)
+	c.i = at
+	c.skipValues(1)
 	return nil
 }

@@ -8,10 +8,10 @@ import (
 	"example.com/conductor/events"
 )
 
-// open reads the header of a list of at most limit elements; nil is an empty
+// openList reads the header of a list of at most limit elements; nil is an empty
 // list.
-func (d *decoder) open(limit int) (int, events.Reason) {
-	switch k, n := d.head(); {
+func (c *cursor) openList(limit int) (int, events.Reason) {
+	switch k, n := c.readHeader(); {
 	case k == kNil:
 		return 0, ""
 	case k != kArray:
@@ -23,10 +23,10 @@ func (d *decoder) open(limit int) (int, events.Reason) {
 	}
 }
 
-// hashOf projects a hash to u64: integers by two's complement, bytes (bin, or
+// readHashBody projects a hash to u64: integers by two's complement, bytes (bin, or
 // str of old producers) by their last eight, big-endian, shorter ones padded
 // with zeros on the left.
-func (d *decoder) hashOf(k kind, n uint64) (uint64, bool) {
+func (c *cursor) readHashBody(k kind, n uint64) (uint64, bool) {
 	switch k {
 	case kUint, kInt:
 		return n, true
@@ -34,7 +34,7 @@ func (d *decoder) hashOf(k kind, n uint64) (uint64, bool) {
 		if n == 0 {
 			return 0, false
 		}
-		p := d.take(n)
+		p := c.readBytes(n)
 		if len(p) >= 8 {
 			return binary.BigEndian.Uint64(p[len(p)-8:]), true
 		}
@@ -47,14 +47,14 @@ func (d *decoder) hashOf(k kind, n uint64) (uint64, bool) {
 	return 0, false
 }
 
-// hashList reads a list of hashes.
-func (d *decoder) hashList() ([]uint64, events.Reason) {
-	n, why := d.open(d.lim.MaxHashes)
+// readHashList reads a list of hashes.
+func (d *decoder) readHashList() ([]uint64, events.Reason) {
+	n, why := d.in.openList(d.lim.MaxHashes)
 	if d.lists++; why != "" || n == 0 {
 		return nil, why
 	}
-	list := d.hashes.take(n, d.siblings, d.rest())
-	b, i := d.b, d.i
+	list := d.hashes.takeElements(n, d.siblings, d.in.bytesLeft())
+	b, i := d.in.b, d.in.i
 	d.hashFrom = i
 	for j := range list {
 		if i+9 <= len(b) && (b[i] == 0xcf || b[i] == 0xd3) { // nearly all are
@@ -62,27 +62,27 @@ func (d *decoder) hashList() ([]uint64, events.Reason) {
 			i += 9
 			continue
 		}
-		d.i = i
-		h, ok := d.hashOf(d.head())
+		d.in.i = i
+		h, ok := d.in.readHashBody(d.in.readHeader())
 		if !ok {
 			return nil, events.BadEvent
 		}
 		list[j] = h
-		i = d.i
+		i = d.in.i
 	}
-	d.i, d.hashTo = i, i
+	d.in.i, d.hashTo = i, i
 	return list, ""
 }
 
-// countList reads a list of natural numbers.
-func (d *decoder) countList() ([]int, events.Reason) {
-	n, why := d.open(d.lim.MaxHashes)
+// readCounts reads a list of natural numbers.
+func (d *decoder) readCounts() ([]int, events.Reason) {
+	n, why := d.in.openList(d.lim.MaxHashes)
 	if why != "" || n == 0 {
 		return nil, why
 	}
 	list := make([]int, n)
 	for j := range list {
-		k, v := d.head()
+		k, v := d.in.readHeader()
 		if k != kUint || v > math.MaxInt32 {
 			return nil, events.BadEvent
 		}
@@ -91,9 +91,9 @@ func (d *decoder) countList() ([]int, events.Reason) {
 	return list, ""
 }
 
-// natural reads a number from 0 to 2^31-1; nil yields absent.
-func (d *decoder) natural(absent int) (int, events.Reason) {
-	switch k, n := d.head(); {
+// readNatural reads a number from 0 to 2^31-1; nil yields absent.
+func (c *cursor) readNatural(absent int) (int, events.Reason) {
+	switch k, n := c.readHeader(); {
 	case k == kNil:
 		return absent, ""
 	case k == kUint && n <= math.MaxInt32:
@@ -102,14 +102,14 @@ func (d *decoder) natural(absent int) (int, events.Reason) {
 	return absent, events.BadEvent
 }
 
-// textOf returns the bytes of a str, nil for nil. They alias the payload. Names
+// readTextBody returns the bytes of a str, nil for nil. They alias the payload. Names
 // end up in answers and metric labels, so they have to be UTF-8.
-func (d *decoder) textOf(k kind, n uint64) ([]byte, events.Reason) {
+func (c *cursor) readTextBody(k kind, n uint64) ([]byte, events.Reason) {
 	switch k {
 	case kNil:
 		return nil, ""
 	case kStr:
-		if p := d.take(n); utf8.Valid(p) {
+		if p := c.readBytes(n); utf8.Valid(p) {
 			return p, ""
 		}
 	}
@@ -128,46 +128,50 @@ const (
 	slots
 )
 
-// name reads a str or nil into a pointer, shared with the last event that had
+// readName reads a str or nil into a pointer, shared with the last event that had
 // the same text.
-func (d *decoder) name(s slot) (*string, events.Reason) {
-	p, why := d.textOf(d.head())
+func (d *decoder) readName(s slot) (*string, events.Reason) {
+	p, why := d.in.readTextBody(d.in.readHeader())
 	if p == nil {
 		return nil, why
 	}
 	if len(p) > maxName && (s == slotModel || s == slotTenant || s == slotBackend) {
 		return nil, events.TooLarge
 	}
-	return d.shared(s, p), ""
+	return d.names.shareName(s, p), ""
 }
 
 // maxName is how many bytes the names of models, tenants and backends may have: four times
 // those of registrations. Names of adapters and salts count where they are kept.
 const maxName = 1024
 
-// groupKind reads the kind of an attention group. No kind that counts has more than 64 bytes.
-func (d *decoder) groupKind() (string, events.Reason) {
-	p, why := d.textOf(d.head())
-	return word(p[:min(len(p), 64)]), why
+// readGroupKind reads the kind of an attention group. No kind that counts has more than 64 bytes.
+func (c *cursor) readGroupKind() (string, events.Reason) {
+	p, why := c.readTextBody(c.readHeader())
+	return internWord(p[:min(len(p), 64)]), why
 }
 
-func (d *decoder) shared(s slot, p []byte) *string {
-	if last := d.names[s]; last != nil && *last == string(p) {
+// nameCache has the last name of each kind, so that the events of a batch share one string.
+type nameCache [slots]*string
+
+// shareName returns p as a string, the one before it if that has the same text.
+func (n *nameCache) shareName(s slot, p []byte) *string {
+	if last := n[s]; last != nil && *last == string(p) {
 		return last
 	}
 	text := string(p)
-	d.names[s] = &text
+	n[s] = &text
 	return &text
 }
 
-// word reads a str or nil into a string, without allocating for the words
+// readWord reads a str or nil into a string, without allocating for the words
 // publishers use.
-func (d *decoder) word() (string, events.Reason) {
-	p, why := d.textOf(d.head())
-	return word(p), why
+func (c *cursor) readWord() (string, events.Reason) {
+	p, why := c.readTextBody(c.readHeader())
+	return internWord(p), why
 }
 
-func word(p []byte) string {
+func internWord(p []byte) string {
 	switch string(p) {
 	case "GPU":
 		return "GPU"

@@ -28,13 +28,13 @@ const (
 	// rounded up.
 	chunkBytes = 80
 
-	foreign = 1 << 32
+	notCompact = 1 << 32
 )
 
-// masks tell by tag which of the last four bytes of a token are its value.
-var masks = func() (m [256]uint64) {
+// tokenMasks tell by tag which of the last four bytes of a token are its value.
+var tokenMasks = func() (m [256]uint64) {
 	for tag := range m {
-		m[tag] = foreign
+		m[tag] = notCompact
 	}
 	for tag := range 0x80 {
 		m[tag] = 0x7f
@@ -43,12 +43,12 @@ var masks = func() (m [256]uint64) {
 	return m
 }()
 
-// compact reads unsigned integers of at most 32 bits from b[at:] into list for as
+// readCompactTokens reads unsigned integers of at most 32 bits from b[at:] into list for as
 // long as whole chunks of them come, and returns how many it read and where the
 // next value starts.
-func compact(list []uint32, b []byte, at int) (n, next int) {
+func readCompactTokens(list []uint32, b []byte, at int) (n, next int) {
 	for at >= 3 && len(b)-at >= chunkBytes && len(list)-n >= chunk {
-		width, ok := compactChunk((*[chunk]uint32)(list[n:]), (*[chunkBytes + 3]byte)(b[at-3:]))
+		width, ok := readCompactChunk((*[chunk]uint32)(list[n:]), (*[chunkBytes + 3]byte)(b[at-3:]))
 		if !ok {
 			break
 		}
@@ -58,12 +58,12 @@ func compact(list []uint32, b []byte, at int) (n, next int) {
 	return n, at
 }
 
-// compactChunk reads chunk integers from b[3:], and tells how many bytes they took
+// readCompactChunk reads chunk integers from b[3:], and tells how many bytes they took
 // and whether all were compact. It is a function of its own to have the registers
 // for itself.
 //
 //go:noinline
-func compactChunk(out *[chunk]uint32, b *[chunkBytes + 3]byte) (width int, ok bool) {
+func readCompactChunk(out *[chunk]uint32, b *[chunkBytes + 3]byte) (width int, ok bool) {
 	// p stays within b: a token takes at most nine bytes, and reading its last four
 	// reaches back three bytes at most. Checked indexing takes a fifth more
 	// time.
@@ -72,55 +72,55 @@ func compactChunk(out *[chunk]uint32, b *[chunkBytes + 3]byte) (width int, ok bo
 	for i := range out {
 		tag := uint64(*(*byte)(p))
 		p = unsafe.Add(p, 1+(tag>>7)<<(tag&3))
-		mask := masks[uint8(tag)]
+		mask := tokenMasks[uint8(tag)]
 		all |= mask
 		out[i] = binary.BigEndian.Uint32((*[4]byte)(unsafe.Add(p, -4))[:]) & uint32(mask)
 	}
-	return int(uintptr(p) - uintptr(unsafe.Pointer(&b[3]))), all&foreign == 0
+	return int(uintptr(p) - uintptr(unsafe.Pointer(&b[3]))), all&notCompact == 0
 }
 
-// tokenList reads token ids: a list of integers, or of pairs where an EAGLE
+// readTokens reads token ids: a list of integers, or of pairs where an EAGLE
 // draft model keys the cache by bigrams. Elements that are neither (TensorRT-LLM
 // puts strings at multimodal places) leave the event without tokens. A number that
 // is no token id is a bad_token: without its tokens the block would wait, by a hash
 // that no other event explains.
-func (d *decoder) tokenList() (list []uint32, bigram bool, why events.Reason) {
-	n, why := d.open(d.lim.MaxTokens)
+func (d *decoder) readTokens() (list []uint32, bigram bool, why events.Reason) {
+	n, why := d.in.openList(d.lim.MaxTokens)
 	if why != "" || n == 0 {
 		return nil, false, why
 	}
-	first := d.i
-	d.beyond = false
-	bigram = isArray(d.b[first])
+	first := d.in.i
+	d.in.beyond = false
+	bigram = isArray(d.in.b[first])
 	ok := false
 	if bigram {
-		list, ok = d.pairs(n)
+		list, ok = d.readTokenPairs(n)
 	} else {
-		list, ok = d.flat(n)
+		list, ok = d.readFlatTokens(n)
 	}
 	if ok {
 		return list, bigram, ""
 	}
-	d.i = first
-	d.skip(n)
+	d.in.i = first
+	d.in.skipValues(n)
 	switch {
-	case d.deep:
+	case d.in.deep:
 		why = events.TooLarge
-	case d.beyond:
+	case d.in.beyond:
 		why = events.BadToken
 	}
 	return nil, false, why
 }
 
-// flat reads n integers.
-func (d *decoder) flat(n int) ([]uint32, bool) {
-	list := d.tokens.take(n, d.siblings, d.rest())
+// readFlatTokens reads n integers.
+func (d *decoder) readFlatTokens(n int) ([]uint32, bool) {
+	list := d.tokens.takeElements(n, d.siblings, d.in.bytesLeft())
 	for j := 0; j < n; {
 		k := 0
-		k, d.i = compact(list[j:], d.b, d.i)
+		k, d.in.i = readCompactTokens(list[j:], d.in.b, d.in.i)
 		// The rest, or up to and beyond a token that is not compact.
 		for end := min(n, j+k+chunk); j+k < end; k++ {
-			t, ok := d.token()
+			t, ok := d.in.readToken()
 			if !ok {
 				return nil, false
 			}
@@ -131,16 +131,16 @@ func (d *decoder) flat(n int) ([]uint32, bool) {
 	return list, true
 }
 
-// pairs reads [[t0,t1],[t1,t2],...] as t0,t1,t2,... Neighbours that do not
+// readTokenPairs reads [[t0,t1],[t1,t2],...] as t0,t1,t2,... Neighbours that do not
 // overlap are no bigrams of one sequence.
-func (d *decoder) pairs(n int) ([]uint32, bool) {
-	list := d.tokens.take(n+1, d.siblings, d.rest())
+func (d *decoder) readTokenPairs(n int) ([]uint32, bool) {
+	list := d.tokens.takeElements(n+1, d.siblings, d.in.bytesLeft())
 	for j := range n {
-		if k, size := d.head(); k != kArray || size != 2 {
+		if k, size := d.in.readHeader(); k != kArray || size != 2 {
 			return nil, false
 		}
-		a, okA := d.token()
-		b, okB := d.token()
+		a, okA := d.in.readToken()
+		b, okB := d.in.readToken()
 		if !okA || !okB || j > 0 && list[j] != a {
 			return nil, false
 		}
@@ -149,15 +149,15 @@ func (d *decoder) pairs(n int) ([]uint32, bool) {
 	return list, true
 }
 
-// token reads a u32; negative int32 values count by two's complement.
-func (d *decoder) token() (uint32, bool) {
-	k, n := d.head()
+// readToken reads a u32; negative int32 values count by two's complement.
+func (c *cursor) readToken() (uint32, bool) {
+	k, n := c.readHeader()
 	switch {
 	case k == kUint && n <= math.MaxUint32:
 		return uint32(n), true
 	case k == kInt && int64(n) >= math.MinInt32:
 		return uint32(n), true
 	}
-	d.beyond = d.beyond || k == kUint || k == kInt || k == kFloat
+	c.beyond = c.beyond || k == kUint || k == kInt || k == kFloat
 	return 0, false
 }

@@ -12,7 +12,7 @@ import (
 func (d *decoder) oneByOne(n int) ([]uint32, bool) {
 	list := make([]uint32, n)
 	for j := range list {
-		t, ok := d.token()
+		t, ok := d.in.readToken()
 		if !ok {
 			return nil, false
 		}
@@ -26,15 +26,15 @@ func compareFlat(t *testing.T, p []byte, n int) {
 	t.Helper()
 	for _, prefix := range []int{0, 1, 2, 3, 7} {
 		b := append(bytes.Repeat([]byte{0xff}, prefix), p...)
-		fast := decoder{cursor: cursor{b: b, i: prefix}, lim: DefaultLimits}
-		slow := decoder{cursor: cursor{b: b, i: prefix}, lim: DefaultLimits}
-		got, ok := fast.flat(n)
+		fast := decoder{in: cursor{b: b, i: prefix}, lim: DefaultLimits}
+		slow := decoder{in: cursor{b: b, i: prefix}, lim: DefaultLimits}
+		got, ok := fast.readFlatTokens(n)
 		want, wantOK := slow.oneByOne(n)
 		if ok != wantOK || !slices.Equal(got, want) {
 			t.Fatalf("%d tokens of %x behind %d bytes: got %d, %v, want %d, %v", n, p, prefix, got, ok, want, wantOK)
 		}
-		if ok && fast.i != slow.i || (fast.err == nil) != (slow.err == nil) {
-			t.Fatalf("%d tokens of %x behind %d bytes: stopped at %d (%v), want %d (%v)", n, p, prefix, fast.i, fast.err, slow.i, slow.err)
+		if ok && fast.in.i != slow.in.i || (fast.in.err == nil) != (slow.in.err == nil) {
+			t.Fatalf("%d tokens of %x behind %d bytes: stopped at %d (%v), want %d (%v)", n, p, prefix, fast.in.i, fast.in.err, slow.in.i, slow.in.err)
 		}
 	}
 }
@@ -145,8 +145,8 @@ func BenchmarkFlat(b *testing.B) {
 			d := decoder{lim: DefaultLimits}
 			list := make([]uint32, n)
 			for b.Loop() {
-				d.cursor, d.tokens.free = cursor{b: p}, list
-				if _, ok := d.flat(n); !ok || d.rest() > 0 {
+				d.in, d.tokens.free = cursor{b: p}, list
+				if _, ok := d.readFlatTokens(n); !ok || d.in.bytesLeft() > 0 {
 					b.Fatal("not read")
 				}
 			}

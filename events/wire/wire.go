@@ -77,8 +77,8 @@ var DefaultLimits = Limits{
 	MaxDepth: 16,
 }
 
-// filled replaces unset limits and caps the depth at what skip can track.
-func (l Limits) filled() Limits {
+// withDefaults replaces unset limits and caps the depth at what skip can track.
+func (l Limits) withDefaults() Limits {
 	set := func(v *int, def int) {
 		if *v <= 0 {
 			*v = def
@@ -131,39 +131,39 @@ func ReasonOf(err error) events.Reason {
 // payload is not retained. The batch may be given to Release.
 func Decode(payload []byte, lim Limits) (events.Batch, error) {
 	m := memories.Get().(*memory)
-	b, err := m.decode(payload, lim)
+	b, err := m.decodeBatch(payload, lim)
 	if err != nil || b.Memory == nil {
-		m.recycle()
+		m.resetForReuse()
 		memories.Put(m)
 	}
 	return b, err
 }
 
-// decode is Decode with the memory for it, which is lent to the batch, if that has
+// decodeBatch is Decode with the memory for it, which is lent to the batch, if that has
 // events.
-func (m *memory) decode(payload []byte, lim Limits) (events.Batch, error) {
-	d := decoder{cursor: cursor{b: payload}, lim: lim.filled(), memory: m}
+func (m *memory) decodeBatch(payload []byte, lim Limits) (events.Batch, error) {
+	d := decoder{in: cursor{b: payload}, lim: lim.withDefaults(), memory: m}
 	d.hashes.free, d.hashes.chunk = m.hashes, m.hashes
 	d.tokens.free, d.tokens.chunk = m.tokens, m.tokens
-	d.maxDepth = d.lim.MaxDepth
+	d.in.maxDepth = d.lim.MaxDepth
 	b := events.Batch{Rank: -1}
 	if len(payload) > d.lim.MaxPayload {
-		d.fail(events.TooLarge, "payload of %d bytes is over the limit of %d", len(payload), d.lim.MaxPayload)
-		return events.Batch{}, d.err
+		d.in.setError(events.TooLarge, "payload of %d bytes is over the limit of %d", len(payload), d.lim.MaxPayload)
+		return events.Batch{}, d.in.err
 	}
-	switch k, n := d.head(); k {
+	switch k, n := d.in.readHeader(); k {
 	case kArray:
-		d.batchArray(&b, int(n))
+		d.decodeBatchArray(&b, int(n))
 	case kMap:
-		d.batchMap(&b, int(n))
+		d.decodeBatchMap(&b, int(n))
 	default:
-		d.fail(events.BadPayload, "a batch is an array or a map, not %s", k)
+		d.in.setError(events.BadPayload, "a batch is an array or a map, not %s", k)
 	}
-	if d.err == nil && d.rest() > 0 {
-		d.fail(events.BadPayload, "%d trailing bytes", d.rest())
+	if d.in.err == nil && d.in.bytesLeft() > 0 {
+		d.in.setError(events.BadPayload, "%d trailing bytes", d.in.bytesLeft())
 	}
-	if d.err != nil {
-		return events.Batch{}, d.err
+	if d.in.err != nil {
+		return events.Batch{}, d.in.err
 	}
 	b.Offsets, b.Ambiguous = d.offsets, d.ambiguous
 	if len(b.Events) > 0 {
@@ -174,61 +174,61 @@ func (m *memory) decode(payload []byte, lim Limits) (events.Batch, error) {
 	return b, nil
 }
 
-// batchArray reads [ts, events], [ts, events, rank] and whatever later builds
+// decodeBatchArray reads [ts, events], [ts, events, rank] and whatever later builds
 // append.
-func (d *decoder) batchArray(b *events.Batch, n int) {
+func (d *decoder) decodeBatchArray(b *events.Batch, n int) {
 	if n < 2 {
-		d.fail(events.BadPayload, "a batch has at least 2 elements, not %d", n)
+		d.in.setError(events.BadPayload, "a batch has at least 2 elements, not %d", n)
 		return
 	}
-	d.batchTime(b)
-	d.batchEvents(b)
+	d.readBatchTime(b)
+	d.decodeEvents(b)
 	if n > 2 {
-		d.batchRank(b)
+		d.readBatchRank(b)
 	}
 	for range n - 3 {
-		d.batchIgnore()
+		d.skipBatchValue()
 	}
 }
 
-// batchMap reads the same three under their names, in any order.
-func (d *decoder) batchMap(b *events.Batch, n int) {
+// decodeBatchMap reads the same three under their names, in any order.
+func (d *decoder) decodeBatchMap(b *events.Batch, n int) {
 	seen := false
 	for range n {
-		k, size := d.head()
+		k, size := d.in.readHeader()
 		if k != kStr {
-			d.fail(events.BadPayload, "a key of the batch is %s, not a str", k)
+			d.in.setError(events.BadPayload, "a key of the batch is %s, not a str", k)
 			return
 		}
-		switch string(d.take(size)) {
+		switch string(d.in.readBytes(size)) {
 		case "ts":
-			d.batchTime(b)
+			d.readBatchTime(b)
 		case "events":
 			if seen {
-				d.fail(events.BadPayload, "the batch has two event lists")
+				d.in.setError(events.BadPayload, "the batch has two event lists")
 				return
 			}
 			seen = true
-			d.batchEvents(b)
+			d.decodeEvents(b)
 		case "data_parallel_rank", "attn_dp_rank", "dp_rank":
-			d.batchRank(b)
+			d.readBatchRank(b)
 		default:
-			d.batchIgnore()
+			d.skipBatchValue()
 		}
-		if d.err != nil {
+		if d.in.err != nil {
 			return
 		}
 	}
 	if !seen {
-		d.fail(events.BadPayload, "the batch has no event list")
+		d.in.setError(events.BadPayload, "the batch has no event list")
 	}
 }
 
-// batchTime reads seconds as a float or milliseconds as an integer (Mooncake
+// readBatchTime reads seconds as a float or milliseconds as an integer (Mooncake
 // master). The value is informational, so NaN and infinities become 0: they
 // have no place in an answer.
-func (d *decoder) batchTime(b *events.Batch) {
-	switch k, n := d.head(); k {
+func (d *decoder) readBatchTime(b *events.Batch) {
+	switch k, n := d.in.readHeader(); k {
 	case kFloat:
 		b.Time = math.Float64frombits(n)
 		if math.IsNaN(b.Time) || math.IsInf(b.Time, 0) {
@@ -241,67 +241,67 @@ func (d *decoder) batchTime(b *events.Batch) {
 	case kNil:
 		b.Time = 0
 	default:
-		d.fail(events.BadPayload, "the batch's time is %s, not a number", k)
+		d.in.setError(events.BadPayload, "the batch's time is %s, not a number", k)
 	}
 }
 
-// batchRank reads a data-parallel rank; nil and negative numbers mean none. A
+// readBatchRank reads a data-parallel rank; nil and negative numbers mean none. A
 // rank of another type fails the batch: its blocks could not be attributed.
-func (d *decoder) batchRank(b *events.Batch) {
-	switch k, n := d.head(); {
+func (d *decoder) readBatchRank(b *events.Batch) {
+	switch k, n := d.in.readHeader(); {
 	case k == kUint && n <= math.MaxInt32:
 		b.Rank = int(n)
 	case k == kNil || k == kInt:
 		b.Rank = -1
 	default:
-		d.fail(events.BadPayload, "the batch's rank is %s, not a small integer or nil", k)
+		d.in.setError(events.BadPayload, "the batch's rank is %s, not a small integer or nil", k)
 	}
 }
 
-// batchIgnore steps over one value that belongs to no event.
-func (d *decoder) batchIgnore() {
-	if d.deep = false; d.ignore() != "" {
-		d.fail(events.TooLarge, "a value is nested deeper than %d", d.lim.MaxDepth)
+// skipBatchValue steps over one value that belongs to no event.
+func (d *decoder) skipBatchValue() {
+	if d.in.deep = false; d.in.skipValue() != "" {
+		d.in.setError(events.TooLarge, "a value is nested deeper than %d", d.lim.MaxDepth)
 	}
 }
 
 // minEvent is the shortest event that decodes, in bytes: ["BlockRemoved", []].
 const minEvent = 15
 
-// batchEvents reads the event list; nil is an empty one.
-func (d *decoder) batchEvents(b *events.Batch) {
-	k, size := d.head()
+// decodeEvents reads the event list; nil is an empty one.
+func (d *decoder) decodeEvents(b *events.Batch) {
+	k, size := d.in.readHeader()
 	n := int(size)
 	switch {
 	case k == kNil:
 		return
 	case k != kArray:
-		d.fail(events.BadPayload, "the event list is %s, not an array", k)
+		d.in.setError(events.BadPayload, "the event list is %s, not an array", k)
 		return
 	case n > d.lim.MaxEvents:
-		d.fail(events.TooLarge, "%d events are over the limit of %d", n, d.lim.MaxEvents)
+		d.in.setError(events.TooLarge, "%d events are over the limit of %d", n, d.lim.MaxEvents)
 		return
 	case n == 0:
 		return
 	}
 	// A slot for each event that fits into the bytes, one to try the next in.
-	list := d.memory.list(min(n, d.rest()/minEvent+1))
+	list := d.memory.takeEvents(min(n, d.in.bytesLeft()/minEvent+1))
 	good := 0
 	for i := range n {
 		d.siblings = n - i - 1
-		if good > 0 && d.repeats(&list[good-1]) {
+		if good > 0 && d.joinRepeatedEvent(&list[good-1]) {
 			continue
 		}
 		ev := &list[good]
 		ev.Group, ev.BaseBlock = -1, -1
-		start := d.i
+		start := d.in.i
 		d.lists, d.ambiguousBefore = 0, d.ambiguous
-		why := d.event(ev)
-		if d.err != nil {
+		why := d.decodeEvent(ev)
+		if d.in.err != nil {
 			return
 		}
-		if why == "" && (good == 0 || !d.goesOn(&list[good-1], ev)) {
-			d.follow(ev, start)
+		if why == "" && (good == 0 || !d.joinNextBlock(&list[good-1], ev)) {
+			d.rememberEvent(ev, start)
 			good++
 			continue
 		}
@@ -314,10 +314,10 @@ func (d *decoder) batchEvents(b *events.Batch) {
 		switch why {
 		case events.BadEvent:
 			if b.Note == "" {
-				b.Note = describe(d.b[start:d.i])
+				b.Note = describeEvent(d.in.b[start:d.in.i])
 			}
 		case events.UnknownType:
-			if name := unknownType(d.b[start:d.i]); len(b.Unknown) < events.MaxUnknown && !slices.Contains(b.Unknown, name) {
+			if name := findUnknownType(d.in.b[start:d.in.i]); len(b.Unknown) < events.MaxUnknown && !slices.Contains(b.Unknown, name) {
 				b.Unknown = append(b.Unknown, name)
 			}
 		}

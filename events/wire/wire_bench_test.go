@@ -96,10 +96,10 @@ func TestDecodeAllocations(t *testing.T) {
 		p := pack(t, batch)
 		m := new(memory)
 		if got := alloctest.PerRun(50, func() {
-			if _, err := m.decode(p, DefaultLimits); err != nil {
+			if _, err := m.decodeBatch(p, DefaultLimits); err != nil {
 				t.Fatal(err)
 			}
-			m.recycle()
+			m.resetForReuse()
 		}); got > 2 {
 			t.Errorf("%d bytes: %v allocations with memory to use again, want at most 2", len(p), got)
 		}
