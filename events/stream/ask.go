@@ -89,10 +89,21 @@ type joint struct {
 // is found out by keepalive after 25 s.
 const outlived = 30 * time.Second
 
+// outlive ends the joint if the live connection, which stands at a time, has outlived it.
 func (j *joint) outlive(at time.Time) {
 	if !j.at.IsZero() && at.Sub(j.at) > outlived {
 		*j = joint{}
 	}
+}
+
+// extend notes that a replayed batch, which arrived at a time, is put behind what other connections brought, of which
+// last was the last.
+func (j *joint) extend(at time.Time, last print) {
+	j.outlive(at)
+	if j.at.IsZero() {
+		j.before = last
+	}
+	j.at = at
 }
 
 // pace keeps a publisher whose replays contradict its live batches from being
@@ -118,8 +129,31 @@ func (p *pace) delay(now time.Time) time.Duration {
 	return p.pause
 }
 
-// asking reports whether a replay is wanted that batches wait for.
-func (m *machine) asking() bool { return m.ask.kind == askFill || m.ask.kind == askVerify }
+// holdsBatches reports whether a replay is wanted that batches wait for.
+func (a *ask) holdsBatches() bool { return a.kind == askFill || a.kind == askVerify }
+
+// stop ends the ask, if there is one.
+func (a *ask) stop(out *outbox) {
+	if a.kind != askNone && a.waiting.IsZero() {
+		out.orders = append(out.orders, order{stop: true})
+	}
+	*a = ask{}
+}
+
+// startPatience notes that an attempt has its turn: patience runs from now.
+func (a *ask) startPatience(deadline time.Time) {
+	if a.deadline.IsZero() {
+		a.deadline = deadline
+	}
+}
+
+// acceptID ends a verification if the id of a batch proves what the replay is to verify.
+// Behind a joint some batches had no id, so only their bytes can.
+func (a *ask) acceptID(c *consumed, j *joint, it *item) {
+	if a.kind == askVerify && j.before == (print{}) && c.isProven(it) {
+		a.anchored = true
+	}
+}
 
 // rebuild asks for everything in a new epoch, after a pause. Without a
 // connection the next connect does.
@@ -128,7 +162,7 @@ func (m *machine) rebuild(now time.Time, pause time.Duration) {
 	case !m.connected:
 		return
 	case m.cfg.canSnapshot:
-		m.beginSnapshot(now, pause)
+		m.rung.begin(now, pause, m.heard > 0, &m.out)
 		return
 	case !m.cfg.canReplay:
 		return
@@ -137,16 +171,16 @@ func (m *machine) rebuild(now time.Time, pause time.Duration) {
 		m.start(askFill)
 		return
 	}
-	m.stop()
+	m.ask.stop(&m.out)
 	m.ask = ask{kind: askFill, waiting: now.Add(pause)}
 	m.catchup = true
 }
 
 // start begins an ask, instead of any other.
 func (m *machine) start(kind askKind) {
-	m.stop()
+	m.ask.stop(&m.out)
 	m.ask.kind = kind
-	m.catchup = m.catchup || m.asking()
+	m.catchup = m.catchup || m.ask.holdsBatches()
 	m.issue()
 }
 
@@ -154,10 +188,10 @@ func (m *machine) start(kind askKind) {
 func (m *machine) issue() {
 	a := &m.ask
 	m.asks++
-	a.id, a.since = m.asks, m.next
+	a.id, a.since = m.asks, m.consumed.next
 	a.waiting = time.Time{}
-	a.progress, a.met, a.led, a.known, a.joins = false, false, false, m.missing(), m.has
-	if a.kind != askProbe && m.throttled && m.has {
+	a.progress, a.met, a.led, a.known, a.joins = false, false, false, m.held.startsBehind(m.consumed.next), m.consumed.has
+	if a.kind != askProbe && m.throttled && m.consumed.has {
 		a.kind, a.behind, a.anchored = askVerify, a.kind == askFill || a.behind, false
 	}
 	switch {
@@ -167,25 +201,17 @@ func (m *machine) issue() {
 	case a.kind == askProbe:
 		a.from = a.next
 	case a.kind == askVerify:
-		a.anchor = m.last
+		a.anchor = m.consumed.last
 		if m.joint.before != (print{}) {
 			a.anchor = m.joint.before
 		}
 		a.from = a.anchor.seq()
-	case a.kind == askFill && m.has:
-		a.from = m.next
+	case a.kind == askFill && m.consumed.has:
+		a.from = m.consumed.next
 	default:
 		a.from = 0
 	}
-	m.orders = append(m.orders, order{ask: a.id, from: a.from})
-}
-
-// stop ends the ask, if there is one.
-func (m *machine) stop() {
-	if m.ask.kind != askNone && m.ask.waiting.IsZero() {
-		m.orders = append(m.orders, order{stop: true})
-	}
-	m.ask = ask{}
+	m.out.orders = append(m.out.orders, order{ask: a.id, from: a.from})
 }
 
 // resume asks for the rest of what an attempt brought a part of.
@@ -196,11 +222,11 @@ func (m *machine) resume(now time.Time) {
 		most = maxResumesOfProbe
 	}
 	if a.resumed++; a.resumed > most+a.brought/repliesPerResume {
-		m.complain("%d replays, the last from %d, brought only %d batches", a.resumed, a.from, a.brought)
+		m.out.recordError("%d replays, the last from %d, brought only %d batches", a.resumed, a.from, a.brought)
 		m.giveUp(now)
 		return
 	}
-	m.orders = append(m.orders, order{stop: true})
+	m.out.orders = append(m.out.orders, order{stop: true})
 	kind := a.kind
 	if kind == askVerify && a.anchored {
 		kind = askFill
@@ -212,30 +238,14 @@ func (m *machine) resume(now time.Time) {
 // done ends an ask that got everything there is.
 func (m *machine) done(now time.Time) {
 	m.trust.joined()
-	if !m.has && m.held.len() == 0 {
+	if !m.consumed.has && m.held.len() == 0 {
 		m.trust.whole() // an empty ring: nothing was published
 	}
-	m.helped()
-	m.stop()
-	m.check(now)
-}
-
-// helped ends the pauses of a replay service that has answered with what was missing.
-func (m *machine) helped() {
-	if !m.ask.denied {
+	if !m.ask.denied { // the service has answered with what was missing
 		m.calm = calm{}
 	}
-}
-
-// joined ends a replay early: a live batch was handed out, nothing is held, so
-// everything from here on comes live.
-func (m *machine) joined() {
-	if m.asking() && m.held.len() == 0 {
-		if m.ask.brought > 0 {
-			m.helped()
-		}
-		m.stop()
-	}
+	m.ask.stop(&m.out)
+	m.check(now)
 }
 
 // check plans a second look at the ring, once per connection, unless a live
@@ -247,30 +257,33 @@ func (m *machine) check(now time.Time) {
 	m.unsure = false
 }
 
-// giveUp ends an ask that brought nothing for too long.
+// giveUp ends an ask that brought nothing for too long. A probe asks again after a pause, for what can still be had.
 func (m *machine) giveUp(now time.Time) {
 	a := m.ask
-	m.stop()
+	m.ask.stop(&m.out)
+	var from healFrom
 	switch {
 	case a.kind == askProbe:
-		m.silence(m.trust.heal.from, now)
-		return
+		from = m.trust.heal.from
 	case a.kind == askVerify && !a.anchored && !a.quiet && !a.behind:
 		if !m.trust.unverified {
 			m.trust.unverified, m.trust.anchor = true, a.anchor
 		}
 		m.trust.tail = ReasonTimeout
-		m.silence(healAnchor, now)
-	case !m.has:
+		from = healAnchor
+	case !m.consumed.has:
 		m.trust.lost = ReasonTimeout
-		m.silence(healStart, now)
-	case m.missing():
-		m.silence(healStart, now)
+		from = healStart
+	case m.held.startsBehind(m.consumed.next):
+		from = healStart
 	default:
 		m.trust.tail = ReasonTimeout
-		m.silence(healTail, now)
+		from = healTail
 	}
-	if m.held.len() > 0 {
+	m.calm.noteSilence(now)
+	m.trust.heal.from = max(m.trust.heal.from, from)
+	m.trust.heal.at = m.calm.until
+	if a.kind != askProbe && m.held.len() > 0 {
 		m.silent = m.held.last() + 1
 	}
 }
@@ -278,7 +291,7 @@ func (m *machine) giveUp(now time.Time) {
 // wakeAt is when tick has to be called, zero if never.
 func (m *machine) wakeAt() time.Time {
 	var at time.Time
-	for _, t := range [...]time.Time{m.ask.waiting, m.ask.deadlineIfAsked(), m.checkAt, m.probeAt(), m.snapshotDue()} {
+	for _, t := range [...]time.Time{m.ask.waiting, m.ask.deadlineIfAsked(), m.checkAt, m.trust.heal.due(m.connected, m.ask.kind), m.rung.dueAt(m.connected, m.ask.holdsBatches())} {
 		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
 			at = t
 		}
@@ -295,20 +308,16 @@ func (a *ask) deadlineIfAsked() time.Time {
 	return a.deadline
 }
 
-// probeAt is when to probe, zero if not.
-func (m *machine) probeAt() time.Time {
-	if !m.connected || m.ask.kind != askNone || m.trust.heal.from == healNone {
-		return time.Time{}
-	}
-	return m.trust.heal.at
-}
-
 // tick lets time pass.
 func (m *machine) tick(now time.Time) {
 	due := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	switch {
-	case due(m.snapshotDue()):
-		m.tickSnapshot(now)
+	case due(m.rung.dueAt(m.connected, m.ask.holdsBatches())):
+		if m.rung.id != 0 {
+			m.failSnapshot(SnapshotTimeout, now)
+			return
+		}
+		m.askSnapshot(now)
 	case due(m.ask.waiting):
 		m.issue()
 	case due(m.ask.deadlineIfAsked()):
@@ -316,21 +325,21 @@ func (m *machine) tick(now time.Time) {
 			m.resume(now)
 			return
 		}
-		m.complain("no reply to a replay from %d for %v", m.ask.from, m.cfg.timeout)
+		m.out.recordError("no reply to a replay from %d for %v", m.ask.from, m.cfg.timeout)
 		m.giveUp(now)
 	case due(m.checkAt):
-		if m.asking() {
+		if m.ask.holdsBatches() {
 			m.checkAt = now.Add(checkAfter)
 			return
 		}
 		m.checkAt = time.Time{}
 		kind := askFill
-		if m.has {
+		if m.consumed.has {
 			kind = askVerify
 		}
 		m.start(kind)
 		m.ask.quiet = true
-	case due(m.probeAt()):
+	case due(m.trust.heal.due(m.connected, m.ask.kind)):
 		if m.trust.heal.from == healTail {
 			m.start(askFill)
 			m.ask.quiet = true

@@ -138,7 +138,7 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 		text := fmt.Append(nil, seq, []string{"", "x", "!", "c"}[in[1]>>6])
 		batch := message{seq: seq, payload: text}
 		copy(batch.id[:], []string{"", "a", "b"}[in[0]/ops%3])
-		ask, epoch, id := r.m.ask.id, r.m.epoch, r.m.id
+		ask, epoch, id := r.m.ask.id, r.m.epoch, r.m.consumed.id
 		switch in[0] % ops {
 		case 0:
 			r.feed(input{kind: inConnected})
@@ -172,8 +172,8 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 			r.feed(input{kind: inSnapshotStart, ask: r.m.rung.id})
 		}
 		must.Succeed(t, r.m.verifySelf())
-		if r.m.epoch == epoch && r.m.id != id && id != (events.PublisherID{}) {
-			t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.id)
+		if r.m.epoch == epoch && r.m.consumed.id != id && id != (events.PublisherID{}) {
+			t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.consumed.id)
 		}
 		state, _ := r.m.state()
 		must.Succeed(t, follow.claim(state))
@@ -189,25 +189,25 @@ func (m *machine) verifySelf() error {
 		if i > m.held.off && seq <= last {
 			return fmt.Errorf("held %d after %d", seq, last)
 		}
-		if m.has && seq < m.next {
-			return fmt.Errorf("held %d, next is %d", seq, m.next)
+		if m.consumed.has && seq < m.consumed.next {
+			return fmt.Errorf("held %d, next is %d", seq, m.consumed.next)
 		}
 		last = seq
 	}
 	switch {
-	case m.has && m.next <= m.last.seq():
-		return fmt.Errorf("next is %d, last was %d", m.next, m.last.seq())
+	case m.consumed.has && m.consumed.next <= m.consumed.last.seq():
+		return fmt.Errorf("next is %d, last was %d", m.consumed.next, m.consumed.last.seq())
 	case m.rung.hold && (!m.connected || m.wakeAt().IsZero()):
 		return fmt.Errorf("a snapshot is wanted without a connection or a deadline")
 	case m.rung.fill != nil || m.rung.id == 0 && len(m.rung.kept) > 0:
 		return fmt.Errorf("%d batches are kept for nothing", len(m.rung.kept))
-	case m.held.len() > 0 && !m.asking() && !m.rung.hold:
+	case m.held.len() > 0 && !m.ask.holdsBatches() && !m.rung.hold:
 		return fmt.Errorf("%d batches wait for nothing", m.held.len())
-	case m.asking() && !m.connected:
+	case m.ask.holdsBatches() && !m.connected:
 		return fmt.Errorf("a replay is wanted without a connection")
-	case m.asking() && !m.cfg.canReplay:
+	case m.ask.holdsBatches() && !m.cfg.canReplay:
 		return fmt.Errorf("a replay is wanted of a publisher that has none")
-	case m.asking() && m.wakeAt().IsZero():
+	case m.ask.holdsBatches() && m.wakeAt().IsZero():
 		return fmt.Errorf("a replay is wanted without a deadline")
 	}
 	return nil

@@ -23,6 +23,23 @@ const (
 	healStart           // all from the first batch to behind the hole: everything can be had again
 )
 
+// due returns when to probe, zero if not.
+func (h *heal) due(connected bool, request askKind) time.Time {
+	if !connected || request != askNone || h.from == healNone {
+		return time.Time{}
+	}
+	return h.at
+}
+
+// outdates reports whether a probe for an anchor, or from the start without one, is of no use any more: a clear
+// has come since, or more is missing.
+func (h *heal) outdates(anchor print) bool {
+	if anchor != (print{}) {
+		return h.from != healAnchor
+	}
+	return h.from != healStart
+}
+
 // calm is how long a replay service is left alone that did not help. A source that lacks batches asks
 // for no others meanwhile.
 type calm struct {
@@ -49,20 +66,18 @@ func (c *calm) deny(now time.Time) {
 	}
 }
 
-// silence notes that the replay service was asked and did not answer, or not to the end.
-func (m *machine) silence(from healFrom, now time.Time) {
-	m.calm.pause = min(max(2*m.calm.pause, minHeal), maxHeal)
-	m.calm.until, m.calm.silent = now.Add(m.calm.pause), true
-	m.trust.heal.from = max(m.trust.heal.from, from)
-	m.trust.heal.at = m.calm.until
+// noteSilence notes that the replay service was asked and did not answer, or not to the end.
+func (c *calm) noteSilence(now time.Time) {
+	c.pause = min(max(2*c.pause, minHeal), maxHeal)
+	c.until, c.silent = now.Add(c.pause), true
 }
 
 // probed judges a reply of a probe.
 func (m *machine) probed(it item, now time.Time) {
 	a := &m.ask
 	switch {
-	case m.moot():
-		m.stop()
+	case m.trust.heal.outdates(m.ask.anchor):
+		m.ask.stop(&m.out)
 		return
 	case m.trust.heal.from == healAnchor:
 		m.probedAnchor(it, now)
@@ -70,7 +85,8 @@ func (m *machine) probed(it item, now time.Time) {
 	}
 	switch {
 	case a.next == 0 && it.seq > max(m.cfg.firstSeq, 1):
-		m.hopeless(ReasonOverrun) // the publisher has forgotten its first batches
+		m.trust.lose(ReasonOverrun) // the publisher has forgotten its first batches
+		m.ask.stop(&m.out)
 		return
 	case a.next > 0 && it.seq < a.next:
 		return // not asked for
@@ -78,7 +94,8 @@ func (m *machine) probed(it item, now time.Time) {
 		m.resume(now) // the publisher's socket dropped the missing batches
 		return
 	case a.next > 0 && it.seq > a.next:
-		m.hopeless(ReasonGap)
+		m.trust.lose(ReasonGap)
+		m.ask.stop(&m.out)
 		return
 	}
 	a.next, a.progress = it.seq+1, true
@@ -109,35 +126,5 @@ func (m *machine) probedAnchor(it item, now time.Time) {
 		m.restart(reasonRestart, now)
 		return
 	}
-	m.stop()
-}
-
-// moot reports whether the probe under way is of no use any more: a clear has come since, or more is
-// missing.
-func (m *machine) moot() bool {
-	from := healStart
-	if m.ask.anchor != (print{}) {
-		from = healAnchor
-	}
-	return m.trust.heal.from != from
-}
-
-// hopeless ends the probes: the publisher lacks the missing batches too.
-func (m *machine) hopeless(reason string) {
-	m.trust.lose(reason)
-	m.stop()
-}
-
-// probedEnd judges the end of what a probe found.
-func (m *machine) probedEnd(now time.Time) {
-	switch {
-	case m.moot():
-		m.stop()
-	case m.trust.heal.from == healAnchor:
-		m.restart(reasonForgotten, now)
-	case m.ask.progress:
-		m.resume(now)
-	default:
-		m.hopeless(ReasonGap)
-	}
+	m.ask.stop(&m.out)
 }

@@ -39,6 +39,21 @@ func (h *held) len() int { return len(h.items) - h.off }
 // head returns the lowest batch; it is valid until the next change.
 func (h *held) head() *item { return &h.items[h.off] }
 
+// startsBehind reports whether something is held, and a batch before it, from a sequence on, is missing.
+func (h *held) startsBehind(next uint64) bool { return h.len() > 0 && h.head().seq > next }
+
+// restore replaces what is held with kept batches, those from a sequence on.
+func (h *held) restore(kept []item, from uint64) {
+	h.clear()
+	for _, it := range kept {
+		if it.seq < from {
+			it.block.Release()
+			continue
+		}
+		h.add(it)
+	}
+}
+
 // find returns the batch with a sequence, or nil.
 func (h *held) find(seq uint64) *item {
 	if i := h.search(seq); i < len(h.items) && h.items[i].seq == seq {

@@ -62,15 +62,10 @@ type machineConfig struct {
 type machine struct {
 	cfg machineConfig
 
-	epoch  uint64 // lifetimes seen, and resyncs; starts at 1
-	has    bool
-	last   print
-	next   uint64
-	first  uint64             // the number of the publisher's first batch: cfg.firstSeq, or 1, see countsFromOne
-	id     events.PublisherID // of the latest batch consumed that has one; zero: none had
-	prints prints
-	held   held
-	trust  trust
+	epoch    uint64 // lifetimes seen, and resyncs; starts at 1
+	consumed consumed
+	held     held
+	trust    trust
 
 	inherited inherited
 	rung      rung
@@ -79,7 +74,6 @@ type machine struct {
 	connected bool
 	connects  uint64    // connections so far
 	heard     uint64    // sequence+1 of the last live batch on this connection; 0: none arrived
-	overtook  uint64    // sequence+1 of the last batch consumed from a replay on this connection
 	unsure    bool      // this connection's slow-joiner window is not checked yet
 	checkAt   time.Time // when to check it, zero: not now
 
@@ -98,14 +92,27 @@ type machine struct {
 	failed    string
 	retries   uint64 // times it was cleared from outside
 
+	out outbox
+	n   counts
+}
+
+// outbox is what the machine and its parts want done, and what they complain of.
+type outbox struct {
 	resets []Step // to hand out before anything else
 	orders []order
-
-	n counts
 	// err is what went wrong last, errs how often something did.
 	err  string
 	errs uint64
 }
+
+// recordError remembers an error for Status.
+func (o *outbox) recordError(format string, args ...any) {
+	o.err = fmt.Sprintf(format, args...)
+	o.errs++
+}
+
+// orderRelink asks for another live connection.
+func (o *outbox) orderRelink() { o.orders = append(o.orders, order{relink: true}) }
 
 // counts is what happened so far.
 type counts struct {
@@ -125,8 +132,10 @@ type order struct {
 }
 
 func newMachine(cfg machineConfig) *machine {
-	m := &machine{cfg: cfg, epoch: 1, first: cfg.firstSeq, next: cfg.firstSeq}
+	m := &machine{cfg: cfg, epoch: 1}
+	m.consumed.restart(cfg.firstSeq)
 	m.n.dropped = make(map[events.Reason]uint64)
+	m.rung.timeout, m.rung.keepLen, m.rung.keepBytes = cfg.snapshotTimeout, cfg.keepLen, cfg.keepBytes
 	m.rung.failed = make(map[string]uint64)
 	m.trust.begin(cfg.canReplay)
 	return m
@@ -150,7 +159,7 @@ func (m *machine) feed(in input, now time.Time) {
 	case inLive:
 		m.live(item{message: in.message, at: in.at}, now)
 	case inRefused:
-		m.complain("cannot use a message: %s", in.text)
+		m.out.recordError("cannot use a message: %s", in.text)
 		for range min(in.refused, judged) {
 			m.recent.note(in.text)
 		}
@@ -164,7 +173,7 @@ func (m *machine) feed(in input, now time.Time) {
 		}
 		switch in.kind {
 		case inReplayStart:
-			m.replayStart(now)
+			m.ask.startPatience(now.Add(m.cfg.timeout))
 		case inReplay:
 			m.replay(item{message: in.message, at: in.at, replayed: true}, now)
 		case inReplayEnd:
@@ -184,7 +193,7 @@ func (m *machine) feed(in input, now time.Time) {
 		}
 		switch in.kind {
 		case inSnapshotStart:
-			m.snapshotStarted(now)
+			m.rung.extendDeadline(now)
 		case inSnapshot:
 			m.takeSnapshot(in.snapshot, in.at, now)
 		case inSnapshotCut:
@@ -192,15 +201,15 @@ func (m *machine) feed(in input, now time.Time) {
 		}
 	}
 	if m.epoch != epoch && in.kind != inLive && in.kind != inSnapshot {
-		m.leaveBacklog()
+		m.relinkIfBehind()
 	}
 }
 
-// leaveBacklog gives up a live connection that is behind in a new epoch: its backlog may
+// relinkIfBehind gives up a live connection that is behind in a new epoch: its backlog may
 // be of the lifetime before.
-func (m *machine) leaveBacklog() {
+func (m *machine) relinkIfBehind() {
 	if m.throttled && m.cfg.canReplay {
-		m.orders = append(m.orders, order{relink: true})
+		m.out.orderRelink()
 	}
 }
 
@@ -210,17 +219,17 @@ func (m *machine) connect(at time.Time) {
 	m.disconnect(at)
 	m.connects++
 	m.pace, m.recent, m.storm = pace{}, recent{}, storm{} // another process may be behind this connection
-	m.connected, m.heard, m.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
-	m.inherited.begin(m.connects, m.last)
+	m.connected, m.heard, m.consumed.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
+	m.inherited.begin(m.connects, m.consumed.last)
 	m.rung.liveID = events.PublisherID{}
 	switch {
-	case m.cfg.canSnapshot && !m.has:
-		m.beginSnapshot(at, 0)
+	case m.cfg.canSnapshot && !m.consumed.has:
+		m.rung.begin(at, 0, m.heard > 0, &m.out)
 	case !m.cfg.canReplay:
-		if m.has {
+		if m.consumed.has {
 			m.trust.tail = ReasonUnknown
 		}
-	case m.has:
+	case m.consumed.has:
 		m.start(askVerify)
 	default:
 		m.start(askFill)
@@ -232,64 +241,70 @@ func (m *machine) connect(at time.Time) {
 func (m *machine) disconnect(at time.Time) {
 	m.connected, m.checkAt = false, time.Time{}
 	m.joint.outlive(at)
-	m.stop()
-	m.stopSnapshot()
+	m.ask.stop(&m.out)
+	m.rung.stop(&m.out)
 	m.catchup = false
 	m.held.clear()
-	if !m.has {
-		m.first, m.next = m.cfg.firstSeq, m.cfg.firstSeq
+	if !m.consumed.has {
+		m.consumed.first, m.consumed.next = m.cfg.firstSeq, m.cfg.firstSeq
 	}
 }
 
 // live takes a batch off the live connection.
 func (m *machine) live(it item, now time.Time) {
 	before := m.heard
-	m.heardLive(&it, now)
+	m.rung.noteLive(&it, now)
 	m.heard, m.checkAt = it.seq+1, time.Time{}
 	if m.stormy(&it, before, now) {
 		return
 	}
 	if m.ask.quiet {
-		m.stop() // from here on the next live batch shows a hole
+		m.ask.stop(&m.out) // from here on the next live batch shows a hole
 	}
-	m.vouch(&it)
-	old := m.has && it.seq < m.next
+	m.ask.acceptID(&m.consumed, &m.joint, &it)
+	old := m.consumed.has && it.seq < m.consumed.next
 	held := m.held.find(it.seq)
-	if old && m.recognize(it, before) || held != nil && held.same(&it) {
+	known := held != nil && held.same(&it)
+	if old {
+		same, remembered := m.consumed.compare(&it)
+		switch {
+		case same:
+			if m.inherited.meet(it.seq) && m.consumed.last == m.inherited.mark {
+				m.trust.joined() // at the mark: all that follows comes live
+			}
+		case !remembered:
+			// A replay may be thousands of batches ahead of a live connection that is not
+			// read. What it overtook ascends, and a restart would end the connection.
+			same = m.inherited.covers(it) || before <= it.seq && it.seq < m.consumed.overtook
+		}
+		known = known || same
+	}
+	if known {
 		m.n.duplicates++
 		return
 	}
-	if old || held != nil || m.foreign(&it) {
+	if old || held != nil || m.consumed.isForeign(&it) {
 		m.held.clear()
 		m.restart(reasonRestart, now)
 	}
-	m.pass(it)
+	// A replay decides whose the batch is; without one, the number that fits proves nothing.
+	if m.inherited.pass(it.seq) && !m.cfg.canReplay {
+		if m.consumed.has {
+			m.n.gaps++
+		}
+		m.miss(ReasonGap)
+	}
 	m.held.add(it)
-	if !m.keep(it) {
+	if !m.rung.keep(it) {
 		m.failSnapshot(SnapshotOverflow, now)
 	}
-}
-
-// recognize reports whether a live batch below next is of this lifetime. before is the
-// machine's heard without the batch.
-func (m *machine) recognize(it item, before uint64) bool {
-	same, known := m.consumed(&it)
-	switch {
-	case same:
-		m.meet(it)
-	case !known:
-		// A replay may be thousands of batches ahead of a live connection that is not
-		// read. What it overtook ascends, and a restart would end the connection.
-		same = m.inherited.covers(it) || before <= it.seq && it.seq < m.overtook
-	}
-	return same
 }
 
 // pop returns the next step; at is when its batch arrived.
 func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 	for {
-		if len(m.resets) > 0 {
-			step, m.resets = m.resets[0], m.resets[1:]
+		if len(m.out.resets) > 0 {
+			step, m.out.resets = m.out.resets[0], m.out.resets[1:]
 			return step, time.Time{}, true
 		}
 		if m.storm.on {
@@ -305,22 +320,24 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 			return Step{}, time.Time{}, false
 		}
 		if m.held.len() == 0 {
-			m.catchup = m.catchup && m.asking()
-			m.planSnapshot(now)
+			m.catchup = m.catchup && m.ask.holdsBatches()
+			if m.cfg.canSnapshot && m.connected && !m.ask.holdsBatches() && m.trust.wantsSnapshot() {
+				m.rung.plan(now)
+			}
 			return Step{}, time.Time{}, false
 		}
 		if m.ask.kind == askVerify && !m.ask.anchored {
 			return Step{}, time.Time{}, false // perhaps of another lifetime
 		}
 		head := m.held.head()
-		if head.seq <= m.next && m.foreign(head) {
+		if head.seq <= m.consumed.next && m.consumed.isForeign(head) {
 			m.restart(reasonRestart, now) // it waited while the id was unknown
-			m.leaveBacklog()
+			m.relinkIfBehind()
 			continue
 		}
-		if head.seq <= m.next {
+		if head.seq <= m.consumed.next {
 			it := m.held.pop()
-			batch, err := m.decode(&it)
+			batch, err := m.cfg.decodeItem(&it)
 			if err == nil {
 				return m.apply(it, batch), it.at, true
 			}
@@ -331,15 +348,15 @@ func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
 	}
 }
 
-// decode returns the batch of an item. A batch of another topic has none.
-func (m *machine) decode(it *item) (events.Batch, error) {
+// decodeItem returns the batch of an item. A batch of another topic has none.
+func (cfg *machineConfig) decodeItem(it *item) (events.Batch, error) {
 	switch {
 	case it.aside:
 		return events.Batch{Rank: -1}, nil
 	case it.oversize > 0:
 		return events.Batch{}, wire.OversizeError(it.oversize)
 	}
-	return decodeWith(m.cfg.decode, it.payload)
+	return decodeWith(cfg.decode, it.payload)
 }
 
 // decodeWith costs the batch, not the process, if the decoder is broken.
@@ -352,17 +369,11 @@ func decodeWith(decode func([]byte) (events.Batch, error), payload []byte) (batc
 	return decode(payload)
 }
 
-// complain remembers an error for Status.
-func (m *machine) complain(format string, args ...any) {
-	m.err = fmt.Sprintf(format, args...)
-	m.errs++
-}
-
 // refuse passes over a batch that cannot be decoded. A replay would bring the same bytes.
 func (m *machine) refuse(it *item, err error, now time.Time) {
 	reason := wire.ReasonOf(err)
 	m.n.dropped[reason]++
-	m.complain("cannot decode batch %d: %v", it.seq, err)
+	m.out.recordError("cannot decode batch %d: %v", it.seq, err)
 	if !it.replayed {
 		m.recent.note(explainBatch(it.payload, err))
 	}
@@ -374,15 +385,16 @@ func (m *machine) refuse(it *item, err error, now time.Time) {
 	} else {
 		m.miss(ReasonUndecodable)
 	}
-	if it.replayed && m.asking() {
-		m.denied(now)
+	if it.replayed && m.ask.holdsBatches() {
+		m.ask.denied = true // the publisher answers without the batches that are missing
+		m.calm.deny(now)
 	}
 	m.advance(it)
 }
 
 // apply hands out a batch whose turn it is.
 func (m *machine) apply(it item, batch events.Batch) Step {
-	if !m.has && it.seq <= m.first {
+	if !m.consumed.has && it.seq <= m.consumed.first {
 		m.trust.whole()
 	}
 	m.advance(&it)
@@ -397,24 +409,30 @@ func (m *machine) apply(it item, batch events.Batch) Step {
 	if !m.cfg.partial && clears(&batch) {
 		m.trust.clear()
 	}
-	return Step{Kind: ApplyBatch, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.last.hash, ID: m.id, Epoch: m.epoch, Replayed: it.replayed}
+	return Step{Kind: ApplyBatch, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.consumed.last.hash, ID: m.consumed.id, Epoch: m.epoch, Replayed: it.replayed}
 }
 
 // advance moves past a batch whose turn it is.
 func (m *machine) advance(it *item) {
-	m.last = newPrint(it.seq, it.payload)
-	m.prints.add(m.last)
-	m.has, m.next = true, it.seq+1
+	m.consumed.last = newPrint(it.seq, it.payload)
+	m.consumed.prints.add(m.consumed.last)
+	m.consumed.has, m.consumed.next = true, it.seq+1
 	if it.id != (events.PublisherID{}) {
-		m.id = it.id
+		m.consumed.id = it.id
 	}
 	if it.replayed {
-		m.overtook = it.seq + 1
-		m.ask.progress = m.asking()
+		m.consumed.overtook = it.seq + 1
+		m.ask.progress = m.ask.holdsBatches()
 		return
 	}
 	m.trust.joined()
-	m.joined()
+	// A live batch was handed out and nothing is held, so everything from here on comes live: a replay has nothing to add.
+	if m.ask.holdsBatches() && m.held.len() == 0 {
+		if m.ask.brought > 0 && !m.ask.denied {
+			m.calm = calm{}
+		}
+		m.ask.stop(&m.out)
+	}
 }
 
 // clears reports whether a batch drops everything its publisher holds, so that
@@ -442,13 +460,11 @@ func (m *machine) restart(reason string, now time.Time) {
 
 // newEpoch forgets everything but held.
 func (m *machine) newEpoch(reason string) {
-	m.stop()
-	m.stopSnapshot()
+	m.ask.stop(&m.out)
+	m.rung.stop(&m.out)
 	m.epoch++
-	m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: reason})
-	m.has, m.last, m.id, m.overtook = false, print{}, events.PublisherID{}, 0
-	m.first, m.next = m.cfg.firstSeq, m.cfg.firstSeq
-	m.prints.clear()
+	m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: reason})
+	m.consumed.restart(m.cfg.firstSeq)
 	m.joint, m.inherited = joint{}, inherited{}
 	m.silent = 0
 	m.trust.begin(m.cfg.canReplay)

@@ -114,20 +114,20 @@ func (r *rig) settle() {
 }
 
 func (r *rig) obey() {
-	for _, o := range r.m.orders {
+	for _, o := range r.m.out.orders {
 		switch {
 		case o.relink:
 			r.out = append(r.out, "over")
 		case o.snapshot && !o.stop:
 			r.out = append(r.out, "snap?")
-			r.m.snapshotStarted(r.now)
+			r.m.rung.extendDeadline(r.now)
 		case o.snapshot:
 		case !o.stop:
 			r.out = append(r.out, fmt.Sprintf("?%d", o.from))
-			r.m.replayStart(r.now)
+			r.m.ask.startPatience(r.now.Add(r.m.cfg.timeout))
 		}
 	}
-	r.m.orders = r.m.orders[:0]
+	r.m.out.orders = r.m.out.orders[:0]
 }
 
 // pass lets time go by, with a tick whenever the machine asks for one.
@@ -558,8 +558,8 @@ func TestOversizeBatchIsOneHole(t *testing.T) {
 	f("up 0 1# down up r1x#", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
 	r := newRig(replaying)
 	r.script("up 0 1# 2")
-	if n := r.m.n.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.err, "batch 1") || !strings.Contains(r.m.err, "1073741824 bytes") {
-		t.Errorf("counted %d times, with the error %q", n, r.m.err)
+	if n := r.m.n.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.out.err, "batch 1") || !strings.Contains(r.m.out.err, "1073741824 bytes") {
+		t.Errorf("counted %d times, with the error %q", n, r.m.out.err)
 	}
 }
 

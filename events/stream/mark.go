@@ -62,12 +62,9 @@ const maxBacklog = 1 << 17
 
 // resumeBehind makes a machine that has seen nothing go on behind a mark.
 func (m *machine) resumeBehind(at Mark, early uint64) {
-	mark := print{at.Seq + 1, at.Print}
-	m.has, m.last, m.next, m.id = true, mark, at.Seq+1, at.ID
-	m.prints.clear()
-	m.prints.add(mark)
+	m.consumed.resume(at)
 	m.trust = trust{lost: at.Missing}
-	m.inherited = inherited{mark: mark, early: early}
+	m.inherited = inherited{mark: m.consumed.last, early: early}
 }
 
 // begin begins a connection, the nth; last is the batch consumed last. Behind a
@@ -94,33 +91,26 @@ func (h *inherited) covers(it item) bool {
 	return v == h.last
 }
 
-// meet notes a live batch that is the one consumed at its number. At the mark it
-// shows that all that follows comes live.
-func (m *machine) meet(it item) {
-	h := &m.inherited
+// meet notes a live batch that is the one consumed at its number. It reports whether the batch is at or below the mark,
+// on a connection that may have been made before the mark was taken.
+func (h *inherited) meet(seq uint64) bool {
 	switch {
 	case !h.open:
-	case it.seq > h.mark.seq():
+		return false
+	case seq > h.mark.seq():
 		h.open = false
-	default:
-		h.last = h.mark
-		if m.last == h.mark {
-			m.trust.joined()
-		}
+		return false
 	}
+	h.last = h.mark
+	return true
 }
 
-// pass notes a live batch that is beyond everything consumed. If the connection
-// brought batches from below the mark, the mark itself should have come before it.
-// A replay decides whose it is; without one, the number that fits proves nothing.
-func (m *machine) pass(it item) {
-	h := &m.inherited
+// pass notes a live batch that is beyond everything consumed, and reports whether the mark was skipped: if the
+// connection brought batches from below the mark, the mark itself should have come before this one.
+func (h *inherited) pass(seq uint64) (skipped bool) {
 	if !h.open {
-		return
+		return false
 	}
 	h.open = false
-	if !m.cfg.canReplay && h.last != (print{}) && h.last != h.mark && it.seq == h.mark.seq()+1 {
-		m.countGap()
-		m.miss(ReasonGap)
-	}
+	return h.last != (print{}) && h.last != h.mark && seq == h.mark.seq()+1
 }

@@ -2,23 +2,16 @@ package stream
 
 import "time"
 
-// replayStart notes that an attempt has its turn: patience runs from now.
-func (m *machine) replayStart(now time.Time) {
-	if m.ask.deadline.IsZero() {
-		m.ask.deadline = now.Add(m.cfg.timeout)
-	}
-}
-
 // replay takes one replayed batch.
 func (m *machine) replay(it item, now time.Time) {
 	a := &m.ask
 	a.deadline = now.Add(m.cfg.timeout)
 	a.brought++
-	if m.foreign(&it) {
+	if m.consumed.isForeign(&it) {
 		m.restart(reasonRestart, now)
 		return
 	}
-	m.vouch(&it)
+	m.ask.acceptID(&m.consumed, &m.joint, &it)
 	if a.kind == askProbe {
 		m.probed(it, now)
 		return
@@ -27,24 +20,30 @@ func (m *machine) replay(it item, now time.Time) {
 		m.verify(it, now)
 		return
 	}
-	if m.has && it.seq < m.next {
-		if same, known := m.consumed(&it); known && !same {
+	if m.consumed.has && it.seq < m.consumed.next {
+		if same, known := m.consumed.compare(&it); known && !same {
 			m.restart(reasonRestart, now)
 			return
 		}
 		m.n.duplicates++
-		a.led = a.led || it.seq >= a.from && it.seq+1 == m.next
+		a.led = a.led || it.seq >= a.from && it.seq+1 == m.consumed.next
 		// What was missing came live meanwhile: not new, but an answer.
 		a.progress = a.progress || it.seq >= a.since
 		return
 	}
-	if (m.throttled || a.behind) && !a.progress && it.seq > m.next && m.held.len() > 0 && m.held.head().seq < it.seq {
+	if (m.throttled || a.behind) && !a.progress && it.seq > m.consumed.next && m.held.len() > 0 && m.held.head().seq < it.seq {
 		if !m.lostOnTheWay(now) {
-			m.leaveToLive(now)
+			// The replay begins behind what waits. The publisher has forgotten what fills the hole, and the live
+			// connection, which is behind, brings the rest.
+			m.loseOverrun(now)
+			m.ask.stop(&m.out)
 		}
 		return
 	}
-	m.join(it)
+	// An anchored replay, or the publisher id, has shown that the batch may stand behind those of other connections.
+	if m.ask.joins && !m.ask.anchored && !m.consumed.isProven(&it) {
+		m.joint.extend(it.at, m.consumed.last)
+	}
 	held := m.held.find(it.seq)
 	switch {
 	case held == nil:
@@ -55,51 +54,26 @@ func (m *machine) replay(it item, now time.Time) {
 		m.restart(reasonRestart, now)
 		return
 	}
-	if it.seq > m.next && m.replayHole(it, now) {
+	switch {
+	case it.seq <= m.consumed.next:
+	case !m.consumed.has && m.consumed.next == 0 && it.seq == 1:
+		// The replay of everything begins with batch 1: the publisher counts from 1, or its ring has lost batch 0
+		// alone. It is asked once more, because the ring of a busy one has moved on by then.
+		if !m.ask.again {
+			m.resume(now)
+			m.ask.again = true
+			return
+		}
+		m.consumed.first, m.consumed.next = 1, 1
+	case m.lostOnTheWay(now):
 		return
 	}
 	if held == nil {
 		m.held.add(it)
 	}
-	if it.seq > m.next {
+	if it.seq > m.consumed.next {
 		m.loseOverrun(now)
 	}
-}
-
-// join notes that a batch is put behind what other connections brought. An
-// anchored replay, or the publisher id, has shown that it may be.
-func (m *machine) join(it item) {
-	if !m.ask.joins || m.ask.anchored || m.proven(&it) {
-		return
-	}
-	m.joint.outlive(it.at)
-	if m.joint.at.IsZero() {
-		m.joint.before = m.last
-	}
-	m.joint.at = it.at
-}
-
-// replayHole judges a replayed batch that is not the next one, and reports whether the missing ones are
-// asked for again. In mid-stream the publisher's socket dropped them; in front, the publisher does not
-// have them, or counts from 1.
-func (m *machine) replayHole(it item, now time.Time) bool {
-	if !m.has && m.next == 0 && it.seq == 1 {
-		return m.countsFromOne(now)
-	}
-	return m.lostOnTheWay(now)
-}
-
-// countsFromOne takes a replay of everything that begins with batch 1. A publisher that counts from 0
-// answers so while its ring has lost batch 0 alone, so it is asked once more: the ring of a busy one
-// has moved on by then. It reports whether it asks.
-func (m *machine) countsFromOne(now time.Time) bool {
-	if !m.ask.again {
-		m.resume(now)
-		m.ask.again = true
-		return true
-	}
-	m.first, m.next = 1, 1
-	return false
 }
 
 // lostOnTheWay asks for the missing batches again if this attempt suggests that the publisher has
@@ -116,28 +90,16 @@ func (m *machine) lostOnTheWay(now time.Time) bool {
 	return true
 }
 
-// leaveToLive ends a replay that begins behind what waits. The publisher has forgotten
-// what fills the hole, and the live connection brings the rest: it is behind.
-func (m *machine) leaveToLive(now time.Time) {
-	m.loseOverrun(now)
-	m.stop()
-}
-
 // loseOverrun gives up what the publisher has forgotten.
 func (m *machine) loseOverrun(now time.Time) {
 	m.n.overruns++
-	if !m.has {
+	if !m.consumed.has {
 		m.lose(ReasonOverrun)
 		return
 	}
-	m.denied(now)
-	m.lose(m.lossReason())
-}
-
-// denied notes that the publisher answers without the batches that are missing.
-func (m *machine) denied(now time.Time) {
-	m.ask.denied = true
+	m.ask.denied = true // the publisher answers without the batches that are missing
 	m.calm.deny(now)
+	m.lose(m.trust.lossReason(m.consumed.has))
 }
 
 // verify judges the replies of askVerify until they have come to the last batch
@@ -165,18 +127,18 @@ func (m *machine) verify(it item, now time.Time) {
 	case it.seq > anchor+1 && a.progress:
 		m.resume(now) // the publisher's socket dropped the missing batches
 		return
-	case m.prints.any(anchor+1, it.seq):
+	case m.consumed.prints.any(anchor+1, it.seq):
 		m.restart(reasonForgotten, now)
 		return
 	default:
-		if same, known := m.prints.same(it.seq, it.payload); known && !same {
+		if same, known := m.consumed.prints.same(it.seq, it.payload); known && !same {
 			m.restart(reasonRestart, now)
 			return
 		}
 		a.anchor, a.progress = newPrint(it.seq, it.payload), true
 		m.joint.before = a.anchor
 	}
-	if a.anchor == m.last {
+	if a.anchor == m.consumed.last {
 		a.anchored, a.led, a.progress = true, true, !a.behind
 		m.joint = joint{}
 	}
@@ -187,7 +149,17 @@ func (m *machine) replayEnd(now time.Time) {
 	a := &m.ask
 	switch {
 	case a.kind == askProbe:
-		m.probedEnd(now)
+		switch {
+		case m.trust.heal.outdates(a.anchor):
+			a.stop(&m.out)
+		case m.trust.heal.from == healAnchor:
+			m.restart(reasonForgotten, now)
+		case a.progress:
+			m.resume(now)
+		default: // the publisher lacks the missing batches too
+			m.trust.lose(ReasonGap)
+			a.stop(&m.out)
+		}
 		return
 	case a.kind == askVerify && !a.anchored:
 		if a.progress {
@@ -196,7 +168,7 @@ func (m *machine) replayEnd(now time.Time) {
 		}
 		m.restart(reasonForgotten, now)
 		return
-	case m.missing():
+	case m.held.startsBehind(m.consumed.next):
 		if m.lostOnTheWay(now) {
 			return
 		}
@@ -204,8 +176,9 @@ func (m *machine) replayEnd(now time.Time) {
 			m.resume(now)
 			return
 		}
-		m.denied(now)
-		m.lose(m.lossReason())
+		m.ask.denied = true // the publisher answers without the batches that are missing
+		m.calm.deny(now)
+		m.lose(m.trust.lossReason(m.consumed.has))
 	}
 	m.done(now)
 }
@@ -228,7 +201,7 @@ func (m *machine) replayCut(ours bool, now time.Time) {
 	a.pause = max(2*a.pause, minRetry)
 	if again := now.Add(a.pause); again.Before(a.deadline) {
 		a.waiting = again
-		m.orders = append(m.orders, order{stop: true})
+		m.out.orders = append(m.out.orders, order{stop: true})
 		return
 	}
 	m.giveUp(now)

@@ -132,7 +132,7 @@ func (s *Stream) hear(ctx context.Context, beat *pulse, received *payload.Messag
 
 // obey carries out what the machine wants. turn is held.
 func (s *Stream) obey() {
-	for _, o := range s.machine.orders {
+	for _, o := range s.machine.out.orders {
 		if o.relink {
 			s.mu.Lock()
 			s.link.cancel() // follow makes another
@@ -158,7 +158,7 @@ func (s *Stream) obey() {
 			s.begin(&s.replay, func(ctx context.Context) { s.attempt(ctx, o.ask, o.from) })
 		}
 	}
-	s.machine.orders = s.machine.orders[:0]
+	s.machine.out.orders = s.machine.out.orders[:0]
 }
 
 // begin begins one attempt to replay, or one request for a snapshot. turn is held.

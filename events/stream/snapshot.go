@@ -61,6 +61,9 @@ const (
 //
 // Live batches that arrive during a request are kept. Those behind the snapshot follow it.
 type rung struct {
+	timeout            time.Duration // a request may go without progress
+	keepLen, keepBytes int           // live batches that may wait for a snapshot
+
 	hold     bool      // nothing of this epoch is handed out before the first request ends
 	first    bool      // the request is due as soon as a live batch comes
 	due      time.Time // of the next request; zero: none is planned
@@ -81,31 +84,6 @@ type rung struct {
 	reason  string // why the last request failed; "" after a snapshot
 }
 
-// beginSnapshot asks for a snapshot of an unknown publisher, after a pause.
-// Batches wait until the request ends.
-func (m *machine) beginSnapshot(now time.Time, pause time.Duration) {
-	m.stopSnapshot()
-	r := &m.rung
-	r.hold, r.due, r.pause, r.reason = true, now.Add(pause), 0, ""
-	if pause == 0 && m.heard == 0 {
-		r.first, r.due = true, now.Add(firstBatch)
-	}
-}
-
-// planSnapshot plans a request if the history is lost, and no replay may bring it back.
-func (m *machine) planSnapshot(now time.Time) {
-	r := &m.rung
-	if !m.cfg.canSnapshot || !m.connected || r.hold || r.id != 0 || !r.due.IsZero() || m.asking() || !m.wantsSnapshot() {
-		return
-	}
-	if r.reason == "" && !r.filled.IsZero() && now.Sub(r.filled) < snapshotCalm {
-		r.pause = min(max(2*r.pause, minSnapshotPause), maxSnapshotPause)
-	} else if r.reason == "" {
-		r.pause = 0
-	}
-	r.due = now.Add(r.pause)
-}
-
 // state returns how far snapshots have come.
 func (r *rung) state() string {
 	switch {
@@ -119,71 +97,21 @@ func (r *rung) state() string {
 	return SnapshotApplied
 }
 
-// wantsSnapshot reports whether a snapshot would help.
-func (m *machine) wantsSnapshot() bool {
-	return m.rung.hold || m.trust.lost != "" || m.trust.unverified
-}
-
 // askSnapshot begins a request.
 func (m *machine) askSnapshot(now time.Time) {
 	r := &m.rung
 	r.first, r.due, r.began, r.deadline = false, time.Time{}, time.Time{}, time.Time{}
-	if !m.wantsSnapshot() {
+	if !m.rung.hold && !m.trust.wantsSnapshot() {
 		return
 	}
 	m.asks++
 	r.id = m.asks
-	m.orders = append(m.orders, order{snapshot: true, ask: r.id})
+	m.out.orders = append(m.out.orders, order{snapshot: true, ask: r.id})
 	for i := range m.held.len() {
-		if !m.keep(m.held.items[m.held.off+i]) {
+		if !m.rung.keep(m.held.items[m.held.off+i]) {
 			m.failSnapshot(SnapshotOverflow, now)
 			return
 		}
-	}
-}
-
-// stopSnapshot ends the request under way, and plans none.
-func (m *machine) stopSnapshot() {
-	r := &m.rung
-	if r.id != 0 {
-		m.orders = append(m.orders, order{snapshot: true, stop: true})
-	}
-	if r.fill != nil {
-		r.fill.release()
-	}
-	m.dropKept()
-	r.hold, r.first, r.due, r.id, r.fill = false, false, time.Time{}, 0, nil
-	r.began, r.deadline = time.Time{}, time.Time{}
-}
-
-// keep remembers a live batch that may be behind the snapshot. It reports false without room.
-func (m *machine) keep(it item) bool {
-	r := &m.rung
-	if r.id == 0 || it.replayed {
-		return true
-	}
-	if len(r.kept) >= m.cfg.keepLen || len(r.kept) > 0 && r.bytes+len(it.payload) > m.cfg.keepBytes {
-		return false
-	}
-	it.block.Retain()
-	r.kept = append(r.kept, it)
-	r.bytes += len(it.payload)
-	return true
-}
-
-func (m *machine) dropKept() {
-	for i := range m.rung.kept {
-		m.rung.kept[i].block.Release()
-	}
-	m.rung.kept, m.rung.bytes = nil, 0
-}
-
-// heardLive notes a live batch: its publisher is there, and acts on the subscription.
-func (m *machine) heardLive(it *item, now time.Time) {
-	r := &m.rung
-	r.liveID = it.id
-	if r.first {
-		r.first, r.due = false, now
 	}
 }
 
@@ -192,26 +120,14 @@ func (m *machine) heardLive(it *item, now time.Time) {
 func (m *machine) failSnapshot(reason string, now time.Time) {
 	r := &m.rung
 	held := r.hold
-	m.stopSnapshot()
+	m.rung.stop(&m.out)
 	r.reason = reason
 	r.failed[reason]++
-	m.complain("no snapshot of the engine: %s", reason)
+	m.out.recordError("no snapshot of the engine: %s", reason)
 	r.pause = min(max(2*r.pause, minSnapshotPause), maxSnapshotPause)
 	r.due = now.Add(m.cfg.jitter(r.pause))
 	if held && m.cfg.canReplay && m.connected {
 		m.start(askFill)
-	}
-}
-
-// snapshotStarted notes that a request has its turn, or that a part of the reply came.
-func (m *machine) snapshotStarted(now time.Time) {
-	r := &m.rung
-	if r.began.IsZero() {
-		r.began = now
-	}
-	r.deadline = now.Add(m.cfg.snapshotTimeout)
-	if last := r.began.Add(snapshotPatience * m.cfg.snapshotTimeout); r.deadline.After(last) {
-		r.deadline = last
 	}
 }
 
@@ -235,11 +151,11 @@ func (m *machine) takeSnapshot(s *snapshot, at, now time.Time) {
 	kept := r.kept
 	r.kept, r.bytes = nil, 0
 	r.id = 0 // the request is over
-	m.stopSnapshot()
-	m.stop()
+	m.rung.stop(&m.out)
+	m.ask.stop(&m.out)
 	if s.seq == unpublished {
 		s.release()
-		if m.has {
+		if m.consumed.has {
 			m.n.restarts++
 			m.newEpoch(reasonRestart)
 		}
@@ -247,10 +163,10 @@ func (m *machine) takeSnapshot(s *snapshot, at, now time.Time) {
 		m.landSnapshot(kept, now)
 		return
 	}
-	if m.has {
+	if m.consumed.has {
 		m.newEpoch(ReasonSnapshot)
 	} else {
-		m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: ReasonSnapshot})
+		m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: ReasonSnapshot})
 	}
 	r.fill, r.kept, r.at = s, kept, at
 }
@@ -270,12 +186,12 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 		if err != nil {
 			kept := r.kept
 			r.kept = nil
-			m.resets = append(m.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: SnapshotMalformed})
+			m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: SnapshotMalformed})
 			m.trust.lose(ReasonUnknown)
 			r.hold = true
 			m.failSnapshot(SnapshotMalformed, now)
-			m.complain("cannot decode a part of the snapshot: %v", err)
-			m.restore(kept, 0)
+			m.out.recordError("cannot decode a part of the snapshot: %v", err)
+			m.held.restore(kept, 0)
 			return Step{}, time.Time{}, false
 		}
 		for reason, n := range batch.Dropped {
@@ -289,8 +205,8 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 	kept := r.kept
 	r.kept, r.fill = nil, nil
 	m.trust = trust{doubt: m.trust.doubt}
-	m.has, m.last, m.next, m.id = true, print{uint64(seq) + 1, 0}, uint64(seq)+1, s.id
-	m.prints.clear()
+	m.consumed.has, m.consumed.last, m.consumed.next, m.consumed.id = true, print{uint64(seq) + 1, 0}, uint64(seq)+1, s.id
+	m.consumed.prints.clear()
 	m.landSnapshot(kept, now)
 	return Step{Kind: EndSnapshot, Seq: uint64(seq), ID: s.id, Epoch: m.epoch}, at, true
 }
@@ -299,39 +215,89 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 func (m *machine) landSnapshot(kept []item, now time.Time) {
 	m.rung.applied++
 	m.rung.reason, m.rung.filled = "", now
-	m.restore(kept, m.next)
+	m.held.restore(kept, m.consumed.next)
 	m.check(now)
 }
 
-// restore puts kept batches back, from a sequence on.
-func (m *machine) restore(kept []item, from uint64) {
-	m.held.clear()
-	for _, it := range kept {
-		if it.seq < from {
-			it.block.Release()
-			continue
-		}
-		m.held.add(it)
+// begin plans a request to an unknown publisher, after a pause. Batches wait until the request ends. heard: a live batch
+// has come on this connection.
+func (r *rung) begin(now time.Time, pause time.Duration, heard bool, out *outbox) {
+	r.stop(out)
+	r.hold, r.due, r.pause, r.reason = true, now.Add(pause), 0, ""
+	if pause == 0 && !heard {
+		r.first, r.due = true, now.Add(firstBatch)
 	}
 }
 
-// snapshotDue is when tick has to be called for a snapshot, zero if never.
-func (m *machine) snapshotDue() time.Time {
-	r := &m.rung
-	if r.id != 0 {
-		return r.deadline
+// plan plans a request, if none is planned, because the history is lost and no replay may bring it back.
+func (r *rung) plan(now time.Time) {
+	if r.hold || r.id != 0 || !r.due.IsZero() {
+		return
 	}
-	if !m.connected || m.asking() && !r.hold {
+	if r.reason == "" && !r.filled.IsZero() && now.Sub(r.filled) < snapshotCalm {
+		r.pause = min(max(2*r.pause, minSnapshotPause), maxSnapshotPause)
+	} else if r.reason == "" {
+		r.pause = 0
+	}
+	r.due = now.Add(r.pause)
+}
+
+// stop ends the request under way, and plans none.
+func (r *rung) stop(out *outbox) {
+	if r.id != 0 {
+		out.orders = append(out.orders, order{snapshot: true, stop: true})
+	}
+	if r.fill != nil {
+		r.fill.release()
+	}
+	for i := range r.kept {
+		r.kept[i].block.Release()
+	}
+	r.kept, r.bytes = nil, 0
+	r.hold, r.first, r.due, r.id, r.fill = false, false, time.Time{}, 0, nil
+	r.began, r.deadline = time.Time{}, time.Time{}
+}
+
+// keep remembers a live batch that may be behind the snapshot. It reports false without room.
+func (r *rung) keep(it item) bool {
+	if r.id == 0 || it.replayed {
+		return true
+	}
+	if len(r.kept) >= r.keepLen || len(r.kept) > 0 && r.bytes+len(it.payload) > r.keepBytes {
+		return false
+	}
+	it.block.Retain()
+	r.kept = append(r.kept, it)
+	r.bytes += len(it.payload)
+	return true
+}
+
+// noteLive notes a live batch: its publisher is there, and acts on the subscription.
+func (r *rung) noteLive(it *item, now time.Time) {
+	r.liveID = it.id
+	if r.first {
+		r.first, r.due = false, now
+	}
+}
+
+// extendDeadline notes that a request has its turn, or that a part of the reply came.
+func (r *rung) extendDeadline(now time.Time) {
+	if r.began.IsZero() {
+		r.began = now
+	}
+	r.deadline = now.Add(r.timeout)
+	if last := r.began.Add(snapshotPatience * r.timeout); r.deadline.After(last) {
+		r.deadline = last
+	}
+}
+
+// dueAt is when tick has to be called for a snapshot, zero if never. asking: a replay is wanted that batches wait for.
+func (r *rung) dueAt(connected, asking bool) time.Time {
+	switch {
+	case r.id != 0:
+		return r.deadline
+	case !connected || asking && !r.hold:
 		return time.Time{}
 	}
 	return r.due
-}
-
-// tickSnapshot lets time pass for a request.
-func (m *machine) tickSnapshot(now time.Time) {
-	if m.rung.id != 0 {
-		m.failSnapshot(SnapshotTimeout, now)
-		return
-	}
-	m.askSnapshot(now)
 }

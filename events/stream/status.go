@@ -185,10 +185,10 @@ func (v *view) show(m *machine) {
 		}
 		maps.Copy(v.st.Dropped, m.n.dropped)
 	}
-	v.st.Bytes = len(m.prints.slots)*int(unsafe.Sizeof(print{})) + cap(m.held.items)*int(unsafe.Sizeof(item{}))
+	v.st.Bytes = len(m.consumed.prints.slots)*int(unsafe.Sizeof(print{})) + cap(m.held.items)*int(unsafe.Sizeof(item{}))
 	v.seen, v.retried = m.connects, m.retries
-	if v.errs != m.errs {
-		v.errs, v.st.LastError = m.errs, m.err
+	if v.errs != m.out.errs {
+		v.errs, v.st.LastError = m.out.errs, m.out.err
 	}
 }
 
@@ -201,7 +201,7 @@ func (m *machine) state() (State, string) {
 		return Partial, ReasonStorm
 	case m.rung.hold, m.rung.fill != nil:
 		return Replaying, m.rung.reason
-	case m.asking() && !m.ask.quiet, m.catchup && m.held.len() > 0:
+	case m.ask.holdsBatches() && !m.ask.quiet, m.catchup && m.held.len() > 0:
 		return Replaying, reason
 	case m.recent.most:
 		return Partial, ReasonUnusable

@@ -69,11 +69,11 @@ func (m *machine) stormy(it *item, before uint64, now time.Time) bool {
 	s := &m.storm
 	held := m.held.find(it.seq)
 	clash := held != nil && !held.same(it)
-	if m.has && it.seq < m.next {
-		same, known := m.consumed(it)
+	if m.consumed.has && it.seq < m.consumed.next {
+		same, known := m.consumed.compare(it)
 		clash = clash || known && !same
 	}
-	s.speaks(it.seq, before, clash || m.foreign(it), now)
+	s.speaks(it.seq, before, clash || m.consumed.isForeign(it), now)
 	switch {
 	case !s.on && s.returns >= stormReturns && s.restarts >= stormRestarts:
 		s.on = true

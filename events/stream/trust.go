@@ -58,6 +58,20 @@ func (t *trust) whole() {
 	t.lost, t.heal = "", heal{}
 }
 
+// lossReason is why a gap cannot be filled. has: something was consumed before it.
+func (t *trust) lossReason(has bool) string {
+	switch {
+	case has:
+		return ReasonGap
+	case t.lost != "":
+		return t.lost
+	}
+	return ReasonUnknown
+}
+
+// wantsSnapshot reports whether a snapshot would help.
+func (t *trust) wantsSnapshot() bool { return t.lost != "" || t.unverified }
+
 // joined notes that nothing is missing behind the last batch consumed.
 func (t *trust) joined() {
 	t.tail = ""
