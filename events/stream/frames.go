@@ -21,18 +21,18 @@ const (
 
 // message is one batch on the wire.
 type message struct {
-	seq     uint64
-	id      events.PublisherID // zero: none
-	payload []byte
-	block   *payload.Block // of payload
-	aside   bool           // of another topic than the stream's: it only moves the watermark
+	seq        uint64
+	id         events.PublisherID // zero: none
+	payload    []byte
+	block      *payload.Block // of payload
+	otherTopic bool           // of another topic than the stream's: it only moves the watermark
 	// oversize is the bytes of a message that was too large: payload is its beginning. 0: payload is whole.
 	oversize uint64
 }
 
-// aside reports whether a topic frame is another one than topic. No topic is asked for
+// isOtherTopic reports whether a topic frame is another one than topic. No topic is asked for
 // where that is "". Some builds append fields to the topic after a NUL.
-func aside(frame []byte, topic string) bool {
+func isOtherTopic(frame []byte, topic string) bool {
 	if topic == "" {
 		return false
 	}
@@ -58,15 +58,15 @@ func newMessage(number, batch []byte, received payload.Message, known events.Pub
 	return m, true
 }
 
-// liveFrames reads a live message: topic, sequence, payload. The topic counts where the
+// parseLive reads a live message: topic, sequence, payload. The topic counts where the
 // stream has one, see Config.Topic.
-func liveFrames(received payload.Message, known events.PublisherID, topic string) (m message, ok bool) {
+func parseLive(received payload.Message, known events.PublisherID, topic string) (m message, ok bool) {
 	f := received.Frames
 	if len(f) != 3 {
 		return m, false
 	}
 	m, ok = newMessage(f[1], f[2], received, known)
-	m.aside = aside(f[0], topic)
+	m.otherTopic = isOtherTopic(f[0], topic)
 	return m, ok && m.seq != endSeq
 }
 
@@ -79,19 +79,18 @@ const (
 	replyEnd
 )
 
-// replyFrames reads one reply. Publishers use two layouts, with the empty
-// delimiter of a ROUTER in front or, where the service echoes what it got from
-// another client, without:
+// parseReply reads one reply. Publishers use two layouts, with the empty delimiter of a ROUTER
+// in front or, where the service echoes what it got from another client, without:
 //
 //	A   [""] seq payload         vLLM up to June 2026, SGLang
 //	B   [""] topic seq payload   later vLLM, TensorRT-LLM
 //
-// Their count distinguishes them. In three frames the last two are sequence
-// and payload either way, whether the first is a delimiter or a topic, empty or
-// not. The end is marked by an empty payload, by the sequence endSeq, or, by
-// the oldest builds, by nothing but an empty frame. A stream with a topic needs
-// layout B: other batches without a topic may be anyone's.
-func replyFrames(received payload.Message, known events.PublisherID, topic string) (m message, kind replyKind) {
+// Their count distinguishes them. In three frames the last two are sequence and payload either
+// way, whether the first is a delimiter or a topic, empty or not. The end is marked by an
+// empty payload, by the sequence endSeq, or, by the oldest builds, by nothing but an empty
+// frame. A stream with a topic needs layout B: other batches without a topic may be anyone's,
+// and one publisher numbers the batches of all its topics together.
+func parseReply(received payload.Message, known events.PublisherID, topic string) (m message, kind replyKind) {
 	f := received.Frames
 	if len(f) > 0 && len(f[0]) == 0 {
 		f = f[1:]
@@ -110,7 +109,7 @@ func replyFrames(received payload.Message, known events.PublisherID, topic strin
 		return m, replyEnd
 	}
 	m, ok := newMessage(f[0], f[1], received, known)
-	m.aside = aside(name, topic)
+	m.otherTopic = isOtherTopic(name, topic)
 	switch {
 	case !ok:
 		return m, replyBad

@@ -57,7 +57,7 @@ func (f *follower) take(s Step) error {
 			return fmt.Errorf("batch %d comes after %d", s.Seq, f.last)
 		}
 		// A publisher may count from 1.
-		f.whole = f.has && f.whole && s.Seq == f.last+1 || !f.has && s.Seq <= max(f.firstSeq, 1) || clears(&s.Batch)
+		f.whole = f.has && f.whole && s.Seq == f.last+1 || !f.has && s.Seq <= max(f.firstSeq, 1) || clearsEverything(&s.Batch)
 		f.last, f.has = s.Seq, true
 	default:
 		return fmt.Errorf("step of unknown kind %d", s.Kind)
@@ -138,7 +138,7 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 		text := fmt.Append(nil, seq, []string{"", "x", "!", "c"}[in[1]>>6])
 		batch := message{seq: seq, payload: text}
 		copy(batch.id[:], []string{"", "a", "b"}[in[0]/ops%3])
-		ask, epoch, id := r.m.ask.id, r.m.epoch, r.m.consumed.id
+		ask, epoch, id := r.m.replay.id, r.m.epoch, r.m.consumed.id
 		switch in[0] % ops {
 		case 0:
 			r.feed(input{kind: inConnected})
@@ -161,23 +161,23 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 		case 8:
 			r.feed(input{kind: inResync, text: "asked"})
 		case 9:
-			snap := &snapshot{seq: int64(seq) - 2, id: batch.id}
+			snap := &snapshotReply{seq: int64(seq) - 2, id: batch.id}
 			if in[1]>>6 > 0 && snap.seq >= 0 {
 				snap.chunks = append(snap.chunks, payload.Of(text))
 			}
-			r.feed(input{kind: inSnapshot, ask: r.m.rung.id, snapshot: snap})
+			r.feed(input{kind: inSnapshot, ask: r.m.snapshots.id, snapshot: snap})
 		case 10:
-			r.feed(input{kind: inSnapshotCut, ask: r.m.rung.id, text: SnapshotFailed})
+			r.feed(input{kind: inSnapshotCut, ask: r.m.snapshots.id, text: SnapshotFailed})
 		case 11:
-			r.feed(input{kind: inSnapshotStart, ask: r.m.rung.id})
+			r.feed(input{kind: inSnapshotStart, ask: r.m.snapshots.id})
 		}
 		must.Succeed(t, r.m.verifySelf())
 		if r.m.epoch == epoch && r.m.consumed.id != id && id != (events.PublisherID{}) {
 			t.Fatalf("batches of publishers %q and %q are of one epoch", id, r.m.consumed.id)
 		}
-		state, _ := r.m.state()
+		state, _ := r.m.currentState()
 		must.Succeed(t, follow.claim(state))
-		must.Succeed(t, follow.claimHistory(r.m.history()))
+		must.Succeed(t, follow.claimHistory(r.m.historyReason()))
 	}
 }
 
@@ -189,25 +189,25 @@ func (m *machine) verifySelf() error {
 		if i > m.held.off && seq <= last {
 			return fmt.Errorf("held %d after %d", seq, last)
 		}
-		if m.consumed.has && seq < m.consumed.next {
+		if m.consumed.started && seq < m.consumed.next {
 			return fmt.Errorf("held %d, next is %d", seq, m.consumed.next)
 		}
 		last = seq
 	}
 	switch {
-	case m.consumed.has && m.consumed.next <= m.consumed.last.seq():
-		return fmt.Errorf("next is %d, last was %d", m.consumed.next, m.consumed.last.seq())
-	case m.rung.hold && (!m.connected || m.wakeAt().IsZero()):
+	case m.consumed.started && m.consumed.next <= m.consumed.last.sequence():
+		return fmt.Errorf("next is %d, last was %d", m.consumed.next, m.consumed.last.sequence())
+	case m.snapshots.holdsBatches && (!m.connected || m.nextWake().IsZero()):
 		return fmt.Errorf("a snapshot is wanted without a connection or a deadline")
-	case m.rung.fill != nil || m.rung.id == 0 && len(m.rung.kept) > 0:
-		return fmt.Errorf("%d batches are kept for nothing", len(m.rung.kept))
-	case m.held.len() > 0 && !m.ask.holdsBatches() && !m.rung.hold:
-		return fmt.Errorf("%d batches wait for nothing", m.held.len())
-	case m.ask.holdsBatches() && !m.connected:
+	case m.snapshots.reply != nil || m.snapshots.id == 0 && len(m.snapshots.kept) > 0:
+		return fmt.Errorf("%d batches are kept for nothing", len(m.snapshots.kept))
+	case m.held.count() > 0 && !m.replay.holdsBatches() && !m.snapshots.holdsBatches:
+		return fmt.Errorf("%d batches wait for nothing", m.held.count())
+	case m.replay.holdsBatches() && !m.connected:
 		return fmt.Errorf("a replay is wanted without a connection")
-	case m.ask.holdsBatches() && !m.cfg.canReplay:
+	case m.replay.holdsBatches() && !m.cfg.canReplay:
 		return fmt.Errorf("a replay is wanted of a publisher that has none")
-	case m.ask.holdsBatches() && m.wakeAt().IsZero():
+	case m.replay.holdsBatches() && m.nextWake().IsZero():
 		return fmt.Errorf("a replay is wanted without a deadline")
 	}
 	return nil

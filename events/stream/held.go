@@ -8,66 +8,70 @@ import (
 	"example.com/conductor/events"
 )
 
-// item is one batch that is not decoded yet.
-type item struct {
+// queuedBatch is one batch that is not decoded yet.
+type queuedBatch struct {
 	message
 	at       time.Time // of arrival
 	replayed bool      // came from a replay
 }
 
-// same reports whether two batches of one sequence are the same: by their publisher
+// isSameBatch reports whether two batches of one sequence are the same: by their publisher
 // ids where both have one, else by their bytes.
-func (it *item) same(other *item) bool {
+func (it *queuedBatch) isSameBatch(other *queuedBatch) bool {
 	if it.id != (events.PublisherID{}) && other.id != (events.PublisherID{}) {
 		return it.id == other.id
 	}
 	return string(it.payload) == string(other.payload)
 }
 
-// held is the batches that wait for their turn, in ascending sequence without
+// heldBatches is the batches that wait for their turn, in ascending sequence without
 // repetition. In the common case it holds one; during a replay, everything that
 // came live meanwhile. Adding at the end, taking from the front and putting what
 // was missing in its place there are O(1).
-type held struct {
-	items []item // items[:off] are taken
+type heldBatches struct {
+	items []queuedBatch // items[:off] are taken
 	off   int
 	bytes int
 }
 
-func (h *held) len() int { return len(h.items) - h.off }
+func (h *heldBatches) count() int { return len(h.items) - h.off }
 
-// head returns the lowest batch; it is valid until the next change.
-func (h *held) head() *item { return &h.items[h.off] }
+// firstBatch returns the lowest batch; it is valid until the next change.
+func (h *heldBatches) firstBatch() *queuedBatch { return &h.items[h.off] }
 
 // startsBehind reports whether something is held, and a batch before it, from a sequence on, is missing.
-func (h *held) startsBehind(next uint64) bool { return h.len() > 0 && h.head().seq > next }
+func (h *heldBatches) startsBehind(next uint64) bool {
+	return h.count() > 0 && h.firstBatch().seq > next
+}
 
-// restore replaces what is held with kept batches, those from a sequence on.
-func (h *held) restore(kept []item, from uint64) {
-	h.clear()
+// restoreKept replaces what is held with kept batches, those from a sequence on.
+func (h *heldBatches) restoreKept(kept []queuedBatch, from uint64) {
+	h.dropAll()
 	for _, it := range kept {
 		if it.seq < from {
 			it.block.Release()
 			continue
 		}
-		h.add(it)
+		h.addBatch(it)
 	}
 }
 
-// find returns the batch with a sequence, or nil.
-func (h *held) find(seq uint64) *item {
-	if i := h.search(seq); i < len(h.items) && h.items[i].seq == seq {
+// findBatch returns the batch with a sequence, or nil.
+func (h *heldBatches) findBatch(seq uint64) *queuedBatch {
+	if i := h.searchIndex(seq); i < len(h.items) && h.items[i].seq == seq {
 		return &h.items[i]
 	}
 	return nil
 }
 
-// add inserts a batch whose sequence is not held yet.
-func (h *held) add(it item) {
+// addBatch inserts a batch whose sequence is not held yet. Live batches come in ascending
+// order and replies are put in front of them, also in ascending order, so nearly all go to one
+// of the two ends without a search.
+func (h *heldBatches) addBatch(it queuedBatch) {
 	h.bytes += len(it.payload)
 	if n := len(h.items); n == h.off || h.items[n-1].seq < it.seq {
 		if n == cap(h.items) && h.off > 0 {
-			h.compact()
+			h.compactItems()
 		}
 		h.items = append(h.items, it)
 		return
@@ -77,41 +81,42 @@ func (h *held) add(it item) {
 		h.items[h.off] = it
 		return
 	}
-	h.items = slices.Insert(h.items, h.search(it.seq), it)
+	h.items = slices.Insert(h.items, h.searchIndex(it.seq), it)
 }
 
-// pop takes the lowest batch.
-func (h *held) pop() item {
+// popFirst takes the lowest batch. Its place is cleared, because the list would else keep the
+// payload of a batch that was applied long ago.
+func (h *heldBatches) popFirst() queuedBatch {
 	it := h.items[h.off]
-	h.items[h.off] = item{} // lets the payload go
+	h.items[h.off] = queuedBatch{} // lets the payload go
 	h.bytes -= len(it.payload)
 	if h.off++; h.off == len(h.items) {
-		h.items, h.off = emptied(h.items), 0
+		h.items, h.off = emptySlice(h.items), 0
 	}
 	return it
 }
 
-// emptied returns s without elements. Space of a burst is given back, that of
+// emptySlice returns s without elements. Space of a burst is given back, that of
 // everyday use is kept.
-func emptied[T any](s []T) []T {
+func emptySlice[T any](s []T) []T {
 	if cap(s) > 256 {
 		return nil
 	}
 	return s[:0]
 }
 
-// last returns the highest sequence held.
-func (h *held) last() uint64 { return h.items[len(h.items)-1].seq }
+// lastSequence returns the highest sequence held.
+func (h *heldBatches) lastSequence() uint64 { return h.items[len(h.items)-1].seq }
 
-func (h *held) clear() { *h = held{} }
+func (h *heldBatches) dropAll() { *h = heldBatches{} }
 
-func (h *held) search(seq uint64) int {
-	return h.off + sort.Search(h.len(), func(i int) bool { return h.items[h.off+i].seq >= seq })
+func (h *heldBatches) searchIndex(seq uint64) int {
+	return h.off + sort.Search(h.count(), func(i int) bool { return h.items[h.off+i].seq >= seq })
 }
 
-// compact moves the items to the front if that frees at least half the space,
+// compactItems moves the items to the front if that frees at least half the space,
 // so that appending stays O(1) and a long queue does not creep through memory.
-func (h *held) compact() {
+func (h *heldBatches) compactItems() {
 	if h.off < len(h.items)/2 {
 		return
 	}

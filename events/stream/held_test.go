@@ -13,7 +13,7 @@ import (
 func TestHeldAgainstSlice(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
-		var h held
+		var h heldBatches
 		var want []uint64
 		bytes := 0
 		for step := range 2000 {
@@ -25,28 +25,28 @@ func TestHeldAgainstSlice(t *testing.T) {
 				}
 				if at, found := slices.BinarySearch(want, seq); !found {
 					want = slices.Insert(want, at, seq)
-					h.add(item{message: message{seq: seq, payload: make([]byte, seq%7)}})
+					h.addBatch(queuedBatch{message: message{seq: seq, payload: make([]byte, seq%7)}})
 					bytes += int(seq % 7)
-				} else if got := h.find(seq); got == nil || got.seq != seq {
+				} else if got := h.findBatch(seq); got == nil || got.seq != seq {
 					t.Fatalf("seed %d step %d: %d is not found", seed, step, seq)
 				}
 			case n == 5 && rnd.IntN(100) == 0:
-				h.clear()
+				h.dropAll()
 				want, bytes = nil, 0
 			default:
-				if it := h.pop(); it.seq != want[0] {
+				if it := h.popFirst(); it.seq != want[0] {
 					t.Fatalf("seed %d step %d: popped %d, want %d", seed, step, it.seq, want[0])
 				}
 				bytes -= int(want[0] % 7)
 				want = want[1:]
 			}
-			if h.len() != len(want) || h.bytes != bytes {
-				t.Fatalf("seed %d step %d: %d items of %d bytes, want %d of %d", seed, step, h.len(), h.bytes, len(want), bytes)
+			if h.count() != len(want) || h.bytes != bytes {
+				t.Fatalf("seed %d step %d: %d items of %d bytes, want %d of %d", seed, step, h.count(), h.bytes, len(want), bytes)
 			}
-			if len(want) > 0 && (h.head().seq != want[0] || h.last() != want[len(want)-1]) {
-				t.Fatalf("seed %d step %d: %d..%d, want %d..%d", seed, step, h.head().seq, h.last(), want[0], want[len(want)-1])
+			if len(want) > 0 && (h.firstBatch().seq != want[0] || h.lastSequence() != want[len(want)-1]) {
+				t.Fatalf("seed %d step %d: %d..%d, want %d..%d", seed, step, h.firstBatch().seq, h.lastSequence(), want[0], want[len(want)-1])
 			}
-			if seq := rnd.Uint64N(300); (h.find(seq) != nil) != slices.Contains(want, seq) {
+			if seq := rnd.Uint64N(300); (h.findBatch(seq) != nil) != slices.Contains(want, seq) {
 				t.Fatalf("seed %d step %d: find(%d) is wrong", seed, step, seq)
 			}
 		}
@@ -54,16 +54,16 @@ func TestHeldAgainstSlice(t *testing.T) {
 }
 
 func TestPrintsForgetOldest(t *testing.T) {
-	var p prints
+	var p fingerprints
 	f := func(seq uint64, payload string, wantSame, wantKnown bool) {
 		t.Helper()
-		if same, known := p.same(seq, []byte(payload)); same != wantSame || known != wantKnown {
+		if same, known := p.compareBytes(seq, []byte(payload)); same != wantSame || known != wantKnown {
 			t.Errorf("%d %q: same %v, known %v", seq, payload, same, known)
 		}
 	}
 	f(0, "", false, false)
 	for seq := range uint64(3 * maxPrints) {
-		p.add(newPrint(seq, fmt.Append(nil, seq)))
+		p.addFingerprint(newFingerprint(seq, fmt.Append(nil, seq)))
 	}
 	if len(p.slots) != maxPrints {
 		t.Errorf("%d slots, want %d", len(p.slots), maxPrints)
@@ -73,9 +73,9 @@ func TestPrintsForgetOldest(t *testing.T) {
 	f(2*maxPrints, fmt.Sprint(2*maxPrints), true, true)
 	f(2*maxPrints-1, fmt.Sprint(2*maxPrints-1), false, false)
 	f(3*maxPrints, "", false, false)
-	p.add(newPrint(1<<63, []byte("far")))
+	p.addFingerprint(newFingerprint(1<<63, []byte("far")))
 	f(1<<63, "far", true, true)
-	p.clear()
+	p.forgetAll()
 	f(1<<63, "far", false, false)
 }
 
@@ -86,8 +86,8 @@ func TestLiveBatchAllocatesNothing(t *testing.T) {
 	r.feed(input{kind: inConnected})
 	payload, seq := make([]byte, 100), uint64(0)
 	one := func() {
-		m.feed(input{kind: inLive, message: message{seq: seq, payload: payload}}, r.now)
-		if _, _, ok := m.pop(r.now); !ok {
+		m.handleInput(input{kind: inLive, message: message{seq: seq, payload: payload}}, r.now)
+		if _, _, ok := m.nextStep(r.now); !ok {
 			t.Fatal("nothing to apply")
 		}
 		seq++

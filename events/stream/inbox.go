@@ -33,7 +33,7 @@ type input struct {
 	text    string // of inResync, inFailed; of inSnapshotCut and inRefused: why
 	refused int    // of inRefused: how many, one after another
 	// snapshot is of inSnapshot.
-	snapshot *snapshot
+	snapshot *snapshotReply
 	at       time.Time // of inDisconnected: when the connection was last known to be up
 	bad      bool      // of inReplayCut: the replay endpoint can never work
 	ours     bool      // of inReplayCut: the stream ended the attempt, not the publisher
@@ -53,11 +53,12 @@ type inbox struct {
 	snapshotBytes          int
 }
 
-func (b *inbox) limit(n, bytes int) { b.maxLen, b.maxBytes = n, bytes }
+func (b *inbox) setLimits(n, bytes int) { b.maxLen, b.maxBytes = n, bytes }
 
-// fits reports whether a batch has room. The machine holds heldLen live batches of
-// heldBytes bytes, which count as well. A batch always fits into an empty queue.
-func (b *inbox) fits(in *input, heldLen, heldBytes int) bool {
+// hasRoom reports whether a batch has room. The machine holds heldLen live batches of
+// heldBytes bytes, which count as well. A batch always fits into an empty queue, or one that
+// is larger than the queue would wait for ever.
+func (b *inbox) hasRoom(in *input, heldLen, heldBytes int) bool {
 	n, bytes := b.replayLen, b.replayBytes
 	if in.kind == inLive {
 		n, bytes = b.liveLen+heldLen, b.liveBytes+heldBytes
@@ -65,9 +66,10 @@ func (b *inbox) fits(in *input, heldLen, heldBytes int) bool {
 	return n == 0 || n < b.maxLen && bytes+len(in.payload) <= b.maxBytes
 }
 
-// put appends an input. Messages that are refused one after another are one input, for there
-// may be many.
-func (b *inbox) put(in input) {
+// appendInput appends an input. Messages that are refused one after another are one input, for
+// there may be many: a publisher of another protocol sends nothing else, and they are bounded
+// by nothing.
+func (b *inbox) appendInput(in input) {
 	if n := len(b.items); in.kind == inRefused && n > b.off && b.items[n-1].kind == inRefused {
 		b.items[n-1].refused++
 		b.items[n-1].text = in.text
@@ -90,15 +92,16 @@ func (b *inbox) put(in input) {
 	b.items = append(b.items, in)
 }
 
-// take removes the oldest input.
-func (b *inbox) take() (input, bool) {
+// takeOldest removes the oldest input. The space before it is reused once it is half of the
+// list, so that a queue which is never quite empty does not creep through memory.
+func (b *inbox) takeOldest() (input, bool) {
 	if b.off == len(b.items) {
 		return input{}, false
 	}
 	in := b.items[b.off]
 	b.items[b.off] = input{}
 	if b.off++; b.off == len(b.items) {
-		b.items, b.off = emptied(b.items), 0
+		b.items, b.off = emptySlice(b.items), 0
 	} else if b.off >= 1024 && b.off >= len(b.items)/2 {
 		n := copy(b.items, b.items[b.off:])
 		clear(b.items[n:])
@@ -121,8 +124,8 @@ func (b *inbox) take() (input, bool) {
 	return in, true
 }
 
-// oldest returns when the first batch of the inbox arrived, zero without any.
-func (b *inbox) oldest() time.Time {
+// oldestArrival returns when the first batch of the inbox arrived, zero without any.
+func (b *inbox) oldestArrival() time.Time {
 	for i := range b.items[b.off:] {
 		if in := &b.items[b.off+i]; in.kind == inLive || in.kind == inReplay {
 			return in.at
@@ -131,57 +134,67 @@ func (b *inbox) oldest() time.Time {
 	return time.Time{}
 }
 
-// push hands an input to the machine. A live batch waits for room in the queue. push
+// pushInput hands an input to the machine. A live batch waits for room in the queue. It
 // returns false for a replayed batch without room, and if ctx has ended with the
 // connection that the input is of.
-func (s *Stream) push(ctx context.Context, in input) bool {
+func (s *Stream) pushInput(ctx context.Context, in input) bool {
 	if in.at.IsZero() {
 		in.at = time.Now()
 	}
-	if !s.put(ctx, in) {
+	if !s.queueInput(ctx, in) {
 		return false
 	}
-	s.signal()
+	s.wakeNext()
 	return true
 }
 
-// put is push without waking Next.
-func (s *Stream) put(ctx context.Context, in input) bool {
+// queueInput is pushInput without waking Next. What Status shows about the connection changes
+// here, together with the queue and under the same lock: a reader of Status that sees
+// "connected" must not see it before the machine can hear of it, nor after the next
+// disconnect.
+//
+// A live batch without room waits, which stops reading the socket, so that TCP pushes back and
+// the publisher queues. A replayed batch does not wait: the publisher sends the ring from the
+// thread that also publishes, so a replay that stands still would hold up the engine. Its
+// attempt ends instead, and asks for the rest later.
+func (s *Stream) queueInput(ctx context.Context, in input) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ctx.Err() == nil && in.kind == inLive && !s.fits(&in) {
-		s.view.throttled = true
+	for ctx.Err() == nil && in.kind == inLive && !s.hasRoomFor(&in) {
+		s.status.throttled = true
 		s.room.Wait()
 	}
-	s.view.throttled = s.view.throttled && in.kind != inLive
+	s.status.throttled = s.status.throttled && in.kind != inLive
 	switch {
 	case ctx.Err() != nil: // Pause and Close end it with mu held
 		return false
-	case in.kind == inReplay && !s.fits(&in):
+	case in.kind == inReplay && !s.hasRoomFor(&in):
 		return false
 	case in.kind == inConnected:
-		s.view.connect(in.at)
+		s.status.noteConnected(in.at)
 	case in.kind == inDisconnected:
-		s.view.disconnect(in.at, in.text)
+		s.status.noteDisconnected(in.at, in.text)
 	case in.kind == inFailed:
 		s.link.failed = true
 	}
-	s.inbox.put(in)
-	s.charge()
+	s.inbox.appendInput(in)
+	s.chargeMemory()
 	return true
 }
 
-// fits reports whether a batch has room. mu is held.
-func (s *Stream) fits(in *input) bool {
+// hasRoomFor reports whether a batch has room. mu is held.
+func (s *Stream) hasRoomFor(in *input) bool {
 	if in.kind == inLive {
-		return s.inbox.fits(in, s.view.heldLen, s.view.heldBytes) && s.live.Fits(len(in.payload))
+		return s.inbox.hasRoom(in, s.status.heldLen, s.status.heldBytes) && s.live.Fits(len(in.payload))
 	}
-	return s.inbox.fits(in, 0, 0) && s.replayed.Fits(len(in.payload))
+	return s.inbox.hasRoom(in, 0, 0) && s.replayed.Fits(len(in.payload))
 }
 
-// charge counts what the stream holds against Config.Memory. mu is held.
-func (s *Stream) charge() {
-	b, v := &s.inbox, &s.view
+// chargeMemory counts what the stream holds against Config.Memory, which all sources share. It
+// sets the sum instead of adding to it, so that no path can forget to give back what another
+// has taken. mu is held.
+func (s *Stream) chargeMemory() {
+	b, v := &s.inbox, &s.status
 	if s.ctx.Err() != nil { // the batches belong to the garbage collector
 		s.live.Set(0, 0)
 		s.replayed.Set(0, 0)
@@ -191,47 +204,50 @@ func (s *Stream) charge() {
 	s.replayed.Set(b.replayLen, b.replayBytes+b.snapshotBytes+v.fillBytes)
 }
 
-// answered reports whether something of a replay waits in the inbox.
-func (s *Stream) answered() bool {
+// hasQueuedAnswer reports whether something of a replay waits in the inbox. While it does,
+// patience does not end: the publisher has answered, and it is our caller that is slow.
+func (s *Stream) hasQueuedAnswer() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inbox.answers > 0
 }
 
-// take removes the oldest input from the inbox. turn is held.
-func (s *Stream) take() (input, bool) {
+// takeInput removes the oldest input from the inbox. turn is held.
+func (s *Stream) takeInput() (input, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in, ok := s.inbox.take()
-	s.hold(&in)
+	in, ok := s.inbox.takeOldest()
+	s.countHeld(&in)
 	return in, ok
 }
 
-// hold counts what the machine holds against the queue, with a live batch that it gets
-// next, and lets the live reader go on if there is room. turn and mu are held.
-func (s *Stream) hold(next *input) {
-	r := &s.machine.rung // what it keeps is mostly held as well
-	s.view.heldLen, s.view.heldBytes = max(s.machine.held.len(), len(r.kept)), max(s.machine.held.bytes, r.bytes)
-	s.view.fillBytes = 0
-	if r.fill != nil {
-		s.view.fillBytes = r.fill.bytes
+// countHeld counts what the machine holds against the queue, with a live batch that it gets
+// next, and lets the live reader go on if there is room. Batches leave the inbox for the
+// machine long before they are applied when a replay runs; without this count the queue would
+// look empty and the reader would go on to fill memory. turn and mu are held.
+func (s *Stream) countHeld(next *input) {
+	r := &s.machine.snapshots // what it keeps is mostly held as well
+	s.status.heldLen, s.status.heldBytes = max(s.machine.held.count(), len(r.kept)), max(s.machine.held.bytes, r.bytes)
+	s.status.fillBytes = 0
+	if r.reply != nil {
+		s.status.fillBytes = r.reply.bytes
 	}
 	if next != nil && next.snapshot != nil {
-		s.view.fillBytes = next.snapshot.bytes
+		s.status.fillBytes = next.snapshot.bytes
 	}
-	if s.machine.held.len() > 0 {
-		s.view.heldAt = s.machine.held.head().at
+	if s.machine.held.count() > 0 {
+		s.status.heldAt = s.machine.held.firstBatch().at
 	} else if len(r.kept) > 0 {
-		s.view.heldAt = r.kept[0].at
+		s.status.heldAt = r.kept[0].at
 	}
 	if next != nil && next.kind == inLive {
-		if s.view.heldLen == 0 {
-			s.view.heldAt = next.at
+		if s.status.heldLen == 0 {
+			s.status.heldAt = next.at
 		}
-		s.view.heldLen++
-		s.view.heldBytes += len(next.payload)
+		s.status.heldLen++
+		s.status.heldBytes += len(next.payload)
 	}
-	s.machine.throttled = s.view.throttled
-	s.charge()
+	s.machine.throttled = s.status.throttled
+	s.chargeMemory()
 	s.room.Signal()
 }

@@ -28,21 +28,23 @@ func NewLimiter(n int) *Limiter {
 	return &Limiter{places: bounds.NewPlaces(max(n, 1), 0), turn: replayTurn}
 }
 
-// acquire returns false if ctx ends first. A nil limiter has no bound.
-func (l *Limiter) acquire(ctx context.Context, flow string) bool {
+// acquirePlace waits for a place. It returns false if ctx ends first. A nil limiter has no
+// bound.
+func (l *Limiter) acquirePlace(ctx context.Context, flow string) bool {
 	if l == nil {
 		return ctx.Err() == nil
 	}
 	return l.places.Enter(ctx, bounds.Flow{Name: flow}) == nil
 }
 
-func (l *Limiter) release(flow string) {
+func (l *Limiter) releasePlace(flow string) {
 	if l != nil {
 		l.places.Leave(bounds.Flow{Name: flow})
 	}
 }
 
-// limitTurn calls over when the turn of a stream is over and others wait. stop ends that.
+// limitTurn calls over when the turn of a stream is over and others wait. While none waits the
+// turn goes on, so that a single source which recovers is not interrupted. stop ends that.
 func (l *Limiter) limitTurn(over func()) (stop func()) {
 	if l == nil {
 		return func() {}

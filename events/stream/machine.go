@@ -39,37 +39,42 @@ type machineConfig struct {
 
 // machine puts the batches of one publisher in order.
 //
-//	live ------+-> held -> pop -> Step     held: sorted by sequence, each once
-//	replayed --+            |
-//	                        +-- head is next       -> decoded, handed out or refused
-//	                        +-- head is beyond it  -> a hole: ask, wait, or lose it
+//	live ------+-> held -> nextStep -> Step    held: sorted by sequence, each once
+//	replayed --+              |
+//	                          +-- first is next       -> decoded, handed out or skipped
+//	                          +-- first is beyond it  -> a gap: ask, wait, or give it up
 //
-// Everything goes through held, and pop alone decides which batches are handed out. The
-// caller pops until nothing comes before it feeds the next input.
+// Everything goes through held, and nextStep alone decides which batches are handed out. The
+// caller takes steps until nothing comes before it gives the machine the next input.
+//
+// Its parts own what they judge by, and know nothing of the machine: consumed (what of the sequence was
+// handed out), held (what waits), replay and boundary (the replay wanted), snapshots (the same for
+// snapshots), completeness (what is missing), servicePause, restartPace and storm (when to leave a
+// publisher alone), peerMark (what was taken over from a peer) and usability. What they want done
+// goes into out.
 //
 // Invariants:
 //
-//  1. next is the sequence to consume next; last is the batch consumed last, if
-//     has. Consumed means handed out, or skipped because it cannot be decoded.
-//  2. If has, held has no batch below next. If not, next is first, until a
-//     hole before the first batch seen is given up.
-//  3. A hole is closed by a replay or by lose, which leaves a mark in trust.
-//  4. Settled, that is when pop has nothing more, held is empty or a replay is
-//     under way.
+//  1. consumed.next is the sequence to consume next; consumed.last is the batch consumed last, once
+//     something was. Consumed means handed out, or skipped because it cannot be decoded.
+//  2. Once something was consumed, held has no batch below next. Before that, next is the publisher's
+//     first number, until a gap before the first batch seen is given up.
+//  3. A gap is closed by a replay or by giveUpGap, which leaves a reason in completeness.
+//  4. Settled, that is when nextStep has nothing more, held is empty or a replay is under way.
 //
 // A machine has no goroutine, lock or clock: one caller at a time, time is an
 // argument. A batch costs O(1), O(held) if it arrives out of order.
 type machine struct {
 	cfg machineConfig
 
-	epoch    uint64 // lifetimes seen, and resyncs; starts at 1
-	consumed consumed
-	held     held
-	trust    trust
+	epoch        uint64 // lifetimes seen, and resyncs; starts at 1
+	consumed     consumed
+	held         heldBatches
+	completeness completeness
 
-	inherited inherited
-	rung      rung
-	recent    recent
+	peerMark  inheritedMark
+	snapshots snapshotRecovery
+	usability recentMessages
 
 	connected bool
 	connects  uint64    // connections so far
@@ -77,23 +82,23 @@ type machine struct {
 	unsure    bool      // this connection's slow-joiner window is not checked yet
 	checkAt   time.Time // when to check it, zero: not now
 
-	ask   ask
-	joint joint
-	asks  uint64 // attempts numbered so far
-	pace  pace
-	storm storm
-	calm  calm
-	// Holes below silent are lost without asking: the publisher was asked and
+	replay       replayRequest
+	boundary     replayBoundary
+	requests     uint64 // attempts numbered so far
+	restartPace  restartPace
+	storm        storm
+	servicePause servicePause
+	// Gaps below silentBelow are given up without asking: the publisher was asked and
 	// did not answer.
-	silent uint64
+	silentBelow uint64
 
-	throttled bool // a live batch waits for room in the queue
-	catchup   bool // replayed or held back batches are still to be handed out
-	failed    string
-	retries   uint64 // times it was cleared from outside
+	throttled  bool // a live batch waits for room in the queue
+	catchingUp bool // replayed or held back batches are still to be handed out
+	failed     string
+	retries    uint64 // times it was cleared from outside
 
-	out outbox
-	n   counts
+	out    outbox
+	counts counts
 }
 
 // outbox is what the machine and its parts want done, and what they complain of.
@@ -120,7 +125,7 @@ type counts struct {
 	dropped                                        map[events.Reason]uint64
 }
 
-// order is what the caller has to do: begin the attempt ask, from seq on, or
+// order is what the caller has to do: begin the attempt with number ask, from a sequence on, or
 // end whatever attempt there is.
 type order struct {
 	stop   bool
@@ -133,225 +138,276 @@ type order struct {
 
 func newMachine(cfg machineConfig) *machine {
 	m := &machine{cfg: cfg, epoch: 1}
-	m.consumed.restart(cfg.firstSeq)
-	m.n.dropped = make(map[events.Reason]uint64)
-	m.rung.timeout, m.rung.keepLen, m.rung.keepBytes = cfg.snapshotTimeout, cfg.keepLen, cfg.keepBytes
-	m.rung.failed = make(map[string]uint64)
-	m.trust.begin(cfg.canReplay)
+	m.consumed.reset(cfg.firstSeq)
+	m.counts.dropped = make(map[events.Reason]uint64)
+	m.snapshots.timeout, m.snapshots.keepLen, m.snapshots.keepBytes = cfg.snapshotTimeout, cfg.keepLen, cfg.keepBytes
+	m.snapshots.failed = make(map[string]uint64)
+	m.completeness.beginCompleteness(cfg.canReplay)
 	return m
 }
 
-// feed tells the machine what happened. pop must have returned nothing since
-// the last input.
-func (m *machine) feed(in input, now time.Time) {
+// handleInput tells the machine what happened. nextStep must have returned nothing since the
+// last input, so that the machine is settled: whatever it could decide without this input is
+// decided.
+//
+// Answers carry the number of the attempt that they belong to. An attempt that was given up
+// may still have answers on the way, in the inbox or in its goroutine. They are dropped here,
+// because the publisher may have been restarted since: an old answer in a new epoch would put
+// blocks of a dead process into the index.
+func (m *machine) handleInput(in input, now time.Time) {
 	epoch := m.epoch
 	switch in.kind {
 	case inConnected:
-		m.connect(in.at)
+		m.beginConnection(in.at)
 	case inDisconnected:
-		m.disconnect(in.at)
+		m.endConnection(in.at)
 	case inFailed:
 		m.failed = in.text
-		m.disconnect(in.at)
+		m.endConnection(in.at)
 	case inRetry:
 		m.failed = ""
 		m.retries++
 	case inLive:
-		m.live(item{message: in.message, at: in.at}, now)
+		m.acceptLive(queuedBatch{message: in.message, at: in.at}, now)
 	case inRefused:
 		m.out.recordError("cannot use a message: %s", in.text)
-		for range min(in.refused, judged) {
-			m.recent.note(in.text)
+		for range min(in.refused, judgedMessages) {
+			m.usability.noteMessage(in.text)
 		}
 	case inResync:
 		m.storm = storm{}
-		m.newEpoch(in.text)
-		m.rebuild(now, m.pace.delay(now))
+		m.beginEpoch(in.text)
+		m.requestHistory(now, m.restartPace.nextDelay(now))
 	case inReplayStart, inReplay, inReplayEnd, inReplayCut:
-		if m.ask.kind == askNone || in.ask != m.ask.id {
+		if m.replay.kind == askNone || in.ask != m.replay.id {
 			return // a late word from an attempt that was given up
 		}
 		switch in.kind {
 		case inReplayStart:
-			m.ask.startPatience(now.Add(m.cfg.timeout))
+			m.replay.startPatience(now.Add(m.cfg.timeout))
 		case inReplay:
-			m.replay(item{message: in.message, at: in.at, replayed: true}, now)
+			m.acceptReply(queuedBatch{message: in.message, at: in.at, replayed: true}, now)
 		case inReplayEnd:
-			m.replayEnd(now)
+			m.endReplay(now)
 		case inReplayCut:
 			if in.bad {
 				m.failed = in.text
 			}
-			m.replayCut(in.ours, now)
+			m.handleCutReplay(in.ours, now)
 		}
 	case inSnapshotStart, inSnapshot, inSnapshotCut:
-		if m.rung.id == 0 || in.ask != m.rung.id {
+		if m.snapshots.id == 0 || in.ask != m.snapshots.id {
 			if in.snapshot != nil {
-				in.snapshot.release()
+				in.snapshot.releaseChunks()
 			}
 			return
 		}
 		switch in.kind {
 		case inSnapshotStart:
-			m.rung.extendDeadline(now)
+			m.snapshots.extendDeadline(now)
 		case inSnapshot:
-			m.takeSnapshot(in.snapshot, in.at, now)
+			m.acceptSnapshot(in.snapshot, in.at, now)
 		case inSnapshotCut:
 			m.failSnapshot(in.text, now)
 		}
 	}
+	// An input other than a live batch began the epoch, so what the live connection has queued
+	// may have been sent by the lifetime before. A live batch that begins an epoch is itself
+	// the first of the new lifetime.
 	if m.epoch != epoch && in.kind != inLive && in.kind != inSnapshot {
 		m.relinkIfBehind()
 	}
 }
 
-// relinkIfBehind gives up a live connection that is behind in a new epoch: its backlog may
-// be of the lifetime before.
+// relinkIfBehind gives up a live connection that is behind when an epoch begins. It has
+// batches in the socket's buffers which may be of the lifetime before, and nothing in them
+// says so where the publisher has no id. A router would see blocks of the dead process return,
+// batch by batch, after the reset. A new connection has no such backlog, and the replay that
+// follows brings what is true now.
 func (m *machine) relinkIfBehind() {
 	if m.throttled && m.cfg.canReplay {
 		m.out.orderRelink()
 	}
 }
 
-// connect begins a connection. Nothing is known about what was published since
-// the last batch, nor whether the same publisher published it.
-func (m *machine) connect(at time.Time) {
-	m.disconnect(at)
+// beginConnection begins a connection. Nothing is known about what was published since the
+// last batch, nor whether the same publisher published it: while the connection was down the
+// engine may have been restarted, and its new process counts from the beginning again. So
+// before anything is handed out a replay has to show that the last batch consumed still is
+// what it was (askVerify). Without a replay service that cannot be asked, and the tail is
+// unknown until the next live batch continues the sequence.
+//
+// What was learnt about the behaviour of the former connection is forgotten, as another
+// process may be behind this one.
+func (m *machine) beginConnection(at time.Time) {
+	m.endConnection(at)
 	m.connects++
-	m.pace, m.recent, m.storm = pace{}, recent{}, storm{} // another process may be behind this connection
+	m.restartPace, m.usability, m.storm = restartPace{}, recentMessages{}, storm{} // another process may be behind this connection
 	m.connected, m.heard, m.consumed.overtook, m.unsure = true, 0, 0, m.cfg.canReplay
-	m.inherited.begin(m.connects, m.consumed.last)
-	m.rung.liveID = events.PublisherID{}
+	m.peerMark.beginConnectionAt(m.connects, m.consumed.last)
+	m.snapshots.liveID = events.PublisherID{}
 	switch {
-	case m.cfg.canSnapshot && !m.consumed.has:
-		m.rung.begin(at, 0, m.heard > 0, &m.out)
+	case m.cfg.canSnapshot && !m.consumed.started:
+		m.snapshots.planFirstRequest(at, 0, m.heard > 0, &m.out)
 	case !m.cfg.canReplay:
-		if m.consumed.has {
-			m.trust.tail = ReasonUnknown
+		if m.consumed.started {
+			m.completeness.tail = ReasonUnknown
 		}
-	case m.consumed.has:
-		m.start(askVerify)
+	case m.consumed.started:
+		m.startReplay(askVerify)
 	default:
-		m.start(askFill)
+		m.startReplay(askFill)
 	}
 }
 
-// disconnect ends a connection. What waits is dropped: after the next connect a
-// replay brings it back, or shows that it was of another lifetime.
-func (m *machine) disconnect(at time.Time) {
+// endConnection ends a connection. What waits is dropped: after the next connect a replay
+// brings it back, or shows that it was of another lifetime. Handing it out now would be wrong
+// in the second case, and the order in which the two are found out is not ours to choose: a
+// process that dies sends its last batches, closes, and its successor listens at once.
+func (m *machine) endConnection(at time.Time) {
 	m.connected, m.checkAt = false, time.Time{}
-	m.joint.outlive(at)
-	m.ask.stop(&m.out)
-	m.rung.stop(&m.out)
-	m.catchup = false
-	m.held.clear()
-	if !m.consumed.has {
+	m.boundary.endIfOutlived(at)
+	m.replay.cancelReplay(&m.out)
+	m.snapshots.cancelRequest(&m.out)
+	m.catchingUp = false
+	m.held.dropAll()
+	if !m.consumed.started {
 		m.consumed.first, m.consumed.next = m.cfg.firstSeq, m.cfg.firstSeq
 	}
 }
 
-// live takes a batch off the live connection.
-func (m *machine) live(it item, now time.Time) {
+// acceptLive takes a batch off the live connection. There are four cases.
+//
+// It continues the sequence, or leaves a gap: it is held, and nextStep decides.
+//
+// It was consumed before, or is held already, with the same bytes. A replay and the live
+// connection overlap by as many batches as are published while the replay runs, so this is
+// normal, and counted as a duplicate.
+//
+// Its number was used before, by a batch with other bytes or another publisher id. TCP does
+// not repeat or reorder, so the only explanation is that the publisher was restarted and
+// counts from the beginning again. Everything is dropped: no router may be sent to blocks that
+// the new process does not have.
+//
+// Its number is old and what was consumed there is not remembered. That is taken for a restart
+// as well, except where something else explains the old number: a replay that ran ahead of
+// this connection, or a mark taken over from a peer. A needless restart costs one replay; a
+// missed one leaves dead blocks in the index for good.
+func (m *machine) acceptLive(it queuedBatch, now time.Time) {
+	// A storm is judged on what the connection brought so far, so the number before this one
+	// is kept.
 	before := m.heard
-	m.rung.noteLive(&it, now)
+	m.snapshots.noteLiveBatch(&it, now)
 	m.heard, m.checkAt = it.seq+1, time.Time{}
-	if m.stormy(&it, before, now) {
+	if m.detectStorm(&it, before, now) {
 		return
 	}
-	if m.ask.quiet {
-		m.ask.stop(&m.out) // from here on the next live batch shows a hole
+	if m.replay.quiet {
+		m.replay.cancelReplay(&m.out) // from here on the next live batch shows a hole
 	}
-	m.ask.acceptID(&m.consumed, &m.joint, &it)
-	old := m.consumed.has && it.seq < m.consumed.next
-	held := m.held.find(it.seq)
-	known := held != nil && held.same(&it)
+	m.replay.acceptLifetime(&m.consumed, &m.boundary, &it)
+	old := m.consumed.started && it.seq < m.consumed.next
+	held := m.held.findBatch(it.seq)
+	known := held != nil && held.isSameBatch(&it)
 	if old {
-		same, remembered := m.consumed.compare(&it)
+		same, remembered := m.consumed.compareBatch(&it)
 		switch {
 		case same:
-			if m.inherited.meet(it.seq) && m.consumed.last == m.inherited.mark {
-				m.trust.joined() // at the mark: all that follows comes live
+			if m.peerMark.meetBatch(it.seq) && m.consumed.last == m.peerMark.mark {
+				m.completeness.noteNothingBehind() // at the mark: all that follows comes live
 			}
 		case !remembered:
 			// A replay may be thousands of batches ahead of a live connection that is not
 			// read. What it overtook ascends, and a restart would end the connection.
-			same = m.inherited.covers(it) || before <= it.seq && it.seq < m.consumed.overtook
+			same = m.peerMark.coversBatch(it) || before <= it.seq && it.seq < m.consumed.overtook
 		}
 		known = known || same
 	}
 	if known {
-		m.n.duplicates++
+		m.counts.duplicates++
 		return
 	}
 	if old || held != nil || m.consumed.isForeign(&it) {
-		m.held.clear()
-		m.restart(reasonRestart, now)
+		m.held.dropAll()
+		m.beginLifetime(reasonRestart, now)
 	}
 	// A replay decides whose the batch is; without one, the number that fits proves nothing.
-	if m.inherited.pass(it.seq) && !m.cfg.canReplay {
-		if m.consumed.has {
-			m.n.gaps++
+	// The connection may have skipped the batch at a mark that was taken over from a peer.
+	if m.peerMark.passBatch(it.seq) && !m.cfg.canReplay {
+		if m.consumed.started {
+			m.counts.gaps++
 		}
-		m.miss(ReasonGap)
+		m.noteLoss(ReasonGap)
 	}
-	m.held.add(it)
-	if !m.rung.keep(it) {
+	m.held.addBatch(it)
+	if !m.snapshots.keepLive(it) {
 		m.failSnapshot(SnapshotOverflow, now)
 	}
 }
 
-// pop returns the next step; at is when its batch arrived.
-func (m *machine) pop(now time.Time) (step Step, at time.Time, ok bool) {
+// nextStep returns the next step; at is when its batch arrived. It returns false if nothing
+// can be handed out before the next input, or before passTime is due.
+//
+// The order of the checks is what keeps the invariants. Resets come first, so that blocks are
+// dropped before the first batch of the new epoch is applied. A storm stops everything, since
+// no batch can be attributed. The parts of a snapshot come before the batches behind it. A
+// verification holds everything back, because until it ends the waiting batches may be another
+// lifetime's. Only then does the lowest batch held have its turn: it is next, or there is a
+// gap before it.
+func (m *machine) nextStep(now time.Time) (step Step, at time.Time, ok bool) {
 	for {
 		if len(m.out.resets) > 0 {
 			step, m.out.resets = m.out.resets[0], m.out.resets[1:]
 			return step, time.Time{}, true
 		}
-		if m.storm.on {
+		if m.storm.active {
 			return Step{}, time.Time{}, false
 		}
-		if m.rung.fill != nil {
-			if step, at, ok := m.popSnapshot(now); ok {
+		if m.snapshots.reply != nil {
+			if step, at, ok := m.nextSnapshotStep(now); ok {
 				return step, at, true
 			}
 			continue
 		}
-		if m.rung.hold {
+		if m.snapshots.holdsBatches {
 			return Step{}, time.Time{}, false
 		}
-		if m.held.len() == 0 {
-			m.catchup = m.catchup && m.ask.holdsBatches()
-			if m.cfg.canSnapshot && m.connected && !m.ask.holdsBatches() && m.trust.wantsSnapshot() {
-				m.rung.plan(now)
+		if m.held.count() == 0 {
+			m.catchingUp = m.catchingUp && m.replay.holdsBatches()
+			if m.cfg.canSnapshot && m.connected && !m.replay.holdsBatches() && m.completeness.wantsSnapshot() {
+				m.snapshots.planRequest(now)
 			}
 			return Step{}, time.Time{}, false
 		}
-		if m.ask.kind == askVerify && !m.ask.anchored {
+		// Until the verification ends the batches that wait may be of another lifetime.
+		if m.replay.kind == askVerify && !m.replay.anchored {
 			return Step{}, time.Time{}, false // perhaps of another lifetime
 		}
-		head := m.held.head()
+		head := m.held.firstBatch()
+		// A batch that was held while the stream knew no publisher id may turn out to be
+		// another process's, once a replayed batch has told the id.
 		if head.seq <= m.consumed.next && m.consumed.isForeign(head) {
-			m.restart(reasonRestart, now) // it waited while the id was unknown
+			m.beginLifetime(reasonRestart, now) // it waited while the id was unknown
 			m.relinkIfBehind()
 			continue
 		}
 		if head.seq <= m.consumed.next {
-			it := m.held.pop()
+			it := m.held.popFirst()
 			batch, err := m.cfg.decodeItem(&it)
 			if err == nil {
-				return m.apply(it, batch), it.at, true
+				return m.handOut(it, batch), it.at, true
 			}
-			m.refuse(&it, err, now)
-		} else if !m.hole(now) {
+			m.skipUndecodable(&it, err, now)
+		} else if !m.handleGap(now) {
 			return Step{}, time.Time{}, false
 		}
 	}
 }
 
 // decodeItem returns the batch of an item. A batch of another topic has none.
-func (cfg *machineConfig) decodeItem(it *item) (events.Batch, error) {
+func (cfg *machineConfig) decodeItem(it *queuedBatch) (events.Batch, error) {
 	switch {
-	case it.aside:
+	case it.otherTopic:
 		return events.Batch{Rank: -1}, nil
 	case it.oversize > 0:
 		return events.Batch{}, wire.OversizeError(it.oversize)
@@ -369,76 +425,86 @@ func decodeWith(decode func([]byte) (events.Batch, error), payload []byte) (batc
 	return decode(payload)
 }
 
-// refuse passes over a batch that cannot be decoded. A replay would bring the same bytes.
-func (m *machine) refuse(it *item, err error, now time.Time) {
+// skipUndecodable passes over a batch that cannot be decoded. A replay would bring the same
+// bytes, so it is consumed like any other and nothing waits for it; but its blocks are
+// missing, so the stream is partial. An undecodable reply also counts as a denial: else a
+// publisher of another version would be asked for its whole ring again after each gap, and
+// each time in vain.
+func (m *machine) skipUndecodable(it *queuedBatch, err error, now time.Time) {
 	reason := wire.ReasonOf(err)
-	m.n.dropped[reason]++
+	m.counts.dropped[reason]++
 	m.out.recordError("cannot decode batch %d: %v", it.seq, err)
 	if !it.replayed {
-		m.recent.note(explainBatch(it.payload, err))
+		m.usability.noteMessage(explainBatch(it.payload, err))
 	}
 	if m.cfg.refused != nil {
 		m.cfg.refused(m.epoch, it.seq, it.payload)
 	}
 	if reason == events.TooLarge {
-		m.miss(ReasonTooLarge)
+		m.noteLoss(ReasonTooLarge)
 	} else {
-		m.miss(ReasonUndecodable)
+		m.noteLoss(ReasonUndecodable)
 	}
-	if it.replayed && m.ask.holdsBatches() {
-		m.ask.denied = true // the publisher answers without the batches that are missing
-		m.calm.deny(now)
+	if it.replayed && m.replay.holdsBatches() {
+		m.replay.denied = true // the publisher answers without the batches that are missing
+		m.servicePause.noteDenial(now)
 	}
-	m.advance(it)
+	m.consumeBatch(it)
 }
 
-// apply hands out a batch whose turn it is.
-func (m *machine) apply(it item, batch events.Batch) Step {
-	if !m.consumed.has && it.seq <= m.consumed.first {
-		m.trust.whole()
+// handOut makes a step of a batch whose turn it is. The publisher's first batch proves that
+// the history is whole, and so does a clear of everything, however much was missing before it:
+// what the publisher held then is gone.
+func (m *machine) handOut(it queuedBatch, batch events.Batch) Step {
+	if !m.consumed.started && it.seq <= m.consumed.first {
+		m.completeness.noteWhole()
 	}
-	m.advance(&it)
-	if m.recent.inHand = false; it.replayed {
-		m.n.replayed++
+	m.consumeBatch(&it)
+	if m.usability.lastInHand = false; it.replayed {
+		m.counts.replayed++
 	} else {
-		m.recent.noteBatch(&batch)
+		m.usability.noteBatch(&batch)
 	}
 	for r, n := range batch.Dropped {
-		m.n.dropped[r] += uint64(n)
+		m.counts.dropped[r] += uint64(n)
 	}
-	if !m.cfg.partial && clears(&batch) {
-		m.trust.clear()
+	if !m.cfg.partial && clearsEverything(&batch) {
+		m.completeness.forgetLosses()
 	}
-	return Step{Kind: ApplyBatch, Batch: batch, Payload: it.payload, Block: it.block, Seq: it.seq, Print: m.consumed.last.hash, ID: m.consumed.id, Epoch: m.epoch, Replayed: it.replayed}
+	return Step{
+		Kind: ApplyBatch, Batch: batch, Payload: it.payload, Block: it.block,
+		Seq: it.seq, Print: m.consumed.last.hash, ID: m.consumed.id, Epoch: m.epoch, Replayed: it.replayed,
+	}
 }
 
-// advance moves past a batch whose turn it is.
-func (m *machine) advance(it *item) {
-	m.consumed.last = newPrint(it.seq, it.payload)
-	m.consumed.prints.add(m.consumed.last)
-	m.consumed.has, m.consumed.next = true, it.seq+1
+// consumeBatch moves past a batch whose turn it is, and remembers its fingerprint, by which a
+// later batch of the same number is known as a duplicate or as the sign of a restart.
+func (m *machine) consumeBatch(it *queuedBatch) {
+	m.consumed.last = newFingerprint(it.seq, it.payload)
+	m.consumed.prints.addFingerprint(m.consumed.last)
+	m.consumed.started, m.consumed.next = true, it.seq+1
 	if it.id != (events.PublisherID{}) {
 		m.consumed.id = it.id
 	}
 	if it.replayed {
 		m.consumed.overtook = it.seq + 1
-		m.ask.progress = m.ask.holdsBatches()
+		m.replay.progress = m.replay.holdsBatches()
 		return
 	}
-	m.trust.joined()
+	m.completeness.noteNothingBehind()
 	// A live batch was handed out and nothing is held, so everything from here on comes live: a replay has nothing to add.
-	if m.ask.holdsBatches() && m.held.len() == 0 {
-		if m.ask.brought > 0 && !m.ask.denied {
-			m.calm = calm{}
+	if m.replay.holdsBatches() && m.held.count() == 0 {
+		if m.replay.brought > 0 && !m.replay.denied {
+			m.servicePause = servicePause{}
 		}
-		m.ask.stop(&m.out)
+		m.replay.cancelReplay(&m.out)
 	}
 }
 
-// clears reports whether a batch drops everything its publisher holds, so that
+// clearsEverything reports whether a batch drops everything its publisher holds, so that
 // what happened before does not matter. A clear of one medium, or of one
 // tenant's or model's part of a pool, does not.
-func clears(b *events.Batch) bool {
+func clearsEverything(b *events.Batch) bool {
 	for i := range b.Events {
 		e := &b.Events[i]
 		if e.Kind == events.Cleared && e.Medium == "" && e.Model == nil && e.Tenant == nil &&
@@ -449,23 +515,29 @@ func clears(b *events.Batch) bool {
 	return false
 }
 
-// restart begins a new epoch because the publisher is another one.
-func (m *machine) restart(reason string, now time.Time) {
-	m.n.restarts++
+// beginLifetime begins a new epoch because the publisher is another one. The history is asked
+// for after a pause that grows if this happens often: a publisher whose replays contradict its
+// live batches, as behind a load balancer, would else be made to stream its ring without end.
+// The pauses of the replay service are forgotten, for it is another process.
+func (m *machine) beginLifetime(reason string, now time.Time) {
+	m.counts.restarts++
 	m.storm.restarts++
-	m.calm = calm{}
-	m.newEpoch(reason)
-	m.rebuild(now, m.pace.delay(now))
+	m.servicePause = servicePause{}
+	m.beginEpoch(reason)
+	m.requestHistory(now, m.restartPace.nextDelay(now))
 }
 
-// newEpoch forgets everything but held.
-func (m *machine) newEpoch(reason string) {
-	m.ask.stop(&m.out)
-	m.rung.stop(&m.out)
+// beginEpoch forgets everything but the batches held. They are what made the machine begin the
+// epoch, or came after it, and the caller drops them if they may be older. The reset goes out
+// before anything else, so a router sees an empty source before it sees the first block of the
+// new epoch, and never a mixture.
+func (m *machine) beginEpoch(reason string) {
+	m.replay.cancelReplay(&m.out)
+	m.snapshots.cancelRequest(&m.out)
 	m.epoch++
 	m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: reason})
-	m.consumed.restart(m.cfg.firstSeq)
-	m.joint, m.inherited = joint{}, inherited{}
-	m.silent = 0
-	m.trust.begin(m.cfg.canReplay)
+	m.consumed.reset(m.cfg.firstSeq)
+	m.boundary, m.peerMark = replayBoundary{}, inheritedMark{}
+	m.silentBelow = 0
+	m.completeness.beginCompleteness(m.cfg.canReplay)
 }

@@ -83,14 +83,14 @@ func newRig(cfg machineConfig) *rig {
 func (r *rig) feed(in input) {
 	r.settle()
 	in.at = r.now
-	r.m.feed(in, r.now)
+	r.m.handleInput(in, r.now)
 	r.settle()
 }
 
 // settle pops until nothing comes and obeys.
 func (r *rig) settle() {
 	for {
-		step, _, ok := r.m.pop(r.now)
+		step, _, ok := r.m.nextStep(r.now)
 		if ok && r.seen != nil {
 			r.seen(step)
 		}
@@ -120,11 +120,11 @@ func (r *rig) obey() {
 			r.out = append(r.out, "over")
 		case o.snapshot && !o.stop:
 			r.out = append(r.out, "snap?")
-			r.m.rung.extendDeadline(r.now)
+			r.m.snapshots.extendDeadline(r.now)
 		case o.snapshot:
 		case !o.stop:
 			r.out = append(r.out, fmt.Sprintf("?%d", o.from))
-			r.m.ask.startPatience(r.now.Add(r.m.cfg.timeout))
+			r.m.replay.startPatience(r.now.Add(r.m.cfg.timeout))
 		}
 	}
 	r.m.out.orders = r.m.out.orders[:0]
@@ -134,7 +134,7 @@ func (r *rig) obey() {
 func (r *rig) pass(d time.Duration) {
 	end := r.now.Add(d)
 	for n := 0; ; n++ {
-		at := r.m.wakeAt()
+		at := r.m.nextWake()
 		if at.IsZero() || at.After(end) {
 			break
 		}
@@ -144,7 +144,7 @@ func (r *rig) pass(d time.Duration) {
 		if at.After(r.now) {
 			r.now = at
 		}
-		r.m.tick(r.now)
+		r.m.passTime(r.now)
 		r.settle()
 	}
 	r.now = end
@@ -157,20 +157,20 @@ func markAt(payload, missing string) Mark {
 	if err != nil {
 		panic("no such payload: " + payload)
 	}
-	m := Mark{Seq: seq, Print: newPrint(seq, []byte(payload)).hash, Missing: missing}
+	m := Mark{Seq: seq, Print: newFingerprint(seq, []byte(payload)).hash, Missing: missing}
 	copy(m.ID[:], id)
 	return m
 }
 
 // snapshotOf reads a snapshot of a script.
-func snapshotOf(text string) *snapshot {
+func snapshotOf(text string) *snapshotReply {
 	text, parts, _ := strings.Cut(text, ":")
 	number, id, _ := strings.Cut(text, "@")
 	seq, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
 		panic("no such snapshot: " + text)
 	}
-	s := &snapshot{seq: seq}
+	s := &snapshotReply{seq: seq}
 	copy(s.id[:], id)
 	for part := range strings.SplitSeq(parts, ",") {
 		if part != "" {
@@ -193,7 +193,7 @@ func (r *rig) do(op string) {
 			m.oversize = 1 << 30
 		}
 		copy(m.id[:], id)
-		r.feed(input{kind: kind, ask: r.m.ask.id, message: m})
+		r.feed(input{kind: kind, ask: r.m.replay.id, message: m})
 	}
 	switch d, err := time.ParseDuration(op); {
 	case op == "up":
@@ -205,15 +205,15 @@ func (r *rig) do(op string) {
 	case op == "resync":
 		r.feed(input{kind: inResync, text: "asked"})
 	case op == "Smore":
-		r.feed(input{kind: inSnapshotStart, ask: r.m.rung.id})
+		r.feed(input{kind: inSnapshotStart, ask: r.m.snapshots.id})
 	case op[0] == 'S' && op[1] != '-' && (op[1] < '0' || op[1] > '9'):
-		r.feed(input{kind: inSnapshotCut, ask: r.m.rung.id, text: op[1:]})
+		r.feed(input{kind: inSnapshotCut, ask: r.m.snapshots.id, text: op[1:]})
 	case op[0] == 'S':
-		r.feed(input{kind: inSnapshot, ask: r.m.rung.id, snapshot: snapshotOf(op[1:])})
+		r.feed(input{kind: inSnapshot, ask: r.m.snapshots.id, snapshot: snapshotOf(op[1:])})
 	case op == "end":
-		r.feed(input{kind: inReplayEnd, ask: r.m.ask.id})
+		r.feed(input{kind: inReplayEnd, ask: r.m.replay.id})
 	case op == "cut":
-		r.feed(input{kind: inReplayCut, ask: r.m.ask.id})
+		r.feed(input{kind: inReplayCut, ask: r.m.replay.id})
 	case err == nil && op != "0":
 		r.pass(d)
 	case strings.HasPrefix(op, "early"):
@@ -235,7 +235,7 @@ func (r *rig) script(ops string) string {
 		r.do(op)
 		r.pass(0) // a request may be due now
 	}
-	state, reason := r.m.state()
+	state, reason := r.m.currentState()
 	if reason != "" {
 		state += State(":" + reason)
 	}
@@ -385,7 +385,7 @@ func TestReplayTimesOut(t *testing.T) {
 	// A late word of an attempt that was given up changes nothing.
 	r := newRig(replaying)
 	r.script("up 3 5s")
-	before := r.m.ask.id
+	before := r.m.replay.id
 	if got := r.script(""); got != "=partial:replay_timeout" {
 		t.Fatal(got)
 	}
@@ -558,7 +558,7 @@ func TestOversizeBatchIsOneHole(t *testing.T) {
 	f("up 0 1# down up r1x#", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
 	r := newRig(replaying)
 	r.script("up 0 1# 2")
-	if n := r.m.n.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.out.err, "batch 1") || !strings.Contains(r.m.out.err, "1073741824 bytes") {
+	if n := r.m.counts.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.out.err, "batch 1") || !strings.Contains(r.m.out.err, "1073741824 bytes") {
 		t.Errorf("counted %d times, with the error %q", n, r.m.out.err)
 	}
 }
@@ -628,7 +628,7 @@ func TestOvertakenBatchIsNoRestart(t *testing.T) {
 		r := newRig(replaying)
 		r.script("up")
 		for seq := range uint64(3 * maxPrints) {
-			r.feed(input{kind: inReplay, ask: r.m.ask.id, message: message{seq: seq, payload: fmt.Append(nil, seq)}})
+			r.feed(input{kind: inReplay, ask: r.m.replay.id, message: message{seq: seq, payload: fmt.Append(nil, seq)}})
 		}
 		if got := r.script(ops); got != want {
 			t.Errorf("%s\n got: %s\nwant: %s", ops, got, want)
@@ -705,7 +705,7 @@ func TestResync(t *testing.T) {
 func TestMachineCounts(t *testing.T) {
 	r := newRig(replaying)
 	r.script("up 0 1 5 r2 r3 r4 r5 5 9 end 10! r10! 11 down up r11x")
-	got := r.m.n
+	got := r.m.counts
 	if got.gaps != 2 || got.replayed != 3 || got.restarts != 1 || got.overruns != 0 || got.duplicates != 1 {
 		t.Errorf("got %+v", got)
 	}
@@ -720,7 +720,7 @@ func TestHistoryOfAppliedBatches(t *testing.T) {
 		t.Helper()
 		r := newRig(cfg)
 		r.script(ops)
-		if got := r.m.history(); got != want {
+		if got := r.m.historyReason(); got != want {
 			t.Errorf("%s: history is %q, want %q", ops, got, want)
 		}
 	}
@@ -761,7 +761,7 @@ func TestPrintOfStep(t *testing.T) {
 			t.Errorf("a reset has the fingerprint %x", s.Print)
 		case s.Kind == ApplyBatch:
 			applied++
-			if want := newPrint(s.Seq, s.Payload).hash; s.Print != want {
+			if want := newFingerprint(s.Seq, s.Payload).hash; s.Print != want {
 				t.Errorf("batch %d %q has the fingerprint %x, want %x", s.Seq, s.Payload, s.Print, want)
 			}
 		}

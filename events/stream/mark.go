@@ -22,7 +22,7 @@ func (s *Stream) ResumeBehind(m Mark) {
 		panic("BUG: a stream resumes while Next runs")
 	}
 	defer s.turn.Unlock()
-	if s.begun {
+	if s.nextCalled {
 		panic("BUG: a stream resumes after its first step was asked for")
 	}
 	if m.Seq == endSeq {
@@ -30,15 +30,15 @@ func (s *Stream) ResumeBehind(m Mark) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	early := s.view.connects
-	if !s.view.st.Connected {
+	early := s.status.connects
+	if !s.status.st.Connected {
 		early++ // it may be up already, and about to be noted
 	}
 	s.machine.resumeBehind(m, early)
-	s.view.st.LastSeq, s.view.st.HasSeq, s.view.st.History = m.Seq, true, m.Missing
+	s.status.st.LastSeq, s.status.st.HasSeq, s.status.st.History = m.Seq, true, m.Missing
 }
 
-// inherited is the mark a stream resumed behind, and what the connections made
+// inheritedMark is the mark a stream resumed behind, and what the connections made
 // before the mark was taken bring of the batches at and below it. Their
 // fingerprints were never seen, so that the rule for old numbers, which takes a
 // batch that is not remembered for a restart, would reset every stream that resumes.
@@ -49,55 +49,62 @@ func (s *Stream) ResumeBehind(m Mark) {
 // behind the mark. That proves nothing: what decides is the bytes at the mark
 // itself, in the replay that verifies it, or, of a publisher without replays, when
 // its numbers reach the mark. One that skips the mark on the way leaves a gap.
-type inherited struct {
-	mark  print  // zero: none
-	early uint64 // connections up to this one may have been made before the mark was taken
-	open  bool   // the connection is one of them, and nothing beyond the mark came on it
-	last  print  // the last live batch on it, at or below the mark
+type inheritedMark struct {
+	mark  fingerprint // zero: none
+	early uint64      // connections up to this one may have been made before the mark was taken
+	open  bool        // the connection is one of them, and nothing beyond the mark came on it
+	last  fingerprint // the last live batch on it, at or below the mark
 }
 
 // maxBacklog is how many batches may wait for a stream that does not read: 100,000 in
 // the publisher's socket, the rest in ours and in the queue.
 const maxBacklog = 1 << 17
 
-// resumeBehind makes a machine that has seen nothing go on behind a mark.
+// resumeBehind makes a machine that has seen nothing go on behind a mark. The blocks up to it
+// were copied from a peer, so there is nothing to replay for them; what the copy lacks, the
+// peer has said. The mark's own fingerprint is all that is known of the batches up to it, and
+// the first connection verifies it.
 func (m *machine) resumeBehind(at Mark, early uint64) {
-	m.consumed.resume(at)
-	m.trust = trust{lost: at.Missing}
-	m.inherited = inherited{mark: m.consumed.last, early: early}
+	m.consumed.resumeBehindMark(at)
+	m.completeness = completeness{lost: at.Missing}
+	m.peerMark = inheritedMark{mark: m.consumed.last, early: early}
 }
 
-// begin begins a connection, the nth; last is the batch consumed last. Behind a
-// batch beyond the mark the mark is history like any other.
-func (h *inherited) begin(n uint64, last print) {
-	h.open, h.last = h.mark != print{} && n <= h.early && last == h.mark, print{}
+// beginConnectionAt begins a connection, the nth; last is the batch consumed last. Behind a
+// batch beyond the mark the mark is history like any other. Only connections that may have
+// been made before the mark was taken can bring batches from below it: a later one subscribes
+// when they are long published.
+func (h *inheritedMark) beginConnectionAt(n uint64, last fingerprint) {
+	h.open, h.last = h.mark != fingerprint{} && n <= h.early && last == h.mark, fingerprint{}
 }
 
-// covers reports whether a live batch that is not remembered was applied by
-// the peer that left the mark.
-func (h *inherited) covers(it item) bool {
-	if !h.open || it.seq > h.mark.seq() || h.mark.seq()-it.seq >= maxBacklog {
+// coversBatch reports whether a live batch that is not remembered was applied by the peer that
+// left the mark. At the mark itself the bytes decide. Below it nothing is remembered, so
+// ascending numbers have to do, and a number that does not ascend must be the batch seen last,
+// or the connection has changed its publisher.
+func (h *inheritedMark) coversBatch(it queuedBatch) bool {
+	if !h.open || it.seq > h.mark.sequence() || h.mark.sequence()-it.seq >= maxBacklog {
 		return false
 	}
-	v := newPrint(it.seq, it.payload)
+	v := newFingerprint(it.seq, it.payload)
 	switch {
-	case it.seq == h.mark.seq():
+	case it.seq == h.mark.sequence():
 		h.last = h.mark
 		return v == h.mark
-	case h.last == print{} || it.seq > h.last.seq():
+	case h.last == fingerprint{} || it.seq > h.last.sequence():
 		h.last = v
 		return true
 	}
 	return v == h.last
 }
 
-// meet notes a live batch that is the one consumed at its number. It reports whether the batch is at or below the mark,
+// meetBatch notes a live batch that is the one consumed at its number. It reports whether the batch is at or below the mark,
 // on a connection that may have been made before the mark was taken.
-func (h *inherited) meet(seq uint64) bool {
+func (h *inheritedMark) meetBatch(seq uint64) bool {
 	switch {
 	case !h.open:
 		return false
-	case seq > h.mark.seq():
+	case seq > h.mark.sequence():
 		h.open = false
 		return false
 	}
@@ -105,12 +112,12 @@ func (h *inherited) meet(seq uint64) bool {
 	return true
 }
 
-// pass notes a live batch that is beyond everything consumed, and reports whether the mark was skipped: if the
+// passBatch notes a live batch that is beyond everything consumed, and reports whether the mark was skipped: if the
 // connection brought batches from below the mark, the mark itself should have come before this one.
-func (h *inherited) pass(seq uint64) (skipped bool) {
+func (h *inheritedMark) passBatch(seq uint64) (skipped bool) {
 	if !h.open {
 		return false
 	}
 	h.open = false
-	return h.last != (print{}) && h.last != h.mark && seq == h.mark.seq()+1
+	return h.last != (fingerprint{}) && h.last != h.mark && seq == h.mark.sequence()+1
 }

@@ -217,7 +217,7 @@ func TestResumeAtNoNumber(t *testing.T) {
 func TestResumeInARow(t *testing.T) {
 	r := newRig(replaying)
 	var last Mark
-	r.seen = func(s Step) { last = Mark{Seq: s.Seq, Print: s.Print, Missing: r.m.history()} }
+	r.seen = func(s Step) { last = Mark{Seq: s.Seq, Print: s.Print, Missing: r.m.historyReason()} }
 	r.script("have5 up r5 r6 end 7")
 	next := newRig(replaying)
 	next.m.resumeBehind(last, 1)

@@ -15,21 +15,20 @@ type link struct {
 	cancel context.CancelFunc
 }
 
-// Pause closes the live connection and any replay in flight, and stays without
-// until Unpause. What the publisher sends after Pause has returned is missed; what
-// arrived before is still applied, and the watermark stays. It does nothing to a
-// stream that is Failed.
+// Pause closes the live connection and any replay in flight, and stays without until Unpause.
+// What the publisher sends after Pause has returned is missed; what arrived before is still
+// applied, and the watermark stays. It does nothing to a stream that is Failed.
 func (s *Stream) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link.paused || s.link.failed || s.view.failed() {
+	if s.link.paused || s.link.failed || s.status.hasFailed() {
 		return
 	}
 	s.link.paused = true
 	s.link.cancel()
 	s.room.Broadcast()
-	s.view.disconnect(time.Now(), "")
-	s.signal() // OnState is to hear of it
+	s.status.noteDisconnected(time.Now(), "")
+	s.wakeNext() // OnState is to hear of it
 }
 
 // Unpause connects again. What was missed meanwhile is replayed, or shows as a gap
@@ -38,24 +37,25 @@ func (s *Stream) Pause() {
 func (s *Stream) Unpause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.link.paused && !s.link.failed && !s.view.failed() {
+	if !s.link.paused && !s.link.failed && !s.status.hasFailed() {
 		return
 	}
 	s.link.paused, s.link.failed = false, false
 	s.link.cancel() // it stands if only the replay endpoint has failed
 	s.room.Broadcast()
-	s.view.retry(time.Now())
-	s.inbox.put(input{kind: inRetry})
-	s.signal()
+	s.status.noteRetry(time.Now())
+	s.inbox.appendInput(input{kind: inRetry})
+	s.wakeNext()
 	select {
 	case s.unpaused <- struct{}{}:
 	default:
 	}
 }
 
-// relink waits until there should be a connection, and returns the context it may
-// live in; false at the end of the stream.
-func (s *Stream) relink() (context.Context, bool) {
+// awaitLink waits until there should be a connection, and returns the context it may live in;
+// false at the end of the stream. The context of the connection before is ended in the same
+// step, which also ends its replays.
+func (s *Stream) awaitLink() (context.Context, bool) {
 	for s.ctx.Err() == nil {
 		s.mu.Lock()
 		if !s.link.paused && !s.link.failed {
@@ -73,8 +73,8 @@ func (s *Stream) relink() (context.Context, bool) {
 	return nil, false
 }
 
-// paused reports whether the stream is paused.
-func (s *Stream) paused() bool {
+// isPaused reports whether the stream is paused.
+func (s *Stream) isPaused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.link.paused

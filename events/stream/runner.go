@@ -16,15 +16,15 @@ import (
 // A connection that lasted this long was a good one: pauses start over.
 const goodConnection = 5 * time.Second
 
-// follow keeps a live connection until the stream is closed, except while it is
+// keepConnected keeps a live connection until the stream is closed, except while it is
 // paused, or has failed.
-func (s *Stream) follow() {
+func (s *Stream) keepConnected() {
 	for {
-		ctx, ok := s.relink()
+		ctx, ok := s.awaitLink()
 		if !ok {
 			return
 		}
-		s.keep(ctx)
+		s.connectRepeatedly(ctx)
 	}
 }
 
@@ -32,19 +32,22 @@ func (s *Stream) follow() {
 //
 //go:noinline
 func sleepAbout(ctx context.Context, d time.Duration) bool {
-	return sleep(ctx, d/2+rand.N(d/2+1))
+	return sleepFor(ctx, d/2+rand.N(d/2+1))
 }
 
-// fail tells the machine that the endpoint can never work.
+// reportFailed tells the machine that the endpoint can never work.
 //
 //go:noinline
-func (s *Stream) fail(ctx context.Context, err error) {
-	s.note(err)
-	s.push(ctx, input{kind: inFailed, text: err.Error()})
+func (s *Stream) reportFailed(ctx context.Context, err error) {
+	s.recordError(err)
+	s.pushInput(ctx, input{kind: inFailed, text: err.Error()})
 }
 
-// keep keeps a live connection until ctx ends or the endpoint can never work.
-func (s *Stream) keep(ctx context.Context) {
+// connectRepeatedly keeps a live connection until ctx ends or the endpoint can never work. The
+// pause doubles from one failure to the next, and ends its growth only after a connection that
+// lasted: one that is accepted and closed at once, as by a proxy without a backend, is a
+// failure too.
+func (s *Stream) connectRepeatedly(ctx context.Context) {
 	pause := s.cfg.BackoffMin
 	for {
 		sub, err := s.cfg.Transport.Subscribe(ctx, s.cfg.Endpoint)
@@ -54,14 +57,14 @@ func (s *Stream) keep(ctx context.Context) {
 				sub.Close()
 			}
 			return
-		case permanent(err):
-			s.fail(ctx, err)
+		case isPermanent(err):
+			s.reportFailed(ctx, err)
 			return
 		case err != nil:
-			s.note(err)
+			s.recordError(err)
 		default:
 			since := time.Now()
-			s.read(ctx, sub)
+			s.readLive(ctx, sub)
 			if time.Since(since) >= goodConnection {
 				pause = s.cfg.BackoffMin
 			}
@@ -73,23 +76,23 @@ func (s *Stream) keep(ctx context.Context) {
 	}
 }
 
-// read takes from one live connection until it is lost, or ctx ends. While the queue
-// is full it takes nothing. The functions that it calls are not inlined: it waits in Recv nearly
-// always, and what they need would be on the stack of each silent source.
-func (s *Stream) read(ctx context.Context, sub Subscription) {
+// readLive takes from one live connection until it is lost, or ctx ends. While the queue is
+// full it takes nothing. The functions that it calls are not inlined: it waits in Recv nearly
+// always, and what they need would be on the stack of each silent source, see Next.
+func (s *Stream) readLive(ctx context.Context, sub Subscription) {
 	end := context.AfterFunc(ctx, func() { sub.Close() })
 	if s.announceConnected(ctx) {
 		var known events.PublisherID
-		beat := newPulse(s.cfg.SnapshotEndpoint != "", sub)
+		beat := newSilenceTimer(s.cfg.SnapshotEndpoint != "", sub)
 		for {
-			beat.await()
+			beat.startWait()
 			received, err := sub.Recv()
-			beat.stop()
+			beat.endWait()
 			if ctx.Err() != nil || err != nil {
 				s.reportLost(ctx, beat, err)
 				break
 			}
-			s.hear(ctx, beat, &received, &known)
+			s.handleLiveMessage(ctx, beat, &received, &known)
 		}
 	}
 	end()
@@ -100,42 +103,45 @@ func (s *Stream) read(ctx context.Context, sub Subscription) {
 //
 //go:noinline
 func (s *Stream) announceConnected(ctx context.Context) bool {
-	return s.push(ctx, input{kind: inConnected, at: time.Now()})
+	return s.pushInput(ctx, input{kind: inConnected, at: time.Now()})
 }
 
 // reportLost tells the machine that a live connection has ended.
 //
 //go:noinline
-func (s *Stream) reportLost(ctx context.Context, beat *pulse, err error) {
+func (s *Stream) reportLost(ctx context.Context, beat *silenceTimer, err error) {
 	if ctx.Err() != nil { // closed by us: that is no error
-		s.push(s.ctx, input{kind: inDisconnected})
+		s.pushInput(s.ctx, input{kind: inDisconnected})
 		return
 	}
-	err = beat.explain(err)
-	s.push(s.ctx, input{kind: inDisconnected, text: err.Error(), at: time.Now().Add(-silent(err))})
+	err = beat.explainEnd(err)
+	s.pushInput(s.ctx, input{kind: inDisconnected, text: err.Error(), at: time.Now().Add(-silentFor(err))})
 }
 
-// hear gives the machine a live message. known is the publisher's lifetime as its messages name it.
+// handleLiveMessage gives the machine a live message. known is the publisher's lifetime as its messages name it.
 //
 //go:noinline
-func (s *Stream) hear(ctx context.Context, beat *pulse, received *payload.Message, known *events.PublisherID) {
-	m, ok := liveFrames(*received, *known, s.cfg.Topic)
+func (s *Stream) handleLiveMessage(ctx context.Context, beat *silenceTimer, received *payload.Message, known *events.PublisherID) {
+	m, ok := parseLive(*received, *known, s.cfg.Topic)
 	if !ok {
-		s.refuse()
-		s.push(ctx, input{kind: inRefused, refused: 1, text: explainFrames(received.Frames)})
+		s.countBadFrames()
+		s.pushInput(ctx, input{kind: inRefused, refused: 1, text: explainFrames(received.Frames)})
 		return
 	}
 	*known = m.id
-	beat.hear(&m)
-	s.push(ctx, input{kind: inLive, message: m})
+	beat.noteBatch(&m)
+	s.pushInput(ctx, input{kind: inLive, message: m})
 }
 
-// obey carries out what the machine wants. turn is held.
-func (s *Stream) obey() {
+// carryOutOrders carries out what the machine wants. An attempt is always ended before another
+// begins, so at most one replay and one request for a snapshot run. Their goroutines may
+// outlive the order for a moment; what they still send has an old number, and handleInput
+// drops it. turn is held.
+func (s *Stream) carryOutOrders() {
 	for _, o := range s.machine.out.orders {
 		if o.relink {
 			s.mu.Lock()
-			s.link.cancel() // follow makes another
+			s.link.cancel() // keepConnected makes another
 			s.room.Broadcast()
 			s.mu.Unlock()
 			continue
@@ -146,7 +152,7 @@ func (s *Stream) obey() {
 				s.snapshot = nil
 			}
 			if !o.stop {
-				s.begin(&s.snapshot, func(ctx context.Context) { s.request(ctx, o.ask) })
+				s.startAttempt(&s.snapshot, func(ctx context.Context) { s.fetchSnapshot(ctx, o.ask) })
 			}
 			continue
 		}
@@ -155,20 +161,21 @@ func (s *Stream) obey() {
 			s.replay = nil
 		}
 		if !o.stop {
-			s.begin(&s.replay, func(ctx context.Context) { s.attempt(ctx, o.ask, o.from) })
+			s.startAttempt(&s.replay, func(ctx context.Context) { s.replayFrom(ctx, o.ask, o.from) })
 		}
 	}
 	s.machine.out.orders = s.machine.out.orders[:0]
 }
 
-// begin begins one attempt to replay, or one request for a snapshot. turn is held.
-func (s *Stream) begin(end *context.CancelFunc, attempt func(context.Context)) {
+// startAttempt begins one attempt to replay, or one request for a snapshot, in a goroutine of
+// its own. turn is held.
+func (s *Stream) startAttempt(end *context.CancelFunc, attempt func(context.Context)) {
 	// Close waits for tasks, so none may begin once it has. Nor does one begin for a
 	// live connection that has ended: the machine is about to hear of it, and another
 	// lifetime of the publisher might answer.
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link.ctx.Err() != nil || !s.view.st.Connected || s.view.connects != s.machine.connects {
+	if s.link.ctx.Err() != nil || !s.status.st.Connected || s.status.connects != s.machine.connects {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.link.ctx)
@@ -179,20 +186,21 @@ func (s *Stream) begin(end *context.CancelFunc, attempt func(context.Context)) {
 	})
 }
 
-// attempt replays from a sequence until the end marker, an error, until its turn is over while
-// others wait, or until the queue is full: the machine then asks for the rest, which costs the
-// publisher less than a reader that is slow.
-func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
-	if !s.cfg.Replays.acquire(ctx, s.cfg.ReplayFlow) {
+// replayFrom replays from a sequence until the end marker, an error, until its turn is over
+// while others wait, or until the queue is full: the machine then asks for the rest, which
+// costs the publisher less than a reader that is slow. It tells the machine how it ended,
+// unless ctx has ended, for then the machine has ended it.
+func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
+	if !s.cfg.Replays.acquirePlace(ctx, s.cfg.ReplayFlow) {
 		return
 	}
-	defer s.cfg.Replays.release(s.cfg.ReplayFlow)
-	s.push(ctx, input{kind: inReplayStart, ask: ask})
+	defer s.cfg.Replays.releasePlace(s.cfg.ReplayFlow)
+	s.pushInput(ctx, input{kind: inReplayStart, ask: ask})
 	sub, err := s.cfg.Transport.Replay(ctx, s.cfg.ReplayEndpoint, from)
 	if err != nil {
 		if ctx.Err() == nil {
-			s.note(err)
-			s.push(ctx, input{kind: inReplayCut, ask: ask, bad: permanent(err), text: err.Error()})
+			s.recordError(err)
+			s.pushInput(ctx, input{kind: inReplayCut, ask: ask, bad: isPermanent(err), text: err.Error()})
 		}
 		return
 	}
@@ -211,80 +219,83 @@ func (s *Stream) attempt(ctx context.Context, ask, from uint64) {
 		}
 		if err != nil {
 			if !expired.Load() {
-				s.note(err)
+				s.recordError(err)
 			}
-			s.push(ctx, input{kind: inReplayCut, ask: ask, ours: expired.Load()})
+			s.pushInput(ctx, input{kind: inReplayCut, ask: ask, ours: expired.Load()})
 			return
 		}
-		m, kind := replyFrames(received, known, s.cfg.Topic)
+		m, kind := parseReply(received, known, s.cfg.Topic)
 		switch kind {
 		case replyBad:
-			s.refuse()
+			s.countBadFrames()
 			if n := len(received.Frames); n > 0 {
-				s.note(fmt.Errorf("cannot use a reply of the replay service: of its %d frames the last begins with %s", n, wire.DescribeBeginning(received.Frames[n-1])))
+				begins := wire.DescribeBeginning(received.Frames[n-1])
+				s.recordError(fmt.Errorf("cannot use a reply of the replay service: of its %d frames the last begins with %s", n, begins))
 			}
 		case replyEnd:
-			s.push(ctx, input{kind: inReplayEnd, ask: ask})
+			s.pushInput(ctx, input{kind: inReplayEnd, ask: ask})
 			return
 		case replyData:
 			known = m.id
-			if !s.push(ctx, input{kind: inReplay, ask: ask, message: m}) {
-				s.push(ctx, input{kind: inReplayCut, ask: ask, ours: true})
+			if !s.pushInput(ctx, input{kind: inReplay, ask: ask, message: m}) {
+				s.pushInput(ctx, input{kind: inReplayCut, ask: ask, ours: true})
 				return
 			}
 		}
 	}
 }
 
-// request asks for a snapshot of the publisher, once.
-func (s *Stream) request(ctx context.Context, ask uint64) {
-	if !s.cfg.Requests.acquire(ctx, s.cfg.ReplayFlow) {
+// fetchSnapshot asks for a snapshot of the publisher, once. The reply may take many seconds,
+// so that the machine hears of progress now and then; each part would be too often, as there
+// may be 65,536.
+func (s *Stream) fetchSnapshot(ctx context.Context, ask uint64) {
+	if !s.cfg.Requests.acquirePlace(ctx, s.cfg.ReplayFlow) {
 		return
 	}
-	defer s.cfg.Requests.release(s.cfg.ReplayFlow)
-	s.push(ctx, input{kind: inSnapshotStart, ask: ask})
+	defer s.cfg.Requests.releasePlace(s.cfg.ReplayFlow)
+	s.pushInput(ctx, input{kind: inSnapshotStart, ask: ask})
 	told := time.Now()
 	frames, err := s.cfg.Transport.(Snapshots).Snapshot(ctx, s.cfg.SnapshotEndpoint, s.cfg.SnapshotBytes, func() {
 		if now := time.Now(); now.Sub(told) > s.cfg.SnapshotTimeout/10 {
 			told = now
-			s.push(ctx, input{kind: inSnapshotStart, ask: ask})
+			s.pushInput(ctx, input{kind: inSnapshotStart, ask: ask})
 		}
 	})
 	reason := SnapshotFailed
-	switch snap, ok := newSnapshot(frames); {
+	switch snap, ok := parseSnapshot(frames); {
 	case ctx.Err() != nil:
 		return
-	case tooLarge(err):
+	case isTooLarge(err):
 		reason = SnapshotTooLarge
 	case err != nil:
 	case !ok:
 		reason = SnapshotMalformed
 	default:
-		s.push(ctx, input{kind: inSnapshot, ask: ask, snapshot: &snap})
+		s.pushInput(ctx, input{kind: inSnapshot, ask: ask, snapshot: &snap})
 		return
 	}
 	if err != nil {
-		s.note(err)
+		s.recordError(err)
 	}
-	s.push(ctx, input{kind: inSnapshotCut, ask: ask, text: reason})
+	s.pushInput(ctx, input{kind: inSnapshotCut, ask: ask, text: reason})
 }
 
-// note remembers an error for Status.
-func (s *Stream) note(err error) {
+// recordError remembers an error for Status.
+func (s *Stream) recordError(err error) {
 	s.mu.Lock()
-	s.view.st.LastError = err.Error()
+	s.status.st.LastError = err.Error()
 	s.mu.Unlock()
 }
 
-// refuse counts a message whose frames make no sense.
-func (s *Stream) refuse() {
+// countBadFrames counts a message whose frames make no sense.
+func (s *Stream) countBadFrames() {
 	s.mu.Lock()
-	s.view.drop(events.BadFrames, 1)
+	s.status.countDropped(events.BadFrames, 1)
 	s.mu.Unlock()
 }
 
-// silent returns how long before an error the last byte arrived, 0 if the error came at once.
-func silent(err error) time.Duration {
+// silentFor returns how long before an error the last byte arrived, 0 if the error came at once.
+func silentFor(err error) time.Duration {
 	var s interface{ Silent() time.Duration }
 	if errors.As(err, &s) {
 		return s.Silent()
@@ -292,20 +303,20 @@ func silent(err error) time.Duration {
 	return 0
 }
 
-// permanent reports whether trying again is useless.
-func permanent(err error) bool {
+// isPermanent reports whether trying again is useless.
+func isPermanent(err error) bool {
 	var p interface{ Permanent() bool }
 	return errors.As(err, &p) && p.Permanent()
 }
 
-// tooLarge reports whether a reply was beyond its limits.
-func tooLarge(err error) bool {
+// isTooLarge reports whether a reply was beyond its limits.
+func isTooLarge(err error) bool {
 	var p interface{ TooLarge() bool }
 	return errors.As(err, &p) && p.TooLarge()
 }
 
-// sleep returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleepFor returns false if ctx ended first.
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -53,41 +53,41 @@ const (
 	snapshotPatience = 10
 )
 
-// rung is the step of the recovery before replays: the publisher's whole state.
+// snapshotRecovery is the step of the recovery before replays: the publisher's whole state.
 //
-//	nothing known --> hold --> ask --> snapshot --> Reset, Fill..., Filled --> batches behind it
+//	nothing known --> hold --> ask --> snapshot --> DropBlocks, ApplySnapshotPart..., EndSnapshot --> batches behind it
 //	                    |        +---> failure ---> replay, live batches; ask again after a pause
 //	history lost  ----------> ask      (live batches go on meanwhile, and copies of them wait)
 //
 // Live batches that arrive during a request are kept. Those behind the snapshot follow it.
-type rung struct {
+type snapshotRecovery struct {
 	timeout            time.Duration // a request may go without progress
 	keepLen, keepBytes int           // live batches that may wait for a snapshot
 
-	hold     bool      // nothing of this epoch is handed out before the first request ends
-	first    bool      // the request is due as soon as a live batch comes
-	due      time.Time // of the next request; zero: none is planned
-	id       uint64    // of the request under way; 0: none
-	began    time.Time // zero until the request has its turn
-	deadline time.Time // likewise
-	pause    time.Duration
-	filled   time.Time // when the last snapshot was applied
+	holdsBatches bool      // nothing of this epoch is handed out before the first request ends
+	first        bool      // the request is due as soon as a live batch comes
+	due          time.Time // of the next request; zero: none is planned
+	id           uint64    // of the request under way; 0: none
+	began        time.Time // zero until the request has its turn
+	deadline     time.Time // likewise
+	pause        time.Duration
+	filled       time.Time // when the last snapshot was applied
 
 	liveID events.PublisherID // of the newest live batch on this connection
-	kept   []item             // live batches since the request began, ascending
+	kept   []queuedBatch      // live batches since the request began, ascending
 	bytes  int                // of kept
 
-	fill    *snapshot // being handed out
-	at      time.Time // of its arrival
+	reply   *snapshotReply // being handed out
+	at      time.Time      // of its arrival
 	applied uint64
 	failed  map[string]uint64
 	reason  string // why the last request failed; "" after a snapshot
 }
 
-// state returns how far snapshots have come.
-func (r *rung) state() string {
+// stateName returns how far snapshots have come.
+func (r *snapshotRecovery) stateName() string {
 	switch {
-	case r.fill != nil:
+	case r.reply != nil:
 		return SnapshotApplies
 	case r.reason != "":
 		return SnapshotMissing
@@ -97,18 +97,22 @@ func (r *rung) state() string {
 	return SnapshotApplied
 }
 
-// askSnapshot begins a request.
-func (m *machine) askSnapshot(now time.Time) {
-	r := &m.rung
+// requestSnapshot begins a request. Live batches that are held, and those that arrive until
+// the reply is here, are kept aside as well: the snapshot is the state behind some batch that
+// is not known in advance, and the batches behind that one have to follow it without a gap. If
+// more arrive than may wait, the request fails, because a snapshot with a hole behind it would
+// claim blocks that are gone.
+func (m *machine) requestSnapshot(now time.Time) {
+	r := &m.snapshots
 	r.first, r.due, r.began, r.deadline = false, time.Time{}, time.Time{}, time.Time{}
-	if !m.rung.hold && !m.trust.wantsSnapshot() {
+	if !m.snapshots.holdsBatches && !m.completeness.wantsSnapshot() {
 		return
 	}
-	m.asks++
-	r.id = m.asks
+	m.requests++
+	r.id = m.requests
 	m.out.orders = append(m.out.orders, order{snapshot: true, ask: r.id})
-	for i := range m.held.len() {
-		if !m.rung.keep(m.held.items[m.held.off+i]) {
+	for i := range m.held.count() {
+		if !m.snapshots.keepLive(m.held.items[m.held.off+i]) {
 			m.failSnapshot(SnapshotOverflow, now)
 			return
 		}
@@ -116,27 +120,36 @@ func (m *machine) askSnapshot(now time.Time) {
 }
 
 // failSnapshot ends a request without a snapshot. What waits is handed out, after a replay if
-// there is one.
+// there is one: a ring of a few minutes is better than nothing. The next request comes after a
+// pause that doubles, with jitter, so that the ranks of a fleet which was restarted together
+// do not ask together each time.
 func (m *machine) failSnapshot(reason string, now time.Time) {
-	r := &m.rung
-	held := r.hold
-	m.rung.stop(&m.out)
+	r := &m.snapshots
+	held := r.holdsBatches
+	m.snapshots.cancelRequest(&m.out)
 	r.reason = reason
 	r.failed[reason]++
 	m.out.recordError("no snapshot of the engine: %s", reason)
 	r.pause = min(max(2*r.pause, minSnapshotPause), maxSnapshotPause)
 	r.due = now.Add(m.cfg.jitter(r.pause))
 	if held && m.cfg.canReplay && m.connected {
-		m.start(askFill)
+		m.startReplay(askFill)
 	}
 }
 
-// takeSnapshot judges a reply.
-func (m *machine) takeSnapshot(s *snapshot, at, now time.Time) {
-	r := &m.rung
+// acceptSnapshot judges a reply. It must be of the process that sends the live batches: during
+// a rolling update the old process may answer while the new one already publishes. And the
+// batches that were kept must reach back to it, or a replay must be able to fill the hole;
+// else there would be removals that nobody saw.
+//
+// An accepted snapshot begins a new epoch if anything was applied before, since blocks that it
+// does not list are gone. An engine that has published nothing has an empty state, which is
+// complete without a part.
+func (m *machine) acceptSnapshot(s *snapshotReply, at, now time.Time) {
+	r := &m.snapshots
 	reason := ""
 	switch {
-	case s.seq == unavailable:
+	case s.seq == snapshotUnavailable:
 		reason = SnapshotUnavailable
 	case m.heard > 0 && r.liveID != s.id:
 		reason = SnapshotPublisher
@@ -144,42 +157,46 @@ func (m *machine) takeSnapshot(s *snapshot, at, now time.Time) {
 		reason = SnapshotBehind
 	}
 	if reason != "" {
-		s.release()
+		s.releaseChunks()
 		m.failSnapshot(reason, now)
 		return
 	}
+	// The kept batches outlive the request, and cancelRequest would release them.
 	kept := r.kept
 	r.kept, r.bytes = nil, 0
 	r.id = 0 // the request is over
-	m.rung.stop(&m.out)
-	m.ask.stop(&m.out)
-	if s.seq == unpublished {
-		s.release()
-		if m.consumed.has {
-			m.n.restarts++
-			m.newEpoch(reasonRestart)
+	m.snapshots.cancelRequest(&m.out)
+	m.replay.cancelReplay(&m.out)
+	if s.seq == nothingPublished {
+		s.releaseChunks()
+		if m.consumed.started {
+			m.counts.restarts++
+			m.beginEpoch(reasonRestart)
 		}
-		m.trust.whole()
-		m.landSnapshot(kept, now)
+		m.completeness.noteWhole()
+		m.continueBehindSnapshot(kept, now)
 		return
 	}
-	if m.consumed.has {
-		m.newEpoch(ReasonSnapshot)
+	if m.consumed.started {
+		m.beginEpoch(ReasonSnapshot)
 	} else {
 		m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: ReasonSnapshot})
 	}
-	r.fill, r.kept, r.at = s, kept, at
+	r.reply, r.kept, r.at = s, kept, at
 }
 
 // leavesHole reports whether the kept batches do not begin behind a snapshot.
-func (r *rung) leavesHole(next uint64) bool {
+func (r *snapshotRecovery) leavesHole(next uint64) bool {
 	return len(r.kept) > 0 && r.kept[0].seq > next
 }
 
-// popSnapshot returns the next step of the snapshot that is being handed out.
-func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) {
-	r := &m.rung
-	s := r.fill
+// nextSnapshotStep returns the next step of the snapshot that is being handed out: its parts,
+// then its end, behind which the kept batches follow. It returns false if a part cannot be
+// decoded. The parts before it were applied and may contradict what the publisher holds, so
+// the blocks are dropped again, and the history is asked for elsewhere.
+func (m *machine) nextSnapshotStep(now time.Time) (step Step, at time.Time, ok bool) {
+	r := &m.snapshots
+	s := r.reply
 	if len(s.chunks) > 0 {
 		c := s.chunks[0]
 		batch, err := decodeWith(m.cfg.decodePart, c.Frames[0])
@@ -187,51 +204,60 @@ func (m *machine) popSnapshot(now time.Time) (step Step, at time.Time, ok bool) 
 			kept := r.kept
 			r.kept = nil
 			m.out.resets = append(m.out.resets, Step{Kind: DropBlocks, Epoch: m.epoch, Reason: SnapshotMalformed})
-			m.trust.lose(ReasonUnknown)
-			r.hold = true
+			m.completeness.noteLost(ReasonUnknown)
+			r.holdsBatches = true
 			m.failSnapshot(SnapshotMalformed, now)
 			m.out.recordError("cannot decode a part of the snapshot: %v", err)
-			m.held.restore(kept, 0)
+			m.held.restoreKept(kept, 0)
 			return Step{}, time.Time{}, false
 		}
 		for reason, n := range batch.Dropped {
-			m.n.dropped[reason] += uint64(n)
+			m.counts.dropped[reason] += uint64(n)
 		}
 		s.chunks = s.chunks[1:]
 		s.bytes -= len(c.Frames[0])
-		return Step{Kind: ApplySnapshotPart, Batch: batch, Payload: c.Frames[0], Block: c.Block, Seq: uint64(s.seq), ID: s.id, Epoch: m.epoch, Replayed: true}, r.at, true
+		return Step{
+			Kind: ApplySnapshotPart, Batch: batch, Payload: c.Frames[0], Block: c.Block,
+			Seq: uint64(s.seq), ID: s.id, Epoch: m.epoch, Replayed: true,
+		}, r.at, true
 	}
 	seq, at := s.seq, r.at
 	kept := r.kept
-	r.kept, r.fill = nil, nil
-	m.trust = trust{doubt: m.trust.doubt}
-	m.consumed.has, m.consumed.last, m.consumed.next, m.consumed.id = true, print{uint64(seq) + 1, 0}, uint64(seq)+1, s.id
-	m.consumed.prints.clear()
-	m.landSnapshot(kept, now)
+	r.kept, r.reply = nil, nil
+	m.completeness = completeness{doubt: m.completeness.doubt}
+	m.consumed.started, m.consumed.last, m.consumed.next, m.consumed.id = true, fingerprint{uint64(seq) + 1, 0}, uint64(seq)+1, s.id
+	m.consumed.prints.forgetAll()
+	m.continueBehindSnapshot(kept, now)
 	return Step{Kind: EndSnapshot, Seq: uint64(seq), ID: s.id, Epoch: m.epoch}, at, true
 }
 
-// landSnapshot goes on behind a snapshot with the batches that were kept.
-func (m *machine) landSnapshot(kept []item, now time.Time) {
-	m.rung.applied++
-	m.rung.reason, m.rung.filled = "", now
-	m.held.restore(kept, m.consumed.next)
-	m.check(now)
+// continueBehindSnapshot goes on behind a snapshot with the batches that were kept. Those at
+// or below its number are part of it.
+func (m *machine) continueBehindSnapshot(kept []queuedBatch, now time.Time) {
+	m.snapshots.applied++
+	m.snapshots.reason, m.snapshots.filled = "", now
+	m.held.restoreKept(kept, m.consumed.next)
+	m.planSecondLook(now)
 }
 
-// begin plans a request to an unknown publisher, after a pause. Batches wait until the request ends. heard: a live batch
-// has come on this connection.
-func (r *rung) begin(now time.Time, pause time.Duration, heard bool, out *outbox) {
-	r.stop(out)
-	r.hold, r.due, r.pause, r.reason = true, now.Add(pause), 0, ""
+// planFirstRequest plans a request to an unknown publisher, after a pause. Batches wait until
+// the request ends, or they would be applied before the state that they change. heard: a live
+// batch has come on this connection. Without one the request waits a moment for it, because a
+// live batch proves that the subscription works: a snapshot taken before that could miss what
+// is published between the two.
+func (r *snapshotRecovery) planFirstRequest(now time.Time, pause time.Duration, heard bool, out *outbox) {
+	r.cancelRequest(out)
+	r.holdsBatches, r.due, r.pause, r.reason = true, now.Add(pause), 0, ""
 	if pause == 0 && !heard {
 		r.first, r.due = true, now.Add(firstBatch)
 	}
 }
 
-// plan plans a request, if none is planned, because the history is lost and no replay may bring it back.
-func (r *rung) plan(now time.Time) {
-	if r.hold || r.id != 0 || !r.due.IsZero() {
+// planRequest plans a request, if none is planned, because the history is lost and no replay
+// may bring it back. A snapshot costs the engine about a second of its thread, so a source
+// that loses batches again soon after one waits longer each time.
+func (r *snapshotRecovery) planRequest(now time.Time) {
+	if r.holdsBatches || r.id != 0 || !r.due.IsZero() {
 		return
 	}
 	if r.reason == "" && !r.filled.IsZero() && now.Sub(r.filled) < snapshotCalm {
@@ -242,24 +268,25 @@ func (r *rung) plan(now time.Time) {
 	r.due = now.Add(r.pause)
 }
 
-// stop ends the request under way, and plans none.
-func (r *rung) stop(out *outbox) {
+// cancelRequest ends the request under way, and plans none.
+func (r *snapshotRecovery) cancelRequest(out *outbox) {
 	if r.id != 0 {
 		out.orders = append(out.orders, order{snapshot: true, stop: true})
 	}
-	if r.fill != nil {
-		r.fill.release()
+	if r.reply != nil {
+		r.reply.releaseChunks()
 	}
 	for i := range r.kept {
 		r.kept[i].block.Release()
 	}
 	r.kept, r.bytes = nil, 0
-	r.hold, r.first, r.due, r.id, r.fill = false, false, time.Time{}, 0, nil
+	r.holdsBatches, r.first, r.due, r.id, r.reply = false, false, time.Time{}, 0, nil
 	r.began, r.deadline = time.Time{}, time.Time{}
 }
 
-// keep remembers a live batch that may be behind the snapshot. It reports false without room.
-func (r *rung) keep(it item) bool {
+// keepLive remembers a live batch that may be behind the snapshot. It reports false without
+// room.
+func (r *snapshotRecovery) keepLive(it queuedBatch) bool {
 	if r.id == 0 || it.replayed {
 		return true
 	}
@@ -272,16 +299,18 @@ func (r *rung) keep(it item) bool {
 	return true
 }
 
-// noteLive notes a live batch: its publisher is there, and acts on the subscription.
-func (r *rung) noteLive(it *item, now time.Time) {
+// noteLiveBatch notes a live batch: its publisher is there, and acts on the subscription.
+func (r *snapshotRecovery) noteLiveBatch(it *queuedBatch, now time.Time) {
 	r.liveID = it.id
 	if r.first {
 		r.first, r.due = false, now
 	}
 }
 
-// extendDeadline notes that a request has its turn, or that a part of the reply came.
-func (r *rung) extendDeadline(now time.Time) {
+// extendDeadline notes that a request has its turn, or that a part of the reply came. Each
+// part extends the deadline, up to a limit: an engine that trickles would else hold the live
+// batches, and a place among the requests, for ever.
+func (r *snapshotRecovery) extendDeadline(now time.Time) {
 	if r.began.IsZero() {
 		r.began = now
 	}
@@ -291,12 +320,12 @@ func (r *rung) extendDeadline(now time.Time) {
 	}
 }
 
-// dueAt is when tick has to be called for a snapshot, zero if never. asking: a replay is wanted that batches wait for.
-func (r *rung) dueAt(connected, asking bool) time.Time {
+// requestDue is when tick has to be called for a snapshot, zero if never. asking: a replay is wanted that batches wait for.
+func (r *snapshotRecovery) requestDue(connected, asking bool) time.Time {
 	switch {
 	case r.id != 0:
 		return r.deadline
-	case !connected || asking && !r.hold:
+	case !connected || asking && !r.holdsBatches:
 		return time.Time{}
 	}
 	return r.due

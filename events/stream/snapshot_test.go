@@ -119,7 +119,7 @@ func TestSnapshotAfterRestart(t *testing.T) {
 func TestLateSnapshotIsNone(t *testing.T) {
 	r := newRig(snapping)
 	r.script("up 7@a")
-	late := r.m.rung.id
+	late := r.m.snapshots.id
 	r.script("down up 7@a")
 	r.feed(input{kind: inSnapshot, ask: late, snapshot: snapshotOf("7@a:1")})
 	if got, want := r.script("S7@a:2"), "drop:engine_snapshot 2f filled7 =synced"; got != want {
@@ -134,7 +134,7 @@ func TestNewSnapshot(t *testing.T) {
 		for _, s := range frames {
 			all = append(all, payload.Of([]byte(s)))
 		}
-		s, ok := newSnapshot(all)
+		s, ok := parseSnapshot(all)
 		if got := fmt.Sprintf("%d %v %d", s.seq, len(s.chunks), s.bytes); !ok && want != "" || ok && got != want {
 			t.Errorf("%q: got %s %v, want %q", frames, got, ok, want)
 		}

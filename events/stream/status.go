@@ -89,9 +89,9 @@ type Status struct {
 	LastLifeAt  time.Time // when the connection was last known to be up, zero if never
 }
 
-// view is what Status shows, apart from the machine so that a long decode holds
+// statusView is what Status shows, apart from the machine so that a long decode holds
 // up no reader. Guarded by Stream.mu.
-type view struct {
+type statusView struct {
 	st Status
 
 	shown     State // of the machine alone
@@ -112,21 +112,25 @@ type view struct {
 	throttled          bool      // a live batch waits for room
 }
 
-func newView(m *machine) view {
+func newView(m *machine) statusView {
 	now := time.Now()
-	return view{st: Status{Epoch: m.epoch, History: m.history()}, lost: now, sought: now, transport: make(map[events.Reason]uint64)}
+	return statusView{
+		st:   Status{Epoch: m.epoch, History: m.historyReason()},
+		lost: now, sought: now,
+		transport: make(map[events.Reason]uint64),
+	}
 }
 
-func (v *view) drop(r events.Reason, n uint64) { v.transport[r] += n }
+func (v *statusView) countDropped(r events.Reason, n uint64) { v.transport[r] += n }
 
-func (v *view) connect(now time.Time) {
+func (v *statusView) noteConnected(now time.Time) {
 	v.st.Connected, v.st.ConnectedAt = true, now
 	if v.connects++; v.connects > 1 {
 		v.st.Reconnects++
 	}
 }
 
-func (v *view) disconnect(now time.Time, why string) {
+func (v *statusView) noteDisconnected(now time.Time, why string) {
 	if v.st.Connected {
 		v.st.Connected, v.lost, v.sought = false, now, now
 	}
@@ -135,20 +139,21 @@ func (v *view) disconnect(now time.Time, why string) {
 	}
 }
 
-// retry begins to look for a connection again.
-func (v *view) retry(now time.Time) {
-	v.disconnect(now, "")
+// noteRetry begins to look for a connection again. The machine hears of it later; until then
+// hasFailed answers for it, so that a second Unpause does nothing.
+func (v *statusView) noteRetry(now time.Time) {
+	v.noteDisconnected(now, "")
 	v.sought = now
 	v.retries++
 }
 
-// failed reports whether the machine has failed and was not told to try again.
-func (v *view) failed() bool { return v.shown == Failed && v.retried == v.retries }
+// hasFailed reports whether the machine has failed and was not told to try again.
+func (v *statusView) hasFailed() bool { return v.shown == Failed && v.retried == v.retries }
 
-// applied moves the watermark past a step, and History with it: a batch in hand
-// that clears everything, or that comes behind a loss, says nothing about what was
-// applied before it.
-func (v *view) applied(h hand) {
+// moveWatermark moves the watermark past a step, and History with it: a batch in hand that
+// clears everything, or that comes behind a loss, says nothing about what was applied before
+// it. A reset of the same epoch leaves the watermark, since the sequence goes on.
+func (v *statusView) moveWatermark(h stepInHand) {
 	if h.kind != 0 {
 		v.st.History = h.history
 	}
@@ -164,46 +169,51 @@ func (v *view) applied(h hand) {
 	}
 }
 
-// show copies what the machine knows.
-func (v *view) show(m *machine) {
-	v.shown, v.st.Reason = m.state()
+// copyFromMachine copies what the machine knows. It is a copy because a batch may take long to
+// decode, and Status must not wait for it.
+func (v *statusView) copyFromMachine(m *machine) {
+	v.shown, v.st.Reason = m.currentState()
 	if v.st.Unusable = ""; v.st.Reason == ReasonUnusable {
-		v.st.Unusable = m.recent.why
+		v.st.Unusable = m.usability.why
 	}
-	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.n.gaps, m.n.replayed, m.n.restarts
-	v.st.Overruns, v.st.Duplicates = m.n.overruns, m.n.duplicates
-	v.st.Snapshots, v.st.SnapshotReason, v.st.SnapshotState = m.rung.applied, m.rung.reason, m.rung.state()
-	if n := len(m.rung.failed); n > 0 {
+	v.st.Gaps, v.st.Replayed, v.st.Restarts = m.counts.gaps, m.counts.replayed, m.counts.restarts
+	v.st.Overruns, v.st.Duplicates = m.counts.overruns, m.counts.duplicates
+	v.st.Snapshots, v.st.SnapshotReason, v.st.SnapshotState = m.snapshots.applied, m.snapshots.reason, m.snapshots.stateName()
+	if n := len(m.snapshots.failed); n > 0 {
 		if v.st.SnapshotFailures == nil {
 			v.st.SnapshotFailures = make(map[string]uint64, n)
 		}
-		maps.Copy(v.st.SnapshotFailures, m.rung.failed)
+		maps.Copy(v.st.SnapshotFailures, m.snapshots.failed)
 	}
-	if len(m.n.dropped) > 0 {
+	if len(m.counts.dropped) > 0 {
 		if v.st.Dropped == nil {
 			v.st.Dropped = make(map[events.Reason]uint64)
 		}
-		maps.Copy(v.st.Dropped, m.n.dropped)
+		maps.Copy(v.st.Dropped, m.counts.dropped)
 	}
-	v.st.Bytes = len(m.consumed.prints.slots)*int(unsafe.Sizeof(print{})) + cap(m.held.items)*int(unsafe.Sizeof(item{}))
+	v.st.Bytes = len(m.consumed.prints.slots)*int(unsafe.Sizeof(fingerprint{})) + cap(m.held.items)*int(unsafe.Sizeof(queuedBatch{}))
 	v.seen, v.retried = m.connects, m.retries
 	if v.errs != m.out.errs {
 		v.errs, v.st.LastError = m.out.errs, m.out.err
 	}
 }
 
-// state is what the machine knows of itself, as if connected.
-func (m *machine) state() (State, string) {
-	switch reason := m.trust.reason(); {
+// currentState is what the machine knows of itself, as if connected. The first case that holds
+// is shown: what the operator has to mend before what mends itself, and what holds up all
+// batches before what is missing from some. A quiet replay, one that only looks whether
+// something is missing, is not shown, or each reconnect of an idle engine would look like a
+// recovery to a router that waits for Synced.
+func (m *machine) currentState() (State, string) {
+	switch reason := m.completeness.partialReason(); {
 	case m.failed != "":
 		return Failed, reasonEndpoint
-	case m.storm.on:
+	case m.storm.active:
 		return Partial, ReasonStorm
-	case m.rung.hold, m.rung.fill != nil:
-		return Replaying, m.rung.reason
-	case m.ask.holdsBatches() && !m.ask.quiet, m.catchup && m.held.len() > 0:
+	case m.snapshots.holdsBatches, m.snapshots.reply != nil:
+		return Replaying, m.snapshots.reason
+	case m.replay.holdsBatches() && !m.replay.quiet, m.catchingUp && m.held.count() > 0:
 		return Replaying, reason
-	case m.recent.most:
+	case m.usability.mostUnusable:
 		return Partial, ReasonUnusable
 	case reason != "":
 		return Partial, reason
@@ -211,29 +221,30 @@ func (m *machine) state() (State, string) {
 	return Synced, ""
 }
 
-// told is what OnState heard last.
-type told struct {
+// reportedState is what OnState heard last.
+type reportedState struct {
 	state  State
 	reason string
 }
 
-// tell passes a change of state on. turn is held.
-func (s *Stream) tell() {
+// reportState passes a change of state on to OnState. Status is brought up to date first, so
+// that a callback which asks for it sees the state that it is about. turn is held.
+func (s *Stream) reportState() {
 	if s.cfg.OnState == nil {
 		return
 	}
-	var now told
-	now.state, now.reason = s.machine.state()
+	var now reportedState
+	now.state, now.reason = s.machine.currentState()
 	if !s.machine.connected && now.state != Failed {
-		now = told{state: Connecting}
-		if s.paused() {
+		now = reportedState{state: Connecting}
+		if s.isPaused() {
 			now.state = Paused
 		}
 	}
-	if now != s.told {
-		s.told = now
+	if now != s.reported {
+		s.reported = now
 		s.mu.Lock()
-		s.view.show(s.machine)
+		s.status.copyFromMachine(s.machine)
 		s.mu.Unlock()
 		s.cfg.OnState(now.state, now.reason)
 	}
@@ -245,7 +256,7 @@ func (s *Stream) Status() Status {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := &s.view
+	v := &s.status
 	st := v.st
 	st.SnapshotFailures = maps.Clone(v.st.SnapshotFailures)
 	st.Dropped = maps.Clone(v.transport)
@@ -261,7 +272,7 @@ func (s *Stream) Status() Status {
 	st.Queued = s.inbox.liveLen + s.inbox.replayLen + v.heldLen
 	st.QueuedBytes = s.inbox.liveBytes + s.inbox.replayBytes + v.heldBytes
 	if st.Queued > 0 {
-		st.OldestAt = s.inbox.oldest()
+		st.OldestAt = s.inbox.oldestArrival()
 		if v.heldLen > 0 && (st.OldestAt.IsZero() || v.heldAt.Before(st.OldestAt)) {
 			st.OldestAt = v.heldAt
 		}
@@ -269,7 +280,9 @@ func (s *Stream) Status() Status {
 	st.Bytes += cap(s.inbox.items) * int(unsafe.Sizeof(input{}))
 	st.State = v.shown
 	switch {
-	case v.failed():
+	case v.hasFailed():
+	// Between the moment at which the connection came up and the one at which the machine
+	// hears of it, the machine still describes the connection before.
 	case st.Connected:
 		st.LastLifeAt = now
 		if v.seen != v.connects {
@@ -292,20 +305,22 @@ func (s *Stream) Status() Status {
 	return st
 }
 
-// publish makes what the machine knows visible. The caller has no step in hand.
-func (s *Stream) publish() {
+// publishStatus makes what the machine knows visible. The caller has no step in hand.
+func (s *Stream) publishStatus() {
 	s.mu.Lock()
-	s.view.show(s.machine)
-	s.hold(nil)
-	s.view.st.History = s.machine.history()
+	s.status.copyFromMachine(s.machine)
+	s.countHeld(nil)
+	s.status.st.History = s.machine.historyReason()
 	s.mu.Unlock()
 }
 
-// give makes a step the one in the caller's hands.
-func (s *Stream) give(step Step, at time.Time) {
+// handToCaller makes a step the one in the caller's hands. Status goes on showing the
+// watermark before it until the caller has applied it: a snapshot of the index that is taken
+// now must not claim the batch.
+func (s *Stream) handToCaller(step Step, at time.Time) {
 	s.mu.Lock()
-	s.view.show(s.machine)
-	s.hold(nil)
-	s.hand = hand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: s.machine.history()}
+	s.status.copyFromMachine(s.machine)
+	s.countHeld(nil)
+	s.inHand = stepInHand{kind: step.Kind, seq: step.Seq, epoch: step.Epoch, at: at, history: s.machine.historyReason()}
 	s.mu.Unlock()
 }

@@ -24,10 +24,10 @@ type storm struct {
 	returns  int      // batches that went on with one of them
 	restarts int      // on this connection
 
-	on    bool
-	since time.Time     // of the sequence that the live batches follow
-	run   int           // batches of it
-	calm  time.Duration // how long one sequence has to last before the storm is over
+	active bool
+	since  time.Time     // of the sequence that the live batches follow
+	run    int           // batches of it
+	calm   time.Duration // how long one sequence has to last before the storm is over
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 	stormReturns  = 3
 	stormRestarts = 2
 	// A batch that comes this much out of order may be a late one of the same publisher.
-	late = 8
+	lateWindow = 8
 	// maxLeft is how many publishers may have spoken in between.
 	maxLeft = 16
 	// calmRun batches of one sequence, over minCalm at least, end a storm. If it comes back, the next
@@ -45,15 +45,17 @@ const (
 	maxCalm = 10 * time.Minute
 )
 
-// speaks notes a live batch. before is the number behind the last live one, 0 without any. clash: the
-// number had another batch.
-func (s *storm) speaks(seq, before uint64, clash bool, now time.Time) {
+// noteSequence notes a live batch. before is the number behind the last live one, 0 without
+// any. clash: the number had another batch. A sequence that was left and is taken up again
+// exactly where it was left is another publisher's that still lives; one that starts at its
+// beginning is a restart, and does not count.
+func (s *storm) noteSequence(seq, before uint64, clash bool, now time.Time) {
 	if s.run++; before == 0 || seq == before {
 		return
 	}
 	if i := slices.Index(s.left, seq); i >= 0 {
 		s.left = slices.Delete(s.left, i, i+1)
-		if clash || max(seq, before)-min(seq, before) > late {
+		if clash || max(seq, before)-min(seq, before) > lateWindow {
 			s.returns++
 		}
 	}
@@ -64,28 +66,32 @@ func (s *storm) speaks(seq, before uint64, clash bool, now time.Time) {
 	s.run, s.since = 1, now
 }
 
-// stormy begins and ends storms with a live batch, and reports whether to drop it.
-func (m *machine) stormy(it *item, before uint64, now time.Time) bool {
+// detectStorm begins and ends storms with a live batch, and reports whether to drop it. It
+// comes before everything else, because during a storm each batch would look like a restart:
+// blocks would be dropped and replayed several times a second, and routers would see an empty
+// source most of the time. A storm ends when one sequence has gone on alone for long enough,
+// and its history is then asked for again.
+func (m *machine) detectStorm(it *queuedBatch, before uint64, now time.Time) bool {
 	s := &m.storm
-	held := m.held.find(it.seq)
-	clash := held != nil && !held.same(it)
-	if m.consumed.has && it.seq < m.consumed.next {
-		same, known := m.consumed.compare(it)
+	held := m.held.findBatch(it.seq)
+	clash := held != nil && !held.isSameBatch(it)
+	if m.consumed.started && it.seq < m.consumed.next {
+		same, known := m.consumed.compareBatch(it)
 		clash = clash || known && !same
 	}
-	s.speaks(it.seq, before, clash || m.consumed.isForeign(it), now)
+	s.noteSequence(it.seq, before, clash || m.consumed.isForeign(it), now)
 	switch {
-	case !s.on && s.returns >= stormReturns && s.restarts >= stormRestarts:
-		s.on = true
+	case !s.active && s.returns >= stormReturns && s.restarts >= stormRestarts:
+		s.active = true
 		s.calm = min(max(2*s.calm, minCalm), maxCalm)
-		m.held.clear()
-		m.newEpoch(ReasonStorm)
-	case s.on && s.run >= calmRun && now.Sub(s.since) >= s.calm:
-		s.on, s.returns = false, stormReturns-1
-		m.rebuild(now, 0)
+		m.held.dropAll()
+		m.beginEpoch(ReasonStorm)
+	case s.active && s.run >= calmRun && now.Sub(s.since) >= s.calm:
+		s.active, s.returns = false, stormReturns-1
+		m.requestHistory(now, 0)
 	}
-	if s.on {
-		m.n.dropped[events.Storm]++
+	if s.active {
+		m.counts.dropped[events.Storm]++
 	}
-	return s.on
+	return s.active
 }

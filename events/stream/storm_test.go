@@ -23,11 +23,11 @@ func TestRestartStorm(t *testing.T) {
 	for _, cfg := range []machineConfig{{}, replaying} {
 		r := newRig(cfg)
 		r.script("up " + interleaved(200))
-		if state, reason := r.m.state(); state != Partial || reason != ReasonStorm || r.m.history() != ReasonStorm {
+		if state, reason := r.m.currentState(); state != Partial || reason != ReasonStorm || r.m.historyReason() != ReasonStorm {
 			t.Fatalf("replay %v: two publishers on one connection make it %s, %s", cfg.canReplay, state, reason)
 		}
-		if n := r.m.n.dropped[events.Storm]; n < 150 || r.m.n.restarts > 10 {
-			t.Errorf("replay %v: %d batches were dropped, %d restarts seen", cfg.canReplay, n, r.m.n.restarts)
+		if n := r.m.counts.dropped[events.Storm]; n < 150 || r.m.counts.restarts > 10 {
+			t.Errorf("replay %v: %d batches were dropped, %d restarts seen", cfg.canReplay, n, r.m.counts.restarts)
 		}
 		if out := r.script(interleaved(300)[len(interleaved(200)):]); strings.ContainsAny(out, "0123456789") {
 			t.Errorf("replay %v: in the storm it does %s", cfg.canReplay, out)
@@ -39,18 +39,18 @@ func TestRestartStorm(t *testing.T) {
 			return ops
 		}
 		r.script(alone(350, 365) + "29s 365y")
-		if _, reason := r.m.state(); reason != ReasonStorm {
+		if _, reason := r.m.currentState(); reason != ReasonStorm {
 			t.Errorf("replay %v: it ends early, %q", cfg.canReplay, reason)
 		}
-		if out := r.script("2s 366y"); r.m.storm.on {
+		if out := r.script("2s 366y"); r.m.storm.active {
 			t.Errorf("replay %v: one publisher alone does not end it: %s", cfg.canReplay, out)
 		}
 		r.script("367y 400x 368y 401x 369y 402x")
-		if !r.m.storm.on {
+		if !r.m.storm.active {
 			t.Errorf("replay %v: the other comes back, and no storm begins", cfg.canReplay)
 		}
 		r.script("down up")
-		if r.m.storm.on {
+		if r.m.storm.active {
 			t.Errorf("replay %v: another connection begins in the storm", cfg.canReplay)
 		}
 	}
@@ -81,7 +81,7 @@ func TestNoStorm(t *testing.T) {
 	for _, cfg := range []machineConfig{{}, replaying} {
 		for _, ops := range []string{restarts.String(), losses.String()} {
 			r := newRig(cfg)
-			if r.script("up " + ops); r.m.storm.on {
+			if r.script("up " + ops); r.m.storm.active {
 				t.Errorf("replay %v: one publisher is taken for several: %.40s", cfg.canReplay, ops)
 			}
 		}

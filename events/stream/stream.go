@@ -9,10 +9,11 @@
 //
 // The machine decides everything and owns nothing but values: its inputs are
 // connections, batches and the time, its outputs are steps and the wish to start
-// or stop a replay. It is spread over machine.go (inputs and order), hole.go,
-// ask.go and replies.go (replays), snapshot.go (snapshots of the publisher), lifetime.go (publisher ids), mark.go (taking over),
-// trust.go, heal.go and doubt.go (gaps in the knowledge, and when to ask again). The rest of the package moves
-// frames to it.
+// or stop a replay. It is spread over machine.go (inputs and order), consumed.go (the sequence and publisher
+// ids), gap.go, request.go and replies.go (replays), snapshot.go (snapshots of the publisher), mark.go (taking
+// over), completeness.go, probe.go and incomplete.go (what is missing, and when to ask again) and storm.go
+// (several publishers on one connection). The rest of the package moves frames to it: runner.go and inbox.go
+// from the connections, frames.go reads them, status.go shows what became of them.
 //
 // A publisher numbers its batches without a hole, remembers the last few
 // thousand (its ring) and replays them on request. Some publishers name their lifetime
@@ -189,15 +190,15 @@ const (
 	defaultBackoffMax = 5 * time.Second
 )
 
-func (c *Config) fill() {
-	set(&c.ReplayTimeout, defaultReplayTimeout)
-	set(&c.SnapshotTimeout, defaultSnapshotTimeout)
-	set(&c.SnapshotBytes, defaultSnapshotBytes)
-	set(&c.StaleAfter, defaultStaleAfter)
-	set(&c.Queue, defaultQueue)
-	set(&c.QueueBytes, defaultQueueBytes)
-	set(&c.BackoffMin, defaultBackoffMin)
-	set(&c.BackoffMax, max(defaultBackoffMax, c.BackoffMin))
+func (c *Config) setDefaults() {
+	setDefault(&c.ReplayTimeout, defaultReplayTimeout)
+	setDefault(&c.SnapshotTimeout, defaultSnapshotTimeout)
+	setDefault(&c.SnapshotBytes, defaultSnapshotBytes)
+	setDefault(&c.StaleAfter, defaultStaleAfter)
+	setDefault(&c.Queue, defaultQueue)
+	setDefault(&c.QueueBytes, defaultQueueBytes)
+	setDefault(&c.BackoffMin, defaultBackoffMin)
+	setDefault(&c.BackoffMax, max(defaultBackoffMax, c.BackoffMin))
 	if c.Decode == nil {
 		c.Decode = DecodeWithDefaults
 	}
@@ -216,7 +217,7 @@ func DecodeWithDefaults(payload []byte) (events.Batch, error) {
 	return wire.Decode(payload, wire.DefaultLimits)
 }
 
-func set[T int | time.Duration](v *T, def T) {
+func setDefault[T int | time.Duration](v *T, def T) {
 	if *v <= 0 {
 		*v = def
 	}
@@ -271,15 +272,15 @@ type Stream struct {
 	// capacity 1: link says that there should be a connection
 	unpaused chan struct{}
 
-	// turn is held by Next. It guards the machine, replay and begun.
-	turn    sync.Mutex
-	begun   bool // Next was called
-	machine *machine
-	replay  context.CancelFunc // ends the attempt in flight, nil if none
+	// turn is held by Next. It guards the machine, replay and nextCalled.
+	turn       sync.Mutex
+	nextCalled bool // Next was called
+	machine    *machine
+	replay     context.CancelFunc // ends the attempt in flight, nil if none
 	// snapshot ends the request for a snapshot, nil if none
-	snapshot context.CancelFunc
-	told     told
-	lent     *payload.Block // of the step that Next returned last
+	snapshot  context.CancelFunc
+	reported  reportedState
+	lentBlock *payload.Block // of the step that Next returned last
 
 	mu    sync.Mutex
 	room  sync.Cond // on mu: the queue may have room for a live batch, or a connection ends
@@ -288,12 +289,12 @@ type Stream struct {
 	// by mu.
 	live, replayed payload.Share
 	link           link
-	hand           hand
-	view           view
+	inHand         stepInHand
+	status         statusView
 }
 
-// hand is the step the caller is applying. Guarded by Stream.mu.
-type hand struct {
+// stepInHand is the step the caller is applying. Guarded by Stream.mu.
+type stepInHand struct {
 	kind    StepKind // 0: none
 	seq     uint64
 	epoch   uint64
@@ -304,7 +305,7 @@ type hand struct {
 // Open starts following a source. It does not wait for the endpoint. Until Next is
 // called the stream connects and queues, and asks for nothing.
 func Open(cfg Config) *Stream {
-	cfg.fill()
+	cfg.setDefaults()
 	_, snapshots := cfg.Transport.(Snapshots)
 	s := &Stream{
 		cfg:  cfg,
@@ -329,66 +330,75 @@ func Open(cfg Config) *Stream {
 		}),
 	}
 	s.room.L = &s.mu
-	s.inbox.limit(cfg.Queue, cfg.QueueBytes)
+	s.inbox.setLimits(cfg.Queue, cfg.QueueBytes)
 	s.live, s.replayed = cfg.Memory.LiveShare(), cfg.Memory.ReplayShare()
-	s.view = newView(s.machine)
+	s.status = newView(s.machine)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.link.ctx, s.link.cancel = context.WithCancel(s.ctx)
-	s.tasks.Go(s.follow)
+	s.tasks.Go(s.keepConnected)
 	return s
 }
 
-// Next counts the previous step as applied and returns the next one. It blocks
-// until there is one and returns false once the stream is closed.
+// Next counts the previous step as applied and returns the next one. It blocks until there is
+// one and returns false once the stream is closed.
+//
+// It waits in a function of its own. Nearly all goroutines of a large fleet wait here, and a
+// goroutine keeps the stack that its deepest call took: with the inputs and steps of findStep
+// on the stack of the waiting function that is 8 KiB for each source, and 4 KiB without. So
+// findStep is not inlined, and the same holds for what readLive and connectRepeatedly call:
+// whatever is not needed while a source is silent lies in a function that has returned by
+// then.
 func (s *Stream) Next() (step Step, ok bool) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	s.begun = true
+	s.nextCalled = true
 	s.MarkApplied()
-	s.lent.Release()
-	s.lent = nil
+	s.lentBlock.Release()
+	s.lentBlock = nil
 	for s.ctx.Err() == nil {
-		at, ok := s.advance(&step)
+		at, ok := s.findStep(&step)
 		if ok {
 			return step, true
 		}
-		s.wait(at)
+		s.awaitInput(at)
 	}
 	return Step{}, false
 }
 
-// advance sets out to the next step, or reports false if there is none before the next input or at (if set). Next alone
-// calls it, and waits apart from it: a goroutine that waits keeps the stack that its callers take, which is 8 KiB for
-// each source if the inputs and steps of advance are on it, and 4 if not. turn is held.
+// findStep sets out to the next step, or reports false if there is none before the next input
+// or at (if set). It alone moves the machine: it lets the machine hand out all it can, then
+// lets time pass, then feeds one input, and begins again. What the machine orders is carried
+// out after each, before the next input could contradict it. turn is held. It is not inlined,
+// see Next.
 //
 //go:noinline
-func (s *Stream) advance(out *Step) (at time.Time, ok bool) {
+func (s *Stream) findStep(out *Step) (at time.Time, ok bool) {
 	for s.ctx.Err() == nil {
 		now := time.Now()
-		if step, at, ok := s.machine.pop(now); ok {
-			s.obey()
-			s.tell()
-			s.give(step, at)
-			s.lent = step.Block
+		if step, at, ok := s.machine.nextStep(now); ok {
+			s.carryOutOrders()
+			s.reportState()
+			s.handToCaller(step, at)
+			s.lentBlock = step.Block
 			*out = step
 			return at, true
 		}
-		s.obey() // pop may have found a hole and asked for a replay
+		s.carryOutOrders() // nextStep may have found a gap and asked for a replay
 		// A slow caller is not a silent publisher: an answer that waits in the
 		// inbox comes before the end of patience.
-		at := s.machine.wakeAt()
-		if !at.IsZero() && !now.Before(at) && !s.answered() {
-			s.machine.tick(now)
-			s.obey()
+		at := s.machine.nextWake()
+		if !at.IsZero() && !now.Before(at) && !s.hasQueuedAnswer() {
+			s.machine.passTime(now)
+			s.carryOutOrders()
 			continue
 		}
-		if in, ok := s.take(); ok {
-			s.machine.feed(in, now)
-			s.obey()
+		if in, ok := s.takeInput(); ok {
+			s.machine.handleInput(in, now)
+			s.carryOutOrders()
 			continue
 		}
-		s.tell()
-		s.publish()
+		s.reportState()
+		s.publishStatus()
 		return at, false
 	}
 	return at, false
@@ -399,14 +409,14 @@ func (s *Stream) advance(out *Step) (at time.Time, ok bool) {
 func (s *Stream) MarkApplied() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.view.applied(s.hand)
-	s.hand = hand{}
+	s.status.moveWatermark(s.inHand)
+	s.inHand = stepInHand{}
 }
 
 // Resync drops everything and starts over from the publisher's ring. The next
 // step is a Reset with this reason.
 func (s *Stream) Resync(reason string) {
-	s.push(s.ctx, input{kind: inResync, text: reason})
+	s.pushInput(s.ctx, input{kind: inResync, text: reason})
 }
 
 // Close ends the stream: Next returns false, connections are closed, and no
@@ -414,15 +424,16 @@ func (s *Stream) Resync(reason string) {
 func (s *Stream) Close() {
 	s.mu.Lock()
 	s.cancel()
-	s.charge()
+	s.chargeMemory()
 	s.room.Broadcast()
 	s.mu.Unlock()
-	s.signal()
+	s.wakeNext()
 	s.tasks.Wait()
 }
 
-// wait blocks until there is input, at has come (if set), or the end, which Close signals as well.
-func (s *Stream) wait(at time.Time) {
+// awaitInput blocks until there is input, at has come (if set), or the end, which Close
+// signals as well.
+func (s *Stream) awaitInput(at time.Time) {
 	if at.IsZero() { // mostly; a select costs twice as much
 		<-s.wake
 		return
@@ -435,8 +446,8 @@ func (s *Stream) wait(at time.Time) {
 	}
 }
 
-// signal wakes a waiting Next.
-func (s *Stream) signal() {
+// wakeNext wakes a waiting Next.
+func (s *Stream) wakeNext() {
 	select {
 	case s.wake <- struct{}{}:
 	default:

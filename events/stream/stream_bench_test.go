@@ -17,13 +17,13 @@ func benchDecode([]byte) (events.Batch, error) { return events.Batch{}, nil }
 func BenchmarkMachineLive(b *testing.B) {
 	m := newMachine(machineConfig{decode: benchDecode})
 	now := time.Unix(1e9, 0)
-	m.feed(input{kind: inConnected}, now)
+	m.handleInput(input{kind: inConnected}, now)
 	payload := make([]byte, benchPayload)
 	b.SetBytes(benchPayload)
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		m.feed(input{kind: inLive, message: message{seq: seq, payload: payload}}, now)
-		if _, _, ok := m.pop(now); !ok {
+		m.handleInput(input{kind: inLive, message: message{seq: seq, payload: payload}}, now)
+		if _, _, ok := m.nextStep(now); !ok {
 			b.Fatal("nothing to apply")
 		}
 	}
@@ -33,16 +33,16 @@ func BenchmarkMachineLive(b *testing.B) {
 func BenchmarkMachineReplay(b *testing.B) {
 	m := newMachine(machineConfig{decode: benchDecode, canReplay: true, timeout: time.Second})
 	now := time.Unix(1e9, 0)
-	m.feed(input{kind: inConnected}, now)
+	m.handleInput(input{kind: inConnected}, now)
 	payload := make([]byte, benchPayload)
 	for seq := range uint64(1000) {
-		m.feed(input{kind: inLive, message: message{seq: 1<<40 + seq, payload: payload}}, now)
+		m.handleInput(input{kind: inLive, message: message{seq: 1<<40 + seq, payload: payload}}, now)
 	}
 	b.SetBytes(benchPayload)
 	b.ReportAllocs()
 	for seq := uint64(0); b.Loop(); seq++ {
-		m.feed(input{kind: inReplay, ask: m.ask.id, message: message{seq: seq, payload: payload}}, now)
-		if _, _, ok := m.pop(now); !ok {
+		m.handleInput(input{kind: inReplay, ask: m.replay.id, message: message{seq: seq, payload: payload}}, now)
+		if _, _, ok := m.nextStep(now); !ok {
 			b.Fatal("nothing to apply")
 		}
 	}

@@ -94,7 +94,7 @@ func TestReplyFrames(t *testing.T) {
 		for _, s := range frames {
 			in = append(in, []byte(s))
 		}
-		m, got := replyFrames(payload.Of(in...), events.PublisherID{}, "")
+		m, got := parseReply(payload.Of(in...), events.PublisherID{}, "")
 		if got != kind || kind == replyData && (m.seq != seq || string(m.payload) != "data" || m.id != id) {
 			t.Errorf("%q: got %d %+v, want %d %d", frames, got, m, kind, seq)
 		}

@@ -18,20 +18,20 @@ import (
 const ReasonUnusable = "unusable"
 
 const (
-	// judged is how many of the last messages count.
-	judged = 32
+	// judgedMessages is how many of the last messages count.
+	judgedMessages = 32
 	// fewUnusable is how many of them may always be unusable: a stray message shows nothing.
 	fewUnusable = 3
 )
 
-// recent says of the last messages of a live connection whether they could be used.
+// recentMessages says of the last messages of a live connection whether they could be used.
 // Batches without events, and those that are about blocks elsewhere, say nothing.
-type recent struct {
-	unusable uint32 // one bit a message, the last one lowest
-	n        int
-	most     bool   // most cannot be used; it stays until most can be
-	why      string // the last that could not be used
-	inHand   bool   // the last message is the batch in hand, and can be used as far as the stream knows
+type recentMessages struct {
+	unusable     uint32 // one bit a message, the last one lowest
+	n            int
+	mostUnusable bool   // most cannot be used; it stays until most can be
+	why          string // the last that could not be used
+	lastInHand   bool   // the last message is the batch in hand, and can be used as far as the stream knows
 }
 
 // MarkUnusable says that nothing of the batch in hand could be used, and why: the caller refused all of its
@@ -39,39 +39,41 @@ type recent struct {
 func (s *Stream) MarkUnusable(why string) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	if r := &s.machine.recent; r.inHand {
-		r.inHand = false
+	if r := &s.machine.usability; r.lastInHand {
+		r.lastInHand = false
 		r.unusable |= 1
 		r.why = why
-		r.judge()
+		r.judgeMessages()
 	}
 }
 
-// note adds a message. why is "" if it can be used.
-func (r *recent) note(why string) {
+// noteMessage adds a message. why is "" if it can be used.
+func (r *recentMessages) noteMessage(why string) {
 	r.unusable <<= 1
 	if why != "" {
 		r.unusable |= 1
 		r.why = why
 	}
-	r.n = min(r.n+1, judged)
-	r.judge()
+	r.n = min(r.n+1, judgedMessages)
+	r.judgeMessages()
 }
 
-// judge decides what most of the messages are.
-func (r *recent) judge() {
+// judgeMessages decides what most of the messages are. Between the two limits the judgement
+// stays what it was, so that a source at the border does not change its state with every
+// message.
+func (r *recentMessages) judgeMessages() {
 	switch bad := bits.OnesCount32(r.unusable); {
 	case bad > fewUnusable && 2*bad > r.n:
-		r.most = true
+		r.mostUnusable = true
 	case 2*bad < r.n:
-		r.most = false
+		r.mostUnusable = false
 	}
 }
 
 // noteBatch adds a batch that was decoded.
-func (r *recent) noteBatch(b *events.Batch) {
-	if r.inHand = len(b.Events) > 0; r.inHand {
-		r.note("")
+func (r *recentMessages) noteBatch(b *events.Batch) {
+	if r.lastInHand = len(b.Events) > 0; r.lastInHand {
+		r.noteMessage("")
 		return
 	}
 	if b.Dropped == nil {
@@ -93,7 +95,7 @@ func (r *recent) noteBatch(b *events.Batch) {
 	if b.Note != "" {
 		why += ", such as " + b.Note
 	}
-	r.note(why)
+	r.noteMessage(why)
 }
 
 // explainBatch says why a payload is no batch.
@@ -122,7 +124,8 @@ func explainFrames(f [][]byte) string {
 		return fmt.Sprintf("2 frames %s; the second begins with %s%s", want, wire.DescribeBeginning(last), lacks)
 	case 3:
 		if n := len(f[1]); n != seqSize && n != seqIDSize {
-			return fmt.Sprintf("a sequence number of %s where 8 are expected; the frame behind it begins with %s", spelling.Count(n, "byte"), wire.DescribeBeginning(last))
+			return fmt.Sprintf("a sequence number of %s where 8 are expected; the frame behind it begins with %s",
+				spelling.Count(n, "byte"), wire.DescribeBeginning(last))
 		}
 		return "the sequence number that ends a replay"
 	}

@@ -79,20 +79,20 @@ func TestUnusableFrames(t *testing.T) {
 		}
 		synctest.Wait()
 		wantState(t, s, Partial, ReasonUnusable)
-		for i := range judged/2 + 1 {
+		for i := range judgedMessages/2 + 1 {
 			p.Publish(fmt.Sprint(i + 5))
 		}
 		synctest.Wait()
 		wantState(t, s, Synced, "")
 		// Behind another connection may be another process.
-		for range judged {
+		for range judgedMessages {
 			p.SendFrames("1")
 		}
 		synctest.Wait()
 		wantState(t, s, Partial, ReasonUnusable)
 		p.CutConnections()
 		wantSeqs(t, c, slices.Collect(func(yield func(uint64) bool) {
-			for i := range uint64(judged/2 + 6) {
+			for i := range uint64(judgedMessages/2 + 6) {
 				if !yield(i) {
 					return
 				}

@@ -7,24 +7,24 @@ import (
 	"example.com/conductor/events/payload"
 )
 
-// unavailable is the sequence of a reply without a snapshot; one below zero is that of an
+// snapshotUnavailable is the sequence of a reply without a snapshot; one below zero is that of an
 // engine that has published nothing.
 const (
-	unavailable = -2
-	unpublished = -1
+	snapshotUnavailable = -2
+	nothingPublished    = -1
 )
 
-// snapshot is a reply of a snapshot service: the state of the publisher behind batch seq.
+// snapshotReply is a reply of a snapshot service: the state of the publisher behind batch seq.
 // Revisions of the protocol differ in their live batches alone, see newMessage.
-type snapshot struct {
+type snapshotReply struct {
 	seq    int64
 	id     events.PublisherID
 	chunks []payload.Message // of one frame each
 	bytes  int
 }
 
-// newSnapshot reads the frames of a reply. A delimiter in front may be missing.
-func newSnapshot(frames []payload.Message) (s snapshot, ok bool) {
+// parseSnapshot reads the frames of a reply. A delimiter in front may be missing.
+func parseSnapshot(frames []payload.Message) (s snapshotReply, ok bool) {
 	if len(frames) > 0 && len(frames[0].Frames[0]) == 0 {
 		frames = frames[1:]
 	}
@@ -37,11 +37,11 @@ func newSnapshot(frames []payload.Message) (s snapshot, ok bool) {
 	for _, c := range s.chunks {
 		s.bytes += len(c.Frames[0])
 	}
-	return s, s.seq >= unavailable
+	return s, s.seq >= snapshotUnavailable
 }
 
-// release gives the memory of the chunks back.
-func (s *snapshot) release() {
+// releaseChunks gives the memory of the chunks back.
+func (s *snapshotReply) releaseChunks() {
 	for _, c := range s.chunks {
 		c.Block.Release()
 	}

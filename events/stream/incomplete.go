@@ -11,12 +11,12 @@ package stream
 func (s *Stream) MarkIncomplete(reason string) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	s.machine.trust.doubt = reason
+	s.machine.completeness.doubt = reason
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.hand.kind != 0 {
-		s.hand.history = s.machine.history()
+	if s.inHand.kind != 0 {
+		s.inHand.history = s.machine.historyReason()
 		return
 	}
-	s.view.st.History = s.machine.history()
+	s.status.st.History = s.machine.historyReason()
 }

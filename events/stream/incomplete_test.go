@@ -13,9 +13,9 @@ func TestDoubtOutlastsClears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const why = "event_gap"
 		p := streamtest.NewPublisher()
-		var heard []told
+		var heard []reportedState
 		s := Open(Config{Endpoint: "live", Transport: p, Decode: decodeText, OnState: func(state State, reason string) {
-			heard = append(heard, told{state, reason})
+			heard = append(heard, reportedState{state, reason})
 		}})
 		defer s.Close()
 		synctest.Wait()
@@ -61,7 +61,7 @@ func TestDoubtOutlastsClears(t *testing.T) {
 		want(Partial, ReasonUnknown, why) // the reset is in hand
 		s.MarkApplied()
 		want(Partial, ReasonUnknown, ReasonUnknown)
-		if want := []told{
+		if want := []reportedState{
 			{Synced, ""}, {Partial, why}, {Synced, ""}, {Partial, why}, {Partial, ReasonGap}, {Partial, why}, {Partial, ReasonUnknown},
 		}; !slices.Equal(heard, want) {
 			t.Errorf("told %v, want %v", heard, want)
