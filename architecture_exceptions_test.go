@@ -36,22 +36,17 @@ var shapeExceptions = []exception{
 	{"columns", "events/objectkey", 4},
 
 	// events/reach
-	{"columns", "events/reach", 12},
+	{"columns", "events/reach", 11},
 
 	// events/relay
 	{"columns", "events/relay", 3},
 
 	// events/stream
-	{"columns", "events/stream", 24},
-	{"methods", "events/stream.machine", 79},
-
-	// events/stream/streamtest
-	{"embedded", "events/stream/streamtest", 1},
+	{"columns", "events/stream", 21},
 
 	// events/wire
 	{"columns", "events/wire", 51},
-	{"methods", "events/wire.decoder", 83},
 
 	// events/zmq
-	{"columns", "events/zmq", 12},
+	{"columns", "events/zmq", 7},
 }

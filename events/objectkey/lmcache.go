@@ -9,7 +9,7 @@ const maxType = 32
 // without leading zeros, and below zero with Python's own hash.
 func parseChunk(text string) (Key, error) {
 	const want = "fmt@model@world@worker@hash[@dtype][@layer] or model@world@worker@hash@dtype[@layer], then k%v (LMCache)"
-	k := blank(LMCache)
+	k := blankKey(LMCache)
 	rest := text
 	for { // tags, from behind
 		before, tag := cutLast(rest)
@@ -25,16 +25,16 @@ func parseChunk(text string) (Key, error) {
 	n := 0
 	for left, more := rest, true; more; n++ {
 		if n == len(parts) {
-			return unlike(text, want)
+			return unlikeKey(text, want)
 		}
 		parts[n], left, more = strings.Cut(left, "@")
 		if parts[n] == "" {
-			return unlike(text, want)
+			return unlikeKey(text, want)
 		}
 	}
 	p := parts[:n]
 	if n < 5 {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	// Without fmt the dtype is the fifth part; with it the fifth is the hash.
 	if !elementType(p[4]) {
@@ -46,7 +46,7 @@ func parseChunk(text string) (Key, error) {
 	k.Worker, worker = natural(p[2])
 	k.Hash, ok = chunkHash(p[3])
 	if !world || !worker || !ok {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	p = p[4:]
 	if len(p) > 0 && elementType(p[0]) {
@@ -54,12 +54,12 @@ func parseChunk(text string) (Key, error) {
 	}
 	if len(p) > 0 {
 		if k.Layer, ok = natural(p[0]); !ok {
-			return unlike(text, want)
+			return unlikeKey(text, want)
 		}
 		p = p[1:]
 	}
 	if len(p) > 0 {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	return k, nil
 }

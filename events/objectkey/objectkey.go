@@ -124,7 +124,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("object key %q: expected %s", e.Key, e.Want) }
 
-func unlike(text, want string) (Key, error) { return Key{}, &Error{Key: text, Want: want} }
+func unlikeKey(text, want string) (Key, error) { return Key{}, &Error{Key: text, Want: want} }
 
 const (
 	wantAny    = "parts between @ (vLLM, vLLM-Ascend, LMCache), a page hash of 64 hex digits with a suffix like _0_k (SGLang), or a u64"
@@ -156,7 +156,7 @@ func Parse(text string) (Key, error) {
 	if err != nil {
 		return Key{}, err
 	}
-	k.Axes = k.Shard.axes()
+	k.Axes = k.Shard.axesOf()
 	return k, nil
 }
 
@@ -165,7 +165,7 @@ func parsePlain(text string) (Key, error) {
 	if strings.HasPrefix(text, warmupHead) {
 		return Key{}, ErrAside
 	}
-	k := blank(Plain)
+	k := blankKey(Plain)
 	k.Digest = text
 	var ok bool
 	if digits, found := strings.CutPrefix(text, "0x"); found {
@@ -175,7 +175,7 @@ func parsePlain(text string) (Key, error) {
 		k.Hash, ok = decimal(text)
 	}
 	if !ok {
-		return unlike(text, wantAny)
+		return unlikeKey(text, wantAny)
 	}
 	return k, nil
 }
@@ -205,7 +205,7 @@ func (k *Key) NamesModel(model string) bool {
 // NamedKey returns the key of an object that is all there is of a block, whose hash came
 // next to it.
 func NamedKey(digest string, hash uint64) Key {
-	k := blank(Plain)
+	k := blankKey(Plain)
 	k.Digest, k.Hash = digest, hash
 	return k
 }
@@ -238,14 +238,14 @@ func (k *Key) AppendID(dst []byte) []byte {
 // HasDigest reports whether the key's digest is the one of these hex digits.
 func (k *Key) HasDigest(digits string) bool { return strings.EqualFold(k.Digest, digits) }
 
-func blank(p Publisher) Key {
+func blankKey(p Publisher) Key {
 	return Key{
 		Kind:  Kind{Publisher: p, World: -1, Group: -1},
 		Shard: Shard{TP: -1, Head: -1, Worker: -1, PCP: -1, DCP: -1, PP: -1, Layer: -1},
 	}
 }
 
-func (s *Shard) axes() Axes {
+func (s *Shard) axesOf() Axes {
 	var set Axes
 	for i, at := range [...]int32{s.TP, s.Head, s.Worker, s.PCP, s.DCP, s.PP, s.Layer} {
 		if at >= 0 {

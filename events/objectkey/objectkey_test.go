@@ -19,7 +19,7 @@ const (
 func TestParse(t *testing.T) {
 	f := func(text string, want Key) {
 		t.Helper()
-		want.Axes = want.Shard.axes()
+		want.Axes = want.Shard.axesOf()
 		got, err := Parse(text)
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	key := func(p Publisher, hash uint64, digest string, set func(*Key)) Key {
-		k := blank(p)
+		k := blankKey(p)
 		k.Hash, k.Digest = hash, digest
 		set(&k)
 		return k

@@ -81,7 +81,7 @@ func some(r *rand.Rand) Key {
 	model := func() string {
 		return pick("m", "org/model", "qwen:8b", "a_b-c.d", "0123", "abcd", "tp_rank", "模型")
 	}
-	k := blank(Publisher(r.IntN(len(publishers))))
+	k := blankKey(Publisher(r.IntN(len(publishers))))
 	last := func(s string) uint64 {
 		if len(s) > 16 {
 			s = s[len(s)-16:]
@@ -156,7 +156,7 @@ func some(r *rand.Rand) Key {
 		maybe(&k.Layer)
 		k.Tags = pick("", "user%bob", "a%b@c%d", "a%_"+digest+"_0_k", "a%")
 	}
-	k.Axes = k.Shard.axes()
+	k.Axes = k.Shard.axesOf()
 	return k
 }
 
@@ -197,7 +197,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if k.Digest == "" || !strings.Contains(text, k.Digest) || !strings.Contains(text, k.Model) || k.Axes != k.Shard.axes() {
+		if k.Digest == "" || !strings.Contains(text, k.Digest) || !strings.Contains(text, k.Model) || k.Axes != k.Shard.axesOf() {
 			t.Fatalf("%q: %+v", text, k)
 		}
 		again, err := Parse(write(&k))

@@ -32,11 +32,11 @@ func pageHash(s string) int {
 // reads as TP.
 func parsePage(text string, at int) (Key, error) {
 	const want = "_k, __k or _v, or ranks and then _k or _v, behind the page hash"
-	k := blank(SGLang)
+	k := blankKey(SGLang)
 	if at > 0 {
 		k.Prefix = text[:at-1]
 		if text[at-1] != '_' || k.Prefix == "" {
-			return unlike(text, "a namespace and an underscore, or nothing, before the page hash")
+			return unlikeKey(text, "a namespace and an underscore, or nothing, before the page hash")
 		}
 	}
 	k.Digest = text[at : at+pageDigits]
@@ -65,7 +65,7 @@ func parsePage(text string, at int) (Key, error) {
 	case k.TP >= 0:
 		return aside(text, rest, want)
 	default:
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	return k, nil
 }
@@ -73,11 +73,11 @@ func parsePage(text string, at int) (Key, error) {
 // aside tells a side pool's name (draft_k, temporal, conv_0) from other texts.
 func aside(text, pool, want string) (Key, error) {
 	if pool == "" || pool[0] < 'a' || pool[0] > 'z' || pool == "k" || pool == "v" {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	for i := range len(pool) {
 		if c := pool[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
-			return unlike(text, want)
+			return unlikeKey(text, want)
 		}
 	}
 	return Key{}, ErrAside

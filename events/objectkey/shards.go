@@ -140,7 +140,7 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	n, known := 0, false
 	cost := int64(0)
 	if m == nil {
-		cost += k.Kind.bytes()
+		cost += k.Kind.countBytes()
 	} else {
 		n, known = m.number[k.Shard]
 		if !known {
@@ -162,11 +162,11 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 	s.held += cost
 
 	if m == nil {
-		m = &members{kind: k.Kind.clone(), number: make(map[Shard]int), sets: make(map[member]*set)}
+		m = &members{kind: k.Kind.cloneText(), number: make(map[Shard]int), sets: make(map[member]*set)}
 		s.kinds[place{pool, m.kind}] = m
 	}
 	if !known {
-		s.grow(pool, m, k.Shard)
+		s.numberShard(pool, m, k.Shard)
 	}
 	if in == nil {
 		in = &set{number: s.newNumber()}
@@ -175,8 +175,8 @@ func (s *Shards) Add(pool Pool, tier Tier, k *Key) (Number, bool) {
 		s.blocks++
 	}
 	in.old = false
-	if before := s.whole(m, in); in.put(n) && !before && s.whole(m, in) {
-		s.turn(pool, m, who, true)
+	if before := s.isWhole(m, in); in.addShard(n) && !before && s.isWhole(m, in) {
+		s.reportTurn(pool, m, who, true)
 	}
 	return in.number, true
 }
@@ -197,12 +197,12 @@ func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
 	if !known || in == nil {
 		return
 	}
-	if before := s.whole(m, in); in.drop(n) && before && !s.whole(m, in) {
-		s.turn(pool, m, who, false)
+	if before := s.isWhole(m, in); in.dropShard(n) && before && !s.isWhole(m, in) {
+		s.reportTurn(pool, m, who, false)
 	}
 	if in.size == 0 {
-		s.forget(m, who, in)
-		s.prune(at, m)
+		s.forgetBlock(m, who, in)
+		s.pruneKind(at, m)
 	}
 }
 
@@ -210,7 +210,7 @@ func (s *Shards) Remove(pool Pool, tier Tier, k *Key) {
 func (s *Shards) EachWhole(f func(Block)) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
-			if s.whole(m, in) {
+			if s.isWhole(m, in) {
 				f(Block{Pool: at.pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest})
 			}
 		}
@@ -234,10 +234,10 @@ func (s *Shards) RemoveWhere(goes func(Pool, Tier) bool) {
 	for at, m := range s.kinds {
 		for who, in := range m.sets {
 			if goes(at.pool, who.tier) {
-				s.end(at.pool, m, who, in)
+				s.removeBlock(at.pool, m, who, in)
 			}
 		}
-		s.prune(at, m)
+		s.pruneKind(at, m)
 	}
 }
 
@@ -250,42 +250,42 @@ func (s *Shards) ForgetStale(ages func(Tier) bool) {
 				continue
 			}
 			if in.old {
-				s.end(at.pool, m, who, in)
+				s.removeBlock(at.pool, m, who, in)
 			}
 			in.old = true
 		}
-		s.prune(at, m)
+		s.pruneKind(at, m)
 	}
 }
 
-// end takes away all shards of a block.
-func (s *Shards) end(pool Pool, m *members, who member, in *set) {
-	if s.whole(m, in) {
-		s.turn(pool, m, who, false)
+// removeBlock takes away all shards of a block.
+func (s *Shards) removeBlock(pool Pool, m *members, who member, in *set) {
+	if s.isWhole(m, in) {
+		s.reportTurn(pool, m, who, false)
 	}
-	s.forget(m, who, in)
+	s.forgetBlock(m, who, in)
 }
 
-// grow numbers a shard of a kind that no block has had.
-func (s *Shards) grow(pool Pool, m *members, shard Shard) {
+// numberShard numbers a shard of a kind that no block has had.
+func (s *Shards) numberShard(pool Pool, m *members, shard Shard) {
 	if s.need == All && m.whole > 0 {
 		for who, in := range m.sets {
-			if s.whole(m, in) {
-				s.turn(pool, m, who, false)
+			if s.isWhole(m, in) {
+				s.reportTurn(pool, m, who, false)
 			}
 		}
 	}
 	m.number[shard] = len(m.number)
 }
 
-func (s *Shards) whole(m *members, in *set) bool {
+func (s *Shards) isWhole(m *members, in *set) bool {
 	if s.need == Any {
 		return in.size > 0
 	}
 	return int(in.size) == len(m.number)
 }
 
-func (s *Shards) turn(pool Pool, m *members, who member, whole bool) {
+func (s *Shards) reportTurn(pool Pool, m *members, who member, whole bool) {
 	if whole {
 		m.whole++
 		s.counts++
@@ -296,7 +296,7 @@ func (s *Shards) turn(pool Pool, m *members, who member, whole bool) {
 	s.report(Block{Pool: pool, Tier: who.tier, Kind: &m.kind, Hash: who.hash, Rest: who.rest}, whole)
 }
 
-func (s *Shards) forget(m *members, who member, in *set) {
+func (s *Shards) forgetBlock(m *members, who member, in *set) {
 	delete(m.sets, who)
 	s.numbered[in.number] = nil
 	s.free = append(s.free, in.number)
@@ -317,12 +317,12 @@ func (s *Shards) newNumber() Number {
 	return Number(len(s.numbered) - 1)
 }
 
-func (s *Shards) prune(at place, m *members) {
+func (s *Shards) pruneKind(at place, m *members) {
 	if len(m.sets) > 0 {
 		return
 	}
 	delete(s.kinds, at)
-	s.held -= m.kind.bytes() + int64(len(m.number))*shardBytes
+	s.held -= m.kind.countBytes() + int64(len(m.number))*shardBytes
 }
 
 func memberOf(tier Tier, k *Key) member {
@@ -334,12 +334,12 @@ func memberOf(tier Tier, k *Key) member {
 	return member{hash: k.Hash, rest: rest, tier: tier}
 }
 
-func (k *Kind) bytes() int64 {
+func (k *Kind) countBytes() int64 {
 	return int64(kindBytes + len(k.Prefix) + len(k.Model) + len(k.Family) + len(k.DType) + len(k.Tags))
 }
 
-// clone lets go of the text the kind was read from.
-func (k *Kind) clone() Kind {
+// cloneText lets go of the text the kind was read from.
+func (k *Kind) cloneText() Kind {
 	c := *k
 	for _, s := range []*string{&c.Prefix, &c.Model, &c.Family, &c.DType, &c.Tags} {
 		*s = strings.Clone(*s)
@@ -347,8 +347,8 @@ func (k *Kind) clone() Kind {
 	return c
 }
 
-// put adds a number, and reports whether it was not there.
-func (s *set) put(n int) bool {
+// addShard adds a number, and reports whether it was not there.
+func (s *set) addShard(n int) bool {
 	word := &s.first
 	if n >= 64 {
 		for len(s.more) < n/64 {
@@ -364,8 +364,8 @@ func (s *set) put(n int) bool {
 	return fresh
 }
 
-// drop takes a number out, and reports whether it was there.
-func (s *set) drop(n int) bool {
+// dropShard takes a number out, and reports whether it was there.
+func (s *set) dropShard(n int) bool {
 	word := &s.first
 	if n >= 64 {
 		if n/64 > len(s.more) {

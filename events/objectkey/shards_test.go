@@ -355,7 +355,7 @@ func (s *Shards) Check() {
 	blocks, counts, held := 0, 0, int64(0)
 	for at, m := range s.kinds {
 		whole := 0
-		held += m.kind.bytes() + int64(len(m.number))*shardBytes
+		held += m.kind.countBytes() + int64(len(m.number))*shardBytes
 		for _, in := range m.sets {
 			size := bits.OnesCount64(in.first)
 			for _, w := range in.more {
@@ -367,7 +367,7 @@ func (s *Shards) Check() {
 			if s.numbered[in.number] != in {
 				panic("BUG: a block is not at its number")
 			}
-			if s.whole(m, in) {
+			if s.isWhole(m, in) {
 				whole++
 			}
 			held += blockBytes + int64(len(in.more))*wordBytes

@@ -6,22 +6,22 @@ import "strings"
 // perhaps with a layer after it, then parts with labels in any order, each at
 // most once. The rest is the model, and whatever is before its @ a prefix.
 func parseLabelled(text string) (Key, error) {
-	k := blank(VLLM)
+	k := blankKey(VLLM)
 	rest, last := cutLast(text)
 	role := ""
 	if _, before := cutLast(rest); !k.label(before, &role) {
 		layer, ok := natural(last)
 		if !ok {
-			return unlike(text, "a hash behind the ranks, or a hash and a layer number")
+			return unlikeKey(text, "a hash behind the ranks, or a hash and a layer number")
 		}
 		rest, last = cutLast(rest)
 		k.Layer = layer
 	} else {
-		k, role = blank(VLLM), ""
+		k, role = blankKey(VLLM), ""
 	}
 	hash, ok := blockHash(last, 2)
 	if !ok {
-		return unlike(text, wantHash)
+		return unlikeKey(text, wantHash)
 	}
 	k.Digest, k.Hash = last, hash
 	for {
@@ -34,11 +34,11 @@ func parseLabelled(text string) (Key, error) {
 	k.Prefix, k.Model = cutLast(rest)
 	switch {
 	case k.Model == "" || strings.HasPrefix(rest, "@"):
-		return unlike(text, wantModel)
+		return unlikeKey(text, wantModel)
 	case isLabel(k.Model):
-		return unlike(text, "every label once, with a number below 2^31 or a word")
+		return unlikeKey(text, "every label once, with a number below 2^31 or a word")
 	case k.TP < 0 && k.Head < 0, k.TP >= 0 && k.Head >= 0:
-		return unlike(text, "tp_rank or head_or_tp_rank, once, between model and hash")
+		return unlikeKey(text, "tp_rank or head_or_tp_rank, once, between model and hash")
 	}
 	// Ascend's first keys have TP and PP and nothing else; vLLM's that have PP
 	// have the context parallel ranks too.
@@ -120,24 +120,24 @@ func once(to *string, value string) bool {
 func parseCompact(text string) (Key, error) {
 	const want = "model@hash@rank, model@group@hash@rank (a hash of at least 16 hex digits), " +
 		"ranks like tp_rank:0 (vLLM, vLLM-Ascend), or at least five parts (LMCache)"
-	k := blank(Ascend)
+	k := blankKey(Ascend)
 	rest, rank := cutLast(text)
 	rest, k.Digest = cutLast(rest)
 	var ok bool
 	if k.Hash, ok = blockHash(k.Digest, 16); !ok {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	if k.Worker, ok = natural(rank); !ok {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	model, group, grouped := strings.Cut(rest, "@")
 	if grouped {
 		if k.Group, ok = natural(group); !ok {
-			return unlike(text, want)
+			return unlikeKey(text, want)
 		}
 	}
 	if k.Model = model; model == "" {
-		return unlike(text, want)
+		return unlikeKey(text, want)
 	}
 	return k, nil
 }

@@ -5,10 +5,10 @@ import "sync/atomic"
 // Overhead is bytes that a queued message takes besides its payload, about.
 const Overhead = 192
 
-// greed bounds a share by a multiple of the free bytes of its budget. One share alone gets
+// maxShareOfFree bounds a share by a multiple of the free bytes of its budget. One share alone gets
 // four fifths of the budget, n equal ones get 4/(4n+1) each. The rest stays free for a share
 // that begins, so no share starves the others.
-const greed = 4
+const maxShareOfFree = 4
 
 // Memory bounds the messages that wait for a decoder, over all sources.
 type Memory struct {
@@ -76,7 +76,7 @@ func (s *Share) Fits(bytes int) bool {
 		return true
 	}
 	n, free := int64(bytes+Overhead), s.of.limit-s.of.used.Load()
-	return n <= free && s.used+n <= greed*free
+	return n <= free && s.used+n <= maxShareOfFree*free
 }
 
 // Set notes the content of the queue: its messages, and the bytes of their payloads.

@@ -99,7 +99,7 @@ const discardStep = 16 << 20
 // silence.
 func DiscardedBytes() (bytes int64, more <-chan struct{}) { return discarded.Load(), discards }
 
-func discard(bytes int) {
+func countDiscarded(bytes int) {
 	if n := discarded.Add(int64(bytes)); n/discardStep != (n-int64(bytes))/discardStep {
 		select {
 		case discards <- struct{}{}:
@@ -108,7 +108,7 @@ func discard(bytes int) {
 	}
 }
 
-func class(n int) int { return bits.Len(uint(max(n, MinBlock)-1)) - bits.Len(uint(MinBlock-1)) }
+func sizeClass(n int) int { return bits.Len(uint(max(n, MinBlock)-1)) - bits.Len(uint(MinBlock-1)) }
 
 // TakeBlock returns a block of at least n bytes of any value, with one reference.
 func TakeBlock(n int) *Block {
@@ -116,7 +116,7 @@ func TakeBlock(n int) *Block {
 	if n > maxPooled {
 		b = &Block{Bytes: make([]byte, n)}
 	} else {
-		c := class(n)
+		c := sizeClass(n)
 		select {
 		case b = <-pools[c]:
 		default:
@@ -144,23 +144,23 @@ func (b *Block) Release() {
 		panic("BUG: a block of payloads is released twice")
 	case n == 0:
 		if PoisonsReleased {
-			poison(b.Bytes)
+			poisonBytes(b.Bytes)
 		}
 		if len(b.Bytes) <= maxPooled {
 			select {
-			case pools[class(len(b.Bytes))] <- b:
+			case pools[sizeClass(len(b.Bytes))] <- b:
 				return
 			default:
 			}
 		}
-		discard(len(b.Bytes))
+		countDiscarded(len(b.Bytes))
 	}
 }
 
 // HasOneReference reports whether the caller's reference is the only one.
 func (b *Block) HasOneReference() bool { return b.refs.Load() == 1 }
 
-func poison(p []byte) {
+func poisonBytes(p []byte) {
 	for i := range p {
 		p[i] = 0xdb
 	}

@@ -120,7 +120,7 @@ func TestSharesAreFair(t *testing.T) {
 				}
 			}
 		}
-		want := greed * limit / (greed*n + 1)
+		want := maxShareOfFree * limit / (maxShareOfFree*n + 1)
 		for i, k := range held {
 			if got := k * (size + Overhead); got < want-2*(size+Overhead) || got > want+2*(size+Overhead) {
 				t.Errorf("share %d of %d has %d bytes, want about %d", i, n, got, want)

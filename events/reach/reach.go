@@ -30,7 +30,7 @@ type Rules struct {
 
 type ports struct{ first, last uint16 }
 
-func (p ports) has(port uint16) bool { return p.first <= port && port <= p.last }
+func (p ports) hasPort(port uint16) bool { return p.first <= port && port <= p.last }
 
 type network struct {
 	netip.Prefix
@@ -44,7 +44,7 @@ type network struct {
 func Parse(rules []string, local bool) (*Rules, error) {
 	r := new(Rules)
 	for _, text := range rules {
-		if err := r.add(text); err != nil {
+		if err := r.addRule(text); err != nil {
 			return nil, err
 		}
 	}
@@ -53,9 +53,9 @@ func Parse(rules []string, local bool) (*Rules, error) {
 }
 
 // CheckRule returns the fault of a rule, nil if it has none.
-func CheckRule(text string) error { return new(Rules).add(text) }
+func CheckRule(text string) error { return new(Rules).addRule(text) }
 
-func (r *Rules) add(text string) error {
+func (r *Rules) addRule(text string) error {
 	bad := func(why string) error { return fmt.Errorf("rule %q %s", text, why) }
 	switch {
 	case text == "default":
@@ -135,17 +135,17 @@ func parsePorts(text string) (p ports, ok bool) {
 func (r *Rules) AllowsTCP(at netip.AddrPort) bool {
 	addr := at.Addr().Unmap().WithZone("")
 	for _, n := range r.tcp {
-		if n.has(at.Port()) && n.Contains(addr) {
+		if n.hasPort(at.Port()) && n.Contains(addr) {
 			return true
 		}
 	}
-	return r.standard && r.usual(addr)
+	return r.standard && r.isUsual(addr)
 }
 
 // AllowsName reports whether a name may be looked up for a port: its addresses decide.
 func (r *Rules) AllowsName(port uint16) bool {
 	for _, n := range r.tcp {
-		if n.has(port) {
+		if n.hasPort(port) {
 			return true
 		}
 	}
@@ -169,7 +169,7 @@ func (r *Rules) AllowsPath(name string) bool {
 // AllowsBind reports whether a port may be listened at.
 func (r *Rules) AllowsBind(port uint16) bool {
 	for _, p := range r.bind {
-		if p.has(port) {
+		if p.hasPort(port) {
 			return true
 		}
 	}
@@ -202,13 +202,13 @@ var translated = []netip.Prefix{
 	netip.MustParsePrefix("::ffff:0:0:0/96"), // IPv4-translated
 }
 
-// usual reports whether default allows an address.
-func (r *Rules) usual(addr netip.Addr) bool {
+// isUsual reports whether default allows an address.
+func (r *Rules) isUsual(addr netip.Addr) bool {
 	switch b := addr.As16(); {
 	case nat64.Contains(addr):
-		return r.usual(netip.AddrFrom4([4]byte(b[12:16])))
+		return r.isUsual(netip.AddrFrom4([4]byte(b[12:16])))
 	case sixTo4.Contains(addr):
-		return r.usual(netip.AddrFrom4([4]byte(b[2:6])))
+		return r.isUsual(netip.AddrFrom4([4]byte(b[2:6])))
 	}
 	for _, m := range metadata {
 		if addr == m {
@@ -223,5 +223,6 @@ func (r *Rules) usual(addr netip.Addr) bool {
 			return false
 		}
 	}
-	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast() && !here.Contains(addr) && addr != all4
+	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast() &&
+		!here.Contains(addr) && addr != all4
 }

@@ -13,7 +13,7 @@ import (
 //	lookahead_token_ids  [[tb .. tb+L-1], [t2b .. t2b+L-1]]
 //	Event.Tokens         t0 .. tb-1 | tb .. t2b-1 | t2b .. t2b+L-1       Event.Ahead = L
 
-// aheadField notes the offset of the look-ahead tokens: a list of one list a block, or
+// readAhead notes the offset of the look-ahead tokens: a list of one list a block, or
 // nil. Their number is checked when the blocks and their tokens are known.
 func (f *form) readAhead(c *cursor) events.Reason {
 	f.ahead = 0

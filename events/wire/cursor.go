@@ -30,7 +30,7 @@ func (k kind) String() string {
 		"a float", "a str", "a bin", "an ext", "an array", "a map"}[k]
 }
 
-// depthCap is the number of levels skip can tell apart.
+// depthCap is the number of levels skipValues can tell apart.
 const depthCap = 32
 
 // cursor walks msgpack bytes. The first thing wrong with the bytes themselves
@@ -42,8 +42,8 @@ type cursor struct {
 	err *Error // nil while b[:i] is well-formed
 
 	maxDepth int
-	deep     bool // skip met more levels than maxDepth
-	beyond   bool // token met a number that is no token id
+	deep     bool // skipValues met more levels than maxDepth
+	beyond   bool // readToken met a number that is no token id
 }
 
 // setError records the first error and drives the cursor to the end.
@@ -164,7 +164,7 @@ func (c *cursor) checkLength(k kind, n uint64, ok bool) (kind, uint64) {
 	return k, n
 }
 
-// readBytes returns the n bytes that head announced. They alias the payload.
+// readBytes returns the n bytes that readHeader announced. They alias the payload.
 func (c *cursor) readBytes(n uint64) []byte {
 	p := c.b[c.i : c.i+int(n)]
 	c.i += int(n)

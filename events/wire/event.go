@@ -147,7 +147,7 @@ func (d *decoder) readHashField(f *hashField) events.Reason {
 	return why
 }
 
-// parentField reads a hash or nil.
+// readParent reads a hash or nil.
 func (f *parentField) readParent(c *cursor) events.Reason {
 	k, n := c.readHeader()
 	*f = parentField{}
@@ -162,7 +162,7 @@ func (f *parentField) readParent(c *cursor) events.Reason {
 	return ""
 }
 
-// adapterField reads a lora_id of any type or nil.
+// readAdapter reads a lora_id of any type or nil.
 func (f *adapterID) readAdapter(c *cursor) events.Reason {
 	at := c.i
 	k, n := c.readHeader()

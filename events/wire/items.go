@@ -55,7 +55,7 @@ func itemNumber(id []byte) uint64 {
 	return xxh3.Hash(id)
 }
 
-// itemInfos notes where a list of infos is, one a block, or nil. They wait until it
+// readItemInfos notes where a list of infos is, one a block, or nil. They wait until it
 // is known how many blocks there are.
 func (f *form) readItemInfos(c *cursor) events.Reason {
 	at := c.i

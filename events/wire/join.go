@@ -82,7 +82,8 @@ func haveSameWidth(was, is []byte) bool {
 // same otherwise.
 func (d *decoder) joinNextBlock(prev, ev *events.Event) bool {
 	n, size := len(prev.Hashes), ev.BlockSize
-	if n != prev.Count() || len(ev.Hashes) != 1 || !ev.HasParent || !prev.HasParent || ev.Parent != prev.Hashes[n-1] || !agreeButForBlock(prev, ev) ||
+	if n != prev.Count() || len(ev.Hashes) != 1 || !ev.HasParent || !prev.HasParent ||
+		ev.Parent != prev.Hashes[n-1] || !agreeButForBlock(prev, ev) ||
 		size == 0 || len(ev.Tokens) != size || len(prev.Tokens) != n*size {
 		return false
 	}

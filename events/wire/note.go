@@ -61,7 +61,10 @@ func findUnknownType(event []byte) string {
 	for range n {
 		key, _ := c.readShortText()
 		at := c.i
-		if tag, ok := c.readShortText(); ok && (key == "type" && kindOfTag([]byte(tag)) == unknownKind || key == "event_type" && kindOfEventType([]byte(tag)) == unknownKind) {
+		tag, ok := c.readShortText()
+		unknown := key == "type" && kindOfTag([]byte(tag)) == unknownKind ||
+			key == "event_type" && kindOfEventType([]byte(tag)) == unknownKind
+		if ok && unknown {
 			return tag
 		}
 		c.i = at

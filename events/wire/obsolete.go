@@ -132,7 +132,8 @@ func (d *decoder) readWrittenHashes() ([]uint64, events.Reason) {
 			list = append(list, h)
 			continue
 		}
-		for _, word := range bytes.FieldsFunc(d.in.readBytes(n), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }) {
+		separates := func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' }
+		for _, word := range bytes.FieldsFunc(d.in.readBytes(n), separates) {
 			h, ok := writtenHash(word)
 			if !ok {
 				return nil, events.BadEvent

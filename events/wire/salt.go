@@ -56,7 +56,7 @@ func (d *decoder) readMetadataPairs(f *form, n int) (why events.Reason) {
 	return ""
 }
 
-// extraKeys notes where the extra keys are: a list with one entry a block, each
+// readExtraKeys notes where the extra keys are: a list with one entry a block, each
 // nil or a list, or nil. They wait until LoRA name and parent are known. A list of
 // nothing but nil, which is what plain prompts have, is none.
 func (f *form) readExtraKeys(c *cursor) events.Reason {

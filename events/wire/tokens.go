@@ -10,7 +10,7 @@ import (
 
 // Token ids are most of a payload's bytes, and where one ends depends on its
 // first byte. Ids of today's vocabularies take three or five bytes in turns no
-// branch predictor can guess, so compact decides nothing: the width is computed
+// branch predictor can guess, so readCompactTokens decides nothing: the width is computed
 // from the tag, and the value is the last four bytes of the token under the
 // tag's mask.
 //
@@ -21,7 +21,7 @@ import (
 //	any other tag   width at most 9, counted as foreign
 
 const (
-	// chunk is how many tokens compact reads between two looks at how many bytes
+	// chunk is how many tokens readCompactTokens reads between two looks at how many bytes
 	// are left, and at whether all of them were compact.
 	chunk = 8
 	// chunkBytes is what chunk tokens take at most if every tag says nine bytes,

@@ -11,7 +11,7 @@
 //	    obsolete.go           |           |          the Mooncake master
 //	        +-------> form <--+-----------+
 //	                    |
-//	         event.go: finish, salt.go, items.go     one events.Event
+//	         event.go: finishEvent, salt.go, items.go     one events.Event
 //
 // Invariants:
 //

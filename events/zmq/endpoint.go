@@ -31,7 +31,7 @@ const maxPath = 107
 // tcp://[ipv6]:port or ipc://path. It looks nothing up. The error, if any, is
 // an *endpointError.
 func CheckEndpoint(endpoint string) error {
-	_, _, err := split(endpoint)
+	_, _, err := splitEndpoint(endpoint)
 	return err
 }
 
@@ -55,7 +55,7 @@ func CheckReach(rules *reach.Rules, endpoint string) error {
 		return nil
 	}
 	bound := strings.HasPrefix(endpoint, bindScheme)
-	part := split
+	part := splitEndpoint
 	if bound {
 		part = splitBound
 	}
@@ -79,7 +79,8 @@ func CheckReach(rules *reach.Rules, endpoint string) error {
 	case err == nil:
 		ok = rules.AllowsTCP(netip.AddrPortFrom(ip, port))
 	case strings.EqualFold(strings.TrimSuffix(host, "."), "localhost"):
-		ok = rules.AllowsTCP(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)) || rules.AllowsTCP(netip.AddrPortFrom(netip.IPv6Loopback(), port))
+		ok = rules.AllowsTCP(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)) ||
+			rules.AllowsTCP(netip.AddrPortFrom(netip.IPv6Loopback(), port))
 	default:
 		ok = rules.AllowsName(port)
 	}
@@ -103,8 +104,10 @@ func splitBound(endpoint string) (network, addr string, err error) {
 	return network, addr, err
 }
 
-// split turns an endpoint into arguments of a dial.
-func split(endpoint string) (network, addr string, err error) { return splitAs(endpoint, false) }
+// splitEndpoint turns an endpoint into arguments of a dial.
+func splitEndpoint(endpoint string) (network, addr string, err error) {
+	return splitAs(endpoint, false)
+}
 
 // splitAs turns an endpoint into arguments of a dial, or of a listen if it is to be bound.
 func splitAs(endpoint string, bound bool) (network, addr string, err error) {

@@ -13,7 +13,7 @@ import (
 func TestCheckEndpoint(t *testing.T) {
 	good := func(endpoint, network, addr string) {
 		t.Helper()
-		gotNetwork, gotAddr, err := split(endpoint)
+		gotNetwork, gotAddr, err := splitEndpoint(endpoint)
 		if err != nil || gotNetwork != network || gotAddr != addr {
 			t.Errorf("%q: got %q %q %v", endpoint, gotNetwork, gotAddr, err)
 		}

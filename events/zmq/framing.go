@@ -38,9 +38,9 @@ const (
 	// maxSkipped is the most bytes of a message that is read past. More is no batch of an engine, but
 	// a stream of bytes gone wrong.
 	maxSkipped = 1 << 30
-	// beginning is how many bytes of a frame that is too large are kept: enough to tell two
+	// keptBeginning is how many bytes of a frame that is too large are kept: enough to tell two
 	// batches apart, since their time comes first.
-	beginning = 512
+	keptBeginning = 512
 )
 
 // framing reads frames from a connection into blocks.
@@ -79,16 +79,16 @@ func (f *framing) Read(p []byte) (int, error) {
 		f.passing, f.greeted = greetingSize, true
 	}
 	if f.passing == 0 {
-		h, err := f.header(0)
+		h, err := f.readHeader(0)
 		if err == nil {
-			err = h.check(maxCommand, 0, 0)
+			err = h.checkLimits(maxCommand, 0, 0)
 		}
 		if err != nil {
 			return 0, err
 		}
 		f.passing = h.len + int(h.size)
 	}
-	if err := f.fill(1); err != nil {
+	if err := f.fillBlock(1); err != nil {
 		return 0, err
 	}
 	n := copy(p[:min(len(p), f.passing)], f.block.Bytes[f.from:f.to])
@@ -104,8 +104,8 @@ func (f *framing) Write(p []byte) (int, error) {
 	return f.Conn.Write(p)
 }
 
-// message reads the next message. A command is a message of one frame.
-func (f *framing) message() (m payload.Message, command bool, err error) {
+// readMessage reads the next message. A command is a message of one frame.
+func (f *framing) readMessage() (m payload.Message, command bool, err error) {
 	f.frames, f.ends = f.frames[:0], f.ends[:0]
 	total, at := uint64(0), 0
 	most := f.limit
@@ -113,9 +113,9 @@ func (f *framing) message() (m payload.Message, command bool, err error) {
 		most = max(most, maxSkipped)
 	}
 	for more := true; more; {
-		h, err := f.header(at)
+		h, err := f.readHeader(at)
 		if err == nil {
-			err = h.check(most, total, len(f.ends)/2)
+			err = h.checkLimits(most, total, len(f.ends)/2)
 		}
 		if err != nil {
 			return m, false, err
@@ -123,13 +123,13 @@ func (f *framing) message() (m payload.Message, command bool, err error) {
 		total += h.size
 		kept := h.size
 		if total > f.limit {
-			kept = min(kept, beginning)
+			kept = min(kept, keptBeginning)
 			m.Oversize = total
 		}
 		end := at + h.len + int(kept)
-		err = f.fill(end)
+		err = f.fillBlock(end)
 		if err == nil && kept < h.size {
-			err = f.skip(end, h.size-kept)
+			err = f.skipBytes(end, h.size-kept)
 		}
 		if err != nil {
 			return m, false, err
@@ -152,13 +152,13 @@ func (f *framing) message() (m payload.Message, command bool, err error) {
 	return m, command, nil
 }
 
-// skip reads the n bytes that follow an offset behind from, and drops them.
-func (f *framing) skip(at int, n uint64) error {
+// skipBytes reads the n bytes that follow an offset behind from, and drops them.
+func (f *framing) skipBytes(at int, n uint64) error {
 	there := min(n, uint64(f.to-f.from-at))
 	b := f.block.Bytes[f.from+at : f.to]
 	f.to = f.from + at + copy(b, b[there:])
 	for n -= there; n > 0; {
-		f.room(at + maxRead)
+		f.makeRoom(at + maxRead)
 		free := f.block.Bytes[f.to:]
 		k, err := f.Conn.Read(free[:min(n, uint64(len(free)))])
 		if n -= uint64(k); err != nil && n > 0 {
@@ -178,15 +178,15 @@ type header struct {
 	size  uint64
 }
 
-// header reads the header at an offset behind from.
-func (f *framing) header(at int) (h header, err error) {
-	if err := f.fill(at + 2); err != nil {
+// readHeader reads the header at an offset behind from.
+func (f *framing) readHeader(at int) (h header, err error) {
+	if err := f.fillBlock(at + 2); err != nil {
 		return h, err
 	}
 	h = header{flags: f.block.Bytes[f.from+at], len: 2, size: uint64(f.block.Bytes[f.from+at+1])}
 	if h.flags&flagLong != 0 {
 		h.len = 9
-		if err := f.fill(at + h.len); err != nil {
+		if err := f.fillBlock(at + h.len); err != nil {
 			return h, err
 		}
 		h.size = binary.BigEndian.Uint64(f.block.Bytes[f.from+at+1:])
@@ -194,8 +194,8 @@ func (f *framing) header(at int) (h header, err error) {
 	return h, nil
 }
 
-// check judges a frame behind others of the same message.
-func (h header) check(limit, bytes uint64, frames int) error {
+// checkLimits judges a frame behind others of the same message.
+func (h header) checkLimits(limit, bytes uint64, frames int) error {
 	switch {
 	case h.flags&flagCommand != 0 && h.size > maxCommand:
 		return fmt.Errorf("the peer announces a command of %d bytes, limit is %d", h.size, maxCommand)
@@ -207,10 +207,10 @@ func (h header) check(limit, bytes uint64, frames int) error {
 	return nil
 }
 
-// fill reads until n bytes behind from are there.
-func (f *framing) fill(n int) error {
+// fillBlock reads until n bytes behind from are there.
+func (f *framing) fillBlock(n int) error {
 	for f.to-f.from < n {
-		f.room(n)
+		f.makeRoom(n)
 		free := f.block.Bytes[f.to:]
 		k, err := f.Conn.Read(free)
 		f.to += k
@@ -230,8 +230,8 @@ func (f *framing) fill(n int) error {
 	return nil
 }
 
-// room makes room in the block for n bytes behind from, and for reading.
-func (f *framing) room(n int) {
+// makeRoom makes room in the block for n bytes behind from, and for reading.
+func (f *framing) makeRoom(n int) {
 	if b := f.block; b != nil {
 		empty := f.from == f.to
 		if empty && b.HasOneReference() {
@@ -250,11 +250,11 @@ func (f *framing) room(n int) {
 		clear(f.frames[:cap(f.frames)]) // of the last message, which the caller has done with
 	}
 	f.block = next
-	f.count(len(next.Bytes))
+	f.countBlock(len(next.Bytes))
 }
 
-// count notes the size of the block.
-func (f *framing) count(bytes int) {
+// countBlock notes the size of the block.
+func (f *framing) countBlock(bytes int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {

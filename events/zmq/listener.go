@@ -37,7 +37,7 @@ type listener struct {
 func newListener(t Transport, rank func([]byte) (int, bool), addr string, ln net.Listener) *listener {
 	l := &listener{transport: t, rank: rank, addr: addr, ln: ln, holds: make(map[Claim]uint64)}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
-	l.tasks.Go(l.accept)
+	l.tasks.Go(l.acceptPublishers)
 	return l
 }
 
@@ -48,24 +48,24 @@ func (l *listener) close() {
 	l.tasks.Wait()
 }
 
-func (l *listener) add(b *mailbox) {
+func (l *listener) addMailbox(b *mailbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.boxes = append(l.boxes, b)
-	l.index()
+	l.indexTopics()
 }
 
-// remove reports whether b was the last.
-func (l *listener) remove(b *mailbox) bool {
+// removeMailbox reports whether b was the last.
+func (l *listener) removeMailbox(b *mailbox) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.boxes = slices.DeleteFunc(l.boxes, func(other *mailbox) bool { return other == b })
-	l.index()
+	l.indexTopics()
 	return len(l.boxes) == 0
 }
 
-// index rebuilds topics. Sources of several tenants may claim the same.
-func (l *listener) index() {
+// indexTopics rebuilds topics. Sources of several tenants may claim the same.
+func (l *listener) indexTopics() {
 	topics := make(map[string]map[int][]*mailbox)
 	for _, b := range l.boxes {
 		key := b.claim.Pod + "\x00" + b.claim.Model
@@ -77,8 +77,8 @@ func (l *listener) index() {
 	l.topics = topics
 }
 
-// accept takes connections until the listener is closed.
-func (l *listener) accept() {
+// acceptPublishers takes connections until the listener is closed.
+func (l *listener) acceptPublishers() {
 	var open atomic.Int64
 	var number uint64
 	for {
@@ -104,23 +104,23 @@ func (l *listener) accept() {
 		conn := number
 		l.tasks.Go(func() {
 			defer open.Add(-1)
-			l.serve(raw, conn)
+			l.servePublisher(raw, conn)
 		})
 	}
 }
 
-// serve deals out what one publisher sends until it disconnects.
-func (l *listener) serve(raw net.Conn, number uint64) {
+// servePublisher deals out what one publisher sends until it disconnects.
+func (l *listener) servePublisher(raw net.Conn, number uint64) {
 	// The port is new each time, so the publishers of one host are taken for one.
 	t := l.transport
 	t.peer, _, _ = net.SplitHostPort(raw.RemoteAddr().String())
-	c, err := t.live(l.ctx, raw, zmq4.NewMsg([]byte{1}))
+	c, err := t.greetLive(l.ctx, raw, zmq4.NewMsg([]byte{1}))
 	if err != nil {
 		return // a port scan, or no publisher
 	}
 	defer c.Close()
 	var ended error
-	defer func() { l.letGo(number, ended) }()
+	defer func() { l.releaseClaims(number, ended) }()
 	for {
 		m, err := c.Recv()
 		if err != nil {
@@ -131,11 +131,11 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		for _, f := range m.Frames {
 			size += len(f)
 		}
-		boxes := l.claimed(m, number, raw.RemoteAddr())
+		boxes := l.mailboxesOf(m, number, raw.RemoteAddr())
 		if len(boxes) > 0 {
-			if !l.hold(boxes[0].claim, number) {
+			if !l.holdClaim(boxes[0].claim, number) {
 				for _, b := range boxes {
-					b.refusals.count(raw.RemoteAddr())
+					b.refusals.countRefusal(raw.RemoteAddr())
 				}
 				m.Block.Release()
 				continue
@@ -144,14 +144,14 @@ func (l *listener) serve(raw net.Conn, number uint64) {
 		}
 		for _, b := range boxes {
 			m.Block.Retain()
-			b.put(number, m, size)
+			b.putMessage(number, m, size)
 		}
 		m.Block.Release()
 	}
 }
 
-// hold reports whether a connection holds a claim. It takes one that none holds.
-func (l *listener) hold(c Claim, conn uint64) bool {
+// holdClaim reports whether a connection holds a claim. It takes one that none holds.
+func (l *listener) holdClaim(c Claim, conn uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	holder, held := l.holds[c]
@@ -161,22 +161,22 @@ func (l *listener) hold(c Claim, conn uint64) bool {
 	return !held || holder == conn
 }
 
-// letGo ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
+// releaseClaims ends what a connection holds that has ended because of why. The mailboxes learn of the end before another
 // connection can hold their claims.
-func (l *listener) letGo(conn uint64, why error) {
+func (l *listener) releaseClaims(conn uint64, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, b := range l.boxes {
 		if l.holds[b.claim] == conn {
-			b.end(conn, why)
+			b.putEnd(conn, why)
 		}
 	}
 	maps.DeleteFunc(l.holds, func(_ Claim, holder uint64) bool { return holder == conn })
 }
 
-// claimed returns whose a message of a connection is, none if no source claims it. A message with a
+// mailboxesOf returns whose a message of a connection is, none if no source claims it. A message with a
 // wrong number of frames is its topic's, for the stream to count.
-func (l *listener) claimed(m payload.Message, conn uint64, from net.Addr) []*mailbox {
+func (l *listener) mailboxesOf(m payload.Message, conn uint64, from net.Addr) []*mailbox {
 	frames := m.Frames
 	topic, _, _ := bytes.Cut(frames[0], []byte{0}) // SGLang appends epochs behind a NUL
 	l.mu.Lock()
@@ -195,7 +195,7 @@ func (l *listener) claimed(m payload.Message, conn uint64, from net.Addr) []*mai
 		if !named {
 			rank = NoRank
 		}
-		l.stray(topic, rank, from)
+		l.countStray(topic, rank, from)
 	}
 	return boxes
 }
@@ -254,10 +254,10 @@ type stray struct {
 	at       time.Time // of the last message
 }
 
-// stray counts a message that no source claims and remembers its topic. Anybody may send any topic:
+// countStray counts a message that no source claims and remembers its topic. Anybody may send any topic:
 // where there are too many, the one with the fewest messages makes room, so that a topic which comes
 // again and again stays.
-func (l *listener) stray(topic []byte, rank int, from net.Addr) {
+func (l *listener) countStray(topic []byte, rank int, from net.Addr) {
 	l.unclaimed.Add(1)
 	if len(topic) > maxStrayTopic {
 		topic = topic[:maxStrayTopic]
@@ -299,7 +299,10 @@ func (l *listener) listStrays() (all []Stray) {
 		if len(boxesOf(ranksOf(l.topics, []byte(s.topic)), max(s.rank, 0), s.rank != NoRank)) > 0 {
 			continue // its source was registered since
 		}
-		one := Stray{Endpoint: endpoint, Topic: s.topic, Rank: s.rank, From: s.from.String(), Messages: s.messages, At: s.at, Claims: claims}
+		one := Stray{
+			Endpoint: endpoint, Topic: s.topic, Rank: s.rank, From: s.from.String(),
+			Messages: s.messages, At: s.at, Claims: claims,
+		}
 		if pod, model, ok := parseTopic([]byte(s.topic)); ok {
 			one.Lacks = Claim{string(pod), string(model), max(s.rank, 0)}
 		}

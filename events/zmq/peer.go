@@ -30,7 +30,7 @@ const (
 // Listen opens a socket that peers connect to: tcp://host:port, host * for every address and
 // port 0 for a free one, or ipc://path. The error, if any, is an *endpointError where the endpoint can never work.
 func Listen(endpoint string) (net.Listener, error) {
-	at, bind := endpoint, split
+	at, bind := endpoint, splitEndpoint
 	host, free := strings.CutSuffix(endpoint, ":0")
 	if strings.HasPrefix(endpoint, "tcp://") {
 		at, bind = bindScheme+endpoint, splitBound
@@ -82,17 +82,17 @@ type Peer struct {
 
 // GreetAsPublisher greets a connection that was accepted as a PUB socket does.
 func (t Transport) GreetAsPublisher(ctx context.Context, raw net.Conn) (*Peer, error) {
-	return t.accept(ctx, raw, zmq4.Pub)
+	return t.greetAccepted(ctx, raw, zmq4.Pub)
 }
 
 // GreetAsRouter greets a connection that was accepted as a ROUTER socket does.
 func (t Transport) GreetAsRouter(ctx context.Context, raw net.Conn) (*Peer, error) {
-	return t.accept(ctx, raw, zmq4.Router)
+	return t.greetAccepted(ctx, raw, zmq4.Router)
 }
 
-func (t Transport) accept(ctx context.Context, raw net.Conn, typ zmq4.SocketType) (*Peer, error) {
+func (t Transport) greetAccepted(ctx context.Context, raw net.Conn, typ zmq4.SocketType) (*Peer, error) {
 	t.Heartbeat = -1 // a PING would come between the bytes of a message
-	c, err := t.greet(ctx, raw, typ, zmq4.Msg{})
+	c, err := t.greetPeer(ctx, raw, typ, zmq4.Msg{})
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a ZMTP connection to %v: %w", raw.RemoteAddr(), err)
 	}
@@ -103,12 +103,12 @@ func (t Transport) accept(ctx context.Context, raw net.Conn, typ zmq4.SocketType
 // connection is gone.
 func (p *Peer) Receive() (payload.Message, error) {
 	for {
-		m, command, err := p.conn.framing.message()
+		m, command, err := p.conn.framing.readMessage()
 		if err == nil && !command {
 			return m, nil
 		}
 		if err == nil {
-			err = p.obey(m.Frames[0])
+			err = p.answerCommand(m.Frames[0])
 			m.Block.Release()
 		}
 		if err != nil {
@@ -118,8 +118,8 @@ func (p *Peer) Receive() (payload.Message, error) {
 	}
 }
 
-// obey answers a PING. Other commands ask for nothing.
-func (p *Peer) obey(command []byte) error {
+// answerCommand answers a PING. Other commands ask for nothing.
+func (p *Peer) answerCommand(command []byte) error {
 	if len(command) == 0 || int(command[0]) >= len(command) {
 		return errMalformed
 	}
@@ -133,7 +133,7 @@ func (p *Peer) obey(command []byte) error {
 	defer p.mu.Unlock()
 	p.pending = append(p.pending, flagCommand, byte(1+len(zmq4.CmdPong)+len(data)), byte(len(zmq4.CmdPong)))
 	p.pending = append(append(p.pending, zmq4.CmdPong...), data...)
-	return p.flush()
+	return p.writePending()
 }
 
 // Send sends a message. It may wait for Flush or for the next message. A peer that takes
@@ -153,34 +153,34 @@ func (p *Peer) Send(frames ...[]byte) error {
 		}
 		if len(f) < maxPending {
 			p.pending = append(p.pending, f...)
-		} else if err := p.flush(); err != nil {
+		} else if err := p.writePending(); err != nil {
 			return err
-		} else if err := p.write(f); err != nil {
+		} else if err := p.writeBytes(f); err != nil {
 			return err
 		}
 	}
 	if len(p.pending) < maxPending {
 		return nil
 	}
-	return p.flush()
+	return p.writePending()
 }
 
 // Flush sends what waits.
 func (p *Peer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.flush()
+	return p.writePending()
 }
 
-// flush writes what waits. mu is held.
-func (p *Peer) flush() error {
-	err := p.write(p.pending)
+// writePending writes what waits. mu is held.
+func (p *Peer) writePending() error {
+	err := p.writeBytes(p.pending)
 	p.pending = p.pending[:0]
 	return err
 }
 
-// write writes b. After an error the connection is closed. mu is held.
-func (p *Peer) write(b []byte) error {
+// writeBytes writes b. After an error the connection is closed. mu is held.
+func (p *Peer) writeBytes(b []byte) error {
 	for len(b) > 0 {
 		part := b[:min(len(b), maxWrite)]
 		err := p.raw.SetWriteDeadline(time.Now().Add(stallTimeout))

@@ -118,7 +118,7 @@ func TestPeerAnswersPing(t *testing.T) {
 	defer raw.Close()
 	got := make(chan *Peer, 1)
 	go func() { got <- peer() }()
-	c, err := Transport{}.greet(t.Context(), raw, zmq4.Sub, zmq4.NewMsg([]byte{1}))
+	c, err := Transport{}.greetPeer(t.Context(), raw, zmq4.Sub, zmq4.NewMsg([]byte{1}))
 	must.Succeed(t, err)
 	p := <-got
 	go func() {
@@ -133,7 +133,7 @@ func TestPeerAnswersPing(t *testing.T) {
 	for _, mark := range []string{"", "a mark", "a mark of some bytes too many"} {
 		_, err := raw.Write([]byte("\x04" + string(rune(7+len(mark))) + "\x04PING\x00\x00" + mark))
 		must.Succeed(t, err)
-		m, command, err := c.framing.message()
+		m, command, err := c.framing.readMessage()
 		must.Succeed(t, err)
 		if want := "\x04PONG" + mark[:min(16, len(mark))]; !command || string(m.Frames[0]) != want {
 			t.Errorf("a PING with %q is answered by %q", mark, m.Frames[0])

@@ -18,13 +18,13 @@ const (
 	// What the kernel has sent and the peer has not acknowledged for that time ends
 	// the connection. Keepalive does not run while such bytes wait, and TCP alone
 	// would try again for a quarter of an hour.
-	unacknowledged = 25 * time.Second
+	maxUnacknowledged = 25 * time.Second
 	// A peer that ends the connection over a PING does so when it has read it. One that ends
 	// later, before we have read its PONG, has ended for another reason.
-	takesOffence = 5 * time.Second
+	refusesWithin = 5 * time.Second
 )
 
-// pulse is a net.Conn that asks the peer for a sign of life when it is silent.
+// heartbeatConn is a net.Conn that asks the peer for a sign of life when it is silent.
 // It lies below the framing, so any byte is one. Reading is all it needs: the
 // goroutine that reads is also the only one that writes once the handshake is
 // over.
@@ -33,7 +33,7 @@ const (
 // up for its silence: others may just be idle. A publisher that is busy until it hangs would
 // else never have been asked. TCP does not notice, as the kernel of a stopped process and a
 // proxy in between acknowledge what they are sent.
-type pulse struct {
+type heartbeatConn struct {
 	net.Conn
 	interval time.Duration // 0: off
 	on       bool          // the handshake is over
@@ -44,7 +44,7 @@ type pulse struct {
 }
 
 // Read returns neither bytes nor an error when the peer was silent for an interval.
-func (p *pulse) Read(b []byte) (int, error) {
+func (p *heartbeatConn) Read(b []byte) (int, error) {
 	if !p.on || p.interval <= 0 {
 		return p.Conn.Read(b)
 	}
@@ -63,7 +63,7 @@ func (p *pulse) Read(b []byte) (int, error) {
 	p.armed = time.Time{}
 	switch {
 	case p.asked < missedBeats:
-		if err := p.ping(); err != nil {
+		if err := p.sendPing(); err != nil {
 			return 0, err
 		}
 		p.asked++
@@ -83,37 +83,39 @@ func (e *silenceError) Error() string {
 // Silent returns how long before the error the last byte arrived.
 func (e *silenceError) Silent() time.Duration { return e.silent }
 
-// refused reports whether the peer, which has hung up, may have done so over a PING.
-func (p *pulse) refused() bool { return !p.answered && time.Since(p.pinged) < takesOffence }
+// mayRefusePings reports whether the peer, which has hung up, may have done so over a PING.
+func (p *heartbeatConn) mayRefusePings() bool {
+	return !p.answered && time.Since(p.pinged) < refusesWithin
+}
 
-// touchy remembers peers that hung up on a PING. ZMTP 3.0 knows no PING, and some
+// pingRefusers remembers peers that hung up on a PING. ZMTP 3.0 knows no PING, and some
 // implementations end a connection over a command that they do not know. The next connection to
 // such a peer has none; the one after it has, for the peer may have hung up for another reason.
 // The zero value is ready to use, nil remembers nothing.
-type touchy struct {
+type pingRefusers struct {
 	mu    sync.Mutex
 	peers map[string]struct{} // by address; guarded by mu
 }
 
-// maxTouchy bounds the peers that are remembered. More than that many engines do not restart
+// maxPingRefusers bounds the peers that are remembered. More than that many engines do not restart
 // between two connections.
-const maxTouchy = 4096
+const maxPingRefusers = 4096
 
-// note remembers a peer.
-func (t *touchy) note(peer string) {
+// rememberPeer remembers a peer.
+func (t *pingRefusers) rememberPeer(peer string) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.peers == nil || len(t.peers) >= maxTouchy {
+	if t.peers == nil || len(t.peers) >= maxPingRefusers {
 		t.peers = make(map[string]struct{})
 	}
 	t.peers[peer] = struct{}{}
 }
 
-// forget reports whether a peer was remembered.
-func (t *touchy) forget(peer string) bool {
+// forgetPeer reports whether a peer was remembered.
+func (t *pingRefusers) forgetPeer(peer string) bool {
 	if t == nil {
 		return false
 	}
@@ -124,9 +126,9 @@ func (t *touchy) forget(peer string) bool {
 	return is
 }
 
-// ping asks for a PONG. Its time to live, two bytes, is 0: with any other the peer
+// sendPing asks for a PONG. Its time to live, two bytes, is 0: with any other the peer
 // would wait for signs of ours, and we give none while it is busy sending.
-func (p *pulse) ping() error {
+func (p *heartbeatConn) sendPing() error {
 	const name = "\x04PING"
 	p.pinged = time.Now()
 	frame := append([]byte{flagCommand, byte(len(name) + 2)}, name+"\x00\x00"...)

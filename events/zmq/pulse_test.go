@@ -20,7 +20,7 @@ func TestPulseOfPausedReader(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer ours.Close()
 		defer theirs.Close()
-		p := &pulse{Conn: ours, interval: 10 * time.Second, on: true, answered: true}
+		p := &heartbeatConn{Conn: ours, interval: 10 * time.Second, on: true, answered: true}
 		next := make(chan byte)
 		go func() {
 			for b := range next {

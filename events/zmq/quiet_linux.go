@@ -35,9 +35,9 @@ type quietConn struct {
 	errno syscall.Errno
 }
 
-// quiet returns c with quiet reads, or c itself if it is not a socket of the system. One goroutine may read
+// quietReads returns c with quiet reads, or c itself if it is not a socket of the system. One goroutine may read
 // at a time.
-func quiet(c net.Conn) net.Conn {
+func quietReads(c net.Conn) net.Conn {
 	switch c.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default:
@@ -65,7 +65,10 @@ func (q *quietConn) Read(b []byte) (n int, err error) {
 	case err != nil:
 		return 0, err
 	case q.errno != 0:
-		return 0, &net.OpError{Op: "read", Net: q.LocalAddr().Network(), Source: q.LocalAddr(), Addr: q.RemoteAddr(), Err: os.NewSyscallError("read", q.errno)}
+		return 0, &net.OpError{
+			Op: "read", Net: q.LocalAddr().Network(), Source: q.LocalAddr(), Addr: q.RemoteAddr(),
+			Err: os.NewSyscallError("read", q.errno),
+		}
 	case q.n == 0:
 		return 0, io.EOF
 	}
@@ -75,7 +78,8 @@ func (q *quietConn) Read(b []byte) (n int, err error) {
 // readOnce reads into buf. It reports false if nothing is there yet.
 func (q *quietConn) readOnce(fd uintptr) bool {
 	for {
-		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&q.buf[0])), uintptr(len(q.buf))) // #nosec G103 -- the kernel fills buf
+		// #nosec G103 -- the kernel fills buf
+		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, fd, uintptr(unsafe.Pointer(&q.buf[0])), uintptr(len(q.buf)))
 		switch errno {
 		case syscall.EAGAIN:
 			return false

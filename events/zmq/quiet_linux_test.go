@@ -34,7 +34,7 @@ func socketPair(t *testing.T, network, addr string) (ours, theirs net.Conn) {
 func TestQuietReads(t *testing.T) {
 	for network, addr := range map[string]string{"tcp": "127.0.0.1:0", "unix": filepath.Join(t.TempDir(), "s")} {
 		raw, theirs := socketPair(t, network, addr)
-		ours := quiet(raw)
+		ours := quietReads(raw)
 		sent := make([]byte, 300_000)
 		for i := range sent {
 			sent[i] = byte(i * i >> 7)
@@ -84,7 +84,7 @@ func TestQuietReads(t *testing.T) {
 	raw, theirs := socketPair(t, "tcp", "127.0.0.1:0")
 	must.Succeed(t, theirs.(*net.TCPConn).SetLinger(0))
 	theirs.Close() // resets
-	if _, err := quiet(raw).Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := quietReads(raw).Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("reset: %v", err)
 	}
 }
@@ -92,7 +92,7 @@ func TestQuietReads(t *testing.T) {
 // A read that waits ends with the connection.
 func TestQuietReadCloses(t *testing.T) {
 	raw, _ := socketPair(t, "tcp", "127.0.0.1:0")
-	ours := quiet(raw)
+	ours := quietReads(raw)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := ours.Read(make([]byte, 10))
@@ -107,7 +107,7 @@ func TestQuietReadCloses(t *testing.T) {
 // A quiet read allocates nothing.
 func TestQuietAllocatesNothing(t *testing.T) {
 	raw, theirs := socketPair(t, "tcp", "127.0.0.1:0")
-	ours := quiet(raw)
+	ours := quietReads(raw)
 	buf, out := make([]byte, 10), []byte("a")
 	if n := alloctest.PerRun(200, func() {
 		theirs.Write(out)

@@ -55,7 +55,7 @@ func TestDialReaches(t *testing.T) {
 	_, port, err := net.SplitHostPort(ln.Addr().String())
 	must.Succeed(t, err)
 	t2 := Transport{Reach: rulesOf(t, false, "default")}
-	raw, err := t2.dial(t.Context(), "tcp", "localhost:"+port) // as a name that DNS has turned to this machine
+	raw, err := t2.dialEndpoint(t.Context(), "tcp", "localhost:"+port) // as a name that DNS has turned to this machine
 	if err == nil {
 		raw.Close()
 	}
@@ -69,7 +69,7 @@ func TestDialReaches(t *testing.T) {
 		t.Errorf("a bound socket: %v", err)
 	}
 	t2.Reach = rulesOf(t, true, "default")
-	raw, err = t2.dial(t.Context(), "tcp", "localhost:"+port)
+	raw, err = t2.dialEndpoint(t.Context(), "tcp", "localhost:"+port)
 	must.Succeed(t, err)
 	raw.Close()
 }

@@ -29,12 +29,12 @@ func (e sizeError) TooLarge() bool { return true }
 // memory of its own, so that the peer decides no allocation beyond limit.
 func (t Transport) Snapshot(ctx context.Context, endpoint string, limit int, progress func()) ([]payload.Message, error) {
 	t.MaxMessage = limit
-	c, err := t.open(ctx, endpoint, zmq4.Dealer, zmq4.NewMsgFrom([]byte{}, []byte("snapshot")))
+	c, err := t.openConnection(ctx, endpoint, zmq4.Dealer, zmq4.NewMsgFrom([]byte{}, []byte("snapshot")))
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	frames, err := c.(*conn).parts(progress)
+	frames, err := c.(*conn).readParts(progress)
 	if err != nil {
 		for _, f := range frames {
 			f.Block.Release()
@@ -49,16 +49,16 @@ func (s *Source) Snapshot(ctx context.Context, endpoint string, limit int, progr
 	return s.transport.Snapshot(ctx, endpoint, limit, progress)
 }
 
-// parts returns the frames of the next message, each as a message of its own.
-func (c *conn) parts(progress func()) (all []payload.Message, err error) {
+// readParts returns the frames of the next message, each as a message of its own.
+func (c *conn) readParts(progress func()) (all []payload.Message, err error) {
 	bytes := uint64(0)
 	for {
-		m, h, err := c.framing.part(bytes, len(all))
+		m, h, err := c.framing.readPart(bytes, len(all))
 		if err != nil {
 			return all, err
 		}
 		if h.flags&flagCommand != 0 {
-			err = c.obey(m.Frames[0])
+			err = c.obeyCommand(m.Frames[0])
 			m.Block.Release()
 			if err == nil && len(all) > 0 {
 				err = errMalformed
@@ -76,9 +76,9 @@ func (c *conn) parts(progress func()) (all []payload.Message, err error) {
 	}
 }
 
-// part reads one frame behind others of the same message.
-func (f *framing) part(bytes uint64, parts int) (m payload.Message, h header, err error) {
-	if h, err = f.header(0); err != nil {
+// readPart reads one frame behind others of the same message.
+func (f *framing) readPart(bytes uint64, parts int) (m payload.Message, h header, err error) {
+	if h, err = f.readHeader(0); err != nil {
 		return m, h, err
 	}
 	switch command := h.flags&flagCommand != 0; {
@@ -88,7 +88,7 @@ func (f *framing) part(bytes uint64, parts int) (m payload.Message, h header, er
 		return m, h, sizeError{f.limit}
 	}
 	at := h.len + int(h.size)
-	if err := f.fill(at); err != nil {
+	if err := f.fillBlock(at); err != nil {
 		return m, h, err
 	}
 	body := f.block.Bytes[f.from+h.len : f.from+at : f.from+at]

@@ -39,7 +39,7 @@ type Sockets struct {
 	listeners map[string]*listener // by address
 	unclaimed uint64               // messages no source wants, of listeners that are closed
 
-	touchy touchy
+	pingRefusers pingRefusers
 }
 
 // Claim says which messages of a shared socket are a source's: those of topic
@@ -68,7 +68,7 @@ const (
 // TransportFor returns the transport of one source. Rules say which endpoints it may have; nil is all.
 func (s *Sockets) TransportFor(c Claim, rules *reach.Rules) *Source {
 	t := s.Transport
-	t.Reach, t.touchy = rules, &s.touchy
+	t.Reach, t.pingRefusers = rules, &s.pingRefusers
 	return &Source{sockets: s, transport: t, claim: c}
 }
 
@@ -91,7 +91,7 @@ type refusals struct {
 	by       net.Addr // of the last message; guarded by mu
 }
 
-func (r *refusals) count(by net.Addr) {
+func (r *refusals) countRefusal(by net.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.messages, r.by = r.messages+1, by
@@ -118,11 +118,11 @@ func (s *Source) Subscribe(ctx context.Context, endpoint string) (Subscription, 
 	if err := CheckReach(s.transport.Reach, endpoint); err != nil {
 		return nil, err
 	}
-	box, err := s.join(ctx, endpoint, address)
+	box, err := s.joinListener(ctx, endpoint, address)
 	if err != nil {
 		return nil, err
 	}
-	return box.open(ctx)
+	return box.awaitConnection(ctx)
 }
 
 // Replay asks a publisher's replay service, which is dialed in any case.
@@ -130,8 +130,8 @@ func (s *Source) Replay(ctx context.Context, endpoint string, from uint64) (Subs
 	return s.transport.Replay(ctx, endpoint, from)
 }
 
-// join claims the source's messages once, for as long as ctx lives.
-func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, error) {
+// joinListener claims the source's messages once, for as long as ctx lives.
+func (s *Source) joinListener(ctx context.Context, endpoint, address string) (*mailbox, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.box != nil && s.box.ctx.Err() == nil {
@@ -143,13 +143,13 @@ func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, 
 	}
 	box := newMailbox(ctx, s.claim, s.sockets.Memory)
 	box.refusals = &s.refusals
-	l, err := s.sockets.listen(addr, box)
+	l, err := s.sockets.openListener(addr, box)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", address, err)
 	}
 	s.box = box
 	context.AfterFunc(ctx, func() {
-		s.sockets.leave(l, box)
+		s.sockets.leaveListener(l, box)
 		s.mu.Lock()
 		if s.box == box {
 			s.box = nil
@@ -159,8 +159,8 @@ func (s *Source) join(ctx context.Context, endpoint, address string) (*mailbox, 
 	return box, nil
 }
 
-// listen adds a mailbox to the listener of an address, opening it when new.
-func (s *Sockets) listen(addr string, box *mailbox) (*listener, error) {
+// openListener adds a mailbox to the listener of an address, opening it when new.
+func (s *Sockets) openListener(addr string, box *mailbox) (*listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.listeners[addr]
@@ -170,22 +170,22 @@ func (s *Sockets) listen(addr string, box *mailbox) (*listener, error) {
 			return nil, err
 		}
 		t := s.Transport
-		t.touchy = &s.touchy
+		t.pingRefusers = &s.pingRefusers
 		l = newListener(t, s.Rank, addr, ln)
 		if s.listeners == nil {
 			s.listeners = make(map[string]*listener)
 		}
 		s.listeners[addr] = l
 	}
-	l.add(box)
+	l.addMailbox(box)
 	return l, nil
 }
 
-// leave removes a mailbox, and the listener with its last.
-func (s *Sockets) leave(l *listener, box *mailbox) {
+// leaveListener removes a mailbox, and the listener with its last.
+func (s *Sockets) leaveListener(l *listener, box *mailbox) {
 	box.close()
 	s.mu.Lock()
-	last := l.remove(box)
+	last := l.removeMailbox(box)
 	if last {
 		delete(s.listeners, l.addr)
 	}
@@ -264,36 +264,36 @@ type delivery struct {
 	why     error // of the end of a connection: its last error
 }
 
-func (d *delivery) ends() bool { return d.message.Frames == nil }
+func (d *delivery) isEnd() bool { return d.message.Frames == nil }
 
-// put queues a message and waits for room. It drops everything once the source has left.
+// putMessage queues a message and waits for room. It drops everything once the source has left.
 // It owns the block of the message.
-func (b *mailbox) put(conn uint64, m payload.Message, size int) {
+func (b *mailbox) putMessage(conn uint64, m payload.Message, size int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for !b.closed && !b.fits(size) {
+	for !b.closed && !b.hasRoom(size) {
 		b.room.Wait()
 	}
 	if !b.closed {
-		b.append(delivery{conn: conn, message: m, size: size})
+		b.appendDelivery(delivery{conn: conn, message: m, size: size})
 	}
 }
 
-// fits reports whether a message has room. It always fits into an empty mailbox.
-func (b *mailbox) fits(size int) bool {
+// hasRoom reports whether a message has room. It always fits into an empty mailbox.
+func (b *mailbox) hasRoom(size int) bool {
 	return len(b.queue) == 0 || len(b.queue) < mailboxLen && b.bytes+size <= mailboxBytes && b.share.Fits(size)
 }
 
-// end queues the end of a connection that held the claim.
-func (b *mailbox) end(conn uint64, why error) {
+// putEnd queues the end of a connection that held the claim.
+func (b *mailbox) putEnd(conn uint64, why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
-		b.append(delivery{conn: conn, why: why})
+		b.appendDelivery(delivery{conn: conn, why: why})
 	}
 }
 
-func (b *mailbox) append(d delivery) {
+func (b *mailbox) appendDelivery(d delivery) {
 	b.queue = append(b.queue, d)
 	b.bytes += d.size
 	b.share.Set(len(b.queue), b.bytes)
@@ -303,13 +303,13 @@ func (b *mailbox) append(d delivery) {
 	}
 }
 
-// take removes the first delivery if it is of a connection, or any's message when
+// takeFirst removes the first delivery if it is of a connection, or any's message when
 // conn is 0.
-func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
+func (b *mailbox) takeFirst(conn uint64) (d delivery, ok, other bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if conn == 0 { // ends of connections without a subscription
-		for len(b.queue) > 0 && b.queue[0].ends() {
+		for len(b.queue) > 0 && b.queue[0].isEnd() {
 			b.queue = b.queue[1:]
 		}
 	}
@@ -329,11 +329,11 @@ func (b *mailbox) take(conn uint64) (d delivery, ok, other bool) {
 	return d, true, false
 }
 
-// open waits for a first message and subscribes to its connection.
-func (b *mailbox) open(ctx context.Context) (Subscription, error) {
+// awaitConnection waits for a first message and subscribes to its connection.
+func (b *mailbox) awaitConnection(ctx context.Context) (Subscription, error) {
 	for {
-		if d, ok, _ := b.take(0); ok {
-			return &letters{box: b, conn: d.conn, done: make(chan struct{})}, nil
+		if d, ok, _ := b.takeFirst(0); ok {
+			return &mailboxSubscription{box: b, conn: d.conn, done: make(chan struct{})}, nil
 		}
 		select {
 		case <-b.news:
@@ -343,26 +343,26 @@ func (b *mailbox) open(ctx context.Context) (Subscription, error) {
 	}
 }
 
-// letters is one connection as its source sees it.
-type letters struct {
+// mailboxSubscription is one connection as its source sees it.
+type mailboxSubscription struct {
 	box  *mailbox
 	conn uint64
 	once sync.Once
 	done chan struct{}
 }
 
-func (l *letters) Recv() (payload.Message, error) {
+func (l *mailboxSubscription) Recv() (payload.Message, error) {
 	for {
 		select {
 		case <-l.done:
 			return payload.Message{}, net.ErrClosed
 		default:
 		}
-		d, ok, other := l.box.take(l.conn)
+		d, ok, other := l.box.takeFirst(l.conn)
 		switch {
 		case other:
 			return payload.Message{}, fmt.Errorf("another connection delivers for %s", l.box.claim)
-		case ok && d.ends():
+		case ok && d.isEnd():
 			return payload.Message{}, fmt.Errorf("the publisher of %s has disconnected: %w", l.box.claim, d.why)
 		case ok:
 			return d.message, nil
@@ -374,7 +374,7 @@ func (l *letters) Recv() (payload.Message, error) {
 	}
 }
 
-func (l *letters) Close() error {
+func (l *mailboxSubscription) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return nil
 }

@@ -268,7 +268,7 @@ func TestSocketsDealOutOversize(t *testing.T) {
 		send(t, pub, "kv@a@m", seq, payload)
 	}
 	opening.Wait()
-	for rank, payloads := range [][]string{{"first 0", "last 0"}, {"first 1", large[:beginning], "last 1", "end 1"}} {
+	for rank, payloads := range [][]string{{"first 0", "last 0"}, {"first 1", large[:keptBeginning], "last 1", "end 1"}} {
 		for _, want := range payloads {
 			if got := receive(t, subs[rank]); got != "kv@a@m|"+seq+"|"+want {
 				t.Errorf("rank %d got %q, want %q", rank, got, want)
@@ -324,7 +324,7 @@ func TestMailboxIsBounded(t *testing.T) {
 			done := 0
 			go func() {
 				for i, size := range sizes {
-					b.put(1, payload.Of([]byte{byte(i)}), size)
+					b.putMessage(1, payload.Of([]byte{byte(i)}), size)
 					done++
 				}
 			}()
@@ -342,7 +342,7 @@ func TestMailboxIsBounded(t *testing.T) {
 	many := make([]int, mailboxLen+3)
 	take := func(b *mailbox) {
 		for range 3 {
-			if d, ok, _ := b.take(1); !ok || d.ends() {
+			if d, ok, _ := b.takeFirst(1); !ok || d.isEnd() {
 				t.Error("nothing to take")
 			}
 			synctest.Wait()
@@ -354,19 +354,19 @@ func TestMailboxIsBounded(t *testing.T) {
 	// The end of a connection comes behind its messages, and those of the next one behind it.
 	f(many, mailboxLen, func(b *mailbox) {
 		take(b)
-		b.end(1, io.EOF)
-		go b.put(2, payload.Of([]byte{2}), 1)
+		b.putEnd(1, io.EOF)
+		go b.putMessage(2, payload.Of([]byte{2}), 1)
 		synctest.Wait()
-		if last := b.queue[len(b.queue)-1]; !last.ends() {
+		if last := b.queue[len(b.queue)-1]; !last.isEnd() {
 			t.Error("a full mailbox takes a message")
 		}
 		for {
-			if _, ok, other := b.take(1); other || !ok {
+			if _, ok, other := b.takeFirst(1); other || !ok {
 				break
 			}
 		}
 		synctest.Wait()
-		if d, _, other := b.take(1); d.ends() || !other {
+		if d, _, other := b.takeFirst(1); d.isEnd() || !other {
 			t.Error("the message of the next connection is not the next one")
 		}
 	}, 1)
@@ -472,7 +472,7 @@ func TestMovedPublisher(t *testing.T) {
 	for at = range homes {
 		sub, err := tr.Subscribe(t.Context(), "tcp://engine.example:5557")
 		must.Succeed(t, err)
-		if got := sub.(*conn).pulse.Conn.RemoteAddr().String(); got != homes[at] {
+		if got := sub.(*conn).heartbeats.Conn.RemoteAddr().String(); got != homes[at] {
 			t.Errorf("connected to %s, want %s", got, homes[at])
 		}
 		sub.Close()
@@ -489,7 +489,7 @@ func TestMailboxesShareMemory(t *testing.T) {
 			b, n := newMailbox(t.Context(), Claim{}, memory), new(int)
 			go func() {
 				for range 100 {
-					b.put(1, payload.Of(make([]byte, 1000)), 1000)
+					b.putMessage(1, payload.Of(make([]byte, 1000)), 1000)
 					*n++
 				}
 			}()
@@ -503,7 +503,7 @@ func TestMailboxesShareMemory(t *testing.T) {
 		}
 		hog.close()
 		for *second < 100 {
-			if _, ok, _ := late.take(1); !ok {
+			if _, ok, _ := late.takeFirst(1); !ok {
 				t.Fatalf("the mailbox is empty behind %d messages", *second)
 			}
 			synctest.Wait()

@@ -17,7 +17,7 @@ func boundUnacknowledged(c net.Conn) {
 	}
 	if raw, err := sc.SyscallConn(); err == nil {
 		raw.Control(func(fd uintptr) {
-			syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(unacknowledged.Milliseconds()))
+			syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpUserTimeout, int(maxUnacknowledged.Milliseconds()))
 		})
 	}
 }

@@ -92,8 +92,8 @@ type Transport struct {
 	// for each attempt, so a name that has moved is found where it is now.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	touchy *touchy // of Sockets
-	peer   string  // what touchy knows the other side by
+	pingRefusers *pingRefusers // of Sockets
+	peer         string        // what pingRefusers knows the other side by
 }
 
 // Subscription is one live connection.
@@ -111,35 +111,35 @@ type Subscription = interface {
 //
 // An error about the endpoint itself has the method Permanent() bool.
 func (t Transport) Subscribe(ctx context.Context, endpoint string) (Subscription, error) {
-	return t.open(ctx, endpoint, zmq4.Sub, zmq4.NewMsg([]byte{1}))
+	return t.openConnection(ctx, endpoint, zmq4.Sub, zmq4.NewMsg([]byte{1}))
 }
 
 // Replay connects to a replay service and asks for every batch with sequence
 // from or above that it still has. The request is the empty delimiter a ROUTER
 // expects from a REQ, then from as 8 bytes big-endian.
 func (t Transport) Replay(ctx context.Context, endpoint string, from uint64) (Subscription, error) {
-	return t.open(ctx, endpoint, zmq4.Dealer,
+	return t.openConnection(ctx, endpoint, zmq4.Dealer,
 		zmq4.NewMsgFrom([]byte{}, binary.BigEndian.AppendUint64(nil, from)))
 }
 
-// open makes one attempt: dial, handshake, hello.
-func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketType, hello zmq4.Msg) (Subscription, error) {
-	network, addr, err := split(endpoint)
+// openConnection makes one attempt: dial, handshake, hello.
+func (t Transport) openConnection(ctx context.Context, endpoint string, typ zmq4.SocketType, hello zmq4.Msg) (Subscription, error) {
+	network, addr, err := splitEndpoint(endpoint)
 	if err != nil {
 		return nil, err
 	}
 	if err := CheckReach(t.Reach, endpoint); err != nil {
 		return nil, err
 	}
-	raw, err := t.dial(ctx, network, addr)
+	raw, err := t.dialEndpoint(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %q: %w", endpoint, err)
 	}
 	var c *conn
 	if t.peer = endpoint; typ == zmq4.Sub {
-		c, err = t.live(ctx, raw, hello)
+		c, err = t.greetLive(ctx, raw, hello)
 	} else {
-		c, err = t.greet(ctx, raw, typ, hello)
+		c, err = t.greetPeer(ctx, raw, typ, hello)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		// libzmq hangs up on a peer without the mechanism that it wants, before it names the mechanism.
@@ -151,7 +151,7 @@ func (t Transport) open(ctx context.Context, endpoint string, typ zmq4.SocketTyp
 	return c, nil
 }
 
-func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+func (t Transport) dialEndpoint(ctx context.Context, network, addr string) (net.Conn, error) {
 	if t.Dial != nil {
 		return t.Dial(ctx, network, addr)
 	}
@@ -167,18 +167,18 @@ func (t Transport) dial(ctx context.Context, network, addr string) (net.Conn, er
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// greet makes a connection of bytes, dialed by either side, one of messages, and sends hello
+// greetPeer makes a connection of bytes, dialed by either side, one of messages, and sends hello
 // if it has frames. It owns raw from here on.
-func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
+func (t Transport) greetPeer(ctx context.Context, raw net.Conn, typ zmq4.SocketType, hello zmq4.Msg) (*conn, error) {
 	boundUnacknowledged(raw)
-	c := &conn{peer: t.peer, touchy: t.touchy, release: context.AfterFunc(ctx, func() { raw.Close() })}
-	c.pulse = pulse{Conn: quiet(raw), interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
+	c := &conn{peer: t.peer, pingRefusers: t.pingRefusers, release: context.AfterFunc(ctx, func() { raw.Close() })}
+	c.heartbeats = heartbeatConn{Conn: quietReads(raw), interval: cmp.Or(t.Heartbeat, defaultHeartbeat)}
 	// The deadline covers both directions until the peer has proven itself.
 	raw.SetDeadline(time.Now().Add(cmp.Or(t.HandshakeTimeout, defaultHandshakeTimeout)))
-	c.framing = newFraming(&c.pulse, cmp.Or(t.MaxMessage, defaultMaxMessage), t.Memory)
+	c.framing = newFraming(&c.heartbeats, cmp.Or(t.MaxMessage, defaultMaxMessage), t.Memory)
 	c.framing.skips = typ == zmq4.Sub || typ == zmq4.Dealer // who follows us sends nothing large
 	var err error
-	if c.z, err = handshake(c.framing, typ); err == nil && len(hello.Frames) > 0 {
+	if c.z, err = shakeHands(c.framing, typ); err == nil && len(hello.Frames) > 0 {
 		err = c.z.SendMsg(hello)
 	}
 	if err == nil {
@@ -191,21 +191,21 @@ func (t Transport) greet(ctx context.Context, raw net.Conn, typ zmq4.SocketType,
 		c.Close()
 		return nil, err
 	}
-	c.pulse.on = true
+	c.heartbeats.on = true
 	return c, nil
 }
 
-// live greets the publisher of a live connection and sends the first PING. Connections for replays and
+// greetLive greets the publisher of a live connection and sends the first PING. Connections for replays and
 // snapshots have none: their callers wait for an answer anyway, and bound the wait.
-func (t Transport) live(ctx context.Context, raw net.Conn, hello zmq4.Msg) (*conn, error) {
-	c, err := t.greet(ctx, raw, zmq4.Sub, hello)
+func (t Transport) greetLive(ctx context.Context, raw net.Conn, hello zmq4.Msg) (*conn, error) {
+	c, err := t.greetPeer(ctx, raw, zmq4.Sub, hello)
 	switch {
-	case err != nil || c.pulse.interval <= 0:
+	case err != nil || c.heartbeats.interval <= 0:
 		return c, err
-	case t.touchy.forget(t.peer):
-		c.pulse.interval = 0
+	case t.pingRefusers.forgetPeer(t.peer):
+		c.heartbeats.interval = 0
 	default:
-		if err := c.pulse.ping(); err != nil {
+		if err := c.heartbeats.sendPing(); err != nil {
 			c.Close()
 			return nil, err
 		}
@@ -213,10 +213,10 @@ func (t Transport) live(ctx context.Context, raw net.Conn, hello zmq4.Msg) (*con
 	return c, nil
 }
 
-// handshake speaks ZMTP 3.0 with no security. The library indexes past the end
+// shakeHands speaks ZMTP 3.0 with no security. The library indexes past the end
 // of truncated metadata and panics on socket types it does not know; from a
 // peer both are only bad input.
-func handshake(rw net.Conn, typ zmq4.SocketType) (z *zmq4.Conn, err error) {
+func shakeHands(rw net.Conn, typ zmq4.SocketType) (z *zmq4.Conn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			z, err = nil, fmt.Errorf("the peer's handshake is malformed: %v", p)
@@ -228,59 +228,60 @@ func handshake(rw net.Conn, typ zmq4.SocketType) (z *zmq4.Conn, err error) {
 
 // conn is a connection past its handshake.
 type conn struct {
-	z       *zmq4.Conn
-	framing *framing
-	pulse   pulse
-	release func() bool // detaches the connection from its context
-	peer    string
-	touchy  *touchy
-	once    sync.Once
-	err     error
+	z            *zmq4.Conn
+	framing      *framing
+	heartbeats   heartbeatConn
+	release      func() bool // detaches the connection from its context
+	peer         string
+	pingRefusers *pingRefusers
+	once         sync.Once
+	err          error
 }
 
 func (c *conn) Recv() (payload.Message, error) {
 	for {
-		// A silent connection waits here for the shortest header, and not below message, whose stack it would keep.
-		if err := c.framing.fill(2); err != nil {
-			return payload.Message{}, c.fail(err)
+		// A silent connection waits here for the shortest header, and not below readMessage, whose stack it would keep.
+		if err := c.framing.fillBlock(2); err != nil {
+			return payload.Message{}, c.closeFailed(err)
 		}
-		if m, command, err := c.next(); !command {
+		if m, command, err := c.nextMessage(); !command {
 			return m, err
 		}
 	}
 }
 
-// next returns the next message, or obeys the next command.
-func (c *conn) next() (m payload.Message, command bool, err error) {
-	m, command, err = c.framing.message()
+// nextMessage returns the next message, or obeys the next command.
+func (c *conn) nextMessage() (m payload.Message, command bool, err error) {
+	m, command, err = c.framing.readMessage()
 	if command && err == nil {
-		err = c.obey(m.Frames[0])
+		err = c.obeyCommand(m.Frames[0])
 		m.Block.Release()
 	}
 	if err != nil {
-		return payload.Message{}, false, c.fail(err)
+		return payload.Message{}, false, c.closeFailed(err)
 	}
 	return m, command, nil
 }
 
-// fail closes the connection, which an error of the peer or of the network has ended, and returns what Recv says of it.
-func (c *conn) fail(err error) error {
-	if hungUp(err) && c.pulse.refused() {
-		c.touchy.note(c.peer)
+// closeFailed closes the connection, which an error of the peer or of the network has ended, and returns what Recv says of it.
+func (c *conn) closeFailed(err error) error {
+	if peerHungUp(err) && c.heartbeats.mayRefusePings() {
+		c.pingRefusers.rememberPeer(c.peer)
 	}
 	c.Close()
 	return fmt.Errorf("cannot read from the peer: %w", err)
 }
 
-// hungUp reports whether the peer has ended the connection.
-func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+// peerHungUp reports whether the peer has ended the connection.
+func peerHungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 var errMalformed = errors.New("the peer sends a malformed command")
 
-// obey does what a command asks for: the length of its name, its name, its data.
-func (c *conn) obey(command []byte) error {
+// obeyCommand does what a command asks for: the length of its name, its name, its data.
+func (c *conn) obeyCommand(command []byte) error {
 	if len(command) == 0 || int(command[0]) >= len(command) {
 		return errMalformed
 	}
@@ -288,7 +289,7 @@ func (c *conn) obey(command []byte) error {
 	case zmq4.CmdPing:
 		return c.z.SendCmd(zmq4.CmdPong, nil)
 	case zmq4.CmdPong:
-		c.pulse.answered = true
+		c.heartbeats.answered = true
 	}
 	return nil
 }
