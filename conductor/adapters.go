@@ -47,7 +47,10 @@ func (s *source) nameAdapter(ns *namespace, e *events.Event) {
 		if len(s.adapters) < maxAdapters {
 			s.adapters[e.LoraID] = name
 		}
-		s.doctor.Findings.Report(doctor.FindingAdapter, "blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter", e.LoraID, text)
+		s.doctor.Findings.Report(doctor.FindingAdapter,
+			"blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the "+
+				"adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter",
+			e.LoraID, text)
 	}
 	e.LoraName = name
 }

@@ -137,7 +137,8 @@ func TestAheadModel(t *testing.T) {
 				for _, row := range ans.Rows {
 					for _, e := range engines {
 						if want := e.hit(tokens); e.name == row.Instance && row.Longest != want {
-							t.Fatalf("world %d, %s with look-ahead %d, prompt %v: %d blocks, want %d", world, e.name, e.ahead, tokens, row.Longest, want)
+							t.Fatalf("world %d, %s with look-ahead %d, prompt %v: %d blocks, want %d", world, e.name, e.ahead, tokens,
+								row.Longest, want)
 						}
 					}
 				}

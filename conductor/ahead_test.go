@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 )
@@ -13,13 +14,13 @@ import (
 func TestLookAheadsOfNames(t *testing.T) {
 	c := New(Options{GhostBytes: 1 << 20})
 	defer c.Close()
-	at := scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: 16}
+	at := scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 16}
 	source := func(kind, name string) *source {
-		return c.unjoined(Registration{Type: kind, Instance: name, Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+		return c.unjoined(registration.Registration{Type: kind, Instance: name, Model: "m", Tenant: scope.DefaultTenant, BlockSize: 16})
 	}
-	d := source(TypeVLLM, "stays").namespaceIn(at).deployment
+	d := source(registration.TypeVLLM, "stays").namespaceIn(at).deployment
 	later := func(name string) lookAheads {
-		pool := source(TypeMooncake, name)
+		pool := source(registration.TypeMooncake, name)
 		defer pool.leaveAll()
 		ns := pool.namespaceIn(at)
 		ns.useAnyLookAhead(&c.registry)
@@ -27,7 +28,7 @@ func TestLookAheadsOfNames(t *testing.T) {
 	}
 	// leave uses a look-ahead, and lets its source go.
 	leave := func(ahead int) {
-		s := source(TypeVLLM, "eagle")
+		s := source(registration.TypeVLLM, "eagle")
 		s.namespaceIn(at).useLookAheads(&c.registry, oneLookAhead(ahead))
 		if got := d.lookAheads.load(); got != oneLookAhead(ahead) {
 			t.Errorf("held: look-aheads %v, want %d", got.list(), ahead)

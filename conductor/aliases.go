@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/spelling"
 )
@@ -24,82 +25,11 @@ import (
 // a model that is registered under the name wins over aliases, and a name that several models have
 // as an alias means none of them. The order of registrations does not matter.
 
-// maxAliases bounds the aliases of a registration.
-const maxAliases = 64
-
-// normalizeAliases sorts the further names of the model.
-func (r *Registration) normalizeAliases() error {
-	if len(r.Aliases) == 0 {
-		r.Aliases = nil
-		return nil
-	}
-	if r.pool() {
-		return Invalid("aliases", "invalid_value", "aliases is for engines, not for type %s", r.Type)
-	}
-	if len(r.Aliases) > maxAliases {
-		return Invalid("aliases", "out_of_range", "aliases must have at most %d names, got %d", maxAliases, len(r.Aliases))
-	}
-	for i, name := range r.Aliases {
-		if name == "" {
-			return &FieldError{Field: "aliases", Index: i, Reason: "invalid_value", Message: "aliases must not have an empty name"}
-		}
-		if len(name) > maxName {
-			return &FieldError{Field: "aliases", Index: i, Reason: "out_of_range", Message: fmt.Sprintf("aliases must have names of at most %d bytes, got %d", maxName, len(name))}
-		}
-	}
-	r.Aliases = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.Aliases))), func(name string) bool { return name == r.Model })
-	if len(r.Aliases) == 0 {
-		r.Aliases = nil
-	}
-	return nil
-}
-
-// Names are the aliases of some registrations, each with the models that have the name, as their
-// own or as an alias, sorted. Names do not change.
-type Names map[Partition][]string
-
-// NamesOf returns the aliases of registrations.
-func NamesOf(all iter.Seq[Registration]) Names {
-	n := make(Names)
-	add := func(name Partition, model string) {
-		if at, found := slices.BinarySearch(n[name], model); !found {
-			n[name] = slices.Insert(n[name], at, model)
-		}
-	}
-	for r := range all {
-		for _, s := range r.Shards() {
-			for _, alias := range r.Aliases {
-				add(Partition{s.Tenant, alias}, r.Model)
-			}
-		}
-	}
-	if len(n) == 0 {
-		return nil
-	}
-	for r := range all {
-		for _, s := range r.Shards() {
-			if own := (Partition{s.Tenant, r.Model}); n[own] != nil && !r.pool() {
-				add(own, r.Model)
-			}
-		}
-	}
-	return n
-}
-
-// Model returns the model that a name of a tenant means, the name itself if it is no alias or means
-// none.
-func (n Names) Model(tenant, name string) string {
-	if all := n[Partition{tenant, name}]; len(all) == 1 {
-		return all[0]
-	}
-	return name
-}
-
 // aliases are those of the sources of a registry. The next query after a change gathers them.
 type aliases struct {
 	having   int // sources with aliases, as a rule none; guarded by registry.mu
 	outdated atomic.Bool
-	names    atomic.Pointer[Names]
+	names    atomic.Pointer[registration.Names]
 }
 
 // setAliases changes the further names of a registered source's model. Its blocks stay. c.mu is held.
@@ -119,7 +49,7 @@ func (c *registry) countAliases(s *source, n int) {
 }
 
 // registration returns the registration of the source with the aliases that it has now.
-func (s *source) registration() Registration {
+func (s *source) registration() registration.Registration {
 	r := s.reg
 	r.Aliases = *s.aliases.Load()
 	return r
@@ -129,14 +59,14 @@ func (s *source) registration() Registration {
 func (s *source) isAlias(name string) bool { return slices.Contains(*s.aliases.Load(), name) }
 
 // aliasNames returns the aliases of all sources.
-func (c *registry) aliasNames() Names {
+func (c *registry) aliasNames() registration.Names {
 	a := &c.aliases
 	if a.outdated.Load() {
 		c.mu.Lock()
 		if a.outdated.Load() {
-			var n Names
+			var n registration.Names
 			if a.having > 0 {
-				n = NamesOf(func(yield func(Registration) bool) {
+				n = registration.NamesOf(func(yield func(registration.Registration) bool) {
 					for _, s := range c.sources {
 						if !yield(s.registration()) {
 							return
@@ -164,9 +94,13 @@ func (s *source) observeAliases() {
 		case len(models) < 2:
 			continue
 		case slices.Contains(models, alias):
-			s.doctor.Findings.Report(doctor.FindingAlias, "the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model with the same modelname", alias)
+			s.doctor.Findings.Report(doctor.FindingAlias,
+				"the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model "+
+					"with the same modelname", alias)
 		default:
-			s.doctor.Findings.Report(doctor.FindingAlias, "the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them", quotedList(models), alias)
+			s.doctor.Findings.Report(doctor.FindingAlias,
+				"the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them",
+				quotedList(models), alias)
 		}
 		return
 	}
@@ -176,7 +110,7 @@ func (s *source) observeAliases() {
 // modelsNamed returns the models that have a name which is an alias of some, nil for other names.
 // What the fleet knows counts before what this replica follows.
 func (c *Conductor) modelsNamed(tenant, name string) []string {
-	at := Partition{cmp.Or(tenant, DefaultTenant), name}
+	at := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: name}
 	if c.serving != nil {
 		if all := c.serving.Names()[at]; all != nil {
 			return all
@@ -202,7 +136,7 @@ func (c *Conductor) modelsOf(tenant string) []string {
 	c.mu.RLock()
 	for _, s := range c.sources {
 		for _, shard := range s.reg.Shards() {
-			if shard.Tenant == tenant && !s.reg.pool() {
+			if shard.Tenant == tenant && !s.reg.IsPool() {
 				all = append(all, shard.Model)
 			}
 		}
@@ -225,7 +159,7 @@ func (v View) Unregistered(q *Query) string {
 }
 
 func (c *Conductor) unregistered(q *Query) string {
-	tenant := cmp.Or(q.Tenant, DefaultTenant)
+	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	model := c.modelOf(tenant, q.Model)
 	sizes := c.engineSizes(tenant, model)
 	models := c.modelsOf(tenant)
@@ -237,7 +171,8 @@ func (c *Conductor) unregistered(q *Query) string {
 		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "), "[]")
 		return fmt.Sprintf("model %q of tenant %q is registered with block size %s, not %d", model, tenant, text, q.BlockSize)
 	case len(several) > 1 && !slices.Contains(models, q.Model):
-		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, q.Model, quotedList(several))
+		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, q.Model,
+			quotedList(several))
 	case len(models) == 0:
 		return fmt.Sprintf("model %q is not registered: no model of tenant %q is", q.Model, tenant)
 	}
@@ -257,7 +192,7 @@ func (c *Conductor) unregistered(q *Query) string {
 // namesOfTenant walks the aliases of a tenant.
 func (c *Conductor) namesOfTenant(tenant string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		all := []Names{c.aliasNames()}
+		all := []registration.Names{c.aliasNames()}
 		if c.serving != nil {
 			all = append(all, c.serving.Names())
 		}
@@ -275,7 +210,7 @@ func (c *Conductor) namesOfTenant(tenant string) iter.Seq[string] {
 func (c *Conductor) engineSizes(tenant, model string) (sizes []int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for _, size := range c.sizes[Partition{tenant, model}] {
+	for _, size := range c.sizes[scope.Shard{Tenant: tenant, Model: model}] {
 		d := c.deployments[scope.Deployment{Tenant: tenant, Model: model, BlockSize: size}]
 		for _, in := range d.instances {
 			if len(in.sources) > 0 {

@@ -10,6 +10,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -19,10 +21,11 @@ import (
 func TestAliasesAreBounded(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	defer c.Close()
-	r := conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
+	r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
 	for _, r.Aliases = range [][]string{slices.Repeat([]string{"x"}, 65), {strings.Repeat("x", 257)}} {
-		var bad *conductor.FieldError
-		if err := c.Register(r, conductor.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != "aliases" || bad.Reason != "out_of_range" {
+		var bad *invalid.FieldError
+		if err := c.Register(r, conductor.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != "aliases" ||
+			bad.Reason != "out_of_range" {
 			t.Errorf("%d aliases: %v", len(r.Aliases), err)
 		}
 	}
@@ -35,7 +38,8 @@ func TestAliasesAreBounded(t *testing.T) {
 		must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
 	}
 	q := conductor.Query{Model: "nowhere", BlockSize: 16}
-	if text := c.For(conductor.Reader{}).Unregistered(&q); strings.Count(text, `"`) != 2+2+2*20 || !strings.HasSuffix(text, " and 11 more") {
+	if text := c.For(conductor.Reader{}).Unregistered(&q); strings.Count(text, `"`) != 2+2+2*20 ||
+		!strings.HasSuffix(text, " and 11 more") {
 		t.Errorf("the models are listed as %s", text)
 	}
 	q.Tenant = "blue"
@@ -49,7 +53,8 @@ func TestAliasesAreBounded(t *testing.T) {
 func TestAliasesChange(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	defer c.Close()
-	r := conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "stays", BlockSize: 16, Aliases: []string{"also-m"}}
+	r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "stays", BlockSize: 16,
+		Aliases: []string{"also-m"}}
 	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
 	rows := func() (n int) {
 		q := conductor.Query{Model: "also-m", BlockSize: 16, Tokens: make([]uint32, 16)}
@@ -59,7 +64,7 @@ func TestAliasesChange(t *testing.T) {
 	var all sync.WaitGroup
 	for _, name := range []string{"a", "b", "c"} {
 		all.Go(func() {
-			r := conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: name, BlockSize: 16}
+			r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: name, BlockSize: 16}
 			for i := range 50 {
 				r.Aliases = []string{"also-m", name}[i%2:]
 				must.Report(t, c.Register(r, conductor.RegisterOptions{}))

@@ -69,7 +69,8 @@ func TestMemoryHoldsAppliedBatches(t *testing.T) {
 				t.Errorf("%s: %q, now %q", ask, then, now)
 			}
 		}
-		if _, _, err := p.Conductor().For(conductor.Reader{}).AppliedBatches("A|default|0", tape.Range{Oldest: true}); !errors.Is(err, tape.ErrGone) {
+		if _, _, err := p.Conductor().For(conductor.Reader{}).AppliedBatches("A|default|0", tape.Range{Oldest: true}); !errors.Is(err,
+			tape.ErrGone) {
 			t.Errorf("a past has a journal: %v", err)
 		}
 

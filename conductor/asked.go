@@ -63,7 +63,8 @@ func (c *Conductor) countQuery(d *deployment, q *Query, best int, took time.Dura
 	n.asked.Add(uint64(q.blocks() * q.BlockSize))
 	n.matched.Add(uint64(best * q.BlockSize))
 	if q.Clock != nil && q.Clock.Trace != "" {
-		c.queries.by[by].(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{stage.TraceLabel: q.Clock.Trace})
+		c.queries.by[by].(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(),
+			prometheus.Labels{stage.TraceLabel: q.Clock.Trace})
 	} else {
 		c.queries.by[by].Observe(took.Seconds())
 	}

@@ -101,7 +101,8 @@ func TestInventedOwners(t *testing.T) {
 		})
 	}
 	standard := func(i int, field string) string {
-		return fmt.Sprintf(`{"event_type":"stored","seq_hashes":[%d],"token_ids":[%d,7],"base_block_idx":0,%s}`, i+1, i+1, fmt.Sprintf(field, i))
+		return fmt.Sprintf(`{"event_type":"stored","seq_hashes":[%d],"token_ids":[%d,7],"base_block_idx":0,%s}`, i+1, i+1,
+			fmt.Sprintf(field, i))
 	}
 	f("ranks", 4096, 4096, func(i int) string { return standard(i, `"dp_rank":%d`) })
 	f("backends", 4096, 4096, func(i int) string { return standard(i, `"backend_id":"b%d"`) })
@@ -110,7 +111,8 @@ func TestInventedOwners(t *testing.T) {
 		return fmt.Sprintf(`{"event_type":"stored","seq_hashes":[%d],"base_block_idx":0,"block_size":%d}`, i+1, i+2)
 	})
 	f("groups", 4096, 4096, func(i int) string {
-		return fmt.Sprintf(`{"type":"BlockStored","block_hashes":[%d],"token_ids":[%d,7],"block_size":2,"group_idx":%d,"kv_cache_spec_kind":"full_attention"}`, i+1, i+1, i)
+		return fmt.Sprintf(`{"type":"BlockStored","block_hashes":[%d],"token_ids":[%d,7],"block_size":2,"group_idx":%d,`+
+			`"kv_cache_spec_kind":"full_attention"}`, i+1, i+1, i)
 	})
 	f("groups without a kind", 1, 1, func(i int) string {
 		return fmt.Sprintf(`{"type":"BlockStored","block_hashes":[%d],"token_ids":[%d,7],"block_size":2,"group_idx":%d}`, i+1, i+1, i)

@@ -4,19 +4,22 @@ import (
 	"iter"
 	"maps"
 	"slices"
+
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // Registrations returns the registrations in any order, without sources that only a peer
 // has named. Unlike Services it looks at no stream and no index.
-func (c *registry) Registrations() []Registration {
+func (c *registry) Registrations() []registration.Registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(c.registrations())
 }
 
 // registrations walks the registry. c.mu is held meanwhile.
-func (c *registry) registrations() iter.Seq[Registration] {
-	return func(yield func(Registration) bool) {
+func (c *registry) registrations() iter.Seq[registration.Registration] {
+	return func(yield func(registration.Registration) bool) {
 		for _, s := range c.sources {
 			if !s.recovered && !yield(s.registration()) {
 				return
@@ -40,7 +43,7 @@ func (c *registry) registeredFor(tenant string) (n int) {
 
 // Partitions returns the tenants and models there is anything of, with their block
 // sizes in tokens, ascending. The sizes are not to be changed.
-func (c *registry) Partitions() map[Partition][]int {
+func (c *registry) Partitions() map[scope.Shard][]int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return maps.Clone(c.sizes)
@@ -48,7 +51,7 @@ func (c *registry) Partitions() map[Partition][]int {
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending; none
 // when nothing is known of it. They are not to be changed.
-func (c *registry) BlockSizes(p Partition) []int {
+func (c *registry) BlockSizes(p scope.Shard) []int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.sizes[p]
@@ -71,7 +74,8 @@ func (c *registry) Contexts() (all []ContextBlocks) {
 				blocks = counts[id.Number]
 			}
 			if blocks > 0 {
-				all = append(all, ContextBlocks{Tenant: d.key.Tenant, Model: d.key.Model, Lora: id.Lora, Salt: id.Salt, BlockSize: d.key.BlockSize, Blocks: blocks})
+				all = append(all, ContextBlocks{Tenant: d.key.Tenant, Model: d.key.Model, Lora: id.Lora, Salt: id.Salt,
+					BlockSize: d.key.BlockSize, Blocks: blocks})
 			}
 		}
 	}

@@ -60,7 +60,8 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 		own := len(all) - before
 		device := c.Medium.Tier == tiers.Device
 		if own < size {
-			s.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it counts as that one block until it is announced again behind them", size, c.Medium.Name)
+			s.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
+				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
 		if own < size || !device && !ns.mayHaveChunks(own) {
 			all, own = append(all[:before], h), 1 // the last block matches only where all do
@@ -250,10 +251,13 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 	case g.size == 1:
 		s.doctor.Findings.Withdraw(doctor.FindingChunks)
 	case !g.decided() && g.seen > 1:
-		s.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks, c.Medium.Name, g.size, enoughDistances)
+		s.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
+			"chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks,
+			c.Medium.Name, g.size, enoughDistances)
 	case g.decided() && (!was.decided() || g.size != was.size):
 		s.doctor.Findings.Withdraw(doctor.FindingChunks)
-		s.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
+		s.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
+			"the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
 	}
 	if !g.decided() || g.size == 0 {
 		return 1

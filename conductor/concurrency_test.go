@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -21,8 +22,8 @@ func TestConcurrentUse(t *testing.T) {
 	rounds := times(200)
 	b := newBench()
 	defer b.conductor.Close()
-	registration := func(instance string, rank int) conductor.Registration {
-		return conductor.Registration{
+	newRegistration := func(instance string, rank int) registration.Registration {
+		return registration.Registration{
 			Endpoint: fmt.Sprintf("ipc://%s/%d", instance, rank), Type: "vLLM", Model: "m", Instance: instance, BlockSize: 16, Rank: rank,
 		}
 	}
@@ -65,12 +66,12 @@ func TestConcurrentUse(t *testing.T) {
 	for worker := range 4 {
 		changing.Go(func() {
 			for round := range rounds {
-				r := registration(fmt.Sprintf("I%d", (worker+round)%3), 0)
+				r := newRegistration(fmt.Sprintf("I%d", (worker+round)%3), 0)
 				if round%5 == 0 {
 					r.Lora = fmt.Sprint("adapter", worker)
 				}
 				err := b.conductor.Register(r, conductor.RegisterOptions{Replace: round%2 == 0})
-				var conflict *conductor.ConflictError
+				var conflict *registration.ConflictError
 				if err != nil && !errors.As(err, &conflict) {
 					t.Error(err)
 				}
@@ -101,7 +102,8 @@ func TestConcurrentUse(t *testing.T) {
 	families, err := registry.Gather()
 	must.Succeed(t, err)
 	for _, f := range families {
-		if strings.HasPrefix(f.GetName(), "conductor_index_") || strings.HasPrefix(f.GetName(), "conductor_source_") || f.GetName() == "conductor_fleet_blocks" {
+		if strings.HasPrefix(f.GetName(), "conductor_index_") || strings.HasPrefix(f.GetName(), "conductor_source_") ||
+			f.GetName() == "conductor_fleet_blocks" {
 			t.Errorf("series left behind: %s", f.GetName())
 		}
 	}

@@ -46,6 +46,7 @@ import (
 
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/objectkey"
 	"example.com/conductor/events/stream"
@@ -69,7 +70,7 @@ type Options struct {
 	Stream stream.Config
 	// Transport returns the transport of the stream of one registration; static is that of
 	// RegisterOptions. Every stream has Stream.Transport when nil.
-	Transport func(r Registration, static bool) stream.Transport
+	Transport func(r registration.Registration, static bool) stream.Transport
 	// Strays returns the topics on bound sockets that no source claims, see UnclaimedTopics; nil is none.
 	Strays func() []zmq.Stray
 	// Reaches returns why a client must not name an endpoint, nil if it may. Registrations that
@@ -138,7 +139,7 @@ type Conductor struct {
 	scheme hash.Scheme
 	memo   *hash.Memo // nil is none
 	now    func() time.Time
-	open   func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed
+	open   func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed
 	gate   <-chan struct{}
 
 	saltKey  [32]byte // of the texts that stand for salts
@@ -181,20 +182,23 @@ func New(opts Options) *Conductor {
 	}
 	rand.Read(c.saltKey[:]) // it never fails
 	c.registry = registry{
-		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[Key]*source), following: make(map[publisher][]*source), deployments: make(map[scope.Deployment]*deployment), sizes: make(map[Partition][]int),
-		groups: make(map[Partition]*fleetGroup), leaving: make(map[*source]bool),
+		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[registration.Key]*source),
+		following: make(map[registration.Publisher][]*source), deployments: make(map[scope.Deployment]*deployment),
+		sizes:  make(map[scope.Shard][]int),
+		groups: make(map[scope.Shard]*fleetGroup), leaving: make(map[*source]bool),
 	}
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
 	c.maxIdentities, c.log = opts.MaxContexts, opts.Log
 	c.options = index.Options{
-		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
-		Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
+		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal),
+		KeepClientHashes: opts.KeepClientHashes,
+		Ghosts:           index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
 	}
-	c.open = func(r Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) feed {
+	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) feed {
 		switch {
-		case r.pushed():
+		case r.IsPushed():
 			return c.openPushed(r, on)
-		case r.approximate():
+		case r.IsApproximate():
 			return newApproximate()
 		}
 		return stream.Open(c.streamConfig(r, static, recorded, on))

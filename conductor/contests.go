@@ -36,7 +36,9 @@ func (s *source) reportContest(hash uint64, other *source) {
 	if other != nil {
 		who = other.reg.Key().String()
 	}
-	s.doctor.Findings.Report(doctor.FindingContest, "the hash %d comes with other tokens from %s: blocks of pools wait until one of the two has left theirs; one of them is broken or hostile", hash, who)
+	s.doctor.Findings.Report(doctor.FindingContest,
+		"the hash %d comes with other tokens from %s: blocks of pools wait until one of the two has left theirs; one of them is broken "+
+			"or hostile", hash, who)
 }
 
 // decideContests looks whether contests of hashes, nil for all, have ended with what the

@@ -120,7 +120,8 @@ func (d *deployment) newOwner(src index.Source, o tiers.Owner, tally *atomic.Int
 // calls it.
 func (d *deployment) agree(says index.Says, a, b index.Identity) bool {
 	one, other := d.names.Of(a), d.names.Of(b)
-	return one != nil && other != nil && (says&index.SaysAdapter == 0 || one.Lora == other.Lora) && (says&index.SaysSalt == 0 || one.Salt == other.Salt)
+	return one != nil && other != nil && (says&index.SaysAdapter == 0 || one.Lora == other.Lora) &&
+		(says&index.SaysSalt == 0 || one.Salt == other.Salt)
 }
 
 // table returns the owner descriptors; index.Owner is the position.
@@ -156,12 +157,12 @@ func (d *deployment) ids(names []string) []int32 {
 func (d *deployment) publish(changed *source) {
 	d.outdated.Store(true)
 	defer d.bell.ring()
-	if changed == nil || changed.reg.pool() {
+	if changed == nil || changed.reg.IsPool() {
 		pools := slices.Collect(maps.Keys(d.pooled))
 		slices.SortFunc(pools, func(a, b *source) int { return strings.Compare(a.reg.Key().String(), b.reg.Key().String()) })
 		d.pools.Store(&pools)
 	}
-	if changed != nil && (changed.profile != (hash.Profile{}) || changed.reg.pool()) {
+	if changed != nil && (changed.profile != (hash.Profile{}) || changed.reg.IsPool()) {
 		d.publishProfiles()
 	}
 }
@@ -189,7 +190,7 @@ func (d *deployment) rebuild() {
 			r.loras[s.reg.Lora] = true
 			maps.Copy(r.loras, s.announced)
 			r.sources = append(r.sources, s)
-			r.approximate = r.approximate || s.reg.approximate()
+			r.approximate = r.approximate || s.reg.IsApproximate()
 		}
 		if len(r.sources) == 0 {
 			continue

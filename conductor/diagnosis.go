@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
@@ -48,12 +49,14 @@ func (s *source) findings(st *stream.Status) []doctor.Finding {
 func (s *source) staleText(st *stream.Status) string {
 	const held = "; its blocks stay in the answers until it is heard again or unregistered"
 	switch {
-	case s.reg.pushed():
-		return "no report has come from the cache server since the source was registered: check that it runs and that its reports go to this server"
+	case s.reg.IsPushed():
+		return "no report has come from the cache server since the source was registered: check that it runs and that its reports go to " +
+			"this server"
 	case strings.HasPrefix(s.reg.Endpoint, "bind:") && st.LastLifeAt.IsZero():
 		return "the engine has never connected to this server: check that it runs, and the address and topic that it publishes to"
 	case strings.HasPrefix(s.reg.Endpoint, "bind:"):
-		return "nothing has come from the engine since " + atUTC(st.LastLifeAt) + ": check that it runs, although an engine without work sends nothing" + held
+		return "nothing has come from the engine since " + atUTC(st.LastLifeAt) +
+			": check that it runs, although an engine without work sends nothing" + held
 	case st.LastLifeAt.IsZero():
 		return "there has never been a connection to the engine: check that it runs, its endpoint, and the network"
 	}
@@ -66,7 +69,7 @@ func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 // observeBatch passes a batch to the doctor.
 func (s *source) observeBatch(b *events.Batch) {
 	s.doctor.ObserveBatch(b, func(rank int) string {
-		other := Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant, Rank: rank}
+		other := registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant, Rank: rank}
 		if s.conductor.source(other) == nil {
 			return ""
 		}
@@ -98,7 +101,7 @@ func (s *source) observeSilence(now time.Time) {
 func (s *source) observeUse(now time.Time) {
 	limit := s.conductor.opts.SilentAfter
 	d := s.conductor.deployment(s.deploymentKey())
-	if d == nil || limit <= 0 || s.conductor.past || s.reg.pool() || now.Sub(s.opened) < limit {
+	if d == nil || limit <= 0 || s.conductor.past || s.reg.IsPool() || now.Sub(s.opened) < limit {
 		return
 	}
 	asked := false
@@ -139,14 +142,18 @@ func (s *source) observeRefusals() {
 		return
 	}
 	s.refused = n
-	s.doctor.Findings.Report(doctor.FindingConnection, "%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: find out which of the two is the engine", st.RefusedBy)
+	s.doctor.Findings.Report(doctor.FindingConnection,
+		"%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: "+
+			"find out which of the two is the engine", st.RefusedBy)
 }
 
 // observeUsable reports whether most messages of the publisher cannot be used.
 func (s *source) observeUsable(state stream.State, reason string) {
 	switch {
 	case reason == stream.ReasonUnusable:
-		s.doctor.Findings.Report(doctor.FindingUnusable, "most of the publisher's messages cannot be used, and answers have nothing of them: %s; check that endpoint is where the engine publishes KV events, and which version of the engine it is",
+		s.doctor.Findings.Report(doctor.FindingUnusable,
+			"most of the publisher's messages cannot be used, and answers have nothing of them: %s; check that endpoint is where the "+
+				"engine publishes KV events, and which version of the engine it is",
 			s.stream.Status().Unusable)
 		s.logFindings()
 	case state == stream.Synced || state == stream.Partial:
@@ -158,8 +165,11 @@ func (s *source) observeUsable(state stream.State, reason string) {
 func (s *source) observeStorm(state stream.State, reason string) {
 	switch {
 	case reason == stream.ReasonStorm:
-		s.doctor.Findings.Report(doctor.FindingStorm, "several publishers send over the connection to %s, each with numbers of its own, and answers have nothing of them: behind a forwarder, %s",
-			s.reg.Endpoint, "register each engine with an endpoint of its own, or let the forwarder connect to an endpoint bind:tcp://... and give each engine a topic kv@INSTANCE@MODEL and a registration with that endpoint")
+		s.doctor.Findings.Report(doctor.FindingStorm,
+			"several publishers send over the connection to %s, each with numbers of its own, and answers have nothing of them: behind a "+
+				"forwarder, %s",
+			s.reg.Endpoint, "register each engine with an endpoint of its own, or let the forwarder connect to an endpoint "+
+				"bind:tcp://... and give each engine a topic kv@INSTANCE@MODEL and a registration with that endpoint")
 		s.logFindings()
 	case state == stream.Synced || state == stream.Partial:
 		s.doctor.Findings.Withdraw(doctor.FindingStorm)
@@ -200,8 +210,10 @@ func (s *source) observeEngine(engine *source) {
 		s.doctor.Findings.Withdraw(doctor.FindingProfile)
 		return
 	}
-	field, have, got := profileDiff(engine.reg.Profile, s.reg.Profile)
-	s.doctor.Findings.Report(doctor.FindingProfile, "registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool with that",
+	field, have, got := registration.DiffProfiles(engine.reg.Profile, s.reg.Profile)
+	s.doctor.Findings.Report(doctor.FindingProfile,
+		"registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool "+
+			"with that",
 		engine.reg.Key(), field, have, got)
 	s.logFindings()
 }

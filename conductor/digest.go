@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
@@ -38,7 +39,7 @@ type Checkpoint struct {
 // replica. Blocks that expire are left out, since each replica has its own clock. So are blocks
 // that a peer gave without a mark.
 type SourceDigest struct {
-	Registration
+	registration.Registration
 	// Settings is a fingerprint of all that decides what the source's events do.
 	Settings uint64
 	State    string
@@ -54,7 +55,7 @@ type SourceDigest struct {
 
 // DeploymentDigest is what a source holds in one deployment.
 type DeploymentDigest struct {
-	Partition
+	scope.Shard
 	BlockSize int // tokens
 	Digest
 }
@@ -76,9 +77,9 @@ func (c *registry) Digests(only string) []SourceDigest {
 
 // Resync drops what a source holds and lets it replay, or take a snapshot of its engine. It
 // reports whether there is one that can.
-func (c *registry) Resync(key Key, reason string) bool {
+func (c *registry) Resync(key registration.Key, reason string) bool {
 	s := c.source(key)
-	if s == nil || !s.reg.restores() {
+	if s == nil || !s.reg.CanRestore() {
 		return false
 	}
 	s.stream.Resync(reason)
@@ -87,21 +88,23 @@ func (c *registry) Resync(key Key, reason string) bool {
 
 // ReportDrift adds the finding that a source differs from a replica's, or withdraws it if text
 // is empty.
-func (c *registry) ReportDrift(key Key, text string) { c.reportFinding(key, doctor.FindingDrift, text) }
+func (c *registry) ReportDrift(key registration.Key, text string) {
+	c.reportFinding(key, doctor.FindingDrift, text)
+}
 
 // ReportBehind adds the finding that a replica has applied more of a source, or withdraws it if
 // text is empty.
-func (c *registry) ReportBehind(key Key, text string) {
+func (c *registry) ReportBehind(key registration.Key, text string) {
 	c.reportFinding(key, doctor.FindingBehind, text)
 }
 
 // ReportLearned adds the finding that settings of a source came from its engine, or withdraws it if text is empty.
-func (c *registry) ReportLearned(key Key, text string) {
+func (c *registry) ReportLearned(key registration.Key, text string) {
 	c.reportFinding(key, doctor.FindingLearned, text)
 }
 
 // reportFinding adds a finding to a source, if it is there, or withdraws it if text is empty.
-func (c *registry) reportFinding(key Key, code, text string) {
+func (c *registry) reportFinding(key registration.Key, code, text string) {
 	switch s := c.source(key); {
 	case s == nil:
 	case text == "":
@@ -114,7 +117,7 @@ func (c *registry) reportFinding(key Key, code, text string) {
 
 // Health returns the state of a source and how often its publisher was restarted. It returns
 // false if there is no such source.
-func (c *registry) Health(key Key) (state stream.State, restarts uint64, ok bool) {
+func (c *registry) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
 	if s := c.source(key); s != nil && !s.recovered {
 		st := s.stream.Status()
 		return st.State, st.Restarts, true
@@ -138,7 +141,8 @@ func (s *source) sourceDigest() SourceDigest {
 	slices.SortFunc(namespaces, func(a, b *namespace) int { return a.deployment.key.Compare(b.deployment.key) })
 	for _, ns := range namespaces {
 		dk := ns.deployment.key
-		d.Deployments = append(d.Deployments, DeploymentDigest{Partition{dk.Tenant, dk.Model}, dk.BlockSize, s.digestIn(ns)})
+		d.Deployments = append(d.Deployments, DeploymentDigest{scope.Shard{Tenant: dk.Tenant, Model: dk.Model}, dk.BlockSize,
+			s.digestIn(ns)})
 	}
 	return d
 }
@@ -171,7 +175,7 @@ func (s *source) checkDigest() error {
 }
 
 // digests reports whether the digest has the blocks on a medium: those that do not expire.
-func (s *holdings) digests(medium string) bool { return s.reg.ttl(medium) == 0 }
+func (s *holdings) digests(medium string) bool { return s.reg.TTLOn(medium) == 0 }
 
 // countIn makes the blocks of an owner a part of the digest, if they belong there. turn is held.
 func (s *holdings) countIn(ns *namespace, key normalize.Owner, o index.Owner) {

@@ -120,7 +120,8 @@ func (c *cache) announce(path []string, from int) {
 		hashes = append(hashes, engineHash("e", strings.Join(path[:i+1], "/")))
 		tokens = append(tokens, tokensOf(path[i], 16)...)
 	}
-	e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 16, "medium": "GPU"}
+	e := map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": 16,
+		"medium": "GPU"}
 	if from > 0 {
 		e["parent_block_hash"] = engineHash("e", strings.Join(path[:from], "/"))
 	}

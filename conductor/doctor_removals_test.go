@@ -72,7 +72,8 @@ func TestFindNoRemovalsOfPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &announcer{bench: newBench()}
 		defer a.conductor.Close()
-		runAll(a.bench, "register many type=Mooncake replay=no", "register long type=Mooncake replay=no", "register idle type=Mooncake replay=no",
+		runAll(a.bench, "register many type=Mooncake replay=no", "register long type=Mooncake replay=no",
+			"register idle type=Mooncake replay=no",
 			"register mortal type=Mooncake replay=no ttl=30m", "register disk type=Mooncake replay=no ttl=DISK:30m")
 		for range 9 {
 			a.objects("many", "cpu", "stored", 1000)

@@ -83,7 +83,8 @@ func TestForeignConnectionIsFound(t *testing.T) {
 			if n := st.Dropped[events.ForeignConnection]; n != dropped {
 				t.Errorf("%d messages are counted, want %d", n, dropped)
 			}
-			if has := len(st.Findings) == 1 && st.Findings[0].Code == doctor.FindingConnection && strings.HasPrefix(st.Findings[0].Message, "10.0.0.9:4711 "); has != found {
+			if has := len(st.Findings) == 1 && st.Findings[0].Code == doctor.FindingConnection &&
+				strings.HasPrefix(st.Findings[0].Message, "10.0.0.9:4711 "); has != found {
 				t.Errorf("findings %v", st.Findings)
 			}
 		}

@@ -7,6 +7,9 @@ import (
 	"fmt"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // ErrNotDurable is returned by a call that has registered or unregistered a source, if a restart would lose the
@@ -22,9 +25,9 @@ type RegistrationKeeper interface {
 	// Failure returns why the last attempt failed, nil if it did not.
 	Failure() error
 	// Keeps reports whether it keeps a registration at all.
-	Keeps(r *Registration) bool
+	Keeps(r *registration.Registration) bool
 	// Unregistered is called with a source that a client has unregistered, before Commit.
-	Unregistered(key Key)
+	Unregistered(key registration.Key)
 }
 
 // KeepRegistrations lets clients wait until k has what they register and unregister. Without it
@@ -32,7 +35,7 @@ type RegistrationKeeper interface {
 func (c *Conductor) KeepRegistrations(k RegistrationKeeper) { c.keeper = k }
 
 // Durable reports whether a restart finds a registration once Commit has returned nil.
-func (v View) Durable(r *Registration) bool {
+func (v View) Durable(r *registration.Registration) bool {
 	return v.conductor.keeper != nil && v.conductor.keeper.Keeps(r)
 }
 
@@ -41,9 +44,10 @@ func (v View) Durable(r *Registration) bool {
 //
 // Errors that depend on other registrations, such as ErrNotFound, wait too. Otherwise a client that tries again
 // after ErrNotDurable would take ErrNotFound as proof that its change lasts.
-func (v View) Commit(ctx context.Context, key Key, err error) error {
+func (v View) Commit(ctx context.Context, key registration.Key, err error) error {
 	keeper := v.conductor.keeper
-	if keeper == nil || errors.As(err, new(*FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrPast) || errors.Is(err, ErrClosed) {
+	if keeper == nil || errors.As(err, new(*invalid.FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrPast) ||
+		errors.Is(err, ErrClosed) {
 		return err
 	}
 	failed := keeper.Commit(ctx)
@@ -57,10 +61,11 @@ func (v View) Commit(ctx context.Context, key Key, err error) error {
 }
 
 // reportNotDurable adds a finding to the source of a key, if there is one.
-func (c *Conductor) reportNotDurable(key Key, err error) {
-	key.Tenant = cmp.Or(key.Tenant, DefaultTenant)
+func (c *Conductor) reportNotDurable(key registration.Key, err error) {
+	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
 	if s := c.source(key); s != nil {
-		s.doctor.Findings.Report(doctor.FindingNotDurable, "the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
+		s.doctor.Findings.Report(doctor.FindingNotDurable,
+			"the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
 		s.logFindings()
 		if c.keeper.Failure() == nil { // RegistrationsKept may have been called before the report
 			s.doctor.Findings.Withdraw(doctor.FindingNotDurable)

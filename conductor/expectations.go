@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/registration"
 )
 
 // InstanceExpectations is how good the expectations of an instance were. Blocks are in tokens. Counts begin when the
@@ -20,7 +21,7 @@ type InstanceExpectations struct {
 	Confirmed        uint64 // announced in time
 	Expired          uint64 // not announced in time
 	TakenBack        uint64 // by the router
-	Dropped          uint64 // its source restarted, was cleared or left, or there was no room
+	Dropped          uint64 // its source restarted, was cleared or left, or expected.max_bytes had no room
 	Evicted          uint64 // an approximate instance had no room, or their time there was over
 	Pending          uint64 // expected now
 	// Delay is how long blocks took from their report to their announcement, of late, those that came late
@@ -62,14 +63,14 @@ type instanceState struct {
 }
 
 func (c *registry) expectations() (all []instanceState) {
-	states := make(map[Key]*expect.State)
+	states := make(map[registration.Key]*expect.State)
 	for d, names := range c.instances() {
 		for id, state := range d.expected.States() {
 			name, registered := names[id]
 			if !registered {
 				continue
 			}
-			key := Key{Instance: name, Tenant: d.key.Tenant}
+			key := registration.Key{Instance: name, Tenant: d.key.Tenant}
 			if states[key] == nil {
 				states[key] = new(expect.State)
 			}
@@ -79,7 +80,8 @@ func (c *registry) expectations() (all []instanceState) {
 	for key, s := range states {
 		e := InstanceExpectations{
 			Tenant: key.Tenant, Instance: key.Instance, Prompts: s.Reports, Expected: s.Pending, Pending: s.Pending, TTL: s.TTL,
-			Confirmed: s.Ended[expect.Confirmed], Expired: s.Ended[expect.Expired], TakenBack: s.Ended[expect.TakenBack], Dropped: s.Ended[expect.Dropped], Evicted: s.Ended[expect.Evicted],
+			Confirmed: s.Ended[expect.Confirmed], Expired: s.Ended[expect.Expired], TakenBack: s.Ended[expect.TakenBack],
+			Dropped: s.Ended[expect.Dropped], Evicted: s.Ended[expect.Evicted],
 		}
 		for _, n := range s.Ended {
 			e.Expected += n
@@ -97,13 +99,13 @@ func (c *registry) expectations() (all []instanceState) {
 
 // addExpectations completes services by the expectations of their instances.
 func (c *registry) addExpectations(services []Service) {
-	all := make(map[Key]*InstanceExpectations)
+	all := make(map[registration.Key]*InstanceExpectations)
 	for _, e := range c.expectations() {
-		all[Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.InstanceExpectations
+		all[registration.Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.InstanceExpectations
 	}
 	for i := range services {
-		if s := &services[i]; !s.Pool() {
-			s.Expected = all[Key{Instance: s.Instance, Tenant: s.Tenant}]
+		if s := &services[i]; !s.IsPool() {
+			s.Expected = all[registration.Key{Instance: s.Instance, Tenant: s.Tenant}]
 		}
 	}
 }
@@ -127,17 +129,29 @@ func (c *registry) instances() map[*deployment]map[int32]string {
 
 var (
 	expectedLabels      = []string{"instance_id", "tenant_id"}
-	descExpectedPrompts = prometheus.NewDesc("conductor_expected_prompts_total", "Prompts that routers reported to POST /routed and that were kept, of instances that have left too.", nil, nil)
-	descExpectedTokens  = prometheus.NewDesc("conductor_expected_tokens_total", "Tokens of reported prompts that their instance did not have yet, by what became of them: confirmed by events, expired, taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
-	descExpectedPending = prometheus.NewDesc("conductor_expected_pending_tokens", "Tokens that instances are expected to have soon, or to have without announcing them.", nil, nil)
-	descExpectedBytes   = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports of routers and their blocks take.", nil, nil)
-	descExpectedLimit   = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that reports of routers may take.", nil, nil)
+	descExpectedPrompts = prometheus.NewDesc("conductor_expected_prompts_total",
+		"Prompts that routers reported to POST /routed and that were kept, of instances that have left too.", nil, nil)
+	descExpectedTokens = prometheus.NewDesc("conductor_expected_tokens_total",
+		"Tokens of reported prompts that their instance did not have yet, by what became of them: confirmed by events, expired, "+
+			"taken_back by the router, dropped, or evicted from an instance without events.", []string{"result"}, nil)
+	descExpectedPending = prometheus.NewDesc("conductor_expected_pending_tokens",
+		"Tokens that instances are expected to have soon, or to have without announcing them.", nil, nil)
+	descExpectedBytes = prometheus.NewDesc("conductor_expected_bytes", "Bytes that reports of routers and their blocks take.", nil, nil)
+	descExpectedLimit = prometheus.NewDesc("conductor_expected_bytes_limit", "Bytes that reports of routers may take.",
+		nil, nil)
 
-	descInstancePrompts = prometheus.NewDesc("conductor_instance_expected_prompts_total", "Prompts that routers reported for an instance.", expectedLabels, nil)
-	descInstanceTokens  = prometheus.NewDesc("conductor_instance_expected_tokens_total", "Tokens of prompts reported for an instance that it did not have yet, by what became of them.", append(expectedLabels, "result"), nil)
-	descInstancePending = prometheus.NewDesc("conductor_instance_expected_pending_tokens", "Tokens that an instance is expected to have.", expectedLabels, nil)
-	descInstanceDelay   = prometheus.NewDesc("conductor_instance_expected_delay_seconds", "Time from a report to the announcement of its blocks, each block for itself; quantiles are of the last some 10,000 blocks.", expectedLabels, nil)
-	descInstanceTTL     = prometheus.NewDesc("conductor_instance_expected_ttl_seconds", "How long a report without ttl lasts at an instance, at the rank with the longest.", expectedLabels, nil)
+	descInstancePrompts = prometheus.NewDesc("conductor_instance_expected_prompts_total", "Prompts that routers reported for an instance.",
+		expectedLabels, nil)
+	descInstanceTokens = prometheus.NewDesc("conductor_instance_expected_tokens_total",
+		"Tokens of prompts reported for an instance that it did not have yet, by what became of them.", append(expectedLabels, "result"),
+		nil)
+	descInstancePending = prometheus.NewDesc("conductor_instance_expected_pending_tokens", "Tokens that an instance is expected to have.",
+		expectedLabels, nil)
+	descInstanceDelay = prometheus.NewDesc("conductor_instance_expected_delay_seconds",
+		"Time from a report to the announcement of its blocks, each block for itself; quantiles are of the last some 10,000 blocks.",
+		expectedLabels, nil)
+	descInstanceTTL = prometheus.NewDesc("conductor_instance_expected_ttl_seconds",
+		"How long a report without ttl lasts at an instance, at the rank with the longest.", expectedLabels, nil)
 )
 
 // ExpectedCollector exposes to Prometheus what became of reports.

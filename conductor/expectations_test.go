@@ -20,8 +20,10 @@ func (b *bench) expectations(reader conductor.Reader) string {
 	var out []string
 	for _, e := range b.conductor.For(reader).Expectations() {
 		share, known := e.Share()
-		out = append(out, fmt.Sprintf("%s/%s: %d prompts, %d = %d confirmed + %d expired + %d taken back + %d dropped + %d pending, share %v %v",
-			e.Tenant, e.Instance, e.Prompts, e.Expected/16, e.Confirmed/16, e.Expired/16, e.TakenBack/16, e.Dropped/16, e.Pending/16, share, known))
+		out = append(out, fmt.Sprintf("%s/%s: %d prompts, %d = %d confirmed + %d expired + %d taken back + %d dropped + %d pending, "+
+			"share %v %v",
+			e.Tenant, e.Instance, e.Prompts, e.Expected/16, e.Confirmed/16, e.Expired/16, e.TakenBack/16, e.Dropped/16, e.Pending/16, share,
+			known))
 	}
 	return strings.Join(out, "\n")
 }
@@ -125,7 +127,8 @@ func TestExpectedSeries(t *testing.T) {
 		if delay.GetSampleCount() != 2 || len(delay.GetQuantile()) != 3 {
 			t.Errorf("delay %v", delay)
 		}
-		if bytes, pending := value(all["conductor_expected_bytes"]), value(all["conductor_expected_pending_tokens"]); bytes == 0 || pending != 16 {
+		if bytes, pending := value(all["conductor_expected_bytes"]), value(all["conductor_expected_pending_tokens"]); bytes == 0 ||
+			pending != 16 {
 			t.Errorf("%v bytes, %v tokens pending", bytes, pending)
 		}
 		tune.SourceSeries, tune.ExpectedBytes = conductor.SeriesAlways, 1
@@ -173,18 +176,24 @@ func TestUnconfirmed(t *testing.T) {
 		{name: "announced by a rank", rank: conductor.AnyRank, store: "store A rank=1 path=p%d/q"},
 		{name: "nothing", want: "A/0: " + none + "rank 0 was announced in time: the engine has announced nothing since"},
 		{name: "nothing without a rank", rank: conductor.AnyRank,
-			want: "A/0: " + none + "the instance without a rank was announced in time: the engine has announced nothing since\nA/1: " + none + "the instance without a rank was announced in time: the engine has announced nothing since"},
-		{name: "another rank", store: "store A rank=1 path=p%d/q", want: "A/0: " + none + "rank 0 was announced in time: rank 1 announces their blocks; report the rank"},
-		{name: "another salt", salt: "s", store: "store A path=p%d/q", want: "A/0: " + none + "rank 0 was announced in time: the engine announces blocks, none of late under the adapter and salt"},
-		{name: "other tokens", store: "store A path=system/p%d/q", want: "A/0: " + none + "rank 0 was announced in time: the engine announces other blocks under the same adapter and salt"},
-		{name: "late", store: "store A path=p%d/q", late: 2 * time.Second, want: "A/0: " + none + "rank 0 was announced in time: their blocks come after the ttl"},
+			want: "A/0: " + none + "the instance without a rank was announced in time: the engine has announced nothing since\nA/1: " +
+				none + "the instance without a rank was announced in time: the engine has announced nothing since"},
+		{name: "another rank", store: "store A rank=1 path=p%d/q", want: "A/0: " + none +
+			"rank 0 was announced in time: rank 1 announces their blocks; report the rank"},
+		{name: "another salt", salt: "s", store: "store A path=p%d/q", want: "A/0: " + none +
+			"rank 0 was announced in time: the engine announces blocks, none of late under the adapter and salt"},
+		{name: "other tokens", store: "store A path=system/p%d/q", want: "A/0: " + none +
+			"rank 0 was announced in time: the engine announces other blocks under the same adapter and salt"},
+		{name: "late", store: "store A path=p%d/q", late: 2 * time.Second, want: "A/0: " + none +
+			"rank 0 was announced in time: their blocks come after the ttl"},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
 				b.run("register A")
 				b.run("register A rank=1")
 				report := func(path string) {
-					r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Salt: s.salt, Tokens: promptOf(path, 16)}, Target: "A", Rank: s.rank, TTL: time.Second}
+					r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Salt: s.salt, Tokens: promptOf(path, 16)},
+						Target: "A", Rank: s.rank, TTL: time.Second}
 					_, err := b.view().Routed(&r)
 					must.Succeed(t, err)
 				}

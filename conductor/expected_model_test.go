@@ -22,7 +22,8 @@ func TestExpectedModel(t *testing.T) {
 	for seed := range uint64(16) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &expectedModel{bench: newBench(), t: t, dice: rand.New(rand.NewPCG(seed, 44)), counts: seed%2 == 1, held: make(map[expectedHolder]map[string]bool)}
+				m := &expectedModel{bench: newBench(), t: t, dice: rand.New(rand.NewPCG(seed, 44)), counts: seed%2 == 1,
+					held: make(map[expectedHolder]map[string]bool)}
 				defer m.conductor.Close()
 				m.play()
 				longer, counted = longer+m.longer, counted+m.counted
@@ -147,7 +148,8 @@ func (m *expectedModel) rank() (instance string, rank int) {
 }
 
 func (m *expectedModel) play() {
-	for _, line := range []string{"register A copies=set", "register A rank=1 copies=set replay=no", "register B copies=set", "register P type=Mooncake serves=A"} {
+	for _, line := range []string{"register A copies=set", "register A rank=1 copies=set replay=no", "register B copies=set",
+		"register P type=Mooncake serves=A"} {
 		m.command(line)
 	}
 	line := "register N events=none capacity_blocks=1000 type=Standard"
@@ -214,7 +216,8 @@ func (m *expectedModel) store(p expectedPrompt) {
 	for i := from; i < len(p.names); i++ {
 		m.held[at][p.block(i)] = true
 		for _, r := range m.reports {
-			if at.medium == "GPU" && r.instance == instance && (r.rank == rank || r.rank == conductor.AnyRank) && len(r.prompt.names) > i && r.prompt.block(i) == p.block(i) {
+			if at.medium == "GPU" && r.instance == instance && (r.rank == rank || r.rank == conductor.AnyRank) && len(r.prompt.names) > i &&
+				r.prompt.block(i) == p.block(i) {
 				r.gone[i] = true
 			}
 		}
@@ -310,11 +313,13 @@ func (m *expectedModel) report(p expectedPrompt) {
 	if m.dice.IntN(2) == 0 {
 		r.RequestID = fmt.Sprint("id", m.dice.IntN(9))
 	}
-	m.history = append(m.history, fmt.Sprintf("routed %s to %s:%d, by names %v, id %q, ttl %s", p, r.Target, r.Rank, named, r.RequestID, r.TTL))
+	m.history = append(m.history, fmt.Sprintf("routed %s to %s:%d, by names %v, id %q, ttl %s", p, r.Target, r.Rank, named, r.RequestID,
+		r.TTL))
 	if _, err := m.view().Routed(&r); err != nil {
 		m.fail("%v", err)
 	}
-	own := &expectedReport{instance: r.Target, rank: r.Rank, prompt: p, named: named, id: r.RequestID, at: time.Now(), gone: make(map[int]bool)}
+	own := &expectedReport{instance: r.Target, rank: r.Rank, prompt: p, named: named, id: r.RequestID, at: time.Now(),
+		gone: make(map[int]bool)}
 	if r.TTL != 0 {
 		own.ends = own.at.Add(r.TTL)
 	}
@@ -330,7 +335,8 @@ func (m *expectedModel) report(p expectedPrompt) {
 			continue
 		}
 		last := len(p.names) - 1
-		if old.instance == own.instance && old.rank == own.rank && old.named == named && len(old.prompt.names) == last+1 && old.prompt.block(last) == p.block(last) {
+		if old.instance == own.instance && old.rank == own.rank && old.named == named && len(old.prompt.names) == last+1 &&
+			old.prompt.block(last) == p.block(last) {
 			return
 		}
 		m.reports = slices.Delete(m.reports, i, i+1)
@@ -365,7 +371,8 @@ func (m *expectedModel) query(p expectedPrompt) (q conductor.Query, named bool) 
 // expected reports whether block i of a prompt is expected at a rank of an instance.
 func (m *expectedModel) expected(instance string, rank int, p expectedPrompt, named bool, i int) bool {
 	return slices.ContainsFunc(m.reports, func(r *expectedReport) bool {
-		return r.instance == instance && r.rank == rank && r.named == named && i >= r.from && i < len(r.prompt.names) && !r.gone[i] && r.prompt.block(i) == p.block(i)
+		return r.instance == instance && r.rank == rank && r.named == named && i >= r.from && i < len(r.prompt.names) && !r.gone[i] &&
+			r.prompt.block(i) == p.block(i)
 	})
 }
 
@@ -396,7 +403,8 @@ func (m *expectedModel) row(instance string, p expectedPrompt, named bool) (r co
 	for anywhere(r.Longest) {
 		r.Longest++
 	}
-	for i := 0; anywhere(i) || i < len(p.names) && (soon(conductor.AnyRank, i) || slices.ContainsFunc(ranks, func(rank int) bool { return soon(rank, i) })); i++ {
+	for i := 0; anywhere(i) || i < len(p.names) &&
+		(soon(conductor.AnyRank, i) || slices.ContainsFunc(ranks, func(rank int) bool { return soon(rank, i) })); i++ {
 		r.Expected++
 	}
 	for _, medium := range media {

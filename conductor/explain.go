@@ -9,6 +9,7 @@ import (
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index/hash"
@@ -51,7 +52,7 @@ type ExplainedInstance struct {
 // ExplainedHolder is what one source holds as one rank.
 type ExplainedHolder struct {
 	Rank     int32
-	Source   Key
+	Source   registration.Key
 	State    stream.State
 	Reason   string // of State
 	Blocks   int    // leading blocks, over all media
@@ -103,11 +104,13 @@ type holderKey struct {
 }
 
 func (c *Conductor) explain(q *Query, v View) *Explanation {
-	tenant := cmp.Or(q.Tenant, DefaultTenant)
+	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	e := &explaining{
 		Conductor: c, view: v, query: q,
-		at:   scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize}, Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
-		out:  &Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize, Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
+		at: scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize},
+			Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
+		out: &Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize,
+			Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
 		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
 	}
 	if e.deployment = c.deployment(e.at.Deployment); e.deployment != nil {
@@ -117,7 +120,8 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 	e.searchElsewhere()
 	hidden := c.hidesUnsalted(e.identity, q)
 	if hidden {
-		e.out.Causes = append(e.out.Causes, Cause{Reason: UnsaltedHidden, Certain: true, Text: "Queries without a salt find nothing: privacy.salted_only is set."})
+		e.out.Causes = append(e.out.Causes,
+			Cause{Reason: UnsaltedHidden, Certain: true, Text: "Queries without a salt find nothing: privacy.salted_only is set."})
 	}
 	var rows []Row
 	var roster *Roster
@@ -155,7 +159,8 @@ func (e *explaining) chainsOf(d *deployment, size int) (all []*hash.Chain) {
 
 // match looks the prompt up as Answer does, and notes what each source holds.
 func (e *explaining) match(roster *Roster, hidden bool) []Row {
-	sc, q, d := new(scratch), &Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt, BlockSize: e.query.BlockSize, Tokens: e.query.Tokens}, e.deployment
+	sc, q, d := new(scratch), &Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt, BlockSize: e.query.BlockSize,
+		Tokens: e.query.Tokens}, e.deployment
 	sc.match.Reset()
 	if !hidden {
 		sc.lookup(d, e.identity, q, e.Conductor)
@@ -249,7 +254,7 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 func (e *explaining) instance(r *Row, of *row) {
 	in := ExplainedInstance{Name: r.Instance, Serves: of.serves(e.query.Lora), Row: r.Row}
 	in.Row.Media, in.Row.Ranks = slices.Clone(r.Media), slices.Clone(r.Row.Ranks)
-	in.Ranks = e.holders(of.sources, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.pool() })
+	in.Ranks = e.holders(of.sources, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.IsPool() })
 	e.out.Instances = append(e.out.Instances, in)
 }
 
@@ -260,7 +265,7 @@ func (e *explaining) pools() {
 	}
 	e.out.Pools = e.holders(*e.deployment.pools.Load(), func(s *source) bool {
 		serves := s.reg.Serves
-		return s.reg.pool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
+		return s.reg.IsPool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
 	})
 }
 
@@ -280,7 +285,7 @@ func (e *explaining) holders(registered []*source, meant func(*source) bool) (al
 		}
 	}
 	slices.SortFunc(all, func(a, b ExplainedHolder) int {
-		return cmp.Or(cmp.Compare(a.Rank, b.Rank), a.Source.compare(b.Source))
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), a.Source.Compare(b.Source))
 	})
 	return all
 }
@@ -328,11 +333,15 @@ func leading(runs [][2]int) int {
 // unregistered says that no instance has a row.
 func (e *explaining) unregistered() Cause {
 	if e.query.Instance != nil {
-		return Cause{Reason: NotRegistered, Certain: true, Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance, e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
+		return Cause{Reason: NotRegistered, Certain: true,
+			Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance,
+				e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
 	}
 	why := e.Conductor.unregistered(e.query)
 	if why != "" {
 		return Cause{Reason: NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
 	}
-	return Cause{Reason: NotRegistered, Certain: true, Text: fmt.Sprintf("No instance is registered for tenant %q, model %q and block size %d.", e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
+	return Cause{Reason: NotRegistered, Certain: true,
+		Text: fmt.Sprintf("No instance is registered for tenant %q, model %q and block size %d.", e.at.Deployment.Tenant, e.query.Model,
+			e.query.BlockSize)}
 }

@@ -70,7 +70,8 @@ func (e *explaining) searchElsewhere() {
 		return 3
 	}
 	slices.SortFunc(all, func(a, b place) int {
-		return cmp.Or(near(a.deployment.key)-near(b.deployment.key), a.deployment.key.Compare(b.deployment.key), a.identity.Compare(b.identity.Variant))
+		return cmp.Or(near(a.deployment.key)-near(b.deployment.key), a.deployment.key.Compare(b.deployment.key),
+			a.identity.Compare(b.identity.Variant))
 	})
 	e.out.Contexts = len(all)
 	var salts map[string]bool
@@ -105,7 +106,8 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned
 		}
 		for _, prefix := range m.Prefixes {
 			o, known := (*who)[prefix.Owner]
-			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(prefix.Owner) < len(table) && table[prefix.Owner].Instance != tiers.Retired {
+			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(prefix.Owner) < len(table) &&
+				table[prefix.Owner].Instance != tiers.Retired {
 				name := o.source.reg.Instance
 				best[name] = max(best[name], int(prefix.Blocks))
 			}

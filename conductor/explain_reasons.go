@@ -48,8 +48,10 @@ const (
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter, OtherSalt, Cleared, Expired,
-		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NoEvents, NeverAnnounced, NotRegistered, NotDiscovered, UnsaltedHidden}
+	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter,
+		OtherSalt, Cleared, Expired,
+		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NoEvents, NeverAnnounced, NotRegistered,
+		NotDiscovered, UnsaltedHidden}
 }
 
 // Cause is one reason why a block is missing.
@@ -63,8 +65,10 @@ type Cause struct {
 // causes returns why a source lacks a block as one rank, the most useful reason first.
 func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cause) {
 	s := k.source
-	if s.reg.approximate() {
-		return []Cause{{Reason: NoEvents, Certain: true, Text: fmt.Sprintf("The engine of %s publishes no events: what it holds is expected, by what routers report, and never known.", s.reg.Key())}}
+	if s.reg.IsApproximate() {
+		return []Cause{{Reason: NoEvents, Certain: true,
+			Text: fmt.Sprintf("The engine of %s publishes no events: what it holds is expected, by what routers report, and never known.",
+				s.reg.Key())}}
 	}
 	s.turn.Lock()
 	lost := s.lostBlock(e, k.rank, block)
@@ -79,12 +83,14 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 	all = append(all, e.heldElsewhere(s, block*e.query.BlockSize)...)
 	all = slices.Concat(all, emptied, e.sourceCauses(s, st), tokenless)
 	if !slices.ContainsFunc(e.chains, func(c *hash.Chain) bool { return block < c.Len() }) {
-		return append(all, Cause{Reason: PromptEnds, Certain: true, Text: fmt.Sprintf("The engines hash block %d together with tokens behind it, and the prompt ends before those.", block)})
+		return append(all, Cause{Reason: PromptEnds, Certain: true,
+			Text: fmt.Sprintf("The engines hash block %d together with tokens behind it, and the prompt ends before those.", block)})
 	}
 	if known {
 		return all
 	}
-	c := Cause{Reason: NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 && len(tokenless) == 0 && s.past.losses != nil,
+	c := Cause{Reason: NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 && len(tokenless) == 0 &&
+		s.past.losses != nil,
 		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.reg.Key(), st.Epoch, block)}
 	switch {
 	case s.past.losses == nil:
@@ -100,7 +106,8 @@ func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
 	for name := range s.media {
 		for _, c := range e.chains {
 			if seq, found := s.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
-				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
+				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq,
+					Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
 				break
 			}
 		}
@@ -118,9 +125,13 @@ func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []Cause) {
 			case p.label != label:
 			case p.cause == Cleared:
 				seq := p.seq
-				all = append(all, Cause{Reason: Cleared, Seq: &seq, Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq, spelling.Count(p.blocks, "block"), name)})
+				all = append(all, Cause{Reason: Cleared, Seq: &seq,
+					Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq,
+						spelling.Count(p.blocks, "block"), name)})
 			default:
-				all = append(all, Cause{Reason: Expired, Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.", spelling.Count(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.ttl(name))})
+				all = append(all, Cause{Reason: Expired,
+					Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.",
+						spelling.Count(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.TTLOn(name))})
 			}
 		}
 	}
@@ -134,12 +145,15 @@ func (e *explaining) refused(s *source, block int) (all []Cause) {
 	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
 			if block < c.Len() && d.index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
-				return append(all, Cause{Reason: Refused, Certain: true, Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
+				return append(all, Cause{Reason: Refused, Certain: true,
+					Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
 			}
 		}
 	}
 	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.names.Find(e.at.Variant) == nil) {
-		all = append(all, Cause{Reason: Refused, Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.", spelling.Count(n, "block"), spelling.Agree(n, "was", "were"))})
+		all = append(all, Cause{Reason: Refused,
+			Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.",
+				spelling.Count(n, "block"), spelling.Agree(n, "was", "were"))})
 	}
 	return all
 }
@@ -169,7 +183,9 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 		}
 	}
 	if raw := ns.deployment.index.Inspect().CountTokenless(ns.source); raw > 0 {
-		tokens = append(tokens, Cause{Reason: TokensUnknown, Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.", spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
+		tokens = append(tokens, Cause{Reason: TokensUnknown,
+			Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.",
+				spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
 	}
 	return parents, tokens
 }
@@ -177,17 +193,22 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 // waitingCause says that blocks of the prompt wait, from position at[0] on.
 func waitingCause(at []int, block int) Cause {
 	if at[0] == block {
-		return Cause{Reason: ParentUnknown, Certain: len(at) > 1, Text: fmt.Sprintf("Block %d is announced and waits: no event has announced the parent that it names.", block)}
+		return Cause{Reason: ParentUnknown, Certain: len(at) > 1,
+			Text: fmt.Sprintf("Block %d is announced and waits: no event has announced the parent that it names.", block)}
 	}
-	return Cause{Reason: ParentUnknown, Certain: len(at) > 1, Text: fmt.Sprintf("Block %d is announced and waits for the blocks before it. The event that announced block %d is missing.", at[0], block)}
+	return Cause{Reason: ParentUnknown, Certain: len(at) > 1,
+		Text: fmt.Sprintf("Block %d is announced and waits for the blocks before it. The event that announced block %d is missing.", at[0],
+			block)}
 }
 
 // chunksInPart returns the chunks of a holder which the prompt leaves behind a block.
 func (e *explaining) chunksInPart(k holderKey, block int) (all []Cause) {
 	for _, c := range e.inPart[k] {
 		if c.from <= block && block < c.to {
-			all = append(all, Cause{Reason: ChunkInPart, Certain: true, Text: fmt.Sprintf("%s has blocks %d to %d in a chunk of %d blocks, which it loads whole or not at all: the prompt shares %d of them.",
-				c.medium.Name, c.from, c.to-1, c.size, c.to-c.from)})
+			all = append(all, Cause{Reason: ChunkInPart, Certain: true,
+				Text: fmt.Sprintf("%s has blocks %d to %d in a chunk of %d blocks, which it loads whole or not at all: the prompt shares "+
+					"%d of them.",
+					c.medium.Name, c.from, c.to-1, c.size, c.to-c.from)})
 		}
 	}
 	return all
@@ -196,7 +217,8 @@ func (e *explaining) chunksInPart(k holderKey, block int) (all []Cause) {
 // missingShards returns which objects of a block a pool lacks. turn is held.
 func (s *source) missingShards(e *explaining, block int) (all []Cause) {
 	lacks := func(have, want int, certain bool, medium string) {
-		all = append(all, Cause{Reason: ShardsMissing, Certain: certain, Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", have, want, block, medium)})
+		all = append(all, Cause{Reason: ShardsMissing, Certain: certain,
+			Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", have, want, block, medium)})
 	}
 	if f, is := s.stream.(*pushed); is {
 		for _, l := range s.missingChunks(f, e, block) {
@@ -273,15 +295,19 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 	}
 	switch st.State {
 	case stream.Partial:
-		all = append(all, Cause{Reason: SourcePartial, Text: fmt.Sprintf("The history of the source is incomplete (%s): events that announced the block may be missing.", st.Reason)})
+		all = append(all, Cause{Reason: SourcePartial,
+			Text: fmt.Sprintf("The history of the source is incomplete (%s): events that announced the block may be missing.", st.Reason)})
 	case stream.Stale, stream.Connecting, stream.Paused, stream.Failed:
 		all = append(all, Cause{Reason: SourceStale, Text: fmt.Sprintf("The source is %s, so nothing of it arrives.%s", st.State, since)})
 	}
 	switch {
 	case s.atGate():
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The server is recovering: %s %s.", spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"))})
+		all = append(all, Cause{Reason: SourceBehind,
+			Text: fmt.Sprintf("The server is recovering: %s %s.", spelling.Count(st.Queued, "batch"),
+				spelling.Agree(st.Queued, "waits", "wait"))})
 	case st.State == stream.Replaying || st.Queued > 0:
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %s %s to be applied.%s", st.State, spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
+		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %s %s to be applied.%s", st.State,
+			spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
 	}
 	for _, f := range s.doctor.Findings.List() {
 		if f.Code == doctor.FindingBehind {
@@ -289,7 +315,8 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 		}
 	}
 	if n := s.drops(st)[events.OtherGroup]; n > 0 {
-		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.", spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
+		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.",
+			spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
 	}
 	return all
 }

@@ -105,7 +105,8 @@ func compareExplanation(t *testing.T, b *bench, line int, body, answer []byte, r
 					}
 				}
 				if got := row.Ranks[strconv.Itoa(h.Rank)].GPU; len(e.Pools) == 0 && got != device*e.BlockSize {
-					t.Errorf("line %d, %s rank %d: explained %d blocks on the device, queried %d tokens", line, h.Source, h.Rank, device, got)
+					t.Errorf("line %d, %s rank %d: explained %d blocks on the device, queried %d tokens", line, h.Source, h.Rank, device,
+						got)
 				}
 			}
 		}

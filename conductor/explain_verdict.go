@@ -36,7 +36,8 @@ func Verdicts() []VerdictKind {
 func (x *Explanation) judge() Verdict {
 	slices.SortStableFunc(x.Instances, func(a, b ExplainedInstance) int { return cmp.Compare(b.Row.Longest, a.Row.Longest) })
 	if x.Blocks == 0 {
-		return Verdict{VerdictTooShort, fmt.Sprintf("The prompt is shorter than one block: it has %s, and a block has %d.", spelling.Count(x.Tokens, "token"), x.BlockSize)}
+		return Verdict{VerdictTooShort, fmt.Sprintf("The prompt is shorter than one block: it has %s, and a block has %d.",
+			spelling.Count(x.Tokens, "token"), x.BlockSize)}
 	}
 	var serving []ExplainedInstance
 	for _, in := range x.Instances {

@@ -44,8 +44,14 @@ func TestVerdicts(t *testing.T) {
 		x.Causes = []Cause{{Reason: UnsaltedHidden}, {Reason: NotRegistered, Text: "Model \"m\" is not registered."}}
 	})
 	f(4, "a:3 b:2", "part: b holds 2 of 4 blocks.", func(x *Explanation) { x.Instances[0].Serves = false })
-	f(4, "a:3", "no_instance: No instance is registered for the adapter \"x\".", func(x *Explanation) { x.Instances[0].Serves, x.Lora = false, "x" })
-	f(4, "a:3", "no_instance: Each instance is registered for an adapter, and the query names none.", func(x *Explanation) { x.Instances[0].Serves = false })
-	f(4, "a:3 b:1", "part: a can use 3 of 4 blocks, those of pools included; the next best, b, can use 1.", func(x *Explanation) { x.Pools = []ExplainedHolder{{}, {Media: make([]HeldRuns, 1)}} })
+	f(4, "a:3", "no_instance: No instance is registered for the adapter \"x\".", func(x *Explanation) {
+		x.Instances[0].Serves, x.Lora = false, "x"
+	})
+	f(4, "a:3", "no_instance: Each instance is registered for an adapter, and the query names none.", func(x *Explanation) {
+		x.Instances[0].Serves = false
+	})
+	f(4, "a:3 b:1", "part: a can use 3 of 4 blocks, those of pools included; the next best, b, can use 1.", func(x *Explanation) {
+		x.Pools = []ExplainedHolder{{}, {Media: make([]HeldRuns, 1)}}
+	})
 	f(4, "a:3", "part: a holds 3 of 4 blocks.", func(x *Explanation) { x.Pools = make([]ExplainedHolder, 1) })
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -146,7 +147,8 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	}
 	f.c = conductor.New(conductor.Options{
 		HashSeed: 1337, Log: zerolog.Nop(),
-		Stream: stream.Config{Transport: f, ReplayTimeout: 2 * time.Second, StaleAfter: 30 * time.Second, Queue: []int{64, 4}[seed%2], Replays: stream.NewLimiter(3)},
+		Stream: stream.Config{Transport: f, ReplayTimeout: 2 * time.Second, StaleAfter: 30 * time.Second, Queue: []int{64, 4}[seed%2],
+			Replays: stream.NewLimiter(3)},
 	})
 	return f
 }
@@ -182,7 +184,7 @@ func (f *fleet) run() faultCounts {
 			}
 		}
 		endpoint := fmt.Sprintf("ipc://%d", e.n)
-		err := f.c.Register(conductor.Registration{
+		err := f.c.Register(registration.Registration{
 			Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: "vLLM", Model: "m", Instance: e.name(), BlockSize: faultBlock,
 		}, conductor.RegisterOptions{})
 		must.Succeed(f.t, err)
@@ -240,7 +242,8 @@ func (f *fleet) checkHonest() {
 		if int(*s.LastSeq) >= len(e.sizes) {
 			f.t.Errorf("%s is synced at %d, the engine is at %d", s.Instance, *s.LastSeq, len(e.sizes))
 		} else if want := e.sizes[*s.LastSeq]; s.Blocks != want {
-			f.t.Errorf("%s says synced at %d of epoch %d with %d blocks, the engine held %d", s.Instance, *s.LastSeq, s.Epoch, s.Blocks, want)
+			f.t.Errorf("%s says synced at %d of epoch %d with %d blocks, the engine held %d", s.Instance, *s.LastSeq, s.Epoch, s.Blocks,
+				want)
 		}
 		e.mu.Unlock()
 	}
@@ -399,7 +402,8 @@ func (e *engine) encode(kind, medium, parent string, paths []string) any {
 	case e.n%2 == 0:
 		return []any{kind}
 	case kind == "BlockStored":
-		return map[string]any{"type": kind, "block_hashes": hashes, "parent_block_hash": above, "token_ids": tokens, "block_size": faultBlock, "lora_id": nil, "medium": medium}
+		return map[string]any{"type": kind, "block_hashes": hashes, "parent_block_hash": above, "token_ids": tokens,
+			"block_size": faultBlock, "lora_id": nil, "medium": medium}
 	case kind == "BlockRemoved":
 		return map[string]any{"type": kind, "block_hashes": hashes, "medium": medium}
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // Feedback is what a router or an engine reports of a request that an instance has served.
@@ -51,7 +54,7 @@ type feedback struct {
 	resyncs atomic.Uint64
 
 	mu  sync.Mutex
-	all map[Key]*feedbackOf // by instance and tenant, rank 0; guarded by mu
+	all map[registration.Key]*feedbackOf // by instance and tenant, rank 0; guarded by mu
 }
 
 // feedbackOf is what was reported of an instance.
@@ -93,7 +96,7 @@ func (n *feedbackCounts) ratios() (precision, recall float64) {
 // get the finding feedback_error and start over from a replay. It returns ErrNotFound if no
 // source of the instance is registered for the tenant.
 func (v View) Feedback(f Feedback) (FeedbackResult, error) {
-	f.Tenant = cmp.Or(f.Tenant, DefaultTenant)
+	f.Tenant = cmp.Or(f.Tenant, scope.DefaultTenant)
 	if err := v.May(f.Tenant); err != nil {
 		return FeedbackResult{}, err
 	}
@@ -112,19 +115,19 @@ func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
 	}
 	c.feedback.mu.Lock()
 	defer c.feedback.mu.Unlock()
-	key := Key{Instance: f.Instance, Tenant: f.Tenant}
+	key := registration.Key{Instance: f.Instance, Tenant: f.Tenant}
 	of := c.feedback.all[key]
 	if of == nil {
 		of = &feedbackOf{media: make(map[string]*feedbackCounts)}
 		if c.feedback.all == nil {
-			c.feedback.all = make(map[Key]*feedbackOf)
+			c.feedback.all = make(map[registration.Key]*feedbackOf)
 		}
 		c.feedback.all[key] = of
 	}
 	n := of.media[f.Medium]
 	if n == nil {
 		if len(of.media) >= maxFeedbackMedia {
-			return FeedbackResult{}, Invalid("medium", "too_many", "the instance has reports of %d media already", maxFeedbackMedia)
+			return FeedbackResult{}, invalid.Field("medium", "too_many", "the instance has reports of %d media already", maxFeedbackMedia)
 		}
 		n = new(feedbackCounts)
 		of.media[f.Medium] = n
@@ -155,13 +158,16 @@ func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res 
 	now := c.now()
 	again := of.resynced.IsZero() || now.Sub(of.resynced) >= resyncPause
 	for _, s := range sources {
-		if s.reg.approximate() {
+		if s.reg.IsApproximate() {
 			continue // answers promise nothing of it
 		}
-		s.doctor.Findings.Report(doctor.FindingFeedback, "reports say that %.0f %% of the tokens which answers promise are there%s, and that answers promise %.0f %% of those that are; feedback.max_error allows %.0f %% to be wrong: compare block_size, salt and adapter of the registration with the engine's",
+		s.doctor.Findings.Report(doctor.FindingFeedback,
+			"reports say that %.0f %% of the tokens which answers promise are there%s, and that answers promise %.0f %% of those that "+
+				"are; feedback.max_error allows %.0f %% to be wrong: compare block_size, salt and adapter of the registration with the "+
+				"engine's",
 			100*res.Precision, on(medium), 100*res.Recall, 100*most)
 		s.logFindings()
-		if again && s.reg.restores() {
+		if again && s.reg.CanRestore() {
 			s.stream.Resync(reasonFeedback)
 			resynced = true
 		}
@@ -185,7 +191,7 @@ func on(medium string) string {
 // sourcesOf returns the sources of an instance, by rank.
 func (c *registry) sourcesOf(instance, tenant string) (all []*source) {
 	for _, s := range c.registered() {
-		if s.reg.Instance == instance && s.reg.Tenant == tenant && !s.reg.pool() {
+		if s.reg.Instance == instance && s.reg.Tenant == tenant && !s.reg.IsPool() {
 			all = append(all, s)
 		}
 	}
@@ -206,9 +212,9 @@ func (v View) Reported() []InstanceFeedback {
 }
 
 func (c *Conductor) reported() (all []InstanceFeedback) {
-	registered := make(map[Key]bool)
+	registered := make(map[registration.Key]bool)
 	for _, s := range c.registered() {
-		registered[Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant}] = true
+		registered[registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant}] = true
 	}
 	c.feedback.mu.Lock()
 	defer c.feedback.mu.Unlock()
@@ -218,7 +224,8 @@ func (c *Conductor) reported() (all []InstanceFeedback) {
 			continue
 		}
 		for medium, n := range of.media {
-			f := InstanceFeedback{Tenant: key.Tenant, Instance: key.Instance, Medium: medium, Reports: n.reports, Matched: n.allMatched, Cached: n.allCached, Both: n.allBoth}
+			f := InstanceFeedback{Tenant: key.Tenant, Instance: key.Instance, Medium: medium, Reports: n.reports, Matched: n.allMatched,
+				Cached: n.allCached, Both: n.allBoth}
 			f.Precision, f.Recall = n.ratios()
 			all = append(all, f)
 		}
@@ -230,12 +237,17 @@ func (c *Conductor) reported() (all []InstanceFeedback) {
 }
 
 var (
-	feedbackLabels  = []string{"instance_id", "tenant_id", "medium"}
-	descFeedback    = prometheus.NewDesc("conductor_feedback_tokens_total", "Tokens of reports: matched is what answers promised, cached what instances found, both the smaller of the two.", append(feedbackLabels, "kind"), nil)
-	descReports     = prometheus.NewDesc("conductor_feedback_reports_total", "Reports of what instances found.", feedbackLabels, nil)
-	descPrecision   = prometheus.NewDesc("conductor_feedback_precision_ratio", "Share of the promised tokens that were there, over some 50 reports.", feedbackLabels, nil)
-	descRecallRatio = prometheus.NewDesc("conductor_feedback_recall_ratio", "Share of the tokens that were there that answers had promised, over some 50 reports.", feedbackLabels, nil)
-	descResyncs     = prometheus.NewDesc("conductor_feedback_resyncs_total", "Resyncs of instances whose reports passed feedback.max_error.", nil, nil)
+	feedbackLabels = []string{"instance_id", "tenant_id", "medium"}
+	descFeedback   = prometheus.NewDesc("conductor_feedback_tokens_total",
+		"Tokens of reports: matched is what answers promised, cached what instances found, both the smaller of the two.",
+		append(feedbackLabels, "kind"), nil)
+	descReports   = prometheus.NewDesc("conductor_feedback_reports_total", "Reports of what instances found.", feedbackLabels, nil)
+	descPrecision = prometheus.NewDesc("conductor_feedback_precision_ratio",
+		"Share of the promised tokens that were there, over some 50 reports.", feedbackLabels, nil)
+	descRecallRatio = prometheus.NewDesc("conductor_feedback_recall_ratio",
+		"Share of the tokens that were there that answers had promised, over some 50 reports.", feedbackLabels, nil)
+	descResyncs = prometheus.NewDesc("conductor_feedback_resyncs_total", "Resyncs of instances whose reports passed feedback.max_error.",
+		nil, nil)
 )
 
 // FeedbackCollector exposes reports to Prometheus.

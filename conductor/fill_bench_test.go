@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
@@ -62,7 +63,7 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		synced := make(chan struct{}, 1)
 		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
 		open := c.open
-		c.open = func(r Registration, static bool, j *tape.Recorder, on func(stream.State, string)) feed {
+		c.open = func(r registration.Registration, static bool, j *tape.Recorder, on func(stream.State, string)) feed {
 			return open(r, static, j, func(s stream.State, reason string) {
 				on(s, reason)
 				if s == stream.Synced {
@@ -71,8 +72,8 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 			})
 		}
 		p.PublishToRing("")
-		must.Succeed(b, c.Register(Registration{
-			Endpoint: "tcp://e:1", SnapshotEndpoint: "tcp://e:1/snapshot", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: 16,
+		must.Succeed(b, c.Register(registration.Registration{
+			Endpoint: "tcp://e:1", SnapshotEndpoint: "tcp://e:1/snapshot", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16,
 		}, RegisterOptions{AnyEndpoint: true}))
 		<-synced
 		took += time.Since(net.sent)

@@ -12,6 +12,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
@@ -147,7 +150,7 @@ func TestSnapshotEqualsHistory(t *testing.T) {
 			follower, late := New(Options{Stream: stream.Config{Transport: &net}}), New(Options{Copies: index.CopySet, Stream: stream.Config{Transport: &net}})
 			defer follower.Close()
 			defer late.Close()
-			reg := Registration{Endpoint: "tcp://e:1", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+			reg := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
 			must.Succeed(t, follower.Register(reg, RegisterOptions{AnyEndpoint: true}))
 			synctest.Wait()
 			e.publish(100)
@@ -205,7 +208,7 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 		}
 		f(SeriesAuto, false, false)
 		for _, endpoint := range []string{"tcp://e:1", "tcp://e:2"} {
-			reg := Registration{Endpoint: endpoint, SnapshotEndpoint: endpoint + "/snapshot", Type: TypeVLLM, Model: "m", Instance: endpoint, BlockSize: fillBlock}
+			reg := registration.Registration{Endpoint: endpoint, SnapshotEndpoint: endpoint + "/snapshot", Type: registration.TypeVLLM, Model: "m", Instance: endpoint, BlockSize: fillBlock}
 			must.Succeed(t, c.Register(reg, RegisterOptions{AnyEndpoint: true}))
 		}
 		time.Sleep(5 * time.Second)
@@ -235,10 +238,10 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
-	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return newUnfollowed(c.now())
 	}
-	must.Succeed(t, c.register(Registration{Endpoint: "tcp://h:1", Type: TypeVLLM, Model: "m", Instance: "i", Tenant: DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
+	must.Succeed(t, c.register(registration.Registration{Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", Tenant: scope.DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
 	s := c.registered()[0]
 	step := func(kind stream.StepKind, reason string, all ...any) {
 		st := stream.Step{Kind: kind, Reason: reason, Epoch: 1, Seq: 7, ID: events.PublisherID{1}}
@@ -300,20 +303,20 @@ func TestSnapshotEndpointIsChecked(t *testing.T) {
 		return nil
 	}})
 	defer c.Close()
-	f := func(field string, change func(*Registration)) {
+	f := func(field string, change func(*registration.Registration)) {
 		t.Helper()
-		r := Registration{Endpoint: "tcp://127.0.0.1:1", SnapshotEndpoint: "tcp://127.0.0.1:2", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+		r := registration.Registration{Endpoint: "tcp://127.0.0.1:1", SnapshotEndpoint: "tcp://127.0.0.1:2", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
 		change(&r)
 		err := c.Register(r, RegisterOptions{})
-		var bad *FieldError
+		var bad *invalid.FieldError
 		if errors.As(err, &bad) != (field != "") || bad != nil && bad.Field != field {
 			t.Errorf("%+v: got %v, want an error of %q", r, err, field)
 		}
 	}
-	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "tcp://*:1" })
-	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "bind:tcp://*:1" })
-	f("snapshot_endpoint", func(r *Registration) { r.SnapshotEndpoint = "tcp://metadata:80" })
-	f("snapshot_endpoint", func(r *Registration) { r.Type = TypeMooncake })
-	f("copies", func(r *Registration) { r.Copies = CopiesSet })
-	f("", func(r *Registration) { r.Copies = CopiesCount })
+	f("snapshot_endpoint", func(r *registration.Registration) { r.SnapshotEndpoint = "tcp://*:1" })
+	f("snapshot_endpoint", func(r *registration.Registration) { r.SnapshotEndpoint = "bind:tcp://*:1" })
+	f("snapshot_endpoint", func(r *registration.Registration) { r.SnapshotEndpoint = "tcp://metadata:80" })
+	f("snapshot_endpoint", func(r *registration.Registration) { r.Type = registration.TypeMooncake })
+	f("copies", func(r *registration.Registration) { r.Copies = registration.CopiesSet })
+	f("", func(r *registration.Registration) { r.Copies = registration.CopiesCount })
 }

@@ -3,6 +3,7 @@ package conductor
 import (
 	"maps"
 
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 )
 
@@ -21,7 +22,7 @@ const others = "(others)"
 
 // fleetGroup is the sources of one tenant and model, as metrics add them up.
 type fleetGroup struct {
-	Partition
+	scope.Shard
 	sources int          // registered or leaving; guarded by registry.mu
 	gone    sourceCounts // guarded by registry.mu
 }
@@ -83,14 +84,14 @@ func (s *Service) snapshotResults() map[string]uint64 {
 
 // joinGroup gives a source its group. c.mu is held.
 func (c *registry) joinGroup(s *source) {
-	p := Partition{s.reg.Tenant, s.reg.Model}
+	p := scope.Shard{Tenant: s.reg.Tenant, Model: s.reg.Model}
 	g := c.groups[p]
 	if g == nil && len(c.groups) >= maxFleetGroups {
-		p = Partition{others, others}
+		p = scope.Shard{Tenant: others, Model: others}
 		g = c.groups[p]
 	}
 	if g == nil {
-		g = &fleetGroup{Partition: p}
+		g = &fleetGroup{Shard: p}
 		c.groups[p] = g
 	}
 	g.sources++
@@ -108,22 +109,22 @@ func (c *registry) retire(s *source) {
 	g := s.group
 	g.gone.add(&counts)
 	if g.sources--; g.sources == 0 && g.Tenant != others {
-		delete(c.groups, g.Partition)
+		delete(c.groups, g.Shard)
 	}
 }
 
 // fleetSources are all sources at one moment, for metrics.
 type fleetSources struct {
 	registered, leaving []*source
-	gone                map[Partition]sourceCounts // by group
-	named               sourceCounts               // by reason and result, of sources that have left
+	gone                map[scope.Shard]sourceCounts // by group
+	named               sourceCounts                 // by reason and result, of sources that have left
 }
 
 func (c *registry) fleetSources() fleetSources {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	f := fleetSources{
-		registered: make([]*source, 0, len(c.sources)), gone: make(map[Partition]sourceCounts, len(c.groups)),
+		registered: make([]*source, 0, len(c.sources)), gone: make(map[scope.Shard]sourceCounts, len(c.groups)),
 		named: sourceCounts{dropped: maps.Clone(c.goneNamed.dropped), snapshots: maps.Clone(c.goneNamed.snapshots)},
 	}
 	for _, s := range c.sources {

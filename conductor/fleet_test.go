@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/conductor/conductor/registration"
+
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
@@ -134,7 +137,8 @@ func manySources(t testing.TB, n int, own bool) *bench {
 	t.Helper()
 	b := newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) { o.MaxSources = n })
 	for i := range n {
-		r := conductor.Registration{Endpoint: fmt.Sprintf("mem://e%d", i), Type: conductor.TypeVLLM, Model: "m", Instance: fmt.Sprintf("instance-%d", i), BlockSize: 16}
+		r := registration.Registration{Endpoint: fmt.Sprintf("mem://e%d", i), Type: registration.TypeVLLM, Model: "m",
+			Instance: fmt.Sprintf("instance-%d", i), BlockSize: 16}
 		if own {
 			r.Tenant, r.Model = fmt.Sprintf("tenant-%d", i), fmt.Sprintf("model-%d", i)
 		}
@@ -153,7 +157,8 @@ func TestSeriesAreBounded(t *testing.T) {
 			t.Errorf("%s has %d series", name, len(metrics))
 		}
 		if strings.HasPrefix(name, "conductor_fleet_") {
-			if n := value(metrics, "tenant_id=(others)"); n < 0 && name != "conductor_fleet_findings" && name != "conductor_fleet_dropped_total" {
+			if n := value(metrics, "tenant_id=(others)"); n < 0 && name != "conductor_fleet_findings" &&
+				name != "conductor_fleet_dropped_total" {
 				t.Errorf("%s lacks the tenants beyond the bound", name)
 			}
 		}

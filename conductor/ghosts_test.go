@@ -51,14 +51,17 @@ func TestGhostKeepsItsLookAhead(t *testing.T) {
 		for _, line := range []string{
 			"register A block_size=2", "register B block_size=2",
 			"store B path=x block_size=2 medium=CPU tokens=no",
-			`event A json={"type":"BlockStored","block_hashes":[41,42],"token_ids":[1,2,3,4],"block_size":2,"lookahead_token_ids":[[3],[5]],"medium":"GPU"}`,
+			`event A json={"type":"BlockStored","block_hashes":[41,42],"token_ids":[1,2,3,4],"block_size":2,"lookahead_token_ids":[[3],` +
+				`[5]],"medium":"GPU"}`,
 			`event A json={"type":"BlockRemoved","block_hashes":[42,41],"medium":"GPU"}`,
 			`event A json={"type":"BlockStored","block_hashes":[41,42],"token_ids":[1,2,3,4],"block_size":2,"medium":"CPU"}`,
 		} {
 			b.run(line)
 		}
-		for prompt, want := range map[string]string{"1,2,3,4,5": `"longest_matched":4`, "1,2,3,4,6": `"longest_matched":2`, "1,2,4": `"longest_matched":0`} {
-			if got := b.run(`post /query {"model":"m","block_size":2,"token_ids":[` + prompt + `],"instance_id":"A"}`); !strings.Contains(got, want) {
+		for prompt, want := range map[string]string{"1,2,3,4,5": `"longest_matched":4`, "1,2,3,4,6": `"longest_matched":2`,
+			"1,2,4": `"longest_matched":0`} {
+			if got := b.run(`post /query {"model":"m","block_size":2,"token_ids":[` + prompt +
+				`],"instance_id":"A"}`); !strings.Contains(got, want) {
 				t.Errorf("prompt %s: %s, want %s", prompt, got, want)
 			}
 		}

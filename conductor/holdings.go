@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/index"
@@ -19,7 +20,7 @@ import (
 type holdings struct {
 	registry *registry
 	owner    *source
-	reg      Registration
+	reg      registration.Registration
 	policy   index.CopyPolicy // of reg, for the engine's own copies
 	// full says that a store of a block which the engine has on its device is a touch: the registration says
 	// so, or the balance of stores and removals has shown it.
@@ -148,7 +149,7 @@ func (s *holdings) copies(key normalize.Owner) index.CopyPolicy {
 	switch {
 	case key.Objects, s.filling:
 		return index.CopyCount
-	case s.reg.pool(), key.Owned, s.full && key.Medium == tiers.NameDevice:
+	case s.reg.IsPool(), key.Owned, s.full && key.Medium == tiers.NameDevice:
 		return index.CopySet
 	}
 	return s.policy
@@ -247,13 +248,15 @@ func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment, place in
 	for _, ns := range s.namespaces {
 		of := all[ns.deployment]
 		if of == nil {
-			of = &snapDeployment{deployment: ns.deployment, holders: make(map[index.Owner]snapHolder, len(ns.deployment.table())), places: make(map[index.Source]int)}
+			of = &snapDeployment{deployment: ns.deployment, holders: make(map[index.Owner]snapHolder, len(ns.deployment.table())),
+				places: make(map[index.Source]int)}
 			all[ns.deployment] = of
 		}
 		of.places[ns.source] = place
 		for key, h := range ns.owners {
 			for i, o := range h.owners {
-				of.holders[o] = snapHolder{key: key, source: &s.reg, place: place, medium: s.media[key.Medium], older: i > 0, unverified: i > 0 && h.unverified}
+				of.holders[o] = snapHolder{key: key, source: &s.reg, place: place, medium: s.media[key.Medium], older: i > 0,
+					unverified: i > 0 && h.unverified}
 			}
 		}
 	}
@@ -279,7 +282,7 @@ type holder struct {
 	unverified bool // the older one holds blocks that a peer knew, without a mark
 }
 
-func (s *holdings) deploymentKey() scope.Deployment { return s.reg.deploymentKey() }
+func (s *holdings) deploymentKey() scope.Deployment { return s.reg.Deployment() }
 
 // namespaceIn returns the source's namespace in a deployment, entering it when new; nil if there are too
 // many.

@@ -19,7 +19,8 @@ import (
 
 var identSeeds = flag.Uint64("identity.seeds", 20, "fleets that TestIdentityModel plays")
 
-var identWithout = flag.String("identity.without", "", "kinds of fleets and events, comma-separated, that TestIdentityModel leaves out: see identKinds")
+var identWithout = flag.String("identity.without", "",
+	"kinds of fleets and events, comma-separated, that TestIdentityModel leaves out: see identKinds")
 
 // identKinds are what TestIdentityModel has in its fleets unless -identity.without names it.
 var identKinds = map[string]string{
@@ -134,7 +135,8 @@ func (f *identFleet) note(e identEvent) {
 
 func newIdentFleet(seed uint64, without map[string]bool) *identFleet {
 	rng := rand.New(rand.NewPCG(seed, 11))
-	f := &identFleet{rng: rng, without: without, engines: 2 + rng.IntN(2), lower: []string{"CPU", "DISK"}[rng.IntN(2)], told: map[identTold]bool{}}
+	f := &identFleet{rng: rng, without: without, engines: 2 + rng.IntN(2), lower: []string{"CPU", "DISK"}[rng.IntN(2)],
+		told: map[identTold]bool{}}
 	for i := range f.engines {
 		f.sources = append(f.sources, identSource{name: fmt.Sprint("e", i)})
 		f.computed = append(f.computed, map[identBlock]bool{})
@@ -293,7 +295,8 @@ func identHashes(by identHash, engine int, at ident, path string, from, end int)
 
 // store returns an event of blocks from to end of a path, with their tokens.
 func (f *identFleet) store(by identHash, engine int, medium string, at ident, path string, from, end int) identEvent {
-	e := identEvent{source: engine, kind: identStored, medium: medium, hashes: identHashes(by, engine, at, path, from, end), blocks: path[from:end]}
+	e := identEvent{source: engine, kind: identStored, medium: medium, hashes: identHashes(by, engine, at, path, from, end),
+		blocks: path[from:end]}
 	if from > 0 {
 		e.parent, e.hasParent = by(engine, at, path[:from]), true
 	}
@@ -527,7 +530,8 @@ func (b *identBench) ask(at ident, path string) (wrong string) {
 			want = identRow{}
 		}
 		if known := b.oracle.known(at, path); got.longest > known {
-			wrong += fmt.Sprintf("ISOLATION: %s has %d blocks of %s under %s; sources have never held more than %d\n", s.name, got.longest, path, at, known)
+			wrong += fmt.Sprintf("ISOLATION: %s has %d blocks of %s under %s; sources have never held more than %d\n", s.name, got.longest,
+				path, at, known)
 		}
 		if got != want {
 			wrong += fmt.Sprintf("%s has %v of %s under %s, want %v%s\n", s.name, got, path, at, want, b.explain(i, at, path))
@@ -697,7 +701,8 @@ func (x *identFailure) script(f *identFleet) string {
 		}
 		lines = append(lines, fmt.Sprintf("event %s json=%s", f.sources[e.source].name, text))
 	}
-	query := map[string]any{"model": "m", "block_size": identSize, "token_ids": identPrompt(x.path), "lora_name": x.at.lora, "cache_salt": x.at.salt}
+	query := map[string]any{"model": "m", "block_size": identSize, "token_ids": identPrompt(x.path), "lora_name": x.at.lora,
+		"cache_salt": x.at.salt}
 	text, err := json.Marshal(query)
 	if err != nil {
 		panic(err)
@@ -747,7 +752,8 @@ func TestIdentityModel(t *testing.T) {
 	}
 	t.Logf("blocks by rule: %v", rules)
 	if *identWithout == "" && played >= 20 && !t.Failed() {
-		for _, rule := range []string{"1 hash", "1 hash, waited", "2 parent", "2 behind", "3 named", "4 tokens", "5 registration, no chain", "5 registration, several chains"} {
+		for _, rule := range []string{"1 hash", "1 hash, waited", "2 parent", "2 behind", "3 named", "4 tokens", "5 registration, no chain",
+			"5 registration, several chains"} {
 			if rules[rule] < 20 {
 				t.Errorf("rule %q decided %d times only", rule, rules[rule])
 			}

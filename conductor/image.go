@@ -5,8 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
@@ -24,7 +26,7 @@ type Image struct {
 
 // ImageDeployment is a deployment of an image.
 type ImageDeployment struct {
-	Partition
+	scope.Shard
 	BlockSize int            // tokens
 	Groups    map[int]string // kinds of attention groups, as far as engines have said them
 	// Secret is what constants are made from. Identities are the adapters and salts with blocks, by the
@@ -47,7 +49,8 @@ type ImageHolder struct {
 // identities to leave them out, then each chunk of the deployments, which are named by their place in
 // the head. The sources are those registered for one deployment, or all if of is nil. Chunk must not
 // keep the bytes. Events of these sources wait as for Snapshot.
-func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error, chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
+func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error,
+	chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
 	c.cutting.Lock()
 	defer c.cutting.Unlock()
 	snap := c.cut(of)
@@ -92,7 +95,7 @@ type HeldDeployment struct {
 func (c *registry) HeldDeployments() []HeldDeployment {
 	at := make(map[scope.Deployment]*HeldDeployment)
 	for _, s := range c.registered() {
-		if s.recovered || s.reg.pool() {
+		if s.recovered || s.reg.IsPool() {
 			continue
 		}
 		d := at[s.deploymentKey()]
@@ -129,7 +132,7 @@ func (c *Conductor) ImageOfSources() *Image {
 func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint32) {
 	img = &Image{HashSeed: seed, Sources: s.Sources, Paused: s.paused}
 	for i := range img.Sources {
-		if m := &img.Sources[i]; m.pool() {
+		if m := &img.Sources[i]; m.IsPool() {
 			m.Mark = nil
 		}
 	}
@@ -137,7 +140,7 @@ func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint
 		sd := &s.deployments[i]
 		at := sd.deployment.key
 		d := ImageDeployment{
-			Partition: Partition{at.Tenant, at.Model}, BlockSize: at.BlockSize, Groups: sd.groups,
+			Shard: scope.Shard{Tenant: at.Tenant, Model: at.Model}, BlockSize: at.BlockSize, Groups: sd.groups,
 			Secret: sd.deployment.names.Secret(), Identities: make(map[uint32]scope.Variant),
 		}
 		for _, n := range sd.cut.Identities() {
@@ -148,7 +151,7 @@ func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint
 		numbers := make(map[index.Owner]uint32, len(sd.holders))
 		d.Holders = make([]ImageHolder, 0, len(sd.holders))
 		for name, h := range sd.holders {
-			if h.source.pool() {
+			if h.source.IsPool() {
 				continue
 			}
 			numbers[name] = uint32(len(d.Holders))
@@ -187,7 +190,8 @@ const noOwner = ^index.Owner(0)
 // query would find their blocks.
 func (r *Recovery) Image(img *Image) error {
 	if img.HashSeed != r.c.opts.HashSeed {
-		return Invalid("hash.seed", "conflict", "the snapshot is of hash.seed %d, this server has %d", img.HashSeed, r.c.opts.HashSeed)
+		return invalid.Field("hash.seed", "conflict", "the snapshot is of hash.seed %d, this server has %d", img.HashSeed,
+			r.c.opts.HashSeed)
 	}
 	for _, m := range img.Sources {
 		if m.leftOut() {
@@ -231,7 +235,8 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 	}
 	x, table := l.into.index, l.into.names
 	if !x.IsEmpty() || !adopted && !table.Adopt(d.Secret) {
-		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true, WideBase: r.c.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
+		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true,
+			WideBase: r.c.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
 		table = names.New(x, 0, weightOfIdentity)
 		table.Adopt(d.Secret)
 		l.scratch = &scratchIndex{x, table, make(map[uint64]uint64)}
@@ -245,7 +250,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		}
 	}
 	for _, src := range l.sources {
-		if s := r.c.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.pool() {
+		if s := r.c.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.IsPool() {
 			x.MarkTeaching(src)
 		}
 	}
@@ -297,7 +302,7 @@ func (l *ImageLoading) key() scope.Deployment {
 // holder returns the owner that a holder of the image becomes, noOwner if it is left out.
 func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 	if h.Source < 0 || h.Source >= len(l.img.Sources) {
-		return noOwner, Invalid("source", "out_of_range", "a holder is of source %d of %d", h.Source, len(l.img.Sources))
+		return noOwner, invalid.Field("source", "out_of_range", "a holder is of source %d of %d", h.Source, len(l.img.Sources))
 	}
 	m := &l.img.Sources[h.Source]
 	if m.leftOut() {
@@ -308,7 +313,8 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 		return noOwner, err
 	}
 	defer s.turn.Unlock()
-	if s.reg.pool() || l.d.sealed() && s.reg.variant() != (scope.Variant{}) || !s.reg.mayAnnounce(l.d.Tenant) || h.Owned && s.reg.Owned == OwnedDrop {
+	if s.reg.IsPool() || l.d.sealed() && s.reg.Variant() != (scope.Variant{}) || !s.reg.AllowsTenant(l.d.Tenant) || h.Owned &&
+		s.reg.Owned == registration.OwnedDrop {
 		return noOwner, nil
 	}
 	ns := s.namespaceIn(l.key())
@@ -373,7 +379,7 @@ func (l *ImageLoading) noteHeld() {
 		if s == nil || err != nil {
 			continue
 		}
-		if s.reg.Type != TypeStandard && l.into.index.Inspect().HasRawBlocks(l.sources[i]) {
+		if s.reg.Type != registration.TypeStandard && l.into.index.Inspect().HasRawBlocks(l.sources[i]) {
 			l.into.await()
 		}
 		ns := s.namespaceIn(l.key())
@@ -392,7 +398,7 @@ func (l *ImageLoading) spread() (err error) {
 	for i, o := range l.owners {
 		holders[o] = i
 	}
-	st := Stored{Partition: l.d.Partition, BlockSize: l.d.BlockSize}
+	st := Stored{Shard: l.d.Shard, BlockSize: l.d.BlockSize}
 	snap := l.scratch.x.Checkpoint().Snapshot()
 	snap.Walk(func(index.Owner) bool { return true }, func(e *Stretch) bool {
 		h := &l.d.Holders[holders[e.Owner]]
@@ -400,7 +406,7 @@ func (l *ImageLoading) spread() (err error) {
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group = l.img.Sources[h.Source].Registration, h.Rank, tiers.Parse(h.Medium), h.Group
 		st.Backend, st.Owned, st.Chunk, st.Stretch, st.Local = h.Backend, h.Owned, h.Chunk, e, nil
-		fold(e, l.scratch.names.FoldOf(st.Source.variant(), st.Source.hashes(), id.Variant)) // out again
+		fold(e, l.scratch.names.FoldOf(st.Source.Variant(), namingOf(&st.Source), id.Variant)) // out again
 		if e.ClientHashes[0] != 0 && l.into.translates(id.Variant) {
 			st.Local = make([]uint64, len(e.ClientHashes))
 			for i, clientHash := range e.ClientHashes {

@@ -107,7 +107,8 @@ func TestRemovalsAfterRecovery(t *testing.T) {
 		{"adapter of SGLang", "register one type=SGLang", "store one path=a/b lora=l", "remove one path=a/b", ""},
 		{"adapter of SGLang next to a salt", "register one type=SGLang salt=s", "store one path=a/b lora=l", "remove one path=a/b", ""},
 		{"registered adapter", "register one lora=l", "store one path=a/b", "remove one path=a/b", ""},
-		{"salt of an envelope", "register one type=Standard", "standard one id=1 path=a/b salt=s", "standard one id=2 kind=removed path=a/b", ""},
+		{"salt of an envelope", "register one type=Standard", "standard one id=1 path=a/b salt=s",
+			"standard one id=2 kind=removed path=a/b", ""},
 		{"adapter registered later", "register one", "store one path=a/b", "remove one path=a/b", "register one lora=k"},
 		{"another adapter registered later", "register one lora=l", "store one path=a/b", "remove one path=a/b", "register one lora=k"},
 	}

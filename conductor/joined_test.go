@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -109,10 +110,12 @@ type follower struct {
 	seq uint64
 }
 
-func follow(t *testing.T, reg Registration) *follower {
+func follow(t *testing.T, reg registration.Registration) *follower {
 	l := &loop{closed: make(chan struct{})}
-	c := New(Options{MaxTokenID: vocabulary, GhostBytes: 1 << 20, RemovalsBytes: 1 << 20, Log: zerolog.Nop(), Now: func() time.Time { return time.Unix(1e9, 0) }})
-	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+	c := New(Options{MaxTokenID: vocabulary, GhostBytes: 1 << 20, RemovalsBytes: 1 << 20, Log: zerolog.Nop(), Now: func() time.Time {
+		return time.Unix(1e9, 0)
+	}})
+	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 	must.Succeed(t, c.Register(reg, RegisterOptions{}))
 	t.Cleanup(func() { close(l.closed); c.Close() })
 	return &follower{c: c, s: c.registered()[0]}
@@ -137,11 +140,11 @@ func (f *follower) state() string {
 // counts, finds out about its engine, and remembers of ages and losses.
 func TestJoinedEvents(t *testing.T) {
 	joined := 0
-	for _, reg := range []Registration{
-		{Type: TypeSGLang},
-		{Type: TypeVLLM, Lora: "adapter", Salt: "salt"}, // a hash may have two names
-		{Type: TypeVLLM, Reports: "incremental"},
-		{Type: TypeVLLM, BlockSize: pageSize / 2}, // each block has two parts
+	for _, reg := range []registration.Registration{
+		{Type: registration.TypeSGLang},
+		{Type: registration.TypeVLLM, Lora: "adapter", Salt: "salt"}, // a hash may have two names
+		{Type: registration.TypeVLLM, Reports: "incremental"},
+		{Type: registration.TypeVLLM, BlockSize: pageSize / 2}, // each block has two parts
 	} {
 		reg.Endpoint, reg.Model, reg.Instance, reg.BlockSize = "ipc:///x", "m", "i", cmp.Or(reg.BlockSize, pageSize)
 		for seed := range uint64(20) {
@@ -185,7 +188,8 @@ func TestJoinedEvents(t *testing.T) {
 // that reports what it reuses, however many the decoder joins.
 func TestJoinedStoresAreNoReports(t *testing.T) {
 	const blocks = 1000
-	f := follow(t, Registration{Type: TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize})
+	f := follow(t, registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i",
+		BlockSize: pageSize})
 	send := func(event func(hash uint64) []any) {
 		var list []any
 		for i := range uint64(blocks) {

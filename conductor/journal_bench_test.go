@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
@@ -83,12 +84,13 @@ func BenchmarkIngest(b *testing.B) {
 	run := func(b *testing.B, j *tape.Tape) {
 		c := New(Options{HashSeed: 1337, Tape: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-		c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+		c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 		b.SetBytes(int64(bytes / len(payloads)))
 		b.ReportAllocs()
 		b.ResetTimer()
 		start := time.Now()
-		must.Succeed(b, c.Register(Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16}, RegisterOptions{}))
+		must.Succeed(b, c.Register(registration.Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16},
+			RegisterOptions{}))
 		<-l.closed // the feed has handed out everything
 		c.Close()
 		b.StopTimer()

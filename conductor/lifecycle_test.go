@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -20,8 +21,8 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-func engineAt(instance string, rank int) conductor.Registration {
-	return conductor.Registration{
+func engineAt(instance string, rank int) registration.Registration {
+	return registration.Registration{
 		Endpoint: fmt.Sprintf("ipc://%s/%d", instance, rank), Type: "vLLM", Model: "m", Instance: instance, BlockSize: 16, Rank: rank,
 	}
 }
@@ -179,14 +180,14 @@ func TestUnregisterWaits(t *testing.T) {
 		defer b.conductor.Close()
 		over := make(chan error, 1)
 		go func() {
-			_, err := b.conductor.Unregister(conductor.Key{Instance: "a"})
+			_, err := b.conductor.Unregister(registration.Key{Instance: "a"})
 			over <- err
 		}()
 		synctest.Wait()
 		if len(over) != 0 {
 			t.Error("it did not wait for the batch")
 		}
-		if _, err := b.conductor.Unregister(conductor.Key{Instance: "a"}); !errors.Is(err, conductor.ErrNotFound) {
+		if _, err := b.conductor.Unregister(registration.Key{Instance: "a"}); !errors.Is(err, conductor.ErrNotFound) {
 			t.Errorf("a second time: %v", err)
 		}
 		if err := b.conductor.Register(engineAt("a", 0), conductor.RegisterOptions{}); err != nil {
@@ -235,8 +236,8 @@ func TestAnswersDuringChanges(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		path := "x/y/z"
 		pool := engineAt("pool", 0)
-		pool.Type = conductor.TypeMooncake
-		for _, r := range []conductor.Registration{engineAt("a", 1), engineAt("b", 0), engineAt("guest", 0), pool} {
+		pool.Type = registration.TypeMooncake
+		for _, r := range []registration.Registration{engineAt("a", 1), engineAt("b", 0), engineAt("guest", 0), pool} {
 			must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{}))
 		}
 		synctest.Wait() // they listen
@@ -270,7 +271,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		changing.Go(func() {
 			for range rounds {
 				must.Report(t, b.conductor.Register(engineAt("visitor", 0), conductor.RegisterOptions{}))
-				if _, err := b.conductor.Unregister(conductor.Key{Instance: "visitor"}); err != nil {
+				if _, err := b.conductor.Unregister(registration.Key{Instance: "visitor"}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -299,7 +300,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		changing.Wait()
 		close(stop)
 		asking.Wait()
-		if _, err := b.conductor.Unregister(conductor.Key{Instance: "guest"}); err != nil {
+		if _, err := b.conductor.Unregister(registration.Key{Instance: "guest"}); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()

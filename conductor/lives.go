@@ -60,7 +60,8 @@ func (c *Conductor) lives() []MediumLife {
 	return list
 }
 
-var descAges = prometheus.NewDesc("conductor_block_eviction_age_seconds", "Age of blocks when their engine evicts them, to a factor of two, from a sample.",
+var descAges = prometheus.NewDesc("conductor_block_eviction_age_seconds",
+	"Age of blocks when their engine evicts them, to a factor of two, from a sample.",
 	[]string{"tenant_id", "model_name", "block_size", "medium"}, nil)
 
 // LivesCollector exposes ages of blocks at eviction to Prometheus.

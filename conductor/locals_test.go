@@ -18,7 +18,8 @@ func TestContextForgetsClientHashes(t *testing.T) {
 	owner := x.index.NewOwner(x.index.NewSource())
 	store := func(local, clientHash uint64) {
 		clientHashes, locals := []uint64{clientHash}, []uint64{local}
-		x.index.Store(&index.Store{Owner: owner, Engine: clientHashes, Local: locals, ClientHashes: func(index.Identity) []uint64 { return clientHashes }, Copies: index.CopySet})
+		x.index.Store(&index.Store{Owner: owner, Engine: clientHashes, Local: locals,
+			ClientHashes: func(index.Identity) []uint64 { return clientHashes }, Copies: index.CopySet})
 		x.learn(clientHashes, locals, id, true)
 	}
 	f := func(clientHash, want uint64, known bool) {
@@ -100,7 +101,8 @@ func TestScratchBuffersBounded(t *testing.T) {
 		}
 		sc.release()
 		if sc.hashes != nil || sc.clientChain.clientHashes != nil || sc.clientChain.deployment != nil {
-			t.Errorf("%s: %d hashes, %d client hashes and the deployment %p are kept", name, len(sc.hashes), len(sc.clientChain.clientHashes), sc.clientChain.deployment)
+			t.Errorf("%s: %d hashes, %d client hashes and the deployment %p are kept", name, len(sc.hashes),
+				len(sc.clientChain.clientHashes), sc.clientChain.deployment)
 		}
 		if cap(sc.clientChain.local) > keepHashes || cap(sc.clientChain.seq) > keepHashes {
 			t.Errorf("%s: room for %d and %d hashes", name, cap(sc.clientChain.local), cap(sc.clientChain.seq))
@@ -117,7 +119,8 @@ func TestScratchBuffersBounded(t *testing.T) {
 
 // translating returns a deployment that keeps client hashes.
 func translating() *deployment {
-	d := &deployment{scheme: hash.Default(), expected: expect.New(1<<20, time.Now).NewSpace("t", 16), index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
+	d := &deployment{scheme: hash.Default(), expected: expect.New(1<<20, time.Now).NewSpace("t", 16),
+		index: index.New(index.Options{Scheme: hash.Default(), KeepClientHashes: true})}
 	d.names = names.New(d.index, 0, weightOfIdentity)
 	d.translation.on = true
 	return d

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
@@ -14,7 +15,7 @@ import (
 type Loss struct {
 	Instance string
 	// Ranks of the instance that are registered.
-	Ranks    []Key
+	Ranks    []registration.Key
 	Contexts []ContextLoss
 	// Prefixes that queries ask for and that the instance alone held when they did last, most
 	// asked for first.
@@ -43,26 +44,28 @@ const lostPrefixes = 50
 func (v View) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
 	for _, s := range v.conductor.registered() {
-		if s.reg.Instance == instance && !s.reg.pool() && v.reader.Tenants.Has(s.reg.Tenant) {
+		if s.reg.Instance == instance && !s.reg.IsPool() && v.reader.Tenants.Has(s.reg.Tenant) {
 			loss.Ranks = append(loss.Ranks, s.reg.Key())
 		}
 	}
 	if len(loss.Ranks) == 0 {
 		return loss, ErrNotFound
 	}
-	slices.SortFunc(loss.Ranks, Key.compare)
+	slices.SortFunc(loss.Ranks, registration.Key.Compare)
 	for _, d := range v.conductor.indexed() {
 		if !v.reader.Tenants.Has(d.key.Tenant) {
 			continue
 		}
 		for n, part := range d.alone(v.conductor, instance) {
 			if id := d.names.Of(index.Identity(n)); part.Held > 0 && id != nil {
-				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.key, Lora: id.Lora, Salt: v.conductor.redactedSalt(id.Salt), Held: part.Held, Alone: part.Alone})
+				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.key, Lora: id.Lora, Salt: v.conductor.redactedSalt(id.Salt),
+					Held: part.Held, Alone: part.Alone})
 			}
 		}
 	}
 	slices.SortFunc(loss.Contexts, func(a, b ContextLoss) int {
-		return cmp.Or(cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Held, a.Held), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lora, b.Lora), cmp.Compare(a.Salt, b.Salt))
+		return cmp.Or(cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Held, a.Held), cmp.Compare(a.Tenant, b.Tenant),
+			cmp.Compare(a.Model, b.Model), cmp.Compare(a.Lora, b.Lora), cmp.Compare(a.Salt, b.Salt))
 	})
 	for _, p := range v.Popular(1 << 12) {
 		for _, prefix := range p.Prefixes {

@@ -16,7 +16,8 @@ func TestMemoMetrics(t *testing.T) {
 	m, err := hash.NewMemo(hash.LeastMemoBytes)
 	must.Succeed(t, err)
 	defer m.Close()
-	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0", IndexProjection: hash.ProjectionFirst64})
+	p, err := hash.NewProfile(hash.Settings{Strategy: hash.StrategySGLang, Algorithm: hash.AlgorithmPages, PythonHashSeed: "0",
+		IndexProjection: hash.ProjectionFirst64})
 	must.Succeed(t, err)
 	chain, err := p.Chain("", "")
 	must.Succeed(t, err)

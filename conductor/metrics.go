@@ -68,10 +68,14 @@ var (
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed, by adapter.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
-	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent, at most 65,536 of each source.", contextLabels...)
-	descIndexWaiting     = desc("index_waiting", "Pairs of block and holder whose place in a prompt is not known, because they came without tokens or after an unknown parent. conductor_index_orphans counts only the second kind.", contextLabels...)
-	descIndexBytes       = desc("index_bytes", "Bytes that an index takes, its tables of engine hashes included.", contextLabels...)
-	descIndexAliasBytes  = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.", contextLabels...)
+	descIndexOrphans     = desc("index_orphans", "Blocks that wait for an event about their parent, at most 65,536 of each source.",
+		contextLabels...)
+	descIndexWaiting = desc("index_waiting",
+		"Pairs of block and holder whose place in a prompt is not known, because they came without tokens or after an unknown parent. "+
+			"conductor_index_orphans counts only the second kind.", contextLabels...)
+	descIndexBytes      = desc("index_bytes", "Bytes that an index takes, its tables of engine hashes included.", contextLabels...)
+	descIndexAliasBytes = desc("index_alias_bytes", "Bytes of the tables of engine hashes; those in pieces of chains are left out.",
+		contextLabels...)
 
 	descReady = desc("ready", "1 if /ready is 200, or would be if the server were not about to stop; else 0.")
 
@@ -81,9 +85,12 @@ var (
 	descGhosts     = desc("ghost_bytes", "Bytes of blocks that no source holds any more, and whose names events may still mention.")
 	descGhostLimit = desc("ghost_bytes_limit", "Bytes that blocks without a source may take (index.ghost_bytes); absent without a bound.")
 
-	descPushed    = desc("lmcache_batches_total", "Batches that instances of LMCache reported to POST /lmcache/events, by outcome.", "outcome")
+	descPushed = desc("lmcache_batches_total", "Batches that instances of LMCache reported to POST /lmcache/events, by outcome.",
+		"outcome")
 	descUnclaimed = desc("lmcache_unclaimed_entries_total", "Entries of batches of LMCache that no source is registered for.")
-	descNotPushed = desc("lmcache_refused_total", "Requests, batches and entries of POST /lmcache/events that had no effect, by reason. Entries without a source and repeated batches are not among them.", "part", "reason")
+	descNotPushed = desc("lmcache_refused_total",
+		"Requests, batches and entries of POST /lmcache/events that had no effect, by reason. Entries without a source and repeated "+
+			"batches are not among them.", "part", "reason")
 
 	descMemoHits   = desc("hash_memo_hits_total", "Stretches of up to 16 blocks whose digests a hash profile found kept.")
 	descMemoMisses = desc("hash_memo_misses_total", "Stretches of up to 16 blocks whose digests a hash profile had to compute.")
@@ -137,7 +144,8 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descGhostLimit, prometheus.GaugeValue, float64(limit))
 	}
 	for i := range c.pushes.batches {
-		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.pushes.batches[i].Load()), lmcache.Outcome(i).String())
+		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.pushes.batches[i].Load()),
+			lmcache.Outcome(i).String())
 	}
 	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(c.pushes.unclaimed.Load()))
 	for r, n := range c.pushes.refusals() {
@@ -151,7 +159,8 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	if c.opts.Tape != nil {
 		st := c.opts.Tape.Stats()
-		for d, n := range map[*prometheus.Desc]uint64{descJournalBytes: st.Bytes, descJournalDropped: st.Dropped, descJournalErrors: st.Errors} {
+		for d, n := range map[*prometheus.Desc]uint64{descJournalBytes: st.Bytes, descJournalDropped: st.Dropped,
+			descJournalErrors: st.Errors} {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
 		}
 	}

@@ -50,7 +50,8 @@ func TestReportsAreMirrored(t *testing.T) {
 			return b.view().From(conductor.Sender{Client: teller("x"), Replica: replica, Mirrored: mirrored})
 		}
 		route := func(v conductor.View, id, target string) error {
-			r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/"+id, 16)}, Target: target, TTL: time.Minute, RequestID: id}
+			r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/"+id, 16)}, Target: target,
+				TTL: time.Minute, RequestID: id}
 			_, err := v.Routed(&r)
 			return err
 		}

@@ -3,6 +3,7 @@ package conductor
 import (
 	"slices"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -24,7 +25,7 @@ func (s *source) historyFrom() string {
 		return *origin
 	}
 	switch {
-	case s.reg.approximate():
+	case s.reg.IsApproximate():
 		return FromReports
 	case s.reg.ReplayEndpoint != "":
 		return FromReplay
@@ -44,7 +45,7 @@ func (c *registry) UnfilledIn(d scope.Deployment) int {
 func unfilled(all []*source) (n int) {
 	asked := false
 	for _, s := range all {
-		if s.reg.approximate() {
+		if s.reg.IsApproximate() {
 			continue // no snapshot has blocks of those
 		}
 		if asked = true; s.origin.Load() == nil {
@@ -76,7 +77,7 @@ func (r *Recovery) Own(m *SourceMark) (why string) {
 	c := r.c
 	switch s := c.source(m.Key()); {
 	case s != nil:
-		if field, have, was := s.reg.diff(m.Registration, copiesWord(c.opts.Copies)); field != "" {
+		if field, have, was := s.reg.Diff(&m.Registration, registration.CopiesWord(c.opts.Copies)); field != "" {
 			return "its " + field + " is " + have + " and was " + was
 		}
 		return ""

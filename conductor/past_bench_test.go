@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
@@ -28,7 +29,8 @@ func storeAndEvict(batches int) (payloads [][]byte) {
 		for j := range tokens {
 			tokens[j] = uint32(i*7919+j*31) % 150_000
 		}
-		all := []any{map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens, "block_size": size, "medium": "GPU"}}
+		all := []any{map[string]any{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": nil, "token_ids": tokens,
+			"block_size": size, "medium": "GPU"}}
 		for j := blocks - 1; j >= 0; j-- {
 			all = append(all, map[string]any{"type": "BlockRemoved", "block_hashes": []uint64{hash(i-2, j)}, "medium": "GPU"})
 		}
@@ -49,11 +51,12 @@ func BenchmarkEvict(b *testing.B) {
 		b.Run(fmt.Sprintf("removals=%d", ring), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, RemovalsBytes: ring, Log: zerolog.Nop()})
 			l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-			c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+			c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 			b.ReportAllocs()
 			b.ResetTimer()
 			start := time.Now()
-			must.Succeed(b, c.Register(Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i", BlockSize: 16}, RegisterOptions{}))
+			must.Succeed(b, c.Register(registration.Registration{Endpoint: "ipc:///x", Type: "vLLM", Model: "m", Instance: "i",
+				BlockSize: 16}, RegisterOptions{}))
 			<-l.closed
 			c.Close()
 			b.StopTimer()

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
@@ -59,7 +61,7 @@ func manySalts() (all []string) {
 // prepare returns the source of the event, the event, and its removal.
 func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.Event) {
 	const size = 16
-	reg := Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: size}
+	reg := registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant, BlockSize: size}
 	s = c.unjoined(reg)
 	e := events.Event{Medium: "GPU", BlockSize: size}
 	for i := range placedBlocks * size {
@@ -82,7 +84,7 @@ func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.E
 		s.change(&announced, 0)
 	}
 	if p.pool {
-		reg.Type, reg.Instance = TypeMooncake, "P"
+		reg.Type, reg.Instance = registration.TypeMooncake, "P"
 		s = c.unjoined(reg)
 	}
 	if e.Medium = p.medium; !p.tokens {
@@ -135,7 +137,8 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		c := New(Options{GhostBytes: ghosts})
 		defer c.Close()
 		other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
-		s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+		s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
+			BlockSize: 16})
 		for n := 0; n < placedBlocks; n += 4 {
 			other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
 		}
@@ -156,7 +159,8 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
 	_, stored, _ := placedEvent{medium: "CPU", tokens: true}.prepare(New(Options{}))
-	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "B", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
+		BlockSize: 16})
 	s.change(&events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
 	s.change(stored, 2)
 	var chain hash.Chain
@@ -192,7 +196,8 @@ func BenchmarkPlace(b *testing.B) {
 
 // saltedSource returns an engine that has some prompts of 4 blocks, in turns under each of some salts.
 func saltedSource(c *Conductor, prompts, salts int) *source {
-	s := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+	s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant,
+		BlockSize: 16})
 	for i := range prompts {
 		salt := fmt.Sprint("user-", i%salts)
 		e := blocksOf(uint64(1e12)+uint64(i)*4, 7+uint64(i/salts))
@@ -345,7 +350,8 @@ func BenchmarkSaltMemory(b *testing.B) {
 		b.Run(fmt.Sprintf("%d salts, %d blocks each", p.salts, p.blocks), func(b *testing.B) {
 			for b.Loop() {
 				c := New(Options{GhostBytes: 128 << 20, MaxContexts: p.salts})
-				s := c.unjoined(Registration{Type: TypeVLLM, Instance: "A", Model: "m", Tenant: DefaultTenant, BlockSize: 16})
+				s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m",
+					Tenant: scope.DefaultTenant, BlockSize: 16})
 				before := heapBytes()
 				for i := range p.salts {
 					salt := fmt.Sprint("user-", i)

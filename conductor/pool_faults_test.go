@@ -71,7 +71,8 @@ func TestRecoveredPoolServesOthers(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			b := openReplica(t, new(streamtest.Network))
-			runAll(b, "register A", "register B", "register pool type=Mooncake replay=no serves=A", "store A path=a", "put pool path=a", "remove A path=a")
+			runAll(b, "register A", "register B", "register pool type=Mooncake replay=no serves=A", "store A path=a", "put pool path=a",
+				"remove A path=a")
 
 			other, open := newReplica(t, b.network)
 			register := func() { runAll(other, "register A", "register B", "register pool type=Mooncake replay=no serves=B") }
@@ -176,7 +177,8 @@ func TestPoolForgetsScopes(t *testing.T) {
 				for what, list := range map[string]*[]any{"stored": &put, "removed": &drop} {
 					*list = append(*list, map[string]any{
 						"event_type": what, "tenant_id": "default", "backend_id": "b", "medium": "cpu",
-						"object_key": fmt.Sprintf("m@tp_rank:0@%064x", i+1), "additional_salt": fmt.Sprint("user", i), "seq_hashes": []any{},
+						"object_key": fmt.Sprintf("m@tp_rank:0@%064x", i+1), "additional_salt": fmt.Sprint("user", i),
+						"seq_hashes": []any{},
 					})
 				}
 			}
@@ -201,7 +203,8 @@ func TestPoolTakesTokensBack(t *testing.T) {
 		for _, key := range []string{"m@tp_rank:0@0000000000000001", "some/object"} {
 			event := func(what string) map[string]any {
 				return map[string]any{
-					"event_type": what, "tenant_id": "default", "backend_id": "b", "medium": "cpu", "object_key": key, "seq_hashes": []uint64{77, 78}, "base_block_idx": 0,
+					"event_type": what, "tenant_id": "default", "backend_id": "b", "medium": "cpu", "object_key": key,
+					"seq_hashes": []uint64{77, 78}, "base_block_idx": 0,
 				}
 			}
 			stored := event("stored")

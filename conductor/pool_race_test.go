@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -33,7 +34,8 @@ func racePools(t *testing.T, seed uint64) {
 	paths := []string{"a", "a/b", "a/b/c", "a/x", "a/x/y", "q", "q/r"}
 	salts := []string{"", " salt=s"}
 	register := map[string]string{
-		"A": "register A" + profile, "B": "register B" + profile, "pool": "register pool type=Mooncake replay=no", "node": "register node type=Mooncake replay=no serves=B",
+		"A": "register A" + profile, "B": "register B" + profile, "pool": "register pool type=Mooncake replay=no",
+		"node": "register node type=Mooncake replay=no serves=B",
 	}
 	b := newBench()
 	defer b.conductor.Close()
@@ -102,13 +104,13 @@ func racePools(t *testing.T, seed uint64) {
 			rng := rand.New(rand.NewPCG(seed, uint64(100+i)))
 			for range 30 {
 				who := []string{"B", "node"}[i]
-				if _, err := b.conductor.Unregister(conductor.Key{Instance: who}); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+				if _, err := b.conductor.Unregister(registration.Key{Instance: who}); err != nil && !errors.Is(err, conductor.ErrNotFound) {
 					t.Error(err)
 				}
 				for range rng.IntN(50) {
 					b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/b/c", 16)})
 				}
-				r := conductor.Registration{Endpoint: "ipc://" + who + "/0", Type: "vLLM", Model: "m", Instance: who, BlockSize: 16}
+				r := registration.Registration{Endpoint: "ipc://" + who + "/0", Type: "vLLM", Model: "m", Instance: who, BlockSize: 16}
 				if who == "node" {
 					r.Type, r.Serves = "Mooncake", []string{"B"}
 				} else if profile != "" {

@@ -64,7 +64,8 @@ func runPoolWorld(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 6))
 	b := newBench()
 	defer b.conductor.Close()
-	w := world{device: map[string]map[string]bool{"A": {}, "B": {}, "C": {}}, announced: map[string]bool{}, objects: map[string]map[string]bool{"cpu": {}, "disk": {}}}
+	w := world{device: map[string]map[string]bool{"A": {}, "B": {}, "C": {}}, announced: map[string]bool{},
+		objects: map[string]map[string]bool{"cpu": {}, "disk": {}}}
 	var log []string
 	run := func(format string, args ...any) {
 		line := fmt.Sprintf(format, args...)
@@ -149,7 +150,8 @@ func runPoolWorld(t *testing.T, seed uint64) {
 			must.Succeed(t, json.Unmarshal([]byte(part[2]), &got))
 			longest, gpu, cpu, disk := w.row(part[1], path, salt)
 			if got.Longest_matched != 16*longest || got.GPU != 16*gpu || got.CPU != 16*cpu || got.DISK != 16*disk {
-				t.Fatalf("seed %d: %s\n%s\ngot %s\nwant %d %d %d %d blocks", seed, strings.Join(log, "\n"), line, text, longest, gpu, cpu, disk)
+				t.Fatalf("seed %d: %s\n%s\ngot %s\nwant %d %d %d %d blocks", seed, strings.Join(log, "\n"), line, text, longest, gpu, cpu,
+					disk)
 			}
 		}
 	}

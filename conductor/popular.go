@@ -65,7 +65,8 @@ func (q *Query) tokens() int {
 // begins with it and kept asks the same deployment and adapter as q. Otherwise it returns 0.
 func (v View) BeginsWith(kept, q *Query, key uint64) int {
 	at := func(q *Query) scope.Deployment {
-		return scope.Deployment{Tenant: cmp.Or(q.Tenant, DefaultTenant), Model: v.conductor.modelOf(q.Tenant, q.Model), BlockSize: q.BlockSize}
+		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: v.conductor.modelOf(q.Tenant, q.Model),
+			BlockSize: q.BlockSize}
 	}
 	d := v.conductor.deployment(at(q))
 	if d == nil || at(kept) != at(q) || kept.Lora != q.Lora {

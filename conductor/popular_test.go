@@ -112,7 +112,8 @@ func TestLoss(t *testing.T) {
 		if len(loss.Prefixes) != 1 || loss.Prefixes[0].Depth != 4 {
 			t.Errorf("A alone had %+v", loss.Prefixes)
 		}
-		if loss, err := b.conductor.For(operator).Loss("B"); err != nil || len(loss.Contexts) != 1 || loss.Contexts[0].Held != 2 || loss.Contexts[0].Alone != 0 || len(loss.Prefixes) != 0 {
+		if loss, err := b.conductor.For(operator).Loss("B"); err != nil || len(loss.Contexts) != 1 || loss.Contexts[0].Held != 2 ||
+			loss.Contexts[0].Alone != 0 || len(loss.Prefixes) != 0 {
 			t.Errorf("B: %+v, %v", loss, err)
 		}
 		for _, name := range []string{"A", "nil"} {
@@ -174,14 +175,16 @@ func TestFeedback(t *testing.T) {
 			t.Errorf("reports that agree: %d resyncs", n)
 		}
 		all := view.Reported()
-		if len(all) != 2 || all[0].Instance != "A" || all[0].Reports != 60 || all[0].Matched != 6000 || all[0].Both != 5700 || all[0].Recall != 1 {
+		if len(all) != 2 || all[0].Instance != "A" || all[0].Reports != 60 || all[0].Matched != 6000 || all[0].Both != 5700 ||
+			all[0].Recall != 1 {
 			t.Errorf("%+v", all)
 		}
 		if _, err := view.Feedback(conductor.Feedback{Instance: "nil"}); !errors.Is(err, conductor.ErrNotFound) {
 			t.Errorf("an unknown instance: %v", err)
 		}
 		foreign := b.conductor.For(operatorOf("other"))
-		if _, err := foreign.Feedback(conductor.Feedback{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) || len(foreign.Reported()) != 0 {
+		if _, err := foreign.Feedback(conductor.Feedback{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) ||
+			len(foreign.Reported()) != 0 {
 			t.Errorf("another tenant: %v, %v", err, foreign.Reported())
 		}
 		b.run("register C events=none capacity_blocks=8")
@@ -209,7 +212,8 @@ func TestLives(t *testing.T) {
 			b.run(fmt.Sprintf("remove A path=s%d/t/u/v", i))
 		}
 		lives := b.conductor.For(operator).Lives()
-		if len(lives) != 1 || lives[0].Medium != "GPU" || lives[0].Evicted == 0 || lives[0].Ages.Quantile(0.5) != 16384*time.Millisecond || lives[0].Hazard <= 0 {
+		if len(lives) != 1 || lives[0].Medium != "GPU" || lives[0].Evicted == 0 || lives[0].Ages.Quantile(0.5) != 16384*time.Millisecond ||
+			lives[0].Hazard <= 0 {
 			t.Errorf("%+v", lives)
 		}
 		if foreign := b.conductor.For(operatorOf("other")).Lives(); len(foreign) != 0 {
@@ -249,7 +253,8 @@ func TestUnasked(t *testing.T) {
 			}
 		}
 		ask("")
-		if a, other := findingsOf(b, "A"), findingsOf(b, "B"); !slices.Contains(a, doctor.FindingUnasked) || slices.Contains(other, doctor.FindingUnasked) {
+		if a, other := findingsOf(b, "A"), findingsOf(b, "B"); !slices.Contains(a, doctor.FindingUnasked) ||
+			slices.Contains(other, doctor.FindingUnasked) {
 			t.Errorf("without the salt: %v, %v", a, other)
 		}
 		ask("salt=pepper")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -21,10 +22,11 @@ const foreignSize = 16
 // and another prompt under "mine".
 func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
-	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return idle{make(chan struct{})}
 	}
-	must.Succeed(t, c.Register(Registration{Endpoint: "tcp://i:1", Type: TypeVLLM, Model: "m", Instance: "i", BlockSize: foreignSize}, RegisterOptions{}))
+	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://i:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
+		BlockSize: foreignSize}, RegisterOptions{}))
 	prompt := func(first uint32) (tokens []uint32) {
 		for i := range uint32(2048) {
 			tokens = append(tokens, first+i)
@@ -37,7 +39,7 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 		for i := range len(tokens) / foreignSize {
 			store.Hashes = append(store.Hashes, uint64(len(salt))<<32+uint64(i))
 		}
-		s := c.sources[Key{Instance: "i", Tenant: DefaultTenant}]
+		s := c.sources[registration.Key{Instance: "i", Tenant: scope.DefaultTenant}]
 		s.guard(func() {
 			s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}})
 		})
@@ -47,7 +49,9 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 
 // askSalted returns how many blocks of a prompt the engine has under a salt.
 func askSalted(t testing.TB, v View, salt string, prompt []uint32) (blocks int) {
-	must.Succeed(t, v.Answer(&Query{Model: "m", BlockSize: foreignSize, Salt: salt, Tokens: prompt}, func(a *Answer) { blocks = a.Rows[0].Longest }))
+	must.Succeed(t, v.Answer(&Query{Model: "m", BlockSize: foreignSize, Salt: salt, Tokens: prompt}, func(a *Answer) {
+		blocks = a.Rows[0].Longest
+	}))
 	return blocks
 }
 
@@ -75,10 +79,11 @@ func TestForeignSaltIsNotRead(t *testing.T) {
 		c, prompts := foreignSalt(t)
 		defer c.Close()
 		view := c.For(Reader{Tenants: scope.Tenants{"default"}})
-		if theirs, mine := askSalted(t, view, "theirs", prompts[0]), askSalted(t, view, "mine", prompts[0]); theirs != 2048/foreignSize || mine != 0 {
+		if theirs, mine := askSalted(t, view, "theirs", prompts[0]), askSalted(t, view, "mine", prompts[0]); theirs != 2048/foreignSize ||
+			mine != 0 {
 			t.Fatalf("%d blocks under their salt, %d under mine", theirs, mine)
 		}
-		d := c.deployment(scope.Deployment{Tenant: DefaultTenant, Model: "m", BlockSize: foreignSize})
+		d := c.deployment(scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: foreignSize})
 		asked := func(salt string, prompt []uint32) (locals, keys int) {
 			chain := &countingChain{}
 			chain.Reset(d.scheme, prompt, foreignSize, 0)

@@ -19,7 +19,8 @@ func TestSaltedOnly(t *testing.T) {
 		b.run("register A")
 		b.run("store A path=s/t")
 		b.run("store A path=s salt=pepper")
-		if answer := b.run("query path=s/t"); strings.Contains(answer, `"longest_matched":32`) || strings.Contains(answer, `"longest_matched":16`) {
+		if answer := b.run("query path=s/t"); strings.Contains(answer, `"longest_matched":32`) ||
+			strings.Contains(answer, `"longest_matched":16`) {
 			t.Errorf("without a salt: %s", answer)
 		}
 		if answer := b.run("query path=s salt=pepper"); !strings.Contains(answer, `"longest_matched":16`) {
@@ -37,7 +38,8 @@ func TestMaxTokenID(t *testing.T) {
 		b.run("store A path=s")
 		view := b.conductor.For(conductor.Reader{})
 		q := conductor.Query{Model: "m", BlockSize: 16, Tokens: []uint32{1, 1 << 30, 1<<30 + 1}}
-		if err := view.Answer(&q, func(*conductor.Answer) {}); err == nil || !strings.Contains(err.Error(), "element 2 is 1073741825, limits.max_token_id allows 1073741824") {
+		if err := view.Answer(&q, func(*conductor.Answer) {}); err == nil ||
+			!strings.Contains(err.Error(), "element 2 is 1073741825, limits.max_token_id allows 1073741824") {
 			t.Errorf("a query: %v", err)
 		}
 		small := newBenchWith(nil, zerolog.Nop(), func(o *conductor.Options) { o.MaxTokenID = 1 })

@@ -1,25 +1,20 @@
 package conductor
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/index/hash"
 )
-
-// HashProfile is how engines name their blocks; the zero value is none. It compares
-// with ==, and the one of a registered source has its root and its extra keys filled
-// in.
-type HashProfile = hash.Settings
 
 // ProfileConflictError says that the engines of a context name their blocks another
 // way than the registration says.
 type ProfileConflictError struct {
-	Key   Key    // that was to be registered
-	Pool  bool   // it is a pool
-	By    Key    // a source whose profile the context has
-	Field string // of the profile, the first that differs
+	Key   registration.Key // that was to be registered
+	Pool  bool             // it is a pool
+	By    registration.Key // a source whose profile the context has
+	Field string           // of the profile, the first that differs
 	Have  string
 	Want  string
 }
@@ -28,59 +23,12 @@ func (e *ProfileConflictError) Error() string {
 	return fmt.Sprintf("%s has another hash profile in the same context: %s is %q there, got %q", e.By, e.Field, e.Have, e.Want)
 }
 
-// resolve checks the profile and fills in what it leaves open.
-func (r *Registration) resolve() error {
-	if r.Profile == (HashProfile{}) {
-		return nil
-	}
-	p, err := hash.NewProfile(r.Profile)
-	if err != nil {
-		var bad *hash.ProfileError
-		if errors.As(err, &bad) {
-			return Invalid("hash_profile."+bad.Field, "invalid_value", "%s", bad.Reason)
-		}
-		return err
-	}
-	r.Profile = p.Settings()
-	return nil
-}
-
-// profile returns the profile of a registration without faults, the zero one if it
-// has none.
-func (r Registration) profile() hash.Profile {
-	if r.Profile == (HashProfile{}) {
-		return hash.Profile{}
-	}
-	p, err := hash.NewProfile(r.Profile)
-	if err != nil {
-		panic("BUG: a registration has a hash profile that is none: " + err.Error())
-	}
-	return p
-}
-
-// profileDiff names the first field in which b differs from a, "" when they are
-// equal.
-func profileDiff(a, b HashProfile) (field, have, got string) {
-	for _, f := range [...]struct{ name, a, b string }{
-		{"strategy", a.Strategy, b.Strategy},
-		{"algorithm", a.Algorithm, b.Algorithm},
-		{"python_hash_seed", a.PythonHashSeed, b.PythonHashSeed},
-		{"index_projection", a.IndexProjection, b.IndexProjection},
-		{"extra_keys", a.ExtraKeys, b.ExtraKeys},
-	} {
-		if f.a != f.b {
-			return f.name, f.a, f.b
-		}
-	}
-	return "", "", ""
-}
-
 // checkProfile refuses a profile that an engine registered for the same context
 // contradicts, whichever source it takes the place of. A past is taken as it was.
 // c.mu is held.
-func (c *registry) checkProfile(r Registration, replaced *source) error {
-	p := r.profile()
-	d := c.deployments[r.deploymentKey()]
+func (c *registry) checkProfile(r registration.Registration, replaced *source) error {
+	p := r.ResolvedProfile()
+	d := c.deployments[r.Deployment()]
 	if p == (hash.Profile{}) || d == nil || c.past {
 		return nil
 	}
@@ -88,7 +36,7 @@ func (c *registry) checkProfile(r Registration, replaced *source) error {
 	for _, in := range d.instances {
 		for s := range in.sources {
 			if s != replaced && s.reg.Lora == r.Lora && s.profile != (hash.Profile{}) && s.profile != p &&
-				(by == nil || s.reg.Key().compare(by.reg.Key()) < 0) {
+				(by == nil || s.reg.Key().Compare(by.reg.Key()) < 0) {
 				by = s
 			}
 		}
@@ -96,8 +44,8 @@ func (c *registry) checkProfile(r Registration, replaced *source) error {
 	if by == nil {
 		return nil
 	}
-	field, have, got := profileDiff(by.reg.Profile, r.Profile)
-	return &ProfileConflictError{Key: r.Key(), Pool: r.pool(), By: by.reg.Key(), Field: field, Have: have, Want: got}
+	field, have, got := registration.DiffProfiles(by.reg.Profile, r.Profile)
+	return &ProfileConflictError{Key: r.Key(), Pool: r.IsPool(), By: by.reg.Key(), Field: field, Have: have, Want: got}
 }
 
 // profile returns the profile of an adapter's blocks: that of the engines registered
@@ -116,7 +64,7 @@ func (d *deployment) profile(lora string) (hash.Profile, bool) {
 func (d *deployment) publishProfiles() {
 	engines, announcers, best := make(map[string]*source), make(map[string]*source), make(map[string]*source)
 	offer := func(to map[string]*source, lora string, s *source) { // the first by key counts
-		if by := to[lora]; s.profile != (hash.Profile{}) && (by == nil || s.reg.Key().compare(by.reg.Key()) < 0) {
+		if by := to[lora]; s.profile != (hash.Profile{}) && (by == nil || s.reg.Key().Compare(by.reg.Key()) < 0) {
 			to[lora] = s
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
 )
 
@@ -17,9 +19,10 @@ func TestDeploymentProfile(t *testing.T) {
 	defer c.Close()
 	d := &deployment{instances: make(map[string]*instance), pooled: make(map[*source]bool)}
 	named := func(name string, rank int, lora, seed string, announced ...string) *source {
-		r := Registration{Instance: name, Tenant: DefaultTenant, Rank: rank, Lora: lora}
+		r := registration.Registration{Instance: name, Tenant: scope.DefaultTenant, Rank: rank, Lora: lora}
 		if seed != "" {
-			r.Profile = HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: seed, IndexProjection: hash.ProjectionLow64}
+			r.Profile = registration.HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: seed,
+				IndexProjection: hash.ProjectionLow64}
 		}
 		s := c.unjoined(r)
 		s.announced = make(map[string]bool)

@@ -32,7 +32,8 @@ type lmcacheRefusal struct{ part, reason string }
 
 // lmcacheRefusals are those that metrics have from the start.
 var lmcacheRefusals = []lmcacheRefusal{
-	{"request", "invalid_json"}, {"batch", "missing"}, {"batch", "invalid_type"}, {"batch", "invalid_value"}, {"batch", "out_of_range"}, {"batch", "limit"},
+	{"request", "invalid_json"}, {"batch", "missing"}, {"batch", "invalid_type"}, {"batch", "invalid_value"}, {"batch", "out_of_range"},
+	{"batch", "limit"},
 	{"entry", "missing"}, {"entry", "invalid_type"}, {"entry", "invalid_value"}, {"entry", "out_of_range"},
 }
 

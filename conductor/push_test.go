@@ -13,6 +13,8 @@ import (
 	"github.com/zeebo/blake3"
 
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -32,7 +34,8 @@ func newPushBench(t *testing.T) *pushBench {
 	c := New(Options{HashSeed: 1337, GhostBytes: 1 << 20, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	t.Cleanup(c.Close)
 	b := &pushBench{t: t, c: c}
-	must.Succeed(t, c.Register(Registration{Endpoint: "tcp://h:1", Type: TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "e",
+		BlockSize: 4}, RegisterOptions{}))
 	b.register("n")
 	prefix := "none"
 	for i := range 4 {
@@ -52,7 +55,8 @@ func newPushBench(t *testing.T) *pushBench {
 
 func (b *pushBench) register(instance string) {
 	b.t.Helper()
-	must.Succeed(b.t, b.c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Instance: instance, BlockSize: 4}, RegisterOptions{}))
+	must.Succeed(b.t, b.c.Register(registration.Registration{Endpoint: registration.EndpointPush, Type: registration.TypeLMCache,
+		Model: "m", Instance: instance, BlockSize: 4}, RegisterOptions{}))
 }
 
 // store reports chunks as one instance, or as shared storage.
@@ -72,7 +76,7 @@ func (b *pushBench) store(shared bool, chunks ...lmcache.Entry) {
 func (b *pushBench) finds(want int) {
 	b.t.Helper()
 	got := -1
-	b.c.Answer(&Query{Tenant: DefaultTenant, Model: "m", BlockSize: 4, Tokens: b.tokens}, func(ans *Answer) {
+	b.c.Answer(&Query{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 4, Tokens: b.tokens}, func(ans *Answer) {
 		for i := range ans.Rows {
 			got = ans.Rows[i].Longest
 		}
@@ -95,7 +99,7 @@ func (b *pushBench) is(instance string, state stream.State, reason string) {
 // What passes by during a pause is lost, so the source starts over (LMCACHE-6).
 func TestPausedPush(t *testing.T) {
 	b := newPushBench(t)
-	key := Key{Instance: "n", Tenant: DefaultTenant}
+	key := registration.Key{Instance: "n", Tenant: scope.DefaultTenant}
 	b.is("n", stream.Connecting, "")
 	b.store(false, b.chunks[:2]...)
 	b.finds(4)
@@ -119,7 +123,7 @@ func TestResyncedPush(t *testing.T) {
 	b := newPushBench(t)
 	b.store(false, b.chunks...)
 	b.finds(8)
-	b.c.sources[Key{Instance: "n", Tenant: DefaultTenant}].stream.Resync("test")
+	b.c.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}].stream.Resync("test")
 	b.store(false, b.chunks[:3]...)
 	b.finds(6)
 	b.is("n", stream.Partial, stream.ReasonUnknown)
@@ -134,7 +138,7 @@ func TestParentAtAnotherEmitter(t *testing.T) {
 	b := newPushBench(t)
 	b.register("pool:fs")
 	b.store(false, b.chunks...) // their places are known from here on
-	_, err := b.c.Unregister(Key{Instance: "n", Tenant: DefaultTenant})
+	_, err := b.c.Unregister(registration.Key{Instance: "n", Tenant: scope.DefaultTenant})
 	must.Succeed(t, err)
 	b.finds(0)
 	b.register("n")
@@ -176,10 +180,11 @@ func hold(t *testing.T, s *source) (release func()) {
 func TestSlowPush(t *testing.T) {
 	b := newPushBench(t)
 	b.register("o")
-	slow := b.c.sources[Key{Instance: "n", Tenant: DefaultTenant}]
+	slow := b.c.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}]
 	feed := slow.stream.(*pushed)
 	push := func(ctx context.Context, instance string, seq uint64, chunks ...lmcache.Entry) (lmcache.Outcome, error) {
-		p, err := b.c.For(Reader{}).PushLMCache(ctx, &lmcache.Batch{Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store, Tier: "l1", Backend: "dram", Entries: chunks})
+		p, err := b.c.For(Reader{}).PushLMCache(ctx, &lmcache.Batch{Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store,
+			Tier: "l1", Backend: "dram", Entries: chunks})
 		return p.Outcome, err
 	}
 	var taken atomic.Int32 // batches
@@ -228,7 +233,7 @@ func TestSlowPush(t *testing.T) {
 // A source that ends lets its senders go.
 func TestUnregisterFreesSenders(t *testing.T) {
 	b := newPushBench(t)
-	key := Key{Instance: "n", Tenant: DefaultTenant}
+	key := registration.Key{Instance: "n", Tenant: scope.DefaultTenant}
 	slow := b.c.sources[key]
 	release := hold(t, slow)
 	done := make(chan struct{})
@@ -260,7 +265,7 @@ func TestPushedMemory(t *testing.T) {
 	one := part()
 	b.store(false, b.chunks...)
 	four := part()
-	_, err := b.c.Unregister(Key{Instance: "n", Tenant: DefaultTenant})
+	_, err := b.c.Unregister(registration.Key{Instance: "n", Tenant: scope.DefaultTenant})
 	must.Succeed(t, err)
 	if none := part(); none <= 0 || one < none+300 || four < one+3*300 {
 		t.Errorf("%d bytes for one chunk, %d for four, %d without the source", one, four, none)

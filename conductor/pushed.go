@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 )
@@ -47,7 +48,7 @@ type pushed struct {
 }
 
 // openPushed adds the feed of a source to the hub of its tenant.
-func (c *Conductor) openPushed(r Registration, on func(stream.State, string)) *pushed {
+func (c *Conductor) openPushed(r registration.Registration, on func(stream.State, string)) *pushed {
 	f := &pushed{
 		now: c.now, staleAfter: c.opts.Stream.StaleAfter, decode: c.opts.Stream.Decode, onState: on, hub: c.pushes.hub(r.Tenant),
 		wake: make(chan struct{}, 1),

@@ -12,6 +12,7 @@ import (
 	"example.com/conductor/conductor/lifetime"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
 	"example.com/conductor/events/stream"
@@ -61,7 +62,7 @@ type Query struct {
 // SourceDetail tells how far a row can be trusted: what its source had applied
 // before the index was read.
 type SourceDetail struct {
-	Key       Key
+	Key       registration.Key
 	Rank      int
 	State     stream.State
 	Reason    string
@@ -146,7 +147,7 @@ func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 // answer leaves the answer in sc. It returns the longest prefix, of rows that are left out too, and
 // the deployment, nil if there is none.
 func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *deployment) {
-	tenant := cmp.Or(q.Tenant, DefaultTenant)
+	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
@@ -359,7 +360,8 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	all := make([]SourceDetail, len(sources))
 	for i, s := range sources {
 		st := s.stream.Status()
-		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq, HasMark: st.HasSeq, Age: -1, Lives: s.lives.Lives(now), ServesOnly: s.reg.Serves}
+		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq,
+			HasMark: st.HasSeq, Age: -1, Lives: s.lives.Lives(now), ServesOnly: s.reg.Serves}
 		if !st.LastBatchAt.IsZero() {
 			d.Age = now.Sub(st.LastBatchAt)
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -32,21 +34,23 @@ func BenchmarkQueryProfile(b *testing.B) {
 	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
 		defer c.Close()
-		c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+		c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 			return idle{make(chan struct{})}
 		}
-		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0", IndexProjection: hash.ProjectionLow64}
+		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0",
+			IndexProjection: hash.ProjectionLow64}
 		register := func(typ, instance string) *source {
-			r := Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size, Profile: settings}
+			r := registration.Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size,
+				Profile: settings}
 			must.Succeed(b, c.Register(r, RegisterOptions{}))
 			c.mu.RLock()
 			defer c.mu.RUnlock()
-			return c.sources[Key{Instance: instance, Tenant: DefaultTenant}]
+			return c.sources[registration.Key{Instance: instance, Tenant: scope.DefaultTenant}]
 		}
-		pool := register(TypeMooncake, "pool")
+		pool := register(registration.TypeMooncake, "pool")
 		var engines []*source
 		for i := range instances {
-			engines = append(engines, register(TypeVLLM, fmt.Sprintf("i%d", i)))
+			engines = append(engines, register(registration.TypeVLLM, fmt.Sprintf("i%d", i)))
 		}
 		profile, err := hash.NewProfile(settings)
 		must.Succeed(b, err)
@@ -75,7 +79,8 @@ func BenchmarkQueryProfile(b *testing.B) {
 				apply(s, half)
 			}
 			for _, h := range store.Hashes[len(store.Hashes)/2:] {
-				apply(pool, events.Event{Kind: events.Stored, Envelope: true, Medium: "cpu", ObjectKey: fmt.Sprintf("m@tp_rank:0@%064x", h), BaseBlock: 0, Group: -1})
+				apply(pool, events.Event{Kind: events.Stored, Envelope: true, Medium: "cpu", ObjectKey: fmt.Sprintf("m@tp_rank:0@%064x", h),
+					BaseBlock: 0, Group: -1})
 			}
 			if announced { // the one that told of all goes on
 				apply(engines[instances-1], events.Event{Kind: events.Removed, Hashes: store.Hashes, Group: -1})

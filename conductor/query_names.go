@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
@@ -37,7 +38,7 @@ func ParseHashKind(field, name string) (HashKind, error) {
 	if i := slices.Index(hashKinds, name); i >= 0 {
 		return HashKind(i), nil
 	}
-	return 0, Invalid(field, "invalid_value", "%s must be one of %s, got %.32q", field, strings.Join(hashKinds, ", "), name)
+	return 0, invalid.Field(field, "invalid_value", "%s must be one of %s, got %.32q", field, strings.Join(hashKinds, ", "), name)
 }
 
 // mayWait reports whether blocks may wait under the hashes of a query: they are digests, and no

@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
 )
@@ -35,9 +36,9 @@ const reasonNotRegistered = "not_registered"
 type Recovery struct {
 	c       *Conductor
 	ttl     time.Duration
-	sources map[Key]*source   // by the key in the snapshot; nil takes nothing
-	made    int               // deployments that only this recovery has entered
-	pending []*pendingStretch // stretches that came before their parents; the budget is charged for them
+	sources map[registration.Key]*source // by the key in the snapshot; nil takes nothing
+	made    int                          // deployments that only this recovery has entered
+	pending []*pendingStretch            // stretches that came before their parents; the budget is charged for them
 	charged int64
 	Origin  string // FromPeer, FromSnapshot or FromShelf
 	Refill  bool   // sources without a registration that another recovery filled are filled again
@@ -93,15 +94,15 @@ type pendingStretch struct {
 // Recover begins a recovery. Sources without a registration expire ttl after Done; 0 is
 // never.
 func (c *Conductor) Recover(ttl time.Duration) *Recovery {
-	return &Recovery{c: c, ttl: ttl, Origin: FromPeer, sources: make(map[Key]*source)}
+	return &Recovery{c: c, ttl: ttl, Origin: FromPeer, sources: make(map[registration.Key]*source)}
 }
 
 // BlockSizes returns the block sizes of a partition as Conductor.BlockSizes does.
-func (r *Recovery) BlockSizes(p Partition) []int { return r.c.BlockSizes(p) }
+func (r *Recovery) BlockSizes(p scope.Shard) []int { return r.c.BlockSizes(p) }
 
 // Source takes the mark of a source.
 func (r *Recovery) Source(m SourceMark) error {
-	if m.approximate() {
+	if m.IsApproximate() {
 		return nil // snapshots have none of its blocks
 	}
 	s, err := r.lock(m.Registration, true)
@@ -134,7 +135,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		return err
 	}
 	defer s.turn.Unlock()
-	if !s.reg.mayAnnounce(e.Tenant) || e.Owned && s.reg.Owned == OwnedDrop {
+	if !s.reg.AllowsTenant(e.Tenant) || e.Owned && s.reg.Owned == registration.OwnedDrop {
 		r.Refused += len(e.Engine)
 		return nil
 	}
@@ -189,7 +190,7 @@ func (r *Recovery) Stored(e *Stored) error {
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(&blocks) {
 		r.deferUntilParent(s, ns, to, &blocks, id, local)
 	}
-	if waits && s.reg.Type != TypeStandard {
+	if waits && s.reg.Type != registration.TypeStandard {
 		ns.deployment.await()
 	}
 	ns.restore(to, &blocks, id, local, false)
@@ -233,7 +234,8 @@ const pendingBytes = 256
 // deferUntilParent notes a stretch whose parent has no place yet.
 func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e *index.Stretch, id *names.Identity, local []uint64) {
 	r.pending = append(r.pending, &pendingStretch{source: s, ns: ns, to: to, blocks: index.Stretch{
-		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine), ClientHashes: slices.Clone(e.ClientHashes),
+		HasParent: e.HasParent, Parent: e.Parent, Key: e.Key, HasKey: e.HasKey, Engine: slices.Clone(e.Engine),
+		ClientHashes: slices.Clone(e.ClientHashes),
 	}, id: id, local: slices.Clone(local)})
 	n := int64(pendingBytes + 24*len(e.Engine))
 	r.charged += n
@@ -313,7 +315,7 @@ func (r *Recovery) Undo() {
 		_, _ = r.c.unregisterIf(s.reg.Key(), s)
 	}
 	r.dropPending()
-	r.sources, r.made, r.Blocks, r.Refused = make(map[Key]*source), 0, 0, 0
+	r.sources, r.made, r.Blocks, r.Refused = make(map[registration.Key]*source), 0, 0, 0
 }
 
 // filled yields the sources that took a part of the snapshot, each with its turn held.
@@ -343,7 +345,7 @@ func (r *Recovery) filled() iter.Seq[*source] {
 // lock returns the source that takes the parts of a snapshot about a registration, with its
 // turn held, or nil. A source that was registered meanwhile takes the place of the recovered
 // one. A source that was unregistered takes nothing more.
-func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
+func (r *Recovery) lock(reg registration.Registration, exact bool) (*source, error) {
 	for {
 		s, err := r.source(reg, exact)
 		if s == nil || err != nil {
@@ -354,7 +356,7 @@ func (r *Recovery) lock(reg Registration, exact bool) (*source, error) {
 			return s, nil
 		}
 		s.turn.Unlock()
-		r.sources[complete(reg).Key()] = r.c.successorOf(s)
+		r.sources[withTenant(reg).Key()] = r.c.successorOf(s)
 	}
 }
 
@@ -369,16 +371,16 @@ func (c *Conductor) successorOf(gone *source) *source {
 }
 
 // complete fills in the tenant of a registration that names none.
-func complete(reg Registration) Registration {
-	reg.Tenant = cmp.Or(reg.Tenant, DefaultTenant)
+func withTenant(reg registration.Registration) registration.Registration {
+	reg.Tenant = cmp.Or(reg.Tenant, scope.DefaultTenant)
 	return reg
 }
 
 // source returns the source that takes the parts of a snapshot about a registration, nil if
 // none does. It is the one under its key. For a snapshot without sources it may be one of
 // its instance that publishes for several ranks. Else it is a recovered one.
-func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
-	reg = complete(reg)
+func (r *Recovery) source(reg registration.Registration, exact bool) (*source, error) {
+	reg = withTenant(reg)
 	key := reg.Key()
 	if s, known := r.sources[key]; known {
 		return s, nil
@@ -399,12 +401,13 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 	switch {
 	case s == nil:
 		if most := c.tuned.Load().MaxSources; most > 0 && c.recovered >= most {
-			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more", most)
+			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more",
+				most)
 		}
 		s = c.newRecovered(reg)
 		c.sources[key] = s
 		go s.run()
-	case !s.recovered && !s.atGate(), s.deploymentKey() != reg.deploymentKey(), s.origin.Load() != nil:
+	case !s.recovered && !s.atGate(), s.deploymentKey() != reg.Deployment(), s.origin.Load() != nil:
 		s = nil // it runs, is another one, or a recovery has filled it
 	}
 	r.sources[key] = s
@@ -414,7 +417,8 @@ func (r *Recovery) source(reg Registration, exact bool) (*source, error) {
 // expire drops a recovered source without a registration.
 func (c *Conductor) expire(s *source) {
 	if key := s.reg.Key(); c.source(key) == s {
-		c.log.Info().Str("source", key.String()).Int("blocks", s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
+		c.log.Info().Str("source", key.String()).Int("blocks",
+			s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}
 }

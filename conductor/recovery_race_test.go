@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/index"
 	"example.com/conductor/internal/must"
@@ -19,9 +21,10 @@ import (
 func TestRecoveryBesideEverything(t *testing.T) {
 	for range max(times(30), 10) {
 		b, open := newReplica(t, new(streamtest.Network))
-		registration := func(i int) conductor.Registration {
-			return conductor.Registration{
-				Instance: fmt.Sprint(i % 3), Tenant: "default", Model: "m", BlockSize: 4, Type: conductor.TypeVLLM, Endpoint: "tcp://h:1",
+		newRegistration := func(i int) registration.Registration {
+			return registration.Registration{
+				Instance: fmt.Sprint(i % 3), Tenant: "default", Model: "m", BlockSize: 4, Type: registration.TypeVLLM,
+				Endpoint: "tcp://h:1",
 			}
 		}
 		in := b.conductor.Recover(time.Minute)
@@ -40,28 +43,29 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			})
 		}
 		beside(func(i int) {
-			must.Report(t, b.conductor.Register(registration(i), conductor.RegisterOptions{}))
+			must.Report(t, b.conductor.Register(newRegistration(i), conductor.RegisterOptions{}))
 		})
 		beside(func(i int) {
-			if _, err := b.conductor.Unregister(registration(2 * i).Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+			if _, err := b.conductor.Unregister(newRegistration(2 * i).Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
 				t.Error(err)
 			}
 		})
 		beside(func(i int) {
 			b.conductor.Snapshot().Walk(tiers.Device, func(*conductor.Stored) bool { return true })
-			b.conductor.Held(conductor.Partition{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3), 0)
+			b.conductor.Held(scope.Shard{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3), 0)
 			b.conductor.Query(conductor.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Detail: true})
 			b.conductor.Services()
 		})
 		for i := range 300 {
-			reg := registration(i)
+			reg := newRegistration(i)
 			reg.Endpoint = ""
 			if i < 3 {
 				must.Report(t, in.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 5}}))
 			}
 			hashes := []uint64{uint64(3*i + 1), uint64(3*i + 2), uint64(3*i + 3)}
 			if err := in.Stored(&conductor.Stored{
-				Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 4, Salt: fmt.Sprint(i % 40), Source: reg, Medium: tiers.Parse("GPU"),
+				Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 4, Salt: fmt.Sprint(i % 40), Source: reg,
+				Medium:  tiers.Parse("GPU"),
 				Stretch: &index.Stretch{Root: true, Engine: hashes, ClientHashes: hashes}, Local: hashes,
 			}); err != nil {
 				t.Error(err)

@@ -13,6 +13,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -72,8 +74,9 @@ func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks
 				if s.Waiting || s.ClientHashes[0] == 0 {
 					return true
 				}
-				st.Source = conductor.Registration{
-					Instance: s.Source.Instance, Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize, Rank: int(s.Rank), Type: conductor.TypeVLLM,
+				st.Source = registration.Registration{
+					Instance: s.Source.Instance, Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize, Rank: int(s.Rank),
+					Type: registration.TypeVLLM,
 				}
 			}
 			if s.Gone { // as a dump tells it
@@ -194,7 +197,7 @@ func answers(b *bench, without string) string {
 // digest, unless one knows the place of a block that the other does not know.
 func compareDigests(t *testing.T, a, b *conductor.Conductor) {
 	t.Helper()
-	theirs := make(map[conductor.Key]conductor.SourceDigest)
+	theirs := make(map[registration.Key]conductor.SourceDigest)
 	for _, d := range b.Digests("") {
 		theirs[d.Key()] = d
 	}
@@ -255,7 +258,8 @@ func testRecovery(t *testing.T, bring func(t *testing.T, from, to *conductor.Con
 			same := func(when, without string) {
 				t.Helper()
 				if got, want := answers(b, without), answers(a, without); got != want {
-					t.Fatalf("seed %d, %d: %s: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, when, r.Blocks, r.Refused, difference(got, want), strings.Join(s.done, "\n"))
+					t.Fatalf("seed %d, %d: %s: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, when, r.Blocks, r.Refused,
+						difference(got, want), strings.Join(s.done, "\n"))
 				}
 				for _, err := range b.conductor.Check() {
 					t.Fatal(err)
@@ -315,7 +319,8 @@ func TestRecoveryWithoutMarks(t *testing.T) {
 			}
 			return last
 		}
-		run(a, "register one", "register two replay=no", "store one path=a/b/c", "store one path=a/b medium=CPU", "store two path=a/b/c", "store two path=a/x")
+		run(a, "register one", "register two replay=no", "store one path=a/b/c", "store one path=a/b medium=CPU", "store two path=a/b/c",
+			"store two path=a/x")
 		peer, openPeer := newReplica(t, a.network) // knows a block that the engine has dropped meanwhile
 		run(peer, "register one", "register two replay=no")
 		recoverFrom(t, a.conductor, peer.conductor, true, 0)
@@ -393,7 +398,8 @@ func TestRegisterDuringRecovery(t *testing.T) {
 		whole, opened, at := n&1 != 0, n&2 != 0, n>>2
 		synctest.Test(t, func(t *testing.T) {
 			a := openReplica(t, new(streamtest.Network))
-			for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c", "store two path=d", "remove one path=c"} {
+			for _, line := range []string{"register one", "register two", "store one path=a/b", "store two path=a", "store one path=c",
+				"store two path=d", "remove one path=c"} {
 				a.run(line)
 			}
 			b, open := newReplica(t, a.network)
@@ -508,7 +514,8 @@ func TestRecoveredRules(t *testing.T) {
 		for _, first := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
 				a := openReplica(t, new(streamtest.Network))
-				runAll(a, "register one static=yes may_announce=t", "store one path=a/b medium=CPU ownership=kvcr", "store one path=z salt=s medium=CPU ownership=kvcr",
+				runAll(a, "register one static=yes may_announce=t", "store one path=a/b medium=CPU ownership=kvcr",
+					"store one path=z salt=s medium=CPU ownership=kvcr",
 					"store one path=a/b", "standard one path=a medium=gpu tenant=t")
 				b, open := newReplica(t, a.network)
 				if first {

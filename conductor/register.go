@@ -7,8 +7,10 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/statelog"
 	"example.com/conductor/events"
@@ -35,10 +37,10 @@ type RegisterOptions struct {
 	// one with it changes nothing.
 	GivesWay bool
 	// By says who registers the source, for operators. Without a Kind it is the configuration if Static, else a client.
-	By Registrar
+	By registration.Registrar
 	// Admit, if set, sees everything that is registered before anything changes,
 	// and refuses the registration with its error. It must not call the Conductor.
-	Admit func(all iter.Seq[Registration]) error
+	Admit func(all iter.Seq[registration.Registration]) error
 }
 
 // Register starts a source. It never waits for the endpoint. The same key with
@@ -47,7 +49,7 @@ type RegisterOptions struct {
 // Errors: *FieldError for bad input, *ConflictError for a key taken by other
 // fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
 // Admit.
-func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
+func (c *Conductor) Register(r registration.Registration, opts RegisterOptions) error {
 	if c.past {
 		return ErrPast
 	}
@@ -56,15 +58,16 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 		return err
 	}
 	if !opts.Static && len(r.MayAnnounce) > 0 {
-		return &FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value", Message: "may_announce is for sources of the configuration file alone"}
+		return &invalid.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value",
+			Message: "may_announce is for sources of the configuration file alone"}
 	}
 	if !opts.Static && c.opts.Reaches != nil {
-		for _, f := range append(r.dialed(), fieldEndpoint{"endpoint", r.Endpoint}) {
-			if f.endpoint == "" {
+		for _, f := range r.Endpoints() {
+			if f.Endpoint == "" {
 				continue
 			}
-			if err := c.opts.Reaches(f.endpoint); err != nil {
-				return Invalid(f.field, "invalid_value", "%s %v", f.field, err)
+			if err := c.opts.Reaches(f.Endpoint); err != nil {
+				return invalid.Field(f.Field, "invalid_value", "%s %v", f.Field, err)
 			}
 		}
 	}
@@ -72,19 +75,19 @@ func (c *Conductor) Register(r Registration, opts RegisterOptions) error {
 }
 
 // canonical returns the registration with the defaults of this Conductor, or its first fault.
-func (c *Conductor) canonical(r Registration, anyEndpoint bool) (Registration, error) {
+func (c *Conductor) canonical(r registration.Registration, anyEndpoint bool) (registration.Registration, error) {
 	if r.TTL == 0 {
 		r.TTL = c.opts.TTL
 	}
-	err := r.normalize(anyEndpoint)
-	if r.Copies == copiesWord(c.opts.Copies) {
+	err := r.Normalize(anyEndpoint)
+	if r.Copies == registration.CopiesWord(c.opts.Copies) {
 		r.Copies = ""
 	}
 	return r, err
 }
 
 // register starts the source of a registration without faults.
-func (c *Conductor) register(r Registration, opts RegisterOptions) error {
+func (c *Conductor) register(r registration.Registration, opts RegisterOptions) error {
 	for {
 		giver := c.source(r.Key())
 		if giver != nil && !giver.recovered {
@@ -106,7 +109,7 @@ func (c *Conductor) register(r Registration, opts RegisterOptions) error {
 
 // claimFrom claims a key while the recovered source that gives way, if there is one,
 // stands still. It reports false if that is not the one under the key any more.
-func (c *Conductor) claimFrom(giver *source, r Registration, opts RegisterOptions) (old *source, claimed bool, err error) {
+func (c *Conductor) claimFrom(giver *source, r registration.Registration, opts RegisterOptions) (old *source, claimed bool, err error) {
 	if giver != nil {
 		giver.turn.Lock()
 		defer giver.turn.Unlock()
@@ -124,7 +127,7 @@ func (c *Conductor) claimFrom(giver *source, r Registration, opts RegisterOption
 // left alone, a different one is an error or, with Replace, gives way and is
 // returned to be stopped. So is another source that gives way because there are too
 // many. c.mu is held, and the turn of a recovered source that has the key.
-func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *source, err error) {
+func (c *Conductor) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *source, err error) {
 	if c.closed {
 		return nil, ErrClosed
 	}
@@ -141,7 +144,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		if !opts.Static {
 			r.MayAnnounce = old.reg.MayAnnounce // only the configuration names tenants, so only it changes them
 		}
-		field, have, got := old.reg.diff(r, copiesWord(c.opts.Copies))
+		field, have, got := old.reg.Diff(&r, registration.CopiesWord(c.opts.Copies))
 		switch {
 		case field == "":
 			old.givesWay = old.givesWay && opts.GivesWay
@@ -150,7 +153,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 			}
 			return nil, nil
 		case !opts.Replace:
-			return nil, &ConflictError{Key: key, Field: field, Have: have, Want: got}
+			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
 	case ofTenant > 0 && !opts.Static && c.registeredFor(r.Tenant) >= ofTenant:
 		if old = c.givingWay(opts, func(s *source) bool { return s.reg.Tenant == r.Tenant }); old == nil {
@@ -173,7 +176,7 @@ func (c *Conductor) claim(key Key, r Registration, opts RegisterOptions) (old *s
 		c.removeSource(old)
 	}
 	s := c.newSource(r, opts.Static)
-	s.by = opts.By.complete(opts.Static, s.opened)
+	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
 		s.inheritFrom(old)
@@ -204,8 +207,8 @@ func (c *Conductor) givingWay(opts RegisterOptions, may func(*source) bool) (fou
 // Unregister stops a source and drops its blocks and aliases. Its instance stays
 // while another rank of it is registered. It returns the key with its defaults
 // filled in; ErrNotFound when it is unknown, ErrPast.
-func (c *Conductor) Unregister(key Key) (Key, error) {
-	key.Tenant = cmp.Or(key.Tenant, DefaultTenant)
+func (c *Conductor) Unregister(key registration.Key) (registration.Key, error) {
+	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
 	if c.past {
 		return key, ErrPast
 	}
@@ -213,7 +216,7 @@ func (c *Conductor) Unregister(key Key) (Key, error) {
 }
 
 // unregisterIf unregisters a complete key if it still belongs to meant; a nil meant is any source.
-func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
+func (c *Conductor) unregisterIf(key registration.Key, meant *source) (registration.Key, error) {
 	c.mu.Lock()
 	s, ok := c.sources[key]
 	ok = ok && (meant == nil || s == meant)
@@ -233,7 +236,8 @@ func (c *Conductor) unregisterIf(key Key, meant *source) (Key, error) {
 }
 
 // streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) stream.Config {
+func (c *Conductor) streamConfig(r registration.Registration, static bool, recorded *tape.Recorder,
+	on func(stream.State, string)) stream.Config {
 	cfg := c.opts.Stream
 	cfg.OnState = on
 	if recorded != nil {
@@ -244,12 +248,12 @@ func (c *Conductor) streamConfig(r Registration, static bool, recorded *tape.Rec
 		cfg.Transport = c.opts.Transport(r, static)
 	}
 	cfg.ReplayFlow = r.Tenant
-	cfg.PartialClears = r.Clear == ClearDevice
-	if r.Type == TypeMooncake {
+	cfg.PartialClears = r.Clear == registration.ClearDevice
+	if r.Type == registration.TypeMooncake {
 		cfg.FirstSeq = 1 // the master numbers its batches from 1
 	}
-	if r.shared() {
-		cfg.Topic = r.topic()
+	if r.SharesSequence() {
+		cfg.Topic = r.Topic()
 	}
 	return cfg
 }
@@ -269,14 +273,14 @@ type pauser interface {
 
 // Pause closes the connections of a source and keeps its blocks until
 // Unpause. ErrNotFound, ErrPast.
-func (c *Conductor) Pause(key Key) error { return c.setPaused(key, true) }
+func (c *Conductor) Pause(key registration.Key) error { return c.setPaused(key, true) }
 
 // Unpause undoes Pause: what was published meanwhile shows as a gap and is
 // replayed. A source that had failed tries its endpoint again. ErrNotFound,
 // ErrPast.
-func (c *Conductor) Unpause(key Key) error { return c.setPaused(key, false) }
+func (c *Conductor) Unpause(key registration.Key) error { return c.setPaused(key, false) }
 
-func (c *Conductor) setPaused(key Key, paused bool) error {
+func (c *Conductor) setPaused(key registration.Key, paused bool) error {
 	if c.past {
 		return ErrPast
 	}
@@ -296,16 +300,17 @@ func (c *Conductor) setPaused(key Key, paused bool) error {
 
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.
 func (c *Conductor) observeEndpoint(s *source) {
-	if s.reg.approximate() {
+	if s.reg.IsApproximate() {
 		return // it follows none
 	}
 	told := false
-	for _, other := range c.following[s.reg.publisher()] {
+	for _, other := range c.following[s.reg.Publisher()] {
 		key := other.reg.Key()
 		switch {
 		case other == s:
 		case key.Tenant == s.reg.Tenant:
-			s.doctor.Findings.Report(doctor.FindingRank, "%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
+			s.doctor.Findings.Report(doctor.FindingRank,
+				"%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.reg.Endpoint)
 			s.logFindings()
 			return
 		case !told:
@@ -318,8 +323,8 @@ func (c *Conductor) observeEndpoint(s *source) {
 
 // newSource opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. c.mu is held.
-func (c *Conductor) newSource(r Registration, static bool) *source {
-	recorded := c.opts.Tape.Register(r.Key().String(), r.appendFields(nil, static)...)
+func (c *Conductor) newSource(r registration.Registration, static bool) *source {
+	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, static)...)
 	s := c.unjoined(r)
 	s.static, s.tape = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)
@@ -330,39 +335,40 @@ func (c *Conductor) newSource(r Registration, static bool) *source {
 
 // newRecovered joins a source that is not registered here to its deployment. c.mu is
 // held.
-func (c *Conductor) newRecovered(r Registration) *source {
+func (c *Conductor) newRecovered(r registration.Registration) *source {
 	s := c.unjoined(r)
 	s.stream, s.recovered = newUnfollowed(c.now()), true
-	s.by = Registrar{Kind: ByPeer, At: s.opened}
+	s.by = registration.Registrar{Kind: registration.ByPeer, At: s.opened}
 	c.addSource(s)
 	return s
 }
 
 // unjoined makes a source without a feed, not yet visible to queries.
-func (c *Conductor) unjoined(r Registration) *source {
+func (c *Conductor) unjoined(r registration.Registration) *source {
 	s := &source{
 		conductor: c,
-		profile:   r.profile(),
+		profile:   r.ResolvedProfile(),
 		stopped:   make(chan struct{}),
 		done:      make(chan struct{}),
 		opened:    c.now(),
 		dropped:   make(map[events.Reason]uint64),
 	}
 	s.aliases.Store(&r.Aliases)
-	s.doctor = doctor.New(r.observed(), c.now)
+	s.doctor = doctor.New(observedBy(&r), c.now)
 	s.holdings = holdings{
-		registry: &c.registry, owner: s, reg: r, policy: r.policy(c.opts.Copies), full: r.Reports == ReportsFull,
+		registry: &c.registry, owner: s, reg: r, policy: r.CopyPolicy(c.opts.Copies), full: r.Reports == registration.ReportsFull,
 		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}
 	s.normal = normalize.New(normalize.Options{
-		Registered: r.context(), Rank: r.Rank, Pool: r.pool(), Standard: r.Type == TypeStandard,
-		DropOwned: r.Owned == OwnedDrop, ClearDevice: r.Clear == ClearDevice, MayAnnounce: r.mayAnnounce, IsAlias: s.isAlias,
-		Scheme: c.scheme, Findings: &s.doctor.Findings, Medium: s.mediumOf,
+		Registered: r.Context(), Rank: r.Rank, Pool: r.IsPool(), Standard: r.Type == registration.TypeStandard,
+		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: r.Clear == registration.ClearDevice, MayAnnounce: r.AllowsTenant,
+		IsAlias: s.isAlias,
+		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.mediumOf,
 	})
-	if r.pool() {
+	if r.IsPool() {
 		s.pool = pool.New(pool.Options{
-			Registered: r.context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
+			Registered: r.Context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
 			Counts: c.countsGroup, Findings: &s.doctor.Findings,
 		})
 	}

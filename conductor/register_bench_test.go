@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
@@ -17,11 +18,12 @@ func BenchmarkRegister(b *testing.B) {
 		b.Run(fmt.Sprint(there), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, Log: zerolog.Nop()})
 			defer c.Close()
-			c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+			c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 				return idle{make(chan struct{})}
 			}
 			register := func(i int) {
-				must.Succeed(b, c.Register(Registration{Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: TypeVLLM, Model: "m", Instance: fmt.Sprint(i), BlockSize: 16}, RegisterOptions{}))
+				must.Succeed(b, c.Register(registration.Registration{Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: registration.TypeVLLM,
+					Model: "m", Instance: fmt.Sprint(i), BlockSize: 16}, RegisterOptions{}))
 			}
 			for i := range there {
 				register(i)
@@ -30,7 +32,7 @@ func BenchmarkRegister(b *testing.B) {
 			for i := range b.N {
 				register(there + i)
 				b.StopTimer()
-				c.Unregister(Key{Instance: fmt.Sprint(there + i)})
+				c.Unregister(registration.Key{Instance: fmt.Sprint(there + i)})
 				b.StartTimer()
 			}
 		})

@@ -8,6 +8,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -18,17 +20,17 @@ import (
 func TestRegistrationIsBounded(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)}})
 	defer c.Close()
-	plain := func() *conductor.Registration {
-		return &conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
+	plain := func() *registration.Registration {
+		return &registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
 	}
-	f := func(field string, most int, set func(r *conductor.Registration, text string)) {
+	f := func(field string, most int, set func(r *registration.Registration, text string)) {
 		t.Helper()
 		r, text := plain(), strings.Repeat("x", most)
 		if strings.HasSuffix(field, "endpoint") {
 			text = "ipc:///" + text
 		}
 		set(r, text+"x")
-		var bad *conductor.FieldError
+		var bad *invalid.FieldError
 		if err := c.Register(*r, conductor.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != field || bad.Reason != "out_of_range" {
 			t.Errorf("%s of %d bytes: %v", field, len(text)+1, err)
 		}
@@ -38,18 +40,18 @@ func TestRegistrationIsBounded(t *testing.T) {
 		set(r, text)
 		must.Succeed(t, c.Register(*r, conductor.RegisterOptions{Replace: true}))
 	}
-	f("endpoint", 1024, func(r *conductor.Registration, text string) { r.Endpoint = text })
-	f("replay_endpoint", 1024, func(r *conductor.Registration, text string) { r.ReplayEndpoint = text })
-	f("modelname", 256, func(r *conductor.Registration, text string) { r.Model = text })
-	f("lora_name", 256, func(r *conductor.Registration, text string) { r.Lora = text })
-	f("tenant_id", 256, func(r *conductor.Registration, text string) { r.Tenant = text })
-	f("instance_id", 256, func(r *conductor.Registration, text string) { r.Instance = text })
-	f("additionalsalt", 256, func(r *conductor.Registration, text string) { r.Salt = text })
-	f("serves", 256, func(r *conductor.Registration, text string) {
-		r.Type, r.Serves = conductor.TypeMooncake, []string{text}
+	f("endpoint", 1024, func(r *registration.Registration, text string) { r.Endpoint = text })
+	f("replay_endpoint", 1024, func(r *registration.Registration, text string) { r.ReplayEndpoint = text })
+	f("modelname", 256, func(r *registration.Registration, text string) { r.Model = text })
+	f("lora_name", 256, func(r *registration.Registration, text string) { r.Lora = text })
+	f("tenant_id", 256, func(r *registration.Registration, text string) { r.Tenant = text })
+	f("instance_id", 256, func(r *registration.Registration, text string) { r.Instance = text })
+	f("additionalsalt", 256, func(r *registration.Registration, text string) { r.Salt = text })
+	f("serves", 256, func(r *registration.Registration, text string) {
+		r.Type, r.Serves = registration.TypeMooncake, []string{text}
 	})
 	r := plain()
-	r.Type, r.Serves = conductor.TypeMooncake, make([]string, 4097)
+	r.Type, r.Serves = registration.TypeMooncake, make([]string, 4097)
 	if err := c.Register(*r, conductor.RegisterOptions{}); err == nil {
 		t.Error("a pool serves 4,097 instances")
 	}

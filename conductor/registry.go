@@ -1,39 +1,40 @@
 package conductor
 
 import (
-	"example.com/conductor/conductor/prefixes"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/rs/zerolog"
+
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
 	"example.com/conductor/tiers"
-
-	"github.com/rs/zerolog"
 )
 
 // registry has the sources and the deployments that they are registered for.
 type registry struct {
 	mu          sync.RWMutex
-	sources     map[Key]*source                  // guarded by mu
-	sorted      atomic.Pointer[[]*source]        // of sources, nil until registered makes it; written with mu held
-	following   map[publisher][]*source          // of sources, by whom they follow; guarded by mu
-	recovered   int                              // of sources, those without a registration; guarded by mu
-	deployments map[scope.Deployment]*deployment // guarded by mu
-	sizes       map[Partition][]int              // block sizes of the deployments, ascending, never changed; guarded by mu
-	groups      map[Partition]*fleetGroup        // for metrics; guarded by mu
-	leaving     map[*source]bool                 // removed, and not yet retired; guarded by mu
-	goneNamed   sourceCounts                     // dropped and snapshots of sources that have left; guarded by mu
-	closed      bool                             // guarded by mu
-	past        bool                             // a Replay fills it: no source ages or registers
-	revision    atomic.Uint64                    // how often a source came, went or changed its aliases
-	aliases     aliases                          // of the sources, see aliases.go
+	sources     map[registration.Key]*source         // guarded by mu
+	sorted      atomic.Pointer[[]*source]            // of sources, nil until registered makes it; written with mu held
+	following   map[registration.Publisher][]*source // of sources, by whom they follow; guarded by mu
+	recovered   int                                  // of sources, those without a registration; guarded by mu
+	deployments map[scope.Deployment]*deployment     // guarded by mu
+	sizes       map[scope.Shard][]int                // block sizes of the deployments, ascending, never changed; guarded by mu
+	groups      map[scope.Shard]*fleetGroup          // for metrics; guarded by mu
+	leaving     map[*source]bool                     // removed, and not yet retired; guarded by mu
+	goneNamed   sourceCounts                         // dropped and snapshots of sources that have left; guarded by mu
+	closed      bool                                 // guarded by mu
+	past        bool                                 // a Replay fills it: no source ages or registers
+	revision    atomic.Uint64                        // how often a source came, went or changed its aliases
+	aliases     aliases                              // of the sources, see aliases.go
 	prefixRoom  *prefixes.Room
 	expected    *expect.Table
 
@@ -44,9 +45,6 @@ type registry struct {
 	askedAt       atomic.Int64 // Unix seconds of the last query of any deployment
 	cutting       sync.Mutex   // held while a snapshot copies blocks; taken before any turn
 }
-
-// Partition is everything of one tenant and model.
-type Partition struct{ Tenant, Model string }
 
 // learnParts notes of how many parts a published block is.
 func (c *registry) learnParts(dk scope.Deployment, n int) {
@@ -62,7 +60,7 @@ func (c *registry) learnParts(dk scope.Deployment, n int) {
 // noteBlockSize notes that there is a deployment, or no more. What queries have read of the
 // sizes stays as it is. c.mu is held.
 func (c *registry) noteBlockSize(key scope.Deployment, there bool) {
-	p := Partition{Tenant: key.Tenant, Model: key.Model}
+	p := scope.Shard{Tenant: key.Tenant, Model: key.Model}
 	old := c.sizes[p]
 	at, _ := slices.BinarySearch(old, key.BlockSize)
 	var sizes []int
@@ -103,8 +101,8 @@ func (c *registry) deploymentOf(key scope.Deployment) *deployment {
 func (c *registry) addSource(s *source) {
 	c.revision.Add(1)
 	c.sorted.Store(nil)
-	if !s.reg.approximate() { // those follow none
-		p := s.reg.publisher()
+	if !s.reg.IsApproximate() { // those follow none
+		p := s.reg.Publisher()
 		c.following[p] = append(c.following[p], s)
 	}
 	c.countAliases(s, 1)
@@ -114,7 +112,7 @@ func (c *registry) addSource(s *source) {
 	c.joinGroup(s)
 	d := c.deploymentOf(s.deploymentKey())
 	d.refs++
-	if s.reg.pool() {
+	if s.reg.IsPool() {
 		d.await() // before another source's next removal: a pool names blocks that engines evict
 		d.pooled[s] = true
 	} else {
@@ -130,7 +128,7 @@ func (c *registry) addSource(s *source) {
 func (c *registry) removeSource(s *source) {
 	c.revision.Add(1)
 	c.sorted.Store(nil)
-	if p := s.reg.publisher(); !s.reg.approximate() {
+	if p := s.reg.Publisher(); !s.reg.IsApproximate() {
 		c.following[p] = slices.DeleteFunc(c.following[p], func(other *source) bool { return other == s })
 		if len(c.following[p]) == 0 {
 			delete(c.following, p)
@@ -143,7 +141,7 @@ func (c *registry) removeSource(s *source) {
 	c.leaving[s] = true
 	s.tape.Unregister()
 	d := c.deployments[s.deploymentKey()]
-	if s.reg.pool() {
+	if s.reg.IsPool() {
 		delete(d.pooled, s)
 	} else {
 		delete(d.instances[s.reg.Instance].sources, s)
@@ -169,14 +167,14 @@ func (c *registry) enter(s *source, key scope.Deployment) *namespace {
 	c.mu.Lock()
 	d := c.deploymentOf(key)
 	d.refs++
-	if s.reg.pool() {
+	if s.reg.IsPool() {
 		ns.serves = d.ids(s.reg.Serves)
 	} else {
 		ns.instance = d.instance(s.reg.Instance).id
 	}
 	c.mu.Unlock()
 	ns.deployment, ns.source = d, d.index.NewSource()
-	ns.names = d.names.NewSpeaker(ns.source, s.reg.variant(), s.reg.hashes())
+	ns.names = d.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(&s.reg))
 	c.mu.Lock()
 	d.holders[ns.source] = s
 	c.mu.Unlock()
@@ -245,9 +243,9 @@ func (c *registry) Revision() uint64 { return c.revision.Load() }
 
 // sameInstanceSource returns a registered source of the same instance and deployment: its
 // publisher may speak for several ranks. c.mu is held.
-func (c *registry) sameInstanceSource(reg Registration) *source {
+func (c *registry) sameInstanceSource(reg registration.Registration) *source {
 	var found *source
-	if d := c.deployments[reg.deploymentKey()]; d != nil && d.instances[reg.Instance] != nil {
+	if d := c.deployments[reg.Deployment()]; d != nil && d.instances[reg.Instance] != nil {
 		for s := range d.instances[reg.Instance].sources {
 			if !s.recovered && (found == nil || s.reg.Rank < found.reg.Rank) {
 				found = s
@@ -258,7 +256,7 @@ func (c *registry) sameInstanceSource(reg Registration) *source {
 }
 
 // source returns the source under a key, nil if there is none. It may be a recovered one.
-func (c *registry) source(key Key) *source {
+func (c *registry) source(key registration.Key) *source {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.sources[key]
@@ -271,7 +269,7 @@ func (c *registry) registered() []*source {
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	all := slices.SortedFunc(maps.Values(c.sources), func(a, b *source) int { return a.reg.Key().compare(b.reg.Key()) })
+	all := slices.SortedFunc(maps.Values(c.sources), func(a, b *source) int { return a.reg.Key().Compare(b.reg.Key()) })
 	c.sorted.Store(&all)
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -82,9 +83,9 @@ func (p *Replay) begin() {
 	p.c = New(p.opts)
 	p.c.past = true
 	p.sources = make(map[uint32]*recorded)
-	p.c.open = func(r Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
+	p.c.open = func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
 		f := newRecorded(p.c.now, p.opts.Stream.StaleAfter)
-		if r.approximate() {
+		if r.IsApproximate() {
 			f.st.State = stream.Approximate // which the journal has no record of
 		}
 		return f
@@ -231,7 +232,7 @@ func (p *Replay) register(rec *tape.Record) (*recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	reg, static, err := registrationOf(fields)
+	reg, static, err := registration.FromFields(fields)
 	if err != nil {
 		return nil, err
 	}

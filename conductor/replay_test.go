@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"example.com/conductor/conductor/registration"
+
 	nethttp "net/http"
 	"regexp"
 	"slices"
@@ -99,7 +102,8 @@ func TestReplayAgedWithoutTTL(t *testing.T) {
 		b, w := recordedBench(t, dir)
 		defer w.Close()
 		defer b.conductor.Close()
-		runAll(b, "register A ttl=10s", "register pool type=Mooncake replay=no ttl=10s", "store A path=a", "store A path=b medium=CPU", "put pool path=b",
+		runAll(b, "register A ttl=10s", "register pool type=Mooncake replay=no ttl=10s", "store A path=a", "store A path=b medium=CPU",
+			"put pool path=b",
 			"wait 6s", "store A path=a", "wait 5s")
 		aged := 0
 		p := replayed(t, dir, func(rec *tape.Record) bool {
@@ -176,13 +180,15 @@ func TestReplayIncomplete(t *testing.T) {
 		f("a batch is damaged", func(r *tape.Record) bool {
 			r.AfterDamage, damaged = damaged, r.Source == 1 && r.Seq == 1 && r.Kind == tape.Batch
 			return first(r) && !damaged
-		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
+		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2",
+			"B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
 		f("batches are said to be lost", func(r *tape.Record) bool {
 			if r.Source == 1 && r.Seq == 1 && r.Kind == tape.Batch {
 				*r = tape.Record{Kind: tape.Lost, Source: 1, Seq: 1, Run: r.Run, At: r.At}
 			}
 			return first(r)
-		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
+		}, "A|default|0 State=partial Reason=journal_gap Epoch=1 LastSeq=2 Blocks=2",
+			"B|default|0 State=synced Reason= Epoch=1 LastSeq=1 Blocks=2")
 		// The same run, as if its first segment had ended behind B's first batch.
 		opening := func(r *tape.Record, then func(*tape.Record)) bool {
 			switch {
@@ -195,8 +201,9 @@ func TestReplayIncomplete(t *testing.T) {
 			return true
 		}
 		f("the journal begins late", func(r *tape.Record) bool { return opening(r, func(*tape.Record) {}) },
-			"A|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=2 Blocks=2", "B|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=1 Blocks=1")
-		if _, err := b.conductor.Unregister(conductor.Key{Instance: "C"}); err != nil {
+			"A|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=2 Blocks=2",
+			"B|default|0 State=partial Reason=before_journal Epoch=1 LastSeq=1 Blocks=1")
+		if _, err := b.conductor.Unregister(registration.Key{Instance: "C"}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -240,10 +247,13 @@ func TestReplaySegments(t *testing.T) {
 	}
 	register := func(segment uint64, id uint32, name string, flags uint8, epoch, seq uint64) {
 		t.Helper()
-		take(tape.Record{Kind: tape.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: tape.Place{Segment: segment}, Payload: tape.AppendFields(nil,
-			tape.Field{Name: "endpoint", Value: "ipc:///x"}, tape.Field{Name: "type", Value: "vLLM"}, tape.Field{Name: "modelname", Value: "m"},
-			tape.Field{Name: "instance_id", Value: name}, tape.Field{Name: "block_size", Value: "16"}, tape.Field{Name: "dp_rank", Value: "0"},
-		)})
+		take(tape.Record{Kind: tape.Registered, Flags: flags, Source: id, Epoch: epoch, Seq: seq, At: tape.Place{Segment: segment},
+			Payload: tape.AppendFields(nil,
+				tape.Field{Name: "endpoint", Value: "ipc:///x"}, tape.Field{Name: "type", Value: "vLLM"},
+				tape.Field{Name: "modelname", Value: "m"},
+				tape.Field{Name: "instance_id", Value: name}, tape.Field{Name: "block_size", Value: "16"},
+				tape.Field{Name: "dp_rank", Value: "0"},
+			)})
 		take(tape.Record{Kind: tape.State, Source: id, Payload: tape.AppendFields(nil, tape.Field{Name: "state", Value: "synced"})})
 	}
 	want := func(lines ...string) {

@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -25,14 +26,16 @@ type listed struct {
 
 func newListed(t *testing.T) *listed {
 	l := &listed{t: t, now: time.Unix(1e9, 0)}
-	l.c = New(Options{Log: zerolog.Nop(), Now: func() time.Time { return l.now }, Stream: stream.Config{Transport: new(streamtest.Network)}})
+	l.c = New(Options{Log: zerolog.Nop(), Now: func() time.Time { return l.now },
+		Stream: stream.Config{Transport: new(streamtest.Network)}})
 	t.Cleanup(l.c.Close)
 	return l
 }
 
 func (l *listed) register(tenant, instance string) {
 	l.t.Helper()
-	must.Succeed(l.t, l.c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Tenant: tenant, Instance: instance, BlockSize: 4}, RegisterOptions{}))
+	must.Succeed(l.t, l.c.Register(registration.Registration{Endpoint: registration.EndpointPush, Type: registration.TypeLMCache,
+		Model: "m", Tenant: tenant, Instance: instance, BlockSize: 4}, RegisterOptions{}))
 }
 
 // report reports an entry of each model with the credentials of some tenants.
@@ -97,7 +100,8 @@ func TestReportersOfTenants(t *testing.T) {
 	l.report(nil, "shared", "", "m", "secret")
 	l.report(blue, "of-blue", "", "m")
 	l.report(both, "of-both", "", "m")
-	l.want(nil, "of-blue unclaimed 2 [] [{of-blue m 1}]", "of-both unclaimed 3 [] [{of-both m 1}]", "shared unclaimed 1 [blue red] [{shared secret 1}]")
+	l.want(nil, "of-blue unclaimed 2 [] [{of-blue m 1}]", "of-both unclaimed 3 [] [{of-both m 1}]",
+		"shared unclaimed 1 [blue red] [{shared secret 1}]")
 	l.want(blue, "of-blue unclaimed 2 [] [{of-blue m 1}]", "shared followed 1 [blue] []")
 	l.want(red, "shared followed 1 [red] []")
 	l.want(both, "of-blue unclaimed 2 [] [{of-blue m 1}]", "of-both unclaimed 3 [] [{of-both m 1}]", "shared followed 1 [blue red] []")

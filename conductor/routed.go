@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
@@ -89,12 +91,12 @@ func (v View) Routed(r *Routed) (unsynced []SourceState, err error) {
 // a *FieldError without an id.
 func (v View) TakeBack(tenant, requestID string) error {
 	if requestID == "" {
-		return Invalid("request_id", "missing", "request_id is required")
+		return invalid.Field("request_id", "missing", "request_id is required")
 	}
 	if err := v.May(tenant); err != nil {
 		return err
 	}
-	tenant = cmp.Or(tenant, DefaultTenant)
+	tenant = cmp.Or(tenant, scope.DefaultTenant)
 	if here := v.conductor.expected.Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
 		return unknownReport(requestID)
 	}
@@ -115,20 +117,20 @@ func (id unknownReport) Is(err error) bool { return err == ErrNotFound }
 func (r *Routed) check() error {
 	switch {
 	case r.Target == "":
-		return Invalid("instance_id", "missing", "instance_id is required")
+		return invalid.Field("instance_id", "missing", "instance_id is required")
 	case r.Rank < AnyRank:
-		return Invalid("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
+		return invalid.Field("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
 	case r.TTL != 0 && (r.TTL < leastRoutedTTL || r.TTL > mostRoutedTTL):
-		return Invalid("ttl", "out_of_range", "ttl must be from %s to %s, got %s", leastRoutedTTL, mostRoutedTTL, r.TTL)
+		return invalid.Field("ttl", "out_of_range", "ttl must be from %s to %s, got %s", leastRoutedTTL, mostRoutedTTL, r.TTL)
 	case len(r.RequestID) > maxRequestID:
-		return Invalid("request_id", "out_of_range", "request_id must have at most %d bytes, got %d", maxRequestID, len(r.RequestID))
+		return invalid.Field("request_id", "out_of_range", "request_id must have at most %d bytes, got %d", maxRequestID, len(r.RequestID))
 	}
 	return nil
 }
 
 // routed is View.Routed for a client that may report, and the model's own name.
 func (c *Conductor) routed(r *Routed) (unsynced []SourceState, err error) {
-	tenant := cmp.Or(r.Tenant, DefaultTenant)
+	tenant := cmp.Or(r.Tenant, scope.DefaultTenant)
 	d := c.deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
 	var to *row
 	if d != nil {
@@ -192,7 +194,8 @@ func (c *Conductor) unknownModel(tenant string, r *Routed) error {
 		case slices.Contains(sizes, r.BlockSize): // of a pool alone
 			return unknownTarget("instance_id", r.Target, "instance", nil)
 		default:
-			return Invalid("block_size", "invalid_value", "the model %q has blocks of %s tokens, not of %d", r.Model, strings.Trim(fmt.Sprint(sizes), "[]"), r.BlockSize)
+			return invalid.Field("block_size", "invalid_value", "the model %q has blocks of %s tokens, not of %d", r.Model,
+				strings.Trim(fmt.Sprint(sizes), "[]"), r.BlockSize)
 		}
 	}
 	return unknownTarget("model", r.Model, "model", sortedOnce(models))
@@ -232,12 +235,12 @@ func (r *row) expects(rank int32) (o expect.Options) {
 		if rank != AnyRank && s.reg.Rank != int(rank) {
 			continue
 		}
-		if !s.reg.approximate() {
+		if !s.reg.IsApproximate() {
 			return expect.Options{}
 		}
 		o.Capacity += s.reg.CapacityBlocks
 		o.TTL = max(o.TTL, s.reg.TTL)
-		o.Counts = o.Counts || s.reg.Approximate == ApproximateCount
+		o.Counts = o.Counts || s.reg.Approximate == registration.ApproximateCount
 	}
 	return o
 }

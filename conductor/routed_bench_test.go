@@ -6,6 +6,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -22,15 +24,16 @@ func BenchmarkRouted(b *testing.B) {
 	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
 	c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), ExpectedBytes: 64 << 20})
 	defer c.Close()
-	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return idle{make(chan struct{})}
 	}
 	var engines []*source
 	for i := range instances {
-		r := Registration{Endpoint: fmt.Sprintf("tcp://i%d:1", i), Type: TypeVLLM, Model: "m", Instance: fmt.Sprintf("i%d", i), BlockSize: size}
+		r := registration.Registration{Endpoint: fmt.Sprintf("tcp://i%d:1", i), Type: registration.TypeVLLM, Model: "m",
+			Instance: fmt.Sprintf("i%d", i), BlockSize: size}
 		must.Succeed(b, c.Register(r, RegisterOptions{}))
 		c.mu.RLock()
-		engines = append(engines, c.sources[Key{Instance: r.Instance, Tenant: DefaultTenant}])
+		engines = append(engines, c.sources[registration.Key{Instance: r.Instance, Tenant: scope.DefaultTenant}])
 		c.mu.RUnlock()
 	}
 	asked := make([][]uint32, prompts)

@@ -59,7 +59,8 @@ func (m *routedModel) path() string {
 func (m *routedModel) event(verb, path string, from int) string {
 	who := m.one("A rank=0", "A rank=1", "B rank=0", "D rank=0")
 	lora, salt := m.one("", "", "l"), m.one("", "", "s")
-	line := fmt.Sprintf("%s %s path=%s from=%d hashes=A as=%s-%s medium=%s", verb, who, path, from, lora, salt, m.one("GPU", "GPU", "GPU", "CPU", "DISK"))
+	line := fmt.Sprintf("%s %s path=%s from=%d hashes=A as=%s-%s medium=%s", verb, who, path, from, lora, salt,
+		m.one("GPU", "GPU", "GPU", "CPU", "DISK"))
 	if strings.HasPrefix(who, "D") { // its hashes cover the token behind a block
 		line += " hashed=sglang_bigram"
 		line = strings.Replace(line, "medium=CPU", "medium=GPU", 1)
@@ -74,7 +75,8 @@ func (m *routedModel) event(verb, path string, from int) string {
 }
 
 func (m *routedModel) play() {
-	for _, line := range []string{"register A", "register A rank=1", "register B", "register D", "register P type=Mooncake serves=A", "register N events=none capacity_blocks=6 type=Standard"} {
+	for _, line := range []string{"register A", "register A rank=1", "register B", "register D", "register P type=Mooncake serves=A",
+		"register N events=none capacity_blocks=6 type=Standard"} {
 		m.both(line)
 	}
 	gone := make(map[string]bool)
@@ -194,7 +196,8 @@ func (m *routedModel) compare(q conductor.Query) {
 		for j := range row.Ranks {
 			rank := &row.Ranks[j]
 			if rank.Expected < rank.External || rank.Expected > row.Expected {
-				m.t.Fatalf("%s rank %d: %d blocks expected, %d held, %d expected of the instance", row.Instance, rank.Rank, rank.Expected, rank.External, row.Expected)
+				m.t.Fatalf("%s rank %d: %d blocks expected, %d held, %d expected of the instance", row.Instance, rank.Rank, rank.Expected,
+					rank.External, row.Expected)
 			}
 			rank.Expected = 0
 		}

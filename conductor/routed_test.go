@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -27,7 +28,8 @@ func (b *bench) expectedRows(path string) string {
 }
 
 func (b *bench) routed(path, target string, rank int, ttl time.Duration, id string) error {
-	r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}, Target: target, Rank: rank, TTL: ttl, RequestID: id}
+	r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}, Target: target, Rank: rank,
+		TTL: ttl, RequestID: id}
 	_, err := b.view().Routed(&r)
 	return err
 }
@@ -112,10 +114,11 @@ func TestUnknownRank(t *testing.T) {
 
 // TestRoutedApproximate follows the blocks of engines that publish no events.
 func TestRoutedApproximate(t *testing.T) {
-	for _, word := range []string{"", conductor.ApproximateCount} {
+	for _, word := range []string{"", registration.ApproximateCount} {
 		inBubble(t, func(t *testing.T, b *bench) {
-			must.Succeed(t, b.conductor.Register(conductor.Registration{
-				Events: conductor.EventsNone, CapacityBlocks: 4, Approximate: word, TTL: time.Minute, Type: "Standard", Model: "m", Instance: "A", BlockSize: 16,
+			must.Succeed(t, b.conductor.Register(registration.Registration{
+				Events: registration.EventsNone, CapacityBlocks: 4, Approximate: word, TTL: time.Minute, Type: "Standard", Model: "m",
+				Instance: "A", BlockSize: 16,
 			}, conductor.RegisterOptions{}))
 			b.run("register B")
 			check := func(path, plain, counted string) {
@@ -161,8 +164,9 @@ func TestRoutedApproximate(t *testing.T) {
 func TestReportsRaceUnregistering(t *testing.T) {
 	b := newBench()
 	defer b.conductor.Close()
-	engine := func(name string) conductor.Registration {
-		return conductor.Registration{Events: conductor.EventsNone, CapacityBlocks: 100, Type: "Standard", Model: "m", Instance: name, BlockSize: 16}
+	engine := func(name string) registration.Registration {
+		return registration.Registration{Events: registration.EventsNone, CapacityBlocks: 100, Type: "Standard", Model: "m", Instance: name,
+			BlockSize: 16}
 	}
 	must.Succeed(t, b.conductor.Register(engine("B"), conductor.RegisterOptions{}))
 	for range times(2000) {
@@ -175,7 +179,7 @@ func TestReportsRaceUnregistering(t *testing.T) {
 			}
 		}()
 		<-begun
-		_, err := b.conductor.Unregister(conductor.Key{Instance: "A"})
+		_, err := b.conductor.Unregister(registration.Key{Instance: "A"})
 		must.Report(t, err)
 		<-done
 		for _, m := range b.conductor.Memory() {

@@ -8,6 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+
+	"example.com/conductor/conductor/registration"
+
 	nethttp "net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -23,6 +26,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/scripttest"
 	"example.com/conductor/events/stream"
@@ -79,10 +83,10 @@ type bench struct {
 // lasting keeps all registrations without a disk.
 type lasting struct{}
 
-func (lasting) Commit(context.Context) error       { return nil }
-func (lasting) Failure() error                     { return nil }
-func (lasting) Keeps(*conductor.Registration) bool { return true }
-func (lasting) Unregistered(conductor.Key)         {}
+func (lasting) Commit(context.Context) error          { return nil }
+func (lasting) Failure() error                        { return nil }
+func (lasting) Keeps(*registration.Registration) bool { return true }
+func (lasting) Unregistered(registration.Key)         {}
 
 func newBench() *bench { return newBenchWith(nil, zerolog.Nop()) }
 
@@ -169,7 +173,8 @@ func (b *bench) run(line string) string {
 	case "register":
 		return b.register(a)
 	case "unregister":
-		return b.post("/unregister", map[string]any{"instance_id": a.word, "dp_rank": a.number("rank", 0), "tenant_id": a.get("tenant", "")})
+		return b.post("/unregister", map[string]any{"instance_id": a.word, "dp_rank": a.number("rank", 0),
+			"tenant_id": a.get("tenant", "")})
 	case "store":
 		return b.publish(a, b.storeEvent(a))
 	case "remove":
@@ -270,7 +275,8 @@ func (b *bench) register(a args) string {
 	if text := a.get("profile", ""); text != "" {
 		p := profileOf(text)
 		body["hash_profile"] = map[string]string{
-			"strategy": p.Strategy, "algorithm": p.Algorithm, "python_hash_seed": p.PythonHashSeed, "index_projection": p.IndexProjection, "extra_keys": p.ExtraKeys,
+			"strategy": p.Strategy, "algorithm": p.Algorithm, "python_hash_seed": p.PythonHashSeed, "index_projection": p.IndexProjection,
+			"extra_keys": p.ExtraKeys,
 		}
 	}
 	if a.get("replace", "") != "" {
@@ -287,9 +293,10 @@ func (b *bench) register(a args) string {
 func (b *bench) configure(a args, body map[string]any) string {
 	text := func(field string) string { s, _ := body[field].(string); return s }
 	names, _ := body["may_announce"].([]string)
-	err := b.conductor.Register(conductor.Registration{
-		Endpoint: text("endpoint"), ReplayEndpoint: text("replay_endpoint"), Type: text("type"), Model: text("modelname"), Instance: text("instance_id"),
-		Tenant: text("tenant_id"), BlockSize: body["block_size"].(int), Rank: body["dp_rank"].(int), MayAnnounce: names,
+	err := b.conductor.Register(registration.Registration{
+		Endpoint: text("endpoint"), ReplayEndpoint: text("replay_endpoint"), Type: text("type"), Model: text("modelname"),
+		Instance: text("instance_id"),
+		Tenant:   text("tenant_id"), BlockSize: body["block_size"].(int), Rank: body["dp_rank"].(int), MayAnnounce: names,
 	}, conductor.RegisterOptions{Static: true, Replace: body["replace"] == true})
 	if err != nil {
 		return err.Error()
@@ -326,17 +333,18 @@ func blocksOf(a args) (hashes []any, parent any, names []string, from int) {
 
 // profileOf is a profile written as algorithm/seed or algorithm/seed/extra_keys, or as
 // sglang or sglang_bigram.
-func profileOf(text string) conductor.HashProfile {
+func profileOf(text string) registration.HashProfile {
 	if strings.HasPrefix(text, "sglang") {
-		return conductor.HashProfile{Strategy: text, Algorithm: "sha256_raw", PythonHashSeed: "0", IndexProjection: "first64_be"}
+		return registration.HashProfile{Strategy: text, Algorithm: "sha256_raw", PythonHashSeed: "0", IndexProjection: "first64_be"}
 	}
 	words := append(strings.Split(text, "/"), "")
-	return conductor.HashProfile{Strategy: "vllm_v1", Algorithm: words[0], PythonHashSeed: words[1], IndexProjection: "low64_be", ExtraKeys: words[2]}
+	return registration.HashProfile{Strategy: "vllm_v1", Algorithm: words[0], PythonHashSeed: words[1], IndexProjection: "low64_be",
+		ExtraKeys: words[2]}
 }
 
 // hashedBlocks returns what an engine with a profile calls the blocks of a path from
 // block number from on, and the parent of the first.
-func hashedBlocks(a args, settings conductor.HashProfile, from int) (hashes []any, parent any) {
+func hashedBlocks(a args, settings registration.HashProfile, from int) (hashes []any, parent any) {
 	p, err := hash.NewProfile(settings)
 	if err != nil {
 		panic(err)
@@ -436,8 +444,10 @@ func (b *bench) objectEvents(a args, what string) (all []any) {
 		}
 		b.objects++
 		e := map[string]any{
-			"event_id": b.objects, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil, "additional_salt": nil,
-			"tenant_id": a.get("tenant", "default"), "backend_id": a.get("backend", "b"), "medium": a.get("medium", "cpu"), "dp_rank": nil,
+			"event_id": b.objects, "timestamp": 0, "event_type": what, "model_name": nil, "block_size": nil, "lora_name": nil,
+			"additional_salt": nil,
+			"tenant_id":       a.get("tenant", "default"), "backend_id": a.get("backend", "b"), "medium": a.get("medium", "cpu"),
+			"dp_rank":    nil,
 			"object_key": a.get("key", key), "seq_hashes": []any{}, "base_block_idx": 0,
 		}
 		if a.get("connector", "") != "" {
@@ -579,8 +589,10 @@ func (b *bench) query(a args) string {
 // report reports that the prompt of path= goes to an instance.
 func (b *bench) report(a args) string {
 	size := a.number("block_size", 16)
-	body := map[string]any{"model": a.get("model", "m"), "block_size": size, "token_ids": promptOf(a.get("path", ""), size), "instance_id": a.word}
-	for key, field := range map[string]string{"tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt", "ttl": "ttl", "id": "request_id"} {
+	body := map[string]any{"model": a.get("model", "m"), "block_size": size, "token_ids": promptOf(a.get("path", ""), size),
+		"instance_id": a.word}
+	for key, field := range map[string]string{"tenant": "tenant_id", "lora": "lora_name", "salt": "cache_salt", "ttl": "ttl",
+		"id": "request_id"} {
 		if v, ok := a.keys[key]; ok {
 			body[field] = v
 		}
@@ -634,7 +646,8 @@ func (b *bench) send(method, path string, body []byte) string {
 	rec := b.request(method, path, body)
 	text := strings.TrimSpace(rec.Body.String())
 	var answer map[string]map[string]json.RawMessage
-	if strings.HasPrefix(path, "/query") && rec.Code == nethttp.StatusOK && json.Unmarshal([]byte(text), &answer) == nil && len(answer) > 0 {
+	if strings.HasPrefix(path, "/query") && rec.Code == nethttp.StatusOK && json.Unmarshal([]byte(text), &answer) == nil &&
+		len(answer) > 0 {
 		var out strings.Builder
 		for _, tenant := range slices.Sorted(maps.Keys(answer)) {
 			for _, instance := range slices.Sorted(maps.Keys(answer[tenant])) {

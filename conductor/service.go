@@ -9,6 +9,7 @@ import (
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
@@ -22,12 +23,12 @@ const reasonEventGap = doctor.FindingEventGap
 
 // Service is one registered source and the state of its stream.
 type Service struct {
-	Registration
+	registration.Registration
 	// Pending: it is held back at the gate. Recovered: it came from a peer and is
 	// not registered here. Static: the configuration names it.
 	Pending, Recovered, Static bool
 	// By is who registered it.
-	By Registrar
+	By registration.Registrar
 
 	// Status is that of the stream. Its Dropped has what the application left out as well, its LastError the
 	// last failure of either.
@@ -159,7 +160,8 @@ func (c *registry) IndexBytes() int {
 func (s *source) service(st stream.Status, held heldBlocks) Service {
 	v := Service{
 		Registration: s.registration(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
-		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()), Incomplete: s.incompleteBlocks(),
+		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()),
+		Incomplete:     s.incompleteBlocks(),
 		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
 		Findings: s.findings(&st), Age: -1,
 	}
@@ -260,7 +262,7 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 		return v
 	}
 	for src, s := range by {
-		if id := d.names.Find(s.reg.variant()); id != nil {
+		if id := d.names.Find(s.reg.Variant()); id != nil {
 			if v := of(id.Number, src); v != nil {
 				v.home = true
 			}
@@ -286,7 +288,7 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 	for _, v := range views {
 		for _, a := range v.aliases { // now that the index is not locked
 			reg := &by[a.source].reg
-			v.Hashes[a.name^d.names.FoldOf(reg.variant(), reg.hashes(), v.identity.Variant)] = a.seq
+			v.Hashes[a.name^d.names.FoldOf(reg.Variant(), namingOf(reg), v.identity.Variant)] = a.seq
 		}
 		for _, s := range by {
 			if s.reg.Instance == v.Instance && s.reg.Model == v.Model {
@@ -324,7 +326,7 @@ type Readiness struct {
 
 // SourceState is one source and why it is in its state.
 type SourceState struct {
-	Key    Key
+	Key    registration.Key
 	State  stream.State
 	Reason string
 	Fault  string // why it cannot be followed, for clients that may see causes
@@ -407,7 +409,7 @@ func (c *registry) Check() []error {
 
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,
 // whatever their adapter and salt.
-func (c *registry) Held(p Partition, blockSize int, instance string, rank int32) int {
+func (c *registry) Held(p scope.Shard, blockSize int, instance string, rank int32) int {
 	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
 	d := c.deployment(key)
 	if d == nil {
@@ -498,7 +500,7 @@ func (c *Conductor) Memory() []MemoryPart {
 	for _, s := range c.registered() {
 		st := s.stream.Status()
 		streams += st.Bytes
-		if s.reg.pushed() {
+		if s.reg.IsPushed() {
 			reported += int64(st.QueuedBytes)
 		}
 		removals += s.past.losses.Bytes()

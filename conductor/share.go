@@ -3,30 +3,32 @@ package conductor
 import (
 	"slices"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 )
 
 // sharing hears what clients change, so that other replicas learn of it.
 type sharing struct {
-	registered   func(Registration)
-	unregistered func(Key)
-	sources      func() []Registration
+	registered   func(registration.Registration)
+	unregistered func(registration.Key)
+	sources      func() []registration.Registration
 }
 
 // Share lets two functions hear which sources clients register and unregister. They must not wait.
 // sources returns the sources that replicas share, this one's among them. Call Share before the
 // first client asks.
-func (c *Conductor) Share(registered func(Registration), unregistered func(Key), sources func() []Registration) {
+func (c *Conductor) Share(registered func(registration.Registration), unregistered func(registration.Key),
+	sources func() []registration.Registration) {
 	c.sharing = &sharing{registered, unregistered, sources}
 }
 
 // Shared returns the sources of the client's tenants that this replica or another follows.
-func (v View) Shared() []Registration {
-	var shared []Registration
+func (v View) Shared() []registration.Registration {
+	var shared []registration.Registration
 	if v.conductor.sharing != nil {
 		shared = v.conductor.sharing.sources()
 	}
-	known := make(map[Key]bool, len(shared))
+	known := make(map[registration.Key]bool, len(shared))
 	for _, r := range shared {
 		known[r.Key()] = true
 	}
@@ -40,33 +42,33 @@ func (v View) Shared() []Registration {
 }
 
 // shares reports whether replicas share a source.
-func (c *Conductor) shares(key Key) bool {
-	return c.sharing != nil && slices.ContainsFunc(c.sharing.sources(), func(r Registration) bool { return r.Key() == key })
+func (c *Conductor) shares(key registration.Key) bool {
+	return c.sharing != nil && slices.ContainsFunc(c.sharing.sources(), func(r registration.Registration) bool { return r.Key() == key })
 }
 
 // tellRegistered reports what a client has registered.
-func (c *Conductor) tellRegistered(r Registration) {
+func (c *Conductor) tellRegistered(r registration.Registration) {
 	if c.sharing != nil {
 		c.sharing.registered(c.Canonical(r))
 	}
 }
 
 // Canonical returns a registration that was accepted as Registrations lists it.
-func (c *Conductor) Canonical(r Registration) Registration {
+func (c *Conductor) Canonical(r registration.Registration) registration.Registration {
 	r, _ = c.canonical(r, true)
 	return r
 }
 
 // tellUnregistered reports a key that a client has unregistered.
-func (c *Conductor) tellUnregistered(key Key) {
+func (c *Conductor) tellUnregistered(key registration.Key) {
 	if c.sharing != nil {
 		c.sharing.unregistered(key)
 	}
 }
 
 // States returns the registered sources by their state. It looks at no index.
-func (c *Conductor) States() map[stream.State][]Key {
-	all := make(map[stream.State][]Key)
+func (c *Conductor) States() map[stream.State][]registration.Key {
+	all := make(map[stream.State][]registration.Key)
 	for _, s := range c.registered() {
 		if !s.recovered {
 			state := s.stream.Status().State
@@ -78,7 +80,7 @@ func (c *Conductor) States() map[stream.State][]Key {
 
 // EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
 // at no index.
-func (c *Conductor) EachSource(f func(r *Registration, s SourceState, pending bool)) {
+func (c *Conductor) EachSource(f func(r *registration.Registration, s SourceState, pending bool)) {
 	for _, s := range c.registered() {
 		if !s.recovered {
 			f(&s.reg, s.state(), s.atGate())

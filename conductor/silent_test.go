@@ -5,11 +5,13 @@ import (
 	"testing"
 	"weak"
 
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
-	"github.com/rs/zerolog"
 )
 
 // TestSilentSourceKeepsNoBatch holds that a source refers to nothing of the batches that it has applied: there are
@@ -30,8 +32,8 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	defer c.Close()
 	f := &oneStep{applied: make(chan struct{}), closed: make(chan struct{})}
 	f.step = stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
-	c.open = func(Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
-	must.Succeed(t, c.Register(Registration{Type: TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize}, RegisterOptions{}))
+	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
+	must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied
 	if n := c.registered()[0].blocks(); n == 0 {
 		t.Fatal("the batch stored no block")

@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
@@ -30,7 +31,7 @@ type Mark = stream.Mark
 type Stretch = index.Stretch
 
 // Of returns the part of a snapshot for one partition and block size, with all sources.
-func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
+func (s *Snapshot) Of(p scope.Shard, blockSize int) *Snapshot {
 	part := &Snapshot{Sources: s.Sources}
 	for _, d := range s.deployments {
 		if d.deployment.key == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
@@ -43,8 +44,8 @@ func (s *Snapshot) Of(p Partition, blockSize int) *Snapshot {
 // Unify keeps the holders that shown accepts, before the first Walk. From then on every
 // block has one name, for every holder: the one that most sources use, of equal ones
 // that of the first source by key.
-func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bool) {
-	ranks := make(map[Key]int, len(s.Sources))
+func (s *Snapshot) Unify(shown func(source registration.Registration, medium tiers.Medium) bool) {
+	ranks := make(map[registration.Key]int, len(s.Sources))
 	for i, m := range s.Sources {
 		ranks[m.Key()] = i
 	}
@@ -61,16 +62,16 @@ func (s *Snapshot) Unify(shown func(source Registration, medium tiers.Medium) bo
 
 // Partitions returns the block sizes of each partition at the moment of the snapshot, as
 // Conductor.Partitions does.
-func (s *Snapshot) Partitions() map[Partition][]int {
-	all := make(map[Partition][]int)
+func (s *Snapshot) Partitions() map[scope.Shard][]int {
+	all := make(map[scope.Shard][]int)
 	add := func(dk scope.Deployment) {
-		p := Partition{Tenant: dk.Tenant, Model: dk.Model}
+		p := scope.Shard{Tenant: dk.Tenant, Model: dk.Model}
 		if i, found := slices.BinarySearch(all[p], dk.BlockSize); !found {
 			all[p] = slices.Insert(all[p], i, dk.BlockSize)
 		}
 	}
 	for _, m := range s.Sources {
-		add(m.deploymentKey())
+		add(m.Deployment())
 	}
 	for _, d := range s.deployments {
 		add(d.deployment.key)
@@ -80,11 +81,11 @@ func (s *Snapshot) Partitions() map[Partition][]int {
 
 // SourceMark is a source with all that a replica needs to go on behind its mark.
 type SourceMark struct {
-	Registration
+	registration.Registration
 	// Static says that the configuration names the source.
 	Static bool
 	// By is who registered it.
-	By Registrar
+	By registration.Registrar
 	// Mark is the batch applied last, nil before the first.
 	Mark *Mark
 	// Parts is the most parts that one of its blocks had: see normalize/parts.go.
@@ -114,8 +115,8 @@ type snapDeployment struct {
 // snapHolder is the holder that an owner of the index stood for.
 type snapHolder struct {
 	key    normalize.Owner
-	source *Registration // of the source, which never changes it
-	place  int           // of the source, as in snapDeployment.places
+	source *registration.Registration // of the source, which never changes it
+	place  int                        // of the source, as in snapDeployment.places
 	medium tiers.Medium
 	// older and unverified are those of holder, of its previous generation.
 	older, unverified bool
@@ -123,12 +124,12 @@ type snapHolder struct {
 
 // Stored is a run of blocks of one holder, each behind the one before.
 type Stored struct {
-	Partition
+	scope.Shard
 	BlockSize int // tokens
 	Lora      string
 	Salt      string
 	// Source announced the blocks, Rank of its instance holds them.
-	Source  Registration
+	Source  registration.Registration
 	Rank    int32
 	Medium  tiers.Medium
 	Group   int
@@ -231,7 +232,7 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 		return true
 	}
 	dk := d.deployment.key
-	st := Stored{Partition: Partition{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize}
+	st := Stored{Shard: scope.Shard{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize}
 	more = true
 	var local []uint64
 	d.snap.Walk(func(o index.Owner) bool { h, ok := d.holders[o]; return ok && h.medium.Tier == tier }, func(e *index.Stretch) bool {
@@ -240,8 +241,9 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 			return true // it came and left while the snapshot began
 		}
 		st.Lora, st.Salt = id.Lora, id.Salt
-		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = *h.source, h.key.Rank, h.medium, h.key.Group, h.key.Backend, h.key.Owned, h.key.Chunk
-		fold(e, d.deployment.names.FoldOf(h.source.variant(), h.source.hashes(), id.Variant)) // out again
+		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = *h.source, h.key.Rank, h.medium, h.key.Group,
+			h.key.Backend, h.key.Owned, h.key.Chunk
+		fold(e, d.deployment.names.FoldOf(h.source.Variant(), namingOf(h.source), id.Variant)) // out again
 		st.Stretch, st.Local = e, nil
 		if e.ClientHashes[0] != 0 && d.deployment.translates(id.Variant) {
 			local = local[:0]

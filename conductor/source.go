@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/conductor/lifetime"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/statelog"
 	"example.com/conductor/events"
@@ -36,7 +37,7 @@ type source struct {
 	static    bool
 	aliases   atomic.Pointer[[]string] // of the registration in place of reg's, never nil; changed under registry.mu
 	givesWay  bool                     // see RegisterOptions; guarded by registry.mu
-	by        Registrar                // set before the source is in the registry
+	by        registration.Registrar   // set before the source is in the registry
 	stream    feed
 	tape      *tape.Recorder // nil: nothing is recorded
 	states    *statelog.Log  // nil: of a source that is not followed
@@ -168,8 +169,8 @@ func (s *source) begin() bool {
 	case <-s.stopped:
 		return false
 	}
-	if !c.past && !s.reg.approximate() {
-		for _, ttl := range s.reg.ttls() {
+	if !c.past && !s.reg.IsApproximate() {
+		for _, ttl := range s.reg.TTLs() {
 			go s.age(ttl)
 		}
 	}
@@ -390,7 +391,7 @@ func (s *source) inheritFrom(old *source) {
 	}
 	old.mu.Lock()
 	defer old.mu.Unlock()
-	if !s.reg.holdsFor(old.reg) || !old.settled && !s.atGate() {
+	if !s.reg.SharesRowsWith(&old.reg) || !old.settled && !s.atGate() {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
 	s.media, s.announced, s.chunks = old.media, old.announced, old.chunks
@@ -405,7 +406,7 @@ func (s *source) inheritFrom(old *source) {
 	var taken, left []*namespace
 	for _, ns := range old.namespaces {
 		at := ns.deployment.key
-		if !s.reg.mayAnnounce(at.Tenant) {
+		if !s.reg.AllowsTenant(at.Tenant) {
 			left = append(left, ns)
 			continue
 		}
@@ -415,10 +416,10 @@ func (s *source) inheritFrom(old *source) {
 		delete(old.byKey, at)
 		ns.deployment.holders[ns.source] = s
 		before := ns.names
-		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.variant(), s.reg.hashes())
+		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(&s.reg))
 		ns.names.Follow(before)
 		for key, h := range ns.owners {
-			if key.Owned && s.reg.Owned == OwnedDrop {
+			if key.Owned && s.reg.Owned == registration.OwnedDrop {
 				ns.clear(h)
 			}
 			s.countIn(ns, key, h.owners[0])
@@ -445,7 +446,8 @@ func (s *source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.registration(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(), FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
+	m := SourceMark{Registration: s.registration(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(),
+		FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead lookAheads
 	for _, ns := range s.namespaces {
 		if ns.blocks() > 0 {
@@ -497,7 +499,7 @@ func (s *source) age(ttl time.Duration) {
 // a new one there.
 func (s *source) rotateGenerations(ttl time.Duration) {
 	s.tape.RecordAging(ttl)
-	ages := func(medium string) bool { return s.reg.ttl(medium) == ttl }
+	ages := func(medium string) bool { return s.reg.TTLOn(medium) == ttl }
 	for _, ns := range s.namespaces {
 		for key, h := range ns.owners {
 			if key.Objects || !ages(key.Medium) {

@@ -6,6 +6,9 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // Metrics of sources come at two resolutions. Those of the fleet add up tenants, models, codes and
@@ -36,42 +39,56 @@ var (
 )
 
 var (
-	descSources     = desc("sources", "Registered sources by state.", "state")
-	descListed      = desc("sources_listed", "Sources with series of their own.")
-	descState       = desc("source_state", "1 for the state of a source, and the reason of that state.", append(sourceLabels, "state", "reason")...)
-	descFinding     = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
-	descBlocks      = desc("source_blocks", "Blocks that a source holds; a block on two tiers counts twice.", sourceLabels...)
-	descOrphans     = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
-	descObjects     = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.", sourceLabels...)
-	descParts       = desc("source_incomplete_blocks", "Blocks of a pool that lack objects, or shards of their chunk, so that they do not count; each medium for itself.", sourceLabels...)
-	descSeq         = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
-	descEpoch       = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
-	descAge         = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
-	descQueued      = desc("source_queued_batches", "Batches received and not applied; at 16384 of them, or 64 MiB, the socket of the source is not read.", sourceLabels...)
-	descQueuedB     = desc("source_queued_bytes", "Bytes of batches received and not applied; at 64 MiB, or limits.max_payload if that is more, the socket of the source is not read.", sourceLabels...)
-	descGaps        = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
-	descReplayed    = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
-	descRestarts    = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
-	descOverruns    = desc("source_replay_overruns_total", "Replays whose first batch came after the batch asked for: the publisher's ring no longer had that one.", sourceLabels...)
+	descSources = desc("sources", "Registered sources by state.", "state")
+	descListed  = desc("sources_listed", "Sources with series of their own.")
+	descState   = desc("source_state", "1 for the state of a source, and the reason of that state.",
+		append(sourceLabels, "state", "reason")...)
+	descFinding = desc("source_finding", "1 for each finding of the doctor about a source.", append(sourceLabels, "code")...)
+	descBlocks  = desc("source_blocks", "Blocks that a source holds; a block on two tiers counts twice.", sourceLabels...)
+	descOrphans = desc("source_orphans", "Blocks of a source that wait for an event about their parent.", sourceLabels...)
+	descObjects = desc("source_objects", "Objects of a pool that are bound to a block, of which others may be missing.",
+		sourceLabels...)
+	descParts = desc("source_incomplete_blocks",
+		"Blocks of a pool that lack objects, or shards of their chunk, so that they do not count; each medium for itself.", sourceLabels...)
+	descSeq    = desc("source_last_seq", "Sequence number of the last applied batch in the current epoch.", sourceLabels...)
+	descEpoch  = desc("source_epoch", "Lifetimes of the publisher seen so far.", sourceLabels...)
+	descAge    = desc("source_last_batch_age_seconds", "Time since the last batch arrived.", sourceLabels...)
+	descQueued = desc("source_queued_batches",
+		"Batches received and not applied; at 16384 of them, or 64 MiB, the socket of the source is not read.", sourceLabels...)
+	descQueuedB = desc("source_queued_bytes",
+		"Bytes of batches received and not applied; at 64 MiB, or limits.max_payload if that is more, the socket of the source is "+
+			"not read.", sourceLabels...)
+	descGaps     = desc("source_gaps_total", "Holes found in the sequence of batches.", sourceLabels...)
+	descReplayed = desc("source_replayed_batches_total", "Batches applied from a replay.", sourceLabels...)
+	descRestarts = desc("source_restarts_total", "Restarts of the publisher noticed after first contact.", sourceLabels...)
+	descOverruns = desc("source_replay_overruns_total",
+		"Replays whose first batch came after the batch asked for: the publisher's ring no longer had that one.", sourceLabels...)
 	descDups        = desc("source_duplicate_batches_total", "Batches that came twice.", sourceLabels...)
-	descEngineSnaps = desc("source_engine_snapshots_total", "Requests for a snapshot of the engine by result: applied, or why not.", append(sourceLabels, "result")...)
-	descReconn      = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
-	descDropped     = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
+	descEngineSnaps = desc("source_engine_snapshots_total", "Requests for a snapshot of the engine by result: applied, or why not.",
+		append(sourceLabels, "result")...)
+	descReconn  = desc("source_reconnects_total", "Connections after the first.", sourceLabels...)
+	descDropped = desc("source_dropped_total", "Messages, events and hashes skipped, by reason.", append(sourceLabels, "reason")...)
 
-	descFleetSources     = desc("fleet_sources", "Registered sources by tenant, model and state.", append(groupLabels, "state")...)
-	descFleetFindings    = desc("fleet_findings", "Sources that have a finding of the doctor, by its code.", "code")
-	descFleetBlocks      = desc("fleet_blocks", "Pairs of block and holder of all sources of a tenant and model.", groupLabels...)
-	descFleetOrphans     = desc("fleet_orphans", "Blocks of all sources of a tenant and model that wait for an event about their parent.", groupLabels...)
-	descFleetQueued      = desc("fleet_queued_batches", "Batches of all sources of a tenant and model that are received and not applied.", groupLabels...)
-	descFleetQueuedB     = desc("fleet_queued_bytes", "Bytes of the queued batches of a tenant and model.", groupLabels...)
-	descFleetGaps        = desc("fleet_gaps_total", "Holes found in sequences of batches, by tenant and model, of sources that have left too.", groupLabels...)
-	descFleetReplayed    = desc("fleet_replayed_batches_total", "Batches applied from replays, by tenant and model.", groupLabels...)
-	descFleetRestarts    = desc("fleet_restarts_total", "Restarts of publishers, by tenant and model.", groupLabels...)
-	descFleetOverruns    = desc("fleet_replay_overruns_total", "Replays that began after the batch asked for, by tenant and model.", groupLabels...)
-	descFleetDups        = desc("fleet_duplicate_batches_total", "Batches that came twice, by tenant and model.", groupLabels...)
-	descFleetReconn      = desc("fleet_reconnects_total", "Connections after the first of each source, by tenant and model.", groupLabels...)
-	descFleetEngineSnaps = desc("fleet_engine_snapshots_total", "Requests of all sources for snapshots of their engines by result: applied, or why not.", "result")
-	descFleetDropped     = desc("fleet_dropped_total", "Messages, events and hashes of all sources that were skipped, by reason.", "reason")
+	descFleetSources  = desc("fleet_sources", "Registered sources by tenant, model and state.", append(groupLabels, "state")...)
+	descFleetFindings = desc("fleet_findings", "Sources that have a finding of the doctor, by its code.", "code")
+	descFleetBlocks   = desc("fleet_blocks", "Pairs of block and holder of all sources of a tenant and model.", groupLabels...)
+	descFleetOrphans  = desc("fleet_orphans", "Blocks of all sources of a tenant and model that wait for an event about their parent.",
+		groupLabels...)
+	descFleetQueued = desc("fleet_queued_batches", "Batches of all sources of a tenant and model that are received and not applied.",
+		groupLabels...)
+	descFleetQueuedB = desc("fleet_queued_bytes", "Bytes of the queued batches of a tenant and model.", groupLabels...)
+	descFleetGaps    = desc("fleet_gaps_total",
+		"Holes found in sequences of batches, by tenant and model, of sources that have left too.", groupLabels...)
+	descFleetReplayed = desc("fleet_replayed_batches_total", "Batches applied from replays, by tenant and model.", groupLabels...)
+	descFleetRestarts = desc("fleet_restarts_total", "Restarts of publishers, by tenant and model.", groupLabels...)
+	descFleetOverruns = desc("fleet_replay_overruns_total", "Replays that began after the batch asked for, by tenant and model.",
+		groupLabels...)
+	descFleetDups   = desc("fleet_duplicate_batches_total", "Batches that came twice, by tenant and model.", groupLabels...)
+	descFleetReconn = desc("fleet_reconnects_total", "Connections after the first of each source, by tenant and model.",
+		groupLabels...)
+	descFleetEngineSnaps = desc("fleet_engine_snapshots_total",
+		"Requests of all sources for snapshots of their engines by result: applied, or why not.", "result")
+	descFleetDropped = desc("fleet_dropped_total", "Messages, events and hashes of all sources that were skipped, by reason.", "reason")
 )
 
 // groupSum adds up the sources of a fleetGroup.
@@ -85,15 +102,15 @@ type groupSum struct {
 func (c *Conductor) collectSources(ch chan<- prometheus.Metric) {
 	all := c.fleetSources()
 	services := servicesOf(all.registered)
-	sums := make(map[Partition]*groupSum, len(all.gone))
+	sums := make(map[scope.Shard]*groupSum, len(all.gone))
 	for p, gone := range all.gone {
 		sums[p] = &groupSum{sourceCounts: gone}
 	}
 	groupOf := func(s *source) *groupSum {
-		if sums[s.group.Partition] == nil { // it has its group since
-			sums[s.group.Partition] = new(groupSum)
+		if sums[s.group.Shard] == nil { // it has its group since
+			sums[s.group.Shard] = new(groupSum)
 		}
-		return sums[s.group.Partition]
+		return sums[s.group.Shard]
 	}
 	fleet, findings := all.named, make(map[string]int)
 	count := func(s *source, v *Service) *groupSum {
@@ -122,7 +139,7 @@ func (c *Conductor) collectSources(ch chan<- prometheus.Metric) {
 }
 
 // sendFleet sends the metrics of the fleet.
-func sendFleet(ch chan<- prometheus.Metric, sums map[Partition]*groupSum, findings map[string]int, named *sourceCounts) {
+func sendFleet(ch chan<- prometheus.Metric, sums map[scope.Shard]*groupSum, findings map[string]int, named *sourceCounts) {
 	total := make([]int, len(states))
 	for p, sum := range sums {
 		gauge := func(d *prometheus.Desc, v int, more ...string) {
@@ -192,7 +209,7 @@ func (c *Conductor) sendSources(ch chan<- prometheus.Metric, services []Service)
 func worst(services []Service) []Service {
 	troubled := slices.DeleteFunc(services, func(s Service) bool { return s.State.Ready() && s.Faults() == 0 })
 	slices.SortFunc(troubled, func(a, b Service) int {
-		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), a.Key().compare(b.Key()))
+		return cmp.Or(cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), a.Key().Compare(b.Key()))
 	})
 	return troubled[:min(len(troubled), maxSourceSeries)]
 }
@@ -207,10 +224,10 @@ func (c *Conductor) sendSource(ch chan<- prometheus.Metric, s *Service, labels [
 	}
 	gauge(descBlocks, float64(s.Blocks))
 	gauge(descOrphans, float64(s.Orphans))
-	if s.Type == TypeMooncake {
+	if s.Type == registration.TypeMooncake {
 		gauge(descObjects, float64(s.Objects))
 	}
-	if s.Type == TypeMooncake || s.Endpoint == EndpointPush {
+	if s.Type == registration.TypeMooncake || s.Endpoint == registration.EndpointPush {
 		gauge(descParts, float64(s.Incomplete))
 	}
 	gauge(descEpoch, float64(s.Epoch))

@@ -23,7 +23,8 @@ func standardEvent(a args) any {
 	seq := hash.Scheme{Seed: uint64(a.number("seed", hash.DefaultSeed))}.Tokens(nil, tokens, size)
 	e := map[string]any{"event_type": a.get("kind", "stored"), "event_id": a.number("id", 0), "timestamp": 1739145600000}
 	for key, field := range map[string]string{
-		"model": "model_name", "salt": "additional_salt", "lora": "lora_name", "tenant": "tenant_id", "backend": "backend_id", "medium": "medium",
+		"model": "model_name", "salt": "additional_salt", "lora": "lora_name", "tenant": "tenant_id", "backend": "backend_id",
+		"medium": "medium",
 	} {
 		if v, ok := a.keys[key]; ok {
 			e[field] = v

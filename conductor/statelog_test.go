@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -19,7 +20,8 @@ func TestStatesOfAllSources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
 		n := new(streamtest.Network)
-		c := New(Options{HashSeed: 1337, Log: zerolog.New(zerolog.SyncWriter(&log)), Stream: stream.Config{Transport: n, StaleAfter: 30 * time.Second}})
+		c := New(Options{HashSeed: 1337, Log: zerolog.New(zerolog.SyncWriter(&log)),
+			Stream: stream.Config{Transport: n, StaleAfter: 30 * time.Second}})
 		defer c.Close()
 		says := func(what string, times int) {
 			t.Helper()
@@ -28,9 +30,12 @@ func TestStatesOfAllSources(t *testing.T) {
 				t.Errorf("%d lines have %s, want %d:\n%s", got, what, times, log.String())
 			}
 		}
-		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
-		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://p:1", Type: TypeMooncake, Model: "m", Instance: "pool", BlockSize: 4}, RegisterOptions{}))
-		must.Succeed(t, c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2",
+			Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://p:1", Type: registration.TypeMooncake, Model: "m",
+			Instance: "pool", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(registration.Registration{Endpoint: registration.EndpointPush, Type: registration.TypeLMCache,
+			Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
 		time.Sleep(time.Minute)
 		says(`"to":"synced"`, 1) // that of e; whether replaying was seen before depends on who is faster
 		says(`"level":"warn","source":"pool|default|0","from":"connecting","to":"partial","reason":"history_unknown"`, 1)
@@ -38,7 +43,7 @@ func TestStatesOfAllSources(t *testing.T) {
 		n.PublisherAt("tcp://h:1").CutConnections()
 		time.Sleep(time.Minute)
 		says(`"level":"warn","source":"e|default|0","from":"synced","to":"connecting"`, 1)
-		_, err := c.Unregister(Key{Instance: "pool"})
+		_, err := c.Unregister(registration.Key{Instance: "pool"})
 		must.Succeed(t, err)
 		n.PublisherAt("tcp://p:1").CutConnections()
 		time.Sleep(time.Hour)

@@ -48,7 +48,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	case !ns.mayHaveChunks(c.Owner.Chunk):
 		s.drop(events.BlockSizeMismatch, c.Event.Count())
 		return res, true
-	case s.reg.pool() && c.Local == nil:
+	case s.reg.IsPool() && c.Local == nil:
 		res = s.storeInPool(ns, c, at)
 	case c.Local == nil:
 		res = s.putHashes(ns, c, at)
@@ -101,7 +101,7 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		Says:         says(e),
 		Parent:       e.Parent ^ at.Fold,
 		HasParent:    e.HasParent,
-		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && s.reg.pool()), // a master says 0 of any
+		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && s.reg.IsPool()), // a master says 0 of any
 		Engine:       s.names(hashes, at.Fold),
 		Local:        c.Local,
 		ByName:       at.ByName,
@@ -186,7 +186,7 @@ func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placin
 // announce notes that the source has stored blocks of an adapter, under which its instance then has a
 // row.
 func (s *source) announce(ns *namespace, lora string) {
-	if lora == "" || lora == s.reg.Lora || s.reg.pool() || ns.deployment.key != s.deploymentKey() {
+	if lora == "" || lora == s.reg.Lora || s.reg.IsPool() || ns.deployment.key != s.deploymentKey() {
 		return
 	}
 	s.registry.mu.Lock()
@@ -250,7 +250,9 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 		return
 	}
 	s.drop(events.LostName, blocks)
-	s.doctor.Findings.Report(doctor.FindingLostNames, "blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
+	s.doctor.Findings.Report(doctor.FindingLostNames,
+		"blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say "+
+			"truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
 		(ns.deployment.index.Inspect().GhostsWanted()+1<<20-1)>>20)
 }
 
@@ -259,7 +261,11 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 func (s *source) noteAssumed(medium tiers.Medium, blocks int) {
 	s.drop(events.AssumedIdentity, blocks)
 	if s.assumed += blocks; s.assumed >= manyAssumed {
-		s.doctor.Findings.Report(doctor.FindingAssumed, "%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of those of the source they have: they count for the registered ones, so that some hits there may be false; let the publisher of that medium name adapters and salts, or raise index.ghost_bytes if blocks leave the device before it announces them",
+		s.doctor.Findings.Report(doctor.FindingAssumed,
+			"%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of "+
+				"those of the source they have: they count for the registered ones, so that some hits there may be false; let the "+
+				"publisher of that medium name adapters and salts, or raise index.ghost_bytes if blocks leave the device before it "+
+				"announces them",
 			s.assumed, medium.Name)
 	}
 }

@@ -11,7 +11,8 @@ import (
 )
 
 // states are all states, those that ask for attention first.
-var states = []stream.State{stream.Failed, stream.Stale, stream.Partial, stream.Connecting, stream.Replaying, stream.Paused, stream.Approximate, stream.Synced}
+var states = []stream.State{stream.Failed, stream.Stale, stream.Partial, stream.Connecting, stream.Replaying, stream.Paused,
+	stream.Approximate, stream.Synced}
 
 // stateCounts counts sources by their state, in the order of states.
 type stateCounts [8]int

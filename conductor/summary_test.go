@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -31,7 +32,7 @@ func TestSummary(t *testing.T) {
 		r := Readiness{}
 		for _, s := range all {
 			for range s.n {
-				r.count(true, SourceState{Key: Key{Tenant: "ann"}, State: s.state})
+				r.count(true, SourceState{Key: registration.Key{Tenant: "ann"}, State: s.state})
 			}
 		}
 		if got, how := r.Summary(nil, false); got != want || how != severity {
@@ -42,7 +43,8 @@ func TestSummary(t *testing.T) {
 	f("13 of 13 sources are stale", doctor.Error, some{stream.Stale, 13})
 	f("1 source is stale", doctor.Error, some{stream.Stale, 1})
 	f("1 of 13 sources is failed", doctor.Warning, some{stream.Failed, 1}, some{stream.Synced, 12})
-	f("2 of 13 sources are stale, 1 is replaying", doctor.Warning, some{stream.Replaying, 1}, some{stream.Synced, 10}, some{stream.Stale, 2})
+	f("2 of 13 sources are stale, 1 is replaying", doctor.Warning, some{stream.Replaying, 1}, some{stream.Synced, 10},
+		some{stream.Stale, 2})
 	f("1 of 2 sources is partial, 1 is connecting", doctor.Warning, some{stream.Connecting, 1}, some{stream.Partial, 1})
 	f("1 of 13 sources is partial", doctor.OK, some{stream.Partial, 1}, some{stream.Synced, 12})
 	f("3 of 3 sources are connecting", doctor.Warning, some{stream.Connecting, 3})
@@ -53,8 +55,8 @@ func TestSummary(t *testing.T) {
 	f("2 sources are approximate, 11 are synced", doctor.OK, some{stream.Synced, 11}, some{stream.Approximate, 2})
 
 	r := Readiness{MinSynced: 3}
-	r.count(false, SourceState{Key: Key{Tenant: "ann"}, State: stream.Synced})
-	r.count(false, SourceState{Key: Key{Tenant: "bob"}, State: stream.Stale})
+	r.count(false, SourceState{Key: registration.Key{Tenant: "ann"}, State: stream.Synced})
+	r.count(false, SourceState{Key: registration.Key{Tenant: "bob"}, State: stream.Stale})
 	says := func(tenants scope.Tenants, draining bool, want string, severity doctor.Severity) {
 		t.Helper()
 		if got, how := r.Summary(tenants, draining); got != want || how != severity {
@@ -75,8 +77,10 @@ func TestStaleIsAFinding(t *testing.T) {
 		n := new(streamtest.Network)
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: n, StaleAfter: 30 * time.Second}})
 		defer c.Close()
-		must.Succeed(t, c.Register(Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2", Type: TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
-		must.Succeed(t, c.Register(Registration{Endpoint: EndpointPush, Type: TypeLMCache, Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2",
+			Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+		must.Succeed(t, c.Register(registration.Registration{Endpoint: registration.EndpointPush, Type: registration.TypeLMCache,
+			Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
 		of := func(instance string) (found []doctor.Finding) {
 			t.Helper()
 			synctest.Wait()
@@ -97,7 +101,8 @@ func TestStaleIsAFinding(t *testing.T) {
 		}
 		began := time.Now()
 		time.Sleep(time.Minute)
-		if found := of("n"); len(found) != 1 || found[0].Severity() != doctor.Error || !found[0].Since.Equal(began.Add(30*time.Second)) || !strings.Contains(found[0].Message, "no report has come") {
+		if found := of("n"); len(found) != 1 || found[0].Severity() != doctor.Error || !found[0].Since.Equal(began.Add(30*time.Second)) ||
+			!strings.Contains(found[0].Message, "no report has come") {
 			t.Errorf("a cache server that never reported: %v", found)
 		}
 		if found := of("e"); len(found) > 0 {
@@ -117,7 +122,8 @@ func TestStaleIsAFinding(t *testing.T) {
 		engine.Mu.Unlock()
 		engine.CutConnections()
 		time.Sleep(time.Minute)
-		const want = "there has been no connection to the engine since 2000-01-01 00:01:00 UTC: check that it runs, and the network; its blocks stay in the answers until it is heard again or unregistered"
+		const want = "there has been no connection to the engine since 2000-01-01 00:01:00 UTC: check that it runs, and the network; its " +
+			"blocks stay in the answers until it is heard again or unregistered"
 		if found := of("e"); len(found) != 1 || !found[0].Since.Equal(cut.Add(30*time.Second)) || found[0].Message != want {
 			t.Errorf("a source without a connection: %v", found)
 		}

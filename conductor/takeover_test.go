@@ -99,7 +99,8 @@ func TestTakeoverModel(t *testing.T) {
 			}
 			s.settle(a)
 			if got, want := answers(b, "default three"), answers(a, "default three"); got != want {
-				t.Fatalf("seed %d, %d: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, r.Blocks, r.Refused, difference(got, want), strings.Join(s.done, "\n"))
+				t.Fatalf("seed %d, %d: %d blocks, %d refused\n%s\nhistory:\n%s", seed, i, r.Blocks, r.Refused, difference(got, want),
+					strings.Join(s.done, "\n"))
 			}
 			for _, path := range []string{"a0", "b0", "c0", "a0/a0", "a0/b0"} {
 				question := "query model=n path=" + path

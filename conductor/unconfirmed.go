@@ -31,7 +31,9 @@ func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.
 	for i := range doubts[s.home] {
 		if d := &doubts[s.home][i]; d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.registry, d)) {
 			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
-				s.doctor.Findings.Update(doctor.FindingUnconfirmed, "none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d), s.causeOf(d))
+				s.doctor.Findings.Update(doctor.FindingUnconfirmed,
+					"none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d),
+					s.causeOf(d))
 				return
 			}
 		}
@@ -74,15 +76,20 @@ func (s *source) placeOf(d *expect.Doubt) string {
 func (s *source) causeOf(d *expect.Doubt) string {
 	switch {
 	case d.Elsewhere > 0:
-		return fmt.Sprintf("rank %d announces their blocks; report the rank on which the engine runs the request, or leave dp_rank out", d.ByRank)
+		return fmt.Sprintf("rank %d announces their blocks; report the rank on which the engine runs the request, or leave dp_rank out",
+			d.ByRank)
 	case d.Late > 0:
-		return "their blocks come after the ttl of the reports; leave ttl out, so that Conductor learns how long the engine takes, or give a longer one"
+		return "their blocks come after the ttl of the reports; leave ttl out, so that Conductor learns how long the engine takes, or " +
+			"give a longer one"
 	case !s.heardSince(d):
-		return "the engine has announced nothing since; check that prefix caching and KV events are on, and that the requests reach this engine"
+		return "the engine has announced nothing since; check that prefix caching and KV events are on, and that the requests reach " +
+			"this engine"
 	case s.storesUnder(d):
-		return "the engine announces other blocks under the same adapter and salt; compare the tokens of the reports, and block_size, with those of its requests, and check that these reach this engine"
+		return "the engine announces other blocks under the same adapter and salt; compare the tokens of the reports, and block_size, " +
+			"with those of its requests, and check that these reach this engine"
 	default:
-		return "the engine announces blocks, none of late under the adapter and salt of the reports; compare lora_name and cache_salt of the reports with those of its requests"
+		return "the engine announces blocks, none of late under the adapter and salt of the reports; compare lora_name and cache_salt of " +
+			"the reports with those of its requests"
 	}
 }
 

@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
 )
 
 // unpublished is the registration of an engine that publishes no events.
-func unpublished(instance string) conductor.Registration {
-	return conductor.Registration{Instance: instance, Type: conductor.TypeStandard, Model: "m", BlockSize: 16, Events: conductor.EventsNone, CapacityBlocks: 8}
+func unpublished(instance string) registration.Registration {
+	return registration.Registration{Instance: instance, Type: registration.TypeStandard, Model: "m", BlockSize: 16,
+		Events: registration.EventsNone, CapacityBlocks: 8}
 }
 
 // TestUnpublishedIsReady requires that a server waits for no engine that publishes nothing, and counts it among the
@@ -41,7 +44,7 @@ func TestUnpublishedIsReady(t *testing.T) {
 			}
 		}
 		ready("both are registered")
-		key := conductor.Key{Instance: "llama", Tenant: conductor.DefaultTenant}
+		key := registration.Key{Instance: "llama", Tenant: scope.DefaultTenant}
 		must.Succeed(t, c.Pause(key))
 		ready("a pause")
 		must.Succeed(t, c.Unpause(key))
@@ -92,7 +95,7 @@ func TestUnpublishedIsNotRecovered(t *testing.T) {
 func TestUnpublishedInAnImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		r := unpublished("llama")
-		r.Approximate, r.TTL, r.Tenant = conductor.ApproximateCount, time.Minute, "blue"
+		r.Approximate, r.TTL, r.Tenant = registration.ApproximateCount, time.Minute, "blue"
 		must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{}))
 		img := b.conductor.ImageOfSources()
 		if len(img.Sources) != 1 {
@@ -106,8 +109,9 @@ func TestUnpublishedInAnImage(t *testing.T) {
 			t.Error(why)
 		}
 		before, after := b.conductor.Registrations(), next.conductor.Registrations()
-		if !slices.EqualFunc(before, after, func(a, b conductor.Registration) bool {
-			return a.Key() == b.Key() && a.Events == b.Events && a.CapacityBlocks == b.CapacityBlocks && a.Approximate == b.Approximate && a.TTL == b.TTL
+		if !slices.EqualFunc(before, after, func(a, b registration.Registration) bool {
+			return a.Key() == b.Key() && a.Events == b.Events && a.CapacityBlocks == b.CapacityBlocks && a.Approximate == b.Approximate &&
+				a.TTL == b.TTL
 		}) || len(after) != 1 || after[0].CapacityBlocks != 8 {
 			t.Errorf("%+v\nwas %+v", after, before)
 		}

@@ -4,18 +4,17 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-)
 
-// Shard is all deployments of a tenant's model, whatever their block sizes. Replicas share the
-// fleet's shards among them: queries that name no block size ask one replica.
-type Shard struct{ Tenant, Model string }
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+)
 
 // ReplicaAddress is where another replica of the fleet answers.
 type ReplicaAddress struct{ ID, URL string }
 
 // UnservedError says that this replica does not answer for a shard.
 type UnservedError struct {
-	Shard Shard
+	Shard scope.Shard
 	// Serving are the replicas that do, best first. Without any, the fleet knows the shard, and
 	// no replica has its blocks yet.
 	Serving []ReplicaAddress
@@ -42,13 +41,13 @@ func (e *UnservedError) ServedBy() string {
 // Serving decides what a Conductor answers. Its methods return an *UnservedError for what others
 // answer, else nil.
 type Serving interface {
-	Serves(Shard) *UnservedError
+	Serves(scope.Shard) *UnservedError
 	// ServesInstance is about the shards that an engine of a tenant has blocks of.
 	ServesInstance(tenant, instance string) *UnservedError
 	// Away returns the errors of all shards.
 	Away() []*UnservedError
 	// Names are the aliases of all registrations of the fleet, as far as they are known.
-	Names() Names
+	Names() registration.Names
 	// Models are the models of a tenant that are registered in the fleet.
 	Models(tenant string) []string
 }
@@ -62,7 +61,7 @@ func (c *Conductor) Unserved(tenant, model string) error {
 	if c.serving == nil {
 		return nil
 	}
-	if err := c.serving.Serves(Shard{cmp.Or(tenant, DefaultTenant), c.modelOf(tenant, model)}); err != nil {
+	if err := c.serving.Serves(scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: c.modelOf(tenant, model)}); err != nil {
 		return err
 	}
 	return nil
@@ -77,13 +76,15 @@ func (v View) ServesModel(model string) error {
 	var all *UnservedError
 	for _, err := range v.conductor.serving.Away() {
 		switch {
-		case err.Shard == (Shard{}):
+		case err.Shard == (scope.Shard{}):
 			return err
 		case model != "" && err.Shard.Model != v.conductor.modelOf(err.Shard.Tenant, model) || !v.reader.Tenants.Has(err.Shard.Tenant):
 		case all == nil:
 			all = &UnservedError{err.Shard, err.Serving}
 		default:
-			all.Serving = slices.DeleteFunc(slices.Clone(all.Serving), func(r ReplicaAddress) bool { return !slices.Contains(err.Serving, r) })
+			all.Serving = slices.DeleteFunc(slices.Clone(all.Serving), func(r ReplicaAddress) bool {
+				return !slices.Contains(err.Serving, r)
+			})
 		}
 	}
 	if all == nil {
@@ -93,31 +94,20 @@ func (v View) ServesModel(model string) error {
 }
 
 // ShardQueries returns how many queries have been answered for each registered shard.
-func (c *Conductor) ShardQueries() map[Shard]uint64 {
+func (c *Conductor) ShardQueries() map[scope.Shard]uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	all := make(map[Shard]uint64)
+	all := make(map[scope.Shard]uint64)
 	for key, d := range c.deployments {
 		for _, n := range d.asked.load() {
-			all[Shard{key.Tenant, key.Model}] += n.Queries
-		}
-	}
-	return all
-}
-
-// Shards returns the shards whose answers a source of the registration has a part in.
-func (r *Registration) Shards() []Shard {
-	all := []Shard{{cmp.Or(r.Tenant, DefaultTenant), r.Model}}
-	for _, tenant := range r.MayAnnounce {
-		if s := (Shard{tenant, r.Model}); !slices.Contains(all, s) {
-			all = append(all, s)
+			all[scope.Shard{Tenant: key.Tenant, Model: key.Model}] += n.Queries
 		}
 	}
 	return all
 }
 
 // Follows reports whether a source is registered, not only named by a peer.
-func (c *Conductor) Follows(key Key) bool {
+func (c *Conductor) Follows(key registration.Key) bool {
 	s := c.source(key)
 	return s != nil && !s.recovered
 }

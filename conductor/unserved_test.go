@@ -8,15 +8,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // awayShards are the shards that others answer for. They are a Serving.
 type awayShards []*conductor.UnservedError
 
-func (s awayShards) Serves(conductor.Shard) *conductor.UnservedError        { return nil }
+func (s awayShards) Serves(scope.Shard) *conductor.UnservedError            { return nil }
 func (s awayShards) ServesInstance(string, string) *conductor.UnservedError { return nil }
 func (s awayShards) Away() []*conductor.UnservedError                       { return s }
-func (s awayShards) Names() conductor.Names                                 { return nil }
+func (s awayShards) Names() registration.Names                              { return nil }
 func (s awayShards) Models(string) []string                                 { return nil }
 
 // TestServesModel: who is named answers for the model of every tenant that the client may see.
@@ -24,7 +26,7 @@ func TestServesModel(t *testing.T) {
 	c := conductor.New(conductor.Options{Log: zerolog.Nop()})
 	defer c.Close()
 	at := func(tenant, model, ids string) *conductor.UnservedError {
-		e := &conductor.UnservedError{Shard: conductor.Shard{tenant, model}}
+		e := &conductor.UnservedError{Shard: scope.Shard{Tenant: tenant, Model: model}}
 		for _, id := range strings.Fields(ids) {
 			e.Serving = append(e.Serving, conductor.ReplicaAddress{ID: id})
 		}
@@ -69,7 +71,7 @@ type lettingGo struct {
 	asked bool
 }
 
-func (s *lettingGo) Serves(shard conductor.Shard) *conductor.UnservedError {
+func (s *lettingGo) Serves(shard scope.Shard) *conductor.UnservedError {
 	if s.asked {
 		return &conductor.UnservedError{Shard: shard, Serving: []conductor.ReplicaAddress{{ID: "r2"}}}
 	}
@@ -98,5 +100,5 @@ func TestShardIsLetGoDuringAQuery(t *testing.T) {
 		return v.Answer(&q, func(a *conductor.Answer) { t.Errorf("an answer: %+v", a) })
 	})
 	f("Explain", func(v conductor.View) error { _, err := v.Explain(&q); return err })
-	f("BlockSizes", func(v conductor.View) error { _, err := v.BlockSizes(conductor.Partition{Model: "m"}); return err })
+	f("BlockSizes", func(v conductor.View) error { _, err := v.BlockSizes(scope.Shard{Model: "m"}); return err })
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
 	"example.com/conductor/events/stream"
@@ -58,7 +60,7 @@ func (v View) Reader() Reader { return v.reader }
 
 // May returns ErrForbidden if the client may not name a tenant; "" is DefaultTenant.
 func (v View) May(tenant string) error {
-	if v.reader.Tenants.Has(cmp.Or(tenant, DefaultTenant)) {
+	if v.reader.Tenants.Has(cmp.Or(tenant, scope.DefaultTenant)) {
 		return nil
 	}
 	return ErrForbidden
@@ -90,8 +92,9 @@ func (v View) admits(q *Query) error {
 		return err
 	}
 	if i := v.conductor.beyondVocabulary(q.Tokens); i >= 0 {
-		return &FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
-			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i], v.conductor.tuned.Load().MaxTokenID)}
+		return &invalid.FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
+			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i],
+				v.conductor.tuned.Load().MaxTokenID)}
 	}
 	return v.conductor.Unserved(q.Tenant, q.Model)
 }
@@ -107,7 +110,7 @@ func (c *Conductor) beyondVocabulary(tokens []uint32) int {
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending. It returns ErrForbidden, or an
 // *UnservedError.
-func (v View) BlockSizes(p Partition) ([]int, error) {
+func (v View) BlockSizes(p scope.Shard) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
 	}
@@ -125,13 +128,13 @@ func (v View) BlockSizes(p Partition) ([]int, error) {
 // Register starts a source for the client, with the errors of Conductor.Register and ErrForbidden. Admit sees
 // the registrations of the client's tenants alone. Replicas hear of the registration, see Share. Call Commit
 // next, which makes it last.
-func (v View) Register(r Registration, opts RegisterOptions) error {
+func (v View) Register(r registration.Registration, opts RegisterOptions) error {
 	if err := v.May(r.Tenant); err != nil {
 		return err
 	}
 	if admit := opts.Admit; admit != nil {
-		opts.Admit = func(all iter.Seq[Registration]) error {
-			return admit(func(yield func(Registration) bool) {
+		opts.Admit = func(all iter.Seq[registration.Registration]) error {
+			return admit(func(yield func(registration.Registration) bool) {
 				for r := range all {
 					if v.reader.Tenants.Has(r.Tenant) && !yield(r) {
 						return
@@ -140,7 +143,7 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 			})
 		}
 	}
-	opts.By = Registrar{Kind: ByClient, Name: v.reader.Name}
+	opts.By = registration.Registrar{Kind: registration.ByClient, Name: v.reader.Name}
 	if err := v.conductor.Register(r, opts); err != nil {
 		return err
 	}
@@ -150,7 +153,7 @@ func (v View) Register(r Registration, opts RegisterOptions) error {
 
 // Unregister stops a source for the client, with the errors of Conductor.Unregister and ErrForbidden. Replicas
 // hear of it: a source that only another one follows is no ErrNotFound. Call Commit next, which makes it last.
-func (v View) Unregister(key Key) (Key, error) {
+func (v View) Unregister(key registration.Key) (registration.Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
 	}
@@ -168,11 +171,11 @@ func (v View) Unregister(key Key) (Key, error) {
 }
 
 // Registrations returns the registrations of the client's tenants.
-func (v View) Registrations() []Registration { return v.seen(v.conductor.Registrations()) }
+func (v View) Registrations() []registration.Registration { return v.seen(v.conductor.Registrations()) }
 
 // seen returns of some registrations what the client may see. It changes all.
-func (v View) seen(all []Registration) []Registration {
-	all = slices.DeleteFunc(all, func(r Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
+func (v View) seen(all []registration.Registration) []registration.Registration {
+	all = slices.DeleteFunc(all, func(r registration.Registration) bool { return !v.reader.Tenants.Has(r.Tenant) })
 	for i := range all {
 		v.Redact(&all[i])
 	}
@@ -230,7 +233,7 @@ func (v View) conceal(s *Service) {
 }
 
 // Redact hides the secrets of a registration that the client may not see.
-func (v View) Redact(r *Registration) {
+func (v View) Redact(r *registration.Registration) {
 	if !v.reader.Secrets {
 		r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint, r.Salt = "", "", "", v.conductor.redactedSalt(r.Salt)
 	}
@@ -308,7 +311,9 @@ func (v View) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Sp
 func (v View) Snapshot() *Snapshot {
 	snap := v.conductor.Snapshot()
 	snap.Sources = slices.DeleteFunc(snap.Sources, func(m SourceMark) bool { return !v.reader.Tenants.Has(m.Tenant) })
-	snap.deployments = slices.DeleteFunc(snap.deployments, func(d snapDeployment) bool { return !v.reader.Tenants.Has(d.deployment.key.Tenant) })
+	snap.deployments = slices.DeleteFunc(snap.deployments, func(d snapDeployment) bool {
+		return !v.reader.Tenants.Has(d.deployment.key.Tenant)
+	})
 	return snap
 }
 
@@ -329,7 +334,7 @@ func (v View) Ready() Readiness {
 
 // Pause closes the connections of a source and keeps its blocks. It returns ErrForbidden, ErrNotFound or
 // ErrPast.
-func (v View) Pause(key Key) error {
+func (v View) Pause(key registration.Key) error {
 	if err := v.May(key.Tenant); err != nil {
 		return err
 	}
@@ -337,7 +342,7 @@ func (v View) Pause(key Key) error {
 }
 
 // Unpause lets a paused source connect again. It returns ErrForbidden, ErrNotFound or ErrPast.
-func (v View) Unpause(key Key) error {
+func (v View) Unpause(key registration.Key) error {
 	if err := v.May(key.Tenant); err != nil {
 		return err
 	}

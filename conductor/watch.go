@@ -3,6 +3,7 @@ package conductor
 import (
 	"time"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 )
 
@@ -15,7 +16,7 @@ type Watcher interface {
 
 // AppliedBatch is a batch that a source has applied.
 type AppliedBatch struct {
-	Source   Key
+	Source   registration.Key
 	Seq      uint64
 	Replayed bool
 	At       time.Time

@@ -41,13 +41,16 @@ func TestWorkers(t *testing.T) {
 			}
 		}
 		expect("a", "")
-		run("register 10.0.0.1:30000 type=SGLang", "register 10.0.0.1:30000 type=SGLang rank=1", "register http://w2 type=SGLang", "register named type=SGLang",
+		run("register 10.0.0.1:30000 type=SGLang", "register 10.0.0.1:30000 type=SGLang rank=1", "register http://w2 type=SGLang",
+			"register named type=SGLang",
 			"register pool type=Mooncake replay=no", "register http://v type=vLLM model=other tenant=blue")
 		// The best rank counts, not both together.
-		run("store 10.0.0.1:30000 path=a/b hashed=sglang", "store 10.0.0.1:30000 rank=1 path=a/b/c hashed=sglang", "remove 10.0.0.1:30000 rank=1 path=a/b/c from=1 hashed=sglang")
+		run("store 10.0.0.1:30000 path=a/b hashed=sglang", "store 10.0.0.1:30000 rank=1 path=a/b/c hashed=sglang",
+			"remove 10.0.0.1:30000 rank=1 path=a/b/c from=1 hashed=sglang")
 		expect("a/b/c/d", "http://10.0.0.1:30000=2")
 		// Devices and hosts count together, in any order; a disk and a pool do not.
-		run("store http://w2 path=a/b/c/d hashed=sglang", "store http://w2 path=a/b/c/d/e hashed=sglang from=4 medium=cpu", "store http://w2 path=a/b/c/d/e/f hashed=sglang from=5",
+		run("store http://w2 path=a/b/c/d hashed=sglang", "store http://w2 path=a/b/c/d/e hashed=sglang from=4 medium=cpu",
+			"store http://w2 path=a/b/c/d/e/f hashed=sglang from=5",
 			"store http://w2 path=a/b/c/d/e/f/g hashed=sglang from=6 medium=disk", "put pool path=a/b/c/d/e/f/g hashed=sglang part=k")
 		expect("a/b/c/d/e/f/g/h", "http://w2=6 http://10.0.0.1:30000=2")
 		// An instance without a URL is left out; equal matches go by address.
@@ -67,7 +70,8 @@ func TestWorkers(t *testing.T) {
 			model  string
 			want   string
 		}{
-			{conductor.Reader{}, "m", ""}, {conductor.Reader{}, "other", "http://v=1"}, {conductor.Reader{Tenants: scope.Tenants{"blue"}}, "", "http://v=1"},
+			{conductor.Reader{}, "m", ""}, {conductor.Reader{}, "other", "http://v=1"},
+			{conductor.Reader{Tenants: scope.Tenants{"blue"}}, "", "http://v=1"},
 			{conductor.Reader{Tenants: scope.Tenants{"red"}}, "", ""}, {conductor.Reader{Tenants: scope.Tenants{}}, "", ""},
 		} {
 			if got := ask(c.reader, c.model, "q"); got != c.want {

@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 )
@@ -100,7 +100,7 @@ var Reasons = []string{
 
 // Reason returns the reason of an error of Read, as metrics name it.
 func Reason(err error) string {
-	var field *conductor.FieldError
+	var field *invalid.FieldError
 	switch {
 	case errors.Is(err, errTorn):
 		return ReasonTorn

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/tape"
 )
@@ -87,7 +88,7 @@ func (r *reader) readAll() error {
 			continue
 		}
 		if err := r.handleSection(s, payload); err != nil {
-			if r.sum.Sections++; errors.As(err, new(*conductor.FieldError)) {
+			if r.sum.Sections++; errors.As(err, new(*invalid.FieldError)) {
 				return err
 			}
 			return &damageError{Section: r.sum.Sections - 1, Offset: r.offset, Err: err}

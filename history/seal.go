@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/keyfile"
 )
@@ -44,7 +45,7 @@ func ReadSealingKey(name string) (*SealingKey, error) {
 // Seal is a Sealer.
 func (k *SealingKey) Seal(f []tape.Field) ([]tape.Field, bool) {
 	at := slices.IndexFunc(f, func(f tape.Field) bool {
-		return f.Name == conductor.FieldSalt || f.Name == conductor.FieldSaltedSecret
+		return f.Name == registration.FieldSalt || f.Name == conductor.FieldSaltedSecret
 	})
 	switch {
 	case at < 0:

@@ -17,8 +17,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/config"
 	"example.com/conductor/spelling"
 )
@@ -132,11 +132,11 @@ func printChecked(w io.Writer, file string, loaded *config.Loaded, doubted []err
 // loadConfig reads settings, and checks their sources together as the registry does.
 func loadConfig(o config.Options) (*config.Loaded, error) {
 	o.Check = func(c config.Config) (out []config.Complaint) {
-		var all []conductor.Registration
+		var all []registration.Registration
 		for _, s := range c.Sources {
-			all = append(all, registration(s))
+			all = append(all, registrationOf(s))
 		}
-		for _, f := range conductor.Faults(all) {
+		for _, f := range registration.Faults(all) {
 			path := func(source int) string { return fmt.Sprintf("sources[%d].%s", source, f.Field) }
 			complaint := config.Complaint{Path: path(f.At), Message: f.Reason, Warning: f.Finding != ""}
 			if f.With >= 0 {

@@ -12,6 +12,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/events/stream"
@@ -131,7 +133,7 @@ func TestExplainBehind(t *testing.T) {
 	s := httptest.NewServer(admin.New(c, opts))
 	defer s.Close()
 	e := newRuledEngine(t, "e", 0)
-	must.Succeed(t, c.Register(conductor.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m",
+	must.Succeed(t, c.Register(registration.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m",
 		Instance: "e", BlockSize: recordedBlock}, conductor.RegisterOptions{}))
 	e.publish(ruledStored(0, 4))
 	p, doc := &process{url: s.URL}, apitest.Load(t)

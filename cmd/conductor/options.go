@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/config"
 	"example.com/conductor/events"
 	"example.com/conductor/events/objectkey"
@@ -101,7 +102,7 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 		SilentAfter:      fixed.SilentAfter,
 		MinSynced:        cfg.Ready.MinSources,
 		Log:              log,
-		Transport: func(r conductor.Registration, static bool) stream.Transport {
+		Transport: func(r registration.Registration, static bool) stream.Transport {
 			rules := allowed.get()
 			if static {
 				rules = nil // who writes the configuration may read the network
@@ -133,16 +134,16 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 // maxTokenID is the largest token id, 0 for no bound.
 func maxTokenID(limits config.Limits) uint32 { return uint32(min(limits.MaxTokenID, math.MaxUint32)) }
 
-// registration is a configured source as the registry takes it.
-func registration(s config.Source) conductor.Registration {
-	return conductor.Registration{
+// registrationOf is a configured source as the registry takes it.
+func registrationOf(s config.Source) registration.Registration {
+	return registration.Registration{
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName,
 		Lora:   s.LoraName,
 		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL,
 		MediaTTL: s.MediaTTL,
 		Serves:   s.Serves, Aliases: s.Aliases, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear,
 		MayAnnounce: s.MayAnnounce,
-		Profile:     conductor.HashProfile(s.HashProfile), Sequence: s.Sequence,
+		Profile:     registration.HashProfile(s.HashProfile), Sequence: s.Sequence,
 		Events: s.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
 	}
 }

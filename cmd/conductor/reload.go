@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/telemetry"
@@ -200,8 +201,8 @@ func (r *reloader) undoChanges(undo []func(), s config.Source, err error) error 
 	return fmt.Errorf("source %s: %w", s.Key(), err)
 }
 
-func keyOf(s config.Source) conductor.Key {
-	return conductor.Key{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank}
+func keyOf(s config.Source) registration.Key {
+	return registration.Key{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank}
 }
 
 func keysOf(all []config.Source) (keys []string) {

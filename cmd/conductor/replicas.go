@@ -12,6 +12,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
 	"example.com/conductor/history/peer"
@@ -56,7 +57,7 @@ func newReplicas(s *serving) (r *replicas, err error) {
 	if r.members != nil {
 		to.Me, to.All = r.members.ID(), func() []conductor.ReplicaAddress { return cluster.Others(r.members) }
 	}
-	to.Serving = func(conductor.Shard) []conductor.ReplicaAddress { return to.All() }
+	to.Serving = func(scope.Shard) []conductor.ReplicaAddress { return to.All() }
 	if r.shards != nil {
 		to.Serving = r.shards.Others
 	}

@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/internal/memory"
@@ -46,8 +47,8 @@ func BenchmarkScrape(b *testing.B) {
 	for _, n := range []int{200, 2_000, 10_000} {
 		c := conductor.New(conductor.Options{HashSeed: 1337, MaxSources: n, Log: zerolog.Nop(), Stream: stream.Config{Transport: joined{}}})
 		for i := range n {
-			must.Succeed(b, c.Register(conductor.Registration{
-				Endpoint: fmt.Sprintf("tcp://engine-%d:%d", i/8, 5557+i%8), Type: conductor.TypeVLLM, Model: "llama",
+			must.Succeed(b, c.Register(registration.Registration{
+				Endpoint: fmt.Sprintf("tcp://engine-%d:%d", i/8, 5557+i%8), Type: registration.TypeVLLM, Model: "llama",
 				Instance: fmt.Sprintf("prefill-%d", i/8), BlockSize: 16, Rank: i % 8,
 			}, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/rpc"
@@ -41,7 +40,7 @@ func (r *replicas) followShards(s *serving) error {
 
 // keepsDeployment reports whether this server writes a deployment to the shelf.
 func (r *replicas) keepsDeployment(d scope.Deployment) bool {
-	return r.shards == nil || r.shards.Keeps(conductor.Shard{Tenant: d.Tenant, Model: d.Model})
+	return r.shards == nil || r.shards.Keeps(scope.Shard{Tenant: d.Tenant, Model: d.Model})
 }
 
 // forwardQueries returns the middleware that lets queries of a listener be sent on, none without shards.

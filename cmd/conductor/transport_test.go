@@ -23,11 +23,14 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/conductor/registration"
+
 	kvconductor "example.com/conductor"
 	"example.com/conductor/bounds"
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -215,8 +218,8 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 func TestSlowClientsTakeNoPlace(t *testing.T) {
 	a := server.NewAdmission(1, time.Hour)
 	h, c := everything(t, a)
-	if err := c.Register(conductor.Registration{
-		Endpoint: "tcp://127.0.0.1:1", Type: conductor.TypeVLLM, Model: "m", Instance: "1", BlockSize: 4,
+	if err := c.Register(registration.Registration{
+		Endpoint: "tcp://127.0.0.1:1", Type: registration.TypeVLLM, Model: "m", Instance: "1", BlockSize: 4,
 	}, conductor.RegisterOptions{}); err != nil {
 		t.Fatal(err)
 	}

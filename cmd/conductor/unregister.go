@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"example.com/conductor/cmd/internal/cli"
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/spelling"
 )
 
@@ -64,7 +64,7 @@ instance, or if the server refused for one of its ranks.`,
 		}
 		var all []changedRank
 		mine := func(s serviceRow, fleet bool) bool {
-			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != conductor.ByClient &&
+			return s.TenantID == of && (s.InstanceID == name || fleet && s.Registered != registration.ByClient &&
 				strings.HasPrefix(s.InstanceID, name+"@")) && (rank < 0 || s.DPRank == rank)
 		}
 		asked := false // over HTTP

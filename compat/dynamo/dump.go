@@ -143,7 +143,7 @@ func (w *dumper) head(at slot) {
 // lines writes the dump as NDJSON.
 func (w *dumper) lines() {
 	w.walk(w.snap, func(st *conductor.Stored) {
-		at := slot{st.Partition, st.BlockSize}
+		at := slot{st.Shard, st.BlockSize}
 		w.buf = body.AppendString(append(w.buf, `{"key":`...), w.keys[at], false)
 		w.buf = append(w.buf, ',')
 		w.head(at)

@@ -7,7 +7,7 @@
 //	Dynamo                         here
 //	instance_id, u64               Key.Instance, its decimal text
 //	routing_group, or tenant_id    Key.Tenant                       (rule ID-2)
-//	(model, routing group)         conductor.Partition, of any block sizes
+//	(model, routing group)         scope.Shard, of any block sizes
 //	worker                         the sources of one instance in a partition; pools are none
 //	listener                       one source
 //

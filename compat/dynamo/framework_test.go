@@ -167,13 +167,14 @@ func TestDecodeErrors(t *testing.T) {
 	f("/register", `{"model_name":"m","modelname":7,"modelname":8,"model_name":"m"}`, 422,
 		"duplicate field `model_name` at line 1 column 58")
 	f("/register", `{"modelname":"m","modelname":"m"}`, 422, "missing field `instance_id` at line 1 column 33")
-	f("/register", registration("routing_group", "null"), 422, "routing_group: invalid type: null, expected a string at line 1 column 95")
-	f("/register", registration("tenant_id", "null"), 422, "tenant_id: invalid type: null, expected a string at line 1 column 91")
-	f("/register", registration("block_size", "4294967296"), 422,
+	f("/register", newRegistration("routing_group", "null"), 422,
+		"routing_group: invalid type: null, expected a string at line 1 column 95")
+	f("/register", newRegistration("tenant_id", "null"), 422, "tenant_id: invalid type: null, expected a string at line 1 column 91")
+	f("/register", newRegistration("block_size", "4294967296"), 422,
 		"block_size: invalid value: integer `4294967296`, expected u32 at line 1 column 83")
-	f("/register", registration("dp_rank", "-1"), 422, "dp_rank: invalid value: integer `-1`, expected u32 at line 1 column 87")
-	f("/register", registration("dp_rank", `"0"`), 422, `dp_rank: invalid type: string "0", expected u32 at line 1 column 88`)
-	f("/register", registration("replay_endpoint", "5"), 422,
+	f("/register", newRegistration("dp_rank", "-1"), 422, "dp_rank: invalid value: integer `-1`, expected u32 at line 1 column 87")
+	f("/register", newRegistration("dp_rank", `"0"`), 422, `dp_rank: invalid type: string "0", expected u32 at line 1 column 88`)
+	f("/register", newRegistration("replay_endpoint", "5"), 422,
 		"replay_endpoint: invalid type: integer `5`, expected a string at line 1 column 94")
 	f("/query", "{\n\"token_ids\":\n [1,-1]}", 422, "token_ids[1]: invalid value: integer `-1`, expected u32 at line 3 column 6")
 	f("/query", `{"token_ids":[1,-1]}`, 422, "token_ids[1]: invalid value: integer `-1`, expected u32 at line 1 column 18")

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/scope"
 )
 
 // Dynamo's instance ids are integers, ours are strings. An integer is kept as its
@@ -112,7 +112,7 @@ func (p group) name() string {
 			return *name
 		}
 	}
-	return conductor.DefaultTenant
+	return scope.DefaultTenant
 }
 
 // named reports whether the request says anything about the group; an empty name is

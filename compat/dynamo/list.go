@@ -13,6 +13,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // Statuses of a listener, from bad to good: a worker has the worst of its
@@ -92,7 +94,7 @@ type listed struct {
 	blockSize               int
 }
 
-func listedAs(r *conductor.Registration) listed {
+func listedAs(r *registration.Registration) listed {
 	return listed{r.Instance, r.Model, r.Tenant, r.BlockSize}
 }
 
@@ -137,13 +139,13 @@ func workerRows(services []conductor.Service, model, group *string) []workerRow 
 // Workers returns how many workers there are.
 func (d *Dialect) Workers() int {
 	type worker struct {
-		conductor.Partition
+		scope.Shard
 		instance string
 	}
 	all := make(map[worker]bool)
 	for _, r := range d.conductor.Registrations() {
 		if isWorker(&r) {
-			all[worker{conductor.Partition{Tenant: r.Tenant, Model: r.Model}, r.Instance}] = true
+			all[worker{scope.Shard{Tenant: r.Tenant, Model: r.Model}, r.Instance}] = true
 		}
 	}
 	return len(all)

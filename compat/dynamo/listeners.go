@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"slices"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 )
 
 // Tests make gaps by pausing a listener: what its publisher sends meanwhile is
@@ -21,7 +21,7 @@ func (d *Dialect) resumeListener(r *exchange) error {
 }
 
 // control does something to a listener whose status is one of several.
-func (d *Dialect) control(r *exchange, done string, do func(conductor.Key) error, from ...string) error {
+func (d *Dialect) control(r *exchange, done string, do func(registration.Key) error, from ...string) error {
 	var instance string
 	var dpRank *uint64
 	if err := r.decode("ListenerControlRequest", identity(&instance), rankOrNull(&dpRank)); err != nil {

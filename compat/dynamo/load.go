@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history/peer"
 )
 
@@ -294,7 +295,7 @@ func (l *loader) apply(at *dumpSlot, raw []byte, blocks *dumpBlocks) error {
 
 // where says which partition and size a slot is about, or why that is not known.
 func (l *loader) where(at *dumpSlot) (slot, string) {
-	p := conductor.Partition{Model: at.model}
+	p := scope.Shard{Model: at.model}
 	if at.group != nil {
 		p.Tenant = *at.group
 	}
@@ -302,7 +303,7 @@ func (l *loader) where(at *dumpSlot) (slot, string) {
 		p = l.split(at.key)
 	}
 	if p.Tenant == "" {
-		p.Tenant = conductor.DefaultTenant
+		p.Tenant = scope.DefaultTenant
 	}
 	size := at.blockSize
 	if size == 0 {
@@ -323,10 +324,10 @@ func (l *loader) where(at *dumpSlot) (slot, string) {
 
 // split reads a key "model:group". Both may contain colons: a split that is
 // registered here counts, else the last one, because models have colons more often.
-func (l *loader) split(key string) conductor.Partition {
+func (l *loader) split(key string) scope.Shard {
 	for i := range key {
 		if key[i] == ':' {
-			p := conductor.Partition{Model: key[:i], Tenant: key[i+1:]}
+			p := scope.Shard{Model: key[:i], Tenant: key[i+1:]}
 			if len(l.in.BlockSizes(p)) > 0 {
 				return p
 			}
@@ -334,9 +335,9 @@ func (l *loader) split(key string) conductor.Partition {
 	}
 	i := strings.LastIndexByte(key, ':')
 	if i < 0 {
-		return conductor.Partition{Model: key}
+		return scope.Shard{Model: key}
 	}
-	return conductor.Partition{Model: key[:i], Tenant: key[i+1:]}
+	return scope.Shard{Model: key[:i], Tenant: key[i+1:]}
 }
 
 // expect reads one delimiter.

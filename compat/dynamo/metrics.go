@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 )
 
 // requestMetrics count what clients ask, under the names Dynamo's indexer uses.
@@ -88,7 +89,7 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
 	listeners, workers := make(map[string]int), make(map[listed]bool)
-	d.conductor.EachSource(func(r *conductor.Registration, s conductor.SourceState, pending bool) {
+	d.conductor.EachSource(func(r *registration.Registration, s conductor.SourceState, pending bool) {
 		if isWorker(r) {
 			listeners[statusOf(string(s.State), pending)]++
 			workers[listedAs(r)] = true

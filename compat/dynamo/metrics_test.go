@@ -42,7 +42,7 @@ func TestMetrics(t *testing.T) {
 
 		s.register(1, 0, "")
 		s.register(1, 1, "")
-		s.do("POST", "/register", registration("instance_id", "2", "endpoint", `"inproc://never"`, "model_name", `"n"`), 201, done)
+		s.do("POST", "/register", newRegistration("instance_id", "2", "endpoint", `"inproc://never"`, "model_name", `"n"`), 201, done)
 		s.publish(1, 0, stored("GPU", 1, 2), stored("GPU", 1, 2), removed("GPU", 9), stored("CPU", 3, 3), stored("GPU", 7, 7))
 		s.publish(1, 1, map[string]any{"type": "AllBlocksCleared"})
 		s.send("POST", "/query", ask(promptOf(1), ""))

@@ -40,10 +40,10 @@ func TestAnswersFitTheDocument(t *testing.T) {
 			}
 			doc.CheckAnswer(t, req, rec)
 		}
-		f("POST", "/register", registration(), 201)
-		f("POST", "/register", registration(), 409)
-		f("POST", "/register", registration("block_size", "0"), 400)
-		f("POST", "/register", registration("instance_id", `"node"`, "endpoint", `"inproc://never"`), 201)
+		f("POST", "/register", newRegistration(), 201)
+		f("POST", "/register", newRegistration(), 409)
+		f("POST", "/register", newRegistration("block_size", "0"), 400)
+		f("POST", "/register", newRegistration("instance_id", `"node"`, "endpoint", `"inproc://never"`), 201)
 		s.publish(1, 0, stored("GPU", 1, 1), stored("CPU", 2, 2), stored("DISK", 3, 3))
 		f("GET", "/workers", "", 200)
 		f("GET", "/workers?model_name=a&model_name=b", "", 400)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/tiers"
 )
 
@@ -65,7 +66,7 @@ func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in gro
 
 // ask answers a query in tokens.
 func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
-	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
+	p := scope.Shard{Tenant: in.name(), Model: q.Model}
 	sizes, err := r.view(d).BlockSizes(p)
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func (d *Dialect) match(view conductor.View, dst []match, q conductor.Query, uni
 	return dst, nil
 }
 
-func unknownPartition(p conductor.Partition) error {
+func unknownPartition(p scope.Shard) error {
 	return refusef(http.StatusNotFound, "no indexer for model=%s routing_group=%s", p.Model, p.Tenant)
 }
 
@@ -172,7 +173,7 @@ func (d *Dialect) queryTieredByHash(r *exchange) error {
 	if err != nil {
 		return err
 	}
-	p := conductor.Partition{Tenant: in.name(), Model: q.Model}
+	p := scope.Shard{Tenant: in.name(), Model: q.Model}
 	sizes, err := r.view(d).BlockSizes(p)
 	if err != nil {
 		return err

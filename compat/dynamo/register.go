@@ -11,12 +11,13 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 )
 
 // isWorker reports whether a registration is what Dynamo calls a worker's
 // listener.
-func isWorker(r *conductor.Registration) bool { return !r.Pool() }
+func isWorker(r *registration.Registration) bool { return !r.IsPool() }
 
 // isListener reports the same of a source: what only a peer has told of is none.
 func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.Registration) }
@@ -28,7 +29,7 @@ func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.
 // of stored blocks and, unless they named another, of queries.
 func (d *Dialect) register(r *exchange) error {
 	var (
-		reg                  = conductor.Registration{Type: conductor.TypeVLLM}
+		reg                  = registration.Registration{Type: registration.TypeVLLM}
 		replay, salt, lora   *string
 		blockSize            uint64
 		routingGroup, tenant string
@@ -75,10 +76,10 @@ func (d *Dialect) register(r *exchange) error {
 
 	err := r.view(d).Register(reg, conductor.RegisterOptions{
 		AnyEndpoint: true,
-		Admit:       func(all iter.Seq[conductor.Registration]) error { return admit(&reg, all) },
+		Admit:       func(all iter.Seq[registration.Registration]) error { return admit(&reg, all) },
 	})
 	err = r.view(d).Commit(r.gin.Request.Context(), reg.Key(), err)
-	var taken *conductor.ConflictError // by a pool of the same name
+	var taken *registration.ConflictError // by a pool of the same name
 	switch {
 	case err == nil:
 		server.TellDurable(r.gin, r.view(d).Durable(&reg))
@@ -91,7 +92,7 @@ func (d *Dialect) register(r *exchange) error {
 
 // unusable says what makes a registration one that could never be of use, which
 // the reference does not mind: "" if nothing.
-func unusable(reg *conductor.Registration, dpRank *uint64) string {
+func unusable(reg *registration.Registration, dpRank *uint64) string {
 	switch {
 	case reg.BlockSize == 0:
 		// A prompt has no blocks of no tokens: nothing would ever match, in this
@@ -111,7 +112,7 @@ func unusable(reg *conductor.Registration, dpRank *uint64) string {
 // reference: an instance is in one partition, has a rank once, and a partition has
 // one block size. Sizes that came through the Conductor dialect may be several:
 // any of them will do.
-func admit(reg *conductor.Registration, all iter.Seq[conductor.Registration]) error {
+func admit(reg *registration.Registration, all iter.Seq[registration.Registration]) error {
 	var sizes []int
 	taken, fits := false, false
 	for other := range all {
@@ -141,7 +142,7 @@ func admit(reg *conductor.Registration, all iter.Seq[conductor.Registration]) er
 	return nil
 }
 
-func alreadyRegistered(reg *conductor.Registration) error {
+func alreadyRegistered(reg *registration.Registration) error {
 	return refusef(http.StatusConflict, "instance %s dp_rank %d already registered", reg.Instance, reg.Rank)
 }
 
@@ -164,9 +165,9 @@ func (d *Dialect) unregister(r *exchange) error {
 		return err
 	}
 	r.gin.Set(ModelKey, name)
-	var other *conductor.Registration // of the instance, in another partition
-	known := false                    // in this one
-	var keys []conductor.Key
+	var other *registration.Registration // of the instance, in another partition
+	known := false                       // in this one
+	var keys []registration.Key
 	for _, reg := range listeners(r.view(d), instance) {
 		if reg.Model != name || in.named() && reg.Tenant != in.name() {
 			other = &reg
@@ -187,7 +188,7 @@ func (d *Dialect) unregister(r *exchange) error {
 			return err
 		}
 	}
-	if err := r.view(d).Commit(r.gin.Request.Context(), conductor.Key{}, nil); err != nil {
+	if err := r.view(d).Commit(r.gin.Request.Context(), registration.Key{}, nil); err != nil {
 		return err
 	}
 	switch {
@@ -202,11 +203,11 @@ func (d *Dialect) unregister(r *exchange) error {
 }
 
 // listeners returns the sources of one instance, by tenant and rank.
-func listeners(view conductor.View, instance string) []conductor.Registration {
-	all := slices.DeleteFunc(view.Shared(), func(r conductor.Registration) bool {
+func listeners(view conductor.View, instance string) []registration.Registration {
+	all := slices.DeleteFunc(view.Shared(), func(r registration.Registration) bool {
 		return r.Instance != instance || !isWorker(&r)
 	})
-	slices.SortFunc(all, func(a, b conductor.Registration) int {
+	slices.SortFunc(all, func(a, b registration.Registration) int {
 		if n := strings.Compare(a.Tenant, b.Tenant); n != 0 {
 			return n
 		}

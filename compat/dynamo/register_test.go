@@ -15,7 +15,7 @@ import (
 
 // registration is the body of a valid registration with some fields changed: a
 // value of "" leaves the field out.
-func registration(changes ...string) string {
+func newRegistration(changes ...string) string {
 	fields := []string{"instance_id", "endpoint", "model_name", "block_size"}
 	values := map[string]string{"instance_id": "1", "endpoint": `"inproc://1/0"`, "model_name": `"m"`, "block_size": "4"}
 	for i := 0; i+1 < len(changes); i += 2 {
@@ -50,7 +50,7 @@ func TestRegister(t *testing.T) {
 				want = refusal(text)
 			}
 			before := len(s.conductor.Registrations())
-			s.do("POST", "/register", registration(changes...), status, want)
+			s.do("POST", "/register", newRegistration(changes...), status, want)
 			if n := len(s.conductor.Registrations()) - before; status != 201 && n != 0 {
 				t.Errorf("%v: %d registered by what was refused", changes, n)
 			}
@@ -113,7 +113,7 @@ func TestConcurrentRegistrations(t *testing.T) {
 				model = `"n"`
 			}
 			codes[i] = s.send("POST", "/register",
-				registration("instance_id", fmt.Sprint(i/4), "dp_rank", fmt.Sprint(i%4), "block_size", size, "model_name", model)).Code
+				newRegistration("instance_id", fmt.Sprint(i/4), "dp_rank", fmt.Sprint(i%4), "block_size", size, "model_name", model)).Code
 		})
 	}
 	all.Wait()
@@ -223,7 +223,8 @@ func TestWorkers(t *testing.T) {
 		}
 		f("/workers", "[]")
 		s.register(10, 0, "")
-		s.do("POST", "/register", registration("instance_id", "9", "endpoint", `"inproc://never"`, "model_name", `"llama"`, "routing_group",
+		s.do("POST", "/register", newRegistration("instance_id", "9", "endpoint", `"inproc://never"`, "model_name", `"llama"`,
+			"routing_group",
 			`"acme"`, "dp_rank", "3"), 201, done)
 		s.publish(10, 0, stored("GPU", 1, 1))
 		ten := `{"instance_id":10,"source":"zmq","status":"active","model_name":"m","routing_group":"default","block_size":4,` +
@@ -241,7 +242,7 @@ func TestWorkers(t *testing.T) {
 		f("/workers?model_name=%zz", "[]")
 		s.do("GET", "/workers?model_name=a&model_name=b", "", 400, "Failed to deserialize query string: duplicate field `model_name`")
 		// A worker is as bad as its worst rank.
-		s.do("POST", "/register", registration("instance_id", "10", "endpoint", `"inproc://never"`, "dp_rank", "1"), 201, done)
+		s.do("POST", "/register", newRegistration("instance_id", "10", "endpoint", `"inproc://never"`, "dp_rank", "1"), 201, done)
 		synctest.Wait()
 		if got := s.send("GET", "/workers?model_name=m", "").Body.String(); !strings.Contains(got, `"source":"zmq","status":"failed"`) {
 			t.Errorf("got %s", got)
@@ -288,7 +289,7 @@ func TestListenerControl(t *testing.T) {
 	})
 	inBubble(t, Config{TestEndpoints: true}, func(t *testing.T, s *testServer) {
 		s.register(1, 0, "")
-		s.do("POST", "/register", registration("endpoint", `"inproc://never"`, "dp_rank", "1"), 201, done)
+		s.do("POST", "/register", newRegistration("endpoint", `"inproc://never"`, "dp_rank", "1"), 201, done)
 		synctest.Wait()
 		s.do("POST", "/test/pause_listener", `{"instance_id":2}`, 404, refusal("instance 2 not found"))
 		s.do("POST", "/test/pause_listener", `{"instance_id":1,"dp_rank":2}`, 404, refusal("instance 1 dp_rank 2 not found"))

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/tiers"
 )
 
@@ -27,9 +29,9 @@ import (
 var tierNames = [...]string{tiers.Device: "device", tiers.Host: "host_pinned", tiers.Disk: "disk", tiers.External: "external"}
 
 // plainHolder reports whether a RouterEvent can name the holder.
-func plainHolder(source conductor.Registration, medium tiers.Medium) bool {
+func plainHolder(source registration.Registration, medium tiers.Medium) bool {
 	_, integer := numeric(source.Instance)
-	return integer && !source.Pool() && medium.Tier < tiers.Other
+	return integer && !source.IsPool() && medium.Tier < tiers.Other
 }
 
 // plainly reports whether a RouterEvent can say the stretch of a plain holder.
@@ -112,7 +114,7 @@ var errOther = errors.New("not about blocks of a worker")
 
 // slot is where in a dump an event stands.
 type slot struct {
-	partition conductor.Partition
+	partition scope.Shard
 	blockSize int
 }
 
@@ -160,10 +162,10 @@ func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*conductor.Stored
 		return nil, fmt.Errorf("dp_rank %d is out of range", e.Event.Rank)
 	}
 	st := &conductor.Stored{
-		Partition: at.partition, BlockSize: at.blockSize, Rank: int32(e.Event.Rank), Medium: medium,
-		Source: conductor.Registration{
+		Shard: at.partition, BlockSize: at.blockSize, Rank: int32(e.Event.Rank), Medium: medium,
+		Source: registration.Registration{
 			Instance: strconv.FormatUint(uint64(*e.Worker), 10), Tenant: at.partition.Tenant, Model: at.partition.Model,
-			BlockSize: at.blockSize, Rank: int(e.Event.Rank), Type: conductor.TypeVLLM,
+			BlockSize: at.blockSize, Rank: int(e.Event.Rank), Type: registration.TypeVLLM,
 		},
 		Stretch: &conductor.Stretch{Root: s.Parent == nil, HasParent: s.Parent != nil},
 	}

@@ -16,6 +16,7 @@ import (
 
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -186,7 +187,7 @@ func (s *testServer) refuses(body map[string]any, status int, text, reason strin
 func TestLimitsAreReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *testServer) {
 		for i := range 8 {
-			if err := s.conductor.Register(conductor.Registration{
+			if err := s.conductor.Register(registration.Registration{
 				Endpoint: fmt.Sprintf("tcp://a:%d", i+1), Type: "vLLM", Model: "m", Instance: "a", BlockSize: blockSize, Rank: i,
 			}, conductor.RegisterOptions{}); err != nil {
 				t.Fatal(err)

@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/registration"
 )
 
 // profile says how an engine hashes, so that blocks can be found by its hashes. The
@@ -88,16 +88,16 @@ func checkSeed(seed string) *failure {
 }
 
 // settings is the profile as the Conductor has it; nil is none.
-func (p *profile) settings() conductor.HashProfile {
+func (p *profile) settings() registration.HashProfile {
 	if p == nil {
-		return conductor.HashProfile{}
+		return registration.HashProfile{}
 	}
-	return conductor.HashProfile{Strategy: p.strategy, Algorithm: p.algorithm, PythonHashSeed: p.seed, IndexProjection: p.projection}
+	return registration.HashProfile{Strategy: p.strategy, Algorithm: p.algorithm, PythonHashSeed: p.seed, IndexProjection: p.projection}
 }
 
 // writeProfile writes a registered profile, with its root; nil for none.
-func writeProfile(e *body.Encoder, p conductor.HashProfile) {
-	if p == (conductor.HashProfile{}) {
+func writeProfile(e *body.Encoder, p registration.HashProfile) {
+	if p == (registration.HashProfile{}) {
 		e.Null()
 		return
 	}

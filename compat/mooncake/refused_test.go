@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestRefusedWhileStopping(t *testing.T) {
 	f := func(err error, want int) {
 		t.Helper()
-		err = refused(conductor.Registration{}, err)
+		err = refused(registration.Registration{}, err)
 		var own *failure
 		status := 0
 		if errors.As(err, &own) {

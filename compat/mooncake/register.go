@@ -13,6 +13,9 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 )
 
@@ -23,15 +26,15 @@ var (
 	keyFields = body.Of("dp_rank", "instance_id", "tenant_id")
 )
 
-var types = []string{conductor.TypeVLLM, conductor.TypeMooncake, conductor.TypeSGLang, conductor.TypeStandard}
+var types = []string{registration.TypeVLLM, registration.TypeMooncake, registration.TypeSGLang, registration.TypeStandard}
 
 // register starts a source: POST /register.
 func (d *handlers) register(g *gin.Context, f fields, e *body.Encoder) error {
-	reg, err := registration(f)
+	reg, err := readRegistration(f)
 	if err != nil {
 		return err
 	}
-	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[conductor.Registration]) error { return admit(reg, all) }}
+	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[registration.Registration]) error { return admit(reg, all) }}
 	view := access.View(d.conductor, g)
 	if err := view.Commit(g.Request.Context(), reg.Key(), view.Register(reg, opts)); err != nil {
 		return refused(reg, err)
@@ -44,8 +47,8 @@ func (d *handlers) register(g *gin.Context, f fields, e *body.Encoder) error {
 	return nil
 }
 
-// registration reads the fields in the order in which the reference checks them.
-func registration(f fields) (reg conductor.Registration, err error) {
+// readRegistration reads the fields in the order in which the reference checks them.
+func readRegistration(f fields) (reg registration.Registration, err error) {
 	f.only(registerFields)
 	reg.Endpoint = f.required("endpoint")
 	reg.Type = f.required("type")
@@ -64,7 +67,7 @@ func registration(f fields) (reg conductor.Registration, err error) {
 		f.fail(bad("type", "invalid_value", "type must be vLLM or Mooncake"))
 	}
 	if reg.Tenant == "" {
-		reg.Tenant = conductor.DefaultTenant
+		reg.Tenant = scope.DefaultTenant
 	}
 	rank := f.integer("dp_rank")
 	if !isRank(rank) {
@@ -94,7 +97,7 @@ func (f *fields) cacheGroup() {
 
 // admit refuses an endpoint that another key has. The key itself is looked at first,
 // by who asks. Publishers that connect to us share an endpoint.
-func admit(reg conductor.Registration, all iter.Seq[conductor.Registration]) error {
+func admit(reg registration.Registration, all iter.Seq[registration.Registration]) error {
 	shared := strings.HasPrefix(reg.Endpoint, "bind:")
 	taken := false
 	for other := range all {
@@ -114,11 +117,11 @@ func invalidRegistration(text string) *failure {
 }
 
 // refused is an error of Register in the dialect's words.
-func refused(reg conductor.Registration, err error) error {
+func refused(reg registration.Registration, err error) error {
 	var (
-		conflict *conductor.ConflictError
+		conflict *registration.ConflictError
 		profile  *conductor.ProfileConflictError
-		field    *conductor.FieldError
+		field    *invalid.FieldError
 	)
 	switch {
 	case errors.As(err, &conflict):
@@ -144,7 +147,7 @@ func refused(reg conductor.Registration, err error) error {
 // unregister stops a source: POST /unregister.
 func (d *handlers) unregister(g *gin.Context, f fields, e *body.Encoder) error {
 	f.only(keyFields)
-	key := conductor.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
+	key := registration.Key{Instance: f.required("instance_id"), Tenant: f.text("tenant_id")}
 	if m := f.field("dp_rank"); m == nil {
 		f.fail(missing("dp_rank"))
 	} else if n, ok := d.cfg.Codec.Int(m.Raw); !ok || !isRank(n) {

@@ -9,16 +9,16 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/registration"
 )
 
 // services lists the registered sources, sorted by the text of their keys: GET
 // /services.
 func (d *handlers) services(g *gin.Context, codec body.Codec) {
 	all := access.View(d.conductor, g).Registrations()
-	slices.SortFunc(all, func(a, b conductor.Registration) int {
+	slices.SortFunc(all, func(a, b registration.Registration) int {
 		return strings.Compare(a.Key().String(), b.Key().String())
 	})
 	e := body.Encoder{Codec: codec}
@@ -62,8 +62,8 @@ func (a space) compare(b space) int {
 // held is what there is in a space.
 type held struct {
 	blocks  int
-	profile conductor.HashProfile // of the engines registered for it
-	ranks   map[string][]int      // of the instances registered for it
+	profile registration.HashProfile // of the engines registered for it
+	ranks   map[string][]int         // of the instances registered for it
 }
 
 // globalView shows the contexts, with their instances: GET /global_view.
@@ -77,10 +77,10 @@ func (d *handlers) globalView(g *gin.Context, codec body.Codec) {
 	}
 	view := access.View(d.conductor, g)
 	for _, r := range view.Registrations() {
-		if !r.Pool() {
+		if !r.IsPool() {
 			h := at(space{r.Tenant, r.Model, r.Lora, r.BlockSize})
 			h.ranks[r.Instance] = append(h.ranks[r.Instance], r.Rank)
-			if r.Profile != (conductor.HashProfile{}) {
+			if r.Profile != (registration.HashProfile{}) {
 				h.profile = r.Profile // they all have the same
 			}
 		}

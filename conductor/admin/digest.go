@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/scope"
 )
 
 // hexText is a number of 64 bits as 16 hexadecimal digits.
@@ -135,7 +136,7 @@ func ReadDigests(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest,
 		}
 		for _, c := range row.Deployments {
 			s.Deployments = append(s.Deployments, conductor.DeploymentDigest{
-				Partition: conductor.Partition{Tenant: c.TenantID, Model: c.ModelName}, BlockSize: c.BlockSize, Digest: c.digest(),
+				Shard: scope.Shard{Tenant: c.TenantID, Model: c.ModelName}, BlockSize: c.BlockSize, Digest: c.digest(),
 			})
 		}
 		all = append(all, s)

@@ -12,6 +12,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -27,8 +29,8 @@ func TestDigestAnswer(t *testing.T) {
 		n := new(streamtest.Network)
 		c := conductor.New(conductor.Options{HashSeed: 1<<64 - 1, Log: zerolog.Nop(), Stream: stream.Config{Transport: n}})
 		defer c.Close()
-		must.Succeed(t, c.Register(conductor.Registration{
-			Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 2, Salt: "s",
+		must.Succeed(t, c.Register(registration.Registration{
+			Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 2, Salt: "s",
 			MediaTTL: map[string]time.Duration{"DISK": time.Hour},
 		}, conductor.RegisterOptions{}))
 		synctest.Wait()
@@ -55,7 +57,7 @@ func TestDigestAnswer(t *testing.T) {
 			t.Fatalf("%d %+v %v", seed, got, err)
 		}
 		want := c.Digests("")[0]
-		want.Registration = conductor.Registration{Instance: "e", Tenant: "default"}
+		want.Registration = registration.Registration{Instance: "e", Tenant: "default"}
 		if !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%+v\nwant %+v", got[0], want)
 		}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/events/tape"
@@ -65,7 +65,7 @@ type rangeError struct {
 func (a *api) events(g *gin.Context) (any, error) {
 	source := g.Query("source")
 	if source == "" {
-		return nil, conductor.Invalid("source", "missing", "source is required, as instance|tenant|rank")
+		return nil, invalid.Field("source", "missing", "source is required, as instance|tenant|rank")
 	}
 	q, err := rangeOf(g)
 	if err != nil {
@@ -102,7 +102,7 @@ func rangeOf(g *gin.Context) (q tape.Range, err error) {
 		Limit: int(take("limit", 1, maxEvents, defaultEvents)),
 	}
 	if err == nil && q.To < q.From {
-		err = conductor.Invalid("to", "out_of_range", "to must not be less than from, got %d and %d", q.To, q.From)
+		err = invalid.Field("to", "out_of_range", "to must not be less than from, got %d and %d", q.To, q.From)
 	}
 	return q, err
 }

@@ -4,6 +4,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+
+	"example.com/conductor/conductor/registration"
+
 	nethttp "net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +21,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+
 	conductorserver "example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/watch"
 	"example.com/conductor/events/stream"
@@ -32,7 +36,7 @@ func streamed(t *testing.T, opts admin.Options,
 	n := new(streamtest.Network)
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: n}})
 	defer c.Close()
-	must.Succeed(t, c.Register(conductor.Registration{Endpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e",
+	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "e",
 		BlockSize: 2}, conductor.RegisterOptions{}))
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 2, KeepQueries: true})
 	defer hub.Close()

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/prefixes"
 )
 
@@ -77,7 +78,7 @@ func topOf(g *gin.Context, otherwise, most int) (int, error) {
 	}
 	top, err := strconv.Atoi(text)
 	if err != nil || top < 0 || top > most {
-		return 0, conductor.Invalid("top", "out_of_range", "top must be from 0 to %d, got %q", most, text)
+		return 0, invalid.Field("top", "out_of_range", "top must be from 0 to %d, got %q", most, text)
 	}
 	return top, nil
 }
@@ -171,7 +172,7 @@ type lostRow struct {
 func (a *api) drain(g *gin.Context) (any, error) {
 	name := g.Query("instance")
 	if name == "" {
-		return nil, conductor.Invalid("instance", "missing", "instance is required")
+		return nil, invalid.Field("instance", "missing", "instance is required")
 	}
 	loss, err := access.View(a.conductor, g).Loss(name)
 	if err != nil {

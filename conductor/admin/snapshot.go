@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
@@ -57,7 +58,7 @@ func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 	if text, again := g.GetQuery("id"); again {
 		id, err := strconv.ParseUint(text, 16, 64)
 		if err != nil {
-			return nil, conductor.Invalid("id", "invalid_value", "id must be the hexadecimal number of a snapshot, got %q", text)
+			return nil, invalid.Field("id", "invalid_value", "id must be the hexadecimal number of a snapshot, got %q", text)
 		}
 		return a.opts.Snapshots.FindSnapshot(id), nil
 	}
@@ -82,12 +83,12 @@ func snapshotScope(g *gin.Context) (of scope.Deployment, err error) {
 	case model == "" && size == "" && !tenanted:
 		return of, nil
 	case model == "":
-		return of, conductor.Invalid("model", "missing", "model must name the model of the deployment")
+		return of, invalid.Field("model", "missing", "model must name the model of the deployment")
 	}
 	n, err := strconv.ParseUint(size, 10, 31)
 	if err != nil || n == 0 {
-		return of, conductor.Invalid("block_size", "invalid_value",
+		return of, invalid.Field("block_size", "invalid_value",
 			"block_size must be the number of tokens in a block of the deployment, got %q", size)
 	}
-	return scope.Deployment{Tenant: cmp.Or(tenant, conductor.DefaultTenant), Model: model, BlockSize: int(n)}, nil
+	return scope.Deployment{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: model, BlockSize: int(n)}, nil
 }

@@ -17,10 +17,14 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/history"
+
 	historypeer "example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
 )
@@ -34,8 +38,8 @@ func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 	})
 	t.Cleanup(c.Close)
 	r := c.Recover(0)
-	reg := conductor.Registration{
-		Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557",
+	reg := registration.Registration{
+		Instance: "a", Model: "m", BlockSize: 16, Type: registration.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557",
 	}
 	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
 	words := make([]uint64, blocks)
@@ -43,7 +47,7 @@ func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 		words[i] = uint64(i+1) * 0x9e3779b97f4a7c15
 	}
 	must.Succeed(t, r.Stored(&conductor.Stored{
-		Source: reg, Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: "pepper",
+		Source: reg, Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: "pepper",
 		Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
 	}))
 	r.Done()
@@ -157,9 +161,10 @@ func TestSnapshotForms(t *testing.T) {
 // A peer may ask for one deployment.
 func TestSnapshotOfADeployment(t *testing.T) {
 	c, url := snapshotPeer(t, 1000)
-	must.Succeed(t, c.Register(conductor.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: conductor.TypeVLLM, Tenant: "default",
+	must.Succeed(t, c.Register(registration.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
+		Tenant:   "default",
 		Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
-	must.Succeed(t, c.Register(conductor.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: conductor.TypeVLLM,
+	must.Succeed(t, c.Register(registration.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: registration.TypeVLLM,
 		Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
 	f := func(query string, status int, want string) string {
 		t.Helper()

@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/statelog"
 )
 
@@ -45,7 +46,7 @@ type eventRow struct {
 func (a *api) source(g *gin.Context) (any, error) {
 	key := g.Query("source")
 	if key == "" {
-		return nil, conductor.Invalid("source", "missing", "source is required: the key of a source, such as engine-1|default|0")
+		return nil, invalid.Field("source", "missing", "source is required: the key of a source, such as engine-1|default|0")
 	}
 	s, err := access.View(a.conductor, g).Source(key)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
 )
@@ -21,8 +22,8 @@ func TestAliasesOfOthers(t *testing.T) {
 		endpoint := "tcp://" + instance + ":1"
 		s.engines.PublisherAt(endpoint).Publish(streamtest.EncodeBatch(1.5, 0,
 			streamtest.Scope{Medium: "GPU"}.StoredEvent(0, []uint64{7}, prompt, len(prompt))))
-		r := conductor.Registration{
-			Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model,
+		r := registration.Registration{
+			Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: registration.TypeVLLM, Model: model,
 			BlockSize: len(prompt), Aliases: aliases,
 		}
 		must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(r, conductor.RegisterOptions{AnyEndpoint: true}))

@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 )
 
@@ -16,11 +17,11 @@ type Asked struct {
 	cluster   *Cluster
 
 	mu  sync.Mutex
-	all map[conductor.Key]askedSource // guarded by mu
+	all map[registration.Key]askedSource // guarded by mu
 }
 
 type askedSource struct {
-	registration conductor.Registration
+	registration registration.Registration
 	opts         conductor.RegisterOptions
 	followed     bool
 	learned      string
@@ -28,14 +29,14 @@ type askedSource struct {
 
 // NewAsked returns a registry of no engines.
 func NewAsked(c *conductor.Conductor) *Asked {
-	return &Asked{conductor: c, all: make(map[conductor.Key]askedSource)}
+	return &Asked{conductor: c, all: make(map[registration.Key]askedSource)}
 }
 
 // Share lets a cluster say which sources are followed. Call it before the first engine is asked.
 func (a *Asked) Share(c *Cluster) { a.cluster = c }
 
 // Register registers a source if its shard is held here.
-func (a *Asked) Register(r conductor.Registration, opts conductor.RegisterOptions) error {
+func (a *Asked) Register(r registration.Registration, opts conductor.RegisterOptions) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := askedSource{registration: r, opts: opts}
@@ -51,7 +52,7 @@ func (a *Asked) Register(r conductor.Registration, opts conductor.RegisterOption
 }
 
 // Unregister forgets a source.
-func (a *Asked) Unregister(key conductor.Key) (conductor.Key, error) {
+func (a *Asked) Unregister(key registration.Key) (registration.Key, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s, known := a.all[key]
@@ -63,7 +64,7 @@ func (a *Asked) Unregister(key conductor.Key) (conductor.Key, error) {
 }
 
 // Health returns the state of a source. One that others follow is well.
-func (a *Asked) Health(key conductor.Key) (state stream.State, restarts uint64, ok bool) {
+func (a *Asked) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
 	a.mu.Lock()
 	s, known := a.all[key]
 	a.mu.Unlock()
@@ -74,7 +75,7 @@ func (a *Asked) Health(key conductor.Key) (state stream.State, restarts uint64, 
 }
 
 // ReportLearned adds a finding about a source, once it is followed.
-func (a *Asked) ReportLearned(key conductor.Key, text string) {
+func (a *Asked) ReportLearned(key registration.Key, text string) {
 	a.mu.Lock()
 	s, known := a.all[key]
 	if known {
@@ -92,7 +93,7 @@ func (a *Asked) ReportLearned(key conductor.Key, text string) {
 func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.SourceBounds() }
 
 // Sources returns the sources of all engines.
-func (a *Asked) Sources() (all []conductor.Registration) {
+func (a *Asked) Sources() (all []registration.Registration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, s := range a.all {
@@ -130,7 +131,7 @@ type Sources struct {
 }
 
 // Sources implements Registry.
-func (s Sources) Sources() ([]conductor.Registration, bool) {
+func (s Sources) Sources() ([]registration.Registration, bool) {
 	all, known := s.Registry.Sources()
 	return append(all, s.Asked.Sources()...), known
 }

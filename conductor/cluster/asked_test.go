@@ -8,6 +8,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -18,19 +20,19 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	t.Parallel()
 	network := streamtest.NewPublisher()
 	c := conductor.New(conductor.Options{
-		Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network },
+		Log: zerolog.Nop(), Transport: func(registration.Registration, bool) stream.Transport { return network },
 	})
 	defer c.Close()
 	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
 	a := NewAsked(c)
 	a.Share(shards)
-	shard := conductor.Shard{Tenant: "default", Model: "m"}
+	shard := scope.Shard{Tenant: "default", Model: "m"}
 	publish := func(p Phase) {
-		shards.chart.Store(&chart{rows: map[conductor.Shard]*Row{shard: {Shard: shard, Phase: p}}, known: true})
+		shards.chart.Store(&chart{rows: map[scope.Shard]*Row{shard: {Shard: shard, Phase: p}}, known: true})
 	}
 	publish(Absent)
-	r := conductor.Registration{
-		Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
+	r := registration.Registration{
+		Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
 	}
 	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
 	a.ReportLearned(r.Key(), "it told its model")
@@ -60,7 +62,7 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 
 // TestKeysOfShards: texts of shards are read back, whatever the names have in them.
 func TestKeysOfShards(t *testing.T) {
-	for _, s := range []conductor.Shard{{Tenant: "a", Model: "m"}, {Tenant: "a/b", Model: "c"}, {Tenant: "a", Model: "b/c"},
+	for _, s := range []scope.Shard{{Tenant: "a", Model: "m"}, {Tenant: "a/b", Model: "c"}, {Tenant: "a", Model: "b/c"},
 		{Tenant: "a%2Fb", Model: "/"}, {}} {
 		if got, ok := shardOf(Key(s)); got != s || !ok {
 			t.Errorf("%+v has the text %q, which is %+v", s, Key(s), got)
@@ -79,12 +81,12 @@ func TestWantedKeepsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	network := streamtest.NewPublisher()
 	c := conductor.New(conductor.Options{
-		Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return network },
+		Log: zerolog.Nop(), Transport: func(registration.Registration, bool) stream.Transport { return network },
 	})
 	defer c.Close()
 	shards := New(Config{Conductor: c, Fleet: fleet.New(fleet.Config{Log: zerolog.Nop()}), Log: zerolog.Nop()})
-	r := conductor.Registration{
-		Endpoint: "tcp://a:1", Type: conductor.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
+	r := registration.Registration{
+		Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
 	}
 	if shards.Wanted(r) {
 		t.Error("a source of others is wanted before the registry was read")
@@ -93,11 +95,11 @@ func TestWantedKeepsWhatIsThere(t *testing.T) {
 	if !shards.Wanted(r) {
 		t.Error("a source of the configuration is not wanted")
 	}
-	pool := conductor.Registration{Type: conductor.TypeMooncake, Model: "m"}
+	pool := registration.Registration{Type: registration.TypeMooncake, Model: "m"}
 	if !shards.Wanted(pool) {
 		t.Error("a pool is not wanted")
 	}
-	if err := shards.Serves(conductor.Shard{Model: "m"}); err == nil {
+	if err := shards.Serves(scope.Shard{Model: "m"}); err == nil {
 		t.Error("a replica answers before it knows the fleet")
 	}
 }

@@ -39,6 +39,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/cluster/placement"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -49,7 +50,7 @@ const factName = "shards"
 type Registry interface {
 	// Sources returns the sources that are registered at any replica, but those that this one
 	// refuses. It returns false before the registry was read.
-	Sources() ([]conductor.Registration, bool)
+	Sources() ([]registration.Registration, bool)
 	// Again looks again which of them this replica wants.
 	Again()
 }
@@ -88,7 +89,7 @@ type Cluster struct {
 	differing atomic.Int64  // replicas with other settings
 
 	mu   sync.Mutex
-	held map[conductor.Shard]*heldShard // guarded by mu
+	held map[scope.Shard]*heldShard // guarded by mu
 }
 
 // heldShard is a shard that this replica has a part in.
@@ -103,15 +104,15 @@ type heldShard struct {
 
 // chart is what queries look at. It never changes once published.
 type chart struct {
-	rows  map[conductor.Shard]*Row
-	urls  map[string]string // of replicas, by id
-	names conductor.Names   // aliases of all registrations
-	known bool              // the registry was read
+	rows  map[scope.Shard]*Row
+	urls  map[string]string  // of replicas, by id
+	names registration.Names // aliases of all registrations
+	known bool               // the registry was read
 }
 
 // Row is what this replica knows of a shard.
 type Row struct {
-	conductor.Shard
+	scope.Shard
 	Sources int
 	Load    float64 // queries a second, of all replicas
 	Owners  []string
@@ -120,7 +121,7 @@ type Row struct {
 
 	away    *conductor.UnservedError   // nil if this replica answers
 	others  []conductor.ReplicaAddress // that answer too, if this one does
-	sources []*conductor.Registration
+	sources []*registration.Registration
 }
 
 // New returns a Cluster, which adds its facts to the beats of the fleet. It does nothing else before Step.
@@ -128,7 +129,7 @@ func New(cfg Config) *Cluster {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[conductor.Shard]*heldShard)}
+	c := &Cluster{cfg: cfg, places: make(chan struct{}, bringing), held: make(map[scope.Shard]*heldShard)}
 	c.chart.Store(&chart{})
 	c.prepareBeat(nil)
 	cfg.Fleet.Tell(factName, func() json.RawMessage { return *c.facts.Load() })
@@ -137,17 +138,17 @@ func New(cfg Config) *Cluster {
 }
 
 // Key returns the text of a shard. No two have the same.
-func Key(s conductor.Shard) string { return url.PathEscape(s.Tenant) + "/" + s.Model }
+func Key(s scope.Shard) string { return url.PathEscape(s.Tenant) + "/" + s.Model }
 
 // shardOf returns the shard of a text.
-func shardOf(key string) (conductor.Shard, bool) {
+func shardOf(key string) (scope.Shard, bool) {
 	tenant, model, found := strings.Cut(key, "/")
 	tenant, err := url.PathUnescape(tenant)
-	return conductor.Shard{Tenant: tenant, Model: model}, found && err == nil
+	return scope.Shard{Tenant: tenant, Model: model}, found && err == nil
 }
 
 // Serves returns nil for a shard that this replica answers for, or that the fleet does not know.
-func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
+func (c *Cluster) Serves(s scope.Shard) *conductor.UnservedError {
 	now := c.chart.Load()
 	if !now.known {
 		return &conductor.UnservedError{Shard: s}
@@ -167,11 +168,11 @@ func (c *Cluster) Serves(s conductor.Shard) *conductor.UnservedError {
 func (c *Cluster) ServesInstance(tenant, instance string) (away *conductor.UnservedError) {
 	now := c.chart.Load()
 	if !now.known {
-		return &conductor.UnservedError{Shard: conductor.Shard{Tenant: tenant}}
+		return &conductor.UnservedError{Shard: scope.Shard{Tenant: tenant}}
 	}
 	for _, row := range now.rows {
-		if !slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
-			return r.Instance == instance && cmp.Or(r.Tenant, conductor.DefaultTenant) == tenant && !r.Pool()
+		if !slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
+			return r.Instance == instance && cmp.Or(r.Tenant, scope.DefaultTenant) == tenant && !r.IsPool()
 		}) {
 			continue
 		}
@@ -186,7 +187,7 @@ func (c *Cluster) ServesInstance(tenant, instance string) (away *conductor.Unser
 }
 
 // Others returns the other replicas that answer for a shard that this one answers for. They are not to be changed.
-func (c *Cluster) Others(s conductor.Shard) []conductor.ReplicaAddress {
+func (c *Cluster) Others(s scope.Shard) []conductor.ReplicaAddress {
 	if row := c.chart.Load().rows[s]; row != nil {
 		return row.others
 	}
@@ -209,7 +210,7 @@ func (c *Cluster) Away() (all []*conductor.UnservedError) {
 }
 
 // Names returns the aliases of all registrations of the fleet.
-func (c *Cluster) Names() conductor.Names { return c.chart.Load().names }
+func (c *Cluster) Names() registration.Names { return c.chart.Load().names }
 
 // Models returns the models of a tenant that are registered in the fleet, for engines or pools.
 func (c *Cluster) Models(tenant string) (all []string) {
@@ -223,8 +224,8 @@ func (c *Cluster) Models(tenant string) (all []string) {
 
 // Wanted reports whether this replica follows a source. A pool holds objects of any model, so all
 // replicas follow it. An engine that is asked for its model tells that later.
-func (c *Cluster) Wanted(r conductor.Registration) bool {
-	if r.Pool() || r.Model == "" {
+func (c *Cluster) Wanted(r registration.Registration) bool {
+	if r.IsPool() || r.Model == "" {
 		return true
 	}
 	now, shards := c.chart.Load(), r.Shards()
@@ -232,12 +233,12 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 		return c.cfg.Conductor.Follows(r.Key())
 	}
 	c.mu.Lock()
-	held := slices.ContainsFunc(shards, func(s conductor.Shard) bool {
+	held := slices.ContainsFunc(shards, func(s scope.Shard) bool {
 		// A shard that was let go is answered until the next chart says so.
 		return c.held[s] != nil && c.held[s].brought || now.rows[s] != nil && now.rows[s].Phase.answers()
 	})
 	c.mu.Unlock()
-	if !held && !slices.ContainsFunc(shards, func(s conductor.Shard) bool { return now.rows[s] != nil }) {
+	if !held && !slices.ContainsFunc(shards, func(s scope.Shard) bool { return now.rows[s] != nil }) {
 		c.cfg.Fleet.Hasten() // a new model: the next Step decides, until then who registered it answers
 		return c.cfg.Conductor.Follows(r.Key())
 	}
@@ -245,7 +246,7 @@ func (c *Cluster) Wanted(r conductor.Registration) bool {
 }
 
 // Keeps reports whether this replica serves a shard, so that its blocks are worth a snapshot.
-func (c *Cluster) Keeps(s conductor.Shard) bool {
+func (c *Cluster) Keeps(s scope.Shard) bool {
 	row := c.chart.Load().rows[s]
 	return row != nil && row.Phase == Serving
 }
@@ -325,7 +326,7 @@ func (c *Cluster) Step(ctx context.Context) {
 		row.route(c.cfg.Fleet.ID(), urls)
 	}
 	c.prepareBeat(rows)
-	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: conductor.NamesOf(slices.Values(sources)), known: true}).rows
+	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: registration.NamesOf(slices.Values(sources)), known: true}).rows
 	fresh := false // sources of new shards are followed where they were registered, see Wanted
 	for s := range rows {
 		fresh = fresh || before[s] == nil
@@ -339,14 +340,14 @@ func (c *Cluster) Step(ctx context.Context) {
 }
 
 // toldOf reads what replicas tell of their shards. A replica that tells nothing shares none.
-func toldOf(all []fleet.Replica) map[string]map[conductor.Shard]Fact {
-	told := make(map[string]map[conductor.Shard]Fact, len(all))
+func toldOf(all []fleet.Replica) map[string]map[scope.Shard]Fact {
+	told := make(map[string]map[scope.Shard]Fact, len(all))
 	for _, r := range all {
 		var facts map[string]Fact
 		if text, has := r.Facts[factName]; !has || json.Unmarshal(text, &facts) != nil {
 			continue
 		}
-		told[r.ID] = make(map[conductor.Shard]Fact, len(facts))
+		told[r.ID] = make(map[scope.Shard]Fact, len(facts))
 		for key, f := range facts {
 			if s, ok := shardOf(key); ok {
 				told[r.ID][s] = f
@@ -357,8 +358,8 @@ func toldOf(all []fleet.Replica) map[string]map[conductor.Shard]Fact {
 }
 
 // rowsOf returns the shards of the fleet with what the replicas tell of them.
-func (c *Cluster) rowsOf(sources []conductor.Registration, told map[string]map[conductor.Shard]Fact) map[conductor.Shard]*Row {
-	rows := make(map[conductor.Shard]*Row)
+func (c *Cluster) rowsOf(sources []registration.Registration, told map[string]map[scope.Shard]Fact) map[scope.Shard]*Row {
+	rows := make(map[scope.Shard]*Row)
 	for i := range sources {
 		if sources[i].Model == "" {
 			continue
@@ -386,7 +387,7 @@ func (c *Cluster) rowsOf(sources []conductor.Registration, told map[string]map[c
 
 // placeShards computes the owners of all shards. Replicas that have a part in a shard are its placement
 // until now, so that all replicas compute from the same.
-func (c *Cluster) placeShards(rows map[conductor.Shard]*Row, all []fleet.Replica, told map[string]map[conductor.Shard]Fact) {
+func (c *Cluster) placeShards(rows map[scope.Shard]*Row, all []fleet.Replica, told map[string]map[scope.Shard]Fact) {
 	var replicas []placement.Replica
 	for _, r := range all {
 		if told[r.ID] != nil {
@@ -456,7 +457,7 @@ func (r *Row) route(me string, urls map[string]string) {
 }
 
 // prepareBeat prepares what the next beat tells.
-func (c *Cluster) prepareBeat(rows map[conductor.Shard]*Row) {
+func (c *Cluster) prepareBeat(rows map[scope.Shard]*Row) {
 	facts := make(map[string]Fact)
 	c.mu.Lock()
 	for s, h := range c.held {

@@ -18,6 +18,9 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
 	"example.com/conductor/conductor/cluster"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/internal/must"
@@ -157,10 +160,10 @@ func recoded(t must.T, text string, read func([]byte, any) error, write func(any
 // allAt is the URL of a replica that serves all shards, with an id for each model.
 type allAt string
 
-func (url allAt) Serves(s conductor.Shard) *conductor.UnservedError {
+func (url allAt) Serves(s scope.Shard) *conductor.UnservedError {
 	return &conductor.UnservedError{Shard: s, Serving: []conductor.ReplicaAddress{{ID: s.Model, URL: string(url)}}}
 }
 func (allAt) ServesInstance(string, string) *conductor.UnservedError { return nil }
-func (allAt) Names() conductor.Names                                 { return nil }
+func (allAt) Names() registration.Names                              { return nil }
 func (allAt) Models(string) []string                                 { return nil }
 func (allAt) Away() []*conductor.UnservedError                       { return nil }

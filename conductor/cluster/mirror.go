@@ -22,6 +22,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/scope"
 )
 
 const (
@@ -47,7 +48,7 @@ type MirrorConfig struct {
 	To http.RoundTripper
 	// All returns the other replicas that are alive, Serving those of them that serve a shard.
 	All     func() []conductor.ReplicaAddress
-	Serving func(conductor.Shard) []conductor.ReplicaAddress
+	Serving func(scope.Shard) []conductor.ReplicaAddress
 	// Timeout is how long a replica may take to answer.
 	Timeout time.Duration
 	// MaxTokens bounds the tokens of one request, as it does here.
@@ -148,9 +149,9 @@ func (m *Mirror) Me() string { return m.cfg.Me }
 func (m *Mirror) Routed(from conductor.Teller, r *conductor.Routed) {
 	tenant := r.Tenant
 	if tenant == "" {
-		tenant = conductor.DefaultTenant
+		tenant = scope.DefaultTenant
 	}
-	if to := m.ready(m.cfg.Serving(conductor.Shard{Tenant: tenant, Model: r.Model})); len(to) > 0 {
+	if to := m.ready(m.cfg.Serving(scope.Shard{Tenant: tenant, Model: r.Model})); len(to) > 0 {
 		m.queueReport(to, mirrored{from: describeClient(from), report: reportOf(r), tokens: len(r.Tokens) + len(r.Hashes)})
 	}
 }

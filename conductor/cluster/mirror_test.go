@@ -19,6 +19,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/internal/must"
 )
 
@@ -72,7 +73,7 @@ func inMirror(t *testing.T, replicas []string, f func(*mirrorBench)) {
 			return all
 		}
 		b.Mirror = NewMirror(MirrorConfig{
-			Me: "me", To: b, All: all, Serving: func(conductor.Shard) []conductor.ReplicaAddress { return all() },
+			Me: "me", To: b, All: all, Serving: func(scope.Shard) []conductor.ReplicaAddress { return all() },
 			Timeout: 2 * time.Second, MaxTokens: 1 << 20, Log: zerolog.Nop(),
 		})
 		defer b.Close()

@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 )
 
 // decidePhases decides the next phase of every shard. It reports whether this replica wants other sources
 // than before. due says that the last beat was one of those that come in each fleet.Pause.
-func (c *Cluster) decidePhases(ctx context.Context, rows map[conductor.Shard]*Row, urls map[string]string, due bool) (moved bool) {
+func (c *Cluster) decidePhases(ctx context.Context, rows map[scope.Shard]*Row, urls map[string]string, due bool) (moved bool) {
 	me, now := c.cfg.Fleet.ID(), c.cfg.Now()
 	c.rates.addCounts(c.cfg.Conductor.ShardQueries(), now)
 	c.mu.Lock()
@@ -89,7 +90,7 @@ func (h *heldShard) lag(told map[string]Fact, me string, now time.Time) {
 }
 
 // letGo ends the part of this replica in a shard. c.mu is held.
-func (c *Cluster) letGo(s conductor.Shard, h *heldShard) {
+func (c *Cluster) letGo(s scope.Shard, h *heldShard) {
 	h.stop()
 	delete(c.held, s)
 }
@@ -102,9 +103,9 @@ func (c *Cluster) beginTakeover(ctx context.Context, row *Row, urls map[string]s
 	ctx, stop := context.WithCancel(ctx)
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
 	from, best := row.serving(urls)
-	followed := slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
+	followed := slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
 		return c.cfg.Conductor.Follows(r.Key()) &&
-			!r.Pool()
+			!r.IsPool()
 	})
 	if followed && whole >= best && c.chart.Load().rows[row.Shard] == nil {
 		h.brought, h.since = true, c.cfg.Now()
@@ -190,8 +191,8 @@ func (c *Cluster) ready() bool {
 func (c *Cluster) left(ctx context.Context, row *Row) bool {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
-	for slices.ContainsFunc(row.sources, func(r *conductor.Registration) bool {
-		return c.cfg.Conductor.Follows(r.Key()) && !r.Pool() && !c.Wanted(*r)
+	for slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
+		return c.cfg.Conductor.Follows(r.Key()) && !r.IsPool() && !c.Wanted(*r)
 	}) {
 		select {
 		case <-ctx.Done():
@@ -225,7 +226,7 @@ func (r *Row) deployments() (all []scope.Deployment) {
 // given up. Pools do not count: nothing brings what they announced before.
 func (r *Row) progress(c *conductor.Conductor) (whole, connecting, changing int) {
 	for _, source := range r.sources {
-		if source.Pool() {
+		if source.IsPool() {
 			continue
 		}
 		switch state, _, followed := c.Health(source.Key()); {

@@ -7,6 +7,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -19,14 +21,14 @@ func BenchmarkReady(b *testing.B) {
 		b.Run(fmt.Sprintf("models=%d", models), func(b *testing.B) {
 			engines := new(streamtest.Network)
 			co := conductor.New(conductor.Options{
-				Log: zerolog.Nop(), Transport: func(conductor.Registration, bool) stream.Transport { return engines },
+				Log: zerolog.Nop(), Transport: func(registration.Registration, bool) stream.Transport { return engines },
 			})
 			defer co.Close()
-			sources := make([]conductor.Registration, 2001)
+			sources := make([]registration.Registration, 2001)
 			for i := range sources {
-				sources[i] = conductor.Registration{
-					Instance: fmt.Sprintf("e%d", i), Tenant: conductor.DefaultTenant, Model: fmt.Sprintf("m%d", i%models),
-					Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: conductor.TypeVLLM, BlockSize: 16,
+				sources[i] = registration.Registration{
+					Instance: fmt.Sprintf("e%d", i), Tenant: scope.DefaultTenant, Model: fmt.Sprintf("m%d", i%models),
+					Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: registration.TypeVLLM, BlockSize: 16,
 				}
 				if i < len(sources)-1 {
 					must.Succeed(b, co.For(conductor.Reader{}).Register(sources[i], conductor.RegisterOptions{AnyEndpoint: true}))
@@ -35,7 +37,7 @@ func BenchmarkReady(b *testing.B) {
 			c := &Cluster{cfg: Config{Conductor: co}}
 			rows := c.rowsOf(sources, nil)
 			c.chart.Store(&chart{rows: rows})
-			c.held = map[conductor.Shard]*heldShard{{Tenant: conductor.DefaultTenant, Model: "m0"}: {holding: holding{phase: Bringing},
+			c.held = map[scope.Shard]*heldShard{{Tenant: scope.DefaultTenant, Model: "m0"}: {holding: holding{phase: Bringing},
 				brought: true}}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -58,7 +59,7 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 		})}
 		m.conductor = conductor.New(conductor.Options{
 			Log:       zerolog.Nop(),
-			Transport: func(conductor.Registration, bool) stream.Transport { return &s.engines },
+			Transport: func(registration.Registration, bool) stream.Transport { return &s.engines },
 			Stream: stream.Config{StaleAfter: time.Hour, ReplayTimeout: time.Hour,
 				Decode: func(batch []byte) (events.Batch, error) { return wire.Decode(batch, wire.DefaultLimits) }},
 		})
@@ -112,8 +113,8 @@ func (s *sharing) register(instance, model string) {
 	endpoint := "tcp://" + instance + ":1"
 	stored := streamtest.Scope{Medium: "GPU"}.StoredEvent(0, []uint64{7}, prompt, len(prompt))
 	s.engines.PublisherAt(endpoint).Publish(streamtest.EncodeBatch(1.5, 0, stored))
-	r := conductor.Registration{
-		Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: conductor.TypeVLLM, Model: model,
+	r := registration.Registration{
+		Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: registration.TypeVLLM, Model: model,
 		BlockSize: len(prompt),
 	}
 	must.Succeed(s.t, s.members[0].conductor.For(conductor.Reader{}).Register(r,
@@ -124,7 +125,7 @@ func (s *sharing) register(instance, model string) {
 var prompt = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}
 
 // phases returns the phases of a shard at all replicas.
-func (s *sharing) phases(shard conductor.Shard) (all []string) {
+func (s *sharing) phases(shard scope.Shard) (all []string) {
 	for _, m := range s.members {
 		phase := Absent
 		if row := m.shards.chart.Load().rows[shard]; row != nil {
@@ -136,7 +137,7 @@ func (s *sharing) phases(shard conductor.Shard) (all []string) {
 }
 
 // serving returns how many replicas serve a shard, -1 while one of them is on its way.
-func (s *sharing) serving(shard conductor.Shard) (text string, n int) {
+func (s *sharing) serving(shard scope.Shard) (text string, n int) {
 	all := s.phases(shard)
 	for _, phase := range all {
 		switch phase {
@@ -151,7 +152,7 @@ func (s *sharing) serving(shard conductor.Shard) (text string, n int) {
 }
 
 // answer returns the rows of an answer about the prompt, with the state of their source.
-func (m *member) answer(shard conductor.Shard) string {
+func (m *member) answer(shard scope.Shard) string {
 	if err := m.shards.Serves(shard); err != nil {
 		return err.Error()
 	}
@@ -176,7 +177,7 @@ func TestServesWithoutAnEngineThatIsDown(t *testing.T) {
 		}
 		return errors.New("the engine is down")
 	}
-	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	shard := scope.Shard{Tenant: scope.DefaultTenant, Model: "m"}
 	s.register("up", shard.Model)
 	s.register("down", shard.Model)
 	s.until("the owners never follow the engines", func() (string, bool) {
@@ -209,9 +210,9 @@ func TestServesWithoutAnEngineThatIsDown(t *testing.T) {
 func TestServesAnEngineThatPublishesNothing(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t, 2, 2)
-	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
-	must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(conductor.Registration{
-		Instance: "llama", Type: conductor.TypeStandard, Model: shard.Model, BlockSize: len(prompt), Events: conductor.EventsNone,
+	shard := scope.Shard{Tenant: scope.DefaultTenant, Model: "m"}
+	must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(registration.Registration{
+		Instance: "llama", Type: registration.TypeStandard, Model: shard.Model, BlockSize: len(prompt), Events: registration.EventsNone,
 		CapacityBlocks: 8,
 	}, conductor.RegisterOptions{}))
 	s.until("an owner does not serve", func() (string, bool) {
@@ -230,7 +231,7 @@ func TestReplicaWaitsForAnEngineThatAnotherReaches(t *testing.T) {
 	s := newSharing(t, 2, 2)
 	late := s.members[1]
 	s.members = s.members[:1]
-	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	shard := scope.Shard{Tenant: scope.DefaultTenant, Model: "m"}
 	s.register("e", shard.Model)
 	s.until("the first replica never serves", func() (string, bool) {
 		text := s.members[0].answer(shard)
@@ -261,7 +262,7 @@ func TestShardIsTakenOverAgain(t *testing.T) {
 	s := newSharing(t, 2, 2)
 	late := s.members[1]
 	s.members = s.members[:1]
-	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	shard := scope.Shard{Tenant: scope.DefaultTenant, Model: "m"}
 	s.register("e", shard.Model)
 	p := s.engines.PublisherAt("tcp://e:1")
 	p.Publish(streamtest.EncodeBatch(2.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(7, []uint64{8}, prompt, len(prompt))))
@@ -317,7 +318,7 @@ func TestServingReplicaTakesOverFromOneThatHasMore(t *testing.T) {
 	s := newSharing(t, 2, 2)
 	first, other := s.members[0], s.members[1]
 	s.members = []*member{first}
-	shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: "m"}
+	shard := scope.Shard{Tenant: scope.DefaultTenant, Model: "m"}
 	s.register("e", shard.Model)
 	p := s.engines.PublisherAt("tcp://e:1")
 	p.Publish(streamtest.EncodeBatch(2.5, 0, streamtest.Scope{Medium: "GPU"}.StoredEvent(7, []uint64{8}, prompt, len(prompt))))
@@ -371,8 +372,8 @@ func TestHotShardGetsAnotherOwner(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t, 4, 2)
 	const models = 6
-	shardOf := func(i int) conductor.Shard {
-		return conductor.Shard{Tenant: conductor.DefaultTenant, Model: fmt.Sprintf("m%d", i)}
+	shardOf := func(i int) scope.Shard {
+		return scope.Shard{Tenant: scope.DefaultTenant, Model: fmt.Sprintf("m%d", i)}
 	}
 	for i := range models {
 		for n := range 2 {
@@ -429,7 +430,7 @@ func TestHotShardGetsAnotherOwner(t *testing.T) {
 		text, right := owners(2)()
 		for _, m := range s.members {
 			serves, follows := m.shards.Serves(hot) == nil,
-				m.conductor.Follows(conductor.Key{Instance: "e0-0", Tenant: conductor.DefaultTenant})
+				m.conductor.Follows(registration.Key{Instance: "e0-0", Tenant: scope.DefaultTenant})
 			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.fleet.ID(), serves, follows), right && serves == follows
 		}
 		return text, right
@@ -445,7 +446,7 @@ func TestNewModelIsAnsweredWhereItIsRegistered(t *testing.T) {
 	s.round()
 	for i := range 6 {
 		model := fmt.Sprintf("m%d", i)
-		shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: model}
+		shard := scope.Shard{Tenant: scope.DefaultTenant, Model: model}
 		s.register("e-"+model, model)
 		must.Succeed(t, s.members[0].registry.Sync(t.Context()))
 		if got := s.members[0].answer(shard); !strings.Contains(got, "e-"+model) {
@@ -467,14 +468,14 @@ func TestNewModelIsLeftWhereItHasNoOwner(t *testing.T) {
 	s.round()
 	for i := range 6 {
 		model := fmt.Sprintf("m%d", i)
-		shard := conductor.Shard{Tenant: conductor.DefaultTenant, Model: model}
+		shard := scope.Shard{Tenant: scope.DefaultTenant, Model: model}
 		s.register("e-"+model, model)
 		s.until(model+" is followed where it is not served", func() (string, bool) {
 			text, n := s.serving(shard)
 			right := n == 1
 			for _, m := range s.members {
-				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Follows(conductor.Key{
-					Instance: "e-" + model, Tenant: conductor.DefaultTenant,
+				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Follows(registration.Key{
+					Instance: "e-" + model, Tenant: scope.DefaultTenant,
 				})
 				text, right = text+fmt.Sprintf("; %s serves %v, follows %v", m.fleet.ID(), serves, follows), right && serves == follows
 			}

@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 const (
@@ -20,14 +20,14 @@ const (
 // rates are queries a second by shard, smoothed.
 type rates struct {
 	at     time.Time
-	counts map[conductor.Shard]uint64
-	rate   map[conductor.Shard]float64
+	counts map[scope.Shard]uint64
+	rate   map[scope.Shard]float64
 }
 
 // addCounts takes counts over.
-func (r *rates) addCounts(counts map[conductor.Shard]uint64, now time.Time) {
+func (r *rates) addCounts(counts map[scope.Shard]uint64, now time.Time) {
 	passed := now.Sub(r.at).Seconds()
-	rate := make(map[conductor.Shard]float64, len(counts))
+	rate := make(map[scope.Shard]float64, len(counts))
 	for s, n := range counts {
 		before, known := r.counts[s]
 		if r.at.IsZero() || !known || n < before || passed <= 0 {
@@ -41,7 +41,7 @@ func (r *rates) addCounts(counts map[conductor.Shard]uint64, now time.Time) {
 }
 
 // roundedRate returns the rate of a shard as beats have it.
-func (r *rates) roundedRate(s conductor.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
+func (r *rates) roundedRate(s scope.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
 
 // coarse rounds a rate to a power of the root of two, and a small one to 0: replicas that read the
 // same fleet half a second apart compute the same owners.

@@ -4,13 +4,15 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // TestServesInstance asks for engines by the shards that they have blocks of.
 func TestServesInstance(t *testing.T) {
 	other := []conductor.ReplicaAddress{{ID: "r", URL: "http://r"}}
-	row := func(tenant, model string, away bool, sources ...conductor.Registration) *Row {
-		r := &Row{Shard: conductor.Shard{Tenant: tenant, Model: model}}
+	row := func(tenant, model string, away bool, sources ...registration.Registration) *Row {
+		r := &Row{Shard: scope.Shard{Tenant: tenant, Model: model}}
 		for i := range sources {
 			r.sources = append(r.sources, &sources[i])
 		}
@@ -19,8 +21,8 @@ func TestServesInstance(t *testing.T) {
 		}
 		return r
 	}
-	engine := func(tenant, name string) conductor.Registration {
-		return conductor.Registration{Tenant: tenant, Instance: name, Type: conductor.TypeVLLM}
+	engine := func(tenant, name string) registration.Registration {
+		return registration.Registration{Tenant: tenant, Instance: name, Type: registration.TypeVLLM}
 	}
 	nowhere := row("default", "nowhere", true, engine("", "b"), engine("", "n"))
 	nowhere.away.Serving = nil
@@ -29,12 +31,12 @@ func TestServesInstance(t *testing.T) {
 	if err := c.ServesInstance("default", "a"); err == nil || len(err.Serving) != 0 {
 		t.Errorf("before the registry was read: %v", err)
 	}
-	now := &chart{known: true, rows: make(map[conductor.Shard]*Row)}
+	now := &chart{known: true, rows: make(map[scope.Shard]*Row)}
 	for _, r := range []*Row{
 		row("default", "here", false, engine("", "a"), engine("default", "both")), row("default", "there", true, engine("", "both"),
 			engine("", "b")), nowhere,
 		row("t", "there", true, engine("t", "a"), engine("default", "lent")),
-		row("default", "pool", true, conductor.Registration{Instance: "p", Type: conductor.TypeMooncake}),
+		row("default", "pool", true, registration.Registration{Instance: "p", Type: registration.TypeMooncake}),
 	} {
 		now.rows[r.Shard] = r
 	}

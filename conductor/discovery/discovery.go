@@ -25,6 +25,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/reach"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -47,13 +49,13 @@ const (
 
 // Registry is where sources are registered.
 type Registry interface {
-	Register(conductor.Registration, conductor.RegisterOptions) error
-	Unregister(conductor.Key) (conductor.Key, error)
+	Register(registration.Registration, conductor.RegisterOptions) error
+	Unregister(registration.Key) (registration.Key, error)
 	// Health returns the state of a source and how often its publisher was restarted. It
 	// returns false if there is no such source.
-	Health(conductor.Key) (state stream.State, restarts uint64, ok bool)
+	Health(registration.Key) (state stream.State, restarts uint64, ok bool)
 	// ReportLearned adds a finding about settings that the engine told.
-	ReportLearned(key conductor.Key, text string)
+	ReportLearned(key registration.Key, text string)
 }
 
 // Options configures a Manager.
@@ -87,11 +89,11 @@ type Manager struct {
 	revision atomic.Uint64 // see Revision
 
 	mu      sync.Mutex
-	targets map[conductor.Key]*target // guarded by mu
+	targets map[registration.Key]*target // guarded by mu
 	asked   map[string]uint64
 	// ending is closed once the last target of a name that was removed has dropped its sources;
 	// guarded by mu.
-	ending map[conductor.Key]chan struct{}
+	ending map[registration.Key]chan struct{}
 }
 
 // target is a Target that is followed.
@@ -118,14 +120,14 @@ type target struct {
 	found    bool                             // it has had a source; guarded by shown
 	kept     []tape.Field                     // see keep; guarded by shown
 	// withdrawn are sources that others have unregistered; guarded by shown.
-	withdrawn map[conductor.Key]bool
+	withdrawn map[registration.Key]bool
 	began     time.Time
 }
 
 // engine is one address of a target.
 type engine struct {
 	instance  string
-	keys      []conductor.Key
+	keys      []registration.Key
 	restarts  uint64
 	next      time.Time // of the next question; zero: none is due
 	pause     time.Duration
@@ -147,14 +149,14 @@ func New(o Options) *Manager {
 	}
 	m := &Manager{
 		opts: o, places: make(chan struct{}, workers),
-		targets: make(map[conductor.Key]*target), asked: make(map[string]uint64), ending: make(map[conductor.Key]chan struct{}),
+		targets: make(map[registration.Key]*target), asked: make(map[string]uint64), ending: make(map[registration.Key]chan struct{}),
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	return m
 }
 
 // Add begins to follow a target. The same target again changes nothing. With other fields it
-// is a *conductor.ConflictError, or takes the place of the old one; a client's never takes that of
+// is a *registration.ConflictError, or takes the place of the old one; a client's never takes that of
 // the configuration. It returns conductor.ErrClosed after Close.
 func (m *Manager) Add(t Target, replace bool) error { return m.add(t, replace, nil) }
 
@@ -184,7 +186,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 	default:
 		m.end(old)
 	}
-	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[conductor.Key]bool), done: make(chan struct{}),
+	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[registration.Key]bool), done: make(chan struct{}),
 		began: m.opts.Now()}
 	n.givesWay.Store(t.GivesWay)
 	n.after = m.ending[t.Name()]
@@ -200,8 +202,8 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 
 // Remove stops following a target, and drops its sources. It reports whether there was one. As with
 // sources, clients may remove targets of the configuration too; only Add spares those.
-func (m *Manager) Remove(n conductor.Key) bool {
-	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
+func (m *Manager) Remove(n registration.Key) bool {
+	n.Tenant = cmp.Or(n.Tenant, scope.DefaultTenant)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.targets[n]
@@ -217,7 +219,7 @@ func (m *Manager) Remove(n conductor.Key) bool {
 // Withdrawn records that a client has unregistered the source of key. No target registers it again, also not
 // after a restart of the server. What a client registers under that key from now on belongs to the client:
 // the target neither changes nor drops it.
-func (m *Manager) Withdrawn(key conductor.Key) {
+func (m *Manager) Withdrawn(key registration.Key) {
 	found := false
 	m.mu.Lock()
 	for _, t := range m.targets {
@@ -233,7 +235,7 @@ func (m *Manager) Withdrawn(key conductor.Key) {
 }
 
 // withdraw notes that others have unregistered a source of a target.
-func (m *Manager) withdraw(t *target, key conductor.Key) {
+func (m *Manager) withdraw(t *target, key registration.Key) {
 	t.shown.Lock()
 	defer t.shown.Unlock()
 	if !t.withdrawn[key] {
@@ -242,7 +244,7 @@ func (m *Manager) withdraw(t *target, key conductor.Key) {
 	}
 }
 
-func (t *target) isWithdrawn(key conductor.Key) bool {
+func (t *target) isWithdrawn(key registration.Key) bool {
 	t.shown.Lock()
 	defer t.shown.Unlock()
 	return t.withdrawn[key]
@@ -250,8 +252,8 @@ func (t *target) isWithdrawn(key conductor.Key) bool {
 
 // AwaitDropped waits until earlier targets of the name have dropped their sources. A restart before that would
 // find sources without the target that they belong to. It returns the error of ctx if that ends first.
-func (m *Manager) AwaitDropped(ctx context.Context, n conductor.Key) error {
-	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
+func (m *Manager) AwaitDropped(ctx context.Context, n registration.Key) error {
+	n.Tenant = cmp.Or(n.Tenant, scope.DefaultTenant)
 	m.mu.Lock()
 	dropped := m.ending[n]
 	m.mu.Unlock()

@@ -18,6 +18,9 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/reach"
 	"example.com/conductor/events/stream"
@@ -103,7 +106,7 @@ func (f *fleet) answer(address, path, body string) {
 
 func (f *fleet) add(host string, change func(*Target)) {
 	f.t.Helper()
-	target := Target{URL: "http://" + host + ":" + f.port, Registration: conductor.Registration{Instance: "e", BlockSize: 16}}
+	target := Target{URL: "http://" + host + ":" + f.port, Registration: registration.Registration{Instance: "e", BlockSize: 16}}
 	if change != nil {
 		change(&target)
 	}
@@ -147,7 +150,7 @@ func TestDiscoverVLLM(t *testing.T) {
 	}
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	must.Succeed(t, f.m.Add(Target{URL: "http://127.0.0.1:" + f.port + "/",
-		Registration: conductor.Registration{Instance: "e", BlockSize: 16}}, true))
+		Registration: registration.Registration{Instance: "e", BlockSize: 16}}, true))
 	f.m.tasks.Wait()
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ", "e|default|1 tcp://127.0.0.1:7001 vLLM llama 16 ")
 	// A source that stays dead, as its port is another one since a restart.
@@ -162,11 +165,11 @@ func TestDiscoverVLLM(t *testing.T) {
 	})
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ", "e|default|1 tcp://127.0.0.1:7009 vLLM llama 16 ")
 	// A source that was unregistered stays away, and so do all once the target is removed.
-	_, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
+	_, err := f.c.Unregister(registration.Key{Instance: "e", Rank: 1})
 	must.Succeed(t, err)
 	f.pass(time.Minute)
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
-	if !f.m.Remove(conductor.Key{Instance: "e", Rank: AllRanks}) || f.m.Remove(conductor.Key{Instance: "e", Rank: AllRanks}) {
+	if !f.m.Remove(registration.Key{Instance: "e", Rank: AllRanks}) || f.m.Remove(registration.Key{Instance: "e", Rank: AllRanks}) {
 		t.Error("the target is removed once")
 	}
 	f.m.tasks.Wait()
@@ -178,7 +181,7 @@ func TestAddAfterRemove(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.add("127.0.0.1", nil)
-	name := conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
+	name := registration.Key{Instance: "e", Tenant: scope.DefaultTenant, Rank: AllRanks}
 	old := f.m.targets[name]
 	old.mu.Lock() // it is worked on
 	f.m.Remove(name)
@@ -193,7 +196,7 @@ func TestAddAfterRemove(t *testing.T) {
 		t.Errorf("%d targets are still ending", len(f.m.ending))
 	}
 	f.m.Close()
-	if err := f.m.Add(Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: "late"}}, false); !errors.Is(err,
+	if err := f.m.Add(Target{URL: "http://127.0.0.1:1", Registration: registration.Registration{Instance: "late"}}, false); !errors.Is(err,
 		conductor.ErrClosed) {
 		t.Errorf("a closed manager takes targets: %v", err)
 	}
@@ -204,11 +207,11 @@ func TestClientsAndStaticTargets(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.add("127.0.0.1", nil)
-	name := conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}
+	name := registration.Key{Instance: "e", Tenant: scope.DefaultTenant, Rank: AllRanks}
 	f.m.targets[name].Static = true
 	other := f.m.targets[name].Target
 	other.URL, other.Static = "http://127.0.0.1:1", false
-	var conflict *conductor.ConflictError
+	var conflict *registration.ConflictError
 	if err := f.m.Add(other, true); !errors.As(err, &conflict) {
 		t.Errorf("a client's target takes the place: %v", err)
 	}
@@ -259,10 +262,10 @@ func TestLearningEnds(t *testing.T) {
 	}
 	one, two := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
 	f.names = []netip.Addr{one, two}
-	must.Succeed(t, f.m.Add(Target{URL: "http://engines:" + f.port, Registration: conductor.Registration{Instance: "e"}}, false))
+	must.Succeed(t, f.m.Add(Target{URL: "http://engines:" + f.port, Registration: registration.Registration{Instance: "e"}}, false))
 	<-endpoints
 	<-endpoints
-	target := f.m.targets[conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant, Rank: AllRanks}]
+	target := f.m.targets[registration.Key{Instance: "e", Tenant: scope.DefaultTenant, Rank: AllRanks}]
 	look := func(d time.Duration) {
 		target.mu.Lock() // nothing else works on it
 		f.now = f.now.Add(d)
@@ -341,7 +344,7 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	f := newFleet(t, nil, "127.0.0.1")
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
-	target := Target{URL: "http://127.0.0.1:" + f.port, Registration: conductor.Registration{Instance: "e"}}
+	target := Target{URL: "http://127.0.0.1:" + f.port, Registration: registration.Registration{Instance: "e"}}
 	p := f.net.PublisherAt("tcp://127.0.0.1:7000")
 	must.Succeed(t, f.m.Add(target, false))
 	until(t, func() bool { return p.CountAttempts() > 0 })
@@ -359,11 +362,11 @@ func TestBlockSizeFromEvents(t *testing.T) {
 		p.Publish(stored)
 		return len(f.c.Services()) > 0
 	})
-	auto := Target{Registration: conductor.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:7000", Type: "vLLM", Model: "m", Rank: 3}}
+	auto := Target{Registration: registration.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:7000", Type: "vLLM", Model: "m", Rank: 3}}
 	must.Succeed(t, f.m.Add(auto, false))
 	until(t, func() bool {
 		p.Publish(stored)
-		_, _, ok := f.c.Health(conductor.Key{Instance: "f", Tenant: "default", Rank: 3})
+		_, _, ok := f.c.Health(registration.Key{Instance: "f", Tenant: "default", Rank: 3})
 		return ok
 	})
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:7000 vLLM m 32 ")
@@ -434,10 +437,10 @@ func TestTargetsAreChecked(t *testing.T) {
 	f := newFleet(t, func(o *Options) { o.Bounds = func() (int, int) { return 1, 0 } })
 	bad := func(field string, change func(*Target)) {
 		t.Helper()
-		target := Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}
+		target := Target{URL: "http://h", Registration: registration.Registration{Instance: "e"}}
 		change(&target)
 		err := f.m.Add(target, false)
-		var fault *conductor.FieldError
+		var fault *invalid.FieldError
 		if !errors.As(err, &fault) || fault.Field != field {
 			t.Errorf("got %v, want an error of %s", err, field)
 		}
@@ -452,17 +455,17 @@ func TestTargetsAreChecked(t *testing.T) {
 	bad("events", func(t *Target) { t.Events, t.CapacityBlocks = "some", 8 })
 	bad("capacity_blocks", func(t *Target) { t.CapacityBlocks = 8 })
 	bad("block_size", func(t *Target) { t.URL, t.Type, t.Model, t.Events, t.CapacityBlocks = "", "Standard", "m", "none", 8 })
-	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}, false))
-	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e"}}, false))
-	var conflict *conductor.ConflictError
-	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "e"}}, false); !errors.As(err, &conflict) {
+	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: registration.Registration{Instance: "e"}}, false))
+	must.Succeed(t, f.m.Add(Target{URL: "http://h", Registration: registration.Registration{Instance: "e"}}, false))
+	var conflict *registration.ConflictError
+	if err := f.m.Add(Target{URL: "http://g", Registration: registration.Registration{Instance: "e"}}, false); !errors.As(err, &conflict) {
 		t.Errorf("another URL: %v", err)
 	}
-	if err := f.m.Add(Target{URL: "http://h", Registration: conductor.Registration{Instance: "e", Model: "m"}}, false); !errors.As(err,
+	if err := f.m.Add(Target{URL: "http://h", Registration: registration.Registration{Instance: "e", Model: "m"}}, false); !errors.As(err,
 		&conflict) || conflict.Field != "modelname" || conflict.Want != "m" {
 		t.Errorf("another model: %v", err)
 	}
-	if err := f.m.Add(Target{URL: "http://g", Registration: conductor.Registration{Instance: "f"}}, false); !errors.Is(err,
+	if err := f.m.Add(Target{URL: "http://g", Registration: registration.Registration{Instance: "f"}}, false); !errors.Is(err,
 		conductor.ErrTooManySources) {
 		t.Errorf("one too many: %v", err)
 	}

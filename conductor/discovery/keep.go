@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 )
 
@@ -71,7 +71,7 @@ func (m *Manager) keep(t *target) {
 	}
 }
 
-func compareKeys(a, b conductor.Key) int {
+func compareKeys(a, b registration.Key) int {
 	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Rank, b.Rank))
 }
 
@@ -79,14 +79,14 @@ func compareKeys(a, b conductor.Key) int {
 // owns those, so that its engine may name other endpoints than before. Its errors are those of
 // Add, and an error for fields that cannot be read.
 func (m *Manager) Restore(fields []tape.Field) error {
-	r, err := conductor.ReadRegistration(fields)
+	r, err := registration.ReadFields(fields)
 	if err != nil {
 		return err
 	}
 	r.MayAnnounce = nil // a matter of the configuration
 	t := Target{Registration: r, URL: tape.Value(fields, fieldURL)}
 	key, many := t.Name(), tape.Value(fields, fieldFleet) != ""
-	engines, withdrawn := make(map[netip.Addr]*engine), make(map[conductor.Key]bool)
+	engines, withdrawn := make(map[netip.Addr]*engine), make(map[registration.Key]bool)
 	for _, f := range fields {
 		switch f.Name {
 		case fieldEngine:
@@ -129,7 +129,7 @@ func (m *Manager) restoreEngine(text string, t *Target, many bool) (addr netip.A
 	if many {
 		e.instance += "@" + addr.String()
 	}
-	key := conductor.Key{Instance: e.instance, Tenant: t.Name().Tenant}
+	key := registration.Key{Instance: e.instance, Tenant: t.Name().Tenant}
 	for rank := range strings.SplitSeq(part[2], ",") {
 		if rank == "" { // it has no sources
 			continue

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
@@ -38,9 +39,9 @@ func TestRestore(t *testing.T) {
 	if len(f.m.Saved()) != 1 || f.m.Revision() == revision {
 		t.Errorf("revision %d, saved %v", f.m.Revision(), f.m.Saved())
 	}
-	_, err := f.c.Unregister(conductor.Key{Instance: "of-settings", Tenant: "default", Rank: 0})
+	_, err := f.c.Unregister(registration.Key{Instance: "of-settings", Tenant: "default", Rank: 0})
 	must.Succeed(t, err)
-	_, err = f.c.Unregister(conductor.Key{Instance: "of-settings", Tenant: "default", Rank: 1})
+	_, err = f.c.Unregister(registration.Key{Instance: "of-settings", Tenant: "default", Rank: 1})
 	must.Succeed(t, err)
 
 	// An engine that has not moved costs its sources nothing.
@@ -70,7 +71,7 @@ func TestRestoreOfSilentEngine(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
-	_, err := f.c.Unregister(conductor.Key{Instance: "e", Tenant: "default", Rank: 1})
+	_, err := f.c.Unregister(registration.Key{Instance: "e", Tenant: "default", Rank: 1})
 	must.Succeed(t, err)
 	revision := f.m.Revision()
 	f.pass(interval)
@@ -95,10 +96,10 @@ func TestRestoreOfWithdrawn(t *testing.T) {
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
 	revision := f.m.Revision()
-	gone, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
+	gone, err := f.c.Unregister(registration.Key{Instance: "e", Rank: 1})
 	must.Succeed(t, err)
-	f.m.Withdrawn(conductor.Key{Instance: "e", Tenant: "blue", Rank: 0})     // another's
-	f.m.Withdrawn(conductor.Key{Instance: "e2", Tenant: "default", Rank: 0}) // likewise
+	f.m.Withdrawn(registration.Key{Instance: "e", Tenant: "blue", Rank: 0})     // another's
+	f.m.Withdrawn(registration.Key{Instance: "e2", Tenant: "default", Rank: 0}) // likewise
 	if f.m.Revision() != revision {
 		t.Error("a source of others was withdrawn")
 	}
@@ -116,12 +117,12 @@ func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
-	target := f.m.targets[conductor.Key{Instance: "e", Tenant: "default", Rank: AllRanks}]
-	gone, err := f.c.Unregister(conductor.Key{Instance: "e", Rank: 1})
+	target := f.m.targets[registration.Key{Instance: "e", Tenant: "default", Rank: AllRanks}]
+	gone, err := f.c.Unregister(registration.Key{Instance: "e", Rank: 1})
 	must.Succeed(t, err)
 	f.m.Withdrawn(gone)
 	const own = "e|default|1 tcp://127.0.0.1:9000 vLLM mine 16 "
-	must.Succeed(t, f.c.Register(conductor.Registration{Instance: "e", Rank: 1, Type: "vLLM", Model: "mine", BlockSize: 16,
+	must.Succeed(t, f.c.Register(registration.Registration{Instance: "e", Rank: 1, Type: "vLLM", Model: "mine", BlockSize: 16,
 		Endpoint: "tcp://127.0.0.1:9000"}, conductor.RegisterOptions{}))
 	again := func(port int, want ...string) {
 		t.Helper()
@@ -136,7 +137,7 @@ func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
 	if s := l0(f).Sources; s != 1 {
 		t.Errorf("the target has %d sources", s)
 	}
-	if !f.m.Remove(conductor.Key{Instance: "e", Rank: AllRanks}) {
+	if !f.m.Remove(registration.Key{Instance: "e", Rank: AllRanks}) {
 		t.Fatal("no target")
 	}
 	f.m.tasks.Wait()
@@ -149,7 +150,7 @@ func TestWithdrawnWhileItComesBack(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
-	f.m.Withdrawn(conductor.Key{Instance: "e", Tenant: "default", Rank: 1})
+	f.m.Withdrawn(registration.Key{Instance: "e", Tenant: "default", Rank: 1})
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 16 ")
 }
 
@@ -159,9 +160,9 @@ func TestAwaitDropped(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, 7000, 7001))
 	f.add("127.0.0.1", nil)
-	name := conductor.Key{Instance: "e", Rank: AllRanks}
+	name := registration.Key{Instance: "e", Rank: AllRanks}
 	must.Succeed(t, f.m.AwaitDropped(t.Context(), name)) // nothing is to be dropped
-	target := f.m.targets[conductor.Key{Instance: "e", Tenant: "default", Rank: AllRanks}]
+	target := f.m.targets[registration.Key{Instance: "e", Tenant: "default", Rank: AllRanks}]
 	target.mu.Lock() // its engine is being asked
 	if !f.m.Remove(name) {
 		t.Fatal("no target")
@@ -184,7 +185,7 @@ func TestRestoreOfLearnedSize(t *testing.T) {
 	f.answer("127.0.0.1", "/v1/models", `{"data":[{"id":"llama"}]}`)
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
 	f.add("127.0.0.1", func(t *Target) { t.BlockSize = 0 })
-	must.Succeed(t, f.m.Add(Target{Registration: conductor.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:9000", Type: "vLLM",
+	must.Succeed(t, f.m.Add(Target{Registration: registration.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:9000", Type: "vLLM",
 		Model: "m", Rank: 3}}, false))
 	f.m.tasks.Wait()
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:9000 vLLM m 32 ")
@@ -221,7 +222,7 @@ func TestRestoreIsChecked(t *testing.T) {
 	for _, bad := range []tape.Field{{Name: "engine", Value: "x"}, {Name: "engine", Value: "nowhere 0 1"}, {Name: "engine", Value: "- a 1"},
 		{Name: "engine", Value: "- 0 1,x"}, {Name: "withdrawn", Value: "x e"}, {Name: "ttl", Value: "x"},
 		{Name: "discover", Value: "file:///etc"}} {
-		fields := append(conductor.Registration{Instance: "e"}.Fields(), bad, tape.Field{Name: "discover", Value: "http://127.0.0.1:1"})
+		fields := append(registration.Registration{Instance: "e"}.Fields(), bad, tape.Field{Name: "discover", Value: "http://127.0.0.1:1"})
 		if err := f.m.Restore(fields); err == nil || len(f.m.List()) > 0 {
 			t.Errorf("%v: %v, %+v", bad, err, f.m.List())
 		}

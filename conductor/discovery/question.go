@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 )
 
@@ -22,7 +23,7 @@ var errLearning = errors.New("its block size is not known before its first event
 // another one.
 func (m *Manager) watch(t *target, e *engine, now time.Time) {
 	dead, restarts := false, uint64(0)
-	e.keys = slices.DeleteFunc(e.keys, func(key conductor.Key) bool {
+	e.keys = slices.DeleteFunc(e.keys, func(key registration.Key) bool {
 		state, n, ok := m.opts.Registry.Health(key)
 		if !ok {
 			m.withdraw(t, key)
@@ -80,14 +81,14 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 		r := r
 		r.Instance, r.Rank = e.instance, rank.Rank
 		r.Endpoint, r.ReplayEndpoint = rank.Endpoint, rank.Replay
-		if r.Copies != conductor.CopiesSet {
+		if r.Copies != registration.CopiesSet {
 			r.SnapshotEndpoint = rank.Snapshot
 		}
 		key := r.Key()
 		if t.isWithdrawn(key) {
 			continue
 		}
-		by := conductor.Registrar{Kind: conductor.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
+		by := registration.Registrar{Kind: registration.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
 		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(),
 			Replace: slices.Contains(old, key)}); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)

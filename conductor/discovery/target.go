@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // Target is an engine, or a fleet of them, that is asked where it publishes.
@@ -16,7 +19,7 @@ type Target struct {
 	// Registration has the fields that its sources have in common. Endpoints come from the
 	// engine, as do Type, Model and BlockSize where they are not given. Rank is for an engine
 	// that does not tell its ports.
-	conductor.Registration
+	registration.Registration
 	//
 	// Without a URL the registration has endpoints, type and model, and lacks its block size.
 	URL    string
@@ -39,8 +42,8 @@ func (t *Target) host() string {
 const AllRanks = -1
 
 // Name returns what identifies the target. It is not Key, that of a source: a target with a URL has many.
-func (t *Target) Name() conductor.Key {
-	n := conductor.Key{Instance: t.Instance, Tenant: cmp.Or(t.Tenant, conductor.DefaultTenant), Rank: AllRanks}
+func (t *Target) Name() registration.Key {
+	n := registration.Key{Instance: t.Instance, Tenant: cmp.Or(t.Tenant, scope.DefaultTenant), Rank: AllRanks}
 	if t.URL == "" {
 		n.Rank = t.Rank
 	}
@@ -64,50 +67,50 @@ func covers(old, t *Target) bool {
 
 // conflict says in what a target differs from the one of the same name.
 func conflict(old, t *Target) error {
-	e := &conductor.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
+	e := &registration.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
 	if old.URL == t.URL {
-		if field, have, got := old.Registration.Difference(t.Registration); field != "" {
+		if field, have, got := old.Registration.Diff(&t.Registration, ""); field != "" {
 			e.Field, e.Have, e.Want = field, have, got
 		}
 	}
 	return e
 }
 
-// check returns the fault of a target, nil if it has none. The error is a *conductor.FieldError.
+// check returns the fault of a target, nil if it has none. The error is a *invalid.FieldError.
 func check(t *Target) error {
 	if t.Instance == "" {
-		return conductor.Invalid("instance_id", "invalid_value", "instance_id must not be empty")
+		return invalid.Field("instance_id", "invalid_value", "instance_id must not be empty")
 	}
-	if strings.EqualFold(t.Events, conductor.EventsNone) {
+	if strings.EqualFold(t.Events, registration.EventsNone) {
 		if t.URL != "" {
-			return conductor.Invalid("discover", "conflict",
-				"discover must be left out with events %s: the engine would be asked where it publishes", conductor.EventsNone)
+			return invalid.Field("discover", "conflict",
+				"discover must be left out with events %s: the engine would be asked where it publishes", registration.EventsNone)
 		}
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number with events %s: no event tells it",
-			conductor.EventsNone)
+		return invalid.Field("block_size", "invalid_value", "block_size must be a number with events %s: no event tells it",
+			registration.EventsNone)
 	}
 	trial := t.Registration // with values in the place of those that the engine tells
 	trial.BlockSize = cmp.Or(trial.BlockSize, 1)
 	if t.URL != "" {
 		if err := checkURL(t.URL); err != nil {
-			return conductor.Invalid("discover", "invalid_value", "discover: %v", err)
+			return invalid.Field("discover", "invalid_value", "discover: %v", err)
 		}
 		if all := t.endpoints(); len(all) > 0 {
-			return conductor.Invalid(all[0].name, "conflict", "%s comes from the engine with discover", all[0].name)
+			return invalid.Field(all[0].name, "conflict", "%s comes from the engine with discover", all[0].name)
 		}
 		trial.Endpoint = "tcp://127.0.0.1:1"
-		trial.Type, trial.Model = cmp.Or(trial.Type, conductor.TypeVLLM), cmp.Or(trial.Model, "model")
+		trial.Type, trial.Model = cmp.Or(trial.Type, registration.TypeVLLM), cmp.Or(trial.Model, "model")
 	} else if strings.HasPrefix(t.Endpoint, "bind:") {
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number where publishers connect to us")
+		return invalid.Field("block_size", "invalid_value", "block_size must be a number where publishers connect to us")
 	}
-	err := trial.Check()
+	err := trial.Normalize(true)
 	switch {
-	case err != nil || !trial.Pool():
+	case err != nil || !trial.IsPool():
 		return err
 	case t.URL == "":
-		return conductor.Invalid("block_size", "invalid_value", "block_size must be a number for type %s", trial.Type)
+		return invalid.Field("block_size", "invalid_value", "block_size must be a number for type %s", trial.Type)
 	}
-	return conductor.Invalid("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
+	return invalid.Field("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
 }
 
 // admit returns why one more target may not be added. One that gives way to it ends. mu is held.
@@ -115,7 +118,7 @@ func (m *Manager) admit(t *Target) error {
 	if !t.Static && m.opts.Reaches != nil && t.URL == "" {
 		for _, f := range t.endpoints() {
 			if err := m.opts.Reaches(f.value); err != nil {
-				return conductor.Invalid(f.name, "invalid_value", "%s %v", f.name, err)
+				return invalid.Field(f.name, "invalid_value", "%s %v", f.name, err)
 			}
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 )
 
 // change waits for the store.
@@ -91,7 +91,8 @@ func (g *Registry) change(n Name, c *change) {
 	defer g.mu.Unlock()
 	if _, waits := g.pending[n]; !waits && len(g.pending) >= mostPending {
 		if g.dropped++; g.dropped == 1 {
-			g.cfg.Log.Error().Int("pending", mostPending).Msg("too many registrations wait for the store: further ones stay with this replica alone")
+			g.cfg.Log.Error().Int("pending",
+				mostPending).Msg("too many registrations wait for the store: further ones stay with this replica alone")
 		}
 		return
 	}
@@ -135,7 +136,7 @@ func (g *Registry) begin() {
 		}
 	}
 	for i := range targets {
-		engines = append(engines, Name{Key: conductor.Key{Instance: targets[i].Instance, Tenant: targets[i].Tenant}, Asked: true})
+		engines = append(engines, Name{Key: registration.Key{Instance: targets[i].Instance, Tenant: targets[i].Tenant}, Asked: true})
 	}
 	for _, r := range all {
 		s := Source{Registration: r}
@@ -155,7 +156,7 @@ func (g *Registry) begin() {
 }
 
 // ofTarget reports whether a source came from an engine that was asked.
-func ofTarget(key conductor.Key, engines []Name) bool {
+func ofTarget(key registration.Key, engines []Name) bool {
 	return slices.ContainsFunc(engines, func(n Name) bool {
 		return n.Asked && n.Tenant == key.Tenant && (key.Instance == n.Instance || strings.HasPrefix(key.Instance, n.Instance+"@"))
 	})

@@ -46,7 +46,8 @@ func (g *Registry) complain(now time.Time) {
 	if c.counts == nil || !c.logged.IsZero() && now.Sub(c.logged) < complainEvery {
 		return
 	}
-	g.cfg.Log.Warn().Interface("refused", maps.Clone(c.counts)).Str("example", c.entry).Str("reason", c.reason).Str("replica", c.replica).Err(c.err).
+	g.cfg.Log.Warn().Interface("refused", maps.Clone(c.counts)).Str("example", c.entry).Str("reason", c.reason).Str("replica",
+		c.replica).Err(c.err).
 		Msg("entries of the registry are not taken over by this replica")
 	*c = complaints{logged: now}
 }

@@ -63,7 +63,7 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 		case c.source == nil:
 			e.record = record{Gone: true, By: g.cfg.Fleet.ID()}
 		default:
-			wire := wireSource(c.source.Registration)
+			wire := c.source.Registration
 			e.record = record{By: g.cfg.Fleet.ID(), Configured: c.configured, Discover: c.source.Discover, Wire: &wire}
 		}
 		if c.oldest {

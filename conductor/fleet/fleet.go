@@ -108,7 +108,8 @@ func New(cfg Config) *Fleet {
 		rand.Read(id[:])
 		cfg.Replica.ID = hex.EncodeToString(id[:])
 	}
-	return &Fleet{cfg: cfg, parts: make(map[string]func() json.RawMessage), soon: make(chan struct{}, 1), pause: Pause, status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
+	return &Fleet{cfg: cfg, parts: make(map[string]func() json.RawMessage), soon: make(chan struct{}, 1), pause: Pause,
+		status: Status{Since: cfg.Now()}, changed: make(chan struct{})}
 }
 
 // ID is the name of this replica.
@@ -249,7 +250,8 @@ func (f *Fleet) tell(before, now *Status) {
 		log.Error().Str("error", now.Error).Msg("the store refuses commands: look at the rights of its user, and at its memory")
 	}
 	if now.Lost > before.Lost {
-		log.Warn().Str("run", now.Run).Uint64("lost", now.Lost).Msg("the store has lost what it was told, this replica writes its part again")
+		log.Warn().Str("run", now.Run).Uint64("lost",
+			now.Lost).Msg("the store has lost what it was told, this replica writes its part again")
 	}
 	known := make(map[string]Replica)
 	for _, r := range before.Replicas {
@@ -281,7 +283,8 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 	defer cancel()
 	key, before := f.cfg.Store.Key, f.Status()
 	f.beat++
-	answer, err := beating.Run(ctx, f.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"), key("revision")},
+	answer, err := beating.Run(ctx, f.cfg.Store.Client(), []string{key("version"), key("run"), key("replicas"), key("says"), key("beats"),
+		key("revision")},
 		store.Layout, rand.Text(), me.ID, f.cfg.Lease.Milliseconds(), says, f.beat).Slice()
 	if err != nil {
 		return Status{}, err
@@ -317,7 +320,9 @@ func (f *Fleet) await(before, now *Status) {
 			}
 		}
 	}
-	f.awaited = slices.DeleteFunc(f.awaited, func(r Replica) bool { return !at.Before(r.Expires) || slices.ContainsFunc(now.Replicas, r.same) })
+	f.awaited = slices.DeleteFunc(f.awaited, func(r Replica) bool {
+		return !at.Before(r.Expires) || slices.ContainsFunc(now.Replicas, r.same)
+	})
 	now.Replicas = append(now.Replicas, f.awaited...)
 	slices.SortFunc(now.Replicas, byID)
 }

@@ -51,7 +51,8 @@ func TestFleetKnowsReplicas(t *testing.T) {
 	a.Beat(ctx)
 	b.Beat(ctx)
 	a.Beat(ctx)
-	if st := a.Status(); !st.Up || st.Error != "" || st.ids() != "ab" || st.Lost != 0 || st.Run == "" || string(st.Replicas[1].Facts["shards"]) != `["b"]` {
+	if st := a.Status(); !st.Up || st.Error != "" || st.ids() != "ab" || st.Lost != 0 || st.Run == "" ||
+		string(st.Replicas[1].Facts["shards"]) != `["b"]` {
 		t.Errorf("%+v", st)
 	}
 	for _, r := range a.Status().Replicas {
@@ -206,7 +207,8 @@ func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
 			lose(t, server, a)
 			now = now.Add(2 * lease)
 			a.Beat(ctx)
-			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 || string(st.Replicas[1].Facts["shards"]) != `["b"]` || !st.Replicas[1].Expires.Equal(now.Add(lease)) {
+			if st := a.Status(); st.ids() != "abc" || st.Lost != 1 || string(st.Replicas[1].Facts["shards"]) != `["b"]` ||
+				!st.Replicas[1].Expires.Equal(now.Add(lease)) {
 				t.Errorf("after the first beat: %+v", st)
 			}
 			b.Beat(ctx)

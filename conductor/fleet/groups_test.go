@@ -54,7 +54,8 @@ func TestFleetInACluster(t *testing.T) {
 func TestFleetFollowsSentinels(t *testing.T) {
 	t.Parallel()
 	master, replica, sentinels := redistest.StartSentinels(t, nil)
-	f := grouped(t, store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr}, Master: redistest.Master})
+	f := grouped(t, store.Config{URL: sentinels[0].URL(), Addresses: []string{sentinels[1].Addr, sentinels[2].Addr},
+		Master: redistest.Master})
 	f.beatUntil(t, "the Sentinels name no master", func(st *Status) bool { return st.Up })
 	run := f.Status().Run
 	behind := redis.NewClient(&redis.Options{Addr: replica.Addr})

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 )
 
@@ -45,11 +45,12 @@ func (g *Registry) Saved() (all [][]tape.Field) {
 		if c.source != nil {
 			f = append(c.source.Fields(), tape.Field{Name: fieldDiscover, Value: c.source.Discover})
 		} else {
-			f = append(conductor.Registration{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}.Fields(),
+			f = append(registration.Registration{Instance: n.Instance, Tenant: n.Tenant, Rank: n.Rank}.Fields(),
 				tape.Field{Name: fieldGone, Value: "true"}, tape.Field{Name: fieldAsked, Value: strconv.FormatBool(n.Asked)})
 		}
 		all = append(all, append(f,
-			tape.Field{Name: fieldSince, Value: strconv.FormatInt(c.since.UnixMilli(), 10)}, tape.Field{Name: fieldSeen, Value: strconv.FormatInt(c.seen, 10)}))
+			tape.Field{Name: fieldSince, Value: strconv.FormatInt(c.since.UnixMilli(), 10)},
+			tape.Field{Name: fieldSeen, Value: strconv.FormatInt(c.seen, 10)}))
 	}
 	return all
 }
@@ -57,7 +58,7 @@ func (g *Registry) Saved() (all [][]tape.Field) {
 // Restore lets a change that Saved returned wait for the store again, unless the configuration now has the
 // same source, which then wins. Call it before Run.
 func (g *Registry) Restore(fields []tape.Field) error {
-	r, err := conductor.ReadRegistration(fields)
+	r, err := registration.ReadFields(fields)
 	if err != nil {
 		return err
 	}

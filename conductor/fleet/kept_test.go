@@ -6,6 +6,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
@@ -35,8 +36,9 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 	for _, instance := range []string{"gone", "moved", "grave", "later"} {
 		a.register(source(instance, "m"))
 	}
-	a.registry.Registered(Source{Registration: conductor.Registration{Instance: "asked", BlockSize: 16}, Discover: "http://127.0.0.1:1"})
-	must.Succeed(t, a.registry.cfg.Targets.Add(discovery.Target{Registration: conductor.Registration{Instance: "asked", BlockSize: 16}, URL: "http://127.0.0.1:1"}, false))
+	a.registry.Registered(Source{Registration: registration.Registration{Instance: "asked", BlockSize: 16}, Discover: "http://127.0.0.1:1"})
+	must.Succeed(t, a.registry.cfg.Targets.Add(discovery.Target{Registration: registration.Registration{Instance: "asked", BlockSize: 16},
+		URL: "http://127.0.0.1:1"}, false))
 	beat(a, b)
 	a.unregister("grave")
 	beat(a, b)
@@ -51,10 +53,10 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 	salted := source("new", "m")
 	salted.Salt = "pepper"
 	a.register(salted)
-	if !a.registry.cfg.Targets.Remove(conductor.Key{Instance: "asked", Rank: -1}) {
+	if !a.registry.cfg.Targets.Remove(registration.Key{Instance: "asked", Rank: -1}) {
 		t.Fatal("no target")
 	}
-	a.registry.Unregistered(Name{Key: conductor.Key{Instance: "asked", Tenant: "default", Rank: -1}, Asked: true})
+	a.registry.Unregistered(Name{Key: registration.Key{Instance: "asked", Tenant: "default", Rank: -1}, Asked: true})
 	if all := a.registry.Saved(); len(all) != 6 || a.registry.Revision() == revision {
 		t.Errorf("%v are kept", all)
 	}
@@ -81,7 +83,8 @@ func TestChangesOutliveTheReplica(t *testing.T) {
 	for _, f := range a.registry.Saved() {
 		must.Succeed(t, last.registry.Restore(f))
 	}
-	if p := last.registry.pending[Name{Key: conductor.Key{Instance: "new", Tenant: "default"}}]; p == nil || p.source == nil || !p.configured {
+	if p := last.registry.pending[Name{Key: registration.Key{Instance: "new", Tenant: "default"}}]; p == nil || p.source == nil ||
+		!p.configured {
 		t.Errorf("%+v", p)
 	}
 }

@@ -3,8 +3,9 @@ package fleet
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	descUp       = prometheus.NewDesc("conductor_store_up", "1 while the store answers.", nil, nil)
-	descLost     = prometheus.NewDesc("conductor_store_lost_total", "Times that the store had lost what replicas had written to it.", nil, nil)
+	descUp   = prometheus.NewDesc("conductor_store_up", "1 while the store answers.", nil, nil)
+	descLost = prometheus.NewDesc("conductor_store_lost_total", "Times that the store had lost what replicas had written to it.", nil,
+		nil)
 	descBeats    = prometheus.NewDesc("conductor_store_beats_total", "Signs of life of this replica that the store has answered.", nil, nil)
 	descReplicas = prometheus.NewDesc("conductor_replicas", "Replicas that share the store and are alive, this one included.", nil, nil)
 )

@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 )
 
 // Times of the registry.
@@ -79,18 +80,18 @@ type Registry struct {
 	texts     map[uint64]parsed // the entries as they were read, by print of the field; guarded by working
 
 	mu         sync.Mutex
-	wanted     func(conductor.Registration) bool // nil is all; guarded by mu
-	asked      uint64                            // calls of Again; guarded by mu
-	known      map[Name]*entry                   // guarded by mu
-	unreadable int                               // entries that cannot be read; guarded by mu
-	replicas   map[string]bool                   // that were alive since the start, this one included; guarded by mu
-	refused    map[string]uint64                 // entries that were not taken over, by reason; guarded by mu
-	complaints complaints                        // guarded by mu
-	pending    map[Name]*change                  // guarded by mu
-	kept       atomic.Uint64                     // see Revision
-	dropped    uint64                            // changes beyond mostPending; guarded by mu
-	configured map[Name]Source                   // guarded by mu
-	lostNames  map[Name]time.Time                // when the configuration lost them; guarded by mu
+	wanted     func(registration.Registration) bool // nil is all; guarded by mu
+	asked      uint64                               // calls of Again; guarded by mu
+	known      map[Name]*entry                      // guarded by mu
+	unreadable int                                  // entries that cannot be read; guarded by mu
+	replicas   map[string]bool                      // that were alive since the start, this one included; guarded by mu
+	refused    map[string]uint64                    // entries that were not taken over, by reason; guarded by mu
+	complaints complaints                           // guarded by mu
+	pending    map[Name]*change                     // guarded by mu
+	kept       atomic.Uint64                        // see Revision
+	dropped    uint64                               // changes beyond mostPending; guarded by mu
+	configured map[Name]Source                      // guarded by mu
+	lostNames  map[Name]time.Time                   // when the configuration lost them; guarded by mu
 
 	followers followers
 }
@@ -126,14 +127,14 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 		replicas: map[string]bool{cfg.Fleet.ID(): true},
 		pending:  make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
-	cfg.Conductor.Share(func(r conductor.Registration) { g.Registered(Source{Registration: r}) },
-		func(key conductor.Key) { g.Unregistered(Name{Key: key}) }, g.shared)
+	cfg.Conductor.Share(func(r registration.Registration) { g.Registered(Source{Registration: r}) },
+		func(key registration.Key) { g.Unregistered(Name{Key: key}) }, g.shared)
 	return g
 }
 
 // SetWanted lets the Conductor follow only sources that f wants: it is asked again at each Again.
 // Every replica asks the engines that are asked. nil wants all.
-func (g *Registry) SetWanted(f func(conductor.Registration) bool) {
+func (g *Registry) SetWanted(f func(registration.Registration) bool) {
 	if g == nil {
 		return
 	}
@@ -159,18 +160,18 @@ func (g *Registry) Again() {
 
 // Sources returns the registered sources, but those that this replica refuses. It returns false
 // before the registry was read.
-func (g *Registry) Sources() ([]conductor.Registration, bool) {
+func (g *Registry) Sources() ([]registration.Registration, bool) {
 	return g.sources(func(_ Name, e *entry) bool { return e.why == nil }), g.was.Load()
 }
 
 // shared returns the registered sources, whichever replicas follow them, but those that a client of this
 // one has unregistered.
-func (g *Registry) shared() []conductor.Registration {
+func (g *Registry) shared() []registration.Registration {
 	return g.sources(func(n Name, _ *entry) bool { p := g.pending[n]; return p == nil || p.source != nil })
 }
 
 // sources returns the registered sources that f chooses. It calls f with mu held.
-func (g *Registry) sources(f func(Name, *entry) bool) (all []conductor.Registration) {
+func (g *Registry) sources(f func(Name, *entry) bool) (all []registration.Registration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n, e := range g.known {

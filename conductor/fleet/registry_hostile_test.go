@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
@@ -90,7 +91,8 @@ func TestRegistryIgnoresGarbage(t *testing.T) {
 	b := newPeer(t, url, "b")
 	beat(b)
 	holds(t, "c:m good:m x:m", a, b)
-	must.Succeed(t, client.HSet(t.Context(), key("follows"), "a", "nonsense", "b", `{"synced":"x"}`, "z", `{"synced":[["x","default",0]]}`).Err())
+	must.Succeed(t, client.HSet(t.Context(), key("follows"), "a", "nonsense", "b", `{"synced":"x"}`, "z", `{"synced":[["x","default",0]]}`).
+		Err())
 	a.now = a.now.Add(time.Minute)
 	if rows, complete := a.registry.List(t.Context()); len(rows) != 6 || !complete || len(rows[len(rows)-1].Followers) != 1 {
 		t.Errorf("%v %+v", complete, rows)
@@ -113,7 +115,8 @@ func TestRegistryLogsFlood(t *testing.T) {
 	for round := range 4 {
 		for i := range 20 {
 			forge(t, a, fmt.Sprintf("bad%d", i), fmt.Sprint(round))
-			forge(t, a, fmt.Sprintf(`["r%d","default",0]`, i), fmt.Sprintf(`{"at":%d,"by":"x","source":{"instance_id":"r%d","block_size":-16}}`, round+1, i))
+			forge(t, a, fmt.Sprintf(`["r%d","default",0]`, i),
+				fmt.Sprintf(`{"at":%d,"by":"x","source":{"instance_id":"r%d","block_size":-16}}`, round+1, i))
 		}
 		beat(a)
 	}
@@ -145,7 +148,8 @@ func TestRegistryForgedGiveWay(t *testing.T) {
 	b.conductor.Tune(conductor.Tunables{MaxSources: 4, MaxTenantSources: 3})
 	b.register(source("kept", "m"))
 	beat(a, b)
-	const forged = `{"at":%d,%s"source":{"instance_id":%q,"tenant_id":%q,"modelname":"m","type":"vLLM","block_size":16,"endpoint":"tcp://127.0.0.1:1"}}`
+	const forged = `{"at":%d,%s"source":{"instance_id":%q,"tenant_id":%q,"modelname":"m","type":"vLLM","block_size":16,` +
+		`"endpoint":"tcp://127.0.0.1:1"}}`
 	for i := range 10 {
 		for _, x := range []struct{ name, by string }{{"forged", ""}, {"older", `"by":"gone",`}} {
 			name, tenant := fmt.Sprint(x.name, i), []string{"default", "blue"}[i%2]
@@ -178,7 +182,7 @@ func TestRegistryKeepsClients(t *testing.T) {
 	t.Parallel()
 	b := newPeer(t, redistest.Start(t).URL(), "b")
 	b.conductor.Tune(conductor.Tunables{MaxSources: 2})
-	asked := conductor.Registration{Instance: "asked", Type: conductor.TypeVLLM, Model: "m"}
+	asked := registration.Registration{Instance: "asked", Type: registration.TypeVLLM, Model: "m"}
 	must.Succeed(t, b.registry.cfg.Targets.Add(discovery.Target{Registration: asked, URL: "http://127.0.0.1:1"}, false))
 	b.registry.Registered(Source{Registration: asked, Discover: "http://127.0.0.1:1"})
 	b.register(source("one", "m"))

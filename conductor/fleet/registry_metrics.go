@@ -3,10 +3,14 @@ package fleet
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	descEntries = prometheus.NewDesc("conductor_registry_sources", "Entries of the registry by their state at this replica: taken over, elsewhere if other replicas follow them, refused, unreadable.", []string{"state"}, nil)
-	descRefused = prometheus.NewDesc("conductor_registry_refused_total", "Entries of the registry that this replica did not take over, by reason.", []string{"reason"}, nil)
+	descEntries = prometheus.NewDesc("conductor_registry_sources",
+		"Entries of the registry by their state at this replica: taken over, elsewhere if other replicas follow them, refused, unreadable.",
+		[]string{"state"}, nil)
+	descRefused = prometheus.NewDesc("conductor_registry_refused_total",
+		"Entries of the registry that this replica did not take over, by reason.", []string{"reason"}, nil)
 	descPending = prometheus.NewDesc("conductor_registry_pending", "Changes of the registry that wait for the store.", nil, nil)
-	descDropped = prometheus.NewDesc("conductor_registry_dropped_total", "Changes of the registry that stay with this replica alone, because too many wait for the store.", nil, nil)
+	descDropped = prometheus.NewDesc("conductor_registry_dropped_total",
+		"Changes of the registry that stay with this replica alone, because too many wait for the store.", nil, nil)
 )
 
 // reasons are all values of the label reason.

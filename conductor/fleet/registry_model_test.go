@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
@@ -62,7 +62,7 @@ func converge(t *testing.T, pace *pace, random *rand.Rand) (check func()) {
 			truth[instance] = model
 			pace.apart(p)
 		case 5, 6:
-			if _, err := p.clients.Unregister(conductor.Key{Instance: instance}); err == nil {
+			if _, err := p.clients.Unregister(registration.Key{Instance: instance}); err == nil {
 				delete(truth, instance)
 				pace.apart(p)
 			}

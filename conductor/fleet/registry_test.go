@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/zmq"
 	"example.com/conductor/internal/must"
@@ -47,7 +48,8 @@ func peerOf(t *testing.T, members *Fleet, change ...func(*conductor.Options)) *p
 	t.Cleanup(p.conductor.Close)
 	targets := discovery.New(discovery.Options{Registry: p.conductor, Bounds: p.conductor.SourceBounds, Log: zerolog.Nop()})
 	t.Cleanup(targets.Close)
-	p.registry = NewRegistry(RegistryConfig{Fleet: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log), Now: func() time.Time { return p.now }})
+	p.registry = NewRegistry(RegistryConfig{Fleet: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log),
+		Now: func() time.Time { return p.now }})
 	p.clients = p.conductor.For(conductor.Reader{Secrets: true, Causes: true})
 	return p
 }
@@ -67,23 +69,24 @@ func beat(peers ...*peer) {
 func (p *peer) later() { p.now = p.now.Add(confirmEvery) }
 
 // source returns a registration.
-func source(instance, model string) conductor.Registration {
-	return conductor.Registration{Instance: instance, Endpoint: "tcp://127.0.0.1:1", Type: conductor.TypeVLLM, Model: model, BlockSize: 16}
+func source(instance, model string) registration.Registration {
+	return registration.Registration{Instance: instance, Endpoint: "tcp://127.0.0.1:1", Type: registration.TypeVLLM, Model: model,
+		BlockSize: 16}
 }
 
-func (p *peer) register(r conductor.Registration) {
+func (p *peer) register(r registration.Registration) {
 	p.t.Helper()
 	must.Succeed(p.t, p.clients.Register(r, conductor.RegisterOptions{Replace: true}))
 }
 
 func (p *peer) unregister(instance string) {
 	p.t.Helper()
-	_, err := p.clients.Unregister(conductor.Key{Instance: instance})
+	_, err := p.clients.Unregister(registration.Key{Instance: instance})
 	must.Succeed(p.t, err)
 }
 
 // configure registers a source of the configuration.
-func (p *peer) configure(r conductor.Registration) {
+func (p *peer) configure(r registration.Registration) {
 	p.t.Helper()
 	must.Succeed(p.t, p.conductor.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: true}))
 	p.registry.Configured(Source{Registration: r})
@@ -97,13 +100,13 @@ func (p *peer) unconfigure(instance string) {
 }
 
 // followed returns the source of an instance, the zero value for none.
-func (p *peer) followed(instance string) conductor.Registration {
+func (p *peer) followed(instance string) registration.Registration {
 	for _, r := range p.conductor.Registrations() {
 		if r.Instance == instance {
 			return r
 		}
 	}
-	return conductor.Registration{}
+	return registration.Registration{}
 }
 
 // holds compares what replicas follow with "instance:model" words in order.
@@ -127,8 +130,10 @@ func TestRegistrySharesWhatClientsRegister(t *testing.T) {
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
 	beat(a, b)
 	full := source("x", "m")
-	full.Tenant, full.Rank, full.Lora, full.Salt, full.TTL, full.MediaTTL = "blue|0", 3, "l", "s", time.Minute, map[string]time.Duration{"DISK": time.Hour}
-	full.Copies, full.Owned, full.Clear, full.ReplayEndpoint = conductor.CopiesSet, conductor.OwnedDrop, conductor.ClearDevice, "tcp://10.0.0.1:1"
+	full.Tenant, full.Rank, full.Lora, full.Salt, full.TTL, full.MediaTTL = "blue|0", 3, "l", "s", time.Minute,
+		map[string]time.Duration{"DISK": time.Hour}
+	full.Copies, full.Owned, full.Clear, full.ReplayEndpoint = registration.CopiesSet, registration.OwnedDrop, registration.ClearDevice,
+		"tcp://10.0.0.1:1"
 	a.register(full)
 	a.register(source("y", "m"))
 	beat(a, b)
@@ -286,14 +291,14 @@ func TestRegistryFollowsWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
-	b.registry.SetWanted(func(r conductor.Registration) bool { return r.Model == "m" })
+	b.registry.SetWanted(func(r registration.Registration) bool { return r.Model == "m" })
 	a.register(source("x", "m"))
 	a.register(source("y", "n"))
 	b.configure(source("z", "n"))
 	beat(a, b, a)
 	holds(t, "x:m y:n z:n", a)
 	holds(t, "x:m", b)
-	b.registry.SetWanted(func(r conductor.Registration) bool { return r.Model == "n" })
+	b.registry.SetWanted(func(r registration.Registration) bool { return r.Model == "n" })
 	beat(b)
 	holds(t, "y:n z:n", b)
 	b.registry.SetWanted(nil)
@@ -308,7 +313,7 @@ func TestRegistryUnregistersWhatItLooksAt(t *testing.T) {
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
 	first, again := errors.New("b has not looked"), error(nil)
-	b.registry.SetWanted(func(r conductor.Registration) bool {
+	b.registry.SetWanted(func(r registration.Registration) bool {
 		_, first = b.clients.Unregister(r.Key())
 		_, again = b.clients.Unregister(r.Key())
 		b.now = b.now.Add(time.Second) // the store hears of it later
@@ -330,7 +335,7 @@ func TestRegistryLooksAgain(t *testing.T) {
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
 	wanted := false
-	b.registry.SetWanted(func(conductor.Registration) bool {
+	b.registry.SetWanted(func(registration.Registration) bool {
 		before := wanted
 		if !before {
 			wanted = true
@@ -349,7 +354,7 @@ func TestRegistryLeavesTakeoversAlone(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
-	b.registry.SetWanted(func(conductor.Registration) bool { return false })
+	b.registry.SetWanted(func(registration.Registration) bool { return false })
 	a.register(source("x", "m"))
 	beat(a, b)
 	r := a.followed("x")
@@ -367,14 +372,14 @@ func TestRegistryFollowsAskedEngines(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
-	s := Source{Registration: conductor.Registration{Instance: "e"}, Discover: "http://127.0.0.1:1"}
+	s := Source{Registration: registration.Registration{Instance: "e"}, Discover: "http://127.0.0.1:1"}
 	must.Succeed(t, a.registry.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover}, false))
 	a.registry.Registered(s)
 	beat(a, b)
 	if all := b.registry.cfg.Targets.List(); len(all) != 1 || all[0].URL != s.Discover || all[0].Static {
 		t.Errorf("%+v", all)
 	}
-	b.registry.cfg.Targets.Remove(conductor.Key{Instance: "e", Rank: discovery.AllRanks})
+	b.registry.cfg.Targets.Remove(registration.Key{Instance: "e", Rank: discovery.AllRanks})
 	b.registry.Unregistered(s.Name())
 	beat(b, a)
 	if all := a.registry.cfg.Targets.List(); len(all) != 0 {
@@ -394,7 +399,7 @@ func TestRegistryBoundsWhatWaits(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for i := range mostPending + 10 {
-		a.registry.Unregistered(Name{Key: conductor.Key{Instance: fmt.Sprint(i), Tenant: "default"}})
+		a.registry.Unregistered(Name{Key: registration.Key{Instance: fmt.Sprint(i), Tenant: "default"}})
 	}
 	if len(a.registry.pending) != mostPending || a.registry.dropped != 11 {
 		t.Errorf("%d wait, %d dropped", len(a.registry.pending), a.registry.dropped)

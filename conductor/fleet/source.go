@@ -4,16 +4,16 @@ import (
 	"cmp"
 	"encoding/json"
 	"reflect"
-	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 )
 
 // Source is an entry of the registry: a source, or an engine that is asked for what its
 // registration lacks.
 type Source struct {
-	conductor.Registration
+	registration.Registration
 	Discover string // URL that is asked
 }
 
@@ -23,21 +23,21 @@ func (s *Source) Asked() bool { return s.Discover != "" || s.BlockSize == 0 }
 // equal reports whether two entries say the same. Only the configuration names further tenants.
 func (s *Source) equal(other *Source) bool {
 	a, b := *s, *other
-	a.Tenant, b.Tenant = cmp.Or(a.Tenant, conductor.DefaultTenant), cmp.Or(b.Tenant, conductor.DefaultTenant)
+	a.Tenant, b.Tenant = cmp.Or(a.Tenant, scope.DefaultTenant), cmp.Or(b.Tenant, scope.DefaultTenant)
 	return reflect.DeepEqual(a, b)
 }
 
 // Name identifies an entry. An engine that is asked has the rank discovery.AllRanks if it tells its
 // ranks.
 type Name struct {
-	conductor.Key
+	registration.Key
 	Asked bool
 }
 
 // Name returns the name of the entry.
 func (s *Source) Name() Name {
 	n := Name{Key: s.Key(), Asked: s.Asked()}
-	n.Tenant = cmp.Or(n.Tenant, conductor.DefaultTenant)
+	n.Tenant = cmp.Or(n.Tenant, scope.DefaultTenant)
 	if s.Discover != "" {
 		n.Rank = discovery.AllRanks
 	}
@@ -74,48 +74,19 @@ func (n Name) field() string {
 	return string(text)
 }
 
-// wireSource is a conductor.Registration under the names that the store has.
-type wireSource struct {
-	Endpoint         string                   `json:"endpoint,omitempty"`
-	ReplayEndpoint   string                   `json:"replay_endpoint,omitempty"`
-	SnapshotEndpoint string                   `json:"snapshot_endpoint,omitempty"`
-	Type             string                   `json:"type,omitempty"`
-	Model            string                   `json:"modelname,omitempty"`
-	Lora             string                   `json:"lora_name,omitempty"`
-	Tenant           string                   `json:"tenant_id,omitempty"`
-	Instance         string                   `json:"instance_id"`
-	BlockSize        int                      `json:"block_size"`
-	Rank             int                      `json:"dp_rank"`
-	Salt             string                   `json:"additionalsalt,omitempty"`
-	TTL              time.Duration            `json:"ttl_ns,omitempty"`
-	MediaTTL         map[string]time.Duration `json:"media_ttl_ns,omitempty"`
-	Serves           []string                 `json:"serves,omitempty"`
-	Aliases          []string                 `json:"aliases,omitempty"`
-	Copies           string                   `json:"copies,omitempty"`
-	Reports          string                   `json:"reports,omitempty"`
-	Owned            string                   `json:"owned,omitempty"`
-	Clear            string                   `json:"clear,omitempty"`
-	MayAnnounce      []string                 `json:"may_announce,omitempty"`
-	Profile          conductor.HashProfile    `json:"hash_profile,omitzero"`
-	Sequence         string                   `json:"sequence,omitempty"`
-	Events           string                   `json:"events,omitempty"`
-	CapacityBlocks   int                      `json:"capacity_blocks,omitempty"`
-	Approximate      string                   `json:"approximate,omitempty"`
-}
-
 // record is a value of the hash sources, but its time, which the store writes in front.
 type record struct {
-	Gone       bool        `json:"gone,omitempty"`       // unregistered
-	Swept      bool        `json:"swept,omitempty"`      // because no configuration had it any more
-	By         string      `json:"by,omitempty"`         // replica
-	Configured bool        `json:"configured,omitempty"` // from the configuration of a replica
-	Discover   string      `json:"discover,omitempty"`
-	Wire       *wireSource `json:"source,omitempty"`
+	Gone       bool                       `json:"gone,omitempty"`       // unregistered
+	Swept      bool                       `json:"swept,omitempty"`      // because no configuration had it any more
+	By         string                     `json:"by,omitempty"`         // replica
+	Configured bool                       `json:"configured,omitempty"` // from the configuration of a replica
+	Discover   string                     `json:"discover,omitempty"`
+	Wire       *registration.Registration `json:"source,omitempty"`
 }
 
 // source returns the entry of a record that is not gone.
 func (r *record) source() Source {
-	return Source{Registration: conductor.Registration(*r.Wire), Discover: r.Discover}
+	return Source{Registration: *r.Wire, Discover: r.Discover}
 }
 
 // tail returns the record as JSON without its first brace: the store puts the time before it.

@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 )
 
 // reasonConfigured is the reason of entries that the configuration of this replica has with other fields. They are no
@@ -124,14 +125,15 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 		case s.Asked():
 			err = g.cfg.Targets.Add(discovery.Target{Registration: s.Registration, URL: s.Discover, Static: has, GivesWay: givesWay}, true)
 		default:
-			by := conductor.Registrar{Kind: conductor.ByReplica, Name: e.By}
+			by := registration.Registrar{Kind: registration.ByReplica, Name: e.By}
 			switch {
 			case has:
-				by = conductor.Registrar{Kind: conductor.ByConfiguration}
+				by = registration.Registrar{Kind: registration.ByConfiguration}
 			case e.By == g.cfg.Fleet.ID(): // registered here, before a restart
-				by = conductor.Registrar{Kind: conductor.ByClient}
+				by = registration.Registrar{Kind: registration.ByClient}
 			}
-			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true, GivesWay: givesWay, By: by})
+			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true,
+				GivesWay: givesWay, By: by})
 		}
 	}
 	if errors.Is(err, conductor.ErrClosed) {

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/alloctest"
 )
 
@@ -16,7 +17,7 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(7, 64)
 	for i := range 128 {
-		f.store(f.source(fmt.Sprintf("i%d", i), 0, conductor.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
+		f.store(f.source(fmt.Sprintf("i%d", i), 0, registration.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
 	}
 	try := func(name string, q conductor.Query) {
 		q.Model, q.BlockSize = "m", testBlock
@@ -42,7 +43,7 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 // either codec.
 func TestReportsDoNotAllocatePerToken(t *testing.T) {
 	f := newFleet(t)
-	f.source("a", 0, conductor.TypeVLLM)
+	f.source("a", 0, registration.TypeVLLM)
 	a := &api{conductor: f.c, opts: Options{MaxTokens: 1 << 16, MaxBody: 1 << 20}}
 	count := func(in body.Codec, blocks int) float64 {
 		e := body.Encoder{Codec: in}

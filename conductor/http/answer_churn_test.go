@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(5, 2)
-	f.store(f.source("m", 0, conductor.TypeVLLM), "gpu", prompt, 2)
+	f.store(f.source("m", 0, registration.TypeVLLM), "gpu", prompt, 2)
 	only := "m"
 	queries := []conductor.Query{{}, {Top: 2}, {MinMatched: 1}, {Lora: "x"}, {Detail: true}, {Instance: &only}}
 	var changing sync.WaitGroup
@@ -24,10 +25,10 @@ func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 		changing.Go(func() {
 			for i := range 150 {
 				name := fmt.Sprintf("%s-%d-%d", []string{"a", "z"}[i%2], k, i%5)
-				var regs []conductor.Registration
+				var regs []registration.Registration
 				for rank := range 1 + i%3 {
-					reg := conductor.Registration{
-						Endpoint: fmt.Sprintf("ipc:///nowhere/%s-%d", name, rank), Type: conductor.TypeVLLM, Model: "m",
+					reg := registration.Registration{
+						Endpoint: fmt.Sprintf("ipc:///nowhere/%s-%d", name, rank), Type: registration.TypeVLLM, Model: "m",
 						BlockSize: testBlock,
 						Instance:  name, Rank: rank, Lora: []string{"", "x"}[i/3%2],
 					}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/tiers"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestReleasedAnswersAreSpoiled(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(3, 2)
-	f.store(f.source("a", 0, conductor.TypeVLLM), "gpu", prompt, 2)
+	f.store(f.source("a", 0, registration.TypeVLLM), "gpu", prompt, 2)
 	var kept *conductor.Answer
 	var rows []conductor.Row
 	var ranks []tiers.Rank

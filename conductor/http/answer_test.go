@@ -8,6 +8,10 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+
 	nethttp "net/http"
 	"net/http/httptest"
 	"reflect"
@@ -49,9 +53,9 @@ func newFleet(t testing.TB) *handFilled {
 }
 
 // source adds a source and returns its registration.
-func (f *handFilled) source(instance string, rank int, typ string) conductor.Registration {
-	reg := conductor.Registration{
-		Endpoint: fmt.Sprintf("tcp://%x:%d", instance, 1000+rank), Tenant: conductor.DefaultTenant, Model: "m", BlockSize: testBlock,
+func (f *handFilled) source(instance string, rank int, typ string) registration.Registration {
+	reg := registration.Registration{
+		Endpoint: fmt.Sprintf("tcp://%x:%d", instance, 1000+rank), Tenant: scope.DefaultTenant, Model: "m", BlockSize: testBlock,
 		Type: typ, Instance: instance, Rank: rank,
 	}
 	must.Succeed(f.t, f.r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{}}))
@@ -59,13 +63,13 @@ func (f *handFilled) source(instance string, rank int, typ string) conductor.Reg
 }
 
 // store gives a source the prefix of a prompt.
-func (f *handFilled) store(reg conductor.Registration, medium string, prompt []uint32, blocks int) {
+func (f *handFilled) store(reg registration.Registration, medium string, prompt []uint32, blocks int) {
 	if blocks == 0 {
 		return
 	}
 	locals := hash.Scheme{Seed: hash.DefaultSeed}.Locals(nil, prompt, testBlock)[:blocks]
 	err := f.r.Stored(&conductor.Stored{
-		Partition: conductor.Partition{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank),
+		Shard: scope.Shard{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank),
 		Medium:  tiers.Parse(medium),
 		Stretch: &index.Stretch{Root: true, Engine: locals, ClientHashes: locals},
 	})
@@ -190,14 +194,14 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 		prompt := promptOf(uint32(rng.Uint64()), 8)
 		for _, name := range names[:rng.IntN(len(names)+1)] {
 			for rank := range 1 + rng.IntN(3) {
-				reg := f.source(name, rank, conductor.TypeVLLM)
+				reg := f.source(name, rank, registration.TypeVLLM)
 				if rng.IntN(3) == 0 {
 					f.store(reg, media[rng.IntN(len(media))], prompt, rng.IntN(9))
 				}
 			}
 		}
 		if rng.IntN(2) == 0 {
-			f.store(f.source("pool", 0, conductor.TypeMooncake), "cpu", prompt, rng.IntN(9))
+			f.store(f.source("pool", 0, registration.TypeMooncake), "cpu", prompt, rng.IntN(9))
 		}
 		for range rng.IntN(4) {
 			f.routed(names[rng.IntN(len(names))], rng.IntN(3)-1, prompt[:testBlock*rng.IntN(9)])
@@ -246,10 +250,10 @@ func TestLimitedAnswers(t *testing.T) {
 		f := newFleet(t)
 		prompt := promptOf(uint32(rng.Uint64()), 6)
 		for i := range 1 + rng.IntN(12) {
-			f.store(f.source(fmt.Sprintf("i%d", i), 0, conductor.TypeVLLM), "gpu", prompt, max(0, rng.IntN(10)-4))
+			f.store(f.source(fmt.Sprintf("i%d", i), 0, registration.TypeVLLM), "gpu", prompt, max(0, rng.IntN(10)-4))
 		}
 		if rng.IntN(2) == 0 {
-			f.store(f.source("pool", 0, conductor.TypeMooncake), "cpu", prompt, rng.IntN(4))
+			f.store(f.source("pool", 0, registration.TypeMooncake), "cpu", prompt, rng.IntN(4))
 		}
 		q := conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
 		whole := f.c.Query(q)
@@ -303,7 +307,7 @@ func TestAnswerOnTheWire(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(3, 4)
 	for i := range 60 {
-		f.store(f.source(fmt.Sprintf("i%02d", i), 0, conductor.TypeVLLM), "gpu", prompt, i%3)
+		f.store(f.source(fmt.Sprintf("i%02d", i), 0, registration.TypeVLLM), "gpu", prompt, i%3)
 	}
 	engine := gin.New()
 	Mount(engine, f.c, Options{MaxBody: 1 << 16, MaxTokens: 1 << 10})
@@ -334,7 +338,7 @@ func BenchmarkAnswer(b *testing.B) {
 		f := newFleet(b)
 		prompt := promptOf(7, blocks)
 		for i := range instances {
-			reg := f.source(fmt.Sprintf("engine-%d:8000", i), 0, conductor.TypeVLLM)
+			reg := f.source(fmt.Sprintf("engine-%d:8000", i), 0, registration.TypeVLLM)
 			if i%(instances/holders) == 0 {
 				f.store(reg, "gpu", prompt, blocks/2)
 			}

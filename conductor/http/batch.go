@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/stage"
 )
@@ -73,11 +74,11 @@ func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 	_, m := f.member(name)
 	switch {
 	case m == nil:
-		return conductor.Invalid(name, "missing", "%s is required", name)
+		return invalid.Field(name, "missing", "%s is required", name)
 	case !m.Read:
-		return conductor.Invalid(name, "not_array", "%s must be an array", name)
+		return invalid.Field(name, "not_array", "%s must be an array", name)
 	case m.List.N > body.MaxItems:
-		return &conductor.FieldError{
+		return &invalid.FieldError{
 			Field: name, Index: body.MaxItems, Reason: "out_of_range",
 			Message: fmt.Sprintf("%s has %d elements, at most %d are allowed", name, m.List.N, body.MaxItems),
 		}
@@ -94,7 +95,7 @@ func (a *api) checkBatch(f *fields, r *body.Request, name string) error {
 		}
 	}
 	if total > a.opts.MaxTokens {
-		return conductor.Invalid(name, "out_of_range", "%s have %d tokens together, limits.max_tokens allows %d", name, total,
+		return invalid.Field(name, "out_of_range", "%s have %d tokens together, limits.max_tokens allows %d", name, total,
 			a.opts.MaxTokens)
 	}
 	return nil
@@ -140,7 +141,7 @@ func itemFieldsOf(batch *fields, r *body.Request, i int, list string, shape body
 	members := r.Members[it.From:it.To]
 	switch {
 	case !it.Object:
-		return f, &conductor.FieldError{Field: list, Index: i, Reason: "invalid_type", Message: list + " element must be an object"}
+		return f, &invalid.FieldError{Field: list, Index: i, Reason: "invalid_type", Message: list + " element must be an object"}
 	case body.Repeated(members) != "":
 		return f, duplicateField(body.Repeated(members))
 	}
@@ -159,7 +160,7 @@ func (a *api) readEither(f *fields) promptReader {
 	}
 	for _, other := range [...]string{"token_ids", "token_ids_b64"} {
 		if f.has(other) {
-			f.keepError(conductor.Invalid(given, "conflict", "%s and %s are both given", other, given))
+			f.keepError(invalid.Field(given, "conflict", "%s and %s are both given", other, given))
 		}
 	}
 	return a.readHashes

@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 )
 
@@ -34,11 +35,11 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 	var items []json.RawMessage
 	switch {
 	case list == nil:
-		return nil, conductor.Invalid("queries", "missing", "queries is required")
+		return nil, invalid.Field("queries", "missing", "queries is required")
 	case json.Unmarshal(list, &items) != nil:
-		return nil, conductor.Invalid("queries", "not_array", "queries must be an array")
+		return nil, invalid.Field("queries", "not_array", "queries must be an array")
 	case len(items) > 256:
-		return nil, &conductor.FieldError{
+		return nil, &invalid.FieldError{
 			Field: "queries", Index: 256, Reason: "out_of_range",
 			Message: fmt.Sprintf("queries has %d elements, at most 256 are allowed", len(items)),
 		}
@@ -48,13 +49,13 @@ func oracleBatch(raw []byte, limit int) ([]asked, error) {
 		total += oracleTokens(item)
 	}
 	if total > limit {
-		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens together, limits.max_tokens allows %d", total,
+		return nil, invalid.Field("queries", "out_of_range", "queries have %d tokens together, limits.max_tokens allows %d", total,
 			limit)
 	}
 	all := []asked{}
 	for i, item := range items {
 		if item[0] != '{' {
-			all = append(all, asked{err: &conductor.FieldError{
+			all = append(all, asked{err: &invalid.FieldError{
 				Field: "queries", Index: i, Reason: "invalid_type", Message: "queries element must be an object",
 			}})
 			continue

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/internal/must"
 )
@@ -22,7 +23,7 @@ func TestAskedEnginesOfTenants(t *testing.T) {
 	defer m.Close()
 	for tenant, name := range map[string]string{"blue": "one", "red": "two"} {
 		must.Succeed(t, m.Add(discovery.Target{URL: "http://" + name + ".internal",
-			Registration: conductor.Registration{Instance: name, Tenant: tenant}}, false))
+			Registration: registration.Registration{Instance: name, Tenant: tenant}}, false))
 	}
 	m.Settle(t.Context(), 1e10)
 	a := &api{conductor: c, opts: Options{Discovery: m}}

@@ -9,6 +9,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/scope"
 )
@@ -64,7 +65,7 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 	}
 	for _, name := range []string{"prefix", "token_ids", "token_ids_b64"} {
 		if name != given && f.has(name) {
-			f.keepError(conductor.Invalid(name, "conflict", "%s and %s exclude each other", given, name))
+			f.keepError(invalid.Field(name, "conflict", "%s and %s exclude each other", given, name))
 		}
 	}
 	if given == "prefix" {
@@ -76,7 +77,7 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 		q, known = recent.Recent(f.view.Tenants(), id)
 	}
 	if !known {
-		f.keepError(conductor.Invalid("recent", "invalid_value", "recent names no query that is kept, got %.64q", id))
+		f.keepError(invalid.Field("recent", "invalid_value", "recent names no query that is kept, got %.64q", id))
 		return q
 	}
 	if f.has("model", "modelname", "model_name") {
@@ -103,7 +104,7 @@ func queryOfPrefix(f *fields, r *body.Request, recent RecentQueries, name string
 	q := f.prompt(r, func(*fields, *body.Request) given { return given{} })
 	key, err := strconv.ParseUint(name, 16, 64)
 	if err != nil {
-		f.keepError(conductor.Invalid("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))
+		f.keepError(invalid.Field("prefix", "invalid_value", "prefix must be 1 to 16 hexadecimal digits, got %.64q", name))
 	}
 	if f.err != nil {
 		return q
@@ -116,7 +117,7 @@ func queryOfPrefix(f *fields, r *body.Request, recent RecentQueries, name string
 			}
 		}
 	}
-	f.keepError(conductor.Invalid("prefix", "invalid_value",
+	f.keepError(invalid.Field("prefix", "invalid_value",
 		"no recent query begins with the prefix %.16s: queries are kept for five minutes, and only while a page follows them", name))
 	return q
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 )
 
 // TestBlock is the size of the blocks of NewPromptFleet, in tokens.
@@ -16,7 +17,7 @@ func NewPromptFleet(t testing.TB) (*conductor.Conductor, []uint32) {
 	f := newFleet(t)
 	prompt := promptOf(7, 64)
 	for i := range 128 {
-		f.store(f.source(fmt.Sprintf("i%d", i), 0, conductor.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
+		f.store(f.source(fmt.Sprintf("i%d", i), 0, registration.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
 	}
 	return f.c, prompt
 }

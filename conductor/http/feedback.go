@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 )
 
@@ -27,7 +28,7 @@ func (a *api) feedback(g *gin.Context) (any, error) {
 		Matched: f.integer("matched_tokens", 0), Cached: f.integer("cached_tokens", 0),
 	}
 	if f.err == nil && len(report.Medium) > maxMediumName {
-		f.keepError(conductor.Invalid("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))
+		f.keepError(invalid.Field("medium", "out_of_range", "medium must have at most %d bytes", maxMediumName))
 	}
 	if f.err != nil {
 		return nil, f.err

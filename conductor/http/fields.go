@@ -11,6 +11,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/stage"
 )
 
@@ -145,12 +146,12 @@ func (f *fields) givenText(names ...string) (text []byte, ok bool) {
 		return nil, false
 	}
 	if f.codec.Type(raw) != body.Text {
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be a string", name))
 		return nil, false
 	}
 	text = f.codec.Text(raw)
 	if f.codec == body.Msgpack && !utf8.Valid(text) { // in JSON the whole body is
-		f.keepError(conductor.Invalid(name, "invalid_value", "%s must be UTF-8", name))
+		f.keepError(invalid.Field(name, "invalid_value", "%s must be UTF-8", name))
 		return nil, false
 	}
 	return text, true
@@ -163,13 +164,13 @@ func (f *fields) texts(name string) []string {
 		return nil
 	}
 	if raw[0] != '[' {
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be an array of strings", name))
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be an array of strings", name))
 		return nil
 	}
 	texts := []string{}
 	for text := range body.Elements(raw) {
 		if text[0] != '"' {
-			f.keepError(&conductor.FieldError{
+			f.keepError(&invalid.FieldError{
 				Field: name, Index: len(texts), Reason: "invalid_type", Message: name + " element must be a string",
 			})
 			return nil
@@ -183,12 +184,12 @@ func (f *fields) texts(name string) []string {
 func (f *fields) required(names ...string) string {
 	name, raw := f.field(names...)
 	if raw == nil {
-		f.keepError(conductor.Invalid(name, "missing", "%s is required", name))
+		f.keepError(invalid.Field(name, "missing", "%s is required", name))
 		return ""
 	}
 	v := f.name(names...)
 	if v == "" { // that it is no string counts more
-		f.keepError(conductor.Invalid(name, "invalid_value", "%s must not be empty", name))
+		f.keepError(invalid.Field(name, "invalid_value", "%s must not be empty", name))
 	}
 	return v
 }
@@ -200,7 +201,7 @@ func (f *fields) boolean(name string) bool {
 		return false
 	}
 	if f.codec.Type(raw) != body.Boolean {
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be true or false", name))
 		return false
 	}
 	return f.codec.True(raw)
@@ -214,7 +215,7 @@ func (f *fields) duration(name string) time.Duration {
 	}
 	d, err := time.ParseDuration(*text)
 	if err != nil || d < 0 {
-		f.keepError(conductor.Invalid(name, "invalid_value", "%s must be a time such as 10m, got %q", name, *text))
+		f.keepError(invalid.Field(name, "invalid_value", "%s must be a time such as 10m, got %q", name, *text))
 	}
 	return d
 }
@@ -244,16 +245,16 @@ func (f *fields) durations(name string) (all time.Duration, each map[string]time
 func (f *fields) integer(name string, low int64) int {
 	_, raw := f.field(name)
 	if raw == nil {
-		f.keepError(conductor.Invalid(name, "missing", "%s is required", name))
+		f.keepError(invalid.Field(name, "missing", "%s is required", name))
 		return 0
 	}
 	raw = f.codec.Digits(raw)
 	v, err := strconv.ParseInt(string(raw), 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && (v < low || v > math.MaxInt32):
-		f.keepError(conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, math.MaxInt32, raw))
+		f.keepError(invalid.Field(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, math.MaxInt32, raw))
 	case err != nil:
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be an integer", name))
 	default:
 		return int(v)
 	}

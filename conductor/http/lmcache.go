@@ -7,9 +7,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/conductor/reply"
 )
@@ -47,15 +47,15 @@ func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 	if err := json.Unmarshal(in.Src, &request); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if json.Valid(in.Src) && errors.As(err, &wrong) && wrong.Field == "batches" {
-			return nil, conductor.Invalid("batches", "invalid_type", "batches must be an array")
+			return nil, invalid.Field("batches", "invalid_type", "batches must be an array")
 		}
 		return nil, wordSyntaxError(in.Src, &body.Error{Index: -1, Reason: body.Syntax, Err: err})
 	}
 	switch {
 	case request.Batches == nil:
-		return nil, conductor.Invalid("batches", "missing", "batches is required")
+		return nil, invalid.Field("batches", "missing", "batches is required")
 	case len(*request.Batches) > lmcache.MaxBatches:
-		return nil, conductor.Invalid("batches", "out_of_range", "batches has %d elements, at most %d are allowed", len(*request.Batches),
+		return nil, invalid.Field("batches", "out_of_range", "batches has %d elements, at most %d are allowed", len(*request.Batches),
 			lmcache.MaxBatches)
 	case a.conductor.Ready().Recovering:
 		return nil, reply.ErrRecovering

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strconv"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/prompt"
 )
 
@@ -17,12 +17,12 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 	packed, text := f.field("token_ids_b64")
 	switch {
 	case m == nil && text == nil:
-		f.keepError(conductor.Invalid(name, "missing", "%s is required", name))
+		f.keepError(invalid.Field(name, "missing", "%s is required", name))
 		return nil
 	case m == nil:
 		return f.packedTokens(r, packed, text, limit)
 	case text != nil:
-		f.keepError(conductor.Invalid(packed, "conflict", "%s and %s are both given", name, packed))
+		f.keepError(invalid.Field(packed, "conflict", "%s and %s are both given", name, packed))
 		return nil
 	}
 	if l := m.List; f.isList(name, m) && f.isWhole(name, &l, 4) && f.checkElements(name, &l, "a token id in 0..4294967295") &&
@@ -35,7 +35,7 @@ func (f *fields) tokens(r *body.Request, limit int) []uint32 {
 // packedTokens reads token ids as little-endian u32 in base64.
 func (f *fields) packedTokens(r *body.Request, name string, raw []byte, limit int) []uint32 {
 	if f.codec.Type(raw) != body.Text {
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
 	from := len(r.Tokens)
@@ -43,9 +43,9 @@ func (f *fields) packedTokens(r *body.Request, name string, raw []byte, limit in
 	r.Tokens, err = prompt.Base64(r.Tokens, f.codec.Text(raw))
 	switch {
 	case errors.Is(err, prompt.ErrWords):
-		f.keepError(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
+		f.keepError(invalid.Field(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
 	case err != nil:
-		f.keepError(conductor.Invalid(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
+		f.keepError(invalid.Field(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
 	case f.checkLength(name, len(r.Tokens)-from, limit):
 		return r.Tokens[from:]
 	}
@@ -73,13 +73,13 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 		}
 		given := r.Hashes[l.From:l.To]
 		if from != "" && !slices.Equal(found, given) {
-			f.keepError(conductor.Invalid(name, "conflict", "%s and %s are both given and differ", from, name))
+			f.keepError(invalid.Field(name, "conflict", "%s and %s are both given and differ", from, name))
 			return nil
 		}
 		found, from = given, name
 	}
 	if from == "" {
-		f.keepError(conductor.Invalid(names[0], "missing", "%s is required", names[0]))
+		f.keepError(invalid.Field(names[0], "missing", "%s is required", names[0]))
 	}
 	return found
 }
@@ -87,7 +87,7 @@ func (f *fields) hashes(r *body.Request, limit int, names ...string) []uint64 {
 // isList refuses a value that is not an array.
 func (f *fields) isList(name string, m *body.Member) bool {
 	if !m.Read {
-		f.keepError(conductor.Invalid(name, "not_array", "%s must be an array", name))
+		f.keepError(invalid.Field(name, "not_array", "%s must be an array", name))
 	}
 	return m.Read
 }
@@ -95,7 +95,7 @@ func (f *fields) isList(name string, m *body.Member) bool {
 // isWhole refuses a bin that is no list of numbers of some bytes.
 func (f *fields) isWhole(name string, l *body.List, size int) bool {
 	if l.Rest != 0 {
-		f.keepError(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of %d bytes", name, size))
+		f.keepError(invalid.Field(name, "invalid_value", "%s must hold a multiple of %d bytes", name, size))
 	}
 	return l.Rest == 0
 }
@@ -103,7 +103,7 @@ func (f *fields) isWhole(name string, l *body.List, size int) bool {
 // checkElements refuses a list with an element of another kind.
 func (f *fields) checkElements(name string, l *body.List, want string) bool {
 	if l.Bad >= 0 {
-		f.keepError(&conductor.FieldError{
+		f.keepError(&invalid.FieldError{
 			Field: name, Index: l.Bad, Reason: numberReason(f.codec, l.Text), Message: name + " element must be " + want,
 		})
 	}
@@ -113,7 +113,7 @@ func (f *fields) checkElements(name string, l *body.List, want string) bool {
 // checkLength refuses a list that is too long, at its first element that is too many.
 func (f *fields) checkLength(name string, n, limit int) bool {
 	if n > limit {
-		f.keepError(&conductor.FieldError{Field: name, Index: limit, Reason: "out_of_range",
+		f.keepError(&invalid.FieldError{Field: name, Index: limit, Reason: "out_of_range",
 			Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, limit)})
 	}
 	return n <= limit

@@ -17,6 +17,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/internal/must"
 )
@@ -84,7 +85,7 @@ func (f *oracleFields) optional(names ...string) *string {
 	}
 	var v string
 	if raw[0] != '"' || json.Unmarshal(raw, &v) != nil {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be a string", name))
+		f.fail(invalid.Field(name, "invalid_type", "%s must be a string", name))
 		return nil
 	}
 	return &v
@@ -94,12 +95,12 @@ func (f *oracleFields) optional(names ...string) *string {
 func (f *oracleFields) required(names ...string) string {
 	name, raw := f.body.field(names...)
 	if raw == nil {
-		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
+		f.fail(invalid.Field(name, "missing", "%s is required", name))
 		return ""
 	}
 	v := f.optional(names...)
 	if v != nil && *v == "" {
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must not be empty", name))
+		f.fail(invalid.Field(name, "invalid_value", "%s must not be empty", name))
 	}
 	if v == nil {
 		return ""
@@ -111,7 +112,7 @@ func (f *oracleFields) required(names ...string) string {
 func (f *oracleFields) integer(name string, low, high int64) int {
 	_, raw := f.body.field(name)
 	if raw == nil {
-		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
+		f.fail(invalid.Field(name, "missing", "%s is required", name))
 		return 0
 	}
 	v, err := strconv.ParseInt(string(raw), 10, 64)
@@ -119,7 +120,7 @@ func (f *oracleFields) integer(name string, low, high int64) int {
 		if errors.Is(err, strconv.ErrRange) {
 			f.fail(oracleOutOfRange(name, raw, low, high))
 		} else {
-			f.fail(conductor.Invalid(name, "invalid_type", "%s must be an integer", name))
+			f.fail(invalid.Field(name, "invalid_type", "%s must be an integer", name))
 		}
 		return 0
 	}
@@ -131,7 +132,7 @@ func (f *oracleFields) integer(name string, low, high int64) int {
 }
 
 func oracleOutOfRange(name string, raw []byte, low, high int64) error {
-	return conductor.Invalid(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, high, raw)
+	return invalid.Field(name, "out_of_range", "%s must be in %d..%d, got %.32s", name, low, high, raw)
 }
 
 // blockSize reads the required block_size, in tokens.
@@ -148,7 +149,7 @@ func (f *oracleFields) atLeast(name string, low int64) int {
 // boolean reads true or false; absent and null are false.
 func (f *oracleFields) boolean(name string) (v bool) {
 	if _, raw := f.body.field(name); raw != nil && json.Unmarshal(raw, &v) != nil {
-		f.fail(conductor.Invalid(name, "invalid_type", "%s must be true or false", name))
+		f.fail(invalid.Field(name, "invalid_type", "%s must be true or false", name))
 	}
 	return v
 }
@@ -157,7 +158,7 @@ func (f *oracleFields) boolean(name string) (v bool) {
 func (f *oracleFields) tokens(limit int) []uint32 {
 	name, raw := f.body.field("token_ids")
 	if raw == nil {
-		f.fail(conductor.Invalid(name, "missing", "%s is required", name))
+		f.fail(invalid.Field(name, "missing", "%s is required", name))
 		return nil
 	}
 	var list []uint32
@@ -194,13 +195,13 @@ func (f *oracleFields) hashes(limit int, names ...string) []uint64 {
 			return nil
 		}
 		if from != "" && !slices.Equal(found, list) {
-			f.fail(conductor.Invalid(name, "conflict", "%s and %s are both given and differ", from, name))
+			f.fail(invalid.Field(name, "conflict", "%s and %s are both given and differ", from, name))
 			return nil
 		}
 		found, from = list, name
 	}
 	if from == "" {
-		f.fail(conductor.Invalid(names[0], "missing", "%s is required", names[0]))
+		f.fail(invalid.Field(names[0], "missing", "%s is required", names[0]))
 	}
 	return found
 }
@@ -253,18 +254,18 @@ func oracleHoldsNull(raw json.RawMessage) bool {
 func oracleBadElement(name string, raw json.RawMessage, check func(text string) (reason, want string)) error {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
-		return conductor.Invalid(name, "not_array", "%s must be an array", name)
+		return invalid.Field(name, "not_array", "%s must be an array", name)
 	}
 	for i, element := range list {
 		if reason, want := check(string(element)); reason != "" {
 			return oracleBadNumber(name, i, reason, want)
 		}
 	}
-	return conductor.Invalid(name, "not_array", "%s must be an array of integers", name)
+	return invalid.Field(name, "not_array", "%s must be an array of integers", name)
 }
 
 func oracleBadNumber(name string, i int, reason, want string) error {
-	return &conductor.FieldError{Field: name, Index: i, Reason: reason, Message: name + " element must be " + want}
+	return &invalid.FieldError{Field: name, Index: i, Reason: reason, Message: name + " element must be " + want}
 }
 
 // oracleNumberReason tells a number that does not fit from a value that is not an integer.
@@ -289,7 +290,7 @@ func oracleIsDigits(text string) bool {
 }
 
 func oracleTooMany(name string, got, limit int) error {
-	return &conductor.FieldError{Field: name, Index: limit, Reason: "out_of_range",
+	return &invalid.FieldError{Field: name, Index: limit, Reason: "out_of_range",
 		Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, got, limit)}
 }
 
@@ -305,11 +306,11 @@ func (f *oracleFields) packed(name string, raw json.RawMessage, limit int) []uin
 	}
 	words, err := encoding.DecodeString(*text)
 	if err != nil || strings.ContainsAny(*text, "\r\n") {
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
+		f.fail(invalid.Field(name, "invalid_value", "%s must be base64 of the standard alphabet", name))
 		return nil
 	}
 	if len(words)%4 != 0 {
-		f.fail(conductor.Invalid(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
+		f.fail(invalid.Field(name, "invalid_value", "%s must hold a multiple of 4 bytes", name))
 		return nil
 	}
 	list := make([]uint32, len(words)/4)
@@ -343,7 +344,7 @@ func (b oracleBody) query(byHash bool, limit int) (q conductor.Query, err error)
 		case packed == nil:
 			q.Tokens = f.tokens(limit)
 		case list != nil:
-			f.fail(conductor.Invalid(name, "conflict", "token_ids and %s are both given", name))
+			f.fail(invalid.Field(name, "conflict", "token_ids and %s are both given", name))
 		default:
 			q.Tokens = f.packed(name, packed, limit)
 		}

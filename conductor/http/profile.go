@@ -4,8 +4,9 @@ import (
 	"errors"
 	"slices"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 )
 
 // profileShape is that of hash_profile; its first four fields are required.
@@ -13,35 +14,35 @@ var profileShape = body.Of("strategy", "algorithm", "python_hash_seed", "index_p
 
 // profile reads hash_profile; absent and null are none. Unlike the fields around it,
 // an unknown one in it is an error: it would be a profile of another kind.
-func (f *fields) profile() conductor.HashProfile {
+func (f *fields) profile() registration.HashProfile {
 	const name = "hash_profile"
 	_, raw := f.field(name)
 	if raw == nil {
-		return conductor.HashProfile{}
+		return registration.HashProfile{}
 	}
 	members, _, err := new(body.Request).ScanText(raw, profileShape, body.Options{})
 	if err != nil {
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be an object", name))
-		return conductor.HashProfile{}
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be an object", name))
+		return registration.HashProfile{}
 	}
 	in := fields{body: members, shape: profileShape}
 	var unknown []string
 	profileShape.Strangers(body.JSON, raw, func(_, name string, _ body.Shape) { unknown = append(unknown, name) })
 	if len(unknown) > 0 {
 		field := slices.Min(unknown)
-		in.keepError(conductor.Invalid(field, "unknown_field", "unsupported field in %s: %s", name, field))
+		in.keepError(invalid.Field(field, "unknown_field", "unsupported field in %s: %s", name, field))
 	}
 	if twice := body.Repeated(members); twice != "" {
 		in.keepError(duplicateField(twice))
 	}
-	p := conductor.HashProfile{
+	p := registration.HashProfile{
 		Strategy: in.required("strategy"), Algorithm: in.required("algorithm"),
 		PythonHashSeed: in.required("python_hash_seed"), IndexProjection: in.required("index_projection"),
 		RootDigest: in.text("root_digest"), ExtraKeys: in.text("extra_keys"),
 	}
-	var field *conductor.FieldError
+	var field *invalid.FieldError
 	if errors.As(in.err, &field) {
-		f.keepError(conductor.Invalid(name+"."+field.Field, field.Reason, "%s", field.Message))
+		f.keepError(invalid.Field(name+"."+field.Field, field.Reason, "%s", field.Message))
 	}
 	return p
 }
@@ -57,8 +58,8 @@ type profileRow struct {
 }
 
 // rowOf shows a profile, nil where there is none.
-func rowOf(p conductor.HashProfile) *profileRow {
-	if p == (conductor.HashProfile{}) {
+func rowOf(p registration.HashProfile) *profileRow {
+	if p == (registration.HashProfile{}) {
 		return nil
 	}
 	return &profileRow{p.Strategy, p.Algorithm, p.PythonHashSeed, p.RootDigest, p.IndexProjection, p.ExtraKeys}

@@ -11,6 +11,9 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 )
 
@@ -43,7 +46,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if !published {
 		endpoint = f.text // there is nothing to follow
 	}
-	if !f.has("dp_rank") && (discover != "" || !published || f.text("endpoint") == conductor.EndpointPush) {
+	if !f.has("dp_rank") && (discover != "" || !published || f.text("endpoint") == registration.EndpointPush) {
 		rank = none // the ranks of LMCache are in its reports, and most engines without events have one
 	}
 	_, given := f.field("block_size") // which may be left out or auto with discover, and auto without it
@@ -51,7 +54,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if auto {
 		size = none
 	}
-	r := conductor.Registration{
+	r := registration.Registration{
 		Endpoint:         endpoint("endpoint"),
 		Type:             required("type"),
 		Model:            required("modelname", "model", "model_name"),
@@ -111,7 +114,7 @@ func (a *api) askEngine(g *gin.Context, t discovery.Target, replace bool) error 
 		return err
 	}
 	if len(t.MayAnnounce) > 0 {
-		return &conductor.FieldError{
+		return &invalid.FieldError{
 			Field: "may_announce", Index: 0, Reason: "invalid_value",
 			Message: "may_announce is for sources of the configuration file alone",
 		}
@@ -125,7 +128,7 @@ func (a *api) askEngine(g *gin.Context, t discovery.Target, replace bool) error 
 
 // awaitDropped waits until the targets that had a name before have dropped their sources, which a
 // restart would find otherwise.
-func (a *api) awaitDropped(g *gin.Context, name conductor.Key) error {
+func (a *api) awaitDropped(g *gin.Context, name registration.Key) error {
 	if err := a.opts.Discovery.AwaitDropped(g.Request.Context(), name); err != nil {
 		return fmt.Errorf("%w: %w", conductor.ErrNotDurable, err)
 	}
@@ -133,14 +136,14 @@ func (a *api) awaitDropped(g *gin.Context, name conductor.Key) error {
 }
 
 // stopAsking stops asking the engine of a key, if one is asked.
-func (a *api) stopAsking(g *gin.Context, key conductor.Key) (bool, error) {
+func (a *api) stopAsking(g *gin.Context, key registration.Key) (bool, error) {
 	if a.opts.Discovery == nil {
 		return false, nil
 	}
 	if err := access.View(a.conductor, g).May(key.Tenant); err != nil {
 		return false, err
 	}
-	key.Tenant = cmp.Or(key.Tenant, conductor.DefaultTenant)
+	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
 	for _, rank := range []int{discovery.AllRanks, key.Rank} {
 		key.Rank = rank
 		if a.opts.Discovery.Remove(key) {
@@ -159,7 +162,7 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	key := conductor.Key{
+	key := registration.Key{
 		Instance: f.required("instance_id"),
 		Tenant:   f.text("tenant_id"),
 		Rank:     f.integer("dp_rank", 0),
@@ -173,7 +176,7 @@ func (a *api) unregister(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if key.Tenant = cmp.Or(key.Tenant, conductor.DefaultTenant); !asked {
+	if key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant); !asked {
 		key, err = view.Unregister(key)
 	}
 	if err = view.Commit(g.Request.Context(), key, err); err != nil {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 )
 
@@ -50,7 +50,7 @@ func scanBody(r *body.Request, in body.Codec, s body.Shape, limit int) (fields, 
 }
 
 func duplicateField(name string) error {
-	return conductor.Invalid(name, "duplicate", "%s is given more than once", name)
+	return invalid.Field(name, "duplicate", "%s is given more than once", name)
 }
 
 // wordSyntaxError words an error of a body that is not a JSON object, as encoding/json does.

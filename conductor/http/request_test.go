@@ -9,8 +9,8 @@ import (
 	"slices"
 	"testing"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/prompt"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/internal/alloctest"
@@ -95,7 +95,7 @@ func TestRequestsAreApart(t *testing.T) {
 		if err != nil || len(q.Tokens) != n || q.Tenant != "" || q.Model != "m" {
 			t.Fatalf("%d: %d tokens, %+v, %v", n, len(q.Tokens), q, err)
 		}
-		var field *conductor.FieldError
+		var field *invalid.FieldError
 		if _, err := askFast(r, []byte(`{"tenant_id":"t","model":"n","block_size":16}`), false, 1000); !errors.As(err, &field) ||
 			field.Field != "token_ids" {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestStringArrayField(t *testing.T) {
 			}
 		}
 		at := -2 // none is wrong
-		if field := (*conductor.FieldError)(nil); errors.As(in.err, &field) {
+		if field := (*invalid.FieldError)(nil); errors.As(in.err, &field) {
 			at = field.Index
 		}
 		if at != index {
@@ -153,7 +153,7 @@ func TestProfileFaults(t *testing.T) {
 			t.Fatal(raw, err)
 		}
 		in.profile()
-		var got *conductor.FieldError
+		var got *invalid.FieldError
 		if !errors.As(in.err, &got) || got.Reason != reason || got.Field != field {
 			t.Errorf("%s: %v, want %s of %q", raw, in.err, reason, field)
 		}

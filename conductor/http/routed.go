@@ -15,6 +15,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
@@ -99,18 +100,18 @@ func (f *fields) ttl() time.Duration {
 	if text {
 		var err error
 		if d, err = time.ParseDuration(string(f.codec.Text(raw))); err != nil {
-			f.keepError(conductor.Invalid(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name,
+			f.keepError(invalid.Field(name, "invalid_value", "%s must be a time such as 2s, or a number of seconds, got %.40q", name,
 				f.codec.Text(raw)))
 			return 0
 		}
 	} else if seconds, ok := f.codec.Number(raw); ok && !math.IsNaN(seconds) {
 		d = time.Duration(min(max(seconds, -maxSeconds), maxSeconds) * float64(time.Second))
 	} else {
-		f.keepError(conductor.Invalid(name, "invalid_type", "%s must be a time such as \"2s\", or a number of seconds", name))
+		f.keepError(invalid.Field(name, "invalid_type", "%s must be a time such as \"2s\", or a number of seconds", name))
 		return 0
 	}
 	if d == 0 {
-		f.keepError(conductor.Invalid(name, "out_of_range", "%s must be more than 0; left out, it is learned", name))
+		f.keepError(invalid.Field(name, "out_of_range", "%s must be more than 0; left out, it is learned", name))
 	}
 	return d
 }
@@ -155,7 +156,7 @@ func (row *routedRow) writeUnlessEmpty(r *body.Request) {
 func (a *api) routedList(f *fields, r *body.Request) error {
 	for _, name := range notShared {
 		if f.has(name) {
-			return conductor.Invalid(name, "conflict", "%s and prompts are both given", name)
+			return invalid.Field(name, "conflict", "%s and prompts are both given", name)
 		}
 	}
 	if err := a.checkBatch(f, r, "prompts"); err != nil {

@@ -9,6 +9,8 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/events"
 )
@@ -154,7 +156,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			}
 			rows[i].MediaTTL[medium] = ttl.String()
 		}
-		if s.Type == conductor.TypeMooncake {
+		if s.Type == registration.TypeMooncake {
 			rows[i].Objects = &s.Objects
 		}
 		if s.Age >= 0 {
@@ -290,7 +292,7 @@ func (a *api) globalView(g *gin.Context) (any, error) {
 	if text, given := g.GetQuery("limit"); given {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return nil, conductor.Invalid("limit", "invalid_value", "limit must be a number of hashes per context, got %q", text)
+			return nil, invalid.Field("limit", "invalid_value", "limit must be a number of hashes per context, got %q", text)
 		}
 		limit = n
 	}

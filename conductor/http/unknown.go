@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"strings"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/prompt"
 	"example.com/conductor/spelling"
 )
@@ -49,7 +49,7 @@ func unknownNames(r *body.Request, in body.Codec, s body.Shape, strict bool) (wa
 			message += "; did you mean " + closest + "?"
 		}
 		if strict && err == nil {
-			err = conductor.Invalid(path+name, "unknown_field", "%s", message)
+			err = invalid.Field(path+name, "unknown_field", "%s", message)
 		}
 		warnings = append(warnings, message)
 	})

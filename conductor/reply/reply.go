@@ -22,6 +22,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 )
 
@@ -134,8 +136,8 @@ func RefuseRoute(g *gin.Context, _ body.Codec, why *server.Refusal) {
 func DescribeError(err error) (int, ErrorBody) {
 	var (
 		refusal  *server.Refusal
-		field    *conductor.FieldError
-		conflict *conductor.ConflictError
+		field    *invalid.FieldError
+		conflict *registration.ConflictError
 		profile  *conductor.ProfileConflictError
 		invalid  *body.Error
 		unknown  *conductor.UnknownTargetError

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"example.com/conductor/conductor/registration"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/events/stream"
@@ -36,7 +38,7 @@ func TestAnswerIsAMessage(t *testing.T) {
 				row.Window, row.Approximate = 4096, true
 				row.Ranks[0].Rank = 3
 				row.Detail[0] = conductor.SourceDetail{
-					Key: conductor.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial,
+					Key: registration.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial,
 					Reason: "gap", Epoch: 7, HasMark: true, Age: time.Second, ServesOnly: []string{"a", "b-0"},
 				}
 				ans.Pools = row.Detail

@@ -24,6 +24,9 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
@@ -37,7 +40,7 @@ type shares struct {
 	m atomic.Pointer[[]conductor.ReplicaAddress]
 } // nil: this one
 
-func (s *shares) Serves(of conductor.Shard) *conductor.UnservedError {
+func (s *shares) Serves(of scope.Shard) *conductor.UnservedError {
 	if to := s.m.Load(); to != nil && of.Model == "m" {
 		return &conductor.UnservedError{Shard: of, Serving: *to}
 	}
@@ -45,7 +48,7 @@ func (s *shares) Serves(of conductor.Shard) *conductor.UnservedError {
 }
 func (s *shares) ServesInstance(string, string) *conductor.UnservedError { return nil }
 func (s *shares) Away() []*conductor.UnservedError                       { return nil }
-func (s *shares) Names() conductor.Names                                 { return nil }
+func (s *shares) Names() registration.Names                              { return nil }
 func (s *shares) Models(string) []string                                 { return nil }
 
 // replica is a rig that sends calls to others, and takes theirs.

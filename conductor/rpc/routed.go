@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/invalid"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
@@ -62,7 +64,7 @@ func (*reports) Error() string { return "other replicas keep parts of the reques
 // keepReports keeps the prompts that this replica answers for. Its error is about the request as a whole.
 func (s *service) keepReports(ctx context.Context, r *reports) error {
 	if n := len(r.in.Prompts); n > body.MaxItems {
-		return &conductor.FieldError{
+		return &invalid.FieldError{
 			Field: "prompts", Index: body.MaxItems, Reason: "out_of_range",
 			Message: fmt.Sprintf("prompts has %d elements, at most %d are allowed", n, body.MaxItems),
 		}
@@ -72,7 +74,7 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 		total += len(p.GetTokens().GetIds()) + len(p.GetHashes().GetValues())
 	}
 	if total > s.opts.MaxTokens && len(r.in.Prompts) > 1 {
-		return conductor.Invalid("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d",
+		return invalid.Field("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d",
 			total, s.opts.MaxTokens)
 	}
 	view := access.ViewOf(ctx, s.opts.Conductor)
@@ -124,7 +126,7 @@ func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conduc
 	}
 	if in.DpRank != nil {
 		if *in.DpRank > math.MaxInt32 {
-			return nil, conductor.Invalid("dp_rank", "out_of_range", "dp_rank must be at most %d, got %d", math.MaxInt32, *in.DpRank)
+			return nil, invalid.Field("dp_rank", "out_of_range", "dp_rank must be at most %d, got %d", math.MaxInt32, *in.DpRank)
 		}
 		r.Rank = int(*in.DpRank)
 	}

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/registration"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/events/stream"
@@ -106,8 +108,8 @@ func TestUnsyncedSources(t *testing.T) {
 	var prompts []*pb.RoutedPrompt
 	for i := range 10 {
 		name := fmt.Sprintf("s%d", i)
-		must.Succeed(t, r.conductor.Register(conductor.Registration{
-			Endpoint: "ipc:///nowhere/" + name, Type: conductor.TypeVLLM, Model: "m", Instance: name, BlockSize: 1,
+		must.Succeed(t, r.conductor.Register(registration.Registration{
+			Endpoint: "ipc:///nowhere/" + name, Type: registration.TypeVLLM, Model: "m", Instance: name, BlockSize: 1,
 		},
 			conductor.RegisterOptions{AnyEndpoint: true}))
 		prompts = append(prompts, reportOf(name, 3), reportOf(name, 5))

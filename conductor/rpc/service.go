@@ -7,6 +7,8 @@ import (
 	"math"
 	"net/http"
 
+	"example.com/conductor/conductor/invalid"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
@@ -35,7 +37,7 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 // some of the queries.
 func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb.QueryBatchResponse, error) {
 	if n := len(in.Queries); n > body.MaxItems {
-		return nil, &conductor.FieldError{
+		return nil, &invalid.FieldError{
 			Field: "queries", Index: body.MaxItems, Reason: "out_of_range",
 			Message: fmt.Sprintf("queries has %d elements, at most %d are allowed", n, body.MaxItems),
 		}
@@ -45,7 +47,7 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 		total += len(q.GetTokens().GetIds()) + len(q.GetHashes().GetValues())
 	}
 	if total > s.opts.MaxTokens {
-		return nil, conductor.Invalid("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d",
+		return nil, invalid.Field("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d",
 			total, s.opts.MaxTokens)
 	}
 	out := &pb.QueryBatchResponse{Answers: make([]*pb.Answer, len(in.Queries))}
@@ -76,7 +78,7 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 // errorOf returns the error of one query of a batch, or of a report.
 func errorOf(err error) *pb.Error {
 	var (
-		field   *conductor.FieldError
+		field   *invalid.FieldError
 		unknown *conductor.UnknownTargetError
 	)
 	switch {
@@ -112,10 +114,10 @@ func (s *service) readQuery(in *pb.QueryRequest) (q conductor.Query, err error) 
 		Expected: in.Expected,
 	}
 	if q.Model == "" {
-		return q, conductor.Invalid("model", "missing", "model is required")
+		return q, invalid.Field("model", "missing", "model is required")
 	}
 	if in.BlockSize == 0 {
-		return q, conductor.Invalid("block_size", "missing", "block_size is required, and at least 1")
+		return q, invalid.Field("block_size", "missing", "block_size is required, and at least 1")
 	}
 	for _, f := range [...]struct {
 		name string
@@ -123,7 +125,7 @@ func (s *service) readQuery(in *pb.QueryRequest) (q conductor.Query, err error) 
 		to   *int
 	}{{"block_size", in.BlockSize, &q.BlockSize}, {"min_matched", in.MinMatched, &q.MinMatched}, {"top", in.Top, &q.Top}} {
 		if f.from > math.MaxInt32 {
-			return q, conductor.Invalid(f.name, "out_of_range", "%s must be at most %d, got %d", f.name, math.MaxInt32, f.from)
+			return q, invalid.Field(f.name, "out_of_range", "%s must be at most %d, got %d", f.name, math.MaxInt32, f.from)
 		}
 		*f.to = int(f.from)
 	}
@@ -135,11 +137,11 @@ func (s *service) readQuery(in *pb.QueryRequest) (q conductor.Query, err error) 
 		q.Hashes, q.ByHash = p.Hashes.GetValues(), true
 		var known bool
 		if q.HashKind, known = hashKinds[p.Hashes.GetKind()]; !known {
-			return q, conductor.Invalid("hashes.kind", "invalid_value", "hashes.kind has no value %d", int32(p.Hashes.GetKind()))
+			return q, invalid.Field("hashes.kind", "invalid_value", "hashes.kind has no value %d", int32(p.Hashes.GetKind()))
 		}
 		return q, s.checkLength("hashes.values", len(q.Hashes))
 	}
-	return q, conductor.Invalid("prompt", "missing", "tokens or hashes are required")
+	return q, invalid.Field("prompt", "missing", "tokens or hashes are required")
 }
 
 // hashKinds are what the hashes of a query may be.
@@ -156,6 +158,6 @@ func (s *service) checkLength(name string, n int) error {
 	if n <= s.opts.MaxTokens {
 		return nil
 	}
-	return &conductor.FieldError{Field: name, Index: s.opts.MaxTokens, Reason: "out_of_range",
+	return &invalid.FieldError{Field: name, Index: s.opts.MaxTokens, Reason: "out_of_range",
 		Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, s.opts.MaxTokens)}
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
+	"example.com/conductor/conductor/invalid"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
@@ -26,7 +28,7 @@ func statusOf(err error) error {
 		return err
 	}
 	var (
-		field    *conductor.FieldError
+		field    *invalid.FieldError
 		unserved *conductor.UnservedError
 	)
 	switch {
@@ -59,7 +61,7 @@ func statusOf(err error) error {
 }
 
 // violation returns the detail of bad input.
-func violation(e *conductor.FieldError) *errdetails.BadRequest {
+func violation(e *invalid.FieldError) *errdetails.BadRequest {
 	name := protoField(e.Field)
 	if e.Index >= 0 {
 		name = fmt.Sprintf("%s[%d]", name, e.Index)
@@ -81,7 +83,7 @@ func statusOfError(e *pb.Error) error {
 	case "internal":
 		return detailed(codes.Internal, e.Message, detail)
 	}
-	field := &conductor.FieldError{Field: e.Field, Index: -1, Reason: e.Reason, Message: e.Message}
+	field := &invalid.FieldError{Field: e.Field, Index: -1, Reason: e.Reason, Message: e.Message}
 	if e.Index != nil {
 		field.Index = int(*e.Index)
 	}

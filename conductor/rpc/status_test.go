@@ -8,12 +8,13 @@ import (
 	"google.golang.org/grpc/status"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/scope"
 )
 
 // TestStatusOfUnserved: the status names the replica that answers.
 func TestStatusOfUnserved(t *testing.T) {
 	st, _ := status.FromError(statusOf(&conductor.UnservedError{
-		Shard: conductor.Shard{Tenant: "a", Model: "m"}, Serving: []conductor.ReplicaAddress{{ID: "r", URL: "http://r"}},
+		Shard: scope.Shard{Tenant: "a", Model: "m"}, Serving: []conductor.ReplicaAddress{{ID: "r", URL: "http://r"}},
 	}))
 	info, ok := st.Details()[0].(*errdetails.ErrorInfo)
 	if st.Code() != codes.Unavailable || !ok || info.Reason != "UNSERVED" || info.Metadata["replica"] != "r" ||

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/invalid"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/bounds"
 	"example.com/conductor/conductor"
@@ -95,21 +97,21 @@ func (w *Watches) Collect(ch chan<- prometheus.Metric) {
 // Watch implements kvconductorv1.ConductorServer.
 func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[pb.QueryResponse]) error {
 	if in.Query == nil {
-		return conductor.Invalid("query", "missing", "query is required")
+		return invalid.Field("query", "missing", "query is required")
 	}
 	q, err := s.readQuery(in.Query)
 	if err != nil {
 		return within("query.", err)
 	}
 	if q.Detail {
-		return conductor.Invalid("query.detail", "invalid_value", "a watch has no detail: the age of a source changes all the time")
+		return invalid.Field("query.detail", "invalid_value", "a watch has no detail: the age of a source changes all the time")
 	}
 	interval := time.Duration(in.IntervalMs) * time.Millisecond
 	if interval == 0 {
 		interval = usualInterval
 	}
 	if interval < leastInterval || interval > mostInterval {
-		return conductor.Invalid("interval_ms", "out_of_range", "interval_ms must be 0 or in %d..%d, got %d", leastInterval.Milliseconds(),
+		return invalid.Field("interval_ms", "out_of_range", "interval_ms must be 0 or in %d..%d, got %d", leastInterval.Milliseconds(),
 			mostInterval.Milliseconds(), in.IntervalMs)
 	}
 	caller := access.CallerOf(stream.Context())
@@ -129,7 +131,7 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 
 // within adds the message that has a field to the name of the field.
 func within(prefix string, err error) error {
-	var field *conductor.FieldError
+	var field *invalid.FieldError
 	if errors.As(err, &field) {
 		inner := *field
 		inner.Field = prefix + protoField(field.Field)

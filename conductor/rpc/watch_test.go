@@ -16,6 +16,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/server"
@@ -66,8 +69,8 @@ func newRigOf(t *testing.T, forward Forwarder, dial ...grpc.DialOption) *rig {
 func (r *rig) register(instance string) *streamtest.Publisher {
 	r.t.Helper()
 	at := "ipc://" + instance
-	must.Succeed(r.t, r.conductor.Register(conductor.Registration{
-		Endpoint: at, ReplayEndpoint: at + "/replay", Type: conductor.TypeVLLM, Model: "m", Instance: instance, BlockSize: 1,
+	must.Succeed(r.t, r.conductor.Register(registration.Registration{
+		Endpoint: at, ReplayEndpoint: at + "/replay", Type: registration.TypeVLLM, Model: "m", Instance: instance, BlockSize: 1,
 	}, conductor.RegisterOptions{AnyEndpoint: true}))
 	return r.network.PublisherAt(at)
 }
@@ -134,7 +137,7 @@ func TestWatchSendsChanges(t *testing.T) {
 	expect("a:2 b:4")
 	remove(b, 1)
 	expect("a:2 b:1")
-	_, err = r.conductor.Unregister(conductor.Key{Instance: "a", Tenant: conductor.DefaultTenant})
+	_, err = r.conductor.Unregister(registration.Key{Instance: "a", Tenant: scope.DefaultTenant})
 	must.Succeed(t, err)
 	expect("b:1")
 	if n := r.open(); n != 1 {

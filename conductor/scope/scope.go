@@ -99,3 +99,6 @@ func (d Deployment) Named(e *events.Event) Deployment {
 	}
 	return d
 }
+
+// DefaultTenant is the tenant of registrations and queries that name none.
+const DefaultTenant = "default"

@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/invalid"
 )
 
 // NotDurable is the reason of conductor.ErrNotDurable.
@@ -29,7 +30,7 @@ func TellDurable(g *gin.Context, durable bool) {
 func Status(err error) (status int, reason string) {
 	var (
 		unread *body.Error
-		field  *conductor.FieldError
+		field  *invalid.FieldError
 	)
 	switch {
 	case errors.As(err, &field):

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
@@ -16,10 +17,10 @@ import (
 // collection is the state of the server at one moment.
 type collection struct {
 	at      time.Time
-	rows    []row           // sorted by key
-	rowsToo bool            // rows have texts
-	changed []int           // positions of rows that the collection before did not have so
-	gone    []conductor.Key // those that it had alone
+	rows    []row              // sorted by key
+	rowsToo bool               // rows have texts
+	changed []int              // positions of rows that the collection before did not have so
+	gone    []registration.Key // those that it had alone
 	tenants map[string]*sums
 	bytes   int64
 	limit   int64
@@ -35,7 +36,7 @@ type collection struct {
 
 // row is one source.
 type row struct {
-	key    conductor.Key
+	key    registration.Key
 	text   []byte // its pairs as JSON but for the age, without the last brace
 	age    int64  // ms since the last batch, -1 before the first
 	events uint64
@@ -137,7 +138,7 @@ func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *co
 		}
 		t := c.of(r.key.Tenant)
 		t.count(s, r, was)
-		if !s.Pool() && (i == 0 || c.rows[i-1].key.Instance != r.key.Instance || c.rows[i-1].key.Tenant != r.key.Tenant) {
+		if !s.IsPool() && (i == 0 || c.rows[i-1].key.Instance != r.key.Instance || c.rows[i-1].key.Tenant != r.key.Tenant) {
 			t.instances++
 		}
 	}
@@ -173,7 +174,7 @@ func rateOf(n, was uint64, before float64, passed time.Duration) float64 {
 }
 
 // byInstance is the order of conductor.Services.
-func byInstance(a, b conductor.Key) int {
+func byInstance(a, b registration.Key) int {
 	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Rank, b.Rank))
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -43,15 +44,15 @@ func (w *watched) close() {
 func endpointOf(instance, tenant string) string { return "tcp://" + instance + "." + tenant + ":1" }
 
 // engine registers an engine of a tenant.
-func (w *watched) engine(instance, tenant string) conductor.Key {
-	r := conductor.Registration{Endpoint: endpointOf(instance, tenant), Type: conductor.TypeVLLM, Model: "m", Tenant: tenant,
+func (w *watched) engine(instance, tenant string) registration.Key {
+	r := registration.Registration{Endpoint: endpointOf(instance, tenant), Type: registration.TypeVLLM, Model: "m", Tenant: tenant,
 		Instance: instance, BlockSize: 2, Salt: "pepper-" + tenant}
 	must.Succeed(w.t, w.c.Register(r, conductor.RegisterOptions{}))
 	return r.Key()
 }
 
 // store publishes a batch that stores one block.
-func (w *watched) store(k conductor.Key, medium string, block int) {
+func (w *watched) store(k registration.Key, medium string, block int) {
 	w.net.PublisherAt(endpointOf(k.Instance, k.Tenant)).Publish(streamtest.EncodeBatch(0.5, 0, map[string]any{
 		"type": "BlockStored", "block_hashes": []int{1000 + block}, "parent_block_hash": nil, "token_ids": []int{block, block},
 		"block_size": 2, "lora_id": nil, "medium": medium,
@@ -59,7 +60,7 @@ func (w *watched) store(k conductor.Key, medium string, block int) {
 }
 
 // query asks for one block.
-func (w *watched) query(k conductor.Key, tokens ...uint32) {
+func (w *watched) query(k registration.Key, tokens ...uint32) {
 	w.c.Answer(&conductor.Query{Tenant: k.Tenant, Model: "m", Salt: "pepper-" + k.Tenant, BlockSize: 2, Tokens: tokens},
 		func(*conductor.Answer) {})
 }

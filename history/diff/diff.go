@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
 	"example.com/conductor/index/hash"
@@ -52,7 +53,7 @@ func (l *Loaded) Close() {
 
 // Block is a block that one of two snapshots has.
 type Block struct {
-	Source conductor.Key
+	Source registration.Key
 	scope.Context
 	Rank   int32
 	Medium string
@@ -63,7 +64,7 @@ type Block struct {
 
 // SourceDifference is how a source differs between two snapshots.
 type SourceDifference struct {
-	Source         conductor.Key
+	Source         registration.Key
 	Blocks         [2]int // that each has
 	Only           [2]int // of them those that the other lacks
 	Why            string
@@ -91,8 +92,8 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 	if a.HashSeed != b.HashSeed {
 		return nil, fmt.Errorf("one has hash.seed %d, the other %d: no block compares", a.HashSeed, b.HashSeed)
 	}
-	sources := make(map[conductor.Key]*SourceDifference)
-	of := func(key conductor.Key) *SourceDifference {
+	sources := make(map[registration.Key]*SourceDifference)
+	of := func(key registration.Key) *SourceDifference {
 		d := sources[key]
 		if d == nil {
 			d = &SourceDifference{Source: key, held: make(map[place]*[2][]heldBlock)}
@@ -104,7 +105,7 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 		for i := range l.snap.Sources {
 			of(l.snap.Sources[i].Key()).marks[side] = &l.snap.Sources[i]
 		}
-		l.gather(func(key conductor.Key, at place) *[]heldBlock {
+		l.gather(func(key registration.Key, at place) *[]heldBlock {
 			d := of(key)
 			if d.held[at] == nil {
 				d.held[at] = new([2][]heldBlock)
@@ -125,7 +126,7 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 }
 
 // gather adds the blocks of a snapshot to the lists of sources and places.
-func (l *Loaded) gather(of func(conductor.Key, place) *[]heldBlock) {
+func (l *Loaded) gather(of func(registration.Key, place) *[]heldBlock) {
 	scheme := hash.Scheme{Seed: l.HashSeed}
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
 		l.snap.Walk(tier, func(s *conductor.Stored) bool {

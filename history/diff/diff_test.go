@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
 	"example.com/conductor/history/historytest"
 	"example.com/conductor/internal/must"
@@ -16,12 +18,12 @@ import (
 func with(t testing.TB, c *conductor.Conductor, instance string, seq uint64, missing string, blocks ...uint64) {
 	t.Helper()
 	r := c.Recover(0)
-	reg := conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM,
+	reg := registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
 		Tenant: "default"}
 	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: seq, Print: seq, Missing: missing}}))
 	for _, b := range blocks {
 		must.Succeed(t, r.Stored(&conductor.Stored{
-			Source: reg, Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16,
+			Source: reg, Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16,
 			Stretch: &conductor.Stretch{Root: true, Key: b, HasKey: true, Engine: []uint64{b + 100}, ClientHashes: []uint64{b}},
 			Local:   []uint64{b},
 		}))

@@ -27,6 +27,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/history"
 )
@@ -59,7 +60,7 @@ type Kept interface {
 type Targets interface {
 	Kept
 	// Withdrawn hears that a client has unregistered a source.
-	Withdrawn(key conductor.Key)
+	Withdrawn(key registration.Key)
 }
 
 // Keeper loads the newest snapshot at the start of a server, and writes one at an interval.

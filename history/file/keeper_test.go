@@ -15,6 +15,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/reach"
 	"example.com/conductor/history"
 	"example.com/conductor/history/historytest"
@@ -28,7 +29,7 @@ func keep(t testing.TB, c *conductor.Conductor, d *Dir) *Keeper {
 }
 
 // restart loads what a directory has into a fresh Conductor.
-func restart(t testing.TB, d *Dir, change func(*conductor.Options), register ...conductor.Registration) (*conductor.Conductor, Status) {
+func restart(t testing.TB, d *Dir, change func(*conductor.Options), register ...registration.Registration) (*conductor.Conductor, Status) {
 	t.Helper()
 	c := historytest.Server(t, change)
 	for _, r := range register {
@@ -107,7 +108,7 @@ func TestRestore(t *testing.T) {
 	}
 
 	// A client has unregistered b since.
-	_, err = a.Unregister(conductor.Key{Instance: "b", Tenant: "default"})
+	_, err = a.Unregister(registration.Key{Instance: "b", Tenant: "default"})
 	must.Succeed(t, err)
 	_, err = d.SaveRegistrations(a, historytest.At)
 	must.Succeed(t, err)
@@ -193,7 +194,7 @@ func TestTargetsAreKept(t *testing.T) {
 	m := targetsFor(t, a)
 	k := NewKeeper(Config{Dir: d, Conductor: a, Targets: m, Keep: 2, Log: zerolog.Nop()})
 	target := func(instance, salt string) discovery.Target {
-		return discovery.Target{URL: "http://127.0.0.1:1", Registration: conductor.Registration{Instance: instance, Tenant: "blue",
+		return discovery.Target{URL: "http://127.0.0.1:1", Registration: registration.Registration{Instance: instance, Tenant: "blue",
 			BlockSize: 16, Salt: salt}}
 	}
 	before := k.Registrations.revision()
@@ -227,7 +228,7 @@ func TestTargetsAreKept(t *testing.T) {
 	f(restored, 0, func(*discovery.Manager) {})
 	f("blue/open http://127.0.0.2:1", 1, func(m *discovery.Manager) { // the settings win
 		must.Succeed(t, m.Add(discovery.Target{URL: "http://127.0.0.2:1", Static: true,
-			Registration: conductor.Registration{Instance: "open", Tenant: "blue"}}, false))
+			Registration: registration.Registration{Instance: "open", Tenant: "blue"}}, false))
 	})
 	must.Succeed(t, os.Remove(filepath.Join(path, registrationsFile)))
 	f(restored, 0, func(*discovery.Manager) {})

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 )
 
@@ -85,13 +85,13 @@ func (r *Registrations) restoreChange(f []tape.Field) error {
 }
 
 // Keeps reports whether reg is written to the file. A registration with a salt is written only under a key.
-func (r *Registrations) Keeps(reg *conductor.Registration) bool {
+func (r *Registrations) Keeps(reg *registration.Registration) bool {
 	_, ok := r.cfg.Dir.key.Seal(reg.Fields())
 	return ok
 }
 
 // Unregistered tells discovery that a client has unregistered key, so that it does not register the source again.
-func (r *Registrations) Unregistered(key conductor.Key) {
+func (r *Registrations) Unregistered(key registration.Key) {
 	if r.cfg.Targets != nil {
 		r.cfg.Targets.Withdrawn(key)
 	}

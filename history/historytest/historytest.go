@@ -8,6 +8,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -34,8 +36,8 @@ func Fill(t testing.TB, c *conductor.Conductor, instances, blocks int) {
 	t.Helper()
 	r := c.Recover(0)
 	for i := range instances {
-		reg := conductor.Registration{
-			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: conductor.TypeVLLM,
+		reg := registration.Registration{
+			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
 			Tenant: "default",
 		}
 		must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: uint64(i), Print: 7}}))
@@ -45,7 +47,7 @@ func Fill(t testing.TB, c *conductor.Conductor, instances, blocks int) {
 				words[k] = uint64(i*blocks+k+1)*0x9e3779b97f4a7c15 + uint64(len(salt))
 			}
 			must.Succeed(t, r.Stored(&conductor.Stored{
-				Source: reg, Partition: conductor.Partition{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: salt,
+				Source: reg, Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: salt,
 				Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
 			}))
 		}
@@ -63,7 +65,7 @@ func Held(c *conductor.Conductor) map[string]int {
 }
 
 // Registration is that of an instance of Fill.
-func Registration(instance string) conductor.Registration {
-	return conductor.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: conductor.TypeVLLM,
+func Registration(instance string) registration.Registration {
+	return registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
 		Tenant: "default"}
 }

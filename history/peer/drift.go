@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/spelling"
 )
 
@@ -81,7 +82,7 @@ func (p *Peers) Drift() Drift {
 // pair is a source and a peer.
 type pair struct {
 	peer string
-	key  conductor.Key
+	key  registration.Key
 }
 
 // comparer compares one Conductor with its peers. One goroutine uses it.
@@ -91,7 +92,7 @@ type comparer struct {
 	suspect map[pair]uint64 // batch at which a difference was seen
 	differs map[pair]bool   // confirmed, and not equal since
 	late    map[pair]bool   // behind the peer in the last round
-	retry   map[conductor.Key]retry
+	retry   map[registration.Key]retry
 	refused map[string]string // peers that are left alone, and why
 }
 
@@ -107,7 +108,7 @@ type retry struct {
 func (p *Peers) Compare(ctx context.Context, c *conductor.Conductor, interval time.Duration) {
 	m := &comparer{
 		peers: p, c: c, suspect: make(map[pair]uint64), differs: make(map[pair]bool), late: make(map[pair]bool),
-		retry: make(map[conductor.Key]retry), refused: make(map[string]string),
+		retry: make(map[registration.Key]retry), refused: make(map[string]string),
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -125,8 +126,8 @@ func (p *Peers) Compare(ctx context.Context, c *conductor.Conductor, interval ti
 func (m *comparer) compareAll(ctx context.Context) {
 	d := Drift{Sources: make(map[string]int), Peers: make(map[string]PeerDrift)}
 	before := m.peers.Drift().Peers
-	verdicts := make(map[conductor.Key]string) // the worst, of sources that some peer has
-	behind := make(map[conductor.Key]string)   // why, of sources that some peer has; "" if they are not
+	verdicts := make(map[registration.Key]string) // the worst, of sources that some peer has
+	behind := make(map[registration.Key]string)   // why, of sources that some peer has; "" if they are not
 	seen := make(map[pair]bool)
 	for _, peer := range m.peers.Peers() {
 		theirs, err := m.askDigests(ctx, peer)
@@ -145,7 +146,7 @@ func (m *comparer) compareAll(ctx context.Context) {
 		}
 		d.Compared = time.Now()
 		with := PeerDrift{Compared: d.Compared}
-		ours := make(map[conductor.Key]*conductor.SourceDigest)
+		ours := make(map[registration.Key]*conductor.SourceDigest)
 		all := m.c.Digests("")
 		for i := range all {
 			ours[all[i].Key()] = &all[i]
@@ -184,7 +185,7 @@ func (m *comparer) compareAll(ctx context.Context) {
 	for key, text := range behind {
 		m.c.ReportBehind(key, text)
 	}
-	maps.DeleteFunc(m.retry, func(_ conductor.Key, t retry) bool { return time.Since(t.after) > t.pause })
+	maps.DeleteFunc(m.retry, func(_ registration.Key, t retry) bool { return time.Since(t.after) > t.pause })
 	maps.DeleteFunc(m.suspect, func(p pair, _ uint64) bool { return !seen[p] })
 	maps.DeleteFunc(m.differs, func(p pair, _ bool) bool { return !seen[p] })
 	maps.DeleteFunc(m.late, func(p pair, _ bool) bool { return !seen[p] })

@@ -21,6 +21,9 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -99,8 +102,8 @@ func newTwin(n *streamtest.Network, w web, host string, seed uint64, peers ...st
 // follow registers an engine.
 func (t *twin) follow(tb testing.TB, instance string) {
 	tb.Helper()
-	must.Succeed(tb, t.c.Register(conductor.Registration{
-		Endpoint: "tcp://" + instance + ":1", ReplayEndpoint: "tcp://" + instance + ":1", Type: conductor.TypeVLLM,
+	must.Succeed(tb, t.c.Register(registration.Registration{
+		Endpoint: "tcp://" + instance + ":1", ReplayEndpoint: "tcp://" + instance + ":1", Type: registration.TypeVLLM,
 		Model: "m", Instance: instance, BlockSize: 4,
 	}, conductor.RegisterOptions{}))
 }
@@ -285,7 +288,7 @@ func TestCompareFindsWhoIsBehind(t *testing.T) {
 		p := n.PublisherAt("tcp://e:1")
 		say(p, stored(1, 3))
 		synctest.Wait()
-		must.Succeed(t, b.c.Pause(conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant}))
+		must.Succeed(t, b.c.Pause(registration.Key{Instance: "e", Tenant: scope.DefaultTenant}))
 		say(p, stored(100, 2))
 		say(p, stored(200, 2))
 		look := func(after time.Duration, behind uint64, finding string) {
@@ -305,7 +308,7 @@ func TestCompareFindsWhoIsBehind(t *testing.T) {
 		}
 		look(61*time.Second, 2, "")
 		look(time.Minute, 2, "behind: the replica http://a has applied 2 batches more")
-		must.Succeed(t, b.c.Unpause(conductor.Key{Instance: "e", Tenant: conductor.DefaultTenant}))
+		must.Succeed(t, b.c.Unpause(registration.Key{Instance: "e", Tenant: scope.DefaultTenant}))
 		look(time.Minute, 0, "")
 	})
 }
@@ -345,9 +348,9 @@ func TestCompareLeavesAlone(t *testing.T) {
 			t.Errorf("%+v\n%s", d, text)
 		}
 		// A registration that differs is not compared.
-		must.Succeed(t, b.c.Register(conductor.Registration{
-			Endpoint: "tcp://e:1", ReplayEndpoint: "tcp://e:1", Type: conductor.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4,
-			Copies: conductor.CopiesSet,
+		must.Succeed(t, b.c.Register(registration.Registration{
+			Endpoint: "tcp://e:1", ReplayEndpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4,
+			Copies: registration.CopiesSet,
 		}, conductor.RegisterOptions{Replace: true}))
 		time.Sleep(time.Minute)
 		synctest.Wait()

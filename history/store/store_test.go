@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -71,8 +72,8 @@ func model(name string) scope.Deployment {
 // hold registers an engine of a model with blocks, and a context of it with a salt.
 func (m *member) hold(of string, blocks int) {
 	m.t.Helper()
-	reg := conductor.Registration{Endpoint: "inproc://engine", Instance: "engine of " + of, Model: of, BlockSize: 16,
-		Type: conductor.TypeVLLM, Tenant: "default"}
+	reg := registration.Registration{Endpoint: "inproc://engine", Instance: "engine of " + of, Model: of, BlockSize: 16,
+		Type: registration.TypeVLLM, Tenant: "default"}
 	r := m.c.Recover(0)
 	must.Succeed(m.t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
 	for _, salt := range []string{"", "pepper"} {
@@ -81,7 +82,7 @@ func (m *member) hold(of string, blocks int) {
 			words[i] = uint64(len(salt)*blocks+i+1) * 0x9e3779b97f4a7c15
 		}
 		must.Succeed(m.t, r.Stored(&conductor.Stored{
-			Source: reg, Partition: conductor.Partition{Tenant: "default", Model: of}, BlockSize: 16, Salt: salt,
+			Source: reg, Shard: scope.Shard{Tenant: "default", Model: of}, BlockSize: 16, Salt: salt,
 			Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
 		}))
 	}

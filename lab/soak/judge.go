@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/tiers"
 )
 
@@ -97,7 +98,7 @@ func (r *reader) close(a *conductor.Answer) {
 }
 
 // detail returns the freshness of a source in an answer, nil if the answer has none.
-func detail(a *conductor.Answer, key conductor.Key) *conductor.SourceDetail {
+func detail(a *conductor.Answer, key registration.Key) *conductor.SourceDetail {
 	find := func(all []conductor.SourceDetail) *conductor.SourceDetail {
 		if i := slices.IndexFunc(all, func(d conductor.SourceDetail) bool { return d.Key == key }); i >= 0 {
 			return &all[i]

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/internal/must"
 )
@@ -75,7 +75,7 @@ func TestSoakNoticesErrors(t *testing.T) {
 // at some moment.
 func TestBoundsOfWindow(t *testing.T) {
 	k := Soak{nodes: make([]node, 1)}
-	s := k.join(1, conductor.Registration{}, device, host)
+	s := k.join(1, registration.Registration{}, device, host)
 	s.teacher = &source{taught: []int32{7}}
 	check := func(h *holder, w window, least, most, somewhere bool) {
 		t.Helper()

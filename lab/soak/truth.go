@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
 )
 
@@ -70,7 +72,7 @@ type life struct {
 // source is a publisher with its history of a round and the truth after each event.
 type source struct {
 	*Soak
-	reg     conductor.Registration
+	reg     registration.Registration
 	family  uint64 // of its block hashes; 0 is that of canonical keys
 	teacher *source
 	holders []*holder
@@ -89,7 +91,7 @@ type source struct {
 	ended        int64        // lives before this round
 }
 
-func (s *source) pool() bool { return s.reg.Type == conductor.TypeMooncake }
+func (s *source) pool() bool { return s.reg.Type == registration.TypeMooncake }
 
 func (s *source) endpoint() string { return fmt.Sprintf("ipc://%s/%d", s.reg.Key(), s.number) }
 
@@ -139,7 +141,7 @@ func (k *Soak) prepare(rng *rand.Rand) error {
 	k.engine("counts", 1, 1)
 	k.engine("keys", 0, 0)
 	k.engine("other", 0, 2)
-	k.engine("sets", 0, 1).reg.Copies = conductor.CopiesSet
+	k.engine("sets", 0, 1).reg.Copies = registration.CopiesSet
 	k.pool("pool-1", 1, nil)
 	k.pool("pool-2", 2, []string{"both", "other"})
 	slices.SortFunc(k.sources, func(a, b *source) int {
@@ -155,11 +157,12 @@ func (k *Soak) prepare(rng *rand.Rand) error {
 }
 
 func (k *Soak) engine(instance string, rank int, family uint64) *source {
-	return k.join(family, conductor.Registration{Type: conductor.TypeVLLM, Instance: instance, Rank: rank}, device, host, disk)
+	return k.join(family, registration.Registration{Type: registration.TypeVLLM, Instance: instance, Rank: rank}, device, host, disk)
 }
 
 func (k *Soak) pool(instance string, family uint64, serves []string) {
-	s := k.join(family, conductor.Registration{Type: conductor.TypeMooncake, Instance: instance, Serves: serves}, host, disk, host, disk)
+	s := k.join(family, registration.Registration{Type: registration.TypeMooncake, Instance: instance, Serves: serves}, host, disk, host,
+		disk)
 	for i, h := range s.holders {
 		h.backend = fmt.Sprint("backend-", i/2)
 	}
@@ -167,8 +170,8 @@ func (k *Soak) pool(instance string, family uint64, serves []string) {
 }
 
 // join adds a source with a holder for each of the tiers.
-func (k *Soak) join(family uint64, reg conductor.Registration, tiers ...int) *source {
-	reg.Tenant, reg.Model, reg.BlockSize = conductor.DefaultTenant, model, blockSize
+func (k *Soak) join(family uint64, reg registration.Registration, tiers ...int) *source {
+	reg.Tenant, reg.Model, reg.BlockSize = scope.DefaultTenant, model, blockSize
 	s := &source{Soak: k, reg: reg, family: family}
 	for _, tier := range tiers {
 		n := len(k.nodes)

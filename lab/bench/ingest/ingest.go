@@ -29,6 +29,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/wire"
@@ -170,7 +171,7 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 	}})
 	defer k.Close()
 	for i, port := range ports {
-		err := k.Register(conductor.Registration{
+		err := k.Register(registration.Registration{
 			Endpoint: "tcp://127.0.0.1:" + port, Type: "vLLM", Model: "bench", Instance: strconv.Itoa(i), BlockSize: c.BlockSize,
 		}, conductor.RegisterOptions{})
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/lab/harness"
 )
@@ -34,8 +35,8 @@ type follower interface {
 type inProcess struct{ conductor *conductor.Conductor }
 
 func (k inProcess) follow(endpoint, instance string, blockSize int) error {
-	return k.conductor.Register(conductor.Registration{
-		Endpoint: endpoint, Type: conductor.TypeVLLM, Model: model, Instance: instance, BlockSize: blockSize,
+	return k.conductor.Register(registration.Registration{
+		Endpoint: endpoint, Type: registration.TypeVLLM, Model: model, Instance: instance, BlockSize: blockSize,
 	}, conductor.RegisterOptions{})
 }
 

@@ -1,4 +1,4 @@
-package conductor
+package registration
 
 import (
 	"cmp"
@@ -26,8 +26,8 @@ const (
 	ByPeer          = "peer"          // not registered here: it came with the blocks of a peer
 )
 
-// complete fills in what the caller of Register left out.
-func (r Registrar) complete(static bool, now time.Time) Registrar {
+// WithDefaults fills in what the caller of Register left out.
+func (r Registrar) WithDefaults(static bool, now time.Time) Registrar {
 	if static {
 		r.Kind = cmp.Or(r.Kind, ByConfiguration)
 	}
@@ -45,17 +45,17 @@ const (
 	fieldRegisteredAt = "registered.at" // ms since 1970
 )
 
-func (r *Registrar) write(w *fieldWriter) {
-	w.text(fieldRegisteredBy, r.Kind)
-	w.text(fieldRegistrar, r.Name)
+func (r *Registrar) WriteTo(w *FieldWriter) {
+	w.Text(fieldRegisteredBy, r.Kind)
+	w.Text(fieldRegistrar, r.Name)
 	if !r.At.IsZero() {
-		w.text(fieldRegisteredAt, strconv.FormatInt(r.At.UnixMilli(), 10))
+		w.Text(fieldRegisteredAt, strconv.FormatInt(r.At.UnixMilli(), 10))
 	}
 }
 
-func (r *Registrar) read(f *fieldReader) {
-	r.Kind, r.Name = f.text(fieldRegisteredBy), f.text(fieldRegistrar)
-	if at := f.number(fieldRegisteredAt, 64); at > 0 {
+func (r *Registrar) ReadFrom(f *FieldReader) {
+	r.Kind, r.Name = f.Text(fieldRegisteredBy), f.Text(fieldRegistrar)
+	if at := f.Number(fieldRegisteredAt, 64); at > 0 {
 		r.At = time.UnixMilli(at)
 	}
 }

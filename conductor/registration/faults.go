@@ -1,4 +1,4 @@
-package conductor
+package registration
 
 import (
 	"errors"
@@ -29,14 +29,15 @@ func Faults(all []Registration) []Fault {
 
 // endpointFaults reports sources that follow the publisher of an earlier one.
 func endpointFaults(all []Registration) (faults []Fault) {
-	first := make(map[publisher]int)
+	first := make(map[Publisher]int)
 	for i, r := range all {
-		switch by, taken := first[r.publisher()]; {
+		switch by, taken := first[r.Publisher()]; {
 		case r.Endpoint == "":
 		case !taken:
-			first[r.publisher()] = i
+			first[r.Publisher()] = i
 		case all[by].Key() != r.Key():
-			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " + doctor.FindingRank + "; another is", by, doctor.FindingRank})
+			faults = append(faults, Fault{i, "endpoint", "several sources follow one publisher, which the server reports as " +
+				doctor.FindingRank + "; another is", by, doctor.FindingRank})
 		}
 	}
 	return faults
@@ -56,7 +57,7 @@ func profileFaults(all []Registration) (faults []Fault) {
 	// Engines come first: a pool has the profile of the engines that it serves.
 	for _, pools := range []bool{false, true} {
 		for i, r := range all {
-			if r.pool() != pools || r.Profile == (HashProfile{}) {
+			if r.IsPool() != pools || r.Profile == (HashProfile{}) {
 				continue
 			}
 			p, err := hash.NewProfile(r.Profile)
@@ -66,10 +67,12 @@ func profileFaults(all []Registration) (faults []Fault) {
 				faults = append(faults, Fault{i, "hash_profile." + bad.Field, strings.TrimPrefix(bad.Reason, bad.Field+" "), -1, ""})
 				continue
 			}
-			at := context{r.deploymentKey(), r.Lora}
+			at := context{r.Deployment(), r.Lora}
 			switch first, known := scopes[at]; {
 			case known && first.profile != p:
-				faults = append(faults, Fault{i, "hash_profile", "engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at", first.by, ""})
+				faults = append(faults, Fault{i, "hash_profile",
+					"engines of one tenant, model, adapter and block size, and their pools, name blocks alike; another profile is at",
+					first.by, ""})
 			case !known && !pools:
 				scopes[at] = named{i, p}
 			}

@@ -1,4 +1,4 @@
-package conductor
+package registration
 
 import (
 	"maps"
@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/pool"
 	"example.com/conductor/tiers"
 )
@@ -13,16 +14,16 @@ import (
 // minTTL keeps aging rarer than announcing.
 const minTTL = time.Second
 
-// ttl returns the time to live of blocks on a medium, by its canonical name.
-func (r *Registration) ttl(medium string) time.Duration {
+// TTLOn returns the time to live of blocks on a medium, by its canonical name.
+func (r *Registration) TTLOn(medium string) time.Duration {
 	if d, named := r.MediaTTL[medium]; named {
 		return d
 	}
 	return r.TTL
 }
 
-// ttls returns the times to live that some medium has, 0 left out.
-func (r *Registration) ttls() []time.Duration {
+// TTLs returns the times to live that some medium has, 0 left out.
+func (r *Registration) TTLs() []time.Duration {
 	all := append(slices.Collect(maps.Values(r.MediaTTL)), r.TTL)
 	slices.Sort(all)
 	return slices.DeleteFunc(slices.Compact(all), func(d time.Duration) bool { return d == 0 })
@@ -44,25 +45,25 @@ func (r *Registration) ttlText() string {
 func (r *Registration) normalizeTTL() error {
 	check := func(field string, d time.Duration) error {
 		if d != 0 && d < minTTL {
-			return Invalid(field, "out_of_range", "%s must be at least %s, or 0 for none, got %s", field, minTTL, d)
+			return invalid.Field(field, "out_of_range", "%s must be at least %s, or 0 for none, got %s", field, minTTL, d)
 		}
 		return nil
 	}
 	if len(r.MediaTTL) > pool.MaxMedia {
-		return Invalid("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), pool.MaxMedia)
+		return invalid.Field("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), pool.MaxMedia)
 	}
 	var media map[string]time.Duration
 	for _, raw := range slices.Sorted(maps.Keys(r.MediaTTL)) {
 		d, field := r.MediaTTL[raw], "ttl."+raw
 		if raw == "" {
-			return Invalid("ttl", "invalid_value", "ttl must not name an empty medium")
+			return invalid.Field("ttl", "invalid_value", "ttl must not name an empty medium")
 		}
 		if err := check(field, d); err != nil {
 			return err
 		}
 		medium := tiers.Parse(raw).Name
 		if other, twice := media[medium]; twice && other != d {
-			return Invalid(field, "conflict", "%s is the medium %s, which has the time %s under another name", field, medium, other)
+			return invalid.Field(field, "conflict", "%s is the medium %s, which has the time %s under another name", field, medium, other)
 		}
 		if media == nil {
 			media = make(map[string]time.Duration, len(r.MediaTTL))

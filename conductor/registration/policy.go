@@ -1,20 +1,12 @@
-package conductor
+package registration
 
 import (
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/index"
 )
-
-// A registration rules what the events of its source may do and how they count. The
-// zero value of each field is the rule that most sources need:
-//
-//	Copies       ""   as Options.Copies     count, set; count with a SnapshotEndpoint
-//	Reports      ""   what its balance shows  incremental, full
-//	Owned        ""   count                 drop
-//	Clear        ""   all                   device
-//	MayAnnounce  nil  the source's tenant   further tenants
 
 // Values of Registration.Copies, Reports, Owned and Clear.
 const (
@@ -49,10 +41,10 @@ func (r *Registration) normalizePolicies() error {
 		}
 		at := slices.IndexFunc(f.words[:], func(word string) bool { return strings.EqualFold(word, *f.value) })
 		if at < 0 {
-			return Invalid(f.field, "invalid_value", "%s must be %s or %s, got %q", f.field, f.words[0], f.words[1], *f.value)
+			return invalid.Field(f.field, "invalid_value", "%s must be %s or %s, got %q", f.field, f.words[0], f.words[1], *f.value)
 		}
-		if r.pool() {
-			return Invalid(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, r.Type)
+		if r.IsPool() {
+			return invalid.Field(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, r.Type)
 		}
 		*f.value = f.words[at]
 	}
@@ -64,38 +56,43 @@ func (r *Registration) normalizePolicies() error {
 	}
 	switch {
 	case r.SnapshotEndpoint == "":
-	case r.pool():
-		return Invalid("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", r.Type)
+	case r.IsPool():
+		return invalid.Field("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", r.Type)
 	case r.Copies == CopiesSet:
-		return Invalid("copies", "conflict", "copies must be %s with a snapshot_endpoint: a snapshot of the engine stores each block once too often, and removes it once", CopiesCount)
+		return invalid.Field("copies", "conflict",
+			"copies must be %s with a snapshot_endpoint: a snapshot of the engine stores each block once too often, and removes it once",
+			CopiesCount)
 	}
 	for i, tenant := range r.MayAnnounce {
 		if tenant == "" {
-			return &FieldError{Field: "may_announce", Index: i, Reason: "invalid_value", Message: "may_announce must not name an empty tenant"}
+			return &invalid.FieldError{Field: "may_announce", Index: i, Reason: "invalid_value",
+				Message: "may_announce must not name an empty tenant"}
 		}
 	}
-	r.MayAnnounce = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.MayAnnounce))), func(tenant string) bool { return tenant == r.Tenant })
+	r.MayAnnounce = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.MayAnnounce))), func(tenant string) bool {
+		return tenant == r.Tenant
+	})
 	if len(r.MayAnnounce) == 0 {
 		r.MayAnnounce = nil
 	}
 	return nil
 }
 
-// mayAnnounce reports whether an event of the source may name a tenant.
-func (r *Registration) mayAnnounce(tenant string) bool {
+// AllowsTenant reports whether an event of the source may name a tenant.
+func (r *Registration) AllowsTenant(tenant string) bool {
 	return tenant == "" || tenant == r.Tenant || slices.Contains(r.MayAnnounce, tenant)
 }
 
-// copiesWord returns the word of a registration for a policy.
-func copiesWord(p index.CopyPolicy) string {
+// CopiesWord returns the word of a registration for a policy.
+func CopiesWord(p index.CopyPolicy) string {
 	if p == index.CopySet {
 		return CopiesSet
 	}
 	return CopiesCount
 }
 
-// policy returns what repeated stores of the engine's own copies mean.
-func (r *Registration) policy(otherwise index.CopyPolicy) index.CopyPolicy {
+// CopyPolicy returns what repeated stores of the engine's own copies mean.
+func (r *Registration) CopyPolicy(otherwise index.CopyPolicy) index.CopyPolicy {
 	switch {
 	case r.Copies == CopiesCount, r.SnapshotEndpoint != "":
 		return index.CopyCount

@@ -1,0 +1,118 @@
+package registration
+
+import (
+	"strings"
+
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/events/zmq"
+)
+
+// LMCache is a pool with tokens: its emitters announce chunks of a prompt. An emitter is an instance of LMCache, for its
+// own memory and storage, or a storage that several share (pool:fs). A source is one emitter and one model, and hears of
+// it in one of two ways:
+//
+//	endpoint tcp://coordinator:port  topic kv@instance_id@modelname, one sequence over all topics
+//	endpoint push:                   POST /lmcache/events
+
+// FieldEndpoint is an endpoint under the name of its field.
+type FieldEndpoint struct{ Field, Endpoint string }
+
+// Endpoints returns the endpoints of the registration, some of which may be empty.
+func (r *Registration) Endpoints() []FieldEndpoint {
+	return []FieldEndpoint{
+		{"replay_endpoint", r.ReplayEndpoint}, {"snapshot_endpoint", r.SnapshotEndpoint}, {"endpoint", r.Endpoint},
+	}
+}
+
+// checkEndpoints names the first endpoint that no socket can have. Only the endpoint of live events may be bound by us.
+func (r *Registration) checkEndpoints() error {
+	if err := zmq.CheckLiveEndpoint(r.Endpoint); err != nil {
+		return invalid.Field("endpoint", "invalid_value", "endpoint: %v", err)
+	}
+	for _, f := range r.Endpoints() {
+		if f.Endpoint == "" || f.Field == "endpoint" {
+			continue
+		}
+		if err := zmq.CheckEndpoint(f.Endpoint); err != nil {
+			return invalid.Field(f.Field, "invalid_value", "%s: %v", f.Field, err)
+		}
+	}
+	return nil
+}
+
+// Publisher identifies where the events of a source come from. Two sources with equal publishers follow one engine.
+type Publisher struct {
+	endpoint, instance, model string // the last two for shared sequences, and with rank for shared sockets
+	rank                      int
+}
+
+// Publisher returns where the events of the source come from.
+func (r *Registration) Publisher() Publisher {
+	switch {
+	case r.SharesSequence():
+		return Publisher{endpoint: r.Endpoint, instance: r.Instance, model: r.Model}
+	case IsSharedSocket(r.Endpoint), r.IsPushed():
+		return Publisher{r.Endpoint, r.Instance, r.Model, r.Rank}
+	}
+	return Publisher{endpoint: r.Endpoint}
+}
+
+// IsSharedSocket reports whether several publishers deliver at an endpoint.
+func IsSharedSocket(endpoint string) bool { return strings.HasPrefix(endpoint, "bind:") }
+
+// Values of Registration.Sequence.
+const (
+	SequenceOwn    = "own"    // the batches of the source are numbered without holes
+	SequenceShared = "shared" // numbers run over all topics of the publisher
+)
+
+// EndpointPush is the endpoint of a source whose publisher calls us.
+const EndpointPush = "push:"
+
+// IsPushed reports whether the publisher of the source calls us.
+func (r *Registration) IsPushed() bool { return r.Endpoint == EndpointPush }
+
+// SharesSequence reports whether the publisher numbers batches over all its topics.
+func (r *Registration) SharesSequence() bool {
+	return r.Sequence == SequenceShared || r.Sequence == "" && r.Type == TypeLMCache && !r.IsPushed()
+}
+
+// Topic is the topic of the source's batches.
+func (r *Registration) Topic() string { return "kv@" + r.Instance + "@" + r.Model }
+
+// sequenceWord is the word for how the publisher numbers.
+func (r *Registration) sequenceWord() string {
+	if r.SharesSequence() {
+		return SequenceShared
+	}
+	return SequenceOwn
+}
+
+// normalizeSequence brings the way in which the source hears of events to its canonical form.
+func (r *Registration) normalizeSequence() error {
+	switch {
+	case r.IsPushed() && r.Type != TypeLMCache:
+		return invalid.Field("endpoint", "invalid_value", "endpoint %s is for type %s", EndpointPush, TypeLMCache)
+	case r.IsPushed() && r.ReplayEndpoint != "":
+		return invalid.Field("replay_endpoint", "invalid_value", "replay_endpoint must be empty with endpoint %s", EndpointPush)
+	}
+	switch strings.ToLower(r.Sequence) {
+	case "":
+		return nil
+	case SequenceOwn:
+		r.Sequence = SequenceOwn
+	case SequenceShared:
+		r.Sequence = SequenceShared
+	default:
+		return invalid.Field("sequence", "invalid_value", "sequence must be %s or %s, got %q", SequenceOwn, SequenceShared, r.Sequence)
+	}
+	if r.SharesSequence() && (r.IsPushed() || IsSharedSocket(r.Endpoint)) {
+		return invalid.Field("sequence", "invalid_value", "sequence %s needs an endpoint that is dialed, got %q", SequenceShared,
+			r.Endpoint)
+	}
+	word := r.Sequence
+	if r.Sequence = ""; r.sequenceWord() != word {
+		r.Sequence = word
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package registration
+
+import (
+	"errors"
+
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/index/hash"
+)
+
+// HashProfile is how engines name their blocks; the zero value is none. It compares
+// with ==, and the one of a registered source has its root and its extra keys filled
+// in.
+type HashProfile = hash.Settings
+
+// resolveProfile checks the profile and fills in what it leaves open.
+func (r *Registration) resolveProfile() error {
+	if r.Profile == (HashProfile{}) {
+		return nil
+	}
+	p, err := hash.NewProfile(r.Profile)
+	if err != nil {
+		var bad *hash.ProfileError
+		if errors.As(err, &bad) {
+			return invalid.Field("hash_profile."+bad.Field, "invalid_value", "%s", bad.Reason)
+		}
+		return err
+	}
+	r.Profile = p.Settings()
+	return nil
+}
+
+// ResolvedProfile returns the profile of a registration without faults, the zero one if it
+// has none.
+func (r *Registration) ResolvedProfile() hash.Profile {
+	if r.Profile == (HashProfile{}) {
+		return hash.Profile{}
+	}
+	p, err := hash.NewProfile(r.Profile)
+	if err != nil {
+		panic("BUG: a registration has a hash profile that is none: " + err.Error())
+	}
+	return p
+}
+
+// DiffProfiles names the first field in which b differs from a, "" when they are
+// equal.
+func DiffProfiles(a, b HashProfile) (field, have, got string) {
+	for _, f := range [...]struct{ name, a, b string }{
+		{"strategy", a.Strategy, b.Strategy},
+		{"algorithm", a.Algorithm, b.Algorithm},
+		{"python_hash_seed", a.PythonHashSeed, b.PythonHashSeed},
+		{"index_projection", a.IndexProjection, b.IndexProjection},
+		{"extra_keys", a.ExtraKeys, b.ExtraKeys},
+	} {
+		if f.a != f.b {
+			return f.name, f.a, f.b
+		}
+	}
+	return "", "", ""
+}
