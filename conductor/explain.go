@@ -85,7 +85,7 @@ func (v View) Explain(q *Query) (*Explanation, error) {
 
 // explaining is a call of Explain.
 type explaining struct {
-	*Conductor
+	conductor *Conductor
 	view       View
 	query      *Query
 	at         scope.Context
@@ -106,7 +106,7 @@ type holderKey struct {
 func (c *Conductor) explain(q *Query, v View) *Explanation {
 	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	e := &explaining{
-		Conductor: c, view: v, query: q,
+		conductor: c, view: v, query: q,
 		at: scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize},
 			Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
 		out: &Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize,
@@ -151,7 +151,7 @@ func (e *explaining) chainsOf(d *deployment, size int) (all []*hash.Chain) {
 	}
 	for ahead := range set.all {
 		c := new(hash.Chain)
-		c.Reset(e.scheme, e.query.Tokens, size, ahead)
+		c.Reset(e.conductor.scheme, e.query.Tokens, size, ahead)
 		all = append(all, c)
 	}
 	return all
@@ -163,7 +163,7 @@ func (e *explaining) match(roster *Roster, hidden bool) []Row {
 		Tokens: e.query.Tokens}, e.deployment
 	sc.match.Reset()
 	if !hidden {
-		sc.lookup(d, e.identity, q, e.Conductor)
+		sc.lookup(d, e.identity, q, e.conductor)
 	}
 	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), sc.counted, roster.fold)
 	sc.hits = hits
@@ -231,9 +231,9 @@ type chunkInPart struct {
 // owners returns whose the owners of a deployment are.
 func (e *explaining) owners(d *deployment) map[uint32]owned {
 	who, table := make(map[uint32]owned), d.table()
-	e.mu.RLock()
+	e.conductor.mu.RLock()
 	sources := slices.Collect(maps.Values(d.holders))
-	e.mu.RUnlock()
+	e.conductor.mu.RUnlock()
 	for _, s := range sources {
 		s.mu.Lock()
 		if ns := s.in(d); ns != nil {
@@ -337,7 +337,7 @@ func (e *explaining) unregistered() Cause {
 			Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance,
 				e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
 	}
-	why := e.Conductor.unregistered(e.query)
+	why := e.conductor.unregistered(e.query)
 	if why != "" {
 		return Cause{Reason: NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
 	}

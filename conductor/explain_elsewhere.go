@@ -48,7 +48,7 @@ type place struct {
 // deployment, then other deployments, those of the model first.
 func (e *explaining) searchElsewhere() {
 	var all []place
-	for _, d := range e.indexed() {
+	for _, d := range e.conductor.indexed() {
 		if !e.view.reader.Tenants.Has(d.key.Tenant) {
 			continue
 		}
@@ -129,7 +129,7 @@ func (e *explaining) noteElsewhere(p place, found []ElsewhereInstance, salts map
 		BlockSize: at.Deployment.BlockSize, Instances: found, Tokens: found[0].Blocks * at.Deployment.BlockSize,
 	}
 	if !salts[w.Salt] {
-		w.Salt = e.redactedSalt(w.Salt)
+		w.Salt = e.conductor.redactedSalt(w.Salt)
 	}
 	w.Reason, w.differences = differences(e.at, at, w.Salt)
 	e.out.Elsewhere = append(e.out.Elsewhere, w)

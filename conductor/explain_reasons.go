@@ -276,7 +276,7 @@ func (e *explaining) engineHashes(block int) (all []uint64) {
 		}
 	}
 	sc := new(scratch)
-	if d := e.deployment; d != nil && sc.digestsOf(d, e.query, e.Conductor) {
+	if d := e.deployment; d != nil && sc.digestsOf(d, e.query, e.conductor) {
 		for i := range sc.digests {
 			if block < sc.digests[i].Len() {
 				all = append(all, sc.digests[i].At(block))
@@ -291,7 +291,7 @@ func (e *explaining) engineHashes(block int) (all []uint64) {
 func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
 	since := ""
 	if !st.LastBatchAt.IsZero() {
-		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
+		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.conductor.now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
 	}
 	switch st.State {
 	case stream.Partial:

@@ -72,7 +72,7 @@ func (v View) BeginsWith(kept, q *Query, key uint64) int {
 	if d == nil || at(kept) != at(q) || kept.Lora != q.Lora {
 		return 0
 	}
-	c := (&explaining{Conductor: v.conductor, query: kept}).chainsOf(d, kept.BlockSize)[0] // the one that sample looks at
+	c := (&explaining{conductor: v.conductor, query: kept}).chainsOf(d, kept.BlockSize)[0] // the one that sample looks at
 	for depth := 1; depth <= c.Len(); depth *= 2 {
 		if c.At(depth-1) == key {
 			return depth
