@@ -18,22 +18,22 @@ func TestLookAheadsOfNames(t *testing.T) {
 	source := func(kind, name string) *source {
 		return c.unjoined(registration.Registration{Type: kind, Instance: name, Model: "m", Tenant: scope.DefaultTenant, BlockSize: 16})
 	}
-	d := source(registration.TypeVLLM, "stays").namespaceIn(at).deployment
+	d := source(registration.TypeVLLM, "stays").holdings.namespaceIn(at).deployment
 	later := func(name string) lookAheads {
 		pool := source(registration.TypeMooncake, name)
-		defer pool.leaveAll()
-		ns := pool.namespaceIn(at)
+		defer pool.holdings.leaveAll()
+		ns := pool.holdings.namespaceIn(at)
 		ns.useAnyLookAhead(&c.registry)
 		return ns.lookAheads
 	}
 	// leave uses a look-ahead, and lets its source go.
 	leave := func(ahead int) {
 		s := source(registration.TypeVLLM, "eagle")
-		s.namespaceIn(at).useLookAheads(&c.registry, oneLookAhead(ahead))
+		s.holdings.namespaceIn(at).useLookAheads(&c.registry, oneLookAhead(ahead))
 		if got := d.lookAheads.load(); got != oneLookAhead(ahead) {
 			t.Errorf("held: look-aheads %v, want %d", got.list(), ahead)
 		}
-		s.leaveAll()
+		s.holdings.leaveAll()
 	}
 	leave(1)
 	if got := later("pool 1"); got != 1<<1|noLookAhead {
@@ -55,7 +55,7 @@ func TestMarkHasHeldLookAheads(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
 	s := saltedSource(c, 1, 1)
-	s.namespaces[0].useLookAheads(&c.registry, oneLookAhead(1))
+	s.holdings.namespaces[0].useLookAheads(&c.registry, oneLookAhead(1))
 	if got := s.snapshotMark().LookAheads; len(got) == 0 {
 		t.Error("no look-ahead of blocks that are held")
 	}

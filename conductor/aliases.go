@@ -50,7 +50,7 @@ func (c *registry) countAliases(s *source, n int) {
 
 // registration returns the registration of the source with the aliases that it has now.
 func (s *source) registration() registration.Registration {
-	r := s.reg
+	r := *s.reg
 	r.Aliases = *s.aliases.Load()
 	return r
 }
@@ -116,7 +116,7 @@ func (c *Conductor) modelsNamed(tenant, name string) []string {
 			return all
 		}
 	}
-	return c.aliasNames()[at]
+	return c.registry.aliasNames()[at]
 }
 
 // modelOf returns the model that a name means, see Names.Model.
@@ -133,15 +133,15 @@ func (c *Conductor) modelsOf(tenant string) []string {
 	if c.serving != nil {
 		all = c.serving.Models(tenant)
 	}
-	c.mu.RLock()
-	for _, s := range c.sources {
+	c.registry.mu.RLock()
+	for _, s := range c.registry.sources {
 		for _, shard := range s.reg.Shards() {
 			if shard.Tenant == tenant && !s.reg.IsPool() {
 				all = append(all, shard.Model)
 			}
 		}
 	}
-	c.mu.RUnlock()
+	c.registry.mu.RUnlock()
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -192,7 +192,7 @@ func (c *Conductor) unregistered(q *Query) string {
 // namesOfTenant walks the aliases of a tenant.
 func (c *Conductor) namesOfTenant(tenant string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		all := []registration.Names{c.aliasNames()}
+		all := []registration.Names{c.registry.aliasNames()}
 		if c.serving != nil {
 			all = append(all, c.serving.Names())
 		}
@@ -208,10 +208,10 @@ func (c *Conductor) namesOfTenant(tenant string) iter.Seq[string] {
 
 // engineSizes returns the block sizes for which engines of a model are registered here, ascending.
 func (c *Conductor) engineSizes(tenant, model string) (sizes []int) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, size := range c.sizes[scope.Shard{Tenant: tenant, Model: model}] {
-		d := c.deployments[scope.Deployment{Tenant: tenant, Model: model, BlockSize: size}]
+	c.registry.mu.RLock()
+	defer c.registry.mu.RUnlock()
+	for _, size := range c.registry.sizes[scope.Shard{Tenant: tenant, Model: model}] {
+		d := c.registry.deployments[scope.Deployment{Tenant: tenant, Model: model, BlockSize: size}]
 		for _, in := range d.instances {
 			if len(in.sources) > 0 {
 				sizes = append(sizes, size)

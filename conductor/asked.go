@@ -54,7 +54,7 @@ func (c *Conductor) countQuery(d *deployment, q *Query, best int, took time.Dura
 	case q.ByClientHash:
 		by = byClientHashes
 	}
-	counts := &c.elsewhere
+	counts := &c.registry.elsewhere
 	if d != nil {
 		counts = &d.asked
 	}

@@ -62,7 +62,7 @@ const LookAgain = time.Second
 // call. It is nil if nothing is registered for what the query asks. Callers also ask again after
 // LookAgain.
 func (v View) Changes(q *Query) <-chan struct{} {
-	d := v.conductor.deployment(scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant),
+	d := v.conductor.registry.deployment(scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant),
 		Model: v.conductor.modelOf(q.Tenant, q.Model), BlockSize: q.BlockSize})
 	if d == nil {
 		return nil

@@ -11,10 +11,10 @@ import (
 
 // Registrations returns the registrations in any order, without sources that only a peer
 // has named. Unlike Services it looks at no stream and no index.
-func (c *registry) Registrations() []registration.Registration {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return slices.Collect(c.registrations())
+func (c *Conductor) Registrations() []registration.Registration {
+	c.registry.mu.RLock()
+	defer c.registry.mu.RUnlock()
+	return slices.Collect(c.registry.registrations())
 }
 
 // registrations walks the registry. c.mu is held meanwhile.
@@ -43,18 +43,18 @@ func (c *registry) registeredFor(tenant string) (n int) {
 
 // Partitions returns the tenants and models there is anything of, with their block
 // sizes in tokens, ascending. The sizes are not to be changed.
-func (c *registry) Partitions() map[scope.Shard][]int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return maps.Clone(c.sizes)
+func (c *Conductor) Partitions() map[scope.Shard][]int {
+	c.registry.mu.RLock()
+	defer c.registry.mu.RUnlock()
+	return maps.Clone(c.registry.sizes)
 }
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending; none
 // when nothing is known of it. They are not to be changed.
-func (c *registry) BlockSizes(p scope.Shard) []int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.sizes[p]
+func (c *Conductor) BlockSizes(p scope.Shard) []int {
+	c.registry.mu.RLock()
+	defer c.registry.mu.RUnlock()
+	return c.registry.sizes[p]
 }
 
 // ContextBlocks is one adapter and salt of a deployment, and how many blocks sources hold under it.
@@ -65,8 +65,8 @@ type ContextBlocks struct {
 }
 
 // Contexts returns every adapter and salt that has blocks, in no particular order. It walks no blocks.
-func (c *registry) Contexts() (all []ContextBlocks) {
-	for _, d := range c.indexed() {
+func (c *Conductor) Contexts() (all []ContextBlocks) {
+	for _, d := range c.registry.indexed() {
 		counts := d.index.IdentityBlocks(nil)
 		for _, id := range d.names.All() {
 			blocks := 0

@@ -56,7 +56,7 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 	chunk, from := 0, 0 // of all[from:]
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
-		all = s.blocksOf(ns, all, h, size, at.Fold)
+		all = s.holdings.blocksOf(ns, all, h, size, at.Fold)
 		own := len(all) - before
 		device := c.Medium.Tier == tiers.Device
 		if own < size {
@@ -82,12 +82,12 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 // Otherwise the removal would leave one of the two.
 func (s *source) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
 	key := c.Owner
-	if key.Chunk = 0; c.Owner.Chunk == 0 || s.copies(key) != index.CopySet {
+	if key.Chunk = 0; c.Owner.Chunk == 0 || s.holdings.copies(key) != index.CopySet {
 		return
 	}
 	if h := ns.owners[key]; h != nil {
 		for _, o := range h.owners {
-			ns.deployment.index.Remove(o, s.names(c.Cut.Hashes, fold), nil, index.CopySet)
+			ns.deployment.index.Remove(o, s.holdings.names(c.Cut.Hashes, fold), nil, index.CopySet)
 		}
 	}
 }

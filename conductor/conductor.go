@@ -133,7 +133,7 @@ type Options struct {
 // Conductor is the registry of sources and the indexes they fill.
 // All methods are safe for concurrent use.
 type Conductor struct {
-	registry
+	registry registry
 
 	opts   Options
 	scheme hash.Scheme
@@ -188,8 +188,8 @@ func New(opts Options) *Conductor {
 		groups: make(map[scope.Shard]*fleetGroup), leaving: make(map[*source]bool),
 	}
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
-	c.maxIdentities, c.log = opts.MaxContexts, opts.Log
-	c.options = index.Options{
+	c.registry.maxIdentities, c.registry.log = opts.MaxContexts, opts.Log
+	c.registry.options = index.Options{
 		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal),
 		KeepClientHashes: opts.KeepClientHashes,
 		Ghosts:           index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
@@ -225,16 +225,16 @@ func (c *Conductor) recovering() bool {
 // on registrations fail with ErrClosed and queries find nothing.
 func (c *Conductor) Close() {
 	c.watching.Do(func() { close(c.watched) })
-	c.mu.Lock()
-	if !c.closed {
+	c.registry.mu.Lock()
+	if !c.registry.closed {
 		close(c.stopWatch)
 	}
-	c.closed = true
-	running := make([]*source, 0, len(c.sources))
-	for _, s := range c.sources {
+	c.registry.closed = true
+	running := make([]*source, 0, len(c.registry.sources))
+	for _, s := range c.registry.sources {
 		running = append(running, s)
 	}
-	c.mu.Unlock()
+	c.registry.mu.Unlock()
 
 	var wg sync.WaitGroup
 	for _, s := range running {
@@ -254,7 +254,7 @@ func (c *Conductor) watch() {
 		case <-tick.C:
 			now, held := c.now(), make(heldBlocks)
 			doubts := c.doubts(now)
-			for _, s := range c.registered() {
+			for _, s := range c.registry.registered() {
 				s.observeSilence(now)
 				s.observeUse(now)
 				s.observeAliases()
@@ -265,7 +265,7 @@ func (c *Conductor) watch() {
 				s.guard(func() { // it logs what all of these have found
 					s.observeParents(held)
 					s.decideAll()
-					if !c.past {
+					if !c.registry.past {
 						s.doctor.Unremoved(now)
 					}
 				})

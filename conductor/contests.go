@@ -18,7 +18,7 @@ func (d *deployment) contradicts() bool { return d.lookAheads.load().count() < 2
 // last may be one.
 func (s *source) noteContests(ns *namespace) {
 	for _, n := range ns.deployment.index.TakeContests() {
-		by, other := s.registry.holderOf(ns.deployment, n.Source), s.registry.holderOf(ns.deployment, n.Other)
+		by, other := s.holdings.registry.holderOf(ns.deployment, n.Source), s.holdings.registry.holderOf(ns.deployment, n.Other)
 		if by != nil {
 			by.drop(events.ContestedHash, 1)
 			by.reportContest(n.Engine, other)
@@ -51,7 +51,7 @@ func (s *source) decideContests(ns *namespace, hashes []uint64) {
 
 // decideAll looks whether any contest has ended, as by blocks that expired.
 func (s *source) decideAll() {
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		s.decideContests(ns, nil)
 	}
 }

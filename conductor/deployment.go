@@ -188,7 +188,7 @@ func (d *deployment) rebuild() {
 		for s := range in.sources {
 			r.ranks = append(r.ranks, int32(s.reg.Rank))
 			r.loras[s.reg.Lora] = true
-			maps.Copy(r.loras, s.announced)
+			maps.Copy(r.loras, s.holdings.announced)
 			r.sources = append(r.sources, s)
 			r.approximate = r.approximate || s.reg.IsApproximate()
 		}

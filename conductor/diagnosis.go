@@ -27,7 +27,7 @@ func (s *source) logFindings() {
 		if f.Severity() == doctor.Info {
 			level = zerolog.InfoLevel
 		}
-		s.conductor.log.WithLevel(level).Str("source", s.reg.Key().String()).Str("finding", f.Code).Msg(f.Message)
+		s.conductor.registry.log.WithLevel(level).Str("source", s.reg.Key().String()).Str("finding", f.Code).Msg(f.Message)
 	}
 }
 
@@ -70,7 +70,7 @@ func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 func (s *source) observeBatch(b *events.Batch) {
 	s.doctor.ObserveBatch(b, func(rank int) string {
 		other := registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant, Rank: rank}
-		if s.conductor.source(other) == nil {
+		if s.conductor.registry.source(other) == nil {
 			return ""
 		}
 		return other.String()
@@ -81,8 +81,8 @@ func (s *source) observeBatch(b *events.Batch) {
 // away has been silent since it came back: what it sent before says nothing about its settings now.
 func (s *source) observeSilence(now time.Time) {
 	limit := s.conductor.opts.SilentAfter
-	d := s.conductor.deployment(s.deploymentKey())
-	if d == nil || limit <= 0 || s.conductor.past {
+	d := s.conductor.registry.deployment(s.holdings.deploymentKey())
+	if d == nil || limit <= 0 || s.conductor.registry.past {
 		return
 	}
 	st := s.stream.Status()
@@ -100,19 +100,19 @@ func (s *source) observeSilence(now time.Time) {
 // observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.
 func (s *source) observeUse(now time.Time) {
 	limit := s.conductor.opts.SilentAfter
-	d := s.conductor.deployment(s.deploymentKey())
-	if d == nil || limit <= 0 || s.conductor.past || s.reg.IsPool() || now.Sub(s.opened) < limit {
+	d := s.conductor.registry.deployment(s.holdings.deploymentKey())
+	if d == nil || limit <= 0 || s.conductor.registry.past || s.reg.IsPool() || now.Sub(s.opened) < limit {
 		return
 	}
 	asked := false
 	s.turn.Lock()
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		for _, id := range ns.names.Recent() {
 			asked = asked || now.Sub(id.AskedAt()) < limit
 		}
 	}
 	s.turn.Unlock()
-	s.doctor.Use(s.blocks(), asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
+	s.doctor.Use(s.holdings.blocks(), asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
 }
 
 // observeLives tells the doctor how fast the engine evicts.
@@ -124,7 +124,7 @@ func (s *source) observeLives(now time.Time) {
 
 // observeParents tells the doctor how many blocks wait for their parents. turn is held.
 func (s *source) observeParents(held heldBlocks) {
-	media, waiting := s.countMedia(held)
+	media, waiting := s.holdings.countMedia(held)
 	blocks := 0
 	for _, m := range media {
 		blocks += m.Blocks

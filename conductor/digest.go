@@ -65,9 +65,9 @@ func (d *SourceDigest) Synced() bool { return d.State == string(stream.Synced) }
 
 // Digests returns the digests of all sources, or of the source whose key has the text only,
 // sorted by key. It takes the turn of one source after another.
-func (c *registry) Digests(only string) []SourceDigest {
+func (c *Conductor) Digests(only string) []SourceDigest {
 	all := []SourceDigest{}
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		if only == "" || s.reg.Key().String() == only {
 			all = append(all, s.sourceDigest())
 		}
@@ -77,8 +77,8 @@ func (c *registry) Digests(only string) []SourceDigest {
 
 // Resync drops what a source holds and lets it replay, or take a snapshot of its engine. It
 // reports whether there is one that can.
-func (c *registry) Resync(key registration.Key, reason string) bool {
-	s := c.source(key)
+func (c *Conductor) Resync(key registration.Key, reason string) bool {
+	s := c.registry.source(key)
 	if s == nil || !s.reg.CanRestore() {
 		return false
 	}
@@ -88,19 +88,19 @@ func (c *registry) Resync(key registration.Key, reason string) bool {
 
 // ReportDrift adds the finding that a source differs from a replica's, or withdraws it if text
 // is empty.
-func (c *registry) ReportDrift(key registration.Key, text string) {
-	c.reportFinding(key, doctor.FindingDrift, text)
+func (c *Conductor) ReportDrift(key registration.Key, text string) {
+	c.registry.reportFinding(key, doctor.FindingDrift, text)
 }
 
 // ReportBehind adds the finding that a replica has applied more of a source, or withdraws it if
 // text is empty.
-func (c *registry) ReportBehind(key registration.Key, text string) {
-	c.reportFinding(key, doctor.FindingBehind, text)
+func (c *Conductor) ReportBehind(key registration.Key, text string) {
+	c.registry.reportFinding(key, doctor.FindingBehind, text)
 }
 
 // ReportLearned adds the finding that settings of a source came from its engine, or withdraws it if text is empty.
-func (c *registry) ReportLearned(key registration.Key, text string) {
-	c.reportFinding(key, doctor.FindingLearned, text)
+func (c *Conductor) ReportLearned(key registration.Key, text string) {
+	c.registry.reportFinding(key, doctor.FindingLearned, text)
 }
 
 // reportFinding adds a finding to a source, if it is there, or withdraws it if text is empty.
@@ -117,8 +117,8 @@ func (c *registry) reportFinding(key registration.Key, code, text string) {
 
 // Health returns the state of a source and how often its publisher was restarted. It returns
 // false if there is no such source.
-func (c *registry) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
-	if s := c.source(key); s != nil && !s.recovered {
+func (c *Conductor) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
+	if s := c.registry.source(key); s != nil && !s.recovered {
 		st := s.stream.Status()
 		return st.State, st.Restarts, true
 	}
@@ -131,18 +131,18 @@ func (s *source) sourceDigest() SourceDigest {
 	defer s.turn.Unlock()
 	st := s.stream.Status()
 	d := SourceDigest{
-		Registration: s.reg, Settings: s.settingsPrint(), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
-		Checkpoints: slices.Clone(s.checkpoints), Deployments: make([]DeploymentDigest, 0, len(s.namespaces)),
+		Registration: *s.reg, Settings: s.settingsPrint(), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
+		Checkpoints: slices.Clone(s.checkpoints), Deployments: make([]DeploymentDigest, 0, len(s.holdings.namespaces)),
 	}
 	if m := s.verifiedMark(); m != nil {
-		d.Mark, d.Missing = &Checkpoint{m.Seq, m.Print, s.digest.Load()}, m.Missing
+		d.Mark, d.Missing = &Checkpoint{m.Seq, m.Print, s.holdings.digest.Load()}, m.Missing
 	}
-	namespaces := slices.Clone(s.namespaces)
+	namespaces := slices.Clone(s.holdings.namespaces)
 	slices.SortFunc(namespaces, func(a, b *namespace) int { return a.deployment.key.Compare(b.deployment.key) })
 	for _, ns := range namespaces {
 		dk := ns.deployment.key
 		d.Deployments = append(d.Deployments, DeploymentDigest{scope.Shard{Tenant: dk.Tenant, Model: dk.Model}, dk.BlockSize,
-			s.digestIn(ns)})
+			s.holdings.digestIn(ns)})
 	}
 	return d
 }
@@ -164,11 +164,11 @@ func (s *holdings) digestIn(ns *namespace) (sum Digest) {
 // turns of all sources are held.
 func (s *source) checkDigest() error {
 	var sum Digest
-	for _, ns := range s.namespaces {
-		d := s.digestIn(ns)
+	for _, ns := range s.holdings.namespaces {
+		d := s.holdings.digestIn(ns)
 		sum = Digest{Blocks: sum.Blocks + d.Blocks, Loose: sum.Loose + d.Loose, Sum: sum.Sum + d.Sum}
 	}
-	if have := s.digest.Load(); sum != have {
+	if have := s.holdings.digest.Load(); sum != have {
 		return fmt.Errorf("source %s has the digest %+v, its deployments %+v", s.reg.Key(), have, sum)
 	}
 	return nil
@@ -208,9 +208,9 @@ func fingerprint(values ...any) uint64 {
 // settingsPrint returns a fingerprint of what decides what the source's events do. Replicas may
 // reach the publisher's replays in different ways.
 func (s *source) settingsPrint() uint64 {
-	reg := s.reg
+	reg := *s.reg
 	reg.ReplayEndpoint, reg.SnapshotEndpoint = "", ""
-	values := []any{int(s.policy)}
+	values := []any{int(s.holdings.policy)}
 	for _, f := range reg.Fields() {
 		values = append(values, f.Name, f.Value)
 	}
@@ -226,5 +226,5 @@ func (s *source) noteCheckpoint() {
 		copy(s.checkpoints, s.checkpoints[1:])
 		s.checkpoints = s.checkpoints[:checkpoints-1]
 	}
-	s.checkpoints = append(s.checkpoints, Checkpoint{s.mark.Seq, s.mark.Print, s.digest.Load()})
+	s.checkpoints = append(s.checkpoints, Checkpoint{s.mark.Seq, s.mark.Print, s.holdings.digest.Load()})
 }

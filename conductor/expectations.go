@@ -48,7 +48,7 @@ var delayParts = [...]float64{0.5, 0.9, 0.99}
 // Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
 // instance.
 func (v View) Expectations() (all []InstanceExpectations) {
-	for _, e := range v.conductor.expectations() {
+	for _, e := range v.conductor.registry.expectations() {
 		if v.reader.Tenants.Has(e.Tenant) {
 			all = append(all, e.InstanceExpectations)
 		}
@@ -169,7 +169,7 @@ func (k ExpectedCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
-	table := k.Conductor.expected
+	table := k.Conductor.registry.expected
 	totals := table.Totals()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
@@ -181,7 +181,7 @@ func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
 	send(descExpectedPending, prometheus.GaugeValue, float64(totals.Pending))
 	send(descExpectedBytes, prometheus.GaugeValue, float64(table.Bytes()))
 	send(descExpectedLimit, prometheus.GaugeValue, float64(table.Limit()))
-	all := k.Conductor.expectations()
+	all := k.Conductor.registry.expectations()
 	if !k.Conductor.listsSources(len(all)) {
 		all = leastConfirmed(all)
 	}

@@ -157,7 +157,7 @@ func (s *source) clearExpected(e *events.Event, rank int32) {
 	if s.home != nil && s.home.key.Within(e) {
 		s.home.expected.Drop(s.instance, rank)
 	}
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		if ns.deployment != s.home && ns.deployment.key.Within(e) {
 			ns.deployment.expected.Drop(ns.instance, rank)
 		}
@@ -169,7 +169,7 @@ func (s *source) dropExpected() {
 	if s.home != nil {
 		s.home.expected.Drop(s.instance, int32(s.reg.Rank))
 	}
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		for key := range ns.owners {
 			ns.deployment.expected.Drop(ns.instance, key.Rank)
 		}
@@ -181,9 +181,9 @@ func (s *source) forgetExpected() {
 	if s.home == nil {
 		return
 	}
-	s.registry.mu.RLock()
+	s.holdings.registry.mu.RLock()
 	left := len(s.home.instances[s.reg.Instance].sources)
-	s.registry.mu.RUnlock()
+	s.holdings.registry.mu.RUnlock()
 	if left == 0 {
 		s.home.expected.Forget(s.instance)
 	}

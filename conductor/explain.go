@@ -113,7 +113,7 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 			Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
 		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
 	}
-	if e.deployment = c.deployment(e.at.Deployment); e.deployment != nil {
+	if e.deployment = c.registry.deployment(e.at.Deployment); e.deployment != nil {
 		e.identity = e.deployment.names.Look(e.at.Variant)
 	}
 	e.chains = e.chainsOf(e.deployment, q.BlockSize)
@@ -231,12 +231,12 @@ type chunkInPart struct {
 // owners returns whose the owners of a deployment are.
 func (e *explaining) owners(d *deployment) map[uint32]owned {
 	who, table := make(map[uint32]owned), d.table()
-	e.conductor.mu.RLock()
+	e.conductor.registry.mu.RLock()
 	sources := slices.Collect(maps.Values(d.holders))
-	e.conductor.mu.RUnlock()
+	e.conductor.registry.mu.RUnlock()
 	for _, s := range sources {
-		s.mu.Lock()
-		if ns := s.in(d); ns != nil {
+		s.holdings.mu.Lock()
+		if ns := s.holdings.in(d); ns != nil {
 			for key, h := range ns.owners {
 				for _, o := range h.owners {
 					if int(o) < len(table) {
@@ -245,7 +245,7 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 				}
 			}
 		}
-		s.mu.Unlock()
+		s.holdings.mu.Unlock()
 	}
 	return who
 }

@@ -48,7 +48,7 @@ type place struct {
 // deployment, then other deployments, those of the model first.
 func (e *explaining) searchElsewhere() {
 	var all []place
-	for _, d := range e.conductor.indexed() {
+	for _, d := range e.conductor.registry.indexed() {
 		if !e.view.reader.Tenants.Has(d.key.Tenant) {
 			continue
 		}

@@ -74,7 +74,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 	lost := s.lostBlock(e, k.rank, block)
 	shards := s.missingShards(e, block)
 	emptied := s.emptiedCauses(e.at.Deployment, k.rank)
-	since, forgotten := s.past.losses.Since()
+	since, forgotten := s.holdings.past.losses.Since()
 	s.turn.Unlock()
 
 	waiting, tokenless := e.waiting(s, block)
@@ -90,10 +90,10 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 		return all
 	}
 	c := Cause{Reason: NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 && len(tokenless) == 0 &&
-		s.past.losses != nil,
+		s.holdings.past.losses != nil,
 		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.reg.Key(), st.Epoch, block)}
 	switch {
-	case s.past.losses == nil:
+	case s.holdings.past.losses == nil:
 		c.Text += " Removals are not remembered."
 	case forgotten:
 		c.Text += fmt.Sprintf(" Removals up to sequence %d are forgotten, so the block may have left before.", since)
@@ -103,9 +103,9 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 
 // lostBlock returns the removals that took a block of a rank, the last one first. turn is held.
 func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
-	for name := range s.media {
+	for name := range s.holdings.media {
 		for _, c := range e.chains {
-			if seq, found := s.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
+			if seq, found := s.holdings.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
 				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq,
 					Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
 				break
@@ -118,9 +118,9 @@ func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
 
 // emptiedCauses returns how a rank lost all of its blocks at once. turn is held.
 func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []Cause) {
-	for name := range s.media {
+	for name := range s.holdings.media {
 		label := lossLabel(at, rank, name)
-		for _, p := range s.past.emptied {
+		for _, p := range s.holdings.past.emptied {
 			switch {
 			case p.label != label:
 			case p.cause == Cleared:
@@ -169,9 +169,9 @@ func (e *explaining) constant() uint64 {
 // waiting returns which blocks of the prompt wait for their parent, and whether blocks of the
 // source wait for tokens.
 func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
-	s.mu.Lock()
-	ns := s.in(e.deployment)
-	s.mu.Unlock()
+	s.holdings.mu.Lock()
+	ns := s.holdings.in(e.deployment)
+	s.holdings.mu.Unlock()
 	if ns == nil {
 		return nil, nil
 	}

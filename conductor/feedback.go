@@ -109,7 +109,7 @@ func (v View) Feedback(f Feedback) (FeedbackResult, error) {
 }
 
 func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
-	sources := c.sourcesOf(f.Instance, f.Tenant)
+	sources := c.registry.sourcesOf(f.Instance, f.Tenant)
 	if len(sources) == 0 {
 		return FeedbackResult{}, ErrNotFound
 	}
@@ -213,7 +213,7 @@ func (v View) Reported() []InstanceFeedback {
 
 func (c *Conductor) reported() (all []InstanceFeedback) {
 	registered := make(map[registration.Key]bool)
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		registered[registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant}] = true
 	}
 	c.feedback.mu.Lock()

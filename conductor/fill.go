@@ -29,11 +29,11 @@ type hiddenOwner struct {
 
 // beginFilling hides the owners that the source gets from here on.
 func (s *source) beginFilling() {
-	s.filling, s.filled, s.began = true, 0, s.conductor.now()
+	s.holdings.filling, s.filled, s.began = true, 0, s.conductor.now()
 }
 
 // leaveFilling forgets the hidden owners. They are gone with their blocks.
-func (s *source) leaveFilling() { s.filling, s.hidden = false, nil }
+func (s *source) leaveFilling() { s.holdings.filling, s.holdings.hidden = false, nil }
 
 // fill applies a part of a snapshot. turn is held.
 func (s *source) fill(step *stream.Step) {
@@ -60,7 +60,7 @@ func (s *source) fill(step *stream.Step) {
 // the engine.
 func (s *source) fillBlocks(c *normalize.Change) {
 	if c.Kind == normalize.Removed {
-		s.drop(events.UnknownHash, len(c.Event.Hashes)-s.withdraw(c.Event, c.Owner))
+		s.drop(events.UnknownHash, len(c.Event.Hashes)-s.holdings.withdraw(c.Event, c.Owner))
 		return
 	}
 	s.storeBlocks(c)
@@ -69,8 +69,8 @@ func (s *source) fillBlocks(c *normalize.Change) {
 // reveal shows the owners, and goes on behind the snapshot. turn is held.
 func (s *source) reveal(step *stream.Step) {
 	shown := make(map[*deployment][]hiddenOwner)
-	for _, h := range s.hidden {
-		if s.byKey[h.ns.deployment.key] == h.ns {
+	for _, h := range s.holdings.hidden {
+		if s.holdings.byKey[h.ns.deployment.key] == h.ns {
 			shown[h.ns.deployment] = append(shown[h.ns.deployment], h)
 		}
 	}
@@ -79,14 +79,14 @@ func (s *source) reveal(step *stream.Step) {
 	for d, owners := range shown {
 		d.show(owners)
 	}
-	s.snapshotted.Store(int64(s.blocks()))
+	s.snapshotted.Store(int64(s.holdings.blocks()))
 	s.mark, s.marked = stream.Mark{Seq: step.Seq, ID: step.ID}, true
 	from := FromEngine
 	s.origin.Store(&from)
 	// The journal does not have the parts: a replay of it is partial from here on.
 	s.tape.RecordOmission(uint64(s.filled))
-	s.conductor.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).
-		Int("blocks", s.blocks()).Dur("took", s.conductor.now().Sub(s.began)).Msg("snapshot of the engine applied")
+	s.conductor.registry.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).
+		Int("blocks", s.holdings.blocks()).Dur("took", s.conductor.now().Sub(s.began)).Msg("snapshot of the engine applied")
 }
 
 // show replaces the descriptors of owners, all at once.

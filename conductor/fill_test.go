@@ -241,8 +241,9 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return newUnfollowed(c.now())
 	}
-	must.Succeed(t, c.register(registration.Registration{Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", Tenant: scope.DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
-	s := c.registered()[0]
+	must.Succeed(t, c.register(registration.Registration{Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
+		Tenant: scope.DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
+	s := c.registry.registered()[0]
 	step := func(kind stream.StepKind, reason string, all ...any) {
 		st := stream.Step{Kind: kind, Reason: reason, Epoch: 1, Seq: 7, ID: events.PublisherID{1}}
 		if kind != stream.DropBlocks {

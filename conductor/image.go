@@ -51,8 +51,8 @@ type ImageHolder struct {
 // keep the bytes. Events of these sources wait as for Snapshot.
 func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error,
 	chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
-	c.cutting.Lock()
-	defer c.cutting.Unlock()
+	c.registry.cutting.Lock()
+	defer c.registry.cutting.Unlock()
 	snap := c.cut(of)
 	c.yieldToQueries()
 	img, owners := snap.image(c.opts.HashSeed)
@@ -92,18 +92,18 @@ type HeldDeployment struct {
 }
 
 // HeldDeployments returns the deployments that WriteImage has something of, ordered by name.
-func (c *registry) HeldDeployments() []HeldDeployment {
+func (c *Conductor) HeldDeployments() []HeldDeployment {
 	at := make(map[scope.Deployment]*HeldDeployment)
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		if s.recovered || s.reg.IsPool() {
 			continue
 		}
-		d := at[s.deploymentKey()]
+		d := at[s.holdings.deploymentKey()]
 		if d == nil {
-			d = &HeldDeployment{Deployment: s.deploymentKey(), Synced: true}
+			d = &HeldDeployment{Deployment: s.holdings.deploymentKey(), Synced: true}
 			at[d.Deployment] = d
 		}
-		d.Blocks += s.blocks()
+		d.Blocks += s.holdings.blocks()
 		d.Synced = d.Synced && s.stream.Status().State.Ready()
 	}
 	all := make([]HeldDeployment, 0, len(at))
@@ -119,7 +119,7 @@ func (c *registry) HeldDeployments() []HeldDeployment {
 // ImageOfSources returns the head of an image of the registrations alone.
 func (c *Conductor) ImageOfSources() *Image {
 	img := &Image{HashSeed: c.opts.HashSeed}
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		if !s.recovered {
 			img.Sources = append(img.Sources, SourceMark{Registration: s.registration(), Static: s.static, By: s.by})
 		}
@@ -211,9 +211,9 @@ func (m *SourceMark) leftOut() bool { return m.Instance == "" }
 func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, error) {
 	l := &ImageLoading{r: r, d: d, img: img, before: r.Blocks}
 	l.sources = slices.Repeat([]index.Source{index.NoSource}, len(img.Sources))
-	r.c.mu.RLock()
-	known := r.c.deployments[l.key()]
-	r.c.mu.RUnlock()
+	r.c.registry.mu.RLock()
+	known := r.c.registry.deployments[l.key()]
+	r.c.registry.mu.RUnlock()
 	if known == nil {
 		if err := r.mayMake(l.key()); err != nil {
 			return nil, err
@@ -231,12 +231,12 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		return l, nil // its sources are not here
 	}
 	for group, kind := range d.Groups {
-		r.c.learnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
+		r.c.registry.learnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
 	}
 	x, table := l.into.index, l.into.names
 	if !x.IsEmpty() || !adopted && !table.Adopt(d.Secret) {
 		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true,
-			WideBase: r.c.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
+			WideBase: r.c.registry.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
 		table = names.New(x, 0, weightOfIdentity)
 		table.Adopt(d.Secret)
 		l.scratch = &scratchIndex{x, table, make(map[uint64]uint64)}
@@ -250,7 +250,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		}
 	}
 	for _, src := range l.sources {
-		if s := r.c.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.IsPool() {
+		if s := r.c.registry.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.IsPool() {
 			x.MarkTeaching(src)
 		}
 	}
@@ -317,20 +317,20 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 		s.reg.Owned == registration.OwnedDrop {
 		return noOwner, nil
 	}
-	ns := s.namespaceIn(l.key())
-	key, medium := h.Owner, s.mediumOf(h.Medium, true)
-	if key.Medium = medium.Name; ns == nil || s.noRoomFor(ns, key) {
+	ns := s.holdings.namespaceIn(l.key())
+	key, medium := h.Owner, s.holdings.mediumOf(h.Medium, true)
+	if key.Medium = medium.Name; ns == nil || s.holdings.noRoomFor(ns, key) {
 		return noOwner, nil
 	}
 	l.into, l.sources[h.Source] = ns.deployment, ns.source
 	ns.useLookAheads(&l.r.c.registry, max(s.peerLookAheads, noLookAhead))
-	owner := s.holder(ns, key, medium)
+	owner := s.holdings.holder(ns, key, medium)
 	if !s.marked || h.Unverified {
 		l.r.c.unscoped.Store(true)
-		return s.unverifiedGeneration(ns, owner, key, medium), nil
+		return s.holdings.unverifiedGeneration(ns, owner, key, medium), nil
 	}
 	if h.Older {
-		return s.previousGeneration(ns, owner, key, medium), nil
+		return s.holdings.previousGeneration(ns, owner, key, medium), nil
 	}
 	return owner.owners[0], nil
 }
@@ -382,7 +382,7 @@ func (l *ImageLoading) noteHeld() {
 		if s.reg.Type != registration.TypeStandard && l.into.index.Inspect().HasRawBlocks(l.sources[i]) {
 			l.into.await()
 		}
-		ns := s.namespaceIn(l.key())
+		ns := s.holdings.namespaceIn(l.key())
 		for _, n := range held[l.sources[i]] {
 			if id := ns.names.Table.Of(n); id != nil {
 				ns.names.Has(id)

@@ -55,10 +55,10 @@ func (s *source) applyChange(c *normalize.Change) {
 		s.applyObject(c.Event)
 	case normalize.Purged:
 		s.doctor.ForgetCopies()
-		s.purgeGroup(c.Owner.Rank, c.Owner.Group)
+		s.holdings.purgeGroup(c.Owner.Rank, c.Owner.Group)
 	case normalize.Learned:
-		at := scope.Group{Deployment: s.deploymentKey(), Index: c.Owner.Group}
-		if s.conductor.learnGroup(at, c.Event.GroupKind) {
+		at := scope.Group{Deployment: s.holdings.deploymentKey(), Index: c.Owner.Group}
+		if s.conductor.registry.learnGroup(at, c.Event.GroupKind) {
 			s.regrouped = append(s.regrouped, at)
 		}
 	}
@@ -83,10 +83,11 @@ func (s *source) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 // applyBlocks applies stored or removed blocks, and lets the doctor observe them.
 func (s *source) applyBlocks(c *normalize.Change) {
 	if s.doctor.CopiesUncounted() {
-		s.doctor.CountCopies(s.countedOnDevice())
+		s.doctor.CountCopies(s.holdings.countedOnDevice())
 	}
 	n := len(c.Event.Hashes)
-	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true, Counted: s.copies(c.Owner) == index.CopyCount}
+	seen := doctor.Observation{Event: c.Event, Medium: c.Medium, Count: n, Blocks: true,
+		Counted: s.holdings.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
 		unknown := s.remove(c.Event, c.Owner)
 		s.lives.Removed(c.Medium.Name, c.Event.Hashes, s.at, s.news)
@@ -100,9 +101,9 @@ func (s *source) applyBlocks(c *normalize.Change) {
 		}
 	}
 	s.doctor.Observe(&seen)
-	if s.doctor.Full() && !s.full {
+	if s.doctor.Full() && !s.holdings.full {
 		from := s.origin.Load()
-		s.assumeFull(from != nil && *from != FromEngine)
+		s.holdings.assumeFull(from != nil && *from != FromEngine)
 	}
 }
 
@@ -115,7 +116,7 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	}
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
 	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
-	if ns := s.byKey[c.Context.Deployment]; ns != nil {
+	if ns := s.holdings.byKey[c.Context.Deployment]; ns != nil {
 		seen.Seeds, seen.Profiles = ns.deployment.seeds.Load(), ns.deployment.profiles.Load()
 	}
 }
@@ -130,13 +131,13 @@ func (s *source) clear(c *normalize.Change) {
 		s.conductor.counts.cleared.ok.Add(1)
 		s.doctor.ForgetCopies()
 	}
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		if !ns.deployment.key.Within(e) {
 			continue
 		}
 		for key, h := range ns.owners {
 			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
-				s.past.noteEmptied(Cleared, ns.deployment.key, key, ns.clearNamed(h, e))
+				s.holdings.past.noteEmptied(Cleared, ns.deployment.key, key, ns.clearNamed(h, e))
 			}
 		}
 		s.decideContests(ns, nil)
@@ -181,7 +182,7 @@ func (s *source) applyChanges(changes []pool.Change) (removed int) {
 		at, medium := s.pool.Context(c)
 		key := normalize.Owner{Rank: int32(s.reg.Rank), Medium: medium.Name, Backend: *e.Backend, Objects: c.Object}
 		if c.Vanishes {
-			removed += s.withdraw(&e, key)
+			removed += s.holdings.withdraw(&e, key)
 		} else {
 			s.storeBlocks(&normalize.Change{Kind: normalize.Stored, Event: &e, Owner: key, Medium: medium, Context: at, Cut: &e, Parts: 1})
 		}

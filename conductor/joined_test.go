@@ -118,7 +118,7 @@ func follow(t *testing.T, reg registration.Registration) *follower {
 	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 	must.Succeed(t, c.Register(reg, RegisterOptions{}))
 	t.Cleanup(func() { close(l.closed); c.Close() })
-	return &follower{c: c, s: c.registered()[0]}
+	return &follower{c: c, s: c.registry.registered()[0]}
 }
 
 func (f *follower) apply(b events.Batch) {
@@ -129,7 +129,7 @@ func (f *follower) apply(b events.Batch) {
 
 // state is all that a source shows, and the digest of what it holds. The keys of salts differ between servers.
 func (f *follower) state() string {
-	held := f.s.digest.Load()
+	held := f.s.holdings.digest.Load()
 	if f.s.reg.Salt != "" {
 		held.Sum = 0
 	}
@@ -174,7 +174,7 @@ func TestJoinedEvents(t *testing.T) {
 			if a, b := together.s.doctor.Findings.List(), apart.s.doctor.Findings.List(); !reflect.DeepEqual(a, b) {
 				t.Errorf("findings %+v, of each alone %+v", a, b)
 			}
-			for _, ns := range together.s.namespaces {
+			for _, ns := range together.s.holdings.namespaces {
 				must.Succeed(t, ns.deployment.index.Check())
 			}
 		}

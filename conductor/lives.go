@@ -35,9 +35,9 @@ func (c *Conductor) lives() []MediumLife {
 	}
 	all := make(map[at]*MediumLife)
 	now := c.now()
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		for _, l := range s.lives.Lives(now) {
-			key := at{s.deploymentKey(), l.Medium}
+			key := at{s.holdings.deploymentKey(), l.Medium}
 			sum := all[key]
 			if sum == nil {
 				sum = &MediumLife{Deployment: key.Deployment, Medium: l.Medium}

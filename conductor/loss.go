@@ -43,7 +43,7 @@ const lostPrefixes = 50
 // one deployment after the other, while events go on.
 func (v View) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
-	for _, s := range v.conductor.registered() {
+	for _, s := range v.conductor.registry.registered() {
 		if s.reg.Instance == instance && !s.reg.IsPool() && v.reader.Tenants.Has(s.reg.Tenant) {
 			loss.Ranks = append(loss.Ranks, s.reg.Key())
 		}
@@ -52,7 +52,7 @@ func (v View) Loss(instance string) (Loss, error) {
 		return loss, ErrNotFound
 	}
 	slices.SortFunc(loss.Ranks, registration.Key.Compare)
-	for _, d := range v.conductor.indexed() {
+	for _, d := range v.conductor.registry.indexed() {
 		if !v.reader.Tenants.Has(d.key.Tenant) {
 			continue
 		}
@@ -81,9 +81,9 @@ func (v View) Loss(instance string) (Loss, error) {
 
 // alone returns how many blocks of each identity an instance holds, and how many of them it alone.
 func (d *deployment) alone(c *Conductor, instance string) []index.Share {
-	c.mu.RLock()
+	c.registry.mu.RLock()
 	at := d.instances[instance]
-	c.mu.RUnlock()
+	c.registry.mu.RUnlock()
 	if at == nil {
 		return nil
 	}

@@ -123,7 +123,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ready = 1
 	}
 	ch <- prometheus.MustNewConstMetric(descReady, prometheus.GaugeValue, ready)
-	for labels, st := range c.indexStats() {
+	for labels, st := range c.registry.indexStats() {
 		gauge := func(d *prometheus.Desc, v int) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels[:]...)
 		}
@@ -135,11 +135,11 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
 	}
-	if used, limit := c.options.Budget.Used(); limit > 0 {
+	if used, limit := c.registry.options.Budget.Used(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descIndexLimit, prometheus.GaugeValue, float64(limit))
 		ch <- prometheus.MustNewConstMetric(descIndexUsed, prometheus.GaugeValue, float64(used))
 	}
-	if used, limit := c.options.Ghosts.Used(); limit > 0 {
+	if used, limit := c.registry.options.Ghosts.Used(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descGhosts, prometheus.GaugeValue, float64(used))
 		ch <- prometheus.MustNewConstMetric(descGhostLimit, prometheus.GaugeValue, float64(limit))
 	}
@@ -165,7 +165,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	c.queries.seconds.Collect(ch)
-	for i, n := range c.queryCounts() {
+	for i, n := range c.registry.queryCounts() {
 		ch <- prometheus.MustNewConstMetric(descMatched, prometheus.CounterValue, float64(n.Matched), promptKinds[i])
 		ch <- prometheus.MustNewConstMetric(descAsked, prometheus.CounterValue, float64(n.Asked), promptKinds[i])
 	}

@@ -35,11 +35,13 @@ func (s *source) historyFrom() string {
 
 // Unfilled returns how many sources no recovery has filled, and at least 1 where there is no
 // source.
-func (c *registry) Unfilled() int { return unfilled(c.registered()) }
+func (c *Conductor) Unfilled() int { return unfilled(c.registry.registered()) }
 
 // UnfilledIn is Unfilled for the sources of a deployment.
-func (c *registry) UnfilledIn(d scope.Deployment) int {
-	return unfilled(slices.DeleteFunc(slices.Clone(c.registered()), func(s *source) bool { return s.deploymentKey() != d }))
+func (c *Conductor) UnfilledIn(d scope.Deployment) int {
+	return unfilled(slices.DeleteFunc(slices.Clone(c.registry.registered()), func(s *source) bool {
+		return s.holdings.deploymentKey() != d
+	}))
 }
 
 func unfilled(all []*source) (n int) {
@@ -59,14 +61,14 @@ func unfilled(all []*source) (n int) {
 }
 
 // Registered reports whether a source is registered for a deployment.
-func (c *registry) Registered(d scope.Deployment) bool {
-	return slices.ContainsFunc(c.registered(), func(s *source) bool { return !s.recovered && s.deploymentKey() == d })
+func (c *Conductor) Registered(d scope.Deployment) bool {
+	return slices.ContainsFunc(c.registry.registered(), func(s *source) bool { return !s.recovered && s.holdings.deploymentKey() == d })
 }
 
 // OwnRegistered returns why a source of the server's own snapshot takes no blocks, "" if it
 // takes them: the configuration and clients of today win.
 func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
-	if r.c.source(m.Key()) == nil {
+	if r.c.registry.source(m.Key()) == nil {
 		return "it is not registered any more"
 	}
 	return r.Own(m)
@@ -75,7 +77,7 @@ func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
 // Own is OwnRegistered, but that a source that was registered over HTTP is registered again.
 func (r *Recovery) Own(m *SourceMark) (why string) {
 	c := r.c
-	switch s := c.source(m.Key()); {
+	switch s := c.registry.source(m.Key()); {
 	case s != nil:
 		if field, have, was := s.reg.Diff(&m.Registration, registration.CopiesWord(c.opts.Copies)); field != "" {
 			return "its " + field + " is " + have + " and was " + was

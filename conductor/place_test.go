@@ -98,7 +98,7 @@ const placedRank = 1
 
 // heldOf returns how many blocks the source holds as a rank.
 func (s *source) heldOf(rank int32) (held int) {
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		for key, h := range ns.owners {
 			if key.Rank == rank {
 				held += ns.deployment.index.BlocksOf(h.owners[0])
@@ -146,7 +146,7 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		var chain hash.Chain
 		chain.Reset(c.scheme, stored.Tokens, 16, 0)
 		var m index.Match
-		s.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
+		s.holdings.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
 		if held := s.heldOf(0); m.Blocks != placedBlocks || held != placedBlocks {
 			t.Errorf("with %d bytes for ghosts %d blocks are found and %d held, want %d", ghosts, m.Blocks, held, placedBlocks)
 		}
@@ -166,7 +166,7 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	var chain hash.Chain
 	chain.Reset(c.scheme, stored.Tokens, 16, 0)
 	var m index.Match
-	s.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
+	s.holdings.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
 	for rank := range int32(3) {
 		if held := s.heldOf(rank); rank > 0 && held != placedBlocks {
 			t.Errorf("%d blocks as rank %d, want %d", held, rank, placedBlocks)
@@ -216,7 +216,7 @@ func TestSaltsAreNotSearched(t *testing.T) {
 		s := saltedSource(c, salts, salts)
 		e := blocksOf(1, 1)
 		e.Medium = "CPU"
-		at, err := s.namespaces[0].names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
+		at, err := s.holdings.namespaces[0].names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
 		must.Succeed(t, err)
 		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 		return len(at.Begins), alloctest.PerRun(100, func() {
@@ -245,12 +245,12 @@ func TestAdaptersLeave(t *testing.T) {
 			s.change(&events.Event{Kind: events.Removed, Hashes: blocksOf(1+(i-3)*4, 7).Hashes, Medium: "GPU"}, 0)
 		}
 	}
-	if n := len(s.announced); n > maxAdapters {
+	if n := len(s.holdings.announced); n > maxAdapters {
 		t.Errorf("%d adapters are listed", n)
 	}
-	blocks := s.namespaces[0].deployment.index.IdentityBlocks(nil)
-	for _, id := range s.namespaces[0].names.Table.All() {
-		if n := blocks[id.Number]; id.Lora != "" && n > 0 && !s.announced[id.Lora] {
+	blocks := s.holdings.namespaces[0].deployment.index.IdentityBlocks(nil)
+	for _, id := range s.holdings.namespaces[0].names.Table.All() {
+		if n := blocks[id.Number]; id.Lora != "" && n > 0 && !s.holdings.announced[id.Lora] {
 			t.Errorf("adapter %s has %d blocks and is not listed", id.Lora, n)
 		}
 	}
@@ -362,7 +362,7 @@ func BenchmarkSaltMemory(b *testing.B) {
 					}
 					s.change(e, 0)
 				}
-				m := s.namespaces[0].deployment.index.Memory()
+				m := s.holdings.namespaces[0].deployment.index.Memory()
 				taken := float64(heapBytes() - before + int64(m.PiecesOffHeap+m.NamesOffHeap))
 				if held := s.heldOf(0); held != p.salts*p.blocks {
 					b.Fatalf("%d blocks are held", held)

@@ -68,7 +68,7 @@ func (v View) BeginsWith(kept, q *Query, key uint64) int {
 		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: v.conductor.modelOf(q.Tenant, q.Model),
 			BlockSize: q.BlockSize}
 	}
-	d := v.conductor.deployment(at(q))
+	d := v.conductor.registry.deployment(at(q))
 	if d == nil || at(kept) != at(q) || kept.Lora != q.Lora {
 		return 0
 	}
@@ -91,13 +91,13 @@ type Popular struct {
 // prefixes of each, most asked for first.
 func (v View) Popular(top int) (all []Popular) {
 	c := v.conductor
-	c.mu.RLock()
-	for key, d := range c.deployments {
+	c.registry.mu.RLock()
+	for key, d := range c.registry.deployments {
 		if v.reader.Tenants.Has(key.Tenant) {
 			all = append(all, Popular{Deployment: key, Report: d.summary.Report(top)})
 		}
 	}
-	c.mu.RUnlock()
+	c.registry.mu.RUnlock()
 	all = slices.DeleteFunc(all, func(p Popular) bool { return p.Queries == 0 })
 	slices.SortFunc(all, func(a, b Popular) int { return cmp.Or(cmp.Compare(b.Queries, a.Queries), a.Compare(b.Deployment)) })
 	return all

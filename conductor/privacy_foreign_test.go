@@ -39,7 +39,7 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 		for i := range len(tokens) / foreignSize {
 			store.Hashes = append(store.Hashes, uint64(len(salt))<<32+uint64(i))
 		}
-		s := c.sources[registration.Key{Instance: "i", Tenant: scope.DefaultTenant}]
+		s := c.registry.sources[registration.Key{Instance: "i", Tenant: scope.DefaultTenant}]
 		s.guard(func() {
 			s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}})
 		})
@@ -83,7 +83,7 @@ func TestForeignSaltIsNotRead(t *testing.T) {
 			mine != 0 {
 			t.Fatalf("%d blocks under their salt, %d under mine", theirs, mine)
 		}
-		d := c.deployment(scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: foreignSize})
+		d := c.registry.deployment(scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: foreignSize})
 		asked := func(salt string, prompt []uint32) (locals, keys int) {
 			chain := &countingChain{}
 			chain.Reset(d.scheme, prompt, foreignSize, 0)

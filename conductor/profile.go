@@ -71,7 +71,7 @@ func (d *deployment) publishProfiles() {
 	for _, in := range d.instances {
 		for s := range in.sources {
 			offer(engines, s.reg.Lora, s)
-			for lora := range s.announced {
+			for lora := range s.holdings.announced {
 				offer(announcers, lora, s)
 			}
 		}

@@ -25,9 +25,9 @@ func TestDeploymentProfile(t *testing.T) {
 				IndexProjection: hash.ProjectionLow64}
 		}
 		s := c.unjoined(r)
-		s.announced = make(map[string]bool)
+		s.holdings.announced = make(map[string]bool)
 		for _, lora := range announced {
-			s.announced[lora] = true
+			s.holdings.announced[lora] = true
 		}
 		return s
 	}

@@ -110,7 +110,7 @@ type Pushed struct {
 //
 // Errors: ErrPast; ErrBehind once ctx ends, see lmcache.Hub.Push.
 func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error) {
-	if v.conductor.past {
+	if v.conductor.registry.past {
 		return Pushed{}, ErrPast
 	}
 	p := Pushed{lmcache.Applied, len(b.Entries)}

@@ -123,7 +123,7 @@ func TestResyncedPush(t *testing.T) {
 	b := newPushBench(t)
 	b.store(false, b.chunks...)
 	b.finds(8)
-	b.c.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}].stream.Resync("test")
+	b.c.registry.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}].stream.Resync("test")
 	b.store(false, b.chunks[:3]...)
 	b.finds(6)
 	b.is("n", stream.Partial, stream.ReasonUnknown)
@@ -180,7 +180,7 @@ func hold(t *testing.T, s *source) (release func()) {
 func TestSlowPush(t *testing.T) {
 	b := newPushBench(t)
 	b.register("o")
-	slow := b.c.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}]
+	slow := b.c.registry.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}]
 	feed := slow.stream.(*pushed)
 	push := func(ctx context.Context, instance string, seq uint64, chunks ...lmcache.Entry) (lmcache.Outcome, error) {
 		p, err := b.c.For(Reader{}).PushLMCache(ctx, &lmcache.Batch{Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store,
@@ -234,7 +234,7 @@ func TestSlowPush(t *testing.T) {
 func TestUnregisterFreesSenders(t *testing.T) {
 	b := newPushBench(t)
 	key := registration.Key{Instance: "n", Tenant: scope.DefaultTenant}
-	slow := b.c.sources[key]
+	slow := b.c.registry.sources[key]
 	release := hold(t, slow)
 	done := make(chan struct{})
 	go func() {

@@ -127,7 +127,7 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 // use: when that returns, it and all it points to serve other queries.
 func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
-	note(&c.askedAt, start)
+	note(&c.registry.askedAt, start)
 	q.Clock.Enter(stage.Match)
 	sc := scratches.Get().(*scratch)
 	sc.clock = q.Clock
@@ -151,7 +151,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
-	d = c.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
+	d = c.registry.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
 		d.noteAsked(now)
 	}

@@ -43,9 +43,9 @@ func BenchmarkQueryProfile(b *testing.B) {
 			r := registration.Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size,
 				Profile: settings}
 			must.Succeed(b, c.Register(r, RegisterOptions{}))
-			c.mu.RLock()
-			defer c.mu.RUnlock()
-			return c.sources[registration.Key{Instance: instance, Tenant: scope.DefaultTenant}]
+			c.registry.mu.RLock()
+			defer c.registry.mu.RUnlock()
+			return c.registry.sources[registration.Key{Instance: instance, Tenant: scope.DefaultTenant}]
 		}
 		pool := register(registration.TypeMooncake, "pool")
 		var engines []*source

@@ -52,23 +52,23 @@ var ErrNoRoom = errors.New("it takes more memory than index.max_bytes_total allo
 
 // Room returns the bytes that all indexes may take, 0 if there is no bound.
 func (r *Recovery) Room() int64 {
-	_, most := r.c.options.Budget.Used()
+	_, most := r.c.registry.options.Budget.Used()
 	return most
 }
 
 // full reports whether the snapshot takes more memory than there is. An index that refuses blocks
 // stays below that.
 func (r *Recovery) full() bool {
-	used, most := r.c.options.Budget.Used()
+	used, most := r.c.registry.options.Budget.Used()
 	return most > 0 && used > most+most/8
 }
 
 // mayMake returns an error if blocks in a deployment would make one too many: each takes some memory
 // without any block.
 func (r *Recovery) mayMake(at scope.Deployment) error {
-	r.c.mu.RLock()
-	defer r.c.mu.RUnlock()
-	if r.c.deployments[at] != nil {
+	r.c.registry.mu.RLock()
+	defer r.c.registry.mu.RUnlock()
+	if r.c.registry.deployments[at] != nil {
 		return nil
 	}
 	most := r.c.tuned.Load().MaxSources
@@ -116,7 +116,7 @@ func (r *Recovery) Source(m SourceMark) error {
 	}
 	s.recallFull(m.FullReports)
 	s.peerLookAheads |= lookAheadSet(m.LookAheads)
-	if ns := s.namespaceIn(s.deploymentKey()); ns != nil {
+	if ns := s.holdings.namespaceIn(s.holdings.deploymentKey()); ns != nil {
 		for _, lora := range m.Adapters {
 			s.announce(ns, lora)
 		}
@@ -140,7 +140,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		return nil
 	}
 	at := scope.Deployment{Tenant: e.Tenant, Model: e.Model, BlockSize: e.BlockSize}
-	if s.byKey[at] == nil {
+	if s.holdings.byKey[at] == nil {
 		if err := r.mayMake(at); err != nil {
 			return err
 		}
@@ -148,10 +148,10 @@ func (r *Recovery) Stored(e *Stored) error {
 	if r.full() {
 		return ErrNoRoom
 	}
-	ns := s.namespaceIn(at)
-	e.Medium = s.mediumOf(e.Medium.Name, true)
+	ns := s.holdings.namespaceIn(at)
+	e.Medium = s.holdings.mediumOf(e.Medium.Name, true)
 	key := normalize.Owner{Rank: e.Rank, Medium: e.Medium.Name, Group: e.Group, Backend: e.Backend, Owned: e.Owned, Chunk: e.Chunk}
-	if ns == nil || s.noRoomFor(ns, key) {
+	if ns == nil || s.holdings.noRoomFor(ns, key) {
 		r.Refused += len(e.Engine)
 		return nil
 	}
@@ -175,10 +175,10 @@ func (r *Recovery) Stored(e *Stored) error {
 	default:
 		ns.useLookAheads(&r.c.registry, dynamoLookAheads) // Dynamo's dumps do not tell
 	}
-	owner := s.holder(ns, key, e.Medium)
+	owner := s.holdings.holder(ns, key, e.Medium)
 	to := owner.owners[0]
 	if !s.marked {
-		to = s.unverifiedGeneration(ns, owner, key, e.Medium)
+		to = s.holdings.unverifiedGeneration(ns, owner, key, e.Medium)
 		r.c.unscoped.Store(true)
 	}
 	s.announce(ns, id.Lora)
@@ -239,7 +239,7 @@ func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e 
 	}, id: id, local: slices.Clone(local)})
 	n := int64(pendingBytes + 24*len(e.Engine))
 	r.charged += n
-	r.c.options.Budget.Charge(n)
+	r.c.registry.options.Budget.Charge(n)
 }
 
 // mostTries bounds how often a pending stretch is looked at. One that was not placed although a stretch
@@ -282,7 +282,7 @@ func (r *Recovery) attachPending() {
 
 // dropPending forgets the pending stretches.
 func (r *Recovery) dropPending() {
-	r.c.options.Budget.Charge(-r.charged)
+	r.c.registry.options.Budget.Charge(-r.charged)
 	r.pending, r.charged = nil, 0
 }
 
@@ -291,7 +291,7 @@ func (r *Recovery) dropPending() {
 func (e *pendingStretch) attach(complete bool) bool {
 	e.source.turn.Lock()
 	defer e.source.turn.Unlock()
-	if e.source.byKey[e.ns.deployment.key] != e.ns {
+	if e.source.holdings.byKey[e.ns.deployment.key] != e.ns {
 		return true // registered or unregistered meanwhile
 	}
 	known := e.ns.placed(&e.blocks)
@@ -363,8 +363,8 @@ func (r *Recovery) lock(reg registration.Registration, exact bool) (*source, err
 // successorOf returns the source registered in the place of one that is gone, nil without
 // one.
 func (c *Conductor) successorOf(gone *source) *source {
-	s := c.source(gone.reg.Key())
-	if s == nil || s == gone || s.recovered || !s.atGate() || s.deploymentKey() != gone.deploymentKey() {
+	s := c.registry.source(gone.reg.Key())
+	if s == nil || s == gone || s.recovered || !s.atGate() || s.holdings.deploymentKey() != gone.holdings.deploymentKey() {
 		return nil
 	}
 	return s
@@ -386,28 +386,28 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*source, e
 		return s, nil
 	}
 	c := r.c
-	if s := c.source(key); r.Refill && s != nil && s.recovered && s.origin.Load() != nil {
+	if s := c.registry.source(key); r.Refill && s != nil && s.recovered && s.origin.Load() != nil {
 		_, _ = c.unregisterIf(key, s) // gone already is as good
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	if c.registry.closed {
 		return nil, ErrClosed
 	}
-	s := c.sources[key]
+	s := c.registry.sources[key]
 	if s == nil && !exact && reg.Endpoint == "" {
-		s = c.sameInstanceSource(reg)
+		s = c.registry.sameInstanceSource(reg)
 	}
 	switch {
 	case s == nil:
-		if most := c.tuned.Load().MaxSources; most > 0 && c.recovered >= most {
+		if most := c.tuned.Load().MaxSources; most > 0 && c.registry.recovered >= most {
 			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more",
 				most)
 		}
 		s = c.newRecovered(reg)
-		c.sources[key] = s
+		c.registry.sources[key] = s
 		go s.run()
-	case !s.recovered && !s.atGate(), s.deploymentKey() != reg.Deployment(), s.origin.Load() != nil:
+	case !s.recovered && !s.atGate(), s.holdings.deploymentKey() != reg.Deployment(), s.origin.Load() != nil:
 		s = nil // it runs, is another one, or a recovery has filled it
 	}
 	r.sources[key] = s
@@ -416,9 +416,9 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*source, e
 
 // expire drops a recovered source without a registration.
 func (c *Conductor) expire(s *source) {
-	if key := s.reg.Key(); c.source(key) == s {
-		c.log.Info().Str("source", key.String()).Int("blocks",
-			s.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
+	if key := s.reg.Key(); c.registry.source(key) == s {
+		c.registry.log.Info().Str("source", key.String()).Int("blocks",
+			s.holdings.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}
 }

@@ -50,7 +50,7 @@ type RegisterOptions struct {
 // fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
 // Admit.
 func (c *Conductor) Register(r registration.Registration, opts RegisterOptions) error {
-	if c.past {
+	if c.registry.past {
 		return ErrPast
 	}
 	r, err := c.canonical(r, opts.AnyEndpoint)
@@ -89,7 +89,7 @@ func (c *Conductor) canonical(r registration.Registration, anyEndpoint bool) (re
 // register starts the source of a registration without faults.
 func (c *Conductor) register(r registration.Registration, opts RegisterOptions) error {
 	for {
-		giver := c.source(r.Key())
+		giver := c.registry.source(r.Key())
 		if giver != nil && !giver.recovered {
 			giver = nil
 		}
@@ -98,9 +98,9 @@ func (c *Conductor) register(r registration.Registration, opts RegisterOptions) 
 			continue // another one gives now
 		}
 		if old != nil {
-			c.retire(old)
+			c.registry.retire(old)
 		}
-		if s := c.source(r.Key()); err == nil && s != nil {
+		if s := c.registry.source(r.Key()); err == nil && s != nil {
 			s.observeAliases()
 		}
 		return err
@@ -114,9 +114,9 @@ func (c *Conductor) claimFrom(giver *source, r registration.Registration, opts R
 		giver.turn.Lock()
 		defer giver.turn.Unlock()
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
+	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
+	if at := c.registry.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
 		return nil, false, nil
 	}
 	old, err = c.claim(r.Key(), r, opts)
@@ -128,15 +128,15 @@ func (c *Conductor) claimFrom(giver *source, r registration.Registration, opts R
 // returned to be stopped. So is another source that gives way because there are too
 // many. c.mu is held, and the turn of a recovered source that has the key.
 func (c *Conductor) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *source, err error) {
-	if c.closed {
+	if c.registry.closed {
 		return nil, ErrClosed
 	}
 	if opts.Admit != nil {
-		if err := opts.Admit(c.registrations()); err != nil {
+		if err := opts.Admit(c.registry.registrations()); err != nil {
 			return nil, err
 		}
 	}
-	old, taken := c.sources[key]
+	old, taken := c.registry.sources[key]
 	most, ofTenant := c.tuned.Load().MaxSources, c.tuned.Load().MaxTenantSources
 	switch {
 	case taken && old.recovered: // gives way
@@ -149,44 +149,45 @@ func (c *Conductor) claim(key registration.Key, r registration.Registration, opt
 		case field == "":
 			old.givesWay = old.givesWay && opts.GivesWay
 			if !slices.Equal(*old.aliases.Load(), r.Aliases) {
-				c.setAliases(old, r.Aliases)
+				c.registry.setAliases(old, r.Aliases)
 			}
 			return nil, nil
 		case !opts.Replace:
 			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-	case ofTenant > 0 && !opts.Static && c.registeredFor(r.Tenant) >= ofTenant:
+	case ofTenant > 0 && !opts.Static && c.registry.registeredFor(r.Tenant) >= ofTenant:
 		if old = c.givingWay(opts, func(s *source) bool { return s.reg.Tenant == r.Tenant }); old == nil {
 			return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
 		}
-	case most > 0 && c.registrationCount() >= most:
+	case most > 0 && c.registry.registrationCount() >= most:
 		if old = c.givingWay(opts, func(*source) bool { return true }); old == nil {
 			return nil, ErrTooManySources
 		}
 	}
 	full := !taken && old != nil
-	if err := c.checkProfile(r, c.sources[key]); err != nil {
+	if err := c.registry.checkProfile(r, c.registry.sources[key]); err != nil {
 		return nil, err
 	}
 	if full {
-		delete(c.sources, old.reg.Key())
-		c.log.Info().Str("source", old.reg.Key().String()).Str("for", key.String()).Msg("source gives way, because there are too many")
+		delete(c.registry.sources, old.reg.Key())
+		c.registry.log.Info().Str("source", old.reg.Key().String()).Str("for",
+			key.String()).Msg("source gives way, because there are too many")
 	}
 	if full || taken && !old.recovered {
-		c.removeSource(old)
+		c.registry.removeSource(old)
 	}
 	s := c.newSource(r, opts.Static)
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
 		s.inheritFrom(old)
-		c.removeSource(old) // now, so that the instance is a row all the time
+		c.registry.removeSource(old) // now, so that the instance is a row all the time
 	}
-	c.sources[key] = s
+	c.registry.sources[key] = s
 	c.observeEndpoint(s)
 	c.watching.Do(func() { go c.watch() })
 	go s.run()
-	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
+	c.registry.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
 	return old, nil
 }
 
@@ -196,7 +197,7 @@ func (c *Conductor) givingWay(opts RegisterOptions, may func(*source) bool) (fou
 	if opts.GivesWay {
 		return nil
 	}
-	for _, s := range c.sources {
+	for _, s := range c.registry.sources {
 		if s.givesWay && may(s) && (found == nil || s.opened.After(found.opened)) {
 			found = s
 		}
@@ -209,7 +210,7 @@ func (c *Conductor) givingWay(opts RegisterOptions, may func(*source) bool) (fou
 // filled in; ErrNotFound when it is unknown, ErrPast.
 func (c *Conductor) Unregister(key registration.Key) (registration.Key, error) {
 	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
-	if c.past {
+	if c.registry.past {
 		return key, ErrPast
 	}
 	return c.unregisterIf(key, nil)
@@ -217,20 +218,20 @@ func (c *Conductor) Unregister(key registration.Key) (registration.Key, error) {
 
 // unregisterIf unregisters a complete key if it still belongs to meant; a nil meant is any source.
 func (c *Conductor) unregisterIf(key registration.Key, meant *source) (registration.Key, error) {
-	c.mu.Lock()
-	s, ok := c.sources[key]
+	c.registry.mu.Lock()
+	s, ok := c.registry.sources[key]
 	ok = ok && (meant == nil || s == meant)
 	if ok {
-		delete(c.sources, key)
-		c.removeSource(s)
+		delete(c.registry.sources, key)
+		c.registry.removeSource(s)
 	}
-	c.mu.Unlock()
+	c.registry.mu.Unlock()
 	if !ok {
 		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
-	c.retire(s)
+	c.registry.retire(s)
 	if !s.recovered { // else it was never registered
-		c.log.Info().Str("source", key.String()).Msg("source unregistered")
+		c.registry.log.Info().Str("source", key.String()).Msg("source unregistered")
 	}
 	return key, nil
 }
@@ -281,10 +282,10 @@ func (c *Conductor) Pause(key registration.Key) error { return c.setPaused(key, 
 func (c *Conductor) Unpause(key registration.Key) error { return c.setPaused(key, false) }
 
 func (c *Conductor) setPaused(key registration.Key, paused bool) error {
-	if c.past {
+	if c.registry.past {
 		return ErrPast
 	}
-	s := c.source(key)
+	s := c.registry.source(key)
 	if s == nil {
 		return fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
@@ -304,7 +305,7 @@ func (c *Conductor) observeEndpoint(s *source) {
 		return // it follows none
 	}
 	told := false
-	for _, other := range c.following[s.reg.Publisher()] {
+	for _, other := range c.registry.following[s.reg.Publisher()] {
 		key := other.reg.Key()
 		switch {
 		case other == s:
@@ -315,7 +316,8 @@ func (c *Conductor) observeEndpoint(s *source) {
 			return
 		case !told:
 			// Findings are for the tenant of the source, which may not learn of others.
-			c.log.Warn().Str("source", s.reg.Key().String()).Str("other", key.String()).Msg("two tenants follow the same publisher")
+			c.registry.log.Warn().Str("source", s.reg.Key().String()).Str("other",
+				key.String()).Msg("two tenants follow the same publisher")
 			told = true
 		}
 	}
@@ -328,8 +330,8 @@ func (c *Conductor) newSource(r registration.Registration, static bool) *source 
 	s := c.unjoined(r)
 	s.static, s.tape = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)
-	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
-	c.addSource(s) // last: queries see it from here on
+	s.states = statelog.New(c.registry.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
+	c.registry.addSource(s) // last: queries see it from here on
 	return s
 }
 
@@ -339,7 +341,7 @@ func (c *Conductor) newRecovered(r registration.Registration) *source {
 	s := c.unjoined(r)
 	s.stream, s.recovered = newUnfollowed(c.now()), true
 	s.by = registration.Registrar{Kind: registration.ByPeer, At: s.opened}
-	c.addSource(s)
+	c.registry.addSource(s)
 	return s
 }
 
@@ -360,16 +362,17 @@ func (c *Conductor) unjoined(r registration.Registration) *source {
 		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}
+	s.reg = &s.holdings.reg
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.Context(), Rank: r.Rank, Pool: r.IsPool(), Standard: r.Type == registration.TypeStandard,
 		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: r.Clear == registration.ClearDevice, MayAnnounce: r.AllowsTenant,
 		IsAlias: s.isAlias,
-		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.mediumOf,
+		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.holdings.mediumOf,
 	})
 	if r.IsPool() {
 		s.pool = pool.New(pool.Options{
 			Registered: r.Context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
-			Counts: c.countsGroup, Findings: &s.doctor.Findings,
+			Counts: c.registry.countsGroup, Findings: &s.doctor.Findings,
 		})
 	}
 	return s

@@ -110,7 +110,7 @@ func (c *registry) addSource(s *source) {
 		c.recovered++
 	}
 	c.joinGroup(s)
-	d := c.deploymentOf(s.deploymentKey())
+	d := c.deploymentOf(s.holdings.deploymentKey())
 	d.refs++
 	if s.reg.IsPool() {
 		d.await() // before another source's next removal: a pool names blocks that engines evict
@@ -140,7 +140,7 @@ func (c *registry) removeSource(s *source) {
 	}
 	c.leaving[s] = true
 	s.tape.Unregister()
-	d := c.deployments[s.deploymentKey()]
+	d := c.deployments[s.holdings.deploymentKey()]
 	if s.reg.IsPool() {
 		delete(d.pooled, s)
 	} else {
@@ -174,7 +174,7 @@ func (c *registry) enter(s *source, key scope.Deployment) *namespace {
 	}
 	c.mu.Unlock()
 	ns.deployment, ns.source = d, d.index.NewSource()
-	ns.names = d.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(&s.reg))
+	ns.names = d.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(s.reg))
 	c.mu.Lock()
 	d.holders[ns.source] = s
 	c.mu.Unlock()
@@ -239,7 +239,7 @@ func (c *registry) learnGroup(at scope.Group, kind string) bool {
 const maxGroups = 256
 
 // Revision changes when a source comes, goes or has other aliases.
-func (c *registry) Revision() uint64 { return c.revision.Load() }
+func (c *Conductor) Revision() uint64 { return c.registry.revision.Load() }
 
 // sameInstanceSource returns a registered source of the same instance and deployment: its
 // publisher may speak for several ranks. c.mu is held.
@@ -294,7 +294,7 @@ func (c *registry) lockSources(of *scope.Deployment) (all []*source, release fun
 	for {
 		all = c.registered()
 		if of != nil {
-			all = slices.DeleteFunc(slices.Clone(all), func(s *source) bool { return s.deploymentKey() != *of })
+			all = slices.DeleteFunc(slices.Clone(all), func(s *source) bool { return s.holdings.deploymentKey() != *of })
 		}
 		gone := false
 		for _, s := range all {

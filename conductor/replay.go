@@ -81,7 +81,7 @@ func NewReplay(opts Options) *Replay {
 // begin starts over with nothing.
 func (p *Replay) begin() {
 	p.c = New(p.opts)
-	p.c.past = true
+	p.c.registry.past = true
 	p.sources = make(map[uint32]*recorded)
 	p.c.open = func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
 		f := newRecorded(p.c.now, p.opts.Stream.StaleAfter)
@@ -236,13 +236,13 @@ func (p *Replay) register(rec *tape.Record) (*recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old := p.c.source(reg.Key()); old != nil {
+	if old := p.c.registry.source(reg.Key()); old != nil {
 		p.unregister(old.stream.(*recorded).id)
 	}
 	if err := p.c.register(reg, RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
-	s := p.c.source(reg.Key())
+	s := p.c.registry.source(reg.Key())
 	f := s.stream.(*recorded)
 	f.source, f.id = s, rec.Source
 	p.sources[rec.Source] = f

@@ -97,7 +97,7 @@ func (v View) TakeBack(tenant, requestID string) error {
 		return err
 	}
 	tenant = cmp.Or(tenant, scope.DefaultTenant)
-	if here := v.conductor.expected.Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
+	if here := v.conductor.registry.expected.Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
 		return unknownReport(requestID)
 	}
 	return nil
@@ -131,7 +131,7 @@ func (r *Routed) check() error {
 // routed is View.Routed for a client that may report, and the model's own name.
 func (c *Conductor) routed(r *Routed) (unsynced []SourceState, err error) {
 	tenant := cmp.Or(r.Tenant, scope.DefaultTenant)
-	d := c.deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
+	d := c.registry.deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
 	var to *row
 	if d != nil {
 		if v := d.rows(&c.registry); len(v.rows) > 0 {
@@ -262,7 +262,7 @@ func (c *Conductor) expectPrompt(sc *scratch, d *deployment, to *expect.Target, 
 		sc.hashes = q.Hashes
 		prompt = &sc.hashes
 	default:
-		sc.chain.Reset(d.scheme, q.Tokens, q.BlockSize, c.lookAheadOf(d, to.Instance))
+		sc.chain.Reset(d.scheme, q.Tokens, q.BlockSize, c.registry.lookAheadOf(d, to.Instance))
 		prompt = &sc.chain
 		defer sc.chain.Reset(hash.Scheme{}, nil, 0, 0)
 	}
@@ -323,11 +323,11 @@ func (c *registry) lookAheadOf(d *deployment, instance int32) (ahead int) {
 		c.mu.RLock()
 		defer c.mu.RUnlock()
 		for _, s := range d.holders {
-			s.mu.Lock()
-			if ns := s.in(d); ns != nil && ns.instance == instance {
+			s.holdings.mu.Lock()
+			if ns := s.holdings.in(d); ns != nil && ns.instance == instance {
 				set |= ns.lookAheads
 			}
-			s.mu.Unlock()
+			s.holdings.mu.Unlock()
 		}
 	}
 	for ahead = range set.all {

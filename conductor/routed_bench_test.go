@@ -32,9 +32,9 @@ func BenchmarkRouted(b *testing.B) {
 		r := registration.Registration{Endpoint: fmt.Sprintf("tcp://i%d:1", i), Type: registration.TypeVLLM, Model: "m",
 			Instance: fmt.Sprintf("i%d", i), BlockSize: size}
 		must.Succeed(b, c.Register(r, RegisterOptions{}))
-		c.mu.RLock()
-		engines = append(engines, c.sources[registration.Key{Instance: r.Instance, Tenant: scope.DefaultTenant}])
-		c.mu.RUnlock()
+		c.registry.mu.RLock()
+		engines = append(engines, c.registry.sources[registration.Key{Instance: r.Instance, Tenant: scope.DefaultTenant}])
+		c.registry.mu.RUnlock()
 	}
 	asked := make([][]uint32, prompts)
 	for p := range asked {

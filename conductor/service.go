@@ -65,9 +65,9 @@ type MediumBlocks struct {
 }
 
 // Services returns every registered source, sorted by key. It locks each index once.
-func (c *registry) Services() []Service {
-	all := servicesOf(c.registered())
-	c.addExpectations(all)
+func (c *Conductor) Services() []Service {
+	all := servicesOf(c.registry.registered())
+	c.registry.addExpectations(all)
 	return all
 }
 
@@ -137,8 +137,8 @@ func (s *Service) AsksSnapshots() bool { return s.asksSnapshots }
 
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
-func (c *registry) Watermarks() []uint64 {
-	sources := c.registered()
+func (c *Conductor) Watermarks() []uint64 {
+	sources := c.registry.registered()
 	all := make([]uint64, len(sources))
 	for i, s := range sources {
 		if st := s.stream.Status(); st.HasSeq {
@@ -149,9 +149,9 @@ func (c *registry) Watermarks() []uint64 {
 }
 
 // IndexBytes is what all indexes account for.
-func (c *registry) IndexBytes() int {
+func (c *Conductor) IndexBytes() int {
 	n := 0
-	for _, st := range c.indexStats() {
+	for _, st := range c.registry.indexStats() {
 		n += st.Bytes
 	}
 	return n
@@ -166,7 +166,7 @@ func (s *source) service(st stream.Status, held heldBlocks) Service {
 		Findings: s.findings(&st), Age: -1,
 	}
 	v.SnapshotState, v.Dropped = cmp.Or(st.SnapshotState, stream.SnapshotWaits), s.drops(st)
-	v.Media, v.Orphans = s.countMedia(held)
+	v.Media, v.Orphans = s.holdings.countMedia(held)
 	for _, m := range v.Media {
 		v.Blocks += m.Blocks
 	}
@@ -179,11 +179,11 @@ func (s *source) service(st stream.Status, held heldBlocks) Service {
 	if st.HasSeq {
 		v.LastSeq = &st.LastSeq
 	}
-	s.mu.Lock()
+	s.holdings.mu.Lock()
 	if s.lastErr != "" {
 		v.LastError = s.lastErr
 	}
-	s.mu.Unlock()
+	s.holdings.mu.Unlock()
 	return v
 }
 
@@ -209,7 +209,7 @@ const maxListedHashes = 200_000
 
 // GlobalView returns every adapter and salt of each instance with up to limit hash
 // aliases each. It is for people and tests; it walks.
-func (c *registry) GlobalView(limit int) []ContextView { return c.globalView(nil, limit) }
+func (c *Conductor) GlobalView(limit int) []ContextView { return c.registry.globalView(nil, limit) }
 
 // globalView is GlobalView for the deployments of some tenants.
 func (c *registry) globalView(of scope.Tenants, limit int) (all []ContextView) {
@@ -287,7 +287,7 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 	var all []ContextView
 	for _, v := range views {
 		for _, a := range v.aliases { // now that the index is not locked
-			reg := &by[a.source].reg
+			reg := by[a.source].reg
 			v.Hashes[a.name^d.names.FoldOf(reg.Variant(), namingOf(reg), v.identity.Variant)] = a.seq
 		}
 		for _, s := range by {
@@ -337,8 +337,8 @@ type SourceState struct {
 // paused or failed: waiting would not help. One whose engine publishes nothing counts as synced.
 func (c *Conductor) Ready() Readiness {
 	r := Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced}
-	r.IndexBytes, r.IndexLimit = c.options.Budget.Used()
-	for _, s := range c.registered() {
+	r.IndexBytes, r.IndexLimit = c.registry.options.Budget.Used()
+	for _, s := range c.registry.registered() {
 		r.count(s.static, s.state())
 	}
 	c.countUnfound(&r)
@@ -390,14 +390,14 @@ func (r *Readiness) count(static bool, s SourceState) {
 
 // Check verifies the invariants of every index and returns the first violation
 // of each.
-func (c *registry) Check() []error {
+func (c *Conductor) Check() []error {
 	var errs []error
-	for _, d := range c.indexed() {
+	for _, d := range c.registry.indexed() {
 		if err := d.index.Check(); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	all, release := c.lockSources(nil)
+	all, release := c.registry.lockSources(nil)
 	defer release()
 	for _, s := range all {
 		if err := s.checkDigest(); err != nil {
@@ -409,24 +409,24 @@ func (c *registry) Check() []error {
 
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,
 // whatever their adapter and salt.
-func (c *registry) Held(p scope.Shard, blockSize int, instance string, rank int32) int {
+func (c *Conductor) Held(p scope.Shard, blockSize int, instance string, rank int32) int {
 	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
-	d := c.deployment(key)
+	d := c.registry.deployment(key)
 	if d == nil {
 		return 0
 	}
-	v := d.rows(c)
+	v := d.rows(&c.registry)
 	at, found := v.find(instance)
 	if !found {
 		return 0
 	}
 	held := 0
 	for _, s := range v.rows[at].sources {
-		s.mu.Lock()
-		if n := s.tallies[tallyKey{key, rank}]; n != nil {
+		s.holdings.mu.Lock()
+		if n := s.holdings.tallies[tallyKey{key, rank}]; n != nil {
 			held += int(n.Load())
 		}
-		s.mu.Unlock()
+		s.holdings.mu.Unlock()
 	}
 	return held
 }
@@ -482,7 +482,7 @@ func (c *registry) indexStats() map[[4]string]index.Stats {
 // of sources and owners, not blocks.
 func (c *Conductor) Memory() []MemoryPart {
 	var x index.Memory
-	for _, d := range c.indexed() {
+	for _, d := range c.registry.indexed() {
 		m := d.index.Memory()
 		x.Pieces += m.Pieces
 		x.Lists += m.Lists
@@ -497,13 +497,13 @@ func (c *Conductor) Memory() []MemoryPart {
 	}
 	streams, removals, lives, histories, pools := 0, 0, 0, 0, int64(0)
 	reported := c.pushes.bytes()
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		st := s.stream.Status()
 		streams += st.Bytes
 		if s.reg.IsPushed() {
 			reported += int64(st.QueuedBytes)
 		}
-		removals += s.past.losses.Bytes()
+		removals += s.holdings.past.losses.Bytes()
 		lives += s.lives.Bytes()
 		histories += s.states.Bytes()
 		pools += s.bound.Load()
@@ -527,8 +527,8 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "lmcache", Bytes: reported},
 		{Name: "lifetimes", Bytes: int64(lives)},
 		{Name: "source_histories", Bytes: int64(histories)},
-		{Name: "expected", Bytes: c.expected.Bytes()},
-		{Name: "prefixes", Bytes: int64(c.prefixRoom.Bytes())},
+		{Name: "expected", Bytes: c.registry.expected.Bytes()},
+		{Name: "prefixes", Bytes: int64(c.registry.prefixRoom.Bytes())},
 		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(c.opts.Tape.MemoryBytes())},
 	}

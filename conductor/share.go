@@ -69,7 +69,7 @@ func (c *Conductor) tellUnregistered(key registration.Key) {
 // States returns the registered sources by their state. It looks at no index.
 func (c *Conductor) States() map[stream.State][]registration.Key {
 	all := make(map[stream.State][]registration.Key)
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		if !s.recovered {
 			state := s.stream.Status().State
 			all[state] = append(all[state], s.reg.Key())
@@ -81,9 +81,9 @@ func (c *Conductor) States() map[stream.State][]registration.Key {
 // EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
 // at no index.
 func (c *Conductor) EachSource(f func(r *registration.Registration, s SourceState, pending bool)) {
-	for _, s := range c.registered() {
+	for _, s := range c.registry.registered() {
 		if !s.recovered {
-			f(&s.reg, s.state(), s.atGate())
+			f(s.reg, s.state(), s.atGate())
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
 	must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied
-	if n := c.registered()[0].blocks(); n == 0 {
+	if n := c.registry.registered()[0].holdings.blocks(); n == 0 {
 		t.Fatal("the batch stored no block")
 	}
 	list, hashes, tokens, payload = nil, nil, nil, nil

@@ -143,8 +143,8 @@ type Stored struct {
 
 // Snapshot takes a snapshot. KeepsClientHashes must hold.
 func (c *Conductor) Snapshot() *Snapshot {
-	c.cutting.Lock()
-	defer c.cutting.Unlock()
+	c.registry.cutting.Lock()
+	defer c.registry.cutting.Unlock()
 	snap := c.cut(nil)
 	for i := range snap.deployments {
 		snap.deployments[i].snap = snap.deployments[i].cut.Snapshot()
@@ -156,7 +156,7 @@ func (c *Conductor) Snapshot() *Snapshot {
 // c.cutting is held until they are copied.
 func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
 	began := time.Now()
-	all, release := c.lockSources(of)
+	all, release := c.registry.lockSources(of)
 	defer release()
 	snap := &Snapshot{Sources: make([]SourceMark, 0, len(all))}
 	deployments := make(map[*deployment]*snapDeployment)
@@ -164,11 +164,11 @@ func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
 		if s.recovered && !s.settled {
 			continue // a recovery fills it: its mark promises blocks that have not come yet
 		}
-		s.snapshotHolders(deployments, len(snap.Sources))
+		s.holdings.snapshotHolders(deployments, len(snap.Sources))
 		snap.Sources = append(snap.Sources, s.snapshotMark())
 	}
 	for d, sd := range deployments {
-		sd.cut, sd.known, sd.groups = d.index.Checkpoint(), d.translation.all(), c.groupsOf(d)
+		sd.cut, sd.known, sd.groups = d.index.Checkpoint(), d.translation.all(), c.registry.groupsOf(d)
 		sd.cut.Yield = c.yieldToQueries
 		sd.identities = make(map[index.Identity]*names.Identity)
 		for _, id := range d.names.All() { // one that leaves now has no block
@@ -192,7 +192,7 @@ func (c *Conductor) yieldToQueries() {
 	if runtime.GOMAXPROCS(0) > 1 {
 		return
 	}
-	if ago := c.now().Unix() - c.askedAt.Load(); ago >= 0 && ago <= 1 {
+	if ago := c.now().Unix() - c.registry.askedAt.Load(); ago >= 0 && ago <= 1 {
 		time.Sleep(queriesFirst)
 	}
 }

@@ -27,7 +27,8 @@ import (
 
 // source is one subscription and what it holds.
 type source struct {
-	holdings
+	holdings  holdings
+	reg       *registration.Registration // of holdings; never changed
 	conductor *Conductor
 	home      *deployment // that it is registered for, nil for a pool; set by addSource
 	instance  int32       // its number there
@@ -133,7 +134,7 @@ func (s *source) onState(state stream.State, reason string) {
 	s.observeStorm(state, reason)
 	s.states.Change(state, reason)
 	if state == stream.Synced {
-		s.guard(s.dropUnverified)
+		s.guard(s.holdings.dropUnverified)
 	}
 }
 
@@ -169,7 +170,7 @@ func (s *source) begin() bool {
 	case <-s.stopped:
 		return false
 	}
-	if !c.past && !s.reg.IsApproximate() {
+	if !c.registry.past && !s.reg.IsApproximate() {
 		for _, ttl := range s.reg.TTLs() {
 			go s.age(ttl)
 		}
@@ -185,8 +186,8 @@ func (s *source) applyNext() bool {
 	}
 	s.guard(s.applyAtHand)
 	s.step = stream.Step{}
-	s.conductor.regroup(s.takeRegrouped())
-	s.ringBells()
+	s.conductor.registry.regroup(s.takeRegrouped())
+	s.holdings.ringBells()
 	return true
 }
 
@@ -203,7 +204,7 @@ func (s *source) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.noteError(fmt.Sprintf("internal error: %v", p))
-			s.conductor.log.Error().Str("source", s.reg.Key().String()).Interface("panic", p).
+			s.conductor.registry.log.Error().Str("source", s.reg.Key().String()).Interface("panic", p).
 				Str("stack", string(debug.Stack())).Msg("event application failed, source resyncs")
 			s.stream.Resync("internal_error")
 		}
@@ -233,7 +234,7 @@ func (c *registry) regroup(groups []scope.Group) {
 				s.guard(func() {
 					if !s.gone {
 						s.applyChanges(s.pool.Regroup(at))
-						s.ringBells()
+						s.holdings.ringBells()
 					}
 				})
 			}
@@ -268,7 +269,7 @@ func (s *source) applyStep(step *stream.Step) {
 			s.doctor.ForgetCopies() // removals may be missing
 		}
 		now, empty := s.conductor.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
-		s.past.begin(step.Seq, now)
+		s.holdings.past.begin(step.Seq, now)
 		if empty {
 			s.tape.RecordIdle(step.Epoch, step.Seq)
 		} else {
@@ -302,8 +303,8 @@ var normalLists = sync.Pool{New: func() any { return new(normalize.Lists) }}
 // forget drops everything the source holds and what it learned.
 func (s *source) forget() {
 	s.dropExpected()
-	s.leaveAll()
-	s.past.reset()
+	s.holdings.leaveAll()
+	s.holdings.past.reset()
 	s.normal.Reset()
 	s.noteGaps()
 	s.noteWindow()
@@ -359,23 +360,23 @@ func (s *source) drop(reason events.Reason, n int) {
 	if n <= 0 {
 		return
 	}
-	s.mu.Lock()
+	s.holdings.mu.Lock()
 	s.dropped[reason] += uint64(n)
-	s.mu.Unlock()
+	s.holdings.mu.Unlock()
 }
 
 func (s *source) noteError(text string) {
-	s.mu.Lock()
+	s.holdings.mu.Lock()
 	s.lastErr = text
-	s.mu.Unlock()
+	s.holdings.mu.Unlock()
 }
 
 // drops returns the counts of the stream and of the application together.
 func (s *source) drops(st stream.Status) map[events.Reason]uint64 {
 	all := make(map[events.Reason]uint64, len(st.Dropped))
 	maps.Copy(all, st.Dropped)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.holdings.mu.Lock()
+	defer s.holdings.mu.Unlock()
 	for r, n := range s.dropped {
 		all[r] += n
 	}
@@ -389,12 +390,12 @@ func (s *source) inheritFrom(old *source) {
 	if old.expires != nil {
 		old.expires.Stop()
 	}
-	old.mu.Lock()
-	defer old.mu.Unlock()
-	if !s.reg.SharesRowsWith(&old.reg) || !old.settled && !s.atGate() {
+	old.holdings.mu.Lock()
+	defer old.holdings.mu.Unlock()
+	if !s.reg.SharesRowsWith(old.reg) || !old.settled && !s.atGate() {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
-	s.media, s.announced, s.chunks = old.media, old.announced, old.chunks
+	s.holdings.media, s.holdings.announced, s.chunks = old.holdings.media, old.holdings.announced, old.chunks
 	s.normal.RaiseParts(old.normal.Parts())
 	if old.normal.ZeroHash() {
 		s.normal.NoteZeroHash()
@@ -404,34 +405,34 @@ func (s *source) inheritFrom(old *source) {
 	s.origin.Store(old.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
-	for _, ns := range old.namespaces {
+	for _, ns := range old.holdings.namespaces {
 		at := ns.deployment.key
 		if !s.reg.AllowsTenant(at.Tenant) {
 			left = append(left, ns)
 			continue
 		}
 		taken = append(taken, ns)
-		s.byKey[at] = ns
-		s.holders += len(ns.owners)
-		delete(old.byKey, at)
+		s.holdings.byKey[at] = ns
+		s.holdings.holders += len(ns.owners)
+		delete(old.holdings.byKey, at)
 		ns.deployment.holders[ns.source] = s
 		before := ns.names
-		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(&s.reg))
+		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(s.reg))
 		ns.names.Follow(before)
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == registration.OwnedDrop {
 				ns.clear(h)
 			}
-			s.countIn(ns, key, h.owners[0])
+			s.holdings.countIn(ns, key, h.owners[0])
 			for _, o := range h.owners {
-				s.past.follow(ns, key, o)
+				s.holdings.past.follow(ns, key, o)
 			}
 		}
 	}
-	s.mu.Lock()
-	s.namespaces, s.tallies = taken, old.tallies
-	s.mu.Unlock()
-	old.namespaces, old.tallies, old.gone = left, nil, true
+	s.holdings.mu.Lock()
+	s.holdings.namespaces, s.holdings.tallies = taken, old.holdings.tallies
+	s.holdings.mu.Unlock()
+	old.holdings.namespaces, old.holdings.tallies, old.gone = left, nil, true
 	if s.settled && s.marked {
 		s.stream.ResumeBehind(s.mark)
 	}
@@ -440,7 +441,7 @@ func (s *source) inheritFrom(old *source) {
 // recallFull assumes full reports of a source whose former life has shown them.
 func (s *source) recallFull(shown bool) {
 	if shown && s.doctor.RecallFull() {
-		s.full = true
+		s.holdings.full = true
 	}
 }
 
@@ -449,15 +450,15 @@ func (s *source) snapshotMark() SourceMark {
 	m := SourceMark{Registration: s.registration(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(),
 		FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead lookAheads
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		if ns.blocks() > 0 {
 			ahead |= ns.lookAheads
 		}
 	}
 	m.LookAheads = ahead.list()
-	s.registry.mu.RLock()
-	m.Adapters = slices.Sorted(maps.Keys(s.announced))
-	s.registry.mu.RUnlock()
+	s.holdings.registry.mu.RLock()
+	m.Adapters = slices.Sorted(maps.Keys(s.holdings.announced))
+	s.holdings.registry.mu.RUnlock()
 	return m
 }
 
@@ -471,7 +472,7 @@ func (s *source) verifiedMark() *stream.Mark {
 	if s.doubted && mark.Missing == "" {
 		mark.Missing = reasonEventGap // the step that shows it may still be in hand
 	}
-	if mark.Missing == "" && s.hasUnverified() {
+	if mark.Missing == "" && s.holdings.hasUnverified() {
 		mark.Missing = stream.ReasonUnknown
 	}
 	return &mark
@@ -500,17 +501,17 @@ func (s *source) age(ttl time.Duration) {
 func (s *source) rotateGenerations(ttl time.Duration) {
 	s.tape.RecordAging(ttl)
 	ages := func(medium string) bool { return s.reg.TTLOn(medium) == ttl }
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		for key, h := range ns.owners {
 			if key.Objects || !ages(key.Medium) {
 				continue
 			}
-			empty := s.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
-			s.past.at = s.conductor.now()
-			s.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.ClearOwner(empty))
-			s.mu.Lock()
+			empty := s.holdings.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
+			s.holdings.past.at = s.conductor.now()
+			s.holdings.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.ClearOwner(empty))
+			s.holdings.mu.Lock()
 			h.owners, h.unverified = []index.Owner{empty, h.owners[0]}, false
-			s.mu.Unlock()
+			s.holdings.mu.Unlock()
 		}
 	}
 	if s.pool != nil {

@@ -25,22 +25,22 @@ type TenantStats struct {
 // and owners, not blocks.
 func (c *Conductor) Stats() *Stats {
 	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats), Times: c.queries.times()}
-	for labels, x := range c.indexStats() {
+	for labels, x := range c.registry.indexStats() {
 		t := st.Tenants[labels[0]]
 		t.Blocks += x.Blocks
 		t.Memberships += x.Memberships
 		st.Tenants[labels[0]] = t
 		st.Bytes += int64(x.Bytes)
 	}
-	if used, limit := c.options.Budget.Used(); limit > 0 {
+	if used, limit := c.registry.options.Budget.Used(); limit > 0 {
 		st.Bytes, st.Limit = used, limit
 	}
-	for tenant, n := range c.queriesByTenant() {
+	for tenant, n := range c.registry.queriesByTenant() {
 		t := st.Tenants[tenant]
 		t.Queries = n
 		st.Tenants[tenant] = t
 	}
-	for _, n := range c.queryCounts() {
+	for _, n := range c.registry.queryCounts() {
 		st.Queries.add(n)
 	}
 	st.Ready = Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced, IndexBytes: st.Bytes, IndexLimit: st.Limit}

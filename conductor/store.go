@@ -15,8 +15,8 @@ import (
 // change is refused.
 func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
 	device := c.Medium.Tier == tiers.Device
-	ns := s.namespaceIn(c.Context.Deployment)
-	if ns == nil || s.noRoomFor(ns, c.Owner) {
+	ns := s.holdings.namespaceIn(c.Context.Deployment)
+	if ns == nil || s.holdings.noRoomFor(ns, c.Owner) {
 		s.drop(events.OwnerLimit, c.Event.Count())
 		return res, true
 	}
@@ -34,7 +34,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
-		s.conductor.learnParts(c.Context.Deployment, c.Parts)
+		s.conductor.registry.learnParts(c.Context.Deployment, c.Parts)
 	}
 	at, err := ns.names.Resolve(c)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	if device {
 		s.confirmExpected(ns, c, &res)
 	}
-	if device && !s.filling {
+	if device && !s.holdings.filling {
 		s.conductor.counts.store(c.Event, &res)
 	}
 	return res, false
@@ -79,9 +79,9 @@ func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
 func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
 	e, hashes := c.Cut, c.Cut.Hashes
 	if c.Local != nil {
-		ns.useLookAheads(s.registry, oneLookAhead(e.Ahead))
+		ns.useLookAheads(s.holdings.registry, oneLookAhead(e.Ahead))
 	} else {
-		ns.useAnyLookAhead(s.registry)
+		ns.useAnyLookAhead(s.holdings.registry)
 	}
 	id := at.Identity
 	for !ns.names.Table.Pin(id) { // it had no block, and has left
@@ -96,20 +96,20 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		number = 0 // the hashes say it, if anything does
 	}
 	s.stored = index.Store{
-		Owner:        s.holder(ns, c.Owner, c.Medium).owners[0],
+		Owner:        s.holdings.holder(ns, c.Owner, c.Medium).owners[0],
 		Identity:     number,
 		Says:         says(e),
 		Parent:       e.Parent ^ at.Fold,
 		HasParent:    e.HasParent,
 		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && s.reg.IsPool()), // a master says 0 of any
-		Engine:       s.names(hashes, at.Fold),
+		Engine:       s.holdings.names(hashes, at.Fold),
 		Local:        c.Local,
 		ByName:       at.ByName,
 		Begins:       at.Begins,
 		AlsoWaiting:  at.Fold,
 		Parts:        c.Parts,
 		ClientHashes: s.clientHashesOf(ns, c),
-		Copies:       s.copies(c.Owner),
+		Copies:       s.holdings.copies(c.Owner),
 	}
 	return ns.deployment.index.Store(&s.stored)
 }
@@ -186,24 +186,24 @@ func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placin
 // announce notes that the source has stored blocks of an adapter, under which its instance then has a
 // row.
 func (s *source) announce(ns *namespace, lora string) {
-	if lora == "" || lora == s.reg.Lora || s.reg.IsPool() || ns.deployment.key != s.deploymentKey() {
+	if lora == "" || lora == s.reg.Lora || s.reg.IsPool() || ns.deployment.key != s.holdings.deploymentKey() {
 		return
 	}
-	s.registry.mu.Lock()
-	defer s.registry.mu.Unlock()
-	if s.announced[lora] {
+	s.holdings.registry.mu.Lock()
+	defer s.holdings.registry.mu.Unlock()
+	if s.holdings.announced[lora] {
 		return
 	}
-	if len(s.announced) >= s.mostAnnounced {
+	if len(s.holdings.announced) >= s.holdings.mostAnnounced {
 		kept := make(map[string]bool)
 		for _, id := range ns.names.Table.All() {
-			if s.announced[id.Lora] {
+			if s.holdings.announced[id.Lora] {
 				kept[id.Lora] = true
 			}
 		}
-		s.announced, s.mostAnnounced = kept, max(maxAdapters, 2*len(kept))
+		s.holdings.announced, s.holdings.mostAnnounced = kept, max(maxAdapters, 2*len(kept))
 	}
-	s.announced[lora] = true
+	s.holdings.announced[lora] = true
 	ns.deployment.publish(s)
 }
 
@@ -211,7 +211,8 @@ func (s *source) announce(ns *namespace, lora string) {
 // are their local hashes whatever the identity.
 func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
 	s.clientHashes = nil
-	if c.Local == nil || !s.registry.options.KeepClientHashes || ns.names.Table.Len() == 0 && !ns.deployment.translates(scope.Variant{}) {
+	if c.Local == nil || !s.holdings.registry.options.KeepClientHashes || ns.names.Table.Len() == 0 &&
+		!ns.deployment.translates(scope.Variant{}) {
 		return nil
 	}
 	return func(n index.Identity) []uint64 {
@@ -231,12 +232,12 @@ func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.I
 // remove takes the blocks of a removed event from every deployment that has them, and returns how
 // many of them none had.
 func (s *source) remove(e *events.Event, key normalize.Owner) int {
-	unknown := len(e.Hashes) - s.withdraw(e, key)
+	unknown := len(e.Hashes) - s.holdings.withdraw(e, key)
 	s.drop(events.UnknownHash, unknown)
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		if ns.deployment.index.ContestedHashes() > 0 {
 			ns.names.Removed(e, func(fold uint64) bool {
-				s.decideContests(ns, s.names(e.Hashes, fold))
+				s.decideContests(ns, s.holdings.names(e.Hashes, fold))
 				return true
 			})
 		}

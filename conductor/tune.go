@@ -19,6 +19,6 @@ type Tunables struct {
 func (c *Conductor) Tune(t Tunables) {
 	c.tuned.Store(&t)
 	if t.ExpectedBytes > 0 {
-		c.expected.SetLimit(t.ExpectedBytes)
+		c.registry.expected.SetLimit(t.ExpectedBytes)
 	}
 }

@@ -15,10 +15,10 @@ import (
 // doubts returns the doubts about reports, by deployment. It ends those that no report of late supports.
 func (c *Conductor) doubts(now time.Time) map[*deployment][]expect.Doubt {
 	all := make(map[*deployment][]expect.Doubt)
-	if c.past {
+	if c.registry.past {
 		return nil
 	}
-	for d := range c.instances() {
+	for d := range c.registry.instances() {
 		if found := d.expected.Doubts(now.Add(-c.opts.SilentAfter)); len(found) > 0 {
 			all[d] = found
 		}
@@ -29,7 +29,7 @@ func (c *Conductor) doubts(now time.Time) map[*deployment][]expect.Doubt {
 // observeExpected reports or withdraws the finding that reports for the source are never confirmed.
 func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.Doubt) {
 	for i := range doubts[s.home] {
-		if d := &doubts[s.home][i]; d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.registry, d)) {
+		if d := &doubts[s.home][i]; d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.holdings.registry, d)) {
 			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
 				s.doctor.Findings.Update(doctor.FindingUnconfirmed,
 					"none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d),
@@ -43,7 +43,7 @@ func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.
 
 // relieveExpected withdraws the finding of all sources of the instance, because what was expected of it came.
 func (s *source) relieveExpected() {
-	for _, other := range s.conductor.sourcesOf(s.reg.Instance, s.reg.Tenant) {
+	for _, other := range s.conductor.registry.sourcesOf(s.reg.Instance, s.reg.Tenant) {
 		other.doctor.Findings.Withdraw(doctor.FindingUnconfirmed)
 	}
 }
@@ -95,7 +95,7 @@ func (s *source) causeOf(d *expect.Doubt) string {
 
 // heardSince reports whether a source of the target has announced something since the first report in doubt.
 func (s *source) heardSince(d *expect.Doubt) bool {
-	for _, other := range s.conductor.sourcesOf(s.reg.Instance, s.reg.Tenant) {
+	for _, other := range s.conductor.registry.sourcesOf(s.reg.Instance, s.reg.Tenant) {
 		if (d.Rank == AnyRank || other == s) && other.heard.Load() > d.Since.UnixNano() {
 			return true
 		}
@@ -107,7 +107,7 @@ func (s *source) heardSince(d *expect.Doubt) bool {
 func (s *source) storesUnder(d *expect.Doubt) bool {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	for _, ns := range s.namespaces {
+	for _, ns := range s.holdings.namespaces {
 		if ns.deployment != s.home {
 			continue
 		}

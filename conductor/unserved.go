@@ -95,10 +95,10 @@ func (v View) ServesModel(model string) error {
 
 // ShardQueries returns how many queries have been answered for each registered shard.
 func (c *Conductor) ShardQueries() map[scope.Shard]uint64 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.registry.mu.RLock()
+	defer c.registry.mu.RUnlock()
 	all := make(map[scope.Shard]uint64)
-	for key, d := range c.deployments {
+	for key, d := range c.registry.deployments {
 		for _, n := range d.asked.load() {
 			all[scope.Shard{Tenant: key.Tenant, Model: key.Model}] += n.Queries
 		}
@@ -108,6 +108,6 @@ func (c *Conductor) ShardQueries() map[scope.Shard]uint64 {
 
 // Follows reports whether a source is registered, not only named by a peer.
 func (c *Conductor) Follows(key registration.Key) bool {
-	s := c.source(key)
+	s := c.registry.source(key)
 	return s != nil && !s.recovered
 }

@@ -254,7 +254,7 @@ func (c *Conductor) redactedSalt(salt string) string {
 // the salts of registrations to clients that may see them. The salts of requests belong to users: no client sees them.
 func (v View) GlobalView(limit int) []ContextView {
 	registered := v.shownSalts()
-	all := v.conductor.globalView(v.reader.Tenants, limit)
+	all := v.conductor.registry.globalView(v.reader.Tenants, limit)
 	for i := range all {
 		if x := &all[i]; !registered[x.Salt] {
 			x.Salt = v.conductor.redactedSalt(x.Salt)
@@ -293,13 +293,13 @@ func (v View) Digests(only string) []SourceDigest {
 //
 // Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
 func (v View) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
-	for _, s := range v.conductor.registered() {
+	for _, s := range v.conductor.registry.registered() {
 		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != source {
 			continue
 		}
 		e, span, err := s.tape.Read(q)
 		if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
-			s.conductor.log.Warn().Err(err).Str("source", source).Msg("the journal cannot be read")
+			s.conductor.registry.log.Warn().Err(err).Str("source", source).Msg("the journal cannot be read")
 			err = tape.ErrGone
 		}
 		return e, span, err

@@ -68,7 +68,7 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 	if from != nil {
 		q.BlockSize, q.Model, tenant = from.key.BlockSize, from.key.Model, from.key.Tenant
 	}
-	note(&c.askedAt, start)
+	note(&c.registry.askedAt, start)
 	c.countQuery(from, &q, best, c.now().Sub(start))
 	q.Clock.Answered(tenant, q.Model, q.tokens())
 	q.Clock.Enter(stage.Encode)
@@ -78,13 +78,13 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 // deploymentsOf returns the deployments of a model, or of all, that the client may see.
 func (v View) deploymentsOf(model string) (all []*deployment) {
 	c := v.conductor
-	c.mu.RLock()
-	for key, d := range c.deployments {
+	c.registry.mu.RLock()
+	for key, d := range c.registry.deployments {
 		if v.reader.Tenants.Has(key.Tenant) {
 			all = append(all, d)
 		}
 	}
-	c.mu.RUnlock()
+	c.registry.mu.RUnlock()
 	if model != "" {
 		all = slices.DeleteFunc(all, func(d *deployment) bool { return d.key.Model != c.modelOf(d.key.Tenant, model) })
 	}
