@@ -85,7 +85,7 @@ func (v View) Explain(q *Query) (*Explanation, error) {
 
 // explaining is a call of Explain.
 type explaining struct {
-	conductor *Conductor
+	conductor  *Conductor
 	view       View
 	query      *Query
 	at         scope.Context

@@ -73,7 +73,8 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		}
 		p.PublishToRing("")
 		must.Succeed(b, c.Register(registration.Registration{
-			Endpoint: "tcp://e:1", SnapshotEndpoint: "tcp://e:1/snapshot", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16,
+			Endpoint: "tcp://e:1", SnapshotEndpoint: "tcp://e:1/snapshot", Type: registration.TypeVLLM, Model: "m", Instance: "i",
+			BlockSize: 16,
 		}, RegisterOptions{AnyEndpoint: true}))
 		<-synced
 		took += time.Since(net.sent)

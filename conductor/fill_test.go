@@ -147,10 +147,12 @@ func TestSnapshotEqualsHistory(t *testing.T) {
 			p := net.PublisherAt("tcp://e:1")
 			p.ID = events.PublisherID{1}
 			e := newEngine(p, seed)
-			follower, late := New(Options{Stream: stream.Config{Transport: &net}}), New(Options{Copies: index.CopySet, Stream: stream.Config{Transport: &net}})
+			follower, late := New(Options{Stream: stream.Config{Transport: &net}}),
+				New(Options{Copies: index.CopySet, Stream: stream.Config{Transport: &net}})
 			defer follower.Close()
 			defer late.Close()
-			reg := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+			reg := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
+				BlockSize: fillBlock}
 			must.Succeed(t, follower.Register(reg, RegisterOptions{AnyEndpoint: true}))
 			synctest.Wait()
 			e.publish(100)
@@ -162,7 +164,8 @@ func TestSnapshotEqualsHistory(t *testing.T) {
 				got, want := e.answers(late), e.answers(follower)
 				for i, h := range e.known {
 					if got[i] != want[i] {
-						t.Fatalf("seed %d, round %d: block %d behind %d, cached %v\n got %v\nwant %v", seed, round, h, e.parent[h], e.CopiesOf(h), got[i], want[i])
+						t.Fatalf("seed %d, round %d: block %d behind %d, cached %v\n got %v\nwant %v", seed, round, h, e.parent[h],
+							e.CopiesOf(h), got[i], want[i])
 					}
 				}
 				for _, err := range late.Check() {
@@ -208,7 +211,8 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 		}
 		f(SeriesAuto, false, false)
 		for _, endpoint := range []string{"tcp://e:1", "tcp://e:2"} {
-			reg := registration.Registration{Endpoint: endpoint, SnapshotEndpoint: endpoint + "/snapshot", Type: registration.TypeVLLM, Model: "m", Instance: endpoint, BlockSize: fillBlock}
+			reg := registration.Registration{Endpoint: endpoint, SnapshotEndpoint: endpoint + "/snapshot", Type: registration.TypeVLLM,
+				Model: "m", Instance: endpoint, BlockSize: fillBlock}
 			must.Succeed(t, c.Register(reg, RegisterOptions{AnyEndpoint: true}))
 		}
 		time.Sleep(5 * time.Second)
@@ -306,7 +310,8 @@ func TestSnapshotEndpointIsChecked(t *testing.T) {
 	defer c.Close()
 	f := func(field string, change func(*registration.Registration)) {
 		t.Helper()
-		r := registration.Registration{Endpoint: "tcp://127.0.0.1:1", SnapshotEndpoint: "tcp://127.0.0.1:2", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: fillBlock}
+		r := registration.Registration{Endpoint: "tcp://127.0.0.1:1", SnapshotEndpoint: "tcp://127.0.0.1:2", Type: registration.TypeVLLM,
+			Model: "m", Instance: "i", BlockSize: fillBlock}
 		change(&r)
 		err := c.Register(r, RegisterOptions{})
 		var bad *invalid.FieldError

@@ -23,7 +23,8 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	}
 	list[0] = events.Event{Kind: events.Stored, Hashes: hashes, Tokens: tokens, Medium: "GPU", BaseBlock: -1, Group: -1}
 	list[1] = events.Event{Kind: events.Removed, Hashes: hashes[6:], Medium: "GPU", BaseBlock: -1, Group: -1}
-	list[2] = events.Event{Kind: events.Stored, Hashes: hashes[6:], Parent: hashes[5], HasParent: true, Medium: "CPU", BaseBlock: -1, Group: -1}
+	list[2] = events.Event{Kind: events.Stored, Hashes: hashes[6:], Parent: hashes[5], HasParent: true, Medium: "CPU", BaseBlock: -1,
+		Group: -1}
 	kept := map[string]func() bool{
 		"events": alive(weak.Make(&list[0])), "hashes": alive(weak.Make(&hashes[0])), "tokens": alive(weak.Make(&tokens[0])),
 		"payload": alive(weak.Make(&payload[0])),
@@ -33,7 +34,8 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	f := &oneStep{applied: make(chan struct{}), closed: make(chan struct{})}
 	f.step = stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
 	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
-	must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i", BlockSize: pageSize}, RegisterOptions{}))
+	must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i",
+		BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied
 	if n := c.registry.registered()[0].holdings.blocks(); n == 0 {
 		t.Fatal("the batch stored no block")

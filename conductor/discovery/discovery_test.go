@@ -362,7 +362,8 @@ func TestBlockSizeFromEvents(t *testing.T) {
 		p.Publish(stored)
 		return len(f.c.Services()) > 0
 	})
-	auto := Target{Registration: registration.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:7000", Type: "vLLM", Model: "m", Rank: 3}}
+	auto := Target{Registration: registration.Registration{Instance: "f", Endpoint: "tcp://127.0.0.1:7000", Type: "vLLM", Model: "m",
+		Rank: 3}}
 	must.Succeed(t, f.m.Add(auto, false))
 	until(t, func() bool {
 		p.Publish(stored)

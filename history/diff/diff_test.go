@@ -18,7 +18,8 @@ import (
 func with(t testing.TB, c *conductor.Conductor, instance string, seq uint64, missing string, blocks ...uint64) {
 	t.Helper()
 	r := c.Recover(0)
-	reg := registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
+	reg := registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16,
+		Type:   registration.TypeVLLM,
 		Tenant: "default"}
 	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: seq, Print: seq, Missing: missing}}))
 	for _, b := range blocks {

@@ -66,6 +66,7 @@ func Held(c *conductor.Conductor) map[string]int {
 
 // Registration is that of an instance of Fill.
 func Registration(instance string) registration.Registration {
-	return registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
+	return registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16,
+		Type:   registration.TypeVLLM,
 		Tenant: "default"}
 }

@@ -62,8 +62,8 @@ var format = Format{
 		text, err := io.ReadAll(body)
 		skip("odd")
 		err = errors.Join(err, into.Stored(&conductor.Stored{
-			Source:    registration.Registration{Instance: "a", Tenant: "default", Model: "m", BlockSize: 16, Type: registration.TypeVLLM},
-			Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16,
+			Source: registration.Registration{Instance: "a", Tenant: "default", Model: "m", BlockSize: 16, Type: registration.TypeVLLM},
+			Shard:  scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16,
 			Stretch: &conductor.Stretch{Engine: []uint64{7}}, Local: []uint64{8},
 		}))
 		if string(text) != "whole" || contentType != "text/x" {
