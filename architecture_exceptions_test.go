@@ -12,27 +12,6 @@ var shapeExceptions = []exception{
 	{"methods", "conductor.View", 52},
 	{"methods", "conductor.source", 97},
 
-	// conductor/fleet
-	{"columns", "conductor/fleet", 1},
-
 	// conductor/rpc
 	{"embedded", "conductor/rpc", 2},
-
-	// events/objectkey
-	{"columns", "events/objectkey", 4},
-
-	// events/reach
-	{"columns", "events/reach", 11},
-
-	// events/relay
-	{"columns", "events/relay", 3},
-
-	// events/stream
-	{"columns", "events/stream", 21},
-
-	// events/wire
-	{"columns", "events/wire", 51},
-
-	// events/zmq
-	{"columns", "events/zmq", 7},
 }

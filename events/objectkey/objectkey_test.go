@@ -127,7 +127,8 @@ func TestParseRefuses(t *testing.T) {
 			t.Errorf("%q: %v, want one that names %q", text, err, want)
 		}
 	}
-	for _, text := range []string{"", "k", "-1", " 42", "+42", "4x", "18446744073709551616", "0x", "0x1ffffffffffffffff", "0xg", digest, "e3b0_0_k"} {
+	for _, text := range []string{"", "k", "-1", " 42", "+42", "4x", "18446744073709551616", "0x", "0x1ffffffffffffffff", "0xg", digest,
+		"e3b0_0_k"} {
 		f(text, "u64")
 	}
 
@@ -272,8 +273,10 @@ func TestKeyID(t *testing.T) {
 	same(digest+"_0_k", strings.ToUpper(digest)+"_0_k")
 	known := make(map[string]string)
 	for _, text := range []string{
-		"m@tp_rank:0@4d", "M@tp_rank:0@4d", "p@m@tp_rank:0@4d", "m@tp_rank:1@4d", "m@tp_rank:0@4e", "m@tp_rank:0@014d", "m@tp_rank:0@group:0@4d", "m@tp_rank:0@group:3@4d",
-		"m@tp_rank:0@pcp0@4d", "m@tp_rank:0@dcp0@4d", "m@tp_rank:0@pp_rank:0@4d", "m@head_or_tp_rank:0@4d", "m@head_or_tp_rank:0@4d@0", "m@head_or_tp_rank:0@cache_family:f@4d",
+		"m@tp_rank:0@4d", "M@tp_rank:0@4d", "p@m@tp_rank:0@4d", "m@tp_rank:1@4d", "m@tp_rank:0@4e", "m@tp_rank:0@014d",
+		"m@tp_rank:0@group:0@4d", "m@tp_rank:0@group:3@4d",
+		"m@tp_rank:0@pcp0@4d", "m@tp_rank:0@dcp0@4d", "m@tp_rank:0@pp_rank:0@4d", "m@head_or_tp_rank:0@4d", "m@head_or_tp_rank:0@4d@0",
+		"m@head_or_tp_rank:0@cache_family:f@4d",
 		digest + "_0_k", digest + "_0_v", digest + "_0_0_k", digest + "__k", "n_" + digest + "_0_k",
 		"f@m@2@0@4d@half", "f@m@2@1@4d@half", "f@m@3@0@4d@half", "f@m@2@0@-4d@half", "f@m@2@0@4d@float", "f@m@2@0@4d@half@k%v",
 	} {

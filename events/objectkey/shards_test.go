@@ -263,7 +263,8 @@ func TestShardsModel(t *testing.T) {
 			if step == 4000 {
 				ranks = 150 // more than one word of bits
 			}
-			text := fmt.Sprintf("%s@tp_rank:%d@%x1e0b2e028ef071cb", []string{"m", "n"}[r.IntN(2)], r.IntN(ranks), 16+r.IntN(4)) // one Hash, many digests
+			// one Hash, many digests
+			text := fmt.Sprintf("%s@tp_rank:%d@%x1e0b2e028ef071cb", []string{"m", "n"}[r.IntN(2)], r.IntN(ranks), 16+r.IntN(4))
 			if r.IntN(4) == 0 {
 				text = fmt.Sprintf("%s_%d_%s", digest, r.IntN(ranks), []string{"k", "v"}[r.IntN(2)])
 			}

@@ -14,7 +14,8 @@ func TestCheckHost(t *testing.T) {
 			t.Errorf("%q: %v, want %q", host, err, want)
 		}
 	}
-	for _, host := range []string{"10.0.0.1", "engine-0.engines.svc", "::1", "fe80::1%eth0", "localhost", "000host", "0x0", "my_engine", "motor-ü"} {
+	for _, host := range []string{"10.0.0.1", "engine-0.engines.svc", "::1", "fe80::1%eth0", "localhost", "000host", "0x0", "my_engine",
+		"motor-ü"} {
 		f(host, "")
 	}
 	for _, host := range []string{"*", "0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "::%eth0", "0", "0.0", "000.0.0.0"} {

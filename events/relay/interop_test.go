@@ -30,7 +30,8 @@ type libzmq struct {
 
 func startLibzmq(t *testing.T, python string, r *relayed, from int, flags ...string) *libzmq {
 	t.Helper()
-	args := append([]string{"testdata/follower.py", "tcp://" + r.live.Addr().String(), "tcp://" + r.replay.Addr().String(), fmt.Sprint(from)},
+	args := append([]string{"testdata/follower.py", "tcp://" + r.live.Addr().String(), "tcp://" + r.replay.Addr().String(),
+		fmt.Sprint(from)},
 		flags...)
 	l := &libzmq{t: t, cmd: exec.Command(python, args...)}
 	l.cmd.Stderr = os.Stderr

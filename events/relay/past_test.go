@@ -533,7 +533,8 @@ func TestPastForgets(t *testing.T) {
 // the engine's. What follows the rank in a batch is about that batch alone, as its publisher id.
 func TestDumpKeepsFields(t *testing.T) {
 	for _, event := range []any{
-		ordered{"type", "BlockStored", "block_hashes", []any{1, 2, 3}, "parent_block_hash", nil, "token_ids", []any{1, 2, 3}, "block_size", 1,
+		ordered{"type", "BlockStored", "block_hashes", []any{1, 2, 3}, "parent_block_hash", nil, "token_ids", []any{1, 2, 3},
+			"block_size", 1,
 			"new", []any{"x", nil}, "extra_keys", []any{[]any{"a"}, nil, []any{"b", 3}}},
 		[]any{"BlockStored", []any{1, 2, 3}, 9, []any{1, 2, 3}, 1, nil, "GPU", nil, []any{nil, []any{"a"}, nil},
 			0, "full_attention", nil, "LOCAL", 7},
@@ -584,8 +585,9 @@ func BenchmarkPast(b *testing.B) {
 				list = append(list, 100*k+i)
 			}
 		}
-		stores = append(stores, pack(b, []any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil, "token_ids", list,
-			"block_size", size, "lora_id", nil, "medium", "GPU", "lora_name", nil, "group_idx", 0}}, 0}))
+		stores = append(stores, pack(b,
+			[]any{0.5, []any{ordered{"type", "BlockStored", "block_hashes", all, "parent_block_hash", nil, "token_ids", list,
+				"block_size", size, "lora_id", nil, "medium", "GPU", "lora_name", nil, "group_idx", 0}}, 0}))
 		removed := ordered{"type", "BlockRemoved", "block_hashes", all, "medium", "GPU", "group_idx", 0}
 		removals = append(removals, pack(b, []any{0.5, []any{removed}, 0}))
 	}

@@ -55,13 +55,16 @@ var profiles = map[string]faults{
 	"slow, short ring": {slow: 30, hwm: 1 << 16, replay: true, ring: 12, drop: 5, ignore: 10, cut: 20},
 	"slow, no replay":  {slow: 30, hwm: 20},
 	// Faults that no publisher should have.
-	"hostile":            {replay: true, ring: 1 << 20, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10, scramble: 10},
-	"hostile, short":     {replay: true, ring: 12, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10, scramble: 10},
+	"hostile": {replay: true, ring: 1 << 20, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10,
+		behead: 10, scramble: 10},
+	"hostile, short": {replay: true, ring: 12, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10,
+		scramble: 10},
 	"hostile, no replay": {drop: 3, repeat: 10, swap: 3},
 	// Publishers that name their lifetimes.
-	"ids, no replay":      {ids: 100, drop: 1, repeat: 10},
-	"ids at times":        {ids: 60, anon: 7, replay: true, ring: 1 << 20, drop: 10, ignore: 10, truncate: 20, cut: 20, hole: 20},
-	"ids, hostile, short": {ids: 60, anon: 7, replay: true, ring: 12, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10, hole: 10, behead: 10, scramble: 10},
+	"ids, no replay": {ids: 100, drop: 1, repeat: 10},
+	"ids at times":   {ids: 60, anon: 7, replay: true, ring: 1 << 20, drop: 10, ignore: 10, truncate: 20, cut: 20, hole: 20},
+	"ids, hostile, short": {ids: 60, anon: 7, replay: true, ring: 12, drop: 10, repeat: 10, swap: 10, ignore: 10, truncate: 10, cut: 10,
+		hole: 10, behead: 10, scramble: 10},
 }
 
 // model is a set of blocks as a consumer of the batches sees it.

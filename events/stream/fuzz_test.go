@@ -119,7 +119,8 @@ func fuzzMachine(t *testing.T, in []byte, snapshots bool) {
 	if snapshots {
 		ops = 12
 	}
-	cfg := machineConfig{canSnapshot: snapshots, keepLen: 3, keepBytes: 100, canReplay: in[0]&1 != 0, drop: in[0]&2 != 0, firstSeq: uint64(in[0] >> 2 & 1)}
+	cfg := machineConfig{canSnapshot: snapshots, keepLen: 3, keepBytes: 100, canReplay: in[0]&1 != 0, drop: in[0]&2 != 0,
+		firstSeq: uint64(in[0] >> 2 & 1)}
 	r := newRig(cfg)
 	follow := newFollower(cfg.firstSeq)
 	r.seen = func(s Step) {

@@ -44,7 +44,8 @@ func TestHeldAgainstSlice(t *testing.T) {
 				t.Fatalf("seed %d step %d: %d items of %d bytes, want %d of %d", seed, step, h.count(), h.bytes, len(want), bytes)
 			}
 			if len(want) > 0 && (h.firstBatch().seq != want[0] || h.lastSequence() != want[len(want)-1]) {
-				t.Fatalf("seed %d step %d: %d..%d, want %d..%d", seed, step, h.firstBatch().seq, h.lastSequence(), want[0], want[len(want)-1])
+				t.Fatalf("seed %d step %d: %d..%d, want %d..%d", seed, step, h.firstBatch().seq, h.lastSequence(), want[0],
+					want[len(want)-1])
 			}
 			if seq := rnd.Uint64N(300); (h.findBatch(seq) != nil) != slices.Contains(want, seq) {
 				t.Fatalf("seed %d step %d: find(%d) is wrong", seed, step, seq)

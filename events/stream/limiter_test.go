@@ -44,7 +44,8 @@ func TestTricklingReplaysStarveNoOther(t *testing.T) {
 				for i := range 1000 {
 					p.PublishToRing(fmt.Sprint(i))
 				}
-				s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, Replays: replays, ReplayFlow: "hostile"})
+				s := Open(Config{Endpoint: "live", ReplayEndpoint: "replay", Transport: p, Decode: decodeText, Replays: replays,
+					ReplayFlow: "hostile"})
 				consume(t, s, 0)
 				defer s.Close()
 			}

@@ -558,7 +558,8 @@ func TestOversizeBatchIsOneHole(t *testing.T) {
 	f("up 0 1# down up r1x#", "?0 0 ?1 drop:publisher_restarted ?0 =replaying")
 	r := newRig(replaying)
 	r.script("up 0 1# 2")
-	if n := r.m.counts.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.out.err, "batch 1") || !strings.Contains(r.m.out.err, "1073741824 bytes") {
+	if n := r.m.counts.dropped[events.TooLarge]; n != 1 || !strings.Contains(r.m.out.err, "batch 1") ||
+		!strings.Contains(r.m.out.err, "1073741824 bytes") {
 		t.Errorf("counted %d times, with the error %q", n, r.m.out.err)
 	}
 }

@@ -31,7 +31,8 @@ func TestPauseCutsConnections(t *testing.T) {
 		time.Sleep(time.Hour)
 		wantSeqs(t, c, 0, 1, 2)
 		st := wantState(t, s, Paused, "")
-		if st.Connected || !st.HasSeq || st.LastSeq != 2 || st.Epoch != 1 || st.LastError != "" || st.History != "" || !st.LastLifeAt.Equal(paused) {
+		if st.Connected || !st.HasSeq || st.LastSeq != 2 || st.Epoch != 1 || st.LastError != "" || st.History != "" ||
+			!st.LastLifeAt.Equal(paused) {
 			t.Errorf("status is %+v", st)
 		}
 		if n := p.CountAttempts(); n != tried {

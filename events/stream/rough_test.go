@@ -62,7 +62,8 @@ func TestInteropKilledPublisher(t *testing.T) {
 	c.until(fmt.Sprintf("no more goroutines than %d before the first kill, and 4", before), func(stream.Status) bool {
 		return runtime.NumGoroutine() <= before+4
 	})
-	t.Logf("%d kills: %d epochs, %d restarts, %d gaps, %d replayed batches, %d reconnects", *kills, st.Epoch, st.Restarts, st.Gaps, st.Replayed, st.Reconnects)
+	t.Logf("%d kills: %d epochs, %d restarts, %d gaps, %d replayed batches, %d reconnects", *kills, st.Epoch, st.Restarts, st.Gaps,
+		st.Replayed, st.Reconnects)
 }
 
 // brake holds a decoder up: until it is released a batch takes 3.2 ms, and only some come through, however
@@ -160,7 +161,8 @@ func TestInteropFlood(t *testing.T) {
 	if st.Restarts != 0 || len(st.Dropped) != 0 {
 		t.Errorf("status is %+v", st)
 	}
-	t.Logf("%.0f events/s published against 20,000 applied: %d gaps, %d batches replayed", batches*perBatch/took.Seconds(), st.Gaps, st.Replayed)
+	t.Logf("%.0f events/s published against 20,000 applied: %d gaps, %d batches replayed", batches*perBatch/took.Seconds(), st.Gaps,
+		st.Replayed)
 }
 
 // Sixteen publishers without a replay endpoint, whose sockets queue 100,000 messages
@@ -226,5 +228,6 @@ func TestInteropFloodWithoutReplay(t *testing.T) {
 		}
 		c.wantBlocks(flooded(uint64(i+1), 0, uint64(*flood-1), perBatch))
 	}
-	t.Logf("%d batches published in %v, %d of them before they were read; at most %d bytes waited at a source, %d at all", publishers**flood, took, behind, most.Load(), sum.Load())
+	t.Logf("%d batches published in %v, %d of them before they were read; at most %d bytes waited at a source, %d at all",
+		publishers**flood, took, behind, most.Load(), sum.Load())
 }

@@ -66,7 +66,8 @@ func TestInteropSnapshots(t *testing.T) {
 
 			p.kill()
 			sub.until("the connection is lost", func(st stream.Status) bool { return !st.Connected })
-			p = startRecorder(t, python, append(args, "--life", "2", "--port", p.live, "--replay-port", p.replay, "--snapshot-port", p.snapshot)...)
+			p = startRecorder(t, python, append(args, "--life", "2", "--port", p.live, "--replay-port", p.replay, "--snapshot-port",
+				p.snapshot)...)
 			last = p.do("lose 50", "idle 1")
 			st = sub.until("the next life", func(st stream.Status) bool { return st.State == stream.Synced && st.LastSeq > last })
 			sub.wantBlocks(blocks("", 2, 0, 49))

@@ -56,7 +56,8 @@ func TestSnapshotFailsOver(t *testing.T) {
 	f("up 7@a 9.9s", "snap? =replaying")
 	f("up 7@a 10s", "snap? ?0 =replaying")
 	f("up 7@a 9s Smore 9s Smore 9s S7@a:1", "snap? drop:engine_snapshot 1f filled7 =synced")
-	f("up 7@a 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s", "snap? ?0 7 snap? =partial:replay_timeout")
+	f("up 7@a 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s Smore 9s",
+		"snap? ?0 7 snap? =partial:replay_timeout")
 	f("up 7@a Ssnapshot_failed", "snap? ?0 =replaying")
 	// The reply is of another lifetime than the live batches.
 	f("up 7@a S7@b:1", "snap? ?0 =replaying")
@@ -172,7 +173,8 @@ func TestSnapshotOverNetwork(t *testing.T) {
 		st = wantState(t, s, Synced, "")
 		p.Publish("4")
 		synctestSeqs(t, c, 3, 4)
-		if st.Snapshots != 1 || st.SnapshotFailures[SnapshotUnavailable] != 2 || st.SnapshotReason != "" || st.LastSeq != 3 || st.History != "" {
+		if st.Snapshots != 1 || st.SnapshotFailures[SnapshotUnavailable] != 2 || st.SnapshotReason != "" || st.LastSeq != 3 ||
+			st.History != "" {
 			t.Errorf("after a snapshot: %+v", st)
 		}
 		p.RestartAs(events.PublisherID{2}, "0")

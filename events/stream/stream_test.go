@@ -380,7 +380,8 @@ func TestFullQueueStopsReading(t *testing.T) {
 			all = append(all, uint64(published))
 			wantSeqs(t, c, all...)
 			st := wantState(t, s, want, reason)
-			if gaps := min(len(missing), 1); st.Queued != 0 || st.QueuedBytes != 0 || len(st.Dropped) != 0 || replay == "" && int(st.Gaps) != gaps {
+			if gaps := min(len(missing), 1); st.Queued != 0 || st.QueuedBytes != 0 || len(st.Dropped) != 0 || replay == "" &&
+				int(st.Gaps) != gaps {
 				t.Errorf("status is %+v", st)
 			}
 		})
@@ -497,7 +498,8 @@ func TestOpenedAndLeft(t *testing.T) {
 					p.CutConnections()
 					time.Sleep(time.Second)
 				}
-				if st := s.Status(); st.State != Connecting || st.Reason != "" || !st.Connected || st.HasSeq || st.History != map[bool]string{true: ReasonUnknown}[replay == ""] {
+				if st := s.Status(); st.State != Connecting || st.Reason != "" || !st.Connected || st.HasSeq ||
+					st.History != map[bool]string{true: ReasonUnknown}[replay == ""] {
 					t.Errorf("before the first step: %+v", st)
 				}
 			}

@@ -29,9 +29,12 @@ func TestExplainFrames(t *testing.T) {
 		batch = "\x93\xcb\x00\x00\x00\x00\x00\x00\x00\x00\x90\x00"
 	)
 	seq := string(streamtest.EncodeSequence(1))
-	f("1 frame "+want+"; it begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no sequence number", batch)
-	f("2 frames "+want+"; the second begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no sequence number", "kv", batch)
-	f("2 frames "+want+"; the second begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no topic, or no sequence number", seq, batch)
+	f("1 frame "+want+"; it begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no sequence number",
+		batch)
+	f("2 frames "+want+"; the second begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no "+
+		"sequence number", "kv", batch)
+	f("2 frames "+want+"; the second begins with 0x93, a msgpack array of 3, which looks like a batch: the publisher sends no topic, or "+
+		"no sequence number", seq, batch)
 	f("2 frames "+want+`; the second begins with 0x7b, JSON text`, "kv", `{"type":"BlockStored"}`)
 	f("1 frame "+want+"; it begins with 0x48, HTTP", "HTTP/1.1 400 Bad Request")
 	f("1 frame "+want+"; it begins with 0x82, a msgpack map of 2", "\x82\xa1a\x01\xa1b\x02")
@@ -63,7 +66,8 @@ func TestUnusableFrames(t *testing.T) {
 		p.SendFrames("kv", "1")
 		synctest.Wait()
 		st := wantState(t, s, Partial, ReasonUnusable)
-		if want := "2 frames where 3 are expected (topic, sequence number, batch); the second begins with 0x31, a msgpack unsigned int"; st.Unusable != want || st.LastError != "cannot use a message: "+want || st.Dropped[events.BadFrames] != 4 {
+		if want := "2 frames where 3 are expected (topic, sequence number, batch); the second begins with 0x31, a msgpack " +
+			"unsigned int"; st.Unusable != want || st.LastError != "cannot use a message: "+want || st.Dropped[events.BadFrames] != 4 {
 			t.Errorf("status is %+v", st)
 		}
 		for i := range 4 { // as many as could not be used

@@ -55,9 +55,10 @@ func TestUselessReplays(t *testing.T) {
 		"is silent":                        {before: 5, lose: true, answer: silent, requests: 30, early: 12, reason: ReasonTimeout},
 		"answers empty":                    {before: 5, lose: true, answer: empty, requests: 130, early: 12, reason: ReasonGap},
 		"does not end":                     {before: 5, lose: true, answer: endless, requests: 200, early: 12},
-		"sends undecodable batches":        {before: 5, lose: true, answer: undecodable, requests: 130, early: 12, reason: ReasonUndecodable},
-		"lacks numbers":                    {before: 5, skip: true, requests: 260, early: 20, reason: ReasonGap},
-		"moves on faster than it is read":  {before: 5, lose: true, ring: 1, answer: empty, requests: 130, early: 12, reason: ReasonGap},
+		"sends undecodable batches": {before: 5, lose: true, answer: undecodable, requests: 130, early: 12,
+			reason: ReasonUndecodable},
+		"lacks numbers":                   {before: 5, skip: true, requests: 260, early: 20, reason: ReasonGap},
+		"moves on faster than it is read": {before: 5, lose: true, ring: 1, answer: empty, requests: 130, early: 12, reason: ReasonGap},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, p *streamtest.Publisher) { u.run(t, p) })

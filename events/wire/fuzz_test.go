@@ -41,7 +41,8 @@ func FuzzDecode(f *testing.F) {
 			e := &b.Events[i]
 			hashes += len(e.Hashes) + len(e.Remaining)
 			tokens += len(e.Tokens)
-			if e.Bigram && len(e.Tokens) < 2 || len(e.Tokens) > 0 && len(e.Tokens) <= e.Ahead || e.Ahead > 63 || e.Remaining != nil && len(e.Remaining) != len(e.Hashes) {
+			if e.Bigram && len(e.Tokens) < 2 || len(e.Tokens) > 0 && len(e.Tokens) <= e.Ahead || e.Ahead > 63 || e.Remaining != nil &&
+				len(e.Remaining) != len(e.Hashes) {
 				t.Fatalf("inconsistent event: %s", renderEvent(e))
 			}
 			for _, items := range e.Items {

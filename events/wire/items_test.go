@@ -63,7 +63,8 @@ func TestDecodeItems(t *testing.T) {
 	f(stored("extra_keys", arr{arr{arr{digest, 0}}}, "block_mm_infos", arr{nil}), "")
 	f(stored("extra_keys", arr{arr{arr{digest, 0}}}, "block_mm_infos", nil), one)
 	// They list the images alone.
-	f(stored("extra_keys", arr{arr{arr{"img", 0}, digest, arr{"img", 1, 2}}}, "block_mm_infos", arr{obj{"mm_objects", arr{obj{"mm_hash", 42}}}}),
+	f(stored("extra_keys", arr{arr{arr{"img", 0}, digest, arr{"img", 1, 2}}}, "block_mm_infos",
+		arr{obj{"mm_objects", arr{obj{"mm_hash", 42}}}}),
 		"items=[[42 "+numberOf(t, arr{"img", 1, 2})+"]]")
 	f(stored("extra_keys", arr{arr{true}}, "block_mm_infos", arr{nil}), "items=[["+numberOf(t, true)+"]]")
 	f(stored("extra_keys", arr{arr{true}}, "mm_keys", arr{}), "items=[["+numberOf(t, true)+"]]")
@@ -91,7 +92,8 @@ func TestDecodeItems(t *testing.T) {
 		}
 	}
 	// Without tokens there is nothing to tell apart.
-	if got := decodeOne(t, obj{"type", "BlockStored", "block_hashes", arr{1}, "extra_keys", arr{arr{arr{digest, 0}}}}); strings.Contains(got, "items") {
+	if got := decodeOne(t, obj{"type", "BlockStored", "block_hashes", arr{1}, "extra_keys",
+		arr{arr{arr{digest, 0}}}}); strings.Contains(got, "items") {
 		t.Errorf("a store without tokens: %s", got)
 	}
 }
@@ -112,7 +114,8 @@ func TestDecodeOtherItems(t *testing.T) {
 			stored("parent_block_hash", 5, "extra_keys", arr{entry}),
 			arr{"BlockStored", arr{1}, 5, arr{7, 8}, 2, nil, "GPU", nil, arr{entry}},
 			arr{"BlockStored", arr{1}, 5, arr{7, 8}, 2, nil, "GPU", nil, arr{entry}, 0, "full_attention", nil},
-			obj{"event_type", "stored", "seq_hashes", arr{1}, "parent_hash", 5, "token_ids", arr{7, 8}, "block_size", 2, "extra_keys", arr{entry}},
+			obj{"event_type", "stored", "seq_hashes", arr{1}, "parent_hash", 5, "token_ids", arr{7, 8}, "block_size", 2, "extra_keys",
+				arr{entry}},
 		} {
 			if got := decodeOne(t, ev); !strings.Contains(got, "items=[["+strings.Join(want, " ")+"]]") {
 				t.Errorf("%v:\n%s\nwant the items %s", ev, got, want)
@@ -129,9 +132,11 @@ func TestDecodeOtherItems(t *testing.T) {
 	f(arr{"ad:" + digest}, strconv.FormatUint(itemNumber([]byte("ad:"+digest)), 10))
 	f(arr{arr{"ad:" + digest, -3}}, strconv.FormatUint(itemNumber([]byte("ad:"+digest)), 10))
 	for _, item := range []any{
-		0, 7, -1, 200, -200, 70000, -70000, int64(1) << 40, int64(-1) << 40, uint64(1)<<63 + 1, 1.0, -0.5, true, false, []byte{}, make([]byte, 300),
+		0, 7, -1, 200, -200, 70000, -70000, int64(1) << 40, int64(-1) << 40, uint64(1)<<63 + 1, 1.0, -0.5, true, false, []byte{},
+		make([]byte, 300),
 		arr{}, arr{"", 0}, arr{"img"}, arr{"img", nil}, arr{"img", "0"}, arr{"img", 1.0}, arr{"img", 0, 1}, arr{7, 0}, arr{embeds, 0},
-		arr{arr{arr{nil}}}, make(arr, 20), arr{strings.Repeat("x", 300), strings.Repeat("y", 70000)[:50000]}, obj{}, obj{"id", arr{1, obj{1, nil}}},
+		arr{arr{arr{nil}}}, make(arr, 20), arr{strings.Repeat("x", 300), strings.Repeat("y", 70000)[:50000]}, obj{},
+		obj{"id", arr{1, obj{1, nil}}},
 		raw("d40512"), raw("c70305010203"), raw("d8010102030405060708090a0b0c0d0e0f10"),
 	} {
 		f(arr{item}, numberOf(t, item))
@@ -146,7 +151,8 @@ func TestDecodeOtherItems(t *testing.T) {
 		t.Helper()
 		f(arr{raw(hexa)}, strconv.FormatUint(xxh3.Hash(raw(canonical)), 10))
 	}
-	for _, seven := range []string{"cc07", "cd0007", "ce00000007", "cf0000000000000007", "d007", "d10007", "d200000007", "d30000000000000007"} {
+	for _, seven := range []string{"cc07", "cd0007", "ce00000007", "cf0000000000000007", "d007", "d10007", "d200000007",
+		"d30000000000000007"} {
 		same(seven, "07")
 	}
 	same("d3ffffffffffffffff", "ff")
@@ -181,7 +187,8 @@ func TestItemLimits(t *testing.T) {
 		b, err := Decode(pack(t, arr{1.5, arr{ev, arr{"AllBlocksCleared"}}, 0}), lim)
 		must.Succeed(t, err)
 		got := strings.Contains(render(b), "items=")
-		if kept := want == ""; got != kept || !kept && b.Dropped[events.Reason(want)] != 1 || b.Events[len(b.Events)-1].Kind != events.Cleared {
+		if kept := want == ""; got != kept || !kept && b.Dropped[events.Reason(want)] != 1 ||
+			b.Events[len(b.Events)-1].Kind != events.Cleared {
 			t.Errorf("%.60v: %.200s, want %q", entry, render(b), want)
 		}
 	}

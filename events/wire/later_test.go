@@ -40,7 +40,8 @@ func TestTrailingElements(t *testing.T) {
 		t.Errorf("a medium that is a number: %s", got)
 	}
 	for _, v := range appended {
-		for _, ev := range []arr{{"BlockRemoved", arr{1}, nil}, {"BlockRemoved", arr{1}, nil, nil}, {"BlockRemoved", arr{1}, nil, 0, nil, nil}} {
+		for _, ev := range []arr{{"BlockRemoved", arr{1}, nil}, {"BlockRemoved", arr{1}, nil, nil},
+			{"BlockRemoved", arr{1}, nil, 0, nil, nil}} {
 			got := decodeOne(t, append(ev, v))
 			if got, _, _ = strings.Cut(got, " group="); !strings.HasPrefix(got, "removed 0000000000000001") {
 				t.Errorf("%v and %v: %s", ev, v, got)
@@ -84,7 +85,8 @@ func TestUnknownTypes(t *testing.T) {
 	}
 	f(nil)
 	f([]string{"BlockInactive"}, arr{"BlockInactive", arr{1}})
-	f([]string{"BlockInactive", "BlockMoved"}, arr{"BlockInactive", arr{1}}, obj{"block_hashes", 7, "type", "BlockMoved"}, arr{"BlockInactive"})
+	f([]string{"BlockInactive", "BlockMoved"}, arr{"BlockInactive", arr{1}}, obj{"block_hashes", 7, "type", "BlockMoved"},
+		arr{"BlockInactive"})
 	f([]string{"promoted"}, obj{"type", "BlockStored", "event_type", "promoted", "seq_hashes", arr{1}})
 	f([]string{"BlockUpdateEvent"}, arr{"BlockUpdateEvent", "key", arr{}})
 	f([]string{""}, arr{""})
@@ -148,7 +150,8 @@ func TestBadTokens(t *testing.T) {
 	if got := decodeOne(t, standard); got != bad {
 		t.Errorf("a standardized store: %s", got)
 	}
-	ahead := obj{"type", "BlockStored", "block_hashes", arr{1}, "token_ids", arr{7, 8}, "block_size", 2, "lookahead_token_ids", arr{arr{uint64(1) << 32}}}
+	ahead := obj{"type", "BlockStored", "block_hashes", arr{1}, "token_ids", arr{7, 8}, "block_size", 2, "lookahead_token_ids",
+		arr{arr{uint64(1) << 32}}}
 	if got := decodeOne(t, ahead); got != bad {
 		t.Errorf("look-ahead tokens: %s", got)
 	}

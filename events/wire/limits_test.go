@@ -60,7 +60,8 @@ func TestDecodeLimits(t *testing.T) {
 	f(obj{"events", arr{}, "x", nest(4)}, "too_large")
 
 	if got := (Limits{MaxEvents: -1, MaxDepth: 99, MaxTokens: 7}).withDefaults(); got != (Limits{
-		MaxPayload: DefaultLimits.MaxPayload, MaxEvents: DefaultLimits.MaxEvents, MaxHashes: DefaultLimits.MaxHashes, MaxTokens: 7, MaxDepth: depthCap,
+		MaxPayload: DefaultLimits.MaxPayload, MaxEvents: DefaultLimits.MaxEvents, MaxHashes: DefaultLimits.MaxHashes, MaxTokens: 7,
+		MaxDepth: depthCap,
 	}) {
 		t.Errorf("unset limits are filled as %+v", got)
 	}

@@ -220,7 +220,8 @@ func (m maker) array(ev *events.Event, f fields) any {
 	}
 	ev.GroupKind = "mamba"
 	id, adapter := m.adapter()
-	a := arr{"BlockStored", f.hashes, f.parent, f.tokens, f.blockSize, adapter, f.medium, f.lora, nil, f.group, "mamba", 128, nil, m.junk(2)}
+	a := arr{"BlockStored", f.hashes, f.parent, f.tokens, f.blockSize, adapter, f.medium, f.lora, nil, f.group, "mamba", 128, nil,
+		m.junk(2)}
 	a = a[:5+m.pick(10, "length")]
 	if len(a) < 11 {
 		ev.GroupKind = ""
@@ -336,8 +337,10 @@ func (m maker) standard(ev events.Event, f fields) (events.Event, any) {
 	ev.ID = rapid.Uint64().Draw(m.t, "id")
 	ev.Model, ev.Tenant, ev.Backend, ev.Salt = m.optional("model"), m.optional("tenant"), m.optional("backend"), m.optional("salt")
 	ev.Group = -1
-	pairs := [][2]any{{m.unknownKey(), m.junk(3)}, {"event_type", ev.Kind.String()}, {"event_id", ev.ID}, {"seq_hashes", f.hashes}, {"medium", f.medium},
-		{"model_name", orNil(ev.Model)}, {"tenant_id", orNil(ev.Tenant)}, {"backend_id", orNil(ev.Backend)}, {"additional_salt", orNil(ev.Salt)}}
+	pairs := [][2]any{{m.unknownKey(), m.junk(3)}, {"event_type", ev.Kind.String()}, {"event_id", ev.ID}, {"seq_hashes", f.hashes},
+		{"medium", f.medium},
+		{"model_name", orNil(ev.Model)}, {"tenant_id", orNil(ev.Tenant)}, {"backend_id", orNil(ev.Backend)},
+		{"additional_salt", orNil(ev.Salt)}}
 	if m.coin("rank?") {
 		rank := m.pick(9, "rank")
 		ev.Rank = &rank
@@ -348,7 +351,8 @@ func (m maker) standard(ev events.Event, f fields) (events.Event, any) {
 		pairs = append(pairs, [2]any{"base_block_idx", m.integer(int64(ev.BaseBlock))})
 	}
 	if ev.Kind == events.Stored {
-		pairs = append(pairs, [2]any{"parent_hash", f.parent}, [2]any{"token_ids", f.tokens}, [2]any{"block_size", f.blockSize}, [2]any{"lora_name", f.lora})
+		pairs = append(pairs, [2]any{"parent_hash", f.parent}, [2]any{"token_ids", f.tokens}, [2]any{"block_size", f.blockSize},
+			[2]any{"lora_name", f.lora})
 		if m.coin("legacy?") && len(ev.Hashes) > 0 {
 			pairs = append(pairs, [2]any{"type", "BlockStored"}, [2]any{"block_hashes", arr{1}})
 		}

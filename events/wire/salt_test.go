@@ -36,7 +36,8 @@ func TestDecodeSalt(t *testing.T) {
 	f(stored("extra_keys", arr{arr{arr{"imgA", -2}}}), "items=[[7305794723096569703]]")
 	f(stored("extra_keys", arr{arr{[]byte("digest of an embedding")}}), "items=[[6171523832416022894]]")
 	f(stored("extra_keys", arr{arr{arr{"imgA", -2}, "s", []byte("digest")}}), `salt="s" items=[[7305794723096569703 17346918240923981150]]`)
-	f(stored("extra_keys", arr{arr{7, 1.5, true, nil, obj{}}}), "items=[[5502495245947142431 7715946029497977153 10301841813671556584 17176629001025232421]]")
+	f(stored("extra_keys", arr{arr{7, 1.5, true, nil, obj{}}}),
+		"items=[[5502495245947142431 7715946029497977153 10301841813671556584 17176629001025232421]]")
 	// Dynamo's label, wherever it is.
 	f(stored("extra_keys", arr{arr{"dynamo-cache-salt:s", "x"}}), `salt="s"`+x)
 	f(stored("extra_keys", arr{arr{"dynamo-cache-salt:s"}, arr{"dynamo-cache-salt:s"}}), `salt="s"`)
@@ -64,7 +65,8 @@ func TestDecodeSalt(t *testing.T) {
 	if got := decodeOne(t, stored("base_block_idx", 3, "extra_keys", arr{arr{"img"}})); strings.Contains(got, "salt") {
 		t.Errorf("a block at depth 3 has a salt: %s", got)
 	}
-	if got := decodeOne(t, obj{"type", "BlockRemoved", "block_hashes", arr{1}, "extra_keys", arr{arr{"s"}}}); strings.Contains(got, "salt") {
+	if got := decodeOne(t, obj{"type", "BlockRemoved", "block_hashes", arr{1}, "extra_keys", arr{arr{"s"}}}); strings.Contains(got,
+		"salt") {
 		t.Errorf("a removal has a salt from extra keys: %s", got)
 	}
 	if got := decodeOne(t, stored("extra_keys", arr{arr{raw("a2ff00")}})); got != bad {

@@ -193,7 +193,8 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	}
 	full := arr{"BlockStored", arr{1}, 5, arr{7, 8}, 2, 3, "CPU", "ad", arr{nil}, 4, "mamba", 128}
 	f(full, `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba window=128 lora="ad"`)
-	f(append(full, "LOCAL", "x"), `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba window=128 lora="ad"`)
+	f(append(full, "LOCAL", "x"), `stored 0000000000000001 parent=0000000000000005 tokens=7,8 bs=2 medium="CPU" group=4 kind=mamba `+
+		`window=128 lora="ad"`)
 	f(append(full, "REMOTE", "x"), "dropped foreign=1")
 	f(stored("locality", "LOCAL"), plain)
 	f(stored("locality", nil), plain)
@@ -211,7 +212,8 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	f(stored("ownership", "kvcr", "ownership", nil), plain)
 	f(stored("ownership", 7), bad)
 	f(stored("ownership", "kvcr", "locality", "REMOTE"), "dropped foreign=1")
-	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "medium", "CPU", "ownership", "kvcr"}, `removed 0000000000000001 medium="CPU" owned`)
+	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "medium", "CPU", "ownership", "kvcr"},
+		`removed 0000000000000001 medium="CPU" owned`)
 	f(obj{"type", "AllBlocksCleared", "ownership", "kvcr"}, "cleared")
 	f(obj{"event_type", "stored", "seq_hashes", arr{1}, "ownership", "kvcr", "session_id", "s"}, "stored 0000000000000001 envelope")
 	f(stored("session_id", "s"), plain)
@@ -232,7 +234,8 @@ func TestDecodeToleratesShapes(t *testing.T) {
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "locality", "REMOTE"}, "dropped foreign=1")
 	f(obj{"type", "AllBlocksCleared", "locality", "REMOTE"}, "cleared")
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, nil, nil, "mamba", 128}, plain+" kind=mamba window=128")
-	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, "GPU", arr{"part"}, nil, arr{nil}, 4, "mamba"}, plain+` medium="GPU" group=4 kind=mamba`)
+	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, "GPU", arr{"part"}, nil, arr{nil}, 4, "mamba"},
+		plain+` medium="GPU" group=4 kind=mamba`)
 	f(arr{"BlockStored", arr{1}, nil, arr{7, 8}, 2, nil, nil, obj{"session_id", "s", "cache_salt", nil}}, plain)
 	f(arr{"BlockRemoved", arr{1}}, "removed 0000000000000001")
 	f(arr{"BlockRemoved", arr{1}, "disk", 2, "future", arr{}}, `removed 0000000000000001 medium="disk" group=2 kind=future`)
@@ -282,13 +285,16 @@ func TestDecodeToleratesShapes(t *testing.T) {
 		for i := range blocks {
 			hashes = append(hashes, i+1)
 		}
-		return append(obj{"type", "BlockStored", "block_hashes", hashes, "token_ids", tokens, "block_size", size, "lookahead_token_ids", lists}, more...)
+		return append(obj{"type", "BlockStored", "block_hashes", hashes, "token_ids", tokens, "block_size", size, "lookahead_token_ids",
+			lists}, more...)
 	}
 	const two = "stored 0000000000000001 0000000000000002 "
 	f(ahead(1, 2, arr{7, 8}, arr{arr{9}}), "stored 0000000000000001 tokens=7,8,9 ahead=1 bs=2")
 	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9}, arr{11}}), two+"tokens=7,8,9,10,11 ahead=1 bs=2")
 	f(ahead(2, 2, arr{7, 8, 9, 10}, arr{arr{9, 10, 11, 12}, arr{11, 12, 13, 70000}}), two+"tokens=7,8,9,10,11,12,13,70000 ahead=4 bs=2")
-	f(append(obj{"lookahead_token_ids", arr{arr{9}}}, ahead(1, 2, arr{7, 8}, nil)[:8]...), "stored 0000000000000001 tokens=7,8,9 ahead=1 bs=2") // before the tokens
+	// before the tokens
+	f(append(obj{"lookahead_token_ids", arr{arr{9}}}, ahead(1, 2, arr{7, 8}, nil)[:8]...),
+		"stored 0000000000000001 tokens=7,8,9 ahead=1 bs=2")
 	f(ahead(1, 2, arr{7, 8}, nil), plain)
 	f(ahead(1, 2, arr{7, 8}, arr{}), plain)
 	f(ahead(1, 2, arr{7, 8}, arr{arr{}}), plain)
@@ -309,8 +315,10 @@ func TestDecodeToleratesShapes(t *testing.T) {
 
 	// Keys: any order, unknown ones of any shape, the last of a repeated one.
 	f(obj{"block_size", 2, "token_ids", arr{7, 8}, "block_hashes", arr{1}, "type", "BlockStored"}, plain)
-	f(stored("future", obj{7, arr{obj{nil, 1.5}}}, "", nil, "x", raw("c70501aabbccddee"), "y", raw("d8010102030405060708090a0b0c0d0e0f10")), plain)
-	f(stored("block_hashes", arr{2, 3}, "parent_block_hash", 9, "parent_block_hash", nil, "token_ids", nil), "stored 0000000000000002 0000000000000003 bs=2")
+	f(stored("future", obj{7, arr{obj{nil, 1.5}}}, "", nil, "x", raw("c70501aabbccddee"), "y", raw("d8010102030405060708090a0b0c0d0e0f10")),
+		plain)
+	f(stored("block_hashes", arr{2, 3}, "parent_block_hash", 9, "parent_block_hash", nil, "token_ids", nil),
+		"stored 0000000000000002 0000000000000003 bs=2")
 	f(stored("medium", nil, "lora_name", nil, "group_idx", nil, "block_size", nil), "stored 0000000000000001 tokens=7,8")
 	f(stored("medium", "", "lora_name", ""), plain+` lora=""`)
 	f(obj{"type", "BlockRemoved", "block_hashes", arr{1}, "token_ids", arr{1}, "parent_block_hash", 4}, "removed 0000000000000001")

@@ -34,7 +34,8 @@ func compareFlat(t *testing.T, p []byte, n int) {
 			t.Fatalf("%d tokens of %x behind %d bytes: got %d, %v, want %d, %v", n, p, prefix, got, ok, want, wantOK)
 		}
 		if ok && fast.in.i != slow.in.i || (fast.in.err == nil) != (slow.in.err == nil) {
-			t.Fatalf("%d tokens of %x behind %d bytes: stopped at %d (%v), want %d (%v)", n, p, prefix, fast.in.i, fast.in.err, slow.in.i, slow.in.err)
+			t.Fatalf("%d tokens of %x behind %d bytes: stopped at %d (%v), want %d (%v)", n, p, prefix, fast.in.i, fast.in.err, slow.in.i,
+				slow.in.err)
 		}
 	}
 }

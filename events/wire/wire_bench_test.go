@@ -19,7 +19,8 @@ func bigStore(n int) obj {
 		tokens = append(tokens, i*7919%151936)
 	}
 	return obj{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", uint64(1) << 63, "token_ids", tokens, "block_size", 16,
-		"lora_id", nil, "medium", "GPU", "lora_name", "adapter-A", "extra_keys", extra, "group_idx", 0, "kv_cache_spec_kind", "full_attention"}
+		"lora_id", nil, "medium", "GPU", "lora_name", "adapter-A", "extra_keys", extra, "group_idx", 0, "kv_cache_spec_kind",
+		"full_attention"}
 }
 
 // arrayStore is bigStore as an array.
@@ -36,7 +37,8 @@ func storm(n int) arr {
 		if i%2 == 0 {
 			list = append(list, bigStore(1))
 		} else {
-			list = append(list, obj{"type", "BlockRemoved", "block_hashes", arr{0xd1b54a32d192ed03 * uint64(i)}, "medium", "GPU", "group_idx", 0})
+			list = append(list, obj{"type", "BlockRemoved", "block_hashes", arr{0xd1b54a32d192ed03 * uint64(i)}, "medium", "GPU",
+				"group_idx", 0})
 		}
 	}
 	return arr{1.5, list, 0}

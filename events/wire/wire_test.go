@@ -36,7 +36,8 @@ func TestDecodeBatch(t *testing.T) {
 	f(obj{"events", arr{clear}}, "batch time=0 rank=-1\ncleared")
 	f(obj{"attn_dp_rank", 2, "x", arr{}, "events", arr{clear}, "ts", 2.5}, "batch time=2.5 rank=2\ncleared")
 	f(obj{"events", nil, "dp_rank", 4}, "batch time=0 rank=4")
-	f(arr{1.5, arr{5, clear, arr{"New"}, arr{}, clear}, 0}, "batch time=1.5 rank=0\ncleared\ncleared\ndropped bad_event=2\ndropped unknown_type=1")
+	f(arr{1.5, arr{5, clear, arr{"New"}, arr{}, clear}, 0},
+		"batch time=1.5 rank=0\ncleared\ncleared\ndropped bad_event=2\ndropped unknown_type=1")
 
 	f(arr{}, "bad_payload: cannot decode batch at byte 1: a batch has at least 2 elements, not 0")
 	f(arr{1.5}, "bad_payload: ")
@@ -65,7 +66,8 @@ func TestDecodeBatch(t *testing.T) {
 
 // A dropped event leaves nothing of itself in the slot its successor takes.
 func TestSlotsAreClean(t *testing.T) {
-	broken := stored("medium", "GPU", "cache_salt", "s", "dp_rank", 3, "object_key", "k", "group_idx", 5, "lora_name", "ad", "extra_keys", "bad")
+	broken := stored("medium", "GPU", "cache_salt", "s", "dp_rank", 3, "object_key", "k", "group_idx", 5, "lora_name", "ad", "extra_keys",
+		"bad")
 	b, err := Decode(pack(t, arr{1.5, arr{broken, obj{"type", "BlockStored", "block_hashes", arr{1}}}, 0}), DefaultLimits)
 	if err != nil || b.Dropped[events.BadEvent] != 1 || len(b.Events) != 1 {
 		t.Fatalf("%v: %s", err, render(b))

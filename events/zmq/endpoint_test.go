@@ -72,10 +72,12 @@ func TestCheckEndpoint(t *testing.T) {
 }
 
 func TestCheckLive(t *testing.T) {
-	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://0.0.0.0:5557", "bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
+	for _, e := range []string{"tcp://h:1", "ipc:///x", "bind:tcp://*:5557", "bind:tcp://10.0.0.1:5557", "bind:tcp://0.0.0.0:5557",
+		"bind:tcp://[::]:5557", "bind:tcp://[::1]:5557"} {
 		must.Report(t, CheckLiveEndpoint(e))
 	}
-	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0", "bind:tcp://*:70000", "bind:bind:tcp://*:1", "bind:tcp://${POD_IP}:1", "bind:tcp://:1", "tcp://*:1"} {
+	for _, e := range []string{"bind:", "bind:5557", "bind:ipc:///x", "bind:tcp://*", "bind:tcp://*:", "bind:tcp://*:0",
+		"bind:tcp://*:70000", "bind:bind:tcp://*:1", "bind:tcp://${POD_IP}:1", "bind:tcp://:1", "tcp://*:1"} {
 		err := CheckLiveEndpoint(e)
 		if err == nil || !strings.Contains(err.Error(), strconv.Quote(e)) {
 			t.Errorf("%q: %v", e, err)

@@ -141,7 +141,8 @@ func TestBusyPublisherHangs(t *testing.T) {
 		if !errors.As(err, &silent) {
 			t.Fatalf("a publisher that hangs ends in %v", err)
 		}
-		if took := time.Since(last); took > 30*time.Second || took < 28*time.Second || silent.Silent() < took-time.Second || silent.Silent() > took+2*time.Second {
+		if took := time.Since(last); took > 30*time.Second || took < 28*time.Second || silent.Silent() < took-time.Second ||
+			silent.Silent() > took+2*time.Second {
 			t.Errorf("it is noticed after %v, and was silent for %v", took, silent.Silent())
 		}
 	})

@@ -19,11 +19,13 @@ func rulesOf(t *testing.T, local bool, rules ...string) *reach.Rules {
 
 func TestReaches(t *testing.T) {
 	r := rulesOf(t, false, "default", "bind:tcp://*:7000", "ipc:///run/engines/")
-	for _, endpoint := range []string{"tcp://10.0.0.1:5557", "tcp://engine:5557", "tcp://[fd12::1]:1", "bind:tcp://*:7000", "ipc:///run/engines/a", "inproc://x", "", "tcp://x"} {
+	for _, endpoint := range []string{"tcp://10.0.0.1:5557", "tcp://engine:5557", "tcp://[fd12::1]:1", "bind:tcp://*:7000",
+		"ipc:///run/engines/a", "inproc://x", "", "tcp://x"} {
 		must.Report(t, CheckReach(r, endpoint))
 	}
 	for _, endpoint := range []string{
-		"tcp://127.0.0.1:5557", "tcp://localhost:5557", "tcp://LocalHost.:5557", "tcp://[::1]:5557", "tcp://169.254.169.254:80", "tcp://[::ffff:169.254.169.254]:80",
+		"tcp://127.0.0.1:5557", "tcp://localhost:5557", "tcp://LocalHost.:5557", "tcp://[::1]:5557", "tcp://169.254.169.254:80",
+		"tcp://[::ffff:169.254.169.254]:80",
 		"bind:tcp://*:7001", "bind:tcp://127.0.0.1:81", "ipc:///run/secret", "ipc:///run/engines/../secret", "ipc://@abstract",
 	} {
 		if err := CheckReach(r, endpoint); !errors.Is(err, errReach) {
@@ -65,7 +67,8 @@ func TestDialReaches(t *testing.T) {
 	if _, err := t2.Subscribe(t.Context(), "ipc:///nowhere/x.sock"); !errors.Is(err, errReach) {
 		t.Errorf("a path: %v", err)
 	}
-	if _, err := (&Sockets{}).TransportFor(Claim{}, t2.Reach).Subscribe(t.Context(), "bind:tcp://127.0.0.1:0"); err == nil || strings.Contains(err.Error(), "listen") {
+	if _, err := (&Sockets{}).TransportFor(Claim{}, t2.Reach).Subscribe(t.Context(), "bind:tcp://127.0.0.1:0"); err == nil ||
+		strings.Contains(err.Error(), "listen") {
 		t.Errorf("a bound socket: %v", err)
 	}
 	t2.Reach = rulesOf(t, true, "default")

@@ -131,7 +131,8 @@ func TestSocketsDealOut(t *testing.T) {
 		if stray.Topic == "kv@a@m@1" {
 			want, at = 2, stray.Topic
 		}
-		if stray.Rank != want || !strings.Contains(at, stray.Topic) || stray.Endpoint != endpoint || !strings.HasPrefix(stray.From, "127.0.0.1:") ||
+		if stray.Rank != want || !strings.Contains(at, stray.Topic) || stray.Endpoint != endpoint ||
+			!strings.HasPrefix(stray.From, "127.0.0.1:") ||
 			stray.Messages != 1 || stray.At.IsZero() || len(stray.Claims) != 3 {
 			t.Errorf("a topic without a source is %+v", stray)
 		}
