@@ -47,7 +47,7 @@ func (s *service) Routed(ctx context.Context, in *pb.RoutedRequest) (*pb.RoutedR
 
 // TakeBack implements kvconductorv1.ConductorServer.
 func (s *service) TakeBack(ctx context.Context, in *pb.TakeBackRequest) (*pb.TakeBackResponse, error) {
-	return new(pb.TakeBackResponse), access.ViewOf(ctx, s.opts.Conductor).TakeBack(in.TenantId, in.RequestId)
+	return new(pb.TakeBackResponse), access.ViewOf(ctx, s.server.opts.Conductor).TakeBack(in.TenantId, in.RequestId)
 }
 
 // reports are the prompts of one request. They are an error, so that the place of the request is given back
@@ -73,11 +73,11 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 	for _, p := range r.in.Prompts {
 		total += len(p.GetTokens().GetIds()) + len(p.GetHashes().GetValues())
 	}
-	if total > s.opts.MaxTokens && len(r.in.Prompts) > 1 {
+	if total > s.server.opts.MaxTokens && len(r.in.Prompts) > 1 {
 		return invalid.Field("prompts", "out_of_range", "prompts have %d tokens and hashes together, limits.max_tokens allows %d",
-			total, s.opts.MaxTokens)
+			total, s.server.opts.MaxTokens)
 	}
-	view := access.ViewOf(ctx, s.opts.Conductor)
+	view := access.ViewOf(ctx, s.server.opts.Conductor)
 	var unsynced server.Unsynced // of all prompts
 	for i, p := range r.in.Prompts {
 		if err := ctx.Err(); err != nil {
@@ -86,7 +86,7 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 		of, err := s.keepReport(view, p)
 		var unserved *conductor.UnservedError
 		switch {
-		case errors.As(err, &unserved) && s.opts.Forward == nil:
+		case errors.As(err, &unserved) && s.server.opts.Forward == nil:
 			return err // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0:
 			r.parts.Add(i, unserved)
@@ -200,17 +200,17 @@ func (s *service) RoutedStream(stream grpc.BidiStreamingServer[pb.RoutedRequest,
 	ctx := stream.Context()
 	caller := access.CallerOf(ctx)
 	flow := caller.Flow().Name
-	if err := s.opts.Watches.countCall(flow); err != nil {
+	if err := s.server.opts.Watches.countCall(flow); err != nil {
 		return err
 	}
-	defer s.opts.Watches.endCall(flow)
+	defer s.server.opts.Watches.endCall(flow)
 	requests := make(chan streamed)
 	go receive(stream, requests)
 	for n := uint64(1); ; n++ {
 		var next streamed
 		select {
 		case next = <-requests:
-		case <-s.stopping:
+		case <-s.server.stopping:
 			return errStopping
 		}
 		if next.err == io.EOF {
@@ -269,17 +269,17 @@ func (s *service) keepStreamed(ctx context.Context, caller *access.Caller, in *p
 			return nil, err
 		}
 	}
-	held, err := s.reserve(caller, in)
+	held, err := s.server.reserve(caller, in)
 	if err != nil {
 		return nil, err
 	}
 	defer held()
 	r := &reports{in: in, out: new(pb.RoutedResponse)}
-	err = s.placed(ctx, caller.Flow(), func() error { return s.keepReports(ctx, r) })
+	err = s.server.placed(ctx, caller.Flow(), func() error { return s.keepReports(ctx, r) })
 	if err == nil && len(r.parts) > 0 {
-		room := s.keepMemory(ctx)
+		room := s.server.keepMemory(ctx)
 		defer room.releaseMemory()
-		err = s.tellOthers(ctx, r, room)
+		err = s.server.tellOthers(ctx, r, room)
 	}
 	return r.out, err
 }

@@ -114,7 +114,7 @@ func NewServer(opts Options) *Server {
 		settings = append(settings, grpc.Creds(credentials.NewTLS(opts.TLS)))
 	}
 	s.grpc = grpc.NewServer(settings...)
-	s.Register(&pb.Conductor_ServiceDesc, &service{Server: s}, codes.Internal)
+	s.Register(&pb.Conductor_ServiceDesc, &service{server: s}, codes.Internal)
 	s.Register(&grpc_health_v1.Health_ServiceDesc, &health{ready: opts.Ready, services: s.grpc.GetServiceInfo, stopping: s.stopping},
 		codes.Unavailable)
 	reflection.Register(s.grpc)

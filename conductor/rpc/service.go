@@ -20,7 +20,7 @@ import (
 // service answers the calls of conductor.proto.
 type service struct {
 	pb.UnimplementedConductorServer
-	*Server
+	server *Server
 }
 
 // Query implements kvconductorv1.ConductorServer.
@@ -29,7 +29,7 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 	if err != nil {
 		return nil, err
 	}
-	err = access.ViewOf(ctx, s.opts.Conductor).Answer(&q, func(ans *conductor.Answer) { out = answerOf(ans) })
+	err = access.ViewOf(ctx, s.server.opts.Conductor).Answer(&q, func(ans *conductor.Answer) { out = answerOf(ans) })
 	return out, err
 }
 
@@ -46,9 +46,9 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 	for _, q := range in.Queries {
 		total += len(q.GetTokens().GetIds()) + len(q.GetHashes().GetValues())
 	}
-	if total > s.opts.MaxTokens {
+	if total > s.server.opts.MaxTokens {
 		return nil, invalid.Field("queries", "out_of_range", "queries have %d tokens and hashes together, limits.max_tokens allows %d",
-			total, s.opts.MaxTokens)
+			total, s.server.opts.MaxTokens)
 	}
 	out := &pb.QueryBatchResponse{Answers: make([]*pb.Answer, len(in.Queries))}
 	away := split{in: in, out: out}
@@ -59,7 +59,7 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 		ans, err := s.Query(ctx, q)
 		var unserved *conductor.UnservedError
 		switch {
-		case errors.As(err, &unserved) && s.opts.Forward == nil:
+		case errors.As(err, &unserved) && s.server.opts.Forward == nil:
 			return nil, err // as a whole: the sender asks another replica
 		case unserved != nil && len(unserved.Serving) > 0:
 			away.parts.Add(i, unserved)
@@ -155,9 +155,9 @@ var hashKinds = map[pb.HashKind]conductor.HashKind{
 
 // checkLength refuses a list that is too long, at its first element that is too many.
 func (s *service) checkLength(name string, n int) error {
-	if n <= s.opts.MaxTokens {
+	if n <= s.server.opts.MaxTokens {
 		return nil
 	}
-	return &invalid.FieldError{Field: name, Index: s.opts.MaxTokens, Reason: "out_of_range",
-		Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, s.opts.MaxTokens)}
+	return &invalid.FieldError{Field: name, Index: s.server.opts.MaxTokens, Reason: "out_of_range",
+		Message: fmt.Sprintf("%s has %d elements, limits.max_tokens allows %d", name, n, s.server.opts.MaxTokens)}
 }

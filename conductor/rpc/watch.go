@@ -116,11 +116,11 @@ func (s *service) Watch(in *pb.WatchRequest, stream grpc.ServerStreamingServer[p
 	}
 	caller := access.CallerOf(stream.Context())
 	flow := caller.Flow().Name
-	if err := s.opts.Watches.countCall(flow); err != nil {
+	if err := s.server.opts.Watches.countCall(flow); err != nil {
 		return err
 	}
-	defer s.opts.Watches.endCall(flow)
-	held, err := s.reserve(caller, in)
+	defer s.server.opts.Watches.endCall(flow)
+	held, err := s.server.reserve(caller, in)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func within(prefix string, err error) error {
 
 // watch is a call of Watch. It has no queue: it asks once the client has taken the answer before.
 type watch struct {
-	*service
+	service *service
 	in       *pb.WatchRequest
 	query    *conductor.Query
 	caller   *access.Caller
@@ -157,14 +157,14 @@ func (w *watch) run(ctx context.Context) error {
 	defer pause.Stop()
 	for {
 		select {
-		case <-w.stopping: // another replica may have asked after others were told
+		case <-w.service.server.stopping: // another replica may have asked after others were told
 			return errStopping
 		default:
 		}
 		if err := w.caller.Recheck(); err != nil {
 			return err
 		}
-		view := w.caller.View(w.opts.Conductor)
+		view := w.caller.View(w.service.server.opts.Conductor)
 		changed := view.Changes(w.query) // before the answer
 		begun := time.Now()
 		again, err := w.answerOnce(ctx, view)
@@ -191,7 +191,7 @@ func (w *watch) awaitChange(ctx context.Context, changed <-chan struct{}, passed
 	case <-passed:
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-w.stopping:
+	case <-w.service.server.stopping:
 		return errStopping
 	}
 	return nil
@@ -201,7 +201,7 @@ func (w *watch) awaitChange(ctx context.Context, changed <-chan struct{}, passed
 // that there was no place, or that another replica has answered until now.
 func (w *watch) answerOnce(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
-	err = w.placed(ctx, w.caller.Flow(), func() error {
+	err = w.service.server.placed(ctx, w.caller.Flow(), func() error {
 		return view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
 	})
 	var unserved *conductor.UnservedError
@@ -226,7 +226,7 @@ func (w *watch) sendIfNew(text []byte) error {
 		return nil // no answer is empty: it has the tenant
 	}
 	w.sent = append(w.sent[:0], text...)
-	w.opts.Watches.answers.Add(1)
+	w.service.server.opts.Watches.answers.Add(1)
 	return w.stream.Send(withBytes(new(pb.QueryResponse), text))
 }
 
@@ -238,13 +238,13 @@ var errMoved = errors.New("another replica serves the model")
 func (w *watch) relayAnswers(ctx context.Context, to *conductor.UnservedError) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var looking sync.WaitGroup
-	began, room := false, w.keepMemory(ctx)
+	began, room := false, w.service.server.keepMemory(ctx)
 	defer room.releaseMemory()
 	reserve := func(bytes int64) error { // for one answer at a time
 		room.releaseMemory()
 		return room.reserve(bytes)
 	}
-	err := w.carry(ctx, pb.Conductor_Watch_FullMethodName, w.in, to, func(by conductor.ReplicaAddress) {
+	err := w.service.server.carry(ctx, pb.Conductor_Watch_FullMethodName, w.in, to, func(by conductor.ReplicaAddress) {
 		began = true
 		looking.Go(func() { cancel(w.lookAfter(ctx, by)) })
 	}, reserve, w.sendIfNew)
@@ -274,7 +274,7 @@ func (w *watch) lookAfter(ctx context.Context, by conductor.ReplicaAddress) erro
 			return err
 		}
 		var now *conductor.UnservedError
-		if !errors.As(w.opts.Conductor.Unserved(w.query.Tenant, w.query.Model), &now) || !slices.Contains(now.Serving, by) {
+		if !errors.As(w.service.server.opts.Conductor.Unserved(w.query.Tenant, w.query.Model), &now) || !slices.Contains(now.Serving, by) {
 			return errMoved
 		}
 	}
