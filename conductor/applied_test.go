@@ -20,7 +20,7 @@ import (
 func applied(t *testing.T, c *conductor.Conductor, source string, q tape.Range) (lines []string, segment []byte) {
 	t.Helper()
 	q.To, q.Limit = math.MaxUint64, 1000
-	e, _, err := c.For(conductor.Reader{}).AppliedBatches(source, q)
+	e, _, err := c.For(conductor.Reader{}).Inspect().AppliedBatches(source, q)
 	if err != nil {
 		return []string{err.Error()}, nil
 	}
@@ -69,7 +69,8 @@ func TestMemoryHoldsAppliedBatches(t *testing.T) {
 				t.Errorf("%s: %q, now %q", ask, then, now)
 			}
 		}
-		if _, _, err := p.Conductor().For(conductor.Reader{}).AppliedBatches("A|default|0", tape.Range{Oldest: true}); !errors.Is(err,
+		if _, _, err := p.Conductor().For(conductor.Reader{}).Inspect().AppliedBatches("A|default|0",
+			tape.Range{Oldest: true}); !errors.Is(err,
 			tape.ErrGone) {
 			t.Errorf("a past has a journal: %v", err)
 		}

@@ -47,7 +47,7 @@ var delayParts = [...]float64{0.5, 0.9, 0.99}
 
 // Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
 // instance.
-func (v View) Expectations() (all []InstanceExpectations) {
+func (v Inspection) Expectations() (all []InstanceExpectations) {
 	for _, e := range v.conductor.registry.expectations() {
 		if v.reader.Tenants.Has(e.Tenant) {
 			all = append(all, e.InstanceExpectations)

@@ -18,7 +18,7 @@ import (
 // expectations prints what became of reports, in blocks.
 func (b *bench) expectations(reader conductor.Reader) string {
 	var out []string
-	for _, e := range b.conductor.For(reader).Expectations() {
+	for _, e := range b.conductor.For(reader).Inspect().Expectations() {
 		share, known := e.Share()
 		out = append(out, fmt.Sprintf("%s/%s: %d prompts, %d = %d confirmed + %d expired + %d taken back + %d dropped + %d pending, "+
 			"share %v %v",
@@ -56,7 +56,7 @@ func TestExpectations(t *testing.T) {
 		if got := b.expectations(operatorOf("other")); got != "" {
 			t.Errorf("another tenant sees %s", got)
 		}
-		e := b.view().Expectations()[0]
+		e := b.view().Inspect().Expectations()[0]
 		if e.Delay[0] < 200*time.Millisecond || e.Delay[2] > 250*time.Millisecond || e.TTL != 10*time.Second {
 			t.Errorf("%+v", e)
 		}

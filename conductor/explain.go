@@ -70,13 +70,13 @@ type HeldRuns struct {
 
 // Explain is Conductor's explanation of a prompt given as tokens, for the client of the view. It
 // returns the errors of Answer.
-func (v View) Explain(q *Query) (*Explanation, error) {
-	if err := v.admits(q); err != nil {
+func (v Inspection) Explain(q *Query) (*Explanation, error) {
+	if err := View(v).admits(q); err != nil {
 		return nil, err
 	}
 	meant := *q
 	meant.Model = v.conductor.modelOf(q.Tenant, q.Model)
-	out := v.conductor.explain(&meant, v)
+	out := v.conductor.explain(&meant, View(v))
 	if err := v.conductor.Unserved(q.Tenant, q.Model); err != nil { // see admits
 		return nil, err
 	}

@@ -207,7 +207,7 @@ type InstanceFeedback struct {
 }
 
 // Reported returns what was reported, sorted by tenant, instance and medium.
-func (v View) Reported() []InstanceFeedback {
+func (v Inspection) Reported() []InstanceFeedback {
 	return slices.DeleteFunc(v.conductor.reported(), func(f InstanceFeedback) bool { return !v.reader.Tenants.Has(f.Tenant) })
 }
 

@@ -24,7 +24,7 @@ type MediumLife struct {
 
 // Lives returns how long blocks of the tenants stay that the client may see, sorted by deployment
 // and medium.
-func (v View) Lives() []MediumLife {
+func (v Inspection) Lives() []MediumLife {
 	return slices.DeleteFunc(v.conductor.lives(), func(l MediumLife) bool { return !v.reader.Tenants.Has(l.Tenant) })
 }
 

@@ -22,7 +22,7 @@ type Loss struct {
 	Prefixes []LostPrefix
 }
 
-// ContextLoss is the part of a Loss under one adapter and salt, in blocks. Salt is as View.GlobalView shows it.
+// ContextLoss is the part of a Loss under one adapter and salt, in blocks. Salt is as Inspection.GlobalView shows it.
 type ContextLoss struct {
 	scope.Deployment
 	Lora, Salt  string
@@ -41,7 +41,7 @@ const lostPrefixes = 50
 // Loss returns what a fleet loses with an instance, of what the client may see. It returns ErrNotFound
 // if no source of the instance is registered there. It takes time and memory for the blocks of
 // one deployment after the other, while events go on.
-func (v View) Loss(instance string) (Loss, error) {
+func (v Inspection) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
 	for _, s := range v.conductor.registry.registered() {
 		if s.reg.Instance == instance && !s.reg.IsPool() && v.reader.Tenants.Has(s.reg.Tenant) {

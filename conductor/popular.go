@@ -63,7 +63,7 @@ func (q *Query) tokens() int {
 
 // BeginsWith returns how many blocks the prefix with a key has, of those that Popular names, if the prompt of kept
 // begins with it and kept asks the same deployment and adapter as q. Otherwise it returns 0.
-func (v View) BeginsWith(kept, q *Query, key uint64) int {
+func (v Inspection) BeginsWith(kept, q *Query, key uint64) int {
 	at := func(q *Query) scope.Deployment {
 		return scope.Deployment{Tenant: cmp.Or(q.Tenant, scope.DefaultTenant), Model: v.conductor.modelOf(q.Tenant, q.Model),
 			BlockSize: q.BlockSize}
@@ -89,7 +89,7 @@ type Popular struct {
 
 // Popular returns what queries ask of each deployment that the client may see, with at most top
 // prefixes of each, most asked for first.
-func (v View) Popular(top int) (all []Popular) {
+func (v Inspection) Popular(top int) (all []Popular) {
 	c := v.conductor
 	c.registry.mu.RLock()
 	for key, d := range c.registry.deployments {

@@ -42,7 +42,7 @@ func TestPopular(t *testing.T) {
 				b.conductor.Answer(&rare, func(*conductor.Answer) {})
 			}
 		}
-		all := b.conductor.For(operator).Popular(3)
+		all := b.conductor.For(operator).Inspect().Popular(3)
 		if len(all) != 1 {
 			t.Fatalf("%d deployments", len(all))
 		}
@@ -71,7 +71,7 @@ func TestPopular(t *testing.T) {
 				t.Errorf("prefix %d: depth %d held by %v, want %+v", i, got.Depth, got.Holders, want)
 			}
 		}
-		if foreign := b.conductor.For(operatorOf("other")).Popular(3); len(foreign) != 0 {
+		if foreign := b.conductor.For(operatorOf("other")).Inspect().Popular(3); len(foreign) != 0 {
 			t.Errorf("another tenant sees %+v", foreign)
 		}
 		part := int64(0)
@@ -100,7 +100,7 @@ func TestLoss(t *testing.T) {
 		for range 20 * prefixes.Every {
 			b.conductor.Answer(&q, func(*conductor.Answer) {})
 		}
-		loss, err := b.conductor.For(operator).Loss("A")
+		loss, err := b.conductor.For(operator).Inspect().Loss("A")
 		must.Succeed(t, err)
 		held, alone := 0, 0
 		for _, x := range loss.Contexts {
@@ -112,12 +112,13 @@ func TestLoss(t *testing.T) {
 		if len(loss.Prefixes) != 1 || loss.Prefixes[0].Depth != 4 {
 			t.Errorf("A alone had %+v", loss.Prefixes)
 		}
-		if loss, err := b.conductor.For(operator).Loss("B"); err != nil || len(loss.Contexts) != 1 || loss.Contexts[0].Held != 2 ||
+		if loss, err := b.conductor.For(operator).Inspect().Loss("B"); err != nil || len(loss.Contexts) != 1 ||
+			loss.Contexts[0].Held != 2 ||
 			loss.Contexts[0].Alone != 0 || len(loss.Prefixes) != 0 {
 			t.Errorf("B: %+v, %v", loss, err)
 		}
 		for _, name := range []string{"A", "nil"} {
-			if _, err := b.conductor.For(operatorOf("other")).Loss(name); !errors.Is(err, conductor.ErrNotFound) {
+			if _, err := b.conductor.For(operatorOf("other")).Inspect().Loss(name); !errors.Is(err, conductor.ErrNotFound) {
 				t.Errorf("%s for another tenant: %v", name, err)
 			}
 		}
@@ -174,7 +175,7 @@ func TestFeedback(t *testing.T) {
 		if n := report("B", 100, 100, 60); n != 0 || finding("B") {
 			t.Errorf("reports that agree: %d resyncs", n)
 		}
-		all := view.Reported()
+		all := view.Inspect().Reported()
 		if len(all) != 2 || all[0].Instance != "A" || all[0].Reports != 60 || all[0].Matched != 6000 || all[0].Both != 5700 ||
 			all[0].Recall != 1 {
 			t.Errorf("%+v", all)
@@ -184,8 +185,8 @@ func TestFeedback(t *testing.T) {
 		}
 		foreign := b.conductor.For(operatorOf("other"))
 		if _, err := foreign.Feedback(conductor.Feedback{Instance: "A"}); !errors.Is(err, conductor.ErrForbidden) ||
-			len(foreign.Reported()) != 0 {
-			t.Errorf("another tenant: %v, %v", err, foreign.Reported())
+			len(foreign.Inspect().Reported()) != 0 {
+			t.Errorf("another tenant: %v, %v", err, foreign.Inspect().Reported())
 		}
 		b.run("register C events=none capacity_blocks=8")
 		if n := report("C", 0, 100, 60); n != 0 || finding("C") {
@@ -193,7 +194,7 @@ func TestFeedback(t *testing.T) {
 		}
 		b.run("unregister C")
 		b.run("unregister B")
-		if all := view.Reported(); len(all) != 1 {
+		if all := view.Inspect().Reported(); len(all) != 1 {
 			t.Errorf("after its end: %+v", all)
 		}
 	})
@@ -211,12 +212,12 @@ func TestLives(t *testing.T) {
 		for i := range 50 {
 			b.run(fmt.Sprintf("remove A path=s%d/t/u/v", i))
 		}
-		lives := b.conductor.For(operator).Lives()
+		lives := b.conductor.For(operator).Inspect().Lives()
 		if len(lives) != 1 || lives[0].Medium != "GPU" || lives[0].Evicted == 0 || lives[0].Ages.Quantile(0.5) != 16384*time.Millisecond ||
 			lives[0].Hazard <= 0 {
 			t.Errorf("%+v", lives)
 		}
-		if foreign := b.conductor.For(operatorOf("other")).Lives(); len(foreign) != 0 {
+		if foreign := b.conductor.For(operatorOf("other")).Inspect().Lives(); len(foreign) != 0 {
 			t.Errorf("another tenant sees %+v", foreign)
 		}
 		answer := b.run("query path=s80/t detail=1")
@@ -279,7 +280,7 @@ func TestShortLived(t *testing.T) {
 		}
 		serve(0, 600, 2*time.Second)
 		if a := findingsOf(b, "A"); !slices.Contains(a, doctor.FindingShortLived) {
-			t.Errorf("blocks that stay 2 s: %v, %+v", a, b.conductor.For(operator).Lives())
+			t.Errorf("blocks that stay 2 s: %v, %+v", a, b.conductor.For(operator).Inspect().Lives())
 		}
 		serve(600, 640, 10*time.Minute)
 		if a := findingsOf(b, "A"); slices.Contains(a, doctor.FindingShortLived) {

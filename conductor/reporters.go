@@ -209,7 +209,7 @@ func (c *Conductor) Reporters() []Reporter {
 }
 
 // Reporters returns what instances of LMCache have reported lately about the client's tenants, sorted by name.
-func (v View) Reporters() (all []Reporter) {
+func (v Inspection) Reporters() (all []Reporter) {
 	for _, r := range v.conductor.Reporters() {
 		if mine, ok := r.For(v.reader.Tenants); ok {
 			all = append(all, mine)

@@ -57,7 +57,7 @@ func (l *listed) report(by scope.Tenants, instance, backend string, models ...st
 func (l *listed) want(tenants scope.Tenants, rows ...string) {
 	l.t.Helper()
 	var got []string
-	for _, r := range l.c.For(Reader{Tenants: tenants}).Reporters() {
+	for _, r := range l.c.For(Reader{Tenants: tenants}).Inspect().Reporters() {
 		got = append(got, fmt.Sprint(r.Instance, " ", r.State(), " ", r.Seq, " ", r.FollowedBy, " ", r.Unclaimed))
 	}
 	if g, w := strings.Join(got, "\n"), strings.Join(rows, "\n"); g != w {

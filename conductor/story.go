@@ -17,18 +17,18 @@ type SourceStory struct {
 }
 
 // Source returns one source of the client's tenants by its printed key, or ErrNotFound.
-func (v View) Source(key string) (SourceStory, error) {
+func (v Inspection) Source(key string) (SourceStory, error) {
 	for _, s := range v.conductor.registry.registered() {
 		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != key {
 			continue
 		}
 		story := SourceStory{Service: servicesOf([]*source{s})[0]}
-		v.conceal(&story.Service)
+		View(v).conceal(&story.Service)
 		story.Events, story.Older = s.states.History()
 		for i := range story.Events {
 			switch e := &story.Events[i]; e.To {
 			case stream.Connecting, stream.Stale, stream.Failed:
-				e.Reason = v.fault(e.To, e.Reason)
+				e.Reason = View(v).fault(e.To, e.Reason)
 			}
 		}
 		return story, nil

@@ -31,7 +31,7 @@ type UnclaimedTopic struct {
 
 // UnclaimedTopics returns the topics without a source of the last ten minutes, the latest first. Only
 // clients that may name all tenants see them, for they are no tenant's.
-func (v View) UnclaimedTopics() []UnclaimedTopic {
+func (v Inspection) UnclaimedTopics() []UnclaimedTopic {
 	if !v.reader.Tenants.All() {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (v View) UnclaimedTopics() []UnclaimedTopic {
 	return all
 }
 
-// UnclaimedTopics is View.UnclaimedTopics for a client that sees everything.
+// UnclaimedTopics is Inspection.UnclaimedTopics for a client that sees everything.
 func (c *Conductor) UnclaimedTopics() (all []UnclaimedTopic) {
 	if c.opts.Strays == nil {
 		return nil

@@ -48,15 +48,15 @@ func TestUnclaimedTopics(t *testing.T) {
 	}
 	c := New(Options{Now: func() time.Time { return now }, Strays: func() []zmq.Stray { return append([]zmq.Stray(nil), strays...) }})
 	defer c.Close()
-	all := c.For(Reader{Secrets: true}).UnclaimedTopics()
+	all := c.For(Reader{Secrets: true}).Inspect().UnclaimedTopics()
 	if len(all) != maxUnclaimedTopics || all[0].Topic != `kv@\x1b[2J\"<b>\xff@m` || all[0].Instance != "\x1b[2J\"<b>�" ||
 		all[0].From != "10.0.0.1:41234" || strings.Contains(all[0].Advice, "\x1b") || strings.Contains(all[0].Advice, "\xff") {
 		t.Errorf("%d topics, the first %+v", len(all), all[0])
 	}
-	if all = c.For(Reader{}).UnclaimedTopics(); len(all) != maxUnclaimedTopics || all[0].From != "" || all[0].Endpoint != "" {
+	if all = c.For(Reader{}).Inspect().UnclaimedTopics(); len(all) != maxUnclaimedTopics || all[0].From != "" || all[0].Endpoint != "" {
 		t.Errorf("without the right to see endpoints: %d topics, the first %+v", len(all), all[0])
 	}
-	if all = c.For(Reader{Tenants: scope.Tenants{"blue"}, Secrets: true}).UnclaimedTopics(); len(all) > 0 {
+	if all = c.For(Reader{Tenants: scope.Tenants{"blue"}, Secrets: true}).Inspect().UnclaimedTopics(); len(all) > 0 {
 		t.Errorf("a tenant sees %+v", all)
 	}
 }

@@ -99,6 +99,6 @@ func TestShardIsLetGoDuringAQuery(t *testing.T) {
 	f("Answer", func(v conductor.View) error {
 		return v.Answer(&q, func(a *conductor.Answer) { t.Errorf("an answer: %+v", a) })
 	})
-	f("Explain", func(v conductor.View) error { _, err := v.Explain(&q); return err })
+	f("Explain", func(v conductor.View) error { _, err := v.Inspect().Explain(&q); return err })
 	f("BlockSizes", func(v conductor.View) error { _, err := v.BlockSizes(scope.Shard{Model: "m"}); return err })
 }

@@ -55,6 +55,13 @@ func (v View) Timed(clock *stage.Clock) View {
 	return v
 }
 
+// Inspection is what people and their tools ask of a View: why an answer is as it is, what a fleet would lose, what has
+// been reported. Such calls walk indexes and take the turns of sources, which no query does.
+type Inspection View
+
+// Inspect returns the view for questions that are no queries.
+func (v View) Inspect() Inspection { return Inspection(v) }
+
 // Reader returns what the client may see.
 func (v View) Reader() Reader { return v.reader }
 
@@ -252,8 +259,8 @@ func (c *Conductor) redactedSalt(salt string) string {
 
 // GlobalView returns every context and instance of the client's tenants, with up to limit hashes each. It shows
 // the salts of registrations to clients that may see them. The salts of requests belong to users: no client sees them.
-func (v View) GlobalView(limit int) []ContextView {
-	registered := v.shownSalts()
+func (v Inspection) GlobalView(limit int) []ContextView {
+	registered := View(v).shownSalts()
 	all := v.conductor.registry.globalView(v.reader.Tenants, limit)
 	for i := range all {
 		if x := &all[i]; !registered[x.Salt] {
@@ -275,12 +282,12 @@ func (v View) shownSalts() map[string]bool {
 }
 
 // Contexts returns how many blocks each context of the client's tenants has.
-func (v View) Contexts() []ContextBlocks {
+func (v Inspection) Contexts() []ContextBlocks {
 	return slices.DeleteFunc(v.conductor.Contexts(), func(x ContextBlocks) bool { return !v.reader.Tenants.Has(x.Tenant) })
 }
 
 // Digests returns the digests of the sources of the client's tenants, or of the one whose printed key is only.
-func (v View) Digests(only string) []SourceDigest {
+func (v Inspection) Digests(only string) []SourceDigest {
 	all := slices.DeleteFunc(v.conductor.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
 		all[i].Deployments = slices.DeleteFunc(all[i].Deployments, func(x DeploymentDigest) bool { return !v.reader.Tenants.Has(x.Tenant) })
@@ -292,7 +299,7 @@ func (v View) Digests(only string) []SourceDigest {
 // current epoch there are. source is the printed key.
 //
 // Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
-func (v View) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
+func (v Inspection) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
 	for _, s := range v.conductor.registry.registered() {
 		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != source {
 			continue

@@ -85,7 +85,7 @@ func (d *handlers) globalView(g *gin.Context, codec body.Codec) {
 			}
 		}
 	}
-	for _, x := range view.Contexts() {
+	for _, x := range view.Inspect().Contexts() {
 		at(space{x.Tenant, x.Model, x.Lora, x.BlockSize}).blocks += x.Blocks
 	}
 	e := body.Encoder{Codec: codec}

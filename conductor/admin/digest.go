@@ -84,7 +84,7 @@ func (r *checkpointRow) checkpoint() conductor.Checkpoint {
 // digest shows what sources hold in few numbers: GET /admin/digest?source=.
 func (a *api) digest(g *gin.Context) (any, error) {
 	only := g.Query("source")
-	all := access.View(a.conductor, g).Digests(only)
+	all := access.View(a.conductor, g).Inspect().Digests(only)
 	if only != "" && len(all) == 0 {
 		return nil, conductor.ErrNotFound
 	}

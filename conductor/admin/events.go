@@ -71,7 +71,7 @@ func (a *api) events(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, span, err := access.View(a.conductor, g).AppliedBatches(source, q)
+	e, span, err := access.View(a.conductor, g).Inspect().AppliedBatches(source, q)
 	if errors.Is(err, tape.ErrGone) || errors.Is(err, tape.ErrTooNew) {
 		return refuseRange(source, q, span, err), nil
 	} else if err != nil {

@@ -107,7 +107,7 @@ func (a *api) explainHandler() gin.HandlerFunc {
 
 // explain says where the prefix of a prompt ends at each source, and why: POST /admin/explain.
 func (a *api) explain(v conductor.View, q *conductor.Query, warnings []string) (any, error) {
-	x, err := v.Explain(q)
+	x, err := v.Inspect().Explain(q)
 	if err != nil {
 		return nil, err
 	}

@@ -56,15 +56,15 @@ func (a *api) popular(g *gin.Context) (any, error) {
 		return nil, err
 	}
 	rows := []popularRow{}
-	for _, p := range access.View(a.conductor, g).Popular(top) {
+	for _, p := range access.View(a.conductor, g).Inspect().Popular(top) {
 		rows = append(rows, popularOf(&p))
 	}
 	lives := []lifeRow{}
-	for _, l := range access.View(a.conductor, g).Lives() {
+	for _, l := range access.View(a.conductor, g).Inspect().Lives() {
 		lives = append(lives, lifeOf(&l))
 	}
 	reports := []feedbackRow{}
-	for _, f := range access.View(a.conductor, g).Reported() {
+	for _, f := range access.View(a.conductor, g).Inspect().Reported() {
 		reports = append(reports, feedbackRow{f.Tenant, f.Instance, f.Medium, f.Reports, f.Precision, f.Recall})
 	}
 	return gin.H{"sampled": prefixes.Every, "deployments": rows, "lifetimes": lives, "feedback": reports}, nil
@@ -174,7 +174,7 @@ func (a *api) drain(g *gin.Context) (any, error) {
 	if name == "" {
 		return nil, invalid.Field("instance", "missing", "instance is required")
 	}
-	loss, err := access.View(a.conductor, g).Loss(name)
+	loss, err := access.View(a.conductor, g).Inspect().Loss(name)
 	if err != nil {
 		return nil, err
 	}

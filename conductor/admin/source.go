@@ -48,7 +48,7 @@ func (a *api) source(g *gin.Context) (any, error) {
 	if key == "" {
 		return nil, invalid.Field("source", "missing", "source is required: the key of a source, such as engine-1|default|0")
 	}
-	s, err := access.View(a.conductor, g).Source(key)
+	s, err := access.View(a.conductor, g).Inspect().Source(key)
 	if err != nil {
 		return nil, err
 	}

@@ -111,7 +111,7 @@ func queryOfPrefix(f *fields, r *body.Request, recent RecentQueries, name string
 	}
 	if recent != nil {
 		for _, kept := range recent.Kept(f.view.Tenants()) {
-			if n := f.view.BeginsWith(&kept, &q, key); n > 0 {
+			if n := f.view.Inspect().BeginsWith(&kept, &q, key); n > 0 {
 				q.Tokens, q.Salt = kept.Tokens[:n*q.BlockSize], cmp.Or(q.Salt, kept.Salt)
 				return q
 			}

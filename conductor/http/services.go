@@ -235,7 +235,7 @@ type unclaimedRow struct {
 
 // reporters lists the instances of LMCache that the client may see.
 func reporters(v conductor.View) (rows []reporterRow) {
-	for _, r := range v.Reporters() {
+	for _, r := range v.Inspect().Reporters() {
 		row := reporterRow{r.Instance, r.State(), r.Seq, make([]unclaimedRow, 0, len(r.Unclaimed))}
 		for _, u := range r.Unclaimed {
 			row.Unclaimed = append(row.Unclaimed, unclaimedRow{u.Emitter, u.Model, u.Entries})
@@ -257,7 +257,7 @@ type topicRow struct {
 
 // topics lists the topics without a source that the client may see.
 func topics(v conductor.View) (rows []topicRow) {
-	for _, t := range v.UnclaimedTopics() {
+	for _, t := range v.Inspect().UnclaimedTopics() {
 		row := topicRow{t.Endpoint, t.Topic, t.From, nil, t.Messages, t.At.UTC(), t.Instance, t.Model, t.Advice}
 		if t.Rank >= 0 {
 			row.DPRank = &t.Rank
@@ -296,7 +296,7 @@ func (a *api) globalView(g *gin.Context) (any, error) {
 		}
 		limit = n
 	}
-	views := access.View(a.conductor, g).GlobalView(limit)
+	views := access.View(a.conductor, g).Inspect().GlobalView(limit)
 	contexts := make([]contextRow, len(views))
 	hashes := make([]map[string]uint64, len(views))
 	for i, v := range views {

@@ -142,7 +142,7 @@ func within(prefix string, err error) error {
 
 // watch is a call of Watch. It has no queue: it asks once the client has taken the answer before.
 type watch struct {
-	service *service
+	service  *service
 	in       *pb.WatchRequest
 	query    *conductor.Query
 	caller   *access.Caller
