@@ -105,6 +105,9 @@ var table = []room{
 	{dir: "conductor/scope", rooms: []string{"events"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Bad input that names its field.
 	{dir: "conductor/invalid", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Explanations, as values: the application fills them, dialects show them.
+	{dir: "conductor/inspect", rooms: []string{"conductor/doctor", "conductor/registration", "events/stream", "tiers"},
+		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// What a source is, as a value: its fields, their faults and their forms.
 	{dir: "conductor/registration", rooms: []string{"conductor/doctor", "conductor/invalid", "conductor/pool", "conductor/scope",
 		"events/tape", "events/zmq", "index", "index/hash", "tiers"},
@@ -452,7 +455,7 @@ func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir
 
 // valuesOfConductor are rooms of values that the application's own functions take and return, so whatever may import
 // conductor may import them.
-var valuesOfConductor = []string{"conductor/invalid", "conductor/registration", "conductor/scope"}
+var valuesOfConductor = []string{"conductor/inspect", "conductor/invalid", "conductor/registration", "conductor/scope"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

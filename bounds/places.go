@@ -41,7 +41,7 @@ type waiter struct {
 	entered chan struct{} // closed when it has a place
 }
 
-// NewPlaces returns most places. If each is above 0, no flow has more of them than that.
+// NewPlaces returns a bound of most users at once, of which one flow may have each; an each of 0 does not limit a flow.
 func NewPlaces(most, each int) *Places {
 	return &Places{most: most, each: each, flows: make(map[string]*flow)}
 }

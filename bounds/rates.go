@@ -19,7 +19,7 @@ type Rates struct {
 	byKey map[string]*rate.Limiter // guarded by mu
 }
 
-// NewRates returns a bound of perSecond for each key, and of burst at once.
+// NewRates lets each key spend perSecond on average, and up to burst at once.
 func NewRates(perSecond float64, burst int) *Rates {
 	return &Rates{perSecond: rate.Limit(perSecond), burst: burst, byKey: make(map[string]*rate.Limiter)}
 }

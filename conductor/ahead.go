@@ -75,8 +75,8 @@ func lookAheadSet(list []int) (a lookAheads) {
 // usedLookAheads counts the users of each look-ahead. Blocks may be named after their users have left,
 // so look-aheads without one are known until there are too many: a broken publisher costs no query.
 type usedLookAheads struct {
-	users       [events.MaxAhead + 1]int32 // namespaces; guarded by Conductor.mu
-	used, known atomic.Uint64              // written under Conductor.mu
+	users       [events.MaxAhead + 1]int32 // namespaces; guarded by registry.mu
+	used, known atomic.Uint64              // written under registry.mu
 }
 
 // load returns the look-aheads that a query asks for.
@@ -86,7 +86,7 @@ func (x *usedLookAheads) load() lookAheads { return max(lookAheads(x.used.Load()
 func (x *usedLookAheads) ofNames() lookAheads { return lookAheads(x.known.Load()) }
 
 // count adds users of each look-ahead of a set, or takes them away where more is negative. It returns the
-// look-aheads in use from then on. Conductor.mu is held.
+// look-aheads in use from then on. registry.mu is held.
 func (x *usedLookAheads) count(a lookAheads, more int32) (used lookAheads) {
 	for n := range a.all {
 		x.users[n] += more

@@ -28,7 +28,7 @@ type deployment struct {
 	index  *index.Index
 	names  *names.Table // adapters and salts
 
-	// Guarded by Conductor.mu.
+	// Guarded by registry.mu.
 	refs      int                      // sources registered here plus namespaces
 	instances map[string]*instance     // every instance ever seen here
 	pooled    map[*source]bool         // pools registered here
@@ -38,7 +38,7 @@ type deployment struct {
 	ownersMu sync.Mutex                    // serialises writers of owners
 	owners   atomic.Pointer[[]tiers.Owner] // what owners of the index are, by index.Owner; append-only
 
-	// What queries read, changed under Conductor.mu only unless atomic.
+	// What queries read, changed under registry.mu only unless atomic.
 	askedAt    atomic.Int64                            // Unix seconds of the last query
 	asked      askedCounts                             // by queries
 	lookAheads usedLookAheads                          // of the namespaces

@@ -7,11 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/names"
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
-	"example.com/conductor/events/stream"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/tiers"
 )
@@ -25,52 +23,9 @@ import (
 //
 // It takes the turns of sources one at a time, and locks indexes. It is for people.
 
-// Explanation says how far each source holds a prompt, and why no further.
-type Explanation struct {
-	Tenant, Model, Lora string
-	BlockSize           int // tokens
-	Blocks              int // whole blocks of the prompt
-	Tokens              int
-	Verdict             Verdict
-	Instances           []ExplainedInstance // the longest first, then by name
-	Pools               []ExplainedHolder
-	Elsewhere           []Elsewhere // longest first
-	// Searched is how many other contexts were searched, of how many in view.
-	Searched, Contexts int
-	// Causes are about the deployment as a whole.
-	Causes []Cause
-}
-
-// ExplainedInstance is what one instance holds.
-type ExplainedInstance struct {
-	Name   string
-	Serves bool // a query has a row of the instance
-	Row    tiers.Row
-	Ranks  []ExplainedHolder
-}
-
-// ExplainedHolder is what one source holds as one rank.
-type ExplainedHolder struct {
-	Rank     int32
-	Source   registration.Key
-	State    stream.State
-	Reason   string // of State
-	Blocks   int    // leading blocks, over all media
-	Media    []HeldRuns
-	Causes   []Cause // why block Blocks is missing, the most useful first; none if there is no such block
-	Findings []doctor.Finding
-}
-
-// HeldRuns are the blocks that a holder has on one medium.
-type HeldRuns struct {
-	Medium tiers.Medium
-	Blocks int      // leading blocks
-	Runs   [][2]int // [from, to) in ascending order
-}
-
 // Explain is Conductor's explanation of a prompt given as tokens, for the client of the view. It
 // returns the errors of Answer.
-func (v Inspection) Explain(q *Query) (*Explanation, error) {
+func (v Inspection) Explain(q *Query) (*inspect.Explanation, error) {
 	if err := View(v).admits(q); err != nil {
 		return nil, err
 	}
@@ -92,7 +47,7 @@ type explaining struct {
 	deployment *deployment     // nil if there is none
 	identity   *names.Identity // nil without a deployment
 	chains     []*hash.Chain   // one for each look-ahead of the deployment
-	out        *Explanation
+	out        *inspect.Explanation
 	held       map[holderKey]map[tiers.Medium][][2]int
 	inPart     map[holderKey][]chunkInPart
 }
@@ -103,13 +58,13 @@ type holderKey struct {
 	rank   int32
 }
 
-func (c *Conductor) explain(q *Query, v View) *Explanation {
+func (c *Conductor) explain(q *Query, v View) *inspect.Explanation {
 	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	e := &explaining{
 		conductor: c, view: v, query: q,
 		at: scope.Context{Deployment: scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize},
 			Variant: scope.Variant{Lora: q.Lora, Salt: q.Salt}},
-		out: &Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize,
+		out: &inspect.Explanation{Tenant: tenant, Model: q.Model, Lora: q.Lora, BlockSize: q.BlockSize,
 			Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
 		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
 	}
@@ -121,7 +76,8 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 	hidden := c.hidesUnsalted(e.identity, q)
 	if hidden {
 		e.out.Causes = append(e.out.Causes,
-			Cause{Reason: UnsaltedHidden, Certain: true, Text: "Queries without a salt find nothing: privacy.salted_only is set."})
+			inspect.Cause{Reason: inspect.UnsaltedHidden, Certain: true,
+				Text: "Queries without a salt find nothing: privacy.salted_only is set."})
 	}
 	var rows []Row
 	var roster *Roster
@@ -139,7 +95,7 @@ func (c *Conductor) explain(q *Query, v View) *Explanation {
 		e.out.Causes = append(e.out.Causes, e.unregistered())
 		e.out.Causes = append(e.out.Causes, e.heldElsewhere(nil, 0)...)
 	}
-	e.out.Verdict = e.out.judge()
+	e.out.Verdict = e.out.Judge()
 	return e.out
 }
 
@@ -252,7 +208,7 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 
 // instance explains a row.
 func (e *explaining) instance(r *Row, of *row) {
-	in := ExplainedInstance{Name: r.Instance, Serves: of.serves(e.query.Lora), Row: r.Row}
+	in := inspect.ExplainedInstance{Name: r.Instance, Serves: of.serves(e.query.Lora), Row: r.Row}
 	in.Row.Media, in.Row.Ranks = slices.Clone(r.Media), slices.Clone(r.Row.Ranks)
 	in.Ranks = e.holders(of.sources, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.IsPool() })
 	e.out.Instances = append(e.out.Instances, in)
@@ -271,7 +227,7 @@ func (e *explaining) pools() {
 
 // holders explains each source of registered under its own rank, and every source and rank that holds blocks
 // of the prompt, if meant says so.
-func (e *explaining) holders(registered []*source, meant func(*source) bool) (all []ExplainedHolder) {
+func (e *explaining) holders(registered []*source, meant func(*source) bool) (all []inspect.ExplainedHolder) {
 	keys := make(map[holderKey]bool)
 	for _, s := range registered {
 		keys[holderKey{s, int32(s.reg.Rank)}] = true
@@ -284,23 +240,24 @@ func (e *explaining) holders(registered []*source, meant func(*source) bool) (al
 			all = append(all, e.holder(k))
 		}
 	}
-	slices.SortFunc(all, func(a, b ExplainedHolder) int {
+	slices.SortFunc(all, func(a, b inspect.ExplainedHolder) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), a.Source.Compare(b.Source))
 	})
 	return all
 }
 
 // holder explains what a source holds as one rank.
-func (e *explaining) holder(k holderKey) ExplainedHolder {
+func (e *explaining) holder(k holderKey) inspect.ExplainedHolder {
 	st := k.source.stream.Status()
-	h := ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason, Findings: k.source.findings(&st)}
+	h := inspect.ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason,
+		Findings: k.source.findings(&st)}
 	var all [][2]int
 	for medium, runs := range e.held[k] {
 		all = append(all, runs...)
 		runs = joinRuns(runs)
-		h.Media = append(h.Media, HeldRuns{Medium: medium, Blocks: leading(runs), Runs: runs})
+		h.Media = append(h.Media, inspect.HeldRuns{Medium: medium, Blocks: leading(runs), Runs: runs})
 	}
-	slices.SortFunc(h.Media, func(a, b HeldRuns) int {
+	slices.SortFunc(h.Media, func(a, b inspect.HeldRuns) int {
 		return cmp.Or(cmp.Compare(a.Medium.Tier, b.Medium.Tier), cmp.Compare(a.Medium.Name, b.Medium.Name))
 	})
 	if h.Blocks = leading(joinRuns(all)); h.Blocks < e.out.Blocks {
@@ -331,17 +288,17 @@ func leading(runs [][2]int) int {
 }
 
 // unregistered says that no instance has a row.
-func (e *explaining) unregistered() Cause {
+func (e *explaining) unregistered() inspect.Cause {
 	if e.query.Instance != nil {
-		return Cause{Reason: NotRegistered, Certain: true,
+		return inspect.Cause{Reason: inspect.NotRegistered, Certain: true,
 			Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance,
 				e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
 	}
 	why := e.conductor.unregistered(e.query)
 	if why != "" {
-		return Cause{Reason: NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
+		return inspect.Cause{Reason: inspect.NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
 	}
-	return Cause{Reason: NotRegistered, Certain: true,
+	return inspect.Cause{Reason: inspect.NotRegistered, Certain: true,
 		Text: fmt.Sprintf("No instance is registered for tenant %q, model %q and block size %d.", e.at.Deployment.Tenant, e.query.Model,
 			e.query.BlockSize)}
 }

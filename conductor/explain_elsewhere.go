@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
@@ -13,23 +14,6 @@ import (
 	"example.com/conductor/spelling"
 	"example.com/conductor/tiers"
 )
-
-// Elsewhere is another adapter, salt or deployment that holds a beginning of the prompt.
-type Elsewhere struct {
-	Tenant, Model, Lora string
-	Salt                string // as the client may see it
-	BlockSize           int    // tokens
-	Reason              Reason // the first difference that counts: OtherTenant to OtherSalt
-	Instances           []ElsewhereInstance
-	Tokens              int // of the longest instance
-	differences         string
-}
-
-// ElsewhereInstance is how far one instance, or pool, holds the prompt there.
-type ElsewhereInstance struct {
-	Name   string
-	Blocks int
-}
 
 // maxElsewhere bounds the places that are searched. Salts may be as many as users; a place
 // without the first block costs well below a microsecond. maxListed bounds those in the answer.
@@ -90,13 +74,13 @@ func (e *explaining) searchElsewhere() {
 			e.noteElsewhere(p, found, salts)
 		}
 	}
-	slices.SortStableFunc(e.out.Elsewhere, func(a, b Elsewhere) int { return b.Tokens - a.Tokens })
+	slices.SortStableFunc(e.out.Elsewhere, func(a, b inspect.Elsewhere) int { return b.Tokens - a.Tokens })
 	e.out.Elsewhere = e.out.Elsewhere[:min(len(e.out.Elsewhere), maxListed)]
 }
 
 // heldIn returns who holds the first block of the prompt in a place, longest first. who has the owners of the
 // deployment, once some place of it holds the block.
-func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned) []ElsewhereInstance {
+func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned) []inspect.ElsewhereInstance {
 	best, table := make(map[string]int), p.deployment.table()
 	var m index.Match
 	for _, c := range chains {
@@ -113,33 +97,35 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned
 			}
 		}
 	}
-	var all []ElsewhereInstance
+	var all []inspect.ElsewhereInstance
 	for name, n := range best {
-		all = append(all, ElsewhereInstance{name, n})
+		all = append(all, inspect.ElsewhereInstance{Name: name, Blocks: n})
 	}
-	slices.SortFunc(all, func(a, b ElsewhereInstance) int { return cmp.Or(b.Blocks-a.Blocks, strings.Compare(a.Name, b.Name)) })
+	slices.SortFunc(all, func(a, b inspect.ElsewhereInstance) int {
+		return cmp.Or(b.Blocks-a.Blocks, strings.Compare(a.Name, b.Name))
+	})
 	return all
 }
 
 // noteElsewhere adds a place to the answer.
-func (e *explaining) noteElsewhere(p place, found []ElsewhereInstance, salts map[string]bool) {
+func (e *explaining) noteElsewhere(p place, found []inspect.ElsewhereInstance, salts map[string]bool) {
 	at := scope.Context{Deployment: p.deployment.key, Variant: p.identity.Variant}
-	w := Elsewhere{
+	w := inspect.Elsewhere{
 		Tenant: at.Deployment.Tenant, Model: at.Deployment.Model, Lora: at.Variant.Lora, Salt: at.Variant.Salt,
 		BlockSize: at.Deployment.BlockSize, Instances: found, Tokens: found[0].Blocks * at.Deployment.BlockSize,
 	}
 	if !salts[w.Salt] {
 		w.Salt = e.conductor.redactedSalt(w.Salt)
 	}
-	w.Reason, w.differences = differences(e.at, at, w.Salt)
+	w.Reason, w.Differences = differences(e.at, at, w.Salt)
 	e.out.Elsewhere = append(e.out.Elsewhere, w)
 }
 
 // differences returns the first difference between the context asked for and another one, and all
 // of them in words.
-func differences(asked, other scope.Context, salt string) (first Reason, words string) {
+func differences(asked, other scope.Context, salt string) (first inspect.Reason, words string) {
 	var all []string
-	note := func(differs bool, r Reason, format string, args ...any) {
+	note := func(differs bool, r inspect.Reason, format string, args ...any) {
 		if differs {
 			if all = append(all, fmt.Sprintf(format, args...)); first == "" {
 				first = r
@@ -147,29 +133,29 @@ func differences(asked, other scope.Context, salt string) (first Reason, words s
 		}
 	}
 	a, b := asked.Deployment, other.Deployment
-	note(a.Tenant != b.Tenant, OtherTenant, "tenant %q", b.Tenant)
-	note(a.Model != b.Model, OtherModel, "model %q", b.Model)
-	note(a.BlockSize != b.BlockSize, OtherBlockSize, "block size %d", b.BlockSize)
+	note(a.Tenant != b.Tenant, inspect.OtherTenant, "tenant %q", b.Tenant)
+	note(a.Model != b.Model, inspect.OtherModel, "model %q", b.Model)
+	note(a.BlockSize != b.BlockSize, inspect.OtherBlockSize, "block size %d", b.BlockSize)
 	if asked.Variant.Lora != other.Variant.Lora {
-		note(other.Variant.Lora != "", OtherAdapter, "adapter %q", other.Variant.Lora)
-		note(other.Variant.Lora == "", OtherAdapter, "the base model")
+		note(other.Variant.Lora != "", inspect.OtherAdapter, "adapter %q", other.Variant.Lora)
+		note(other.Variant.Lora == "", inspect.OtherAdapter, "the base model")
 	}
 	if asked.Variant.Salt != other.Variant.Salt {
-		note(other.Variant.Salt != "", OtherSalt, "salt %q", salt)
-		note(other.Variant.Salt == "", OtherSalt, "no salt")
+		note(other.Variant.Salt != "", inspect.OtherSalt, "salt %q", salt)
+		note(other.Variant.Salt == "", inspect.OtherSalt, "no salt")
 	}
 	return first, strings.Join(all, ", ")
 }
 
 // heldElsewhere returns the contexts where a source's instance holds more of the prompt than some
 // tokens; those where any instance does if the source is nil.
-func (e *explaining) heldElsewhere(s *source, tokens int) (all []Cause) {
+func (e *explaining) heldElsewhere(s *source, tokens int) (all []inspect.Cause) {
 	for i := range e.out.Elsewhere {
 		w := &e.out.Elsewhere[i]
 		for _, in := range w.Instances {
 			if n := in.Blocks * w.BlockSize; n > tokens && (s == nil || in.Name == s.reg.Instance) {
-				all = append(all, Cause{Reason: w.Reason, Certain: true,
-					Text: fmt.Sprintf("%s holds %s of the prompt under %s.", in.Name, spelling.Count(n, "token"), w.differences)})
+				all = append(all, inspect.Cause{Reason: w.Reason, Certain: true,
+					Text: fmt.Sprintf("%s holds %s of the prompt under %s.", in.Name, spelling.Count(n, "token"), w.Differences)})
 				break
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -16,57 +17,11 @@ import (
 	"example.com/conductor/spelling"
 )
 
-// Reason says in one word why a block is missing.
-type Reason string
-
-// Reasons, in the order of their use to an operator.
-const (
-	Removed         Reason = "removed"           // an event removed the block
-	Refused         Reason = "refused"           // a memory bound or a limit kept the block out
-	ShardsMissing   Reason = "shards_missing"    // the pool lacks objects of the block
-	ChunkInPart     Reason = "chunk_in_part"     // the prompt shares only a part of a chunk
-	ParentUnknown   Reason = "parent_unknown"    // blocks of the prompt wait for their parent
-	OtherTenant     Reason = "other_tenant"      // held for another tenant
-	OtherModel      Reason = "other_model"       // held for another model
-	OtherBlockSize  Reason = "other_block_size"  // held in blocks of another size
-	OtherAdapter    Reason = "other_adapter"     // held under another adapter
-	OtherSalt       Reason = "other_salt"        // held under another salt
-	Cleared         Reason = "cleared"           // the publisher cleared the medium
-	Expired         Reason = "expired"           // blocks of the medium outlived their ttl
-	SourcePartial   Reason = "source_partial"    // the history of the source is incomplete
-	SourceStale     Reason = "source_stale"      // the source has no connection
-	SourceBehind    Reason = "source_behind"     // batches wait to be applied
-	TokensUnknown   Reason = "tokens_unknown"    // blocks wait for their tokens
-	GroupNotIndexed Reason = "group_not_indexed" // blocks of other attention groups are not indexed
-	PromptEnds      Reason = "prompt_ends"       // the block needs tokens behind the prompt
-	NoEvents        Reason = "no_events"         // the engine publishes no events
-	NeverAnnounced  Reason = "never_announced"   // no event has announced the block
-	NotRegistered   Reason = "not_registered"    // of a deployment: no instance has a row
-	NotDiscovered   Reason = "not_discovered"    // of a deployment: an engine has not told where it publishes
-	UnsaltedHidden  Reason = "unsalted_hidden"   // of a deployment: blocks without a salt are hidden
-)
-
-// Reasons returns all reasons.
-func Reasons() []Reason {
-	return []Reason{Removed, Refused, ShardsMissing, ChunkInPart, ParentUnknown, OtherTenant, OtherModel, OtherBlockSize, OtherAdapter,
-		OtherSalt, Cleared, Expired,
-		SourcePartial, SourceStale, SourceBehind, TokensUnknown, GroupNotIndexed, PromptEnds, NoEvents, NeverAnnounced, NotRegistered,
-		NotDiscovered, UnsaltedHidden}
-}
-
-// Cause is one reason why a block is missing.
-type Cause struct {
-	Reason  Reason
-	Certain bool    // false: the reason fits, and the block may be missing for another one
-	Seq     *uint64 // batch that took the block
-	Text    string  // sentences
-}
-
 // causes returns why a source lacks a block as one rank, the most useful reason first.
-func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cause) {
+func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []inspect.Cause) {
 	s := k.source
 	if s.reg.IsApproximate() {
-		return []Cause{{Reason: NoEvents, Certain: true,
+		return []inspect.Cause{{Reason: inspect.NoEvents, Certain: true,
 			Text: fmt.Sprintf("The engine of %s publishes no events: what it holds is expected, by what routers report, and never known.",
 				s.reg.Key())}}
 	}
@@ -83,13 +38,14 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 	all = append(all, e.heldElsewhere(s, block*e.query.BlockSize)...)
 	all = slices.Concat(all, emptied, e.sourceCauses(s, st), tokenless)
 	if !slices.ContainsFunc(e.chains, func(c *hash.Chain) bool { return block < c.Len() }) {
-		return append(all, Cause{Reason: PromptEnds, Certain: true,
+		return append(all, inspect.Cause{Reason: inspect.PromptEnds, Certain: true,
 			Text: fmt.Sprintf("The engines hash block %d together with tokens behind it, and the prompt ends before those.", block)})
 	}
 	if known {
 		return all
 	}
-	c := Cause{Reason: NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 && len(tokenless) == 0 &&
+	c := inspect.Cause{Reason: inspect.NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 &&
+		len(tokenless) == 0 &&
 		s.holdings.past.losses != nil,
 		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.reg.Key(), st.Epoch, block)}
 	switch {
@@ -102,56 +58,58 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []Cau
 }
 
 // lostBlock returns the removals that took a block of a rank, the last one first. turn is held.
-func (s *source) lostBlock(e *explaining, rank int32, block int) (all []Cause) {
+func (s *source) lostBlock(e *explaining, rank int32, block int) (all []inspect.Cause) {
 	for name := range s.holdings.media {
 		for _, c := range e.chains {
 			if seq, found := s.holdings.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
-				all = append(all, Cause{Reason: Removed, Certain: true, Seq: &seq,
+				all = append(all, inspect.Cause{Reason: inspect.Removed, Certain: true, Seq: &seq,
 					Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
 				break
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Cause) int { return cmp.Or(cmp.Compare(*b.Seq, *a.Seq), strings.Compare(a.Text, b.Text)) })
+	slices.SortFunc(all, func(a, b inspect.Cause) int {
+		return cmp.Or(cmp.Compare(*b.Seq, *a.Seq), strings.Compare(a.Text, b.Text))
+	})
 	return all
 }
 
 // emptiedCauses returns how a rank lost all of its blocks at once. turn is held.
-func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []Cause) {
+func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []inspect.Cause) {
 	for name := range s.holdings.media {
 		label := lossLabel(at, rank, name)
 		for _, p := range s.holdings.past.emptied {
 			switch {
 			case p.label != label:
-			case p.cause == Cleared:
+			case p.cause == inspect.Cleared:
 				seq := p.seq
-				all = append(all, Cause{Reason: Cleared, Seq: &seq,
+				all = append(all, inspect.Cause{Reason: inspect.Cleared, Seq: &seq,
 					Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq,
 						spelling.Count(p.blocks, "block"), name)})
 			default:
-				all = append(all, Cause{Reason: Expired,
+				all = append(all, inspect.Cause{Reason: inspect.Expired,
 					Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.",
 						spelling.Count(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.TTLOn(name))})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Cause) int { return strings.Compare(a.Text, b.Text) })
+	slices.SortFunc(all, func(a, b inspect.Cause) int { return strings.Compare(a.Text, b.Text) })
 	return all
 }
 
 // refused returns the bounds that kept a block out.
-func (e *explaining) refused(s *source, block int) (all []Cause) {
+func (e *explaining) refused(s *source, block int) (all []inspect.Cause) {
 	dropped := s.drops(s.stream.Status())
 	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
 			if block < c.Len() && d.index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
-				return append(all, Cause{Reason: Refused, Certain: true,
+				return append(all, inspect.Cause{Reason: inspect.Refused, Certain: true,
 					Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
 			}
 		}
 	}
 	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.names.Find(e.at.Variant) == nil) {
-		all = append(all, Cause{Reason: Refused,
+		all = append(all, inspect.Cause{Reason: inspect.Refused,
 			Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.",
 				spelling.Count(n, "block"), spelling.Agree(n, "was", "were"))})
 	}
@@ -168,7 +126,7 @@ func (e *explaining) constant() uint64 {
 
 // waiting returns which blocks of the prompt wait for their parent, and whether blocks of the
 // source wait for tokens.
-func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
+func (e *explaining) waiting(s *source, block int) (parents, tokens []inspect.Cause) {
 	s.holdings.mu.Lock()
 	ns := s.holdings.in(e.deployment)
 	s.holdings.mu.Unlock()
@@ -183,7 +141,7 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 		}
 	}
 	if raw := ns.deployment.index.Inspect().CountTokenless(ns.source); raw > 0 {
-		tokens = append(tokens, Cause{Reason: TokensUnknown,
+		tokens = append(tokens, inspect.Cause{Reason: inspect.TokensUnknown,
 			Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.",
 				spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
 	}
@@ -191,21 +149,21 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []Cause) {
 }
 
 // waitingCause says that blocks of the prompt wait, from position at[0] on.
-func waitingCause(at []int, block int) Cause {
+func waitingCause(at []int, block int) inspect.Cause {
 	if at[0] == block {
-		return Cause{Reason: ParentUnknown, Certain: len(at) > 1,
+		return inspect.Cause{Reason: inspect.ParentUnknown, Certain: len(at) > 1,
 			Text: fmt.Sprintf("Block %d is announced and waits: no event has announced the parent that it names.", block)}
 	}
-	return Cause{Reason: ParentUnknown, Certain: len(at) > 1,
+	return inspect.Cause{Reason: inspect.ParentUnknown, Certain: len(at) > 1,
 		Text: fmt.Sprintf("Block %d is announced and waits for the blocks before it. The event that announced block %d is missing.", at[0],
 			block)}
 }
 
 // chunksInPart returns the chunks of a holder which the prompt leaves behind a block.
-func (e *explaining) chunksInPart(k holderKey, block int) (all []Cause) {
+func (e *explaining) chunksInPart(k holderKey, block int) (all []inspect.Cause) {
 	for _, c := range e.inPart[k] {
 		if c.from <= block && block < c.to {
-			all = append(all, Cause{Reason: ChunkInPart, Certain: true,
+			all = append(all, inspect.Cause{Reason: inspect.ChunkInPart, Certain: true,
 				Text: fmt.Sprintf("%s has blocks %d to %d in a chunk of %d blocks, which it loads whole or not at all: the prompt shares "+
 					"%d of them.",
 					c.medium.Name, c.from, c.to-1, c.size, c.to-c.from)})
@@ -215,9 +173,9 @@ func (e *explaining) chunksInPart(k holderKey, block int) (all []Cause) {
 }
 
 // missingShards returns which objects of a block a pool lacks. turn is held.
-func (s *source) missingShards(e *explaining, block int) (all []Cause) {
+func (s *source) missingShards(e *explaining, block int) (all []inspect.Cause) {
 	lacks := func(have, want int, certain bool, medium string) {
-		all = append(all, Cause{Reason: ShardsMissing, Certain: certain,
+		all = append(all, inspect.Cause{Reason: inspect.ShardsMissing, Certain: certain,
 			Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", have, want, block, medium)})
 	}
 	if f, is := s.stream.(*pushed); is {
@@ -288,35 +246,38 @@ func (e *explaining) engineHashes(block int) (all []uint64) {
 }
 
 // sourceCauses returns what the state of a source says of all its blocks.
-func (e *explaining) sourceCauses(s *source, st stream.Status) (all []Cause) {
+func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Cause) {
 	since := ""
 	if !st.LastBatchAt.IsZero() {
 		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.conductor.now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
 	}
 	switch st.State {
 	case stream.Partial:
-		all = append(all, Cause{Reason: SourcePartial,
+		all = append(all, inspect.Cause{Reason: inspect.SourcePartial,
 			Text: fmt.Sprintf("The history of the source is incomplete (%s): events that announced the block may be missing.", st.Reason)})
 	case stream.Stale, stream.Connecting, stream.Paused, stream.Failed:
-		all = append(all, Cause{Reason: SourceStale, Text: fmt.Sprintf("The source is %s, so nothing of it arrives.%s", st.State, since)})
+		all = append(all, inspect.Cause{Reason: inspect.SourceStale, Text: fmt.Sprintf("The source is %s, so nothing of it arrives.%s",
+			st.State, since)})
 	}
 	switch {
 	case s.atGate():
-		all = append(all, Cause{Reason: SourceBehind,
+		all = append(all, inspect.Cause{Reason: inspect.SourceBehind,
 			Text: fmt.Sprintf("The server is recovering: %s %s.", spelling.Count(st.Queued, "batch"),
 				spelling.Agree(st.Queued, "waits", "wait"))})
 	case st.State == stream.Replaying || st.Queued > 0:
-		all = append(all, Cause{Reason: SourceBehind, Text: fmt.Sprintf("The source is %s and %s %s to be applied.%s", st.State,
+		all = append(all, inspect.Cause{Reason: inspect.SourceBehind, Text: fmt.Sprintf("The source is %s and %s %s to be applied.%s",
+			st.State,
 			spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
 	}
 	for _, f := range s.doctor.Findings.List() {
 		if f.Code == doctor.FindingBehind {
-			all = append(all, Cause{Reason: SourceBehind, Text: "By the last comparison of replicas, " + f.Message + "."})
+			all = append(all, inspect.Cause{Reason: inspect.SourceBehind, Text: "By the last comparison of replicas, " + f.Message + "."})
 		}
 	}
 	if n := s.drops(st)[events.OtherGroup]; n > 0 {
-		all = append(all, Cause{Reason: GroupNotIndexed, Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.",
-			spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
+		all = append(all, inspect.Cause{Reason: inspect.GroupNotIndexed,
+			Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.",
+				spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
 	}
 	return all
 }

@@ -5,16 +5,17 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/tiers"
 )
 
 // TestVerdicts judges explanations: each instance is its name and the blocks that it holds.
 func TestVerdicts(t *testing.T) {
-	f := func(blocks int, instances string, want string, change ...func(*Explanation)) {
+	f := func(blocks int, instances string, want string, change ...func(*inspect.Explanation)) {
 		t.Helper()
-		x := &Explanation{Blocks: blocks, BlockSize: 16, Tokens: 16*blocks + 5}
+		x := &inspect.Explanation{Blocks: blocks, BlockSize: 16, Tokens: 16*blocks + 5}
 		for _, field := range strings.Fields(instances) {
-			in := ExplainedInstance{Serves: true, Row: tiers.Row{}}
+			in := inspect.ExplainedInstance{Serves: true, Row: tiers.Row{}}
 			name, n, _ := strings.Cut(field, ":")
 			in.Name = name
 			fmt.Sscan(n, &in.Row.Longest)
@@ -23,7 +24,7 @@ func TestVerdicts(t *testing.T) {
 		for _, c := range change {
 			c(x)
 		}
-		if v := x.judge(); string(v.Kind)+": "+v.Text != want {
+		if v := x.Judge(); string(v.Kind)+": "+v.Text != want {
 			t.Errorf("%d blocks, %s: %s: %s\nwant %s", blocks, instances, v.Kind, v.Text, want)
 		}
 		for i := range len(x.Instances) - 1 {
@@ -39,19 +40,21 @@ func TestVerdicts(t *testing.T) {
 	f(1, "a:1 b:0 c:0", "whole: a holds the one block of the prompt; the other instances hold none.")
 	f(4, "a:0 b:0", "none: No instance holds the first block of the prompt.")
 	f(0, "a:0 b:0", "too_short: The prompt is shorter than one block: it has 5 tokens, and a block has 16.")
-	f(0, "", "too_short: The prompt is shorter than one block: it has 1 token, and a block has 16.", func(x *Explanation) { x.Tokens = 1 })
-	f(4, "", "no_instance: Model \"m\" is not registered.", func(x *Explanation) {
-		x.Causes = []Cause{{Reason: UnsaltedHidden}, {Reason: NotRegistered, Text: "Model \"m\" is not registered."}}
+	f(0, "", "too_short: The prompt is shorter than one block: it has 1 token, and a block has 16.",
+		func(x *inspect.Explanation) { x.Tokens = 1 })
+	f(4, "", "no_instance: Model \"m\" is not registered.", func(x *inspect.Explanation) {
+		x.Causes = []inspect.Cause{{Reason: inspect.UnsaltedHidden},
+			{Reason: inspect.NotRegistered, Text: "Model \"m\" is not registered."}}
 	})
-	f(4, "a:3 b:2", "part: b holds 2 of 4 blocks.", func(x *Explanation) { x.Instances[0].Serves = false })
-	f(4, "a:3", "no_instance: No instance is registered for the adapter \"x\".", func(x *Explanation) {
+	f(4, "a:3 b:2", "part: b holds 2 of 4 blocks.", func(x *inspect.Explanation) { x.Instances[0].Serves = false })
+	f(4, "a:3", "no_instance: No instance is registered for the adapter \"x\".", func(x *inspect.Explanation) {
 		x.Instances[0].Serves, x.Lora = false, "x"
 	})
-	f(4, "a:3", "no_instance: Each instance is registered for an adapter, and the query names none.", func(x *Explanation) {
+	f(4, "a:3", "no_instance: Each instance is registered for an adapter, and the query names none.", func(x *inspect.Explanation) {
 		x.Instances[0].Serves = false
 	})
-	f(4, "a:3 b:1", "part: a can use 3 of 4 blocks, those of pools included; the next best, b, can use 1.", func(x *Explanation) {
-		x.Pools = []ExplainedHolder{{}, {Media: make([]HeldRuns, 1)}}
+	f(4, "a:3 b:1", "part: a can use 3 of 4 blocks, those of pools included; the next best, b, can use 1.", func(x *inspect.Explanation) {
+		x.Pools = []inspect.ExplainedHolder{{}, {Media: make([]inspect.HeldRuns, 1)}}
 	})
-	f(4, "a:3", "part: a holds 3 of 4 blocks.", func(x *Explanation) { x.Pools = make([]ExplainedHolder, 1) })
+	f(4, "a:3", "part: a holds 3 of 4 blocks.", func(x *inspect.Explanation) { x.Pools = make([]inspect.ExplainedHolder, 1) })
 }

@@ -28,7 +28,7 @@ type holdings struct {
 
 	// announced has the adapters under which the source stored blocks without being registered for
 	// them. Those that the deployment has forgotten leave it when it has mostAnnounced. Guarded by
-	// Conductor.mu.
+	// registry.mu.
 	announced     map[string]bool
 	mostAnnounced int
 
@@ -207,7 +207,7 @@ func (s *holdings) unverifiedGeneration(ns *namespace, h *holder, key normalize.
 	return s.previousGeneration(ns, h, key, medium)
 }
 
-// placed reports whether the block before a stretch has a place.
+// placed reports whether the parent of the stretch is already in a chain.
 func (ns *namespace) placed(e *index.Stretch) bool {
 	return e.HasParent && ns.deployment.index.Inspect().IsPlaced(ns.source, e.Parent)
 }
@@ -271,7 +271,7 @@ type namespace struct {
 	serves     []int32 // ids of the instances a pool is bound to; nil for all
 	owners     map[normalize.Owner]*holder
 	chunks     []int      // sizes of chunks that holders have, in blocks, ascending; owned by run
-	lookAheads lookAheads // of the blocks it holds or held; owned by run, and changed with Conductor.mu held
+	lookAheads lookAheads // of the blocks it holds or held; owned by run, and changed with registry.mu held
 }
 
 // holder has the owners of the index that stand for one normalize.Owner.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/pool"
 	"example.com/conductor/conductor/scope"
@@ -137,7 +138,7 @@ func (s *source) clear(c *normalize.Change) {
 		}
 		for key, h := range ns.owners {
 			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
-				s.holdings.past.noteEmptied(Cleared, ns.deployment.key, key, ns.clearNamed(h, e))
+				s.holdings.past.noteEmptied(inspect.Cleared, ns.deployment.key, key, ns.clearNamed(h, e))
 			}
 		}
 		s.decideContests(ns, nil)

@@ -19,7 +19,7 @@ const (
 	FromReports  = "reports"         // what routers have reported, of an engine that publishes nothing
 )
 
-// HistoryFrom returns where the blocks of the source come from.
+// historyFrom returns where the blocks of the source come from.
 func (s *source) historyFrom() string {
 	if origin := s.origin.Load(); origin != nil {
 		return *origin

@@ -6,6 +6,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index"
@@ -23,8 +24,8 @@ type past struct {
 // emptied is the last time that a holder lost all its blocks at once.
 type emptied struct {
 	label  uint32
-	cause  Reason // Cleared or Expired
-	seq    uint64 // of Cleared
+	cause  inspect.Reason // Cleared or Expired
+	seq    uint64         // of Cleared
 	at     time.Time
 	blocks int
 }
@@ -63,7 +64,7 @@ func lossLabel(d scope.Deployment, rank int32, medium string) uint32 {
 }
 
 // noteEmptied notes that a holder lost all of its blocks at once.
-func (p *past) noteEmptied(cause Reason, at scope.Deployment, key normalize.Owner, blocks int) {
+func (p *past) noteEmptied(cause inspect.Reason, at scope.Deployment, key normalize.Owner, blocks int) {
 	if blocks == 0 || p.losses == nil {
 		return
 	}

@@ -370,7 +370,7 @@ func (c *Conductor) successorOf(gone *source) *source {
 	return s
 }
 
-// complete fills in the tenant of a registration that names none.
+// withTenant fills in the tenant of a registration that names none.
 func withTenant(reg registration.Registration) registration.Registration {
 	reg.Tenant = cmp.Or(reg.Tenant, scope.DefaultTenant)
 	return reg

@@ -187,8 +187,7 @@ func (s *source) service(st stream.Status, held heldBlocks) Service {
 	return v
 }
 
-// ContextView is one adapter and salt of a deployment as seen through one instance, or pool, that
-// holds blocks there.
+// ContextView shows what one instance or pool holds under one adapter and salt of a deployment.
 type ContextView struct {
 	Tenant    string
 	Model     string

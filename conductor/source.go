@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/lifetime"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/pool"
@@ -226,7 +227,7 @@ func (s *source) takeRegrouped() (groups []scope.Group) {
 	return groups
 }
 
-// regroup lets pools ask again about groups. No turn is held.
+// regroup makes every pool bind its blocks of these groups again. No turn is held.
 func (c *registry) regroup(groups []scope.Group) {
 	for _, at := range groups {
 		for _, s := range c.registered() {
@@ -508,7 +509,7 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 			}
 			empty := s.holdings.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
 			s.holdings.past.at = s.conductor.now()
-			s.holdings.past.noteEmptied(Expired, ns.deployment.key, key, ns.deployment.index.ClearOwner(empty))
+			s.holdings.past.noteEmptied(inspect.Expired, ns.deployment.key, key, ns.deployment.index.ClearOwner(empty))
 			s.holdings.mu.Lock()
 			h.owners, h.unverified = []index.Owner{empty, h.owners[0]}, false
 			s.holdings.mu.Unlock()

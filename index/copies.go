@@ -6,7 +6,7 @@ import "math/bits"
 // stretches, and nearly always once: a word a piece says which blocks have a second copy.
 //
 // It also remembers the blocks whose last event took a copy and left another one. If the
-// owner's stores had been touches, it would not hold them: see Index.Uncount.
+// owner's stores had been touches, it would not hold them: see Index.DropCopies.
 type copies struct {
 	second  flat[uint64] // piece -> its blocks with a second copy
 	third   flat[uint32] // block -> copies beyond the second

@@ -30,7 +30,7 @@ type chainIdentity struct {
 // firstKey returns the key of a block that begins prompts.
 func (b chainIdentity) firstKey(local uint64) uint64 { return normal(local ^ b.constant) }
 
-// keyOfBlock returns the key of a block by its canonical sequence hash, and seq is the
+// keyOf returns the key of a block by its canonical sequence hash, and seq is the
 // reverse.
 func (b chainIdentity) keyOf(seq uint64) uint64 { return normal(seq ^ b.constant) }
 func (b chainIdentity) seqOf(key uint64) uint64 { return plain(key) ^ b.constant }
@@ -61,8 +61,8 @@ type identity struct {
 	dropped  bool   // its number is to be used again
 }
 
-// identities are those of an index by number; entry 0 is not used. All lanes are locked
-// while one comes or goes. Queries read the constants meanwhile.
+// identities lists the identities of an index by their number, from 1 on. Lock all lanes to add or
+// drop one; queries read the constants without a lock. Queries read the constants meanwhile.
 type identities struct {
 	list  atomic.Pointer[[]identity]
 	spare []Identity                          // dropped ones

@@ -342,7 +342,7 @@ func (b snapBlock) blockBefore() snapBlock {
 	return b.parent
 }
 
-// clientHashOf returns the client hash of a block, 0 if its tokens are not known.
+// clientHash returns the client hash of a block, 0 if its tokens are not known.
 func (b snapBlock) clientHash() uint64 {
 	switch {
 	case len(b.clientHashes) > 0:

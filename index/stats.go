@@ -78,7 +78,7 @@ type Memory struct {
 	PiecesOffHeap, NamesOffHeap int
 }
 
-// Memory returns the account of the index. It costs the number of sources and owners.
+// Memory returns the account of the index. Its cost grows with the number of sources and owners, not of blocks.
 func (x *Index) Memory() Memory {
 	x.lock()
 	defer x.unlock()

@@ -119,7 +119,7 @@ type storing struct {
 	client   []uint64 // of them; nil if they equal Local
 }
 
-// clientHashOf returns the client hash of block i as one of an identity.
+// clientHash returns the client hash of block i as one of an identity.
 func (p *storing) clientHash(i int, id Identity) uint64 {
 	if p.e.ClientHashes == nil || !p.x.tree.keepsClientHashes {
 		return p.e.Local[i]

@@ -76,7 +76,7 @@ func (a *arena) hasEnded(w unindexedPiece) bool {
 // timesSearched returns how often a search came by the piece in vain.
 func (w *unindexedPiece) timesSearched() uint32 { return w.life & (1<<lookBits - 1) }
 
-// naming is how far an index has come with entries for all blocks.
+// naming says whether the index makes entries on demand, is catching up, or has one for every block.
 type naming uint8
 
 const (

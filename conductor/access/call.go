@@ -108,7 +108,7 @@ func (c *Caller) Recheck() error {
 // Open reports whether the rule of the call lets everyone in.
 func (c *Caller) Open() bool { return c.rule.open }
 
-// Flow returns whose share the call takes.
+// Flow returns the flow that the call counts against: a tenant, a client or an address.
 func (c *Caller) Flow() bounds.Flow { return bounds.Flow{Name: c.flow, Weight: c.client.Weight} }
 
 // View returns a Conductor as the caller sees it.

@@ -5,6 +5,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/inspect"
+
 	conductorhttp "example.com/conductor/conductor/http"
 )
 
@@ -137,7 +139,7 @@ func (a *api) explain(v conductor.View, q *conductor.Query, warnings []string) (
 const maxUndiscovered = 8
 
 // undiscovered names engines without a source that may hold the prompt.
-func (a *api) undiscovered(v conductor.View, x *conductor.Explanation, q *conductor.Query) (rows []causeRow) {
+func (a *api) undiscovered(v conductor.View, x *inspect.Explanation, q *conductor.Query) (rows []causeRow) {
 	if a.opts.Dialect.Discovery == nil {
 		return nil
 	}
@@ -152,12 +154,12 @@ func (a *api) undiscovered(v conductor.View, x *conductor.Explanation, q *conduc
 		if fault := discovery.ErrorFor(&s, v.Reader()); fault != "" {
 			text += " The last look: " + fault
 		}
-		rows = append(rows, causeRow{Reason: string(conductor.NotDiscovered), Text: text})
+		rows = append(rows, causeRow{Reason: string(inspect.NotDiscovered), Text: text})
 	}
 	return rows
 }
 
-func holderRows(x *conductor.Explanation, all []conductor.ExplainedHolder) []explainedHolder {
+func holderRows(x *inspect.Explanation, all []inspect.ExplainedHolder) []explainedHolder {
 	rows := make([]explainedHolder, len(all))
 	for i, h := range all {
 		row := explainedHolder{
@@ -178,7 +180,7 @@ func holderRows(x *conductor.Explanation, all []conductor.ExplainedHolder) []exp
 	return rows
 }
 
-func causeRows(all []conductor.Cause) []causeRow {
+func causeRows(all []inspect.Cause) []causeRow {
 	rows := make([]causeRow, len(all))
 	for i, c := range all {
 		rows[i] = causeRow{string(c.Reason), c.Certain, c.Seq, c.Text}

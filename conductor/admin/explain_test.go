@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"example.com/conductor/conductor/inspect"
+
 	kvconductor "example.com/conductor"
-	"example.com/conductor/conductor"
 	"example.com/conductor/internal/must"
 )
 
@@ -18,10 +19,10 @@ func TestReasonsAreDocumented(t *testing.T) {
 	enum := api[strings.Index(api, "enum: [removed,"):]
 	enum, _, _ = strings.Cut(enum, "]")
 	words := strings.Split(strings.TrimPrefix(enum, "enum: ["), ", ")
-	if all := conductor.Reasons(); len(words) != len(all) {
+	if all := inspect.Reasons(); len(words) != len(all) {
 		t.Errorf("openapi.yaml has %d reasons, the code has %d", len(words), len(all))
 	}
-	for i, r := range conductor.Reasons() {
+	for i, r := range inspect.Reasons() {
 		if i < len(words) && words[i] != string(r) {
 			t.Errorf("openapi.yaml has %s in the place of %s", words[i], r)
 		}
@@ -65,7 +66,7 @@ func TestExplainVerdict(t *testing.T) {
 		}
 	}
 	api := string(kvconductor.OpenAPI)
-	for _, kind := range conductor.Verdicts() {
+	for _, kind := range inspect.Verdicts() {
 		if !strings.Contains(api, "`"+string(kind)+"`: ") {
 			t.Errorf("openapi.yaml does not explain the verdict %s", kind)
 		}

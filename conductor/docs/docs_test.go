@@ -11,8 +11,9 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"example.com/conductor/conductor/inspect"
+
 	kvconductor "example.com/conductor"
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/ui"
 )
 
@@ -124,7 +125,7 @@ func TestWordsHaveAddresses(t *testing.T) {
 			t.Errorf("%s has no heading %s, and no row of a table that begins with it in code", page, word)
 		}
 	}
-	for _, r := range conductor.Reasons() {
+	for _, r := range inspect.Reasons() {
 		f("reading-answers", string(r))
 	}
 	for _, code := range []string{"discovery", "unclaimed", "unclaimed_topic"} { // of ways.js

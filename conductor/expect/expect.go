@@ -298,7 +298,7 @@ type node struct {
 	older, newer *node
 }
 
-// expectation is one report.
+// expectation holds the blocks that one report of a router announced.
 type expectation struct {
 	target       *Target
 	leaf         *node  // with the last block of its prompt, nil if nothing of it was new

@@ -50,7 +50,7 @@ func (p *node) above() *node {
 	return p.parent
 }
 
-// find returns a node of the target that begins with a block, nil if none does.
+// find returns the node of the target whose first block has this key, nil if there is none.
 func (t *Target) find(key uint64) *node { return t.space.first(key).of(t) }
 
 // first returns a node that begins with a block, from which next leads to all others; nil if there is none.

@@ -21,7 +21,8 @@ const (
 // again after a restart.
 func (c *change) ofClient() bool { return c != nil && !c.configured && c.again == nil && !c.oldest }
 
-// noteKept changes the Revision if c is a change that Saved returns; a nil c is none. Call it when c starts
+// noteKept raises the Revision if c is one of the changes that Saved returns, and does nothing for nil. Call it
+// whenever c starts or stops waiting for the store. Call it when c starts
 // or stops waiting.
 func (g *Registry) noteKept(c *change) {
 	if c.ofClient() {

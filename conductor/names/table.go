@@ -2,7 +2,7 @@
 //
 // A deployment has one index. What separates its adapters and salts is a constant for each of them,
 // its identity: the index XORs it into the key of every block, so that equal tokens of two identities
-// have different keys. Table has the identities of a deployment. Speaker is how one source names
+// have different keys. Table maps each adapter and salt of a deployment to its Identity. Speaker is how one source names
 // blocks there, and Resolve says where the blocks of a stored event begin.
 //
 //	event --Resolve--> identity, how its hashes become names --> index.Store

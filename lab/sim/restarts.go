@@ -34,7 +34,7 @@ type outage struct{ edges atomic.Int64 } // beginnings and ends of downtimes
 // during reports whether the server was down at some moment since edges were read.
 func (o *outage) during(edges int64) bool { return edges%2 != 0 || o.edges.Load() != edges }
 
-// restart restarts the server some times, until ctx ends.
+// restarts restarts the server some times, until ctx ends.
 func (d *driver) restarts(ctx context.Context) {
 	dice := rand.New(rand.NewPCG(d.fleet.Seed, 0x6b696c6c))
 	for range d.fleet.Restarts.Times {
