@@ -25,8 +25,9 @@ func (p Phase) String() string {
 // answers reports whether a replica answers for the shard.
 func (p Phase) answers() bool { return p == Serving || p == Leaving }
 
-// lingering is how many successful heartbeats a replica keeps answering for a shard that it is giving up. Two are needed for its promise: others
-// hear of the first one and may take it back. The rest lets queries that are under way arrive.
+// lingering is how many successful heartbeats a replica keeps answering for a shard that it is giving up. Two are
+// needed for its promise: others hear of the first one and may take it back. The rest lets queries that are under way
+// arrive.
 const lingering = 4
 
 // Fact is what a replica tells of a shard in its beat.
