@@ -21,7 +21,7 @@ type InstanceExpectations struct {
 	Confirmed        uint64 // announced in time
 	Expired          uint64 // not announced in time
 	TakenBack        uint64 // by the router
-	Dropped          uint64 // its source restarted, was cleared or left, or expected.max_bytes had no room
+	Dropped          uint64 // its source restarted, was cleared or left, or the memory for expectations had no room
 	Evicted          uint64 // an approximate instance had no room, or their time there was over
 	Pending          uint64 // expected now
 	// Delay is how long blocks took from their report to their announcement, of late, those that came late

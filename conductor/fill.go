@@ -10,8 +10,8 @@ import (
 
 // A snapshot of an engine replaces what its source holds:
 //
-//	Reset --> the old blocks go --> Fill, Fill, ... --> Filled
-//	                                hidden owners        the owners show, all of a deployment at once
+//	DropBlocks --> the old blocks go --> ApplySnapshotPart, ... --> EndSnapshot
+//	                                     hidden owners              the owners show, all of a deployment at once
 //
 // Parts of a snapshot store blocks that the engine has evicted, because others follow them,
 // and store blocks more often than the engine holds them. Only all parts together are true.

@@ -9,10 +9,10 @@ import (
 // maxPushed is how many bytes may wait for a source before its senders do.
 const maxPushed = 4 << 20
 
-// pushedStep is a step that waits: a delivery, or a Reset.
+// pushedStep is a step that waits: a delivery, or a DropBlocks.
 type pushedStep struct {
-	delivery *lmcache.Delivery // nil: a Reset
-	reason   string            // of a Reset
+	delivery *lmcache.Delivery // nil: a DropBlocks
+	reason   string            // of a DropBlocks
 }
 
 // shift takes the first step from the queue. mu is held.

@@ -49,7 +49,7 @@ func (x *Index) beginsUnder(constants, local []uint64) (at int, once bool) {
 	return max(slices.Index(constants, of.constant), 0), once
 }
 
-// beginning finds the only identity under which there are all blocks of the beginning of a prompt, in
+// TestBegins finds the only identity under which there are all blocks of the beginning of a prompt, in
 // several pieces, with owners or as ghosts.
 func TestBegins(t *testing.T) {
 	l := newIdentityLabOf(t, Options{Scheme: hash.Default(), Ghosts: NewGhosts(1 << 20)})
@@ -110,7 +110,7 @@ func TestBegins(t *testing.T) {
 	want(100, l.c, 0, true)
 }
 
-// HeldBySource counts the blocks of each source and identity, as often as its owners hold them.
+// TestHeldBySource counts the blocks of each source and identity, as often as its owners hold them.
 func TestHeldBySource(t *testing.T) {
 	l := newIdentityLab(t)
 	second := l.x.NewOwner(l.sources[0])

@@ -9,7 +9,7 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// readClientHashes returns the client hashes of a snapshot by the names of blocks.
+// clientHashes returns the client hashes of a snapshot by the names of blocks.
 func (l *identityLab) clientHashes() map[uint64]uint64 {
 	all := map[uint64]uint64{}
 	l.x.Checkpoint().Snapshot().Walk(func(Owner) bool { return true }, func(s *Stretch) bool {

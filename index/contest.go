@@ -10,7 +10,7 @@ import (
 //
 //	learn(hash, block) --another block is the hash's--> contest --> blocks of sources without
 //	                                                                tokens wait by the hash
-//	Decide: the holders of one block alone are left --> the hash means that block to all
+//	decideContest: the holders of one block alone are left --> the hash means it to all
 //
 // Sources that announce tokens go on with what they mean themselves. To others, and to
 // Means, a contested hash means nothing. What a source has under it goes on waiting if the
@@ -20,7 +20,7 @@ import (
 // came first.
 const maxContested = 1 << 16
 
-// maxContests bounds the contests that wait for Contests.
+// maxContests bounds the contests that wait for TakeContests.
 const maxContests = 1024
 
 // Contest is an announcement that contradicts another source.

@@ -44,7 +44,7 @@ func (x *Index) holdsKey(o Owner, key uint64) bool {
 
 func (b *contestBench) pool() int { return len(b.src) - 1 }
 
-// keyOfBlock returns the key, and the local hash, of a block.
+// keyOf returns the key, and the local hash, of a block.
 func keyOf(h, variant uint64) uint64 { return h*100 + variant }
 
 func (b *contestBench) store(s int, h, variant uint64) {

@@ -73,7 +73,7 @@ func (c *copies) addCopies(piece uint32, blocks uint64) {
 	c.raiseCounts(piece, blocks)
 }
 
-// raiseCounts is add where no event has stored the blocks.
+// raiseCounts is addCopies where no event has stored the blocks.
 func (c *copies) raiseCounts(piece uint32, blocks uint64) {
 	w := c.second.insertKey(uint64(piece))
 	for more := *w & blocks; more != 0; more &= more - 1 {

@@ -290,7 +290,7 @@ func (b *bounds) evictGhosts(l *lane) bool {
 	return true
 }
 
-// evictInAllLanes is evict for all lanes, which are locked.
+// evictInAllLanes is evictGhosts for all lanes, which are locked.
 func (b *bounds) evictInAllLanes() {
 	if b.names.ghosts.on.Load() {
 		for i := range b.tree.lanes.each {

@@ -141,14 +141,14 @@ type Options struct {
 	Budget *Budget
 	// WideBase says that client hashes of base prompts differ from local hashes.
 	WideBase bool
-	// KeepClientHashes keeps Store.EachClientHash, for Snapshot. Those that equal the local
+	// KeepClientHashes keeps Store.ClientHashes, for Snapshot. Those that equal the local
 	// hashes cost nothing.
 	KeepClientHashes bool
 	// Ghosts bounds the blocks without an owner that this index and others with the same
 	// Ghosts keep for their names, once KeepGhosts was called. Nil keeps none.
 	Ghosts *Ghosts
-	// NameAllBlocks lets all names have entries from the beginning on, as
-	// Index.NameAllBlocks does.
+	// NameAll lets all names have entries from the beginning on, as Index.NameAllBlocks
+	// does.
 	NameAll bool
 	// Agree reports whether two identities have in common what an event says of the first
 	// one; if not, its blocks do not go behind a parent of the second one. Several events

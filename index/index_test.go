@@ -41,7 +41,7 @@ func blocks(offset, first, last uint64) (engine, local []uint64) {
 	return engine, local
 }
 
-// holders yields who holds each stretch of blocks with equal owners, ascending, and its
+// ownersHolding yields who holds each stretch of blocks with equal owners, ascending, and its
 // length.
 func ownersHolding(m *Match) iter.Seq2[[]uint32, int] {
 	type change struct {

@@ -12,7 +12,7 @@ import (
 // nearly always: blocks with tokens behind a block whose name is found at once, and
 // removals of blocks that are found at once. Each step looks whether it is ordinary before
 // it changes anything that an answer shows. If not, the event locks all lanes and goes on
-// there (storing.alone).
+// there (storing.storeAlone).
 //
 // Next to others, a lane holds one piece at a time, by a bit of its version. It believes
 // what it found before only after it has seen it again in the piece it holds. Below that
@@ -45,10 +45,10 @@ type lane struct {
 	live    int    // blocks that got an owner, less those that lost it
 	names   int    // engine hashes of blocks that got one, less those that lost it
 	memo    []transition
-	set     []uint64 // buffer of sets.make
+	set     []uint64 // buffer of sets.makeSet
 	body    *words   // buffer of namesFor
 	ended   []uint64 // blocks without owners by now that had private names
-	faded   int      // blocks that became ghosts since the last call of evict
+	faded   int      // blocks that became ghosts since the last call of evictGhosts
 	due     []uint32 // pieces that left the source's list of unindexed pieces and have no entries yet
 }
 
@@ -137,7 +137,7 @@ func (rs *resolver) isCalmFor(s *source) bool {
 		s.isSimple() && rs.isUncontested(s)
 }
 
-// leaves ends what an event did next to others, up to block i of n. It reports whether it
+// leaveLane ends what an event did next to others, up to block i of n. It reports whether it
 // has a rest, or something else is to be done, while all lanes are locked.
 //
 // The budget hears of new memory with every 64th event only: it is a word that all indexes
@@ -159,7 +159,7 @@ func (rs *resolver) leaveLane(s *source, i, n int) bool {
 		l.events%calmEvents == 0 && rs.names.naming == allNamed && !rs.names.full.always
 }
 
-// resume goes on with an event of n blocks at block i, while all lanes are locked.
+// resumeAlone goes on with an event of n blocks at block i, while all lanes are locked.
 func (rs *resolver) resumeAlone(l *lane, i, n int) {
 	if i == 0 {
 		l.events++

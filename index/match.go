@@ -508,7 +508,7 @@ func (w *chainWalk) countEqual(r *piece, key uint64, most int) (m int) {
 	return m
 }
 
-// countEqualNames is equal for a chain of engine hashes. The names of the blocks may lie in
+// countEqualNames is countEqual for a chain of engine hashes. The names of the blocks may lie in
 // the body and in several sides.
 func (w *chainWalk) countEqualNames(r *piece, ver, meta uint32, most int) (m int) {
 	want := w.engine[w.n : w.n+most]

@@ -53,7 +53,7 @@ func joinPages(p unsafe.Pointer, n int) {
 // hugeBytes is the size of a huge page.
 const hugeBytes = 2 << 20
 
-// offHeapBytes says whether pieces lie outside the Go heap.
+// offHeap says whether pieces lie outside the Go heap.
 const offHeap = true
 
 // offHeapBuckets is how many buckets lie outside the Go heap: fewer are not worth a page.

@@ -20,7 +20,7 @@ func takePages(unsafe.Pointer, int) {}
 
 func joinPages(unsafe.Pointer, int) {}
 
-// offHeapBytes says whether pieces lie outside the Go heap.
+// offHeap says whether pieces lie outside the Go heap.
 const offHeap = false
 
 // makeBuckets returns n free buckets.

@@ -212,7 +212,7 @@ func (o *oracle) learn(s *oSource, engine, key uint64) (conflict bool) {
 	return conflict
 }
 
-// alsoLearn lets other hashes of a block mean it, if sources without tokens wait under them.
+// alsoMeans lets other hashes of a block mean it, if sources without tokens wait under them.
 func (o *oracle) alsoMeans(engine, key uint64, other ...uint64) {
 	for _, with := range other {
 		engine := engine ^ with
@@ -226,7 +226,7 @@ func (o *oracle) alsoMeans(engine, key uint64, other ...uint64) {
 	}
 }
 
-// placeWaiters moves what waits under hashes that mean something by now.
+// placeOthers moves what waits under hashes that mean something by now.
 func (o *oracle) placeOthers(own *oSource, res *StoreResult) {
 	for k := 0; k < len(o.met); k++ {
 		engine := o.met[k]

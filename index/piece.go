@@ -164,7 +164,7 @@ func (r *piece) localHashes() *words { return (*words)(unsafe.Add(unsafe.Pointer
 // engineHashes returns the engine hashes of a chained piece; 0 is none.
 func (r *piece) engineHashes() *words { return r.wordsAt(1) }
 
-// readClientHashes returns the client hashes of a wide piece.
+// clientHashes returns the client hashes of a wide piece.
 func (r *piece) clientHashes() *words {
 	if r.loose() {
 		return r.wordsAt(1)
@@ -274,7 +274,7 @@ func (r *piece) clientHashOf(at uint32) uint64 {
 	return r.localHashes()[at]
 }
 
-// names of a side.
+// A side has names of blocks of its piece from firstBlock on, at most cap.
 func (d *side) firstBlock() uint32 { return d.meta & 255 }
 func (d *side) cap() uint32        { return d.meta >> 8 & 255 }
 

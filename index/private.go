@@ -11,7 +11,7 @@ type private struct {
 	engine uint64
 }
 
-// n are the private names of all sources by their blocks.
+// privateNames are the private names of all sources, n in number, by their blocks.
 type privateNames struct {
 	of map[uint64]map[private]struct{}
 	n  atomic.Int64

@@ -22,7 +22,7 @@ type Snapshot struct {
 	unified  bool                  // one name for each block, see Unify
 	planted  bool
 	// Engine hashes that a source means alone, and the block that they mean to others. For
-	// elect.
+	// electName.
 	toOthers map[uint64]snapBlock
 }
 
@@ -32,15 +32,15 @@ type snapPiece struct {
 	head, up                    uint64
 	loose                       bool
 	identity                    chainIdentity // the identity
-	local, engine, clientHashes []uint64      // engine of a chain, readClientHashes of a wide piece
+	local, engine, clientHashes []uint64      // engine of a chain, clientHashes of a wide piece
 	intervals                   []interval
 	sides                       []snapSide
 
-	// What the first walk adds, see plant.
+	// What the first walk adds, see linkPieces.
 	keys    []uint64
 	parent  snapBlock    // the block before the first one
 	behind  []*snapPiece // pieces whose parent is in this one
-	elected []uint64     // of a unified snapshot: the one name of a block, 0 before elect was asked
+	elected []uint64     // of a unified snapshot: the one name of a block, 0 before the vote, see electName
 	climb   int          // on which way up the piece was met first
 }
 
@@ -63,7 +63,7 @@ type snapSource struct {
 	waiting []link            // the oldest first
 
 	private map[uint64][]uint64 // the reverse of own, and
-	links   map[uint64]link     // waiting by engine hash, both made by plant
+	links   map[uint64]link     // waiting by engine hash, both made by linkPieces
 	rank    int                 // place among the sources of a unified snapshot
 	holds   snapBlock           // the block whose name is elected, where the source holds it
 	teaches snapBlock           // the same, where the source taught a name of the block
@@ -153,7 +153,7 @@ func newSnapshot(x *Index) *Snapshot {
 }
 
 // Unify keeps the owners that among accepts, before the first Walk. From then on a
-// block has one name, for every owner: see elect. among also ranks the owner's source.
+// block has one name, for every owner: see electName. among also ranks the owner's source.
 //
 // Recoveries need it, as their reader follows one engine at a time and would otherwise know
 // a block by names of engines that it does not follow.
@@ -372,7 +372,7 @@ type snapWalk struct {
 	f     func(*Stretch) bool
 	ended bool
 	found []uint64        // buffer of names
-	polls map[Source]poll // of elect: how each family votes
+	polls map[Source]poll // of electName: how each family votes
 }
 
 // poll is the number of votes for a name, and the lowest rank of the voters.

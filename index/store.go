@@ -32,7 +32,7 @@ type Store struct {
 	// matter, and Store may permute them.
 	Engine []uint64
 	Local  []uint64 // local hashes of the tokens, as many; nil without tokens
-	// EachClientHash returns the local hashes as clients compute them for an identity, as
+	// ClientHashes returns the local hashes as clients compute them for an identity, as
 	// many; nil if they equal Local, 0 if a block has none. The index asks once it knows
 	// whose the blocks are, if Options.KeepClientHashes is set. Nil is a function that
 	// returns nil.
@@ -92,7 +92,7 @@ type StoreResult struct {
 }
 
 // Store applies a stored event. A retired owner stores nothing. It panics if Local is
-// neither nil nor as long as Engine, or what EachClientHash returns not as long as Local.
+// neither nil nor as long as Engine, or what ClientHashes returns not as long as Local.
 func (x *Index) Store(e *Store) StoreResult {
 	if e.Local != nil && len(e.Local) != len(e.Engine) {
 		panic(fmt.Sprintf("BUG: %d local hashes for %d blocks", len(e.Local), len(e.Engine)))
@@ -115,7 +115,7 @@ type storing struct {
 
 	piece    uint32   // of the last block stored by its hash alone
 	constant uint64   // of the identity of the block at hand
-	clientOf Identity // whose readClientHashes are known, plus one
+	clientOf Identity // whose client hashes are known, plus one
 	client   []uint64 // of them; nil if they equal Local
 }
 
@@ -208,7 +208,7 @@ func (p *storing) storeOrdinary() (i int, c cursor) {
 	return i, c
 }
 
-// storeByName is store for an event that says nothing about blocks with known hashes.
+// storeByName is storeOrdinary for an event that says nothing about blocks with known hashes.
 //
 // Engines announce copies on lower tiers that way. They know the hash of the block and
 // sometimes the tokens, but not always the adapter or the salt. The hash was taught by the
@@ -311,7 +311,7 @@ func (p *storing) findStart() (c cursor, ok bool) {
 	return c, ok
 }
 
-// findParent is start for an event that says nothing of its identity.
+// findParent is findStart for an event that says nothing of its identity.
 func (p *storing) findParent() (c cursor, ok bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	switch {
@@ -363,7 +363,7 @@ func (p *storing) countLost(from, to int) {
 	}
 }
 
-// hasEntry reports whether the hash of block i says which block it is, whatever the tokens
+// hasMeaning reports whether the hash of block i says which block it is, whatever the tokens
 // say. All lanes are locked.
 func (p *storing) hasMeaning(i int) bool {
 	return p.e.ByName && p.e.Local != nil && i < len(p.e.Engine) && !p.x.resolver.meaningOf(p.s, normal(p.e.Engine[i])).isNone()

@@ -267,7 +267,7 @@ func (m *nameMap) nameBlock(l *lane, p position) {
 	}
 }
 
-// holdCleanPiece is hold of a piece without retired owners, which may have ended then.
+// holdCleanPiece is holdPiece for a piece without retired owners, which may have ended then.
 func (m *nameMap) holdCleanPiece(l *lane, n uint32) *piece {
 	r := m.tree.holdPiece(l, n)
 	if m.sweep.left > 0 {

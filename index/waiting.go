@@ -90,7 +90,7 @@ func (p *storing) placeWaiters() {
 	x.names.met = x.names.met[:0]
 }
 
-// placeWaiters is that of storing, where no event is applied. It reports whether there may
+// placeOthers is placeWaiters of storing where no event is applied. It reports whether there may
 // have been such blocks.
 func placeOthers(x *Index) bool {
 	if len(x.names.met) == 0 {

@@ -22,7 +22,7 @@ import (
 
 const (
 	chunkTokens = 256
-	// lmcacheSources is an engine that never answers, with what LMCache keeps for it.
+	// lmcacheEngine is the ranks of an engine that never answers; lmcachePushed also has what LMCache keeps for it.
 	lmcacheEngine = "  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: vllm-0, block_size: 16}\n" +
 		"  - {endpoint: 'tcp://127.0.0.1:1', type: vLLM, modelname: m, instance_id: vllm-1, block_size: 16, dp_rank: 1}\n"
 	lmcachePushed = "sources:\n" + lmcacheEngine +

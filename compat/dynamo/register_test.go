@@ -13,7 +13,7 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// registration is the body of a valid registration with some fields changed: a
+// newRegistration is the body of a valid registration with some fields changed: a
 // value of "" leaves the field out.
 func newRegistration(changes ...string) string {
 	fields := []string{"instance_id", "endpoint", "model_name", "block_size"}

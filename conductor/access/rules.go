@@ -17,7 +17,7 @@ type rule struct {
 	often   bool // routers make it for every request, so that limits.client_changes does not count it
 }
 
-// Rules of the routes of all dialects, by method and path without the prefix of a dialect.
+// rules are those of the routes of all dialects, by method and path without the prefix of a dialect.
 var rules = map[string]rule{
 	"GET /":             {open: true},
 	"GET /health":       {open: true},

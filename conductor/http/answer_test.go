@@ -92,7 +92,7 @@ func promptOf(seed uint32, blocks int) []uint32 {
 	return prompt
 }
 
-// plain is the answer as it is written one field after the other.
+// plainAnswer is the answer as it is written one field after the other.
 func plainAnswer(ans *conductor.Answer) string {
 	text := func(s string) string {
 		b, err := json.Marshal(s)

@@ -204,7 +204,6 @@ func TestFolds(t *testing.T) {
 	}
 }
 
-// BenchmarkEnter enters an identity that is there, and one new one each time.
 // TestUncoveredLeave gives standardized events ever new salts. What a removal looks under is bounded by
 // the identities that the table still has.
 func TestUncoveredLeave(t *testing.T) {
@@ -225,6 +224,7 @@ func TestUncoveredLeave(t *testing.T) {
 	}
 }
 
+// BenchmarkEnter enters an identity that is there, and one new one each time.
 func BenchmarkEnter(b *testing.B) {
 	b.Run("known", func(b *testing.B) {
 		l := newLab(0)

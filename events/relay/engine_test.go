@@ -18,7 +18,7 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// patience of tests with what another goroutine or process brings about.
+// testPatience is that of tests with what another goroutine or process brings about.
 const testPatience = 2 * time.Minute
 
 func until(t *testing.T, what string, ok func() bool) {
@@ -259,7 +259,7 @@ func newFollower(t *testing.T, live, replay net.Listener) *follower {
 	return f
 }
 
-// holds the engine's blocks, and knows that it does.
+// has reports whether a follower has the engine's blocks, and knows that it does.
 func (f *follower) has(e *engine) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

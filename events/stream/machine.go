@@ -8,7 +8,7 @@ import (
 	"example.com/conductor/events/wire"
 )
 
-// Reasons of a Reset step.
+// Reasons of a DropBlocks step.
 const (
 	// A batch differs from the one consumed at its sequence.
 	reasonRestart = "publisher_restarted"

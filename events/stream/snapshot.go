@@ -34,7 +34,7 @@ const (
 	SnapshotMissing = "failed"   // the last request failed; the next is planned where it would help
 )
 
-// ReasonSnapshot is the reason of the Reset that comes before a snapshot of the engine.
+// ReasonSnapshot is the reason of the DropBlocks that comes before a snapshot of the engine.
 const ReasonSnapshot = "engine_snapshot"
 
 const (

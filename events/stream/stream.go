@@ -26,8 +26,8 @@
 //
 // Invariants:
 //
-//  1. Within an epoch, Apply steps have strictly increasing sequences. Epochs
-//     only grow, each is announced by a Reset step.
+//  1. Within an epoch, ApplyBatch steps have strictly increasing sequences. Epochs
+//     only grow, each is announced by a DropBlocks step.
 //  2. State Synced means: every batch of the publisher's lifetime up to the
 //     watermark was applied, or a clear made the missing ones irrelevant.
 //     Whatever breaks this shows as Replaying or Partial before the next batch
@@ -148,7 +148,7 @@ type Config struct {
 	QueueBytes int
 	// Memory bounds the same over all streams that share it. Nil is no bound.
 	Memory *payload.Memory
-	// OnUnrecoverableGap is Keep (default) or Drop.
+	// OnUnrecoverableGap is KeepOnGap (default) or DropOnGap.
 	OnUnrecoverableGap string
 
 	// BackoffMin and BackoffMax bound the pause between attempts to connect
@@ -251,15 +251,15 @@ func (k StepKind) String() string {
 // Step is one thing for the caller to do.
 type Step struct {
 	Kind     StepKind
-	Batch    events.Batch // of Apply and Fill
+	Batch    events.Batch // of ApplyBatch and ApplySnapshotPart
 	Payload  []byte       // likewise: what Batch was decoded from; valid until the next call of Next, or while Block is retained
 	Block    *payload.Block
-	Seq      uint64             // of Apply, Fill and Filled
-	Print    uint64             // of Apply: the fingerprint of Payload, for a Mark
-	ID       events.PublisherID // of Apply, Fill and Filled: the publisher's lifetime as its batches name it, zero if none has
-	Epoch    uint64             // the epoch the step belongs to; of Reset, the new one
+	Seq      uint64             // of all but DropBlocks
+	Print    uint64             // of ApplyBatch: the fingerprint of Payload, for a Mark
+	ID       events.PublisherID // of all but DropBlocks: the publisher's lifetime as its batches name it, zero if none has
+	Epoch    uint64             // the epoch the step belongs to; of DropBlocks, the new one
 	Replayed bool               // the batch came from a replay, or a snapshot
-	Reason   string             // of Reset: why
+	Reason   string             // of DropBlocks: why
 }
 
 // Stream is one source being followed.
@@ -414,7 +414,7 @@ func (s *Stream) MarkApplied() {
 }
 
 // Resync drops everything and starts over from the publisher's ring. The next
-// step is a Reset with this reason.
+// step is a DropBlocks with this reason.
 func (s *Stream) Resync(reason string) {
 	s.pushInput(s.ctx, input{kind: inResync, text: reason})
 }
