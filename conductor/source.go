@@ -124,8 +124,8 @@ type source struct {
 	expectedKeys []uint64                 // buffer of confirmExpected; owned by run
 	applied      atomic.Uint64            // events of all batches
 	heard        atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
-	dropped      map[events.Reason]uint64 // of single events; guarded by mu
-	lastErr      string                   // guarded by mu
+	dropped      map[events.Reason]uint64 // of single events; guarded by holdings.mu
+	lastErr      string                   // guarded by holdings.mu
 }
 
 // onState hears of changes of the stream's state from the goroutine that runs.

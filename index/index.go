@@ -135,7 +135,7 @@ type Options struct {
 	// DefaultMaxOrphans, below zero none wait.
 	MaxOrphans int
 	// MaxBytes is the most memory for blocks, sets and names, those of ghosts included, 0
-	// for no limit. At the limit all ghosts go, then new blocks are refused: see budget.go.
+	// for no limit. At the limit all ghosts go, then new blocks are refused: see bounds.go.
 	MaxBytes int
 	// Budget bounds the indexes that have it together; nil is no bound.
 	Budget *Budget

@@ -97,7 +97,7 @@ type statusView struct {
 	shown     State // of the machine alone
 	connects  uint64
 	seen      uint64                   // connects that the machine has been told of
-	errs      uint64                   // machine.errs shown
+	errs      uint64                   // outbox.errs shown
 	lost      time.Time                // when the connection was lost, or the stream opened
 	sought    time.Time                // since when there should be one and is none
 	retries   uint64                   // pushed
