@@ -12,8 +12,8 @@ import (
 // that an event finds the block by them. No query sees it, as no owner holds it. The next
 // store gives it an owner again, in its place.
 //
-//	last owner leaves --fade--> ghost --revive--> owner
-//	                              +-----dismiss--> gone; its names and its key are remembered as lost
+//	last owner leaves --fadeBlocks--> ghost --reviveGhosts--> owner
+//	                                    +----dismissGhosts--> gone; its names and its key are remembered as lost
 //
 // All names have entries in such an index. So a block without an owner is a ghost if one of
 // its names has an entry, and else its words are no names.
@@ -356,7 +356,7 @@ func (b *bounds) evictForRoom() bool {
 func (b *bounds) dismissGhosts(l *lane, n uint32, blocks uint64) {
 	r := b.tree.lines.pieceAt(n)
 	b.tree.lockPiece(n, r)
-	l.names += b.tree.lines.countNames(r, blocks) // as those of blocks with owners, which strip takes off
+	l.names += b.tree.lines.countNames(r, blocks) // as those of blocks with owners, which stripNames takes off
 	b.names.ghosts.count.addGhosts(-bits.OnesCount64(blocks))
 	b.names.stripNames(l, n, r, blocks)
 	b.tree.trimPiece(l, n, r)

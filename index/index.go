@@ -54,9 +54,10 @@
 //
 // Invariants, checked by Check:
 //
-//  1. A chained piece with blocks is found by the key of the first one, in firsts if that begins a
-//     prompt, else in heads; a loose block by its key. The blocks with an owner are counted. The last block of a piece has an owner or is
-//     a ghost, and each block of a chained piece after the first follows the one before it.
+//  1. A chained piece with blocks is found by the key of the first one, in firsts if
+//     that begins a prompt, else in heads; a loose block by its key. The blocks with
+//     an owner are counted. The last block of a piece has an owner or is a ghost, and
+//     each block of a chained piece after the first follows the one before it.
 //  2. No two sets are equal. A set is counted by the intervals that name it. Neighbouring
 //     intervals have different sets.
 //  3. An owner counts the blocks whose set it is in, and sums up their words (digest.go). A

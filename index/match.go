@@ -30,8 +30,8 @@ type Match struct {
 	held   []uint64       // who holds the blocks at hand, by internal id
 	late   []uint64       // those that are in Later
 	opened []uint32       // by internal id: last place in Later, valid for those of late
-	joined [2][]openOwner // of join: who holds the blocks before, and the ones at hand
-	owners []uint32       // of join: who holds the blocks at hand
+	joined [2][]openOwner // of joinWalks: who holds the blocks before, and the ones at hand
+	owners []uint32       // of joinWalks: who holds the blocks at hand
 	walks  []chainWalk    // one a place
 }
 

@@ -1,3 +1,4 @@
+// Package invalid has the error for bad input that names its field, whichever room finds it. Dialects word it.
 package invalid
 
 import "fmt"

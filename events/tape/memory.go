@@ -27,7 +27,7 @@ const (
 type memory struct {
 	frame frame
 	limit int
-	// evicts says that addBatch returns the parts that it removes, and that their bytes stay as they are.
+	// evicts says that addRecord returns the parts that it removes, and that their bytes stay as they are.
 	evicts bool
 
 	mu      sync.Mutex

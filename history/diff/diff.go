@@ -1,3 +1,6 @@
+// Package diff compares what two snapshots hold, block by block, and says why they differ.
+//
+// Concurrency: a Loaded belongs to one goroutine. Cost: both snapshots are in memory, as in a server.
 package diff
 
 import (

@@ -1,4 +1,4 @@
-// Package replica fills a Conductor from its peers, before the gate of its sources opens. From
+// Package peer fills a Conductor from its peers, before the gate of its sources opens. From
 // then on it compares the two.
 //
 //	peers, in order --fetch--> body --Format--> history.Loading --> sources of the Conductor
