@@ -28,7 +28,7 @@
 //
 // Lock order: registry.cutting; the turns of sources, several of them by key; registry.mu,
 // which guards the registry and all deployments; names.Table.mu; then one of deployment.ownersMu and
-// source.mu; then the locks of the index. An index is never asked for anything under registry.mu, no
+// holdings.mu; then the locks of the index. An index is never asked for anything under registry.mu, no
 // turn is waited for and no stream is closed under it. Queries take it for reading, for
 // one map lookup. What the index calls back under its locks takes none of these: of a table it
 // needs names.Table.Of alone, which reads without a lock. The journal's lock is a leaf: a record may be

@@ -30,7 +30,7 @@ type chainIdentity struct {
 // firstKey returns the key of a block that begins prompts.
 func (b chainIdentity) firstKey(local uint64) uint64 { return normal(local ^ b.constant) }
 
-// keyOf returns the key of a block by its canonical sequence hash, and seq is the
+// keyOf returns the key of a block by its canonical sequence hash, and seqOf is the
 // reverse.
 func (b chainIdentity) keyOf(seq uint64) uint64 { return normal(seq ^ b.constant) }
 func (b chainIdentity) seqOf(key uint64) uint64 { return plain(key) ^ b.constant }
