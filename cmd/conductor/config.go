@@ -44,7 +44,8 @@ type checked struct {
 }
 
 func configInitCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON *bool
+	cmd := &cobra.Command{
 		Use:   "init [FILE]",
 		Short: "Write a settings file with the dozen settings that most servers set",
 		Long: "Writes FILE, conductor.yaml if it is not given, with the settings that most servers set, each with what it does\n" +
@@ -68,10 +69,17 @@ func configInitCommand() *cobra.Command {
 			if err := cmp.Or(err, f.Close()); err != nil {
 				return err
 			}
+			if *asJSON {
+				return cli.PrintJSON(cmd.OutOrStdout(), struct {
+					File string `json:"file"`
+				}{name})
+			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: edit it, then conductor config check %s\n", name, name)
 			return nil
 		},
 	}
+	asJSON = cli.JSONFlag(cmd, "print the name of the file as one JSON object")
+	return cmd
 }
 
 func configCheckCommand() *cobra.Command {
