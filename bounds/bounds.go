@@ -11,7 +11,7 @@
 // Invariants:
 //
 //  1. Places: no more users are inside than there are places, unless SetMost has taken places away.
-//  2. Bytes: what a flow has is at most what is left for the others.
+//  2. Bytes: a flow never holds more than remains free for all others.
 //  3. Rates: at most maxKeys keys are remembered; one that is forgotten has its whole burst again.
 //
 // Concurrency: all methods are safe for concurrent use; each type has one lock, which nothing is called under. Cost: a

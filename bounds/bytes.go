@@ -16,7 +16,7 @@ type Bytes struct {
 // NewBytes returns a bound of some bytes; 0 is no bound.
 func NewBytes(most int64) *Bytes { return &Bytes{most: most, byFlow: make(map[string]int64)} }
 
-// SetMost replaces the bound; 0 is no bound. What is reserved stays so.
+// SetMost replaces the bound; 0 is no bound. Reservations made before stay.
 func (b *Bytes) SetMost(most int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -147,7 +147,7 @@ func (l *loader) readListenerTexts(texts string, at place, out layer) {
 	out["listeners"] = list
 }
 
-// forgetListeners forgets what is known of the listeners of the layers below.
+// forgetListeners drops the places and mistakes noted of the listeners of lower layers: their list is replaced whole.
 func (l *loader) forgetListeners() {
 	for path := range l.places {
 		if strings.HasPrefix(path, "listeners") {

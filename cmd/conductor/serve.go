@@ -137,9 +137,9 @@ type serving struct {
 	load    func() (*config.Loaded, error)
 	log     zerolog.Logger
 	metrics *prometheus.Registry
-	opened  []func() // closes what is open, the oldest first
+	opened  []func() // close the resources, the one opened first at the front; they are called from the back
 
-	// Phase 1. What is nil is not configured.
+	// Phase 1. A nil field means that its part is not configured.
 	listeners *server.Servers
 	entry     *gate
 	asking    *http.Client // of peers
@@ -194,7 +194,7 @@ func (s *serving) recovers() bool {
 // Phase 1: open
 
 // openResources opens ports, files and connections: ports first, so that a taken one is known before any engine is
-// bothered. It follows nobody yet.
+// bothered. No engine is followed yet.
 func (s *serving) openResources(ctx context.Context) (err error) {
 	cfg := &s.cfg
 	if err := errors.Join(refusals(s.loaded)...); err != nil {

@@ -6,9 +6,9 @@
 //
 // To add a field:
 //
-//   - add it to the struct (registration.go) and to the table (fields.go), and say in Normalize what values it may have.
+//   - add it to the struct (registration.go) and to the lists in fields.go, and say in Normalize what values it may have.
 //     Snapshots, the tape, the comparison of two registrations and the fingerprint that replicas compare follow from
-//     the table, and a test fails for a field that the table lacks;
+//     these lists, and a test fails for a field that they lack;
 //   - let requests read it: conductor/http/registration.go, the dialects that have it, openapi.yaml;
 //   - let the settings file have it: config/source.go, and registrationOf in cmd/conductor/options.go;
 //   - show it where people look: conductor/http/services.go, cmd/conductor/config.go, client/registry.go and

@@ -8,6 +8,15 @@ import (
 	"example.com/conductor/index"
 )
 
+// A registration rules what the events of its source may do and how they count. The zero value of each field is the rule
+// that most sources need:
+//
+//	Copies       ""   as stream.copies           count, set; count with a SnapshotEndpoint
+//	Reports      ""   what its balance shows     incremental, full
+//	Owned        ""   count                      drop
+//	Clear        ""   all                        device
+//	MayAnnounce  nil  the tenant of the source   further tenants
+
 // Values of Registration.Copies, Reports, Owned and Clear.
 const (
 	CopiesCount = "count" // a block leaves with its last copy

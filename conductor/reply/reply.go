@@ -132,7 +132,7 @@ func RefuseRoute(g *gin.Context, _ body.Codec, why *server.Refusal) {
 	Send(g, body.JSON, why.Status, ErrorBody{Error: why.Text, Reason: why.Reason, Field: why.Field})
 }
 
-// DescribeError returns the status and body of an error. An error that nobody expects is 500 with the reason internal.
+// DescribeError returns the status and body of an error. Any other error is 500 with the reason internal.
 func DescribeError(err error) (int, ErrorBody) {
 	var (
 		refusal  *server.Refusal
