@@ -51,19 +51,27 @@ func listenLocal(t testing.TB) net.Listener {
 // engine publishes as vLLM does, with a ring of some batches.
 type engine struct {
 	t            testing.TB
-	ring         int
 	life         int
 	live, replay net.Listener
-	topics       bool // replies carry the topic
-	ids          bool // the frame of the number carries an id of the lifetime
-	padding      int  // bytes of a field that makes stores larger
 
-	mu    sync.Mutex
-	next  uint64
-	old   []batch
-	peers []*zmq.Peer
-	holds map[uint64]bool // truth: hashes of blocks
-	order []uint64
+	mu      sync.Mutex
+	ring    int
+	topics  bool // replies carry the topic
+	ids     bool // the frame of the number carries an id of the lifetime
+	padding int  // bytes of a field that makes stores larger
+	next    uint64
+	old     []batch
+	peers   []*zmq.Peer
+	holds   map[uint64]bool // truth: hashes of blocks
+	order   []uint64
+}
+
+// change sets fields. An engine serves from its start on: a test before it may still have a follower
+// that tries the same port.
+func (e *engine) change(set func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	set()
 }
 
 func newEngine(t testing.TB, ring int) *engine {

@@ -49,11 +49,17 @@ func TestFollowersOfARelay(t *testing.T) {
 		{"most of it in the past", func(_ *testing.T, _ *engine, c *Config) { c.Memory = 1 }},
 		{"some of it on the disk", func(t *testing.T, e *engine, c *Config) {
 			c.Memory, c.Disk, c.Dir = 1, tape.MinBytes, t.TempDir()
-			e.padding = 8 << 10
+			e.change(func() { e.padding = 8 << 10 })
 		}},
 		{"all of it on the disk", func(t *testing.T, _ *engine, c *Config) { c.Memory, c.Disk, c.Dir = 1, 64<<20, t.TempDir() }},
-		{"replies with topics", func(_ *testing.T, e *engine, c *Config) { e.topics, c.Memory = true, 1 }},
-		{"lifetimes with ids", func(_ *testing.T, e *engine, c *Config) { e.ids, c.Memory = true, 1 }},
+		{"replies with topics", func(_ *testing.T, e *engine, c *Config) {
+			c.Memory = 1
+			e.change(func() { e.topics = true })
+		}},
+		{"lifetimes with ids", func(_ *testing.T, e *engine, c *Config) {
+			c.Memory = 1
+			e.change(func() { e.ids = true })
+		}},
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
@@ -68,9 +74,7 @@ func TestFollowersOfARelay(t *testing.T) {
 				e.churn(50, 2000)
 				until(t, "the early follower has all", func() bool { return early.has(e) })
 			}
-			e.mu.Lock()
-			e.ring, e.old = 10, e.old[len(e.old)-10:]
-			e.mu.Unlock()
+			e.change(func() { e.ring, e.old = 10, e.old[len(e.old)-10:] })
 			late := newFollower(t, r.live, r.replay)
 			e.churn(50, 2000)
 			r.caughtUp(t, e)
@@ -93,7 +97,7 @@ func TestFollowersOfARelay(t *testing.T) {
 // TestFramesOfARelay compares what a relay sends with what the engine sends, byte by byte.
 func TestFramesOfARelay(t *testing.T) {
 	for _, e := range []*engine{newEngine(t, 100), newEngine(t, 100)} {
-		e.topics, e.ids = !e.topics, !e.ids
+		e.change(func() { e.topics, e.ids = !e.topics, !e.ids })
 		e.store(2, 0)
 		r := relayOf(t, e, nil)
 		r.caughtUp(t, e)
@@ -155,7 +159,7 @@ func TestEngineRestarts(t *testing.T) {
 	} {
 		t.Run(way.name, func(t *testing.T) {
 			e := newEngine(t, 1000)
-			e.ids = !way.replay
+			e.change(func() { e.ids = !way.replay })
 			r := relayOf(t, e, func(c *Config) {
 				if !way.replay {
 					c.ReplayEndpoint = ""
@@ -212,9 +216,7 @@ func TestHoleOfTheEngine(t *testing.T) {
 			r := relayOf(t, e, func(c *Config) { c.Memory = memory })
 			until(t, "the relay is connected", func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.peers) == 1 })
 			e.churn(100, 50)
-			e.mu.Lock()
-			e.next += 3
-			e.mu.Unlock()
+			e.change(func() { e.next += 3 })
 			e.churn(3000, 50)
 			r.caughtUp(t, e)
 			f := newFollower(t, r.live, r.replay)
@@ -266,7 +268,7 @@ func TestDiskFails(t *testing.T) {
 	var mu sync.Mutex
 	var said []error
 	e := newEngine(t, 100_000)
-	e.padding = 4 << 10 // and so the tape needs a new file for every 500 batches
+	e.change(func() { e.padding = 4 << 10 }) // and so the tape needs a new file for every 500 batches
 	r := relayOf(t, e, func(c *Config) {
 		c.Memory, c.Disk, c.Dir = 1, 16<<20, dir
 		c.Report = func(err error) { mu.Lock(); said = append(said, err); mu.Unlock() }
@@ -335,7 +337,7 @@ func TestFollowerBehindTheTape(t *testing.T) {
 	for name, ids := range map[string]bool{"without ids": false, "with ids": true} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, 100_000)
-			e.ids = ids
+			e.change(func() { e.ids = ids })
 			e.store(3, 0)
 			r := relayOf(t, e, func(c *Config) { c.Memory = 1 })
 			f := newFollower(t, r.live, r.replay)
