@@ -112,6 +112,15 @@ var table = []room{
 	{dir: "conductor/registration", rooms: []string{"conductor/doctor", "conductor/invalid", "conductor/pool", "conductor/scope",
 		"events/tape", "events/zmq", "index", "index/hash", "tiers"},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// What is registered: deployments with their indexes, and what queries need to know of sources.
+	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/lifetime", "conductor/names",
+		"conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "events", "events/stream", "index",
+		"index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},
+	// Queries in, answers out.
+	{dir: "conductor/match", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/invalid", "conductor/lifetime",
+		"conductor/names", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/stage", "events/stream", "index",
+		"index/hash", "tiers"}, modules: []string{prometheus, promModel}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}),
+		noClock: true},
 	// Observations in, findings out: pure, so that no check changes what it looks at.
 	// Changes of state in, lines of the log out.
 	{dir: "conductor/statelog", rooms: []string{"events/stream"}, modules: []string{zerolog},
@@ -210,8 +219,9 @@ var table = []room{
 	// Places for snapshots: a directory of the server's own, its peers, the store. None knows another one.
 	{dir: "history/file", rooms: []string{"conductor", "events/tape", "history"}, modules: []string{prometheus, zerolog},
 		not: []string{"flag", "net/http"}},
-	{dir: "history/peer", rooms: []string{"conductor", "conductor/scope", "history"}, modules: []string{prometheus, zerolog},
-		not: []string{"flag"}},
+	{dir: "history/peer", rooms: []string{"conductor", "conductor/doctor", "conductor/scope", "history"},
+		modules: []string{prometheus, zerolog},
+		not:     []string{"flag"}},
 	{dir: "history/store", rooms: []string{"conductor", "conductor/fleet", "conductor/scope", "history", "store"},
 		modules: []string{redis, prometheus, zerolog}, not: []string{"flag", "os"}},
 	// Two snapshots compared, block by block.
@@ -453,9 +463,10 @@ func rowOf(dir string) (best room, ok bool) {
 // within reports whether dir is room or below it; below "." is nothing.
 func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir, room+"/") }
 
-// valuesOfConductor are rooms of values that the application's own functions take and return, so whatever may import
+// valuesOfConductor are rooms whose types the application's own functions take and return, so whatever may import
 // conductor may import them.
-var valuesOfConductor = []string{"conductor/inspect", "conductor/invalid", "conductor/registration", "conductor/scope"}
+var valuesOfConductor = []string{"conductor/catalog", "conductor/inspect", "conductor/invalid", "conductor/match",
+	"conductor/registration", "conductor/scope"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

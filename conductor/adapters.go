@@ -3,6 +3,7 @@ package conductor
 import (
 	"fmt"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -17,9 +18,6 @@ import (
 //
 // A registration that names an adapter names it for every number.
 
-// maxAdapters bounds the numbers of adapters that a source remembers.
-const maxAdapters = 1 << 12
-
 // nameAdapter gives the adapter of a stored event a name if it has a number alone: the
 // one that an earlier event gave the number. Blocks known by their hash, or behind a known
 // parent, have their adapter by that. Else the number is the name.
@@ -32,19 +30,19 @@ func (s *source) nameAdapter(ns *namespace, e *events.Event) {
 	}
 	name := s.adapters[e.LoraID]
 	if e.LoraName != nil {
-		if name == nil && len(s.adapters) < maxAdapters || name != nil && *name != *e.LoraName {
+		if name == nil && len(s.adapters) < catalog.MaxAdapters || name != nil && *name != *e.LoraName {
 			s.adapters[e.LoraID] = e.LoraName
 		}
 		return
 	}
 	if name == nil {
-		if id := ns.names.Known(e); id != nil && id.Lora != "" {
+		if id := ns.Names.Known(e); id != nil && id.Lora != "" {
 			e.LoraName = &id.Lora
 			return
 		}
 		text := fmt.Sprintf("%s%d@%s", scope.UnnamedPrefix, e.LoraID, s.reg.Key())
 		name = &text
-		if len(s.adapters) < maxAdapters {
+		if len(s.adapters) < catalog.MaxAdapters {
 			s.adapters[e.LoraID] = name
 		}
 		s.doctor.Findings.Report(doctor.FindingAdapter,

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 )
 
 // aheadEngine keeps the truth of one engine: it names a block by all tokens up to the end
@@ -133,7 +133,7 @@ func TestAheadModel(t *testing.T) {
 				}
 				synctest.Wait()
 				tokens := prompt()
-				ans := b.conductor.Query(conductor.Query{Model: "m", BlockSize: aheadSize, Tokens: tokens})
+				ans := b.conductor.Query(match.Query{Model: "m", BlockSize: aheadSize, Tokens: tokens})
 				for _, row := range ans.Rows {
 					for _, e := range engines {
 						if want := e.hit(tokens); e.name == row.Instance && row.Longest != want {

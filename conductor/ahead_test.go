@@ -3,6 +3,7 @@ package conductor
 import (
 	"testing"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -16,36 +17,37 @@ func TestLookAheadsOfNames(t *testing.T) {
 	defer c.Close()
 	at := scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 16}
 	source := func(kind, name string) *source {
-		return c.unjoined(registration.Registration{Type: kind, Instance: name, Model: "m", Tenant: scope.DefaultTenant, BlockSize: 16})
+		r := registration.Registration{Type: kind, Instance: name, Model: "m", Tenant: scope.DefaultTenant, BlockSize: 16}
+		return c.sources.unjoined(r)
 	}
-	d := source(registration.TypeVLLM, "stays").holdings.namespaceIn(at).deployment
-	later := func(name string) lookAheads {
+	d := source(registration.TypeVLLM, "stays").holdings.namespaceIn(at).Deployment
+	later := func(name string) catalog.LookAheads {
 		pool := source(registration.TypeMooncake, name)
 		defer pool.holdings.leaveAll()
 		ns := pool.holdings.namespaceIn(at)
-		ns.useAnyLookAhead(&c.registry)
-		return ns.lookAheads
+		ns.UseAnyLookAhead(c.catalog)
+		return ns.LookAheads
 	}
 	// leave uses a look-ahead, and lets its source go.
 	leave := func(ahead int) {
 		s := source(registration.TypeVLLM, "eagle")
-		s.holdings.namespaceIn(at).useLookAheads(&c.registry, oneLookAhead(ahead))
-		if got := d.lookAheads.load(); got != oneLookAhead(ahead) {
-			t.Errorf("held: look-aheads %v, want %d", got.list(), ahead)
+		s.holdings.namespaceIn(at).UseLookAheads(c.catalog, catalog.LookAhead(ahead))
+		if got := d.LookAheads.Used(); got != catalog.LookAhead(ahead) {
+			t.Errorf("held: look-aheads %v, want %d", got.List(), ahead)
 		}
 		s.holdings.leaveAll()
 	}
 	leave(1)
-	if got := later("pool 1"); got != 1<<1|noLookAhead {
-		t.Errorf("left: look-aheads %v", got.list())
+	if got := later("pool 1"); got != 1<<1|catalog.NoLookAhead {
+		t.Errorf("left: look-aheads %v", got.List())
 	}
-	if got := d.lookAheads.load(); got != noLookAhead {
-		t.Errorf("a query then asks for the look-aheads %v", got.list())
+	if got := d.LookAheads.Used(); got != catalog.NoLookAhead {
+		t.Errorf("a query then asks for the look-aheads %v", got.List())
 	}
 	for ahead := range 20 { // a publisher that invents look-aheads
 		leave(ahead)
 	}
-	if n := later("pool 2").count(); n > normalize.MaxLookAheads+1 {
+	if n := later("pool 2").Count(); n > normalize.MaxLookAheads+1 {
 		t.Errorf("blocks known by their hashes use %d look-aheads", n)
 	}
 }
@@ -55,7 +57,7 @@ func TestMarkHasHeldLookAheads(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
 	s := saltedSource(c, 1, 1)
-	s.holdings.namespaces[0].useLookAheads(&c.registry, oneLookAhead(1))
+	s.holdings.namespaces[0].UseLookAheads(c.catalog, catalog.LookAhead(1))
 	if got := s.snapshotMark().LookAheads; len(got) == 0 {
 		t.Error("no look-ahead of blocks that are held")
 	}

@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -37,7 +38,7 @@ func TestAliasesAreBounded(t *testing.T) {
 		r.Instance, r.Model, r.Aliases = strings.Repeat("i", i+2), strings.Repeat("n", i+1), nil
 		must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
 	}
-	q := conductor.Query{Model: "nowhere", BlockSize: 16}
+	q := match.Query{Model: "nowhere", BlockSize: 16}
 	if text := c.For(conductor.Reader{}).Unregistered(&q); strings.Count(text, `"`) != 2+2+2*20 ||
 		!strings.HasSuffix(text, " and 11 more") {
 		t.Errorf("the models are listed as %s", text)
@@ -57,8 +58,8 @@ func TestAliasesChange(t *testing.T) {
 		Aliases: []string{"also-m"}}
 	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
 	rows := func() (n int) {
-		q := conductor.Query{Model: "also-m", BlockSize: 16, Tokens: make([]uint32, 16)}
-		must.Report(t, c.For(conductor.Reader{}).Answer(&q, func(a *conductor.Answer) { n = len(a.Rows) }))
+		q := match.Query{Model: "also-m", BlockSize: 16, Tokens: make([]uint32, 16)}
+		must.Report(t, c.For(conductor.Reader{}).Answer(&q, func(a *match.Answer) { n = len(a.Rows) }))
 		return n
 	}
 	var all sync.WaitGroup
@@ -85,8 +86,8 @@ func TestAliasesChange(t *testing.T) {
 	// The model of another engine takes the name, and gives it back.
 	r.Instance, r.Model, r.Aliases = "other", "also-m", nil
 	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
-	q := conductor.Query{Model: "also-m", BlockSize: 16}
-	must.Succeed(t, c.For(conductor.Reader{}).Answer(&q, func(a *conductor.Answer) {
+	q := match.Query{Model: "also-m", BlockSize: 16}
+	must.Succeed(t, c.For(conductor.Reader{}).Answer(&q, func(a *match.Answer) {
 		if len(a.Rows) != 1 || a.Rows[0].Instance != "other" {
 			t.Errorf("the answer is of %v", a.Rows)
 		}

@@ -87,7 +87,7 @@ func (s *source) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
 	}
 	if h := ns.owners[key]; h != nil {
 		for _, o := range h.owners {
-			ns.deployment.index.Remove(o, s.holdings.names(c.Cut.Hashes, fold), nil, index.CopySet)
+			ns.Deployment.Index.Remove(o, s.holdings.names(c.Cut.Hashes, fold), nil, index.CopySet)
 		}
 	}
 }
@@ -98,14 +98,14 @@ func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fol
 	from := len(dst)
 	for n := 1; n < ns.parts(); n++ {
 		part := normalize.PartName(h, n)
-		if !ns.deployment.index.ResolveHash(ns.source, part^fold).Own {
+		if !ns.Deployment.Index.ResolveHash(ns.Source, part^fold).Own {
 			break
 		}
 		dst = append(dst, part)
 	}
 	slices.Reverse(dst[from:])
 	if len(dst)-from+1 < size {
-		all, _ := ns.deployment.index.Inspect().NamesBefore(dst[:from:from], ns.source, h^fold, size-1)
+		all, _ := ns.Deployment.Index.Inspect().NamesBefore(dst[:from:from], ns.Source, h^fold, size-1)
 		if len(all)-from == size-1 {
 			for i := range all[from:] {
 				all[from+i] ^= fold
@@ -127,7 +127,7 @@ func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.
 	if s.media[key.Medium].Tier != tiers.Device {
 		sizes = append(sizes, ns.chunks...)
 	}
-	ns.names.Removed(e, func(fold uint64) bool {
+	ns.Names.Removed(e, func(fold uint64) bool {
 		for i, h := range e.Hashes {
 			if had[i] {
 				continue
@@ -174,12 +174,12 @@ func (s *holdings) withdrawChunk(ns *namespace, o index.Owner, blocks []uint64, 
 		}
 		return remaining[from:to]
 	}
-	res := ns.deployment.index.Remove(o, blocks[last:], of(last, last+1), policy)
+	res := ns.Deployment.Index.Remove(o, blocks[last:], of(last, last+1), policy)
 	if res.Removed+res.Copies == 0 {
 		return false
 	}
 	if last > 0 {
-		ns.deployment.index.Remove(o, blocks[:last], of(0, last), policy)
+		ns.Deployment.Index.Remove(o, blocks[:last], of(0, last), policy)
 	}
 	return true
 }
@@ -236,7 +236,7 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 			break // one an event is enough to find a wrong guess
 		}
 		var root bool
-		before, root = ns.deployment.index.Inspect().NamesBefore(before[:0], ns.source, h^fold, normalize.MaxParts)
+		before, root = ns.Deployment.Index.Inspect().NamesBefore(before[:0], ns.Source, h^fold, normalize.MaxParts)
 		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
 		case i > 0 && at >= 0:
 			g.addDistance(len(before) - at)

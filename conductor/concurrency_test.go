@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
@@ -44,7 +45,7 @@ func TestConcurrentUse(t *testing.T) {
 			}
 		})
 		wg.Go(func() { // a router
-			q := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16), Detail: true}
+			q := match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16), Detail: true}
 			for {
 				select {
 				case <-stop:

@@ -2,10 +2,10 @@
 // engines, which instance holds which prefix on which tier, and answers queries.
 //
 //	sources (one goroutine each)                         clients
-//	   |  events.Batch                                      |  Query
+//	   |  events.Batch                                      |  match.Query
 //	   v                                                    v
-//	 normalize: changes --> names.Resolve  --Store-->  index.Index  --Match--> tiers.Hits --> Answer
-//	 group, owner, tokens   identity, names            of a deployment
+//	 normalize: changes --> names.Resolve  --Store-->  index.Index  --Match--> tiers.Hits --> match.Answer
+//	 group, owner, tokens   identity, names            of a deployment (package catalog)
 //
 // The words: a source is one subscription, keyed (instance_id, tenant_id,
 // dp_rank). A deployment is what a router asks about: everything of one
@@ -15,37 +15,34 @@
 // namespace is what one source has in one deployment: its engine hashes and its owners. An
 // owner is a dense integer for (source, rank, medium, attention group) inside one index.
 //
-// Invariants:
+// Invariants, next to those of package catalog:
 //
 //  1. A source key names at most one running source.
 //  2. What a source holds in an index changes only while its turn is held: by its own
 //     goroutine, by its ageing, or by a recovery before the gate opens.
-//  3. An owner's descriptor is published before its first block is stored, so a
-//     reader that finds an owner in a match finds its descriptor too.
-//  4. A deployment lives while a source is registered for it or has a namespace in it.
-//  5. An identity leaves its table only while it is not pinned and the index has no piece of it.
+//  3. A source knows no other source. What a step of one means for others it returns as Effects, and
+//     Sources.dispatch hands them on while no turn is held.
+//  4. An identity leaves its table only while it is not pinned and the index has no piece of it.
 //     Events pin it while they store blocks under its number.
 //
-// Lock order: registry.cutting; the turns of sources, several of them by key; registry.mu,
-// which guards the registry and all deployments; names.Table.mu; then one of deployment.ownersMu and
-// holdings.mu; then the locks of the index. An index is never asked for anything under registry.mu, no
-// turn is waited for and no stream is closed under it. Queries take it for reading, for
-// one map lookup. What the index calls back under its locks takes none of these: of a table it
-// needs names.Table.Of alone, which reads without a lock. The journal's lock is a leaf: a record may be
-// put under any other, and so is that of expect.Table, which has the blocks that routers have reported and engines
+// Lock order: Sources.cutting; the turns of sources, several of them by key; Sources.mu, which guards which sources
+// there are; Catalog.mu, which guards deployments; names.Table.mu; then one of Deployment.ownersMu and
+// holdings.mu; then the locks of the index. An index is never asked for anything under Sources.mu or Catalog.mu, no
+// turn is waited for and no stream is closed under them. What the index calls back under its locks takes none of
+// these: of a table it needs names.Table.Of alone, which reads without a lock. The tape's lock is a leaf: a record may
+// be put under any other, and so is that of expect.Table, which has the blocks that routers have reported and engines
 // have not announced yet.
 package conductor
 
 import (
 	"crypto/rand"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor/expect"
-	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/objectkey"
@@ -126,38 +123,28 @@ type Options struct {
 	// belongs to the caller, who closes it after the Conductor.
 	Tape *tape.Tape
 	Log  zerolog.Logger
+	past bool // a Replay fills it
 	// Now is the clock of ages in answers; time.Now when nil.
 	Now func() time.Time
 }
 
-// Conductor is the registry of sources and the indexes they fill.
-// All methods are safe for concurrent use.
+// Conductor answers what the sources of a fleet hold. All methods are safe for concurrent use.
 type Conductor struct {
-	registry registry
+	catalog *catalog.Catalog
+	sources *Sources
+	matcher *match.Matcher
 
-	opts   Options
-	scheme hash.Scheme
-	memo   *hash.Memo // nil is none
-	now    func() time.Time
-	open   func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed
-	gate   <-chan struct{}
+	opts Options
+	now  func() time.Time
 
 	saltKey  [32]byte // of the texts that stand for salts
 	tuned    atomic.Pointer[Tunables]
-	unscoped atomic.Bool // blocks came from a peer that tells no marks
-	queries  queryMetrics
-	counts   eventCounts
-	pushes   pushes
 	unfound  atomic.Pointer[func() []SourceState] // see AwaitUnfound
 	sharing  *sharing                             // see Share; nil for none
 	keeper   RegistrationKeeper                   // see KeepRegistrations; nil for none
 	feedback feedback
-	watcher  atomic.Pointer[Watcher]
 	serving  Serving
 	mirror   Mirror // see MirrorBy; nil for none
-
-	watching           sync.Once
-	stopWatch, watched chan struct{} // end watch; it has ended
 }
 
 // New returns a Conductor with no sources.
@@ -165,129 +152,60 @@ func New(opts Options) *Conductor {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.SilentAfter == 0 {
-		opts.SilentAfter = defaultSilentAfter
-	}
 	if opts.ExpectedBytes == 0 {
 		opts.ExpectedBytes = 64 << 20
 	}
 	c := &Conductor{
-		opts:      opts,
-		scheme:    hash.Scheme{Seed: opts.HashSeed},
-		memo:      opts.Memo,
-		now:       opts.Now,
-		queries:   newQueryMetrics(),
-		stopWatch: make(chan struct{}),
-		watched:   make(chan struct{}),
+		opts: opts,
+		now:  opts.Now,
 	}
 	rand.Read(c.saltKey[:]) // it never fails
-	c.registry = registry{
-		prefixRoom: new(prefixes.Room), expected: expect.New(opts.ExpectedBytes, c.now), sources: make(map[registration.Key]*source),
-		following: make(map[registration.Publisher][]*source), deployments: make(map[scope.Deployment]*deployment),
-		sizes:  make(map[scope.Shard][]int),
-		groups: make(map[scope.Shard]*fleetGroup), leaving: make(map[*source]bool),
-	}
+	c.catalog = catalog.New(catalog.Options{
+		Index: index.Options{
+			Scheme: hash.Scheme{Seed: opts.HashSeed}, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes,
+			Budget: index.NewBudget(opts.MaxBytesTotal), KeepClientHashes: opts.KeepClientHashes,
+			Ghosts: index.NewGhosts(opts.GhostBytes), WideBase: catalog.ClientSeed(scope.Variant{}) != opts.HashSeed,
+		},
+		Past: opts.past, MaxIdentities: opts.MaxContexts, ExpectedBytes: opts.ExpectedBytes, Now: opts.Now, Log: opts.Log,
+	})
+	c.sources = NewSources(c.catalog, SourceOptions{
+		Copies: opts.Copies, Stream: opts.Stream, Transport: opts.Transport, Reaches: opts.Reaches, Completeness: opts.Completeness,
+		PoolBytes: opts.PoolBytes, RemovalsBytes: opts.RemovalsBytes, TTL: opts.TTL, SilentAfter: opts.SilentAfter, Gate: opts.Gate,
+		Tape: opts.Tape, Log: opts.Log, Now: opts.Now,
+	})
+	c.matcher = match.New(c.catalog, opts.Memo, opts.Now)
 	c.Tune(Tunables{MaxSources: opts.MaxSources, MinSynced: opts.MinSynced, SaltedOnly: opts.SaltedOnly, MaxTokenID: opts.MaxTokenID})
-	c.registry.maxIdentities, c.registry.log = opts.MaxContexts, opts.Log
-	c.registry.options = index.Options{
-		Scheme: c.scheme, MaxOrphans: opts.MaxOrphans, MaxBytes: opts.MaxBytes, Budget: index.NewBudget(opts.MaxBytesTotal),
-		KeepClientHashes: opts.KeepClientHashes,
-		Ghosts:           index.NewGhosts(opts.GhostBytes), WideBase: dynamoSeed(scope.Variant{}) != opts.HashSeed,
-	}
-	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) feed {
-		switch {
-		case r.IsPushed():
-			return c.openPushed(r, on)
-		case r.IsApproximate():
-			return newApproximate()
-		}
-		return stream.Open(c.streamConfig(r, static, recorded, on))
-	}
-	if c.gate = opts.Gate; c.gate == nil {
-		open := make(chan struct{})
-		close(open)
-		c.gate = open
-	}
 	return c
-}
-
-// recovering reports whether the gate is closed.
-func (c *Conductor) recovering() bool {
-	select {
-	case <-c.gate:
-		return false
-	default:
-		return true
-	}
 }
 
 // Close stops every source, drops what they hold and waits for them. From then
 // on registrations fail with ErrClosed and queries find nothing.
-func (c *Conductor) Close() {
-	c.watching.Do(func() { close(c.watched) })
-	c.registry.mu.Lock()
-	if !c.registry.closed {
-		close(c.stopWatch)
-	}
-	c.registry.closed = true
-	running := make([]*source, 0, len(c.registry.sources))
-	for _, s := range c.registry.sources {
-		running = append(running, s)
-	}
-	c.registry.mu.Unlock()
+func (c *Conductor) Close() { c.sources.Close() }
 
-	var wg sync.WaitGroup
-	for _, s := range running {
-		wg.Go(s.stop)
-	}
-	wg.Wait()
-	<-c.watched
+// Sources returns the sources, which it starts and stops.
+func (c *Conductor) Sources() *Sources { return c.sources }
+
+// Catalog returns the deployments that sources are registered for.
+func (c *Conductor) Catalog() *catalog.Catalog { return c.catalog }
+
+// Register is Sources.Register.
+func (c *Conductor) Register(r registration.Registration, opts RegisterOptions) error {
+	return c.sources.Register(r, opts)
 }
 
-// watch looks for findings that only time shows, until the Conductor is closed.
-func (c *Conductor) watch() {
-	defer close(c.watched)
-	tick := time.NewTicker(c.opts.SilentAfter / 4)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			now, held := c.now(), make(heldBlocks)
-			doubts := c.doubts(now)
-			for _, s := range c.registry.registered() {
-				s.observeSilence(now)
-				s.observeUse(now)
-				s.observeAliases()
-				s.observeExpected(now, doubts)
-				s.observeLives(now)
-				s.observeRefusals()
-				s.observeSnapshots()
-				s.guard(func() { // it logs what all of these have found
-					s.observeParents(held)
-					s.decideAll()
-					if !c.registry.past {
-						s.doctor.Unremoved(now)
-					}
-				})
-			}
-		case <-c.stopWatch:
-			return
-		}
-	}
+// Unregister is Sources.Unregister.
+func (c *Conductor) Unregister(key registration.Key) (registration.Key, error) {
+	return c.sources.Unregister(key)
 }
 
-// HashSeed is the seed of the canonical hashes, which only replicas of the same can
-// take from a snapshot (Options.HashSeed).
-func (c *Conductor) HashSeed() uint64 { return c.opts.HashSeed }
+// Registrations is Sources.Registrations.
+func (c *Conductor) Registrations() []registration.Registration { return c.sources.Registrations() }
 
-// KeepsClientHashes reports whether Options.KeepClientHashes is set.
-func (c *Conductor) KeepsClientHashes() bool { return c.opts.KeepClientHashes }
+// Matcher returns what answers queries.
+func (c *Conductor) Matcher() *match.Matcher { return c.matcher }
 
-// EventCounts returns the counts so far.
-func (c *Conductor) EventCounts() EventCounts {
-	n := &c.counts
-	return EventCounts{
-		Stored: n.stored.load(), Removed: n.removed.load(), Cleared: n.cleared.load(),
-		DuplicateStores: n.duplicates.Load(),
-	}
-}
+// Query is Matcher.Query.
+func (c *Conductor) Query(q match.Query) match.Answer { return c.matcher.Query(q) }
+
+// Answer is Matcher.Answer.
+func (c *Conductor) Answer(q *match.Query, use func(*match.Answer)) { c.matcher.Answer(q, use) }

@@ -24,7 +24,7 @@ func TestContextBomb(t *testing.T) {
 		for i := range 2000 {
 			b.run(fmt.Sprintf("store A path=s lora=x%d as=x%d", i, i))
 		}
-		if n := len(b.conductor.Contexts()); n != 1500 {
+		if n := len(b.conductor.For(conductor.Reader{}).Inspect().Contexts()); n != 1500 {
 			t.Errorf("%d adapters have blocks", n)
 		}
 		if n := b.conductor.Services()[0].Dropped[events.ContextLimit]; n != 500 {

@@ -15,7 +15,7 @@ func TestEventCounts(t *testing.T) {
 			t.Helper()
 			b.run(line)
 			change(&want)
-			if got := b.conductor.EventCounts(); got != want {
+			if got := b.conductor.Sources().EventCounts(); got != want {
 				t.Errorf("after %s\n got %+v\nwant %+v", line, got, want)
 			}
 		}

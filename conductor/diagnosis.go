@@ -7,29 +7,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rs/zerolog"
-
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
-	"example.com/conductor/index/hash"
 )
 
 // defaultSilentAfter outlasts the pauses of a fleet at night that is still asked.
 const defaultSilentAfter = 5 * time.Minute
 
 // logFindings logs each finding of the source once.
-func (s *source) logFindings() {
-	for _, f := range s.doctor.Findings.Unlogged() {
-		level := zerolog.WarnLevel
-		if f.Severity() == doctor.Info {
-			level = zerolog.InfoLevel
-		}
-		s.conductor.registry.log.WithLevel(level).Str("source", s.reg.Key().String()).Str("finding", f.Code).Msg(f.Message)
-	}
-}
+func (s *source) logFindings() { s.member.LogFindings(&s.shared.log) }
 
 // findings returns the findings of the doctor, and that the source is stale. Time alone makes a source
 // stale, so the finding follows from the state instead of from an event. Its log line is that of the
@@ -70,7 +60,7 @@ func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 func (s *source) observeBatch(b *events.Batch) {
 	s.doctor.ObserveBatch(b, func(rank int) string {
 		other := registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant, Rank: rank}
-		if s.conductor.registry.source(other) == nil {
+		if s.shared.catalog.Member(other) == nil {
 			return ""
 		}
 		return other.String()
@@ -80,44 +70,44 @@ func (s *source) observeBatch(b *events.Batch) {
 // observeSilence compares the last event of a source with the last query for its deployment. An engine that was
 // away has been silent since it came back: what it sent before says nothing about its settings now.
 func (s *source) observeSilence(now time.Time) {
-	limit := s.conductor.opts.SilentAfter
-	d := s.conductor.registry.deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.conductor.registry.past {
+	limit := s.shared.opts.SilentAfter
+	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
+	if d == nil || limit <= 0 || s.shared.catalog.Past {
 		return
 	}
 	st := s.stream.Status()
 	heard := s.opened
-	if at := s.heard.Load(); at != 0 {
+	if at := s.member.Heard.Load(); at != 0 {
 		heard = time.Unix(0, at)
 	}
 	if st.ConnectedAt.After(heard) {
 		heard = st.ConnectedAt
 	}
-	asked := now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit
+	asked := now.Sub(d.LastAsked()) < limit
 	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))
 }
 
 // observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.
 func (s *source) observeUse(now time.Time) {
-	limit := s.conductor.opts.SilentAfter
-	d := s.conductor.registry.deployment(s.holdings.deploymentKey())
-	if d == nil || limit <= 0 || s.conductor.registry.past || s.reg.IsPool() || now.Sub(s.opened) < limit {
+	limit := s.shared.opts.SilentAfter
+	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
+	if d == nil || limit <= 0 || s.shared.catalog.Past || s.reg.IsPool() || now.Sub(s.opened) < limit {
 		return
 	}
 	asked := false
 	s.turn.Lock()
 	for _, ns := range s.holdings.namespaces {
-		for _, id := range ns.names.Recent() {
+		for _, id := range ns.Names.Recent() {
 			asked = asked || now.Sub(id.AskedAt()) < limit
 		}
 	}
 	s.turn.Unlock()
-	s.doctor.Use(s.holdings.blocks(), asked, now.Sub(time.Unix(d.askedAt.Load(), 0)) < limit)
+	s.doctor.Use(s.holdings.blocks(), asked, now.Sub(d.LastAsked()) < limit)
 }
 
 // observeLives tells the doctor how fast the engine evicts.
 func (s *source) observeLives(now time.Time) {
-	for _, l := range s.lives.Lives(now) {
+	for _, l := range s.member.Lives.Lives(now) {
 		s.doctor.Life(l.Medium, l.Hazard)
 	}
 }
@@ -129,7 +119,7 @@ func (s *source) observeParents(held heldBlocks) {
 	for _, m := range media {
 		blocks += m.Blocks
 	}
-	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.conductor.opts.MaxOrphans, index.DefaultMaxOrphans))
+	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.shared.catalog.Options.MaxOrphans, index.DefaultMaxOrphans))
 }
 
 // observeRefusals reports whether another connection has sent in the name of the source
@@ -203,17 +193,24 @@ var adviceOfSnapshots = map[string]string{
 	stream.SnapshotOverflow:    "the engine answers slower than it publishes",
 }
 
-// observeEngine compares a pool's profile with that of the engine which gives the blocks of its adapter theirs,
-// nil if there is none.
-func (s *source) observeEngine(engine *source) {
-	if s.profile == (hash.Profile{}) || engine == nil || engine.profile == s.profile {
-		s.doctor.Findings.Withdraw(doctor.FindingProfile)
+// observeAliases reports an alias that does not mean the source's model.
+func (s *source) observeAliases() {
+	tenant := s.reg.Tenant
+	for _, alias := range s.member.Aliases() {
+		models := s.shared.catalog.Models().Named(tenant, alias)
+		switch {
+		case len(models) < 2:
+			continue
+		case slices.Contains(models, alias):
+			s.doctor.Findings.Report(doctor.FindingAlias,
+				"the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model "+
+					"with the same modelname", alias)
+		default:
+			s.doctor.Findings.Report(doctor.FindingAlias,
+				"the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them",
+				catalog.QuotedList(models), alias)
+		}
 		return
 	}
-	field, have, got := registration.DiffProfiles(engine.reg.Profile, s.reg.Profile)
-	s.doctor.Findings.Report(doctor.FindingProfile,
-		"registered with another hash profile than the engine %s: %s is %q there, %q here; the engine's counts, register the pool "+
-			"with that",
-		engine.reg.Key(), field, have, got)
-	s.logFindings()
+	s.doctor.Findings.Withdraw(doctor.FindingAlias)
 }

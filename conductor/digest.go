@@ -2,9 +2,9 @@ package conductor
 
 import (
 	"fmt"
-	"hash/fnv"
 	"slices"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
@@ -65,9 +65,9 @@ func (d *SourceDigest) Synced() bool { return d.State == string(stream.Synced) }
 
 // Digests returns the digests of all sources, or of the source whose key has the text only,
 // sorted by key. It takes the turn of one source after another.
-func (c *Conductor) Digests(only string) []SourceDigest {
+func (c *Sources) Digests(only string) []SourceDigest {
 	all := []SourceDigest{}
-	for _, s := range c.registry.registered() {
+	for _, s := range c.registered() {
 		if only == "" || s.reg.Key().String() == only {
 			all = append(all, s.sourceDigest())
 		}
@@ -77,8 +77,8 @@ func (c *Conductor) Digests(only string) []SourceDigest {
 
 // Resync drops what a source holds and lets it replay, or take a snapshot of its engine. It
 // reports whether there is one that can.
-func (c *Conductor) Resync(key registration.Key, reason string) bool {
-	s := c.registry.source(key)
+func (c *Sources) Resync(key registration.Key, reason string) bool {
+	s := c.source(key)
 	if s == nil || !s.reg.CanRestore() {
 		return false
 	}
@@ -86,25 +86,8 @@ func (c *Conductor) Resync(key registration.Key, reason string) bool {
 	return true
 }
 
-// ReportDrift adds the finding that a source differs from a replica's, or withdraws it if text
-// is empty.
-func (c *Conductor) ReportDrift(key registration.Key, text string) {
-	c.registry.reportFinding(key, doctor.FindingDrift, text)
-}
-
-// ReportBehind adds the finding that a replica has applied more of a source, or withdraws it if
-// text is empty.
-func (c *Conductor) ReportBehind(key registration.Key, text string) {
-	c.registry.reportFinding(key, doctor.FindingBehind, text)
-}
-
-// ReportLearned adds the finding that settings of a source came from its engine, or withdraws it if text is empty.
-func (c *Conductor) ReportLearned(key registration.Key, text string) {
-	c.registry.reportFinding(key, doctor.FindingLearned, text)
-}
-
-// reportFinding adds a finding to a source, if it is there, or withdraws it if text is empty.
-func (c *registry) reportFinding(key registration.Key, code, text string) {
+// ReportFinding adds a finding to a source, if it is there, or withdraws it if text is empty.
+func (c *Sources) ReportFinding(key registration.Key, code, text string) {
 	switch s := c.source(key); {
 	case s == nil:
 	case text == "":
@@ -117,8 +100,8 @@ func (c *registry) reportFinding(key registration.Key, code, text string) {
 
 // Health returns the state of a source and how often its publisher was restarted. It returns
 // false if there is no such source.
-func (c *Conductor) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
-	if s := c.registry.source(key); s != nil && !s.recovered {
+func (c *Sources) Health(key registration.Key) (state stream.State, restarts uint64, ok bool) {
+	if s := c.source(key); s != nil && !s.recovered {
 		st := s.stream.Status()
 		return st.State, st.Restarts, true
 	}
@@ -138,9 +121,9 @@ func (s *source) sourceDigest() SourceDigest {
 		d.Mark, d.Missing = &Checkpoint{m.Seq, m.Print, s.holdings.digest.Load()}, m.Missing
 	}
 	namespaces := slices.Clone(s.holdings.namespaces)
-	slices.SortFunc(namespaces, func(a, b *namespace) int { return a.deployment.key.Compare(b.deployment.key) })
+	slices.SortFunc(namespaces, func(a, b *namespace) int { return a.Deployment.Key.Compare(b.Deployment.Key) })
 	for _, ns := range namespaces {
-		dk := ns.deployment.key
+		dk := ns.Deployment.Key
 		d.Deployments = append(d.Deployments, DeploymentDigest{scope.Shard{Tenant: dk.Tenant, Model: dk.Model}, dk.BlockSize,
 			s.holdings.digestIn(ns)})
 	}
@@ -151,10 +134,10 @@ func (s *source) sourceDigest() SourceDigest {
 func (s *holdings) digestIn(ns *namespace) (sum Digest) {
 	for key, h := range ns.owners {
 		if s.digests(key.Medium) {
-			d := ns.deployment.index.Digest(h.owners[0])
+			d := ns.Deployment.Index.Digest(h.owners[0])
 			sum.Blocks += d.Blocks
 			sum.Loose += d.Loose
-			sum.Sum += weightOf(ns.deployment.key, key) * d.Sum
+			sum.Sum += weightOf(ns.Deployment.Key, key) * d.Sum
 		}
 	}
 	return sum
@@ -183,26 +166,13 @@ func (s *holdings) countIn(ns *namespace, key normalize.Owner, o index.Owner) {
 	if !s.digests(key.Medium) {
 		to = nil
 	}
-	ns.deployment.index.JoinDigest(to, o, weightOf(ns.deployment.key, key))
+	ns.Deployment.Index.JoinDigest(to, o, weightOf(ns.Deployment.Key, key))
 }
 
 // weightOf tells the holders of a source apart in its digest. Every replica computes the same.
 // A peer does not tell which blocks of a pool are those of objects.
 func weightOf(at scope.Deployment, key normalize.Owner) uint64 {
-	return fingerprint(at.Tenant, at.Model, at.BlockSize, key.Rank, key.Medium, key.Group, key.Backend, key.Owned) | 1
-}
-
-// weightOfIdentity tells blocks of one adapter and salt apart from the same tokens of another in a
-// digest. Every replica computes the same.
-func weightOfIdentity(v scope.Variant) uint64 { return fingerprint(v.Lora, v.Salt) | 1 }
-
-// fingerprint returns a hash of numbers and strings that every replica computes alike.
-func fingerprint(values ...any) uint64 {
-	h := fnv.New64a()
-	for _, v := range values {
-		fmt.Fprintf(h, "%#v\n", v)
-	}
-	return h.Sum64()
+	return catalog.Fingerprint(at.Tenant, at.Model, at.BlockSize, key.Rank, key.Medium, key.Group, key.Backend, key.Owned) | 1
 }
 
 // settingsPrint returns a fingerprint of what decides what the source's events do. Replicas may
@@ -214,7 +184,7 @@ func (s *source) settingsPrint() uint64 {
 	for _, f := range reg.Fields() {
 		values = append(values, f.Name, f.Value)
 	}
-	return fingerprint(values...)
+	return catalog.Fingerprint(values...)
 }
 
 // noteCheckpoint notes the digest behind the batch applied last. turn is held.
@@ -227,4 +197,9 @@ func (s *source) noteCheckpoint() {
 		s.checkpoints = s.checkpoints[:checkpoints-1]
 	}
 	s.checkpoints = append(s.checkpoints, Checkpoint{s.mark.Seq, s.mark.Print, s.holdings.digest.Load()})
+}
+
+// ReportLearned adds the finding that settings of a source came from its engine, or withdraws it if text is empty.
+func (c *Sources) ReportLearned(key registration.Key, text string) {
+	c.ReportFinding(key, doctor.FindingLearned, text)
 }

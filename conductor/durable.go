@@ -63,7 +63,7 @@ func (v View) Commit(ctx context.Context, key registration.Key, err error) error
 // reportNotDurable adds a finding to the source of a key, if there is one.
 func (c *Conductor) reportNotDurable(key registration.Key, err error) {
 	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
-	if s := c.registry.source(key); s != nil {
+	if s := c.sources.source(key); s != nil {
 		s.doctor.Findings.Report(doctor.FindingNotDurable,
 			"the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
 		s.logFindings()
@@ -75,7 +75,7 @@ func (c *Conductor) reportNotDurable(key registration.Key, err error) {
 
 // RegistrationsKept withdraws the findings of Commit. Call it once a restart would find all registrations again.
 func (c *Conductor) RegistrationsKept() {
-	for _, s := range c.registry.registered() {
+	for _, s := range c.sources.registered() {
 		s.doctor.Findings.Withdraw(doctor.FindingNotDurable)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/registration"
 )
@@ -48,7 +49,7 @@ var delayParts = [...]float64{0.5, 0.9, 0.99}
 // Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
 // instance.
 func (v Inspection) Expectations() (all []InstanceExpectations) {
-	for _, e := range v.conductor.registry.expectations() {
+	for _, e := range expectations(v.conductor.catalog) {
 		if v.reader.Tenants.Has(e.Tenant) {
 			all = append(all, e.InstanceExpectations)
 		}
@@ -62,15 +63,15 @@ type instanceState struct {
 	state *expect.State
 }
 
-func (c *registry) expectations() (all []instanceState) {
+func expectations(c *catalog.Catalog) (all []instanceState) {
 	states := make(map[registration.Key]*expect.State)
-	for d, names := range c.instances() {
-		for id, state := range d.expected.States() {
+	for d, names := range c.InstanceNames() {
+		for id, state := range d.Expected.States() {
 			name, registered := names[id]
 			if !registered {
 				continue
 			}
-			key := registration.Key{Instance: name, Tenant: d.key.Tenant}
+			key := registration.Key{Instance: name, Tenant: d.Key.Tenant}
 			if states[key] == nil {
 				states[key] = new(expect.State)
 			}
@@ -98,9 +99,9 @@ func (c *registry) expectations() (all []instanceState) {
 }
 
 // addExpectations completes services by the expectations of their instances.
-func (c *registry) addExpectations(services []Service) {
+func addExpectations(c *catalog.Catalog, services []Service) {
 	all := make(map[registration.Key]*InstanceExpectations)
-	for _, e := range c.expectations() {
+	for _, e := range expectations(c) {
 		all[registration.Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.InstanceExpectations
 	}
 	for i := range services {
@@ -108,23 +109,6 @@ func (c *registry) addExpectations(services []Service) {
 			s.Expected = all[registration.Key{Instance: s.Instance, Tenant: s.Tenant}]
 		}
 	}
-}
-
-// instances returns the names of the registered instances of each deployment, by their numbers.
-func (c *registry) instances() map[*deployment]map[int32]string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	all := make(map[*deployment]map[int32]string, len(c.deployments))
-	for _, d := range c.deployments {
-		names := make(map[int32]string, len(d.instances))
-		for name, in := range d.instances {
-			if len(in.sources) > 0 {
-				names[in.id] = name
-			}
-		}
-		all[d] = names
-	}
-	return all
 }
 
 var (
@@ -169,7 +153,7 @@ func (k ExpectedCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
-	table := k.Conductor.registry.expected
+	table := k.Conductor.catalog.Expected
 	totals := table.Totals()
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, kind, v, labels...)
@@ -181,7 +165,7 @@ func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
 	send(descExpectedPending, prometheus.GaugeValue, float64(totals.Pending))
 	send(descExpectedBytes, prometheus.GaugeValue, float64(table.Bytes()))
 	send(descExpectedLimit, prometheus.GaugeValue, float64(table.Limit()))
-	all := k.Conductor.registry.expectations()
+	all := expectations(k.Conductor.catalog)
 	if !k.Conductor.listsSources(len(all)) {
 		all = leastConfirmed(all)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/internal/must"
 )
 
@@ -44,7 +45,7 @@ func TestExpectations(t *testing.T) {
 		check("")
 		must.Succeed(t, b.routed("a/b/c/d", "A", 0, time.Second, ""))
 		must.Succeed(t, b.routed("x/y", "A", 1, time.Minute, "id"))
-		must.Succeed(t, b.routed("u/v", "A", conductor.AnyRank, time.Minute, ""))
+		must.Succeed(t, b.routed("u/v", "A", match.AnyRank, time.Minute, ""))
 		time.Sleep(200 * time.Millisecond)
 		b.run("store A path=a/b/c")
 		check("default/A: 3 prompts, 8 = 3 confirmed + 0 expired + 0 taken back + 0 dropped + 5 pending, share 1 true")
@@ -173,9 +174,9 @@ func TestUnconfirmed(t *testing.T) {
 	const none = "none of the last 25 prompts that routers reported for "
 	for _, s := range []story{
 		{name: "announced", store: "store A path=p%d/q"},
-		{name: "announced by a rank", rank: conductor.AnyRank, store: "store A rank=1 path=p%d/q"},
+		{name: "announced by a rank", rank: match.AnyRank, store: "store A rank=1 path=p%d/q"},
 		{name: "nothing", want: "A/0: " + none + "rank 0 was announced in time: the engine has announced nothing since"},
-		{name: "nothing without a rank", rank: conductor.AnyRank,
+		{name: "nothing without a rank", rank: match.AnyRank,
 			want: "A/0: " + none + "the instance without a rank was announced in time: the engine has announced nothing since\nA/1: " +
 				none + "the instance without a rank was announced in time: the engine has announced nothing since"},
 		{name: "another rank", store: "store A rank=1 path=p%d/q", want: "A/0: " + none +
@@ -192,7 +193,7 @@ func TestUnconfirmed(t *testing.T) {
 				b.run("register A")
 				b.run("register A rank=1")
 				report := func(path string) {
-					r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Salt: s.salt, Tokens: promptOf(path, 16)},
+					r := match.Routed{Query: match.Query{Model: "m", BlockSize: 16, Salt: s.salt, Tokens: promptOf(path, 16)},
 						Target: "A", Rank: s.rank, TTL: time.Second}
 					_, err := b.view().Routed(&r)
 					must.Succeed(t, err)

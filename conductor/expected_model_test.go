@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/tiers"
 )
@@ -216,7 +216,7 @@ func (m *expectedModel) store(p expectedPrompt) {
 	for i := from; i < len(p.names); i++ {
 		m.held[at][p.block(i)] = true
 		for _, r := range m.reports {
-			if at.medium == "GPU" && r.instance == instance && (r.rank == rank || r.rank == conductor.AnyRank) && len(r.prompt.names) > i &&
+			if at.medium == "GPU" && r.instance == instance && (r.rank == rank || r.rank == match.AnyRank) && len(r.prompt.names) > i &&
 				r.prompt.block(i) == p.block(i) {
 				r.gone[i] = true
 			}
@@ -271,7 +271,7 @@ func (m *expectedModel) drop(instance string, rank int) {
 		}
 	}
 	m.reports = slices.DeleteFunc(m.reports, func(r *expectedReport) bool {
-		return r.instance == instance && (r.rank == rank || r.rank == conductor.AnyRank)
+		return r.instance == instance && (r.rank == rank || r.rank == match.AnyRank)
 	})
 }
 
@@ -303,9 +303,9 @@ func (m *expectedModel) takeBack(id string) {
 // report reports a prompt for an instance.
 func (m *expectedModel) report(p expectedPrompt) {
 	q, named := m.query(p)
-	r := conductor.Routed{Query: q, Target: []string{"A", "A", "B", "N"}[m.dice.IntN(4)], Rank: m.dice.IntN(3) - 1}
+	r := match.Routed{Query: q, Target: []string{"A", "A", "B", "N"}[m.dice.IntN(4)], Rank: m.dice.IntN(3) - 1}
 	if r.Rank == 1 && (r.Target != "A" || m.left) {
-		r.Rank = conductor.AnyRank
+		r.Rank = match.AnyRank
 	}
 	if r.Target != "N" {
 		r.TTL = time.Duration(1+m.dice.IntN(5000)) * time.Millisecond
@@ -323,10 +323,10 @@ func (m *expectedModel) report(p expectedPrompt) {
 	if r.TTL != 0 {
 		own.ends = own.at.Add(r.TTL)
 	}
-	if own.rank == conductor.AnyRank && (own.instance != "A" || m.left) {
+	if own.rank == match.AnyRank && (own.instance != "A" || m.left) {
 		own.rank = 0
 	}
-	if own.from = m.onDevice(own.instance, own.rank, p); own.rank == conductor.AnyRank {
+	if own.from = m.onDevice(own.instance, own.rank, p); own.rank == match.AnyRank {
 		own.from = max(m.onDevice("A", 0, p), m.onDevice("A", 1, p))
 	}
 	m.expire()
@@ -346,8 +346,8 @@ func (m *expectedModel) report(p expectedPrompt) {
 }
 
 // query returns a query of a prompt by tokens, by their hashes, or by the hashes of engines.
-func (m *expectedModel) query(p expectedPrompt) (q conductor.Query, named bool) {
-	q = conductor.Query{Model: "m", BlockSize: 16, Lora: p.lora, Salt: p.salt}
+func (m *expectedModel) query(p expectedPrompt) (q match.Query, named bool) {
+	q = match.Query{Model: "m", BlockSize: 16, Lora: p.lora, Salt: p.salt}
 	path := strings.Join(p.names, "/")
 	switch m.dice.IntN(4) {
 	case 0:
@@ -358,14 +358,14 @@ func (m *expectedModel) query(p expectedPrompt) (q conductor.Query, named bool) 
 			q.Hashes = append(q.Hashes, chain.At(i))
 		}
 	case 1:
-		q.ByHash, q.HashKind = true, conductor.EngineHashes
+		q.ByHash, q.HashKind = true, match.EngineHashes
 		for i := range p.names {
 			q.Hashes = append(q.Hashes, engineHash("ipc://A/0"+p.salt+p.lora+"-"+p.salt, strings.Join(p.names[:i+1], "/")))
 		}
 	default:
 		q.Tokens = promptOf(path, 16)
 	}
-	return q, q.HashKind != conductor.CanonicalHashes
+	return q, q.HashKind != match.CanonicalHashes
 }
 
 // expected reports whether block i of a prompt is expected at a rank of an instance.
@@ -377,7 +377,7 @@ func (m *expectedModel) expected(instance string, rank int, p expectedPrompt, na
 }
 
 // row returns the row of an instance by the definitions.
-func (m *expectedModel) row(instance string, p expectedPrompt, named bool) (r conductor.Row) {
+func (m *expectedModel) row(instance string, p expectedPrompt, named bool) (r match.Row) {
 	ranks := []int{0}
 	if instance == "A" && !m.left {
 		ranks = append(ranks, 1)
@@ -404,7 +404,7 @@ func (m *expectedModel) row(instance string, p expectedPrompt, named bool) (r co
 		r.Longest++
 	}
 	for i := 0; anywhere(i) || i < len(p.names) &&
-		(soon(conductor.AnyRank, i) || slices.ContainsFunc(ranks, func(rank int) bool { return soon(rank, i) })); i++ {
+		(soon(match.AnyRank, i) || slices.ContainsFunc(ranks, func(rank int) bool { return soon(rank, i) })); i++ {
 		r.Expected++
 	}
 	for _, medium := range media {
@@ -445,9 +445,9 @@ func (m *expectedModel) row(instance string, p expectedPrompt, named bool) (r co
 func (m *expectedModel) compare(p expectedPrompt) {
 	m.t.Helper()
 	q, named := m.query(p)
-	text := func(r *conductor.Row) string { return fmt.Sprint(r.Longest, r.Expected, r.Media, r.Ranks) }
+	text := func(r *match.Row) string { return fmt.Sprint(r.Longest, r.Expected, r.Media, r.Ranks) }
 	for _, q.Expected = range []bool{false, true} {
-		rows := make(map[string]*conductor.Row)
+		rows := make(map[string]*match.Row)
 		all := m.conductor.Query(q).Rows
 		for i := range all {
 			rows[all[i].Instance] = &all[i]
@@ -478,11 +478,11 @@ func (m *expectedModel) compare(p expectedPrompt) {
 			continue
 		}
 		q.Top, q.MinMatched = m.dice.IntN(3), m.dice.IntN(7)*16
-		all = slices.DeleteFunc(all, func(r conductor.Row) bool { return r.Expected*16 < q.MinMatched })
-		if slices.SortStableFunc(all, func(a, b conductor.Row) int { return b.Expected - a.Expected }); q.Top > 0 && len(all) > q.Top {
+		all = slices.DeleteFunc(all, func(r match.Row) bool { return r.Expected*16 < q.MinMatched })
+		if slices.SortStableFunc(all, func(a, b match.Row) int { return b.Expected - a.Expected }); q.Top > 0 && len(all) > q.Top {
 			all = all[:q.Top]
 		}
-		names := func(all []conductor.Row) (names []string) {
+		names := func(all []match.Row) (names []string) {
 			for _, r := range all {
 				names = append(names, r.Instance)
 			}

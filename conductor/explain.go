@@ -3,11 +3,12 @@ package conductor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/inspect"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
@@ -25,12 +26,12 @@ import (
 
 // Explain is Conductor's explanation of a prompt given as tokens, for the client of the view. It
 // returns the errors of Answer.
-func (v Inspection) Explain(q *Query) (*inspect.Explanation, error) {
+func (v Inspection) Explain(q *match.Query) (*inspect.Explanation, error) {
 	if err := View(v).admits(q); err != nil {
 		return nil, err
 	}
 	meant := *q
-	meant.Model = v.conductor.modelOf(q.Tenant, q.Model)
+	meant.Model = v.conductor.catalog.Models().Of(q.Tenant, q.Model)
 	out := v.conductor.explain(&meant, View(v))
 	if err := v.conductor.Unserved(q.Tenant, q.Model); err != nil { // see admits
 		return nil, err
@@ -42,11 +43,11 @@ func (v Inspection) Explain(q *Query) (*inspect.Explanation, error) {
 type explaining struct {
 	conductor  *Conductor
 	view       View
-	query      *Query
+	query      *match.Query
 	at         scope.Context
-	deployment *deployment     // nil if there is none
-	identity   *names.Identity // nil without a deployment
-	chains     []*hash.Chain   // one for each look-ahead of the deployment
+	deployment *catalog.Deployment // nil if there is none
+	identity   *names.Identity     // nil without a deployment
+	chains     []*hash.Chain       // one for each look-ahead of the deployment
 	out        *inspect.Explanation
 	held       map[holderKey]map[tiers.Medium][][2]int
 	inPart     map[holderKey][]chunkInPart
@@ -58,7 +59,7 @@ type holderKey struct {
 	rank   int32
 }
 
-func (c *Conductor) explain(q *Query, v View) *inspect.Explanation {
+func (c *Conductor) explain(q *match.Query, v View) *inspect.Explanation {
 	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	e := &explaining{
 		conductor: c, view: v, query: q,
@@ -68,26 +69,26 @@ func (c *Conductor) explain(q *Query, v View) *inspect.Explanation {
 			Blocks: len(q.Tokens) / max(q.BlockSize, 1), Tokens: len(q.Tokens)},
 		held: make(map[holderKey]map[tiers.Medium][][2]int), inPart: make(map[holderKey][]chunkInPart),
 	}
-	if e.deployment = c.registry.deployment(e.at.Deployment); e.deployment != nil {
-		e.identity = e.deployment.names.Look(e.at.Variant)
+	if e.deployment = c.catalog.Deployment(e.at.Deployment); e.deployment != nil {
+		e.identity = e.deployment.Names.Look(e.at.Variant)
 	}
 	e.chains = e.chainsOf(e.deployment, q.BlockSize)
 	e.searchElsewhere()
-	hidden := c.hidesUnsalted(e.identity, q)
-	if hidden {
+	if c.matcher.HidesUnsalted(e.identity, q) {
 		e.out.Causes = append(e.out.Causes,
 			inspect.Cause{Reason: inspect.UnsaltedHidden, Certain: true,
 				Text: "Queries without a salt find nothing: privacy.salted_only is set."})
 	}
-	var rows []Row
-	var roster *Roster
+	var rows []match.Row
+	var roster *catalog.Roster
 	if e.deployment != nil {
-		roster = e.deployment.rows(&c.registry).everyone()
-		rows = e.match(roster, hidden)
+		roster = e.deployment.Rows(c.catalog).Everyone()
+		rows = e.match(roster)
 	}
 	for i := range rows {
 		if q.Instance == nil || rows[i].Instance == *q.Instance {
-			e.instance(&rows[i], &roster.rows[rows[i].at])
+			at, _ := rows[i].At()
+			e.instance(&rows[i], &roster.Instances[at])
 		}
 	}
 	e.pools()
@@ -100,31 +101,24 @@ func (c *Conductor) explain(q *Query, v View) *inspect.Explanation {
 }
 
 // chainsOf returns the prompt's blocks for each look-ahead of a deployment, which may be nil.
-func (e *explaining) chainsOf(d *deployment, size int) (all []*hash.Chain) {
-	set := noLookAhead
+func (e *explaining) chainsOf(d *catalog.Deployment, size int) (all []*hash.Chain) {
+	set := catalog.NoLookAhead
 	if d != nil {
-		set = d.lookAheads.load()
+		set = d.LookAheads.Used()
 	}
-	for ahead := range set.all {
+	for ahead := range set.All {
 		c := new(hash.Chain)
-		c.Reset(e.conductor.scheme, e.query.Tokens, size, ahead)
+		c.Reset(e.conductor.catalog.Options.Scheme, e.query.Tokens, size, ahead)
 		all = append(all, c)
 	}
 	return all
 }
 
 // match looks the prompt up as Answer does, and notes what each source holds.
-func (e *explaining) match(roster *Roster, hidden bool) []Row {
-	sc, q, d := new(scratch), &Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt, BlockSize: e.query.BlockSize,
-		Tokens: e.query.Tokens}, e.deployment
-	sc.match.Reset()
-	if !hidden {
-		sc.lookup(d, e.identity, q, e.conductor)
-	}
-	hits := sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.table(), sc.counted, roster.fold)
-	sc.hits = hits
-	sc.buildRows(q, roster, -1)
-
+func (e *explaining) match(roster *catalog.Roster) []match.Row {
+	d := e.deployment
+	found := e.conductor.matcher.Find(d, e.identity, &match.Query{Model: e.query.Model, Lora: e.query.Lora, Salt: e.query.Salt,
+		BlockSize: e.query.BlockSize, Tokens: e.query.Tokens}, roster)
 	who := e.owners(d)
 	note := func(owner, from, to uint32) {
 		o, known := who[owner]
@@ -142,23 +136,24 @@ func (e *explaining) match(roster *Roster, hidden bool) []Row {
 			e.held[o.holderKey][o.Medium] = append(e.held[o.holderKey][o.Medium], [2]int{int(from), int(whole)})
 		}
 	}
-	for _, p := range sc.match.Prefixes {
+	for _, p := range found.Match.Prefixes {
 		note(p.Owner, 0, p.Blocks)
 	}
-	for _, s := range sc.match.Later {
+	for _, s := range found.Match.Later {
 		note(s.Owner, s.From, s.To)
 	}
-	e.noteCounted(sc.counted, roster)
-	return sc.rows
+	e.noteCounted(found.Counted, roster)
+	return found.Rows
 }
 
 // noteCounted notes expected blocks that count as held, by the sources without events that they are expected of.
-func (e *explaining) noteCounted(all []tiers.Soon, roster *Roster) {
+func (e *explaining) noteCounted(all []tiers.Soon, roster *catalog.Roster) {
 	device := tiers.Parse(tiers.NameDevice)
 	for _, b := range all {
-		for i := range roster.rows {
-			for _, s := range roster.rows[i].sources {
-				if roster.rows[i].id != b.Instance || s.reg.Rank != int(b.Rank) {
+		for i := range roster.Instances {
+			for _, m := range roster.Instances[i].Members {
+				s := e.conductor.sources.sourceOf(m)
+				if roster.Instances[i].ID != b.Instance || m.Registration.Rank != int(b.Rank) || s == nil {
 					continue
 				}
 				key := holderKey{s, b.Rank}
@@ -185,12 +180,9 @@ type chunkInPart struct {
 }
 
 // owners returns whose the owners of a deployment are.
-func (e *explaining) owners(d *deployment) map[uint32]owned {
-	who, table := make(map[uint32]owned), d.table()
-	e.conductor.registry.mu.RLock()
-	sources := slices.Collect(maps.Values(d.holders))
-	e.conductor.registry.mu.RUnlock()
-	for _, s := range sources {
+func (e *explaining) owners(d *catalog.Deployment) map[uint32]owned {
+	who, table := make(map[uint32]owned), d.Owners()
+	for _, s := range e.conductor.sources.registered() {
 		s.holdings.mu.Lock()
 		if ns := s.holdings.in(d); ns != nil {
 			for key, h := range ns.owners {
@@ -207,10 +199,10 @@ func (e *explaining) owners(d *deployment) map[uint32]owned {
 }
 
 // instance explains a row.
-func (e *explaining) instance(r *Row, of *row) {
-	in := inspect.ExplainedInstance{Name: r.Instance, Serves: of.serves(e.query.Lora), Row: r.Row}
+func (e *explaining) instance(r *match.Row, of *catalog.Instance) {
+	in := inspect.ExplainedInstance{Name: r.Instance, Serves: of.Serves(e.query.Lora), Row: r.Row}
 	in.Row.Media, in.Row.Ranks = slices.Clone(r.Media), slices.Clone(r.Row.Ranks)
-	in.Ranks = e.holders(of.sources, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.IsPool() })
+	in.Ranks = e.holders(of.Members, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.IsPool() })
 	e.out.Instances = append(e.out.Instances, in)
 }
 
@@ -219,7 +211,7 @@ func (e *explaining) pools() {
 	if e.deployment == nil {
 		return
 	}
-	e.out.Pools = e.holders(*e.deployment.pools.Load(), func(s *source) bool {
+	e.out.Pools = e.holders(*e.deployment.Pools.Load(), func(s *source) bool {
 		serves := s.reg.Serves
 		return s.reg.IsPool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
 	})
@@ -227,10 +219,12 @@ func (e *explaining) pools() {
 
 // holders explains each source of registered under its own rank, and every source and rank that holds blocks
 // of the prompt, if meant says so.
-func (e *explaining) holders(registered []*source, meant func(*source) bool) (all []inspect.ExplainedHolder) {
+func (e *explaining) holders(registered []*catalog.Member, meant func(*source) bool) (all []inspect.ExplainedHolder) {
 	keys := make(map[holderKey]bool)
-	for _, s := range registered {
-		keys[holderKey{s, int32(s.reg.Rank)}] = true
+	for _, m := range registered {
+		if s := e.conductor.sources.sourceOf(m); s != nil {
+			keys[holderKey{s, int32(s.reg.Rank)}] = true
+		}
 	}
 	for k := range e.held {
 		keys[k] = true
@@ -294,7 +288,7 @@ func (e *explaining) unregistered() inspect.Cause {
 			Text: fmt.Sprintf("No instance %q is registered for tenant %q, model %q and block size %d.", *e.query.Instance,
 				e.at.Deployment.Tenant, e.query.Model, e.query.BlockSize)}
 	}
-	why := e.conductor.unregistered(e.query)
+	why := e.conductor.catalog.Models().Unregistered(e.query.Tenant, e.query.Model, e.query.BlockSize)
 	if why != "" {
 		return inspect.Cause{Reason: inspect.NotRegistered, Certain: true, Text: strings.ToUpper(why[:1]) + why[1:] + "."}
 	}

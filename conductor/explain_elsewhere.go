@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
@@ -24,7 +25,7 @@ const (
 
 // place is where else a prompt may be held.
 type place struct {
-	deployment *deployment
+	deployment *catalog.Deployment
 	identity   *names.Identity
 }
 
@@ -32,11 +33,11 @@ type place struct {
 // deployment, then other deployments, those of the model first.
 func (e *explaining) searchElsewhere() {
 	var all []place
-	for _, d := range e.conductor.registry.indexed() {
-		if !e.view.reader.Tenants.Has(d.key.Tenant) {
+	for _, d := range e.conductor.catalog.Indexed() {
+		if !e.view.reader.Tenants.Has(d.Key.Tenant) {
 			continue
 		}
-		for _, id := range d.names.All() {
+		for _, id := range d.Names.All() {
 			if d != e.deployment || id.Variant != e.at.Variant {
 				all = append(all, place{d, id})
 			}
@@ -54,18 +55,18 @@ func (e *explaining) searchElsewhere() {
 		return 3
 	}
 	slices.SortFunc(all, func(a, b place) int {
-		return cmp.Or(near(a.deployment.key)-near(b.deployment.key), a.deployment.key.Compare(b.deployment.key),
+		return cmp.Or(near(a.deployment.Key)-near(b.deployment.Key), a.deployment.Key.Compare(b.deployment.Key),
 			a.identity.Compare(b.identity.Variant))
 	})
 	e.out.Contexts = len(all)
 	var salts map[string]bool
-	var last *deployment
+	var last *catalog.Deployment
 	var chains []*hash.Chain
 	var who map[uint32]owned
 	for _, p := range all[:min(len(all), maxElsewhere)] {
 		e.out.Searched++
 		if p.deployment != last {
-			last, chains, who = p.deployment, e.chainsOf(p.deployment, p.deployment.key.BlockSize), nil
+			last, chains, who = p.deployment, e.chainsOf(p.deployment, p.deployment.Key.BlockSize), nil
 		}
 		if found := e.heldIn(p, chains, &who); len(found) > 0 {
 			if salts == nil {
@@ -81,10 +82,10 @@ func (e *explaining) searchElsewhere() {
 // heldIn returns who holds the first block of the prompt in a place, longest first. who has the owners of the
 // deployment, once some place of it holds the block.
 func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned) []inspect.ElsewhereInstance {
-	best, table := make(map[string]int), p.deployment.table()
+	best, table := make(map[string]int), p.deployment.Owners()
 	var m index.Match
 	for _, c := range chains {
-		p.deployment.index.Match(index.Lookup{Constant: p.identity.Constant, Chain: c}, nil, &m)
+		p.deployment.Index.Match(index.Lookup{Constant: p.identity.Constant, Chain: c}, nil, &m)
 		if *who == nil && len(m.Prefixes) > 0 {
 			*who = e.owners(p.deployment)
 		}
@@ -109,7 +110,7 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned
 
 // noteElsewhere adds a place to the answer.
 func (e *explaining) noteElsewhere(p place, found []inspect.ElsewhereInstance, salts map[string]bool) {
-	at := scope.Context{Deployment: p.deployment.key, Variant: p.identity.Variant}
+	at := scope.Context{Deployment: p.deployment.Key, Variant: p.identity.Variant}
 	w := inspect.Elsewhere{
 		Tenant: at.Deployment.Tenant, Model: at.Deployment.Model, Lora: at.Variant.Lora, Salt: at.Variant.Salt,
 		BlockSize: at.Deployment.BlockSize, Instances: found, Tokens: found[0].Blocks * at.Deployment.BlockSize,

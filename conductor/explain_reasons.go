@@ -102,13 +102,13 @@ func (e *explaining) refused(s *source, block int) (all []inspect.Cause) {
 	dropped := s.drops(s.stream.Status())
 	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
-			if block < c.Len() && d.index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
+			if block < c.Len() && d.Index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
 				return append(all, inspect.Cause{Reason: inspect.Refused, Certain: true,
 					Text: fmt.Sprintf("The index refused block %d: index.max_bytes or index.max_bytes_total is reached.", block)})
 			}
 		}
 	}
-	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.names.Find(e.at.Variant) == nil) {
+	if n := dropped[events.ContextLimit]; n > 0 && (e.deployment == nil || e.deployment.Names.Find(e.at.Variant) == nil) {
 		all = append(all, inspect.Cause{Reason: inspect.Refused,
 			Text: fmt.Sprintf("The deployment has as many adapters and salts as limits.max_contexts allows: %s of others %s refused.",
 				spelling.Count(n, "block"), spelling.Agree(n, "was", "were"))})
@@ -134,13 +134,13 @@ func (e *explaining) waiting(s *source, block int) (parents, tokens []inspect.Ca
 		return nil, nil
 	}
 	for _, c := range e.chains {
-		at := ns.deployment.index.Inspect().WaitingAmong(ns.source, c.Locals(c.Len())[:c.Len()])
+		at := ns.Deployment.Index.Inspect().WaitingAmong(ns.Source, c.Locals(c.Len())[:c.Len()])
 		if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
 			parents = append(parents, waitingCause(at, block))
 			break
 		}
 	}
-	if raw := ns.deployment.index.Inspect().CountTokenless(ns.source); raw > 0 {
+	if raw := ns.Deployment.Index.Inspect().CountTokenless(ns.Source); raw > 0 {
 		tokens = append(tokens, inspect.Cause{Reason: inspect.TokensUnknown,
 			Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.",
 				spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
@@ -225,19 +225,19 @@ func (s *source) missingChunks(f *pushed, e *explaining, block int) []lmcache.La
 func (e *explaining) engineHashes(block int) (all []uint64) {
 	if d := e.deployment; d != nil {
 		for _, c := range e.chains {
-			for _, name := range d.index.Inspect().NamesAt(e.identity.Constant, c, block) {
-				d.names.Folds(e.at.Variant, func(fold uint64) bool {
+			for _, name := range d.Index.Inspect().NamesAt(e.identity.Constant, c, block) {
+				d.Names.Folds(e.at.Variant, func(fold uint64) bool {
 					all = append(all, name^fold)
 					return true
 				})
 			}
 		}
 	}
-	sc := new(scratch)
-	if d := e.deployment; d != nil && sc.digestsOf(d, e.query, e.conductor) {
-		for i := range sc.digests {
-			if block < sc.digests[i].Len() {
-				all = append(all, sc.digests[i].At(block))
+	if d := e.deployment; d != nil {
+		digests := e.conductor.matcher.Digests(d, e.query)
+		for i := range digests {
+			if block < digests[i].Len() {
+				all = append(all, digests[i].At(block))
 			}
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
@@ -261,7 +262,7 @@ func (f *fleet) checkExact() {
 	}
 	for range 100 {
 		path := f.path()
-		ans := f.c.Query(conductor.Query{Model: "m", BlockSize: faultBlock, Tokens: promptOf(path, faultBlock)})
+		ans := f.c.Query(match.Query{Model: "m", BlockSize: faultBlock, Tokens: promptOf(path, faultBlock)})
 		for i, row := range ans.Rows {
 			longest, on := f.engines[i].truth(path)
 			if row.Longest != longest {

@@ -109,7 +109,12 @@ func (v View) Feedback(f Feedback) (FeedbackResult, error) {
 }
 
 func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
-	sources := c.registry.sourcesOf(f.Instance, f.Tenant)
+	var sources []*source
+	for _, m := range c.catalog.MembersOf(f.Instance, f.Tenant) {
+		if s := c.sources.sourceOf(m); s != nil {
+			sources = append(sources, s)
+		}
+	}
 	if len(sources) == 0 {
 		return FeedbackResult{}, ErrNotFound
 	}
@@ -188,16 +193,6 @@ func on(medium string) string {
 	return " on " + medium
 }
 
-// sourcesOf returns the sources of an instance, by rank.
-func (c *registry) sourcesOf(instance, tenant string) (all []*source) {
-	for _, s := range c.registered() {
-		if s.reg.Instance == instance && s.reg.Tenant == tenant && !s.reg.IsPool() {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
 // InstanceFeedback is what was reported of an instance and medium since the start, in tokens.
 type InstanceFeedback struct {
 	Tenant, Instance, Medium string
@@ -213,7 +208,7 @@ func (v Inspection) Reported() []InstanceFeedback {
 
 func (c *Conductor) reported() (all []InstanceFeedback) {
 	registered := make(map[registration.Key]bool)
-	for _, s := range c.registry.registered() {
+	for _, s := range c.sources.registered() {
 		registered[registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant}] = true
 	}
 	c.feedback.mu.Lock()

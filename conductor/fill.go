@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -29,7 +30,7 @@ type hiddenOwner struct {
 
 // beginFilling hides the owners that the source gets from here on.
 func (s *source) beginFilling() {
-	s.holdings.filling, s.filled, s.began = true, 0, s.conductor.now()
+	s.holdings.filling, s.filled, s.began = true, 0, s.shared.now()
 }
 
 // leaveFilling forgets the hidden owners. They are gone with their blocks.
@@ -68,16 +69,19 @@ func (s *source) fillBlocks(c *normalize.Change) {
 
 // reveal shows the owners, and goes on behind the snapshot. turn is held.
 func (s *source) reveal(step *stream.Step) {
-	shown := make(map[*deployment][]hiddenOwner)
+	shown := make(map[*catalog.Deployment]map[index.Owner]tiers.Owner)
 	for _, h := range s.holdings.hidden {
-		if s.holdings.byKey[h.ns.deployment.key] == h.ns {
-			shown[h.ns.deployment] = append(shown[h.ns.deployment], h)
+		if s.holdings.byKey[h.ns.Deployment.Key] == h.ns {
+			if shown[h.ns.Deployment] == nil {
+				shown[h.ns.Deployment] = make(map[index.Owner]tiers.Owner)
+			}
+			shown[h.ns.Deployment][h.owner] = h.shown
 		}
 	}
 	s.leaveFilling()
 	s.doctor.ForgetCopies()
 	for d, owners := range shown {
-		d.show(owners)
+		d.SetOwners(owners)
 	}
 	s.snapshotted.Store(int64(s.holdings.blocks()))
 	s.mark, s.marked = stream.Mark{Seq: step.Seq, ID: step.ID}, true
@@ -85,17 +89,6 @@ func (s *source) reveal(step *stream.Step) {
 	s.origin.Store(&from)
 	// The journal does not have the parts: a replay of it is partial from here on.
 	s.tape.RecordOmission(uint64(s.filled))
-	s.conductor.registry.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).
-		Int("blocks", s.holdings.blocks()).Dur("took", s.conductor.now().Sub(s.began)).Msg("snapshot of the engine applied")
-}
-
-// show replaces the descriptors of owners, all at once.
-func (d *deployment) show(owners []hiddenOwner) {
-	d.ownersMu.Lock()
-	defer d.ownersMu.Unlock()
-	table := append([]tiers.Owner(nil), d.table()...)
-	for _, h := range owners {
-		table[h.owner] = h.shown
-	}
-	d.owners.Store(&table)
+	s.shared.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).
+		Int("blocks", s.holdings.blocks()).Dur("took", s.shared.now().Sub(s.began)).Msg("snapshot of the engine applied")
 }

@@ -62,8 +62,8 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		p.ID, p.Parts = events.PublisherID{1}, parts
 		synced := make(chan struct{}, 1)
 		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
-		open := c.open
-		c.open = func(r registration.Registration, static bool, j *tape.Recorder, on func(stream.State, string)) feed {
+		open := c.sources.open
+		c.sources.open = func(r registration.Registration, static bool, j *tape.Recorder, on func(stream.State, string)) feed {
 			return open(r, static, j, func(s stream.State, reason string) {
 				on(s, reason)
 				if s == stream.Synced {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -126,7 +127,7 @@ func (e *engine) publish(batches int) {
 
 func (e *engine) answers(c *Conductor) (all []string) {
 	for _, h := range append(slices.Clone(e.known), 0) {
-		q := Query{Model: "m", BlockSize: fillBlock, Tokens: e.prompt(h)}
+		q := match.Query{Model: "m", BlockSize: fillBlock, Tokens: e.prompt(h)}
 		for _, r := range c.Query(q).Rows {
 			all = append(all, fmt.Sprintf("%s %d %v %v", r.Instance, r.Longest, r.Media, r.Ranks))
 		}
@@ -242,12 +243,13 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
-	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return newUnfollowed(c.now())
 	}
-	must.Succeed(t, c.register(registration.Registration{Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
+	must.Succeed(t, c.sources.register(registration.Registration{
+		Endpoint: "tcp://h:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
 		Tenant: scope.DefaultTenant, BlockSize: fillBlock}, RegisterOptions{}))
-	s := c.registry.registered()[0]
+	s := c.sources.registered()[0]
 	step := func(kind stream.StepKind, reason string, all ...any) {
 		st := stream.Step{Kind: kind, Reason: reason, Epoch: 1, Seq: 7, ID: events.PublisherID{1}}
 		if kind != stream.DropBlocks {
@@ -260,7 +262,7 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	scope := streamtest.Scope{Medium: "GPU"}
 	a, b := []uint32{1, 1, 1, 1}, []uint32{2, 2, 2, 2}
 	longest := func() int {
-		return c.Query(Query{Model: "m", BlockSize: fillBlock, Tokens: slices.Concat(a, b)}).Rows[0].Longest
+		return c.Query(match.Query{Model: "m", BlockSize: fillBlock, Tokens: slices.Concat(a, b)}).Rows[0].Longest
 	}
 	want := func(when string, n int) {
 		t.Helper()
@@ -274,7 +276,7 @@ func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	want("after the old blocks", 0)
 	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1, 2}, slices.Concat(a, b), fillBlock))
 	want("with blocks that are gone", 0)
-	if snap := c.Snapshot(); len(snap.deployments) != 0 {
+	if snap := c.Sources().Snapshots().Take(); len(snap.deployments) != 0 {
 		t.Errorf("a snapshot of our own has %d deployments of the source", len(snap.deployments))
 	}
 	step(stream.ApplySnapshotPart, "", scope.StoredEvent(0, []uint64{1}, nil, 0))

@@ -3,6 +3,7 @@ package conductor
 import (
 	"maps"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 )
@@ -12,7 +13,7 @@ import (
 //
 //	registered --removeSource--> leaving --retire--> in gone of its fleetGroup
 //
-// and in one of the three at any time, under registry.mu.
+// and in one of the three at any time, under Sources.mu.
 
 // maxFleetGroups bounds the fleet groups. Clients choose tenants and models.
 const maxFleetGroups = 500
@@ -23,8 +24,8 @@ const others = "(others)"
 // fleetGroup is the sources of one tenant and model, as metrics add them up.
 type fleetGroup struct {
 	scope.Shard
-	sources int          // registered or leaving; guarded by registry.mu
-	gone    sourceCounts // guarded by registry.mu
+	sources int          // registered or leaving; guarded by Sources.mu
+	gone    sourceCounts // guarded by Sources.mu
 }
 
 // sourceCounts are the counters of a source, or of several.
@@ -82,35 +83,45 @@ func (s *Service) snapshotResults() map[string]uint64 {
 	return all
 }
 
-// joinGroup gives a source its group. c.mu is held.
-func (c *registry) joinGroup(s *source) {
-	p := scope.Shard{Tenant: s.reg.Tenant, Model: s.reg.Model}
-	g := c.groups[p]
-	if g == nil && len(c.groups) >= maxFleetGroups {
+// fleetGroups are the groups of all sources. Sources.mu guards them.
+type fleetGroups struct {
+	by    map[scope.Shard]*fleetGroup
+	named sourceCounts // by reason and result, of sources that have left
+}
+
+// join returns the group of a registration, which then counts one source more.
+func (f *fleetGroups) join(r *registration.Registration) *fleetGroup {
+	p := scope.Shard{Tenant: r.Tenant, Model: r.Model}
+	g := f.by[p]
+	if g == nil && len(f.by) >= maxFleetGroups {
 		p = scope.Shard{Tenant: others, Model: others}
-		g = c.groups[p]
+		g = f.by[p]
 	}
 	if g == nil {
 		g = &fleetGroup{Shard: p}
-		c.groups[p] = g
+		f.by[p] = g
 	}
 	g.sources++
-	s.group = g
+	return g
+}
+
+// retire keeps the counters of a source that has left its group.
+func (f *fleetGroups) retire(g *fleetGroup, counts sourceCounts) {
+	f.named.add(counts.splitNamed())
+	g.gone.add(&counts)
+	if g.sources--; g.sources == 0 && g.Tenant != others {
+		delete(f.by, g.Shard)
+	}
 }
 
 // retire stops a source that was removed and keeps its counters.
-func (c *registry) retire(s *source) {
+func (c *Sources) retire(s *source) {
 	s.stop()
 	counts := servicesOf([]*source{s})[0].counts()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.leaving, s)
-	c.goneNamed.add(counts.splitNamed())
-	g := s.group
-	g.gone.add(&counts)
-	if g.sources--; g.sources == 0 && g.Tenant != others {
-		delete(c.groups, g.Shard)
-	}
+	c.groups.retire(s.group, counts)
 }
 
 // fleetSources are all sources at one moment, for metrics.
@@ -120,12 +131,12 @@ type fleetSources struct {
 	named               sourceCounts                 // by reason and result, of sources that have left
 }
 
-func (c *registry) fleetSources() fleetSources {
+func (c *Sources) fleetSources() fleetSources {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	f := fleetSources{
-		registered: make([]*source, 0, len(c.sources)), gone: make(map[scope.Shard]sourceCounts, len(c.groups)),
-		named: sourceCounts{dropped: maps.Clone(c.goneNamed.dropped), snapshots: maps.Clone(c.goneNamed.snapshots)},
+		registered: make([]*source, 0, len(c.sources)), gone: make(map[scope.Shard]sourceCounts, len(c.groups.by)),
+		named: sourceCounts{dropped: maps.Clone(c.groups.named.dropped), snapshots: maps.Clone(c.groups.named.snapshots)},
 	}
 	for _, s := range c.sources {
 		f.registered = append(f.registered, s)
@@ -133,7 +144,7 @@ func (c *registry) fleetSources() fleetSources {
 	for s := range c.leaving {
 		f.leaving = append(f.leaving, s)
 	}
-	for p, g := range c.groups {
+	for p, g := range c.groups.by {
 		f.gone[p] = g.gone
 	}
 	return f

@@ -25,7 +25,7 @@ func TestGhostIsRevivedByItsTokens(t *testing.T) {
 				b.run("remove A path=a/b/c/d from=" + from)
 				b.run("store A path=a/b/c/d medium=CPU from=" + from)
 				b.run("store A path=a/b/c/d/e medium=CPU from=4")
-				got := b.conductor.Digests("A|default|0")[0].Deployments
+				got := b.conductor.Sources().Digests("A|default|0")[0].Deployments
 				if want == nil {
 					want = got
 				}
@@ -36,7 +36,7 @@ func TestGhostIsRevivedByItsTokens(t *testing.T) {
 					t.Error(err)
 				}
 				b.run("remove A path=a/b/c/d/e medium=CPU from=" + from)
-				if n := b.conductor.Digests("A|default|0")[0].Deployments; from == "0" && len(n) > 0 && n[0].Blocks > 0 {
+				if n := b.conductor.Sources().Digests("A|default|0")[0].Deployments; from == "0" && len(n) > 0 && n[0].Blocks > 0 {
 					t.Errorf("after the removal: %+v", n)
 				}
 			})

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -18,19 +18,13 @@ import (
 // out owners, and take blocks away. The turn of the source guards them where nothing else
 // is said.
 type holdings struct {
-	registry *registry
-	owner    *source
-	reg      registration.Registration
-	policy   index.CopyPolicy // of reg, for the engine's own copies
+	catalog *catalog.Catalog
+	member  *catalog.Member
+	reg     *registration.Registration // of member
+	policy  index.CopyPolicy           // of reg, for the engine's own copies
 	// full says that a store of a block which the engine has on its device is a touch: the registration says
 	// so, or the balance of stores and removals has shown it.
 	full bool
-
-	// announced has the adapters under which the source stored blocks without being registered for
-	// them. Those that the deployment has forgotten leave it when it has mostAnnounced. Guarded by
-	// registry.mu.
-	announced     map[string]bool
-	mostAnnounced int
 
 	digest  *index.SharedDigest             // of the blocks, see digest.go
 	media   map[string]tiers.Medium         // announced in this epoch, by name; see mediumOf
@@ -56,7 +50,7 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 		return found
 	}
 	for _, ns := range s.namespaces {
-		if !ns.deployment.key.Within(e) {
+		if !ns.Deployment.Key.Within(e) {
 			continue
 		}
 		if ns.parts() > 0 || len(ns.chunks) > 0 && s.media[key.Medium].Tier != tiers.Device {
@@ -67,9 +61,9 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 		if !ok {
 			continue
 		}
-		ns.names.Removed(e, func(fold uint64) bool {
+		ns.Names.Removed(e, func(fold uint64) bool {
 			for _, o := range h.owners {
-				res := ns.deployment.index.Remove(o, s.names(e.Hashes, fold), e.Remaining, s.copies(key))
+				res := ns.Deployment.Index.Remove(o, s.names(e.Hashes, fold), e.Remaining, s.copies(key))
 				found += res.Removed + res.Copies
 			}
 			return found < len(e.Hashes)
@@ -80,7 +74,7 @@ func (s *holdings) withdraw(e *events.Event, key normalize.Owner) (found int) {
 
 // namesOnce reports whether each hash of a removed event has a single name.
 func (s *holdings) namesOnce(e *events.Event) bool {
-	return !slices.ContainsFunc(s.namespaces, func(ns *namespace) bool { return !ns.names.NamesOnce(e) })
+	return !slices.ContainsFunc(s.namespaces, func(ns *namespace) bool { return !ns.Names.NamesOnce(e) })
 }
 
 // names returns what hashes name if a constant is folded in. It is valid until the next call.
@@ -104,9 +98,9 @@ const keptHashes = 4096
 // clear drops all blocks of a holder, and returns how many it held.
 func (ns *namespace) clear(h *holder) (n int) {
 	for _, o := range h.owners {
-		n += ns.deployment.index.ClearOwner(o)
+		n += ns.Deployment.Index.ClearOwner(o)
 	}
-	ns.deployment.tidy()
+	ns.Deployment.TidySoon()
 	return n
 }
 
@@ -116,14 +110,14 @@ func (ns *namespace) clearNamed(h *holder, e *events.Event) (n int) {
 	if e.LoraName == nil && e.Salt == nil {
 		return ns.clear(h)
 	}
-	for _, id := range ns.names.Table.All() {
+	for _, id := range ns.Names.Table.All() {
 		for _, o := range h.owners {
 			if id.Within(e) {
-				n += ns.deployment.index.ClearIdentity(o, id.Number)
+				n += ns.Deployment.Index.ClearIdentity(o, id.Number)
 			}
 		}
 	}
-	ns.deployment.tidy()
+	ns.Deployment.TidySoon()
 	return n
 }
 
@@ -140,7 +134,7 @@ func (s *holdings) purgeGroup(rank int32, group int) {
 
 // parts is the most parts a published block of the deployment had, 0 while none had
 // several.
-func (ns *namespace) parts() int { return int(ns.deployment.parts.Load()) }
+func (ns *namespace) parts() int { return int(ns.Deployment.Parts.Load()) }
 
 // copies returns what repeated stores mean for a holder. In a pool that announces blocks
 // one is there or not, however often it is announced; the pool distinguishes objects before. The
@@ -170,7 +164,7 @@ func (s *holdings) onDevice(f func(ns *namespace, o index.Owner)) {
 
 // countedOnDevice returns how many blocks and copies the engine has on its device by its events.
 func (s *holdings) countedOnDevice() (n int) {
-	s.onDevice(func(ns *namespace, o index.Owner) { n += ns.deployment.index.Inspect().CountCopies(o) })
+	s.onDevice(func(ns *namespace, o index.Owner) { n += ns.Deployment.Index.Inspect().CountCopies(o) })
 	return n
 }
 
@@ -181,11 +175,11 @@ func (s *holdings) assumeFull(inherited bool) {
 	s.full = true
 	s.onDevice(func(ns *namespace, o index.Owner) {
 		if inherited {
-			ns.deployment.index.ClearOwner(o)
+			ns.Deployment.Index.ClearOwner(o)
 		} else {
-			ns.deployment.index.DropCopies(o)
+			ns.Deployment.Index.DropCopies(o)
 		}
-		ns.deployment.tidy()
+		ns.Deployment.TidySoon()
 	})
 }
 
@@ -209,7 +203,7 @@ func (s *holdings) unverifiedGeneration(ns *namespace, h *holder, key normalize.
 
 // placed reports whether the parent of the stretch is already in a chain.
 func (ns *namespace) placed(e *index.Stretch) bool {
-	return e.HasParent && ns.deployment.index.Inspect().IsPlaced(ns.source, e.Parent)
+	return e.HasParent && ns.Deployment.Index.Inspect().IsPlaced(ns.Source, e.Parent)
 }
 
 // dropUnverified drops what was recovered without a mark, now that the source has seen the
@@ -218,8 +212,8 @@ func (s *holdings) dropUnverified() {
 	for _, ns := range s.namespaces {
 		for _, h := range ns.owners {
 			if h.unverified {
-				ns.deployment.index.ClearOwner(h.owners[1])
-				ns.deployment.tidy()
+				ns.Deployment.Index.ClearOwner(h.owners[1])
+				ns.Deployment.TidySoon()
 				h.unverified = false
 			}
 		}
@@ -241,37 +235,32 @@ func (s *holdings) hasUnverified() bool {
 
 // snapshotHolders adds the owners of the source to all. place is where the source's mark will be in Snapshot.Sources.
 // turn is held.
-func (s *holdings) snapshotHolders(all map[*deployment]*snapDeployment, place int) {
+func (s *holdings) snapshotHolders(all map[*catalog.Deployment]*snapDeployment, place int) {
 	if s.filling {
 		return // it holds nothing yet
 	}
 	for _, ns := range s.namespaces {
-		of := all[ns.deployment]
+		of := all[ns.Deployment]
 		if of == nil {
-			of = &snapDeployment{deployment: ns.deployment, holders: make(map[index.Owner]snapHolder, len(ns.deployment.table())),
+			of = &snapDeployment{deployment: ns.Deployment, holders: make(map[index.Owner]snapHolder, len(ns.Deployment.Owners())),
 				places: make(map[index.Source]int)}
-			all[ns.deployment] = of
+			all[ns.Deployment] = of
 		}
-		of.places[ns.source] = place
+		of.places[ns.Source] = place
 		for key, h := range ns.owners {
 			for i, o := range h.owners {
-				of.holders[o] = snapHolder{key: key, source: &s.reg, place: place, medium: s.media[key.Medium], older: i > 0,
+				of.holders[o] = snapHolder{key: key, source: s.reg, place: place, medium: s.media[key.Medium], older: i > 0,
 					unverified: i > 0 && h.unverified}
 			}
 		}
 	}
 }
 
-// namespace is what one source holds in one deployment.
+// namespace is a Namespace with what the source holds in it.
 type namespace struct {
-	deployment *deployment
-	source     index.Source
-	names      *names.Speaker
-	instance   int32   // id in the deployment, or tiers.Pool
-	serves     []int32 // ids of the instances a pool is bound to; nil for all
-	owners     map[normalize.Owner]*holder
-	chunks     []int      // sizes of chunks that holders have, in blocks, ascending; owned by run
-	lookAheads lookAheads // of the blocks it holds or held; owned by run, and changed with registry.mu held
+	*catalog.Namespace
+	owners map[normalize.Owner]*holder
+	chunks []int // sizes of chunks that holders have, in blocks, ascending; owned by run
 }
 
 // holder has the owners of the index that stand for one normalize.Owner.
@@ -292,7 +281,7 @@ func (s *holdings) namespaceIn(key scope.Deployment) *namespace {
 		if len(s.byKey) >= maxDeployments {
 			return nil
 		}
-		ns = s.registry.enter(s.owner, key)
+		ns = &namespace{Namespace: s.catalog.Enter(s.member, key), owners: make(map[normalize.Owner]*holder)}
 		s.byKey[key] = ns
 		s.mu.Lock()
 		s.namespaces = append(s.namespaces, ns)
@@ -302,9 +291,9 @@ func (s *holdings) namespaceIn(key scope.Deployment) *namespace {
 }
 
 // in returns the namespace in a deployment, nil if there is none. mu is held.
-func (s *holdings) in(d *deployment) *namespace {
+func (s *holdings) in(d *catalog.Deployment) *namespace {
 	for _, ns := range s.namespaces {
-		if ns.deployment == d {
+		if ns.Deployment == d {
 			return ns
 		}
 	}
@@ -366,9 +355,9 @@ func (s *holdings) leaveAll() {
 	s.mu.Unlock()
 	s.media = make(map[string]tiers.Medium) // another source may have inherited the old one
 	for _, ns := range all {
-		delete(s.byKey, ns.deployment.key)
-		s.registry.leave(ns)
-		s.owner.decideContests(ns, nil)
+		delete(s.byKey, ns.Deployment.Key)
+		s.catalog.Leave(ns.Namespace)
+		ns.decideContests(nil)
 	}
 }
 
@@ -378,7 +367,7 @@ func (ns *namespace) blocks() int {
 	n := 0
 	for _, h := range ns.owners {
 		for _, o := range h.owners {
-			n += ns.deployment.index.BlocksOf(o)
+			n += ns.Deployment.Index.BlocksOf(o)
 		}
 	}
 	return n
@@ -407,16 +396,16 @@ func (s *holdings) holder(ns *namespace, key normalize.Owner, medium tiers.Mediu
 func (s *holdings) newOwner(ns *namespace, key normalize.Owner, medium tiers.Medium) index.Owner {
 	var tally *atomic.Int64
 	if medium.Tier == tiers.Device {
-		tally = s.tally(ns.deployment.key, key.Rank)
+		tally = s.tally(ns.Deployment.Key, key.Rank)
 	} else {
-		ns.deployment.index.KeepGhosts() // lower tiers name blocks that have left the device
+		ns.Deployment.Index.KeepGhosts() // lower tiers name blocks that have left the device
 	}
-	shown := tiers.Owner{Instance: ns.instance, Rank: key.Rank, Medium: medium, Serves: ns.serves, Chunk: uint32(key.Chunk)}
+	shown := tiers.Owner{Instance: ns.InstanceID, Rank: key.Rank, Medium: medium, Serves: ns.Serves, Chunk: uint32(key.Chunk)}
 	at := shown
 	if s.filling {
 		at.Instance = tiers.Retired
 	}
-	o := ns.deployment.newOwner(ns.source, at, tally)
+	o := ns.Deployment.NewOwner(ns.Source, at, tally)
 	if s.filling {
 		s.hidden = append(s.hidden, hiddenOwner{ns, o, shown})
 	}
@@ -455,4 +444,14 @@ func (s *holdings) tally(of scope.Deployment, rank int32) *atomic.Int64 {
 		s.tallies[key] = n
 	}
 	return n
+}
+
+// ringBells tells watches that a step of the source was applied. Deployments that it left meanwhile ring by
+// themselves.
+func (s *holdings) ringBells() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ns := range s.namespaces {
+		ns.Deployment.Bell.Ring()
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 )
 
 var identSeeds = flag.Uint64("identity.seeds", 20, "fleets that TestIdentityModel plays")
@@ -515,11 +516,11 @@ func (b *identBench) ask(at ident, path string) (wrong string) {
 	if b.tokens[path] == nil {
 		b.tokens[path] = identPrompt(path)
 	}
-	ans := b.conductor.Query(conductor.Query{Model: "m", BlockSize: identSize, Tokens: b.tokens[path], Lora: at.lora, Salt: at.salt})
+	ans := b.conductor.Query(match.Query{Model: "m", BlockSize: identSize, Tokens: b.tokens[path], Lora: at.lora, Salt: at.salt})
 	for i, s := range b.oracle.sources[:b.fleet.engines] {
 		want := b.oracle.row(s, at, path)
 		var got identRow
-		if n := slices.IndexFunc(ans.Rows, func(r conductor.Row) bool { return r.Instance == s.name }); n >= 0 {
+		if n := slices.IndexFunc(ans.Rows, func(r match.Row) bool { return r.Instance == s.name }); n >= 0 {
 			row := &ans.Rows[n]
 			got = identRow{row.Longest, row.Media[0].Blocks, row.Media[1].Blocks, row.Media[2].Blocks}
 		}

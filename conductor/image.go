@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
@@ -49,16 +50,16 @@ type ImageHolder struct {
 // identities to leave them out, then each chunk of the deployments, which are named by their place in
 // the head. The sources are those registered for one deployment, or all if of is nil. Chunk must not
 // keep the bytes. Events of these sources wait as for Snapshot.
-func (c *Conductor) WriteImage(of *scope.Deployment, head func(*Image) error,
+func (h Snapshots) WriteImage(of *scope.Deployment, head func(*Image) error,
 	chunk func(deployment int, kind index.ChunkKind, blocks int, bytes []byte) error) error {
-	c.registry.cutting.Lock()
-	defer c.registry.cutting.Unlock()
-	snap := c.cut(of)
-	c.yieldToQueries()
-	img, owners := snap.image(c.opts.HashSeed)
-	c.yieldToQueries()
+	h.sources.cutting.Lock()
+	defer h.sources.cutting.Unlock()
+	snap := h.cut(of)
+	h.yieldToQueries()
+	img, owners := snap.image(h.sources.scheme.Seed)
+	h.yieldToQueries()
 	err := head(img)
-	c.yieldToQueries()
+	h.yieldToQueries()
 	for i := range snap.deployments {
 		s := &snap.deployments[i]
 		if err != nil {
@@ -92,9 +93,9 @@ type HeldDeployment struct {
 }
 
 // HeldDeployments returns the deployments that WriteImage has something of, ordered by name.
-func (c *Conductor) HeldDeployments() []HeldDeployment {
+func (h Snapshots) HeldDeployments() []HeldDeployment {
 	at := make(map[scope.Deployment]*HeldDeployment)
-	for _, s := range c.registry.registered() {
+	for _, s := range h.sources.registered() {
 		if s.recovered || s.reg.IsPool() {
 			continue
 		}
@@ -117,11 +118,11 @@ func (c *Conductor) HeldDeployments() []HeldDeployment {
 }
 
 // ImageOfSources returns the head of an image of the registrations alone.
-func (c *Conductor) ImageOfSources() *Image {
-	img := &Image{HashSeed: c.opts.HashSeed}
-	for _, s := range c.registry.registered() {
+func (h Snapshots) ImageOfSources() *Image {
+	img := &Image{HashSeed: h.sources.scheme.Seed}
+	for _, s := range h.sources.registered() {
 		if !s.recovered {
-			img.Sources = append(img.Sources, SourceMark{Registration: s.registration(), Static: s.static, By: s.by})
+			img.Sources = append(img.Sources, SourceMark{Registration: s.member.Registered(), Static: s.static, By: s.by})
 		}
 	}
 	return img
@@ -138,10 +139,10 @@ func (s *Snapshot) image(seed uint64) (img *Image, owners []map[index.Owner]uint
 	}
 	for i := range s.deployments {
 		sd := &s.deployments[i]
-		at := sd.deployment.key
+		at := sd.deployment.Key
 		d := ImageDeployment{
 			Shard: scope.Shard{Tenant: at.Tenant, Model: at.Model}, BlockSize: at.BlockSize, Groups: sd.groups,
-			Secret: sd.deployment.names.Secret(), Identities: make(map[uint32]scope.Variant),
+			Secret: sd.deployment.Names.Secret(), Identities: make(map[uint32]scope.Variant),
 		}
 		for _, n := range sd.cut.Identities() {
 			if id := sd.identities[n]; id != nil && n != 0 {
@@ -171,7 +172,7 @@ type ImageLoading struct {
 	loader  *index.Loader
 	owners  []index.Owner  // by number; noOwner is left out
 	sources []index.Source // by place in Image.Sources; index.NoSource is left out
-	into    *deployment
+	into    *catalog.Deployment
 	// scratch takes the image where the deployment has blocks already, or constants of its own. Its
 	// blocks go on from there in stretches.
 	scratch *scratchIndex
@@ -189,9 +190,9 @@ const noOwner = ^index.Owner(0)
 // Image takes the sources of an image. It reports those of another hash seed as a mistake: no
 // query would find their blocks.
 func (r *Recovery) Image(img *Image) error {
-	if img.HashSeed != r.c.opts.HashSeed {
+	if img.HashSeed != r.c.scheme.Seed {
 		return invalid.Field("hash.seed", "conflict", "the snapshot is of hash.seed %d, this server has %d", img.HashSeed,
-			r.c.opts.HashSeed)
+			r.c.scheme.Seed)
 	}
 	for _, m := range img.Sources {
 		if m.leftOut() {
@@ -211,15 +212,13 @@ func (m *SourceMark) leftOut() bool { return m.Instance == "" }
 func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, error) {
 	l := &ImageLoading{r: r, d: d, img: img, before: r.Blocks}
 	l.sources = slices.Repeat([]index.Source{index.NoSource}, len(img.Sources))
-	r.c.registry.mu.RLock()
-	known := r.c.registry.deployments[l.key()]
-	r.c.registry.mu.RUnlock()
+	known := r.c.catalog.Deployment(l.key())
 	if known == nil {
 		if err := r.mayMake(l.key()); err != nil {
 			return nil, err
 		}
 	}
-	adopted := d.sealed() || known != nil && known.index.IsEmpty() && known.names.Adopt(d.Secret)
+	adopted := d.sealed() || known != nil && known.Index.IsEmpty() && known.Names.Adopt(d.Secret)
 	for i := range d.Holders {
 		owner, err := l.holder(&d.Holders[i])
 		if err != nil {
@@ -231,13 +230,13 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		return l, nil // its sources are not here
 	}
 	for group, kind := range d.Groups {
-		r.c.registry.learnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
+		r.c.catalog.LearnGroup(scope.Group{Deployment: l.key(), Index: group}, kind)
 	}
-	x, table := l.into.index, l.into.names
+	x, table := l.into.Index, l.into.Names
 	if !x.IsEmpty() || !adopted && !table.Adopt(d.Secret) {
-		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.opts.MaxOrphans, KeepClientHashes: true,
-			WideBase: r.c.registry.options.WideBase, MaxBytes: r.c.opts.MaxBytes, Budget: index.NewBudget(r.c.opts.MaxBytesTotal)})
-		table = names.New(x, 0, weightOfIdentity)
+		x = index.New(index.Options{Scheme: r.c.scheme, MaxOrphans: r.c.catalog.Options.MaxOrphans, KeepClientHashes: true,
+			WideBase: r.c.catalog.Options.WideBase, MaxBytes: r.c.catalog.Options.MaxBytes, Budget: index.NewBudget(r.Room())})
+		table = names.New(x, 0, catalog.WeightOfIdentity)
 		table.Adopt(d.Secret)
 		l.scratch = &scratchIndex{x, table, make(map[uint64]uint64)}
 		for i := range l.sources {
@@ -250,7 +249,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		}
 	}
 	for _, src := range l.sources {
-		if s := r.c.registry.holderOf(l.into, src); s != nil && l.scratch == nil && !s.reg.IsPool() {
+		if s := r.c.catalog.HolderOf(l.into, src); s != nil && l.scratch == nil && !s.Registration.IsPool() {
 			x.MarkTeaching(src)
 		}
 	}
@@ -276,7 +275,7 @@ func (r *Recovery) Deployment(img *Image, d *ImageDeployment) (*ImageLoading, er
 		if l.scratch != nil {
 			l.scratch.locals[clientHash] = local
 		} else if id := table.Of(n); id != nil {
-			l.into.learn([]uint64{clientHash}, []uint64{local}, id, root)
+			l.into.LearnClientHashes([]uint64{clientHash}, []uint64{local}, id, root)
 		}
 	}
 	return l, nil
@@ -322,8 +321,8 @@ func (l *ImageLoading) holder(h *ImageHolder) (index.Owner, error) {
 	if key.Medium = medium.Name; ns == nil || s.holdings.noRoomFor(ns, key) {
 		return noOwner, nil
 	}
-	l.into, l.sources[h.Source] = ns.deployment, ns.source
-	ns.useLookAheads(&l.r.c.registry, max(s.peerLookAheads, noLookAhead))
+	l.into, l.sources[h.Source] = ns.Deployment, ns.Source
+	ns.UseLookAheads(l.r.c.catalog, max(s.peerLookAheads, catalog.NoLookAhead))
 	owner := s.holdings.holder(ns, key, medium)
 	if !s.marked || h.Unverified {
 		l.r.c.unscoped.Store(true)
@@ -366,8 +365,8 @@ func (l *ImageLoading) Done() error {
 // noteHeld notes of each source the adapters and salts of its blocks, and whether some wait for tokens.
 func (l *ImageLoading) noteHeld() {
 	held := make(map[index.Source][]index.Identity)
-	if l.into.names.Len() > 0 {
-		for at := range l.into.index.Checkpoint().HeldBySource() {
+	if l.into.Names.Len() > 0 {
+		for at := range l.into.Index.Checkpoint().HeldBySource() {
 			held[at.Source] = append(held[at.Source], at.Identity)
 		}
 	}
@@ -379,13 +378,13 @@ func (l *ImageLoading) noteHeld() {
 		if s == nil || err != nil {
 			continue
 		}
-		if s.reg.Type != registration.TypeStandard && l.into.index.Inspect().HasRawBlocks(l.sources[i]) {
-			l.into.await()
+		if s.reg.Type != registration.TypeStandard && l.into.Index.Inspect().HasRawBlocks(l.sources[i]) {
+			l.into.AwaitTokens()
 		}
 		ns := s.holdings.namespaceIn(l.key())
 		for _, n := range held[l.sources[i]] {
-			if id := ns.names.Table.Of(n); id != nil {
-				ns.names.Has(id)
+			if id := ns.Names.Table.Of(n); id != nil {
+				ns.Names.Has(id)
 			}
 		}
 		s.turn.Unlock()
@@ -406,8 +405,8 @@ func (l *ImageLoading) spread() (err error) {
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group = l.img.Sources[h.Source].Registration, h.Rank, tiers.Parse(h.Medium), h.Group
 		st.Backend, st.Owned, st.Chunk, st.Stretch, st.Local = h.Backend, h.Owned, h.Chunk, e, nil
-		fold(e, l.scratch.names.FoldOf(st.Source.Variant(), namingOf(&st.Source), id.Variant)) // out again
-		if e.ClientHashes[0] != 0 && l.into.translates(id.Variant) {
+		fold(e, l.scratch.names.FoldOf(st.Source.Variant(), catalog.NamingOf(&st.Source), id.Variant)) // out again
+		if e.ClientHashes[0] != 0 && l.into.TranslatesClientHashes(id.Variant) {
 			st.Local = make([]uint64, len(e.ClientHashes))
 			for i, clientHash := range e.ClientHashes {
 				local, differs := l.scratch.locals[clientHash]

@@ -23,7 +23,7 @@ type imageChunk struct {
 // imageOf returns the image of a Conductor.
 func imageOf(t testing.TB, c *conductor.Conductor) (img *conductor.Image, chunks []imageChunk) {
 	t.Helper()
-	must.Succeed(t, c.WriteImage(nil, func(head *conductor.Image) error {
+	must.Succeed(t, c.Sources().Snapshots().WriteImage(nil, func(head *conductor.Image) error {
 		img = head
 		return nil
 	}, func(deployment int, kind index.ChunkKind, _ int, bytes []byte) error {
@@ -53,7 +53,7 @@ func bringImage(t testing.TB, from *conductor.Conductor, r *conductor.Recovery) 
 // recoverImage brings an image of one Conductor into another, some times.
 func recoverImage(t testing.TB, from, to *conductor.Conductor, times int) *conductor.Recovery {
 	t.Helper()
-	r := to.Recover(0)
+	r := to.Sources().Snapshots().Recover(0)
 	for range times {
 		bringImage(t, from, r)
 	}

@@ -59,8 +59,8 @@ func (s *source) applyChange(c *normalize.Change) {
 		s.holdings.purgeGroup(c.Owner.Rank, c.Owner.Group)
 	case normalize.Learned:
 		at := scope.Group{Deployment: s.holdings.deploymentKey(), Index: c.Owner.Group}
-		if s.conductor.registry.learnGroup(at, c.Event.GroupKind) {
-			s.regrouped = append(s.regrouped, at)
+		if s.shared.catalog.LearnGroup(at, c.Event.GroupKind) {
+			s.effects.Regrouped = append(s.effects.Regrouped, at)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (s *source) applyChange(c *normalize.Change) {
 // and what becomes of a block that is indexed as several is counted by events.
 func (s *source) eachApart(c *normalize.Change, f func(*normalize.Change)) {
 	if c.Event.Joined == 0 || c.Kind == normalize.Removed ||
-		s.conductor.beyondVocabulary(c.Event.Tokens) < 0 && !s.guessesChunk(c) && s.normal.Parts() == 0 {
+		!s.shared.beyondVocabulary(c.Event.Tokens) && !s.guessesChunk(c) && s.normal.Parts() == 0 {
 		f(c)
 		return
 	}
@@ -91,14 +91,14 @@ func (s *source) applyBlocks(c *normalize.Change) {
 		Counted: s.holdings.copies(c.Owner) == index.CopyCount}
 	if c.Kind == normalize.Removed {
 		unknown := s.remove(c.Event, c.Owner)
-		s.lives.Removed(c.Medium.Name, c.Event.Hashes, s.at, s.news)
+		s.member.Lives.Removed(c.Medium.Name, c.Event.Hashes, s.at, s.news)
 		seen.Found = n - unknown
 		if c.Medium.Tier == tiers.Device {
-			s.conductor.counts.remove(c.Event, unknown)
+			s.shared.counts.remove(c.Event, unknown)
 		}
 	} else {
 		if s.store(c, &seen); !seen.Refused {
-			s.lives.Stored(c.Medium.Name, c.Event.Hashes, s.at, s.news)
+			s.member.Lives.Stored(c.Medium.Name, c.Event.Hashes, s.at, s.news)
 		}
 	}
 	s.doctor.Observe(&seen)
@@ -118,7 +118,7 @@ func (s *source) store(c *normalize.Change, seen *doctor.Observation) {
 	seen.Cut, seen.Parts, seen.EverCut = c.Cut, c.Parts, c.EverCut
 	seen.Local, seen.Added, seen.Copies = c.Local, res.Added, res.Copies
 	if ns := s.holdings.byKey[c.Context.Deployment]; ns != nil {
-		seen.Seeds, seen.Profiles = ns.deployment.seeds.Load(), ns.deployment.profiles.Load()
+		seen.Seeds, seen.Profiles = ns.Deployment.Seeds.Load(), ns.Deployment.Profiles.Load()
 	}
 }
 
@@ -129,19 +129,19 @@ func (s *source) clear(c *normalize.Change) {
 	e, rank, medium := c.Event, c.Owner.Rank, c.Owner.Medium
 	if medium == "" || medium == tiers.NameDevice {
 		s.clearExpected(e, rank)
-		s.conductor.counts.cleared.ok.Add(1)
+		s.shared.counts.cleared.ok.Add(1)
 		s.doctor.ForgetCopies()
 	}
 	for _, ns := range s.holdings.namespaces {
-		if !ns.deployment.key.Within(e) {
+		if !ns.Deployment.Key.Within(e) {
 			continue
 		}
 		for key, h := range ns.owners {
 			if key.Rank == rank && (medium == "" || key.Medium == medium) && scope.Agrees(e.Backend, key.Backend) {
-				s.holdings.past.noteEmptied(inspect.Cleared, ns.deployment.key, key, ns.clearNamed(h, e))
+				s.holdings.past.noteEmptied(inspect.Cleared, ns.Deployment.Key, key, ns.clearNamed(h, e))
 			}
 		}
-		s.decideContests(ns, nil)
+		ns.decideContests(nil)
 	}
 	if s.pool != nil {
 		s.pool.Clear(e, medium)

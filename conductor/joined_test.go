@@ -115,10 +115,10 @@ func follow(t *testing.T, reg registration.Registration) *follower {
 	c := New(Options{MaxTokenID: vocabulary, GhostBytes: 1 << 20, RemovalsBytes: 1 << 20, Log: zerolog.Nop(), Now: func() time.Time {
 		return time.Unix(1e9, 0)
 	}})
-	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
 	must.Succeed(t, c.Register(reg, RegisterOptions{}))
 	t.Cleanup(func() { close(l.closed); c.Close() })
-	return &follower{c: c, s: c.registry.registered()[0]}
+	return &follower{c: c, s: c.sources.registered()[0]}
 }
 
 func (f *follower) apply(b events.Batch) {
@@ -133,7 +133,7 @@ func (f *follower) state() string {
 	if f.s.reg.Salt != "" {
 		held.Sum = 0
 	}
-	return fmt.Sprintf("%+v\n%+v\n%+v\n%+v", f.c.Services(), f.c.EventCounts(), held, f.s.lives.Lives(f.c.now()))
+	return fmt.Sprintf("%+v\n%+v\n%+v\n%+v", f.c.Services(), f.c.Sources().EventCounts(), held, f.s.member.Lives.Lives(f.c.now()))
 }
 
 // TestJoinedEvents holds that a source does the same with joined events as with each of them alone: what it holds,
@@ -175,7 +175,7 @@ func TestJoinedEvents(t *testing.T) {
 				t.Errorf("findings %+v, of each alone %+v", a, b)
 			}
 			for _, ns := range together.s.holdings.namespaces {
-				must.Succeed(t, ns.deployment.index.Check())
+				must.Succeed(t, ns.Deployment.Index.Check())
 			}
 		}
 	}

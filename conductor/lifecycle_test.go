@@ -13,6 +13,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -71,7 +73,7 @@ func TestRegisterManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	answer := b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16})
+	answer := b.conductor.Query(match.Query{Model: "m", BlockSize: 16})
 	if n := len(b.conductor.Services()); n != 16 || len(answer.Rows) != 16 {
 		t.Errorf("%d sources, %d rows", n, len(answer.Rows))
 	}
@@ -117,7 +119,7 @@ func TestOneProfileWins(t *testing.T) {
 		all.Wait()
 		refused := 0
 		for _, err := range errs {
-			var conflict *conductor.ProfileConflictError
+			var conflict *catalog.ProfileConflictError
 			switch {
 			case errors.As(err, &conflict):
 				refused++
@@ -166,7 +168,7 @@ func holding() (*bench, *held) {
 // rows are the blocks of x/y each instance has.
 func (b *bench) rows() string {
 	out := ""
-	for _, r := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("x/y", 16)}).Rows {
+	for _, r := range b.conductor.Query(match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("x/y", 16)}).Rows {
 		out += fmt.Sprintf("%s:%d ", r.Instance, r.Longest)
 	}
 	return out
@@ -284,7 +286,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 						return
 					default:
 					}
-					for _, row := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
+					for _, row := range b.conductor.Query(match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
 						if row.Longest > 3 {
 							t.Errorf("%s has %d blocks of 3", row.Instance, row.Longest)
 						}
@@ -305,7 +307,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		}
 		synctest.Wait()
 		got := ""
-		for _, row := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
+		for _, row := range b.conductor.Query(match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
 			for _, r := range row.Ranks {
 				got += fmt.Sprintf("%s rank %d: gpu %d cpu %d of %d; ", row.Instance, r.Rank, r.Device, r.Host, row.Longest)
 			}

@@ -35,8 +35,8 @@ func (c *Conductor) lives() []MediumLife {
 	}
 	all := make(map[at]*MediumLife)
 	now := c.now()
-	for _, s := range c.registry.registered() {
-		for _, l := range s.lives.Lives(now) {
+	for _, s := range c.sources.registered() {
+		for _, l := range s.member.Lives.Lives(now) {
 			key := at{s.holdings.deploymentKey(), l.Medium}
 			sum := all[key]
 			if sum == nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/prefixes"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -43,7 +44,7 @@ const lostPrefixes = 50
 // one deployment after the other, while events go on.
 func (v Inspection) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
-	for _, s := range v.conductor.registry.registered() {
+	for _, s := range v.conductor.sources.registered() {
 		if s.reg.Instance == instance && !s.reg.IsPool() && v.reader.Tenants.Has(s.reg.Tenant) {
 			loss.Ranks = append(loss.Ranks, s.reg.Key())
 		}
@@ -52,13 +53,13 @@ func (v Inspection) Loss(instance string) (Loss, error) {
 		return loss, ErrNotFound
 	}
 	slices.SortFunc(loss.Ranks, registration.Key.Compare)
-	for _, d := range v.conductor.registry.indexed() {
-		if !v.reader.Tenants.Has(d.key.Tenant) {
+	for _, d := range v.conductor.catalog.Indexed() {
+		if !v.reader.Tenants.Has(d.Key.Tenant) {
 			continue
 		}
-		for n, part := range d.alone(v.conductor, instance) {
-			if id := d.names.Of(index.Identity(n)); part.Held > 0 && id != nil {
-				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.key, Lora: id.Lora, Salt: v.conductor.redactedSalt(id.Salt),
+		for n, part := range sharesOf(v.conductor, d, instance) {
+			if id := d.Names.Of(index.Identity(n)); part.Held > 0 && id != nil {
+				loss.Contexts = append(loss.Contexts, ContextLoss{Deployment: d.Key, Lora: id.Lora, Salt: v.conductor.redactedSalt(id.Salt),
 					Held: part.Held, Alone: part.Alone})
 			}
 		}
@@ -79,23 +80,21 @@ func (v Inspection) Loss(instance string) (Loss, error) {
 	return loss, nil
 }
 
-// alone returns how many blocks of each identity an instance holds, and how many of them it alone.
-func (d *deployment) alone(c *Conductor, instance string) []index.Share {
-	c.registry.mu.RLock()
-	at := d.instances[instance]
-	c.registry.mu.RUnlock()
-	if at == nil {
+// sharesOf returns how many blocks of each identity an instance holds, and how many of them it alone.
+func sharesOf(c *Conductor, d *catalog.Deployment, instance string) []index.Share {
+	id, known := c.catalog.InstanceID(d, instance)
+	if !known {
 		return nil
 	}
-	owners := d.table()
+	owners := d.Owners()
 	holds := false
 	for o := range owners {
-		holds = holds || owners[o].Instance == at.id && d.index.BlocksOf(index.Owner(o)) > 0
+		holds = holds || owners[o].Instance == id && d.Index.BlocksOf(index.Owner(o)) > 0
 	}
 	if !holds {
 		return nil
 	}
-	return d.index.Checkpoint().Shares(func(o index.Owner) bool {
-		return int(o) < len(owners) && owners[o].Instance == at.id && owners[o].Instance != tiers.Pool
+	return d.Index.Checkpoint().Shares(func(o index.Owner) bool {
+		return int(o) < len(owners) && owners[o].Instance == id && owners[o].Instance != tiers.Pool
 	})
 }

@@ -6,47 +6,6 @@ import (
 	"example.com/conductor/conductor/lmcache"
 )
 
-// queryMetrics count what routers ask.
-type queryMetrics struct {
-	seconds *prometheus.HistogramVec
-	unknown prometheus.Counter // fields
-	by      [len(promptKinds)]prometheus.Observer
-}
-
-// promptKinds are the ways a prompt is given in, as metrics call them.
-var promptKinds = [...]string{byTokens: "tokens", byHashes: "hashes", byClientHashes: "locals"}
-
-const (
-	byTokens = iota
-	byHashes
-	byClientHashes
-)
-
-// queryBuckets are in seconds. Prompts of 1,024 to 65,536 tokens take 10 to 500 µs
-// (docs/benchmarks/query.md): there a bucket is 1.3 to 1.7 times the one before.
-var queryBuckets = []float64{
-	2e-6, 5e-6, 10e-6, 15e-6, 20e-6, 30e-6, 40e-6, 50e-6, 75e-6, 100e-6, 150e-6, 200e-6, 300e-6, 500e-6,
-	1e-3, 2e-3, 5e-3, 10e-3, 50e-3, 250e-3,
-}
-
-func newQueryMetrics() queryMetrics {
-	m := queryMetrics{
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "conductor_query_seconds",
-			Help:    "Time from a decoded query to its answer, without HTTP and JSON.",
-			Buckets: queryBuckets,
-		}, []string{"by"}),
-		unknown: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "conductor_unknown_fields_total",
-			Help: "Fields of registrations and queries in the Conductor dialect that do not exist, such as mistyped ones.",
-		}),
-	}
-	for i, by := range promptKinds {
-		m.by[i] = m.seconds.WithLabelValues(by)
-	}
-	return m
-}
-
 // contextLabels identify a part of an index in metrics. Salts may be secrets and are left
 // out.
 var contextLabels = []string{"tenant_id", "model_name", "lora_name", "block_size"}
@@ -62,9 +21,6 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	descMatched = desc("query_matched_tokens_total", "Prompt tokens that the best instance of an answer held.", "by")
-	descAsked   = desc("query_tokens_total", "Prompt tokens asked for, in complete blocks.", "by")
-
 	descIndexBlocks      = desc("index_blocks", "Unique blocks indexed, by adapter.", contextLabels...)
 	descIndexMemberships = desc("index_memberships", "Pairs of block and owner indexed.", contextLabels...)
 	descIndexAliases     = desc("index_aliases", "Engine hashes mapped to canonical hashes.", contextLabels...)
@@ -110,8 +66,7 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
-	k.Conductor.queries.seconds.Describe(ch)
-	k.Conductor.queries.unknown.Describe(ch)
+	k.Conductor.matcher.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
@@ -123,7 +78,7 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ready = 1
 	}
 	ch <- prometheus.MustNewConstMetric(descReady, prometheus.GaugeValue, ready)
-	for labels, st := range c.registry.indexStats() {
+	for labels, st := range indexStats(c.catalog) {
 		gauge := func(d *prometheus.Desc, v int) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels[:]...)
 		}
@@ -135,24 +90,24 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		gauge(descIndexBytes, st.Bytes)
 		gauge(descIndexAliasBytes, st.AliasBytes)
 	}
-	if used, limit := c.registry.options.Budget.Used(); limit > 0 {
+	if used, limit := c.catalog.Options.Budget.Used(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descIndexLimit, prometheus.GaugeValue, float64(limit))
 		ch <- prometheus.MustNewConstMetric(descIndexUsed, prometheus.GaugeValue, float64(used))
 	}
-	if used, limit := c.registry.options.Ghosts.Used(); limit > 0 {
+	if used, limit := c.catalog.Options.Ghosts.Used(); limit > 0 {
 		ch <- prometheus.MustNewConstMetric(descGhosts, prometheus.GaugeValue, float64(used))
 		ch <- prometheus.MustNewConstMetric(descGhostLimit, prometheus.GaugeValue, float64(limit))
 	}
-	for i := range c.pushes.batches {
-		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.pushes.batches[i].Load()),
+	for i := range c.sources.pushes.batches {
+		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.sources.pushes.batches[i].Load()),
 			lmcache.Outcome(i).String())
 	}
-	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(c.pushes.unclaimed.Load()))
-	for r, n := range c.pushes.refusals() {
+	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(c.sources.pushes.unclaimed.Load()))
+	for r, n := range c.sources.pushes.refusals() {
 		ch <- prometheus.MustNewConstMetric(descNotPushed, prometheus.CounterValue, float64(n), r.part, r.reason)
 	}
-	if c.memo != nil {
-		st := c.memo.Stats()
+	if c.opts.Memo != nil {
+		st := c.opts.Memo.Stats()
 		ch <- prometheus.MustNewConstMetric(descMemoHits, prometheus.CounterValue, float64(st.Hits))
 		ch <- prometheus.MustNewConstMetric(descMemoMisses, prometheus.CounterValue, float64(st.Misses))
 		ch <- prometheus.MustNewConstMetric(descMemoBytes, prometheus.GaugeValue, float64(st.Bytes))
@@ -164,10 +119,5 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n))
 		}
 	}
-	c.queries.seconds.Collect(ch)
-	for i, n := range c.registry.queryCounts() {
-		ch <- prometheus.MustNewConstMetric(descMatched, prometheus.CounterValue, float64(n.Matched), promptKinds[i])
-		ch <- prometheus.MustNewConstMetric(descAsked, prometheus.CounterValue, float64(n.Asked), promptKinds[i])
-	}
-	c.queries.unknown.Collect(ch)
+	c.matcher.Collect(ch)
 }

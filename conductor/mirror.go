@@ -1,10 +1,12 @@
 package conductor
 
+import "example.com/conductor/conductor/match"
+
 // Mirror tells other replicas what routers have reported to this one, so that all that serve a shard expect the same.
 type Mirror interface {
 	// Routed tells the other replicas that serve the shard of a report. It does not wait for them, and keeps
 	// nothing of r, whose model has its registered name.
-	Routed(from Teller, r *Routed)
+	Routed(from Teller, r *match.Routed)
 	// TakenBack lets all other replicas take back what they have of a report. It does not wait for them.
 	TakenBack(from Teller, tenant, requestID string)
 	// TakeBack asks all other replicas to take back a report that this one does not have. It returns whether one
@@ -45,7 +47,7 @@ func (v View) ownReport() bool {
 }
 
 // mirrorRouted tells other replicas of a report that this one has kept.
-func (v View) mirrorRouted(r *Routed) {
+func (v View) mirrorRouted(r *match.Routed) {
 	if m := v.conductor.mirror; m != nil && !v.sender.Mirrored {
 		m.Routed(v.sender.Client, r)
 	}

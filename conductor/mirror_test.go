@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/internal/must"
 )
 
@@ -17,7 +18,7 @@ type toldMirror struct {
 }
 
 func (m *toldMirror) Me() string { return "me" }
-func (m *toldMirror) Routed(from conductor.Teller, r *conductor.Routed) {
+func (m *toldMirror) Routed(from conductor.Teller, r *match.Routed) {
 	m.told = append(m.told, fmt.Sprint(from.Tell(), " routes ", r.RequestID, " of ", r.Model))
 }
 func (m *toldMirror) TakenBack(from conductor.Teller, tenant, id string) {
@@ -50,7 +51,7 @@ func TestReportsAreMirrored(t *testing.T) {
 			return b.view().From(conductor.Sender{Client: teller("x"), Replica: replica, Mirrored: mirrored})
 		}
 		route := func(v conductor.View, id, target string) error {
-			r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/"+id, 16)}, Target: target,
+			r := match.Routed{Query: match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/"+id, 16)}, Target: target,
 				TTL: time.Minute, RequestID: id}
 			_, err := v.Routed(&r)
 			return err
@@ -67,7 +68,7 @@ func TestReportsAreMirrored(t *testing.T) {
 		told("x routes 1 of m", "x routes 2 of m")
 		must.Succeed(t, route(mirrored, "3", "A"))
 		must.Succeed(t, route(own, "4", "A"))
-		if err := route(client, "5", "B"); !errors.As(err, new(*conductor.UnknownTargetError)) {
+		if err := route(client, "5", "B"); !errors.As(err, new(*match.UnknownTargetError)) {
 			t.Error(err)
 		}
 		told()

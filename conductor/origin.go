@@ -35,11 +35,11 @@ func (s *source) historyFrom() string {
 
 // Unfilled returns how many sources no recovery has filled, and at least 1 where there is no
 // source.
-func (c *Conductor) Unfilled() int { return unfilled(c.registry.registered()) }
+func (h Snapshots) Unfilled() int { return unfilled(h.sources.registered()) }
 
 // UnfilledIn is Unfilled for the sources of a deployment.
-func (c *Conductor) UnfilledIn(d scope.Deployment) int {
-	return unfilled(slices.DeleteFunc(slices.Clone(c.registry.registered()), func(s *source) bool {
+func (h Snapshots) UnfilledIn(d scope.Deployment) int {
+	return unfilled(slices.DeleteFunc(slices.Clone(h.sources.registered()), func(s *source) bool {
 		return s.holdings.deploymentKey() != d
 	}))
 }
@@ -61,14 +61,14 @@ func unfilled(all []*source) (n int) {
 }
 
 // Registered reports whether a source is registered for a deployment.
-func (c *Conductor) Registered(d scope.Deployment) bool {
-	return slices.ContainsFunc(c.registry.registered(), func(s *source) bool { return !s.recovered && s.holdings.deploymentKey() == d })
+func (h Snapshots) Registered(d scope.Deployment) bool {
+	return slices.ContainsFunc(h.sources.registered(), func(s *source) bool { return !s.recovered && s.holdings.deploymentKey() == d })
 }
 
 // OwnRegistered returns why a source of the server's own snapshot takes no blocks, "" if it
 // takes them: the configuration and clients of today win.
 func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
-	if r.c.registry.source(m.Key()) == nil {
+	if r.c.source(m.Key()) == nil {
 		return "it is not registered any more"
 	}
 	return r.Own(m)
@@ -77,7 +77,7 @@ func (r *Recovery) OwnRegistered(m *SourceMark) (why string) {
 // Own is OwnRegistered, but that a source that was registered over HTTP is registered again.
 func (r *Recovery) Own(m *SourceMark) (why string) {
 	c := r.c
-	switch s := c.registry.source(m.Key()); {
+	switch s := c.source(m.Key()); {
 	case s != nil:
 		if field, have, was := s.reg.Diff(&m.Registration, registration.CopiesWord(c.opts.Copies)); field != "" {
 			return "its " + field + " is " + have + " and was " + was

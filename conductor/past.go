@@ -48,7 +48,7 @@ func (p *past) reset() {
 // follow lets an owner of a holder remember its losses.
 func (p *past) follow(ns *namespace, key normalize.Owner, o index.Owner) {
 	if p.losses != nil {
-		ns.deployment.index.RecordLosses(o, p.losses, lossLabel(ns.deployment.key, key.Rank, key.Medium))
+		ns.Deployment.Index.RecordLosses(o, p.losses, lossLabel(ns.Deployment.Key, key.Rank, key.Medium))
 	}
 }
 

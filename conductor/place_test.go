@@ -3,8 +3,10 @@ package conductor
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -62,7 +64,7 @@ func manySalts() (all []string) {
 func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.Event) {
 	const size = 16
 	reg := registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant, BlockSize: size}
-	s = c.unjoined(reg)
+	s = c.sources.unjoined(reg)
 	e := events.Event{Medium: "GPU", BlockSize: size}
 	for i := range placedBlocks * size {
 		e.Tokens = append(e.Tokens, uint32(i*7919)%150_000)
@@ -85,7 +87,7 @@ func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.E
 	}
 	if p.pool {
 		reg.Type, reg.Instance = registration.TypeMooncake, "P"
-		s = c.unjoined(reg)
+		s = c.sources.unjoined(reg)
 	}
 	if e.Medium = p.medium; !p.tokens {
 		e.Tokens = nil
@@ -101,7 +103,7 @@ func (s *source) heldOf(rank int32) (held int) {
 	for _, ns := range s.holdings.namespaces {
 		for key, h := range ns.owners {
 			if key.Rank == rank {
-				held += ns.deployment.index.BlocksOf(h.owners[0])
+				held += ns.Deployment.Index.BlocksOf(h.owners[0])
 			}
 		}
 	}
@@ -137,16 +139,17 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 		c := New(Options{GhostBytes: ghosts})
 		defer c.Close()
 		other, stored, removed := placedEvent{medium: "CPU", tokens: true}.prepare(c)
-		s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
+		s := c.sources.unjoined(registration.Registration{
+			Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
 			BlockSize: 16})
 		for n := 0; n < placedBlocks; n += 4 {
 			other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
 		}
 		s.change(stored, 0)
 		var chain hash.Chain
-		chain.Reset(c.scheme, stored.Tokens, 16, 0)
+		chain.Reset(c.catalog.Options.Scheme, stored.Tokens, 16, 0)
 		var m index.Match
-		s.holdings.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
+		s.holdings.namespaces[0].Deployment.Index.Match(index.Lookup{Chain: &chain}, nil, &m)
 		if held := s.heldOf(0); m.Blocks != placedBlocks || held != placedBlocks {
 			t.Errorf("with %d bytes for ghosts %d blocks are found and %d held, want %d", ghosts, m.Blocks, held, placedBlocks)
 		}
@@ -159,14 +162,14 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
 	_, stored, _ := placedEvent{medium: "CPU", tokens: true}.prepare(New(Options{}))
-	s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
+	s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
 		BlockSize: 16})
 	s.change(&events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
 	s.change(stored, 2)
 	var chain hash.Chain
-	chain.Reset(c.scheme, stored.Tokens, 16, 0)
+	chain.Reset(c.catalog.Options.Scheme, stored.Tokens, 16, 0)
 	var m index.Match
-	s.holdings.namespaces[0].deployment.index.Match(index.Lookup{Chain: &chain}, nil, &m)
+	s.holdings.namespaces[0].Deployment.Index.Match(index.Lookup{Chain: &chain}, nil, &m)
 	for rank := range int32(3) {
 		if held := s.heldOf(rank); rank > 0 && held != placedBlocks {
 			t.Errorf("%d blocks as rank %d, want %d", held, rank, placedBlocks)
@@ -196,7 +199,7 @@ func BenchmarkPlace(b *testing.B) {
 
 // saltedSource returns an engine that has some prompts of 4 blocks, in turns under each of some salts.
 func saltedSource(c *Conductor, prompts, salts int) *source {
-	s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant,
+	s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m", Tenant: scope.DefaultTenant,
 		BlockSize: 16})
 	for i := range prompts {
 		salt := fmt.Sprint("user-", i%salts)
@@ -216,7 +219,7 @@ func TestSaltsAreNotSearched(t *testing.T) {
 		s := saltedSource(c, salts, salts)
 		e := blocksOf(1, 1)
 		e.Medium = "CPU"
-		at, err := s.holdings.namespaces[0].names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
+		at, err := s.holdings.namespaces[0].Names.Resolve(&normalize.Change{Cut: e, Medium: tiers.Parse("CPU"), Local: make([]uint64, 4)})
 		must.Succeed(t, err)
 		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 		return len(at.Begins), alloctest.PerRun(100, func() {
@@ -237,7 +240,7 @@ func TestAdaptersLeave(t *testing.T) {
 	c := New(Options{MaxContexts: 8})
 	defer c.Close()
 	s := saltedSource(c, 0, 1)
-	for i := range uint64(2*maxAdapters + 10) {
+	for i := range uint64(2*catalog.MaxAdapters + 10) {
 		e, lora := blocksOf(1+i*4, 7), fmt.Sprint("adapter-", i)
 		e.LoraName = &lora
 		s.change(e, 0)
@@ -245,12 +248,13 @@ func TestAdaptersLeave(t *testing.T) {
 			s.change(&events.Event{Kind: events.Removed, Hashes: blocksOf(1+(i-3)*4, 7).Hashes, Medium: "GPU"}, 0)
 		}
 	}
-	if n := len(s.holdings.announced); n > maxAdapters {
+	announced := s.shared.catalog.AnnouncedBy(s.member)
+	if n := len(announced); n > catalog.MaxAdapters {
 		t.Errorf("%d adapters are listed", n)
 	}
-	blocks := s.holdings.namespaces[0].deployment.index.IdentityBlocks(nil)
-	for _, id := range s.holdings.namespaces[0].names.Table.All() {
-		if n := blocks[id.Number]; id.Lora != "" && n > 0 && !s.holdings.announced[id.Lora] {
+	blocks := s.holdings.namespaces[0].Deployment.Index.IdentityBlocks(nil)
+	for _, id := range s.holdings.namespaces[0].Names.Table.All() {
+		if n := blocks[id.Number]; id.Lora != "" && n > 0 && !slices.Contains(announced, id.Lora) {
 			t.Errorf("adapter %s has %d blocks and is not listed", id.Lora, n)
 		}
 	}
@@ -350,7 +354,7 @@ func BenchmarkSaltMemory(b *testing.B) {
 		b.Run(fmt.Sprintf("%d salts, %d blocks each", p.salts, p.blocks), func(b *testing.B) {
 			for b.Loop() {
 				c := New(Options{GhostBytes: 128 << 20, MaxContexts: p.salts})
-				s := c.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m",
+				s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "A", Model: "m",
 					Tenant: scope.DefaultTenant, BlockSize: 16})
 				before := heapBytes()
 				for i := range p.salts {
@@ -362,7 +366,7 @@ func BenchmarkSaltMemory(b *testing.B) {
 					}
 					s.change(e, 0)
 				}
-				m := s.holdings.namespaces[0].deployment.index.Memory()
+				m := s.holdings.namespaces[0].Deployment.Index.Memory()
 				taken := float64(heapBytes() - before + int64(m.PiecesOffHeap+m.NamesOffHeap))
 				if held := s.heldOf(0); held != p.salts*p.blocks {
 					b.Fatalf("%d blocks are held", held)

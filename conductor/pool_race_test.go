@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
@@ -108,7 +109,7 @@ func racePools(t *testing.T, seed uint64) {
 					t.Error(err)
 				}
 				for range rng.IntN(50) {
-					b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/b/c", 16)})
+					b.conductor.Query(match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("a/b/c", 16)})
 				}
 				r := registration.Registration{Endpoint: "ipc://" + who + "/0", Type: "vLLM", Model: "m", Instance: who, BlockSize: 16}
 				if who == "node" {
@@ -129,7 +130,7 @@ func racePools(t *testing.T, seed uint64) {
 					return
 				default:
 				}
-				q := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(paths[n%len(paths)], 16), Salt: []string{"", "s"}[n%2]}
+				q := match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(paths[n%len(paths)], 16), Salt: []string{"", "s"}[n%2]}
 				for _, row := range b.conductor.Query(q).Rows {
 					if row.Longest > strings.Count(paths[n%len(paths)], "/")+1 {
 						t.Errorf("%s: %d blocks", row.Instance, row.Longest)

@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/prefixes"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/internal/must"
@@ -33,13 +34,13 @@ func TestPopular(t *testing.T) {
 		b.run("register B")
 		b.run("store A path=s/t/u/v")
 		b.run("store B path=s/t")
-		hot := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
-		rare := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("x/y", 16)}
+		hot := match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
+		rare := match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("x/y", 16)}
 		const n = 200_000
 		for i := range n {
-			b.conductor.Answer(&hot, func(*conductor.Answer) {})
+			b.conductor.Answer(&hot, func(*match.Answer) {})
 			if i%10 == 0 {
-				b.conductor.Answer(&rare, func(*conductor.Answer) {})
+				b.conductor.Answer(&rare, func(*match.Answer) {})
 			}
 		}
 		all := b.conductor.For(operator).Inspect().Popular(3)
@@ -96,9 +97,9 @@ func TestLoss(t *testing.T) {
 		b.run("store B path=s/t")
 		b.run("store A path=s salt=pepper as=pepper")
 		b.run("store C path=s/t tenant=other")
-		q := conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
+		q := match.Query{Model: "m", BlockSize: 16, Tokens: promptOf("s/t/u/v", 16)}
 		for range 20 * prefixes.Every {
-			b.conductor.Answer(&q, func(*conductor.Answer) {})
+			b.conductor.Answer(&q, func(*match.Answer) {})
 		}
 		loss, err := b.conductor.For(operator).Inspect().Loss("A")
 		must.Succeed(t, err)

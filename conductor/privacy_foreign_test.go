@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -22,7 +23,7 @@ const foreignSize = 16
 // and another prompt under "mine".
 func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
-	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return idle{make(chan struct{})}
 	}
 	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://i:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
@@ -39,7 +40,7 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 		for i := range len(tokens) / foreignSize {
 			store.Hashes = append(store.Hashes, uint64(len(salt))<<32+uint64(i))
 		}
-		s := c.registry.sources[registration.Key{Instance: "i", Tenant: scope.DefaultTenant}]
+		s := c.sources.sources[registration.Key{Instance: "i", Tenant: scope.DefaultTenant}]
 		s.guard(func() {
 			s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}})
 		})
@@ -49,7 +50,7 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 
 // askSalted returns how many blocks of a prompt the engine has under a salt.
 func askSalted(t testing.TB, v View, salt string, prompt []uint32) (blocks int) {
-	must.Succeed(t, v.Answer(&Query{Model: "m", BlockSize: foreignSize, Salt: salt, Tokens: prompt}, func(a *Answer) {
+	must.Succeed(t, v.Answer(&match.Query{Model: "m", BlockSize: foreignSize, Salt: salt, Tokens: prompt}, func(a *match.Answer) {
 		blocks = a.Rows[0].Longest
 	}))
 	return blocks
@@ -83,12 +84,12 @@ func TestForeignSaltIsNotRead(t *testing.T) {
 			mine != 0 {
 			t.Fatalf("%d blocks under their salt, %d under mine", theirs, mine)
 		}
-		d := c.registry.deployment(scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: foreignSize})
+		d := c.catalog.Deployment(scope.Deployment{Tenant: scope.DefaultTenant, Model: "m", BlockSize: foreignSize})
 		asked := func(salt string, prompt []uint32) (locals, keys int) {
 			chain := &countingChain{}
-			chain.Reset(d.scheme, prompt, foreignSize, 0)
+			chain.Reset(d.Scheme, prompt, foreignSize, 0)
 			var m index.Match
-			d.index.Match(index.Lookup{Constant: d.names.Constant(scope.Variant{Salt: salt}), Chain: chain}, nil, &m)
+			d.Index.Match(index.Lookup{Constant: d.Names.Constant(scope.Variant{Salt: salt}), Chain: chain}, nil, &m)
 			return chain.locals, chain.keys
 		}
 		for i, prompt := range prompts {

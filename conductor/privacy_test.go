@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/events"
 )
 
@@ -37,8 +38,8 @@ func TestMaxTokenID(t *testing.T) {
 		b.run("register A")
 		b.run("store A path=s")
 		view := b.conductor.For(conductor.Reader{})
-		q := conductor.Query{Model: "m", BlockSize: 16, Tokens: []uint32{1, 1 << 30, 1<<30 + 1}}
-		if err := view.Answer(&q, func(*conductor.Answer) {}); err == nil ||
+		q := match.Query{Model: "m", BlockSize: 16, Tokens: []uint32{1, 1 << 30, 1<<30 + 1}}
+		if err := view.Answer(&q, func(*match.Answer) {}); err == nil ||
 			!strings.Contains(err.Error(), "element 2 is 1073741825, limits.max_token_id allows 1073741824") {
 			t.Errorf("a query: %v", err)
 		}

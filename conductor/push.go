@@ -7,15 +7,22 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/events"
 )
 
 // ErrBehind is the error of a client that does not wait until sources have applied what it sends.
 var ErrBehind = errors.New("sources have not applied their batches yet")
 
-// pushes has the hubs of the tenants that have pushed sources.
-type pushes struct {
+// Pushes has the hubs of the tenants that have pushed sources.
+type Pushes struct {
+	now        func() time.Time
+	staleAfter time.Duration
+	decode     func([]byte) (events.Batch, error) // nil is stream.DecodeWithDefaults
+	most       int64                              // bytes of one feed
+
 	mu   sync.Mutex
 	hubs map[string]*lmcache.Hub // by tenant; guarded by mu
 
@@ -37,9 +44,8 @@ var lmcacheRefusals = []lmcacheRefusal{
 	{"entry", "missing"}, {"entry", "invalid_type"}, {"entry", "invalid_value"}, {"entry", "out_of_range"},
 }
 
-// CountRefusedLMCache counts a request, batch or entry of LMCache that has no effect.
-func (c *Conductor) CountRefusedLMCache(part, reason string) {
-	p := &c.pushes
+// CountRefused counts a request, batch or entry of LMCache that has no effect.
+func (p *Pushes) CountRefused(part, reason string) {
 	p.counting.Lock()
 	defer p.counting.Unlock()
 	if p.refused == nil {
@@ -49,7 +55,7 @@ func (c *Conductor) CountRefusedLMCache(part, reason string) {
 }
 
 // refusals returns the counts of what was refused.
-func (p *pushes) refusals() map[lmcacheRefusal]uint64 {
+func (p *Pushes) refusals() map[lmcacheRefusal]uint64 {
 	p.counting.Lock()
 	defer p.counting.Unlock()
 	all := maps.Clone(p.refused)
@@ -63,7 +69,7 @@ func (p *pushes) refusals() map[lmcacheRefusal]uint64 {
 }
 
 // hub returns the hub of a tenant, making it when new.
-func (p *pushes) hub(tenant string) *lmcache.Hub {
+func (p *Pushes) hub(tenant string) *lmcache.Hub {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.hubs[tenant]
@@ -78,7 +84,7 @@ func (p *pushes) hub(tenant string) *lmcache.Hub {
 }
 
 // bytes returns the memory of the hubs.
-func (p *pushes) bytes() (n int64) {
+func (p *Pushes) bytes() (n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, h := range p.hubs {
@@ -88,7 +94,7 @@ func (p *pushes) bytes() (n int64) {
 }
 
 // of returns the hubs of tenants with sources.
-func (p *pushes) of(has func(tenant string) bool) (all []*lmcache.Hub) {
+func (p *Pushes) of(has func(tenant string) bool) (all []*lmcache.Hub) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for tenant, h := range p.hubs {
@@ -110,15 +116,15 @@ type Pushed struct {
 //
 // Errors: ErrPast; ErrBehind once ctx ends, see lmcache.Hub.Push.
 func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error) {
-	if v.conductor.registry.past {
+	if v.conductor.catalog.Past {
 		return Pushed{}, ErrPast
 	}
 	p := Pushed{lmcache.Applied, len(b.Entries)}
-	for i, h := range v.conductor.pushes.of(v.reader.Tenants.Has) {
+	for i, h := range v.conductor.sources.pushes.of(v.reader.Tenants.Has) {
 		outcome, unclaimed, err := h.Push(ctx, b, v.conductor.now())
 		if err != nil {
 			if outcome == lmcache.Applied { // later
-				v.conductor.pushes.batches[outcome].Add(1)
+				v.conductor.sources.pushes.batches[outcome].Add(1)
 			}
 			return Pushed{}, fmt.Errorf("%w: %w", ErrBehind, err)
 		}
@@ -128,9 +134,9 @@ func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error)
 		p.Unclaimed = min(p.Unclaimed, unclaimed)
 	}
 	if p.Unclaimed > 0 {
-		v.conductor.pushes.unclaimed.Add(uint64(p.Unclaimed))
+		v.conductor.sources.pushes.unclaimed.Add(uint64(p.Unclaimed))
 	}
-	v.conductor.pushes.batches[p.Outcome].Add(1)
-	v.conductor.pushes.note(v.reader.Tenants, b, p, v.conductor.now())
+	v.conductor.sources.pushes.batches[p.Outcome].Add(1)
+	v.conductor.sources.pushes.note(v.reader.Tenants, b, p, v.conductor.now())
 	return p, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/zeebo/blake3"
 
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -76,7 +77,7 @@ func (b *pushBench) store(shared bool, chunks ...lmcache.Entry) {
 func (b *pushBench) finds(want int) {
 	b.t.Helper()
 	got := -1
-	b.c.Answer(&Query{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 4, Tokens: b.tokens}, func(ans *Answer) {
+	b.c.Answer(&match.Query{Tenant: scope.DefaultTenant, Model: "m", BlockSize: 4, Tokens: b.tokens}, func(ans *match.Answer) {
 		for i := range ans.Rows {
 			got = ans.Rows[i].Longest
 		}
@@ -104,11 +105,11 @@ func TestPausedPush(t *testing.T) {
 	b.store(false, b.chunks[:2]...)
 	b.finds(4)
 	b.is("n", stream.Synced, "")
-	must.Succeed(t, b.c.Pause(key))
+	must.Succeed(t, b.c.Sources().SetPaused(key, true))
 	b.is("n", stream.Paused, "")
 	b.store(false, b.chunks[2])
 	b.finds(4)
-	must.Succeed(t, b.c.Unpause(key))
+	must.Succeed(t, b.c.Sources().SetPaused(key, false))
 	b.is("n", stream.Partial, stream.ReasonGap)
 	b.store(false, b.chunks[0])
 	b.finds(2)
@@ -123,7 +124,7 @@ func TestResyncedPush(t *testing.T) {
 	b := newPushBench(t)
 	b.store(false, b.chunks...)
 	b.finds(8)
-	b.c.registry.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}].stream.Resync("test")
+	b.c.sources.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}].stream.Resync("test")
 	b.store(false, b.chunks[:3]...)
 	b.finds(6)
 	b.is("n", stream.Partial, stream.ReasonUnknown)
@@ -180,7 +181,7 @@ func hold(t *testing.T, s *source) (release func()) {
 func TestSlowPush(t *testing.T) {
 	b := newPushBench(t)
 	b.register("o")
-	slow := b.c.registry.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}]
+	slow := b.c.sources.sources[registration.Key{Instance: "n", Tenant: scope.DefaultTenant}]
 	feed := slow.stream.(*pushed)
 	push := func(ctx context.Context, instance string, seq uint64, chunks ...lmcache.Entry) (lmcache.Outcome, error) {
 		p, err := b.c.For(Reader{}).PushLMCache(ctx, &lmcache.Batch{Instance: instance, Incarnation: 1, Seq: seq, Type: lmcache.Store,
@@ -222,7 +223,7 @@ func TestSlowPush(t *testing.T) {
 	if outcome, err := push(t.Context(), "n", 3, b.chunks...); err != nil || outcome != lmcache.Duplicate {
 		t.Errorf("the batch once more: %d, %v", outcome, err)
 	}
-	if n := b.c.pushes.batches[lmcache.Applied].Load(); n != 4 {
+	if n := b.c.sources.pushes.batches[lmcache.Applied].Load(); n != 4 {
 		t.Errorf("%d batches count as applied, want 4", n)
 	}
 	for _, err := range b.c.Check() {
@@ -234,7 +235,7 @@ func TestSlowPush(t *testing.T) {
 func TestUnregisterFreesSenders(t *testing.T) {
 	b := newPushBench(t)
 	key := registration.Key{Instance: "n", Tenant: scope.DefaultTenant}
-	slow := b.c.registry.sources[key]
+	slow := b.c.sources.sources[key]
 	release := hold(t, slow)
 	done := make(chan struct{})
 	go func() {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/lmcache"
-	"example.com/conductor/conductor/pool"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -47,17 +46,17 @@ type pushed struct {
 	broken string        // why no batch is applied until Renew; guarded by mu
 }
 
-// openPushed adds the feed of a source to the hub of its tenant.
-func (c *Conductor) openPushed(r registration.Registration, on func(stream.State, string)) *pushed {
+// open adds the feed of a source to the hub of its tenant.
+func (p *Pushes) open(r registration.Registration, on func(stream.State, string)) *pushed {
 	f := &pushed{
-		now: c.now, staleAfter: c.opts.Stream.StaleAfter, decode: c.opts.Stream.Decode, onState: on, hub: c.pushes.hub(r.Tenant),
+		now: p.now, staleAfter: p.staleAfter, decode: p.decode, onState: on, hub: p.hub(r.Tenant),
 		wake: make(chan struct{}, 1),
-		st:   stream.Status{Epoch: 1, Dropped: make(map[events.Reason]uint64)}, opened: c.now(),
+		st:   stream.Status{Epoch: 1, Dropped: make(map[events.Reason]uint64)}, opened: p.now(),
 	}
 	if f.decode == nil {
 		f.decode = stream.DecodeWithDefaults
 	}
-	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, cmp.Or(c.opts.PoolBytes, pool.DefaultLimit), r.BlockSize)
+	f.feed = lmcache.NewFeed(r.Instance, r.Model, f, p.most, r.BlockSize)
 	f.hub.Add(f.feed)
 	return f
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -34,7 +35,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
 		defer c.Close()
-		c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+		c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 			return idle{make(chan struct{})}
 		}
 		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0",
@@ -43,9 +44,9 @@ func BenchmarkQueryProfile(b *testing.B) {
 			r := registration.Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size,
 				Profile: settings}
 			must.Succeed(b, c.Register(r, RegisterOptions{}))
-			c.registry.mu.RLock()
-			defer c.registry.mu.RUnlock()
-			return c.registry.sources[registration.Key{Instance: instance, Tenant: scope.DefaultTenant}]
+			c.sources.mu.RLock()
+			defer c.sources.mu.RUnlock()
+			return c.sources.sources[registration.Key{Instance: instance, Tenant: scope.DefaultTenant}]
 		}
 		pool := register(registration.TypeMooncake, "pool")
 		var engines []*source
@@ -87,7 +88,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 			}
 		}
 		ask := func(p int) {
-			c.Answer(&Query{Model: "m", BlockSize: size, Tokens: asked[p]}, func(ans *Answer) {
+			c.Answer(&match.Query{Model: "m", BlockSize: size, Tokens: asked[p]}, func(ans *match.Answer) {
 				if got := ans.Rows[0].Longest; len(ans.Rows) != instances || got != tokens/size {
 					b.Fatalf("%d rows, the first has %d blocks", len(ans.Rows), got)
 				}

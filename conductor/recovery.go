@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
@@ -34,7 +35,7 @@ const reasonNotRegistered = "not_registered"
 // a recovery fills sources without a registration alone. A source that is registered before Done
 // takes nothing over, and begins with what its publisher replays.
 type Recovery struct {
-	c       *Conductor
+	c       *Sources
 	ttl     time.Duration
 	sources map[registration.Key]*source // by the key in the snapshot; nil takes nothing
 	made    int                          // deployments that only this recovery has entered
@@ -52,26 +53,24 @@ var ErrNoRoom = errors.New("it takes more memory than index.max_bytes_total allo
 
 // Room returns the bytes that all indexes may take, 0 if there is no bound.
 func (r *Recovery) Room() int64 {
-	_, most := r.c.registry.options.Budget.Used()
+	_, most := r.c.catalog.Options.Budget.Used()
 	return most
 }
 
 // full reports whether the snapshot takes more memory than there is. An index that refuses blocks
 // stays below that.
 func (r *Recovery) full() bool {
-	used, most := r.c.registry.options.Budget.Used()
+	used, most := r.c.catalog.Options.Budget.Used()
 	return most > 0 && used > most+most/8
 }
 
 // mayMake returns an error if blocks in a deployment would make one too many: each takes some memory
 // without any block.
 func (r *Recovery) mayMake(at scope.Deployment) error {
-	r.c.registry.mu.RLock()
-	defer r.c.registry.mu.RUnlock()
-	if r.c.registry.deployments[at] != nil {
+	if r.c.catalog.Deployment(at) != nil {
 		return nil
 	}
-	most := r.c.tuned.Load().MaxSources
+	most := r.c.limits.Load().MaxSources
 	if r.made++; most > 0 && r.made > most {
 		return fmt.Errorf("it has blocks of more than %d models that are not registered here", most)
 	}
@@ -93,12 +92,12 @@ type pendingStretch struct {
 
 // Recover begins a recovery. Sources without a registration expire ttl after Done; 0 is
 // never.
-func (c *Conductor) Recover(ttl time.Duration) *Recovery {
-	return &Recovery{c: c, ttl: ttl, Origin: FromPeer, sources: make(map[registration.Key]*source)}
+func (h Snapshots) Recover(ttl time.Duration) *Recovery {
+	return &Recovery{c: h.sources, ttl: ttl, Origin: FromPeer, sources: make(map[registration.Key]*source)}
 }
 
 // BlockSizes returns the block sizes of a partition as Conductor.BlockSizes does.
-func (r *Recovery) BlockSizes(p scope.Shard) []int { return r.c.BlockSizes(p) }
+func (r *Recovery) BlockSizes(p scope.Shard) []int { return r.c.catalog.BlockSizes(p) }
 
 // Source takes the mark of a source.
 func (r *Recovery) Source(m SourceMark) error {
@@ -115,7 +114,7 @@ func (r *Recovery) Source(m SourceMark) error {
 		s.normal.NoteZeroHash()
 	}
 	s.recallFull(m.FullReports)
-	s.peerLookAheads |= lookAheadSet(m.LookAheads)
+	s.peerLookAheads |= catalog.LookAheadsOf(m.LookAheads)
 	if ns := s.holdings.namespaceIn(s.holdings.deploymentKey()); ns != nil {
 		for _, lora := range m.Adapters {
 			s.announce(ns, lora)
@@ -155,25 +154,25 @@ func (r *Recovery) Stored(e *Stored) error {
 		r.Refused += len(e.Engine)
 		return nil
 	}
-	id, err := ns.names.Table.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
+	id, err := ns.Names.Table.Enter(scope.Variant{Lora: e.Lora, Salt: e.Salt})
 	if err != nil {
 		r.Refused += len(e.Engine)
 		return nil
 	}
 	local := e.Local
 	if local == nil && e.ClientHashes[0] != 0 {
-		if local = e.ClientHashes; ns.deployment.translates(id.Variant) {
+		if local = e.ClientHashes; ns.Deployment.TranslatesClientHashes(id.Variant) {
 			r.Refused += len(e.Engine) // its tokens' hashes here are not known
 			return nil
 		}
 	}
 	switch {
 	case s.marked:
-		ns.useLookAheads(&r.c.registry, max(s.peerLookAheads, noLookAhead))
+		ns.UseLookAheads(r.c.catalog, max(s.peerLookAheads, catalog.NoLookAhead))
 	case local == nil:
-		ns.useAnyLookAhead(&r.c.registry)
+		ns.UseAnyLookAhead(r.c.catalog)
 	default:
-		ns.useLookAheads(&r.c.registry, dynamoLookAheads) // Dynamo's dumps do not tell
+		ns.UseLookAheads(r.c.catalog, catalog.DynamoLookAheads) // Dynamo's dumps do not tell
 	}
 	owner := s.holdings.holder(ns, key, e.Medium)
 	to := owner.owners[0]
@@ -184,33 +183,33 @@ func (r *Recovery) Stored(e *Stored) error {
 	s.announce(ns, id.Lora)
 	blocks := *e.Stretch
 	waits := local == nil && e.Key == e.Engine[0]
-	if fold(&blocks, ns.names.Has(id)); waits {
+	if fold(&blocks, ns.Names.Has(id)); waits {
 		blocks.Key = blocks.Engine[0]
 	}
 	if local != nil && !e.Waiting && !e.Root && (e.HasParent || e.HasKey) && !ns.placed(&blocks) {
 		r.deferUntilParent(s, ns, to, &blocks, id, local)
 	}
 	if waits && s.reg.Type != registration.TypeStandard {
-		ns.deployment.await()
+		ns.Deployment.AwaitTokens()
 	}
 	ns.restore(to, &blocks, id, local, false)
-	ns.deployment.learn(e.ClientHashes, e.Local, id, e.Root)
+	ns.Deployment.LearnClientHashes(e.ClientHashes, e.Local, id, e.Root)
 	r.Blocks += len(e.Engine)
 	return nil
 }
 
 // restore lets the index restore a stretch of an identity, which may have left the table since.
 func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identity, local []uint64, complete bool) {
-	for !ns.names.Table.Pin(id) {
-		again, err := ns.names.Table.Enter(id.Variant)
+	for !ns.Names.Table.Pin(id) {
+		again, err := ns.Names.Table.Enter(id.Variant)
 		if err != nil {
 			return
 		}
 		id = again
 	}
-	defer ns.names.Table.Unpin()
+	defer ns.Names.Table.Unpin()
 	e.Identity = id.Number
-	ns.deployment.index.RestoreStretch(to, e, local, complete)
+	ns.Deployment.Index.RestoreStretch(to, e, local, complete)
 }
 
 // Done ends the recovery: the sources go on with the blocks that came back.
@@ -223,7 +222,7 @@ func (r *Recovery) Done() {
 		}
 		s.settled = true
 		if s.recovered && r.ttl > 0 {
-			s.expires = time.AfterFunc(r.ttl, func() { r.c.expire(s) })
+			s.expires = time.AfterFunc(r.ttl, func() { expire(r.c, s) })
 		}
 	}
 }
@@ -239,7 +238,7 @@ func (r *Recovery) deferUntilParent(s *source, ns *namespace, to index.Owner, e 
 	}, id: id, local: slices.Clone(local)})
 	n := int64(pendingBytes + 24*len(e.Engine))
 	r.charged += n
-	r.c.registry.options.Budget.Charge(n)
+	r.c.catalog.Options.Budget.Charge(n)
 }
 
 // mostTries bounds how often a pending stretch is looked at. One that was not placed although a stretch
@@ -282,7 +281,7 @@ func (r *Recovery) attachPending() {
 
 // dropPending forgets the pending stretches.
 func (r *Recovery) dropPending() {
-	r.c.registry.options.Budget.Charge(-r.charged)
+	r.c.catalog.Options.Budget.Charge(-r.charged)
 	r.pending, r.charged = nil, 0
 }
 
@@ -291,7 +290,7 @@ func (r *Recovery) dropPending() {
 func (e *pendingStretch) attach(complete bool) bool {
 	e.source.turn.Lock()
 	defer e.source.turn.Unlock()
-	if e.source.holdings.byKey[e.ns.deployment.key] != e.ns {
+	if e.source.holdings.byKey[e.ns.Deployment.Key] != e.ns {
 		return true // registered or unregistered meanwhile
 	}
 	known := e.ns.placed(&e.blocks)
@@ -328,7 +327,7 @@ func (r *Recovery) filled() iter.Seq[*source] {
 				s.turn.Lock()
 				if s.gone {
 					s.turn.Unlock()
-					s = r.c.successorOf(s)
+					s = successorOf(r.c, s)
 					r.sources[key] = s
 					continue
 				}
@@ -356,14 +355,14 @@ func (r *Recovery) lock(reg registration.Registration, exact bool) (*source, err
 			return s, nil
 		}
 		s.turn.Unlock()
-		r.sources[withTenant(reg).Key()] = r.c.successorOf(s)
+		r.sources[withTenant(reg).Key()] = successorOf(r.c, s)
 	}
 }
 
 // successorOf returns the source registered in the place of one that is gone, nil without
 // one.
-func (c *Conductor) successorOf(gone *source) *source {
-	s := c.registry.source(gone.reg.Key())
+func successorOf(c *Sources, gone *source) *source {
+	s := c.source(gone.reg.Key())
 	if s == nil || s == gone || s.recovered || !s.atGate() || s.holdings.deploymentKey() != gone.holdings.deploymentKey() {
 		return nil
 	}
@@ -386,27 +385,27 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*source, e
 		return s, nil
 	}
 	c := r.c
-	if s := c.registry.source(key); r.Refill && s != nil && s.recovered && s.origin.Load() != nil {
+	if s := c.source(key); r.Refill && s != nil && s.recovered && s.origin.Load() != nil {
 		_, _ = c.unregisterIf(key, s) // gone already is as good
 	}
-	c.registry.mu.Lock()
-	defer c.registry.mu.Unlock()
-	if c.registry.closed {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
 		return nil, ErrClosed
 	}
-	s := c.registry.sources[key]
+	s := c.sources[key]
 	if s == nil && !exact && reg.Endpoint == "" {
-		s = c.registry.sameInstanceSource(reg)
+		s = c.sources.sameInstance(&reg)
 	}
 	switch {
 	case s == nil:
-		if most := c.tuned.Load().MaxSources; most > 0 && c.registry.recovered >= most {
+		if most := c.limits.Load().MaxSources; most > 0 && c.recovered >= most {
 			return nil, fmt.Errorf("it has blocks of more than %d sources that are not registered here: limits.max_sources allows no more",
 				most)
 		}
 		s = c.newRecovered(reg)
-		c.registry.sources[key] = s
-		go s.run()
+		c.sources[key] = s
+		go c.follow(s)
 	case !s.recovered && !s.atGate(), s.holdings.deploymentKey() != reg.Deployment(), s.origin.Load() != nil:
 		s = nil // it runs, is another one, or a recovery has filled it
 	}
@@ -415,9 +414,9 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*source, e
 }
 
 // expire drops a recovered source without a registration.
-func (c *Conductor) expire(s *source) {
-	if key := s.reg.Key(); c.registry.source(key) == s {
-		c.registry.log.Info().Str("source", key.String()).Int("blocks",
+func expire(c *Sources, s *source) {
+	if key := s.reg.Key(); c.source(key) == s {
+		c.log.Info().Str("source", key.String()).Int("blocks",
 			s.holdings.blocks()).Msg("blocks recovered from a peer expire: nobody has registered their source")
 		_, _ = c.unregisterIf(key, s)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream/streamtest"
@@ -27,7 +28,7 @@ func TestRecoveryBesideEverything(t *testing.T) {
 				Endpoint: "tcp://h:1",
 			}
 		}
-		in := b.conductor.Recover(time.Minute)
+		in := b.conductor.Sources().Snapshots().Recover(time.Minute)
 		recovered := make(chan struct{})
 		var others sync.WaitGroup
 		beside := func(f func(i int)) {
@@ -51,9 +52,9 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			}
 		})
 		beside(func(i int) {
-			b.conductor.Snapshot().Walk(tiers.Device, func(*conductor.Stored) bool { return true })
+			b.conductor.Sources().Snapshots().Take().Walk(tiers.Device, func(*conductor.Stored) bool { return true })
 			b.conductor.Held(scope.Shard{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3), 0)
-			b.conductor.Query(conductor.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Detail: true})
+			b.conductor.Query(match.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Detail: true})
 			b.conductor.Services()
 		})
 		for i := range 300 {

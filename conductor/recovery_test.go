@@ -52,7 +52,7 @@ func openReplica(t *testing.T, n *streamtest.Network) *bench {
 // a peer that knows only instances and ranks.
 func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl time.Duration) *conductor.Recovery {
 	t.Helper()
-	r := to.Recover(ttl)
+	r := to.Sources().Snapshots().Recover(ttl)
 	bring(t, from, r, marks, func() {})
 	r.Done()
 	return r
@@ -61,7 +61,7 @@ func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl ti
 // bring does it all but for the end, and calls between before every stretch.
 func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks bool, between func()) {
 	t.Helper()
-	snap := from.Snapshot()
+	snap := from.Sources().Snapshots().Take()
 	if marks {
 		for _, m := range snap.Sources {
 			must.Succeed(t, r.Source(m))
@@ -198,10 +198,10 @@ func answers(b *bench, without string) string {
 func compareDigests(t *testing.T, a, b *conductor.Conductor) {
 	t.Helper()
 	theirs := make(map[registration.Key]conductor.SourceDigest)
-	for _, d := range b.Digests("") {
+	for _, d := range b.Sources().Digests("") {
 		theirs[d.Key()] = d
 	}
-	for _, x := range a.Digests("") {
+	for _, x := range a.Sources().Digests("") {
 		y := theirs[x.Key()]
 		if x.Mark == nil || y.Mark == nil || x.Mark.Seq != y.Mark.Seq || x.Mark.Print != y.Mark.Print {
 			continue
@@ -406,7 +406,7 @@ func TestRegisterDuringRecovery(t *testing.T) {
 			if opened {
 				open()
 			}
-			r, n := b.conductor.Recover(time.Minute), 0
+			r, n := b.conductor.Sources().Snapshots().Recover(time.Minute), 0
 			bring(t, a.conductor, r, true, func() {
 				if n == at {
 					b.run("register one")
@@ -468,7 +468,7 @@ func TestRecoveredBehindGone(t *testing.T) {
 			runAll(a, append([]string{"register one"}, lines...)...)
 			recoverFrom(t, a.conductor, b.conductor, true, 0)
 			open()
-			b.conductor.Snapshot().Walk(tiers.Device, func(s *conductor.Stored) bool {
+			b.conductor.Sources().Snapshots().Take().Walk(tiers.Device, func(s *conductor.Stored) bool {
 				if len(s.Engine) != 2 {
 					t.Errorf("%q: %d blocks follow each other, want 2", lines, len(s.Engine))
 				}

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/normalize"
@@ -49,8 +50,8 @@ type RegisterOptions struct {
 // Errors: *FieldError for bad input, *ConflictError for a key taken by other
 // fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
 // Admit.
-func (c *Conductor) Register(r registration.Registration, opts RegisterOptions) error {
-	if c.registry.past {
+func (c *Sources) Register(r registration.Registration, opts RegisterOptions) error {
+	if c.catalog.Past {
 		return ErrPast
 	}
 	r, err := c.canonical(r, opts.AnyEndpoint)
@@ -75,7 +76,7 @@ func (c *Conductor) Register(r registration.Registration, opts RegisterOptions) 
 }
 
 // canonical returns the registration with the defaults of this Conductor, or its first fault.
-func (c *Conductor) canonical(r registration.Registration, anyEndpoint bool) (registration.Registration, error) {
+func (c *Sources) canonical(r registration.Registration, anyEndpoint bool) (registration.Registration, error) {
 	if r.TTL == 0 {
 		r.TTL = c.opts.TTL
 	}
@@ -87,9 +88,9 @@ func (c *Conductor) canonical(r registration.Registration, anyEndpoint bool) (re
 }
 
 // register starts the source of a registration without faults.
-func (c *Conductor) register(r registration.Registration, opts RegisterOptions) error {
+func (c *Sources) register(r registration.Registration, opts RegisterOptions) error {
 	for {
-		giver := c.registry.source(r.Key())
+		giver := c.source(r.Key())
 		if giver != nil && !giver.recovered {
 			giver = nil
 		}
@@ -98,9 +99,9 @@ func (c *Conductor) register(r registration.Registration, opts RegisterOptions) 
 			continue // another one gives now
 		}
 		if old != nil {
-			c.registry.retire(old)
+			c.retire(old)
 		}
-		if s := c.registry.source(r.Key()); err == nil && s != nil {
+		if s := c.source(r.Key()); err == nil && s != nil {
 			s.observeAliases()
 		}
 		return err
@@ -109,14 +110,14 @@ func (c *Conductor) register(r registration.Registration, opts RegisterOptions) 
 
 // claimFrom claims a key while the recovered source that gives way, if there is one,
 // stands still. It reports false if that is not the one under the key any more.
-func (c *Conductor) claimFrom(giver *source, r registration.Registration, opts RegisterOptions) (old *source, claimed bool, err error) {
+func (c *Sources) claimFrom(giver *source, r registration.Registration, opts RegisterOptions) (old *source, claimed bool, err error) {
 	if giver != nil {
 		giver.turn.Lock()
 		defer giver.turn.Unlock()
 	}
-	c.registry.mu.Lock()
-	defer c.registry.mu.Unlock()
-	if at := c.registry.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
 		return nil, false, nil
 	}
 	old, err = c.claim(r.Key(), r, opts)
@@ -127,17 +128,17 @@ func (c *Conductor) claimFrom(giver *source, r registration.Registration, opts R
 // left alone, a different one is an error or, with Replace, gives way and is
 // returned to be stopped. So is another source that gives way because there are too
 // many. c.mu is held, and the turn of a recovered source that has the key.
-func (c *Conductor) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *source, err error) {
-	if c.registry.closed {
+func (c *Sources) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *source, err error) {
+	if c.closed {
 		return nil, ErrClosed
 	}
 	if opts.Admit != nil {
-		if err := opts.Admit(c.registry.registrations()); err != nil {
+		if err := opts.Admit(c.sources.registrations()); err != nil {
 			return nil, err
 		}
 	}
-	old, taken := c.registry.sources[key]
-	most, ofTenant := c.tuned.Load().MaxSources, c.tuned.Load().MaxTenantSources
+	old, taken := c.sources[key]
+	most, ofTenant := c.limits.Load().MaxSources, c.limits.Load().MaxTenantSources
 	switch {
 	case taken && old.recovered: // gives way
 	case taken:
@@ -148,121 +149,84 @@ func (c *Conductor) claim(key registration.Key, r registration.Registration, opt
 		switch {
 		case field == "":
 			old.givesWay = old.givesWay && opts.GivesWay
-			if !slices.Equal(*old.aliases.Load(), r.Aliases) {
-				c.registry.setAliases(old, r.Aliases)
+			if !slices.Equal(old.member.Aliases(), r.Aliases) {
+				c.catalog.SetAliases(old.member, r.Aliases)
 			}
 			return nil, nil
 		case !opts.Replace:
 			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}
 		}
-	case ofTenant > 0 && !opts.Static && c.registry.registeredFor(r.Tenant) >= ofTenant:
-		if old = c.givingWay(opts, func(s *source) bool { return s.reg.Tenant == r.Tenant }); old == nil {
+	case ofTenant > 0 && !opts.Static && c.sources.countFor(r.Tenant) >= ofTenant:
+		if old = c.sources.givingWay(&opts, func(s *source) bool { return s.reg.Tenant == r.Tenant }); old == nil {
 			return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
 		}
-	case most > 0 && c.registry.registrationCount() >= most:
-		if old = c.givingWay(opts, func(*source) bool { return true }); old == nil {
+	case most > 0 && len(c.sources)-c.recovered >= most:
+		if old = c.sources.givingWay(&opts, func(*source) bool { return true }); old == nil {
 			return nil, ErrTooManySources
 		}
 	}
 	full := !taken && old != nil
-	if err := c.registry.checkProfile(r, c.registry.sources[key]); err != nil {
+	if err := c.catalog.CheckProfile(r, memberOf(c.sources[key])); err != nil {
 		return nil, err
 	}
 	if full {
-		delete(c.registry.sources, old.reg.Key())
-		c.registry.log.Info().Str("source", old.reg.Key().String()).Str("for",
+		delete(c.sources, old.reg.Key())
+		c.log.Info().Str("source", old.reg.Key().String()).Str("for",
 			key.String()).Msg("source gives way, because there are too many")
 	}
 	if full || taken && !old.recovered {
-		c.registry.removeSource(old)
+		c.removeSource(old)
 	}
 	s := c.newSource(r, opts.Static)
 	s.by = opts.By.WithDefaults(opts.Static, s.opened)
 	s.givesWay = opts.GivesWay
 	if taken && old.recovered {
 		s.inheritFrom(old)
-		c.registry.removeSource(old) // now, so that the instance is a row all the time
+		c.removeSource(old) // now, so that the instance is a row all the time
 	}
-	c.registry.sources[key] = s
+	c.sources[key] = s
 	c.observeEndpoint(s)
 	c.watching.Do(func() { go c.watch() })
-	go s.run()
-	c.registry.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
+	go c.follow(s)
+	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
 	return old, nil
-}
-
-// givingWay returns the newest source that gives way to a registration, among those that may make
-// room for it; nil if none does. c.mu is held.
-func (c *Conductor) givingWay(opts RegisterOptions, may func(*source) bool) (found *source) {
-	if opts.GivesWay {
-		return nil
-	}
-	for _, s := range c.registry.sources {
-		if s.givesWay && may(s) && (found == nil || s.opened.After(found.opened)) {
-			found = s
-		}
-	}
-	return found
 }
 
 // Unregister stops a source and drops its blocks and aliases. Its instance stays
 // while another rank of it is registered. It returns the key with its defaults
 // filled in; ErrNotFound when it is unknown, ErrPast.
-func (c *Conductor) Unregister(key registration.Key) (registration.Key, error) {
+func (c *Sources) Unregister(key registration.Key) (registration.Key, error) {
 	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
-	if c.registry.past {
+	if c.catalog.Past {
 		return key, ErrPast
 	}
 	return c.unregisterIf(key, nil)
 }
 
 // unregisterIf unregisters a complete key if it still belongs to meant; a nil meant is any source.
-func (c *Conductor) unregisterIf(key registration.Key, meant *source) (registration.Key, error) {
-	c.registry.mu.Lock()
-	s, ok := c.registry.sources[key]
+func (c *Sources) unregisterIf(key registration.Key, meant *source) (registration.Key, error) {
+	c.mu.Lock()
+	s, ok := c.sources[key]
 	ok = ok && (meant == nil || s == meant)
 	if ok {
-		delete(c.registry.sources, key)
-		c.registry.removeSource(s)
+		delete(c.sources, key)
+		c.removeSource(s)
 	}
-	c.registry.mu.Unlock()
+	c.mu.Unlock()
 	if !ok {
 		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
-	c.registry.retire(s)
+	c.retire(s)
 	if !s.recovered { // else it was never registered
-		c.registry.log.Info().Str("source", key.String()).Msg("source unregistered")
+		c.log.Info().Str("source", key.String()).Msg("source unregistered")
 	}
 	return key, nil
 }
 
-// streamConfig fills the template for one source.
-func (c *Conductor) streamConfig(r registration.Registration, static bool, recorded *tape.Recorder,
-	on func(stream.State, string)) stream.Config {
-	cfg := c.opts.Stream
-	cfg.OnState = on
-	if recorded != nil {
-		cfg.OnUndecodable = recorded.RecordUndecodable
-	}
-	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
-	if c.opts.Transport != nil {
-		cfg.Transport = c.opts.Transport(r, static)
-	}
-	cfg.ReplayFlow = r.Tenant
-	cfg.PartialClears = r.Clear == registration.ClearDevice
-	if r.Type == registration.TypeMooncake {
-		cfg.FirstSeq = 1 // the master numbers its batches from 1
-	}
-	if r.SharesSequence() {
-		cfg.Topic = r.Topic()
-	}
-	return cfg
-}
-
-// SourceBounds returns how many sources there may be, and how many that clients of one tenant
+// Bounds returns how many sources there may be, and how many that clients of one tenant
 // registered; 0 is no bound.
-func (c *Conductor) SourceBounds() (all, ofTenant int) {
-	t := c.tuned.Load()
+func (c *Sources) Bounds() (all, ofTenant int) {
+	t := c.limits.Load()
 	return t.MaxSources, t.MaxTenantSources
 }
 
@@ -272,20 +236,13 @@ type pauser interface {
 	Unpause()
 }
 
-// Pause closes the connections of a source and keeps its blocks until
-// Unpause. ErrNotFound, ErrPast.
-func (c *Conductor) Pause(key registration.Key) error { return c.setPaused(key, true) }
-
-// Unpause undoes Pause: what was published meanwhile shows as a gap and is
-// replayed. A source that had failed tries its endpoint again. ErrNotFound,
-// ErrPast.
-func (c *Conductor) Unpause(key registration.Key) error { return c.setPaused(key, false) }
-
-func (c *Conductor) setPaused(key registration.Key, paused bool) error {
-	if c.registry.past {
+// SetPaused closes the connections of a source and keeps its blocks, until it is undone: what was published meanwhile
+// shows as a gap and is replayed then. A source that had failed tries its endpoint again. ErrNotFound, ErrPast.
+func (c *Sources) SetPaused(key registration.Key, paused bool) error {
+	if c.catalog.Past {
 		return ErrPast
 	}
-	s := c.registry.source(key)
+	s := c.source(key)
 	if s == nil {
 		return fmt.Errorf("%w: %s", ErrNotFound, key)
 	}
@@ -300,12 +257,12 @@ func (c *Conductor) setPaused(key registration.Key, paused bool) error {
 }
 
 // observeEndpoint reports another source that follows the same publisher. c.mu is held.
-func (c *Conductor) observeEndpoint(s *source) {
+func (c *Sources) observeEndpoint(s *source) {
 	if s.reg.IsApproximate() {
 		return // it follows none
 	}
 	told := false
-	for _, other := range c.registry.following[s.reg.Publisher()] {
+	for _, other := range c.following[s.reg.Publisher()] {
 		key := other.reg.Key()
 		switch {
 		case other == s:
@@ -316,7 +273,7 @@ func (c *Conductor) observeEndpoint(s *source) {
 			return
 		case !told:
 			// Findings are for the tenant of the source, which may not learn of others.
-			c.registry.log.Warn().Str("source", s.reg.Key().String()).Str("other",
+			c.log.Warn().Str("source", s.reg.Key().String()).Str("other",
 				key.String()).Msg("two tenants follow the same publisher")
 			told = true
 		}
@@ -325,55 +282,85 @@ func (c *Conductor) observeEndpoint(s *source) {
 
 // newSource opens the stream, which does not wait for the endpoint, and joins
 // the source to its deployment. c.mu is held.
-func (c *Conductor) newSource(r registration.Registration, static bool) *source {
+func (c *Sources) newSource(r registration.Registration, static bool) *source {
 	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, static)...)
 	s := c.unjoined(r)
 	s.static, s.tape = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)
-	s.states = statelog.New(c.registry.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
-	c.registry.addSource(s) // last: queries see it from here on
+	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
+	c.addSource(s) // last: queries see it from here on
 	return s
 }
 
 // newRecovered joins a source that is not registered here to its deployment. c.mu is
 // held.
-func (c *Conductor) newRecovered(r registration.Registration) *source {
+func (c *Sources) newRecovered(r registration.Registration) *source {
 	s := c.unjoined(r)
-	s.stream, s.recovered = newUnfollowed(c.now()), true
+	s.stream, s.recovered, s.member.Recovered = newUnfollowed(c.now()), true, true
 	s.by = registration.Registrar{Kind: registration.ByPeer, At: s.opened}
-	c.registry.addSource(s)
+	c.addSource(s)
 	return s
 }
 
-// unjoined makes a source without a feed, not yet visible to queries.
-func (c *Conductor) unjoined(r registration.Registration) *source {
-	s := &source{
-		conductor: c,
-		profile:   r.ResolvedProfile(),
-		stopped:   make(chan struct{}),
-		done:      make(chan struct{}),
-		opened:    c.now(),
-		dropped:   make(map[events.Reason]uint64),
+// memberOf returns the member of a source, nil for none.
+func memberOf(s *source) *catalog.Member {
+	if s == nil {
+		return nil
 	}
-	s.aliases.Store(&r.Aliases)
-	s.doctor = doctor.New(observedBy(&r), c.now)
+	return s.member
+}
+
+// unjoined makes a source without a feed, not yet visible to queries.
+func (c *Sources) unjoined(r registration.Registration) *source {
+	s := &source{
+		shared:  &c.shared,
+		stopped: make(chan struct{}),
+		done:    make(chan struct{}),
+		opened:  c.now(),
+		dropped: make(map[events.Reason]uint64),
+		doctor:  doctor.New(observedBy(&r), c.now),
+	}
+	m := catalog.NewMember(r, &s.doctor.Findings, func() stream.Status { return s.stream.Status() })
+	s.member, s.reg = m, &m.Registration
 	s.holdings = holdings{
-		registry: &c.registry, owner: s, reg: r, policy: r.CopyPolicy(c.opts.Copies), full: r.Reports == registration.ReportsFull,
+		catalog: c.catalog, member: m, reg: s.reg, policy: r.CopyPolicy(c.opts.Copies), full: r.Reports == registration.ReportsFull,
 		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}
-	s.reg = &s.holdings.reg
 	s.normal = normalize.New(normalize.Options{
 		Registered: r.Context(), Rank: r.Rank, Pool: r.IsPool(), Standard: r.Type == registration.TypeStandard,
 		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: r.Clear == registration.ClearDevice, MayAnnounce: r.AllowsTenant,
-		IsAlias: s.isAlias,
+		IsAlias: m.IsAlias,
 		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.holdings.mediumOf,
 	})
 	if r.IsPool() {
 		s.pool = pool.New(pool.Options{
 			Registered: r.Context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
-			Counts: c.registry.countsGroup, Findings: &s.doctor.Findings,
+			Counts: c.catalog.CountsGroup, Findings: &s.doctor.Findings,
 		})
 	}
 	return s
+}
+
+// streamConfig fills the template for one source.
+func (o *SourceOptions) streamConfig(r registration.Registration, static bool, recorded *tape.Recorder,
+	on func(stream.State, string)) stream.Config {
+	cfg := o.Stream
+	cfg.OnState = on
+	if recorded != nil {
+		cfg.OnUndecodable = recorded.RecordUndecodable
+	}
+	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
+	if o.Transport != nil {
+		cfg.Transport = o.Transport(r, static)
+	}
+	cfg.ReplayFlow = r.Tenant
+	cfg.PartialClears = r.Clear == registration.ClearDevice
+	if r.Type == registration.TypeMooncake {
+		cfg.FirstSeq = 1 // the master numbers its batches from 1
+	}
+	if r.SharesSequence() {
+		cfg.Topic = r.Topic()
+	}
+	return cfg
 }

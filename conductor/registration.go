@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"example.com/conductor/conductor/doctor"
-	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/registration"
 )
 
@@ -19,19 +18,6 @@ var (
 	// ErrTooManySources: limits.max_sources is reached.
 	ErrTooManySources = errors.New("too many registered sources")
 )
-
-// namingOf returns how a source names its blocks.
-func namingOf(r *registration.Registration) names.Kind {
-	switch {
-	case r.IsPool():
-		return names.Pool
-	case r.Type == registration.TypeSGLang:
-		return names.Salting
-	case r.Type == registration.TypeStandard:
-		return names.Standard
-	}
-	return names.Engine
-}
 
 // observedBy returns a registration as the doctor of its source needs it.
 func observedBy(r *registration.Registration) doctor.Registered {

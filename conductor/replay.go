@@ -68,7 +68,7 @@ type ReplaySummary struct {
 // win over those of opts; Now and Tape are ignored.
 func NewReplay(opts Options) *Replay {
 	p := &Replay{}
-	opts.Tape, opts.MaxSources, opts.TTL = nil, 0, 0
+	opts.Tape, opts.MaxSources, opts.TTL, opts.past = nil, 0, 0, true
 	opts.Now = func() time.Time { return time.Unix(0, p.now.Load()).UTC() }
 	if opts.Stream.Decode == nil {
 		opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) }
@@ -81,9 +81,8 @@ func NewReplay(opts Options) *Replay {
 // begin starts over with nothing.
 func (p *Replay) begin() {
 	p.c = New(p.opts)
-	p.c.registry.past = true
 	p.sources = make(map[uint32]*recorded)
-	p.c.open = func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
+	p.c.sources.open = func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
 		f := newRecorded(p.c.now, p.opts.Stream.StaleAfter)
 		if r.IsApproximate() {
 			f.st.State = stream.Approximate // which the journal has no record of
@@ -236,13 +235,13 @@ func (p *Replay) register(rec *tape.Record) (*recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old := p.c.registry.source(reg.Key()); old != nil {
+	if old := p.c.sources.source(reg.Key()); old != nil {
 		p.unregister(old.stream.(*recorded).id)
 	}
-	if err := p.c.register(reg, RegisterOptions{Static: static}); err != nil {
+	if err := p.c.sources.register(reg, RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
-	s := p.c.registry.source(reg.Key())
+	s := p.c.sources.source(reg.Key())
 	f := s.stream.(*recorded)
 	f.source, f.id = s, rec.Source
 	p.sources[rec.Source] = f
@@ -251,7 +250,7 @@ func (p *Replay) register(rec *tape.Record) (*recorded, error) {
 }
 
 func (p *Replay) unregister(id uint32) {
-	if _, err := p.c.unregisterIf(p.sources[id].source.reg.Key(), nil); err != nil {
+	if _, err := p.c.sources.unregisterIf(p.sources[id].source.reg.Key(), nil); err != nil {
 		panic("BUG: a replayed source is not registered: " + err.Error())
 	}
 	delete(p.sources, id)

@@ -86,7 +86,7 @@ type reporter struct {
 }
 
 // note takes a batch of a client of some tenants with its outcome.
-func (p *pushes) note(by scope.Tenants, b *lmcache.Batch, done Pushed, now time.Time) {
+func (p *Pushes) note(by scope.Tenants, b *lmcache.Batch, done Pushed, now time.Time) {
 	p.heard.note(by, b, done, now, func(emitter, model string) bool {
 		return slices.ContainsFunc(p.of(by.Has), func(h *lmcache.Hub) bool { return h.Claimed(emitter, model) })
 	})
@@ -180,11 +180,11 @@ func (k *reporters) list(now time.Time, claimed func(r *Reporter, emitter, model
 }
 
 // Reporters returns the instances of LMCache that have reported lately, sorted by name.
-func (c *Conductor) Reporters() []Reporter {
-	c.pushes.mu.Lock()
-	hubs := maps.Clone(c.pushes.hubs)
-	c.pushes.mu.Unlock()
-	all := c.pushes.heard.list(c.now(), func(r *Reporter, emitter, model string) bool {
+func (p *Pushes) Reporters() []Reporter {
+	p.mu.Lock()
+	hubs := maps.Clone(p.hubs)
+	p.mu.Unlock()
+	all := p.heard.list(p.now(), func(r *Reporter, emitter, model string) bool {
 		for tenant, h := range hubs {
 			if r.By.Has(tenant) && h.Claimed(emitter, model) {
 				return true
@@ -210,7 +210,7 @@ func (c *Conductor) Reporters() []Reporter {
 
 // Reporters returns what instances of LMCache have reported lately about the client's tenants, sorted by name.
 func (v Inspection) Reporters() (all []Reporter) {
-	for _, r := range v.conductor.Reporters() {
+	for _, r := range v.conductor.sources.pushes.Reporters() {
 		if mine, ok := r.For(v.reader.Tenants); ok {
 			all = append(all, mine)
 		}

@@ -84,7 +84,7 @@ func TestReportersName(t *testing.T) {
 	l.want(nil, "a followed 4 [default] []", "b followed 5 [] []", "quiet heard 3 [] []")
 	l.seq = 0 // a number that was there
 	l.report(nil, "a", "", "m")
-	if r := l.c.Reporters()[0]; r.Outcome != lmcache.Duplicate || r.Seq != 4 || r.Incarnation != 7 {
+	if r := l.c.Sources().Pushes().Reporters()[0]; r.Outcome != lmcache.Duplicate || r.Seq != 4 || r.Incarnation != 7 {
 		t.Errorf("after a duplicate: %+v", r)
 	}
 	l.now = l.now.Add(reporterAge)
@@ -124,7 +124,7 @@ func TestReportersAreBounded(t *testing.T) {
 		l.now = l.now.Add(time.Millisecond)
 		l.report(nil, fmt.Sprintf("%05d", i), "", models...)
 	}
-	all := l.c.Reporters()
+	all := l.c.Sources().Pushes().Reporters()
 	if len(all) != maxReporters || all[0].Instance != "00005" || len(all[0].Unclaimed) != maxUnclaimed {
 		t.Errorf("%d instances, the first is %+v", len(all), all[0])
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -24,7 +25,7 @@ func BenchmarkRouted(b *testing.B) {
 	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
 	c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), ExpectedBytes: 64 << 20})
 	defer c.Close()
-	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
 		return idle{make(chan struct{})}
 	}
 	var engines []*source
@@ -32,9 +33,9 @@ func BenchmarkRouted(b *testing.B) {
 		r := registration.Registration{Endpoint: fmt.Sprintf("tcp://i%d:1", i), Type: registration.TypeVLLM, Model: "m",
 			Instance: fmt.Sprintf("i%d", i), BlockSize: size}
 		must.Succeed(b, c.Register(r, RegisterOptions{}))
-		c.registry.mu.RLock()
-		engines = append(engines, c.registry.sources[registration.Key{Instance: r.Instance, Tenant: scope.DefaultTenant}])
-		c.registry.mu.RUnlock()
+		c.sources.mu.RLock()
+		engines = append(engines, c.sources.sources[registration.Key{Instance: r.Instance, Tenant: scope.DefaultTenant}])
+		c.sources.mu.RUnlock()
 	}
 	asked := make([][]uint32, prompts)
 	for p := range asked {
@@ -60,17 +61,17 @@ func BenchmarkRouted(b *testing.B) {
 	query := func(name string, expected bool) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			q := Query{Model: "m", BlockSize: size, Expected: expected}
+			q := match.Query{Model: "m", BlockSize: size, Expected: expected}
 			for i := 0; b.Loop(); i++ {
 				q.Tokens = asked[i%prompts]
-				must.Succeed(b, v.Answer(&q, func(*Answer) {}))
+				must.Succeed(b, v.Answer(&q, func(*match.Answer) {}))
 			}
 		})
 	}
 	routed := func(name, target string, vary bool) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			r := Routed{Query: Query{Model: "m", BlockSize: size}, Target: target, Rank: AnyRank}
+			r := match.Routed{Query: match.Query{Model: "m", BlockSize: size}, Target: target, Rank: match.AnyRank}
 			own := make([]uint32, tokens)
 			for i := 0; b.Loop(); i++ {
 				r.Tokens = asked[i%prompts]
@@ -93,7 +94,8 @@ func BenchmarkRouted(b *testing.B) {
 	for i := range 10_000 {
 		own := append([]uint32(nil), asked[i%prompts]...)
 		own[tokens*3/4] = uint32(i)
-		_, err := v.Routed(&Routed{Query: Query{Model: "m", BlockSize: size, Tokens: own}, Target: fmt.Sprint("i", i%12), Rank: AnyRank})
+		_, err := v.Routed(&match.Routed{Query: match.Query{Model: "m", BlockSize: size, Tokens: own}, Target: fmt.Sprint("i", i%12),
+			Rank: match.AnyRank})
 		must.Succeed(b, err)
 	}
 	query("query/while expected", false)

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/index/hash"
 )
 
@@ -128,8 +128,8 @@ func (m *routedModel) play() {
 }
 
 // query returns a query of a path, by tokens or by hashes of either kind.
-func (m *routedModel) query(path string) conductor.Query {
-	q := conductor.Query{Model: "m", BlockSize: 16, Lora: m.one("", "", "l"), Salt: m.one("", "", "s")}
+func (m *routedModel) query(path string) match.Query {
+	q := match.Query{Model: "m", BlockSize: 16, Lora: m.one("", "", "l"), Salt: m.one("", "", "s")}
 	switch tokens := promptOf(path, 16); m.dice.IntN(4) {
 	case 0:
 		q.ByHash = true
@@ -139,7 +139,7 @@ func (m *routedModel) query(path string) conductor.Query {
 			q.Hashes = append(q.Hashes, chain.At(i))
 		}
 	case 1:
-		q.ByHash, q.HashKind = true, conductor.VLLMHashes
+		q.ByHash, q.HashKind = true, match.VLLMHashes
 		names := strings.Split(path, "/")
 		for i := range names {
 			q.Hashes = append(q.Hashes, engineHash(fmt.Sprintf("ipc://A/0%s%s-%s", q.Salt, q.Lora, q.Salt), strings.Join(names[:i+1], "/")))
@@ -151,7 +151,7 @@ func (m *routedModel) query(path string) conductor.Query {
 }
 
 func (m *routedModel) report(path string) {
-	r := conductor.Routed{Query: m.query(path), Target: m.one("A", "A", "B", "D", "N"), Rank: m.dice.IntN(3) - 1}
+	r := match.Routed{Query: m.query(path), Target: m.one("A", "A", "B", "D", "N"), Rank: m.dice.IntN(3) - 1}
 	if m.dice.IntN(2) == 0 {
 		r.RequestID = fmt.Sprint("id", m.dice.IntN(9))
 	}
@@ -165,9 +165,9 @@ func (m *routedModel) report(path string) {
 }
 
 // compare asks both servers, also with Expected.
-func (m *routedModel) compare(q conductor.Query) {
+func (m *routedModel) compare(q match.Query) {
 	m.t.Helper()
-	ask := func(b *bench, q conductor.Query) conductor.Answer {
+	ask := func(b *bench, q match.Query) match.Answer {
 		ans := b.conductor.Query(q)
 		ans.Roster = nil
 		for _, row := range ans.Rows {

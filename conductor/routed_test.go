@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
@@ -17,7 +18,7 @@ import (
 // expectedRows prints the rows of a path with Expected.
 func (b *bench) expectedRows(path string) string {
 	var out []string
-	for _, r := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16), Expected: true}).Rows {
+	for _, r := range b.conductor.Query(match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16), Expected: true}).Rows {
 		text := fmt.Sprintf("%s %d/%d", r.Instance, r.Longest, r.Expected)
 		for _, rank := range r.Ranks {
 			text += fmt.Sprintf(" %d:%d/%d", rank.Rank, rank.External, rank.Expected)
@@ -28,7 +29,7 @@ func (b *bench) expectedRows(path string) string {
 }
 
 func (b *bench) routed(path, target string, rank int, ttl time.Duration, id string) error {
-	r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}, Target: target, Rank: rank,
+	r := match.Routed{Query: match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}, Target: target, Rank: rank,
 		TTL: ttl, RequestID: id}
 	_, err := b.view().Routed(&r)
 	return err
@@ -51,8 +52,8 @@ func TestRouted(t *testing.T) {
 		b.run("store A path=a/b")
 		check("a/b/c/d", "A 2/2 0:2/2 1:0/0, B 0/0 0:0/0")
 		must.Succeed(t, b.routed("a/b/c/d", "A", 0, 0, ""))
-		must.Succeed(t, b.routed("a/b/c/x", "A", conductor.AnyRank, 0, ""))
-		must.Succeed(t, b.routed("a/b", "B", conductor.AnyRank, 0, "one"))
+		must.Succeed(t, b.routed("a/b/c/x", "A", match.AnyRank, 0, ""))
+		must.Succeed(t, b.routed("a/b", "B", match.AnyRank, 0, "one"))
 		check("a/b/c/d", "A 2/4 0:2/4 1:0/0, B 0/2 0:0/2")
 		check("a/b/c/x", "A 2/4 0:2/3 1:0/0, B 0/2 0:0/2")
 		if got := b.run("query path=a/b/c/d"); strings.Contains(got, "xpected") {
@@ -82,7 +83,7 @@ func TestRouted(t *testing.T) {
 			want   string
 		}{{"C", 0, "instance_id [A B]"}, {"A", 2, "dp_rank [0 1]"}} {
 			err := b.routed("a", bad.target, bad.rank, 0, "")
-			var unknown *conductor.UnknownTargetError
+			var unknown *match.UnknownTargetError
 			if !errors.As(err, &unknown) || fmt.Sprint(unknown.Field, " ", unknown.Known) != bad.want {
 				t.Errorf("%+v: %v", bad, err)
 			}
@@ -105,7 +106,7 @@ func TestUnknownRank(t *testing.T) {
 			b.run(fmt.Sprintf("register A rank=%d", (i*7)%40))
 			want = append(want, fmt.Sprint(i))
 		}
-		var unknown *conductor.UnknownTargetError
+		var unknown *match.UnknownTargetError
 		if err := b.routed("a", "A", 99, 0, ""); !errors.As(err, &unknown) || !slices.Equal(unknown.Known, want[:32]) {
 			t.Errorf("%v: %v", err, unknown.Known)
 		}
@@ -130,7 +131,7 @@ func TestRoutedApproximate(t *testing.T) {
 				if got := b.expectedRows(path); got != want {
 					t.Errorf("%s: %s, want %s", path, got, want)
 				}
-				for _, r := range b.conductor.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
+				for _, r := range b.conductor.Query(match.Query{Model: "m", BlockSize: 16, Tokens: promptOf(path, 16)}).Rows {
 					if r.Approximate != (r.Instance == "A") {
 						t.Errorf("%s: %+v", path, r)
 					}
@@ -140,7 +141,7 @@ func TestRoutedApproximate(t *testing.T) {
 			must.Succeed(t, b.routed("a/b/c", "A", 0, 0, ""))
 			time.Sleep(40 * time.Second)
 			check("a/b/c", "A 0/3 0:0/3, B 0/0 0:0/0", "A 3/3 0:3/3, B 0/0 0:0/0")
-			must.Succeed(t, b.routed("x/y", "A", conductor.AnyRank, 0, "r")) // c has to leave
+			must.Succeed(t, b.routed("x/y", "A", match.AnyRank, 0, "r")) // c has to leave
 			check("a/b/c", "A 0/2 0:0/2, B 0/0 0:0/0", "A 2/2 0:2/2, B 0/0 0:0/0")
 			check("x/y", "A 0/2 0:0/2, B 0/0 0:0/0", "A 2/2 0:2/2, B 0/0 0:0/0")
 			must.Succeed(t, b.view().TakeBack("", "r"))

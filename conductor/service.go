@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/registration"
@@ -66,8 +67,8 @@ type MediumBlocks struct {
 
 // Services returns every registered source, sorted by key. It locks each index once.
 func (c *Conductor) Services() []Service {
-	all := servicesOf(c.registry.registered())
-	c.registry.addExpectations(all)
+	all := servicesOf(c.sources.registered())
+	addExpectations(c.catalog, all)
 	return all
 }
 
@@ -86,13 +87,13 @@ func servicesOf(sources []*source) []Service {
 }
 
 // heldBlocks are the holdings of all owners, by deployment.
-type heldBlocks map[*deployment]index.Holdings
+type heldBlocks map[*catalog.Deployment]index.Holdings
 
 // in returns the holdings in a deployment.
-func (h heldBlocks) in(d *deployment) index.Holdings {
+func (h heldBlocks) in(d *catalog.Deployment) index.Holdings {
 	all, known := h[d]
 	if !known {
-		all = d.index.Holdings()
+		all = d.Index.Holdings()
 		h[d] = all
 	}
 	return all
@@ -104,8 +105,8 @@ func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans in
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ns := range s.namespaces {
-		in := held.in(ns.deployment)
-		orphans += in.WaitingOf(ns.source)
+		in := held.in(ns.Deployment)
+		orphans += in.WaitingOf(ns.Source)
 		for key, h := range ns.owners {
 			at := slices.IndexFunc(media, func(m MediumBlocks) bool { return m.Name == key.Medium })
 			if at < 0 {
@@ -138,7 +139,7 @@ func (s *Service) AsksSnapshots() bool { return s.asksSnapshots }
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
 func (c *Conductor) Watermarks() []uint64 {
-	sources := c.registry.registered()
+	sources := c.sources.registered()
 	all := make([]uint64, len(sources))
 	for i, s := range sources {
 		if st := s.stream.Status(); st.HasSeq {
@@ -151,7 +152,7 @@ func (c *Conductor) Watermarks() []uint64 {
 // IndexBytes is what all indexes account for.
 func (c *Conductor) IndexBytes() int {
 	n := 0
-	for _, st := range c.registry.indexStats() {
+	for _, st := range indexStats(c.catalog) {
 		n += st.Bytes
 	}
 	return n
@@ -159,7 +160,7 @@ func (c *Conductor) IndexBytes() int {
 
 func (s *source) service(st stream.Status, held heldBlocks) Service {
 	v := Service{
-		Registration: s.registration(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
+		Registration: s.member.Registered(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
 		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()),
 		Incomplete:     s.incompleteBlocks(),
 		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
@@ -171,10 +172,10 @@ func (s *source) service(st stream.Status, held heldBlocks) Service {
 		v.Blocks += m.Blocks
 	}
 	if !st.OldestAt.IsZero() {
-		v.Waits = max(s.conductor.now().Sub(st.OldestAt), 0)
+		v.Waits = max(s.shared.now().Sub(st.OldestAt), 0)
 	}
 	if !st.LastBatchAt.IsZero() {
-		v.Age = max(s.conductor.now().Sub(st.LastBatchAt), 0)
+		v.Age = max(s.shared.now().Sub(st.LastBatchAt), 0)
 	}
 	if st.HasSeq {
 		v.LastSeq = &st.LastSeq
@@ -208,21 +209,21 @@ const maxListedHashes = 200_000
 
 // GlobalView returns every adapter and salt of each instance with up to limit hash
 // aliases each. It is for people and tests; it walks.
-func (c *Conductor) GlobalView(limit int) []ContextView { return c.registry.globalView(nil, limit) }
+func (c *Conductor) GlobalView(limit int) []ContextView { return globalView(c.catalog, nil, limit) }
 
 // globalView is GlobalView for the deployments of some tenants.
-func (c *registry) globalView(of scope.Tenants, limit int) (all []ContextView) {
+func globalView(c *catalog.Catalog, of scope.Tenants, limit int) (all []ContextView) {
 	listed := 0
-	for _, d := range c.indexed() {
-		if of.Has(d.key.Tenant) {
-			all = append(all, d.contextViews(c, limit, &listed)...)
+	for _, d := range c.Indexed() {
+		if of.Has(d.Key.Tenant) {
+			all = append(all, contextViews(c, d, limit, &listed)...)
 		}
 	}
 	return all
 }
 
 // contextViews returns the views of a deployment, ordered by adapter, salt and instance.
-func (d *deployment) contextViews(c *registry, limit int, listed *int) []ContextView {
+func contextViews(c *catalog.Catalog, d *catalog.Deployment, limit int, listed *int) []ContextView {
 	type key struct {
 		identity index.Identity
 		instance string
@@ -237,42 +238,40 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 		home     bool // a source of the instance is registered with the adapter and salt
 		aliases  []alias
 	}
-	c.mu.RLock()
-	by := maps.Clone(d.holders)
-	c.mu.RUnlock()
+	by := c.MembersIn(d)
 	views := make(map[key]*view)
 	of := func(n index.Identity, src index.Source) *view {
 		s := by[src]
 		if s == nil {
 			return nil // it has just entered
 		}
-		at := key{n, s.reg.Instance}
+		at := key{n, s.Registration.Instance}
 		v := views[at]
 		if v != nil {
 			return v
 		}
-		if id := d.names.Of(n); id != nil { // else its last block has just left
+		if id := d.Names.Of(n); id != nil { // else its last block has just left
 			v = &view{identity: id, ContextView: ContextView{
-				Tenant: d.key.Tenant, Model: d.key.Model, BlockSize: d.key.BlockSize, Lora: id.Lora, Salt: id.Salt,
-				Instance: s.reg.Instance, Hashes: make(map[uint64]uint64),
+				Tenant: d.Key.Tenant, Model: d.Key.Model, BlockSize: d.Key.BlockSize, Lora: id.Lora, Salt: id.Salt,
+				Instance: s.Registration.Instance, Hashes: make(map[uint64]uint64),
 			}}
 			views[at] = v
 		}
 		return v
 	}
 	for src, s := range by {
-		if id := d.names.Find(s.reg.Variant()); id != nil {
+		if id := d.Names.Find(s.Registration.Variant()); id != nil {
 			if v := of(id.Number, src); v != nil {
 				v.home = true
 			}
 		}
 	}
-	for at, blocks := range d.index.Checkpoint().HeldBySource() {
+	for at, blocks := range d.Index.Checkpoint().HeldBySource() {
 		if v := of(at.Identity, at.Source); v != nil {
 			v.Blocks += blocks
 		}
 	}
-	d.index.Inspect().EachAlias(func(src index.Source, n index.Identity, name, seq uint64) bool {
+	d.Index.Inspect().EachAlias(func(src index.Source, n index.Identity, name, seq uint64) bool {
 		switch v := of(n, src); {
 		case v == nil:
 		case len(v.aliases) >= limit || *listed >= maxListedHashes:
@@ -286,12 +285,12 @@ func (d *deployment) contextViews(c *registry, limit int, listed *int) []Context
 	var all []ContextView
 	for _, v := range views {
 		for _, a := range v.aliases { // now that the index is not locked
-			reg := by[a.source].reg
-			v.Hashes[a.name^d.names.FoldOf(reg.Variant(), namingOf(reg), v.identity.Variant)] = a.seq
+			reg := &by[a.source].Registration
+			v.Hashes[a.name^d.Names.FoldOf(reg.Variant(), catalog.NamingOf(reg), v.identity.Variant)] = a.seq
 		}
 		for _, s := range by {
-			if s.reg.Instance == v.Instance && s.reg.Model == v.Model {
-				v.Aliases = append(v.Aliases, *s.aliases.Load()...)
+			if s.Registration.Instance == v.Instance && s.Registration.Model == v.Model {
+				v.Aliases = append(v.Aliases, s.Aliases()...)
 			}
 		}
 		slices.Sort(v.Aliases)
@@ -335,9 +334,9 @@ type SourceState struct {
 // static source is synced or given up on. A source is given up on when it is partial, stale,
 // paused or failed: waiting would not help. One whose engine publishes nothing counts as synced.
 func (c *Conductor) Ready() Readiness {
-	r := Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced}
-	r.IndexBytes, r.IndexLimit = c.registry.options.Budget.Used()
-	for _, s := range c.registry.registered() {
+	r := Readiness{Recovering: c.sources.Recovering(), MinSynced: c.tuned.Load().MinSynced}
+	r.IndexBytes, r.IndexLimit = c.catalog.Options.Budget.Used()
+	for _, s := range c.sources.registered() {
 		r.count(s.static, s.state())
 	}
 	c.countUnfound(&r)
@@ -391,12 +390,12 @@ func (r *Readiness) count(static bool, s SourceState) {
 // of each.
 func (c *Conductor) Check() []error {
 	var errs []error
-	for _, d := range c.registry.indexed() {
-		if err := d.index.Check(); err != nil {
+	for _, d := range c.catalog.Indexed() {
+		if err := d.Index.Check(); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	all, release := c.registry.lockSources(nil)
+	all, release := c.sources.lockSources(nil)
 	defer release()
 	for _, s := range all {
 		if err := s.checkDigest(); err != nil {
@@ -410,17 +409,21 @@ func (c *Conductor) Check() []error {
 // whatever their adapter and salt.
 func (c *Conductor) Held(p scope.Shard, blockSize int, instance string, rank int32) int {
 	key := scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}
-	d := c.registry.deployment(key)
+	d := c.catalog.Deployment(key)
 	if d == nil {
 		return 0
 	}
-	v := d.rows(&c.registry)
-	at, found := v.find(instance)
+	v := d.Rows(c.catalog)
+	at, found := v.Find(instance)
 	if !found {
 		return 0
 	}
 	held := 0
-	for _, s := range v.rows[at].sources {
+	for _, m := range v.All[at].Members {
+		s := c.sources.sourceOf(m)
+		if s == nil {
+			continue // it has just left
+		}
 		s.holdings.mu.Lock()
 		if n := s.holdings.tallies[tallyKey{key, rank}]; n != nil {
 			held += int(n.Load())
@@ -436,7 +439,7 @@ const maxIndexSeries = 1000
 
 // indexStats returns the sizes of the indexes by their metric labels. Rows of adapters have the blocks
 // alone: all else belongs to the deployment as a whole, and is in the row without an adapter.
-func (c *registry) indexStats() map[[4]string]index.Stats {
+func indexStats(c *catalog.Catalog) map[[4]string]index.Stats {
 	sums := make(map[[4]string]index.Stats)
 	add := func(dk scope.Deployment, lora string, st index.Stats) {
 		labels := [4]string{dk.Tenant, dk.Model, lora, strconv.Itoa(dk.BlockSize)}
@@ -457,20 +460,20 @@ func (c *registry) indexStats() map[[4]string]index.Stats {
 		sum.Ghosts += st.Ghosts
 		sums[labels] = sum
 	}
-	for _, d := range c.indexed() {
-		st := d.index.Stats()
-		counts := d.index.IdentityBlocks(nil)
+	for _, d := range c.Indexed() {
+		st := d.Index.Stats()
+		counts := d.Index.IdentityBlocks(nil)
 		loras := make(map[string]int)
-		for _, id := range d.names.All() {
+		for _, id := range d.Names.All() {
 			if id.Lora != "" && int(id.Number) < len(counts) {
 				loras[id.Lora] += counts[id.Number]
 				st.Blocks -= counts[id.Number]
 			}
 		}
-		add(d.key, "", st)
+		add(d.Key, "", st)
 		for _, lora := range slices.Sorted(maps.Keys(loras)) { // the same adapters have rows of their own each time
 			if loras[lora] > 0 {
-				add(d.key, lora, index.Stats{Blocks: loras[lora]})
+				add(d.Key, lora, index.Stats{Blocks: loras[lora]})
 			}
 		}
 	}
@@ -481,8 +484,8 @@ func (c *registry) indexStats() map[[4]string]index.Stats {
 // of sources and owners, not blocks.
 func (c *Conductor) Memory() []MemoryPart {
 	var x index.Memory
-	for _, d := range c.registry.indexed() {
-		m := d.index.Memory()
+	for _, d := range c.catalog.Indexed() {
+		m := d.Index.Memory()
 		x.Pieces += m.Pieces
 		x.Lists += m.Lists
 		x.Heads += m.Heads
@@ -495,15 +498,15 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.NamesOffHeap += m.NamesOffHeap
 	}
 	streams, removals, lives, histories, pools := 0, 0, 0, 0, int64(0)
-	reported := c.pushes.bytes()
-	for _, s := range c.registry.registered() {
+	reported := c.sources.pushes.bytes()
+	for _, s := range c.sources.registered() {
 		st := s.stream.Status()
 		streams += st.Bytes
 		if s.reg.IsPushed() {
 			reported += int64(st.QueuedBytes)
 		}
 		removals += s.holdings.past.losses.Bytes()
-		lives += s.lives.Bytes()
+		lives += s.member.Lives.Bytes()
 		histories += s.states.Bytes()
 		pools += s.bound.Load()
 	}
@@ -526,9 +529,9 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "lmcache", Bytes: reported},
 		{Name: "lifetimes", Bytes: int64(lives)},
 		{Name: "source_histories", Bytes: int64(histories)},
-		{Name: "expected", Bytes: c.registry.expected.Bytes()},
-		{Name: "prefixes", Bytes: int64(c.registry.prefixRoom.Bytes())},
-		{Name: "hash_memo", Bytes: c.memo.Stats().Bytes},
+		{Name: "expected", Bytes: c.catalog.Expected.Bytes()},
+		{Name: "prefixes", Bytes: int64(c.catalog.PrefixRoom.Bytes())},
+		{Name: "hash_memo", Bytes: c.opts.Memo.Stats().Bytes},
 		{Name: "journal", Bytes: int64(c.opts.Tape.MemoryBytes())},
 	}
 }

@@ -55,7 +55,7 @@ func (c *Conductor) tellRegistered(r registration.Registration) {
 
 // Canonical returns a registration that was accepted as Registrations lists it.
 func (c *Conductor) Canonical(r registration.Registration) registration.Registration {
-	r, _ = c.canonical(r, true)
+	r, _ = c.sources.canonical(r, true)
 	return r
 }
 
@@ -69,27 +69,11 @@ func (c *Conductor) tellUnregistered(key registration.Key) {
 // States returns the registered sources by their state. It looks at no index.
 func (c *Conductor) States() map[stream.State][]registration.Key {
 	all := make(map[stream.State][]registration.Key)
-	for _, s := range c.registry.registered() {
+	for _, s := range c.sources.registered() {
 		if !s.recovered {
 			state := s.stream.Status().State
 			all[state] = append(all[state], s.reg.Key())
 		}
 	}
 	return all
-}
-
-// EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
-// at no index.
-func (c *Conductor) EachSource(f func(r *registration.Registration, s SourceState, pending bool)) {
-	for _, s := range c.registry.registered() {
-		if !s.recovered {
-			f(s.reg, s.state(), s.atGate())
-		}
-	}
-}
-
-// state returns the state of the source.
-func (s *source) state() SourceState {
-	st := s.stream.Status()
-	return SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
 }

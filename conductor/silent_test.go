@@ -33,11 +33,11 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	defer c.Close()
 	f := &oneStep{applied: make(chan struct{}), closed: make(chan struct{})}
 	f.step = stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
-	c.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
 	must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i",
 		BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied
-	if n := c.registry.registered()[0].holdings.blocks(); n == 0 {
+	if n := c.sources.registered()[0].holdings.blocks(); n == 0 {
 		t.Fatal("the batch stored no block")
 	}
 	list, hashes, tokens, payload = nil, nil, nil, nil

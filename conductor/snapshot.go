@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/registration"
@@ -34,7 +35,7 @@ type Stretch = index.Stretch
 func (s *Snapshot) Of(p scope.Shard, blockSize int) *Snapshot {
 	part := &Snapshot{Sources: s.Sources}
 	for _, d := range s.deployments {
-		if d.deployment.key == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
+		if d.deployment.Key == (scope.Deployment{Tenant: p.Tenant, Model: p.Model, BlockSize: blockSize}) {
 			part.deployments = append(part.deployments, d)
 		}
 	}
@@ -74,7 +75,7 @@ func (s *Snapshot) Partitions() map[scope.Shard][]int {
 		add(m.Deployment())
 	}
 	for _, d := range s.deployments {
-		add(d.deployment.key)
+		add(d.deployment.Key)
 	}
 	return all
 }
@@ -102,7 +103,7 @@ type SourceMark struct {
 
 // snapDeployment is one deployment of a snapshot.
 type snapDeployment struct {
-	deployment *deployment
+	deployment *catalog.Deployment
 	cut        *index.Checkpoint // until its blocks are copied
 	snap       *index.Snapshot
 	identities map[index.Identity]*names.Identity // of then
@@ -141,11 +142,17 @@ type Stored struct {
 	Local []uint64
 }
 
-// Snapshot takes a snapshot. KeepsClientHashes must hold.
-func (c *Conductor) Snapshot() *Snapshot {
-	c.registry.cutting.Lock()
-	defer c.registry.cutting.Unlock()
-	snap := c.cut(nil)
+// Snapshots copies what sources hold at one moment, and brings such copies back.
+type Snapshots struct{ sources *Sources }
+
+// Snapshots copies what the sources hold, and brings copies back.
+func (c *Sources) Snapshots() Snapshots { return Snapshots{c} }
+
+// Take takes a snapshot. Catalog.KeepsClientHashes must hold.
+func (h Snapshots) Take() *Snapshot {
+	h.sources.cutting.Lock()
+	defer h.sources.cutting.Unlock()
+	snap := h.cut(nil)
 	for i := range snap.deployments {
 		snap.deployments[i].snap = snap.deployments[i].cut.Snapshot()
 	}
@@ -153,13 +160,13 @@ func (c *Conductor) Snapshot() *Snapshot {
 }
 
 // cut returns a snapshot whose blocks are not copied yet, of one deployment unless of is nil.
-// c.cutting is held until they are copied.
-func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
+// Sources.cutting is held until they are copied.
+func (h Snapshots) cut(of *scope.Deployment) *Snapshot {
 	began := time.Now()
-	all, release := c.registry.lockSources(of)
+	all, release := h.sources.lockSources(of)
 	defer release()
 	snap := &Snapshot{Sources: make([]SourceMark, 0, len(all))}
-	deployments := make(map[*deployment]*snapDeployment)
+	deployments := make(map[*catalog.Deployment]*snapDeployment)
 	for _, s := range all {
 		if s.recovered && !s.settled {
 			continue // a recovery fills it: its mark promises blocks that have not come yet
@@ -168,15 +175,15 @@ func (c *Conductor) cut(of *scope.Deployment) *Snapshot {
 		snap.Sources = append(snap.Sources, s.snapshotMark())
 	}
 	for d, sd := range deployments {
-		sd.cut, sd.known, sd.groups = d.index.Checkpoint(), d.translation.all(), c.registry.groupsOf(d)
-		sd.cut.Yield = c.yieldToQueries
+		sd.cut, sd.known, sd.groups = d.Index.Checkpoint(), d.Translation.Entries(), h.sources.catalog.GroupKinds(d)
+		sd.cut.Yield = h.yieldToQueries
 		sd.identities = make(map[index.Identity]*names.Identity)
-		for _, id := range d.names.All() { // one that leaves now has no block
+		for _, id := range d.Names.All() { // one that leaves now has no block
 			sd.identities[id.Number] = id
 		}
 		snap.deployments = append(snap.deployments, *sd)
 	}
-	slices.SortFunc(snap.deployments, func(a, b snapDeployment) int { return a.deployment.key.Compare(b.deployment.key) })
+	slices.SortFunc(snap.deployments, func(a, b snapDeployment) int { return a.deployment.Key.Compare(b.deployment.Key) })
 	snap.paused = time.Since(began)
 	return snap
 }
@@ -188,11 +195,11 @@ const queriesFirst = time.Millisecond
 // yieldToQueries lets queries have the only processor for a while, if one has arrived in this second or the last. It
 // sleeps, because a goroutine that calls runtime.Gosched may go on before the sockets are polled: the next query would
 // wait until the runtime preempts the copy, after 10 ms. With more processors, another one polls.
-func (c *Conductor) yieldToQueries() {
+func (h Snapshots) yieldToQueries() {
 	if runtime.GOMAXPROCS(0) > 1 {
 		return
 	}
-	if ago := c.now().Unix() - c.registry.askedAt.Load(); ago >= 0 && ago <= 1 {
+	if ago := h.sources.now().Unix() - h.sources.catalog.LastAsked().Unix(); ago >= 0 && ago <= 1 {
 		time.Sleep(queriesFirst)
 	}
 }
@@ -207,19 +214,14 @@ func (s *Snapshot) Walk(tier tiers.Tier, f func(*Stored) bool) {
 	}
 }
 
-// localOf returns the local hash of a client hash. Its block may be gone by now, or have
+// LocalOf returns the local hash of a client hash. Its block may be gone by now, or have
 // come since.
 func (d *snapDeployment) localOf(clientHash uint64) (uint64, bool) {
-	t := &d.deployment.translation
-	if d.known != nil {
-		t.mu.RLock()
-		local, ok := d.known[clientHash]
-		t.mu.RUnlock()
-		if ok {
-			return local, true
-		}
+	t := &d.deployment.Translation
+	if local, ok := t.LocalIn(d.known, clientHash); ok {
+		return local, true
 	}
-	return t.localOf(clientHash)
+	return t.LocalOf(clientHash)
 }
 
 // walk is Walk for one deployment.
@@ -231,7 +233,7 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 	if !wanted {
 		return true
 	}
-	dk := d.deployment.key
+	dk := d.deployment.Key
 	st := Stored{Shard: scope.Shard{Tenant: dk.Tenant, Model: dk.Model}, BlockSize: dk.BlockSize}
 	more = true
 	var local []uint64
@@ -243,9 +245,9 @@ func (d *snapDeployment) walk(tier tiers.Tier, f func(*Stored) bool) (more bool)
 		st.Lora, st.Salt = id.Lora, id.Salt
 		st.Source, st.Rank, st.Medium, st.Group, st.Backend, st.Owned, st.Chunk = *h.source, h.key.Rank, h.medium, h.key.Group,
 			h.key.Backend, h.key.Owned, h.key.Chunk
-		fold(e, d.deployment.names.FoldOf(h.source.Variant(), namingOf(h.source), id.Variant)) // out again
+		fold(e, d.deployment.Names.FoldOf(h.source.Variant(), catalog.NamingOf(h.source), id.Variant)) // out again
 		st.Stretch, st.Local = e, nil
-		if e.ClientHashes[0] != 0 && d.deployment.translates(id.Variant) {
+		if e.ClientHashes[0] != 0 && d.deployment.TranslatesClientHashes(id.Variant) {
 			local = local[:0]
 			for _, clientHash := range e.ClientHashes {
 				l, _ := d.localOf(clientHash)

@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/inspect"
-	"example.com/conductor/conductor/lifetime"
 	"example.com/conductor/conductor/normalize"
 	"example.com/conductor/conductor/pool"
 	"example.com/conductor/conductor/registration"
@@ -22,30 +21,26 @@ import (
 	"example.com/conductor/events/tape"
 	"example.com/conductor/events/wire"
 	"example.com/conductor/index"
-	"example.com/conductor/index/hash"
 	"example.com/conductor/tiers"
 )
 
 // source is one subscription and what it holds.
 type source struct {
-	holdings  holdings
-	reg       *registration.Registration // of holdings; never changed
-	conductor *Conductor
-	home      *deployment // that it is registered for, nil for a pool; set by addSource
-	instance  int32       // its number there
-	doctor    *doctor.Doctor
-	profile   hash.Profile // of reg
-	group     *fleetGroup  // set by joinGroup
-	static    bool
-	aliases   atomic.Pointer[[]string] // of the registration in place of reg's, never nil; changed under registry.mu
-	givesWay  bool                     // see RegisterOptions; guarded by registry.mu
-	by        registration.Registrar   // set before the source is in the registry
-	stream    feed
-	tape      *tape.Recorder // nil: nothing is recorded
-	states    *statelog.Log  // nil: of a source that is not followed
-	stopping  sync.Once
-	stopped   chan struct{} // closed by stop
-	done      chan struct{} // closed when run has ended
+	member   *catalog.Member
+	reg      *registration.Registration // of member; never changed
+	holdings holdings
+	shared   *shared
+	doctor   *doctor.Doctor
+	group    *fleetGroup // set by joinGroup
+	static   bool
+	givesWay bool                   // see RegisterOptions; guarded by Sources.mu
+	by       registration.Registrar // set before the source is registered
+	stream   feed
+	tape     *tape.Recorder // nil: nothing is recorded
+	states   *statelog.Log  // nil: of a source that is not followed
+	stopping sync.Once
+	stopped  chan struct{} // closed by stop
+	done     chan struct{} // closed when run has ended
 
 	// recovered is a source that came from a peer and is not registered; it expires
 	// then, if at all. turn guards the timer.
@@ -67,9 +62,8 @@ type source struct {
 	// 8 KiB of stack if its functions need 1.2 KiB, and 4 otherwise. Only the goroutine of run touches it.
 	step stream.Step
 
-	// regrouped are attention groups whose kind the step at hand announced. Owned by run.
-	regrouped []scope.Group
-	window    atomic.Int64 // the normalizer's Window, for queries
+	// effects are those of the step at hand on other sources. Owned by run.
+	effects Effects
 
 	// pool has the objects of a store, nil for engines. Owned by run.
 	pool       *pool.Pool
@@ -77,11 +71,8 @@ type source struct {
 	bound      atomic.Int64 // bytes that the objects take
 	incomplete atomic.Int64 // blocks of the pool that lack objects
 
-	// lives has how long blocks stay with the engine. at is when the step under way came, and
-	// whether it is news. Owned by run, but lives.
-	lives lifetime.Tracker
-	at    time.Time
-	news  bool
+	at   time.Time // when the step under way came; owned by run
+	news bool      // it is no replay; owned by run
 
 	// refusedEvents are those of the batch at hand that were refused because they contradict the
 	// registration or the settings, refusedAs the last reason. Owned by run.
@@ -116,14 +107,13 @@ type source struct {
 	checkpoints []Checkpoint
 
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
-	peerLookAheads lookAheads
+	peerLookAheads catalog.LookAheads
 
 	origin       atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
 	opened       time.Time
 	refused      uint64                   // messages of other connections; owned by Conductor.watch
 	expectedKeys []uint64                 // buffer of confirmExpected; owned by run
 	applied      atomic.Uint64            // events of all batches
-	heard        atomic.Int64             // when the last batch with events was applied, in ns since 1970; 0: none was
 	dropped      map[events.Reason]uint64 // of single events; guarded by holdings.mu
 	lastErr      string                   // guarded by holdings.mu
 }
@@ -140,7 +130,7 @@ func (s *source) onState(state stream.State, reason string) {
 }
 
 // atGate reports whether the source is held back at the gate.
-func (s *source) atGate() bool { return s.conductor.recovering() }
+func (s *source) atGate() bool { return s.shared.Recovering() }
 
 // stop ends the stream and returns once nothing of the source is indexed.
 func (s *source) stop() {
@@ -152,26 +142,56 @@ func (s *source) stop() {
 	<-s.done
 }
 
-// run applies steps in order until the stream is closed.
-func (s *source) run() {
+// Effects are what a step of one source means for others.
+type Effects struct {
+	Regrouped []scope.Group // attention groups whose kind the step announced
+	Contests  []Contest     // hashes that it announced with other tokens than another source
+	Relieved  bool          // it announced what was expected of its instance
+}
+
+// follow applies the steps of a source in order until its stream is closed, and hands their effects on.
+func (c *Sources) follow(s *source) {
 	defer close(s.done)
-	if s.begin() {
-		for s.applyNext() {
+	if s.awaitGate() {
+		for {
+			effects, more := s.applyNext()
+			if !more {
+				break
+			}
+			c.dispatch(s, &effects)
 		}
 	}
 	s.guard(s.end) // what it held goes with the registration, which rings
 }
 
-// begin waits for the gate. It returns false if the source is stopped before: no step was asked for, and a
+// dispatch hands on what a step of a source means for others. No turn is held.
+func (c *Sources) dispatch(s *source, e *Effects) {
+	for _, at := range e.Regrouped { // every pool binds its blocks of the group again
+		for _, other := range c.registered() {
+			if other.pool != nil {
+				c.dispatch(other, other.regroup(at))
+			}
+		}
+	}
+	for _, contest := range e.Contests {
+		c.reportContest(contest)
+	}
+	if e.Relieved {
+		for _, m := range c.catalog.MembersOf(s.reg.Instance, s.reg.Tenant) {
+			m.Findings.Withdraw(doctor.FindingUnconfirmed)
+		}
+	}
+}
+
+// awaitGate waits for the gate. It returns false if the source is stopped before: no step was asked for, and a
 // recovery may still be at it.
-func (s *source) begin() bool {
-	c := s.conductor
+func (s *source) awaitGate() bool {
 	select {
-	case <-c.gate:
+	case <-s.shared.gate:
 	case <-s.stopped:
 		return false
 	}
-	if !c.registry.past && !s.reg.IsApproximate() {
+	if !s.shared.catalog.Past && !s.reg.IsApproximate() {
 		for _, ttl := range s.reg.TTLs() {
 			go s.age(ttl)
 		}
@@ -180,16 +200,16 @@ func (s *source) begin() bool {
 }
 
 // applyNext waits for a step and applies it. It returns false once the stream is closed.
-func (s *source) applyNext() bool {
+func (s *source) applyNext() (Effects, bool) {
 	var ok bool
 	if s.step, ok = s.stream.Next(); !ok {
-		return false
+		return Effects{}, false
 	}
 	s.guard(s.applyAtHand)
 	s.step = stream.Step{}
-	s.conductor.registry.regroup(s.takeRegrouped())
+	effects := s.takeEffects()
 	s.holdings.ringBells()
-	return true
+	return effects, true
 }
 
 // end drops everything. turn is held.
@@ -205,7 +225,7 @@ func (s *source) guard(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.noteError(fmt.Sprintf("internal error: %v", p))
-			s.conductor.registry.log.Error().Str("source", s.reg.Key().String()).Interface("panic", p).
+			s.shared.log.Error().Str("source", s.reg.Key().String()).Interface("panic", p).
 				Str("stack", string(debug.Stack())).Msg("event application failed, source resyncs")
 			s.stream.Resync("internal_error")
 		}
@@ -219,28 +239,24 @@ func (s *source) guard(f func()) {
 // applyAtHand applies step. turn is held.
 func (s *source) applyAtHand() { s.applyStep(&s.step) }
 
-// takeRegrouped returns the attention groups whose kind the last step announced.
-func (s *source) takeRegrouped() (groups []scope.Group) {
+// takeEffects returns the effects since the last call.
+func (s *source) takeEffects() (effects Effects) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	groups, s.regrouped = s.regrouped, nil
-	return groups
+	effects, s.effects = s.effects, Effects{}
+	return effects
 }
 
-// regroup makes every pool bind its blocks of these groups again. No turn is held.
-func (c *registry) regroup(groups []scope.Group) {
-	for _, at := range groups {
-		for _, s := range c.registered() {
-			if s.pool != nil {
-				s.guard(func() {
-					if !s.gone {
-						s.applyChanges(s.pool.Regroup(at))
-						s.holdings.ringBells()
-					}
-				})
-			}
+// regroup makes a pool bind its blocks of an attention group again.
+func (s *source) regroup(at scope.Group) *Effects {
+	s.guard(func() {
+		if !s.gone {
+			s.applyChanges(s.pool.Regroup(at))
+			s.holdings.ringBells()
 		}
-	}
+	})
+	effects := s.takeEffects()
+	return &effects
 }
 
 // applyStep applies one step. turn is held.
@@ -269,20 +285,20 @@ func (s *source) applyStep(step *stream.Step) {
 			s.normal.BatchMissing()
 			s.doctor.ForgetCopies() // removals may be missing
 		}
-		now, empty := s.conductor.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
+		now, empty := s.shared.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
 		s.holdings.past.begin(step.Seq, now)
 		if empty {
 			s.tape.RecordIdle(step.Epoch, step.Seq)
 		} else {
 			s.tape.RecordBatch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
-			s.heard.Store(now.UnixNano())
+			s.member.Heard.Store(now.UnixNano())
 		}
 		s.at, s.news = now, !step.Replayed
 		s.apply(&step.Batch)
 		if n := step.Batch.Count(); n > 0 {
 			s.applied.Add(uint64(n))
 		}
-		if w := s.conductor.watcher.Load(); w != nil {
+		if w := s.shared.watcher.Load(); w != nil {
 			(*w).Batch(&AppliedBatch{Source: s.reg.Key(), Seq: step.Seq, Replayed: step.Replayed, At: now, Events: step.Batch.Events})
 		}
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print, ID: step.ID}, true
@@ -315,7 +331,7 @@ func (s *source) forget() {
 		s.noteObjects()
 	}
 	s.doctor.Reset()
-	s.lives.Forget()
+	s.member.Lives.Forget()
 }
 
 // noteObjects shows others what the pool holds.
@@ -337,8 +353,8 @@ func (s *source) incompleteBlocks() int {
 
 // noteWindow shows queries the largest window that a group announced.
 func (s *source) noteWindow() {
-	if w := int64(s.normal.Window()); s.window.Load() != w {
-		s.window.Store(w)
+	if w := int64(s.normal.Window()); s.member.Window.Load() != w {
+		s.member.Window.Store(w)
 	}
 }
 
@@ -396,7 +412,8 @@ func (s *source) inheritFrom(old *source) {
 	if !s.reg.SharesRowsWith(old.reg) || !old.settled && !s.atGate() {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
-	s.holdings.media, s.holdings.announced, s.chunks = old.holdings.media, old.holdings.announced, old.chunks
+	s.holdings.media, s.chunks = old.holdings.media, old.chunks
+	s.shared.catalog.InheritAdapters(old.member, s.member)
 	s.normal.RaiseParts(old.normal.Parts())
 	if old.normal.ZeroHash() {
 		s.normal.NoteZeroHash()
@@ -407,7 +424,7 @@ func (s *source) inheritFrom(old *source) {
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
 	for _, ns := range old.holdings.namespaces {
-		at := ns.deployment.key
+		at := ns.Deployment.Key
 		if !s.reg.AllowsTenant(at.Tenant) {
 			left = append(left, ns)
 			continue
@@ -416,10 +433,7 @@ func (s *source) inheritFrom(old *source) {
 		s.holdings.byKey[at] = ns
 		s.holdings.holders += len(ns.owners)
 		delete(old.holdings.byKey, at)
-		ns.deployment.holders[ns.source] = s
-		before := ns.names
-		ns.names = ns.deployment.names.NewSpeaker(ns.source, s.reg.Variant(), namingOf(s.reg))
-		ns.names.Follow(before)
+		s.shared.catalog.Pass(ns.Namespace, s.member)
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == registration.OwnedDrop {
 				ns.clear(h)
@@ -448,18 +462,16 @@ func (s *source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.registration(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(),
+	m := SourceMark{Registration: s.member.Registered(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(),
 		FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
-	var ahead lookAheads
+	var ahead catalog.LookAheads
 	for _, ns := range s.holdings.namespaces {
 		if ns.blocks() > 0 {
-			ahead |= ns.lookAheads
+			ahead |= ns.LookAheads
 		}
 	}
-	m.LookAheads = ahead.list()
-	s.holdings.registry.mu.RLock()
-	m.Adapters = slices.Sorted(maps.Keys(s.holdings.announced))
-	s.holdings.registry.mu.RUnlock()
+	m.LookAheads = ahead.List()
+	m.Adapters = s.shared.catalog.AnnouncedBy(s.member)
 	return m
 }
 
@@ -508,8 +520,8 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 				continue
 			}
 			empty := s.holdings.previousGeneration(ns, h, key, tiers.Parse(key.Medium))
-			s.holdings.past.at = s.conductor.now()
-			s.holdings.past.noteEmptied(inspect.Expired, ns.deployment.key, key, ns.deployment.index.ClearOwner(empty))
+			s.holdings.past.at = s.shared.now()
+			s.holdings.past.noteEmptied(inspect.Expired, ns.Deployment.Key, key, ns.Deployment.Index.ClearOwner(empty))
 			s.holdings.mu.Lock()
 			h.owners, h.unverified = []index.Owner{empty, h.owners[0]}, false
 			s.holdings.mu.Unlock()

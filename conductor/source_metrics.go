@@ -100,7 +100,7 @@ type groupSum struct {
 
 // collectSources sends the metrics of sources, and of the fleet.
 func (c *Conductor) collectSources(ch chan<- prometheus.Metric) {
-	all := c.registry.fleetSources()
+	all := c.sources.fleetSources()
 	services := servicesOf(all.registered)
 	sums := make(map[scope.Shard]*groupSum, len(all.gone))
 	for p, gone := range all.gone {

@@ -1,6 +1,10 @@
 package conductor
 
-import "example.com/conductor/conductor/scope"
+import (
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/scope"
+)
 
 // Stats are the numbers of the whole server at about one moment. /admin/stats, the page and
 // conductor top show them; metrics count the same.
@@ -10,40 +14,42 @@ type Stats struct {
 	// Bytes is what all indexes take of Limit, 0 without a limit.
 	Bytes, Limit int64
 	Ready        Readiness
-	Queries      QueryCounts // of all tenants, of models that are gone too
-	Times        QueryTimes  // of the same
+	Queries      catalog.QueryCounts // of all tenants, of models that are gone too
+	Times        match.QueryTimes    // of the same
 }
 
 // TenantStats are the numbers of the models of one tenant.
 type TenantStats struct {
 	Blocks      int // unique blocks
 	Memberships int // pairs of block and owner
-	Queries     QueryCounts
+	Queries     catalog.QueryCounts
 }
 
 // Stats returns the numbers. It locks each index a few times, and costs the number of sources
 // and owners, not blocks.
 func (c *Conductor) Stats() *Stats {
-	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats), Times: c.queries.times()}
-	for labels, x := range c.registry.indexStats() {
+	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats), Times: c.matcher.Times()}
+	for labels, x := range indexStats(c.catalog) {
 		t := st.Tenants[labels[0]]
 		t.Blocks += x.Blocks
 		t.Memberships += x.Memberships
 		st.Tenants[labels[0]] = t
 		st.Bytes += int64(x.Bytes)
 	}
-	if used, limit := c.registry.options.Budget.Used(); limit > 0 {
+	if used, limit := c.catalog.Options.Budget.Used(); limit > 0 {
 		st.Bytes, st.Limit = used, limit
 	}
-	for tenant, n := range c.registry.queriesByTenant() {
+	for tenant, n := range queriesByTenant(c.catalog) {
 		t := st.Tenants[tenant]
 		t.Queries = n
 		st.Tenants[tenant] = t
 	}
-	for _, n := range c.registry.queryCounts() {
-		st.Queries.add(n)
+	for _, n := range c.catalog.SumQueries() {
+		st.Queries.Add(n)
 	}
-	st.Ready = Readiness{Recovering: c.recovering(), MinSynced: c.tuned.Load().MinSynced, IndexBytes: st.Bytes, IndexLimit: st.Limit}
+	st.Ready = Readiness{
+		Recovering: c.sources.Recovering(), MinSynced: c.tuned.Load().MinSynced, IndexBytes: st.Bytes, IndexLimit: st.Limit,
+	}
 	for i := range st.Sources {
 		s := &st.Sources[i]
 		st.Ready.count(s.Static, SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
@@ -54,16 +60,14 @@ func (c *Conductor) Stats() *Stats {
 }
 
 // queriesByTenant returns the counts of the queries of registered models.
-func (c *registry) queriesByTenant() map[string]QueryCounts {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	all := make(map[string]QueryCounts)
-	for key, d := range c.deployments {
-		sum := all[key.Tenant]
-		for _, n := range d.asked.load() {
-			sum.add(n)
+func queriesByTenant(c *catalog.Catalog) map[string]catalog.QueryCounts {
+	all := make(map[string]catalog.QueryCounts)
+	for _, d := range c.Deployments() {
+		sum := all[d.Key.Tenant]
+		for _, n := range d.Asked.Load() {
+			sum.Add(n)
 		}
-		all[key.Tenant] = sum
+		all[d.Key.Tenant] = sum
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package conductor
 
 import (
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/normalize"
@@ -24,19 +25,19 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	if c.Refused != "" {
 		s.refuse(c.Refused, c.Event.Count())
 		if device {
-			add(&s.conductor.counts.stored.invalid, c.Event.Count())
+			add(&s.shared.counts.stored.invalid, c.Event.Count())
 		}
 		return res, true
 	}
-	if s.conductor.beyondVocabulary(c.Event.Tokens) >= 0 {
+	if s.shared.beyondVocabulary(c.Event.Tokens) {
 		s.refuse(events.BadToken, 1)
 		return res, true
 	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
-		s.conductor.registry.learnParts(c.Context.Deployment, c.Parts)
+		s.shared.catalog.LearnParts(c.Context.Deployment, c.Parts)
 	}
-	at, err := ns.names.Resolve(c)
+	at, err := ns.Names.Resolve(c)
 	if err != nil {
 		s.drop(events.ContextLimit, len(c.Event.Hashes))
 		return res, true
@@ -60,7 +61,7 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 		s.confirmExpected(ns, c, &res)
 	}
 	if device && !s.holdings.filling {
-		s.conductor.counts.store(c.Event, &res)
+		s.shared.counts.store(c.Event, &res)
 	}
 	return res, false
 }
@@ -72,25 +73,25 @@ func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
 	if !e.HasParent {
 		return e.BaseBlock <= 0
 	}
-	return ns.deployment.index.ResolveHash(ns.source, e.Parent^fold).Own
+	return ns.Deployment.Index.ResolveHash(ns.Source, e.Parent^fold).Own
 }
 
 // put stores the blocks of a change.
 func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
 	e, hashes := c.Cut, c.Cut.Hashes
 	if c.Local != nil {
-		ns.useLookAheads(s.holdings.registry, oneLookAhead(e.Ahead))
+		ns.UseLookAheads(s.shared.catalog, catalog.LookAhead(e.Ahead))
 	} else {
-		ns.useAnyLookAhead(s.holdings.registry)
+		ns.UseAnyLookAhead(s.shared.catalog)
 	}
 	id := at.Identity
-	for !ns.names.Table.Pin(id) { // it had no block, and has left
-		id, _ = ns.names.Table.Enter(id.Variant)
+	for !ns.Names.Table.Pin(id) { // it had no block, and has left
+		id, _ = ns.Names.Table.Enter(id.Variant)
 		if id == nil {
 			return index.StoreResult{Refused: len(hashes)}
 		}
 	}
-	defer ns.names.Table.Unpin()
+	defer ns.Names.Table.Unpin()
 	number := id.Number
 	if c.Local == nil && at.Fold != id.Constant {
 		number = 0 // the hashes say it, if anything does
@@ -111,7 +112,7 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 		ClientHashes: s.clientHashesOf(ns, c),
 		Copies:       s.holdings.copies(c.Owner),
 	}
-	return ns.deployment.index.Store(&s.stored)
+	return ns.Deployment.Index.Store(&s.stored)
 }
 
 // says returns what a stored event says of the adapter and salt of its blocks.
@@ -130,9 +131,9 @@ func says(e *events.Event) (s index.Says) {
 func (s *source) storeInPool(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
 	e := *c.Cut
 	for all := e.Hashes; len(all) > 0; all = all[len(e.Hashes):] {
-		e.Hashes, at.Fold = all, ns.names.PoolFold(c.Cut, all[0])
+		e.Hashes, at.Fold = all, ns.Names.PoolFold(c.Cut, all[0])
 		for i := range all[1:] {
-			if ns.names.PoolFold(c.Cut, all[i+1]) != at.Fold {
+			if ns.Names.PoolFold(c.Cut, all[i+1]) != at.Fold {
 				e.Hashes = all[:i+1]
 				break
 			}
@@ -164,66 +165,52 @@ func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placin
 	s.drop(events.OverBudget, res.Refused)
 	s.noteLost(ns, res.Lost)
 	if res.HashOnly > 0 && c.Local == nil {
-		ns.deployment.await()
+		ns.Deployment.AwaitTokens()
 	}
 	id := at.Identity
 	if res.Placed {
-		if own := ns.names.Table.Of(res.Identity); own != nil {
+		if own := ns.Names.Table.Of(res.Identity); own != nil {
 			id = own
 		}
 		if at.Assumed && !res.Begun && id == at.Identity && res.ByName == 0 {
 			s.noteAssumed(c.Medium, len(c.Cut.Hashes))
 		}
 	}
-	if ns.names.Stored(id) {
+	if ns.Names.Stored(id) {
 		s.announce(ns, id.Lora)
 	}
 	s.noteContests(ns)
-	ns.deployment.learn(s.clientHashes, s.stored.Local, id, !c.Cut.HasParent && c.Cut.BaseBlock <= 0)
+	ns.Deployment.LearnClientHashes(s.clientHashes, s.stored.Local, id, !c.Cut.HasParent && c.Cut.BaseBlock <= 0)
 	return id.Variant
 }
 
 // announce notes that the source has stored blocks of an adapter, under which its instance then has a
 // row.
 func (s *source) announce(ns *namespace, lora string) {
-	if lora == "" || lora == s.reg.Lora || s.reg.IsPool() || ns.deployment.key != s.holdings.deploymentKey() {
+	if lora == "" || lora == s.reg.Lora || s.reg.IsPool() || ns.Deployment.Key != s.holdings.deploymentKey() {
 		return
 	}
-	s.holdings.registry.mu.Lock()
-	defer s.holdings.registry.mu.Unlock()
-	if s.holdings.announced[lora] {
-		return
-	}
-	if len(s.holdings.announced) >= s.holdings.mostAnnounced {
-		kept := make(map[string]bool)
-		for _, id := range ns.names.Table.All() {
-			if s.holdings.announced[id.Lora] {
-				kept[id.Lora] = true
-			}
-		}
-		s.holdings.announced, s.holdings.mostAnnounced = kept, max(maxAdapters, 2*len(kept))
-	}
-	s.holdings.announced[lora] = true
-	ns.deployment.publish(s)
+	s.shared.catalog.Announce(s.member, ns.Deployment, lora)
 }
 
 // clientHashesOf returns what the index asks for the client hashes of a change's blocks, nil if they
 // are their local hashes whatever the identity.
 func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
 	s.clientHashes = nil
-	if c.Local == nil || !s.holdings.registry.options.KeepClientHashes || ns.names.Table.Len() == 0 &&
-		!ns.deployment.translates(scope.Variant{}) {
+	if c.Local == nil || !s.shared.catalog.Options.KeepClientHashes || ns.Names.Table.Len() == 0 &&
+		!ns.Deployment.TranslatesClientHashes(scope.Variant{}) {
 		return nil
 	}
 	return func(n index.Identity) []uint64 {
-		id := ns.names.Table.Of(n)
-		if id == nil || !ns.deployment.translates(id.Variant) {
+		id := ns.Names.Table.Of(n)
+		if id == nil || !ns.Deployment.TranslatesClientHashes(id.Variant) {
 			return nil
 		}
 		if cap(s.clientBuffer) > keptHashes {
 			s.clientBuffer = nil
 		}
-		s.clientBuffer = normalize.Locals(s.clientBuffer[:0], hash.Scheme{Seed: dynamoSeed(id.Variant)}, c.Cut, ns.deployment.key.BlockSize)
+		seed := hash.Scheme{Seed: catalog.ClientSeed(id.Variant)}
+		s.clientBuffer = normalize.Locals(s.clientBuffer[:0], seed, c.Cut, ns.Deployment.Key.BlockSize)
 		s.clientHashes = s.clientBuffer
 		return s.clientHashes
 	}
@@ -235,9 +222,9 @@ func (s *source) remove(e *events.Event, key normalize.Owner) int {
 	unknown := len(e.Hashes) - s.holdings.withdraw(e, key)
 	s.drop(events.UnknownHash, unknown)
 	for _, ns := range s.holdings.namespaces {
-		if ns.deployment.index.ContestedHashes() > 0 {
-			ns.names.Removed(e, func(fold uint64) bool {
-				s.decideContests(ns, s.holdings.names(e.Hashes, fold))
+		if ns.Deployment.Index.ContestedHashes() > 0 {
+			ns.Names.Removed(e, func(fold uint64) bool {
+				ns.decideContests(s.holdings.names(e.Hashes, fold))
 				return true
 			})
 		}
@@ -254,7 +241,7 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 	s.doctor.Findings.Report(doctor.FindingLostNames,
 		"blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say "+
 			"truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
-		(ns.deployment.index.Inspect().GhostsWanted()+1<<20-1)>>20)
+		(ns.Deployment.Index.Inspect().GhostsWanted()+1<<20-1)>>20)
 }
 
 // noteAssumed counts blocks below the device that nothing but the registration says an adapter and

@@ -18,7 +18,7 @@ type SourceStory struct {
 
 // Source returns one source of the client's tenants by its printed key, or ErrNotFound.
 func (v Inspection) Source(key string) (SourceStory, error) {
-	for _, s := range v.conductor.registry.registered() {
+	for _, s := range v.conductor.sources.registered() {
 		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != key {
 			continue
 		}

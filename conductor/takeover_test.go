@@ -23,11 +23,11 @@ var takenOver, kept = scope.Deployment{Tenant: "default", Model: "m", BlockSize:
 // between before each chunk.
 func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *conductor.Recovery {
 	t.Helper()
-	r := to.Recover(time.Hour)
+	r := to.Sources().Snapshots().Recover(time.Hour)
 	r.Refill = true
 	var img *conductor.Image
 	var chunks []imageChunk
-	must.Succeed(t, from.WriteImage(&takenOver, func(head *conductor.Image) error {
+	must.Succeed(t, from.Sources().Snapshots().WriteImage(&takenOver, func(head *conductor.Image) error {
 		img = head
 		return nil
 	}, func(context int, kind index.ChunkKind, _ int, bytes []byte) error {

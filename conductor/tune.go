@@ -18,7 +18,9 @@ type Tunables struct {
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.
 func (c *Conductor) Tune(t Tunables) {
 	c.tuned.Store(&t)
+	c.matcher.HideUnsalted(t.SaltedOnly)
+	c.sources.Tune(SourceLimits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
 	if t.ExpectedBytes > 0 {
-		c.registry.expected.SetLimit(t.ExpectedBytes)
+		c.catalog.Expected.SetLimit(t.ExpectedBytes)
 	}
 }

@@ -4,22 +4,24 @@ import (
 	"fmt"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/events/stream"
 )
 
 // A router that reports another rank, salt or prompt than the engine gets, and an engine that announces nothing, look
 // alike: blocks are expected and never come. What else the engine has announced meanwhile tells them apart.
 
-// doubts returns the doubts about reports, by deployment. It ends those that no report of late supports.
-func (c *Conductor) doubts(now time.Time) map[*deployment][]expect.Doubt {
-	all := make(map[*deployment][]expect.Doubt)
-	if c.registry.past {
+// doubtsAbout returns the doubts about reports, by deployment. It ends those that no report of late supports.
+func doubtsAbout(c *shared, now time.Time) map[*catalog.Deployment][]expect.Doubt {
+	all := make(map[*catalog.Deployment][]expect.Doubt)
+	if c.catalog.Past {
 		return nil
 	}
-	for d := range c.registry.instances() {
-		if found := d.expected.Doubts(now.Add(-c.opts.SilentAfter)); len(found) > 0 {
+	for d := range c.catalog.InstanceNames() {
+		if found := d.Expected.Doubts(now.Add(-c.opts.SilentAfter)); len(found) > 0 {
 			all[d] = found
 		}
 	}
@@ -27,9 +29,11 @@ func (c *Conductor) doubts(now time.Time) map[*deployment][]expect.Doubt {
 }
 
 // observeExpected reports or withdraws the finding that reports for the source are never confirmed.
-func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.Doubt) {
-	for i := range doubts[s.home] {
-		if d := &doubts[s.home][i]; d.Instance == s.instance && (d.Rank == int32(s.reg.Rank) || !s.home.hasRank(s.holdings.registry, d)) {
+func (s *source) observeExpected(now time.Time, doubts map[*catalog.Deployment][]expect.Doubt) {
+	for i := range doubts[s.member.Home] {
+		d := &doubts[s.member.Home][i]
+		if d.Instance == s.member.InstanceID &&
+			(d.Rank == int32(s.reg.Rank) || !s.shared.catalog.HasRank(s.member.Home, d.Instance, d.Rank)) {
 			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
 				s.doctor.Findings.Update(doctor.FindingUnconfirmed,
 					"none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d),
@@ -41,32 +45,9 @@ func (s *source) observeExpected(now time.Time, doubts map[*deployment][]expect.
 	s.doctor.Findings.Withdraw(doctor.FindingUnconfirmed)
 }
 
-// relieveExpected withdraws the finding of all sources of the instance, because what was expected of it came.
-func (s *source) relieveExpected() {
-	for _, other := range s.conductor.registry.sourcesOf(s.reg.Instance, s.reg.Tenant) {
-		other.doctor.Findings.Withdraw(doctor.FindingUnconfirmed)
-	}
-}
-
-// hasRank reports whether the rank of a doubt has a source of its own.
-func (d *deployment) hasRank(c *registry, of *expect.Doubt) bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for _, in := range d.instances {
-		if in.id == of.Instance {
-			for s := range in.sources {
-				if s.reg.Rank == int(of.Rank) {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // placeOf names the target of a doubt.
 func (s *source) placeOf(d *expect.Doubt) string {
-	if d.Rank == AnyRank {
+	if d.Rank == match.AnyRank {
 		return "the instance without a rank"
 	}
 	return fmt.Sprintf("rank %d", d.Rank)
@@ -95,8 +76,8 @@ func (s *source) causeOf(d *expect.Doubt) string {
 
 // heardSince reports whether a source of the target has announced something since the first report in doubt.
 func (s *source) heardSince(d *expect.Doubt) bool {
-	for _, other := range s.conductor.registry.sourcesOf(s.reg.Instance, s.reg.Tenant) {
-		if (d.Rank == AnyRank || other == s) && other.heard.Load() > d.Since.UnixNano() {
+	for _, other := range s.shared.catalog.MembersOf(s.reg.Instance, s.reg.Tenant) {
+		if (d.Rank == match.AnyRank || other == s.member) && other.Heard.Load() > d.Since.UnixNano() {
 			return true
 		}
 	}
@@ -108,10 +89,10 @@ func (s *source) storesUnder(d *expect.Doubt) bool {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	for _, ns := range s.holdings.namespaces {
-		if ns.deployment != s.home {
+		if ns.Deployment != s.member.Home {
 			continue
 		}
-		for _, id := range ns.names.Recent() {
+		for _, id := range ns.Names.Recent() {
 			if id.Constant == d.Context {
 				return true
 			}

@@ -45,11 +45,11 @@ func TestUnpublishedIsReady(t *testing.T) {
 		}
 		ready("both are registered")
 		key := registration.Key{Instance: "llama", Tenant: scope.DefaultTenant}
-		must.Succeed(t, c.Pause(key))
+		must.Succeed(t, c.Sources().SetPaused(key, true))
 		ready("a pause")
-		must.Succeed(t, c.Unpause(key))
+		must.Succeed(t, c.Sources().SetPaused(key, false))
 		ready("its end")
-		if c.Resync(key, conductor.ReasonDrift) {
+		if c.Sources().Resync(key, conductor.ReasonDrift) {
 			t.Error("it resyncs")
 		}
 		for range 8 {
@@ -71,11 +71,11 @@ func TestUnpublishedIsNotRecovered(t *testing.T) {
 		b, open := newReplica(t, a.network)
 		b.run("register one")
 		must.Succeed(t, b.conductor.Register(unpublished("tgi"), conductor.RegisterOptions{}))
-		if n := b.conductor.Unfilled(); n != 1 {
+		if n := b.conductor.Sources().Snapshots().Unfilled(); n != 1 {
 			t.Errorf("%d sources lack their blocks", n)
 		}
 		recoverFrom(t, a.conductor, b.conductor, true, time.Minute)
-		if n := b.conductor.Unfilled(); n != 0 {
+		if n := b.conductor.Sources().Snapshots().Unfilled(); n != 0 {
 			t.Errorf("%d sources lack their blocks afterwards", n)
 		}
 		open()
@@ -84,7 +84,7 @@ func TestUnpublishedIsNotRecovered(t *testing.T) {
 		if got := b.run("services show=State"); got != want {
 			t.Errorf("there are %s", got)
 		}
-		if got := a.conductor.HeldDeployments(); len(got) != 1 || !got[0].Synced {
+		if got := a.conductor.Sources().Snapshots().HeldDeployments(); len(got) != 1 || !got[0].Synced {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -97,7 +97,7 @@ func TestUnpublishedInAnImage(t *testing.T) {
 		r := unpublished("llama")
 		r.Approximate, r.TTL, r.Tenant = registration.ApproximateCount, time.Minute, "blue"
 		must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{}))
-		img := b.conductor.ImageOfSources()
+		img := b.conductor.Sources().Snapshots().ImageOfSources()
 		if len(img.Sources) != 1 {
 			t.Fatalf("%+v", img.Sources)
 		}
@@ -105,7 +105,7 @@ func TestUnpublishedInAnImage(t *testing.T) {
 		must.Succeed(t, err)
 		next := newBench()
 		defer next.conductor.Close()
-		if why := next.conductor.Recover(0).Own(&m); why != "" {
+		if why := next.conductor.Sources().Snapshots().Recover(0).Own(&m); why != "" {
 			t.Error(why)
 		}
 		before, after := b.conductor.Registrations(), next.conductor.Registrations()

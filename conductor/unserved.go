@@ -5,7 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -46,22 +47,23 @@ type Serving interface {
 	ServesInstance(tenant, instance string) *UnservedError
 	// Away returns the errors of all shards.
 	Away() []*UnservedError
-	// Names are the aliases of all registrations of the fleet, as far as they are known.
-	Names() registration.Names
-	// Models are the models of a tenant that are registered in the fleet.
-	Models(tenant string) []string
+	catalog.Fleet
 }
 
 // ServeBy sets what decides. Without it the Conductor answers everything. Call ServeBy before the
 // first query.
-func (c *Conductor) ServeBy(s Serving) { c.serving = s }
+func (c *Conductor) ServeBy(s Serving) {
+	c.serving = s
+	c.catalog.KnowFleet(s)
+}
 
 // Unserved returns an *UnservedError if the Conductor does not answer for a model, else nil.
 func (c *Conductor) Unserved(tenant, model string) error {
 	if c.serving == nil {
 		return nil
 	}
-	if err := c.serving.Serves(scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: c.modelOf(tenant, model)}); err != nil {
+	shard := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: c.catalog.Models().Of(tenant, model)}
+	if err := c.serving.Serves(shard); err != nil {
 		return err
 	}
 	return nil
@@ -78,7 +80,8 @@ func (v View) ServesModel(model string) error {
 		switch {
 		case err.Shard == (scope.Shard{}):
 			return err
-		case model != "" && err.Shard.Model != v.conductor.modelOf(err.Shard.Tenant, model) || !v.reader.Tenants.Has(err.Shard.Tenant):
+		case !v.reader.Tenants.Has(err.Shard.Tenant),
+			model != "" && err.Shard.Model != v.conductor.catalog.Models().Of(err.Shard.Tenant, model):
 		case all == nil:
 			all = &UnservedError{err.Shard, err.Serving}
 		default:
@@ -95,19 +98,20 @@ func (v View) ServesModel(model string) error {
 
 // ShardQueries returns how many queries have been answered for each registered shard.
 func (c *Conductor) ShardQueries() map[scope.Shard]uint64 {
-	c.registry.mu.RLock()
-	defer c.registry.mu.RUnlock()
 	all := make(map[scope.Shard]uint64)
-	for key, d := range c.registry.deployments {
-		for _, n := range d.asked.load() {
-			all[scope.Shard{Tenant: key.Tenant, Model: key.Model}] += n.Queries
+	for _, d := range c.catalog.Deployments() {
+		for _, n := range d.Asked.Load() {
+			all[scope.Shard{Tenant: d.Key.Tenant, Model: d.Key.Model}] += n.Queries
 		}
 	}
 	return all
 }
 
-// Follows reports whether a source is registered, not only named by a peer.
-func (c *Conductor) Follows(key registration.Key) bool {
-	s := c.registry.source(key)
-	return s != nil && !s.recovered
+// Unregistered says that nothing is registered for a query, and lists the models or block sizes that are. It
+// returns "" if something is registered, or if the client may not name the tenant.
+func (v View) Unregistered(q *match.Query) string {
+	if v.May(q.Tenant) != nil {
+		return ""
+	}
+	return v.conductor.catalog.Models().Unregistered(q.Tenant, q.Model, q.BlockSize)
 }

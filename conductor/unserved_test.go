@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 )
@@ -95,9 +96,9 @@ func TestShardIsLetGoDuringAQuery(t *testing.T) {
 			}
 		})
 	}
-	q := conductor.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}}
+	q := match.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}}
 	f("Answer", func(v conductor.View) error {
-		return v.Answer(&q, func(a *conductor.Answer) { t.Errorf("an answer: %+v", a) })
+		return v.Answer(&q, func(a *match.Answer) { t.Errorf("an answer: %+v", a) })
 	})
 	f("Explain", func(v conductor.View) error { _, err := v.Inspect().Explain(&q); return err })
 	f("BlockSizes", func(v conductor.View) error { _, err := v.BlockSizes(scope.Shard{Model: "m"}); return err })

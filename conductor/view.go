@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
@@ -75,15 +76,15 @@ func (v View) May(tenant string) error {
 
 // Answer answers a query for a model or an alias of one, and lends the answer to use, as Conductor.Answer does. It returns ErrForbidden, a
 // *FieldError for a token id beyond Options.MaxTokenID, or an *UnservedError.
-func (v View) Answer(q *Query, use func(*Answer)) error {
+func (v View) Answer(q *match.Query, use func(*match.Answer)) error {
 	if err := v.admits(q); err != nil {
 		return err
 	}
 	q.Clock = v.clock
 	asked := q.Model
-	q.Model = v.conductor.modelOf(q.Tenant, asked)
+	q.Model = v.conductor.catalog.Models().Of(q.Tenant, asked)
 	var away error
-	v.conductor.Answer(q, func(a *Answer) {
+	v.conductor.Answer(q, func(a *match.Answer) {
 		if away = v.conductor.Unserved(q.Tenant, q.Model); away == nil {
 			use(a)
 		}
@@ -94,11 +95,11 @@ func (v View) Answer(q *Query, use func(*Answer)) error {
 
 // admits returns the errors of Answer that come before it. A shard that is let go loses its blocks while
 // queries are under way, so that Unserved is asked again after them.
-func (v View) admits(q *Query) error {
+func (v View) admits(q *match.Query) error {
 	if err := v.May(q.Tenant); err != nil {
 		return err
 	}
-	if i := v.conductor.beyondVocabulary(q.Tokens); i >= 0 {
+	if i := beyondVocabulary(q.Tokens, v.conductor.tuned.Load().MaxTokenID); i >= 0 {
 		return &invalid.FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
 			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i],
 				v.conductor.tuned.Load().MaxTokenID)}
@@ -106,13 +107,17 @@ func (v View) admits(q *Query) error {
 	return v.conductor.Unserved(q.Tenant, q.Model)
 }
 
-// beyondVocabulary returns the index of the first token id beyond Options.MaxTokenID, -1 for none.
-func (c *Conductor) beyondVocabulary(tokens []uint32) int {
-	most := c.tuned.Load().MaxTokenID
+// beyondVocabulary returns the index of the first token id beyond most, -1 for none; 0 is no bound.
+func beyondVocabulary(tokens []uint32, most uint32) int {
 	if most == 0 {
 		return -1
 	}
 	return slices.IndexFunc(tokens, func(id uint32) bool { return id > most })
+}
+
+// beyondVocabulary reports whether an event has a token id beyond the limit.
+func (c *shared) beyondVocabulary(tokens []uint32) bool {
+	return beyondVocabulary(tokens, c.limits.Load().MaxTokenID) >= 0
 }
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending. It returns ErrForbidden, or an
@@ -121,11 +126,11 @@ func (v View) BlockSizes(p scope.Shard) ([]int, error) {
 	if err := v.May(p.Tenant); err != nil {
 		return nil, err
 	}
-	p.Model = v.conductor.modelOf(p.Tenant, p.Model)
+	p.Model = v.conductor.catalog.Models().Of(p.Tenant, p.Model)
 	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil {
 		return nil, err
 	}
-	sizes := v.conductor.BlockSizes(p)
+	sizes := v.conductor.catalog.BlockSizes(p)
 	if err := v.conductor.Unserved(p.Tenant, p.Model); err != nil { // see admits
 		return nil, err
 	}
@@ -151,7 +156,7 @@ func (v View) Register(r registration.Registration, opts RegisterOptions) error 
 		}
 	}
 	opts.By = registration.Registrar{Kind: registration.ByClient, Name: v.reader.Name}
-	if err := v.conductor.Register(r, opts); err != nil {
+	if err := v.conductor.sources.Register(r, opts); err != nil {
 		return err
 	}
 	v.conductor.tellRegistered(r)
@@ -164,7 +169,7 @@ func (v View) Unregister(key registration.Key) (registration.Key, error) {
 	if err := v.May(key.Tenant); err != nil {
 		return key, err
 	}
-	key, err := v.conductor.Unregister(key)
+	key, err := v.conductor.sources.Unregister(key)
 	if err == nil && v.conductor.keeper != nil {
 		v.conductor.keeper.Unregistered(key)
 	}
@@ -178,7 +183,9 @@ func (v View) Unregister(key registration.Key) (registration.Key, error) {
 }
 
 // Registrations returns the registrations of the client's tenants.
-func (v View) Registrations() []registration.Registration { return v.seen(v.conductor.Registrations()) }
+func (v View) Registrations() []registration.Registration {
+	return v.seen(v.conductor.sources.Registrations())
+}
 
 // seen returns of some registrations what the client may see. It changes all.
 func (v View) seen(all []registration.Registration) []registration.Registration {
@@ -261,7 +268,7 @@ func (c *Conductor) redactedSalt(salt string) string {
 // the salts of registrations to clients that may see them. The salts of requests belong to users: no client sees them.
 func (v Inspection) GlobalView(limit int) []ContextView {
 	registered := View(v).shownSalts()
-	all := v.conductor.registry.globalView(v.reader.Tenants, limit)
+	all := globalView(v.conductor.catalog, v.reader.Tenants, limit)
 	for i := range all {
 		if x := &all[i]; !registered[x.Salt] {
 			x.Salt = v.conductor.redactedSalt(x.Salt)
@@ -274,7 +281,7 @@ func (v Inspection) GlobalView(limit int) []ContextView {
 func (v View) shownSalts() map[string]bool {
 	registered := make(map[string]bool)
 	if v.reader.Secrets {
-		for _, r := range v.conductor.Registrations() {
+		for _, r := range v.conductor.sources.Registrations() {
 			registered[r.Salt] = true
 		}
 	}
@@ -283,12 +290,12 @@ func (v View) shownSalts() map[string]bool {
 
 // Contexts returns how many blocks each context of the client's tenants has.
 func (v Inspection) Contexts() []ContextBlocks {
-	return slices.DeleteFunc(v.conductor.Contexts(), func(x ContextBlocks) bool { return !v.reader.Tenants.Has(x.Tenant) })
+	return slices.DeleteFunc(contextsOf(v.conductor.catalog), func(x ContextBlocks) bool { return !v.reader.Tenants.Has(x.Tenant) })
 }
 
 // Digests returns the digests of the sources of the client's tenants, or of the one whose printed key is only.
 func (v Inspection) Digests(only string) []SourceDigest {
-	all := slices.DeleteFunc(v.conductor.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
+	all := slices.DeleteFunc(v.conductor.sources.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
 		all[i].Deployments = slices.DeleteFunc(all[i].Deployments, func(x DeploymentDigest) bool { return !v.reader.Tenants.Has(x.Tenant) })
 	}
@@ -300,13 +307,13 @@ func (v Inspection) Digests(only string) []SourceDigest {
 //
 // Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
 func (v Inspection) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
-	for _, s := range v.conductor.registry.registered() {
+	for _, s := range v.conductor.sources.registered() {
 		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != source {
 			continue
 		}
 		e, span, err := s.tape.Read(q)
 		if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
-			s.conductor.registry.log.Warn().Err(err).Str("source", source).Msg("the journal cannot be read")
+			s.shared.log.Warn().Err(err).Str("source", source).Msg("the journal cannot be read")
 			err = tape.ErrGone
 		}
 		return e, span, err
@@ -316,10 +323,10 @@ func (v Inspection) AppliedBatches(source string, q tape.Range) (tape.Excerpt, t
 
 // Snapshot takes a snapshot of the client's tenants.
 func (v View) Snapshot() *Snapshot {
-	snap := v.conductor.Snapshot()
+	snap := v.conductor.sources.Snapshots().Take()
 	snap.Sources = slices.DeleteFunc(snap.Sources, func(m SourceMark) bool { return !v.reader.Tenants.Has(m.Tenant) })
 	snap.deployments = slices.DeleteFunc(snap.deployments, func(d snapDeployment) bool {
-		return !v.reader.Tenants.Has(d.deployment.key.Tenant)
+		return !v.reader.Tenants.Has(d.deployment.Key.Tenant)
 	})
 	return snap
 }
@@ -345,7 +352,7 @@ func (v View) Pause(key registration.Key) error {
 	if err := v.May(key.Tenant); err != nil {
 		return err
 	}
-	return v.conductor.Pause(key)
+	return v.conductor.sources.SetPaused(key, true)
 }
 
 // Unpause lets a paused source connect again. It returns ErrForbidden, ErrNotFound or ErrPast.
@@ -353,5 +360,17 @@ func (v View) Unpause(key registration.Key) error {
 	if err := v.May(key.Tenant); err != nil {
 		return err
 	}
-	return v.conductor.Unpause(key)
+	return v.conductor.sources.SetPaused(key, false)
+}
+
+// HasUnscoped reports whether the context without adapter and salt may have blocks of
+// adapters and salts. An indexer of Dynamo's says neither in its dump: they show in its
+// client hashes alone. Blocks from its dump stand in that context until their sources
+// announce them. No prompt without adapter and salt has their hashes, but
+// Query.SearchUnscoped asks for them. It finds none if hash.seed is not Dynamo's.
+func (c *Conductor) HasUnscoped() bool { return c.sources.unscoped.Load() }
+
+// Workers returns the workers of a model that hold the first of some hashes, see match.Matcher.Workers.
+func (v View) Workers(model string, hashes []uint64) []match.Worker {
+	return v.conductor.matcher.Workers(v.reader.Tenants, model, hashes, v.clock)
 }

@@ -16,8 +16,8 @@ func TestSnapshotsYieldToQueries(t *testing.T) {
 			c := New(Options{})
 			defer c.Close()
 			begun := time.Now()
-			note(&c.registry.askedAt, begun.Add(-asked))
-			c.yieldToQueries()
+			c.catalog.NoteAsked(begun.Add(-asked))
+			c.sources.Snapshots().yieldToQueries()
 			if took := time.Since(begun); took != want {
 				t.Errorf("with %d processors and a query %v ago the copy slept for %v, want %v", processors, asked, took, want)
 			}

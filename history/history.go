@@ -50,7 +50,7 @@ func Recover(ctx context.Context, loader *Loader, own Place, others ...Place) {
 		own.Restore(ctx, loader)
 	}
 	for _, place := range others {
-		if loader.Conductor.Unfilled() > 0 {
+		if loader.Conductor.Sources().Snapshots().Unfilled() > 0 {
 			place.Restore(ctx, loader)
 		}
 	}
@@ -105,7 +105,7 @@ type Loading struct {
 func (l *Loader) Load(snapshot Snapshot, read func(loading *Loading) error) (conductor.Progress, error) {
 	now := time.Now()
 	loading := &Loading{
-		Into: l.Conductor.Recover(l.TTL), loader: l, snapshot: snapshot, logged: now,
+		Into: l.Conductor.Sources().Snapshots().Recover(l.TTL), loader: l, snapshot: snapshot, logged: now,
 		progress: conductor.Progress{From: snapshot.Origin, Name: snapshot.Name, TotalBytes: snapshot.Bytes, Since: now},
 	}
 	loading.Into.Origin, loading.Into.Refill = snapshot.Origin, l.Refill

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/history/historytest"
@@ -34,7 +35,7 @@ func TestRoundTrip(t *testing.T) {
 	a, b := historytest.Server(t, nil), historytest.Server(t, nil)
 	historytest.Fill(t, a, 3, 1000)
 	data := write(t, a, nil)
-	r := b.Recover(0)
+	r := b.Sources().Snapshots().Recover(0)
 	sum, err := Read(bytes.NewReader(data), Reading{Into: r})
 	must.Succeed(t, err)
 	r.Done()
@@ -59,7 +60,7 @@ func TestDamage(t *testing.T) {
 		t.Helper()
 		b := historytest.Server(t, nil)
 		defer b.Close()
-		r := b.Recover(0)
+		r := b.Sources().Snapshots().Recover(0)
 		if _, err := Read(bytes.NewReader(bad), Reading{Into: r}); err == nil {
 			t.Errorf("%s is read", what)
 		}
@@ -83,7 +84,7 @@ func TestErrors(t *testing.T) {
 	data := write(t, a, nil)
 	f := func(bad []byte, to *conductor.Conductor, want string) {
 		t.Helper()
-		_, err := Read(bytes.NewReader(bad), Reading{Into: to.Recover(0)})
+		_, err := Read(bytes.NewReader(bad), Reading{Into: to.Sources().Snapshots().Recover(0)})
 		if err == nil || err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
@@ -123,7 +124,7 @@ func TestUnknownSections(t *testing.T) {
 		tape.Field{Name: fieldBlocks, Value: "20"})
 	head := s.encode(h.seed(), payload)
 	with = append(append(with, head[:]...), payload...)
-	r := b.Recover(0)
+	r := b.Sources().Snapshots().Recover(0)
 	if _, err := Read(bytes.NewReader(with), Reading{Into: r}); err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestOnly(t *testing.T) {
 		{Tenant: "default", Model: "n", BlockSize: 16}, {Tenant: "default", Model: "m", BlockSize: 32},
 	} {
 		b := historytest.Server(t, nil)
-		r := b.Recover(0)
+		r := b.Sources().Snapshots().Recover(0)
 		_, err := Read(bytes.NewReader(data), Reading{Into: r, Sources: Only(d)})
 		must.Succeed(t, err)
 		r.Done()
@@ -163,13 +164,13 @@ func TestSealer(t *testing.T) {
 	if bytes.Contains(data, []byte("pepper")) {
 		t.Error("the salt is in the snapshot")
 	}
-	r := b.Recover(0)
+	r := b.Sources().Snapshots().Recover(0)
 	_, err = Read(bytes.NewReader(data), Reading{Into: r, Open: key.Open})
 	must.Succeed(t, err)
 	if got := historytest.Held(b); got["a"] != 20 {
 		t.Errorf("%v", got)
 	}
-	r = c.Recover(0)
+	r = c.Sources().Snapshots().Recover(0)
 	sum, err := Read(bytes.NewReader(data), Reading{Into: r, Open: NoKey.Open})
 	must.Succeed(t, err)
 	if got := historytest.Held(c); got["a"] != 10 || sum.LeftOut != 1 {
@@ -192,7 +193,7 @@ func TestReadEndlessHead(t *testing.T) {
 	}
 	c := conductor.New(conductor.Options{Gate: make(chan struct{}), Log: zerolog.Nop()})
 	defer c.Close()
-	_, err := Read(bytes.NewReader(b), Reading{Into: c.Recover(0), MaxHead: 64 << 10})
+	_, err := Read(bytes.NewReader(b), Reading{Into: c.Sources().Snapshots().Recover(0), MaxHead: 64 << 10})
 	if err == nil || !strings.Contains(err.Error(), "take more than 65536 bytes") {
 		t.Error(err)
 	}
@@ -215,11 +216,11 @@ func TestReportsAreLeftOut(t *testing.T) {
 	}
 	before := all()
 	prompt := make([]uint32, 16*8)
-	report := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt}, Target: "a", Rank: 0, TTL: time.Minute,
+	report := match.Routed{Query: match.Query{Model: "m", BlockSize: 16, Tokens: prompt}, Target: "a", Rank: 0, TTL: time.Minute,
 		RequestID: "kept"}
 	_, err := c.For(conductor.Reader{}).Routed(&report)
 	must.Succeed(t, err)
-	if rows := c.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
+	if rows := c.Query(match.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
 		rows[0].Expected != 8 {
 		t.Fatalf("%+v", rows)
 	}
@@ -230,11 +231,11 @@ func TestReportsAreLeftOut(t *testing.T) {
 	}
 	b := historytest.Server(t, nil)
 	must.Succeed(t, b.Register(historytest.Registration("a"), conductor.RegisterOptions{}))
-	r := b.Recover(0)
+	r := b.Sources().Snapshots().Recover(0)
 	_, err = Read(bytes.NewReader(write(t, c, nil)), Reading{Into: r})
 	must.Succeed(t, err)
 	r.Done()
-	if rows := b.Query(conductor.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
+	if rows := b.Query(match.Query{Model: "m", BlockSize: 16, Tokens: prompt, Expected: true}).Rows; len(rows) != 1 ||
 		rows[0].Expected != 0 {
 		t.Errorf("a server with the snapshot expects %+v", rows)
 	}

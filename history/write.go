@@ -65,7 +65,7 @@ func Write(
 ) (Summary, error) {
 	w := newWriter(to, now, seal)
 	w.targets = targets
-	return w.finish(c.WriteImage(of, w.writeHead, w.writeChunk))
+	return w.finish(c.Sources().Snapshots().WriteImage(of, w.writeHead, w.writeChunk))
 }
 
 // WriteRegistrations writes the registrations of a Conductor, without blocks. targets are the fields of the targets of
@@ -75,7 +75,7 @@ func WriteRegistrations(
 ) (Summary, error) {
 	w := newWriter(to, now, seal)
 	w.targets, w.changes = targets, changes
-	return w.finish(w.writeHead(c.ImageOfSources()))
+	return w.finish(w.writeHead(c.Sources().Snapshots().ImageOfSources()))
 }
 
 // newWriter returns a writer that has written the header.

@@ -15,19 +15,19 @@ import (
 //
 // frequencies is always empty: it counted queries by depth, in a structure that is
 // long gone. tree_sizes says how many blocks those in scores hold.
-func writeAnswer(e *body.Encoder, found []match, held func(worker string, rank int32) int) {
+func writeAnswer(e *body.Encoder, found []rankMatch, held func(worker string, rank int32) int) {
 	e.Map(0)
 	e.Name("scores")
-	writeRanks(e, found, func(m *match) int { return int(m.device) })
+	writeRanks(e, found, func(m *rankMatch) int { return int(m.device) })
 	e.Name("frequencies")
 	e.List(0)
 	e.EndList()
 	e.Name("tree_sizes")
-	writeRanks(e, found, func(m *match) int { return held(m.worker, m.rank) })
+	writeRanks(e, found, func(m *rankMatch) int { return held(m.worker, m.rank) })
 	e.Name("instances")
 	e.Map(0)
 	for len(found) > 0 {
-		var ranks []match
+		var ranks []rankMatch
 		ranks, found = worker(found)
 		writeInstance(e, ranks)
 	}
@@ -36,7 +36,7 @@ func writeAnswer(e *body.Encoder, found []match, held func(worker string, rank i
 }
 
 // worker returns the ranks of the first worker, and the others.
-func worker(found []match) (ranks, others []match) {
+func worker(found []rankMatch) (ranks, others []rankMatch) {
 	n := 1
 	for n < len(found) && found[n].worker == found[0].worker {
 		n++
@@ -45,10 +45,10 @@ func worker(found []match) (ranks, others []match) {
 }
 
 // writeRanks writes {worker: {rank: value}} for the blocks on devices.
-func writeRanks(e *body.Encoder, found []match, value func(*match) int) {
+func writeRanks(e *body.Encoder, found []rankMatch, value func(*rankMatch) int) {
 	e.Map(0)
 	for len(found) > 0 {
-		var ranks []match
+		var ranks []rankMatch
 		ranks, found = worker(found)
 		open := false
 		for i := range ranks {
@@ -73,7 +73,7 @@ func writeRanks(e *body.Encoder, found []match, value func(*match) int) {
 // writeInstance writes how much of a prompt one worker has, by tier: the best of
 // its ranks, each number cumulative. Disk is everything below the host, external
 // storage too.
-func writeInstance(e *body.Encoder, ranks []match) {
+func writeInstance(e *body.Encoder, ranks []rankMatch) {
 	var gpu, cpu, disk uint32
 	for i := range ranks {
 		gpu, cpu, disk = max(gpu, ranks[i].device), max(cpu, ranks[i].host), max(disk, ranks[i].external)
@@ -95,7 +95,7 @@ func writeInstance(e *body.Encoder, ranks []match) {
 
 // writeTiered writes the answer of /query_tiered_by_hash. Hits below the device
 // are what a tier adds to those above it; a tier without a hit is left out.
-func writeTiered(e *body.Encoder, found []match, blockSize int) {
+func writeTiered(e *body.Encoder, found []rankMatch, blockSize int) {
 	e.Map(0)
 	e.IntField("block_size", blockSize)
 	e.Name("tiered")
@@ -103,7 +103,7 @@ func writeTiered(e *body.Encoder, found []match, blockSize int) {
 	e.Name("device")
 	e.Map(0)
 	e.Name("scores")
-	writeHits(e, found, func(m *match) uint32 { return m.device })
+	writeHits(e, found, func(m *rankMatch) uint32 { return m.device })
 	e.Name("frequencies")
 	e.List(0)
 	e.EndList()
@@ -112,11 +112,11 @@ func writeTiered(e *body.Encoder, found []match, blockSize int) {
 	e.List(0)
 	for _, tier := range []struct {
 		name string
-		hits func(*match) uint32
+		hits func(*rankMatch) uint32
 	}{
-		{"host_pinned", func(m *match) uint32 { return m.host - m.device }},
-		{"disk", func(m *match) uint32 { return m.disk - m.host }},
-		{"external", func(m *match) uint32 { return m.external - m.disk }},
+		{"host_pinned", func(m *rankMatch) uint32 { return m.host - m.device }},
+		{"disk", func(m *rankMatch) uint32 { return m.disk - m.host }},
+		{"external", func(m *rankMatch) uint32 { return m.external - m.disk }},
 	} {
 		start := len(e.Out)
 		e.List(0)
@@ -137,7 +137,7 @@ func writeTiered(e *body.Encoder, found []match, blockSize int) {
 
 // writeHits writes [[worker, blocks], ...] for those that are not zero, and reports
 // whether there is one.
-func writeHits(e *body.Encoder, found []match, blocks func(*match) uint32) (some bool) {
+func writeHits(e *body.Encoder, found []rankMatch, blocks func(*rankMatch) uint32) (some bool) {
 	e.List(0)
 	for i := range found {
 		n := blocks(&found[i])

@@ -38,7 +38,7 @@ import (
 // dump writes what all workers hold: GET /dump. Each dump that is under way holds a
 // copy of the index it walks, so there are never more than maxDumps; others wait for dumpWait.
 func (d *Dialect) dump(g *gin.Context) {
-	if !d.conductor.KeepsClientHashes() {
+	if !d.conductor.Catalog().KeepsClientHashes() {
 		fail(g, refusef(http.StatusNotImplemented, "local hashes are not kept: index.local_hashes is false"))
 		return
 	}

@@ -71,7 +71,7 @@ func BenchmarkRecover(b *testing.B) {
 	b.SetBytes(int64(len(dump)))
 	for b.Loop() {
 		s := newServer(b, Config{})
-		in := s.conductor.Recover(0)
+		in := s.conductor.Sources().Snapshots().Recover(0)
 		if err := (&loader{in: in, skip: func(string) {}, longest: longestValue}).lines(bytes.NewReader(dump)); err != nil ||
 			in.Blocks != benchBlocks {
 			b.Fatal(in.Blocks, err)
@@ -86,7 +86,7 @@ func BenchmarkRecover(b *testing.B) {
 
 func BenchmarkDump(b *testing.B) {
 	s := newServer(b, Config{})
-	in := s.conductor.Recover(0)
+	in := s.conductor.Sources().Snapshots().Recover(0)
 	must.Succeed(b, (&loader{in: in, skip: func(string) {}, longest: longestValue}).lines(bytes.NewReader(benchDump())))
 	in.Done()
 	for _, accept := range []string{"application/json", "application/x-ndjson"} {

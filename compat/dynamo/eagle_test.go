@@ -29,7 +29,7 @@ func TestRecoveredEagleBlocks(t *testing.T) {
 		dump := a.send("GET", "/dump", "").Body.Bytes()
 
 		b := newServer(t, Config{})
-		in := b.conductor.Recover(0)
+		in := b.conductor.Sources().Snapshots().Recover(0)
 		must.Succeed(t, (&loader{in: in, skip: func(string) {}, longest: longestValue}).object(bytes.NewReader(dump)))
 		in.Done()
 

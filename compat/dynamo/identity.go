@@ -31,7 +31,7 @@ func appendID(dst []byte, id string) []byte {
 	return body.AppendString(dst, id, false)
 }
 
-// instanceID encodes as appendID does.
+// InstanceID encodes as appendID does.
 type instanceID string
 
 func (id instanceID) MarshalJSON() ([]byte, error) { return appendID(nil, string(id)), nil }

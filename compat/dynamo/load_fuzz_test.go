@@ -38,7 +38,7 @@ func FuzzLoad(f *testing.F) {
 		for _, broken := range c.Check() {
 			t.Fatalf("%q: %v", dump, broken)
 		}
-		if left := c.Snapshot().Sources; err != nil && len(left) > 0 {
+		if left := c.Sources().Snapshots().Take().Sources; err != nil && len(left) > 0 {
 			t.Fatalf("%q: %v, and left %v", dump, err, left)
 		}
 		if !lines || err != nil {

@@ -21,7 +21,7 @@ import (
 
 // load applies a dump as one that a peer sent, and returns what was left out.
 func (s *testServer) load(lines bool, text string) (skipped string, err error) {
-	in := s.conductor.Recover(0)
+	in := s.conductor.Sources().Snapshots().Recover(0)
 	counts := make(map[string]int)
 	l := &loader{in: in, skip: func(reason string) { counts[reason]++ }, longest: 4 << 10}
 	r := iotest.OneByteReader(strings.NewReader(text))
@@ -243,7 +243,7 @@ func (s *testServer) holds(want ...string) {
 func (s *testServer) blocks() []string {
 	s.t.Helper()
 	var all []string
-	snap := s.conductor.Snapshot()
+	snap := s.conductor.Sources().Snapshots().Take()
 	for tier := range tierNames {
 		snap.Walk(tiers.Tier(tier), func(st *conductor.Stored) bool {
 			parent := "-"
@@ -319,7 +319,7 @@ func TestLoadGarbage(t *testing.T) {
 			if got := s.blocks(); len(got) > 0 {
 				t.Errorf("%q leaves %q", text, got)
 			}
-			if n := len(s.conductor.Snapshot().Sources); n != before {
+			if n := len(s.conductor.Sources().Snapshots().Take().Sources); n != before {
 				t.Errorf("%q leaves %d sources", text, n)
 			}
 			for _, err := range s.conductor.Check() {
@@ -339,7 +339,7 @@ func TestLoadGarbage(t *testing.T) {
 		f(strings.Replace(whole, "]", "}", 1))
 		broken := errors.New("the line is dead")
 		for _, lines := range []bool{false, true} {
-			in := s.conductor.Recover(0)
+			in := s.conductor.Sources().Snapshots().Recover(0)
 			l := &loader{in: in, skip: func(string) {}, longest: longestValue}
 			read := l.object
 			if lines {
@@ -407,7 +407,7 @@ func TestLoadBeyondMemory(t *testing.T) {
 			HashSeed: 1337, KeepClientHashes: true, MaxBytesTotal: 1 << 20, Log: zerolog.Nop(), Gate: make(chan struct{}),
 		})
 		defer c.Close()
-		in := c.Recover(0)
+		in := c.Sources().Snapshots().Recover(0)
 		l := &loader{in: in, skip: func(string) {}, longest: 4 << 10}
 		i := 0
 		err := l.lines(repeated(func() string {
@@ -451,7 +451,7 @@ func TestLoadChildrenFirst(t *testing.T) {
 	const n = 50_000
 	c := conductor.New(conductor.Options{HashSeed: 1337, KeepClientHashes: true, Log: zerolog.Nop(), Gate: make(chan struct{})})
 	defer c.Close()
-	in := c.Recover(0)
+	in := c.Sources().Snapshots().Recover(0)
 	l := &loader{in: in, skip: func(string) {}, longest: 4 << 10}
 	must.Succeed(t, l.lines(strings.NewReader(dumpOf(true, n, func(i int) (string, string) {
 		if i == n-1 {

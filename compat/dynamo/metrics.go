@@ -89,7 +89,7 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
 	listeners, workers := make(map[string]int), make(map[listed]bool)
-	d.conductor.EachSource(func(r *registration.Registration, s conductor.SourceState, pending bool) {
+	d.conductor.Sources().EachSource(func(r *registration.Registration, s conductor.SourceState, pending bool) {
 		if isWorker(r) {
 			listeners[statusOf(string(s.State), pending)]++
 			workers[listedAs(r)] = true
@@ -98,13 +98,13 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 	for _, status := range statuses {
 		gauge(descListeners, listeners[status], status)
 	}
-	gauge(descModels, len(d.conductor.Partitions()))
+	gauge(descModels, len(d.conductor.Catalog().Partitions()))
 	gauge(descWorkers, len(workers))
 
 	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
 	}
-	counts := d.conductor.EventCounts()
+	counts := d.conductor.Sources().EventCounts()
 	collectOutcomes("stored", counts.Stored, counter)
 	collectOutcomes("removed", counts.Removed, counter)
 	collectOutcomes("cleared", counts.Cleared, counter)

@@ -21,7 +21,7 @@ func TestLoadWithoutAdapterAndSalt(t *testing.T) {
 		dump := a.send("GET", "/dump", "").Body.Bytes()
 
 		b := newServer(t, Config{})
-		in := b.conductor.Recover(0)
+		in := b.conductor.Sources().Snapshots().Recover(0)
 		must.Succeed(t, (&loader{in: in, skip: func(string) {}, longest: longestValue}).object(bytes.NewReader(dump)))
 		in.Done()
 		b.register(3, 0, "")
@@ -68,7 +68,7 @@ func TestMixedEagleBlocks(t *testing.T) {
 		dump := a.send("GET", "/dump", "").Body.Bytes()
 
 		b := newServer(t, Config{})
-		in := b.conductor.Recover(0)
+		in := b.conductor.Sources().Snapshots().Recover(0)
 		must.Succeed(t, (&loader{in: in, skip: func(string) {}, longest: longestValue}).object(bytes.NewReader(dump)))
 		in.Done()
 		const want = `{"scores":{"1":{"0":8},"2":{"0":4}}`

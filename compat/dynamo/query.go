@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/tiers"
 )
@@ -14,7 +15,7 @@ import (
 // query answers for a prompt given as tokens: POST /query.
 func (d *Dialect) query(r *exchange) error {
 	var (
-		q                    conductor.Query
+		q                    match.Query
 		routingGroup, tenant string
 		lora, salt           *string
 	)
@@ -50,7 +51,7 @@ func (d *Dialect) queryByHash(r *exchange) error {
 
 // hashQuery reads a query by local hashes. They say by themselves which adapter and
 // salt they are of.
-func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in group, salt *string, err error) {
+func (d *Dialect) hashQuery(r *exchange, kind string) (q match.Query, in group, salt *string, err error) {
 	var routingGroup, tenant string
 	err = r.decode(kind,
 		blockHashes, model(&q.Model), stringMember("routing_group", &routingGroup), stringMember("tenant_id", &tenant),
@@ -65,7 +66,7 @@ func (d *Dialect) hashQuery(r *exchange, kind string) (q conductor.Query, in gro
 }
 
 // ask answers a query in tokens.
-func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
+func (d *Dialect) ask(r *exchange, q match.Query, in group) error {
 	p := scope.Shard{Tenant: in.name(), Model: q.Model}
 	sizes, err := r.view(d).BlockSizes(p)
 	if err != nil {
@@ -75,7 +76,7 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 		return unknownPartition(p)
 	}
 	q.Tenant = p.Tenant
-	var found []match
+	var found []rankMatch
 	for _, size := range sizes {
 		q.BlockSize = size
 		if found, err = d.match(r.view(d), found, q, size); err != nil {
@@ -97,9 +98,9 @@ func (d *Dialect) ask(r *exchange, q conductor.Query, in group) error {
 
 // match appends what a query of one block size matches, in units: a block
 // has unit of them.
-func (d *Dialect) match(view conductor.View, dst []match, q conductor.Query, unit int) ([]match, error) {
+func (d *Dialect) match(view conductor.View, dst []rankMatch, q match.Query, unit int) ([]rankMatch, error) {
 	q.MinMatched = 1 // who matches nothing is not in the answer
-	take := func(ans *conductor.Answer) { dst = appendMatches(dst, ans, unit) }
+	take := func(ans *match.Answer) { dst = appendMatches(dst, ans, unit) }
 	if err := view.Answer(&q, take); err != nil {
 		return nil, err
 	}
@@ -116,9 +117,9 @@ func unknownPartition(p scope.Shard) error {
 	return refusef(http.StatusNotFound, "no indexer for model=%s routing_group=%s", p.Model, p.Tenant)
 }
 
-// match is how far one rank of a worker reaches, from its device down; cumulative,
+// rankMatch is how far one rank of a worker reaches, from its device down; cumulative,
 // so device <= host <= disk <= external.
-type match struct {
+type rankMatch struct {
 	worker                       string
 	rank                         int32
 	device, host, disk, external uint32
@@ -126,7 +127,7 @@ type match struct {
 
 // appendMatches appends the ranks that match anything, sorted by worker and rank,
 // in units: a block has unit of them.
-func appendMatches(dst []match, ans *conductor.Answer, unit int) []match {
+func appendMatches(dst []rankMatch, ans *match.Answer, unit int) []rankMatch {
 	for i := range ans.Rows {
 		row := &ans.Rows[i]
 		for _, r := range row.Ranks {
@@ -138,15 +139,15 @@ func appendMatches(dst []match, ans *conductor.Answer, unit int) []match {
 	return dst
 }
 
-func matchOf(worker string, r *tiers.Rank, unit int) match {
+func matchOf(worker string, r *tiers.Rank, unit int) rankMatch {
 	of := func(blocks int) uint32 { return uint32(min(uint64(blocks)*uint64(unit), math.MaxUint32)) }
-	return match{worker: worker, rank: r.Rank, device: of(r.Device), host: of(r.Host), disk: of(r.Disk), external: of(r.External)}
+	return rankMatch{worker: worker, rank: r.Rank, device: of(r.Device), host: of(r.Host), disk: of(r.Disk), external: of(r.External)}
 }
 
 // merge makes one match of those of a rank that is registered with several block
 // sizes: the larger of each number.
-func merge(all []match) []match {
-	slices.SortStableFunc(all, func(a, b match) int {
+func merge(all []rankMatch) []rankMatch {
+	slices.SortStableFunc(all, func(a, b rankMatch) int {
 		if n := strings.Compare(a.worker, b.worker); n != 0 {
 			return n
 		}
@@ -182,7 +183,7 @@ func (d *Dialect) queryTieredByHash(r *exchange) error {
 		return unknownPartition(p)
 	}
 	q.Tenant = p.Tenant
-	var best []match
+	var best []rankMatch
 	size, most := sizes[0], uint64(0)
 	for _, s := range sizes {
 		q.BlockSize = s

@@ -153,7 +153,7 @@ func TestRecoverFromFirstWholeDump(t *testing.T) {
 				}
 				if want.State != peer.Done {
 					got.Bytes = 0
-					if left := s.blocks(); len(left) > 0 || len(s.conductor.Snapshot().Sources) != 1 {
+					if left := s.blocks(); len(left) > 0 || len(s.conductor.Sources().Snapshots().Take().Sources) != 1 {
 						t.Errorf("%s: left %v", asked, left)
 					}
 				} else {
@@ -258,7 +258,7 @@ func TestRecoverEnds(t *testing.T) {
 			if got := s.restore(ctx, time.Hour); got.State != peer.Failed || time.Since(start) != after || len(got.Errors) > 1 {
 				t.Errorf("%s after %s", told(got), time.Since(start))
 			}
-			if left := s.conductor.Snapshot().Sources; len(left) > 0 {
+			if left := s.conductor.Sources().Snapshots().Take().Sources; len(left) > 0 {
 				t.Errorf("left %v", left)
 			}
 		})

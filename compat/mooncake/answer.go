@@ -3,8 +3,8 @@ package mooncake
 import (
 	"strconv"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/server"
 )
 
@@ -12,7 +12,7 @@ import (
 var rows = server.NewRows(false, writeRow)
 
 // writeAnswer writes {"instances": rows}, of all instances or of one.
-func writeAnswer(e *body.Encoder, ans *conductor.Answer, only *string) {
+func writeAnswer(e *body.Encoder, ans *match.Answer, only *string) {
 	some := ans.Rows
 	if only != nil {
 		some = nil
@@ -29,7 +29,7 @@ func writeAnswer(e *body.Encoder, ans *conductor.Answer, only *string) {
 }
 
 // writeRow writes what each rank reaches from its device down, and the best of that.
-func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
+func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	blockSize := ans.BlockSize
 	var device, host, disk int
 	for _, r := range row.Ranks {

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 )
 
 // TestPreparedRows compares answers whose zeros are copied with the same packed row by
@@ -32,8 +33,8 @@ func TestPreparedRows(t *testing.T) {
 		}
 		ask := func(tokens int, only *string) {
 			t.Helper()
-			q := conductor.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(tokens)}
-			s.conductor.Answer(&q, func(ans *conductor.Answer) {
+			q := match.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(tokens)}
+			s.conductor.Answer(&q, func(ans *match.Answer) {
 				if len(ans.Rows) != 6 || ans.Roster == nil {
 					t.Fatalf("%d rows, roster %v", len(ans.Rows), ans.Roster)
 				}
@@ -56,8 +57,8 @@ func TestPreparedRows(t *testing.T) {
 			}
 		}
 		held := 0
-		s.conductor.Answer(&conductor.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)},
-			func(ans *conductor.Answer) {
+		s.conductor.Answer(&match.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)},
+			func(ans *match.Answer) {
 				for _, row := range ans.Rows {
 					held += row.Longest
 				}
@@ -85,7 +86,7 @@ func TestExpectedRows(t *testing.T) {
 		}
 		b := blocks{Medium: "GPU", Count: 1}
 		s.publish(source("a", 0)["endpoint"].(string), b.stored())
-		r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)}, Target: "a"}
+		r := match.Routed{Query: match.Query{Model: "m", BlockSize: blockSize, Tokens: promptTokens(2 * blockSize)}, Target: "a"}
 		if _, err := s.conductor.For(conductor.Reader{}).Routed(&r); err != nil {
 			t.Fatal(err)
 		}

@@ -76,7 +76,7 @@ func TestErrorsInJSON(t *testing.T) {
 		if all := s.conductor.Registrations(); len(all) != 0 {
 			t.Errorf("refused, and registered: %v", all)
 		}
-		if all := s.conductor.Contexts(); len(all) != 0 {
+		if all := s.conductor.For(conductor.Reader{}).Inspect().Contexts(); len(all) != 0 {
 			t.Errorf("refused, and created: %v", all)
 		}
 	})

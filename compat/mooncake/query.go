@@ -7,6 +7,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 )
 
 // promptField is the field a query gives its prompt in: token ids, integers of 32 bits
@@ -43,7 +44,7 @@ func tokenOf(text []byte) (uint32, bool) {
 
 // asked is a query as far as it is read.
 type asked struct {
-	conductor.Query
+	match.Query
 	fields
 	r        *body.Request
 	prompt   promptField
@@ -90,7 +91,7 @@ func (a *asked) hashKind(m *body.Member) *failure {
 	if err != nil {
 		return err
 	}
-	kind, wrong := conductor.ParseHashKind(m.Name, name)
+	kind, wrong := match.ParseHashKind(m.Name, name)
 	if wrong != nil {
 		return bad(m.Name, "invalid_value", "%s", wrong)
 	}
@@ -147,14 +148,14 @@ func (d *handlers) query(view conductor.View, r *body.Request, f fields, p promp
 	if err := take(); err != nil {
 		return err
 	}
-	write := func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, a.instance) }
+	write := func(ans *match.Answer) { writeAnswer(&r.Encoder, ans, a.instance) }
 	if utf8.ValidString(a.Lora) && utf8.ValidString(a.Salt) {
 		return view.Answer(&a.Query, write)
 	}
 	if err := view.May(a.Tenant); err != nil {
 		return err
 	}
-	write(&conductor.Answer{})
+	write(&match.Answer{})
 	return nil
 }
 

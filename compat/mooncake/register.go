@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -120,7 +121,7 @@ func invalidRegistration(text string) *failure {
 func refused(reg registration.Registration, err error) error {
 	var (
 		conflict *registration.ConflictError
-		profile  *conductor.ProfileConflictError
+		profile  *catalog.ProfileConflictError
 		field    *invalid.FieldError
 	)
 	switch {

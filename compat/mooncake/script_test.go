@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/conductor"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
 )
@@ -124,7 +125,7 @@ func TestRefusedRequestsChangeNothing(t *testing.T) {
 		if all := s.conductor.Registrations(); len(all) != 0 {
 			t.Errorf("refused, and registered: %v", all)
 		}
-		if all := s.conductor.Contexts(); len(all) != 0 {
+		if all := s.conductor.For(conductor.Reader{}).Inspect().Contexts(); len(all) != 0 {
 			t.Errorf("refused, and created: %v", all)
 		}
 	})

@@ -88,7 +88,7 @@ func (a *api) digest(g *gin.Context) (any, error) {
 	if only != "" && len(all) == 0 {
 		return nil, conductor.ErrNotFound
 	}
-	out := digestsRow{HashSeed: a.conductor.HashSeed(), Sources: make([]digestRow, len(all))}
+	out := digestsRow{HashSeed: a.conductor.Catalog().HashSeed(), Sources: make([]digestRow, len(all))}
 	for i, s := range all {
 		row := digestRow{
 			Source: s.Key().String(), InstanceID: s.Instance, TenantID: s.Tenant, DPRank: s.Rank, Settings: hexText(s.Settings),

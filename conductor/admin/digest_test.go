@@ -56,7 +56,7 @@ func TestDigestAnswer(t *testing.T) {
 		if err != nil || seed != 1<<64-1 || len(got) != 1 {
 			t.Fatalf("%d %+v %v", seed, got, err)
 		}
-		want := c.Digests("")[0]
+		want := c.Sources().Digests("")[0]
 		want.Registration = registration.Registration{Instance: "e", Tenant: "default"}
 		if !reflect.DeepEqual(got[0], want) {
 			t.Errorf("%+v\nwant %+v", got[0], want)

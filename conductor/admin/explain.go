@@ -6,6 +6,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/inspect"
+	"example.com/conductor/conductor/match"
 
 	conductorhttp "example.com/conductor/conductor/http"
 )
@@ -108,7 +109,7 @@ func (a *api) explainHandler() gin.HandlerFunc {
 }
 
 // explain says where the prefix of a prompt ends at each source, and why: POST /admin/explain.
-func (a *api) explain(v conductor.View, q *conductor.Query, warnings []string) (any, error) {
+func (a *api) explain(v conductor.View, q *match.Query, warnings []string) (any, error) {
 	x, err := v.Inspect().Explain(q)
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (a *api) explain(v conductor.View, q *conductor.Query, warnings []string) (
 const maxUndiscovered = 8
 
 // undiscovered names engines without a source that may hold the prompt.
-func (a *api) undiscovered(v conductor.View, x *inspect.Explanation, q *conductor.Query) (rows []causeRow) {
+func (a *api) undiscovered(v conductor.View, x *inspect.Explanation, q *match.Query) (rows []causeRow) {
 	if a.opts.Dialect.Discovery == nil {
 		return nil
 	}

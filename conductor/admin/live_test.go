@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 
 	nethttp "net/http"
@@ -68,7 +69,7 @@ func TestLiveStream(t *testing.T) {
 					}))
 				}
 				synctest.Wait()
-				c.Answer(&conductor.Query{Model: "m", BlockSize: 2, Tokens: []uint32{1, 1}}, func(*conductor.Answer) {})
+				c.Answer(&match.Query{Model: "m", BlockSize: 2, Tokens: []uint32{1, 1}}, func(*match.Answer) {})
 				time.Sleep(time.Minute)
 				select {
 				case <-ended:

@@ -69,7 +69,7 @@ func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 	if a.conductor.Ready().Recovering {
 		return nil, reply.ErrRecovering
 	}
-	if of != (scope.Deployment{}) && !a.conductor.Registered(of) {
+	if of != (scope.Deployment{}) && !a.conductor.Sources().Snapshots().Registered(of) {
 		return nil, fmt.Errorf("%w: no source of this deployment is registered here", conductor.ErrNotFound)
 	}
 	return a.opts.Snapshots.MakeSnapshot(a.conductor, of)

@@ -37,7 +37,7 @@ func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 		HashSeed: 1337, Gate: gate, Log: zerolog.Nop(), Stream: stream.Config{Transport: new(streamtest.Network)},
 	})
 	t.Cleanup(c.Close)
-	r := c.Recover(0)
+	r := c.Sources().Snapshots().Recover(0)
 	reg := registration.Registration{
 		Instance: "a", Model: "m", BlockSize: 16, Type: registration.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557",
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -32,9 +33,9 @@ func TestAliasesOfOthers(t *testing.T) {
 	answers := func(name string) (text string, n int) {
 		var all []string
 		for i, m := range s.members {
-			q := conductor.Query{Model: name, BlockSize: len(prompt), Tokens: prompt}
+			q := match.Query{Model: name, BlockSize: len(prompt), Tokens: prompt}
 			one := ""
-			err := m.conductor.For(conductor.Reader{}).Answer(&q, func(a *conductor.Answer) {
+			err := m.conductor.For(conductor.Reader{}).Answer(&q, func(a *match.Answer) {
 				for _, row := range a.Rows {
 					one += fmt.Sprint(row.Instance, row.Longest)
 				}

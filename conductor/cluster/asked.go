@@ -71,7 +71,7 @@ func (a *Asked) Health(key registration.Key) (state stream.State, restarts uint6
 	if known && !s.followed {
 		return stream.Synced, 0, true
 	}
-	return a.conductor.Health(key)
+	return a.conductor.Sources().Health(key)
 }
 
 // ReportLearned adds a finding about a source, once it is followed.
@@ -84,13 +84,13 @@ func (a *Asked) ReportLearned(key registration.Key, text string) {
 	}
 	a.mu.Unlock()
 	if !known || s.followed {
-		a.conductor.ReportLearned(key, text)
+		a.conductor.Sources().ReportLearned(key, text)
 	}
 }
 
 // SourceBounds returns how many sources there may be, and how many that clients of one tenant
 // registered; 0 is no bound.
-func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.SourceBounds() }
+func (a *Asked) SourceBounds() (all, ofTenant int) { return a.conductor.Sources().Bounds() }
 
 // Sources returns the sources of all engines.
 func (a *Asked) Sources() (all []registration.Registration) {
@@ -114,7 +114,7 @@ func (a *Asked) Again() {
 				continue // it is tried again when the engine is asked, or shards move
 			}
 			if s.learned != "" {
-				a.conductor.ReportLearned(key, s.learned)
+				a.conductor.Sources().ReportLearned(key, s.learned)
 			}
 		case !wanted && s.followed:
 			a.conductor.Unregister(key) // it may be gone

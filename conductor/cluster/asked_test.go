@@ -36,23 +36,23 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	}
 	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
 	a.ReportLearned(r.Key(), "it told its model")
-	if state, _, ok := a.Health(r.Key()); c.Follows(r.Key()) || state != stream.Synced || !ok || len(a.Sources()) != 1 {
-		t.Errorf("a source of another replica: followed %v, %s %v, %v", c.Follows(r.Key()), state, ok, a.Sources())
+	if state, _, ok := a.Health(r.Key()); c.Sources().Follows(r.Key()) || state != stream.Synced || !ok || len(a.Sources()) != 1 {
+		t.Errorf("a source of another replica: followed %v, %s %v, %v", c.Sources().Follows(r.Key()), state, ok, a.Sources())
 	}
 	shards.held[shard] = &heldShard{brought: true, stop: context.CancelFunc(func() {})}
 	a.Again()
-	if !c.Follows(r.Key()) {
+	if !c.Sources().Follows(r.Key()) {
 		t.Error("a source of a shard that is held is not followed")
 	}
 	publish(Leaving)
 	delete(shards.held, shard)
 	a.Again()
-	if !c.Follows(r.Key()) {
+	if !c.Sources().Follows(r.Key()) {
 		t.Error("a source of a shard that queries still find here is not followed")
 	}
 	publish(Absent)
 	a.Again()
-	if c.Follows(r.Key()) {
+	if c.Sources().Follows(r.Key()) {
 		t.Error("a source of a shard that was let go is followed")
 	}
 	if _, err := a.Unregister(r.Key()); err != nil || len(a.Sources()) != 0 {

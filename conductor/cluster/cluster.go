@@ -230,7 +230,7 @@ func (c *Cluster) Wanted(r registration.Registration) bool {
 	}
 	now, shards := c.chart.Load(), r.Shards()
 	if !now.known { // what this replica has from its configuration and its disk stays
-		return c.cfg.Conductor.Follows(r.Key())
+		return c.cfg.Conductor.Sources().Follows(r.Key())
 	}
 	c.mu.Lock()
 	held := slices.ContainsFunc(shards, func(s scope.Shard) bool {
@@ -240,7 +240,7 @@ func (c *Cluster) Wanted(r registration.Registration) bool {
 	c.mu.Unlock()
 	if !held && !slices.ContainsFunc(shards, func(s scope.Shard) bool { return now.rows[s] != nil }) {
 		c.cfg.Fleet.Hasten() // a new model: the next Step decides, until then who registered it answers
-		return c.cfg.Conductor.Follows(r.Key())
+		return c.cfg.Conductor.Sources().Follows(r.Key())
 	}
 	return held
 }

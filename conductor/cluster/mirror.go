@@ -22,6 +22,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/fleet"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -146,7 +147,7 @@ func (m *Mirror) Collect(ch chan<- prometheus.Metric) {
 func (m *Mirror) Me() string { return m.cfg.Me }
 
 // Routed implements conductor.Mirror.
-func (m *Mirror) Routed(from conductor.Teller, r *conductor.Routed) {
+func (m *Mirror) Routed(from conductor.Teller, r *match.Routed) {
 	tenant := r.Tenant
 	if tenant == "" {
 		tenant = scope.DefaultTenant
@@ -445,7 +446,7 @@ func reports(batch []mirrored) []byte {
 }
 
 // reportOf returns a report as an element of prompts, in msgpack.
-func reportOf(r *conductor.Routed) []byte {
+func reportOf(r *match.Routed) []byte {
 	texts := [...]struct{ name, value string }{
 		{"model", r.Model}, {"tenant_id", r.Tenant}, {"lora_name", r.Lora}, {"cache_salt", r.Salt}, {"instance_id", r.Target},
 		{"request_id", r.RequestID},
@@ -471,7 +472,7 @@ func reportOf(r *conductor.Routed) []byte {
 		}
 	}
 	e.IntField("block_size", r.BlockSize)
-	if e.Name("dp_rank"); r.Rank == conductor.AnyRank {
+	if e.Name("dp_rank"); r.Rank == match.AnyRank {
 		e.Null()
 	} else {
 		e.Int(r.Rank)

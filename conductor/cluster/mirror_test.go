@@ -19,6 +19,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/internal/must"
 )
@@ -145,8 +146,8 @@ func (c client) Tell() string { return string(c) }
 
 // report reports a prompt of some blocks of 16 tokens.
 func (b *mirrorBench) report(from client, id string, blocks int) {
-	b.Routed(from, &conductor.Routed{
-		Query: conductor.Query{Model: "m", BlockSize: 16, Tokens: make([]uint32, 16*blocks)}, Target: "A", Rank: conductor.AnyRank,
+	b.Routed(from, &match.Routed{
+		Query: match.Query{Model: "m", BlockSize: 16, Tokens: make([]uint32, 16*blocks)}, Target: "A", Rank: match.AnyRank,
 		RequestID: id,
 	})
 }

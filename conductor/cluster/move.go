@@ -104,7 +104,7 @@ func (c *Cluster) beginTakeover(ctx context.Context, row *Row, urls map[string]s
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
 	from, best := row.serving(urls)
 	followed := slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
-		return c.cfg.Conductor.Follows(r.Key()) &&
+		return c.cfg.Conductor.Sources().Follows(r.Key()) &&
 			!r.IsPool()
 	})
 	if followed && whole >= best && c.chart.Load().rows[row.Shard] == nil {
@@ -192,7 +192,7 @@ func (c *Cluster) left(ctx context.Context, row *Row) bool {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
 	for slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
-		return c.cfg.Conductor.Follows(r.Key()) && !r.IsPool() && !c.Wanted(*r)
+		return c.cfg.Conductor.Sources().Follows(r.Key()) && !r.IsPool() && !c.Wanted(*r)
 	}) {
 		select {
 		case <-ctx.Done():
@@ -229,7 +229,7 @@ func (r *Row) progress(c *conductor.Conductor) (whole, connecting, changing int)
 		if source.IsPool() {
 			continue
 		}
-		switch state, _, followed := c.Health(source.Key()); {
+		switch state, _, followed := c.Sources().Health(source.Key()); {
 		case !followed || state == stream.Replaying:
 			changing++
 		case state == stream.Connecting:

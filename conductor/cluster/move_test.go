@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -64,7 +65,8 @@ func newSharing(t *testing.T, replicas, owners int) *sharing {
 				Decode: func(batch []byte) (events.Batch, error) { return wire.Decode(batch, wire.DefaultLimits) }},
 		})
 		t.Cleanup(m.conductor.Close)
-		targets := discovery.New(discovery.Options{Registry: m.conductor, Bounds: m.conductor.SourceBounds, Log: zerolog.Nop()})
+		sources := m.conductor.Sources()
+		targets := discovery.New(discovery.Options{Registry: sources, Bounds: sources.Bounds, Log: zerolog.Nop()})
 		t.Cleanup(targets.Close)
 		m.registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: m.fleet, Conductor: m.conductor, Targets: targets, Log: zerolog.Nop()})
 		m.shards = New(Config{Conductor: m.conductor, Fleet: m.fleet, Registry: m.registry, Owners: owners, Log: zerolog.Nop(), Now: now})
@@ -157,7 +159,7 @@ func (m *member) answer(shard scope.Shard) string {
 		return err.Error()
 	}
 	var all []string
-	for _, row := range m.conductor.Query(conductor.Query{Model: shard.Model, BlockSize: len(prompt), Tokens: prompt, Detail: true}).Rows {
+	for _, row := range m.conductor.Query(match.Query{Model: shard.Model, BlockSize: len(prompt), Tokens: prompt, Detail: true}).Rows {
 		all = append(all, fmt.Sprintf("%s %d %s", row.Instance, row.Longest, row.Detail[0].State))
 	}
 	slices.Sort(all)
@@ -430,7 +432,7 @@ func TestHotShardGetsAnotherOwner(t *testing.T) {
 		text, right := owners(2)()
 		for _, m := range s.members {
 			serves, follows := m.shards.Serves(hot) == nil,
-				m.conductor.Follows(registration.Key{Instance: "e0-0", Tenant: scope.DefaultTenant})
+				m.conductor.Sources().Follows(registration.Key{Instance: "e0-0", Tenant: scope.DefaultTenant})
 			text, right = text+fmt.Sprintf("%s serves %v, follows %v\n", m.fleet.ID(), serves, follows), right && serves == follows
 		}
 		return text, right
@@ -474,7 +476,7 @@ func TestNewModelIsLeftWhereItHasNoOwner(t *testing.T) {
 			text, n := s.serving(shard)
 			right := n == 1
 			for _, m := range s.members {
-				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Follows(registration.Key{
+				serves, follows := m.shards.Serves(shard) == nil, m.conductor.Sources().Follows(registration.Key{
 					Instance: "e-" + model, Tenant: scope.DefaultTenant,
 				})
 				text, right = text+fmt.Sprintf("; %s serves %v, follows %v", m.fleet.ID(), serves, follows), right && serves == follows

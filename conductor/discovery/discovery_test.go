@@ -49,7 +49,7 @@ func newFleet(t *testing.T, change func(*Options), addresses ...string) *fleet {
 	f := &fleet{t: t, answers: make(map[string]string), asked: make(map[string]int), tokens: make(map[string]bool), now: time.Unix(1e9, 0)}
 	f.c = conductor.New(conductor.Options{Stream: stream.Config{Transport: &f.net}})
 	o := Options{
-		Registry: f.c, Now: func() time.Time { return f.now },
+		Registry: f.c.Sources(), Now: func() time.Time { return f.now },
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
 			if len(f.names) == 0 {
 				return nil, errors.New("no such name")
@@ -367,7 +367,7 @@ func TestBlockSizeFromEvents(t *testing.T) {
 	must.Succeed(t, f.m.Add(auto, false))
 	until(t, func() bool {
 		p.Publish(stored)
-		_, _, ok := f.c.Health(registration.Key{Instance: "f", Tenant: "default", Rank: 3})
+		_, _, ok := f.c.Sources().Health(registration.Key{Instance: "f", Tenant: "default", Rank: 3})
 		return ok
 	})
 	f.want("e|default|0 tcp://127.0.0.1:7000 vLLM llama 32 ", "f|default|3 tcp://127.0.0.1:7000 vLLM m 32 ")

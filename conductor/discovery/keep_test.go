@@ -45,8 +45,8 @@ func TestRestore(t *testing.T) {
 	must.Succeed(t, err)
 
 	// An engine that has not moved costs its sources nothing.
-	if same := f.next(); same.c.Revision() != 2 {
-		t.Errorf("two sources came or went %d times", same.c.Revision())
+	if same := f.next(); same.c.Catalog().Revision() != 2 {
+		t.Errorf("two sources came or went %d times", same.c.Catalog().Revision())
 	}
 
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:8000"}}`)

@@ -46,7 +46,7 @@ func peerOf(t *testing.T, members *Fleet, change ...func(*conductor.Options)) *p
 	}
 	p.conductor = conductor.New(opts)
 	t.Cleanup(p.conductor.Close)
-	targets := discovery.New(discovery.Options{Registry: p.conductor, Bounds: p.conductor.SourceBounds, Log: zerolog.Nop()})
+	targets := discovery.New(discovery.Options{Registry: p.conductor.Sources(), Bounds: p.conductor.Sources().Bounds, Log: zerolog.Nop()})
 	t.Cleanup(targets.Close)
 	p.registry = NewRegistry(RegistryConfig{Fleet: p.members, Conductor: p.conductor, Targets: targets, Log: zerolog.New(&p.log),
 		Now: func() time.Time { return p.now }})
@@ -358,7 +358,7 @@ func TestRegistryLeavesTakeoversAlone(t *testing.T) {
 	a.register(source("x", "m"))
 	beat(a, b)
 	r := a.followed("x")
-	taken := b.conductor.Recover(0)
+	taken := b.conductor.Sources().Snapshots().Recover(0)
 	must.Succeed(t, taken.Source(conductor.SourceMark{Registration: r}))
 	b.registry.Again()
 	beat(b)

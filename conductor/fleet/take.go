@@ -115,7 +115,7 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 			s = own
 		}
 		if elsewhere = wanted != nil && !n.Asked && !wanted(s.Registration); elsewhere {
-			if g.cfg.Conductor.Follows(n.Key) { // else a takeover may be filling it
+			if g.cfg.Conductor.Sources().Follows(n.Key) { // else a takeover may be filling it
 				g.leave(n)
 			}
 			break

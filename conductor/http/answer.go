@@ -4,8 +4,8 @@ import (
 	"strconv"
 	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/server"
 )
 
@@ -14,7 +14,7 @@ var rows = server.NewRows(true, writeRow)
 
 // writeAnswer writes {tenant: {instance: row}}, rows sorted by instance, or {} when there
 // is no row, and warnings. All counts are tokens. A tenant has precedence over warnings.
-func writeAnswer(e *body.Encoder, ans *conductor.Answer, warnings []string) {
+func writeAnswer(e *body.Encoder, ans *match.Answer, warnings []string) {
 	pairs := min(len(ans.Rows), 1)
 	if pairs > 0 && ans.Tenant == "warnings" {
 		warnings = nil
@@ -29,7 +29,7 @@ func writeAnswer(e *body.Encoder, ans *conductor.Answer, warnings []string) {
 }
 
 // writeRow writes what stands behind the key of a row.
-func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
+func writeRow(e *body.Encoder, row *match.Row, ans *match.Answer) {
 	pools := 0 // that serve the row
 	for i := range ans.Pools {
 		if ans.Pools[i].Serves(row.Instance) {
@@ -119,7 +119,7 @@ func writeRow(e *body.Encoder, row *conductor.Row, ans *conductor.Answer) {
 	e.EndMap()
 }
 
-func writeDetail(e *body.Encoder, d *conductor.SourceDetail) {
+func writeDetail(e *body.Encoder, d *match.SourceDetail) {
 	e.Map(6)
 	e.TextField("state", string(d.State))
 	e.TextField("reason", d.Reason)

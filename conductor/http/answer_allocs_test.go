@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/alloctest"
 )
@@ -19,10 +20,10 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 	for i := range 128 {
 		f.store(f.source(fmt.Sprintf("i%d", i), 0, registration.TypeVLLM), "gpu", prompt, max(0, i-120)*4)
 	}
-	try := func(name string, q conductor.Query) {
+	try := func(name string, q match.Query) {
 		q.Model, q.BlockSize = "m", testBlock
 		var dst []byte
-		ask := func() { f.c.Answer(&q, func(ans *conductor.Answer) { dst = appendAnswer(dst[:0], ans) }) }
+		ask := func() { f.c.Answer(&q, func(ans *match.Answer) { dst = appendAnswer(dst[:0], ans) }) }
 		ask()
 		// A collection in between empties the pool of buffers.
 		if n := alloctest.PerRun(200, ask); n > 1 {
@@ -30,13 +31,13 @@ func TestAnswersDoNotAllocate(t *testing.T) {
 		}
 	}
 	one := "i127"
-	try("tokens", conductor.Query{Tokens: prompt})
-	try("top", conductor.Query{Tokens: prompt, Top: 4})
-	try("min_matched", conductor.Query{Tokens: prompt, MinMatched: 64})
-	try("instance_id", conductor.Query{Tokens: prompt, Instance: &one})
+	try("tokens", match.Query{Tokens: prompt})
+	try("top", match.Query{Tokens: prompt, Top: 4})
+	try("min_matched", match.Query{Tokens: prompt, MinMatched: 64})
+	try("instance_id", match.Query{Tokens: prompt, Instance: &one})
 	f.routed("i3", 0, prompt)
-	try("expected", conductor.Query{Tokens: prompt, Expected: true})
-	try("hashes", conductor.Query{ByHash: true, Hashes: []uint64{1, 2, 3}})
+	try("expected", match.Query{Tokens: prompt, Expected: true})
+	try("hashes", match.Query{ByHash: true, Hashes: []uint64{1, 2, 3}})
 }
 
 // TestReportsDoNotAllocatePerToken: a report of a long prompt allocates as often as one of a short prompt, in

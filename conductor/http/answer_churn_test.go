@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
@@ -18,7 +19,7 @@ func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 	prompt := promptOf(5, 2)
 	f.store(f.source("m", 0, registration.TypeVLLM), "gpu", prompt, 2)
 	only := "m"
-	queries := []conductor.Query{{}, {Top: 2}, {MinMatched: 1}, {Lora: "x"}, {Detail: true}, {Instance: &only}}
+	queries := []match.Query{{}, {Top: 2}, {MinMatched: 1}, {Lora: "x"}, {Detail: true}, {Instance: &only}}
 	var changing sync.WaitGroup
 	changed := make(chan struct{})
 	for k := range 2 {
@@ -55,7 +56,7 @@ func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 		}
 		q := queries[n%len(queries)]
 		q.Model, q.BlockSize, q.Tokens = "m", testBlock, prompt
-		f.c.Answer(&q, func(ans *conductor.Answer) {
+		f.c.Answer(&q, func(ans *match.Answer) {
 			if got, want := string(appendAnswer(nil, ans)), plainAnswer(ans); got != want {
 				t.Errorf("%s is written, want %s", got, want)
 			}

@@ -5,7 +5,7 @@ package http
 import (
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/tiers"
 )
@@ -16,11 +16,11 @@ func TestReleasedAnswersAreSpoiled(t *testing.T) {
 	f := newFleet(t)
 	prompt := promptOf(3, 2)
 	f.store(f.source("a", 0, registration.TypeVLLM), "gpu", prompt, 2)
-	var kept *conductor.Answer
-	var rows []conductor.Row
+	var kept *match.Answer
+	var rows []match.Row
 	var ranks []tiers.Rank
-	q := conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
-	f.c.Answer(&q, func(ans *conductor.Answer) {
+	q := match.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
+	f.c.Answer(&q, func(ans *match.Answer) {
 		if kept, rows = ans, ans.Rows; len(rows) != 1 || rows[0].Longest != 2 {
 			t.Fatalf("%+v", rows)
 		}

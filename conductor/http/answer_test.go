@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 
@@ -49,7 +50,7 @@ func newFleet(t testing.TB) *handFilled {
 		Stream: stream.Config{Transport: zmq.Transport{}},
 	})
 	t.Cleanup(c.Close)
-	return &handFilled{t: t, c: c, r: c.Recover(0)}
+	return &handFilled{t: t, c: c, r: c.Sources().Snapshots().Recover(0)}
 }
 
 // source adds a source and returns its registration.
@@ -78,8 +79,8 @@ func (f *handFilled) store(reg registration.Registration, medium string, prompt 
 
 // routed reports a prompt, if its target is there.
 func (f *handFilled) routed(instance string, rank int, prompt []uint32) {
-	r := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}, Target: instance, Rank: rank}
-	if _, err := f.c.For(conductor.Reader{}).Routed(&r); err != nil && !errors.As(err, new(*conductor.UnknownTargetError)) {
+	r := match.Routed{Query: match.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}, Target: instance, Rank: rank}
+	if _, err := f.c.For(conductor.Reader{}).Routed(&r); err != nil && !errors.As(err, new(*match.UnknownTargetError)) {
 		f.t.Fatal(err)
 	}
 }
@@ -93,7 +94,7 @@ func promptOf(seed uint32, blocks int) []uint32 {
 }
 
 // plainAnswer is the answer as it is written one field after the other.
-func plainAnswer(ans *conductor.Answer) string {
+func plainAnswer(ans *match.Answer) string {
 	text := func(s string) string {
 		b, err := json.Marshal(s)
 		if err != nil {
@@ -108,7 +109,7 @@ func plainAnswer(ans *conductor.Answer) string {
 		}
 		return "{" + strings.Join(parts, ",") + "}"
 	}
-	detail := func(d *conductor.SourceDetail) string {
+	detail := func(d *match.SourceDetail) string {
 		mark, age := "null", "null"
 		if d.HasMark {
 			mark = fmt.Sprint(d.Watermark)
@@ -167,7 +168,7 @@ func plainAnswer(ans *conductor.Answer) string {
 				return fmt.Sprintf(`"%d":%s`, row.Detail[i].Rank, detail(&row.Detail[i]))
 			}))
 		}
-		pools := slices.DeleteFunc(slices.Clone(ans.Pools), func(p conductor.SourceDetail) bool { return !p.Serves(row.Instance) })
+		pools := slices.DeleteFunc(slices.Clone(ans.Pools), func(p match.SourceDetail) bool { return !p.Serves(row.Instance) })
 		if len(pools) > 0 {
 			b.WriteString(`,"pools":` + list(len(pools), func(i int) string {
 				return text(pools[i].Key.String()) + ":" + detail(&pools[i])
@@ -207,7 +208,7 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 			f.routed(names[rng.IntN(len(names))], rng.IntN(3)-1, prompt[:testBlock*rng.IntN(9)])
 		}
 		for range 12 {
-			q := conductor.Query{
+			q := match.Query{
 				Model: "m", BlockSize: testBlock, Tokens: prompt, Detail: rng.IntN(4) == 0, Expected: rng.IntN(2) == 0,
 				MinMatched: rng.IntN(3) * rng.IntN(60), Top: rng.IntN(3) * rng.IntN(4),
 			}
@@ -217,7 +218,7 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 			if rng.IntN(6) == 0 {
 				q.Tokens = promptOf(1, 8)
 			}
-			f.c.Answer(&q, func(ans *conductor.Answer) {
+			f.c.Answer(&q, func(ans *match.Answer) {
 				ans.Truncated = rng.IntN(5) == 0
 				got := string(appendAnswer(nil, ans))
 				if want := plainAnswer(ans); got != want || !json.Valid([]byte(got)) {
@@ -228,7 +229,7 @@ func TestAnswersFromPreparedPieces(t *testing.T) {
 				if again := string(appendAnswer(nil, &without)); again != got {
 					t.Fatalf("seed %d: without its roster\n got %s\nwant %s", seed, again, got)
 				}
-				for _, ans := range []*conductor.Answer{ans, &without} {
+				for _, ans := range []*match.Answer{ans, &without} {
 					e := body.Encoder{Codec: body.Msgpack}
 					writeAnswer(&e, ans, nil)
 					if packed := unpacked(t, e.Out); !reflect.DeepEqual(packed, parsed(t, []byte(got))) {
@@ -255,24 +256,24 @@ func TestLimitedAnswers(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			f.store(f.source("pool", 0, registration.TypeMooncake), "cpu", prompt, rng.IntN(4))
 		}
-		q := conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
+		q := match.Query{Model: "m", BlockSize: testBlock, Tokens: prompt}
 		whole := f.c.Query(q)
 		for _, row := range whole.Rows {
 			hits += min(row.Longest, 1)
 		}
 		for range 20 {
 			q.MinMatched, q.Top = rng.IntN(7*testBlock)*rng.IntN(2), rng.IntN(14)
-			var want []conductor.Row
+			var want []match.Row
 			for _, row := range whole.Rows {
 				if row.Longest*testBlock >= q.MinMatched {
 					want = append(want, row)
 				}
 			}
-			slices.SortStableFunc(want, func(a, b conductor.Row) int { return b.Longest - a.Longest })
+			slices.SortStableFunc(want, func(a, b match.Row) int { return b.Longest - a.Longest })
 			if q.Top > 0 && len(want) > q.Top {
 				want = want[:q.Top]
 			}
-			slices.SortFunc(want, func(a, b conductor.Row) int { return strings.Compare(a.Instance, b.Instance) })
+			slices.SortFunc(want, func(a, b match.Row) int { return strings.Compare(a.Instance, b.Instance) })
 			limited := whole
 			limited.Rows = want
 			got := f.c.Query(q)
@@ -322,7 +323,7 @@ func TestAnswerOnTheWire(t *testing.T) {
 		got, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		must.Succeed(t, err)
-		ans := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, Top: top})
+		ans := f.c.Query(match.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, Top: top})
 		if string(got) != plainAnswer(&ans) || resp.ContentLength != int64(len(got)) ||
 			resp.Header.Get("Content-Type") != "application/json" {
 			t.Fatalf("length %d, type %q\n got %s\nwant %s", resp.ContentLength, resp.Header.Get("Content-Type"), got, plainAnswer(&ans))
@@ -334,7 +335,7 @@ func TestAnswerOnTheWire(t *testing.T) {
 // instances hold, and writes the answer.
 func BenchmarkAnswer(b *testing.B) {
 	const blocks, holders = 64, 8
-	run := func(b *testing.B, instances int, q conductor.Query, write bool) {
+	run := func(b *testing.B, instances int, q match.Query, write bool) {
 		f := newFleet(b)
 		prompt := promptOf(7, blocks)
 		for i := range instances {
@@ -346,14 +347,14 @@ func BenchmarkAnswer(b *testing.B) {
 		q.Model, q.BlockSize, q.Tokens = "m", testBlock, prompt
 		var dst []byte
 		ask := func() {
-			f.c.Answer(&q, func(ans *conductor.Answer) {
+			f.c.Answer(&q, func(ans *match.Answer) {
 				if write {
 					dst = appendAnswer(dst[:0], ans)
 				}
 			})
 		}
 		ask()
-		if n := f.c.Query(conductor.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, MinMatched: 1}); len(n.Rows) != holders {
+		if n := f.c.Query(match.Query{Model: "m", BlockSize: testBlock, Tokens: prompt, MinMatched: 1}); len(n.Rows) != holders {
 			b.Fatalf("%d hits", len(n.Rows))
 		}
 		b.ReportAllocs()
@@ -363,15 +364,15 @@ func BenchmarkAnswer(b *testing.B) {
 		}
 	}
 	for _, n := range []int{128, 1000} {
-		b.Run(fmt.Sprintf("%d/fold", n), func(b *testing.B) { run(b, n, conductor.Query{}, false) })
-		b.Run(fmt.Sprintf("%d/fold+write/all", n), func(b *testing.B) { run(b, n, conductor.Query{}, true) })
-		b.Run(fmt.Sprintf("%d/fold+write/top=8", n), func(b *testing.B) { run(b, n, conductor.Query{Top: 8}, true) })
-		b.Run(fmt.Sprintf("%d/fold+write/min_matched=1", n), func(b *testing.B) { run(b, n, conductor.Query{MinMatched: 1}, true) })
+		b.Run(fmt.Sprintf("%d/fold", n), func(b *testing.B) { run(b, n, match.Query{}, false) })
+		b.Run(fmt.Sprintf("%d/fold+write/all", n), func(b *testing.B) { run(b, n, match.Query{}, true) })
+		b.Run(fmt.Sprintf("%d/fold+write/top=8", n), func(b *testing.B) { run(b, n, match.Query{Top: 8}, true) })
+		b.Run(fmt.Sprintf("%d/fold+write/min_matched=1", n), func(b *testing.B) { run(b, n, match.Query{MinMatched: 1}, true) })
 	}
 }
 
 // appendAnswer appends an answer in JSON.
-func appendAnswer(dst []byte, ans *conductor.Answer) []byte {
+func appendAnswer(dst []byte, ans *match.Answer) []byte {
 	e := body.Encoder{Out: dst, HTML: true}
 	writeAnswer(&e, ans, nil)
 	return e.Out

@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/stage"
 )
@@ -45,7 +46,7 @@ func (a *api) answerBatch(f *fields, r *body.Request) error {
 		f.clock.Enter(stage.Parse)
 		q, err := a.readItem(f, r, i)
 		if err == nil {
-			err = f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(e, ans, f.warningsOn(&q, nil)) })
+			err = f.view.Answer(&q, func(ans *match.Answer) { writeAnswer(e, ans, f.warningsOn(&q, nil)) })
 		}
 		f.clock.Enter(stage.Encode)
 		var unserved *conductor.UnservedError
@@ -117,14 +118,14 @@ func checkShared(f *fields) error {
 	shared.atLeast("min_matched", 0)
 	shared.atLeast("top", 1)
 	shared.boolean("expected")
-	if _, err := conductor.ParseHashKind("hash", shared.text("hash")); err != nil {
+	if _, err := match.ParseHashKind("hash", shared.text("hash")); err != nil {
 		shared.keepError(err)
 	}
 	return shared.err
 }
 
 // readItem reads one query of a batch.
-func (a *api) readItem(batch *fields, r *body.Request, i int) (q conductor.Query, err error) {
+func (a *api) readItem(batch *fields, r *body.Request, i int) (q match.Query, err error) {
 	f, err := itemFieldsOf(batch, r, i, "queries", itemFields)
 	if err != nil {
 		return q, err
@@ -153,7 +154,7 @@ func itemFieldsOf(batch *fields, r *body.Request, i int, list string, shape body
 func (a *api) readEither(f *fields) promptReader {
 	given, m := f.member("seq_hashes", "block_hash", "block_hashes")
 	if m == nil {
-		if _, err := conductor.ParseHashKind("hash", f.text("hash")); err != nil {
+		if _, err := match.ParseHashKind("hash", f.text("hash")); err != nil {
 			f.keepError(err)
 		}
 		return a.readTokens

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/reply"
 )
 
 // asked has the fields of one query of a batch.
 type asked struct {
-	query conductor.Query
+	query match.Query
 	err   error
 }
 

@@ -18,7 +18,7 @@ func TestAskedEnginesOfTenants(t *testing.T) {
 	c := conductor.New(conductor.Options{})
 	defer c.Close()
 	m := discovery.New(discovery.Options{
-		Registry: c, Resolve: func(context.Context, string) ([]netip.Addr, error) { return nil, context.Canceled },
+		Registry: c.Sources(), Resolve: func(context.Context, string) ([]netip.Addr, error) { return nil, context.Canceled },
 	})
 	defer m.Close()
 	for tenant, name := range map[string]string{"blue": "one", "red": "two"} {

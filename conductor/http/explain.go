@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/scope"
 )
@@ -27,16 +28,16 @@ var explainFields = append(body.Shape{
 // RecentQueries are the queries that clients asked lately. A watch.Hub has them.
 type RecentQueries interface {
 	// Recent returns the query of an id if it is kept and a reader of tenants may see it.
-	Recent(tenants scope.Tenants, id string) (conductor.Query, bool)
+	Recent(tenants scope.Tenants, id string) (match.Query, bool)
 	// Kept returns the queries that a reader of tenants may see, the newest first.
-	Kept(tenants scope.Tenants) []conductor.Query
+	Kept(tenants scope.Tenants) []match.Query
 }
 
 // ExplainHandler returns a handler of bodies like those of /query whose prompt may be a recent query, or a prefix that
 // recent queries begin with, in place of tokens. explain answers within a place of the Admission; warnings are those
 // about unknown fields. A nil recent has no queries.
 func ExplainHandler(c *conductor.Conductor, opts Options, recent RecentQueries,
-	explain func(v conductor.View, q *conductor.Query, warnings []string) (any, error)) gin.HandlerFunc {
+	explain func(v conductor.View, q *match.Query, warnings []string) (any, error)) gin.HandlerFunc {
 	a := &api{conductor: c, opts: opts}
 	answer := func(f *fields, r *body.Request) error {
 		q := a.explained(f, r, recent)
@@ -54,7 +55,7 @@ func ExplainHandler(c *conductor.Conductor, opts Options, recent RecentQueries,
 
 // explained reads the prompt that an explanation is about: that of the body, that of a recent query,
 // whose other fields count where the body does not say them, or a prefix that recent queries begin with.
-func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conductor.Query {
+func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) match.Query {
 	id, prefix := f.text("recent"), f.text("prefix")
 	if id == "" && prefix == "" {
 		return f.prompt(r, a.readTokens)
@@ -71,7 +72,7 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 	if given == "prefix" {
 		return queryOfPrefix(f, r, recent, prefix)
 	}
-	var q conductor.Query
+	var q match.Query
 	known := false
 	if recent != nil {
 		q, known = recent.Recent(f.view.Tenants(), id)
@@ -100,7 +101,7 @@ func (a *api) explained(f *fields, r *body.Request, recent RecentQueries) conduc
 
 // queryOfPrefix reads a question about a prefix that /admin/prefixes names. The tokens are those of the newest query that
 // is kept and begins with it, and so is the salt, unless the body has another.
-func queryOfPrefix(f *fields, r *body.Request, recent RecentQueries, name string) conductor.Query {
+func queryOfPrefix(f *fields, r *body.Request, recent RecentQueries, name string) match.Query {
 	q := f.prompt(r, func(*fields, *body.Request) given { return given{} })
 	key, err := strconv.ParseUint(name, 16, 64)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestAnswersOfReplicasFitTheDocument(t *testing.T) {
 	members := fleet.New(fleet.Config{Store: opened, Replica: fleet.Replica{URL: "http://here", Weight: 1}, Log: zerolog.Nop()})
 	var registry *fleet.Registry
 	s := newServer(t, func(c *conductor.Conductor, o *admin.Options) {
-		targets := discovery.New(discovery.Options{Registry: c, Log: zerolog.Nop()})
+		targets := discovery.New(discovery.Options{Registry: c.Sources(), Log: zerolog.Nop()})
 		t.Cleanup(targets.Close)
 		registry = fleet.NewRegistry(fleet.RegistryConfig{Fleet: members, Conductor: c, Targets: targets, Log: zerolog.Nop()})
 		hub := watch.New(watch.Config{Conductor: c, Version: "test", Store: func() *watch.Store {

@@ -33,7 +33,7 @@ func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 	defer func() {
 		if err != nil {
 			_, row := reply.DescribeError(err)
-			a.conductor.CountRefusedLMCache("request", row.Reason)
+			a.conductor.Sources().Pushes().CountRefused("request", row.Reason)
 		}
 	}()
 	in := body.Get()
@@ -63,7 +63,7 @@ func (a *api) lmcacheEvents(g *gin.Context) (answer any, err error) {
 	view := access.View(a.conductor, g)
 	row := new(lmcacheRow)
 	refuse := func(part string, batch int, f *lmcache.Fault) {
-		a.conductor.CountRefusedLMCache(part, f.Reason)
+		a.conductor.Sources().Pushes().CountRefused(part, f.Reason)
 		if f.Batch = batch; len(row.Errors) < maxFaults {
 			row.Errors = append(row.Errors, f)
 		}

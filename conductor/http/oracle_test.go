@@ -15,9 +15,9 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/internal/must"
 )
@@ -324,7 +324,7 @@ func (f *oracleFields) packed(name string, raw json.RawMessage, limit int) []uin
 	return list
 }
 
-func askOracle(raw []byte, byHash bool, limit int) (q conductor.Query, err error) {
+func askOracle(raw []byte, byHash bool, limit int) (q match.Query, err error) {
 	b, err := readOracle(raw)
 	if err != nil {
 		return q, err
@@ -332,7 +332,7 @@ func askOracle(raw []byte, byHash bool, limit int) (q conductor.Query, err error
 	return b.query(byHash, limit)
 }
 
-func (b oracleBody) query(byHash bool, limit int) (q conductor.Query, err error) {
+func (b oracleBody) query(byHash bool, limit int) (q match.Query, err error) {
 	f := oracleFields{body: b}
 	q.Model, q.BlockSize = f.required("model", "modelname", "model_name"), f.blockSize()
 	if byHash {
@@ -352,7 +352,7 @@ func (b oracleBody) query(byHash bool, limit int) (q conductor.Query, err error)
 	q.Tenant, q.Lora, q.Salt, q.Instance = f.text("tenant_id"), f.text("lora_name"), f.text("cache_salt"), f.optional("instance_id")
 	q.MinMatched, q.Top, q.Expected = f.atLeast("min_matched", 0), f.atLeast("top", 1), f.boolean("expected")
 	if f.err != nil {
-		return conductor.Query{}, f.err
+		return match.Query{}, f.err
 	}
 	return q, nil
 }
@@ -378,7 +378,7 @@ func givenTwice(raw []byte, s body.Shape) string {
 	return ""
 }
 
-func askFast(r *body.Request, raw []byte, byHash bool, limit int) (conductor.Query, error) {
+func askFast(r *body.Request, raw []byte, byHash bool, limit int) (match.Query, error) {
 	a := api{opts: Options{MaxTokens: limit}}
 	r.Src, r.Members, r.Items = append(r.Src[:0], raw...), r.Members[:0], r.Items[:0]
 	r.Tokens, r.Hashes = r.Tokens[:0], r.Hashes[:0]
@@ -388,11 +388,11 @@ func askFast(r *body.Request, raw []byte, byHash bool, limit int) (conductor.Que
 	}
 	f, err := scanBody(r, body.JSON, s, limit)
 	if err != nil {
-		return conductor.Query{}, err
+		return match.Query{}, err
 	}
 	q := f.query(r, prompt)
 	if f.err != nil {
-		return conductor.Query{}, f.err
+		return match.Query{}, f.err
 	}
 	return q, nil
 }
@@ -543,7 +543,7 @@ func BenchmarkParse(b *testing.B) {
 	for i, v := range list {
 		binary.LittleEndian.PutUint32(packed[4*i:], v)
 	}
-	run := func(name string, raw []byte, ask func(raw []byte) (conductor.Query, error)) {
+	run := func(name string, raw []byte, ask func(raw []byte) (match.Query, error)) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(raw)))
@@ -554,7 +554,7 @@ func BenchmarkParse(b *testing.B) {
 			}
 		})
 	}
-	fast := func(raw []byte) (conductor.Query, error) {
+	fast := func(raw []byte) (match.Query, error) {
 		r := body.Get()
 		defer r.Release()
 		return askFast(r, raw, false, n)
@@ -562,5 +562,5 @@ func BenchmarkParse(b *testing.B) {
 	run("json", plain, fast)
 	run("json-spaces", bytes.ReplaceAll(plain, []byte(","), []byte(", ")), fast)
 	run("base64", marshal(map[string]any{"token_ids_b64": packed}), fast)
-	run("encoding-json", plain, func(raw []byte) (conductor.Query, error) { return askOracle(raw, false, n) })
+	run("encoding-json", plain, func(raw []byte) (match.Query, error) { return askOracle(raw, false, n) })
 }

@@ -7,10 +7,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 )
@@ -33,7 +33,7 @@ type given struct {
 	tokens []uint32
 	hashes []uint64
 	byHash bool
-	kind   conductor.HashKind
+	kind   match.HashKind
 }
 
 // readTokens reads a prompt given as tokens: POST /query.
@@ -44,7 +44,7 @@ func (a *api) readTokens(f *fields, r *body.Request) given {
 // readHashes reads a prompt given as hashes of a kind: POST /query_by_hash. block_hash is the name
 // earlier drafts used.
 func (a *api) readHashes(f *fields, r *body.Request) given {
-	kind, err := conductor.ParseHashKind("hash", f.text("hash"))
+	kind, err := match.ParseHashKind("hash", f.text("hash"))
 	if err != nil {
 		f.keepError(err)
 	}
@@ -134,12 +134,12 @@ func (a *api) answerOne(prompt promptReader) func(*fields, *body.Request) error 
 		if f.err != nil {
 			return f.err
 		}
-		return f.view.Answer(&q, func(ans *conductor.Answer) { writeAnswer(&r.Encoder, ans, f.warningsOn(&q, f.warnings)) })
+		return f.view.Answer(&q, func(ans *match.Answer) { writeAnswer(&r.Encoder, ans, f.warningsOn(&q, f.warnings)) })
 	}
 }
 
 // warningsOn adds a warning if nothing is registered for a query with details.
-func (f *fields) warningsOn(q *conductor.Query, warnings []string) []string {
+func (f *fields) warningsOn(q *match.Query, warnings []string) []string {
 	if !q.Detail {
 		return warnings
 	}
@@ -150,7 +150,7 @@ func (f *fields) warningsOn(q *conductor.Query, warnings []string) []string {
 }
 
 // query reads what all queries share, and the prompt.
-func (f *fields) query(r *body.Request, prompt promptReader) conductor.Query {
+func (f *fields) query(r *body.Request, prompt promptReader) match.Query {
 	q := f.prompt(r, prompt)
 	q.MinMatched = f.atLeast("min_matched", 0)
 	q.Top = f.atLeast("top", 1)
@@ -160,8 +160,8 @@ func (f *fields) query(r *body.Request, prompt promptReader) conductor.Query {
 }
 
 // prompt reads a query without limits to its rows.
-func (f *fields) prompt(r *body.Request, prompt promptReader) conductor.Query {
-	q := conductor.Query{
+func (f *fields) prompt(r *body.Request, prompt promptReader) match.Query {
+	q := match.Query{
 		Model:     f.required("model", "modelname", "model_name"),
 		BlockSize: f.blockSize(),
 	}

@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
@@ -75,8 +76,8 @@ func (a *api) routed(f *fields, r *body.Request) error {
 }
 
 // routed reads a report.
-func (f *fields) routed(r *body.Request, prompt promptReader) conductor.Routed {
-	x := conductor.Routed{Query: f.prompt(r, prompt), Rank: conductor.AnyRank}
+func (f *fields) routed(r *body.Request, prompt promptReader) match.Routed {
+	x := match.Routed{Query: f.prompt(r, prompt), Rank: match.AnyRank}
 	if x.Instance != nil {
 		x.Target, x.Instance = *x.Instance, nil
 	}

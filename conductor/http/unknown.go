@@ -23,7 +23,7 @@ func (a *api) checkNames(r *body.Request, in body.Codec, s body.Shape, strict, w
 	if r.Unknown == 0 {
 		return nil, nil
 	}
-	a.conductor.CountUnknownFields(r.Unknown)
+	a.conductor.Matcher().CountUnknownFields(r.Unknown)
 	if !strict && !warn {
 		return nil, nil
 	}

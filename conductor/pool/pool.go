@@ -496,7 +496,7 @@ func (p *Pool) Event(c *Change) events.Event {
 // engines. All objects are bound; blocks of a group enter and leave the index with what
 // engines announce.
 
-// countsGroup reports whether blocks of a group are indexed. The answer about a group
+// CountsGroup reports whether blocks of a group are indexed. The answer about a group
 // stays until Regroup.
 func (p *Pool) countsGroup(d scope.Deployment, group int32) bool {
 	at := scope.Group{Deployment: d, Index: max(int(group), 0)}

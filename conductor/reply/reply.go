@@ -20,9 +20,10 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 )
@@ -138,9 +139,9 @@ func DescribeError(err error) (int, ErrorBody) {
 		refusal  *server.Refusal
 		field    *invalid.FieldError
 		conflict *registration.ConflictError
-		profile  *conductor.ProfileConflictError
+		profile  *catalog.ProfileConflictError
 		invalid  *body.Error
-		unknown  *conductor.UnknownTargetError
+		unknown  *match.UnknownTargetError
 	)
 	status, reason := server.Status(err)
 	row := ErrorBody{Error: err.Error(), Reason: reason}

@@ -4,7 +4,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	pb "example.com/conductor/api/kvconductor/v1"
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/tiers"
 )
@@ -26,16 +26,16 @@ const (
 // they are: most rows of most answers are zeros, and their bytes are made once for each roster.
 // protobuf would make, measure and write 128 rows for each answer, at several times the cost of all
 // else.
-func answerOf(ans *conductor.Answer) *pb.QueryResponse {
+func answerOf(ans *match.Answer) *pb.QueryResponse {
 	out := new(pb.QueryResponse)
 	out.ProtoReflect().SetUnknown(appendAnswer(nil, ans))
 	return out
 }
 
 // appendAnswer appends the fields of an answer in the order of their numbers.
-func appendAnswer(b []byte, ans *conductor.Answer) []byte {
+func appendAnswer(b []byte, ans *match.Answer) []byte {
 	w := writer{size: ans.BlockSize}
-	zeros := zerosOf(ans.Roster)
+	zeros := zerosOf(ans)
 	if b == nil && zeros != nil {
 		b = make([]byte, 0, 64+len(zeros.text)*len(ans.Rows)/(len(zeros.starts)-1)+1024)
 	}
@@ -65,12 +65,12 @@ type zeros struct {
 // zerosKey is what a roster keeps its zeros under.
 type zerosKey struct{}
 
-// zerosOf returns the zeros of a roster, nil if that is nil.
-func zerosOf(r *conductor.Roster) *zeros {
-	if r == nil {
+// zerosOf returns the zeros of an answer's roster, nil without one.
+func zerosOf(ans *match.Answer) *zeros {
+	if ans.Roster == nil {
 		return nil
 	}
-	return r.Keep(zerosKey{}, func(all []conductor.Row) any {
+	return ans.Keep(zerosKey{}, func(all []match.Row) any {
 		z, w := &zeros{starts: []int{0}}, writer{}
 		for i := range all {
 			z.text = w.message(z.text, answerRows, func(b []byte) []byte { return w.row(b, &all[i]) })
@@ -126,7 +126,7 @@ func (w *writer) tokens(b []byte, field protowire.Number, blocks int) []byte {
 	return number(b, field, uint64(blocks*w.size))
 }
 
-func (w *writer) row(b []byte, row *conductor.Row) []byte {
+func (w *writer) row(b []byte, row *match.Row) []byte {
 	b = appendText(b, rowInstance, row.Instance)
 	b = w.tokens(b, rowLongest, row.Longest)
 	for i := range row.Media {
@@ -155,7 +155,7 @@ func (w *writer) rank(b []byte, r *tiers.Rank) []byte {
 }
 
 // sources writes how current sources are.
-func (w *writer) sources(b []byte, field protowire.Number, all []conductor.SourceDetail) []byte {
+func (w *writer) sources(b []byte, field protowire.Number, all []match.SourceDetail) []byte {
 	for i := range all {
 		d := &all[i]
 		b = w.message(b, field, func(b []byte) []byte {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 
 	pb "example.com/conductor/api/kvconductor/v1"
@@ -29,15 +30,15 @@ func TestAnswerIsAMessage(t *testing.T) {
 	}
 	r.register(long)
 	store(a, 200)
-	ask := func(q conductor.Query) (out []byte) {
+	ask := func(q match.Query) (out []byte) {
 		q.Model, q.BlockSize = "m", 1
-		r.conductor.For(conductor.Reader{}).Answer(&q, func(ans *conductor.Answer) {
+		r.conductor.For(conductor.Reader{}).Answer(&q, func(ans *match.Answer) {
 			ans.Truncated = q.Detail
 			if q.Detail { // what a pool, a window and a mark look like
 				row := &ans.Rows[0]
 				row.Window, row.Approximate = 4096, true
 				row.Ranks[0].Rank = 3
-				row.Detail[0] = conductor.SourceDetail{
+				row.Detail[0] = match.SourceDetail{
 					Key: registration.Key{Instance: strings.Repeat(long, 100), Tenant: "t", Rank: 3}, Rank: 3, State: stream.Partial,
 					Reason: "gap", Epoch: 7, HasMark: true, Age: time.Second, ServesOnly: []string{"a", "b-0"},
 				}
@@ -49,14 +50,14 @@ func TestAnswerIsAMessage(t *testing.T) {
 	}
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
-	for !bytes.Contains(ask(conductor.Query{Tokens: prompt(200).GetTokens().Ids}), []byte{0xc8, 1}) { // 200
+	for !bytes.Contains(ask(match.Query{Tokens: prompt(200).GetTokens().Ids}), []byte{0xc8, 1}) { // 200
 		<-pace.C
 	}
 	seen := make(map[protoreflect.FullName]bool)
-	report := conductor.Routed{Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(300).GetTokens().Ids}, Target: "b-1"}
+	report := match.Routed{Query: match.Query{Model: "m", BlockSize: 1, Tokens: prompt(300).GetTokens().Ids}, Target: "b-1"}
 	_, err := r.conductor.For(conductor.Reader{}).Routed(&report)
 	must.Succeed(t, err)
-	for _, q := range []conductor.Query{
+	for _, q := range []match.Query{
 		{Tokens: prompt(200).GetTokens().Ids}, {Tokens: prompt(200).GetTokens().Ids, Detail: true}, {}, {Top: 1},
 		{Tokens: prompt(300).GetTokens().Ids, Expected: true}, {Tokens: prompt(300).GetTokens().Ids, Expected: true, Detail: true},
 	} {

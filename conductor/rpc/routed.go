@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
@@ -120,8 +121,8 @@ func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conduc
 	if err != nil {
 		return nil, err
 	}
-	r := conductor.Routed{
-		Query: q, Target: in.InstanceId, Rank: conductor.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond,
+	r := match.Routed{
+		Query: q, Target: in.InstanceId, Rank: match.AnyRank, TTL: time.Duration(in.TtlMs) * time.Millisecond,
 		RequestID: in.RequestId,
 	}
 	if in.DpRank != nil {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 
 	pb "example.com/conductor/api/kvconductor/v1"
@@ -447,8 +448,8 @@ func TestWatchSendsExpected(t *testing.T) {
 	_, err = r.client.TakeBack(ctx, &pb.TakeBackRequest{RequestId: "one"})
 	must.Succeed(t, err)
 	expect("a:2/2") // no event tells it: within a second
-	_, err = r.conductor.For(conductor.Reader{}).Routed(&conductor.Routed{
-		Query: conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Minute,
+	_, err = r.conductor.For(conductor.Reader{}).Routed(&match.Routed{
+		Query: match.Query{Model: "m", BlockSize: 1, Tokens: prompt(5).GetTokens().Ids}, Target: "a", TTL: 5 * time.Minute,
 	})
 	must.Succeed(t, err)
 	expect("a:2/5")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
@@ -29,7 +30,7 @@ func (s *service) Query(ctx context.Context, in *pb.QueryRequest) (out *pb.Query
 	if err != nil {
 		return nil, err
 	}
-	err = access.ViewOf(ctx, s.server.opts.Conductor).Answer(&q, func(ans *conductor.Answer) { out = answerOf(ans) })
+	err = access.ViewOf(ctx, s.server.opts.Conductor).Answer(&q, func(ans *match.Answer) { out = answerOf(ans) })
 	return out, err
 }
 
@@ -79,7 +80,7 @@ func (s *service) QueryBatch(ctx context.Context, in *pb.QueryBatchRequest) (*pb
 func errorOf(err error) *pb.Error {
 	var (
 		field   *invalid.FieldError
-		unknown *conductor.UnknownTargetError
+		unknown *match.UnknownTargetError
 	)
 	switch {
 	case errors.As(err, &field):
@@ -108,8 +109,8 @@ func errorOf(err error) *pb.Error {
 }
 
 // readQuery checks a request. The query has the lists of the request.
-func (s *service) readQuery(in *pb.QueryRequest) (q conductor.Query, err error) {
-	q = conductor.Query{
+func (s *service) readQuery(in *pb.QueryRequest) (q match.Query, err error) {
+	q = match.Query{
 		Tenant: in.TenantId, Model: in.Model, Lora: in.LoraName, Salt: in.CacheSalt, Instance: in.InstanceId, Detail: in.Detail,
 		Expected: in.Expected,
 	}
@@ -145,12 +146,12 @@ func (s *service) readQuery(in *pb.QueryRequest) (q conductor.Query, err error) 
 }
 
 // hashKinds are what the hashes of a query may be.
-var hashKinds = map[pb.HashKind]conductor.HashKind{
-	pb.HashKind_HASH_KIND_UNSPECIFIED: conductor.CanonicalHashes,
-	pb.HashKind_HASH_KIND_CANONICAL:   conductor.CanonicalHashes,
-	pb.HashKind_HASH_KIND_ENGINE:      conductor.EngineHashes,
-	pb.HashKind_HASH_KIND_VLLM:        conductor.VLLMHashes,
-	pb.HashKind_HASH_KIND_SGLANG:      conductor.SGLangHashes,
+var hashKinds = map[pb.HashKind]match.HashKind{
+	pb.HashKind_HASH_KIND_UNSPECIFIED: match.CanonicalHashes,
+	pb.HashKind_HASH_KIND_CANONICAL:   match.CanonicalHashes,
+	pb.HashKind_HASH_KIND_ENGINE:      match.EngineHashes,
+	pb.HashKind_HASH_KIND_VLLM:        match.VLLMHashes,
+	pb.HashKind_HASH_KIND_SGLANG:      match.SGLangHashes,
 }
 
 // checkLength refuses a list that is too long, at its first element that is too many.

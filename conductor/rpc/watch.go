@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/match"
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/bounds"
@@ -144,7 +145,7 @@ func within(prefix string, err error) error {
 type watch struct {
 	service  *service
 	in       *pb.WatchRequest
-	query    *conductor.Query
+	query    *match.Query
 	caller   *access.Caller
 	stream   grpc.ServerStreamingServer[pb.QueryResponse]
 	interval time.Duration
@@ -202,7 +203,7 @@ func (w *watch) awaitChange(ctx context.Context, changed <-chan struct{}, passed
 func (w *watch) answerOnce(ctx context.Context, view conductor.View) (again bool, err error) {
 	var out *pb.QueryResponse
 	err = w.service.server.placed(ctx, w.caller.Flow(), func() error {
-		return view.Answer(w.query, func(ans *conductor.Answer) { out = answerOf(ans) })
+		return view.Answer(w.query, func(ans *match.Answer) { out = answerOf(ans) })
 	})
 	var unserved *conductor.UnservedError
 	switch {

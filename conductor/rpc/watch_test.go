@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 
@@ -177,7 +178,7 @@ func TestWatchCoalesces(t *testing.T) {
 	}
 	pace := time.NewTicker(time.Millisecond)
 	defer pace.Stop()
-	for r.conductor.Query(conductor.Query{Model: "m", BlockSize: 1, Tokens: prompt(64).GetTokens().Ids}).Rows[0].Longest < 64 {
+	for r.conductor.Query(match.Query{Model: "m", BlockSize: 1, Tokens: prompt(64).GetTokens().Ids}).Rows[0].Longest < 64 {
 		<-pace.C // else the client takes answers while changes are applied
 	}
 	got := 0

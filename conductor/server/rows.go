@@ -3,22 +3,22 @@ package server
 import (
 	"slices"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 )
 
 // Rows writes the rows of answers in the shape of a dialect. Most rows of most answers
 // are zeros, which it copies out of bytes written once for each roster of instances. It
 // copies rows with equal numbers from one another.
 type Rows struct {
-	write func(*body.Encoder, *conductor.Row, *conductor.Answer)
+	write func(*body.Encoder, *match.Row, *match.Answer)
 	html  bool       // as of body.Encoder
 	keys  [2][2]byte // whose addresses a roster keeps zeros under, by codec, without and with expected blocks
 }
 
 // NewRows returns the Rows of a dialect. write writes the value of a row. It must write
 // the same for rows whose numbers are the same.
-func NewRows(html bool, write func(*body.Encoder, *conductor.Row, *conductor.Answer)) *Rows {
+func NewRows(html bool, write func(*body.Encoder, *match.Row, *match.Answer)) *Rows {
 	return &Rows{write: write, html: html}
 }
 
@@ -31,7 +31,7 @@ type zeros struct {
 type zeroRow struct{ from, key, to int } // in text: the key ends at key
 
 // of returns the zeros of the roster of an answer, nil if it has none.
-func (r *Rows) of(ans *conductor.Answer, codec body.Codec) *zeros {
+func (r *Rows) of(ans *match.Answer, codec body.Codec) *zeros {
 	if ans.Roster == nil {
 		return nil
 	}
@@ -39,8 +39,8 @@ func (r *Rows) of(ans *conductor.Answer, codec body.Codec) *zeros {
 	if expected {
 		key = &r.keys[codec][1]
 	}
-	return ans.Roster.Keep(key, func(rows []conductor.Row) any {
-		like := conductor.Answer{Expected: expected}
+	return ans.Keep(key, func(rows []match.Row) any {
+		like := match.Answer{Expected: expected}
 		e := body.Encoder{Codec: codec, HTML: r.html, Out: []byte{'}'}} // so that a comma is in front of each row
 		z := &zeros{rows: make([]zeroRow, len(rows))}
 		for i := range rows {
@@ -57,11 +57,11 @@ func (r *Rows) of(ans *conductor.Answer, codec body.Codec) *zeros {
 }
 
 // Write writes rows of ans as a map by instance.
-func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Row) {
+func (r *Rows) Write(e *body.Encoder, ans *match.Answer, rows []match.Row) {
 	e.Map(len(rows))
 	z := r.of(ans, e.Codec)
 	plain := z != nil && !ans.Truncated && len(ans.Pools) == 0
-	var last *conductor.Row // the one that is written at from:
+	var last *match.Row // the one that is written at from:
 	from, to := 0, 0
 	for i := 0; i < len(rows); i++ {
 		if plain {
@@ -91,7 +91,7 @@ func (r *Rows) Write(e *body.Encoder, ans *conductor.Answer, rows []conductor.Ro
 // ZeroRun counts the leading rows that have no blocks, held or expected, and that are neighbours in the
 // roster, and returns where the first of them stands there. Such rows equal those that were prepared for the roster: an instance
 // has no rank but those registered unless it holds something.
-func ZeroRun(rows []conductor.Row) (first, n int) {
+func ZeroRun(rows []match.Row) (first, n int) {
 	for n < len(rows) && rows[n].Longest == 0 && rows[n].Expected == 0 && rows[n].Detail == nil {
 		at, listed := rows[n].At()
 		if n == 0 {
@@ -107,7 +107,7 @@ func ZeroRun(rows []conductor.Row) (first, n int) {
 
 // equal reports whether all but the instances of two rows is equal, which costs less than
 // to write one.
-func equal(a, b *conductor.Row) bool {
+func equal(a, b *match.Row) bool {
 	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.Window == b.Window &&
 		a.Detail == nil && b.Detail == nil &&
 		slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Media, b.Media)

@@ -8,6 +8,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -25,9 +27,9 @@ type collection struct {
 	bytes   int64
 	limit   int64
 	ready   conductor.Readiness
-	queries conductor.QueryCounts
+	queries catalog.QueryCounts
 	asked   float64 // queries a second
-	times   conductor.QueryTimes
+	times   match.QueryTimes
 	refused uint64 // requests since the start
 	point   *point // of the history, if it gets one
 	// lists are there with the texts of rows; were are those of the collection before.
@@ -53,7 +55,7 @@ type sums struct {
 	media                        map[tiers.Medium]int
 	events                       uint64  // since the collection before
 	rate                         float64 // events a second
-	queries                      conductor.QueryCounts
+	queries                      catalog.QueryCounts
 	asked                        float64 // queries a second
 }
 

@@ -5,7 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/tiers"
 )
@@ -33,11 +34,11 @@ type point struct {
 
 // series are the points of one tenant, the oldest first.
 type series struct {
-	points  []point               // guarded by Hub.mu
-	events  uint64                // since the newest point
-	queries conductor.QueryCounts // at the newest point
-	refused uint64                // at the newest point
-	times   conductor.QueryTimes  // at the newest point
+	points  []point             // guarded by Hub.mu
+	events  uint64              // since the newest point
+	queries catalog.QueryCounts // at the newest point
+	refused uint64              // at the newest point
+	times   match.QueryTimes    // at the newest point
 }
 
 // history has the series of the tenants. Hub.mu guards it.

@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/tiers"
@@ -99,7 +100,7 @@ func batchRow(b *conductor.AppliedBatch) []byte {
 }
 
 // Query implements conductor.Watcher.
-func (h *Hub) Query(q *conductor.AnsweredQuery) {
+func (h *Hub) Query(q *match.AnsweredQuery) {
 	all := h.audiences.Load()
 	if all == nil {
 		return
@@ -132,14 +133,14 @@ type shownQuery struct {
 	id    string
 	text  []byte
 	at    time.Time
-	query conductor.Query // without tokens if they are not kept
+	query match.Query // without tokens if they are not kept
 }
 
 // size returns the bytes of its tokens.
 func (q *shownQuery) size() int64 { return int64(4 * len(q.query.Tokens)) }
 
 // rememberQuery remembers a query, and returns its row.
-func (a *audience) rememberQuery(q *conductor.AnsweredQuery, keep bool) []byte {
+func (a *audience) rememberQuery(q *match.AnsweredQuery, keep bool) []byte {
 	asked := q.Query
 	n, limit := int64(4*len(asked.Tokens)), a.limit.Load()
 	keep = keep && len(asked.Tokens) > 0 && n <= limit
@@ -170,7 +171,7 @@ func (r *recent) forgetOld(now time.Time, most int, bytes int64) {
 }
 
 // queryRow returns a query as the stream shows it.
-func queryRow(id string, q *conductor.AnsweredQuery, kept bool) []byte {
+func queryRow(id string, q *match.AnsweredQuery, kept bool) []byte {
 	asked := &q.Query
 	blocks := len(asked.Hashes) + len(asked.ClientHashes) // of the one that is given
 	best := ""
@@ -207,7 +208,7 @@ func (h *Hub) of(tenants scope.Tenants) *audience {
 
 // Recent returns a query that the stream has shown to clients of the same tenants, with its salt.
 // It reports false for one that is not kept. The tokens are not to be changed.
-func (h *Hub) Recent(tenants scope.Tenants, id string) (q conductor.Query, kept bool) {
+func (h *Hub) Recent(tenants scope.Tenants, id string) (q match.Query, kept bool) {
 	a := h.of(tenants)
 	if a == nil {
 		return q, false
@@ -224,7 +225,7 @@ func (h *Hub) Recent(tenants scope.Tenants, id string) (q conductor.Query, kept 
 }
 
 // Kept returns the queries that Recent knows, the newest first, with their salts. The tokens are not to be changed.
-func (h *Hub) Kept(tenants scope.Tenants) (all []conductor.Query) {
+func (h *Hub) Kept(tenants scope.Tenants) (all []match.Query) {
 	a := h.of(tenants)
 	if a == nil {
 		return nil

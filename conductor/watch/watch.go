@@ -149,7 +149,7 @@ func (h *Hub) advance(rows bool) {
 	began := time.Now() // of the processor, whatever Config.Now says
 	h.now = collect(h.cfg.Conductor.Stats(), old, now, rows)
 	if rows {
-		h.now.lists.reporters, h.now.lists.topics = h.cfg.Conductor.Reporters(), h.cfg.Conductor.UnclaimedTopics()
+		h.now.lists.reporters, h.now.lists.topics = h.cfg.Conductor.Sources().Pushes().Reporters(), h.cfg.Conductor.UnclaimedTopics()
 		if h.cfg.Targets != nil {
 			h.now.lists.targets = h.cfg.Targets()
 		}

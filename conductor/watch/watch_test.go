@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -61,8 +62,8 @@ func (w *watched) store(k registration.Key, medium string, block int) {
 
 // query asks for one block.
 func (w *watched) query(k registration.Key, tokens ...uint32) {
-	w.c.Answer(&conductor.Query{Tenant: k.Tenant, Model: "m", Salt: "pepper-" + k.Tenant, BlockSize: 2, Tokens: tokens},
-		func(*conductor.Answer) {})
+	w.c.Answer(&match.Query{Tenant: k.Tenant, Model: "m", Salt: "pepper-" + k.Tenant, BlockSize: 2, Tokens: tokens},
+		func(*match.Answer) {})
 }
 
 func (w *watched) join(tenants scope.Tenants, feed bool) *Viewer {
@@ -415,8 +416,8 @@ func TestRecentQueries(t *testing.T) {
 		if got := of(w.take(v), "query"); len(got) != queriesPerSecond || got[0].doc.Kept || listed() != 6 {
 			t.Errorf("a giant query is kept: %d, %d listed", len(got), listed())
 		}
-		w.c.Answer(&conductor.Query{Tenant: "x", Model: "m", BlockSize: 2, ByHash: true, Hashes: []uint64{1, 2, 3}},
-			func(*conductor.Answer) {})
+		w.c.Answer(&match.Query{Tenant: "x", Model: "m", BlockSize: 2, ByHash: true, Hashes: []uint64{1, 2, 3}},
+			func(*match.Answer) {})
 		if got := of(w.take(v), "query"); len(got) != 1 || got[0].doc.Kept || got[0].doc.Tokens != 6 {
 			t.Errorf("a query by hashes: %+v", got)
 		}

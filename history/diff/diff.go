@@ -36,14 +36,14 @@ func Load(from io.Reader, open history.Opener) (*Loaded, error) {
 		l.HashSeed = seed
 		l.conductor = conductor.New(conductor.Options{HashSeed: seed, KeepClientHashes: true, Gate: make(chan struct{}),
 			Log: zerolog.Nop()})
-		return l.conductor.Recover(0)
+		return l.conductor.Sources().Snapshots().Recover(0)
 	}})
 	l.Summary = sum
 	if err != nil {
 		l.Close()
 		return nil, err
 	}
-	l.snap = l.conductor.Snapshot()
+	l.snap = l.conductor.Sources().Snapshots().Take()
 	return l, nil
 }
 

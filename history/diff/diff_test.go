@@ -17,7 +17,7 @@ import (
 // with gives a Conductor blocks of one source behind a batch.
 func with(t testing.TB, c *conductor.Conductor, instance string, seq uint64, missing string, blocks ...uint64) {
 	t.Helper()
-	r := c.Recover(0)
+	r := c.Sources().Snapshots().Recover(0)
 	reg := registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16,
 		Type:   registration.TypeVLLM,
 		Tenant: "default"}

@@ -140,7 +140,7 @@ func (k *Keeper) RestoreRegistrations() {
 	var targets, changes [][]tape.Field
 	if err == nil {
 		defer file.Close()
-		into := k.cfg.Conductor.Recover(0)
+		into := k.cfg.Conductor.Sources().Snapshots().Recover(0)
 		_, err = history.Read(file, history.Reading{
 			Into: into, Open: k.cfg.Dir.key.Open,
 			Target: func(f []tape.Field) { targets = append(targets, f) },

@@ -180,7 +180,7 @@ func TestRestoreBadFiles(t *testing.T) {
 
 // targetsFor follows engines that do not answer.
 func targetsFor(t *testing.T, c *conductor.Conductor) *discovery.Manager {
-	m := discovery.New(discovery.Options{Registry: c, Rules: func() *reach.Rules { return nil }, Log: zerolog.Nop()})
+	m := discovery.New(discovery.Options{Registry: c.Sources(), Rules: func() *reach.Rules { return nil }, Log: zerolog.Nop()})
 	t.Cleanup(m.Close)
 	return m
 }

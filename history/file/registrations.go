@@ -193,7 +193,7 @@ func causeOf(err error) error {
 
 // revision returns numbers that change whenever the registrations do.
 func (r *Registrations) revision() (at [3]uint64) {
-	if at[0] = r.cfg.Conductor.Revision(); r.cfg.Targets != nil {
+	if at[0] = r.cfg.Conductor.Catalog().Revision(); r.cfg.Targets != nil {
 		at[1] = r.cfg.Targets.Revision()
 	}
 	if r.shared != nil {

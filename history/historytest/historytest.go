@@ -34,7 +34,7 @@ func Server(t testing.TB, change func(*conductor.Options)) *conductor.Conductor 
 // Fill gives a Conductor blocks of some instances, in contexts with and without a salt.
 func Fill(t testing.TB, c *conductor.Conductor, instances, blocks int) {
 	t.Helper()
-	r := c.Recover(0)
+	r := c.Sources().Snapshots().Recover(0)
 	for i := range instances {
 		reg := registration.Registration{
 			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: registration.TypeVLLM,

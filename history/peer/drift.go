@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/spelling"
 )
@@ -147,7 +148,7 @@ func (m *comparer) compareAll(ctx context.Context) {
 		d.Compared = time.Now()
 		with := PeerDrift{Compared: d.Compared}
 		ours := make(map[registration.Key]*conductor.SourceDigest)
-		all := m.c.Digests("")
+		all := m.c.Sources().Digests("")
 		for i := range all {
 			ours[all[i].Key()] = &all[i]
 		}
@@ -176,14 +177,14 @@ func (m *comparer) compareAll(ctx context.Context) {
 	}
 	for key, verdict := range verdicts {
 		if verdict == Equal {
-			m.c.ReportDrift(key, "")
+			m.c.Sources().ReportFinding(key, doctor.FindingDrift, "")
 			if t, ok := m.retry[key]; ok {
 				m.retry[key] = retry{after: t.after}
 			}
 		}
 	}
 	for key, text := range behind {
-		m.c.ReportBehind(key, text)
+		m.c.Sources().ReportFinding(key, doctor.FindingBehind, text)
 	}
 	maps.DeleteFunc(m.retry, func(_ registration.Key, t retry) bool { return time.Since(t.after) > t.pause })
 	maps.DeleteFunc(m.suspect, func(p pair, _ uint64) bool { return !seen[p] })
@@ -240,7 +241,7 @@ func (m *comparer) askDigests(ctx context.Context, peer string) ([]conductor.Sou
 		return nil, err
 	}
 	seed, all, err := digests.Read(io.LimitReader(res.Body, maxDigests))
-	if err == nil && seed != m.c.HashSeed() {
+	if err == nil && seed != m.c.Catalog().HashSeed() {
 		err = errors.New("it has another hash.seed")
 	}
 	return all, err
@@ -345,7 +346,7 @@ func (m *comparer) confirmDifference(p pair, our, their *conductor.SourceDigest,
 	if known && !resync {
 		return
 	}
-	m.c.ReportDrift(p.key,
+	m.c.Sources().ReportFinding(p.key, doctor.FindingDrift,
 		fmt.Sprintf("behind batch %d this server holds %s and the replica %s %d: one side lost events, or applied them in another way",
 			a.Seq, spelling.Count(a.Blocks, "block"), p.peer, b.Blocks))
 	line := m.peers.cfg.Log.Warn().Str("source", p.key.String()).Str("peer", p.peer).Uint64("seq", a.Seq).
@@ -358,7 +359,7 @@ func (m *comparer) confirmDifference(p pair, our, their *conductor.SourceDigest,
 	line.Bool("resync", resync).Msg("a replica holds other blocks of a source behind the same batch")
 	if resync {
 		delete(m.suspect, p)
-		m.c.Resync(p.key, conductor.ReasonDrift)
+		m.c.Sources().Resync(p.key, conductor.ReasonDrift)
 	}
 }
 

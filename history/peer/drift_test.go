@@ -111,7 +111,7 @@ func (t *twin) follow(tb testing.TB, instance string) {
 // digest returns the digest of an engine.
 func (t *twin) digest(tb testing.TB, instance string) conductor.SourceDigest {
 	tb.Helper()
-	all := t.c.Digests(instance + "|default|0")
+	all := t.c.Sources().Digests(instance + "|default|0")
 	if len(all) != 1 || all[0].Mark == nil {
 		tb.Fatalf("%s: %+v", instance, all)
 	}
@@ -288,7 +288,7 @@ func TestCompareFindsWhoIsBehind(t *testing.T) {
 		p := n.PublisherAt("tcp://e:1")
 		say(p, stored(1, 3))
 		synctest.Wait()
-		must.Succeed(t, b.c.Pause(registration.Key{Instance: "e", Tenant: scope.DefaultTenant}))
+		must.Succeed(t, b.c.Sources().SetPaused(registration.Key{Instance: "e", Tenant: scope.DefaultTenant}, true))
 		say(p, stored(100, 2))
 		say(p, stored(200, 2))
 		look := func(after time.Duration, behind uint64, finding string) {
@@ -308,7 +308,7 @@ func TestCompareFindsWhoIsBehind(t *testing.T) {
 		}
 		look(61*time.Second, 2, "")
 		look(time.Minute, 2, "behind: the replica http://a has applied 2 batches more")
-		must.Succeed(t, b.c.Unpause(registration.Key{Instance: "e", Tenant: scope.DefaultTenant}))
+		must.Succeed(t, b.c.Sources().SetPaused(registration.Key{Instance: "e", Tenant: scope.DefaultTenant}, false))
 		look(time.Minute, 0, "")
 	})
 }

@@ -82,7 +82,7 @@ func (k *Keeper) writeDue(ctx context.Context, again bool) {
 		known[all[i].deployment()] = &all[i]
 	}
 	oldest, moments := time.Time{}, make(map[scope.Deployment]time.Time)
-	for _, d := range k.cfg.Conductor.HeldDeployments() {
+	for _, d := range k.cfg.Conductor.Sources().Snapshots().HeldDeployments() {
 		if k.cfg.Wanted != nil && !k.cfg.Wanted(d.Deployment) {
 			continue
 		}

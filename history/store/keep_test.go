@@ -73,7 +73,7 @@ func TestShelfOneWriter(t *testing.T) {
 	a, b := newMember(t, server, "a", nil), newMember(t, server, "b", nil)
 	a.hold("m", 1000)
 	b.hold("m", 1000)
-	held := a.c.HeldDeployments()[0]
+	held := a.c.Sources().Snapshots().HeldDeployments()[0]
 	u := &upload{
 		k: a.Keeper, ctx: t.Context(), deployment: keyName(held.Deployment), token: "a", sum: sha256.New(),
 		m: manifest{ID: "a", Model: "m", BlockSize: 16},

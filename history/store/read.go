@@ -192,7 +192,7 @@ func (k *Keeper) Restore(ctx context.Context, loader *history.Loader) {
 			break
 		}
 		d := all[i].deployment()
-		if k.cfg.Wanted != nil && !k.cfg.Wanted(d) || k.cfg.Conductor.UnfilledIn(d) == 0 {
+		if k.cfg.Wanted != nil && !k.cfg.Wanted(d) || k.cfg.Conductor.Sources().Snapshots().UnfilledIn(d) == 0 {
 			continue
 		}
 		_, _ = k.LoadDeployment(ctx, loader, d) // it has logged why it failed

@@ -74,7 +74,7 @@ func (m *member) hold(of string, blocks int) {
 	m.t.Helper()
 	reg := registration.Registration{Endpoint: "inproc://engine", Instance: "engine of " + of, Model: of, BlockSize: 16,
 		Type: registration.TypeVLLM, Tenant: "default"}
-	r := m.c.Recover(0)
+	r := m.c.Sources().Snapshots().Recover(0)
 	must.Succeed(m.t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
 	for _, salt := range []string{"", "pepper"} {
 		words := make([]uint64, blocks)
@@ -271,7 +271,7 @@ func TestShelfTorn(t *testing.T) {
 	all, _, err := a.readManifests(t.Context())
 	must.Succeed(t, err)
 
-	held := a.c.HeldDeployments()[0]
+	held := a.c.Sources().Snapshots().HeldDeployments()[0]
 	dying, kill := context.WithCancel(t.Context()) // the process ends behind the third chunk
 	a.cfg.Key = history.NoKey
 	u := &upload{k: a.Keeper, ctx: dying, deployment: keyName(held.Deployment), token: "dead", m: manifest{ID: "dead"}, sum: sha256.New()}

@@ -202,5 +202,5 @@ func (t *trial) arrive(ctx context.Context, r workload.Request) error {
 	return t.advance(n, r.At)
 }
 
-// instanceID names an instance of the fleet.
+// InstanceID names an instance of the fleet.
 func (c *Config) instanceID(i int) string { return fmt.Sprintf("%s-%d", cmp.Or(c.Name, "inst"), i) }

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/tiers"
 )
@@ -26,7 +26,7 @@ const anyTier = 1 << tierCount
 // ask asks for a prompt by tokens or by keys, and judges the answer.
 func (r *reader) ask(i int) (err error) {
 	p := &r.prompts[i]
-	q := conductor.Query{Model: model, BlockSize: blockSize, Tokens: p.tokens, Detail: true}
+	q := match.Query{Model: model, BlockSize: blockSize, Tokens: p.tokens, Detail: true}
 	if r.rng.IntN(8) == 0 {
 		q.Tokens, q.Hashes, q.ByHash = nil, p.keys, true
 	}
@@ -36,7 +36,7 @@ func (r *reader) ask(i int) (err error) {
 			r.lives = append(r.lives, s.life.Load())
 			r.windows = append(r.windows, window{first: int32(s.floor.Load())})
 		}
-		r.conductor.Answer(&q, func(a *conductor.Answer) { err = r.judge(p, a) })
+		r.conductor.Answer(&q, func(a *match.Answer) { err = r.judge(p, a) })
 		return err
 	}
 	if err = try(); err == nil {
@@ -50,7 +50,7 @@ func (r *reader) ask(i int) (err error) {
 }
 
 // judge compares an answer with the bounds of its windows.
-func (r *reader) judge(p *prompt, a *conductor.Answer) error {
+func (r *reader) judge(p *prompt, a *match.Answer) error {
 	r.close(a)
 	for i, s := range r.sources {
 		for len(r.least) <= i {
@@ -75,7 +75,7 @@ func (r *reader) judge(p *prompt, a *conductor.Answer) error {
 
 // close ends the windows when an answer has come. The freshness in the answer moves their
 // beginnings.
-func (r *reader) close(a *conductor.Answer) {
+func (r *reader) close(a *match.Answer) {
 	for i, s := range r.sources {
 		r.windows[i].last = int32(s.begun.Load())
 	}
@@ -98,9 +98,9 @@ func (r *reader) close(a *conductor.Answer) {
 }
 
 // detail returns the freshness of a source in an answer, nil if the answer has none.
-func detail(a *conductor.Answer, key registration.Key) *conductor.SourceDetail {
-	find := func(all []conductor.SourceDetail) *conductor.SourceDetail {
-		if i := slices.IndexFunc(all, func(d conductor.SourceDetail) bool { return d.Key == key }); i >= 0 {
+func detail(a *match.Answer, key registration.Key) *match.SourceDetail {
+	find := func(all []match.SourceDetail) *match.SourceDetail {
+		if i := slices.IndexFunc(all, func(d match.SourceDetail) bool { return d.Key == key }); i >= 0 {
 			return &all[i]
 		}
 		return nil
@@ -135,9 +135,9 @@ func (s *source) view(p *prompt, w *window, least, most []uint8) (l, m []uint8) 
 }
 
 // judgeRow compares the row of the instance that sources from to to-1 are.
-func (r *reader) judgeRow(p *prompt, a *conductor.Answer, from, to int) error {
+func (r *reader) judgeRow(p *prompt, a *match.Answer, from, to int) error {
 	instance := r.sources[from].reg.Instance
-	at := slices.IndexFunc(a.Rows, func(row conductor.Row) bool { return row.Instance == instance })
+	at := slices.IndexFunc(a.Rows, func(row match.Row) bool { return row.Instance == instance })
 	away := false
 	for i := from; i < to; i++ {
 		away = away || r.windows[i].away

@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 )
 
 // plainQuery is a body of POST /query as encoding/json reads it.
@@ -49,7 +50,7 @@ func baseline(k *conductor.Conductor, maxBody int64) http.Handler {
 			g.JSON(http.StatusBadRequest, gin.H{"error": err.Error()})
 			return
 		}
-		ans := k.Query(conductor.Query{
+		ans := k.Query(match.Query{
 			Tenant: q.Tenant, Model: q.Model, Lora: q.Lora, Salt: q.Salt, BlockSize: q.BlockSize, Tokens: q.TokenIDs, Instance: q.Instance,
 		})
 		g.JSON(http.StatusOK, plainAnswer(&ans))
@@ -68,7 +69,7 @@ type plainRow struct {
 	Ranks   map[string]plainReach `json:"rank_matches"`
 }
 
-func plainAnswer(ans *conductor.Answer) map[string]map[string]plainRow {
+func plainAnswer(ans *match.Answer) map[string]map[string]plainRow {
 	if len(ans.Rows) == 0 {
 		return map[string]map[string]plainRow{}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/match"
 )
 
 // Paths of the handlers that the server's is compared with.
@@ -37,7 +38,7 @@ func (s *Compared) handler(k *conductor.Conductor, maxBody int64) (http.Handler,
 // reading takes a body, looks at every byte once, and sends the answer to the first
 // prompt, made beforehand.
 func (s *Compared) reading(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
-	ans := k.Query(conductor.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
+	ans := k.Query(match.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
 	answer, err := json.Marshal(plainAnswer(&ans))
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode an answer: %w", err)

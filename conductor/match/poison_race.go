@@ -1,6 +1,6 @@
 //go:build race
 
-package conductor
+package match
 
 // poison spoils what an answer has borrowed once it is released.
 const poison = true

@@ -1,4 +1,4 @@
-package conductor
+package catalog
 
 import (
 	"sync"
@@ -18,13 +18,13 @@ import (
 // For the base model without a salt, and the usual seed, both are one. Where
 // they differ, a deployment remembers which is which. Both cover the look-ahead of a block.
 
-// dynamoSeed is the seed of the local hashes Dynamo's clients compute for an adapter and salt.
-func dynamoSeed(v scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, v.Lora, v.Salt) }
+// ClientSeed is the seed of the local hashes Dynamo's clients compute for an adapter and salt.
+func ClientSeed(v scope.Variant) uint64 { return hash.Seeded(hash.DefaultSeed, v.Lora, v.Salt) }
 
-// translates reports whether client hashes under an adapter and salt differ from local hashes, and are
+// TranslatesClientHashes reports whether client hashes under an adapter and salt differ from local hashes, and are
 // kept.
-func (d *deployment) translates(v scope.Variant) bool {
-	return d.translation.on && dynamoSeed(v) != d.scheme.Seed
+func (d *Deployment) TranslatesClientHashes(v scope.Variant) bool {
+	return d.Translation.on && ClientSeed(v) != d.Scheme.Seed
 }
 
 // translation maps client hashes to local hashes, where the two differ. What no block has any more is
@@ -41,13 +41,13 @@ type translation struct {
 // minTranslations is how many entries are kept whether or not a block has them.
 const minTranslations = 4096
 
-// learn notes the client hashes of stored blocks, nil if they are local hashes. The first begins prompts
+// LearnClientHashes notes the client hashes of stored blocks, nil if they are local hashes. The first begins prompts
 // if root.
-func (d *deployment) learn(clientHashes, local []uint64, id *names.Identity, root bool) {
+func (d *Deployment) LearnClientHashes(clientHashes, local []uint64, id *names.Identity, root bool) {
 	if len(local) == 0 || len(clientHashes) == 0 {
 		return
 	}
-	t := &d.translation
+	t := &d.Translation
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.of == nil {
@@ -62,12 +62,12 @@ func (d *deployment) learn(clientHashes, local []uint64, id *names.Identity, roo
 		t.firsts[clientHashes[0]] = id
 	}
 	if len(t.of) > t.full {
-		t.forget(d.index)
+		t.forget(d.Index)
 	}
 }
 
-// first returns the identity of the prompts that begin with a client hash, nil if it is not known.
-func (t *translation) first(clientHash uint64) *names.Identity {
+// First returns the identity of the prompts that begin with a client hash, nil if it is not known.
+func (t *translation) First(clientHash uint64) *names.Identity {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.firsts[clientHash]
@@ -99,64 +99,25 @@ func (t *translation) forget(in *index.Index) {
 	t.of, t.full = living, max(minTranslations, 2*len(living))
 }
 
-// all returns the map, which a later forget leaves as it is; guarded by mu.
-func (t *translation) all() map[uint64]uint64 {
+// Entries returns the map, which a later forget leaves as it is; guarded by mu.
+func (t *translation) Entries() map[uint64]uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.of
 }
 
-// localOf returns the local hash of a client hash.
-func (t *translation) localOf(clientHash uint64) (uint64, bool) {
+// LocalIn is LocalOf for what was all at some time, which a later learn may still change.
+func (t *translation) LocalIn(all map[uint64]uint64, clientHash uint64) (uint64, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	h, ok := all[clientHash]
+	return h, ok
+}
+
+// LocalOf returns the local hash of a client hash.
+func (t *translation) LocalOf(clientHash uint64) (uint64, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	h, ok := t.of[clientHash]
 	return h, ok
-}
-
-// clientChain is a prompt given as client hashes. The index asks for local hashes as far
-// as it matches.
-type clientChain struct {
-	deployment   *deployment
-	clientHashes []uint64
-	asLocal      bool // clientHashes are local hashes, as are those recovered from a peer of Dynamo's
-	local        []uint64
-	seq          []uint64
-	ended        bool // the last of local was of a block that no engine has announced
-}
-
-func (c *clientChain) reset(d *deployment, clientHashes []uint64, asLocal bool) {
-	*c = clientChain{deployment: d, clientHashes: clientHashes, asLocal: asLocal, local: c.local[:0], seq: c.seq[:0]}
-}
-
-// Len returns the number of blocks.
-func (c *clientChain) Len() int { return len(c.clientHashes) }
-
-// Locals returns the local hashes of the first n blocks. Behind a block that no engine
-// has announced every hash is one of no block.
-func (c *clientChain) Locals(n int) []uint64 {
-	if c.asLocal {
-		return c.clientHashes
-	}
-	for i := len(c.local); i < n; i++ {
-		local, known := c.deployment.translation.localOf(c.clientHashes[i])
-		if c.ended = c.ended || !known; c.ended {
-			local = ^c.clientHashes[i]
-		}
-		c.local = append(c.local, local)
-	}
-	return c.local
-}
-
-// At returns the seq hash of block i.
-func (c *clientChain) At(i int) uint64 {
-	local := c.Locals(i + 1)
-	for n := len(c.seq); n <= i; n++ {
-		l := local[n]
-		if n > 0 {
-			l = c.deployment.scheme.Next(c.seq[n-1], l)
-		}
-		c.seq = append(c.seq, l)
-	}
-	return c.seq[i]
 }

@@ -1,11 +1,12 @@
-package conductor
+package match
 
 import (
 	"cmp"
-	"net"
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
 	"example.com/conductor/tiers"
 )
@@ -18,32 +19,19 @@ type Worker struct {
 	Blocks   int // of the rank that holds the most
 }
 
-// workerAddress returns the URL by which routers know an instance: the name of the instance if that
-// is a URL, and the URL of a name that is a host and a port. Else it returns "".
-func workerAddress(instance string) string {
-	if strings.Contains(instance, "://") {
-		return instance
-	}
-	if host, port, err := net.SplitHostPort(instance); err == nil && host != "" && port != "" {
-		return "http://" + instance
-	}
-	return ""
-}
-
 // Workers returns the workers of a model that hold the first of some hashes, longest prefix first,
 // of equal ones the first by address. Hashes are digests of SGLang, of a prompt without adapter and
-// salt. Without a model Workers looks at all. Pools do not count. See rule SGLANG-1 in
-// docs/semantics.md.
-func (v View) Workers(model string, hashes []uint64) (all []Worker) {
-	c := v.conductor
-	q := Query{Model: model, Hashes: hashes, ByHash: true, HashKind: SGLangHashes, Clock: v.clock}
+// salt. Without a model Workers looks at all of the tenants. Pools do not count. See rule SGLANG-1 in
+// docs/semantics.md. clock measures the query, nil for none.
+func (c *Matcher) Workers(tenants scope.Tenants, model string, hashes []uint64, clock *stage.Clock) (all []Worker) {
+	q := Query{Model: model, Hashes: hashes, ByHash: true, HashKind: SGLangHashes, Clock: clock}
 	start := c.now()
 	q.Clock.Enter(stage.Match)
-	var from *deployment // of the longest prefix
+	var from *catalog.Deployment // of the longest prefix
 	best := 0
-	if !c.hidesUnsalted(nil, &q) {
+	if !c.HidesUnsalted(nil, &q) {
 		sc := scratches.Get().(*scratch)
-		for _, d := range v.deploymentsOf(model) {
+		for _, d := range c.deploymentsOf(tenants, model) {
 			before := len(all)
 			all = sc.workers(d, &q, c, all)
 			for _, w := range all[before:] {
@@ -66,45 +54,42 @@ func (v View) Workers(model string, hashes []uint64) (all []Worker) {
 	})
 	tenant := ""
 	if from != nil {
-		q.BlockSize, q.Model, tenant = from.key.BlockSize, from.key.Model, from.key.Tenant
+		q.BlockSize, q.Model, tenant = from.Key.BlockSize, from.Key.Model, from.Key.Tenant
 	}
-	note(&c.registry.askedAt, start)
+	c.catalog.NoteAsked(start)
 	c.countQuery(from, &q, best, c.now().Sub(start))
 	q.Clock.Answered(tenant, q.Model, q.tokens())
 	q.Clock.Enter(stage.Encode)
 	return all
 }
 
-// deploymentsOf returns the deployments of a model, or of all, that the client may see.
-func (v View) deploymentsOf(model string) (all []*deployment) {
-	c := v.conductor
-	c.registry.mu.RLock()
-	for key, d := range c.registry.deployments {
-		if v.reader.Tenants.Has(key.Tenant) {
+// deploymentsOf returns the deployments of a model, or of all, of some tenants.
+func (c *Matcher) deploymentsOf(tenants scope.Tenants, model string) (all []*catalog.Deployment) {
+	for _, d := range c.catalog.Deployments() {
+		if tenants.Has(d.Key.Tenant) {
 			all = append(all, d)
 		}
 	}
-	c.registry.mu.RUnlock()
 	if model != "" {
-		all = slices.DeleteFunc(all, func(d *deployment) bool { return d.key.Model != c.modelOf(d.key.Tenant, model) })
+		all = slices.DeleteFunc(all, func(d *catalog.Deployment) bool { return d.Key.Model != c.catalog.Models().Of(d.Key.Tenant, model) })
 	}
 	return all
 }
 
 // workers appends the workers of a deployment.
-func (sc *scratch) workers(d *deployment, q *Query, c *Conductor, all []Worker) []Worker {
+func (sc *scratch) workers(d *catalog.Deployment, q *Query, c *Matcher, all []Worker) []Worker {
 	sc.match.Reset()
 	sc.lookups = sc.lookups[:0]
-	sc.lookupNames(d, d.names.Base(), q)
-	owners := d.table()
+	sc.lookupNames(d, d.Names.Base(), q)
+	owners := d.Owners()
 	if sc.match.Blocks == 0 {
 		return all
 	}
-	d.noteAsked(c.now())
+	d.NoteAsked(c.now())
 	reach := reachOf(sc, owners)
-	for _, r := range d.rows(&c.registry).rows {
-		if blocks := reach[r.id]; blocks > 0 && r.address != "" {
-			all = append(all, Worker{Address: r.address, Instance: r.name, Blocks: blocks})
+	for _, r := range d.Rows(c.catalog).All {
+		if blocks := reach[r.ID]; blocks > 0 && r.Address != "" {
+			all = append(all, Worker{Address: r.Address, Instance: r.Name, Blocks: blocks})
 		}
 	}
 	return all

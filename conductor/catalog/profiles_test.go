@@ -1,8 +1,9 @@
-package conductor
+package catalog
 
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -16,56 +17,55 @@ import (
 // order sources come and go.
 func TestDeploymentProfile(t *testing.T) {
 	c := New(Options{Log: zerolog.Nop()})
-	defer c.Close()
-	d := &deployment{instances: make(map[string]*instance), pooled: make(map[*source]bool)}
-	named := func(name string, rank int, lora, seed string, announced ...string) *source {
+	d := &Deployment{instances: make(map[string]*seenInstance), pooled: make(map[*Member]bool)}
+	named := func(name string, rank int, lora, seed string, announced ...string) *Member {
 		r := registration.Registration{Instance: name, Tenant: scope.DefaultTenant, Rank: rank, Lora: lora}
 		if seed != "" {
 			r.Profile = registration.HashProfile{Strategy: hash.StrategyVLLM, Algorithm: hash.AlgorithmSHA256, PythonHashSeed: seed,
 				IndexProjection: hash.ProjectionLow64}
 		}
-		s := c.unjoined(r)
-		s.holdings.announced = make(map[string]bool)
+		m := NewMember(r, &doctor.New(doctor.Registered{}, time.Now).Findings, nil)
+		m.announced = make(map[string]bool)
 		for _, lora := range announced {
-			s.holdings.announced[lora] = true
+			m.announced[lora] = true
 		}
-		return s
+		return m
 	}
-	add := func(s *source) *source {
-		d.instance(s.reg.Instance).sources[s] = true
-		d.publish(s)
-		return s
+	add := func(m *Member) *Member {
+		d.instance(m.Registration.Instance).members[m] = true
+		c.publish(d, m)
+		return m
 	}
-	remove := func(s *source) {
-		delete(d.instance(s.reg.Instance).sources, s)
-		d.publish(s)
+	remove := func(m *Member) {
+		delete(d.instance(m.Registration.Instance).members, m)
+		c.publish(d, m)
 	}
-	pool := func(name, lora, seed string) *source {
-		s := named(name, 0, lora, seed)
-		d.pooled[s] = true
-		d.publish(s)
-		return s
+	pool := func(name, lora, seed string) *Member {
+		m := named(name, 0, lora, seed)
+		d.pooled[m] = true
+		c.publish(d, m)
+		return m
 	}
 	f := func(lora, seed string) {
 		t.Helper()
-		p, ok := d.profile(lora)
+		p, ok := d.Profile(lora)
 		if got := p.Settings().PythonHashSeed; got != seed || ok != (seed != "") {
 			t.Errorf("%q has the seed %q %t, want %q", lora, got, ok, seed)
 		}
 	}
 
 	f("", "")
-	if d.profiles.Load() != nil {
+	if d.Profiles.Load() != nil {
 		t.Error("a table without a profile")
 	}
 	add(named("none", 0, "", ""))
-	if d.profiles.Load() != nil {
+	if d.Profiles.Load() != nil {
 		t.Error("a table for a source without a profile")
 	}
 	late, early := pool("p2", "", "2"), pool("p1", "", "1")
 	f("", "1")
 	delete(d.pooled, early)
-	d.publish(early)
+	c.publish(d, early)
 	f("", "2")
 	b := add(named("b", 0, "sql", "20", "", "chat"))
 	f("", "20") // an engine that announces it, before a pool
@@ -80,8 +80,8 @@ func TestDeploymentProfile(t *testing.T) {
 	f("nobody", "")
 
 	// A pool has a finding as long as its profile is another than the engines'.
-	codes := func(s *source) (all []string) {
-		for _, f := range s.doctor.Findings.List() {
+	codes := func(m *Member) (all []string) {
+		for _, f := range m.Findings.List() {
 			all = append(all, f.Code)
 		}
 		return all
@@ -89,13 +89,13 @@ func TestDeploymentProfile(t *testing.T) {
 	if got := codes(late); !slices.Equal(got, []string{doctor.FindingProfile}) {
 		t.Errorf("findings of the pool: %v", got)
 	}
-	for _, s := range []*source{e, a9, a10} {
-		remove(s)
+	for _, m := range []*Member{e, a9, a10} {
+		remove(m)
 	}
 	f("chat", "20")
-	table := d.profiles.Load()
+	table := d.Profiles.Load()
 	add(named("c", 0, "sql", "20"))
-	if d.profiles.Load() != table {
+	if d.Profiles.Load() != table {
 		t.Error("another table that says the same")
 	}
 	remove(b)

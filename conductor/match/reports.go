@@ -1,4 +1,4 @@
-package conductor
+package match
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
@@ -62,59 +63,8 @@ func unknownTarget(field, name, what string, known []string) *UnknownTargetError
 	return &UnknownTargetError{Field: field, Name: name, Known: known[:min(len(known), maxKnownNames)], text: text}
 }
 
-// Routed notes that a prompt goes to an instance, whose rows then have it in Expected until the engine announces
-// it or the time is over. It returns the sources of the target that are not synced, whose events
-// may not tell. The report keeps nothing of r.
-//
-// Errors: *FieldError, *UnknownTargetError, ErrForbidden, *UnservedError.
-func (v View) Routed(r *Routed) (unsynced []SourceState, err error) {
-	if err := r.check(); err != nil {
-		return nil, err
-	}
-	if err := v.admits(&r.Query); err != nil || v.ownReport() {
-		return nil, err
-	}
-	c, asked := v.conductor, r.Model
-	r.Model = c.modelOf(r.Tenant, asked)
-	unsynced, err = c.routed(r)
-	if away := c.Unserved(r.Tenant, r.Model); away != nil {
-		err = away
-	}
-	if err == nil {
-		v.mirrorRouted(r)
-	}
-	r.Model = asked
-	return unsynced, err
-}
-
-// TakeBack takes a report back. It returns ErrForbidden, ErrNotFound if there is none under the id, or no more, and
-// a *FieldError without an id.
-func (v View) TakeBack(tenant, requestID string) error {
-	if requestID == "" {
-		return invalid.Field("request_id", "missing", "request_id is required")
-	}
-	if err := v.May(tenant); err != nil {
-		return err
-	}
-	tenant = cmp.Or(tenant, scope.DefaultTenant)
-	if here := v.conductor.registry.expected.Cancel(tenant, requestID); !v.mirrorTakenBack(tenant, requestID, here) {
-		return unknownReport(requestID)
-	}
-	return nil
-}
-
-// unknownReport is ErrNotFound of a request id.
-type unknownReport string
-
-func (id unknownReport) Error() string {
-	return fmt.Sprintf("no report has the request id %q, or it has ended", string(id))
-}
-
-// Is makes it an ErrNotFound.
-func (id unknownReport) Is(err error) bool { return err == ErrNotFound }
-
-// check returns the first bad field of a report but its prompt.
-func (r *Routed) check() error {
+// Check returns the first bad field of a report but its prompt.
+func (r *Routed) Check() error {
 	switch {
 	case r.Target == "":
 		return invalid.Field("instance_id", "missing", "instance_id is required")
@@ -128,49 +78,53 @@ func (r *Routed) check() error {
 	return nil
 }
 
-// routed is View.Routed for a client that may report, and the model's own name.
-func (c *Conductor) routed(r *Routed) (unsynced []SourceState, err error) {
+// Report notes that a prompt goes to an instance, whose rows then have it in Expected until the engine announces
+// it or the time is over. The model has its own name. It returns the sources of the target that are not synced, whose events
+// may not tell. The report keeps nothing of r.
+//
+// Errors: *FieldError, *UnknownTargetError.
+func (c *Matcher) Report(r *Routed) (unsynced []*catalog.Member, err error) {
 	tenant := cmp.Or(r.Tenant, scope.DefaultTenant)
-	d := c.registry.deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
-	var to *row
+	d := c.catalog.Deployment(scope.Deployment{Tenant: tenant, Model: r.Model, BlockSize: r.BlockSize})
+	var to *catalog.Instance
 	if d != nil {
-		if v := d.rows(&c.registry); len(v.rows) > 0 {
-			at, found := v.find(r.Target)
+		if v := d.Rows(c.catalog); len(v.All) > 0 {
+			at, found := v.Find(r.Target)
 			if !found {
-				return nil, unknownTarget("instance_id", r.Target, "instance", namesOfRows(v.rows))
+				return nil, unknownTarget("instance_id", r.Target, "instance", namesOfRows(v.All))
 			}
-			to = &v.rows[at]
+			to = &v.All[at]
 		}
 	}
 	if to == nil {
 		return nil, c.unknownModel(tenant, r)
 	}
-	rank, err := d.rankOf(to, r.Rank)
+	rank, err := rankOfReport(d, to, r.Rank)
 	if err != nil {
 		return nil, err
 	}
-	target := d.expected.Target(to.id, rank, to.expects(rank))
+	target := d.Expected.Target(to.ID, rank, targetOptions(to, rank))
 	sc := scratches.Get().(*scratch)
 	defer sc.release()
 	c.expectPrompt(sc, d, target, r)
-	if _, still := d.rows(&c.registry).find(r.Target); !still {
-		d.expected.Forget(to.id) // it was unregistered meanwhile, perhaps before the target was made
+	if _, still := d.Rows(c.catalog).Find(r.Target); !still {
+		d.Expected.Forget(to.ID) // it was unregistered meanwhile, perhaps before the target was made
 	}
-	d.bell.ring()
-	for _, s := range to.sources {
-		if rank != AnyRank && s.reg.Rank != int(rank) {
+	d.Bell.Ring()
+	for _, m := range to.Members {
+		if rank != AnyRank && m.Registration.Rank != int(rank) {
 			continue
 		}
-		if st := s.stream.Status(); !st.State.Ready() {
-			unsynced = append(unsynced, SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason})
+		if !m.Status().State.Ready() {
+			unsynced = append(unsynced, m)
 		}
 	}
 	return unsynced, nil
 }
 
-func namesOfRows(rows []row) (all []string) {
+func namesOfRows(rows []catalog.Instance) (all []string) {
 	for i := range rows {
-		all = append(all, rows[i].name)
+		all = append(all, rows[i].Name)
 	}
 	return sortedOnce(all)
 }
@@ -182,9 +136,9 @@ func sortedOnce[T cmp.Ordered](all []T) []T {
 }
 
 // unknownModel returns why a report has no deployment.
-func (c *Conductor) unknownModel(tenant string, r *Routed) error {
+func (c *Matcher) unknownModel(tenant string, r *Routed) error {
 	var models []string
-	for p, sizes := range c.Partitions() {
+	for p, sizes := range c.catalog.Partitions() {
 		if p.Tenant != tenant {
 			continue
 		}
@@ -201,19 +155,19 @@ func (c *Conductor) unknownModel(tenant string, r *Routed) error {
 	return unknownTarget("model", r.Model, "model", sortedOnce(models))
 }
 
-// rankOf returns the rank of an instance that a report is about: the only one if the report names none.
-func (d *deployment) rankOf(to *row, rank int) (int32, error) {
+// rankOfReport returns the rank of an instance that a report is about: the only one if the report names none.
+func rankOfReport(d *catalog.Deployment, to *catalog.Instance, rank int) (int32, error) {
 	if rank == AnyRank {
-		if len(to.ranks) == 1 {
-			return to.ranks[0], nil
+		if len(to.Ranks) == 1 {
+			return to.Ranks[0], nil
 		}
 		return AnyRank, nil
 	}
-	known := to.ranks
+	known := to.Ranks
 	if !slices.Contains(known, int32(rank)) {
 		known = slices.Clone(known)
-		for _, o := range d.table() { // events may name ranks that are not registered
-			if o.Instance == to.id {
+		for _, o := range d.Owners() { // events may name ranks that are not registered
+			if o.Instance == to.ID {
 				known = append(known, o.Rank)
 			}
 		}
@@ -228,41 +182,42 @@ func (d *deployment) rankOf(to *row, rank int) (int32, error) {
 	return 0, unknownTarget("dp_rank", fmt.Sprint(rank), "rank", all)
 }
 
-// expects returns what a target of the instance is: that of sources without events has the capacity of their caches. Where
+// targetOptions returns what a target of the instance is: that of sources without events has the capacity of their caches. Where
 // the rank is not known and one of them has events, those confirm reports as usual.
-func (r *row) expects(rank int32) (o expect.Options) {
-	for _, s := range r.sources {
-		if rank != AnyRank && s.reg.Rank != int(rank) {
+func targetOptions(r *catalog.Instance, rank int32) (o expect.Options) {
+	for _, m := range r.Members {
+		reg := &m.Registration
+		if rank != AnyRank && reg.Rank != int(rank) {
 			continue
 		}
-		if !s.reg.IsApproximate() {
+		if !reg.IsApproximate() {
 			return expect.Options{}
 		}
-		o.Capacity += s.reg.CapacityBlocks
-		o.TTL = max(o.TTL, s.reg.TTL)
-		o.Counts = o.Counts || s.reg.Approximate == registration.ApproximateCount
+		o.Capacity += reg.CapacityBlocks
+		o.TTL = max(o.TTL, reg.TTL)
+		o.Counts = o.Counts || reg.Approximate == registration.ApproximateCount
 	}
 	return o
 }
 
 // expectPrompt makes the blocks of a prompt expected at a target, but for the leading ones that it has on its device.
-func (c *Conductor) expectPrompt(sc *scratch, d *deployment, to *expect.Target, r *Routed) {
+func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Target, r *Routed) {
 	q := &r.Query
-	id := d.identityAsked(q)
+	id := identityAsked(d, q)
 	report := expect.Report{TTL: r.TTL, ID: r.RequestID, Context: id.Constant}
 	var prompt expect.Prompt
 	mix := id.Constant
-	match := func() { d.index.Match(index.Lookup{Constant: id.Constant, Chain: prompt}, nil, &sc.match) }
+	match := func() { d.Index.Match(index.Lookup{Constant: id.Constant, Chain: prompt}, nil, &sc.match) }
 	switch {
 	case q.ByHash && q.HashKind != CanonicalHashes:
 		sc.hashes, report.Named = q.Hashes, true
-		prompt, mix = &sc.hashes, mix^expectedNames
+		prompt, mix = &sc.hashes, mix^ExpectedNames
 		match = func() { sc.lookupNames(d, id, q) }
 	case q.ByHash:
 		sc.hashes = q.Hashes
 		prompt = &sc.hashes
 	default:
-		sc.chain.Reset(d.scheme, q.Tokens, q.BlockSize, c.registry.lookAheadOf(d, to.Instance))
+		sc.chain.Reset(d.Scheme, q.Tokens, q.BlockSize, c.catalog.LookAheadOf(d, to.Instance))
 		prompt = &sc.chain
 		defer sc.chain.Reset(hash.Scheme{}, nil, 0, 0)
 	}
@@ -280,7 +235,7 @@ func (c *Conductor) expectPrompt(sc *scratch, d *deployment, to *expect.Target, 
 		sc.match.Reset()
 		sc.lookups = sc.lookups[:0]
 		match()
-		return onDevice(&sc.match, d.table(), to)
+		return onDevice(&sc.match, d.Owners(), to)
 	}
 	had := has()
 	report.Keys = keys[had:]
@@ -313,24 +268,4 @@ func onDevice(m *index.Match, owners []tiers.Owner, to *expect.Target) int {
 		}
 	}
 	return int(reach)
-}
-
-// lookAheadOf returns the look-ahead of an instance's blocks: an engine has one.
-func (c *registry) lookAheadOf(d *deployment, instance int32) (ahead int) {
-	set := d.lookAheads.load()
-	if set.count() > 1 {
-		set = noLookAhead
-		c.mu.RLock()
-		defer c.mu.RUnlock()
-		for _, s := range d.holders {
-			s.holdings.mu.Lock()
-			if ns := s.holdings.in(d); ns != nil && ns.instance == instance {
-				set |= ns.lookAheads
-			}
-			s.holdings.mu.Unlock()
-		}
-	}
-	for ahead = range set.all {
-	}
-	return ahead
 }

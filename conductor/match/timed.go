@@ -1,4 +1,4 @@
-package conductor
+package match
 
 import (
 	"example.com/conductor/conductor/stage"

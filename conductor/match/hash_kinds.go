@@ -1,9 +1,10 @@
-package conductor
+package match
 
 import (
 	"slices"
 	"strings"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/index"
@@ -43,31 +44,31 @@ func ParseHashKind(field, name string) (HashKind, error) {
 
 // mayWait reports whether blocks may wait under the hashes of a query: they are digests, and no
 // profile says that the engines of the model compute other ones.
-func (d *deployment) mayWait(q *Query) bool {
-	if q.HashKind != VLLMHashes && q.HashKind != SGLangHashes || !d.waits() {
+func mayWait(d *catalog.Deployment, q *Query) bool {
+	if q.HashKind != VLLMHashes && q.HashKind != SGLangHashes || !d.HasWaiting() {
 		return false
 	}
-	profile, known := d.profile(q.Lora)
+	profile, known := d.Profile(q.Lora)
 	return !known || (profile.Settings().Strategy == hash.StrategyVLLM) == (q.HashKind == VLLMHashes)
 }
 
 // lookupNames looks the hashes of a query up as names of an identity's blocks, and among the blocks that
 // wait by them. Where engines are registered with an adapter or salt, the names of some may have the
 // constant of that folded in, and of some not: the longest answer counts.
-func (sc *scratch) lookupNames(d *deployment, id *names.Identity, q *Query) {
-	if sc.waiting = q.Hashes; d.mayWait(q) {
+func (sc *scratch) lookupNames(d *catalog.Deployment, id *names.Identity, q *Query) {
+	if sc.waiting = q.Hashes; mayWait(d, q) {
 		sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.waiting, Loose: true})
 	}
-	d.names.Folds(id.Variant, func(fold uint64) bool {
+	d.Names.Folds(id.Variant, func(fold uint64) bool {
 		if fold == 0 {
-			d.index.Match(index.Lookup{Constant: id.Constant, Names: q.Hashes}, sc.lookups, &sc.match)
+			d.Index.Match(index.Lookup{Constant: id.Constant, Names: q.Hashes}, sc.lookups, &sc.match)
 			return true
 		}
 		sc.names = sc.names[:0]
 		for _, h := range q.Hashes {
 			sc.names = append(sc.names, h^fold)
 		}
-		if d.index.Match(index.Lookup{Constant: id.Constant, Names: sc.names}, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
+		if d.Index.Match(index.Lookup{Constant: id.Constant, Names: sc.names}, sc.lookups, &sc.other); sc.other.Blocks > sc.match.Blocks {
 			sc.match, sc.other = sc.other, sc.match
 		}
 		return true

@@ -1,4 +1,4 @@
-package conductor
+package match
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/lifetime"
 	"example.com/conductor/conductor/names"
@@ -41,7 +42,7 @@ type Query struct {
 	ClientHashes []uint64
 	ByClientHash bool
 	// SearchUnscoped asks for recovered blocks that stand under client hashes under
-	// no adapter and salt: see Conductor.HasUnscoped.
+	// no adapter and salt: see HasUnscoped of Conductor.
 	SearchUnscoped bool
 	// Instance limits the answer to one row, given even when nothing is known.
 	Instance *string
@@ -81,6 +82,26 @@ func (d *SourceDetail) Serves(instance string) bool {
 	return len(d.ServesOnly) == 0 || slices.Contains(d.ServesOnly, instance)
 }
 
+// Matcher answers queries from the indexes of a catalog. All methods are safe for concurrent use.
+type Matcher struct {
+	catalog *catalog.Catalog
+	memo    *hash.Memo // nil is none
+	now     func() time.Time
+	queries queryMetrics
+
+	saltedOnly atomic.Bool
+	// Watcher sees answered queries; nil is none.
+	Watcher atomic.Pointer[QueryWatcher]
+}
+
+// New returns a Matcher. memo keeps engine digests that queries have computed; nil keeps none.
+func New(c *catalog.Catalog, memo *hash.Memo, now func() time.Time) *Matcher {
+	return &Matcher{catalog: c, memo: memo, now: now, queries: newQueryMetrics()}
+}
+
+// HideUnsalted lets queries without a salt find nothing, or ends that.
+func (c *Matcher) HideUnsalted(hide bool) { c.saltedOnly.Store(hide) }
+
 // scratch holds the buffers of one query.
 type scratch struct {
 	match       index.Match
@@ -117,7 +138,7 @@ type scratch struct {
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
 // Query is Answer with an answer to keep.
-func (c *Conductor) Query(q Query) (ans Answer) {
+func (c *Matcher) Query(q Query) (ans Answer) {
 	c.Answer(&q, func(a *Answer) { ans = a.clone() })
 	return ans
 }
@@ -125,16 +146,16 @@ func (c *Conductor) Query(q Query) (ans Answer) {
 // Answer answers from the blocks indexed now. It never fails: unknown blocks are
 // zeros or no row (see rules ANSWER-1 to ANSWER-6 in docs/semantics.md). The answer is lent to
 // use: when that returns, it and all it points to serve other queries.
-func (c *Conductor) Answer(q *Query, use func(*Answer)) {
+func (c *Matcher) Answer(q *Query, use func(*Answer)) {
 	start := c.now()
-	note(&c.registry.askedAt, start)
+	c.catalog.NoteAsked(start)
 	q.Clock.Enter(stage.Match)
 	sc := scratches.Get().(*scratch)
 	sc.clock = q.Clock
 	best, d := c.answer(sc, q, start)
 	took := c.now().Sub(start)
 	c.countQuery(d, q, best, took)
-	if w := c.watcher.Load(); w != nil {
+	if w := c.Watcher.Load(); w != nil {
 		(*w).Query(&AnsweredQuery{Query: *q, Answer: &sc.ans, Matched: best, At: start, Took: took})
 	}
 	q.Clock.Answered(sc.ans.Tenant, q.Model, q.tokens())
@@ -146,16 +167,16 @@ func (c *Conductor) Answer(q *Query, use func(*Answer)) {
 
 // answer leaves the answer in sc. It returns the longest prefix, of rows that are left out too, and
 // the deployment, nil if there is none.
-func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *deployment) {
+func (c *Matcher) answer(sc *scratch, q *Query, now time.Time) (best int, d *catalog.Deployment) {
 	tenant := cmp.Or(q.Tenant, scope.DefaultTenant)
 	ans := &sc.ans
 	*ans = Answer{Tenant: tenant, BlockSize: q.BlockSize}
 
-	d = c.registry.deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
+	d = c.catalog.Deployment(scope.Deployment{Tenant: tenant, Model: q.Model, BlockSize: q.BlockSize})
 	if d != nil {
-		d.noteAsked(now)
+		d.NoteAsked(now)
 	}
-	roster, only := d.rowsFor(&c.registry, q)
+	roster, only := rosterFor(c.catalog, d, q)
 	if roster == nil && (q.Instance == nil || q.minBlocks() > 0) {
 		return 0, d
 	}
@@ -165,7 +186,7 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 			details = c.details(roster, only)
 		}
 		if d != nil {
-			ans.Pools = c.detail(*d.pools.Load())
+			ans.Pools = c.detail(*d.Pools.Load())
 		}
 	}
 	if roster == nil {
@@ -179,16 +200,16 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 
 	sc.match.Reset()
 	sc.sampled, sc.keys = rand.Uint32()%prefixes.Every == 0, sc.keys[:0]
-	id := d.identityAsked(q)
+	id := identityAsked(d, q)
 	id.Asked(now)
-	if !c.hidesUnsalted(id, q) {
+	if !c.HidesUnsalted(id, q) {
 		sc.lookup(d, id, q, c)
 	} else {
 		sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
 	}
 	ans.Truncated = sc.match.Truncated
-	owners := d.table()
-	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.fold)
+	owners := d.Owners()
+	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, owners, sc.counted, roster.Fold)
 	if ans.Expected = q.Expected; q.Expected {
 		best = sc.buildExpectedRows(q, owners, roster, only)
 	} else {
@@ -202,43 +223,43 @@ func (c *Conductor) answer(sc *scratch, q *Query, now time.Time) (best int, d *d
 		for i := range ans.Rows {
 			row := &ans.Rows[i]
 			row.Detail = details[row.at]
-			for _, s := range roster.rows[row.at].sources {
-				row.Window = max(row.Window, int(s.window.Load()))
+			for _, s := range roster.Instances[row.at].Members {
+				row.Window = max(row.Window, int(s.Window.Load()))
 			}
 		}
 	}
 	return best, d
 }
 
-// hidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
+// HidesUnsalted reports whether Options.SaltedOnly hides the blocks that a query asks for. Client
 // hashes have the salt in them.
-func (c *Conductor) hidesUnsalted(id *names.Identity, q *Query) bool {
-	return c.tuned.Load().SaltedOnly && q.Salt == "" && (!q.ByClientHash || id.Salt == "")
+func (c *Matcher) HidesUnsalted(id *names.Identity, q *Query) bool {
+	return c.saltedOnly.Load() && q.Salt == "" && (!q.ByClientHash || id.Salt == "")
 }
 
 // noRanks is the row of an instance that is not registered.
 var noRanks = tiers.NewRoster([]tiers.Instance{{}}).Zeros()
 
-// rowsFor returns the instances an answer may have rows of, nil for none, and where the
+// rosterFor returns the instances an answer may have rows of, nil for none, and where the
 // only one is that is asked for, -1 for all: see rule ANSWER-1.
-func (d *deployment) rowsFor(c *registry, q *Query) (r *Roster, only int) {
+func rosterFor(c *catalog.Catalog, d *catalog.Deployment, q *Query) (r *catalog.Roster, only int) {
 	if d == nil {
 		return nil, -1
 	}
-	v := d.rows(c)
+	v := d.Rows(c)
 	switch {
 	case q.Instance != nil:
-		at, ok := v.find(*q.Instance)
+		at, ok := v.Find(*q.Instance)
 		if !ok {
 			return nil, -1
 		}
-		return v.everyone(), at
-	case len(v.rows) == 0:
+		return v.Everyone(), at
+	case len(v.All) == 0:
 		return nil, -1
 	case q.ByClientHash || q.SearchUnscoped, q.Expected && q.Lora != "": // of others buildExpectedRows takes out those without blocks
-		return v.everyone(), -1
+		return v.Everyone(), -1
 	}
-	return v.serving(q.Lora), -1
+	return v.Serving(q.Lora), -1
 }
 
 // hashList is a prompt given as sequence hashes, from its first block on.
@@ -254,20 +275,20 @@ func (l hashList) At(i int) uint64 { return l[i] }
 //	       --digests, one chain a look-ahead-----> blocks that wait by their hash
 //
 // No digest is computed where nothing waits.
-func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conductor) {
-	x := d.index
+func (sc *scratch) lookup(d *catalog.Deployment, id *names.Identity, q *Query, c *Matcher) {
+	x := d.Index
 	first := index.Lookup{Constant: id.Constant}
 	sc.lookups = sc.lookups[:0]
 	sc.counted, sc.soon = sc.counted[:0], sc.soon[:0]
 	var further []hash.Chain // those of other look-aheads
 	switch {
 	case q.ByClientHash:
-		sc.clientChain.reset(d, q.ClientHashes, q.SearchUnscoped || !d.translates(id.Variant))
+		sc.clientChain.reset(d, q.ClientHashes, q.SearchUnscoped || !d.TranslatesClientHashes(id.Variant))
 		first.Chain = timed(&sc.clientChain, sc.clock)
 	case q.ByHash && q.HashKind != CanonicalHashes:
 		sc.lookupNames(d, id, q)
 		sc.hashes = q.Hashes
-		sc.findExpected(d, &sc.hashes, id.Constant^expectedNames, q)
+		sc.findExpected(d, &sc.hashes, id.Constant^ExpectedNames, q)
 		return
 	case q.ByHash:
 		sc.hashes = q.Hashes
@@ -275,7 +296,7 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 	default:
 		sc.lookups = sc.resetPromptChains(d, id.Constant, q, sc.lookups)
 		further = sc.chains[:len(sc.lookups)]
-		if !q.SearchUnscoped && d.waits() && sc.digestsOf(d, q, c) {
+		if !q.SearchUnscoped && d.HasWaiting() && sc.digestsOf(d, q, c) {
 			for i := range sc.digests {
 				sc.lookups = append(sc.lookups, index.Lookup{Chain: &sc.digests[i], Loose: true})
 				if id.Constant != 0 { // pools may have named adapter and salt
@@ -302,27 +323,16 @@ func (sc *scratch) lookup(d *deployment, id *names.Identity, q *Query, c *Conduc
 	}
 }
 
-// await notes that blocks wait by their hashes.
-func (d *deployment) await() {
-	if !d.tokenless.Load() {
-		d.tokenless.Store(true)
-		d.index.KeepGhosts()
-	}
-}
-
-// waits reports whether blocks may wait by their hashes.
-func (d *deployment) waits() bool { return d.tokenless.Load() && d.index.HasLoose() }
-
 // digestsOf prepares the digests of the prompt for each look-ahead of the deployment, used
 // now or until lately. It reports false if no profile says how to compute them.
-func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
-	profile, known := d.profile(q.Lora)
+func (sc *scratch) digestsOf(d *catalog.Deployment, q *Query, c *Matcher) bool {
+	profile, known := d.Profile(q.Lora)
 	if !known {
 		return false
 	}
 	n := 0
 	var last hash.Profile
-	for ahead := range max(d.lookAheads.ofNames(), noLookAhead).all {
+	for ahead := range max(d.LookAheads.Named(), catalog.NoLookAhead).All {
 		p := profile.WithAhead(ahead)
 		if n > 0 && p == last {
 			continue
@@ -344,24 +354,25 @@ func (sc *scratch) digestsOf(d *deployment, q *Query, c *Conductor) bool {
 }
 
 // details reads the freshness of the sources of every instance, or of the only one.
-func (c *Conductor) details(r *Roster, only int) [][]SourceDetail {
-	all := make([][]SourceDetail, len(r.rows))
-	for i := range r.rows {
+func (c *Matcher) details(r *catalog.Roster, only int) [][]SourceDetail {
+	all := make([][]SourceDetail, len(r.Instances))
+	for i := range r.Instances {
 		if only < 0 || i == only {
-			all[i] = c.detail(r.rows[i].sources)
+			all[i] = c.detail(r.Instances[i].Members)
 		}
 	}
 	return all
 }
 
-// detail reads the freshness of a row's sources.
-func (c *Conductor) detail(sources []*source) []SourceDetail {
+// detail reads the freshness of the sources of a row.
+func (c *Matcher) detail(members []*catalog.Member) []SourceDetail {
 	now := c.now()
-	all := make([]SourceDetail, len(sources))
-	for i, s := range sources {
-		st := s.stream.Status()
-		d := SourceDetail{Key: s.reg.Key(), Rank: s.reg.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch, Watermark: st.LastSeq,
-			HasMark: st.HasSeq, Age: -1, Lives: s.lives.Lives(now), ServesOnly: s.reg.Serves}
+	all := make([]SourceDetail, len(members))
+	for i, m := range members {
+		st := m.Status()
+		d := SourceDetail{Key: m.Key(), Rank: m.Registration.Rank, State: st.State, Reason: st.Reason, Epoch: st.Epoch,
+			Watermark: st.LastSeq,
+			HasMark:   st.HasSeq, Age: -1, Lives: m.Lives.Lives(now), ServesOnly: m.Registration.Serves}
 		if !st.LastBatchAt.IsZero() {
 			d.Age = now.Sub(st.LastBatchAt)
 		}
@@ -370,38 +381,63 @@ func (c *Conductor) detail(sources []*source) []SourceDetail {
 	return all
 }
 
-// HasUnscoped reports whether the context without adapter and salt may have blocks of
-// adapters and salts. An indexer of Dynamo's says neither in its dump: they show in its
-// client hashes alone. Blocks from its dump stand in that context until their sources
-// announce them. No prompt without adapter and salt has their hashes, but
-// Query.SearchUnscoped asks for them. It finds none if hash.seed is not Dynamo's.
-func (c *Conductor) HasUnscoped() bool { return c.unscoped.Load() }
-
 // CountUnknownFields counts n fields of a request that its dialect does not know.
-func (c *Conductor) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
+func (c *Matcher) CountUnknownFields(n int) { c.queries.unknown.Add(float64(n)) }
 
 // identityAsked returns the adapter and salt a query is about. One that no block has had is not in the
 // table.
-func (d *deployment) identityAsked(q *Query) *names.Identity {
+func identityAsked(d *catalog.Deployment, q *Query) *names.Identity {
 	switch {
 	case q.SearchUnscoped:
-		return d.names.Base()
+		return d.Names.Base()
 	case !q.ByClientHash:
-		return d.names.Look(scope.Variant{Lora: q.Lora, Salt: q.Salt})
+		return d.Names.Look(scope.Variant{Lora: q.Lora, Salt: q.Salt})
 	case len(q.ClientHashes) > 0:
-		if id := d.translation.first(q.ClientHashes[0]); id != nil {
+		if id := d.Translation.First(q.ClientHashes[0]); id != nil {
 			return id
 		}
 	}
-	return d.names.Base()
+	return d.Names.Base()
 }
 
-// noteAsked notes that queries are interested in a deployment. A second is fine enough.
-func (d *deployment) noteAsked(now time.Time) { note(&d.askedAt, now) }
+// QueryWatcher sees answered queries. It is called by many queries at once, and must not make them wait. It must not keep
+// what it is given.
+type QueryWatcher interface{ Query(*AnsweredQuery) }
 
-// note stores a time in seconds where that changes it.
-func note(at *atomic.Int64, now time.Time) {
-	if t := now.Unix(); at.Load() != t {
-		at.Store(t)
+// AnsweredQuery is a query with its answer.
+type AnsweredQuery struct {
+	Query   Query // with the salt
+	Answer  *Answer
+	Matched int // blocks of the best instance, in rows that are left out too
+	At      time.Time
+	Took    time.Duration
+}
+
+// Found is what the look-up of a query has found, before the query's limits on rows.
+type Found struct {
+	Rows    []Row // of each instance of the roster
+	Match   *index.Match
+	Counted []tiers.Soon // expected blocks that count as held
+}
+
+// Find looks a query up in a deployment as Answer does, for explanations. id is the identity that the query asks for.
+func (c *Matcher) Find(d *catalog.Deployment, id *names.Identity, q *Query, roster *catalog.Roster) Found {
+	sc := new(scratch)
+	sc.match.Reset()
+	if !c.HidesUnsalted(id, q) {
+		sc.lookup(d, id, q, c)
 	}
+	sc.hits = sc.folder.Hits(sc.match.Prefixes, sc.match.Later, d.Owners(), sc.counted, roster.Fold)
+	sc.buildRows(q, roster, -1)
+	return Found{Rows: sc.rows, Match: &sc.match, Counted: sc.counted}
+}
+
+// Digests returns the digests of a prompt as the engines of a deployment compute them, one chain for each of their
+// look-aheads, nil if no profile says how.
+func (c *Matcher) Digests(d *catalog.Deployment, q *Query) []hash.DigestChain {
+	sc := new(scratch)
+	if !sc.digestsOf(d, q, c) {
+		return nil
+	}
+	return sc.digests
 }

@@ -1,8 +1,10 @@
-package conductor
+package match
 
 import (
 	"math"
 	"testing"
+
+	"example.com/conductor/conductor/catalog"
 )
 
 func TestQueryTimes(t *testing.T) {
@@ -11,11 +13,11 @@ func TestQueryTimes(t *testing.T) {
 		t.Errorf("without queries: %v", q)
 	}
 	for range 98 {
-		m.by[byTokens].Observe(12e-6)
+		m.by[catalog.ByTokens].Observe(12e-6)
 	}
 	before := m.times()
-	m.by[byHashes].Observe(90e-6)
-	m.by[byTokens].Observe(1)
+	m.by[catalog.ByHashes].Observe(90e-6)
+	m.by[catalog.ByTokens].Observe(1)
 	f := func(times QueryTimes, part, low, high float64) {
 		t.Helper()
 		if q := times.Quantile(part); q < low || q > high {

@@ -1,4 +1,4 @@
-package conductor
+package catalog
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 func TestTidyLogsPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		d := &deployment{log: zerolog.New(&log)} // no index: its statistics panic
+		d := &Deployment{log: zerolog.New(&log)} // no index: its statistics panic
 		for n := 1; n <= 2; n++ {
-			d.tidy()
+			d.TidySoon()
 			time.Sleep(tidyAfter)
 			synctest.Wait()
 			if got := strings.Count(log.String(), "index was not tidied"); got != n {

@@ -1,9 +1,10 @@
-package conductor
+package match
 
 import (
 	"cmp"
 	"slices"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/tiers"
 )
 
@@ -13,7 +14,7 @@ type Answer struct {
 	BlockSize int // tokens; rows count blocks
 	Rows      []Row
 	// Roster is what the positions of rows are in; nil where none has one.
-	Roster *Roster
+	Roster *catalog.Roster
 	// Truncated says that rows may be longer than shown: the next block was
 	// refused for want of memory (index.max_bytes).
 	Truncated bool
@@ -45,6 +46,26 @@ type Row struct {
 // At returns the position of the row's instance in the answer's roster; not ok if the
 // instance is not registered.
 func (r *Row) At() (at int, ok bool) { return int(r.at), r.at >= 0 }
+
+// zeroRows is the key of what zerosOf keeps.
+type zeroRows struct{}
+
+// zerosOf returns the rows of instances that hold nothing, for each instance of a roster. They are not to be changed.
+func zerosOf(r *catalog.Roster) []Row {
+	return r.Keep(zeroRows{}, func() any {
+		zeros := make([]Row, len(r.Instances))
+		for i, zero := range r.Fold.Zeros() {
+			zeros[i] = Row{Instance: r.Instances[i].Name, Row: zero, Approximate: r.Instances[i].Approximate, at: int32(i)}
+		}
+		return zeros
+	}).([]Row)
+}
+
+// Keep returns what make has made of the rows of instances that hold nothing, and calls it once for each key and each
+// set of instances. Neither is changed afterwards. Roster must not be nil.
+func (a *Answer) Keep(key any, make func(zeros []Row) any) any {
+	return a.Roster.Keep(key, func() any { return make(zerosOf(a.Roster)) })
+}
 
 // clone returns a copy that shares nothing with a scratch.
 func (a *Answer) clone() Answer {
@@ -93,11 +114,12 @@ func boundedBuffer(hashes []uint64) []uint64 {
 
 // buildRows makes the rows of an answer from what was folded, and returns the longest of
 // them, those that the query leaves out included.
-func (sc *scratch) buildRows(q *Query, r *Roster, only int) (best int) {
-	rows, n := sc.rows[:0], len(r.zeros)
+func (sc *scratch) buildRows(q *Query, r *catalog.Roster, only int) (best int) {
+	zeros := zerosOf(r)
+	rows, n := sc.rows[:0], len(zeros)
 	others := sc.folder.Others()
 	if only >= 0 {
-		row := r.zeros[only]
+		row := zeros[only]
 		row.Row = sc.folder.Other(only)
 		for i := range sc.hits {
 			if sc.hits[i].At == int32(only) {
@@ -125,10 +147,10 @@ func (sc *scratch) buildRows(q *Query, r *Roster, only int) (best int) {
 		}
 	}
 	if better >= top || others < least {
-		sc.rows = sc.topRows(rows, r, max(least, others+1), top)
+		sc.rows = sc.topRows(rows, zeros, max(least, others+1), top)
 		return best
 	}
-	rows = append(rows, r.zeros...)
+	rows = append(rows, zeros...)
 	if others > 0 {
 		for i := range rows {
 			rows[i].Row = sc.folder.Other(i)
@@ -153,7 +175,7 @@ func (sc *scratch) buildRows(q *Query, r *Roster, only int) (best int) {
 
 // topRows appends the rows of the top hits with the longest prefixes, in the order of the roster.
 // It leaves out hits with fewer than least blocks.
-func (sc *scratch) topRows(rows []Row, r *Roster, least, top int) []Row {
+func (sc *scratch) topRows(rows, zeros []Row, least, top int) []Row {
 	hits := sc.hits
 	if len(hits) > top {
 		slices.SortFunc(hits, func(a, b tiers.Hit) int { return cmp.Or(b.Longest-a.Longest, int(a.At-b.At)) })
@@ -162,7 +184,7 @@ func (sc *scratch) topRows(rows []Row, r *Roster, least, top int) []Row {
 	slices.SortFunc(hits, func(a, b tiers.Hit) int { return int(a.At - b.At) })
 	for i := range hits {
 		if hits[i].Longest >= least {
-			row := r.zeros[hits[i].At]
+			row := zeros[hits[i].At]
 			row.Row = hits[i].Row
 			rows = append(rows, row)
 		}

@@ -1,0 +1,262 @@
+package catalog
+
+import (
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/expect"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/prefixes"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+	"example.com/conductor/tiers"
+)
+
+// Deployment is everything of one (tenant, model, block size), with the index of all its blocks.
+type Deployment struct {
+	Key    scope.Deployment
+	Scheme hash.Scheme
+	Index  *index.Index
+	Names  *names.Table // adapters and salts
+
+	// Guarded by Catalog.mu.
+	refs      int                         // sources registered here plus namespaces
+	instances map[string]*seenInstance    // every instance ever seen here
+	pooled    map[*Member]bool            // pools registered here
+	kinds     map[int]string              // attention groups by index, as engines have told
+	holders   map[index.Source]*Namespace // by their numbers in the index
+
+	ownersMu   sync.Mutex                    // serialises writers of owners
+	ownerTable atomic.Pointer[[]tiers.Owner] // what owners of the index are, by index.Owner; append-only
+
+	// What queries read, changed under Catalog.mu only unless atomic.
+	askedAt    atomic.Int64                            // Unix seconds of the last query
+	Asked      askedCounts                             // by queries
+	LookAheads usedLookAheads                          // of the namespaces
+	tokenless  atomic.Bool                             // blocks come without tokens
+	Parts      atomic.Int32                            // most parts of a published block; 0 while none had several: see normalize/parts.go
+	Summary    *prefixes.Summary                       // of what queries ask for
+	view       atomic.Pointer[Instances]               // registered instances
+	outdated   atomic.Bool                             // the view is older than the instances
+	Bell       bell                                    // rings when answers may have changed
+	Pools      atomic.Pointer[[]*Member]               // registered pools, sorted by key; never changed once published
+	Profiles   atomic.Pointer[map[string]hash.Profile] // by adapter, see profile; likewise, nil when there is none
+
+	Expected    *expect.Space                // see expected.go
+	Translation translation                  // of client hashes, see clienthash.go
+	Seeds       atomic.Pointer[doctor.Seeds] // of the base model; others while no source is in the deployment
+	log         zerolog.Logger
+	tidying     atomic.Bool // a tidy is due
+}
+
+// seenInstance is one routable target inside a deployment.
+type seenInstance struct {
+	id      int32 // dense, stable for the life of the deployment
+	name    string
+	members map[*Member]bool // registered here
+}
+
+// Instance is one instance that may appear in an answer.
+type Instance struct {
+	ID      int32
+	Name    string
+	Address string  // by which routers know it, "" if they do not: see workers.go
+	Ranks   []int32 // registered ranks, ascending
+	loras   map[string]bool
+	Members []*Member // by rank
+	// approximate: the engine of a source publishes nothing, so that what it holds is known from reports alone.
+	Approximate bool
+}
+
+// Serves reports whether the instance is registered for the adapter or has announced blocks under it. An
+// approximate one announces nothing, so it may serve any.
+func (r *Instance) Serves(lora string) bool { return r.loras[lora] || r.Approximate }
+
+// tidyAfter gathers what leaves together, such as the ranks of an instance.
+const tidyAfter = time.Second
+
+// TidySoon makes the index give memory back soon after many blocks have left at once. It
+// reads the statistics, which does so without a store or a query. A broken invariant
+// that this meets is logged.
+func (d *Deployment) TidySoon() {
+	if d.tidying.CompareAndSwap(false, true) {
+		time.AfterFunc(tidyAfter, func() {
+			d.tidying.Store(false)
+			defer func() {
+				if p := recover(); p != nil {
+					d.log.Error().Interface("panic", p).Str("stack", string(debug.Stack())).Msg("index was not tidied")
+				}
+			}()
+			d.Index.Stats()
+		})
+	}
+}
+
+// NewOwner hands out an owner of src and publishes its descriptor. tally counts its
+// blocks; it may be nil.
+func (d *Deployment) NewOwner(src index.Source, o tiers.Owner, tally *atomic.Int64) index.Owner {
+	d.ownersMu.Lock()
+	defer d.ownersMu.Unlock()
+	id := d.Index.NewCountedOwner(src, tally)
+	table := d.Owners()
+	for len(table) <= int(id) {
+		table = append(table, tiers.Owner{Instance: tiers.Retired})
+	}
+	table[id] = o
+	d.ownerTable.Store(&table)
+	return id
+}
+
+// agree reports whether two identities have in common what an event says of the first one. The index
+// calls it.
+func (d *Deployment) agree(says index.Says, a, b index.Identity) bool {
+	one, other := d.Names.Of(a), d.Names.Of(b)
+	return one != nil && other != nil && (says&index.SaysAdapter == 0 || one.Lora == other.Lora) &&
+		(says&index.SaysSalt == 0 || one.Salt == other.Salt)
+}
+
+// Owners returns the owner descriptors; index.Owner is the position.
+func (d *Deployment) Owners() []tiers.Owner {
+	if p := d.ownerTable.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// instance returns the named instance, making it when new. c.mu is held.
+func (d *Deployment) instance(name string) *seenInstance {
+	in, ok := d.instances[name]
+	if !ok {
+		in = &seenInstance{id: int32(len(d.instances)), name: name, members: make(map[*Member]bool)}
+		d.instances[name] = in
+	}
+	return in
+}
+
+// ids returns the ids of named instances, whether or not they are there yet; nil for
+// all. c.mu is held.
+func (d *Deployment) ids(names []string) []int32 {
+	var all []int32
+	for _, name := range names {
+		all = append(all, d.instance(name).id)
+	}
+	return all
+}
+
+// publish lets the next query rebuild the rows: many registrations cost one. changed is the source
+// that came, went or announced an adapter. c.mu is held.
+func (c *Catalog) publish(d *Deployment, changed *Member) {
+	d.outdated.Store(true)
+	defer d.Bell.Ring()
+	if changed.Registration.IsPool() {
+		pools := slices.Collect(maps.Keys(d.pooled))
+		slices.SortFunc(pools, func(a, b *Member) int { return strings.Compare(a.Key().String(), b.Key().String()) })
+		d.Pools.Store(&pools)
+	}
+	if changed.Profile != (hash.Profile{}) || changed.Registration.IsPool() {
+		d.publishProfiles()
+		for m := range d.pooled {
+			m.LogFindings(&c.log)
+		}
+	}
+}
+
+// Rows returns the view of now.
+func (d *Deployment) Rows(c *Catalog) *Instances {
+	if d.outdated.Load() {
+		c.mu.Lock()
+		if d.outdated.Load() {
+			d.rebuild()
+			d.outdated.Store(false)
+		}
+		c.mu.Unlock()
+	}
+	return d.view.Load()
+}
+
+// rebuild makes the view. c.mu is held.
+func (d *Deployment) rebuild() {
+	rows := make([]Instance, 0, len(d.instances))
+	for name, in := range d.instances {
+		r := Instance{ID: in.id, Name: name, Address: workerAddress(name), loras: make(map[string]bool)}
+		for m := range in.members {
+			r.Ranks = append(r.Ranks, int32(m.Registration.Rank))
+			r.loras[m.Registration.Lora] = true
+			maps.Copy(r.loras, m.announced)
+			r.Members = append(r.Members, m)
+			r.Approximate = r.Approximate || m.Registration.IsApproximate()
+		}
+		if len(r.Members) == 0 {
+			continue
+		}
+		slices.Sort(r.Ranks)
+		r.Ranks = slices.Compact(r.Ranks)
+		slices.SortFunc(r.Members, func(a, b *Member) int { return a.Registration.Rank - b.Registration.Rank })
+		rows = append(rows, r)
+	}
+	slices.SortFunc(rows, func(a, b Instance) int { return strings.Compare(a.Name, b.Name) })
+	d.view.Store(&Instances{All: rows})
+}
+
+// AwaitTokens notes that blocks wait by their hashes.
+func (d *Deployment) AwaitTokens() {
+	if !d.tokenless.Load() {
+		d.tokenless.Store(true)
+		d.Index.KeepGhosts()
+	}
+}
+
+// HasWaiting reports whether blocks may wait by their hashes.
+func (d *Deployment) HasWaiting() bool { return d.tokenless.Load() && d.Index.HasLoose() }
+
+// NoteAsked notes that queries are interested in a deployment. A second is fine enough.
+func (d *Deployment) NoteAsked(now time.Time) { storeSecond(&d.askedAt, now) }
+
+// LastAsked returns when a query was about the deployment last, to the second.
+func (d *Deployment) LastAsked() time.Time { return time.Unix(d.askedAt.Load(), 0) }
+
+// storeSecond rounds now to seconds and stores it if it differs, so that queries do not write a shared cache line each time.
+func storeSecond(at *atomic.Int64, now time.Time) {
+	if t := now.Unix(); at.Load() != t {
+		at.Store(t)
+	}
+}
+
+// contradicts reports whether two meanings of a hash contradict each other. Engines with
+// different look-aheads give one hash to different blocks.
+func (d *Deployment) contradicts() bool { return d.LookAheads.Used().Count() < 2 }
+
+// WeightOfIdentity tells blocks of one adapter and salt apart from the same tokens of another in a
+// digest. Every replica computes the same.
+func WeightOfIdentity(v scope.Variant) uint64 { return Fingerprint(v.Lora, v.Salt) | 1 }
+
+// Fingerprint returns a hash of numbers and strings that every replica computes alike.
+func Fingerprint(values ...any) uint64 {
+	h := fnv.New64a()
+	for _, v := range values {
+		fmt.Fprintf(h, "%#v\n", v)
+	}
+	return h.Sum64()
+}
+
+// SetOwners replaces the descriptors of owners, all at once.
+func (d *Deployment) SetOwners(owners map[index.Owner]tiers.Owner) {
+	d.ownersMu.Lock()
+	defer d.ownersMu.Unlock()
+	table := append([]tiers.Owner(nil), d.Owners()...)
+	for id, o := range owners {
+		table[id] = o
+	}
+	d.ownerTable.Store(&table)
+}

@@ -1,0 +1,23 @@
+// Package catalog has what a fleet is registered for: the deployments, each with the index of its blocks, and the
+// sources that belong to them, as far as queries need to know a source.
+//
+//	Join(Member) --> deployment --Rows--> Instances --Roster--> whom an answer has rows of
+//	Enter(Member) -> Namespace: the source's number in the index, the names of its blocks
+//	Models: a name in a query --> the model that it means
+//
+// A deployment is what a router asks about: everything of one tenant, model and block size. A member is a source that is
+// registered for one deployment, and may hold blocks in further ones: it has a namespace in each. What follows the
+// publisher of a source, and fills its namespaces, is in package conductor. This package does not know it.
+//
+// Invariants:
+//
+//  1. A deployment exists while a member is registered for it or has a namespace in it.
+//  2. An owner's descriptor is in Owners before its first block is in the index, so a query that finds an owner in a match
+//     finds its descriptor too.
+//  3. Instances and Roster never change once published. Many registrations in a row cost one rebuild, by the next query.
+//  4. Registration of a member never changes; only its aliases do.
+//
+// All methods are safe for concurrent use. Catalog.mu guards the maps; a query takes it for reading, for one map lookup.
+// Under it no index is asked for anything but memory that is new, and no other lock of this package is taken except
+// Deployment.ownersMu.
+package catalog

@@ -1,0 +1,99 @@
+package catalog
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/lifetime"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+)
+
+// Member is one source as its deployment and queries see it. What follows its publisher is not known here.
+type Member struct {
+	Registration registration.Registration // never changed, but for the aliases
+	Profile      hash.Profile              // of Registration
+	Recovered    bool                      // it came from a peer and is not registered here
+	Findings     *doctor.Findings
+	Lives        lifetime.Tracker     // how long blocks stay with the engine
+	Status       func() stream.Status // of its stream
+	Window       atomic.Int64         // the largest sliding window that a group of it announced, in tokens
+	Heard        atomic.Int64         // when its last batch with events was applied, in ns since 1970; 0: none was
+
+	aliases    atomic.Pointer[[]string] // in place of those of Registration, never nil; changed under Catalog.mu
+	Home       *Deployment              // that it is registered for, nil for a pool; set by join
+	InstanceID int32                    // the number of its instance there
+
+	// announced has the adapters under which the source stored blocks without being registered for
+	// them. Those that the deployment has forgotten leave it when it has mostAnnounced. Guarded by
+	// Catalog.mu.
+	announced     map[string]bool
+	mostAnnounced int
+}
+
+// NewMember returns the member of a registration without faults, which is in no deployment yet.
+func NewMember(r registration.Registration, findings *doctor.Findings, status func() stream.Status) *Member {
+	m := &Member{Registration: r, Profile: r.ResolvedProfile(), Findings: findings, Status: status}
+	m.aliases.Store(&r.Aliases)
+	return m
+}
+
+// Aliases returns the further names of the source's model that it has now.
+func (m *Member) Aliases() []string { return *m.aliases.Load() }
+
+// Key returns the key of the source.
+func (m *Member) Key() registration.Key { return m.Registration.Key() }
+
+// Registered returns the registration of the source with the aliases that it has now.
+func (m *Member) Registered() registration.Registration {
+	r := m.Registration
+	r.Aliases = m.Aliases()
+	return r
+}
+
+// IsAlias reports whether a name is an alias of the source's model.
+func (m *Member) IsAlias(name string) bool { return slices.Contains(m.Aliases(), name) }
+
+// LogFindings logs each finding of the source once.
+func (m *Member) LogFindings(log *zerolog.Logger) {
+	for _, f := range m.Findings.Unlogged() {
+		level := zerolog.WarnLevel
+		if f.Severity() == doctor.Info {
+			level = zerolog.InfoLevel
+		}
+		log.WithLevel(level).Str("source", m.Key().String()).Str("finding", f.Code).Msg(f.Message)
+	}
+}
+
+// Namespace is what one source has in one deployment: its number in the index, and the names of its blocks.
+type Namespace struct {
+	Deployment *Deployment
+	Member     *Member // guarded by Catalog.mu
+	Source     index.Source
+	Names      *names.Speaker
+	InstanceID int32      // id in the deployment, or tiers.Pool
+	Serves     []int32    // ids of the instances a pool is bound to; nil for all
+	LookAheads LookAheads // of the blocks it holds or held; owned by the source, and changed with Catalog.mu held
+}
+
+// NamingOf returns how a source names its blocks.
+func NamingOf(r *registration.Registration) names.Kind {
+	switch {
+	case r.IsPool():
+		return names.Pool
+	case r.Type == registration.TypeSGLang:
+		return names.Salting
+	case r.Type == registration.TypeStandard:
+		return names.Standard
+	}
+	return names.Engine
+}
+
+// MaxAdapters bounds the numbers of adapters that a source remembers.
+const MaxAdapters = 1 << 12

@@ -1,0 +1,215 @@
+package catalog
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/spelling"
+)
+
+// An engine may serve its model under several names. A registration has one as its model, which says
+// to which deployment its blocks belong, and all others as aliases:
+//
+//	registrations --NamesOf--> Names
+//	query for a name --View--> the model of its tenant that the name means --> deployment
+//
+// A name means a model if that is the only one of the tenant that has it, as its own or as an alias. So
+// a model that is registered under the name wins over aliases, and a name that several models have
+// as an alias means none of them. The order of registrations does not matter.
+
+// Fleet is what the replicas of a fleet know together, which is more than what one of them follows.
+type Fleet interface {
+	// Names are the aliases of all registrations of the fleet, as far as they are known.
+	Names() registration.Names
+	// Models are the models of a tenant that are registered in the fleet.
+	Models(tenant string) []string
+}
+
+// KnowFleet lets names mean what they mean in the fleet. Call it before the first query.
+func (c *Catalog) KnowFleet(f Fleet) { c.fleet = f }
+
+// aliases are those of the sources of a registry. The next query after a change gathers them.
+type aliases struct {
+	having   int // sources with aliases, as a rule none; guarded by Catalog.mu
+	outdated atomic.Bool
+	names    atomic.Pointer[registration.Names]
+}
+
+// SetAliases changes the further names of a registered source's model. Its blocks stay.
+func (c *Catalog) SetAliases(m *Member, names []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aliases.count(m, -1)
+	m.aliases.Store(&names)
+	c.aliases.count(m, 1)
+	c.revision.Add(1)
+}
+
+// count notes that a member came or went. Catalog.mu is held.
+func (a *aliases) count(m *Member, n int) {
+	if len(m.Aliases()) > 0 {
+		a.having += n
+	}
+	a.outdated.Store(true)
+}
+
+// aliasNames returns the aliases of all sources.
+func (m Models) aliasNames() registration.Names {
+	c, a := m.catalog, &m.catalog.aliases
+	if a.outdated.Load() {
+		c.mu.Lock()
+		if a.outdated.Load() {
+			var n registration.Names
+			if a.having > 0 {
+				n = registration.NamesOf(func(yield func(registration.Registration) bool) {
+					for _, s := range c.members {
+						if !yield(s.Registered()) {
+							return
+						}
+					}
+				})
+			}
+			a.names.Store(&n)
+			a.outdated.Store(false)
+		}
+		c.mu.Unlock()
+	}
+	if n := a.names.Load(); n != nil {
+		return *n
+	}
+	return nil
+}
+
+// Models says what names of models mean.
+type Models struct{ catalog *Catalog }
+
+// Models returns what names of models mean.
+func (c *Catalog) Models() Models { return Models{c} }
+
+// Named returns the models that have a name which is an alias of some, nil for other names.
+// What the fleet knows counts before what this replica follows.
+func (m Models) Named(tenant, name string) []string {
+	at := scope.Shard{Tenant: cmp.Or(tenant, scope.DefaultTenant), Model: name}
+	if m.catalog.fleet != nil {
+		if all := m.catalog.fleet.Names()[at]; all != nil {
+			return all
+		}
+	}
+	return m.aliasNames()[at]
+}
+
+// Of returns the model that a name means, see Names.Model.
+func (m Models) Of(tenant, name string) string {
+	if all := m.Named(tenant, name); len(all) == 1 {
+		return all[0]
+	}
+	return name
+}
+
+// OfTenant returns the registered models of a tenant, sorted.
+func (m Models) OfTenant(tenant string) []string {
+	var all []string
+	if m.catalog.fleet != nil {
+		all = m.catalog.fleet.Models(tenant)
+	}
+	m.catalog.mu.RLock()
+	for _, s := range m.catalog.members {
+		for _, shard := range s.Registration.Shards() {
+			if shard.Tenant == tenant && !s.Registration.IsPool() {
+				all = append(all, shard.Model)
+			}
+		}
+	}
+	m.catalog.mu.RUnlock()
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// maxModelsNamed bounds the models that a text lists.
+const maxModelsNamed = 20
+
+// Unregistered says that nothing is registered for a name and a block size in tokens, and lists the models or block sizes that
+// are. It returns "" if something is registered.
+func (m Models) Unregistered(tenant, name string, blockSize int) string {
+	tenant = cmp.Or(tenant, scope.DefaultTenant)
+	model := m.Of(tenant, name)
+	sizes := m.engineSizes(tenant, model)
+	models := m.OfTenant(tenant)
+	several := m.Named(tenant, name)
+	switch {
+	case slices.Contains(sizes, blockSize):
+		return ""
+	case len(sizes) > 0:
+		text := strings.Trim(strings.ReplaceAll(fmt.Sprint(sizes), " ", ", "), "[]")
+		return fmt.Sprintf("model %q of tenant %q is registered with block size %s, not %d", model, tenant, text, blockSize)
+	case len(several) > 1 && !slices.Contains(models, name):
+		return fmt.Sprintf("several models of tenant %q have the alias %q, so it means none of them: ask for %s", tenant, name,
+			QuotedList(several))
+	case len(models) == 0:
+		return fmt.Sprintf("model %q is not registered: no model of tenant %q is", name, tenant)
+	}
+	// The one that was perhaps meant comes first, under the name that is near.
+	words := slices.Clone(models)
+	for at := range m.aliasesOf(tenant) {
+		words = append(words, at)
+	}
+	slices.Sort(words)
+	if near := spelling.Closest(name, slices.Compact(words)); near != "" {
+		models = slices.DeleteFunc(models, func(model string) bool { return model == near })
+		models = slices.Insert(models, 0, near)
+	}
+	return fmt.Sprintf("model %q is not registered for tenant %q; these models are: %s", name, tenant, QuotedList(models))
+}
+
+// aliasesOf walks the aliases of a tenant.
+func (m Models) aliasesOf(tenant string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		all := []registration.Names{m.aliasNames()}
+		if m.catalog.fleet != nil {
+			all = append(all, m.catalog.fleet.Names())
+		}
+		for _, names := range all {
+			for at := range maps.Keys(names) {
+				if at.Tenant == tenant && m.Of(tenant, at.Model) != at.Model && !yield(at.Model) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// engineSizes returns the block sizes for which engines of a model are registered here, ascending.
+func (m Models) engineSizes(tenant, model string) (sizes []int) {
+	m.catalog.mu.RLock()
+	defer m.catalog.mu.RUnlock()
+	for _, size := range m.catalog.sizes[scope.Shard{Tenant: tenant, Model: model}] {
+		d := m.catalog.byKey[scope.Deployment{Tenant: tenant, Model: model, BlockSize: size}]
+		for _, in := range d.instances {
+			if len(in.members) > 0 {
+				sizes = append(sizes, size)
+				break
+			}
+		}
+	}
+	return sizes
+}
+
+// QuotedList returns names in quotes, the first twenty.
+func QuotedList(names []string) string {
+	var quoted []string
+	for _, n := range names[:min(len(names), maxModelsNamed)] {
+		quoted = append(quoted, fmt.Sprintf("%q", n))
+	}
+	text := strings.Join(quoted, ", ")
+	if more := len(names) - len(quoted); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

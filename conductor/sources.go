@@ -1,0 +1,376 @@
+package conductor
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/events"
+	"example.com/conductor/events/objectkey"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+)
+
+// shared is what all sources of a server have in common.
+type shared struct {
+	opts    SourceOptions
+	catalog *catalog.Catalog
+	scheme  hash.Scheme
+	now     func() time.Time
+	gate    <-chan struct{}
+	log     zerolog.Logger
+	limits  atomic.Pointer[SourceLimits]
+	counts  eventCounts
+	watcher atomic.Pointer[BatchWatcher]
+}
+
+// SourceLimits are the options of Sources that may change while they run.
+type SourceLimits struct {
+	MaxSources       int    // registered ones, 0 for no bound
+	MaxTenantSources int    // those that clients register for one tenant, 0 for no bound
+	MaxTokenID       uint32 // of events, 0 for no bound
+}
+
+// Sources has the sources that are registered, and those that a recovery brought. It starts and stops them, and
+// hands on what one of them finds out about others.
+type Sources struct {
+	shared
+	pushes   *Pushes // of those whose publisher calls us
+	open     func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed
+	cutting  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
+	unscoped atomic.Bool // blocks came from a peer that tells no marks
+
+	mu        sync.RWMutex
+	sources   sourcesByKey                         // guarded by mu
+	sorted    atomic.Pointer[[]*source]            // of sources, nil until registered makes it; written with mu held
+	following map[registration.Publisher][]*source // of sources, by whom they follow; guarded by mu
+	recovered int                                  // of sources, those without a registration; guarded by mu
+	leaving   map[*source]bool                     // removed, and not yet retired; guarded by mu
+	groups    fleetGroups                          // for metrics; guarded by mu
+	closed    bool                                 // guarded by mu
+
+	watching           sync.Once
+	stopWatch, watched chan struct{} // end watch; it has ended
+}
+
+// Registrations returns the registrations in any order, without sources that only a peer
+// has named. Unlike Services it looks at no stream and no index.
+func (c *Sources) Registrations() []registration.Registration {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(c.sources.registrations())
+}
+
+// addSource makes a source visible in the deployment it is registered for. c.mu is held.
+func (c *Sources) addSource(s *source) {
+	c.sorted.Store(nil)
+	if !s.reg.IsApproximate() { // those follow none
+		p := s.reg.Publisher()
+		c.following[p] = append(c.following[p], s)
+	}
+	if s.recovered {
+		c.recovered++
+	}
+	s.group = c.groups.join(s.reg)
+	c.catalog.Join(s.member)
+}
+
+// removeSource undoes addSource. The journal records nothing more of the source. c.mu is held, and
+// retire follows.
+func (c *Sources) removeSource(s *source) {
+	c.sorted.Store(nil)
+	if p := s.reg.Publisher(); !s.reg.IsApproximate() {
+		c.following[p] = slices.DeleteFunc(c.following[p], func(other *source) bool { return other == s })
+		if len(c.following[p]) == 0 {
+			delete(c.following, p)
+		}
+	}
+	if s.recovered {
+		c.recovered--
+	}
+	c.leaving[s] = true
+	s.tape.Unregister()
+	c.catalog.Part(s.member)
+}
+
+// source returns the source under a key, nil if there is none. It may be a recovered one.
+func (c *Sources) source(key registration.Key) *source {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.sources[key]
+}
+
+// sourceOf returns the source of a member, nil if it has left.
+func (c *Sources) sourceOf(m *catalog.Member) *source {
+	if s := c.source(m.Key()); s != nil && s.member == m {
+		return s
+	}
+	return nil
+}
+
+// registered returns the sources sorted by key. The list serves all callers: they must not change it.
+func (c *Sources) registered() []*source {
+	if all := c.sorted.Load(); all != nil {
+		return *all
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := slices.SortedFunc(maps.Values(c.sources), func(a, b *source) int { return a.reg.Key().Compare(b.reg.Key()) })
+	c.sorted.Store(&all)
+	return all
+}
+
+// lockSources returns the sources registered for a deployment, or all if of is nil, in the order of
+// their keys and with their turns held until release is called; of a
+// Conductor that is closed also those that have ended.
+func (c *Sources) lockSources(of *scope.Deployment) (all []*source, release func()) {
+	for {
+		all = c.registered()
+		if of != nil {
+			all = slices.DeleteFunc(slices.Clone(all), func(s *source) bool { return s.holdings.deploymentKey() != *of })
+		}
+		gone := false
+		for _, s := range all {
+			s.turn.Lock()
+			gone = gone || s.gone
+		}
+		release = func() {
+			for _, s := range all {
+				s.turn.Unlock()
+			}
+		}
+		c.mu.RLock()
+		closed := c.closed
+		c.mu.RUnlock()
+		if !gone || closed {
+			return all, release
+		}
+		release() // what it held may be another's, who is not among them
+	}
+}
+
+// SourceOptions configures Sources. Zero values take the defaults of NewSources.
+type SourceOptions struct {
+	Copies        index.CopyPolicy
+	Stream        stream.Config
+	Transport     func(r registration.Registration, static bool) stream.Transport
+	Reaches       func(endpoint string) error
+	Completeness  objectkey.Completeness
+	PoolBytes     int64
+	RemovalsBytes int
+	TTL           time.Duration
+	SilentAfter   time.Duration
+	Gate          <-chan struct{}
+	Tape          *tape.Tape
+	Log           zerolog.Logger
+	Now           func() time.Time
+}
+
+// NewSources returns Sources with none. What they hold is in the indexes of the catalog.
+func NewSources(catalog *catalog.Catalog, opts SourceOptions) *Sources {
+	if opts.SilentAfter == 0 {
+		opts.SilentAfter = defaultSilentAfter
+	}
+	c := &Sources{
+		sources: make(sourcesByKey), following: make(map[registration.Publisher][]*source),
+		groups: fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*source]bool),
+		stopWatch: make(chan struct{}), watched: make(chan struct{}),
+	}
+	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.Options.Scheme, opts.Now, opts.Log
+	c.limits.Store(new(SourceLimits))
+	c.pushes = &Pushes{
+		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
+	}
+	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) feed {
+		switch {
+		case r.IsPushed():
+			return c.pushes.open(r, on)
+		case r.IsApproximate():
+			return newApproximate()
+		}
+		return stream.Open(opts.streamConfig(r, static, recorded, on))
+	}
+	if c.gate = opts.Gate; c.gate == nil {
+		open := make(chan struct{})
+		close(open)
+		c.gate = open
+	}
+	return c
+}
+
+// Tune replaces the limits. Sources beyond a smaller MaxSources stay.
+func (c *Sources) Tune(l SourceLimits) { c.limits.Store(&l) }
+
+// Recovering reports whether the gate is closed.
+func (c *shared) Recovering() bool {
+	select {
+	case <-c.gate:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close stops every source, drops what they hold and waits for them. From then
+// on registrations fail with ErrClosed.
+func (c *Sources) Close() {
+	c.watching.Do(func() { close(c.watched) })
+	c.mu.Lock()
+	if !c.closed {
+		close(c.stopWatch)
+	}
+	c.closed = true
+	running := make([]*source, 0, len(c.sources))
+	for _, s := range c.sources {
+		running = append(running, s)
+	}
+	c.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, s := range running {
+		wg.Go(s.stop)
+	}
+	wg.Wait()
+	<-c.watched
+}
+
+// watch looks for findings that only time shows, until Close.
+func (c *Sources) watch() {
+	defer close(c.watched)
+	tick := time.NewTicker(c.opts.SilentAfter / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			now, held := c.now(), make(heldBlocks)
+			doubts := doubtsAbout(&c.shared, now)
+			for _, s := range c.registered() {
+				s.observeSilence(now)
+				s.observeUse(now)
+				s.observeAliases()
+				s.observeExpected(now, doubts)
+				s.observeLives(now)
+				s.observeRefusals()
+				s.observeSnapshots()
+				s.guard(func() { // it logs what all of these have found
+					s.observeParents(held)
+					s.decideAll()
+					if !c.catalog.Past {
+						s.doctor.Unremoved(now)
+					}
+				})
+			}
+		case <-c.stopWatch:
+			return
+		}
+	}
+}
+
+// EventCounts returns the counts so far.
+func (c *Sources) EventCounts() EventCounts {
+	n := &c.counts
+	return EventCounts{
+		Stored: n.stored.load(), Removed: n.removed.load(), Cleared: n.cleared.load(),
+		DuplicateStores: n.duplicates.Load(),
+	}
+}
+
+// Pushes returns what publishers have called us with.
+func (c *Sources) Pushes() *Pushes { return c.pushes }
+
+// sourcesByKey are sources by their keys.
+type sourcesByKey map[registration.Key]*source
+
+// registrations walks the registered ones.
+func (all sourcesByKey) registrations() iter.Seq[registration.Registration] {
+	return func(yield func(registration.Registration) bool) {
+		for _, s := range all {
+			if !s.recovered && !yield(s.member.Registered()) {
+				return
+			}
+		}
+	}
+}
+
+// countFor returns how many sources of a tenant clients have registered.
+func (all sourcesByKey) countFor(tenant string) (n int) {
+	for _, s := range all {
+		if !s.recovered && !s.static && s.reg.Tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
+// sameInstance returns a registered source of the same instance and deployment, nil without one: its
+// publisher may speak for several ranks.
+func (all sourcesByKey) sameInstance(reg *registration.Registration) *source {
+	var found *source
+	for _, s := range all {
+		if s.reg.Instance == reg.Instance && s.reg.Deployment() == reg.Deployment() && !s.reg.IsPool() && !s.recovered &&
+			(found == nil || s.reg.Rank < found.reg.Rank) {
+			found = s
+		}
+	}
+	return found
+}
+
+// givingWay returns the newest source that gives way to a registration, among those that may make
+// room for it; nil if none does.
+func (all sourcesByKey) givingWay(opts *RegisterOptions, may func(*source) bool) (found *source) {
+	if opts.GivesWay {
+		return nil
+	}
+	for _, s := range all {
+		if s.givesWay && may(s) && (found == nil || s.opened.After(found.opened)) {
+			found = s
+		}
+	}
+	return found
+}
+
+// EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
+// at no index.
+func (c *Sources) EachSource(f func(r *registration.Registration, s SourceState, pending bool)) {
+	for _, s := range c.registered() {
+		if !s.recovered {
+			f(s.reg, s.state(), s.atGate())
+		}
+	}
+}
+
+// Follows reports whether a source is registered, not only named by a peer.
+func (c *Sources) Follows(key registration.Key) bool {
+	s := c.source(key)
+	return s != nil && !s.recovered
+}
+
+// state returns the state of the source.
+func (s *source) state() SourceState {
+	st := s.stream.Status()
+	return SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
+}
+
+// BatchWatcher sees applied batches, as a Watcher does.
+type BatchWatcher interface{ Batch(*AppliedBatch) }
+
+// AppliedBatch is a batch that a source has applied.
+type AppliedBatch struct {
+	Source   registration.Key
+	Seq      uint64
+	Replayed bool
+	At       time.Time
+	Events   []events.Event
+}
