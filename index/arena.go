@@ -14,6 +14,10 @@ import (
 //
 // A page without a used line goes back to the system. It reads as zeros afterwards, which
 // a reader with an old number takes for a dead piece.
+//
+// With hundreds of millions of blocks on the Go heap, marking would take processors away
+// from queries. What the arena gives up for that is safety: a number outlives its piece, so
+// a reader that follows one has to check that it leads to what it was looking for.
 type arena struct {
 	chunks  [arenaChunks]unsafe.Pointer // written before a number in it is known
 	next    atomic.Uint32               // first line that was never used
@@ -58,7 +62,8 @@ func chunkLines(k int) int {
 
 // addressOf returns the address of a line. Chunks double, so the chunk is the number of
 // leading bits. This is the first step of every access to a piece, and must stay small
-// enough to be inlined: no bounds check, no lock.
+// enough to be inlined: no bounds check, no lock. Readers need none, because a chunk is
+// stored before any number in it is known, and never moves or goes.
 func (a *arena) addressOf(line uint32) unsafe.Pointer {
 	k := bits.Len32(line / firstLines)
 	first := uint32(firstLines) << k >> 1 &^ (firstLines - 1)
@@ -95,6 +100,8 @@ func (a *arena) takeFreshLines(n int) uint32 {
 	line := max(a.next.Load(), 1)
 	k := bits.Len32(line / firstLines)
 	end := uint32(firstLines) << k
+	// The lines that are left at the end of a chunk are given up: fewer than one piece has,
+	// once for each doubling.
 	if line+uint32(n) > end { // a piece lies in one chunk
 		line = end
 		k++
@@ -113,6 +120,7 @@ func (a *arena) takeFreshLines(n int) uint32 {
 	}
 	if line+uint32(n) > a.ready {
 		from := max(line, a.ready) // the start of a page
+		// Not in a small index: there may be many, each with 64 KiB that it never needs.
 		if k > 0 && chunkLines(k) > aheadLines {
 			takePages(a.addressOf(from), aheadLines*lineBytes)
 			a.ready = from + aheadLines

@@ -18,6 +18,9 @@ type Known struct {
 }
 
 // ResolveHash returns what the index knows of an engine hash. All events wait meanwhile.
+//
+// A contested hash means nothing to a source without tokens, so the question skips what
+// others mean by it, and looks at what the source has of its own.
 func (x *Index) ResolveHash(src Source, engine uint64) (k Known) {
 	x.lock()
 	defer x.unlock()

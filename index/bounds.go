@@ -78,6 +78,10 @@ func (b *bounds) accountMemory() {
 //
 // Before it says no it takes the time to sweep: blocks of retired owners are memory that
 // nobody would miss.
+//
+// Refused keys are forgotten once a sixteenth is free, not at the first free byte. Else an
+// index at its bound would forget them with each removal, while the blocks that it refused
+// a moment ago are still missing.
 func (b *bounds) isOverBudget() bool {
 	if b.maxBytes <= 0 && b.share == nil {
 		return false
@@ -105,7 +109,9 @@ func (b *bounds) freeShare() float64 {
 	return spare
 }
 
-// tableBytes returns the memory that the bounds are about.
+// tableBytes returns the memory that the bounds are about: what grows with blocks and
+// names. Lines that are free do not count, as the next block takes one of them. It is a sum
+// of a few counters, cheap enough to be asked for each new piece.
 func (b *bounds) tableBytes() int {
 	return int(b.tree.lines.live.Load())*lineBytes +
 		int(b.tree.firsts.size.Load()+b.tree.heads.size.Load()+b.names.table.size.Load()+b.tree.loose.size.Load()) +

@@ -40,6 +40,10 @@ func (x *Index) Check() error {
 
 // check is a check in progress: what it has counted so far, to be compared with what the
 // index has counted.
+//
+// The index keeps counts because it cannot afford to sum up; the check sums up and
+// compares. Where it can, it comes to a number by another way than events do, so that one
+// mistake does not hide in both.
 type check struct {
 	x        *Index
 	findings []error
@@ -66,7 +70,8 @@ func (c *check) report(invariant int, format string, args ...any) {
 	}
 }
 
-// eachMember calls f for each owner in a set.
+// eachMember calls f for each owner in a set, retired ones too, because sets keep those
+// until the sweep has passed, and references and sums must still be right for them.
 func (c *check) eachMember(id uint32, f func(owner uint32)) {
 	for i, w := range c.x.tree.sets.body.Load().wordsOf(id) {
 		for ; w != 0; w &= w - 1 {
@@ -79,7 +84,8 @@ func (c *check) isRetired(id uint32) bool {
 	return c.x.tree.ids.Load().retired[id>>6]>>(id&63)&1 != 0
 }
 
-// checkIDs checks that living owners and internal ids name each other.
+// checkIDs checks that living owners and internal ids name each other. It comes first: the
+// sets of pieces have internal ids, and all that is summed up by owner depends on them.
 func (c *check) checkIDs() bool {
 	d := c.x.tree.ids.Load()
 	for name, o := range c.x.holders.owners {
@@ -90,7 +96,10 @@ func (c *check) checkIDs() bool {
 	return len(c.findings) == 0
 }
 
-// useLines notes the user of some lines, and reports lines with two users.
+// useLines notes the user of some lines, and reports lines with two users. A line that is
+// used twice is the worst that can happen: the next write to it changes blocks of somebody
+// else's chain. At the end the number of lines with a user must be that of lines in use, or
+// some were lost for good.
 func (c *check) useLines(line uint32, n int, by string) {
 	for ; n > 0; n-- {
 		if other := c.lines[line]; other != "" {
@@ -109,6 +118,10 @@ func (c *check) useLines(line uint32, n int, by string) {
 //
 // If a piece is broken, nothing that follows can be trusted to end, so the caller stops
 // there.
+//
+// Names are checked for blocks with an owner and for ghosts. Words of dead blocks are what
+// removals leave behind, and may be anything; a bit that says such a word has an entry
+// would be a broken promise, as nothing would take the entry out any more.
 func (c *check) checkPieces() bool {
 	x := c.x
 	x.tree.lines.eachPiece(func(n uint32, r *piece) {
@@ -164,7 +177,9 @@ func (c *check) checkPieces() bool {
 	return len(c.findings) == 0
 }
 
-// checkIdentity checks the identity of a piece.
+// checkIdentity checks the identity of a piece: it must be one that is in use, with its
+// constant. A piece with the constant of another identity would hold blocks whose keys no
+// query of either could compute.
 func (c *check) checkIdentity(n uint32, r *piece) bool {
 	of, list := r.chainIdentity(), *c.x.tree.identities.list.Load()
 	if r.meta&isOther != 0 && (of.id == 0 || int(of.id) >= len(list) || list[of.id].dropped || list[of.id].constant != of.constant) {
@@ -176,7 +191,10 @@ func (c *check) checkIdentity(n uint32, r *piece) bool {
 }
 
 // checkWaiting checks that blocks wait under engine hashes that mean nothing to their
-// sources, or are contested: a source may wait since before it announced tokens.
+// sources, or are contested: a source may wait since before it announced tokens. Anything
+// else would wait for ever, as the hash gets its meaning once. While the index is
+// catching up, a name without an entry cannot be found yet, so it gives no meaning
+// (checkName).
 func (c *check) checkWaiting() {
 	x := c.x
 	x.tree.lines.eachPiece(func(n uint32, r *piece) {
@@ -194,7 +212,9 @@ func (c *check) checkWaiting() {
 	})
 }
 
-// checkIntervals checks the owners of a piece.
+// checkIntervals checks the owners of a piece: that its intervals cover all blocks in
+// rising order, that neighbours differ (invariant 2), and that the last block has an owner
+// or is a ghost (invariant 1).
 //
 // Digests are summed up block by block here, and not by runs as events do, so that the
 // check shares no shortcut with what it checks.
@@ -236,7 +256,9 @@ func (c *check) checkIntervals(n uint32, r *piece) {
 	}
 }
 
-// checkChain checks the keys and names of a chained piece.
+// checkChain checks the keys and names of a chained piece. It computes the key of each
+// block from the head, which no event does, and looks whether it also begins a piece: a
+// chain with two blocks of one key would give queries one of them, and removals the other.
 func (c *check) checkChain(n uint32, r *piece) {
 	x := c.x
 	c.heads++
@@ -255,6 +277,8 @@ func (c *check) checkChain(n uint32, r *piece) {
 				c.report(1, "key %d is in piece %d and begins a chain at %v", key, n, m)
 			}
 		}
+		// A wrong anchor makes all keys behind it wrong, for every query that leaves the
+		// piece.
 		if i == anchor && r.anchor != 0 && r.anchor != key {
 			c.report(1, "piece %d has key %d for block %d, want %d", n, r.anchor, i, key)
 		}
@@ -269,7 +293,8 @@ func (c *check) checkChain(n uint32, r *piece) {
 	}
 }
 
-// checkLooseBlocks checks the keys of a loose piece.
+// checkLooseBlocks checks the keys of a loose piece. A position has a key if its block has
+// an owner or is a ghost. A key that stayed behind would still be found as a block.
 func (c *check) checkLooseBlocks(n uint32, r *piece) {
 	for i := range r.len() {
 		p := position{n, i}
@@ -330,7 +355,9 @@ func (c *check) checkName(engine uint64, p position, ref uint64, entry bool, by 
 	})
 }
 
-// checkCounts checks the counters.
+// checkCounts checks the counters: blocks, identities, and what each owner and source
+// holds. held is by internal id, since sets know nothing else; an id in a set that is
+// nobody's and not retired would hand its blocks to the next owner with the id.
 func (c *check) checkCounts() {
 	x := c.x
 	if c.live != x.tree.lanes.liveBlocks() || int64(c.loose) != x.tree.looseBlocks.Load() {
@@ -359,6 +386,8 @@ func (c *check) checkCounts() {
 				c.report(6, "owner %d has %d extra copies of %v", name, n, p)
 			}
 		})
+		// What is in doubt must be held, or DropCopies would take a later block at the same
+		// position.
 		for piece, blocks := range o.copies.doubted.each {
 			for left := *blocks; left != 0; left &= left - 1 {
 				if p := (position{uint32(piece), lowestBit(left)}); p.piece >= x.tree.lines.next.Load() ||
@@ -386,8 +415,9 @@ func (c *check) checkCounts() {
 // checkGhostQueue checks that the queue has each ghost once, and what else it has is
 // counted as stale.
 //
-// It counts entries as the queue would pop them: those that concern a former life of a
-// block come first and must each have a count in stale.
+// It counts the entries of each position. A ghost has one more than stale says, anything
+// else exactly as many: the queue says nothing about which of several entries is the one
+// that counts, as entries of former lives come first (ghosts.go).
 func (c *check) checkGhostQueue() {
 	g := &c.x.names.ghosts
 	if len(c.ghosts) != c.x.names.countGhosts() {
@@ -431,7 +461,8 @@ func (c *check) checkGhostQueue() {
 // checkTables checks that the tables have no other entries.
 //
 // Everything that pieces have was looked up before. If the tables have as many entries,
-// they have no others.
+// they have no others. An entry that leads nowhere would not be noticed otherwise: the
+// piece at its line says no each time it is asked, and the memory is lost.
 func (c *check) checkTables() {
 	x := c.x
 	if c.named != int(x.names.table.n.Load()) {
@@ -467,9 +498,11 @@ func (c *check) checkTables() {
 	}
 }
 
-// checkSets checks that each set is counted, and can be found by what it holds.
+// checkSets checks that each set is counted, and can be found by what it holds. A set that
+// is not found would be made a second time, and two pieces with the same owners would no
+// longer have the same number (invariant 2).
 //
-// Interned means that looking a set up by its words must return its own number.
+// internSet takes a reference for its caller, which is given back.
 func (c *check) checkSets() {
 	s := &c.x.tree.sets
 	b := s.body.Load()
@@ -501,7 +534,8 @@ func (c *check) checkSets() {
 // checkRoom checks the links of one source and the orders they are kept in.
 //
 // The links are in three orders: by engine hash, by parent and by age. Each must have all
-// of them.
+// of them. The loops stop after as many steps as there can be links, because a broken chain
+// may be a circle.
 func (c *check) checkRoom(src Source, s *source) {
 	r := &s.room
 	if r.used != r.byEngine.len() || r.used > max(c.x.maxOrphans, 0) || r.used > 0 && s.held == 0 {

@@ -37,7 +37,12 @@ type Checkpoint struct {
 	saved map[uint32]*snapPiece // by writers; guarded by mu
 }
 
-// Checkpoint makes a checkpoint, once the one before has ended.
+// Checkpoint makes a checkpoint, once the one before has ended. All lanes are locked while
+// it copies the bitmap of pieces and what newSnapshot copies; that is the whole wait that
+// it costs events at once.
+//
+// It is published in tree.checkpoint before the lanes are unlocked. From then on each event
+// that changes a piece sees it first.
 func (x *Index) Checkpoint() *Checkpoint {
 	x.checkpointing.Lock()
 	x.lock()
@@ -69,7 +74,13 @@ func (t *tree) lockPiece(n uint32, r *piece) {
 	r.lockReaders()
 }
 
-// keepForCheckpoint lets the checkpoint have a piece as it is. The lane holds the piece.
+// keepForCheckpoint lets the checkpoint have a piece as it is. The lane holds the piece. It
+// must be called before the first change of anything that copyPiece reads, and costs
+// nothing the second time, so callers need not know whether others have called it.
+//
+// A piece that began after the moment is none of the checkpoint's business (hasPiece). Its
+// line may be one that began a piece at the moment: then that piece was copied before it
+// ended, as ending is a change, and the claim says so.
 //
 // Without a checkpoint it costs one load of a pointer that is nearly never written, and so
 // stays in each core's cache.
@@ -95,7 +106,8 @@ func (c *Checkpoint) hasPiece(n uint32) bool {
 	return int(page) < len(c.heads) && c.heads[page]>>(n%pageLines)&1 != 0
 }
 
-// claimPiece reports whether the caller is to copy a piece.
+// claimPiece reports whether the caller is to copy a piece. Of the walk and the writers
+// exactly one gets true, so no piece is copied half before and half after a change.
 //
 // The plain load first spares the usual case, that the piece has been copied long ago, an
 // atomic operation on a shared word.
@@ -104,7 +116,8 @@ func (c *Checkpoint) claimPiece(n uint32) bool {
 	return load64(&c.claims[n/pageLines])&bit == 0 && atomic.OrUint64(&c.claims[n/pageLines], bit)&bit == 0
 }
 
-// markCopied marks a piece as copied, wait returns once it is.
+// markCopied marks a piece as copied: waitForCopy returns from then on, and a writer may
+// change the piece. A claim alone does not allow that, since the copy is still being made.
 func (c *Checkpoint) markCopied(n uint32) { atomic.OrUint64(&c.copies[n/pageLines], 1<<(n%pageLines)) }
 
 // waitForCopy returns once another goroutine has copied a piece that it has claimed. It has
@@ -129,7 +142,9 @@ func (c *Checkpoint) countStep() {
 // that is moved away before.
 //
 // Writers' copies are taken out as the walk passes them, so that memory grows with the
-// pieces that are changed ahead of the walk alone.
+// pieces that are changed ahead of the walk alone. The walk itself takes no lane's lock: it
+// claims a piece, copies it, and a writer that comes meanwhile waits for less than a
+// microsecond.
 func (c *Checkpoint) eachPiece(yield func(*snapPiece) bool) {
 	var buf snapPiece
 	for page, w := range c.heads {
@@ -168,7 +183,8 @@ func (c *Checkpoint) Snapshot() *Snapshot {
 	return c.snap
 }
 
-// copyPiece copies a piece, which is claimed. Names may come to its blocks meanwhile.
+// copyPiece copies a piece, which is claimed, so its blocks and owners stay what they are.
+// Names may come and go meanwhile: each is one word, and is loaded as one.
 func (a *arena) copyPiece(n uint32, to *snapPiece) {
 	r := a.pieceAt(n)
 	k := r.len()

@@ -72,6 +72,8 @@ func (rs *resolver) contestHash(s *source, engine uint64, shared position) {
 			wait = append(wait, o)
 		}
 	})
+	// Nobody who announces tokens holds the other block by this hash, so what it means to
+	// all is a claim without a witness. The hash gives it up.
 	if found.Other == NoSource {
 		rs.dropName(shared, engine) // first: the block may end with its owners
 	}
@@ -97,6 +99,10 @@ func (rs *resolver) markContested(engine uint64) {
 // unplaceBlock lets a block of an owner wait by an engine hash. Of several copies of a
 // block that has other names too, one waits: which hash announced which copy is not known.
 // Where the budget has no room the owner loses the block.
+//
+// To lose it is the right way to be wrong: an index may know too little, and a router then
+// computes what it could have reused. A block that stays where the hash may not mean it
+// would be promised to the wrong prompt.
 func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 	to := rs.tree.findLoose(engine)
 	if !to.isNone() && !rs.names.isAlive(to) {
@@ -131,6 +137,9 @@ func (rs *resolver) unplaceBlock(o *owner, engine uint64, from position) {
 //
 // It is not enough that one source is left which announced a meaning: as long as the holder
 // of the other meaning holds its block, both are true for somebody.
+//
+// The private meaning that is left becomes the one of all (learnMeaning moves it), and
+// blocks that wait under the hash get their places with the next placeWaiters.
 func (rs *resolver) decideContest(engine uint64) {
 	c := &rs.contests
 	if !c.of[engine] {
@@ -138,6 +147,8 @@ func (rs *resolver) decideContest(engine uint64) {
 	}
 	var by []*source // mean the same block by the hash, and hold it
 	var p position
+	// Which meanings are held by sources that keep one to themselves? A source that lost
+	// its block no longer takes part.
 	agree := true
 	for _, s := range rs.holders.sources {
 		if s == nil || s.private.len() == 0 || s.private.find(engine) == nil {
@@ -155,6 +166,7 @@ func (rs *resolver) decideContest(engine uint64) {
 	if !shared.isNone() {
 		rs.holders.eachHolder(rs.tree.lines.setOf(shared), func(o *owner) { held = held || o.s.teaches && o.s.private.find(engine) == nil })
 	}
+	// Two blocks are held by the hash still, so it stays contested.
 	if !agree || held && len(by) > 0 && p != shared {
 		return
 	}
@@ -183,6 +195,10 @@ func (x *Index) ContestedHashes() int { return int(x.resolver.contests.n.Load())
 
 // DecideContests looks whether contests of some engine hashes, nil for all, have ended
 // because sources have lost blocks.
+//
+// Nothing calls it by itself: a removal would have to ask for each block whether its names
+// are contested. So the caller asks from time to time. It goes by parts of 256, each under
+// a lock of its own, because a hostile publisher may have contested thousands.
 func (x *Index) DecideContests(engine []uint64) {
 	if x.ContestedHashes() == 0 {
 		return

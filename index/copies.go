@@ -3,10 +3,14 @@ package index
 import "math/bits"
 
 // copies counts the copies that an owner has of blocks, beyond the first ones. Engines copy
-// stretches, and nearly always once: a word a piece says which blocks have a second copy.
+// stretches, and nearly always once: a word a piece says which blocks have a second copy,
+// and a table that is nearly always empty how many more.
 //
-// It also remembers the blocks whose last event took a copy and left another one. If the
-// owner's stores had been touches, it would not hold them: see Index.DropCopies.
+// Whether an engine that stores a block again has made a copy or just touched the one that
+// it has, its events do not say. The application decides (CopyPolicy), and may find out
+// later that it was wrong. So copies also remembers the blocks whose last event took a copy
+// and left another one: doubted. If the owner's stores had been touches, that removal would
+// have taken the block, and no event has stored it since. See Index.DropCopies.
 type copies struct {
 	second  flat[uint64] // piece -> its blocks with a second copy
 	third   flat[uint32] // block -> copies beyond the second
@@ -31,7 +35,8 @@ func (c *copies) extraOf(p position) uint32 {
 	return 1
 }
 
-// setExtra says how many copies of a block there are beyond the first.
+// setExtra says how many copies of a block there are beyond the first. It does not touch
+// doubted: only the caller knows whether the event was a store.
 func (c *copies) setExtra(p position, n uint32) {
 	c.dropExtra(p.piece, 1<<p.at)
 	if n > 0 {
@@ -73,7 +78,8 @@ func (c *copies) addCopies(piece uint32, blocks uint64) {
 	c.raiseCounts(piece, blocks)
 }
 
-// raiseCounts is addCopies where no event has stored the blocks.
+// raiseCounts is addCopies where no event has stored the blocks. Blocks that have a second
+// copy get one more in the table of third ones; all others get their bit at once.
 func (c *copies) raiseCounts(piece uint32, blocks uint64) {
 	w := c.second.insertKey(uint64(piece))
 	for more := *w & blocks; more != 0; more &= more - 1 {
@@ -84,9 +90,9 @@ func (c *copies) raiseCounts(piece uint32, blocks uint64) {
 }
 
 // takeCopies takes a copy of those of some blocks of a piece that have several, and returns
-// them.
+// them. The others have one copy, which is for the caller to take.
 //
-// Only the map of third copies needs a look at each block; the word of second copies is
+// Only the table of third copies needs a look at each block; the word of second copies is
 // changed for all of them at once.
 func (c *copies) takeCopies(piece uint32, blocks uint64) (taken uint64) {
 	w := c.second.find(uint64(piece))
@@ -132,7 +138,9 @@ func (c *copies) dropExtra(piece uint32, blocks uint64) {
 	c.clearBlocks(piece, w, gone)
 }
 
-// clearBlocks takes blocks with two copies off the word of their piece.
+// clearBlocks takes blocks with two copies off the word of their piece. w points into the
+// table of words, so it is used for the last time before the word is deleted: a deletion
+// moves others into its place.
 func (c *copies) clearBlocks(piece uint32, w *uint64, blocks uint64) {
 	c.n -= bits.OnesCount64(blocks)
 	if *w &^= blocks; *w == 0 {

@@ -34,7 +34,10 @@ func (t *tree) cursorAt(p position) cursor {
 	return cursor{kind: atBlock, at: p, key: t.keyOf(p), chainIdentity: r.chainIdentity()}
 }
 
-// markCursor keeps a cursor for the next event.
+// markCursor keeps a cursor for the next event, with the head of its piece and the number
+// of times that owners lost blocks of it. Both together say later whether the line has had
+// another life since: a piece that ends loses blocks first, and a new one begins with
+// another count.
 func (t *tree) markCursor(c cursor) chainMark {
 	if c.at.isNone() {
 		return chainMark{}
@@ -68,6 +71,7 @@ func (t *tree) childOf(c cursor, local uint64) cursor {
 	} else {
 		next.key = t.followKey(c.key, c.constant, local)
 	}
+	// A loose parent has no next block: what lies beside it is another chain's.
 	if c.kind == atBlock && !c.at.isNone() {
 		if r := t.lines.pieceAt(c.at.piece); c.at.at+1 < r.len() && r.localHashes()[c.at.at+1] == local {
 			next.at = position{c.at.piece, c.at.at + 1}
@@ -81,7 +85,9 @@ func (t *tree) childOf(c cursor, local uint64) cursor {
 }
 
 // refreshCursor looks at a cursor again after other blocks have changed. Lines are used
-// again, so that a block is at the old position proves nothing: only the key does.
+// again, so that a block is at the old position proves nothing: only the key does. If the
+// block has gone, the cursor has its key and no position, and made says that this was found
+// out just now: a block that is made later may be the one.
 func (t *tree) refreshCursor(c cursor) cursor {
 	if c.kind != atBlock && c.kind != atKey || c.at.isNone() {
 		return c

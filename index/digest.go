@@ -66,6 +66,9 @@ func (x *Index) Digest(o Owner) (d Digest) {
 
 // JoinDigest makes the digest of an owner a part of d, times an odd weight, instead of the
 // one that it was in. With nil, the owner is in none.
+//
+// What the owner holds moves from one sum to the other as a whole. It is read and moved
+// under the owner's lane, so no event changes it between.
 func (x *Index) JoinDigest(d *SharedDigest, o Owner, weight uint64) {
 	l := x.tree.lanes.laneOfOwner(o)
 	l.mu.Lock()

@@ -27,6 +27,9 @@ func (f *familyTable) sameFamily(s Source, by uint32) bool {
 
 // joinFamily makes the families of a source and of a teacher, given plus one, the same. It
 // reports false if they are not, and other lanes are at work.
+//
+// All lanes are locked for it: another lane may be comparing names at this moment, by the
+// old families. It happens once for two sources, and not for each block.
 func (m *nameMap) joinFamily(s Source, by uint32) bool {
 	if by == 0 || m.families.sameFamily(s, by) {
 		return true

@@ -13,6 +13,9 @@ type finder struct {
 // or nil. While names get entries on demand, an entry that leads to a block which the
 // source does not hold is not enough: the source may mean a block of its own with the same
 // hash that has no entry yet.
+//
+// If the search finds nothing, the entry is asked again, as the lane has let go of its
+// piece to search.
 func (f *finder) holdNamed(s *source, engine uint64, event []uint64) position {
 	q := f.holdEntered(s, engine)
 	if f.names.naming == allNamed {
@@ -45,6 +48,9 @@ func (f *finder) holdEntered(s *source, engine uint64) position {
 //
 // The word is written while readers wait if an entry follows, because a query by names
 // believes a word that it finds in the piece. Without an entry no query gets to it.
+//
+// A checkpoint copies names, so the piece is copied before. A hash that was remembered as
+// lost with its ghost means something again, and leaves that list.
 func (f *finder) addName(s *source, p position, engine uint64, want int) bool {
 	f.tree.keepForCheckpoint(p.piece)
 	line, i, named := f.spareWord(s, p, want)
@@ -77,10 +83,14 @@ func (f *finder) addName(s *source, p position, engine uint64, want int) bool {
 }
 
 // spareWord returns where an engine hash of a source's family can lie for a block that has
-// none there: the line, the position in it, and which others have entries.
+// none there: the line, the position in it, and which others have entries. It returns line
+// 0 if the piece has as many sides as it may have: a publisher that gives one block new
+// names for ever must not fill the memory with them.
 //
 // Names of one family lie in one line as far as possible, so that events of its sources
-// compare them in one stretch.
+// compare them in one stretch. A new side has room for the blocks that may follow, up to
+// the end of the piece. It is written before the piece names it, as queries by names follow
+// the sides of a piece without a lock.
 func (f *finder) spareWord(s *source, p position, want int) (line, i uint32, named *uint64) {
 	r := f.tree.lines.pieceAt(p.piece)
 	if !r.loose() && r.engineHashes()[p.at] == 0 && (r.by == 0 || f.names.families.sameFamily(s.name, r.by)) {
@@ -155,6 +165,10 @@ func (f *finder) namesFor(s *source, r *piece, at uint32, engine uint64) (names 
 //
 // Both sides are tried, because engines evict towards the beginning and announce towards
 // the end.
+//
+// Hints between pieces may be wrong. That is no harm here: the block must have the hash,
+// wherever the hint led. p itself may be long gone, and its line another piece's; a wrong
+// neighbour with the right name is still the block of that name.
 func (f *finder) findNeighbour(l *lane, p position, engine uint64) position {
 	if p.isNone() {
 		return position{}
@@ -193,6 +207,9 @@ func (f *finder) lastBlock(l *lane, n uint32) position {
 //
 // It goes towards the root only, as the hints in that direction are unambiguous: a piece
 // has one before it and any number behind.
+//
+// Each piece is first looked at without a hold (mayHaveName), as holding it would make a
+// lane that works there wait for nothing.
 func (f *finder) searchAround(l *lane, n uint32, pieces int, engine uint64) position {
 	for ; n != 0 && pieces > 0; pieces-- {
 		r := f.tree.lines.pieceAt(n)
@@ -248,6 +265,10 @@ func (f *finder) findIdentity(l *lane, constants, local []uint64) (of chainIdent
 
 // findPrompt reports whether there are all blocks of a prompt under an identity, and
 // returns that.
+//
+// A piece that is found by its key and has another one once it is held has ended meanwhile,
+// and the table is asked again. A dead block ends the search: its words are there, the
+// block is not.
 func (f *finder) findPrompt(l *lane, constant uint64, local []uint64) (of chainIdentity, all bool) {
 	key := normal(local[0] ^ constant)
 	for i := 0; ; {
@@ -265,6 +286,8 @@ func (f *finder) findPrompt(l *lane, constant uint64, local []uint64) (of chainI
 			if gone>>n&1 != 0 {
 				return chainIdentity{}, false
 			}
+			// The key of the next block is needed only if the piece ends here, but is
+			// cheaper than going back for it.
 			if i++; i < len(local) {
 				key = f.tree.followKey(key, constant, local[i])
 			}
@@ -276,7 +299,8 @@ func (f *finder) findPrompt(l *lane, constant uint64, local []uint64) (of chainI
 }
 
 // noteMention notes, while all blocks are named, whether a hash that a source mentions is
-// why they are: the source does not hold the block.
+// why they are: the source does not hold the block. As long as that happens, searches near
+// a source's own mentions would fail, so names must keep their entries (reconsiderNaming).
 func (f *finder) noteMention(s *source, p position) {
 	if s == nil {
 		f.tree.lanes.each[0].lane.foreign = true
@@ -317,8 +341,10 @@ func (f *finder) searchHash(s *source, engine uint64, event []uint64, held bool)
 }
 
 // searchBefore returns the block of an engine hash that lies n blocks before another one,
-// or close to there. The end of a chain has an entry, and what leaves one tier for the next
-// is ends.
+// or close to there. An event about a lower tier names a parent and the blocks behind it.
+// The parent has no entry, but the last block usually has: the end of a chain has an entry,
+// and what leaves one tier for the next is ends. So it goes back from there, along the
+// hints, by as many blocks as the event has.
 func (f *finder) searchBefore(l *lane, p position, n int, engine uint64) position {
 	r := f.names.holdCleanPiece(l, p.piece)
 	for n > int(p.at) && r.prev != 0 {

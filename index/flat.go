@@ -26,7 +26,9 @@ type flat[V any] struct {
 // one going back and forth between no and one key does not allocate.
 const minSlots = 8
 
-// mixKey makes the order of tables unknown to peers, who choose the keys.
+// mixKey makes the order of tables unknown to peers, who choose the keys. A peer that knew
+// it could choose keys which all begin their probes at one slot, and make each lookup a
+// walk through the table.
 var mixKey = rand.Uint64()
 
 // mix spreads keys over all bits: engine hashes may be small or sequential numbers. A
@@ -59,12 +61,14 @@ func (t *flat[V]) find(k uint64) *V {
 	}
 }
 
-// insertKey returns the value of a key, a zero value where it was missing.
+// insertKey returns the value of a key, a zero value where it was missing. The pointer
+// leads into the table, so it is for use at once: the next insertion may move everything.
 func (t *flat[V]) insertKey(k uint64) *V {
 	if k == 0 {
 		panic("BUG: the key 0 marks free places")
 	}
 	if 4*(t.n+1) > 3*len(t.keys) {
+		// Do not grow for a key that is there already.
 		if v := t.find(k); v != nil {
 			return v
 		}
@@ -129,7 +133,9 @@ func (t *flat[V]) resizeSlots(slots int) {
 	}
 }
 
-// each yields each key with its value, which may change meanwhile. The table may not.
+// each yields each key with its value, which may change meanwhile. The table may not: an
+// insertion may move everything to other arrays, and a deletion moves what probed over the
+// slot, so the loop would see some keys twice and others not at all.
 func (t *flat[V]) each(yield func(k uint64, v *V) bool) {
 	for i, k := range t.keys {
 		if k != 0 && !yield(k, &t.vals[i]) {

@@ -206,6 +206,9 @@ func (m *nameMap) nameFadingBlocks(n uint32, r *piece, blocks uint64) {
 // reviveGhosts notes that ghosts of a piece have an owner again. Their entries in the queue
 // stay, since finding them would cost a search; they are counted as stale instead, and
 // skipped when their turn comes.
+//
+// Their names count as names of blocks again. The lane holds the piece, so no other lane
+// can pop the entry at the same time.
 func (b *bounds) reviveGhosts(l *lane, n uint32, r *piece, blocks uint64) {
 	l.names += b.tree.lines.countNames(r, blocks)
 	g := &b.names.ghosts
@@ -270,7 +273,8 @@ func (g *ghosts) popOldest() uint64 {
 }
 
 // evictGhosts lets the oldest ghosts go that are too many, as part of an event. It reports
-// false if that takes all lanes. The lane holds another piece afterwards.
+// false if that takes all lanes: the piece of a loose ghost may end with it, and what
+// counts such pieces is guarded by all lanes. The lane holds another piece afterwards.
 func (b *bounds) evictGhosts(l *lane) bool {
 	g := &b.names.ghosts
 	if !g.on.Load() {
@@ -375,6 +379,9 @@ func (b *bounds) dismissGhost(p position) {
 //
 // Their names are remembered by a filter and not by themselves: that is the memory which
 // had to go.
+//
+// Keys are remembered as well, because a query does not know names. It asks whether the
+// block behind its answer may be one that was lost.
 func (b *bounds) loseNames(n uint32, blocks uint64) {
 	r, g := b.tree.lines.pieceAt(n), &b.names.ghosts
 	key, at, local, c := r.head, uint32(0), r.localHashes(), r.constant()
@@ -449,7 +456,12 @@ func probesOf(hash uint64) (first, step uint64) {
 
 // isLostName reports whether an unknown engine hash, by which a block has just been stored,
 // looks like the name of a ghost that had to go. If the block waits under the hash, queries
-// know of it as long as it does.
+// know of it as long as it does: held has the hash, and answers that may end because of it
+// say that they are Truncated.
+//
+// wanted is a by-product for the operator who sets the bound. A name that is found in a
+// generation would still be there if the bound had room for all present ghosts and for
+// those that went since that generation began.
 func (b *bounds) isLostName(engine uint64) bool {
 	g := &b.names.ghosts
 	gens := g.gens.Load()
@@ -494,7 +506,9 @@ func (g *ghosts) forgetLost(engine uint64) {
 	g.mu.unlock()
 }
 
-// mayHaveLost reports whether a key looks like that of a ghost that had to go.
+// mayHaveLost reports whether a key looks like that of a ghost that had to go. If a
+// generation was forgotten while blocks are held by lost names (blind), nothing is known of
+// its keys any more, so each key may be one.
 func (g *ghosts) mayHaveLost(key uint64) bool {
 	gens := g.gens.Load()
 	if gens == nil || g.blind.Load() {

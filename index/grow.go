@@ -147,6 +147,10 @@ func (p *storing) isFresh(i int, key uint64) bool {
 
 // isOrdinary reports that the source holds nothing under an engine hash, or under the key
 // as if it were one, and means by it what others do. No loose block of the key has names.
+//
+// A loose block of the key with names would have to be joined with the new one, and what
+// the source holds under the key as if it were a hash would have to move. Both need all
+// lanes.
 func (p *storing) isOrdinary(engine, key uint64) bool {
 	if !p.x.resolver.isOrdinary(p.s, engine) || p.mayAlsoWait() && p.isAwaited(engine) {
 		return false

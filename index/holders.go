@@ -16,7 +16,9 @@ type holders struct {
 
 // eachHolder calls f for the living owners of a set. All lanes are locked.
 //
-// Retired ids are left out. They stay in sets until the sweep has passed.
+// Retired ids are left out. They stay in sets until the sweep has passed. f may change who
+// holds blocks, but then the set may end, and its words be another one's: callers that take
+// blocks away collect the owners first.
 func (h *holders) eachHolder(set uint32, f func(*owner)) {
 	d := h.tree.ids.Load()
 	for i, w := range h.tree.sets.body.Load().wordsOf(set) {
@@ -83,6 +85,9 @@ func (h *holders) removeHolder(o *owner, p position) bool {
 // compares it at its end, and so never claims a block that left while it ran. Blocks
 // without an owner become ghosts or lose their names, and the end of the piece goes with
 // them. The piece may have ended when this returns.
+//
+// Losses and digests need the local hashes of the blocks, so they come before trimPiece,
+// with which the piece may end.
 func (h *holders) removeHolders(o *owner, n, lo, hi uint32) (changed uint64) {
 	r := h.tree.lines.pieceAt(n)
 	h.tree.lockPiece(n, r)
@@ -142,6 +147,8 @@ func (h *holders) removeEach(o *owner, n uint32, blocks uint64) (changed uint64)
 // Both moments are seen by queries. The owner gets the new block first, and turns tells
 // queries that a block has moved from a place that they may already have passed to one that
 // they may not have reached.
+//
+// The owner loses nothing by it, so Losses is not told.
 func (h *holders) moveBlock(o *owner, from, to position) {
 	more, doubted := o.copies.extraOf(from), o.copies.isDoubted(from)
 	if held := !h.addHolder(o, to); held { // first, so that the owner is not seen without the block
@@ -189,6 +196,10 @@ func (h *holders) moveRaw(s *source, engine uint64, to position) (moved bool) {
 // createBlock makes the block behind a cursor, which is in no piece yet, and has no owner.
 // It returns none if the budget is spent. up is the engine hash of the block before it,
 // want the number of blocks that may follow.
+//
+// Between this and the moment when an owner holds the block, the piece ends in a block
+// without an owner, which invariant 1 forbids. So all lanes are locked, and the caller
+// gives the block an owner before it unlocks them.
 func (h *holders) createBlock(s *source, c cursor, key, up, local, clientHash uint64, want int) position {
 	if c.kind == atKey {
 		return h.createLoose(s, c.chainIdentity, key, clientHash, want)
@@ -267,6 +278,8 @@ func (h *holders) createLoose(s *source, of chainIdentity, key, clientHash uint6
 // rerootLoose returns the loose block of a cursor, in a piece of the cursor's identity.
 // What waits under the key as if that were an engine hash moves there: it was made before
 // anyone knew whose the key is.
+//
+// A block with names is none of those: it got them when its key was known.
 func (h *holders) rerootLoose(s *source, c cursor) position {
 	from := c.at
 	r := h.tree.lines.pieceAt(from.piece)
@@ -286,7 +299,8 @@ func (h *holders) rerootLoose(s *source, c cursor) position {
 }
 
 // enterLoaded enters the names that need an entry, and lists the piece with the sources
-// that use others. A name that means another block already is dropped.
+// that use others. A name that means another block already is dropped: no index writes such
+// an image, but a damaged one must not break invariant 7.
 func (h *holders) enterLoaded(n uint32, r *piece) {
 	dead := h.tree.lines.deadBlocks(r)
 	for i := range r.len() {

@@ -155,6 +155,9 @@ func (x *Index) IdentityBlocks(dst []int) []int {
 
 // SetWeight makes each block of an identity count in digests as its word times an odd
 // weight. The weight of the base identity is 1, as that of others is until it is set.
+//
+// Digests of the owners change by the difference for all blocks that are there. Weights are
+// odd, so a weight has an inverse, and no block counts for nothing.
 func (x *Index) SetWeight(id Identity, odd uint64) {
 	if id == 0 {
 		return
@@ -212,6 +215,8 @@ func (x *Index) ClearIdentity(name Owner, id Identity) (n int) {
 		return 0
 	}
 	losses, before := o.losses, o.digest.Blocks
+	// The blocks leave because the caller says so, and not by an event whose mark would
+	// explain it.
 	o.losses = nil // as with Clear
 	x.tree.lines.eachPiece(func(line uint32, r *piece) {
 		if r.identityID() == id {

@@ -33,11 +33,15 @@ type Numbers struct {
 	Identity func(Identity) bool
 }
 
-// goneFamily marks the number of a family without a source. Its names live as long as their
-// blocks.
+// goneFamily marks the number of a family of which no source is written. Names that it has
+// taught are written all the same, as other sources may hold their blocks by them. They
+// need some teacher, or the reader could not tell them from names of another family. Its
+// names live as long as their blocks.
 const goneFamily = 1 << 31
 
-// chunkBytes is about how large a chunk becomes.
+// chunkBytes is about how large a chunk becomes. The Loader locks the index for one chunk
+// at a time, so a larger one holds events up for longer, and a smaller one costs more
+// framing for each block.
 const chunkBytes = 256 << 10
 
 // Flags of a piece in an image.
@@ -54,6 +58,11 @@ const (
 )
 
 // imageWriter writes an image.
+//
+// Lines of the arena mean nothing to a reader, so a piece is named by its ordinal: how many
+// pieces began before it, in the order of lines, at the moment of the checkpoint. Every
+// piece has an ordinal, also one that is left out. The hints between pieces can therefore
+// be written in one pass, before the pieces that they lead to.
 type imageWriter struct {
 	c       *Checkpoint
 	numbers Numbers
@@ -88,7 +97,8 @@ type chunkBuffer struct {
 // blocks its pieces or stretches have; it must not keep the bytes.
 //
 // Chunks are written while events go on. A piece is copied when its turn comes, or before
-// by the event that changes it.
+// by the event that changes it. What pieces refer to comes before them: families and sets,
+// which the checkpoint copied at its beginning.
 func (c *Checkpoint) WriteImage(numbers Numbers, emit func(kind ChunkKind, blocks int, chunk []byte) error) error {
 	defer c.Release()
 	w := &imageWriter{c: c, numbers: numbers, emit: emit}
@@ -104,6 +114,8 @@ func (c *Checkpoint) WriteImage(numbers Numbers, emit func(kind ChunkKind, block
 		default:
 			w.writePiece(p)
 		}
+		// Also for a piece that was left out: hints are written as ranks in the bitmap,
+		// which has it.
 		if w.ordinal++; w.err != nil {
 			break
 		}
@@ -125,8 +137,13 @@ func (w *imageWriter) flushChunk(kind ChunkKind, b *chunkBuffer) {
 
 // numberAll finds the numbers of owners and sources, and the living sets.
 //
-// A set lives if an owner with a number is in it. Ranks of pages turn a line into an
-// ordinal: how many pieces begin before it.
+// A set lives if an owner with a number is in it. That is found once a set and not once an
+// interval, as thousands of pieces share one. Ranks of pages turn a line into an ordinal:
+// how many pieces begin before it.
+//
+// A source without a number still may have taught names that others use. What a reader
+// needs of a teacher is its family, so the first relative with a number stands for it, and
+// where no relative has one, a number that says that the family is gone.
 func (w *imageWriter) numberAll() {
 	s := w.c.snap
 	for _, o := range s.owners {
@@ -181,7 +198,9 @@ func (w *imageWriter) writeFamilies() {
 	w.flushChunk(ChunkFamilies, &b)
 }
 
-// writeSets writes the living owner sets: number, count, owners by their distances.
+// writeSets writes the living owner sets: number, count, owners by their distances. The
+// first distance is the first owner itself. Owners without a number are left out of the
+// sets here, so two sets may be equal to the reader; it interns them, and they become one.
 func (w *imageWriter) writeSets() {
 	b := chunkBuffer{}
 	for id, living := range w.living {
@@ -252,6 +271,8 @@ func (w *imageWriter) writePiece(p *snapPiece) {
 		intervals = appendInterval(intervals, v.set, v.end)
 		start = v.end
 	}
+	// appendInterval has joined neighbours without an owner, so one interval at most is to
+	// go.
 	if k := len(intervals); intervals[k-1].set == 0 {
 		intervals = intervals[:k-1]
 	}
@@ -266,6 +287,9 @@ func (w *imageWriter) writePiece(p *snapPiece) {
 			flags |= flag
 		}
 	}
+	// The key of a piece that begins prompts follows from its first local hash, and need
+	// not be written. A piece whose parent has left has the key of its place, which nothing
+	// else in it tells.
 	root := p.up == 0 && p.head == p.identity.firstKey(p.local[0])
 	names, own := w.encodeNames(p, 0, n), w.encodeOwnWords(p, 0, n)
 	set(pieceHasUp, p.up != 0)
@@ -279,6 +303,8 @@ func (w *imageWriter) writePiece(p *snapPiece) {
 	set(pieceHasIdentity, p.identity.id != 0)
 
 	b := w.pieces.bytes
+	// Each chunk says with which ordinal it begins, and each piece how many ordinals were
+	// left out before it. So no reader has to count the pieces of the chunks before.
 	if len(b) == 0 {
 		b = binary.AppendUvarint(b, uint64(w.ordinal))
 		w.next = w.ordinal
@@ -292,6 +318,8 @@ func (w *imageWriter) writePiece(p *snapPiece) {
 	if flags&pieceHasUp != 0 {
 		b = binary.LittleEndian.AppendUint64(b, p.up)
 	}
+	// The hint may lead to a line that something else has by now. hasPiece says that a
+	// piece was there at the moment, and the reader takes it for a hint as well.
 	if flags&pieceHasPrev != 0 {
 		word := w.c.heads[p.prev/pageLines] & (1<<(p.prev%pageLines) - 1)
 		b = binary.AppendUvarint(b, uint64(w.rank[p.prev/pageLines])+uint64(bits.OnesCount64(word)))
@@ -321,6 +349,7 @@ func (w *imageWriter) writePiece(p *snapPiece) {
 		w.clientHashes.bytes = append(w.clientHashes.bytes, byte(n))
 		w.clientHashes.bytes = putWords(w.clientHashes.bytes, p.clientHashes[:n])
 	}
+	// The pieces go first: a reader finds the piece of client hashes by its ordinal.
 	if len(b) >= chunkBytes {
 		w.flushChunk(ChunkPieces, &w.pieces)
 		w.flushChunk(ChunkClientHashes, &w.clientHashes)
@@ -336,7 +365,8 @@ func (w *imageWriter) teacherOf(teacher uint32) uint32 {
 }
 
 // encodeNames returns the further names of blocks [lo, hi): count, then block, teacher plus
-// one, name. It returns nil if there is none.
+// one, name. It returns nil if there is none. Those in the body are written with the piece;
+// blocks of loose pieces have all of their names in sides.
 func (w *imageWriter) encodeNames(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
 	for i := range p.sides {
@@ -354,7 +384,8 @@ func (w *imageWriter) encodeNames(p *snapPiece, lo, hi uint32) (b []byte) {
 
 // encodeOwnWords returns what single owners and sources have of blocks [lo, hi): count,
 // then block, number of the owner or source, copies; without copies a name. It returns nil
-// if they have nothing.
+// if they have nothing. One list serves for both, since 0 copies beyond the first are never
+// kept (invariant 6), and so can mark a name.
 func (w *imageWriter) encodeOwnWords(p *snapPiece, lo, hi uint32) (b []byte) {
 	count := 0
 	for _, o := range w.own[p.line] {
@@ -388,7 +419,8 @@ const (
 // writeSingles writes the blocks of a loose piece, each with its identity, key, client
 // hash, set, names, and what single owners and sources have of it.
 //
-// Loose blocks have nothing in common but their line, so each is written for itself.
+// Loose blocks have nothing in common but their line, so each is written for itself, and
+// has no ordinal.
 func (w *imageWriter) writeSingles(p *snapPiece) {
 	for block := range p.eachBlock {
 		at, set := block.at, block.ownerSet()
@@ -420,7 +452,8 @@ func (w *imageWriter) writeSingles(p *snapPiece) {
 }
 
 // writeLinks writes the blocks that wait for their parents: source, then engine hash,
-// parent, local hash and client hash, the oldest first.
+// parent, local hash and client hash, the oldest first, so that the reader's room lets go
+// of them in the same order.
 func (w *imageWriter) writeLinks() {
 	b := chunkBuffer{}
 	for i, src := range w.c.snap.sources {

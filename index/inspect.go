@@ -40,6 +40,10 @@ func (q Inspector) WaitingAmong(src Source, local []uint64) (at []int) {
 
 // CountTokenless returns how many memberships of a source are under engine hashes that wait
 // for tokens, not for a parent. It is an estimate.
+//
+// Each block that waits for a parent is held raw as well, so those in the room are taken
+// off. Several owners of the source may hold a block for which there is one link, and links
+// may be of blocks that are not held, so the difference is no exact number.
 func (q Inspector) CountTokenless(src Source) (n int) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -59,6 +63,9 @@ func (q Inspector) CountTokenless(src Source) (n int) {
 //
 // It looks back up to 64 blocks for the head of the piece that has the block, since keys
 // within pieces are in no table.
+//
+// The nearest head decides. Its block is in no other piece, so no piece that begins before
+// it has the block that is asked for.
 func (q Inspector) NamesAt(constant uint64, c LocalChain, block int) (names []uint64) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -100,6 +107,10 @@ func (q Inspector) HasRawBlocks(src Source) bool {
 //
 // Each name is given once for each source, even if several owners of the source hold the
 // block.
+//
+// seen has, for each source, the number of the last name that was given for it. That
+// answers whether the name at hand was given already, without a set to be cleared for each
+// of millions of names.
 func (q Inspector) EachAlias(f func(src Source, id Identity, engine, seq uint64) bool) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -162,6 +173,9 @@ func (q Inspector) CountCopies(name Owner) (n int) {
 // source, in the order of the chain. It appends fewer where the chain begins, and then
 // reports root, or where a block has no name that means it to the source. All events wait
 // meanwhile.
+//
+// A name counts only if the source would be understood by it: one that it means another
+// block by, or that is contested, is passed over for the next.
 func (q Inspector) NamesBefore(dst []uint64, src Source, engine uint64, n int) (names []uint64, root bool) {
 	q.x.lock()
 	defer q.x.unlock()
@@ -199,8 +213,9 @@ func (q Inspector) GhostsWanted() int64 {
 	return q.x.names.ghosts.wanted.Load() * ghostBytes * max(q.x.names.ghosts.count.of.indexes.Load(), 1)
 }
 
-// EachClientHash calls f for the client hash of every block that is held or waits. f must
-// not call the index.
+// EachClientHash calls f for the client hash of every block that is held or waits, the same
+// one as often as blocks have it. f must not call the index, whose lock is held. Ghosts and
+// dead blocks are left out, as nobody can hit them.
 func (q Inspector) EachClientHash(f func(clientHash uint64)) {
 	q.x.lock()
 	defer q.x.unlock()

@@ -7,9 +7,14 @@ import (
 	"math/bits"
 )
 
-// Loader fills an index from the chunks of an image. Pieces of chains are made as they
-// were, so the index must be empty before. One goroutine loads; events wait for a chunk at
-// most.
+// Loader fills an index from the chunks of an image. One goroutine loads; events wait for a
+// chunk at most.
+//
+// Pieces of chains are made as they were, without looking whether their blocks are in other
+// pieces already: keys within pieces are in no table. So the index must be empty before.
+// Chunks may come from a peer or from a damaged disk. No chunk may make the Loader panic,
+// loop, take memory out of proportion to its bytes, or leave an index that breaks an
+// invariant, whatever it says.
 type Loader struct {
 	x       *Index
 	numbers func(number uint32) (Source, bool)
@@ -42,7 +47,9 @@ type pendingPrev struct {
 var errChunk = errors.New("the chunk is not one of an image")
 
 // maxGap bounds the ordinals without a piece, apart from 64 for each piece, whose places
-// are remembered. Behind it pieces do without hints.
+// are remembered. A writer may claim any gap, and the table of places must not grow with
+// the claim. Pieces behind the bound are loaded without hints, which cost a query a probe
+// each.
 const maxGap = 1 << 20
 
 // NewLoader begins to fill an empty index. The functions say which source, owner and
@@ -58,6 +65,9 @@ func NewLoader(x *Index, source func(number uint32) (Source, bool), owner func(n
 
 // Load loads a chunk. After an error the index has a part of the image. A chunk of an
 // unknown kind is an error.
+//
+// Learn is called when the lock is released, as it is a callback of the application, which
+// may take locks of its own under which others call the index.
 func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	c := &chunkReader{b: chunk}
 	var read func(*chunkReader)
@@ -105,7 +115,9 @@ func (l *Loader) memoryNeeded() int {
 // Done ends the loading.
 //
 // The hints between pieces are set only here, since a piece may come before the one that it
-// is behind.
+// is behind. Of several pieces behind one, the first gets the hint forwards; a wrong hint
+// costs a query a probe, so any will do. The references that kept sets alive between chunks
+// go here as well.
 func (l *Loader) Done() {
 	x := l.x
 	x.lock()
@@ -185,6 +197,9 @@ func (l *Loader) ownerOf(number uint64) *owner {
 // readSet reads an owner set. Owners come in rising order by their distances, so a set that
 // is no set (an owner twice) shows as a distance of 0. The loader keeps a reference until
 // Done, so that a set survives until the pieces that name it have come.
+//
+// Owners that are left out make sets of the image equal here, or empty: l.sets then has the
+// number 0, and blocks with such a set have no owner.
 func (l *Loader) readSet(c *chunkReader) {
 	id, n := c.readNumber(), c.readNumber()
 	set, last := uint32(0), uint64(0)
@@ -268,7 +283,6 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 		if flags&pieceIsMixed != 0 {
 			end = uint32(c.readByte())
 		}
-		// An interval without an owner has the number 0.
 		// An interval without an owner has the number 0, which no set has. The last one
 		// must have owners here or elsewhere, because the writer ends the piece behind
 		// them.
@@ -336,6 +350,10 @@ func (l *Loader) readPiece(c *chunkReader, ordinal *uint64) {
 //
 // It makes the piece as it was, without going through Store: one copy of words a block
 // instead of a comparison, a name and a count.
+//
+// The piece is changing, and held by nobody, from beginPiece to unlockReaders. Queries wait
+// for it if they come by its entry in the table, so the entry can be made before all counts
+// are right. All lanes are locked, and the budget is asked before the lines are taken.
 func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, intervals []interval, local, engine []byte,
 	clientHashes bool) uint32 {
 	x, k := l.x, intervals[len(intervals)-1].end
@@ -398,7 +416,11 @@ func (l *Loader) makePiece(of chainIdentity, head, up uint64, by uint32, interva
 	return n
 }
 
-// readSides reads further names of blocks from one on.
+// readSides reads further names of blocks from one on. The block may have been left out (n
+// is 0): its names are read all the same, to get to what follows.
+//
+// addName wants a source and uses its number and its lane alone. The teacher may be gone,
+// so a stand-in with its number takes its place.
 func (l *Loader) readSides(c *chunkReader, from position) {
 	x, n := l.x, from.piece
 	for range c.readNumber() {
@@ -416,6 +438,8 @@ func (l *Loader) readSides(c *chunkReader, from position) {
 		if !x.finder.addName(&source{name: Source(teacher - 1), lane: &x.tree.lanes.each[0].lane}, position{n, at}, engine, 1) {
 			continue
 		}
+		// The stand-in has a list of unindexed pieces that nobody reads. The sources that
+		// hold blocks of the piece need it in theirs (invariant 9).
 		if r := x.tree.lines.pieceAt(n); x.names.naming == onDemand && !r.loose() {
 			x.holders.noteUnindexedToAll(n, r)
 		}
@@ -423,6 +447,11 @@ func (l *Loader) readSides(c *chunkReader, from position) {
 }
 
 // readOwnWords reads copies of blocks from one on, and names that single sources use.
+//
+// A name that one source means alone differs from what others mean by the hash. Whether the
+// hash was contested is not written. It is taken for contested, which is safe: blocks of
+// sources without tokens wait under it until DecideContests finds that nobody disagrees any
+// more. The other mistake would count their blocks for a prompt that may not be theirs.
 func (l *Loader) readOwnWords(c *chunkReader, from position) {
 	x, n := l.x, from.piece
 	for range c.readNumber() {
@@ -451,7 +480,10 @@ func (l *Loader) readOwnWords(c *chunkReader, from position) {
 	}
 }
 
-// readClientHashes reads the client hashes of a piece.
+// readClientHashes reads the client hashes of a piece, which came in a chunk before. A
+// piece that was left out has no line here, and its words are skipped. The piece may also
+// have fewer blocks here than in the image, where the owners of the last ones were left
+// out.
 func (l *Loader) readClientHashes(c *chunkReader) {
 	ordinal, n := c.readNumber(), uint32(c.readByte())
 	words := c.readWords(min(n, maxPiece))
@@ -510,7 +542,13 @@ func (l *Loader) readSingle(c *chunkReader) {
 }
 
 // makeSingle makes a block with owners, and returns its place, none if there is no room for
-// it or its key is there.
+// it or its key is there. The first owner's source decides nothing but which piece of loose
+// blocks it is put into.
+//
+// Each membership is counted as raw, and each source as one that may hold raw blocks. An
+// image does not tell a block that waits under its engine hash from one whose key is known;
+// a source that wrongly counts as raw takes a slower way, while one that wrongly does not
+// would overlook its blocks.
 func (l *Loader) makeSingle(of chainIdentity, key, clientHash uint64, set uint32) (p position) {
 	x := l.x
 	var owners []*owner
@@ -532,7 +570,9 @@ func (l *Loader) makeSingle(of chainIdentity, key, clientHash uint64, set uint32
 	return p
 }
 
-// readLink reads a block that waits for its parent.
+// readLink reads a block that waits for its parent. A link that waits on itself would never
+// leave, and an engine hash has one link at most (invariant 8), so either is skipped. So is
+// what the room has no place for: the newest links, as they come last.
 func (l *Loader) readLink(c *chunkReader) {
 	number, engine, parent, local, clientHash := c.readNumber(), c.readWord(), c.readWord(), c.readWord(), c.readWord()
 	n, ok := l.sourceOf(number)
@@ -561,7 +601,8 @@ func (c *chunkReader) failChunk() {
 	c.b = nil
 }
 
-// takeBytes returns the next n bytes, zeros if there are fewer.
+// takeBytes returns the next n bytes, zeros if there are fewer. Callers ask for eight bytes
+// a block, of 255 blocks at most, so a short chunk cannot claim a large allocation.
 func (c *chunkReader) takeBytes(n int) []byte {
 	if n > len(c.b) {
 		c.failChunk()
@@ -576,7 +617,8 @@ func (c *chunkReader) readByte() byte            { return c.takeBytes(1)[0] }
 func (c *chunkReader) readWord() uint64          { return binary.LittleEndian.Uint64(c.takeBytes(8)) }
 func (c *chunkReader) readWords(n uint32) []byte { return c.takeBytes(8 * int(n)) }
 
-// readNumber reads a uvarint.
+// readNumber reads a uvarint. One that is longer than it need be is refused: no writer
+// makes it, so it is damage, and with one form for each number a chunk has one meaning.
 func (c *chunkReader) readNumber() uint64 {
 	v, n := binary.Uvarint(c.b)
 	if n <= 0 || n > (bits.Len64(v|1)+6)/7 {

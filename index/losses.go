@@ -6,11 +6,16 @@ import (
 )
 
 // Losses remembers the blocks that owners lost last, each stretch with the mark of the
-// event that took it. It knows blocks by their place in a chain of an identity: the key of
-// the first block of the piece, and sums of the local hashes behind it. So an event
-// computes no key.
+// event that took it. It answers why a prompt that was cached a minute ago is not any more.
 //
 //	Remove --stretch--> ring --Find(prompt)--> mark of the event
+//
+// It knows blocks by their place in a chain of an identity: the key of the first block of
+// the piece, and sums of the local hashes behind it. A key of each block would be exact,
+// but costs up to 63 hashes for each removal, and nearly no removal is ever asked for. Sums
+// cost a few additions, and the hashes are left to Find, which knows the prompt. Two
+// stretches with equal sums behind one head are mixed up: the same blocks in another order,
+// or a chance of one in 2^64.
 //
 // The owners of one source share it, over all indexes. The source's events write it, and no
 // event of the source may run meanwhile when others read it, Bytes excepted. Blocks of a
@@ -83,7 +88,8 @@ func (l *Losses) Since() (mark uint64, some bool) {
 }
 
 // RecordLosses makes an owner remember its losses in l, under a label. With nil it
-// remembers none.
+// remembers none. Blocks that the owner lost before are not in l, and a clear is not
+// recorded: the caller that clears knows why.
 func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 	x.lock()
 	defer x.unlock()
@@ -93,10 +99,11 @@ func (x *Index) RecordLosses(o Owner, l *Losses, label uint32) {
 }
 
 // noteBlocks remembers blocks of a piece that an owner has just lost. sum is that of their
-// words.
+// words, or 0 if it is not known.
 //
 // It runs within each removal, so it adds no hash and no lock: local hashes are at hand,
-// and Find pays for the rest when somebody asks.
+// and Find pays for the rest when somebody asks. A loose block is a stretch of its own,
+// found by its key.
 func (l *Losses) noteBlocks(r *piece, blocks, sum uint64, label uint32) {
 	words := r.localHashes()
 	if r.loose() {
@@ -122,8 +129,14 @@ func (l *Losses) noteBlocks(r *piece, blocks, sum uint64, label uint32) {
 
 // noteStretch remembers neighbouring blocks. sum is that of their local hashes.
 //
-// A removal that goes on where the last one ended, downwards, costs no sum over the piece:
-// the difference is known.
+// Engines evict a chain from its end, block by block. The sum over all blocks below would
+// make that quadratic in the length of the piece, so it is computed from that of the
+// stretch before, which ended where this one begins. With w for the local hashes:
+//
+//	before  below = w[1] + ... + w[hi]             first = w[hi]
+//	now     below = w[1] + ... + w[lo] = before - first - sum + w[lo]
+//
+// The two stretches become one if the same event took them, else the new one is put behind.
 func (l *Losses) noteStretch(r *piece, lo, hi uint32, sum uint64, label uint32) {
 	words := r.localHashes()
 	if l.next > 0 && lo > 0 {
@@ -148,6 +161,11 @@ func (l *Losses) noteStretch(r *piece, lo, hi uint32, sum uint64, label uint32) 
 }
 
 // putLoss adds a loss. first is the local hash of its first block.
+//
+// The ring grows by doubling up to its bound, as most sources lose little that is ever
+// asked for. From then on the oldest loss makes room, and since remembers its mark: Find
+// may have nothing to say about what happened up to then, which is another answer than that
+// nothing did.
 func (l *Losses) putLoss(one loss, first uint64) {
 	l.first = first
 	switch {
@@ -172,6 +190,10 @@ func (l *Losses) putLoss(one loss, first uint64) {
 
 // Find returns the mark of the last event that took a block of a chain, of the identity
 // with a constant, from owners with a label, and false if the Losses remember none.
+//
+// The piece that had the block began at most 63 blocks before it, so the keys of those are
+// all that is looked for. It walks the whole ring, and hashes the prompt up to the block:
+// this is for people who ask.
 func (l *Losses) Find(constant uint64, c LocalChain, block int, label uint32) (mark uint64, found bool) {
 	if l == nil || block >= c.Len() {
 		return 0, false
@@ -191,8 +213,11 @@ func (l *Losses) Find(constant uint64, c LocalChain, block int, label uint32) (m
 		lo, hi := head+int(one.lo), head+int(one.hi)
 		switch {
 		case !ok || one.label != label || block < lo || block >= hi || found && one.mark < mark:
+		// Another chain left the prompt between the head and the lost block.
 		case sums[lo+1]-sums[head+1] != one.below:
-		case block > lo && (hi > c.Len() || sums[hi]-sums[lo] != one.sum): // only the first lost block is sure
+		// The first lost block is certain. Those behind it were the prompt's only if all of
+		// the stretch was.
+		case block > lo && (hi > c.Len() || sums[hi]-sums[lo] != one.sum):
 		default:
 			mark, found = one.mark, true
 		}

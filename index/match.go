@@ -57,10 +57,15 @@ const ahead = 16
 // search for those that are set.
 const dense = 24
 
-// fewSets is how many sets a processor loads at once without being told.
+// fewSets is how many sets a processor loads at once without being told: it runs ahead of
+// the loop as far as its buffers allow. Beyond that the loads are begun by hand, or each
+// set would be waited for.
 const fewSets = 3
 
-// patience is how often a query looks again before it locks the index.
+// patience is how often a query looks again before it locks the index. A try fails if a
+// piece that the query has read lost blocks meanwhile, or if a held block moved or an owner
+// was retired anywhere in the index. Eight failures in a row mean that such events come
+// faster than the query reads.
 const patience = 8
 
 // Lookup is a place where a prompt's blocks are looked up.
@@ -190,7 +195,8 @@ func (w *chainWalk) endsUnknown(blocks int) bool {
 	return w.x.bounds.wasRefused(key) || !w.apart && w.x.names.ghosts.lost.Load() != 0 && w.x.names.ghosts.mayHaveLost(key)
 }
 
-// restart returns the way to its beginning.
+// restart returns the way to its beginning. turns is read here, before anything else: a
+// move that happens later than this load is noticed at the end.
 func (w *chainWalk) restart() {
 	w.local, w.seen, w.runs, w.words = nil, w.seen[:0], w.runs[:0], w.words[:0]
 	w.turns, w.n, w.key, w.keyed, w.next, w.lost = w.x.tree.turns.Load(), 0, 0, 0, 0, false
@@ -201,6 +207,12 @@ func (w *chainWalk) restart() {
 // moved from where the way was still to come to where it had been. The second cannot be
 // seen from the pieces, because each of them was right when it was read, so the whole index
 // counts such moves.
+//
+//	way:    reads piece A (without the block) ------------> reads piece B (without the block)
+//	event:             moves the block from B to A, counts a turn
+//
+// Nothing is said about blocks that came. An answer that lacks them was true when the way
+// began.
 func (w *chainWalk) isStillTrue() bool {
 	if w.x.tree.turns.Load() != w.turns {
 		return false
@@ -227,7 +239,9 @@ func (w *chainWalk) localHash(i int) uint64 {
 	return w.local[i]
 }
 
-// nextKey returns the key of block n, the next one.
+// nextKey returns the key of block n, the next one. The way knows a key at or before it,
+// the last one that a piece gave it (keyed says of which block), and computes the rest. So
+// a query hashes only where it leaves a piece, and from an anchor close by.
 func (w *chainWalk) nextKey() uint64 {
 	switch {
 	case w.locals == nil:
@@ -247,6 +261,10 @@ func (w *chainWalk) nextKey() uint64 {
 // The hint of the piece before saves the probe of the table, and the piece's own key says
 // whether the hint is right. Where there is no hint, the load of the entry is begun before
 // the sieve is asked: a later block that is looked for is usually there.
+//
+// A look at a piece that comes to nothing is repeated: at the same piece while it is
+// changing, and by the table if the piece turned out not to be the one. The table is asked
+// without a hint then, so a wrong hint cannot keep the loop going round.
 func (w *chainWalk) stepPiece() bool {
 	x := w.x
 	if w.n >= w.length {
@@ -282,6 +300,9 @@ func (w *chainWalk) stepPiece() bool {
 		switch w.readPiece(n, key) {
 		case stepped:
 			return true
+		// Nobody holds the block. By keys this happens to a single way only, and ends it:
+		// in a joined one, blocks without an owner are runs. By names it is the same as a
+		// hash that leads nowhere.
 		case nothing:
 			return w.engine != nil && w.skipBlock()
 		case moved:
@@ -339,7 +360,9 @@ func (w *chainWalk) keyIfNext(n uint32) uint64 {
 	return key
 }
 
-// skipBlock goes on behind a block that lies in no piece, if that does not end the way.
+// skipBlock goes on behind a block that lies in no piece, if that does not end the way. A
+// way by names cannot go on: the next block is found only from the key of the one before.
+// So all further blocks are skipped as well (lost).
 func (w *chainWalk) skipBlock() bool {
 	if w.joined {
 		w.runs = append(w.runs, ownerRun{blocks: 1})
@@ -484,6 +507,10 @@ func (w *chainWalk) readPiece(n uint32, key uint64) outcome {
 // on, up to most. Those have the key of the first one in common. Equal local hashes behind
 // an equal key mean equal keys, so no key is computed here: the whole comparison is a loop
 // over two arrays, eight blocks to a cache line.
+//
+// A chain without local hashes has only keys. Then the key of each block of the piece is
+// computed, which is why LocalChain exists. Words behind the end of what a piece had at the
+// version may be anything; a comparison that they win is undone by the look at the version.
 func (w *chainWalk) countEqual(r *piece, key uint64, most int) (m int) {
 	l := r.localHashes()
 	if w.locals == nil {
@@ -508,8 +535,13 @@ func (w *chainWalk) countEqual(r *piece, key uint64, most int) (m int) {
 	return m
 }
 
-// countEqualNames is countEqual for a chain of engine hashes. The names of the blocks may lie in
-// the body and in several sides.
+// countEqualNames is countEqual for a chain of engine hashes. The names of the blocks may
+// lie in the body and in several sides, in any mixture: an engine of one family may have
+// taught the first ten, an engine of another one the rest. So it goes over all lines until
+// a round finds nothing more.
+//
+// The lines of sides are those of other sides once the piece has ended. Each number that is
+// read from one is believed only behind a look at the version of the piece.
 func (w *chainWalk) countEqualNames(r *piece, ver, meta uint32, most int) (m int) {
 	want := w.engine[w.n : w.n+most]
 	for more := true; more; {
@@ -566,7 +598,8 @@ func (w *chainWalk) addRun(b *setBody, set uint32, blocks int) {
 
 // runOf returns a run with a set, whose words are those of another run if that has the same
 // owners. The number of a set alone does not tell: it may have been given to another one
-// meanwhile.
+// meanwhile. A run without owners has the place of the words before it, so that two such
+// runs in a row become one (addRun).
 func (w *chainWalk) runOf(b *setBody, set uint32, like ownerRun) ownerRun {
 	if set == 0 {
 		return ownerRun{words: like.words}
@@ -613,7 +646,9 @@ func (w *chainWalk) holdersOf(dst []uint32, r ownerRun) []uint32 {
 // that was cleared and came back under another id would else be listed twice.
 //
 // It works on 64 owners at a time: what changes from one stretch to the next is the
-// exclusive or of two words, and most stretches change nothing.
+// exclusive or of two words, and most stretches change nothing. An owner is written where
+// its stretch ends, since only then is its length known. A stretch without any owner ends
+// the answer; it closed all that was open.
 func (m *Match) collect(w *chainWalk) {
 	m.Reset()
 	d := w.x.tree.ids.Load()
@@ -653,10 +688,13 @@ func (m *Match) collect(w *chainWalk) {
 	}
 }
 
-// endHolding ends what owners hold at m.Blocks. They are a word of internal ids.
+// endHolding ends what owners hold at m.Blocks. They are a word of internal ids. Those in
+// late began behind block 0 and have a Span already, whose end is set. All others get their
+// Prefix.
 //
 // With many owners in one word it writes a row for each of the 64 bits and moves on only
-// where the bit is set. That has no branch that the processor could guess wrong.
+// where the bit is set. That has no branch that the processor could guess wrong. The rows
+// that were not wanted are overwritten by the next one, and the last is cut off.
 func (m *Match) endHolding(d *ids, i int, word uint64) {
 	if late := m.late[i] & word; late != 0 {
 		word &^= late
@@ -706,7 +744,11 @@ func (m *Match) Reset() {
 	m.held, m.late, m.joined[0] = m.held[:0], m.late[:0], m.joined[0][:0]
 }
 
-// matchOne looks a chain up in one index without loose blocks.
+// matchOne looks a chain up in one index without loose blocks. The first block that nobody
+// holds ends the way, so it needs none of the lists that matchJoined merges.
+//
+// If a try has failed, nothing of it is kept. The pieces read so far may have been right,
+// but nothing says at which moment all of them were.
 func (m *Match) matchOne(w *chainWalk) {
 	for try := 0; ; try++ {
 		w.restart()

@@ -29,10 +29,11 @@ type nameMap struct {
 }
 
 // findName returns the block that an engine hash means to all, and the line of the name.
-// Next to other lanes it is to be looked at again.
 //
-// Without any hold it may find a block that is just leaving. Callers next to other lanes
-// hold the piece and ask lineOf again.
+// Next to other lanes the answer is a guess by the time it is used: the block may be just
+// leaving, and its line be another piece's. Such callers hold the piece and ask lineOf
+// again. While a sweep is under way the piece is cleaned first, or the hash would mean a
+// block that nobody holds.
 func (m *nameMap) findName(engine uint64) (at position, line uint32) {
 	var buf [4]uint64
 	for _, ref := range m.table.appendRefs(mix(engine), buf[:0]) {
@@ -108,6 +109,10 @@ func (m *nameMap) dropNames(l *lane, n uint32, r *piece, blocks uint64) {
 //
 // Entries of all names are fetched before the first is removed. A removal of a full piece
 // would otherwise wait for 64 cache misses one after the other.
+//
+// Counts and entries leave here, the words stay: they are no names once the block has
+// neither an owner nor an entry, and clearing them would cost a cache line each. Keys of
+// loose blocks are cleared, as nothing else says that such a block has gone.
 func (m *nameMap) stripNames(l *lane, n uint32, r *piece, blocks uint64) {
 	local := r.localHashes()
 	if !r.loose() {
@@ -153,7 +158,9 @@ func (m *nameMap) hasNames(p position) bool {
 	return some
 }
 
-// isAlive reports whether an owner holds a block.
+// isAlive reports whether an owner holds a block. It takes retired owners out of the piece
+// first, after which the piece may be shorter than the position, or gone. A caller that
+// gets false has to look the block up again.
 func (m *nameMap) isAlive(p position) bool {
 	if m.sweep.left > 0 && m.cleanPiece(p.piece, m.tree.lines.pieceAt(p.piece)) && p.at >= m.tree.lines.pieceAt(p.piece).len() {
 		return false
@@ -161,9 +168,11 @@ func (m *nameMap) isAlive(p position) bool {
 	return m.tree.lines.setOf(p) != 0
 }
 
-// lineOf returns the line in which a block has an engine hash, 0 if it has another one.
+// lineOf returns the line in which a block with an owner, or a ghost, has an engine hash, 0
+// if it has not. Of a loose block it returns 0; lineOfName is for those.
 //
-// Engines ask for the block whose name lies in the body, so that is one comparison.
+// Engines ask for the block whose name lies in the body, so that is one comparison. The
+// word alone is not enough: a dead block has the words of its former life.
 func (m *nameMap) lineOf(p position, engine uint64) uint32 {
 	r := m.tree.lines.pieceAt(p.piece)
 	if r.loose() || p.at >= r.len() {
@@ -217,6 +226,9 @@ func (m *nameMap) findKnown(engine uint64, at position) (position, uint32) {
 
 // enterNames makes entries for some engine hashes of a line. It returns which it made, and
 // whether one means another block.
+//
+// Blocks that wait under such a hash are placed only while all lanes are locked. Next to
+// other lanes no hash gets a meaning while blocks wait under it (isAwaited).
 func (m *nameMap) enterNames(engine *words, line uint32, which uint64) (made uint64, clash bool) {
 	for w := which; w != 0; w &= w - 1 {
 		m.table.prefetchBucket(mix(engine[lowestBit(w)]))

@@ -18,6 +18,12 @@ import (
 //
 // Nothing but the entries is needed to move them. The block of an entry says whether it
 // has the engine hash.
+//
+// It is locked by segments, unlike the tables of keys, because only events use it and a few
+// queries by names: a lock of a few words costs less than versions that every reader would
+// have to compare. The locks are held for a probe, or for the copy of one segment. A bucket
+// with a slot that was never used ends the probe. Slots that were used go on, as an entry
+// may have been put behind them while they were full.
 type nameTable struct {
 	dir  atomic.Pointer[nameDir]
 	_    [cacheLine]byte // what follows changes with each entry
@@ -161,6 +167,9 @@ func (t *nameTable) insertEntry(h, ref uint64) { t.placeEntry(h, ref, true) }
 // same tag, which may be of the same hash. It takes the first slot that is free or was
 // used, but must look on to the end of the probe before: an entry with the tag may stand
 // behind it.
+//
+// The segment may be replaced in between. Then everything begins again, in the segment that
+// has the hash now.
 func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
 	s, tag := t.lockSegment(h)
 	if s == nil {
@@ -282,6 +291,9 @@ func (t *nameTable) rebuildSegment(s *nameSegment, tag uint64) {
 	// Else the segment stays one, and gets as many buckets as its entries need.
 	n := len(s.buckets)
 	switch slots := n * len(bucket{}); {
+	// More than 70 % are entries, or a run of buckets is full although none was used. An
+	// eighth more is enough, as segments grow on their own: doubling would leave half of
+	// the memory empty.
 	case used == 0 || live*20 > slots*14:
 		n += max(1, n/8)
 	case live*2 < slots:
@@ -302,6 +314,9 @@ func (t *nameTable) copyHalf(s *nameSegment, live int, side uint64) *nameSegment
 // copySegment returns a segment of n buckets, or more, with the entries of another one that
 // want accepts. Entries are in the order of their hashes, so it reads one array and writes
 // another from front to back, and needs no hash function.
+//
+// A fill can fail although there is room enough: many hashes may begin at one bucket. More
+// buckets spread them.
 func (t *nameTable) copySegment(s *nameSegment, depth uint, n int, want func(tag uint64) bool) *nameSegment {
 	for ; ; n += max(1, n/4) {
 		fresh := &nameSegment{buckets: t.allocBuckets(n), depth: depth}
@@ -314,6 +329,10 @@ func (t *nameTable) copySegment(s *nameSegment, depth uint, n int, want func(tag
 
 // replaceSegment puts two segments in the place of a locked one of a tag, which dies: its
 // lower and its upper half. They may be the same.
+//
+// The directory is locked for a few stores, and segments one at a time, always before the
+// directory. A lane that waits for the dead one gets its lock at the end, sees that it is
+// dead, and asks the directory, which names the new ones by then.
 func (t *nameTable) replaceSegment(s *nameSegment, tag uint64, lower, upper *nameSegment) {
 	t.mu.lock()
 	d := t.dir.Load()
@@ -343,7 +362,11 @@ func (t *nameTable) replaceSegment(s *nameSegment, tag uint64, lower, upper *nam
 }
 
 // fillFrom moves the entries that want accepts into an empty segment, in their order. It
-// reports false if they do not fit well.
+// reports false if they do not fit well: a run of full buckets would make each probe there
+// long, and the next insertion would rebuild the segment again.
+//
+// counts says how many slots of a bucket are taken. No entry was removed from the new
+// segment, so the taken ones come first and need not be looked at.
 func (s *nameSegment) fillFrom(from []bucket, want func(tag uint64) bool) bool {
 	counts := make([]uint8, len(s.buckets))
 	for i := range from {
@@ -368,6 +391,9 @@ func (s *nameSegment) fillFrom(from []bucket, want func(tag uint64) bool) bool {
 // clearAll gives the memory of the table back. All lanes are locked; queries may look at
 // it. The segments die under their own locks, so that a query which waits for one asks the
 // directory again and finds it empty.
+//
+// No query has an entry in hand when its segment dies: entries are copied out under the
+// lock, and the block that one leads to is asked.
 func (t *nameTable) clearAll() {
 	dead := slices.Collect(t.eachSegment)
 	t.dir.Store(nil)

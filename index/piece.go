@@ -402,7 +402,12 @@ func (a *arena) deadBlocks(r *piece) (dead uint64) {
 
 // claimLine makes a free line the head of a piece, held and changing, and returns the count
 // of lost blocks of the piece before. A lane with an old number may hold the line for a
-// moment.
+// moment, so it is claimed by a compare-and-swap, as any piece is held.
+//
+// A line of zeros is new, or its page was given back to the system and the numbers of its
+// former pieces with it. A query may have read one of those and compare version and lost
+// now. So the line does not begin at 0 again, but at numbers that no life of any line has
+// begun with lately: multiples of two odd constants by a counter.
 func (r *piece) claimLine(a *arena, alone bool) (lost uint32) {
 	for n := spins(0); ; n.pause() {
 		v := load32(&r.ver)
@@ -582,7 +587,8 @@ func (a *arena) findNameIn(n uint32, engine uint64) (position, uint32) {
 }
 
 // hasUnindexedNames reports whether some blocks of a piece have engine hashes without an
-// entry.
+// entry. In the body it does not look whether a block has a hash at all: nearly each has
+// one, and a piece that is listed without need costs a search one look.
 func (a *arena) hasUnindexedNames(r *piece, lo, hi uint32) bool {
 	if r.loose() {
 		return false

@@ -11,7 +11,9 @@ type private struct {
 	engine uint64
 }
 
-// privateNames are the private names of all sources, n in number, by their blocks.
+// privateNames are the private names of all sources, n in number, by their blocks. They are
+// for sources that contradict each other, so nearly every index has none, and maps are good
+// enough. All lanes are locked where they change, as two sources are concerned.
 type privateNames struct {
 	of map[uint64]map[private]struct{}
 	n  atomic.Int64
@@ -19,6 +21,12 @@ type privateNames struct {
 
 // losePrivates drops the private names of blocks that have no owner any more, or notes that
 // they are to go.
+//
+// A lane may not touch the tables of other sources while those are at work. So next to
+// others it notes the blocks in ended, and the next call that locks all lanes drops the
+// names before it looks at anything (lockRest). Until then a source may find a private name
+// whose block has gone; events of sources with private names lock all lanes anyway, so none
+// does.
 func (m *nameMap) losePrivates(l *lane, n uint32, blocks uint64) {
 	if len(m.privates.of) == 0 {
 		return
@@ -74,7 +82,8 @@ func (pn *privateNames) dropPrivate(s *source, engine uint64) {
 }
 
 // forgetPrivate takes a private name from those of its block. A source may give one block
-// any number of them, so they are no list to be searched.
+// any number of them, so they are no list to be searched: a hostile one would make each
+// removal walk through it.
 func (pn *privateNames) forgetPrivate(ref uint64, p private) {
 	of := pn.of[ref]
 	if _, has := of[p]; has {

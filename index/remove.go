@@ -12,9 +12,12 @@ type RemoveResult struct {
 	Unknown int // the owner did not hold them
 }
 
-// Remove applies a removed event. remaining[i], where given and not negative, is
-// the number of copies left of engine[i] and overrides the policy. A retired owner
-// holds nothing.
+// Remove applies a removed event. remaining[i], where given and not negative, is the number
+// of copies left of engine[i] and overrides the policy. A retired owner holds nothing.
+//
+// Between the lane's lock and the lock of all lanes other calls may come. They may have
+// dropped the owner, so it is looked up again; blocks that it no longer holds are unknown
+// then.
 func (x *Index) Remove(name Owner, engine []uint64, remaining []int, policy CopyPolicy) RemoveResult {
 	r := removing{x: x, policy: policy}
 	i, more := r.removeBesideOthers(name, engine, remaining)
@@ -66,6 +69,11 @@ func (r *removing) removeBesideOthers(name Owner, engine []uint64, remaining []i
 // DropCopies changes what an owner holds to what it would hold if each of its stores of a
 // block that it held had been a touch (CopySet). The copies beyond the first go, and the
 // blocks whose last event took one of several copies. It returns how many blocks went.
+//
+// It is for the moment when the caller finds out that an engine announces a block again
+// without having a second copy. Removals have counted down copies that never were, so the
+// index claims blocks which the engine has evicted. Counted copies alone do not tell which:
+// copies.doubted does.
 func (x *Index) DropCopies(name Owner) (gone int) {
 	x.lock()
 	defer x.unlock()
@@ -115,6 +123,10 @@ func (r *removing) resolveHash(engine uint64) position {
 }
 
 // removeOne removes a block. left is the number of copies that stay, below zero unknown.
+// All lanes are locked.
+//
+// The block that lies next to the last removal is right nearly always, but a guess: if the
+// owner does not hold it, the hash is resolved in full before the block counts as unknown.
 func (r *removing) removeOne(engine uint64, left int) {
 	x, o := r.x, r.o
 	p := r.findNear(engine)
@@ -125,6 +137,7 @@ func (r *removing) removeOne(engine uint64, left int) {
 		r.res.Unknown++
 		return
 	}
+	// Whatever was doubtful about the block, this event decides it.
 	o.copies.trustBlocks(p.piece, 1<<p.at)
 	if left < 0 && r.policy == CopyCount {
 		if more := o.copies.extraOf(p); more > 0 {
@@ -137,6 +150,9 @@ func (r *removing) removeOne(engine uint64, left int) {
 		r.res.Copies++
 		return
 	}
+	// Look before the removal: the piece may end with this block, and its line may be
+	// another piece's at once. removeHolders bounds raw by what is left, so it is counted
+	// from before, too.
 	loose, raw := x.tree.lines.pieceAt(p.piece).loose() && x.tree.keyOf(p) == engine, o.raw
 	o.gone[0] = trail{at: p}
 	x.holders.removeHolders(o, p.piece, p.at, p.at+1)
@@ -157,6 +173,10 @@ func (r *removing) removeOne(engine uint64, left int) {
 // stretch from its first block on. Both are runs of names in the body of one piece, in
 // falling or rising order, and a run costs one change of the owner sets. Where a removal
 // ended is kept in o.gone, so that the next event finds the neighbour without a lookup.
+//
+// Next to other lanes it may find a block, but never conclude that there is none: the hash
+// may be held raw, or have no entry. Then it changes nothing and leaves the block to
+// Remove, with all lanes locked.
 func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 	x, o := r.x, r.o
 	p := r.findNear(normal(engine[i]))
@@ -234,6 +254,8 @@ func (r *removing) removeRun(engine []uint64, i int) (int, bool) {
 }
 
 // dropCopies takes a copy of those of some blocks that have copies, and returns the others.
+// A word of bits goes in and one comes out, so a run of blocks without copies, the usual
+// one, costs a single look at the owner's table.
 func (r *removing) dropCopies(n uint32, blocks uint64) uint64 {
 	if r.policy != CopyCount || r.o.copies.len() == 0 {
 		return blocks
@@ -250,7 +272,8 @@ func (r *removing) isPlain(engine uint64) bool {
 }
 
 // isSameMeaning reports whether the block of a piece that has an engine hash is the one
-// that the hash means.
+// that the hash means. In a loose piece the words are keys: an equal one is this block only
+// if the hash means nothing else to the source.
 func (r *removing) isSameMeaning(h *piece, engine uint64) bool {
 	if !h.loose() {
 		return r.isPlain(engine)

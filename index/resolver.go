@@ -20,6 +20,9 @@ type resolver struct {
 // meaningOf returns the block that an engine hash stands for in the source, none if it is
 // not known. What the source means alone comes first. A contested hash means nothing to a
 // source that has no tokens of its own to tell which of the meanings is right.
+//
+// A sweep may have to take retired owners out of the block's piece first. If nobody else
+// held it, the private name goes with it, so the name is looked up again behind it.
 func (rs *resolver) meaningOf(s *source, engine uint64) position {
 	if s.private.len() > 0 {
 		if ref := s.private.find(engine); ref != nil {
@@ -158,6 +161,9 @@ func (rs *resolver) placeLoose(s *source, key uint64, to position) {
 //
 // Names are added before the owners' private ones, since a source whose family has taught a
 // name needs none of its own.
+//
+// There are three steps between which queries may look: the owners are at both places for a
+// moment, then at the new one, then the names come. At no moment is an owner at neither.
 func (rs *resolver) absorbLoose(from, to position) {
 	type taught struct {
 		engine uint64
@@ -197,7 +203,9 @@ func (rs *resolver) absorbLoose(from, to position) {
 }
 
 // joinGhost gives the names of a loose ghost to the block of a chain with the same key,
-// which has an owner.
+// which has an owner. The ghost was a block whose place was not known when it lost its last
+// owner. Left alone, it would keep its names until its turn in the queue, and a removal by
+// one of them would find a block without an owner instead of this one.
 func (rs *resolver) joinGhost(key uint64, to position) {
 	if rs.tree.looseBlocks.Load() == 0 || !rs.names.ghosts.hasGhosts() {
 		return
@@ -207,7 +215,10 @@ func (rs *resolver) joinGhost(key uint64, to position) {
 	}
 }
 
-// dropName takes an engine hash off a block. A ghost without another one ends.
+// dropName takes an engine hash off a block. A ghost without another one ends, as nothing
+// is left by which an event could mention it. The entry leaves before the word does, while
+// readers wait: an entry that leads to a block without the name costs a probe, but would
+// never be taken out.
 func (rs *resolver) dropName(p position, engine uint64) {
 	line := rs.names.lineOfName(p, engine)
 	if line == 0 {
@@ -278,6 +289,10 @@ func (rs *resolver) findPlace(key uint64) position {
 // seekBlock looks for the block of a cursor by its engine hash as well, where only the key
 // is known, and takes retired owners out of its piece. behind is the cursor of the block
 // before.
+//
+// Each of the three ways may find what the others miss. A block in the midst of a piece is
+// in no table of keys, but may have the name. The piece may end with its retired owners.
+// And a block behind a loose parent may be there as a loose one itself.
 func (rs *resolver) seekBlock(s *source, engine uint64, c, behind cursor) cursor {
 	if c.kind == atKey {
 		if q := rs.meaningOf(s, engine); !q.isNone() && rs.tree.keyOf(q) == c.key {
@@ -292,6 +307,11 @@ func (rs *resolver) seekBlock(s *source, engine uint64, c, behind cursor) cursor
 
 // parentOf returns the block before one of a chain, none if it is not known, and whether
 // there is none because the block begins a prompt. All lanes are locked.
+//
+// A piece knows its parent only by a hint and by the parent's engine hash, and either may
+// be wrong by now. The keys decide: the parent is the block from whose key the key of this
+// one follows. So it may return none for a block whose parent is there, never a wrong
+// parent.
 func (rs *resolver) parentOf(s *source, p position) (parent position, root bool) {
 	r := rs.tree.lines.pieceAt(p.piece)
 	first := r.localHashes()[0]
@@ -322,6 +342,10 @@ func (rs *resolver) parentOf(s *source, p position) (parent position, root bool)
 
 // beginNamingAll begins to give all blocks their entries, and does a first part at once, in
 // the hope that this is the part that the caller is looking for.
+//
+// The rest follows with later events. Until it is done the index may say that a hash is
+// unknown which is not (catchingUp), and blocks that come by such a hash wait under it
+// until its name gets an entry.
 func (rs *resolver) beginNamingAll() {
 	if rs.names.naming == onDemand {
 		rs.names.beginNaming()
@@ -360,6 +384,13 @@ func (rs *resolver) namePages(pages int) {
 // yieldNames handles the names of a piece that mean another block to others. A source that
 // uses such a name keeps it to itself. A source that holds both blocks loses the block of
 // the piece, since its removals would find the other one.
+//
+// Two blocks may share a name because names got entries on demand: nobody looked whether
+// another block had the name. This is where it comes out. If nothing but a ghost has the
+// name, the ghost gives it up.
+//
+// The names leave the piece first, all of them, as they must not be found while their
+// holders change. What follows may end the piece with any name, so each is looked at again.
 func (rs *resolver) yieldNames(n uint32) {
 	type lie struct {
 		p      position

@@ -31,6 +31,10 @@ const trimStretches = 8
 // assignID gives an owner a fresh internal id.
 //
 // The bitmap of retired ids is changed before any set can have the id.
+//
+// The table of ids is replaced when it is full, not changed, so a query that has loaded the
+// old one goes on with it: ids beyond its end were given out later than the sets that the
+// query has read.
 func (h *holders) assignID(o *owner) {
 	d := h.tree.ids.Load()
 	id := uint32(0)
@@ -59,6 +63,9 @@ func (h *holders) assignID(o *owner) {
 //
 // turns is counted first: a query that has read the owner's blocks, but not yet the retired
 // bit, must not pair them with blocks that the owner stores afterwards under its new id.
+//
+// From here on the id must not be given to anyone as long as a set has it. The sweep takes
+// it out of all pieces and then puts it among the spare ones.
 func (h *holders) retireOwner(o *owner) {
 	d := h.tree.ids.Load()
 	o.countHeld(-o.digest.Blocks, -o.digest.Loose, -o.digest.Sum)
@@ -124,9 +131,11 @@ func (x *Index) DropSource(src Source) {
 // maintain does what an event owes at its end: a part of the sweep, and memory that nothing
 // uses any more. It reports whether waiting blocks got their places.
 //
-// All of it is bounded a call, so that no event pays for what a thousand others have left
-// behind.
+// An index has no goroutine of its own, so what is put off is done by later events. All of
+// it is bounded a call, so that no event pays for what a thousand others have left behind.
 func (x *Index) maintain(s *source) (placed bool) {
+	// The map of findPlace serves one restore after the other; storeAlone puts it back
+	// then.
 	if x.tree.places != nil {
 		x.tree.places = nil
 	}
@@ -153,7 +162,10 @@ func (x *Index) maintain(s *source) (placed bool) {
 	return placed
 }
 
-// isWasteful reports whether lines are to be given back.
+// isWasteful reports whether lines are to be given back: more than 256 KiB and more than
+// are in use, or a trim is under way. kept is how many were free behind the last trim,
+// which are on pages with other lines. Unless there are twice as many by now, another trim
+// would find nothing either.
 func (b *bounds) isWasteful() bool {
 	free := b.tree.lines.unusedLines()
 	return b.tree.lines.trimmed > 0 || free > 4096 && free > int(b.tree.lines.live.Load()) && free > 2*b.tree.lines.kept
@@ -164,6 +176,9 @@ func (b *bounds) isWasteful() bool {
 //
 // Tables of an empty index go as a whole; they only ever grow while there is something in
 // them.
+//
+// Sets begin again as well, and with them their generations, so lanes have to forget which
+// steps from set to set they remember.
 func (b *bounds) giveMemoryBack(stretches int) {
 	done := b.tree.lines.trimPages(stretches)
 	if b.tree.lines.live.Load() == 0 {
@@ -188,6 +203,9 @@ func (b *bounds) giveMemoryBack(stretches int) {
 // Owners that retire while a pass is under way wait for the next one, because this one has
 // been to some pages already. An id is used again only after a whole pass has found it in
 // no set.
+//
+// cleanPiece may end the piece at hand, but no other, so the word of the bitmap that the
+// loop goes over stays right.
 func (m *nameMap) sweepPages(pages int) {
 	w := &m.sweep
 	if len(w.running) == 0 {
@@ -228,6 +246,10 @@ func (b *bounds) compactAll() {
 // It is called for every piece that an event looks at while a sweep is under way, so that
 // no event sees blocks of retired owners. The first loop is therefore only a test whether
 // there is anything to do.
+//
+// It changes the piece as a removal does: readers wait, lost is counted, and blocks without
+// an owner lose their names or become ghosts. No owner counts anything, as retireOwner has
+// done so for all blocks at once.
 func (m *nameMap) cleanPiece(n uint32, r *piece) (ended bool) {
 	var was, buf [maxPiece + 2]interval
 	l, old := &m.tree.lanes.each[0].lane, m.tree.lines.intervalsOf(r, &was)

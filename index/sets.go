@@ -182,6 +182,7 @@ func (s *sets) makeSet(l *lane, from, owner uint32) uint32 {
 	}
 	words := l.set
 	copy(words, b.wordsOf(from))
+	// An XOR in both, words and hash, so that adding and taking an owner are one operation.
 	words[owner>>6] ^= 1 << (owner & 63)
 	some := uint64(0)
 	for _, w := range words {
@@ -205,6 +206,10 @@ func setWord(owner uint32) uint64 { return mix(mix(uint64(owner))) }
 // locked. Words are written before the number is known to anybody, one by one, because a
 // reader may still be at the words of the number's last set. It will see that the version
 // of its piece has changed.
+//
+// If another set with the same hash is found, the new one takes its place in the table. The
+// other one is still a set, but is not found again, so the set might be made twice. That
+// takes two sets whose mixed numbers have one XOR, which does not happen by chance.
 func (s *sets) internSet(h uint64, words []uint64) uint32 {
 	b := s.body.Load()
 	if have := s.intern.find(normal(h)); have != nil && slices.Equal(b.wordsOf(*have), words) {

@@ -16,7 +16,9 @@ type identitySet struct {
 	set uint32
 }
 
-// countBySet returns how many blocks of each identity have each owner set.
+// countBySet returns how many blocks of each identity have each owner set. There are far
+// fewer sets than blocks, so what follows looks at sets, and a fleet of thousands of owners
+// costs one pass over the intervals instead of one for each owner.
 func (c *Checkpoint) countBySet() map[identitySet]int {
 	blocks := make(map[identitySet]int)
 	for p := range c.eachPiece {
@@ -56,6 +58,9 @@ func (c *Checkpoint) Shares(mine func(Owner) bool) []Share {
 
 // HeldBySource returns how many blocks each source holds of each identity, a block as often
 // as owners of the source hold it, and ends the checkpoint.
+//
+// Blocks of retired owners do not count: the checkpoint knows the sets as they were, but
+// has only living owners.
 func (c *Checkpoint) HeldBySource() map[SourceIdentity]int {
 	defer c.Release()
 	held := make(map[SourceIdentity]int)

@@ -50,7 +50,9 @@ type snapSide struct {
 	engine   []uint64
 }
 
-// snapBlock is a block as it was. The zero value is none.
+// snapBlock is a block as it was. The zero value is none. It is a pair of a pointer and a
+// number, so two of them can be compared, and the walk keeps them as marks instead of
+// building maps by block.
 type snapBlock struct {
 	*snapPiece
 	at uint32
@@ -69,7 +71,8 @@ type snapSource struct {
 	teaches snapBlock           // the same, where the source taught a name of the block
 }
 
-// snapOwner is an owner as it was.
+// snapOwner is an owner as it was. The fields from number on belong to the goroutine that
+// writes or walks the snapshot; there is one at a time.
 type snapOwner struct {
 	name   Owner
 	id     uint32 // internal
@@ -111,6 +114,12 @@ type Stretch struct {
 const longest = 512
 
 // newSnapshot returns a snapshot without blocks of an index whose lanes are all locked.
+//
+// It copies what is not in pieces: sets, families, private names, waiting rooms and copies.
+// All events wait meanwhile, so the cost matters: it grows with sets and sources, and with
+// blocks only as far as those have copies or private names. Owners without blocks are left
+// out. So are retired ones, which makes the ids of a sweep in the copied sets lead to
+// nobody.
 func newSnapshot(x *Index) *Snapshot {
 	s := &Snapshot{x: x, owners: make(map[uint32]*snapOwner), families: make([]Source, len(x.names.families.of))}
 	for i := range s.families {
@@ -131,6 +140,9 @@ func newSnapshot(x *Index) *Snapshot {
 			n.own[engine] = *ref
 		}
 		for l := range src.room.each {
+			// The identity that the link guessed has gone, and its number may be that of
+			// another one. The client hash was computed for the old one, so it goes with
+			// it.
 			if !x.tree.identities.isCurrent(l.of) {
 				l.clientHash, l.of = 0, chainIdentity{}
 			}
@@ -166,11 +178,15 @@ func (s *Snapshot) Unify(among func(Owner) (rank int, ok bool)) {
 	s.unified = true
 }
 
-// Walk calls f for all blocks of the wanted owners, until f returns false. A parent that
-// a wanted owner holds comes before its children. One goroutine walks at a time.
+// Walk calls f for all blocks of the wanted owners, until f returns false. A parent that a
+// wanted owner holds comes before its children. One goroutine walks at a time.
 //
 // The pieces are visited from the beginnings of prompts on, depth first, with a stack of
-// pieces: readers that learn names from what they read need the parent's first.
+// pieces: readers that learn names from what they read need the parent's first. A prompt
+// can be thousands of pieces long, so the stack is not the goroutine's.
+//
+// What is gathered of owners is handed out in the order of their ids at the end, because a
+// map has none, and the same snapshot should give the same stretches twice.
 func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 	s.linkPieces()
 	w := &snapWalk{Snapshot: s, f: f, polls: make(map[Source]poll)}
@@ -192,7 +208,9 @@ func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 					}
 				}
 			}
-			// The pieces behind the last block come next.
+			// The pieces behind the last block come next, so they are put on the stack
+			// last. An owner of both gets one long stretch that way; a branch in the midst
+			// of the piece would cut it.
 			for _, atEnd := range [...]bool{false, true} {
 				for _, c := range slices.Backward(p.behind) {
 					if atEnd == (int(c.parent.at) == len(p.local)-1) {
@@ -207,10 +225,17 @@ func (s *Snapshot) Walk(want func(Owner) bool, f func(*Stretch) bool) {
 	}
 }
 
-// linkPieces finds out how the pieces hang together, once.
+// linkPieces finds out how the pieces hang together, once: the keys of all blocks, and the
+// parent of each piece.
 //
 // It is done at the first walk and not when the snapshot is made, because a snapshot that
 // becomes an image needs none of it, and it costs a hash a block.
+//
+// The parent is looked for from the end of the piece that the hint names, as most pieces
+// follow the last block of another one. A second pass looks for the others by the engine
+// hash of their parent. It costs a look at each name, so it is left out if nobody needs it.
+// Either way the key decides: a block is the parent if the child's key follows from its
+// key.
 func (s *Snapshot) linkPieces() {
 	if s.planted {
 		return
@@ -285,10 +310,11 @@ func (s *Snapshot) linkPieces() {
 }
 
 // breakCycles makes a root of a piece of each circle. Keys that two chains have by chance,
-// or by an attacker's choice, could close one.
+// or by an attacker's choice, could close one. A walk that begins at roots would never come
+// by a circle, and its blocks would be missing from the snapshot.
 //
-// A walk that begins at roots would never come by a circle, and its blocks would be missing
-// from the snapshot.
+// Each piece is climbed through once, and marked with the number of the way. A way that
+// comes to a mark of its own has found a circle; at the mark of another way it can stop.
 func (s *Snapshot) breakCycles() {
 	for i, p := range s.pieces {
 		for p.climb == 0 {
@@ -384,7 +410,9 @@ func (p poll) withVote(s *snapSource) poll { return poll{p.votes + 1, min(p.rank
 // visitBlock adds a block to what an owner holds.
 //
 // An owner's blocks are gathered as long as each is behind the one before, and handed out
-// where that ends.
+// where that ends: where the chain parts, or at a block without tokens, which no reader
+// could place behind another one. longest bounds what is gathered, since the owner of a
+// million blocks would otherwise collect them all before the reader sees one.
 func (w *snapWalk) visitBlock(b snapBlock, o *snapOwner) {
 	up, clientHash, r := b.blockBefore(), b.clientHash(), &o.run
 	if up.isNone() || up != o.last || clientHash == 0 || len(r.Engine) == longest {
@@ -417,7 +445,14 @@ func (w *snapWalk) visitBlock(b snapBlock, o *snapOwner) {
 // beginStretch starts a stretch at a block, which is behind up.
 //
 // The parent's name must be one that the reader has come across: one that this owner has
-// handed out, or that of another owner, which is flushed first.
+// handed out, or that of another owner. That owner's stretch may still be in the making, so
+// it is flushed first; else the reader would get a child whose parent is unknown to it, and
+// put it into its waiting room.
+//
+// A block without tokens has no parent to name. If its source has a link for it, the link's
+// parent is all that is known, and the stretch is Waiting. A piece that knows the hash of
+// its parent (b.up), which is nowhere any more, says so by Gone: the hash may be another
+// block's by now.
 func (w *snapWalk) beginStretch(b, up snapBlock, o *snapOwner, clientHash uint64) {
 	r, key := &o.run, b.key()
 	r.Key, r.HasKey, r.Identity = b.identity.seqOf(key), true, b.identity.id
@@ -435,6 +470,8 @@ func (w *snapWalk) beginStretch(b, up snapBlock, o *snapOwner, clientHash uint64
 			}
 		}
 		r.HasParent, r.Gone = true, !w.isHeld(up)
+		// A parent that nobody holds is called what the owner's own source calls it, if it
+		// has a name for it. Votes and names of other holders are for blocks with holders.
 		if w.findOwnNames(up, o.source); !r.Gone || len(w.found) == 0 {
 			w.namesFor(up, o.source)
 		}
@@ -449,7 +486,9 @@ func (w *snapWalk) beginStretch(b, up snapBlock, o *snapOwner, clientHash uint64
 	}
 }
 
-// flushStretch hands out what has been gathered of an owner.
+// flushStretch hands out what has been gathered of an owner. The two slices are used again,
+// which is why they are valid only until f returns; the maps are rare, so they are made
+// each time.
 func (w *snapWalk) flushStretch(o *snapOwner) {
 	r := &o.run
 	if len(r.Engine) > 0 && !w.ended {
@@ -487,9 +526,12 @@ func (w *snapWalk) namesFor(b snapBlock, src *snapSource) []uint64 {
 	return w.found
 }
 
-// findOwnNames finds the names that a source itself uses.
+// findOwnNames finds the names that a source itself uses: those that it means alone, those
+// that it has taught, then those of its family.
 //
-// What the source taught itself comes first, as that is what its engine says.
+// What the source taught itself comes before the rest of the family, as that is what its
+// engine says. A name by which the source alone means another block is left out, even if it
+// has taught it: for this source it is not a name of this block any more.
 func (w *snapWalk) findOwnNames(b snapBlock, src *snapSource) {
 	w.found = append(w.found[:0], src.private[b.ref()]...)
 	own := len(w.found)
@@ -531,6 +573,9 @@ func (w *snapWalk) electName(b snapBlock) uint64 {
 	if names == 1 && len(w.toOthers) == 0 {
 		return only
 	}
+	// Count the voters. A source has several owners and one vote: holds is the block that it
+	// has voted on last. A source that taught a name votes for that one below, and one with
+	// a name of its own for none.
 	holders, last := 0, (*snapSource)(nil)
 	for o := range w.eachHolder(b) {
 		s := o.source
@@ -560,6 +605,9 @@ func (w *snapWalk) electName(b snapBlock) uint64 {
 			name, best = engine, p
 		}
 	}
+	// Nobody votes for a shared name, and the only holder calls the block something that
+	// others use for another block. That is its name, unless the holder holds the other
+	// block too: then one name would stand for two blocks of one owner.
 	if best.votes == 0 && holders == 1 {
 		for _, engine := range last.private[b.ref()] {
 			if other := w.toOthers[engine]; other.isNone() || !w.isHeldBySource(last, other) {

@@ -26,7 +26,9 @@ const sweepable = 1 << 13
 // Stats returns the sizes. It costs the number of sources and owners, not blocks.
 //
 // In a small index it finishes the sweep first, so that a cleared owner's blocks are gone
-// from the numbers at once.
+// from the numbers at once. A large one would hold up all events for that, so its numbers
+// count blocks of retired owners until the sweep has come by. A trim that is under way is
+// finished as well: Bytes would otherwise depend on how many events came since it began.
 func (x *Index) Stats() Stats {
 	x.lock()
 	defer x.unlock()
@@ -87,6 +89,11 @@ func (x *Index) Memory() Memory {
 
 // memoryOf returns the account of an index whose lanes are all locked.
 //
+// It says what the system has given, free lines included, as it is compared with the
+// resident memory of the process. The bounds of memory (tableBytes) count only lines in
+// use, as a store may use the free ones before it needs new memory. So the two differ, and
+// by most after many evictions.
+//
 // Maps are counted by what they take on average, everything else by its capacity.
 func memoryOf(x *Index) Memory {
 	d := x.tree.ids.Load()
@@ -103,6 +110,7 @@ func memoryOf(x *Index) Memory {
 		l := &x.tree.lanes.each[i].lane
 		m.Sets += len(l.memo)*int(unsafe.Sizeof(transition{})) + 8*cap(l.set) + 4*cap(l.due)
 	}
+	// The arena counts its lines, which are in Pieces already, together with its lists.
 	m.Lists = x.tree.lines.bytes() - m.Pieces + x.names.ghosts.bytes()
 	if offHeap {
 		m.PiecesOffHeap, m.NamesOffHeap = m.Pieces, x.names.table.offHeapBytes()
@@ -123,6 +131,9 @@ func memoryOf(x *Index) Memory {
 
 // Holdings are how many blocks owners have, and how many wait for their parent, at one
 // moment.
+//
+// Owners and sources that were dropped keep their places in the lists, with 0: ids are
+// never used again, so a caller may index by them without asking who is still there.
 type Holdings struct {
 	Owners  []int // by Owner
 	Waiting []int // by Source
@@ -146,7 +157,9 @@ func (h *Holdings) WaitingOf(s Source) int {
 }
 
 // Holdings returns what all owners and sources have. It takes the lock once, whatever their
-// number.
+// number, so the numbers are of one moment. One call of BlocksOf for each owner would stop
+// all lanes as often, and a block that moved between two of the calls would be counted
+// twice or not at all.
 func (x *Index) Holdings() Holdings {
 	x.lock()
 	defer x.unlock()

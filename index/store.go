@@ -154,6 +154,8 @@ func (p *storing) storeBesideOthers() (i int, c cursor, more bool) {
 	p.s = p.o.s
 	p.s.teaches = p.s.teaches || e.Local != nil
 	p.of = x.tree.identities.rootOf(e.Identity)
+	// An event with a key comes from a snapshot. Its blocks may go anywhere, so it is never
+	// ordinary.
 	if !x.resolver.isCalmFor(p.s) || e.HasKey {
 		return 0, c, true
 	}
@@ -213,6 +215,11 @@ func (p *storing) storeOrdinary() (i int, c cursor) {
 // Engines announce copies on lower tiers that way. They know the hash of the block and
 // sometimes the tokens, but not always the adapter or the salt. The hash was taught by the
 // event about the device, which knew all of it.
+//
+// The cursor of the block before is made only where it is needed, since it costs up to 63
+// hashes and blocks with known hashes need none. While names get entries on demand it ends
+// at the first unknown hash: whether that is new or just has no entry only a search tells,
+// which storeRest does.
 func (p *storing) storeByName() (i int, c cursor) {
 	x, e, l := p.x, p.e, p.s.lane
 	last, ok := position{}, false // the block before, where c is not its cursor yet
@@ -255,6 +262,10 @@ func (p *storing) storeByName() (i int, c cursor) {
 // storeRest stores the blocks from i on, each behind the one before. All lanes are locked.
 // It handles everything, and goes back to growChain for stretches that are ordinary, which
 // is much cheaper a block.
+//
+// A cursor that says that its block is nowhere (atBlock, without a position) is true only
+// as long as no block of a chain was made. The block before may have been placed by what
+// was just stored, as one that had waited. Then only the key of the cursor is believed.
 func (p *storing) storeRest(i int, c cursor) {
 	x, e := p.x, p.e
 	for i < len(e.Engine) {
@@ -312,6 +323,10 @@ func (p *storing) findStart() (c cursor, ok bool) {
 }
 
 // findParent is findStart for an event that says nothing of its identity.
+//
+// A mark at the end of the last event needs no look at private names only if the source has
+// none, which is the condition here. Otherwise the hash may mean another block to it than
+// the one that has this name.
 func (p *storing) findParent() (c cursor, ok bool) {
 	x, e, l := p.x, p.e, p.s.lane
 	switch {
@@ -418,6 +433,8 @@ func (p *storing) storeKeyed(c cursor) cursor {
 // meaning, as a name belongs to a held block. What waits is moved after that, because only
 // then is it known where to. Each step may move blocks, end pieces or make new ones, so the
 // cursor is looked at again behind each.
+//
+//	find or make the block -> move what waited raw -> owner holds it -> hash means it -> place what waited behind it
 func (p *storing) storeOne(i int, next, c cursor) cursor {
 	x, e := p.x, p.e
 	engine, clientHash := normal(e.Engine[i]), uint64(0)
@@ -733,6 +750,9 @@ func (p *storing) storeOrphan(i int) (int, cursor) {
 // waitForParent parks a block behind its parent. The newest report of a block's parent
 // counts; a full room loses its oldest link, since a parent that has not come for so long
 // was most likely evicted before this server listened.
+//
+// A second link of one hash takes the place of the first. The new one is added before idle
+// links are dropped: its parent may be the only reason why another link is still of use.
 func (p *storing) waitForParent(engine, parent uint64, i int) {
 	r, fresh := &p.s.room, link{engine: engine, parent: parent, local: p.e.Local[i], clientHash: p.clientHash(i, p.of.id), of: p.of,
 		says: p.e.Says}

@@ -14,6 +14,10 @@ import (
 // Nothing but the entries is needed to move them. Who changes a segment makes its version
 // odd, which is its lock. A reader takes no lock: it believes that a key is absent if the
 // version of the segment was even and the same before and after.
+//
+// Readers take no lock because a query probes it for each piece, on all cores at once, and
+// even an uncontended lock would pass its cache line from core to core. Writers are rare
+// beside that: one entry for a piece of a chain, not one for each block.
 type table struct {
 	bodies [1 << segBits]atomic.Pointer[segmentBody] // of the segments: nearly only read
 	segs   [1 << segBits]segment
@@ -138,6 +142,10 @@ func (b *segmentBody) bytes() int64 { return int64(8*len(b.entries) + 8*len(b.si
 // none.
 //
 // It is linear probing: the next slot is nearly always in the same cache line.
+//
+// It may find an entry whose block has moved or ended, and the caller's matches looks at
+// the piece for that. It may also miss one while a removal pulls entries back, which the
+// version tells the caller.
 func (b *segmentBody) findEntry(tag uint64, matches func(position) bool) position {
 	if b.isAbsent(tag) {
 		return position{}
@@ -249,6 +257,9 @@ func (t *table) removeEntry(h uint64, at position) {
 		if v == 0 {
 			break
 		}
+		// The entry probed over the hole, so it may stand there. It is written to the hole
+		// before its old slot becomes the next hole: at each moment it is there at least
+		// once. A reader between the two slots may still miss it, which the version tells.
 		if (p-b.homeSlot(v>>refBits))&mask >= (p-hole)&mask {
 			write64(&b.entries[hole], v)
 			hole = p
@@ -260,7 +271,8 @@ func (t *table) removeEntry(h uint64, at position) {
 	}
 }
 
-// clearAll gives the memory of an empty table back.
+// clearAll gives the memory of an empty table back. Each segment is locked for that, so its
+// version changes: a query that is probing the old body looks again, and finds none.
 func (t *table) clearAll() {
 	for i := range t.segs {
 		s := &t.segs[i]

@@ -234,7 +234,8 @@ func (t *tree) discardPiece(n uint32, r *piece) {
 
 // extendPiece appends n blocks to a locked piece, with a set. Their words are written
 // already. Nearly always the last interval has the same set and just grows, which touches
-// nothing but the head.
+// nothing but the head. Until the count changes, a word behind the end is no block to
+// anybody.
 func (t *tree) extendPiece(r *piece, n, set uint32) {
 	end, k := r.len()+n, r.intervalCount()
 	var buf [maxPiece + 2]interval
@@ -530,7 +531,8 @@ func (t *tree) findHeldRaw(s *source, engine uint64) position {
 
 // clearStaleNames drops the engine hashes that a block had when it lost its last owner.
 // They were left where they were, as nobody takes the words of a dead block for names. Now
-// it gets an owner again, and they would become names that nobody has announced.
+// it gets an owner again, and they would become names that nobody has announced: a removal
+// by one of them, meant for another block, would take this one.
 func (t *tree) clearStaleNames(n uint32, r *piece, at uint32) {
 	if r.loose() {
 		return

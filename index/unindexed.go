@@ -126,8 +126,10 @@ func (f *finder) noteUnindexed(s *source, n uint32) {
 	}
 }
 
-// nameDuePieces gives pieces that left the list of a source their entries. The lane holds
-// another piece afterwards.
+// nameDuePieces gives pieces that left the list of a source their entries. It is put off to
+// the end of the event, as the lane holds the piece that the event is about, and can hold
+// only one. The source may hold no block of such a piece any more; then the names are no
+// concern of its own. The lane holds another piece afterwards.
 func (f *finder) nameDuePieces(s *source) {
 	l := s.lane
 	for _, n := range l.due {
@@ -268,6 +270,8 @@ func (m *nameMap) nameBlock(l *lane, p position) {
 }
 
 // holdCleanPiece is holdPiece for a piece without retired owners, which may have ended then.
+//
+// A caller that goes on with its blocks has to look at their number, which is 0 then.
 func (m *nameMap) holdCleanPiece(l *lane, n uint32) *piece {
 	r := m.tree.holdPiece(l, n)
 	if m.sweep.left > 0 {
@@ -289,6 +293,9 @@ func (m *nameMap) namePiece(l *lane, n uint32) {
 //
 // Names that get an entry are fetched together first: the entries lie in different cache
 // lines, and the loads overlap.
+//
+// Next to other lanes a clash is only noted, because what follows from it concerns sources
+// of other lanes: the next call that locks all lanes ends naming on demand (lockRest).
 func (m *nameMap) nameBlocks(l *lane, n uint32, r *piece, blocks uint64) {
 	blocks &^= m.tree.lines.deadBlocks(r)
 	for line := n; line != 0; {

@@ -9,7 +9,7 @@ import "slices"
 //	learn(hash, block) --blocks wait--> met --placeWaiters, at the end of the block--> moved
 //
 // An event next to others does not give a hash its meaning while blocks wait under it
-// (awaited).
+// (isAwaited).
 
 // noteMeaning notes that an engine hash has got a meaning, for placeWaiters.
 func (m *nameMap) noteMeaning(engine uint64) {
@@ -41,6 +41,9 @@ func (x *Index) HasLoose() bool { return x.tree.looseBlocks.Load() > 0 }
 
 // alsoLearn lets an engine hash mean a block, for a source that waits under it, and so for
 // all others unless they mean something else by it.
+//
+// Sources that announce tokens say themselves what their hashes mean. One waiting source is
+// enough: once the hash has a meaning, the others get theirs by placeWaiters.
 func (rs *resolver) alsoLearn(engine uint64, p position) {
 	for _, s := range rs.holders.waitersOf(engine) {
 		if !s.teaches && !rs.isContested(s, engine) && rs.meaningOf(s, engine).isNone() {
@@ -55,6 +58,11 @@ func (rs *resolver) alsoLearn(engine uint64, p position) {
 //
 // It goes on until no hash is left that has got a meaning: a block that moves may give one
 // to the next. Each turn moves a block out of its waiting place, so that ends.
+//
+// met is a list that grows while the loop goes over it, so the loop counts and does not
+// range. The result belongs to the event that is being stored only where its own source
+// moved blocks; what other sources gain is theirs, and goes into a result that nobody
+// reads.
 func (p *storing) placeWaiters() {
 	x := p.x
 	for k := 0; k < len(x.names.met); k++ {
@@ -90,8 +98,8 @@ func (p *storing) placeWaiters() {
 	x.names.met = x.names.met[:0]
 }
 
-// placeOthers is placeWaiters of storing where no event is applied. It reports whether there may
-// have been such blocks.
+// placeOthers is placeWaiters where no event is being stored, as when a question ended
+// naming on demand. It reports whether there may have been such blocks.
 func placeOthers(x *Index) bool {
 	if len(x.names.met) == 0 {
 		return false
@@ -133,6 +141,8 @@ func (p *storing) otherHashes(engine uint64) [2]uint64 {
 
 // partHolders returns the owners of a source that wait under the hash of a block which the
 // event at hand has in parts.
+//
+// They are collected before the block moves: afterwards nothing says who waited.
 func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 	from := p.x.tree.findLoose(engine)
 	if p.e.Parts < 2 || from.isNone() {
@@ -150,13 +160,17 @@ func (p *storing) partHolders(s *source, engine uint64) (all []*owner) {
 // giveParts gives owners that waited under the hash of a block the parts of it that come
 // before the one which the hash names.
 //
-// The source announced one block by the hash of its last part, and holds all of them.
+// A publisher with larger blocks announced one block by the hash of its last part, and
+// holds all of them. While the block waited, nobody knew which parts those are; this event
+// does, as it has all of them. The last part is the block that the hash means, so moveRaw
+// has moved it.
 func (p *storing) giveParts(owners []*owner, s *source, engine uint64) {
 	if len(owners) == 0 {
 		return
 	}
 	for i := p.e.Parts - 1; i < len(p.e.Engine); i += p.e.Parts {
 		if name := normal(p.e.Engine[i]); name != engine {
+			// The source may have waited under another form of the last part's hash.
 			if others := p.otherHashes(name); others[0] != engine && others[1] != engine {
 				continue
 			}
@@ -180,11 +194,13 @@ type settledBlock struct {
 	local  uint64
 }
 
-// settledCursor returns the cursor of a named block. One that was in no piece is looked for
-// again if blocks have been made since.
+// settledCursor returns the cursor of a block of the stack, as it is now.
 //
-// Blocks that are made on the way may be the ones that others on the stack were looking
-// for.
+// The block was found a while ago, and each block that placeWaiting has placed since may
+// have moved it or ended its piece. If it is no longer there, only its key is known. If it
+// was in no piece, and blocks have been made since, one of them may be it: it is looked for
+// again as the child of the one before it, which is asked in the same way, down to the
+// block that the event named.
 func (p *storing) settledCursor(i int) cursor {
 	w := &p.s.work[i]
 	if c := p.x.tree.refreshCursor(w.at); c.kind != atBlock || !c.at.isNone() {
@@ -208,6 +224,10 @@ func (p *storing) settledCursor(i int) cursor {
 //
 // It keeps a stack of its own and does not recurse: a prompt of a million tokens is a chain
 // of 65,536 links.
+//
+// A link whose block the source holds moves that block. One whose block it does not hold is
+// passed through: it only carried the tokens for those behind it. Where the budget has no
+// room for a block, it stays where it waits, and those behind it still learn their keys.
 func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 	x, s := p.x, p.s
 	if i := s.room.linkOf(engine); i != none {
@@ -225,6 +245,8 @@ func (p *storing) placeWaiting(engine uint64, at cursor) (moved int) {
 				continue // it is not this parent that the event meant
 			}
 			next := x.tree.childOf(w.at, l.local)
+			// The link has left the room, so whatever happens now, the loop comes to an
+			// end.
 			if !x.tree.findHeldRaw(s, l.engine).isNone() {
 				if next = x.resolver.seekBlock(s, l.engine, next, w.at); next.at.isNone() {
 					clientHash := l.clientHash

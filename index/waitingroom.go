@@ -2,9 +2,22 @@ package index
 
 import "unsafe"
 
-// waitingRoom is the waiting room of a source: blocks with tokens whose parent's key is
-// not known yet. Links are found by their own engine hash and by the parent they
-// wait on, and leave oldest first when the room is full.
+// waitingRoom is the waiting room of a source: blocks with tokens whose parent's key is not
+// known yet. Links are found by their own engine hash and by the parent they wait on, and
+// leave oldest first when the room is full.
+//
+//	byEngine  engine hash -> link          at most one a hash
+//	byParent  parent -> link <-> link      siblings, the newest first
+//	oldest    link <-> link <-> newest     by arrival
+//	free      record -> record             unused records, chained by newer
+//
+// A link may have to leave by any of the three orders: because its parent came, because its
+// block was stored again, or because the room is full. So each list is doubly linked, and a
+// link leaves all of them in constant time.
+//
+// Records are named by number and not by pointer, so the 65,536 links of a full room are one
+// object to the garbage collector. 0 is the number of a record, so the zero value says
+// nothing by its numbers: free, oldest and newest are valid only while links wait.
 type waitingRoom struct {
 	links    []link
 	free     int32 // first unused record, chained by newer; valid while used > 0
@@ -45,8 +58,8 @@ func (r *waitingRoom) firstChild(parent uint64) int32 {
 
 // pushLink adds a link as the newest. The engine hash has none yet.
 //
-// The records are in one slice and chained by number, so that a full room costs the
-// collector one object to look at.
+// An empty room begins from the start, whatever it had before. That also sets the numbers
+// of a zero room to none.
 func (r *waitingRoom) pushLink(l link) {
 	if r.used == 0 {
 		r.links, r.free, r.oldest, r.newest = r.links[:0], none, none, none
@@ -67,6 +80,7 @@ func (r *waitingRoom) pushLink(l link) {
 		r.links[r.newest].newer = i
 	}
 	r.newest = i
+	// The new link stands before its siblings, and byParent names it as the first one.
 	if n := r.links[i].next; n != none {
 		r.links[n].prev = i
 	}
@@ -75,16 +89,21 @@ func (r *waitingRoom) pushLink(l link) {
 	r.used++
 }
 
-// removeLink takes a link out. A room that has become empty gives its memory back.
+// removeLink takes a link out of all three orders, and chains its record into the free
+// ones.
 //
-// The record is chained into the free ones. A room that was large once would otherwise stay
-// large.
+// A room that has become empty gives its memory back. Rooms fill when a follower comes late
+// and misses the beginnings of many prompts, which happens once; a room that was large then
+// would otherwise stay large for good. A few records stay, or a source with a link now and
+// then would allocate for each.
 func (r *waitingRoom) removeLink(i int32) {
 	l := &r.links[i]
 	if l.next != none {
 		r.links[l.next].prev = l.prev
 	}
 	switch {
+	// Who was the first child hands the entry of the parent on to the next one, or takes
+	// the entry with it.
 	case l.prev != none:
 		r.links[l.prev].next = l.next
 	case l.next != none:
@@ -103,6 +122,7 @@ func (r *waitingRoom) removeLink(i int32) {
 	} else {
 		r.links[l.newer].older = l.older
 	}
+	// From here on l has nothing of the link any more.
 	*l = link{newer: r.free}
 	r.free = i
 	if r.used--; r.used == 0 && len(r.links) > minSlots {
@@ -110,7 +130,8 @@ func (r *waitingRoom) removeLink(i int32) {
 	}
 }
 
-// each yields the links, the oldest first.
+// each yields the links, the oldest first. It counts and does not look for none, as the
+// numbers of an empty room mean nothing. The room must not change meanwhile.
 func (r *waitingRoom) each(yield func(link) bool) {
 	for i, n := r.oldest, 0; n < r.used; i, n = r.links[i].newer, n+1 {
 		if !yield(r.links[i]) {
@@ -134,7 +155,9 @@ func (h *holders) dropLink(s *source, i int32) {
 // nothing waits on, and goes on with its parent.
 //
 // A link is useful as long as its block is held or something waits behind it: it carries
-// the tokens by which those get their keys.
+// the tokens by which those get their keys. Without this, links of blocks that engines
+// evicted before their parents came would fill the room, and push out links of blocks that
+// are still held.
 func (h *holders) forgetIdleLinks(s *source, engine uint64) {
 	for {
 		i := s.room.linkOf(engine)
@@ -146,7 +169,12 @@ func (h *holders) forgetIdleLinks(s *source, engine uint64) {
 	}
 }
 
-// sweepRoom is forgetIdleLinks for all links, after an owner has lost everything at once.
+// sweepRoom is forgetIdleLinks for all links, after an owner has lost everything at once
+// and no removal named the blocks. Other owners of the source may still hold some.
+//
+// The links to be dropped are collected first, since the table must not change while it is
+// read. It is enough to collect those without children, because forgetIdleLinks goes on
+// from child to parent.
 func (h *holders) sweepRoom(s *source) {
 	var gone []uint64
 	for engine := range s.room.byEngine.each {
@@ -159,7 +187,9 @@ func (h *holders) sweepRoom(s *source) {
 	}
 }
 
-// emptyIdleRoom ends what waits of a source that holds nothing.
+// emptyIdleRoom ends what waits of a source that holds nothing. All links are useless then
+// (forgetIdleLinks says why), and no raw block can be left. So the source is simple again,
+// and its next events need not look for either.
 func (h *holders) emptyIdleRoom(s *source) {
 	if s.held == 0 && (s.raw || s.room.used > 0) {
 		s.raw = false
