@@ -42,6 +42,9 @@ func isOtherTopic(frame []byte, topic string) bool {
 
 // newMessage reads a sequence frame and the batch next to it. The publisher id is in that frame or in
 // the payload, as wire.PublisherIDOf says; known is the id of an earlier message.
+//
+// A message that was too large has only its beginning here, which may lack the id, so it is
+// not looked for.
 func newMessage(number, batch []byte, received payload.Message, known events.PublisherID) (m message, ok bool) {
 	m.block, m.oversize = received.Block, received.Oversize
 	switch len(number) {

@@ -44,7 +44,9 @@ func (h *heldBatches) startsBehind(next uint64) bool {
 	return h.count() > 0 && h.firstBatch().seq > next
 }
 
-// restoreKept replaces what is held with kept batches, those from a sequence on.
+// restoreKept replaces what is held with kept batches, those from a sequence on. The others
+// are part of the snapshot behind which the kept ones go, and give back the reference that
+// was taken for them.
 func (h *heldBatches) restoreKept(kept []queuedBatch, from uint64) {
 	h.dropAll()
 	for _, it := range kept {
@@ -114,8 +116,9 @@ func (h *heldBatches) searchIndex(seq uint64) int {
 	return h.off + sort.Search(h.count(), func(i int) bool { return h.items[h.off+i].seq >= seq })
 }
 
-// compactItems moves the items to the front if that frees at least half the space,
-// so that appending stays O(1) and a long queue does not creep through memory.
+// compactItems moves the items to the front if that frees at least half the space. With
+// less, a list that is full most of the time would be moved for each batch; so appending
+// stays O(1), and a long queue does not creep through memory.
 func (h *heldBatches) compactItems() {
 	if h.off < len(h.items)/2 {
 		return

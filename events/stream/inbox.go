@@ -39,9 +39,13 @@ type input struct {
 	ours     bool      // of inReplayCut: the stream ended the attempt, not the publisher
 }
 
-// inbox is what happened and has not been fed to the machine, in order of
-// arrival. Live and replayed batches are bounded separately; everything else is
-// rare.
+// inbox is what happened and has not been fed to the machine, in order of arrival.
+//
+// Batches of the live connection and of a replay are bounded separately. With one bound for
+// both, a live connection that is ahead would fill it, and the replay for which the live
+// batches wait could bring nothing any more: the two would wait for each other. Everything
+// else (connections, ends of attempts) is rare, and must never wait, or a full queue could
+// not even hear that its connection has ended.
 type inbox struct {
 	items []input // items[:off] are taken
 	off   int
@@ -56,8 +60,9 @@ type inbox struct {
 func (b *inbox) setLimits(n, bytes int) { b.maxLen, b.maxBytes = n, bytes }
 
 // hasRoom reports whether a batch has room. The machine holds heldLen live batches of
-// heldBytes bytes, which count as well. A batch always fits into an empty queue, or one that
-// is larger than the queue would wait for ever.
+// heldBytes bytes, which count as well: while a replay runs it takes live batches out of
+// the queue only to keep them. A batch always fits into an empty queue, or one that is
+// larger than the queue would wait for ever.
 func (b *inbox) hasRoom(in *input, heldLen, heldBytes int) bool {
 	n, bytes := b.replayLen, b.replayBytes
 	if in.kind == inLive {
@@ -92,8 +97,9 @@ func (b *inbox) appendInput(in input) {
 	b.items = append(b.items, in)
 }
 
-// takeOldest removes the oldest input. The space before it is reused once it is half of the
-// list, so that a queue which is never quite empty does not creep through memory.
+// takeOldest removes the oldest input. Its place is cleared, so that the payload does not
+// live on in the list. The space before it is reused once it is half of the list, so that a
+// queue which is never quite empty does not creep through memory.
 func (b *inbox) takeOldest() (input, bool) {
 	if b.off == len(b.items) {
 		return input{}, false
@@ -124,7 +130,9 @@ func (b *inbox) takeOldest() (input, bool) {
 	return in, true
 }
 
-// oldestArrival returns when the first batch of the inbox arrived, zero without any.
+// oldestArrival returns when the first batch of the inbox arrived, zero without any. It
+// passes over inputs that are no batches; there are few of them in a row, so Status can
+// afford to look each time.
 func (b *inbox) oldestArrival() time.Time {
 	for i := range b.items[b.off:] {
 		if in := &b.items[b.off+i]; in.kind == inLive || in.kind == inReplay {
@@ -148,15 +156,20 @@ func (s *Stream) pushInput(ctx context.Context, in input) bool {
 	return true
 }
 
-// queueInput is pushInput without waking Next. What Status shows about the connection changes
-// here, together with the queue and under the same lock: a reader of Status that sees
-// "connected" must not see it before the machine can hear of it, nor after the next
+// queueInput is pushInput without waking Next. What Status shows about the connection
+// changes here, together with the queue and under the same lock: a reader of Status that
+// sees "connected" must not see it before the machine can hear of it, nor after the next
 // disconnect.
 //
-// A live batch without room waits, which stops reading the socket, so that TCP pushes back and
-// the publisher queues. A replayed batch does not wait: the publisher sends the ring from the
-// thread that also publishes, so a replay that stands still would hold up the engine. Its
-// attempt ends instead, and asks for the rest later.
+// A live batch without room waits, which stops reading the socket, so that TCP pushes back
+// and the publisher queues. A replayed batch does not wait: the publisher sends the ring
+// from the thread that also publishes, so a replay that stands still would hold up the
+// engine. Its attempt ends instead, and asks for the rest later.
+//
+// The reader may wait here when Pause or Close ends its connection. Both cancel ctx and
+// wake room while they hold mu, so the reader cannot miss it. It then drops its batch: the
+// machine hears of the end of the connection right after it, and would drop what waits
+// anyway.
 func (s *Stream) queueInput(ctx context.Context, in input) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,6 +177,8 @@ func (s *Stream) queueInput(ctx context.Context, in input) bool {
 		s.status.throttled = true
 		s.room.Wait()
 	}
+	// A live batch that got its room ends the state of being throttled. Other inputs say
+	// nothing about it.
 	s.status.throttled = s.status.throttled && in.kind != inLive
 	switch {
 	case ctx.Err() != nil: // Pause and Close end it with mu held
@@ -182,7 +197,8 @@ func (s *Stream) queueInput(ctx context.Context, in input) bool {
 	return true
 }
 
-// hasRoomFor reports whether a batch has room. mu is held.
+// hasRoomFor reports whether a batch has room: in the queue of this stream, and in the
+// memory that all streams share. mu is held.
 func (s *Stream) hasRoomFor(in *input) bool {
 	if in.kind == inLive {
 		return s.inbox.hasRoom(in, s.status.heldLen, s.status.heldBytes) && s.live.Fits(len(in.payload))
@@ -206,6 +222,8 @@ func (s *Stream) chargeMemory() {
 
 // hasQueuedAnswer reports whether something of a replay waits in the inbox. While it does,
 // patience does not end: the publisher has answered, and it is our caller that is slow.
+// Without this an index that pauses for longer than the timeout would give up every replay
+// that is under way.
 func (s *Stream) hasQueuedAnswer() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +241,12 @@ func (s *Stream) takeInput() (input, bool) {
 
 // countHeld counts what the machine holds against the queue, with a live batch that it gets
 // next, and lets the live reader go on if there is room. Batches leave the inbox for the
-// machine long before they are applied when a replay runs; without this count the queue would
-// look empty and the reader would go on to fill memory. turn and mu are held.
+// machine long before they are applied when a replay runs; without this count the queue
+// would look empty and the reader would go on to fill memory.
+//
+// Batches that are kept for a snapshot are mostly those that are held as well, with one
+// payload for both, so the larger of the two numbers counts and not the sum. turn and mu
+// are held.
 func (s *Stream) countHeld(next *input) {
 	r := &s.machine.snapshots // what it keeps is mostly held as well
 	s.status.heldLen, s.status.heldBytes = max(s.machine.held.count(), len(r.kept)), max(s.machine.held.bytes, r.bytes)

@@ -45,6 +45,9 @@ func (l *Limiter) releasePlace(flow string) {
 
 // limitTurn calls over when the turn of a stream is over and others wait. While none waits the
 // turn goes on, so that a single source which recovers is not interrupted. stop ends that.
+//
+// It asks once a turn and not when somebody begins to wait, so a stream always has a whole
+// turn, in which a usual ring comes to its end.
 func (l *Limiter) limitTurn(over func()) (stop func()) {
 	if l == nil {
 		return func() {}

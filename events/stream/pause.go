@@ -5,7 +5,9 @@ import (
 	"time"
 )
 
-// link is whether there should be a connection. Guarded by Stream.mu.
+// link is whether there should be a connection. Guarded by Stream.mu. It is apart from the
+// status, which says whether there is one: between a call of Pause and the end of the
+// connection the two differ.
 type link struct {
 	paused bool
 	failed bool // the endpoint can never work, and no caller asked to try again
@@ -15,9 +17,13 @@ type link struct {
 	cancel context.CancelFunc
 }
 
-// Pause closes the live connection and any replay in flight, and stays without until Unpause.
-// What the publisher sends after Pause has returned is missed; what arrived before is still
-// applied, and the watermark stays. It does nothing to a stream that is Failed.
+// Pause closes the live connection and any replay in flight, and stays without until
+// Unpause. What the publisher sends after Pause has returned is missed; what arrived before
+// is still applied, and the watermark stays. It does nothing to a stream that is Failed.
+//
+// It does not wait for the reader to end. The reader may be in the transport, or wait for
+// room; it finds its context ended and can queue nothing more, which is why what arrives
+// after Pause is missed for sure.
 func (s *Stream) Pause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,9 +37,12 @@ func (s *Stream) Pause() {
 	s.wakeNext() // OnState is to hear of it
 }
 
-// Unpause connects again. What was missed meanwhile is replayed, or shows as a gap
-// with the next batch. Of a stream that is Failed it tries the endpoints again; to
-// any other it does nothing.
+// Unpause connects again. What was missed meanwhile is replayed, or shows as a gap with the
+// next batch. Of a stream that is Failed it tries the endpoints again; to any other it does
+// nothing.
+//
+// The machine hears of it as an input, in the order of all others, because only then does
+// it forget why it failed.
 func (s *Stream) Unpause() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,10 @@ func (h *probePlan) dueAt(connected bool, request askKind) time.Time {
 	return h.at
 }
 
-// supersedes reports whether a probe for an anchor, or from the start without one, is of no use any more: a clear
-// has come since, or more is missing.
+// supersedes reports whether a probe for an anchor, or from the start without one, is of no
+// use any more: a clear has come since, or more is missing. The probe that runs was begun
+// by an earlier plan, and its answer must not be taken for one to the question of the
+// present plan.
 func (h *probePlan) supersedes(anchor fingerprint) bool {
 	if anchor != (fingerprint{}) {
 		return h.from != probeAnchor
@@ -58,8 +60,10 @@ const (
 // isActive reports whether the replay service is left alone.
 func (c *servicePause) isActive(now time.Time) bool { return now.Before(c.until) }
 
-// noteDenial notes an answer without the batches asked for. Another one during the pause counts with the
-// first.
+// noteDenial notes an answer without the batches asked for. Another one during the pause
+// counts with the first: one replay that ends in several gaps is one answer, and must not
+// double the pause for each of them. A pause after silence, which may be longer than
+// maxDenial, is not shortened.
 func (c *servicePause) noteDenial(now time.Time) {
 	if !c.isActive(now) {
 		c.pause = min(max(2*c.pause, minRetry), max(c.pause, maxDenial))

@@ -17,6 +17,8 @@ func (m *machine) acceptReply(it queuedBatch, now time.Time) {
 	a := &m.replay
 	a.deadline = now.Add(m.cfg.timeout)
 	a.brought++
+	// Whatever the replay is for, another lifetime answers: nothing that it says is about
+	// the batches which were consumed.
 	if m.consumed.isForeign(&it) {
 		m.beginLifetime(reasonRestart, now)
 		return

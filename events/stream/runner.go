@@ -17,7 +17,8 @@ import (
 const goodConnection = 5 * time.Second
 
 // keepConnected keeps a live connection until the stream is closed, except while it is
-// paused, or has failed.
+// paused, or has failed. Each turn of the loop has a context of its own (awaitLink), so
+// Pause, and a machine that wants another connection, end just that.
 func (s *Stream) keepConnected() {
 	for {
 		ctx, ok := s.awaitLink()
@@ -28,7 +29,9 @@ func (s *Stream) keepConnected() {
 	}
 }
 
-// sleepAbout sleeps for up to d, and half of it at least. It returns false if ctx ended first.
+// sleepAbout sleeps for up to d, and half of it at least. Without the random part, all
+// streams of a fleet whose network comes back would connect in the same moments. It returns
+// false if ctx ended first.
 //
 //go:noinline
 func sleepAbout(ctx context.Context, d time.Duration) bool {
@@ -77,8 +80,14 @@ func (s *Stream) connectRepeatedly(ctx context.Context) {
 }
 
 // readLive takes from one live connection until it is lost, or ctx ends. While the queue is
-// full it takes nothing. The functions that it calls are not inlined: it waits in Recv nearly
-// always, and what they need would be on the stack of each silent source, see Next.
+// full it takes nothing.
+//
+// Recv does not know of ctx, so a function closes the subscription when ctx ends, which
+// makes Recv return. Close may be called twice that way, and from two goroutines, as
+// Subscription says.
+//
+// The functions that it calls are not inlined: it waits in Recv nearly always, and what
+// they need would be on the stack of each silent source, see Next.
 func (s *Stream) readLive(ctx context.Context, sub Subscription) {
 	end := context.AfterFunc(ctx, func() { sub.Close() })
 	if s.announceConnected(ctx) {
@@ -106,7 +115,12 @@ func (s *Stream) announceConnected(ctx context.Context) bool {
 	return s.pushInput(ctx, input{kind: inConnected, at: time.Now()})
 }
 
-// reportLost tells the machine that a live connection has ended.
+// reportLost tells the machine that a live connection has ended. It pushes with the context
+// of the stream and not with that of the connection, which may have ended: the machine has
+// to hear of the end even so, because only then does it drop what waits.
+//
+// A connection that was given up for its silence was lost when the last byte arrived. The
+// time counts from then on, so that StaleAfter is not prolonged by the wait.
 //
 //go:noinline
 func (s *Stream) reportLost(ctx context.Context, beat *silenceTimer, err error) {
@@ -118,7 +132,13 @@ func (s *Stream) reportLost(ctx context.Context, beat *silenceTimer, err error) 
 	s.pushInput(s.ctx, input{kind: inDisconnected, text: err.Error(), at: time.Now().Add(-silentFor(err))})
 }
 
-// handleLiveMessage gives the machine a live message. known is the publisher's lifetime as its messages name it.
+// handleLiveMessage gives the machine a live message. known is the publisher's lifetime as
+// its last message named it. Nearly every message repeats it, and a comparison is cheaper
+// than a search.
+//
+// A message that makes no sense does not end the connection. It may be a single one, and a
+// publisher of another protocol would send the next after each reconnect; the machine
+// counts them and says so in the state.
 //
 //go:noinline
 func (s *Stream) handleLiveMessage(ctx context.Context, beat *silenceTimer, received *payload.Message, known *events.PublisherID) {
@@ -139,6 +159,8 @@ func (s *Stream) handleLiveMessage(ctx context.Context, beat *silenceTimer, rece
 // drops it. turn is held.
 func (s *Stream) carryOutOrders() {
 	for _, o := range s.machine.out.orders {
+		// The reader may wait for room with a batch of the connection that ends, so it is
+		// woken.
 		if o.relink {
 			s.mu.Lock()
 			s.link.cancel() // keepConnected makes another
@@ -167,8 +189,9 @@ func (s *Stream) carryOutOrders() {
 	s.machine.out.orders = s.machine.out.orders[:0]
 }
 
-// startAttempt begins one attempt to replay, or one request for a snapshot, in a goroutine of
-// its own. turn is held.
+// startAttempt begins one attempt to replay, or one request for a snapshot, in a goroutine
+// of its own. If it begins none, the machine is about to hear that the connection has
+// ended, and drops the attempt as one that cannot be answered any more. turn is held.
 func (s *Stream) startAttempt(end *context.CancelFunc, attempt func(context.Context)) {
 	// Close waits for tasks, so none may begin once it has. Nor does one begin for a
 	// live connection that has ended: the machine is about to hear of it, and another
@@ -190,6 +213,10 @@ func (s *Stream) startAttempt(end *context.CancelFunc, attempt func(context.Cont
 // while others wait, or until the queue is full: the machine then asks for the rest, which
 // costs the publisher less than a reader that is slow. It tells the machine how it ended,
 // unless ctx has ended, for then the machine has ended it.
+//
+// The machine hears of the beginning when the attempt has its place, so that the time in
+// the queue of the Limiter does not count as silence of the publisher. An end of our own
+// making (ours) counts neither as an error nor among the attempts that brought little.
 func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
 	if !s.cfg.Replays.acquirePlace(ctx, s.cfg.ReplayFlow) {
 		return
@@ -226,6 +253,8 @@ func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
 		}
 		m, kind := parseReply(received, known, s.cfg.Topic)
 		switch kind {
+		// A reply that cannot be read is passed over, as a live message is. If all are like
+		// that, the machine's patience ends the attempt.
 		case replyBad:
 			s.countBadFrames()
 			if n := len(received.Frames); n > 0 {
@@ -245,9 +274,12 @@ func (s *Stream) replayFrom(ctx context.Context, ask, from uint64) {
 	}
 }
 
-// fetchSnapshot asks for a snapshot of the publisher, once. The reply may take many seconds,
-// so that the machine hears of progress now and then; each part would be too often, as there
-// may be 65,536.
+// fetchSnapshot asks for a snapshot of the publisher, once. The reply may take many
+// seconds, so that the machine hears of progress now and then, which extends its deadline;
+// each part would be too often, as there may be 65,536.
+//
+// It never asks twice. Whether and when to ask again is for the machine to say, which knows
+// why the last request failed.
 func (s *Stream) fetchSnapshot(ctx context.Context, ask uint64) {
 	if !s.cfg.Requests.acquirePlace(ctx, s.cfg.ReplayFlow) {
 		return

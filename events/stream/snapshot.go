@@ -105,6 +105,7 @@ func (r *snapshotRecovery) stateName() string {
 func (m *machine) requestSnapshot(now time.Time) {
 	r := &m.snapshots
 	r.first, r.due, r.began, r.deadline = false, time.Time{}, time.Time{}, time.Time{}
+	// A replay or a clear has made the loss good since the request was planned.
 	if !m.snapshots.holdsBatches && !m.completeness.wantsSnapshot() {
 		return
 	}
@@ -224,6 +225,8 @@ func (m *machine) nextSnapshotStep(now time.Time) (step Step, at time.Time, ok b
 	seq, at := s.seq, r.at
 	kept := r.kept
 	r.kept, r.reply = nil, nil
+	// The snapshot is all that the publisher holds, so what was missing before it does not
+	// matter any more. Only the caller can take its own doubt back.
 	m.completeness = completeness{doubt: m.completeness.doubt}
 	m.consumed.started, m.consumed.last, m.consumed.next, m.consumed.id = true, fingerprint{uint64(seq) + 1, 0}, uint64(seq)+1, s.id
 	m.consumed.prints.forgetAll()
@@ -268,7 +271,9 @@ func (r *snapshotRecovery) planRequest(now time.Time) {
 	r.due = now.Add(r.pause)
 }
 
-// cancelRequest ends the request under way, and plans none.
+// cancelRequest ends the request under way, and plans none. All that waits for the reply
+// goes with it, so every path that drops a request gives back the same memory. An order to
+// stop is given only if a request runs.
 func (r *snapshotRecovery) cancelRequest(out *outbox) {
 	if r.id != 0 {
 		out.orders = append(out.orders, order{snapshot: true, stop: true})
@@ -286,6 +291,10 @@ func (r *snapshotRecovery) cancelRequest(out *outbox) {
 
 // keepLive remembers a live batch that may be behind the snapshot. It reports false without
 // room.
+//
+// Replayed batches are not kept: behind the snapshot a replay can bring them again. A kept
+// batch has a reference to its payload of its own, because it may be handed out, and given
+// back, while the request goes on.
 func (r *snapshotRecovery) keepLive(it queuedBatch) bool {
 	if r.id == 0 || it.replayed {
 		return true

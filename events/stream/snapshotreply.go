@@ -23,7 +23,10 @@ type snapshotReply struct {
 	bytes  int
 }
 
-// parseSnapshot reads the frames of a reply. A delimiter in front may be missing.
+// parseSnapshot reads the frames of a reply: sequence, publisher id, then the parts. A
+// delimiter in front may be missing, as in replies of a replay. Neither of the first two
+// frames may have another length, or a reply of another protocol would be applied as the
+// state of an engine.
 func parseSnapshot(frames []payload.Message) (s snapshotReply, ok bool) {
 	if len(frames) > 0 && len(frames[0].Frames[0]) == 0 {
 		frames = frames[1:]

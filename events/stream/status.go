@@ -130,6 +130,9 @@ func (v *statusView) noteConnected(now time.Time) {
 	}
 }
 
+// noteDisconnected notes that there is no connection. It may be called again without one in
+// between, as by Pause after an end of its own; the time of the first end counts then, or
+// the source would never become Stale.
 func (v *statusView) noteDisconnected(now time.Time, why string) {
 	if v.st.Connected {
 		v.st.Connected, v.lost, v.sought = false, now, now
@@ -250,8 +253,13 @@ func (s *Stream) reportState() {
 	}
 }
 
-// Status returns a snapshot. It never waits for a batch being decoded or
-// applied.
+// Status returns a snapshot. It never waits for a batch being decoded or applied: all that
+// it needs of the machine was copied under mu by the goroutine that drives it. Maps are
+// cloned, as the caller may keep them while the stream goes on.
+//
+// What is known of the connection is newer than what the machine says: inputs may wait in
+// the inbox. So the connection decides the state where there is none, and where the machine
+// has not heard of the present one.
 func (s *Stream) Status() Status {
 	now := time.Now()
 	s.mu.Lock()
@@ -305,7 +313,9 @@ func (s *Stream) Status() Status {
 	return st
 }
 
-// publishStatus makes what the machine knows visible. The caller has no step in hand.
+// publishStatus makes what the machine knows visible. The caller has no step in hand, so
+// History is brought up to date as well. With a step in hand it has to wait until that is
+// applied (moveWatermark).
 func (s *Stream) publishStatus() {
 	s.mu.Lock()
 	s.status.copyFromMachine(s.machine)

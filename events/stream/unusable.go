@@ -25,7 +25,11 @@ const (
 )
 
 // recentMessages says of the last messages of a live connection whether they could be used.
-// Batches without events, and those that are about blocks elsewhere, say nothing.
+//
+// It counts messages and not time, because publishers send between one batch a minute and
+// hundreds a second. Batches without events, and those that are about blocks elsewhere, say
+// nothing: an idle engine of the right version sends nothing else, and must not outweigh
+// what came before.
 type recentMessages struct {
 	unusable     uint32 // one bit a message, the last one lowest
 	n            int
@@ -34,8 +38,12 @@ type recentMessages struct {
 	lastInHand   bool   // the last message is the batch in hand, and can be used as far as the stream knows
 }
 
-// MarkUnusable says that nothing of the batch in hand could be used, and why: the caller refused all of its
-// events. It is for the goroutine that calls Next, as MarkIncomplete is. A batch that was replayed does not count.
+// MarkUnusable says that nothing of the batch in hand could be used, and why: the caller
+// refused all of its events. It is for the goroutine that calls Next, as MarkIncomplete is.
+// A batch that was replayed does not count.
+//
+// The stream has counted the batch as usable when it handed it out, since only the caller
+// knows better, and it may never say so. This turns that bit around, at most once a batch.
 func (s *Stream) MarkUnusable(why string) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -70,7 +78,9 @@ func (r *recentMessages) judgeMessages() {
 	}
 }
 
-// noteBatch adds a batch that was decoded.
+// noteBatch adds a batch that was decoded. One with events counts as usable until
+// MarkUnusable says otherwise. One without events of which the decoder dropped some, other
+// than foreign ones, cannot be used; one that just has none says nothing.
 func (r *recentMessages) noteBatch(b *events.Batch) {
 	if r.lastInHand = len(b.Events) > 0; r.lastInHand {
 		r.noteMessage("")
@@ -104,6 +114,10 @@ func explainBatch(payload []byte, err error) string {
 }
 
 // explainFrames says how a live message differs from ours by the frames of a live message.
+// It is what an operator reads who has connected Conductor to the wrong port, or an engine
+// of another version, so it describes what came as well as what was expected: how many
+// frames, how the last one begins, and which frame is missing if the rest looks like a
+// batch.
 func explainFrames(f [][]byte) string {
 	const want = "where 3 are expected (topic, sequence number, batch)"
 	if len(f) == 0 {
