@@ -10,19 +10,19 @@ import (
 // littleEndian is true where a token slice already has the bytes to be hashed.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// view returns the memory of tokens as bytes. It is only read, and only while
+// tokensAsBytes returns the memory of tokens as bytes. It is only read, and only while
 // tokens is alive.
-func view(tokens []uint32) []byte {
+func tokensAsBytes(tokens []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(tokens))), 4*len(tokens))
 }
 
-// digests returns memory that holds whole digests as such.
-func digests(b []byte) []Digest {
+// bytesAsDigests returns memory that holds whole digests as such.
+func bytesAsDigests(b []byte) []Digest {
 	return unsafe.Slice((*Digest)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/len(Digest{}))
 }
 
-// bytesOf returns the memory of digests.
-func bytesOf(d []Digest) []byte {
+// digestsAsBytes returns the memory of digests.
+func digestsAsBytes(d []Digest) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(d))), len(d)*len(Digest{}))
 }
 
@@ -32,11 +32,11 @@ const stackTokens = 256
 
 // localCopied is Local for hosts of any byte order: it hashes a converted copy.
 func localCopied(tokens []uint32, seed uint64) uint64 {
-	return mixed(tokens, nil, seed)
+	return hashWithItems(tokens, nil, seed)
 }
 
-// mixed hashes tokens and the numbers of what they stand for, which are in order.
-func mixed(tokens []uint32, items []uint64, seed uint64) uint64 {
+// hashWithItems hashes tokens and the numbers of what they stand for, which are in order.
+func hashWithItems(tokens []uint32, items []uint64, seed uint64) uint64 {
 	var buf [4 * stackTokens]byte
 	b := buf[:0]
 	if n := 4*len(tokens) + 8*len(items); n > len(buf) {

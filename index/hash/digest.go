@@ -22,8 +22,8 @@ type Digest [32]byte
 // sglangSalt is what SGLang hashes before a salt.
 const sglangSalt = "sglang-cache-salt-v1\x00"
 
-// key returns the bits of a digest that events carry.
-func (a algorithm) key(d *Digest) uint64 {
+// keyOf returns the bits of a digest that events carry.
+func (a algorithm) keyOf(d *Digest) uint64 {
 	switch a {
 	case sha256CBOR, sha256Pickle:
 		return binary.BigEndian.Uint64(d[24:])
@@ -117,23 +117,23 @@ func (c *DigestChain) Under(p Profile, lora, salt string) error {
 			c.root, c.block = p.algorithm.sum(b), b
 		}
 	default:
-		c.write(&c.first, lora, salt, true)
-		c.write(&c.rest, lora, salt, false)
+		c.writeExtras(&c.first, lora, salt, true)
+		c.writeExtras(&c.rest, lora, salt, false)
 	}
-	c.scope()
+	c.writeScopes()
 	c.Reset(nil, 0)
 	return nil
 }
 
-// write prepares the extra keys of a block.
-func (c *DigestChain) write(e *blockExtras, lora, salt string, first bool) {
+// writeExtras prepares the extra keys of a block.
+func (c *DigestChain) writeExtras(e *blockExtras, lora, salt string, first bool) {
 	e.list = c.profile.extraKeys(e.list[:0], lora, salt, first)
 	if a := c.profile.algorithm; a == sha256CBOR || a == xxhashCBOR {
 		e.written = appendCBORExtras(e.written[:0], e.list)
 		return
 	}
 	k := pickler{b: e.written[:0]}
-	k.extras(e.list)
+	k.writeExtras(e.list)
 	e.written = k.b
 }
 
@@ -165,21 +165,21 @@ func (c *DigestChain) Len() int {
 
 // At returns the key of block i, 0 <= i < Len(), the one that events name it by; see
 // Digest.
-func (c *DigestChain) At(i int) uint64 { return c.profile.algorithm.key(c.Digest(i)) }
+func (c *DigestChain) At(i int) uint64 { return c.profile.algorithm.keyOf(c.Digest(i)) }
 
 // Digest returns the digest of block i, 0 <= i < Len(), which is valid until the next
 // call of a method. It computes the digests up to i that are still missing.
 func (c *DigestChain) Digest(i int) *Digest {
 	for len(c.digests) <= i {
 		n := len(c.digests)
-		if c.memo != nil && n%stretch == 0 && c.recall(n) {
+		if c.memo != nil && n%stretch == 0 && c.recallStretch(n) {
 			continue
 		}
 		c.digests = append(c.digests, Digest{})
-		c.compute(n)
+		c.computeDigest(n)
 		c.hashed++
 		if c.memo != nil {
-			c.memorise(n)
+			c.memoriseStretch(n)
 		}
 	}
 	return &c.digests[i]
@@ -189,8 +189,8 @@ func (c *DigestChain) Digest(i int) *Digest {
 // left out.
 func (c *DigestChain) Computed() int { return c.hashed }
 
-// before returns the digest that block n has for a parent, if it has one.
-func (c *DigestChain) before(n int) (parent *Digest, rooted bool) {
+// parentOf returns the digest that block n has for a parent, if it has one.
+func (c *DigestChain) parentOf(n int) (parent *Digest, rooted bool) {
 	switch {
 	case n > 0:
 		return &c.digests[n-1], true
@@ -200,10 +200,10 @@ func (c *DigestChain) before(n int) (parent *Digest, rooted bool) {
 	return &c.root, c.rooted
 }
 
-// compute sets digest n, those before which are there.
-func (c *DigestChain) compute(n int) {
+// computeDigest sets digest n, those before which are there.
+func (c *DigestChain) computeDigest(n int) {
 	a := c.profile.algorithm
-	parent, rooted := c.before(n)
+	parent, rooted := c.parentOf(n)
 	extras := &c.rest
 	if n == 0 && !c.after {
 		extras = &c.first
@@ -235,7 +235,7 @@ func (c *DigestChain) compute(n int) {
 // appendPage appends tokens as SGLang hashes them.
 func appendPage(b []byte, tokens []uint32) []byte {
 	if littleEndian {
-		return append(b, view(tokens)...)
+		return append(b, tokensAsBytes(tokens)...)
 	}
 	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, t)

@@ -49,7 +49,7 @@ func Default() Scheme { return Scheme{DefaultSeed} }
 // Local returns the hash of one block's tokens.
 func (s Scheme) Local(tokens []uint32) uint64 {
 	if littleEndian {
-		return xxh3.HashSeed(view(tokens), s.Seed)
+		return xxh3.HashSeed(tokensAsBytes(tokens), s.Seed)
 	}
 	return localCopied(tokens, s.Seed)
 }

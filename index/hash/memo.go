@@ -160,17 +160,17 @@ func (m *Memo) Stats() (st MemoStats) {
 	return st
 }
 
-// hash is what a key is found by. Not XXH3: SHA-256 is slower by a fifth next to
+// hashKey returns what a key is found by. It is not XXH3: SHA-256 is slower by a fifth next to
 // it on processors with 512-bit vectors, see docs/benchmarks/hash-profiles.md.
-func (m *Memo) hash(key []byte) uint64 { return maphash.Bytes(m.seed, key) }
+func (m *Memo) hashKey(key []byte) uint64 { return maphash.Bytes(m.seed, key) }
 
-// stripe returns the stripe of a hash, by bits that do not choose the place in prints.
-func (m *Memo) stripe(h uint64) *memoStripe { return &m.stripes[h>>32%uint64(len(m.stripes))] }
+// stripeOf returns the stripe of a hash, by bits that do not choose the place in prints.
+func (m *Memo) stripeOf(h uint64) *memoStripe { return &m.stripes[h>>32%uint64(len(m.stripes))] }
 
-// get returns the digests that are kept under a key with the given hash, nil if there
+// findDigests returns the digests that are kept under a key with the given hash, nil if there
 // are none.
-func (m *Memo) get(h uint64, key []byte) []byte {
-	s := m.stripe(h)
+func (m *Memo) findDigests(h uint64, key []byte) []byte {
+	s := m.stripeOf(h)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
@@ -185,9 +185,9 @@ func (m *Memo) get(h uint64, key []byte) []byte {
 	return entry[len(key):]
 }
 
-// again reports whether it was asked about the same hash before, not too long ago.
+// wasHashedBefore reports whether it was called with the same hash before, not too long ago.
 // Being wrong costs an entry, or another round.
-func (m *Memo) again(h uint64) bool {
+func (m *Memo) wasHashedBefore(h uint64) bool {
 	at, next := h*4&uint64(len(m.prints)-1), uint32(h>>32)|1
 	print := next
 	for i := range 4 { // the latest is first, the oldest goes
@@ -202,9 +202,9 @@ func (m *Memo) again(h uint64) bool {
 	return false
 }
 
-// put keeps a copy of an entry whose key has the given hash.
-func (m *Memo) put(h uint64, entry []byte) {
-	s := m.stripe(h)
+// addEntry keeps a copy of an entry whose key has the given hash.
+func (m *Memo) addEntry(h uint64, entry []byte) {
+	s := m.stripeOf(h)
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed || int64(len(entry)) > m.room {

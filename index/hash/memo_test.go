@@ -117,9 +117,9 @@ func TestMemoCompares(t *testing.T) {
 	const h = 12345
 	f := func(entry, key, want string) {
 		t.Helper()
-		m.put(h, []byte(entry))
+		m.addEntry(h, []byte(entry))
 		m.Wait()
-		if got := string(m.get(h, []byte(key))); got != want {
+		if got := string(m.findDigests(h, []byte(key))); got != want {
 			t.Errorf("%q under %q: got %q, want %q", entry, key, got, want)
 		}
 	}
@@ -291,7 +291,7 @@ func TestMemoSeesAgain(t *testing.T) {
 	m := newMemo(t, LeastMemoBytes)
 	f := func(print uint64, want bool) {
 		t.Helper()
-		if got := m.again(print<<33 | 7); got != want {
+		if got := m.wasHashedBefore(print<<33 | 7); got != want {
 			t.Errorf("%d again: %v", print, got)
 		}
 	}

@@ -68,28 +68,28 @@ func appendPickle(b, parent []byte, tokens, ahead []uint32, written []byte, extr
 	}
 
 	k := pickler{b: b[:0], framing: true}
-	k.start()
-	k.object()
-	k.bytes(parent)
-	k.object()
+	k.writeProtocol()
+	k.beginValue()
+	k.writeDigest(parent)
+	k.beginValue()
 	if len(tokens) > 3 {
-		k.put(opMark)
+		k.writeBytes(opMark)
 	}
-	k.tokens(tokens)
-	k.tupleEnd(len(tokens))
+	k.writeTokens(tokens)
+	k.writeTupleEnd(len(tokens))
 	if len(ahead) == 0 {
-		k.extras(extras)
+		k.writeExtras(extras)
 	} else {
-		k.object()
+		k.beginValue()
 		if len(ahead) > 2 {
-			k.put(opMark)
+			k.writeBytes(opMark)
 		}
-		k.extras(extras)
-		k.tokens(ahead)
-		k.tupleEnd(1 + len(ahead))
+		k.writeExtras(extras)
+		k.writeTokens(ahead)
+		k.writeTupleEnd(1 + len(ahead))
 	}
-	k.tupleEnd(3)
-	return k.stop()
+	k.writeTupleEnd(3)
+	return k.finishPickle()
 }
 
 // pickleWidths say how a number is written, by how many significant bits it has: the
@@ -141,32 +141,32 @@ type pickler struct {
 	frame   int
 }
 
-func (k *pickler) start() { k.b = append(k.b, opProtocol, pickleProtocol) }
+func (k *pickler) writeProtocol() { k.b = append(k.b, opProtocol, pickleProtocol) }
 
-func (k *pickler) stop() []byte {
-	k.put(opStop)
-	k.close()
+func (k *pickler) finishPickle() []byte {
+	k.writeBytes(opStop)
+	k.closeFrame()
 	return k.b
 }
 
-// object is called before every value: frames end there.
-func (k *pickler) object() {
+// beginValue is called before every value: frames end there.
+func (k *pickler) beginValue() {
 	if k.open && len(k.b)-k.frame-frameHead >= frameTarget {
-		k.close()
+		k.closeFrame()
 	}
-	k.begin()
+	k.openFrame()
 }
 
-// begin sees to it that a frame is open.
-func (k *pickler) begin() {
+// openFrame sees to it that a frame is open.
+func (k *pickler) openFrame() {
 	if k.framing && !k.open {
 		k.open, k.frame = true, len(k.b)
 		k.b = append(k.b, opFrame, 0, 0, 0, 0, 0, 0, 0, 0)
 	}
 }
 
-// close ends the frame, if one is open.
-func (k *pickler) close() {
+// closeFrame ends the frame, if one is open.
+func (k *pickler) closeFrame() {
 	if !k.open {
 		return
 	}
@@ -180,21 +180,21 @@ func (k *pickler) close() {
 	binary.LittleEndian.PutUint64(k.b[k.frame+1:], uint64(n))
 }
 
-func (k *pickler) put(bytes ...byte) {
-	k.begin()
+func (k *pickler) writeBytes(bytes ...byte) {
+	k.openFrame()
 	k.b = append(k.b, bytes...)
 }
 
-func (k *pickler) bytes(v []byte) {
-	k.put(opBytes8, byte(len(v)))
+func (k *pickler) writeDigest(v []byte) {
+	k.writeBytes(opBytes8, byte(len(v)))
 	k.b = append(k.b, v...)
-	k.put(opMemoize)
+	k.writeBytes(opMemoize)
 }
 
-func (k *pickler) text(s string) {
-	k.object()
+func (k *pickler) writeText(s string) {
+	k.beginValue()
 	if len(s) >= frameTarget {
-		k.close()
+		k.closeFrame()
 	}
 	switch n := uint64(len(s)); {
 	case n <= 0xff:
@@ -205,38 +205,38 @@ func (k *pickler) text(s string) {
 		k.b = binary.LittleEndian.AppendUint64(append(k.b, opText64), n)
 	}
 	k.b = append(k.b, s...)
-	k.put(opMemoize)
+	k.writeBytes(opMemoize)
 }
 
-// tokens writes each token as a value of its own.
-func (k *pickler) tokens(tokens []uint32) {
+// writeTokens writes each token as a value of its own.
+func (k *pickler) writeTokens(tokens []uint32) {
 	for i := range tokens {
-		k.object()
+		k.beginValue()
 		k.b = appendPickleTokens(k.b, tokens[i:i+1])
 	}
 }
 
-func (k *pickler) tupleEnd(n int) {
-	k.begin()
+func (k *pickler) writeTupleEnd(n int) {
+	k.openFrame()
 	k.b = appendTupleEnd(k.b, n)
 }
 
-// extras writes the extra keys of a block, at most two.
-func (k *pickler) extras(extras []extraKey) {
-	k.object()
+// writeExtras writes the extra keys of a block, at most two.
+func (k *pickler) writeExtras(extras []extraKey) {
+	k.beginValue()
 	if len(extras) == 0 {
-		k.put(opNone)
+		k.writeBytes(opNone)
 		return
 	}
 	for _, e := range extras {
 		if e.tag == "" {
-			k.text(e.text)
+			k.writeText(e.text)
 			continue
 		}
-		k.object()
-		k.text(e.tag)
-		k.text(e.text)
-		k.tupleEnd(2)
+		k.beginValue()
+		k.writeText(e.tag)
+		k.writeText(e.text)
+		k.writeTupleEnd(2)
 	}
-	k.tupleEnd(len(extras))
+	k.writeTupleEnd(len(extras))
 }

@@ -199,9 +199,9 @@ func rootOf(a algorithm, seed string) Digest {
 		return a.sum(appendCBORText(nil, seed))
 	}
 	k := pickler{framing: true}
-	k.start()
-	k.text(seed)
-	return a.sum(k.stop())
+	k.writeProtocol()
+	k.writeText(seed)
+	return a.sum(k.finishPickle())
 }
 
 // sum hashes what a block was written as.
@@ -278,4 +278,4 @@ func (p Profile) Size() int { return p.algorithm.size() }
 
 // Key returns the 64 bits of a digest that events name a block by. The rest of a
 // digest of Size 16 is zero.
-func (p Profile) Key(d *Digest) uint64 { return p.algorithm.key(d) }
+func (p Profile) Key(d *Digest) uint64 { return p.algorithm.keyOf(d) }

@@ -10,14 +10,14 @@ import "encoding/binary"
 // computed. The chain has no prompt afterwards. Nil is no memo, as at the beginning.
 func (c *DigestChain) Memo(m *Memo) {
 	c.memo = m
-	c.scope()
+	c.writeScopes()
 	c.Reset(nil, 0)
 }
 
-// scope writes what digests depend on in addition to parents and tokens: the algorithm, the
+// writeScopes writes what digests depend on in addition to parents and tokens: the algorithm, the
 // look-ahead, whether the first block has a parent, and the extra keys. All else of a profile is
 // in its root, the first parent. Salts of later blocks are in their parents.
-func (c *DigestChain) scope() {
+func (c *DigestChain) writeScopes() {
 	a := c.profile.algorithm
 	if c.memo == nil || a == 0 {
 		return
@@ -41,29 +41,29 @@ func appendScope(b []byte, a algorithm, ahead, rooted byte, first, rest *blockEx
 	return append(b, rest.written...)
 }
 
-// recall takes the digests of the stretch that begins with block n from the memo, and
+// recallStretch takes the digests of the stretch that begins with block n from the memo, and
 // reports whether it had them. Otherwise they are to be put in when all are there.
-func (c *DigestChain) recall(n int) bool {
+func (c *DigestChain) recallStretch(n int) bool {
 	blocks := min(c.Len()-n, stretch)
 	if blocks < 1 {
 		return false
 	}
 	c.key = c.appendKey(c.key[:0], n, blocks)
-	c.hash = c.memo.hash(c.key)
-	found := c.memo.get(c.hash, c.key)
+	c.hash = c.memo.hashKey(c.key)
+	found := c.memo.findDigests(c.hash, c.key)
 	if found == nil {
 		c.start, c.end = n, n+blocks
 		return false
 	}
-	c.digests = append(c.digests, digests(found)...)
+	c.digests = append(c.digests, bytesAsDigests(found)...)
 	return true
 }
 
-// memorise notes that block n was hashed.
-func (c *DigestChain) memorise(n int) {
-	if n+1 == c.end && c.memo.again(c.hash) {
-		c.key = append(c.key, bytesOf(c.digests[c.start:c.end])...)
-		c.memo.put(c.hash, c.key)
+// memoriseStretch notes that block n was hashed.
+func (c *DigestChain) memoriseStretch(n int) {
+	if n+1 == c.end && c.memo.wasHashedBefore(c.hash) {
+		c.key = append(c.key, digestsAsBytes(c.digests[c.start:c.end])...)
+		c.memo.addEntry(c.hash, c.key)
 	}
 }
 
@@ -78,7 +78,7 @@ func (c *DigestChain) appendKey(b []byte, n, blocks int) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(c.size))
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(scope)))
 	b = append(b, scope...)
-	if parent, rooted := c.before(n); rooted {
+	if parent, rooted := c.parentOf(n); rooted {
 		b = append(b, parent[:]...)
 	}
 	return appendPage(b, c.tokens[n*c.size:(n+blocks)*c.size+c.profile.ahead])

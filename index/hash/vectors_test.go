@@ -85,9 +85,9 @@ func TestRootVectors(t *testing.T) {
 	}
 	pickled := func(seed string) []byte {
 		k := pickler{framing: true}
-		k.start()
-		k.text(seed)
-		return k.stop()
+		k.writeProtocol()
+		k.writeText(seed)
+		return k.finishPickle()
 	}
 	g(appendCBORText(nil, "0"), "6130")
 	g(appendCBORText(nil, "00"), "623030")

@@ -38,5 +38,5 @@ func (s Scheme) With(tokens []uint32, items []uint64) uint64 {
 		items = slices.Clone(items)
 		slices.Sort(items)
 	}
-	return mixed(tokens, items, s.Seed)
+	return hashWithItems(tokens, items, s.Seed)
 }

@@ -31,7 +31,7 @@ func TestWindowVectors(t *testing.T) {
 	f(span(10, 14), -1, 1, nil)
 
 	// Numbers are unsigned: the largest comes last.
-	if a, b := Default().With(span(0, 3), []uint64{1 << 63, 1}), mixed(span(0, 3), []uint64{1, 1 << 63}, DefaultSeed); a != b {
+	if a, b := Default().With(span(0, 3), []uint64{1 << 63, 1}), hashWithItems(span(0, 3), []uint64{1, 1 << 63}, DefaultSeed); a != b {
 		t.Errorf("got %d, want %d", a, b)
 	}
 }
