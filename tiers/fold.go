@@ -25,33 +25,33 @@ type Folder struct {
 // beyond the table count nowhere: they appeared after the caller had read the table. soon ascends
 // by From and counts as well.
 func (f *Folder) Hits(prefixes []Prefix, later []Span, owners []Owner, soon []Soon, in *Roster) []Hit {
-	f.start(in)
+	f.beginFold(in)
 	for _, p := range prefixes {
-		f.add(p.Owner, 0, p.Blocks, owners)
+		f.addSpan(p.Owner, 0, p.Blocks, owners)
 	}
 	for _, s := range later {
 		for len(soon) > 0 && soon[0].From <= s.From {
 			f.addSoon(&soon[0])
 			soon = soon[1:]
 		}
-		f.add(s.Owner, s.From, s.To, owners)
+		f.addSpan(s.Owner, s.From, s.To, owners)
 	}
 	for i := range soon {
 		f.addSoon(&soon[i])
 	}
-	return f.finish()
+	return f.buildHits()
 }
 
-// addSoon counts blocks as on the device. Calls ascend by From, together with those of add.
+// addSoon counts blocks as on the device. Calls ascend by From, together with those of addSpan.
 func (f *Folder) addSoon(b *Soon) {
-	s := f.row(b.Instance, b.From)
+	s := f.rowAt(b.Instance, b.From)
 	if s == nil {
 		return
 	}
 	if b.Rank >= 0 {
-		s.own(b.Rank, Device, b.From, b.To)
+		s.addOwnBlocks(b.Rank, Device, b.From, b.To)
 	}
-	s.hold(f, Medium{Tier: Device}, b.From, b.To)
+	s.addToMedium(f, Medium{Tier: Device}, b.From, b.To)
 }
 
 // Others returns the longest prefix of the instances that are no hits; no hit has a
@@ -75,15 +75,15 @@ func (f *Folder) Other(at int) Row {
 		for _, r := range zero.Ranks {
 			c := f.others.pools
 			c.rank = r.Rank
-			f.ranks = append(f.ranks, c.row())
+			f.ranks = append(f.ranks, c.toRank())
 		}
 		last = f.ranks[len(f.ranks)-n:]
 	}
 	return Row{Longest: int(f.others.longest), Media: f.media, Ranks: last[:n:n]}
 }
 
-// start begins a fold without hits.
-func (f *Folder) start(in *Roster) {
+// beginFold begins a fold without hits.
+func (f *Folder) beginFold(in *Roster) {
 	f.roster = in
 	for len(f.slots) < len(in.zeros) {
 		f.slots = append(f.slots, 0)
@@ -93,8 +93,8 @@ func (f *Folder) start(in *Roster) {
 	f.others = rowState{further: f.others.further[:0]}
 }
 
-// add counts blocks [from, to) of an owner. Calls ascend by from.
-func (f *Folder) add(id, from, to uint32, owners []Owner) {
+// addSpan counts blocks [from, to) of an owner. Calls ascend by from.
+func (f *Folder) addSpan(id, from, to uint32, owners []Owner) {
 	if int(id) >= len(owners) {
 		return
 	}
@@ -106,31 +106,31 @@ func (f *Folder) add(id, from, to uint32, owners []Owner) {
 	}
 	switch {
 	case o.Instance >= 0:
-		if s := f.row(o.Instance, from); s != nil {
-			s.own(o.Rank, o.Medium.Tier, from, to)
-			s.hold(f, o.Medium, from, to)
+		if s := f.rowAt(o.Instance, from); s != nil {
+			s.addOwnBlocks(o.Rank, o.Medium.Tier, from, to)
+			s.addToMedium(f, o.Medium, from, to)
 		}
 	case o.Instance != Pool:
 	case o.Serves == nil:
 		if from <= f.others.longest {
-			f.others.serve(f, o.Medium, from, to)
+			f.others.addPoolBlocks(f, o.Medium, from, to)
 		}
 		for i := range f.state {
 			if s := &f.state[i]; from <= s.longest {
-				s.serve(f, o.Medium, from, to)
+				s.addPoolBlocks(f, o.Medium, from, to)
 			}
 		}
 	default:
 		for _, instance := range o.Serves {
-			if s := f.row(instance, from); s != nil {
-				s.serve(f, o.Medium, from, to)
+			if s := f.rowAt(instance, from); s != nil {
+				s.addPoolBlocks(f, o.Medium, from, to)
 			}
 		}
 	}
 }
 
-// finish turns states into rows and forgets the slots of this fold.
-func (f *Folder) finish() []Hit {
+// buildHits turns states into rows and forgets the slots of this fold.
+func (f *Folder) buildHits() []Hit {
 	f.hits = f.hits[:cap(f.hits)] // further hits of wider folds keep their buffers
 	for len(f.hits) < len(f.state) {
 		f.hits = append(f.hits, Hit{})
@@ -140,18 +140,18 @@ func (f *Folder) finish() []Hit {
 		s, hit := &f.state[i], &f.hits[i]
 		f.slots[s.at] = 0
 		hit.At, hit.Longest = s.at, int(s.longest)
-		hit.Media = f.count(hit.Media[:0], s)
+		hit.Media = f.appendMedia(hit.Media[:0], s)
 		hit.Ranks = hit.Ranks[:0]
 		for j := range s.ranks {
-			hit.Ranks = append(hit.Ranks, s.ranks[j].row())
+			hit.Ranks = append(hit.Ranks, s.ranks[j].toRank())
 		}
 	}
-	f.media = f.count(f.media[:0], &f.others)
+	f.media = f.appendMedia(f.media[:0], &f.others)
 	return f.hits
 }
 
-// count appends how many blocks a state has on each medium.
-func (f *Folder) count(dst []MediumCount, s *rowState) []MediumCount {
+// appendMedia appends how many blocks a state has on each medium.
+func (f *Folder) appendMedia(dst []MediumCount, s *rowState) []MediumCount {
 	dst = append(dst, MediumCount{NameDevice, int(s.media[Device].blocks)}, MediumCount{NameHost, int(s.media[Host].blocks)},
 		MediumCount{NameDisk, int(s.media[Disk].blocks)})
 	if n := s.media[External].blocks; n > 0 {

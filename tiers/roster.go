@@ -40,8 +40,8 @@ func NewRoster(instances []Instance) *Roster {
 // in the order NewRoster got them. The caller must not change them.
 func (r *Roster) Zeros() []Row { return r.zeros }
 
-// position returns where an instance is in the roster.
-func (r *Roster) position(instance int32) (int32, bool) {
+// positionOf returns where an instance is in the roster.
+func (r *Roster) positionOf(instance int32) (int32, bool) {
 	if instance < 0 || int(instance) >= len(r.at) || r.at[instance] == 0 {
 		return 0, false
 	}

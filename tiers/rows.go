@@ -16,8 +16,8 @@ type rowState struct {
 // counted is a number of distinct blocks, those of spans that ascend by begin.
 type counted struct{ blocks, end uint32 }
 
-// add counts blocks [from, to).
-func (c *counted) add(from, to uint32) {
+// addBlocks counts blocks [from, to).
+func (c *counted) addBlocks(from, to uint32) {
 	if from = max(from, c.end); from < to {
 		c.blocks += to - from
 		c.end = to
@@ -39,9 +39,9 @@ type rankState struct {
 	reached [Other]uint32
 }
 
-// walk adds blocks [from, to) on a tier. The cascade gets there if they begin at the boundary
+// walkTier adds blocks [from, to) on a tier. The cascade gets there if they begin at the boundary
 // or before it. All that could move the boundary later begins behind them.
-func (r *rankState) walk(t Tier, from, to uint32) {
+func (r *rankState) walkTier(t Tier, from, to uint32) {
 	if from > 0 {
 		boundary := uint32(0)
 		for _, b := range r.reached[:t+1] {
@@ -54,8 +54,8 @@ func (r *rankState) walk(t Tier, from, to uint32) {
 	r.reached[t] = max(r.reached[t], to)
 }
 
-// row returns the numbers of a rank.
-func (r *rankState) row() Rank {
+// toRank returns the numbers of the rank as answers have them.
+func (r *rankState) toRank() Rank {
 	device := r.reached[Device]
 	host := max(device, r.reached[Host])
 	disk := max(host, r.reached[Disk])
@@ -63,10 +63,10 @@ func (r *rankState) row() Rank {
 	return Rank{Rank: r.rank, Blocks: int(r.blocks), Device: int(device), Host: int(host), Disk: int(disk), External: int(external)}
 }
 
-// row returns the state of an instance to which a span is to be added; nil if the instance
+// rowAt returns the state of an instance to which a span is to be added; nil if the instance
 // was not asked for or the span begins behind its prefix.
-func (f *Folder) row(instance int32, from uint32) *rowState {
-	at, asked := f.roster.position(instance)
+func (f *Folder) rowAt(instance int32, from uint32) *rowState {
+	at, asked := f.roster.positionOf(instance)
 	if !asked {
 		return nil
 	}
@@ -78,13 +78,13 @@ func (f *Folder) row(instance int32, from uint32) *rowState {
 	case from > s.longest:
 		return nil
 	case s == &f.others:
-		return f.hit(at)
+		return f.addHit(at)
 	}
 	return s
 }
 
-// hit makes an instance one of the hits.
-func (f *Folder) hit(at int32) *rowState {
+// addHit makes an instance one of the hits.
+func (f *Folder) addHit(at int32) *rowState {
 	n := len(f.state)
 	if n < cap(f.state) {
 		f.state = f.state[:n+1] // hits of earlier folds keep their buffers
@@ -102,38 +102,38 @@ func (f *Folder) hit(at int32) *rowState {
 	return s
 }
 
-// own adds blocks of a rank.
-func (s *rowState) own(rank int32, t Tier, from, to uint32) {
+// addOwnBlocks adds blocks of a rank.
+func (s *rowState) addOwnBlocks(rank int32, t Tier, from, to uint32) {
 	r := s.rankAt(rank)
-	r.add(from, to)
+	r.addBlocks(from, to)
 	if t < Other {
-		r.walk(t, from, to)
+		r.walkTier(t, from, to)
 	}
 }
 
-// serve adds blocks of a pool. A pool's device blocks are no step of a cascade.
-func (s *rowState) serve(f *Folder, m Medium, from, to uint32) {
-	s.hold(f, m, from, to)
+// addPoolBlocks adds blocks of a pool. A pool's device blocks are no step of a cascade.
+func (s *rowState) addPoolBlocks(f *Folder, m Medium, from, to uint32) {
+	s.addToMedium(f, m, from, to)
 	if m.Tier == Device || m.Tier >= Other {
 		return
 	}
-	s.pools.walk(m.Tier, from, to)
+	s.pools.walkTier(m.Tier, from, to)
 	for i := range s.ranks {
-		s.ranks[i].walk(m.Tier, from, to)
+		s.ranks[i].walkTier(m.Tier, from, to)
 	}
 }
 
-// hold adds blocks on a medium.
-func (s *rowState) hold(f *Folder, m Medium, from, to uint32) {
+// addToMedium adds blocks on a medium.
+func (s *rowState) addToMedium(f *Folder, m Medium, from, to uint32) {
 	s.longest = max(s.longest, to)
 	if m.Tier < Other {
-		s.media[m.Tier].add(from, to)
+		s.media[m.Tier].addBlocks(from, to)
 		return
 	}
-	name := f.number(m.Name)
+	name := f.numberMedium(m.Name)
 	for i := range s.further {
 		if s.further[i].name == name {
-			s.further[i].add(from, to)
+			s.further[i].addBlocks(from, to)
 			return
 		}
 	}
@@ -154,8 +154,8 @@ func (s *rowState) rankAt(rank int32) *rankState {
 	return &s.ranks[i]
 }
 
-// number numbers a medium of tier Other within this fold.
-func (f *Folder) number(name string) int {
+// numberMedium numbers a medium of tier Other within this fold.
+func (f *Folder) numberMedium(name string) int {
 	i := slices.Index(f.names, name)
 	if i < 0 {
 		i = len(f.names)
