@@ -50,13 +50,13 @@ type Report struct {
 // Table writes it for people.
 func (r *Report) Table(w io.Writer) {
 	if r.Forward != nil {
-		r.Forward.table(w)
+		r.Forward.writeTable(w)
 	}
 	for i := range r.Takeover {
-		r.Takeover[i].table(w)
+		r.Takeover[i].writeTable(w)
 	}
 	if r.Reseed != nil {
-		r.Reseed.table(w)
+		r.Reseed.writeTable(w)
 	}
 }
 
@@ -75,11 +75,11 @@ func Run(c Config) (*Report, error) {
 		var err error
 		switch part {
 		case "forward":
-			r.Forward, err = c.forward()
+			r.Forward, err = c.measureForwarding()
 		case "takeover":
-			r.Takeover, err = c.takeovers()
+			r.Takeover, err = c.measureTakeovers()
 		case "reseed":
-			r.Reseed, err = c.reseed()
+			r.Reseed, err = c.measureReseed()
 		default:
 			err = fmt.Errorf("no part is named %q, there are %q", part, Parts)
 		}

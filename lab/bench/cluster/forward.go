@@ -44,7 +44,7 @@ type Rate struct {
 	P50      float64 `json:"p50_us"`
 }
 
-func (r *ForwardReport) table(w io.Writer) {
+func (r *ForwardReport) writeTable(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "query of %d tokens\tp50 µs\tp99 µs\n", r.Tokens)
 	for _, row := range []struct {
@@ -68,9 +68,9 @@ type forward struct {
 	owner  []int    // replica that serves a model
 }
 
-// forward measures queries that are sent on.
-func (c *Config) forward() (*ForwardReport, error) {
-	g, err := c.servers(replicas, "--cluster-mode", "shards", "--cluster-owners", "1")
+// measureForwarding measures queries that are sent on.
+func (c *Config) measureForwarding() (*ForwardReport, error) {
+	g, err := c.startServers(replicas, "--cluster-mode", "shards", "--cluster-owners", "1")
 	defer g.close()
 	if err != nil {
 		return nil, err
@@ -81,21 +81,21 @@ func (c *Config) forward() (*ForwardReport, error) {
 		b.urls = append(b.urls, s.URL)
 	}
 	for i := range c.Models {
-		e, err := b.engine(g, i)
+		e, err := b.startEngine(g, i)
 		if err != nil {
 			return nil, err
 		}
 		defer e.Close()
 	}
 	c.Progress.Say("waiting for %d models", c.Models)
-	if err := b.settle(g); err != nil {
+	if err := b.awaitOwners(g); err != nil {
 		return nil, err
 	}
-	return b.measure()
+	return b.measureRates()
 }
 
-// engine starts the engine of a model, which holds the whole prompt, and registers it.
-func (b *forward) engine(g *group, i int) (*publisher.Publisher, error) {
+// startEngine starts the engine of a model, which holds the whole prompt, and registers it.
+func (b *forward) startEngine(g *group, i int) (*publisher.Publisher, error) {
 	e, err := publisher.Listen(publisher.Options{Host: "127.0.0.1", BlockSize: blockSize, Wire: publisher.VLLMMap{}, Ring: 16})
 	if err != nil {
 		return nil, err
@@ -117,11 +117,11 @@ func (b *forward) engine(g *group, i int) (*publisher.Publisher, error) {
 		return nil, err
 	}
 	b.bodies = append(b.bodies, body)
-	return e, g.register(e.Endpoint(), e.ReplayEndpoint(), name, "e", i)
+	return e, g.registerSource(e.Endpoint(), e.ReplayEndpoint(), name, "e", i)
 }
 
-// ask makes a request. It returns an error unless the status is 200.
-func (b *forward) ask(url string, body []byte) error {
+// sendQuery makes a request. It returns an error unless the status is 200.
+func (b *forward) sendQuery(url string, body []byte) error {
 	resp, err := b.client.Post(url, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -134,10 +134,10 @@ func (b *forward) ask(url string, body []byte) error {
 	return err
 }
 
-// settle waits until every model has its owner, in the eyes of every replica.
-func (b *forward) settle(g *group) error {
+// awaitOwners waits until every model has its owner, in the eyes of every replica.
+func (b *forward) awaitOwners(g *group) error {
 	for _, s := range g.servers {
-		served, err := g.settled(s, b.Models, 1)
+		served, err := g.awaitPlacement(s, b.Models, 1)
 		if err != nil {
 			return err
 		}
@@ -149,8 +149,8 @@ func (b *forward) settle(g *group) error {
 	return nil
 }
 
-// measure asks in turns, then as fast as the clients can.
-func (b *forward) measure() (*ForwardReport, error) {
+// measureRates asks in turns, then as fast as the clients can.
+func (b *forward) measureRates() (*ForwardReport, error) {
 	r := &ForwardReport{Models: b.Models, Tokens: b.Tokens}
 	var direct, forwarded harness.Latencies
 	b.Progress.Say("one client, each model at the replica that serves it and at another")
@@ -158,7 +158,7 @@ func (b *forward) measure() (*ForwardReport, error) {
 		m := i % b.Models
 		for hop, to := range []*harness.Latencies{&direct, &forwarded} {
 			start := time.Now()
-			if err := b.ask(b.urls[(b.owner[m]+hop)%replicas]+"/query", b.bodies[m]); err != nil {
+			if err := b.sendQuery(b.urls[(b.owner[m]+hop)%replicas]+"/query", b.bodies[m]); err != nil {
 				return nil, err
 			}
 			if i > b.Models { // connections are open
@@ -170,7 +170,7 @@ func (b *forward) measure() (*ForwardReport, error) {
 	r.Added = Times{r.Forwarded.P50 - r.Direct.P50, r.Forwarded.P99 - r.Direct.P99}
 	for n := 1; n <= replicas; n++ {
 		b.Progress.Say("%d clients through %d replicas", b.Clients, n)
-		rate, err := b.rate(n)
+		rate, err := b.measureRate(n)
 		if err != nil {
 			return nil, err
 		}
@@ -179,8 +179,8 @@ func (b *forward) measure() (*ForwardReport, error) {
 	return r, nil
 }
 
-// rate asks the first n replicas with all clients.
-func (b *forward) rate(n int) (Rate, error) {
+// measureRate asks the first n replicas with all clients.
+func (b *forward) measureRate(n int) (Rate, error) {
 	var mu sync.Mutex
 	var all harness.Latencies
 	var failed error
@@ -193,7 +193,7 @@ func (b *forward) rate(n int) (Rate, error) {
 			var err error
 			for err == nil && time.Since(start) < b.Duration {
 				began := time.Now()
-				err = b.ask(b.urls[rng.IntN(n)]+"/query", b.bodies[rng.IntN(b.Models)])
+				err = b.sendQuery(b.urls[rng.IntN(n)]+"/query", b.bodies[rng.IntN(b.Models)])
 				own.Add(time.Since(began))
 			}
 			mu.Lock()

@@ -20,13 +20,13 @@ type ReseedReport struct {
 	Shelf    float64 `json:"shelf_seconds"`
 }
 
-func (r *ReseedReport) table(w io.Writer) {
+func (r *ReseedReport) writeTable(w io.Writer) {
 	fmt.Fprintf(w, "store emptied: %d sources are in the registry after %.2f s, %d blocks (%.1f MB) on the shelf after %.2f s\n",
 		r.Sources, r.Registry, r.Blocks, float64(r.Bytes)/1e6, r.Shelf)
 }
 
-// reseed empties a store of its own under two replicas that follow all sources.
-func (c *Config) reseed() (*ReseedReport, error) {
+// measureReseed empties a store of its own under two replicas that follow all sources.
+func (c *Config) measureReseed() (*ReseedReport, error) {
 	url, stop, err := startStore()
 	if err != nil {
 		return nil, err
@@ -35,22 +35,23 @@ func (c *Config) reseed() (*ReseedReport, error) {
 	own := *c
 	own.Store = url
 	// The shelf is not due for a minute: replicas write it only because the store was emptied.
-	g, err := own.servers(2, "--snapshot-interval", "1m")
+	g, err := own.startServers(2, "--snapshot-interval", "1m")
 	defer g.close()
 	if err == nil {
-		err = own.follow(g)
+		err = own.startEngines(g)
 	}
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range g.servers {
-		if err := g.engines.Fill(s, own.batches()); err != nil {
+		if err := g.engines.Fill(s, own.batchesPerEngine()); err != nil {
 			return nil, err
 		}
 	}
 	c.Progress.Say("registering %d sources without an engine", c.Registrations)
 	for i := range c.Registrations {
-		if err := g.register(fmt.Sprintf("tcp://127.1.%d.%d:1", i/256, i%256), "", "silent", fmt.Sprintf("silent-%d", i), 0); err != nil {
+		err := g.registerSource(fmt.Sprintf("tcp://127.1.%d.%d:1", i/256, i%256), "", "silent", fmt.Sprintf("silent-%d", i), 0)
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -59,7 +60,7 @@ func (c *Config) reseed() (*ReseedReport, error) {
 		return nil, err
 	}
 	defer shared.Close()
-	return own.empty(shared)
+	return own.emptyStore(shared)
 }
 
 // contents are what the store has of the registry and the shelf.
@@ -68,13 +69,13 @@ type contents struct {
 	blocks, bytes int
 }
 
-// empty empties the store, and waits until all is there again.
-func (c *Config) empty(shared *store.Store) (*ReseedReport, error) {
+// emptyStore empties the store, and waits until all is there again.
+func (c *Config) emptyStore(shared *store.Store) (*ReseedReport, error) {
 	ctx := context.Background()
 	var before contents
-	sources, blocks := c.Load.Sources+c.Registrations, c.shard().Hold*c.Load.Sources
-	err := await(func() (err error) {
-		if before, err = read(ctx, shared); err == nil && (len(before.sources) != sources || before.bytes == 0) {
+	sources, blocks := c.Load.Sources+c.Registrations, c.shardLoad().Hold*c.Load.Sources
+	err := awaitSuccess(func() (err error) {
+		if before, err = readContents(ctx, shared); err == nil && (len(before.sources) != sources || before.bytes == 0) {
 			err = fmt.Errorf("the store has %d of %d sources and %d of %d blocks", len(before.sources), sources, before.blocks, blocks)
 		}
 		return err
@@ -88,8 +89,8 @@ func (c *Config) empty(shared *store.Store) (*ReseedReport, error) {
 	}
 	r := &ReseedReport{Sources: sources, Blocks: blocks}
 	begun := time.Now()
-	err = await(func() error {
-		now, err := read(ctx, shared)
+	err = awaitSuccess(func() error {
+		now, err := readContents(ctx, shared)
 		if err != nil {
 			return err
 		}
@@ -107,8 +108,8 @@ func (c *Config) empty(shared *store.Store) (*ReseedReport, error) {
 	return r, err
 }
 
-// read reads the names in the registry, and the sums of the shelf's manifests.
-func read(ctx context.Context, shared *store.Store) (now contents, err error) {
+// readContents reads the names in the registry, and the sums of the shelf's manifests.
+func readContents(ctx context.Context, shared *store.Store) (now contents, err error) {
 	names, err := shared.Client().HKeys(ctx, shared.Key("sources")).Result()
 	if err != nil {
 		return now, fmt.Errorf("cannot read the registry: %w", err)

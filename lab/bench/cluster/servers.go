@@ -31,8 +31,8 @@ type group struct {
 	engines *recovery.Engines
 }
 
-// servers starts a number of servers. The group is to be closed even after an error.
-func (c *Config) servers(n int, flags ...string) (*group, error) {
+// startServers starts a number of servers. The group is to be closed even after an error.
+func (c *Config) startServers(n int, flags ...string) (*group, error) {
 	g := &group{name: rand.Text()}
 	for range n {
 		address, err := freeport.Address()
@@ -60,8 +60,8 @@ func (g *group) close() {
 	}
 }
 
-// register registers a source at the first server.
-func (g *group) register(endpoint, replay, model, instance string, rank int) error {
+// registerSource registers a source at the first server.
+func (g *group) registerSource(endpoint, replay, model, instance string, rank int) error {
 	body, err := json.Marshal(map[string]any{
 		"endpoint": endpoint, "replay_endpoint": replay, "type": "vLLM", "modelname": model, "instance_id": instance,
 		"block_size": blockSize, "dp_rank": rank,
@@ -70,7 +70,7 @@ func (g *group) register(endpoint, replay, model, instance string, rank int) err
 		return err
 	}
 	first := g.servers[0]
-	return await(func() error {
+	return awaitSuccess(func() error {
 		status, text, err := request.Do(context.Background(), http.DefaultClient, http.MethodPost, first.URL+"/register", body)
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("/register answers %d: %s", status, text)
@@ -79,9 +79,9 @@ func (g *group) register(endpoint, replay, model, instance string, rank int) err
 	})
 }
 
-// settled waits until a server knows the given number of models and each is served by
+// awaitPlacement waits until a server knows the given number of models and each is served by
 // owners replicas. It returns the URLs of these, by model.
-func (g *group) settled(s *harness.Server, models, owners int) (served map[string][]string, err error) {
+func (g *group) awaitPlacement(s *harness.Server, models, owners int) (served map[string][]string, err error) {
 	err = s.Until(20*time.Millisecond, func() error {
 		var answer struct {
 			Shards []struct {
@@ -113,8 +113,8 @@ func (g *group) settled(s *harness.Server, models, owners int) (served map[strin
 	return served, err
 }
 
-// at returns the server with a URL.
-func (g *group) at(url string) *harness.Server {
+// serverAt returns the server with a URL.
+func (g *group) serverAt(url string) *harness.Server {
 	for _, s := range g.servers {
 		if s.URL == url {
 			return s
@@ -123,44 +123,48 @@ func (g *group) at(url string) *harness.Server {
 	return nil
 }
 
-// batches returns how many batches of an engine fill its part of the shard.
-func (c *Config) batches() uint64 { return uint64(max(1, c.ShardBlocks/c.Load.Sources/c.Load.Blocks)) }
-
-// shard is the load of the engines that share a shard.
-func (c *Config) shard() ingest.Load {
-	return ingest.Load{Sources: c.Load.Sources, Blocks: c.Load.Blocks, BlockSize: blockSize, Hold: int(c.batches()) * c.Load.Blocks}
+// batchesPerEngine returns how many batches of an engine fill its part of the shard.
+func (c *Config) batchesPerEngine() uint64 {
+	return uint64(max(1, c.ShardBlocks/c.Load.Sources/c.Load.Blocks))
 }
 
-// follow starts the engines and registers them.
-func (c *Config) follow(g *group) (err error) {
-	if g.engines, err = recovery.StartEngines(c.Fleet(c.shard())); err != nil {
+// shardLoad returns the load of the engines that share a shard.
+func (c *Config) shardLoad() ingest.Load {
+	return ingest.Load{
+		Sources: c.Load.Sources, Blocks: c.Load.Blocks, BlockSize: blockSize, Hold: int(c.batchesPerEngine()) * c.Load.Blocks,
+	}
+}
+
+// startEngines starts the engines and registers them.
+func (c *Config) startEngines(g *group) (err error) {
+	if g.engines, err = recovery.StartEngines(c.Fleet(c.shardLoad())); err != nil {
 		return err
 	}
 	for i, p := range g.engines.Ports {
-		if err := g.register(fmt.Sprintf("tcp://127.0.0.1:%d", p.Live), fmt.Sprintf("tcp://127.0.0.1:%d", p.Replay), shardModel,
-			instance(i), 0); err != nil {
+		if err := g.registerSource(fmt.Sprintf("tcp://127.0.0.1:%d", p.Live), fmt.Sprintf("tcp://127.0.0.1:%d", p.Replay), shardModel,
+			instanceName(i), 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fill fills the shard. It returns once some servers have applied every batch and the shelf has
+// fillShard fills the shard. It returns once some servers have applied every batch and the shelf has
 // a snapshot that was begun later.
-func (c *Config) fill(g *group, servers []*harness.Server) error {
-	c.Progress.Say("filling %d engines with %d blocks each", c.Load.Sources, c.shard().Hold)
+func (c *Config) fillShard(g *group, servers []*harness.Server) error {
+	c.Progress.Say("filling %d engines with %d blocks each", c.Load.Sources, c.shardLoad().Hold)
 	for _, s := range servers {
-		if err := g.engines.Fill(s, c.batches()); err != nil {
+		if err := g.engines.Fill(s, c.batchesPerEngine()); err != nil {
 			return err
 		}
 	}
-	before, err := written(servers)
+	before, err := countSnapshots(servers)
 	if err != nil {
 		return err
 	}
 	c.Progress.Say("waiting for the shelf")
 	return servers[0].Until(20*time.Millisecond, func() error {
-		now, err := written(servers)
+		now, err := countSnapshots(servers)
 		if err == nil && now < before+2 { // the first one may have begun before
 			err = errors.New("no snapshot is written")
 		}
@@ -168,8 +172,8 @@ func (c *Config) fill(g *group, servers []*harness.Server) error {
 	})
 }
 
-// written returns how many snapshots servers have put on the shelf.
-func written(servers []*harness.Server) (sum float64, err error) {
+// countSnapshots returns how many snapshots servers have put on the shelf.
+func countSnapshots(servers []*harness.Server) (sum float64, err error) {
 	for _, s := range servers {
 		n, err := s.Metric("conductor_shelf_written_total")
 		if err != nil {
@@ -180,8 +184,8 @@ func written(servers []*harness.Server) (sum float64, err error) {
 	return sum, nil
 }
 
-// await looks until there is no error.
-func await(look func() error) (err error) {
+// awaitSuccess looks until there is no error.
+func awaitSuccess(look func() error) (err error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(pause) {
 		if err = look(); err == nil {
 			return nil
@@ -190,4 +194,4 @@ func await(look func() error) (err error) {
 	return err
 }
 
-func instance(i int) string { return fmt.Sprintf("%06d", i) }
+func instanceName(i int) string { return fmt.Sprintf("%06d", i) }

@@ -41,20 +41,20 @@ type TakeoverReport struct {
 
 const takeoverTarget = 5.0 // seconds, with 1 M blocks
 
-func (r *TakeoverReport) table(w io.Writer) {
+func (r *TakeoverReport) writeTable(w io.Writer) {
 	fmt.Fprintf(w, "owner of %d killed, %d blocks of %d sources: first right answer after %.2f s, all after %.2f s (target %.0f s), "+
 		"sources from %v, %.0f blocks from the shelf; %d right, %d partial, %d refused, %d failed, %d wrong; %d digests equal\n",
 		r.Owners, r.Blocks, r.Sources, r.First, r.Seconds, takeoverTarget, r.From, r.Shelf, r.Right, r.Partial, r.Refused, r.Failed,
 		r.Wrong, r.Equal)
 }
 
-// takeovers measures a shard with each number of owners.
-func (c *Config) takeovers() (all []TakeoverReport, err error) {
+// measureTakeovers measures a shard with each number of owners.
+func (c *Config) measureTakeovers() (all []TakeoverReport, err error) {
 	for _, owners := range c.Owners {
 		if owners < 1 || owners >= replicas {
 			return nil, fmt.Errorf("%d owners of %d replicas: one of them is killed", owners, replicas)
 		}
-		r, err := c.takeover(owners)
+		r, err := c.measureTakeover(owners)
 		if err != nil {
 			return nil, err
 		}
@@ -63,33 +63,33 @@ func (c *Config) takeovers() (all []TakeoverReport, err error) {
 	return all, nil
 }
 
-// takeover kills one of the owners.
-func (c *Config) takeover(owners int) (*TakeoverReport, error) {
+// measureTakeover kills one of the owners.
+func (c *Config) measureTakeover(owners int) (*TakeoverReport, error) {
 	c.Progress.Say("%d replicas, %d of them own the shard", replicas, owners)
-	g, err := c.servers(replicas, "--cluster-mode", "shards", "--cluster-owners", strconv.Itoa(owners), "--snapshot-interval", "500ms")
+	g, err := c.startServers(replicas, "--cluster-mode", "shards", "--cluster-owners", strconv.Itoa(owners), "--snapshot-interval", "500ms")
 	defer g.close()
 	if err == nil {
-		err = c.follow(g)
+		err = c.startEngines(g)
 	}
 	if err != nil {
 		return nil, err
 	}
 	var served map[string][]string
 	for _, s := range g.servers {
-		if served, err = g.settled(s, 1, owners); err != nil {
+		if served, err = g.awaitPlacement(s, 1, owners); err != nil {
 			return nil, err
 		}
 	}
 	var serving, left []*harness.Server
 	for _, url := range served[shardModel] {
-		serving = append(serving, g.at(url))
+		serving = append(serving, g.serverAt(url))
 	}
 	for _, s := range g.servers {
 		if s != serving[0] {
 			left = append(left, s)
 		}
 	}
-	if err := c.fill(g, serving); err != nil {
+	if err := c.fillShard(g, serving); err != nil {
 		return nil, err
 	}
 	held, err := serving[0].Marks()
@@ -100,9 +100,9 @@ func (c *Config) takeover(owners int) (*TakeoverReport, error) {
 	for _, m := range held {
 		r.Blocks += m.Blocks
 	}
-	a, err := c.askers()
+	a, err := c.newAsker()
 	if err == nil {
-		_, err = a.round(g.servers, r)
+		_, err = a.askRound(g.servers, r)
 	}
 	if err != nil || r.Right != len(g.servers)*c.Load.Sources {
 		return nil, errors.Join(err, fmt.Errorf("answers are not right before the kill: %+v", *r))
@@ -117,7 +117,7 @@ func (c *Config) takeover(owners int) (*TakeoverReport, error) {
 		if time.Since(killed) > patience {
 			return nil, fmt.Errorf("the shard is not answered again after %v: %+v", patience, *r)
 		}
-		if all, err = a.round(left, r); err != nil {
+		if all, err = a.askRound(left, r); err != nil {
 			return nil, err
 		}
 		if !all {
@@ -125,17 +125,17 @@ func (c *Config) takeover(owners int) (*TakeoverReport, error) {
 		}
 	}
 	r.Seconds = time.Since(killed).Seconds()
-	return r, r.compare(g, left, min(owners, len(left)), held)
+	return r, r.compareHoldings(g, left, min(owners, len(left)), held)
 }
 
-// compare compares what a replica left holds with what the killed one held.
-func (r *TakeoverReport) compare(g *group, left []*harness.Server, owners int, held map[string]harness.Mark) error {
-	served, err := g.settled(left[0], 1, owners)
+// compareHoldings compares what a replica left holds with what the killed one held.
+func (r *TakeoverReport) compareHoldings(g *group, left []*harness.Server, owners int, held map[string]harness.Mark) error {
+	served, err := g.awaitPlacement(left[0], 1, owners)
 	if err != nil {
 		return err
 	}
 	urls := served[shardModel]
-	now := g.at(urls[len(urls)-1])
+	now := g.serverAt(urls[len(urls)-1])
 	marks, err := now.Marks()
 	if err != nil {
 		return err
@@ -170,11 +170,11 @@ type asker struct {
 	bodies [][]byte
 }
 
-func (c *Config) askers() (*asker, error) {
-	l := c.shard()
+func (c *Config) newAsker() (*asker, error) {
+	l := c.shardLoad()
 	a := &asker{client: &http.Client{Timeout: patience}, tokens: l.Blocks * l.BlockSize}
 	for i := range l.Sources {
-		tokens := ingest.NewStamper(l, i).Tokens(uint64(i) % c.batches())
+		tokens := ingest.NewStamper(l, i).Tokens(uint64(i) % c.batchesPerEngine())
 		body, err := json.Marshal(map[string]any{"model": shardModel, "block_size": l.BlockSize, "token_ids": tokens})
 		if err != nil {
 			return nil, err
@@ -184,9 +184,9 @@ func (c *Config) askers() (*asker, error) {
 	return a, nil
 }
 
-// round asks servers about each source, and counts the answers. It stops at a refusal, and reports
+// askRound asks servers about each source, and counts the answers. It stops at a refusal, and reports
 // whether all answers were right.
-func (a *asker) round(servers []*harness.Server, r *TakeoverReport) (all bool, err error) {
+func (a *asker) askRound(servers []*harness.Server, r *TakeoverReport) (all bool, err error) {
 	all = true
 	for i, body := range a.bodies {
 		for _, s := range servers {
@@ -199,7 +199,7 @@ func (a *asker) round(servers []*harness.Server, r *TakeoverReport) (all bool, e
 			case status != http.StatusOK:
 				return false, fmt.Errorf("a query is answered by %d: %s", status, text)
 			default:
-				right, partial, err := a.judge(i, text)
+				right, partial, err := a.judgeAnswer(i, text)
 				if err != nil {
 					return false, err
 				}
@@ -224,9 +224,9 @@ func (a *asker) round(servers []*harness.Server, r *TakeoverReport) (all bool, e
 	return all, nil
 }
 
-// judge reports whether an answer says that one source holds the whole prompt and the others
+// judgeAnswer reports whether an answer says that one source holds the whole prompt and the others
 // nothing, and else whether it says that it may not know all.
-func (a *asker) judge(source int, text []byte) (right, partial bool, err error) {
+func (a *asker) judgeAnswer(source int, text []byte) (right, partial bool, err error) {
 	var answer struct {
 		Default map[string]struct {
 			Longest int `json:"longest_matched"`
@@ -238,9 +238,9 @@ func (a *asker) judge(source int, text []byte) (right, partial bool, err error) 
 	}
 	want, got := make(map[string]int), make(map[string]int)
 	for i := range a.bodies {
-		want[instance(i)] = 0
+		want[instanceName(i)] = 0
 	}
-	want[instance(source)] = a.tokens
+	want[instanceName(source)] = a.tokens
 	for name, row := range answer.Default {
 		got[name] = row.Longest
 		for _, d := range row.Detail {

@@ -52,14 +52,14 @@ type Config struct {
 	Progress  harness.Progress
 }
 
-func (c *Config) ahead() int {
+func (c *Config) publishAhead() int {
 	if c.Ahead > 0 {
 		return c.Ahead
 	}
-	return max(1, c.hold()/c.EventBlocks/16)
+	return max(1, c.blocksPerPublisher()/c.EventBlocks/16)
 }
 
-func (c *Config) hold() int { return c.Blocks / (c.Sources / c.Holders) }
+func (c *Config) blocksPerPublisher() int { return c.Blocks / (c.Sources / c.Holders) }
 
 // Sample is the memory of the server at one moment, in bytes.
 type Sample struct {
@@ -137,7 +137,8 @@ type run struct {
 
 // Run measures.
 func Run(c Config) (*Report, error) {
-	if c.Blocks < 1 || c.Holders < 1 || c.Sources < c.Holders || c.Sources%c.Holders != 0 || c.EventBlocks < 1 || c.hold() < c.EventBlocks {
+	if c.Blocks < 1 || c.Holders < 1 || c.Sources < c.Holders || c.Sources%c.Holders != 0 || c.EventBlocks < 1 ||
+		c.blocksPerPublisher() < c.EventBlocks {
 		return nil, errors.New("sources must be a multiple of holders, and each needs blocks for one event at least")
 	}
 	server := c.Server()
@@ -151,23 +152,23 @@ func Run(c Config) (*Report, error) {
 	defer server.Wait()
 	defer server.Process.Signal(os.Interrupt)
 	r := &run{c: &c, report: &Report{Blocks: c.Blocks, Holders: c.Holders, Sources: c.Sources}, acks: make([]byte, 8*c.Sources)}
-	if r.url, err = address(stderr); err != nil {
+	if r.url, err = readAddress(stderr); err != nil {
 		return nil, err
 	}
-	publishing, ports, err := ingest.Start(c.Publisher(c.hold()), c.Sources)
+	publishing, ports, err := ingest.Start(c.Publisher(c.blocksPerPublisher()), c.Sources)
 	if err != nil {
 		return nil, err
 	}
 	defer publishing.Stop()
 	r.orders = publishing
-	if err := r.register(ports); err != nil {
+	if err := r.registerSources(ports); err != nil {
 		return nil, err
 	}
-	return r.report, r.phases()
+	return r.report, r.runPhases()
 }
 
-// address returns the URL in the log lines of a server, and keeps on reading them.
-func address(stderr io.Reader) (string, error) {
+// readAddress returns the URL in the log lines of a server, and keeps on reading them.
+func readAddress(stderr io.Reader) (string, error) {
 	lines := bufio.NewReader(stderr)
 	listening := regexp.MustCompile(`"address":"([^"]+)"`)
 	for {
@@ -182,25 +183,25 @@ func address(stderr io.Reader) (string, error) {
 	}
 }
 
-// register makes the server follow the publishers on these ports.
-func (r *run) register(ports []string) error {
+// registerSources makes the server follow the publishers on these ports.
+func (r *run) registerSources(ports []string) error {
 	for i, port := range ports {
 		body, err := json.Marshal(map[string]any{
-			"endpoint": "tcp://127.0.0.1:" + port, "type": "vLLM", "modelname": "bench", "instance_id": name(i),
+			"endpoint": "tcp://127.0.0.1:" + port, "type": "vLLM", "modelname": "bench", "instance_id": instanceName(i),
 			"block_size": r.c.BlockSize, "dp_rank": 0,
 		})
 		if err != nil {
 			return err
 		}
-		if _, err := r.ask(http.MethodPost, "/register", body); err != nil {
+		if _, err := r.askServer(http.MethodPost, "/register", body); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// ask returns the body of the server's answer.
-func (r *run) ask(method, path string, body []byte) ([]byte, error) {
+// askServer returns the body of the server's answer.
+func (r *run) askServer(method, path string, body []byte) ([]byte, error) {
 	status, answer, err := request.Do(context.Background(), http.DefaultClient, method, r.url+path, body)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%s answers %d: %s", path, status, answer)
@@ -208,29 +209,29 @@ func (r *run) ask(method, path string, body []byte) ([]byte, error) {
 	return answer, err
 }
 
-func name(source int) string { return fmt.Sprintf("%06d", source) }
+func instanceName(source int) string { return fmt.Sprintf("%06d", source) }
 
-// phases runs all phases.
-func (r *run) phases() error {
+// runPhases runs all phases.
+func (r *run) runPhases() error {
 	if _, err := fmt.Fprintln(r.orders, 0); err != nil {
 		return err
 	}
 	begun := time.Now()
-	full := uint64(r.c.hold() / r.c.EventBlocks)
+	full := uint64(r.c.blocksPerPublisher() / r.c.EventBlocks)
 	r.c.Progress.Say("loading %d blocks, each held by %d sources", r.c.Blocks, r.c.Holders)
-	if err := r.during(loading, full, func(applied uint64) bool { return applied >= full }); err != nil {
+	if err := r.followPhase(loading, full, func(applied uint64) bool { return applied >= full }); err != nil {
 		return err
 	}
 	r.report.Loaded = time.Since(begun).Seconds()
 	r.c.Progress.Say("churning for %v", r.c.Churn)
 	end := time.Now().Add(r.c.Churn)
-	if err := r.during(churning, ^uint64(0)>>1, func(uint64) bool { return time.Now().After(end) }); err != nil {
+	if err := r.followPhase(churning, ^uint64(0)>>1, func(uint64) bool { return time.Now().After(end) }); err != nil {
 		return err
 	}
 	r.c.Progress.Say("idle for %v", r.c.Idle)
 	end = time.Now().Add(r.c.Idle)
 	still, before := 0, uint64(0) // looks without a change; r.total at the last look
-	return r.during(idle, 0, func(uint64) bool {
+	return r.followPhase(idle, 0, func(uint64) bool {
 		if still++; r.total != before {
 			still, before = 0, r.total
 		}
@@ -238,20 +239,20 @@ func (r *run) phases() error {
 	})
 }
 
-// during follows a phase in which each source publishes up to most batches in all, until
+// followPhase follows a phase in which each source publishes up to most batches in all, until
 // it is over for the slowest one.
-func (r *run) during(phase string, most uint64, over func(applied uint64) bool) error {
+func (r *run) followPhase(phase string, most uint64, over func(applied uint64) bool) error {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	var worst, last *Sample
 	for n := 0; ; n++ {
-		applied, err := r.look(most)
+		applied, err := r.advanceSources(most)
 		if err != nil {
 			return err
 		}
 		done := over(applied)
 		if n%4 == 0 || done {
-			if last, err = r.sample(phase); err != nil {
+			if last, err = r.takeSample(phase); err != nil {
 				return err
 			}
 			if worst == nil || last.Spare() < worst.Spare() {
@@ -266,9 +267,9 @@ func (r *run) during(phase string, most uint64, over func(applied uint64) bool) 
 	}
 }
 
-// look lets the sources publish on up to most batches, and returns how many the slowest
+// advanceSources lets the sources publish on up to most batches, and returns how many the slowest
 // one is past.
-func (r *run) look(most uint64) (least uint64, err error) {
+func (r *run) advanceSources(most uint64) (least uint64, err error) {
 	var services struct {
 		Services []struct {
 			InstanceID string
@@ -276,7 +277,7 @@ func (r *run) look(most uint64) (least uint64, err error) {
 			Gaps       int
 		} `json:"services"`
 	}
-	text, err := r.ask(http.MethodGet, "/services", nil)
+	text, err := r.askServer(http.MethodGet, "/services", nil)
 	if err != nil {
 		return 0, err
 	}
@@ -300,7 +301,7 @@ func (r *run) look(most uint64) (least uint64, err error) {
 		return 0, fmt.Errorf("%d services, want %d", len(services.Services), r.c.Sources)
 	}
 	least = slices.Min(past)
-	most = min(most, least+uint64(r.c.ahead()))
+	most = min(most, least+uint64(r.c.publishAhead()))
 	for i, n := range past {
 		// A source publishes while fewer than a window of batches are under way.
 		binary.LittleEndian.PutUint64(r.acks[8*i:], min(n+ingest.Window, max(most, n))-ingest.Window)
@@ -315,9 +316,9 @@ var (
 	liveLine = regexp.MustCompile(`(?m)^conductor_index_blocks\{[^}]*\} (\S+)$`)
 )
 
-// sample takes the memory of the server from its metrics.
-func (r *run) sample(phase string) (*Sample, error) {
-	text, err := r.ask(http.MethodGet, "/metrics", nil)
+// takeSample takes the memory of the server from its metrics.
+func (r *run) takeSample(phase string) (*Sample, error) {
+	text, err := r.askServer(http.MethodGet, "/metrics", nil)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ func (r *Report) Table(w io.Writer) {
 		}
 		fmt.Fprintln(t)
 	}
-	for _, part := range r.parts() {
+	for _, part := range r.partNames() {
 		row(part, "%.1f", func(s *Sample) float64 { return float64(s.Parts[part]) / 1e6 })
 	}
 	row("account", "%.1f", func(s *Sample) float64 { return float64(s.Account()) / 1e6 })
@@ -39,9 +39,9 @@ func (r *Report) Table(w io.Writer) {
 	t.Flush()
 }
 
-// parts returns the names of parts that take at least 50 kB at some moment, the largest in
+// partNames returns the names of parts that take at least 50 kB at some moment, the largest in
 // the end first, those without an account last.
-func (r *Report) parts() (names []string) {
+func (r *Report) partNames() (names []string) {
 	last := r.End[len(r.End)-1].Parts
 	for part := range last {
 		large := func(s Sample) bool { return s.Parts[part] >= 50e3 }

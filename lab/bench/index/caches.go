@@ -25,19 +25,19 @@ type tier struct {
 	bare   bool  // announced without tokens
 }
 
-// simulate runs the requests of a trace through a fleet and returns its stream of queries
+// simulateFleet runs the requests of a trace through a fleet and returns its stream of queries
 // and events.
-func simulate(c *Config) (*Stream, *prompts, error) {
+func simulateFleet(c *Config) (*Stream, *prompts, error) {
 	p, err := openPrompts(c)
 	if err != nil {
 		return nil, nil, err
 	}
-	s := run(c, p, nil)
+	s := serveChains(c, p, nil)
 	return s, p, nil
 }
 
-// run serves every chain; after each one it calls step, if there is one.
-func run(c *Config, p *prompts, step func(*caches)) *Stream {
+// serveChains serves every chain; after each one it calls step, if there is one.
+func serveChains(c *Config, p *prompts, step func(*caches)) *Stream {
 	f := &caches{p: p, choices: c.Choices, r: rand.New(rand.NewPCG(c.Seed, 1)),
 		s: &Stream{owners: (c.Workers + c.Pools) * c.Tiers, tiers: c.Tiers}}
 	add := func(tiers []*tier, source, family, at int, bare bool) []*tier {
@@ -61,9 +61,9 @@ func run(c *Config, p *prompts, step func(*caches)) *Stream {
 		if len(chain) == 0 {
 			continue
 		}
-		w := f.route(chain)
-		from := f.s.query(p, chain)
-		f.serve(w, chain[:min(len(chain), c.Capacity)], from)
+		w := f.routeChain(chain)
+		from := f.s.addQuery(p, chain)
+		f.serveChain(w, chain[:min(len(chain), c.Capacity)], from)
 		if step != nil {
 			step(f)
 		}
@@ -72,10 +72,10 @@ func run(c *Config, p *prompts, step func(*caches)) *Stream {
 	return f.s
 }
 
-// route draws Config.Choices workers at random. It returns the one whose device holds
+// routeChain draws Config.Choices workers at random. It returns the one whose device holds
 // most of the chain, and among equals the one that has worked least. With more choices
 // more conversations stay on one worker; popular beginnings spread over the fleet.
-func (f *caches) route(chain []int32) int {
+func (f *caches) routeChain(chain []int32) int {
 	best, most := -1, -1
 	for range f.choices {
 		i := f.r.IntN(len(f.workers))
@@ -87,9 +87,9 @@ func (f *caches) route(chain []int32) int {
 	return best
 }
 
-// serve computes a chain on a worker: the device stores the blocks that it lacks, and
+// serveChain computes a chain on a worker: the device stores the blocks that it lacks, and
 // evicts as many of its oldest first. from is the place of the chain in the stream.
-func (f *caches) serve(id int, chain []int32, from uint32) {
+func (f *caches) serveChain(id int, chain []int32, from uint32) {
 	w := f.workers[id]
 	w.work += len(chain)
 	hit := w.tiers[0].held(chain)
@@ -107,7 +107,7 @@ func (f *caches) serve(id int, chain []int32, from uint32) {
 		if hit > 0 {
 			parent = chain[hit-1]
 		}
-		f.s.store(f.p, w.tiers[0], parent, from+uint32(hit), from+uint32(len(chain)))
+		f.s.addStore(f.p, w.tiers[0], parent, from+uint32(hit), from+uint32(len(chain)))
 	}
 }
 
@@ -120,15 +120,15 @@ func (f *caches) makeRoom(id, at, n int) {
 		return
 	}
 	if at+1 < len(w.tiers) {
-		f.demote(id, at+1, out)
+		f.demoteBlocks(id, at+1, out)
 	}
-	f.s.remove(f.p, w.tiers[at], out)
+	f.s.addRemoval(f.p, w.tiers[at], out)
 }
 
-// demote stores evicted blocks, oldest first, on a lower tier. A block that the tier
+// demoteBlocks stores evicted blocks, oldest first, on a lower tier. A block that the tier
 // holds already becomes its newest. So a parent is newer than its children on a lower
 // tier too, and a worker that holds a block holds its parent on some tier.
-func (f *caches) demote(id, at int, out []int32) {
+func (f *caches) demoteBlocks(id, at int, out []int32) {
 	l := f.workers[id].tiers[at]
 	fresh := 0
 	for _, b := range out {

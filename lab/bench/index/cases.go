@@ -11,8 +11,8 @@ import "math/rand/v2"
 //	roots:  every block a chain of its own
 var Cases = []string{"split1", "zip1", "shuf1", "holes1", "roots"}
 
-// harden makes one of Cases of a stream in canonical hashes.
-func (s *Stream) harden(which string) {
+// makeCase makes one of Cases of a stream in canonical hashes.
+func (s *Stream) makeCase(which string) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range s.ops {
 		o := &s.ops[i]
@@ -22,7 +22,7 @@ func (s *Stream) harden(which string) {
 				o.to = min(o.to, o.from+1)
 			}
 		case remove:
-			reorder(which, s.gone[o.from:o.to], r)
+			reorderRemoval(which, s.gone[o.from:o.to], r)
 		}
 	}
 	s.splitEvents(1)
@@ -34,8 +34,8 @@ func (s *Stream) harden(which string) {
 	}
 }
 
-// reorder brings the blocks of a removal into the order of a case.
-func reorder(which string, gone []uint64, r *rand.Rand) {
+// reorderRemoval brings the blocks of a removal into the order of a case.
+func reorderRemoval(which string, gone []uint64, r *rand.Rand) {
 	was := append([]uint64(nil), gone...)
 	n := len(was)
 	switch which {
@@ -59,7 +59,7 @@ func reorder(which string, gone []uint64, r *rand.Rand) {
 
 // splitEvents makes events of at most n blocks.
 func (s *Stream) splitEvents(n int) {
-	s.rewrite(func(out []op, o op) []op {
+	s.rewriteOps(func(out []op, o op) []op {
 		if o.kind == query {
 			return append(out, o)
 		}
@@ -75,9 +75,9 @@ func (s *Stream) splitEvents(n int) {
 	})
 }
 
-// repeat announces a percentage of all stores twice, and takes both copies of a block away
+// repeatStores announces a percentage of all stores twice, and takes both copies of a block away
 // when its owner removes it.
-func (s *Stream) repeat(percent int, seed uint64) {
+func (s *Stream) repeatStores(percent int, seed uint64) {
 	type copied struct {
 		owner uint32
 		block uint64
@@ -85,7 +85,7 @@ func (s *Stream) repeat(percent int, seed uint64) {
 	s.counted = true
 	r := rand.New(rand.NewPCG(seed, 3))
 	copies := map[copied]bool{}
-	s.rewrite(func(out []op, o op) []op {
+	s.rewriteOps(func(out []op, o op) []op {
 		out = append(out, o)
 		switch {
 		case o.kind == store && r.IntN(100) < percent:
@@ -110,8 +110,8 @@ func (s *Stream) repeat(percent int, seed uint64) {
 	})
 }
 
-// rewrite replaces each operation by those that f appends.
-func (s *Stream) rewrite(f func(out []op, o op) []op) {
+// rewriteOps replaces each operation by those that f appends.
+func (s *Stream) rewriteOps(f func(out []op, o op) []op) {
 	out := make([]op, 0, len(s.ops))
 	load := 0
 	for i, o := range s.ops {

@@ -40,8 +40,8 @@ type Latencies struct {
 	Max  int64 `json:"max_ns"`
 }
 
-// latencies returns the percentiles of samples in nanoseconds.
-func latencies(ns []uint32) Latencies {
+// percentilesOf returns the percentiles of samples in nanoseconds.
+func percentilesOf(ns []uint32) Latencies {
 	var l harness.Latencies
 	for _, n := range ns {
 		l.Add(time.Duration(n))

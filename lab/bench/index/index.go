@@ -171,9 +171,9 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// generate makes the stream in canonical hashes, and the prompts of its payloads if the
+// generateStreams makes the stream in canonical hashes, and the prompts of its payloads if the
 // events are on the wire.
-func generate(c *Config) (*Stream, *prompts, error) {
+func generateStreams(c *Config) (*Stream, *prompts, error) {
 	var s *Stream
 	var p *prompts
 	var err error
@@ -183,11 +183,11 @@ func generate(c *Config) (*Stream, *prompts, error) {
 	case c.Stream != "":
 		s, err = openStream(c.Stream, c.Apart)
 	case c.Synthetic > 0:
-		s = synthesize(c)
+		s = synthesizeStream(c)
 	case c.SMG != "":
-		s = smg(smgProfiles[c.SMG], c.Target)
+		s = makeSMG(smgProfiles[c.SMG], c.Target)
 	default:
-		s, p, err = simulate(c)
+		s, p, err = simulateFleet(c)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -197,13 +197,13 @@ func generate(c *Config) (*Stream, *prompts, error) {
 	}
 	s.ids = nil
 	if c.Case != "" {
-		s.harden(c.Case)
+		s.makeCase(c.Case)
 	}
 	if c.EventBlock > 0 {
 		s.splitEvents(c.EventBlock)
 	}
 	if c.Repeat > 0 {
-		s.repeat(c.Repeat, c.Seed)
+		s.repeatStores(c.Repeat, c.Seed)
 	}
 	return s, nil, nil
 }

@@ -38,12 +38,12 @@ func small() Config {
 func streamOf(t testing.TB, c Config) (canonical, named *Stream, p *prompts) {
 	t.Helper()
 	must.Succeed(t, c.Check())
-	s, p, err := generate(&c)
+	s, p, err := generateStreams(&c)
 	must.Succeed(t, err)
 	if c.Events == Canonical {
 		return s, s, p
 	}
-	return s, s.named(), p
+	return s, s.withEngineHashes(), p
 }
 
 // print is a fingerprint of all operations.
@@ -77,7 +77,7 @@ func (s *Stream) print() uint64 {
 func TestStreamIsDeterministic(t *testing.T) {
 	print := func(c Config) uint64 {
 		_, s, _ := streamOf(t, c)
-		if len(s.ops) == 0 || s.sizes().QueryBlocks == 0 {
+		if len(s.ops) == 0 || s.countSizes().QueryBlocks == 0 {
 			t.Fatal("the stream is empty")
 		}
 		return s.print()
@@ -154,11 +154,11 @@ func TestCachesAreClosed(t *testing.T) {
 		must.Succeed(t, err)
 		evicted, at := false, 0
 		oracle := newOracle((c.Workers + c.Pools) * c.Tiers)
-		s := run(&c, p, func(f *caches) {
+		s := serveChains(&c, p, func(f *caches) {
 			for ; at < len(f.s.ops); at++ {
 				o := &f.s.ops[at]
 				evicted = evicted || o.kind == remove
-				oracle.change(f.s, o)
+				oracle.applyOp(f.s, o)
 			}
 			for _, w := range f.workers {
 				for n, l := range w.tiers {
@@ -181,7 +181,7 @@ func TestCachesAreClosed(t *testing.T) {
 				}
 			}
 		})
-		if z := s.sizes(); !evicted || z.StoreBlocks-z.RemoveBlocks != oracle.Memberships() {
+		if z := s.countSizes(); !evicted || z.StoreBlocks-z.RemoveBlocks != oracle.Memberships() {
 			t.Errorf("evicted %t, %+v, %d held", evicted, z, oracle.Memberships())
 		}
 	}
@@ -210,7 +210,7 @@ func TestIndexAgainstOracle(t *testing.T) {
 		c := small()
 		change(&c)
 		canonical, named, _ := streamOf(t, c)
-		if err := verify(&c, canonical, named); err != nil {
+		if err := verifyAnswers(&c, canonical, named); err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -241,7 +241,7 @@ func TestVerifyNotices(t *testing.T) {
 		c.Synthetic = 1000
 		canonical, named, _ := streamOf(t, c)
 		spoil(named)
-		if err := verify(&c, canonical, named); err == nil || !strings.Contains(err.Error(), want) {
+		if err := verifyAnswers(&c, canonical, named); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %q", err, want)
 		}
 	}
@@ -263,7 +263,7 @@ func TestCasesChangeOrder(t *testing.T) {
 			gone: []uint64{5, 4, 3, 2, 1}, ops: []op{
 				{kind: store, from: 0, to: 5}, {kind: query, from: 0, to: 5}, {kind: remove, from: 0, to: 5},
 			}}
-		s.harden(which)
+		s.makeCase(which)
 		var got []uint64
 		for i := range s.ops {
 			switch o := &s.ops[i]; {
@@ -382,18 +382,18 @@ func TestWireCarriesTheStream(t *testing.T) {
 	l := newLoad(newIndexed(named, c.Events), &clk)
 	res, err := l.replayWire(&c, p)
 	must.Succeed(t, err)
-	oracle := canonical.outcome()
+	oracle := canonical.holdersAtEnd()
 	for i := range canonical.ops {
 		o := &canonical.ops[i]
 		if o.kind != query {
 			continue
 		}
-		got := slices.SortedFunc(slices.Values(l.x.ask(o, &l.r)), func(a, b index.Prefix) int { return int(a.Owner) - int(b.Owner) })
+		got := slices.SortedFunc(slices.Values(l.x.askQuery(o, &l.r)), func(a, b index.Prefix) int { return int(a.Owner) - int(b.Owner) })
 		if want := oracle.Depths(canonical.seq[o.from:o.to], nil); !slices.Equal(got, want) {
 			t.Fatalf("%d blocks: got %v, want %v", o.to-o.from, got, want)
 		}
 	}
-	if z := canonical.sizes(); res.Blocks != z.written() || l.sizes != z {
+	if z := canonical.countSizes(); res.Blocks != z.written() || l.sizes != z {
 		t.Errorf("%d blocks from the wire, %+v, want %+v", res.Blocks, l.sizes, z)
 	}
 }

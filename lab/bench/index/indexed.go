@@ -33,8 +33,8 @@ func newIndexed(s *Stream, events string) *indexed {
 	return x
 }
 
-// change applies a store or a removal.
-func (x *indexed) change(o *op) {
+// applyOp applies a store or a removal.
+func (x *indexed) applyOp(o *op) {
 	if o.kind == remove {
 		x.x.Remove(index.Owner(o.owner), x.s.gone[o.from:o.to], nil, x.copies)
 		return
@@ -48,9 +48,9 @@ func (x *indexed) change(o *op) {
 	x.x.Store(e)
 }
 
-// read brings the hashes of a query into the caches, where a server that has just made them from tokens
+// readHashes brings the hashes of a query into the caches, where a server that has just made them from tokens
 // has them. The rival's replay does so too.
-func (x *indexed) read(o *op, r *reader) {
+func (x *indexed) readHashes(o *op, r *reader) {
 	list := x.s.seq
 	if x.tokens {
 		list = x.s.local
@@ -60,9 +60,9 @@ func (x *indexed) read(o *op, r *reader) {
 	}
 }
 
-// ask returns, in no particular order, how many leading blocks of a query each owner of the
+// askQuery returns, in no particular order, how many leading blocks of a query each owner of the
 // first one holds. The list is valid until the next use of r.
-func (x *indexed) ask(o *op, r *reader) []index.Prefix {
+func (x *indexed) askQuery(o *op, r *reader) []index.Prefix {
 	if x.tokens {
 		r.chain.Reset(x.s.local[o.from:o.to])
 		x.x.Match(index.Lookup{Chain: &r.chain}, nil, &r.match)
@@ -78,7 +78,7 @@ type reader struct {
 	chain localChain
 	seq   seqChain
 	match index.Match
-	sum   uint64 // see read
+	sum   uint64 // see readHashes
 }
 
 // seqChain is a prompt given by its canonical sequence hashes.

@@ -54,8 +54,8 @@ type Result struct {
 	Scale    []Scaled    `json:"scale,omitempty"`
 }
 
-// measure replays a stream, its names in place, into a fresh index.
-func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
+// measureStructure replays a stream, its names in place, into a fresh index.
+func measureStructure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 	var r Result
 	l := newLoad(newIndexed(s, c.Events), clk)
 	debug.FreeOSMemory()
@@ -69,13 +69,13 @@ func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 		}
 		r.Wire = w
 	} else if first := firstHolder(c, s); first > 0 {
-		l.replay(s.ops[:first])
+		l.replayOps(s.ops[:first])
 		one := l.x.x.Stats().Bytes
-		l.replay(s.ops[first:])
+		l.replayOps(s.ops[first:])
 		st := l.x.x.Stats()
 		r.BytesPerFurther = float64(st.Bytes-one) / float64(st.Memberships-st.Blocks)
 	} else {
-		l.replay(s.ops)
+		l.replayOps(s.ops)
 	}
 	after := readRuntime()
 	now, peak := harness.Resident()
@@ -85,7 +85,7 @@ func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 		allocs = r.Wire.AllocsPerBlock * float64(r.Wire.Blocks) // without those of encoding
 	}
 	r.AllocsPerBlock = allocs / float64(l.sizes.QueryBlocks+l.sizes.written())
-	r.collect(before, c.Idle)
+	r.measureCollector(before, c.Idle)
 
 	st := l.x.x.Stats()
 	runtime.KeepAlive(l.x)
@@ -94,7 +94,7 @@ func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 	r.BytesPerBlock = float64(st.Bytes) / float64(max(1, st.Blocks))
 	r.RSSPerMembership = float64(r.RSSBytes) / float64(max(1, st.Memberships))
 
-	asked, written := l.split()
+	asked, written := l.splitTime()
 	r.BlockOps = perSecond(l.sizes.QueryBlocks+l.sizes.written(), l.cpu)
 	r.TokenOps = perSecond(l.sizes.QueryBlocks+l.sizes.written()-l.sizes.HashOnly, l.cpu)
 	r.QueryBlocks = perSecond(l.sizes.QueryBlocks, asked)
@@ -102,17 +102,17 @@ func measure(c *Config, s *Stream, p *prompts, clk *clock) (Result, error) {
 	r.Queries = perSecond(l.sizes.Requests, asked)
 	r.CPU, r.Wall = l.cpu.Seconds(), l.wall.Seconds()
 	if c.Events != Wire {
-		r.Write = latencies(l.writes[writesBefore(s):])
+		r.Write = percentilesOf(l.writes[writesBefore(s):])
 		for k, v := range l.byClass(s.ops) {
 			if k != ordinary {
 				if r.Classes == nil {
 					r.Classes = map[string]Latencies{}
 				}
-				r.Classes[classNames[k]] = latencies(v)
+				r.Classes[classNames[k]] = percentilesOf(v)
 			}
 		}
 	}
-	r.Query = latencies(l.queries)
+	r.Query = percentilesOf(l.queries)
 	return r, nil
 }
 
@@ -141,10 +141,10 @@ func firstHolder(c *Config, s *Stream) int {
 	return s.load / c.Holders
 }
 
-// collect reads the work of the collector since before, and while the process idles. The
+// measureCollector reads the work of the collector since before, and while the process idles. The
 // runtime forces a cycle every two minutes of idling. The time watched is shorter, so
 // collect forces one in it.
-func (r *Result) collect(before reading, idle time.Duration) {
+func (r *Result) measureCollector(before reading, idle time.Duration) {
 	runtime.GC()
 	loaded := readRuntime()
 	r.FractionLoad = loaded.fraction(before)
@@ -157,10 +157,10 @@ func (r *Result) collect(before reading, idle time.Duration) {
 	r.Cycles = int(end.cycles - before.cycles)
 }
 
-// verify replays the canonical stream into an oracle and the named one into an index, and
+// verifyAnswers replays the canonical stream into an oracle and the named one into an index, and
 // returns an error if an answer differs. It writes the hash of each answer to a file if
 // one is named.
-func verify(c *Config, canonical, named *Stream) (err error) {
+func verifyAnswers(c *Config, canonical, named *Stream) (err error) {
 	x, oracle := newIndexed(named, c.Events), newOracle(canonical.owners)
 	var out *bufio.Writer
 	if c.Answers != "" {
@@ -176,11 +176,11 @@ func verify(c *Config, canonical, named *Stream) (err error) {
 	for i := range canonical.ops {
 		o := &canonical.ops[i]
 		if o.kind != query {
-			oracle.change(canonical, o)
-			x.change(&named.ops[i])
+			oracle.applyOp(canonical, o)
+			x.applyOp(&named.ops[i])
 			continue
 		}
-		got := x.ask(&named.ops[i], &r)
+		got := x.askQuery(&named.ops[i], &r)
 		h := hashOf(got)
 		want = oracle.Depths(canonical.seq[o.from:o.to], want[:0])
 		if !slices.Equal(got, want) {

@@ -44,7 +44,7 @@ func ExportOps(c Config, path string) error {
 	if c.Events == Wire {
 		return fmt.Errorf("wire events have no ops file")
 	}
-	s, _, err := generate(&c)
+	s, _, err := generateStreams(&c)
 	if err != nil {
 		return err
 	}
@@ -52,14 +52,14 @@ func ExportOps(c Config, path string) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the ops file: %w", err)
 	}
-	if err := errors.Join(s.write(f), f.Close()); err != nil {
+	if err := errors.Join(s.writeOps(f), f.Close()); err != nil {
 		return fmt.Errorf("cannot write the ops file: %w", err)
 	}
 	return nil
 }
 
-// write writes an ops file.
-func (s *Stream) write(to io.Writer) error {
+// writeOps writes an ops file.
+func (s *Stream) writeOps(to io.Writer) error {
 	w := bufio.NewWriterSize(to, 1<<20) // keeps the first error
 	put := func(v any) { binary.Write(w, binary.LittleEndian, v) }
 	bit := func(set bool, bit uint32) uint32 {
@@ -68,7 +68,7 @@ func (s *Stream) write(to io.Writer) error {
 		}
 		return 0
 	}
-	end := s.outcome()
+	end := s.holdersAtEnd()
 	put(opsHeader{opsMagic, uint32(s.owners), uint32(len(s.ops)), uint64(len(s.seq)), uint64(len(s.gone)), uint64(end.Unique()),
 		uint64(end.Memberships())})
 	for i := range s.ops {
@@ -83,11 +83,11 @@ func (s *Stream) write(to io.Writer) error {
 	return w.Flush()
 }
 
-// outcome returns the holders of each block at the end.
-func (s *Stream) outcome() Oracle {
+// holdersAtEnd returns the holders of each block at the end.
+func (s *Stream) holdersAtEnd() Oracle {
 	o := newOracle(s.owners)
 	for i := range s.ops {
-		o.change(s, &s.ops[i])
+		o.applyOp(s, &s.ops[i])
 	}
 	return o
 }

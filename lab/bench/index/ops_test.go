@@ -47,7 +47,7 @@ func TestOpsFileLayout(t *testing.T) {
 	write := func() []byte {
 		t.Helper()
 		var b bytes.Buffer
-		must.Succeed(t, s.write(&b))
+		must.Succeed(t, s.writeOps(&b))
 		return b.Bytes()
 	}
 	u32 := func(v ...byte) (out []byte) {

@@ -15,9 +15,9 @@ func newOracle(owners int) Oracle {
 	return o
 }
 
-// change applies a store or a removal of a stream in canonical hashes. A store adds a copy
+// applyOp applies a store or a removal of a stream in canonical hashes. A store adds a copy
 // of each block, but no second one if the stream counts none. A removal takes a copy.
-func (o Oracle) change(s *Stream, at *op) {
+func (o Oracle) applyOp(s *Stream, at *op) {
 	held := o[at.owner]
 	switch at.kind {
 	case store:

@@ -212,27 +212,27 @@ func (p *Peers) Run(w io.Writer) error {
 		if !only.MatchString(l.name) {
 			continue
 		}
-		if err := p.load(w, l, loads); err != nil {
+		if err := p.measureLoad(w, l, loads); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", l.name, err))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// load measures one load and prints its rows.
-func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
-	file, err := p.export(l)
+// measureLoad measures one load and prints its rows.
+func (p *Peers) measureLoad(w io.Writer, l *peerLoad, all []peerLoad) error {
+	file, err := p.exportOps(l)
 	if err != nil {
 		return err
 	}
 	theirs := file
 	if other := cmp.Or(l.rival, l.usual); other != "" {
 		i := slices.IndexFunc(all, func(o peerLoad) bool { return o.name == other })
-		if theirs, err = p.export(&all[i]); err != nil {
+		if theirs, err = p.exportOps(&all[i]); err != nil {
 			return err
 		}
 	}
-	replay := p.replay(l, file)
+	replay := p.replayArgs(l, file)
 	var ours, others []figures
 	rounds := p.Rounds
 	if l.recorded != "" {
@@ -240,18 +240,18 @@ func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
 	}
 	for round := range rounds {
 		p.Progress.Say("%s, round %d", l.name, round+1)
-		f, err := p.ours(replay, l.run)
+		f, err := p.runOurs(replay, l.run)
 		if err != nil {
 			return err
 		}
 		ours = append(ours, f)
 		switch {
 		case l.against != "":
-			f, err = p.ours(replay, l.against)
+			f, err = p.runOurs(replay, l.against)
 		case l.usual != "":
-			f, err = p.ours([]string{"--ops", theirs}, l.run)
+			f, err = p.runOurs([]string{"--ops", theirs}, l.run)
 		case l.mode != "" && p.Rival != "":
-			f, err = p.rival(l, theirs, round)
+			f, err = p.runRival(l, theirs, round)
 		default:
 			continue
 		}
@@ -261,16 +261,16 @@ func (p *Peers) load(w io.Writer, l *peerLoad, all []peerLoad) error {
 		others = append(others, f)
 	}
 	for _, r := range l.rows {
-		fmt.Fprintln(w, r.line(l.name, ours, others))
+		fmt.Fprintln(w, r.formatLine(l.name, ours, others))
 	}
 	if p.Verify && l.mode == "time" {
-		return p.answers(w, l, replay, file, theirs)
+		return p.compareAnswers(w, l, replay, file, theirs)
 	}
 	return nil
 }
 
-// args returns the flags of a load and the name of its ops file.
-func (p *Peers) args(l *peerLoad) (args []string, name string) {
+// loadArgs returns the flags of a load and the name of its ops file.
+func (p *Peers) loadArgs(l *peerLoad) (args []string, name string) {
 	var sizes []any
 	for _, n := range l.sizes {
 		sizes = append(sizes, max(1, n/p.Shrink))
@@ -289,59 +289,59 @@ func (p *Peers) args(l *peerLoad) (args []string, name string) {
 // recordedRounds multiplies the rounds of recorded streams, whose runs take a tenth of a second.
 const recordedRounds = 3
 
-// replay returns the flags of a run of ours. The rival gets each event of a recorded stream as the
+// replayArgs returns the flags of a run of ours. The rival gets each event of a recorded stream as the
 // engine made it; ours replays the recording, whose batches it joins as the server does.
-func (p *Peers) replay(l *peerLoad, file string) []string {
+func (p *Peers) replayArgs(l *peerLoad, file string) []string {
 	if l.recorded != "" {
 		return []string{"--stream", filepath.Join(p.Streams, l.recorded)}
 	}
 	return []string{"--ops", file}
 }
 
-// export writes the ops file of a load once, that of a recorded stream each time: it is quick,
+// exportOps writes the ops file of a load once, that of a recorded stream each time: it is quick,
 // and the recording may be a new one.
-func (p *Peers) export(l *peerLoad) (string, error) {
-	args, file := p.args(l)
+func (p *Peers) exportOps(l *peerLoad) (string, error) {
+	args, file := p.loadArgs(l)
 	if _, err := os.Stat(file); err == nil && l.recorded == "" {
 		return file, nil
 	}
 	p.Progress.Say("%s: making the operations", l.name)
 	part := file + ".part"
-	if _, err := output(p.Self(append(args, "--export", part, "--quiet")...)); err != nil {
+	if _, err := runCommand(p.Self(append(args, "--export", part, "--quiet")...)); err != nil {
 		return "", err
 	}
 	return file, os.Rename(part, file)
 }
 
-// ours runs the index.
-func (p *Peers) ours(replay []string, flags string) (figures, error) {
+// runOurs runs the index.
+func (p *Peers) runOurs(replay []string, flags string) (figures, error) {
 	args := slices.Concat(replay, []string{"--json", "--quiet", "--idle", "0"}, strings.Fields(flags))
-	return p.measure(p.Self(args...), strings.Contains(flags, "--together") || strings.Contains(flags, "--writers"))
+	return p.measureCommand(p.Self(args...), strings.Contains(flags, "--together") || strings.Contains(flags, "--writers"))
 }
 
-// rival runs CRTC. Its memory is measured in a process of its own, once.
-func (p *Peers) rival(l *peerLoad, file string, round int) (figures, error) {
-	f, err := p.measure(exec.Command(p.Rival, file, l.mode), l.mode == "together")
+// runRival runs CRTC. Its memory is measured in a process of its own, once.
+func (p *Peers) runRival(l *peerLoad, file string, round int) (figures, error) {
+	f, err := p.measureCommand(exec.Command(p.Rival, file, l.mode), l.mode == "together")
 	if err != nil || l.mode != "time" || round > 0 || !slices.ContainsFunc(l.rows, func(r peerRow) bool {
 		return strings.HasPrefix(r.key, "rss")
 	}) {
 		return f, err
 	}
-	mem, err := p.measure(exec.Command(p.Rival, file, "mem"), false)
+	mem, err := p.measureCommand(exec.Command(p.Rival, file, "mem"), false)
 	for k, v := range mem {
 		f[k] = v
 	}
 	return f, err
 }
 
-// measure runs a command, on one core unless it needs more, and reads its JSON object.
-func (p *Peers) measure(c *exec.Cmd, wide bool) (figures, error) {
+// measureCommand runs a command, on one core unless it needs more, and reads its JSON object.
+func (p *Peers) measureCommand(c *exec.Cmd, wide bool) (figures, error) {
 	_, _, core := harness.Allowed()
 	if path, err := exec.LookPath("taskset"); err == nil && core != "" && !wide {
 		c.Args = append([]string{path, "-c", core}, append([]string{c.Path}, c.Args[1:]...)...)
 		c.Path = path
 	}
-	out, err := output(c)
+	out, err := runCommand(c)
 	if err != nil {
 		return nil, err
 	}
@@ -350,23 +350,23 @@ func (p *Peers) measure(c *exec.Cmd, wide bool) (figures, error) {
 		return nil, fmt.Errorf("%s: %w", c.Path, err)
 	}
 	f := figures{}
-	f.collect("", report)
+	f.collectNumbers("", report)
 	return f, nil
 }
 
-func (f figures) collect(path string, v any) {
+func (f figures) collectNumbers(path string, v any) {
 	switch v := v.(type) {
 	case float64:
 		f[path] = v
 	case map[string]any:
 		for k, v := range v {
-			f.collect(strings.TrimPrefix(path+"."+k, "."), v)
+			f.collectNumbers(strings.TrimPrefix(path+"."+k, "."), v)
 		}
 	}
 }
 
-// output runs a command. Its error has the standard error of the command.
-func output(c *exec.Cmd) ([]byte, error) {
+// runCommand runs a command. Its error has the standard error of the command.
+func runCommand(c *exec.Cmd) ([]byte, error) {
 	var out, said bytes.Buffer
 	c.Stdout, c.Stderr = &out, &said
 	if err := c.Run(); err != nil {
@@ -384,8 +384,8 @@ func median(of []float64) (float64, bool) {
 	return of[len(of)/2], true
 }
 
-// line prints a row of the table.
-func (r *peerRow) line(load string, ours, others []figures) string {
+// formatLine prints a row of the table.
+func (r *peerRow) formatLine(load string, ours, others []figures) string {
 	var mine, theirs, ratios []float64
 	for i, f := range ours {
 		a, ok := f[r.key]
@@ -440,18 +440,19 @@ func (r *peerRow) line(load string, ours, others []figures) string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |", load, r.what, a, b, c, target, r.note)
 }
 
-// answers compares the index with the oracle, and the rival with the index.
-func (p *Peers) answers(w io.Writer, l *peerLoad, replay []string, file, theirs string) error {
+// compareAnswers compares the index with the oracle, and the rival with the index.
+func (p *Peers) compareAnswers(w io.Writer, l *peerLoad, replay []string, file, theirs string) error {
 	p.Progress.Say("%s: comparing answers", l.name)
 	mine, other := filepath.Join(p.Dir, "ours.answers"), filepath.Join(p.Dir, "rival.answers")
-	f, err := p.measure(p.Self(append(slices.Clone(replay), "--json", "--quiet", "--idle", "0", "--verify", "--answers", mine)...), true)
+	f, err := p.measureCommand(
+		p.Self(append(slices.Clone(replay), "--json", "--quiet", "--idle", "0", "--verify", "--answers", mine)...), true)
 	if err != nil {
 		return err
 	}
 	row := peerRow{what: "answers equal to the oracle's", key: "verified", unit: 1}
 	var rival []figures
 	if p.Rival != "" && file == theirs {
-		if _, err := output(exec.Command(p.Rival, file, "answers", other)); err != nil {
+		if _, err := runCommand(exec.Command(p.Rival, file, "answers", other)); err != nil {
 			return err
 		}
 		n, err := equalAnswers(mine, other)
@@ -460,7 +461,7 @@ func (p *Peers) answers(w io.Writer, l *peerLoad, replay []string, file, theirs 
 		}
 		rival = []figures{{"verified": float64(n)}}
 	}
-	fmt.Fprintln(w, row.line(l.name, []figures{f}, rival))
+	fmt.Fprintln(w, row.formatLine(l.name, []figures{f}, rival))
 	return nil
 }
 

@@ -23,7 +23,7 @@ func TestPeerRow(t *testing.T) {
 		for _, v := range others {
 			b = append(b, figures{"k": v})
 		}
-		if got := r.line("load", a, b); got != want {
+		if got := r.formatLine("load", a, b); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}

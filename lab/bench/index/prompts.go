@@ -65,11 +65,11 @@ func openPrompts(c *Config) (*prompts, error) {
 				content := s.ID | n<<copyShift
 				ls := locals[content]
 				if ls == nil {
-					ls = p.hash(content, segmentTokens/c.BlockSize)
+					ls = p.hashContent(content, segmentTokens/c.BlockSize)
 					locals[content] = ls
 				}
 				for i := range s.Len / c.BlockSize {
-					chain = p.extend(chain, ls[i], content, uint32(i))
+					chain = p.extendChain(chain, ls[i], content, uint32(i))
 				}
 			}
 			p.chains = append(p.chains, chain)
@@ -106,9 +106,9 @@ func builtIn(requests int) func() (workload.Request, bool) {
 	}
 }
 
-// synthetic makes families of chains without a common beginning; the last one
+// makeFamilies makes families of chains without a common beginning; the last one
 // may be shorter.
-func synthetic(n, size int) *prompts {
+func makeFamilies(n, size int) *prompts {
 	p := newPrompts(size)
 	p.blocks = make([]block, 0, n)
 	p.bySeq = nil // no two families meet
@@ -116,29 +116,29 @@ func synthetic(n, size int) *prompts {
 	for len(p.blocks) < n {
 		chain := make([]int32, 0, depth)
 		for len(chain) < depth && len(p.blocks) < n {
-			chain = p.extend(chain, r.Uint64()|1, uint64(len(p.chains)), uint32(len(chain)))
+			chain = p.extendChain(chain, r.Uint64()|1, uint64(len(p.chains)), uint32(len(chain)))
 		}
 		p.chains = append(p.chains, chain)
 	}
 	return p
 }
 
-// hash returns the local hashes of the first n blocks of a content.
-func (p *prompts) hash(content uint64, n int) []uint64 {
+// hashContent returns the local hashes of the first n blocks of a content.
+func (p *prompts) hashContent(content uint64, n int) []uint64 {
 	tokens := workload.AppendTokens(nil, workload.Segment{ID: content, Len: n * p.size})
 	return hash.Default().Locals(nil, tokens, p.size)
 }
 
-// tokens appends the tokens of a block of a trace.
-func (p *prompts) tokens(dst []uint32, b *block) []uint32 {
+// appendTokens appends the tokens of a block of a trace.
+func (p *prompts) appendTokens(dst []uint32, b *block) []uint32 {
 	skip := int(b.part) * p.size
 	at := len(dst)
 	dst = workload.AppendTokens(dst, workload.Segment{ID: b.content, Len: skip + p.size})
 	return append(dst[:at], dst[at+skip:]...)
 }
 
-// extend appends a block to a chain.
-func (p *prompts) extend(chain []int32, local, content uint64, part uint32) []int32 {
+// extendChain appends a block to a chain.
+func (p *prompts) extendChain(chain []int32, local, content uint64, part uint32) []int32 {
 	b := block{seq: local, local: local, parent: -1, content: content, part: part}
 	if len(chain) > 0 {
 		b.parent = chain[len(chain)-1]

@@ -19,7 +19,7 @@ func openStream(path string, apart bool) (*Stream, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := r.add(&rec); err != nil {
+		if err := r.addRecord(&rec); err != nil {
 			return nil, fmt.Errorf("%s: record %d: %w", path, n, err)
 		}
 		n++
@@ -53,10 +53,10 @@ type recording struct {
 	bare    [mostMedia]bool   // by tier: its blocks are announced by their hashes alone
 }
 
-func (r *recording) add(rec *streams.Record) error {
+func (r *recording) addRecord(rec *streams.Record) error {
 	if rec.Engine < 0 {
 		if n := len(rec.Prompt); n > 0 {
-			from := r.chain(0, false, rec.Prompt)
+			from := r.appendChain(0, false, rec.Prompt)
 			r.s.ops = append(r.s.ops, op{kind: query, from: from, to: from + uint32(n)})
 		}
 		return nil
@@ -64,14 +64,14 @@ func (r *recording) add(rec *streams.Record) error {
 	r.engines = max(r.engines, rec.Engine+1)
 	r.single = false
 	for i := range rec.Events {
-		if err := r.event(rec.Engine, &rec.Events[i]); err != nil {
+		if err := r.addEvent(rec.Engine, &rec.Events[i]); err != nil {
 			return fmt.Errorf("event %d: %w", i, err)
 		}
 	}
 	return nil
 }
 
-func (r *recording) event(engine int, e *streams.Event) error {
+func (r *recording) addEvent(engine int, e *streams.Event) error {
 	tier := slices.Index(r.media, e.Medium)
 	if tier < 0 {
 		if tier = len(r.media); tier == mostMedia {
@@ -112,7 +112,7 @@ func (r *recording) event(engine int, e *streams.Event) error {
 			}
 			o.hasParent, o.parent = true, k
 		}
-		o.from = r.chain(o.parent, o.hasParent, e.Locals)
+		o.from = r.appendChain(o.parent, o.hasParent, e.Locals)
 		o.to = uint32(len(s.seq))
 		for i, h := range e.Hashes {
 			k := s.seq[int(o.from)+i]
@@ -123,17 +123,17 @@ func (r *recording) event(engine int, e *streams.Event) error {
 		}
 	}
 	o.name = o.from
-	if !r.joins(&o) {
+	if !r.joinEvent(&o) {
 		s.ops = append(s.ops, o)
 		r.single = o.to-o.from == 1
 	}
 	return nil
 }
 
-// joins adds an event to the operation before it, if the decoder joins the two: removals of one
+// joinEvent adds an event to the operation before it, if the decoder joins the two: removals of one
 // block on one medium, stores of one block with tokens, each the parent of the next, and stores of
 // one block by its hash alone. These are the rules of events/wire (join.go); a test compares the two.
-func (r *recording) joins(o *op) bool {
+func (r *recording) joinEvent(o *op) bool {
 	s := r.s
 	if r.apart || !r.single || o.to-o.from != 1 {
 		return false
@@ -149,8 +149,8 @@ func (r *recording) joins(o *op) bool {
 	return true
 }
 
-// chain appends blocks that follow a parent, if there is one, and returns where they begin.
-func (r *recording) chain(parent uint64, hasParent bool, locals []uint64) (from uint32) {
+// appendChain appends blocks that follow a parent, if there is one, and returns where they begin.
+func (r *recording) appendChain(parent uint64, hasParent bool, locals []uint64) (from uint32) {
 	from = uint32(len(r.s.seq))
 	for _, l := range locals {
 		k := l

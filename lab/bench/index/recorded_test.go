@@ -251,7 +251,7 @@ func TestRecordedJoinsAsDecoder(t *testing.T) {
 		for rec, err := range streams.Records(file) {
 			must.Succeed(t, err)
 			before := len(r.s.ops)
-			must.Succeed(t, r.add(&rec))
+			must.Succeed(t, r.addRecord(&rec))
 			if rec.Engine < 0 {
 				continue
 			}

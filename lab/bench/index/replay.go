@@ -32,21 +32,21 @@ func newLoad(x *indexed, clk *clock) *load {
 	return &load{x: x, clk: clk, queries: make([]uint32, 0, z), writes: make([]uint32, 0, len(x.s.ops)-z)}
 }
 
-// replay applies operations. The clock is read once behind each operation, and before a query; the cost of a
+// replayOps applies operations. The clock is read once behind each operation, and before a query; the cost of a
 // reading is taken off each figure.
-func (l *load) replay(ops []op) {
+func (l *load) replayOps(ops []op) {
 	cpu, start := harness.CPU(), l.clk.now()
 	last, read := start, time.Duration(0) // read: the time of reading prompts
 	for i := range ops {
 		o := &ops[i]
 		if o.kind == query {
-			l.x.read(o, &l.r)
+			l.x.readHashes(o, &l.r)
 			from := l.clk.now()
 			read += from - last
 			last = from
-			l.x.ask(o, &l.r)
+			l.x.askQuery(o, &l.r)
 		} else {
-			l.x.change(o)
+			l.x.applyOp(o)
 		}
 		now := l.clk.now()
 		took := max(0, now-last-l.clk.cost)
@@ -58,16 +58,16 @@ func (l *load) replay(ops []op) {
 			l.written += took
 			l.writes = append(l.writes, sample32(took))
 		}
-		l.sizes.add(o)
+		l.sizes.countOp(o)
 	}
 	off := read + l.clk.cost*time.Duration(len(ops))
 	l.wall += max(0, last-start-off)
 	l.cpu += max(0, harness.CPU()-cpu-off)
 }
 
-// split returns the CPU time of queries and of writes. Waiting for a core stretches both
+// splitTime returns the CPU time of queries and of writes. Waiting for a core stretches both
 // alike, so each has the part of the CPU time that it has of the wall time.
-func (l *load) split() (queries, writes time.Duration) {
+func (l *load) splitTime() (queries, writes time.Duration) {
 	both := l.asked + l.written
 	if both == 0 {
 		return 0, 0

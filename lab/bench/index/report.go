@@ -28,18 +28,18 @@ func Run(c Config) (*Report, error) {
 	}
 	rep := &Report{Events: c.Events, Config: c, Machine: harness.ThisMachine()}
 	c.Progress.Say("making the stream")
-	canonical, p, err := generate(&c)
+	canonical, p, err := generateStreams(&c)
 	if err != nil {
 		return nil, err
 	}
-	rep.Stream = canonical.sizes()
+	rep.Stream = canonical.countSizes()
 	s := canonical
 	if c.Events != Canonical {
-		s = canonical.named()
+		s = canonical.withEngineHashes()
 	}
 	if c.Verify {
 		c.Progress.Say("comparing %d answers with the oracle's", rep.Stream.Requests)
-		if err := verify(&c, canonical, s); err != nil {
+		if err := verifyAnswers(&c, canonical, s); err != nil {
 			return nil, err
 		}
 		rep.Verified = rep.Stream.Requests
@@ -48,15 +48,15 @@ func Run(c Config) (*Report, error) {
 	clk := newClock()
 	rep.ClockNs = int64(clk.cost)
 	c.Progress.Say("replaying %d operations, %s events", len(s.ops), c.Events)
-	if rep.Result, err = measure(&c, s, p, &clk); err != nil {
+	if rep.Result, err = measureStructure(&c, s, p, &clk); err != nil {
 		return nil, err
 	}
 	if c.Together {
 		c.Progress.Say("%d writers and %d readers", c.Writers, c.Readers)
-		t := together(&c, s, c.Writers, c.Readers, &clk, 0)
+		t := measureTogether(&c, s, c.Writers, c.Readers, &clk, 0)
 		rep.Together = &t
 	}
-	return rep, rep.scale(&c, s, &clk)
+	return rep, rep.measureScaling(&c, s, &clk)
 }
 
 // Table prints the figures for people.

@@ -24,8 +24,8 @@ type Scaled struct {
 // scalePhase is how long writers and readers of Scale run side by side, unless Config.Duration says otherwise.
 const scalePhase = 2 * time.Second
 
-// scale measures over numbers of cores, ours and the rival in turns.
-func (r *Report) scale(c *Config, s *Stream, clk *clock) error {
+// measureScaling measures over numbers of cores, ours and the rival in turns.
+func (r *Report) measureScaling(c *Config, s *Stream, clk *clock) error {
 	if len(c.Scale) == 0 {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (r *Report) scale(c *Config, s *Stream, clk *clock) error {
 		each := max(1, n/2)
 		c.Progress.Say("%d cores: %d writers and %d readers", n, each, each)
 		err := harness.OnCores(n, func() error {
-			row := Scaled{Together: together(c, s, each, each, clk, least)}
+			row := Scaled{Together: measureTogether(c, s, each, each, clk, least)}
 			row.Cores = n
 			if c.Rival != "" {
 				theirs, err := rivalTogether(c.Rival, ops, each, least)
@@ -72,7 +72,7 @@ func (r *Report) scale(c *Config, s *Stream, clk *clock) error {
 
 // rivalTogether runs the rival with the threads of its pool as writers, and as many readers.
 func rivalTogether(program, ops string, each int, least time.Duration) (*Together, error) {
-	out, err := output(exec.Command(program, ops, "together", strconv.Itoa(each), strconv.FormatFloat(least.Seconds(), 'g', -1, 64)))
+	out, err := runCommand(exec.Command(program, ops, "together", strconv.Itoa(each), strconv.FormatFloat(least.Seconds(), 'g', -1, 64)))
 	if err != nil {
 		return nil, err
 	}

@@ -92,27 +92,27 @@ type smgHolder struct {
 	again  bool   // batches of the chain come again
 }
 
-// smg makes the stream of a profile with target blocks times holders. Keys are engine
+// makeSMG makes the stream of a profile with target blocks times holders. Keys are engine
 // hashes below the wire: the stream has no canonical form.
-func smg(p *smgProfile, target int) *Stream {
+func makeSMG(p *smgProfile, target int) *Stream {
 	l := &smgLoad{Stream: &Stream{owners: smgHolders, tiers: 1}, p: p, r: smgSeed, dropped: map[uint32]bool{}}
 	for kind, members := range smgMembers {
 		for blocks := 0; blocks < target/100*p.shares[kind]; {
 			shared := uint32(smgFirst)
 			if members < 64 || blocks > 0 {
-				shared = l.length()
+				shared = l.drawDepth()
 			}
 			blocks += int(shared) * members
-			l.family(kind, members, shared)
+			l.drawFamily(kind, members, shared)
 		}
 	}
-	l.fill()
+	l.emitFill()
 	if p.holes > 0 {
 		for h := range l.holders {
 			for _, c := range l.holders[h].chains {
 				for at := c.from + 1; at+1 < c.to; at++ {
 					if l.r.chance(p.holes) && !l.dropped[at] {
-						l.drop(h, at)
+						l.emitRemoval(h, at)
 					}
 				}
 			}
@@ -123,15 +123,15 @@ func smg(p *smgProfile, target int) *Stream {
 	return l.Stream
 }
 
-// length draws a shared depth.
-func (l *smgLoad) length() uint32 {
+// drawDepth draws a shared depth.
+func (l *smgLoad) drawDepth() uint32 {
 	u := float64(l.r.next()>>11) / (1 << 53)
 	lo, hi := math.Log(l.p.shared[0]), math.Log(l.p.shared[1])
 	return uint32(math.Round(math.Exp(lo + u*(hi-lo))))
 }
 
-// family draws the contents of a family and the holders of its chains.
-func (l *smgLoad) family(kind, members int, shared uint32) {
+// drawFamily draws the contents of a family and the holders of its chains.
+func (l *smgLoad) drawFamily(kind, members int, shared uint32) {
 	l.families = append(l.families, smgFamily{kind, uint32(len(l.seq)), shared})
 	var seq, local []uint64
 	for i := range shared {
@@ -164,8 +164,8 @@ func (l *smgLoad) family(kind, members int, shared uint32) {
 	}
 }
 
-// fill emits the next operation of a random holder until none is left, with probes.
-func (l *smgLoad) fill() {
+// emitFill emits the next operation of a random holder until none is left, with probes.
+func (l *smgLoad) emitFill() {
 	var live []int
 	for h := range l.holders {
 		if len(l.holders[h].chains) > 0 {
@@ -179,22 +179,22 @@ func (l *smgLoad) fill() {
 		t := &l.holders[h]
 		before := len(l.ops)
 		for len(l.ops) == before && t.next < len(t.chains) {
-			l.step(h, t)
+			l.emitStep(h, t)
 		}
 		if t.next == len(t.chains) {
 			live = slices.Delete(live, i, i+1)
 		}
 		if len(l.ops) > before && l.ops[before].kind == store {
 			if stored += int(l.ops[before].to - l.ops[before].from); stored >= (probes+1)*smgProbes {
-				l.probe(probes)
+				l.emitProbes(probes)
 				probes++
 			}
 		}
 	}
 }
 
-// step emits one operation of a holder, or none where a batch does not come again.
-func (l *smgLoad) step(h int, t *smgHolder) {
+// emitStep emits one operation of a holder, or none where a batch does not come again.
+func (l *smgLoad) emitStep(h int, t *smgHolder) {
 	c := t.chains[t.next]
 	if t.at < c.to {
 		from := t.at
@@ -214,28 +214,28 @@ func (l *smgLoad) step(h int, t *smgHolder) {
 		return
 	}
 	if n := c.to - c.from; n > 2 && l.r.chance(l.p.gaps) {
-		l.drop(h, c.from+1+uint32(l.r.below(uint64(n-2))))
+		l.emitRemoval(h, c.from+1+uint32(l.r.below(uint64(n-2))))
 	}
 	if t.next, t.again = t.next+1, false; t.next < len(t.chains) {
 		t.at = t.chains[t.next].from
 	}
 }
 
-// drop removes one block of a chain from a holder.
-func (l *smgLoad) drop(h int, at uint32) {
+// emitRemoval removes one block of a chain from a holder.
+func (l *smgLoad) emitRemoval(h int, at uint32) {
 	l.dropped[at] = true
 	n := uint32(len(l.gone))
 	l.gone = append(l.gone, l.seq[at])
 	l.ops = append(l.ops, op{kind: remove, owner: uint32(h), from: n, to: n + 1})
 }
 
-// ask queries the first n blocks of a family.
-func (l *smgLoad) ask(f *smgFamily, n uint32, c class) {
+// emitQuery queries the first n blocks of a family.
+func (l *smgLoad) emitQuery(f *smgFamily, n uint32, c class) {
 	l.ops = append(l.ops, op{kind: query, class: c, from: f.from, to: f.from + n})
 }
 
-// probe asks during the fill: 32 gate queries, and 32 of families with one holder.
-func (l *smgLoad) probe(round int) {
+// emitProbes asks during the fill: 32 gate queries, and 32 of families with one holder.
+func (l *smgLoad) emitProbes(round int) {
 	var deep, single []*smgFamily
 	for i := range l.families {
 		switch f := &l.families[i]; {
@@ -247,11 +247,11 @@ func (l *smgLoad) probe(round int) {
 	}
 	for i := range 32 {
 		if len(deep) > 0 {
-			l.ask(deep[(round*32+i)%len(deep)], smgGate, mixed)
+			l.emitQuery(deep[(round*32+i)%len(deep)], smgGate, mixed)
 		}
 		if len(single) > 0 {
 			f := single[(round*32+i)%len(single)]
-			l.ask(f, min(f.shared, 64), mixed)
+			l.emitQuery(f, min(f.shared, 64), mixed)
 		}
 	}
 }
@@ -262,14 +262,14 @@ func (l *smgLoad) askAll() {
 	for i := range l.families {
 		if f := &l.families[i]; asked[f.kind] < smgAsked {
 			asked[f.kind]++
-			l.ask(f, 1+uint32(l.r.below(uint64(f.shared))), smgClasses[f.kind])
+			l.emitQuery(f, 1+uint32(l.r.below(uint64(f.shared))), smgClasses[f.kind])
 		}
 	}
 	gates := 0
 	for i := range l.families {
 		if f := &l.families[i]; gates < smgAsked && smgMembers[f.kind] == 64 && f.shared >= smgGate {
 			gates++
-			l.ask(f, smgGate, gate)
+			l.emitQuery(f, smgGate, gate)
 		}
 	}
 	for range 1000 {
@@ -278,6 +278,6 @@ func (l *smgLoad) askAll() {
 			content := l.r.next()
 			l.seq, l.local = append(l.seq, content), append(l.local, content)
 		}
-		l.ask(&smgFamily{from: from}, uint32(len(l.seq))-from, miss)
+		l.emitQuery(&smgFamily{from: from}, uint32(len(l.seq))-from, miss)
 	}
 }

@@ -22,7 +22,7 @@ func TestSMGVectors(t *testing.T) {
 func TestSMGShape(t *testing.T) {
 	const target = 200_000
 	for name, p := range smgProfiles {
-		s := smg(p, target)
+		s := makeSMG(p, target)
 		var stores, repeats, gaps, holes int
 		held := newOracle(smgHolders)
 		classes := map[class]int{}
@@ -52,7 +52,7 @@ func TestSMGShape(t *testing.T) {
 					t.Fatalf("%s: a gap is not held", name)
 				}
 			}
-			held.change(s, o)
+			held.applyOp(s, o)
 		}
 		if p.holes > 0 {
 			holes = len(s.gone) - gaps
@@ -79,7 +79,7 @@ func TestSMGShape(t *testing.T) {
 
 // A tail's keys belong to its holder.
 func TestSMGTailKeys(t *testing.T) {
-	s := smg(smgProfiles["pinned"], 50_000)
+	s := makeSMG(smgProfiles["pinned"], 50_000)
 	seen := map[uint64]uint32{}
 	for i := range s.ops {
 		if o := &s.ops[i]; o.kind == store && o.hasParent {

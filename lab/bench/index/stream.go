@@ -70,7 +70,7 @@ type Sizes struct {
 	HashOnly     int `json:"hash_only_blocks"` // of those stored and removed
 }
 
-func (z *Sizes) add(o *op) {
+func (z *Sizes) countOp(o *op) {
 	n := int(o.to - o.from)
 	switch o.kind {
 	case query:
@@ -88,21 +88,21 @@ func (z *Sizes) add(o *op) {
 
 func (z *Sizes) written() int { return z.StoreBlocks + z.RemoveBlocks }
 
-// sizes counts all operations.
-func (s *Stream) sizes() (z Sizes) {
+// countSizes counts all operations.
+func (s *Stream) countSizes() (z Sizes) {
 	for i := range s.ops {
-		z.add(&s.ops[i])
+		z.countOp(&s.ops[i])
 	}
 	return z
 }
 
-func (s *Stream) query(p *prompts, chain []int32) (from uint32) {
-	from = s.append(p, chain)
+func (s *Stream) addQuery(p *prompts, chain []int32) (from uint32) {
+	from = s.appendBlocks(p, chain)
 	s.ops = append(s.ops, op{kind: query, from: from, to: from + uint32(len(chain))})
 	return from
 }
 
-func (s *Stream) append(p *prompts, ids []int32) (from uint32) {
+func (s *Stream) appendBlocks(p *prompts, ids []int32) (from uint32) {
 	from = uint32(len(s.seq))
 	for _, id := range ids {
 		s.seq = append(s.seq, p.blocks[id].seq)
@@ -112,8 +112,8 @@ func (s *Stream) append(p *prompts, ids []int32) (from uint32) {
 	return from
 }
 
-// store announces blocks that lie in s.seq already; parent is -1 at the root.
-func (s *Stream) store(p *prompts, t *tier, parent int32, from, to uint32) {
+// addStore announces blocks that lie in s.seq already; parent is -1 at the root.
+func (s *Stream) addStore(p *prompts, t *tier, parent int32, from, to uint32) {
 	o := op{kind: store, owner: uint32(t.owner), family: t.family, bare: t.bare, from: from, to: to, name: from}
 	if parent >= 0 && !t.bare {
 		o.hasParent, o.parent = true, p.blocks[parent].seq
@@ -129,13 +129,13 @@ func (s *Stream) storeRuns(p *prompts, t *tier, ids []int32) {
 		for n < len(ids) && p.blocks[ids[n]].parent == ids[n-1] {
 			n++
 		}
-		from := s.append(p, ids[:n])
-		s.store(p, t, p.blocks[ids[0]].parent, from, from+uint32(n))
+		from := s.appendBlocks(p, ids[:n])
+		s.addStore(p, t, p.blocks[ids[0]].parent, from, from+uint32(n))
 		ids = ids[n:]
 	}
 }
 
-func (s *Stream) remove(p *prompts, t *tier, ids []int32) {
+func (s *Stream) addRemoval(p *prompts, t *tier, ids []int32) {
 	from := uint32(len(s.gone))
 	for _, id := range ids {
 		s.gone = append(s.gone, p.blocks[id].seq)
@@ -151,8 +151,8 @@ func (s *Stream) namesOf(o *op) []uint64 {
 	return s.names[o.name : o.name+o.to-o.from]
 }
 
-// named returns the stream with the engines' own hashes in the place of canonical ones.
-func (s *Stream) named() *Stream {
+// withEngineHashes returns the stream with the engines' own hashes in the place of canonical ones.
+func (s *Stream) withEngineHashes() *Stream {
 	n := *s
 	n.ops = slices.Clone(s.ops)
 	n.gone = slices.Clone(s.gone)
@@ -160,7 +160,7 @@ func (s *Stream) named() *Stream {
 	if one {
 		n.names = make([]uint64, len(s.seq))
 		for i, k := range s.seq {
-			n.names[i] = name(k, s.ops[0].family)
+			n.names[i] = engineHash(k, s.ops[0].family)
 		}
 	} else {
 		n.names = []uint64{}
@@ -169,25 +169,25 @@ func (s *Stream) named() *Stream {
 		o := &n.ops[i]
 		switch o.kind {
 		case store:
-			o.parent = name(o.parent, o.family)
+			o.parent = engineHash(o.parent, o.family)
 			if o.name = o.from; one {
 				break
 			}
 			o.name = uint32(len(n.names))
 			for _, k := range s.seq[o.from:o.to] {
-				n.names = append(n.names, name(k, o.family))
+				n.names = append(n.names, engineHash(k, o.family))
 			}
 		case remove:
 			for j := o.from; j < o.to; j++ {
-				n.gone[j] = name(n.gone[j], o.family)
+				n.gone[j] = engineHash(n.gone[j], o.family)
 			}
 		}
 	}
 	return &n
 }
 
-// name is an engine's own hash of a block; a bijection for each family.
-func name(seq uint64, family uint8) uint64 { return mix(seq ^ (uint64(family)+1)*golden) }
+// engineHash returns an engine's own hash of a block; a bijection for each family.
+func engineHash(seq uint64, family uint8) uint64 { return mix(seq ^ (uint64(family)+1)*golden) }
 
 // golden is the increment of SplitMix64.
 const golden = 0x9e3779b97f4a7c15
@@ -199,11 +199,11 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// synthesize stores every family at its holders, holder by holder, replaces the oldest
+// synthesizeStream stores every family at its holders, holder by holder, replaces the oldest
 // families by new ones for Config.Churn blocks, and then asks for held families in random
 // order.
-func synthesize(c *Config) *Stream {
-	p := synthetic(c.Synthetic+c.Churn, c.BlockSize)
+func synthesizeStream(c *Config) *Stream {
+	p := makeFamilies(c.Synthetic+c.Churn, c.BlockSize)
 	s := &Stream{owners: c.Workers, tiers: 1}
 	r := rand.New(rand.NewPCG(c.Seed, 2))
 	type family struct {
@@ -212,8 +212,8 @@ func synthesize(c *Config) *Stream {
 	}
 	families := make([]family, len(p.chains))
 	for i, chain := range p.chains {
-		from := s.append(p, chain)
-		families[i] = family{from, from + uint32(len(chain)), sample(r, c.Workers, c.Holders)}
+		from := s.appendBlocks(p, chain)
+		families[i] = family{from, from + uint32(len(chain)), drawNumbers(r, c.Workers, c.Holders)}
 	}
 	at := func(f *family, h int) *tier {
 		return &tier{owner: int(f.holders[h]), family: uint8(int(f.holders[h]) % c.HashSeeds)}
@@ -221,7 +221,7 @@ func synthesize(c *Config) *Stream {
 	held := (c.Synthetic + depth - 1) / depth
 	for h := range c.Holders {
 		for i := range families[:held] {
-			s.store(p, at(&families[i], h), -1, families[i].from, families[i].to)
+			s.addStore(p, at(&families[i], h), -1, families[i].from, families[i].to)
 		}
 	}
 	s.load = len(s.ops)
@@ -230,8 +230,8 @@ func synthesize(c *Config) *Stream {
 		for h := range c.Holders {
 			tail := slices.Clone(p.chains[oldest])
 			slices.Reverse(tail)
-			s.remove(p, at(&families[oldest], h), tail)
-			s.store(p, at(&families[i], h), -1, families[i].from, families[i].to)
+			s.addRemoval(p, at(&families[oldest], h), tail)
+			s.addStore(p, at(&families[i], h), -1, families[i].from, families[i].to)
 		}
 		oldest++
 	}
@@ -243,8 +243,8 @@ func synthesize(c *Config) *Stream {
 	return s
 }
 
-// sample returns k different numbers below n.
-func sample(r *rand.Rand, n, k int) []int32 {
+// drawNumbers returns k different numbers below n.
+func drawNumbers(r *rand.Rand, n, k int) []int32 {
 	out := make([]int32, 0, k)
 	for len(out) < k {
 		if v := int32(r.IntN(n)); !slices.Contains(out, v) {

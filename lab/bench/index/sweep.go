@@ -14,8 +14,8 @@ type Plot struct {
 
 func newPlot(name, x, y string) Plot { return Plot{name, [][]string{{"line", x, y}}} }
 
-// add appends a point to a line.
-func (p *Plot) add(line string, x, y float64) {
+// addPoint appends a point to a line.
+func (p *Plot) addPoint(line string, x, y float64) {
 	p.rows = append(p.rows, []string{line, strconv.FormatFloat(x, 'f', -1, 64), strconv.FormatFloat(y, 'g', 6, 64)})
 }
 
@@ -36,9 +36,9 @@ func Plots(c Config, r *Report, workers, sizes []int) ([]Plot, error) {
 	if c.traced() {
 		ops := newPlot("throughput-workers", "workers", "block operations per second")
 		p99 := newPlot("latency-workers", "workers", "nanoseconds")
-		err := sweep(workers, c, func(c *Config, n int) { c.Workers = n }, func(at float64, r *Report) {
-			ops.add(r.Events, at, r.BlockOps)
-			p99.add(r.Events, at, float64(max(1, r.Query.P99)))
+		err := runSweep(workers, c, func(c *Config, n int) { c.Workers = n }, func(at float64, r *Report) {
+			ops.addPoint(r.Events, at, r.BlockOps)
+			p99.addPoint(r.Events, at, float64(max(1, r.Query.P99)))
 		})
 		if err != nil {
 			return nil, err
@@ -48,21 +48,21 @@ func Plots(c Config, r *Report, workers, sizes []int) ([]Plot, error) {
 	size := newPlot("bytes-blocks", "unique blocks", "bytes of the index")
 	made := c
 	made.Trace, made.Ops, made.SMG, made.Tiers, made.Pools, made.HashOnly, made.Holders, made.Events = "", "", "", 1, 0, false, 1, Engine
-	err := sweep(sizes, made, func(c *Config, n int) { c.Synthetic = n }, func(at float64, r *Report) {
-		size.add(r.Events, at, float64(max(1, r.IndexBytes)))
+	err := runSweep(sizes, made, func(c *Config, n int) { c.Synthetic = n }, func(at float64, r *Report) {
+		size.addPoint(r.Events, at, float64(max(1, r.IndexBytes)))
 	})
 	if err != nil {
 		return nil, err
 	}
 	plots = append(plots, size)
 	if len(r.Scale) > 0 {
-		plots = append(plots, scaling(r))
+		plots = append(plots, scalingPlot(r))
 	}
 	return plots, nil
 }
 
-// sweep runs a configuration once for each number.
-func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64, r *Report)) error {
+// runSweep runs a configuration once for each number.
+func runSweep(numbers []int, c Config, set func(*Config, int), show func(at float64, r *Report)) error {
 	for _, n := range numbers {
 		set(&c, n)
 		c.Progress.Say("plot: %d", n)
@@ -75,17 +75,17 @@ func sweep(numbers []int, c Config, set func(*Config, int), show func(at float64
 	return nil
 }
 
-// scaling returns the curve of the structure at the top.
-func scaling(r *Report) Plot {
+// scalingPlot returns the curve of the structure at the top.
+func scalingPlot(r *Report) Plot {
 	p := newPlot("scaling", "cores", "blocks per second")
 	for i := range r.Scale {
 		t := &r.Scale[i].Together
 		at := float64(t.Cores)
-		p.add("reads alone", at, t.ReadAlone)
+		p.addPoint("reads alone", at, t.ReadAlone)
 		written, read := t.Rates()
-		p.add("reads together", at, read)
-		p.add("writes alone", at, t.WriteAlone)
-		p.add("writes together", at, written)
+		p.addPoint("reads together", at, read)
+		p.addPoint("writes alone", at, t.WriteAlone)
+		p.addPoint("writes together", at, written)
 	}
 	return p
 }

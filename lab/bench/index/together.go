@@ -51,7 +51,7 @@ func (t *Together) Ops() float64 {
 // speed is blocks per second of wall time and of CPU time.
 type speed struct{ wall, cpu float64 }
 
-func (s *speed) add(blocks int, wall, cpu time.Duration) {
+func (s *speed) addBlocks(blocks int, wall, cpu time.Duration) {
 	s.wall += perSecond(blocks, wall)
 	s.cpu += perSecond(blocks, cpu)
 }
@@ -59,13 +59,13 @@ func (s *speed) add(blocks int, wall, cpu time.Duration) {
 // readPhase is how long readers run where no writers say when to stop.
 const readPhase = time.Second
 
-// together fills an index with the first half of the stream and measures on the
+// measureTogether fills an index with the first half of the stream and measures on the
 // second. It measures side by side in fresh indexes until the writers have written for the
 // given time, and at least once. On fewer cores than goroutines they share these, which is
 // no fault of the structure. Readers ask the queries of the second half over and over, in the state
 // before the writers and in the one after; their rate alone is the mean, for
 // together they see everything in between.
-func together(c *Config, s *Stream, writers, readers int, clk *clock, least time.Duration) Together {
+func measureTogether(c *Config, s *Stream, writers, readers int, clk *clock, least time.Duration) Together {
 	t := Together{Writers: writers, Readers: readers}
 	half := len(s.ops) / 2
 	if c.Synthetic > 0 {
@@ -80,7 +80,7 @@ func together(c *Config, s *Stream, writers, readers int, clk *clock, least time
 			asks = append(asks, o)
 		}
 	}
-	shares := split(s.ops[half:], s.tiers, writers)
+	shares := splitOps(s.ops[half:], s.tiers, writers)
 	phase := readPhase
 	if c.Duration > 0 {
 		phase = c.Duration
@@ -93,7 +93,7 @@ func together(c *Config, s *Stream, writers, readers int, clk *clock, least time
 		x := newIndexed(s, c.Events)
 		for i := range s.ops[:half] {
 			if o := &s.ops[i]; o.kind != query {
-				x.change(o)
+				x.applyOp(o)
 			}
 		}
 		return x
@@ -101,14 +101,14 @@ func together(c *Config, s *Stream, writers, readers int, clk *clock, least time
 	x := filled()
 	before := startReaders(x, asks, readers, clk)
 	time.Sleep(phase)
-	readBefore := before.stop()
-	alone := write(x, shares, clk, nil)
+	readBefore := before.stopReaders()
+	alone := runWriters(x, shares, clk, nil)
 	after := startReaders(x, asks, readers, clk)
 	time.Sleep(phase)
-	readAfter := after.stop()
+	readAfter := after.stopReaders()
 	t.WriteAlone, t.WriteAloneCPU = alone.wall, alone.cpu
 	t.ReadAlone, t.ReadAloneCPU = (readBefore.wall+readAfter.wall)/2, (readBefore.cpu+readAfter.cpu)/2
-	t.Alone = latencies(append(before.samples(), after.samples()...))
+	t.Alone = percentilesOf(append(before.samplesOfAll(), after.samplesOfAll()...))
 
 	var samples []uint32
 	rounds := 0.0
@@ -117,16 +117,16 @@ func together(c *Config, s *Stream, writers, readers int, clk *clock, least time
 		beside := startReaders(x, asks, readers, clk)
 		var reads speed
 		from := clk.now()
-		both := write(x, shares, clk, func() { reads = beside.stop() })
+		both := runWriters(x, shares, clk, func() { reads = beside.stopReaders() })
 		written += clk.now() - from
 		t.WriteTogether, t.WriteTogetherCPU = t.WriteTogether+both.wall, t.WriteTogetherCPU+both.cpu
 		t.ReadTogether, t.ReadTogetherCPU = t.ReadTogether+reads.wall, t.ReadTogetherCPU+reads.cpu
-		samples = append(samples, beside.samples()...)
+		samples = append(samples, beside.samplesOfAll()...)
 	}
 	for _, sum := range []*float64{&t.WriteTogether, &t.WriteTogetherCPU, &t.ReadTogether, &t.ReadTogetherCPU} {
 		*sum /= rounds
 	}
-	t.Beside = latencies(samples)
+	t.Beside = percentilesOf(samples)
 	if t.WriteAlone > 0 {
 		t.WriteKept = t.WriteTogether / t.WriteAlone
 	}
@@ -136,8 +136,8 @@ func together(c *Config, s *Stream, writers, readers int, clk *clock, least time
 	return t
 }
 
-// split deals the stores and removals to writers, all of one worker to the same.
-func split(ops []op, tiers, writers int) [][]op {
+// splitOps deals the stores and removals to writers, all of one worker to the same.
+func splitOps(ops []op, tiers, writers int) [][]op {
 	shares := make([][]op, writers)
 	for _, o := range ops {
 		if o.kind != query {
@@ -148,9 +148,9 @@ func split(ops []op, tiers, writers int) [][]op {
 	return shares
 }
 
-// write runs all shares side by side and returns the sum of their speeds. first is
+// runWriters runs all shares side by side and returns the sum of their speeds. first is
 // called when the first of them is done.
-func write(x *indexed, shares [][]op, clk *clock, first func()) (all speed) {
+func runWriters(x *indexed, shares [][]op, clk *clock, first func()) (all speed) {
 	speeds := make([]speed, len(shares))
 	var wg sync.WaitGroup
 	var once sync.Once
@@ -161,10 +161,10 @@ func write(x *indexed, shares [][]op, clk *clock, first func()) (all speed) {
 			var z Sizes
 			from, cpu := clk.now(), harness.ThreadCPU()
 			for j := range ops {
-				x.change(&ops[j])
-				z.add(&ops[j])
+				x.applyOp(&ops[j])
+				z.countOp(&ops[j])
 			}
-			speeds[i].add(z.written(), clk.now()-from, harness.ThreadCPU()-cpu)
+			speeds[i].addBlocks(z.written(), clk.now()-from, harness.ThreadCPU()-cpu)
 			if first != nil {
 				once.Do(first)
 			}
@@ -197,7 +197,7 @@ func startReaders(x *indexed, asks []op, n int, clk *clock) *crew {
 			defer runtime.UnlockOSThread()
 			cpu := harness.ThreadCPU()
 			for at := i * len(asks) / n; len(asks) > 0; at++ {
-				l.repeat(&asks[at%len(asks)])
+				l.repeatQuery(&asks[at%len(asks)])
 				if c.halt.Load() { // after the first query at the earliest
 					break
 				}
@@ -208,29 +208,29 @@ func startReaders(x *indexed, asks []op, n int, clk *clock) *crew {
 	return c
 }
 
-// repeat asks a query. It keeps samples as long as there is room.
-func (l *load) repeat(o *op) {
+// repeatQuery asks a query. It keeps samples as long as there is room.
+func (l *load) repeatQuery(o *op) {
 	from := l.clk.now()
-	l.x.ask(o, &l.r)
+	l.x.askQuery(o, &l.r)
 	took := max(0, l.clk.now()-from-l.clk.cost)
 	l.asked += took
-	l.sizes.add(o)
+	l.sizes.countOp(o)
 	if len(l.queries) < cap(l.queries) {
 		l.queries = append(l.queries, sample32(took))
 	}
 }
 
-// stop ends the readers and returns the sum of their speeds.
-func (c *crew) stop() (all speed) {
+// stopReaders ends the readers and returns the sum of their speeds.
+func (c *crew) stopReaders() (all speed) {
 	c.halt.Store(true)
 	c.wg.Wait()
 	for _, l := range c.loads {
-		all.add(l.sizes.QueryBlocks, l.asked, l.cpu)
+		all.addBlocks(l.sizes.QueryBlocks, l.asked, l.cpu)
 	}
 	return all
 }
 
-func (c *crew) samples() (all []uint32) {
+func (c *crew) samplesOfAll() (all []uint32) {
 	for _, l := range c.loads {
 		all = append(all, l.queries...)
 	}

@@ -68,14 +68,14 @@ func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
 				segment = append(segment, payload{ask: o})
 				continue
 			}
-			b, err := enc.batch(o)
+			b, err := enc.encodeOp(o)
 			if err != nil {
 				return nil, fmt.Errorf("cannot encode a payload: %w", err)
 			}
 			size += len(b)
 			segment = append(segment, payload{worker: o.owner / uint32(c.Tiers), bytes: b})
 		}
-		if err := w.run(segment); err != nil {
+		if err := w.applySegment(segment); err != nil {
 			return nil, err
 		}
 	}
@@ -89,14 +89,14 @@ func (l *load) replayWire(c *Config, p *prompts) (*WireResult, error) {
 	}, nil
 }
 
-// run applies a segment. The four readings of the clock a payload costs stay in
+// applySegment applies a segment. The four readings of the clock a payload costs stay in
 // the figures.
-func (w *wired) run(segment []payload) error {
+func (w *wired) applySegment(segment []payload) error {
 	before, cpu := readRuntime(), w.cpu-harness.CPU()
 	for i := range segment {
 		m := &segment[i]
 		if m.ask != nil {
-			w.replay([]op{*m.ask})
+			w.replayOps([]op{*m.ask})
 			continue
 		}
 		t0 := w.clk.now()
@@ -112,7 +112,7 @@ func (w *wired) run(segment []payload) error {
 			}
 		}
 		t2 := w.clk.now()
-		w.apply(m.worker, &batch)
+		w.applyBatch(m.worker, &batch)
 		t3 := w.clk.now()
 		w.decode += t1 - t0
 		w.hash += t2 - t1
@@ -125,8 +125,8 @@ func (w *wired) run(segment []payload) error {
 	return nil
 }
 
-// apply brings a batch whose local hashes are in w.locals into the index.
-func (w *wired) apply(worker uint32, batch *events.Batch) {
+// applyBatch brings a batch whose local hashes are in w.locals into the index.
+func (w *wired) applyBatch(worker uint32, batch *events.Batch) {
 	locals := w.locals
 	for j := range batch.Events {
 		e := &batch.Events[j]
@@ -193,8 +193,8 @@ func newEncoder(p *prompts, s *Stream, c *Config) *encoder {
 	return e
 }
 
-// batch returns the payload of one store or removal.
-func (e *encoder) batch(o *op) ([]byte, error) {
+// encodeOp returns the payload of one store or removal.
+func (e *encoder) encodeOp(o *op) ([]byte, error) {
 	var list []any
 	medium := media[int(o.owner)%e.c.Tiers]
 	for at, n := 0, int(o.to-o.from); at < n; at += e.most {
@@ -212,7 +212,7 @@ func (e *encoder) batch(o *op) ([]byte, error) {
 		}
 		from := len(e.tokens)
 		for _, id := range e.s.ids[int(o.from)+at:][:k] {
-			e.tokens = e.p.tokens(e.tokens, &e.p.blocks[id])
+			e.tokens = e.p.appendTokens(e.tokens, &e.p.blocks[id])
 		}
 		ev.Tokens = e.tokens[from:]
 		list = append(list, ev)

@@ -134,11 +134,11 @@ func (c *Compared) Run() (*ComparedReport, error) {
 		return nil, errors.New("publishers, processes, rounds and cores must be above zero, rate and batches at least zero, and there is " +
 			"no process without a publisher")
 	}
-	rec, err := c.read(func(int, int) bool { return false })
+	rec, err := c.readStream(func(int, int) bool { return false })
 	if err != nil {
 		return nil, err
 	}
-	server, players := divide(c.Cores)
+	server, players := divideCores(c.Cores)
 	r := &ComparedReport{
 		Machine: harness.ThisMachine(), Stream: c.Stream, Publishers: c.Publishers, Processes: c.Processes, Rate: c.Rate,
 		Cores: cmp.Or(server, "any, with the publishers"),
@@ -160,7 +160,7 @@ func (c *Compared) Run() (*ComparedReport, error) {
 				}
 				c.Progress.Say("round %d of %d, %s: %s", round+1, c.Rounds, s.Name, what)
 				run := &comparedRun{c: c, rec: rec, contender: s, every: every, figures: r.Servers[i], server: server, players: players}
-				if err := run.run(); err != nil {
+				if err := run.runOnce(); err != nil {
 					return nil, fmt.Errorf("%s: %w", s.Name, err)
 				}
 				r.Batches, r.Bytes = run.batches, run.bytes
@@ -171,12 +171,12 @@ func (c *Compared) Run() (*ComparedReport, error) {
 		c.Progress.Say("profile of %s", c.Servers[0].Name)
 		run := &comparedRun{c: c, rec: rec, contender: c.Servers[0], figures: new(Contended), server: server, players: players,
 			profile: c.Profile}
-		if err := run.run(); err != nil {
+		if err := run.runOnce(); err != nil {
 			return nil, err
 		}
 	}
 	for _, s := range r.Servers {
-		s.finish()
+		s.computeFigures()
 	}
 	if n := len(r.Servers); n > 1 {
 		r.Ratio = r.Servers[n-1].Micros / r.Servers[0].Micros
@@ -196,7 +196,7 @@ func (c *Compared) eventsOf(rec *recording) (n int) {
 	return n
 }
 
-func (s *Contended) finish() {
+func (s *Contended) computeFigures() {
 	ms := func(l *harness.Latencies, percent float64) float64 { return float64(l.At(percent)) / 1e6 }
 	s.LagP50Ms, s.LagP99Ms, s.LagMaxMs, s.Markers = ms(&s.lags, 50), ms(&s.lags, 99), ms(&s.lags, 100), s.lags.Count()
 	s.QueryMs = ms(&s.queries, 50)
@@ -207,9 +207,9 @@ func (s *Contended) finish() {
 	}
 }
 
-// divide returns lists of processors for a server and for the playing processes, as taskset reads them; both
+// divideCores returns lists of processors for a server and for the playing processes, as taskset reads them; both
 // are empty where there are too few, or the system does not tell which there are.
-func divide(cores int) (server, players string) {
+func divideCores(cores int) (server, players string) {
 	all := harness.Cores()
 	if _, err := exec.LookPath("taskset"); err != nil || len(all) <= cores {
 		return "", ""
@@ -249,23 +249,23 @@ const (
 	headStart = 200 * time.Millisecond
 )
 
-func (r *comparedRun) run() error {
+func (r *comparedRun) runOnce() error {
 	defer func() {
 		for _, p := range r.processes {
 			p.Stop()
 		}
 	}()
-	if err := r.play(); err != nil {
+	if err := r.startPlayers(); err != nil {
 		return err
 	}
-	server, err := r.serve()
+	server, err := r.startServer()
 	if err != nil {
 		return err
 	}
 	defer server.Kill()
 	ready := make([]said, len(r.processes))
 	for i, p := range r.processes {
-		if err := hear(p, &ready[i]); err != nil {
+		if err := readLine(p, &ready[i]); err != nil {
 			return err
 		}
 	}
@@ -279,11 +279,11 @@ func (r *comparedRun) run() error {
 	if r.profile != nil {
 		go func() { profiled <- r.takeProfile() }()
 	}
-	ends, err := r.follow(server)
+	ends, err := r.followMarkers(server)
 	if err != nil {
 		return err
 	}
-	if err := quiet(server); err != nil {
+	if err := awaitQuiet(server); err != nil {
 		return err
 	}
 	if r.profile != nil {
@@ -301,16 +301,16 @@ func (r *comparedRun) run() error {
 		r.figures.PerSecond = float64(r.batches) / seconds
 		r.figures.RSS = server.RSS()
 	}
-	return r.count(server)
+	return r.compareCounts(server)
 }
 
-// play starts the playing processes.
-func (r *comparedRun) play() error {
+// startPlayers starts the playing processes.
+func (r *comparedRun) startPlayers() error {
 	r.ports, r.markers = make([]int, r.c.Publishers), make([]int, r.c.Publishers)
 	for i := range r.c.Processes {
 		load := r.c.Recorded
 		load.Process, load.Every = i, r.every
-		p, err := harness.Start("playing", pinned(r.players, r.c.Play(load)))
+		p, err := harness.Start("playing", pinCommand(r.players, r.c.Play(load)))
 		if err != nil {
 			return err
 		}
@@ -318,7 +318,7 @@ func (r *comparedRun) play() error {
 	}
 	for i, p := range r.processes {
 		var line said
-		if err := hear(p, &line); err != nil {
+		if err := readLine(p, &line); err != nil {
 			return err
 		}
 		for j, port := range line.Ports {
@@ -328,8 +328,8 @@ func (r *comparedRun) play() error {
 	return nil
 }
 
-// hear reads the next line of a playing process.
-func hear(p *harness.Process, line *said) error {
+// readLine reads the next line of a playing process.
+func readLine(p *harness.Process, line *said) error {
 	text, err := p.Line()
 	if err == nil {
 		err = json.Unmarshal(text, line)
@@ -337,8 +337,8 @@ func hear(p *harness.Process, line *said) error {
 	return err
 }
 
-// pinned returns cmd on a list of processors, as it is for an empty list.
-func pinned(list string, cmd *exec.Cmd) *exec.Cmd {
+// pinCommand returns cmd on a list of processors, as it is for an empty list.
+func pinCommand(list string, cmd *exec.Cmd) *exec.Cmd {
 	if list == "" {
 		return cmd
 	}
@@ -347,8 +347,8 @@ func pinned(list string, cmd *exec.Cmd) *exec.Cmd {
 	return out
 }
 
-// serve starts the server and registers the publishers.
-func (r *comparedRun) serve() (*harness.Server, error) {
+// startServer starts the server and registers the publishers.
+func (r *comparedRun) startServer() (*harness.Server, error) {
 	address, err := freeport.Address()
 	if err == nil {
 		r.profiles, err = freeport.Address()
@@ -361,7 +361,7 @@ func (r *comparedRun) serve() (*harness.Server, error) {
 	words := r.contender.Command(port, profiles)
 	cmd := exec.Command(words[0], words[1:]...) // #nosec G204 -- the server to measure
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "CONDUCTOR_") }), "RUST_LOG=error")
-	server, err := harness.Serve(pinned(r.server, cmd), "http://"+address)
+	server, err := harness.Serve(pinCommand(r.server, cmd), "http://"+address)
 	if err != nil {
 		return nil, err
 	}
@@ -370,7 +370,7 @@ func (r *comparedRun) serve() (*harness.Server, error) {
 		if err != nil {
 			break
 		}
-		_, err = post(server.URL+"/register", map[string]any{
+		_, err = postJSON(server.URL+"/register", map[string]any{
 			"instance_id": i + 1, "endpoint": fmt.Sprintf("tcp://127.0.0.1:%d", port), "model_name": modelName,
 			"block_size": streams.BlockSize, "dp_rank": 0,
 		})
@@ -382,8 +382,8 @@ func (r *comparedRun) serve() (*harness.Server, error) {
 	return server, nil
 }
 
-// post returns the answer to a body in JSON.
-func post(url string, body any) ([]byte, error) {
+// postJSON returns the answer to a body in JSON.
+func postJSON(url string, body any) ([]byte, error) {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
@@ -400,8 +400,8 @@ func post(url string, body any) ([]byte, error) {
 	return answer, err
 }
 
-// follow waits until all has been sent, and takes the lag of each marker.
-func (r *comparedRun) follow(server *harness.Server) ([]*played, error) {
+// followMarkers waits until all has been sent, and takes the lag of each marker.
+func (r *comparedRun) followMarkers(server *harness.Server) ([]*played, error) {
 	type heard struct {
 		said
 		err error
@@ -411,7 +411,7 @@ func (r *comparedRun) follow(server *harness.Server) ([]*played, error) {
 		go func() {
 			for {
 				var h heard
-				h.err = hear(p, &h.said)
+				h.err = readLine(p, &h.said)
 				lines <- h
 				if h.err != nil || h.End != nil {
 					return
@@ -428,7 +428,7 @@ func (r *comparedRun) follow(server *harness.Server) ([]*played, error) {
 		case h.End != nil:
 			ends = append(ends, h.End)
 		case h.Marker != nil:
-			if err := r.await(server, h.Marker); err != nil {
+			if err := r.awaitMarker(server, h.Marker); err != nil {
 				return nil, err
 			}
 		}
@@ -436,14 +436,14 @@ func (r *comparedRun) follow(server *harness.Server) ([]*played, error) {
 	return ends, nil
 }
 
-// await asks until an answer shows a marker.
-func (r *comparedRun) await(server *harness.Server, m *sentMarker) error {
+// awaitMarker asks until an answer shows a marker.
+func (r *comparedRun) awaitMarker(server *harness.Server, m *sentMarker) error {
 	r.markers[m.Publisher] = max(r.markers[m.Publisher], m.N+1)
-	_, tokens := marker(m.Publisher, m.N)
+	_, tokens := markerOf(m.Publisher, m.N)
 	sent := time.Unix(0, m.At)
 	for {
 		asked := time.Now()
-		text, err := post(server.URL+"/query", map[string]any{"model_name": modelName, "token_ids": tokens})
+		text, err := postJSON(server.URL+"/query", map[string]any{"model_name": modelName, "token_ids": tokens})
 		if err != nil {
 			return err
 		}
@@ -472,8 +472,8 @@ func (r *comparedRun) await(server *harness.Server, m *sentMarker) error {
 	}
 }
 
-// quiet waits until a server has nothing left to apply.
-func quiet(server *harness.Server) error {
+// awaitQuiet waits until a server has nothing left to apply.
+func awaitQuiet(server *harness.Server) error {
 	for end := time.Now().Add(quietWait); time.Now().Before(end); {
 		before := server.CPU()
 		time.Sleep(quietPause)
@@ -502,18 +502,18 @@ func (r *comparedRun) takeProfile() error {
 	return err
 }
 
-// count compares what the server holds with what the engines do.
-func (r *comparedRun) count(server *harness.Server) error {
+// compareCounts compares what the server holds with what the engines do.
+func (r *comparedRun) compareCounts(server *harness.Server) error {
 	want := make([]map[heldBlock]bool, r.c.Publishers+1) // by worker, which is the publisher plus 1
 	for p := range r.c.Publishers {
 		engine, salt := copyOf(p, r.rec.engines)
 		list := make(map[heldBlock]bool, len(r.rec.held[engine])+r.markers[p])
 		for b := range r.rec.held[engine] {
-			b.hash = salted(b.hash, salt)
+			b.hash = saltHash(b.hash, salt)
 			list[b] = false
 		}
 		for n := range r.markers[p] {
-			h, _ := marker(p, n)
+			h, _ := markerOf(p, n)
 			list[heldBlock{hash: h}] = false
 		}
 		want[p+1] = list

@@ -108,23 +108,23 @@ func Run(c Config) (*Report, error) {
 			}
 			defer pprof.StopCPUProfile()
 		}
-		fast, err := c.phase(0)
+		fast, err := c.runPhase(0)
 		if err != nil {
 			return nil, err
 		}
 		if c.Profile != nil {
 			pprof.StopCPUProfile()
 		}
-		fast.rates(r, &c)
+		fast.reportRates(r, &c)
 		perSource = r.BatchesPerSec / 2 / float64(c.Sources)
 	}
 	c.Progress.Say("lag at %.0f batches/s, %v", perSource*float64(c.Sources), c.Duration)
-	slow, err := c.phase(perSource)
+	slow, err := c.runPhase(perSource)
 	if err != nil {
 		return nil, err
 	}
 	if c.Rate > 0 {
-		slow.rates(r, &c)
+		slow.reportRates(r, &c)
 	}
 	slow.reportLags(r, &c)
 	r.PeakRSSBytes = harness.Peak()
@@ -150,15 +150,15 @@ type counters struct {
 	cpu, theirs            time.Duration // of this process and of the publishing one
 }
 
-// read returns the counters of now.
-func (p *phase) read(publishing *harness.Process) counters {
+// readCounters returns the counters of now.
+func (p *phase) readCounters(publishing *harness.Process) counters {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return counters{p.applied.Load(), p.payload.Load(), m.Mallocs, harness.CPU(), publishing.CPU()}
 }
 
-// phase runs both processes at a rate of each source, 0 for the highest.
-func (c *Config) phase(perSource float64) (*phase, error) {
+// runPhase runs both processes at a rate of each source, 0 for the highest.
+func (c *Config) runPhase(perSource float64) (*phase, error) {
 	p := &phase{}
 	publishing, ports, err := Start(c.Publisher(), c.Sources)
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 	defer publishing.Stop()
 
 	k := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{
-		Transport: zmq.Transport{}, Decode: p.decode,
+		Transport: zmq.Transport{}, Decode: p.decodeTimed,
 	}})
 	defer k.Close()
 	for i, port := range ports {
@@ -179,7 +179,7 @@ func (c *Config) phase(perSource float64) (*phase, error) {
 		}
 	}
 	fmt.Fprintf(publishing, "%g\n", perSource*float64(c.Sources))
-	if err := p.measure(c, k, publishing); err != nil {
+	if err := p.measureWindow(c, k, publishing); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -204,8 +204,8 @@ func Start(cmd *exec.Cmd, sources int) (p *harness.Process, ports []string, err 
 // patience is how long the first batch of a source may take before it is measured all the same.
 const patience = time.Minute
 
-// measure lets it run warm, then looks at the counters over Duration.
-func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
+// measureWindow lets it run warm, then looks at the counters over Duration.
+func (p *phase) measureWindow(c *Config, k *conductor.Conductor, publishing *harness.Process) error {
 	warm := min(c.Duration/4, 2*time.Second)
 	begun, measuring := time.Now(), false
 	first := begun
@@ -229,13 +229,13 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.P
 		switch passed := time.Since(begun); {
 		case !measuring && passed >= warm:
 			measuring, begun = true, time.Now()
-			start = p.read(publishing)
+			start = p.readCounters(publishing)
 			p.mu.Lock()
 			p.lags.Reset()
 			p.mu.Unlock()
 		case measuring && passed >= c.Duration:
 			p.took = passed
-			end := p.read(publishing)
+			end := p.readCounters(publishing)
 			p.counters = counters{end.batches - start.batches, end.bytes - start.bytes, end.allocs - start.allocs, end.cpu - start.cpu,
 				end.theirs - start.theirs}
 			for _, s := range k.Services() {
@@ -252,8 +252,8 @@ func (p *phase) measure(c *Config, k *conductor.Conductor, publishing *harness.P
 	return nil
 }
 
-// decode is wire.Decode that takes the time.
-func (p *phase) decode(payload []byte) (events.Batch, error) {
+// decodeTimed is wire.Decode, and takes the time.
+func (p *phase) decodeTimed(payload []byte) (events.Batch, error) {
 	b, err := wire.Decode(payload, wire.DefaultLimits)
 	p.payload.Add(uint64(len(payload)))
 	if p.applied.Add(1)%16 == 0 {
@@ -265,7 +265,7 @@ func (p *phase) decode(payload []byte) (events.Batch, error) {
 	return b, err
 }
 
-func (p *phase) rates(r *Report, c *Config) {
+func (p *phase) reportRates(r *Report, c *Config) {
 	s := p.took.Seconds()
 	r.BatchesPerSec = float64(p.batches) / s
 	r.StoredPerSec = r.BatchesPerSec * float64(c.Blocks)

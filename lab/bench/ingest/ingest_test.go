@@ -73,7 +73,7 @@ func TestMessageIsPatched(t *testing.T) {
 		s := NewStamper(l, 2)
 		seen := make(map[uint64]bool)
 		for seq := uint64(0); seq < 30; seq++ {
-			wireBytes := s.message(seq)
+			wireBytes := s.stampedMessage(seq)
 			b, err := wire.Decode(wireBytes[seqAt+8+9:], wire.DefaultLimits)
 			must.Succeed(t, err)
 			if clear && seq%10 == 0 {
@@ -112,7 +112,7 @@ func TestPayloadIsTheSame(t *testing.T) {
 	l := Load{Sources: 3, Blocks: 4, BlockSize: 8, Hold: 40}
 	s := NewStamper(l, 2)
 	for seq := range uint64(30) {
-		s.message(seq + 7)
+		s.stampedMessage(seq + 7)
 		if first := bytes.Clone(s.Payload(seq)); !bytes.Equal(first, NewStamper(l, 2).Payload(seq)) {
 			t.Fatalf("batch %d differs", seq)
 		}

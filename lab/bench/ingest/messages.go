@@ -60,8 +60,8 @@ type recordedBatch struct {
 // firstRoot is the first token of a prompt of the first copy. The tokens of recordings are smaller.
 const firstRoot = 200_000
 
-// read reads the stream. It keeps the payloads of the engines that want returns true for.
-func (r *Recorded) read(want func(engine, engines int) bool) (*recording, error) {
+// readStream reads the stream. It keeps the payloads of the engines that want returns true for.
+func (r *Recorded) readStream(want func(engine, engines int) bool) (*recording, error) {
 	var records []streams.Record
 	out := new(recording)
 	for record, err := range streams.Records(r.Stream) {
@@ -99,7 +99,7 @@ func (r *Recorded) read(want func(engine, engines int) bool) (*recording, error)
 		}
 		m := recordedBatch{engine: record.Engine, events: len(record.Events)}
 		if want(record.Engine, out.engines) {
-			m.encode(record.Events)
+			m.encodeEvents(record.Events)
 		}
 		out.messages = append(out.messages, m)
 		record.Events = nil
@@ -113,8 +113,8 @@ const onDevice = "GPU"
 // timeIn is where the time is in a payload: behind the heads of the array and of the number.
 const timeIn = 2
 
-// encode writes events as vLLM 0.32 does: maps with the keys of its structures, in their order.
-func (m *recordedBatch) encode(list []streams.Event) {
+// encodeEvents writes events as vLLM 0.32 does: maps with the keys of its structures, in their order.
+func (m *recordedBatch) encodeEvents(list []streams.Event) {
 	var out bytes.Buffer
 	e := msgpack.NewEncoder(&out)
 	must := func(err error) {
@@ -202,13 +202,13 @@ func (m *recordedBatch) encode(list []streams.Event) {
 	m.payload = out.Bytes()
 }
 
-// stamp appends the payload of a copy at a time.
-func (m *recordedBatch) stamp(dst []byte, salt uint64, at time.Time) []byte {
+// appendPayload appends the payload of a copy at a time.
+func (m *recordedBatch) appendPayload(dst []byte, salt uint64, at time.Time) []byte {
 	dst = append(dst, m.payload...)
 	binary.BigEndian.PutUint64(dst[timeIn:], math.Float64bits(float64(at.UnixNano())/1e9))
 	if salt > 0 {
 		for _, i := range m.hashes {
-			binary.BigEndian.PutUint64(dst[i:], salted(binary.BigEndian.Uint64(dst[i:]), salt))
+			binary.BigEndian.PutUint64(dst[i:], saltHash(binary.BigEndian.Uint64(dst[i:]), salt))
 		}
 		for _, i := range m.roots {
 			binary.BigEndian.PutUint32(dst[i:], firstRoot+uint32(salt))
@@ -217,23 +217,23 @@ func (m *recordedBatch) stamp(dst []byte, salt uint64, at time.Time) []byte {
 	return dst
 }
 
-// salted returns the hash of a block in a copy of its engine, in the first one h itself.
-func salted(h, salt uint64) uint64 { return h ^ salt*0x9e3779b97f4a7c15 }
+// saltHash returns the hash of a block in a copy of its engine, in the first one h itself.
+func saltHash(h, salt uint64) uint64 { return h ^ salt*0x9e3779b97f4a7c15 }
 
-// marker returns the hash of a publisher's n-th marker, and the tokens of its one block, which no prompt
+// markerOf returns the hash of a publisher's n-th marker, and the tokens of its one block, which no prompt
 // begins with.
-func marker(publisher, n int) (hash uint64, tokens []uint64) {
+func markerOf(publisher, n int) (hash uint64, tokens []uint64) {
 	tokens = make([]uint64, streams.BlockSize)
 	for i := range tokens {
 		tokens[i] = firstRoot + 100_000 + uint64(i)
 	}
 	tokens[1], tokens[2] = uint64(publisher), uint64(n)
-	return salted(uint64(n)<<32|1<<31, uint64(publisher)<<16|1), tokens
+	return saltHash(uint64(n)<<32|1<<31, uint64(publisher)<<16|1), tokens
 }
 
 // markerBatch returns the batch that stores a marker.
 func markerBatch(publisher, n int) *recordedBatch {
-	h, tokens := marker(publisher, n)
+	h, tokens := markerOf(publisher, n)
 	var m recordedBatch
 	var out bytes.Buffer
 	err := msgpack.NewEncoder(&out).Encode([]any{float64(0), []any{storedMarker{

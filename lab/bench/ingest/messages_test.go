@@ -39,7 +39,7 @@ func TestRecordedBatches(t *testing.T) {
 		[]any{1, []any{[]any{"S", []int{4}, nil, []int{}, "CPU"}}},
 	)
 	load := Recorded{Stream: name}
-	r, err := load.read(func(engine, engines int) bool { return engine == 0 && engines == 2 })
+	r, err := load.readStream(func(engine, engines int) bool { return engine == 0 && engines == 2 })
 	must.Succeed(t, err)
 	if r.engines != 2 || len(r.messages) != 4 || len(r.held[0]) != 1 || len(r.held[1]) != 2 || r.messages[1].payload != nil {
 		t.Fatalf("%d engines, %d batches, %d and %d blocks held", r.engines, len(r.messages), len(r.held[0]), len(r.held[1]))
@@ -47,7 +47,7 @@ func TestRecordedBatches(t *testing.T) {
 	at := time.Now()
 	decode := func(m *recordedBatch, salt uint64) events.Batch {
 		t.Helper()
-		b, err := wire.Decode(m.stamp(nil, salt, at), wire.DefaultLimits)
+		b, err := wire.Decode(m.appendPayload(nil, salt, at), wire.DefaultLimits)
 		must.Succeed(t, err)
 		if len(b.Dropped) > 0 || b.Time != float64(at.UnixNano())/1e9 || b.Rank != 0 {
 			t.Errorf("dropped %v at %v of rank %d", b.Dropped, b.Time, b.Rank)
@@ -76,7 +76,7 @@ func TestRecordedBatches(t *testing.T) {
 		}
 	}
 	other, after := decode(&r.messages[0], 3).Events[0], decode(&r.messages[2], 3).Events[0]
-	if other.Hashes[0] != salted(stored.Hashes[0], 3) || other.Hashes[0] == stored.Hashes[0] || after.Parent != other.Hashes[1] {
+	if other.Hashes[0] != saltHash(stored.Hashes[0], 3) || other.Hashes[0] == stored.Hashes[0] || after.Parent != other.Hashes[1] {
 		t.Errorf("a copy has the hashes %x behind %x", after.Hashes, other.Hashes)
 	}
 	if other.Tokens[0] != firstRoot+3 || !slices.Equal(other.Tokens[1:], stored.Tokens[1:]) || !slices.Equal(after.Tokens, next.Tokens) {
@@ -84,13 +84,13 @@ func TestRecordedBatches(t *testing.T) {
 	}
 
 	load.Batches = 2
-	r, err = load.read(func(int, int) bool { return false })
+	r, err = load.readStream(func(int, int) bool { return false })
 	must.Succeed(t, err)
 	if len(r.messages) != 2 || len(r.held[0]) != 2 {
 		t.Errorf("%d batches, %d blocks held", len(r.messages), len(r.held[0]))
 	}
 	load.Batches = 5
-	if _, err = load.read(func(int, int) bool { return false }); err == nil {
+	if _, err = load.readStream(func(int, int) bool { return false }); err == nil {
 		t.Error("more batches than the recording has are sent")
 	}
 }
@@ -100,10 +100,10 @@ func TestMarkers(t *testing.T) {
 	seen := make(map[uint64]bool)
 	for p := range 20 {
 		for n := range 20 {
-			b, err := wire.Decode(markerBatch(p, n).stamp(nil, 0, time.Now()), wire.DefaultLimits)
+			b, err := wire.Decode(markerBatch(p, n).appendPayload(nil, 0, time.Now()), wire.DefaultLimits)
 			must.Succeed(t, err)
 			e := b.Events[0]
-			h, tokens := marker(p, n)
+			h, tokens := markerOf(p, n)
 			if len(e.Hashes) != 1 || e.Hashes[0] != h || seen[h] || e.HasParent || len(e.Tokens) != len(tokens) ||
 				e.Tokens[1] != uint32(p) || e.Tokens[2] != uint32(n) {
 				t.Fatalf("marker %d of publisher %d: %+v", n, p, e)

@@ -63,7 +63,7 @@ type playedSocket struct {
 func Play(load Recorded, in io.Reader, out io.Writer) error {
 	p := &player{load: load, say: json.NewEncoder(out)}
 	var err error
-	p.rec, err = load.read(func(engine, engines int) bool {
+	p.rec, err = load.readStream(func(engine, engines int) bool {
 		for at := load.Process; at < load.Publishers; at += load.Processes {
 			if at%engines == engine {
 				return true
@@ -74,20 +74,20 @@ func Play(load Recorded, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := p.listen(); err != nil {
+	if err := p.openSockets(); err != nil {
 		return err
 	}
 	orders := bufio.NewReader(in)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if err := p.meet(ctx); err != nil {
+	if err := p.awaitSubscribers(ctx); err != nil {
 		return err
 	}
 	var begin int64
 	if _, err := fmt.Fscanln(orders, &begin); err != nil {
 		return fmt.Errorf("cannot read when to begin: %w", err)
 	}
-	end, err := p.play(ctx, time.Unix(0, begin))
+	end, err := p.playRecording(ctx, time.Unix(0, begin))
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func Play(load Recorded, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// listen opens the sockets and says their ports.
-func (p *player) listen() error {
+// openSockets opens the sockets and says their ports.
+func (p *player) openSockets() error {
 	var ports []int
 	for at := p.load.Process; at < p.load.Publishers; at += p.load.Processes {
 		ln, err := zmq.Listen("tcp://127.0.0.1:0")
@@ -113,8 +113,8 @@ func (p *player) listen() error {
 	return p.say.Encode(said{Ports: ports})
 }
 
-// meet waits until each socket has its subscriber.
-func (p *player) meet(ctx context.Context) error {
+// awaitSubscribers waits until each socket has its subscriber.
+func (p *player) awaitSubscribers(ctx context.Context) error {
 	for _, s := range p.socks {
 		raw, err := s.ln.Accept()
 		if err != nil {
@@ -141,8 +141,8 @@ func (p *player) meet(ctx context.Context) error {
 	return p.say.Encode(said{Ready: true})
 }
 
-// play sends the recording. The batches of all copies of an engine go out next to each other.
-func (p *player) play(ctx context.Context, begin time.Time) (*played, error) {
+// playRecording sends the recording. The batches of all copies of an engine go out next to each other.
+func (p *player) playRecording(ctx context.Context, begin time.Time) (*played, error) {
 	end := new(played)
 	byEngine := make([][]*playedSocket, p.rec.engines)
 	for _, s := range p.socks {
@@ -177,15 +177,15 @@ func (p *player) play(ctx context.Context, begin time.Time) (*played, error) {
 			} else if step > 0 {
 				end.Late = max(end.Late, -wait)
 			}
-			buf = m.stamp(buf[:0], s.salt, now)
-			if err := s.send(buf); err != nil {
+			buf = m.appendPayload(buf[:0], s.salt, now)
+			if err := s.sendBatch(buf); err != nil {
 				return nil, err
 			}
 			end.Batches++
 			end.Bytes += len(buf)
 			if p.load.Every > 0 && now.After(nextMarker) {
 				nextMarker = now.Add(p.load.Every * time.Duration(p.load.Processes))
-				if err := p.mark(s); err != nil {
+				if err := p.sendMarker(s); err != nil {
 					return nil, err
 				}
 			}
@@ -194,26 +194,26 @@ func (p *player) play(ctx context.Context, begin time.Time) (*played, error) {
 	}
 	end.Seconds = time.Since(begin).Seconds()
 	for _, s := range p.socks { // behind them, a server has applied all
-		if err := p.mark(s); err != nil {
+		if err := p.sendMarker(s); err != nil {
 			return nil, err
 		}
 	}
 	return end, nil
 }
 
-// mark sends the next marker of a socket.
-func (p *player) mark(s *playedSocket) error {
+// sendMarker sends the next marker of a socket.
+func (p *player) sendMarker(s *playedSocket) error {
 	at := time.Now()
 	m := markerBatch(s.publisher, s.markers)
-	if err := s.send(m.stamp(nil, 0, at)); err != nil {
+	if err := s.sendBatch(m.appendPayload(nil, 0, at)); err != nil {
 		return err
 	}
 	s.markers++
 	return p.say.Encode(said{Marker: &sentMarker{s.publisher, s.markers - 1, at.UnixNano()}})
 }
 
-// send sends a batch.
-func (s *playedSocket) send(payload []byte) error {
+// sendBatch sends a batch.
+func (s *playedSocket) sendBatch(payload []byte) error {
 	err := s.peer.Send(nil, binary.BigEndian.AppendUint64(nil, s.seq), payload)
 	s.seq++
 	if err = errors.Join(err, s.peer.Flush()); err != nil {

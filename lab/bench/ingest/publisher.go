@@ -51,7 +51,7 @@ func Publish(l Load, in io.Reader, out io.Writer) error {
 	for i, ln := range listeners {
 		senders.Go(func() {
 			defer ln.Close()
-			p.serve(ctx, i, ln, perSecond/float64(l.Sources)) // until either side ends
+			p.servePeer(ctx, i, ln, perSecond/float64(l.Sources)) // until either side ends
 		})
 	}
 	acks := make([]byte, 8*l.Sources)
@@ -73,15 +73,15 @@ func Publish(l Load, in io.Reader, out io.Writer) error {
 	}
 }
 
-// serve sends batches to the one subscriber of a source.
-func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perSecond float64) error {
+// servePeer sends batches to the one subscriber of a source.
+func (p *publisher) servePeer(ctx context.Context, source int, ln net.Listener, perSecond float64) error {
 	c, err := ln.Accept()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if err := greet(c); err != nil {
+	if err := greetSubscriber(c); err != nil {
 		return err
 	}
 	go io.Copy(io.Discard, c) // heartbeats
@@ -109,14 +109,14 @@ func (p *publisher) serve(ctx context.Context, source int, ln net.Listener, perS
 				}
 			}
 		}
-		if _, err := w.Write(s.message(seq)); err != nil {
+		if _, err := w.Write(s.stampedMessage(seq)); err != nil {
 			return err
 		}
 	}
 }
 
-// greet is a PUB's side of ZMTP 3.0: greeting, READY, and the subscription.
-func greet(c net.Conn) error {
+// greetSubscriber speaks a PUB's side of ZMTP 3.0: greeting, READY, and the subscription.
+func greetSubscriber(c net.Conn) error {
 	greeting := make([]byte, 64)
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
 	copy(greeting[12:], "NULL")

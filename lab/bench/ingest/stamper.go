@@ -69,8 +69,8 @@ func NewStamper(l Load, source int) *Stamper {
 	} else {
 		list = append(list, map[string]any{"type": "BlockRemoved", "block_hashes": removed, "medium": "GPU", "group_idx": 0})
 	}
-	s.wire = frame(list)
-	s.cleared = frame([]any{map[string]any{"type": "AllBlocksCleared"}})
+	s.wire = frameMessage(list)
+	s.cleared = frameMessage([]any{map[string]any{"type": "AllBlocksCleared"}})
 	for i := timeAt + 8; i+8 <= len(s.wire); i++ {
 		switch word := binary.BigEndian.Uint64(s.wire[i:]); {
 		case word&^0xFFFF == markHash:
@@ -95,8 +95,8 @@ const (
 	timeAt    = payloadAt + 2
 )
 
-// frame makes a message of topic, sequence and payload, the last with a long size.
-func frame(events []any) []byte {
+// frameMessage makes a message of topic, sequence and payload, the last with a long size.
+func frameMessage(events []any) []byte {
 	var payload bytes.Buffer
 	e := msgpack.NewEncoder(&payload)
 	e.SetSortMapKeys(true)
@@ -110,12 +110,14 @@ func frame(events []any) []byte {
 
 // Payload returns the payload of a sequence, the same bytes each time. It is valid until the
 // next call.
-func (s *Stamper) Payload(seq uint64) []byte { return s.stamp(seq, float64(seq))[payloadAt:] }
+func (s *Stamper) Payload(seq uint64) []byte { return s.stampMessage(seq, float64(seq))[payloadAt:] }
 
-// message returns the message of a sequence with the time of now; it is valid until the next call.
-func (s *Stamper) message(seq uint64) []byte { return s.stamp(seq, float64(time.Now().UnixNano())/1e9) }
+// stampedMessage returns the message of a sequence with the time of now; it is valid until the next call.
+func (s *Stamper) stampedMessage(seq uint64) []byte {
+	return s.stampMessage(seq, float64(time.Now().UnixNano())/1e9)
+}
 
-func (s *Stamper) stamp(seq uint64, at float64) []byte {
+func (s *Stamper) stampMessage(seq uint64, at float64) []byte {
 	wire := s.wire
 	if s.load.Clear && seq%uint64(max(s.load.Hold/s.load.Blocks, 1)) == 0 {
 		wire = s.cleared
@@ -128,9 +130,9 @@ func (s *Stamper) stamp(seq uint64, at float64) []byte {
 	first := seq * uint64(s.load.Blocks)
 	for i, at := range s.at.stored {
 		n := first + uint64(i)
-		binary.BigEndian.PutUint64(s.wire[at:], s.hash(n))
+		binary.BigEndian.PutUint64(s.wire[at:], s.engineHash(n))
 		if len(s.at.removed) > 0 {
-			binary.BigEndian.PutUint64(s.wire[s.at.removed[i]:], s.hash(n-uint64(s.load.Hold)))
+			binary.BigEndian.PutUint64(s.wire[s.at.removed[i]:], s.engineHash(n-uint64(s.load.Hold)))
 		}
 		binary.BigEndian.PutUint32(s.wire[s.at.tokens[i]:], s.firstToken(n))
 	}
@@ -149,13 +151,13 @@ func (s *Stamper) Tokens(seq uint64) (tokens []uint32) {
 }
 
 // firstToken is the first token of a source's n-th block: no other block has it.
-func (s *Stamper) firstToken(n uint64) uint32 { return uint32(s.hash(n)>>32) | 1<<31 }
+func (s *Stamper) firstToken(n uint64) uint32 { return uint32(s.engineHash(n)>>32) | 1<<31 }
 
 // laterToken is the j-th token of the i-th block of every batch, from 1 on.
 func laterToken(i, j int) uint32 { return uint32((i*7919 + j*104729) % 151_936) }
 
-// hash is the engine hash of a source's n-th block.
-func (s *Stamper) hash(n uint64) uint64 {
+// engineHash returns the engine hash of a source's n-th block.
+func (s *Stamper) engineHash(n uint64) uint64 {
 	h := (n<<16 | s.source) * 0x9e3779b97f4a7c15
 	return h ^ h>>29
 }

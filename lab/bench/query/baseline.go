@@ -31,9 +31,9 @@ type plainReach struct {
 	Disk int `json:"disk"`
 }
 
-// baseline answers POST /query as the Conductor dialect does, by encoding/json both ways.
-// It is the server's handler without a parser and a writer of its own.
-func baseline(k *conductor.Conductor, maxBody int64) http.Handler {
+// newBaseline returns a handler that answers POST /query as the Conductor dialect does, by
+// encoding/json both ways. It is the server's handler without a parser and a writer of its own.
+func newBaseline(k *conductor.Conductor, maxBody int64) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
 	r.Use(gin.Recovery())

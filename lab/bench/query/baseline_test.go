@@ -31,7 +31,7 @@ func TestBaselineAnswersAlike(t *testing.T) {
 		Decode:    func(payload []byte) (events.Batch, error) { return wire.Decode(payload, wire.DefaultLimits) },
 	}})
 	defer k.Close()
-	end, err := l.preload(inProcess{k})
+	end, err := l.preloadBlocks(inProcess{k})
 	must.Succeed(t, err)
 	defer end()
 	opts := admin.Options{
@@ -39,7 +39,7 @@ func TestBaselineAnswersAlike(t *testing.T) {
 	}
 	engine := admin.New(k, opts)
 	conductorhttp.Mount(engine, k, opts.Dialect)
-	plain := baseline(k, opts.Dialect.MaxBody)
+	plain := newBaseline(k, opts.Dialect.MaxBody)
 	ask := func(h http.Handler, body string) (int, []byte) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/query", strings.NewReader(body)))
@@ -48,7 +48,7 @@ func TestBaselineAnswersAlike(t *testing.T) {
 		return w.Code, text
 	}
 	for f := range l.families() {
-		body, err := l.body(JSON, l.prompt(nil, f))
+		body, err := l.encodeBody(JSON, l.appendPrompt(nil, f))
 		must.Succeed(t, err)
 		var values [2]any
 		for i, h := range []http.Handler{engine, plain} {

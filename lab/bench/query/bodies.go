@@ -21,8 +21,8 @@ const (
 	mostBytes   = 64 << 20
 )
 
-// prompts is how many different prompts are asked, of those that families begin.
-func (l *Load) prompts() int {
+// countPrompts returns how many different prompts are asked, of those that families begin.
+func (l *Load) countPrompts() int {
 	const bytesOfToken = 8 // of JSON, the longest codec
 	return min(l.families(), mostPrompts, max(fewPrompts, mostBytes/(bytesOfToken*l.Tokens)))
 }
@@ -35,8 +35,8 @@ func contentType(codec string) string {
 	return "application/json"
 }
 
-// body encodes a prompt.
-func (l *Load) body(codec string, tokens []uint32) ([]byte, error) {
+// encodeBody encodes a prompt.
+func (l *Load) encodeBody(codec string, tokens []uint32) ([]byte, error) {
 	switch codec {
 	case JSON:
 		return l.jsonBody("token_ids", func(dst []byte) []byte {
@@ -68,7 +68,7 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 		list := []byte(`{"prompts": [`)
 		for i := range listed {
 			f := (family + i) % l.families()
-			tokens = l.prompt(tokens[:0], f)
+			tokens = l.appendPrompt(tokens[:0], f)
 			report, err := l.bodyOf(one, f, tokens)
 			if err != nil {
 				return nil, err
@@ -81,17 +81,17 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 		return append(list, "]}"...), nil
 	}
 	if plain, ok := strings.CutSuffix(codec, routedOf); ok {
-		body, err := l.body(plain, tokens)
+		body, err := l.encodeBody(plain, tokens)
 		return l.addTarget(body, plain, family), err
 	}
 	if !isGRPC(codec) && codec != jsonHashes {
-		return l.body(strings.TrimSuffix(codec, expectedOf), tokens)
+		return l.encodeBody(strings.TrimSuffix(codec, expectedOf), tokens)
 	}
 	hashes := make([]uint64, l.Tokens/l.BlockSize)
 	for i := range hashes {
 		hashes[i] = ^uint64(i) // of blocks that no instance holds
-		if i < l.held() {
-			hashes[i] = l.hash(family, i)
+		if i < l.heldBlocks() {
+			hashes[i] = l.engineHash(family, i)
 		}
 	}
 	if codec == jsonHashes {
@@ -101,7 +101,7 @@ func (l *Load) bodyOf(codec string, family int, tokens []uint32) ([]byte, error)
 		})
 		return append(body[:len(body)-1], `, "hash": "engine"}`...), nil
 	}
-	return l.message(codec, tokens, hashes)
+	return l.encodeMessage(codec, tokens, hashes)
 }
 
 // listed is how many reports a list has.
@@ -109,7 +109,7 @@ const listed = 8
 
 // addTarget says in a query's body where the prompt goes: to an instance that has nothing of it, where there is one.
 func (l *Load) addTarget(body []byte, codec string, family int) []byte {
-	to := instance((l.holders(family)[l.Holders-1] + 1) % l.Workers)
+	to := instanceName((l.holdersOf(family)[l.Holders-1] + 1) % l.Workers)
 	if codec == JSON {
 		return append(fmt.Appendf(nil, `{"instance_id": %q, `, to), body[1:]...)
 	}
@@ -174,8 +174,8 @@ func (l *Load) checkAnswer(codec string, family int, body []byte) error {
 		return fmt.Errorf("an answer has %d instances, want %d", len(got), l.Workers)
 	}
 	want := make(map[string]int, l.Holders)
-	for _, i := range l.holders(family) {
-		want[instance(i)] = l.held() * l.BlockSize
+	for _, i := range l.holdersOf(family) {
+		want[instanceName(i)] = l.heldBlocks() * l.BlockSize
 	}
 	for name, row := range got {
 		if row.Longest != want[name] {

@@ -44,11 +44,11 @@ func (c *Churn) Serve(in io.Reader, out io.Writer) error {
 	}
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(2000) // a collection every few seconds: each takes the core of the client for some milliseconds
-	p := c.Load.publishers(&served{Server: &harness.Server{URL: c.Server}})
-	defer p.end()
+	p := c.Load.newPublishers(&served{Server: &harness.Server{URL: c.Server}})
+	defer p.disconnectAll()
 	orders := readOrders(in)
 	filled := make(chan error, 1)
-	go func() { filled <- p.fill() }()
+	go func() { filled <- p.fillIndex() }()
 	select {
 	case err := <-filled:
 		if err != nil {
@@ -79,7 +79,7 @@ func (c *Churn) Serve(in io.Reader, out io.Writer) error {
 			}
 		case <-next:
 			for ; !due.After(time.Now()); due = due.Add(step) {
-				if err := p.churn(sent); err != nil {
+				if err := p.publishChurn(sent); err != nil {
 					return fmt.Errorf("cannot publish: %w", err)
 				}
 				sent++
@@ -89,8 +89,8 @@ func (c *Churn) Serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// churn publishes a batch, the n-th of all.
-func (p *publishers) churn(n int) error {
+// publishChurn publishes a batch, the n-th of all.
+func (p *publishers) publishChurn(n int) error {
 	l := p.load
 	source, turn := n%l.Workers, n/l.Workers
 	chain := func(turn int) (hashes []uint64) {
@@ -115,7 +115,7 @@ func (p *publishers) churn(n int) error {
 	if err != nil {
 		return err
 	}
-	return p.send(source, payload)
+	return p.sendBatch(source, payload)
 }
 
 // churning is that process as its parent sees it.
@@ -134,8 +134,8 @@ func startChurn(cmd *exec.Cmd) (*churning, error) {
 	return &churning{p}, nil
 }
 
-// order gives an order and returns how many batches have been sent.
-func (c *churning) order(text string) (sent int, err error) {
+// sendOrder gives an order and returns how many batches have been sent.
+func (c *churning) sendOrder(text string) (sent int, err error) {
 	if _, err := fmt.Fprintln(c, text); err != nil {
 		return 0, fmt.Errorf("the publishing process is gone: %w", err)
 	}

@@ -15,7 +15,7 @@ import (
 
 // asker is one connection.
 type asker interface {
-	ask(*request) (status int, body []byte, err error)
+	sendRequest(*request) (status int, body []byte, err error)
 	close()
 }
 
@@ -49,8 +49,8 @@ type client struct {
 func newClient(c *Config, address, path, codec string, http2 bool) (*client, error) {
 	k := &client{load: &c.Load, codec: codec, path: path}
 	var tokens []uint32
-	for f := range c.prompts() {
-		tokens = c.prompt(tokens[:0], f)
+	for f := range c.countPrompts() {
+		tokens = c.appendPrompt(tokens[:0], f)
 		body, err := c.bodyOf(codec, f, tokens)
 		if err != nil {
 			return nil, err
@@ -59,7 +59,7 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 			k.requests = append(k.requests, request{f, body, body})
 			continue
 		}
-		whole, err := rendered("http://"+address+path, codec, body)
+		whole, err := renderRequest("http://"+address+path, codec, body)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 			k.askers = append(k.askers, dialHTTP2(address, path, codec))
 			continue
 		}
-		a, err := dial(address)
+		a, err := dialServer(address)
 		if err != nil {
 			k.close()
 			return nil, err
@@ -87,7 +87,7 @@ func newClient(c *Config, address, path, codec string, http2 bool) (*client, err
 		k.askers = append(k.askers, a)
 	}
 	for i := range min(8, len(k.requests)) {
-		if err := k.compare(k.askers[i%len(k.askers)], &k.requests[i]); err != nil {
+		if err := k.compareAnswer(k.askers[i%len(k.askers)], &k.requests[i]); err != nil {
 			k.close()
 			return nil, err
 		}
@@ -101,14 +101,14 @@ func (k *client) close() {
 	}
 }
 
-// compare asks and checks the whole answer.
-func (k *client) compare(a asker, r *request) error {
-	status, body, err := a.ask(r)
+// compareAnswer asks and checks the whole answer.
+func (k *client) compareAnswer(a asker, r *request) error {
+	status, body, err := a.sendRequest(r)
 	if err == nil {
-		err = refused(status, body)
+		err = checkStatus(status, body)
 	}
 	if err == nil {
-		err = k.check(r, body)
+		err = k.checkAnswer(r, body)
 	}
 	if err != nil {
 		return fmt.Errorf("codec %s: %w", k.codec, err)
@@ -116,7 +116,7 @@ func (k *client) compare(a asker, r *request) error {
 	return nil
 }
 
-func (k *client) check(r *request, body []byte) error {
+func (k *client) checkAnswer(r *request, body []byte) error {
 	k.answer.Store(int64(len(body)))
 	if k.path == pathRead || k.path == pathRouted {
 		return nil
@@ -125,7 +125,7 @@ func (k *client) check(r *request, body []byte) error {
 	return k.load.checkAnswer(k.codec, r.family, body)
 }
 
-func refused(status int, body []byte) error {
+func checkStatus(status int, body []byte) error {
 	if status == http.StatusOK || status == http.StatusNoContent {
 		return nil
 	}
@@ -147,22 +147,22 @@ type windowed struct {
 	client    time.Duration
 }
 
-// run asks on all connections at once, each as soon as it has its answer: first to
+// askOnAll asks on all connections at once, each as soon as it has its answer: first to
 // warm up, then for the measured time. m reads the use of the server.
-func (k *client) run(warm, measured time.Duration, m meter) (*windowed, error) {
+func (k *client) askOnAll(warm, measured time.Duration, m meter) (*windowed, error) {
 	var state atomic.Int32
 	var answered atomic.Int64
 	asking, ctx := errgroup.WithContext(context.Background())
 	latencies := make([]harness.Latencies, len(k.askers))
 	for i, a := range k.askers {
-		asking.Go(func() error { return k.loop(a, i, &state, &answered, &latencies[i]) })
+		asking.Go(func() error { return k.askRepeatedly(a, i, &state, &answered, &latencies[i]) })
 	}
 	w := &windowed{}
 	err := func() error {
 		if !harness.Wait(ctx, warm) {
 			return nil // asking tells why
 		}
-		before, err := m.begin()
+		before, err := m.beginWindow()
 		if err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func (k *client) run(warm, measured time.Duration, m meter) (*windowed, error) {
 		}
 		state.Store(ended)
 		w.took, w.client = time.Since(begun), readUsage().CPU-own
-		after, err := m.end()
+		after, err := m.endWindow()
 		w.server = usage{CPU: after.CPU - before.CPU, Objects: after.Objects - before.Objects, Bytes: after.Bytes - before.Bytes,
 			RSS: after.RSS}
 		return err
@@ -188,21 +188,21 @@ func (k *client) run(warm, measured time.Duration, m meter) (*windowed, error) {
 	return w, nil
 }
 
-// loop asks on one connection. Connections begin at different prompts, so no connection
+// askRepeatedly asks on one connection. Connections begin at different prompts, so no connection
 // asks for a prompt that another has just warmed.
-func (k *client) loop(a asker, connection int, state *atomic.Int32, answered *atomic.Int64, l *harness.Latencies) error {
+func (k *client) askRepeatedly(a asker, connection int, state *atomic.Int32, answered *atomic.Int64, l *harness.Latencies) error {
 	at := connection * len(k.requests) / len(k.askers)
 	for n := 1; ; n++ {
 		r := &k.requests[at]
 		at = (at + 1) % len(k.requests)
 		from := time.Now()
-		status, body, err := a.ask(r)
+		status, body, err := a.sendRequest(r)
 		took := time.Since(from)
 		if err == nil {
-			err = refused(status, body)
+			err = checkStatus(status, body)
 		}
 		if err == nil && n%sampled == 1 { // the first one too
-			err = k.check(r, body)
+			err = k.checkAnswer(r, body)
 		}
 		if err != nil {
 			return fmt.Errorf("codec %s: %w", k.codec, err)

@@ -69,7 +69,7 @@ func (s *Compared) Serve(in io.Reader, out io.Writer) error {
 	var end func()
 	go func() {
 		var err error
-		end, err = s.preload(inProcess{k})
+		end, err = s.preloadBlocks(inProcess{k})
 		loaded <- err
 	}()
 	select {
@@ -81,7 +81,7 @@ func (s *Compared) Serve(in io.Reader, out io.Writer) error {
 		return errors.New("the bench ended before the index was filled")
 	}
 	defer end()
-	handler, err := s.handler(k, cfg.Limits.MaxBody)
+	handler, err := s.newHandler(k, cfg.Limits.MaxBody)
 	if err != nil {
 		return err
 	}
@@ -152,14 +152,14 @@ func startCompared(cmd *exec.Cmd) (*compared, error) {
 		return nil, err
 	}
 	c := &compared{Process: p}
-	if err := c.read(&c.hello); err != nil {
+	if err := c.readLine(&c.hello); err != nil {
 		c.Stop()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *compared) read(v any) error {
+func (c *compared) readLine(v any) error {
 	line, err := c.Line()
 	if err != nil {
 		return err
@@ -170,13 +170,13 @@ func (c *compared) read(v any) error {
 	return nil
 }
 
-// begin implements meter.
-func (c *compared) begin() (u usage, err error) {
+// beginWindow implements meter.
+func (c *compared) beginWindow() (u usage, err error) {
 	if _, err := fmt.Fprintln(c, orderUsage); err != nil {
 		return u, fmt.Errorf("the comparing process is gone: %w", err)
 	}
-	return u, c.read(&u)
+	return u, c.readLine(&u)
 }
 
-// end implements meter.
-func (c *compared) end() (usage, error) { return c.begin() }
+// endWindow implements meter.
+func (c *compared) endWindow() (usage, error) { return c.beginWindow() }

@@ -16,7 +16,7 @@ type connection struct {
 	body bytes.Buffer
 }
 
-func dial(address string) (asker, error) {
+func dialServer(address string) (asker, error) {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect: %w", err)
@@ -26,20 +26,20 @@ func dial(address string) (asker, error) {
 
 func (c *connection) close() { c.c.Close() }
 
-// ask sends a request and returns the status and the body of its answer, which is
+// sendRequest sends a request and returns the status and the body of its answer, which is
 // valid until the next.
-func (c *connection) ask(r *request) (status int, body []byte, err error) {
+func (c *connection) sendRequest(r *request) (status int, body []byte, err error) {
 	if _, err := c.c.Write(r.whole); err != nil {
 		// A server that does not want the rest has said so.
-		if status, body, unread := c.read(); unread == nil {
+		if status, body, unread := c.readAnswer(); unread == nil {
 			return status, body, nil
 		}
 		return 0, nil, fmt.Errorf("cannot send a request: %w", err)
 	}
-	return c.read()
+	return c.readAnswer()
 }
 
-func (c *connection) read() (status int, body []byte, err error) {
+func (c *connection) readAnswer() (status int, body []byte, err error) {
 	resp, err := http.ReadResponse(c.r, nil)
 	if err != nil {
 		return 0, nil, fmt.Errorf("cannot read an answer: %w", err)
@@ -75,7 +75,7 @@ func dialHTTP2(address, path, codec string) asker {
 
 func (m *multiplexed) close() { m.transport.CloseIdleConnections() }
 
-func (m *multiplexed) ask(r *request) (status int, body []byte, err error) {
+func (m *multiplexed) sendRequest(r *request) (status int, body []byte, err error) {
 	req, err := newRequest(m.url, m.codec, r.body)
 	if err != nil {
 		return 0, nil, err
@@ -95,8 +95,8 @@ func newRequest(url, codec string, body []byte) (*http.Request, error) {
 	return req, err
 }
 
-// rendered returns a whole request as HTTP/1.1 has it; the body is its end.
-func rendered(url, codec string, body []byte) ([]byte, error) {
+// renderRequest returns a whole request as HTTP/1.1 has it; the body is its end.
+func renderRequest(url, codec string, body []byte) ([]byte, error) {
 	req, err := newRequest(url, codec, body)
 	if err != nil {
 		return nil, err

@@ -25,8 +25,8 @@ var methods = map[string]string{
 	grpcRouter: indexerpb.KVIndexer_MatchExternalKvPrefix_FullMethodName,
 }
 
-// message encodes a prompt.
-func (l *Load) message(codec string, tokens []uint32, hashes []uint64) ([]byte, error) {
+// encodeMessage encodes a prompt.
+func (l *Load) encodeMessage(codec string, tokens []uint32, hashes []uint64) ([]byte, error) {
 	in := &pb.QueryRequest{Model: model, BlockSize: uint32(l.BlockSize)}
 	switch codec {
 	case grpcTokens:
@@ -66,7 +66,7 @@ func (l *Load) grpcAnswer(codec string, body []byte) (answer, error) {
 		return nil, fmt.Errorf("an answer is no message: %w", err)
 	}
 	for i := range l.Workers {
-		set(instance(i), 0)
+		set(instanceName(i), 0)
 	}
 	for _, m := range out.Matches {
 		set(m.WorkerAddress, m.MatchedPrefixBlocks*uint32(l.BlockSize))
@@ -92,7 +92,7 @@ func dialGRPC(address, codec string) (asker, error) {
 
 func (c *caller) close() { c.conn.Close() }
 
-func (c *caller) ask(r *request) (status int, body []byte, err error) {
+func (c *caller) sendRequest(r *request) (status int, body []byte, err error) {
 	if err := c.conn.Invoke(context.Background(), c.method, &r.body, &c.answer); err != nil {
 		return 0, nil, err
 	}

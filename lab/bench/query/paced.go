@@ -29,8 +29,8 @@ type Paced struct {
 // traced is how long a trace is: some 10 MB for each second.
 const traced = 5 * time.Second
 
-// pace asks at a rate for the time of a measurement.
-func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (*Paced, error) {
+// askAtRate asks at a rate for the time of a measurement.
+func (s *served) askAtRate(ctx context.Context, c *Config, k *client, rate float64) (*Paced, error) {
 	p, err := newPacer(k, s.Address, rate)
 	if err != nil {
 		return nil, err
@@ -43,18 +43,18 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 	}
 	latencies.Reset()
 	p.late.Reset()
-	written, err := s.written()
+	written, err := s.countSnapshots()
 	if err != nil {
 		return nil, err
 	}
-	batches, err := s.batches()
+	batches, err := s.countBatches()
 	if err != nil {
 		return nil, err
 	}
 	wait := func() error { return nil }
 	if c.Trace != "" {
 		// The server traces whole seconds, and profile rounds up: a second less ends within the window.
-		wait = s.profile("trace", c.Trace, min(traced, c.Duration)-time.Second)
+		wait = s.recordProfile("trace", c.Trace, min(traced, c.Duration)-time.Second)
 	}
 	begun, before := time.Now(), s.CPU()
 	err = p.run(ctx, c.Duration, &latencies)
@@ -62,7 +62,7 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 	if err := errors.Join(err, wait()); err != nil {
 		return nil, err
 	}
-	more, err := s.batches()
+	more, err := s.countBatches()
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 		Late:      float64(p.late.At(99.9)) / 1e3,
 		ServerCPU: float64(used) / 1e3 / float64(max(latencies.Count(), 1)), Batches: float64(more-batches) / took.Seconds(),
 	}
-	after, err := s.written()
+	after, err := s.countSnapshots()
 	if err != nil || !c.Snapshot {
 		return r, err
 	}
@@ -83,16 +83,16 @@ func (s *served) pace(ctx context.Context, c *Config, k *client, rate float64) (
 	return r, err
 }
 
-// written returns how many snapshots the server has written.
-func (s *served) written() (int, error) {
+// countSnapshots returns how many snapshots the server has written.
+func (s *served) countSnapshots() (int, error) {
 	n, err := s.Metric("conductor_snapshots_written_total")
 	return int(n), err
 }
 
-// batches returns how many batches were published while it was measured.
-func (s *served) batches() (int, error) {
+// countBatches returns how many batches were published while it was measured.
+func (s *served) countBatches() (int, error) {
 	if s.churn == nil {
 		return 0, nil
 	}
-	return s.churn.order(orderPublish)
+	return s.churn.sendOrder(orderPublish)
 }

@@ -120,7 +120,7 @@ func (p *pacer) run(ctx context.Context, length time.Duration, l *harness.Latenc
 			c.request, c.due = &p.k.requests[p.at], p.due
 			p.at = (p.at + 1) % len(p.k.requests)
 			c.unsent, c.answer, c.whole = c.request.whole, c.answer[:0], 0
-			if err := c.send(); err != nil {
+			if err := c.writeRequest(); err != nil {
 				return err
 			}
 			p.due += time.Duration(p.gaps.ExpFloat64() * float64(p.gap))
@@ -136,11 +136,11 @@ func (p *pacer) run(ctx context.Context, length time.Duration, l *harness.Latenc
 		for _, e := range events[:n] {
 			c := p.conns[e.Fd]
 			if e.Events&unix.EPOLLOUT != 0 && len(c.unsent) > 0 {
-				if err := c.send(); err != nil {
+				if err := c.writeRequest(); err != nil {
 					return err
 				}
 			}
-			done, err := c.read()
+			done, err := c.readAnswer()
 			if err != nil {
 				return err
 			}
@@ -152,7 +152,7 @@ func (p *pacer) run(ctx context.Context, length time.Duration, l *harness.Latenc
 				}
 				p.free = append(p.free, c)
 				if c.reads++; c.reads%sampled == 1 {
-					if err := p.k.check(c.request, c.answer[bytes.Index(c.answer, endOfHeader)+len(endOfHeader):]); err != nil {
+					if err := p.k.checkAnswer(c.request, c.answer[bytes.Index(c.answer, endOfHeader)+len(endOfHeader):]); err != nil {
 						return err
 					}
 				}
@@ -186,8 +186,8 @@ func epollWait(epoll int, events []unix.EpollEvent, wait time.Duration) (int, er
 
 var endOfHeader = []byte("\r\n\r\n")
 
-// send sends what the socket takes of the request.
-func (c *pacedConn) send() error {
+// writeRequest sends what the socket takes of the request.
+func (c *pacedConn) writeRequest() error {
 	for len(c.unsent) > 0 {
 		n, err := unix.Write(c.fd, c.unsent)
 		switch {
@@ -202,8 +202,8 @@ func (c *pacedConn) send() error {
 	return nil
 }
 
-// read reads what there is, and reports whether the answer is complete.
-func (c *pacedConn) read() (done bool, err error) {
+// readAnswer reads what there is, and reports whether the answer is complete.
+func (c *pacedConn) readAnswer() (done bool, err error) {
 	for {
 		if len(c.answer) == cap(c.answer) {
 			c.answer = append(c.answer, 0)[:len(c.answer)]

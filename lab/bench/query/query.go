@@ -124,7 +124,7 @@ func (l *Load) Check() error {
 	return nil
 }
 
-func (c *Config) check() error {
+func (c *Config) checkConfig() error {
 	if err := c.Load.Check(); err != nil {
 		return err
 	}
@@ -160,19 +160,19 @@ func (c *Config) check() error {
 	return nil
 }
 
-// held is how many blocks of a prompt are held.
-func (l *Load) held() int { return int(math.Round(l.Hit * float64(l.Tokens/l.BlockSize))) }
+// heldBlocks returns how many blocks of a prompt are held.
+func (l *Load) heldBlocks() int { return int(math.Round(l.Hit * float64(l.Tokens/l.BlockSize))) }
 
-// chain returns the blocks of a family: the held blocks of a prompt, or all blocks of a
+// chainLength returns the blocks of a family: the held blocks of a prompt, or all blocks of a
 // prompt if none is held.
-func (l *Load) chain() int {
-	if n := l.held(); n > 0 {
+func (l *Load) chainLength() int {
+	if n := l.heldBlocks(); n > 0 {
 		return n
 	}
 	return l.Tokens / l.BlockSize
 }
 
-func (l *Load) families() int { return (l.Blocks + l.chain() - 1) / l.chain() }
+func (l *Load) families() int { return (l.Blocks + l.chainLength() - 1) / l.chainLength() }
 
 // vocabulary is that of a usual model: most ids have six digits.
 const vocabulary = 151_936
@@ -186,17 +186,17 @@ const (
 	ofGaps
 )
 
-// prompt appends the tokens of the prompt that begins as a family does.
-func (l *Load) prompt(dst []uint32, family int) []uint32 {
+// appendPrompt appends the tokens of the prompt that begins as a family does.
+func (l *Load) appendPrompt(dst []uint32, family int) []uint32 {
 	return randomTokens(dst, ofPrompts, family, l.Tokens)
 }
 
-// stored appends the tokens a family has in the index.
-func (l *Load) stored(dst []uint32, family int) []uint32 {
-	if l.held() == 0 { // of prompts that no client asks for
-		return randomTokens(dst, ofOthers, family, l.chain()*l.BlockSize)
+// appendStored appends the tokens a family has in the index.
+func (l *Load) appendStored(dst []uint32, family int) []uint32 {
+	if l.heldBlocks() == 0 { // of prompts that no client asks for
+		return randomTokens(dst, ofOthers, family, l.chainLength()*l.BlockSize)
 	}
-	return randomTokens(dst, ofPrompts, family, l.chain()*l.BlockSize)
+	return randomTokens(dst, ofPrompts, family, l.chainLength()*l.BlockSize)
 }
 
 func randomTokens(dst []uint32, stream uint64, family, n int) []uint32 {
@@ -207,13 +207,13 @@ func randomTokens(dst []uint32, stream uint64, family, n int) []uint32 {
 	return dst
 }
 
-// holders are the instances that hold a family.
-func (l *Load) holders(family int) []int {
+// holdersOf returns the instances that hold a family.
+func (l *Load) holdersOf(family int) []int {
 	return rand.New(rand.NewPCG(ofHolders, uint64(family))).Perm(l.Workers)[:l.Holders]
 }
 
-// instance is the name of the i-th; names sort as numbers do, and are URLs for routers.
-func instance(i int) string { return fmt.Sprintf("http://i%05d:1", i) }
+// instanceName returns the name of the i-th; names sort as numbers do, and are URLs for routers.
+func instanceName(i int) string { return fmt.Sprintf("http://i%05d:1", i) }
 
 // model is the one that is asked for.
 const model = "bench"

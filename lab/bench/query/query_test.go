@@ -24,17 +24,17 @@ var small = Load{Tokens: 100, BlockSize: 8, Workers: 9, Holders: 3, Blocks: 200,
 // Half of a prompt is its family's, nothing else is shared, and holders are distinct.
 func TestLoadSharesFamilies(t *testing.T) {
 	l := small
-	if l.held() != 6 || l.chain() != 6 || l.families() != 34 {
-		t.Errorf("%d blocks held of %d in %d families", l.held(), l.chain(), l.families())
+	if l.heldBlocks() != 6 || l.chainLength() != 6 || l.families() != 34 {
+		t.Errorf("%d blocks held of %d in %d families", l.heldBlocks(), l.chainLength(), l.families())
 	}
 	seen := make(map[string]bool)
 	for f := range l.families() {
-		prompt, stored := l.prompt(nil, f), l.stored(nil, f)
+		prompt, stored := l.appendPrompt(nil, f), l.appendStored(nil, f)
 		if len(prompt) != 100 || len(stored) != 48 || !slices.Equal(prompt[:48], stored) {
 			t.Errorf("prompt %d does not begin as its family", f)
 		}
 		seen[fmt.Sprint(stored[:8])] = true
-		holders := l.holders(f)
+		holders := l.holdersOf(f)
 		slices.Sort(holders)
 		if len(slices.Compact(holders)) != 3 || holders[0] < 0 || holders[2] > 8 {
 			t.Errorf("prompt %d is held by %v", f, holders)
@@ -44,19 +44,19 @@ func TestLoadSharesFamilies(t *testing.T) {
 		t.Errorf("%d of %d families begin differently", len(seen), l.families())
 	}
 	l.Hit = 0
-	if prompt, stored := l.prompt(nil, 0), l.stored(nil, 0); len(stored) != 96 || slices.Equal(prompt[:8], stored[:8]) {
+	if prompt, stored := l.appendPrompt(nil, 0), l.appendStored(nil, 0); len(stored) != 96 || slices.Equal(prompt[:8], stored[:8]) {
 		t.Error("prompts nobody holds are in the index")
 	}
 }
 
 func TestConfigCheck(t *testing.T) {
 	good := Config{Load: small, Codec: JSON, Connections: 1, Cores: 1, Duration: 1}
-	must.Report(t, good.check())
+	must.Report(t, good.checkConfig())
 	f := func(want string, change func(*Config)) {
 		t.Helper()
 		c := good
 		change(&c)
-		if err := c.check(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := c.checkConfig(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one about %q", err, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestConfigCheck(t *testing.T) {
 	f(fmt.Sprintf("new tokens is 200000, must be from 8 to %d", most), func(c *Config) { c.Reports, c.NewTokens = 1, 200_000 })
 	f("new tokens", func(c *Config) { c.Reports, c.NewTokens = 1, most+8 })
 	good.Reports, good.NewTokens = 1, most
-	must.Report(t, good.check())
+	must.Report(t, good.checkConfig())
 	f("duration", func(c *Config) { c.Duration = 0 })
 	f("duration is 999ms, must be at least 1s with a trace", func(c *Config) {
 		c.Share, c.Trace, c.Duration = 0.5, "x", 999*time.Millisecond
@@ -91,7 +91,7 @@ func TestConfigCheck(t *testing.T) {
 func TestListOfReportsIsAccepted(t *testing.T) {
 	c := Config{Load: small, Reports: 2_000_000_000, NewTokens: 8 * mostNewBlocks}
 	limits := config.Default().Limits
-	if n := len(c.reports(c.Reports - reportList)); int64(n) > limits.MaxBody {
+	if n := len(c.reportBody(c.Reports - reportList)); int64(n) > limits.MaxBody {
 		t.Errorf("a list has %d bytes, more than the %d of limits.max_body", n, limits.MaxBody)
 	}
 	if n := reportList * (1 + mostNewBlocks); n > limits.MaxTokens {
@@ -102,9 +102,9 @@ func TestListOfReportsIsAccepted(t *testing.T) {
 // Every codec carries the same prompt.
 func TestBodiesCarryPrompt(t *testing.T) {
 	l := small
-	prompt := append(l.prompt(nil, 3), 0, 127, 128, 255, 256, 65_535, 65_536, 1<<32-1)
+	prompt := append(l.appendPrompt(nil, 3), 0, 127, 128, 255, 256, 65_535, 65_536, 1<<32-1)
 	for _, codec := range codecs {
-		body, err := l.body(codec, prompt)
+		body, err := l.encodeBody(codec, prompt)
 		must.Succeed(t, err)
 		var got []uint32
 		raw := func(b []byte) {
@@ -143,7 +143,7 @@ func TestBodiesCarryPrompt(t *testing.T) {
 			t.Errorf("%s: got %v and %v", codec, got, fields)
 		}
 	}
-	if _, err := l.body("xml", prompt); err == nil {
+	if _, err := l.encodeBody("xml", prompt); err == nil {
 		t.Error("a codec nobody knows encodes")
 	}
 }
@@ -154,15 +154,15 @@ func TestCheckAnswer(t *testing.T) {
 	answer := func(change func(map[string]map[string]int)) map[string]map[string]int {
 		rows := make(map[string]map[string]int)
 		for i := range l.Workers {
-			rows[instance(i)] = map[string]int{"longest_matched": 0}
+			rows[instanceName(i)] = map[string]int{"longest_matched": 0}
 		}
-		for _, i := range l.holders(5) {
-			rows[instance(i)]["longest_matched"] = 48
+		for _, i := range l.holdersOf(5) {
+			rows[instanceName(i)]["longest_matched"] = 48
 		}
 		change(rows)
 		return rows
 	}
-	holder := instance(l.holders(5)[1])
+	holder := instanceName(l.holdersOf(5)[1])
 	for name, change := range map[string]func(map[string]map[string]int){
 		"":        func(map[string]map[string]int) {},
 		"short":   func(r map[string]map[string]int) { r[holder]["longest_matched"] = 40 },
@@ -202,7 +202,7 @@ func TestConnectionReads(t *testing.T) {
 		}()
 		c := &connection{c: client, r: bufio.NewReaderSize(client, 64)}
 		for range 2 {
-			gotStatus, got, err := c.read()
+			gotStatus, got, err := c.readAnswer()
 			if failure != "" {
 				if err == nil || !strings.Contains(err.Error(), failure) {
 					t.Errorf("%q: error %v, want one about %q", sent, err, failure)
@@ -229,8 +229,8 @@ func TestConnectionReads(t *testing.T) {
 }
 
 func TestRefusedStatus(t *testing.T) {
-	must.Report(t, refused(200, nil))
-	if err := refused(400, []byte(`{"error":"token_ids is required"}`)); err == nil ||
+	must.Report(t, checkStatus(200, nil))
+	if err := checkStatus(400, []byte(`{"error":"token_ids is required"}`)); err == nil ||
 		!strings.Contains(err.Error(), "token_ids is required") {
 		t.Errorf("got %v", err)
 	}

@@ -22,23 +22,23 @@ const (
 	pathRouted = "/routed"
 )
 
-// handler is what the server is compared with: the baseline, and one that does the
+// newHandler returns what the server is compared with: the baseline, and one that does the
 // least a handler of net/http can.
-func (s *Compared) handler(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
-	read, err := s.reading(k, maxBody)
+func (s *Compared) newHandler(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
+	read, err := s.newReader(k, maxBody)
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle(pathQuery, baseline(k, maxBody))
+	mux.Handle(pathQuery, newBaseline(k, maxBody))
 	mux.Handle(pathRead, read)
 	return mux, nil
 }
 
-// reading takes a body, looks at every byte once, and sends the answer to the first
-// prompt, made beforehand.
-func (s *Compared) reading(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
-	ans := k.Query(match.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.prompt(nil, 0)})
+// newReader returns a handler that takes a body, looks at every byte once, and sends the
+// answer to the first prompt, made beforehand.
+func (s *Compared) newReader(k *conductor.Conductor, maxBody int64) (http.Handler, error) {
+	ans := k.Query(match.Query{Model: model, BlockSize: s.BlockSize, Tokens: s.appendPrompt(nil, 0)})
 	answer, err := json.Marshal(plainAnswer(&ans))
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode an answer: %w", err)
@@ -57,7 +57,7 @@ func (s *Compared) reading(k *conductor.Conductor, maxBody int64) (http.Handler,
 		} else {
 			*buf = (*buf)[:n]
 		}
-		if _, err := io.ReadFull(r.Body, *buf); err != nil || sum(*buf) == 0 {
+		if _, err := io.ReadFull(r.Body, *buf); err != nil || sumBytes(*buf) == 0 {
 			http.Error(w, "a body is required", http.StatusBadRequest)
 			return
 		}
@@ -66,8 +66,8 @@ func (s *Compared) reading(k *conductor.Conductor, maxBody int64) (http.Handler,
 	}), nil
 }
 
-// sum is zero of nothing and of zeros.
-func sum(b []byte) (total uint64) {
+// sumBytes adds up bytes. It is zero of nothing and of zeros.
+func sumBytes(b []byte) (total uint64) {
 	for ; len(b) >= 8; b = b[8:] {
 		total |= binary.LittleEndian.Uint64(b)
 	}

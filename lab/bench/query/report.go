@@ -74,7 +74,7 @@ func newReport(c *Config, s *served) *Report {
 	r := &Report{
 		Tokens: c.Tokens, BlockSize: c.BlockSize, Codec: c.Codec, OtherCodec: c.Other, HTTP2: c.HTTP2, Connections: c.Connections,
 		Duration:  c.Duration.Seconds(),
-		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chain(), Prompts: c.prompts(),
+		Instances: c.Workers, Holders: c.Holders, Hit: c.Hit, Blocks: c.families() * c.chainLength(), Prompts: c.countPrompts(),
 		IndexBytes: s.IndexBytes, Preload: s.Preload, Machine: fmt.Sprintf("%d x %s, %s", runtime.NumCPU(), m.CPU, m.OS), Go: m.Go,
 		Cores: fmt.Sprintf("%d for the server and %d for the client by GOMAXPROCS alone: %s", c.Cores, s.clients, s.Pinned),
 	}
@@ -85,8 +85,8 @@ func newReport(c *Config, s *served) *Report {
 	return r
 }
 
-// figures computes the figures of a side from its counters.
-func (w *windowed) figures(f *Figures, k *client) {
+// computeFigures computes the figures of a side from its counters.
+func (w *windowed) computeFigures(f *Figures, k *client) {
 	n, seconds := float64(max(w.latencies.Count(), 1)), w.took.Seconds()
 	us := func(percent float64) float64 { return float64(w.latencies.At(percent)) / 1e3 }
 	*f = Figures{
@@ -119,20 +119,20 @@ func (r *Report) Table(w io.Writer) {
 		transport = "HTTP/2"
 	}
 	fmt.Fprintf(w, "%d tokens in %s over %s: ", r.Tokens, r.Codec, transport)
-	r.Figures.table(w)
+	r.Figures.writeTable(w)
 	if r.Other != nil {
 		fmt.Fprintf(w, "%s: ", r.OtherCodec)
-		r.Other.table(w)
+		r.Other.writeTable(w)
 		fmt.Fprintf(w, "%.2f times the requests of %s, %.2f times in processor time\n", r.OtherRatio, r.OtherCodec, r.OtherCPURatio)
 	}
 	if r.Baseline != nil {
 		fmt.Fprint(w, "encoding/json: ")
-		r.Baseline.table(w)
+		r.Baseline.writeTable(w)
 		fmt.Fprintf(w, "%.2f times the baseline's requests, %.2f times in processor time\n", r.Ratio, r.CPURatio)
 	}
 	if r.Reading != nil {
 		fmt.Fprint(w, "reading alone: ")
-		r.Reading.table(w)
+		r.Reading.writeTable(w)
 		fmt.Fprintf(w, "%.2f times the processor time of reading alone\n", r.ReadingRatio)
 	}
 	if p := r.Paced; p != nil {
@@ -153,7 +153,7 @@ func (r *Report) Table(w io.Writer) {
 		r.Connections, r.Cores, r.Machine, r.Go)
 }
 
-func (f *Figures) table(w io.Writer) {
+func (f *Figures) writeTable(w io.Writer) {
 	fmt.Fprintf(w, "%.0f requests/s, p50 %.0f µs, p99 %.0f µs, server %.1f µs and %.1f allocations (%.1f KB) a request, cores: server "+
 		"%.2f, client %.2f; %d answers checked\n",
 		f.RequestsPerSec, f.P50, f.P99, f.ServerCPU, f.Allocs, f.AllocBytes/1e3, f.ServerCores, f.ClientCores, f.Checked)

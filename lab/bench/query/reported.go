@@ -32,22 +32,22 @@ const (
 // to 20 digits and a comma, the rest of a report less than 100 bytes.
 const mostNewBlocks = (16<<20/reportList - 100) / 21
 
-// report makes Config.Reports reports at reportRate, of prompts by canonical hashes: a block that many share, and blocks of
+// sendReports makes Config.Reports reports at reportRate, of prompts by canonical hashes: a block that many share, and blocks of
 // their own. Their targets are the instances in turn.
-func (s *served) report(ctx context.Context, c *Config) (*Expected, error) {
+func (s *served) sendReports(ctx context.Context, c *Config) (*Expected, error) {
 	e := &Expected{Reports: c.Reports, NewTokens: c.NewTokens}
 	before := s.RSS()
-	objects, size, err := s.allocated()
+	objects, size, err := s.readAllocated()
 	if err != nil {
 		return nil, err
 	}
 	begun := time.Now()
 	for n := 0; n < c.Reports; n += reportList {
-		list := c.reports(n)
+		list := c.reportBody(n)
 		harness.Wait(ctx, time.Until(begun.Add(time.Duration(n)*time.Second/reportRate)))
 		status, answer, err := ask.Do(ctx, http.DefaultClient, http.MethodPost, s.URL+pathRouted, list)
 		if err == nil {
-			err = refused(status, answer)
+			err = checkStatus(status, answer)
 		}
 		if err != nil {
 			return nil, err
@@ -55,7 +55,7 @@ func (s *served) report(ctx context.Context, c *Config) (*Expected, error) {
 	}
 	e.Seconds = time.Since(begun).Seconds()
 	e.RSS = s.RSS() - before
-	more, larger, err := s.allocated()
+	more, larger, err := s.readAllocated()
 	if err != nil {
 		return nil, err
 	}
@@ -69,15 +69,15 @@ func (s *served) report(ctx context.Context, c *Config) (*Expected, error) {
 	return e, err
 }
 
-// reports returns the body of a list of reports, from the n-th on.
-func (c *Config) reports(n int) []byte {
+// reportBody returns the body of a list of reports, from the n-th on.
+func (c *Config) reportBody(n int) []byte {
 	body := []byte(`{"model": "` + model + `", "block_size": ` + fmt.Sprint(c.BlockSize) + `, "prompts": [`)
 	for i := n; i < min(n+reportList, c.Reports); i++ {
 		if i > n {
 			body = append(body, ',')
 		}
 		seq := uint64(i % 100)
-		body = fmt.Appendf(body, `{"instance_id": %q, "seq_hashes": [%d`, instance(i%c.Workers), seq)
+		body = fmt.Appendf(body, `{"instance_id": %q, "seq_hashes": [%d`, instanceName(i%c.Workers), seq)
 		for b := range c.NewTokens / c.BlockSize {
 			seq = (uint64(i)<<20 | uint64(b)) * 0x9e3779b97f4a7c15 // odd, so all differ
 			body = fmt.Appendf(body, ",%d", seq)

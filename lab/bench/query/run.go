@@ -17,28 +17,28 @@ const rounds = 3
 
 // meter reads what a process has used so far, before and after a window.
 type meter interface {
-	begin() (usage, error)
-	end() (usage, error)
+	beginWindow() (usage, error)
+	endWindow() (usage, error)
 }
 
 // Run measures.
 func Run(ctx context.Context, c Config) (*Report, error) {
-	if err := c.check(); err != nil {
+	if err := c.checkConfig(); err != nil {
 		return nil, err
 	}
-	report, err := measure(ctx, &c)
+	report, err := measureAll(ctx, &c)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	return report, err
 }
 
-func measure(ctx context.Context, c *Config) (*Report, error) {
-	s, err := start(ctx, c)
+func measureAll(ctx context.Context, c *Config) (*Report, error) {
+	s, err := startServer(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	defer s.stop()
+	defer s.stopServer()
 	var other *compared
 	if c.Baseline || c.Reading {
 		c.Progress.Say("loading the same blocks into the process to compare with")
@@ -57,18 +57,18 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 	}
 	if c.Reports > 0 {
 		c.Progress.Say("reporting %d prompts, each with %d tokens of its own", c.Reports, c.NewTokens)
-		if r.Expected, err = s.report(ctx, c); err != nil {
+		if r.Expected, err = s.sendReports(ctx, c); err != nil {
 			return nil, err
 		}
 	}
 	sides := []*side{{name: "in " + c.Codec, meter: s, figures: &r.Figures}}
-	if sides[0].client, err = s.client(c, c.Codec); err != nil {
+	if sides[0].client, err = s.newClient(c, c.Codec); err != nil {
 		return nil, err
 	}
 	defer sides[0].client.close()
 	if c.Other != "" {
 		r.Other = &Figures{}
-		k, err := s.client(c, c.Other)
+		k, err := s.newClient(c, c.Other)
 		if err != nil {
 			return nil, fmt.Errorf("other: %w", err)
 		}
@@ -98,10 +98,10 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 		turns = rounds
 	}
 	if s.churn != nil {
-		if _, err := s.churn.order(orderPublish); err != nil {
+		if _, err := s.churn.sendOrder(orderPublish); err != nil {
 			return nil, err
 		}
-		defer s.churn.order(orderSilence)
+		defer s.churn.sendOrder(orderSilence)
 	}
 	warm := min(c.Duration/4, time.Second)
 	var profiled func() error // waits for the profile of the turn
@@ -109,9 +109,9 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 		for _, side := range sides {
 			c.Progress.Say("asking %s, turn %d of %d, %v", side.name, turn+1, turns, c.Duration/time.Duration(turns))
 			if turn == 0 && side == sides[0] && c.Profile != "" {
-				profiled = s.profile("profile", c.Profile, warm+c.Duration/time.Duration(turns))
+				profiled = s.recordProfile("profile", c.Profile, warm+c.Duration/time.Duration(turns))
 			}
-			err := side.run(warm, c.Duration/time.Duration(turns))
+			err := side.runSide(warm, c.Duration/time.Duration(turns))
 			if profiled != nil {
 				err = errors.Join(err, profiled())
 				profiled = nil
@@ -122,10 +122,10 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 		}
 	}
 	for _, side := range sides {
-		side.sum.figures(side.figures, side.client)
+		side.sum.computeFigures(side.figures, side.client)
 	}
 	if c.Share > 0 {
-		if r.Paced, err = s.pace(ctx, c, sides[0].client, c.Share*r.RequestsPerSec); err != nil {
+		if r.Paced, err = s.askAtRate(ctx, c, sides[0].client, c.Share*r.RequestsPerSec); err != nil {
 			return nil, err
 		}
 	}
@@ -142,8 +142,8 @@ func measure(ctx context.Context, c *Config) (*Report, error) {
 	return r, nil
 }
 
-// client returns a client of the server in a codec.
-func (s *served) client(c *Config, codec string) (*client, error) {
+// newClient returns a client of the server in a codec.
+func (s *served) newClient(c *Config, codec string) (*client, error) {
 	switch {
 	case isGRPC(codec):
 		return newClient(c, s.GRPC, "", codec, false)
@@ -166,8 +166,8 @@ type side struct {
 	sum     windowed
 }
 
-func (s *side) run(warm, measured time.Duration) error {
-	w, err := s.client.run(warm, measured, s.meter)
+func (s *side) runSide(warm, measured time.Duration) error {
+	w, err := s.client.askOnAll(warm, measured, s.meter)
 	if err != nil {
 		return err
 	}

@@ -37,8 +37,8 @@ type served struct {
 	silence func()    // closes the publishers
 }
 
-// start runs the server until it has all blocks.
-func start(ctx context.Context, c *Config) (s *served, err error) {
+// startServer runs the server until it has all blocks.
+func startServer(ctx context.Context, c *Config) (s *served, err error) {
 	var addresses [2]string
 	for i := range addresses {
 		if addresses[i], err = freeport.Address(); err != nil {
@@ -52,11 +52,11 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 	s = &served{clients: c.Cores, dir: dir, Address: addresses[0], GRPC: addresses[1], silence: func() {}}
 	defer func() {
 		if err != nil {
-			s.stop()
+			s.stopServer()
 		}
 	}()
 	file := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(file, c.settings(filepath.Join(dir, "snapshots"), addresses), 0o600); err != nil {
+	if err := os.WriteFile(file, c.settingsFile(filepath.Join(dir, "snapshots"), addresses), 0o600); err != nil {
 		return nil, err
 	}
 	cmd := c.Server(file)
@@ -86,14 +86,14 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 	if err != nil {
 		s.Pinned = err.Error()
 	}
-	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chain(), c.Holders, c.Workers)
+	c.Progress.Say("loading %d blocks held by %d of %d instances each", c.families()*c.chainLength(), c.Holders, c.Workers)
 	begun := time.Now()
 	if c.Batches > 0 {
 		if s.churn, err = startChurn(c.Publishers(Churn{c.Load, s.URL, c.Batches})); err != nil {
 			return nil, err
 		}
 		s.silence = s.churn.Stop
-	} else if s.silence, err = c.preload(s); err != nil {
+	} else if s.silence, err = c.preloadBlocks(s); err != nil {
 		s.silence = func() {}
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func start(ctx context.Context, c *Config) (s *served, err error) {
 	return s, nil
 }
 
-// settings are the defaults but for the addresses and what the load asks for.
-func (c *Config) settings(dir string, addresses [2]string) []byte {
+// settingsFile returns the defaults, except for the addresses and what the load asks for.
+func (c *Config) settingsFile(dir string, addresses [2]string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "listeners: [{address: %q, dialect: %s}, {address: %q, dialect: %s}]\n", addresses[0], config.Conductor, addresses[1],
 		config.GRPC)
@@ -120,7 +120,7 @@ func (c *Config) settings(dir string, addresses [2]string) []byte {
 	return b.Bytes()
 }
 
-func (s *served) stop() {
+func (s *served) stopServer() {
 	s.silence()
 	if s.Server != nil {
 		s.Kill()
@@ -128,8 +128,8 @@ func (s *served) stop() {
 	os.RemoveAll(s.dir)
 }
 
-// follow implements follower.
-func (s *served) follow(endpoint, instance string, blockSize int) error {
+// followEngine implements follower.
+func (s *served) followEngine(endpoint, instance string, blockSize int) error {
 	body, err := json.Marshal(map[string]any{
 		"endpoint": endpoint, "type": "vLLM", "modelname": model, "instance_id": instance, "block_size": blockSize, "dp_rank": 0,
 	})
@@ -150,8 +150,8 @@ type sourceRow struct {
 	Gaps                                 uint64
 }
 
-// sources returns the sources, sorted as instances are.
-func (s *served) sources() ([]sourceRow, error) {
+// listSources returns the sources, sorted as instances are.
+func (s *served) listSources() ([]sourceRow, error) {
 	text, err := s.Get("/services")
 	if err != nil {
 		return nil, err
@@ -164,9 +164,9 @@ func (s *served) sources() ([]sourceRow, error) {
 	return answer.Services, nil
 }
 
-// watermarks implements follower.
-func (s *served) watermarks(applied []uint64) error {
-	rows, err := s.sources()
+// readWatermarks implements follower.
+func (s *served) readWatermarks(applied []uint64) error {
+	rows, err := s.listSources()
 	for i := range rows {
 		if rows[i].LastSeq != nil && i < len(applied) {
 			applied[i] = *rows[i].LastSeq + 1
@@ -175,9 +175,9 @@ func (s *served) watermarks(applied []uint64) error {
 	return err
 }
 
-// check implements follower.
-func (s *served) check() error {
-	rows, err := s.sources()
+// checkLosses implements follower.
+func (s *served) checkLosses() error {
+	rows, err := s.listSources()
 	for _, r := range rows {
 		if r.Gaps > 0 || r.State == "failed" {
 			return fmt.Errorf("source %s is %s %s: %s", r.InstanceID, r.State, r.Reason, r.LastError)
@@ -188,12 +188,12 @@ func (s *served) check() error {
 
 // indexBytes returns the size of the index.
 func (s *served) indexBytes() (int, error) {
-	n, err := s.sum("conductor_index_bytes")
+	n, err := s.sumMetrics("conductor_index_bytes")
 	return int(n["conductor_index_bytes"]), err
 }
 
-// sum returns metrics by name, each the sum of its series.
-func (s *served) sum(names ...string) (map[string]float64, error) {
+// sumMetrics returns metrics by name, each the sum of its series.
+func (s *served) sumMetrics(names ...string) (map[string]float64, error) {
 	text, err := s.Get("/metrics")
 	if err != nil {
 		return nil, err
@@ -218,37 +218,37 @@ func (s *served) sum(names ...string) (map[string]float64, error) {
 	return sums, nil
 }
 
-// allocated reads what the server has allocated so far. Small objects that the runtime packs together
+// readAllocated reads what the server has allocated so far. Small objects that the runtime packs together
 // count one by one.
-func (s *served) allocated() (objects, size uint64, err error) {
+func (s *served) readAllocated() (objects, size uint64, err error) {
 	const mallocs, total = "go_memstats_mallocs_total", "go_memstats_alloc_bytes_total"
-	n, err := s.sum(mallocs, total)
+	n, err := s.sumMetrics(mallocs, total)
 	return uint64(n[mallocs]), uint64(n[total]), err
 }
 
-// begin implements meter: reading the counters comes before the window.
-func (s *served) begin() (u usage, err error) {
-	u.Objects, u.Bytes, err = s.allocated()
+// beginWindow implements meter: reading the counters comes before the window.
+func (s *served) beginWindow() (u usage, err error) {
+	u.Objects, u.Bytes, err = s.readAllocated()
 	u.CPU = s.CPU()
 	return u, err
 }
 
-// end implements meter: reading the counters comes after the window. Between the counters of both ends
+// endWindow implements meter: reading the counters comes after the window. Between the counters of both ends
 // lies one reading of them, whose own allocations a second reading tells.
-func (s *served) end() (u usage, err error) {
+func (s *served) endWindow() (u usage, err error) {
 	u.CPU, u.RSS = s.CPU(), s.Peak()
-	objects, size, err := s.allocated()
+	objects, size, err := s.readAllocated()
 	if err != nil {
 		return u, err
 	}
-	again, larger, err := s.allocated()
+	again, larger, err := s.readAllocated()
 	u.Objects, u.Bytes = objects-(again-objects), size-(larger-size)
 	return u, err
 }
 
-// profile writes a CPU profile of the server over some seconds, or an execution trace, to a file. The function that
+// recordProfile writes a CPU profile of the server over some seconds, or an execution trace, to a file. The function that
 // it returns waits for it.
-func (s *served) profile(kind, file string, over time.Duration) (wait func() error) {
+func (s *served) recordProfile(kind, file string, over time.Duration) (wait func() error) {
 	const longest = 60 // that the server takes
 	seconds := min(longest, int(over/time.Second)+1)
 	done := make(chan error, 1)

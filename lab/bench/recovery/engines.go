@@ -31,7 +31,7 @@ func StartEngines(cmds ...*exec.Cmd) (*Engines, error) {
 	}
 	for i := range e.processes {
 		var ports []Ends
-		if err := e.read(i, &ports); err != nil {
+		if err := e.readAnswer(i, &ports); err != nil {
 			e.Stop()
 			return nil, err
 		}
@@ -60,22 +60,22 @@ func (e *Engines) Fill(s *harness.Server, batches uint64) error {
 		if least >= batches {
 			return nil
 		}
-		if err := e.order(order{To: slices.Repeat([]uint64{min(batches, least+ahead)}, len(e.Ports))}); err != nil {
+		if err := e.sendOrder(order{To: slices.Repeat([]uint64{min(batches, least+ahead)}, len(e.Ports))}); err != nil {
 			return err
 		}
 		return fmt.Errorf("%d of %d batches are applied", least, batches)
 	})
 }
 
-// rest waits until the engines have published all that they were told to, and lets them publish
+// awaitRest waits until the engines have published all that they were told to, and lets them publish
 // nothing more. It returns how many batches each has published.
-func (e *Engines) rest() (sent []uint64, err error) {
-	if err := e.order(order{Rest: true}); err != nil {
+func (e *Engines) awaitRest() (sent []uint64, err error) {
+	if err := e.sendOrder(order{Rest: true}); err != nil {
 		return nil, err
 	}
 	for i := range e.processes {
 		var of []uint64
-		if err := e.read(i, &of); err != nil {
+		if err := e.readAnswer(i, &of); err != nil {
 			return nil, err
 		}
 		sent = append(sent, of...)
@@ -83,8 +83,8 @@ func (e *Engines) rest() (sent []uint64, err error) {
 	return sent, nil
 }
 
-// order gives each process its part of an order.
-func (e *Engines) order(o order) error {
+// sendOrder gives each process its part of an order.
+func (e *Engines) sendOrder(o order) error {
 	busy := cmp.Or(o.Busy, len(e.Ports))
 	first := 0
 	for i, n := range e.of {
@@ -101,8 +101,8 @@ func (e *Engines) order(o order) error {
 	return nil
 }
 
-// read reads an answer of a process.
-func (e *Engines) read(process int, into any) error {
+// readAnswer reads an answer of a process.
+func (e *Engines) readAnswer(process int, into any) error {
 	line, err := e.processes[process].Line()
 	if err != nil {
 		return err

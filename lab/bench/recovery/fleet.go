@@ -44,7 +44,7 @@ func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
 	for i := range f.engines {
 		f.engines[i] = &engine{live: ingest.NewStamper(l, l.First+i), old: ingest.NewStamper(l, l.First+i), more: make(chan struct{}, 1)}
 		var err error
-		if ports[i], err = f.open(ctx, f.engines[i]); err != nil {
+		if ports[i], err = f.openSockets(ctx, f.engines[i]); err != nil {
 			return err
 		}
 	}
@@ -52,7 +52,7 @@ func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
 	if err := answer.Encode(ports); err != nil {
 		return err
 	}
-	f.tasks.Go(func() { f.pace(ctx) })
+	f.tasks.Go(func() { f.publishAtRate(ctx) })
 	for orders := json.NewDecoder(bufio.NewReader(in)); ; {
 		var o order
 		if err := orders.Decode(&o); errors.Is(err, io.EOF) {
@@ -67,7 +67,7 @@ func Fleet(l ingest.Load, in io.Reader, out io.Writer) error {
 			f.engines[i].upTo(o.To[i])
 		}
 		if o.Rest {
-			if err := answer.Encode(f.rest()); err != nil {
+			if err := answer.Encode(f.awaitRest()); err != nil {
 				return err
 			}
 		}
@@ -98,8 +98,8 @@ type engine struct {
 	old     *ingest.Stamper // guarded by replays
 }
 
-// pace lets engines publish at the rate, one after the other.
-func (f *fleet) pace(ctx context.Context) {
+// publishAtRate lets engines publish at the rate, one after the other.
+func (f *fleet) publishAtRate(ctx context.Context) {
 	due, at := 0.0, 0
 	const step = 10 * time.Millisecond
 	for harness.Wait(ctx, step) {
@@ -117,9 +117,9 @@ func (f *fleet) pace(ctx context.Context) {
 	}
 }
 
-// rest waits until all that was to be published is, and returns how many batches each engine
+// awaitRest waits until all that was to be published is, and returns how many batches each engine
 // has published.
-func (f *fleet) rest() []uint64 {
+func (f *fleet) awaitRest() []uint64 {
 	out := make([]uint64, len(f.engines))
 	for i, e := range f.engines {
 		for done := false; !done; {
@@ -148,22 +148,22 @@ func (e *engine) upTo(n uint64) {
 	}
 }
 
-// open opens the sockets of an engine.
-func (f *fleet) open(ctx context.Context, e *engine) (Ends, error) {
-	live, err := f.listen(ctx, zmq.Transport{}.GreetAsPublisher, e.follow)
+// openSockets opens the sockets of an engine.
+func (f *fleet) openSockets(ctx context.Context, e *engine) (Ends, error) {
+	live, err := f.servePeers(ctx, zmq.Transport{}.GreetAsPublisher, e.addFollower)
 	if err != nil {
 		return Ends{}, err
 	}
-	replay, err := f.listen(ctx, zmq.Transport{}.GreetAsRouter, e.answer)
+	replay, err := f.servePeers(ctx, zmq.Transport{}.GreetAsRouter, e.answerReplays)
 	if err != nil {
 		return Ends{}, err
 	}
-	f.tasks.Go(func() { e.publish(ctx) })
+	f.tasks.Go(func() { e.publishDue(ctx) })
 	return Ends{live, replay}, nil
 }
 
-// listen serves the peers that connect to a port, until ctx ends.
-func (f *fleet) listen(ctx context.Context, greet func(context.Context, net.Conn) (*zmq.Peer, error), serve func(*zmq.Peer)) (port int,
+// servePeers serves the peers that connect to a port, until ctx ends.
+func (f *fleet) servePeers(ctx context.Context, greet func(context.Context, net.Conn) (*zmq.Peer, error), serve func(*zmq.Peer)) (port int,
 	err error) {
 	ln, err := zmq.Listen("tcp://127.0.0.1:0")
 	if err != nil {
@@ -188,8 +188,8 @@ func (f *fleet) listen(ctx context.Context, greet func(context.Context, net.Conn
 	return ln.Addr().(*net.TCPAddr).Port, nil
 }
 
-// follow makes a peer that has subscribed hear all batches from now on.
-func (e *engine) follow(p *zmq.Peer) {
+// addFollower makes a peer that has subscribed hear all batches from now on.
+func (e *engine) addFollower(p *zmq.Peer) {
 	for first := true; ; first = false {
 		m, err := p.Receive()
 		if err != nil {
@@ -207,9 +207,9 @@ func (e *engine) follow(p *zmq.Peer) {
 	e.peers = slices.DeleteFunc(e.peers, func(other *zmq.Peer) bool { return other == p })
 }
 
-// publish publishes the batches that are due, until ctx ends. Without a follower a batch is lost, but for the
+// publishDue publishes the batches that are due, until ctx ends. Without a follower a batch is lost, but for the
 // ring.
-func (e *engine) publish(ctx context.Context) {
+func (e *engine) publishDue(ctx context.Context) {
 	for {
 		e.mu.Lock()
 		seq, due, peers := e.next, e.next < e.to, slices.Clone(e.peers)
@@ -234,8 +234,8 @@ func (e *engine) publish(ctx context.Context) {
 	}
 }
 
-// answer replays the batches that a peer asks for.
-func (e *engine) answer(p *zmq.Peer) {
+// answerReplays replays the batches that a peer asks for.
+func (e *engine) answerReplays(p *zmq.Peer) {
 	for {
 		m, err := p.Receive()
 		if err != nil {
@@ -247,14 +247,14 @@ func (e *engine) answer(p *zmq.Peer) {
 			from = binary.BigEndian.Uint64(m.Frames[1])
 		}
 		m.Block.Release()
-		if !ok || e.replay(p, from) != nil {
+		if !ok || e.replayFrom(p, from) != nil {
 			return
 		}
 	}
 }
 
-// replay sends batches from a number on, and the end marker.
-func (e *engine) replay(p *zmq.Peer, from uint64) error {
+// replayFrom sends batches from a number on, and the end marker.
+func (e *engine) replayFrom(p *zmq.Peer, from uint64) error {
 	e.mu.Lock()
 	next := e.next
 	e.mu.Unlock()

@@ -45,13 +45,13 @@ type Config struct {
 	Progress harness.Progress
 }
 
-// batches returns how many batches fill an engine.
-func (c *Config) batches() uint64 {
+// batchesPerEngine returns how many batches fill an engine.
+func (c *Config) batchesPerEngine() uint64 {
 	return uint64(max(1, c.Blocks*c.Holders/c.Instances/c.EventBlocks))
 }
 
-func (c *Config) load() ingest.Load {
-	return ingest.Load{Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: int(c.batches()) * c.EventBlocks, Holders: c.Holders}
+func (c *Config) engineLoad() ingest.Load {
+	return ingest.Load{Blocks: c.EventBlocks, BlockSize: c.BlockSize, Hold: int(c.batchesPerEngine()) * c.EventBlocks, Holders: c.Holders}
 }
 
 // run is one run.
@@ -81,14 +81,14 @@ func Run(c Config) (*Report, error) {
 			s.Kill()
 		}
 	}()
-	if r.engines, err = StartEngines(r.fleets()...); err != nil {
+	if r.engines, err = StartEngines(r.fleetCommands()...); err != nil {
 		return nil, err
 	}
 	defer r.engines.Stop()
-	first, err := r.fill()
-	phases := []func(*harness.Server) (*harness.Server, error){r.written, r.restarted, r.bootstrapped}
+	first, err := r.fillFirst()
+	phases := []func(*harness.Server) (*harness.Server, error){r.measureSnapshots, r.measureRestart, r.measureBootstrap}
 	if r.Busy > 0 {
-		phases = []func(*harness.Server) (*harness.Server, error){r.watched, r.restarted}
+		phases = []func(*harness.Server) (*harness.Server, error){r.measureWatched, r.measureRestart}
 	}
 	for _, phase := range phases {
 		if err == nil {
@@ -101,9 +101,9 @@ func Run(c Config) (*Report, error) {
 // enginesEach is how many engines a process has at most: each takes four file descriptors.
 const enginesEach = 2000
 
-// fleets returns the engines' processes.
-func (r *run) fleets() (all []*exec.Cmd) {
-	l := r.load()
+// fleetCommands returns the engines' processes.
+func (r *run) fleetCommands() (all []*exec.Cmd) {
+	l := r.engineLoad()
 	for l.First < r.Instances {
 		l.Sources = min(enginesEach, r.Instances-l.First)
 		all = append(all, r.Fleet(l))
@@ -112,8 +112,8 @@ func (r *run) fleets() (all []*exec.Cmd) {
 	return all
 }
 
-// serve starts a server with snapshots in a directory of its own, or a peer to ask.
-func (r *run) serve(name, peer string) (*harness.Server, error) {
+// startServer starts a server with snapshots in a directory of its own, or a peer to ask.
+func (r *run) startServer(name, peer string) (*harness.Server, error) {
 	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
@@ -141,9 +141,9 @@ func (r *run) serve(name, peer string) (*harness.Server, error) {
 	return s, err
 }
 
-// fill starts the first server and has the engines fill it.
-func (r *run) fill() (*harness.Server, error) {
-	s, err := r.serve("first", "")
+// fillFirst starts the first server and has the engines fill it.
+func (r *run) fillFirst() (*harness.Server, error) {
+	s, err := r.startServer("first", "")
 	if err != nil {
 		return nil, err
 	}
@@ -151,35 +151,35 @@ func (r *run) fill() (*harness.Server, error) {
 		return nil, err
 	}
 	r.Progress.Say("filling %d blocks, each of %d of %d instances", r.Blocks, r.Holders, r.Instances)
-	return s, r.engines.Fill(s, r.batches())
+	return s, r.engines.Fill(s, r.batchesPerEngine())
 }
 
-// written takes what snapshots cost while nothing comes, and how long events wait for them.
-func (r *run) written(s *harness.Server) (*harness.Server, error) {
+// measureSnapshots takes what snapshots cost while nothing comes, and how long events wait for them.
+func (r *run) measureSnapshots(s *harness.Server) (*harness.Server, error) {
 	r.Progress.Say("writing snapshots of an idle fleet")
-	err := r.snapshots(s, r.Rounds, func() error {
+	err := r.eachSnapshot(s, r.Rounds, func() error {
 		blocks, err := s.Metric("conductor_snapshot_blocks")
 		took, err2 := s.Metric("conductor_snapshot_write_seconds")
-		r.report.Write.add(blocks / took)
+		r.report.Write.addValue(blocks / took)
 		r.report.SnapshotBlocks = int(blocks)
 		return errors.Join(err, err2)
 	})
 	if err == nil {
-		err = r.weigh()
+		err = r.weighSnapshot()
 	}
 	if err == nil {
-		err = r.engines.order(order{Rate: r.Rate})
+		err = r.engines.sendOrder(order{Rate: r.Rate})
 	}
 	r.Progress.Say("writing snapshots while engines publish %.0f batches/s", r.Rate)
-	return s, errors.Join(err, r.snapshots(s, 2*r.Rounds, func() error {
+	return s, errors.Join(err, r.eachSnapshot(s, 2*r.Rounds, func() error {
 		paused, err := s.Metric("conductor_snapshot_pause_seconds")
-		r.report.Pause.add(paused * 1e3)
+		r.report.Pause.addValue(paused * 1e3)
 		return err
 	}))
 }
 
-// snapshots calls f behind each of the next n snapshots.
-func (r *run) snapshots(s *harness.Server, n int, f func() error) error {
+// eachSnapshot calls f behind each of the next n snapshots.
+func (r *run) eachSnapshot(s *harness.Server, n int, f func() error) error {
 	const name = "conductor_snapshots_written_total"
 	before, err := s.Metric(name)
 	if err != nil {
@@ -209,8 +209,8 @@ func (r *run) snapshots(s *harness.Server, n int, f func() error) error {
 	return nil
 }
 
-// weigh takes the bytes of the newest snapshot, in all and without the owner sets.
-func (r *run) weigh() error {
+// weighSnapshot takes the bytes of the newest snapshot, in all and without the owner sets.
+func (r *run) weighSnapshot() error {
 	const (
 		header, section = 36, 20 // docs/formats.md
 		chunkSets       = 18
@@ -236,26 +236,26 @@ func (r *run) weigh() error {
 	if blocks == 0 {
 		return errors.New("the snapshot has no blocks")
 	}
-	r.report.Bytes.add(float64(len(text)) / float64(blocks))
-	r.report.BytesWithoutSets.add(float64(len(text)-sets) / float64(blocks))
+	r.report.Bytes.addValue(float64(len(text)) / float64(blocks))
+	r.report.BytesWithoutSets.addValue(float64(len(text)-sets) / float64(blocks))
 	return nil
 }
 
-// restarted kills the server, and starts it from its snapshot, while engines publish.
-func (r *run) restarted(s *harness.Server) (*harness.Server, error) {
+// measureRestart kills the server, and starts it from its snapshot, while engines publish.
+func (r *run) measureRestart(s *harness.Server) (*harness.Server, error) {
 	for i := range r.Rounds {
 		r.Progress.Say("restart %d of %d", i+1, r.Rounds)
 		s.Kill()
 		var err error
-		if s, err = r.again(s); err != nil {
+		if s, err = r.restartServer(s); err != nil {
 			return nil, err
 		}
 		took, err := s.Ready()
 		if err != nil {
 			return nil, err
 		}
-		r.report.Restart.add(took.Seconds())
-		r.report.RestartCPU.add(s.CPU().Seconds())
+		r.report.Restart.addValue(took.Seconds())
+		r.report.RestartCPU.addValue(s.CPU().Seconds())
 		blocks, err := s.Metric("conductor_snapshot_loaded_blocks")
 		loading, err2 := s.Metric("conductor_snapshot_load_seconds")
 		if err := errors.Join(err, err2); err != nil {
@@ -264,16 +264,16 @@ func (r *run) restarted(s *harness.Server) (*harness.Server, error) {
 		if int(blocks) < r.report.SnapshotBlocks/2 {
 			return nil, fmt.Errorf("a server began with %.0f blocks of a snapshot: %s", blocks, s.Logs)
 		}
-		r.report.Load.add(blocks / loading)
-		if err := r.snapshots(s, 1, func() error { return nil }); err != nil {
+		r.report.Load.addValue(blocks / loading)
+		if err := r.eachSnapshot(s, 1, func() error { return nil }); err != nil {
 			return nil, err
 		}
 	}
 	return s, nil
 }
 
-// again starts a server with the configuration of one that was killed.
-func (r *run) again(was *harness.Server) (*harness.Server, error) {
+// restartServer starts a server with the configuration of one that was killed.
+func (r *run) restartServer(was *harness.Server) (*harness.Server, error) {
 	s, err := harness.Serve(r.Server(filepath.Join(r.dir, "first.yaml")), was.URL)
 	if err == nil {
 		r.all = append(r.all, s)
@@ -281,12 +281,12 @@ func (r *run) again(was *harness.Server) (*harness.Server, error) {
 	return s, err
 }
 
-// bootstrapped fills further servers from the first while engines publish, and compares what both
+// measureBootstrap fills further servers from the first while engines publish, and compares what both
 // hold once they rest.
-func (r *run) bootstrapped(first *harness.Server) (*harness.Server, error) {
+func (r *run) measureBootstrap(first *harness.Server) (*harness.Server, error) {
 	for i := range r.Rounds {
 		r.Progress.Say("bootstrap %d of %d", i+1, r.Rounds)
-		s, err := r.serve("second", first.URL)
+		s, err := r.startServer("second", first.URL)
 		if err != nil {
 			return nil, err
 		}
@@ -294,13 +294,13 @@ func (r *run) bootstrapped(first *harness.Server) (*harness.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.report.Peer.add(took.Seconds())
+		r.report.Peer.addValue(took.Seconds())
 		blocks, err := s.Metric("conductor_recovery_blocks")
 		if err == nil && int(blocks) < r.report.SnapshotBlocks/2 {
 			err = fmt.Errorf("a server took %.0f blocks from its peer: %s", blocks, s.Logs)
 		}
 		if err == nil && i == r.Rounds-1 {
-			err = r.compare(first, s)
+			err = r.compareServers(first, s)
 		}
 		if s.Kill(); err != nil {
 			return nil, err
@@ -309,9 +309,9 @@ func (r *run) bootstrapped(first *harness.Server) (*harness.Server, error) {
 	return first, nil
 }
 
-// compare waits until both servers have applied all batches, and compares their digests.
-func (r *run) compare(a, b *harness.Server) error {
-	sent, err := r.engines.rest()
+// compareServers waits until both servers have applied all batches, and compares their digests.
+func (r *run) compareServers(a, b *harness.Server) error {
+	sent, err := r.engines.awaitRest()
 	if err != nil {
 		return err
 	}
@@ -332,7 +332,7 @@ func (r *run) compare(a, b *harness.Server) error {
 		}
 	}
 	for name, x := range held[0] {
-		if y := held[1][name]; x == y && x.Blocks == int(r.batches())*r.EventBlocks {
+		if y := held[1][name]; x == y && x.Blocks == int(r.batchesPerEngine())*r.EventBlocks {
 			r.report.Equal++
 		}
 	}

@@ -20,7 +20,7 @@ type Figure struct {
 	strict bool
 }
 
-func (f *Figure) add(v float64) {
+func (f *Figure) addValue(v float64) {
 	f.Rounds = append(f.Rounds, v)
 	sorted := slices.Sorted(slices.Values(f.Rounds))
 	f.Median, f.Worst = sorted[len(sorted)/2], sorted[len(sorted)-1]

@@ -20,8 +20,8 @@ type Watched struct {
 	Metrics      Figure  `json:"metrics_ms"` // time of a scrape
 }
 
-// watched takes what the server costs, first while nothing is published, then while some engines publish.
-func (r *run) watched(s *harness.Server) (*harness.Server, error) {
+// measureWatched takes what the server costs, first while nothing is published, then while some engines publish.
+func (r *run) measureWatched(s *harness.Server) (*harness.Server, error) {
 	w := &Watched{Busy: r.Busy}
 	r.report.Watched = w
 	cores := func() float64 {
@@ -30,13 +30,13 @@ func (r *run) watched(s *harness.Server) (*harness.Server, error) {
 		return (s.CPU() - from).Seconds() / time.Since(begun).Seconds()
 	}
 	r.Progress.Say("watching %d silent engines", r.Instances)
-	if _, err := r.engines.rest(); err != nil {
+	if _, err := r.engines.awaitRest(); err != nil {
 		return nil, err
 	}
 	time.Sleep(min(r.Watch/4, 2*time.Second))
 	w.IdleCores = cores()
 	r.Progress.Say("watching %d engines, %d of which publish %.0f batches/s", r.Instances, r.Busy, r.Rate)
-	if err := r.engines.order(order{Rate: r.Rate, Busy: r.Busy}); err != nil {
+	if err := r.engines.sendOrder(order{Rate: r.Rate, Busy: r.Busy}); err != nil {
 		return nil, err
 	}
 	w.BusyCores = cores()
@@ -46,7 +46,7 @@ func (r *run) watched(s *harness.Server) (*harness.Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		w.Metrics.add(time.Since(begun).Seconds() * 1e3)
+		w.Metrics.addValue(time.Since(begun).Seconds() * 1e3)
 		w.MetricsBytes = len(text)
 	}
 	w.RSSBytes = s.RSS()

@@ -72,7 +72,7 @@ func Records(path string) iter.Seq2[Record, error] {
 			return
 		}
 		defer f.Close()
-		for r, err := range read(f) {
+		for r, err := range readRecords(f) {
 			if err != nil {
 				err = fmt.Errorf("%s: %w", path, err)
 			}
@@ -86,8 +86,8 @@ func Records(path string) iter.Seq2[Record, error] {
 // zstdMagic begins a compressed file. As msgpack it would be a number, which is no record.
 const zstdMagic = "\x28\xb5\x2f\xfd"
 
-// read reads records up to the end of from.
-func read(from io.Reader) iter.Seq2[Record, error] {
+// readRecords reads records up to the end of from.
+func readRecords(from io.Reader) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		plain := bufio.NewReader(from)
 		if magic, _ := plain.Peek(len(zstdMagic)); string(magic) == zstdMagic {
@@ -109,7 +109,7 @@ func read(from io.Reader) iter.Seq2[Record, error] {
 				return
 			}
 			begin := at.bytes
-			r, err := d.record()
+			r, err := d.readRecord()
 			if err != nil {
 				yield(Record{}, fmt.Errorf("record %d, which begins at byte %d, is damaged at byte %d: %w", n, begin, at.bytes, err))
 				return
@@ -155,8 +155,8 @@ type decoder struct{ in *msgpack.Decoder }
 // mostEngines bounds what readers make for each engine.
 const mostEngines = 1 << 16
 
-func (d decoder) record() (r Record, err error) {
-	if err := d.array("a record", 2, 2); err != nil {
+func (d decoder) readRecord() (r Record, err error) {
+	if err := d.readArrayHead("a record", 2, 2); err != nil {
 		return r, err
 	}
 	if r.Engine, err = d.in.DecodeInt(); err != nil {
@@ -164,7 +164,7 @@ func (d decoder) record() (r Record, err error) {
 	}
 	switch {
 	case r.Engine == -1:
-		r.Prompt, err = d.numbers("the prompt", spreadLocal)
+		r.Prompt, err = d.readNumbers("the prompt", spreadLocal)
 		return r, err
 	case r.Engine < 0 || r.Engine >= mostEngines:
 		return r, fmt.Errorf("engine is %d, must be between -1 and %d", r.Engine, mostEngines-1)
@@ -174,7 +174,7 @@ func (d decoder) record() (r Record, err error) {
 		return r, fmt.Errorf("the events: %w", err)
 	}
 	for i := range n {
-		e, err := d.event()
+		e, err := d.readEvent()
 		if err != nil {
 			return r, fmt.Errorf("event %d: %w", i, err)
 		}
@@ -183,7 +183,7 @@ func (d decoder) record() (r Record, err error) {
 	return r, nil
 }
 
-func (d decoder) event() (e Event, err error) {
+func (d decoder) readEvent() (e Event, err error) {
 	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return e, err
@@ -197,14 +197,14 @@ func (d decoder) event() (e Event, err error) {
 		return e, fmt.Errorf("%q with %d elements; want \"S\" with 4 or 5, or \"R\" with 2 or 3", kind, n)
 	}
 	e.Removed = kind == "R"
-	if e.Hashes, err = d.numbers("the hashes", spreadHash); err != nil {
+	if e.Hashes, err = d.readNumbers("the hashes", spreadHash); err != nil {
 		return e, err
 	}
 	if len(e.Hashes) == 0 {
 		return e, errors.New("no hashes")
 	}
 	if !e.Removed {
-		if err := d.stored(&e); err != nil {
+		if err := d.readStored(&e); err != nil {
 			return e, err
 		}
 	}
@@ -216,8 +216,8 @@ func (d decoder) event() (e Event, err error) {
 	return e, nil
 }
 
-// stored reads parent and local hashes.
-func (d decoder) stored(e *Event) error {
+// readStored reads parent and local hashes.
+func (d decoder) readStored(e *Event) error {
 	code, err := d.in.PeekCode()
 	if err != nil {
 		return fmt.Errorf("the parent: %w", err)
@@ -233,7 +233,7 @@ func (d decoder) stored(e *Event) error {
 	if err != nil {
 		return fmt.Errorf("the parent: %w", err)
 	}
-	if e.Locals, err = d.numbers("the local hashes", spreadLocal); err != nil {
+	if e.Locals, err = d.readNumbers("the local hashes", spreadLocal); err != nil {
 		return err
 	}
 	if len(e.Locals) > 0 && len(e.Locals) != len(e.Hashes) {
@@ -242,8 +242,8 @@ func (d decoder) stored(e *Event) error {
 	return nil
 }
 
-// array reads the head of an array whose length lies between least and most.
-func (d decoder) array(what string, least, most int) error {
+// readArrayHead reads the head of an array whose length lies between least and most.
+func (d decoder) readArrayHead(what string, least, most int) error {
 	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return err
@@ -254,8 +254,8 @@ func (d decoder) array(what string, least, most int) error {
 	return nil
 }
 
-// numbers reads an array and spreads its numbers.
-func (d decoder) numbers(what string, spread func(uint64) uint64) ([]uint64, error) {
+// readNumbers reads an array and spreads its numbers.
+func (d decoder) readNumbers(what string, spread func(uint64) uint64) ([]uint64, error) {
 	n, err := d.in.DecodeArrayLen()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

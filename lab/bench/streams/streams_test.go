@@ -70,7 +70,7 @@ func TestRead(t *testing.T) {
 	}
 	for name, file := range map[string][]byte{"plain": plain, "zstd": z.EncodeAll(plain, nil)} {
 		var got []Record
-		for r, err := range read(bytes.NewReader(file)) {
+		for r, err := range readRecords(bytes.NewReader(file)) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -89,7 +89,7 @@ func TestReadRefusesDamage(t *testing.T) {
 		t.Helper()
 		var failed error
 		n := 0
-		for _, err := range read(bytes.NewReader(file)) {
+		for _, err := range readRecords(bytes.NewReader(file)) {
 			if failed != nil {
 				t.Fatalf("a record follows the error %v", failed)
 			}
@@ -149,7 +149,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Add([]byte(zstdMagic))
 	f.Fuzz(func(t *testing.T, file []byte) {
-		for r, err := range read(bytes.NewReader(file)) {
+		for r, err := range readRecords(bytes.NewReader(file)) {
 			if err == nil && (r.Engine < -1 || r.Engine >= mostEngines) {
 				t.Fatalf("engine %d", r.Engine)
 			}
