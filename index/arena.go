@@ -177,6 +177,8 @@ func (a *arena) trimPages(stretches int) bool {
 			p++
 			continue
 		}
+		// A stretch ends with its chunk: chunks are reserved one by one, and need not lie
+		// next to each other.
 		from := p
 		k := bits.Len32(uint32(p) * pageLines / firstLines)
 		last := min(end, firstLines<<k/pageLines)

@@ -318,6 +318,8 @@ func (c *check) checkLooseBlocks(n uint32, r *piece) {
 // source that would mention them must list the piece.
 func (c *check) checkName(engine uint64, p position, ref uint64, entry bool, by uint32) {
 	x := c.x
+	// While names get entries one after the other, one without an entry cannot be found, so
+	// it means nothing yet.
 	if entry || x.names.naming != catchingUp {
 		c.meant[engine] = true
 	}
@@ -368,6 +370,8 @@ func (c *check) checkCounts() {
 			c.report(10, "identity %d has %d pieces with %d blocks, counted %d and %d", id+1, n[0], n[1], one.pieces, one.blocks)
 		}
 	}
+	// raw is an estimate and only bounded. All else that an owner counts must be exact, as
+	// answers and digests are made of it.
 	sums := map[*source]int{}
 	for name, o := range x.holders.owners {
 		if o == nil {
@@ -426,6 +430,8 @@ func (c *check) checkGhostQueue() {
 	if g.on.Load() && c.x.names.naming == onDemand {
 		c.report(12, "ghosts are kept, and names get entries on demand")
 	}
+	// What has no entry left here and is no ghost was all that stale says; the rest is
+	// compared below.
 	entries := map[position]uint32{}
 	for _, e := range g.queue[g.first:] {
 		for w := e.blocks; w != 0; w &= w - 1 {
@@ -517,6 +523,8 @@ func (c *check) checkSets() {
 		if n := uint32(*s.stateOf(id)); n != c.refs[id] {
 			c.report(2, "set %d has %d references, counted %d", id, c.refs[id], n)
 		}
+		// The hash is made of the owners again: one that was wrong would make the set
+		// unfindable.
 		var h uint64
 		some := 0
 		c.eachMember(id, func(o uint32) { h ^= setWord(o); some++ })

@@ -30,7 +30,10 @@ func (p *storing) growChain(i int, c cursor) (int, cursor, bool) {
 			if x.names.sweep.left > 0 {
 				x.names.cleanPiece(c.at.piece, r)
 			}
-			// The owner holds the block before, but perhaps that before the event.
+			// The first block's parent may be held by others alone, so another lane may have
+			// ended its piece since findStart saw it, and built a new one in the line. The
+			// parents of all further blocks were stored by this event, and only events of
+			// this source take them away.
 			if !x.tree.lanes.alone && i == 0 && was != c.at.piece && x.tree.refreshCursor(c).at.isNone() {
 				return i, c, false
 			}

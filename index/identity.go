@@ -165,6 +165,7 @@ func (x *Index) SetWeight(id Identity, odd uint64) {
 	x.lock()
 	defer x.unlock()
 	i := x.tree.identities.byID(id)
+	// 0 stands for 1 in both.
 	more := max(odd, 1) - max(i.weight, 1)
 	i.weight = odd
 	if more == 0 || load32(&i.pieces) == 0 {

@@ -253,6 +253,7 @@ func New(opts Options) *Index {
 	t.ids.Store(&ids{owner: make([]uint32, 64), retired: make([]uint64, 1)})
 
 	m.tree, m.table, m.perEvent = t, &nameTable{}, portion{sweep: 16, naming: 16}
+	// Large bucket arrays lie outside the Go heap, where the collector does not see them.
 	runtime.AddCleanup(x, (*nameTable).clearAll, m.table)
 	if opts.Ghosts != nil {
 		m.ghosts.count = &ghostCount{of: opts.Ghosts}
@@ -263,6 +264,8 @@ func New(opts Options) *Index {
 
 	x.finder = finder{tree: t, names: m}
 	x.bounds.tree, x.bounds.names, x.bounds.maxBytes = t, m, opts.MaxBytes
+	// What the index takes counts until it is collected: queries may still read a dropped
+	// one.
 	if opts.Budget != nil {
 		x.bounds.share = &budgetShare{of: opts.Budget}
 		runtime.AddCleanup(x, func(s *budgetShare) { s.setBytes(0) }, x.bounds.share)

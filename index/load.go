@@ -88,6 +88,8 @@ func (l *Loader) Load(kind ChunkKind, chunk []byte) error {
 	default:
 		return fmt.Errorf("a chunk of kind %d is not known", kind)
 	}
+	// All of the chunk is read under one lock, since no event may come between a piece and
+	// its names.
 	l.x.lock()
 	for len(c.b) > 0 && c.err == nil {
 		read(c)

@@ -655,6 +655,8 @@ func (m *Match) collect(w *chainWalk) {
 	for k := range w.runs {
 		r := &w.runs[k]
 		words := w.wordsOfRun(*r)
+		// Sets are widened in other steps than the table of ids, so they may have words for
+		// ids that nobody has yet. Those are empty.
 		words = words[:min(len(words), len(d.retired))]
 		for len(m.held) < len(words) {
 			m.held, m.late = append(m.held, 0), append(m.late, 0)

@@ -274,6 +274,8 @@ func (s *Snapshot) linkPieces() {
 	for _, p := range s.pieces {
 		if q := byLine[p.prev]; q != nil && p.up != 0 {
 			at := len(q.keys) - 1
+			// Each look costs a hash, and most pieces are behind the last block: begin
+			// there.
 			for at >= 0 && !s.isBehind(p, snapBlock{q, uint32(at)}) {
 				at--
 			}
@@ -288,6 +290,8 @@ func (s *Snapshot) linkPieces() {
 	if len(lost)+len(s.toOthers) > 0 {
 		for _, p := range s.pieces {
 			for b := range p.eachBlock {
+				// A name says only which pieces may be behind the block. Two blocks may
+				// have had it, one after the other.
 				for engine := range b.eachName {
 					for _, c := range lost[engine] {
 						if c.parent.isNone() && s.isBehind(c, b) {

@@ -187,6 +187,9 @@ func (p *storing) storeAlone(i int, c cursor) {
 		}
 	}
 	p.storeRest(i, c)
+	// maintain throws the map of findPlace away. An event of a restore keeps it for the
+	// next one, as it has noted its own blocks there. Blocks that waited and got their
+	// places are not in it, so then it goes.
 	places := x.tree.places
 	if placed := x.maintain(p.s); e.Complete && !placed {
 		x.tree.places = places

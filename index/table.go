@@ -240,6 +240,7 @@ func (t *table) removeEntry(h uint64, at position) {
 	if b == nil {
 		return
 	}
+	// Exactly this entry: others with its tag are of other blocks.
 	want := tag<<refBits | at.encode()
 	mask := uint64(len(b.entries) - 1)
 	p := b.homeSlot(tag) & mask

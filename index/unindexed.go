@@ -116,6 +116,8 @@ func (f *finder) noteUnindexed(s *source, n uint32) {
 		v.pieces = append(v.pieces, fresh)
 		return
 	}
+	// The list is full and the oldest piece makes room. No search will come by it any more,
+	// so its names get entries instead.
 	if old := v.pieces[v.oldest]; old.piece != 0 && !f.tree.lines.hasEnded(old) {
 		s.lane.due = append(s.lane.due, old.piece)
 	}

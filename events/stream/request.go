@@ -361,6 +361,7 @@ func (m *machine) passTime(now time.Time) {
 		m.out.recordError("no reply to a replay from %d for %v", m.replay.from, m.cfg.timeout)
 		m.giveUpReplay(now)
 	case due(m.checkAt):
+		// A replay is under way that looks at the same. Ask again when it has ended.
 		if m.replay.holdsBatches() {
 			m.checkAt = now.Add(checkAfter)
 			return

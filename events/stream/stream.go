@@ -331,6 +331,7 @@ func Open(cfg Config) *Stream {
 	}
 	s.room.L = &s.mu
 	s.inbox.setLimits(cfg.Queue, cfg.QueueBytes)
+	// Two shares, for the reason that the inbox has two bounds.
 	s.live, s.replayed = cfg.Memory.LiveShare(), cfg.Memory.ReplayShare()
 	s.status = newView(s.machine)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
