@@ -3,14 +3,22 @@ package http
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 )
 
-// profileShape is that of hash_profile; its first four fields are required.
-var profileShape = body.Of("strategy", "algorithm", "python_hash_seed", "index_projection", "root_digest", "extra_keys")
+// profileFields are the fields of a hash profile, with their names in it, and profileShape is the shape of that.
+var profileFields, profileShape = func() (all []*registration.Field, shape body.Shape) {
+	for i := range registration.Table {
+		if name, ok := strings.CutPrefix(registration.Table[i].Name, "hash_profile."); ok {
+			all, shape = append(all, &registration.Table[i]), append(shape, body.Field{Name: name})
+		}
+	}
+	return all, shape
+}()
 
 // profile reads hash_profile; absent and null are none. Unlike the fields around it,
 // an unknown one in it is an error: it would be a profile of another kind.
@@ -35,16 +43,19 @@ func (f *fields) profile() registration.HashProfile {
 	if twice := body.Repeated(members); twice != "" {
 		in.keepError(duplicateField(twice))
 	}
-	p := registration.HashProfile{
-		Strategy: in.required("strategy"), Algorithm: in.required("algorithm"),
-		PythonHashSeed: in.required("python_hash_seed"), IndexProjection: in.required("index_projection"),
-		RootDigest: in.text("root_digest"), ExtraKeys: in.text("extra_keys"),
+	var r registration.Registration
+	for i, at := range profileFields {
+		read := in.text
+		if at.Required {
+			read = in.required
+		}
+		*at.Of(&r).(*string) = read(profileShape[i].Name)
 	}
 	var field *invalid.FieldError
 	if errors.As(in.err, &field) {
 		f.keepError(invalid.Field(name+"."+field.Field, field.Reason, "%s", field.Message))
 	}
-	return p
+	return r.Profile
 }
 
 // profileRow is the hash profile of a row of /services.

@@ -3,6 +3,8 @@ package http
 import (
 	"cmp"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 
@@ -20,13 +22,66 @@ import (
 // What a body may say; fields by other names are ignored.
 var (
 	keyFields          = body.Of("instance_id", "tenant_id", "dp_rank")
-	registrationFields = append(body.Of("endpoint", "discover", "type", "modelname", "model", "model_name", "block_size", "replay_endpoint",
-		"snapshot_endpoint",
-		"lora_name", "additionalsalt", "additional_salt", "ttl", "serves", "aliases",
-		"copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence",
-		"events", "capacity_blocks", "approximate", "replace"),
-		append(keyFields, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})...)
+	registrationFields = shapeOfRegistrations()
 )
+
+// shapeOfRegistrations is the body of POST /register.
+func shapeOfRegistrations() body.Shape {
+	s := body.Of("discover", "hash_profile", "replace")
+	for i := range registration.Table {
+		if f := &registration.Table[i]; !strings.HasPrefix(f.Name, "hash_profile.") {
+			s = append(s, body.Of(f.Names...)...)
+		}
+	}
+	return append(s, body.Field{Name: "lora_id", Kind: body.Ignored}, body.Field{Name: "cache_group", Kind: body.Ignored})
+}
+
+// registration reads a registration, the URL of the engine that is to be asked for what it lacks, and whether the engine
+// or its events are to tell the block size. Fields that are required come first, so that a client hears of those first.
+func (f *fields) registration() (r registration.Registration, discover string, auto bool) {
+	discover = f.text("discover")
+	asks, publishes := discover != "", f.text("events") == ""
+	_, size := f.field("block_size") // may be left out or auto with discover, and auto without it
+	auto = size == nil && asks || size != nil && size[0] == '"' && string(body.Unquoted(size)) == "auto"
+	optional := func(name string) bool {
+		switch name {
+		case "endpoint":
+			return asks || !publishes // there is nothing to follow
+		case "type", "modelname":
+			return asks
+		case "dp_rank": // the ranks of LMCache are in its reports, and most engines without events have one
+			return asks || !publishes || f.text("endpoint") == registration.EndpointPush
+		}
+		return false
+	}
+	for _, required := range []bool{true, false} {
+		for i := range registration.Table {
+			at := &registration.Table[i]
+			if at.Required != required || auto && at.Name == "block_size" || strings.HasPrefix(at.Name, "hash_profile.") {
+				continue
+			}
+			needed := required && !optional(at.Name)
+			switch v := at.Of(&r).(type) {
+			case *string:
+				if needed {
+					*v = f.required(at.Names...)
+				} else {
+					*v = f.text(at.Names...)
+				}
+			case *int:
+				if needed || f.has(at.Name) {
+					*v = f.integer(at.Name, int64(at.Least))
+				}
+			case *[]string:
+				*v = f.texts(at.Name)
+			case *time.Duration:
+				*v, r.MediaTTL = f.durations(at.Name)
+			}
+		}
+	}
+	r.Profile = f.profile()
+	return r, discover, auto
+}
 
 // register starts a source: POST /register.
 func (a *api) register(g *gin.Context) (any, error) {
@@ -36,50 +91,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	discover, none := f.text("discover"), func() int { return 0 }
-	required, size := f.required, f.blockSize
-	rank := func() int { return f.integer("dp_rank", 0) }
-	if discover != "" {
-		required = f.text
-	}
-	endpoint, published := required, f.text("events") == ""
-	if !published {
-		endpoint = f.text // there is nothing to follow
-	}
-	if !f.has("dp_rank") && (discover != "" || !published || f.text("endpoint") == registration.EndpointPush) {
-		rank = none // the ranks of LMCache are in its reports, and most engines without events have one
-	}
-	_, given := f.field("block_size") // which may be left out or auto with discover, and auto without it
-	auto := given == nil && discover != "" || given != nil && given[0] == '"' && string(body.Unquoted(given)) == "auto"
-	if auto {
-		size = none
-	}
-	r := registration.Registration{
-		Endpoint:         endpoint("endpoint"),
-		Type:             required("type"),
-		Model:            required("modelname", "model", "model_name"),
-		Instance:         f.required("instance_id"),
-		BlockSize:        size(),
-		Rank:             rank(),
-		ReplayEndpoint:   f.text("replay_endpoint"),
-		SnapshotEndpoint: f.text("snapshot_endpoint"),
-		Lora:             f.text("lora_name"),
-		Tenant:           f.text("tenant_id"),
-		Salt:             f.text("additionalsalt", "additional_salt"),
-		Serves:           f.texts("serves"),
-		Aliases:          f.texts("aliases"),
-		Copies:           f.text("copies"),
-		Reports:          f.text("reports"),
-		Owned:            f.text("owned"),
-		Clear:            f.text("clear"),
-		MayAnnounce:      f.texts("may_announce"),
-		Profile:          f.profile(),
-		Sequence:         f.text("sequence"),
-		Events:           f.text("events"),
-		CapacityBlocks:   f.atLeast("capacity_blocks", 1),
-		Approximate:      f.text("approximate"),
-	}
-	r.TTL, r.MediaTTL = f.durations("ttl")
+	r, discover, auto := f.registration()
 	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
 	if f.err != nil {
 		return nil, f.err

@@ -3,7 +3,6 @@ package registration
 import (
 	"strings"
 
-	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/events/zmq"
 )
 
@@ -24,20 +23,21 @@ func (r *Registration) Endpoints() []FieldEndpoint {
 	}
 }
 
-// checkEndpoints names the first endpoint that no socket can have. Only the endpoint of live events may be bound by us.
-func (r *Registration) checkEndpoints() error {
-	if err := zmq.CheckLiveEndpoint(r.Endpoint); err != nil {
-		return invalid.Field("endpoint", "invalid_value", "endpoint: %v", err)
+// checkEndpoints finds endpoints that no socket can have. Only the endpoint of live events may be bound by us.
+func (r *Registration) checkEndpoints(bad *faults) {
+	if r.Endpoint != "" { // else it is missing
+		if err := zmq.CheckLiveEndpoint(r.Endpoint); err != nil {
+			bad.add("endpoint", "invalid_value", "endpoint: %v", err)
+		}
 	}
 	for _, f := range r.Endpoints() {
 		if f.Endpoint == "" || f.Field == "endpoint" {
 			continue
 		}
 		if err := zmq.CheckEndpoint(f.Endpoint); err != nil {
-			return invalid.Field(f.Field, "invalid_value", "%s: %v", f.Field, err)
+			bad.add(f.Field, "invalid_value", "%s: %v", f.Field, err)
 		}
 	}
-	return nil
 }
 
 // Publisher identifies where the events of a source come from. Two sources with equal publishers follow one engine.
@@ -89,30 +89,26 @@ func (r *Registration) sequenceWord() string {
 }
 
 // normalizeSequence brings the way in which the source hears of events to its canonical form.
-func (r *Registration) normalizeSequence() error {
+func (r *Registration) normalizeSequence(bad *faults) {
 	switch {
 	case r.IsPushed() && r.Type != TypeLMCache:
-		return invalid.Field("endpoint", "invalid_value", "endpoint %s is for type %s", EndpointPush, TypeLMCache)
+		bad.add("endpoint", "invalid_value", "endpoint %s is for type %s", EndpointPush, TypeLMCache)
 	case r.IsPushed() && r.ReplayEndpoint != "":
-		return invalid.Field("replay_endpoint", "invalid_value", "replay_endpoint must be empty with endpoint %s", EndpointPush)
+		bad.add("replay_endpoint", "invalid_value", "replay_endpoint must be empty with endpoint %s", EndpointPush)
 	}
-	switch strings.ToLower(r.Sequence) {
-	case "":
-		return nil
-	case SequenceOwn:
-		r.Sequence = SequenceOwn
-	case SequenceShared:
-		r.Sequence = SequenceShared
-	default:
-		return invalid.Field("sequence", "invalid_value", "sequence must be %s or %s, got %q", SequenceOwn, SequenceShared, r.Sequence)
+	if r.Sequence == "" {
+		return
 	}
+	word, ok := canonicalWord("sequence", r.Sequence)
+	if !ok {
+		bad.add("sequence", "invalid_value", "sequence must be %s or %s, got %q", SequenceOwn, SequenceShared, r.Sequence)
+		return
+	}
+	r.Sequence = word
 	if r.SharesSequence() && (r.IsPushed() || IsSharedSocket(r.Endpoint)) {
-		return invalid.Field("sequence", "invalid_value", "sequence %s needs an endpoint that is dialed, got %q", SequenceShared,
-			r.Endpoint)
+		bad.add("sequence", "invalid_value", "sequence %s needs an endpoint that is dialed, got %q", SequenceShared, r.Endpoint)
 	}
-	word := r.Sequence
 	if r.Sequence = ""; r.sequenceWord() != word {
 		r.Sequence = word
 	}
-	return nil
 }

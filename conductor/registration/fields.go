@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,46 +16,90 @@ import (
 // FieldSalt is the name of the field that has a salt, of sources and of contexts.
 const FieldSalt = "additionalsalt"
 
-// field is a field of a registration. One of text, number and list is set, but for times to live.
-type field struct {
-	name     string // the same in files, requests, snapshots, errors and on the tape
-	maxBytes int    // of a text; 0 where only some words are allowed
-	text     func(*Registration) *string
-	number   func(*Registration) *int
-	list     func(*Registration) *[]string
-	always   bool // a number that is written even if it is 0
+// A Field is one field of a registration, as the tags of the struct describe it:
+//
+//	name      its name, where that is not the one of json; "-" for a field that is a part of another one
+//	also      further names that requests may use
+//	required  it must be given, unless the engine is asked for it
+//	words     the values of a text that is one of a few, in upper or lower case
+//	bytes     the most bytes of a text, or of each element of a list
+//	items     the most elements of a list
+//	least     the least value of a number that is given
+//	auto      the word auto is a value too, and leaves it to the engine
+//	default   what openapi.yaml shows as the value of a field that is left out
+//	derived   it follows from other fields, so no snapshot keeps it
+type Field struct {
+	Name     string   // the same in files, requests, snapshots, errors and on the tape, such as hash_profile.strategy
+	Names    []string // Name, and what else requests may call it
+	Required bool
+	Words    []string
+	MaxBytes int // 0 is no bound, as for MaxItems
+	MaxItems int
+	Least    int
+	Auto     bool
+	Default  string
+
+	Index []int // of the field in the struct, as reflect has it
+
+	derived bool
+	always  bool // a number that is written even if it is 0
 }
 
-// fields are all fields, in the order in which a snapshot and the tape have them.
-var fields = [...]field{
-	{name: "endpoint", maxBytes: maxEndpoint, text: func(r *Registration) *string { return &r.Endpoint }},
-	{name: "replay_endpoint", maxBytes: maxEndpoint, text: func(r *Registration) *string { return &r.ReplayEndpoint }},
-	{name: "snapshot_endpoint", maxBytes: maxEndpoint, text: func(r *Registration) *string { return &r.SnapshotEndpoint }},
-	{name: "type", maxBytes: maxName, text: func(r *Registration) *string { return &r.Type }},
-	{name: "modelname", maxBytes: maxName, text: func(r *Registration) *string { return &r.Model }},
-	{name: "lora_name", maxBytes: maxName, text: func(r *Registration) *string { return &r.Lora }},
-	{name: "tenant_id", maxBytes: maxName, text: func(r *Registration) *string { return &r.Tenant }},
-	{name: "instance_id", maxBytes: maxName, text: func(r *Registration) *string { return &r.Instance }},
-	{name: FieldSalt, maxBytes: maxName, text: func(r *Registration) *string { return &r.Salt }},
-	{name: "copies", text: func(r *Registration) *string { return &r.Copies }},
-	{name: "reports", text: func(r *Registration) *string { return &r.Reports }},
-	{name: "owned", text: func(r *Registration) *string { return &r.Owned }},
-	{name: "clear", text: func(r *Registration) *string { return &r.Clear }},
-	{name: "sequence", text: func(r *Registration) *string { return &r.Sequence }},
-	{name: "events", text: func(r *Registration) *string { return &r.Events }},
-	{name: "approximate", text: func(r *Registration) *string { return &r.Approximate }},
-	{name: "hash_profile.strategy", text: func(r *Registration) *string { return &r.Profile.Strategy }},
-	{name: "hash_profile.algorithm", text: func(r *Registration) *string { return &r.Profile.Algorithm }},
-	{name: "hash_profile.python_hash_seed", text: func(r *Registration) *string { return &r.Profile.PythonHashSeed }},
-	{name: "hash_profile.index_projection", text: func(r *Registration) *string { return &r.Profile.IndexProjection }},
-	{name: "hash_profile.extra_keys", text: func(r *Registration) *string { return &r.Profile.ExtraKeys }},
-	{name: "block_size", always: true, number: func(r *Registration) *int { return &r.BlockSize }},
-	{name: "dp_rank", always: true, number: func(r *Registration) *int { return &r.Rank }},
-	{name: "capacity_blocks", number: func(r *Registration) *int { return &r.CapacityBlocks }},
-	{name: fieldTTL}, // TTL, and MediaTTL as ttl.MEDIUM
-	{name: "serves", list: func(r *Registration) *[]string { return &r.Serves }},
-	{name: "aliases", list: func(r *Registration) *[]string { return &r.Aliases }},
-	{name: "may_announce", list: func(r *Registration) *[]string { return &r.MayAnnounce }},
+// Of returns a pointer to the field's value in r: *string, *int, *[]string, or *time.Duration for ttl, whose times of
+// single media are MediaTTL.
+func (f *Field) Of(r *Registration) any {
+	return reflect.ValueOf(r).Elem().FieldByIndex(f.Index).Addr().Interface()
+}
+
+// Table has all fields, in the order of the struct. It must not change.
+var Table = fieldsOf(reflect.TypeFor[Registration](), "", nil)
+
+// kept are the fields in the order in which a snapshot and the tape have them, which fingerprints of replicas depend
+// on: texts, numbers, times, lists.
+var kept = func() (out []*Field) {
+	kinds := []reflect.Type{
+		reflect.TypeFor[*string](), reflect.TypeFor[*int](), reflect.TypeFor[*time.Duration](), reflect.TypeFor[*[]string](),
+	}
+	for _, kind := range kinds {
+		for i := range Table {
+			if f := &Table[i]; !f.derived && reflect.TypeOf(f.Of(new(Registration))) == kind {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}()
+
+// fieldsOf returns the fields of a struct, those of structs in it under the names of both.
+func fieldsOf(of reflect.Type, within string, index []int) (out []Field) {
+	for i := range of.NumField() {
+		member := of.Field(i)
+		json, options, _ := strings.Cut(member.Tag.Get("json"), ",")
+		name, at := within+cmp.Or(member.Tag.Get("name"), json), append(slices.Clone(index), i)
+		switch {
+		case name == "-":
+			continue
+		case member.Type.Kind() == reflect.Struct:
+			out = append(out, fieldsOf(member.Type, name+".", at)...)
+			continue
+		}
+		number := func(tag string) int {
+			n, _ := strconv.Atoi(member.Tag.Get(tag))
+			return n
+		}
+		words := func(tag string) []string {
+			if text := member.Tag.Get(tag); text != "" {
+				return strings.Split(text, "|")
+			}
+			return nil
+		}
+		out = append(out, Field{
+			Name: name, Names: append([]string{name}, words("also")...), Required: member.Tag.Get("required") != "", Words: words("words"),
+			Least: number("least"), Auto: member.Tag.Get("auto") != "", MaxBytes: number("bytes"), MaxItems: number("items"),
+			Default: member.Tag.Get("default"), derived: member.Tag.Get("derived") != "", always: options == "", Index: at,
+		})
+	}
+	return out
 }
 
 const fieldTTL = "ttl"
@@ -66,21 +111,21 @@ func (r Registration) Fields() []tape.Field { return r.AppendFields(nil, false) 
 // configuration names the source.
 func (r *Registration) AppendFields(to []tape.Field, static bool) []tape.Field {
 	w := FieldWriter(to)
-	for i := range fields {
-		switch f := &fields[i]; {
-		case f.text != nil:
-			w.Text(f.name, *f.text(r))
-		case f.number != nil && f.always:
-			w.Text(f.name, strconv.Itoa(*f.number(r)))
-		case f.number != nil:
-			w.Number(f.name, int64(*f.number(r)))
-		case f.list != nil:
-			for _, element := range *f.list(r) {
-				w.Text(f.name, element)
+	for _, f := range kept {
+		switch v := f.Of(r).(type) {
+		case *string:
+			w.Text(f.Name, *v)
+		case *int:
+			if *v != 0 || f.always {
+				w.Text(f.Name, strconv.Itoa(*v))
 			}
-		default:
-			if r.TTL != 0 {
-				w.Text(fieldTTL, r.TTL.String())
+		case *[]string:
+			for _, element := range *v {
+				w.Text(f.Name, element)
+			}
+		case *time.Duration:
+			if *v != 0 {
+				w.Text(f.Name, v.String())
 			}
 			for _, medium := range slices.Sorted(maps.Keys(r.MediaTTL)) {
 				w.Text(fieldTTL+"."+medium, r.MediaTTL[medium].String())
@@ -104,24 +149,28 @@ func FromFields(from []tape.Field) (r Registration, static bool, err error) {
 
 // ReadFields reads what AppendFields wrote. It does not check the registration, and passes unknown names over.
 func ReadFields(from []tape.Field) (r Registration, err error) {
-	for i := range fields {
-		f := &fields[i]
-		switch value := tape.Value(from, f.name); {
-		case f.text != nil:
-			*f.text(&r) = value
-		case f.number != nil && (f.always || value != ""):
-			n, bad := strconv.Atoi(value)
-			*f.number(&r), err = n, cmp.Or(err, bad)
-		case f.list != nil:
+	for _, f := range kept {
+		value := tape.Value(from, f.Name)
+		var bad error
+		switch v := f.Of(&r).(type) {
+		case *string:
+			*v = value
+		case *int:
+			if f.always || value != "" {
+				*v, bad = strconv.Atoi(value)
+			}
+		case *[]string:
 			for _, given := range from {
-				if given.Name == f.name {
-					*f.list(&r) = append(*f.list(&r), given.Value)
+				if given.Name == f.Name {
+					*v = append(*v, given.Value)
 				}
 			}
-		case f.name == fieldTTL && value != "":
-			d, bad := time.ParseDuration(value)
-			r.TTL, err = d, cmp.Or(err, bad)
+		case *time.Duration:
+			if value != "" {
+				*v, bad = time.ParseDuration(value)
+			}
 		}
+		err = cmp.Or(err, bad)
 	}
 	for _, given := range from {
 		if medium, ok := strings.CutPrefix(given.Name, fieldTTL+"."); ok {
@@ -136,11 +185,17 @@ func ReadFields(from []tape.Field) (r Registration, err error) {
 }
 
 // compared are the fields in the order in which Diff compares them. Another word for events comes with other endpoints, so
-// it is first. The key is the same, and aliases change without a new source.
-var compared = [...]string{
-	"events", "endpoint", "replay_endpoint", "snapshot_endpoint", "type", "modelname", "lora_name", "block_size", FieldSalt, fieldTTL,
-	"serves", "copies", "reports", "owned", "clear", "may_announce", "hash_profile", "sequence", "capacity_blocks", "approximate",
-}
+// it is first. Those of the key are the same, and aliases change without a new source.
+var compared = func() []string {
+	out := []string{"events"}
+	for _, f := range Table {
+		name, _, _ := strings.Cut(f.Name, ".") // profiles are compared as a whole
+		if !slices.Contains(append(out, "instance_id", "tenant_id", "dp_rank", "aliases"), name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}()
 
 // Diff names the first field in which want differs from the running r, and has the values of both; "" when they are equal.
 // copies is the word of stream.copies, which both mean where they name none.
@@ -169,21 +224,22 @@ func (r *Registration) shown(name, copies string) string {
 	case "sequence":
 		return r.sequenceWord()
 	}
-	switch f := fieldNamed(name); {
-	case f.text != nil:
-		return *f.text(r)
-	case f.number != nil:
-		return strconv.Itoa(*f.number(r))
-	default:
-		return strings.Join(*f.list(r), ", ")
+	switch v := Named(name).Of(r).(type) {
+	case *string:
+		return *v
+	case *int:
+		return strconv.Itoa(*v)
+	case *[]string:
+		return strings.Join(*v, ", ")
 	}
+	panic("BUG: the values of " + name + " cannot be shown")
 }
 
-// fieldNamed returns a field of the table.
-func fieldNamed(name string) *field {
-	for i := range fields {
-		if fields[i].name == name {
-			return &fields[i]
+// Named returns the field of a name, which must be there.
+func Named(name string) *Field {
+	for i := range Table {
+		if Table[i].Name == name {
+			return &Table[i]
 		}
 	}
 	panic("BUG: a registration has no field " + name)

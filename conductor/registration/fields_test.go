@@ -3,6 +3,8 @@ package registration
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -44,6 +46,32 @@ func TestDiffSeesEveryField(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestValidateReturnsEveryFault requires that one call names all fields that are wrong.
+func TestValidateReturnsEveryFault(t *testing.T) {
+	t.Parallel()
+	f := func(r Registration, want ...string) {
+		t.Helper()
+		var got []string
+		for _, bad := range r.Validate(false) {
+			got = append(got, bad.Field+" "+bad.Reason)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%+v: %q, want %q", r, got, want)
+		}
+	}
+	good := Registration{Endpoint: "tcp://h:1", Type: "vllm", Model: "m", Instance: "a", BlockSize: 16}
+	f(good)
+	f(Registration{}, "endpoint missing", "type missing", "modelname missing", "instance_id missing", "block_size out_of_range")
+	bad := good
+	bad.Endpoint, bad.ReplayEndpoint, bad.SnapshotEndpoint, bad.Lora = "h:1", "h:2", "h:3", strings.Repeat("l", 257)
+	bad.TTL, bad.MediaTTL = 1, map[string]time.Duration{"GPU": 1}
+	bad.Aliases, bad.Serves, bad.Copies, bad.Sequence = []string{"b", ""}, []string{"b"}, "many", "some"
+	bad.Profile.Strategy = "none"
+	f(bad, "lora_name out_of_range", "aliases invalid_value", "ttl.GPU out_of_range", "ttl out_of_range", "serves invalid_value",
+		"copies invalid_value", "sequence invalid_value", "hash_profile.algorithm invalid_value", "endpoint invalid_value",
+		"replay_endpoint invalid_value", "snapshot_endpoint invalid_value")
 }
 
 // fill sets everything to values that depend on n.

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/index"
 )
 
@@ -32,59 +31,33 @@ const (
 	ClearDevice = "device" // it takes those of the device
 )
 
-// normalizePolicies brings the rules to their canonical form, or names the first bad
-// field.
-func (r *Registration) normalizePolicies() error {
-	for _, f := range []struct {
-		field string
-		value *string
-		words [2]string // the first is what "" means, but for copies and reports
-	}{
-		{"copies", &r.Copies, [2]string{CopiesCount, CopiesSet}},
-		{"reports", &r.Reports, [2]string{ReportsIncremental, ReportsFull}},
-		{"owned", &r.Owned, [2]string{OwnedCount, OwnedDrop}},
-		{"clear", &r.Clear, [2]string{ClearAll, ClearDevice}},
-	} {
-		if *f.value == "" {
+// normalizePolicies brings the rules to their canonical form.
+func (r *Registration) normalizePolicies(bad *faults) {
+	for _, name := range []string{"copies", "reports", "owned", "clear"} {
+		f := Named(name)
+		value := f.Of(r).(*string)
+		if *value == "" {
 			continue
 		}
-		at := slices.IndexFunc(f.words[:], func(word string) bool { return strings.EqualFold(word, *f.value) })
-		if at < 0 {
-			return invalid.Field(f.field, "invalid_value", "%s must be %s or %s, got %q", f.field, f.words[0], f.words[1], *f.value)
+		word, ok := canonicalWord(name, *value)
+		if !ok {
+			bad.add(name, "invalid_value", "%s must be %s, got %q", name, strings.Join(f.Words, " or "), *value)
+		} else if *value = word; r.IsPool() {
+			bad.add(name, "invalid_value", "%s is for engines, not for type %s", name, r.Type)
 		}
-		if r.IsPool() {
-			return invalid.Field(f.field, "invalid_value", "%s is for engines, not for type %s", f.field, r.Type)
+		if *value == f.Default {
+			*value = ""
 		}
-		*f.value = f.words[at]
-	}
-	if r.Owned == OwnedCount {
-		r.Owned = ""
-	}
-	if r.Clear == ClearAll {
-		r.Clear = ""
 	}
 	switch {
 	case r.SnapshotEndpoint == "":
 	case r.IsPool():
-		return invalid.Field("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", r.Type)
+		bad.add("snapshot_endpoint", "invalid_value", "snapshot_endpoint is for engines, not for type %s", r.Type)
 	case r.Copies == CopiesSet:
-		return invalid.Field("copies", "conflict",
+		bad.add("copies", "conflict",
 			"copies must be %s with a snapshot_endpoint: a snapshot of the engine stores each block once too often, and removes it once",
 			CopiesCount)
 	}
-	for i, tenant := range r.MayAnnounce {
-		if tenant == "" {
-			return &invalid.FieldError{Field: "may_announce", Index: i, Reason: "invalid_value",
-				Message: "may_announce must not name an empty tenant"}
-		}
-	}
-	r.MayAnnounce = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.MayAnnounce))), func(tenant string) bool {
-		return tenant == r.Tenant
-	})
-	if len(r.MayAnnounce) == 0 {
-		r.MayAnnounce = nil
-	}
-	return nil
 }
 
 // AllowsTenant reports whether an event of the source may name a tenant.

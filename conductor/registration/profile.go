@@ -3,7 +3,6 @@ package registration
 import (
 	"errors"
 
-	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/index/hash"
 )
 
@@ -13,20 +12,25 @@ import (
 type HashProfile = hash.Settings
 
 // resolveProfile checks the profile and fills in what it leaves open.
-func (r *Registration) resolveProfile() error {
+func (r *Registration) resolveProfile(bad *faults) {
 	if r.Profile == (HashProfile{}) {
-		return nil
+		return
 	}
 	p, err := hash.NewProfile(r.Profile)
 	if err != nil {
-		var bad *hash.ProfileError
-		if errors.As(err, &bad) {
-			return invalid.Field("hash_profile."+bad.Field, "invalid_value", "%s", bad.Reason)
-		}
-		return err
+		bad.add("hash_profile."+profileField(err), "invalid_value", "%s", err)
+		return
 	}
 	r.Profile = p.Settings()
-	return nil
+}
+
+// profileField returns the field that an error of hash.NewProfile is about.
+func profileField(err error) string {
+	var bad *hash.ProfileError
+	if !errors.As(err, &bad) {
+		panic("BUG: an error that names no field of a profile: " + err.Error())
+	}
+	return bad.Field
 }
 
 // ResolvedProfile returns the profile of a registration without faults, the zero one if it

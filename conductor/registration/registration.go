@@ -2,7 +2,6 @@ package registration
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,48 +32,120 @@ type Key struct {
 func (k Key) String() string { return k.Instance + "|" + k.Tenant + "|" + strconv.Itoa(k.Rank) }
 
 // Registration describes one source: where it publishes and what its blocks are. The zero value of a field is the
-// rule that most sources need. Everything that reads, writes or compares registrations goes by the table in
-// fields.go, which has the name of each field; the tags are those of the registry that replicas share.
+// rule that most sources need.
+//
+// This is the only list of the fields. The comment above a field is its description in openapi.yaml and
+// docs/settings.md, so it speaks to the people who register engines; what matters to code alone stands behind the field.
+// The tags say how the field is written and which values it may have: see fields.go. json has the names in the
+// registry that replicas share.
 type Registration struct {
-	// Endpoint is the PUB socket of the engine, "push:" for a publisher that calls us, or "bind:tcp://..." where
-	// engines connect to us.
-	Endpoint string `json:"endpoint,omitempty"`
-	// ReplayEndpoint is the socket that replays batches, "" if there is none.
-	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
-	// SnapshotEndpoint is where the engine gives its whole state away, "" if it does not.
-	SnapshotEndpoint string `json:"snapshot_endpoint,omitempty"`
-	Type             string `json:"type,omitempty"` // one of the constants above
-	Model            string `json:"modelname,omitempty"`
-	Lora             string `json:"lora_name,omitempty"` // adapter, "" for the base model
-	Tenant           string `json:"tenant_id,omitempty"` // "" is DefaultTenant until Normalize
-	Instance         string `json:"instance_id"`         // the name that answers give; several ranks may share it
-	BlockSize        int    `json:"block_size"`          // tokens a block
-	Rank             int    `json:"dp_rank"`             // data-parallel rank, used where events name none
-	Salt             string `json:"additionalsalt,omitempty"`
-	// TTL is how long a block stays after it was last announced, for publishers that announce no removals; 0 is for
-	// ever.
-	TTL time.Duration `json:"ttl_ns,omitempty"`
-	// MediaTTL is that of single media, by names that tiers.Parse knows.
-	MediaTTL map[string]time.Duration `json:"media_ttl_ns,omitempty"`
-	// Serves names the instances that a pool is bound to, sorted; none is all of them.
-	Serves []string `json:"serves,omitempty"`
-	// Aliases are further names under which the engine serves Model, sorted: see aliases.go.
-	Aliases []string `json:"aliases,omitempty"`
-	// Copies, Reports, Owned, Clear and MayAnnounce rule what events of the source do: see policy.go.
-	Copies      string   `json:"copies,omitempty"`
-	Reports     string   `json:"reports,omitempty"`
-	Owned       string   `json:"owned,omitempty"`
-	Clear       string   `json:"clear,omitempty"`
-	MayAnnounce []string `json:"may_announce,omitempty"` // tenants, sorted
-	// Profile says how the engine names its blocks, for those that come without tokens; the zero value is not known.
-	// All engines of a context have one.
-	Profile HashProfile `json:"hash_profile,omitzero"`
-	// Sequence says what the publisher numbers, "" is the rule of its type: see endpoints.go.
-	Sequence string `json:"sequence,omitempty"`
-	// Events, CapacityBlocks and Approximate are for engines that publish no events: see unpublished.go.
-	Events         string `json:"events,omitempty"`
-	CapacityBlocks int    `json:"capacity_blocks,omitempty"`
-	Approximate    string `json:"approximate,omitempty"`
+	// Where the engine publishes its events (ZMQ PUB): tcp://host:port, tcp://[::1]:port or ipc://path. With
+	// bind:tcp://*:port the engine connects to Conductor instead, publishes under the topic kv@instance_id@modelname,
+	// and its batches name dp_rank. push: is for type LMCache, if its instances send their events to POST
+	// /lmcache/events.
+	Endpoint string `json:"endpoint,omitempty" required:"yes" bytes:"1024"`
+
+	// Where the engine replays batches that Conductor missed (ZMQ ROUTER). Give it whenever the engine has one: without
+	// it, a lost batch leaves the source partial until the engine clears its cache or restarts.
+	ReplayEndpoint string `json:"replay_endpoint,omitempty" bytes:"1024"`
+
+	// Where the engine gives its whole cache state away (ZMQ ROUTER), so that a late start or a lost batch does no
+	// harm. Conductor asks it before it asks for a replay. Copies are counted then, so copies set is refused (400). Not
+	// for types Mooncake and LMCache.
+	SnapshotEndpoint string `json:"snapshot_endpoint,omitempty" bytes:"1024"`
+
+	// What publishes: vLLM, SGLang, Mooncake, LMCache, or Standard for other publishers of standardized events; in
+	// upper or lower case. Mooncake and LMCache are pools, whose blocks count for the instances of other sources.
+	Type string `json:"type,omitempty" required:"yes" words:"vLLM|SGLang|Mooncake|Standard|LMCache" bytes:"256"`
+
+	// Name of the model, as queries give it. Also accepted as `model` and `model_name`.
+	Model string `json:"modelname,omitempty" required:"yes" also:"model|model_name" bytes:"256"`
+
+	// Adapter of the blocks whose events name none. Leave it out unless the engine serves a single adapter without
+	// naming it.
+	Lora string `json:"lora_name,omitempty" bytes:"256"` // "" for the base model
+
+	// Tenant that the blocks belong to. Only its queries find them.
+	Tenant string `json:"tenant_id,omitempty" default:"default" bytes:"256"` // "" until Normalize fills the default in
+
+	// Name of the engine, by which answers and routers call it. All ranks of an engine have the same one.
+	Instance string `json:"instance_id" required:"yes" bytes:"256"`
+
+	// Tokens in a block, as the engine cuts prompts. With auto, or if you leave it out with discover, Conductor learns
+	// it from the engine or its first events; until then the engine is in no answer.
+	BlockSize int `json:"block_size" required:"yes" least:"1" auto:"yes"` // 0 while it is not known
+
+	// Data-parallel rank; 0 for an engine that has only one. Engines add it to the ports of their tcp endpoints. You
+	// may leave it out with discover, events none, or endpoint push:.
+	Rank int `json:"dp_rank" required:"yes" least:"0"`
+
+	// Salt of the blocks whose events carry none. Only queries with the same `cache_salt` find them.
+	Salt string `json:"additionalsalt,omitempty" also:"additional_salt" bytes:"256"`
+
+	// How long a block stays after it was last announced, such as 10m. Set it for a publisher that announces no
+	// removals, to the time that blocks stay there: a longer one promises blocks that are gone, a shorter one makes
+	// answers too short. A block goes after at least half of the time, and at most all of it. An object gives single
+	// media their own time, such as {"STORAGE": "1h"}; with "0s" blocks stay until they are removed.
+	TTL time.Duration `json:"ttl_ns,omitempty" name:"ttl"`
+	// MediaTTL has the times of single media, by names that tiers.Parse knows. It is a part of ttl.
+	MediaTTL map[string]time.Duration `json:"media_ttl_ns,omitempty" name:"-"`
+
+	// Instances that can use the blocks of a pool (type Mooncake or LMCache), such as those on the node of its daemon.
+	// When absent, all instances of the deployment.
+	Serves []string `json:"serves,omitempty" items:"4096" bytes:"256"` // sorted
+
+	// Further names of the model, such as those after the first of vLLM's `--served-model-name`: a query of the tenant
+	// for one of them is a query for the model. With discover the engine tells them. You can register again with other
+	// aliases; the blocks stay.
+	Aliases []string `json:"aliases,omitempty" items:"64" bytes:"256"` // sorted, without Model
+
+	// What it means if a block is stored twice. With count it leaves after as many removals as stores, with set at the
+	// first removal: choose set for a publisher that repeats stores but not removals. When absent, the setting
+	// stream.copies decides. Not for pools.
+	Copies string `json:"copies,omitempty" words:"count|set"`
+
+	// What it means if the engine stores a block that is on its device already. Set full if its requests use
+	// kv_cache_report_mode full: it is then a reuse, and no further copy. With incremental it is a further copy. When
+	// absent, it counts as a copy until the engine's events show that it cannot be one (finding copies_grow). Not for
+	// pools.
+	Reports string `json:"reports,omitempty" words:"incremental|full"`
+
+	// What to do with copies of the KV Cache Runner (ownership kvcr): count keeps them next to the engine's own, drop
+	// leaves their events out. Not for pools.
+	Owned string `json:"owned,omitempty" words:"count|drop" default:"count"` // "" is count
+
+	// What an AllBlocksCleared of the engine clears: all tiers, or only its device. Choose device if the lower tiers
+	// keep their blocks then. Not for pools.
+	Clear string `json:"clear,omitempty" words:"all|device" default:"all"` // "" is all
+
+	// Further tenants that the events of the source may name. Only the configuration file can set it: over HTTP a
+	// tenant here is refused (400), and a source of the file keeps the tenants that it has.
+	MayAnnounce []string `json:"may_announce,omitempty"` // sorted, without Tenant
+
+	// What the publisher numbers: own is the batches of this source, shared is those of all its topics together. With
+	// shared, the source is the topic kv@instance_id@modelname, and a batch of another topic only moves the watermark.
+	// The default is shared for type LMCache, and own for all others.
+	Sequence string `json:"sequence,omitempty" words:"own|shared"` // "" is the default of the type
+
+	// Set none for an engine that publishes no KV events, such as llama.cpp, TGI, or vLLM with events off. Conductor
+	// then connects to nothing, and expects the engine to hold what routers report, so leave out the endpoints,
+	// discover and all fields about events. type says how its blocks are hashed: Standard for an engine without a type
+	// of its own. Not for pools.
+	Events string `json:"events,omitempty" words:"none"`
+
+	// How many blocks the engine's cache has room for; required with events none, and refused otherwise. Beyond it
+	// Conductor takes the least recently used blocks for evicted. If it is less than the engine has, answers are too
+	// short; if it is more, they promise blocks that are gone.
+	CapacityBlocks int `json:"capacity_blocks,omitempty" least:"1"`
+
+	// With count, the blocks that an engine with events none is expected to hold count in the lengths of its rows, as
+	// if it had announced them on its device. Without it these lengths are 0, and expected alone has the blocks.
+	Approximate string `json:"approximate,omitempty" words:"count"`
+
+	// How the engine computes the hashes that name its blocks. It is needed where blocks come without their tokens,
+	// which is usual for pools and lower tiers. All engines of a tenant, model, block size and adapter have the same
+	// one; another is refused (409).
+	Profile HashProfile `json:"hash_profile,omitzero"` // the zero value is not known
 }
 
 // Compare orders keys by their fields.
@@ -92,98 +163,136 @@ func (r *Registration) IsPool() bool { return r.Type == TypeMooncake || r.Type =
 // CanRestore reports whether the publisher can bring back what was dropped.
 func (r *Registration) CanRestore() bool { return r.ReplayEndpoint != "" || r.SnapshotEndpoint != "" }
 
-// canonicalType returns the canonical spelling of a publisher type.
-func canonicalType(s string) (string, bool) {
-	for _, t := range []string{TypeVLLM, TypeSGLang, TypeMooncake, TypeStandard, TypeLMCache} {
-		if strings.EqualFold(s, t) {
-			return t, true
+// canonicalWord returns the spelling that a field has for one of its words.
+func canonicalWord(field, s string) (string, bool) {
+	for _, word := range Named(field).Words {
+		if strings.EqualFold(s, word) {
+			return word, true
 		}
 	}
 	return "", false
 }
 
+// faults collects what is wrong with a registration.
+type faults []*invalid.FieldError
+
+func (f *faults) add(field, reason, format string, args ...any) {
+	*f = append(*f, invalid.Field(field, reason, format, args...))
+}
+
+// addElement adds a fault of one element of a list.
+func (f *faults) addElement(field string, i int, reason, format string, args ...any) {
+	f.add(field, reason, format, args...)
+	(*f)[len(*f)-1].Index = i
+}
+
 // Normalize fills defaults and canonical spellings. It returns a *FieldError for the first bad field. With anyEndpoint it
 // takes endpoints as they are: one that can never work makes a source that has failed.
 func (r *Registration) Normalize(anyEndpoint bool) error {
-	r.Tenant = cmp.Or(r.Tenant, scope.DefaultTenant)
-	required := []struct{ field, value string }{
-		{"endpoint", r.Endpoint}, {"type", r.Type}, {"modelname", r.Model}, {"instance_id", r.Instance},
+	if all := r.Validate(anyEndpoint); len(all) > 0 {
+		return all[0]
 	}
-	for _, f := range required {
-		if f.value == "" && (f.field != "endpoint" || r.Events == "") {
-			return invalid.Field(f.field, "invalid_value", "%s must not be empty", f.field)
+	return nil
+}
+
+// Validate does what Normalize does, and returns every bad field instead of the first.
+func (r *Registration) Validate(anyEndpoint bool) []*invalid.FieldError {
+	var bad faults
+	r.Tenant = cmp.Or(r.Tenant, scope.DefaultTenant)
+	for i := range Table {
+		f := &Table[i]
+		text, isText := f.Of(r).(*string)
+		switch {
+		case !isText || !f.Required || *text != "" || len(f.Index) > 1: // resolveProfile looks at the fields of a profile
+		case f.Name == "endpoint" && r.Events != "":
+		case f.Words != nil:
+			bad.add(f.Name, "missing", "%s is required: one of %s", f.Name, strings.Join(f.Words, ", "))
+		default:
+			bad.add(f.Name, "missing", "%s is required", f.Name)
 		}
 	}
-	if err := r.checkLengths(); err != nil {
-		return err
+	r.checkLengths(&bad)
+	if typ, ok := canonicalWord("type", r.Type); ok {
+		r.Type = typ
+	} else if r.Type != "" {
+		bad.add("type", "invalid_value", "type must be vLLM, SGLang, Mooncake, Standard or LMCache, got %q", r.Type)
 	}
-	typ, ok := canonicalType(r.Type)
-	if !ok {
-		return invalid.Field("type", "invalid_value", "type must be vLLM, SGLang, Mooncake, Standard or LMCache, got %q", r.Type)
-	}
-	r.Type = typ
 	if r.BlockSize <= 0 {
-		return invalid.Field("block_size", "out_of_range", "block_size must be greater than zero, got %d", r.BlockSize)
+		bad.add("block_size", "out_of_range", "block_size must be greater than zero, got %d", r.BlockSize)
 	}
 	if r.Rank < 0 {
-		return invalid.Field("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
+		bad.add("dp_rank", "out_of_range", "dp_rank must not be negative, got %d", r.Rank)
 	}
-	for _, normalize := range []func() error{
-		r.normalizeEvents, r.normalizeTTL, r.normalizeServes, r.normalizeAliases, r.normalizePolicies, r.normalizeSequence,
-		r.resolveProfile,
-	} {
-		if err := normalize(); err != nil {
-			return err
-		}
+	r.normalizeEvents(&bad)
+	r.normalizeTTL(&bad)
+	r.normalizeLists(&bad)
+	r.normalizePolicies(&bad)
+	r.normalizeSequence(&bad)
+	r.resolveProfile(&bad)
+	if !anyEndpoint && !r.IsPushed() && !r.IsApproximate() {
+		r.checkEndpoints(&bad)
 	}
-	if anyEndpoint || r.IsPushed() || r.IsApproximate() {
-		return nil
-	}
-	return r.checkEndpoints()
+	return bad
 }
 
-// Texts of a registration are in every list and metric of the server.
-const (
-	maxName     = 256 // bytes
-	maxEndpoint = 1024
-	maxServed   = 4096 // instances of a pool
-)
-
-// checkLengths names the first text or list that is too long.
-func (r *Registration) checkLengths() error {
-	for i := range fields {
-		f := &fields[i]
-		if f.text != nil && f.maxBytes > 0 && len(*f.text(r)) > f.maxBytes {
-			return invalid.Field(f.name, "out_of_range", "%s must have at most %d bytes, got %d", f.name, f.maxBytes, len(*f.text(r)))
+// checkLengths finds texts and lists that are too long: they are in every list and metric of the server.
+func (r *Registration) checkLengths(bad *faults) {
+	for i := range Table {
+		f := &Table[i]
+		switch v := f.Of(r).(type) {
+		case *string:
+			if f.MaxBytes > 0 && len(*v) > f.MaxBytes {
+				bad.add(f.Name, "out_of_range", "%s must have at most %d bytes, got %d", f.Name, f.MaxBytes, len(*v))
+			}
+		case *[]string:
+			if f.MaxItems > 0 && len(*v) > f.MaxItems {
+				bad.add(f.Name, "out_of_range", "%s must have at most %d names, got %d", f.Name, f.MaxItems, len(*v))
+				continue
+			}
+			bad.checkNames(f, *v)
 		}
 	}
-	if len(r.Serves) > maxServed {
-		return invalid.Field("serves", "out_of_range", "serves must name at most %d instances, got %d", maxServed, len(r.Serves))
-	}
-	return nil
 }
 
-// normalizeServes sorts the instances a pool serves.
-func (r *Registration) normalizeServes() error {
-	if len(r.Serves) == 0 {
-		return nil
+// checkNames adds the first element of a list that is empty or too long.
+func (f *faults) checkNames(of *Field, names []string) {
+	empty := "have an empty name"
+	switch of.Name {
+	case "serves":
+		empty = "name an empty instance"
+	case "may_announce":
+		empty = "name an empty tenant"
 	}
-	if !r.IsPool() {
-		return invalid.Field("serves", "invalid_value", "serves is for types %s and %s: blocks of an engine are its own", TypeMooncake,
-			TypeLMCache)
-	}
-	for i, name := range r.Serves {
-		if name == "" {
-			return &invalid.FieldError{Field: "serves", Index: i, Reason: "invalid_value",
-				Message: "serves must not name an empty instance"}
+	for i, name := range names {
+		switch {
+		case name == "":
+			f.addElement(of.Name, i, "invalid_value", "%s must not %s", of.Name, empty)
+			return
+		case of.MaxBytes > 0 && len(name) > of.MaxBytes:
+			f.addElement(of.Name, i, "out_of_range", "%s must have names of at most %d bytes, got %d", of.Name, of.MaxBytes, len(name))
+			return
 		}
-		if len(name) > maxName {
-			return &invalid.FieldError{Field: "serves", Index: i, Reason: "out_of_range",
-				Message: fmt.Sprintf("serves must have names of at most %d bytes, got %d", maxName, len(name))}
+	}
+}
+
+// normalizeLists sorts the lists of names, each name once, and drops those that mean nothing.
+func (r *Registration) normalizeLists(bad *faults) {
+	if len(r.Serves) > 0 && !r.IsPool() {
+		bad.add("serves", "invalid_value", "serves is for types %s and %s: blocks of an engine are its own", TypeMooncake, TypeLMCache)
+	}
+	if len(r.Aliases) > 0 && r.IsPool() {
+		bad.add("aliases", "invalid_value", "aliases is for engines, not for type %s", r.Type)
+	}
+	for _, list := range []struct {
+		names *[]string
+		own   string
+	}{{&r.Serves, ""}, {&r.Aliases, r.Model}, {&r.MayAnnounce, r.Tenant}} {
+		names := slices.Compact(slices.Sorted(slices.Values(*list.names)))
+		names = slices.DeleteFunc(names, func(name string) bool { return name == list.own })
+		if *list.names = names; len(names) == 0 {
+			*list.names = nil
 		}
 	}
-	r.Serves = slices.Compact(slices.Sorted(slices.Values(r.Serves)))
-	return nil
 }
 
 // Deployment returns the deployment that the registration is for.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/pool"
 	"example.com/conductor/tiers"
 )
@@ -42,28 +41,27 @@ func (r *Registration) ttlText() string {
 }
 
 // normalizeTTL checks the times to live and gives media their canonical names.
-func (r *Registration) normalizeTTL() error {
-	check := func(field string, d time.Duration) error {
+func (r *Registration) normalizeTTL(bad *faults) {
+	check := func(field string, d time.Duration) {
 		if d != 0 && d < minTTL {
-			return invalid.Field(field, "out_of_range", "%s must be at least %s, or 0 for none, got %s", field, minTTL, d)
+			bad.add(field, "out_of_range", "%s must be at least %s, or 0 for none, got %s", field, minTTL, d)
 		}
-		return nil
 	}
 	if len(r.MediaTTL) > pool.MaxMedia {
-		return invalid.Field("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), pool.MaxMedia)
+		bad.add("ttl", "out_of_range", "ttl names %d media, at most %d are allowed", len(r.MediaTTL), pool.MaxMedia)
+		return
 	}
 	var media map[string]time.Duration
 	for _, raw := range slices.Sorted(maps.Keys(r.MediaTTL)) {
 		d, field := r.MediaTTL[raw], "ttl."+raw
 		if raw == "" {
-			return invalid.Field("ttl", "invalid_value", "ttl must not name an empty medium")
+			bad.add("ttl", "invalid_value", "ttl must not name an empty medium")
+			continue
 		}
-		if err := check(field, d); err != nil {
-			return err
-		}
+		check(field, d)
 		medium := tiers.Parse(raw).Name
 		if other, twice := media[medium]; twice && other != d {
-			return invalid.Field(field, "conflict", "%s is the medium %s, which has the time %s under another name", field, medium, other)
+			bad.add(field, "conflict", "%s is the medium %s, which has the time %s under another name", field, medium, other)
 		}
 		if media == nil {
 			media = make(map[string]time.Duration, len(r.MediaTTL))
@@ -71,5 +69,5 @@ func (r *Registration) normalizeTTL() error {
 		media[medium] = d
 	}
 	r.MediaTTL = media
-	return check("ttl", r.TTL)
+	check("ttl", r.TTL)
 }

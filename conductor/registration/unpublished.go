@@ -3,8 +3,6 @@ package registration
 import (
 	"math"
 	"strings"
-
-	"example.com/conductor/conductor/invalid"
 )
 
 // Some engines publish no KV events: llama.cpp, TGI, TensorRT-LLM without streaming, vLLM where events are
@@ -24,33 +22,35 @@ func (r *Registration) IsApproximate() bool { return strings.EqualFold(r.Events,
 
 // normalizeEvents brings the fields of an engine that publishes no events to their canonical form. It refuses
 // those that say where events come from or what they mean, because a client that sets them expects events.
-func (r *Registration) normalizeEvents() error {
+func (r *Registration) normalizeEvents(bad *faults) {
 	switch {
-	case r.Events == "" && r.CapacityBlocks != 0:
-		return invalid.Field("capacity_blocks", "conflict",
-			"capacity_blocks needs events %s: what an engine that publishes events holds is known from them", EventsNone)
-	case r.Events == "" && r.Approximate != "":
-		return invalid.Field("approximate", "conflict",
-			"approximate needs events %s: what an engine that publishes events holds is known from them", EventsNone)
 	case r.Events == "":
-		return nil
+		const known = "needs events none: what an engine that publishes events holds is known from them"
+		if r.CapacityBlocks != 0 {
+			bad.add("capacity_blocks", "conflict", "capacity_blocks "+known)
+		}
+		if r.Approximate != "" {
+			bad.add("approximate", "conflict", "approximate "+known)
+		}
+		return
 	case !r.IsApproximate():
-		return invalid.Field("events", "invalid_value", "events must be %s, or left out for an engine that publishes them, got %q",
-			EventsNone, r.Events)
+		bad.add("events", "invalid_value", "events must be %s, or left out for an engine that publishes them, got %q", EventsNone, r.Events)
+		return
 	case r.IsPool():
-		return invalid.Field("events", "invalid_value", "events is for engines, not for type %s", r.Type)
+		bad.add("events", "invalid_value", "events is for engines, not for type %s", r.Type)
 	}
 	r.Events = EventsNone
 	switch {
 	case r.CapacityBlocks == 0:
-		return invalid.Field("capacity_blocks", "missing",
+		bad.add("capacity_blocks", "missing",
 			"capacity_blocks is required with events %s: how many blocks the engine's cache has room for", EventsNone)
 	case r.CapacityBlocks < 0 || r.CapacityBlocks > math.MaxInt32:
-		return invalid.Field("capacity_blocks", "out_of_range", "capacity_blocks must be in 1..%d, got %d", math.MaxInt32, r.CapacityBlocks)
-	case strings.EqualFold(r.Approximate, ApproximateCount):
-		r.Approximate = ApproximateCount
-	case r.Approximate != "":
-		return invalid.Field("approximate", "invalid_value", "approximate must be %s, or left out, got %q", ApproximateCount, r.Approximate)
+		bad.add("capacity_blocks", "out_of_range", "capacity_blocks must be in 1..%d, got %d", math.MaxInt32, r.CapacityBlocks)
+	}
+	if word, ok := canonicalWord("approximate", r.Approximate); ok {
+		r.Approximate = word
+	} else if r.Approximate != "" {
+		bad.add("approximate", "invalid_value", "approximate must be %s, or left out, got %q", ApproximateCount, r.Approximate)
 	}
 	const follows, means = "there is nothing to follow", "it says what events do"
 	for _, f := range []struct {
@@ -71,11 +71,10 @@ func (r *Registration) normalizeEvents() error {
 		{"hash_profile", r.Profile != (HashProfile{}), "it says how events name blocks"},
 	} {
 		if f.given {
-			return invalid.Field(f.field, "conflict", "%s must be left out with events %s: %s", f.field, EventsNone, f.why)
+			bad.add(f.field, "conflict", "%s must be left out with events %s: %s", f.field, EventsNone, f.why)
 		}
 	}
 	if len(r.MediaTTL) > 0 {
-		return invalid.Field("ttl", "conflict", "ttl must be one time with events %s: all blocks count as on the device", EventsNone)
+		bad.add("ttl", "conflict", "ttl must be one time with events %s: all blocks count as on the device", EventsNone)
 	}
-	return nil
 }

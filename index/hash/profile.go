@@ -35,18 +35,27 @@ const (
 // unset. Older ones take a random root there, and so do the xxhash algorithms.
 const DefaultRootSeed = "vllm-none-hash"
 
-// Settings are what a profile is written as, the hash_profile object of
-// registrations.
+// Settings are what a profile is written as, the hash_profile object of registrations. The tags have the names of the
+// fields there, and their values; the comment above a field is its description in openapi.yaml.
 type Settings struct {
-	Strategy        string
-	Algorithm       string
-	PythonHashSeed  string // the exact text, so that "0" is not "00"; or DefaultRootSeed
-	IndexProjection string
-	// RootDigest is the root the writer holds to be that of the seed, in lower-case
-	// hex; empty is any.
-	RootDigest string
-	// ExtraKeys says how LoRA and salt enter a block; empty is ExtraKeysUntagged.
-	ExtraKeys string
+	// sglang_bigram is SGLang with EAGLE.
+	Strategy string `name:"strategy" required:"yes" words:"vllm_v1|sglang|sglang_bigram"`
+
+	// vLLM's --prefix-caching-hash-algo; sha256_raw for SGLang.
+	Algorithm string `name:"algorithm" required:"yes" words:"sha256|sha256_cbor|xxhash|xxhash_cbor|sha256_raw"`
+
+	// The engine's PYTHONHASHSEED, as it is written: 0 is not 00. vllm-none-hash is that of newer vLLM where it is not
+	// set; "0" for SGLang.
+	PythonHashSeed string `name:"python_hash_seed" required:"yes"`
+
+	// low64_be for vLLM, first64_be for SGLang.
+	IndexProjection string `name:"index_projection" required:"yes" words:"low64_be|first64_be"`
+
+	// The root that follows, in lower-case hexadecimal digits; given, it must be that.
+	RootDigest string `name:"root_digest" derived:"yes"`
+
+	// How adapter and salt enter a block of vLLM: as they are (untagged, the default) or with their domain.
+	ExtraKeys string `name:"extra_keys" words:"untagged|tagged"`
 }
 
 // ProfileError says which field of Settings is wrong, and why.
