@@ -251,8 +251,9 @@ var table = []room{
 	// viper, and what viper itself is made of.
 	// Which word was meant, for settings and for fields of requests.
 	{dir: "spelling", not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
-	{dir: "config", rooms: []string{"spelling", "events/reach"}, modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag",
-		"go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
+	// The sources of a file are registrations: one table has their fields, and their rules are those of every registration.
+	{dir: "config", rooms: []string{"conductor/registration", "conductor/scope", "events/reach", "spelling"},
+		modules: []string{"github.com/spf13/viper", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, not: []string{"net/http"}},
 
 	// What checks the files in deploy/. It is a module of its own.
 	{dir: "deploy", anything: true},

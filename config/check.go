@@ -139,54 +139,6 @@ func checkRemoteAddress(s string) error {
 	return nil
 }
 
-// checkLiveEndpoint checks the endpoint of live events: an address to connect to, or a bound one that
-// publishers connect to.
-func checkLiveEndpoint(endpoint string) error {
-	bound, ok := strings.CutPrefix(endpoint, "bind:")
-	if !ok {
-		return checkEndpoint(endpoint)
-	}
-	rest, ok := strings.CutPrefix(bound, "tcp://")
-	if !ok {
-		return fmt.Errorf("%q cannot be bound to; write bind:tcp://*:port", endpoint)
-	}
-	return checkTCP(endpoint, rest, reach.IsWildcard)
-}
-
-// checkEndpoint checks a ZMQ address that can be connected to.
-func checkEndpoint(endpoint string) error {
-	scheme, rest, ok := strings.Cut(endpoint, "://")
-	switch {
-	case !ok:
-		return fmt.Errorf("%q has no transport; write tcp://host:port or ipc://path", endpoint)
-	case scheme == "ipc" && rest == "":
-		return fmt.Errorf("%q has no path", endpoint)
-	case scheme == "ipc":
-		return checkExpanded(endpoint)
-	case scheme != "tcp":
-		return fmt.Errorf("%q has the transport %q; tcp and ipc reach another process", endpoint, scheme)
-	}
-	return checkTCP(endpoint, rest, func(string) bool { return false })
-}
-
-// checkTCP checks host and port of an endpoint. A host that CheckHost refuses is good if allowed says so.
-func checkTCP(endpoint, rest string, allowed func(host string) bool) error {
-	if err := checkExpanded(endpoint); err != nil {
-		return err
-	}
-	host, port, err := net.SplitHostPort(rest)
-	if err != nil {
-		return fmt.Errorf("%q is no tcp://host:port: %s", endpoint, splitReason(err))
-	}
-	if err := reach.CheckHost(host); err != nil && !allowed(host) {
-		return fmt.Errorf("%q %w", endpoint, err)
-	}
-	if err := reach.CheckPort(port); err != nil {
-		return fmt.Errorf("%q %w", endpoint, err)
-	}
-	return nil
-}
-
 // splitReason returns the reason of an error of net.SplitHostPort without the address, which the caller prints.
 func splitReason(err error) string {
 	var e *net.AddrError

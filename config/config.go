@@ -36,9 +36,6 @@ const (
 	Shards = "shards" // Cluster.Mode: each replica follows the sources of its shards; the other value has all follow all
 )
 
-// DefaultTenant is the tenant of sources and queries that name none.
-const DefaultTenant = "default"
-
 // Listener is one port.
 type Listener struct {
 	Address string `yaml:"address"` // host:port; an empty host is every interface, port 0 any free one

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -94,22 +95,24 @@ func TestDynamoWorkers(t *testing.T) {
 	t.Chdir(t.TempDir())
 	file := write(t, "c.yaml",
 		"sources: [{endpoint: 'tcp://h:1', type: vLLM, modelname: m, instance_id: '1', block_size: 16}]\nlimits: {max_sources: 3}\n")
-	worker := Source{Endpoint: "inproc://x", Type: "vLLM", ModelName: "m", InstanceID: "2", BlockSize: 16, DPRank: 1}
+	worker := Source{Registration: registration.Registration{
+		Endpoint: "inproc://x", Type: "vLLM", Model: "m", Instance: "2", BlockSize: 16, Rank: 1,
+	}}
 	other := worker
-	other.InstanceID, other.TenantID, other.Endpoint = "3", "blue", "tcp://*:0"
+	other.Instance, other.Tenant, other.Endpoint = "3", "blue", "tcp://*:0"
 	d, err := Load(Options{File: file, Dynamo: DynamoServer{Workers: []Source{worker, other}}})
 	var keys []string
 	for _, s := range d.Config.Sources {
-		keys = append(keys, s.Key())
+		keys = append(keys, s.Key().String())
 	}
 	if err != nil || !slices.Equal(keys, []string{"1|default|0", "2|default|1", "3|blue|1"}) || d.Place("sources[1]") != "flag --workers" {
 		t.Errorf("%v at %q, %v", keys, d.Place("sources[1]"), err)
 	}
 
 	same, none, more := worker, worker, worker
-	same.InstanceID, same.DPRank = "1", 0
-	none.ModelName = ""
-	more.InstanceID = "4"
+	same.Instance, same.Rank = "1", 0
+	none.Model = ""
+	more.Instance = "4"
 	_, err = Load(Options{File: file, Dynamo: DynamoServer{Workers: []Source{same, none, more}}})
 	want := file + `:1:1: sources: 4 are more than the 3 allowed by limits.max_sources (` + file + `:2:23)
 flag --workers: sources[1]: the same instance, tenant and rank "1|default|0" as sources[0] (` + file + `:1:11)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"example.com/conductor/conductor/registration"
 )
 
 // Mooncake's own file, as all its versions since March 2026 read it:
@@ -163,7 +165,7 @@ func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, 
 
 // assignTo returns a function for readFields that fills the struct at p.
 func assignTo(p any) func(f field, v any) {
-	return func(f field, v any) { reflect.ValueOf(p).Elem().Field(f.index).Set(reflect.ValueOf(v)) }
+	return func(f field, v any) { reflect.ValueOf(p).Elem().FieldByIndex(f.index).Set(reflect.ValueOf(v)) }
 }
 
 // reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one
@@ -218,11 +220,11 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 	if path != name {
 		l.names[path] = name
 	}
-	s := Source{InstanceID: instance}
+	s := Source{Registration: registration.Registration{Instance: instance}}
 	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p pair) bool {
 		switch {
 		case p.name == hashProfile:
-			s.HashProfile = l.readProfile(t, joinPath(path, hashProfile), p.value)
+			s.Profile = l.readProfile(t, joinPath(path, hashProfile), p.value)
 		case p.name == sourceTTL && p.value.Kind == yaml.MappingNode:
 			s.MediaTTL = l.readMediaTTL(t, joinPath(path, sourceTTL), p.value)
 		case p.name == "cache_group": // Mooncake's
@@ -235,14 +237,21 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 		return true
 	})
 	l.readFields(t, path, pairs, sourceFields, assignTo(&s))
-	if _, given := l.places[joinPath(path, "block_size")]; s.Discover != "" && !given {
-		s.BlockSize = AutoCount
+	at := joinPath(path, blockSize)
+	_, given := l.places[at]
+	switch {
+	case s.BlockSize == AutoCount:
+		s.BlockSize = 0 // the engine tells it
+	case s.BlockSize == 0 && given && !l.failed[at]:
+		l.errs.addProblem(l.places[at], l.nameOf(at), "must be greater than zero, got 0")
+	case !given && s.Discover == "" && !l.failed[path]:
+		l.errs.addProblem(l.places[path], l.nameOf(at), "is required: the engine's tokens a block")
 	}
 	return s.withTenant()
 }
 
 // readProfile reads the hash_profile at path; null is none.
-func (l *loader) readProfile(t *tree, path string, n *yaml.Node) (out HashProfile) {
+func (l *loader) readProfile(t *tree, path string, n *yaml.Node) (out registration.HashProfile) {
 	l.readFields(t, path, l.readMap(t, path, n), profileFields, assignTo(&out))
 	if isNull(n) {
 		return out

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -14,6 +15,9 @@ import (
 
 	"example.com/conductor/events/reach"
 )
+
+// AutoCount is a number that is not set: a bound that follows another one.
+const AutoCount = math.MinInt32
 
 // A kind is how a value is written. The same text means the same in a file, in the environment and in a flag.
 type kind struct {
@@ -44,7 +48,9 @@ var textKinds = map[string]kind{
 func kindOf(f reflect.StructField) (k kind) {
 	auto, hasAuto := any(nil), f.Tag.Get("auto") != ""
 	switch reflect.Zero(f.Type).Interface().(type) {
-	case string, []string:
+	case []string:
+		k = textKinds[cmp.Or(f.Tag.Get("kind"), "names")]
+	case string:
 		if words, ok := f.Tag.Lookup("words"); ok {
 			return wordKind(strings.Split(words, "|")...)
 		}

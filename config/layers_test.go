@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
 
@@ -344,10 +345,11 @@ func TestValidateBuiltConfig(t *testing.T) {
 	c.Cluster.Mode = "some"
 	c.Limits.MaxContexts = -1
 	c.Limits.MaxSources = 1
-	one := Source{Endpoint: "tcp://h:1", Type: "vLLM", ModelName: "m", InstanceID: "a", BlockSize: 16}
+	one := Source{Registration: registration.Registration{Endpoint: "tcp://h:1", Type: "vLLM", Model: "m", Instance: "a", BlockSize: 16}}
 	same := one
-	same.TenantID = "default"
-	c.Sources = []Source{one, same, {Endpoint: "h:1", DPRank: -1, BlockSize: 16, Type: "x", ModelName: "m", InstanceID: "b"}}
+	same.Tenant = "default"
+	other := Source{Registration: registration.Registration{Endpoint: "h:1", Rank: -1, BlockSize: 16, Type: "x", Model: "m", Instance: "b"}}
+	c.Sources = []Source{one, same, other}
 	want := `listeners: no listener; without one nobody can ask
 log.level: "loud" is none of debug, info, warn, error
 cluster.mode: "some" is none of replicas, shards
@@ -355,9 +357,9 @@ stream.stale_after: -1s is too small; the least is 1ms
 limits.max_contexts: -1 is too small; the least is 0
 stream.queue_bytes_total: too small to hold two messages of the size allowed by limits.max_payload
 sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]
-sources[2].endpoint: "h:1" has no transport; write tcp://host:port or ipc://path
-sources[2].type: "x" is none of vLLM, SGLang, Mooncake, Standard, LMCache
-sources[2].dp_rank: -1 is out of range 0 to 2147483647
+sources[2].type: must be vLLM, SGLang, Mooncake, Standard or LMCache, got "x"
+sources[2].dp_rank: must not be negative, got -1
+sources[2].endpoint: "h:1" has no scheme: want tcp://host:port or ipc://path
 sources: 3 are more than the 1 allowed by limits.max_sources`
 	if err := validate(&c); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

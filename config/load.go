@@ -19,8 +19,8 @@ type Options struct {
 	Flags *pflag.FlagSet
 	// Dynamo is laid over all of that.
 	Dynamo DynamoServer
-	// Check, if set, reports rules of other packages that the merged config breaks.
-	Check func(Config) []Complaint
+
+	sourcesApart bool // sources may contradict each other: they are registered one by one, so that costs only one of them
 }
 
 // Loaded is the outcome of Load.
@@ -79,8 +79,8 @@ func (l *loader) load(name string, data []byte, env map[string]string, o Options
 	c := mergeLayers(file, l.readEnv(env), l.readFlags(o.Flags))
 	l.addDynamoServer(o.Dynamo, &c)
 	l.reportComplaints(c.complaints())
-	if o.Check != nil {
-		l.reportComplaints(o.Check(c))
+	if !o.sourcesApart {
+		l.reportComplaints(contradictions(c.Sources))
 	}
 	return &Loaded{Config: c, File: name, Warnings: l.warns.sorted(), loader: l}, l.errs.err()
 }

@@ -12,21 +12,30 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// TestReference compares docs/settings.md with the settings, the registration
-// fields and openapi.yaml. -rewrite writes the tables between its markers.
+// TestReference compares openapi.yaml with the fields of a registration, and docs/settings.md with the settings and
+// openapi.yaml. -rewrite writes what is between their markers.
 func TestReference(t *testing.T) {
-	const name = "../docs/settings.md"
+	fields, profile := registrationSchemas(t)
+	compareBlocks(t, "../openapi.yaml", "        # %s: written by make docs\n", "        # end of %s\n",
+		map[string]string{"registration": fields, "hash_profile": profile})
+	compareBlocks(t, "../docs/settings.md", "<!-- %s: written by make docs -->\n", "<!-- end of %s -->",
+		map[string]string{"settings": "\n" + settingTables() + "\n", "registration": "\n" + registrationTable(t) + "\n"})
+}
+
+// compareBlocks compares blocks of a file, each between the markers of its name.
+func compareBlocks(t *testing.T, name, begin, end string, blocks map[string]string) {
+	t.Helper()
 	data, err := os.ReadFile(name)
 	must.Succeed(t, err)
 	text := string(data)
-	for table, rows := range map[string]string{"settings": settingTables(), "registration": registrationTable(t)} {
-		begin, end := "<!-- "+table+": written by make docs -->\n", "<!-- end of "+table+" -->"
+	for block, want := range blocks {
+		begin, end := fmt.Sprintf(begin, block), fmt.Sprintf(end, block)
 		head, rest, ok := strings.Cut(text, begin)
 		_, tail, closed := strings.Cut(rest, end)
 		if !ok || !closed {
-			t.Fatalf("%s lacks the markers of %s", name, table)
+			t.Fatalf("%s lacks the markers of %s", name, block)
 		}
-		text = head + begin + "\n" + rows + "\n" + end + tail
+		text = head + begin + want + end + tail
 	}
 	golden(t, name, text)
 }
@@ -76,15 +85,9 @@ func registrationTable(t *testing.T) string {
 	}
 	must.Succeed(t, yaml.Unmarshal(data, &api))
 	schema := api.Components.Schemas["Registration"]
-	inFile := map[string]string{}
+	inFiles := map[string]bool{}
 	for _, f := range sourceFields {
-		inFile[f.name] = "optional"
-	}
-	for _, c := range (&Source{}).complaints() {
-		inFile[c.Path] = unlessDiscovered
-	}
-	for _, c := range (&Source{Discover: "http://engine:8000", BlockSize: AutoCount}).complaints() {
-		inFile[c.Path] = "**required**"
+		inFiles[f.name] = true
 	}
 	var out strings.Builder
 	out.WriteString("| Field | In a file | In `POST /register` | Meaning |\n|---|---|---|---|\n")
@@ -95,20 +98,23 @@ func registrationTable(t *testing.T) string {
 		if property.Description == "" {
 			t.Errorf("openapi.yaml: Registration.%s has no description", name)
 		}
-		file, post := inFile[name], "optional"
-		if file == "" {
-			file = "unknown"
-		}
+		post := "optional"
 		switch {
 		case slices.Contains(schema.Required, name):
 			post = "**required**"
 		case slices.Contains(schema.AnyOf[0].Required, name): // what a registration with endpoint needs
 			post = unlessDiscovered
 		}
+		file := post
+		if !inFiles[name] {
+			file = "unknown"
+		} else if name == "dp_rank" {
+			file = "optional" // 0
+		}
 		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, file, post, cell(property.Description))
-		delete(inFile, name)
+		delete(inFiles, name)
 	}
-	for name := range inFile {
+	for name := range inFiles {
 		t.Errorf("openapi.yaml: Registration lacks %s, which files have", name)
 	}
 	return out.String()

@@ -138,7 +138,7 @@ func listNode[T any](list []T, fields []field) *yaml.Node {
 func structNode(of reflect.Value, fields []field) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode}
 	for _, f := range fields {
-		v := of.Field(f.index)
+		v := of.FieldByIndex(f.index)
 		var n *yaml.Node
 		if s, ok := of.Interface().(Source); ok && f.name == sourceTTL && len(s.MediaTTL) > 0 {
 			n = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
@@ -147,8 +147,10 @@ func structNode(of reflect.Value, fields []field) *yaml.Node {
 			}
 		} else if v.Kind() == reflect.Struct {
 			n = structNode(v, profileFields)
-		} else if f.name == capacityBlocks && v.IsZero() {
-			continue // 0 is no capacity
+		} else if f.name == blockSize && v.IsZero() {
+			n = textNode(Auto)
+		} else if f.nullable && v.Kind() == reflect.Int && v.IsZero() {
+			continue // a number that is not given
 		} else {
 			n = f.kind.valueNode(v.Interface())
 		}

@@ -23,7 +23,7 @@ func TestReadSources(t *testing.T) {
 		}
 		var names []string
 		for _, s := range got {
-			names = append(names, s.Key())
+			names = append(names, s.Key().String())
 		}
 		if err != nil || strings.Join(names, " ") != strings.Join(keys, " ") {
 			t.Errorf("%s: got %q %v, want %q", text, names, err, keys)

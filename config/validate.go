@@ -4,38 +4,40 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+
+	"example.com/conductor/conductor/registration"
 )
 
-// A Complaint is one broken rule.
-type Complaint struct {
-	Path    string // the value that breaks it, such as sources[2].endpoint
-	Message string
-	Other   string // path of the value it clashes with, which the message ends with; "" for none
-	Warning bool   // a server starts nevertheless
+// A complaint is one broken rule.
+type complaint struct {
+	path    string // the value that breaks it, such as sources[2].endpoint
+	message string
+	other   string // path of the value it clashes with, which the message ends with; "" for none
+	warning bool   // a server starts nevertheless
 }
 
 // reportComplaints turns complaints about a loaded config into errors and warnings. It skips values
 // that could not be read: they are reported already.
-func (l *loader) reportComplaints(complaints []Complaint) {
+func (l *loader) reportComplaints(complaints []complaint) {
 	for _, e := range complaints {
-		if l.isUnreadable(e.Path) || l.vouched[e.Path] {
+		if l.isUnreadable(e.path) || l.vouched[e.path] {
 			continue
 		}
-		message := e.Message
-		if e.Other != "" {
-			if l.anyUnreadable(e.Path, e.Other) {
+		message := e.message
+		if e.other != "" {
+			if l.anyUnreadable(e.path, e.other) {
 				continue
 			}
-			message += " " + l.nameOf(e.Other)
-			if at := l.placeOf(e.Other).String(); at != "" {
+			message += " " + l.nameOf(e.other)
+			if at := l.placeOf(e.other).String(); at != "" {
 				message += " (" + at + ")"
 			}
 		}
 		to := &l.errs
-		if e.Warning {
+		if e.warning {
 			to = &l.warns
 		}
-		to.addProblem(l.placeOf(e.Path), l.nameOf(e.Path), "%s", message)
+		to.addProblem(l.placeOf(e.path), l.nameOf(e.path), "%s", message)
 	}
 }
 
@@ -53,12 +55,12 @@ func (l *loader) anyUnreadable(paths ...string) bool {
 }
 
 // complaints lists every broken rule in the order of the struct.
-func (c *Config) complaints() (out []Complaint) {
+func (c *Config) complaints() (out []complaint) {
 	add := func(path, format string, args ...any) {
-		out = append(out, Complaint{Path: path, Message: fmt.Sprintf(format, args...)})
+		out = append(out, complaint{path: path, message: fmt.Sprintf(format, args...)})
 	}
 	clash := func(path, other, message string) {
-		out = append(out, Complaint{Path: path, Message: message, Other: other})
+		out = append(out, complaint{path: path, message: message, other: other})
 	}
 
 	if len(c.Listeners) == 0 {
@@ -111,17 +113,17 @@ func (c *Config) complaints() (out []Complaint) {
 		}
 	}
 
-	identities := map[string]string{}
+	identities := map[registration.Key]string{}
 	for i, s := range c.Sources {
 		path := fmt.Sprintf("sources[%d]", i)
 		for _, e := range s.complaints() {
-			add(path+"."+e.Path, "%s", e.Message)
+			add(path+"."+e.path, "%s", e.message)
 		}
-		if s.InstanceID == "" {
+		if s.Instance == "" {
 			continue
 		}
 		if first, twice := identities[s.Key()]; twice {
-			clash(path, first, fmt.Sprintf("the same instance, tenant and rank %q as", s.Key()))
+			clash(path, first, fmt.Sprintf("the same instance, tenant and rank %q as", s.Key().String()))
 			continue
 		}
 		identities[s.Key()] = path

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"example.com/conductor/conductor/registration"
 )
 
 // settingsText is the source of the structs that the walk reads. Their comments are the descriptions, which
@@ -20,7 +22,7 @@ var settingsText string
 // A field is one key of a map in a file, as the tags of a struct's field describe it.
 type field struct {
 	name     string // as files write it
-	index    int    // of the field in its struct
+	index    []int  // of the field in its struct, as reflect has it
 	kind     kind   // how its value is written; the zero kind for a struct
 	nullable bool   // null means not given, as in the body of POST /register (yaml:",omitempty")
 }
@@ -30,7 +32,7 @@ func fieldsOf(of reflect.Type) (out []field) {
 	for i := range of.NumField() {
 		name, options, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ",")
 		if name != "" {
-			out = append(out, field{name, i, kindOf(of.Field(i)), options == "omitempty"})
+			out = append(out, field{name, []int{i}, kindOf(of.Field(i)), options == "omitempty"})
 		}
 	}
 	return out
@@ -38,11 +40,29 @@ func fieldsOf(of reflect.Type) (out []field) {
 
 var (
 	listenerFields = fieldsOf(reflect.TypeFor[Listener]())
-	sourceFields   = fieldsOf(reflect.TypeFor[Source]())
-	profileFields  = fieldsOf(reflect.TypeFor[HashProfile]())
 
 	dialectKind = kindNamed(listenerFields, "dialect")
 )
+
+// sourceFields are the fields of a source, those of a registration included; profileFields are those of its hash_profile.
+var sourceFields, profileFields = registrationFields()
+
+func registrationFields() (source, profile []field) {
+	source = fieldsOf(reflect.TypeFor[Source]())
+	for i := range registration.Table {
+		f := &registration.Table[i]
+		kind := kindOf(reflect.TypeFor[registration.Registration]().FieldByIndex(f.Index))
+		if name, ok := strings.CutPrefix(f.Name, hashProfile+"."); !ok {
+			source = append(source, field{f.Name, append([]int{0}, f.Index...), kind, !f.Required})
+		} else if kind = textKinds[""]; f.Required {
+			profile = append(profile, field{name, f.Index[1:], textKinds["filled"], false})
+		} else {
+			profile = append(profile, field{name, f.Index[1:], kind, true})
+		}
+	}
+	whole, _ := reflect.TypeFor[Source]().FieldByName("Profile")
+	return append(source, field{name: hashProfile, index: whole.Index, nullable: true}), profile
+}
 
 // kindNamed returns the kind of the field of that name.
 func kindNamed(fields []field, name string) kind {
@@ -77,7 +97,7 @@ func walkConfig() (out []setting) {
 			continue // listeners and sources are lists
 		}
 		for k, f := range fieldsOf(section.Type) {
-			member := section.Type.Field(f.index)
+			member := section.Type.FieldByIndex(f.index)
 			s := setting{field: f, section: i, path: section.Tag.Get("yaml") + "." + f.name, live: member.Tag.Get("reload") != ""}
 			s.example = member.Tag.Get("start")
 			if k == 0 {
@@ -143,7 +163,7 @@ func (s setting) env() string {
 
 // value reads the setting from a config.
 func (s setting) value(c *Config) any {
-	return reflect.ValueOf(c).Elem().Field(s.section).Field(s.index).Interface()
+	return reflect.ValueOf(c).Elem().Field(s.section).FieldByIndex(s.index).Interface()
 }
 
 // assign writes the setting into a config.
@@ -151,7 +171,7 @@ func (s setting) assign(c *Config, v any) {
 	if list, ok := v.([]string); ok {
 		v = slices.Clone(list) // no two configs share a list
 	}
-	reflect.ValueOf(c).Elem().Field(s.section).Field(s.index).Set(reflect.ValueOf(v))
+	reflect.ValueOf(c).Elem().Field(s.section).FieldByIndex(s.index).Set(reflect.ValueOf(v))
 }
 
 // format renders the value in a config as flags and variables write it.

@@ -18,7 +18,6 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/conductor/admin"
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/config"
 	"example.com/conductor/spelling"
 )
@@ -93,7 +92,7 @@ func configCheckCommand() *cobra.Command {
 		Example: "  conductor config check /etc/conductor/config.yaml",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			loaded, err := loadConfig(config.Options{File: args[0]})
+			loaded, err := config.Load(config.Options{File: args[0]})
 			var doubted []error
 			if err == nil {
 				err, doubted = errors.Join(refusals(loaded)...), doubts(loaded)
@@ -137,26 +136,6 @@ func printChecked(w io.Writer, file string, loaded *config.Loaded, doubted []err
 	return nil
 }
 
-// loadConfig reads settings, and checks their sources together as the registry does.
-func loadConfig(o config.Options) (*config.Loaded, error) {
-	o.Check = func(c config.Config) (out []config.Complaint) {
-		var all []registration.Registration
-		for _, s := range c.Sources {
-			all = append(all, registrationOf(s))
-		}
-		for _, f := range registration.Faults(all) {
-			path := func(source int) string { return fmt.Sprintf("sources[%d].%s", source, f.Field) }
-			complaint := config.Complaint{Path: path(f.At), Message: f.Reason, Warning: f.Finding != ""}
-			if f.With >= 0 {
-				complaint.Other = path(f.With)
-			}
-			out = append(out, complaint)
-		}
-		return out
-	}
-	return config.Load(o)
-}
-
 // printProblems prints the warnings and the error of loaded settings, one a line. It
 // returns cli.ErrReported if there is an error.
 func printProblems(w io.Writer, loaded *config.Loaded, err error) error {
@@ -193,10 +172,10 @@ func summarize(w io.Writer, c config.Config) error {
 			replay = fmt.Sprintf("events %s, room for %s", s.Events, spelling.Count(s.CapacityBlocks, "block"))
 		}
 		size := config.Auto
-		if s.BlockSize != config.AutoCount {
+		if s.BlockSize != 0 {
 			size = strconv.Itoa(s.BlockSize)
 		}
-		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %s\t%s\t%s\n", s.Key(), s.Type, s.ModelName, size, s.Endpoint, replay)
+		fmt.Fprintf(table, "  %s\t%s\t%s\tblock size %s\t%s\t%s\n", s.Key(), s.Type, s.Model, size, s.Endpoint, replay)
 	}
 	return table.Flush()
 }

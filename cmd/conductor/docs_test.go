@@ -159,7 +159,7 @@ func (d *documented) read(b doctest.Block) {
 	case "yaml":
 		file := filepath.Join(d.t.TempDir(), "settings.yaml")
 		must.Succeed(d.t, os.WriteFile(file, []byte(b.Text), 0o600))
-		if _, err := loadConfig(config.Options{File: file}); err != nil {
+		if _, err := config.Load(config.Options{File: file}); err != nil {
 			d.t.Error(err)
 		}
 	case "json":

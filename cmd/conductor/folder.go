@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/config"
 )
 
@@ -40,7 +41,7 @@ type folder struct {
 
 	// owners names the file of each source that the folder has or is about to register. A reload
 	// reads it without mu, as the folder asks the reloader for the settings under mu.
-	owners atomic.Pointer[map[string]string]
+	owners atomic.Pointer[map[registration.Key]string]
 }
 
 // sourceFile is one file of the folder.
@@ -72,7 +73,7 @@ func (f *folder) watchFiles(ctx context.Context) {
 }
 
 // ownerOf returns the file that has a source, "" if none has.
-func (f *folder) ownerOf(key string) string {
+func (f *folder) ownerOf(key registration.Key) string {
 	if owners := f.owners.Load(); owners != nil {
 		return (*owners)[key]
 	}
@@ -81,7 +82,7 @@ func (f *folder) ownerOf(key string) string {
 
 // publishOwners shows reloads the sources in use, and those that a file is about to have. mu is held.
 func (f *folder) publishOwners(name string, about []config.Source) {
-	owners := make(map[string]string)
+	owners := make(map[registration.Key]string)
 	for other, file := range f.files {
 		for _, s := range file.sources {
 			owners[s.Key()] = other
@@ -189,7 +190,7 @@ func sourceFiles(dir string) (names []string, err error) {
 
 // findClash returns an error if a source has the name of one of the settings or another file.
 func (f *folder) findClash(name string, sources []config.Source) error {
-	owners := make(map[string]string)
+	owners := make(map[registration.Key]string)
 	for _, s := range f.taken() {
 		owners[s.Key()] = "the settings"
 	}
@@ -214,7 +215,7 @@ func (f *folder) replaceSources(name string, file *sourceFile, next []config.Sou
 	was, is := &config.Config{Sources: file.sources}, &config.Config{Sources: next}
 	added, changed, removed := config.DiffSources(was, is)
 	var errs []error
-	var refused []string
+	var refused []registration.Key
 	try := func(s config.Source, err error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("source %s: %w", s.Key(), err))

@@ -32,7 +32,7 @@ func (f *following) registerSource(s config.Source, replace bool) error {
 	} else {
 		// Endpoints have been checked, those of --workers by Dynamo's rules, which let some pass that
 		// can never work.
-		err = f.conductor.Register(registrationOf(s), conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
+		err = f.conductor.Register(s.Registration, conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
 	}
 	if err == nil {
 		f.shared.Configured(entryOf(s))
@@ -49,7 +49,7 @@ func (f *following) unregisterSource(s config.Source) error {
 		f.targets.Remove(t.Name())
 		return nil
 	}
-	if _, err := f.conductor.Unregister(keyOf(s)); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+	if _, err := f.conductor.Unregister(s.Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
 		return err
 	}
 	return nil
@@ -68,12 +68,12 @@ func (f *following) changeSource(was, is config.Source) error {
 
 // entryOf returns a source as the registry of replicas has it.
 func entryOf(s config.Source) fleet.Source {
-	return fleet.Source{Registration: registrationOf(s), Discover: s.Discover}
+	return fleet.Source{Registration: s.Registration, Discover: s.Discover}
 }
 
 // targetOf returns a source whose engine is asked.
 func targetOf(s config.Source) discovery.Target {
-	return discovery.Target{Registration: registrationOf(s), URL: s.Discover, Static: true}
+	return discovery.Target{Registration: s.Registration, URL: s.Discover, Static: true}
 }
 
 // newTargets returns the Manager of all engines that are asked.

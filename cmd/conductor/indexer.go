@@ -15,6 +15,8 @@ import (
 
 	"example.com/conductor/cmd/internal/cli"
 	"example.com/conductor/compat/dynamo"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/config"
 )
 
@@ -50,8 +52,8 @@ func addIndexerFlags(fs *pflag.FlagSet, port uint16) *indexerFlags {
 	fs.UintVar(&f.threads, "threads", 4, "accepted without effect: sources are followed in parallel on all processors")
 	fs.Uint32Var(&f.blockSize, "block-size", 0, "tokens a block of the --workers")
 	fs.StringVar(&f.modelName, "model-name", "default", "model of the --workers")
-	fs.StringVar(&f.tenantID, "tenant-id", config.DefaultTenant, "the same as --routing-group, which wins")
-	fs.StringVar(&f.routingGroup, "routing-group", config.DefaultTenant, "routing group of the --workers")
+	fs.StringVar(&f.tenantID, "tenant-id", scope.DefaultTenant, "the same as --routing-group, which wins")
+	fs.StringVar(&f.routingGroup, "routing-group", scope.DefaultTenant, "routing group of the --workers")
 	fs.StringVar(&f.workers, "workers", "", "`list` of engines to follow from the start: instance_id[:dp_rank]=zmq_address,…")
 	return f
 }
@@ -78,10 +80,10 @@ func (f *indexerFlags) server() (out config.DynamoServer, err error) {
 		if w.Rank > math.MaxInt32 {
 			return out, fmt.Errorf("dp_rank %d of instance %d is out of range 0 to %d", w.Rank, w.Instance, math.MaxInt32)
 		}
-		out.Workers = append(out.Workers, config.Source{
-			Endpoint: w.Endpoint, Type: "vLLM", ModelName: f.modelName, TenantID: f.group(),
-			InstanceID: strconv.FormatUint(w.Instance, 10), BlockSize: int(f.blockSize), DPRank: int(w.Rank),
-		})
+		out.Workers = append(out.Workers, config.Source{Registration: registration.Registration{
+			Endpoint: w.Endpoint, Type: registration.TypeVLLM, Model: f.modelName, Tenant: f.group(),
+			Instance: strconv.FormatUint(w.Instance, 10), BlockSize: int(f.blockSize), Rank: int(w.Rank),
+		}})
 	}
 	return out, nil
 }
@@ -108,7 +110,7 @@ func (f *indexerFlags) remarks() (out []string) {
 // load reads all layers, with what these flags say over them.
 func (f *indexerFlags) load() (*config.Loaded, error) {
 	server, flagErr := f.server()
-	loaded, err := loadConfig(config.Options{Env: os.Environ(), Flags: f.set, Dynamo: server})
+	loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: f.set, Dynamo: server})
 	if flagErr != nil {
 		err = errors.Join(err, fmt.Errorf("flag --workers: %w", flagErr))
 	}
@@ -140,7 +142,7 @@ func indexerCommand() *cobra.Command {
 			return &runError{err}
 		}
 		server.Address, server.Alone = "0.0.0.0:"+strconv.Itoa(int(flags.port)), true
-		loaded, err := loadConfig(config.Options{Env: os.Environ(), Flags: cmd.Flags(), Dynamo: server})
+		loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: cmd.Flags(), Dynamo: server})
 		if err == nil {
 			err = runServer(cmd, loaded, flags)
 		}

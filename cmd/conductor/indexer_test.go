@@ -55,7 +55,7 @@ func TestIndexerFlags(t *testing.T) {
 			got = append(got, l.Address)
 		}
 		for _, s := range loaded.Config.Sources {
-			got = append(got, fmt.Sprintf("%s %s %s %d %s", s.Key(), s.Type, s.ModelName, s.BlockSize, s.Endpoint))
+			got = append(got, fmt.Sprintf("%s %s %s %d %s", s.Key(), s.Type, s.Model, s.BlockSize, s.Endpoint))
 		}
 		if text := strings.Join(got, ", "); err != nil || text != want {
 			t.Errorf("%v: %s, %v\nwant %s", args, text, err, want)

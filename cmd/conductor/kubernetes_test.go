@@ -40,7 +40,7 @@ func TestEndpointSlices(t *testing.T) {
 			sources, err := config.ReadSources(filepath.Join(dir, name))
 			must.Succeed(t, err)
 			for _, s := range sources {
-				got = append(got, name+" "+s.Key()+" "+s.Discover)
+				got = append(got, name+" "+s.Key().String()+" "+s.Discover)
 			}
 		}
 		if !slices.Contains(names, "own.yaml") || !slices.Equal(got, want) {

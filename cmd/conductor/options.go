@@ -133,17 +133,3 @@ func conductorOptions(cfg config.Config, sockets *zmq.Sockets, allowed *reaching
 
 // maxTokenID is the largest token id, 0 for no bound.
 func maxTokenID(limits config.Limits) uint32 { return uint32(min(limits.MaxTokenID, math.MaxUint32)) }
-
-// registrationOf is a configured source as the registry takes it.
-func registrationOf(s config.Source) registration.Registration {
-	return registration.Registration{
-		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, SnapshotEndpoint: s.SnapshotEndpoint, Type: s.Type, Model: s.ModelName,
-		Lora:   s.LoraName,
-		Tenant: s.TenantID, Instance: s.InstanceID, BlockSize: max(s.BlockSize, 0), Rank: s.DPRank, Salt: s.AdditionalSalt, TTL: s.TTL,
-		MediaTTL: s.MediaTTL,
-		Serves:   s.Serves, Aliases: s.Aliases, Copies: s.Copies, Reports: s.Reports, Owned: s.Owned, Clear: s.Clear,
-		MayAnnounce: s.MayAnnounce,
-		Profile:     registration.HashProfile(s.HashProfile), Sequence: s.Sequence,
-		Events: s.Events, CapacityBlocks: s.CapacityBlocks, Approximate: s.Approximate,
-	}
-}

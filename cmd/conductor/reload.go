@@ -16,7 +16,6 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/admin"
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/telemetry"
@@ -169,7 +168,7 @@ func (r *reloader) replaceSources(added, changed, removed []config.Source) error
 				return old
 			}
 		}
-		panic("BUG: a changed source was not there before: " + s.Key())
+		panic("BUG: a changed source was not there before: " + s.Key().String())
 	}
 	for _, s := range removed {
 		if err := r.sources.unregisterSource(s); err != nil {
@@ -201,13 +200,9 @@ func (r *reloader) undoChanges(undo []func(), s config.Source, err error) error 
 	return fmt.Errorf("source %s: %w", s.Key(), err)
 }
 
-func keyOf(s config.Source) registration.Key {
-	return registration.Key{Instance: s.InstanceID, Tenant: s.TenantID, Rank: s.DPRank}
-}
-
 func keysOf(all []config.Source) (keys []string) {
 	for _, s := range all {
-		keys = append(keys, s.Key())
+		keys = append(keys, s.Key().String())
 	}
 	return keys
 }

@@ -1,9 +1,6 @@
 package registration
 
 import (
-	"errors"
-	"strings"
-
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
@@ -12,9 +9,9 @@ import (
 // A Fault is a mistake in one registration of several that stand together.
 type Fault struct {
 	At     int    // index of the registration
-	Field  string // such as hash_profile.algorithm
+	Field  string // endpoint or hash_profile
 	Reason string // names no registration; the reader of the fault appends With
-	With   int    // index of the registration that it contradicts, -1 for none
+	With   int    // index of the registration that it contradicts
 	// Finding is the code of the finding that the doctor reports; "" means that Register
 	// refuses the registration.
 	Finding string
@@ -43,7 +40,7 @@ func endpointFaults(all []Registration) (faults []Fault) {
 	return faults
 }
 
-// profileFaults reports profiles that are none and profiles that contradict others.
+// profileFaults reports profiles that contradict others.
 func profileFaults(all []Registration) (faults []Fault) {
 	type context struct {
 		deployment scope.Deployment
@@ -62,10 +59,7 @@ func profileFaults(all []Registration) (faults []Fault) {
 			}
 			p, err := hash.NewProfile(r.Profile)
 			if err != nil {
-				var bad *hash.ProfileError
-				errors.As(err, &bad)
-				faults = append(faults, Fault{i, "hash_profile." + bad.Field, strings.TrimPrefix(bad.Reason, bad.Field+" "), -1, ""})
-				continue
+				continue // Normalize says so
 			}
 			at := context{r.Deployment(), r.Lora}
 			switch first, known := scopes[at]; {
