@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"reflect"
@@ -23,40 +22,79 @@ var shapes = map[string]string{
 	"hash_profile": `type: object, nullable: true, allOf: [{$ref: "#/components/schemas/HashProfile"}]`,
 }
 
-// registrationSchemas renders the properties of the schemas Registration and HashProfile of openapi.yaml from the
-// fields of a registration and the comments above them.
-func registrationSchemas(t *testing.T) (fields, profile string) {
-	whole := reflect.TypeFor[registration.Registration]()
-	describe := func(of reflect.Type, file, within string) map[string]string {
+// A described is a field of a registration or of its hash profile, as documents and the Go client have it.
+type described struct {
+	*registration.Field       // nil for hash_profile itself
+	name, goName, description string
+}
+
+// describeRegistration returns the fields of a registration and those of its hash profile, with the comments above them.
+func describeRegistration(t *testing.T) (fields, profile []described) {
+	commentsIn := func(file string) map[string]string {
 		source, err := os.ReadFile(file)
 		must.Succeed(t, err)
-		comments, out := commentsOf(string(source)), map[string]string{}
-		for i := range of.NumField() {
-			json, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
-			key := cmp.Or(of.Field(i).Tag.Get("name"), json)
-			out[within+key] = strings.Join(strings.Fields(comments[of.Name()+"."+of.Field(i).Name]), " ")
-		}
-		return out
+		return commentsOf(string(source))
 	}
-	member, _ := whole.FieldByName("Profile")
-	descriptions := describe(whole, "../conductor/registration/registration.go", "")
-	ofProfile := describe(member.Type, "../index/hash/profile.go", "hash_profile.")
-	write := func(out *string, name, shape, description string) {
-		if description == "" {
+	whole := reflect.TypeFor[registration.Registration]()
+	comments, ofProfile := commentsIn("../conductor/registration/registration.go"), commentsIn("../index/hash/profile.go")
+	describe := func(f *registration.Field, name, goName, comment string) described {
+		if comment == "" {
 			t.Errorf("the field %s of a registration has no comment", name)
 		}
-		*out += fmt.Sprintf("        %s: {%s, description: %s}\n", name, shape, strconv.Quote(description))
+		return described{f, name, goName, strings.Join(strings.Fields(comment), " ")}
 	}
 	for i := range registration.Table {
 		f := &registration.Table[i]
-		if name, ok := strings.CutPrefix(f.Name, "hash_profile."); ok {
-			write(&profile, name, schemaOf(f), ofProfile[f.Name])
-			continue
+		member := whole.FieldByIndex(f.Index).Name
+		if name, ok := strings.CutPrefix(f.Name, hashProfile+"."); ok {
+			profile = append(profile, describe(f, name, member, ofProfile["Settings."+member]))
+		} else {
+			fields = append(fields, describe(f, f.Name, member, comments["Registration."+member]))
 		}
-		write(&fields, f.Name, cmp.Or(shapes[f.Name], schemaOf(f)), descriptions[f.Name])
 	}
-	write(&fields, "hash_profile", shapes["hash_profile"], descriptions["hash_profile"])
-	return fields, profile
+	return append(fields, describe(nil, hashProfile, "HashProfile", comments["Registration.Profile"])), profile
+}
+
+// schemaProperties renders fields as properties of a schema of openapi.yaml.
+func schemaProperties(fields []described) (out string) {
+	for _, f := range fields {
+		shape := shapes[f.name]
+		if shape == "" {
+			shape = schemaOf(f.Field)
+		}
+		out += fmt.Sprintf("        %s: {%s, description: %s}\n", f.name, shape, strconv.Quote(f.description))
+	}
+	return out
+}
+
+// clientFields renders fields as those of a struct of the Go client.
+func clientFields(fields []described) (out string) {
+	for i, f := range fields {
+		var kind string
+		switch {
+		case f.Field == nil:
+			kind = "*HashProfile"
+		case f.name == sourceTTL:
+			kind = "any" // a time, or times by medium
+		case f.name == "may_announce":
+			continue // requests may not name any
+		default:
+			kind = strings.TrimPrefix(fmt.Sprintf("%T", f.Of(new(registration.Registration))), "*")
+		}
+		if f.name == "lora_name" {
+			f.goName = "Adapter" // as in queries of the client
+		}
+		option := ",omitempty" // with discover the engine tells what is left out
+		if f.name == "instance_id" || f.name == "dp_rank" {
+			option = ""
+		}
+		if i > 0 {
+			out += "\n"
+		}
+		out += "\t// " + strings.ReplaceAll(wrapText(f.description), "\n", "\n\t// ") + "\n"
+		out += fmt.Sprintf("\t%s %s `json:\"%s%s\"`\n", f.goName, kind, f.name, option)
+	}
+	return out
 }
 
 // schemaOf renders the type of a field, with its bounds.

@@ -12,12 +12,14 @@ import (
 	"example.com/conductor/internal/must"
 )
 
-// TestReference compares openapi.yaml with the fields of a registration, and docs/settings.md with the settings and
-// openapi.yaml. -rewrite writes what is between their markers.
+// TestReference compares openapi.yaml and the Go client with the fields of a registration, and docs/settings.md with the
+// settings and openapi.yaml. -rewrite writes what is between their markers.
 func TestReference(t *testing.T) {
-	fields, profile := registrationSchemas(t)
+	fields, profile := describeRegistration(t)
 	compareBlocks(t, "../openapi.yaml", "        # %s: written by make docs\n", "        # end of %s\n",
-		map[string]string{"registration": fields, "hash_profile": profile})
+		map[string]string{"registration": schemaProperties(fields), "hash_profile": schemaProperties(profile)})
+	compareBlocks(t, "../client/registry.go", "\t// %s: written by make docs\n", "\t// end of %s\n",
+		map[string]string{"registration": "\n" + clientFields(fields) + "\n", "hash_profile": "\n" + clientFields(profile) + "\n"})
 	compareBlocks(t, "../docs/settings.md", "<!-- %s: written by make docs -->\n", "<!-- end of %s -->",
 		map[string]string{"settings": "\n" + settingTables() + "\n", "registration": "\n" + registrationTable(t) + "\n"})
 }
