@@ -84,6 +84,7 @@ func (l *loader) readFile(name string, data []byte) layer {
 	pairs, _ := t.readPairs(t.root, "")
 	out := layer{}
 	var sources []Source
+	var said Config
 	sections := sectionNames()
 	known := append([]string{"listeners", "sources", mooncakePort, mooncakeSources}, sections...)
 	var port *pair
@@ -107,9 +108,16 @@ func (l *loader) readFile(name string, data []byte) layer {
 			}
 		case slices.Contains(sections, p.name):
 			pairs, _ := t.readPairs(p.value, p.name)
-			l.readFields(t, p.name, pairs, sectionFields(p.name), func(f field, v any) { out[p.name+"."+f.name] = v })
+			i := slices.IndexFunc(settings, func(s setting) bool { return s.sectionName() == p.name })
+			section := reflect.ValueOf(&said).Elem().Field(settings[i].section)
+			l.readFields(t, p.name, pairs, fieldsOf(section.Type()), section)
 		default:
 			l.reportUnknownKey(t, p, "", known)
+		}
+	}
+	for _, s := range settings {
+		if _, given := l.places[s.path]; given && !l.failed[s.path] {
+			out[s.path] = s.value(&said)
 		}
 	}
 	if port != nil { // behind listeners, which it may clash with
@@ -117,16 +125,6 @@ func (l *loader) readFile(name string, data []byte) layer {
 	}
 	if sources != nil {
 		out["sources"] = sources
-	}
-	return out
-}
-
-// sectionFields returns the fields of a section.
-func sectionFields(section string) (out []field) {
-	for _, s := range settings {
-		if s.sectionName() == section {
-			out = append(out, s.field)
-		}
 	}
 	return out
 }
@@ -139,8 +137,8 @@ func (l *loader) readMap(t *tree, path string, n *yaml.Node) []pair {
 	return pairs
 }
 
-// readFields reads the pairs of the map at path, and gives every value to assign.
-func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, assign func(f field, v any)) {
+// readFields reads the pairs of the map at path into a struct.
+func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, into reflect.Value) {
 	var names []string
 	for _, f := range fields {
 		names = append(names, f.name)
@@ -151,21 +149,34 @@ func (l *loader) readFields(t *tree, path string, pairs []pair, fields []field, 
 			l.reportUnknownKey(t, p, l.nameOf(path), names)
 			continue
 		}
-		at := joinPath(path, p.name)
+		f, at := fields[i], joinPath(path, p.name)
 		l.places[at] = t.placeOf(p.value)
-		if fields[i].nullable && isNull(p.value) {
-			continue
-		}
-		v, ok := t.readValue(p.value, l.nameOf(at), fields[i].kind)
-		if l.failed[at] = !ok; ok {
-			assign(fields[i], v)
+		switch {
+		case f.nullable && isNull(p.value):
+		case f.members != nil:
+			l.readWhole(t, at, p.value, f.members, into.FieldByIndex(f.index))
+		default:
+			v, ok := t.readValue(p.value, l.nameOf(at), f.kind)
+			if l.failed[at] = !ok; ok {
+				into.FieldByIndex(f.index).Set(reflect.ValueOf(v))
+			}
 		}
 	}
 }
 
-// assignTo returns a function for readFields that fills the struct at p.
-func assignTo(p any) func(f field, v any) {
-	return func(f field, v any) { reflect.ValueOf(p).Elem().FieldByIndex(f.index).Set(reflect.ValueOf(v)) }
+// readWhole reads the map at path into a struct whose fields mean nothing without each other.
+func (l *loader) readWhole(t *tree, path string, n *yaml.Node, fields []field, into reflect.Value) {
+	l.readFields(t, path, l.readMap(t, path, n), fields, into)
+	whole := !l.failed[path]
+	for _, f := range fields {
+		at := joinPath(path, f.name)
+		if _, given := l.places[at]; !l.failed[path] && !given && !f.nullable {
+			l.errs.addProblem(t.placeOf(n), l.nameOf(at), "is required")
+			whole = false
+		}
+		whole = whole && !l.failed[at]
+	}
+	l.failed[path] = !whole
 }
 
 // reportUnknownKey reports an unknown key, with the key that was probably meant: one of the same map, or one
@@ -187,7 +198,7 @@ func (l *loader) readListeners(t *tree, n *yaml.Node) []Listener {
 	for i, e := range t.readElements(n, "listeners") {
 		path := fmt.Sprintf("listeners[%d]", i)
 		one := Listener{Dialect: Conductor}
-		l.readFields(t, path, l.readMap(t, path, e), listenerFields, assignTo(&one))
+		l.readFields(t, path, l.readMap(t, path, e), listenerFields, reflect.ValueOf(&one).Elem())
 		out = append(out, one)
 	}
 	return out
@@ -223,8 +234,6 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 	s := Source{Registration: registration.Registration{Instance: instance}}
 	pairs := slices.DeleteFunc(l.readMap(t, path, n), func(p pair) bool {
 		switch {
-		case p.name == hashProfile:
-			s.Profile = l.readProfile(t, joinPath(path, hashProfile), p.value)
 		case p.name == sourceTTL && p.value.Kind == yaml.MappingNode:
 			s.MediaTTL = l.readMediaTTL(t, joinPath(path, sourceTTL), p.value)
 		case p.name == "cache_group": // Mooncake's
@@ -236,37 +245,16 @@ func (l *loader) readSource(t *tree, i int, n *yaml.Node, name, instance string)
 		}
 		return true
 	})
-	l.readFields(t, path, pairs, sourceFields, assignTo(&s))
+	l.readFields(t, path, pairs, sourceFields, reflect.ValueOf(&s).Elem())
 	at := joinPath(path, blockSize)
 	_, given := l.places[at]
 	switch {
 	case s.BlockSize == AutoCount:
 		s.BlockSize = 0 // the engine tells it
-	case s.BlockSize == 0 && given && !l.failed[at]:
-		l.errs.addProblem(l.places[at], l.nameOf(at), "must be greater than zero, got 0")
 	case !given && s.Discover == "" && !l.failed[path]:
 		l.errs.addProblem(l.places[path], l.nameOf(at), "is required: the engine's tokens a block")
 	}
 	return s.withTenant()
-}
-
-// readProfile reads the hash_profile at path; null is none.
-func (l *loader) readProfile(t *tree, path string, n *yaml.Node) (out registration.HashProfile) {
-	l.readFields(t, path, l.readMap(t, path, n), profileFields, assignTo(&out))
-	if isNull(n) {
-		return out
-	}
-	whole := !l.failed[path]
-	for _, f := range profileFields {
-		at := joinPath(path, f.name)
-		if _, given := l.places[at]; !l.failed[path] && !given && !f.nullable {
-			l.errs.addProblem(t.placeOf(n), l.nameOf(at), "is required")
-			whole = false
-		}
-		whole = whole && !l.failed[at]
-	}
-	l.failed[path] = !whole // the meaning of a field depends on the others
-	return out
 }
 
 // readMediaTTL reads the map of media at path.

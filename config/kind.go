@@ -68,6 +68,19 @@ func kindOf(f reflect.StructField) (k kind) {
 	case float64:
 		k = ratioKind()
 	}
+	if least := reflect.New(f.Type).Elem(); least.CanInt() {
+		if text, ok := f.Tag.Lookup("min"); ok {
+			least.Set(reflect.ValueOf(mustParse(k, text)))
+		}
+		number := k.parse
+		k.parse = func(s string) (any, error) {
+			v, err := number(s)
+			if err == nil && reflect.ValueOf(v).Int() < least.Int() {
+				return nil, fmt.Errorf("%s is too small; the least is %s", formatValue(v), formatValue(least.Interface()))
+			}
+			return v, err
+		}
+	}
 	if hasAuto {
 		number := k.parse
 		k.word, k.wants, k.literal = k.word+"|"+Auto, k.wants+", or "+Auto, Auto

@@ -260,10 +260,10 @@ func TestEveryLayerIsReported(t *testing.T) {
 warning: env CONDUCTOR_SEED: has no effect; CONDUCTOR_HASH_SEED sets the hash seed
 c.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 c.yaml:2:23: stream.stale_after: 7 has no unit; write "7s" if seconds are meant
+env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
 env CONDUCTOR_LISTENERS: listeners: ":1=carrier": dialect "carrier" is none of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc
 env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s" if seconds are meant
 env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missing port in address
-env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
 flag --snapshot-interval: snapshot.interval: 5 has no unit; write "5s" if seconds are meant
 flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
 flag --hash-seed: hash.seed: "x" is no whole number

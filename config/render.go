@@ -146,7 +146,7 @@ func structNode(of reflect.Value, fields []field) *yaml.Node {
 				addPair(n, medium, textNode(formatDuration(s.MediaTTL[medium])))
 			}
 		} else if v.Kind() == reflect.Struct {
-			n = structNode(v, profileFields)
+			n = structNode(v, f.members)
 		} else if f.name == blockSize && v.IsZero() {
 			n = textNode(Auto)
 		} else if f.nullable && v.Kind() == reflect.Int && v.IsZero() {

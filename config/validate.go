@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"reflect"
 	"strings"
 
 	"example.com/conductor/conductor/registration"
@@ -84,16 +83,8 @@ func (c *Config) complaints() (out []complaint) {
 	}
 
 	for _, s := range settings {
-		v, text := reflect.ValueOf(s.value(c)), s.format(c)
-		switch {
-		case v.Kind() == reflect.String || s.kind.list:
-			if _, err := s.kind.parse(text); err != nil {
-				add(s.path, "%s", err)
-			}
-		case v.CanInt() && v.Int() < s.least && !(s.kind.literal == Auto && text == Auto):
-			least := reflect.New(v.Type()).Elem()
-			least.SetInt(s.least)
-			add(s.path, "%s is too small; the least is %s", text, formatValue(least.Interface()))
+		if _, err := s.kind.parse(s.format(c)); err != nil {
+			add(s.path, "%s", err)
 		}
 	}
 	if c.Stream.QueueBytesTotal/2 < c.Limits.MaxPayload { // half is for live batches

@@ -2,7 +2,6 @@ package config
 
 import (
 	_ "embed" // for settingsText
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -21,10 +20,11 @@ var settingsText string
 
 // A field is one key of a map in a file, as the tags of a struct's field describe it.
 type field struct {
-	name     string // as files write it
-	index    []int  // of the field in its struct, as reflect has it
-	kind     kind   // how its value is written; the zero kind for a struct
-	nullable bool   // null means not given, as in the body of POST /register (yaml:",omitempty")
+	name     string  // as files write it
+	index    []int   // of the field in its struct, as reflect has it
+	kind     kind    // how its value is written; the zero kind for a struct
+	nullable bool    // null means not given, as in the body of POST /register (yaml:",omitempty")
+	members  []field // of a struct
 }
 
 // fieldsOf returns the fields of a struct that files have.
@@ -32,7 +32,7 @@ func fieldsOf(of reflect.Type) (out []field) {
 	for i := range of.NumField() {
 		name, options, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ",")
 		if name != "" {
-			out = append(out, field{name, []int{i}, kindOf(of.Field(i)), options == "omitempty"})
+			out = append(out, field{name, []int{i}, kindOf(of.Field(i)), options == "omitempty", nil})
 		}
 	}
 	return out
@@ -44,25 +44,27 @@ var (
 	dialectKind = kindNamed(listenerFields, "dialect")
 )
 
-// sourceFields are the fields of a source, those of a registration included; profileFields are those of its hash_profile.
-var sourceFields, profileFields = registrationFields()
-
-func registrationFields() (source, profile []field) {
-	source = fieldsOf(reflect.TypeFor[Source]())
+// sourceFields are the fields of a source: what to ask, and those of a registration.
+var sourceFields = func() []field {
+	out := fieldsOf(reflect.TypeFor[Source]())
+	whole, _ := reflect.TypeFor[Source]().FieldByName("Profile")
+	profile := field{name: hashProfile, index: whole.Index, nullable: true}
 	for i := range registration.Table {
 		f := &registration.Table[i]
-		kind := kindOf(reflect.TypeFor[registration.Registration]().FieldByIndex(f.Index))
-		if name, ok := strings.CutPrefix(f.Name, hashProfile+"."); !ok {
-			source = append(source, field{f.Name, append([]int{0}, f.Index...), kind, !f.Required})
-		} else if kind = textKinds[""]; f.Required {
-			profile = append(profile, field{name, f.Index[1:], textKinds["filled"], false})
+		member := reflect.TypeFor[registration.Registration]().FieldByIndex(f.Index)
+		one := field{f.Name, append([]int{0}, f.Index...), kindOf(member), !f.Required, nil}
+		if name, ok := strings.CutPrefix(f.Name, hashProfile+"."); ok {
+			one.name, one.index, one.kind = name, f.Index[1:], textKinds[""] // its words depend on each other
+			if f.Required {
+				one.kind = textKinds["filled"]
+			}
+			profile.members = append(profile.members, one)
 		} else {
-			profile = append(profile, field{name, f.Index[1:], kind, true})
+			out = append(out, one)
 		}
 	}
-	whole, _ := reflect.TypeFor[Source]().FieldByName("Profile")
-	return append(source, field{name: hashProfile, index: whole.Index, nullable: true}), profile
-}
+	return append(out, profile)
+}()
 
 // kindNamed returns the kind of the field of that name.
 func kindNamed(fields []field, name string) kind {
@@ -76,7 +78,6 @@ type setting struct {
 	section int    // index of the section in Config
 	flag    string // name of the flag, without dashes
 	initial any    // the default
-	least   int64  // least value of a number, in its own unit (ns, bytes)
 	live    bool   // a running server takes a change over
 	group   string // heading above the setting; "" for all but the first of a group
 	example string // what config init shows; "" for all but a dozen
@@ -109,10 +110,7 @@ func walkConfig() (out []setting) {
 			}
 			s.initial = reflect.Zero(member.Type).Interface()
 			if text, ok := member.Tag.Lookup("default"); ok {
-				s.initial = mustParse(s, text)
-			}
-			if text, ok := member.Tag.Lookup("min"); ok {
-				s.least = reflect.ValueOf(mustParse(s, text)).Int()
+				s.initial = mustParse(s.kind, text)
 			}
 			help, reason, _ := strings.Cut(comments[section.Type.Name()+"."+member.Name], "\n\n")
 			s.help = strings.Join(strings.Fields(help), " ")
@@ -126,10 +124,11 @@ func walkConfig() (out []setting) {
 	return out
 }
 
-func mustParse(s setting, text string) any {
-	v, err := s.kind.parse(text)
+// mustParse reads the text of a tag.
+func mustParse(k kind, text string) any {
+	v, err := k.parse(text)
 	if err != nil {
-		panic(fmt.Sprintf("BUG: tag of %s: %v", s.path, err))
+		panic("BUG: a tag: " + err.Error())
 	}
 	return v
 }

@@ -97,8 +97,8 @@ func TestIndexerFlags(t *testing.T) {
 
 	// One run tells everything that is wrong.
 	_, _, err := load("--workers", "1=h:1", "--block-size", "16", "--max-sources=0", "--port=1", "--listen=:2=dynamo")
-	want := `flag --port: listeners: --listen says where the dynamo dialect listens; keep one of the two
-flag --max-sources: limits.max_sources: 0 is too small; the least is 1
+	want := `flag --max-sources: limits.max_sources: 0 is too small; the least is 1
+flag --port: listeners: --listen says where the dynamo dialect listens; keep one of the two
 flag --workers: invalid ZMQ endpoint ` + "`h:1`: missing scheme"
 	if err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

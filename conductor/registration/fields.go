@@ -24,7 +24,7 @@ const FieldSalt = "additionalsalt"
 //	words     the values of a text that is one of a few, in upper or lower case
 //	bytes     the most bytes of a text, or of each element of a list
 //	items     the most elements of a list
-//	least     the least value of a number that is given
+//	min       the least value of a number that is given
 //	auto      the word auto is a value too, and leaves it to the engine
 //	default   what openapi.yaml shows as the value of a field that is left out
 //	derived   it follows from other fields, so no snapshot keeps it
@@ -95,7 +95,7 @@ func fieldsOf(of reflect.Type, within string, index []int) (out []Field) {
 		}
 		out = append(out, Field{
 			Name: name, Names: append([]string{name}, words("also")...), Required: member.Tag.Get("required") != "", Words: words("words"),
-			Least: number("least"), Auto: member.Tag.Get("auto") != "", MaxBytes: number("bytes"), MaxItems: number("items"),
+			Least: number("min"), Auto: member.Tag.Get("auto") != "", MaxBytes: number("bytes"), MaxItems: number("items"),
 			Default: member.Tag.Get("default"), derived: member.Tag.Get("derived") != "", always: options == "", Index: at,
 		})
 	}

@@ -73,11 +73,11 @@ type Registration struct {
 
 	// Tokens in a block, as the engine cuts prompts. With auto, or if you leave it out with discover, Conductor learns
 	// it from the engine or its first events; until then the engine is in no answer.
-	BlockSize int `json:"block_size" required:"yes" least:"1" auto:"yes"` // 0 while it is not known
+	BlockSize int `json:"block_size" required:"yes" min:"1" auto:"yes"` // 0 while it is not known
 
 	// Data-parallel rank; 0 for an engine that has only one. Engines add it to the ports of their tcp endpoints. You
 	// may leave it out with discover, events none, or endpoint push:.
-	Rank int `json:"dp_rank" required:"yes" least:"0"`
+	Rank int `json:"dp_rank" required:"yes" min:"0"`
 
 	// Salt of the blocks whose events carry none. Only queries with the same `cache_salt` find them.
 	Salt string `json:"additionalsalt,omitempty" also:"additional_salt" bytes:"256"`
@@ -136,7 +136,7 @@ type Registration struct {
 	// How many blocks the engine's cache has room for; required with events none, and refused otherwise. Beyond it
 	// Conductor takes the least recently used blocks for evicted. If it is less than the engine has, answers are too
 	// short; if it is more, they promise blocks that are gone.
-	CapacityBlocks int `json:"capacity_blocks,omitempty" least:"1"`
+	CapacityBlocks int `json:"capacity_blocks,omitempty" min:"1"`
 
 	// With count, the blocks that an engine with events none is expected to hold count in the lengths of its rows, as
 	// if it had announced them on its device. Without it these lengths are 0, and expected alone has the blocks.
