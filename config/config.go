@@ -40,14 +40,13 @@ const (
 type Listener struct {
 	Address string `yaml:"address"` // host:port; an empty host is every interface, port 0 any free one
 	// what the paths at its root speak; Conductor if a file says nothing
-	Dialect string `yaml:"dialect" words:"conductor|conductor-msgpack|conductor-json-v2|dynamo|grpc"`
+	Dialect string `yaml:"dialect" kind:"dialect"`
 }
 
 // Default returns the settings of a server that was told nothing.
 func Default() Config {
-	// The ports are those that routers of the two dialects call by default.
-	c := Config{Listeners: []Listener{{":13333", Conductor}, {":8090", Dynamo}}}
-	for _, s := range settings {
+	var c Config
+	for _, s := range allSettings {
 		s.assign(&c, s.initial)
 	}
 	return c

@@ -90,7 +90,7 @@ func (l *loader) addDynamoListener(d DynamoServer, c *Config) {
 	goes := func(one Listener) bool { return d.Alone || one.Dialect == Dynamo }
 	if slices.ContainsFunc(c.Listeners, goes) {
 		if l.places["listeners"].layer == inFlags {
-			l.errs.addProblem(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", flagListen, Dynamo)
+			l.errs.addProblem(at, "listeners", "--%s says where the %s dialect listens; keep one of the two", allSettings[0].flag, Dynamo)
 			return
 		}
 		for path := range l.places {

@@ -65,8 +65,8 @@ func TestDynamoListener(t *testing.T) {
 			}
 			return
 		}
-		if err != nil || formatListeners(d.Config.Listeners) != want {
-			t.Errorf("%s %v %v: %s, %v, want %s", file, env, args, formatListeners(d.Config.Listeners), err, want)
+		if err != nil || formatValue(d.Config.Listeners) != want {
+			t.Errorf("%s %v %v: %s, %v, want %s", file, env, args, formatValue(d.Config.Listeners), err, want)
 			return
 		}
 		last := len(d.Config.Listeners) - 1

@@ -7,12 +7,11 @@ import (
 )
 
 const (
-	envPrefix    = "CONDUCTOR_"
-	envFile      = "CONDUCTOR_CONFIG_PATH"
-	envListeners = "CONDUCTOR_LISTENERS"
-	envLevel     = "CONDUCTOR_LOG_LEVEL"
-	envSeed      = "CONDUCTOR_SEED"   // Mooncake documents it as legacy; it never had an effect
-	envPython    = "CONDUCTOR_PYTHON" // names the interpreter for the tests' peers
+	envPrefix = "CONDUCTOR_"
+	envFile   = "CONDUCTOR_CONFIG_PATH"
+	envLevel  = "CONDUCTOR_LOG_LEVEL"
+	envSeed   = "CONDUCTOR_SEED"   // Mooncake documents it as legacy; it never had an effect
+	envPython = "CONDUCTOR_PYTHON" // names the interpreter for the tests' peers
 )
 
 // serviceLinks are the variables Kubernetes sets in every pod of a namespace that has a service called
@@ -38,11 +37,11 @@ func (l *loader) readEnv(env map[string]string) layer {
 	l.readDynamoEnv(env, out)
 	var known []string
 	byName := map[string]setting{}
-	for _, s := range settings {
+	for _, s := range allSettings {
 		byName[s.env()] = s
 		known = append(known, s.env())
 	}
-	known = append(known, envListeners, envFile)
+	known = append(known, envFile)
 	var names []string
 	for name, value := range env {
 		if strings.HasPrefix(name, envPrefix) && value != "" {
@@ -56,8 +55,6 @@ func (l *loader) readEnv(env map[string]string) layer {
 		switch {
 		case isSetting:
 			l.readText(s, env[name], at, out)
-		case name == envListeners:
-			l.readListenerTexts(env[name], at, out)
 		case name == envSeed:
 			l.warns.addProblem(at, "", "has no effect; %s sets the hash seed", envPrefix+"HASH_SEED")
 		case name == envFile || name == envPython || serviceLinks.MatchString(name):

@@ -109,7 +109,7 @@ func (l *loader) readFile(name string, data []byte) layer {
 		case slices.Contains(sections, p.name):
 			pairs, _ := t.readPairs(p.value, p.name)
 			i := slices.IndexFunc(settings, func(s setting) bool { return s.sectionName() == p.name })
-			section := reflect.ValueOf(&said).Elem().Field(settings[i].section)
+			section := reflect.ValueOf(&said).Elem().Field(settings[i].index[0])
 			l.readFields(t, p.name, pairs, fieldsOf(section.Type()), section)
 		default:
 			l.reportUnknownKey(t, p, "", known)

@@ -42,7 +42,10 @@ var textKinds = map[string]kind{
 	"addresses": listKind("addresses", "a list of host:port", checkRemoteAddress),
 	"rules":     listKind("rules", "a list of rules such as tcp://10.0.0.0/8", reach.CheckRule),
 	"roles":     listKind("roles", "a list of roles", checkRole),
+	"dialect":   dialectKind,
 }
+
+var dialectKind = wordKind(Conductor, ConductorMsgpack, ConductorJSONV2, Dynamo, GRPC)
 
 // kindOf returns the kind of a struct's field, the zero kind for a struct.
 func kindOf(f reflect.StructField) (k kind) {
@@ -55,6 +58,8 @@ func kindOf(f reflect.StructField) (k kind) {
 			return wordKind(strings.Split(words, "|")...)
 		}
 		k = textKinds[f.Tag.Get("kind")]
+	case []Listener:
+		k = kind{word: "address=dialect", parse: parseListeners}
 	case bool:
 		k = boolKind()
 	case time.Duration:
@@ -107,6 +112,12 @@ func formatValue(v any) string {
 		}
 	case []string:
 		return strings.Join(v, ",")
+	case []Listener:
+		var out []string
+		for _, one := range v {
+			out = append(out, one.Address+"="+one.Dialect)
+		}
+		return strings.Join(out, ",")
 	}
 	return fmt.Sprint(v)
 }
@@ -139,6 +150,30 @@ func listKind(word, wants string, check func(string) error) kind {
 		}
 		return out, nil
 	}}
+}
+
+// parseListeners reads listeners written ADDRESS=DIALECT, separated by commas. ADDRESS alone means the Conductor dialect.
+// The error has a line for each bad one.
+func parseListeners(texts string) (any, error) {
+	var list []Listener
+	var errs []error
+	for text := range strings.SplitSeq(texts, ",") {
+		address, dialect, given := strings.Cut(strings.TrimSpace(text), "=")
+		one := Listener{strings.TrimSpace(address), Conductor}
+		if _, err := checkAddress(one.Address); err != nil {
+			errs = append(errs, err)
+		}
+		if given {
+			v, err := dialectKind.parse(strings.TrimSpace(dialect))
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%q: dialect %s", text, err))
+				continue
+			}
+			one.Dialect = v.(string)
+		}
+		list = append(list, one)
+	}
+	return list, errors.Join(errs...)
 }
 
 // wordKind is one of a few words, in any case.

@@ -131,7 +131,7 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s has no documented default", k.path)
 		}
 	}
-	if got := formatListeners(c.Listeners); got != ":13333=conductor,:8090=dynamo" {
+	if got := formatValue(c.Listeners); got != ":13333=conductor,:8090=dynamo" {
 		t.Errorf("listeners = %s", got)
 	}
 	if len(c.Sources) != 0 {
@@ -227,7 +227,7 @@ func TestListenerPrecedence(t *testing.T) {
 		t.Helper()
 		d, err := Load(Options{File: file, Env: env, Flags: flags(t, args...)})
 		must.Report(t, err)
-		if got := formatListeners(d.Config.Listeners); got != want {
+		if got := formatValue(d.Config.Listeners); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
@@ -262,8 +262,8 @@ c.yaml:1:14: log.level: "loud" is none of debug, info, warn, error
 c.yaml:2:23: stream.stale_after: 7 has no unit; write "7s" if seconds are meant
 env CONDUCTOR_LIMITS_MAX_BODY: limits.max_body: 0 is too small; the least is 1
 env CONDUCTOR_LISTENERS: listeners: ":1=carrier": dialect "carrier" is none of conductor, conductor-msgpack, conductor-json-v2, dynamo, grpc
+env CONDUCTOR_LISTENERS: listeners: "nowhere" is no host:port: missing port in address
 env CONDUCTOR_STREAM_STALE_AFTER: stream.stale_after: 30 has no unit; write "30s" if seconds are meant
-env CONDUCTOR_LISTENERS: listeners[0].address: "nowhere" is no host:port: missing port in address
 flag --snapshot-interval: snapshot.interval: 5 has no unit; write "5s" if seconds are meant
 flag --copies: stream.copies: "sets" is none of count, set; did you mean "set"?
 flag --hash-seed: hash.seed: "x" is no whole number
@@ -311,11 +311,11 @@ func TestFileDiscovery(t *testing.T) {
 		for _, w := range d.Warnings {
 			warned += w.Error()
 		}
-		if d.File != file || formatListeners(d.Config.Listeners) != listeners || warned != warning || said != problem {
-			t.Errorf("file %q, listeners %s, warnings %q, error %q", d.File, formatListeners(d.Config.Listeners), warned, said)
+		if d.File != file || formatValue(d.Config.Listeners) != listeners || warned != warning || said != problem {
+			t.Errorf("file %q, listeners %s, warnings %q, error %q", d.File, formatValue(d.Config.Listeners), warned, said)
 		}
 	}
-	defaults := formatListeners(Default().Listeners)
+	defaults := formatValue(Default().Listeners)
 	f(Options{}, "", defaults, "", "")
 	f(Options{Env: []string{home}}, usual, ":1=conductor", "", "")
 	f(Options{Env: []string{"HOME=" + filepath.Dir(gone)}}, "", defaults, "", "")

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -89,9 +90,8 @@ func (l *loader) load(name string, data []byte, env map[string]string, o Options
 func mergeLayers(layers ...layer) Config {
 	c := Default()
 	v := viper.New()
-	v.SetDefault("listeners", c.Listeners)
 	v.SetDefault("sources", c.Sources)
-	for _, s := range settings {
+	for _, s := range allSettings {
 		v.SetDefault(s.path, s.initial)
 	}
 	for _, given := range layers {
@@ -99,15 +99,20 @@ func mergeLayers(layers ...layer) Config {
 			v.Set(path, value)
 		}
 	}
-	for _, s := range settings {
+	for _, s := range allSettings {
 		s.assign(&c, v.Get(s.path))
 	}
-	c.Listeners, c.Sources = v.Get("listeners").([]Listener), v.Get("sources").([]Source)
+	c.Sources = v.Get("sources").([]Source)
 	return c
 }
 
-// readText reads a setting that is given as text.
+// readText reads a setting that is given as text, which replaces the value of the layers below, the elements of a list
+// and their mistakes included.
 func (l *loader) readText(s setting, value string, at place, out layer) {
+	element := s.path + "["
+	maps.DeleteFunc(l.places, func(path string, _ place) bool { return strings.HasPrefix(path, element) })
+	maps.DeleteFunc(l.failed, func(path string, _ bool) bool { return strings.HasPrefix(path, element) })
+	maps.DeleteFunc(l.names, func(path, _ string) bool { return strings.HasPrefix(path, element) })
 	v, err := s.kind.parse(strings.TrimSpace(value))
 	if err != nil && at.layer == inEnv && s.env() == envLevel {
 		// Mooncake takes an unknown level for INFO and starts.
@@ -116,46 +121,12 @@ func (l *loader) readText(s setting, value string, at place, out layer) {
 	}
 	l.places[s.path], l.failed[s.path] = at, err != nil
 	if err != nil {
-		l.errs.addProblem(at, s.path, "%s", err)
+		for reason := range strings.SplitSeq(err.Error(), "\n") {
+			l.errs.addProblem(at, s.path, "%s", reason)
+		}
 		return
 	}
 	out[s.path] = v
-}
-
-// readListenerTexts reads listeners written ADDRESS=DIALECT. ADDRESS alone means the Conductor dialect. The
-// listeners replace those of the layers below.
-func (l *loader) readListenerTexts(texts string, at place, out layer) {
-	l.forgetListeners()
-	l.places["listeners"] = at
-	list := []Listener{}
-	for _, text := range strings.Split(texts, ",") {
-		address, dialect, given := strings.Cut(strings.TrimSpace(text), "=")
-		one := Listener{strings.TrimSpace(address), Conductor}
-		if given {
-			v, err := dialectKind.parse(strings.TrimSpace(dialect))
-			if err != nil {
-				l.errs.addProblem(at, "listeners", "%q: dialect %s", text, err)
-				continue
-			}
-			one.Dialect = v.(string)
-		}
-		list = append(list, one)
-	}
-	if len(list) == 0 {
-		l.failed["listeners"] = true // each was bad and reported
-	}
-	out["listeners"] = list
-}
-
-// forgetListeners drops the places and mistakes noted of the listeners of lower layers: their list is replaced whole.
-func (l *loader) forgetListeners() {
-	for path := range l.places {
-		if strings.HasPrefix(path, "listeners") {
-			delete(l.places, path)
-			delete(l.failed, path)
-		}
-	}
-	delete(l.names, "listeners[0].address")
 }
 
 // nameOf returns what the reader calls a path.

@@ -29,8 +29,8 @@ func (c *Config) YAML(comments bool) string {
 		}
 	}
 	top := "Most servers set some of these: " + strings.Join(first, ", ") + ". conductor config init writes a file with them."
-	put(root, "listeners", listNode(c.Listeners, listenerFields), "ports; dialect is one of "+
-		strings.Join(dialectKind.words, ", ")+" (--"+flagListen+", "+envListeners+")")
+	listen := allSettings[0]
+	put(root, listen.path, listNode(c.Listeners, listenerFields), fmt.Sprintf("%s (--%s, %s)", listen.help, listen.flag, listen.env()))
 	if comments {
 		root.Content[0].HeadComment = wrapText(top) + "\n\n" + root.Content[0].HeadComment
 	}
@@ -77,7 +77,7 @@ func StarterYAML() string {
 	comment("", "Settings of conductor serve, at their defaults: remove the # before what you change, then run conductor config "+
 		"check on this file. conductor config defaults prints all settings.")
 	out.WriteString("\n")
-	comment("", "ports, with what is spoken there: "+strings.Join(dialectKind.words, ", "))
+	comment("", allSettings[0].help)
 	out.WriteString("listeners:\n")
 	for _, l := range Default().Listeners {
 		fmt.Fprintf(&out, "  - {address: %q, dialect: %s}\n", l.Address, l.Dialect)

@@ -17,7 +17,8 @@ import "time"
 // Config is everything a server needs to know before it starts. Settings are printed in its order, under the names of
 // their groups; a group ends where the next one begins.
 type Config struct {
-	Listeners []Listener `yaml:"listeners"`
+	// addresses to listen on, each with what is spoken there
+	Listeners []Listener `yaml:"listeners" flag:"listen" default:":13333=conductor,:8090=dynamo"`
 
 	Snapshot Snapshot `yaml:"snapshot" group:"What most servers set"`
 	Ready    Ready    `yaml:"ready"`

@@ -19,12 +19,8 @@ type Setting struct {
 // left out: the server knows how those are.
 func (c *Config) Settings() []Setting {
 	d := Default()
-	is, was := formatListeners(c.Listeners), formatListeners(d.Listeners)
-	all := []Setting{{
-		Path: "listeners", Value: is, Default: was, Changed: is != was,
-		Help: "addresses that the server listens on, with the dialect of each",
-	}}
-	for _, s := range settings {
+	var all []Setting
+	for _, s := range allSettings {
 		is, was := s.format(c), s.format(&d)
 		value := s.hideSecrets(is)
 		if s.path == "hash.seed" && is != was {
@@ -76,10 +72,7 @@ type Change struct {
 // Diff returns the scalar settings and the listeners that differ, in the order in which they are
 // printed, without the passwords of URLs. Sources are compared by DiffSources.
 func Diff(was, is *Config) (all []Change) {
-	if w, i := formatListeners(was.Listeners), formatListeners(is.Listeners); w != i {
-		all = append(all, Change{Path: "listeners", Was: w, Is: i})
-	}
-	for _, s := range settings {
+	for _, s := range allSettings {
 		if w, i := s.format(was), s.format(is); w != i {
 			all = append(all, Change{s.path, s.hideSecrets(w), s.hideSecrets(i), s.live})
 		}

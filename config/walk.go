@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	_ "embed" // for settingsText
 	"go/ast"
 	"go/parser"
@@ -40,8 +41,6 @@ func fieldsOf(of reflect.Type) (out []field) {
 
 var (
 	listenerFields = fieldsOf(reflect.TypeFor[Listener]())
-
-	dialectKind = kindNamed(listenerFields, "dialect")
 )
 
 // sourceFields are the fields of a source: what to ask, and those of a registration.
@@ -66,16 +65,10 @@ var sourceFields = func() []field {
 	return append(out, profile)
 }()
 
-// kindNamed returns the kind of the field of that name.
-func kindNamed(fields []field, name string) kind {
-	return fields[slices.IndexFunc(fields, func(f field) bool { return f.name == name })].kind
-}
-
 // A setting is a field of a section of Config. Flags and variables can give its value too.
 type setting struct {
 	field
-	path    string // section.name
-	section int    // index of the section in Config
+	path    string // section.name, or listeners
 	flag    string // name of the flag, without dashes
 	initial any    // the default
 	live    bool   // a running server takes a change over
@@ -85,40 +78,46 @@ type setting struct {
 	reason  string // why the default is what it is; "" if that needs no words
 }
 
-// settings are all of them, in the order of the struct.
-var settings = walkConfig()
+// allSettings are all of them, in the order of the struct. settings are those in sections: all but listeners.
+var (
+	allSettings = walkConfig()
+	settings    = allSettings[1:]
+)
 
 // walkConfig finds the settings. A field that is not described as settings.go says is a bug.
 func walkConfig() (out []setting) {
 	comments := commentsOf(settingsText)
-	config := reflect.TypeFor[Config]()
-	for i := range config.NumField() {
-		section := config.Field(i)
-		if section.Type.Kind() != reflect.Struct {
-			continue // listeners and sources are lists
+	add := func(parent string, member reflect.StructField, f field, path string, index ...int) *setting {
+		s := setting{field: f, path: path, live: member.Tag.Get("reload") != "", example: member.Tag.Get("start")}
+		s.index = index
+		s.flag = cmp.Or(member.Tag.Get("flag"), strings.NewReplacer(".", "-", "_", "-").Replace(path))
+		s.initial = reflect.Zero(member.Type).Interface()
+		if text, ok := member.Tag.Lookup("default"); ok {
+			s.initial = mustParse(s.kind, text)
 		}
-		for k, f := range fieldsOf(section.Type) {
-			member := section.Type.FieldByIndex(f.index)
-			s := setting{field: f, section: i, path: section.Tag.Get("yaml") + "." + f.name, live: member.Tag.Get("reload") != ""}
-			s.example = member.Tag.Get("start")
+		help, reason, _ := strings.Cut(comments[parent+"."+member.Name], "\n\n")
+		s.help = strings.Join(strings.Fields(help), " ")
+		s.reason = strings.TrimPrefix(strings.Join(strings.Fields(reason), " "), "Default: ")
+		if s.help == "" {
+			panic("BUG: settings.go has no comment on " + path)
+		}
+		out = append(out, s)
+		return &out[len(out)-1]
+	}
+	for _, f := range fieldsOf(reflect.TypeFor[Config]()) {
+		section := reflect.TypeFor[Config]().FieldByIndex(f.index)
+		if f.name == "listeners" {
+			add("Config", section, f, f.name, f.index...).help += "; dialects: " + strings.Join(dialectKind.words, ", ")
+		}
+		if section.Type.Kind() != reflect.Struct {
+			continue
+		}
+		for k, member := range fieldsOf(section.Type) {
+			tags := section.Type.FieldByIndex(member.index)
+			s := add(section.Type.Name(), tags, member, f.name+"."+member.name, f.index[0], member.index[0])
 			if k == 0 {
 				s.group = section.Tag.Get("group")
 			}
-			s.flag = member.Tag.Get("flag")
-			if s.flag == "" {
-				s.flag = strings.NewReplacer(".", "-", "_", "-").Replace(s.path)
-			}
-			s.initial = reflect.Zero(member.Type).Interface()
-			if text, ok := member.Tag.Lookup("default"); ok {
-				s.initial = mustParse(s.kind, text)
-			}
-			help, reason, _ := strings.Cut(comments[section.Type.Name()+"."+member.Name], "\n\n")
-			s.help = strings.Join(strings.Fields(help), " ")
-			s.reason = strings.TrimPrefix(strings.Join(strings.Fields(reason), " "), "Default: ")
-			if s.help == "" {
-				panic("BUG: settings.go has no comment on " + s.path)
-			}
-			out = append(out, s)
 		}
 	}
 	return out
@@ -162,15 +161,18 @@ func (s setting) env() string {
 
 // value reads the setting from a config.
 func (s setting) value(c *Config) any {
-	return reflect.ValueOf(c).Elem().Field(s.section).FieldByIndex(s.index).Interface()
+	return reflect.ValueOf(c).Elem().FieldByIndex(s.index).Interface()
 }
 
 // assign writes the setting into a config.
 func (s setting) assign(c *Config, v any) {
-	if list, ok := v.([]string); ok {
-		v = slices.Clone(list) // no two configs share a list
+	switch list := v.(type) { // no two configs share one
+	case []string:
+		v = slices.Clone(list)
+	case []Listener:
+		v = slices.Clone(list)
 	}
-	reflect.ValueOf(c).Elem().Field(s.section).FieldByIndex(s.index).Set(reflect.ValueOf(v))
+	reflect.ValueOf(c).Elem().FieldByIndex(s.index).Set(reflect.ValueOf(v))
 }
 
 // format renders the value in a config as flags and variables write it.
