@@ -12,7 +12,7 @@
 //     flag --name.
 //  3. A setting is written down once, as a field of settings.go with its comment and its tags. One walk over
 //     these (walk.go) gives the keys of the file, the variables, the flags, the range checks, the printed
-//     defaults and docs/settings.md.
+//     defaults and docs/settings.md. The fields of sources are those of conductor/registration, with their rules.
 //
 // Concurrency: a Config is a plain value; nothing here keeps state. It is read at the start and at a reload.
 //

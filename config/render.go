@@ -45,14 +45,7 @@ func (c *Config) YAML(comments bool) string {
 			}
 			put(root, section, m, heading)
 		}
-		n := s.kind.valueNode(s.value(c))
-		if s.kind.list {
-			n = &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-			for _, text := range s.value(c).([]string) {
-				n.Content = append(n.Content, textNode(text))
-			}
-		}
-		put(m, s.name, n, fmt.Sprintf("%s (%s; --%s, %s)", s.help, s.kind.word, s.flag, s.env()))
+		put(m, s.name, s.kind.valueNode(s.value(c)), fmt.Sprintf("%s (%s; --%s, %s)", s.help, s.kind.word, s.flag, s.env()))
 	}
 	put(root, "sources", listNode(c.Sources, sourceFields), "engines to subscribe to from the start, with the fields of POST /register")
 
@@ -161,8 +154,15 @@ func structNode(of reflect.Value, fields []field) *yaml.Node {
 	return m
 }
 
-// valueNode renders a value as one scalar.
+// valueNode renders a value as one scalar, or as a list of texts in one line.
 func (k kind) valueNode(v any) *yaml.Node {
+	if list, ok := v.([]string); ok {
+		n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+		for _, text := range list {
+			n.Content = append(n.Content, textNode(text))
+		}
+		return n
+	}
 	n := textNode(formatValue(v))
 	if n.Value == k.literal {
 		return n

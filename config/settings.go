@@ -18,6 +18,8 @@ import "time"
 // their groups; a group ends where the next one begins.
 type Config struct {
 	// addresses to listen on, each with what is spoken there
+	//
+	// Default: routers of the two dialects call these ports
 	Listeners []Listener `yaml:"listeners" flag:"listen" default:":13333=conductor,:8090=dynamo"`
 
 	Snapshot Snapshot `yaml:"snapshot" group:"What most servers set"`

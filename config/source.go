@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 
 	"example.com/conductor/conductor/registration"
@@ -93,22 +92,23 @@ func contradictions(sources []Source) (out []complaint) {
 // DiffSources returns the sources that one config has and the other lacks, and those of both that
 // differ, by their keys.
 func DiffSources(was, is *Config) (added, changed, removed []Source) {
-	find := func(in []Source, s Source) *Source {
-		i := slices.IndexFunc(in, func(other Source) bool { return other.Key() == s.Key() })
-		if i < 0 {
-			return nil
+	byKey := func(c *Config) map[registration.Key]Source {
+		out := make(map[registration.Key]Source, len(c.Sources))
+		for _, s := range c.Sources {
+			out[s.Key()] = s.withTenant()
 		}
-		return &in[i]
+		return out
 	}
+	before, after := byKey(was), byKey(is)
 	for _, s := range is.Sources {
-		if old := find(was.Sources, s); old == nil {
+		if old, found := before[s.Key()]; !found {
 			added = append(added, s)
-		} else if !reflect.DeepEqual(old.withTenant(), s.withTenant()) {
+		} else if !reflect.DeepEqual(old, s.withTenant()) {
 			changed = append(changed, s)
 		}
 	}
 	for _, s := range was.Sources {
-		if find(is.Sources, s) == nil {
+		if _, found := after[s.Key()]; !found {
 			removed = append(removed, s)
 		}
 	}

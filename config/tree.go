@@ -8,6 +8,7 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -192,11 +193,8 @@ func (t *tree) readValue(n *yaml.Node, path string, k kind) (any, bool) {
 func (t *tree) readScalar(n *yaml.Node, path string, k kind) (any, bool) {
 	n = resolveAlias(n)
 	tag := n.ShortTag()
-	fits := false
-	for _, want := range k.tags {
-		fits = fits || n.Kind == yaml.ScalarNode && tag == want
-	}
-	fits = fits || k.literal != "" && n.Kind == yaml.ScalarNode && tag == "!!str" && strings.EqualFold(n.Value, k.literal)
+	fits := n.Kind == yaml.ScalarNode && (slices.Contains(k.tags, tag) ||
+		k.literal != "" && tag == "!!str" && strings.EqualFold(n.Value, k.literal))
 	switch {
 	case isNull(n):
 		t.problems.addProblem(t.placeOf(n), path, "has no value; it must be %s", k.wants)
