@@ -44,15 +44,18 @@ type disk struct {
 // writeQueue writes the queued records until the end.
 func (t *Tape) writeQueue() {
 	var entries []entry
+	var written []chan struct{}
 	for closed := false; !closed; {
 		<-t.wake
 		t.gatherEntries()
-		for {
-			entries, closed = t.takeEntries(entries)
-			if len(entries) == 0 {
-				break
+		for more := true; more; {
+			entries, written, closed = t.takeEntries(entries)
+			if more = len(entries) > 0; more {
+				t.writeEntries(entries)
 			}
-			t.writeEntries(entries)
+			for _, done := range written {
+				close(done)
+			}
 		}
 	}
 	if t.disk.file != nil {

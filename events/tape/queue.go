@@ -43,6 +43,8 @@ type queue struct {
 	// no batch.
 	lossy []*Recorder
 	blind bool
+	// written are closed once the writer is done with the entries.
+	written []chan struct{}
 }
 
 // hasRoom reports whether a payload may be added. Behind an overflow it waits until
@@ -113,16 +115,33 @@ func (t *Tape) markLosses(now time.Time) {
 	q.lossy, q.blind = nil, false
 }
 
-// takeEntries returns the queued records and leaves an empty slice in its place; closed
-// says that no more will come. The room is given back by releaseRoom.
-func (t *Tape) takeEntries(empty []entry) (full []entry, closed bool) {
+// Written returns a channel that is closed when nothing that was recorded before the call is on its way to the disk any
+// more: it is there, or it is lost.
+func (t *Tape) Written() <-chan struct{} {
+	done := make(chan struct{})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.opts.Dir == "" {
+		close(done)
+		return done
+	}
+	t.queue.written = append(t.queue.written, done)
+	wake(t.wake)
+	wake(t.rush)
+	return done
+}
+
+// takeEntries returns the queued records and leaves an empty slice in its place; written are to be closed behind them, and
+// closed says that no more will come. The room is given back by releaseRoom.
+func (t *Tape) takeEntries(empty []entry) (full []entry, written []chan struct{}, closed bool) {
 	if cap(empty) > keptEntries {
 		empty = nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	full, t.queue.entries = t.queue.entries, empty[:0]
-	return full, t.closed
+	written, t.queue.written = t.queue.written, nil
+	return full, written, t.closed
 }
 
 // releaseRoom gives room of the queue back and adds to the counts.
