@@ -13,6 +13,9 @@
 //	                    |
 //	         event.go: finishEvent, salt.go, items.go     one events.Event
 //
+// cut.go is for who sends events on: it takes batches apart into the bytes of their events, and puts others together in
+// the same form.
+//
 // Invariants:
 //
 //  1. An error means the payload is not one complete batch, or is over a limit
