@@ -48,6 +48,16 @@ func listenLocal(t testing.TB) net.Listener {
 	return ln
 }
 
+// batch is one message of an engine.
+type batch struct {
+	seq     uint64
+	id      []byte
+	payload []byte
+}
+
+// number returns the frame of the number.
+func (b *batch) number() []byte { return append(binary.BigEndian.AppendUint64(nil, b.seq), b.id...) }
+
 // engine publishes as vLLM does, with a ring of some batches.
 type engine struct {
 	t            testing.TB
@@ -124,18 +134,25 @@ func (e *engine) accept(ln net.Listener, serve func(net.Conn)) {
 
 const engineTopic = "kv-events"
 
-func (e *engine) shape() shape { return shape{topic: engineTopic, topics: e.topics, ids: e.ids} }
-
+// answer sends what the ring has from a number on, and the end marker.
 func (e *engine) answer(p *zmq.Peer, from uint64) {
 	e.mu.Lock()
-	old, out := slices.Clone(e.old), replies{peer: p, shape: e.shape()}
+	old, topics := slices.Clone(e.old), e.topics
 	e.mu.Unlock()
-	for i := range old {
-		if old[i].seq >= from {
-			out.send(&old[i])
+	send := func(topic string, number, payload []byte) {
+		if topics {
+			p.Send(nil, []byte(topic), number, payload)
+		} else {
+			p.Send(nil, number, payload)
 		}
 	}
-	out.end()
+	for _, b := range old {
+		if b.seq >= from {
+			send(engineTopic, b.number(), b.payload)
+		}
+	}
+	send("", endNumber, nil)
+	p.Flush()
 }
 
 // send publishes events as one batch.
@@ -153,7 +170,7 @@ func (e *engine) raw(payload []byte) {
 	defer e.mu.Unlock()
 	b := batch{seq: e.next, payload: payload}
 	if e.ids {
-		b.id = events.PublisherID{byte(e.life), 1}
+		b.id = append([]byte{byte(e.life), 1}, make([]byte, 14)...)
 	}
 	e.next++
 	e.old = append(e.old, b)
@@ -161,7 +178,7 @@ func (e *engine) raw(payload []byte) {
 		e.old = e.old[1:]
 	}
 	e.peers = slices.DeleteFunc(e.peers, func(p *zmq.Peer) bool {
-		return p.Send([]byte(engineTopic), numberFrame(e.shape(), &b), payload) != nil || p.Flush() != nil
+		return p.Send([]byte(engineTopic), b.number(), payload) != nil || p.Flush() != nil
 	})
 }
 
@@ -294,7 +311,7 @@ type relayed struct {
 func relayOf(t testing.TB, e *engine, change func(*Config)) *relayed {
 	t.Helper()
 	cfg := Config{Endpoint: "tcp://" + e.live.Addr().String(), ReplayEndpoint: "tcp://" + e.replay.Addr().String(), Memory: 1 << 20,
-		Report: func(err error) { t.Error(err) }}
+		Report: func(err error) { t.Error(err) }, OnState: func(stream.State, string) {}}
 	if change != nil {
 		change(&cfg)
 	}

@@ -101,7 +101,7 @@ func TestInteropHistory(t *testing.T) {
 	must.Succeed(t, leaves.cmd.Wait())
 	until(t, "the relay has no connections", func() bool { s := r.Stats(); return s.Live+s.Replays == 0 })
 	if s := r.Stats(); s.Unfinished > 1 || s.Dumps > 0 {
-		t.Errorf("the relay says %+v", s.ServeStats)
+		t.Errorf("the relay says %+v", s)
 	}
 }
 

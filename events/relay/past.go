@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"iter"
 	"maps"
-
-	"github.com/vmihailenco/msgpack/v5"
+	"math"
+	"slices"
 
 	"example.com/conductor/events"
 	"example.com/conductor/events/wire"
@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	// An event that removes blocks has at most this many, a batch of a dump this many events.
-	maxRemovals = 2048
-	maxEvents   = 16384
+	// maxEvents is how many events a batch of a dump has at most.
+	maxEvents = 16384
 	// Kept events are looked through once they have doubled, but not below this many bytes.
 	minCompaction = 1 << 20
 	// The memory of a held block in past.held, about.
@@ -30,20 +29,21 @@ const (
 //
 // An event is kept as long as a follower needs it: because the engine still holds one of its blocks, or because it has
 // the tokens of a block above one, or of a block that is held elsewhere by its hash alone. Removals are not kept. A dump
-// replays the kept events and makes up the removals that lead from there to what is held.
+// is what a compaction leaves, with removals made up that take back what the kept events store too much.
 //
 // Invariants:
 //
 //  1. A follower of a dump that counts copies, or knows presence alone, holds what one holds that heard all batches:
 //     as many copies, and the block if its last event stored it.
-//  2. The last stores() events that stored a held block are kept, and before them events that say what it and the
+//  2. The last copies + absent events that stored a held block are kept, and before them events that say what it and the
 //     blocks above it are.
 //
-// Cost: a batch is decoded once. A compaction decodes all kept events, and runs when they have doubled, so an event
-// takes part in two of them on average. Relay.mu guards it; events that a dump returned do not change.
+// Cost: a batch is decoded once. A compaction, and so a dump, decodes each kept event once. Compactions run when the
+// kept events have doubled, so an event takes part in two of them on average. Relay.mu guards it; events that a dump
+// returned do not change.
 type past struct {
 	held   map[blockKey]holding
-	places map[place]uint32
+	places []place // by number; an engine has few
 	kept   [][]byte
 	bytes  int64 // of kept
 	after  int64 // bytes after the last compaction
@@ -54,10 +54,9 @@ type past struct {
 
 	any   bool // a batch was evicted, and base is its number
 	base  uint64
-	frame frame
-	maps  bool   // events are msgpack maps, not arrays
-	clear []byte // the newest event that cleared everything, nil before
-	one   []byte // memory of decodeAlone
+	frame wire.Frame // of the last batch with events
+	clear []byte     // the newest event that cleared everything, nil before
+	one   []byte     // memory of decodeAlone
 }
 
 // place is where blocks lie, as followers tell places apart.
@@ -73,55 +72,34 @@ type blockKey struct {
 	place uint32
 }
 
-// holding is what is known of a block in a place that has copies.
+// holding is what is known of a block in a place that has copies. copies + absent stores lead to it: one for each copy, and
+// one that a removal takes back.
 type holding struct {
 	copies int32
-	absent bool // the last event removed the block, and copies are left
+	absent int32 // 1 if the last event removed the block, and copies are left; else 0
 }
 
-// stores returns how many stores lead to the holding: one for each copy, and one that a removal takes back.
-func (h holding) stores() int32 {
-	if h.absent {
-		return h.copies + 1
-	}
-	return h.copies
-}
-
-func newPast() *past { return &past{held: make(map[blockKey]holding), places: make(map[place]uint32)} }
-
-// PastStats is what a relay knows of the time before its tape's memory.
-type PastStats struct {
-	Blocks int    // that the engine held
-	Kept   int    // that it held no more, in events that are kept; at the last compaction
-	Bytes  int64  // of memory, estimated
-	Doubt  string // why a dump is not offered as the whole, "" if it is
-}
+func newPast() *past { return &past{held: make(map[blockKey]holding)} }
 
 // clone returns a past that later batches do not change.
 func (p *past) clone() *past {
 	c := *p
-	c.held, c.places, c.one = maps.Clone(p.held), maps.Clone(p.places), nil
+	c.held, c.places, c.one = maps.Clone(p.held), slices.Clip(p.places), nil
 	return &c
-}
-
-func (p *past) stats() PastStats {
-	return PastStats{Blocks: len(p.held), Kept: p.dead, Bytes: p.bytes + int64(len(p.held)*holdingBytes+len(p.kept)*24)}
 }
 
 // applyBatch changes the past as a batch of the engine says.
 func (p *past) applyBatch(payload []byte) {
+	frame, raws, ok := wire.CutBatch(payload)
 	b, err := wire.Decode(payload, wire.DefaultLimits)
-	if err != nil {
+	if err != nil || !ok {
 		p.doubtful = true
 		return
 	}
 	defer wire.ReleaseBatch(&b)
-	frame, raws, ok := splitBatch(payload)
-	if !ok {
-		p.doubtful = true
-		return
+	if len(raws) > 0 {
+		p.frame = frame
 	}
-	p.frame = frame
 	if len(raws) == b.Count() {
 		for i := range b.Events {
 			for e := range b.Events[i].Split() {
@@ -153,9 +131,6 @@ func (p *past) decodeAlone(raw []byte, visit func(*events.Event)) {
 
 // applyEvent applies one event, which was decoded from raw.
 func (p *past) applyEvent(ev *events.Event, raw []byte) {
-	if ev.Kind != events.Cleared {
-		p.maps = isMap(raw[0])
-	}
 	switch {
 	case ev.Envelope: // its blocks are removed by another name than the hash
 		p.doubtful = true
@@ -164,84 +139,87 @@ func (p *past) applyEvent(ev *events.Event, raw []byte) {
 		p.bytes += int64(len(raw))
 		at := p.placeOf(ev)
 		for _, hash := range ev.Hashes {
-			k := blockKey{hash, at}
-			h := p.held[k]
+			h := p.held[blockKey{hash, at}]
 			if h.copies == 0 || !ev.Owned {
 				h.copies++
 			}
-			h.absent = false
-			p.held[k] = h
+			p.held[blockKey{hash, at}] = holding{copies: h.copies}
 		}
 	case ev.Kind == events.Removed:
 		at := p.placeOf(ev)
 		for i, hash := range ev.Hashes {
-			k := blockKey{hash, at}
-			h, ok := p.held[k]
-			switch {
-			case !ok:
-				continue
-			case ev.Remaining != nil && ev.Remaining[i] > 0:
-				h = holding{copies: min(h.copies, int32(min(ev.Remaining[i], 1<<30)))}
-			case ev.Remaining == nil && h.copies > 1:
-				h = holding{copies: h.copies - 1, absent: true}
-			default:
-				delete(p.held, k)
-				continue
+			h := p.held[blockKey{hash, at}]
+			if ev.Remaining != nil {
+				h = holding{copies: min(h.copies, int32(min(ev.Remaining[i], math.MaxInt32)))}
+			} else {
+				h = holding{copies: h.copies - 1, absent: 1}
 			}
-			p.held[k] = h
+			if h.copies > 0 {
+				p.held[blockKey{hash, at}] = h
+			} else {
+				delete(p.held, blockKey{hash, at})
+			}
 		}
 	case ev.Medium == "": // everything is cleared
-		*p = past{held: make(map[blockKey]holding), places: p.places, any: p.any, base: p.base, frame: p.frame, maps: p.maps,
+		*p = past{held: make(map[blockKey]holding), places: p.places, any: p.any, base: p.base, frame: p.frame,
 			clear: bytes.Clone(raw), one: p.one}
 	default:
 		medium := tiers.Parse(ev.Medium).Name
-		cleared := make(map[uint32]bool)
-		for at, number := range p.places {
-			cleared[number] = at.medium == medium
-		}
-		for k := range p.held {
-			if cleared[k.place] {
-				delete(p.held, k)
-			}
-		}
+		maps.DeleteFunc(p.held, func(k blockKey, _ holding) bool { return p.places[k.place].medium == medium })
 	}
 }
 
 // placeOf returns the number of an event's place.
 func (p *past) placeOf(ev *events.Event) uint32 {
 	at := place{tiers.Parse(ev.Medium).Name, max(ev.Group, 0), ev.Owned}
-	number, ok := p.places[at]
-	if !ok {
-		number = uint32(len(p.places))
-		p.places[at] = number
+	number := slices.Index(p.places, at)
+	if number < 0 {
+		number = len(p.places)
+		p.places = append(p.places, at)
 	}
-	return number
+	return uint32(number)
 }
 
-// compact drops the events that no follower needs any more.
-func (p *past) compact() {
-	missing := make(map[blockKey]int32, len(p.held)) // stores of a held block that must be kept and were not met yet
-	for k, h := range p.held {
-		missing[k] = h.stores()
+// compact drops the events that no follower needs any more. It returns those that are left, with removals that take back
+// what they store too much: together with a clear before them they are a dump.
+//
+// It goes from the newest event to the oldest. So when it meets a block that no later event tells of, it knows whether it
+// needs the event, and where a removal goes if it keeps the event for another block.
+func (p *past) compact() (dump [][]byte) {
+	type due struct {
+		left   int32 // stores that must be kept and were not met yet
+		absent bool  // none was met yet, and a removal follows the last one
+		oldest int32 // the place in newest of the last one met, from 1
 	}
-	untold := make(map[uint64]bool) // blocks whose tokens a later event needs
-	var kept [][]byte               // the newest first
+	wanted := make(map[blockKey]due, len(p.held))
+	for k, h := range p.held {
+		wanted[k] = due{left: h.copies + h.absent, absent: h.absent > 0}
+	}
+	untold := make(map[uint64]bool)      // blocks whose tokens a later event needs
+	var newest [][]byte                  // the events to keep, the newest first
+	removals := make(map[int32][][]byte) // events right before those of newest, by place; at 0 behind all of them
 	p.bytes, p.dead = 0, 0
-	for i := len(p.kept) - 1; i >= 0; i-- {
-		p.decodeAlone(p.kept[i], func(ev *events.Event) {
+	for _, raw := range slices.Backward(p.kept) {
+		p.decodeAlone(raw, func(ev *events.Event) {
 			at, tells, needed := p.placeOf(ev), len(ev.Tokens) > 0, false
 			for _, hash := range ev.Hashes {
-				needed = needed || missing[blockKey{hash, at}] > 0 || tells && untold[hash]
+				needed = needed || wanted[blockKey{hash, at}].left > 0 || tells && untold[hash]
 			}
 			if !needed {
 				return
 			}
-			kept = append(kept, p.kept[i])
-			p.bytes += int64(len(p.kept[i]))
-			for _, hash := range ev.Hashes {
-				k := blockKey{hash, at}
-				if missing[k] > 0 {
-					missing[k]--
+			newest = append(newest, raw)
+			p.bytes += int64(len(raw))
+			surplus := make(map[int32][]int) // blocks to take back, by place of the removal
+			for i, hash := range ev.Hashes {
+				d := wanted[blockKey{hash, at}]
+				if d.left == 0 || d.absent {
+					// The stores of a block that is held count from the oldest one wanted on, so those before must not.
+					// If none is held, all are taken back at the end: until then, blocks below need it.
+					surplus[d.oldest] = append(surplus[d.oldest], i)
+				}
+				if d.left > 0 {
+					wanted[blockKey{hash, at}] = due{left: d.left - 1, oldest: int32(len(newest))}
 				} else {
 					p.dead++
 				}
@@ -251,175 +229,43 @@ func (p *past) compact() {
 					untold[hash] = true
 				}
 			}
+			for place, blocks := range surplus {
+				if removal := wire.EncodeRemoval(raw, ev, blocks); removal != nil {
+					removals[place] = append(removals[place], removal)
+				} else {
+					p.doubtful = true
+				}
+			}
 			if ev.HasParent {
 				untold[ev.Parent] = true
 			}
 		})
 	}
-	p.kept = p.kept[:0:0]
-	for i := len(kept) - 1; i >= 0; i-- {
-		p.kept = append(p.kept, kept[i])
+	p.kept = make([][]byte, 0, len(newest))
+	for place := len(newest); place > 0; place-- {
+		p.kept = append(p.kept, newest[place-1])
+		dump = append(append(dump, removals[int32(place)]...), newest[place-1])
 	}
 	p.after = p.bytes
+	return append(dump, removals[0]...)
 }
 
-// dump returns events that lead a follower to what is held: one that clears, those that store, and those that remove
-// what they stored too much.
-func (p *past) dump() [][]byte {
-	p.compact()
-	toCome := make(map[blockKey]int32) // stores of a block in the rest of the dump
-	for _, raw := range p.kept {
-		p.decodeAlone(raw, func(ev *events.Event) {
-			for _, hash := range ev.Hashes {
-				toCome[blockKey{hash, p.placeOf(ev)}]++
-			}
-		})
-	}
-	all := [][]byte{p.clearEvent()}
-	stored := make(map[blockKey]int32) // stores of a block so far that were not taken back
-	var atEnd []removal
-	for _, raw := range p.kept {
-		p.decodeAlone(raw, func(ev *events.Event) {
-			at, hashes := p.placeOf(ev), rawHashes(raw)
-			if len(hashes) != len(ev.Hashes) {
-				p.doubtful = true
-				return
-			}
-			from := source{ev.Medium, ev.Group, ev.Owned}
-			// From here on each store of a block that is held counts, so those before must not. Where none is held, all
-			// are taken back at the end: until then, blocks below need it.
-			var now []removal
-			for i, hash := range ev.Hashes {
-				if k := (blockKey{hash, at}); stored[k] > 0 && toCome[k] == p.held[k].stores() {
-					now = append(now, removal{from, hashes[i], stored[k]})
-					stored[k] = 0
-				}
-			}
-			all = append(p.appendRemovals(all, now), raw)
-			for i, hash := range ev.Hashes {
-				k := blockKey{hash, at}
-				if stored[k] == 0 || !ev.Owned {
-					stored[k]++
-				}
-				if toCome[k]--; toCome[k] > 0 {
-					continue
-				}
-				if h := p.held[k]; h.copies == 0 {
-					atEnd = append(atEnd, removal{from, hashes[i], stored[k]})
-				} else if h.absent {
-					atEnd = append(atEnd, removal{from, hashes[i], 1})
-				}
-			}
-		})
-	}
-	return p.appendRemovals(all, atEnd)
-}
-
-// source is a place as an event names it.
-type source struct {
-	medium string // raw, "" for none
-	group  int    // -1 for none
-	owned  bool
-}
-
-// removal takes some copies of a block away.
-type removal struct {
-	from   source
-	hash   []byte // as the engine sent it
-	copies int32
-}
-
-// appendRemovals appends events that remove blocks, each copy in an event of its own.
-func (p *past) appendRemovals(all [][]byte, removals []removal) [][]byte {
-	for copies := int32(1); len(removals) > 0; copies++ {
-		bySource := make(map[source][][]byte)
-		var order []source
-		var rest []removal
-		for _, r := range removals {
-			if bySource[r.from] == nil {
-				order = append(order, r.from)
-			}
-			bySource[r.from] = append(bySource[r.from], r.hash)
-			if r.copies > copies {
-				rest = append(rest, r)
-			}
-		}
-		for _, from := range order {
-			for hashes := bySource[from]; len(hashes) > 0; hashes = hashes[min(maxRemovals, len(hashes)):] {
-				all = append(all, p.removalEvent(from, hashes[:min(maxRemovals, len(hashes))]))
-			}
-		}
-		removals = rest
-	}
-	return all
-}
-
-// removalEvent returns an event that removes blocks, in the engine's form.
-func (p *past) removalEvent(from source, hashes [][]byte) []byte {
-	list := appendArrayHeader(nil, len(hashes))
-	for _, h := range hashes {
-		list = append(list, h...)
-	}
-	fields := []any{"BlockRemoved", msgpack.RawMessage(list)}
-	if from.medium != "" || from.group >= 0 {
-		fields = append(fields, wireMedium(from.medium))
-	}
-	if from.group >= 0 {
-		fields = append(fields, from.group)
-	}
-	if !p.maps {
-		return encodeEvent(fields)
-	}
-	object := map[string]any{"type": fields[0], "block_hashes": fields[1], "medium": wireMedium(from.medium)}
-	if from.group >= 0 {
-		object["group_idx"] = from.group
-	}
-	if from.owned {
-		object["ownership"] = "kvcr"
-	}
-	return encodeEvent(object)
-}
-
-// wireMedium returns what an event says of a medium: nil for none.
-func wireMedium(medium string) any {
-	if medium == "" {
-		return nil
-	}
-	return medium
-}
-
-// clearEvent returns an event that clears everything, in the engine's form.
-func (p *past) clearEvent() []byte {
-	const name = "AllBlocksCleared"
-	switch {
-	case p.clear != nil:
-		return p.clear
-	case p.maps:
-		return encodeEvent(map[string]any{"type": name})
-	}
-	return encodeEvent([]any{name})
-}
-
-// clearBatch returns a batch that clears, in the form of another batch.
-func clearBatch(like []byte) []byte {
-	p := newPast()
-	p.applyBatch(like)
-	for b := range packBatches(p.frame, [][]byte{p.clearEvent()}, true, maxBatch) {
-		return b
-	}
-	panic("BUG: no batch has an event that clears")
-}
-
-// packBatches yields events as batches of about limit bytes, the first event in a batch of its own if it is to be apart.
-func packBatches(f frame, all [][]byte, apart bool, limit int) iter.Seq[[]byte] {
+// packDump yields the batches of a dump: one that clears, unless something is missing, and then others of about limit bytes.
+func (p *past) packDump(dump [][]byte, limit int) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		for begin, end := 0, 0; begin < len(all); begin = end {
-			size := 0
-			for end < len(all) && end-begin < maxEvents && size < limit && !(apart && begin == 0 && end == 1) {
-				size += len(all[end])
-				end++
+		clears := p.clear
+		if clears == nil {
+			clears = p.frame.EncodeClear()
+		}
+		// A clear would end the follower's doubt.
+		if !p.doubtful && !yield(p.frame.Wrap(clears)) {
+			return
+		}
+		for begin, end := 0, 0; begin < len(dump); begin = end {
+			for size := 0; end < len(dump) && end-begin < maxEvents && size < limit; end++ {
+				size += len(dump[end])
 			}
-			if !yield(f.wrapEvents(all[begin:end])) {
+			if !yield(p.frame.Wrap(dump[begin:end]...)) {
 				return
 			}
 		}

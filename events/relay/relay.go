@@ -31,7 +31,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 
@@ -42,14 +41,13 @@ import (
 	"example.com/conductor/events/zmq"
 )
 
-// Config describes a relay of one engine. Zero values stand for the defaults given.
+// Config describes a relay of one engine. Report and OnState must be set.
 type Config struct {
 	Endpoint       string // of the engine's live events
 	ReplayEndpoint string // of the engine's replay service, "" if it has none
 
-	// Memory is how many bytes of batches are kept in memory, 64 MiB by default and at least 256 KiB. Disk is how many
-	// bytes are kept in files, none by default and else at least tape.MinBytes. Dir is where the files go; what a relay
-	// before has left there is removed.
+	// Memory is how many bytes of batches are kept in memory, at least 256 KiB. Disk is how many bytes are kept in files,
+	// 0 for none and else at least tape.MinBytes. Dir is where the files go; what a relay before has left there is removed.
 	Memory, Disk int64
 	Dir          string
 
@@ -61,8 +59,7 @@ type Config struct {
 }
 
 const (
-	defaultMemory = 64 << 20
-	minMemory     = 256 << 10 // a follower that has a batch must not find its number in the past soon
+	minMemory = 256 << 10 // a follower that has a batch must not find its number in the past soon
 
 	// doubtUnread: the past could not read an event.
 	doubtUnread = "unread_events"
@@ -74,29 +71,26 @@ type Relay struct {
 	stream *stream.Stream
 	tape   *tape.Tape
 	record *tape.Recorder // of the engine
-	form   wording
-	fresh  bool // a lifetime began, and its first batch is still to come; owned by followEngine
+	form   atomic.Pointer[shape]
+	dumps  chan struct{} // has as many values as dumps are under way
 	tasks  sync.WaitGroup
+	ctx    context.Context // ends with the relay
 	cancel context.CancelFunc
-	ctx    context.Context
 
-	life atomic.Pointer[lifetime] // stored with mu held
-
-	mu      sync.Mutex
-	past    *past
-	changed chan struct{} // closed and replaced when the tape has more
-	losses  []loss        // behind past.base, oldest first
-	doubt   string        // why batches up to past.base may be missing
-	batches uint64        // since the start
-	resets  uint64        // lifetimes that ended
-
-	serving serving
+	mu         sync.Mutex
+	life       *lifetime
+	past       *past
+	losses     []loss          // of the past first, then those behind past.base, oldest first
+	changed    chan struct{}   // closed and replaced when the tape has more
+	live       context.Context // ends with the connection to the engine
+	disconnect context.CancelFunc
+	counts     Stats // what is counted of them
 }
 
 // lifetime is one of the engine's.
 type lifetime struct {
 	epoch uint64
-	id    events.PublisherID // zero if its batches have none
+	id    atomic.Pointer[events.PublisherID] // nil until a batch has one
 }
 
 // loss says why batches up to a number may be missing, "" if none are.
@@ -107,15 +101,6 @@ type loss struct {
 
 // Open begins to follow the engine. It waits for no connection.
 func Open(cfg Config) (*Relay, error) {
-	if cfg.Memory <= 0 {
-		cfg.Memory = defaultMemory
-	}
-	if cfg.Report == nil {
-		cfg.Report = func(error) {}
-	}
-	if cfg.OnState == nil {
-		cfg.OnState = func(stream.State, string) {}
-	}
 	if err := zmq.CheckEndpoint(cfg.Endpoint); err != nil {
 		return nil, err
 	}
@@ -124,14 +109,11 @@ func Open(cfg Config) (*Relay, error) {
 			return nil, err
 		}
 	}
-	if cfg.Disk > 0 && cfg.Dir == "" {
-		return nil, errors.New("a disk of some bytes needs a directory")
+	if (cfg.Disk > 0) != (cfg.Dir != "") {
+		return nil, errors.New("history on the disk needs a directory and a number of bytes")
 	}
-	if cfg.Dir != "" && cfg.Disk <= 0 {
-		return nil, errors.New("a directory needs a number of bytes for the disk")
-	}
-	r := &Relay{cfg: cfg, past: newPast(), changed: make(chan struct{})}
-	r.life.Store(&lifetime{epoch: 1})
+	r := &Relay{cfg: cfg, life: &lifetime{epoch: 1}, past: newPast(), losses: []loss{{}}, changed: make(chan struct{}),
+		dumps: make(chan struct{}, maxDumps)}
 	var err error
 	r.tape, err = tape.Create(tape.Options{
 		Dir: cfg.Dir, MaxBytes: max(cfg.Disk, tape.MinBytes), Memory: int(max(cfg.Memory, minMemory)), Fresh: true, Use: "history",
@@ -148,28 +130,34 @@ func Open(cfg Config) (*Relay, error) {
 	}
 	r.record = r.tape.Register(cfg.Endpoint)
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.serving.init(r.ctx)
+	r.live, r.disconnect = context.WithCancel(r.ctx)
+	r.disconnect()
+	r.form.Store(&shape{})
 	r.stream = stream.Open(stream.Config{
 		Endpoint: cfg.Endpoint, ReplayEndpoint: cfg.ReplayEndpoint,
-		Transport: &overheard{(&zmq.Sockets{Transport: cfg.Transport}).TransportFor(zmq.Claim{}, cfg.Transport.Reach), &r.form},
-		Decode:    decodeBatch,
+		Transport: overheard{(&zmq.Sockets{Transport: cfg.Transport}).TransportFor(zmq.Claim{}, cfg.Transport.Reach), &r.form},
+		// The stream needs the clears of a batch. What cannot be read goes on as it is: followers may know it.
+		Decode: func(p []byte) (events.Batch, error) {
+			b, err := wire.Decode(p, wire.DefaultLimits)
+			if err != nil {
+				b = events.Batch{Rank: -1}
+			}
+			return b, nil
+		},
 		OnState: func(state stream.State, reason string) {
-			r.serving.setConnected(state != stream.Connecting && state != stream.Failed)
+			r.mu.Lock()
+			switch connected := state != stream.Connecting && state != stream.Failed; {
+			case !connected:
+				r.disconnect()
+			case r.live.Err() != nil:
+				r.live, r.disconnect = context.WithCancel(r.ctx)
+			}
+			r.mu.Unlock()
 			cfg.OnState(state, reason)
 		},
 	})
 	r.tasks.Go(r.followEngine)
 	return r, nil
-}
-
-// decodeBatch reads a batch for the stream, which needs its clears. What cannot be read goes on as
-// it is: followers may know it.
-func decodeBatch(p []byte) (events.Batch, error) {
-	b, err := wire.Decode(p, wire.DefaultLimits)
-	if err != nil {
-		return events.Batch{Rank: -1}, nil
-	}
-	return b, nil
 }
 
 // followEngine writes the tape until the stream is closed.
@@ -194,9 +182,8 @@ func (r *Relay) beginLifetime(epoch uint64, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.record.RecordReset(epoch, reason)
-	r.life.Store(&lifetime{epoch: epoch})
-	r.past, r.losses, r.doubt, r.fresh = newPast(), nil, "", true
-	r.resets++
+	r.life, r.past, r.losses = &lifetime{epoch: epoch}, newPast(), []loss{{}}
+	r.counts.Resets++
 	r.wakeFollowers()
 }
 
@@ -206,25 +193,23 @@ func (r *Relay) recordBatch(step *stream.Step) {
 	why := r.stream.Status().History // of the batches before this one
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if life := *r.life.Load(); step.ID != (events.PublisherID{}) && step.ID != life.id {
-		r.life.Store(&lifetime{life.epoch, step.ID})
+	if id := step.ID; id != (events.PublisherID{}) {
+		r.life.id.Store(&id)
 	}
-	if n := len(r.losses); n > 0 && r.losses[n-1].why != why || n == 0 && r.doubt != why {
-		upTo := uint64(0)
-		if step.Seq > 0 {
-			upTo = step.Seq - 1
-		}
-		if span := r.record.Span(); span.Any {
+	span := r.record.Span()
+	if r.losses[len(r.losses)-1].why != why {
+		upTo := max(step.Seq, 1) - 1
+		if span.Any {
 			upTo = span.Last
 		}
 		r.losses = append(r.losses, loss{upTo, why})
 	}
-	if r.fresh && step.Seq > 1 {
-		r.batches++
-		r.record.RecordBatch(step.Epoch, step.Seq-2, false, clearBatch(step.Payload), nil)
+	if r.counts.Resets > 0 && !span.Any && step.Seq > 1 {
+		frame, _, _ := wire.CutBatch(step.Payload)
+		r.counts.Tape.Batches++
+		r.record.RecordBatch(step.Epoch, step.Seq-2, false, frame.Wrap(frame.EncodeClear()), nil)
 	}
-	r.fresh = false
-	r.batches++
+	r.counts.Tape.Batches++
 	r.record.RecordBatch(step.Epoch, step.Seq, false, step.Payload, step.Block)
 	r.wakeFollowers()
 }
@@ -233,8 +218,8 @@ func (r *Relay) recordBatch(step *stream.Step) {
 func (r *Relay) moveToPast(rec *tape.Record) {
 	r.past.applyBatch(rec.Payload)
 	r.past.any, r.past.base = true, rec.Seq
-	for len(r.losses) > 0 && r.losses[0].upTo <= rec.Seq {
-		r.doubt, r.losses = r.losses[0].why, r.losses[1:]
+	for len(r.losses) > 1 && r.losses[1].upTo <= rec.Seq {
+		r.losses = r.losses[1:]
 	}
 }
 
@@ -246,10 +231,10 @@ func (r *Relay) wakeFollowers() {
 
 // doubtReason returns why the past may lack something, "" if it does not. mu is held.
 func (r *Relay) doubtReason() string {
-	if r.doubt == "" && r.past.doubtful {
-		return doubtUnread
+	if why := r.losses[0].why; why != "" || !r.past.doubtful {
+		return why
 	}
-	return r.doubt
+	return doubtUnread
 }
 
 // Close ends all connections.
@@ -257,7 +242,6 @@ func (r *Relay) Close() {
 	r.cancel()
 	r.stream.Close()
 	r.tasks.Wait()
-	r.serving.tasks.Wait()
 	r.tape.Close()
 	if r.cfg.Dir != "" {
 		if err := tape.RemoveSegments(r.cfg.Dir); err != nil {
@@ -269,42 +253,50 @@ func (r *Relay) Close() {
 // Stats is what a relay has and did.
 type Stats struct {
 	Stream stream.Status
-	Tape   TapeStats
-	Past   PastStats
+	Tape   struct {
+		Any          bool
+		First, Last  uint64 // numbers of batches, valid if Any
+		Memory, Disk int64  // bytes
+		Batches      uint64 // since the start
+	}
+	Past struct { // the time before the tape's memory
+		Blocks int    // that the engine held
+		Kept   int    // that it held no more, in events that are kept; at the last compaction
+		Bytes  int64  // of memory, estimated
+		Doubt  string // why a dump is not offered as the whole, "" if it is
+	}
 	Resets uint64 // lifetimes of the engine that ended
-	ServeStats
-}
 
-// TapeStats is what the tape of a relay has.
-type TapeStats struct {
-	Any          bool
-	First, Last  uint64 // numbers of batches, valid if Any
-	Memory, Disk int64  // bytes
-	Batches      uint64 // since the start
+	Live, Replays         int    // connections
+	Refused               uint64 // connections: a handshake failed, the engine was away, or there were too many
+	Published             uint64 // batches, over all live connections
+	Skipped               uint64 // times that a live connection fell behind the tape
+	Requests, BadRequests uint64
+	Replayed              uint64 // batches of the tape in replies
+	Dumps                 uint64 // replies that began with the past
+	DumpsLeftOut          uint64 // replies that began behind the past: too few numbers were left for it
+	Unfinished            uint64 // replies that ended without their end marker
 }
 
 // Stats returns what the relay has and did so far.
 func (r *Relay) Stats() Stats {
-	s := Stats{Stream: r.stream.Status(), ServeStats: r.serving.stats()}
+	status := r.stream.Status()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	span := r.record.Span()
-	s.Tape = TapeStats{span.Any, span.First, span.Last, int64(r.tape.MemoryBytes()), r.tape.Stats().OnDisk, r.batches}
-	if s.Tape.Any {
-		s.Tape.First = r.record.OldestNumber()
+	s, p := r.counts, r.past
+	s.Stream = status
+	if span := r.record.Span(); span.Any {
+		s.Tape.Any, s.Tape.First, s.Tape.Last = true, r.record.OldestNumber(), span.Last
 	}
-	s.Past, s.Resets = r.past.stats(), r.resets
-	s.Past.Doubt = r.doubtReason()
+	s.Tape.Memory, s.Tape.Disk = int64(r.tape.MemoryBytes()), r.tape.Stats().OnDisk
+	s.Past.Blocks, s.Past.Kept, s.Past.Doubt = len(p.held), p.dead, r.doubtReason()
+	s.Past.Bytes = p.bytes + int64(len(p.held)*holdingBytes+len(p.kept)*24)
 	return s
 }
 
-// ServeLive serves live batches to the connections of a listener until the relay is closed.
-func (r *Relay) ServeLive(ln net.Listener) {
-	r.serving.tasks.Go(func() { r.serving.accept(ln, r.publishLive, true) })
-}
-
-// ServeReplays answers what followers ask over the connections of a listener until the relay is
-// closed.
-func (r *Relay) ServeReplays(ln net.Listener) {
-	r.serving.tasks.Go(func() { r.serving.accept(ln, r.answerRequests, false) })
+// count changes the counts.
+func (r *Relay) count(change func(*Stats)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.counts)
 }

@@ -88,7 +88,7 @@ func TestFollowersOfARelay(t *testing.T) {
 				t.Errorf("the tape begins with %d after %d dumps", s.Tape.First, s.Dumps)
 			}
 			if s.Unfinished+s.DumpsLeftOut+s.BadRequests > 0 {
-				t.Errorf("the relay says %+v", s.ServeStats)
+				t.Errorf("the relay says %+v", s)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestFramesOfARelay(t *testing.T) {
 		e.store(2, 0)
 		r := relayOf(t, e, nil)
 		r.caughtUp(t, e)
-		until(t, "the relay is connected", func() bool { return r.Stats().connected })
+		until(t, "the relay is connected", func() bool { r.mu.Lock(); defer r.mu.Unlock(); return r.Relay.live.Err() == nil })
 		ofEngine, err := zmq.Transport{}.Subscribe(t.Context(), r.cfg.Endpoint)
 		must.Succeed(t, err)
 		ofRelay, err := zmq.Transport{}.Subscribe(t.Context(), "tcp://"+r.live.Addr().String())
@@ -308,7 +308,7 @@ func TestBadRequests(t *testing.T) {
 		t.Errorf("a request for a number to come is answered by %q", frames(m))
 	}
 	if s := r.Stats(); s.Requests != 1 || s.BadRequests != 0 {
-		t.Errorf("the relay counts %+v", s.ServeStats)
+		t.Errorf("the relay counts %+v", s)
 	}
 }
 

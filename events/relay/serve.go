@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"math"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,11 +18,6 @@ const (
 	numberSize = 8
 	// maxFollowers bounds the connections of one socket.
 	maxFollowers = 1024
-	// maxSubscriptions bounds the topics of one connection.
-	maxSubscriptions = 64
-	// A batch that has left the memory may still be on its way to the disk: an answer looks this often, in these steps.
-	maxDiskWaits = 100
-	diskWait     = 10 * time.Millisecond
 	// maxDumps bounds the dumps that are made and sent at once: each lists all that the engine holds.
 	maxDumps = 2
 	// maxBatch is the size that batches of a dump have if there are numbers enough, in bytes.
@@ -38,105 +32,58 @@ const (
 // endNumber marks the end of a reply.
 var endNumber = bytes.Repeat([]byte{0xff}, numberSize)
 
-// ServeStats is what followers asked for and got.
-type ServeStats struct {
-	Live, Replays         int    // connections
-	Refused               uint64 // connections: a handshake failed, the engine was away, or there were too many
-	Published             uint64 // batches, over all live connections
-	Skipped               uint64 // times that a live connection fell behind the tape
-	Requests, BadRequests uint64
-	Replayed              uint64 // batches of the tape in replies
-	Dumps, Dumped         uint64 // replies that began with the past, and its batches
-	DumpsLeftOut          uint64 // replies that began behind the past: too few numbers were left for it
-	Unfinished            uint64 // replies that ended without their end marker
-	connected             bool
+// ServeLive serves live batches to the connections of a listener until the relay is closed. They end with the
+// connection to the engine, and there are none without it.
+func (r *Relay) ServeLive(ln net.Listener) {
+	r.tasks.Go(func() { r.acceptFollowers(ln, r.publishLive, &r.live) })
 }
 
-// serving is the connections of followers.
-type serving struct {
-	ctx   context.Context
-	tasks sync.WaitGroup
-	dumps chan struct{} // has as many values as dumps are under way
-
-	mu         sync.Mutex
-	n          ServeStats
-	live       context.Context // ends with the engine's connection
-	disconnect context.CancelFunc
+// ServeReplays answers what followers ask over the connections of a listener until the relay is
+// closed.
+func (r *Relay) ServeReplays(ln net.Listener) {
+	r.tasks.Go(func() { r.acceptFollowers(ln, r.answerRequests, &r.ctx) })
 }
 
-func (s *serving) init(ctx context.Context) {
-	s.ctx, s.dumps = ctx, make(chan struct{}, maxDumps)
-	s.live, s.disconnect = context.WithCancel(ctx)
-	s.disconnect()
-}
-
-// setConnected tells whether there is a connection to the engine.
-func (s *serving) setConnected(up bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case up && !s.n.connected:
-		s.live, s.disconnect = context.WithCancel(s.ctx)
-	case !up:
-		s.disconnect()
-	}
-	s.n.connected = up
-}
-
-// changeStats changes the counts.
-func (s *serving) changeStats(change func(*ServeStats)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.n)
-}
-
-func (s *serving) stats() ServeStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.n
-}
-
-// accept serves connections until the relay is closed. Live ones end with the connection to
-// the engine, and there are none without it.
-func (s *serving) accept(ln net.Listener, serve func(context.Context, net.Conn) error, live bool) {
-	defer context.AfterFunc(s.ctx, func() { ln.Close() })()
+// acceptFollowers serves connections until the relay is closed. Each ends with the context that life points to, read with mu
+// held, when it is made.
+func (r *Relay) acceptFollowers(ln net.Listener, serve func(context.Context, net.Conn) error, life *context.Context) {
+	defer context.AfterFunc(r.ctx, func() { ln.Close() })()
 	var open atomic.Int64
-	for {
+	for r.ctx.Err() == nil {
 		raw, err := ln.Accept()
-		switch {
-		case s.ctx.Err() != nil:
-			if err == nil {
-				raw.Close()
-			}
-			return
-		case err != nil: // out of descriptors: connections that end make room
+		if err != nil { // out of descriptors: connections that end make room
 			select {
 			case <-time.After(100 * time.Millisecond):
-			case <-s.ctx.Done():
+			case <-r.ctx.Done():
 			}
 			continue
 		}
-		ctx := s.ctx
-		if live {
-			s.mu.Lock()
-			ctx = s.live
-			s.mu.Unlock()
-		}
+		r.mu.Lock()
+		ctx := *life
+		r.mu.Unlock()
 		if ctx.Err() != nil || open.Load() >= maxFollowers {
-			s.changeStats(func(n *ServeStats) { n.Refused++ })
+			r.count(func(n *Stats) { n.Refused++ })
 			raw.Close()
 			continue
 		}
 		open.Add(1)
-		s.tasks.Go(func() {
+		r.tasks.Go(func() {
 			defer open.Add(-1)
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
 			if serve(ctx, raw) != nil {
-				s.changeStats(func(n *ServeStats) { n.Refused++ })
+				r.count(func(n *Stats) { n.Refused++ })
 			}
 		})
 	}
+}
+
+// connection is one of a follower.
+type connection struct {
+	relay *Relay
+	peer  *zmq.Peer
+	wants *zmq.Topics // of a live connection; nil of one that asks for replays
+	life  *lifetime   // the one whose batches it gets
+	form  shape
+	err   error // of the first batch that could not be sent
 }
 
 // publishLive sends live batches to a follower. The error is that of the handshake.
@@ -147,64 +94,46 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 	}
 	defer p.Close()
 	ctx, cancel := context.WithCancel(ctx)
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	defer p.Close()
-	subs := subscriptions{first: make(chan struct{})}
-	reading.Go(func() {
+	c := connection{relay: r, peer: p, wants: zmq.NewTopics()}
+	r.tasks.Go(func() {
 		defer cancel()
-		subs.read(p)
+		c.wants.Follow(p)
 	})
 	select {
-	case <-subs.first:
+	case <-c.wants.First:
 	case <-ctx.Done():
 		return nil
 	}
-	r.serving.changeStats(func(n *ServeStats) { n.Live++ })
-	defer r.serving.changeStats(func(n *ServeStats) { n.Live-- })
-	r.mu.Lock()
-	life, span := *r.life.Load(), r.record.Span()
-	r.mu.Unlock()
-	at := tape.Range{Epoch: life.epoch, From: span.Last + 1, Oldest: !span.Any, To: math.MaxUint64, Limit: math.MaxInt}
-	for {
+	r.count(func(n *Stats) { n.Live++ })
+	defer r.count(func(n *Stats) { n.Live-- })
+	for at := (tape.Range{To: math.MaxUint64}); ; {
 		r.mu.Lock()
-		now, span, changed, evicted := *r.life.Load(), r.record.Span(), r.changed, r.past.any
+		life, span, changed, evicted := r.life, r.record.Span(), r.changed, r.past.any
 		r.mu.Unlock()
-		skipped := 0
-		if now.epoch != life.epoch {
+		switch {
+		case c.life == nil: // what comes from now on
+			at.From, at.Oldest = span.Last+1, !span.Any
+		case c.life != life:
+			r.count(func(n *Stats) { n.Skipped++ })
 			if evicted {
-				r.serving.changeStats(func(n *ServeStats) { n.Skipped++ })
 				return nil // a connection from now on cannot take this lifetime for the last one
 			}
-			skipped, at.Epoch, at.Oldest = 1, now.epoch, true
+			at.Oldest = true
 		}
-		life = now
-		sent, broken := uint64(0), false
-		next, err := r.record.Visit(at, func(rec *tape.Record) bool {
-			form := r.form.shape()
-			if !subs.match(form.topic) {
-				return true
-			}
-			b := r.batchOf(&life, rec)
-			broken = p.Send([]byte(form.topic), numberFrame(form, &b), b.payload) != nil
-			sent++
-			return !broken
-		})
+		c.life, c.form = life, *r.form.Load()
+		next, sent, err := c.sendRange(ctx, at)
 		behind := err != nil && span.Any && at.From <= span.Last
 		switch {
-		case broken:
+		case c.err != nil:
 			return nil
 		case behind:
 			// The oldest batches may leave as soon. The number of the newest one shows the follower the hole, also if
 			// the engine has no more to say.
-			skipped, at.From, at.Oldest = 1, span.Last, false
+			r.count(func(n *Stats) { n.Skipped++ })
+			at.From, at.Oldest = span.Last, false
 		case err == nil && next > 0:
 			at.From, at.Oldest = next, false
 		}
-		r.serving.changeStats(func(n *ServeStats) {
-			n.Published += sent
-			n.Skipped += uint64(skipped)
-		})
 		if behind || sent > 0 {
 			continue // there may be more already
 		}
@@ -219,88 +148,6 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 	}
 }
 
-// batch is one batch on its way to a follower.
-type batch struct {
-	seq     uint64
-	id      events.PublisherID // zero for none
-	payload []byte
-}
-
-// batchOf returns a batch of a lifetime, whose id may be known by now.
-func (r *Relay) batchOf(life *lifetime, rec *tape.Record) batch {
-	if now := r.life.Load(); now.epoch == life.epoch {
-		*life = *now
-	}
-	return batch{rec.Seq, life.id, rec.Payload}
-}
-
-// numberFrame returns the frame of a batch's number.
-func numberFrame(s shape, b *batch) []byte {
-	n := binary.BigEndian.AppendUint64(make([]byte, 0, numberSize+len(b.id)), b.seq)
-	if s.ids && b.id != (events.PublisherID{}) {
-		n = append(n, b.id[:]...)
-	}
-	return n
-}
-
-// subscriptions are the topics that a follower wants, as prefixes.
-type subscriptions struct {
-	first chan struct{} // closed at the first one
-
-	mu     sync.Mutex
-	topics []string
-	any    bool // first is closed
-}
-
-// read reads subscriptions until the connection ends.
-func (s *subscriptions) read(p *zmq.Peer) {
-	for {
-		m, err := p.Receive()
-		if err != nil {
-			return
-		}
-		s.update(m.Frames)
-		m.Block.Release()
-	}
-}
-
-// update obeys a message that subscribes or ends a subscription.
-func (s *subscriptions) update(frames [][]byte) {
-	if len(frames) != 1 || len(frames[0]) == 0 {
-		return
-	}
-	what, topic := frames[0][0], string(frames[0][1:])
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case what == 1 && len(s.topics) < maxSubscriptions:
-		s.topics = append(s.topics, topic)
-		if !s.any {
-			s.any = true
-			close(s.first)
-		}
-	case what == 0:
-		for i, t := range s.topics {
-			if t == topic {
-				s.topics = append(s.topics[:i], s.topics[i+1:]...)
-				return
-			}
-		}
-	}
-}
-
-// match reports whether a topic is subscribed to.
-func (s *subscriptions) match(topic string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.topics {
-		if len(t) <= len(topic) && topic[:len(t)] == t {
-			return true
-		}
-	}
-	return false
-}
-
 // answerRequests answers a follower's requests, one after the other. The error is that of the handshake.
 func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
 	p, err := r.cfg.Transport.GreetAsRouter(ctx, raw)
@@ -308,181 +155,169 @@ func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
 		return err
 	}
 	defer p.Close()
-	r.serving.changeStats(func(n *ServeStats) { n.Replays++ })
-	defer r.serving.changeStats(func(n *ServeStats) { n.Replays-- })
-	for {
+	r.count(func(n *Stats) { n.Replays++ })
+	defer r.count(func(n *Stats) { n.Replays-- })
+	for c := (connection{relay: r, peer: p}); ; {
 		m, err := p.Receive()
 		if err != nil {
 			return nil
 		}
-		f := m.Frames
-		ok := len(f) == 2 && len(f[0]) == 0 && len(f[1]) == numberSize
 		var from uint64
+		ok := len(m.Frames) == 2 && len(m.Frames[0]) == 0 && len(m.Frames[1]) == numberSize
 		if ok {
-			from = binary.BigEndian.Uint64(f[1])
+			from = binary.BigEndian.Uint64(m.Frames[1])
 		}
 		m.Block.Release()
 		if !ok { // engines do not answer either
-			r.serving.changeStats(func(n *ServeStats) { n.BadRequests++ })
+			r.count(func(n *Stats) { n.BadRequests++ })
 			continue
 		}
-		r.serving.changeStats(func(n *ServeStats) { n.Requests++ })
-		if !r.answerRequest(ctx, p, from) {
-			r.serving.changeStats(func(n *ServeStats) { n.Unfinished++ })
+		r.count(func(n *Stats) { n.Requests++ })
+		if !c.answerRequest(ctx, from) {
+			r.count(func(n *Stats) { n.Unfinished++ })
 			return nil
 		}
 	}
 }
 
-// answerRequest sends what brings a follower from a number to the present, and the end marker. It reports whether all was sent.
-func (r *Relay) answerRequest(ctx context.Context, p *zmq.Peer, from uint64) bool {
-	out := replies{peer: p, shape: r.form.shape()}
-	life, next := *r.life.Load(), from
-	if r.cfg.Disk > 0 {
-		var ok bool
-		if next, ok = r.sendFromDisk(ctx, &out, &life, next); !ok {
+// answerRequest sends what brings a follower from a number to the present, and the end marker: what has left the memory
+// from the disk, or if that does not have it as a dump of the past, and then what is in memory. It reports whether all was
+// sent.
+func (c *connection) answerRequest(ctx context.Context, from uint64) bool {
+	r := c.relay
+	r.mu.Lock()
+	c.life, c.form = r.life, *r.form.Load()
+	r.mu.Unlock()
+	var past *past
+	var recent []tape.Record
+	next, gone := from, false // gone: the disk does not have the next batch
+	for {
+		r.mu.Lock()
+		late := r.past.any && next <= r.past.base
+		q := tape.Range{Epoch: c.life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
+		lost := r.life != c.life || late && gone && next > from
+		if !lost && (gone || !late) { // the memory, and the past before it, are copied at one moment
+			if late {
+				past = r.past.clone()
+				past.doubtful = r.doubtReason() != ""
+			}
+			q.From, q.To = max(next, r.record.Span().First), math.MaxUint64
+			r.record.Visit(q, func(rec *tape.Record) bool {
+				recent = append(recent, *rec)
+				return true
+			})
+		}
+		r.mu.Unlock()
+		if lost {
 			return false
 		}
-	}
-
-	r.mu.Lock()
-	late := r.past.any && next == from && from <= r.past.base
-	r.mu.Unlock()
-	if late {
+		if !late || gone {
+			break
+		}
+		read, _, err := c.sendRange(ctx, q)
+		if c.err != nil || ctx.Err() != nil {
+			return false
+		}
+		if err == nil && read > next {
+			next = read
+			continue
+		}
+		gone = true
 		select {
-		case r.serving.dumps <- struct{}{}:
-			defer func() { <-r.serving.dumps }()
+		case r.dumps <- struct{}{}:
+			defer func() { <-r.dumps }()
 		case <-ctx.Done():
 			return false
 		}
 	}
-
-	// What is in memory, and the past before it if need be, at one moment.
-	r.mu.Lock()
-	span := r.record.Span()
-	changed := r.life.Load().epoch != life.epoch
-	base, whole := r.past.base, r.doubtReason() == ""
-	var past *past
-	if r.past.any && next <= base && next == from && !changed {
-		past = r.past.clone()
-	}
-	lost := changed || r.past.any && next <= base && next > from // between the disk and the memory
-	var recent []batch
-	if span.Any && !lost {
-		_, err := r.record.Visit(tape.Range{Epoch: life.epoch, From: max(next, span.First), To: span.Last, Limit: math.MaxInt},
-			func(rec *tape.Record) bool {
-				recent = append(recent, r.batchOf(&life, rec))
-				return true
-			})
-		lost = err != nil && err != tape.ErrTooNew
-	}
-	r.mu.Unlock()
-	if lost || past != nil && !r.sendDump(&out, past, from, whole) {
+	if past != nil && !c.sendDump(past, from) {
 		return false
 	}
 	for i := range recent {
-		if out.send(&recent[i]) != nil {
-			return false
-		}
+		c.send(recent[i].Seq, c.life.id.Load(), recent[i].Payload)
 	}
-	r.serving.changeStats(func(n *ServeStats) { n.Replayed += uint64(len(recent)) })
-	return out.end() == nil
+	r.count(func(n *Stats) { n.Replayed += uint64(len(recent)) })
+	end := [][]byte{nil, endNumber, nil}
+	if c.form.topics {
+		end = [][]byte{nil, nil, endNumber, nil}
+	}
+	return c.err == nil && c.peer.Send(end...) == nil && c.peer.Flush() == nil
 }
 
-// sendFromDisk sends batches from a number on, until the rest is in memory or the disk does not have it. It returns the
-// number behind the last one, and reports whether all could be sent.
-func (r *Relay) sendFromDisk(ctx context.Context, out *replies, life *lifetime, next uint64) (uint64, bool) {
-	for waits := 0; ; {
-		r.mu.Lock()
-		q := tape.Range{Epoch: life.epoch, From: next, To: r.past.base, Limit: math.MaxInt}
-		evicted := r.past.any && next <= r.past.base && r.life.Load().epoch == life.epoch
-		r.mu.Unlock()
-		if !evicted {
-			return next, true
-		}
-		sent, broken := uint64(0), false
-		read, err := r.record.Visit(q, func(rec *tape.Record) bool {
-			b := r.batchOf(life, rec)
-			broken = out.send(&b) != nil
-			sent++
-			return !broken
-		})
-		r.serving.changeStats(func(n *ServeStats) { n.Replayed += sent })
-		switch {
-		case !broken && err == nil && read > next:
-			next, waits = read, 0
-		case !broken && err == tape.ErrTooNew && waits < maxDiskWaits: // it left the memory before it was written
-			waits++
-			select {
-			case <-time.After(diskWait):
-			case <-ctx.Done():
-				return next, false
-			}
-		default:
-			return next, !broken
-		}
-	}
-}
-
-// sendDump sends the past as batches whose numbers end with its last one. whole says that nothing is missing.
-func (r *Relay) sendDump(out *replies, p *past, from uint64, whole bool) bool {
-	first, base, dump := from, p.base, p.dump()
-	if whole = whole && !p.doubtful; !whole {
-		first += 2      // and so the follower sees that something is missing: an engine may count from 1
-		dump = dump[1:] // a clear would end the follower's doubt
+// sendDump sends the past as batches whose numbers end with its last one. It reports whether all was sent.
+func (c *connection) sendDump(p *past, from uint64) bool {
+	dump, next, base := p.compact(), from, p.base
+	if p.doubtful {
+		next += 2 // and so the follower sees that something is missing: an engine may count from 1
 	}
 	if base > maxFill {
-		first = max(first, base-maxFill)
+		next = max(next, base-maxFill)
 	}
-	size := maxDense + 1
-	if first <= base {
-		bytes := 0
-		for _, raw := range dump {
-			bytes += len(raw)
-		}
-		size = max(maxBatch, int(2*uint64(bytes)/(base-first+1)))
+	bytes := uint64(0)
+	for _, event := range dump {
+		bytes += uint64(len(event))
 	}
-	if size > maxDense { // the reply begins behind the past
-		r.serving.changeStats(func(n *ServeStats) { n.DumpsLeftOut++ })
+	if next > base || 2*bytes/(base-next+1) > maxDense { // the reply begins behind the past
+		c.relay.count(func(n *Stats) { n.DumpsLeftOut++ })
 		return true
 	}
-	b := batch{seq: first} // without an id: a follower may have had another batch of the number
-	for b.payload = range packBatches(p.frame, dump, whole, size) {
-		if b.seq > base || out.send(&b) != nil {
+	// Batches have no id: a follower may have had another batch of the number.
+	for batch := range p.packDump(dump, int(max(maxBatch, 2*bytes/(base-next+1)))) {
+		if next > base {
 			return false
 		}
-		b.seq++
+		c.send(next, nil, batch)
+		next++
 	}
-	r.serving.changeStats(func(n *ServeStats) { n.Dumps++; n.Dumped += b.seq - first })
-	for b.payload = p.frame.wrapEvents(nil); b.seq <= base; b.seq++ {
-		if out.send(&b) != nil {
-			return false
+	c.relay.count(func(n *Stats) { n.Dumps++ })
+	for empty := p.frame.Wrap(); next <= base && c.err == nil; next++ {
+		c.send(next, nil, empty)
+	}
+	return c.err == nil
+}
+
+// sendRange sends the batches of a range, from the memory or the disk. It waits for those that have left the memory and
+// are still on their way to the disk. It returns the number behind the last one, how many it sent, and the error of Visit.
+func (c *connection) sendRange(ctx context.Context, q tape.Range) (next, sent uint64, err error) {
+	q.Epoch, q.Limit = c.life.epoch, math.MaxInt
+	visit := func(rec *tape.Record) bool {
+		if c.wants == nil || c.wants.Match(c.form.topic) {
+			c.send(rec.Seq, c.life.id.Load(), rec.Payload)
+			sent++
+		}
+		return c.err == nil
+	}
+	next, err = c.relay.record.Visit(q, visit)
+	if err != nil && q.From <= c.relay.record.Span().Last {
+		select {
+		case <-c.relay.tape.Written():
+			next, err = c.relay.record.Visit(q, visit)
+		case <-ctx.Done():
 		}
 	}
-	return true
+	c.relay.count(func(n *Stats) {
+		if c.wants != nil {
+			n.Published += sent
+		} else {
+			n.Replayed += sent
+		}
+	})
+	return next, sent, err
 }
 
-// replies is one answer.
-type replies struct {
-	peer  *zmq.Peer
-	shape shape
-}
-
-func (o *replies) send(b *batch) error {
-	if o.shape.topics {
-		return o.peer.Send(nil, []byte(o.shape.topic), numberFrame(o.shape, b), b.payload)
+// send sends a batch, live or in a reply, unless one before it failed. id is nil for none.
+func (c *connection) send(seq uint64, id *events.PublisherID, payload []byte) {
+	number := binary.BigEndian.AppendUint64(make([]byte, 0, numberSize+len(events.PublisherID{})), seq)
+	if c.form.ids && id != nil {
+		number = append(number, id[:]...)
 	}
-	return o.peer.Send(nil, numberFrame(o.shape, b), b.payload)
-}
-
-func (o *replies) end() (err error) {
-	if o.shape.topics {
-		err = o.peer.Send(nil, nil, endNumber, nil)
-	} else {
-		err = o.peer.Send(nil, endNumber, nil)
+	switch topic := []byte(c.form.topic); {
+	case c.err != nil:
+	case c.wants != nil:
+		c.err = c.peer.Send(topic, number, payload)
+	case c.form.topics:
+		c.err = c.peer.Send(nil, topic, number, payload)
+	default:
+		c.err = c.peer.Send(nil, number, payload)
 	}
-	if err == nil {
-		err = o.peer.Flush()
-	}
-	return err
 }
