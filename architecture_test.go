@@ -116,6 +116,10 @@ var table = []room{
 	{dir: "conductor/catalog", rooms: []string{"conductor/doctor", "conductor/expect", "conductor/lifetime", "conductor/names",
 		"conductor/normalize", "conductor/prefixes", "conductor/registration", "conductor/scope", "events", "events/stream", "index",
 		"index/hash", "tiers"}, modules: []string{zerolog}, not: append([]string{"os"}, httpOrJSON...)},
+	// What operators see of sources, as values, and the metrics that follow.
+	{dir: "conductor/status", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/match", "conductor/registration",
+		"conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus},
+		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
 	// Queries in, answers out.
 	{dir: "conductor/match", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/invalid", "conductor/lifetime",
 		"conductor/names", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/stage", "events/stream", "index",
@@ -467,7 +471,7 @@ func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir
 // valuesOfConductor are rooms whose types the application's own functions take and return, so whatever may import
 // conductor may import them.
 var valuesOfConductor = []string{"conductor/catalog", "conductor/inspect", "conductor/invalid", "conductor/match",
-	"conductor/registration", "conductor/scope"}
+	"conductor/registration", "conductor/scope", "conductor/status"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

@@ -45,6 +45,7 @@ import (
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/objectkey"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
@@ -139,9 +140,9 @@ type Conductor struct {
 
 	saltKey  [32]byte // of the texts that stand for salts
 	tuned    atomic.Pointer[Tunables]
-	unfound  atomic.Pointer[func() []SourceState] // see AwaitUnfound
-	sharing  *sharing                             // see Share; nil for none
-	keeper   RegistrationKeeper                   // see KeepRegistrations; nil for none
+	unfound  atomic.Pointer[func() []status.SourceState] // see AwaitUnfound
+	sharing  *sharing                                    // see Share; nil for none
+	keeper   RegistrationKeeper                          // see KeepRegistrations; nil for none
 	feedback feedback
 	serving  Serving
 	mirror   Mirror // see MirrorBy; nil for none

@@ -63,19 +63,19 @@ func (v View) Commit(ctx context.Context, key registration.Key, err error) error
 // reportNotDurable adds a finding to the source of a key, if there is one.
 func (c *Conductor) reportNotDurable(key registration.Key, err error) {
 	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
-	if s := c.sources.source(key); s != nil {
-		s.doctor.Findings.Report(doctor.FindingNotDurable,
+	if m := c.catalog.Member(key); m != nil {
+		m.Findings.Report(doctor.FindingNotDurable,
 			"the registration is in memory alone, a restart would lose it: %v; make room in snapshot.dir, or correct its rights", err)
-		s.logFindings()
+		m.LogFindings(&c.opts.Log)
 		if c.keeper.Failure() == nil { // RegistrationsKept may have been called before the report
-			s.doctor.Findings.Withdraw(doctor.FindingNotDurable)
+			m.Findings.Withdraw(doctor.FindingNotDurable)
 		}
 	}
 }
 
 // RegistrationsKept withdraws the findings of Commit. Call it once a restart would find all registrations again.
 func (c *Conductor) RegistrationsKept() {
-	for _, s := range c.sources.registered() {
-		s.doctor.Findings.Withdraw(doctor.FindingNotDurable)
+	for _, m := range c.catalog.Members() {
+		m.Findings.Withdraw(doctor.FindingNotDurable)
 	}
 }

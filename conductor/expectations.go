@@ -4,54 +4,24 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/expect"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 )
 
-// InstanceExpectations is how good the expectations of an instance were. Blocks are in tokens. Counts begin when the
-// instance is registered, and leave with it.
-type InstanceExpectations struct {
-	Tenant, Instance string
-	Prompts          uint64 // reports
-	Expected         uint64 // what they said beyond what the instance had: the sum of all below
-	Confirmed        uint64 // announced in time
-	Expired          uint64 // not announced in time
-	TakenBack        uint64 // by the router
-	Dropped          uint64 // its source restarted, was cleared or left, or the memory for expectations had no room
-	Evicted          uint64 // an approximate instance had no room, or their time there was over
-	Pending          uint64 // expected now
-	// Delay is how long blocks took from their report to their announcement, of late, those that came late
-	// too: p50, p90 and p99, rounded up; 0 where none is known.
-	Delay [3]time.Duration
-	// TTL is what a report without one gets now, the longest of the ranks; 0 for an approximate instance whose blocks
-	// stay until there is no room.
-	TTL time.Duration
-}
-
-// Share returns the part of the tokens that were confirmed, of those confirmed and expired. known is false while there
-// are none.
-func (e *InstanceExpectations) Share() (part float64, known bool) {
-	ended := e.Confirmed + e.Expired
-	if ended == 0 {
-		return 0, false
-	}
-	return round(float64(e.Confirmed) / float64(ended)), true
-}
-
-// delayParts are the quantiles of InstanceExpectations.Delay.
+// delayParts are the quantiles of Expectations.Delay.
 var delayParts = [...]float64{0.5, 0.9, 0.99}
 
 // Expectations returns how good the expectations were of each instance that has had a report, sorted by tenant and
 // instance.
-func (v Inspection) Expectations() (all []InstanceExpectations) {
+func (v Inspection) Expectations() (all []status.Expectations) {
 	for _, e := range expectations(v.conductor.catalog) {
 		if v.reader.Tenants.Has(e.Tenant) {
-			all = append(all, e.InstanceExpectations)
+			all = append(all, e.Expectations)
 		}
 	}
 	return all
@@ -59,7 +29,7 @@ func (v Inspection) Expectations() (all []InstanceExpectations) {
 
 // instanceState is the same with what metrics need.
 type instanceState struct {
-	InstanceExpectations
+	status.Expectations
 	state *expect.State
 }
 
@@ -79,7 +49,7 @@ func expectations(c *catalog.Catalog) (all []instanceState) {
 		}
 	}
 	for key, s := range states {
-		e := InstanceExpectations{
+		e := status.Expectations{
 			Tenant: key.Tenant, Instance: key.Instance, Prompts: s.Reports, Expected: s.Pending, Pending: s.Pending, TTL: s.TTL,
 			Confirmed: s.Ended[expect.Confirmed], Expired: s.Ended[expect.Expired], TakenBack: s.Ended[expect.TakenBack],
 			Dropped: s.Ended[expect.Dropped], Evicted: s.Ended[expect.Evicted],
@@ -99,10 +69,10 @@ func expectations(c *catalog.Catalog) (all []instanceState) {
 }
 
 // addExpectations completes services by the expectations of their instances.
-func addExpectations(c *catalog.Catalog, services []Service) {
-	all := make(map[registration.Key]*InstanceExpectations)
+func addExpectations(c *catalog.Catalog, services []status.Source) {
+	all := make(map[registration.Key]*status.Expectations)
 	for _, e := range expectations(c) {
-		all[registration.Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.InstanceExpectations
+		all[registration.Key{Instance: e.Instance, Tenant: e.Tenant}] = &e.Expectations
 	}
 	for i := range services {
 		if s := &services[i]; !s.IsPool() {
@@ -166,7 +136,7 @@ func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
 	send(descExpectedBytes, prometheus.GaugeValue, float64(table.Bytes()))
 	send(descExpectedLimit, prometheus.GaugeValue, float64(table.Limit()))
 	all := expectations(k.Conductor.catalog)
-	if !k.Conductor.listsSources(len(all)) {
+	if !k.Conductor.tuned.Load().SourceSeries.Lists(len(all)) {
 		all = leastConfirmed(all)
 	}
 	for i := range all {
@@ -189,7 +159,7 @@ func (k ExpectedCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// leastConfirmed returns the maxSourceSeries instances whose expectations came true least.
+// leastConfirmed returns the MaxSeries instances whose expectations came true least.
 func leastConfirmed(all []instanceState) []instanceState {
 	share := func(e *instanceState) float64 {
 		if part, known := e.Share(); known {
@@ -200,5 +170,5 @@ func leastConfirmed(all []instanceState) []instanceState {
 	slices.SortStableFunc(all, func(a, b instanceState) int {
 		return cmp.Or(cmp.Compare(share(&a), share(&b)), cmp.Compare(b.Expired, a.Expired))
 	})
-	return all[:min(len(all), maxSourceSeries)]
+	return all[:min(len(all), status.MaxSeries)]
 }

@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/internal/must"
 )
 
@@ -132,7 +133,7 @@ func TestExpectedSeries(t *testing.T) {
 			pending != 16 {
 			t.Errorf("%v bytes, %v tokens pending", bytes, pending)
 		}
-		tune.SourceSeries, tune.ExpectedBytes = conductor.SeriesAlways, 1
+		tune.SourceSeries, tune.ExpectedBytes = status.SeriesAlways, 1
 		b.conductor.Tune(tune)
 		all = expectedSeries(t, b.conductor)
 		if got := len(all["conductor_instance_expected_prompts_total"]); got != n {

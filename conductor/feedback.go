@@ -2,7 +2,6 @@ package conductor
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -11,10 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 )
 
 // Feedback is what a router or an engine reports of a request that an instance has served.
@@ -109,12 +110,7 @@ func (v View) Feedback(f Feedback) (FeedbackResult, error) {
 }
 
 func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
-	var sources []*source
-	for _, m := range c.catalog.MembersOf(f.Instance, f.Tenant) {
-		if s := c.sources.sourceOf(m); s != nil {
-			sources = append(sources, s)
-		}
-	}
+	sources := c.catalog.MembersOf(f.Instance, f.Tenant)
 	if len(sources) == 0 {
 		return FeedbackResult{}, ErrNotFound
 	}
@@ -148,32 +144,31 @@ func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
 }
 
 // judge reports or withdraws the finding of an instance after a report. c.feedback.mu is held.
-func (c *Conductor) judge(of *feedbackOf, medium string, sources []*source, res *FeedbackResult, most float64) (resynced bool) {
+func (c *Conductor) judge(of *feedbackOf, medium string, sources []*catalog.Member, res *FeedbackResult, most float64) (resynced bool) {
 	if 1-min(res.Precision, res.Recall) <= most {
 		for _, n := range of.media {
 			if p, r := n.ratios(); n.reports >= enoughReports && 1-min(p, r) > most {
 				return false
 			}
 		}
-		for _, s := range sources {
-			s.doctor.Findings.Withdraw(doctor.FindingFeedback)
+		for _, m := range sources {
+			m.Findings.Withdraw(doctor.FindingFeedback)
 		}
 		return false
 	}
 	now := c.now()
 	again := of.resynced.IsZero() || now.Sub(of.resynced) >= resyncPause
-	for _, s := range sources {
-		if s.reg.IsApproximate() {
+	for _, m := range sources {
+		if m.Registration.IsApproximate() {
 			continue // answers promise nothing of it
 		}
-		s.doctor.Findings.Report(doctor.FindingFeedback,
+		m.Findings.Report(doctor.FindingFeedback,
 			"reports say that %.0f %% of the tokens which answers promise are there%s, and that answers promise %.0f %% of those that "+
 				"are; feedback.max_error allows %.0f %% to be wrong: compare block_size, salt and adapter of the registration with the "+
 				"engine's",
 			100*res.Precision, on(medium), 100*res.Recall, 100*most)
-		s.logFindings()
-		if again && s.reg.CanRestore() {
-			s.stream.Resync(reasonFeedback)
+		m.LogFindings(&c.opts.Log)
+		if again && c.sources.Resync(m.Key(), reasonFeedback) {
 			resynced = true
 		}
 	}
@@ -208,8 +203,8 @@ func (v Inspection) Reported() []InstanceFeedback {
 
 func (c *Conductor) reported() (all []InstanceFeedback) {
 	registered := make(map[registration.Key]bool)
-	for _, s := range c.sources.registered() {
-		registered[registration.Key{Instance: s.reg.Instance, Tenant: s.reg.Tenant}] = true
+	for _, m := range c.catalog.Members() {
+		registered[registration.Key{Instance: m.Registration.Instance, Tenant: m.Registration.Tenant}] = true
 	}
 	c.feedback.mu.Lock()
 	defer c.feedback.mu.Unlock()
@@ -258,7 +253,7 @@ func (k FeedbackCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (k FeedbackCollector) Collect(ch chan<- prometheus.Metric) {
 	all := k.Conductor.reported()
-	if !k.Conductor.listsSources(len(all)) {
+	if !k.Conductor.tuned.Load().SourceSeries.Lists(len(all)) {
 		all = leastRight(all)
 	}
 	for _, f := range all {
@@ -270,17 +265,15 @@ func (k FeedbackCollector) Collect(ch chan<- prometheus.Metric) {
 		send(descFeedback, prometheus.CounterValue, float64(f.Cached), "cached")
 		send(descFeedback, prometheus.CounterValue, float64(f.Both), "both")
 		send(descReports, prometheus.CounterValue, float64(f.Reports))
-		send(descPrecision, prometheus.GaugeValue, round(f.Precision))
-		send(descRecallRatio, prometheus.GaugeValue, round(f.Recall))
+		send(descPrecision, prometheus.GaugeValue, status.Round(f.Precision))
+		send(descRecallRatio, prometheus.GaugeValue, status.Round(f.Recall))
 	}
 	ch <- prometheus.MustNewConstMetric(descResyncs, prometheus.CounterValue, float64(k.Conductor.feedback.resyncs.Load()))
 }
 
-// leastRight returns the maxSourceSeries instances whose reports contradict answers most.
+// leastRight returns the MaxSeries instances whose reports contradict answers most.
 func leastRight(all []InstanceFeedback) []InstanceFeedback {
 	right := func(f *InstanceFeedback) float64 { return min(f.Precision, f.Recall) }
 	slices.SortStableFunc(all, func(a, b InstanceFeedback) int { return cmp.Compare(right(&a), right(&b)) })
-	return all[:min(len(all), maxSourceSeries)]
+	return all[:min(len(all), status.MaxSeries)]
 }
-
-func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }

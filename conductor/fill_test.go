@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
@@ -193,7 +194,7 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 		defer c.Close()
 		metrics := prometheus.NewPedanticRegistry()
 		metrics.MustRegister(Collector{Conductor: c})
-		f := func(mode SourceSeries, applied, failed bool) {
+		f := func(mode status.SourceSeries, applied, failed bool) {
 			t.Helper()
 			c.Tune(Tunables{MaxSources: 10, SourceSeries: mode})
 			families, err := metrics.Gather()
@@ -210,7 +211,7 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 				t.Errorf("mode %d: %v", mode, got)
 			}
 		}
-		f(SeriesAuto, false, false)
+		f(status.SeriesAuto, false, false)
 		for _, endpoint := range []string{"tcp://e:1", "tcp://e:2"} {
 			reg := registration.Registration{Endpoint: endpoint, SnapshotEndpoint: endpoint + "/snapshot", Type: registration.TypeVLLM,
 				Model: "m", Instance: endpoint, BlockSize: fillBlock}
@@ -218,8 +219,8 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		f(SeriesAuto, true, true)
-		f(SeriesNever, true, true)
+		f(status.SeriesAuto, true, true)
+		f(status.SeriesNever, true, true)
 		var states []string
 		for _, s := range c.Services() {
 			states = append(states, s.SnapshotState)
@@ -234,7 +235,7 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 			_, err := c.Unregister(reg.Key())
 			must.Succeed(t, err)
 		}
-		f(SeriesAuto, true, true)
+		f(status.SeriesAuto, true, true)
 	})
 }
 

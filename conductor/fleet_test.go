@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
@@ -53,7 +54,7 @@ func value(metrics []*dto.Metric, labels ...string) float64 {
 // setting, and that the sums of the fleet are the same throughout.
 func TestSourceSeries(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		f := func(mode conductor.SourceSeries, listed, blocks, states int) {
+		f := func(mode status.SourceSeries, listed, blocks, states int) {
 			t.Helper()
 			b.conductor.Tune(conductor.Tunables{MaxSources: 1000, SourceSeries: mode})
 			all := series(t, b.conductor)
@@ -83,19 +84,19 @@ func TestSourceSeries(t *testing.T) {
 		b.run("register odd")
 		b.run("store odd path=b medium=HBM9")
 		synctest.Wait()
-		f(conductor.SeriesAuto, 2, 2, 2) // all there are
-		f(conductor.SeriesNever, 2, 0, 2)
+		f(status.SeriesAuto, 2, 2, 2) // all there are
+		f(status.SeriesNever, 2, 0, 2)
 		for i := range 499 {
 			b.run(fmt.Sprintf("register e%d", i))
 			b.run(fmt.Sprintf("batch e%d []", i))
 		}
 		b.run("wait 6s")
-		f(conductor.SeriesAlways, 501, 501, 501)
+		f(status.SeriesAlways, 501, 501, 501)
 		if n := value(series(t, b.conductor)["conductor_sources"], "state=synced"); n != 500 {
 			t.Fatalf("%v sources are synced: %s", n, b.run("services"))
 		}
-		f(conductor.SeriesAuto, 2, 0, 2)
-		f(conductor.SeriesNever, 2, 0, 2)
+		f(status.SeriesAuto, 2, 0, 2)
+		f(status.SeriesNever, 2, 0, 2)
 	})
 }
 

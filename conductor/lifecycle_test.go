@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -128,7 +129,7 @@ func TestOneProfileWins(t *testing.T) {
 			}
 		}
 		in := b.conductor.Services()
-		if refused != 4 || len(in) != 4 || slices.ContainsFunc(in, func(s conductor.Service) bool { return s.Profile != in[0].Profile }) {
+		if refused != 4 || len(in) != 4 || slices.ContainsFunc(in, func(s status.Source) bool { return s.Profile != in[0].Profile }) {
 			t.Errorf("%d refused, %d registered: %v", refused, len(in), in)
 		}
 		b.conductor.Close()

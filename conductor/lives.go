@@ -35,9 +35,9 @@ func (c *Conductor) lives() []MediumLife {
 	}
 	all := make(map[at]*MediumLife)
 	now := c.now()
-	for _, s := range c.sources.registered() {
-		for _, l := range s.member.Lives.Lives(now) {
-			key := at{s.holdings.deploymentKey(), l.Medium}
+	for _, m := range c.catalog.Members() {
+		for _, l := range m.Lives.Lives(now) {
+			key := at{m.Registration.Deployment(), l.Medium}
 			sum := all[key]
 			if sum == nil {
 				sum = &MediumLife{Deployment: key.Deployment, Medium: l.Medium}

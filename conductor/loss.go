@@ -44,9 +44,9 @@ const lostPrefixes = 50
 // one deployment after the other, while events go on.
 func (v Inspection) Loss(instance string) (Loss, error) {
 	loss := Loss{Instance: instance}
-	for _, s := range v.conductor.sources.registered() {
-		if s.reg.Instance == instance && !s.reg.IsPool() && v.reader.Tenants.Has(s.reg.Tenant) {
-			loss.Ranks = append(loss.Ranks, s.reg.Key())
+	for _, m := range v.conductor.catalog.Members() {
+		if r := &m.Registration; r.Instance == instance && !r.IsPool() && v.reader.Tenants.Has(r.Tenant) {
+			loss.Ranks = append(loss.Ranks, m.Key())
 		}
 	}
 	if len(loss.Ranks) == 0 {

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/status"
 )
 
 // contextLabels identify a part of an index in metrics. Salts may be secrets and are left
@@ -66,13 +67,14 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range descs {
 		ch <- d
 	}
+	status.DescribeFleet(ch)
 	k.Conductor.matcher.Describe(ch)
 }
 
 // Collect implements prometheus.Collector.
 func (k Collector) Collect(ch chan<- prometheus.Metric) {
 	c := k.Conductor
-	c.collectSources(ch)
+	c.sources.fleet().Send(ch, c.tuned.Load().SourceSeries, c.now())
 	ready := 0.0
 	if c.Ready().Ready {
 		ready = 1
@@ -98,13 +100,13 @@ func (k Collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descGhosts, prometheus.GaugeValue, float64(used))
 		ch <- prometheus.MustNewConstMetric(descGhostLimit, prometheus.GaugeValue, float64(limit))
 	}
-	for i := range c.sources.pushes.batches {
-		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(c.sources.pushes.batches[i].Load()),
-			lmcache.Outcome(i).String())
+	pushes := c.sources.Pushes().Counts()
+	for i, n := range pushes.Batches {
+		ch <- prometheus.MustNewConstMetric(descPushed, prometheus.CounterValue, float64(n), lmcache.Outcome(i).String())
 	}
-	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(c.sources.pushes.unclaimed.Load()))
-	for r, n := range c.sources.pushes.refusals() {
-		ch <- prometheus.MustNewConstMetric(descNotPushed, prometheus.CounterValue, float64(n), r.part, r.reason)
+	ch <- prometheus.MustNewConstMetric(descUnclaimed, prometheus.CounterValue, float64(pushes.Unclaimed))
+	for r, n := range pushes.Refused {
+		ch <- prometheus.MustNewConstMetric(descNotPushed, prometheus.CounterValue, float64(n), r.Part, r.Reason)
 	}
 	if c.opts.Memo != nil {
 		st := c.opts.Memo.Stats()

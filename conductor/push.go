@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/lmcache"
+	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 )
 
@@ -31,14 +32,14 @@ type Pushes struct {
 	heard     reporters
 
 	counting sync.Mutex
-	refused  map[lmcacheRefusal]uint64 // guarded by counting
+	refused  map[PushRefusal]uint64 // guarded by counting
 }
 
-// lmcacheRefusal is a part of a request that had no effect: request, batch or entry.
-type lmcacheRefusal struct{ part, reason string }
+// PushRefusal is a part of a request that had no effect: request, batch or entry.
+type PushRefusal struct{ Part, Reason string }
 
-// lmcacheRefusals are those that metrics have from the start.
-var lmcacheRefusals = []lmcacheRefusal{
+// pushRefusals are those that metrics have from the start.
+var pushRefusals = []PushRefusal{
 	{"request", "invalid_json"}, {"batch", "missing"}, {"batch", "invalid_type"}, {"batch", "invalid_value"}, {"batch", "out_of_range"},
 	{"batch", "limit"},
 	{"entry", "missing"}, {"entry", "invalid_type"}, {"entry", "invalid_value"}, {"entry", "out_of_range"},
@@ -49,20 +50,20 @@ func (p *Pushes) CountRefused(part, reason string) {
 	p.counting.Lock()
 	defer p.counting.Unlock()
 	if p.refused == nil {
-		p.refused = make(map[lmcacheRefusal]uint64)
+		p.refused = make(map[PushRefusal]uint64)
 	}
-	p.refused[lmcacheRefusal{part, reason}]++
+	p.refused[PushRefusal{part, reason}]++
 }
 
 // refusals returns the counts of what was refused.
-func (p *Pushes) refusals() map[lmcacheRefusal]uint64 {
+func (p *Pushes) refusals() map[PushRefusal]uint64 {
 	p.counting.Lock()
 	defer p.counting.Unlock()
 	all := maps.Clone(p.refused)
 	if all == nil {
-		all = make(map[lmcacheRefusal]uint64)
+		all = make(map[PushRefusal]uint64)
 	}
-	for _, r := range lmcacheRefusals {
+	for _, r := range pushRefusals {
 		all[r] += 0
 	}
 	return all
@@ -111,32 +112,45 @@ type Pushed struct {
 	Unclaimed int // entries that no source is registered for
 }
 
-// PushLMCache applies a batch to the sources of the client's tenants. It returns once they have
+// Push applies a batch to the sources of some tenants. It returns once they have
 // applied it. Without such a source the batch is applied, and its entries are unclaimed.
 //
-// Errors: ErrPast; ErrBehind once ctx ends, see lmcache.Hub.Push.
-func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error) {
-	if v.conductor.catalog.Past {
-		return Pushed{}, ErrPast
-	}
-	p := Pushed{lmcache.Applied, len(b.Entries)}
-	for i, h := range v.conductor.sources.pushes.of(v.reader.Tenants.Has) {
-		outcome, unclaimed, err := h.Push(ctx, b, v.conductor.now())
+// Errors: ErrBehind once ctx ends, see lmcache.Hub.Push.
+func (p *Pushes) Push(ctx context.Context, by scope.Tenants, b *lmcache.Batch) (Pushed, error) {
+	done := Pushed{lmcache.Applied, len(b.Entries)}
+	for i, h := range p.of(by.Has) {
+		outcome, unclaimed, err := h.Push(ctx, b, p.now())
 		if err != nil {
 			if outcome == lmcache.Applied { // later
-				v.conductor.sources.pushes.batches[outcome].Add(1)
+				p.batches[outcome].Add(1)
 			}
 			return Pushed{}, fmt.Errorf("%w: %w", ErrBehind, err)
 		}
-		if i == 0 || outcome > p.Outcome {
-			p.Outcome = outcome
+		if i == 0 || outcome > done.Outcome {
+			done.Outcome = outcome
 		}
-		p.Unclaimed = min(p.Unclaimed, unclaimed)
+		done.Unclaimed = min(done.Unclaimed, unclaimed)
 	}
-	if p.Unclaimed > 0 {
-		v.conductor.sources.pushes.unclaimed.Add(uint64(p.Unclaimed))
+	if done.Unclaimed > 0 {
+		p.unclaimed.Add(uint64(done.Unclaimed))
 	}
-	v.conductor.sources.pushes.batches[p.Outcome].Add(1)
-	v.conductor.sources.pushes.note(v.reader.Tenants, b, p, v.conductor.now())
-	return p, nil
+	p.batches[done.Outcome].Add(1)
+	p.note(by, b, done, p.now())
+	return done, nil
+}
+
+// PushCounts are what publishers have called us with since the start.
+type PushCounts struct {
+	Batches   [lmcache.Applied + 1]uint64 // by outcome
+	Unclaimed uint64                      // entries that no source is registered for
+	Refused   map[PushRefusal]uint64
+}
+
+// Counts returns what publishers have called us with.
+func (p *Pushes) Counts() (n PushCounts) {
+	for i := range p.batches {
+		n.Batches[i] = p.batches[i].Load()
+	}
+	n.Unclaimed, n.Refused = p.unclaimed.Load(), p.refusals()
+	return n
 }

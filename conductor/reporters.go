@@ -207,13 +207,3 @@ func (p *Pushes) Reporters() []Reporter {
 	})
 	return all
 }
-
-// Reporters returns what instances of LMCache have reported lately about the client's tenants, sorted by name.
-func (v Inspection) Reporters() (all []Reporter) {
-	for _, r := range v.conductor.sources.pushes.Reporters() {
-		if mine, ok := r.For(v.reader.Tenants); ok {
-			all = append(all, mine)
-		}
-	}
-	return all
-}

@@ -7,6 +7,7 @@ import (
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 )
 
 // Routed notes that a prompt goes to an instance, whose rows then have it in Expected until the engine announces
@@ -14,7 +15,7 @@ import (
 // may not tell. The report keeps nothing of r.
 //
 // Errors: *FieldError, *UnknownTargetError, ErrForbidden, *UnservedError.
-func (v View) Routed(r *match.Routed) (unsynced []SourceState, err error) {
+func (v View) Routed(r *match.Routed) (unsynced []status.SourceState, err error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
@@ -26,7 +27,7 @@ func (v View) Routed(r *match.Routed) (unsynced []SourceState, err error) {
 	members, err := c.matcher.Report(r)
 	for _, m := range members {
 		st := m.Status()
-		unsynced = append(unsynced, SourceState{Key: m.Key(), State: st.State, Reason: st.Reason})
+		unsynced = append(unsynced, status.SourceState{Key: m.Key(), State: st.State, Reason: st.Reason})
 	}
 	if away := c.Unserved(r.Tenant, r.Model); away != nil {
 		err = away

@@ -5,136 +5,21 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	"example.com/conductor/conductor/catalog"
-	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/names"
-	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/payload"
-	"example.com/conductor/events/stream"
 	"example.com/conductor/index"
-	"example.com/conductor/tiers"
 )
 
-// reasonEventGap is the reason of a source whose publisher left event numbers out of
-// batches that are without a gap, until the stream of events is cleared.
-const reasonEventGap = doctor.FindingEventGap
-
-// Service is one registered source and the state of its stream.
-type Service struct {
-	registration.Registration
-	// Pending: it is held back at the gate. Recovered: it came from a peer and is
-	// not registered here. Static: the configuration names it.
-	Pending, Recovered, Static bool
-	// By is who registered it.
-	By registration.Registrar
-
-	// Status is that of the stream. Its Dropped has what the application left out as well, its LastError the
-	// last failure of either.
-	stream.Status
-	LastSeq    *uint64 // as in Status, nil before the first applied batch
-	Blocks     int     // block memberships: a block on two tiers counts twice
-	Media      []MediumBlocks
-	Orphans    int // of them, those that wait for their parent to be known
-	Incomplete int // blocks of a pool that lack objects
-	Objects    int // a pool's that are bound to a block; other objects of the block may be missing
-	// HistoryFrom is where the blocks come from: FromEngine, FromSnapshot, FromPeer, FromShelf,
-	// FromReplay, FromLive or FromReports.
-	HistoryFrom string
-
-	SnapshotBlocks int  // that the last snapshot of the engine left
-	asksSnapshots  bool // also where SnapshotEndpoint is hidden
-
-	// Waits is how long the oldest of the queued batches has waited, 0 without any.
-	Waits time.Duration
-	// Events counts the events of all applied batches.
-	Events uint64
-
-	Findings []doctor.Finding
-	Age      time.Duration // since the last batch, -1 before it
-	// Expected is how good the expectations of the instance were, of all its ranks together; nil without a report,
-	// and of pools.
-	Expected *InstanceExpectations
-}
-
-// MediumBlocks are the block memberships of one medium.
-type MediumBlocks struct {
-	tiers.Medium
-	Blocks int
-}
-
 // Services returns every registered source, sorted by key. It locks each index once.
-func (c *Conductor) Services() []Service {
-	all := servicesOf(c.sources.registered())
+func (c *Conductor) Services() []status.Source {
+	all := rowsOf(c.sources.registered())
 	addExpectations(c.catalog, all)
 	return all
 }
-
-// servicesOf returns the rows of sources. It locks each of their indexes once.
-func servicesOf(sources []*source) []Service {
-	states := make([]stream.Status, len(sources))
-	for i, s := range sources {
-		states[i] = s.stream.Status()
-	}
-	held := make(heldBlocks) // read after the states: a row has the blocks of its LastSeq
-	all := make([]Service, len(sources))
-	for i, s := range sources {
-		all[i] = s.service(states[i], held)
-	}
-	return all
-}
-
-// heldBlocks are the holdings of all owners, by deployment.
-type heldBlocks map[*catalog.Deployment]index.Holdings
-
-// in returns the holdings in a deployment.
-func (h heldBlocks) in(d *catalog.Deployment) index.Holdings {
-	all, known := h[d]
-	if !known {
-		all = d.Index.Holdings()
-		h[d] = all
-	}
-	return all
-}
-
-// countMedia returns the memberships of the source by medium, and how many of its blocks wait for their
-// parent.
-func (s *holdings) countMedia(held heldBlocks) (media []MediumBlocks, orphans int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, ns := range s.namespaces {
-		in := held.in(ns.Deployment)
-		orphans += in.WaitingOf(ns.Source)
-		for key, h := range ns.owners {
-			at := slices.IndexFunc(media, func(m MediumBlocks) bool { return m.Name == key.Medium })
-			if at < 0 {
-				at, media = len(media), append(media, MediumBlocks{Medium: tiers.Parse(key.Medium)})
-			}
-			for _, o := range h.owners {
-				media[at].Blocks += in.Of(o)
-			}
-		}
-	}
-	slices.SortFunc(media, func(a, b MediumBlocks) int {
-		return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(a.Name, b.Name))
-	})
-	return media, orphans
-}
-
-// Faults returns how many findings an operator should do something about.
-func (s *Service) Faults() (n int) {
-	for i := range s.Findings {
-		if s.Findings[i].Fault() {
-			n++
-		}
-	}
-	return n
-}
-
-// AsksSnapshots reports whether the source asks its engine for snapshots.
-func (s *Service) AsksSnapshots() bool { return s.asksSnapshots }
 
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
@@ -156,36 +41,6 @@ func (c *Conductor) IndexBytes() int {
 		n += st.Bytes
 	}
 	return n
-}
-
-func (s *source) service(st stream.Status, held heldBlocks) Service {
-	v := Service{
-		Registration: s.member.Registered(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
-		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()),
-		Incomplete:     s.incompleteBlocks(),
-		SnapshotBlocks: int(s.snapshotted.Load()), asksSnapshots: s.reg.SnapshotEndpoint != "",
-		Findings: s.findings(&st), Age: -1,
-	}
-	v.SnapshotState, v.Dropped = cmp.Or(st.SnapshotState, stream.SnapshotWaits), s.drops(st)
-	v.Media, v.Orphans = s.holdings.countMedia(held)
-	for _, m := range v.Media {
-		v.Blocks += m.Blocks
-	}
-	if !st.OldestAt.IsZero() {
-		v.Waits = max(s.shared.now().Sub(st.OldestAt), 0)
-	}
-	if !st.LastBatchAt.IsZero() {
-		v.Age = max(s.shared.now().Sub(st.LastBatchAt), 0)
-	}
-	if st.HasSeq {
-		v.LastSeq = &st.LastSeq
-	}
-	s.holdings.mu.Lock()
-	if s.lastErr != "" {
-		v.LastError = s.lastErr
-	}
-	s.holdings.mu.Unlock()
-	return v
 }
 
 // ContextView shows what one instance or pool holds under one adapter and salt of a deployment.
@@ -305,86 +160,32 @@ func contextViews(c *catalog.Catalog, d *catalog.Deployment, limit int, listed *
 	return all
 }
 
-// Readiness says whether routers may rely on the answers.
-type Readiness struct {
-	Ready bool
-	// Waiting are static sources still being brought up; GivenUp those that are
-	// not synced and no longer waited for, with the reason.
-	Waiting, GivenUp []SourceState
-	// Recovering: the gate of Options.Gate is closed.
-	Recovering bool
-	// IndexBytes is what the indexes take of IndexLimit (index.max_bytes_total), both 0 without
-	// a limit.
-	IndexBytes, IndexLimit int64
-	// Synced are the sources that are synced, and MinSynced how many there must be.
-	Synced, MinSynced int
-
-	states map[string]*stateCounts // of all sources, by tenant
-}
-
-// SourceState is one source and why it is in its state.
-type SourceState struct {
-	Key    registration.Key
-	State  stream.State
-	Reason string
-	Fault  string // why it cannot be followed, for clients that may see causes
-}
-
 // Ready reports whether the gate is open, Options.MinSynced sources are synced, and every
 // static source is synced or given up on. A source is given up on when it is partial, stale,
 // paused or failed: waiting would not help. One whose engine publishes nothing counts as synced.
-func (c *Conductor) Ready() Readiness {
-	r := Readiness{Recovering: c.sources.Recovering(), MinSynced: c.tuned.Load().MinSynced}
+func (c *Conductor) Ready() status.Readiness {
+	r := status.Readiness{Recovering: c.sources.Recovering(), MinSynced: c.tuned.Load().MinSynced}
 	r.IndexBytes, r.IndexLimit = c.catalog.Options.Budget.Used()
 	for _, s := range c.sources.registered() {
-		r.count(s.static, s.state())
+		r.Count(s.static, s.state())
 	}
 	c.countUnfound(&r)
-	r.decide()
+	r.Decide()
 	return r
 }
 
 // countUnfound counts the configured sources that AwaitUnfound is about.
-func (c *Conductor) countUnfound(r *Readiness) {
+func (c *Conductor) countUnfound(r *status.Readiness) {
 	if unfound := c.unfound.Load(); unfound != nil {
 		for _, s := range (*unfound)() {
-			r.count(true, s)
+			r.Count(true, s)
 		}
 	}
 }
 
 // AwaitUnfound lets Ready wait for configured sources that cannot be registered yet, because their
 // engines have not told where they publish.
-func (c *Conductor) AwaitUnfound(unfound func() []SourceState) { c.unfound.Store(&unfound) }
-
-// decide sets Ready once all sources are counted.
-func (r *Readiness) decide() {
-	r.Ready = !r.Recovering && len(r.Waiting) == 0 && r.Synced >= r.MinSynced
-}
-
-// count counts a source.
-func (r *Readiness) count(static bool, s SourceState) {
-	if r.states == nil {
-		r.states = make(map[string]*stateCounts)
-	}
-	if r.states[s.Key.Tenant] == nil {
-		r.states[s.Key.Tenant] = new(stateCounts)
-	}
-	r.states[s.Key.Tenant][slices.Index(states, s.State)]++
-	if s.State.Ready() {
-		r.Synced++
-	}
-	if !static {
-		return
-	}
-	switch s.State {
-	case stream.Synced, stream.Approximate:
-	case stream.Connecting, stream.Replaying:
-		r.Waiting = append(r.Waiting, s)
-	default:
-		r.GivenUp = append(r.GivenUp, s)
-	}
-}
+func (c *Conductor) AwaitUnfound(unfound func() []status.SourceState) { c.unfound.Store(&unfound) }
 
 // Check verifies the invariants of every index and returns the first violation
 // of each.
@@ -444,10 +245,10 @@ func indexStats(c *catalog.Catalog) map[[4]string]index.Stats {
 	add := func(dk scope.Deployment, lora string, st index.Stats) {
 		labels := [4]string{dk.Tenant, dk.Model, lora, strconv.Itoa(dk.BlockSize)}
 		if _, known := sums[labels]; !known && len(sums) >= maxIndexSeries && lora != "" {
-			labels[2] = others
+			labels[2] = status.Others
 		}
 		if _, known := sums[labels]; !known && len(sums) >= 2*maxIndexSeries {
-			labels = [4]string{others, others, "", ""}
+			labels = [4]string{status.Others, status.Others, "", ""}
 		}
 		sum := sums[labels]
 		sum.Blocks += st.Blocks

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/stream"
 )
 
@@ -69,11 +70,8 @@ func (c *Conductor) tellUnregistered(key registration.Key) {
 // States returns the registered sources by their state. It looks at no index.
 func (c *Conductor) States() map[stream.State][]registration.Key {
 	all := make(map[stream.State][]registration.Key)
-	for _, s := range c.sources.registered() {
-		if !s.recovered {
-			state := s.stream.Status().State
-			all[state] = append(all[state], s.reg.Key())
-		}
-	}
+	c.sources.EachSource(func(_ *registration.Registration, s status.SourceState, _ bool) {
+		all[s.State] = append(all[s.State], s.Key)
+	})
 	return all
 }

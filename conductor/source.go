@@ -413,7 +413,6 @@ func (s *source) inheritFrom(old *source) {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
 	s.holdings.media, s.chunks = old.holdings.media, old.chunks
-	s.shared.catalog.InheritAdapters(old.member, s.member)
 	s.normal.RaiseParts(old.normal.Parts())
 	if old.normal.ZeroHash() {
 		s.normal.NoteZeroHash()
@@ -423,6 +422,7 @@ func (s *source) inheritFrom(old *source) {
 	s.origin.Store(old.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
+	var passed []*catalog.Namespace
 	for _, ns := range old.holdings.namespaces {
 		at := ns.Deployment.Key
 		if !s.reg.AllowsTenant(at.Tenant) {
@@ -433,7 +433,7 @@ func (s *source) inheritFrom(old *source) {
 		s.holdings.byKey[at] = ns
 		s.holdings.holders += len(ns.owners)
 		delete(old.holdings.byKey, at)
-		s.shared.catalog.Pass(ns.Namespace, s.member)
+		passed = append(passed, ns.Namespace)
 		for key, h := range ns.owners {
 			if key.Owned && s.reg.Owned == registration.OwnedDrop {
 				ns.clear(h)
@@ -444,6 +444,7 @@ func (s *source) inheritFrom(old *source) {
 			}
 		}
 	}
+	s.shared.catalog.Pass(passed, old.member, s.member)
 	s.holdings.mu.Lock()
 	s.holdings.namespaces, s.holdings.tallies = taken, old.holdings.tallies
 	s.holdings.mu.Unlock()

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"cmp"
+	"errors"
 	"iter"
 	"maps"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"example.com/conductor/conductor/pool"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/statelog"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events"
 	"example.com/conductor/events/objectkey"
 	"example.com/conductor/events/stream"
@@ -343,7 +346,7 @@ func (all sourcesByKey) givingWay(opts *RegisterOptions, may func(*source) bool)
 
 // EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
 // at no index.
-func (c *Sources) EachSource(f func(r *registration.Registration, s SourceState, pending bool)) {
+func (c *Sources) EachSource(f func(r *registration.Registration, s status.SourceState, pending bool)) {
 	for _, s := range c.registered() {
 		if !s.recovered {
 			f(s.reg, s.state(), s.atGate())
@@ -358,9 +361,9 @@ func (c *Sources) Follows(key registration.Key) bool {
 }
 
 // state returns the state of the source.
-func (s *source) state() SourceState {
+func (s *source) state() status.SourceState {
 	st := s.stream.Status()
-	return SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
+	return status.SourceState{Key: s.reg.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
 }
 
 // BatchWatcher sees applied batches, as a Watcher does.
@@ -373,4 +376,30 @@ type AppliedBatch struct {
 	Replayed bool
 	At       time.Time
 	Events   []events.Event
+}
+
+// sourceNamed returns the source of some tenants by its printed key, nil without one.
+func sourceNamed(c *Sources, key string, of scope.Tenants) *source {
+	for _, s := range c.registered() {
+		if of.Has(s.reg.Tenant) && s.reg.Key().String() == key {
+			return s
+		}
+	}
+	return nil
+}
+
+// readTape returns applied batches of the source, see tape.Recorder.Read.
+func readTape(s *source, q tape.Range) (tape.Excerpt, tape.Span, error) {
+	e, span, err := s.tape.Read(q)
+	if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
+		s.shared.log.Warn().Err(err).Str("source", s.reg.Key().String()).Msg("the journal cannot be read")
+		err = tape.ErrGone
+	}
+	return e, span, err
+}
+
+// storyOf returns the row of a source, and what has happened to it.
+func storyOf(s *source) (status.Source, []statelog.Event, uint64) {
+	events, older := s.states.History()
+	return rowsOf([]*source{s})[0], events, older
 }

@@ -2,33 +2,14 @@ package conductor
 
 import (
 	"example.com/conductor/conductor/catalog"
-	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 )
-
-// Stats are the numbers of the whole server at about one moment. /admin/stats, the page and
-// conductor top show them; metrics count the same.
-type Stats struct {
-	Sources []Service // sorted by key
-	Tenants map[string]TenantStats
-	// Bytes is what all indexes take of Limit, 0 without a limit.
-	Bytes, Limit int64
-	Ready        Readiness
-	Queries      catalog.QueryCounts // of all tenants, of models that are gone too
-	Times        match.QueryTimes    // of the same
-}
-
-// TenantStats are the numbers of the models of one tenant.
-type TenantStats struct {
-	Blocks      int // unique blocks
-	Memberships int // pairs of block and owner
-	Queries     catalog.QueryCounts
-}
 
 // Stats returns the numbers. It locks each index a few times, and costs the number of sources
 // and owners, not blocks.
-func (c *Conductor) Stats() *Stats {
-	st := &Stats{Sources: c.Services(), Tenants: make(map[string]TenantStats), Times: c.matcher.Times()}
+func (c *Conductor) Stats() *status.Stats {
+	st := &status.Stats{Sources: c.Services(), Tenants: make(map[string]status.TenantStats), Times: c.matcher.Times()}
 	for labels, x := range indexStats(c.catalog) {
 		t := st.Tenants[labels[0]]
 		t.Blocks += x.Blocks
@@ -47,15 +28,15 @@ func (c *Conductor) Stats() *Stats {
 	for _, n := range c.catalog.SumQueries() {
 		st.Queries.Add(n)
 	}
-	st.Ready = Readiness{
+	st.Ready = status.Readiness{
 		Recovering: c.sources.Recovering(), MinSynced: c.tuned.Load().MinSynced, IndexBytes: st.Bytes, IndexLimit: st.Limit,
 	}
 	for i := range st.Sources {
 		s := &st.Sources[i]
-		st.Ready.count(s.Static, SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
+		st.Ready.Count(s.Static, status.SourceState{Key: s.Key(), State: s.State, Reason: s.Reason})
 	}
 	c.countUnfound(&st.Ready)
-	st.Ready.decide()
+	st.Ready.Decide()
 	return st
 }
 

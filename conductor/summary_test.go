@@ -15,6 +15,7 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/internal/must"
@@ -29,10 +30,10 @@ func TestSummary(t *testing.T) {
 	}
 	f := func(want string, severity doctor.Severity, all ...some) {
 		t.Helper()
-		r := Readiness{}
+		r := status.Readiness{}
 		for _, s := range all {
 			for range s.n {
-				r.count(true, SourceState{Key: registration.Key{Tenant: "ann"}, State: s.state})
+				r.Count(true, status.SourceState{Key: registration.Key{Tenant: "ann"}, State: s.state})
 			}
 		}
 		if got, how := r.Summary(nil, false); got != want || how != severity {
@@ -54,9 +55,9 @@ func TestSummary(t *testing.T) {
 	f("1 source is synced", doctor.OK, some{stream.Synced, 1})
 	f("2 sources are approximate, 11 are synced", doctor.OK, some{stream.Synced, 11}, some{stream.Approximate, 2})
 
-	r := Readiness{MinSynced: 3}
-	r.count(false, SourceState{Key: registration.Key{Tenant: "ann"}, State: stream.Synced})
-	r.count(false, SourceState{Key: registration.Key{Tenant: "bob"}, State: stream.Stale})
+	r := status.Readiness{MinSynced: 3}
+	r.Count(false, status.SourceState{Key: registration.Key{Tenant: "ann"}, State: stream.Synced})
+	r.Count(false, status.SourceState{Key: registration.Key{Tenant: "bob"}, State: stream.Stale})
 	says := func(tenants scope.Tenants, draining bool, want string, severity doctor.Severity) {
 		t.Helper()
 		if got, how := r.Summary(tenants, draining); got != want || how != severity {

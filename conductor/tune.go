@@ -1,5 +1,7 @@
 package conductor
 
+import "example.com/conductor/conductor/status"
+
 // Tunables are options that may change while the Conductor runs. See Options for the meaning.
 type Tunables struct {
 	MaxSources, MinSynced int
@@ -12,7 +14,7 @@ type Tunables struct {
 	// ExpectedBytes bounds the memory for what instances are expected to have; 0 leaves that bound as it is.
 	ExpectedBytes int64
 	// SourceSeries says which sources have series of their own in /metrics.
-	SourceSeries SourceSeries
+	SourceSeries status.SourceSeries
 }
 
 // Tune replaces the tunables. Sources beyond a smaller MaxSources stay.

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"cmp"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,10 +14,12 @@ import (
 
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/stage"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/tape"
 )
@@ -210,7 +213,7 @@ func (v View) fault(state stream.State, cause string) string {
 }
 
 // hideCauses hides of a source what tells the ports of the network apart.
-func (v View) hideCauses(s *Service) {
+func (v View) hideCauses(s *status.Source) {
 	if s.LastError = v.fault(s.State, s.LastError); v.reader.Causes {
 		return
 	}
@@ -229,8 +232,8 @@ func (v View) hideCauses(s *Service) {
 }
 
 // Services returns the sources of the client's tenants.
-func (v View) Services() []Service {
-	all := slices.DeleteFunc(v.conductor.Services(), func(s Service) bool { return !v.reader.Tenants.Has(s.Tenant) })
+func (v View) Services() []status.Source {
+	all := slices.DeleteFunc(v.conductor.Services(), func(s status.Source) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
 		v.conceal(&all[i])
 	}
@@ -238,7 +241,7 @@ func (v View) Services() []Service {
 }
 
 // conceal hides of a source what the client may not see.
-func (v View) conceal(s *Service) {
+func (v View) conceal(s *status.Source) {
 	v.Redact(&s.Registration)
 	if !v.reader.Secrets {
 		s.By.Name = "" // a client, or an address
@@ -307,18 +310,11 @@ func (v Inspection) Digests(only string) []SourceDigest {
 //
 // Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
 func (v Inspection) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
-	for _, s := range v.conductor.sources.registered() {
-		if !v.reader.Tenants.Has(s.reg.Tenant) || s.reg.Key().String() != source {
-			continue
-		}
-		e, span, err := s.tape.Read(q)
-		if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
-			s.shared.log.Warn().Err(err).Str("source", source).Msg("the journal cannot be read")
-			err = tape.ErrGone
-		}
-		return e, span, err
+	s := sourceNamed(v.conductor.sources, source, v.reader.Tenants)
+	if s == nil {
+		return tape.Excerpt{}, tape.Span{}, fmt.Errorf("%w: %s", ErrNotFound, source)
 	}
-	return tape.Excerpt{}, tape.Span{}, fmt.Errorf("%w: %s", ErrNotFound, source)
+	return readTape(s, q)
 }
 
 // Snapshot takes a snapshot of the client's tenants.
@@ -333,10 +329,10 @@ func (v View) Snapshot() *Snapshot {
 
 // Ready reports whether the server is ready. Sources of other tenants count, and have no rows. Those without a Reason
 // have their fault in its place.
-func (v View) Ready() Readiness {
+func (v View) Ready() status.Readiness {
 	r := v.conductor.Ready()
-	for _, rows := range []*[]SourceState{&r.Waiting, &r.GivenUp} {
-		*rows = slices.DeleteFunc(*rows, func(s SourceState) bool { return !v.reader.Tenants.Has(s.Key.Tenant) })
+	for _, rows := range []*[]status.SourceState{&r.Waiting, &r.GivenUp} {
+		*rows = slices.DeleteFunc(*rows, func(s status.SourceState) bool { return !v.reader.Tenants.Has(s.Key.Tenant) })
 		for i := range *rows {
 			if s := &(*rows)[i]; s.Reason == "" {
 				s.Reason = v.fault(s.State, s.Fault)
@@ -373,4 +369,22 @@ func (c *Conductor) HasUnscoped() bool { return c.sources.unscoped.Load() }
 // Workers returns the workers of a model that hold the first of some hashes, see match.Matcher.Workers.
 func (v View) Workers(model string, hashes []uint64) []match.Worker {
 	return v.conductor.matcher.Workers(v.reader.Tenants, model, hashes, v.clock)
+}
+
+// PushLMCache applies a batch to the sources of the client's tenants, see ingest.Pushes.Push. It returns ErrPast too.
+func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error) {
+	if v.conductor.catalog.Past {
+		return Pushed{}, ErrPast
+	}
+	return v.conductor.sources.pushes.Push(ctx, v.reader.Tenants, b)
+}
+
+// Reporters returns what instances of LMCache have reported lately about the client's tenants, sorted by name.
+func (v Inspection) Reporters() (all []Reporter) {
+	for _, r := range v.conductor.sources.Pushes().Reporters() {
+		if mine, ok := r.For(v.reader.Tenants); ok {
+			all = append(all, mine)
+		}
+	}
+	return all
 }

@@ -15,6 +15,7 @@ import (
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/payload"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/internal/memory"
@@ -86,7 +87,7 @@ var scrapeModes = []struct {
 	set  func(*conductor.Conductor)
 }{
 	{"always", func(c *conductor.Conductor) {
-		c.Tune(conductor.Tunables{MaxSources: 10_000, SourceSeries: conductor.SeriesAlways})
+		c.Tune(conductor.Tunables{MaxSources: 10_000, SourceSeries: status.SeriesAlways})
 	}},
 	{"auto", func(c *conductor.Conductor) { c.Tune(conductor.Tunables{MaxSources: 10_000}) }},
 }

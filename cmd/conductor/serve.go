@@ -26,6 +26,7 @@ import (
 	conductorhttp "example.com/conductor/conductor/http"
 	"example.com/conductor/conductor/rpc"
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/conductor/telemetry"
 	"example.com/conductor/conductor/ui"
 	"example.com/conductor/conductor/watch"
@@ -280,7 +281,7 @@ func (s *serving) wireRooms() (err error) {
 	})
 	s.asked = cluster.NewAsked(s.conductor)
 	s.targets = newTargets(cfg, s.asked, s.sockets, s.allowed, s.log)
-	s.conductor.AwaitUnfound(func() []conductor.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
+	s.conductor.AwaitUnfound(func() []status.SourceState { return s.targets.Unfound(cfg.Stream.StaleAfter) })
 	s.keeper = file.NewKeeper(file.Config{
 		Dir: s.snapshots, Conductor: s.conductor, Targets: s.targets, Interval: cfg.Snapshot.Interval, Keep: snapshotsKept, Log: s.log,
 	})

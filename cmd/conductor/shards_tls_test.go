@@ -78,7 +78,7 @@ func TestShardsOverTLS(t *testing.T) {
 	})
 	stranger := ca.client(ca.issue("stranger", 22, hour))
 	for _, p := range []*process{a, b} {
-		if got, _ := status(stranger, p.url); got != http.StatusUnauthorized {
+		if got, _ := requestStatus(stranger, p.url); got != http.StatusUnauthorized {
 			t.Errorf("an unknown certificate: %d", got)
 		}
 	}

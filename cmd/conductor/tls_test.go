@@ -92,8 +92,8 @@ func (a *authority) client(cert, key string) *http.Client {
 		Timeout: 2 * time.Minute}
 }
 
-// status returns the status of GET /services, 0 if there is no answer.
-func status(c *http.Client, url string) (int, *x509.Certificate) {
+// requestStatus returns the status of GET /services, 0 if there is no answer.
+func requestStatus(c *http.Client, url string) (int, *x509.Certificate) {
 	resp, err := c.Get(url + "/services")
 	if err != nil {
 		return 0, nil
@@ -128,7 +128,7 @@ func TestClientCertificates(t *testing.T) {
 	hour := time.Now().Add(time.Hour)
 	show := func(from *authority, name string, ends time.Time) int {
 		cert, key := from.issue(name, 20, ends)
-		got, _ := status(ca.client(cert, key), p.url)
+		got, _ := requestStatus(ca.client(cert, key), p.url)
 		return got
 	}
 	if got := show(ca, "router", hour); got != 200 {
@@ -143,7 +143,7 @@ func TestClientCertificates(t *testing.T) {
 	if got := show(other, "router", hour); got != 0 {
 		t.Errorf("a certificate of another authority: %d", got)
 	}
-	if got, _ := status(ca.client("", ""), p.url); got != 401 {
+	if got, _ := requestStatus(ca.client("", ""), p.url); got != 401 {
 		t.Errorf("no certificate: %d", got)
 	}
 	if resp, err := http.Get(strings.Replace(p.url, "https:", "http:", 1) + "/health"); err == nil && resp.StatusCode != 400 {
@@ -153,10 +153,10 @@ func TestClientCertificates(t *testing.T) {
 	cert, key := ca.issue("strict", 12, hour)
 	strict := serveProcess(t, fmt.Sprintf("tls: {cert: %s, key: %s, client_ca: %s, require_client_cert: true}\n", cert, key, ca.file))
 	strict.url = strings.Replace(strict.url, "http:", "https:", 1)
-	if got, _ := status(ca.client("", ""), strict.url); got != 0 {
+	if got, _ := requestStatus(ca.client("", ""), strict.url); got != 0 {
 		t.Errorf("no certificate where one is required: %d", got)
 	}
-	if got, _ := status(ca.client(cert, key), strict.url); got != 200 {
+	if got, _ := requestStatus(ca.client(cert, key), strict.url); got != 200 {
 		t.Errorf("a certificate where one is required: %d", got)
 	}
 }
@@ -178,7 +178,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 					return
 				default:
 				}
-				if got, _ := status(c, p.url); got != 200 {
+				if got, _ := requestStatus(c, p.url); got != 200 {
 					failures.Add(1)
 				}
 				asked.Add(1)
@@ -195,7 +195,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 		must.Succeed(t, os.Rename(from, to))
 	}
 	eventually(t, "the new certificate is not shown", func() (string, bool) {
-		_, seen := status(ca.client("", ""), p.url)
+		_, seen := requestStatus(ca.client("", ""), p.url)
 		return p.log(), seen != nil && seen.SerialNumber.Int64() == 11
 	})
 	close(stop)
@@ -214,7 +214,7 @@ func TestHalfOpenHandshakes(t *testing.T) {
 	kept := ca.client("", "")
 	kept.Transport.(*http.Transport).DisableKeepAlives = false
 	eventually(t, "no client is connected", func() (string, bool) { // the handshake may take more than a second
-		got, _ := status(kept, p.url)
+		got, _ := requestStatus(kept, p.url)
 		return fmt.Sprint(got), got == 200
 	})
 	var open []net.Conn
@@ -232,11 +232,11 @@ func TestHalfOpenHandshakes(t *testing.T) {
 			open = open[1:]
 		}
 	}
-	if got, _ := status(kept, p.url); got != 200 {
+	if got, _ := requestStatus(kept, p.url); got != 200 {
 		t.Errorf("a client that is connected: %d", got)
 	}
 	eventually(t, "half-open connections stay", func() (string, bool) {
-		got, _ := status(ca.client("", ""), p.url)
+		got, _ := requestStatus(ca.client("", ""), p.url)
 		return fmt.Sprint(got), got == 200
 	})
 }

@@ -11,10 +11,10 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 )
 
 // Statuses of a listener, from bad to good: a worker has the worst of its
@@ -31,7 +31,7 @@ var statuses = []string{statusFailed, statusPending, statusActive, statusPaused}
 // listenerStatus is the state of a source in Dynamo's words. To it a listener is
 // active once the recovery from peers is over: connecting is the transport's own
 // business.
-func listenerStatus(s *conductor.Service) string { return statusOf(string(s.State), s.Pending) }
+func listenerStatus(s *status.Source) string { return statusOf(string(s.State), s.Pending) }
 
 func statusOf(state string, pending bool) string {
 	switch {
@@ -99,7 +99,7 @@ func listedAs(r *registration.Registration) listed {
 }
 
 // workerRows groups sources by worker; nil filters nothing.
-func workerRows(services []conductor.Service, model, group *string) []workerRow {
+func workerRows(services []status.Source, model, group *string) []workerRow {
 	rows := make(map[listed]*workerRow)
 	for i := range services {
 		s := &services[i]

@@ -9,6 +9,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/status"
 )
 
 // requestMetrics count what clients ask, under the names Dynamo's indexer uses.
@@ -89,7 +90,7 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(n), labels...)
 	}
 	listeners, workers := make(map[string]int), make(map[listed]bool)
-	d.conductor.Sources().EachSource(func(r *registration.Registration, s conductor.SourceState, pending bool) {
+	d.conductor.Sources().EachSource(func(r *registration.Registration, s status.SourceState, pending bool) {
 		if isWorker(r) {
 			listeners[statusOf(string(s.State), pending)]++
 			workers[listedAs(r)] = true

@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
+	"example.com/conductor/conductor/status"
 )
 
 // isWorker reports whether a registration is what Dynamo calls a worker's
@@ -20,7 +21,7 @@ import (
 func isWorker(r *registration.Registration) bool { return !r.IsPool() }
 
 // isListener reports the same of a source: what only a peer has told of is none.
-func isListener(s *conductor.Service) bool { return !s.Recovered && isWorker(&s.Registration) }
+func isListener(s *status.Source) bool { return !s.Recovered && isWorker(&s.Registration) }
 
 // register starts a source: POST /register. It never waits for the endpoint.
 //

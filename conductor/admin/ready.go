@@ -6,9 +6,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/reply"
+	"example.com/conductor/conductor/status"
 )
 
 // stateRow is one source of /ready.
@@ -53,7 +53,7 @@ type storeRow struct {
 func (a *api) ready(g *gin.Context) (any, error) {
 	r, draining := access.View(a.conductor, g).Ready(), a.opts.Draining != nil && a.opts.Draining()
 	r.Ready = r.Ready && !draining
-	rows := func(list []conductor.SourceState) []stateRow {
+	rows := func(list []status.SourceState) []stateRow {
 		all := make([]stateRow, len(list))
 		for i, s := range list {
 			all[i] = stateRow{Source: s.Key.String(), State: string(s.State), Reason: s.Reason}

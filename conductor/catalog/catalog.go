@@ -109,6 +109,13 @@ func (c *Catalog) Member(key registration.Key) *Member {
 	return c.members[key]
 }
 
+// Members returns the members, in any order.
+func (c *Catalog) Members() []*Member {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(maps.Values(c.members))
+}
+
 // MembersOf returns the engines of an instance.
 func (c *Catalog) MembersOf(instance, tenant string) (all []*Member) {
 	c.mu.RLock()
@@ -175,21 +182,20 @@ func (c *Catalog) Enter(m *Member, key scope.Deployment) *Namespace {
 	return ns
 }
 
-// Pass gives a namespace to the member that is registered in the place of a recovered one.
-func (c *Catalog) Pass(ns *Namespace, to *Member) {
+// Pass gives namespaces of a recovered member to the one that is registered in its place, which has then announced the
+// same adapters.
+func (c *Catalog) Pass(namespaces []*Namespace, from, to *Member) {
 	c.mu.Lock()
-	ns.Member = to
-	c.mu.Unlock()
-	before := ns.Names
-	ns.Names = ns.Deployment.Names.NewSpeaker(ns.Source, to.Registration.Variant(), NamingOf(&to.Registration))
-	ns.Names.Follow(before)
-}
-
-// InheritAdapters lets a member have announced the adapters of another one.
-func (c *Catalog) InheritAdapters(from, to *Member) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	to.announced = from.announced
+	for _, ns := range namespaces {
+		ns.Member = to
+	}
+	c.mu.Unlock()
+	for _, ns := range namespaces {
+		before := ns.Names
+		ns.Names = ns.Deployment.Names.NewSpeaker(ns.Source, to.Registration.Variant(), NamingOf(&to.Registration))
+		ns.Names.Follow(before)
+	}
 }
 
 // Leave drops everything a source holds in a deployment.

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/stream"
 )
 
@@ -58,13 +59,13 @@ func (m *Manager) List() (all []State) {
 
 // Unfound returns the targets of the configuration that have no source yet, for as long as waiting
 // for them makes sense: then a server is not ready.
-func (m *Manager) Unfound(patience time.Duration) (all []conductor.SourceState) {
+func (m *Manager) Unfound(patience time.Duration) (all []status.SourceState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, t := range m.targets {
 		t.shown.Lock()
 		if t.Static && t.counts.sources == 0 && !t.found {
-			s := conductor.SourceState{Key: t.Key(), State: stream.Connecting, Reason: "not_discovered"}
+			s := status.SourceState{Key: t.Key(), State: stream.Connecting, Reason: "not_discovered"}
 			if m.opts.Now().Sub(t.began) >= patience {
 				s.State = stream.Stale
 			}

@@ -20,6 +20,7 @@ import (
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/stage"
+	"example.com/conductor/conductor/status"
 )
 
 // What a report of a router may say: a prompt and its target, or a list of them. The other fields of a query have
@@ -192,7 +193,7 @@ func (a *api) routedList(f *fields, r *body.Request) error {
 }
 
 // routedItem notes where one prompt of a list goes.
-func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []conductor.SourceState, err error) {
+func (a *api) routedItem(batch *fields, r *body.Request, i int) (unsynced []status.SourceState, err error) {
 	f, err := itemFieldsOf(batch, r, i, "prompts", reportFields)
 	if err != nil {
 		return nil, err

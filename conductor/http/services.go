@@ -12,6 +12,7 @@ import (
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/reply"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events"
 )
 
@@ -80,7 +81,7 @@ type expectedRow struct {
 	TTLSeconds                                                        *float64 // null where blocks stay until there is no room
 }
 
-func expectedOf(e *conductor.InstanceExpectations) *expectedRow {
+func expectedOf(e *status.Expectations) *expectedRow {
 	if e == nil {
 		return nil
 	}
@@ -144,7 +145,7 @@ func (a *api) services(g *gin.Context) (any, error) {
 			DroppedBy: s.Dropped, LastError: s.LastError, Findings: make([]findingRow, 0, len(s.Findings)),
 			Expected: expectedOf(s.Expected),
 		}
-		if s.AsksSnapshots() {
+		if s.AsksSnapshots {
 			rows[i].EngineSnapshots = &engineSnapshots{s.SnapshotState, s.SnapshotBlocks, s.Snapshots, s.SnapshotFailures, s.SnapshotReason}
 		}
 		if s.TTL > 0 {

@@ -15,6 +15,7 @@ import (
 
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/match"
+	"example.com/conductor/conductor/status"
 
 	pb "example.com/conductor/api/kvconductor/v1"
 	"example.com/conductor/conductor"
@@ -107,7 +108,7 @@ func (s *service) keepReports(ctx context.Context, r *reports) error {
 }
 
 // keepReport keeps one prompt.
-func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]conductor.SourceState, error) {
+func (s *service) keepReport(view conductor.View, in *pb.RoutedPrompt) ([]status.SourceState, error) {
 	prompt := &pb.QueryRequest{
 		TenantId: in.TenantId, Model: in.Model, BlockSize: in.BlockSize, LoraName: in.LoraName, CacheSalt: in.CacheSalt,
 	}

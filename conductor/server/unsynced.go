@@ -5,20 +5,20 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/spelling"
 )
 
 // Unsynced are the sources that reports of routers were about and that are not synced, each once.
-type Unsynced []conductor.SourceState
+type Unsynced []status.SourceState
 
 // mostUnsynced is how many sources Warnings names. A request may be about thousands.
 const mostUnsynced = 8
 
 // Add adds sources that are not there yet.
-func (u *Unsynced) Add(all []conductor.SourceState) {
+func (u *Unsynced) Add(all []status.SourceState) {
 	for _, s := range all {
-		if !slices.ContainsFunc(*u, func(o conductor.SourceState) bool { return o.Key == s.Key }) {
+		if !slices.ContainsFunc(*u, func(o status.SourceState) bool { return o.Key == s.Key }) {
 			*u = append(*u, s)
 		}
 	}

@@ -6,12 +6,12 @@ import (
 	"math"
 	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/tiers"
 )
@@ -26,7 +26,7 @@ type collection struct {
 	tenants map[string]*sums
 	bytes   int64
 	limit   int64
-	ready   conductor.Readiness
+	ready   status.Readiness
 	queries catalog.QueryCounts
 	asked   float64 // queries a second
 	times   match.QueryTimes
@@ -98,7 +98,7 @@ func (s *sums) addSums(o *sums) {
 
 // collect makes a collection of stats. Rates are since the one before, or those of that if it is
 // too recent: a short time says little.
-func collect(st *conductor.Stats, old *collection, now time.Time, rows bool) *collection {
+func collect(st *status.Stats, old *collection, now time.Time, rows bool) *collection {
 	c := &collection{
 		at: now, rows: make([]row, len(st.Sources)), rowsToo: rows, tenants: make(map[string]*sums),
 		bytes: st.Bytes, limit: st.Limit, ready: st.Ready, queries: st.Queries, times: st.Times,
@@ -205,7 +205,7 @@ func (c *collection) in(tenants scope.Tenants) *sums {
 }
 
 // count adds a source. was is its row before, nil if there was none.
-func (t *sums) count(s *conductor.Service, r, was *row) {
+func (t *sums) count(s *status.Source, r, was *row) {
 	t.sources++
 	t.findings += s.Faults()
 	t.states[s.State]++
@@ -222,7 +222,7 @@ func (t *sums) count(s *conductor.Service, r, was *row) {
 }
 
 // appendRow appends the pairs of a source but its age.
-func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
+func appendRow(e *body.Encoder, s *status.Source, r *row) {
 	e.Out = append(e.Out, '{')
 	e.TextField("source", r.key.String())
 	e.TextField("instance_id", s.Instance)
@@ -273,7 +273,7 @@ func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
 	e.Name("dropped")
 	e.Uint(dropped)
 	e.TextField("history_from", s.HistoryFrom)
-	if s.AsksSnapshots() {
+	if s.AsksSnapshots {
 		failed := uint64(0)
 		for _, n := range s.SnapshotFailures {
 			failed += n
@@ -306,7 +306,7 @@ func appendRow(e *body.Encoder, s *conductor.Service, r *row) {
 }
 
 // appendExpected appends how good the expectations of an instance were.
-func appendExpected(e *body.Encoder, x *conductor.InstanceExpectations) {
+func appendExpected(e *body.Encoder, x *status.Expectations) {
 	e.Name("expected")
 	e.Map(13)
 	for _, n := range [...]struct {

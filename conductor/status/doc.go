@@ -1,0 +1,10 @@
+// Package status has what operators see of sources, as values: the row of one source, the counts of the fleet, whether
+// the server is ready, and the metrics that follow from them.
+//
+//	stream.Status --embedded--> Source --> JSON of /admin and /services, the page, conductor top
+//	                                   --> Fleet.Send --> metrics of single sources, and of the fleet
+//	SourceState --Readiness.Count--> Readiness --> /ready, Summary
+//
+// A row is copied when it is made and never changes. It embeds the status of the stream, so that a field which a stream
+// reports is a field of the row at once. Package conductor makes rows; this package knows no running source.
+package status
