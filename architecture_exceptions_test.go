@@ -9,5 +9,4 @@ var shapeExceptions = []exception{
 	// conductor
 	{"exported", "conductor", 92},
 	{"methods", "conductor.Conductor", 44},
-	{"methods", "conductor.source", 91},
 }

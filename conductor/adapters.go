@@ -21,17 +21,17 @@ import (
 // nameAdapter gives the adapter of a stored event a name if it has a number alone: the
 // one that an earlier event gave the number. Blocks known by their hash, or behind a known
 // parent, have their adapter by that. Else the number is the name.
-func (s *source) nameAdapter(ns *namespace, e *events.Event) {
-	if e.LoraID == 0 || s.reg.Lora != "" || len(e.Hashes) == 0 {
+func (a *applier) nameAdapter(ns *namespace, e *events.Event) {
+	if e.LoraID == 0 || a.reg.Lora != "" || len(e.Hashes) == 0 {
 		return
 	}
-	if s.adapters == nil {
-		s.adapters = make(map[uint64]*string)
+	if a.adapters == nil {
+		a.adapters = make(map[uint64]*string)
 	}
-	name := s.adapters[e.LoraID]
+	name := a.adapters[e.LoraID]
 	if e.LoraName != nil {
-		if name == nil && len(s.adapters) < catalog.MaxAdapters || name != nil && *name != *e.LoraName {
-			s.adapters[e.LoraID] = e.LoraName
+		if name == nil && len(a.adapters) < catalog.MaxAdapters || name != nil && *name != *e.LoraName {
+			a.adapters[e.LoraID] = e.LoraName
 		}
 		return
 	}
@@ -40,12 +40,12 @@ func (s *source) nameAdapter(ns *namespace, e *events.Event) {
 			e.LoraName = &id.Lora
 			return
 		}
-		text := fmt.Sprintf("%s%d@%s", scope.UnnamedPrefix, e.LoraID, s.reg.Key())
+		text := fmt.Sprintf("%s%d@%s", scope.UnnamedPrefix, e.LoraID, a.reg.Key())
 		name = &text
-		if len(s.adapters) < catalog.MaxAdapters {
-			s.adapters[e.LoraID] = name
+		if len(a.adapters) < catalog.MaxAdapters {
+			a.adapters[e.LoraID] = name
 		}
-		s.doctor.Findings.Report(doctor.FindingAdapter,
+		a.doctor.Findings.Report(doctor.FindingAdapter,
 			"blocks of the adapter with lora_id %d carry no name: they count for adapter %q of this source alone, and queries for the "+
 				"adapter's name find nothing; update vLLM to 0.14 or later, or register lora_name if the engine serves one adapter",
 			e.LoraID, text)

@@ -61,7 +61,7 @@ func TestMarkHasHeldLookAheads(t *testing.T) {
 	if got := s.snapshotMark().LookAheads; len(got) == 0 {
 		t.Error("no look-ahead of blocks that are held")
 	}
-	s.change(&events.Event{Kind: events.Removed, Hashes: []uint64{1e12, 1e12 + 1, 1e12 + 2, 1e12 + 3}, Medium: "GPU"}, 0)
+	change(s, &events.Event{Kind: events.Removed, Hashes: []uint64{1e12, 1e12 + 1, 1e12 + 2, 1e12 + 3}, Medium: "GPU"}, 0)
 	if got := s.snapshotMark().LookAheads; len(got) > 0 {
 		t.Errorf("look-aheads %d without a block", got)
 	}

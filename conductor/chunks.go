@@ -35,32 +35,32 @@ func (ns *namespace) mayHaveChunks(size int) bool {
 }
 
 // putHashes stores blocks that come by their hashes alone. Below the device a hash may stand for a chunk.
-func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
 	size := c.Chunk
 	if size == 0 {
-		size = s.guessChunk(ns, c, at.Fold)
+		size = a.guessChunk(ns, c, at.Fold)
 	}
 	if size <= 1 && ns.parts() == 0 || c.Parts > 1 {
-		return s.put(ns, c, at)
+		return a.put(ns, c, at)
 	}
 	part, event := *c, *c.Cut
 	part.Cut = &event
 	put := func(hashes []uint64, chunk int) {
 		if event.Hashes, part.Owner.Chunk = hashes, chunk; len(hashes) > 0 {
-			res := s.put(ns, &part, at)
+			res := a.put(ns, &part, at)
 			addResult(&sum, &res)
-			s.leaveAlone(ns, &part, at.Fold)
+			a.leaveAlone(ns, &part, at.Fold)
 		}
 	}
 	var all []uint64
 	chunk, from := 0, 0 // of all[from:]
 	for _, h := range c.Cut.Hashes {
 		before := len(all)
-		all = s.holdings.blocksOf(ns, all, h, size, at.Fold)
+		all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
 		own := len(all) - before
 		device := c.Medium.Tier == tiers.Device
 		if own < size {
-			s.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
+			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
 				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
 		}
 		if own < size || !device && !ns.mayHaveChunks(own) {
@@ -80,14 +80,14 @@ func (s *source) putHashes(ns *namespace, c *normalize.Change, at names.Placing)
 
 // leaveAlone drops blocks that are held alone and now come as a chunk, where a second announcement is no copy.
 // Otherwise the removal would leave one of the two.
-func (s *source) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
+func (a *applier) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
 	key := c.Owner
-	if key.Chunk = 0; c.Owner.Chunk == 0 || s.holdings.copies(key) != index.CopySet {
+	if key.Chunk = 0; c.Owner.Chunk == 0 || a.holdings.copies(key) != index.CopySet {
 		return
 	}
 	if h := ns.owners[key]; h != nil {
 		for _, o := range h.owners {
-			ns.Deployment.Index.Remove(o, s.holdings.names(c.Cut.Hashes, fold), nil, index.CopySet)
+			ns.Deployment.Index.Remove(o, a.holdings.names(c.Cut.Hashes, fold), nil, index.CopySet)
 		}
 	}
 }
@@ -206,25 +206,25 @@ func (g *chunkGuess) addDistance(distance int) {
 }
 
 // guessesChunk reports whether how many blocks the hashes of a change stand for is a guess that may change.
-func (s *source) guessesChunk(c *normalize.Change) bool {
+func (a *applier) guessesChunk(c *normalize.Change) bool {
 	if c.Local != nil || c.Chunk != 0 {
 		return false
 	}
-	g := s.chunks[c.Medium.Name]
+	g := a.chunks[c.Medium.Name]
 	return g == nil || g.size != 1
 }
 
 // guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
 // not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
 // it in the event, or at a multiple of the size from the beginning.
-func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
-	g := s.chunks[c.Medium.Name]
+func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
+	g := a.chunks[c.Medium.Name]
 	if g == nil {
-		if s.chunks == nil {
-			s.chunks = make(map[string]*chunkGuess)
+		if a.chunks == nil {
+			a.chunks = make(map[string]*chunkGuess)
 		}
 		g = new(chunkGuess)
-		s.chunks[c.Medium.Name] = g
+		a.chunks[c.Medium.Name] = g
 	}
 	if g.size == 1 {
 		return 1
@@ -245,18 +245,18 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 		}
 	}
 	if was.decided() && g.size != was.size {
-		s.forgetChunks(ns, c.Medium.Name, was.size)
+		a.forgetChunks(ns, c.Medium.Name, was.size)
 	}
 	switch {
 	case g.size == 1:
-		s.doctor.Findings.Withdraw(doctor.FindingChunks)
+		a.doctor.Findings.Withdraw(doctor.FindingChunks)
 	case !g.decided() && g.seen > 1:
-		s.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
+		a.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
 			"chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks,
 			c.Medium.Name, g.size, enoughDistances)
 	case g.decided() && (!was.decided() || g.size != was.size):
-		s.doctor.Findings.Withdraw(doctor.FindingChunks)
-		s.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
+		a.doctor.Findings.Withdraw(doctor.FindingChunks)
+		a.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
 			"the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
 	}
 	if !g.decided() || g.size == 0 {
@@ -268,12 +268,12 @@ func (s *source) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int
 const remedyChunks = "let the connector describe its blocks (self_describing_kv_events of vLLM's OffloadingConnector)"
 
 // reportChunks reports that which blocks a chunk has is a guess, or not known.
-func (s *source) reportChunks(format string, args ...any) {
-	s.doctor.Findings.Report(doctor.FindingChunks, format, args...)
+func (a *applier) reportChunks(format string, args ...any) {
+	a.doctor.Findings.Report(doctor.FindingChunks, format, args...)
 }
 
 // forgetChunks drops the chunks of a size on a medium: the size was a wrong guess.
-func (s *source) forgetChunks(ns *namespace, medium string, size int) {
+func (a *applier) forgetChunks(ns *namespace, medium string, size int) {
 	for key, h := range ns.owners {
 		if key.Medium == medium && key.Chunk == size {
 			ns.clear(h)

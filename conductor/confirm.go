@@ -10,7 +10,7 @@ import (
 
 // confirmExpected ends what was expected of the source and has been announced. res is what the index did with
 // the blocks.
-func (s *source) confirmExpected(ns *namespace, c *normalize.Change, res *index.StoreResult) {
+func (a *applier) confirmExpected(ns *namespace, c *normalize.Change, res *index.StoreResult) {
 	space := ns.Deployment.Expected
 	if !space.Awaits(ns.Member.InstanceID, c.Owner.Rank) {
 		return
@@ -24,7 +24,7 @@ func (s *source) confirmExpected(ns *namespace, c *normalize.Change, res *index.
 	if id == nil {
 		return // it has just left
 	}
-	keys := s.expectedKeys[:0]
+	keys := a.expectedKeys[:0]
 	if c.Local == nil { // a hash without tokens may be a key
 		keys = append(keys, c.Cut.Hashes...)
 	} else if res.Chained {
@@ -47,20 +47,20 @@ func (s *source) confirmExpected(ns *namespace, c *normalize.Change, res *index.
 		}
 	}
 	if space.Announced(ns.Member.InstanceID, c.Owner.Rank, keys) {
-		s.effects.Relieved = true
+		a.effects.Relieved = true
 	}
-	if s.expectedKeys = keys; cap(keys) > keptHashes {
-		s.expectedKeys = nil
+	if a.expectedKeys = keys; cap(keys) > keptHashes {
+		a.expectedKeys = nil
 	}
 }
 
 // clearExpected drops what was expected of a rank that was cleared.
-func (s *source) clearExpected(e *events.Event, rank int32) {
-	if s.member.Home != nil && s.member.Home.Key.Within(e) {
-		s.member.Home.Expected.Drop(s.member.InstanceID, rank)
+func (a *applier) clearExpected(e *events.Event, rank int32) {
+	if a.member.Home != nil && a.member.Home.Key.Within(e) {
+		a.member.Home.Expected.Drop(a.member.InstanceID, rank)
 	}
-	for _, ns := range s.holdings.namespaces {
-		if ns.Deployment != s.member.Home && ns.Deployment.Key.Within(e) {
+	for _, ns := range a.holdings.namespaces {
+		if ns.Deployment != a.member.Home && ns.Deployment.Key.Within(e) {
 			ns.Deployment.Expected.Drop(ns.Member.InstanceID, rank)
 		}
 	}

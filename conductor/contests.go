@@ -18,10 +18,10 @@ type Contest struct {
 
 // noteContests notes the contests of a deployment since the last call. What the source stored
 // last may be one.
-func (s *source) noteContests(ns *namespace) {
+func (a *applier) noteContests(ns *namespace) {
 	for _, n := range ns.Deployment.Index.TakeContests() {
-		by, other := s.shared.catalog.HolderOf(ns.Deployment, n.Source), s.shared.catalog.HolderOf(ns.Deployment, n.Other)
-		s.effects.Contests = append(s.effects.Contests, Contest{Hash: n.Engine, By: by, Other: other})
+		by, other := a.shared.catalog.HolderOf(ns.Deployment, n.Source), a.shared.catalog.HolderOf(ns.Deployment, n.Other)
+		a.effects.Contests = append(a.effects.Contests, Contest{Hash: n.Engine, By: by, Other: other})
 	}
 }
 
@@ -29,7 +29,7 @@ func (s *source) noteContests(ns *namespace) {
 func (c *Sources) reportContest(n Contest) {
 	if n.By != nil {
 		if s := c.sourceOf(n.By); s != nil {
-			s.drop(events.ContestedHash, 1)
+			s.applier.drop(events.ContestedHash, 1)
 		}
 		reportContest(n.By, n.Hash, n.Other)
 	}
@@ -59,8 +59,8 @@ func (ns *namespace) decideContests(hashes []uint64) {
 }
 
 // decideAll looks whether any contest has ended, as by blocks that expired.
-func (s *source) decideAll() {
-	for _, ns := range s.holdings.namespaces {
+func (a *applier) decideAll() {
+	for _, ns := range a.holdings.namespaces {
 		ns.decideContests(nil)
 	}
 }

@@ -29,14 +29,14 @@ func (s *source) findings(st *stream.Status) []doctor.Finding {
 	if st.State != stream.Stale {
 		return all
 	}
-	stale := doctor.Finding{Code: doctor.FindingStale, Since: st.StaleAt, Message: s.staleText(st)}
+	stale := doctor.Finding{Code: doctor.FindingStale, Since: st.StaleAt, Message: staleText(s, st)}
 	at, _ := slices.BinarySearchFunc(all, stale, func(a, b doctor.Finding) int { return cmp.Compare(a.Code, b.Code) })
 	return slices.Insert(all, at, stale)
 }
 
 // staleText says since when nothing was heard of a stale source, and what to check. It leaves the fault of the
 // connection out, because not every client may see that.
-func (s *source) staleText(st *stream.Status) string {
+func staleText(s *source, st *stream.Status) string {
 	const held = "; its blocks stay in the answers until it is heard again or unregistered"
 	switch {
 	case s.reg.IsPushed():
@@ -69,7 +69,7 @@ func (s *source) observeBatch(b *events.Batch) {
 
 // observeSilence compares the last event of a source with the last query for its deployment. An engine that was
 // away has been silent since it came back: what it sent before says nothing about its settings now.
-func (s *source) observeSilence(now time.Time) {
+func observeSilence(s *source, now time.Time) {
 	limit := s.shared.opts.SilentAfter
 	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
 	if d == nil || limit <= 0 || s.shared.catalog.Past {
@@ -88,7 +88,7 @@ func (s *source) observeSilence(now time.Time) {
 }
 
 // observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.
-func (s *source) observeUse(now time.Time) {
+func observeUse(s *source, now time.Time) {
 	limit := s.shared.opts.SilentAfter
 	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
 	if d == nil || limit <= 0 || s.shared.catalog.Past || s.reg.IsPool() || now.Sub(s.opened) < limit {
@@ -106,14 +106,14 @@ func (s *source) observeUse(now time.Time) {
 }
 
 // observeLives tells the doctor how fast the engine evicts.
-func (s *source) observeLives(now time.Time) {
+func observeLives(s *source, now time.Time) {
 	for _, l := range s.member.Lives.Lives(now) {
 		s.doctor.Life(l.Medium, l.Hazard)
 	}
 }
 
 // observeParents tells the doctor how many blocks wait for their parents. turn is held.
-func (s *source) observeParents(held heldBlocks) {
+func observeParents(s *source, held heldBlocks) {
 	media, waiting := s.holdings.countMedia(held)
 	blocks := 0
 	for _, m := range media {
@@ -124,7 +124,7 @@ func (s *source) observeParents(held heldBlocks) {
 
 // observeRefusals reports whether another connection has sent in the name of the source
 // since the last call.
-func (s *source) observeRefusals() {
+func observeRefusals(s *source) {
 	st := s.stream.Status()
 	n := st.Dropped[events.ForeignConnection]
 	if n == s.refused {
@@ -138,7 +138,7 @@ func (s *source) observeRefusals() {
 }
 
 // observeUsable reports whether most messages of the publisher cannot be used.
-func (s *source) observeUsable(state stream.State, reason string) {
+func observeUsable(s *source, state stream.State, reason string) {
 	switch {
 	case reason == stream.ReasonUnusable:
 		s.doctor.Findings.Report(doctor.FindingUnusable,
@@ -152,7 +152,7 @@ func (s *source) observeUsable(state stream.State, reason string) {
 }
 
 // observeStorm reports whether several publishers send over the connection.
-func (s *source) observeStorm(state stream.State, reason string) {
+func observeStorm(s *source, state stream.State, reason string) {
 	switch {
 	case reason == stream.ReasonStorm:
 		s.doctor.Findings.Report(doctor.FindingStorm,
@@ -167,7 +167,7 @@ func (s *source) observeStorm(state stream.State, reason string) {
 }
 
 // observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
-func (s *source) observeSnapshots() {
+func observeSnapshots(s *source) {
 	st := s.stream.Status()
 	if st.SnapshotReason == "" || st.History == "" {
 		s.doctor.Findings.Withdraw(doctor.FindingEngineSnapshot)
@@ -194,7 +194,7 @@ var adviceOfSnapshots = map[string]string{
 }
 
 // observeAliases reports an alias that does not mean the source's model.
-func (s *source) observeAliases() {
+func observeAliases(s *source) {
 	tenant := s.reg.Tenant
 	for _, alias := range s.member.Aliases() {
 		models := s.shared.catalog.Models().Named(tenant, alias)

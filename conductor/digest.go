@@ -69,7 +69,7 @@ func (c *Sources) Digests(only string) []SourceDigest {
 	all := []SourceDigest{}
 	for _, s := range c.registered() {
 		if only == "" || s.reg.Key().String() == only {
-			all = append(all, s.sourceDigest())
+			all = append(all, sourceDigest(s))
 		}
 	}
 	return all
@@ -109,12 +109,12 @@ func (c *Sources) Health(key registration.Key) (state stream.State, restarts uin
 }
 
 // sourceDigest returns the digest of the source.
-func (s *source) sourceDigest() SourceDigest {
+func sourceDigest(s *source) SourceDigest {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	st := s.stream.Status()
 	d := SourceDigest{
-		Registration: *s.reg, Settings: s.settingsPrint(), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
+		Registration: *s.reg, Settings: settingsPrint(s), State: string(st.State), Reason: st.Reason, Epoch: st.Epoch,
 		Checkpoints: slices.Clone(s.checkpoints), Deployments: make([]DeploymentDigest, 0, len(s.holdings.namespaces)),
 	}
 	if m := s.verifiedMark(); m != nil {
@@ -145,7 +145,7 @@ func (s *holdings) digestIn(ns *namespace) (sum Digest) {
 
 // checkDigest reports a digest of the source that is not the sum of its deployments' digests. The
 // turns of all sources are held.
-func (s *source) checkDigest() error {
+func checkDigest(s *source) error {
 	var sum Digest
 	for _, ns := range s.holdings.namespaces {
 		d := s.holdings.digestIn(ns)
@@ -177,7 +177,7 @@ func weightOf(at scope.Deployment, key normalize.Owner) uint64 {
 
 // settingsPrint returns a fingerprint of what decides what the source's events do. Replicas may
 // reach the publisher's replays in different ways.
-func (s *source) settingsPrint() uint64 {
+func settingsPrint(s *source) uint64 {
 	reg := *s.reg
 	reg.ReplayEndpoint, reg.SnapshotEndpoint = "", ""
 	values := []any{int(s.holdings.policy)}

@@ -26,9 +26,9 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 				s.reg.Key())}}
 	}
 	s.turn.Lock()
-	lost := s.lostBlock(e, k.rank, block)
-	shards := s.missingShards(e, block)
-	emptied := s.emptiedCauses(e.at.Deployment, k.rank)
+	lost := lostBlock(s, e, k.rank, block)
+	shards := missingShards(s, e, block)
+	emptied := emptiedCauses(s, e.at.Deployment, k.rank)
 	since, forgotten := s.holdings.past.losses.Since()
 	s.turn.Unlock()
 
@@ -58,7 +58,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 }
 
 // lostBlock returns the removals that took a block of a rank, the last one first. turn is held.
-func (s *source) lostBlock(e *explaining, rank int32, block int) (all []inspect.Cause) {
+func lostBlock(s *source, e *explaining, rank int32, block int) (all []inspect.Cause) {
 	for name := range s.holdings.media {
 		for _, c := range e.chains {
 			if seq, found := s.holdings.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
@@ -75,7 +75,7 @@ func (s *source) lostBlock(e *explaining, rank int32, block int) (all []inspect.
 }
 
 // emptiedCauses returns how a rank lost all of its blocks at once. turn is held.
-func (s *source) emptiedCauses(at scope.Deployment, rank int32) (all []inspect.Cause) {
+func emptiedCauses(s *source, at scope.Deployment, rank int32) (all []inspect.Cause) {
 	for name := range s.holdings.media {
 		label := lossLabel(at, rank, name)
 		for _, p := range s.holdings.past.emptied {
@@ -173,22 +173,22 @@ func (e *explaining) chunksInPart(k holderKey, block int) (all []inspect.Cause) 
 }
 
 // missingShards returns which objects of a block a pool lacks. turn is held.
-func (s *source) missingShards(e *explaining, block int) (all []inspect.Cause) {
+func missingShards(s *source, e *explaining, block int) (all []inspect.Cause) {
 	lacks := func(have, want int, certain bool, medium string) {
 		all = append(all, inspect.Cause{Reason: inspect.ShardsMissing, Certain: certain,
 			Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", have, want, block, medium)})
 	}
 	if f, is := s.stream.(*pushed); is {
-		for _, l := range s.missingChunks(f, e, block) {
+		for _, l := range missingChunks(s, f, e, block) {
 			lacks(l.Have, l.Want, l.Certain, l.Medium)
 		}
 		return all
 	}
-	if s.pool == nil {
+	if s.applier.pool == nil {
 		return nil
 	}
 	for _, engine := range e.engineHashes(block) {
-		for _, part := range s.pool.Parts(engine) {
+		for _, part := range s.applier.pool.Parts(engine) {
 			if part.Have < part.Want {
 				lacks(part.Have, part.Want, true, part.Medium.Name)
 			}
@@ -199,7 +199,7 @@ func (s *source) missingShards(e *explaining, block int) (all []inspect.Cause) {
 
 // missingChunks returns which shards of the chunk with a block LMCache has not reported, those
 // that are surely of the prompt first.
-func (s *source) missingChunks(f *pushed, e *explaining, block int) []lmcache.Lack {
+func missingChunks(s *source, f *pushed, e *explaining, block int) []lmcache.Lack {
 	size := e.query.BlockSize
 	if s.reg.Model != e.query.Model || s.reg.BlockSize != size || s.reg.Lora != e.query.Lora {
 		return nil

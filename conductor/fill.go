@@ -39,32 +39,32 @@ func (s *source) leaveFilling() { s.holdings.filling, s.holdings.hidden = false,
 // fill applies a part of a snapshot. turn is held.
 func (s *source) fill(step *stream.Step) {
 	s.filled++
-	s.normal.Lend(normalLists.Get().(*normalize.Lists))
-	r := s.normal.Batch(&step.Batch)
+	s.applier.normal.Lend(normalLists.Get().(*normalize.Lists))
+	r := s.applier.normal.Batch(&step.Batch)
 	for _, d := range r.Dropped {
-		s.drop(d.Reason, d.Count)
+		s.applier.drop(d.Reason, d.Count)
 	}
 	for i := range r.Changes {
 		c := &r.Changes[i]
 		if c.Kind == normalize.Stored || c.Kind == normalize.Removed {
-			s.eachApart(c, s.fillBlocks)
+			s.applier.eachApart(c, s.applier.fillBlocks)
 			continue
 		}
-		s.applyChange(c)
+		s.applier.applyChange(c)
 	}
 	s.noteGaps()
-	s.noteWindow()
-	s.release(&step.Batch)
+	s.applier.noteWindow()
+	s.applier.release(&step.Batch)
 }
 
 // fillBlocks applies a change. Neither the doctor nor lifetimes observe it: it is no event of
 // the engine.
-func (s *source) fillBlocks(c *normalize.Change) {
+func (a *applier) fillBlocks(c *normalize.Change) {
 	if c.Kind == normalize.Removed {
-		s.drop(events.UnknownHash, len(c.Event.Hashes)-s.holdings.withdraw(c.Event, c.Owner))
+		a.drop(events.UnknownHash, len(c.Event.Hashes)-a.holdings.withdraw(c.Event, c.Owner))
 		return
 	}
-	s.storeBlocks(c)
+	a.storeBlocks(c)
 }
 
 // reveal shows the owners, and goes on behind the snapshot. turn is held.
@@ -86,7 +86,7 @@ func (s *source) reveal(step *stream.Step) {
 	s.snapshotted.Store(int64(s.holdings.blocks()))
 	s.mark, s.marked = stream.Mark{Seq: step.Seq, ID: step.ID}, true
 	from := FromEngine
-	s.origin.Store(&from)
+	s.applier.origin.Store(&from)
 	// The journal does not have the parts: a replay of it is partial from here on.
 	s.tape.RecordOmission(uint64(s.filled))
 	s.shared.log.Info().Str("source", s.reg.Key().String()).Uint64("seq", step.Seq).Int("parts", s.filled).

@@ -71,7 +71,7 @@ func rowsOf(sources []*source) []status.Source {
 func (s *source) service(st stream.Status, held heldBlocks) status.Source {
 	v := status.Source{
 		Registration: s.member.Registered(), Pending: s.atGate(), Recovered: s.recovered, Static: s.static, By: s.by,
-		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.objects.Load()),
+		Status: st, HistoryFrom: s.historyFrom(), Events: s.applied.Load(), Objects: int(s.applier.objects.Load()),
 		Incomplete:     s.incompleteBlocks(),
 		SnapshotBlocks: int(s.snapshotted.Load()), AsksSnapshots: s.reg.SnapshotEndpoint != "",
 		Findings: s.findings(&st), Age: -1,

@@ -21,7 +21,7 @@ const (
 
 // historyFrom returns where the blocks of the source come from.
 func (s *source) historyFrom() string {
-	if origin := s.origin.Load(); origin != nil {
+	if origin := s.applier.origin.Load(); origin != nil {
 		return *origin
 	}
 	switch {
@@ -50,7 +50,7 @@ func unfilled(all []*source) (n int) {
 		if s.reg.IsApproximate() {
 			continue // no snapshot has blocks of those
 		}
-		if asked = true; s.origin.Load() == nil {
+		if asked = true; s.applier.origin.Load() == nil {
 			n++
 		}
 	}

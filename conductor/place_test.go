@@ -41,16 +41,16 @@ var placements = []placedEvent{
 const placedBlocks = 64
 
 // changeOf returns the change of one event of a rank.
-func (s *source) changeOf(e *events.Event, rank int32) (c normalize.Change) {
-	s.normal.Batch(&events.Batch{Rank: -1}) // takes the buffers back
-	s.normal.Event(e, rank, &c)
+func changeOf(s *source, e *events.Event, rank int32) (c normalize.Change) {
+	s.applier.normal.Batch(&events.Batch{Rank: -1}) // takes the buffers back
+	s.applier.normal.Event(e, rank, &c)
 	return c
 }
 
 // change applies one event of a rank.
-func (s *source) change(e *events.Event, rank int32) {
-	c := s.changeOf(e, rank)
-	s.applyBlocks(&c)
+func change(s *source, e *events.Event, rank int32) {
+	c := changeOf(s, e, rank)
+	s.applier.applyBlocks(&c)
 }
 
 func manySalts() (all []string) {
@@ -83,7 +83,7 @@ func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.E
 				announced.Hashes = append(announced.Hashes, uint64(1+i*placedBlocks+j))
 			}
 		}
-		s.change(&announced, 0)
+		change(s, &announced, 0)
 	}
 	if p.pool {
 		reg.Type, reg.Instance = registration.TypeMooncake, "P"
@@ -99,7 +99,7 @@ func (p placedEvent) prepare(c *Conductor) (s *source, stored, removed *events.E
 const placedRank = 1
 
 // heldOf returns how many blocks the source holds as a rank.
-func (s *source) heldOf(rank int32) (held int) {
+func heldOf(s *source, rank int32) (held int) {
 	for _, ns := range s.holdings.namespaces {
 		for key, h := range ns.owners {
 			if key.Rank == rank {
@@ -117,14 +117,14 @@ func TestPlaceAllocates(t *testing.T) {
 			c := New(Options{GhostBytes: 1 << 20})
 			defer c.Close()
 			s, stored, removed := p.prepare(c)
-			s.change(stored, placedRank)
-			if held := s.heldOf(placedRank); held != placedBlocks {
+			change(s, stored, placedRank)
+			if held := heldOf(s, placedRank); held != placedBlocks {
 				t.Errorf("%d blocks are held, want %d", held, placedBlocks)
 			}
 			// An owner set and what remembers its transitions may be new.
 			if n := alloctest.PerRun(100, func() {
-				s.change(removed, placedRank)
-				s.change(stored, placedRank)
+				change(s, removed, placedRank)
+				change(s, stored, placedRank)
 			}); n > 4 {
 				t.Errorf("%v allocations an event of %d blocks", n, placedBlocks)
 			}
@@ -143,14 +143,14 @@ func TestPlaceForgottenBlocks(t *testing.T) {
 			Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
 			BlockSize: 16})
 		for n := 0; n < placedBlocks; n += 4 {
-			other.change(&events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
+			change(other, &events.Event{Kind: events.Removed, Hashes: removed.Hashes[n:][:2], Medium: "GPU"}, 0)
 		}
-		s.change(stored, 0)
+		change(s, stored, 0)
 		var chain hash.Chain
 		chain.Reset(c.catalog.Options.Scheme, stored.Tokens, 16, 0)
 		var m index.Match
 		s.holdings.namespaces[0].Deployment.Index.Match(index.Lookup{Chain: &chain}, nil, &m)
-		if held := s.heldOf(0); m.Blocks != placedBlocks || held != placedBlocks {
+		if held := heldOf(s, 0); m.Blocks != placedBlocks || held != placedBlocks {
 			t.Errorf("with %d bytes for ghosts %d blocks are found and %d held, want %d", ghosts, m.Blocks, held, placedBlocks)
 		}
 	}
@@ -164,14 +164,14 @@ func TestPlaceBlocksThatWaitElsewhere(t *testing.T) {
 	_, stored, _ := placedEvent{medium: "CPU", tokens: true}.prepare(New(Options{}))
 	s := c.sources.unjoined(registration.Registration{Type: registration.TypeVLLM, Instance: "B", Model: "m", Tenant: scope.DefaultTenant,
 		BlockSize: 16})
-	s.change(&events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
-	s.change(stored, 2)
+	change(s, &events.Event{Kind: events.Stored, Hashes: stored.Hashes, Medium: "STORAGE", BlockSize: 16}, 1)
+	change(s, stored, 2)
 	var chain hash.Chain
 	chain.Reset(c.catalog.Options.Scheme, stored.Tokens, 16, 0)
 	var m index.Match
 	s.holdings.namespaces[0].Deployment.Index.Match(index.Lookup{Chain: &chain}, nil, &m)
 	for rank := range int32(3) {
-		if held := s.heldOf(rank); rank > 0 && held != placedBlocks {
+		if held := heldOf(s, rank); rank > 0 && held != placedBlocks {
 			t.Errorf("%d blocks as rank %d, want %d", held, rank, placedBlocks)
 		}
 	}
@@ -189,8 +189,8 @@ func BenchmarkPlace(b *testing.B) {
 			s, stored, removed := p.prepare(c)
 			b.ReportAllocs()
 			for b.Loop() {
-				s.change(stored, placedRank)
-				s.change(removed, placedRank)
+				change(s, stored, placedRank)
+				change(s, removed, placedRank)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/placedBlocks, "ns/block")
 		})
@@ -205,7 +205,7 @@ func saltedSource(c *Conductor, prompts, salts int) *source {
 		salt := fmt.Sprint("user-", i%salts)
 		e := blocksOf(uint64(1e12)+uint64(i)*4, 7+uint64(i/salts))
 		e.Salt = &salt
-		s.change(e, 0)
+		change(s, e, 0)
 	}
 	return s
 }
@@ -223,8 +223,8 @@ func TestSaltsAreNotSearched(t *testing.T) {
 		must.Succeed(t, err)
 		removed := &events.Event{Kind: events.Removed, Hashes: e.Hashes, Medium: "CPU"}
 		return len(at.Begins), alloctest.PerRun(100, func() {
-			s.change(e, 0)
-			s.change(removed, 0)
+			change(s, e, 0)
+			change(s, removed, 0)
 		})
 	}
 	few, little := work(40)
@@ -243,9 +243,9 @@ func TestAdaptersLeave(t *testing.T) {
 	for i := range uint64(2*catalog.MaxAdapters + 10) {
 		e, lora := blocksOf(1+i*4, 7), fmt.Sprint("adapter-", i)
 		e.LoraName = &lora
-		s.change(e, 0)
+		change(s, e, 0)
 		if i > 3 {
-			s.change(&events.Event{Kind: events.Removed, Hashes: blocksOf(1+(i-3)*4, 7).Hashes, Medium: "GPU"}, 0)
+			change(s, &events.Event{Kind: events.Removed, Hashes: blocksOf(1+(i-3)*4, 7).Hashes, Medium: "GPU"}, 0)
 		}
 	}
 	announced := s.shared.catalog.AnnouncedBy(s.member)
@@ -284,7 +284,7 @@ func BenchmarkSalts(b *testing.B) {
 				s := saltedSource(c, prompts, salts)
 				b.ReportAllocs()
 				for i := uint64(0); b.Loop(); i++ {
-					s.change(event(i), 0)
+					change(s, event(i), 0)
 				}
 			})
 		}
@@ -338,9 +338,9 @@ func BenchmarkHostile(b *testing.B) {
 			defer c.Close()
 			s := saltedSource(c, 0, 1)
 			for i := uint64(0); b.Loop(); i++ {
-				s.change(event(i), 0)
+				change(s, event(i), 0)
 				if i >= 1000 {
-					s.change(&events.Event{Kind: events.Removed, Hashes: event(i - 1000).Hashes, Medium: event(i - 1000).Medium}, 0)
+					change(s, &events.Event{Kind: events.Removed, Hashes: event(i - 1000).Hashes, Medium: event(i - 1000).Medium}, 0)
 				}
 			}
 		})
@@ -364,11 +364,11 @@ func BenchmarkSaltMemory(b *testing.B) {
 						e.Hashes = append(e.Hashes, 0x9e3779b97f4a7c15*uint64(1+i*p.blocks+j))
 						e.Tokens[16*j], e.Tokens[16*j+1] = uint32(j), uint32(i)
 					}
-					s.change(e, 0)
+					change(s, e, 0)
 				}
 				m := s.holdings.namespaces[0].Deployment.Index.Memory()
 				taken := float64(heapBytes() - before + int64(m.PiecesOffHeap+m.NamesOffHeap))
-				if held := s.heldOf(0); held != p.salts*p.blocks {
+				if held := heldOf(s, 0); held != p.salts*p.blocks {
 					b.Fatalf("%d blocks are held", held)
 				}
 				b.ReportMetric(taken/float64(p.salts), "B/salt")

@@ -109,15 +109,15 @@ func (r *Recovery) Source(m SourceMark) error {
 		return err
 	}
 	defer s.turn.Unlock()
-	s.normal.RaiseParts(m.Parts)
+	s.applier.normal.RaiseParts(m.Parts)
 	if m.ZeroHash {
-		s.normal.NoteZeroHash()
+		s.applier.normal.NoteZeroHash()
 	}
 	s.recallFull(m.FullReports)
 	s.peerLookAheads |= catalog.LookAheadsOf(m.LookAheads)
 	if ns := s.holdings.namespaceIn(s.holdings.deploymentKey()); ns != nil {
 		for _, lora := range m.Adapters {
-			s.announce(ns, lora)
+			s.applier.announce(ns, lora)
 		}
 	}
 	if m.Mark != nil {
@@ -180,7 +180,7 @@ func (r *Recovery) Stored(e *Stored) error {
 		to = s.holdings.unverifiedGeneration(ns, owner, key, e.Medium)
 		r.c.unscoped.Store(true)
 	}
-	s.announce(ns, id.Lora)
+	s.applier.announce(ns, id.Lora)
 	blocks := *e.Stretch
 	waits := local == nil && e.Key == e.Engine[0]
 	if fold(&blocks, ns.Names.Has(id)); waits {
@@ -216,7 +216,7 @@ func (ns *namespace) restore(to index.Owner, e *index.Stretch, id *names.Identit
 func (r *Recovery) Done() {
 	r.attachPending()
 	for s := range r.filled() {
-		s.origin.Store(&r.Origin)
+		s.applier.origin.Store(&r.Origin)
 		if s.marked {
 			s.stream.ResumeBehind(s.mark)
 		}
@@ -385,7 +385,7 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*source, e
 		return s, nil
 	}
 	c := r.c
-	if s := c.source(key); r.Refill && s != nil && s.recovered && s.origin.Load() != nil {
+	if s := c.source(key); r.Refill && s != nil && s.recovered && s.applier.origin.Load() != nil {
 		_, _ = c.unregisterIf(key, s) // gone already is as good
 	}
 	c.mu.Lock()
@@ -406,7 +406,7 @@ func (r *Recovery) source(reg registration.Registration, exact bool) (*source, e
 		s = c.newRecovered(reg)
 		c.sources[key] = s
 		go c.follow(s)
-	case !s.recovered && !s.atGate(), s.holdings.deploymentKey() != reg.Deployment(), s.origin.Load() != nil:
+	case !s.recovered && !s.atGate(), s.holdings.deploymentKey() != reg.Deployment(), s.applier.origin.Load() != nil:
 		s = nil // it runs, is another one, or a recovery has filled it
 	}
 	r.sources[key] = s

@@ -102,7 +102,7 @@ func (c *Sources) register(r registration.Registration, opts RegisterOptions) er
 			c.retire(old)
 		}
 		if s := c.source(r.Key()); err == nil && s != nil {
-			s.observeAliases()
+			observeAliases(s)
 		}
 		return err
 	}
@@ -317,7 +317,6 @@ func (c *Sources) unjoined(r registration.Registration) *source {
 		stopped: make(chan struct{}),
 		done:    make(chan struct{}),
 		opened:  c.now(),
-		dropped: make(map[events.Reason]uint64),
 		doctor:  doctor.New(observedBy(&r), c.now),
 	}
 	m := catalog.NewMember(r, &s.doctor.Findings, func() stream.Status { return s.stream.Status() })
@@ -327,14 +326,17 @@ func (c *Sources) unjoined(r registration.Registration) *source {
 		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
 		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
 	}
-	s.normal = normalize.New(normalize.Options{
+	a := &s.applier
+	a.member, a.reg, a.holdings, a.shared, a.doctor = m, s.reg, &s.holdings, s.shared, s.doctor
+	a.dropped = make(map[events.Reason]uint64)
+	a.normal = normalize.New(normalize.Options{
 		Registered: r.Context(), Rank: r.Rank, Pool: r.IsPool(), Standard: r.Type == registration.TypeStandard,
 		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: r.Clear == registration.ClearDevice, MayAnnounce: r.AllowsTenant,
 		IsAlias: m.IsAlias,
 		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.holdings.mediumOf,
 	})
 	if r.IsPool() {
-		s.pool = pool.New(pool.Options{
+		a.pool = pool.New(pool.Options{
 			Registered: r.Context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
 			Counts: c.catalog.CountsGroup, Findings: &s.doctor.Findings,
 		})

@@ -199,7 +199,7 @@ func (c *Conductor) Check() []error {
 	all, release := c.sources.lockSources(nil)
 	defer release()
 	for _, s := range all {
-		if err := s.checkDigest(); err != nil {
+		if err := checkDigest(s); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -309,7 +309,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		removals += s.holdings.past.losses.Bytes()
 		lives += s.member.Lives.Bytes()
 		histories += s.states.Bytes()
-		pools += s.bound.Load()
+		pools += s.applier.bound.Load()
 	}
 	waiting, reading := c.opts.Stream.Memory.Used()
 	return []MemoryPart{

@@ -12,7 +12,6 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/normalize"
-	"example.com/conductor/conductor/pool"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/statelog"
@@ -29,6 +28,7 @@ type source struct {
 	member   *catalog.Member
 	reg      *registration.Registration // of member; never changed
 	holdings holdings
+	applier  applier
 	shared   *shared
 	doctor   *doctor.Doctor
 	group    *fleetGroup // set by joinGroup
@@ -47,37 +47,9 @@ type source struct {
 	recovered bool
 	expires   *time.Timer
 
-	// normal learns what the events of the publisher mean. Owned by run.
-	normal   *normalize.Normalizer
-	adapters map[uint64]*string     // names of adapters by lora_id, see adapters.go; owned by run
-	assumed  int                    // blocks whose adapter and salt are a guess; owned by run
-	chunks   map[string]*chunkGuess // by medium, see chunks.go; owned by run
-
-	// stored is what put stored last. clientHashes are those of its blocks, nil if they are their
-	// local hashes; clientBuffer has them. Owned by run.
-	stored                     index.Store
-	clientHashes, clientBuffer []uint64
-
 	// step is the one at hand. It is here and not on the stack of run, because a goroutine that waits keeps
 	// 8 KiB of stack if its functions need 1.2 KiB, and 4 otherwise. Only the goroutine of run touches it.
 	step stream.Step
-
-	// effects are those of the step at hand on other sources. Owned by run.
-	effects Effects
-
-	// pool has the objects of a store, nil for engines. Owned by run.
-	pool       *pool.Pool
-	objects    atomic.Int64 // of the pool
-	bound      atomic.Int64 // bytes that the objects take
-	incomplete atomic.Int64 // blocks of the pool that lack objects
-
-	at   time.Time // when the step under way came; owned by run
-	news bool      // it is no replay; owned by run
-
-	// refusedEvents are those of the batch at hand that were refused because they contradict the
-	// registration or the settings, refusedAs the last reason. Owned by run.
-	refusedEvents int
-	refusedAs     events.Reason
 
 	// filled are the parts of the snapshot that is being applied, and when it began. Owned
 	// by run.
@@ -109,20 +81,17 @@ type source struct {
 	// peerLookAheads are the look-aheads that a peer told of the blocks it gave. Owned by run.
 	peerLookAheads catalog.LookAheads
 
-	origin       atomic.Pointer[string] // of Recovery.Origin, nil without a recovery
-	opened       time.Time
-	refused      uint64                   // messages of other connections; owned by Conductor.watch
-	expectedKeys []uint64                 // buffer of confirmExpected; owned by run
-	applied      atomic.Uint64            // events of all batches
-	dropped      map[events.Reason]uint64 // of single events; guarded by holdings.mu
-	lastErr      string                   // guarded by holdings.mu
+	opened  time.Time
+	refused uint64        // messages of other connections; owned by Sources.watch
+	applied atomic.Uint64 // events of all batches
+	lastErr string        // guarded by holdings.mu
 }
 
 // onState hears of changes of the stream's state from the goroutine that runs.
 func (s *source) onState(state stream.State, reason string) {
 	s.tape.RecordState(string(state), reason)
-	s.observeUsable(state, reason)
-	s.observeStorm(state, reason)
+	observeUsable(s, state, reason)
+	observeStorm(s, state, reason)
 	s.states.Change(state, reason)
 	if state == stream.Synced {
 		s.guard(s.holdings.dropUnverified)
@@ -168,7 +137,7 @@ func (c *Sources) follow(s *source) {
 func (c *Sources) dispatch(s *source, e *Effects) {
 	for _, at := range e.Regrouped { // every pool binds its blocks of the group again
 		for _, other := range c.registered() {
-			if other.pool != nil {
+			if other.applier.pool != nil {
 				c.dispatch(other, other.regroup(at))
 			}
 		}
@@ -243,7 +212,7 @@ func (s *source) applyAtHand() { s.applyStep(&s.step) }
 func (s *source) takeEffects() (effects Effects) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
-	effects, s.effects = s.effects, Effects{}
+	effects, s.applier.effects = s.applier.effects, Effects{}
 	return effects
 }
 
@@ -251,7 +220,7 @@ func (s *source) takeEffects() (effects Effects) {
 func (s *source) regroup(at scope.Group) *Effects {
 	s.guard(func() {
 		if !s.gone {
-			s.applyChanges(s.pool.Regroup(at))
+			s.applier.applyChanges(s.applier.pool.Regroup(at))
 			s.holdings.ringBells()
 		}
 	})
@@ -269,7 +238,7 @@ func (s *source) applyStep(step *stream.Step) {
 		s.forget()
 		s.noteError("")
 		s.marked, s.checkpoints = false, nil
-		s.origin.Store(nil)
+		s.applier.origin.Store(nil)
 		if step.Reason == stream.ReasonSnapshot {
 			s.beginFilling()
 		}
@@ -282,7 +251,7 @@ func (s *source) applyStep(step *stream.Step) {
 			if step.Seq > s.mark.Seq {
 				s.states.Lost(step.Seq - s.mark.Seq - 1)
 			}
-			s.normal.BatchMissing()
+			s.applier.normal.BatchMissing()
 			s.doctor.ForgetCopies() // removals may be missing
 		}
 		now, empty := s.shared.now(), len(step.Batch.Events) == 0 && len(step.Batch.Dropped) == 0
@@ -293,7 +262,7 @@ func (s *source) applyStep(step *stream.Step) {
 			s.tape.RecordBatch(step.Epoch, step.Seq, step.Replayed, step.Payload, step.Block)
 			s.member.Heard.Store(now.UnixNano())
 		}
-		s.at, s.news = now, !step.Replayed
+		s.applier.at, s.applier.news = now, !step.Replayed
 		s.apply(&step.Batch)
 		if n := step.Batch.Count(); n > 0 {
 			s.applied.Add(uint64(n))
@@ -303,14 +272,14 @@ func (s *source) applyStep(step *stream.Step) {
 		}
 		s.mark, s.marked = stream.Mark{Seq: step.Seq, Print: step.Print, ID: step.ID}, true
 		s.noteCheckpoint()
-		s.release(&step.Batch)
+		s.applier.release(&step.Batch)
 	}
 }
 
 // release lets others use the memory of a batch that was applied. turn is held.
-func (s *source) release(b *events.Batch) {
-	s.stored, s.clientHashes = index.Store{}, nil // they refer to it
-	normalLists.Put(s.normal.Release())
+func (a *applier) release(b *events.Batch) {
+	a.stored, a.clientHashes = index.Store{}, nil // they refer to it
+	normalLists.Put(a.normal.Release())
 	wire.ReleaseBatch(b)
 }
 
@@ -322,24 +291,16 @@ func (s *source) forget() {
 	s.dropExpected()
 	s.holdings.leaveAll()
 	s.holdings.past.reset()
-	s.normal.Reset()
+	s.applier.forget()
 	s.noteGaps()
-	s.noteWindow()
-	s.adapters, s.assumed, s.chunks = nil, 0, nil
-	if s.pool != nil {
-		s.pool.Reset()
-		s.noteObjects()
-	}
-	s.doctor.Reset()
-	s.member.Lives.Forget()
 }
 
 // noteObjects shows others what the pool holds.
-func (s *source) noteObjects() {
-	if s.pool != nil {
-		s.objects.Store(int64(s.pool.Objects()))
-		s.bound.Store(s.pool.Bytes())
-		s.incomplete.Store(int64(s.pool.Incomplete()))
+func (a *applier) noteObjects() {
+	if a.pool != nil {
+		a.objects.Store(int64(a.pool.Objects()))
+		a.bound.Store(a.pool.Bytes())
+		a.incomplete.Store(int64(a.pool.Incomplete()))
 	}
 }
 
@@ -348,19 +309,19 @@ func (s *source) incompleteBlocks() int {
 	if f, is := s.stream.(*pushed); is {
 		return f.feed.Lacking()
 	}
-	return int(s.incomplete.Load())
+	return int(s.applier.incomplete.Load())
 }
 
 // noteWindow shows queries the largest window that a group announced.
-func (s *source) noteWindow() {
-	if w := int64(s.normal.Window()); s.member.Window.Load() != w {
-		s.member.Window.Store(w)
+func (a *applier) noteWindow() {
+	if w := int64(a.normal.Window()); a.member.Window.Load() != w {
+		a.member.Window.Store(w)
 	}
 }
 
 // noteGaps lets the stream know whether a stream of standardized events has gaps.
 func (s *source) noteGaps() {
-	gaps := s.normal.Gaps()
+	gaps := s.applier.normal.Gaps()
 	if gaps == s.doubted {
 		return
 	}
@@ -373,13 +334,13 @@ func (s *source) noteGaps() {
 }
 
 // drop counts n skipped events or hashes.
-func (s *source) drop(reason events.Reason, n int) {
+func (a *applier) drop(reason events.Reason, n int) {
 	if n <= 0 {
 		return
 	}
-	s.holdings.mu.Lock()
-	s.dropped[reason] += uint64(n)
-	s.holdings.mu.Unlock()
+	a.holdings.mu.Lock()
+	a.dropped[reason] += uint64(n)
+	a.holdings.mu.Unlock()
 }
 
 func (s *source) noteError(text string) {
@@ -394,7 +355,7 @@ func (s *source) drops(st stream.Status) map[events.Reason]uint64 {
 	maps.Copy(all, st.Dropped)
 	s.holdings.mu.Lock()
 	defer s.holdings.mu.Unlock()
-	for r, n := range s.dropped {
+	for r, n := range s.applier.dropped {
 		all[r] += n
 	}
 	return all
@@ -412,14 +373,14 @@ func (s *source) inheritFrom(old *source) {
 	if !s.reg.SharesRowsWith(old.reg) || !old.settled && !s.atGate() {
 		return // what it holds goes when it stops; a recovery at work can give it no more
 	}
-	s.holdings.media, s.chunks = old.holdings.media, old.chunks
-	s.normal.RaiseParts(old.normal.Parts())
-	if old.normal.ZeroHash() {
-		s.normal.NoteZeroHash()
+	s.holdings.media, s.applier.chunks = old.holdings.media, old.applier.chunks
+	s.applier.normal.RaiseParts(old.applier.normal.Parts())
+	if old.applier.normal.ZeroHash() {
+		s.applier.normal.NoteZeroHash()
 	}
 	s.recallFull(old.doctor.Full())
 	s.mark, s.marked, s.settled = old.mark, old.marked, old.settled
-	s.origin.Store(old.origin.Load())
+	s.applier.origin.Store(old.applier.origin.Load())
 	s.peerLookAheads = old.peerLookAheads
 	var taken, left []*namespace
 	var passed []*catalog.Namespace
@@ -463,7 +424,8 @@ func (s *source) recallFull(shown bool) {
 
 // snapshotMark returns how far the source has come. turn is held.
 func (s *source) snapshotMark() SourceMark {
-	m := SourceMark{Registration: s.member.Registered(), Static: s.static, By: s.by, Parts: s.normal.Parts(), ZeroHash: s.normal.ZeroHash(),
+	m := SourceMark{Registration: s.member.Registered(), Static: s.static, By: s.by,
+		Parts: s.applier.normal.Parts(), ZeroHash: s.applier.normal.ZeroHash(),
 		FullReports: s.doctor.Full(), Mark: s.verifiedMark()}
 	var ahead catalog.LookAheads
 	for _, ns := range s.holdings.namespaces {
@@ -528,8 +490,8 @@ func (s *source) rotateGenerations(ttl time.Duration) {
 			s.holdings.mu.Unlock()
 		}
 	}
-	if s.pool != nil {
-		s.applyChanges(s.pool.Age(ages))
-		s.noteObjects()
+	if s.applier.pool != nil {
+		s.applier.applyChanges(s.applier.pool.Age(ages))
+		s.applier.noteObjects()
 	}
 }

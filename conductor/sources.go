@@ -260,16 +260,16 @@ func (c *Sources) watch() {
 			now, held := c.now(), make(heldBlocks)
 			doubts := doubtsAbout(&c.shared, now)
 			for _, s := range c.registered() {
-				s.observeSilence(now)
-				s.observeUse(now)
-				s.observeAliases()
-				s.observeExpected(now, doubts)
-				s.observeLives(now)
-				s.observeRefusals()
-				s.observeSnapshots()
+				observeSilence(s, now)
+				observeUse(s, now)
+				observeAliases(s)
+				observeExpected(s, now, doubts)
+				observeLives(s, now)
+				observeRefusals(s)
+				observeSnapshots(s)
 				s.guard(func() { // it logs what all of these have found
-					s.observeParents(held)
-					s.decideAll()
+					observeParents(s, held)
+					s.applier.decideAll()
 					if !c.catalog.Past {
 						s.doctor.Unremoved(now)
 					}

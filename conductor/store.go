@@ -14,32 +14,32 @@ import (
 
 // storeBlocks indexes stored blocks. It completes the context of the change, and reports whether the
 // change is refused.
-func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
+func (a *applier) storeBlocks(c *normalize.Change) (res index.StoreResult, refused bool) {
 	device := c.Medium.Tier == tiers.Device
-	ns := s.holdings.namespaceIn(c.Context.Deployment)
-	if ns == nil || s.holdings.noRoomFor(ns, c.Owner) {
-		s.drop(events.OwnerLimit, c.Event.Count())
+	ns := a.holdings.namespaceIn(c.Context.Deployment)
+	if ns == nil || a.holdings.noRoomFor(ns, c.Owner) {
+		a.drop(events.OwnerLimit, c.Event.Count())
 		return res, true
 	}
-	s.nameAdapter(ns, c.Event)
+	a.nameAdapter(ns, c.Event)
 	if c.Refused != "" {
-		s.refuse(c.Refused, c.Event.Count())
+		a.refuse(c.Refused, c.Event.Count())
 		if device {
-			add(&s.shared.counts.stored.invalid, c.Event.Count())
+			add(&a.shared.counts.stored.invalid, c.Event.Count())
 		}
 		return res, true
 	}
-	if s.shared.beyondVocabulary(c.Event.Tokens) {
-		s.refuse(events.BadToken, 1)
+	if a.shared.beyondVocabulary(c.Event.Tokens) {
+		a.refuse(events.BadToken, 1)
 		return res, true
 	}
 	if c.Parts > 1 {
 		c.Cut.LoraName = c.Event.LoraName
-		s.shared.catalog.LearnParts(c.Context.Deployment, c.Parts)
+		a.shared.catalog.LearnParts(c.Context.Deployment, c.Parts)
 	}
 	at, err := ns.Names.Resolve(c)
 	if err != nil {
-		s.drop(events.ContextLimit, len(c.Event.Hashes))
+		a.drop(events.ContextLimit, len(c.Event.Hashes))
 		return res, true
 	}
 	if c.Canonical && !ns.behindKnown(c.Cut, at.Fold) {
@@ -47,21 +47,21 @@ func (s *source) storeBlocks(c *normalize.Change) (res index.StoreResult, refuse
 	}
 	switch {
 	case !ns.mayHaveChunks(c.Owner.Chunk):
-		s.drop(events.BlockSizeMismatch, c.Event.Count())
+		a.drop(events.BlockSizeMismatch, c.Event.Count())
 		return res, true
-	case s.reg.IsPool() && c.Local == nil:
-		res = s.storeInPool(ns, c, at)
+	case a.reg.IsPool() && c.Local == nil:
+		res = a.storeInPool(ns, c, at)
 	case c.Local == nil:
-		res = s.putHashes(ns, c, at)
+		res = a.putHashes(ns, c, at)
 	default:
-		res = s.put(ns, c, at)
+		res = a.put(ns, c, at)
 	}
-	c.Context.Variant = s.noteStored(ns, c, &at, &res)
+	c.Context.Variant = a.noteStored(ns, c, &at, &res)
 	if device {
-		s.confirmExpected(ns, c, &res)
+		a.confirmExpected(ns, c, &res)
 	}
-	if device && !s.holdings.filling {
-		s.shared.counts.store(c.Event, &res)
+	if device && !a.holdings.filling {
+		a.shared.counts.store(c.Event, &res)
 	}
 	return res, false
 }
@@ -77,12 +77,12 @@ func (ns *namespace) behindKnown(e *events.Event, fold uint64) bool {
 }
 
 // put stores the blocks of a change.
-func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
+func (a *applier) put(ns *namespace, c *normalize.Change, at names.Placing) index.StoreResult {
 	e, hashes := c.Cut, c.Cut.Hashes
 	if c.Local != nil {
-		ns.UseLookAheads(s.shared.catalog, catalog.LookAhead(e.Ahead))
+		ns.UseLookAheads(a.shared.catalog, catalog.LookAhead(e.Ahead))
 	} else {
-		ns.UseAnyLookAhead(s.shared.catalog)
+		ns.UseAnyLookAhead(a.shared.catalog)
 	}
 	id := at.Identity
 	for !ns.Names.Table.Pin(id) { // it had no block, and has left
@@ -96,23 +96,23 @@ func (s *source) put(ns *namespace, c *normalize.Change, at names.Placing) index
 	if c.Local == nil && at.Fold != id.Constant {
 		number = 0 // the hashes say it, if anything does
 	}
-	s.stored = index.Store{
-		Owner:        s.holdings.holder(ns, c.Owner, c.Medium).owners[0],
+	a.stored = index.Store{
+		Owner:        a.holdings.holder(ns, c.Owner, c.Medium).owners[0],
 		Identity:     number,
 		Says:         says(e),
 		Parent:       e.Parent ^ at.Fold,
 		HasParent:    e.HasParent,
-		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && s.reg.IsPool()), // a master says 0 of any
-		Engine:       s.holdings.names(hashes, at.Fold),
+		Rootless:     !e.HasParent && (e.BaseBlock > 0 || c.Local == nil && a.reg.IsPool()), // a master says 0 of any
+		Engine:       a.holdings.names(hashes, at.Fold),
 		Local:        c.Local,
 		ByName:       at.ByName,
 		Begins:       at.Begins,
 		AlsoWaiting:  at.Fold,
 		Parts:        c.Parts,
-		ClientHashes: s.clientHashesOf(ns, c),
-		Copies:       s.holdings.copies(c.Owner),
+		ClientHashes: a.clientHashesOf(ns, c),
+		Copies:       a.holdings.copies(c.Owner),
 	}
-	return ns.Deployment.Index.Store(&s.stored)
+	return ns.Deployment.Index.Store(&a.stored)
 }
 
 // says returns what a stored event says of the adapter and salt of its blocks.
@@ -128,7 +128,7 @@ func says(e *events.Event) (s index.Says) {
 
 // storeInPool stores blocks without tokens of a pool. The hashes are those of engines, and some
 // may be registered with an adapter or a salt: see names.Table.Fold.
-func (s *source) storeInPool(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+func (a *applier) storeInPool(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
 	e := *c.Cut
 	for all := e.Hashes; len(all) > 0; all = all[len(e.Hashes):] {
 		e.Hashes, at.Fold = all, ns.Names.PoolFold(c.Cut, all[0])
@@ -140,7 +140,7 @@ func (s *source) storeInPool(ns *namespace, c *normalize.Change, at names.Placin
 		}
 		part := *c
 		part.Cut = &e
-		res := s.putHashes(ns, &part, at)
+		res := a.putHashes(ns, &part, at)
 		addResult(&sum, &res)
 	}
 	return sum
@@ -160,10 +160,10 @@ func addResult(sum, res *index.StoreResult) {
 }
 
 // noteStored notes what the index did with stored blocks, and returns whose they are.
-func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placing, res *index.StoreResult) scope.Variant {
-	s.drop(events.OrphanLimit, res.Shed)
-	s.drop(events.OverBudget, res.Refused)
-	s.noteLost(ns, res.Lost)
+func (a *applier) noteStored(ns *namespace, c *normalize.Change, at *names.Placing, res *index.StoreResult) scope.Variant {
+	a.drop(events.OrphanLimit, res.Shed)
+	a.drop(events.OverBudget, res.Refused)
+	a.noteLost(ns, res.Lost)
 	if res.HashOnly > 0 && c.Local == nil {
 		ns.Deployment.AwaitTokens()
 	}
@@ -173,31 +173,31 @@ func (s *source) noteStored(ns *namespace, c *normalize.Change, at *names.Placin
 			id = own
 		}
 		if at.Assumed && !res.Begun && id == at.Identity && res.ByName == 0 {
-			s.noteAssumed(c.Medium, len(c.Cut.Hashes))
+			a.noteAssumed(c.Medium, len(c.Cut.Hashes))
 		}
 	}
 	if ns.Names.Stored(id) {
-		s.announce(ns, id.Lora)
+		a.announce(ns, id.Lora)
 	}
-	s.noteContests(ns)
-	ns.Deployment.LearnClientHashes(s.clientHashes, s.stored.Local, id, !c.Cut.HasParent && c.Cut.BaseBlock <= 0)
+	a.noteContests(ns)
+	ns.Deployment.LearnClientHashes(a.clientHashes, a.stored.Local, id, !c.Cut.HasParent && c.Cut.BaseBlock <= 0)
 	return id.Variant
 }
 
 // announce notes that the source has stored blocks of an adapter, under which its instance then has a
 // row.
-func (s *source) announce(ns *namespace, lora string) {
-	if lora == "" || lora == s.reg.Lora || s.reg.IsPool() || ns.Deployment.Key != s.holdings.deploymentKey() {
+func (a *applier) announce(ns *namespace, lora string) {
+	if lora == "" || lora == a.reg.Lora || a.reg.IsPool() || ns.Deployment.Key != a.holdings.deploymentKey() {
 		return
 	}
-	s.shared.catalog.Announce(s.member, ns.Deployment, lora)
+	a.shared.catalog.Announce(a.member, ns.Deployment, lora)
 }
 
 // clientHashesOf returns what the index asks for the client hashes of a change's blocks, nil if they
 // are their local hashes whatever the identity.
-func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
-	s.clientHashes = nil
-	if c.Local == nil || !s.shared.catalog.Options.KeepClientHashes || ns.Names.Table.Len() == 0 &&
+func (a *applier) clientHashesOf(ns *namespace, c *normalize.Change) func(index.Identity) []uint64 {
+	a.clientHashes = nil
+	if c.Local == nil || !a.shared.catalog.Options.KeepClientHashes || ns.Names.Table.Len() == 0 &&
 		!ns.Deployment.TranslatesClientHashes(scope.Variant{}) {
 		return nil
 	}
@@ -206,25 +206,25 @@ func (s *source) clientHashesOf(ns *namespace, c *normalize.Change) func(index.I
 		if id == nil || !ns.Deployment.TranslatesClientHashes(id.Variant) {
 			return nil
 		}
-		if cap(s.clientBuffer) > keptHashes {
-			s.clientBuffer = nil
+		if cap(a.clientBuffer) > keptHashes {
+			a.clientBuffer = nil
 		}
 		seed := hash.Scheme{Seed: catalog.ClientSeed(id.Variant)}
-		s.clientBuffer = normalize.Locals(s.clientBuffer[:0], seed, c.Cut, ns.Deployment.Key.BlockSize)
-		s.clientHashes = s.clientBuffer
-		return s.clientHashes
+		a.clientBuffer = normalize.Locals(a.clientBuffer[:0], seed, c.Cut, ns.Deployment.Key.BlockSize)
+		a.clientHashes = a.clientBuffer
+		return a.clientHashes
 	}
 }
 
 // remove takes the blocks of a removed event from every deployment that has them, and returns how
 // many of them none had.
-func (s *source) remove(e *events.Event, key normalize.Owner) int {
-	unknown := len(e.Hashes) - s.holdings.withdraw(e, key)
-	s.drop(events.UnknownHash, unknown)
-	for _, ns := range s.holdings.namespaces {
+func (a *applier) remove(e *events.Event, key normalize.Owner) int {
+	unknown := len(e.Hashes) - a.holdings.withdraw(e, key)
+	a.drop(events.UnknownHash, unknown)
+	for _, ns := range a.holdings.namespaces {
 		if ns.Deployment.Index.ContestedHashes() > 0 {
 			ns.Names.Removed(e, func(fold uint64) bool {
-				ns.decideContests(s.holdings.names(e.Hashes, fold))
+				ns.decideContests(a.holdings.names(e.Hashes, fold))
 				return true
 			})
 		}
@@ -233,12 +233,12 @@ func (s *source) remove(e *events.Event, key normalize.Owner) int {
 }
 
 // noteLost counts blocks whose hash was the name of one that index.ghost_bytes had no room for.
-func (s *source) noteLost(ns *namespace, blocks int) {
+func (a *applier) noteLost(ns *namespace, blocks int) {
 	if blocks == 0 {
 		return
 	}
-	s.drop(events.LostName, blocks)
-	s.doctor.Findings.Report(doctor.FindingLostNames,
+	a.drop(events.LostName, blocks)
+	a.doctor.Findings.Report(doctor.FindingLostNames,
 		"blocks came by hashes of blocks that had left and that index.ghost_bytes had no room for: answers that may be too short say "+
 			"truncated until those blocks leave; set index.ghost_bytes to %d MiB or more",
 		(ns.Deployment.Index.Inspect().GhostsWanted()+1<<20-1)>>20)
@@ -246,15 +246,15 @@ func (s *source) noteLost(ns *namespace, blocks int) {
 
 // noteAssumed counts blocks below the device that nothing but the registration says an adapter and
 // salt of, while the source has others.
-func (s *source) noteAssumed(medium tiers.Medium, blocks int) {
-	s.drop(events.AssumedIdentity, blocks)
-	if s.assumed += blocks; s.assumed >= manyAssumed {
-		s.doctor.Findings.Report(doctor.FindingAssumed,
+func (a *applier) noteAssumed(medium tiers.Medium, blocks int) {
+	a.drop(events.AssumedIdentity, blocks)
+	if a.assumed += blocks; a.assumed >= manyAssumed {
+		a.doctor.Findings.Report(doctor.FindingAssumed,
 			"%d blocks on %s came without adapter and salt, and neither their hashes, nor their parents, nor their tokens say which of "+
 				"those of the source they have: they count for the registered ones, so that some hits there may be false; let the "+
 				"publisher of that medium name adapters and salts, or raise index.ghost_bytes if blocks leave the device before it "+
 				"announces them",
-			s.assumed, medium.Name)
+			a.assumed, medium.Name)
 	}
 }
 

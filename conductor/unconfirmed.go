@@ -29,15 +29,15 @@ func doubtsAbout(c *shared, now time.Time) map[*catalog.Deployment][]expect.Doub
 }
 
 // observeExpected reports or withdraws the finding that reports for the source are never confirmed.
-func (s *source) observeExpected(now time.Time, doubts map[*catalog.Deployment][]expect.Doubt) {
+func observeExpected(s *source, now time.Time, doubts map[*catalog.Deployment][]expect.Doubt) {
 	for i := range doubts[s.member.Home] {
 		d := &doubts[s.member.Home][i]
 		if d.Instance == s.member.InstanceID &&
 			(d.Rank == int32(s.reg.Rank) || !s.shared.catalog.HasRank(s.member.Home, d.Instance, d.Rank)) {
 			if st := s.stream.Status().State; st == stream.Synced || st == stream.Partial {
 				s.doctor.Findings.Update(doctor.FindingUnconfirmed,
-					"none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, s.placeOf(d),
-					s.causeOf(d))
+					"none of the last %d prompts that routers reported for %s was announced in time: %s", d.Reports, placeOf(s, d),
+					causeOf(s, d))
 				return
 			}
 		}
@@ -46,7 +46,7 @@ func (s *source) observeExpected(now time.Time, doubts map[*catalog.Deployment][
 }
 
 // placeOf names the target of a doubt.
-func (s *source) placeOf(d *expect.Doubt) string {
+func placeOf(s *source, d *expect.Doubt) string {
 	if d.Rank == match.AnyRank {
 		return "the instance without a rank"
 	}
@@ -54,7 +54,7 @@ func (s *source) placeOf(d *expect.Doubt) string {
 }
 
 // causeOf says why expected blocks never come, and what to do.
-func (s *source) causeOf(d *expect.Doubt) string {
+func causeOf(s *source, d *expect.Doubt) string {
 	switch {
 	case d.Elsewhere > 0:
 		return fmt.Sprintf("rank %d announces their blocks; report the rank on which the engine runs the request, or leave dp_rank out",
@@ -62,10 +62,10 @@ func (s *source) causeOf(d *expect.Doubt) string {
 	case d.Late > 0:
 		return "their blocks come after the ttl of the reports; leave ttl out, so that Conductor learns how long the engine takes, or " +
 			"give a longer one"
-	case !s.heardSince(d):
+	case !heardSince(s, d):
 		return "the engine has announced nothing since; check that prefix caching and KV events are on, and that the requests reach " +
 			"this engine"
-	case s.storesUnder(d):
+	case storesUnder(s, d):
 		return "the engine announces other blocks under the same adapter and salt; compare the tokens of the reports, and block_size, " +
 			"with those of its requests, and check that these reach this engine"
 	default:
@@ -75,7 +75,7 @@ func (s *source) causeOf(d *expect.Doubt) string {
 }
 
 // heardSince reports whether a source of the target has announced something since the first report in doubt.
-func (s *source) heardSince(d *expect.Doubt) bool {
+func heardSince(s *source, d *expect.Doubt) bool {
 	for _, other := range s.shared.catalog.MembersOf(s.reg.Instance, s.reg.Tenant) {
 		if (d.Rank == match.AnyRank || other == s.member) && other.Heard.Load() > d.Since.UnixNano() {
 			return true
@@ -85,7 +85,7 @@ func (s *source) heardSince(d *expect.Doubt) bool {
 }
 
 // storesUnder reports whether the source stored blocks lately under the adapter and salt of the reports in doubt.
-func (s *source) storesUnder(d *expect.Doubt) bool {
+func storesUnder(s *source, d *expect.Doubt) bool {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	for _, ns := range s.holdings.namespaces {
