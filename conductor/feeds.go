@@ -5,12 +5,14 @@ import (
 	"sync"
 	"time"
 
+	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
 )
 
-// feed yields the steps of a source: a stream.Stream, a recorded or an unfollowed one.
-type feed interface {
+// Feed yields the steps of a source: a stream.Stream, a recorded or an unfollowed one.
+type Feed interface {
 	Next() (stream.Step, bool)
 	Status() stream.Status
 	Resync(reason string)
@@ -20,11 +22,20 @@ type feed interface {
 	Close()
 }
 
-// recorded is the feed of a source in a journal. The Replay puts recorded steps in, and the
+// FeedFunc returns the feed of a source. recorded is what records the source, nil for nothing, and on hears of changes of the feed's
+// state.
+type FeedFunc func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) Feed
+
+// FeedBy lets open make the feeds of sources from now on, and returns what made them before.
+func (c *Sources) FeedBy(open FeedFunc) (before FeedFunc) {
+	before, c.open = c.open, open
+	return before
+}
+
+// recordedFeed is the feed of a source in a journal. The Replay puts recorded steps in, and the
 // source takes them as from a stream.
-type recorded struct {
-	source     *source // set by the Replay, which alone uses it
-	id         uint32  // in the journal; likewise
+type recordedFeed struct {
+	source     *source // set by newSource
 	now        func() time.Time
 	staleAfter time.Duration // 0: never
 
@@ -41,8 +52,9 @@ type recorded struct {
 	lost  string        // why the journal is not whole in this epoch
 }
 
-func newRecorded(now func() time.Time, staleAfter time.Duration) *recorded {
-	return &recorded{
+// newRecorded returns the feed of a source in a journal. staleAfter is 0 for never.
+func newRecorded(now func() time.Time, staleAfter time.Duration) *recordedFeed {
+	return &recordedFeed{
 		now: now, staleAfter: staleAfter,
 		steps: make(chan stream.Step), applied: make(chan struct{}), closed: make(chan struct{}),
 		st: stream.Status{State: stream.Connecting, Epoch: 1, Dropped: make(map[events.Reason]uint64)}, since: now(),
@@ -50,7 +62,7 @@ func newRecorded(now func() time.Time, staleAfter time.Duration) *recorded {
 }
 
 // hand gives the source a step and waits until the source has applied it.
-func (f *recorded) hand(step stream.Step, at time.Time) {
+func (f *recordedFeed) hand(step stream.Step, at time.Time) {
 	f.steps <- step
 	<-f.applied
 	f.mu.Lock()
@@ -71,7 +83,7 @@ func (f *recorded) hand(step stream.Step, at time.Time) {
 
 // Next counts the previous step as applied and returns the next one; false once
 // the feed is closed.
-func (f *recorded) Next() (stream.Step, bool) {
+func (f *recordedFeed) Next() (stream.Step, bool) {
 	if f.busy {
 		f.busy = false
 		f.applied <- struct{}{}
@@ -86,36 +98,36 @@ func (f *recorded) Next() (stream.Step, bool) {
 }
 
 // Resync does nothing: the journal has the steps that a resync led to.
-func (f *recorded) Resync(string) {}
+func (f *recordedFeed) Resync(string) {}
 
 // ResumeBehind does nothing: the journal begins with the history.
-func (f *recorded) ResumeBehind(stream.Mark) {}
+func (f *recordedFeed) ResumeBehind(stream.Mark) {}
 
 // MarkIncomplete does nothing: the journal has the states of the stream.
-func (f *recorded) MarkIncomplete(string) {}
+func (f *recordedFeed) MarkIncomplete(string) {}
 
 // MarkUnusable does nothing, as MarkIncomplete.
-func (f *recorded) MarkUnusable(string) {}
+func (f *recordedFeed) MarkUnusable(string) {}
 
 // Close makes Next return false.
-func (f *recorded) Close() { f.close.Do(func() { close(f.closed) }) }
+func (f *recordedFeed) Close() { f.close.Do(func() { close(f.closed) }) }
 
 // change changes what the Status shows.
-func (f *recorded) change(change func(*stream.Status)) {
+func (f *recordedFeed) change(change func(*stream.Status)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.st)
 }
 
 // incomplete notes that the journal is not whole.
-func (f *recorded) incomplete(reason string) {
+func (f *recordedFeed) incomplete(reason string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lost = reason
 }
 
 // Status returns the recorded state, partial if the journal is not whole.
-func (f *recorded) Status() stream.Status {
+func (f *recordedFeed) Status() stream.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	st := f.st
@@ -168,3 +180,59 @@ func (f *unfollowed) ResumeBehind(m stream.Mark) {
 	defer f.mu.Unlock()
 	f.st.LastSeq, f.st.HasSeq, f.st.History = m.Seq, true, m.Missing
 }
+
+// age lets blocks of the source expire as they did then, those on media with a time to live; 0 is that of the registration.
+func (f *recordedFeed) age(ttl time.Duration) {
+	if ttl == 0 {
+		ttl = f.source.reg.TTL
+	}
+	f.source.guard(func() { f.source.rotateGenerations(ttl) })
+}
+
+// pass moves the source past a batch without events.
+func (f *recordedFeed) pass(epochSeq uint64, at time.Time) {
+	f.source.guard(func() { f.source.mark.Seq = epochSeq })
+	f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq, st.LastBatchAt = epochSeq, true, at })
+}
+
+// key returns the key of the source.
+func (f *recordedFeed) key() registration.Key { return f.source.reg.Key() }
+
+// setState notes a recorded change of state.
+func (f *recordedFeed) setState(state stream.State, reason string, at time.Time) {
+	f.change(func(st *stream.Status) {
+		st.State, st.Reason = state, reason
+		st.Connected = st.State != stream.Connecting && st.State != stream.Paused && st.State != stream.Failed
+		f.since = at
+	})
+}
+
+// markSuspect notes that records of the source may be among damaged ones.
+func (f *recordedFeed) markSuspect() { f.suspect = true }
+
+// checkDamage compares the number of a record with the one before, if there is damage between them, which may hold the
+// numbers that are left out.
+func (f *recordedFeed) checkDamage(seq uint64, lost string) {
+	if f.suspect && (!f.st.HasSeq || seq > f.st.LastSeq+1) {
+		f.incomplete(lost)
+	}
+	f.suspect = false
+}
+
+// begin begins an epoch, if it is another one, and reports whether it is.
+func (f *recordedFeed) begin(epoch uint64, reason string, at time.Time) bool {
+	if epoch == f.st.Epoch {
+		return false
+	}
+	f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: epoch, Reason: reason}, at)
+	return true
+}
+
+// reset is a recorded drop of all blocks. What damaged records before it had does not matter any more.
+func (f *recordedFeed) reset(epoch uint64, reason string, at time.Time) {
+	f.suspect = false
+	f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: epoch, Reason: reason}, at)
+}
+
+// last returns the number of the last batch in its epoch. The goroutine that hands steps on calls it.
+func (f *recordedFeed) last() (seq uint64, has bool) { return f.st.LastSeq, f.st.HasSeq }

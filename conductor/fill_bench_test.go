@@ -63,7 +63,7 @@ func BenchmarkEngineSnapshot(b *testing.B) {
 		synced := make(chan struct{}, 1)
 		c := New(Options{GhostBytes: 64 << 20, RemovalsBytes: 1 << 20, Stream: stream.Config{Transport: &net}})
 		open := c.sources.open
-		c.sources.open = func(r registration.Registration, static bool, j *tape.Recorder, on func(stream.State, string)) feed {
+		c.sources.open = func(r registration.Registration, static bool, j *tape.Recorder, on func(stream.State, string)) Feed {
 			return open(r, static, j, func(s stream.State, reason string) {
 				on(s, reason)
 				if s == stream.Synced {

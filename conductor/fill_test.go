@@ -244,7 +244,7 @@ func TestFleetCountsEngineSnapshots(t *testing.T) {
 func TestQueriesSeeNoPartOfSnapshot(t *testing.T) {
 	c := New(Options{})
 	defer c.Close()
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 		return newUnfollowed(c.now())
 	}
 	must.Succeed(t, c.sources.register(registration.Registration{

@@ -115,7 +115,7 @@ func follow(t *testing.T, reg registration.Registration) *follower {
 	c := New(Options{MaxTokenID: vocabulary, GhostBytes: 1 << 20, RemovalsBytes: 1 << 20, Log: zerolog.Nop(), Now: func() time.Time {
 		return time.Unix(1e9, 0)
 	}})
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+	c.sources.FeedBy(func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed { return l })
 	must.Succeed(t, c.Register(reg, RegisterOptions{}))
 	t.Cleanup(func() { close(l.closed); c.Close() })
 	return &follower{c: c, s: c.sources.registered()[0]}

@@ -84,7 +84,7 @@ func BenchmarkIngest(b *testing.B) {
 	run := func(b *testing.B, j *tape.Tape) {
 		c := New(Options{HashSeed: 1337, Tape: j, Log: zerolog.Nop()})
 		l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-		c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+		c.sources.FeedBy(func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed { return l })
 		b.SetBytes(int64(bytes / len(payloads)))
 		b.ReportAllocs()
 		b.ResetTimer()

@@ -51,7 +51,7 @@ func BenchmarkEvict(b *testing.B) {
 		b.Run(fmt.Sprintf("removals=%d", ring), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, RemovalsBytes: ring, Log: zerolog.Nop()})
 			l := &loop{payloads: payloads, most: uint64(b.N), closed: make(chan struct{})}
-			c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return l }
+			c.sources.FeedBy(func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed { return l })
 			b.ReportAllocs()
 			b.ResetTimer()
 			start := time.Now()

@@ -23,7 +23,7 @@ const foreignSize = 16
 // and another prompt under "mine".
 func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 		return idle{make(chan struct{})}
 	}
 	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://i:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",

@@ -35,7 +35,7 @@ func BenchmarkQueryProfile(b *testing.B) {
 	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
 		defer c.Close()
-		c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+		c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 			return idle{make(chan struct{})}
 		}
 		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0",

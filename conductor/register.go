@@ -287,6 +287,9 @@ func (c *Sources) newSource(r registration.Registration, static bool) *source {
 	s := c.unjoined(r)
 	s.static, s.tape = static, recorded
 	s.stream = c.open(r, static, recorded, s.onState)
+	if f, is := s.stream.(*recordedFeed); is {
+		f.source = s
+	}
 	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.stream.Status, c.opts.Stream.StaleAfter)
 	c.addSource(s) // last: queries see it from here on
 	return s

@@ -18,7 +18,7 @@ func BenchmarkRegister(b *testing.B) {
 		b.Run(fmt.Sprint(there), func(b *testing.B) {
 			c := New(Options{HashSeed: 1337, Log: zerolog.Nop()})
 			defer c.Close()
-			c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+			c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 				return idle{make(chan struct{})}
 			}
 			register := func(i int) {

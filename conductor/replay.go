@@ -39,9 +39,11 @@ type Replay struct {
 
 	run      uint64
 	begun    bool
-	first    uint64               // the run's first segment there is
-	sources  map[uint32]*recorded // registered, by their number
-	standing map[uint32]bool      // seen in the opening under way
+	first    uint64                   // the run's first segment there is
+	sources  map[uint32]*recordedFeed // registered, by their number
+	numbers  map[registration.Key]uint32
+	fresh    *recordedFeed   // by the registration under way
+	standing map[uint32]bool // seen in the opening under way
 
 	sum ReplaySummary
 }
@@ -81,14 +83,14 @@ func NewReplay(opts Options) *Replay {
 // begin starts over with nothing.
 func (p *Replay) begin() {
 	p.c = New(p.opts)
-	p.sources = make(map[uint32]*recorded)
-	p.c.sources.open = func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) feed {
-		f := newRecorded(p.c.now, p.opts.Stream.StaleAfter)
+	p.sources, p.numbers = make(map[uint32]*recordedFeed), make(map[registration.Key]uint32)
+	p.c.sources.FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) Feed {
+		p.fresh = newRecorded(p.c.now, p.opts.Stream.StaleAfter)
 		if r.IsApproximate() {
-			f.st.State = stream.Approximate // which the journal has no record of
+			p.fresh.setState(stream.Approximate, "", p.c.now()) // which the journal has no record of
 		}
-		return f
-	}
+		return p.fresh
+	})
 }
 
 // Conductor is what was rebuilt so far. It refuses registrations and belongs to
@@ -117,7 +119,7 @@ func (p *Replay) Take(rec *tape.Record) error {
 	}
 	if rec.AfterDamage {
 		for _, f := range p.sources {
-			f.suspect = true
+			f.markSuspect()
 		}
 	}
 	switch rec.Kind {
@@ -151,24 +153,15 @@ func (p *Replay) Take(rec *tape.Record) error {
 		})
 	case tape.Reset:
 		p.sum.Epochs++
-		f.suspect = false
-		f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: rec.Epoch, Reason: string(rec.Payload)}, rec.Time)
+		f.reset(rec.Epoch, string(rec.Payload), rec.Time)
 	case tape.State:
 		fields, err := rec.Fields()
 		if err != nil {
 			return err
 		}
-		f.change(func(st *stream.Status) {
-			st.State, st.Reason = stream.State(tape.Value(fields, tape.FieldState)), tape.Value(fields, tape.FieldReason)
-			st.Connected = st.State != stream.Connecting && st.State != stream.Paused && st.State != stream.Failed
-			f.since = rec.Time
-		})
+		f.setState(stream.State(tape.Value(fields, tape.FieldState)), tape.Value(fields, tape.FieldReason), rec.Time)
 	case tape.Aged:
-		ttl := time.Duration(rec.Seq)
-		if ttl == 0 { // written before media had their own
-			ttl = f.source.reg.TTL
-		}
-		f.source.guard(func() { f.source.rotateGenerations(ttl) })
+		f.age(time.Duration(rec.Seq)) // 0 was written before media had their own
 	case tape.Lost:
 		p.sum.Lost += rec.Seq
 		f.incomplete(reasonJournalGap)
@@ -202,7 +195,8 @@ func (p *Replay) registered(rec *tape.Record) error {
 		if f, err = p.register(rec); err != nil {
 			return err
 		}
-		if f.st.Epoch = rec.Epoch; stands && rec.Flags&tape.HasSeq != 0 {
+		f.change(func(st *stream.Status) { st.Epoch = rec.Epoch })
+		if stands && rec.Flags&tape.HasSeq != 0 {
 			f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 			f.incomplete(reasonJournalGap)
 			if rec.At.Segment == p.first {
@@ -215,10 +209,8 @@ func (p *Replay) registered(rec *tape.Record) error {
 		return nil
 	}
 	has := rec.Flags&tape.HasSeq != 0
-	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
-	}
-	if has != f.st.HasSeq || has && rec.Seq != f.st.LastSeq {
+	f.begin(rec.Epoch, reasonJournalGap, rec.Time)
+	if seq, had := f.last(); has != had || has && rec.Seq != seq {
 		f.incomplete(reasonJournalGap)
 		f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 	}
@@ -226,7 +218,7 @@ func (p *Replay) registered(rec *tape.Record) error {
 }
 
 // register starts a source whose feed is this replay.
-func (p *Replay) register(rec *tape.Record) (*recorded, error) {
+func (p *Replay) register(rec *tape.Record) (*recordedFeed, error) {
 	fields, err := rec.Fields()
 	if err != nil {
 		return nil, err
@@ -235,25 +227,25 @@ func (p *Replay) register(rec *tape.Record) (*recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old := p.c.sources.source(reg.Key()); old != nil {
-		p.unregister(old.stream.(*recorded).id)
+	if old, registered := p.numbers[reg.Key()]; registered {
+		p.unregister(old)
 	}
 	if err := p.c.sources.register(reg, RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
-	s := p.c.sources.source(reg.Key())
-	f := s.stream.(*recorded)
-	f.source, f.id = s, rec.Source
-	p.sources[rec.Source] = f
+	f := p.fresh
+	p.sources[rec.Source], p.numbers[reg.Key()] = f, rec.Source
 	p.sum.Sources++
 	return f, nil
 }
 
 func (p *Replay) unregister(id uint32) {
-	if _, err := p.c.sources.unregisterIf(p.sources[id].source.reg.Key(), nil); err != nil {
+	key := p.sources[id].key()
+	if _, err := p.c.sources.unregisterIf(key, nil); err != nil {
 		panic("BUG: a replayed source is not registered: " + err.Error())
 	}
 	delete(p.sources, id)
+	delete(p.numbers, key)
 }
 
 // opened ends an opening: a source that is not in it is gone, if it was read whole.
@@ -269,41 +261,30 @@ func (p *Replay) opened(rec *tape.Record) {
 }
 
 // enter begins the epoch of a record whose Reset is missing.
-func (p *Replay) enter(f *recorded, rec *tape.Record) {
-	if rec.Epoch != f.st.Epoch {
-		f.hand(stream.Step{Kind: stream.DropBlocks, Epoch: rec.Epoch, Reason: reasonJournalGap}, rec.Time)
+func (p *Replay) enter(f *recordedFeed, rec *tape.Record) {
+	if f.begin(rec.Epoch, reasonJournalGap, rec.Time) {
 		f.incomplete(reasonJournalGap)
 	}
-}
-
-// follow compares the number of a record with the one before, if there is damage between them.
-// The damage may hold the numbers that are left out.
-func (p *Replay) follow(f *recorded, rec *tape.Record) {
-	if f.suspect && (!f.st.HasSeq || rec.Seq > f.st.LastSeq+1) {
-		f.incomplete(reasonJournalGap)
-	}
-	f.suspect = false
 }
 
 // idle moves past batches without events.
-func (p *Replay) idle(f *recorded, rec *tape.Record) {
+func (p *Replay) idle(f *recordedFeed, rec *tape.Record) {
 	p.enter(f, rec)
-	p.follow(f, rec)
-	f.source.guard(func() { f.source.mark.Seq = rec.Seq })
-	f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq, st.LastBatchAt = rec.Seq, true, rec.Time })
+	f.checkDamage(rec.Seq, reasonJournalGap)
+	f.pass(rec.Seq, rec.Time)
 }
 
 // batch applies a batch.
-func (p *Replay) batch(f *recorded, rec *tape.Record) error {
+func (p *Replay) batch(f *recordedFeed, rec *tape.Record) error {
 	batch, err := p.opts.Stream.Decode(rec.Payload)
 	if err != nil {
 		f.incomplete(reasonJournalGap)
-		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.source.reg.Key(), err)
+		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.key(), err)
 	}
 	p.enter(f, rec)
-	p.follow(f, rec)
-	if f.st.HasSeq && rec.Seq > f.st.LastSeq {
-		p.sum.Missing += rec.Seq - f.st.LastSeq - 1
+	f.checkDamage(rec.Seq, reasonJournalGap)
+	if seq, has := f.last(); has && rec.Seq > seq {
+		p.sum.Missing += rec.Seq - seq - 1
 	}
 	p.sum.Batches++
 	f.hand(stream.Step{

@@ -25,7 +25,7 @@ func BenchmarkRouted(b *testing.B) {
 	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
 	c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), ExpectedBytes: 64 << 20})
 	defer c.Close()
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed {
+	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
 		return idle{make(chan struct{})}
 	}
 	var engines []*source

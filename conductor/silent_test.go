@@ -33,7 +33,7 @@ func TestSilentSourceKeepsNoBatch(t *testing.T) {
 	defer c.Close()
 	f := &oneStep{applied: make(chan struct{}), closed: make(chan struct{})}
 	f.step = stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: list, Rank: -1}, Payload: payload, Epoch: 1}
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed { return f }
+	c.sources.FeedBy(func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed { return f })
 	must.Succeed(t, c.Register(registration.Registration{Type: registration.TypeVLLM, Endpoint: "ipc:///x", Model: "m", Instance: "i",
 		BlockSize: pageSize}, RegisterOptions{}))
 	<-f.applied

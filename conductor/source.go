@@ -35,7 +35,7 @@ type source struct {
 	static   bool
 	givesWay bool                   // see RegisterOptions; guarded by Sources.mu
 	by       registration.Registrar // set before the source is registered
-	stream   feed
+	stream   Feed
 	tape     *tape.Recorder // nil: nothing is recorded
 	states   *statelog.Log  // nil: of a source that is not followed
 	stopping sync.Once

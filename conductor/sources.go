@@ -51,7 +51,7 @@ type SourceLimits struct {
 type Sources struct {
 	shared
 	pushes   *Pushes // of those whose publisher calls us
-	open     func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) feed
+	open     FeedFunc
 	cutting  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
 	unscoped atomic.Bool // blocks came from a peer that tells no marks
 
@@ -196,7 +196,7 @@ func NewSources(catalog *catalog.Catalog, opts SourceOptions) *Sources {
 	c.pushes = &Pushes{
 		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
 	}
-	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) feed {
+	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) Feed {
 		switch {
 		case r.IsPushed():
 			return c.pushes.open(r, on)
