@@ -118,7 +118,8 @@ func DiffSources(was, is *Config) (added, changed, removed []Source) {
 // maxSourceFile bounds a file of sources.
 const maxSourceFile = 1 << 20
 
-// ReadSources reads a file that has sources and no other setting. The error joins all mistakes.
+// ReadSources reads a file that has sources and no other setting. A mistake in one source costs only that source:
+// ReadSources then returns the others together with the error, which joins all mistakes. Any other mistake costs the file.
 func ReadSources(path string) ([]Source, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, err
@@ -126,14 +127,37 @@ func ReadSources(path string) ([]Source, error) {
 		return nil, fmt.Errorf("%d bytes are more than the %d of a file of sources", info.Size(), maxSourceFile)
 	}
 	loaded, err := Load(Options{File: path, sourcesApart: true})
-	if err != nil {
-		return nil, err
-	}
 	rest := loaded.Config
-	sources := rest.Sources
 	rest.Sources = nil
 	if !reflect.DeepEqual(rest, Default()) {
-		return nil, errors.New("a file of sources has no other settings")
+		return nil, errors.Join(err, errors.New("a file of sources has no other settings"))
 	}
-	return sources, nil
+	return loaded.soundSources(), err
+}
+
+// soundSources returns the sources that have no mistake, or none if a mistake is in no source.
+func (d *Loaded) soundSources() (sound []Source) {
+	names := make(map[string]int) // of the sources, as paths of mistakes have them
+	for i := range d.Config.Sources {
+		names[d.loader.nameOf(fmt.Sprintf("sources[%d]", i))] = i
+	}
+	faulty := make(map[int]bool)
+	for _, p := range d.loader.errs.found {
+		path := p.Path
+		i, found := names[path]
+		for !found && path != "" {
+			path = parentPath(path)
+			i, found = names[path]
+		}
+		if !found {
+			return nil
+		}
+		faulty[i] = true
+	}
+	for i, s := range d.Config.Sources {
+		if !faulty[i] {
+			sound = append(sound, s)
+		}
+	}
+	return sound
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,18 +16,12 @@ func TestReadSources(t *testing.T) {
 		t.Helper()
 		must.Succeed(t, os.WriteFile(path, []byte(text), 0o600))
 		got, err := ReadSources(path)
-		if why != "" {
-			if err == nil || !strings.Contains(err.Error(), why) {
-				t.Errorf("%s: got %v, want %q", text, err, why)
-			}
-			return
-		}
 		var names []string
 		for _, s := range got {
 			names = append(names, s.Key().String())
 		}
-		if err != nil || strings.Join(names, " ") != strings.Join(keys, " ") {
-			t.Errorf("%s: got %q %v, want %q", text, names, err, keys)
+		if (err != nil) != (why != "") || err != nil && !strings.Contains(err.Error(), why) || !slices.Equal(names, keys) {
+			t.Errorf("%s: got %q %v, want %q %q", text, names, err, keys, why)
 		}
 	}
 	f("sources:\n- {discover: 'http://h:8000', instance_id: a}\n"+
@@ -43,6 +38,28 @@ func TestReadSources(t *testing.T) {
 	f("sources:\n- {discover: 'http://h', endpoint: 'tcp://h:1', instance_id: b}\n", "comes from the engine")
 	f("sources: [\n", "pod.yaml")
 	f("sources:\n# "+strings.Repeat("x", maxSourceFile), "more than")
+
+	// A mistake in one source leaves the others.
+	good := func(name string) string {
+		return "- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, block_size: 16, instance_id: " + name + "}\n"
+	}
+	among := func(bad, why string) {
+		t.Helper()
+		f("sources:\n"+good("a")+bad+good("c"), why, "a|default|0", "c|default|0")
+	}
+	among("- {endpoint: 'tcp://h:1', type: vLLM, modelname: m, block_size: 0, instance_id: b}\n",
+		"pod.yaml:3:65: sources[1].block_size: 0 is too small; the least is 1")
+	among(strings.Replace(good("b"), "modelname", "modlname", 1), "sources[1].modlname: unknown key")
+	among(strings.Replace(good("b"), "}", ", lora_name: "+strings.Repeat("x", 257)+"}", 1), "sources[1].lora_name: must have at most")
+	among(strings.Replace(good("b"), "}", ", ttl: {GPU: soon}}", 1), "sources[1].ttl.GPU: ")
+	among(strings.Replace(good("b"), "}", ", serves: [x, 7]}", 1), "sources[1].serves[1]: ")
+	among("- b\n", "sources[1]: must be a map")
+	among(good("a"), `sources[1]: the same instance, tenant and rank "a|default|0" as sources[0]`)
+	f(`{"kvevent_instance": {"a": {"endpoint": "h:1", "type": "vLLM", "modelname": "m", "block_size": 16}}, "sources": [`+
+		`{"endpoint": "tcp://h:1", "type": "vLLM", "modelname": "m", "block_size": 16, "instance_id": "b"}]}`,
+		"kvevent_instance.a.endpoint: ", "b|default|0")
+	f("sources:\n"+good("a")+"surces: []\n", "surces: unknown key")
+
 	if _, err := ReadSources(path + ".none"); err == nil {
 		t.Error("a file that is not there is read")
 	}

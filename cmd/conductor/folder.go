@@ -26,7 +26,8 @@ const (
 )
 
 // folder follows discovery.sources_dir: files come, change and go, and their sources with them.
-// A file that cannot be used costs its own changes alone: the sources that it had stay.
+// A mistake costs the source that has it, or the changes of its file if it is in none. No source leaves because of a
+// mistake: what a file had and does not name any more stays until the file has none.
 type folder struct {
 	dir    string
 	follow *following
@@ -48,7 +49,7 @@ type folder struct {
 type sourceFile struct {
 	stamp   string
 	sources []config.Source // in use
-	fault   string          // why what it says is not in use
+	fault   string          // why some or all of what it says is not in use
 }
 
 func newFolder(dir string, follow *following, settings func() config.Config, log zerolog.Logger) *folder {
@@ -126,12 +127,15 @@ func (f *folder) readFiles() map[string]string {
 		changed := file.stamp != stamp
 		file.stamp = stamp
 		sources, err := config.ReadSources(path)
-		if err == nil {
-			f.publishOwners(name, sources) // before the settings are read: a reload sees it, or is seen
-			err = f.findClash(name, sources)
+		if err != nil { // what cannot be read may be about any source that the file had
+			_, _, missing := config.DiffSources(&config.Config{Sources: file.sources}, &config.Config{Sources: sources})
+			sources = append(sources, missing...)
 		}
-		if err == nil {
-			err = f.replaceSources(name, file, sources)
+		f.publishOwners(name, sources) // before the settings are read: a reload sees it, or is seen
+		if clash := f.findClash(name, sources); clash != nil {
+			err = errors.Join(err, clash)
+		} else {
+			err = errors.Join(err, f.replaceSources(name, file, sources))
 		}
 		f.publishOwners("", nil)
 		if f.logFault(&file.fault, path, err); err == nil && changed {
@@ -148,7 +152,7 @@ func (f *folder) logFault(at *string, path string, err error) {
 		text = err.Error()
 	}
 	if text != "" && text != *at {
-		f.log.Error().Str("file", path).Err(err).Msg("file of sources not used")
+		f.log.Error().Str("file", path).Err(err).Msg("sources not used")
 	}
 	*at = text
 }

@@ -87,7 +87,7 @@ func doubts(loaded *config.Loaded) (all []error) {
 		}
 		for _, name := range names {
 			if _, err := config.ReadSources(filepath.Join(dir, name)); err != nil {
-				all = append(all, fmt.Errorf("the server would not use this file of discovery.sources_dir: %w", err))
+				all = append(all, fmt.Errorf("the server would not use all of this file of discovery.sources_dir: %w", err))
 			}
 		}
 	}

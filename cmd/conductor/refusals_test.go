@@ -106,6 +106,6 @@ func TestCheckWarns(t *testing.T) {
 	f("listeners: [{address: '127.0.0.1:1333', dialect: conductor}, {address: ':1333', dialect: dynamo}]\nsources: ["+one+"]\n",
 		"listeners[1]: the port of :1333 is also that of listeners[0]")
 	f("discovery: {sources_dir: "+dir+"/none}\n", "no source comes from there")
-	f("discovery: {sources_dir: "+dir+"}\n", "this file of discovery.sources_dir") // the settings are no file of sources
+	f("discovery: {sources_dir: "+dir+"}\n", "all of this file of discovery.sources_dir") // the settings are no file of sources
 	f("discovery: {token_file: "+dir+"/none}\nsources: ["+one+"]\n", "discovery.token_file: ")
 }
