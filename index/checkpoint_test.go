@@ -109,3 +109,33 @@ func TestCutKeepsClientHashes(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
+
+// A cut has a name that means two blocks, also if an event comes before its pieces are copied that brings this out and
+// takes the name off one of them.
+func TestCutKeepsSharedNames(t *testing.T) {
+	x := New(Options{Scheme: hash.Default(), KeepClientHashes: true})
+	var owners []Owner
+	for i := range uint64(3) {
+		o := x.NewOwner(x.NewSource())
+		x.Store(&Store{Owner: o, Engine: []uint64{10 + i, 7}, Local: []uint64{20 + i, 30 + i}})
+		owners = append(owners, o)
+	}
+	want := linesOf(x.Checkpoint().Snapshot())
+	c := x.Checkpoint()
+	if x.names.naming != onDemand {
+		t.Fatal("all names have entries before the event")
+	}
+	// The parent is nowhere, so all names get entries, and the hash is left to one block.
+	x.Store(&Store{Owner: owners[0], Parent: 99, HasParent: true, Engine: []uint64{100}, Local: []uint64{100}})
+	private := 0
+	for _, o := range owners {
+		private += x.holders.owners[o].s.private.len()
+	}
+	if private != 2 {
+		t.Fatalf("%d sources keep the hash to themselves, want 2", private)
+	}
+	if got := linesOf(c.Snapshot()); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	must.Succeed(t, x.Check())
+}

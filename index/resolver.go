@@ -391,6 +391,8 @@ func (rs *resolver) namePages(pages int) {
 //
 // The names leave the piece first, all of them, as they must not be found while their
 // holders change. What follows may end the piece with any name, so each is looked at again.
+// A checkpoint has the names of its moment, so it gets the piece before the first one leaves:
+// a restored block without its name would outlive the removal by that name.
 func (rs *resolver) yieldNames(n uint32) {
 	type lie struct {
 		p      position
@@ -413,6 +415,7 @@ func (rs *resolver) yieldNames(n uint32) {
 		for w := here &^ named; w != 0; w &= w - 1 {
 			if i := lowestBit(w); engine[i] != 0 {
 				lies = append(lies, lie{position{n, from + i}, engine[i], by})
+				rs.tree.keepForCheckpoint(n)
 				write64(&engine[i], 0)
 				rs.tree.lanes.each[0].lane.names--
 			}
