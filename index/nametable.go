@@ -45,6 +45,7 @@ type nameSegment struct {
 	dead    bool // others have taken its place
 	buckets []bucket
 	depth   uint // upper bits that all its hashes have in common
+	probe   int  // full buckets that an insert passes before it rebuilds the segment: longProbe, or more (copySegment)
 }
 
 // bucket is a cache line of entries: one miss finds all entries that may be of a hash.
@@ -58,7 +59,7 @@ const (
 
 	usedEntry = 1 // of line 0, which has no block
 
-	// longProbe is how many full buckets an insert passes before it rebuilds the segment.
+	// longProbe is how many full buckets an insert passes in nearly all segments.
 	longProbe   = 16
 	segmentFull = 12 << 10 // entries of a segment that splits
 	maxDepth    = 20
@@ -200,7 +201,7 @@ func (t *nameTable) placeEntry(h, ref uint64, always bool) bool {
 			full++
 		}
 		// A long run of full buckets is a segment that is too small, or full of used slots.
-		if full <= longProbe && slot != nil && full < len(s.buckets) {
+		if full <= s.probe && slot != nil && full < len(s.buckets) {
 			*slot = tag<<nameRefBits | ref
 			s.mu.unlock()
 			t.n.Add(1)
@@ -249,7 +250,7 @@ func (t *nameTable) initialize() {
 	defer t.mu.unlock()
 	if t.dir.Load() == nil {
 		d := &nameDir{segs: make([]atomic.Pointer[nameSegment], 1)}
-		d.segs[0].Store(&nameSegment{buckets: t.allocBuckets(1)})
+		d.segs[0].Store(&nameSegment{buckets: t.allocBuckets(1), probe: longProbe})
 		t.dir.Store(d)
 	}
 }
@@ -299,27 +300,35 @@ func (t *nameTable) rebuildSegment(s *nameSegment, tag uint64) {
 	case live*2 < slots:
 		n = max(1, live*2/len(bucket{}))
 	}
-	fresh := t.copySegment(s, s.depth, n, nil)
+	fresh := t.copySegment(s, s.depth, live, n, nil)
 	t.replaceSegment(s, tag, fresh, fresh)
 }
 
 // copyHalf returns a segment with those entries of another one whose next upper bit is
 // side.
 func (t *nameTable) copyHalf(s *nameSegment, live int, side uint64) *nameSegment {
-	return t.copySegment(s, s.depth+1, live*25/32/len(bucket{})+1, func(tag uint64) bool {
+	return t.copySegment(s, s.depth+1, live, live*25/32/len(bucket{})+1, func(tag uint64) bool {
 		return tag>>(nameTagBits-s.depth-1)&1 == side
 	})
 }
 
-// copySegment returns a segment of n buckets, or more, with the entries of another one that
-// want accepts. Entries are in the order of their hashes, so it reads one array and writes
+// copySegment returns a segment of n buckets, or more, with the entries of another one, of
+// which there are live, that want accepts. Entries are in the order of their hashes, so it reads one array and writes
 // another from front to back, and needs no hash function.
 //
 // A fill can fail although there is room enough: many hashes may begin at one bucket. More
-// buckets spread them.
-func (t *nameTable) copySegment(s *nameSegment, depth uint, n int, want func(tag uint64) bool) *nameSegment {
-	for ; ; n += max(1, n/4) {
-		fresh := &nameSegment{buckets: t.allocBuckets(n), depth: depth}
+// buckets spread them, unless their tags are equal: no fill succeeds with 137 of those. The
+// key of mix is random, so they do not come together by chance and are hard to choose, but
+// nothing proves that they never come, and they must not take all memory then. So a segment
+// gets at most some four slots an entry. With that many it takes all entries, however long
+// the run is, and inserts pass all full buckets from then on.
+func (t *nameTable) copySegment(s *nameSegment, depth uint, live, n int, want func(tag uint64) bool) *nameSegment {
+	most := live/2 + 1
+	for n = min(n, most); ; n = min(n+max(1, n/4), most) {
+		fresh := &nameSegment{buckets: t.allocBuckets(n), depth: depth, probe: longProbe}
+		if n == most {
+			fresh.probe = max(n, longProbe)
+		}
 		if fresh.fillFrom(s.buckets, want) {
 			return fresh
 		}
@@ -377,7 +386,7 @@ func (s *nameSegment) fillFrom(from []bucket, want func(tag uint64) bool) bool {
 			}
 			b, full := s.homeBucket(tag), 0
 			for ; counts[b] == uint8(len(bucket{})); b = s.nextBucket(b) {
-				if full++; full > longProbe || full == len(s.buckets) {
+				if full++; full > s.probe || full == len(s.buckets) {
 					return false
 				}
 			}
