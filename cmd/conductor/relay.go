@@ -234,8 +234,7 @@ func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
 		return err
 	}
 	opened.Store(one)
-	one.ServeLive(live)
-	one.ServeReplays(replays)
+	one.Serve(live, replays)
 	r.all = append(r.all, one)
 	log.Info().Str("endpoint", ends[0]).Str("live", live.Addr().String()).Str("replays", replays.Addr().String()).Msg("relaying")
 	return nil

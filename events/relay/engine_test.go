@@ -319,8 +319,7 @@ func relayOf(t testing.TB, e *engine, change func(*Config)) *relayed {
 	must.Succeed(t, err)
 	t.Cleanup(r.Close)
 	out := &relayed{Relay: r, live: listenLocal(t), replay: listenLocal(t)}
-	r.ServeLive(out.live)
-	r.ServeReplays(out.replay)
+	r.Serve(out.live, out.replay)
 	return out
 }
 

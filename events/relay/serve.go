@@ -32,21 +32,17 @@ const (
 // endNumber marks the end of a reply.
 var endNumber = bytes.Repeat([]byte{0xff}, numberSize)
 
-// ServeLive serves live batches to the connections of a listener until the relay is closed. They end with the
-// connection to the engine, and there are none without it.
-func (r *Relay) ServeLive(ln net.Listener) {
-	r.tasks.Go(func() { r.acceptFollowers(ln, r.publishLive, &r.live) })
+// Serve serves two listeners until the relay is closed. Connections of the first one get live batches: they end with the
+// connection to the engine, and there are none without it. Those of the second one are answered what they ask.
+func (r *Relay) Serve(live, replays net.Listener) {
+	r.tasks.Go(func() { r.acceptFollowers(live, r.cfg.Transport.GreetAsPublisher, r.publishLive, &r.live) })
+	r.tasks.Go(func() { r.acceptFollowers(replays, r.cfg.Transport.GreetAsRouter, r.answerRequests, &r.ctx) })
 }
 
-// ServeReplays answers what followers ask over the connections of a listener until the relay is
-// closed.
-func (r *Relay) ServeReplays(ln net.Listener) {
-	r.tasks.Go(func() { r.acceptFollowers(ln, r.answerRequests, &r.ctx) })
-}
-
-// acceptFollowers serves connections until the relay is closed. Each ends with the context that life points to, read with mu
-// held, when it is made.
-func (r *Relay) acceptFollowers(ln net.Listener, serve func(context.Context, net.Conn) error, life *context.Context) {
+// acceptFollowers greets connections and serves them until the relay is closed. Each ends with the context that life points
+// to, read with mu held, when it is made.
+func (r *Relay) acceptFollowers(ln net.Listener, greet func(context.Context, net.Conn) (*zmq.Peer, error),
+	serve func(context.Context, *zmq.Peer), life *context.Context) {
 	defer context.AfterFunc(r.ctx, func() { ln.Close() })()
 	var open atomic.Int64
 	for r.ctx.Err() == nil {
@@ -69,9 +65,13 @@ func (r *Relay) acceptFollowers(ln net.Listener, serve func(context.Context, net
 		open.Add(1)
 		r.tasks.Go(func() {
 			defer open.Add(-1)
-			if serve(ctx, raw) != nil {
+			p, err := greet(ctx, raw)
+			if err != nil {
 				r.count(func(n *Stats) { n.Refused++ })
+				return
 			}
+			defer p.Close()
+			serve(ctx, p)
 		})
 	}
 }
@@ -86,13 +86,8 @@ type connection struct {
 	err   error // of the first batch that could not be sent
 }
 
-// publishLive sends live batches to a follower. The error is that of the handshake.
-func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
-	p, err := r.cfg.Transport.GreetAsPublisher(ctx, raw)
-	if err != nil {
-		return err
-	}
-	defer p.Close()
+// publishLive sends live batches to a follower.
+func (r *Relay) publishLive(ctx context.Context, p *zmq.Peer) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := connection{relay: r, peer: p, wants: zmq.NewTopics()}
 	r.tasks.Go(func() {
@@ -102,7 +97,7 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 	select {
 	case <-c.wants.First:
 	case <-ctx.Done():
-		return nil
+		return
 	}
 	r.count(func(n *Stats) { n.Live++ })
 	defer r.count(func(n *Stats) { n.Live-- })
@@ -116,7 +111,7 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 		case c.life != life:
 			r.count(func(n *Stats) { n.Skipped++ })
 			if evicted {
-				return nil // a connection from now on cannot take this lifetime for the last one
+				return // a connection from now on cannot take this lifetime for the last one
 			}
 			at.Oldest = true
 		}
@@ -125,7 +120,7 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 		behind := err != nil && span.Any && at.From <= span.Last
 		switch {
 		case c.err != nil:
-			return nil
+			return
 		case behind:
 			// The oldest batches may leave as soon. The number of the newest one shows the follower the hole, also if
 			// the engine has no more to say.
@@ -138,29 +133,24 @@ func (r *Relay) publishLive(ctx context.Context, raw net.Conn) error {
 			continue // there may be more already
 		}
 		if p.Flush() != nil {
-			return nil
+			return
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }
 
-// answerRequests answers a follower's requests, one after the other. The error is that of the handshake.
-func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
-	p, err := r.cfg.Transport.GreetAsRouter(ctx, raw)
-	if err != nil {
-		return err
-	}
-	defer p.Close()
+// answerRequests answers a follower's requests, one after the other.
+func (r *Relay) answerRequests(ctx context.Context, p *zmq.Peer) {
 	r.count(func(n *Stats) { n.Replays++ })
 	defer r.count(func(n *Stats) { n.Replays-- })
 	for c := (connection{relay: r, peer: p}); ; {
 		m, err := p.Receive()
 		if err != nil {
-			return nil
+			return
 		}
 		var from uint64
 		ok := len(m.Frames) == 2 && len(m.Frames[0]) == 0 && len(m.Frames[1]) == numberSize
@@ -175,7 +165,7 @@ func (r *Relay) answerRequests(ctx context.Context, raw net.Conn) error {
 		r.count(func(n *Stats) { n.Requests++ })
 		if !c.answerRequest(ctx, from) {
 			r.count(func(n *Stats) { n.Unfinished++ })
-			return nil
+			return
 		}
 	}
 }
