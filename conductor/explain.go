@@ -11,6 +11,7 @@ import (
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
+	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/tiers"
 )
@@ -183,17 +184,11 @@ type chunkInPart struct {
 func (e *explaining) owners(d *catalog.Deployment) map[uint32]owned {
 	who, table := make(map[uint32]owned), d.Owners()
 	for _, s := range e.conductor.sources.registered() {
-		s.holdings.mu.Lock()
-		if ns := s.holdings.in(d); ns != nil {
-			for key, h := range ns.owners {
-				for _, o := range h.owners {
-					if int(o) < len(table) {
-						who[uint32(o)] = owned{holderKey{s, key.Rank}, table[o]}
-					}
-				}
+		s.eachOwner(d, func(o index.Owner, rank int32) {
+			if int(o) < len(table) {
+				who[uint32(o)] = owned{holderKey{s, rank}, table[o]}
 			}
-		}
-		s.holdings.mu.Unlock()
+		})
 	}
 	return who
 }
@@ -242,7 +237,7 @@ func (e *explaining) holders(registered []*catalog.Member, meant func(*source) b
 
 // holder explains what a source holds as one rank.
 func (e *explaining) holder(k holderKey) inspect.ExplainedHolder {
-	st := k.source.stream.Status()
+	st := k.source.member.Status()
 	h := inspect.ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason,
 		Findings: k.source.findings(&st)}
 	var all [][2]int

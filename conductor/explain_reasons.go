@@ -10,7 +10,6 @@ import (
 	"example.com/conductor/conductor/doctor"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/lmcache"
-	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/index/hash"
@@ -25,12 +24,8 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 			Text: fmt.Sprintf("The engine of %s publishes no events: what it holds is expected, by what routers report, and never known.",
 				s.reg.Key())}}
 	}
-	s.turn.Lock()
-	lost := lostBlock(s, e, k.rank, block)
-	shards := missingShards(s, e, block)
-	emptied := emptiedCauses(s, e.at.Deployment, k.rank)
-	since, forgotten := s.holdings.past.losses.Since()
-	s.turn.Unlock()
+	past := s.lookBack(e.at.Deployment, k.rank, e.constant(), e.chains, block)
+	lost, emptied, shards := lostBlock(&past, block), emptiedCauses(s, &past), missingShards(s, e, block)
 
 	waiting, tokenless := e.waiting(s, block)
 	all = slices.Concat(lost, e.refused(s, block), shards, e.chunksInPart(k, block), waiting)
@@ -44,62 +39,22 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 	if known {
 		return all
 	}
-	c := inspect.Cause{Reason: inspect.NeverAnnounced, Certain: st.State == stream.Synced && !forgotten && len(emptied) == 0 &&
+	c := inspect.Cause{Reason: inspect.NeverAnnounced, Certain: st.State == stream.Synced && !past.Forgotten && len(emptied) == 0 &&
 		len(tokenless) == 0 &&
-		s.holdings.past.losses != nil,
+		past.Remembered,
 		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.reg.Key(), st.Epoch, block)}
 	switch {
-	case s.holdings.past.losses == nil:
+	case !past.Remembered:
 		c.Text += " Removals are not remembered."
-	case forgotten:
-		c.Text += fmt.Sprintf(" Removals up to sequence %d are forgotten, so the block may have left before.", since)
+	case past.Forgotten:
+		c.Text += fmt.Sprintf(" Removals up to sequence %d are forgotten, so the block may have left before.", past.Since)
 	}
 	return append(all, c)
 }
 
-// lostBlock returns the removals that took a block of a rank, the last one first. turn is held.
-func lostBlock(s *source, e *explaining, rank int32, block int) (all []inspect.Cause) {
-	for name := range s.holdings.media {
-		for _, c := range e.chains {
-			if seq, found := s.holdings.past.losses.Find(e.constant(), c, block, lossLabel(e.at.Deployment, rank, name)); found {
-				all = append(all, inspect.Cause{Reason: inspect.Removed, Certain: true, Seq: &seq,
-					Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", seq, block, name)})
-				break
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b inspect.Cause) int {
-		return cmp.Or(cmp.Compare(*b.Seq, *a.Seq), strings.Compare(a.Text, b.Text))
-	})
-	return all
-}
-
-// emptiedCauses returns how a rank lost all of its blocks at once. turn is held.
-func emptiedCauses(s *source, at scope.Deployment, rank int32) (all []inspect.Cause) {
-	for name := range s.holdings.media {
-		label := lossLabel(at, rank, name)
-		for _, p := range s.holdings.past.emptied {
-			switch {
-			case p.label != label:
-			case p.cause == inspect.Cleared:
-				seq := p.seq
-				all = append(all, inspect.Cause{Reason: inspect.Cleared, Seq: &seq,
-					Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", seq,
-						spelling.Count(p.blocks, "block"), name)})
-			default:
-				all = append(all, inspect.Cause{Reason: inspect.Expired,
-					Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.",
-						spelling.Count(p.blocks, "block"), name, p.at.UTC().Format(time.RFC3339), s.reg.TTLOn(name))})
-			}
-		}
-	}
-	slices.SortFunc(all, func(a, b inspect.Cause) int { return strings.Compare(a.Text, b.Text) })
-	return all
-}
-
 // refused returns the bounds that kept a block out.
 func (e *explaining) refused(s *source, block int) (all []inspect.Cause) {
-	dropped := s.drops(s.stream.Status())
+	dropped := s.drops(s.member.Status())
 	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
 			if block < c.Len() && d.Index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
@@ -127,20 +82,19 @@ func (e *explaining) constant() uint64 {
 // waiting returns which blocks of the prompt wait for their parent, and whether blocks of the
 // source wait for tokens.
 func (e *explaining) waiting(s *source, block int) (parents, tokens []inspect.Cause) {
-	s.holdings.mu.Lock()
-	ns := s.holdings.in(e.deployment)
-	s.holdings.mu.Unlock()
-	if ns == nil {
+	number, entered := s.numberIn(e.deployment)
+	if !entered {
 		return nil, nil
 	}
+	x := e.deployment.Index
 	for _, c := range e.chains {
-		at := ns.Deployment.Index.Inspect().WaitingAmong(ns.Source, c.Locals(c.Len())[:c.Len()])
+		at := x.Inspect().WaitingAmong(number, c.Locals(c.Len())[:c.Len()])
 		if at = slices.DeleteFunc(at, func(i int) bool { return i < block }); len(at) > 0 {
 			parents = append(parents, waitingCause(at, block))
 			break
 		}
 	}
-	if raw := ns.Deployment.Index.Inspect().CountTokenless(ns.Source); raw > 0 {
+	if raw := x.Inspect().CountTokenless(number); raw > 0 {
 		tokens = append(tokens, inspect.Cause{Reason: inspect.TokensUnknown,
 			Text: fmt.Sprintf("The source holds %s that %s announced by hash alone, and %s until an engine announces the hash with tokens.",
 				spelling.Count(raw, "block"), spelling.Agree(raw, "was", "were"), spelling.Agree(raw, "waits", "wait"))})
@@ -169,55 +123,6 @@ func (e *explaining) chunksInPart(k holderKey, block int) (all []inspect.Cause) 
 					c.medium.Name, c.from, c.to-1, c.size, c.to-c.from)})
 		}
 	}
-	return all
-}
-
-// missingShards returns which objects of a block a pool lacks. turn is held.
-func missingShards(s *source, e *explaining, block int) (all []inspect.Cause) {
-	lacks := func(have, want int, certain bool, medium string) {
-		all = append(all, inspect.Cause{Reason: inspect.ShardsMissing, Certain: certain,
-			Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", have, want, block, medium)})
-	}
-	if f, is := s.stream.(*pushed); is {
-		for _, l := range missingChunks(s, f, e, block) {
-			lacks(l.Have, l.Want, l.Certain, l.Medium)
-		}
-		return all
-	}
-	if s.applier.pool == nil {
-		return nil
-	}
-	for _, engine := range e.engineHashes(block) {
-		for _, part := range s.applier.pool.Parts(engine) {
-			if part.Have < part.Want {
-				lacks(part.Have, part.Want, true, part.Medium.Name)
-			}
-		}
-	}
-	return all
-}
-
-// missingChunks returns which shards of the chunk with a block LMCache has not reported, those
-// that are surely of the prompt first.
-func missingChunks(s *source, f *pushed, e *explaining, block int) []lmcache.Lack {
-	size := e.query.BlockSize
-	if s.reg.Model != e.query.Model || s.reg.BlockSize != size || s.reg.Lora != e.query.Lora {
-		return nil
-	}
-	p := lmcache.Prompt{
-		Tokens: e.query.Tokens,
-		Salted: func(salt string) bool { return cmp.Or(salt, s.reg.Salt) == e.query.Salt },
-		Named: func(end int, hash uint64) bool {
-			return end >= size && end%size == 0 && slices.Contains(e.engineHashes(end/size-1), hash)
-		},
-	}
-	all := f.hub.Lacks(f.feed, &p, block*size, (block+1)*size)
-	slices.SortFunc(all, func(a, b lmcache.Lack) int {
-		if a.Certain != b.Certain && a.Certain {
-			return -1
-		}
-		return cmp.Or(cmp.Compare(a.Medium, b.Medium), b.Have-a.Have, a.Want-b.Want)
-	})
 	return all
 }
 
@@ -269,7 +174,7 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Ca
 			st.State,
 			spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
 	}
-	for _, f := range s.doctor.Findings.List() {
+	for _, f := range s.member.Findings.List() {
 		if f.Code == doctor.FindingBehind {
 			all = append(all, inspect.Cause{Reason: inspect.SourceBehind, Text: "By the last comparison of replicas, " + f.Message + "."})
 		}
@@ -278,6 +183,58 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Ca
 		all = append(all, inspect.Cause{Reason: inspect.GroupNotIndexed,
 			Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.",
 				spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
+	}
+	return all
+}
+
+// lostBlock returns the removals that took a block of a rank, the last one first.
+func lostBlock(past *Past, block int) (all []inspect.Cause) {
+	for _, r := range past.Removals {
+		all = append(all, inspect.Cause{Reason: inspect.Removed, Certain: true, Seq: &r.Seq,
+			Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", r.Seq, block, r.Medium)})
+	}
+	slices.SortFunc(all, func(a, b inspect.Cause) int {
+		return cmp.Or(cmp.Compare(*b.Seq, *a.Seq), strings.Compare(a.Text, b.Text))
+	})
+	return all
+}
+
+// emptiedCauses returns how a rank lost all of its blocks at once.
+func emptiedCauses(s *source, past *Past) (all []inspect.Cause) {
+	for _, p := range past.Emptied {
+		if p.Cause == inspect.Cleared {
+			all = append(all, inspect.Cause{Reason: inspect.Cleared, Seq: &p.Seq,
+				Text: fmt.Sprintf("The event at sequence %d cleared %s from %s. The block was not announced there since.", p.Seq,
+					spelling.Count(p.Blocks, "block"), p.Medium)})
+			continue
+		}
+		all = append(all, inspect.Cause{Reason: inspect.Expired,
+			Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.",
+				spelling.Count(p.Blocks, "block"), p.Medium, p.At.UTC().Format(time.RFC3339), s.reg.TTLOn(p.Medium))})
+	}
+	slices.SortFunc(all, func(a, b inspect.Cause) int { return strings.Compare(a.Text, b.Text) })
+	return all
+}
+
+// missingShards returns which objects of a block a pool lacks, those first that are surely of the prompt.
+func missingShards(s *source, e *explaining, block int) (all []inspect.Cause) {
+	size := e.query.BlockSize
+	var lacks []lmcache.Lack
+	switch {
+	case !s.reg.IsPushed():
+		lacks = s.lackingObjects(func() []uint64 { return e.engineHashes(block) })
+	case s.reg.Model == e.query.Model && s.reg.BlockSize == size && s.reg.Lora == e.query.Lora:
+		lacks = s.lackingChunks(&lmcache.Prompt{
+			Tokens: e.query.Tokens,
+			Salted: func(salt string) bool { return cmp.Or(salt, s.reg.Salt) == e.query.Salt },
+			Named: func(end int, hash uint64) bool {
+				return end >= size && end%size == 0 && slices.Contains(e.engineHashes(end/size-1), hash)
+			},
+		}, block*size, (block+1)*size)
+	}
+	for _, l := range lacks {
+		all = append(all, inspect.Cause{Reason: inspect.ShardsMissing, Certain: l.Certain,
+			Text: fmt.Sprintf("The pool has %d of %d objects of block %d on %s.", l.Have, l.Want, block, l.Medium)})
 	}
 	return all
 }

@@ -27,7 +27,7 @@ func (c *Conductor) Watermarks() []uint64 {
 	sources := c.sources.registered()
 	all := make([]uint64, len(sources))
 	for i, s := range sources {
-		if st := s.stream.Status(); st.HasSeq {
+		if st := s.member.Status(); st.HasSeq {
 			all[i] = st.LastSeq + 1
 		}
 	}
@@ -190,20 +190,7 @@ func (c *Conductor) AwaitUnfound(unfound func() []status.SourceState) { c.unfoun
 // Check verifies the invariants of every index and returns the first violation
 // of each.
 func (c *Conductor) Check() []error {
-	var errs []error
-	for _, d := range c.catalog.Indexed() {
-		if err := d.Index.Check(); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	all, release := c.sources.lockSources(nil)
-	defer release()
-	for _, s := range all {
-		if err := checkDigest(s); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	return errs
+	return checkSources(c.sources)
 }
 
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,
@@ -225,11 +212,7 @@ func (c *Conductor) Held(p scope.Shard, blockSize int, instance string, rank int
 		if s == nil {
 			continue // it has just left
 		}
-		s.holdings.mu.Lock()
-		if n := s.holdings.tallies[tallyKey{key, rank}]; n != nil {
-			held += int(n.Load())
-		}
-		s.holdings.mu.Unlock()
+		held += s.heldOnDevices(key, rank)
 	}
 	return held
 }
@@ -298,19 +281,7 @@ func (c *Conductor) Memory() []MemoryPart {
 		x.PiecesOffHeap += m.PiecesOffHeap
 		x.NamesOffHeap += m.NamesOffHeap
 	}
-	streams, removals, lives, histories, pools := 0, 0, 0, 0, int64(0)
-	reported := c.sources.pushes.bytes()
-	for _, s := range c.sources.registered() {
-		st := s.stream.Status()
-		streams += st.Bytes
-		if s.reg.IsPushed() {
-			reported += int64(st.QueuedBytes)
-		}
-		removals += s.holdings.past.losses.Bytes()
-		lives += s.member.Lives.Bytes()
-		histories += s.states.Bytes()
-		pools += s.applier.bound.Load()
-	}
+	m := c.sources.Memory()
 	waiting, reading := c.opts.Stream.Memory.Used()
 	return []MemoryPart{
 		{Name: "index_pieces", Bytes: int64(x.Pieces), OffHeap: int64(x.PiecesOffHeap)},
@@ -324,12 +295,12 @@ func (c *Conductor) Memory() []MemoryPart {
 		{Name: "payloads", Bytes: waiting},
 		{Name: "socket_blocks", Bytes: reading},
 		{Name: "payload_pools", Bytes: payload.PooledBytes()},
-		{Name: "streams", Bytes: int64(streams)},
-		{Name: "removals", Bytes: int64(removals)},
-		{Name: "pools", Bytes: pools},
-		{Name: "lmcache", Bytes: reported},
-		{Name: "lifetimes", Bytes: int64(lives)},
-		{Name: "source_histories", Bytes: int64(histories)},
+		{Name: "streams", Bytes: m.Streams},
+		{Name: "removals", Bytes: m.Removals},
+		{Name: "pools", Bytes: m.Pools},
+		{Name: "lmcache", Bytes: m.Pushed},
+		{Name: "lifetimes", Bytes: m.Lives},
+		{Name: "source_histories", Bytes: m.Histories},
 		{Name: "expected", Bytes: c.catalog.Expected.Bytes()},
 		{Name: "prefixes", Bytes: int64(c.catalog.PrefixRoom.Bytes())},
 		{Name: "hash_memo", Bytes: c.opts.Memo.Stats().Bytes},
