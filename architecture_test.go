@@ -120,6 +120,14 @@ var table = []room{
 	{dir: "conductor/status", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/match", "conductor/registration",
 		"conductor/scope", "events", "events/stream", "tiers"}, modules: []string{prometheus},
 		not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// What a snapshot says of sources, deployments and holders, as values.
+	{dir: "conductor/image", rooms: []string{"conductor/names", "conductor/normalize", "conductor/registration", "conductor/scope",
+		"events", "events/stream", "events/tape"}, not: slices.Concat(httpOrJSON, logging, []string{"net", "os"}), noClock: true},
+	// Streams in, changes of indexes out: sources, what they hold, and copies of it.
+	{dir: "conductor/ingest", rooms: []string{"conductor/catalog", "conductor/doctor", "conductor/expect", "conductor/image",
+		"conductor/inspect", "conductor/invalid", "conductor/lmcache", "conductor/names", "conductor/normalize", "conductor/pool",
+		"conductor/registration", "conductor/scope", "conductor/statelog", "conductor/status", "events/...", "index/...", "tiers"},
+		modules: []string{zerolog, xxh3}, not: append([]string{"flag", "os"}, httpOrJSON...)},
 	// Queries in, answers out.
 	{dir: "conductor/match", rooms: []string{"conductor/catalog", "conductor/expect", "conductor/invalid", "conductor/lifetime",
 		"conductor/names", "conductor/prefixes", "conductor/registration", "conductor/scope", "conductor/stage", "events/stream", "index",
@@ -470,8 +478,8 @@ func within(dir, room string) bool { return dir == room || strings.HasPrefix(dir
 
 // valuesOfConductor are rooms whose types the application's own functions take and return, so whatever may import
 // conductor may import them.
-var valuesOfConductor = []string{"conductor/catalog", "conductor/inspect", "conductor/invalid", "conductor/match",
-	"conductor/registration", "conductor/scope", "conductor/status"}
+var valuesOfConductor = []string{"conductor/catalog", "conductor/image", "conductor/ingest", "conductor/inspect",
+	"conductor/invalid", "conductor/match", "conductor/registration", "conductor/scope", "conductor/status"}
 
 // forbids says why the room may not import a package, "" if it may.
 func (r room) forbids(imported string) string {

@@ -211,7 +211,7 @@ func TestExamplesAreAnswers(t *testing.T) {
 	}
 }
 
-// rowsOf returns the rows of an answer, or of its default tenant, without spaces, by instance.
+// Rows returns the rows of an answer, or of its default tenant, without spaces, by instance.
 func rowsOf(t *testing.T, text string) map[string]string {
 	t.Helper()
 	var rows map[string]json.RawMessage

@@ -220,7 +220,7 @@ func (i *tenantRows) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, (*map[string]Row)(i))
 }
 
-// rowsOf returns the rows of an answer, which has one tenant.
+// Rows returns the rows of an answer, which has one tenant.
 func rowsOf(answer map[string]tenantRows) (rows Rows) {
 	for _, of := range answer {
 		for name, row := range of {

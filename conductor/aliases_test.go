@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
@@ -25,18 +26,18 @@ func TestAliasesAreBounded(t *testing.T) {
 	r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "i", BlockSize: 16}
 	for _, r.Aliases = range [][]string{slices.Repeat([]string{"x"}, 65), {strings.Repeat("x", 257)}} {
 		var bad *invalid.FieldError
-		if err := c.Register(r, conductor.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != "aliases" ||
+		if err := c.Register(r, ingest.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != "aliases" ||
 			bad.Reason != "out_of_range" {
 			t.Errorf("%d aliases: %v", len(r.Aliases), err)
 		}
 	}
 	r.Aliases = []string{strings.Repeat("x", 256)}
-	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+	must.Succeed(t, c.Register(r, ingest.RegisterOptions{}))
 
 	// What an answer lists of models is bounded too.
 	for i := range 30 {
 		r.Instance, r.Model, r.Aliases = strings.Repeat("i", i+2), strings.Repeat("n", i+1), nil
-		must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+		must.Succeed(t, c.Register(r, ingest.RegisterOptions{}))
 	}
 	q := match.Query{Model: "nowhere", BlockSize: 16}
 	if text := c.For(conductor.Reader{}).Unregistered(&q); strings.Count(text, `"`) != 2+2+2*20 ||
@@ -56,7 +57,7 @@ func TestAliasesChange(t *testing.T) {
 	defer c.Close()
 	r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "stays", BlockSize: 16,
 		Aliases: []string{"also-m"}}
-	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+	must.Succeed(t, c.Register(r, ingest.RegisterOptions{}))
 	rows := func() (n int) {
 		q := match.Query{Model: "also-m", BlockSize: 16, Tokens: make([]uint32, 16)}
 		must.Report(t, c.For(conductor.Reader{}).Answer(&q, func(a *match.Answer) { n = len(a.Rows) }))
@@ -68,7 +69,7 @@ func TestAliasesChange(t *testing.T) {
 			r := registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: name, BlockSize: 16}
 			for i := range 50 {
 				r.Aliases = []string{"also-m", name}[i%2:]
-				must.Report(t, c.Register(r, conductor.RegisterOptions{}))
+				must.Report(t, c.Register(r, ingest.RegisterOptions{}))
 				if rows() < 2 {
 					t.Error("the alias means the model no more")
 				}
@@ -85,7 +86,7 @@ func TestAliasesChange(t *testing.T) {
 	}
 	// The model of another engine takes the name, and gives it back.
 	r.Instance, r.Model, r.Aliases = "other", "also-m", nil
-	must.Succeed(t, c.Register(r, conductor.RegisterOptions{}))
+	must.Succeed(t, c.Register(r, ingest.RegisterOptions{}))
 	q := match.Query{Model: "also-m", BlockSize: 16}
 	must.Succeed(t, c.For(conductor.Reader{}).Answer(&q, func(a *match.Answer) {
 		if len(a.Rows) != 1 || a.Rows[0].Instance != "other" {

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
@@ -51,7 +52,7 @@ func TestMemoryHoldsAppliedBatches(t *testing.T) {
 		f("A|default|0")
 		runAll(b, "store A path=a", "store A path=a/b/c", "remove A path=a/b/c")
 		f("A|default|0", "batch 1/0 false", "batch 1/1 false", "batch 1/2 false")
-		f("B|default|0", conductor.ErrNotFound.Error()+": B|default|0")
+		f("B|default|0", ingest.ErrNotFound.Error()+": B|default|0")
 		if got, _ := applied(t, b.conductor, "A|default|0", tape.Range{From: 3}); got[0] != tape.ErrTooNew.Error() {
 			t.Errorf("%q", got)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
@@ -71,13 +72,13 @@ func TestConcurrentUse(t *testing.T) {
 				if round%5 == 0 {
 					r.Lora = fmt.Sprint("adapter", worker)
 				}
-				err := b.conductor.Register(r, conductor.RegisterOptions{Replace: round%2 == 0})
+				err := b.conductor.Register(r, ingest.RegisterOptions{Replace: round%2 == 0})
 				var conflict *registration.ConflictError
 				if err != nil && !errors.As(err, &conflict) {
 					t.Error(err)
 				}
 				if round%3 == 0 {
-					if _, err := b.conductor.Unregister(r.Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+					if _, err := b.conductor.Unregister(r.Key()); err != nil && !errors.Is(err, ingest.ErrNotFound) {
 						t.Error(err)
 					}
 				}

@@ -42,6 +42,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -132,7 +133,7 @@ type Options struct {
 // Conductor answers what the sources of a fleet hold. All methods are safe for concurrent use.
 type Conductor struct {
 	catalog *catalog.Catalog
-	sources *Sources
+	sources *ingest.Sources
 	matcher *match.Matcher
 
 	opts Options
@@ -169,7 +170,7 @@ func New(opts Options) *Conductor {
 		},
 		Past: opts.past, MaxIdentities: opts.MaxContexts, ExpectedBytes: opts.ExpectedBytes, Now: opts.Now, Log: opts.Log,
 	})
-	c.sources = NewSources(c.catalog, SourceOptions{
+	c.sources = ingest.New(c.catalog, ingest.Options{
 		Copies: opts.Copies, Stream: opts.Stream, Transport: opts.Transport, Reaches: opts.Reaches, Completeness: opts.Completeness,
 		PoolBytes: opts.PoolBytes, RemovalsBytes: opts.RemovalsBytes, TTL: opts.TTL, SilentAfter: opts.SilentAfter, Gate: opts.Gate,
 		Tape: opts.Tape, Log: opts.Log, Now: opts.Now,
@@ -184,13 +185,13 @@ func New(opts Options) *Conductor {
 func (c *Conductor) Close() { c.sources.Close() }
 
 // Sources returns the sources, which it starts and stops.
-func (c *Conductor) Sources() *Sources { return c.sources }
+func (c *Conductor) Sources() *ingest.Sources { return c.sources }
 
 // Catalog returns the deployments that sources are registered for.
 func (c *Conductor) Catalog() *catalog.Catalog { return c.catalog }
 
 // Register is Sources.Register.
-func (c *Conductor) Register(r registration.Registration, opts RegisterOptions) error {
+func (c *Conductor) Register(r registration.Registration, opts ingest.RegisterOptions) error {
 	return c.sources.Register(r, opts)
 }
 

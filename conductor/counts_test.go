@@ -3,15 +3,15 @@ package conductor_test
 import (
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 )
 
 // TestEventCounts holds that every event about device blocks is counted once.
 func TestEventCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.run("register A")
-		var want conductor.EventCounts
-		f := func(line string, change func(*conductor.EventCounts)) {
+		var want ingest.EventCounts
+		f := func(line string, change func(*ingest.EventCounts)) {
 			t.Helper()
 			b.run(line)
 			change(&want)
@@ -19,22 +19,22 @@ func TestEventCounts(t *testing.T) {
 				t.Errorf("after %s\n got %+v\nwant %+v", line, got, want)
 			}
 		}
-		stored := func(w *conductor.EventCounts) { w.Stored.OK++ }
-		nothing := func(*conductor.EventCounts) {}
+		stored := func(w *ingest.EventCounts) { w.Stored.OK++ }
+		nothing := func(*ingest.EventCounts) {}
 		f("store A path=a/b", stored)
-		f("store A path=a/b", func(w *conductor.EventCounts) { w.Stored.OK++; w.DuplicateStores++ })
+		f("store A path=a/b", func(w *ingest.EventCounts) { w.Stored.OK++; w.DuplicateStores++ })
 		f("store A path=a/b/c", stored) // a continuation is no duplicate
-		f("store A path=x/y/z from=2", func(w *conductor.EventCounts) { w.Stored.ParentUnknown++ })
+		f("store A path=x/y/z from=2", func(w *ingest.EventCounts) { w.Stored.ParentUnknown++ })
 		f("store A path=p/q tokens=no", stored)
-		f("store A path=u block_size=8", func(w *conductor.EventCounts) { w.Stored.Invalid++ })
+		f("store A path=u block_size=8", func(w *ingest.EventCounts) { w.Stored.Invalid++ })
 		f("store A path=a medium=CPU", nothing)
 		f("store A path=a group=1 kind=mamba", nothing)
-		f("remove A path=a/b from=1", func(w *conductor.EventCounts) { w.Removed.OK++ })
-		f("remove A path=a/b/k from=2", func(w *conductor.EventCounts) { w.Removed.BlockUnknown++ })
+		f("remove A path=a/b from=1", func(w *ingest.EventCounts) { w.Removed.OK++ })
+		f("remove A path=a/b/k from=2", func(w *ingest.EventCounts) { w.Removed.BlockUnknown++ })
 		f("remove A path=a medium=CPU", nothing)
 		f("clear A medium=CPU", nothing)
-		f("clear A medium=GPU", func(w *conductor.EventCounts) { w.Cleared.OK++ })
-		f("clear A", func(w *conductor.EventCounts) { w.Cleared.OK++ })
+		f("clear A medium=GPU", func(w *ingest.EventCounts) { w.Cleared.OK++ })
+		f("clear A", func(w *ingest.EventCounts) { w.Cleared.OK++ })
 		b.run("register B")
 		b.run("unregister A")
 		f("store B path=a", stored) // counts outlive sources

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -46,8 +47,8 @@ func (v View) Durable(r *registration.Registration) bool {
 // after ErrNotDurable would take ErrNotFound as proof that its change lasts.
 func (v View) Commit(ctx context.Context, key registration.Key, err error) error {
 	keeper := v.conductor.keeper
-	if keeper == nil || errors.As(err, new(*invalid.FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrPast) ||
-		errors.Is(err, ErrClosed) {
+	if keeper == nil || errors.As(err, new(*invalid.FieldError)) || errors.Is(err, ErrForbidden) || errors.Is(err, ingest.ErrPast) ||
+		errors.Is(err, ingest.ErrClosed) {
 		return err
 	}
 	failed := keeper.Commit(ctx)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/names"
@@ -56,7 +57,7 @@ type explaining struct {
 
 // holderKey names a source as one rank.
 type holderKey struct {
-	source *source
+	source *ingest.Source
 	rank   int32
 }
 
@@ -123,7 +124,7 @@ func (e *explaining) match(roster *catalog.Roster) []match.Row {
 	who := e.owners(d)
 	note := func(owner, from, to uint32) {
 		o, known := who[owner]
-		if !known || from == to || !e.view.reader.Tenants.Has(o.source.reg.Tenant) {
+		if !known || from == to || !e.view.reader.Tenants.Has(o.source.Registration.Tenant) {
 			return
 		}
 		if e.held[o.holderKey] == nil {
@@ -153,7 +154,7 @@ func (e *explaining) noteCounted(all []tiers.Soon, roster *catalog.Roster) {
 	for _, b := range all {
 		for i := range roster.Instances {
 			for _, m := range roster.Instances[i].Members {
-				s := e.conductor.sources.sourceOf(m)
+				s := e.conductor.sources.SourceOf(m)
 				if roster.Instances[i].ID != b.Instance || m.Registration.Rank != int(b.Rank) || s == nil {
 					continue
 				}
@@ -183,8 +184,8 @@ type chunkInPart struct {
 // owners returns whose the owners of a deployment are.
 func (e *explaining) owners(d *catalog.Deployment) map[uint32]owned {
 	who, table := make(map[uint32]owned), d.Owners()
-	for _, s := range e.conductor.sources.registered() {
-		s.eachOwner(d, func(o index.Owner, rank int32) {
+	for _, s := range e.conductor.sources.All() {
+		s.EachOwner(d, func(o index.Owner, rank int32) {
 			if int(o) < len(table) {
 				who[uint32(o)] = owned{holderKey{s, rank}, table[o]}
 			}
@@ -197,7 +198,9 @@ func (e *explaining) owners(d *catalog.Deployment) map[uint32]owned {
 func (e *explaining) instance(r *match.Row, of *catalog.Instance) {
 	in := inspect.ExplainedInstance{Name: r.Instance, Serves: of.Serves(e.query.Lora), Row: r.Row}
 	in.Row.Media, in.Row.Ranks = slices.Clone(r.Media), slices.Clone(r.Row.Ranks)
-	in.Ranks = e.holders(of.Members, func(s *source) bool { return s.reg.Instance == r.Instance && !s.reg.IsPool() })
+	in.Ranks = e.holders(of.Members, func(s *ingest.Source) bool {
+		return s.Registration.Instance == r.Instance && !s.Registration.IsPool()
+	})
 	e.out.Instances = append(e.out.Instances, in)
 }
 
@@ -206,19 +209,19 @@ func (e *explaining) pools() {
 	if e.deployment == nil {
 		return
 	}
-	e.out.Pools = e.holders(*e.deployment.Pools.Load(), func(s *source) bool {
-		serves := s.reg.Serves
-		return s.reg.IsPool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
+	e.out.Pools = e.holders(*e.deployment.Pools.Load(), func(s *ingest.Source) bool {
+		serves := s.Registration.Serves
+		return s.Registration.IsPool() && (e.query.Instance == nil || len(serves) == 0 || slices.Contains(serves, *e.query.Instance))
 	})
 }
 
 // holders explains each source of registered under its own rank, and every source and rank that holds blocks
 // of the prompt, if meant says so.
-func (e *explaining) holders(registered []*catalog.Member, meant func(*source) bool) (all []inspect.ExplainedHolder) {
+func (e *explaining) holders(registered []*catalog.Member, meant func(*ingest.Source) bool) (all []inspect.ExplainedHolder) {
 	keys := make(map[holderKey]bool)
 	for _, m := range registered {
-		if s := e.conductor.sources.sourceOf(m); s != nil {
-			keys[holderKey{s, int32(s.reg.Rank)}] = true
+		if s := e.conductor.sources.SourceOf(m); s != nil {
+			keys[holderKey{s, int32(s.Registration.Rank)}] = true
 		}
 	}
 	for k := range e.held {
@@ -237,9 +240,9 @@ func (e *explaining) holders(registered []*catalog.Member, meant func(*source) b
 
 // holder explains what a source holds as one rank.
 func (e *explaining) holder(k holderKey) inspect.ExplainedHolder {
-	st := k.source.member.Status()
-	h := inspect.ExplainedHolder{Rank: k.rank, Source: k.source.reg.Key(), State: st.State, Reason: st.Reason,
-		Findings: k.source.findings(&st)}
+	st := k.source.Member.Status()
+	h := inspect.ExplainedHolder{Rank: k.rank, Source: k.source.Registration.Key(), State: st.State, Reason: st.Reason,
+		Findings: k.source.Findings(&st)}
 	var all [][2]int
 	for medium, runs := range e.held[k] {
 		all = append(all, runs...)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
@@ -91,9 +92,9 @@ func (e *explaining) heldIn(p place, chains []*hash.Chain, who *map[uint32]owned
 		}
 		for _, prefix := range m.Prefixes {
 			o, known := (*who)[prefix.Owner]
-			if known && e.view.reader.Tenants.Has(o.source.reg.Tenant) && int(prefix.Owner) < len(table) &&
+			if known && e.view.reader.Tenants.Has(o.source.Registration.Tenant) && int(prefix.Owner) < len(table) &&
 				table[prefix.Owner].Instance != tiers.Retired {
-				name := o.source.reg.Instance
+				name := o.source.Registration.Instance
 				best[name] = max(best[name], int(prefix.Blocks))
 			}
 		}
@@ -150,11 +151,11 @@ func differences(asked, other scope.Context, salt string) (first inspect.Reason,
 
 // heldElsewhere returns the contexts where a source's instance holds more of the prompt than some
 // tokens; those where any instance does if the source is nil.
-func (e *explaining) heldElsewhere(s *source, tokens int) (all []inspect.Cause) {
+func (e *explaining) heldElsewhere(s *ingest.Source, tokens int) (all []inspect.Cause) {
 	for i := range e.out.Elsewhere {
 		w := &e.out.Elsewhere[i]
 		for _, in := range w.Instances {
-			if n := in.Blocks * w.BlockSize; n > tokens && (s == nil || in.Name == s.reg.Instance) {
+			if n := in.Blocks * w.BlockSize; n > tokens && (s == nil || in.Name == s.Registration.Instance) {
 				all = append(all, inspect.Cause{Reason: w.Reason, Certain: true,
 					Text: fmt.Sprintf("%s holds %s of the prompt under %s.", in.Name, spelling.Count(n, "token"), w.Differences)})
 				break

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/inspect"
 	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/events"
@@ -19,12 +20,12 @@ import (
 // causes returns why a source lacks a block as one rank, the most useful reason first.
 func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []inspect.Cause) {
 	s := k.source
-	if s.reg.IsApproximate() {
+	if s.Registration.IsApproximate() {
 		return []inspect.Cause{{Reason: inspect.NoEvents, Certain: true,
 			Text: fmt.Sprintf("The engine of %s publishes no events: what it holds is expected, by what routers report, and never known.",
-				s.reg.Key())}}
+				s.Registration.Key())}}
 	}
-	past := s.lookBack(e.at.Deployment, k.rank, e.constant(), e.chains, block)
+	past := s.LookBack(e.at.Deployment, k.rank, e.constant(), e.chains, block)
 	lost, emptied, shards := lostBlock(&past, block), emptiedCauses(s, &past), missingShards(s, e, block)
 
 	waiting, tokenless := e.waiting(s, block)
@@ -42,7 +43,7 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 	c := inspect.Cause{Reason: inspect.NeverAnnounced, Certain: st.State == stream.Synced && !past.Forgotten && len(emptied) == 0 &&
 		len(tokenless) == 0 &&
 		past.Remembered,
-		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.reg.Key(), st.Epoch, block)}
+		Text: fmt.Sprintf("Conductor knows of no event of %s in epoch %d that announced block %d.", s.Registration.Key(), st.Epoch, block)}
 	switch {
 	case !past.Remembered:
 		c.Text += " Removals are not remembered."
@@ -53,8 +54,8 @@ func (e *explaining) causes(k holderKey, block int, st stream.Status) (all []ins
 }
 
 // refused returns the bounds that kept a block out.
-func (e *explaining) refused(s *source, block int) (all []inspect.Cause) {
-	dropped := s.drops(s.member.Status())
+func (e *explaining) refused(s *ingest.Source, block int) (all []inspect.Cause) {
+	dropped := s.Drops(s.Member.Status())
 	if d := e.deployment; d != nil && dropped[events.OverBudget] > 0 {
 		for _, c := range e.chains {
 			if block < c.Len() && d.Index.Inspect().WasRefused(e.identity.Constant, c.At(block)) {
@@ -81,8 +82,8 @@ func (e *explaining) constant() uint64 {
 
 // waiting returns which blocks of the prompt wait for their parent, and whether blocks of the
 // source wait for tokens.
-func (e *explaining) waiting(s *source, block int) (parents, tokens []inspect.Cause) {
-	number, entered := s.numberIn(e.deployment)
+func (e *explaining) waiting(s *ingest.Source, block int) (parents, tokens []inspect.Cause) {
+	number, entered := s.NumberIn(e.deployment)
 	if !entered {
 		return nil, nil
 	}
@@ -151,7 +152,7 @@ func (e *explaining) engineHashes(block int) (all []uint64) {
 }
 
 // sourceCauses returns what the state of a source says of all its blocks.
-func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Cause) {
+func (e *explaining) sourceCauses(s *ingest.Source, st stream.Status) (all []inspect.Cause) {
 	since := ""
 	if !st.LastBatchAt.IsZero() {
 		since = fmt.Sprintf(" Its last batch came %s ago.", max(e.conductor.now().Sub(st.LastBatchAt), 0).Round(time.Millisecond))
@@ -165,7 +166,7 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Ca
 			st.State, since)})
 	}
 	switch {
-	case s.atGate():
+	case s.AtGate():
 		all = append(all, inspect.Cause{Reason: inspect.SourceBehind,
 			Text: fmt.Sprintf("The server is recovering: %s %s.", spelling.Count(st.Queued, "batch"),
 				spelling.Agree(st.Queued, "waits", "wait"))})
@@ -174,12 +175,12 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Ca
 			st.State,
 			spelling.Count(st.Queued, "batch"), spelling.Agree(st.Queued, "waits", "wait"), since)})
 	}
-	for _, f := range s.member.Findings.List() {
+	for _, f := range s.Member.Findings.List() {
 		if f.Code == doctor.FindingBehind {
 			all = append(all, inspect.Cause{Reason: inspect.SourceBehind, Text: "By the last comparison of replicas, " + f.Message + "."})
 		}
 	}
-	if n := s.drops(st)[events.OtherGroup]; n > 0 {
+	if n := s.Drops(st)[events.OtherGroup]; n > 0 {
 		all = append(all, inspect.Cause{Reason: inspect.GroupNotIndexed,
 			Text: fmt.Sprintf("%s of the source %s to attention groups that are not indexed.",
 				spelling.Count(n, "block"), spelling.Agree(n, "belongs", "belong"))})
@@ -188,7 +189,7 @@ func (e *explaining) sourceCauses(s *source, st stream.Status) (all []inspect.Ca
 }
 
 // lostBlock returns the removals that took a block of a rank, the last one first.
-func lostBlock(past *Past, block int) (all []inspect.Cause) {
+func lostBlock(past *ingest.Past, block int) (all []inspect.Cause) {
 	for _, r := range past.Removals {
 		all = append(all, inspect.Cause{Reason: inspect.Removed, Certain: true, Seq: &r.Seq,
 			Text: fmt.Sprintf("The event at sequence %d removed block %d from %s.", r.Seq, block, r.Medium)})
@@ -200,7 +201,7 @@ func lostBlock(past *Past, block int) (all []inspect.Cause) {
 }
 
 // emptiedCauses returns how a rank lost all of its blocks at once.
-func emptiedCauses(s *source, past *Past) (all []inspect.Cause) {
+func emptiedCauses(s *ingest.Source, past *ingest.Past) (all []inspect.Cause) {
 	for _, p := range past.Emptied {
 		if p.Cause == inspect.Cleared {
 			all = append(all, inspect.Cause{Reason: inspect.Cleared, Seq: &p.Seq,
@@ -210,23 +211,23 @@ func emptiedCauses(s *source, past *Past) (all []inspect.Cause) {
 		}
 		all = append(all, inspect.Cause{Reason: inspect.Expired,
 			Text: fmt.Sprintf("%s expired on %s at %s. A block expires there %s after its last announcement.",
-				spelling.Count(p.Blocks, "block"), p.Medium, p.At.UTC().Format(time.RFC3339), s.reg.TTLOn(p.Medium))})
+				spelling.Count(p.Blocks, "block"), p.Medium, p.At.UTC().Format(time.RFC3339), s.Registration.TTLOn(p.Medium))})
 	}
 	slices.SortFunc(all, func(a, b inspect.Cause) int { return strings.Compare(a.Text, b.Text) })
 	return all
 }
 
 // missingShards returns which objects of a block a pool lacks, those first that are surely of the prompt.
-func missingShards(s *source, e *explaining, block int) (all []inspect.Cause) {
+func missingShards(s *ingest.Source, e *explaining, block int) (all []inspect.Cause) {
 	size := e.query.BlockSize
 	var lacks []lmcache.Lack
 	switch {
-	case !s.reg.IsPushed():
-		lacks = s.lackingObjects(func() []uint64 { return e.engineHashes(block) })
-	case s.reg.Model == e.query.Model && s.reg.BlockSize == size && s.reg.Lora == e.query.Lora:
-		lacks = s.lackingChunks(&lmcache.Prompt{
+	case !s.Registration.IsPushed():
+		lacks = s.LackingObjects(func() []uint64 { return e.engineHashes(block) })
+	case s.Registration.Model == e.query.Model && s.Registration.BlockSize == size && s.Registration.Lora == e.query.Lora:
+		lacks = s.LackingChunks(&lmcache.Prompt{
 			Tokens: e.query.Tokens,
-			Salted: func(salt string) bool { return cmp.Or(salt, s.reg.Salt) == e.query.Salt },
+			Salted: func(salt string) bool { return cmp.Or(salt, s.Registration.Salt) == e.query.Salt },
 			Named: func(end int, hash uint64) bool {
 				return end >= size && end%size == 0 && slices.Contains(e.engineHashes(end/size-1), hash)
 			},

@@ -19,6 +19,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/payload"
@@ -187,7 +188,7 @@ func (f *fleet) run() faultCounts {
 		endpoint := fmt.Sprintf("ipc://%d", e.n)
 		err := f.c.Register(registration.Registration{
 			Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: "vLLM", Model: "m", Instance: e.name(), BlockSize: faultBlock,
-		}, conductor.RegisterOptions{})
+		}, ingest.RegisterOptions{})
 		must.Succeed(f.t, err)
 		wg.Go(func() {
 			for range *faultBatches / faultEngines {

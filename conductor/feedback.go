@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor/catalog"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -112,7 +113,7 @@ func (v View) Feedback(f Feedback) (FeedbackResult, error) {
 func (c *Conductor) report(f Feedback) (FeedbackResult, error) {
 	sources := c.catalog.MembersOf(f.Instance, f.Tenant)
 	if len(sources) == 0 {
-		return FeedbackResult{}, ErrNotFound
+		return FeedbackResult{}, ingest.ErrNotFound
 	}
 	c.feedback.mu.Lock()
 	defer c.feedback.mu.Unlock()

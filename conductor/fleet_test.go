@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
 
@@ -143,7 +144,7 @@ func manySources(t testing.TB, n int, own bool) *bench {
 		if own {
 			r.Tenant, r.Model = fmt.Sprintf("tenant-%d", i), fmt.Sprintf("model-%d", i)
 		}
-		must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
+		must.Succeed(t, b.conductor.Register(r, ingest.RegisterOptions{Static: true, AnyEndpoint: true}))
 	}
 	return b
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 )
 
 // TestGhostIsRevivedByItsTokens stores blocks below the device after their last copy has
@@ -13,7 +13,7 @@ import (
 // because blocks of another engine wait.
 func TestGhostIsRevivedByItsTokens(t *testing.T) {
 	for _, from := range []string{"0", "1", "3"} {
-		var want []conductor.DeploymentDigest
+		var want []ingest.DeploymentDigest
 		for _, before := range []string{"", "store B path=x medium=CPU tokens=no"} {
 			inBubble(t, func(t *testing.T, b *bench) {
 				b.run("register A")

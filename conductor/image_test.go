@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/index"
 	"example.com/conductor/internal/must"
@@ -21,9 +23,9 @@ type imageChunk struct {
 }
 
 // imageOf returns the image of a Conductor.
-func imageOf(t testing.TB, c *conductor.Conductor) (img *conductor.Image, chunks []imageChunk) {
+func imageOf(t testing.TB, c *conductor.Conductor) (img *image.Head, chunks []imageChunk) {
 	t.Helper()
-	must.Succeed(t, c.Sources().Snapshots().WriteImage(nil, func(head *conductor.Image) error {
+	must.Succeed(t, c.Sources().Snapshots().WriteImage(nil, func(head *image.Head) error {
 		img = head
 		return nil
 	}, func(deployment int, kind index.ChunkKind, _ int, bytes []byte) error {
@@ -34,7 +36,7 @@ func imageOf(t testing.TB, c *conductor.Conductor) (img *conductor.Image, chunks
 }
 
 // bringImage brings what one Conductor holds into another, as an image.
-func bringImage(t testing.TB, from *conductor.Conductor, r *conductor.Recovery) {
+func bringImage(t testing.TB, from *conductor.Conductor, r *ingest.Recovery) {
 	t.Helper()
 	img, chunks := imageOf(t, from)
 	must.Succeed(t, r.Image(img))
@@ -51,7 +53,7 @@ func bringImage(t testing.TB, from *conductor.Conductor, r *conductor.Recovery) 
 }
 
 // recoverImage brings an image of one Conductor into another, some times.
-func recoverImage(t testing.TB, from, to *conductor.Conductor, times int) *conductor.Recovery {
+func recoverImage(t testing.TB, from, to *conductor.Conductor, times int) *ingest.Recovery {
 	t.Helper()
 	r := to.Sources().Snapshots().Recover(0)
 	for range times {
@@ -173,7 +175,7 @@ func TestZeroHashAfterRecovery(t *testing.T) {
 				b.run("register one block_size=2")
 			}
 			img, _ := imageOf(t, b.conductor)
-			if m, err := conductor.SourceMarkOf(img.Sources[0].Fields()); err != nil || !m.ZeroHash {
+			if m, err := image.ReadSource(img.Sources[0].Fields()); err != nil || !m.ZeroHash {
 				t.Errorf("registered first %t: fields say %t (%v)", first, m.ZeroHash, err)
 			}
 			open()

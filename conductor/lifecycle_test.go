@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
@@ -45,7 +46,7 @@ func TestCloseWhileEnginesPublish(t *testing.T) {
 		var publishing sync.WaitGroup
 		for i := range 4 {
 			name := fmt.Sprint("I", i)
-			must.Succeed(t, b.conductor.Register(engineAt(name, 0), conductor.RegisterOptions{}))
+			must.Succeed(t, b.conductor.Register(engineAt(name, 0), ingest.RegisterOptions{}))
 			publishing.Go(func() {
 				for range 200 {
 					b.publish(word(name, "a/b/c"), b.storeEvent(word(name, "a/b/c")))
@@ -57,7 +58,7 @@ func TestCloseWhileEnginesPublish(t *testing.T) {
 			publishing.Go(b.conductor.Close)
 		}
 		publishing.Wait()
-		if err := b.conductor.Register(engineAt("late", 0), conductor.RegisterOptions{}); !errors.Is(err, conductor.ErrClosed) {
+		if err := b.conductor.Register(engineAt("late", 0), ingest.RegisterOptions{}); !errors.Is(err, ingest.ErrClosed) {
 			t.Errorf("registered after the end: %v", err)
 		}
 	})
@@ -70,7 +71,7 @@ func TestRegisterManyAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 16 {
 		all.Go(func() {
-			must.Report(t, b.conductor.Register(engineAt(fmt.Sprint("I", i), 0), conductor.RegisterOptions{Static: i < 8}))
+			must.Report(t, b.conductor.Register(engineAt(fmt.Sprint("I", i), 0), ingest.RegisterOptions{Static: i < 8}))
 		})
 	}
 	all.Wait()
@@ -93,8 +94,8 @@ func TestRegisterAndUnregisterAtOnce(t *testing.T) {
 		}
 		all.Go(func() {
 			for range 5 {
-				must.Report(t, b.conductor.Register(r, conductor.RegisterOptions{}))
-				if _, err := b.conductor.Unregister(r.Key()); err != nil && (i%2 == 1 || !errors.Is(err, conductor.ErrNotFound)) {
+				must.Report(t, b.conductor.Register(r, ingest.RegisterOptions{}))
+				if _, err := b.conductor.Unregister(r.Key()); err != nil && (i%2 == 1 || !errors.Is(err, ingest.ErrNotFound)) {
 					t.Error(err)
 				}
 			}
@@ -115,7 +116,7 @@ func TestOneProfileWins(t *testing.T) {
 		for i := range errs {
 			r := engineAt(fmt.Sprint("I", i), 0)
 			r.Profile = profileOf([]string{"sha256_cbor/0", "sha256/0"}[i%2])
-			all.Go(func() { errs[i] = b.conductor.Register(r, conductor.RegisterOptions{}) })
+			all.Go(func() { errs[i] = b.conductor.Register(r, ingest.RegisterOptions{}) })
 		}
 		all.Wait()
 		refused := 0
@@ -155,7 +156,7 @@ func holding() (*bench, *held) {
 		HashSeed: 1337, Log: zerolog.Nop(),
 		Stream: stream.Config{Transport: n, Decode: h.decode, ReplayTimeout: 5 * time.Second, Queue: 1024, Replays: stream.NewLimiter(8)},
 	})}
-	if err := b.conductor.Register(engineAt("a", 0), conductor.RegisterOptions{}); err != nil {
+	if err := b.conductor.Register(engineAt("a", 0), ingest.RegisterOptions{}); err != nil {
 		panic(err)
 	}
 	synctest.Wait()
@@ -190,10 +191,10 @@ func TestUnregisterWaits(t *testing.T) {
 		if len(over) != 0 {
 			t.Error("it did not wait for the batch")
 		}
-		if _, err := b.conductor.Unregister(registration.Key{Instance: "a"}); !errors.Is(err, conductor.ErrNotFound) {
+		if _, err := b.conductor.Unregister(registration.Key{Instance: "a"}); !errors.Is(err, ingest.ErrNotFound) {
 			t.Errorf("a second time: %v", err)
 		}
-		if err := b.conductor.Register(engineAt("a", 0), conductor.RegisterOptions{}); err != nil {
+		if err := b.conductor.Register(engineAt("a", 0), ingest.RegisterOptions{}); err != nil {
 			t.Errorf("registered meanwhile: %v", err)
 		}
 		close(h.release)
@@ -241,7 +242,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		pool := engineAt("pool", 0)
 		pool.Type = registration.TypeMooncake
 		for _, r := range []registration.Registration{engineAt("a", 1), engineAt("b", 0), engineAt("guest", 0), pool} {
-			must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{}))
+			must.Succeed(t, b.conductor.Register(r, ingest.RegisterOptions{}))
 		}
 		synctest.Wait() // they listen
 		a, guest := word("a", "x", "rank", "1"), word("guest", path)
@@ -273,7 +274,7 @@ func TestAnswersDuringChanges(t *testing.T) {
 		})
 		changing.Go(func() {
 			for range rounds {
-				must.Report(t, b.conductor.Register(engineAt("visitor", 0), conductor.RegisterOptions{}))
+				must.Report(t, b.conductor.Register(engineAt("visitor", 0), ingest.RegisterOptions{}))
 				if _, err := b.conductor.Unregister(registration.Key{Instance: "visitor"}); err != nil {
 					t.Error(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/prefixes"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -50,7 +51,7 @@ func (v Inspection) Loss(instance string) (Loss, error) {
 		}
 	}
 	if len(loss.Ranks) == 0 {
-		return loss, ErrNotFound
+		return loss, ingest.ErrNotFound
 	}
 	slices.SortFunc(loss.Ranks, registration.Key.Compare)
 	for _, d := range v.conductor.catalog.Indexed() {

@@ -74,7 +74,7 @@ func (k Collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (k Collector) Collect(ch chan<- prometheus.Metric) {
 	c := k.Conductor
-	c.sources.fleet().Send(ch, c.tuned.Load().SourceSeries, c.now())
+	c.sources.Fleet().Send(ch, c.tuned.Load().SourceSeries, c.now())
 	ready := 0.0
 	if c.Ready().Ready {
 		ready = 1

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/internal/must"
 )
@@ -87,12 +88,12 @@ func TestReportsAreMirrored(t *testing.T) {
 		must.Succeed(t, client.TakeBack("", "elsewhere"))
 		told("x asks for elsewhere of default")
 		for _, v := range []conductor.View{forwarded, mirrored} {
-			if err := v.TakeBack("", "elsewhere"); !errors.Is(err, conductor.ErrNotFound) {
+			if err := v.TakeBack("", "elsewhere"); !errors.Is(err, ingest.ErrNotFound) {
 				t.Error(err)
 			}
 		}
 		told()
-		if err := client.TakeBack("", "nowhere"); !errors.Is(err, conductor.ErrNotFound) {
+		if err := client.TakeBack("", "nowhere"); !errors.Is(err, ingest.ErrNotFound) {
 			t.Error(err)
 		}
 		told("x asks for nowhere of default")

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
@@ -105,7 +105,7 @@ func racePools(t *testing.T, seed uint64) {
 			rng := rand.New(rand.NewPCG(seed, uint64(100+i)))
 			for range 30 {
 				who := []string{"B", "node"}[i]
-				if _, err := b.conductor.Unregister(registration.Key{Instance: who}); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+				if _, err := b.conductor.Unregister(registration.Key{Instance: who}); err != nil && !errors.Is(err, ingest.ErrNotFound) {
 					t.Error(err)
 				}
 				for range rng.IntN(50) {
@@ -117,7 +117,7 @@ func racePools(t *testing.T, seed uint64) {
 				} else if profile != "" {
 					r.Profile = profileOf("sha256/7")
 				}
-				must.Report(t, b.conductor.Register(r, conductor.RegisterOptions{}))
+				must.Report(t, b.conductor.Register(r, ingest.RegisterOptions{}))
 			}
 		})
 	}

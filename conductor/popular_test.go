@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/prefixes"
 	"example.com/conductor/conductor/scope"
@@ -119,7 +120,7 @@ func TestLoss(t *testing.T) {
 			t.Errorf("B: %+v, %v", loss, err)
 		}
 		for _, name := range []string{"A", "nil"} {
-			if _, err := b.conductor.For(operatorOf("other")).Inspect().Loss(name); !errors.Is(err, conductor.ErrNotFound) {
+			if _, err := b.conductor.For(operatorOf("other")).Inspect().Loss(name); !errors.Is(err, ingest.ErrNotFound) {
 				t.Errorf("%s for another tenant: %v", name, err)
 			}
 		}
@@ -181,7 +182,7 @@ func TestFeedback(t *testing.T) {
 			all[0].Recall != 1 {
 			t.Errorf("%+v", all)
 		}
-		if _, err := view.Feedback(conductor.Feedback{Instance: "nil"}); !errors.Is(err, conductor.ErrNotFound) {
+		if _, err := view.Feedback(conductor.Feedback{Instance: "nil"}); !errors.Is(err, ingest.ErrNotFound) {
 			t.Errorf("an unknown instance: %v", err)
 		}
 		foreign := b.conductor.For(operatorOf("other"))

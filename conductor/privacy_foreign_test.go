@@ -6,12 +6,11 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
-	"example.com/conductor/events/stream"
-	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
@@ -23,11 +22,9 @@ const foreignSize = 16
 // and another prompt under "mine".
 func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 	c = New(Options{HashSeed: 1337, Log: zerolog.Nop()})
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
-		return idle{make(chan struct{})}
-	}
+	feeds := handedTo(c)
 	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://i:1", Type: registration.TypeVLLM, Model: "m", Instance: "i",
-		BlockSize: foreignSize}, RegisterOptions{}))
+		BlockSize: foreignSize}, ingest.RegisterOptions{}))
 	prompt := func(first uint32) (tokens []uint32) {
 		for i := range uint32(2048) {
 			tokens = append(tokens, first+i)
@@ -40,10 +37,7 @@ func foreignSalt(t testing.TB) (c *Conductor, prompts [2][]uint32) {
 		for i := range len(tokens) / foreignSize {
 			store.Hashes = append(store.Hashes, uint64(len(salt))<<32+uint64(i))
 		}
-		s := c.sources.sources[registration.Key{Instance: "i", Tenant: scope.DefaultTenant}]
-		s.guard(func() {
-			s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: events.Batch{Events: []events.Event{store}, Rank: -1}})
-		})
+		feeds.apply("i", store)
 	}
 	return c, prompts
 }

@@ -6,26 +6,13 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
-	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
-	"example.com/conductor/events/stream"
-	"example.com/conductor/events/tape"
 	"example.com/conductor/index/hash"
 	"example.com/conductor/internal/must"
 )
-
-// idle is a feed that has nothing.
-type idle struct{ closed chan struct{} }
-
-func (f idle) Next() (stream.Step, bool) { <-f.closed; return stream.Step{}, false }
-func (f idle) Status() stream.Status     { return stream.Status{State: stream.Synced} }
-func (f idle) Resync(string)             {}
-func (f idle) ResumeBehind(stream.Mark)  {}
-func (f idle) MarkIncomplete(string)     {}
-func (f idle) MarkUnusable(string)       {}
-func (f idle) Close()                    { close(f.closed) }
 
 // BenchmarkQueryProfile asks for prompts of 8,192 tokens in blocks of 16 whose first
 // half 8 of 128 instances hold. Of the second half a pool holds all: announced, so that
@@ -35,21 +22,16 @@ func BenchmarkQueryProfile(b *testing.B) {
 	run := func(b *testing.B, algorithm string, announced bool, memo *hash.Memo) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Memo: memo})
 		defer c.Close()
-		c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
-			return idle{make(chan struct{})}
-		}
+		feeds := handedTo(c)
 		settings := hash.Settings{Strategy: hash.StrategyVLLM, Algorithm: algorithm, PythonHashSeed: "0",
 			IndexProjection: hash.ProjectionLow64}
-		register := func(typ, instance string) *source {
-			r := registration.Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m", Instance: instance, BlockSize: size,
-				Profile: settings}
-			must.Succeed(b, c.Register(r, RegisterOptions{}))
-			c.sources.mu.RLock()
-			defer c.sources.mu.RUnlock()
-			return c.sources.sources[registration.Key{Instance: instance, Tenant: scope.DefaultTenant}]
+		register := func(typ, instance string) string {
+			must.Succeed(b, c.Register(registration.Registration{Endpoint: "tcp://" + instance + ":1", Type: typ, Model: "m",
+				Instance: instance, BlockSize: size, Profile: settings}, ingest.RegisterOptions{}))
+			return instance
 		}
 		pool := register(registration.TypeMooncake, "pool")
-		var engines []*source
+		var engines []string
 		for i := range instances {
 			engines = append(engines, register(registration.TypeVLLM, fmt.Sprintf("i%d", i)))
 		}
@@ -67,24 +49,21 @@ func BenchmarkQueryProfile(b *testing.B) {
 			for i := range chain.Len() {
 				store.Hashes = append(store.Hashes, chain.At(i))
 			}
-			apply := func(s *source, e events.Event) {
-				batch := events.Batch{Events: []events.Event{e}, Rank: -1}
-				s.guard(func() { s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: batch}) })
-			}
 			if announced {
-				apply(engines[instances-1], store)
+				feeds.apply(engines[instances-1], store)
 			}
 			half := store
 			half.Hashes, half.Tokens = store.Hashes[:len(store.Hashes)/2], store.Tokens[:tokens/2]
 			for _, s := range engines[:holders] {
-				apply(s, half)
+				feeds.apply(s, half)
 			}
 			for _, h := range store.Hashes[len(store.Hashes)/2:] {
-				apply(pool, events.Event{Kind: events.Stored, Envelope: true, Medium: "cpu", ObjectKey: fmt.Sprintf("m@tp_rank:0@%064x", h),
+				feeds.apply(pool, events.Event{Kind: events.Stored, Envelope: true, Medium: "cpu",
+					ObjectKey: fmt.Sprintf("m@tp_rank:0@%064x", h),
 					BaseBlock: 0, Group: -1})
 			}
 			if announced { // the one that told of all goes on
-				apply(engines[instances-1], events.Event{Kind: events.Removed, Hashes: store.Hashes, Group: -1})
+				feeds.apply(engines[instances-1], events.Event{Kind: events.Removed, Hashes: store.Hashes, Group: -1})
 			}
 		}
 		ask := func(p int) {

@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -44,15 +45,15 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			})
 		}
 		beside(func(i int) {
-			must.Report(t, b.conductor.Register(newRegistration(i), conductor.RegisterOptions{}))
+			must.Report(t, b.conductor.Register(newRegistration(i), ingest.RegisterOptions{}))
 		})
 		beside(func(i int) {
-			if _, err := b.conductor.Unregister(newRegistration(2 * i).Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+			if _, err := b.conductor.Unregister(newRegistration(2 * i).Key()); err != nil && !errors.Is(err, ingest.ErrNotFound) {
 				t.Error(err)
 			}
 		})
 		beside(func(i int) {
-			b.conductor.Sources().Snapshots().Take().Walk(tiers.Device, func(*conductor.Stored) bool { return true })
+			b.conductor.Sources().Snapshots().Take().Walk(tiers.Device, func(*ingest.Stored) bool { return true })
 			b.conductor.Held(scope.Shard{Tenant: "default", Model: "m"}, 4, fmt.Sprint(i%3), 0)
 			b.conductor.Query(match.Query{Model: "m", BlockSize: 4, Tokens: []uint32{1, 2, 3, 4}, Detail: true})
 			b.conductor.Services()
@@ -61,10 +62,10 @@ func TestRecoveryBesideEverything(t *testing.T) {
 			reg := newRegistration(i)
 			reg.Endpoint = ""
 			if i < 3 {
-				must.Report(t, in.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 5}}))
+				must.Report(t, in.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: 5}}))
 			}
 			hashes := []uint64{uint64(3*i + 1), uint64(3*i + 2), uint64(3*i + 3)}
-			if err := in.Stored(&conductor.Stored{
+			if err := in.Stored(&ingest.Stored{
 				Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 4, Salt: fmt.Sprint(i % 40), Source: reg,
 				Medium:  tiers.Parse("GPU"),
 				Stretch: &index.Stretch{Root: true, Engine: hashes, ClientHashes: hashes}, Local: hashes,

@@ -13,6 +13,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 
 	conductorhttp "example.com/conductor/conductor/http"
@@ -50,7 +51,7 @@ func openReplica(t *testing.T, n *streamtest.Network) *bench {
 
 // recoverFrom brings what one Conductor holds into another; with marks false as from
 // a peer that knows only instances and ranks.
-func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl time.Duration) *conductor.Recovery {
+func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl time.Duration) *ingest.Recovery {
 	t.Helper()
 	r := to.Sources().Snapshots().Recover(ttl)
 	bring(t, from, r, marks, func() {})
@@ -59,7 +60,7 @@ func recoverFrom(t *testing.T, from, to *conductor.Conductor, marks bool, ttl ti
 }
 
 // bring does it all but for the end, and calls between before every stretch.
-func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks bool, between func()) {
+func bring(t *testing.T, from *conductor.Conductor, r *ingest.Recovery, marks bool, between func()) {
 	t.Helper()
 	snap := from.Sources().Snapshots().Take()
 	if marks {
@@ -68,7 +69,7 @@ func bring(t *testing.T, from *conductor.Conductor, r *conductor.Recovery, marks
 		}
 	}
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
-		snap.Walk(tier, func(s *conductor.Stored) bool {
+		snap.Walk(tier, func(s *ingest.Stored) bool {
 			st := *s
 			if !marks {
 				if s.Waiting || s.ClientHashes[0] == 0 {
@@ -197,7 +198,7 @@ func answers(b *bench, without string) string {
 // digest, unless one knows the place of a block that the other does not know.
 func compareDigests(t *testing.T, a, b *conductor.Conductor) {
 	t.Helper()
-	theirs := make(map[registration.Key]conductor.SourceDigest)
+	theirs := make(map[registration.Key]ingest.SourceDigest)
 	for _, d := range b.Sources().Digests("") {
 		theirs[d.Key()] = d
 	}
@@ -217,23 +218,23 @@ func compareDigests(t *testing.T, a, b *conductor.Conductor) {
 // says the same as stretches of blocks.
 func TestRecoveryModel(t *testing.T) {
 	t.Run("stretches", func(t *testing.T) {
-		testRecovery(t, func(t *testing.T, from, to *conductor.Conductor) *conductor.Recovery {
+		testRecovery(t, func(t *testing.T, from, to *conductor.Conductor) *ingest.Recovery {
 			return recoverFrom(t, from, to, true, 0)
 		})
 	})
 	t.Run("image", func(t *testing.T) {
-		testRecovery(t, func(t *testing.T, from, to *conductor.Conductor) *conductor.Recovery {
+		testRecovery(t, func(t *testing.T, from, to *conductor.Conductor) *ingest.Recovery {
 			return recoverImage(t, from, to, 1)
 		})
 	})
 	t.Run("image twice", func(t *testing.T) { // the second finds all blocks there
-		testRecovery(t, func(t *testing.T, from, to *conductor.Conductor) *conductor.Recovery {
+		testRecovery(t, func(t *testing.T, from, to *conductor.Conductor) *ingest.Recovery {
 			return recoverImage(t, from, to, 2)
 		})
 	})
 }
 
-func testRecovery(t *testing.T, bring func(t *testing.T, from, to *conductor.Conductor) *conductor.Recovery) {
+func testRecovery(t *testing.T, bring func(t *testing.T, from, to *conductor.Conductor) *ingest.Recovery) {
 	const seed = 1
 	for i := range times(10) {
 		synctest.Test(t, func(t *testing.T) {
@@ -468,7 +469,7 @@ func TestRecoveredBehindGone(t *testing.T) {
 			runAll(a, append([]string{"register one"}, lines...)...)
 			recoverFrom(t, a.conductor, b.conductor, true, 0)
 			open()
-			b.conductor.Sources().Snapshots().Take().Walk(tiers.Device, func(s *conductor.Stored) bool {
+			b.conductor.Sources().Snapshots().Take().Walk(tiers.Device, func(s *ingest.Stored) bool {
 				if len(s.Engine) != 2 {
 					t.Errorf("%q: %d blocks follow each other, want 2", lines, len(s.Engine))
 				}

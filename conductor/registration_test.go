@@ -8,6 +8,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
@@ -31,14 +32,14 @@ func TestRegistrationIsBounded(t *testing.T) {
 		}
 		set(r, text+"x")
 		var bad *invalid.FieldError
-		if err := c.Register(*r, conductor.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != field || bad.Reason != "out_of_range" {
+		if err := c.Register(*r, ingest.RegisterOptions{}); !errors.As(err, &bad) || bad.Field != field || bad.Reason != "out_of_range" {
 			t.Errorf("%s of %d bytes: %v", field, len(text)+1, err)
 		}
 		if strings.HasSuffix(field, "endpoint") {
 			return // a path as long as that is no socket's
 		}
 		set(r, text)
-		must.Succeed(t, c.Register(*r, conductor.RegisterOptions{Replace: true}))
+		must.Succeed(t, c.Register(*r, ingest.RegisterOptions{Replace: true}))
 	}
 	f("endpoint", 1024, func(r *registration.Registration, text string) { r.Endpoint = text })
 	f("replay_endpoint", 1024, func(r *registration.Registration, text string) { r.ReplayEndpoint = text })
@@ -52,7 +53,7 @@ func TestRegistrationIsBounded(t *testing.T) {
 	})
 	r := plain()
 	r.Type, r.Serves = registration.TypeMooncake, make([]string, 4097)
-	if err := c.Register(*r, conductor.RegisterOptions{}); err == nil {
+	if err := c.Register(*r, ingest.RegisterOptions{}); err == nil {
 		t.Error("a pool serves 4,097 instances")
 	}
 }

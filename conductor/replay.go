@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -39,11 +40,11 @@ type Replay struct {
 
 	run      uint64
 	begun    bool
-	first    uint64                   // the run's first segment there is
-	sources  map[uint32]*recordedFeed // registered, by their number
+	first    uint64                          // the run's first segment there is
+	sources  map[uint32]*ingest.RecordedFeed // registered, by their number
 	numbers  map[registration.Key]uint32
-	fresh    *recordedFeed   // by the registration under way
-	standing map[uint32]bool // seen in the opening under way
+	fresh    *ingest.RecordedFeed // by the registration under way
+	standing map[uint32]bool      // seen in the opening under way
 
 	sum ReplaySummary
 }
@@ -83,11 +84,11 @@ func NewReplay(opts Options) *Replay {
 // begin starts over with nothing.
 func (p *Replay) begin() {
 	p.c = New(p.opts)
-	p.sources, p.numbers = make(map[uint32]*recordedFeed), make(map[registration.Key]uint32)
-	p.c.sources.FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) Feed {
-		p.fresh = newRecorded(p.c.now, p.opts.Stream.StaleAfter)
+	p.sources, p.numbers = make(map[uint32]*ingest.RecordedFeed), make(map[registration.Key]uint32)
+	p.c.sources.FeedBy(func(r registration.Registration, _ bool, _ *tape.Recorder, _ func(stream.State, string)) ingest.Feed {
+		p.fresh = ingest.NewRecorded(p.c.now, p.opts.Stream.StaleAfter)
 		if r.IsApproximate() {
-			p.fresh.setState(stream.Approximate, "", p.c.now()) // which the journal has no record of
+			p.fresh.SetState(stream.Approximate, "", p.c.now()) // which the journal has no record of
 		}
 		return p.fresh
 	})
@@ -119,7 +120,7 @@ func (p *Replay) Take(rec *tape.Record) error {
 	}
 	if rec.AfterDamage {
 		for _, f := range p.sources {
-			f.markSuspect()
+			f.MarkSuspect()
 		}
 	}
 	switch rec.Kind {
@@ -147,24 +148,24 @@ func (p *Replay) Take(rec *tape.Record) error {
 		p.idle(f, rec)
 	case tape.Undecodable:
 		p.sum.Undecodable++
-		f.change(func(st *stream.Status) {
+		f.Change(func(st *stream.Status) {
 			st.Dropped[events.BadPayload]++
 			st.LastError = fmt.Sprintf("batch %d could not be decoded", rec.Seq)
 		})
 	case tape.Reset:
 		p.sum.Epochs++
-		f.reset(rec.Epoch, string(rec.Payload), rec.Time)
+		f.Reset(rec.Epoch, string(rec.Payload), rec.Time)
 	case tape.State:
 		fields, err := rec.Fields()
 		if err != nil {
 			return err
 		}
-		f.setState(stream.State(tape.Value(fields, tape.FieldState)), tape.Value(fields, tape.FieldReason), rec.Time)
+		f.SetState(stream.State(tape.Value(fields, tape.FieldState)), tape.Value(fields, tape.FieldReason), rec.Time)
 	case tape.Aged:
-		f.age(time.Duration(rec.Seq)) // 0 was written before media had their own
+		f.Age(time.Duration(rec.Seq)) // 0 was written before media had their own
 	case tape.Lost:
 		p.sum.Lost += rec.Seq
-		f.incomplete(reasonJournalGap)
+		f.Incomplete(reasonJournalGap)
 	case tape.Unregistered:
 		p.unregister(rec.Source)
 	}
@@ -195,12 +196,12 @@ func (p *Replay) registered(rec *tape.Record) error {
 		if f, err = p.register(rec); err != nil {
 			return err
 		}
-		f.change(func(st *stream.Status) { st.Epoch = rec.Epoch })
+		f.Change(func(st *stream.Status) { st.Epoch = rec.Epoch })
 		if stands && rec.Flags&tape.HasSeq != 0 {
-			f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
-			f.incomplete(reasonJournalGap)
+			f.Change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
+			f.Incomplete(reasonJournalGap)
 			if rec.At.Segment == p.first {
-				f.incomplete(reasonBeforeJournal)
+				f.Incomplete(reasonBeforeJournal)
 			}
 		}
 		return nil
@@ -209,16 +210,16 @@ func (p *Replay) registered(rec *tape.Record) error {
 		return nil
 	}
 	has := rec.Flags&tape.HasSeq != 0
-	f.begin(rec.Epoch, reasonJournalGap, rec.Time)
-	if seq, had := f.last(); has != had || has && rec.Seq != seq {
-		f.incomplete(reasonJournalGap)
-		f.change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
+	f.Begin(rec.Epoch, reasonJournalGap, rec.Time)
+	if seq, had := f.Last(); has != had || has && rec.Seq != seq {
+		f.Incomplete(reasonJournalGap)
+		f.Change(func(st *stream.Status) { st.LastSeq, st.HasSeq = rec.Seq, true })
 	}
 	return nil
 }
 
 // register starts a source whose feed is this replay.
-func (p *Replay) register(rec *tape.Record) (*recordedFeed, error) {
+func (p *Replay) register(rec *tape.Record) (*ingest.RecordedFeed, error) {
 	fields, err := rec.Fields()
 	if err != nil {
 		return nil, err
@@ -230,7 +231,7 @@ func (p *Replay) register(rec *tape.Record) (*recordedFeed, error) {
 	if old, registered := p.numbers[reg.Key()]; registered {
 		p.unregister(old)
 	}
-	if err := p.c.sources.register(reg, RegisterOptions{Static: static}); err != nil {
+	if err := p.c.sources.RegisterSound(reg, ingest.RegisterOptions{Static: static}); err != nil {
 		return nil, err
 	}
 	f := p.fresh
@@ -240,8 +241,8 @@ func (p *Replay) register(rec *tape.Record) (*recordedFeed, error) {
 }
 
 func (p *Replay) unregister(id uint32) {
-	key := p.sources[id].key()
-	if _, err := p.c.sources.unregisterIf(key, nil); err != nil {
+	key := p.sources[id].Key()
+	if _, err := p.c.sources.UnregisterIf(key, nil); err != nil {
 		panic("BUG: a replayed source is not registered: " + err.Error())
 	}
 	delete(p.sources, id)
@@ -261,36 +262,36 @@ func (p *Replay) opened(rec *tape.Record) {
 }
 
 // enter begins the epoch of a record whose Reset is missing.
-func (p *Replay) enter(f *recordedFeed, rec *tape.Record) {
-	if f.begin(rec.Epoch, reasonJournalGap, rec.Time) {
-		f.incomplete(reasonJournalGap)
+func (p *Replay) enter(f *ingest.RecordedFeed, rec *tape.Record) {
+	if f.Begin(rec.Epoch, reasonJournalGap, rec.Time) {
+		f.Incomplete(reasonJournalGap)
 	}
 }
 
 // idle moves past batches without events.
-func (p *Replay) idle(f *recordedFeed, rec *tape.Record) {
+func (p *Replay) idle(f *ingest.RecordedFeed, rec *tape.Record) {
 	p.enter(f, rec)
-	f.checkDamage(rec.Seq, reasonJournalGap)
-	f.pass(rec.Seq, rec.Time)
+	f.CheckDamage(rec.Seq, reasonJournalGap)
+	f.Pass(rec.Seq, rec.Time)
 }
 
 // batch applies a batch.
-func (p *Replay) batch(f *recordedFeed, rec *tape.Record) error {
+func (p *Replay) batch(f *ingest.RecordedFeed, rec *tape.Record) error {
 	batch, err := p.opts.Stream.Decode(rec.Payload)
 	if err != nil {
-		f.incomplete(reasonJournalGap)
-		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.key(), err)
+		f.Incomplete(reasonJournalGap)
+		return fmt.Errorf("batch %d of %s was applied and cannot be decoded now: %w", rec.Seq, f.Key(), err)
 	}
 	p.enter(f, rec)
-	f.checkDamage(rec.Seq, reasonJournalGap)
-	if seq, has := f.last(); has && rec.Seq > seq {
+	f.CheckDamage(rec.Seq, reasonJournalGap)
+	if seq, has := f.Last(); has && rec.Seq > seq {
 		p.sum.Missing += rec.Seq - seq - 1
 	}
 	p.sum.Batches++
-	f.hand(stream.Step{
+	f.Hand(stream.Step{
 		Kind: stream.ApplyBatch, Batch: batch, Payload: rec.Payload, Seq: rec.Seq, Epoch: rec.Epoch, Replayed: rec.Flags&tape.Replayed != 0,
 	}, rec.Time)
-	f.change(func(st *stream.Status) {
+	f.Change(func(st *stream.Status) {
 		for reason, n := range batch.Dropped {
 			st.Dropped[reason] += uint64(n)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
@@ -63,4 +64,4 @@ func (id unknownReport) Error() string {
 }
 
 // Is makes it an ErrNotFound.
-func (id unknownReport) Is(err error) bool { return err == ErrNotFound }
+func (id unknownReport) Is(err error) bool { return err == ingest.ErrNotFound }

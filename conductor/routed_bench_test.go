@@ -6,12 +6,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
-	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
-	"example.com/conductor/events/stream"
-	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
 )
 
@@ -25,17 +23,13 @@ func BenchmarkRouted(b *testing.B) {
 	const tokens, size, prompts, instances, holders = 8192, 16, 32, 128, 8
 	c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), ExpectedBytes: 64 << 20})
 	defer c.Close()
-	c.sources.open = func(registration.Registration, bool, *tape.Recorder, func(stream.State, string)) Feed {
-		return idle{make(chan struct{})}
-	}
-	var engines []*source
+	feeds := handedTo(c)
+	var engines []string
 	for i := range instances {
 		r := registration.Registration{Endpoint: fmt.Sprintf("tcp://i%d:1", i), Type: registration.TypeVLLM, Model: "m",
 			Instance: fmt.Sprintf("i%d", i), BlockSize: size}
-		must.Succeed(b, c.Register(r, RegisterOptions{}))
-		c.sources.mu.RLock()
-		engines = append(engines, c.sources.sources[registration.Key{Instance: r.Instance, Tenant: scope.DefaultTenant}])
-		c.sources.mu.RUnlock()
+		must.Succeed(b, c.Register(r, ingest.RegisterOptions{}))
+		engines = append(engines, r.Instance)
 	}
 	asked := make([][]uint32, prompts)
 	for p := range asked {
@@ -46,15 +40,11 @@ func BenchmarkRouted(b *testing.B) {
 		for i := range tokens / size {
 			store.Hashes = append(store.Hashes, uint64(p)<<32|uint64(i))
 		}
-		apply := func(s *source, e events.Event) {
-			batch := events.Batch{Events: []events.Event{e}, Rank: -1}
-			s.guard(func() { s.applyStep(&stream.Step{Kind: stream.ApplyBatch, Batch: batch}) })
-		}
-		apply(engines[instances-1], store)
+		feeds.apply(engines[instances-1], store)
 		half := store
 		half.Hashes, half.Tokens = store.Hashes[:len(store.Hashes)/2], store.Tokens[:tokens/2]
 		for _, s := range engines[:holders] {
-			apply(s, half)
+			feeds.apply(s, half)
 		}
 	}
 	v := c.For(Reader{})

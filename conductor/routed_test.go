@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
@@ -67,7 +68,7 @@ func TestRouted(t *testing.T) {
 		check("a/b/c/x", "A 3/4 0:3/3 1:0/0, B 0/2 0:0/2")
 		must.Succeed(t, b.view().TakeBack("", "one"))
 		check("a/b/c/d", "A 3/3 0:3/3 1:0/0, B 0/0 0:0/0")
-		if err := b.view().TakeBack("", "one"); !errors.Is(err, conductor.ErrNotFound) {
+		if err := b.view().TakeBack("", "one"); !errors.Is(err, ingest.ErrNotFound) {
 			t.Error(err)
 		}
 		must.Succeed(t, b.routed("y/z", "B", 0, time.Second, ""))
@@ -120,7 +121,7 @@ func TestRoutedApproximate(t *testing.T) {
 			must.Succeed(t, b.conductor.Register(registration.Registration{
 				Events: registration.EventsNone, CapacityBlocks: 4, Approximate: word, TTL: time.Minute, Type: "Standard", Model: "m",
 				Instance: "A", BlockSize: 16,
-			}, conductor.RegisterOptions{}))
+			}, ingest.RegisterOptions{}))
 			b.run("register B")
 			check := func(path, plain, counted string) {
 				t.Helper()
@@ -169,9 +170,9 @@ func TestReportsRaceUnregistering(t *testing.T) {
 		return registration.Registration{Events: registration.EventsNone, CapacityBlocks: 100, Type: "Standard", Model: "m", Instance: name,
 			BlockSize: 16}
 	}
-	must.Succeed(t, b.conductor.Register(engine("B"), conductor.RegisterOptions{}))
+	must.Succeed(t, b.conductor.Register(engine("B"), ingest.RegisterOptions{}))
 	for range times(2000) {
-		must.Succeed(t, b.conductor.Register(engine("A"), conductor.RegisterOptions{}))
+		must.Succeed(t, b.conductor.Register(engine("A"), ingest.RegisterOptions{}))
 		begun, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)

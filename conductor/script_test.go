@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 
 	nethttp "net/http"
@@ -297,7 +298,7 @@ func (b *bench) configure(a args, body map[string]any) string {
 		Endpoint: text("endpoint"), ReplayEndpoint: text("replay_endpoint"), Type: text("type"), Model: text("modelname"),
 		Instance: text("instance_id"),
 		Tenant:   text("tenant_id"), BlockSize: body["block_size"].(int), Rank: body["dp_rank"].(int), MayAnnounce: names,
-	}, conductor.RegisterOptions{Static: true, Replace: body["replace"] == true})
+	}, ingest.RegisterOptions{Static: true, Replace: body["replace"] == true})
 	if err != nil {
 		return err.Error()
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/names"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/status"
@@ -16,7 +17,7 @@ import (
 
 // Services returns every registered source, sorted by key. It locks each index once.
 func (c *Conductor) Services() []status.Source {
-	all := rowsOf(c.sources.registered())
+	all := ingest.Rows(c.sources.All())
 	addExpectations(c.catalog, all)
 	return all
 }
@@ -24,10 +25,10 @@ func (c *Conductor) Services() []status.Source {
 // Watermarks returns, in the order of Services, how many batches of its publisher
 // each source is past: the last applied sequence plus one, 0 before the first.
 func (c *Conductor) Watermarks() []uint64 {
-	sources := c.sources.registered()
+	sources := c.sources.All()
 	all := make([]uint64, len(sources))
 	for i, s := range sources {
-		if st := s.member.Status(); st.HasSeq {
+		if st := s.Member.Status(); st.HasSeq {
 			all[i] = st.LastSeq + 1
 		}
 	}
@@ -166,8 +167,8 @@ func contextViews(c *catalog.Catalog, d *catalog.Deployment, limit int, listed *
 func (c *Conductor) Ready() status.Readiness {
 	r := status.Readiness{Recovering: c.sources.Recovering(), MinSynced: c.tuned.Load().MinSynced}
 	r.IndexBytes, r.IndexLimit = c.catalog.Options.Budget.Used()
-	for _, s := range c.sources.registered() {
-		r.Count(s.static, s.state())
+	for _, s := range c.sources.All() {
+		r.Count(s.Static, s.State())
 	}
 	c.countUnfound(&r)
 	r.Decide()
@@ -190,7 +191,7 @@ func (c *Conductor) AwaitUnfound(unfound func() []status.SourceState) { c.unfoun
 // Check verifies the invariants of every index and returns the first violation
 // of each.
 func (c *Conductor) Check() []error {
-	return checkSources(c.sources)
+	return ingest.Check(c.sources)
 }
 
 // Held returns how many blocks of a deployment a rank of an instance holds on devices,
@@ -208,11 +209,11 @@ func (c *Conductor) Held(p scope.Shard, blockSize int, instance string, rank int
 	}
 	held := 0
 	for _, m := range v.All[at].Members {
-		s := c.sources.sourceOf(m)
+		s := c.sources.SourceOf(m)
 		if s == nil {
 			continue // it has just left
 		}
-		held += s.heldOnDevices(key, rank)
+		held += s.HeldOnDevices(key, rank)
 	}
 	return held
 }

@@ -56,7 +56,7 @@ func (c *Conductor) tellRegistered(r registration.Registration) {
 
 // Canonical returns a registration that was accepted as Registrations lists it.
 func (c *Conductor) Canonical(r registration.Registration) registration.Registration {
-	r, _ = c.sources.canonical(r, true)
+	r, _ = c.sources.Canonical(r, true)
 	return r
 }
 

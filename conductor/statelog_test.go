@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/stream/streamtest"
@@ -31,11 +32,11 @@ func TestStatesOfAllSources(t *testing.T) {
 			}
 		}
 		must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2",
-			Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+			Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, ingest.RegisterOptions{}))
 		must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://p:1", Type: registration.TypeMooncake, Model: "m",
-			Instance: "pool", BlockSize: 4}, RegisterOptions{}))
+			Instance: "pool", BlockSize: 4}, ingest.RegisterOptions{}))
 		must.Succeed(t, c.Register(registration.Registration{Endpoint: registration.EndpointPush, Type: registration.TypeLMCache,
-			Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
+			Model: "m", Instance: "n", BlockSize: 4}, ingest.RegisterOptions{}))
 		time.Sleep(time.Minute)
 		says(`"to":"synced"`, 1) // that of e; whether replaying was seen before depends on who is faster
 		says(`"level":"warn","source":"pool|default|0","from":"connecting","to":"partial","reason":"history_unknown"`, 1)

@@ -3,6 +3,7 @@ package conductor
 import (
 	"fmt"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/statelog"
 	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/stream"
@@ -19,12 +20,12 @@ type SourceStory struct {
 
 // Source returns one source of the client's tenants by its printed key, or ErrNotFound.
 func (v Inspection) Source(key string) (SourceStory, error) {
-	s := sourceNamed(v.conductor.sources, key, v.reader.Tenants)
+	s := ingest.SourceNamed(v.conductor.sources, key, v.reader.Tenants)
 	if s == nil {
-		return SourceStory{}, fmt.Errorf("%w: %s", ErrNotFound, key)
+		return SourceStory{}, fmt.Errorf("%w: %s", ingest.ErrNotFound, key)
 	}
 	var story SourceStory
-	story.Source, story.Events, story.Older = storyOf(s)
+	story.Source, story.Events, story.Older = ingest.StoryOf(s)
 	View(v).conceal(&story.Source)
 	for i := range story.Events {
 		switch e := &story.Events[i]; e.To {

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/status"
@@ -79,9 +80,9 @@ func TestStaleIsAFinding(t *testing.T) {
 		c := New(Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: n, StaleAfter: 30 * time.Second}})
 		defer c.Close()
 		must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://h:1", ReplayEndpoint: "tcp://h:2",
-			Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, RegisterOptions{}))
+			Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4}, ingest.RegisterOptions{}))
 		must.Succeed(t, c.Register(registration.Registration{Endpoint: registration.EndpointPush, Type: registration.TypeLMCache,
-			Model: "m", Instance: "n", BlockSize: 4}, RegisterOptions{}))
+			Model: "m", Instance: "n", BlockSize: 4}, ingest.RegisterOptions{}))
 		of := func(instance string) (found []doctor.Finding) {
 			t.Helper()
 			synctest.Wait()

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream/streamtest"
 	"example.com/conductor/index"
@@ -21,13 +23,13 @@ var takenOver, kept = scope.Deployment{Tenant: "default", Model: "m", BlockSize:
 
 // takeOver brings the blocks of a deployment from one Conductor into another that runs. It calls
 // between before each chunk.
-func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *conductor.Recovery {
+func takeOver(t *testing.T, from, to *conductor.Conductor, between func()) *ingest.Recovery {
 	t.Helper()
 	r := to.Sources().Snapshots().Recover(time.Hour)
 	r.Refill = true
-	var img *conductor.Image
+	var img *image.Head
 	var chunks []imageChunk
-	must.Succeed(t, from.Sources().Snapshots().WriteImage(&takenOver, func(head *conductor.Image) error {
+	must.Succeed(t, from.Sources().Snapshots().WriteImage(&takenOver, func(head *image.Head) error {
 		img = head
 		return nil
 	}, func(context int, kind index.ChunkKind, _ int, bytes []byte) error {
@@ -75,7 +77,7 @@ func TestTakeoverModel(t *testing.T) {
 					s.announce(a)
 				}
 			}
-			var r *conductor.Recovery
+			var r *ingest.Recovery
 			for range 1 + s.rng.IntN(2) {
 				for range s.rng.IntN(80) {
 					s.do(s.command(), a)

@@ -1,6 +1,9 @@
 package conductor
 
-import "example.com/conductor/conductor/status"
+import (
+	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/status"
+)
 
 // Tunables are options that may change while the Conductor runs. See Options for the meaning.
 type Tunables struct {
@@ -21,7 +24,7 @@ type Tunables struct {
 func (c *Conductor) Tune(t Tunables) {
 	c.tuned.Store(&t)
 	c.matcher.HideUnsalted(t.SaltedOnly)
-	c.sources.Tune(SourceLimits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
+	c.sources.Tune(ingest.Limits{MaxSources: t.MaxSources, MaxTenantSources: t.MaxTenantSources, MaxTokenID: t.MaxTokenID})
 	if t.ExpectedBytes > 0 {
 		c.catalog.Expected.SetLimit(t.ExpectedBytes)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/events/zmq"
 )
 
@@ -50,7 +51,7 @@ func (c *Conductor) UnclaimedTopics() (all []UnclaimedTopic) {
 		return nil
 	}
 	strays, now := c.opts.Strays(), c.now()
-	strays = slices.DeleteFunc(strays, func(s zmq.Stray) bool { return now.Sub(s.At) >= unclaimedAge })
+	strays = slices.DeleteFunc(strays, func(s zmq.Stray) bool { return now.Sub(s.At) >= ingest.UnclaimedAge })
 	slices.SortFunc(strays, func(a, b zmq.Stray) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Rank, b.Rank))
 	})

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/zmq"
 )
@@ -39,7 +40,7 @@ func TestUnclaimedTopics(t *testing.T) {
 
 	now := time.Date(2026, 11, 27, 7, 0, 0, 0, time.UTC)
 	strays := []zmq.Stray{
-		{Endpoint: "bind:tcp://*:5557", Topic: "old", From: "10.0.0.9:1", At: now.Add(-unclaimedAge)},
+		{Endpoint: "bind:tcp://*:5557", Topic: "old", From: "10.0.0.9:1", At: now.Add(-ingest.UnclaimedAge)},
 		{Endpoint: "bind:tcp://*:5557", Topic: "kv@\x1b[2J\"<b>\xff@m", Rank: 1, From: "10.0.0.1:41234", Messages: 50, At: now,
 			Lacks: zmq.Claim{Pod: "\x1b[2J\"<b>\xff", Model: "m", Rank: 1}},
 	}

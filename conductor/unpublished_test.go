@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -27,11 +29,11 @@ func TestUnpublishedIsReady(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.conductor
 		c.Tune(conductor.Tunables{MaxSources: 10, MinSynced: 2})
-		must.Succeed(t, c.Register(unpublished("llama"), conductor.RegisterOptions{Static: true}))
+		must.Succeed(t, c.Register(unpublished("llama"), ingest.RegisterOptions{Static: true}))
 		if r := c.Ready(); r.Ready || r.Synced != 1 || len(r.Waiting)+len(r.GivenUp) > 0 {
 			t.Errorf("one of two: %+v", r)
 		}
-		must.Succeed(t, c.Register(unpublished("tgi"), conductor.RegisterOptions{}))
+		must.Succeed(t, c.Register(unpublished("tgi"), ingest.RegisterOptions{}))
 		ready := func(after string) {
 			t.Helper()
 			if r := c.Ready(); !r.Ready || r.Synced != 2 || len(r.Waiting)+len(r.GivenUp) > 0 {
@@ -49,7 +51,7 @@ func TestUnpublishedIsReady(t *testing.T) {
 		ready("a pause")
 		must.Succeed(t, c.Sources().SetPaused(key, false))
 		ready("its end")
-		if c.Sources().Resync(key, conductor.ReasonDrift) {
+		if c.Sources().Resync(key, ingest.ReasonDrift) {
 			t.Error("it resyncs")
 		}
 		for range 8 {
@@ -65,12 +67,12 @@ func TestUnpublishedIsReady(t *testing.T) {
 func TestUnpublishedIsNotRecovered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := openReplica(t, new(streamtest.Network))
-		must.Succeed(t, a.conductor.Register(unpublished("llama"), conductor.RegisterOptions{}))
+		must.Succeed(t, a.conductor.Register(unpublished("llama"), ingest.RegisterOptions{}))
 		a.run("register one")
 		a.run("store one path=a/b")
 		b, open := newReplica(t, a.network)
 		b.run("register one")
-		must.Succeed(t, b.conductor.Register(unpublished("tgi"), conductor.RegisterOptions{}))
+		must.Succeed(t, b.conductor.Register(unpublished("tgi"), ingest.RegisterOptions{}))
 		if n := b.conductor.Sources().Snapshots().Unfilled(); n != 1 {
 			t.Errorf("%d sources lack their blocks", n)
 		}
@@ -96,12 +98,12 @@ func TestUnpublishedInAnImage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		r := unpublished("llama")
 		r.Approximate, r.TTL, r.Tenant = registration.ApproximateCount, time.Minute, "blue"
-		must.Succeed(t, b.conductor.Register(r, conductor.RegisterOptions{}))
+		must.Succeed(t, b.conductor.Register(r, ingest.RegisterOptions{}))
 		img := b.conductor.Sources().Snapshots().ImageOfSources()
 		if len(img.Sources) != 1 {
 			t.Fatalf("%+v", img.Sources)
 		}
-		m, err := conductor.SourceMarkOf(img.Sources[0].Fields())
+		m, err := image.ReadSource(img.Sources[0].Fields())
 		must.Succeed(t, err)
 		next := newBench()
 		defer next.conductor.Close()

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/lmcache"
 	"example.com/conductor/conductor/match"
@@ -102,25 +103,12 @@ func (v View) admits(q *match.Query) error {
 	if err := v.May(q.Tenant); err != nil {
 		return err
 	}
-	if i := beyondVocabulary(q.Tokens, v.conductor.tuned.Load().MaxTokenID); i >= 0 {
+	if i := ingest.BeyondVocabulary(q.Tokens, v.conductor.tuned.Load().MaxTokenID); i >= 0 {
 		return &invalid.FieldError{Field: "token_ids", Index: i, Reason: "out_of_range",
 			Message: fmt.Sprintf("token_ids element %d is %d, limits.max_token_id allows %d", i, q.Tokens[i],
 				v.conductor.tuned.Load().MaxTokenID)}
 	}
 	return v.conductor.Unserved(q.Tenant, q.Model)
-}
-
-// beyondVocabulary returns the index of the first token id beyond most, -1 for none; 0 is no bound.
-func beyondVocabulary(tokens []uint32, most uint32) int {
-	if most == 0 {
-		return -1
-	}
-	return slices.IndexFunc(tokens, func(id uint32) bool { return id > most })
-}
-
-// beyondVocabulary reports whether an event has a token id beyond the limit.
-func (c *shared) beyondVocabulary(tokens []uint32) bool {
-	return beyondVocabulary(tokens, c.limits.Load().MaxTokenID) >= 0
 }
 
 // BlockSizes returns the block sizes of a partition, in tokens, ascending. It returns ErrForbidden, or an
@@ -143,7 +131,7 @@ func (v View) BlockSizes(p scope.Shard) ([]int, error) {
 // Register starts a source for the client, with the errors of Conductor.Register and ErrForbidden. Admit sees
 // the registrations of the client's tenants alone. Replicas hear of the registration, see Share. Call Commit
 // next, which makes it last.
-func (v View) Register(r registration.Registration, opts RegisterOptions) error {
+func (v View) Register(r registration.Registration, opts ingest.RegisterOptions) error {
 	if err := v.May(r.Tenant); err != nil {
 		return err
 	}
@@ -176,7 +164,7 @@ func (v View) Unregister(key registration.Key) (registration.Key, error) {
 	if err == nil && v.conductor.keeper != nil {
 		v.conductor.keeper.Unregistered(key)
 	}
-	if errors.Is(err, ErrNotFound) && v.conductor.shares(key) {
+	if errors.Is(err, ingest.ErrNotFound) && v.conductor.shares(key) {
 		err = nil
 	}
 	if err == nil {
@@ -226,7 +214,7 @@ func (v View) hideCauses(s *status.Source) {
 	}
 	for i, f := range s.Findings {
 		if f.Code == doctor.FindingEngineSnapshot && strings.Contains(f.Message, stream.SnapshotTimeout) {
-			s.Findings[i].Message = snapshotFinding(stream.SnapshotFailed)
+			s.Findings[i].Message = ingest.SnapshotFinding(stream.SnapshotFailed)
 		}
 	}
 }
@@ -297,10 +285,12 @@ func (v Inspection) Contexts() []ContextBlocks {
 }
 
 // Digests returns the digests of the sources of the client's tenants, or of the one whose printed key is only.
-func (v Inspection) Digests(only string) []SourceDigest {
-	all := slices.DeleteFunc(v.conductor.sources.Digests(only), func(s SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
+func (v Inspection) Digests(only string) []ingest.SourceDigest {
+	all := slices.DeleteFunc(v.conductor.sources.Digests(only), func(s ingest.SourceDigest) bool { return !v.reader.Tenants.Has(s.Tenant) })
 	for i := range all {
-		all[i].Deployments = slices.DeleteFunc(all[i].Deployments, func(x DeploymentDigest) bool { return !v.reader.Tenants.Has(x.Tenant) })
+		all[i].Deployments = slices.DeleteFunc(all[i].Deployments, func(x ingest.DeploymentDigest) bool {
+			return !v.reader.Tenants.Has(x.Tenant)
+		})
 	}
 	return all
 }
@@ -310,20 +300,17 @@ func (v Inspection) Digests(only string) []SourceDigest {
 //
 // Errors: ErrNotFound, for the sources of other tenants too, tape.ErrGone, tape.ErrTooNew.
 func (v Inspection) AppliedBatches(source string, q tape.Range) (tape.Excerpt, tape.Span, error) {
-	s := sourceNamed(v.conductor.sources, source, v.reader.Tenants)
+	s := ingest.SourceNamed(v.conductor.sources, source, v.reader.Tenants)
 	if s == nil {
-		return tape.Excerpt{}, tape.Span{}, fmt.Errorf("%w: %s", ErrNotFound, source)
+		return tape.Excerpt{}, tape.Span{}, fmt.Errorf("%w: %s", ingest.ErrNotFound, source)
 	}
-	return readTape(s, q)
+	return ingest.ReadTape(s, q)
 }
 
 // Snapshot takes a snapshot of the client's tenants.
-func (v View) Snapshot() *Snapshot {
+func (v View) Snapshot() *ingest.Snapshot {
 	snap := v.conductor.sources.Snapshots().Take()
-	snap.Sources = slices.DeleteFunc(snap.Sources, func(m SourceMark) bool { return !v.reader.Tenants.Has(m.Tenant) })
-	snap.deployments = slices.DeleteFunc(snap.deployments, func(d snapDeployment) bool {
-		return !v.reader.Tenants.Has(d.deployment.Key.Tenant)
-	})
+	snap.Keep(v.reader.Tenants)
 	return snap
 }
 
@@ -364,7 +351,7 @@ func (v View) Unpause(key registration.Key) error {
 // client hashes alone. Blocks from its dump stand in that context until their sources
 // announce them. No prompt without adapter and salt has their hashes, but
 // Query.SearchUnscoped asks for them. It finds none if hash.seed is not Dynamo's.
-func (c *Conductor) HasUnscoped() bool { return c.sources.unscoped.Load() }
+func (c *Conductor) HasUnscoped() bool { return c.sources.Unscoped.Load() }
 
 // Workers returns the workers of a model that hold the first of some hashes, see match.Matcher.Workers.
 func (v View) Workers(model string, hashes []uint64) []match.Worker {
@@ -372,15 +359,15 @@ func (v View) Workers(model string, hashes []uint64) []match.Worker {
 }
 
 // PushLMCache applies a batch to the sources of the client's tenants, see ingest.Pushes.Push. It returns ErrPast too.
-func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (Pushed, error) {
+func (v View) PushLMCache(ctx context.Context, b *lmcache.Batch) (ingest.Pushed, error) {
 	if v.conductor.catalog.Past {
-		return Pushed{}, ErrPast
+		return ingest.Pushed{}, ingest.ErrPast
 	}
-	return v.conductor.sources.pushes.Push(ctx, v.reader.Tenants, b)
+	return v.conductor.sources.Pushes().Push(ctx, v.reader.Tenants, b)
 }
 
 // Reporters returns what instances of LMCache have reported lately about the client's tenants, sorted by name.
-func (v Inspection) Reporters() (all []Reporter) {
+func (v Inspection) Reporters() (all []ingest.Reporter) {
 	for _, r := range v.conductor.sources.Pushes().Reporters() {
 		if mine, ok := r.For(v.reader.Tenants); ok {
 			all = append(all, mine)

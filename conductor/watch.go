@@ -1,11 +1,14 @@
 package conductor
 
-import "example.com/conductor/conductor/match"
+import (
+	"example.com/conductor/conductor/ingest"
+	"example.com/conductor/conductor/match"
+)
 
 // Watcher sees applied batches and answered queries. It is called by sources and by queries, many
 // at once, and must not make them wait. It must not keep what it is given.
 type Watcher interface {
-	BatchWatcher
+	ingest.BatchWatcher
 	match.QueryWatcher
 }
 
@@ -14,10 +17,10 @@ type Watcher interface {
 func (c *Conductor) Watch(w Watcher) {
 	if w == nil {
 		c.matcher.Watcher.Store(nil)
-		c.sources.watcher.Store(nil)
+		c.sources.Watcher.Store(nil)
 		return
 	}
-	batches, queries := BatchWatcher(w), match.QueryWatcher(w)
+	batches, queries := ingest.BatchWatcher(w), match.QueryWatcher(w)
 	c.matcher.Watcher.Store(&queries)
-	c.sources.watcher.Store(&batches)
+	c.sources.Watcher.Store(&batches)
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -90,7 +91,7 @@ const progressEvery = 5 * time.Second
 // Loading is a snapshot that is being loaded.
 type Loading struct {
 	// Into takes the sources and blocks.
-	Into *conductor.Recovery
+	Into *ingest.Recovery
 
 	loader   *Loader
 	snapshot Snapshot
@@ -237,7 +238,7 @@ func (t *Takeover) BringDeployment(ctx context.Context, d scope.Deployment, plac
 		switch {
 		case err == nil && p.From != "":
 			from := p.Name
-			if p.From == conductor.FromShelf {
+			if p.From == ingest.FromShelf {
 				from = "the shelf"
 			}
 			t.Loader.Log.Info().Str("tenant", d.Tenant).Str("model", d.Model).Int("block_size", d.BlockSize).Str("from", from).

@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/tape"
@@ -203,7 +204,7 @@ func TestReadEndlessHead(t *testing.T) {
 // and takeovers use, nor in the file of registrations.
 func TestReportsAreLeftOut(t *testing.T) {
 	c := historytest.Server(t, nil)
-	must.Succeed(t, c.Register(historytest.Registration("a"), conductor.RegisterOptions{}))
+	must.Succeed(t, c.Register(historytest.Registration("a"), ingest.RegisterOptions{}))
 	historytest.Fill(t, c, 1, 100)
 	all := func() (texts []string) {
 		texts = append(texts, string(write(t, c, nil)))
@@ -230,7 +231,7 @@ func TestReportsAreLeftOut(t *testing.T) {
 		}
 	}
 	b := historytest.Server(t, nil)
-	must.Succeed(t, b.Register(historytest.Registration("a"), conductor.RegisterOptions{}))
+	must.Succeed(t, b.Register(historytest.Registration("a"), ingest.RegisterOptions{}))
 	r := b.Sources().Snapshots().Recover(0)
 	_, err = Read(bytes.NewReader(write(t, c, nil)), Reading{Into: r})
 	must.Succeed(t, err)

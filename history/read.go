@@ -8,7 +8,8 @@ import (
 	"io"
 	"strconv"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/tape"
@@ -23,13 +24,13 @@ type Opener func(sealed []tape.Field) (fields []tape.Field, ok bool)
 // Reading is how a snapshot is brought back.
 type Reading struct {
 	// Into takes the sources and blocks.
-	Into *conductor.Recovery
+	Into *ingest.Recovery
 	// For, if set, makes Into for a snapshot of a hash seed.
-	For func(seed uint64) *conductor.Recovery
+	For func(seed uint64) *ingest.Recovery
 	// Open opens sealed fields; nil takes them as they are.
 	Open Opener
 	// Sources, if set, sees the sources before blocks come, and may change what they say.
-	Sources func([]conductor.SourceMark)
+	Sources func([]image.Source)
 	// Target, if set, sees the fields of each target of discovery.
 	Target func([]tape.Field)
 	// Change, if set, sees the fields of each change that waits for the store.
@@ -46,10 +47,10 @@ type reader struct {
 	offset      int64
 	sum         Summary
 	head        int64 // bytes of the sections before chunks
-	img         conductor.Image
+	img         image.Head
 	deployments map[uint32]int
 	begun       bool // img was taken
-	loading     *conductor.ImageLoading
+	loading     *ingest.Loading
 	current     uint32 // deployment of loading
 	done        map[uint32]bool
 	ended       bool
@@ -191,9 +192,9 @@ func (r *reader) handleSection(s section, payload []byte) error {
 
 // addSource adds a source to the head. One that was left out, or cannot be opened, keeps its place.
 func (r *reader) addSource(f []tape.Field) (err error) {
-	var m conductor.SourceMark
+	var m image.Source
 	if open, ok := r.how.Open(f); ok && len(f) > 0 {
-		m, err = conductor.SourceMarkOf(open)
+		m, err = image.ReadSource(open)
 	} else {
 		r.sum.LeftOut++
 	}
@@ -218,7 +219,7 @@ func (r *reader) addDeployment(n uint32, f []tape.Field) error {
 	}
 	r.sum.Deployments++
 	if f, ok := r.how.Open(f); ok {
-		c, err := conductor.ImageDeploymentOf(f)
+		c, err := image.ReadDeployment(f)
 		if err != nil {
 			return err
 		}
@@ -237,7 +238,7 @@ func (r *reader) addIdentity(n uint32, f []tape.Field) error {
 		r.sum.LeftOut++
 		return nil
 	}
-	number, v, err := conductor.IdentityOf(f)
+	number, v, err := image.ReadIdentity(f)
 	if err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (r *reader) addIdentity(n uint32, f []tape.Field) error {
 }
 
 // deploymentOf returns the deployment that a section names, nil if it was left out.
-func (r *reader) deploymentOf(n uint32, section string) (*conductor.ImageDeployment, error) {
+func (r *reader) deploymentOf(n uint32, section string) (*image.Deployment, error) {
 	if at, ok := r.deployments[n]; ok {
 		return &r.img.Deployments[at], nil
 	}
@@ -261,7 +262,7 @@ func (r *reader) deploymentOf(n uint32, section string) (*conductor.ImageDeploym
 
 // addHolder adds a holder to deployment n.
 func (r *reader) addHolder(n uint32, f []tape.Field) error {
-	h, err := conductor.ImageHolderOf(f)
+	h, err := image.ReadHolder(f)
 	if err != nil {
 		return err
 	}
@@ -338,11 +339,11 @@ func (r *reader) checkEnd(f []tape.Field) error {
 }
 
 // Only leaves out the sources that are registered for other deployments.
-func Only(d scope.Deployment) func([]conductor.SourceMark) {
-	return func(all []conductor.SourceMark) {
+func Only(d scope.Deployment) func([]image.Source) {
+	return func(all []image.Source) {
 		for i := range all {
 			if all[i].Deployment() != d {
-				all[i] = conductor.SourceMark{}
+				all[i] = image.Source{}
 			}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/keyfile"
@@ -45,13 +45,13 @@ func ReadSealingKey(name string) (*SealingKey, error) {
 // Seal is a Sealer.
 func (k *SealingKey) Seal(f []tape.Field) ([]tape.Field, bool) {
 	at := slices.IndexFunc(f, func(f tape.Field) bool {
-		return f.Name == registration.FieldSalt || f.Name == conductor.FieldSaltedSecret
+		return f.Name == registration.FieldSalt || f.Name == image.FieldSaltedSecret
 	})
 	switch {
 	case at < 0:
 		return f, true
 	case k.aead == nil:
-		return f, f[at].Name == conductor.FieldSaltedSecret // the salts are left out
+		return f, f[at].Name == image.FieldSaltedSecret // the salts are left out
 	}
 	f = slices.Clone(f)
 	// #nosec G407 -- the cipher draws a random nonce itself (cipher.NewGCMWithRandomNonce)
@@ -73,7 +73,7 @@ func (k *SealingKey) Open(f []tape.Field) ([]tape.Field, bool) {
 	switch {
 	case ok:
 		f[at] = tape.Field{Name: name, Value: text}
-	case name == conductor.FieldSaltedSecret:
+	case name == image.FieldSaltedSecret:
 		f = slices.Delete(f, at, at+1)
 	default:
 		return nil, false

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/index"
@@ -128,7 +129,7 @@ func (w *writer) writeFields(s section, fields []tape.Field) {
 }
 
 // writeHead writes the sources and deployments.
-func (w *writer) writeHead(img *conductor.Image) error {
+func (w *writer) writeHead(img *image.Head) error {
 	w.sum.Paused = img.Paused
 	w.writeFields(section{kind: kindHead}, []tape.Field{
 		{Name: fieldSeed, Value: strconv.FormatUint(img.HashSeed, 10)}, {Name: fieldSources, Value: strconv.Itoa(len(img.Sources))},
@@ -158,7 +159,7 @@ func (w *writer) writeHead(img *conductor.Image) error {
 		w.sum.Deployments++
 		w.writeFields(section{kind: kindDeployment, deployment: uint32(n)}, sealed)
 		for _, number := range slices.Sorted(maps.Keys(c.Identities)) {
-			sealed, ok := w.seal(conductor.IdentityFields(number, c.Identities[number]))
+			sealed, ok := w.seal(image.IdentityFields(number, c.Identities[number]))
 			if !ok {
 				w.sum.LeftOut++
 				delete(c.Identities, number)

@@ -157,7 +157,7 @@ func (l *Loader) readFamily(c *chunkReader) {
 	l.relative[number] = l.families[family]
 }
 
-// sourceOf returns the source of a number.
+// SourceOf returns the source of a number.
 func (l *Loader) sourceOf(number uint64) (Source, bool) {
 	if number > 1<<32-1 {
 		return 0, false

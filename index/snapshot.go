@@ -652,7 +652,7 @@ func (s *Snapshot) isHeld(b snapBlock) bool {
 // eachHolder yields the owners of a block.
 func (s *Snapshot) eachHolder(b snapBlock) iter.Seq[*snapOwner] { return s.eachOwner(b.ownerSet()) }
 
-// eachOwner yields the owners of a set.
+// EachOwner yields the owners of a set.
 func (s *Snapshot) eachOwner(set uint32) iter.Seq[*snapOwner] {
 	return func(yield func(*snapOwner) bool) {
 		for k, word := range s.bits[int(set)*s.width:][:s.width] {

@@ -193,7 +193,7 @@ func hashesOf(q client.Query) *pb.Hashes {
 	return &pb.Hashes{Kind: kind, Values: q.SeqHashes}
 }
 
-// rowsOf returns rows as answers over HTTP have them.
+// Rows returns rows as answers over HTTP have them.
 func rowsOf(answer *pb.QueryResponse) (rows client.Rows) {
 	for _, a := range answer.GetRows() {
 		row := client.Row{

@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 
 	conductorhttp "example.com/conductor/conductor/http"
@@ -134,7 +135,7 @@ func TestExplainBehind(t *testing.T) {
 	defer s.Close()
 	e := newRuledEngine(t, "e", 0)
 	must.Succeed(t, c.Register(registration.Registration{Endpoint: fmt.Sprintf("tcp://%s", e.pub.Addr()), Type: "vLLM", Model: "m",
-		Instance: "e", BlockSize: recordedBlock}, conductor.RegisterOptions{}))
+		Instance: "e", BlockSize: recordedBlock}, ingest.RegisterOptions{}))
 	e.publish(ruledStored(0, 4))
 	p, doc := &process{url: s.URL}, apitest.Load(t)
 	eventually(t, "the batch is not reported", func() (string, bool) {

@@ -10,6 +10,7 @@ import (
 	"example.com/conductor/conductor/cluster"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/config"
 	"example.com/conductor/events"
 	"example.com/conductor/events/wire"
@@ -32,7 +33,7 @@ func (f *following) registerSource(s config.Source, replace bool) error {
 	} else {
 		// Endpoints have been checked, those of --workers by Dynamo's rules, which let some pass that
 		// can never work.
-		err = f.conductor.Register(s.Registration, conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
+		err = f.conductor.Register(s.Registration, ingest.RegisterOptions{Static: true, AnyEndpoint: true, Replace: replace})
 	}
 	if err == nil {
 		f.shared.Configured(entryOf(s))
@@ -49,7 +50,7 @@ func (f *following) unregisterSource(s config.Source) error {
 		f.targets.Remove(t.Name())
 		return nil
 	}
-	if _, err := f.conductor.Unregister(s.Key()); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+	if _, err := f.conductor.Unregister(s.Key()); err != nil && !errors.Is(err, ingest.ErrNotFound) {
 		return err
 	}
 	return nil

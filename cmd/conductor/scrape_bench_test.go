@@ -14,6 +14,7 @@ import (
 
 	"example.com/conductor/compat/dynamo"
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
 	"example.com/conductor/events/payload"
@@ -51,7 +52,7 @@ func BenchmarkScrape(b *testing.B) {
 			must.Succeed(b, c.Register(registration.Registration{
 				Endpoint: fmt.Sprintf("tcp://engine-%d:%d", i/8, 5557+i%8), Type: registration.TypeVLLM, Model: "llama",
 				Instance: fmt.Sprintf("prefill-%d", i/8), BlockSize: 16, Rank: i % 8,
-			}, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
+			}, ingest.RegisterOptions{Static: true, AnyEndpoint: true}))
 		}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(conductor.Collector{Conductor: c}, conductor.FeedbackCollector{Conductor: c},

@@ -16,6 +16,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/config"
@@ -135,7 +136,7 @@ func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 	a.cmd.Wait()
 	rest := f.someSteps()
 	b := sharingProcess(t, sharing(shared)+f.config(""))
-	origins(t, b, conductor.FromShelf)
+	origins(t, b, ingest.FromShelf)
 	rest()
 	f.someSteps()()
 	f.alike("recovered from the shelf", truth, b)
@@ -144,7 +145,7 @@ func TestFreshServerRecoversFromTheShelf(t *testing.T) {
 	rest = f.someSteps()
 	c := sharingProcess(t, sharing(shared)+f.config(""))
 	recovered(t, c)
-	origins(t, c, conductor.FromPeer)
+	origins(t, c, ingest.FromPeer)
 	rest()
 	f.someSteps()()
 	f.alike("recovered from a replica of the store", truth, c)
@@ -254,9 +255,9 @@ func TestTakeoverWhileServing(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	takeOver(conductor.FromPeer, "http://127.0.0.1:1", b.base(), a.base()) // one is dead, one does not have it
+	takeOver(ingest.FromPeer, "http://127.0.0.1:1", b.base(), a.base()) // one is dead, one does not have it
 	for _, r := range f.ranks {
 		post(f.t, b.url+"/unregister", fmt.Sprintf(`{"instance_id":%d,"dp_rank":%d,"model_name":"m"}`, r.worker, r.n), 200)
 	}
-	takeOver(conductor.FromShelf)
+	takeOver(ingest.FromShelf)
 }

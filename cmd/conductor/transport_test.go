@@ -23,6 +23,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/vmihailenco/msgpack/v5"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 
 	kvconductor "example.com/conductor"
@@ -220,7 +221,7 @@ func TestSlowClientsTakeNoPlace(t *testing.T) {
 	h, c := everything(t, a)
 	if err := c.Register(registration.Registration{
 		Endpoint: "tcp://127.0.0.1:1", Type: registration.TypeVLLM, Model: "m", Instance: "1", BlockSize: 4,
-	}, conductor.RegisterOptions{}); err != nil {
+	}, ingest.RegisterOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range dialects {

@@ -9,9 +9,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/tiers"
 )
@@ -90,7 +90,7 @@ const flushAt = 64 << 10
 // dumper writes one dump. It stops at the first write that fails.
 type dumper struct {
 	g      *gin.Context
-	snap   *conductor.Snapshot
+	snap   *ingest.Snapshot
 	slots  []slot          // by partition and size
 	keys   map[slot]string // their names
 	ids    map[slot]uint64 // events so far
@@ -142,7 +142,7 @@ func (w *dumper) head(at slot) {
 
 // lines writes the dump as NDJSON.
 func (w *dumper) lines() {
-	w.walk(w.snap, func(st *conductor.Stored) {
+	w.walk(w.snap, func(st *ingest.Stored) {
 		at := slot{st.Shard, st.BlockSize}
 		w.buf = body.AppendString(append(w.buf, `{"key":`...), w.keys[at], false)
 		w.buf = append(w.buf, ',')
@@ -165,7 +165,7 @@ func (w *dumper) object() {
 		w.head(at)
 		w.buf = append(w.buf, `,"events":[`...)
 		first := true
-		w.walk(w.snap.Of(at.partition, at.blockSize), func(st *conductor.Stored) {
+		w.walk(w.snap.Of(at.partition, at.blockSize), func(st *ingest.Stored) {
 			w.buf = comma(w.buf, &first)
 			w.event(at, st)
 		})
@@ -177,9 +177,9 @@ func (w *dumper) object() {
 }
 
 // walk calls f for what the dump shows of a snapshot, tier by tier.
-func (w *dumper) walk(snap *conductor.Snapshot, f func(*conductor.Stored)) {
+func (w *dumper) walk(snap *ingest.Snapshot, f func(*ingest.Stored)) {
 	for tier := tiers.Device; tier <= tiers.Other && !w.failed; tier++ {
-		snap.Walk(tier, func(st *conductor.Stored) bool {
+		snap.Walk(tier, func(st *ingest.Stored) bool {
 			if !plainly(st) {
 				return true
 			}
@@ -190,7 +190,7 @@ func (w *dumper) walk(snap *conductor.Snapshot, f func(*conductor.Stored)) {
 }
 
 // event appends an event, numbered within its slot.
-func (w *dumper) event(at slot, st *conductor.Stored) {
+func (w *dumper) event(at slot, st *ingest.Stored) {
 	w.buf = appendEvent(w.buf, st, w.ids[at])
 	w.ids[at]++
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history/peer"
 )
@@ -29,7 +29,7 @@ const (
 func Dumps(log zerolog.Logger) peer.Format {
 	return peer.Format{
 		Path: "/dump", Accept: ndjson + ", application/json;q=0.5", Reasons: []string{skipBad, skipOther, skipError, skipNoSize},
-		Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
+		Read: func(body io.Reader, contentType string, into *ingest.Recovery, skip func(string)) error {
 			l := &loader{log: log, in: into, skip: skip, longest: longestValue}
 			if strings.HasPrefix(contentType, ndjson) {
 				return l.lines(body)
@@ -42,7 +42,7 @@ func Dumps(log zerolog.Logger) peer.Format {
 // loader applies one dump.
 type loader struct {
 	log     zerolog.Logger
-	in      *conductor.Recovery
+	in      *ingest.Recovery
 	skip    func(reason string) // counts an event that is left out
 	blocks  dumpBlocks
 	longest int64 // bytes of a value of an object

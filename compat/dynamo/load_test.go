@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/tiers"
@@ -245,7 +246,7 @@ func (s *testServer) blocks() []string {
 	var all []string
 	snap := s.conductor.Sources().Snapshots().Take()
 	for tier := range tierNames {
-		snap.Walk(tiers.Tier(tier), func(st *conductor.Stored) bool {
+		snap.Walk(tiers.Tier(tier), func(st *ingest.Stored) bool {
 			parent := "-"
 			for i, engine := range st.Engine {
 				if i == 0 && st.HasParent {
@@ -414,7 +415,7 @@ func TestLoadBeyondMemory(t *testing.T) {
 			i++
 			return fmt.Sprintf(`{"key":"m:default","block_size":4,"event":%s}`+"\n", change(i))
 		}))
-		if !errors.Is(err, conductor.ErrNoRoom) {
+		if !errors.Is(err, ingest.ErrNoRoom) {
 			t.Error(err)
 		}
 		in.Undo()

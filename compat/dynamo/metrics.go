@@ -7,7 +7,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/status"
 )
@@ -121,7 +121,7 @@ func (d *Dialect) Collect(ch chan<- prometheus.Metric) {
 
 // collectOutcomes emits every status the reference knows, those too that cannot
 // come about here: its series are there from the start.
-func collectOutcomes(kind string, o conductor.EventOutcomes, counter func(*prometheus.Desc, uint64, ...string)) {
+func collectOutcomes(kind string, o ingest.EventOutcomes, counter func(*prometheus.Desc, uint64, ...string)) {
 	for _, s := range []struct {
 		status string
 		n      uint64

@@ -11,6 +11,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 	"example.com/conductor/conductor/status"
@@ -75,7 +76,7 @@ func (d *Dialect) register(r *exchange) error {
 		reg.Rank = int(*dpRank)
 	}
 
-	err := r.view(d).Register(reg, conductor.RegisterOptions{
+	err := r.view(d).Register(reg, ingest.RegisterOptions{
 		AnyEndpoint: true,
 		Admit:       func(all iter.Seq[registration.Registration]) error { return admit(&reg, all) },
 	})
@@ -185,7 +186,7 @@ func (d *Dialect) unregister(r *exchange) error {
 		switch {
 		case err == nil:
 			removed = true
-		case !errors.Is(err, conductor.ErrNotFound): // another request was faster
+		case !errors.Is(err, ingest.ErrNotFound): // another request was faster
 			return err
 		}
 	}

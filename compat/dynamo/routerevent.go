@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/tiers"
@@ -35,12 +35,12 @@ func plainHolder(source registration.Registration, medium tiers.Medium) bool {
 }
 
 // plainly reports whether a RouterEvent can say the stretch of a plain holder.
-func plainly(st *conductor.Stored) bool {
+func plainly(st *ingest.Stored) bool {
 	return !st.Waiting && st.ClientHashes[0] != 0 && (st.Root || st.HasParent)
 }
 
 // appendEvent appends the RouterEvent of a plain holder's stretch.
-func appendEvent(dst []byte, st *conductor.Stored, id uint64) []byte {
+func appendEvent(dst []byte, st *ingest.Stored, id uint64) []byte {
 	dst = append(append(dst, `{"worker_id":`...), st.Source.Instance...)
 	dst = append(append(dst, `,"storage_tier":"`...), tierNames[st.Medium.Tier]...)
 	dst = strconv.AppendUint(append(dst, `","residency_domain":"worker","event":{"event_id":`...), id, 10)
@@ -127,7 +127,7 @@ func (s slot) compare(t slot) int {
 
 // restorable reads an event of a dump, whose blocks were cut out unless they are nil.
 // What it returns is valid as long as they are.
-func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*conductor.Stored, error) {
+func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*ingest.Stored, error) {
 	switch {
 	case e.Worker == nil || e.Event == nil:
 		return nil, errors.New("worker_id and event are required")
@@ -161,13 +161,13 @@ func (e *routerEvent) restorable(at slot, blocks *dumpBlocks) (*conductor.Stored
 	if int32(e.Event.Rank) < 0 {
 		return nil, fmt.Errorf("dp_rank %d is out of range", e.Event.Rank)
 	}
-	st := &conductor.Stored{
+	st := &ingest.Stored{
 		Shard: at.partition, BlockSize: at.blockSize, Rank: int32(e.Event.Rank), Medium: medium,
 		Source: registration.Registration{
 			Instance: strconv.FormatUint(uint64(*e.Worker), 10), Tenant: at.partition.Tenant, Model: at.partition.Model,
 			BlockSize: at.blockSize, Rank: int(e.Event.Rank), Type: registration.TypeVLLM,
 		},
-		Stretch: &conductor.Stretch{Root: s.Parent == nil, HasParent: s.Parent != nil},
+		Stretch: &ingest.Stretch{Root: s.Parent == nil, HasParent: s.Parent != nil},
 	}
 	if s.Parent != nil {
 		st.Parent = uint64(*s.Parent)

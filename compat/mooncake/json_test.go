@@ -11,6 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/internal/must"
 )
 
@@ -96,7 +97,7 @@ func TestLimitsInJSON(t *testing.T) {
 		for rank := range 8 {
 			f(source("a", rank), 200, "{\"status\":\"registered successfully\",\"instance_id\":\"a\"}\n")
 		}
-		f(source("late", 0), http.StatusServiceUnavailable, `{"error":"`+conductor.ErrTooManySources.Error()+`","reason":"limit"}`)
+		f(source("late", 0), http.StatusServiceUnavailable, `{"error":"`+ingest.ErrTooManySources.Error()+`","reason":"limit"}`)
 		long := source("late", 0)
 		long["modelname"] = strings.Repeat("x", 1<<14)
 		f(long, http.StatusRequestEntityTooLarge, `{"error":"request body exceeds limits.max_body of 16384 bytes","reason":"too_large"}`)

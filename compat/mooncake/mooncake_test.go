@@ -15,7 +15,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/bounds"
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 )
@@ -189,11 +189,11 @@ func TestLimitsAreReported(t *testing.T) {
 		for i := range 8 {
 			if err := s.conductor.Register(registration.Registration{
 				Endpoint: fmt.Sprintf("tcp://a:%d", i+1), Type: "vLLM", Model: "m", Instance: "a", BlockSize: blockSize, Rank: i,
-			}, conductor.RegisterOptions{}); err != nil {
+			}, ingest.RegisterOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s.refuses(source("late", 0), http.StatusServiceUnavailable, conductor.ErrTooManySources.Error(), "limit")
+		s.refuses(source("late", 0), http.StatusServiceUnavailable, ingest.ErrTooManySources.Error(), "limit")
 		long := source("late", 0)
 		long["modelname"] = strings.Repeat("x", 1<<14)
 		s.refuses(long, http.StatusRequestEntityTooLarge, "request body exceeds limits.max_body of 16384 bytes", "too_large")

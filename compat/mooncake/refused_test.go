@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/server"
 )
@@ -27,6 +28,6 @@ func TestRefusedWhileStopping(t *testing.T) {
 			t.Errorf("%v is answered with %d, want %d", err, status, want)
 		}
 	}
-	f(conductor.ErrClosed, http.StatusBadRequest)
-	f(fmt.Errorf("%w: %w", conductor.ErrNotDurable, conductor.ErrClosed), http.StatusServiceUnavailable)
+	f(ingest.ErrClosed, http.StatusBadRequest)
+	f(fmt.Errorf("%w: %w", conductor.ErrNotDurable, ingest.ErrClosed), http.StatusServiceUnavailable)
 }

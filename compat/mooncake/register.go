@@ -14,6 +14,7 @@ import (
 	"example.com/conductor/conductor/access"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -35,7 +36,7 @@ func (d *handlers) register(g *gin.Context, f fields, e *body.Encoder) error {
 	if err != nil {
 		return err
 	}
-	opts := conductor.RegisterOptions{Admit: func(all iter.Seq[registration.Registration]) error { return admit(reg, all) }}
+	opts := ingest.RegisterOptions{Admit: func(all iter.Seq[registration.Registration]) error { return admit(reg, all) }}
 	view := access.View(d.conductor, g)
 	if err := view.Commit(g.Request.Context(), reg.Key(), view.Register(reg, opts)); err != nil {
 		return refused(reg, err)
@@ -133,7 +134,7 @@ func refused(reg registration.Registration, err error) error {
 		return invalidRegistration("failed to register prefix context: registration conflicts with the ContextKey hash profile")
 	case errors.Is(err, conductor.ErrNotDurable): // because of ErrClosed, at times
 		return err
-	case errors.Is(err, conductor.ErrClosed):
+	case errors.Is(err, ingest.ErrClosed):
 		return invalidRegistration("manager stopped")
 	case errors.As(err, &field) && field.Field == "endpoint":
 		return &failure{status: http.StatusInternalServerError,

@@ -8,8 +8,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -68,17 +68,17 @@ type deploymentDigestRow struct {
 	sumRow
 }
 
-func sumOf(d conductor.Digest) sumRow { return sumRow{d.Blocks, d.Loose, hexText(d.Sum)} }
-func (r *sumRow) digest() (d conductor.Digest) {
-	return conductor.Digest{Blocks: r.Blocks, Loose: r.Loose, Sum: uint64(r.Digest)}
+func sumOf(d ingest.Digest) sumRow { return sumRow{d.Blocks, d.Loose, hexText(d.Sum)} }
+func (r *sumRow) digest() (d ingest.Digest) {
+	return ingest.Digest{Blocks: r.Blocks, Loose: r.Loose, Sum: uint64(r.Digest)}
 }
 
-func checkpointOf(c conductor.Checkpoint) checkpointRow {
+func checkpointOf(c ingest.Checkpoint) checkpointRow {
 	return checkpointRow{c.Seq, hexText(c.Print), sumOf(c.Digest)}
 }
 
-func (r *checkpointRow) checkpoint() conductor.Checkpoint {
-	return conductor.Checkpoint{Seq: r.Seq, Print: uint64(r.Print), Digest: r.digest()}
+func (r *checkpointRow) checkpoint() ingest.Checkpoint {
+	return ingest.Checkpoint{Seq: r.Seq, Print: uint64(r.Print), Digest: r.digest()}
 }
 
 // digest shows what sources hold in few numbers: GET /admin/digest?source=.
@@ -86,7 +86,7 @@ func (a *api) digest(g *gin.Context) (any, error) {
 	only := g.Query("source")
 	all := access.View(a.conductor, g).Inspect().Digests(only)
 	if only != "" && len(all) == 0 {
-		return nil, conductor.ErrNotFound
+		return nil, ingest.ErrNotFound
 	}
 	out := digestsRow{HashSeed: a.conductor.Catalog().HashSeed(), Sources: make([]digestRow, len(all))}
 	for i, s := range all {
@@ -117,13 +117,13 @@ const DigestPath = "/admin/digest"
 
 // ReadDigests reads the answer of DigestPath: the hash seed of the server and the digests of its
 // sources. Their registrations have the key alone.
-func ReadDigests(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest, err error) {
+func ReadDigests(body io.Reader) (hashSeed uint64, all []ingest.SourceDigest, err error) {
 	var in digestsRow
 	if err := json.NewDecoder(body).Decode(&in); err != nil {
 		return 0, nil, err
 	}
 	for _, row := range in.Sources {
-		s := conductor.SourceDigest{
+		s := ingest.SourceDigest{
 			Settings: uint64(row.Settings), State: row.State, Epoch: row.Epoch, Reason: row.Reason, Missing: row.Missing,
 		}
 		s.Instance, s.Tenant, s.Rank = row.InstanceID, row.TenantID, row.DPRank
@@ -135,7 +135,7 @@ func ReadDigests(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest,
 			s.Checkpoints = append(s.Checkpoints, c.checkpoint())
 		}
 		for _, c := range row.Deployments {
-			s.Deployments = append(s.Deployments, conductor.DeploymentDigest{
+			s.Deployments = append(s.Deployments, ingest.DeploymentDigest{
 				Shard: scope.Shard{Tenant: c.TenantID, Model: c.ModelName}, BlockSize: c.BlockSize, Digest: c.digest(),
 			})
 		}

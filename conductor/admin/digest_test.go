@@ -12,6 +12,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 
 	conductorhttp "example.com/conductor/conductor/http"
@@ -32,7 +33,7 @@ func TestDigestAnswer(t *testing.T) {
 		must.Succeed(t, c.Register(registration.Registration{
 			Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 2, Salt: "s",
 			MediaTTL: map[string]time.Duration{"DISK": time.Hour},
-		}, conductor.RegisterOptions{}))
+		}, ingest.RegisterOptions{}))
 		synctest.Wait()
 		store := func(hash int, medium string, tokens []int, salt any) any {
 			return map[string]any{

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 
@@ -38,7 +39,7 @@ func streamed(t *testing.T, opts admin.Options,
 	c := conductor.New(conductor.Options{HashSeed: 1337, Log: zerolog.Nop(), Stream: stream.Config{Transport: n}})
 	defer c.Close()
 	must.Succeed(t, c.Register(registration.Registration{Endpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "e",
-		BlockSize: 2}, conductor.RegisterOptions{}))
+		BlockSize: 2}, ingest.RegisterOptions{}))
 	hub := watch.New(watch.Config{Conductor: c, Version: "test", Viewers: 2, KeepQueries: true})
 	defer hub.Close()
 	opts.Dialect.MaxBody, opts.Dialect.MaxTokens, opts.Gatherer, opts.Log, opts.Watch = 1<<10, 64, prometheus.NewRegistry(), zerolog.Nop(),

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/reply"
 )
 
@@ -41,7 +41,7 @@ type Change struct {
 // reload reads the settings again: POST /admin/reload[?dry_run=1].
 func (a *api) reload(g *gin.Context) (any, error) {
 	if a.opts.Reload == nil {
-		return nil, conductor.ErrPast
+		return nil, ingest.ErrPast
 	}
 	dry, err := reply.ReadFlag(g, "dry_run")
 	if err != nil {

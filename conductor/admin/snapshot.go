@@ -10,8 +10,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/reply"
 	"example.com/conductor/conductor/scope"
@@ -70,7 +70,7 @@ func (a *api) spooled(g *gin.Context) (*peer.Spooled, error) {
 		return nil, reply.ErrRecovering
 	}
 	if of != (scope.Deployment{}) && !a.conductor.Sources().Snapshots().Registered(of) {
-		return nil, fmt.Errorf("%w: no source of this deployment is registered here", conductor.ErrNotFound)
+		return nil, fmt.Errorf("%w: no source of this deployment is registered here", ingest.ErrNotFound)
 	}
 	return a.opts.Snapshots.MakeSnapshot(a.conductor, of)
 }

@@ -17,6 +17,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 
@@ -41,14 +43,14 @@ func snapshotPeer(t *testing.T, blocks int) (*conductor.Conductor, string) {
 	reg := registration.Registration{
 		Instance: "a", Model: "m", BlockSize: 16, Type: registration.TypeVLLM, Tenant: "default", Endpoint: "tcp://engine:5557",
 	}
-	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
+	must.Succeed(t, r.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: 41, Print: 7}}))
 	words := make([]uint64, blocks)
 	for i := range words {
 		words[i] = uint64(i+1) * 0x9e3779b97f4a7c15
 	}
-	must.Succeed(t, r.Stored(&conductor.Stored{
+	must.Succeed(t, r.Stored(&ingest.Stored{
 		Source: reg, Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: "pepper",
-		Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
+		Stretch: &ingest.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
 	}))
 	r.Done()
 	close(gate)
@@ -104,7 +106,7 @@ func TestSnapshotOfAPeer(t *testing.T) {
 	r.Restore(t.Context(), &history.Loader{Conductor: c, TTL: time.Minute, Log: zerolog.Nop()})
 	st := r.Status()
 	if all := c.Services(); st.State != historypeer.Done || st.Blocks != 20_000 || len(all) != 1 || all[0].Blocks != 20_000 ||
-		*all[0].LastSeq != 41 || all[0].HistoryFrom != conductor.FromPeer {
+		*all[0].LastSeq != 41 || all[0].HistoryFrom != ingest.FromPeer {
 		t.Errorf("%+v, %+v", st, all)
 	}
 	if len(broken.ranges) < 3 || broken.ranges[0] != "" || broken.ranges[1] != "bytes=100000-" {
@@ -163,9 +165,9 @@ func TestSnapshotOfADeployment(t *testing.T) {
 	c, url := snapshotPeer(t, 1000)
 	must.Succeed(t, c.Register(registration.Registration{Instance: "a", Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
 		Tenant:   "default",
-		Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
+		Endpoint: "inproc://nobody"}, ingest.RegisterOptions{AnyEndpoint: true}))
 	must.Succeed(t, c.Register(registration.Registration{Instance: "b", Model: "other", BlockSize: 16, Type: registration.TypeVLLM,
-		Endpoint: "inproc://nobody"}, conductor.RegisterOptions{AnyEndpoint: true}))
+		Endpoint: "inproc://nobody"}, ingest.RegisterOptions{AnyEndpoint: true}))
 	f := func(query string, status int, want string) string {
 		t.Helper()
 		res, err := http.Get(url + historypeer.SnapshotPath + query)

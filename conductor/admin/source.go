@@ -5,8 +5,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/access"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/statelog"
 )
@@ -85,7 +85,7 @@ type Setting struct {
 // settings shows the settings in use: GET /admin/settings.
 func (a *api) settings(*gin.Context) (any, error) {
 	if a.opts.Settings == nil {
-		return nil, conductor.ErrPast
+		return nil, ingest.ErrPast
 	}
 	file, all := a.opts.Settings()
 	return gin.H{"file": file, "settings": all}, nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream/streamtest"
@@ -27,7 +28,7 @@ func TestAliasesOfOthers(t *testing.T) {
 			Instance: instance, Endpoint: endpoint, ReplayEndpoint: endpoint + "/replay", Type: registration.TypeVLLM, Model: model,
 			BlockSize: len(prompt), Aliases: aliases,
 		}
-		must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+		must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
 	}
 	// answers returns who answers for a name, and to which shard each of the others sends the query.
 	answers := func(name string) (text string, n int) {

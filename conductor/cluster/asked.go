@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 )
@@ -22,7 +23,7 @@ type Asked struct {
 
 type askedSource struct {
 	registration registration.Registration
-	opts         conductor.RegisterOptions
+	opts         ingest.RegisterOptions
 	followed     bool
 	learned      string
 }
@@ -36,7 +37,7 @@ func NewAsked(c *conductor.Conductor) *Asked {
 func (a *Asked) Share(c *Cluster) { a.cluster = c }
 
 // Register registers a source if its shard is held here.
-func (a *Asked) Register(r registration.Registration, opts conductor.RegisterOptions) error {
+func (a *Asked) Register(r registration.Registration, opts ingest.RegisterOptions) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := askedSource{registration: r, opts: opts}

@@ -8,6 +8,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -34,7 +35,7 @@ func TestAskedFollowsSourcesOfItsShards(t *testing.T) {
 	r := registration.Registration{
 		Endpoint: "tcp://a:1", Type: registration.TypeVLLM, Model: "m", Tenant: "default", Instance: "e", BlockSize: 16,
 	}
-	must.Succeed(t, a.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+	must.Succeed(t, a.Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
 	a.ReportLearned(r.Key(), "it told its model")
 	if state, _, ok := a.Health(r.Key()); c.Sources().Follows(r.Key()) || state != stream.Synced || !ok || len(a.Sources()) != 1 {
 		t.Errorf("a source of another replica: followed %v, %s %v, %v", c.Sources().Follows(r.Key()), state, ok, a.Sources())
@@ -91,7 +92,7 @@ func TestWantedKeepsWhatIsThere(t *testing.T) {
 	if shards.Wanted(r) {
 		t.Error("a source of others is wanted before the registry was read")
 	}
-	must.Succeed(t, c.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+	must.Succeed(t, c.Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
 	if !shards.Wanted(r) {
 		t.Error("a source of the configuration is not wanted")
 	}

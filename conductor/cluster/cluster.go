@@ -357,7 +357,7 @@ func toldOf(all []fleet.Replica) map[string]map[scope.Shard]Fact {
 	return told
 }
 
-// rowsOf returns the shards of the fleet with what the replicas tell of them.
+// Rows returns the shards of the fleet with what the replicas tell of them.
 func (c *Cluster) rowsOf(sources []registration.Registration, told map[string]map[scope.Shard]Fact) map[scope.Shard]*Row {
 	rows := make(map[scope.Shard]*Row)
 	for i := range sources {

@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -31,7 +32,7 @@ func BenchmarkReady(b *testing.B) {
 					Endpoint: fmt.Sprintf("tcp://e%d:1", i), Type: registration.TypeVLLM, BlockSize: 16,
 				}
 				if i < len(sources)-1 {
-					must.Succeed(b, co.For(conductor.Reader{}).Register(sources[i], conductor.RegisterOptions{AnyEndpoint: true}))
+					must.Succeed(b, co.For(conductor.Reader{}).Register(sources[i], ingest.RegisterOptions{AnyEndpoint: true}))
 				}
 			}
 			c := &Cluster{cfg: Config{Conductor: co}}

@@ -16,6 +16,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -120,7 +121,7 @@ func (s *sharing) register(instance, model string) {
 		BlockSize: len(prompt),
 	}
 	must.Succeed(s.t, s.members[0].conductor.For(conductor.Reader{}).Register(r,
-		conductor.RegisterOptions{Replace: true, AnyEndpoint: true}))
+		ingest.RegisterOptions{Replace: true, AnyEndpoint: true}))
 }
 
 // prompt is the one block that every engine holds.
@@ -216,7 +217,7 @@ func TestServesAnEngineThatPublishesNothing(t *testing.T) {
 	must.Succeed(t, s.members[0].conductor.For(conductor.Reader{}).Register(registration.Registration{
 		Instance: "llama", Type: registration.TypeStandard, Model: shard.Model, BlockSize: len(prompt), Events: registration.EventsNone,
 		CapacityBlocks: 8,
-	}, conductor.RegisterOptions{}))
+	}, ingest.RegisterOptions{}))
 	s.until("an owner does not serve", func() (string, bool) {
 		text, n := s.serving(shard)
 		for _, m := range s.members {

@@ -24,7 +24,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/reach"
@@ -49,7 +49,7 @@ const (
 
 // Registry is where sources are registered.
 type Registry interface {
-	Register(registration.Registration, conductor.RegisterOptions) error
+	Register(registration.Registration, ingest.RegisterOptions) error
 	Unregister(registration.Key) (registration.Key, error)
 	// Health returns the state of a source and how often its publisher was restarted. It
 	// returns false if there is no such source.
@@ -171,7 +171,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 	old := m.targets[t.Name()]
 	switch {
 	case m.ctx.Err() != nil:
-		return conductor.ErrClosed
+		return ingest.ErrClosed
 	case old == nil:
 		if err := m.admit(&t); err != nil {
 			return err

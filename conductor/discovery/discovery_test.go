@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -197,7 +198,7 @@ func TestAddAfterRemove(t *testing.T) {
 	}
 	f.m.Close()
 	if err := f.m.Add(Target{URL: "http://127.0.0.1:1", Registration: registration.Registration{Instance: "late"}}, false); !errors.Is(err,
-		conductor.ErrClosed) {
+		ingest.ErrClosed) {
 		t.Errorf("a closed manager takes targets: %v", err)
 	}
 }
@@ -467,7 +468,7 @@ func TestTargetsAreChecked(t *testing.T) {
 		t.Errorf("another model: %v", err)
 	}
 	if err := f.m.Add(Target{URL: "http://g", Registration: registration.Registration{Instance: "f"}}, false); !errors.Is(err,
-		conductor.ErrTooManySources) {
+		ingest.ErrTooManySources) {
 		t.Errorf("one too many: %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
@@ -18,7 +18,7 @@ func (f *fleet) next() *fleet {
 	g := newFleet(f.t, nil)
 	g.answers, g.names, g.port, g.now = f.answers, f.names, f.port, f.now
 	for _, s := range f.c.Services() {
-		must.Succeed(f.t, g.c.Register(s.Registration, conductor.RegisterOptions{AnyEndpoint: true}))
+		must.Succeed(f.t, g.c.Register(s.Registration, ingest.RegisterOptions{AnyEndpoint: true}))
 	}
 	for _, saved := range f.m.Saved() {
 		must.Succeed(f.t, g.m.Restore(saved))
@@ -123,7 +123,7 @@ func TestRegisteredInPlaceOfWithdrawn(t *testing.T) {
 	f.m.Withdrawn(gone)
 	const own = "e|default|1 tcp://127.0.0.1:9000 vLLM mine 16 "
 	must.Succeed(t, f.c.Register(registration.Registration{Instance: "e", Rank: 1, Type: "vLLM", Model: "mine", BlockSize: 16,
-		Endpoint: "tcp://127.0.0.1:9000"}, conductor.RegisterOptions{}))
+		Endpoint: "tcp://127.0.0.1:9000"}, ingest.RegisterOptions{}))
 	again := func(port int, want ...string) {
 		t.Helper()
 		f.answer("127.0.0.1", "/kv_event_sources", fmt.Sprintf(twoRanks, port, port+1))

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 )
@@ -89,7 +89,7 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 			continue
 		}
 		by := registration.Registrar{Kind: registration.ByDiscovery, Name: cmp.Or(t.URL, "the engine's first events")}
-		if regErr := m.opts.Registry.Register(r, conductor.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(),
+		if regErr := m.opts.Registry.Register(r, ingest.RegisterOptions{Static: t.Static, By: by, GivesWay: t.givesWay.Load(),
 			Replace: slices.Contains(old, key)}); regErr != nil {
 			err = fmt.Errorf("rank %d: %w", rank.Rank, regErr)
 			if slices.Contains(old, key) {

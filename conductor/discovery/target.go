@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -137,9 +137,9 @@ func (m *Manager) admit(t *Target) error {
 	case !tenantFull && (all <= 0 || len(m.targets) < all) || m.giveWay(t, tenantFull):
 		return nil
 	case tenantFull:
-		return fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", conductor.ErrTooManySources, ofTenant)
+		return fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ingest.ErrTooManySources, ofTenant)
 	}
-	return conductor.ErrTooManySources
+	return ingest.ErrTooManySources
 }
 
 // giveWay ends the newest target that gives way to t, of its tenant where that has too many. It

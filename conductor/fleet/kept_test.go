@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/internal/must"
@@ -19,7 +19,7 @@ func (p *peer) again(url string) *peer {
 	next := newPeer(p.t, url, p.members.ID()+"'")
 	next.now = p.now.Add(time.Second)
 	for _, r := range p.conductor.Registrations() {
-		must.Succeed(p.t, next.conductor.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+		must.Succeed(p.t, next.conductor.Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
 	}
 	for _, f := range p.registry.Saved() {
 		must.Succeed(p.t, next.registry.Restore(f))

@@ -10,6 +10,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
@@ -167,7 +168,7 @@ func TestRegistryForgedGiveWay(t *testing.T) {
 	holds(t, "client:m kept:m older1:m other:m", b) // of the tenant, which has its three
 	b.configure(source("own", "m"))
 	holds(t, "client:m kept:m other:m own:m", b)
-	if err := b.clients.Register(source("more", "m"), conductor.RegisterOptions{}); err == nil {
+	if err := b.clients.Register(source("more", "m"), ingest.RegisterOptions{}); err == nil {
 		t.Error("sources of replicas give way")
 	}
 	b.unregister("client")
@@ -201,7 +202,7 @@ func TestRegistryKeepsClients(t *testing.T) {
 		forge(t, b, field, other)
 	}
 	beat(b)
-	if err := b.clients.Register(source("more", "m"), conductor.RegisterOptions{}); !errors.Is(err, conductor.ErrTooManySources) {
+	if err := b.clients.Register(source("more", "m"), ingest.RegisterOptions{}); !errors.Is(err, ingest.ErrTooManySources) {
 		t.Errorf("one source too many: %v", err)
 	}
 	holds(t, "one:m two:m", b)
@@ -210,7 +211,7 @@ func TestRegistryKeepsClients(t *testing.T) {
 		more.Instance = instance
 		err = b.registry.cfg.Targets.Add(discovery.Target{Registration: more, URL: "http://127.0.0.1:1"}, false)
 	}
-	if !errors.Is(err, conductor.ErrTooManySources) {
+	if !errors.Is(err, ingest.ErrTooManySources) {
 		t.Errorf("one target too many: %v", err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/events/zmq"
@@ -76,7 +78,7 @@ func source(instance, model string) registration.Registration {
 
 func (p *peer) register(r registration.Registration) {
 	p.t.Helper()
-	must.Succeed(p.t, p.clients.Register(r, conductor.RegisterOptions{Replace: true}))
+	must.Succeed(p.t, p.clients.Register(r, ingest.RegisterOptions{Replace: true}))
 }
 
 func (p *peer) unregister(instance string) {
@@ -88,7 +90,7 @@ func (p *peer) unregister(instance string) {
 // configure registers a source of the configuration.
 func (p *peer) configure(r registration.Registration) {
 	p.t.Helper()
-	must.Succeed(p.t, p.conductor.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true, Replace: true}))
+	must.Succeed(p.t, p.conductor.Register(r, ingest.RegisterOptions{Static: true, AnyEndpoint: true, Replace: true}))
 	p.registry.Configured(Source{Registration: r})
 }
 
@@ -205,7 +207,7 @@ func TestRegistryWaitsForTheStore(t *testing.T) {
 	beat(a, b, c)
 	holds(t, "new:m x:m", a, b, c)
 	d := newPeer(t, server.URL(), "d")
-	must.Succeed(t, d.conductor.Register(source("z", "m"), conductor.RegisterOptions{})) // from its disk
+	must.Succeed(t, d.conductor.Register(source("z", "m"), ingest.RegisterOptions{})) // from its disk
 	beat(d)
 	holds(t, "new:m x:m", d) // what was unregistered stays so
 }
@@ -215,7 +217,7 @@ func TestRegistryRemembersDisks(t *testing.T) {
 	t.Parallel()
 	url := redistest.Start(t).URL()
 	a, b := newPeer(t, url, "a"), newPeer(t, url, "b")
-	must.Succeed(t, a.conductor.Register(source("x", "m"), conductor.RegisterOptions{}))
+	must.Succeed(t, a.conductor.Register(source("x", "m"), ingest.RegisterOptions{}))
 	beat(a, b)
 	holds(t, "x:m", a, b)
 }
@@ -321,7 +323,7 @@ func TestRegistryUnregistersWhatItLooksAt(t *testing.T) {
 	})
 	a.register(source("x", "m"))
 	beat(a, b)
-	if first != nil || !errors.Is(again, conductor.ErrNotFound) {
+	if first != nil || !errors.Is(again, ingest.ErrNotFound) {
 		t.Errorf("%v, then %v", first, again)
 	}
 	beat(b, a)
@@ -359,7 +361,7 @@ func TestRegistryLeavesTakeoversAlone(t *testing.T) {
 	beat(a, b)
 	r := a.followed("x")
 	taken := b.conductor.Sources().Snapshots().Recover(0)
-	must.Succeed(t, taken.Source(conductor.SourceMark{Registration: r}))
+	must.Succeed(t, taken.Source(image.Source{Registration: r}))
 	b.registry.Again()
 	beat(b)
 	if _, err := b.conductor.Unregister(r.Key()); err != nil {

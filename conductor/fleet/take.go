@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 )
 
@@ -41,9 +41,9 @@ func (g *Registry) take() {
 			err = nil
 		}
 		switch err = g.takeOne(n, rank[n].givesWay, err); {
-		case err == conductor.ErrTooManySources:
+		case err == ingest.ErrTooManySources:
 			full[""] = err
-		case errors.Is(err, conductor.ErrTooManySources):
+		case errors.Is(err, ingest.ErrTooManySources):
 			full[n.Tenant] = err
 		}
 	}
@@ -132,11 +132,11 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 			case e.By == g.cfg.Fleet.ID(): // registered here, before a restart
 				by = registration.Registrar{Kind: registration.ByClient}
 			}
-			err = g.cfg.Conductor.Register(s.Registration, conductor.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true,
+			err = g.cfg.Conductor.Register(s.Registration, ingest.RegisterOptions{Static: has, AnyEndpoint: true, Replace: true,
 				GivesWay: givesWay, By: by})
 		}
 	}
-	if errors.Is(err, conductor.ErrClosed) {
+	if errors.Is(err, ingest.ErrClosed) {
 		return nil
 	}
 	if err != nil && (e.why == nil || e.why.Error() != err.Error()) {
@@ -157,7 +157,7 @@ func (g *Registry) leave(n Name) {
 		g.cfg.Targets.Remove(n.Key)
 		return
 	}
-	if _, err := g.cfg.Conductor.Unregister(n.Key); err != nil && !errors.Is(err, conductor.ErrNotFound) {
+	if _, err := g.cfg.Conductor.Unregister(n.Key); err != nil && !errors.Is(err, ingest.ErrNotFound) {
 		g.cfg.Log.Error().Str("source", n.String()).Err(err).Msg("a source that left the registry is still followed")
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/internal/must"
@@ -33,7 +33,7 @@ func TestAnswersWhileInstancesComeAndGo(t *testing.T) {
 						BlockSize: testBlock,
 						Instance:  name, Rank: rank, Lora: []string{"", "x"}[i/3%2],
 					}
-					must.Report(t, f.c.Register(reg, conductor.RegisterOptions{}))
+					must.Report(t, f.c.Register(reg, ingest.RegisterOptions{}))
 					regs = append(regs, reg)
 				}
 				for _, reg := range regs {

@@ -9,6 +9,8 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -41,7 +43,7 @@ const testBlock = 16
 type handFilled struct {
 	t testing.TB
 	c *conductor.Conductor
-	r *conductor.Recovery
+	r *ingest.Recovery
 }
 
 func newFleet(t testing.TB) *handFilled {
@@ -59,7 +61,7 @@ func (f *handFilled) source(instance string, rank int, typ string) registration.
 		Endpoint: fmt.Sprintf("tcp://%x:%d", instance, 1000+rank), Tenant: scope.DefaultTenant, Model: "m", BlockSize: testBlock,
 		Type: typ, Instance: instance, Rank: rank,
 	}
-	must.Succeed(f.t, f.r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{}}))
+	must.Succeed(f.t, f.r.Source(image.Source{Registration: reg, Mark: &ingest.Mark{}}))
 	return reg
 }
 
@@ -69,7 +71,7 @@ func (f *handFilled) store(reg registration.Registration, medium string, prompt 
 		return
 	}
 	locals := hash.Scheme{Seed: hash.DefaultSeed}.Locals(nil, prompt, testBlock)[:blocks]
-	err := f.r.Stored(&conductor.Stored{
+	err := f.r.Stored(&ingest.Stored{
 		Shard: scope.Shard{Tenant: reg.Tenant, Model: reg.Model}, BlockSize: reg.BlockSize, Source: reg, Rank: int32(reg.Rank),
 		Medium:  tiers.Parse(medium),
 		Stretch: &index.Stretch{Root: true, Engine: locals, ClientHashes: locals},

@@ -13,6 +13,7 @@ import (
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/discovery"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -92,7 +93,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 		return nil, err
 	}
 	r, discover, auto := f.registration()
-	opts := conductor.RegisterOptions{Replace: f.boolean("replace")}
+	opts := ingest.RegisterOptions{Replace: f.boolean("replace")}
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -120,7 +121,7 @@ func (a *api) register(g *gin.Context) (any, error) {
 // askEngine lets an engine say what its registration lacks.
 func (a *api) askEngine(g *gin.Context, t discovery.Target, replace bool) error {
 	if a.opts.Discovery == nil {
-		return conductor.ErrPast
+		return ingest.ErrPast
 	}
 	if err := access.View(a.conductor, g).May(t.Tenant); err != nil {
 		return err

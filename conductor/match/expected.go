@@ -17,9 +17,6 @@ import (
 //
 // The second fold treats expected blocks as if they were on the device.
 
-// ExpectedNames is XORed into engine hashes, so that a space takes none of them for a canonical key.
-const ExpectedNames = 0x6e616d65732d6f66
-
 // findExpected finds which blocks of a prompt are expected where. mix is XORed into its keys.
 func (sc *scratch) findExpected(d *catalog.Deployment, prompt expect.Prompt, mix uint64, q *Query) {
 	if q.SearchUnscoped || !q.Expected && !d.Expected.Counts() || d.Expected.Empty() {

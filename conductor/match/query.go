@@ -288,7 +288,7 @@ func (sc *scratch) lookup(d *catalog.Deployment, id *names.Identity, q *Query, c
 	case q.ByHash && q.HashKind != CanonicalHashes:
 		sc.lookupNames(d, id, q)
 		sc.hashes = q.Hashes
-		sc.findExpected(d, &sc.hashes, id.Constant^ExpectedNames, q)
+		sc.findExpected(d, &sc.hashes, id.Constant^expect.NamesMix, q)
 		return
 	case q.ByHash:
 		sc.hashes = q.Hashes

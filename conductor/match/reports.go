@@ -211,7 +211,7 @@ func (c *Matcher) expectPrompt(sc *scratch, d *catalog.Deployment, to *expect.Ta
 	switch {
 	case q.ByHash && q.HashKind != CanonicalHashes:
 		sc.hashes, report.Named = q.Hashes, true
-		prompt, mix = &sc.hashes, mix^ExpectedNames
+		prompt, mix = &sc.hashes, mix^expect.NamesMix
 		match = func() { sc.lookupNames(d, id, q) }
 	case q.ByHash:
 		sc.hashes = q.Hashes

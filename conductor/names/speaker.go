@@ -39,7 +39,7 @@ const (
 	Standard             // as Engine, but standardized events may come: their hashes leave both out
 )
 
-// leftOut returns what hashes leave out of an adapter and salt that events name, for a source that is
+// LeftOut returns what hashes leave out of an adapter and salt that events name, for a source that is
 // registered with others.
 func (k Kind) leftOut(registered, named scope.Variant) scope.Variant {
 	if k == Salting {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 
@@ -112,7 +113,7 @@ func TestUnsyncedSources(t *testing.T) {
 		must.Succeed(t, r.conductor.Register(registration.Registration{
 			Endpoint: "ipc:///nowhere/" + name, Type: registration.TypeVLLM, Model: "m", Instance: name, BlockSize: 1,
 		},
-			conductor.RegisterOptions{AnyEndpoint: true}))
+			ingest.RegisterOptions{AnyEndpoint: true}))
 		prompts = append(prompts, reportOf(name, 3), reportOf(name, 5))
 	}
 	f("1 more source is not synced", prompts[:18]...)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 
 	pb "example.com/conductor/api/kvconductor/v1"
@@ -34,7 +35,7 @@ func statusOf(err error) error {
 	switch {
 	case errors.As(err, &field):
 		return detailed(codes.InvalidArgument, field.Message, violation(field))
-	case errors.Is(err, conductor.ErrNotFound):
+	case errors.Is(err, ingest.ErrNotFound):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.As(err, &unserved):
 		return elsewhere(unserved, err)
@@ -46,7 +47,7 @@ func statusOf(err error) error {
 		return status.Error(codes.PermissionDenied, err.Error())
 	case errors.Is(err, server.ErrBusy), errors.Is(err, body.ErrMemory), errors.Is(err, errTooManyWatches):
 		return status.Error(codes.ResourceExhausted, err.Error())
-	case errors.Is(err, conductor.ErrClosed), errors.Is(err, errStopping):
+	case errors.Is(err, ingest.ErrClosed), errors.Is(err, errStopping):
 		return status.Error(codes.Unavailable, err.Error())
 	}
 	switch access.Refused(err) {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -72,7 +73,7 @@ func (r *rig) register(instance string) *streamtest.Publisher {
 	at := "ipc://" + instance
 	must.Succeed(r.t, r.conductor.Register(registration.Registration{
 		Endpoint: at, ReplayEndpoint: at + "/replay", Type: registration.TypeVLLM, Model: "m", Instance: instance, BlockSize: 1,
-	}, conductor.RegisterOptions{AnyEndpoint: true}))
+	}, ingest.RegisterOptions{AnyEndpoint: true}))
 	return r.network.PublisherAt(at)
 }
 

@@ -9,6 +9,7 @@ import (
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
 	"example.com/conductor/conductor/forward"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/invalid"
 )
 
@@ -47,19 +48,19 @@ func Status(err error) (status int, reason string) {
 		return http.StatusBadRequest, unread.Reason
 	case errors.Is(err, body.ErrMemory):
 		return http.StatusServiceUnavailable, body.NoMemory
-	case errors.Is(err, conductor.ErrPast):
+	case errors.Is(err, ingest.ErrPast):
 		return http.StatusForbidden, "read_only"
 	case errors.Is(err, conductor.ErrForbidden):
 		return http.StatusForbidden, "forbidden"
-	case errors.Is(err, conductor.ErrNotFound):
+	case errors.Is(err, ingest.ErrNotFound):
 		return http.StatusNotFound, "not_found"
 	case errors.Is(err, conductor.ErrNotDurable):
 		return http.StatusServiceUnavailable, NotDurable
-	case errors.Is(err, conductor.ErrTooManySources):
+	case errors.Is(err, ingest.ErrTooManySources):
 		return http.StatusServiceUnavailable, "limit"
-	case errors.Is(err, ErrBusy), errors.Is(err, conductor.ErrBehind):
+	case errors.Is(err, ErrBusy), errors.Is(err, ingest.ErrBehind):
 		return http.StatusServiceUnavailable, "busy"
-	case errors.Is(err, conductor.ErrClosed):
+	case errors.Is(err, ingest.ErrClosed):
 		return http.StatusServiceUnavailable, "shutting_down"
 	case errors.Is(err, forward.ErrMisdirected):
 		return http.StatusMisdirectedRequest, "misdirected"

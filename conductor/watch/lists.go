@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -29,7 +30,7 @@ type Target struct {
 // only then.
 type lists struct {
 	targets   []Target
-	reporters []conductor.Reporter
+	reporters []ingest.Reporter
 	topics    []conductor.UnclaimedTopic
 }
 
@@ -142,7 +143,7 @@ func calmness(state string) int {
 	return slices.Index([]string{"waiting", "unclaimed", "learning", "heard", "found", "followed"}, state)
 }
 
-func reporterOf(r *conductor.Reporter) reporterRow {
+func reporterOf(r *ingest.Reporter) reporterRow {
 	row := reporterRow{
 		Instance: r.Instance, FollowedBy: append([]string{}, r.FollowedBy...), State: r.State(), Outcome: r.Outcome.String(),
 		Incarnation: r.Incarnation, Seq: r.Seq, Last: r.At.UTC(), Unclaimed: make([]unclaimedRow, 0, len(r.Unclaimed)),

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/body"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events"
@@ -53,7 +53,7 @@ func (a *audience) refill(now time.Time) {
 }
 
 // Batch implements conductor.Watcher.
-func (h *Hub) Batch(b *conductor.AppliedBatch) {
+func (h *Hub) Batch(b *ingest.AppliedBatch) {
 	all := h.audiences.Load()
 	if all == nil {
 		return
@@ -71,7 +71,7 @@ func (h *Hub) Batch(b *conductor.AppliedBatch) {
 }
 
 // batchRow returns a batch of the feed. Its medium is that of its first event about blocks.
-func batchRow(b *conductor.AppliedBatch) []byte {
+func batchRow(b *ingest.AppliedBatch) []byte {
 	var counts [events.Cleared + 1]int
 	blocks, medium := 0, ""
 	for i := range b.Events {

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -211,7 +212,7 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		return nil, conductor.ErrClosed
+		return nil, ingest.ErrClosed
 	case h.cfg.Viewers == 0:
 		return nil, ErrDisabled
 	case h.viewers >= h.cfg.Viewers:

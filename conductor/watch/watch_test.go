@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/match"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
@@ -48,7 +49,7 @@ func endpointOf(instance, tenant string) string { return "tcp://" + instance + "
 func (w *watched) engine(instance, tenant string) registration.Key {
 	r := registration.Registration{Endpoint: endpointOf(instance, tenant), Type: registration.TypeVLLM, Model: "m", Tenant: tenant,
 		Instance: instance, BlockSize: 2, Salt: "pepper-" + tenant}
-	must.Succeed(w.t, w.c.Register(r, conductor.RegisterOptions{}))
+	must.Succeed(w.t, w.c.Register(r, ingest.RegisterOptions{}))
 	return r.Key()
 }
 
@@ -482,7 +483,7 @@ func TestViewers(t *testing.T) {
 			}
 			w.h.Leave(v)
 		}
-		if _, err := w.h.Join(nil, false); err != conductor.ErrClosed {
+		if _, err := w.h.Join(nil, false); err != ingest.ErrClosed {
 			t.Errorf("a viewer after the end: %v", err)
 		}
 		if text := string(w.h.Document(nil, 0)); !strings.Contains(text, `"sources":1`) {

@@ -13,6 +13,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
@@ -26,13 +28,13 @@ type Loaded struct {
 	history.Summary
 	HashSeed  uint64
 	conductor *conductor.Conductor
-	snap      *conductor.Snapshot
+	snap      *ingest.Snapshot
 }
 
 // Load reads a snapshot into memory. Close it.
 func Load(from io.Reader, open history.Opener) (*Loaded, error) {
 	l := &Loaded{}
-	sum, err := history.Read(from, history.Reading{Open: open, For: func(seed uint64) *conductor.Recovery {
+	sum, err := history.Read(from, history.Reading{Open: open, For: func(seed uint64) *ingest.Recovery {
 		l.HashSeed = seed
 		l.conductor = conductor.New(conductor.Options{HashSeed: seed, KeepClientHashes: true, Gate: make(chan struct{}),
 			Log: zerolog.Nop()})
@@ -72,7 +74,7 @@ type SourceDifference struct {
 	Only           [2]int // of them those that the other lacks
 	Why            string
 	AtEqualBatches bool // both were at the same batch
-	marks          [2]*conductor.SourceMark
+	marks          [2]*image.Source
 	held           map[place]*[2][]heldBlock
 }
 
@@ -132,7 +134,7 @@ func Compare(a, b *Loaded, all bool, block func(Block)) ([]SourceDifference, err
 func (l *Loaded) gather(of func(registration.Key, place) *[]heldBlock) {
 	scheme := hash.Scheme{Seed: l.HashSeed}
 	for tier := tiers.Device; tier <= tiers.Other; tier++ {
-		l.snap.Walk(tier, func(s *conductor.Stored) bool {
+		l.snap.Walk(tier, func(s *ingest.Stored) bool {
 			at := place{
 				Context: scope.Context{Deployment: scope.Deployment{Tenant: s.Tenant, Model: s.Model, BlockSize: s.BlockSize},
 					Variant: scope.Variant{Lora: s.Lora, Salt: s.Salt}},

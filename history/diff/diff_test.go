@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
@@ -21,11 +23,11 @@ func with(t testing.TB, c *conductor.Conductor, instance string, seq uint64, mis
 	reg := registration.Registration{Endpoint: "tcp://engine:5557", Instance: instance, Model: "m", BlockSize: 16,
 		Type:   registration.TypeVLLM,
 		Tenant: "default"}
-	must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: seq, Print: seq, Missing: missing}}))
+	must.Succeed(t, r.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: seq, Print: seq, Missing: missing}}))
 	for _, b := range blocks {
-		must.Succeed(t, r.Stored(&conductor.Stored{
+		must.Succeed(t, r.Stored(&ingest.Stored{
 			Source: reg, Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16,
-			Stretch: &conductor.Stretch{Root: true, Key: b, HasKey: true, Engine: []uint64{b + 100}, ClientHashes: []uint64{b}},
+			Stretch: &ingest.Stretch{Root: true, Key: b, HasKey: true, Engine: []uint64{b + 100}, ClientHashes: []uint64{b}},
 			Local:   []uint64{b},
 		}))
 	}

@@ -27,6 +27,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/tape"
 	"example.com/conductor/history"
@@ -145,7 +147,7 @@ func (k *Keeper) RestoreRegistrations() {
 			Into: into, Open: k.cfg.Dir.key.Open,
 			Target: func(f []tape.Field) { targets = append(targets, f) },
 			Change: func(f []tape.Field) { changes = append(changes, f) },
-			Sources: func(all []conductor.SourceMark) {
+			Sources: func(all []image.Source) {
 				k.leaveOutUnwanted(all, into.Own)
 				clear(all) // no blocks come
 			},
@@ -203,7 +205,7 @@ func (k *Keeper) Restore(ctx context.Context, loader *history.Loader) {
 		k.reportUnusable(name, err)
 	}
 	if ctx.Err() != nil {
-		k.Registrations.allowWrites(conductor.ErrClosed) // some of them may not be here
+		k.Registrations.allowWrites(ingest.ErrClosed) // some of them may not be here
 		return
 	}
 	if !loaded {
@@ -229,7 +231,7 @@ func (k *Keeper) restoreFile(ctx context.Context, loader *history.Loader, name s
 		refused int
 	)
 	snapshot := history.Snapshot{
-		Origin: conductor.FromSnapshot, Name: name, Bytes: size, Slow: "still loading", Field: "file",
+		Origin: ingest.FromSnapshot, Name: name, Bytes: size, Slow: "still loading", Field: "file",
 	}
 	progress, err := loader.Load(snapshot, func(l *history.Loading) (err error) {
 		owned := l.Into.Own
@@ -239,7 +241,7 @@ func (k *Keeper) restoreFile(ctx context.Context, loader *history.Loader, name s
 		sum, err = history.Read(l.Reader(ctx, file, nil), history.Reading{
 			Into: l.Into, Open: k.cfg.Dir.key.Open,
 			Target:  func(f []tape.Field) { targets = append(targets, f) },
-			Sources: func(all []conductor.SourceMark) { k.leaveOutUnwanted(all, owned) },
+			Sources: func(all []image.Source) { k.leaveOutUnwanted(all, owned) },
 		})
 		refused = l.Into.Refused
 		return err
@@ -263,7 +265,7 @@ func (k *Keeper) restoreFile(ctx context.Context, loader *history.Loader, name s
 }
 
 // leaveOutUnwanted leaves out the sources that today's configuration does not have. owned returns why, "" if it does.
-func (k *Keeper) leaveOutUnwanted(all []conductor.SourceMark, owned func(*conductor.SourceMark) string) {
+func (k *Keeper) leaveOutUnwanted(all []image.Source, owned func(*image.Source) string) {
 	for i := range all {
 		m := &all[i]
 		if m.Instance == "" {
@@ -273,7 +275,7 @@ func (k *Keeper) leaveOutUnwanted(all []conductor.SourceMark, owned func(*conduc
 			k.cfg.Log.Warn().Str("source", m.Key().String()).Str("reason", why).
 				Msg("a source of the snapshot begins without its blocks")
 			k.updateStatus(func(st *Status) { st.LeftOut[reasonChanged]++ })
-			*m = conductor.SourceMark{}
+			*m = image.Source{}
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/discovery"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/reach"
 	"example.com/conductor/history"
@@ -33,7 +34,7 @@ func restart(t testing.TB, d *Dir, change func(*conductor.Options), register ...
 	t.Helper()
 	c := historytest.Server(t, change)
 	for _, r := range register {
-		must.Succeed(t, c.Register(r, conductor.RegisterOptions{Static: true, AnyEndpoint: true}))
+		must.Succeed(t, c.Register(r, ingest.RegisterOptions{Static: true, AnyEndpoint: true}))
 	}
 	k := keep(t, c, d)
 	k.RestoreRegistrations()
@@ -87,7 +88,7 @@ func TestRestore(t *testing.T) {
 	d := openDir(t, t.TempDir())
 	a := historytest.Server(t, nil)
 	for _, instance := range []string{"a", "b", "c"} {
-		must.Succeed(t, a.Register(historytest.Registration(instance), conductor.RegisterOptions{AnyEndpoint: true,
+		must.Succeed(t, a.Register(historytest.Registration(instance), ingest.RegisterOptions{AnyEndpoint: true,
 			Static: instance == "c"}))
 	}
 	historytest.Fill(t, a, 3, 100)
@@ -102,7 +103,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("%v, %+v", got, st)
 	}
 	for _, s := range c.Services() {
-		if want := map[string]string{"a": conductor.FromLive, "b": conductor.FromSnapshot}[s.Instance]; s.HistoryFrom != want {
+		if want := map[string]string{"a": ingest.FromLive, "b": ingest.FromSnapshot}[s.Instance]; s.HistoryFrom != want {
 			t.Errorf("%s: from %s", s.Instance, s.HistoryFrom)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/history"
 	"example.com/conductor/history/historytest"
 	"example.com/conductor/internal/must"
@@ -152,7 +153,7 @@ func keeperOn(t testing.TB, d disk, key *history.SealingKey) (*conductor.Conduct
 // register and unregister are calls of a client.
 func register(ctx context.Context, c *conductor.Conductor, instance string) error {
 	v, r := c.For(conductor.Reader{}), historytest.Registration(instance)
-	return v.Commit(ctx, r.Key(), v.Register(r, conductor.RegisterOptions{AnyEndpoint: true}))
+	return v.Commit(ctx, r.Key(), v.Register(r, ingest.RegisterOptions{AnyEndpoint: true}))
 }
 
 func unregister(ctx context.Context, c *conductor.Conductor, instance string) error {
@@ -220,7 +221,7 @@ func TestAnsweredRegistrationsLast(t *testing.T) {
 					mu.Lock()
 					defer mu.Unlock()
 					switch {
-					case err == nil, errors.Is(err, conductor.ErrNotFound):
+					case err == nil, errors.Is(err, ingest.ErrNotFound):
 						sure[instance] = there
 						delete(since, instance)
 					case errors.Is(err, conductor.ErrNotDurable):
@@ -401,7 +402,7 @@ func TestRegistrationsWaitForTheirStart(t *testing.T) {
 		d := openDir(t, path)
 		a := historytest.Server(t, nil)
 		historytest.Fill(t, a, 2, 10)
-		must.Succeed(t, a.Register(historytest.Registration("a"), conductor.RegisterOptions{AnyEndpoint: true}))
+		must.Succeed(t, a.Register(historytest.Registration("a"), ingest.RegisterOptions{AnyEndpoint: true}))
 		_, err := d.SaveSnapshot(a, historytest.At, 2) // without a file of registrations
 		must.Succeed(t, err)
 		start := func() (*conductor.Conductor, *Keeper, chan error) {
@@ -451,7 +452,7 @@ func TestKeepEndsWithTheLastChange(t *testing.T) {
 			close(ended)
 		}()
 		synctest.Wait()
-		must.Succeed(t, c.Register(historytest.Registration("a"), conductor.RegisterOptions{AnyEndpoint: true}))
+		must.Succeed(t, c.Register(historytest.Registration("a"), ingest.RegisterOptions{AnyEndpoint: true}))
 		stop()
 		<-ended
 		if got := instances(t, disk.folder(t, true)); !slices.Equal(got, []string{"a"}) {

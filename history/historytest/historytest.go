@@ -8,6 +8,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -40,15 +42,15 @@ func Fill(t testing.TB, c *conductor.Conductor, instances, blocks int) {
 			Endpoint: "tcp://engine:5557", Instance: string(rune('a' + i)), Model: "m", BlockSize: 16, Type: registration.TypeVLLM,
 			Tenant: "default",
 		}
-		must.Succeed(t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: uint64(i), Print: 7}}))
+		must.Succeed(t, r.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: uint64(i), Print: 7}}))
 		for _, salt := range []string{"", "pepper"} {
 			words := make([]uint64, blocks)
 			for k := range words {
 				words[k] = uint64(i*blocks+k+1)*0x9e3779b97f4a7c15 + uint64(len(salt))
 			}
-			must.Succeed(t, r.Stored(&conductor.Stored{
+			must.Succeed(t, r.Stored(&ingest.Stored{
 				Source: reg, Shard: scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16, Salt: salt,
-				Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
+				Stretch: &ingest.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
 			}))
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/spelling"
 )
@@ -36,7 +37,7 @@ type Digests struct {
 	// Path is where a peer shows its digests.
 	Path string
 	// Read reads the hash seed of a peer and the digests of its sources.
-	Read func(body io.Reader) (hashSeed uint64, all []conductor.SourceDigest, err error)
+	Read func(body io.Reader) (hashSeed uint64, all []ingest.SourceDigest, err error)
 }
 
 // Results of a comparison of one source with that of a peer.
@@ -147,7 +148,7 @@ func (m *comparer) compareAll(ctx context.Context) {
 		}
 		d.Compared = time.Now()
 		with := PeerDrift{Compared: d.Compared}
-		ours := make(map[registration.Key]*conductor.SourceDigest)
+		ours := make(map[registration.Key]*ingest.SourceDigest)
 		all := m.c.Sources().Digests("")
 		for i := range all {
 			ours[all[i].Key()] = &all[i]
@@ -220,7 +221,7 @@ func (p *Peers) updateDrift(change func(*Drift)) {
 var errForeign = errors.New("it has no digests: it is another kind of server, or an older one")
 
 // askDigests returns the digests of a peer.
-func (m *comparer) askDigests(ctx context.Context, peer string) ([]conductor.SourceDigest, error) {
+func (m *comparer) askDigests(ctx context.Context, peer string) ([]ingest.SourceDigest, error) {
 	ctx, cancel := context.WithTimeout(ctx, digestPatience)
 	defer cancel()
 	digests := m.peers.cfg.Digests
@@ -266,7 +267,7 @@ func (m *comparer) logRefusal(peer string, err error) {
 
 // countBehind returns how many batches a synced peer had applied that this server, which is asked later, has
 // not. The text says so from the second round on.
-func (m *comparer) countBehind(p pair, our, their *conductor.SourceDigest) (batches uint64, text string) {
+func (m *comparer) countBehind(p pair, our, their *ingest.SourceDigest) (batches uint64, text string) {
 	if their.Synced() && their.Mark != nil {
 		next := uint64(0)
 		if our.Mark != nil {
@@ -284,7 +285,7 @@ func (m *comparer) countBehind(p pair, our, their *conductor.SourceDigest) (batc
 
 // judgeSource compares a source with that of a peer, and acts on a confirmed difference. It returns the
 // result, and the blocks that it is about.
-func (m *comparer) judgeSource(p pair, our, their *conductor.SourceDigest) (result string, blocks int) {
+func (m *comparer) judgeSource(p pair, our, their *ingest.SourceDigest) (result string, blocks int) {
 	a, b, fresh := common(our, their)
 	switch {
 	case a == nil || our.Settings != their.Settings:
@@ -311,11 +312,11 @@ func (m *comparer) judgeSource(p pair, our, their *conductor.SourceDigest) (resu
 
 // common returns the newest checkpoints of two digests behind the same batch, nil without one.
 // fresh says that both sources stand there.
-func common(our, their *conductor.SourceDigest) (a, b *conductor.Checkpoint, fresh bool) {
+func common(our, their *ingest.SourceDigest) (a, b *ingest.Checkpoint, fresh bool) {
 	if a, b = our.Mark, their.Mark; a == nil || b == nil {
 		return nil, nil, false
 	}
-	same := func(a, b *conductor.Checkpoint) bool { return a.Seq == b.Seq && a.Print == b.Print }
+	same := func(a, b *ingest.Checkpoint) bool { return a.Seq == b.Seq && a.Print == b.Print }
 	if same(a, b) {
 		return a, b, true
 	}
@@ -331,7 +332,7 @@ func common(our, their *conductor.SourceDigest) (a, b *conductor.Checkpoint, fre
 }
 
 // confirmDifference reports a difference and resyncs the source if it is for this side to do.
-func (m *comparer) confirmDifference(p pair, our, their *conductor.SourceDigest, a, b *conductor.Checkpoint, fresh bool) {
+func (m *comparer) confirmDifference(p pair, our, their *ingest.SourceDigest, a, b *ingest.Checkpoint, fresh bool) {
 	known, now := m.differs[p], time.Now()
 	m.differs[p] = true
 	resync := m.mayResync(our, their, now)
@@ -359,12 +360,12 @@ func (m *comparer) confirmDifference(p pair, our, their *conductor.SourceDigest,
 	line.Bool("resync", resync).Msg("a replica holds other blocks of a source behind the same batch")
 	if resync {
 		delete(m.suspect, p)
-		m.c.Sources().Resync(p.key, conductor.ReasonDrift)
+		m.c.Sources().Resync(p.key, ingest.ReasonDrift)
 	}
 }
 
 // mayResync reports whether a source with a difference is to resync now, and notes that it does.
-func (m *comparer) mayResync(our, their *conductor.SourceDigest, now time.Time) bool {
+func (m *comparer) mayResync(our, their *ingest.SourceDigest, now time.Time) bool {
 	if our.ReplayEndpoint == "" || our.Missing == "" && their.Missing != "" {
 		return false // nothing would come back; or the other side knows that it lacks something
 	}
@@ -379,12 +380,12 @@ func (m *comparer) mayResync(our, their *conductor.SourceDigest, now time.Time) 
 }
 
 // describeDeployments names some deployments in which two digests of a source differ.
-func describeDeployments(our, their *conductor.SourceDigest) (out []string) {
-	type both struct{ here, there conductor.Digest }
-	all := make(map[conductor.DeploymentDigest]*both)
-	var order []conductor.DeploymentDigest
-	at := func(c conductor.DeploymentDigest) *both {
-		c.Digest = conductor.Digest{}
+func describeDeployments(our, their *ingest.SourceDigest) (out []string) {
+	type both struct{ here, there ingest.Digest }
+	all := make(map[ingest.DeploymentDigest]*both)
+	var order []ingest.DeploymentDigest
+	at := func(c ingest.DeploymentDigest) *both {
+		c.Digest = ingest.Digest{}
 		if all[c] == nil {
 			all[c] = new(both)
 			order = append(order, c)

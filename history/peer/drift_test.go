@@ -21,6 +21,7 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/admin"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 
@@ -105,11 +106,11 @@ func (t *twin) follow(tb testing.TB, instance string) {
 	must.Succeed(tb, t.c.Register(registration.Registration{
 		Endpoint: "tcp://" + instance + ":1", ReplayEndpoint: "tcp://" + instance + ":1", Type: registration.TypeVLLM,
 		Model: "m", Instance: instance, BlockSize: 4,
-	}, conductor.RegisterOptions{}))
+	}, ingest.RegisterOptions{}))
 }
 
 // digest returns the digest of an engine.
-func (t *twin) digest(tb testing.TB, instance string) conductor.SourceDigest {
+func (t *twin) digest(tb testing.TB, instance string) ingest.SourceDigest {
 	tb.Helper()
 	all := t.c.Sources().Digests(instance + "|default|0")
 	if len(all) != 1 || all[0].Mark == nil {
@@ -351,7 +352,7 @@ func TestCompareLeavesAlone(t *testing.T) {
 		must.Succeed(t, b.c.Register(registration.Registration{
 			Endpoint: "tcp://e:1", ReplayEndpoint: "tcp://e:1", Type: registration.TypeVLLM, Model: "m", Instance: "e", BlockSize: 4,
 			Copies: registration.CopiesSet,
-		}, conductor.RegisterOptions{Replace: true}))
+		}, ingest.RegisterOptions{Replace: true}))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if d := a.r.Drift(); !reflect.DeepEqual(d.Sources, map[string]int{peer.Incomparable: 1}) {

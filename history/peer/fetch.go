@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
 )
@@ -39,7 +40,7 @@ type Format struct {
 	Reasons []string
 	// Read brings back the blocks of a snapshot of a content type. It calls skip for each
 	// part that it leaves out, and returns an error for a snapshot that is not whole.
-	Read func(body io.Reader, contentType string, into *conductor.Recovery, skip func(reason string)) error
+	Read func(body io.Reader, contentType string, into *ingest.Recovery, skip func(reason string)) error
 }
 
 // SnapshotPath is where a server sends snapshots to peers.
@@ -49,7 +50,7 @@ const SnapshotPath = "/admin/snapshot"
 func OwnFormat() Format {
 	return Format{
 		Path: SnapshotPath, Accept: history.MediaType, Resumes: true,
-		Read: func(body io.Reader, _ string, into *conductor.Recovery, _ func(string)) error {
+		Read: func(body io.Reader, _ string, into *ingest.Recovery, _ func(string)) error {
 			_, err := history.Read(body, history.Reading{Into: into, MaxHead: history.MaxHead})
 			return err
 		},
@@ -61,7 +62,7 @@ func OwnFormat() Format {
 func DeploymentFormat(d scope.Deployment) Format {
 	f := OwnFormat()
 	f.Path += "?" + url.Values{"tenant_id": {d.Tenant}, "model": {d.Model}, "block_size": {strconv.Itoa(d.BlockSize)}}.Encode()
-	f.Read = func(body io.Reader, _ string, into *conductor.Recovery, _ func(string)) error {
+	f.Read = func(body io.Reader, _ string, into *ingest.Recovery, _ func(string)) error {
 		_, err := history.Read(body, history.Reading{Into: into, MaxHead: history.MaxHead, Sources: history.Only(d)})
 		return err
 	}
@@ -101,7 +102,7 @@ type fetch struct {
 
 // loadFrom loads the snapshot of the peer at a URL.
 func (f *fetch) loadFrom(ctx context.Context, url string, loader *history.Loader) (progress conductor.Progress, err error) {
-	snapshot := history.Snapshot{Origin: conductor.FromPeer, Name: url, Slow: "still recovering", Field: "peer"}
+	snapshot := history.Snapshot{Origin: ingest.FromPeer, Name: url, Slow: "still recovering", Field: "peer"}
 	for i := range f.formats {
 		progress, err = loader.Load(snapshot, func(l *history.Loading) error {
 			if f.begin != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
@@ -58,13 +59,13 @@ func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
 // format takes the text "whole" for a snapshot of one block, and leaves a part out.
 var format = Format{
 	Path: "/snapshot", Accept: "text/x", Reasons: []string{"odd"},
-	Read: func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
+	Read: func(body io.Reader, contentType string, into *ingest.Recovery, skip func(string)) error {
 		text, err := io.ReadAll(body)
 		skip("odd")
-		err = errors.Join(err, into.Stored(&conductor.Stored{
+		err = errors.Join(err, into.Stored(&ingest.Stored{
 			Source: registration.Registration{Instance: "a", Tenant: "default", Model: "m", BlockSize: 16, Type: registration.TypeVLLM},
 			Shard:  scope.Shard{Tenant: "default", Model: "m"}, BlockSize: 16,
-			Stretch: &conductor.Stretch{Engine: []uint64{7}}, Local: []uint64{8},
+			Stretch: &ingest.Stretch{Engine: []uint64{7}}, Local: []uint64{8},
 		}))
 		if string(text) != "whole" || contentType != "text/x" {
 			err = errors.Join(err, errors.New("the snapshot is torn"))
@@ -250,7 +251,7 @@ func TestEndlessPeers(t *testing.T) {
 			c := conductor.New(conductor.Options{Gate: gate, MaxBytesTotal: room, Log: zerolog.Nop()})
 			defer c.Close()
 			discards := format
-			discards.Read = func(body io.Reader, contentType string, into *conductor.Recovery, skip func(string)) error {
+			discards.Read = func(body io.Reader, contentType string, into *ingest.Recovery, skip func(string)) error {
 				if contentType != "" {
 					return format.Read(body, contentType, into, skip)
 				}
@@ -324,7 +325,7 @@ func TestPlainClient(t *testing.T) {
 	defer close(gate)
 	var read int64
 	f := format
-	f.Read = func(body io.Reader, _ string, _ *conductor.Recovery, _ func(string)) (err error) {
+	f.Read = func(body io.Reader, _ string, _ *ingest.Recovery, _ func(string)) (err error) {
 		read, err = io.Copy(io.Discard, body)
 		return errors.Join(err, errors.New("it is no snapshot"))
 	}

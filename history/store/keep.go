@@ -6,7 +6,7 @@ import (
 	"maps"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 )
 
@@ -104,7 +104,7 @@ func (k *Keeper) writeDue(ctx context.Context, again bool) {
 
 // isDue reports whether this replica should write a deployment. One whose sources are all synced
 // goes before others: it replaces what another kind wrote, and those wait half an interval longer.
-func (k *Keeper) isDue(m *manifest, d conductor.HeldDeployment, now int64) bool {
+func (k *Keeper) isDue(m *manifest, d ingest.HeldDeployment, now int64) bool {
 	if m == nil || d.Synced && !m.Synced {
 		return true
 	}
@@ -116,7 +116,7 @@ func (k *Keeper) isDue(m *manifest, d conductor.HeldDeployment, now int64) bool 
 }
 
 // tryWrite writes a deployment, and reports whether it is written, by this replica or another.
-func (k *Keeper) tryWrite(ctx context.Context, d conductor.HeldDeployment, known *manifest) bool {
+func (k *Keeper) tryWrite(ctx context.Context, d ingest.HeldDeployment, known *manifest) bool {
 	err := k.writeDeployment(ctx, d, known)
 	if err == nil || ctx.Err() != nil || errors.Is(err, errTaken) {
 		return true

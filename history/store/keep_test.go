@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/internal/must"
 	"example.com/conductor/internal/redistest"
 )
@@ -109,7 +109,7 @@ func TestShelfDue(t *testing.T) {
 	f := func(mine, theirs bool, age time.Duration, want bool) {
 		t.Helper()
 		m := &manifest{At: 1_000_000, Synced: theirs}
-		if got := s.isDue(m, conductor.HeldDeployment{Synced: mine}, 1_000_000+age.Milliseconds()); got != want {
+		if got := s.isDue(m, ingest.HeldDeployment{Synced: mine}, 1_000_000+age.Milliseconds()); got != want {
 			t.Errorf("synced %t, on the shelf %t, %s old: %t", mine, theirs, age, got)
 		}
 	}
@@ -120,7 +120,7 @@ func TestShelfDue(t *testing.T) {
 	f(false, false, 89*time.Second, false)
 	f(false, false, 90*time.Second, true)
 	f(true, true, -2*time.Minute, true) // the clock of the store was put back
-	if !s.isDue(nil, conductor.HeldDeployment{}, 0) {
+	if !s.isDue(nil, ingest.HeldDeployment{}, 0) {
 		t.Error("one that is not there is not due")
 	}
 }

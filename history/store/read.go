@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/history"
 )
@@ -100,7 +101,7 @@ return 1
 func (k *Keeper) loadManifest(ctx context.Context, loader *history.Loader, m *manifest) (conductor.Progress, error) {
 	var sum history.Summary
 	snapshot := history.Snapshot{
-		Origin: conductor.FromShelf, Name: m.Model, Bytes: m.Bytes, Slow: "still recovering", Field: "model",
+		Origin: ingest.FromShelf, Name: m.Model, Bytes: m.Bytes, Slow: "still recovering", Field: "model",
 	}
 	progress, err := loader.Load(snapshot, func(l *history.Loading) (err error) {
 		from := l.Reader(ctx, &chunks{k: k, ctx: ctx, m: m, sum: sha256.New()}, nil)

@@ -14,6 +14,8 @@ import (
 
 	"example.com/conductor/conductor"
 	"example.com/conductor/conductor/fleet"
+	"example.com/conductor/conductor/image"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/events/stream"
@@ -75,19 +77,19 @@ func (m *member) hold(of string, blocks int) {
 	reg := registration.Registration{Endpoint: "inproc://engine", Instance: "engine of " + of, Model: of, BlockSize: 16,
 		Type: registration.TypeVLLM, Tenant: "default"}
 	r := m.c.Sources().Snapshots().Recover(0)
-	must.Succeed(m.t, r.Source(conductor.SourceMark{Registration: reg, Mark: &conductor.Mark{Seq: 41, Print: 7}}))
+	must.Succeed(m.t, r.Source(image.Source{Registration: reg, Mark: &ingest.Mark{Seq: 41, Print: 7}}))
 	for _, salt := range []string{"", "pepper"} {
 		words := make([]uint64, blocks)
 		for i := range words {
 			words[i] = uint64(len(salt)*blocks+i+1) * 0x9e3779b97f4a7c15
 		}
-		must.Succeed(m.t, r.Stored(&conductor.Stored{
+		must.Succeed(m.t, r.Stored(&ingest.Stored{
 			Source: reg, Shard: scope.Shard{Tenant: "default", Model: of}, BlockSize: 16, Salt: salt,
-			Stretch: &conductor.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
+			Stretch: &ingest.Stretch{Root: true, Engine: words, ClientHashes: words}, Local: words,
 		}))
 	}
 	r.Done()
-	must.Succeed(m.t, m.c.Register(reg, conductor.RegisterOptions{AnyEndpoint: true}))
+	must.Succeed(m.t, m.c.Register(reg, ingest.RegisterOptions{AnyEndpoint: true}))
 }
 
 // held says what a replica holds: each source with blocks, mark and origin.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/history"
 	"example.com/conductor/history/peer"
 	"example.com/conductor/internal/must"
@@ -40,9 +40,9 @@ func TestTakeoverFromStore(t *testing.T) {
 	f("none", nil, 0, "", "")
 	f("none", []string{dead}, 0, "", "connection refused")
 	b.expect("nothing", own)
-	f("m", []string{dead}, 1000, conductor.FromShelf, "")
+	f("m", []string{dead}, 1000, ingest.FromShelf, "")
 	b.expect("one deployment", "engine of m 1000 41 shelf\n"+own)
-	f("m", nil, 1000, conductor.FromShelf, "") // again, the old ones go
+	f("m", nil, 1000, ingest.FromShelf, "") // again, the old ones go
 	b.expect("again", "engine of m 1000 41 shelf\n"+own)
 	must.Succeed(t, a.store().Client().Del(t.Context(), a.chunkKey(keyName(model("n")), manifestOf(list(t, a), model("n")).ID, 0)).Err())
 	f("n", nil, 0, "", "a chunk is gone")

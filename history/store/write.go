@@ -12,7 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/history"
 )
 
@@ -97,7 +97,7 @@ type upload struct {
 
 // writeDeployment writes the snapshot of a deployment, whose manifest the store is known to have, nil for none. It
 // returns errTaken if another replica writes it, or has since the manifest was read.
-func (k *Keeper) writeDeployment(ctx context.Context, d conductor.HeldDeployment, known *manifest) error {
+func (k *Keeper) writeDeployment(ctx context.Context, d ingest.HeldDeployment, known *manifest) error {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()
 	before := ""
@@ -127,7 +127,7 @@ func (k *Keeper) writeDeployment(ctx context.Context, d conductor.HeldDeployment
 }
 
 // writeAll writes the chunks, then the manifest, and removes the chunks of those that the manifest replaces.
-func (u *upload) writeAll(d conductor.HeldDeployment) error {
+func (u *upload) writeAll(d ingest.HeldDeployment) error {
 	k := u.k
 	sum, err := history.Write(u, k.cfg.Conductor, &d.Deployment, time.UnixMilli(u.m.At), k.cfg.Key.Seal)
 	if err == nil && len(u.chunk) > 0 {

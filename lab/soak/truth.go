@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/conductor/scope"
 	"example.com/conductor/index/hash"
@@ -99,7 +99,7 @@ func (s *source) endpoint() string { return fmt.Sprintf("ipc://%s/%d", s.reg.Key
 func (s *source) register() error {
 	r := s.reg
 	r.Endpoint = s.endpoint()
-	return s.conductor.Register(r, conductor.RegisterOptions{})
+	return s.conductor.Register(r, ingest.RegisterOptions{})
 }
 
 // prepare makes prompts with common beginnings, and the fleet.

@@ -29,6 +29,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events"
 	"example.com/conductor/events/stream"
@@ -173,7 +174,7 @@ func (c *Config) runPhase(perSource float64) (*phase, error) {
 	for i, port := range ports {
 		err := k.Register(registration.Registration{
 			Endpoint: "tcp://127.0.0.1:" + port, Type: "vLLM", Model: "bench", Instance: strconv.Itoa(i), BlockSize: c.BlockSize,
-		}, conductor.RegisterOptions{})
+		}, ingest.RegisterOptions{})
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"example.com/conductor/conductor"
+	"example.com/conductor/conductor/ingest"
 	"example.com/conductor/conductor/registration"
 	"example.com/conductor/events/stream"
 	"example.com/conductor/lab/harness"
@@ -37,7 +38,7 @@ type inProcess struct{ conductor *conductor.Conductor }
 func (k inProcess) followEngine(endpoint, instance string, blockSize int) error {
 	return k.conductor.Register(registration.Registration{
 		Endpoint: endpoint, Type: registration.TypeVLLM, Model: model, Instance: instance, BlockSize: blockSize,
-	}, conductor.RegisterOptions{})
+	}, ingest.RegisterOptions{})
 }
 
 func (k inProcess) readWatermarks(applied []uint64) error {

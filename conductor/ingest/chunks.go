@@ -1,0 +1,282 @@
+package ingest
+
+import (
+	"slices"
+
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/names"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/events"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
+)
+
+// Below the device, publishers keep blocks in chunks that they load whole or not at all: LMCache has 256
+// tokens in a chunk, vLLM's offloading a multiple of the engine's block. A chunk of k registered blocks is
+// indexed as k blocks of an owner with chunks of k, and answers leave out what such an owner holds of a
+// chunk in part (tiers.Owner.Chunk).
+//
+// An engine that offloads names a chunk by the hash of the last of its blocks on the device:
+//
+//	device   |-- 1 --|-- 2 --|-- 3 --|-- 4 --|-- 5 --| ...
+//	chunk    |-------------- 4 --------------|
+//
+// The blocks before that one follow from its chain. How many they are, the block size of the event
+// says, else the places of the hashes that came without a size (chunkGuess).
+
+// maxChunkSizes is how many sizes of chunks a source may have in a deployment: each has an owner for each
+// rank, medium and group. LMCache has one, and shorter ones of all sizes where prompts end: 256 tokens in blocks
+// of 16 make 15.
+const maxChunkSizes = 32
+
+// mayHaveChunks reports whether the source may have chunks of a size, in blocks.
+func (ns *namespace) mayHaveChunks(size int) bool {
+	return size <= 1 || slices.Contains(ns.chunks, size) || len(ns.chunks) < maxChunkSizes
+}
+
+// putHashes stores blocks that come by their hashes alone. Below the device a hash may stand for a chunk.
+func (a *applier) putHashes(ns *namespace, c *normalize.Change, at names.Placing) (sum index.StoreResult) {
+	size := c.Chunk
+	if size == 0 {
+		size = a.guessChunk(ns, c, at.Fold)
+	}
+	if size <= 1 && ns.parts() == 0 || c.Parts > 1 {
+		return a.put(ns, c, at)
+	}
+	part, event := *c, *c.Cut
+	part.Cut = &event
+	put := func(hashes []uint64, chunk int) {
+		if event.Hashes, part.Owner.Chunk = hashes, chunk; len(hashes) > 0 {
+			res := a.put(ns, &part, at)
+			addResult(&sum, &res)
+			a.leaveAlone(ns, &part, at.Fold)
+		}
+	}
+	var all []uint64
+	chunk, from := 0, 0 // of all[from:]
+	for _, h := range c.Cut.Hashes {
+		before := len(all)
+		all = a.holdings.blocksOf(ns, all, h, size, at.Fold)
+		own := len(all) - before
+		device := c.Medium.Tier == tiers.Device
+		if own < size {
+			a.reportChunks("a chunk of %d blocks on %s came by the hash of its last block, and the blocks before that are not known: it "+
+				"counts as that one block until it is announced again behind them", size, c.Medium.Name)
+		}
+		if own < size || !device && !ns.mayHaveChunks(own) {
+			all, own = append(all[:before], h), 1 // the last block matches only where all do
+		}
+		if own == 1 || device {
+			own = 0
+		}
+		if own != chunk {
+			put(all[from:before], chunk)
+			chunk, from = own, before
+		}
+	}
+	put(all[from:], chunk)
+	return sum
+}
+
+// leaveAlone drops blocks that are held alone and now come as a chunk, where a second announcement is no copy.
+// Otherwise the removal would leave one of the two.
+func (a *applier) leaveAlone(ns *namespace, c *normalize.Change, fold uint64) {
+	key := c.Owner
+	if key.Chunk = 0; c.Owner.Chunk == 0 || a.holdings.copies(key) != index.CopySet {
+		return
+	}
+	if h := ns.owners[key]; h != nil {
+		for _, o := range h.owners {
+			ns.Deployment.Index.Remove(o, a.holdings.names(c.Cut.Hashes, fold), nil, index.CopySet)
+		}
+	}
+}
+
+// blocksOf appends the hashes of the blocks that a hash stands for, the hash itself last: the parts of a block
+// that engines have announced in parts, else the blocks of a chunk of a size, as far as all of them are known.
+func (s *holdings) blocksOf(ns *namespace, dst []uint64, h uint64, size int, fold uint64) []uint64 {
+	from := len(dst)
+	for n := 1; n < ns.parts(); n++ {
+		part := normalize.PartName(h, n)
+		if !ns.Deployment.Index.ResolveHash(ns.Source, part^fold).Own {
+			break
+		}
+		dst = append(dst, part)
+	}
+	slices.Reverse(dst[from:])
+	if len(dst)-from+1 < size {
+		all, _ := ns.Deployment.Index.Inspect().NamesBefore(dst[:from:from], ns.Source, h^fold, size-1)
+		if len(all)-from == size-1 {
+			for i := range all[from:] {
+				all[from+i] ^= fold
+			}
+			dst = all
+		}
+	}
+	return append(dst, h)
+}
+
+// withdrawChunks is withdraw for a deployment where a hash may stand for several blocks. Chunks of different
+// sizes may have blocks in common, where a prompt ends inside a chunk. So a hash that was announced in parts is
+// that of a chunk of as many, if there are such chunks; any other is held alone, or ends a chunk of the smallest size
+// that has it.
+func (s *holdings) withdrawChunks(ns *namespace, e *events.Event, key normalize.Owner) (found int) {
+	var blocks []uint64
+	var remaining []int
+	had, sizes, exactly := make([]bool, len(e.Hashes)), []int{0}, []int{0, 0}
+	if s.media[key.Medium].Tier != tiers.Device {
+		sizes = append(sizes, ns.chunks...)
+	}
+	ns.Names.Removed(e, func(fold uint64) bool {
+		for i, h := range e.Hashes {
+			if had[i] {
+				continue
+			}
+			blocks = s.blocksOf(ns, blocks[:0], h, 0, fold)
+			parts, may := len(blocks), sizes
+			if key.Chunk = parts; parts > 1 && ns.owners[key] != nil {
+				exactly[0] = parts
+				may = exactly // alone in a snapshot of a release that did not know chunks
+			}
+			for _, size := range may {
+				key.Chunk = size
+				holder := ns.owners[key]
+				if holder == nil || size > 0 && size < parts {
+					continue
+				}
+				if size > parts {
+					blocks = s.blocksOf(ns, blocks[:0], h, size, fold)
+				}
+				if e.Remaining != nil {
+					remaining = slices.Repeat(e.Remaining[i:i+1], len(blocks))
+				}
+				for _, o := range holder.owners {
+					had[i] = s.withdrawChunk(ns, o, s.names(blocks, fold), remaining, s.copies(key)) || had[i]
+				}
+				if had[i] {
+					found++
+					break
+				}
+			}
+		}
+		return found < len(e.Hashes)
+	})
+	return found
+}
+
+// withdrawChunk removes blocks from an owner that has the last one, and reports whether it has. Another
+// owner may have some of the others, in chunks that end before.
+func (s *holdings) withdrawChunk(ns *namespace, o index.Owner, blocks []uint64, remaining []int, policy index.CopyPolicy) bool {
+	last := len(blocks) - 1
+	of := func(from, to int) []int {
+		if remaining == nil {
+			return nil
+		}
+		return remaining[from:to]
+	}
+	res := ns.Deployment.Index.Remove(o, blocks[last:], of(last, last+1), policy)
+	if res.Removed+res.Copies == 0 {
+		return false
+	}
+	if last > 0 {
+		ns.Deployment.Index.Remove(o, blocks[:last], of(0, last), policy)
+	}
+	return true
+}
+
+// chunkGuess learns how many blocks the chunks on a medium have, from the distances between chunks whose
+// events do not say it.
+type chunkGuess struct {
+	size int // greatest common divisor of the distances, in blocks; 0 before the first
+	seen int // distances
+}
+
+// enoughDistances is how many distances decide. Where each hash stands for one block, one of the first
+// distances is 1, or no larger number divides them all.
+const enoughDistances = 16
+
+// decided reports whether size is that of the chunks.
+func (g *chunkGuess) decided() bool { return g.size == 1 || g.seen >= enoughDistances }
+
+// addDistance makes size the greatest common divisor of itself and a distance.
+func (g *chunkGuess) addDistance(distance int) {
+	for g.seen++; distance != 0; {
+		g.size, distance = distance, g.size%distance
+	}
+}
+
+// guessesChunk reports whether how many blocks the hashes of a change stand for is a guess that may change.
+func (a *applier) guessesChunk(c *normalize.Change) bool {
+	if c.Local != nil || c.Chunk != 0 {
+		return false
+	}
+	g := a.chunks[c.Medium.Name]
+	return g == nil || g.size != 1
+}
+
+// guessChunk returns how many blocks the hashes of an event without a size stand for, 1 as long as that is
+// not known. The first chunk of a prompt begins where the prompt does, another one ends behind the hash before
+// it in the event, or at a multiple of the size from the beginning.
+func (a *applier) guessChunk(ns *namespace, c *normalize.Change, fold uint64) int {
+	g := a.chunks[c.Medium.Name]
+	if g == nil {
+		if a.chunks == nil {
+			a.chunks = make(map[string]*chunkGuess)
+		}
+		g = new(chunkGuess)
+		a.chunks[c.Medium.Name] = g
+	}
+	if g.size == 1 {
+		return 1
+	}
+	was := *g
+	var before []uint64
+	for i, h := range c.Cut.Hashes {
+		if i > 0 && was.decided() {
+			break // one an event is enough to find a wrong guess
+		}
+		var root bool
+		before, root = ns.Deployment.Index.Inspect().NamesBefore(before[:0], ns.Source, h^fold, normalize.MaxParts)
+		switch at := slices.Index(before, c.Cut.Hashes[max(i-1, 0)]^fold); {
+		case i > 0 && at >= 0:
+			g.addDistance(len(before) - at)
+		case root && len(before) < normalize.MaxParts:
+			g.addDistance(len(before) + 1)
+		}
+	}
+	if was.decided() && g.size != was.size {
+		a.forgetChunks(ns, c.Medium.Name, was.size)
+	}
+	switch {
+	case g.size == 1:
+		a.doctor.Findings.Withdraw(doctor.FindingChunks)
+	case !g.decided() && g.seen > 1:
+		a.reportChunks("blocks on %s are announced by hash alone and without a size, and lie %d blocks apart: each seems to stand for a "+
+			"chunk of that many. Once %d distances agree, each counts as such a chunk, and until then as one block; "+remedyChunks,
+			c.Medium.Name, g.size, enoughDistances)
+	case g.decided() && (!was.decided() || g.size != was.size):
+		a.doctor.Findings.Withdraw(doctor.FindingChunks)
+		a.reportChunks("blocks on %s are announced by hash alone and without a size, and are taken for chunks of %d blocks, which only "+
+			"the distances between them say; "+remedyChunks, c.Medium.Name, g.size)
+	}
+	if !g.decided() || g.size == 0 {
+		return 1
+	}
+	return g.size
+}
+
+const remedyChunks = "let the connector describe its blocks (self_describing_kv_events of vLLM's OffloadingConnector)"
+
+// reportChunks reports that which blocks a chunk has is a guess, or not known.
+func (a *applier) reportChunks(format string, args ...any) {
+	a.doctor.Findings.Report(doctor.FindingChunks, format, args...)
+}
+
+// forgetChunks drops the chunks of a size on a medium: the size was a wrong guess.
+func (a *applier) forgetChunks(ns *namespace, medium string, size int) {
+	for key, h := range ns.owners {
+		if key.Medium == medium && key.Chunk == size {
+			ns.clear(h)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package ingest
+
+import (
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/events"
+)
+
+// A hash is contested while sources announce it with different tokens. Blocks that are known by the
+// hash alone wait until the sources that hold blocks by it agree again (index/contest.go). Both
+// sources get a finding.
+
+// Contest is a hash that two sources announce with different tokens. A source that is gone is nil.
+type Contest struct {
+	Hash      uint64
+	By, Other *catalog.Member // By announced it last
+}
+
+// noteContests notes the contests of a deployment since the last call. What the source stored
+// last may be one.
+func (a *applier) noteContests(ns *namespace) {
+	for _, n := range ns.Deployment.Index.TakeContests() {
+		by, other := a.shared.catalog.HolderOf(ns.Deployment, n.Source), a.shared.catalog.HolderOf(ns.Deployment, n.Other)
+		a.effects.Contests = append(a.effects.Contests, Contest{Hash: n.Engine, By: by, Other: other})
+	}
+}
+
+// reportContest tells both sources of a contest.
+func (c *Sources) reportContest(n Contest) {
+	if n.By != nil {
+		if s := c.SourceOf(n.By); s != nil {
+			s.applier.drop(events.ContestedHash, 1)
+		}
+		reportContest(n.By, n.Hash, n.Other)
+	}
+	if n.Other != nil {
+		reportContest(n.Other, n.Hash, n.By)
+	}
+}
+
+// reportContest reports that another source, if it is not nil, announces a hash with other
+// tokens.
+func reportContest(m *catalog.Member, hash uint64, other *catalog.Member) {
+	who := "a source that is gone"
+	if other != nil {
+		who = other.Key().String()
+	}
+	m.Findings.Report(doctor.FindingContest,
+		"the hash %d comes with other tokens from %s: blocks of pools wait until one of the two has left theirs; one of them is broken "+
+			"or hostile", hash, who)
+}
+
+// decideContests looks whether contests of hashes, nil for all, have ended with what the
+// source has lost.
+func (ns *namespace) decideContests(hashes []uint64) {
+	if ns.Deployment.Index.ContestedHashes() > 0 {
+		ns.Deployment.Index.DecideContests(hashes)
+	}
+}
+
+// decideAll looks whether any contest has ended, as by blocks that expired.
+func (a *applier) decideAll() {
+	for _, ns := range a.holdings.namespaces {
+		ns.decideContests(nil)
+	}
+}

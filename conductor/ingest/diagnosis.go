@@ -1,0 +1,216 @@
+package ingest
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/index"
+)
+
+// defaultSilentAfter outlasts the pauses of a fleet at night that is still asked.
+const defaultSilentAfter = 5 * time.Minute
+
+// logFindings logs each finding of the source once.
+func (s *Source) logFindings() { s.Member.LogFindings(&s.shared.log) }
+
+// Findings returns the findings of the doctor, and that the source is stale. Time alone makes a source
+// stale, so the finding follows from the state instead of from an event. Its log line is that of the
+// state.
+func (s *Source) Findings(st *stream.Status) []doctor.Finding {
+	all := s.doctor.Findings.List()
+	if st.State != stream.Stale {
+		return all
+	}
+	stale := doctor.Finding{Code: doctor.FindingStale, Since: st.StaleAt, Message: staleText(s, st)}
+	at, _ := slices.BinarySearchFunc(all, stale, func(a, b doctor.Finding) int { return cmp.Compare(a.Code, b.Code) })
+	return slices.Insert(all, at, stale)
+}
+
+// staleText says since when nothing was heard of a stale source, and what to check. It leaves the fault of the
+// connection out, because not every client may see that.
+func staleText(s *Source, st *stream.Status) string {
+	const held = "; its blocks stay in the answers until it is heard again or unregistered"
+	switch {
+	case s.Registration.IsPushed():
+		return "no report has come from the cache server since the source was registered: check that it runs and that its reports go to " +
+			"this server"
+	case strings.HasPrefix(s.Registration.Endpoint, "bind:") && st.LastLifeAt.IsZero():
+		return "the engine has never connected to this server: check that it runs, and the address and topic that it publishes to"
+	case strings.HasPrefix(s.Registration.Endpoint, "bind:"):
+		return "nothing has come from the engine since " + atUTC(st.LastLifeAt) +
+			": check that it runs, although an engine without work sends nothing" + held
+	case st.LastLifeAt.IsZero():
+		return "there has never been a connection to the engine: check that it runs, its endpoint, and the network"
+	}
+	return "there has been no connection to the engine since " + atUTC(st.LastLifeAt) + ": check that it runs, and the network" + held
+}
+
+// atUTC returns a time as messages show it.
+func atUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+
+// observeBatch passes a batch to the doctor.
+func (s *Source) observeBatch(b *events.Batch) {
+	s.doctor.ObserveBatch(b, func(rank int) string {
+		other := registration.Key{Instance: s.Registration.Instance, Tenant: s.Registration.Tenant, Rank: rank}
+		if s.shared.catalog.Member(other) == nil {
+			return ""
+		}
+		return other.String()
+	})
+}
+
+// observeSilence compares the last event of a source with the last query for its deployment. An engine that was
+// away has been silent since it came back: what it sent before says nothing about its settings now.
+func observeSilence(s *Source, now time.Time) {
+	limit := s.shared.opts.SilentAfter
+	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
+	if d == nil || limit <= 0 || s.shared.catalog.Past {
+		return
+	}
+	st := s.feed.Status()
+	heard := s.opened
+	if at := s.Member.Heard.Load(); at != 0 {
+		heard = time.Unix(0, at)
+	}
+	if st.ConnectedAt.After(heard) {
+		heard = st.ConnectedAt
+	}
+	asked := now.Sub(d.LastAsked()) < limit
+	s.doctor.Silence(now.Sub(heard), limit, asked && (st.State == stream.Synced || st.State == stream.Partial))
+}
+
+// observeUse compares the adapters and salts of the blocks that a source stored lately with those that queries ask for.
+func observeUse(s *Source, now time.Time) {
+	limit := s.shared.opts.SilentAfter
+	d := s.shared.catalog.Deployment(s.holdings.deploymentKey())
+	if d == nil || limit <= 0 || s.shared.catalog.Past || s.Registration.IsPool() || now.Sub(s.opened) < limit {
+		return
+	}
+	asked := false
+	s.turn.Lock()
+	for _, ns := range s.holdings.namespaces {
+		for _, id := range ns.Names.Recent() {
+			asked = asked || now.Sub(id.AskedAt()) < limit
+		}
+	}
+	s.turn.Unlock()
+	s.doctor.Use(s.holdings.blocks(), asked, now.Sub(d.LastAsked()) < limit)
+}
+
+// observeLives tells the doctor how fast the engine evicts.
+func observeLives(s *Source, now time.Time) {
+	for _, l := range s.Member.Lives.Lives(now) {
+		s.doctor.Life(l.Medium, l.Hazard)
+	}
+}
+
+// observeParents tells the doctor how many blocks wait for their parents. turn is held.
+func observeParents(s *Source, held heldBlocks) {
+	media, waiting := s.holdings.countMedia(held)
+	blocks := 0
+	for _, m := range media {
+		blocks += m.Blocks
+	}
+	s.doctor.Parents(waiting, blocks, waiting >= cmp.Or(s.shared.catalog.Options.MaxOrphans, index.DefaultMaxOrphans))
+}
+
+// observeRefusals reports whether another connection has sent in the name of the source
+// since the last call.
+func observeRefusals(s *Source) {
+	st := s.feed.Status()
+	n := st.Dropped[events.ForeignConnection]
+	if n == s.refused {
+		s.doctor.Findings.Withdraw(doctor.FindingConnection)
+		return
+	}
+	s.refused = n
+	s.doctor.Findings.Report(doctor.FindingConnection,
+		"%s sends under the topic and rank of the source, which another connection holds; its messages are refused until that one ends: "+
+			"find out which of the two is the engine", st.RefusedBy)
+}
+
+// observeUsable reports whether most messages of the publisher cannot be used.
+func observeUsable(s *Source, state stream.State, reason string) {
+	switch {
+	case reason == stream.ReasonUnusable:
+		s.doctor.Findings.Report(doctor.FindingUnusable,
+			"most of the publisher's messages cannot be used, and answers have nothing of them: %s; check that endpoint is where the "+
+				"engine publishes KV events, and which version of the engine it is",
+			s.feed.Status().Unusable)
+		s.logFindings()
+	case state == stream.Synced || state == stream.Partial:
+		s.doctor.Findings.Withdraw(doctor.FindingUnusable)
+	}
+}
+
+// observeStorm reports whether several publishers send over the connection.
+func observeStorm(s *Source, state stream.State, reason string) {
+	switch {
+	case reason == stream.ReasonStorm:
+		s.doctor.Findings.Report(doctor.FindingStorm,
+			"several publishers send over the connection to %s, each with numbers of its own, and answers have nothing of them: behind a "+
+				"forwarder, %s",
+			s.Registration.Endpoint, "register each engine with an endpoint of its own, or let the forwarder connect to an endpoint "+
+				"bind:tcp://... and give each engine a topic kv@INSTANCE@MODEL and a registration with that endpoint")
+		s.logFindings()
+	case state == stream.Synced || state == stream.Partial:
+		s.doctor.Findings.Withdraw(doctor.FindingStorm)
+	}
+}
+
+// observeSnapshots reports whether the engine gives no snapshot to a source that lacks history.
+func observeSnapshots(s *Source) {
+	st := s.feed.Status()
+	if st.SnapshotReason == "" || st.History == "" {
+		s.doctor.Findings.Withdraw(doctor.FindingEngineSnapshot)
+		return
+	}
+	s.doctor.Findings.Report(doctor.FindingEngineSnapshot, "%s", SnapshotFinding(st.SnapshotReason))
+}
+
+// SnapshotFinding is the text of the finding of a request that failed for a reason.
+func SnapshotFinding(reason string) string {
+	return fmt.Sprintf("the engine gives no snapshot (%s), so what it held before is not known: %s", reason, adviceOfSnapshots[reason])
+}
+
+// adviceOfSnapshots says what to do about requests that fail, by reason.
+var adviceOfSnapshots = map[string]string{
+	stream.SnapshotUnavailable: "restart the engine or raise its snapshot_max_blocks if it stays",
+	stream.SnapshotTimeout:     "check snapshot_endpoint and the load of the engine",
+	stream.SnapshotFailed:      "check snapshot_endpoint and the network",
+	stream.SnapshotPublisher:   "compare endpoint and snapshot_endpoint: they belong to different engines",
+	stream.SnapshotMalformed:   "report the version of the engine",
+	stream.SnapshotTooLarge:    "lower snapshot_max_blocks of the engine",
+	stream.SnapshotBehind:      "wait: the engine's recorder lags",
+	stream.SnapshotOverflow:    "the engine answers slower than it publishes",
+}
+
+// observeAliases reports an alias that does not mean the source's model.
+func observeAliases(s *Source) {
+	tenant := s.Registration.Tenant
+	for _, alias := range s.Member.Aliases() {
+		models := s.shared.catalog.Models().Named(tenant, alias)
+		switch {
+		case len(models) < 2:
+			continue
+		case slices.Contains(models, alias):
+			s.doctor.Findings.Report(doctor.FindingAlias,
+				"the alias %q is the model of other sources, and queries for it are about those alone: register all engines of one model "+
+					"with the same modelname", alias)
+		default:
+			s.doctor.Findings.Report(doctor.FindingAlias,
+				"the models %s have the alias %q, so it means none of them, and queries for it find nothing: leave it to one of them",
+				catalog.QuotedList(models), alias)
+		}
+		return
+	}
+	s.doctor.Findings.Withdraw(doctor.FindingAlias)
+}

@@ -1,0 +1,30 @@
+package ingest
+
+import (
+	"errors"
+
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/registration"
+)
+
+// Errors a caller branches on.
+var (
+	// ErrClosed: the Conductor is shutting down.
+	ErrClosed = errors.New("conductor is shutting down")
+	// ErrNotFound: no source is registered under the key.
+	ErrNotFound = errors.New("service not found")
+	// ErrPast: a Replay alone changes this Conductor.
+	ErrPast = errors.New("this is a recorded past; sources come from the journal alone")
+	// ErrTooManySources: limits.max_sources is reached.
+	ErrTooManySources = errors.New("too many registered sources")
+)
+
+// observedBy returns a registration as the doctor of its source needs it.
+func observedBy(r *registration.Registration) doctor.Registered {
+	return doctor.Registered{
+		Key: r.Key().String(), Rank: r.Rank, Context: r.Context(),
+		Type: r.Type, SGLang: r.Type == registration.TypeSGLang, Pool: r.IsPool(), Chunks: r.Type == registration.TypeLMCache,
+		Reports:  r.Reports,
+		Expiring: func(medium string) bool { return r.TTLOn(medium) > 0 },
+	}
+}

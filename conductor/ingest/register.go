@@ -1,0 +1,372 @@
+package ingest
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/doctor"
+	"example.com/conductor/conductor/invalid"
+	"example.com/conductor/conductor/normalize"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/statelog"
+	"example.com/conductor/events"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
+	"example.com/conductor/index"
+	"example.com/conductor/tiers"
+)
+
+// RegisterOptions are the parts of a registration that are not its identity.
+type RegisterOptions struct {
+	// Replace moves an existing subscription to new fields instead of failing
+	// with ConflictError; blocks of the old one are dropped.
+	Replace bool
+	// Static marks a source of the configuration; /ready waits for those, and they
+	// alone may name further tenants. Any other registration keeps the tenants of the
+	// source that it equals or replaces.
+	Static bool
+	// AnyEndpoint takes endpoints as they are: one that can never work makes a
+	// source that has failed.
+	AnyEndpoint bool
+	// GivesWay lets another registration, unless that gives way too, take the place of the source where
+	// limits.max_sources or limits.max_tenant_sources is reached. An equal registration without it ends that, and
+	// one with it changes nothing.
+	GivesWay bool
+	// By says who registers the source, for operators. Without a Kind it is the configuration if Static, else a client.
+	By registration.Registrar
+	// Admit, if set, sees everything that is registered before anything changes,
+	// and refuses the registration with its error. It must not call the Conductor.
+	Admit func(all iter.Seq[registration.Registration]) error
+}
+
+// Register starts a source. It never waits for the endpoint. The same key with
+// equal fields is a success that changes nothing.
+//
+// Errors: *FieldError for bad input, *ConflictError for a key taken by other
+// fields, *ProfileConflictError, ErrTooManySources, ErrClosed, ErrPast, or that of
+// Admit.
+func (c *Sources) Register(r registration.Registration, opts RegisterOptions) error {
+	if c.catalog.Past {
+		return ErrPast
+	}
+	r, err := c.Canonical(r, opts.AnyEndpoint)
+	if err != nil {
+		return err
+	}
+	if !opts.Static && len(r.MayAnnounce) > 0 {
+		return &invalid.FieldError{Field: "may_announce", Index: 0, Reason: "invalid_value",
+			Message: "may_announce is for sources of the configuration file alone"}
+	}
+	if !opts.Static && c.opts.Reaches != nil {
+		for _, f := range r.Endpoints() {
+			if f.Endpoint == "" {
+				continue
+			}
+			if err := c.opts.Reaches(f.Endpoint); err != nil {
+				return invalid.Field(f.Field, "invalid_value", "%s %v", f.Field, err)
+			}
+		}
+	}
+	return c.RegisterSound(r, opts)
+}
+
+// Canonical returns the registration with the defaults of this Conductor, or its first fault.
+func (c *Sources) Canonical(r registration.Registration, anyEndpoint bool) (registration.Registration, error) {
+	if r.TTL == 0 {
+		r.TTL = c.opts.TTL
+	}
+	err := r.Normalize(anyEndpoint)
+	if r.Copies == registration.CopiesWord(c.opts.Copies) {
+		r.Copies = ""
+	}
+	return r, err
+}
+
+// RegisterSound is Register for a registration without faults, whose endpoints need no permission.
+func (c *Sources) RegisterSound(r registration.Registration, opts RegisterOptions) error {
+	for {
+		giver := c.Find(r.Key())
+		if giver != nil && !giver.recovered {
+			giver = nil
+		}
+		old, claimed, err := c.claimFrom(giver, r, opts)
+		if !claimed {
+			continue // another one gives now
+		}
+		if old != nil {
+			c.retire(old)
+		}
+		if s := c.Find(r.Key()); err == nil && s != nil {
+			observeAliases(s)
+		}
+		return err
+	}
+}
+
+// claimFrom claims a key while the recovered source that gives way, if there is one,
+// stands still. It reports false if that is not the one under the key any more.
+func (c *Sources) claimFrom(giver *Source, r registration.Registration, opts RegisterOptions) (old *Source, claimed bool, err error) {
+	if giver != nil {
+		giver.turn.Lock()
+		defer giver.turn.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at := c.sources[r.Key()]; at != giver && (giver != nil || at != nil && at.recovered) {
+		return nil, false, nil
+	}
+	old, err = c.claim(r.Key(), r, opts)
+	return old, true, err
+}
+
+// claim starts the source, unless its key is taken: an equal registration is
+// left alone, a different one is an error or, with Replace, gives way and is
+// returned to be stopped. So is another source that gives way because there are too
+// many. c.mu is held, and the turn of a recovered source that has the key.
+func (c *Sources) claim(key registration.Key, r registration.Registration, opts RegisterOptions) (old *Source, err error) {
+	if c.closed {
+		return nil, ErrClosed
+	}
+	if opts.Admit != nil {
+		if err := opts.Admit(c.sources.registrations()); err != nil {
+			return nil, err
+		}
+	}
+	old, taken := c.sources[key]
+	most, ofTenant := c.Limits.Load().MaxSources, c.Limits.Load().MaxTenantSources
+	switch {
+	case taken && old.recovered: // gives way
+	case taken:
+		if !opts.Static {
+			r.MayAnnounce = old.Registration.MayAnnounce // only the configuration names tenants, so only it changes them
+		}
+		field, have, got := old.Registration.Diff(&r, registration.CopiesWord(c.opts.Copies))
+		switch {
+		case field == "":
+			old.givesWay = old.givesWay && opts.GivesWay
+			if !slices.Equal(old.Member.Aliases(), r.Aliases) {
+				c.catalog.SetAliases(old.Member, r.Aliases)
+			}
+			return nil, nil
+		case !opts.Replace:
+			return nil, &registration.ConflictError{Key: key, Field: field, Have: have, Want: got}
+		}
+	case ofTenant > 0 && !opts.Static && c.sources.countFor(r.Tenant) >= ofTenant:
+		if old = c.sources.givingWay(&opts, func(s *Source) bool { return s.Registration.Tenant == r.Tenant }); old == nil {
+			return nil, fmt.Errorf("%w for its tenant: limits.max_tenant_sources allows %d", ErrTooManySources, ofTenant)
+		}
+	case most > 0 && len(c.sources)-c.recovered >= most:
+		if old = c.sources.givingWay(&opts, func(*Source) bool { return true }); old == nil {
+			return nil, ErrTooManySources
+		}
+	}
+	full := !taken && old != nil
+	if err := c.catalog.CheckProfile(r, memberOf(c.sources[key])); err != nil {
+		return nil, err
+	}
+	if full {
+		delete(c.sources, old.Registration.Key())
+		c.log.Info().Str("source", old.Registration.Key().String()).Str("for",
+			key.String()).Msg("source gives way, because there are too many")
+	}
+	if full || taken && !old.recovered {
+		c.removeSource(old)
+	}
+	s := c.newSource(r, opts.Static)
+	s.by = opts.By.WithDefaults(opts.Static, s.opened)
+	s.givesWay = opts.GivesWay
+	if taken && old.recovered {
+		s.inheritFrom(old)
+		c.removeSource(old) // now, so that the instance is a row all the time
+	}
+	c.sources[key] = s
+	observeEndpoint(c, s)
+	c.watching.Do(func() { go c.watch() })
+	go c.follow(s)
+	c.log.Info().Str("source", key.String()).Str("endpoint", r.Endpoint).Str("model", r.Model).Msg("source registered")
+	return old, nil
+}
+
+// Unregister stops a source and drops its blocks and aliases. Its instance stays
+// while another rank of it is registered. It returns the key with its defaults
+// filled in; ErrNotFound when it is unknown, ErrPast.
+func (c *Sources) Unregister(key registration.Key) (registration.Key, error) {
+	key.Tenant = cmp.Or(key.Tenant, scope.DefaultTenant)
+	if c.catalog.Past {
+		return key, ErrPast
+	}
+	return c.UnregisterIf(key, nil)
+}
+
+// UnregisterIf unregisters a complete key if it still belongs to meant; a nil meant is any source.
+func (c *Sources) UnregisterIf(key registration.Key, meant *Source) (registration.Key, error) {
+	c.mu.Lock()
+	s, ok := c.sources[key]
+	ok = ok && (meant == nil || s == meant)
+	if ok {
+		delete(c.sources, key)
+		c.removeSource(s)
+	}
+	c.mu.Unlock()
+	if !ok {
+		return key, fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	c.retire(s)
+	if !s.recovered { // else it was never registered
+		c.log.Info().Str("source", key.String()).Msg("source unregistered")
+	}
+	return key, nil
+}
+
+// Bounds returns how many sources there may be, and how many that clients of one tenant
+// registered; 0 is no bound.
+func (c *Sources) Bounds() (all, ofTenant int) {
+	t := c.Limits.Load()
+	return t.MaxSources, t.MaxTenantSources
+}
+
+// pauser is a feed that can let its publisher alone for a while.
+type pauser interface {
+	Pause()
+	Unpause()
+}
+
+// SetPaused closes the connections of a source and keeps its blocks, until it is undone: what was published meanwhile
+// shows as a gap and is replayed then. A source that had failed tries its endpoint again. ErrNotFound, ErrPast.
+func (c *Sources) SetPaused(key registration.Key, paused bool) error {
+	if c.catalog.Past {
+		return ErrPast
+	}
+	s := c.Find(key)
+	if s == nil {
+		return fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	switch p, ok := s.feed.(pauser); {
+	case !ok:
+	case paused:
+		p.Pause()
+	default:
+		p.Unpause()
+	}
+	return nil
+}
+
+// observeEndpoint reports another source that follows the same publisher. c.mu is held.
+func observeEndpoint(c *Sources, s *Source) {
+	if s.Registration.IsApproximate() {
+		return // it follows none
+	}
+	told := false
+	for _, other := range c.following[s.Registration.Publisher()] {
+		key := other.Registration.Key()
+		switch {
+		case other == s:
+		case key.Tenant == s.Registration.Tenant:
+			s.doctor.Findings.Report(doctor.FindingRank,
+				"%s follows the same publisher %s: one of the two is registered with a wrong endpoint", key, s.Registration.Endpoint)
+			s.logFindings()
+			return
+		case !told:
+			// Findings are for the tenant of the source, which may not learn of others.
+			c.log.Warn().Str("source", s.Registration.Key().String()).Str("other",
+				key.String()).Msg("two tenants follow the same publisher")
+			told = true
+		}
+	}
+}
+
+// newSource opens the stream, which does not wait for the endpoint, and joins
+// the source to its deployment. c.mu is held.
+func (c *Sources) newSource(r registration.Registration, static bool) *Source {
+	recorded := c.opts.Tape.Register(r.Key().String(), r.AppendFields(nil, static)...)
+	s := c.unjoined(r)
+	s.Static, s.tape = static, recorded
+	s.feed = c.open(r, static, recorded, s.onState)
+	if f, is := s.feed.(*RecordedFeed); is {
+		f.source = s
+	}
+	s.states = statelog.New(c.log.With().Str("source", r.Key().String()).Logger(), s.feed.Status, c.opts.Stream.StaleAfter)
+	c.addSource(s) // last: queries see it from here on
+	return s
+}
+
+// newRecovered joins a source that is not registered here to its deployment. c.mu is
+// held.
+func newRecovered(c *Sources, r registration.Registration) *Source {
+	s := c.unjoined(r)
+	s.feed, s.recovered, s.Member.Recovered = newUnfollowed(c.now()), true, true
+	s.by = registration.Registrar{Kind: registration.ByPeer, At: s.opened}
+	c.addSource(s)
+	return s
+}
+
+// memberOf returns the member of a source, nil for none.
+func memberOf(s *Source) *catalog.Member {
+	if s == nil {
+		return nil
+	}
+	return s.Member
+}
+
+// unjoined makes a source without a feed, not yet visible to queries.
+func (c *Sources) unjoined(r registration.Registration) *Source {
+	s := &Source{
+		shared:  &c.shared,
+		stopped: make(chan struct{}),
+		done:    make(chan struct{}),
+		opened:  c.now(),
+		doctor:  doctor.New(observedBy(&r), c.now),
+	}
+	m := catalog.NewMember(r, &s.doctor.Findings, func() stream.Status { return s.feed.Status() })
+	s.Member, s.Registration = m, &m.Registration
+	s.holdings = holdings{
+		catalog: c.catalog, member: m, reg: s.Registration, policy: r.CopyPolicy(c.opts.Copies),
+		full:  r.Reports == registration.ReportsFull,
+		byKey: make(map[scope.Deployment]*namespace), media: make(map[string]tiers.Medium), digest: new(index.SharedDigest),
+		past: past{losses: index.NewLosses(c.opts.RemovalsBytes)},
+	}
+	a := &s.applier
+	a.member, a.reg, a.holdings, a.shared, a.doctor = m, s.Registration, &s.holdings, s.shared, s.doctor
+	a.dropped = make(map[events.Reason]uint64)
+	a.normal = normalize.New(normalize.Options{
+		Registered: r.Context(), Rank: r.Rank, Pool: r.IsPool(), Standard: r.Type == registration.TypeStandard,
+		DropOwned: r.Owned == registration.OwnedDrop, ClearDevice: r.Clear == registration.ClearDevice, MayAnnounce: r.AllowsTenant,
+		IsAlias: m.IsAlias,
+		Scheme:  c.scheme, Findings: &s.doctor.Findings, Medium: s.holdings.mediumOf,
+	})
+	if r.IsPool() {
+		a.pool = pool.New(pool.Options{
+			Registered: r.Context(), Completeness: c.opts.Completeness, Limit: c.opts.PoolBytes,
+			Counts: c.catalog.CountsGroup, Findings: &s.doctor.Findings,
+		})
+	}
+	return s
+}
+
+// streamConfig fills the template for one source.
+func (o *Options) streamConfig(r registration.Registration, static bool, recorded *tape.Recorder,
+	on func(stream.State, string)) stream.Config {
+	cfg := o.Stream
+	cfg.OnState = on
+	if recorded != nil {
+		cfg.OnUndecodable = recorded.RecordUndecodable
+	}
+	cfg.Endpoint, cfg.ReplayEndpoint, cfg.SnapshotEndpoint = r.Endpoint, r.ReplayEndpoint, r.SnapshotEndpoint
+	if o.Transport != nil {
+		cfg.Transport = o.Transport(r, static)
+	}
+	cfg.ReplayFlow = r.Tenant
+	cfg.PartialClears = r.Clear == registration.ClearDevice
+	if r.Type == registration.TypeMooncake {
+		cfg.FirstSeq = 1 // the master numbers its batches from 1
+	}
+	if r.SharesSequence() {
+		cfg.Topic = r.Topic()
+	}
+	return cfg
+}

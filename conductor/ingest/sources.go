@@ -1,0 +1,406 @@
+package ingest
+
+import (
+	"cmp"
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"example.com/conductor/conductor/catalog"
+	"example.com/conductor/conductor/pool"
+	"example.com/conductor/conductor/registration"
+	"example.com/conductor/conductor/scope"
+	"example.com/conductor/conductor/statelog"
+	"example.com/conductor/conductor/status"
+	"example.com/conductor/events"
+	"example.com/conductor/events/objectkey"
+	"example.com/conductor/events/stream"
+	"example.com/conductor/events/tape"
+	"example.com/conductor/index"
+	"example.com/conductor/index/hash"
+)
+
+// shared is what all sources of a server have in common.
+type shared struct {
+	opts    Options
+	catalog *catalog.Catalog
+	scheme  hash.Scheme
+	now     func() time.Time
+	gate    <-chan struct{}
+	log     zerolog.Logger
+	Limits  atomic.Pointer[Limits]
+	counts  eventCounts
+	Watcher atomic.Pointer[BatchWatcher]
+}
+
+// Limits are the options of Sources that may change while they run.
+type Limits struct {
+	MaxSources       int    // registered ones, 0 for no bound
+	MaxTenantSources int    // those that clients register for one tenant, 0 for no bound
+	MaxTokenID       uint32 // of events, 0 for no bound
+}
+
+// Sources has the sources that are registered, and those that a recovery brought. It starts and stops them, and
+// hands on what one of them finds out about others.
+type Sources struct {
+	shared
+	pushes   *Pushes // of those whose publisher calls us
+	open     FeedFunc
+	cutting  sync.Mutex  // held while a snapshot copies blocks; taken before any turn
+	Unscoped atomic.Bool // blocks came from a peer that tells no marks
+
+	mu        sync.RWMutex
+	sources   sourcesByKey                         // guarded by mu
+	sorted    atomic.Pointer[[]*Source]            // of sources, nil until registered makes it; written with mu held
+	following map[registration.Publisher][]*Source // of sources, by whom they follow; guarded by mu
+	recovered int                                  // of sources, those without a registration; guarded by mu
+	leaving   map[*Source]bool                     // removed, and not yet retired; guarded by mu
+	groups    fleetGroups                          // for metrics; guarded by mu
+	closed    bool                                 // guarded by mu
+
+	watching           sync.Once
+	stopWatch, watched chan struct{} // end watch; it has ended
+}
+
+// Registrations returns the registrations in any order, without sources that only a peer
+// has named. Unlike Services it looks at no stream and no index.
+func (c *Sources) Registrations() []registration.Registration {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Collect(c.sources.registrations())
+}
+
+// addSource makes a source visible in the deployment it is registered for. c.mu is held.
+func (c *Sources) addSource(s *Source) {
+	c.sorted.Store(nil)
+	if !s.Registration.IsApproximate() { // those follow none
+		p := s.Registration.Publisher()
+		c.following[p] = append(c.following[p], s)
+	}
+	if s.recovered {
+		c.recovered++
+	}
+	s.group = c.groups.join(s.Registration)
+	c.catalog.Join(s.Member)
+}
+
+// removeSource undoes addSource. The journal records nothing more of the source. c.mu is held, and
+// retire follows.
+func (c *Sources) removeSource(s *Source) {
+	c.sorted.Store(nil)
+	if p := s.Registration.Publisher(); !s.Registration.IsApproximate() {
+		c.following[p] = slices.DeleteFunc(c.following[p], func(other *Source) bool { return other == s })
+		if len(c.following[p]) == 0 {
+			delete(c.following, p)
+		}
+	}
+	if s.recovered {
+		c.recovered--
+	}
+	c.leaving[s] = true
+	s.tape.Unregister()
+	c.catalog.Part(s.Member)
+}
+
+// Find returns the source under a key, nil if there is none. It may be a recovered one.
+func (c *Sources) Find(key registration.Key) *Source {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.sources[key]
+}
+
+// SourceOf returns the source of a member, nil if it has left.
+func (c *Sources) SourceOf(m *catalog.Member) *Source {
+	if s := c.Find(m.Key()); s != nil && s.Member == m {
+		return s
+	}
+	return nil
+}
+
+// All returns the sources sorted by key. The list serves all callers: they must not change it.
+func (c *Sources) All() []*Source {
+	if all := c.sorted.Load(); all != nil {
+		return *all
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := slices.SortedFunc(maps.Values(c.sources), func(a, b *Source) int { return a.Registration.Key().Compare(b.Registration.Key()) })
+	c.sorted.Store(&all)
+	return all
+}
+
+// lockSources returns the sources registered for a deployment, or all if of is nil, in the order of
+// their keys and with their turns held until release is called; of a
+// Conductor that is closed also those that have ended.
+func (c *Sources) lockSources(of *scope.Deployment) (all []*Source, release func()) {
+	for {
+		all = c.All()
+		if of != nil {
+			all = slices.DeleteFunc(slices.Clone(all), func(s *Source) bool { return s.holdings.deploymentKey() != *of })
+		}
+		gone := false
+		for _, s := range all {
+			s.turn.Lock()
+			gone = gone || s.gone
+		}
+		release = func() {
+			for _, s := range all {
+				s.turn.Unlock()
+			}
+		}
+		c.mu.RLock()
+		closed := c.closed
+		c.mu.RUnlock()
+		if !gone || closed {
+			return all, release
+		}
+		release() // what it held may be another's, who is not among them
+	}
+}
+
+// Options configures Sources. Zero values take the defaults of New.
+type Options struct {
+	Copies        index.CopyPolicy
+	Stream        stream.Config
+	Transport     func(r registration.Registration, static bool) stream.Transport
+	Reaches       func(endpoint string) error
+	Completeness  objectkey.Completeness
+	PoolBytes     int64
+	RemovalsBytes int
+	TTL           time.Duration
+	SilentAfter   time.Duration
+	Gate          <-chan struct{}
+	Tape          *tape.Tape
+	Log           zerolog.Logger
+	Now           func() time.Time
+}
+
+// New returns Sources with none. What they hold is in the indexes of the catalog.
+func New(catalog *catalog.Catalog, opts Options) *Sources {
+	if opts.SilentAfter == 0 {
+		opts.SilentAfter = defaultSilentAfter
+	}
+	c := &Sources{
+		sources: make(sourcesByKey), following: make(map[registration.Publisher][]*Source),
+		groups: fleetGroups{by: make(map[scope.Shard]*fleetGroup)}, leaving: make(map[*Source]bool),
+		stopWatch: make(chan struct{}), watched: make(chan struct{}),
+	}
+	c.opts, c.catalog, c.scheme, c.now, c.log = opts, catalog, catalog.Options.Scheme, opts.Now, opts.Log
+	c.Limits.Store(new(Limits))
+	c.pushes = &Pushes{
+		now: opts.Now, staleAfter: opts.Stream.StaleAfter, decode: opts.Stream.Decode, most: cmp.Or(opts.PoolBytes, pool.DefaultLimit),
+	}
+	c.open = func(r registration.Registration, static bool, recorded *tape.Recorder, on func(stream.State, string)) Feed {
+		switch {
+		case r.IsPushed():
+			return c.pushes.open(r, on)
+		case r.IsApproximate():
+			return newApproximate()
+		}
+		return stream.Open(opts.streamConfig(r, static, recorded, on))
+	}
+	if c.gate = opts.Gate; c.gate == nil {
+		open := make(chan struct{})
+		close(open)
+		c.gate = open
+	}
+	return c
+}
+
+// Tune replaces the limits. Sources beyond a smaller MaxSources stay.
+func (c *Sources) Tune(l Limits) { c.Limits.Store(&l) }
+
+// Recovering reports whether the gate is closed.
+func (c *shared) Recovering() bool {
+	select {
+	case <-c.gate:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close stops every source, drops what they hold and waits for them. From then
+// on registrations fail with ErrClosed.
+func (c *Sources) Close() {
+	c.watching.Do(func() { close(c.watched) })
+	c.mu.Lock()
+	if !c.closed {
+		close(c.stopWatch)
+	}
+	c.closed = true
+	running := make([]*Source, 0, len(c.sources))
+	for _, s := range c.sources {
+		running = append(running, s)
+	}
+	c.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, s := range running {
+		wg.Go(s.stop)
+	}
+	wg.Wait()
+	<-c.watched
+}
+
+// watch looks for findings that only time shows, until Close.
+func (c *Sources) watch() {
+	defer close(c.watched)
+	tick := time.NewTicker(c.opts.SilentAfter / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			now, held := c.now(), make(heldBlocks)
+			doubts := doubtsAbout(&c.shared, now)
+			for _, s := range c.All() {
+				observeSilence(s, now)
+				observeUse(s, now)
+				observeAliases(s)
+				observeExpected(s, now, doubts)
+				observeLives(s, now)
+				observeRefusals(s)
+				observeSnapshots(s)
+				s.guard(func() { // it logs what all of these have found
+					observeParents(s, held)
+					s.applier.decideAll()
+					if !c.catalog.Past {
+						s.doctor.Unremoved(now)
+					}
+				})
+			}
+		case <-c.stopWatch:
+			return
+		}
+	}
+}
+
+// EventCounts returns the counts so far.
+func (c *Sources) EventCounts() EventCounts {
+	n := &c.counts
+	return EventCounts{
+		Stored: n.stored.load(), Removed: n.removed.load(), Cleared: n.cleared.load(),
+		DuplicateStores: n.duplicates.Load(),
+	}
+}
+
+// Pushes returns what publishers have called us with.
+func (c *Sources) Pushes() *Pushes { return c.pushes }
+
+// sourcesByKey are sources by their keys.
+type sourcesByKey map[registration.Key]*Source
+
+// registrations walks the registered ones.
+func (all sourcesByKey) registrations() iter.Seq[registration.Registration] {
+	return func(yield func(registration.Registration) bool) {
+		for _, s := range all {
+			if !s.recovered && !yield(s.Member.Registered()) {
+				return
+			}
+		}
+	}
+}
+
+// countFor returns how many sources of a tenant clients have registered.
+func (all sourcesByKey) countFor(tenant string) (n int) {
+	for _, s := range all {
+		if !s.recovered && !s.Static && s.Registration.Tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
+// sameInstance returns a registered source of the same instance and deployment, nil without one: its
+// publisher may speak for several ranks.
+func (all sourcesByKey) sameInstance(reg *registration.Registration) *Source {
+	var found *Source
+	for _, s := range all {
+		r := s.Registration
+		if r.Instance == reg.Instance && r.Deployment() == reg.Deployment() && !r.IsPool() && !s.recovered &&
+			(found == nil || r.Rank < found.Registration.Rank) {
+			found = s
+		}
+	}
+	return found
+}
+
+// givingWay returns the newest source that gives way to a registration, among those that may make
+// room for it; nil if none does.
+func (all sourcesByKey) givingWay(opts *RegisterOptions, may func(*Source) bool) (found *Source) {
+	if opts.GivesWay {
+		return nil
+	}
+	for _, s := range all {
+		if s.givesWay && may(s) && (found == nil || s.opened.After(found.opened)) {
+			found = s
+		}
+	}
+	return found
+}
+
+// EachSource calls f for each registered source in the order of their keys: with its state, and Service.Pending. It looks
+// at no index.
+func (c *Sources) EachSource(f func(r *registration.Registration, s status.SourceState, pending bool)) {
+	for _, s := range c.All() {
+		if !s.recovered {
+			f(s.Registration, s.State(), s.AtGate())
+		}
+	}
+}
+
+// Follows reports whether a source is registered, not only named by a peer.
+func (c *Sources) Follows(key registration.Key) bool {
+	s := c.Find(key)
+	return s != nil && !s.recovered
+}
+
+// State returns the state of the source.
+func (s *Source) State() status.SourceState {
+	st := s.feed.Status()
+	return status.SourceState{Key: s.Registration.Key(), State: st.State, Reason: st.Reason, Fault: st.LastError}
+}
+
+// BatchWatcher sees applied batches, as a Watcher does.
+type BatchWatcher interface{ Batch(*AppliedBatch) }
+
+// AppliedBatch is a batch that a source has applied.
+type AppliedBatch struct {
+	Source   registration.Key
+	Seq      uint64
+	Replayed bool
+	At       time.Time
+	Events   []events.Event
+}
+
+// SourceNamed returns the source of some tenants by its printed key, nil without one.
+func SourceNamed(c *Sources, key string, of scope.Tenants) *Source {
+	for _, s := range c.All() {
+		if of.Has(s.Registration.Tenant) && s.Registration.Key().String() == key {
+			return s
+		}
+	}
+	return nil
+}
+
+// ReadTape returns applied batches of the source, see tape.Recorder.Read.
+func ReadTape(s *Source, q tape.Range) (tape.Excerpt, tape.Span, error) {
+	e, span, err := s.tape.Read(q)
+	if err != nil && !errors.Is(err, tape.ErrGone) && !errors.Is(err, tape.ErrTooNew) {
+		s.shared.log.Warn().Err(err).Str("source", s.Registration.Key().String()).Msg("the journal cannot be read")
+		err = tape.ErrGone
+	}
+	return e, span, err
+}
+
+// StoryOf returns the row of a source, and what has happened to it.
+func StoryOf(s *Source) (status.Source, []statelog.Event, uint64) {
+	events, older := s.states.History()
+	return Rows([]*Source{s})[0], events, older
+}
