@@ -30,8 +30,8 @@ type Encoder struct {
 	HTML  bool // strings in JSON escape <, > and &
 }
 
-// comma appends the comma in front of all but the first pair or element in JSON.
-func comma(out []byte) []byte {
+// appendComma appends the comma in front of all but the first pair or element in JSON.
+func appendComma(out []byte) []byte {
 	if n := len(out); n > 0 && out[n-1] != '{' && out[n-1] != '[' && out[n-1] != ':' {
 		return append(out, ',')
 	}
@@ -41,10 +41,10 @@ func comma(out []byte) []byte {
 // Map begins a map. EndMap ends it.
 func (e *Encoder) Map(pairs int) {
 	if e.Codec == JSON {
-		e.Out = append(comma(e.Out), '{')
+		e.Out = append(appendComma(e.Out), '{')
 		return
 	}
-	e.length(pairs, 0x80, 15, 0, 0xde)
+	e.appendLength(pairs, 0x80, 15, 0, 0xde)
 }
 
 // EndMap ends the map that Map began.
@@ -57,10 +57,10 @@ func (e *Encoder) EndMap() {
 // List begins a list. EndList ends it.
 func (e *Encoder) List(n int) {
 	if e.Codec == JSON {
-		e.Out = append(comma(e.Out), '[')
+		e.Out = append(appendComma(e.Out), '[')
 		return
 	}
-	e.length(n, 0x90, 15, 0, 0xdc)
+	e.appendLength(n, 0x90, 15, 0, 0xdc)
 }
 
 // EndList ends the list that List began.
@@ -73,10 +73,10 @@ func (e *Encoder) EndList() {
 // Name appends the name of a pair. It needs no escapes.
 func (e *Encoder) Name(name string) {
 	if e.Codec == JSON {
-		e.Out = append(append(append(comma(e.Out), '"'), name...), '"', ':')
+		e.Out = append(append(append(appendComma(e.Out), '"'), name...), '"', ':')
 		return
 	}
-	e.text(name)
+	e.appendText(name)
 }
 
 // Key is Name for any text.
@@ -90,7 +90,7 @@ func (e *Encoder) Key(name string) {
 // Raw appends an encoded value.
 func (e *Encoder) Raw(value []byte) {
 	if e.Codec == JSON {
-		e.Out = comma(e.Out)
+		e.Out = appendComma(e.Out)
 	}
 	e.Out = append(e.Out, value...)
 }
@@ -106,20 +106,20 @@ func (e *Encoder) Pairs(raw []byte) {
 // Text appends a string.
 func (e *Encoder) Text(s string) {
 	if e.Codec == JSON {
-		e.Out = AppendString(comma(e.Out), s, e.HTML)
+		e.Out = AppendString(appendComma(e.Out), s, e.HTML)
 		return
 	}
-	e.text(s)
+	e.appendText(s)
 }
 
-func (e *Encoder) text(s string) {
-	e.length(len(s), 0xa0, 31, 0xd9, 0xda)
+func (e *Encoder) appendText(s string) {
+	e.appendLength(len(s), 0xa0, 31, 0xd9, 0xda)
 	e.Out = append(e.Out, s...)
 }
 
-// length appends a length: in the tag up to a bound, in one byte where there is a tag for
-// that, in two or four bytes.
-func (e *Encoder) length(n int, fixed byte, most int, one, two byte) {
+// appendLength appends the length of a value in the shortest form that its type has: in the tag itself up to most,
+// in one byte unless the tag for that is 0, in two bytes or in four.
+func (e *Encoder) appendLength(n int, fixed byte, most int, one, two byte) {
 	switch {
 	case n <= most:
 		e.Out = append(e.Out, fixed|byte(n))
@@ -139,7 +139,7 @@ func (e *Encoder) Int(n int) { e.Uint(uint64(n)) }
 func (e *Encoder) Uint(n uint64) {
 	switch {
 	case e.Codec == JSON:
-		e.Out = strconv.AppendUint(comma(e.Out), n, 10)
+		e.Out = strconv.AppendUint(appendComma(e.Out), n, 10)
 	case n <= 0x7f:
 		e.Out = append(e.Out, byte(n))
 	case n <= math.MaxUint8:
@@ -156,7 +156,7 @@ func (e *Encoder) Uint(n uint64) {
 // Float appends a number, in JSON with at most four digits behind the point.
 func (e *Encoder) Float(v float64) {
 	if e.Codec == JSON {
-		e.Out = strconv.AppendFloat(comma(e.Out), math.Round(v*1e4)/1e4, 'f', -1, 64)
+		e.Out = strconv.AppendFloat(appendComma(e.Out), math.Round(v*1e4)/1e4, 'f', -1, 64)
 		return
 	}
 	e.Out = binary.BigEndian.AppendUint64(append(e.Out, 0xcb), math.Float64bits(v))
@@ -165,7 +165,7 @@ func (e *Encoder) Float(v float64) {
 // Null appends null, or nil.
 func (e *Encoder) Null() {
 	if e.Codec == JSON {
-		e.Out = append(comma(e.Out), "null"...)
+		e.Out = append(appendComma(e.Out), "null"...)
 		return
 	}
 	e.Out = append(e.Out, 0xc0)
@@ -174,7 +174,7 @@ func (e *Encoder) Null() {
 // True appends true.
 func (e *Encoder) True() {
 	if e.Codec == JSON {
-		e.Out = append(comma(e.Out), "true"...)
+		e.Out = append(appendComma(e.Out), "true"...)
 		return
 	}
 	e.Out = append(e.Out, 0xc3)
@@ -189,9 +189,9 @@ func (e *Encoder) TextField(name, s string) {
 // IntField appends one pair of a map.
 func (e *Encoder) IntField(name string, n int) {
 	if e.Codec == JSON {
-		e.Out = strconv.AppendUint(append(append(append(comma(e.Out), '"'), name...), '"', ':'), uint64(n), 10)
+		e.Out = strconv.AppendUint(append(append(append(appendComma(e.Out), '"'), name...), '"', ':'), uint64(n), 10)
 		return
 	}
-	e.text(name)
+	e.appendText(name)
 	e.Int(n)
 }

@@ -177,7 +177,7 @@ func (r *Request) scanPacked(src []byte, of Shape, opts Options) (members []Memb
 	case opts.Every > 0 && whole.n > opts.Every:
 		return fault(TooMany)
 	}
-	first, rest, ok := s.object(whole.n, rest, of, depth-1)
+	first, rest, ok := s.readObject(whole.n, rest, of, depth-1)
 	switch {
 	case !ok:
 		return fault(Syntax)
@@ -197,8 +197,8 @@ type packer struct {
 	nameless bool // the name of a pair is no text
 }
 
-// object reads n pairs and appends their members to the request's.
-func (s *packer) object(n int, rest []byte, of Shape, depth int) (first int, behind []byte, ok bool) {
+// readObject reads n pairs and appends their members to the request's.
+func (s *packer) readObject(n int, rest []byte, of Shape, depth int) (first int, behind []byte, ok bool) {
 	var own [16]Member // members of inner objects are appended first
 	members := own[:0]
 	for range n {
@@ -226,14 +226,14 @@ func (s *packer) object(n int, rest []byte, of Shape, depth int) (first int, beh
 			case kind.ignored:
 				stored = false
 			default:
-				before = index(members, m.Name)
+				before = memberIndex(members, m.Name)
 			}
 			if before >= 0 {
 				m.Twice, kind = true, &text
-				stored = index(members[before+1:], m.Name) < 0
+				stored = memberIndex(members[before+1:], m.Name) < 0
 			}
 		}
-		if rest, ok = s.value(&m, behind, kind, depth); !ok {
+		if rest, ok = s.readValue(&m, behind, kind, depth); !ok {
 			return 0, nil, false
 		}
 		if m.Raw = behind[:len(behind)-len(rest)]; stored {
@@ -245,8 +245,8 @@ func (s *packer) object(n int, rest []byte, of Shape, depth int) (first int, beh
 	return first, rest, true
 }
 
-// value reads the value that src begins with, by its kind, and returns the rest.
-func (s *packer) value(m *Member, src []byte, kind *Kind, depth int) (rest []byte, ok bool) {
+// readValue reads the value that src begins with, by its kind, and returns the rest.
+func (s *packer) readValue(m *Member, src []byte, kind *Kind, depth int) (rest []byte, ok bool) {
 	r, l := s.r, &m.List
 	v, inside, ok := readHead(src)
 	l.Bad = -1
@@ -260,7 +260,7 @@ func (s *packer) value(m *Member, src []byte, kind *Kind, depth int) (rest []byt
 			return nil, false
 		}
 		m.Read, l.N = true, v.n
-		return s.objects(v.n, inside, kind.of, depth-1)
+		return s.readObjects(v.n, inside, kind.of, depth-1)
 	case numbers && s.Every > 0:
 		r.Tokens, r.Hashes = r.Tokens[:0], r.Hashes[:0]
 	case kind.token != nil:
@@ -307,12 +307,12 @@ func (s *packer) value(m *Member, src []byte, kind *Kind, depth int) (rest []byt
 	return skipPacked(src, 1, depth)
 }
 
-// objects reads n elements into the items of the request.
-func (s *packer) objects(n int, src []byte, of Shape, depth int) (rest []byte, ok bool) {
+// readObjects reads n elements into the items of the request.
+func (s *packer) readObjects(n int, src []byte, of Shape, depth int) (rest []byte, ok bool) {
 	for i := range n {
 		v, inside, ok := readHead(src)
 		if it := (Item{Object: true}); ok && v.kind == Object && depth > 0 && i < MaxItems {
-			if it.From, src, ok = s.object(v.n, inside, of, depth-1); ok {
+			if it.From, src, ok = s.readObject(v.n, inside, of, depth-1); ok {
 				it.To = len(s.r.Members)
 				s.r.Items = append(s.r.Items, it)
 			}
@@ -478,7 +478,7 @@ func readHead(src []byte) (v packed, rest []byte, ok bool) {
 	case tag <= 0x9f:
 		return packed{kind: Array, n: int(tag & 0x0f)}, src, true
 	case tag <= 0xbf:
-		return contents(Text, int(tag&0x1f), src)
+		return readContents(Text, int(tag&0x1f), src)
 	}
 	switch tag {
 	case 0xc0:
@@ -486,38 +486,38 @@ func readHead(src []byte) (v packed, rest []byte, ok bool) {
 	case 0xc2, 0xc3:
 		return packed{kind: Boolean}, src, true
 	case 0xca:
-		return contents(Float, 4, src)
+		return readContents(Float, 4, src)
 	case 0xcb:
-		return contents(Float, 8, src)
+		return readContents(Float, 8, src)
 	case 0xcc, 0xcd, 0xce, 0xcf: // uint 8..64
-		bits, rest, ok := number(1<<(tag-0xcc), src)
+		bits, rest, ok := readNumber(1<<(tag-0xcc), src)
 		return packed{kind: Integer, bits: bits}, rest, ok
 	case 0xd0, 0xd1, 0xd2, 0xd3: // int 8..64
 		size := 1 << (tag - 0xd0)
-		bits, rest, ok := number(size, src)
+		bits, rest, ok := readNumber(size, src)
 		shift := 64 - 8*size
 		signed := int64(bits<<shift) >> shift
 		return packed{kind: Integer, bits: uint64(signed), neg: signed < 0}, rest, ok
 	case 0xd4, 0xd5, 0xd6, 0xd7, 0xd8: // fixext 1..16, with its type
-		return contents(Extension, 1+1<<(tag-0xd4), src)
+		return readContents(Extension, 1+1<<(tag-0xd4), src)
 	case 0xc4, 0xc5, 0xc6:
-		return sized(Bin, 1<<(tag-0xc4), 0, src)
+		return readSizedContents(Bin, 1<<(tag-0xc4), 0, src)
 	case 0xc7, 0xc8, 0xc9:
-		return sized(Extension, 1<<(tag-0xc7), 1, src)
+		return readSizedContents(Extension, 1<<(tag-0xc7), 1, src)
 	case 0xd9, 0xda, 0xdb:
-		return sized(Text, 1<<(tag-0xd9), 0, src)
+		return readSizedContents(Text, 1<<(tag-0xd9), 0, src)
 	case 0xdc, 0xdd:
-		n, rest, ok := number(2<<(tag-0xdc), src)
+		n, rest, ok := readNumber(2<<(tag-0xdc), src)
 		return packed{kind: Array, n: int(n)}, rest, ok
 	case 0xde, 0xdf:
-		n, rest, ok := number(2<<(tag-0xde), src)
+		n, rest, ok := readNumber(2<<(tag-0xde), src)
 		return packed{kind: Object, n: int(n)}, rest, ok
 	}
 	return v, nil, false // 0xc1 is never used
 }
 
-// number reads a big-endian number of 1, 2, 4 or 8 bytes.
-func number(size int, src []byte) (bits uint64, rest []byte, ok bool) {
+// readNumber reads a big-endian number of 1, 2, 4 or 8 bytes.
+func readNumber(size int, src []byte) (bits uint64, rest []byte, ok bool) {
 	if len(src) < size {
 		return 0, nil, false
 	}
@@ -534,19 +534,20 @@ func number(size int, src []byte) (bits uint64, rest []byte, ok bool) {
 	return bits, src[size:], true
 }
 
-// contents cuts off n bytes.
-func contents(k Type, n int, src []byte) (packed, []byte, bool) {
+// readContents returns a value of n bytes, and what follows it.
+func readContents(k Type, n int, src []byte) (packed, []byte, bool) {
 	if len(src) < n {
 		return packed{}, nil, false
 	}
 	return packed{kind: k, raw: src[:n]}, src[n:], true
 }
 
-// sized is contents behind their length, and more bytes than that says.
-func sized(k Type, size, more int, src []byte) (packed, []byte, bool) {
-	n, src, ok := number(size, src)
+// readSizedContents is readContents for a value behind its length, which takes size bytes. The value has more bytes
+// than the length says: the type of an extension is not counted.
+func readSizedContents(k Type, size, more int, src []byte) (packed, []byte, bool) {
+	n, src, ok := readNumber(size, src)
 	if !ok {
 		return packed{}, nil, false
 	}
-	return contents(k, int(n)+more, src)
+	return readContents(k, int(n)+more, src)
 }

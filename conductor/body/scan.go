@@ -135,7 +135,7 @@ func (r *Request) ScanText(src []byte, of Shape, opts Options) (members []Member
 	}
 	first, ok := 0, false
 	if s.at = prompt.Space(src, 0); s.at < len(src) && src[s.at] == '{' {
-		first, ok = s.object(of)
+		first, ok = s.readObject(of)
 		members, end = r.Members[first:], s.at
 	}
 	if ok && !s.Tail {
@@ -161,8 +161,8 @@ func Repeated(members []Member) string {
 	return ""
 }
 
-// object reads the object at s.at and appends its members to the request's.
-func (s *scanner) object(of Shape) (first int, ok bool) {
+// readObject reads the object at s.at and appends its members to the request's.
+func (s *scanner) readObject(of Shape) (first int, ok bool) {
 	var own [16]Member // members of inner objects are appended first
 	members := own[:0]
 	s.depth--
@@ -179,16 +179,16 @@ func (s *scanner) object(of Shape) (first int, ok bool) {
 			}
 			m := Member{Name: name, At: s.at}
 			stored := kind != nil
-			if before := index(members, name); stored && before >= 0 {
+			if before := memberIndex(members, name); stored && before >= 0 {
 				if s.Every > 0 {
 					members = slices.Delete(members, before, before+1)
 				} else {
 					m.Twice, kind = true, &text
-					stored = index(members[before+1:], name) < 0
+					stored = memberIndex(members[before+1:], name) < 0
 				}
 			}
 			if kind != nil {
-				ok = s.value(&m, kind)
+				ok = s.readValue(&m, kind)
 			} else if s.at, ok = prompt.Skip(s.src, s.at, s.depth); !ok && s.Unknown {
 				s.field = name
 			}
@@ -197,7 +197,7 @@ func (s *scanner) object(of Shape) (first int, ok bool) {
 			}
 			if ok {
 				s.field = ""
-				more, ok = s.next('}')
+				more, ok = s.readSeparator('}')
 			}
 		}
 	}
@@ -207,8 +207,8 @@ func (s *scanner) object(of Shape) (first int, ok bool) {
 	return first, ok
 }
 
-// index returns the first of members with a name, -1 if none has it.
-func index(members []Member, name string) int {
+// memberIndex returns the index of the first member with a name, -1 if none has it.
+func memberIndex(members []Member, name string) int {
 	for i := range members {
 		if members[i].Name == name {
 			return i
@@ -263,8 +263,8 @@ func (s Shape) fieldNamed(name []byte) *Field {
 	return nil
 }
 
-// next steps behind a member or element: over the comma if there is another.
-func (s *scanner) next(end byte) (more, ok bool) {
+// readSeparator steps over what follows a member or an element: a comma if there is another one, else end.
+func (s *scanner) readSeparator(end byte) (more, ok bool) {
 	s.at = prompt.Space(s.src, s.at)
 	switch {
 	case s.at == len(s.src):
@@ -279,8 +279,8 @@ func (s *scanner) next(end byte) (more, ok bool) {
 	return true, true
 }
 
-// value reads the value of a member.
-func (s *scanner) value(m *Member, kind *Kind) (ok bool) {
+// readValue reads the value of a member.
+func (s *scanner) readValue(m *Member, kind *Kind) (ok bool) {
 	s.field, m.List.Bad, m.Read = m.Name, -1, s.at < len(s.src) && s.src[s.at] == '['
 	switch r := s.r; {
 	case m.Read && kind.token != nil:
@@ -294,7 +294,7 @@ func (s *scanner) value(m *Member, kind *Kind) (ok bool) {
 		}
 		r.Hashes, ok = readList(s, &m.List, r.Hashes, s.roomForHashes(r), kind.hash)
 	case m.Read && kind.objects:
-		m.List.N, ok = s.objects(kind.of)
+		m.List.N, ok = s.readObjects(kind.of)
 	default:
 		m.Read = false
 		s.at, ok = prompt.Skip(s.src, s.at, s.depth)
@@ -306,8 +306,8 @@ func (s *scanner) value(m *Member, kind *Kind) (ok bool) {
 	return ok
 }
 
-// objects reads an array of objects into the items of the request, and counts them.
-func (s *scanner) objects(of Shape) (n int, ok bool) {
+// readObjects reads an array of objects into the items of the request, and counts them.
+func (s *scanner) readObjects(of Shape) (n int, ok bool) {
 	name := s.field
 	s.depth--
 	s.at = prompt.Space(s.src, s.at+1)
@@ -320,7 +320,7 @@ func (s *scanner) objects(of Shape) (n int, ok bool) {
 		if n < MaxItems && s.at < len(s.src) && s.src[s.at] == '{' {
 			s.field, s.index = "", -1
 			it := Item{Object: true}
-			if it.From, ok = s.object(of); ok {
+			if it.From, ok = s.readObject(of); ok {
 				it.To = len(s.r.Members)
 				s.r.Items = append(s.r.Items, it)
 			}
@@ -335,7 +335,7 @@ func (s *scanner) objects(of Shape) (n int, ok bool) {
 			return n, false
 		}
 		s.field, s.index = name, n
-		if more, ok = s.next(']'); !ok {
+		if more, ok = s.readSeparator(']'); !ok {
 			return n, false
 		}
 	}
@@ -395,7 +395,7 @@ func readList[T uint32 | uint64](s *scanner, l *List, dst []T, room int, value f
 		dst, s.at = prompt.Digits(dst, s.src, s.at, end)
 		l.N += 1 + len(dst) - before
 		s.index = l.N - 1
-		if more, ok = s.next(']'); !ok {
+		if more, ok = s.readSeparator(']'); !ok {
 			return dst, false
 		}
 	}

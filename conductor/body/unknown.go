@@ -16,10 +16,10 @@ func (s Shape) Names() (names []string) {
 // of the objects in it that have a shape. path is the path of the object that has the
 // field, "" for raw, and near the shape of that object.
 func (s Shape) Strangers(c Codec, raw []byte, visit func(path, name string, near Shape)) {
-	s.strangers(c, raw, "", visit)
+	s.visitStrangers(c, raw, "", visit)
 }
 
-func (s Shape) strangers(c Codec, raw []byte, path string, visit func(path, name string, near Shape)) {
+func (s Shape) visitStrangers(c Codec, raw []byte, path string, visit func(path, name string, near Shape)) {
 	for name, value := range c.Pairs(raw) {
 		field := s.fieldNamed([]byte(name))
 		switch {
@@ -32,7 +32,7 @@ func (s Shape) strangers(c Codec, raw []byte, path string, visit func(path, name
 					break
 				}
 				if c.Type(element) == Object {
-					field.Kind.of.strangers(c, element, path+name+"["+strconv.Itoa(i)+"].", visit)
+					field.Kind.of.visitStrangers(c, element, path+name+"["+strconv.Itoa(i)+"].", visit)
 				}
 				i++
 			}
