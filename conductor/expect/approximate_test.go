@@ -178,8 +178,8 @@ func testApproximate(t *testing.T, seed uint64) {
 	if options.TTL > 0 && seed%4 == 1 {
 		clock.at = clock.at.Add(time.Hour)
 		table.mu.Lock()
-		table.expire(clock.at.UnixNano())
-		to.expire(clock.at.UnixNano())
+		table.expireReports(clock.at.UnixNano())
+		to.expireBlocks(clock.at.UnixNano())
 		table.mu.Unlock()
 		table.checkEmpty(t, space)
 	}

@@ -64,7 +64,7 @@ func (s *Space) States() map[int32]*State {
 			all[at.instance] = new(State)
 		}
 		all[at.instance].Add(&State{
-			Reports: t.reports, Ended: t.ended, Pending: s.tokens(int(t.blocks)), TTL: time.Duration(t.ttl()), delays: t.delays,
+			Reports: t.reports, Ended: t.ended, Pending: s.tokensOf(int(t.blocks)), TTL: time.Duration(t.ttl()), delays: t.delays,
 		})
 	}
 	return all
@@ -77,8 +77,8 @@ func (t *Table) Totals() State {
 	return t.totals
 }
 
-// tokens returns how many tokens some blocks have.
-func (s *Space) tokens(blocks int) uint64 { return uint64(blocks) * uint64(s.blockSize) }
+// tokensOf returns how many tokens that many blocks have.
+func (s *Space) tokensOf(blocks int) uint64 { return uint64(blocks) * uint64(s.blockSize) }
 
 // counts are what became of the reports for a target.
 type counts struct {
@@ -87,9 +87,9 @@ type counts struct {
 	delays  delays
 }
 
-// counted counts blocks whose expectation has ended.
-func (t *Target) counted(why Ending, blocks int) {
-	tokens := t.space.tokens(blocks)
+// countEnded counts blocks whose expectation has ended.
+func (t *Target) countEnded(why Ending, blocks int) {
+	tokens := t.space.tokensOf(blocks)
 	t.ended[why] += tokens
 	t.space.table.totals.Ended[why] += tokens
 }
@@ -110,7 +110,7 @@ const (
 	delaysEnough = 64
 )
 
-// add counts blocks that took some nanoseconds.
+// add counts blocks that were confirmed after took nanoseconds.
 func (d *delays) add(took int64, blocks int) {
 	took = max(took, 0)
 	ms := max(took/int64(time.Millisecond), 1)
@@ -127,7 +127,7 @@ func (d *delays) add(took int64, blocks int) {
 	d.waited += time.Duration(took) * time.Duration(blocks)
 }
 
-// merge adds what others counted.
+// merge adds what other delays counted.
 func (d *delays) merge(o *delays) {
 	for i, n := range o.steps {
 		d.steps[i] += n
@@ -154,7 +154,7 @@ func (d *delays) quantile(part float64) time.Duration {
 	return time.Duration(math.Ceil(math.Exp2(float64(last/4))*(1+float64(last%4+1)/4))) * time.Millisecond
 }
 
-// ttl returns how long an expectation lasts whose report does not say it, in nanoseconds.
+// ttl returns how long an expectation lasts if its report does not say, in nanoseconds.
 func (t *Target) ttl() int64 {
 	switch {
 	case t.Capacity > 0:
@@ -177,9 +177,9 @@ type late struct {
 // time is over, so that a long delay is found at any pace of reports.
 const maxLate = 64
 
-// watch notes the ends of a node that has expired: the first block for itself and the last one for the rest, because
-// engines announce a long prompt in parts.
-func (t *Target) watch(p *node) {
+// rememberExpired remembers two blocks of a node that has expired, so that the target still learns from a late announcement
+// how long blocks take: the first one, and the last one for all the others, because engines announce a long prompt in parts.
+func (t *Target) rememberExpired(p *node) {
 	now, n := t.space.table.now().UnixNano(), len(p.keys)
 	if now-p.since > int64(MostTTL) {
 		return
@@ -196,8 +196,8 @@ func (t *Target) watch(p *node) {
 	}
 }
 
-// arrived learns from a block that was announced late.
-func (t *Target) arrived(key uint64, now int64) {
+// learnLateBlock counts the delay of a block that was announced after its time.
+func (t *Target) learnLateBlock(key uint64, now int64) {
 	t.late = slices.DeleteFunc(t.late, func(l late) bool {
 		old := now-l.since > int64(MostTTL)
 		if l.key == key && !old {
@@ -209,7 +209,7 @@ func (t *Target) arrived(key uint64, now int64) {
 	t.noteAwaits()
 }
 
-// noteAwaits tells announcements whether there is anything to confirm.
+// noteAwaits updates awaits, by which announcements know without a lock whether there is anything to confirm.
 func (t *Target) noteAwaits() {
 	awaits := t.Capacity == 0 && (t.blocks > 0 || len(t.late) > 0 || len(t.doubted) > 0)
 	switch {

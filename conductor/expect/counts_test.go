@@ -37,7 +37,7 @@ func (c *counter) pass(d time.Duration) {
 	c.at = c.at.Add(d)
 	c.table.mu.Lock()
 	defer c.table.mu.Unlock()
-	c.table.expire(c.at.UnixNano())
+	c.table.expireReports(c.at.UnixNano())
 }
 
 // serve reports prompts for a rank and announces each of them some time later.
@@ -95,7 +95,7 @@ func TestLearnedTTL(t *testing.T) {
 	// Nor what comes later than any ttl that may be learned.
 	c.serve(2, 100, 10, 31*time.Second)
 	c.ttl(2, FirstTTL)
-	if n := len(c.space.find(0, 2).late); n > 2 {
+	if n := len(c.space.findTarget(0, 2).late); n > 2 {
 		t.Errorf("%d late blocks are kept", n)
 	}
 }
@@ -115,7 +115,7 @@ func TestLateAtAnyPace(t *testing.T) {
 		}
 		c.pass(10 * time.Millisecond)
 	}
-	if got := time.Duration(c.space.find(0, 0).ttl()); got < 5*time.Second || got > 7*time.Second {
+	if got := time.Duration(c.space.findTarget(0, 0).ttl()); got < 5*time.Second || got > 7*time.Second {
 		t.Errorf("ttl %s", got)
 	}
 }

@@ -33,7 +33,7 @@ func (s *Space) Doubts(since time.Time) (all []Doubt) {
 	for _, t := range *s.targets.Load() {
 		switch d := t.doubt; {
 		case d.Reports > 0 && d.Last.Before(since):
-			t.relieve()
+			t.endDoubt()
 		case d.Reports >= EnoughDoubt:
 			d.Instance, d.Rank = t.Instance, t.Rank
 			all = append(all, d)
@@ -52,19 +52,19 @@ func (t *Target) doubtMore(e *expectation) {
 	if d.Reports++; d.Reports != suspect || t.Rank == AnyRank {
 		return
 	}
-	whole := t.space.find(t.Instance, AnyRank)
+	whole := t.space.findTarget(t.Instance, AnyRank)
 	if whole == nil {
 		whole = &Target{Instance: t.Instance, Rank: AnyRank, space: t.space}
-		t.space.publish(place{t.Instance, AnyRank}, whole)
+		t.space.setTarget(place{t.Instance, AnyRank}, whole)
 	}
 	whole.doubted = append(whole.doubted, t)
 	whole.noteAwaits()
 }
 
-// relieve ends the doubt of a target, and reports whether there was one.
-func (t *Target) relieve() (doubted bool) {
+// endDoubt ends the doubt of a target, and reports whether there was one.
+func (t *Target) endDoubt() (doubted bool) {
 	doubted = t.doubt.Reports >= EnoughDoubt
-	if whole := t.space.find(t.Instance, AnyRank); whole != nil && t.doubt.Reports >= suspect && t.Rank != AnyRank {
+	if whole := t.space.findTarget(t.Instance, AnyRank); whole != nil && t.doubt.Reports >= suspect && t.Rank != AnyRank {
 		whole.doubted = slices.DeleteFunc(whole.doubted, func(x *Target) bool { return x == t })
 		whole.noteAwaits()
 	}
@@ -79,7 +79,7 @@ func (t *Target) noteElsewhere(rank int32, keys []uint64) {
 			continue
 		}
 		for _, key := range keys {
-			if x.find(key) != nil || slices.ContainsFunc(x.late, func(l late) bool { return l.key == key }) {
+			if x.findNode(key) != nil || slices.ContainsFunc(x.late, func(l late) bool { return l.key == key }) {
 				x.doubt.Elsewhere++
 				x.doubt.ByRank = rank
 			}

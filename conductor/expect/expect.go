@@ -104,7 +104,7 @@ func (t *Table) SetLimit(most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.most = most
-	t.shrink()
+	t.enforceLimit()
 }
 
 // Limit returns how many bytes the table takes at most.
@@ -211,13 +211,13 @@ func (s *Space) Target(instance, rank int32, o Options) *Target {
 		t.noteAwaits()
 	}
 	if !s.closed {
-		s.publish(at, t)
+		s.setTarget(at, t)
 	}
 	return t
 }
 
-// publish replaces a target, or takes it out. The table's lock is held.
-func (s *Space) publish(at place, t *Target) {
+// setTarget makes t the target at a place, or leaves none there if t is nil. The table's lock is held.
+func (s *Space) setTarget(at place, t *Target) {
 	all := make(map[place]*Target)
 	for k, v := range *s.targets.Load() {
 		all[k] = v
@@ -243,7 +243,7 @@ func (s *Space) Drop(instance, rank int32) {
 	defer s.table.mu.Unlock()
 	for _, t := range s.targetsOf(instance, rank) {
 		if t != nil {
-			t.empty(Dropped)
+			t.endAll(Dropped)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (s *Space) Forget(instance int32) {
 	for at, t := range *s.targets.Load() {
 		if at.instance == instance {
 			t.leaveSpace()
-			s.publish(at, nil)
+			s.setTarget(at, nil)
 		}
 	}
 }
@@ -273,14 +273,16 @@ func (s *Space) Close() {
 // leaveSpace drops the expected blocks of a target that leaves its space. A report that still comes adds nothing: its
 // caller had looked the target up before.
 func (t *Target) leaveSpace() {
-	t.empty(Dropped)
+	t.endAll(Dropped)
 	t.doubted = nil
 	t.noteAwaits()
 	t.gone = true
 }
 
-// find returns the target at an instance and rank, nil if there is none. It takes no lock.
-func (s *Space) find(instance, rank int32) *Target { return (*s.targets.Load())[place{instance, rank}] }
+// findTarget returns the target at an instance and rank, nil if there is none. It takes no lock.
+func (s *Space) findTarget(instance, rank int32) *Target {
+	return (*s.targets.Load())[place{instance, rank}]
+}
 
 // node is consecutive blocks of prompts that were reported for a target.
 type node struct {
@@ -335,16 +337,16 @@ func (t *Target) Add(r Report) {
 		return
 	}
 	now := table.now().UnixNano()
-	table.expire(now)
-	t.expire(now)
+	table.expireReports(now)
+	t.expireBlocks(now)
 	id := uint64(0)
 	if r.ID != "" {
-		id = table.hash(t.space.owner, r.ID)
+		id = table.hashRequestID(t.space.owner, r.ID)
 		if old := table.named[id]; old != nil {
 			if old.target == t && old.print == r.Print {
 				return
 			}
-			table.end(old, TakenBack)
+			table.endExpectation(old, TakenBack)
 		}
 	}
 	ttl := r.TTL
@@ -357,22 +359,22 @@ func (t *Target) Add(r Report) {
 	if r.Named && len(r.Keys) > 0 {
 		t.space.named.Store(true)
 	}
-	leaf := t.insert(r.Keys, now)
-	for p := leaf; p != nil; p = p.above() {
+	leaf := t.insertPrompt(r.Keys, now)
+	for p := leaf; p != nil; p = p.liveParent() {
 		p.uses++
 		p.last = table.totals.Reports
 	}
 	if t.Capacity > 0 {
-		t.touch(leaf, now, int64(ttl))
+		t.touchPrompt(leaf, now, int64(ttl))
 		if ttl == 0 || ttl > LongestTTL {
 			ttl = LongestTTL // the report's own, not that of its blocks
 		}
 	}
 	if t.Capacity == 0 && leaf != nil || id != 0 {
 		e := &expectation{target: t, leaf: leaf, id: id, print: r.Print, number: table.totals.Reports, at: now, ends: now + int64(ttl)}
-		table.add(e)
+		table.addExpectation(e)
 	}
-	table.shrink()
+	table.enforceLimit()
 	table.tidyLater()
 }
 
@@ -380,11 +382,11 @@ func (t *Target) Add(r Report) {
 func (t *Target) Has(keys []uint64) {
 	t.space.table.mu.Lock()
 	defer t.space.table.mu.Unlock()
-	t.confirm(keys, t.space.table.now().UnixNano(), false)
+	t.confirmBlocks(keys, t.space.table.now().UnixNano(), false)
 }
 
-// hash returns what stands for a request id of a tenant.
-func (t *Table) hash(tenant, id string) uint64 {
+// hashRequestID returns the number that stands for a request ID of a tenant. It is never 0.
+func (t *Table) hashRequestID(tenant, id string) uint64 {
 	return max(maphash.Comparable(t.seed, [2]string{tenant, id}), 1)
 }
 
@@ -392,17 +394,17 @@ func (t *Table) hash(tenant, id string) uint64 {
 func (t *Table) Cancel(tenant, id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.expire(t.now().UnixNano())
-	e := t.named[t.hash(tenant, id)]
+	t.expireReports(t.now().UnixNano())
+	e := t.named[t.hashRequestID(tenant, id)]
 	if e == nil {
 		return false
 	}
-	t.end(e, TakenBack)
+	t.endExpectation(e, TakenBack)
 	return true
 }
 
-// add enters an expectation.
-func (t *Table) add(e *expectation) {
+// addExpectation enters an expectation into the heap, the list of its tenant and, if it has an ID, the map.
+func (t *Table) addExpectation(e *expectation) {
 	heap.Push(&t.ends, e)
 	t.noteNextEnd()
 	of := t.tenant(e.target.space.owner)
@@ -419,12 +421,12 @@ func (t *Table) add(e *expectation) {
 		}
 		t.named[e.id] = e
 	}
-	t.account(e.target, expectationBytes)
+	t.addBytes(e.target, expectationBytes)
 }
 
-// end takes an expectation out, and the blocks that no other one expects. An approximate target keeps its blocks
-// unless they are taken back.
-func (t *Table) end(e *expectation, why Ending) {
+// endExpectation removes an expectation, and the blocks that no other one expects. An approximate target keeps its blocks
+// unless the router took its report back.
+func (t *Table) endExpectation(e *expectation, why Ending) {
 	heap.Remove(&t.ends, e.position)
 	t.noteNextEnd()
 	of := t.tenant(e.target.space.owner)
@@ -440,20 +442,20 @@ func (t *Table) end(e *expectation, why Ending) {
 	}
 	if e.id != 0 {
 		delete(t.named, e.id)
-		shrink(&t.named, &t.mostNamed)
+		shrinkMap(&t.named, &t.mostNamed)
 	}
 	e.target.open--
-	t.account(e.target, -expectationBytes)
+	t.addBytes(e.target, -expectationBytes)
 	if e.target.Capacity > 0 && why != TakenBack {
 		return
 	}
 	vain := why == Expired && e.leaf != nil && !e.leaf.gone && e.target.confirmed < e.at
-	for p := e.leaf; p != nil; p = p.above() {
+	for p := e.leaf; p != nil; p = p.liveParent() {
 		if p.gone || p.born > e.number {
 			continue
 		}
 		if p.uses--; p.uses == 0 {
-			e.target.remove(p, why)
+			e.target.removeNode(p, why)
 		}
 	}
 	if vain {
@@ -461,8 +463,8 @@ func (t *Table) end(e *expectation, why Ending) {
 	}
 }
 
-// account changes what a target takes.
-func (t *Table) account(of *Target, bytes int64) {
+// addBytes adds to the memory that a target takes, in the account of the table and of its tenant. bytes may be negative.
+func (t *Table) addBytes(of *Target, bytes int64) {
 	t.bytes += bytes
 	x := t.tenant(of.space.owner)
 	if x.bytes += bytes; x.bytes == 0 {
@@ -472,7 +474,7 @@ func (t *Table) account(of *Target, bytes int64) {
 	}
 }
 
-// tenant returns what the spaces of a tenant share. It lasts while they have something.
+// tenant returns what the spaces of a tenant share, which it makes if need be. addBytes drops it once they have nothing.
 func (t *Table) tenant(name string) *tenant {
 	x := t.tenants[name]
 	if x == nil {
@@ -485,15 +487,15 @@ func (t *Table) tenant(name string) *tenant {
 	return x
 }
 
-// expire ends what has come to its end.
-func (t *Table) expire(now int64) {
+// expireReports ends the expectations whose time is over.
+func (t *Table) expireReports(now int64) {
 	for len(t.ends) > 0 && t.ends[0].ends <= now {
-		t.end(t.ends[0], Expired)
+		t.endExpectation(t.ends[0], Expired)
 	}
 }
 
-// shrink keeps the table within its bound: the oldest report of the tenant with most bytes leaves.
-func (t *Table) shrink() {
+// enforceLimit keeps the table within its bound: the oldest report of the tenant with most bytes leaves.
+func (t *Table) enforceLimit() {
 	for t.bytes > t.most {
 		var most *tenant
 		for _, x := range t.tenants {
@@ -512,16 +514,16 @@ func (t *Table) shrink() {
 		}
 		switch e := most.oldest; {
 		case oldest != nil && (e == nil || oldest.last <= e.number):
-			oldest.target.remove(oldest, Dropped)
+			oldest.target.removeNode(oldest, Dropped)
 		case e != nil:
-			t.end(e, Dropped)
+			t.endExpectation(e, Dropped)
 		default:
 			return
 		}
 	}
 }
 
-// noteNextEnd tells Match when it has to look for what has ended.
+// noteNextEnd updates nextEnd, by which Match knows without a lock when the next expectation ends.
 func (t *Table) noteNextEnd() {
 	if len(t.ends) == 0 {
 		t.nextEnd.Store(0)
@@ -530,7 +532,7 @@ func (t *Table) noteNextEnd() {
 	}
 }
 
-// tidyLater lets what has ended leave the memory without anybody asking.
+// tidyLater sets a timer that removes what has ended, so that it leaves the memory even if nobody calls.
 func (t *Table) tidyLater() {
 	if t.tidying || t.bytes == 0 {
 		return
@@ -540,10 +542,10 @@ func (t *Table) tidyLater() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		now := t.now().UnixNano()
-		t.expire(now)
+		t.expireReports(now)
 		for _, x := range t.tenants {
 			for of := range x.approximate {
-				of.expire(now)
+				of.expireBlocks(now)
 			}
 		}
 		t.tidying = false
@@ -553,7 +555,7 @@ func (t *Table) tidyLater() {
 
 // targetsOf returns the targets that an announcement of a rank is about.
 func (s *Space) targetsOf(instance, rank int32) (all [2]*Target) {
-	return [2]*Target{s.find(instance, rank), s.find(instance, AnyRank)}
+	return [2]*Target{s.findTarget(instance, rank), s.findTarget(instance, AnyRank)}
 }
 
 // Awaits reports whether announcements of a rank may confirm anything. It takes no lock, and is one atomic load while
@@ -579,7 +581,7 @@ func (s *Space) Announced(instance, rank int32, keys []uint64) (relieved bool) {
 		if t == nil || t.Capacity > 0 {
 			continue
 		}
-		if t.confirm(keys, now, true) > 0 && t.relieve() {
+		if t.confirmBlocks(keys, now, true) > 0 && t.endDoubt() {
 			relieved = true
 		}
 		t.noteElsewhere(rank, keys)

@@ -195,7 +195,7 @@ func testModel(t *testing.T, seed uint64) {
 	}
 	l.at = l.at.Add(time.Hour)
 	l.table.mu.Lock()
-	l.table.expire(l.at.UnixNano())
+	l.table.expireReports(l.at.UnixNano())
 	l.table.mu.Unlock()
 	l.table.checkEmpty(t, l.space)
 }

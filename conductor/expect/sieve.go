@@ -3,7 +3,7 @@ package expect
 // sieve is a counting filter in front of the heads of a space. For nearly every key that begins no node it says so, without
 // a lookup in a map that has outgrown the processor's caches. It counts keys by their lowest bits. Its zero value is empty.
 type sieve struct {
-	counts []uint8 // a power of two of them; one that is full stays so until fit
+	counts []uint8 // a power of two of them; one that is full stays so until rebuildFor
 	keys   int
 }
 
@@ -15,7 +15,7 @@ func (s *sieve) has(key uint64) bool {
 	return len(s.counts) > 0 && s.counts[key&uint64(len(s.counts)-1)] != 0
 }
 
-// add counts a key. It reports false if there is no room: fit makes some.
+// add counts a key. It reports false if there is no room for it, which rebuildFor makes.
 func (s *sieve) add(key uint64) bool {
 	if s.keys++; s.keys*sieveRoom > len(s.counts) {
 		return false
@@ -26,8 +26,8 @@ func (s *sieve) add(key uint64) bool {
 	return true
 }
 
-// fit makes room for twice as many keys as a map has, and counts those. Without any it takes no memory.
-func (s *sieve) fit(heads map[uint64]*node) {
+// rebuildFor counts the keys of a map from scratch, with room for twice as many. For an empty map it takes no memory.
+func (s *sieve) rebuildFor(heads map[uint64]*node) {
 	if len(heads) == 0 {
 		*s = sieve{}
 		return

@@ -5,32 +5,32 @@ import (
 	"slices"
 )
 
-// insert makes the blocks of a prompt expected, and returns the node with the last of them; nil for a prompt
+// insertPrompt makes the blocks of a prompt expected, and returns the node with the last of them; nil for a prompt
 // without blocks. The table's lock is held.
-func (t *Target) insert(keys []uint64, now int64) (leaf *node) {
+func (t *Target) insertPrompt(keys []uint64, now int64) (leaf *node) {
 	for len(keys) > 0 {
-		p := t.find(keys[0])
-		for p != nil && leaf != nil && !p.follows(leaf) {
-			p = p.next.of(t)
+		p := t.findNode(keys[0])
+		for p != nil && leaf != nil && !p.attachTo(leaf) {
+			p = p.next.firstOf(t)
 		}
 		if p == nil {
-			return t.grow(leaf, keys, now)
+			return t.addNode(leaf, keys, now)
 		}
-		n := common(p.keys, keys)
+		n := commonPrefix(p.keys, keys)
 		if n < len(p.keys) {
-			p = t.split(p, n)
+			p = t.splitNode(p, n)
 		}
 		leaf, keys = p, keys[n:]
 	}
 	return leaf
 }
 
-// follows reports whether a node is behind another one in the tree. If an earlier report began with the node, because the
-// target had the blocks before it then, or if those have been announced since, follows puts it there first.
-func (p *node) follows(parent *node) bool {
-	above := p.above()
+// attachTo reports whether a node is behind another one in the tree. If nothing is in front of the node yet, because the
+// target had those blocks when the node was reported, or has announced them since, attachTo first makes parent its parent.
+func (p *node) attachTo(parent *node) bool {
+	above := p.liveParent()
 	q := parent
-	for ; q != above && q != nil; q = q.above() {
+	for ; q != above && q != nil; q = q.liveParent() {
 		if q == p || q.born <= p.last { // a client's hashes may repeat, or its reports contradict each other
 			return false
 		}
@@ -41,36 +41,36 @@ func (p *node) follows(parent *node) bool {
 	return q == above
 }
 
-// above returns the next node on the way to the beginning of the prompt, nil if there is none. It forgets parents that
-// have left the tree.
-func (p *node) above() *node {
+// liveParent returns the node with the blocks in front of this one, nil if there is none. It skips parents that have left
+// the tree, and forgets them.
+func (p *node) liveParent() *node {
 	for p.parent != nil && p.parent.gone {
 		p.parent = p.parent.parent
 	}
 	return p.parent
 }
 
-// find returns the node of the target whose first block has this key, nil if there is none.
-func (t *Target) find(key uint64) *node { return t.space.first(key).of(t) }
+// findNode returns the node of the target whose first block has this key, nil if there is none.
+func (t *Target) findNode(key uint64) *node { return t.space.firstNode(key).firstOf(t) }
 
-// first returns a node that begins with a block, from which next leads to all others; nil if there is none.
-func (s *Space) first(key uint64) *node {
+// firstNode returns a node that begins with a block, from which next leads to all others; nil if there is none.
+func (s *Space) firstNode(key uint64) *node {
 	if !s.sieve.has(key) {
 		return nil
 	}
 	return s.heads[key]
 }
 
-// of returns the first node of the target in the list that begins with p, nil if it has none there.
-func (p *node) of(t *Target) *node {
+// firstOf returns the first node of a target in the list that begins with p, nil if it has none there.
+func (p *node) firstOf(t *Target) *node {
 	for p != nil && p.target != t {
 		p = p.next
 	}
 	return p
 }
 
-// common returns how many leading keys of two lists are equal.
-func common(a, b []uint64) int {
+// commonPrefix returns how many leading keys of two lists are equal.
+func commonPrefix(a, b []uint64) int {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {
@@ -80,50 +80,50 @@ func common(a, b []uint64) int {
 	return n
 }
 
-// grow makes a node of new blocks behind a parent, and returns it; the parent, if the blocks contradict earlier reports.
-func (t *Target) grow(parent *node, keys []uint64, now int64) *node {
+// addNode makes a node of new blocks behind a parent, and returns it; the parent, if the blocks contradict earlier reports.
+func (t *Target) addNode(parent *node, keys []uint64, now int64) *node {
 	p := &node{target: t, parent: parent, keys: slices.Clone(keys), room: int32(len(keys)), born: t.space.table.totals.Reports, since: now}
 	if t.Capacity > 0 {
 		p.until = -1
 	}
-	t.link(p)
-	t.count(len(keys), nodeBytes+len(keys)*keyBytes)
-	if t.enter(p); p.gone {
+	t.linkNewest(p)
+	t.adjustCounts(len(keys), nodeBytes+len(keys)*keyBytes)
+	if t.addHead(p); p.gone {
 		return parent
 	}
 	return p
 }
 
-// count changes how many blocks are expected, and what they take.
-func (t *Target) count(blocks, bytes int) {
+// adjustCounts adds to the number of blocks that are expected, and to the bytes that they take. Both may be negative.
+func (t *Target) adjustCounts(blocks, bytes int) {
 	t.blocks += int64(blocks)
 	t.space.blocks.Add(int64(blocks))
-	t.space.table.totals.Pending += t.space.tokens(blocks)
-	t.space.table.account(t, int64(bytes))
+	t.space.table.totals.Pending += t.space.tokensOf(blocks)
+	t.space.table.addBytes(t, int64(bytes))
 	t.noteAwaits()
 }
 
-// split divides a node behind its first n blocks, and returns the first part. The second stays the node of the
+// splitNode divides a node behind its first n blocks, and returns the first part. The second stays the node of the
 // expectations that end there.
-func (t *Target) split(p *node, n int) (first *node) {
-	t.leave(p)
+func (t *Target) splitNode(p *node, n int) (first *node) {
+	t.removeHead(p)
 	first = &node{target: t, parent: p.parent, keys: slices.Clone(p.keys[:n]), room: int32(n), uses: p.uses, born: p.born, last: p.last,
 		since: p.since, until: p.until}
 	p.parent = first
-	freed := p.keep(p.keys[n:])
+	freed := p.keepKeys(p.keys[n:])
 	if first.until > 0 {
 		heap.Push(&t.ends, first)
 	}
 	t.linkAfter(first, p)
-	t.count(0, nodeBytes+n*keyBytes-freed)
-	t.enter(first)
-	t.enter(p)
+	t.adjustCounts(0, nodeBytes+n*keyBytes-freed)
+	t.addHead(first)
+	t.addHead(p)
 	return first
 }
 
-// keep leaves a part of its keys in a node, and returns how many bytes that frees: they are copied once they are less
-// than half of what they take.
-func (p *node) keep(keys []uint64) (freed int) {
+// keepKeys leaves only some of a node's keys in it, and returns how many bytes that frees. It frees nothing until less than
+// half of their memory is in use: then it copies them.
+func (p *node) keepKeys(keys []uint64) (freed int) {
 	if p.keys = keys; len(keys) < int(p.room)/2 {
 		freed = (int(p.room) - len(keys)) * keyBytes
 		p.keys, p.room = slices.Clone(keys), int32(len(keys))
@@ -135,8 +135,9 @@ func (p *node) keep(keys []uint64) (freed int) {
 // evicted blocks before it in between. More come from hashes that a client invents, and each report would walk them all.
 const mostTwins = 4
 
-// enter enters a node under its first block. The node leaves at once if there are too many.
-func (t *Target) enter(p *node) {
+// addHead enters a node into heads, under its first block. If the target has too many nodes under that block, the node is
+// removed at once.
+func (t *Target) addHead(p *node) {
 	if len(p.keys) == 0 {
 		return
 	}
@@ -144,21 +145,21 @@ func (t *Target) enter(p *node) {
 		t.space.heads = make(map[uint64]*node)
 	}
 	s, key := t.space, p.keys[0]
-	p.next = s.first(key)
+	p.next = s.firstNode(key)
 	if s.heads[key] = p; p.next == nil && !s.sieve.add(key) {
-		s.sieve.fit(s.heads)
+		s.sieve.rebuildFor(s.heads)
 	}
 	twins := 0
-	for q := p; q != nil; q = q.next.of(t) {
+	for q := p; q != nil; q = q.next.firstOf(t) {
 		twins++
 	}
 	if twins > mostTwins {
-		t.remove(p, Dropped)
+		t.removeNode(p, Dropped)
 	}
 }
 
-// leave takes a node out from under its first block.
-func (t *Target) leave(p *node) {
+// removeHead takes a node out of heads.
+func (t *Target) removeHead(p *node) {
 	if len(p.keys) == 0 {
 		return
 	}
@@ -169,8 +170,8 @@ func (t *Target) leave(p *node) {
 		} else {
 			delete(s.heads, key)
 			s.sieve.remove(key)
-			if shrink(&s.heads, &s.mostHeads) {
-				s.sieve.fit(s.heads)
+			if shrinkMap(&s.heads, &s.mostHeads) {
+				s.sieve.rebuildFor(s.heads)
 			}
 			if len(s.heads) == 0 {
 				s.named.Store(false)
@@ -186,8 +187,8 @@ func (t *Target) leave(p *node) {
 	p.next = nil
 }
 
-// link makes a node the one that was used last.
-func (t *Target) link(p *node) {
+// linkNewest makes a node the one that was used last.
+func (t *Target) linkNewest(p *node) {
 	if p.older = t.newest; p.older != nil {
 		p.older.newer = p
 	} else {
@@ -222,16 +223,16 @@ func (t *Target) unlink(p *node) {
 	p.older, p.newer = nil, nil
 }
 
-// touch notes that a prompt was reported for an approximate target, and takes out what its capacity has no room
-// for: the last blocks of the prompt that was reported longest ago.
-func (t *Target) touch(leaf *node, now int64, ttl int64) {
+// touchPrompt makes a prompt the one that was reported last for an approximate target. It evicts what is beyond the
+// capacity then: the last blocks of the prompt that was reported longest ago.
+func (t *Target) touchPrompt(leaf *node, now int64, ttl int64) {
 	if leaf == nil {
 		return
 	}
 	t.space.table.tenant(t.space.owner).approximate[t] = true
-	for p := leaf; p != nil; p = p.above() { // a node is used after those behind it
+	for p := leaf; p != nil; p = p.liveParent() { // a node is used after those behind it
 		t.unlink(p)
-		t.link(p)
+		t.linkNewest(p)
 		if ttl == 0 {
 			t.setUntil(p, 0)
 		} else if p.until != 0 {
@@ -240,11 +241,11 @@ func (t *Target) touch(leaf *node, now int64, ttl int64) {
 	}
 	for more := int(t.blocks) - t.Capacity; more > 0; more = int(t.blocks) - t.Capacity {
 		if p := t.oldest; more >= len(p.keys) {
-			t.remove(p, Evicted)
+			t.removeNode(p, Evicted)
 		} else {
-			freed := p.keep(p.keys[:len(p.keys)-more])
-			t.counted(Evicted, more)
-			t.count(-more, -freed)
+			freed := p.keepKeys(p.keys[:len(p.keys)-more])
+			t.countEnded(Evicted, more)
+			t.adjustCounts(-more, -freed)
 		}
 	}
 }
@@ -262,21 +263,21 @@ func (t *Target) setUntil(p *node, until int64) {
 	}
 }
 
-// expire takes blocks out of an approximate target whose time there is over.
-func (t *Target) expire(now int64) {
+// expireBlocks removes the blocks of an approximate target whose time is over.
+func (t *Target) expireBlocks(now int64) {
 	for len(t.ends) > 0 && t.ends[0].until <= now {
-		t.remove(t.ends[0], Evicted)
+		t.removeNode(t.ends[0], Evicted)
 	}
 }
 
-// remove takes a node out of its tree.
-func (t *Target) remove(p *node, why Ending) {
+// removeNode takes a node out of its tree.
+func (t *Target) removeNode(p *node, why Ending) {
 	n := len(p.keys)
 	if why == Expired && n > 0 {
-		t.watch(p)
+		t.rememberExpired(p)
 	}
-	t.counted(why, n)
-	t.leave(p)
+	t.countEnded(why, n)
+	t.removeHead(p)
 	t.unlink(p)
 	t.setUntil(p, 0)
 	room := int(p.room)
@@ -284,53 +285,53 @@ func (t *Target) remove(p *node, why Ending) {
 	if t.oldest == nil && t.Capacity > 0 {
 		delete(t.space.table.tenants[t.space.owner].approximate, t)
 	}
-	t.count(-n, -nodeBytes-room*keyBytes)
+	t.adjustCounts(-n, -nodeBytes-room*keyBytes)
 }
 
-// empty takes out all that is expected of the target, and its reports.
-func (t *Target) empty(why Ending) {
+// endAll ends all reports for the target, and removes the blocks that are still expected of it.
+func (t *Target) endAll(why Ending) {
 	table := t.space.table
 	if of := table.tenants[t.space.owner]; of != nil {
 		for e := of.oldest; e != nil && t.open > 0; {
 			next := e.newer
 			if e.target == t {
-				table.end(e, why)
+				table.endExpectation(e, why)
 			}
 			e = next
 		}
 	}
 	for t.oldest != nil {
-		t.remove(t.oldest, why)
+		t.removeNode(t.oldest, why)
 	}
 	t.late = nil
-	t.relieve()
+	t.endDoubt()
 	t.noteAwaits()
 }
 
-// confirm ends expected blocks that the target has announced, and returns how many. Those that turn out to be there
+// confirmBlocks ends expected blocks that the target has announced, and returns how many. Those that turn out to be there
 // already do not count. Blocks are found at the beginning of nodes, because engines announce a prompt from its
 // beginning on.
-func (t *Target) confirm(keys []uint64, now int64, counts bool) (confirmed int) {
+func (t *Target) confirmBlocks(keys []uint64, now int64, counts bool) (confirmed int) {
 	for i := range keys {
-		for p := t.find(keys[i]); p != nil; p = t.find(keys[i]) {
-			n := common(p.keys, keys[i:])
+		for p := t.findNode(keys[i]); p != nil; p = t.findNode(keys[i]) {
+			n := commonPrefix(p.keys, keys[i:])
 			if counts {
 				t.delays.add(now-p.since, n)
-				t.counted(Confirmed, n)
+				t.countEnded(Confirmed, n)
 				t.confirmed = now
 			}
 			confirmed += n
-			t.leave(p)
-			freed := p.keep(p.keys[n:])
-			t.count(-n, -freed)
+			t.removeHead(p)
+			freed := p.keepKeys(p.keys[n:])
+			t.adjustCounts(-n, -freed)
 			if len(p.keys) == 0 {
-				t.remove(p, Confirmed)
+				t.removeNode(p, Confirmed)
 			} else {
-				t.enter(p)
+				t.addHead(p)
 			}
 		}
 		if len(t.late) > 0 && counts {
-			t.arrived(keys[i], now)
+			t.learnLateBlock(keys[i], now)
 		}
 	}
 	return confirmed
@@ -359,7 +360,7 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 	now := t.now().UnixNano()
 	if end := t.nextEnd.Load(); end != 0 && end <= now {
 		t.mu.Lock()
-		t.expire(now)
+		t.expireReports(now)
 		t.mu.Unlock()
 	}
 	t.mu.RLock()
@@ -374,7 +375,7 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 		}
 		left := walks[:0]
 		for _, w := range walks {
-			n := common(w.p.keys[w.at:], keys)
+			n := commonPrefix(w.p.keys[w.at:], keys)
 			dst[w.found].To = max(dst[w.found].To, uint32(base+n))
 			if reach = max(reach, base+n); n == len(keys) {
 				left = append(left, walk{w.p, w.at + n, w.found})
@@ -382,12 +383,12 @@ func (s *Space) Match(dst []Found, prompt Prompt, mix uint64, held int) []Found 
 		}
 		walks = left
 		for i := 0; i < len(keys) && base+i <= reach; i++ {
-			for p := s.first(keys[i]); p != nil; p = p.next {
+			for p := s.firstNode(keys[i]); p != nil; p = p.next {
 				if p.until != 0 && p.until <= now {
 					continue
 				}
-				n := common(p.keys, keys[i:])
-				found := stretch(&dst, from, p.target, base+i, base+i+n)
+				n := commonPrefix(p.keys, keys[i:])
+				found := addStretch(&dst, from, p.target, base+i, base+i+n)
 				if reach = max(reach, base+i+n); i+n == len(keys) {
 					walks = append(walks, walk{p, n, found})
 				}
@@ -407,9 +408,9 @@ type walk struct {
 	found int // place of its stretch in the list of what was found
 }
 
-// stretch adds blocks [from, to) of a target to a list, whose part from first on is of the same prompt. They become a
-// part of a stretch that reaches them. It returns the place of that.
-func stretch(all *[]Found, first int, t *Target, from, to int) int {
+// addStretch adds blocks [from, to) of a target to a list, whose part from first on is of the same prompt. They become a
+// part of a stretch that reaches them, if there is one. It returns the index of their stretch in the list.
+func addStretch(all *[]Found, first int, t *Target, from, to int) int {
 	for at := len(*all) - 1; at >= first; at-- {
 		if f := &(*all)[at]; f.Target == t && int(f.To) >= from {
 			f.To = max(f.To, uint32(to))
