@@ -42,17 +42,17 @@ func newBook(limit int64, blockSize int) *book {
 	return &book{limit: limit, blockSize: max(blockSize, 1), chunks: make(map[chunkID]*chunk), stored: make(map[string]int)}
 }
 
-// lack returns how many blocks the chunk has if it is nowhere whole, else 0.
-func (b *book) lack(c *chunk) int {
+// lackingBlocks returns how many blocks the chunk has if no place has all its shards, else 0.
+func (b *book) lackingBlocks(c *chunk) int {
 	if c.whole > 0 || len(c.places) == 0 {
 		return 0
 	}
 	return max(c.length/b.blockSize, 1)
 }
 
-// store notes an object. appears reports that its chunk is whole now and was not. fits is
-// false where there is no room.
-func (b *book) store(at chunkID, backend string, e *Entry, parent string, placed bool) (c *chunk, appears, fits bool) {
+// storeObject enters an object that was stored. appears says that the object made its chunk whole. fits is false if the book
+// has no room, and then nothing has changed.
+func (b *book) storeObject(at chunkID, backend string, e *Entry, parent string, placed bool) (c *chunk, appears, fits bool) {
 	if b.bytes > b.limit {
 		return nil, false, false
 	}
@@ -63,7 +63,7 @@ func (b *book) store(at chunkID, backend string, e *Entry, parent string, placed
 		b.stored[at.tier]++
 		b.bytes += chunkBytes + int64(len(at.hash)+len(at.salt))
 	}
-	b.lacking -= b.lack(c)
+	b.lacking -= b.lackingBlocks(c)
 	if c.whole == 0 && len(e.Tokens) > 0 && (c.tokens == nil || placed && !c.placed) {
 		b.bytes += 4 * int64(len(e.Tokens)-len(c.tokens))
 		c.tokens, c.parent, c.placed, c.length = e.Tokens, parent, placed, len(e.Tokens)
@@ -81,19 +81,19 @@ func (b *book) store(at chunkID, backend string, e *Entry, parent string, placed
 			appears = c.whole == 1
 		}
 	}
-	b.lacking += b.lack(c)
+	b.lacking += b.lackingBlocks(c)
 	return c, appears, true
 }
 
-// release forgets the tokens of a chunk that is announced.
-func (b *book) release(c *chunk) {
+// releaseTokens frees the tokens of a chunk, which nobody needs once it is announced.
+func (b *book) releaseTokens(c *chunk) {
 	b.bytes -= 4 * int64(len(c.tokens))
 	c.tokens = nil
 }
 
-// remove notes that an object is gone. It returns whether its chunk was whole and is not any
-// more, and whether the object was known.
-func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known bool) {
+// removeObject removes an object that is gone. vanishes says that its chunk was whole and is not any more, known that the
+// book had the object.
+func (b *book) removeObject(at chunkID, backend string, e *Entry) (vanishes, known bool) {
 	c := b.chunks[at]
 	if c == nil {
 		return false, false
@@ -103,7 +103,7 @@ func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known boo
 	if p == nil || p.shards[word]&bit == 0 {
 		return false, false
 	}
-	b.lacking -= b.lack(c)
+	b.lacking -= b.lackingBlocks(c)
 	p.shards[word] &^= bit
 	if p.have == p.world {
 		c.whole--
@@ -114,35 +114,35 @@ func (b *book) remove(at chunkID, backend string, e *Entry) (vanishes, known boo
 		c.places = c.places[:len(c.places)-1]
 		b.bytes -= placeBytes
 	}
-	b.lacking += b.lack(c)
+	b.lacking += b.lackingBlocks(c)
 	if len(c.places) == 0 {
-		b.forget(at, c)
+		b.forgetChunk(at, c)
 	}
 	return vanishes, true
 }
 
-// clear forgets the chunks on a tier, "" for all. vanish hears of the chunks that were whole.
-func (b *book) clear(tier string, vanish func(chunkID)) {
+// clearTier forgets the chunks on a tier, or all chunks if tier is "". It calls vanish for each that was whole.
+func (b *book) clearTier(tier string, vanish func(chunkID)) {
 	for at, c := range b.chunks {
 		if tier == "" || at.tier == tier {
 			if c.whole > 0 {
 				vanish(at)
 			}
-			b.forget(at, c)
+			b.forgetChunk(at, c)
 		}
 	}
 }
 
-func (b *book) forget(at chunkID, c *chunk) {
-	b.release(c)
-	b.lacking -= b.lack(c)
+func (b *book) forgetChunk(at chunkID, c *chunk) {
+	b.releaseTokens(c)
+	b.lacking -= b.lackingBlocks(c)
 	b.bytes -= chunkBytes + int64(len(at.hash)+len(at.salt)) + placeBytes*int64(len(c.places))
 	b.stored[at.tier]--
 	delete(b.chunks, at)
 }
 
-// holds reports whether a chunk is whole on a tier.
-func (b *book) holds(n chunkName) bool {
+// holdsChunk reports whether a chunk is whole on a tier.
+func (b *book) holdsChunk(n chunkName) bool {
 	for _, tier := range []string{host, storage} {
 		if c := b.chunks[chunkID{tier, n.salt, n.hash}]; c != nil && c.whole > 0 {
 			return true

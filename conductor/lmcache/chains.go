@@ -40,10 +40,10 @@ func newChains() *chains {
 	return &chains{links: make(map[string]link), ends: make(map[int]map[string]struct{}), places: newPlaces()}
 }
 
-// place returns the parent of a chunk with tokens, "" for the first of a prompt. It reports
+// placeChunk returns the parent of a chunk with tokens, "" for the first of a prompt. It reports
 // false if the parent is not known. before is the entry before it in the batch, nil if there is
 // none. trials is what hashes may still cost.
-func (c *chains) place(e, before *Entry, trials *int) (parent string, known bool) {
+func (c *chains) placeChunk(e, before *Entry, trials *int) (parent string, known bool) {
 	if at, is := c.links[e.Hash]; is {
 		return at.parent, true
 	}
@@ -53,36 +53,36 @@ func (c *chains) place(e, before *Entry, trials *int) (parent string, known bool
 	case e.Offset == 0:
 		known = true
 	case e.Offset > 0:
-		parent, known = c.search(e, before, trials)
+		parent, known = c.searchParent(e, before, trials)
 	}
 	end := e.Offset
 	if end < 0 && known { // a position follows from the parent's
 		end = c.links[parent].end
 	}
 	if known && (parent == "" || end > 0) {
-		c.add(e.Hash, link{parent, end + len(e.Tokens)})
+		c.addLink(e.Hash, link{parent, end + len(e.Tokens)})
 	}
 	return parent, known
 }
 
-// search finds the chunk whose digest, with the tokens of e, makes the digest of e.
-func (c *chains) search(e, before *Entry, trials *int) (string, bool) {
-	if before != nil && c.links[before.Hash].end == e.Offset && c.fits(before.Hash, e, trials) {
+// searchParent finds the chunk whose digest, with the tokens of e, makes the digest of e.
+func (c *chains) searchParent(e, before *Entry, trials *int) (string, bool) {
+	if before != nil && c.links[before.Hash].end == e.Offset && c.isParent(before.Hash, e, trials) {
 		return before.Hash, true
 	}
 	for parent := range c.ends[e.Offset] {
 		if *trials == 0 {
 			break
 		}
-		if c.fits(parent, e, trials) {
+		if c.isParent(parent, e, trials) {
 			return parent, true
 		}
 	}
 	return "", false
 }
 
-// fits reports whether a chunk is the parent of e.
-func (c *chains) fits(parent string, e *Entry, trials *int) bool {
+// isParent reports whether a chunk is the parent of e, at the cost of one trial. It reports false if none is left.
+func (c *chains) isParent(parent string, e *Entry, trials *int) bool {
 	if *trials == 0 {
 		return false
 	}
@@ -95,8 +95,8 @@ func (c *chains) fits(parent string, e *Entry, trials *int) bool {
 	return string(sum[:]) == e.Hash
 }
 
-// add notes a chunk. The oldest goes where there is one too many.
-func (c *chains) add(hash string, at link) {
+// addLink adds a chunk. If there are maxLinks already, the oldest leaves.
+func (c *chains) addLink(hash string, at link) {
 	if len(c.links) >= maxLinks {
 		old := c.oldest[c.next]
 		end := c.links[old].end

@@ -11,11 +11,11 @@ func (h *Hub) Claimed(emitter, model string) bool {
 func (h *Hub) Emitters() map[string]bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.emitters()
+	return h.listEmitters()
 }
 
-// emitters is Emitters while mu is held.
-func (h *Hub) emitters() map[string]bool {
+// listEmitters does what Emitters does, for callers that hold mu.
+func (h *Hub) listEmitters() map[string]bool {
 	all := make(map[string]bool, len(h.feeds))
 	for at := range h.feeds {
 		all[at.emitter] = true

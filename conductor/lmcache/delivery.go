@@ -68,37 +68,37 @@ func (d *Delivery) pending() bool {
 	}
 }
 
-// next returns the delivery that is being filled.
-func (f *Feed) next() *Delivery {
+// currentDelivery returns the delivery that is being filled, which it begins if need be.
+func (f *Feed) currentDelivery() *Delivery {
 	if f.filling == nil {
 		f.filling = &Delivery{of: f, done: make(chan struct{})}
 	}
 	return f.filling
 }
 
-// follow puts the delivery that is being filled behind that with a chunk, unless the feed holds
+// deliverAfter makes the delivery that is being filled wait for the one that gives chunk n its place, unless the feed holds
 // the chunk itself.
-func (f *Feed) follow(n chunkName, p *places, time float64) {
+func (f *Feed) deliverAfter(n chunkName, p *places, time float64) {
 	d := p.fresh[n]
-	if d == nil || d.of == f || !d.pending() || f.book.holds(n) {
+	if d == nil || d.of == f || !d.pending() || f.book.holdsChunk(n) {
 		return
 	}
 	if !d.sent {
 		d.of.flush(time)
 	}
-	if mine := f.next(); !slices.Contains(mine.after, d) {
+	if mine := f.currentDelivery(); !slices.Contains(mine.after, d) {
 		mine.after = append(mine.after, d)
 	}
 }
 
-// place notes that a chunk has its place once the delivery that is being filled is applied.
-func (f *Feed) place(n chunkName, p *places) {
-	d := f.next()
+// recordPlace records that chunk n has its place once the delivery that is being filled is applied.
+func (f *Feed) recordPlace(n chunkName, p *places) {
+	d := f.currentDelivery()
 	d.placed = append(d.placed, n)
 	p.fresh[n] = d
 }
 
-// flush sends the events to the receiver, also none: a sign of life.
+// flush sends the events to the receiver. It does so without any event too, as a sign of life.
 func (f *Feed) flush(time float64) {
 	var out bytes.Buffer
 	enc := msgpack.NewEncoder(&out)
@@ -113,15 +113,15 @@ func (f *Feed) flush(time float64) {
 	}
 	f.count = 0
 	f.lacking.Store(int64(f.book.lacking))
-	d := f.next()
+	d := f.currentDelivery()
 	f.filling = nil
 	d.Payload, d.sent = out.Bytes(), true
 	f.hub.sent, f.hub.flying = append(f.hub.sent, d), append(f.hub.flying, d)
 	f.To.Take(d)
 }
 
-// land forgets the deliveries that have ended. mu is held.
-func (h *Hub) land() {
+// dropEndedDeliveries forgets the deliveries that have ended, and which chunks they placed. mu is held.
+func (h *Hub) dropEndedDeliveries() {
 	h.flying = slices.DeleteFunc(h.flying, func(d *Delivery) bool {
 		if d.pending() {
 			return false

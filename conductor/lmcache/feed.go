@@ -67,30 +67,31 @@ func (f *Feed) shared() bool {
 	return strings.HasPrefix(f.Emitter, poolPrefix)
 }
 
-// begin notes what an admission says about what the feed has missed.
-func (f *Feed) begin(b *Batch, a admission, p *places) {
+// beginBatch prepares the feed for the entries of a batch: from the admission it works out whether the feed has missed
+// something, and whether the emitter has lost its memory.
+func (f *Feed) beginBatch(b *Batch, a admission, p *places) {
 	if f.To.Renew() {
-		f.book.clear("", p.vanish)
+		f.book.clearTier("", p.removeChunk)
 		f.lost, f.told = Unheard, false
 	}
 	switch {
 	case f.shared():
 		if a.hole && f.sent[b.Instance] {
-			f.trust(Gap)
+			f.setLost(Gap)
 		}
 	case a.fence:
-		f.book.clear(host, p.vanish)
-		f.clear(mediumHost)
+		f.book.clearTier(host, p.removeChunk)
+		f.addCleared(mediumHost)
 		if f.book.stored[storage] == 0 {
-			f.trust("")
+			f.setLost("")
 		}
 		if a.hole {
-			f.trust(Gap)
+			f.setLost(Gap)
 		}
 	case a.begins:
-		f.trust("")
+		f.setLost("")
 	case a.hole:
-		f.trust(Gap)
+		f.setLost(Gap)
 	}
 	if !f.told { // the receiver knows nothing before
 		f.told = true
@@ -98,54 +99,56 @@ func (f *Feed) begin(b *Batch, a admission, p *places) {
 	}
 }
 
-func (f *Feed) trust(reason string) {
+// setLost sets why the feed does not know all that its emitter holds. beginBatch tells the receiver if that has changed.
+func (f *Feed) setLost(reason string) {
 	if f.lost != reason {
 		f.lost, f.told = reason, false
 	}
 }
 
-// apply takes one entry. parent is that of the chunk, if placed.
-func (f *Feed) apply(b *Batch, e *Entry, parent string, placed bool, p *places) {
+// applyEntry applies one entry of a batch to the book, and adds the events that follow from it. parent is the parent of the
+// chunk, and placed says that it is known.
+func (f *Feed) applyEntry(b *Batch, e *Entry, parent string, placed bool, p *places) {
 	if e.Group != 0 {
 		f.To.Drop(dropGroup, 1)
 		return
 	}
 	at := chunkID{b.Tier, e.Salt, e.Hash}
 	if b.Type == Delete {
-		vanishes, known := f.book.remove(at, b.Backend, e)
+		vanishes, known := f.book.removeObject(at, b.Backend, e)
 		if !known {
 			f.To.Drop(dropUnknown, 1)
 		}
 		if vanishes {
-			p.vanish(at)
-			f.removed(b, e)
+			p.removeChunk(at)
+			f.addRemoved(b, e)
 		}
 		return
 	}
-	c, appears, fits := f.book.store(at, b.Backend, e, parent, placed)
+	c, appears, fits := f.book.storeObject(at, b.Backend, e, parent, placed)
 	switch {
 	case !fits:
 		f.To.Drop(dropBudget, 1)
 	case appears:
 		w := waiter{feed: f, at: at, backend: b.Backend, parent: c.parent, tokens: c.tokens}
 		known := c.placed && len(c.tokens) > 0
-		f.appeared(&w, known, p, b.Time)
-		f.book.release(c)
-		p.appear(w, known)
+		f.addStored(&w, known, p, b.Time)
+		f.book.releaseTokens(c)
+		p.addChunk(w, known)
 	}
-	f.flushFull(b.Time)
+	f.flushIfFull(b.Time)
 }
 
-// flushFull hands the events to the receiver if they are many.
-func (f *Feed) flushFull(time float64) {
+// flushIfFull sends the events if they fill a batch.
+func (f *Feed) flushIfFull(time float64) {
 	if f.count >= flushEvents || f.events.Len() >= flushBytes {
 		f.flush(time)
 	}
 }
 
-// name is the block hash of a chunk: as the coordinator's, and another for each salt, which
-// LMCache's digests do not contain.
-func name(salt, digest string) uint64 {
+// blockHashOf returns the hash that names a chunk in events. Without a salt it is the one that LMCache's coordinator uses: the
+// last eight bytes of the digest. With one it depends on the salt, which LMCache's digests do not contain.
+func blockHashOf(salt, digest string) uint64 {
 	if salt != "" {
 		return xxh3.HashString(salt + "\x00" + digest)
 	}
@@ -154,74 +157,75 @@ func name(salt, digest string) uint64 {
 	return binary.BigEndian.Uint64(b[:])
 }
 
-func medium(tier, backend string) string {
+// mediumOf returns the medium that events name for a tier and a backend.
+func mediumOf(tier, backend string) string {
 	if tier == host {
 		return mediumHost
 	}
 	return mediumStorage + backend
 }
 
-// appeared adds a stored event. A chunk whose parent is not known is announced by its hash
+// addStored adds a stored event. A chunk whose parent is not known is announced by its hash
 // alone.
-func (f *Feed) appeared(w *waiter, known bool, p *places, time float64) {
+func (f *Feed) addStored(w *waiter, known bool, p *places, time float64) {
 	tokens := w.tokens
 	switch {
 	case !known:
 		tokens = nil
 	case w.parent != "":
-		f.follow(chunkName{w.at.salt, w.parent}, p, time)
+		f.deliverAfter(chunkName{w.at.salt, w.parent}, p, time)
 	}
-	f.open("BlockStored", 6, w.at.salt)
-	f.hashes(name(w.at.salt, w.at.hash))
-	f.text("parent_block_hash")
+	f.beginEvent("BlockStored", 6, w.at.salt)
+	f.encodeHash(blockHashOf(w.at.salt, w.at.hash))
+	f.encodeTexts("parent_block_hash")
 	if known && w.parent != "" {
-		f.must(f.enc.EncodeUint(name(w.at.salt, w.parent)))
+		f.must(f.enc.EncodeUint(blockHashOf(w.at.salt, w.parent)))
 	} else {
 		f.must(f.enc.EncodeNil())
 	}
-	f.text("token_ids")
+	f.encodeTexts("token_ids")
 	f.must(f.enc.EncodeArrayLen(len(tokens)))
 	for _, t := range tokens {
 		f.must(f.enc.EncodeUint(uint64(t)))
 	}
-	f.text("block_size")
+	f.encodeTexts("block_size")
 	f.must(f.enc.EncodeInt(int64(len(tokens))))
-	f.text("medium", medium(w.at.tier, w.backend))
+	f.encodeTexts("medium", mediumOf(w.at.tier, w.backend))
 }
 
-// removed adds a removed event.
-func (f *Feed) removed(b *Batch, e *Entry) {
-	f.open("BlockRemoved", 3, "")
-	f.hashes(name(e.Salt, e.Hash))
-	f.text("medium", medium(b.Tier, b.Backend))
+// addRemoved adds a removed event.
+func (f *Feed) addRemoved(b *Batch, e *Entry) {
+	f.beginEvent("BlockRemoved", 3, "")
+	f.encodeHash(blockHashOf(e.Salt, e.Hash))
+	f.encodeTexts("medium", mediumOf(b.Tier, b.Backend))
 }
 
-// clear adds a cleared event of a medium.
-func (f *Feed) clear(medium string) {
-	f.open("AllBlocksCleared", 2, "")
-	f.text("medium", medium)
+// addCleared adds a cleared event of a medium.
+func (f *Feed) addCleared(medium string) {
+	f.beginEvent("AllBlocksCleared", 2, "")
+	f.encodeTexts("medium", medium)
 }
 
-// open begins an event of n fields, and one for a salt.
-func (f *Feed) open(kind string, n int, salt string) {
+// beginEvent begins an event of n fields, type included. If salt is not "", it adds a field for that.
+func (f *Feed) beginEvent(kind string, n int, salt string) {
 	f.count++
 	if salt != "" {
 		n++
 	}
 	f.must(f.enc.EncodeMapLen(n))
-	f.text("type", kind)
+	f.encodeTexts("type", kind)
 	if salt != "" {
-		f.text("cache_salt", salt)
+		f.encodeTexts("cache_salt", salt)
 	}
 }
 
-func (f *Feed) hashes(hash uint64) {
-	f.text("block_hashes")
+func (f *Feed) encodeHash(hash uint64) {
+	f.encodeTexts("block_hashes")
 	f.must(f.enc.EncodeArrayLen(1))
 	f.must(f.enc.EncodeUint(hash))
 }
 
-func (f *Feed) text(all ...string) {
+func (f *Feed) encodeTexts(all ...string) {
 	for _, s := range all {
 		f.must(f.enc.EncodeString(s))
 	}

@@ -49,9 +49,9 @@ type admission struct {
 	hole    bool // batches before it are missing
 }
 
-// forget drops the cursors of instances that were not heard of for forgetAfter, but for those to
-// keep. It returns their names.
-func (g *gate) forget(now time.Time, keep map[string]bool) (gone []string) {
+// forgetSilent drops the cursors of instances that have reported nothing for forgetAfter, except those in keep. It returns
+// their names.
+func (g *gate) forgetSilent(now time.Time, keep map[string]bool) (gone []string) {
 	g.swept = now
 	for instance, at := range g.cursors {
 		if now.Sub(at.heard) >= forgetAfter && !keep[instance] {
@@ -63,8 +63,8 @@ func (g *gate) forget(now time.Time, keep map[string]bool) (gone []string) {
 	return gone
 }
 
-// admit moves the cursor of an instance to a batch.
-func (g *gate) admit(b *Batch, now time.Time) (a admission) {
+// admitBatch decides whether a batch is applied, and moves the cursor of its instance to it.
+func (g *gate) admitBatch(b *Batch, now time.Time) (a admission) {
 	at := g.cursors[b.Instance]
 	if at != nil {
 		at.heard = now

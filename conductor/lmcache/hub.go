@@ -23,7 +23,7 @@ type Hub struct {
 	sent   []*Delivery // by the batch that is read
 	flying []*Delivery // sent, and not applied when the last batch was read
 
-	bytes atomic.Int64 // as count counted last
+	bytes atomic.Int64 // as countBytes counted last
 }
 
 // Add adds a feed.
@@ -42,13 +42,13 @@ func (h *Hub) Add(f *Feed) {
 func (h *Hub) Remove(f *Feed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer h.count()
+	defer h.countBytes()
 	at := claim{f.Emitter, f.Model}
 	h.feeds[at] = slices.DeleteFunc(h.feeds[at], func(other *Feed) bool { return other == f })
 	if len(h.feeds[at]) == 0 {
 		delete(h.feeds, at)
 	}
-	f.book.clear("", h.chainsOf(f.Model).places.vanish)
+	f.book.clearTier("", h.chainsOf(f.Model).places.removeChunk)
 	for at := range h.feeds {
 		if at.model == f.Model {
 			return
@@ -70,13 +70,13 @@ func (h *Hub) Empty() bool {
 // When ctx ends first, Push returns its error. The batch is then not read, as long as a receiver
 // had no room for it; else it is applied later, and is a duplicate if it comes once more.
 func (h *Hub) Push(ctx context.Context, b *Batch, now time.Time) (outcome Outcome, unclaimed int, err error) {
-	if err := h.enter(ctx, b); err != nil {
+	if err := h.lockWithRoom(ctx, b); err != nil {
 		return Refused, 0, err
 	}
-	outcome, unclaimed = h.read(b, now)
+	outcome, unclaimed = h.readBatch(b, now)
 	sent := h.sent
 	h.sent = nil
-	h.count()
+	h.countBytes()
 	h.mu.Unlock()
 	for _, d := range sent {
 		select {
@@ -88,14 +88,15 @@ func (h *Hub) Push(ctx context.Context, b *Batch, now time.Time) (outcome Outcom
 	return outcome, unclaimed, nil
 }
 
-// enter locks mu once the receivers of a batch have room.
-func (h *Hub) enter(ctx context.Context, b *Batch) error {
+// lockWithRoom waits until the receivers of a batch have room, and returns with mu locked. If ctx ends first, it returns its
+// error, and mu is not locked.
+func (h *Hub) lockWithRoom(ctx context.Context, b *Batch) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		h.mu.Lock()
-		room := h.room(b)
+		room := h.roomFor(b)
 		if room == nil {
 			return nil
 		}
@@ -107,9 +108,8 @@ func (h *Hub) enter(ctx context.Context, b *Batch) error {
 	}
 }
 
-// room returns nil if the receivers of a batch have room, else a channel that is closed when one
-// has. mu is held.
-func (h *Hub) room(b *Batch) <-chan struct{} {
+// roomFor returns nil if all receivers of a batch have room, else a channel that is closed when one of them has. mu is held.
+func (h *Hub) roomFor(b *Batch) <-chan struct{} {
 	for at, feeds := range h.feeds {
 		if at.emitter != b.Instance && at.emitter != b.Emitter() {
 			continue
@@ -123,17 +123,17 @@ func (h *Hub) room(b *Batch) <-chan struct{} {
 	return nil
 }
 
-// read queues what a batch says at the receivers. mu is held.
-func (h *Hub) read(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
-	h.land()
+// readBatch turns a batch into events, and queues them at the receivers. mu is held.
+func (h *Hub) readBatch(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
+	h.dropEndedDeliveries()
 	h.forgetInstances(now)
-	a := h.gate.admit(b, now)
+	a := h.gate.admitBatch(b, now)
 	if a.outcome != Applied {
 		return a.outcome, 0
 	}
 	touched := make(map[*Feed]bool)
-	for _, f := range h.concerned(b.Instance) {
-		f.begin(b, a, h.chainsOf(f.Model).places)
+	for _, f := range h.feedsOf(b.Instance) {
+		f.beginBatch(b, a, h.chainsOf(f.Model).places)
 		touched[f] = touched[f] || !f.shared()
 	}
 	trials := maxTrials
@@ -149,14 +149,14 @@ func (h *Hub) read(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
 		var parent string
 		var placed bool
 		if b.Type == Store && len(e.Tokens) > 0 {
-			parent, placed = c.place(e, before, &trials)
+			parent, placed = c.placeChunk(e, before, &trials)
 		}
 		before = e
 		for _, f := range feeds {
 			if b.Shared {
 				f.sent[b.Instance] = true
 			}
-			f.apply(b, e, parent, placed, c.places)
+			f.applyEntry(b, e, parent, placed, c.places)
 			touched[f] = true
 		}
 		c.places.announceAgain(b.Time, touched)
@@ -169,8 +169,8 @@ func (h *Hub) read(b *Batch, now time.Time) (outcome Outcome, unclaimed int) {
 	return Applied, unclaimed
 }
 
-// concerned returns the feeds of an instance, and those of shared storage. mu is held.
-func (h *Hub) concerned(instance string) (all []*Feed) {
+// feedsOf returns the feeds of an instance, and those of all shared storage, where it may have missed something too. mu is held.
+func (h *Hub) feedsOf(instance string) (all []*Feed) {
 	for at, feeds := range h.feeds {
 		if at.emitter == instance || strings.HasPrefix(at.emitter, poolPrefix) {
 			all = append(all, feeds...)
@@ -185,7 +185,7 @@ func (h *Hub) forgetInstances(now time.Time) {
 	if now.Sub(h.gate.swept) < sweepEvery {
 		return
 	}
-	gone := h.gate.forget(now, h.emitters())
+	gone := h.gate.forgetSilent(now, h.listEmitters())
 	for _, feeds := range h.feeds {
 		for _, f := range feeds {
 			for _, instance := range gone {

@@ -134,7 +134,7 @@ func TestChildWaitsForParent(t *testing.T) {
 			return all
 		}
 		pool.drain()
-		if got := names(pool); !slices.Equal(got, []uint64{name("", b.chunk[2].Hash)}) {
+		if got := names(pool); !slices.Equal(got, []uint64{blockHashOf("", b.chunk[2].Hash)}) {
 			t.Errorf("before the parents are applied the storage has %x", got)
 		}
 		a.drain()
@@ -195,7 +195,7 @@ func TestSlowReceiversByChance(t *testing.T) {
 				all[r.IntN(len(all))].drain()
 			}
 			for i, c := range chunks {
-				if !found[name("", c.Hash)] {
+				if !found[blockHashOf("", c.Hash)] {
 					t.Errorf("seed %d: chunk %d of prompt %d has no place", seed, i%6, i/6)
 				}
 			}

@@ -27,12 +27,13 @@ func (h *Hub) Lacks(f *Feed, p *Prompt, from, to int) (all []Lack) {
 	for at, c := range f.book.chunks {
 		link, known := links[at.hash]
 		start := link.end - len(c.tokens)
-		if c.whole > 0 || len(c.tokens) == 0 || !known || !p.Salted(at.salt) || start > from || to > link.end || !p.has(c.tokens, start) {
+		if c.whole > 0 || len(c.tokens) == 0 || !known || !p.Salted(at.salt) || start > from || to > link.end ||
+			!p.hasTokens(c.tokens, start) {
 			continue
 		}
-		certain := h.follows(p, at.salt, f.Model, link.parent, start)
+		certain := h.matchesPrompt(p, at.salt, f.Model, link.parent, start)
 		for i := range c.places {
-			all = append(all, Lack{medium(at.tier, c.places[i].backend), c.places[i].have, c.places[i].world, certain})
+			all = append(all, Lack{mediumOf(at.tier, c.places[i].backend), c.places[i].have, c.places[i].world, certain})
 		}
 	}
 	return all
@@ -41,8 +42,8 @@ func (h *Hub) Lacks(f *Feed, p *Prompt, from, to int) (all []Lack) {
 // Lacking returns how many blocks lie in chunks that lack shards.
 func (f *Feed) Lacking() int { return int(f.lacking.Load()) }
 
-// has reports whether the prompt has tokens at a position, as far as it goes.
-func (p *Prompt) has(tokens []uint32, start int) bool {
+// hasTokens reports whether the prompt has tokens from position start on. Tokens beyond the end of the prompt are not compared.
+func (p *Prompt) hasTokens(tokens []uint32, start int) bool {
 	if start < 0 || start >= len(p.Tokens) {
 		return false
 	}
@@ -50,13 +51,14 @@ func (p *Prompt) has(tokens []uint32, start int) bool {
 	return slices.Equal(p.Tokens[start:end], tokens[:end-start])
 }
 
-// follows reports whether a chunk, "" for none, is the part of a prompt that ends at a position: by its
-// name, or by the tokens of chunks that lack shards. mu is held.
-func (h *Hub) follows(p *Prompt, salt, model, hash string, end int) bool {
+// matchesPrompt reports whether the chunk with a hash ends at a position of a prompt, and the chunks in front of it are those of
+// the prompt too. It knows that by names, or by the tokens of chunks that lack shards. A hash of "" stands for the beginning
+// of the prompt, so it matches at position 0. mu is held.
+func (h *Hub) matchesPrompt(p *Prompt, salt, model, hash string, end int) bool {
 	links := h.chainsOf(model).links
 next:
 	for hash != "" {
-		if p.Named(end, name(salt, hash)) {
+		if p.Named(end, blockHashOf(salt, hash)) {
 			return true
 		}
 		for at, feeds := range h.feeds {
@@ -66,7 +68,7 @@ next:
 					if at.model != model || c == nil || len(c.tokens) == 0 || len(c.tokens) > end {
 						continue
 					}
-					if !p.has(c.tokens, end-len(c.tokens)) {
+					if !p.hasTokens(c.tokens, end-len(c.tokens)) {
 						return false
 					}
 					link, known := links[hash]

@@ -104,7 +104,8 @@ type Fault struct {
 
 func (f *Fault) Error() string { return f.Message }
 
-func fault(field, reason, format string, args ...any) *Fault {
+// newFault returns a Fault of a field. The format says what the field must be.
+func newFault(field, reason, format string, args ...any) *Fault {
 	return &Fault{Field: field, Reason: reason, Message: field + " " + fmt.Sprintf(format, args...)}
 }
 
@@ -146,23 +147,23 @@ func Parse(raw []byte) (b Batch, bad []*Fault, err *Fault) {
 	}{{"instance_id", w.Instance == nil}, {"incarnation", w.Incarnation == nil}, {"seq", w.Seq == nil}, {"event_type", w.Type == nil},
 		{"tier", w.Tier == nil}} {
 		if f.missing {
-			return b, nil, fault(f.field, "missing", "is required")
+			return b, nil, newFault(f.field, "missing", "is required")
 		}
 	}
 	placed := *w.Type == Store || *w.Type == Delete
 	switch {
 	case *w.Instance == "" || len(*w.Instance) > maxName:
-		err = fault("instance_id", "out_of_range", "must have 1 to %d bytes", maxName)
+		err = newFault("instance_id", "out_of_range", "must have 1 to %d bytes", maxName)
 	case *w.Incarnation < 0:
-		err = fault("incarnation", "out_of_range", "must not be negative, got %d", *w.Incarnation)
+		err = newFault("incarnation", "out_of_range", "must not be negative, got %d", *w.Incarnation)
 	case *w.Seq < 1:
-		err = fault("seq", "out_of_range", "must be at least 1, got %d", *w.Seq)
+		err = newFault("seq", "out_of_range", "must be at least 1, got %d", *w.Seq)
 	case !placed && *w.Type != Access && *w.Type != Config:
-		err = fault("event_type", "invalid_value", "must be store, delete, access or config, got %.32q", string(*w.Type))
+		err = newFault("event_type", "invalid_value", "must be store, delete, access or config, got %.32q", string(*w.Type))
 	case *w.Tier != host && *w.Tier != storage:
-		err = fault("tier", "invalid_value", "must be l1 or l2, got %.32q", *w.Tier)
+		err = newFault("tier", "invalid_value", "must be l1 or l2, got %.32q", *w.Tier)
 	case placed && w.Backend == "" || len(w.Backend) > maxName:
-		err = fault("backend", "out_of_range", "must have 1 to %d bytes", maxName)
+		err = newFault("backend", "out_of_range", "must have 1 to %d bytes", maxName)
 	}
 	if err != nil {
 		return b, nil, err
@@ -194,25 +195,25 @@ func parseEntry(raw []byte) (e Entry, err *Fault) {
 		return e, faultOf("", err)
 	}
 	e = Entry{Model: w.Key.Model, Salt: w.Key.Salt, Tokens: w.Tokens, Offset: -1, World: 1, Group: w.Key.Group}
-	if e.Hash, err = digest("key.chunk_hash_hex", w.Key.Hash); err != nil {
+	if e.Hash, err = parseDigest("key.chunk_hash_hex", w.Key.Hash); err != nil {
 		return e, err
 	}
 	if w.Parent != nil && *w.Parent != "" {
-		if e.Parent, err = digest("parent_hash_hex", *w.Parent); err != nil {
+		if e.Parent, err = parseDigest("parent_hash_hex", *w.Parent); err != nil {
 			return e, err
 		}
 	}
 	switch {
 	case e.Model == "" || len(e.Model) > maxName:
-		return e, fault("key.model_name", "out_of_range", "must have 1 to %d bytes", maxName)
+		return e, newFault("key.model_name", "out_of_range", "must have 1 to %d bytes", maxName)
 	case len(e.Salt) > maxSalt:
-		return e, fault("key.cache_salt", "out_of_range", "must have at most %d bytes", maxSalt)
+		return e, newFault("key.cache_salt", "out_of_range", "must have at most %d bytes", maxSalt)
 	case e.Group < 0:
-		return e, fault("key.object_group_id", "out_of_range", "must not be negative, got %d", e.Group)
+		return e, newFault("key.object_group_id", "out_of_range", "must not be negative, got %d", e.Group)
 	case w.Key.Rank == nil:
-		return e, fault("key.kv_rank", "missing", "is required")
+		return e, newFault("key.kv_rank", "missing", "is required")
 	case w.Offset != nil && (*w.Offset < -1 || *w.Offset > math.MaxInt32):
-		return e, fault("token_offset", "out_of_range", "must be -1 or a place in a prompt, got %d", *w.Offset)
+		return e, newFault("token_offset", "out_of_range", "must be -1 or a place in a prompt, got %d", *w.Offset)
 	}
 	if w.Offset != nil {
 		e.Offset = *w.Offset
@@ -223,17 +224,17 @@ func parseEntry(raw []byte) (e Entry, err *Fault) {
 		world = 1 // a key of no world names its only shard
 	}
 	if world > maxRank+1 || rank >= world {
-		return e, fault("key.kv_rank", "out_of_range", "must name one of 1 to %d ranks, got rank %d of %d", maxRank+1, rank, world)
+		return e, newFault("key.kv_rank", "out_of_range", "must name one of 1 to %d ranks, got rank %d of %d", maxRank+1, rank, world)
 	}
 	e.World, e.Rank = int(world), int(rank)
 	return e, nil
 }
 
-// digest reads hexadecimal digits.
-func digest(field, digits string) (string, *Fault) {
+// parseDigest returns the bytes of a digest in hexadecimal digits.
+func parseDigest(field, digits string) (string, *Fault) {
 	raw, err := hex.DecodeString(digits)
 	if err != nil || len(raw) == 0 || len(raw) > maxHash {
-		return "", fault(field, "invalid_value", "must be 1 to %d bytes in hexadecimal digits, got %.32q", maxHash, digits)
+		return "", newFault(field, "invalid_value", "must be 1 to %d bytes in hexadecimal digits, got %.32q", maxHash, digits)
 	}
 	return string(raw), nil
 }
@@ -245,7 +246,7 @@ func faultOf(field string, err error) *Fault {
 		if typ.Field != "" {
 			field = typ.Field
 		}
-		return fault(field, "invalid_type", "must not be a JSON %s", typ.Value)
+		return newFault(field, "invalid_type", "must not be a JSON %s", typ.Value)
 	}
 	return &Fault{Field: field, Reason: "invalid_type", Message: err.Error()}
 }

@@ -15,7 +15,7 @@ func TestGate(t *testing.T) {
 	var g gate
 	f := func(incarnation, seq uint64, want admission) {
 		t.Helper()
-		if got := g.admit(&Batch{Instance: "n", Incarnation: incarnation, Seq: seq}, monday); got != want {
+		if got := g.admitBatch(&Batch{Instance: "n", Incarnation: incarnation, Seq: seq}, monday); got != want {
 			t.Errorf("batch %d of incarnation %d: %+v, want %+v", seq, incarnation, got, want)
 		}
 	}
@@ -29,9 +29,9 @@ func TestGate(t *testing.T) {
 	f(8, 2, admission{outcome: Applied, fence: true, hole: true})
 	f(6, 2, admission{outcome: Stale})
 	for i := range MaxInstances {
-		g.admit(&Batch{Instance: fmt.Sprint(i), Seq: 1}, monday)
+		g.admitBatch(&Batch{Instance: fmt.Sprint(i), Seq: 1}, monday)
 	}
-	if got := g.admit(&Batch{Instance: "one too many", Seq: 1}, monday); got.outcome != Refused {
+	if got := g.admitBatch(&Batch{Instance: "one too many", Seq: 1}, monday); got.outcome != Refused {
 		t.Errorf("an instance too many is %s", got.outcome)
 	}
 	f(8, 3, admission{outcome: Applied})
@@ -122,7 +122,7 @@ func TestChains(t *testing.T) {
 	trials := 1000
 	f := func(e, before *Entry, parent string, known bool) {
 		t.Helper()
-		if got, is := c.place(e, before, &trials); got != parent || is != known {
+		if got, is := c.placeChunk(e, before, &trials); got != parent || is != known {
 			t.Errorf("the chunk at %d follows %x (%t), want %x (%t)", e.Offset, got, is, parent, known)
 		}
 	}
@@ -192,7 +192,7 @@ func TestWaitersAreSwept(t *testing.T) {
 		if held {
 			f.book.chunks[at] = &chunk{whole: 1}
 		}
-		p.appear(waiter{feed: f, at: at, parent: "none of them"}, true)
+		p.addChunk(waiter{feed: f, at: at, parent: "none of them"}, true)
 	}
 	for i := range maxWaiters {
 		appear(fmt.Sprint(i), i%2 == 0)

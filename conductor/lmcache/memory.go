@@ -13,8 +13,8 @@ const (
 // Bytes returns the memory of what the hub and its feeds know, without the deliveries that wait.
 func (h *Hub) Bytes() int64 { return h.bytes.Load() }
 
-// count counts the memory. mu is held.
-func (h *Hub) count() {
+// countBytes computes what Bytes returns. mu is held.
+func (h *Hub) countBytes() {
 	n := h.gate.bytes
 	for _, feeds := range h.feeds {
 		for _, f := range feeds {

@@ -277,7 +277,7 @@ func compare(t *testing.T, where string, to *heard, emitter string, objects map[
 	want := make(map[string]bool) // tier and name
 	for o, n := range count {
 		if n == o.world {
-			want[fmt.Sprintf("%s %x", o.tier, name(o.salt, o.hash))] = true
+			want[fmt.Sprintf("%s %x", o.tier, blockHashOf(o.salt, o.hash))] = true
 		}
 	}
 	got := make(map[string]bool)
@@ -304,9 +304,9 @@ func checkParents(t *testing.T, receivers map[string]*heard, prompts []prompt) {
 			for _, salt := range []string{"", "s"} {
 				text := fmt.Sprintf("false 0 %d", e.Tokens[0])
 				if i > 0 {
-					text = fmt.Sprintf("true %x %d", name(salt, p.chunks[i-1].Hash), e.Tokens[0])
+					text = fmt.Sprintf("true %x %d", blockHashOf(salt, p.chunks[i-1].Hash), e.Tokens[0])
 				}
-				want[name(salt, e.Hash)] = text
+				want[blockHashOf(salt, e.Hash)] = text
 			}
 		}
 	}

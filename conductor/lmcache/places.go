@@ -38,9 +38,9 @@ func newPlaces() *places {
 		waiting: make(map[chunkName][]waiter)}
 }
 
-// appear notes that an emitter holds a chunk, and which chunks are due then. known says that
+// addChunk counts a chunk that an emitter holds now. If the chunk has a place, those that waited for it are due. known says that
 // the parent of the chunk is known.
-func (p *places) appear(w waiter, known bool) {
+func (p *places) addChunk(w waiter, known bool) {
 	at := chunkName{w.at.salt, w.at.hash}
 	p.held[at]++
 	if !known {
@@ -49,7 +49,7 @@ func (p *places) appear(w waiter, known bool) {
 	parent := chunkName{w.at.salt, w.parent}
 	if w.parent != "" && !p.placed[parent] {
 		if p.waiters == maxWaiters {
-			p.sweep()
+			p.sweepWaiters()
 		}
 		if p.waiters < maxWaiters {
 			p.waiting[parent] = append(p.waiting[parent], w)
@@ -59,7 +59,7 @@ func (p *places) appear(w waiter, known bool) {
 		return
 	}
 	if !p.placed[at] {
-		w.feed.place(at, p)
+		w.feed.recordPlace(at, p)
 	}
 	for queue := []chunkName{at}; len(queue) > 0; queue = queue[1:] {
 		p.placed[queue[0]] = true
@@ -84,8 +84,9 @@ func (w *waiter) held() bool {
 // bytes returns the memory of a chunk that waits.
 func (w *waiter) bytes() int64 { return waitBytes + 4*int64(len(w.tokens)) }
 
-// sweep forgets waiting chunks that are gone, at most once for maxWaiters/16 that were refused.
-func (p *places) sweep() {
+// sweepWaiters forgets waiting chunks that their emitter holds no more. It looks at all of them, so it works only on every
+// maxWaiters/16th call.
+func (p *places) sweepWaiters() {
 	if p.full = (p.full + 1) % (maxWaiters / 16); p.full != 1 {
 		return
 	}
@@ -102,8 +103,8 @@ func (p *places) sweep() {
 	}
 }
 
-// vanish notes that an emitter holds a chunk no more.
-func (p *places) vanish(at chunkID) {
+// removeChunk counts a chunk that an emitter holds no more.
+func (p *places) removeChunk(at chunkID) {
 	n := chunkName{at.salt, at.hash}
 	if p.held[n]--; p.held[n] == 0 {
 		delete(p.held, n)
@@ -116,9 +117,9 @@ func (p *places) vanish(at chunkID) {
 func (p *places) announceAgain(time float64, touched map[*Feed]bool) {
 	for i := range p.due {
 		w := &p.due[i]
-		w.feed.appeared(w, true, p, time)
-		w.feed.place(chunkName{w.at.salt, w.at.hash}, p)
-		w.feed.flushFull(time)
+		w.feed.addStored(w, true, p, time)
+		w.feed.recordPlace(chunkName{w.at.salt, w.at.hash}, p)
+		w.feed.flushIfFull(time)
 		touched[w.feed] = true
 	}
 	p.due = nil
