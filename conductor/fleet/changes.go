@@ -32,7 +32,7 @@ func (g *Registry) Registered(s Source) {
 		}
 	}
 	g.mu.Unlock()
-	g.change(n, &change{source: &s})
+	g.queueChange(n, &change{source: &s})
 }
 
 // Unregistered hears that a client unregistered an entry here.
@@ -43,7 +43,7 @@ func (g *Registry) Unregistered(n Name) {
 	g.mu.Lock()
 	delete(g.configured, n)
 	g.mu.Unlock()
-	g.change(n, new(change))
+	g.queueChange(n, new(change))
 }
 
 // Configured hears that the configuration of this replica has a source.
@@ -59,12 +59,12 @@ func (g *Registry) Configured(s Source) {
 	g.configured[n] = s
 	delete(g.lostNames, n)
 	g.mu.Unlock()
-	g.change(n, &change{source: &s, configured: true})
+	g.queueChange(n, &change{source: &s, configured: true})
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if e := g.known[n]; e != nil {
 		e.done = false // the configuration counts here, not the entry
-		g.ring()
+		g.wakeRun()
 	}
 }
 
@@ -81,11 +81,11 @@ func (g *Registry) Unconfigured(n Name) {
 	if p := g.pending[n]; p != nil && p.configured {
 		delete(g.pending, n)
 	}
-	g.ring()
+	g.wakeRun()
 }
 
-// change lets a change wait for the store. The last one of an entry counts.
-func (g *Registry) change(n Name, c *change) {
+// queueChange lets a change wait for the store, in place of an earlier one of the same entry.
+func (g *Registry) queueChange(n Name, c *change) {
 	c.since = g.cfg.Now()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,10 +101,11 @@ func (g *Registry) change(n Name, c *change) {
 		c.seen = e.at
 	}
 	if c.source != nil {
-		if p != nil && p.source != nil && p.source.equal(c.source) || p == nil && e != nil && e.done && e.says(c.source) && g.trusts(e) {
+		if p != nil && p.source != nil && p.source.equal(c.source) ||
+			p == nil && e != nil && e.done && e.describes(c.source) && g.trusts(e) {
 			if p == nil && e.elsewhere {
 				e.done = false // it was registered here: others follow it
-				g.ring()
+				g.wakeRun()
 			}
 			return // it changes nothing
 		}
@@ -112,20 +113,20 @@ func (g *Registry) change(n Name, c *change) {
 	g.pending[n] = c
 	g.noteKept(p)
 	g.noteKept(c)
-	g.ring()
+	g.wakeRun()
 }
 
-// ring lets Run work soon.
-func (g *Registry) ring() {
+// wakeRun makes Run work soon, without waiting for the next beat.
+func (g *Registry) wakeRun() {
 	select {
 	case g.wake <- struct{}{}:
 	default:
 	}
 }
 
-// begin lets what this replica has from its disk wait for the store: what the store says of an
-// entry counts more. Of the configuration, what the store has already needs no change.
-func (g *Registry) begin() {
+// queueRestored lets the sources that this replica has from its disk wait for the store, which ignores them if it has an entry
+// of that name. It drops waiting changes of the configuration that the store has already.
+func (g *Registry) queueRestored() {
 	all, targets := g.cfg.Conductor.Registrations(), g.cfg.Targets.List()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -149,7 +150,7 @@ func (g *Registry) begin() {
 		g.pending[n] = &change{source: &s, oldest: true}
 	}
 	for n, c := range g.pending {
-		if e := g.known[n]; c.configured && e != nil && e.says(c.source) && g.replicas[e.By] {
+		if e := g.known[n]; c.configured && e != nil && e.describes(c.source) && g.replicas[e.By] {
 			delete(g.pending, n)
 		}
 	}

@@ -19,16 +19,17 @@ type complaints struct {
 	err     error // nil if it cannot be read
 }
 
-// refuse counts an entry that is not taken over. err says why, nil for one that cannot be read.
-func (g *Registry) refuse(reason, entry, replica string, err error) {
+// countRefusal counts an entry that is not taken over, in metrics and for the log. err says why, and is nil for an entry that
+// cannot be read.
+func (g *Registry) countRefusal(reason, entry, replica string, err error) {
 	g.mu.Lock()
 	g.refused[reason]++
 	g.mu.Unlock()
-	g.note(reason, entry, replica, err)
+	g.addComplaint(reason, entry, replica, err)
 }
 
-// note counts an entry for the log.
-func (g *Registry) note(reason, entry, replica string, err error) {
+// addComplaint counts an entry that the next line of the log mentions.
+func (g *Registry) addComplaint(reason, entry, replica string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := &g.complaints
@@ -38,8 +39,8 @@ func (g *Registry) note(reason, entry, replica string, err error) {
 	c.counts[reason]++
 }
 
-// complain logs what was refused, at most once in complainEvery.
-func (g *Registry) complain(now time.Time) {
+// logComplaints logs what was refused, at most once in complainEvery.
+func (g *Registry) logComplaints(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := &g.complaints

@@ -19,8 +19,8 @@ const perScript = 256
 // forgotten is the answer to an entry that was unregistered longer ago than such entries stay.
 const forgotten = -1
 
-// run runs a script of the registry.
-func (g *Registry) run(ctx context.Context, script *redis.Script, keys []string, args ...any) ([]any, error) {
+// runScript runs a script of the registry. It returns errOther if the store is not the one that the last beat met.
+func (g *Registry) runScript(ctx context.Context, script *redis.Script, keys []string, args ...any) ([]any, error) {
 	shared := g.cfg.Fleet.Store()
 	ctx, cancel := context.WithTimeout(ctx, shared.Timeout())
 	defer cancel()
@@ -35,21 +35,21 @@ func (g *Registry) run(ctx context.Context, script *redis.Script, keys []string,
 	return all, err
 }
 
-// flush writes what waits.
-func (g *Registry) flush(ctx context.Context, st *Status) error {
+// writePending writes all changes that wait.
+func (g *Registry) writePending(ctx context.Context, st *Status) error {
 	g.mu.Lock()
 	waiting := maps.Clone(g.pending)
 	g.mu.Unlock()
 	for part := range slices.Chunk(slices.Collect(maps.Keys(waiting)), perScript) {
-		if err := g.write(ctx, st, part, waiting); err != nil {
+		if err := g.writeChanges(ctx, st, part, waiting); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// write writes some changes.
-func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting map[Name]*change) error {
+// writeChanges writes the changes of some names, in one call of a script.
+func (g *Registry) writeChanges(ctx context.Context, st *Status, names []Name, waiting map[Name]*change) error {
 	args := []any{st.Run}
 	written := make([]*entry, len(names))
 	g.mu.Lock()
@@ -83,7 +83,7 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 		args = append(args, n.field(), e.tail(), seen, e.at, age, lasts.Milliseconds())
 	}
 	g.mu.Unlock()
-	answer, err := g.run(ctx, writing, []string{"run", "revision", "sources", "ends"}, args...)
+	answer, err := g.runScript(ctx, writing, []string{"run", "revision", "sources", "ends"}, args...)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 		switch at {
 		case 0:
 			g.revision = -1 // another replica came first: its change counts
-			g.ring()
+			g.wakeRun()
 			continue
 		case forgotten:
 			delete(g.known, n)
@@ -117,10 +117,11 @@ func (g *Registry) write(ctx context.Context, st *Status, names []Name, waiting 
 	return nil
 }
 
-// confirm tells the store what the configuration has, and ends what no configuration has.
-func (g *Registry) confirm(ctx context.Context, st *Status) error {
+// confirmConfigured tells the store what the configuration of this replica has, so that it stays. It unregisters what no
+// configuration has confirmed for a while.
+func (g *Registry) confirmConfigured(ctx context.Context, st *Status) error {
 	var has, lost []any
-	follows := g.registered()
+	follows := g.registeredNames()
 	g.mu.Lock()
 	for n, s := range g.configured {
 		if e := g.known[n]; (e == nil || e.Gone && e.Swept) && g.pending[n] == nil {
@@ -149,18 +150,18 @@ func (g *Registry) confirm(ctx context.Context, st *Status) error {
 	}{{has, keptFor, 0}, {lost, droppedFor, 1}} {
 		for part := range slices.Chunk(x.fields, 4*perScript) {
 			args := append([]any{st.Run, x.lasts.Milliseconds(), x.lost}, part...)
-			if _, err := g.run(ctx, confirming, []string{"run", "ends"}, args...); err != nil {
+			if _, err := g.runScript(ctx, confirming, []string{"run", "ends"}, args...); err != nil {
 				return err
 			}
 		}
 	}
-	_, err := g.run(ctx, sweeping, []string{"run", "revision", "sources", "ends", "says", "follows"}, st.Run, graveFor.Milliseconds())
+	_, err := g.runScript(ctx, sweeping, []string{"run", "revision", "sources", "ends", "says", "follows"}, st.Run, graveFor.Milliseconds())
 	return err
 }
 
-// read reads the registry. Entries that are new wait to be taken over.
-func (g *Registry) read(ctx context.Context, st *Status) error {
-	answer, err := g.run(ctx, reading, []string{"run", "revision", "sources"})
+// readEntries reads the registry. takeEntries takes over what is new. What the store has lost waits to be written again.
+func (g *Registry) readEntries(ctx context.Context, st *Status) error {
+	answer, err := g.runScript(ctx, reading, []string{"run", "revision", "sources"})
 	if err != nil {
 		return err
 	}
@@ -183,7 +184,7 @@ func (g *Registry) read(ctx context.Context, st *Status) error {
 			if p.name, e.at, e.record, p.reason = parseRecord(field, text); p.reason == "" {
 				e.text, e.fresh, p.entry = text, true, &e
 			} else {
-				g.refuse(p.reason, field, "", nil)
+				g.countRefusal(p.reason, field, "", nil)
 			}
 		}
 		texts[place] = p

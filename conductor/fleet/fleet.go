@@ -169,7 +169,7 @@ func (f *Fleet) Run(ctx context.Context) {
 			case <-next.C:
 				due = true
 			case <-ctx.Done():
-				f.leave(context.WithoutCancel(ctx))
+				f.giveBackLease(context.WithoutCancel(ctx))
 				return
 			}
 		}
@@ -213,7 +213,7 @@ var errLayout = errors.New("a newer version of Conductor writes to this store")
 
 // Beat beats once.
 func (f *Fleet) Beat(ctx context.Context) {
-	status, err := f.ask(ctx)
+	status, err := f.sendBeat(ctx)
 	if ctx.Err() != nil && err != nil {
 		return
 	}
@@ -231,14 +231,14 @@ func (f *Fleet) Beat(ctx context.Context) {
 	if status.Up {
 		status.Error = f.cfg.Store.Refusal(slices.MaxFunc([]time.Time{status.Since, now.Add(-refusedFor)}, time.Time.Compare))
 	}
-	f.tell(&before, &status)
+	f.logChanges(&before, &status)
 	f.status = status
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// tell logs changes.
-func (f *Fleet) tell(before, now *Status) {
+// logChanges logs how a beat has changed the state of the store, and which replicas have come and gone.
+func (f *Fleet) logChanges(before, now *Status) {
 	log := &f.cfg.Log
 	switch {
 	case !now.Up && (before.Up || before.Error == ""):
@@ -268,8 +268,8 @@ func (f *Fleet) tell(before, now *Status) {
 	}
 }
 
-// ask sends a beat.
-func (f *Fleet) ask(ctx context.Context) (Status, error) {
+// sendBeat sends a beat, and returns what the store answers.
+func (f *Fleet) sendBeat(ctx context.Context) (Status, error) {
 	me := f.cfg.Replica
 	me.Facts = make(map[string]json.RawMessage, len(f.parts))
 	for name, facts := range f.parts {
@@ -297,20 +297,20 @@ func (f *Fleet) ask(ctx context.Context) (Status, error) {
 		now.Due++
 	}
 	var heard uint64
-	if now.Run, heard, now.Revision, now.Replicas, err = parse(answer, f.cfg.Now()); err != nil {
+	if now.Run, heard, now.Revision, now.Replicas, err = parseAnswer(answer, f.cfg.Now()); err != nil {
 		return Status{}, err
 	}
 	if before.Run != "" && (now.Run != before.Run || heard != 0 && heard < f.heard || now.Revision < before.Revision) {
 		now.Lost++
 	}
 	f.heard = f.beat
-	f.await(&before, &now)
+	f.awaitReplicas(&before, &now)
 	return now, nil
 }
 
-// await adds the replicas that were there before the store was emptied or away, and have not beaten since.
+// awaitReplicas adds the replicas that were there before the store was emptied or away, and have not beaten since.
 // Each has a lease, as the first beat finds the others in no store: they are not gone.
-func (f *Fleet) await(before, now *Status) {
+func (f *Fleet) awaitReplicas(before, now *Status) {
 	at := f.cfg.Now()
 	if now.Lost > before.Lost || !before.Up {
 		for _, r := range before.Replicas {
@@ -332,10 +332,10 @@ func (r Replica) same(as Replica) bool { return r.ID == as.ID }
 
 func byID(a, b Replica) int { return strings.Compare(a.ID, b.ID) }
 
-// parse reads the answer of a beat: the layout, the run, the beat of this replica that the store
+// parseAnswer reads the answer of a beat: the layout, the run, the beat of this replica that the store
 // heard before (0 for none), the revision, what the replicas say, the time of the store and the ends
 // of the leases.
-func parse(answer []any, at time.Time) (run string, heard uint64, revision int64, all []Replica, err error) {
+func parseAnswer(answer []any, at time.Time) (run string, heard uint64, revision int64, all []Replica, err error) {
 	if len(answer) != 7 {
 		return "", 0, 0, nil, fmt.Errorf("a beat is answered by %d values", len(answer))
 	}
@@ -362,8 +362,8 @@ func parse(answer []any, at time.Time) (run string, heard uint64, revision int64
 	return run, heard, revision, all, nil
 }
 
-// leave gives the lease back.
-func (f *Fleet) leave(ctx context.Context) {
+// giveBackLease gives the lease back.
+func (f *Fleet) giveBackLease(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Store.Timeout())
 	defer cancel()
 	key := f.cfg.Store.Key

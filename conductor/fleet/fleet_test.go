@@ -70,7 +70,7 @@ func TestFleetKnowsReplicas(t *testing.T) {
 	if st := b.Status(); st.ids() != "ab" || st.Lost != 0 {
 		t.Errorf("a replica whose lease had ended comes back: %+v", st)
 	}
-	b.leave(ctx)
+	b.giveBackLease(ctx)
 	a.Beat(ctx)
 	if st := a.Status(); st.ids() != "a" {
 		t.Errorf("a replica that left: %+v", st.Replicas)
@@ -222,7 +222,7 @@ func TestFleetWaitsForReplicasAfterALoss(t *testing.T) {
 			if st := a.Status(); st.ids() != "ab" {
 				t.Errorf("c has not beaten for a lease: %+v", st)
 			}
-			b.leave(ctx)
+			b.giveBackLease(ctx)
 			a.Beat(ctx)
 			if st := a.Status(); st.ids() != "a" {
 				t.Errorf("b has left: %+v", st)

@@ -48,8 +48,8 @@ type Row struct {
 	Followers  []Follower
 }
 
-// follows returns what this replica follows, by state.
-func (g *Registry) follows() map[string][]Name {
+// followedByState returns the names of the entries that this replica follows, asks or refuses, by their state.
+func (g *Registry) followedByState() map[string][]Name {
 	all := make(map[string][]Name)
 	for state, keys := range g.cfg.Conductor.States() {
 		for _, key := range keys {
@@ -78,25 +78,26 @@ func compareNames(a, b Name) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Rank, b.Rank))
 }
 
-// tell writes what this replica follows to the store, if that has changed.
-func (g *Registry) tell(ctx context.Context, st *Status) error {
+// writeFollowed writes to the store what this replica follows, at most once in tellEvery and only if it has changed.
+func (g *Registry) writeFollowed(ctx context.Context, st *Status) error {
 	now := g.cfg.Now()
 	if !g.toldAt.IsZero() && g.told != "" && now.Sub(g.toldAt) < tellEvery {
 		return nil
 	}
-	text, err := json.Marshal(g.follows())
+	text, err := json.Marshal(g.followedByState())
 	if err != nil || string(text) == g.told {
 		return err
 	}
-	if _, err := g.run(ctx, telling, []string{"run", "follows"}, st.Run, g.cfg.Fleet.ID(), text); err != nil {
+	if _, err := g.runScript(ctx, telling, []string{"run", "follows"}, st.Run, g.cfg.Fleet.ID(), text); err != nil {
 		return err
 	}
 	g.told, g.toldAt = string(text), now
 	return nil
 }
 
-// others returns what replicas follow. It returns false if the store does not tell.
-func (g *Registry) others(ctx context.Context) (map[string]map[string][]Name, bool) {
+// readFollowers reads from the store what all replicas follow, at most once in freshFor. It returns false if the store is not
+// reached: then the result is as old as its last answer.
+func (g *Registry) readFollowers(ctx context.Context) (map[string]map[string][]Name, bool) {
 	f, shared := &g.followers, g.cfg.Fleet.Store()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,12 +122,12 @@ func (g *Registry) others(ctx context.Context) (map[string]map[string][]Name, bo
 // List returns the registry, and which replicas follow what. It is false if the store did not tell
 // what other replicas follow: then that is as old as its last answer.
 func (g *Registry) List(ctx context.Context) (rows []Row, complete bool) {
-	told, complete := g.others(ctx)
+	told, complete := g.readFollowers(ctx)
 	told = maps.Clone(told)
 	if told == nil {
 		told = make(map[string]map[string][]Name)
 	}
-	told[g.cfg.Fleet.ID()] = g.follows()
+	told[g.cfg.Fleet.ID()] = g.followedByState()
 	all := make(map[Name]*Row)
 	g.mu.Lock()
 	for n, e := range g.known {

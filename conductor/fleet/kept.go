@@ -22,8 +22,7 @@ const (
 func (c *change) ofClient() bool { return c != nil && !c.configured && c.again == nil && !c.oldest }
 
 // noteKept raises the Revision if c is one of the changes that Saved returns, and does nothing for nil. Call it
-// whenever c starts or stops waiting for the store. Call it when c starts
-// or stops waiting.
+// whenever c starts or stops waiting for the store.
 func (g *Registry) noteKept(c *change) {
 	if c.ofClient() {
 		g.kept.Add(1)

@@ -108,8 +108,8 @@ type entry struct {
 	elsewhere bool  // this replica does not want it
 }
 
-// says reports whether the entry is a source.
-func (e *entry) says(s *Source) bool {
+// describes reports whether the entry says the same as a source.
+func (e *entry) describes(s *Source) bool {
 	if e.Gone {
 		return false
 	}
@@ -128,7 +128,7 @@ func NewRegistry(cfg RegistryConfig) *Registry {
 		pending:  make(map[Name]*change), configured: make(map[Name]Source), lostNames: make(map[Name]time.Time),
 	}
 	cfg.Conductor.Share(func(r registration.Registration) { g.Registered(Source{Registration: r}) },
-		func(key registration.Key) { g.Unregistered(Name{Key: key}) }, g.shared)
+		func(key registration.Key) { g.Unregistered(Name{Key: key}) }, g.sharedSources)
 	return g
 }
 
@@ -155,23 +155,23 @@ func (g *Registry) Again() {
 	for _, e := range g.known {
 		e.done = false
 	}
-	g.ring()
+	g.wakeRun()
 }
 
 // Sources returns the registered sources, but those that this replica refuses. It returns false
 // before the registry was read.
 func (g *Registry) Sources() ([]registration.Registration, bool) {
-	return g.sources(func(_ Name, e *entry) bool { return e.why == nil }), g.was.Load()
+	return g.selectSources(func(_ Name, e *entry) bool { return e.why == nil }), g.was.Load()
 }
 
-// shared returns the registered sources, whichever replicas follow them, but those that a client of this
+// sharedSources returns the registered sources, whichever replicas follow them, but those that a client of this
 // one has unregistered.
-func (g *Registry) shared() []registration.Registration {
-	return g.sources(func(n Name, _ *entry) bool { p := g.pending[n]; return p == nil || p.source != nil })
+func (g *Registry) sharedSources() []registration.Registration {
+	return g.selectSources(func(n Name, _ *entry) bool { p := g.pending[n]; return p == nil || p.source != nil })
 }
 
-// sources returns the registered sources that f chooses. It calls f with mu held.
-func (g *Registry) sources(f func(Name, *entry) bool) (all []registration.Registration) {
+// selectSources returns the registered sources for which f returns true. It calls f with mu held.
+func (g *Registry) selectSources(f func(Name, *entry) bool) (all []registration.Registration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for n, e := range g.known {
@@ -208,8 +208,8 @@ func (g *Registry) Run(ctx context.Context) {
 	}
 }
 
-// meet remembers replicas that are alive.
-func (g *Registry) meet(alive []Replica) {
+// rememberReplicas remembers replicas that are alive: their entries are trusted from now on.
+func (g *Registry) rememberReplicas(alive []Replica) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for i := range alive {
@@ -231,20 +231,21 @@ func (g *Registry) Sync(ctx context.Context) error {
 	if !st.Up {
 		return nil
 	}
-	err := g.sync(ctx, &st)
+	err := g.exchange(ctx, &st)
 	if err != nil && ctx.Err() == nil {
 		g.cfg.Log.Debug().Err(err).Msg("the registry waits for the next beat")
 	}
 	return err
 }
 
-func (g *Registry) sync(ctx context.Context, st *Status) error {
+// exchange does what Sync does, while the store is up. It stops at the first error of the store.
+func (g *Registry) exchange(ctx context.Context, st *Status) error {
 	now := g.cfg.Now()
-	g.meet(st.Replicas)
-	defer g.complain(now)
+	g.rememberReplicas(st.Replicas)
+	defer g.logComplaints(now)
 	due := g.confirmed.IsZero() || now.Sub(g.confirmed) >= confirmEvery
 	if due || st.Lost != g.lost || st.Revision > g.revision {
-		if err := g.read(ctx, st); err != nil {
+		if err := g.readEntries(ctx, st); err != nil {
 			return err
 		}
 		if st.Lost != g.lost || due {
@@ -253,18 +254,18 @@ func (g *Registry) sync(ctx context.Context, st *Status) error {
 	}
 	if !g.began {
 		g.began = true
-		g.begin()
+		g.queueRestored()
 		g.was.Store(true)
 	}
 	if due {
-		if err := g.confirm(ctx, st); err != nil {
+		if err := g.confirmConfigured(ctx, st); err != nil {
 			return err
 		}
 		g.confirmed = now
 	}
-	if err := g.flush(ctx, st); err != nil {
+	if err := g.writePending(ctx, st); err != nil {
 		return err
 	}
-	g.take()
-	return g.tell(ctx, st)
+	g.takeEntries()
+	return g.writeFollowed(ctx, st)
 }

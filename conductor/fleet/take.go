@@ -16,8 +16,8 @@ const reasonConfigured = "configured"
 
 var errConfigured = errors.New("the configuration of this replica has other fields, which count here")
 
-// take takes over the entries that are new: first those that are gone, which may make room.
-func (g *Registry) take() {
+// takeEntries takes over the entries that are new. It begins with those that are gone, because they may make room for others.
+func (g *Registry) takeEntries() {
 	var gone, there []Name
 	rank := make(map[Name]entryRank)
 	g.mu.Lock()
@@ -40,7 +40,7 @@ func (g *Registry) take() {
 		if !rank[n].givesWay || n.Asked {
 			err = nil
 		}
-		switch err = g.takeOne(n, rank[n].givesWay, err); {
+		switch err = g.takeEntry(n, rank[n].givesWay, err); {
 		case err == ingest.ErrTooManySources:
 			full[""] = err
 		case errors.Is(err, ingest.ErrTooManySources):
@@ -77,8 +77,8 @@ func (g *Registry) trusts(e *entry) bool {
 	return has
 }
 
-// registered returns what this replica follows or asks.
-func (g *Registry) registered() map[Name]bool {
+// registeredNames returns the names of the sources that this replica follows, and of the engines that it asks.
+func (g *Registry) registeredNames() map[Name]bool {
 	all := make(map[Name]bool)
 	for _, r := range g.cfg.Conductor.Registrations() {
 		all[Name{Key: r.Key()}] = true
@@ -90,8 +90,8 @@ func (g *Registry) registered() map[Name]bool {
 	return all
 }
 
-// takeOne takes over an entry, unless why is set: then it is refused. It returns why it is refused.
-func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
+// takeEntry takes over an entry, unless why is set: then it is refused. It returns why it is refused.
+func (g *Registry) takeEntry(n Name, givesWay bool, why error) error {
 	g.mu.Lock()
 	e, wanted, asked := g.known[n], g.wanted, g.asked
 	own, has := g.configured[n]
@@ -105,18 +105,18 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 		g.mu.Lock()
 		delete(g.configured, n) // a client has unregistered it
 		g.mu.Unlock()
-		g.leave(n)
+		g.unfollow(n)
 	default:
 		s := e.source()
 		if has {
 			if fresh && !own.equal(&s) {
-				g.note(reasonConfigured, n.String(), e.By, errConfigured)
+				g.addComplaint(reasonConfigured, n.String(), e.By, errConfigured)
 			}
 			s = own
 		}
 		if elsewhere = wanted != nil && !n.Asked && !wanted(s.Registration); elsewhere {
 			if g.cfg.Conductor.Sources().Follows(n.Key) { // else a takeover may be filling it
-				g.leave(n)
+				g.unfollow(n)
 			}
 			break
 		}
@@ -140,7 +140,7 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 		return nil
 	}
 	if err != nil && (e.why == nil || e.why.Error() != err.Error()) {
-		g.refuse(reasonRefused, n.String(), e.By, err)
+		g.countRefusal(reasonRefused, n.String(), e.By, err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -151,8 +151,8 @@ func (g *Registry) takeOne(n Name, givesWay bool, why error) error {
 	return err
 }
 
-// leave stops following a source. One that is not followed is no error.
-func (g *Registry) leave(n Name) {
+// unfollow stops following a source, or asking an engine. It is no error if neither is done.
+func (g *Registry) unfollow(n Name) {
 	if n.Asked {
 		g.cfg.Targets.Remove(n.Key)
 		return
