@@ -16,9 +16,9 @@ func (c *Cluster) ownersFact() json.RawMessage {
 	return strconv.AppendInt(nil, int64(c.cfg.Owners), 10)
 }
 
-// agree looks for replicas that share shards by other settings. They compute other owners from the same
-// beats, so shards stay where they are not wanted, or have too few owners.
-func (c *Cluster) agree(all []fleet.Replica) {
+// compareSettings warns of replicas that share shards by other settings than this one. They compute other owners from the
+// same beats, so shards stay where they are not wanted, or have too few owners.
+func (c *Cluster) compareSettings(all []fleet.Replica) {
 	differ := make(map[string]bool)
 	for _, r := range all {
 		_, shares := r.Facts[factName]

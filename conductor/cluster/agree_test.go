@@ -26,18 +26,18 @@ func TestReplicasWithOtherSettingsAreNamed(t *testing.T) {
 	same, older := replica("same", factName, "{}", ownersName, "2"), replica("older", factName, "{}")
 	all := []fleet.Replica{same, older, replica("mode"), replica("owners", factName, "{}", ownersName, "1")}
 	for range 3 {
-		c.agree(all)
+		c.compareSettings(all)
 	}
 	if n, lines := c.differing.Load(), strings.Count(log.String(), "\n"); n != 2 || lines != 2 ||
 		!strings.Contains(log.String(), `"url":"http://mode"`) || !strings.Contains(log.String(), `"its_owners":1`) {
 		t.Errorf("%d replicas differ: %s", n, log.String())
 	}
-	c.agree(all[:2])
+	c.compareSettings(all[:2])
 	if n := c.differing.Load(); n != 0 {
 		t.Errorf("%d replicas differ, and they are gone", n)
 	}
 	log.Reset()
-	c.agree(all)
+	c.compareSettings(all)
 	if lines := strings.Count(log.String(), "\n"); lines != 2 {
 		t.Errorf("replicas that come back: %s", log.String())
 	}

@@ -1,8 +1,8 @@
 // Package cluster spreads the shards of a fleet over its replicas, and sends queries to the
 // replica that serves them.
 //
-//	beats, registry --Step--> owners wanted --decide--> phase of each shard here
-//	                                                      |-> bring blocks, follow sources, let go
+//	beats, registry --Step--> owners wanted --decidePhase--> phase of each shard here
+//	                                                           |-> bring blocks, follow sources, let go
 //	query --Serves--> here, or an *UnservedError --Forwarder--> a replica that serves
 //
 // A shard is all deployments of a tenant's model. Each replica computes the owners of all shards
@@ -14,7 +14,7 @@
 //
 //  1. A replica answers for a shard from when its sources have settled until it has let go of it.
 //     While no replica answers, sources without a connection count as settled after a while.
-//  2. A replica lets go of a shard only while others serve it: see decide.
+//  2. A replica lets go of a shard only while others serve it: see decidePhase.
 //  3. Without the store nothing moves. Replicas that do not answer are skipped.
 //
 // Concurrency: one goroutine calls Step, or Run. All other methods are safe for concurrent use.
@@ -286,7 +286,7 @@ func (c *Cluster) Run(ctx context.Context) {
 			case <-changed:
 				waits = false
 			case <-look.C:
-				if c.ready() {
+				if c.anySettled() {
 					c.cfg.Fleet.Hasten()
 				}
 			}
@@ -313,7 +313,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	}
 	due := st.Due > c.due
 	c.beats, c.due = st.Beats, st.Due
-	c.agree(st.Replicas)
+	c.compareSettings(st.Replicas)
 	told := toldOf(st.Replicas)
 	rows := c.rowsOf(sources, told)
 	c.placeShards(rows, st.Replicas, told)
@@ -323,7 +323,7 @@ func (c *Cluster) Step(ctx context.Context) {
 	}
 	moved := c.decidePhases(ctx, rows, urls, due)
 	for _, row := range rows {
-		row.route(c.cfg.Fleet.ID(), urls)
+		row.setRoutes(c.cfg.Fleet.ID(), urls)
 	}
 	c.prepareBeat(rows)
 	before := c.chart.Swap(&chart{rows: rows, urls: urls, names: registration.NamesOf(slices.Values(sources)), known: true}).rows
@@ -398,7 +398,7 @@ func (c *Cluster) placeShards(rows map[scope.Shard]*Row, all []fleet.Replica, to
 	before := make(map[string][]string, len(rows))
 	for s, row := range rows {
 		key := Key(s)
-		shards = append(shards, placement.Shard{Key: key, Load: float64(row.Sources) * sourceLoad, Queries: coarse(row.Load)})
+		shards = append(shards, placement.Shard{Key: key, Load: float64(row.Sources) * sourceLoad, Queries: roundCoarsely(row.Load)})
 		for id, f := range row.Told {
 			if f.Phase == Bringing || f.Phase == Serving {
 				before[key] = append(before[key], id)
@@ -432,8 +432,8 @@ func (r *Row) Moving() bool {
 // Unserved reports whether no replica answers for the shard.
 func (r *Row) Unserved() bool { return r.away != nil && len(r.away.Serving) == 0 }
 
-// route decides where queries for the shard go, and which replicas hear of its reports.
-func (r *Row) route(me string, urls map[string]string) {
+// setRoutes decides where queries for the shard go, and which replicas hear of its reports.
+func (r *Row) setRoutes(me string, urls map[string]string) {
 	if r.Phase.answers() {
 		seen := []string{"", urls[me]}
 		for _, id := range slices.Sorted(maps.Keys(r.Told)) {

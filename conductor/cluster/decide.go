@@ -53,7 +53,7 @@ type holding struct {
 	beats  int // answered beats in this phase, without those that were hastened
 }
 
-// decide returns the next phase of a shard at replica me. owners are who is to serve it, told what
+// decidePhase returns the next phase of a shard at replica me. owners are the replicas that are to serve it, and told is what
 // the other live replicas have told of it.
 //
 // Where no replica answers, one that has waited for engines serves without them. Rows of the other
@@ -68,7 +68,7 @@ type holding struct {
 // that have more do. It says so in every beat, and serves again as soon as one of them stops serving. The
 // store puts beats in an order, so of two replicas that leave for each other's sake the later one sees that
 // the other leaves.
-func decide(me string, owners []string, told map[string]Fact, own holding) Phase {
+func decidePhase(me string, owners []string, told map[string]Fact, own holding) Phase {
 	served, answered, best := false, false, 0
 	for id, f := range told {
 		if id != me && f.Phase == Serving {

@@ -22,7 +22,7 @@ func TestDecide(t *testing.T) {
 			fmt.Sscan(whole, &f.Whole)
 			facts[id] = f
 		}
-		if got := decide("me", strings.Fields(owners), facts, own); got != want {
+		if got := decidePhase("me", strings.Fields(owners), facts, own); got != want {
 			t.Errorf("%+v, owners %s, told %s: %s, want %s", own, owners, told, got, want)
 		}
 	}
@@ -110,7 +110,7 @@ func (w *world) place(r *modelReplica) {
 func (w *world) beat(id string) {
 	r := w.replicas[id]
 	w.told[id] = Fact{Phase: r.phase, Whole: r.whole}
-	next := decide(id, r.owners, maps.Clone(w.told), r.holding)
+	next := decidePhase(id, r.owners, maps.Clone(w.told), r.holding)
 	r.beats++
 	if next != r.phase {
 		w.log = append(w.log, fmt.Sprintf("%s %s -> %s, owners %v, told %v", id, r.phase, next, r.owners, w.told))

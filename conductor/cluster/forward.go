@@ -149,7 +149,7 @@ func (f *mountedForwarder) Forward(g *gin.Context, src []byte, to *conductor.Uns
 		f.forwarder.results.WithLabelValues("redirected").Inc()
 		return nil
 	}
-	out, err := f.outgoing(g, src)
+	out, err := f.prepareRequest(g, src)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ const maxPart = 64 << 20
 
 // Ask implements forward.Forwarder.
 func (f *mountedForwarder) Ask(g *gin.Context, src []byte, to *conductor.UnservedError) (answer []byte, err error) {
-	out, err := f.outgoing(g, src)
+	out, err := f.prepareRequest(g, src)
 	if err != nil {
 		return nil, err
 	}
@@ -217,9 +217,9 @@ type outgoing struct {
 	body   []byte // a transport may read it for a while after the request has ended
 }
 
-// outgoing returns what the request of g is to other replicas, with a copy of a body. It returns
-// body.ErrMemory.
-func (f *mountedForwarder) outgoing(g *gin.Context, src []byte) (*outgoing, error) {
+// prepareRequest returns the request of g as it is sent to other replicas, with a copy of its body. It returns body.ErrMemory
+// if there is no room for the copy.
+func (f *mountedForwarder) prepareRequest(g *gin.Context, src []byte) (*outgoing, error) {
 	body := make([]byte, len(src))
 	if _, err := io.ReadFull(server.Held(g, bytes.NewReader(src)), body); err != nil {
 		return nil, err
@@ -305,7 +305,7 @@ func (f *Forwarder) sendTo(out *outgoing, by conductor.ReplicaAddress,
 	return "", use(resp, by)
 }
 
-// refusedBy returns why the answer of a replica is none to its client, "" if it is.
+// refusedBy returns why an answer with a status is not passed on to the client, "" if it is passed on.
 func refusedBy(status int) string {
 	switch {
 	case status == http.StatusMisdirectedRequest:
@@ -344,8 +344,8 @@ func prefersRedirect(h http.Header) bool {
 	return false
 }
 
-// orderReplicas returns replicas in the order in which they are asked: from one by chance on, those that
-// failed of late at the end.
+// orderReplicas returns replicas in the order in which they are asked: it begins with a random one, and those that failed
+// lately come last.
 func (f *Forwarder) orderReplicas(all []conductor.ReplicaAddress) []conductor.ReplicaAddress {
 	if len(all) < 2 {
 		return all

@@ -152,14 +152,14 @@ func (m *Mirror) Routed(from conductor.Teller, r *match.Routed) {
 	if tenant == "" {
 		tenant = scope.DefaultTenant
 	}
-	if to := m.ready(m.cfg.Serving(scope.Shard{Tenant: tenant, Model: r.Model})); len(to) > 0 {
+	if to := m.selectReady(m.cfg.Serving(scope.Shard{Tenant: tenant, Model: r.Model})); len(to) > 0 {
 		m.queueReport(to, mirrored{from: describeClient(from), report: reportOf(r), tokens: len(r.Tokens) + len(r.Hashes)})
 	}
 }
 
 // TakenBack implements conductor.Mirror.
 func (m *Mirror) TakenBack(from conductor.Teller, tenant, requestID string) {
-	if to := m.ready(m.cfg.All()); len(to) > 0 {
+	if to := m.selectReady(m.cfg.All()); len(to) > 0 {
 		m.queueReport(to, mirrored{from: describeClient(from), path: takeBackPath(tenant, requestID)})
 	}
 }
@@ -174,13 +174,13 @@ func (m *Mirror) TakeBack(from conductor.Teller, tenant, requestID string) bool 
 	case <-ctx.Done():
 		return false
 	}
-	to, _ := m.open(m.cfg.All())
+	to, _ := m.selectOpen(m.cfg.All())
 	had := make(chan bool, len(to))
 	for _, by := range to {
 		go func() {
-			status, _, err := m.request(ctx, by, http.MethodDelete, takeBackPath(tenant, requestID), nil, describeClient(from), false)
+			status, _, err := m.sendRequest(ctx, by, http.MethodDelete, takeBackPath(tenant, requestID), nil, describeClient(from), false)
 			if err != nil && ctx.Err() != context.Canceled { // the others had not had it yet
-				m.after(m.queueOf(by), shunning, err)
+				m.recordOutcome(m.queueOf(by), shunning, err)
 			}
 			had <- err == nil && status == http.StatusNoContent
 		}()
@@ -205,17 +205,17 @@ func takeBackPath(tenant, requestID string) string {
 	return "/conductor/v1/routed/" + url.PathEscape(requestID) + "?tenant_id=" + url.QueryEscape(tenant)
 }
 
-// ready returns the replicas that may be sent to now. Reports for the others count as dropped.
-func (m *Mirror) ready(to []conductor.ReplicaAddress) []conductor.ReplicaAddress {
-	open, shut := m.open(to)
+// selectReady returns the replicas that may be sent to now. Reports for the others count as dropped.
+func (m *Mirror) selectReady(to []conductor.ReplicaAddress) []conductor.ReplicaAddress {
+	open, shut := m.selectOpen(to)
 	if shut > 0 {
 		m.results.WithLabelValues(dropped).Add(float64(shut))
 	}
 	return open
 }
 
-// open returns the replicas that answered the last request, or whose pause is over, and how many others there are.
-func (m *Mirror) open(to []conductor.ReplicaAddress) (open []conductor.ReplicaAddress, shut int) {
+// selectOpen returns the replicas that answered the last request, or whose pause is over, and how many others there are.
+func (m *Mirror) selectOpen(to []conductor.ReplicaAddress) (open []conductor.ReplicaAddress, shut int) {
 	if len(to) == 0 {
 		return nil, 0
 	}
@@ -275,20 +275,20 @@ func (x *mirrored) size() int { return len(x.report) + len(x.path) + 100 }
 // sendQueue sends what waits in a queue until nothing does.
 func (m *Mirror) sendQueue(q *queue) {
 	for {
-		batch := m.next(q)
+		batch := m.takeBatch(q)
 		if len(batch) == 0 {
 			return
 		}
-		counts, pause, err := m.deliver(q.to, batch)
+		counts, pause, err := m.deliverBatch(q.to, batch)
 		for result, n := range counts {
 			m.results.WithLabelValues(result).Add(float64(n))
 		}
-		m.after(q, pause, err)
+		m.recordOutcome(q, pause, err)
 	}
 }
 
-// next takes the next request out of a queue: one that takes a report back, or reports of one client.
-func (m *Mirror) next(q *queue) (batch []mirrored) {
+// takeBatch takes what the next request sends out of a queue: one report to take back, or reports of one client.
+func (m *Mirror) takeBatch(q *queue) (batch []mirrored) {
 	now := m.cfg.Now()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -329,8 +329,9 @@ func (q *queue) dropFirst(n int) {
 	}
 }
 
-// after notes how a request has ended. After one without an answer the replica gets nothing for a while.
-func (m *Mirror) after(q *queue, pause time.Duration, err error) {
+// recordOutcome records how a request to the replica of a queue has ended. If err is not nil, what waits is dropped, and
+// nothing is sent to the replica for the pause.
+func (m *Mirror) recordOutcome(q *queue, pause time.Duration, err error) {
 	if m.ctx.Err() != nil {
 		return
 	}
@@ -358,16 +359,16 @@ func (m *Mirror) after(q *queue, pause time.Duration, err error) {
 	})
 }
 
-// deliver sends one request, and returns how many of its reports had which result. After an error the replica gets
-// nothing for the pause.
-func (m *Mirror) deliver(to conductor.ReplicaAddress, batch []mirrored) (counts map[string]int, pause time.Duration, err error) {
+// deliverBatch sends one request, and returns how many of its reports had which result. After an error, nothing is to be sent
+// to the replica for the pause.
+func (m *Mirror) deliverBatch(to conductor.ReplicaAddress, batch []mirrored) (counts map[string]int, pause time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(m.ctx, m.cfg.Timeout)
 	defer cancel()
 	method, path, text := http.MethodDelete, batch[0].path, []byte(nil)
 	if path == "" {
-		method, path, text = http.MethodPost, "/conductor/v1/routed", reports(batch)
+		method, path, text = http.MethodPost, "/conductor/v1/routed", encodeReports(batch)
 	}
-	status, answer, err := m.request(ctx, to, method, path, text, batch[0].from, true)
+	status, answer, err := m.sendRequest(ctx, to, method, path, text, batch[0].from, true)
 	n := len(batch)
 	switch reason := refusedBy(status); {
 	case err != nil:
@@ -390,8 +391,8 @@ func (m *Mirror) deliver(to conductor.ReplicaAddress, batch []mirrored) (counts 
 // maxAnswer bounds how much of an answer is read, in bytes.
 const maxAnswer = 64 << 10
 
-// request sends a request of a client to another replica. all says that this replica tells the others itself.
-func (m *Mirror) request(ctx context.Context, to conductor.ReplicaAddress, method, path string, text []byte, from string,
+// sendRequest sends a request of a client to another replica. all says that this replica tells the others itself.
+func (m *Mirror) sendRequest(ctx context.Context, to conductor.ReplicaAddress, method, path string, text []byte, from string,
 	all bool) (status int, answer []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(to.URL, "/")+path, bytes.NewReader(text))
 	if err != nil {
@@ -402,7 +403,7 @@ func (m *Mirror) request(ctx context.Context, to conductor.ReplicaAddress, metho
 	if method == http.MethodPost {
 		h["Content-Type"] = []string{body.Msgpack.ContentType()}
 	}
-	h[idempotencyKey] = []string{} // see send of Forwarder
+	h[idempotencyKey] = []string{} // see Forwarder.sendToAny
 	h.Set(forward.ForwardedHeader, m.cfg.Me)
 	if from != "" {
 		h.Set(forward.ClientHeader, from)
@@ -433,8 +434,8 @@ func isReason(answer []byte, reason string) bool {
 	return json.Unmarshal(answer, &said) == nil && said.Reason == reason
 }
 
-// reports returns the body of a request with reports.
-func reports(batch []mirrored) []byte {
+// encodeReports returns the body of a request with reports.
+func encodeReports(batch []mirrored) []byte {
 	e := body.Encoder{Codec: body.Msgpack}
 	e.Map(1)
 	e.Name("prompts")

@@ -27,17 +27,17 @@ func (c *Cluster) decidePhases(ctx context.Context, rows map[scope.Shard]*Row, u
 	for s, row := range rows {
 		h := c.held[s]
 		var own holding
-		whole, connecting, changing := row.progress(c.cfg.Conductor)
+		whole, connecting, changing := row.countSources(c.cfg.Conductor)
 		if h != nil {
 			h.whole, h.settled = whole, h.brought && connecting+changing == 0
 			h.waited = h.brought && changing == 0 && now.Sub(h.since) >= reaching
-			h.lag(row.Told, me, now)
+			h.updateBehind(row.Told, me, now)
 			if due {
 				h.beats++
 			}
 			own = h.holding
 		}
-		next := decide(me, row.Owners, row.Told, own)
+		next := decidePhase(me, row.Owners, row.Told, own)
 		delete(row.Told, me) // it is as old as the beat
 		if next != own.phase {
 			moved = true
@@ -71,9 +71,9 @@ func (c *Cluster) decidePhases(ctx context.Context, rows map[scope.Shard]*Row, u
 // restart of its engine, needs seconds.
 const catching = 30 * time.Second
 
-// lag sets behind if, for the time of catching, another serving replica has had more sources that miss
-// nothing than this one. told is what replicas say of the shard, by replica.
-func (h *heldShard) lag(told map[string]Fact, me string, now time.Time) {
+// updateBehind sets behind if another serving replica has had more sources that miss nothing than this one for at least the
+// time of catching. told is what replicas say of the shard, by replica.
+func (h *heldShard) updateBehind(told map[string]Fact, me string, now time.Time) {
 	best := 0
 	for id, f := range told {
 		if id != me && f.Phase == Serving {
@@ -102,7 +102,7 @@ func (c *Cluster) letGo(s scope.Shard, h *heldShard) {
 func (c *Cluster) beginTakeover(ctx context.Context, row *Row, urls map[string]string, whole int) *heldShard {
 	ctx, stop := context.WithCancel(ctx)
 	h := &heldShard{holding: holding{phase: Bringing}, stop: stop, pause: minAgain}
-	from, best := row.serving(urls)
+	from, best := row.replicasServing(urls)
 	followed := slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
 		return c.cfg.Conductor.Sources().Follows(r.Key()) &&
 			!r.IsPool()
@@ -111,7 +111,7 @@ func (c *Cluster) beginTakeover(ctx context.Context, row *Row, urls map[string]s
 		h.brought, h.since = true, c.cfg.Now()
 		return h
 	}
-	c.work.Go(func() { c.bring(ctx, row, from, h) })
+	c.work.Go(func() { c.bringShard(ctx, row, from, h) })
 	return h
 }
 
@@ -121,8 +121,8 @@ func (c *Cluster) takeOverAgain(ctx context.Context, row *Row, urls map[string]s
 	h.stop()
 	ctx, h.stop = context.WithCancel(ctx)
 	h.brought, h.settled, h.pause = false, false, min(2*h.pause, maxAgain)
-	from, _ := row.serving(urls)
-	c.work.Go(func() { c.bring(ctx, row, from, h) })
+	from, _ := row.replicasServing(urls)
+	c.work.Go(func() { c.bringShard(ctx, row, from, h) })
 }
 
 // Pauses before a shard is taken over again.
@@ -131,9 +131,8 @@ const (
 	maxAgain = 5 * time.Minute
 )
 
-// serving returns the URLs of the replicas that answer for the shard, and Fact.Whole of the one that has
-// most.
-func (r *Row) serving(urls map[string]string) (from []string, best int) {
+// replicasServing returns the URLs of the replicas that answer for the shard, and the largest Fact.Whole among them.
+func (r *Row) replicasServing(urls map[string]string) (from []string, best int) {
 	for _, phase := range []Phase{Serving, Leaving} {
 		for id, f := range r.Told {
 			if f.Phase == phase && urls[id] != "" {
@@ -144,8 +143,8 @@ func (r *Row) serving(urls map[string]string) (from []string, best int) {
 	return from, best
 }
 
-// bring takes over the blocks of a shard from one of some replicas, then lets its sources be followed.
-func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldShard) {
+// bringShard takes over the blocks of a shard from one of some replicas. After that its sources are followed.
+func (c *Cluster) bringShard(ctx context.Context, row *Row, from []string, h *heldShard) {
 	select {
 	case c.places <- struct{}{}:
 		defer func() { <-c.places }()
@@ -154,7 +153,7 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 	}
 	start := time.Now()
 	for _, d := range row.deployments() {
-		if c.cfg.Bring == nil || !c.left(ctx, row) {
+		if c.cfg.Bring == nil || !c.waitUntilLeft(ctx, row) {
 			break
 		}
 		if err := c.cfg.Bring(ctx, d, from); err != nil && ctx.Err() == nil {
@@ -170,8 +169,8 @@ func (c *Cluster) bring(ctx context.Context, row *Row, from []string, h *heldSha
 	c.cfg.Registry.Again()
 }
 
-// ready reports whether a shard that is brought has settled since the last Step.
-func (c *Cluster) ready() bool {
+// anySettled reports whether a shard that is brought has settled since the last Step, so that a beat is worth hastening.
+func (c *Cluster) anySettled() bool {
 	rows := c.chart.Load().rows
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,16 +178,16 @@ func (c *Cluster) ready() bool {
 		if h.phase != Bringing || !h.brought || h.settled || rows[s] == nil {
 			continue
 		}
-		if _, connecting, changing := rows[s].progress(c.cfg.Conductor); connecting+changing == 0 {
+		if _, connecting, changing := rows[s].countSources(c.cfg.Conductor); connecting+changing == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// left waits until no source of a shard is followed any more, so that a takeover finds room for its
+// waitUntilLeft waits until no source of a shard is followed any more, so that a takeover finds room for its
 // blocks. It returns false if ctx ends.
-func (c *Cluster) left(ctx context.Context, row *Row) bool {
+func (c *Cluster) waitUntilLeft(ctx context.Context, row *Row) bool {
 	tick := time.NewTicker(looking)
 	defer tick.Stop()
 	for slices.ContainsFunc(row.sources, func(r *registration.Registration) bool {
@@ -221,10 +220,10 @@ func (r *Row) deployments() (all []scope.Deployment) {
 	return all
 }
 
-// progress returns how many sources of the shard miss nothing, how many have no connection, and how
+// countSources returns how many sources of the shard miss nothing, how many have no connection, and how
 // many are about to change: not followed yet, or without their history until now. All others were
 // given up. Pools do not count: nothing brings what they announced before.
-func (r *Row) progress(c *conductor.Conductor) (whole, connecting, changing int) {
+func (r *Row) countSources(c *conductor.Conductor) (whole, connecting, changing int) {
 	for _, source := range r.sources {
 		if source.IsPool() {
 			continue

@@ -42,7 +42,7 @@ func BenchmarkReady(b *testing.B) {
 				brought: true}}
 			b.ReportAllocs()
 			for b.Loop() {
-				if c.ready() {
+				if c.anySettled() {
 					b.Fatal("a shard has settled without its last source")
 				}
 			}

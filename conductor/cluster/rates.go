@@ -24,7 +24,7 @@ type rates struct {
 	rate   map[scope.Shard]float64
 }
 
-// addCounts takes counts over.
+// addCounts updates the rates by the numbers of queries until now.
 func (r *rates) addCounts(counts map[scope.Shard]uint64, now time.Time) {
 	passed := now.Sub(r.at).Seconds()
 	rate := make(map[scope.Shard]float64, len(counts))
@@ -43,9 +43,9 @@ func (r *rates) addCounts(counts map[scope.Shard]uint64, now time.Time) {
 // roundedRate returns the rate of a shard as beats have it.
 func (r *rates) roundedRate(s scope.Shard) float64 { return math.Round(r.rate[s]*10) / 10 }
 
-// coarse rounds a rate to a power of the root of two, and a small one to 0: replicas that read the
+// roundCoarsely rounds a rate to a power of the root of two, and a small one to 0: replicas that read the
 // same fleet half a second apart compute the same owners.
-func coarse(rate float64) float64 {
+func roundCoarsely(rate float64) float64 {
 	if rate < leastRate {
 		return 0
 	}

@@ -89,16 +89,16 @@ const (
 func Place(shards []Shard, replicas []Replica, opts Options) map[string][]string {
 	p := newPlan(distinctShards(shards), distinctReplicas(replicas), opts.withDefaults())
 	if len(p.replicas) > 0 {
-		p.size()
-		p.keep()
-		p.fill()
+		p.setBounds()
+		p.keepOwners()
+		p.fillOwners()
 		for range maxRounds {
-			if home, relieved := p.goHome(), p.relieve(); !home && !relieved {
+			if home, relieved := p.goHome(), p.relieveReplicas(); !home && !relieved {
 				break
 			}
 		}
 	}
-	return p.result()
+	return p.ownersByKey()
 }
 
 func (o Options) withDefaults() Options {

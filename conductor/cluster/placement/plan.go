@@ -26,12 +26,12 @@ type plan struct {
 
 func newPlan(shards []Shard, replicas []Replica, opts Options) *plan {
 	p := &plan{opts: opts, shards: shards, replicas: replicas, owners: make([][]int32, len(shards))}
-	p.rank = p.ranks()
+	p.rank = p.rankReplicas()
 	return p
 }
 
-// size decides how many owners each shard gets, and computes the bounds of the replicas.
-func (p *plan) size() {
+// setBounds decides how many owners each shard gets, and computes how much load each replica may have.
+func (p *plan) setBounds() {
 	base := min(p.opts.Owners, len(p.replicas))
 	most := min(p.opts.MaxOwners, len(p.replicas))
 	total, weights := 0.0, 0.0
@@ -44,9 +44,9 @@ func (p *plan) size() {
 	total = 0
 	for i, s := range p.shards {
 		had := len(p.opts.Previous[s.Key])
-		n := min(ceil(s.Queries, p.opts.Hot*mean), most)
+		n := min(leastParts(s.Queries, p.opts.Hot*mean), most)
 		if n < had {
-			n = min(ceil(s.Queries, p.opts.Cool*mean), had, most)
+			n = min(leastParts(s.Queries, p.opts.Cool*mean), had, most)
 		}
 		n = max(n, base)
 		p.want[i], p.copies[i] = n, s.Load+s.Queries/float64(n)
@@ -67,17 +67,16 @@ func (p *plan) size() {
 	}
 }
 
-// ceil returns the least number of parts of v that are at most one.
-func ceil(v, one float64) int {
+// leastParts returns into how many equal parts v must be divided at least, so that each is at most one.
+func leastParts(v, one float64) int {
 	if v <= 0 {
 		return 0
 	}
 	return int(min(math.Ceil(v/one/rounding), math.MaxInt32))
 }
 
-// keep gives shards the owners of the previous placement, the best if they had more than
-// they get now.
-func (p *plan) keep() {
+// keepOwners gives shards the owners of the previous placement. A shard that had more than it gets now keeps the best.
+func (p *plan) keepOwners() {
 	index := make(map[string]int32, len(p.replicas))
 	for r, replica := range p.replicas {
 		index[replica.ID] = int32(r)
@@ -95,22 +94,22 @@ func (p *plan) keep() {
 		}
 		for _, r := range p.rank[s] {
 			if had[r] && len(p.owners[s]) < p.want[s] {
-				p.add(s, r)
+				p.addOwner(s, r)
 			}
 			had[r] = false
 		}
 	}
 }
 
-// fill gives shards the owners that they miss, heavy shards first.
-func (p *plan) fill() {
+// fillOwners gives shards the owners that they still lack, heavy shards first.
+func (p *plan) fillOwners() {
 	for _, s := range p.heavy {
 		for len(p.owners[s]) < p.want[s] {
-			r := p.place(s)
+			r := p.bestWithRoom(s)
 			if r < 0 {
-				r = p.lightest(s)
+				r = p.lightestReplica(s)
 			}
-			p.add(s, r)
+			p.addOwner(s, r)
 		}
 	}
 }
@@ -121,7 +120,7 @@ func (p *plan) goHome() (moved bool) {
 	for _, s := range p.heavy {
 		for _, r := range p.rank[s][:p.want[s]] {
 			if p.load[r]+p.copies[s] <= p.home[r] && !slices.Contains(p.owners[s], r) {
-				p.move(s, p.worst(s), r)
+				p.moveCopy(s, p.worstOwner(s), r)
 				moved = true
 			}
 		}
@@ -129,8 +128,8 @@ func (p *plan) goHome() (moved bool) {
 	return moved
 }
 
-// worst returns the owner of a shard with the lowest rank.
-func (p *plan) worst(s int) int32 {
+// worstOwner returns the owner of a shard with the lowest rank.
+func (p *plan) worstOwner(s int) int32 {
 	for _, r := range slices.Backward(p.rank[s]) {
 		if slices.Contains(p.owners[s], r) {
 			return r
@@ -139,8 +138,8 @@ func (p *plan) worst(s int) int32 {
 	panic("BUG: a shard without owners")
 }
 
-// place returns the best ranked replica with room for one more copy of a shard, -1 for none.
-func (p *plan) place(s int) int32 {
+// bestWithRoom returns the best ranked replica with room for one more copy of a shard, -1 for none.
+func (p *plan) bestWithRoom(s int) int32 {
 	for _, bounds := range [...][]float64{p.low, p.high} {
 		for _, r := range p.rank[s] {
 			if p.load[r]+p.copies[s] <= bounds[r] && !slices.Contains(p.owners[s], r) {
@@ -151,36 +150,36 @@ func (p *plan) place(s int) int32 {
 	return -1
 }
 
-// lightest returns the replica with the least load for its weight once it has a copy of a
+// lightestReplica returns the replica with the least load for its weight once it has a copy of a
 // shard, among those that have none; -1 if all have one.
-func (p *plan) lightest(s int) (best int32) {
+func (p *plan) lightestReplica(s int) (best int32) {
 	best = -1
 	for _, r := range p.rank[s] {
-		if !slices.Contains(p.owners[s], r) && (best < 0 || p.filled(r, p.copies[s]) < p.filled(best, p.copies[s])) {
+		if !slices.Contains(p.owners[s], r) && (best < 0 || p.loadPerWeight(r, p.copies[s]) < p.loadPerWeight(best, p.copies[s])) {
 			best = r
 		}
 	}
 	return best
 }
 
-// filled returns the load of a replica for its weight if it had more.
-func (p *plan) filled(r int32, more float64) float64 {
+// loadPerWeight returns what the load of a replica, with more added to it, is for each unit of its weight.
+func (p *plan) loadPerWeight(r int32, more float64) float64 {
 	return (p.load[r] + more) / p.replicas[r].Weight
 }
 
-func (p *plan) add(s int, r int32) {
+func (p *plan) addOwner(s int, r int32) {
 	p.owners[s] = append(p.owners[s], r)
 	p.load[r] += p.copies[s]
 }
 
-func (p *plan) move(s int, from, to int32) {
+func (p *plan) moveCopy(s int, from, to int32) {
 	p.owners[s][slices.Index(p.owners[s], from)] = to
 	p.load[from] -= p.copies[s]
 	p.load[to] += p.copies[s]
 }
 
-// result returns the IDs of the owners, by rank.
-func (p *plan) result() map[string][]string {
+// ownersByKey returns the IDs of the owners, by rank.
+func (p *plan) ownersByKey() map[string][]string {
 	out := make(map[string][]string, len(p.shards))
 	for s := range p.shards {
 		ids := make([]string, 0, len(p.owners[s]))

@@ -6,11 +6,11 @@ import (
 	"sort"
 )
 
-// relieve moves copies away from replicas above their bound, until none is above it or no
+// relieveReplicas moves copies away from replicas above their bound, until none is above it or no
 // copy fits elsewhere. Each move lowers the larger load of two replicas, so moves end; the
 // bound of the rounds is for loads that differ so much that sums lose the small ones. It
 // reports whether any moved.
-func (p *plan) relieve() (moved bool) {
+func (p *plan) relieveReplicas() (moved bool) {
 	for range maxRounds {
 		again := false
 		for r := range p.replicas {
@@ -29,17 +29,17 @@ func (p *plan) relieve() (moved bool) {
 // lightest copy that suffices, or else the heaviest that fits elsewhere. It reports whether
 // any moved.
 func (p *plan) relieveReplica(r int32) (moved bool) {
-	held := p.held(r)
+	held := p.heldShards(r)
 	for p.load[r] > p.high[r] {
 		enough := sort.Search(len(held), func(i int) bool { return p.copies[held[i]] >= p.load[r]-p.high[r] })
 		evicted := -1
 		for i := enough; i < len(held) && evicted < 0; i++ {
-			if p.evict(held[i], r) {
+			if p.evictCopy(held[i], r) {
 				evicted = i
 			}
 		}
 		for i := enough - 1; i >= 0 && evicted < 0; i-- {
-			if p.evict(held[i], r) {
+			if p.evictCopy(held[i], r) {
 				evicted = i
 			}
 		}
@@ -51,8 +51,8 @@ func (p *plan) relieveReplica(r int32) (moved bool) {
 	return moved
 }
 
-// held returns the shards with a load that a replica owns, lightest first.
-func (p *plan) held(r int32) (out []int) {
+// heldShards returns the shards with a load that a replica owns, lightest first.
+func (p *plan) heldShards(r int32) (out []int) {
 	for s, owners := range p.owners {
 		if p.copies[s] > 0 && slices.Contains(owners, r) {
 			out = append(out, s)
@@ -62,16 +62,16 @@ func (p *plan) held(r int32) (out []int) {
 	return out
 }
 
-// evict moves a copy from a replica to another with room for it, or to one that stays clearly
+// evictCopy moves a copy from a replica to another with room for it, or to one that stays clearly
 // lighter than the first one was, and reports whether there is one.
-func (p *plan) evict(s int, from int32) bool {
-	to := p.place(s)
+func (p *plan) evictCopy(s int, from int32) bool {
+	to := p.bestWithRoom(s)
 	if to < 0 {
-		to = p.lightest(s)
-		if to < 0 || p.filled(to, p.copies[s])*(1+p.opts.Slack/2) >= p.filled(from, 0) {
+		to = p.lightestReplica(s)
+		if to < 0 || p.loadPerWeight(to, p.copies[s])*(1+p.opts.Slack/2) >= p.loadPerWeight(from, 0) {
 			return false
 		}
 	}
-	p.move(s, from, to)
+	p.moveCopy(s, from, to)
 	return true
 }

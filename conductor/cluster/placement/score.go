@@ -7,15 +7,15 @@ import (
 	"slices"
 )
 
-// digest returns 64 bits of a name. Names of tenants and models are chosen by clients, so
+// hashName returns 64 bits of a name. Names of tenants and models are chosen by clients, so
 // the hash is one for which they find no collisions at will.
-func digest(name string) uint64 {
+func hashName(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// mix spreads the bits of x: the finalizer of splitmix64.
-func mix(x uint64) uint64 {
+// mixBits spreads the bits of x: the finalizer of splitmix64.
+func mixBits(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
@@ -26,7 +26,7 @@ func mix(x uint64) uint64 {
 // the probability weight / sum of all weights, and a change of one weight moves shards from
 // or to that replica alone.
 func score(shard, replica uint64, weight float64) float64 {
-	u := float64(float64(mix(shard^replica)>>12)+0.5) * (1.0 / (1 << 52))
+	u := float64(float64(mixBits(shard^replica)>>12)+0.5) * (1.0 / (1 << 52))
 	return weight / -ln(u)
 }
 
@@ -65,16 +65,16 @@ func better(a, b scored) int {
 	return int(a.replica - b.replica)
 }
 
-// ranks returns the replicas for each shard, best first.
-func (p *plan) ranks() [][]int32 {
+// rankReplicas returns the replicas for each shard, best first.
+func (p *plan) rankReplicas() [][]int32 {
 	names := make([]uint64, len(p.replicas))
 	for r, replica := range p.replicas {
-		names[r] = digest(replica.ID)
+		names[r] = hashName(replica.ID)
 	}
 	out := make([][]int32, len(p.shards))
 	scores := make([]scored, len(names))
 	for s := range p.shards {
-		shard := digest(p.shards[s].Key)
+		shard := hashName(p.shards[s].Key)
 		for r, name := range names {
 			scores[r] = scored{score(shard, name, p.replicas[r].Weight), int32(r)}
 		}

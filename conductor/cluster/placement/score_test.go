@@ -32,7 +32,7 @@ func TestLn(t *testing.T) {
 func TestScoreBits(t *testing.T) {
 	f := func(shard, replica string, weight float64, want uint64) {
 		t.Helper()
-		if got := math.Float64bits(score(digest(shard), digest(replica), weight)); got != want {
+		if got := math.Float64bits(score(hashName(shard), hashName(replica), weight)); got != want {
 			t.Errorf("score of %q on %q: %#x, want %#x", shard, replica, got, want)
 		}
 	}
