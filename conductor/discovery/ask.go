@@ -51,15 +51,15 @@ type errStatus struct {
 
 func (e errStatus) Error() string { return fmt.Sprintf("%s answers %d", e.path, e.code) }
 
-// missing reports whether the engine does not know a path.
-func missing(err error) bool {
+// pathMissing reports whether an error of getBody says that the engine does not have the path.
+func pathMissing(err error) bool {
 	var status errStatus
 	return errors.As(err, &status) && (status.code == http.StatusNotFound || status.code == http.StatusMethodNotAllowed)
 }
 
-// ask asks an engine at one address for its publishers, its model and its block size. It keeps no connection,
+// askEngine asks an engine at one address for its publishers, its model and its block size. It keeps no connection,
 // so that the rules judge the address each time.
-func (m *Manager) ask(ctx context.Context, t *Target, address netip.Addr) (Engine, error) {
+func (m *Manager) askEngine(ctx context.Context, t *Target, address netip.Addr) (Engine, error) {
 	if t.URL == "" {
 		return Engine{Ranks: []Rank{{t.Rank, t.Endpoint, t.ReplayEndpoint, t.SnapshotEndpoint}}}, nil
 	}
@@ -67,34 +67,34 @@ func (m *Manager) ask(ctx context.Context, t *Target, address netip.Addr) (Engin
 	defer cancel()
 	client := &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     m.transport(t, address),
+		Transport:     m.transportTo(t, address),
 	}
 	host := t.host()
 	if address.IsValid() {
 		host = address.String()
 	}
 	e := Engine{Type: "vLLM"}
-	body, err := m.get(ctx, client, t, "/kv_event_sources")
+	body, err := m.getBody(ctx, client, t, "/kv_event_sources")
 	switch {
 	case err == nil:
 		if e.Ranks, err = vllmRanks(body, host); err != nil {
 			return e, err
 		}
-	case !missing(err):
+	case !pathMissing(err):
 		return e, err
 	default:
-		body, err = m.get(ctx, client, t, "/server_info")
+		body, err = m.getBody(ctx, client, t, "/server_info")
 		if err == nil {
 			return sglangEngine(body, host)
 		}
-		if !missing(err) {
+		if !pathMissing(err) {
 			return e, err
 		}
 		// An older vLLM: its port is a convention.
 		at := "tcp://" + net.JoinHostPort(host, strconv.Itoa(vllmPort+t.Rank))
 		e.Ranks = []Rank{{Rank: t.Rank, Endpoint: at}}
 	}
-	if body, err = m.get(ctx, client, t, "/v1/models"); err == nil {
+	if body, err = m.getBody(ctx, client, t, "/v1/models"); err == nil {
 		e.Model, e.Aliases, err = namesOf(body)
 	}
 	if err != nil && t.Model == "" {
@@ -103,8 +103,8 @@ func (m *Manager) ask(ctx context.Context, t *Target, address netip.Addr) (Engin
 	return e, nil
 }
 
-// get returns the body of an answer.
-func (m *Manager) get(ctx context.Context, client *http.Client, t *Target, path string) ([]byte, error) {
+// getBody asks an engine for a path, and returns the body of its answer. It returns an errStatus for an answer without success.
+func (m *Manager) getBody(ctx context.Context, client *http.Client, t *Target, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(t.URL, "/")+path, nil)
 	if err != nil {
 		return nil, err
@@ -135,9 +135,9 @@ func (m *Manager) get(ctx context.Context, client *http.Client, t *Target, path 
 	return body, err
 }
 
-// transport dials an address of the target, any if it is not valid. Rules judge the address
-// that is dialed.
-func (m *Manager) transport(t *Target, address netip.Addr) *http.Transport {
+// transportTo returns what carries requests to an address of the target, or to any that its name has if the address is not
+// valid. It refuses to dial what the rules for clients do not allow.
+func (m *Manager) transportTo(t *Target, address netip.Addr) *http.Transport {
 	dialer := net.Dialer{Timeout: askTimeout}
 	if !t.Static && m.opts.Rules != nil {
 		dialer.Control = func(_, at string, _ syscall.RawConn) error {

@@ -118,7 +118,7 @@ type target struct {
 	learns   bool                             // err is errLearning; guarded by shown
 	counts   struct{ addresses, sources int } // guarded by shown
 	found    bool                             // it has had a source; guarded by shown
-	kept     []tape.Field                     // see keep; guarded by shown
+	kept     []tape.Field                     // see recordKept; guarded by shown
 	// withdrawn are sources that others have unregistered; guarded by shown.
 	withdrawn map[registration.Key]bool
 	began     time.Time
@@ -145,7 +145,7 @@ func New(o Options) *Manager {
 		o.Now = time.Now
 	}
 	if o.Resolve == nil {
-		o.Resolve = resolve
+		o.Resolve = resolveHost
 	}
 	m := &Manager{
 		opts: o, places: make(chan struct{}, workers),
@@ -158,11 +158,11 @@ func New(o Options) *Manager {
 // Add begins to follow a target. The same target again changes nothing. With other fields it
 // is a *registration.ConflictError, or takes the place of the old one; a client's never takes that of
 // the configuration. It returns conductor.ErrClosed after Close.
-func (m *Manager) Add(t Target, replace bool) error { return m.add(t, replace, nil) }
+func (m *Manager) Add(t Target, replace bool) error { return m.addTarget(t, replace, nil) }
 
-// add is Add. begin, if set, sees a target that is new before it is worked on.
-func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
-	if err := check(&t); err != nil {
+// addTarget does what Add does. If begin is set, it is called with a target that is new, before anything is asked.
+func (m *Manager) addTarget(t Target, replace bool, begin func(*target)) error {
+	if err := checkTarget(&t); err != nil {
 		return err
 	}
 	t.Tenant = t.Name().Tenant
@@ -173,7 +173,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 	case m.ctx.Err() != nil:
 		return ingest.ErrClosed
 	case old == nil:
-		if err := m.admit(&t); err != nil {
+		if err := m.admitTarget(&t); err != nil {
 			return err
 		}
 	case covers(&old.Target, &t):
@@ -182,9 +182,9 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 		}
 		return nil
 	case !replace || old.Static && !t.Static:
-		return conflict(&old.Target, &t)
+		return conflictError(&old.Target, &t)
 	default:
-		m.end(old)
+		m.endTarget(old)
 	}
 	n := &target{Target: t, engines: make(map[netip.Addr]*engine), withdrawn: make(map[registration.Key]bool), done: make(chan struct{}),
 		began: m.opts.Now()}
@@ -196,7 +196,7 @@ func (m *Manager) add(t Target, replace bool, begin func(*target)) error {
 	}
 	m.targets[t.Name()] = n
 	m.revision.Add(1)
-	m.tasks.Go(func() { m.work(n) })
+	m.tasks.Go(func() { m.updateTarget(n) })
 	return nil
 }
 
@@ -212,7 +212,7 @@ func (m *Manager) Remove(n registration.Key) bool {
 	}
 	delete(m.targets, n)
 	m.revision.Add(1)
-	m.end(t)
+	m.endTarget(t)
 	return true
 }
 
@@ -224,7 +224,7 @@ func (m *Manager) Withdrawn(key registration.Key) {
 	m.mu.Lock()
 	for _, t := range m.targets {
 		if t.Tenant == key.Tenant && (t.Instance == key.Instance || strings.HasPrefix(key.Instance, t.Instance+"@")) {
-			m.withdraw(t, key)
+			m.recordWithdrawn(t, key)
 			found = true
 		}
 	}
@@ -234,8 +234,8 @@ func (m *Manager) Withdrawn(key registration.Key) {
 	}
 }
 
-// withdraw notes that others have unregistered a source of a target.
-func (m *Manager) withdraw(t *target, key registration.Key) {
+// recordWithdrawn records that somebody else has unregistered a source of a target.
+func (m *Manager) recordWithdrawn(t *target, key registration.Key) {
 	t.shown.Lock()
 	defer t.shown.Unlock()
 	if !t.withdrawn[key] {
@@ -268,9 +268,9 @@ func (m *Manager) AwaitDropped(ctx context.Context, n registration.Key) error {
 	}
 }
 
-// end drops the sources of a target that is followed no more. The next target of its name waits
-// for that. mu is held.
-func (m *Manager) end(t *target) {
+// endTarget ends the work on a target that is followed no more, and drops its sources in the background. The next target of
+// its name waits for that. mu is held.
+func (m *Manager) endTarget(t *target) {
 	t.stop()
 	name := t.Name()
 	m.ending[name] = t.done
@@ -280,7 +280,7 @@ func (m *Manager) end(t *target) {
 		}
 		t.mu.Lock()
 		for _, e := range t.engines {
-			m.drop(t, e)
+			m.dropEngine(t, e)
 		}
 		t.mu.Unlock()
 		m.mu.Lock()
@@ -291,8 +291,8 @@ func (m *Manager) end(t *target) {
 	})
 }
 
-// drop unregisters the sources of an engine. t.mu is held.
-func (m *Manager) drop(t *target, e *engine) {
+// dropEngine unregisters the sources of an engine. t.mu is held.
+func (m *Manager) dropEngine(t *target, e *engine) {
 	if e.learning != nil {
 		e.learning.stop()
 	}

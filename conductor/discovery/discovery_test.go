@@ -118,7 +118,7 @@ func (f *fleet) add(host string, change func(*Target)) {
 // pass lets time go by, and looks at the targets.
 func (f *fleet) pass(d time.Duration) {
 	f.now = f.now.Add(d)
-	f.m.look()
+	f.m.lookAtTargets()
 	f.m.tasks.Wait()
 }
 
@@ -271,7 +271,7 @@ func TestLearningEnds(t *testing.T) {
 		target.mu.Lock() // nothing else works on it
 		f.now = f.now.Add(d)
 		target.mu.Unlock()
-		f.m.work(target)
+		f.m.updateTarget(target)
 	}
 	f.answer("127.0.0.1", "/kv_event_sources", `{"0":{"endpoint":"tcp://*:7000"}}`)
 	look(time.Minute)

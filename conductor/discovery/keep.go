@@ -46,8 +46,8 @@ func (m *Manager) Saved() (all [][]tape.Field) {
 	return all
 }
 
-// keep notes what a restart needs of the engines of a target. t.mu is held.
-func (m *Manager) keep(t *target) {
+// recordKept writes into kept what a restart has to know of the engines of a target. t.mu is held.
+func (m *Manager) recordKept(t *target) {
 	var all []tape.Field
 	if t.many {
 		all = append(all, tape.Field{Name: fieldFleet, Value: "true"})
@@ -105,9 +105,9 @@ func (m *Manager) Restore(fields []tape.Field) error {
 			return fmt.Errorf("the target %q: field %s: %w", r.Instance, f.Name, err)
 		}
 	}
-	return m.add(t, false, func(t *target) {
+	return m.addTarget(t, false, func(t *target) {
 		t.many, t.engines, t.withdrawn = many, engines, withdrawn
-		m.keep(t)
+		m.recordKept(t)
 	})
 }
 

@@ -58,15 +58,15 @@ func firstSize(ctx context.Context, sub stream.Subscription, decode func([]byte)
 			continue
 		}
 		for i := range b.Events {
-			if e := &b.Events[i]; e.Kind == events.Stored && len(e.Tokens) > 0 && e.BlockSize > 0 && indexed(e.GroupKind, e.Group) {
+			if e := &b.Events[i]; e.Kind == events.Stored && len(e.Tokens) > 0 && e.BlockSize > 0 && isIndexed(e.GroupKind, e.Group) {
 				return e.BlockSize
 			}
 		}
 	}
 }
 
-// indexed reports whether blocks of an attention group are indexed, see rule EVENT-1.
-func indexed(kind string, group int) bool {
+// isIndexed reports whether blocks of an attention group are indexed, see rule EVENT-1.
+func isIndexed(kind string, group int) bool {
 	switch kind {
 	case "full_attention", "mla_attention", "sink_full_attention":
 		return true

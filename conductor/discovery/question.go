@@ -19,14 +19,14 @@ import (
 // errLearning is why an engine that has answered has no source yet.
 var errLearning = errors.New("its block size is not known before its first events")
 
-// watch plans a question about an engine where its sources are dead, or its publisher is
-// another one.
-func (m *Manager) watch(t *target, e *engine, now time.Time) {
+// planQuestion lets an engine be asked if its sources have been without a connection for deadAfter, or if its publisher was
+// restarted.
+func (m *Manager) planQuestion(t *target, e *engine, now time.Time) {
 	dead, restarts := false, uint64(0)
 	e.keys = slices.DeleteFunc(e.keys, func(key registration.Key) bool {
 		state, n, ok := m.opts.Registry.Health(key)
 		if !ok {
-			m.withdraw(t, key)
+			m.recordWithdrawn(t, key)
 		}
 		if t.isWithdrawn(key) {
 			return true // the source that is registered there now belongs to a client
@@ -47,9 +47,9 @@ func (m *Manager) watch(t *target, e *engine, now time.Time) {
 	}
 }
 
-// question asks an engine, and registers what it says.
-func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
-	found, err := m.ask(t.ctx, &t.Target, addr)
+// askAndRegister asks an engine, registers the sources that it names, and unregisters those that it does not name any more.
+func (m *Manager) askAndRegister(t *target, addr netip.Addr, e *engine) error {
+	found, err := m.askEngine(t.ctx, &t.Target, addr)
 	if err != nil {
 		return err
 	}
@@ -65,12 +65,12 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 	if len(t.Aliases) == 0 && slices.Contains(e.names, r.Model) {
 		r.Aliases = slices.DeleteFunc(slices.Clone(e.names), func(name string) bool { return name == r.Model })
 		if len(r.Aliases) > 0 {
-			learned = append(learned, "aliases "+strings.Join(quoted(r.Aliases), ", "))
+			learned = append(learned, "aliases "+strings.Join(quoteAll(r.Aliases), ", "))
 		}
 	}
 	if r.BlockSize == 0 {
 		if r.BlockSize = cmp.Or(found.BlockSize, e.blockSize); r.BlockSize == 0 {
-			m.learn(t, e, found.Ranks[0])
+			m.awaitBlockSize(t, e, found.Ranks[0])
 			return errLearning
 		}
 		learned = append(learned, fmt.Sprintf("block size %d", r.BlockSize))
@@ -120,8 +120,8 @@ func (m *Manager) question(t *target, addr netip.Addr, e *engine) error {
 	return nil
 }
 
-// quoted returns names in quotes.
-func quoted(names []string) (all []string) {
+// quoteAll returns names, each in quotes.
+func quoteAll(names []string) (all []string) {
 	for _, name := range names {
 		all = append(all, strconv.Quote(name))
 	}
@@ -134,9 +134,9 @@ type learning struct {
 	stop context.CancelFunc
 }
 
-// learn waits for the first events of a rank, which tell the block size. An engine that names
-// another endpoint than before is waited for again there.
-func (m *Manager) learn(t *target, e *engine, r Rank) {
+// awaitBlockSize waits in the background for the first events of a rank, which tell the block size. If the engine names another
+// endpoint than before, it starts again there.
+func (m *Manager) awaitBlockSize(t *target, e *engine, r Rank) {
 	if m.opts.Learn == nil || e.learning != nil && e.learning.rank == r {
 		return
 	}
@@ -159,7 +159,7 @@ func (m *Manager) learn(t *target, e *engine, r Rank) {
 		}
 		t.mu.Unlock()
 		if err == nil && current {
-			m.work(t)
+			m.updateTarget(t)
 		}
 	})
 }

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// resolve asks the system's resolver.
-func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+// resolveHost asks the system's resolver.
+func resolveHost(ctx context.Context, host string) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 }
 
-// addresses returns the addresses of a target: of a name that has both kinds those of IPv4,
-// for most names of two kinds are one machine.
-func (m *Manager) addresses(t *target) ([]netip.Addr, error) {
+// addressesOf returns the addresses of a target. If its name has addresses of IPv4 and of IPv6, it returns those of IPv4 alone,
+// because most names with both mean one machine.
+func (m *Manager) addressesOf(t *target) ([]netip.Addr, error) {
 	if t.URL == "" {
 		return []netip.Addr{{}}, nil // its endpoints say where it is
 	}
@@ -48,10 +48,10 @@ func (m *Manager) addresses(t *target) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// locate brings the engines of a target in line with the addresses of its name. A name that
-// does not resolve keeps those it had.
-func (m *Manager) locate(t *target, now time.Time) error {
-	all, err := m.addresses(t)
+// updateEngines brings the engines of a target in line with the addresses of its name. If the name does not resolve, it returns
+// the error, and the engines stay.
+func (m *Manager) updateEngines(t *target, now time.Time) error {
+	all, err := m.addressesOf(t)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (m *Manager) locate(t *target, now time.Time) error {
 			e.missing = now
 		}
 		if !e.missing.IsZero() && (!t.many || now.Sub(e.missing) >= graceTime) {
-			m.drop(t, e)
+			m.dropEngine(t, e)
 			delete(t.engines, addr)
 		}
 	}
@@ -75,7 +75,7 @@ func (m *Manager) locate(t *target, now time.Time) error {
 		}
 		e := t.engines[addr]
 		if e != nil && e.instance != name {
-			m.drop(t, e) // the name has become a fleet
+			m.dropEngine(t, e) // the name has become a fleet
 			e = nil
 		}
 		if e == nil {

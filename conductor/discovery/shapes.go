@@ -85,7 +85,7 @@ func vllmRanks(body []byte, host string) ([]Rank, error) {
 		}
 		ranks = append(ranks, r)
 	}
-	return checked(ranks, host)
+	return checkRanks(ranks, host)
 }
 
 // sglangInfo is an answer of GET /server_info.
@@ -136,13 +136,13 @@ func sglangEngine(body []byte, host string) (Engine, error) {
 		}
 	}
 	var err error
-	e.Ranks, err = checked(e.Ranks, host)
+	e.Ranks, err = checkRanks(e.Ranks, host)
 	return e, err
 }
 
-// checked sorts ranks whose engine was asked at a host, and puts the host in the place of wildcards. It
+// checkRanks sorts ranks whose engine was asked at a host, and puts the host in the place of wildcards. It
 // refuses ranks that are out of range or named twice, and endpoints that cannot be the engine's.
-func checked(ranks []Rank, host string) ([]Rank, error) {
+func checkRanks(ranks []Rank, host string) ([]Rank, error) {
 	slices.SortFunc(ranks, func(a, b Rank) int { return a.Rank - b.Rank })
 	for i, r := range ranks {
 		if r.Rank < 0 || i > 0 && ranks[i-1].Rank == r.Rank {
@@ -154,7 +154,7 @@ func checked(ranks []Rank, host string) ([]Rank, error) {
 	}
 	for i := range ranks {
 		for _, e := range []*string{&ranks[i].Endpoint, &ranks[i].Replay, &ranks[i].Snapshot} {
-			at, err := reachable(*e, host)
+			at, err := reachableEndpoint(*e, host)
 			if err != nil {
 				return nil, fmt.Errorf("rank %d %w", ranks[i].Rank, err)
 			}
@@ -193,9 +193,9 @@ func namesOf(body []byte) (model string, aliases []string, err error) {
 	return first.ID, aliases, nil
 }
 
-// reachable puts the host that was asked in the place of a wildcard. An engine of another machine
+// reachableEndpoint puts the host that was asked in the place of a wildcard. An engine of another machine
 // that names its own loopback address cannot be reached there, and another engine may be.
-func reachable(endpoint, host string) (string, error) {
+func reachableEndpoint(endpoint, host string) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
 		return endpoint, nil

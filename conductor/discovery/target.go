@@ -65,8 +65,8 @@ func covers(old, t *Target) bool {
 	return old.URL == t.URL && (old.Static || !t.Static) && reflect.DeepEqual(old.Registration, t.Registration)
 }
 
-// conflict says in what a target differs from the one of the same name.
-func conflict(old, t *Target) error {
+// conflictError returns an error that names the first field in which a target differs from the one of the same name.
+func conflictError(old, t *Target) error {
 	e := &registration.ConflictError{Key: t.Key(), Field: "discover", Have: old.URL, Want: t.URL}
 	if old.URL == t.URL {
 		if field, have, got := old.Registration.Diff(&t.Registration, ""); field != "" {
@@ -76,8 +76,8 @@ func conflict(old, t *Target) error {
 	return e
 }
 
-// check returns the fault of a target, nil if it has none. The error is a *invalid.FieldError.
-func check(t *Target) error {
+// checkTarget returns the fault of a target, nil if it has none. The error is a *invalid.FieldError.
+func checkTarget(t *Target) error {
 	if t.Instance == "" {
 		return invalid.Field("instance_id", "invalid_value", "instance_id must not be empty")
 	}
@@ -113,8 +113,9 @@ func check(t *Target) error {
 	return invalid.Field("discover", "invalid_value", "discover is for engines, not for type %s", trial.Type)
 }
 
-// admit returns why one more target may not be added. One that gives way to it ends. mu is held.
-func (m *Manager) admit(t *Target) error {
+// admitTarget returns why one more target may not be added, nil if it may. If there are too many, it ends one that gives way.
+// mu is held.
+func (m *Manager) admitTarget(t *Target) error {
 	if !t.Static && m.opts.Reaches != nil && t.URL == "" {
 		for _, f := range t.endpoints() {
 			if err := m.opts.Reaches(f.value); err != nil {
@@ -158,6 +159,6 @@ func (m *Manager) giveWay(t *Target, tenantFull bool) bool {
 	m.opts.Log.Info().Str("instance_id", found.Instance).Str("tenant", found.Tenant).Str("for",
 		t.Instance).Msg("target gives way, because there are too many")
 	delete(m.targets, found.Name())
-	m.end(found)
+	m.endTarget(found)
 	return true
 }

@@ -18,7 +18,7 @@ func (m *Manager) Run(ctx context.Context) {
 			m.Close()
 			return
 		case <-tick.C:
-			m.look()
+			m.lookAtTargets()
 		}
 	}
 }
@@ -49,8 +49,8 @@ func (m *Manager) Settle(ctx context.Context, most time.Duration) {
 	}
 }
 
-// look works on each target that nothing works on.
-func (m *Manager) look() {
+// lookAtTargets starts work on each target for which none is under way.
+func (m *Manager) lookAtTargets() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ctx.Err() != nil {
@@ -62,13 +62,13 @@ func (m *Manager) look() {
 		}
 		m.tasks.Go(func() {
 			defer t.queued.Store(false)
-			m.work(t)
+			m.updateTarget(t)
 		})
 	}
 }
 
-// work brings the sources of a target up to date. It returns at once if that is under way.
-func (m *Manager) work(t *target) {
+// updateTarget brings the sources of a target up to date. It returns at once if that is under way.
+func (m *Manager) updateTarget(t *target) {
 	if t.after != nil {
 		select {
 		case <-t.after:
@@ -90,13 +90,13 @@ func (m *Manager) work(t *target) {
 		return
 	}
 	now := m.opts.Now()
-	err := m.locate(t, now)
+	err := m.updateEngines(t, now)
 	var asked error
 	for addr, e := range t.engines {
-		m.watch(t, e, now)
+		m.planQuestion(t, e, now)
 		if !e.next.IsZero() && !now.Before(e.next) && e.missing.IsZero() {
 			result := "ok"
-			if e.fault = m.question(t, addr, e); e.fault != nil {
+			if e.fault = m.askAndRegister(t, addr, e); e.fault != nil {
 				result = "failed"
 				e.pause = min(max(2*e.pause, minPause), maxPause)
 				e.next = now.Add(e.pause)
@@ -111,15 +111,14 @@ func (m *Manager) work(t *target) {
 		}
 	}
 	err = cmp.Or(err, asked)
-	m.keep(t)
-	if t.show(err) {
+	m.recordKept(t)
+	if t.showState(err) {
 		m.opts.Log.Warn().Str("url", t.URL).Str("instance_id", t.Instance).Err(err).Msg("engine not discovered")
 	}
 }
 
-// show lets others see how far the target has come. It reports whether err is another one than
-// before.
-func (t *target) show(err error) (news bool) {
+// showState updates what List returns of the target. It reports whether err is another error than before.
+func (t *target) showState(err error) (news bool) {
 	t.seen.Store(true)
 	t.shown.Lock()
 	defer t.shown.Unlock()
