@@ -63,8 +63,8 @@ func newSums() *sums {
 	return &sums{states: make(map[stream.State]int), media: make(map[tiers.Medium]int)}
 }
 
-// tier adds up the memberships of a tier.
-func (s *sums) tier(t tiers.Tier) (n int) {
+// blocksInTier returns how many blocks there are on the media of a tier. A block of several instances counts for each.
+func (s *sums) blocksInTier(t tiers.Tier) (n int) {
 	for m, blocks := range s.media {
 		if m.Tier == t {
 			n += blocks
@@ -96,8 +96,8 @@ func (s *sums) addSums(o *sums) {
 	s.queries.Matched += o.queries.Matched
 }
 
-// collect makes a collection of stats. Rates are since the one before, or those of that if it is
-// too recent: a short time says little.
+// collect makes a collection of stats. Rates are means since the collection before. If that is too recent to say much, its
+// rates are kept.
 func collect(st *status.Stats, old *collection, now time.Time, rows bool) *collection {
 	c := &collection{
 		at: now, rows: make([]row, len(st.Sources)), rowsToo: rows, tenants: make(map[string]*sums),
@@ -138,8 +138,8 @@ func collect(st *status.Stats, old *collection, now time.Time, rows bool) *colle
 				c.changed = append(c.changed, i)
 			}
 		}
-		t := c.of(r.key.Tenant)
-		t.count(s, r, was)
+		t := c.sumsOf(r.key.Tenant)
+		t.addSource(s, r, was)
 		if !s.IsPool() && (i == 0 || c.rows[i-1].key.Instance != r.key.Instance || c.rows[i-1].key.Tenant != r.key.Tenant) {
 			t.instances++
 		}
@@ -148,23 +148,23 @@ func collect(st *status.Stats, old *collection, now time.Time, rows bool) *colle
 		c.gone = append(c.gone, before[i].key)
 	}
 	for name, in := range st.Tenants {
-		t := c.of(name)
+		t := c.sumsOf(name)
 		t.blocks, t.memberships, t.queries = in.Blocks, in.Memberships, in.Queries
 		if was := old.tenants[name]; was != nil {
 			t.asked = rateOf(in.Queries.Queries, was.queries.Queries, was.asked, passed)
 		}
 	}
 	for _, s := range st.Ready.Waiting {
-		c.of(s.Key.Tenant).waiting++
+		c.sumsOf(s.Key.Tenant).waiting++
 	}
 	for _, s := range st.Ready.GivenUp {
-		c.of(s.Key.Tenant).givenUp++
+		c.sumsOf(s.Key.Tenant).givenUp++
 	}
 	return c
 }
 
-// rateOf returns how fast a count grows a second, to one digit behind the point. A count that is
-// less than before has begun again.
+// rateOf returns by how much a count grows in a second, to one digit behind the point. If the count is less than before, it has
+// started again at 0, and its rate is 0.
 func rateOf(n, was uint64, before float64, passed time.Duration) float64 {
 	switch {
 	case passed < minPace:
@@ -180,8 +180,8 @@ func byInstance(a, b registration.Key) int {
 	return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Rank, b.Rank))
 }
 
-// of returns the numbers of a tenant, making them when new.
-func (c *collection) of(tenant string) *sums {
+// sumsOf returns the numbers of a tenant, which it makes if need be.
+func (c *collection) sumsOf(tenant string) *sums {
 	t := c.tenants[tenant]
 	if t == nil {
 		t = newSums()
@@ -190,8 +190,8 @@ func (c *collection) of(tenant string) *sums {
 	return t
 }
 
-// in returns the numbers of some tenants together.
-func (c *collection) in(tenants scope.Tenants) *sums {
+// totalOf returns the numbers of some tenants, added up.
+func (c *collection) totalOf(tenants scope.Tenants) *sums {
 	all := newSums()
 	for name, t := range c.tenants {
 		if tenants.Has(name) {
@@ -204,8 +204,8 @@ func (c *collection) in(tenants scope.Tenants) *sums {
 	return all
 }
 
-// count adds a source. was is its row before, nil if there was none.
-func (t *sums) count(s *status.Source, r, was *row) {
+// addSource adds a source. was is its row before, nil if there was none.
+func (t *sums) addSource(s *status.Source, r, was *row) {
 	t.sources++
 	t.findings += s.Faults()
 	t.states[s.State]++

@@ -127,10 +127,10 @@ func (p *point) row() pointRow {
 	return row
 }
 
-// header returns the part of documents that does not grow with the fleet. mu is held.
-func (h *Hub) header(tenants scope.Tenants) *header {
+// makeHeader returns the part of documents that does not grow with the fleet. mu is held.
+func (h *Hub) makeHeader(tenants scope.Tenants) *header {
 	c := h.now
-	t := c.in(tenants)
+	t := c.totalOf(tenants)
 	out := &header{
 		Time:  c.at.UTC(),
 		Ready: readyRow{Ready: c.ready.Ready, Recovering: c.ready.Recovering, Synced: t.synced, Waiting: t.waiting, GivenUp: t.givenUp},
@@ -178,16 +178,16 @@ func (h *Hub) header(tenants scope.Tenants) *header {
 	return out
 }
 
-// document returns the whole state, with at most top sources if that is not 0. mu is held.
-func (h *Hub) document(tenants scope.Tenants, top int, past bool) []byte {
-	out := h.header(tenants)
+// makeDocument returns the whole state, with at most top sources if that is not 0. mu is held.
+func (h *Hub) makeDocument(tenants scope.Tenants, top int, past bool) []byte {
+	out := h.makeHeader(tenants)
 	out.Version = h.cfg.Version
-	out.listsRow = h.now.lists.of(tenants)
+	out.listsRow = h.now.lists.visibleTo(tenants)
 	started := h.started.UTC()
 	out.Started = &started
 	if past {
 		out.History = &historyRow{Step: int(step / time.Second), Points: []pointRow{}}
-		for _, p := range h.history.of(tenants) {
+		for _, p := range h.history.pointsOf(tenants) {
 			out.History.Points = append(out.History.Points, p.row())
 		}
 	}
@@ -209,17 +209,17 @@ func (h *Hub) document(tenants scope.Tenants, top int, past bool) []byte {
 	return withRows(out, rows)
 }
 
-// difference returns what the newest collection changes. mu is held.
-func (h *Hub) difference(tenants scope.Tenants) []byte {
-	out := h.header(tenants)
-	out.Gone, out.listsRow = &[]string{}, h.now.lists.changed(&h.now.were, tenants)
+// makeDifference returns what the newest collection changes. mu is held.
+func (h *Hub) makeDifference(tenants scope.Tenants) []byte {
+	out := h.makeHeader(tenants)
+	out.Gone, out.listsRow = &[]string{}, h.now.lists.changedFor(&h.now.were, tenants)
 	for _, key := range h.now.gone {
 		if tenants.Has(key.Tenant) {
 			*out.Gone = append(*out.Gone, key.String())
 		}
 	}
 	if h.now.point != nil {
-		if points := h.history.of(tenants); len(points) > 0 && points[len(points)-1].at == h.now.point.at {
+		if points := h.history.pointsOf(tenants); len(points) > 0 && points[len(points)-1].at == h.now.point.at {
 			out.Point = points[len(points)-1].row()
 		}
 	}

@@ -48,7 +48,8 @@ type history struct {
 	byTenant map[string]*series
 }
 
-// addCollection counts a collection. It returns the point of all tenants if this is the time of one.
+// addCollection counts a collection. If it is time for the next point of the history, it adds one for each tenant, and returns
+// that of all tenants together.
 func (h *history) addCollection(c *collection) *point {
 	if h.byTenant == nil {
 		h.byTenant, h.last = make(map[string]*series), c.at
@@ -82,21 +83,21 @@ func (h *history) addCollection(c *collection) *point {
 	}
 	h.last = c.at
 	for name, s := range h.byTenant {
-		if s.points = s.fresh(c.at); len(s.points) == 0 && c.tenants[name] == nil {
+		if s.points = s.freshPoints(c.at); len(s.points) == 0 && c.tenants[name] == nil {
 			delete(h.byTenant, name)
 		}
 	}
-	h.all.points = h.all.fresh(c.at)
+	h.all.points = h.all.freshPoints(c.at)
 	return &h.all.points[len(h.all.points)-1]
 }
 
-// addPoint counts what a tenant has, as a point if due.
+// addPoint counts the events of a tenant, and adds a point if one is due.
 func (s *series) addPoint(at time.Time, passed time.Duration, t *sums, due bool) {
 	s.events += t.events
 	if !due {
 		return
 	}
-	p := point{at: at.Unix(), device: t.tier(tiers.Device), host: t.tier(tiers.Host), disk: t.tier(tiers.Disk)}
+	p := point{at: at.Unix(), device: t.blocksInTier(tiers.Device), host: t.blocksInTier(tiers.Host), disk: t.blocksInTier(tiers.Disk)}
 	p.events = rateOf(s.events, 0, 0, passed)
 	p.queries = rateOf(t.queries.Queries, s.queries.Queries, 0, passed)
 	if t.queries.Asked >= s.queries.Asked && t.queries.Matched >= s.queries.Matched { // else the model is gone and came again
@@ -119,15 +120,15 @@ func (s *series) addServer(c *collection, passed time.Duration) {
 	s.refused, s.times = c.refused, c.times
 }
 
-// fresh returns the points that are not older than span.
-func (s *series) fresh(now time.Time) []point {
+// freshPoints returns the points that are not older than span.
+func (s *series) freshPoints(now time.Time) []point {
 	oldest := now.Add(-span).Unix()
 	n, _ := slices.BinarySearchFunc(s.points, oldest, func(p point, at int64) int { return int(p.at - at) })
 	return slices.Delete(s.points, 0, n)
 }
 
-// of returns the points of some tenants together, the oldest first.
-func (h *history) of(tenants scope.Tenants) []point {
+// pointsOf returns the points of some tenants together, the oldest first.
+func (h *history) pointsOf(tenants scope.Tenants) []point {
 	if tenants.All() {
 		return h.all.points
 	}

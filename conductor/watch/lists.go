@@ -88,8 +88,8 @@ type unclaimedRow struct {
 	Entries uint64 `json:"entries"`
 }
 
-// of returns what clients of some tenants see.
-func (l *lists) of(tenants scope.Tenants) (out listsRow) {
+// visibleTo returns the part of the lists that clients of some tenants may see.
+func (l *lists) visibleTo(tenants scope.Tenants) (out listsRow) {
 	t, r := &targetsRow{List: []Target{}}, &reportersRow{List: []reporterRow{}}
 	for _, target := range l.targets {
 		if !tenants.Has(target.Tenant) {
@@ -138,7 +138,7 @@ func (l *lists) topicsFor(tenants scope.Tenants) *topicsRow {
 	return out
 }
 
-// calmness is lower for states that ask for attention.
+// calmness orders states: those that ask for attention come first.
 func calmness(state string) int {
 	return slices.Index([]string{"waiting", "unclaimed", "learning", "heard", "found", "followed"}, state)
 }
@@ -154,9 +154,9 @@ func reporterOf(r *ingest.Reporter) reporterRow {
 	return row
 }
 
-// changed returns what clients of some tenants see and did not see so before.
-func (l *lists) changed(was *lists, tenants scope.Tenants) (out listsRow) {
-	before, now := was.of(tenants), l.of(tenants)
+// changedFor returns those lists that look to clients of some tenants other than they did before.
+func (l *lists) changedFor(was *lists, tenants scope.Tenants) (out listsRow) {
+	before, now := was.visibleTo(tenants), l.visibleTo(tenants)
 	if !reflect.DeepEqual(before.Discovery, now.Discovery) {
 		out.Discovery = now.Discovery
 	}

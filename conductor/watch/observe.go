@@ -25,7 +25,7 @@ const (
 // budget is how many more things an audience sees in this second.
 type budget struct{ left, skipped atomic.Int64 }
 
-// spendOne reports whether there is room, and counts what there is none for.
+// spendOne takes one thing out of the budget. If nothing is left, it counts the thing as skipped and reports false.
 func (b *budget) spendOne() bool {
 	if b.left.Load() > 0 && b.left.Add(-1) >= 0 {
 		return true
@@ -34,9 +34,9 @@ func (b *budget) spendOne() bool {
 	return false
 }
 
-// refill begins a second. It tells how many batches the one before had no room for, and forgets
-// old queries.
-func (a *audience) refill(now time.Time) {
+// beginSecond gives an audience the batches and queries of one more second. It tells the audience how many batches it has missed
+// in the second before, and forgets old queries.
+func (a *audience) beginSecond(now time.Time) {
 	a.recent.mu.Lock()
 	a.recent.forgetOld(now, maxRecent, a.limit.Load())
 	a.recent.mu.Unlock()
@@ -48,7 +48,7 @@ func (a *audience) refill(now time.Time) {
 		e.Map(1)
 		e.IntField("skipped", int(n))
 		e.EndMap()
-		a.push(frame("feed", e.Out), true)
+		a.pushToAll(encodeFrame("feed", e.Out), true)
 	}
 }
 
@@ -64,9 +64,9 @@ func (h *Hub) Batch(b *ingest.AppliedBatch) {
 			continue
 		}
 		if f == nil {
-			f = frame("feed", batchRow(b))
+			f = encodeFrame("feed", batchRow(b))
 		}
-		a.push(f, true)
+		a.pushToAll(f, true)
 	}
 }
 
@@ -107,7 +107,7 @@ func (h *Hub) Query(q *match.AnsweredQuery) {
 	}
 	for _, a := range *all {
 		if a.tenants.Has(q.Answer.Tenant) && a.queries.spendOne() {
-			a.push(frame("query", a.rememberQuery(q, h.cfg.KeepQueries)), false)
+			a.pushToAll(encodeFrame("query", a.rememberQuery(q, h.cfg.KeepQueries)), false)
 		}
 	}
 }
@@ -199,8 +199,8 @@ func queryRow(id string, q *match.AnsweredQuery, kept bool) []byte {
 	return e.Out
 }
 
-// of returns the audience of some tenants, nil if none of its clients looks.
-func (h *Hub) of(tenants scope.Tenants) *audience {
+// audienceOf returns the audience of some tenants, nil if none of its clients looks.
+func (h *Hub) audienceOf(tenants scope.Tenants) *audience {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.groups[tenants.Key()]
@@ -209,7 +209,7 @@ func (h *Hub) of(tenants scope.Tenants) *audience {
 // Recent returns a query that the stream has shown to clients of the same tenants, with its salt.
 // It reports false for one that is not kept. The tokens are not to be changed.
 func (h *Hub) Recent(tenants scope.Tenants, id string) (q match.Query, kept bool) {
-	a := h.of(tenants)
+	a := h.audienceOf(tenants)
 	if a == nil {
 		return q, false
 	}
@@ -226,7 +226,7 @@ func (h *Hub) Recent(tenants scope.Tenants, id string) (q match.Query, kept bool
 
 // Kept returns the queries that Recent knows, the newest first, with their salts. The tokens are not to be changed.
 func (h *Hub) Kept(tenants scope.Tenants) (all []match.Query) {
-	a := h.of(tenants)
+	a := h.audienceOf(tenants)
 	if a == nil {
 		return nil
 	}
@@ -245,7 +245,7 @@ func (h *Hub) Queries(tenants scope.Tenants) []byte {
 	e.Map(1)
 	e.Name("queries")
 	e.List(0) // its length matters in msgpack alone
-	if a := h.of(tenants); a != nil {
+	if a := h.audienceOf(tenants); a != nil {
 		a.recent.mu.Lock()
 		defer a.recent.mu.Unlock()
 		a.recent.forgetOld(h.cfg.Now(), maxRecent, a.limit.Load())

@@ -45,9 +45,9 @@ func (v *Viewer) Take() [][]byte {
 	return all
 }
 
-// push queues a frame. It reports false if there is no room: then the viewer loses its queue, and
+// pushFrame queues a frame. It reports false if there is no room: then the viewer loses its queue, and
 // lacks the whole state.
-func (v *Viewer) push(f []byte) bool {
+func (v *Viewer) pushFrame(f []byte) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
@@ -125,8 +125,8 @@ func (a *audience) addViewer(v *Viewer) {
 	}
 }
 
-// remove takes a viewer away. Hub.mu is held.
-func (a *audience) remove(v *Viewer) {
+// removeViewer takes a viewer away. Hub.mu is held.
+func (a *audience) removeViewer(v *Viewer) {
 	all := slices.DeleteFunc(slices.Clone(a.all()), func(o *Viewer) bool { return o == v })
 	a.viewers.Store(&all)
 	if v.feed {
@@ -134,17 +134,17 @@ func (a *audience) remove(v *Viewer) {
 	}
 }
 
-// push sends a frame to the viewers, one of the feed to those that see batches.
-func (a *audience) push(f []byte, feed bool) {
+// pushToAll queues a frame for all viewers. A frame of the feed goes only to those that see batches.
+func (a *audience) pushToAll(f []byte, feed bool) {
 	for _, v := range a.all() {
 		if !feed || v.feed {
-			v.push(f)
+			v.pushFrame(f)
 		}
 	}
 }
 
-// frame returns an event of a stream.
-func frame(event string, data []byte) []byte {
+// encodeFrame returns an event of a stream, in the form of server-sent events.
+func encodeFrame(event string, data []byte) []byte {
 	f := make([]byte, 0, len("event: \ndata: \n\n")+len(event)+len(data))
 	f = append(append(append(f, "event: "...), event...), "\ndata: "...)
 	return append(append(f, data...), "\n\n"...)

@@ -100,7 +100,7 @@ func New(cfg Config) *Hub {
 		cfg: cfg, started: cfg.Now(), groups: make(map[string]*audience),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
-	h.turn()
+	h.takeTurn()
 	go h.run()
 	return h
 }
@@ -117,7 +117,7 @@ func (h *Hub) run() {
 		case <-h.stop:
 			return
 		}
-		if looks := h.turn(); looks != looked {
+		if looks := h.takeTurn(); looks != looked {
 			if looked = looks; looks {
 				tick.Reset(pace)
 			} else {
@@ -127,21 +127,21 @@ func (h *Hub) run() {
 	}
 }
 
-// turn collects if it is time, and serves the viewers. It reports whether there are any.
-func (h *Hub) turn() bool {
+// takeTurn is one turn of run: it collects if it is time, and serves the viewers. It reports whether there are any.
+func (h *Hub) takeTurn() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range h.groups {
-		a.refill(h.cfg.Now())
+		a.beginSecond(h.cfg.Now())
 	}
-	h.advance(false)
-	h.serve(false)
+	h.collectUnlessRecent(false)
+	h.serveViewers(false)
 	return h.viewers > 0
 }
 
-// advance collects and shows the difference, unless the newest collection is recent. A caller that
-// wants rows gets one with rows.
-func (h *Hub) advance(rows bool) {
+// collectUnlessRecent makes a collection and sends the difference to the viewers, unless the newest collection is recent enough.
+// If rows is set, one without the texts of rows is not enough. mu is held.
+func (h *Hub) collectUnlessRecent(rows bool) {
 	now, old := h.cfg.Now(), h.now
 	rows = rows || h.viewers > 0
 	if old != nil && (old.rowsToo || !rows) && now.Sub(old.at) < min(max(minPace, share*h.took), step-pace) && !now.Before(old.at) {
@@ -162,25 +162,25 @@ func (h *Hub) advance(rows bool) {
 		h.now.refused = h.cfg.Refused()
 	}
 	h.now.point = h.history.addCollection(h.now)
-	h.serve(true)
+	h.serveViewers(true)
 	h.took = time.Since(began)
 }
 
-// serve sends the whole state to viewers that lack it, and the newest difference to all others if
+// serveViewers sends the whole state to viewers that lack it, and the newest difference to all others if
 // it is fresh. mu is held.
-func (h *Hub) serve(fresh bool) {
+func (h *Hub) serveViewers(fresh bool) {
 	for _, a := range h.groups {
 		var difference []byte
 		for _, v := range a.all() {
 			if v.wantsAll() {
-				v.queueState(h.whole(a))
+				v.queueState(h.wholeFrame(a))
 				continue
 			}
 			if fresh {
 				if difference == nil {
-					difference = frame("stats", h.difference(a.tenants))
+					difference = encodeFrame("stats", h.makeDifference(a.tenants))
 				}
-				if !v.push(difference) {
+				if !v.pushFrame(difference) {
 					h.resets.Add(1)
 				}
 			}
@@ -188,10 +188,10 @@ func (h *Hub) serve(fresh bool) {
 	}
 }
 
-// whole returns the frame of the whole state for an audience. mu is held.
-func (h *Hub) whole(a *audience) []byte {
+// wholeFrame returns the frame of the whole state for an audience. mu is held.
+func (h *Hub) wholeFrame(a *audience) []byte {
 	if a.wholeOf != h.now {
-		a.whole, a.wholeOf = frame("stats", h.document(a.tenants, 0, false)), h.now
+		a.whole, a.wholeOf = encodeFrame("stats", h.makeDocument(a.tenants, 0, false)), h.now
 	}
 	return a.whole
 }
@@ -200,8 +200,8 @@ func (h *Hub) whole(a *audience) []byte {
 func (h *Hub) Document(tenants scope.Tenants, top int) []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.advance(true)
-	return h.document(tenants, top, true)
+	h.collectUnlessRecent(true)
+	return h.makeDocument(tenants, top, true)
 }
 
 // Join adds a viewer of some tenants; feed says that it sees batches too. The caller calls Leave.
@@ -218,7 +218,7 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 	case h.viewers >= h.cfg.Viewers:
 		h.refused.Add(1)
 		return nil, ErrBusy
-	case h.crowds(tenants):
+	case h.wouldCrowd(tenants):
 		h.refused.Add(1)
 		return nil, fmt.Errorf("%w, but for the half that other tenants keep", ErrBusy)
 	}
@@ -231,7 +231,7 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 	v := &Viewer{audience: a, feed: feed, wake: make(chan struct{}, 1), over: make(chan struct{}), lacks: true}
 	a.addViewer(v)
 	h.viewers++
-	h.publish()
+	h.publishAudiences()
 	select {
 	case h.wake <- struct{}{}:
 	default:
@@ -239,9 +239,9 @@ func (h *Hub) Join(tenants scope.Tenants, feed bool) (*Viewer, error) {
 	return v, nil
 }
 
-// crowds reports whether one more viewer would give tenants more than half of the places while there
+// wouldCrowd reports whether one more viewer would give tenants more than half of the places while there
 // are other tenants. Viewers of all tenants are no tenant's. mu is held.
-func (h *Hub) crowds(tenants scope.Tenants) bool {
+func (h *Hub) wouldCrowd(tenants scope.Tenants) bool {
 	if tenants.All() {
 		return false
 	}
@@ -254,7 +254,7 @@ func (h *Hub) crowds(tenants scope.Tenants) bool {
 	if look <= (h.cfg.Viewers+1)/2 {
 		return false
 	}
-	h.advance(false)
+	h.collectUnlessRecent(false)
 	for tenant := range h.now.tenants {
 		if !tenants.Has(tenant) {
 			return true
@@ -268,14 +268,14 @@ func (h *Hub) Leave(v *Viewer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.viewers--
-	if v.audience.remove(v); len(v.audience.all()) == 0 {
+	if v.audience.removeViewer(v); len(v.audience.all()) == 0 {
 		delete(h.groups, v.audience.tenants.Key())
 	}
-	h.publish()
+	h.publishAudiences()
 }
 
-// publish shows batches and queries who looks. mu is held.
-func (h *Hub) publish() {
+// publishAudiences updates the audiences that Batch and Query see. mu is held.
+func (h *Hub) publishAudiences() {
 	if len(h.groups) == 0 || h.closed {
 		h.cfg.Conductor.Watch(nil)
 		h.audiences.Store(nil)
@@ -301,7 +301,7 @@ func (h *Hub) Close() {
 				close(v.over)
 			}
 		}
-		h.publish()
+		h.publishAudiences()
 	}
 	h.mu.Unlock()
 	<-h.done

@@ -295,7 +295,7 @@ func TestSlowViewer(t *testing.T) {
 		}
 		w.take(quick)
 		large := make([]byte, maxQueuedBytes)
-		if !quick.push(large) || quick.push(large) || len(quick.frames) != 0 {
+		if !quick.pushFrame(large) || quick.pushFrame(large) || len(quick.frames) != 0 {
 			t.Error("bytes have no bound")
 		}
 	})
@@ -409,7 +409,7 @@ func TestRecentQueries(t *testing.T) {
 		}
 		w.take(v)
 		ask(2, 40_000) // 160 KB each
-		if n, bytes := listed(), w.h.of(nil).recent.bytes; n != 6 || bytes > maxRecentBytes {
+		if n, bytes := listed(), w.h.audienceOf(nil).recent.bytes; n != 6 || bytes > maxRecentBytes {
 			t.Errorf("%d queries of %d bytes are kept", n, bytes)
 		}
 		w.take(v)
@@ -424,13 +424,14 @@ func TestRecentQueries(t *testing.T) {
 		}
 		other := w.join(scope.Tenants{"x"}, false)
 		ask(1, 40_000)
-		if n, m := w.h.of(nil).recent.bytes, w.h.of(scope.Tenants{"x"}).recent.bytes; n+m > maxRecentBytes || n == 0 || m == 0 {
+		n, m := w.h.audienceOf(nil).recent.bytes, w.h.audienceOf(scope.Tenants{"x"}).recent.bytes
+		if n+m > maxRecentBytes || n == 0 || m == 0 {
 			t.Errorf("two audiences keep %d and %d bytes", n, m)
 		}
 		w.h.Leave(other)
 		time.Sleep(maxRecentAge)
 		synctest.Wait()
-		if a := w.h.of(nil); len(a.recent.shown) != 0 || a.recent.bytes != 0 {
+		if a := w.h.audienceOf(nil); len(a.recent.shown) != 0 || a.recent.bytes != 0 {
 			t.Errorf("%d queries stay", len(a.recent.shown))
 		}
 		w.take(v)
@@ -583,7 +584,7 @@ func BenchmarkSecond(b *testing.B) {
 						w.h.took = 0
 						w.h.mu.Unlock()
 						now = now.Add(time.Second)
-						w.h.turn()
+						w.h.takeTurn()
 						for _, v := range look {
 							for frames := v.Take(); len(frames) > 0; frames = v.Take() {
 								bytes += len(frames[0])
