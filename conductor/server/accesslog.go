@@ -141,7 +141,7 @@ func (l *AccessLog) writeLines() {
 	}
 	if l.torn {
 		if _, err := l.file.Write([]byte{'\n'}); err != nil {
-			l.lose(lines, err)
+			l.dropLines(lines, err)
 			return
 		}
 		l.torn = false
@@ -149,7 +149,7 @@ func (l *AccessLog) writeLines() {
 	n, err := l.file.Write(lines)
 	if err != nil {
 		l.torn = l.torn || n > 0 && lines[n-1] != '\n'
-		l.lose(lines[n:], err)
+		l.dropLines(lines[n:], err)
 		return
 	}
 	if l.failing {
@@ -158,8 +158,8 @@ func (l *AccessLog) writeLines() {
 	}
 }
 
-// lose counts lines as dropped. The first may be half written.
-func (l *AccessLog) lose(lines []byte, err error) {
+// dropLines counts lines as dropped, and reports err unless the log was failing already. The first line may be half written.
+func (l *AccessLog) dropLines(lines []byte, err error) {
 	l.dropped.Add(uint64(bytes.Count(lines, []byte{'\n'})))
 	if !l.failing {
 		l.failing = true
@@ -173,8 +173,9 @@ func (l *AccessLog) reportError(err error) {
 	}
 }
 
-// append adds a line, with its newline, to those that wait.
-func (l *AccessLog) append(line []byte) {
+// appendLine adds a line, with its newline, to those that wait to be written. It drops the line if too much waits, or if the
+// log is closed.
+func (l *AccessLog) appendLine(line []byte) {
 	l.mu.Lock()
 	waiting := len(l.pending)
 	fits := !l.closed && waiting+len(line) <= accessPending
@@ -213,13 +214,14 @@ func (l *AccessLog) Middleware(header, modelKey string) gin.HandlerFunc {
 		}
 		start := time.Now()
 		status := http.StatusInternalServerError // what a panic is answered with
-		defer func() { l.log(g, header, modelKey, start, status) }()
+		defer func() { l.logRequest(g, header, modelKey, start, status) }()
 		g.Next()
 		status = g.Writer.Status()
 	}
 }
 
-func (l *AccessLog) log(g *gin.Context, header, modelKey string, start time.Time, status int) {
+// logRequest writes the line of a request that has been answered with a status.
+func (l *AccessLog) logRequest(g *gin.Context, header, modelKey string, start time.Time, status int) {
 	took := time.Since(start)
 	layout := accessTimeUTC
 	if l.opts.Zone != nil {
@@ -238,17 +240,17 @@ func (l *AccessLog) log(g *gin.Context, header, modelKey string, start time.Time
 					Str("ts", start.Format(layout)).
 					Str("trace_id", traceID(g.Request.Header[header])).
 					Str("method", g.Request.Method).
-					Str("path", route(g, status)).
-					Str("model", cut(model)).
+					Str("path", routeOf(g, status)).
+					Str("model", truncate(model)).
 					Int("status", status).
 					Float64("duration_ms", float64(took.Nanoseconds())/1e6).
 					Send()
-	l.append(line.Bytes())
+	l.appendLine(line.Bytes())
 }
 
-// route returns the matched route. gin does not know it for a wrong method: the path is
-// the route then, since no route of the dialect has parameters.
-func route(g *gin.Context, status int) string {
+// routeOf returns the route that a request has matched. For a wrong method gin does not know it, so routeOf returns the path:
+// the two are the same, because no route of the dialect has parameters.
+func routeOf(g *gin.Context, status int) string {
 	switch {
 	case g.FullPath() != "":
 		return g.FullPath()
@@ -268,10 +270,11 @@ func traceID(values []string) string {
 			return "-"
 		}
 	}
-	return cut(values[0])
+	return truncate(values[0])
 }
 
-func cut(s string) string {
+// truncate cuts a text to accessText bytes.
+func truncate(s string) string {
 	if len(s) > accessText {
 		s = strings.ToValidUTF8(s[:accessText], "")
 	}

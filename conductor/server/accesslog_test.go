@@ -155,7 +155,7 @@ func TestAccessLogDelay(t *testing.T) {
 		defer l.Close()
 		for range 3 {
 			before := contents(t, path)
-			l.append([]byte("a line\n"))
+			l.appendLine([]byte("a line\n"))
 			synctest.Wait()
 			if got := contents(t, path); got != before {
 				t.Errorf("written at once: %q", got)
@@ -167,8 +167,8 @@ func TestAccessLogDelay(t *testing.T) {
 			}
 		}
 		lines := strings.Repeat("x", accessChunk/2-1) + "\n"
-		l.append([]byte(lines))
-		l.append([]byte(lines))
+		l.appendLine([]byte(lines))
+		l.appendLine([]byte(lines))
 		synctest.Wait()
 		if got := contents(t, path); !strings.HasSuffix(got, lines+lines) {
 			t.Errorf("a chunk waits: %d bytes are in the file", len(got))
@@ -189,24 +189,24 @@ func TestAccessLogReopen(t *testing.T) {
 		}
 		return open()
 	}})
-	l.append([]byte("1\n"))
+	l.appendLine([]byte("1\n"))
 	must.Succeed(t, os.Rename(path, old))
 	open = nil
 	if err := l.Reopen(); err != broken {
 		t.Errorf("reopen: %v", err)
 	}
-	l.append([]byte("2\n"))
+	l.appendLine([]byte("2\n"))
 	open = appendTo(path)
 	must.Succeed(t, l.Reopen())
 	if got := contents(t, old); got != "before\n1\n2\n" {
 		t.Errorf("old file: %q", got)
 	}
-	l.append([]byte("3\n"))
+	l.appendLine([]byte("3\n"))
 	must.Report(t, errors.Join(l.Close(), l.Close()))
 	if got := contents(t, path); got != "3\n" {
 		t.Errorf("new file: %q", got)
 	}
-	l.append([]byte("4\n"))
+	l.appendLine([]byte("4\n"))
 	if err := l.Reopen(); err == nil || l.Dropped() != 1 {
 		t.Errorf("after Close: %v, dropped %d", err, l.Dropped())
 	}
@@ -269,11 +269,11 @@ func TestAccessLogTornLine(t *testing.T) {
 		t.Helper()
 		file := &small{room: room}
 		l := newAccessLog(t, AccessLogOptions{Open: func() (io.WriteCloser, error) { return file, nil }})
-		l.append([]byte("first\nsecond\nthird\n"))
+		l.appendLine([]byte("first\nsecond\nthird\n"))
 		l.out.Lock()
 		l.writeLines()
 		file.room = 1000
-		l.append([]byte("fourth\n"))
+		l.appendLine([]byte("fourth\n"))
 		l.writeLines()
 		l.out.Unlock()
 		l.Close()

@@ -100,7 +100,7 @@ func (b *codedBody) Read(p []byte) (int, error) {
 	}
 	if !b.begun {
 		b.begun = true
-		if b.err = b.fault(b.coding.decoder.Reset(&b.coding.wire)); b.err != nil {
+		if b.err = b.describeFault(b.coding.decoder.Reset(&b.coding.wire)); b.err != nil {
 			return 0, b.err
 		}
 	}
@@ -108,14 +108,14 @@ func (b *codedBody) Read(p []byte) (int, error) {
 	if err == io.EOF && b.coding.wire.err == io.EOF {
 		b.err = io.EOF
 	} else {
-		b.err = b.fault(err)
+		b.err = b.describeFault(err)
 	}
 	return n, b.err
 }
 
-// fault is what an error of the decoder says to the client. What the connection said
-// goes before what the decoder made of it.
-func (b *codedBody) fault(err error) error {
+// describeFault returns the error that the client is given for an error of the decoder. If the connection failed, it returns
+// that error instead, because the decoder only fails in consequence.
+func (b *codedBody) describeFault(err error) error {
 	switch {
 	case err == nil:
 		return nil

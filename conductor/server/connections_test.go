@@ -77,7 +77,7 @@ func servePipes(t *testing.T, h http.HandlerFunc, cfg *tls.Config, log zerolog.L
 	s.ports[0].bound = p
 	s.Handler = func(string) http.Handler { return h }
 	s.TLS = cfg
-	must.Succeed(t, s.start(s.ports))
+	must.Succeed(t, s.servePorts(s.ports))
 	return s, p
 }
 

@@ -86,10 +86,10 @@ func NewServers(all []Listener, timeouts Timeouts, log zerolog.Logger) *Servers 
 }
 
 // Bind takes all ports, or none of them.
-func (s *Servers) Bind() error { return bind(s.ports) }
+func (s *Servers) Bind() error { return bindPorts(s.ports) }
 
-// bind takes those of some ports that are not bound, or none of them.
-func bind(ports []*port) error {
+// bindPorts binds those of some ports that are not bound yet. If one cannot be bound, it binds none of them.
+func bindPorts(ports []*port) error {
 	var fresh []*port
 	for _, p := range ports {
 		if p.bound != nil {
@@ -99,7 +99,7 @@ func bind(ports []*port) error {
 		var err error
 		if p.bound, err = net.Listen("tcp", p.Address); err != nil {
 			p.bound = nil
-			unbind(fresh)
+			unbindPorts(fresh)
 			if errors.Is(err, syscall.EADDRINUSE) {
 				err = errors.New("the port is in use")
 			}
@@ -118,7 +118,7 @@ func (s *Servers) Address(listener int) string { return s.ports[listener].bound.
 
 // Unbind gives back the ports that are bound and not served.
 func (s *Servers) Unbind() {
-	unbind(s.ports)
+	unbindPorts(s.ports)
 	for _, p := range s.ports {
 		p.releasePort()
 	}
@@ -132,12 +132,12 @@ func (p *port) releasePort() {
 	}
 }
 
-// shut closes the late ports until start. Those that the system chose are held, since their
-// addresses are known to other servers before they are served.
-func (s *Servers) shut() {
-	for _, p := range s.group(true) {
+// closeLatePorts closes the late ports until servePorts binds them again. Those that the system chose are held, because other
+// servers know their addresses before they are served.
+func (s *Servers) closeLatePorts() {
+	for _, p := range s.selectPorts(true) {
 		at := p.bound.Addr().(*net.TCPAddr)
-		unbind([]*port{p})
+		unbindPorts([]*port{p})
 		if !p.chosen {
 			continue
 		}
@@ -148,7 +148,8 @@ func (s *Servers) shut() {
 	}
 }
 
-func unbind(ports []*port) {
+// unbindPorts closes those of some ports that are bound and not served.
+func unbindPorts(ports []*port) {
 	for _, p := range ports {
 		if p.bound != nil && p.server == nil {
 			p.bound.Close()
@@ -157,8 +158,8 @@ func unbind(ports []*port) {
 	}
 }
 
-// group returns the late ports, or the others.
-func (s *Servers) group(late bool) (ports []*port) {
+// selectPorts returns the late ports, or all others.
+func (s *Servers) selectPorts(late bool) (ports []*port) {
 	for _, p := range s.ports {
 		if p.Late == late {
 			ports = append(ports, p)
@@ -167,14 +168,14 @@ func (s *Servers) group(late bool) (ports []*port) {
 	return ports
 }
 
-// start serves some ports.
-func (s *Servers) start(ports []*port) error {
-	if err := bind(ports); err != nil {
+// servePorts binds some ports and serves them.
+func (s *Servers) servePorts(ports []*port) error {
+	if err := bindPorts(ports); err != nil {
 		return err
 	}
 	for _, p := range ports {
 		s.log.Info().Str("address", p.bound.Addr().String()).Str("dialect", p.Dialect).Msg("listening")
-		bound := &boundedListener{p.bound, &s.Connections, s.timeouts.silence()}
+		bound := &boundedListener{p.bound, &s.Connections, s.timeouts.firstHeaderTimeout()}
 		if s.Special != nil {
 			p.server = s.Special(p.Dialect)
 		}
@@ -182,7 +183,7 @@ func (s *Servers) start(ports []*port) error {
 			go func() { s.failed <- p.server.Serve(bound) }()
 			continue
 		}
-		web := NewServer(s.parting(s.Handler(p.Dialect)), s.timeouts)
+		web := NewServer(s.closeOnDrain(s.Handler(p.Dialect)), s.timeouts)
 		p.server = web
 		web.ConnState = s.busy.noteState
 		web.ErrorLog = stdlog.New(debugLines{s.log}, "", 0)
@@ -201,9 +202,9 @@ func (s *Servers) start(ports []*port) error {
 // headerTimeout bounds how long a connection may be without a whole request header.
 const headerTimeout = 10 * time.Second
 
-// silence is how long a connection may take for its first request header, with TLS and the preface of HTTP/2
-// before it. net/http bounds that for HTTP/1 alone, and grpc up to the preface alone.
-func (t Timeouts) silence() time.Duration { return min(t.Read, headerTimeout) }
+// firstHeaderTimeout returns how long a connection may take until its first request header is there, with TLS and the preface
+// of HTTP/2 before it. We bound that ourselves, because net/http does so only for HTTP/1, and grpc only up to the preface.
+func (t Timeouts) firstHeaderTimeout() time.Duration { return min(t.Read, headerTimeout) }
 
 // What HTTP/2 adds to what one connection can take.
 const (
@@ -228,7 +229,7 @@ func NewServer(h http.Handler, timeouts Timeouts) *http.Server {
 		Handler:     paced(h, timeouts.Idle),
 		ReadTimeout: timeouts.Read,
 		// Of the header, and of the TLS handshake before it.
-		ReadHeaderTimeout: timeouts.silence(),
+		ReadHeaderTimeout: timeouts.firstHeaderTimeout(),
 		IdleTimeout:       timeouts.Idle,
 		Protocols:         protocols,
 		ConnContext:       withConn,
@@ -258,9 +259,9 @@ func (d debugLines) Write(line []byte) (int, error) {
 // a refused connection means "not ready".
 func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, takesTime bool) error {
 	if takesTime {
-		s.shut() // Bind has shown that they are free
+		s.closeLatePorts() // Bind has shown that they are free
 	}
-	if err := s.start(s.group(false)); err != nil {
+	if err := s.servePorts(s.selectPorts(false)); err != nil {
 		return err
 	}
 	settling, abandon := context.WithCancel(ctx)
@@ -283,7 +284,7 @@ func (s *Servers) Run(ctx context.Context, settle func(context.Context) bool, ta
 			if !all {
 				return nil // ctx ended
 			}
-			if err := s.start(s.group(true)); err != nil {
+			if err := s.servePorts(s.selectPorts(true)); err != nil {
 				return err
 			}
 		}
@@ -305,8 +306,9 @@ func (s *Servers) Drain(ctx context.Context, d time.Duration) {
 // Draining reports whether Drain has begun.
 func (s *Servers) Draining() bool { return s.draining.Load() }
 
-// parting ends connections with their next answer while the servers drain. It is the first that sees a request.
-func (s *Servers) parting(h http.Handler) http.Handler {
+// closeOnDrain returns a handler that ends connections of HTTP/1 with their next answer while the servers drain. It is the
+// outermost handler of a request.
+func (s *Servers) closeOnDrain(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		Asks(PeerOf(r.Context()))
 		if r.ProtoMajor == 1 && s.draining.Load() {

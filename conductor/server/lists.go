@@ -36,7 +36,7 @@ func (l *Lists) Bound(g *gin.Context) {
 	}
 	w := &listWriter{ResponseWriter: g.Writer, leave: func() { l.places.Leave(flow) }}
 	g.Writer = w
-	defer w.done()
+	defer w.givePlaceBack()
 	g.Next()
 }
 
@@ -46,7 +46,8 @@ type listWriter struct {
 	leave func() // nil when it is given back
 }
 
-func (w *listWriter) done() {
+// givePlaceBack gives the place back, unless that is done already.
+func (w *listWriter) givePlaceBack() {
 	if w.leave != nil {
 		w.leave()
 		w.leave = nil
@@ -55,7 +56,7 @@ func (w *listWriter) done() {
 
 // Write implements io.Writer.
 func (w *listWriter) Write(p []byte) (int, error) {
-	w.done()
+	w.givePlaceBack()
 	return w.ResponseWriter.Write(p)
 }
 

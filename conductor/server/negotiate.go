@@ -68,7 +68,7 @@ type Dialects []Dialect
 // Mount adds the routes of the first dialect to r.
 func (t Dialects) Mount(r gin.IRouter) {
 	for _, route := range t[0].Routes {
-		r.Handle(route.Method, route.Path, t.handler(route))
+		r.Handle(route.Method, route.Path, t.handlerOf(route))
 	}
 }
 
@@ -87,13 +87,13 @@ func (t Dialects) MountRoot(r *gin.Engine) {
 
 // refuseRequest lets the dialect that a request asks for word an error.
 func (t Dialects) refuseRequest(g *gin.Context, why *Refusal) {
-	i, codec := t.choose(g.Request, parameter(g))
+	i, codec := t.chooseDialect(g.Request, dialectParameter(g))
 	t[max(i, 0)].Refuse(g, codec, why)
 }
 
-// handler returns the handler of a route of the first dialect. A named dialect leaves the
+// handlerOf returns the handler of a route of the first dialect. A named dialect leaves the
 // routes that it lacks to the first.
-func (t Dialects) handler(route Route) gin.HandlerFunc {
+func (t Dialects) handlerOf(route Route) gin.HandlerFunc {
 	by := make([]Handler, len(t))
 	for i := range t {
 		for _, r := range t[i].Routes {
@@ -103,8 +103,8 @@ func (t Dialects) handler(route Route) gin.HandlerFunc {
 		}
 	}
 	return func(g *gin.Context) {
-		name := parameter(g)
-		switch i, codec := t.choose(g.Request, name); {
+		name := dialectParameter(g)
+		switch i, codec := t.chooseDialect(g.Request, name); {
 		case i < 0:
 			named := slices.IndexFunc(t, Dialect.named)
 			t[named].Refuse(g, codec, &Refusal{
@@ -123,25 +123,25 @@ func (t Dialects) handler(route Route) gin.HandlerFunc {
 	}
 }
 
-// parameter returns the value of the parameter dialect, "" as a rule.
-func parameter(g *gin.Context) string {
+// dialectParameter returns the value of the query parameter dialect, which few requests have; "" without it.
+func dialectParameter(g *gin.Context) string {
 	if g.Request.URL.RawQuery == "" {
 		return ""
 	}
 	return g.Query("dialect")
 }
 
-// choose returns the dialect that answers a request, -1 if none has the name, and the
+// chooseDialect returns the dialect that answers a request, -1 if none has the name, and the
 // codec of the answer.
-func (t Dialects) choose(r *http.Request, name string) (i int, codec body.Codec) {
-	own := accepted(r.Header, t[0].Codec)
+func (t Dialects) chooseDialect(r *http.Request, name string) (i int, codec body.Codec) {
+	own := acceptedCodec(r.Header, t[0].Codec)
 	if len(t) == 1 {
 		return 0, own
 	}
 	contentType := r.Header.Get("Content-Type")
 	for i := 1; i < len(t); i++ {
 		if c := t[i].Codec; t[i].Name == "" && (Speaks(contentType, c) || r.Method == http.MethodGet && own == c) {
-			return i, accepted(r.Header, c)
+			return i, acceptedCodec(r.Header, c)
 		}
 	}
 	if name != "" && slices.ContainsFunc(t, Dialect.named) {
@@ -156,8 +156,8 @@ func Speaks(header string, c body.Codec) bool {
 	return strings.Contains(strings.ToLower(header), c.ContentType())
 }
 
-// accepted returns the codec that Accept prefers, own if it prefers neither.
-func accepted(header http.Header, own body.Codec) body.Codec {
+// acceptedCodec returns the codec that Accept prefers, own if it prefers neither.
+func acceptedCodec(header http.Header, own body.Codec) body.Codec {
 	accept := header["Accept"]
 	if len(accept) == 0 || len(accept) == 1 && accept[0] == "*/*" {
 		return own
@@ -171,12 +171,12 @@ func accepted(header http.Header, own body.Codec) body.Codec {
 // Prefers reports whether Accept prefers one media type to another.
 func Prefers(header http.Header, one, other string) bool {
 	text := strings.Join(header["Accept"], ",")
-	return quality(text, one) > quality(text, other)
+	return qualityOf(text, one) > qualityOf(text, other)
 }
 
-// quality returns the q parameter of the most specific range of an Accept header that
+// qualityOf returns the q parameter of the most specific range of an Accept header that
 // holds a media type: 0 if no range does.
-func quality(accept, mediaType string) (q float64) {
+func qualityOf(accept, mediaType string) (q float64) {
 	family, _, _ := strings.Cut(mediaType, "/")
 	best := -1
 	for part := range strings.SplitSeq(accept, ",") {

@@ -30,8 +30,8 @@ type zeros struct {
 
 type zeroRow struct{ from, key, to int } // in text: the key ends at key
 
-// of returns the zeros of the roster of an answer, nil if it has none.
-func (r *Rows) of(ans *match.Answer, codec body.Codec) *zeros {
+// zerosOf returns the zeros of the roster of an answer, nil if the answer has no roster. It makes them for the first answer.
+func (r *Rows) zerosOf(ans *match.Answer, codec body.Codec) *zeros {
 	if ans.Roster == nil {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (r *Rows) of(ans *match.Answer, codec body.Codec) *zeros {
 // Write writes rows of ans as a map by instance.
 func (r *Rows) Write(e *body.Encoder, ans *match.Answer, rows []match.Row) {
 	e.Map(len(rows))
-	z := r.of(ans, e.Codec)
+	z := r.zerosOf(ans, e.Codec)
 	plain := z != nil && !ans.Truncated && len(ans.Pools) == 0
 	var last *match.Row // the one that is written at from:
 	from, to := 0, 0
@@ -78,7 +78,7 @@ func (r *Rows) Write(e *body.Encoder, ans *match.Answer, rows []match.Row) {
 			e.Key(row.Instance)
 		}
 		start := len(e.Out)
-		if last != nil && equal(last, row) {
+		if last != nil && equalNumbers(last, row) {
 			e.Out = append(e.Out, e.Out[from:to]...)
 		} else {
 			r.write(e, row, ans)
@@ -105,9 +105,8 @@ func ZeroRun(rows []match.Row) (first, n int) {
 	return first, n
 }
 
-// equal reports whether all but the instances of two rows is equal, which costs less than
-// to write one.
-func equal(a, b *match.Row) bool {
+// equalNumbers reports whether two rows differ in nothing but their instances. Comparing them costs less than writing one.
+func equalNumbers(a, b *match.Row) bool {
 	return a.Longest == b.Longest && a.Expected == b.Expected && a.Approximate == b.Approximate && a.Window == b.Window &&
 		a.Detail == nil && b.Detail == nil &&
 		slices.Equal(a.Ranks, b.Ranks) && slices.Equal(a.Media, b.Media)
