@@ -97,8 +97,8 @@ type askers [256]atomic.Pointer[asked]
 
 var askersSeed = maphash.MakeSeed()
 
-// of returns the asked of a client whose request takes the share of a flow.
-func (t *askers) of(client *Client, flow string) *asked {
+// askedBy returns the asked of a client whose request takes the share of a flow, which is often that of an earlier request.
+func (t *askers) askedBy(client *Client, flow string) *asked {
 	at := &t[maphash.String(askersSeed, flow)%uint64(len(t))]
 	who := at.Load()
 	if who == nil || who.Client != client || who.flow != flow {

@@ -75,14 +75,14 @@ func (a *Guard) identifyCaller(p *policy, call Call) (*Caller, *refusal) {
 		return c, errNoRule
 	}
 	var why *refusal
-	if c.client, why = a.identify(p, call); why == nil {
+	if c.client, why = a.identifyClient(p, call); why == nil {
 		why = p.hasRole(c.rule, c.client)
 	}
 	if c.rule.open && why != nil {
 		c.client, why = &Client{Tenants: noTenants}, nil
 	}
 	if why == nil {
-		c.flow = c.client.flow(withoutPort(call.Address))
+		c.flow = c.client.flowFrom(withoutPort(call.Address))
 	}
 	return c, why
 }

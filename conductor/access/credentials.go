@@ -77,7 +77,7 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 	var errs []error
 	names, weights := make(map[string]bool), make(map[string]int)
 	add := func(list string, i int, e entry) *Client {
-		c, err := e.client()
+		c, err := e.makeClient()
 		if err == nil && names[e.Name] {
 			err = fmt.Errorf("name: %q is taken by another entry", e.Name)
 		}
@@ -132,8 +132,8 @@ func readCredentials(r io.Reader) (*Credentials, error) {
 	return out, nil
 }
 
-// client checks what both kinds of entries have.
-func (e *entry) client() (*Client, error) {
+// makeClient checks the fields that entries of tokens and of certificates share, and returns the client that they describe.
+func (e *entry) makeClient() (*Client, error) {
 	roles, err := ParseRoles(e.Roles)
 	switch {
 	case e.Weight < 0 || e.Weight > maxWeight:

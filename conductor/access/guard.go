@@ -123,7 +123,7 @@ func (a *Guard) Check(g *gin.Context) {
 	r, known := ruleOf(g.Request.Method, pattern)
 	p := a.policy.Load()
 	r.open = r.open || r.page && p.credentials != nil
-	client, why := a.identify(p, callOf(g.Request))
+	client, why := a.identifyClient(p, callOf(g.Request))
 	forwarded := false
 	if why == nil && r.forward {
 		client, forwarded, why = clientBehind(client, g.Request.Header)
@@ -133,7 +133,7 @@ func (a *Guard) Check(g *gin.Context) {
 	case !known:
 		why = errNoRule
 	default:
-		why = a.allowed(p, g, r, client)
+		why = a.checkRequest(p, g, r, client)
 	}
 	// Open routes answer without valid credentials, with less in them.
 	if r.open && why != nil {
@@ -146,14 +146,14 @@ func (a *Guard) Check(g *gin.Context) {
 	if why != nil {
 		a.sendRefusal(g, why)
 		if r.audited {
-			a.audit(g, client)
+			a.auditRequest(g, client)
 		}
 		return
 	}
 	if !r.open {
 		server.Admits(server.PeerOf(g.Request.Context()))
 	}
-	g.Set(server.FlowKey, a.askers.of(client, client.flow(withoutPort(g.Request.RemoteAddr))))
+	g.Set(server.FlowKey, a.askers.askedBy(client, client.flowFrom(withoutPort(g.Request.RemoteAddr))))
 	if settle == nil && !r.audited {
 		return
 	}
@@ -162,7 +162,7 @@ func (a *Guard) Check(g *gin.Context) {
 		settle()
 	}
 	if r.audited {
-		a.audit(g, client)
+		a.auditRequest(g, client)
 	}
 }
 
@@ -171,11 +171,11 @@ func (a *Guard) Check(g *gin.Context) {
 func (a *Guard) Again(g *gin.Context) bool {
 	r, known := ruleOf(g.Request.Method, g.FullPath())
 	p := a.policy.Load()
-	client, why := a.identify(p, callOf(g.Request))
+	client, why := a.identifyClient(p, callOf(g.Request))
 	if why == nil && r.forward {
 		client, _, why = clientBehind(client, g.Request.Header)
 	}
-	if !known || why != nil || a.allowed(p, g, r, client) != nil {
+	if !known || why != nil || a.checkRequest(p, g, r, client) != nil {
 		return false
 	}
 	was := Of(g)
@@ -195,11 +195,11 @@ func callOf(r *http.Request) Call {
 	return who
 }
 
-// identify returns the client of a request. A request without credentials is the anonymous client's; from this
-// machine, and under a name of this machine, it is the loopback client's. Credentials are looked up before
+// identifyClient returns the client of a request. A request without credentials is the anonymous client's. If it comes from this
+// machine and asks for a name of this machine, it is the loopback client's. Credentials are looked up before
 // attempts are counted: that costs less than it did to read the request, and a client with valid ones is
 // never refused because others at its address, all clients of an ingress, guess.
-func (a *Guard) identify(p *policy, who Call) (*Client, *refusal) {
+func (a *Guard) identifyClient(p *policy, who Call) (*Client, *refusal) {
 	known, address := p.credentials, withoutPort(who.Address)
 	if known == nil || who.Authorization == "" && who.Certificate == nil {
 		if ip := net.ParseIP(address); p.loopback.Roles != p.anonymous.Roles && ip.IsLoopback() && isOwnName(who.Authority) {
@@ -251,8 +251,8 @@ func withoutPort(address string) string {
 	return h
 }
 
-// allowed returns why a client may not ask for a route, nil if it may.
-func (a *Guard) allowed(p *policy, g *gin.Context, r rule, client *Client) *refusal {
+// checkRequest returns why a client may not send a request to a route, nil if it may.
+func (a *Guard) checkRequest(p *policy, g *gin.Context, r rule, client *Client) *refusal {
 	why := p.hasRole(r, client)
 	switch {
 	case why != nil || !r.change:
@@ -311,8 +311,8 @@ func (a *Guard) sendRefusal(g *gin.Context, why *refusal) {
 	g.Abort()
 }
 
-// audit writes the line of a call. Bodies are not in it: they may hold secrets.
-func (a *Guard) audit(g *gin.Context, client *Client) {
+// auditRequest writes the audit line of a request. Bodies are not in it: they may hold secrets.
+func (a *Guard) auditRequest(g *gin.Context, client *Client) {
 	a.writeAudit(withoutPort(g.Request.RemoteAddr), g.Request.Method, g.Request.URL.Path, g.Writer.Status(), client,
 		g.GetString(SubjectKey))
 }

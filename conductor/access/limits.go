@@ -50,7 +50,7 @@ func (c *clientLimits) countRequest(client *Client, r *http.Request, change bool
 	if c.requests == nil && c.bytes == nil && c.changes == nil {
 		return nil, nil
 	}
-	key, known, now := client.flow(withoutPort(r.RemoteAddr)), max(r.ContentLength, 0), time.Now()
+	key, known, now := client.flowFrom(withoutPort(r.RemoteAddr)), max(r.ContentLength, 0), time.Now()
 	switch {
 	case c.requests.Spend(key, 1, now) != nil:
 		return nil, tooMany(fmt.Sprintf("limits.client_requests allows %s a second", spelling.Count(c.limits.Requests, "request")))
@@ -99,9 +99,9 @@ func (a *Guard) countRefused(why *refusal) {
 	}
 }
 
-// flow names whose share a request takes: that of the tenant if the client has one alone, else
-// that of the client, or of its address.
-func (c *Client) flow(address string) string {
+// flowFrom names the flow whose share a request from an address takes: the tenant if the client has only one, else the client,
+// or its address if the client has no name.
+func (c *Client) flowFrom(address string) string {
 	switch {
 	case len(c.Tenants) == 1:
 		return c.Tenants[0]

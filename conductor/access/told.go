@@ -37,7 +37,7 @@ func clientBehind(sender *Client, h http.Header) (c *Client, forwarded bool, why
 	if sender.Roles&Peer == 0 || text == "" || h.Get(forward.ForwardedHeader) == "" {
 		return sender, false, nil
 	}
-	if c = heard.client(text); c == nil {
+	if c = heard.readClient(text); c == nil {
 		return sender, false, errTold
 	}
 	if !sender.Tenants.All() { // it vouches for its own tenants
@@ -62,8 +62,8 @@ type memo struct {
 
 const maxHeard, longHeard = 1024, 1024
 
-// client returns the client that Tell has written as text, nil if it has not.
-func (m *memo) client(text string) *Client {
+// readClient returns the client that Tell has written as text, nil if the text is not of that form.
+func (m *memo) readClient(text string) *Client {
 	m.mu.RLock()
 	c := m.clients[text]
 	m.mu.RUnlock()

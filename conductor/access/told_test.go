@@ -51,7 +51,7 @@ func TestToldOfManyClients(t *testing.T) {
 	m := memo{clients: make(map[string]*Client)}
 	for i := range 3 * maxHeard {
 		name := strings.Repeat("x", i) // the later ones are long
-		if c := m.client((&Client{Name: name, Roles: Query}).Tell()); c == nil || c.Name != name || c.Roles != Query {
+		if c := m.readClient((&Client{Name: name, Roles: Query}).Tell()); c == nil || c.Name != name || c.Roles != Query {
 			t.Fatalf("client %d: %+v", i, c)
 		}
 	}
