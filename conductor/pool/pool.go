@@ -136,7 +136,7 @@ func (p *Pool) Reset() {
 		opts: p.opts, secret: p.secret,
 		objects: make(map[xxh3.Uint128]binding), numbers: make(map[origin]objectkey.Pool), counts: make(map[scope.Group]bool),
 	}
-	p.shards = objectkey.NewShards(p.opts.Completeness, p.opts.Limit, p.report)
+	p.shards = objectkey.NewShards(p.opts.Completeness, p.opts.Limit, p.reportBlock)
 }
 
 // Incomplete returns how many blocks lack objects, each medium for itself.
@@ -162,8 +162,9 @@ func (p *Pool) Parts(hash uint64) (all []Part) {
 	return all
 }
 
-// begin starts a call. It frees the origins that the call before has left.
-func (p *Pool) begin() {
+// beginCall prepares for a call of an exported method: it frees the origins that nothing of the call before is bound to, and
+// forgets its changes.
+func (p *Pool) beginCall() {
 	for _, n := range p.left {
 		if o := p.origins[n]; p.bound[n] == 0 && o != (origin{}) {
 			delete(p.numbers, o)
@@ -204,17 +205,17 @@ func backendOf(e *events.Event) string {
 
 // Store binds the object of a stored event.
 func (p *Pool) Store(e *events.Event) Result {
-	p.begin()
+	p.beginCall()
 	key, bare, why := readObject(e)
 	if why != "" {
 		return Result{Dropped: why}
 	}
 	from := p.originOf(e, &key)
-	tier, ok := p.tier(e.Medium)
+	tier, ok := p.tierOf(e.Medium)
 	if !ok {
 		return Result{Dropped: events.BadEvent}
 	}
-	n, known := p.number(from)
+	n, known := p.numberOf(from)
 	if !known {
 		return Result{Dropped: events.OverBudget}
 	}
@@ -233,7 +234,7 @@ func (p *Pool) Store(e *events.Event) Result {
 		if was != at {
 			return Result{Dropped: events.ObjectConflict}
 		}
-		p.renew(print, at, &key)
+		p.renewObject(print, at, &key)
 		return Result{Changes: p.changes}
 	}
 	fits := p.Bytes()+bindingBytes <= p.opts.Limit
@@ -247,19 +248,19 @@ func (p *Pool) Store(e *events.Event) Result {
 	p.bound[n]++
 	if p.countsGroup(from.context.Deployment, key.Group) {
 		if bare {
-			p.add(Change{Hash: at.hash, Object: true, tier: tier, origin: n})
+			p.addChange(Change{Hash: at.hash, Object: true, tier: tier, origin: n})
 		}
-		p.add(Change{Hash: key.Hash, Vanishes: true, tier: tier, origin: n})
+		p.addChange(Change{Hash: key.Hash, Vanishes: true, tier: tier, origin: n})
 	}
 	return Result{Changes: p.changes, Seen: true, Medium: p.media[tier]}
 }
 
 // Remove follows the binding of the object of a removed event.
 func (p *Pool) Remove(e *events.Event) Result {
-	p.begin()
+	p.beginCall()
 	key, _, why := readObject(e)
 	from := p.originOf(e, &key)
-	tier, ok := p.tier(e.Medium)
+	tier, ok := p.tierOf(e.Medium)
 	if !ok {
 		return Result{Dropped: events.BadEvent}
 	}
@@ -271,48 +272,48 @@ func (p *Pool) Remove(e *events.Event) Result {
 		return r // nothing of it was indexed, and its hash is that of another group's block
 	case !bound:
 		// What a peer knew came without its objects.
-		n, known := p.number(from)
+		n, known := p.numberOf(from)
 		if known {
 			p.left = append(p.left, n)
 		}
 		if why == "" && known {
-			p.add(Change{Hash: key.Hash, Vanishes: true, tier: tier, origin: n})
+			p.addChange(Change{Hash: key.Hash, Vanishes: true, tier: tier, origin: n})
 		}
 		r.Unbound = true
 		r.ByHashes = len(e.Hashes) > 0 && (why == events.UnknownObject || why == "" && e.Hashes[0] != key.Hash) // announced with tokens
 	case !p.origins[at.origin].agrees(e) || at.bare && len(e.Hashes) > 0 && e.Hashes[0] != at.hash:
 		r.Dropped = events.ObjectConflict
 	case at.bare:
-		p.vanish(at)
-		p.unbind(print, at)
+		p.reportVanished(at)
+		p.unbindObject(print, at)
 	default:
 		key.SetGroup(at.group)
 		p.shards.Remove(at.origin, at.tier, &key)
-		p.unbind(print, at)
+		p.unbindObject(print, at)
 	}
 	r.Changes = p.changes
 	return r
 }
 
-// vanish notes that a bare object leaves.
-func (p *Pool) vanish(at binding) {
+// reportVanished adds the change of a bare object that leaves.
+func (p *Pool) reportVanished(at binding) {
 	if p.countsGroup(p.origins[at.origin].context.Deployment, at.group) {
-		p.add(Change{Hash: at.hash, Vanishes: true, Object: true, tier: at.tier, origin: at.origin})
+		p.addChange(Change{Hash: at.hash, Vanishes: true, Object: true, tier: at.tier, origin: at.origin})
 	}
 }
 
-func (p *Pool) add(c Change) { p.changes = append(p.changes, c) }
+func (p *Pool) addChange(c Change) { p.changes = append(p.changes, c) }
 
-// unbind forgets an object whose block knows already.
-func (p *Pool) unbind(print xxh3.Uint128, at binding) {
+// unbindObject forgets an object. Its block has heard of that before.
+func (p *Pool) unbindObject(print xxh3.Uint128, at binding) {
 	delete(p.objects, print)
 	if p.bound[at.origin]--; p.bound[at.origin] == 0 {
 		p.left = append(p.left, at.origin)
 	}
 }
 
-// renew notes that a bound object was announced again.
-func (p *Pool) renew(print xxh3.Uint128, at binding, key *objectkey.Key) {
+// renewObject marks a bound object as announced again, so that Age keeps it.
+func (p *Pool) renewObject(print xxh3.Uint128, at binding, key *objectkey.Key) {
 	switch {
 	case !at.bare:
 		p.shards.Add(at.origin, at.tier, key) // has it, so this takes no room
@@ -325,7 +326,7 @@ func (p *Pool) renew(print xxh3.Uint128, at binding, key *objectkey.Key) {
 // Age forgets the objects on the media that ages names, if no object of their block was
 // announced since the Age before. The changes are valid until the next call.
 func (p *Pool) Age(ages func(medium string) bool) []Change {
-	p.begin()
+	p.beginCall()
 	aging := make([]bool, len(p.media))
 	for i := range p.media {
 		aging[i] = ages(p.media[i].Name)
@@ -340,9 +341,9 @@ func (p *Pool) Age(ages func(medium string) bool) []Change {
 			p.objects[print] = at
 			continue
 		case at.bare:
-			p.vanish(at)
+			p.reportVanished(at)
 		}
-		p.unbind(print, at)
+		p.unbindObject(print, at)
 	}
 	return p.changes
 }
@@ -350,7 +351,7 @@ func (p *Pool) Age(ages func(medium string) bool) []Change {
 // Clear forgets the objects that a cleared event takes away. Their blocks go with the
 // holders, so Clear reports no changes. medium is a canonical name, "" for all media.
 func (p *Pool) Clear(e *events.Event, medium string) {
-	p.begin()
+	p.beginCall()
 	goes := func(n objectkey.Pool, tier objectkey.Tier) bool {
 		return p.origins[n].agrees(e) && scope.Agrees(e.Backend, p.origins[n].backend) && (medium == "" || p.media[tier].Name == medium)
 	}
@@ -359,7 +360,7 @@ func (p *Pool) Clear(e *events.Event, medium string) {
 	p.muted = false
 	for print, at := range p.objects {
 		if goes(at.origin, at.tier) {
-			p.unbind(print, at)
+			p.unbindObject(print, at)
 		}
 	}
 }
@@ -419,9 +420,9 @@ func (p *Pool) originOf(e *events.Event, key *objectkey.Key) origin {
 	return o
 }
 
-// number returns the number of an origin until it is left, false where it would be one
-// too many.
-func (p *Pool) number(o origin) (objectkey.Pool, bool) {
+// numberOf returns the number of an origin, which it has until nothing is bound to it. It returns false if there are too many
+// origins.
+func (p *Pool) numberOf(o origin) (objectkey.Pool, bool) {
 	n, known := p.numbers[o]
 	switch free := len(p.free); {
 	case known:
@@ -440,8 +441,8 @@ func (p *Pool) number(o origin) (objectkey.Pool, bool) {
 	return n, true
 }
 
-// tier returns the number of a medium; there are few.
-func (p *Pool) tier(raw string) (objectkey.Tier, bool) {
+// tierOf returns the number of a medium. It returns false if the source has too many media.
+func (p *Pool) tierOf(raw string) (objectkey.Tier, bool) {
 	m := tiers.Parse(raw)
 	for i := range p.media {
 		if p.media[i].Name == m.Name {
@@ -458,10 +459,10 @@ func (p *Pool) tier(raw string) (objectkey.Tier, bool) {
 	return objectkey.Tier(len(p.media) - 1), true
 }
 
-// report hears from the shards that a block has become whole, or is no more.
-func (p *Pool) report(b objectkey.Block, whole bool) {
+// reportBlock adds the change of a block that has become whole, or is not whole any more. The shards call it.
+func (p *Pool) reportBlock(b objectkey.Block, whole bool) {
 	if !p.muted && p.countsGroup(p.origins[b.Pool].context.Deployment, b.Kind.Group) {
-		p.add(Change{Hash: b.Hash, Vanishes: !whole, Object: true, tier: b.Tier, origin: b.Pool})
+		p.addChange(Change{Hash: b.Hash, Vanishes: !whole, Object: true, tier: b.Tier, origin: b.Pool})
 	}
 }
 
@@ -513,7 +514,7 @@ func (p *Pool) countsGroup(d scope.Deployment, group int32) bool {
 // Regroup asks again whether the blocks of a group count. The changes are valid until the
 // next call.
 func (p *Pool) Regroup(at scope.Group) []Change {
-	p.begin()
+	p.beginCall()
 	was, known := p.counts[at]
 	main := p.opts.Counts(at)
 	if !known || main == was {
@@ -525,12 +526,12 @@ func (p *Pool) Regroup(at scope.Group) []Change {
 	}
 	p.shards.EachWhole(func(b objectkey.Block) {
 		if in(b.Pool, b.Kind.Group) {
-			p.add(Change{Hash: b.Hash, Vanishes: !main, Object: true, tier: b.Tier, origin: b.Pool})
+			p.addChange(Change{Hash: b.Hash, Vanishes: !main, Object: true, tier: b.Tier, origin: b.Pool})
 		}
 	})
 	for _, o := range p.objects {
 		if o.bare && in(o.origin, o.group) {
-			p.add(Change{Hash: o.hash, Vanishes: !main, Object: true, tier: o.tier, origin: o.origin})
+			p.addChange(Change{Hash: o.hash, Vanishes: !main, Object: true, tier: o.tier, origin: o.origin})
 		}
 	}
 	return p.changes
