@@ -30,13 +30,13 @@ type declared struct {
 // acceptDeclared reports whether the hashes of a stored event are taken for keys. It verifies them
 // if the event begins a prompt.
 func (n *Normalizer) acceptDeclared(e *events.Event, local []uint64) bool {
-	n.verify(e, local)
+	n.verifyDeclared(e, local)
 	return !n.declared.refuted
 }
 
-// verify compares the hashes of the first events that begin a prompt with those of
-// their tokens. What standardized hashes leave open is not compared: pairs.
-func (n *Normalizer) verify(e *events.Event, local []uint64) {
+// verifyDeclared compares the hashes of the first events that begin a prompt with those of their tokens. It does not compare
+// blocks with look-ahead, whose hashes the standard leaves open.
+func (n *Normalizer) verifyDeclared(e *events.Event, local []uint64) {
 	d := &n.declared
 	if d.refuted || d.verified >= doctor.Sample || len(local) == 0 || e.HasParent || e.BaseBlock > 0 || e.Ahead > 0 {
 		return

@@ -78,8 +78,8 @@ type ruling struct {
 	lost int
 }
 
-// judge learns from the event and decides about it.
-func (g *groups) judge(e *events.Event, rank int32) ruling {
+// judgeEvent learns the kind of its group from an event that names it, and decides what becomes of the event.
+func (g *groups) judgeEvent(e *events.Event, rank int32) ruling {
 	if e.Group < 0 && e.GroupKind == "" {
 		return ruling{verdict: admit}
 	}
@@ -132,10 +132,9 @@ func (g *groups) judge(e *events.Event, rank int32) ruling {
 	return r
 }
 
-// clear forgets the waiting stores that a cleared event takes away: those of the
-// rank on the media that on names. A clear that is narrowed further leaves them,
-// which can only keep a block too long until its removal.
-func (g *groups) clear(e *events.Event, rank int32, on func(medium string) bool) {
+// dropParked forgets the waiting stores that a cleared event takes away: those of the rank on media for which on returns true.
+// If the event is limited to a tenant, a model or the like, it forgets none. At worst a block then stays until its removal.
+func (g *groups) dropParked(e *events.Event, rank int32, on func(medium string) bool) {
 	if e.Tenant != nil || e.Model != nil || e.Backend != nil || e.LoraName != nil || e.Salt != nil {
 		return
 	}

@@ -113,8 +113,8 @@ const (
 	maxKeptChanges = 512
 )
 
-// empty forgets what the lists refer to.
-func (l *Lists) empty() {
+// reset empties the lists, so that they refer to no events. It frees those that have grown large.
+func (l *Lists) reset() {
 	clear(l.out.Changes)
 	l.out.Changes, l.out.Dropped, l.local = l.out.Changes[:0], l.out.Dropped[:0], l.local[:0]
 	if cap(l.local) > maxKept {
@@ -180,9 +180,9 @@ func (n *Normalizer) readRoot(e *events.Event) {
 // Batch returns the changes of a batch in the order in which they apply. It reorders the
 // events of the batch, and overwrites those that it leaves out.
 func (n *Normalizer) Batch(b *events.Batch) Result {
-	n.borrow().empty()
+	n.borrowLists().reset()
 	if n.offsets = n.offsets || b.Offsets; !n.offsets {
-		n.drop(events.AmbiguousExtraKey, b.Ambiguous)
+		n.countDropped(events.AmbiguousExtraKey, b.Ambiguous)
 	}
 	rank := int32(n.opts.Rank)
 	if b.Rank >= 0 {
@@ -194,9 +194,9 @@ func (n *Normalizer) Batch(b *events.Batch) Result {
 		e := &b.Events[i]
 		switch {
 		case !n.opts.Pool:
-			n.admit(e, rankOf(e, rank))
+			n.admitEvent(e, rankOf(e, rank))
 		case e.Kind == events.Cleared || e.ObjectKey == "" || len(e.Tokens) > 0:
-			n.admit(e, int32(n.opts.Rank))
+			n.admitEvent(e, int32(n.opts.Rank))
 		default:
 			n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Object, Event: e})
 		}
@@ -210,29 +210,29 @@ func (n *Normalizer) Lend(l *Lists) { n.lists = l }
 // Release ends the use of what Batch has returned and Event has set, and returns empty lists for Lend, of this
 // normalizer or another. Without it the result keeps the memory of the events.
 func (n *Normalizer) Release() *Lists {
-	l := n.borrow()
-	l.empty()
+	l := n.borrowLists()
+	l.reset()
 	n.lists = nil
 	return l
 }
 
-// borrow returns the lists of the batch at hand.
-func (n *Normalizer) borrow() *Lists {
+// borrowLists returns the lists of the batch at hand, which it makes if Lend gave none.
+func (n *Normalizer) borrowLists() *Lists {
 	if n.lists == nil {
 		n.lists = new(Lists)
 	}
 	return n.lists
 }
 
-// drop counts events or hashes that are left out.
-func (n *Normalizer) drop(reason events.Reason, count int) {
+// countDropped counts events or hashes that are left out, with the reason why.
+func (n *Normalizer) countDropped(reason events.Reason, count int) {
 	if count > 0 {
-		l := n.borrow()
+		l := n.borrowLists()
 		l.out.Dropped = append(l.out.Dropped, Drop{reason, count})
 	}
 }
 
-// rankOf is the rank of an event in a batch of a rank.
+// rankOf returns the rank of an event: its own if it names one, else that of its batch.
 func rankOf(e *events.Event, rank int32) int32 {
 	if e.Rank != nil {
 		return int32(*e.Rank)
@@ -252,14 +252,14 @@ func (n *Normalizer) withoutRefused(list []events.Event) []events.Event {
 		}
 		switch {
 		case e.Tenant != nil && !n.opts.MayAnnounce(*e.Tenant):
-			n.drop(events.ForeignTenant, e.Count())
+			n.countDropped(events.ForeignTenant, e.Count())
 			n.opts.Findings.Report(doctor.FindingForeignTenant,
 				"an event names tenant %q, registered is %q: such events index nothing; register the source for that tenant, or name the "+
 					"tenant in may_announce of its entry in the configuration file",
 				*e.Tenant, n.opts.Registered.Deployment.Tenant)
 			continue
 		case e.Owned && n.opts.DropOwned:
-			n.drop(events.Foreign, e.Count())
+			n.countDropped(events.Foreign, e.Count())
 			continue
 		}
 		if kept < i {
@@ -278,16 +278,17 @@ func unlessEmpty(name *string) *string {
 	return name
 }
 
-// admit passes an event through the group filter.
-func (n *Normalizer) admit(e *events.Event, rank int32) {
+// admitEvent passes an event through the group filter, and adds the changes that follow: those of the event if it is admitted,
+// and those of events that had waited for it.
+func (n *Normalizer) admitEvent(e *events.Event, rank int32) {
 	if e.Kind == events.Cleared {
 		medium := n.clearedMedium(e)
-		n.groups.clear(e, rank, func(raw string) bool { return medium == "" || n.opts.Medium(raw, false).Name == medium })
+		n.groups.dropParked(e, rank, func(raw string) bool { return medium == "" || n.opts.Medium(raw, false).Name == medium })
 		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Cleared, Event: e, Owner: Owner{Rank: rank, Medium: medium}})
 		return
 	}
 	n.readRoot(e)
-	r := n.groups.judge(e, rank)
+	r := n.groups.judgeEvent(e, rank)
 	group := Owner{Rank: rank, Group: max(e.Group, 0)}
 	if r.learned {
 		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Learned, Event: e, Owner: group})
@@ -295,22 +296,22 @@ func (n *Normalizer) admit(e *events.Event, rank int32) {
 	if r.purge {
 		n.lists.out.Changes = append(n.lists.out.Changes, Change{Kind: Purged, Event: e, Owner: group})
 	}
-	n.drop(events.OtherGroup, r.lost)
+	n.countDropped(events.OtherGroup, r.lost)
 	for i := range r.ready {
-		n.change(&r.ready[i].event, r.ready[i].rank)
+		n.addEvent(&r.ready[i].event, r.ready[i].rank)
 	}
 	switch r.verdict {
 	case admit:
-		n.change(e, rank)
+		n.addEvent(e, rank)
 	case skip:
-		n.drop(events.OtherGroup, e.Count())
+		n.countDropped(events.OtherGroup, e.Count())
 	case overflow:
-		n.drop(events.GroupUnknown, e.Count())
+		n.countDropped(events.GroupUnknown, e.Count())
 	}
 }
 
-// change adds a stored or removed event.
-func (n *Normalizer) change(e *events.Event, rank int32) {
+// addEvent adds the change of a stored or removed event.
+func (n *Normalizer) addEvent(e *events.Event, rank int32) {
 	if len(e.Hashes) == 0 {
 		return // masked groups publish events that name no block
 	}
@@ -345,7 +346,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		return
 	}
 	if c.Cut = e; c.Parts > 1 {
-		c.Cut = split(e, c.Parts)
+		c.Cut = splitBlocks(e, c.Parts)
 		n.RaiseParts(c.Parts)
 		if medium.Tier != tiers.Device {
 			c.Owner.Chunk = c.Parts
@@ -355,7 +356,7 @@ func (n *Normalizer) Event(e *events.Event, rank int32, c *Change) {
 		c.Chunk = n.chunkOf(e, medium.Tier, size)
 	}
 	c.EverCut = n.parts > 0
-	l := n.borrow()
+	l := n.borrowLists()
 	from := len(l.local)
 	if l.local = Locals(l.local, n.opts.Scheme, c.Cut, size); len(l.local) > from {
 		c.Local = l.local[from:len(l.local):len(l.local)]

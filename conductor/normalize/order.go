@@ -80,17 +80,17 @@ func (n *Normalizer) orderByID(b *events.Batch, rank int32) {
 		o.of = append(o.of, st)
 	}
 	if !sorted {
-		o.sort(b.Events)
+		o.sortEvents(b.Events)
 	}
 	kept := 0
 	for i, st := range o.of {
 		e := &b.Events[i]
 		if st != nil && !n.isNext(e, st) {
-			n.drop(events.RepeatedEvent, 1)
+			n.countDropped(events.RepeatedEvent, 1)
 			continue
 		}
 		if e.Kind == events.Cleared && o.gaps > 0 {
-			o.clear(e, rankOf(e, rank), n.clearedMedium(e))
+			o.endGaps(e, rankOf(e, rank), n.clearedMedium(e))
 		}
 		if kept < i {
 			b.Events[kept] = *e
@@ -148,8 +148,9 @@ func (n *Normalizer) streamOf(e *events.Event, rank int32) *numbered {
 	return st
 }
 
-// sort orders the events of each stream among the places they have.
-func (o *order) sort(list []events.Event) {
+// sortEvents sorts the events of each stream by their numbers. They trade places only with each other, so events of other
+// streams, and those without a number, stay where they are.
+func (o *order) sortEvents(list []events.Event) {
 	places := make(map[*numbered][]int)
 	for i, st := range o.of {
 		if st != nil {
@@ -175,7 +176,7 @@ func (n *Normalizer) isNext(e *events.Event, st *numbered) bool {
 	}
 	from := st.last + 1
 	if st.last != 0 && e.ID > from && n.opts.Standard {
-		n.drop(events.MissingEvents, int(min(e.ID-from, maxMissing)))
+		n.countDropped(events.MissingEvents, int(min(e.ID-from, maxMissing)))
 		if e.Kind != events.Cleared {
 			n.order.recordGap(st, from, e.ID-1)
 		}
@@ -193,9 +194,8 @@ func (o *order) recordGap(st *numbered, from, to uint64) {
 	}
 }
 
-// clear ends the gaps of the streams that a cleared event is about, on one medium or,
-// with "", on all.
-func (o *order) clear(e *events.Event, rank int32, medium string) {
+// endGaps ends the gaps of the streams whose blocks a cleared event takes away, on one medium or, if medium is "", on all.
+func (o *order) endGaps(e *events.Event, rank int32, medium string) {
 	for _, st := range o.streams {
 		k := &st.key
 		if st.gap != 0 && k.rank == rank && (medium == "" || medium == k.medium) && scope.Agrees(e.Backend, k.backend) &&

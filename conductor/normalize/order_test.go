@@ -24,7 +24,7 @@ func alone(o Options) *Normalizer {
 
 // count adds up what was dropped for a reason since the last call.
 func (n *Normalizer) count(reason events.Reason) (sum int) {
-	l := n.borrow()
+	l := n.borrowLists()
 	l.out.Dropped = slices.DeleteFunc(l.out.Dropped, func(d Drop) bool {
 		if d.Reason == reason {
 			sum += d.Count

@@ -58,8 +58,8 @@ func (n *Normalizer) chunkOf(e *events.Event, tier tiers.Tier, size int) int {
 	return e.BlockSize / size
 }
 
-// split returns a stored event with every block cut into n parts.
-func split(e *events.Event, n int) *events.Event {
+// splitBlocks returns a stored event with every block cut into n parts.
+func splitBlocks(e *events.Event, n int) *events.Event {
 	cut := *e
 	cut.BlockSize /= n
 	cut.Hashes = make([]uint64, 0, n*len(e.Hashes))
