@@ -83,7 +83,7 @@ type Placing struct {
 // tiers. Resolve returns ErrFull if the identity is new and there is no room for it.
 func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 	e, below := c.Cut, c.Medium.Tier != tiers.Device
-	v := n.named(e)
+	v := n.variantOf(e)
 	if e.Envelope && n.kind != Pool {
 		return n.resolveStandard(e, v)
 	}
@@ -108,9 +108,8 @@ func (n *Speaker) Resolve(c *normalize.Change) (at Placing, err error) {
 	return at, err
 }
 
-// named returns the adapter and salt that an event names, and those of the registration where it
-// names none.
-func (n *Speaker) named(e *events.Event) scope.Variant {
+// variantOf returns the adapter and salt of an event: those that it names, else those of the registration.
+func (n *Speaker) variantOf(e *events.Event) scope.Variant {
 	v := n.registered
 	if e.LoraName != nil {
 		v.Lora = *e.LoraName
@@ -243,7 +242,7 @@ func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
 			}
 		}
 		if f(n.fold) && (e.LoraName != nil || e.Salt != nil) {
-			f(n.Table.Constant(n.named(e)))
+			f(n.Table.Constant(n.variantOf(e)))
 		}
 		return
 	case !e.Envelope:
@@ -251,7 +250,7 @@ func (n *Speaker) Removed(e *events.Event, f func(fold uint64) bool) {
 			return
 		}
 	case e.Salt != nil && e.LoraName != nil, len(n.uncovered) == 0:
-		f(n.Table.Constant(n.named(e)))
+		f(n.Table.Constant(n.variantOf(e)))
 		return
 	}
 	for constant, v := range n.uncovered {
@@ -274,7 +273,7 @@ func (n *Speaker) NamesOnce(e *events.Event) bool {
 func (n *Speaker) PoolFold(e *events.Event, hash uint64) uint64 {
 	folds, named := *n.Table.folds.Load(), n.fold
 	if e.LoraName != nil || e.Salt != nil {
-		named = n.Table.Constant(n.named(e))
+		named = n.Table.Constant(n.variantOf(e))
 	}
 	if n.fold == 0 && named == 0 && len(folds) == 1 {
 		return 0

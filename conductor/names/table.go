@@ -120,7 +120,7 @@ func (t *Table) Find(v scope.Variant) *Identity {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.find(v)
+	return t.findIdentity(v)
 }
 
 // Look returns the identity of an adapter and salt, for a query: one that has not entered is not kept.
@@ -131,8 +131,8 @@ func (t *Table) Look(v scope.Variant) *Identity {
 	return &Identity{Variant: v, Constant: t.Constant(v)}
 }
 
-// find returns the identity of an adapter and salt, nil if none has entered. mu is held.
-func (t *Table) find(v scope.Variant) *Identity {
+// findIdentity does what Find does, for callers that hold mu.
+func (t *Table) findIdentity(v scope.Variant) *Identity {
 	if v == (scope.Variant{}) {
 		return t.base
 	}
@@ -146,14 +146,14 @@ func (t *Table) find(v scope.Variant) *Identity {
 func (t *Table) Constant(v scope.Variant) uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if id := t.find(v); id != nil {
+	if id := t.findIdentity(v); id != nil {
 		return id.Constant
 	}
-	return t.constant(v)
+	return t.computeConstant(v)
 }
 
-// constant computes a constant. mu is held.
-func (t *Table) constant(v scope.Variant) uint64 {
+// computeConstant computes the constant of an adapter and salt from the secret. mu is held.
+func (t *Table) computeConstant(v scope.Variant) uint64 {
 	if v == (scope.Variant{}) {
 		return 0
 	}
@@ -174,7 +174,7 @@ func (t *Table) Enter(v scope.Variant) (*Identity, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if id := t.find(v); id != nil {
+	if id := t.findIdentity(v); id != nil {
 		return id, nil
 	}
 	if t.by[maphash.Comparable(t.seed, v)] != nil {
@@ -186,7 +186,7 @@ func (t *Table) Enter(v scope.Variant) (*Identity, error) {
 			return nil, ErrFull
 		}
 	}
-	return t.addIdentity(v, t.constant(v)), nil
+	return t.addIdentity(v, t.computeConstant(v)), nil
 }
 
 // addIdentity adds an identity. mu is held.
@@ -202,7 +202,7 @@ func (t *Table) addIdentity(v scope.Variant, constant uint64) *Identity {
 	return id
 }
 
-// maxLooks is how many identities drop looks at, twice: more would make a publisher that invents a salt
+// maxLooks is how many identities dropUnused looks at, twice: more would make a publisher that invents a salt
 // for each request costly.
 const maxLooks = 8
 
@@ -214,7 +214,7 @@ func (t *Table) dropUnused() bool {
 			t.hand = 1
 		}
 		id := t.Of(index.Identity(t.hand))
-		if id != nil && (!t.chunk(id.Number).used[id.Number%chunkSize].Swap(false) || look >= maxLooks) && t.x.DropIdentity(id.Number) {
+		if id != nil && (!t.chunkOf(id.Number).used[id.Number%chunkSize].Swap(false) || look >= maxLooks) && t.x.DropIdentity(id.Number) {
 			t.removeIdentity(id)
 			return true
 		}
@@ -247,7 +247,7 @@ func (t *Table) Unpin() { t.mu.RUnlock() }
 
 // markUsed notes that an identity of the table is in use.
 func (t *Table) markUsed(n index.Identity) {
-	if used := &t.chunk(n).used[n%chunkSize]; !used.Load() {
+	if used := &t.chunkOf(n).used[n%chunkSize]; !used.Load() {
 		used.Store(true)
 	}
 }
@@ -255,14 +255,14 @@ func (t *Table) markUsed(n index.Identity) {
 // Of returns the identity of a number, nil if it has left. It takes no lock, so that the index may
 // call it.
 func (t *Table) Of(n index.Identity) *Identity {
-	if c := t.chunk(n); c != nil {
+	if c := t.chunkOf(n); c != nil {
 		return c.ids[n%chunkSize].Load()
 	}
 	return nil
 }
 
-// chunk returns the chunk of a number, nil if no identity had one there.
-func (t *Table) chunk(n index.Identity) *chunk {
+// chunkOf returns the chunk with the identity of a number, nil if no identity has had a number of that chunk.
+func (t *Table) chunkOf(n index.Identity) *chunk {
 	if all := *t.all.Load(); int(n)/chunkSize < len(all) {
 		return all[n/chunkSize]
 	}
@@ -271,11 +271,11 @@ func (t *Table) chunk(n index.Identity) *chunk {
 
 // setNumber sets the identity of a number. mu is held.
 func (t *Table) setNumber(n index.Identity, id *Identity) {
-	for t.chunk(n) == nil {
+	for t.chunkOf(n) == nil {
 		all := append(slices.Clip(*t.all.Load()), new(chunk))
 		t.all.Store(&all)
 	}
-	t.chunk(n).ids[n%chunkSize].Store(id)
+	t.chunkOf(n).ids[n%chunkSize].Store(id)
 }
 
 // All returns all identities, the base one first.
@@ -323,7 +323,7 @@ func (t *Table) Fold(v scope.Variant) uint64 {
 			return f.constant
 		}
 	}
-	more := append(slices.Clip(have), fold{v, t.constant(v)})
+	more := append(slices.Clip(have), fold{v, t.computeConstant(v)})
 	t.folds.Store(&more)
 	return more[len(have)].constant
 }
