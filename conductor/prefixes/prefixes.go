@@ -148,21 +148,21 @@ func (s *Summary) Observe(q *Query, now time.Time) {
 	if s.halved.IsZero() {
 		s.halved = now
 	} else if now.Sub(s.halved) >= halfLife {
-		s.halve(now)
+		s.halveCounts(now)
 	}
 	s.queries++
 	s.asked += uint64(q.Blocks)
 	s.cached += uint64(q.Longest)
 	for _, m := range q.Media {
-		s.add(m)
+		s.countMedium(m)
 	}
 	parent := uint64(0)
 	for i, key := range q.Keys {
 		at := at{q.Context, key}
 		e := s.entries[at]
 		if e == nil {
-			if len(s.entries) >= s.bound() {
-				s.prune()
+			if len(s.entries) >= s.maxPrefixes() {
+				s.dropRarest()
 			}
 			e = &entry{parent: parent, adapter: q.Adapter, salted: q.Salted, depth: uint8(i), error: s.lost}
 			s.entries[at] = e
@@ -172,13 +172,13 @@ func (s *Summary) Observe(q *Query, now time.Time) {
 		}
 		e.count++
 		e.query, e.last = s.queries, now.Unix()
-		e.hold(q.Holders, 1<<i)
+		e.setHolders(q.Holders, 1<<i)
 		parent = key
 	}
 }
 
-// hold notes who holds all blocks of a prefix.
-func (e *entry) hold(all []Holder, depth int) {
+// setHolders sets who holds all blocks of a prefix, which has depth blocks.
+func (e *entry) setHolders(all []Holder, depth int) {
 	e.held = 0
 	for _, h := range all {
 		if h.Blocks < depth {
@@ -194,8 +194,8 @@ func (e *entry) hold(all []Holder, depth int) {
 	}
 }
 
-// add counts blocks of a medium. s.mu is held.
-func (s *Summary) add(m Medium) {
+// countMedium adds to the blocks of a medium. s.mu is held.
+func (s *Summary) countMedium(m Medium) {
 	at := slices.IndexFunc(s.media, func(o Medium) bool { return o.Name == m.Name })
 	switch {
 	case at >= 0:
@@ -205,16 +205,16 @@ func (s *Summary) add(m Medium) {
 	}
 }
 
-// bound returns how many prefixes s may have. s.mu is held.
-func (s *Summary) bound() int {
+// maxPrefixes returns how many prefixes s may have. s.mu is held.
+func (s *Summary) maxPrefixes() int {
 	if s.room.entries.Load() >= maxTotal {
 		return fewEntries
 	}
 	return maxEntries
 }
 
-// prune drops the rarest half of the prefixes. s.mu is held.
-func (s *Summary) prune() {
+// dropRarest drops the rarest half of the prefixes. s.mu is held.
+func (s *Summary) dropRarest() {
 	counts := make([]uint32, 0, len(s.entries))
 	for _, e := range s.entries {
 		counts = append(counts, e.count)
@@ -222,21 +222,21 @@ func (s *Summary) prune() {
 	slices.Sort(counts)
 	least := counts[len(counts)/2]
 	s.lost = max(s.lost, least)
-	s.drop(func(e *entry) bool { return e.count <= least })
+	s.dropWhere(func(e *entry) bool { return e.count <= least })
 }
 
-// halve makes counts of the past count half. s.mu is held.
-func (s *Summary) halve(now time.Time) {
+// halveCounts halves all counts, so that old queries count less and less. s.mu is held.
+func (s *Summary) halveCounts(now time.Time) {
 	s.halved = now
 	s.lost /= 2
-	s.drop(func(e *entry) bool {
+	s.dropWhere(func(e *entry) bool {
 		e.count, e.error = e.count/2, e.error/2
 		return e.count == 0
 	})
 }
 
-// drop drops prefixes. s.mu is held.
-func (s *Summary) drop(which func(*entry) bool) {
+// dropWhere drops the prefixes for which which returns true. s.mu is held.
+func (s *Summary) dropWhere(which func(*entry) bool) {
 	before := len(s.entries)
 	for key, e := range s.entries {
 		if which(e) {
@@ -250,7 +250,7 @@ func (s *Summary) drop(which func(*entry) bool) {
 func (s *Summary) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(func(*entry) bool { return true })
+	s.dropWhere(func(*entry) bool { return true })
 }
 
 // Report returns what s knows, with at most top prefixes.
