@@ -82,13 +82,13 @@ type medium struct {
 	now, before float64
 }
 
-// sampled reports whether a hash is in a sample.
-func sampled(hash uint64, zeros int) bool {
+// inSample reports whether a hash, once its bits are mixed, ends in so many zeros that it is in the sample.
+func inSample(hash uint64, zeros int) bool {
 	return bits.TrailingZeros64((hash^hash>>32)*0x9e3779b97f4a7c15>>20) >= zeros
 }
 
-// of returns a medium, nil if there are too many. t.mu is held.
-func (t *Tracker) of(name string) *medium {
+// mediumOf returns a medium, which it makes if need be. It returns nil if there are too many. t.mu is held.
+func (t *Tracker) mediumOf(name string) *medium {
 	m := t.media[name]
 	if m == nil && len(t.media) < maxMedia {
 		if t.media == nil {
@@ -104,7 +104,7 @@ func (t *Tracker) of(name string) *medium {
 func (t *Tracker) Stored(name string, hashes []uint64, now time.Time, live bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m := t.of(name)
+	m := t.mediumOf(name)
 	if m == nil {
 		return
 	}
@@ -113,13 +113,13 @@ func (t *Tracker) Stored(name string, hashes []uint64, now time.Time, live bool)
 		at = now.UnixMilli()
 	}
 	for _, h := range hashes {
-		if !sampled(h, m.zeros) {
+		if !inSample(h, m.zeros) {
 			continue
 		}
 		if m.since[h] = at; len(m.since) > maxHeld {
 			m.zeros++
 			for h := range m.since {
-				if !sampled(h, m.zeros) {
+				if !inSample(h, m.zeros) {
 					delete(m.since, h)
 				}
 			}
@@ -135,9 +135,9 @@ func (t *Tracker) Removed(name string, hashes []uint64, now time.Time, live bool
 	if m == nil {
 		return
 	}
-	m.pass(now)
+	m.advanceTo(now)
 	for _, h := range hashes {
-		if !sampled(h, m.zeros) {
+		if !inSample(h, m.zeros) {
 			continue
 		}
 		at, held := m.since[h]
@@ -154,8 +154,8 @@ func (t *Tracker) Removed(name string, hashes []uint64, now time.Time, live bool
 	}
 }
 
-// pass begins periods until one has now.
-func (m *medium) pass(now time.Time) {
+// advanceTo ends the period if it is over by now, and begins the one that now is in.
+func (m *medium) advanceTo(now time.Time) {
 	switch passed := now.Sub(m.begun); {
 	case passed < period:
 	case passed < 2*period:
@@ -179,7 +179,7 @@ func (t *Tracker) Lives(now time.Time) (all []Life) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, m := range t.media {
-		m.pass(now)
+		m.advanceTo(now)
 		passed := min(now.Sub(m.begun), period)
 		rate := (m.now + m.before) / (passed + period).Seconds()
 		all = append(all, Life{Medium: name, Ages: m.ages, Sampled: 1 << m.zeros, Hazard: rate})
