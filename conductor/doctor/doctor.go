@@ -252,9 +252,8 @@ type seed struct {
 	by     string // Registered.Key
 }
 
-// announce returns the first announcement of a block. It adds the one of the caller if
-// there is none.
-func (x *Seeds) announce(key seedKey, s seed) seed {
+// firstAnnouncement returns the first announcement of a block. If there was none before, it records s and returns that.
+func (x *Seeds) firstAnnouncement(key seedKey, s seed) seed {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	first, known := x.first[key]
@@ -281,7 +280,7 @@ func (d *Doctor) observeSeed(o *Observation) {
 	}
 	d.seeds++
 	engine := e.Hashes[0]
-	switch first := o.Seeds.announce(seedKey{d.reg.Type, o.Local[0]}, seed{engine, d.reg.Key}); {
+	switch first := o.Seeds.firstAnnouncement(seedKey{d.reg.Type, o.Local[0]}, seed{engine, d.reg.Key}); {
 	case first.engine == engine:
 	case first.by == d.reg.Key:
 		d.Findings.Report(FindingSeed,

@@ -71,14 +71,14 @@ func (d *Doctor) observeProfile(o *Observation) {
 	} else {
 		c.chain.Reset(e.Tokens, size)
 	}
-	if d.compare(e, o.Parts, at, c.adapter(lora, p)); c.compared >= doctorBlocks {
+	if d.compareBlocks(e, o.Parts, at, c.checkOf(lora, p)); c.compared >= doctorBlocks {
 		// What only comparing needs.
 		c.chain, c.digests = hash.DigestChain{}, nil
 	}
 }
 
-// adapter returns the state of the check for the blocks of an adapter.
-func (c *profileCheck) adapter(lora string, p hash.Profile) *adapterCheck {
+// checkOf returns the state of the check for the blocks of an adapter, which it makes if need be.
+func (c *profileCheck) checkOf(lora string, p hash.Profile) *adapterCheck {
 	if c.adapters == nil {
 		c.adapters, c.digests = make(map[string]*adapterCheck), make(map[uint64]hash.Digest)
 	}
@@ -90,8 +90,8 @@ func (c *profileCheck) adapter(lora string, p hash.Profile) *adapterCheck {
 	return a
 }
 
-// compare compares the blocks of an event with the chain.
-func (d *Doctor) compare(e *events.Event, parts int, at *scope.Context, a *adapterCheck) {
+// compareBlocks compares the hashes of an event with those of the chain, until one differs.
+func (d *Doctor) compareBlocks(e *events.Event, parts int, at *scope.Context, a *adapterCheck) {
 	c := &d.profile
 	written := a.profile.Settings()
 	if e.Bigram != (written.Strategy == hash.StrategySGLangBigram) {
@@ -199,7 +199,7 @@ func findMatchingProfile(e *events.Event, parts int, registered hash.Settings, a
 				}
 				chain.Reset(e.Tokens, tried)
 				if last := published/tried - 1; last < chain.Len() && chain.At(last) == e.Hashes[parts-1] {
-					return differences(registered, p.Settings(), at, under, tried)
+					return describeDifferences(registered, p.Settings(), at, under, tried)
 				}
 			}
 		}
@@ -237,8 +237,8 @@ func candidateProfiles(registered hash.Settings, bigram bool) (all []hash.Settin
 		IndexProjection: hash.ProjectionFirst64})
 }
 
-// differences words how the fitting settings differ from the registered ones.
-func differences(registered, fits hash.Settings, at *scope.Context, under scope.Variant, size int) string {
+// describeDifferences says in words how the fitting settings differ from the registered ones.
+func describeDifferences(registered, fits hash.Settings, at *scope.Context, under scope.Variant, size int) string {
 	var list []string
 	add := func(what, fits, registered string) {
 		if fits != registered {
