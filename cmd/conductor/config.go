@@ -194,7 +194,7 @@ and environment. The output is a settings file.`,
 	flags := addIndexerFlags(cmd.Flags(), 0)
 	asJSON := cli.JSONFlag(cmd, "print JSON instead of YAML")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		loaded, err := flags.load()
+		loaded, err := flags.loadConfig()
 		if err := printProblems(cmd.ErrOrStderr(), loaded, err); err != nil {
 			return err
 		}

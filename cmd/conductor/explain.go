@@ -72,14 +72,14 @@ The exit status is 0 after an answer, whatever it says, and 1 without one.`,
 			"  tokenize prompt.txt | conductor explain --model deepseek --block-size 16 --tokens - --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := q.read(cmd.InOrStdin()); err != nil {
+			if err := q.readPrompt(cmd.InOrStdin()); err != nil {
 				return err
 			}
 			server, err := asks.Client()
 			if err != nil {
 				return err
 			}
-			request := q.request()
+			request := q.requestBody()
 			request["token_ids"] = q.list
 			var raw json.RawMessage
 			if err := server.Post(cmd.Context(), "/admin/explain", request, &raw); err != nil {
@@ -99,7 +99,7 @@ The exit status is 0 after an answer, whatever it says, and 1 without one.`,
 		},
 	}
 	asks.Add(cmd, true)
-	q.promptFlags(cmd)
+	q.addPromptFlags(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "show every rank and pool, not the three best ranks alone")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the answer as JSON")
 	for _, name := range []string{"model", "block-size", "tokens"} {
@@ -196,7 +196,7 @@ func printHolder(w *strings.Builder, indent, name string, h *explainedHolder) {
 	}
 	fmt.Fprintf(w, "%s%s%d (%s, %s) holds %s", indent, name, h.Rank, h.Source, h.State, spelling.Count(h.Matched, "block"))
 	for i, m := range h.Media {
-		fmt.Fprintf(w, "%s %s %s", map[bool]string{true: ":", false: ","}[i == 0], m.Medium, runs(m.Runs))
+		fmt.Fprintf(w, "%s %s %s", map[bool]string{true: ":", false: ","}[i == 0], m.Medium, formatRuns(m.Runs))
 	}
 	w.WriteString(".\n")
 	if h.End != nil {
@@ -218,8 +218,8 @@ func printReasons(w *strings.Builder, indent string, all []explainedReason) {
 	}
 }
 
-// runs prints runs of blocks, both ends included.
-func runs(all [][2]int) string {
+// formatRuns returns runs of blocks as text, both ends included.
+func formatRuns(all [][2]int) string {
 	parts := make([]string, len(all))
 	for i, r := range all {
 		if parts[i] = fmt.Sprintf("%d-%d", r[0], r[1]-1); r[1]-r[0] == 1 {

@@ -109,7 +109,7 @@ func probe(ctx context.Context, asks *cli.ClientFlags, flags *indexerFlags, read
 		}
 		return probeHTTP(ctx, server, ready)
 	}
-	loaded, mistakes := flags.load() // a server that runs may have read them without the mistakes
+	loaded, mistakes := flags.loadConfig() // a server that runs may have read them without the mistakes
 	answer, err := probeOwn(ctx, asks, &loaded.Config, ready)
 	if err != nil && answer == nil && mistakes != nil {
 		err = fmt.Errorf("%w; the settings have mistakes, so the server may listen elsewhere:\n%w", err, mistakes)

@@ -58,8 +58,9 @@ func addIndexerFlags(fs *pflag.FlagSet, port uint16) *indexerFlags {
 	return f
 }
 
-// server translates the flags, given or not; the error is in Dynamo's words.
-func (f *indexerFlags) server() (out config.DynamoServer, err error) {
+// dynamoServer returns the settings that the flags stand for. Flags that were not given set nothing. Its errors are in Dynamo's
+// words.
+func (f *indexerFlags) dynamoServer() (out config.DynamoServer, err error) {
 	if f.set.Changed("port") {
 		out.Address = "0.0.0.0:" + strconv.Itoa(int(f.port))
 	}
@@ -81,35 +82,35 @@ func (f *indexerFlags) server() (out config.DynamoServer, err error) {
 			return out, fmt.Errorf("dp_rank %d of instance %d is out of range 0 to %d", w.Rank, w.Instance, math.MaxInt32)
 		}
 		out.Workers = append(out.Workers, config.Source{Registration: registration.Registration{
-			Endpoint: w.Endpoint, Type: registration.TypeVLLM, Model: f.modelName, Tenant: f.group(),
+			Endpoint: w.Endpoint, Type: registration.TypeVLLM, Model: f.modelName, Tenant: f.tenant(),
 			Instance: strconv.FormatUint(w.Instance, 10), BlockSize: int(f.blockSize), Rank: int(w.Rank),
 		}})
 	}
 	return out, nil
 }
 
-// group is the routing group if one is given, else the tenant.
-func (f *indexerFlags) group() string {
+// tenant returns the routing group if one is given, else the tenant.
+func (f *indexerFlags) tenant() string {
 	if f.set.Changed("routing-group") && f.routingGroup != "" {
 		return f.routingGroup
 	}
 	return f.tenantID
 }
 
-// remarks are what an operator who gave these flags may want to know.
+// remarks returns warnings for an operator who gave flags that have no effect.
 func (f *indexerFlags) remarks() (out []string) {
 	if f.set.Changed("threads") {
 		out = append(out, "--threads has no effect: sources are followed in parallel on all processors; GOMAXPROCS bounds those")
 	}
-	if f.set.Changed("tenant-id") && f.tenantID != f.group() {
+	if f.set.Changed("tenant-id") && f.tenantID != f.tenant() {
 		out = append(out, fmt.Sprintf("--tenant-id %q has no effect beside --routing-group %q", f.tenantID, f.routingGroup))
 	}
 	return out
 }
 
-// load reads all layers, with what these flags say over them.
-func (f *indexerFlags) load() (*config.Loaded, error) {
-	server, flagErr := f.server()
+// loadConfig loads the configuration from all its layers. These flags win over the others.
+func (f *indexerFlags) loadConfig() (*config.Loaded, error) {
+	server, flagErr := f.dynamoServer()
 	loaded, err := config.Load(config.Options{Env: os.Environ(), Flags: f.set, Dynamo: server})
 	if flagErr != nil {
 		err = errors.Join(err, fmt.Errorf("flag --workers: %w", flagErr))
@@ -137,7 +138,7 @@ func indexerCommand() *cobra.Command {
 	config.DynamoFlags(cmd.Flags())
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		server, err := flags.server()
+		server, err := flags.dynamoServer()
 		if err != nil {
 			return &runError{err}
 		}

@@ -44,7 +44,7 @@ func TestIndexerFlags(t *testing.T) {
 		config.Flags(fs)
 		flags := addIndexerFlags(fs, 0)
 		must.Succeed(t, fs.Parse(args))
-		loaded, err := flags.load()
+		loaded, err := flags.loadConfig()
 		return loaded, flags, err
 	}
 	f := func(want string, args ...string) {

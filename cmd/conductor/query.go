@@ -19,8 +19,9 @@ import (
 // that are keyed by rank.
 type queryRow map[string]json.RawMessage
 
-func (r queryRow) number(key string) (n int) {
-	json.Unmarshal(r[key], &n) // absent keys print as zero
+// numberOf returns the number of a key, 0 if the row lacks it.
+func (r queryRow) numberOf(key string) (n int) {
+	json.Unmarshal(r[key], &n)
 	return n
 }
 
@@ -29,20 +30,20 @@ type question struct {
 	tokens, hashes                  string
 	tenant, model, lora, salt, inst string
 	blockSize                       int
-	list                            []uint64 // set by read
+	list                            []uint64 // set by readPrompt
 	expected                        bool     // ask how much instances are expected to have soon as well
 	asJSON                          bool     // print the answer as it is
 }
 
-// flags defines the flags that are a question.
-func (q *question) flags(cmd *cobra.Command) {
-	q.promptFlags(cmd)
+// addFlags defines all flags of a question.
+func (q *question) addFlags(cmd *cobra.Command) {
+	q.addPromptFlags(cmd)
 	cmd.Flags().StringVar(&q.hashes, "seq-hashes", "", "canonical seq hashes instead of tokens; - reads standard input")
 	cmd.MarkFlagsMutuallyExclusive("tokens", "seq-hashes")
 }
 
-// promptFlags defines the flags that are a question about tokens.
-func (q *question) promptFlags(cmd *cobra.Command) {
+// addPromptFlags defines the flags of a question about tokens.
+func (q *question) addPromptFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&q.model, "model", "", "model `name`")
 	f.IntVar(&q.blockSize, "block-size", 0, "`tokens` per block")
@@ -53,14 +54,14 @@ func (q *question) promptFlags(cmd *cobra.Command) {
 	f.StringVar(&q.inst, "instance", "", "answer for this instance only")
 }
 
-// read reads the prompt.
-func (q *question) read(stdin io.Reader) (err error) {
-	q.list, err = numbers(q.tokens+q.hashes, stdin)
+// readPrompt reads the tokens or hashes of the prompt into list, from the flags or from standard input.
+func (q *question) readPrompt(stdin io.Reader) (err error) {
+	q.list, err = parseNumbers(q.tokens+q.hashes, stdin)
 	return err
 }
 
-// request returns the body of the question without the prompt.
-func (q *question) request() map[string]any {
+// requestBody returns the body of the request, in which sendAndPrint sets the prompt.
+func (q *question) requestBody() map[string]any {
 	request := map[string]any{"model": q.model, "block_size": q.blockSize, "tenant_id": q.tenant, "lora_name": q.lora, "cache_salt": q.salt}
 	if q.inst != "" {
 		request["instance_id"] = q.inst
@@ -71,9 +72,9 @@ func (q *question) request() map[string]any {
 	return request
 }
 
-// ask sends the question that was read and prints the answer as a table.
-func (q *question) ask(cmd *cobra.Command, server *cli.Client) error {
-	request := q.request()
+// sendAndPrint sends the question, whose prompt readPrompt has read, and prints the answer as a table or as JSON.
+func (q *question) sendAndPrint(cmd *cobra.Command, server *cli.Client) error {
+	request := q.requestBody()
 	path, field := "/conductor/v1/query", "token_ids"
 	if q.hashes != "" {
 		path, field = "/conductor/v1/query_by_hash", "seq_hashes"
@@ -132,18 +133,18 @@ POST /tokenize with them. "conductor explain" says why a match ends where it doe
 			"  tokenize prompt.txt | conductor query --model deepseek --block-size 16 --tokens -",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := q.read(cmd.InOrStdin()); err != nil {
+			if err := q.readPrompt(cmd.InOrStdin()); err != nil {
 				return err
 			}
 			server, err := asks.Client()
 			if err != nil {
 				return err
 			}
-			return q.ask(cmd, server)
+			return q.sendAndPrint(cmd, server)
 		},
 	}
 	asks.Add(cmd, true)
-	q.flags(cmd)
+	q.addFlags(cmd)
 	cmd.Flags().BoolVar(&q.expected, "expected", false,
 		"show how much each instance has or is expected to have soon, by what routers have reported")
 	cmd.Flags().BoolVar(&q.asJSON, "json", false, "print the answer as JSON")
@@ -153,8 +154,9 @@ POST /tokenize with them. "conductor explain" says why a match ends where it doe
 	return cmd
 }
 
-// numbers reads unsigned integers separated by commas, spaces or brackets.
-func numbers(text string, stdin io.Reader) ([]uint64, error) {
+// parseNumbers returns the unsigned integers of a text, separated by commas, spaces or brackets. The text "-" stands for
+// standard input.
+func parseNumbers(text string, stdin io.Reader) ([]uint64, error) {
 	if text == "-" {
 		raw, err := io.ReadAll(stdin)
 		if err != nil {
@@ -185,7 +187,7 @@ func printAnswer(out io.Writer, answer map[string]map[string]queryRow, expected 
 	for _, tenant := range slices.Sorted(maps.Keys(answer)) {
 		rows := answer[tenant]
 		names := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
-			if n := rows[b].number("longest_matched") - rows[a].number("longest_matched"); n != 0 {
+			if n := rows[b].numberOf("longest_matched") - rows[a].numberOf("longest_matched"); n != 0 {
 				return n
 			}
 			return strings.Compare(a, b)
@@ -193,17 +195,17 @@ func printAnswer(out io.Writer, answer map[string]map[string]queryRow, expected 
 		for _, name := range names {
 			r := rows[name]
 			if expected {
-				column = fmt.Sprintf("%d\t", r.number("expected"))
+				column = fmt.Sprintf("%d\t", r.numberOf("expected"))
 			}
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s%d\t%d\t%d\t%s\t%s\n", tenant, name, r.number("longest_matched"), column,
-				r.number("GPU"), r.number("CPU"), r.number("DISK"), perRank(r["DP"]), states(r["detail"]))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s%d\t%d\t%d\t%s\t%s\n", tenant, name, r.numberOf("longest_matched"), column,
+				r.numberOf("GPU"), r.numberOf("CPU"), r.numberOf("DISK"), formatRanks(r["DP"]), formatStates(r["detail"]))
 		}
 	}
 	return w.Flush()
 }
 
-// perRank prints rank:tokens pairs by rank.
-func perRank(raw json.RawMessage) string {
+// formatRanks returns rank:tokens pairs, ordered by rank.
+func formatRanks(raw json.RawMessage) string {
 	var ranks map[int]int
 	json.Unmarshal(raw, &ranks) // an absent object prints as nothing
 	var parts []string
@@ -213,8 +215,8 @@ func perRank(raw json.RawMessage) string {
 	return strings.Join(parts, " ")
 }
 
-// states prints the states of a row's sources, each once.
-func states(raw json.RawMessage) string {
+// formatStates returns the states of a row's sources, each once.
+func formatStates(raw json.RawMessage) string {
 	var detail map[int]struct{ State string }
 	json.Unmarshal(raw, &detail) // an absent object prints as nothing
 	seen := make(map[string]bool)

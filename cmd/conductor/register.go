@@ -45,7 +45,8 @@ const (
 	resultNotAsked     = "not asked" // because the server did not answer for a rank before
 )
 
-func (r *changedRank) text() string {
+// stateText returns the state of the rank, or the result of its registration, with the reason if there is one.
+func (r *changedRank) stateText() string {
 	text := cmp.Or(r.State, r.Result)
 	if r.Reason != "" {
 		text += ": " + r.Reason
@@ -120,7 +121,7 @@ with --wait, is not synced in time.`,
 		if len(args) > 0 {
 			engine = args[0]
 		}
-		bodies, err := f.bodies(engine)
+		bodies, err := f.requestBodies(engine)
 		if err != nil {
 			return cli.Usagef("%w", err)
 		}
@@ -132,9 +133,9 @@ with --wait, is not synced in time.`,
 		defer stop()
 		r := &registering{server: server, instance: fmt.Sprint(bodies[0]["instance_id"]), tenant: cmp.Or(f.tenant, "default"),
 			asked: bodies[0]["discover"] != nil, errs: cmd.ErrOrStderr()}
-		failed := r.register(ctx, bodies)
+		failed := r.sendBodies(ctx, bodies)
 		if failed == nil {
-			failed = r.follow(ctx, f.wait, f.timeout)
+			failed = r.followRanks(ctx, f.wait, f.timeout)
 		}
 		if err := printRanks(cmd.OutOrStdout(), r.ranks, f.asJSON, true); err != nil {
 			return err
@@ -144,8 +145,8 @@ with --wait, is not synced in time.`,
 	return cmd
 }
 
-// bodies returns the bodies of POST /register, one a rank, or one for an engine that tells its ranks.
-func (f *registerFlags) bodies(engine string) ([]map[string]any, error) {
+// requestBodies returns the bodies of POST /register: one for each rank, or a single one if the engine tells its ranks.
+func (f *registerFlags) requestBodies(engine string) ([]map[string]any, error) {
 	body := map[string]any{}
 	for name, value := range map[string]string{"instance_id": f.instance, "tenant_id": f.tenant, "modelname": f.model, "type": f.kind,
 		"lora_name": f.lora, "additionalsalt": f.salt, "replay_endpoint": f.replayEndpoint} {
@@ -299,9 +300,9 @@ type registering struct {
 	errs             io.Writer
 }
 
-// register sends the bodies. It goes on after one that is refused, because the reason may be of that rank
-// alone, and stops where no other would fare better.
-func (r *registering) register(ctx context.Context, bodies []map[string]any) error {
+// sendBodies sends the bodies. After one that is refused it goes on, because the reason may lie in that rank. It stops at an
+// error that all the others would meet too.
+func (r *registering) sendBodies(ctx context.Context, bodies []map[string]any) error {
 	var stopped error
 	var bad []string
 	told := make(map[string]bool)
@@ -340,13 +341,13 @@ func (r *registering) register(ctx context.Context, bodies []map[string]any) err
 		r.ranks = append(r.ranks, one)
 	}
 	if stopped == nil && len(bad) > 0 {
-		stopped = partly(r.ranks, bad, resultRefused)
+		stopped = rankError(r.ranks, bad, resultRefused)
 	}
 	return stopped
 }
 
-// partly says how many ranks failed.
-func partly(all []changedRank, bad []string, how string) error {
+// rankError returns an error that says which ranks failed, and how.
+func rankError(all []changedRank, bad []string, how string) error {
 	if len(all) == 1 {
 		return fmt.Errorf("%s is %s: %s", all[0].Instance, how, all[0].Reason)
 	}
@@ -361,21 +362,21 @@ const (
 	askedWithin = 5 * time.Second
 )
 
-// follow reads how the ranks are: once, or until an engine that is asked has answered, or with wait until
-// none of them will change by itself. With wait the error says which ranks are not synced.
-func (r *registering) follow(ctx context.Context, wait bool, timeout time.Duration) error {
+// followRanks reads the states of the ranks: once, or until an engine that is asked has told its ranks. With wait it goes on
+// until no rank will change by itself, or until timeout, and its error says which ranks are not synced.
+func (r *registering) followRanks(ctx context.Context, wait bool, timeout time.Duration) error {
 	ends := time.Now().Add(askedWithin)
 	if wait {
 		ends = time.Now().Add(timeout)
 	}
 	shown := newProgress(r.errs)
 	for {
-		fault, err := r.look(ctx)
+		fault, err := r.readStates(ctx)
 		if refusal := (*cli.RefusedError)(nil); !wait && errors.As(err, &refusal) {
 			return nil // a client that may register need not be one that may ask
 		}
 		if err != nil {
-			shown.end()
+			shown.clear()
 			return err
 		}
 		over := !wait
@@ -386,13 +387,13 @@ func (r *registering) follow(ctx context.Context, wait bool, timeout time.Durati
 		}
 		late := !time.Now().Before(ends)
 		if over || late {
-			shown.end()
-			return r.outcome(wait, late && !over, fault, timeout)
+			shown.clear()
+			return r.followError(wait, late && !over, fault, timeout)
 		}
-		shown.line(r.progress())
+		shown.show(r.progressText())
 		select {
 		case <-ctx.Done():
-			shown.end()
+			shown.clear()
 			return errors.New("interrupted: ranks that are registered already stay")
 		case <-time.After(followEvery):
 		}
@@ -405,8 +406,8 @@ func isSettled(state string) bool {
 		state == string(stream.Paused)
 }
 
-// look reads the states of the ranks. fault is why an engine that is asked has not told its ranks.
-func (r *registering) look(ctx context.Context) (fault string, err error) {
+// readStates reads the states of the ranks. fault is why an engine that is asked has not told its ranks.
+func (r *registering) readStates(ctx context.Context) (fault string, err error) {
 	var all servicesAnswer
 	if err := r.server.Get(ctx, "/conductor/v1/services", &all); err != nil {
 		return "", err
@@ -443,8 +444,8 @@ func (r *registering) look(ctx context.Context) (fault string, err error) {
 	return fault, nil
 }
 
-// outcome is the end of follow.
-func (r *registering) outcome(wait, late bool, fault string, timeout time.Duration) error {
+// followError returns the error with which followRanks ends. late says that it gave up.
+func (r *registering) followError(wait, late bool, fault string, timeout time.Duration) error {
 	if r.asked && len(r.ranks) == 0 {
 		text := fmt.Sprintf("%s is registered, and has not told yet where it publishes", r.instance)
 		if fault != "" {
@@ -468,13 +469,13 @@ func (r *registering) outcome(wait, late bool, fault string, timeout time.Durati
 	case len(bad) == 0:
 		return nil
 	case late:
-		return fmt.Errorf("%w; --wait gave up after %s (--timeout)", partly(r.ranks, bad, "not synced"), timeout)
+		return fmt.Errorf("%w; --wait gave up after %s (--timeout)", rankError(r.ranks, bad, "not synced"), timeout)
 	}
-	return partly(r.ranks, bad, "not synced")
+	return rankError(r.ranks, bad, "not synced")
 }
 
-// progress says how many ranks are in which state.
-func (r *registering) progress() string {
+// progressText returns how many ranks are in which state, as text.
+func (r *registering) progressText() string {
 	counts := make(map[string]int)
 	for _, c := range r.ranks {
 		counts[cmp.Or(c.State, c.Result)]++
@@ -491,7 +492,7 @@ func (r *registering) progress() string {
 	return strings.Join(parts, ", ")
 }
 
-// progressLine is a line of a terminal that is written again and again.
+// progressLine is a line of a terminal that show overwrites each time.
 type progressLine struct {
 	out   io.Writer // nil where there is no terminal
 	shown bool
@@ -504,14 +505,16 @@ func newProgress(out io.Writer) *progressLine {
 	return &progressLine{}
 }
 
-func (p *progressLine) line(text string) {
+// show writes the line, if there is a terminal.
+func (p *progressLine) show(text string) {
 	if p.out != nil {
 		p.shown = true
 		fmt.Fprintf(p.out, "\r\x1b[K%s", text)
 	}
 }
 
-func (p *progressLine) end() {
+// clear removes the line.
+func (p *progressLine) clear() {
 	if p.shown {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
@@ -537,7 +540,7 @@ func printRanks(out io.Writer, all []changedRank, asJSON, replays bool) error {
 		if replays {
 			at += "\t" + cmp.Or(r.Replay, "none")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", r.Instance, r.Tenant, r.Rank, at, r.text())
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", r.Instance, r.Tenant, r.Rank, at, r.stateText())
 	}
 	return w.Flush()
 }

@@ -27,7 +27,7 @@ func TestRegisterBodies(t *testing.T) {
 	}
 	f := func(flags *registerFlags, engine, want string) {
 		t.Helper()
-		bodies, err := flags.bodies(engine)
+		bodies, err := flags.requestBodies(engine)
 		must.Succeed(t, err)
 		text, err := json.Marshal(bodies)
 		must.Succeed(t, err)
@@ -61,7 +61,7 @@ func TestRegisterBodies(t *testing.T) {
 
 	wrong := func(flags *registerFlags, engine, want string) {
 		t.Helper()
-		if bodies, err := flags.bodies(engine); err == nil || !strings.Contains(err.Error(), want) {
+		if bodies, err := flags.requestBodies(engine); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %q", engine, bodies, err, want)
 		}
 	}

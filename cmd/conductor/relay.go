@@ -73,7 +73,7 @@ subscribers read from a relay as from an engine.`,
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "json", "json or console")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.check(); err != nil {
+		if err := o.checkOptions(); err != nil {
 			return cli.Usagef("%w", err)
 		}
 		log := newLogger(config.Log{Level: o.logLevel, Format: o.logFormat}, cmd.ErrOrStderr())
@@ -84,8 +84,8 @@ subscribers read from a relay as from an engine.`,
 	return cmd
 }
 
-// check reports what can never work.
-func (o *relayOptions) check() error {
+// checkOptions returns an error for options with which no relay can work.
+func (o *relayOptions) checkOptions() error {
 	for _, need := range []struct{ flag, value string }{{"endpoint", o.endpoint}, {"bind", o.bind}, {"bind-replay", o.bindReplay}} {
 		if need.value == "" {
 			return fmt.Errorf("--%s is missing", need.flag)
@@ -143,9 +143,9 @@ func ofRank(endpoint string, rank int) (string, error) {
 // runRelay relays until ctx ends.
 func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
 	relays := &relays{}
-	defer relays.close()
+	defer relays.closeAll()
 	for rank := range o.ranks {
-		if err := relays.open(o, rank, log.With().Int("rank", rank).Logger()); err != nil {
+		if err := relays.openRank(o, rank, log.With().Int("rank", rank).Logger()); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
 			})
 			ln = tls.NewListener(ln, certificates.Config())
 		}
-		web := &http.Server{Handler: relays.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+		web := &http.Server{Handler: relays.httpHandler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 		go web.Serve(ln)
 		defer web.Close()
 		log.Info().Str("address", ln.Addr().String()).Msg("listening")
@@ -182,14 +182,15 @@ func runRelay(ctx context.Context, o relayOptions, log zerolog.Logger) error {
 // relays are the relays of one process, by rank.
 type relays struct{ all []*relay.Relay }
 
-func (r *relays) close() {
+// closeAll closes the relays of all ranks.
+func (r *relays) closeAll() {
 	for _, one := range r.all {
 		one.Close()
 	}
 }
 
-// open opens the sockets and the relay of a rank.
-func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
+// openRank opens the sockets and the relay of a rank.
+func (r *relays) openRank(o relayOptions, rank int, log zerolog.Logger) error {
 	var ends [4]string
 	for i, end := range [...]struct{ flag, endpoint string }{{"endpoint", o.endpoint}, {"replay-endpoint", o.replay}, {"bind", o.bind},
 		{"bind-replay", o.bindReplay}} {
@@ -240,8 +241,8 @@ func (r *relays) open(o relayOptions, rank int, log zerolog.Logger) error {
 	return nil
 }
 
-// handler serves metrics and whether the relays have their engines.
-func (r *relays) handler() http.Handler {
+// httpHandler returns the handler of /metrics, /health and /ready. A process is ready once all its relays follow their engines.
+func (r *relays) httpHandler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(r, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildInfo())
 	mux := http.NewServeMux()

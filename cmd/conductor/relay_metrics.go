@@ -17,9 +17,11 @@ type relayRow struct {
 }
 
 var relaySeries = []relayRow{
-	relayGauge("connected", "1 if there is a connection to the engine.", func(s *relay.Stats) float64 { return flag(s.Stream.Connected) }),
+	relayGauge("connected", "1 if there is a connection to the engine.", func(s *relay.Stats) float64 {
+		return boolValue(s.Stream.Connected)
+	}),
 	relayGauge("synced", "1 if the relay has all batches of the engine's lifetime, or all that matter.", func(s *relay.Stats) float64 {
-		return flag(s.Stream.State == stream.Synced)
+		return boolValue(s.Stream.State == stream.Synced)
 	}),
 	relayGauge("last_seq", "Number of the newest batch.", func(s *relay.Stats) float64 { return float64(s.Tape.Last) }),
 	relayGauge("first_seq", "Number of the oldest batch in the log.", func(s *relay.Stats) float64 { return float64(s.Tape.First) }),
@@ -34,7 +36,7 @@ var relaySeries = []relayRow{
 		}),
 	relayGauge("tree_bytes", "Memory of these blocks, estimated.", func(s *relay.Stats) float64 { return float64(s.Past.Bytes) }),
 	relayGauge("tree_doubtful", "1 if what the engine held then is not known for certain.", func(s *relay.Stats) float64 {
-		return flag(s.Past.Doubt != "")
+		return boolValue(s.Past.Doubt != "")
 	}),
 	relayGauge("followers", "Live connections of followers.", func(s *relay.Stats) float64 { return float64(s.Live) }),
 	relayGauge("replay_followers", "Connections of followers that ask for replays.", func(s *relay.Stats) float64 {
@@ -68,7 +70,8 @@ func relayCounter(name, help string, value func(*relay.Stats) uint64) relayRow {
 	}
 }
 
-func flag(on bool) float64 {
+// boolValue returns 1 for true and 0 for false.
+func boolValue(on bool) float64 {
 	if on {
 		return 1
 	}

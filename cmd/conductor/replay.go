@@ -57,7 +57,7 @@ func replayCommand() *cobra.Command {
 		"print the answer to this `file`, the JSON body of POST /query or /query_by_hash; - reads standard input")
 	f.StringVar(&keyFile, "key-file", "", "key of a sealed journal, the `file` of the server's journal.key_file")
 	f.StringVar(&listen, "listen", "", "serve the API of the past on this `address`")
-	q.flags(cmd)
+	q.addFlags(cmd)
 	f.BoolVar(&q.asJSON, "json", false, "print the summary, or the answer to a question, as JSON")
 	cmd.MarkFlagsMutuallyExclusive("listen", "query-file", "tokens", "seq-hashes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -68,13 +68,13 @@ func replayCommand() *cobra.Command {
 		if !asked && (q.model != "" || q.blockSize != 0) {
 			return cli.Usagef("--model and --block-size belong to a question; add --tokens or --seq-hashes")
 		}
-		// Mistakes show before a long journal is read.
+		// Mistakes in the question show before a long journal is read.
 		var body []byte
 		var path string
 		var err error
 		switch {
 		case asked:
-			err = q.read(cmd.InOrStdin())
+			err = q.readPrompt(cmd.InOrStdin())
 		case queryFile != "":
 			path, body, err = readBody(queryFile, cmd.InOrStdin())
 		}
@@ -95,14 +95,14 @@ func replayCommand() *cobra.Command {
 			return err
 		}
 		defer p.conductor.Close()
-		server := cli.NewClient("http://past", &http.Client{Transport: local{p.handler()}})
+		server := cli.NewClient("http://past", &http.Client{Transport: local{p.apiHandler()}})
 		summary := cmd.OutOrStdout()
 		if asked || queryFile != "" {
 			summary = cmd.ErrOrStderr() // the answer is alone on standard output
 		}
 		switch {
 		case !q.asJSON:
-			err = p.print(ctx, server, summary)
+			err = p.printSummary(ctx, server, summary)
 		case !asked && queryFile == "":
 			err = p.printJSON(ctx, server, summary)
 		}
@@ -111,7 +111,7 @@ func replayCommand() *cobra.Command {
 		}
 		switch {
 		case asked:
-			return q.ask(cmd, server)
+			return q.sendAndPrint(cmd, server)
 		case queryFile != "":
 			var answer json.RawMessage
 			if err := server.Do(ctx, http.MethodPost, path, body, &answer); err != nil {
@@ -120,7 +120,7 @@ func replayCommand() *cobra.Command {
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", answer)
 			return err
 		case listen != "":
-			return p.serve(ctx, listen, cmd.ErrOrStderr())
+			return p.serveAPI(ctx, listen, cmd.ErrOrStderr())
 		}
 		return nil
 	}
@@ -151,7 +151,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 		if p.target, err = tape.ParseTarget(until, time.Now()); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
-		if stop, p.runs, err = tape.Locate(dir, key, p.target, m.show("looking for "+until)); err != nil {
+		if stop, p.runs, err = tape.Locate(dir, key, p.target, m.progressOf("looking for "+until)); err != nil {
 			return nil, fmt.Errorf("--until: %w", err)
 		}
 	}
@@ -165,7 +165,7 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 	opts.Log = zerolog.Nop()
 	opts.Stream.Decode = func(payload []byte) (events.Batch, error) { return wire.Decode(payload, limits) }
 	replay := conductor.NewReplay(opts)
-	show := m.show("replaying")
+	show := m.progressOf("replaying")
 	var rec tape.Record
 	for reached := false; !reached; {
 		err := r.Next(&rec)
@@ -202,17 +202,17 @@ func readPast(ctx context.Context, dir string, key *keyfile.Key, until string, e
 	return p, nil
 }
 
-// stopped says where the replay stopped, and what the journal has behind that.
-func (p *past) stopped() string {
+// stopText returns where the replay stopped, and what follows in the journal.
+func (p *past) stopText() string {
 	if p.target.Time.IsZero() {
 		return "after " + p.until
 	}
-	text := fmt.Sprintf("at %s, the last record up to %s", stamp(p.last.Time), stamp(p.target.Time))
+	text := fmt.Sprintf("at %s, the last record up to %s", formatTime(p.last.Time), formatTime(p.target.Time))
 	for i, run := range p.runs.List {
 		switch {
 		case run.ID != p.last.Run || run.End != p.last.At:
 		case i+1 < len(p.runs.List):
-			text += fmt.Sprintf("; the run ends there, the next one begins at %s", stamp(p.runs.List[i+1].First))
+			text += fmt.Sprintf("; the run ends there, the next one begins at %s", formatTime(p.runs.List[i+1].First))
 		default:
 			text += "; the journal ends there"
 		}
@@ -220,8 +220,8 @@ func (p *past) stopped() string {
 	return text
 }
 
-// stamp prints a time as --until reads it.
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+// formatTime returns a time in the form that --until reads.
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
 
 // meter shows the progress of a replay.
 type meter struct {
@@ -235,7 +235,8 @@ const (
 	meterLook  = 1024 // records between looks at the clock
 )
 
-func (m *meter) show(what string) func(read, total int64) {
+// progressOf returns a function that prints how much is read, at most every meterEvery. what names the work.
+func (m *meter) progressOf(what string) func(read, total int64) {
 	m.last = time.Now()
 	return func(read, total int64) {
 		if m.n++; m.n%meterLook != 0 || time.Since(m.last) < meterEvery {
@@ -246,8 +247,8 @@ func (m *meter) show(what string) func(read, total int64) {
 	}
 }
 
-// print writes what was found, and the sources as they were.
-func (p *past) print(ctx context.Context, server *cli.Client, out io.Writer) error {
+// printSummary prints what the journal holds, and the sources as they were.
+func (p *past) printSummary(ctx context.Context, server *cli.Client, out io.Writer) error {
 	s := p.sum
 	fmt.Fprintf(out, "journal  %s, %s, %s, runs of the server: %d\n", p.dir, spelling.Count(s.Records, "record"),
 		spelling.Count(p.read, "byte"), s.Runs)
@@ -256,23 +257,23 @@ func (p *past) print(ctx context.Context, server *cli.Client, out io.Writer) err
 		if run.Cut {
 			cut = ", its beginning is gone"
 		}
-		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, stamp(run.First), stamp(run.Last),
+		fmt.Fprintf(out, "run      %016x from %s to %s, sources: %d, batches: %d%s\n", run.ID, formatTime(run.First), formatTime(run.Last),
 			run.Sources, run.Batches, cut)
 	}
-	fmt.Fprintf(out, "time     %s to %s\n", stamp(s.First), stamp(s.Last))
+	fmt.Fprintf(out, "time     %s to %s\n", formatTime(s.First), formatTime(s.Last))
 	fmt.Fprintf(out, "applied  %s of %s, %s\n", spelling.Count(s.Batches, "batch"), spelling.Count(s.Sources, "registration"),
 		spelling.Count(s.Epochs, "reset"))
 	fmt.Fprintf(out, "missing  %s never arrived, %d could not be decoded; %s not written, %d without a source, %d without sense\n",
 		spelling.Count(s.Missing, "batch"), s.Undecodable, spelling.Count(s.Lost, "record"), s.Stray, p.odd)
 	fmt.Fprintf(out, "damage   %s\n", damageText(p.damage))
 	if p.until != "" {
-		fmt.Fprintf(out, "stopped  %s\n", p.stopped())
+		fmt.Fprintf(out, "stopped  %s\n", p.stopText())
 	}
 	fmt.Fprintln(out)
 	return printServices(ctx, server, out)
 }
 
-// printJSON prints what print does, as JSON.
+// printJSON prints what printSummary does, as JSON.
 func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer) error {
 	var services json.RawMessage
 	if err := server.Get(ctx, "/conductor/v1/services", &services); err != nil {
@@ -283,7 +284,7 @@ func (p *past) printJSON(ctx context.Context, server *cli.Client, out io.Writer)
 		"services": services,
 	}
 	if p.until != "" {
-		summary["stopped"] = p.stopped()
+		summary["stopped"] = p.stopText()
 	}
 	return cli.PrintJSON(out, summary)
 }
@@ -297,8 +298,8 @@ func damageText(d tape.Damage) string {
 	return text
 }
 
-// handler is the API of the past.
-func (p *past) handler() http.Handler {
+// apiHandler returns the handler of the API of the past.
+func (p *past) apiHandler() http.Handler {
 	limits := config.Default().Limits
 	d := dynamo.New(dynamo.Config{Conductor: p.conductor, MaxTokens: limits.MaxTokens, Log: zerolog.Nop()})
 	registry := prometheus.NewRegistry()
@@ -309,13 +310,13 @@ func (p *past) handler() http.Handler {
 	})
 }
 
-// serve answers until ctx ends.
-func (p *past) serve(ctx context.Context, address string, errs io.Writer) error {
+// serveAPI serves the API of the past until ctx ends.
+func (p *past) serveAPI(ctx context.Context, address string, errs io.Writer) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
-	s := server.NewServer(p.handler(), listenerTimeouts(config.Default().Limits))
+	s := server.NewServer(p.apiHandler(), listenerTimeouts(config.Default().Limits))
 	defer context.AfterFunc(ctx, func() { s.Close() })()
 	fmt.Fprintf(errs, "the past is at http://%s\n", l.Addr())
 	if err := s.Serve(l); ctx.Err() == nil {

@@ -64,7 +64,7 @@ The log goes to standard error, one JSON object a line (--log-format console for
 	config.Flags(cmd.Flags())
 	flags := addIndexerFlags(cmd.Flags(), 0)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		loaded, err := flags.load()
+		loaded, err := flags.loadConfig()
 		if err != nil {
 			cmd.PrintErrln(err) // one line per mistake, each with its place
 			return cli.ErrReported
@@ -87,7 +87,7 @@ func runServer(cmd *cobra.Command, loaded *config.Loaded, flags *indexerFlags) e
 	}
 	ctx, stop := cli.UntilSignal(cmd)
 	defer stop()
-	return serve(ctx, loaded, flags.load, log, nil)
+	return serve(ctx, loaded, flags.loadConfig, log, nil)
 }
 
 // newLogger writes to standard error as log.level and log.format say.

@@ -42,8 +42,8 @@ type topRow struct {
 // topColumns are the columns that rows can be sorted by.
 var topColumns = []string{"instance", "state", "blocks", "rate", "lag", "gaps", "findings"}
 
-// less compares two rows by a column, the rows that ask for attention first.
-func less(column string, a, b *topRow) int {
+// compareRows orders two rows by a column, so that the rows that ask for attention come first.
+func compareRows(column string, a, b *topRow) int {
 	byName := cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Rank, b.Rank))
 	switch column {
 	case "state":
@@ -93,8 +93,8 @@ type topStats struct {
 	Sources   []*topRow
 }
 
-// feeding says which engines and instances of LMCache lack something, "" for none.
-func (s *topStats) feeding() string {
+// feedText returns how many engines and instances of LMCache lack something, as text; "" if none does.
+func (s *topStats) feedText() string {
 	var parts []string
 	if d := s.Discovery; d.Waiting+d.Learning > 0 {
 		parts = append(parts, fmt.Sprintf("discovery: %d of %s %s, %d %s", d.Waiting, spelling.Count(d.Targets, "target"),
@@ -110,8 +110,8 @@ func (s *topStats) feeding() string {
 // maxHistory is how many rates a sparkline has.
 const maxHistory = 20
 
-// refresh asks the server again.
-func (t *top) refresh(ctx context.Context) error {
+// readStats asks the server for its stats, and adds the rates to the histories of the rows.
+func (t *top) readStats(ctx context.Context) error {
 	var next topStats
 	if err := t.server.Get(ctx, "/admin/stats", &next); err != nil {
 		return err
@@ -130,9 +130,9 @@ func (t *top) refresh(ctx context.Context) error {
 	return nil
 }
 
-// sorted returns the rows in order.
-func (t *top) sorted() []*topRow {
-	slices.SortFunc(t.stats.Sources, func(a, b *topRow) int { return less(topColumns[t.column], a, b) })
+// sortRows sorts the rows by the column, and returns them.
+func (t *top) sortRows() []*topRow {
+	slices.SortFunc(t.stats.Sources, func(a, b *topRow) int { return compareRows(topColumns[t.column], a, b) })
 	return t.stats.Sources
 }
 
@@ -153,14 +153,14 @@ func sparkline(rates []float64) string {
 	return b.String()
 }
 
-// draw prints the table in at most height lines, 0 for no bound.
-func (t *top) draw(out io.Writer, height int, colour bool) {
-	rows, all := t.sorted(), &t.stats.Totals
+// drawTable prints the table in at most height lines, 0 for no bound.
+func (t *top) drawTable(out io.Writer, height int, colour bool) {
+	rows, all := t.sortRows(), &t.stats.Totals
 	fmt.Fprintf(out, "%s, %d synced, %s held %s, %.0f events/s, %.0f queries/s, %.0f %% of tokens cached   %s   by %s\n",
 		spelling.Count(all.Sources, "source"), t.stats.States["synced"]+t.stats.States["approximate"], spelling.Count(all.Blocks, "block"),
 		spelling.Count(all.Held, "time"), all.Events, all.Queries, 100*float64(all.Cached)/float64(max(all.Asked, 1)),
 		t.stats.Time.Local().Format(time.TimeOnly), topColumns[t.column])
-	if text := t.stats.feeding(); text != "" {
+	if text := t.stats.feedText(); text != "" {
 		fmt.Fprintln(out, text)
 		height = max(height-1, min(height, 1)) // 0 stays no bound
 	}
@@ -226,27 +226,28 @@ colours off.`,
 		defer stop()
 		out, isFile := cmd.OutOrStdout().(*os.File)
 		if live := isFile && term.IsTerminal(int(out.Fd())) && !once && !asJSON; live {
-			return t.live(ctx, out, interval)
+			return t.drawLive(ctx, out, interval)
 		}
-		return t.print(ctx, cmd.OutOrStdout(), asJSON)
+		return t.printOnce(ctx, cmd.OutOrStdout(), asJSON)
 	}
 	return cmd
 }
 
-// print reads and prints once.
-func (t *top) print(ctx context.Context, out io.Writer, asJSON bool) error {
-	if err := t.refresh(ctx); err != nil {
+// printOnce reads the stats and prints them once, as a table or as JSON.
+func (t *top) printOnce(ctx context.Context, out io.Writer, asJSON bool) error {
+	if err := t.readStats(ctx); err != nil {
 		return err
 	}
 	if !asJSON {
-		t.draw(out, 0, false)
+		t.drawTable(out, 0, false)
 		return nil
 	}
-	return cli.PrintJSON(out, t.sorted())
+	return cli.PrintJSON(out, t.sortRows())
 }
 
-// live draws until ctx or the operator ends it. A server that does not answer is shown as such.
-func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) error {
+// drawLive draws the table at each interval until ctx ends or the operator quits. If the server does not answer, it shows the
+// error below the last table.
+func (t *top) drawLive(ctx context.Context, out *os.File, interval time.Duration) error {
 	keys := make(chan byte)
 	if old, err := term.MakeRaw(int(os.Stdin.Fd())); err == nil {
 		defer term.Restore(int(os.Stdin.Fd()), old)
@@ -267,14 +268,14 @@ func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) er
 	defer fmt.Fprint(out, "\x1b[?25h\x1b[?1049l")
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	err := t.refresh(ctx)
+	err := t.readStats(ctx)
 	for {
 		_, height, sizeErr := term.GetSize(int(out.Fd()))
 		if sizeErr != nil {
 			height = 24
 		}
 		var b strings.Builder
-		if t.draw(&b, height, cli.Coloured(out)); err != nil {
+		if t.drawTable(&b, height, cli.Coloured(out)); err != nil {
 			fmt.Fprintln(&b, err)
 		}
 		fmt.Fprint(out, "\x1b[H\x1b[J"+strings.ReplaceAll(b.String(), "\n", "\r\n"))
@@ -289,7 +290,7 @@ func (t *top) live(ctx context.Context, out *os.File, interval time.Duration) er
 				t.column = (t.column + 1) % len(topColumns)
 			}
 		case <-tick.C:
-			err = t.refresh(ctx)
+			err = t.readStats(ctx)
 		}
 	}
 }

@@ -97,7 +97,7 @@ func TestTopFits(t *testing.T) {
 	}
 	for _, height := range []int{5, 24, 102, 200} {
 		var b strings.Builder
-		table.draw(&b, height, true)
+		table.drawTable(&b, height, true)
 		if n := strings.Count(b.String(), "\n"); n > height || !strings.Contains(b.String(), "\x1b[31m") {
 			t.Errorf("%d lines of %d", n, height)
 		}

@@ -130,7 +130,7 @@ instance, or if the server refused for one of its ranks.`,
 			fmt.Fprintf(cmd.OutOrStdout(), "%s is not asked any more; it had told no rank\n", name)
 		}
 		if failed == nil && len(bad) > 0 {
-			failed = partly(all, bad, resultRefused)
+			failed = rankError(all, bad, resultRefused)
 		}
 		return failed
 	}
