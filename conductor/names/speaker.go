@@ -26,7 +26,8 @@ type Speaker struct {
 	mostUncovered int // entries of uncovered at which to look for those that have gone
 }
 
-// maxRecent is how many identities a source's blocks without one are looked for among: a probe each.
+// maxRecent is how many recent identities a source keeps. A block that names none is looked for under each of them, which
+// costs a probe of the index each.
 const maxRecent = 32
 
 // Kind is how a source hashes.
@@ -120,8 +121,8 @@ func (n *Speaker) variantOf(e *events.Event) scope.Variant {
 	return v
 }
 
-// Known returns the identity of the first block of an event, or of its parent, if their names say it;
-// else nil.
+// Known returns the identity under which the first block of an event, or its parent, is known by its hash. It returns nil if
+// neither is.
 func (n *Speaker) Known(e *events.Event) *Identity {
 	if k := n.Table.x.ResolveHash(n.src, e.Hashes[0]^n.fold); k.Named {
 		return n.Table.Of(k.Identity)
@@ -168,7 +169,8 @@ func (n *Speaker) leaveOut(v scope.Variant) uint64 {
 // fewUncovered is how many entries of uncovered are kept whether or not the table has them.
 const fewUncovered = 64
 
-// forgetUncovered drops what no identity of the table has: none of its blocks is left.
+// forgetUncovered drops the entries of uncovered that no identity of the table has any more, because none of their blocks is
+// left.
 func (n *Speaker) forgetUncovered() {
 	living := make(map[scope.Variant]bool)
 	for _, id := range n.Table.All() {
@@ -194,8 +196,8 @@ func (n *Speaker) Follow(old *Speaker) {
 	}
 }
 
-// Has notes blocks of an identity that the source has from a snapshot or a replica, and returns the
-// constant that makes names of its hashes there.
+// Has records that the source has blocks of an identity, from a snapshot or a replica. It returns the constant that makes
+// names of its hashes there.
 func (n *Speaker) Has(id *Identity) uint64 {
 	n.Stored(id)
 	if n.kind == Standard {
@@ -207,8 +209,7 @@ func (n *Speaker) Has(id *Identity) uint64 {
 	return n.fold
 }
 
-// Stored notes the identity of blocks that the source has stored. It reports whether it is not that of
-// the blocks before.
+// Stored records the identity of blocks that the source has stored. It reports whether the blocks before had another one.
 func (n *Speaker) Stored(id *Identity) bool {
 	i := slices.Index(n.recent, id)
 	switch {

@@ -38,7 +38,7 @@ type Identity struct {
 	askedAt  atomic.Uint32  // Unix seconds of the last query
 }
 
-// Asked notes a query for the identity.
+// Asked records that a query asks for the identity.
 func (id *Identity) Asked(now time.Time) {
 	if t := uint32(now.Unix()); id.askedAt.Load() != t {
 		id.askedAt.Store(t)
@@ -52,11 +52,11 @@ func (id *Identity) AskedAt() time.Time { return time.Unix(int64(id.askedAt.Load
 // tokens whose keys under one identity are keys under another.
 type Secret [16]byte
 
-// nameBytes is how many bytes the names of an identity may have on average where their number is
+// nameBytes is how long the adapter and salt of an identity may be on average, in bytes, if the number of identities is
 // bounded.
 const nameBytes = 256
 
-// ErrFull says that a deployment has as many adapters and salts as it may have.
+// ErrFull says that a deployment has as many adapters and salts as it may have, and that all of them have blocks.
 var ErrFull = errors.New("the deployment has as many adapters and salts as limits.max_contexts allows")
 
 // Table has the identities of a deployment. It is safe for concurrent use.
@@ -82,7 +82,7 @@ type Table struct {
 	folds atomic.Pointer[[]fold]
 }
 
-// chunk is identities whose numbers follow each other, nil where one has left.
+// chunk has the identities of consecutive numbers. Where one has left there is nil.
 type chunk struct {
 	ids  [chunkSize]atomic.Pointer[Identity]
 	used [chunkSize]atomic.Bool // since the table looked for one to drop
@@ -123,7 +123,8 @@ func (t *Table) Find(v scope.Variant) *Identity {
 	return t.findIdentity(v)
 }
 
-// Look returns the identity of an adapter and salt, for a query: one that has not entered is not kept.
+// Look returns the identity of an adapter and salt for a query. If they have not entered, it makes an identity that the
+// table does not keep.
 func (t *Table) Look(v scope.Variant) *Identity {
 	if id := t.Find(v); id != nil {
 		return id
@@ -165,9 +166,8 @@ func (t *Table) computeConstant(v scope.Variant) uint64 {
 	return max(binary.LittleEndian.Uint64(sum[:]), 1)
 }
 
-// Enter returns the identity of an adapter and salt, making it when new. It returns ErrFull if there
-// is no room, and none that has no block can leave. The identity may leave as soon as it has no
-// block: Pin keeps it.
+// Enter returns the identity of an adapter and salt, which it makes if need be. It returns ErrFull if there is no room and
+// no identity without blocks that could leave. The identity may leave as soon as it has no block, unless Pin keeps it.
 func (t *Table) Enter(v scope.Variant) (*Identity, error) {
 	if id := t.Find(v); id != nil {
 		return id, nil
@@ -206,8 +206,8 @@ func (t *Table) addIdentity(v scope.Variant, constant uint64) *Identity {
 // for each request costly.
 const maxLooks = 8
 
-// dropUnused drops an identity without blocks, of the next few one that was not used for a while if there is
-// one. It reports false if all of them have blocks. mu is held.
+// dropUnused drops an identity without blocks to make room. It prefers one that was not used since it was last looked at. It
+// looks at a few at a time, and reports false if all of those have blocks. mu is held.
 func (t *Table) dropUnused() bool {
 	for look := range 2 * maxLooks {
 		if t.hand++; t.hand > int(t.last) {
@@ -222,7 +222,7 @@ func (t *Table) dropUnused() bool {
 	return false
 }
 
-// removeIdentity takes an identity out. mu is held.
+// removeIdentity removes an identity from the table. mu is held.
 func (t *Table) removeIdentity(id *Identity) {
 	delete(t.by, maphash.Comparable(t.seed, id.Variant))
 	t.setNumber(id.Number, nil)
@@ -312,8 +312,8 @@ func (t *Table) Adopt(s Secret) bool {
 	return true
 }
 
-// Fold notes that engines are registered with an adapter and salt that their hashes leave out, and
-// returns the constant.
+// Fold records that engines are registered with an adapter and salt that their hashes do not cover, and returns the constant
+// of these.
 func (t *Table) Fold(v scope.Variant) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
