@@ -20,15 +20,15 @@ import (
 // maxVerified is how many blocks of one event are compared.
 const maxVerified = 32
 
-// declared is what became of a source's declaration. The zero value believes it; it
-// belongs to the source's goroutine.
+// declared says how far the hashes of a source have been verified. The source has declared them to be standard, and the zero
+// value believes it. It belongs to the goroutine of the source.
 type declared struct {
 	verified int // events compared
 	refuted  bool
 }
 
-// acceptDeclared reports whether the hashes of a stored event are taken for keys. It verifies them
-// if the event begins a prompt.
+// acceptDeclared reports whether the hashes of a stored event may serve as keys. It first verifies them if the event begins
+// a prompt.
 func (n *Normalizer) acceptDeclared(e *events.Event, local []uint64) bool {
 	n.verifyDeclared(e, local)
 	return !n.declared.refuted

@@ -64,7 +64,7 @@ const (
 	overflow                // would wait, but too many do
 )
 
-// ruling is what judge decided about one event.
+// ruling is what judgeEvent has decided about one event.
 type ruling struct {
 	verdict verdict
 	// ready holds events that waited for what this one taught, in order; they

@@ -146,7 +146,7 @@ func New(opts Options) *Normalizer {
 	return &Normalizer{opts: opts}
 }
 
-// Reset forgets an epoch of the publisher.
+// Reset forgets everything about the publisher, because it begins a new epoch.
 func (n *Normalizer) Reset() { *n = Normalizer{opts: n.opts} }
 
 // Window returns the largest window that a group which is not indexed has announced, in
@@ -165,8 +165,8 @@ func (n *Normalizer) ZeroHash() bool { return n.zero }
 // NoteZeroHash notes that a block of hash 0 was announced in this epoch.
 func (n *Normalizer) NoteZeroHash() { n.zero = true }
 
-// readRoot takes the parent off an event whose publisher names parent 0 where a prompt begins: it has
-// never announced a block of hash 0.
+// readRoot removes the parent of an event that names parent 0. As long as the publisher has announced no block of hash 0, it
+// means the beginning of a prompt by that.
 func (n *Normalizer) readRoot(e *events.Event) {
 	if n.zero {
 		return

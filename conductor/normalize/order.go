@@ -22,15 +22,14 @@ import (
 // Behind a batch that is missing, numbers begin again: the batches before it may be of
 // another lifetime of the publisher, which nothing else would show.
 
-// maxStreams bounds the streams of a source whose numbers are remembered, some 200
-// bytes each. A salt makes a stream of its own, so users may.
+// maxStreams bounds the streams of a source whose numbers are remembered, at some 200 bytes each. Each salt makes a stream
+// of its own, so users could make any number.
 const maxStreams = 4096
 
 // maxMissing bounds what one jump of a number can add to a counter.
 const maxMissing = 1 << 32
 
-// streamKey names a stream of standardized events: what an envelope leaves out is the
-// registration's.
+// streamKey names a stream of standardized events. What the envelope of an event leaves out comes from the registration.
 type streamKey struct {
 	space   scope.Context
 	backend string
@@ -50,8 +49,7 @@ type numbered struct {
 	from, to uint64
 }
 
-// order is where the streams of one source stand. The zero value is ready; it belongs
-// to the source's goroutine.
+// order has the last number of each stream of a source. The zero value is ready. It belongs to the goroutine of the source.
 type order struct {
 	streams map[streamKey]*numbered
 	latest  *numbered // of the last event with a number
@@ -61,8 +59,7 @@ type order struct {
 	of      []*numbered
 }
 
-// orderByID puts the events of a batch in the order of their numbers and takes repeats
-// out. rank is that of events which name none.
+// orderByID sorts the events of a batch by their numbers and removes repeats. rank is the rank of events that name none.
 func (n *Normalizer) orderByID(b *events.Batch, rank int32) {
 	o := &n.order
 	if !o.needsOrder(b.Events) {
@@ -169,7 +166,7 @@ func (o *order) sortEvents(list []events.Event) {
 	}
 }
 
-// isNext moves a stream to the next of its events. It returns false for a repeat.
+// isNext advances a stream to the number of an event. It returns false if the event is a repeat.
 func (n *Normalizer) isNext(e *events.Event, st *numbered) bool {
 	if e.ID <= st.last {
 		return false
@@ -185,7 +182,7 @@ func (n *Normalizer) isNext(e *events.Event, st *numbered) bool {
 	return true
 }
 
-// recordGap notes that a stream left numbers out.
+// recordGap records that the numbers from to to of a stream are missing. Only the oldest gap of a stream is kept.
 func (o *order) recordGap(st *numbered, from, to uint64) {
 	if st.gap == 0 {
 		o.gaps++

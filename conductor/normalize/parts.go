@@ -23,7 +23,7 @@ import (
 // of 16.
 const MaxParts = 256
 
-// PartName names the part that is n parts before the end of block h.
+// PartName returns the name of the part that ends n parts before the end of block h.
 func PartName(h uint64, n int) uint64 {
 	var b [10]byte
 	binary.LittleEndian.PutUint64(b[:], h)
@@ -31,8 +31,8 @@ func PartName(h uint64, n int) uint64 {
 	return xxh3.Hash(b[:])
 }
 
-// partsOf returns how many parts each block of a stored event has: 1 where sizes agree. It
-// returns the reason if the tokens do not make whole parts.
+// partsOf returns into how many registered blocks each block of a stored event is cut: 1 if the sizes agree. If the tokens
+// do not make whole parts, it returns the reason to leave the event out.
 func partsOf(e *events.Event, size int) (int, events.Reason) {
 	if e.Envelope || e.BlockSize == 0 || e.BlockSize == size || len(e.Tokens) == 0 {
 		return 1, ""
@@ -82,8 +82,8 @@ func splitBlocks(e *events.Event, n int) *events.Event {
 // engine has one, and begins a new epoch when it restarts.
 const MaxLookAheads = 4
 
-// checkLookAhead notes the look-ahead of a stored event. It returns the reason to leave the
-// event out if the source has announced too many others.
+// checkLookAhead remembers the look-ahead of a stored event. It returns the reason to leave the event out if the source has
+// announced too many different ones.
 func (n *Normalizer) checkLookAhead(e *events.Event) events.Reason {
 	set := n.lookAheads | 1<<e.Ahead
 	if bits.OnesCount64(set) > MaxLookAheads {
