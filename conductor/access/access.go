@@ -76,7 +76,7 @@ func (r Roles) names() []string {
 // String returns the names of the roles, separated by commas.
 func (r Roles) String() string { return strings.Join(r.names(), ",") }
 
-// Client is who asks.
+// Client is a client of the API: what its credentials allow.
 type Client struct {
 	// Name is that of the credentials, "" of a client without any.
 	Name    string
@@ -86,7 +86,7 @@ type Client struct {
 	Weight int
 }
 
-// asked is a client and whose share its request takes.
+// asked is the client of a request, and the flow whose share the request takes.
 type asked struct {
 	*Client
 	flow string
@@ -111,7 +111,7 @@ func (t *askers) askedBy(client *Client, flow string) *asked {
 // Flow implements what server.FlowOf looks for.
 func (a *asked) Flow() bounds.Flow { return bounds.Flow{Name: a.flow, Weight: a.Weight} }
 
-// reader is the client as a conductor.View needs it.
+// reader returns the client in the form that a conductor.View needs.
 func (c *Client) reader() conductor.Reader {
 	return conductor.Reader{Name: c.Name, Tenants: c.Tenants, Secrets: c.Roles&(Register|Admin) != 0, Causes: c.Roles&Admin != 0}
 }

@@ -25,7 +25,7 @@ type Call struct {
 	Certificate   *x509.Certificate // of the client, verified; nil without one
 }
 
-// Caller is who makes a call, and whose share the call takes.
+// Caller is the client of a call, and the flow whose share the call takes.
 type Caller struct {
 	guard  *Guard // nil without one
 	policy *policy
@@ -49,8 +49,8 @@ func Refused(err error) int {
 	return why.status
 }
 
-// Admit finds out who makes a call, and whether that client may. No web page can make one, so calls
-// that change something need no further check.
+// Admit identifies the client of a call, and decides whether it may make the call. Calls that change something need no check
+// of their origin, because no web page can make one.
 func (a *Guard) Admit(call Call) (*Caller, error) {
 	p := a.policy.Load()
 	c, why := a.identifyCaller(p, call)

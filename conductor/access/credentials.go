@@ -160,8 +160,8 @@ func (e *entry) makeClient() (*Client, error) {
 // have 47.
 const maxToken = 16 << 10
 
-// byToken returns the client of a token, nil if there is none. Its time tells nothing of the
-// entries: it looks for a hash under a random seed, and compares digests in constant time.
+// byToken returns the client of a token, nil if there is none. How long it takes says nothing about the entries: it looks
+// for a hash under a random seed, and compares digests in constant time.
 func (c *Credentials) byToken(text string) (client *Client) {
 	if len(text) > maxToken {
 		return nil

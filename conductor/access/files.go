@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// watchEvery is the pause between two looks at watched files. A secret that an orchestrator
-// mounts is a chain of links, which its directory's events do not tell of; looking does.
+// watchEvery is the pause between two looks at watched files. We look, because a secret that an orchestrator mounts is a
+// chain of links whose change the events of its directory do not show.
 const watchEvery = time.Second
 
 // Stamp returns a text that changes when one of some files does. A file that cannot be read has
@@ -31,9 +31,8 @@ func Stamp(paths ...string) string {
 	return b.String()
 }
 
-// Watch calls changed each time some files have changed, until ctx ends. paths returns their names
-// of now. before is the Stamp of the files as they were read: one that is taken later misses what
-// changed meanwhile.
+// Watch calls changed each time some files have changed, until ctx ends. paths returns their current names. before is the
+// Stamp of the files from when they were read. Taken later, it would hide what changed in between.
 func Watch(ctx context.Context, before string, paths func() []string, changed func()) {
 	t := time.NewTicker(watchEvery)
 	defer t.Stop()

@@ -186,7 +186,7 @@ func (a *Guard) Again(g *gin.Context) bool {
 // noTenants is the scope of a client that may name no tenant.
 var noTenants = []string{}
 
-// callOf returns what tells who makes an HTTP request.
+// callOf returns the part of an HTTP request that identifies its client.
 func callOf(r *http.Request) Call {
 	who := Call{Address: r.RemoteAddr, Authority: r.Host, Authorization: r.Header.Get("Authorization")}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -265,7 +265,7 @@ func (a *Guard) checkRequest(p *policy, g *gin.Context, r rule, client *Client) 
 	return nil
 }
 
-// hasRole returns why a client lacks what a rule asks for, nil if it does not.
+// hasRole returns why a client does not meet what a rule asks for, nil if it does.
 func (p *policy) hasRole(r rule, client *Client) *refusal {
 	switch {
 	case !r.open && client.Roles&r.role == 0:
@@ -317,7 +317,7 @@ func (a *Guard) auditRequest(g *gin.Context, client *Client) {
 		g.GetString(SubjectKey))
 }
 
-// writeAudit writes the line of a call with the status that its answer has in HTTP.
+// writeAudit writes the audit line of a call. status is the status of its answer, or that which it would have over HTTP.
 func (a *Guard) writeAudit(address, method, path string, status int, client *Client, subject string) {
 	result := "done"
 	if status >= http.StatusBadRequest {

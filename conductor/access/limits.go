@@ -111,7 +111,7 @@ func (c *Client) flowFrom(address string) string {
 	return server.Neighbourhood(address)
 }
 
-// countCall counts a call of gRPC, whose bytes are not known yet.
+// countCall counts a call of gRPC. It does not know yet how many bytes the call has, so it only checks that some are left.
 func (c *clientLimits) countCall(key string) *refusal {
 	now := time.Now()
 	switch {

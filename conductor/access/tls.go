@@ -122,7 +122,7 @@ func NewTransport(files ClientFiles, base *http.Transport) (*Transport, error) {
 	return t, err
 }
 
-// readFiles returns the transport and the token of now.
+// readFiles returns a transport and a token from the files as they are now.
 func (t *Transport) readFiles() (*http.Transport, string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

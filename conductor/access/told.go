@@ -51,10 +51,10 @@ func clientBehind(sender *Client, h http.Header) (c *Client, forwarded bool, why
 	return c, true, nil
 }
 
-// heard remembers the clients that replicas tell of: as a rule few ask most queries.
+// heard remembers the clients that other replicas describe, because usually a few clients send most queries.
 var heard = memo{clients: make(map[string]*Client)}
 
-// memo is the clients by what replicas tell of them, up to maxHeard texts of up to longHeard bytes.
+// memo maps what replicas say of clients to the clients. It keeps up to maxHeard texts of up to longHeard bytes.
 type memo struct {
 	mu      sync.RWMutex
 	clients map[string]*Client // guarded by mu; those in it never change
