@@ -108,17 +108,17 @@ func (a *Admission) Enter(ctx context.Context, flow bounds.Flow) error {
 	return bound.tooFew
 }
 
-// Leave gives the place of a flow to the next query, or back.
+// Leave gives the place of a flow back. The next query that waits gets it.
 func (a *Admission) Leave(flow bounds.Flow) {
 	if a != nil {
 		a.places.Leave(flow)
 	}
 }
 
-// FlowKey is where a middleware leaves a value that names whose share a request takes.
+// FlowKey is where a middleware leaves a value that names the flow whose share a request takes.
 const FlowKey = "conductor.client"
 
-// FlowOf returns whose share a request takes, that of "" if no middleware said so.
+// FlowOf returns the flow whose share a request takes. It is the flow "" if no middleware has set one.
 func FlowOf(g *gin.Context) bounds.Flow {
 	if v, ok := g.Get(FlowKey); ok {
 		return v.(interface{ Flow() bounds.Flow }).Flow()

@@ -39,8 +39,8 @@ func (b *Budget) SetBound(most int64) { b.bytes.SetMost(most) }
 // Refused returns how many requests did not fit since the start.
 func (b *Budget) Refused() uint64 { return b.bytes.Stats().Refused }
 
-// Reserve takes memory for n bytes that a flow has sent, and the numbers in them. It returns
-// body.ErrMemory if they do not fit, else what gives the memory back.
+// Reserve reserves memory for n bytes that a flow has sent, and for the numbers in them. It returns a function that gives
+// the memory back, or body.ErrMemory if they do not fit.
 func (b *Budget) Reserve(flow string, n int64) (release func(), err error) {
 	want := perByte*n - free
 	if b == nil || want <= 0 {
@@ -109,7 +109,7 @@ type heldReader struct {
 
 func (r *heldReader) Read(p []byte) (int, error) { return r.of.reserveRead(r.from.Read(p)) }
 
-// exchange is the body and the writer of one request. One goroutine uses it, but for reserveRead.
+// exchange is the body and the writer of one request. Only one goroutine uses it, except for reserveRead.
 type exchange struct {
 	gin.ResponseWriter
 	request *http.Request
@@ -141,8 +141,8 @@ func (x *exchange) reserveRead(n int, err error) (int, error) {
 // Read reads the body and reserves memory for it. It returns ErrMemory.
 func (x *exchange) Read(p []byte) (int, error) { return x.reserveRead(x.sent.Read(p)) }
 
-// Close closes the body. The request has it again then, because net/http knows of its own bodies alone that they
-// have been read.
+// Close closes the body. It puts the body of net/http back into the request, because net/http knows only of its own bodies
+// that they have been read.
 func (x *exchange) Close() error {
 	x.request.Body = x.sent
 	return x.sent.Close()

@@ -42,7 +42,7 @@ func (b *busy) noteState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// isEmpty reports whether there are none.
+// isEmpty reports whether there are no such connections.
 func (b *busy) isEmpty() bool {
 	for i := range b.parts {
 		p := &b.parts[i]
@@ -56,7 +56,7 @@ func (b *busy) isEmpty() bool {
 	return true
 }
 
-// awaitEmpty waits until there are none, for a duration at most.
+// awaitEmpty waits until there are no such connections, but not longer than a duration.
 func (b *busy) awaitEmpty(ctx context.Context, most time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

@@ -71,8 +71,7 @@ type codedBody struct {
 	err     error // of the last read, which is that of all that follow
 }
 
-// newCodedBody returns the body of a request with such a header, nil if it is as it
-// comes.
+// newCodedBody returns the body of a request with such a header, nil if the body needs no decoding.
 func newCodedBody(named []string) (*codedBody, error) {
 	text := strings.Join(named, ", ")
 	name := strings.ToLower(strings.Trim(text, " \t"))
@@ -135,8 +134,8 @@ func (b *codedBody) releaseDecoder() {
 	b.coding = nil
 }
 
-// coding is a decoder with what it reads from. Codings are used again, with their
-// windows; between two bodies they hold on to neither.
+// coding is a decoder with the body that it reads. Codings are reused, with their windows. Between two bodies they refer to
+// neither.
 type coding struct {
 	wire    wire
 	decoder interface {

@@ -13,8 +13,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Neighbourhood returns what bounds of an address count: the address, or of an IPv6 address its
-// network of 64 bits, as one machine has all addresses of that.
+// Neighbourhood returns the part of an address that bounds count by: an address of IPv4, or the network of 64 bits of an
+// address of IPv6, because one machine has all addresses of such a network.
 func Neighbourhood(address string) string {
 	ip, err := netip.ParseAddr(address)
 	if err != nil || ip.Is4() || ip.Is4In6() {
@@ -132,14 +132,14 @@ func (c *Connections) countConn(b *boundedConn) bool {
 	return true
 }
 
-// removeConn gives the place of a connection back, unless it has none any more.
+// removeConn gives the place of a connection back, if it still has one.
 func (c *Connections) removeConn(b *boundedConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgetConn(b)
 }
 
-// forgetConn gives the place of a connection back, unless it has none any more. c.mu is held.
+// forgetConn does what removeConn does, for callers that hold c.mu.
 func (c *Connections) forgetConn(b *boundedConn) {
 	if b.neighbour == nil {
 		return
@@ -236,7 +236,7 @@ func (b *boundedConn) Close() error {
 	return b.closeConn()
 }
 
-// closeConn is Close without an end of the timer, which may be the one that calls it.
+// closeConn does what Close does, but does not stop the timer, because the timer itself may call it.
 func (b *boundedConn) closeConn() error {
 	b.bounds.removeConn(b)
 	return b.tcpConn.Close()
@@ -268,8 +268,8 @@ func Asks(from net.Addr) {
 	}
 }
 
-// Admits tells that the guard has admitted a request over such a connection. Routes that are open to everyone
-// do not count.
+// Admits tells that the guard has admitted a request over such a connection. Requests to routes that are open to everyone do
+// not count.
 func Admits(from net.Addr) {
 	a, ok := from.(boundedAddr)
 	if !ok || a.conn.known.Load() {

@@ -58,8 +58,8 @@ func (c *joinedConn) sendHeld() error {
 	return err
 }
 
-// flush closes the connection if it cannot write: net/http believes that all before was
-// sent, and would begin the next answer behind half of this one.
+// flush writes what is held back. If it cannot, it closes the connection: net/http believes that everything was sent, and
+// would begin the next answer behind half of this one.
 func (c *joinedConn) flush() error {
 	if c.held == 0 {
 		return nil

@@ -85,7 +85,7 @@ func (t Dialects) MountRoot(r *gin.Engine) {
 	})
 }
 
-// refuseRequest lets the dialect that a request asks for word an error.
+// refuseRequest answers with an error, in the words of the dialect that a request asks for.
 func (t Dialects) refuseRequest(g *gin.Context, why *Refusal) {
 	i, codec := t.chooseDialect(g.Request, dialectParameter(g))
 	t[max(i, 0)].Refuse(g, codec, why)

@@ -95,7 +95,7 @@ func (p *pacedWriter) SetWriteDeadline(at time.Time) error {
 	return p.beginPiece()
 }
 
-// beginPiece gives a piece its time.
+// beginPiece starts the time that the client has for a piece.
 func (p *pacedWriter) beginPiece() error {
 	if p.deadline == nil {
 		return nil
