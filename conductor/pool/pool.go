@@ -139,7 +139,7 @@ func (p *Pool) Reset() {
 	p.shards = objectkey.NewShards(p.opts.Completeness, p.opts.Limit, p.reportBlock)
 }
 
-// Incomplete returns how many blocks lack objects, each medium for itself.
+// Incomplete returns how many blocks lack objects. A block counts on each medium where it does.
 func (p *Pool) Incomplete() int { return p.shards.Incomplete() }
 
 // Objects returns the number of objects.
@@ -154,7 +154,7 @@ type Part struct {
 	Have, Want int // Want is how many objects any block of the kind has had
 }
 
-// Parts returns how far blocks with a hash are in the pool. It walks all objects.
+// Parts returns how many objects of the blocks with a hash are in the pool. It walks all objects.
 func (p *Pool) Parts(hash uint64) (all []Part) {
 	p.shards.EachWithHash(hash, func(b objectkey.Block, have, want int) {
 		all = append(all, Part{p.media[b.Tier], have, want})
@@ -255,7 +255,7 @@ func (p *Pool) Store(e *events.Event) Result {
 	return Result{Changes: p.changes, Seen: true, Medium: p.media[tier]}
 }
 
-// Remove follows the binding of the object of a removed event.
+// Remove removes the object of a removed event, by what it was bound to when it was stored.
 func (p *Pool) Remove(e *events.Event) Result {
 	p.beginCall()
 	key, _, why := readObject(e)
